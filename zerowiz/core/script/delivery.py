@@ -9,7 +9,7 @@ from msgspec import Struct, field
 from zerowiz.core.script.bindings import Words
 from zerowiz.core.script.facts import Convention, ScriptFacts
 from zerowiz.core.script.obstacles import refuse
-from zerowiz.core.script.options import Takes, left_over, read_words
+from zerowiz.core.script.options import Given, Takes, left_over, read_words
 from zerowiz.core.script.said import read_said
 from zerowiz.core.script.settings import Settled
 from zerowiz.core.script.settings_file import (
@@ -162,9 +162,28 @@ def _is_named(run: _Run, flag: str) -> bool:
         return False
     if isinstance(given.value, str) and run.names(given.value):
         return True
-    path, named = run.facts.path, isinstance(given.value, str)
-    place = " " + given.where if given.in_file else ""
-    raise UsageError(
+    raise _two_configs(run, given)
+
+
+def _two_configs(run: _Run, given: Given) -> UsageError:
+    path, hints = run.facts.path, []
+    if isinstance(given.value, str):
+        hints.append(
+            _(
+                "`$config {given}` before {path} uses your own file unchanged",
+                given=given.value,
+                path=path,
+            )
+        )
+    hints.append(
+        _(
+            "remove `{words}`{place} to use `{config_path}`",
+            words=given.words,
+            place=" " + given.where if given.in_file else "",
+            config_path=run.config_path,
+        )
+    )
+    return UsageError(
         _(
             "{path} would get two configs: `{words}` {where}, and `{config_path}`",
             path=path,
@@ -172,23 +191,7 @@ def _is_named(run: _Run, flag: str) -> bool:
             where=given.where,
             config_path=run.config_path,
         ),
-        *(
-            [
-                _(
-                    "`$config {given}` before {path} uses your own file unchanged",
-                    given=given.value,
-                    path=path,
-                )
-            ]
-            if named
-            else []
-        ),
-        _(
-            "remove `{words}`{place} to use `{config_path}`",
-            words=given.words,
-            place=place,
-            config_path=run.config_path,
-        ),
+        *hints,
     )
 
 
