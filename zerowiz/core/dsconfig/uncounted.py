@@ -53,6 +53,7 @@ _HOLDS_NOTHING = frozenset(
         *(f"{_ZERO}.offload_optimizer.{name}" for name in ("fast_init", "cpuadam_cores_perc")),
     }
 )
+_NEVER_NAMED = _COUNTED | _HOLDS_NOTHING
 
 
 def uncounted_keys(values: Mapping[str, object], schema: Schema) -> tuple[str, ...]:
@@ -72,7 +73,7 @@ def uncounted_keys(values: Mapping[str, object], schema: Schema) -> tuple[str, .
 def _uncounted(values: Mapping[str, object], schema: Schema, above: str) -> Iterator[str]:
     for name, value in values.items():
         key = schema.find(f"{above}.{name}".lstrip(".")) if "." not in name else None
-        if key is None or key.removed or key.path in _COUNTED | _HOLDS_NOTHING:
+        if key is None or key.removed or key.path in _NEVER_NAMED:
             continue
         if not isinstance(value, Mapping):
             if not _is_default(key, value):
@@ -95,7 +96,7 @@ def _of_section(section: Mapping[str, object], schema: Schema, key: SchemaKey) -
 
 
 def _has_counted(schema: Schema, section: SchemaKey) -> bool:
-    return any(key.path in _COUNTED | _HOLDS_NOTHING for key in schema.children(section.path))
+    return any(key.path in _NEVER_NAMED for key in schema.children(section.path))
 
 
 def _is_default(key: SchemaKey, value: object) -> bool:

@@ -65,7 +65,7 @@ AUTO_OUT_OF_PLACE = Rule(
 
 
 def _auto(config: Config, entry: Entry) -> Iterator[ConfigFinding]:
-    if entry.key and entry.key.unknown and entry.key.removed is False:
+    if entry.key and entry.key.unknown and not entry.key.removed:
         yield entry.found(
             AUTO_OUT_OF_PLACE,
             _("`{label}` is a section: `auto` works for single keys only", label=entry.label),

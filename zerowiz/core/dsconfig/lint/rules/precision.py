@@ -197,11 +197,11 @@ def _on_gpu(config: Config) -> Iterator[ConfigFinding]:
     bf16, fp16 = config.truth("bf16.enabled"), config.truth("fp16.enabled")
     if capability is None or bf16 is fp16:
         return
-    shown = ".".join(map(str, capability))
+    has = ".".join(map(str, capability))
     if bf16 and capability < _BF16_CAPABILITY:
         yield config.last["bf16.enabled"].found(
             BF16_EMULATED,
-            _("the GPU has compute capability {shown}, which does not support bf16", shown=shown),
+            _("the GPU has compute capability {shown}, which does not support bf16", shown=has),
             fix=_without_bf16(config, capability),
         )
     if fp16 and capability < _FP16_CAPABILITY:
@@ -210,7 +210,7 @@ def _on_gpu(config: Config) -> Iterator[ConfigFinding]:
             FP16_REFUSED,
             _(
                 "the GPU has compute capability {shown}, and DeepSpeed needs 7.0 for fp16",
-                shown=shown,
+                shown=has,
             ),
             fix=_("train in fp32")
             + (_(", or set DS_ALLOW_DEPRECATED_FP16=1 in the environment") if by_hand else ""),
@@ -218,7 +218,7 @@ def _on_gpu(config: Config) -> Iterator[ConfigFinding]:
     if fp16 and capability >= _BF16_CAPABILITY:
         yield config.last["fp16.enabled"].found(
             FP16_ON_NEW_GPU,
-            _("the GPU has compute capability {shown}, which supports bf16", shown=shown),
+            _("the GPU has compute capability {shown}, which supports bf16", shown=has),
             fix=_('write `"bf16": {"enabled": true}` instead'),
         )
 
