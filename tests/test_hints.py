@@ -1,6 +1,7 @@
 """An error has a hint that can be pasted or acted on; where its message says it all, it stands here."""
 
 import ast
+import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 
@@ -93,6 +94,13 @@ WITHOUT_HINT: Mapping[str, frozenset[str]] = {
     ),
 }
 
+# A command that names files, as a hint has it: alone, or between backticks.
+COMMAND = re.compile(
+    r"(?:(?:^|`)(?:sudo|rm|mkdir|mv|cd|ls|bash|jupyter) |`zerowiz (?:plan|launch|init|check|machine) )[^`]*"
+)
+# Words that no shell splits: of zerowiz itself, or of its tables.
+PLAIN_WORDS = frozenset({"self._read", "self.largest", "_SHM"})
+
 
 @cache
 def trees() -> tuple[tuple[str, ast.Module], ...]:
@@ -137,3 +145,38 @@ def test_an_error_has_a_hint_or_says_it_all() -> None:
     found = dict(without_hint())
     assert {} == {where: message for where, message in found.items() if message not in known}
     assert set() == known - set(found.values())
+
+
+def parts_of(node: ast.AST) -> tuple[str, Mapping[str, str]]:
+    """A text with its placeholders, and what fills each of them."""
+    match node:
+        case ast.Call(
+            func=ast.Name(id="_") | ast.Attribute(attr="format"),
+            args=[ast.Constant(value=str(text))],
+            keywords=values,
+        ):
+            return text, {each.arg: ast.unparse(each.value) for each in values if each.arg}
+        case ast.JoinedStr(values=values):
+            fills = [
+                ast.unparse(each.value) for each in values if isinstance(each, ast.FormattedValue)
+            ]
+            texts = (each.value if isinstance(each, ast.Constant) else "{}" for each in values)
+            names = iter(range(len(fills)))
+            text = "".join(f"{{p{next(names)}}}" if each == "{}" else str(each) for each in texts)
+            return text, {f"p{number}": fill for number, fill in enumerate(fills)}
+        case _:
+            return "", {}
+
+
+def test_what_a_command_of_a_hint_names_is_quoted_for_the_shell() -> None:
+    found = {
+        f"{path}:{node.lineno}": f"{command}: {fill}"
+        for path, tree in trees()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.expr)
+        for text, fills in [parts_of(node)]
+        for command in COMMAND.findall(text)
+        for name, fill in fills.items()
+        if f"{{{name}" in command and not fill.startswith("shell.") and fill not in PLAIN_WORDS
+    }
+    assert {} == found

@@ -20,6 +20,7 @@ from zerowiz.cli.help.completion import complete_machine
 from zerowiz.cli.help.explain import Explain
 from zerowiz.cli.json_output import write_json
 from zerowiz.cli.usage import PlainCommand
+from zerowiz.core import shell
 from zerowiz.core.dsconfig.lint.jsonschema import encode_json_schema
 from zerowiz.core.dsconfig.lint.linter import RULES
 from zerowiz.core.dsconfig.lint.report import FileReport, encode_reports
@@ -153,7 +154,7 @@ def _refuse(words: Sequence[str], *, fix: bool, schema: bool, formats: int) -> N
     if schema and words:
         raise UsageError(
             _("`--schema` takes no file argument"),
-            _("to check it: `zerowiz check {words}`", words=words[0]),
+            _("to check it: `zerowiz check {words}`", words=shell.quote(words[0])),
         )
     if not schema and not words:
         raise UsageError(_("no config to check"), "`zerowiz check ds_config.json`")

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from zerowiz.core import shell
 from zerowiz.core.launch.doctor.facts import LOCK_NOTE, Lock
 from zerowiz.errors import PreflightError
 from zerowiz.words import _
@@ -29,6 +30,6 @@ def remove_lock(lock: Lock) -> bool:
                 path=path,
                 strerror=error.strerror,
             ),
-            f"rm {path}",
+            f"rm {shell.quote(str(path))}",
         ) from error
     return True

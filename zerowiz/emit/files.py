@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from zerowiz.core import shell
 from zerowiz.core.launch.plan import PlannedFile
 from zerowiz.core.launch.provenance import (
     is_config_of_plan,
@@ -255,7 +256,7 @@ def _hints(losses: Sequence[LostEdit]) -> Iterator[str]:
         if is_plan_path(path):
             yield _("no run reads `{path}`: move it away, and zerowiz writes a new one", path=path)
         else:
-            yield _("launch with it unchanged: `--config {path}`", path=path)
+            yield _("launch with it unchanged: `--config {path}`", path=shell.quote(path))
     for own in dict.fromkeys(loss.copy_of for loss in losses if loss.copy_of is not None):
         yield _("it is a copy of `{own}`: make lasting changes there", own=own)
     if configs or any(loss.copy_of is not None for loss in losses):

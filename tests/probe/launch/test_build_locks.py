@@ -200,8 +200,9 @@ def test_only_the_lock_that_was_read_is_removed(tmp_path: Path) -> None:
 
 
 def test_a_lock_that_cannot_be_removed_is_an_error_with_the_command(tmp_path: Path) -> None:
-    path = tmp_path / OP / "lock"
+    folder = tmp_path / "my ops"
+    path = folder / OP / "lock"
     path.mkdir(parents=True)
     with pytest.raises(PreflightError, match="cannot remove") as e:
-        remove_lock(read(tmp_path))
-    assert (f"rm {path}",) == e.value.hints
+        remove_lock(read(folder))
+    assert (f"rm '{path}'",) == e.value.hints

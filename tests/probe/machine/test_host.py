@@ -218,7 +218,7 @@ def test_a_scheduler_bounds_what_it_gave(
 
 def test_no_more_is_available_than_there_is() -> None:
     """A container whose /proc/meminfo is made up (lxcfs) may say so."""
-    text = {"proc/meminfo": "MemTotal: 1000 kB\nMemAvailable: 1001 kB\n"}
+    text: dict[str, str | None] = {"proc/meminfo": "MemTotal: 1000 kB\nMemAvailable: 1001 kB\n"}
     host = read_host(RecordedFiles(answers=FileAnswers(text=text)))
     assert 1000 * 1024 == host.total_bytes == host.available_bytes
 

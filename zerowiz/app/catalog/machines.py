@@ -11,6 +11,7 @@ from zerowiz.app.machines.machine import complete
 from zerowiz.app.options import Options
 from zerowiz.app.resolve.read_model import ReadModel
 from zerowiz.app.resolve.request import Request
+from zerowiz.core import shell
 from zerowiz.core.catalog.candidates import MachineCandidate, MachineKind, list_kinds
 from zerowiz.core.catalog.offers import Offers, find_offers
 from zerowiz.core.catalog.offers_json import encode_offers
@@ -68,7 +69,7 @@ class MachineChoice(Struct, frozen=True, kw_only=True):
                 _(
                     "`zerowiz plan $machine {largest} $model {name}` shows what would help",
                     largest=self.largest,
-                    name=name,
+                    name=shell.quote(name),
                 ),
                 *((self.offers.why_unasked,) if self.offers.why_unasked else ()),
             )

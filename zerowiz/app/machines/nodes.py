@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from zerowiz.app.machines.gpu_count import with_count
 from zerowiz.app.options import Options, as_words
 from zerowiz.app.reporter import Reporter
+from zerowiz.core import shell
 from zerowiz.core.machine.merge import Fleet, merge_nodes
 from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.values import replace
@@ -65,7 +66,10 @@ def read_nodes(options: Options, environ: Mapping[str, str], reporter: Reporter)
                 host=failure.host,
                 why=failure.why,
             ),
-            _("see each node: `zerowiz machine $hostfile {hostfile}`", hostfile=options.hostfile),
+            _(
+                "see each node: `zerowiz machine $hostfile {hostfile}`",
+                hostfile=shell.quote(str(options.hostfile)),
+            ),
             _("plan without asking the nodes: `$machine 8xH100-80GB`"),
         )
     return with_count(fleet.machine.with_notes(*outliers.notes(fleet)), options)

@@ -6,6 +6,7 @@ from typing import NoReturn
 
 from msgspec import Struct, field
 
+from zerowiz.core import shell
 from zerowiz.core.script.bindings import Words
 from zerowiz.core.script.facts import Convention, ScriptFacts
 from zerowiz.core.script.obstacles import refuse
@@ -171,7 +172,7 @@ def _two_configs(run: _Run, given: Given) -> UsageError:
         hints.append(
             _(
                 "`$config {given}` before {path} uses your own file unchanged",
-                given=given.value,
+                given=shell.quote(str(given.value)),
                 path=path,
             )
         )
@@ -219,10 +220,10 @@ def _by_literal(run: _Run) -> Delivery:
             ),
             _(
                 "use `$config_via file:{config_path}` if {path} reads that file",
-                config_path=run.config_path,
+                config_path=shell.quote(run.config_path),
                 path=run.facts.path,
             ),
-            _("or remove `$config {config_path}`", config_path=run.config_path),
+            _("or remove `$config {config_path}`", config_path=shell.quote(run.config_path)),
         )
     where = _("{path} line {line}", path=run.facts.path, line=line)
     if run.is_own:
@@ -234,7 +235,7 @@ def _by_literal(run: _Run) -> Delivery:
                 config_path=run.config_path,
             ),
             _("write `{config_path}` in {where}", config_path=run.config_path, where=where),
-            _("or use `$config {literal}`", literal=literal),
+            _("or use `$config {literal}`", literal=shell.quote(literal)),
         )
     raise ZerowizError(
         _(
@@ -244,9 +245,15 @@ def _by_literal(run: _Run) -> Delivery:
             config_path=run.config_path,
         ),
         _("write `{config_path}` in {where}", config_path=run.config_path, where=where),
-        _("or write the plan to that file: `$config_via file:{literal}`", literal=literal),
+        _(
+            "or write the plan to that file: `$config_via file:{literal}`",
+            literal=shell.quote(literal),
+        ),
         *_stage_hints(literal),
-        _("or use the script's own file unchanged: `$config {literal}`", literal=literal),
+        _(
+            "or use the script's own file unchanged: `$config {literal}`",
+            literal=shell.quote(literal),
+        ),
     )
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
+from zerowiz.core import shell
 from zerowiz.core.script import YAML_SUFFIXES
 from zerowiz.core.script.axolotl import AxolotlFile, is_axolotl, read_axolotl
 from zerowiz.errors import PreflightError, UsageError
@@ -36,6 +37,6 @@ def read_axolotl_file(path: str) -> AxolotlFile:
                 path=path,
             ),
             _("pass the script that trains: `zerowiz init train.py`"),
-            _("for a DeepSpeed config: `zerowiz check {path}`", path=path),
+            _("for a DeepSpeed config: `zerowiz check {path}`", path=shell.quote(path)),
         )
     return read_axolotl(path, values)

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from zerowiz.core import shell
 from zerowiz.core.dsconfig.accelerate import NO_PRECISION, AccelerateFile
 from zerowiz.core.dsconfig.hjson import Object, parse, plain
 from zerowiz.core.dsconfig.hjson_tokens import Dialect, JsonTextError
@@ -61,7 +62,7 @@ def read_config_file(path: Path, integration: Integration | None = None) -> User
     if {"machine", "schema_version"} <= values.keys():
         raise UsageError(
             _("`{path}` is a machine, not a config", path=path),
-            _("use `$machine {path}`", path=path),
+            _("use `$machine {path}`", path=shell.quote(str(path))),
         )
     if "distributed_type" in values:
         raise UsageError(
@@ -69,7 +70,11 @@ def read_config_file(path: Path, integration: Integration | None = None) -> User
                 "`{path}` is a config of Accelerate in JSON, which zerowiz reads as YAML only",
                 path=path,
             ),
-            _("rename it: `mv {path} {renamed}`", path=path, renamed=path.with_suffix(".yaml")),
+            _(
+                "rename it: `mv {path} {renamed}`",
+                path=shell.quote(str(path)),
+                renamed=shell.quote(str(path.with_suffix(".yaml"))),
+            ),
         )
     own = read_own_config(values)
     uncounted = uncounted_keys(values, read_ds_schema(read_version("deepspeed")))

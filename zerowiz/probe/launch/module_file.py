@@ -4,6 +4,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from zerowiz.core import shell
 from zerowiz.errors import PreflightError
 from zerowiz.words import _
 
@@ -24,7 +25,7 @@ def find_module_file(name: str, environ: Mapping[str, str]) -> Path:
     """
     is_path = name.endswith(".py") or "/" in name
     if is_path or not all(name.split(".")):
-        as_script = _("to start it as a script: `zerowiz launch {name}`", name=name)
+        as_script = _("to start it as a script: `zerowiz launch {name}`", name=shell.quote(name))
         raise PreflightError(
             _("`{name}` is not a module name", name=name), *([as_script] if is_path else [])
         )

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from zerowiz.core import shell
 from zerowiz.core.codec import parse_json
 from zerowiz.core.model.checkpoint_check import settle
 from zerowiz.core.model.from_size import model_from_size, parse_size
@@ -108,7 +109,9 @@ def _name(config_path: Path) -> str:
 def _refuse_adapter(path: Path, adapter: Mapping[str, object]) -> UsageError:
     base = adapter.get("base_model_name_or_path")
     hint = (
-        _("plan with its base model: `$model {base} $method lora`", base=base) if base else _WANTED
+        _("plan with its base model: `$model {base} $method lora`", base=shell.quote(str(base)))
+        if base
+        else _WANTED
     )
     return UsageError(_("`{path}` is an adapter, not a model", path=path), hint)
 
@@ -129,7 +132,9 @@ def _refuse_folder(folder: Path) -> UsageError:
     return UsageError(
         _("`{folder}` has no config.json", folder=folder),
         _("it contains {listed}{more}", listed=listed, more=more) if names else _("it is empty"),
-        _("did you mean `$model {nested}`?", nested=nested[-1]) if nested else _WANTED,
+        _("did you mean `$model {nested}`?", nested=shell.quote(str(nested[-1])))
+        if nested
+        else _WANTED,
     )
 
 
@@ -167,7 +172,7 @@ def _read_file(path: Path) -> Named:
     if what:
         raise UsageError(
             _("`{path}` is {what}, not a model", path=path, what=what),
-            hint.format(path=path),
+            hint.format(path=shell.quote(str(path))),
             _WANTED,
         )
     try:

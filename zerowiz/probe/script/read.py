@@ -129,7 +129,10 @@ def _parse(text: str, path_name: str) -> ast.Module:
         hints = [_WANTED]
         if path_name.endswith(YAML_SUFFIXES):
             hints.append(
-                _("plan for a file of axolotl by `zerowiz init {path_name}`", path_name=path_name)
+                _(
+                    "plan for a file of axolotl by `zerowiz init {path_name}`",
+                    path_name=shell.quote(path_name),
+                )
             )
         raise ZerowizError(
             _(
@@ -278,7 +281,7 @@ def _refuse_shell_script(text: str, path: Path) -> None:
         _(
             "write `zerowiz launch` before `{launcher}` in that line, then run `bash {path}`",
             launcher=command.launcher,
-            path=path,
+            path=shell.quote(str(path)),
         ),
     )
 
@@ -287,7 +290,7 @@ def _suggest(path: Path) -> tuple[str, ...]:
     """Hints that name a module, scripts of the folder, the similar ones first, or a template."""
     module = str(path).replace(".", "/")
     if Path(f"{module}.py").is_file() or Path(module, "__main__.py").is_file():
-        return (_("to launch a module: `zerowiz launch -m {path}`", path=path),)
+        return (_("to launch a module: `zerowiz launch -m {path}`", path=shell.quote(str(path))),)
     siblings = sorted(child.name for child in path.parent.glob("*.py"))
     near = difflib.get_close_matches(path.name, siblings, n=2)
     if near:
@@ -295,7 +298,9 @@ def _suggest(path: Path) -> tuple[str, ...]:
     scripts = listing(f"`{path.parent / name}`" for name in siblings[:3])
     # `zerowiz plan llama-3.1-8b`
     model = (
-        () if path.suffix == ".py" else (_("a model has an option: `$model {path}`", path=path),)
+        ()
+        if path.suffix == ".py"
+        else (_("a model has an option: `$model {path}`", path=shell.quote(str(path))),)
     )
     if scripts:
         return (*model, _("scripts there: {scripts}", scripts=scripts))

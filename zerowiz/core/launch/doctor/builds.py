@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 
+from zerowiz.core import shell
 from zerowiz.core.launch.doctor.facts import Lock, Toolchain
 from zerowiz.core.launch.doctor.finding import PreflightFinding, found
 from zerowiz.core.launch.doctor.inputs import PreflightInput
@@ -361,7 +362,9 @@ def judge_lock(lock: Lock, file_system: str | None) -> PreflightFinding:
         )
         text += _(": another host or container may be building") if is_young else ""
         severity = Severity.WARNING
-    return found(STALE_LOCK, f"`{lock.path}` " + text, f"rm {lock.path}", severity=severity)
+    return found(
+        STALE_LOCK, f"`{lock.path}` " + text, f"rm {shell.quote(lock.path)}", severity=severity
+    )
 
 
 def _is_nobodys(lock: Lock, file_system: str | None) -> bool:

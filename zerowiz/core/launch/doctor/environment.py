@@ -4,6 +4,7 @@ import posixpath
 import re
 from collections.abc import Iterator, Mapping
 
+from zerowiz.core import shell
 from zerowiz.core.launch.doctor.facts import Installed
 from zerowiz.core.launch.doctor.finding import PreflightFinding, found
 from zerowiz.core.launch.doctor.inputs import PreflightInput
@@ -227,7 +228,7 @@ def _imports(inputs: PreflightInput) -> Iterator[PreflightFinding]:
         yield found(
             SHADOWED,
             _("`{path}` has the name of a library, and hides it", path=path),
-            _("rename it: `mv {path} ...`", path=path),
+            _("rename it: `mv {path} ...`", path=shell.quote(path)),
         )
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
+from zerowiz.core import shell
 from zerowiz.core.launch.doctor.finding import PreflightFinding, found, size
 from zerowiz.core.launch.doctor.inputs import PlannedJob, PreflightInput
 from zerowiz.core.machine.host import UNLIMITED_BYTES
@@ -51,7 +52,9 @@ def _nvme(inputs: PreflightInput) -> Iterator[PreflightFinding]:
         return
     if folder.is_folder is False:
         yield found(
-            NVME_FOLDER, _("`{path}` is not a folder", path=folder.path), f"mkdir -p {folder.path}"
+            NVME_FOLDER,
+            _("`{path}` is not a folder", path=folder.path),
+            f"mkdir -p {shell.quote(folder.path)}",
         )
     elif folder.writable is False:
         yield found(
@@ -59,7 +62,7 @@ def _nvme(inputs: PreflightInput) -> Iterator[PreflightFinding]:
             _("`{path}` cannot be written to", path=folder.path),
             _(
                 "`sudo install -d -o $USER {path}/$USER`, then use `$nvme_path {path}/$USER`",
-                path=folder.path,
+                path=shell.quote(folder.path),
             ),
         )
     elif folder.free_bytes is not None:
