@@ -1,6 +1,7 @@
 """A person says how a config reaches a script that does not show it, once."""
 
 import json
+import shlex
 import shutil
 import sys
 from pathlib import Path
@@ -321,3 +322,16 @@ def test_it_holds_for_configs_that_are_written_elsewhere(here: Run, hidden: Path
     words = ("launch", "--dry-run", "--json", "--yes", "--machine", "4xA100-40GB")
     found = planned(here(*words, "--output-dir", "other", "train.py"))[0]
     assert ["--ds", "other/ds_config_zero0.json"] == found
+
+
+@pytest.mark.parametrize("kept_in", ["", "my runs"])
+def test_what_was_kept_and_cannot_be_used_names_its_file(
+    here: Run, hidden: Path, kept_in: str
+) -> None:
+    kept = hidden / kept_in / ".zerowiz" / "scripts.json"
+    kept.parent.mkdir(parents=True)
+    kept.write_text('{"schema_version": 1, "scripts": {"train.py": {"config_via": "?"}}}')
+    result = dry(here, "--output-dir", "my runs", "train.py")
+    path = str(kept.relative_to(hidden))
+    assert result.problem.startswith(f"`{path}` cannot be used: ")
+    assert shlex.join(["rm", path]) == result.hints

@@ -1,6 +1,7 @@
 """Keep what a person says of a script, not of a job, so that it is said once."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 from zerowiz.app.ask.answers import said_by_config
@@ -26,9 +27,7 @@ def recall_kept(script: str, options: Options, reporter: Reporter) -> Options:
     Raises:
         ZerowizError: An option does not take what was kept.
     """
-    folder = options.output_dir or Path()
-    # Configs may be written elsewhere today: what was said of the script holds all the same.
-    everything = {**read_kept(Path()), **read_kept(folder)}.get(script_key(script), {})
+    folder, everything = _find_kept(script, options.output_dir or Path())
     if not everything:
         return options
     by_config = {rows()[name].key for name in said_by_config(options)}
@@ -53,6 +52,15 @@ def recall_kept(script: str, options: Options, reporter: Reporter) -> Options:
             )
         )
     return known
+
+
+def _find_kept(script: str, folder: Path) -> tuple[Path, Mapping[str, object]]:
+    """The folder where something was kept of a script, and what; nothing where none has it."""
+    # Configs may be written elsewhere today: what was said of the script holds all the same.
+    for each in (folder, Path()):
+        if entry := read_kept(each).get(script_key(script)):
+            return each, entry
+    return folder, {}
 
 
 def keep(facts: ScriptFacts, script_args: tuple[str, ...], options: Options) -> None:
