@@ -7,6 +7,7 @@ prints them.
 import re
 from collections.abc import Iterable
 from enum import IntEnum
+from errno import ENAMETOOLONG
 
 from msgspec import Struct
 
@@ -186,3 +187,21 @@ class InterruptedByUserError(ZerowizError):
     """The person pressed Ctrl-C; nothing was written."""
 
     exit_code = ExitCode.INTERRUPTED
+
+
+def from_system(error: OSError, without_name: str) -> ZerowizError:
+    """An error of the system as one of the user's world.
+
+    Args:
+        error: What the system said.
+        without_name: What cannot be used, where the error names no file.
+    """
+    # No program makes such a name: a person typed it.
+    kind = UsageError if error.errno == ENAMETOOLONG else ZerowizError
+    return kind(
+        _(
+            "{what} cannot be used: {strerror}",
+            what=f"`{error.filename}`" if error.filename else without_name,
+            strerror=(error.strerror or str(error)).lower(),
+        )
+    )

@@ -148,6 +148,29 @@ def test_a_wrong_answer_is_asked_again(terminal: Open, script: Path) -> None:
     assert {"train.py"} == files(script)
 
 
+@pytest.mark.parametrize(
+    ("words", "question"),
+    [
+        (CPU, "Which training script?"),
+        ((*CPU, "train.py"), "Which model?"),
+        (("train.py",), "Plan for which machine?"),
+    ],
+)
+def test_a_name_that_no_file_can_have_is_asked_again(
+    terminal: Open, script: Path, words: tuple[str, ...], question: str
+) -> None:
+    script.with_name("other.py").write_text(HF_PARSER)
+    person = terminal("init", *words)
+    person.reply(question, "x" * 300)
+    person.settle()
+    person.child.send(ENTER)
+    person.wait_for("ile name too long")
+    person.settle()
+    person.child.send(CTRL_C)
+    assert 130 == person.end()
+    assert "Traceback" not in person.text
+
+
 def write_model(script: Path, name: str, **config: object) -> None:
     (script.parent / name).mkdir()
     (script.parent / name / "config.json").write_text(json.dumps(config))

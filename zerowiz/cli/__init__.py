@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from errno import ENAMETOOLONG, ENOENT
+from errno import ENOENT
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -23,6 +23,7 @@ from zerowiz.errors import (
     HandEditedError,
     UsageError,
     ZerowizError,
+    from_system,
 )
 from zerowiz.words import LANGUAGE_VARIABLE, LANGUAGES, _, listing, unknown_language
 
@@ -224,16 +225,7 @@ def _run_to_the_end() -> NoReturn:
         code = ExitCode.FAILED
     except OSError as error:
         without_name = _("the current folder") if error.errno == ENOENT else _("the output")
-        what = f"`{error.filename}`" if error.filename else without_name
-        # No program makes such a name: a person typed it.
-        kind = UsageError if error.errno == ENAMETOOLONG else ZerowizError
-        failure = kind(
-            _(
-                "{what} cannot be used: {strerror}",
-                what=what,
-                strerror=(error.strerror or str(error)).lower(),
-            )
-        )
+        failure = from_system(error, without_name)
         with suppress(OSError):
             write_error(failure)
             sys.stdout.flush()

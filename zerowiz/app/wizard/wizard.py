@@ -250,14 +250,7 @@ class Wizard:
 
     def consequence(self, question: Question, answers: Answers) -> Callable[[str], str]:
         """What an answer leads to, in one line; empty where that is not known at once."""
-        seen: dict[str, str] = {}
-
-        def line(answer: str) -> str:
-            if answer not in seen:
-                seen[answer] = self._leads_to(question, answer, answers)
-            return seen[answer]
-
-        return line
+        return lambda answer: self._leads_to(question, answer, answers)
 
     def _leads_to(self, question: Question, answer: str, answers: Answers) -> str:
         decision = self._decide(question, answer, answers)
@@ -274,7 +267,8 @@ class Wizard:
                 return None
             options, facts = self.options(said), self.named.facts(said)
             followed = follow_options(options, machine, facts, self._script_args, read)
-        except ZerowizError:
+        except (ZerowizError, OSError):
+            # Such as a name that is too long: the answer will be refused.
             return None
         return followed.decision
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TextIO
 from zerowiz.core.decision.questions import Back, Question
 from zerowiz.core.flags import spell
 from zerowiz.core.values import replace
-from zerowiz.errors import InterruptedByUserError, ZerowizError
+from zerowiz.errors import InterruptedByUserError, ZerowizError, from_system
 from zerowiz.ui.ask import plain
 from zerowiz.ui.ask.counted import counted
 from zerowiz.ui.ask.transcript import Transcript
@@ -175,5 +175,12 @@ def _refused(answer: str, check: _Check | None) -> str | None:
             with TerminalWait(_("checking `{answer}`", answer=answer), sys.stderr):
                 check(answer)
     except ZerowizError as error:
-        return spell("\n".join((error.message, *error.hints)))
+        return _in_lines(error)
+    except OSError as error:
+        # Such as a name that is too long: the conversation goes on.
+        return _in_lines(from_system(error, f"`{answer}`"))
     return None
+
+
+def _in_lines(error: ZerowizError) -> str:
+    return spell("\n".join((error.message, *error.hints)))
