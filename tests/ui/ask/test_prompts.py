@@ -594,6 +594,16 @@ def test_a_terminal_of_few_lines_still_takes_answers(ask: Ask) -> None:
     assert ["joke"] == answers(person)
 
 
+@pytest.mark.parametrize("kind", ["text", "choice"])
+def test_a_terminal_of_few_lines_shows_the_question_and_not_why(ask: Ask, kind: str) -> None:
+    choices = [] if kind == "text" else MENU["choices"]
+    text = "Which goal is it that you have?"
+    question = {**MENU, "kind": kind, "text": text, "why": "A reason of many words. " * 3}
+    person = ask({**question, "choices": choices}, columns=20, lines=5)
+    see(person, "->")
+    assert "you have?" in person.text
+
+
 def test_odd_characters_steer_nothing(ask: Ask) -> None:
     odd = {"value": "odd", "title": "a\x1b[31mred\x07 名前\x9b one", "detail": "日本" * 30}
     person = ask({**MENU, "default": "odd", "choices": [odd]}, TEXT, PYTHONIOENCODING="utf-8")

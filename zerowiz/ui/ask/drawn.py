@@ -330,7 +330,8 @@ class DrawnQuestion:
         fragments: StyleAndTextTuples = [("", "\n".join(["", *why]))]
         for index, line in enumerate(self._prompt()[:-1]):
             fragments += [("", "\n"), *_as_question(line, is_first=index == 0)]
-        return fragments
+        # A low terminal shows the end of it, which is the question, and not why it is asked.
+        return [*fragments, ("[SetCursorPosition]", "")]
 
     def _before_input(self) -> StyleAndTextTuples:
         lines = self._prompt()
