@@ -132,8 +132,10 @@ def ask_init(
     with ending_as_ctrl_c():
         try:
             wizard = Wizard(command, template, reporter, wanted)
+            # What was typed and cannot be used ends it here, whatever is shown.
+            detected = wizard.named.detected()
             if not options.quiet:
-                person.tell(wizard.named.detected())
+                person.tell(detected)
             done = _Conversation(command, wizard, wanted, reporter, person, before).run()
         finally:
             if done is None or options.dry_run:

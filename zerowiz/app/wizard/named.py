@@ -86,8 +86,11 @@ class NamedInputs:
         """What is known before anything is asked, in three lines.
 
         Raises:
-            ZerowizError: A script that was typed cannot be used.
+            ZerowizError: A script or a model that was typed cannot be used.
         """
+        if self.typed.model is not None:
+            # What is read without the network is refused now, not after the questions.
+            read_near(self.typed.model, os.environ, trace=self.typed.trace)
         script: ScriptFacts | list[str] = [each.path for each in self.nearby]
         model = self.typed.model
         try:
