@@ -172,7 +172,7 @@ def _two_configs(run: _Run, given: Given) -> UsageError:
         hints.append(
             _(
                 "`$config {given}` before {path} uses your own file unchanged",
-                given=shell.quote(str(given.value)),
+                given=shell.quote(given.value),
                 path=path,
             )
         )
