@@ -61,7 +61,7 @@ def _main_of(package: Path, name: str) -> Path:
         _("the module `{name}` is a package without `{main}`", name=name, main=_MAIN),
         _(
             "name the module in it that starts the training: `zerowiz launch -m {name}.train`",
-            name=name,
+            name=shell.quote(name),
         ),
     )
 
