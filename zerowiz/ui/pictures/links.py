@@ -26,7 +26,7 @@ _PATHS: Mapping[PciePath, str] = {
 }
 _MEANINGS: Mapping[str, str] = {
     **{path.value: words for path, words in _PATHS.items()},
-    UNKNOWN_WORD: "unknown",
+    UNKNOWN_WORD: _("unknown"),
 }
 
 
