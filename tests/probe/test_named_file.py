@@ -31,6 +31,11 @@ def test_what_is_no_file_is_refused_by_what_it_is(tmp_path: Path) -> None:
     assert "embedded null byte" == _refusal(Path("a\0b"))
 
 
+def test_a_file_of_the_kernel_is_read_though_much_is_asked_for() -> None:
+    boot_id = Path("/proc/sys/kernel/random/boot_id")
+    assert boot_id.read_bytes() == read_named(boot_id, 2**25)
+
+
 def test_a_file_that_is_too_large_is_not_read_whole(tmp_path: Path) -> None:
     huge = tmp_path / "huge"
     with huge.open("wb") as file:

@@ -19,6 +19,8 @@ LONGEST_SCRIPT_BYTES = 2**19
 # Until somebody opens a pipe to write to it, and then for what is written: a GPU may have to wake.
 _OPENED_SECONDS, _WRITTEN_SECONDS = 3, 30
 _POLL_SECONDS = 0.05
+# The kernel has no memory for a read of 4 MiB from /proc/sys.
+_PART_BYTES = 2**16
 
 # What is at a path that is neither a file nor a pipe.
 _KINDS = (
@@ -118,7 +120,10 @@ def _last_written(handle: int) -> tuple[int, int, int]:
 def _read_file(handle: int, most_bytes: int) -> bytes:
     data = b""
     try:
-        while len(data) < most_bytes and (part := os.read(handle, most_bytes - len(data))):
+        while rest := most_bytes - len(data):
+            part = os.read(handle, min(rest, _PART_BYTES))
+            if not part:
+                break
             data += part
     except BlockingIOError:
         # A log of the kernel, whose reader waits for its next line.
