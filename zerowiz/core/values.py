@@ -12,5 +12,7 @@ else:
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
 """A whole number from 0; a negative one is refused where a value is read from JSON."""
+MOST_COUNT = 2**63 - 1
+"""torch counts in 64 bits, and with more no formula of floats can calculate."""
 
-__all__ = ["Count", "replace"]
+__all__ = ["MOST_COUNT", "Count", "replace"]

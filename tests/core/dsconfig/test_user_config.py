@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from zerowiz.core.decision.flowchart import OffloadChoice
-from zerowiz.core.dsconfig.user_config import MOST_COUNT, UserConfig, read_own_config
+from zerowiz.core.dsconfig.user_config import UserConfig, read_own_config
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS, Buffers
+from zerowiz.core.values import MOST_COUNT
 from zerowiz.core.workload import Precision, StateDtype
 from zerowiz.errors import UsageError
 

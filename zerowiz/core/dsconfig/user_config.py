@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from zerowiz.core.decision.flowchart import OffloadChoice
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS, Buffers
+from zerowiz.core.values import MOST_COUNT
 from zerowiz.core.workload import Precision, StateDtype
 from zerowiz.errors import UsageError
 from zerowiz.words import _
@@ -21,8 +22,6 @@ TRUTHS: Mapping[str, bool] = {
 }
 # runtime/zero/config.py: overlap_comm is on by default at this stage alone.
 _SHARDED_PARAMETERS = 3
-MOST_COUNT = 2**63 - 1
-"""torch counts in 64 bits, and with more no formula of floats can calculate."""
 # As many digits as Python turns into a number without a look at the limit.
 _DIGITS = re.compile(r"\d{1,18}", re.ASCII)
 

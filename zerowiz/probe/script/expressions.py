@@ -4,6 +4,7 @@ import ast
 from collections.abc import Callable, Mapping
 
 from zerowiz.core.script import Scalar
+from zerowiz.core.values import MOST_COUNT
 
 _ARITHMETIC: Mapping[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: int.__add__,
@@ -12,8 +13,6 @@ _ARITHMETIC: Mapping[type[ast.operator], Callable[[int, int], int]] = {
 }
 # How many names are followed one after the other: two names may stand for each other.
 MOST_STEPS = 8
-# No setting is larger.
-_LARGEST = 2**63 - 1
 
 
 class Scope:
@@ -87,7 +86,7 @@ def literal(expr: ast.expr | None, scope: Scope, depth: int = 0) -> Scalar:
     """The value of a constant, of a name or a `Path(...)` of one, or of arithmetic with them."""
     value = _literal(expr, scope, depth)
     # Python writes no number of more than `sys.get_int_max_str_digits()`.
-    return None if isinstance(value, int) and abs(value) > _LARGEST else value
+    return None if isinstance(value, int) and abs(value) > MOST_COUNT else value
 
 
 def _literal(expr: ast.expr | None, scope: Scope, depth: int) -> Scalar:

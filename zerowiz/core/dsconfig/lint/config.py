@@ -9,8 +9,9 @@ from zerowiz.core.dsconfig.hjson import Member, Object, plain
 from zerowiz.core.dsconfig.lint.context import Context
 from zerowiz.core.dsconfig.lint.finding import ConfigFinding, Edit, found_at
 from zerowiz.core.dsconfig.schema import Kind, Schema, SchemaKey, Unknown, kind_of
-from zerowiz.core.dsconfig.user_config import MOST_COUNT, truth_of
+from zerowiz.core.dsconfig.user_config import truth_of
 from zerowiz.core.rule import Rule, Severity
+from zerowiz.core.values import MOST_COUNT
 from zerowiz.core.workload import Integration
 from zerowiz.words import _
 
