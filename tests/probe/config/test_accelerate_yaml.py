@@ -328,6 +328,17 @@ def test_what_accelerate_refuses_beside_a_named_config_is_refused(
         config_in_a_rank(environ_of_accelerate(path, third), third)
 
 
+def test_the_hint_to_use_the_named_config_can_be_pasted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("my z.json").write_text('{"zero_optimization": {"stage": 1}}')
+    text = "deepspeed_config: {deepspeed_config_file: my z.json, zero_stage: 2}\n"
+    with pytest.raises(UsageError) as caught:
+        read_config_file(write(tmp_path, HEAD + text))
+    assert "or use `$config 'my z.json'`" in caught.value.hints
+
+
 @pytest.mark.parametrize("name", ["sp", "cp", "tp"])
 def test_ranks_that_share_a_sequence_are_refused(tmp_path: Path, name: str) -> None:
     text = "parallelism_config:\n  parallelism_config_dp_shard_size: 2\n"

@@ -92,7 +92,7 @@ def _with_accelerate(path: Path, own: UserConfig, file: AccelerateFile) -> UserC
     Raises:
         UsageError: Accelerate refuses the file, or trains in a format that is not planned.
     """
-    if file.refused:
+    if file.config_file is not None and file.refused:
         # accelerate 1.15, utils/dataclasses.py, DeepSpeedPlugin._deepspeed_config_checks.
         raise UsageError(
             _(
@@ -106,7 +106,7 @@ def _with_accelerate(path: Path, own: UserConfig, file: AccelerateFile) -> UserC
                 path=path,
                 config_file=file.config_file,
             ),
-            _("or use `$config {config_file}`", config_file=file.config_file),
+            _("or use `$config {config_file}`", config_file=shell.quote(file.config_file)),
         )
     if file.mixed_precision not in _PRECISIONS:
         raise UsageError(
