@@ -304,7 +304,7 @@ def test_what_accelerate_builds_of_its_yaml_is_checked_where_it_stands(
     (configs / "bad.yaml").write_text(ACCELERATE.format(stage=7))
     result = here("check", "--json", "good.yaml", "bad.yaml")
     (error,) = found(result.stdout)
-    assert ("bad.yaml", "zero_optimization.stage", 5) == (error[0], error[2], error[3])
+    assert ("bad.yaml", "deepspeed_config.zero_stage", 5) == (error[0], error[2], error[3])
 
 
 def test_what_is_found_in_a_yaml_file_stands_in_the_order_of_its_lines(

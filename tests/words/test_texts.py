@@ -19,7 +19,10 @@ ALLOWED: Mapping[str, tuple[str, str]] = {
     "core/measure/machine_results.py": (".*gib.*", "names a file"),
     "core/decision/questions.py": ("template: ", "begins an answer that is kept"),
     "core/dsconfig/lint/jsonschema.py": (".*", "JSON for editors"),
-    "core/dsconfig/lint/rules/precision.py": ('"fp16": .*', "a line of a config"),
+    "core/dsconfig/lint/rules/precision.py": (
+        '"(bf16|fp16)": .*|mixed_precision: .*',
+        "a line of a config",
+    ),
     "core/launch/doctor/environment.py": (".* (install|-m) .*", "commands"),
     "core/launch/node.py": (".* slots=.*", "a line of a hostfile"),
     "core/launch/remote.py": ("-o Server.*", "options of ssh"),

@@ -14,11 +14,12 @@ from zerowiz.app.reporter import SILENT, Reporter
 from zerowiz.core.dsconfig.lint.context import Context, on_machine
 from zerowiz.core.dsconfig.lint.finding import ConfigFinding
 from zerowiz.core.dsconfig.lint.fix import fix_text
+from zerowiz.core.dsconfig.lint.in_file import check_config
 from zerowiz.core.dsconfig.lint.linter import lint
 from zerowiz.core.dsconfig.lint.report import FileReport
 from zerowiz.core.dsconfig.lint.rules.keys import ignored_by_accelerate
 from zerowiz.core.dsconfig.lint.rules.structure import unreadable
-from zerowiz.core.dsconfig.lint.source import ConfigText, check_config
+from zerowiz.core.dsconfig.lint.source import ConfigText
 from zerowiz.core.dsconfig.schema import Schema
 from zerowiz.core.script import settle
 from zerowiz.core.values import replace
@@ -122,13 +123,12 @@ def check_file(
         return CheckedConfig(report=report)
     if context.integration is None:
         context = replace(context, integration=config.integration)
-    find = partial(lint, schema=schema, context=context)
     if not fix or not config.is_fixable:
-        found = (*_of_accelerate(config), *check_config(config, find))
+        found = (*_of_accelerate(config), *check_config(config, schema, context))
         findings = tuple(sorted(found, key=lambda each: (each.line, each.column)))
         report = FileReport(path=config.path, findings=findings)
         return CheckedConfig(report=report, not_fixable=fix and bool(findings))
-    result = fix_text(config.text, find)
+    result = fix_text(config.text, partial(lint, schema=schema, context=context))
     if result.fixed:
         rewrite_file(Path(config.path), result.text)
     report = FileReport(path=config.path, findings=result.findings)

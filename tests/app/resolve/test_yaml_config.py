@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from cli.harness import CONFIG_ARGUMENTS, HF_LITERAL, HF_PARSER, Run
+from cli.harness import CONFIG_ARGUMENTS, HF_IN_CODE, HF_LITERAL, HF_PARSER, Run
 
 ON_CPU = ("--accelerator", "cpu", "--model", "10m", "--seq-len", "64")
 LAUNCH = ("launch", "--dry-run", *ON_CPU)
@@ -176,6 +176,16 @@ def test_a_mistake_is_named_at_its_line_of_the_file(here: Run, folder: Path) -> 
     assert 6 == result.code
     assert "acc.yaml line 6: " in result.problem
     assert "`zerowiz check --script train.py acc.yaml`" in result.hints
+
+
+def test_a_precision_that_the_script_contradicts_cannot_be_forced(here: Run, folder: Path) -> None:
+    write(folder, HF_IN_CODE, "fp16")
+    file = folder / "acc.yaml"
+    file.write_text(file.read_text().replace("  gradient_accumulation_steps: 4\n", ""))
+    result = here(*LAUNCH, "--config", "acc.yaml", "train.py")
+    assert 6 == result.code
+    assert "`mixed_precision` is fp16 here and bf16 in" in result.problem
+    assert "--force" not in result.hints
 
 
 def test_a_key_that_accelerate_does_not_read_is_noted(here: Run, folder: Path) -> None:

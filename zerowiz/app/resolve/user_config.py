@@ -1,7 +1,6 @@
 """Lint a person's own config before a job runs with it."""
 
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from zerowiz.app.options import Options
@@ -10,10 +9,10 @@ from zerowiz.core import shell
 from zerowiz.core.dsconfig.lint.config import BATCH_KEYS
 from zerowiz.core.dsconfig.lint.context import Context, on_machine
 from zerowiz.core.dsconfig.lint.finding import ConfigFinding
-from zerowiz.core.dsconfig.lint.linter import lint
+from zerowiz.core.dsconfig.lint.in_file import check_config
 from zerowiz.core.dsconfig.lint.rules.against_script import SCRIPT_DISAGREES
 from zerowiz.core.dsconfig.lint.rules.structure import UNREADABLE, unreadable
-from zerowiz.core.dsconfig.lint.source import ConfigText, check_config
+from zerowiz.core.dsconfig.lint.source import ConfigText
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.rule import Severity
 from zerowiz.core.script import ScriptFacts, ScriptSettings, Setting, settle
@@ -45,7 +44,8 @@ def lint_own_config(
     errors = [each for each in findings if _ends_the_run(each, facts)]
     command = shell.join(["zerowiz", "check", "--script", facts.path, str(path)])
     whole = _("see why, and how to fix it: `{command}`", command=command)
-    is_final = any(_cannot_be_planned(each) for each in errors)
+    file_keys = {} if config.accelerate is None else config.accelerate.file_keys
+    is_final = any(_cannot_be_planned(each, file_keys) for each in errors)
     if errors and (is_final or not options.force):
         first, *others = (show_found.in_short(config.path, each) for each in errors)
         force = () if is_final else (_("add `$force` to launch anyway"),)
@@ -78,7 +78,7 @@ def _found(
         settings=_without_open(settle(facts, tuple(script_args))),
     )
     schema = read_ds_schema(read_version("deepspeed"))
-    return check_config(config, partial(lint, schema=schema, context=on_machine(context, machine)))
+    return check_config(config, schema, on_machine(context, machine))
 
 
 def _reader(config: ConfigText, facts: ScriptFacts) -> Integration | None:
@@ -103,10 +103,16 @@ def _takes_another(settings: ScriptSettings, name: str) -> bool:
     return setting is not None and settings.is_open(name, setting.value)
 
 
-def _cannot_be_planned(finding: ConfigFinding) -> bool:
-    """Whether no plan can be made: the file is not readable, or the script trains otherwise."""
-    own = {*BATCH_KEYS, *(f"{name}.enabled" for name in (Precision.BF16, Precision.FP16))}
-    disagrees = finding.rule is SCRIPT_DISAGREES and finding.key in own
+def _cannot_be_planned(finding: ConfigFinding, file_keys: Mapping[str, str]) -> bool:
+    """Whether no plan can be made: the file is not readable, or the script trains otherwise.
+
+    Args:
+        finding: An error.
+        file_keys: What the file calls keys of the config.
+    """
+    own = (*BATCH_KEYS, *(f"{name}.enabled" for name in (Precision.BF16, Precision.FP16)))
+    in_file = {file_keys.get(key, key) for key in own}
+    disagrees = finding.rule is SCRIPT_DISAGREES and finding.key in in_file
     return disagrees or finding.rule is UNREADABLE
 
 

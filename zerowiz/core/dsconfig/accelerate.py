@@ -26,6 +26,10 @@ _Path = tuple[str, ...]
 _DEEPSPEED = "DEEPSPEED"
 _SECTION = "deepspeed_config"
 _PRECISION = "mixed_precision"
+# What older versions wrote: `fp16: true`.
+_OLD_PRECISION = "fp16"
+PRECISION_KEYS = (_PRECISION, _OLD_PRECISION)
+"""The keys of a file that say its precision; the second one counts where the first is missing."""
 _FILE = "deepspeed_config_file"
 # The answer that `accelerate config` takes for a path that was not given.
 _NO_FILE = "none"
@@ -41,7 +45,9 @@ class AccelerateFile(Struct, frozen=True, kw_only=True):
     config_file: str | None
     """The config that it names; a relative path starts where the job does."""
     config: Object
-    """What Accelerate builds where no file is named."""
+    """What Accelerate builds where no file is named, each key where that of the file stands."""
+    file_keys: Mapping[str, str]
+    """Dotted paths in the file, by those in `config`."""
     mixed_precision: str
     """`no` leaves it to the script."""
     env: Mapping[str, str]
@@ -102,6 +108,14 @@ _KEYS: Mapping[str, _Key] = {
         path=(_ZERO, "stage3_gather_16bit_weights_on_model_save"), read=_truth
     ),
 }
+# A section of the config stands for its device.
+_FILE_KEYS: dict[str, str] = {
+    **{".".join(key.path): f"{_SECTION}.{name}" for name, key in _KEYS.items()},
+    **{
+        f"{_ZERO}.{part}": f"{_SECTION}.{part}_device"
+        for part in ("offload_optimizer", "offload_param")
+    },
+}
 # The plugin's `train_batch_size` is left out: the readers work it out of the other two.
 _BATCH = ("train_micro_batch_size_per_gpu",)
 # The plugin reads a path for this device alone.
@@ -115,6 +129,7 @@ _PRECISIONS: Mapping[str, Mapping[_Path, _Value]] = {
     "bf16": {("bf16", "enabled"): True},
     "fp8": {("bf16", "enabled"): True},
 }
+_SWITCHES = tuple(f"{name}.enabled" for name in (Precision.BF16, Precision.FP16))
 _ENV: Mapping[str, tuple[str, Callable[[_Value], _Value]]] = {
     "gradient_accumulation_steps": ("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", _whole),
     "zero3_init_flag": ("ACCELERATE_DEEPSPEED_ZERO3_INIT", _word),
@@ -169,12 +184,15 @@ def read_accelerate(path: str, root: Object) -> AccelerateFile:
     file = _said(plugin, _FILE)
     ids = _said(values, "gpu_ids")
     named = None if file in {None, _NO_FILE} else str(file)
+    precision = _precision_member(root)
     refused = [name for name in _KEYS if name in plugin]
-    refused += [_PRECISION] if _said(values, _PRECISION) is not None else []
+    refused += [_PRECISION] if _said_precision(precision) is not None else []
     return AccelerateFile(
         config_file=named,
-        config=_build(section.place, plugin, values),
-        mixed_precision=_mixed_precision(values),
+        config=_build(section, precision),
+        file_keys=_FILE_KEYS
+        | dict.fromkeys(_SWITCHES, _PRECISION if precision is None else precision.key.name),
+        mixed_precision=_mixed_precision(precision),
         env={
             variable: str(read(_said(plugin, name)))
             for name, (variable, read) in _ENV.items()
@@ -189,41 +207,55 @@ def read_accelerate(path: str, root: Object) -> AccelerateFile:
     )
 
 
-def _build(place: Span, plugin: Mapping[str, Node], values: Mapping[str, Node]) -> Object:
+def _build(section: Object, precision: Member | None) -> Object:
     """The config that the plugin makes; what the file does not say stands where its section does.
 
     Args:
-        place: Of `deepspeed_config`.
-        plugin: What is in it.
-        values: The whole file.
+        section: The value of `deepspeed_config`.
+        precision: What says the precision.
     """
     built: dict[_Path, Node] = {}
+    said = {member.key.name: member for member in section.members if _is_said(member.value)}
+    values = {name: member.value for name, member in said.items()}
     for name, key in _KEYS.items():
-        value, node = key.default, plugin.get(name)
-        if node is not None:
+        value, member = key.default, said.get(name)
+        if member is not None:
+            node = member.value
             value = key.read(node.value) if isinstance(node, Scalar) else str(plain(node))
         device = _PATHS.get(name)
-        if device is not None and str(_said(plugin, device)).lower() != _NVME:
+        if device is not None and str(_said(values, device)).lower() != _NVME:
             continue
         if name == "gradient_clipping" and value == 0:
             continue  # the plugin leaves it out, and DeepSpeed's own counts
         if value is not None:
-            built[key.path] = _scalar(value, place if node is None else node.place)
-    built |= {(name,): _scalar(_AUTO, place) for name in _BATCH}
-    precision = values.get(_PRECISION)
-    where = place if precision is None else precision.place
-    switches = _PRECISIONS.get(_mixed_precision(values), {})
+            built[key.path] = _scalar(value, section.place if member is None else member.key.place)
+    built |= {(name,): _scalar(_AUTO, section.place) for name in _BATCH}
+    where = section.place if precision is None else precision.key.place
+    switches = _PRECISIONS.get(_mixed_precision(precision), {})
     built |= {path: _scalar(value, where) for path, value in switches.items()}
-    return _nested(built, place)
+    return _nested(built, section.place)
 
 
-def _mixed_precision(values: Mapping[str, Node]) -> str:
-    """What `process_config` of commands/config/config_args.py makes of the file."""
-    said = _said(values, _PRECISION)
-    if said is None:
-        return "fp16" if _said(values, "fp16") is True else NO_PRECISION
+def _precision_member(root: Object) -> Member | None:
+    """What says the precision of a file."""
+    members = {member.key.name: member for member in root.members}
+    return next((members[name] for name in PRECISION_KEYS if name in members), None)
+
+
+def _said_precision(member: Member | None) -> object:
+    """What `process_config` of commands/config/config_args.py makes of it; None is nothing."""
+    if member is None:
+        return None
+    value = plain(member.value)
+    if member.key.name == _OLD_PRECISION:
+        return Precision.FP16 if value else None
+    return value
+
+
+def _mixed_precision(member: Member | None) -> str:
+    said = _said_precision(member)
     # PyYAML reads a `no` without quotes as false.
-    return NO_PRECISION if said is False else str(said).lower()
+    return NO_PRECISION if said is None or said is False else str(said).lower()
 
 
 def _splits(section: Node | None) -> bool:

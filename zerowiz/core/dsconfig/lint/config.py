@@ -11,7 +11,7 @@ from zerowiz.core.dsconfig.lint.finding import ConfigFinding, Edit, found_at
 from zerowiz.core.dsconfig.schema import Kind, Schema, SchemaKey, Unknown, kind_of
 from zerowiz.core.dsconfig.user_config import truth_of
 from zerowiz.core.rule import Rule, Severity
-from zerowiz.core.values import MOST_COUNT
+from zerowiz.core.values import MOST_COUNT, replace
 from zerowiz.core.workload import Integration
 from zerowiz.words import _
 
@@ -35,6 +35,8 @@ class Entry(Struct, frozen=True, kw_only=True):
     """What holds it; None where DeepSpeed does not know that either."""
     key: SchemaKey | None
     value: object
+    file_key: str | None = None
+    """Dotted path in the file, where the config is built of one with other keys."""
 
     @property
     def name(self) -> str:
@@ -43,8 +45,8 @@ class Entry(Struct, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        """The same for a message, short and on one line."""
-        return shown(self.name)
+        """What the file calls it, for a message: short and on one line."""
+        return shown(self.name if self.file_key is None else _last_word(self.file_key))
 
     @property
     def kind(self) -> Kind:
@@ -72,7 +74,7 @@ class Entry(Struct, frozen=True, kw_only=True):
             place,
             rule,
             message,
-            key=self.path,
+            key=self.file_key or self.path,
             severity=severity,
             because=because,
             fix=fix,
@@ -117,6 +119,10 @@ class Config(Struct, frozen=True, kw_only=True):
         """A word; None where it is not set, or anything else."""
         value = self.get(path)
         return value if isinstance(value, str) else None
+
+    def label(self, path: str) -> str:
+        """What the file calls a key, whether it is set or not, for a message."""
+        return _last_word(self.context.file_keys.get(path, path))
 
     @property
     def stage(self) -> int | None:
@@ -180,7 +186,10 @@ def read_config(text: str, root: Object, schema: Schema, context: Context) -> Co
     """Look up every key in the schema."""
     renamed = [key for key in schema.keys.values() if key.aliases]
     aliases = {_path(key.section, alias): key for key in renamed for alias in key.aliases}
-    entries = tuple(_entries(root, (schema.keys, aliases), schema.keys[""], None))
+    entries = tuple(
+        replace(entry, file_key=context.file_keys.get(entry.known_path))
+        for entry in _entries(root, (schema.keys, aliases), schema.keys[""], None)
+    )
     # runtime/precision_config.py, get_bfloat16_config: `bf16` comes before `bfloat16`.
     own = {entry.known_path: entry for entry in entries if entry.path == entry.known_path}
     return Config(
@@ -217,6 +226,10 @@ def _entries(
         yield entry
         if isinstance(member.value, Object) and not (key and key.removed):
             yield from _entries(member.value, known, key, entry)
+
+
+def _last_word(path: str) -> str:
+    return path.rpartition(".")[2]
 
 
 def _path(section: str, name: str) -> str:

@@ -1,6 +1,8 @@
 """Describe the run that a config is checked for."""
 
-from msgspec import Struct
+from collections.abc import Mapping
+
+from msgspec import Struct, field
 
 from zerowiz.core.dsconfig.schema import Schema
 from zerowiz.core.machine.types import Accelerator, Machine
@@ -22,6 +24,8 @@ class Context(Struct, frozen=True, kw_only=True):
     """The lowest of the GPUs."""
     before: Schema | None = None
     """Of the DeepSpeed that the config was trained with so far, where another is to come."""
+    file_keys: Mapping[str, str] = field(default_factory=dict)
+    """What the file calls keys of the config, where the config is built of a file of Accelerate."""
 
 
 def on_machine(context: Context, machine: Machine) -> Context:

@@ -1,7 +1,7 @@
 """Hold the text of a config, and where its lines stand in the file that it comes from."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 from msgspec import Struct
@@ -9,8 +9,6 @@ from msgspec import Struct
 from zerowiz.core.dsconfig.accelerate import AccelerateFile
 from zerowiz.core.dsconfig.hjson import Array, Node, Object
 from zerowiz.core.dsconfig.hjson_tokens import JsonTextError, Scalar, Span
-from zerowiz.core.dsconfig.lint.finding import ConfigFinding
-from zerowiz.core.values import replace
 from zerowiz.core.workload import Integration
 
 T = TypeVar("T")
@@ -69,21 +67,3 @@ def _lines(node: Node, end: str) -> Iterator[tuple[str, Span]]:
 def _separated(values: Sequence[T]) -> Iterator[tuple[T, str]]:
     for number, value in enumerate(values, start=1):
         yield value, "," if number < len(values) else ""
-
-
-def check_config(
-    config: ConfigText, check: Callable[[str], tuple[ConfigFinding, ...]]
-) -> tuple[ConfigFinding, ...]:
-    """What is found in a config, at its places in the file.
-
-    Args:
-        config: One that has a text.
-        check: What finds mistakes in a text.
-    """
-    found = check(config.text)
-    return tuple(_placed(finding, config.places) for finding in found) if config.places else found
-
-
-def _placed(finding: ConfigFinding, places: Sequence[Span]) -> ConfigFinding:
-    place = places[min(finding.line, len(places)) - 1]
-    return replace(finding, line=place.line, column=place.column, edits=())

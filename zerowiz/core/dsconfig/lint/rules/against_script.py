@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 
-from zerowiz.core.dsconfig.lint.config import AUTO, BATCH_KEYS, Config, shown
+from zerowiz.core.dsconfig.accelerate import PRECISION_KEYS
+from zerowiz.core.dsconfig.lint.config import AUTO, BATCH_KEYS, Config, Entry, shown
 from zerowiz.core.dsconfig.lint.finding import ConfigFinding
 from zerowiz.core.rule import Rule, Severity
 from zerowiz.core.script import ScriptSettings
@@ -28,18 +29,30 @@ def check(config: Config) -> Iterator[ConfigFinding]:
         if entry is None or entry.value in (None, value) or isinstance(entry.value, str):
             continue
         is_trainer = config.context.integration is Integration.HF
+        takes_auto = is_trainer and entry.file_key not in PRECISION_KEYS
+        here, there = _compared(entry, value, settings)
         yield entry.found(
             SCRIPT_DISAGREES,
             _(
                 "`{path}` is {entry} here and {value} in {source}",
-                path=path,
-                entry=shown(entry.value),
-                value=shown(value),
+                path=path if entry.file_key is None else entry.label,
+                entry=here,
+                value=there,
                 source=source,
             ),
             severity=Severity.ERROR if is_trainer else Severity.WARNING,
-            fix=_('write `"auto"`') if is_trainer else _("set both to the same value"),
+            fix=_('write `"auto"`') if takes_auto else _("set both to the same value"),
         )
+
+
+def _compared(entry: Entry, value: object, settings: ScriptSettings) -> tuple[str, str]:
+    """What stands in the file and in the script.
+
+    Accelerate's file names the precision, and what is built of it has a switch for each.
+    """
+    if entry.file_key in PRECISION_KEYS and settings.precision is not None:
+        return entry.known_path.partition(".")[0], settings.precision.value
+    return shown(entry.value), shown(value)
 
 
 def _two_rates(config: Config) -> Iterator[ConfigFinding]:

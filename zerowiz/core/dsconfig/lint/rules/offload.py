@@ -38,17 +38,19 @@ def _stages(config: Config) -> Iterator[ConfigFinding]:
     # that the CPU's optimizer gets are on the GPU.
     if offloads(config) and config.stage == 0:
         forced = config.truth("zero_force_ds_cpu_optimizer", default=True)
-        yield _place(config).found(
+        entry = _place(config)
+        yield entry.found(
             OFFLOAD_WITHOUT_STAGE,
-            _("`offload_optimizer` needs stage 1, 2 or 3"),
+            _("`{last}` needs stage 1, 2 or 3", last=entry.label),
             severity=Severity.ERROR if forced else Severity.WARNING,
             fix=_("write stage 1, 2 or 3, or remove it"),
         )
     # runtime/engine.py, _configure_zero_optimizer hands offload_param to stage 3 alone.
     if config.device("offload_param") and config.stage in {0, 1, 2}:
-        yield _at(config, "offload_param").found(
+        entry = _at(config, "offload_param")
+        yield entry.found(
             OFFLOAD_WITHOUT_STAGE,
-            _("`offload_param` has no effect at stage {stage}", stage=config.stage),
+            _("`{label}` has no effect at stage {stage}", label=entry.label, stage=config.stage),
             fix=_("write stage 3, or remove it"),
         )
 
@@ -80,12 +82,14 @@ def _nvme(config: Config) -> Iterator[ConfigFinding]:
         )
     for part in ("offload_optimizer", "offload_param"):
         # runtime/zero/stage3.py, _configure_tensor_swapping and partition_parameters.py.
-        missing = config.get(f"{ZERO}.{part}.nvme_path") is None
-        if config.device(part) == "nvme" and config.stage == STAGE_3 and missing:
-            yield _at(config, part).found(
+        path = f"{ZERO}.{part}.nvme_path"
+        is_missing = config.get(path) is None
+        if config.device(part) == "nvme" and config.stage == STAGE_3 and is_missing:
+            entry, key = _at(config, part), config.label(path)
+            yield entry.found(
                 NVME_WITHOUT_PATH,
-                _("`{part}` has no `nvme_path`", part=part),
-                fix=_("write `nvme_path`"),
+                _("`{part}` has no `{key}`", part=entry.label, key=key),
+                fix=_("write `{key}`", key=key),
             )
 
 

@@ -26,11 +26,12 @@ _BF16_CAPABILITY = (8, 0)
 # accelerator/cuda_accelerator.py, is_fp16_supported; DS_ALLOW_DEPRECATED_FP16=1 lets 6.x through.
 _FP16_CAPABILITY = (7, 0)
 _DEPRECATED_FP16_CAPABILITY = (6, 0)
-# runtime/precision_config.py, DeepSpeedFP16Config: its defaults, written out.
-_FP16 = (
-    '"fp16": {"enabled": true, "loss_scale": 0, "loss_scale_window": 1000, '
-    '"initial_scale_power": 16, "hysteresis": 2, "min_loss_scale": 1}'
-)
+_SECTIONS: Mapping[str, str] = {
+    "bf16": '"bf16": {"enabled": true}',
+    # runtime/precision_config.py, DeepSpeedFP16Config: its defaults, written out.
+    "fp16": '"fp16": {"enabled": true, "loss_scale": 0, "loss_scale_window": 1000, '
+    '"initial_scale_power": 16, "hysteresis": 2, "min_loss_scale": 1}',
+}
 
 
 def check(config: Config) -> Iterator[ConfigFinding]:
@@ -219,7 +220,7 @@ def _on_gpu(config: Config) -> Iterator[ConfigFinding]:
         yield config.last["fp16.enabled"].found(
             FP16_ON_NEW_GPU,
             _("the GPU has compute capability {shown}, which supports bf16", shown=has),
-            fix=_('write `"bf16": {"enabled": true}` instead'),
+            fix=_("write `{precision}` instead", precision=_written(config, "bf16")),
         )
 
 
@@ -228,6 +229,11 @@ def _without_bf16(config: Config, capability: tuple[int, int]) -> str:
     if capability < _FP16_CAPABILITY:
         return _("train in fp32")
     script = config.context.integration is Integration.HF
-    return _("write `{fp16}` instead", fp16=_FP16) + (
+    return _("write `{precision}` instead", precision=_written(config, "fp16")) + (
         _(", and `fp16` in TrainingArguments") if script else ""
     )
+
+
+def _written(config: Config, precision: str) -> str:
+    """What stands in the file where it says this precision."""
+    return f"mixed_precision: {precision}" if config.context.file_keys else _SECTIONS[precision]

@@ -15,6 +15,9 @@ DEFAULT_CHANGED = Rule(
     why=_("the config does not set the key, so it trains with another value than before"),
 )
 
+# A file of Accelerate has few keys.
+_IN_ANOTHER_FILE = _(", in a file that `deepspeed_config_file` names")
+
 
 def check(config: Config) -> Iterator[ConfigFinding]:
     """Each default that counts in this config and was another in the version before."""
@@ -40,6 +43,12 @@ def _counts(config: Config, key: SchemaKey) -> bool:
 def _changed(config: Config, before: Schema, old: SchemaKey, new: SchemaKey) -> ConfigFinding:
     section = config.last.get(new.section)
     where = _(" in `{section}`", section=new.section) if section else ""
+    write = _(
+        'write `"{new}": {default}`{where} to keep what it was',
+        new=new.name,
+        default=old.default,
+        where=where,
+    )
     return found_at(
         section.member.key.place if section else config.root.place,
         DEFAULT_CHANGED,
@@ -54,10 +63,5 @@ def _changed(config: Config, before: Schema, old: SchemaKey, new: SchemaKey) -> 
             schema_version=config.schema.version,
         ),
         key=new.path,
-        fix=_(
-            'write `"{new}": {default}`{where} to keep what it was',
-            new=new.name,
-            default=old.default,
-            where=where,
-        ),
+        fix=write + (_IN_ANOTHER_FILE if config.context.file_keys else ""),
     )
