@@ -117,3 +117,58 @@ def test_a_finding_names_the_key_of_the_file_at_its_line(
     assert (key, column) == (found["key"], found["column"])
     assert says[0] in found["message"]
     assert says[1] in found["fix"]
+
+
+NAMING = (
+    "  deepspeed_config_file: my z.json\n  zero_stage: 2\n  gradient_clipping:\n"
+    "  zero3_init_flag: tru\nmixed_precision: bf16\n"
+)
+
+
+def test_what_accelerate_rejects_beside_a_named_config_is_found_in_the_file(
+    here: Run, folder: Path
+) -> None:
+    (folder / "my z.json").write_text('{"zero_optimization": {"stage": 2}}')
+    found = findings(here, folder, NAMING)
+    assert [
+        ("ZW521", "deepspeed_config.zero_stage", 4),
+        ("ZW521", "deepspeed_config.gradient_clipping", 5),
+        ("ZW201", "deepspeed_config.zero3_init_flag", 6),
+        ("ZW521", "mixed_precision", 7),
+    ] == [(each["code"], each["key"], each["line"]) for each in found]
+    assert "Accelerate rejects `zero_stage` beside `deepspeed_config_file`" == found[0]["message"]
+    assert "remove it, and set it in `my z.json`" == found[0]["fix"]
+    assert "`zero3_init_flag` must be true or false, not `tru`" == found[2]["message"]
+    assert "Accelerate cannot read the value, and fails" == found[2]["why"]
+    assert {"error"} == {each["severity"] for each in found}
+    assert 6 == here("check", "acc.yaml").code
+
+
+def test_two_files_that_name_one_config_are_both_checked(here: Run, folder: Path) -> None:
+    (folder / "z.json").write_text('{"zero_optimization": {"stage": 2}}')
+    for name in ("a.yaml", "b.yaml"):
+        (folder / name).write_text(HEAD + "  deepspeed_config_file: z.json\n  zero_stage: 2\n")
+    result = here("check", "--json", "a.yaml", "b.yaml")
+    paths = [file["path"] for file in json.loads(result.stdout)["files"] if file["findings"]]
+    assert ["a.yaml", "b.yaml"] == [path for path in paths if path != "z.json"]
+
+
+def test_fix_says_that_it_leaves_a_naming_file_as_it_is(here: Run, folder: Path) -> None:
+    (folder / "my z.json").write_text('{"zero_optimization": {"stage": 2}}')
+    (folder / "acc.yaml").write_text(HEAD + NAMING)
+    result = here("check", "--fix", "acc.yaml")
+    assert "fix acc.yaml by hand" in result.stderr
+    assert HEAD + NAMING == (folder / "acc.yaml").read_text()
+
+
+def test_a_value_is_found_once_where_deepspeed_would_reject_it_too(here: Run, folder: Path) -> None:
+    found = findings(here, folder, "  zero_stage: two\n")
+    assert [("ZW201", "deepspeed_config.zero_stage")] == [
+        (each["code"], each["key"]) for each in found
+    ]
+
+
+def test_a_no_without_quotes_is_found(here: Run, folder: Path) -> None:
+    (found,) = findings(here, folder, "  zero_stage: 2\nmixed_precision: no\n")
+    assert "not `false`" in found["message"]
+    assert "write `bf16`, `fp16`, `fp8` or `'no'`" == found["fix"]

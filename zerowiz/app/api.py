@@ -452,23 +452,27 @@ def check(
         [('ZW101', 'zero_optimization.overlap_com')]
     """
     # Who plans needs none of these, and they take as long to load as a plan.
-    from zerowiz.app.check import check_file, choose_version, find_configs, find_context  # noqa: PLC0415 - see above
+    from zerowiz.app.check import (  # noqa: PLC0415 - see above
+        FoundConfigs,
+        check_file,
+        choose_version,
+        find_configs,
+        find_context,
+    )
     from zerowiz.core.dsconfig.lint.context import on_machine  # noqa: PLC0415 - see above
     from zerowiz.probe.config.config_text import decode_config  # noqa: PLC0415 - see above
     from zerowiz.probe.config.ds_schema import read_ds_schema  # noqa: PLC0415 - see above
 
     schema = read_ds_schema(choose_version(deepspeed_version))
     if isinstance(config, Mapping):
-        configs = [decode_config("config", _as_json(config))]
+        found = FoundConfigs(configs=(decode_config("config", _as_json(config)),), unreadable=())
     else:
         found = find_configs([os.fspath(config)], schema)
-        if found.unreadable:
-            raise found.unreadable[0]
-        configs = list(found.configs)
+    if found.unreadable:
+        raise found.unreadable[0]
     reader = _settings({"integration": integration}).integration
     context = find_context(reader, world_size, None, None)
     if machine is not None:
         context = on_machine(context, _find(machine, _named(machine, Options())))
-    return tuple(
-        finding for each in configs for finding in check_file(each, schema, context).report.findings
-    )
+    reports = (check_file(each, schema, context).report for each in found.configs)
+    return tuple(finding for report in reports for finding in report.findings)

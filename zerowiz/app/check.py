@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -11,13 +11,14 @@ from msgspec import Struct
 from zerowiz.app.machines.machine import find_machine
 from zerowiz.app.options import Options
 from zerowiz.app.reporter import SILENT, Reporter
+from zerowiz.core.dsconfig.accelerate import AccelerateFile
+from zerowiz.core.dsconfig.lint.accelerate_file import check_accelerate
 from zerowiz.core.dsconfig.lint.context import Context, on_machine
 from zerowiz.core.dsconfig.lint.finding import ConfigFinding
 from zerowiz.core.dsconfig.lint.fix import fix_text
 from zerowiz.core.dsconfig.lint.in_file import check_config
 from zerowiz.core.dsconfig.lint.linter import lint
 from zerowiz.core.dsconfig.lint.report import FileReport
-from zerowiz.core.dsconfig.lint.rules.keys import ignored_by_accelerate
 from zerowiz.core.dsconfig.lint.rules.structure import unreadable
 from zerowiz.core.dsconfig.lint.source import ConfigText
 from zerowiz.core.dsconfig.schema import Schema
@@ -90,7 +91,8 @@ def find_context(
 class FoundConfigs(Struct, frozen=True, kw_only=True):
     """What the paths of a command line mean."""
 
-    configs: tuple[ConfigText, ...]
+    configs: tuple[ConfigText | AccelerateFile, ...]
+    """Before a config that a file of Accelerate names, that file: it has mistakes of its own."""
     unreadable: tuple[ZerowizError, ...]
     """Why a path has no config; the others are checked all the same."""
 
@@ -100,7 +102,11 @@ def find_configs(paths: Sequence[str], schema: Schema, reporter: Reporter = SILE
     names = schema.top_names
     with reporter.wait(_("looking for configs")) as wait:
         found = [each for path in paths for each in read_configs(path, names, wait.at)]
-    configs = {each.path: each for each in found if isinstance(each, ConfigText)}
+    configs: dict[str, ConfigText | AccelerateFile] = {}
+    for config in (each for each in found if isinstance(each, ConfigText)):
+        if config.named_by is not None:
+            configs[config.named_by.path] = config.named_by
+        configs[config.path] = config
     return FoundConfigs(
         configs=tuple(configs.values()),
         unreadable=tuple(each for each in found if isinstance(each, ZerowizError)),
@@ -108,9 +114,9 @@ def find_configs(paths: Sequence[str], schema: Schema, reporter: Reporter = SILE
 
 
 def check_file(
-    config: ConfigText, schema: Schema, context: Context, *, fix: bool = False
+    config: ConfigText | AccelerateFile, schema: Schema, context: Context, *, fix: bool = False
 ) -> CheckedConfig:
-    """Check one config.
+    """Check one config, or one file of Accelerate that names one.
 
     Args:
         config: One of `find_configs`.
@@ -118,14 +124,17 @@ def check_file(
         context: What is known of the run.
         fix: Whether the fixes that are safe are written to its file.
     """
+    if isinstance(config, AccelerateFile):
+        findings = check_accelerate(config)
+        report = FileReport(path=config.path, findings=findings)
+        return CheckedConfig(report=report, not_fixable=fix and bool(findings))
     if config.fault is not None:
         report = FileReport(path=config.path, findings=(unreadable(config.fault),))
         return CheckedConfig(report=report)
     if context.integration is None:
         context = replace(context, integration=config.integration)
     if not fix or not config.is_fixable:
-        found = (*_of_accelerate(config), *check_config(config, schema, context))
-        findings = tuple(sorted(found, key=lambda each: (each.line, each.column)))
+        findings = check_config(config, schema, context)
         report = FileReport(path=config.path, findings=findings)
         return CheckedConfig(report=report, not_fixable=fix and bool(findings))
     result = fix_text(config.text, partial(lint, schema=schema, context=context))
@@ -133,9 +142,3 @@ def check_file(
         rewrite_file(Path(config.path), result.text)
     report = FileReport(path=config.path, findings=result.findings)
     return CheckedConfig(report=report, fixed=result.fixed)
-
-
-def _of_accelerate(config: ConfigText) -> Iterator[ConfigFinding]:
-    """What is found of the keys around a config that Accelerate builds."""
-    if config.accelerate is not None and config.places:
-        yield from map(ignored_by_accelerate, config.accelerate.ignored)

@@ -195,7 +195,31 @@ def test_a_key_that_accelerate_does_not_read_is_noted(here: Run, folder: Path) -
     result = here(*LAUNCH, "--config", "acc.yaml", "train.py")
     assert 0 == result.code
     words = " ".join(result.stderr.split())
-    assert "acc.yaml: Accelerate does not read `stage` in `deepspeed_config`" in words
+    assert "acc.yaml line 6: Accelerate does not read `stage` in `deepspeed_config`" in words
+
+
+@pytest.mark.parametrize("naming", [False, True])
+def test_a_value_that_a_rank_could_not_read_ends_no_launch_late(
+    here: Run, folder: Path, naming: bool
+) -> None:
+    write(folder, HF_PARSER)
+    file = folder / "acc.yaml"
+    (folder / "z.json").write_text(JSON)
+    text = NAMING.replace("}", ", zero3_init_flag: tru}") if naming else file.read_text()
+    file.write_text(text.replace("  zero_stage", "  zero3_init_flag: tru\n  zero_stage"))
+    result = here(*LAUNCH, "--config", "acc.yaml", "train.py")
+    assert 6 == result.code
+    line = 2 if naming else 6
+    assert f"acc.yaml line {line}: `zero3_init_flag` must be true or false" in result.problem
+
+
+def test_what_stops_the_launcher_of_accelerate_alone_stops_no_launch(
+    here: Run, folder: Path
+) -> None:
+    write(folder, ACCELERATOR.format(said=""), "no")
+    result = here(*LAUNCH, "--config", "acc.yaml", "train.py")
+    assert 0 == result.code
+    assert "`mixed_precision` must be `bf16`" in " ".join(result.stderr.split())
 
 
 @pytest.mark.parametrize("command", [PLAN, (*LAUNCH, "train.py"), ("doctor", *ON_CPU, "train.py")])

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from zerowiz.core.dsconfig.accelerate import fill
+from zerowiz.core.dsconfig.lint.accelerate_file import check_accelerate
 from zerowiz.core.workload import Integration, Precision, Workload
 from zerowiz.errors import UsageError
 from zerowiz.probe.config.config_file import read_config_file, read_config_text
@@ -316,7 +317,9 @@ def test_a_file_that_names_a_config_is_that_config(
     assert (1, Precision.BF16, None) == (own.stage, own.precision, own.fallback_precision)
 
 
-@pytest.mark.parametrize("key", ["zero_stage: 2", "gradient_accumulation_steps: 1"])
+@pytest.mark.parametrize(
+    "key", ["zero_stage: 2", "gradient_accumulation_steps: 1", "offload_param_device: null"]
+)
 def test_what_accelerate_refuses_beside_a_named_config_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, third: SimpleNamespace, key: str
 ) -> None:
@@ -339,6 +342,101 @@ def test_the_hint_to_use_the_named_config_can_be_pasted(
     with pytest.raises(UsageError) as caught:
         read_config_file(write(tmp_path, HEAD + text))
     assert "or use `$config 'my z.json'`" in caught.value.hints
+
+
+# What Accelerate reads as it was meant, and what it does not.
+READ = (
+    "zero_stage: '3'",
+    "gradient_accumulation_steps: auto",
+    "gradient_accumulation_steps: '4'",
+    "gradient_clipping: Auto",
+    "gradient_clipping: '1.0'",
+    "gradient_clipping: 1e-1",
+    "zero3_init_flag: yes",
+    "zero3_init_flag: 'T'",
+    "zero3_init_flag: 0",
+    "zero3_init_flag: null",
+    "zero3_save_16bit_model: 'TRUE'",
+    "zero3_save_16bit_model: 'off'",
+    "deepspeed_moe_layer_cls_names: A,B",
+    "mixed_precision: BF16",
+    "mixed_precision: 'no'",
+    "mixed_precision: null",
+)
+MISREAD = (
+    "zero_stage: two",
+    "zero_stage: 2.0",
+    "zero_stage: true",
+    "zero_stage: auto",
+    "zero_stage: [2]",
+    "gradient_accumulation_steps: Auto",
+    "gradient_accumulation_steps: 2.5",
+    "gradient_accumulation_steps: true",
+    "gradient_clipping: one",
+    "gradient_clipping: none",
+    "gradient_clipping: true",
+    "zero3_init_flag: tru",
+    "zero3_init_flag: auto",
+    "zero3_init_flag: none",
+    "mixed_precision: no",
+    "mixed_precision: fp32",
+    "mixed_precision: 16",
+)
+FALSE = ("zero3_save_16bit_model: tru", "zero3_save_16bit_model: 1")
+
+
+def found_in(path: Path) -> list[tuple[str, int]]:
+    """What is found in the file itself."""
+    file = read_config_text(path).accelerate
+    assert file is not None
+    return [(each.key.rpartition(".")[2], each.line) for each in check_accelerate(file)]
+
+
+def with_value(folder: Path, line: str) -> Path:
+    """A file that has this line, as its fifth."""
+    stage = "" if line.startswith("zero_stage") else "  zero_stage: 3\n"
+    text = f"  {line}\n{stage}"
+    if line.startswith("mixed_precision"):
+        text = f"{line}\n"
+    return write(folder, f"{HEAD}deepspeed_config:\n{text}")
+
+
+@pytest.mark.parametrize("line", READ)
+def test_nothing_is_found_of_a_value_that_accelerate_reads(
+    tmp_path: Path, third: SimpleNamespace, line: str
+) -> None:
+    path = with_value(tmp_path, line)
+    config_in_a_rank(environ_of_accelerate(path, third), third)
+    assert [] == found_in(path)
+
+
+@pytest.mark.parametrize("line", MISREAD)
+def test_a_value_that_accelerate_cannot_read_is_found(
+    tmp_path: Path, third: SimpleNamespace, line: str
+) -> None:
+    path = with_value(tmp_path, line)
+    assert [(line.partition(":")[0], 5)] == found_in(path)
+    with pytest.raises((ValueError, AttributeError)):
+        config_in_a_rank(environ_of_accelerate(path, third), third)
+
+
+@pytest.mark.parametrize("line", FALSE)
+def test_a_word_that_accelerate_takes_for_false_is_found(
+    tmp_path: Path, third: SimpleNamespace, line: str
+) -> None:
+    path = with_value(tmp_path, line)
+    assert [("zero3_save_16bit_model", 5)] == found_in(path)
+    zero = config_in_a_rank(environ_of_accelerate(path, third), third)["zero_optimization"]
+    assert zero["stage3_gather_16bit_weights_on_model_save"] is False
+
+
+def test_a_list_of_layers_is_found_which_accelerate_splits_as_a_text(
+    tmp_path: Path, third: SimpleNamespace
+) -> None:
+    path = with_value(tmp_path, "deepspeed_moe_layer_cls_names: [A, B]")
+    assert [("deepspeed_moe_layer_cls_names", 5)] == found_in(path)
+    environ = environ_of_accelerate(path, third)
+    assert "['A', 'B']" == environ["ACCELERATE_DEEPSPEED_MOE_LAYER_CLS_NAMES"]
 
 
 @pytest.mark.parametrize("name", ["sp", "cp", "tp"])

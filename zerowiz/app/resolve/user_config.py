@@ -1,17 +1,20 @@
 """Lint a person's own config before a job runs with it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from zerowiz.app.options import Options
 from zerowiz.app.reporter import Reporter
 from zerowiz.core import shell
+from zerowiz.core.dsconfig.accelerate import PRECISION_KEYS
+from zerowiz.core.dsconfig.lint.accelerate_file import check_accelerate
 from zerowiz.core.dsconfig.lint.config import BATCH_KEYS
 from zerowiz.core.dsconfig.lint.context import Context, on_machine
 from zerowiz.core.dsconfig.lint.finding import ConfigFinding
 from zerowiz.core.dsconfig.lint.in_file import check_config
 from zerowiz.core.dsconfig.lint.rules.against_script import SCRIPT_DISAGREES
 from zerowiz.core.dsconfig.lint.rules.structure import UNREADABLE, unreadable
+from zerowiz.core.dsconfig.lint.rules.values import NOT_A_CHOICE
 from zerowiz.core.dsconfig.lint.source import ConfigText
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.rule import Severity
@@ -23,7 +26,7 @@ from zerowiz.probe.config.config_file import read_config_text
 from zerowiz.probe.config.ds_schema import read_ds_schema
 from zerowiz.probe.model.libraries import read_version
 from zerowiz.ui import check as show_found
-from zerowiz.words import _, listing
+from zerowiz.words import _
 
 
 def lint_own_config(
@@ -40,27 +43,29 @@ def lint_own_config(
         ConfigMistakeError: It holds an error, and nobody forces it.
     """
     config = read_config_text(path)
-    findings = _found(config, machine, facts, script_args, options.integration)
-    errors = [each for each in findings if _ends_the_run(each, facts)]
+    of_config = _found(config, machine, facts, script_args, options.integration)
+    findings = [*_in_naming_file(config), *((config.path, each) for each in of_config)]
+    errors = [(name, each) for name, each in findings if _ends_the_run(each, facts)]
     command = shell.join(["zerowiz", "check", "--script", facts.path, str(path)])
     whole = _("see why, and how to fix it: `{command}`", command=command)
     file_keys = {} if config.accelerate is None else config.accelerate.file_keys
-    is_final = any(_cannot_be_planned(each, file_keys) for each in errors)
+    is_final = any(_cannot_be_planned(each, file_keys) for _name, each in errors)
     if errors and (is_final or not options.force):
-        first, *others = (show_found.in_short(config.path, each) for each in errors)
+        first, *others = (show_found.in_short(name, each) for name, each in errors)
         force = () if is_final else (_("add `$force` to launch anyway"),)
         raise ConfigMistakeError(first, *others, whole, *force)
-    noted = [each for each in findings if each.severity is not Severity.INFO]
-    for each in noted:
-        reporter.note(show_found.in_short(config.path, each))
+    noted = [(name, each) for name, each in findings if each.severity is not Severity.INFO]
+    for name, each in noted:
+        reporter.note(show_found.in_short(name, each))
     if noted:
         reporter.note(whole)
-    ignored = () if config.accelerate is None else config.accelerate.ignored
-    if ignored:
-        keys = listing(f"`{key.name}`" for key in ignored)
-        reporter.note(
-            _("{path}: Accelerate does not read {keys} in `deepspeed_config`", path=path, keys=keys)
-        )
+
+
+def _in_naming_file(config: ConfigText) -> Iterator[tuple[str, ConfigFinding]]:
+    """What is found in the file of Accelerate that names the config, with its path."""
+    if config.named_by is not None:
+        for each in check_accelerate(config.named_by):
+            yield config.named_by.path, each
 
 
 def _found(
@@ -122,4 +127,6 @@ def _ends_the_run(finding: ConfigFinding, facts: ScriptFacts) -> bool:
     Source: runtime/engine.py, _configure_optimizer (0.19.8).
     """
     unread = facts.passes_optimizer and finding.key.partition(".")[0] == "optimizer"
-    return finding.severity is Severity.ERROR and not unread
+    # prepare_deepspeed_cmd_env of accelerate 1.15: its launcher fails there, which does not run.
+    unlaunched = finding.rule is NOT_A_CHOICE and finding.key in PRECISION_KEYS
+    return finding.severity is Severity.ERROR and not unread and not unlaunched

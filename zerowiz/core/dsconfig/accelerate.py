@@ -42,6 +42,12 @@ _NVME = "nvme"
 class AccelerateFile(Struct, frozen=True, kw_only=True):
     """What a file of Accelerate says."""
 
+    path: str
+    """As it was given on the command line."""
+    section: tuple[Member, ...]
+    """What stands in `deepspeed_config`."""
+    precision: Member | None
+    """What says the precision."""
     config_file: str | None
     """The config that it names; a relative path starts where the job does."""
     config: Object
@@ -56,7 +62,7 @@ class AccelerateFile(Struct, frozen=True, kw_only=True):
     """Of all nodes; None where the file leaves it open."""
     nodes: int
     gpu_ids: str | None
-    refused: tuple[str, ...]
+    refused: tuple[KeyToken, ...]
     """Its keys that Accelerate refuses beside a file that is named."""
     ignored: tuple[KeyToken, ...]
     """Keys of `deepspeed_config` that Accelerate does not have."""
@@ -185,9 +191,14 @@ def read_accelerate(path: str, root: Object) -> AccelerateFile:
     ids = _said(values, "gpu_ids")
     named = None if file in {None, _NO_FILE} else str(file)
     precision = _precision_member(root)
-    refused = [name for name in _KEYS if name in plugin]
-    refused += [_PRECISION] if _said_precision(precision) is not None else []
+    # utils/dataclasses.py, _deepspeed_config_checks: in the section, a key is enough.
+    refused = [each.key for each in section.members if each.key.name in _KEYS]
+    if precision is not None and _said_precision(precision) is not None:
+        refused.append(precision.key)
     return AccelerateFile(
+        path=path,
+        section=section.members,
+        precision=precision,
         config_file=named,
         config=_build(section, precision),
         file_keys=_FILE_KEYS

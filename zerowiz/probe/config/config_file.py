@@ -99,7 +99,7 @@ def _with_accelerate(path: Path, own: UserConfig, file: AccelerateFile) -> UserC
                 "`{path}` names `{config_file}` and also sets {code}, which Accelerate rejects",
                 path=path,
                 config_file=file.config_file,
-                code=listing(map(_code, file.refused)),
+                code=listing(f"`{key.name}`" for key in file.refused),
             ),
             _(
                 "remove them from `{path}`: `{config_file}` sets them",
@@ -129,10 +129,6 @@ def _with_accelerate(path: Path, own: UserConfig, file: AccelerateFile) -> UserC
     if file.config_file is not None or file.mixed_precision != NO_PRECISION:
         return own
     return replace(own, precision=None, fallback_precision=Precision.FP32)
-
-
-def _code(word: str) -> str:
-    return f"`{word}`"
 
 
 def read_config_values(path: Path) -> dict[str, object]:

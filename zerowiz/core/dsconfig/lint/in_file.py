@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from zerowiz.core.dsconfig.hjson_tokens import Span
+from zerowiz.core.dsconfig.lint.accelerate_file import check_accelerate
 from zerowiz.core.dsconfig.lint.context import Context
 from zerowiz.core.dsconfig.lint.finding import ConfigFinding
 from zerowiz.core.dsconfig.lint.linter import lint
@@ -12,7 +13,7 @@ from zerowiz.core.values import replace
 
 
 def check_config(config: ConfigText, schema: Schema, context: Context) -> tuple[ConfigFinding, ...]:
-    """What is found in a config.
+    """What is found in a config, and in the file of Accelerate that it is built of.
 
     Args:
         config: One that has a text.
@@ -21,10 +22,15 @@ def check_config(config: ConfigText, schema: Schema, context: Context) -> tuple[
     """
     if not config.places:
         return lint(config.text, schema, context)
+    own: tuple[ConfigFinding, ...] = ()
     if config.accelerate is not None:
+        own = check_accelerate(config.accelerate)
         context = replace(context, file_keys=config.accelerate.file_keys)
-    found = lint(config.text, schema, context)
-    return tuple(_placed(finding, config.places) for finding in found)
+    found = (_placed(each, config.places) for each in lint(config.text, schema, context))
+    # DeepSpeed gets nothing of what Accelerate cannot read.
+    misread = {each.key for each in own}
+    merged = [*own, *(each for each in found if each.key not in misread)]
+    return tuple(sorted(merged, key=lambda each: (each.line, each.column)))
 
 
 def _placed(finding: ConfigFinding, places: Sequence[Span]) -> ConfigFinding:

@@ -33,6 +33,11 @@ class ConfigText(Struct, frozen=True, kw_only=True):
     """What else a file of Accelerate says, where the config comes from one."""
 
     @property
+    def named_by(self) -> AccelerateFile | None:
+        """The file of Accelerate that names this config; None where it is the config."""
+        return None if self.places else self.accelerate
+
+    @property
     def is_fixable(self) -> bool:
         """Whether an edit of the text is one of the file."""
         return self.fault is None and not self.places

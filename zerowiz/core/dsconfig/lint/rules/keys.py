@@ -2,15 +2,13 @@
 
 import json
 from collections.abc import Iterator
-from difflib import SequenceMatcher, get_close_matches
+from difflib import SequenceMatcher
 
 from msgspec import Struct
 
-from zerowiz.core.dsconfig.accelerate import KNOWN
-from zerowiz.core.dsconfig.hjson_tokens import KeyToken
-from zerowiz.core.dsconfig.lint.config import BATCH_KEYS, Config, Entry, shown
+from zerowiz.core.dsconfig.lint.config import BATCH_KEYS, Config, Entry
 from zerowiz.core.dsconfig.lint.edits import drop, put, rename
-from zerowiz.core.dsconfig.lint.finding import ConfigFinding, Edit, found_at
+from zerowiz.core.dsconfig.lint.finding import ConfigFinding, Edit
 from zerowiz.core.dsconfig.lint.rules.effects import KEY_DOES_NOTHING
 from zerowiz.core.dsconfig.schema import SchemaKey, Unknown
 from zerowiz.core.rule import Rule, Severity
@@ -185,23 +183,6 @@ def _unknown(config: Config, entry: Entry, *, guessed: bool) -> Iterator[ConfigF
             because=_fate(refused=refused),
             fix=instead,
         )
-
-
-def ignored_by_accelerate(key: KeyToken) -> ConfigFinding:
-    """What is found of a key of `deepspeed_config`, in a file of Accelerate, that it does not have.
-
-    Source: accelerate 1.15, commands/launch.py: it sets variables for the keys that it knows.
-    """
-    near = get_close_matches(key.name, sorted(KNOWN), n=1)
-    return found_at(
-        key.place,
-        UNKNOWN_KEY,
-        _("Accelerate does not read `{key}` in `deepspeed_config`", key=shown(key.name)),
-        key=f"deepspeed_config.{key.name}",
-        fix=_("rename it to `{near}`", near=near[0])
-        if near
-        else _("remove it, or set it in a file that `deepspeed_config_file` names"),
-    )
 
 
 def _fate(*, refused: bool) -> str:
