@@ -168,6 +168,11 @@ def test_a_value_is_found_once_where_deepspeed_would_reject_it_too(here: Run, fo
     ]
 
 
+def test_a_number_that_python_cannot_write_is_a_finding(here: Run, folder: Path) -> None:
+    (found,) = findings(here, folder, f"  zero3_init_flag: 0x{'f' * 9000}\n")
+    assert ("ZW001", 3, 20) == (found["code"], found["line"], found["column"])
+
+
 def test_a_no_without_quotes_is_found(here: Run, folder: Path) -> None:
     (found,) = findings(here, folder, "  zero_stage: 2\nmixed_precision: no\n")
     assert "not `false`" in found["message"]

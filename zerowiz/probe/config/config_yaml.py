@@ -188,6 +188,8 @@ class _YamlReader:
         """A scalar; a type that JSON lacks, such as a date, becomes its text."""
         try:
             value = self.loader.construct_object(node)
+            if isinstance(value, int):
+                str(value)  # a hexadecimal number can have more digits than Python writes
         except (ValueError, OverflowError) as error:
             place = _place(node)
             raise JsonTextError(str(error), place.line, place.column) from None
