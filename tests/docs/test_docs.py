@@ -191,7 +191,7 @@ def test_every_trainer_has_its_row(golden_block: Callable[[Path, str, str], None
     golden_block(ROOT / "docs" / "guides" / "trl.md", "trainers", head + rows)
 
 
-def test_the_figures_of_speed_in_the_readme_are_those_of_the_page() -> None:
+def test_the_figures_of_speed_elsewhere_are_those_of_the_accuracy_page() -> None:
     page = (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
     regret = re.search(
         r"^Of (\d+) workloads: mean ([\d.]+) %, worst ([\d.]+) %", page, re.MULTILINE
@@ -204,6 +204,11 @@ def test_the_figures_of_speed_in_the_readme_are_those_of_the_page() -> None:
     for readme in ROOT.glob("README*.md"):
         text = readme.read_text(encoding="utf-8")
         assert {*regret.groups(), str(half), str(nine_in_ten)} <= {*re.findall(r"[\d.]+", text)}
+    repeats = re.search(r"Their times differ by ([\d.]+)% in the median", page)
+    assert repeats
+    concept = (ROOT / "docs" / "concepts" / "speed.md").read_text(encoding="utf-8")
+    assert f"within {half} %, and nine in ten within {nine_in_ten} %" in concept
+    assert f"differs by {repeats[1]} % in the median" in concept
 
 
 def test_the_readmes_name_the_same_errors() -> None:
