@@ -95,11 +95,30 @@ def test_an_own_config_is_weighed_with_the_batch_that_deepspeed_makes_of_it(
     assert (16, 1) == (workload["micro_batch"], workload["accumulation_steps"])
 
 
-def test_what_the_ledger_does_not_count_of_an_own_config_is_said(here: Run, folder: Path) -> None:
-    config = {"optimizer": {"type": "Lamb"}, "zero_optimization": {"stage": 2}}
-    (folder / "own.json").write_text(json.dumps(config))
+SUPER_OFFLOAD = {"device": "cpu", "super_offload": True}
+
+
+@pytest.mark.parametrize(
+    ("config", "keys"),
+    [
+        ({"optimizer": {"type": "Lamb"}}, "`optimizer.type`"),
+        (
+            {"sequence_parallel_size": 2, "expert_parallel": {"enabled": True}},
+            "`sequence_parallel_size`, `expert_parallel`",
+        ),
+        ({"compile": {"deepcompile": True}}, "`compile.deepcompile`"),
+        (
+            {"zero_optimization": {"stage": 2, "offload_optimizer": SUPER_OFFLOAD}},
+            "`zero_optimization.offload_optimizer.super_offload`",
+        ),
+    ],
+)
+def test_what_the_ledger_does_not_count_of_an_own_config_is_said(
+    here: Run, folder: Path, config: dict[str, object], keys: str
+) -> None:
+    (folder / "own.json").write_text(json.dumps({"zero_optimization": {"stage": 2}} | config))
     result = here(*PLAN, "--machine", "4xA100-40GB", "--config", "own.json")
-    assert "note: `own.json`: `optimizer.type` not counted" in result.stderr
+    assert f"note: `own.json`: {keys} not counted" in result.stderr
 
 
 def test_a_global_batch_beside_another_accumulation_names_both(here: Run) -> None:

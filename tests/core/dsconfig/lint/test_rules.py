@@ -1,7 +1,7 @@
 """Each rule finds its mistake, at its key and line, and does not find what is nearly one."""
 
 import pytest
-from lint.rows import DEEPSPEED, FOUND, SILENT, ZERO_2, Row, optimizer, top
+from lint.rows import DEEPSPEED, FOUND, SILENT, ZERO_2, Row, optimizer, scheduler, top, zero
 
 from zerowiz.core.dsconfig.lint.context import Context
 from zerowiz.core.dsconfig.lint.finding import ConfigFinding
@@ -53,3 +53,54 @@ def test_a_dot_in_a_name_makes_no_path() -> None:
     text = top('"zero_optimization.offload_optimizer.device": "cpu"', ZERO_2)
     rules = {each.rule.name for each in found(text, DEEPSPEED)}
     assert {"unknown-key", "zero-without-16-bit"} == rules
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "why", "fix"),
+    [
+        (top('"notes": 1'), "notes", "DeepSpeed ignores the key", "remove it"),
+        (
+            zero(2, '"notes": 1'),
+            "zero_optimization.notes",
+            "DeepSpeed rejects a config with an unknown key in this section",
+            "remove it",
+        ),
+        (
+            top('"fp16": {"dynamic_loss_scale": true}'),
+            "fp16.dynamic_loss_scale",
+            "DeepSpeed rejects a config with an unknown key in this section",
+            "remove it: a `loss_scale` of 0, the default, is dynamic",
+        ),
+        (
+            top(optimizer("AdamW"), scheduler("WarmupLR", '{"warmup_type": "cosine"}')),
+            "scheduler.params.warmup_type",
+            "DeepSpeed warns, and trains with `log` instead",
+            "write `log` or `linear`",
+        ),
+        (
+            top('"gradient_clipping": "abc"'),
+            "gradient_clipping",
+            "DeepSpeed compares it with 0 in the first step, and fails",
+            "write a number",
+        ),
+        (
+            top('"gradient_clipping": -1.0'),
+            "gradient_clipping",
+            "DeepSpeed clips to a norm above 0 only",
+            "write 0 to train without clipping, or the norm that you mean",
+        ),
+    ],
+)
+def test_a_finding_says_what_becomes_of_this_very_config(
+    text: str, key: str, why: str, fix: str
+) -> None:
+    assert [(why, fix)] == [
+        (each.why, each.fix) for each in found(text, DEEPSPEED) if each.key == key
+    ]
+
+
+def test_what_changes_nothing_is_one_line_without_a_reason() -> None:
+    text = zero(2, '"allgather_partitions": true')
+    (each,) = (each for each in found(text, DEEPSPEED) if "allgather" in each.key)
+    assert ("", None) == (each.why, each.fix)
+    assert each.message.endswith("does not read `allgather_partitions`: remove it")
