@@ -31,6 +31,23 @@ def test_what_is_no_file_is_refused_by_what_it_is(tmp_path: Path) -> None:
     assert "embedded null byte" == _refusal(Path("a\0b"))
 
 
+def test_a_log_of_the_kernel_that_has_no_next_line_yet_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `/proc/kmsg` answers, which not every machine has."""
+    log = tmp_path / "kmsg"
+    log.write_bytes(b"<6>a line\n")
+    parts = iter([b"<6>a line\n"])
+
+    def read(_handle: int, _most: int) -> bytes:
+        for part in parts:
+            return part
+        raise BlockingIOError
+
+    monkeypatch.setattr(os, "read", read)
+    assert "it has no end" == _refusal(log)
+
+
 def test_a_file_of_the_kernel_is_read_though_much_is_asked_for() -> None:
     boot_id = Path("/proc/sys/kernel/random/boot_id")
     assert boot_id.read_bytes() == read_named(boot_id, 2**25)
