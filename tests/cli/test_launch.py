@@ -98,6 +98,7 @@ def test_a_supervised_launch_ends_with_the_jobs_status_and_leaves_a_record(
     assert 7 == result.code, result.stderr
     argv = (folder / "argv.txt").read_text().splitlines()
     assert [RANK_PROGRAM, "train.py"] == argv[-6:-4]
+    assert 0o600 == (folder / "zerowiz-run.json").stat().st_mode & 0o777
     text = (folder / "zerowiz-run.json").read_text()
     assert "s3cr3t" not in text
     record = json.loads(text)
