@@ -30,12 +30,14 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def shown_by(
-    during: Callable[[TerminalWait], None], total: int | None = None, usual_seconds: int = 60
+    during: Callable[[TerminalWait], None],
+    total: int | None = None,
+    usual_seconds: int = 60,
+    label: str = "asking the nodes of a hostfile that is long",
 ) -> bytes:
     """The bytes that a terminal gets of a wait in which something happens."""
     ours, theirs = os.openpty()
     with os.fdopen(theirs, "w", encoding="utf-8") as stream:
-        label = "asking the nodes of a hostfile that is long"
         with TerminalWait(label, stream, total, usual_seconds) as waiting:
             during(waiting)
         stream.flush()
@@ -84,6 +86,16 @@ def test_a_terminal_that_can_only_print_gets_one_plain_line(
     monkeypatch.setenv("TERM", "dumb")
     shown = shown_by(lambda _: time.sleep(LONG_S)).decode()
     assert re.fullmatch(r"asking the nodes of a hostfile that is long \(.*\)\r\n", shown)
+
+
+@pytest.mark.parametrize("term", ["dumb", "xterm"])
+def test_what_others_named_steers_no_terminal(term: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model is waited for by the name that a file of axolotl has."""
+    monkeypatch.setenv("TERM", term)
+    shown = shown_by(lambda _: time.sleep(LONG_S), label="reading `a\x1b[31m\x1b]0;b\x07`").decode()
+    assert "reading `a?[31m?]0;b?`" in shown
+    assert "\x1b[31m" not in shown
+    assert "\x07" not in shown
 
 
 def test_a_log_gets_nothing() -> None:

@@ -144,6 +144,17 @@ def test_a_question_mark_tells_more(ask: Ask) -> None:
     assert ["own"] == answers(person)
 
 
+def test_what_others_named_steers_nothing_as_a_choice_and_as_the_default(ask: Ask) -> None:
+    odd = "a\x1b[31mred\x07"
+    listed = {**MENU, "default": "odd", "choices": [{"value": "odd", "title": odd, "detail": odd}]}
+    person = ask({**TEXT, "default": odd, "why": odd}, listed)
+    person.reply("answer (Enter: a?[31mred?):", "x\n")
+    person.reply("number (Enter: 1, ?: more, <: back):", "1\n")
+    assert ["x", "odd"] == answers(person)
+    assert "  1) a?[31mred? - a?[31mred?" in person.text.splitlines()
+    assert b"\x07" not in person.received
+
+
 def test_less_than_goes_back_but_not_from_the_first(ask: Ask) -> None:
     person = ask(TEXT, COUNT)
     person.reply("answer:", "<\n")

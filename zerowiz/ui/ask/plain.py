@@ -99,7 +99,7 @@ def _default(question: Question) -> str:
     values = [choice.value for choice in _listed(question)]
     if question.default in values:
         return str(values.index(question.default) + 1)
-    return question.default or ""
+    return plain(question.default or "")
 
 
 def _read(prompt: str) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Self, TextIO
 
 from zerowiz.ui.text.cells import cells
 from zerowiz.ui.text.colours import is_dumb
+from zerowiz.ui.text.plain import plain
 from zerowiz.words import _, listing
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ class TerminalWait:
 
     @property
     def _words(self) -> str:
-        return f"{self._label}: {self._now}" if self._now else self._label
+        return plain(f"{self._label}: {self._now}" if self._now else self._label)
 
     def _update(self) -> None:
         if self._drawn is not None:
