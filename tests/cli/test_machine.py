@@ -100,6 +100,21 @@ def test_a_saved_selection_stays_selected(
     assert [3, 1] == [gpu["index"] for gpu in planned(here, "--machine", "node.json")["gpus"]]
 
 
+def test_one_gpu_whose_memory_cannot_be_stops_no_command(
+    here: Run, folder: Path, driver: Install
+) -> None:
+    content = recording("h200-x4")
+    sizes = {"total": 2**30, "free": 2**31, "reserved": 0}
+    for call in ("nvmlDeviceGetMemoryInfo_v2(gpu1)", "nvmlDeviceGetMemoryInfo(gpu1)"):
+        content["nvml"][call] = {"ok": sizes}
+    driver(Replay(content["nvml"]))
+    for words in (("machine", "--save", "node.json"), ("plan", "--model", "1b")):
+        done = here(*words)
+        assert 0 == done.code, done.stderr
+        assert "zerowiz does not use GPU 1: NVML returned that" in done.stderr
+    assert (folder / "node.json").is_file()
+
+
 def test_a_driver_that_does_not_start_is_saved_too(
     here: Run, folder: Path, driver: Install
 ) -> None:
