@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 from cli.harness import ENTER, HF_IN_CODE, HF_PARSER, Result, Run, Terminal
-from recorded import library
+from recorded import library, recording
 
 from zerowiz.errors import ExitCode
+from zerowiz.probe.recording.tape import Replay
 
 Install = Callable[[object], None]
 JOB = ("--model", "1b", "--micro-batch", "8", "--force", "train.py")
@@ -43,6 +44,23 @@ def test_half_of_the_gpus_halve_the_batch_and_the_hint_keeps_it(here: Run, drive
     stated = note(here("plan", "--global-batch", "16", *JOB))
     assert "4 -> 2 GPUs per node" in stated
     assert "batch" not in stated
+
+
+@pytest.mark.usefixtures("planned")
+def test_a_gpu_that_is_lost_changes_the_machine_and_all_of_them_end_the_launch(
+    here: Run, driver: Install
+) -> None:
+    calls = recording("h200-x4")["nvml"]
+    driver(Replay({**calls, "nvmlDeviceGetHandleByIndex_v2(1)": {"err": 15}}))
+    said = note(here("launch", "--dry-run", *JOB))
+    assert "4 -> 3 GPUs per node" in said
+    assert said.strip().endswith("falls from 32 to 24")
+    lost = {f"nvmlDeviceGetHandleByIndex_v2({gpu})": {"err": 15} for gpu in range(4)}
+    driver(Replay({**calls, **lost}))
+    gone = here("launch", "--dry-run", *JOB)
+    assert gone.code == ExitCode.PREFLIGHT
+    assert gone.problem == "this machine has no usable GPU"
+    assert "GPU 3: the driver has lost it" in gone.hints
 
 
 @pytest.mark.usefixtures("planned")
