@@ -53,3 +53,9 @@ def test_the_rank_that_failed_first_has_the_last_word() -> None:
     text = said(JobEnd(status=139, cause=Cause.KILLED, first=FIRST))
     assert "SIGSEGV; rank 1 on n1 was first, its log is rank-1.log" in text
     assert text.endswith("  | a\n  | b\n")
+
+
+def test_the_last_lines_of_a_rank_steer_no_terminal_and_leave_their_colours() -> None:
+    first = replace(FIRST, tail=("\x1b[1;31mE\x1b[0m\tno room", "\x1b[2J\x1b]0;title\x07"))
+    text = said(JobEnd(status=1, cause=Cause.FAILED, first=first))
+    assert text.endswith("  | E       no room\n  | ?[2J?]0;title?\n")

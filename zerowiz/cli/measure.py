@@ -23,6 +23,7 @@ from zerowiz.core.workload import Loop
 from zerowiz.errors import UsageError
 from zerowiz.ui import measure as show_measured
 from zerowiz.ui.reporter import TerminalReporter
+from zerowiz.ui.text.plain import plain_log
 from zerowiz.words import _
 
 _STEPS, _SCRIPT_STEPS = 3, 8
@@ -123,7 +124,7 @@ def measure(
             show_measured.comparison(comparison, sys.stdout)
             sys.stdout.flush()
         if not comparison.measured and log_tail and not options.quiet:
-            sys.stderr.write(f"{log_tail}\n")
+            sys.stderr.write(f"{plain_log(log_tail)}\n")
 
     try:
         run_measurement(

@@ -9,6 +9,7 @@ from zerowiz.core.outcome.resume import Resume, ResumeFrom
 from zerowiz.core.outcome.verdict import Cause, JobEnd
 from zerowiz.core.script import LOCAL_RANK_FLAG
 from zerowiz.core.strategy import Strategy
+from zerowiz.ui.text.plain import plain_log
 from zerowiz.ui.text.table import say
 from zerowiz.words import _
 
@@ -63,7 +64,7 @@ def failure(end: JobEnd, strategy: Strategy, number: int, stream: TextIO) -> Non
         ),
     )
     lines = first.tail[-_SHOWN_LINES:]
-    stream.writelines(f"  | {line}\n" for line in lines)
+    stream.writelines(f"  | {plain_log(line)}\n" for line in lines)
     if any(map(_REFUSES_LOCAL_RANK.search, lines)):
         hint = _(
             "hint: the script takes no `{local_rank_flag}`, which DeepSpeed's launcher "
