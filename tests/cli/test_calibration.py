@@ -20,6 +20,7 @@ from zerowiz.core.speed.terms import TermKind
 from zerowiz.probe.machine.gpu_table import read_gpu_table
 from zerowiz.probe.machine.results import results_path
 
+SAID = "step times are scaled by"
 WORDS = ("--model", "1b", "--micro-batch", "2", "--seq-len", "1024", "--gradient-checkpointing")
 
 
@@ -52,8 +53,8 @@ def test_a_plan_is_calibrated_by_what_was_measured_on_its_machine(
 ) -> None:
     calibrated, notes = planned(tmp_path, measured, "--machine", "2xH200")
     bare, silent = planned(tmp_path, measured, "--machine", "2xH200", "--no-calibration")
-    assert "step times are scaled by 1 setting measured on this machine" in notes
-    assert "calibrated" not in silent
+    assert f"{SAID} 1 setting measured on this machine" in notes
+    assert SAID not in silent
     times = [each["zero2"]["step_seconds"] for each in (calibrated, bare)]
     assert times[0] > 1.05 * times[1]
     marks = [each["zero2"]["step_seconds_interval"]["calibrated"] for each in (calibrated, bare)]
@@ -62,12 +63,14 @@ def test_a_plan_is_calibrated_by_what_was_measured_on_its_machine(
 
 def test_another_machine_is_not_calibrated(tmp_path: Path, measured: dict[str, str]) -> None:
     for machine in ("4xH200", "2xH100-80GB"):
-        _, notes = planned(tmp_path, measured, "--machine", machine)
-        assert "calibrated" not in notes
+        bare, notes = planned(tmp_path, measured, "--machine", machine)
+        assert SAID not in notes
+        assert not bare["zero2"]["step_seconds_interval"]["calibrated"]
 
 
 def test_a_file_that_cannot_be_read_is_as_none(tmp_path: Path, measured: dict[str, str]) -> None:
     [file] = Path(measured["XDG_CACHE_HOME"]).rglob("*.json")
     file.write_text('{"runs": [{')
-    _, notes = planned(tmp_path, measured, "--machine", "2xH200")
-    assert "calibrated" not in notes
+    bare, notes = planned(tmp_path, measured, "--machine", "2xH200")
+    assert SAID not in notes
+    assert not bare["zero2"]["step_seconds_interval"]["calibrated"]
