@@ -71,7 +71,6 @@ def test_the_driver_is_read(driver: Path) -> None:
     machine = json.loads(done.stdout)["machine"]
     sizes = [(gpu["name"], gpu["free_bytes"]) for gpu in machine["gpus"]]
     assert [("NVIDIA H200", 150109880320)] * 2 == sizes
-    assert "PIX" not in done.stderr
 
 
 FUNCTIONS = {
@@ -154,10 +153,12 @@ def test_nothing_reads_a_driver_whose_reader_was_killed(driver: Path) -> None:
         stderr=subprocess.DEVNULL,
     )
     until = time.monotonic() + SOON_S
-    while not left_over(driver) and time.monotonic() < until:
+    while not left_over(driver):
+        assert time.monotonic() < until, "nothing reads the driver"
         time.sleep(0.02)
     process.send_signal(signal.SIGKILL)
     process.wait()
+    until = time.monotonic() + SOON_S
     while left_over(driver) and time.monotonic() < until:
         time.sleep(0.02)
     assert [] == left_over(driver)
