@@ -547,25 +547,3 @@ def test_no_bytes_end_in_a_traceback(
         (folder / name).write_bytes(data)
         result = here("check", *pick.sample(["--fix", "--json", "--quiet"], 1), name)
         assert getattr(result, "code", None) in {0, 1, 2, 6}, data
-
-
-HEAVY = {"torch", "transformers", "deepspeed", "accelerate", "pydantic", "prompt_toolkit", "rich"}
-
-
-def test_check_loads_nothing_heavy(configs: Path) -> None:
-    program = (
-        "import sys\nfrom zerowiz.cli import main\n"
-        "try:\n    main()\nexcept SystemExit:\n    pass\n"
-        "sys.stderr.write(' '.join(sys.modules))\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program, "check", "wrong.json"],
-        cwd=configs,
-        env=clean_environ(),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    loaded = set(done.stderr.split())
-    assert "zerowiz.core.dsconfig.lint" in loaded
-    assert set() == loaded & (HEAVY | {"pynvml", "yaml"})
