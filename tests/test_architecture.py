@@ -207,13 +207,6 @@ def test_a_strategy_has_golden_configs(strategy: Strategy) -> None:
     assert f"{strategy.name}-hf-unsettled.json" in names
 
 
-@each_strategy
-def test_a_strategy_has_its_row_in_the_reference(strategy: Strategy) -> None:
-    """From the day on which there is a reference."""
-    pages = [path.read_text(encoding="utf-8") for path in (ROOT / "docs/reference").glob("*.md")]
-    assert not pages or any(f"`{strategy.name}`" in page for page in pages)
-
-
 HEAVY = {
     *("torch", "transformers", "deepspeed", "accelerate", "numpy", "pydantic"),
     *("prompt_toolkit", "pynvml"),
