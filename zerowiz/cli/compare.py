@@ -17,9 +17,24 @@ from zerowiz.cli.options import read_options
 from zerowiz.core import shell
 from zerowiz.errors import UsageError
 from zerowiz.ui.pictures.compare import Side, compare
+from zerowiz.ui.reporter import TerminalReporter
 from zerowiz.words import _
 
 _NO_LENGTH = RunQuestion(tokens=None, sequences=None, epochs=None, prices=())
+
+
+class _NotesOnce(TerminalReporter):
+    """Says a note once, though both plans rest on it."""
+
+    def __init__(self, *, quiet: bool, with_waits: bool) -> None:
+        super().__init__(quiet=quiet, with_waits=with_waits)
+        self._noted: set[str] = set()
+
+    def note(self, text: str) -> None:
+        """What a plan rests on, unless it is said already."""
+        if text not in self._noted:
+            self._noted.add(text)
+            super().note(text)
 
 
 def compare_plans(
@@ -27,7 +42,6 @@ def compare_plans(
     script_args: Sequence[str],
     options: Options,
     words: str,
-    reporter: Reporter,
 ) -> None:
     """Plan twice, the second time with other options, and show both.
 
@@ -36,7 +50,6 @@ def compare_plans(
         script_args: The words after it.
         options: Of the first plan.
         words: What the other plan changes of them.
-        reporter: Hears what both rest on.
 
     Raises:
         ZerowizError: One of them cannot be planned, or is for many machines.
@@ -49,6 +62,7 @@ def compare_plans(
             _("`$compare` needs options that make the other plan differ"),
             _("add them: `$compare $machine 8xH100-80GB`"),
         )
+    reporter = _NotesOnce(quiet=options.quiet, with_waits=not options.as_json)
     plans = [_plan(script, script_args, each, reporter) for each in (options, changed)]
     one, other = plans
     if options.as_json or changed.as_json:

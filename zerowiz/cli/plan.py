@@ -91,15 +91,15 @@ def plan(
     origins: Annotated[bool, option_of(settings.ORIGINS)] = False,
 ) -> None:
     """Show what each ZeRO strategy needs on this machine, and choose one"""
-    reporter = TerminalReporter(quiet=options.quiet, with_waits=not options.as_json)
     question = RunQuestion(
         tokens=tokens, sequences=sequences, epochs=epochs, prices=tuple(price or ())
     )
     if compare is not None:
         from zerowiz.cli.compare import compare_plans  # noqa: PLC0415 - most plans stand alone
 
-        compare_plans(script, args or (), options, compare, reporter)
+        compare_plans(script, args or (), options, compare)
         return
+    reporter = TerminalReporter(quiet=options.quiet, with_waits=not options.as_json)
     planned = plan_job(script, args or (), options, question, reporter)
     if isinstance(planned, PlanResult):
         shown = Shown(
