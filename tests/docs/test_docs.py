@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from zerowiz import __version__
+from zerowiz import __version__, cli
 from zerowiz.core.model.families import FAMILIES
 from zerowiz.core.script.trainers import TRAINERS, TrainerRow
 from zerowiz.core.strategies import FLOWCHART_STRATEGIES, STRATEGIES
@@ -68,9 +68,7 @@ def test_there_are_plans_in_the_documents() -> None:
 def test_every_option_in_the_documents_exists() -> None:
     known = {
         option
-        for command in (
-            *("init", "plan", "launch", "machine", "measure", "report", "check", "doctor"),
-        )
+        for command in cli.COMMANDS
         for option in re.findall(r"--[a-z][a-z-]+", zerowiz(command, "--help").stdout)
     }
     # Another launcher's options stand behind its name, the script's behind the script.
