@@ -52,10 +52,9 @@ def test_a_dry_run_foresees_the_file_that_is_in_the_way(here: Run, script: Path)
     assert "{}" == config.read_text()
 
 
-@pytest.mark.parametrize("variable", ["CI", "ZEROWIZ_NO_INPUT"])
-def test_without_a_terminal_nothing_is_asked(process: Run, script: Path, variable: str) -> None:
+def test_without_a_terminal_nothing_is_asked(process: Run, script: Path) -> None:
     assert script.is_file()
-    result = process("init", "--machine", "cpu", **{variable: "1"})
+    result = process("init", "--machine", "cpu")
     assert 3 == result.code
     assert "`--model`" in result.hints
 
@@ -179,7 +178,7 @@ def test_a_script_with_another_config_in_it_is_refused_before_anything_is_writte
 ) -> None:
     script.write_text(HF_LITERAL)
     result = here("init", "--yes", *CPU, "--stage", "2")
-    assert result.code in {1, 5}
+    assert 1 == result.code
     assert "ds_config_zero0.json" in result.problem
     assert [script] == list(script.parent.iterdir())
 

@@ -84,19 +84,19 @@ def test_programs_get_one_object(here: Run, folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "expected"),
+    ("content", "code", "expected"),
     [
-        (None, f"no supervised launch was recorded here: there is no `{FILE_NAME}`"),
-        ("{", f"`{FILE_NAME}` is not JSON"),
-        ("{}", f"`{FILE_NAME}"),
+        (None, 1, f"no supervised launch was recorded here: there is no `{FILE_NAME}`"),
+        ("{", 1, f"`{FILE_NAME}` is not JSON"),
+        ("{}", 2, f"`{FILE_NAME}.script` is missing"),
     ],
 )
 def test_what_is_no_record_is_an_error(
-    here: Run, folder: Path, content: str | None, expected: str
+    here: Run, folder: Path, content: str | None, code: int, expected: str
 ) -> None:
     if content is not None:
         (folder / FILE_NAME).write_text(content)
     failed = here("report")
-    assert failed.code in {1, 2}
-    assert failed.problem.startswith(expected)
+    assert code == failed.code
+    assert failed.problem.startswith(expected), failed.problem
     assert content is not None or "zerowiz launch --supervise" in failed.hints
