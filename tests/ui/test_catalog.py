@@ -4,7 +4,7 @@ import io
 from collections.abc import Callable
 
 import pytest
-from ui.test_show import Terminal
+from ui.streams import TerminalStream
 
 from zerowiz.core.catalog.candidates import MachineCandidate, list_kinds
 from zerowiz.core.catalog.offers import find_offers
@@ -77,7 +77,7 @@ def test_no_machine_at_all(golden: Callable[[str, str], None]) -> None:
 
 
 def test_a_narrow_terminal_has_no_line_that_is_wider() -> None:
-    shown = listed(70 * 10**9, PRICES, LENGTH, Terminal())
+    shown = listed(70 * 10**9, PRICES, LENGTH, TerminalStream())
     assert "(step)" not in shown
     assert max(map(len, shown.splitlines())) <= 80
 

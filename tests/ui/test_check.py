@@ -4,6 +4,7 @@ import io
 import re
 
 import pytest
+from ui.streams import TerminalStream
 
 from zerowiz.core.dsconfig.lint.finding import ConfigFinding
 from zerowiz.core.dsconfig.lint.report import FileReport
@@ -26,13 +27,6 @@ FOUND = ConfigFinding(
     message="`zero_optimization.stagee`, did you mean `zero_optimization.stage`?",
     fix="rename it to `stage`",
 )
-
-
-class Terminal(io.StringIO):
-    """A stream that says it is a terminal."""
-
-    def isatty(self) -> bool:
-        return True
 
 
 def shown(*findings: ConfigFinding, stream: io.StringIO | None = None, files: int = 1) -> str:
@@ -60,7 +54,7 @@ def test_a_finding_is_a_line_that_editors_jump_to_then_why_and_fix() -> None:
 
 
 def test_a_terminal_has_80_columns_and_colours() -> None:
-    text = shown(FOUND, stream=Terminal())
+    text = shown(FOUND, stream=TerminalStream())
     assert "\x1b[31merror ZW101\x1b[0m" in text
     lines = re.sub(r"\x1b\[\d+m", "", text).splitlines()
     assert max(map(len, lines)) <= 80
@@ -69,7 +63,7 @@ def test_a_terminal_has_80_columns_and_colours() -> None:
 
 def test_nobody_who_wants_no_colour_gets_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
-    assert "\x1b" not in shown(FOUND, stream=Terminal())
+    assert "\x1b" not in shown(FOUND, stream=TerminalStream())
 
 
 def test_another_command_says_a_finding_in_one_line() -> None:

@@ -1,7 +1,6 @@
 """Every text of the program keeps the rules for words that can be stated."""
 
 import ast
-import io
 import re
 import shlex
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ import pytest
 import typer
 from cli.harness import Run
 from paths import ROOT
+from ui.streams import TerminalStream
 
 from zerowiz.cli import COMMANDS, build_app
 from zerowiz.core.decision.evaluate import Verdict
@@ -39,13 +39,6 @@ DIALECT = {
     r"\bsurely (fit|run)": "fits",
     r"\bon the (CPU|GPU) alone\b": "only",
 }
-
-
-class Terminal(io.StringIO):
-    """A stream that says it is a terminal."""
-
-    def isatty(self) -> bool:
-        return True
 
 
 def _literal(node: ast.AST) -> str | None:
@@ -177,7 +170,7 @@ def test_without_colours_an_error_loses_nothing_else(
 ) -> None:
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.delenv("NO_COLOR", raising=False)
-    coloured, plain = Terminal(), Terminal()
+    coloured, plain = TerminalStream(), TerminalStream()
     show.error("it failed", ("`zerowiz doctor` finds out why",), coloured)
     assert is_coloured(coloured)
     assert "\x1b[31merror:\x1b[0m it failed" in coloured.getvalue()

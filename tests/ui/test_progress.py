@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pyte
 import pytest
+from ui.streams import TerminalStream
 
 from zerowiz.ui.reporter import TerminalReporter
 from zerowiz.ui.text.progress import Pace, TerminalWait
@@ -104,18 +105,13 @@ def test_a_log_gets_nothing() -> None:
     assert "" == log.getvalue()
 
 
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
 @pytest.mark.parametrize(
     "silent", [TerminalReporter(with_waits=False), TerminalReporter(quiet=True)]
 )
 def test_who_wants_results_alone_sees_no_wait(
     silent: TerminalReporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stderr = Terminal()
+    stderr = TerminalStream()
     monkeypatch.setattr(sys, "stderr", stderr)
     last(silent.wait("asking nodes"))
     assert "" == stderr.getvalue()

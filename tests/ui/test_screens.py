@@ -7,6 +7,7 @@ from functools import cache
 from itertools import pairwise
 
 import pytest
+from ui.streams import TerminalStream
 
 from zerowiz.app.api import PlanResult, plan
 from zerowiz.core.machine.links import PairLink, PciePath
@@ -24,14 +25,7 @@ WIDTHS = (50, 80, 140)
 ESCAPE = re.compile(r"\x1b\[[\d;]*m")
 
 
-class Terminal(io.StringIO):
-    """A stream that says it is a terminal."""
-
-    def isatty(self) -> bool:
-        return True
-
-
-class Ascii(Terminal):
+class Ascii(TerminalStream):
     """One that knows no other signs."""
 
     encoding = "ascii"
@@ -81,7 +75,7 @@ def planned(name: str) -> PlanResult:
 
 def page(name: str, stream: io.StringIO | None = None, *, is_verbose: bool = False) -> str:
     """The page of a plan, as `zerowiz plan` prints it."""
-    stream, result = stream or Terminal(), planned(name)
+    stream, result = stream or TerminalStream(), planned(name)
     found = result.decided.search
     show.plan(result.decided.decision, result.remedies, stream, is_verbose=is_verbose)
     if found is not None and "objective" in PLANS[name][1]:
@@ -90,13 +84,13 @@ def page(name: str, stream: io.StringIO | None = None, *, is_verbose: bool = Fal
 
 
 def explained(name: str) -> str:
-    stream, decision = Terminal(), planned(name).decided.decision
+    stream, decision = TerminalStream(), planned(name).decided.decision
     explain(decision, decision.evaluated[2], stream)
     return stream.getvalue()
 
 
 def compared() -> str:
-    stream = Terminal()
+    stream = TerminalStream()
     one, other = (planned(name).decided.decision for name in ("fits", "middle"))
     words = ("--machine 4xA100-40GB --gradient-checkpointing", "--machine 8xH100-80GB")
     compare(Side(words=words[0], decision=one), Side(words=words[1], decision=other), stream)
@@ -113,7 +107,7 @@ def mixed_machine() -> Machine:
 
 
 def matrix() -> str:
-    stream = Terminal()
+    stream = TerminalStream()
     show_machine(mixed_machine(), stream)
     return stream.getvalue()
 
@@ -252,7 +246,7 @@ def test_a_matrix_of_many_gpus_is_cut_into_parts_and_not_into_numbers(
     pairs = [(a, b) for a in range(16) for b in range(a + 1, 16)]
     machine = replace(machine, links=tuple(PairLink(pair=pair, nvlinks=18) for pair in pairs))
     at(50)
-    stream = Terminal()
+    stream = TerminalStream()
     show_machine(machine, stream)
     screen = stream.getvalue()
     assert 2 * len(pairs) == len(re.findall(r"(?<= )NV18(?=\s)", screen))

@@ -1,9 +1,8 @@
 """What a person sees of a plan."""
 
-import io
-
 import pytest
 from changed_settings import CHANGED
+from ui.streams import TerminalStream
 
 from zerowiz.core.decision.flowchart import Constraints, decide
 from zerowiz.core.decision.plan_input import PlanInput
@@ -22,15 +21,8 @@ JOB = PlanInput(
 )
 
 
-class Terminal(io.StringIO):
-    """A stream that says it is a terminal."""
-
-    def isatty(self) -> bool:
-        return True
-
-
 def shown(job: PlanInput) -> str:
-    stream = Terminal()
+    stream = TerminalStream()
     show.plan(decide(job, Constraints()), (), stream)
     return stream.getvalue()
 
@@ -79,7 +71,7 @@ FACTS = ScriptFacts(path="train.py", convention=Convention.HF_IN_CODE, integrati
 
 
 def test_a_script_that_is_seen_whole_takes_one_line() -> None:
-    stream = Terminal()
+    stream = TerminalStream()
     show.script(replace(FACTS, micro_batch=Binding(value=4, line=3, code="x")), stream)
     said = " ".join(stream.getvalue().split())
     assert (
@@ -88,7 +80,7 @@ def test_a_script_that_is_seen_whole_takes_one_line() -> None:
 
 
 def test_where_the_reading_of_a_script_ended_is_said_once_by_line() -> None:
-    stream = Terminal()
+    stream = TerminalStream()
     end = Binding(line=9, code="LoraConfig(**...)")
     model = Binding(line=4, code="load(cfg['model'])")
     show.script(replace(FACTS, lora_rank=end, lora_target_modules=end, model=model), stream)

@@ -4,6 +4,7 @@ import io
 
 import pytest
 from measured.rows import read_model
+from ui.streams import TerminalStream
 
 from zerowiz.core.decision.evaluate import Verdict, evaluate
 from zerowiz.core.decision.flowchart import FlowchartQuestion, Reason
@@ -19,13 +20,6 @@ from zerowiz.probe.machine.gpu_table import read_gpu_table
 from zerowiz.ui.sentences import decisions, doubts, machines
 from zerowiz.ui.text.fold import fold, fold_command
 from zerowiz.ui.text.units import bare_gib, count, decimal_gb, gib, small
-
-
-class Terminal(io.StringIO):
-    """A stream that says it is a terminal."""
-
-    def isatty(self) -> bool:
-        return True
 
 
 def test_every_reason_question_verdict_link_assumption_and_gap_has_words() -> None:
@@ -112,7 +106,7 @@ def test_a_pipe_gets_whole_lines() -> None:
 def test_a_terminal_gets_lines_that_end_between_words(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     words = ["error:", *[f"`--option-{i} value`" for i in range(9)]]
-    folded = fold(" ".join(words), Terminal(), hang=7).splitlines()
+    folded = fold(" ".join(words), TerminalStream(), hang=7).splitlines()
     assert " ".join(words) == " ".join(line.strip() for line in folded)
     assert max(map(len, folded)) <= 40
     assert all(line.startswith(" " * 7) for line in folded[1:])
@@ -121,6 +115,6 @@ def test_a_terminal_gets_lines_that_end_between_words(monkeypatch: pytest.Monkey
 def test_a_folded_command_is_the_same_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     words = [f"--option-{i}" for i in range(12)]
-    folded = fold_command(words, Terminal(), before="next: ")
+    folded = fold_command(words, TerminalStream(), before="next: ")
     assert max(map(len, folded.splitlines())) <= 40
     assert ["next:", *words] == folded.replace("\\\n", " ").split()
