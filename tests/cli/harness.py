@@ -239,6 +239,10 @@ class Terminal:
         return code
 
 
+Open = Callable[..., Terminal]
+"""Run the tool with these words at a terminal."""
+
+
 def answers_of(folder: Path) -> dict[str, Any]:
     """What the answers file of a folder says, by its keys."""
     return tomllib.loads((folder / "zerowiz.toml").read_text())

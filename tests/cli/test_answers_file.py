@@ -7,12 +7,11 @@ from difflib import get_close_matches
 from pathlib import Path
 
 import pytest
-from cli.harness import ENTER, HF_IN_CODE, HF_PARSER, Result, Run, Terminal, answers_of
+from cli.harness import ENTER, HF_IN_CODE, HF_PARSER, Open, Result, Run, answers_of
 from paths import ROOT
 
 from zerowiz.app.options import lasting, rows, variable_of
 
-Open = Callable[..., Terminal]
 RunIn = Callable[..., Result]
 """Run the tool in a folder, with these words."""
 

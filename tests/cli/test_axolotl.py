@@ -1,13 +1,11 @@
 """The wizard with a file of axolotl instead of a script."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cli.harness import ENTER, Run, Terminal
+from cli.harness import ENTER, Open, Run
 
-Open = Callable[..., Terminal]
 YAML = """\
 base_model: 7b
 datasets:

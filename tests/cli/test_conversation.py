@@ -4,7 +4,6 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from cli.harness import (
     HF_IN_CODE,
     HF_PARSER,
     UP,
+    Open,
     Run,
     Terminal,
     answers_of,
@@ -23,7 +23,6 @@ from cli.harness import (
 from paths import ROOT, TEMPLATES
 from ranks.harness import rank_environ, read_reports, run
 
-Open = Callable[..., Terminal]
 A100 = ("--machine", "4xA100-40GB")
 SCRIPT, MODEL, LENGTH = "Which training script?", "Which model?", "How many tokens per sequence?"
 # The last question itself stays on the screen once it is answered; its menu does not.

@@ -3,18 +3,16 @@
 import json
 import re
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cli.harness import HF_IN_CODE, HF_PARSER, UNREACHABLE, Result, Run
 from paths import ROOT
-from recorded import library
+from recorded import Install, library
 
 from zerowiz.core.launch.doctor.examine import RULES
 
-Install = Callable[[object], None]
 CPU = ("--accelerator", "cpu", "--gpus-per-node", "2")
 MODEL = ("--model", "10m", "--seq-len", "64")
 

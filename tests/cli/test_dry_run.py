@@ -4,7 +4,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from threading import Thread
@@ -19,9 +19,7 @@ from cli.harness import (
 )
 from cli.shown import CPU, ON_GPUS, dry, shown
 from paths import ROOT
-from recorded import library
-
-Install = Callable[[object], None]
+from recorded import Install, library
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 from cli.harness import CONFIG_ARGUMENTS, HF_IN_CODE, Run
-from recorded import MACHINES, library, recording
+from recorded import MACHINES, Install, library, recording
 
 from zerowiz.probe.recording.tape import Replay
 
-Install = Callable[[object], None]
 NAMES = sorted(
     path.relative_to(MACHINES).with_suffix("").as_posix()
     for path in MACHINES.rglob("*.json")

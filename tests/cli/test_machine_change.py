@@ -1,17 +1,15 @@
 """A machine that is not what it was when the job was planned: said, with what follows."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from cli.harness import ENTER, HF_IN_CODE, HF_PARSER, Result, Run, Terminal
-from recorded import library, recording
+from recorded import Install, library, recording
 
 from zerowiz.errors import ExitCode
 from zerowiz.probe.recording.tape import Replay
 
-Install = Callable[[object], None]
 JOB = ("--model", "1b", "--micro-batch", "8", "--force", "train.py")
 CPU = ("--machine", "cpu", "--model", "10m", "--seq-len", "64", "--micro-batch", "8")
 

@@ -8,11 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cli.harness import CTRL_C, DOWN, ENTER, ESCAPE, HF_IN_CODE, Run, Terminal, answers_of
+from cli.harness import CTRL_C, DOWN, ENTER, ESCAPE, HF_IN_CODE, Open, Run, Terminal, answers_of
 from paths import ROOT, TEMPLATES
 from ranks.harness import rank_environ, read_reports
 
-Open = Callable[..., Terminal]
 MACHINE, SCRIPT, MODEL = "Plan for which machine?", "Which training script?", "Which model?"
 LAUNCH, REFUSED = "Launch now?", "What do you want to do?"
 COPIED = {"train_hf.py", "corpus.txt", "model", "portable_checkpoint"}

@@ -1,6 +1,5 @@
 """Nothing that refuses a job ends the wizard: the person says how it goes on, and keeps the answers."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,11 +11,11 @@ from cli.harness import (
     HF_IN_CODE,
     UNREACHABLE,
     UP,
+    Open,
     Terminal,
     answers_of,
 )
 
-Open = Callable[..., Terminal]
 CPU = ("--accelerator", "cpu", "--gpus-per-node", "2")
 SCRIPT, MODEL, LENGTH = "Which training script?", "Which model?", "How many tokens per sequence?"
 REFUSED, CHANGE = "What do you want to do?", "Change which answer?"

@@ -4,7 +4,6 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,12 +16,11 @@ from cli.harness import (
     HF_IN_CODE,
     HF_PARSER,
     UP,
+    Open,
     Run,
-    Terminal,
     answers_of,
 )
 
-Open = Callable[..., Terminal]
 CPU = ("--accelerator", "cpu", "--gpus-per-node", "2")
 TINY = (*CPU, "--model", "10m", "--seq-len", "64")
 

@@ -5,11 +5,10 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cli.harness import ENTER, ESCAPE, HF_IN_CODE, Run, Terminal
+from cli.harness import ENTER, ESCAPE, HF_IN_CODE, Open, Run, Terminal
 from paths import TEMPLATES
 from ranks.harness import rank_environ, read_reports, run
 
@@ -17,7 +16,6 @@ from zerowiz.core.machine.host import Host
 from zerowiz.probe.machine.cpu import with_number_formats
 from zerowiz.probe.recording.files import HostFiles
 
-Open = Callable[..., Terminal]
 # What nobody says is chosen, and needs no remedy.
 SAID = ("--micro-batch", "4", "--no-gradient-checkpointing")
 A100 = ("--machine", "4xA100-40GB", "--model", "7b", *SAID)

@@ -11,6 +11,7 @@ import pytest
 from cli.harness import Run
 from core.launch.doctor.cases import CASES
 from lint.rows import FOUND
+from page_tables import Block
 from paths import ROOT
 
 from zerowiz.core.dsconfig.lint.finding import ConfigFinding
@@ -28,7 +29,6 @@ from zerowiz.ui import doctor as show_doctor
 
 PAGE = ROOT / "docs" / "reference" / "errors.md"
 CONFIG = "ds_config.json"
-Block = Callable[[Path, str, str], None]
 
 
 def table(rules: Iterable[Rule], words: Callable[[Rule], str], heading: str) -> str:

@@ -5,16 +5,15 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from cli.harness import DOWN, ENTER, HF_PARSER, Run, Terminal, clean_environ
+from cli.harness import DOWN, ENTER, HF_PARSER, Open, Run, Terminal, clean_environ
 from paths import ROOT
 from rich.cells import cell_len
 from words.make_catalog import read_catalog
 
-Open = Callable[..., Terminal]
 JAPANESE = {str(each.id): str(each.string) for each in read_catalog("ja") if each.id}
 CPU = ("--accelerator", "cpu", "--gpus-per-node", "2", "--memory-budget", "3GiB")
 PLAN = ("plan", "--model", "7b", "--machine", "4xA100-80GB", "--memory-budget", "60GiB")

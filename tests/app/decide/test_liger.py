@@ -1,11 +1,10 @@
 """Liger's loss is a remedy only where its kernels run: they are Triton's, which has no CPU driver."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from cli.harness import HF_PARSER
-from recorded import library
+from recorded import Install, library
 
 from zerowiz.app.decide.decision import plan_options
 from zerowiz.app.machines.machine import find_machine
@@ -14,8 +13,6 @@ from zerowiz.core.decision.flowchart import OffloadChoice
 from zerowiz.core.machine.types import Accelerator, with_host_memory
 from zerowiz.core.workload import Precision
 from zerowiz.probe.script import parse_script
-
-Install = Callable[[object], None]
 
 
 def offers_liger(**said: object) -> bool:

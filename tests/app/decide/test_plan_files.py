@@ -20,9 +20,9 @@ from cli.harness import (
     ESCAPE,
     HF_IN_CODE,
     HF_PARSER,
+    Open,
     Result,
     Run,
-    Terminal,
     clean_environ,
 )
 from paths import ROOT
@@ -31,7 +31,6 @@ from recorded import library
 from zerowiz import __version__
 
 Json = dict[str, Any]
-Open = Callable[..., Terminal]
 # A spec is the same at every look; the machine that the tests run on is not.
 STEADY = ("--machine", "4xH100-80GB-SXM", "--model", "1b", "--stage", "2")
 # What other programs leave free of this host decides nothing.

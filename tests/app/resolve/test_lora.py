@@ -3,18 +3,16 @@
 import json
 import re
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cli.harness import ENTER, Result, Run, Terminal, answers_of
+from cli.harness import ENTER, Open, Result, Run, answers_of
 from paths import TESTS
 from ranks.harness import rank_environ, read_reports, run
 
 SCRIPTS = TESTS / "probe" / "scripts"
 MODEL = TESTS.parent / "templates" / "model"
 
-Open = Callable[..., Terminal]
 CPU = ("--accelerator", "cpu", "--gpus-per-node", "2", "--memory-budget", "4GiB")
 A100 = ("--machine", "4xA100-40GB")
 
