@@ -60,10 +60,8 @@ def test_the_readme_lists_what_make_needs() -> None:
     assert {"python3-dev", "python3-venv", "g++", "make", "git"} == listed
 
 
-def test_packages_of_every_system_and_wanted_ones_are_declared_with_what_they_need(
-    dpkg: Path,
-) -> None:
-    assert dpkg.is_dir()
+@pytest.mark.usefixtures("dpkg")
+def test_packages_of_every_system_and_wanted_ones_are_declared_with_what_they_need() -> None:
     list_declared = runpy.run_path(str(SCRIPT))["list_declared"]
     assert DECLARED == list_declared(frozenset({"g++", "make"}))
 

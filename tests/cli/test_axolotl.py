@@ -71,8 +71,8 @@ def test_what_the_file_lacks_is_asked(terminal: Open, yaml: Path) -> None:
     assert ("lora", 2) == tuple(written["workload"][k] for k in ("method", "micro_batch"))
 
 
-def test_what_is_typed_is_set_in_the_file(here: Run, yaml: Path) -> None:
-    assert yaml.is_file()
+@pytest.mark.usefixtures("yaml")
+def test_what_is_typed_is_set_in_the_file(here: Run) -> None:
     done = here("init", "--yes", *MACHINE, "--model", "1b", "--micro-batch", "1", "my.yml")
     assert 0 == done.code, done.stderr
     assert "base_model: 1b" in done.stdout
@@ -97,8 +97,8 @@ def test_what_cannot_be_used_is_one_line(
     assert what in refused.problem
 
 
-def test_what_takes_no_file_of_axolotl_names_the_command_that_does(here: Run, yaml: Path) -> None:
-    assert yaml.is_file()
+@pytest.mark.usefixtures("yaml")
+def test_what_takes_no_file_of_axolotl_names_the_command_that_does(here: Run) -> None:
     for command in ("plan", "launch"):
         refused = here(command, *MACHINE, "my.yml")
         assert 1 == refused.code

@@ -82,8 +82,8 @@ ERRORS = [
 ]
 
 
-def test_errors_are_shown_with_their_places_and_end_in_code_6(here: Run, configs: Path) -> None:
-    assert configs.is_dir()
+@pytest.mark.usefixtures("configs")
+def test_errors_are_shown_with_their_places_and_end_in_code_6(here: Run) -> None:
     result = here("check", "wrong.json")
     assert 6 == result.code
     assert "wrong.json:2:3 error ZW101 unknown-key: " in result.stdout
@@ -93,14 +93,14 @@ def test_errors_are_shown_with_their_places_and_end_in_code_6(here: Run, configs
     assert "" == result.stderr
 
 
-def test_a_config_without_mistakes_is_one_line_and_code_0(here: Run, configs: Path) -> None:
-    assert configs.is_dir()
+@pytest.mark.usefixtures("configs")
+def test_a_config_without_mistakes_is_one_line_and_code_0(here: Run) -> None:
     result = here("check", "right.json")
     assert (0, "no findings\n", "") == (result.code, result.stdout, result.stderr)
 
 
-def test_json_is_the_contract(here: Run, configs: Path) -> None:
-    assert configs.is_dir()
+@pytest.mark.usefixtures("configs")
+def test_json_is_the_contract(here: Run) -> None:
     result = here("check", "--json", "right.json", "wrong.json")
     assert 6 == result.code
     assert ERRORS == found(result.stdout)
@@ -111,8 +111,8 @@ def test_json_is_the_contract(here: Run, configs: Path) -> None:
     assert keys == list(content["files"][1]["findings"][0])
 
 
-def test_sarif_has_every_finding(here: Run, configs: Path) -> None:
-    assert configs.is_dir()
+@pytest.mark.usefixtures("configs")
+def test_sarif_has_every_finding(here: Run) -> None:
     result = here("check", "--sarif", "wrong.json")
     assert 6 == result.code
     (run,) = json.loads(result.stdout)["runs"]
@@ -195,8 +195,8 @@ def test_a_dash_reads_stdin(configs: Path) -> None:
     assert [("-", *each[1:]) for each in ERRORS] == found(done.stdout)
 
 
-def test_quiet_says_errors_alone(here: Run, configs: Path) -> None:
-    assert configs.is_dir()
+@pytest.mark.usefixtures("configs")
+def test_quiet_says_errors_alone(here: Run) -> None:
     assert "" == here("check", "--quiet", "right.json").stdout
     shown = here("check", "--quiet", "wrong.json").stdout
     assert 2 == shown.count(" error ")
@@ -219,10 +219,10 @@ def test_quiet_says_errors_alone(here: Run, configs: Path) -> None:
         (("--integration", "keras", "right.json"), "`--integration`", "--help"),
     ],
 )
+@pytest.mark.usefixtures("configs")
 def test_a_command_line_that_makes_no_sense_is_refused(
-    here: Run, configs: Path, words: tuple[str, ...], problem: str, hint: str
+    here: Run, words: tuple[str, ...], problem: str, hint: str
 ) -> None:
-    assert configs.is_dir()
     result = here("check", *words)
     assert 2 == result.code
     assert problem in result.problem
@@ -251,10 +251,10 @@ def without_configs(configs: Path) -> Path:
 
 
 @pytest.mark.parametrize(("word", "problem", "hint"), NO_CONFIGS)
+@pytest.mark.usefixtures("without_configs")
 def test_a_path_without_a_config_is_an_error_and_the_others_are_checked(
-    here: Run, without_configs: Path, word: str, problem: str, hint: str
+    here: Run, word: str, problem: str, hint: str
 ) -> None:
-    assert without_configs.is_dir()
     alone = here("check", word)
     assert (1, "") == (alone.code, alone.stdout)
     assert problem in alone.problem
@@ -276,8 +276,8 @@ def test_a_pipe_is_read_and_one_without_a_writer_ends(here: Run, configs: Path) 
     assert "config `silent` cannot be read: nothing was written to it" in silent.problem
 
 
-def test_programs_are_told_which_paths_were_not_checked(here: Run, without_configs: Path) -> None:
-    assert without_configs.is_dir()
+@pytest.mark.usefixtures("without_configs")
+def test_programs_are_told_which_paths_were_not_checked(here: Run) -> None:
     result = here("check", "--json", "qqq", "wrong.json", "none*.json")
     assert ERRORS == found(result.stdout)
     messages = [each["message"] for each in json.loads(result.stdout)["unreadable"]]
@@ -288,10 +288,8 @@ def test_programs_are_told_which_paths_were_not_checked(here: Run, without_confi
     assert 1 == len(invocation["toolExecutionNotifications"])
 
 
-def test_a_script_that_is_not_there_is_said_before_anything_is_checked(
-    here: Run, configs: Path
-) -> None:
-    assert configs.is_dir()
+@pytest.mark.usefixtures("configs")
+def test_a_script_that_is_not_there_is_said_before_anything_is_checked(here: Run) -> None:
     result = here("check", "--script", "none.py", "wrong.json")
     assert (5, "") == (result.code, result.stdout)
     assert "there is no script `none.py`" in result.problem
@@ -502,25 +500,24 @@ def test_new_defaults_of_another_version_are_said(here: Run, folder: Path) -> No
         (("--to", "0.19", "--deepspeed-version", "0.18"), "`--to` and `--deepspeed-version`"),
     ],
 )
+@pytest.mark.usefixtures("configs")
 def test_versions_that_make_no_sense_are_refused(
-    here: Run, configs: Path, words: tuple[str, ...], problem: str
+    here: Run, words: tuple[str, ...], problem: str
 ) -> None:
-    assert configs.is_dir()
     result = here("check", *words, "right.json")
     assert (2, "") == (result.code, result.stdout)
     assert problem in result.problem
 
 
-def test_a_version_that_is_not_known_says_which_is_taken(here: Run, configs: Path) -> None:
-    assert configs.is_dir()
+@pytest.mark.usefixtures("configs")
+def test_a_version_that_is_not_known_says_which_is_taken(here: Run) -> None:
     result = here("check", "--deepspeed-version", "0.17.99", "right.json")
     assert (
         "note: zerowiz has no list of the keys of DeepSpeed 0.17.99, and uses that of 0.17.6\n"
     ) == result.stderr
 
 
-def test_the_schema_is_one_json_object(here: Run, folder: Path) -> None:
-    assert folder.is_dir()
+def test_the_schema_is_one_json_object(here: Run) -> None:
     result = here("check", "--schema", "--deepspeed-version", "0.16.9")
     assert 0 == result.code
     assert "urn:zerowiz:ds_config:0.16.9" == json.loads(result.stdout)["$id"]

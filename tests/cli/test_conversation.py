@@ -70,8 +70,8 @@ def test_a_hugging_face_script_takes_five_questions_at_most(terminal: Open, scri
     assert {"script": "train.py", **said} == record
 
 
-def test_a_consequence_follows_what_is_typed(terminal: Open, scripts: Path) -> None:
-    assert scripts.is_dir()
+@pytest.mark.usefixtures("scripts")
+def test_a_consequence_follows_what_is_typed(terminal: Open) -> None:
     person = terminal("init", *A100)
     person.reply(SCRIPT, ENTER)
     person.reply(MODEL, "1b")
@@ -90,7 +90,6 @@ def test_a_consequence_follows_what_is_typed(terminal: Open, scripts: Path) -> N
 def test_going_back_reopens_each_question_with_its_answer_and_leaves_no_trace(
     terminal: Open, scripts: Path
 ) -> None:
-    assert scripts.is_dir()
     person = terminal("init", *A100)
     to_the_end(person)
     assert "Chosen" in person.text
@@ -115,8 +114,8 @@ def test_going_back_reopens_each_question_with_its_answer_and_leaves_no_trace(
     assert ("2b", 512) == (record["model"], record["seq-len"])
 
 
-def test_the_first_question_goes_nowhere(terminal: Open, scripts: Path) -> None:
-    assert scripts.is_dir()
+@pytest.mark.usefixtures("scripts")
+def test_the_first_question_goes_nowhere(terminal: Open) -> None:
     person = terminal("init", *A100)
     person.reply(SCRIPT, ESCAPE)
     person.reply(SCRIPT, ENTER)
@@ -164,7 +163,6 @@ def test_another_script_asks_what_it_leaves_open(terminal: Open, scripts: Path) 
 def test_more_is_told_and_every_strategy_shown_where_it_is_asked_for(
     terminal: Open, scripts: Path
 ) -> None:
-    assert scripts.is_dir()
     person = terminal("init", *A100)
     person.reply(SCRIPT, ENTER)
     person.reply(MODEL, "1b" + ENTER)
@@ -183,8 +181,8 @@ def test_more_is_told_and_every_strategy_shown_where_it_is_asked_for(
     assert {"train.py", "finetune.py"} == {path.name for path in scripts.iterdir()}
 
 
-def test_a_terminal_may_change_its_size_at_any_question(terminal: Open, scripts: Path) -> None:
-    assert scripts.is_dir()
+@pytest.mark.usefixtures("scripts")
+def test_a_terminal_may_change_its_size_at_any_question(terminal: Open) -> None:
     person = terminal("init", *A100)
     for question, keys, columns in (
         (SCRIPT, ENTER, 50),
@@ -231,7 +229,6 @@ def test_a_dumb_terminal_gets_the_same_questions_as_plain_lines(
 
 
 def test_the_questions_of_a_launch_go_back_too(terminal: Open, scripts: Path) -> None:
-    assert scripts.is_dir()
     person = terminal("launch", "--accelerator", "cpu", "--gpus-per-node", "2", "train.py")
     person.reply(MODEL, "1b" + ENTER)
     person.reply(LENGTH, ESCAPE)
@@ -244,10 +241,8 @@ def test_the_questions_of_a_launch_go_back_too(terminal: Open, scripts: Path) ->
 
 
 @pytest.mark.parametrize("words", [("--dry-run",), ("--json",)])
-def test_nothing_is_launched_that_is_not_written(
-    here: Run, scripts: Path, words: tuple[str, ...]
-) -> None:
-    assert scripts.is_dir()
+@pytest.mark.usefixtures("scripts")
+def test_nothing_is_launched_that_is_not_written(here: Run, words: tuple[str, ...]) -> None:
     refused = here("init", "--yes", "--launch", *words, "--machine", "cpu", "--model", "10m")
     assert 2 == refused.code
     assert "`--launch`" in refused.stdout + refused.stderr

@@ -146,10 +146,10 @@ def test_an_error_says_what_and_what_next(
         (("report", "--json"), "failed", 1),
     ],
 )
+@pytest.mark.usefixtures("scripts")
 def test_with_json_an_error_is_the_object_on_stdout(
-    here: Run, scripts: Path, words: tuple[str, ...], kind: str, code: int
+    here: Run, words: tuple[str, ...], kind: str, code: int
 ) -> None:
-    assert scripts.is_dir()
     result = here(*words)
     found = json.loads(result.stdout)
     assert {"schema_version": 1, "error": found["error"]} == found
@@ -173,14 +173,14 @@ def test_a_plan_in_which_nothing_fits_stays_the_only_object(here: Run) -> None:
     assert "strategies" in json.loads(result.stdout)
 
 
-def test_an_error_of_the_script_s_own_json_is_not_in_json(here: Run, scripts: Path) -> None:
-    assert scripts.is_dir()
+@pytest.mark.usefixtures("scripts")
+def test_an_error_of_the_script_s_own_json_is_not_in_json(here: Run) -> None:
     result = here("launch", *CPU, "unreachable.py", "--json")
     assert (5, "") == (result.code, result.stdout)
 
 
-def test_a_disagreement_names_both_sides(here: Run, scripts: Path) -> None:
-    assert scripts.is_dir()
+@pytest.mark.usefixtures("scripts")
+def test_a_disagreement_names_both_sides(here: Run) -> None:
     result = here("launch", *CPU, "--micro-batch", "2", "in_code.py")
     assert (
         "`--micro-batch 2` conflicts with the script:"
@@ -262,8 +262,8 @@ def test_no_deepspeed_is_a_preflight_failure_and_nothing_is_written(
     assert before == sorted(scripts.rglob("*"))
 
 
-def test_a_reader_that_leaves_early_sees_no_traceback(folder: Path) -> None:
-    assert folder.is_dir()
+@pytest.mark.usefixtures("folder")
+def test_a_reader_that_leaves_early_sees_no_traceback() -> None:
     with subprocess.Popen(
         [
             sys.executable,

@@ -52,8 +52,8 @@ def test_a_dry_run_foresees_the_file_that_is_in_the_way(here: Run, script: Path)
     assert "{}" == config.read_text()
 
 
-def test_without_a_terminal_nothing_is_asked(process: Run, script: Path) -> None:
-    assert script.is_file()
+@pytest.mark.usefixtures("script")
+def test_without_a_terminal_nothing_is_asked(process: Run) -> None:
     result = process("init", "--machine", "cpu")
     assert 3 == result.code
     assert "`--model`" in result.hints
@@ -75,8 +75,8 @@ def test_a_launch_uses_the_answers(here: Run, script: Path) -> None:
     assert "other.py" == content["command"][-1]
 
 
-def test_what_is_said_at_the_launch_outweighs_the_answers(here: Run, script: Path) -> None:
-    assert script.is_file()
+@pytest.mark.usefixtures("script")
+def test_what_is_said_at_the_launch_outweighs_the_answers(here: Run) -> None:
     here("init", "--yes", *CPU, "--stage", "3")
     content = json.loads(here("launch", "--dry-run", "--json", "--stage", "1").stdout)
     assert "zero1" == content["chosen"]
@@ -95,8 +95,8 @@ def test_a_script_that_is_named_at_the_launch_keeps_its_answers(here: Run, scrip
     assert "ddp" == json.loads(other.stdout)["chosen"]
 
 
-def test_what_is_said_now_counts_more_than_what_is_recorded(here: Run, script: Path) -> None:
-    assert script.is_file()
+@pytest.mark.usefixtures("script")
+def test_what_is_said_now_counts_more_than_what_is_recorded(here: Run) -> None:
     here("init", "--yes", *CPU, "--stage", "3")
     words = ("launch", "--dry-run", "--json", "--machine", "cpu")
     assert "zero2" == json.loads(here(*words, "--stage", "2", "train.py").stdout)["chosen"]
@@ -146,10 +146,8 @@ def test_the_answers_lie_in_the_output_folder(here: Run, script: Path) -> None:
         ("--no-gradient-checkpointing", "--memory-budget", "8GiB", "--allow-slow"),
     ],
 )
-def test_the_job_scripts_line_gives_the_same_config(
-    here: Run, script: Path, words: tuple[str, ...]
-) -> None:
-    assert script.is_file()
+@pytest.mark.usefixtures("script")
+def test_the_job_scripts_line_gives_the_same_config(here: Run, words: tuple[str, ...]) -> None:
     done = here("init", "--yes", *CPU, *words)
     assert 0 == done.code, done.stderr
     line = done.stdout.splitlines()[-1].removeprefix("the same in a job script: ")
@@ -252,7 +250,6 @@ def test_a_recorded_script_that_is_gone_says_where_its_name_comes_from(
 def test_what_was_said_here_counts_for_configs_that_are_written_elsewhere(
     here: Run, script: Path
 ) -> None:
-    assert script.is_file()
     assert 0 == here("init", "--yes", *CPU, "--stage", "3", "--seq-len", "64").code
     (script.parent / "ds_config_zero3.json").write_text("{}")
     refused = here("launch", "--dry-run")

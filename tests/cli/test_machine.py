@@ -114,9 +114,7 @@ def test_one_gpu_whose_memory_cannot_be_stops_no_command(
     assert (folder / "node.json").is_file()
 
 
-def test_a_driver_that_does_not_start_is_saved_too(
-    here: Run, folder: Path, driver: Install
-) -> None:
+def test_a_driver_that_does_not_start_is_saved_too(here: Run, driver: Install) -> None:
     driver(Replay({"nvmlInitWithFlags(0)": {"err": 18}}))
     result = here("machine", "--save", "node.json")
     assert 5 == result.code
@@ -124,7 +122,6 @@ def test_a_driver_that_does_not_start_is_saved_too(
     assert "`node.json` has what zerowiz read before it failed" in result.hints
     again = here("plan", "--model", "7b", "--machine", "node.json")
     assert (5, result.problem) == (again.code, again.problem)
-    assert (folder / "node.json").is_file()
 
 
 def test_without_a_gpu_the_host_is_shown_and_what_can_be_planned_for(
@@ -310,7 +307,8 @@ def cluster(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_every_node_is_asked_and_the_weakest_is_planned_for(here: Run, cluster: Path) -> None:
+@pytest.mark.usefixtures("cluster")
+def test_every_node_is_asked_and_the_weakest_is_planned_for(here: Run) -> None:
     result = here("machine", "--hostfile", "hosts", "--json", "--save", "fleet.json")
     assert 0 == result.code, result.stderr
     content = json.loads(result.stdout)
@@ -324,13 +322,10 @@ def test_every_node_is_asked_and_the_weakest_is_planned_for(here: Run, cluster: 
     assert "node `odd`, GPU 2, is busy" in result.stderr
     assert machine["gpus"] == planned(here, "--machine", "fleet.json")["gpus"]
     assert machine["gpus"] == planned(here, "--hostfile", "hosts")["gpus"]
-    assert (cluster / "fleet.json").is_file()
 
 
-def test_a_node_that_does_not_answer_is_named_beside_what_the_others_said(
-    here: Run, cluster: Path
-) -> None:
-    assert (cluster / "broken").is_file()
+@pytest.mark.usefixtures("cluster")
+def test_a_node_that_does_not_answer_is_named_beside_what_the_others_said(here: Run) -> None:
     result = here("machine", "--hostfile", "broken")
     assert 5 == result.code
     assert "NV18" in result.stdout
@@ -351,15 +346,15 @@ def test_a_node_with_fewer_gpus_than_slots_is_named(here: Run, cluster: Path) ->
     assert (5, "node `n1` has fewer GPUs than its slots: 4 of 8") == (refused.code, refused.problem)
 
 
-def test_gpus_are_not_chosen_on_many_nodes(here: Run, cluster: Path) -> None:
-    assert (cluster / "hosts").is_file()
+@pytest.mark.usefixtures("cluster")
+def test_gpus_are_not_chosen_on_many_nodes(here: Run) -> None:
     result = here("plan", "--model", "10m", "--hostfile", "hosts", "--gpus", "2,3")
     assert 2 == result.code
     assert "--gpus 2,3" in result.problem
 
 
-def test_what_one_node_notes_of_itself_names_the_node(here: Run, cluster: Path) -> None:
-    assert (cluster / "hosts").is_file()
+@pytest.mark.usefixtures("cluster")
+def test_what_one_node_notes_of_itself_names_the_node(here: Run) -> None:
     result = here("machine", "--hostfile", "hosts", "--json")
     assert "note: node `odd`: GPU 2 is in use by python3 (1271)" in result.stderr
     assert "odd" not in json.dumps(json.loads(result.stdout)["machine"])

@@ -130,10 +130,8 @@ def test_the_options_are_the_frozen_ones(here: Run, command: str) -> None:
 
 @pytest.mark.parametrize("command", ["init", "plan", "launch"])
 @pytest.mark.parametrize("option", sorted(SHARED))
-def test_every_shared_option_is_taken(
-    here: Run, folder: Path, pdsh: Path, command: str, option: str
-) -> None:
-    assert (pdsh / "pdsh").is_file()
+@pytest.mark.usefixtures("pdsh")
+def test_every_shared_option_is_taken(here: Run, folder: Path, command: str, option: str) -> None:
     (folder / "train.py").write_text(f"import peft\n{CONFIG_ARGUMENTS}")
     (folder / "hosts").write_text("localhost slots=1\n")
     (folder / "own.json").write_text('{"train_micro_batch_size_per_gpu": 8}')

@@ -109,8 +109,8 @@ def test_an_answer_can_be_changed_after_a_refusal(terminal: Open, script: Path) 
     assert {"script": "train.py", "model": "10m", "length": 64} == recorded(script.parent)
 
 
-def test_esc_goes_back_from_a_refusal_to_the_last_answer(terminal: Open, script: Path) -> None:
-    assert script.is_file()
+@pytest.mark.usefixtures("script")
+def test_esc_goes_back_from_a_refusal_to_the_last_answer(terminal: Open) -> None:
     person = terminal("init", *CPU)
     to_the_refusal(person)
     person.reply(REFUSED, ESCAPE)
@@ -163,13 +163,12 @@ def test_a_script_that_was_found_and_cannot_be_used_is_no_end(terminal: Open, sc
     assert 5 == typed.end()
 
 
-def to_the_launch(person: Terminal, script: Path) -> None:
+def to_the_launch(person: Terminal) -> None:
     """Answer all questions of a job that can be launched."""
     person.reply(MODEL, "10m" + ENTER)
     person.reply(LENGTH, "64" + ENTER)
     person.wait_for("yes, launch it")
     person.settle()
-    assert script.is_file()
 
 
 def test_a_launch_that_is_refused_leaves_the_files_and_the_way_back(
@@ -177,7 +176,7 @@ def test_a_launch_that_is_refused_leaves_the_files_and_the_way_back(
 ) -> None:
     script.write_text(HF_IN_CODE)
     person = terminal("init", *CPU)
-    to_the_launch(person, script)
+    to_the_launch(person)
     # What the launch needs goes away while the question is open.
     script.unlink()
     person.child.send(ENTER)
@@ -191,7 +190,7 @@ def test_a_launch_that_is_refused_leaves_the_files_and_the_way_back(
 def test_what_the_preflight_of_a_launch_refuses_can_be_mended(terminal: Open, script: Path) -> None:
     script.write_text(f"import no_such_library\n{HF_IN_CODE}")
     person = terminal("init", *CPU)
-    to_the_launch(person, script)
+    to_the_launch(person)
     person.child.send(ENTER)
     person.wait_for("> try again")
     assert "no_such_library" in person.text
@@ -208,7 +207,7 @@ def test_a_script_that_was_edited_before_the_launch_is_planned_again(
 ) -> None:
     script.write_text(HF_IN_CODE)
     person = terminal("init", *CPU)
-    to_the_launch(person, script)
+    to_the_launch(person)
     script.write_text(HF_IN_CODE.replace("batch_size=4", "batch_size=2"))
     person.child.send(ENTER)
     person.wait_for("was edited meanwhile")

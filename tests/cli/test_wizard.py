@@ -69,8 +69,8 @@ def test_enter_alone_leads_from_a_script_to_a_config(terminal: Open, script: Pat
     assert {"script": "train.py", **said} == record
 
 
-def test_only_what_is_open_is_asked(terminal: Open, script: Path) -> None:
-    assert script.is_file()
+@pytest.mark.usefixtures("script")
+def test_only_what_is_open_is_asked(terminal: Open) -> None:
     person = terminal("init", *TINY)
     person.reply("Launch now?", WRITE)
     assert 0 == person.end()
@@ -106,8 +106,8 @@ def test_the_last_line_gives_the_same_config(terminal: Open, here: Run, script: 
     assert (script.parent / "ds_config_zero0.json").read_text() == config
 
 
-def test_a_launch_after_the_wizard_asks_nothing(terminal: Open, script: Path) -> None:
-    assert script.is_file()
+@pytest.mark.usefixtures("script")
+def test_a_launch_after_the_wizard_asks_nothing(terminal: Open) -> None:
     person = terminal("init", *TINY)
     person.reply("Launch now?", WRITE)
     assert 0 == person.end()
@@ -134,7 +134,6 @@ def test_ctrl_c_ends_with_130_and_nothing_written(
 
 
 def test_a_wrong_answer_is_asked_again(terminal: Open, script: Path) -> None:
-    assert script.is_file()
     person = terminal("init", *CPU)
     person.reply("Which model?", "no-such-model-7x" + ENTER)
     person.reply("`no-such-model-7x`", "10m" + ENTER)
@@ -234,8 +233,8 @@ def test_nonsense_is_refused_where_models_are_traced(terminal: Open, script: Pat
     assert 0 == person.end()
 
 
-def test_without_a_gpu_the_wizard_asks_for_the_machine(terminal: Open, script: Path) -> None:
-    assert script.is_file()
+@pytest.mark.usefixtures("script")
+def test_without_a_gpu_the_wizard_asks_for_the_machine(terminal: Open) -> None:
     person = terminal("init", "--model", "10m", "--seq-len", "512")
     # Ranks on this CPU can train, and need no other machine.
     person.wait_for("> cpu")
@@ -324,10 +323,10 @@ def test_a_changed_file_is_kept_unless_the_person_says_otherwise(
 @pytest.mark.parametrize(
     ("words", "env"), [(("--yes",), {}), ((), {"CI": "1"}), ((), {"ZEROWIZ_NO_INPUT": "1"})]
 )
+@pytest.mark.usefixtures("script")
 def test_who_wants_no_questions_gets_none(
-    terminal: Open, script: Path, words: tuple[str, ...], env: dict[str, str]
+    terminal: Open, words: tuple[str, ...], env: dict[str, str]
 ) -> None:
-    assert script.is_file()
     full = terminal("init", *CPU, *words, "--model", "10m", **env)
     assert 0 == full.end()
     bare = terminal("init", "--isolated", *CPU, *words, **env)
@@ -395,14 +394,13 @@ def test_what_only_the_script_can_change_is_shown_and_is_no_choice(
         ("launch", "--dry-run", *TINY, "--bogus", "train.py"),
     ],
 )
+@pytest.mark.usefixtures("script")
 def test_no_line_is_cut_inside_a_word_at_80_columns(
     terminal: Open,
     process: Run,
-    script: Path,
     monkeypatch: pytest.MonkeyPatch,
     words: tuple[str, ...],
 ) -> None:
-    assert script.is_file()
     # No folder of this host, however long, stands in what is shown.
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:/usr/bin:/bin")
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", "ext")
@@ -420,8 +418,8 @@ def test_no_line_is_cut_inside_a_word_at_80_columns(
     assert "…" not in person.text
 
 
-def test_a_folded_command_can_be_copied(terminal: Open, script: Path) -> None:
-    assert script.is_file()
+@pytest.mark.usefixtures("script")
+def test_a_folded_command_can_be_copied(terminal: Open) -> None:
     person = terminal("launch", "--dry-run", "--quiet", *TINY, "train.py", "a b", "$x")
     assert 0 == person.end()
     command = person.text.rpartition("\n}\n")[2]

@@ -56,8 +56,8 @@ def choices(result: Result) -> list[str]:
     return re.findall(pattern, result.stderr, re.MULTILINE)
 
 
-def test_a_step_that_does_not_fit_is_split_and_delivered(here: Run, trainer: Path) -> None:
-    del trainer
+@pytest.mark.usefixtures("trainer")
+def test_a_step_that_does_not_fit_is_split_and_delivered(here: Run) -> None:
     words = ("plan", "--json", *CPU, *MODEL, "--memory-budget", "700MiB", "train.py")
     result = here(*words, "--seq_len", "256")
     content = planned(result)
@@ -77,17 +77,15 @@ def test_a_step_that_does_not_fit_is_split_and_delivered(here: Run, trainer: Pat
     assert "micro_batch" not in words_of(planned(kept))
 
 
-def test_what_fits_as_the_script_has_it_stays_without_a_word(here: Run, trainer: Path) -> None:
-    del trainer
+@pytest.mark.usefixtures("trainer")
+def test_what_fits_as_the_script_has_it_stays_without_a_word(here: Run) -> None:
     result = here("plan", "--json", *CPU, *MODEL, "train.py")
     assert (4, 1) == batch(planned(result))
     assert [] == choices(result)
 
 
-def test_micro_steps_that_need_not_be_are_joined_where_no_time_is_predicted(
-    here: Run, plain: Path
-) -> None:
-    del plain
+@pytest.mark.usefixtures("plain")
+def test_micro_steps_that_need_not_be_are_joined_where_no_time_is_predicted(here: Run) -> None:
     result = here("plan", "--json", *CPU, *MODEL, "--global-batch", "16", "train.py")
     assert (8, 1) == batch(planned(result))
     assert [
@@ -98,18 +96,16 @@ def test_micro_steps_that_need_not_be_are_joined_where_no_time_is_predicted(
     ] == choices(result)
 
 
-def test_micro_batch_1_is_left_where_nobody_says_anything(here: Run, plain: Path) -> None:
-    del plain
+@pytest.mark.usefixtures("plain")
+def test_micro_batch_1_is_left_where_nobody_says_anything(here: Run) -> None:
     assert (1, 1) == batch(planned(here("plan", "--json", *CPU, *MODEL, "train.py")))
     assert (1, 1) == batch(planned(here("plan", "--json", *H100)))
 
 
 @pytest.mark.parametrize("objective", ["flowchart", "fastest", "smallest"])
 @pytest.mark.parametrize("sequences", [4, 12, 28, 52, 96])
-def test_the_global_batch_never_changes(
-    here: Run, trainer: Path, sequences: int, objective: str
-) -> None:
-    del trainer
+@pytest.mark.usefixtures("trainer")
+def test_the_global_batch_never_changes(here: Run, sequences: int, objective: str) -> None:
     words = ("--objective", objective, "--global-batch", str(4 * sequences), "train.py")
     result = here("plan", "--json", *H100, *words, "--seq_len", "1024", "--bf16", "True")
     micro_batch, steps = batch(planned(result))
@@ -125,8 +121,8 @@ def test_what_is_fixed_in_the_code_is_never_changed(here: Run, folder: Path) -> 
         assert [] == choices(result)
 
 
-def test_checkpointing_is_switched_on_where_nothing_fits_without(here: Run, plain: Path) -> None:
-    del plain
+@pytest.mark.usefixtures("plain")
+def test_checkpointing_is_switched_on_where_nothing_fits_without(here: Run) -> None:
     machine = ("--machine", "4xA100-40GB", "--model", "7b")
     words = ("plan", "--json", *machine, "train.py", "--seq_len", "2048")
     result = here(*words)
@@ -141,8 +137,8 @@ def test_checkpointing_is_switched_on_where_nothing_fits_without(here: Run, plai
     assert "`--gradient-checkpointing`: ZeRO-3 " in without.hints
 
 
-def test_where_nothing_fits_no_remedy_asks_for_what_was_tried(here: Run, trainer: Path) -> None:
-    del trainer
+@pytest.mark.usefixtures("trainer")
+def test_where_nothing_fits_no_remedy_asks_for_what_was_tried(here: Run) -> None:
     result = here("plan", "--machine", "2xA100-40GB", "--model", "7b", "--stage", "2", "train.py")
     assert 4 == result.code
     assert [] == choices(result)
@@ -186,8 +182,8 @@ def test_a_settings_file_gets_what_was_chosen_in_its_copy(here: Run, trainer: Pa
     assert {"micro_batch"} == set(words_of(content))
 
 
-def test_another_strategy_that_is_clearly_faster_is_named(here: Run, trainer: Path) -> None:
-    del trainer
+@pytest.mark.usefixtures("trainer")
+def test_another_strategy_that_is_clearly_faster_is_named(here: Run) -> None:
     machine = ("--machine", "2xH200", "--model", "7b", "--global-batch", "16")
     words = ("train.py", "--seq_len", "2048", "--bf16", "True")
     result = here("plan", "--json", *machine, *words)

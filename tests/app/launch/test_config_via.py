@@ -37,8 +37,8 @@ def planned(result: Result) -> tuple[list[str], dict[str, str], str]:
     return words, env, plan["config_path"]
 
 
-def test_a_refusal_says_the_way_out(here: Run, hidden: Path) -> None:
-    assert hidden.is_dir()
+@pytest.mark.usefixtures("hidden")
+def test_a_refusal_says_the_way_out(here: Run) -> None:
     result = dry(here, "train.py")
     assert 5 == result.code
     assert (
@@ -61,24 +61,24 @@ def test_a_refusal_says_the_way_out(here: Run, hidden: Path) -> None:
         ("none", [], [], "ds_config_zero0.json"),
     ],
 )
+@pytest.mark.usefixtures("hidden")
 def test_each_way_is_taken(
-    here: Run, hidden: Path, way: str, words: list[str], env: list[str], config: str
+    here: Run, way: str, words: list[str], env: list[str], config: str
 ) -> None:
-    assert hidden.is_dir()
     found, variables, path = planned(dry(here, "--config-via", way, "train.py"))
     assert (words, env, config) == (found, sorted(variables), path)
 
 
-def test_a_word_that_is_there_already_is_taken(here: Run, hidden: Path) -> None:
-    assert hidden.is_dir()
+@pytest.mark.usefixtures("hidden")
+def test_a_word_that_is_there_already_is_taken(here: Run) -> None:
     said = ("--config-via", "flag:ds", "train.py", "--ds")
     assert ["--ds", "ds_config_zero0.json"] == planned(dry(here, *said, "ds_config_zero0.json"))[0]
     assert 2 == dry(here, *said, "mine.json").code
 
 
 @pytest.mark.parametrize("way", ["flag", "flag:", "flag:--", "env:X", "file:", "none:", "post"])
-def test_what_is_no_way_is_refused(here: Run, hidden: Path, way: str) -> None:
-    assert hidden.is_dir()
+@pytest.mark.usefixtures("hidden")
+def test_what_is_no_way_is_refused(here: Run, way: str) -> None:
     result = dry(here, "--config-via", way, "train.py")
     assert 2 == result.code
     assert f"`--config-via {way}` is not a way to pass a config" == result.problem
@@ -124,14 +124,14 @@ def test_it_is_said_once_and_kept_for_this_script_alone(here: Run, hidden: Path)
     assert 5 == dry(here, "other.py").code
 
 
-def test_a_trainer_that_is_not_seen_gets_a_config_for_the_trainer(here: Run, hidden: Path) -> None:
+@pytest.mark.usefixtures("hidden")
+def test_a_trainer_that_is_not_seen_gets_a_config_for_the_trainer(here: Run) -> None:
     assert "`--integration hf` if a Trainer" in dry(here, "train.py").hints
     words = ("--config-via", "flag:deepspeed", "--integration", "hf", "train.py")
     assert ["--deepspeed", "ds_config_zero0.json"] == planned(dry(here, *words))[0]
     result = here("launch", "--dry-run", *A100, *words)
     assert '"gradient_clipping": "auto"' in result.stdout
     assert '"optimizer"' not in result.stdout
-    assert hidden.is_dir()
 
 
 def test_the_way_past_a_built_config_works(here: Run, folder: Path) -> None:
@@ -194,8 +194,8 @@ def test_the_ways_past_hidden_arguments_work(
     assert words == planned(dry(here, "--config-via", way, "train.py"))[0]
 
 
-def test_a_plan_takes_what_is_kept_of_its_script(here: Run, hidden: Path) -> None:
-    assert hidden.is_dir()
+@pytest.mark.usefixtures("hidden")
+def test_a_plan_takes_what_is_kept_of_its_script(here: Run) -> None:
     kept = ("--model", "1b", "--micro-batch", "3", "--config-via", "flag:ds", "train.py")
     assert 0 == here("init", "--yes", "--machine", "4xA100-40GB", *kept).code
     result = here("plan", "--json", "--machine", "4xA100-40GB", "train.py")
@@ -220,8 +220,8 @@ def test_a_config_of_ones_own_counts_more_than_what_is_kept(here: Run, folder: P
 
 
 @pytest.mark.parametrize("way", ["file:.", "file:sub/", "file:..", "flag:--"])
-def test_a_way_without_a_name_is_none(here: Run, hidden: Path, way: str) -> None:
-    assert hidden.is_dir()
+@pytest.mark.usefixtures("hidden")
+def test_a_way_without_a_name_is_none(here: Run, way: str) -> None:
     result = dry(here, "--config-via", way, "train.py")
     assert (2, True) == (result.code, f"`--config-via {way}` is not a way" in result.problem)
 
@@ -316,8 +316,8 @@ def test_a_launch_with_a_config_leaves_what_is_kept_without_one(here: Run, folde
     assert before == (folder / ".zerowiz" / "scripts.json").read_text()
 
 
-def test_it_holds_for_configs_that_are_written_elsewhere(here: Run, hidden: Path) -> None:
-    assert hidden.is_dir()
+@pytest.mark.usefixtures("hidden")
+def test_it_holds_for_configs_that_are_written_elsewhere(here: Run) -> None:
     assert 0 == here("init", "--yes", *A100, "--config-via", "flag:ds", "train.py").code
     words = ("launch", "--dry-run", "--json", "--yes", "--machine", "4xA100-40GB")
     found = planned(here(*words, "--output-dir", "other", "train.py"))[0]

@@ -34,15 +34,15 @@ def script_words(result: Result) -> list[str]:
     return command[command.index("train.py") + 1 :]
 
 
-def test_a_default_of_the_parser_is_kept_where_nobody_says_otherwise(here: Run, hf: Path) -> None:
-    del hf
+@pytest.mark.usefixtures("hf")
+def test_a_default_of_the_parser_is_kept_where_nobody_says_otherwise(here: Run) -> None:
     result = dry(here, "--model", "1b", "train.py")
     assert {} == settled(result)
     assert 4 == json.loads(result.stdout)["workload"]["micro_batch"]
 
 
-def test_options_reach_the_script_as_its_own_words(here: Run, hf: Path) -> None:
-    del hf
+@pytest.mark.usefixtures("hf")
+def test_options_reach_the_script_as_its_own_words(here: Run) -> None:
     said = ("--micro-batch", "2", "--grad-accum", "4", "--gradient-checkpointing")
     result = dry(
         here, "--model", "1b", *said, "--precision", "bf16", "train.py", "--max_steps", "3"
@@ -63,15 +63,15 @@ def test_options_reach_the_script_as_its_own_words(here: Run, hf: Path) -> None:
     )
 
 
-def test_a_global_batch_is_delivered_as_micro_steps(here: Run, hf: Path) -> None:
-    del hf
+@pytest.mark.usefixtures("hf")
+def test_a_global_batch_is_delivered_as_micro_steps(here: Run) -> None:
     words = ("--micro-batch", "4", "--global-batch", "64")
     result = dry(here, "--model", "1b", *words, "train.py")
     assert {"accumulation_steps": ["--gradient_accumulation_steps", "4"]} == settled(result)
 
 
-def test_what_was_said_twice_and_differs_is_an_error(here: Run, hf: Path) -> None:
-    del hf
+@pytest.mark.usefixtures("hf")
+def test_what_was_said_twice_and_differs_is_an_error(here: Run) -> None:
     result = dry(
         here,
         "--model",
@@ -143,8 +143,8 @@ def test_a_size_says_how_large_a_model_in_the_code_is(here: Run, folder: Path) -
     assert 2 == dry(here, "--model", str(MODEL), "train.py").code
 
 
-def test_the_cpu_accelerator_is_told_to_a_trainer(here: Run, hf: Path) -> None:
-    del hf
+@pytest.mark.usefixtures("hf")
+def test_the_cpu_accelerator_is_told_to_a_trainer(here: Run) -> None:
     cpu = ("launch", "--dry-run", "--json", "--accelerator", "cpu", "--gpus-per-node", "2")
     result = here(*cpu, "--model", "10m", "train.py")
     assert ["--use_cpu", "True"] == settled(result)["use_cpu"]

@@ -57,17 +57,17 @@ def test_a_plan_loads_no_torch_unless_it_traces(models: Path) -> None:
     assert "torch" not in imports(models, "plan", "--model", "llama", *ON)
 
 
-def test_a_size_is_counted_by_formulas_whatever_is_asked(here: Run, models: Path) -> None:
-    assert models.is_dir()
+@pytest.mark.usefixtures("models")
+def test_a_size_is_counted_by_formulas_whatever_is_asked(here: Run) -> None:
     counted, traced = (here("plan", "--model", "7b", *more, *ON) for more in ((), ("--trace",)))
     assert counted.stdout == traced.stdout
     assert "note: `--trace` has no effect: `7b` is a size" in traced.stderr
 
 
+@pytest.mark.usefixtures("models")
 def test_an_unknown_family_is_guessed_where_nothing_can_trace_it(
-    here: Run, models: Path, monkeypatch: pytest.MonkeyPatch
+    here: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert models.is_dir()
     monkeypatch.setattr("zerowiz.app.resolve.trace.can_trace", lambda: False)
     result = here("plan", "--model", "bloom", "--json", *ON)
     assert 0 == result.code

@@ -42,16 +42,14 @@ def launched(here: Run, folder: Path, text: str, *words: str) -> tuple[int, str,
     return result.code, result.problem if result.code else "", result.hints, result.stderr
 
 
-def test_a_config_without_mistakes_is_launched_without_a_word(
-    here: Run, folder: Path, script: Path
-) -> None:
-    assert script.is_file()
+@pytest.mark.usefixtures("script")
+def test_a_config_without_mistakes_is_launched_without_a_word(here: Run, folder: Path) -> None:
     code, _, _, stderr = launched(here, folder, RIGHT)
     assert (0, False) == (code, "mine.json line" in stderr)
 
 
-def test_a_warning_is_noted(here: Run, folder: Path, script: Path) -> None:
-    assert script.is_file()
+@pytest.mark.usefixtures("script")
+def test_a_warning_is_noted(here: Run, folder: Path) -> None:
     code, _, _, stderr = launched(here, folder, TYPO)
     assert 0 == code
     words = " ".join(stderr.split())
@@ -61,10 +59,8 @@ def test_a_warning_is_noted(here: Run, folder: Path, script: Path) -> None:
     assert "ZW101" not in launched(here, folder, TYPO, "--quiet")[3]
 
 
-def test_an_error_stops_the_launch_with_the_code_of_check(
-    here: Run, folder: Path, script: Path
-) -> None:
-    assert script.is_file()
+@pytest.mark.usefixtures("script")
+def test_an_error_stops_the_launch_with_the_code_of_check(here: Run, folder: Path) -> None:
     code, problem, hints, _ = launched(here, folder, BROKEN)
     assert 6 == code
     assert "mine.json line 3: " in problem
@@ -73,8 +69,8 @@ def test_an_error_stops_the_launch_with_the_code_of_check(
     assert "`--force`" in hints
 
 
-def test_force_launches_all_the_same(here: Run, folder: Path, script: Path) -> None:
-    assert script.is_file()
+@pytest.mark.usefixtures("script")
+def test_force_launches_all_the_same(here: Run, folder: Path) -> None:
     code, _, _, stderr = launched(here, folder, BROKEN, "--force")
     assert 0 == code
     assert "note: mine.json line 3: " in stderr
@@ -102,8 +98,8 @@ def test_an_optimizer_that_nobody_reads_stops_nothing(
     assert expected == launched(here, folder, text, "--micro-batch", "1")[0]
 
 
-def test_force_is_offered_only_where_it_helps(here: Run, folder: Path, script: Path) -> None:
-    assert script.is_file()
+@pytest.mark.usefixtures("script")
+def test_force_is_offered_only_where_it_helps(here: Run, folder: Path) -> None:
     own = RIGHT.replace('_per_gpu": "auto"', '_per_gpu": 2')
     (folder / "mine.json").write_text(own)
     words = ("--config", "mine.json", "train.py", "--per_device_train_batch_size", "4")
@@ -116,10 +112,10 @@ def test_force_is_offered_only_where_it_helps(here: Run, folder: Path, script: P
 
 
 @pytest.mark.parametrize("name", ["nothing.json", "nothing.yaml"])
+@pytest.mark.usefixtures("script")
 def test_a_config_that_is_not_there_has_a_hint_that_a_launch_can_follow(
-    here: Run, script: Path, name: str
+    here: Run, name: str
 ) -> None:
-    assert script.is_file()
     result = here(*LAUNCH, "--config", name, "train.py")
     assert (2, f"config `{name}` does not exist") == (
         result.code,
@@ -150,10 +146,10 @@ def test_another_config_than_the_script_names_has_hints_that_work(here: Run, fol
     assert 0 == here(*LAUNCH, "--config", "ds.json", "train.py").code
 
 
+@pytest.mark.usefixtures("script")
 def test_a_global_batch_does_not_override_the_steps_that_a_config_says(
-    here: Run, folder: Path, script: Path
+    here: Run, folder: Path
 ) -> None:
-    assert script.is_file()
     own = RIGHT.replace('_steps": "auto"', '_steps": 4')
     said = ("--global-batch", "128", "--seq-len", "64")
     code, problem, hints, _ = launched(here, folder, own, *said)
@@ -164,10 +160,8 @@ def test_a_global_batch_does_not_override_the_steps_that_a_config_says(
     assert 0 == launched(here, folder, own.replace(": 4", ": 8"), *said)[0]
 
 
-def test_a_global_batch_and_steps_that_are_both_said_name_the_options(
-    here: Run, script: Path
-) -> None:
-    assert script.is_file()
+@pytest.mark.usefixtures("script")
+def test_a_global_batch_and_steps_that_are_both_said_name_the_options(here: Run) -> None:
     words = ("--grad-accum", "4", "--global-batch", "128", "--seq-len", "64", "train.py")
     result = here(*LAUNCH, "--micro-batch", "8", *words)
     assert 2 == result.code
@@ -176,8 +170,8 @@ def test_a_global_batch_and_steps_that_are_both_said_name_the_options(
     assert 0 == here(*LAUNCH, *words[2:]).code
 
 
-def test_an_option_that_is_off_is_named_as_it_was_typed(here: Run, script: Path) -> None:
-    assert script.is_file()
+@pytest.mark.usefixtures("script")
+def test_an_option_that_is_off_is_named_as_it_was_typed(here: Run) -> None:
     off, on = "--no-gradient-checkpointing", ("train.py", "--gradient_checkpointing", "True")
     result = here(*LAUNCH, off, *on)
     assert 2 == result.code

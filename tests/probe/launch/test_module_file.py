@@ -25,8 +25,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("name", "expected"),
     [("pkg.train", "pkg/train.py"), ("pkg.run", "pkg/run/__main__.py")],
 )
-def test_a_module_of_the_working_folder_is_found(place: Path, name: str, expected: str) -> None:
-    assert place.is_dir()
+@pytest.mark.usefixtures("place")
+def test_a_module_of_the_working_folder_is_found(name: str, expected: str) -> None:
     assert Path(expected) == find_module_file(name, {})
 
 
@@ -66,19 +66,19 @@ def test_a_module_of_pythonpath_is_found(place: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "pkg.", ".train", "pkg..train"])
-def test_a_name_with_an_empty_part_is_no_module(place: Path, name: str) -> None:
-    assert place.is_dir()
+@pytest.mark.usefixtures("place")
+def test_a_name_with_an_empty_part_is_no_module(name: str) -> None:
     with pytest.raises(PreflightError, match="is not a module name"):
         find_module_file(name, {})
 
 
-def test_an_installed_module_is_found(place: Path) -> None:
-    assert place.is_dir()
+@pytest.mark.usefixtures("place")
+def test_an_installed_module_is_found() -> None:
     assert "pytest/__main__.py" == "/".join(find_module_file("pytest", {}).parts[-2:])
 
 
 @pytest.mark.parametrize("name", ["pkg.none", "pkg/train.py", "train.py"])
-def test_what_is_no_module_is_refused(place: Path, name: str) -> None:
-    assert place.is_dir()
+@pytest.mark.usefixtures("place")
+def test_what_is_no_module_is_refused(name: str) -> None:
     with pytest.raises(PreflightError, match="module"):
         find_module_file(name, {})
