@@ -141,9 +141,12 @@ def test_what_a_dry_run_shows_is_what_a_launch_does(spied: Run, folder: Path) ->
 
 def test_a_second_launch_rewrites_what_the_first_wrote(spied: Run, folder: Path) -> None:
     (folder / "train.py").write_text(HF_PARSER)
-    for tokens in ("128", "256", "128"):
-        result = spied("launch", *CPU, "--stage", "2", "--seq-len", tokens, "train.py", "--bf16")
+    for tokens in (128, 256, 128):
+        words = (*CPU, "--stage", "2", "--seq-len", str(tokens), "train.py", "--bf16")
+        result = spied("launch", *words)
         assert 7 == result.code, result.stderr
+        plan = json.loads((folder / "ds_config_zero2.plan.json").read_text())
+        assert tokens == plan["workload"]["sequence_tokens"]
 
 
 def test_a_config_that_was_changed_by_hand_stops_the_launch(spied: Run, folder: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 from cli.harness import (
     COLUMNS,
     CTRL_C,
+    CTRL_D,
     DOWN,
     ENTER,
     ESCAPE,
@@ -77,7 +78,7 @@ def test_only_what_is_open_is_asked(terminal: Open) -> None:
     assert 1 == len(re.findall(r"^\? ", person.text, re.MULTILINE))
 
 
-def test_every_question_has_a_reason_and_choices_are_taken_by_arrows(
+def test_what_a_script_does_not_show_is_asked_and_choices_are_taken_by_arrows(
     terminal: Open, script: Path
 ) -> None:
     script.write_text(SILENT)
@@ -117,7 +118,7 @@ def test_a_launch_after_the_wizard_asks_nothing(terminal: Open) -> None:
     assert "?" not in {line[:1] for line in after.lines}
 
 
-@pytest.mark.parametrize("keys", [CTRL_C, "\x04"], ids=["Ctrl-C", "EOF"])
+@pytest.mark.parametrize("keys", [CTRL_C, CTRL_D], ids=["Ctrl-C", "EOF"])
 @pytest.mark.parametrize("answered", [0, 1, 2, 3])
 def test_ctrl_c_ends_with_130_and_nothing_written(
     terminal: Open, script: Path, answered: int, keys: str

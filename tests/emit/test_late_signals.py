@@ -1,3 +1,5 @@
+"""A signal that comes before a job, or after its end, is heard; a known status stays."""
+
 import os
 import signal
 import subprocess

@@ -61,7 +61,7 @@ def test_each_case_ends_in_order_and_a_dead_one_ends_no_other(tmp_path: Path) ->
     assert [[0, 0], [-6], [0]] == [[end.status for end in each.ends] for each in ended]
 
 
-def test_a_case_runs_on_its_first_ranks_in_a_world_and_on_a_port_of_its_own(tmp_path: Path) -> None:
+def test_a_case_runs_on_its_first_ranks_as_a_world_that_meets_on_one_port(tmp_path: Path) -> None:
     both, alone = run(batch_of(case(tmp_path, "a", "run", "run"), case(tmp_path, "b", "run")))
     assert ["2", "2", "1"] == [end.report["world"] for end in (*both.ends, *alone.ends)]
     assert both.ends[0].report["port"] == both.ends[1].report["port"]

@@ -148,8 +148,8 @@ def test_ranks_that_save_and_end_well_have_ended_well(tmp_path: Path) -> None:
         meet(job, tmp_path, "ready")
         job.send(signal.SIGTERM)
         ended = job.wait()
-        meet_saved = [(tmp_path / f"saved-{rank}").exists() for rank in (0, 1)]
-    assert [True, True] == meet_saved
+        saved = [(tmp_path / f"saved-{rank}").exists() for rank in (0, 1)]
+    assert [True, True] == saved
     assert (0, "finished") == told(ended)
 
 
@@ -336,6 +336,7 @@ def test_one_of_many_nodes_whose_launcher_fails_ends_the_ranks_of_the_others(
 
 
 def test_a_watchdog_that_was_killed_is_not_missed(tmp_path: Path) -> None:
+    """Its pipe is broken then, and to write to it is no error."""
     before = read_children(os.getpid())
     with watchdog("ZEROWIZ_ATTEMPT=none", AttemptFolder(tmp_path), 1.0) as pipe:
         [other] = read_children(os.getpid()) - before

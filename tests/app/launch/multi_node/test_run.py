@@ -1,3 +1,5 @@
+"""Copies of zerowiz on several nodes agree on a job by files, whoever is late, stale or gone."""
+
 import json
 import os
 import subprocess
