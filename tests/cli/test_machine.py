@@ -9,18 +9,11 @@ from typing import Any
 
 import pytest
 from cli.harness import CONFIG_ARGUMENTS, HF_IN_CODE, Run
-from recorded import MACHINES, Install, library, recording
+from recorded import MACHINES, Install, library, names, recording
 
 from zerowiz.probe.recording.tape import Replay
 
-NAMES = sorted(
-    path.relative_to(MACHINES).with_suffix("").as_posix()
-    for path in MACHINES.rglob("*.json")
-    if "nvml" in json.loads(path.read_text(encoding="utf-8"))
-)
 NO_DRIVER = {"nvmlInitWithFlags(0)": {"err": 12}}
-
-
 # The torch of the tests is built for the CPU, which would stop a launch on GPUs.
 FORCED = ("--yes", "--force")
 
@@ -29,7 +22,7 @@ def file_of(name: str) -> str:
     return str(MACHINES / f"{name}.json")
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", names())
 def test_a_recorded_machine_is_shown_as_it_was(
     here: Run, golden: Callable[[str, str], None], name: str
 ) -> None:

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 from cli.harness import CONFIG_ARGUMENTS, HF_PARSER, Result, Run
-from paths import ROOT
+from cli.shown import RANK_PROGRAM
 
-RANK_PROGRAM = str(ROOT / "zerowiz" / "worker" / "rank.py")
 JOB = ("--accelerator", "cpu", "--model", "10m", "--seq-len", "64")
 DRY = ("launch", "--dry-run", "--yes", *JOB)
 

@@ -117,10 +117,7 @@ def test_a_config_that_is_not_there_has_a_hint_that_a_launch_can_follow(
     here: Run, name: str
 ) -> None:
     result = here(*LAUNCH, "--config", name, "train.py")
-    assert (2, f"config `{name}` does not exist") == (
-        result.code,
-        result.problem.removeprefix("error: "),
-    )
+    assert (2, f"config `{name}` does not exist") == (result.code, result.problem)
     assert "stdin" not in result.hints
     assert "remove `--config` to let zerowiz write the config" in result.hints
 
