@@ -478,6 +478,10 @@ def test_line_ends_of_windows_are_named(here: Run, script: Path) -> None:
     assert [f"{CONFIG}: only its line endings differ (CRLF)"] == diff_of(refused.stderr)[1:]
 
 
+# What the wizard says of the lines of a diff above its question.
+LEGEND = "Lines with a minus are in the file now."
+
+
 def test_the_wizard_shows_the_edit_before_it_asks(terminal: Open, script: Path) -> None:
     words = ("init", *STEADY, "--seq-len", "2048", "--micro-batch", "8")
     person = terminal(*words)
@@ -493,6 +497,7 @@ def test_the_wizard_shows_the_edit_before_it_asks(terminal: Open, script: Path) 
     asked = next(place for place, line in enumerate(person.lines) if "Overwrite it?" in line)
     assert ['-    "stage": 3,', '+    "stage": 2,'] == [person.lines[place] for place in shown]
     assert max(shown) < asked
+    assert LEGEND in person.text
     # In red and green, as at every terminal.
     assert ["red", "green"] == [person.screen.buffer[place][0].fg for place in shown]
     # Esc leads back to the question before.
@@ -512,7 +517,7 @@ def test_a_quiet_wizard_asks_without_the_diff(terminal: Open, script: Path) -> N
     person = terminal("init", "--quiet", *STEADY, "--seq-len", "2048", "--micro-batch", "8")
     person.reply("Write the files?", ENTER)
     person.wait_for("Overwrite it?")
-    assert "The lines above" not in person.text
+    assert LEGEND not in person.text
     person.reply("Overwrite it?", ESCAPE)
     person.reply("stop here", "stop" + ENTER)
     assert 0 == person.end()
