@@ -9,6 +9,7 @@ from itertools import combinations
 from pathlib import Path
 
 import pytest
+from ui.contrast import contrast
 
 import zerowiz
 from zerowiz.app.grid import find_grid
@@ -287,26 +288,20 @@ def box_of(attributes: Mapping[str, str], text: str) -> Box | None:
     return Box(left, left + width, y - 9, y + 1)
 
 
-def luminance(colour: str) -> float:
-    """WCAG 2.2, relative luminance."""
-    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
-    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
-    return sum(weight * p for weight, p in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
-
-
-def contrast(one: str, other: str) -> float:
-    low, high = sorted(luminance(each) for each in (one, other))
-    return (high + 0.05) / (low + 0.05)
+def rgb(colour: str) -> tuple[int, int, int]:
+    """Of `#rrggbb`."""
+    red, green, blue = bytes.fromhex(colour[1:])
+    return red, green, blue
 
 
 @pytest.mark.parametrize("theme", [colours.LIGHT, colours.DARK], ids=["light", "dark"])
 def test_every_colour_of_a_page_can_be_read(theme: Mapping[str, str]) -> None:
     for name in ("text", "dim", "link", "good", "doubt", "bad"):
         for ground in ("page", "card"):
-            assert 4.5 <= contrast(theme[name], theme[ground]), (name, ground)
+            assert 4.5 <= contrast(rgb(theme[name]), rgb(theme[ground])), (name, ground)
     for part, colour in colours.PARTS.items():
-        assert 3 <= contrast(colour, theme["page"]), part
-        assert 4.5 <= contrast(colour, "#000000"), part
+        assert 3 <= contrast(rgb(colour), rgb(theme["page"])), part
+        assert 4.5 <= contrast(rgb(colour), (0, 0, 0)), part
 
 
 def test_every_strategy_stands_in_every_picture(text: str) -> None:
