@@ -6,7 +6,6 @@ import random
 import stat
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -532,9 +531,7 @@ SNIPPETS = (
 
 @pytest.mark.parametrize("name", ["x.json", "x.yaml"])
 @pytest.mark.parametrize("seed", range(3))
-def test_no_bytes_end_in_a_traceback(
-    here: Callable[..., object], folder: Path, seed: int, name: str
-) -> None:
+def test_no_bytes_end_in_a_traceback(here: Run, folder: Path, seed: int, name: str) -> None:
     """`here` would see an exception that nobody catches."""
     pick = random.Random(seed)  # noqa: S311 - the same cases on every run
     for _ in range(40):
@@ -542,5 +539,5 @@ def test_no_bytes_end_in_a_traceback(
             pick.randint(0, 3)
         )
         (folder / name).write_bytes(data)
-        result = here("check", *pick.sample(["--fix", "--json", "--quiet"], 1), name)
-        assert getattr(result, "code", None) in {0, 1, 2, 6}, data
+        result = here("check", pick.choice(["--fix", "--json", "--quiet"]), name)
+        assert result.code in {0, 1, 6}, data

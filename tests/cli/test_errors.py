@@ -21,7 +21,6 @@ from paths import ROOT
 from zerowiz.probe.recording.tape import Replay
 
 CPU = ("--machine", "cpu", "--model", "10m")
-DOCUMENTED_CODES = {0, 1, 2, 3, 4, 5, 6, 130}
 
 
 @pytest.fixture
@@ -267,17 +266,7 @@ def test_no_deepspeed_is_a_preflight_failure_and_nothing_is_written(
 @pytest.mark.usefixtures("folder")
 def test_a_reader_that_leaves_early_sees_no_traceback() -> None:
     with subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "zerowiz",
-            "plan",
-            "--json",
-            "--machine",
-            "4xA100-40GB",
-            "--model",
-            "7b",
-        ],
+        [sys.executable, "-m", "zerowiz", "plan", "--json", *CPU],
         env=clean_environ(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -288,7 +277,7 @@ def test_a_reader_that_leaves_early_sees_no_traceback() -> None:
         said = child.stderr.read().decode()
     assert "Traceback" not in said
     assert "Exception ignored" not in said
-    assert child.returncode in DOCUMENTED_CODES
+    assert 1 == child.returncode
 
 
 @pytest.mark.parametrize("closing", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-", ">/dev/full"])

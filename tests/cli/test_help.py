@@ -38,10 +38,11 @@ def page(here: Run, command: str) -> str:
     return here(command, "--help").stdout.partition("\nExamples:\n")[0]
 
 
-@EACH
-def test_a_page_is_plain_and_fits_80_columns(here: Run, command: str) -> None:
-    shown = here(command, "--help")
+@pytest.mark.parametrize("words", [(), *((command,) for command in COMMANDS)])
+def test_a_page_is_plain_and_fits_80_columns(here: Run, words: tuple[str, ...]) -> None:
+    shown = here(*words, "--help")
     assert (0, "") == (shown.code, shown.stderr)
+    assert shown.stdout.startswith(" ".join(("Usage: zerowiz", *words)))
     assert max(map(len, shown.stdout.splitlines())) <= COLUMNS
     assert shown.stdout.isascii()
     for word in ("<str>", "range>", "x>=", "<=x", "None"):

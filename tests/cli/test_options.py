@@ -5,7 +5,7 @@ from enum import Enum
 from pathlib import Path
 
 import pytest
-from cli.harness import COLUMNS, CONFIG_ARGUMENTS, Run
+from cli.harness import CONFIG_ARGUMENTS, Run
 
 from zerowiz.app.options import choices_of, kinds, rows
 from zerowiz.cli.options import option_of
@@ -161,16 +161,6 @@ def test_the_commands_are_listed_in_the_order_of_use(here: Run) -> None:
 def test_no_words_at_all_show_the_help(here: Run) -> None:
     start = "\nNew here? Start with `zerowiz init`\n"
     assert here("--help").stdout + start == here().stdout
-
-
-@pytest.mark.parametrize("words", [(), *((command,) for command in (*COMMANDS, "machine"))])
-def test_the_help_is_plain_text_of_80_columns(here: Run, words: tuple[str, ...]) -> None:
-    result = here(*words, "--help")
-    assert 0 == result.code
-    assert "" == result.stderr
-    assert result.stdout.isascii()
-    assert max(map(len, result.stdout.splitlines())) <= COLUMNS
-    assert "Usage: zerowiz" in result.stdout
 
 
 def test_the_version_is_one_line(here: Run) -> None:
