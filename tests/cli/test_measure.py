@@ -123,6 +123,11 @@ def test_all_runs_each_strategy_that_fits_the_chosen_one_first(here: Run) -> Non
     assert cases[2:3] == [
         {**case, "id": "zero2"} for case in dry(here, "--model", MODEL, "--stage", "2")
     ]
+    smallest = ("--model", MODEL, "--offload", "none", "--objective", "smallest")
+    [chosen] = dry(here, *smallest)
+    first, *others = dry(here, *smallest, "--all")
+    assert (2, chosen["ds_config"]) == (chosen["stage"], first["ds_config"])
+    assert [0, 1, 3] == [case["stage"] for case in others]
 
 
 def test_all_of_a_named_stage_are_those_that_are_left_open(here: Run) -> None:
