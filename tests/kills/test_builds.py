@@ -5,8 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -85,9 +84,8 @@ def test_a_job_that_ends_while_it_compiles_leaves_no_lock(
     assert not (ops / OP / f"{OP}.so").exists()
 
 
-@contextmanager
-def killed_launch(argv: list[str], env: dict[str, str], folder: Path, lock: Path) -> Iterator[None]:
-    """A launch that is killed with all its processes at once, as a node that stops would."""
+def kill_launch(argv: list[str], env: dict[str, str], folder: Path, lock: Path) -> None:
+    """Launch, and kill all its processes at once when the lock is there, as a node that stops would."""
     mark = f"TORCH_EXTENSIONS_DIR={env['TORCH_EXTENSIONS_DIR']}"
     with (folder / "killed").open("wb") as log:
         process = subprocess.Popen(
@@ -101,7 +99,6 @@ def killed_launch(argv: list[str], env: dict[str, str], folder: Path, lock: Path
                 end_process(pid)
             process.poll()
         process.wait()
-    yield
 
 
 @pytest.mark.parametrize(
@@ -120,8 +117,8 @@ def test_the_launch_after_a_killed_compile_trains_or_says_what_to_do(
     argv += ["--steps", "2", "--output_dir", str(tmp_path / "out")]
 
     noted = lock.with_name("lock.zerowiz") if way == "--supervise" else lock
-    with killed_launch(argv, env, tmp_path, noted):
-        assert lock.exists()
+    kill_launch(argv, env, tmp_path, noted)
+    assert lock.exists()
     said = (tmp_path / "killed").read_text()
     assert f"note: DeepSpeed compiles `{OP}` when the job starts" in said
     # It stands in for the rest of the compile; torch waits for the lock all the same.
@@ -132,11 +129,12 @@ def test_the_launch_after_a_killed_compile_trains_or_says_what_to_do(
     began_s = time.monotonic()
     if way == "--no-supervise":
         done = run(argv, env, tmp_path, timeout_s=PATIENCE_S)
-        assert (5, True) == (done.returncode, SAYS_WITHIN_S > time.monotonic() - began_s)
+        assert time.monotonic() - began_s < SAYS_WITHIN_S
+        assert 5 == done.returncode, done.stderr
         assert f"hint: rm {lock}\n" in done.stderr
         return
     done = run(argv, env, tmp_path)
     assert 0 == done.returncode, done.stderr[-4000:]
-    assert (way == "--supervise") == (f"note: removed the lock `{lock}`" in done.stderr)
+    assert f"note: removed the lock `{lock}`" in done.stderr
     assert "step 1" in done.stdout
     assert [] == [*lock.parent.glob("lock*")]
