@@ -27,6 +27,7 @@ class Script:
     args: tuple[str, ...]
     micro_batch: int
     accumulation_steps: int
+    gradient_checkpointing: bool = False
 
 
 SCRIPTS = {
@@ -122,27 +123,16 @@ def test_every_rank_runs_the_stage_that_was_planned(name: str, stage: int, tmp_p
     assert () == done.shared_memory_left or script.path.parent != TEMPLATES
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Chosen:
-    """A job whose step is open, and what its ranks must report: the batch as the search splits it."""
-
-    path: Path
-    options: tuple[str, ...]
-    args: tuple[str, ...]
-    micro_batch: int
-    accumulation_steps: int
-    gradient_checkpointing: bool = False
-
-
-CHOSEN = {
-    "raw": Chosen(
+# Scripts whose step is open; their ranks must report the batch as the search splits it.
+OPEN = {
+    "raw": Script(
         path=TEMPLATES / "train_deepspeed.py",
         options=("--global-batch", "8"),
         args=("--steps", "2", "--save_steps", "0"),
         micro_batch=4,
         accumulation_steps=1,
     ),
-    "trainer": Chosen(
+    "trainer": Script(
         path=TEMPLATES / "train_hf.py",
         # Its own 4 sequences at a time do not fit.
         options=("--memory-budget", "700MiB"),
@@ -151,7 +141,7 @@ CHOSEN = {
         accumulation_steps=2,
     ),
     # Sequences of which one alone does not fit without checkpointing.
-    "raw checkpointed": Chosen(
+    "raw checkpointed": Script(
         path=TEMPLATES / "train_deepspeed.py",
         options=("--global-batch", "4", "--memory-budget", "600MiB", "--offload", "none")
         + ("--precision", "bf16"),
@@ -178,22 +168,15 @@ CHOSEN = {
 def test_every_rank_trains_what_was_chosen_of_what_is_open(
     name: str, objective: str, tmp_path: Path
 ) -> None:
-    chosen = CHOSEN[name]
-    script = Script(
-        path=chosen.path,
-        options=("--model", str(MODEL), "--objective", objective, *chosen.options),
-        args=chosen.args,
-        micro_batch=chosen.micro_batch,
-        accumulation_steps=chosen.accumulation_steps,
-    )
+    script = OPEN[name]
 
-    done, reports = launch(tmp_path, script)
+    done, reports = launch(tmp_path, script, "--model", str(MODEL), "--objective", objective)
 
     assert [0, 1] == [report["rank"] for report in reports]
     for report in reports:
-        assert chosen.micro_batch == report["micro_batch"]
-        assert chosen.accumulation_steps == report["accumulation_steps"]
-        assert chosen.gradient_checkpointing is report["gradient_checkpointing"]
+        assert script.micro_batch == report["micro_batch"]
+        assert script.accumulation_steps == report["accumulation_steps"]
+        assert script.gradient_checkpointing is report["gradient_checkpointing"]
     assert "note: micro-batch" in done.stderr
 
 
