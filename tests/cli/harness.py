@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import sysconfig
 import time
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
@@ -123,6 +124,21 @@ def run_process(
         check=False,
     )
     return Result(stdout=done.stdout, stderr=done.stderr, code=done.returncode)
+
+
+def make_interpreter(folder: Path, deepspeed: str) -> tuple[str, dict[str, str]]:
+    """A Python beside which this shell script lies as `deepspeed`, and what the tool needs to run in it.
+
+    Args:
+        folder: A new one.
+        deepspeed: The text of the script.
+    """
+    folder.mkdir()
+    (folder / "python").symlink_to(sys.executable)
+    (folder / "deepspeed").write_text(deepspeed)
+    (folder / "deepspeed").chmod(0o755)
+    libraries = os.pathsep.join([str(ROOT), sysconfig.get_path("purelib")])
+    return str(folder / "python"), {"PYTHONPATH": libraries}
 
 
 COLUMNS, LINES = 80, 120

@@ -3,8 +3,6 @@
 import json
 import os
 import subprocess
-import sys
-import sysconfig
 from pathlib import Path
 
 import pytest
@@ -14,10 +12,10 @@ from cli.harness import (
     Result,
     Run,
     clean_environ,
+    make_interpreter,
     run_process,
 )
 from cli.shown import CPU, RANK_PROGRAM, shown
-from paths import ROOT
 
 # What stands where `deepspeed` would: it says how it was started, and ends with a status of its own.
 SPY = """\
@@ -31,16 +29,10 @@ exit 7
 @pytest.fixture
 def spied(folder: Path, tmp_path: Path) -> Run:
     """Run with an interpreter beside which lies the spy."""
-    beside = tmp_path / "bin"
-    beside.mkdir()
-    (beside / "python").symlink_to(sys.executable)
-    (beside / "deepspeed").write_text(SPY)
-    (beside / "deepspeed").chmod(0o755)
-    libraries = os.pathsep.join([str(ROOT), sysconfig.get_path("purelib")])
+    python, needed = make_interpreter(tmp_path / "bin", SPY)
 
     def run(*words: str, **env: str) -> Result:
-        environ = {"PYTHONPATH": libraries, **env}
-        return run_process(folder, *words, python=str(beside / "python"), env=environ)
+        return run_process(folder, *words, python=python, env={**needed, **env})
 
     return run
 
@@ -64,7 +56,6 @@ def test_a_launch_becomes_the_job_and_ends_with_its_status(spied: Run, folder: P
     )
 
 
-@pytest.mark.usefixtures("spied")
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_where_nobody_reads_any_more_the_status_and_the_record_stay(
     folder: Path, tmp_path: Path, unbuffered: str
@@ -73,11 +64,11 @@ def test_where_nobody_reads_any_more_the_status_and_the_record_stay(
     reader, writer = os.pipe()
     os.close(reader)
     words = ("launch", "--yes", "--quiet", *CPU, "--supervise", "train.py")
-    libraries = os.pathsep.join([str(ROOT), sysconfig.get_path("purelib")])
+    python, needed = make_interpreter(tmp_path / "bin", SPY)
     done = subprocess.run(
-        [tmp_path / "bin" / "python", "-m", "zerowiz", *words],
+        [python, "-m", "zerowiz", *words],
         cwd=folder,
-        env=clean_environ(PYTHONPATH=libraries, PYTHONUNBUFFERED=unbuffered),
+        env=clean_environ(**needed, PYTHONUNBUFFERED=unbuffered),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=writer,

@@ -2,13 +2,11 @@
 
 import hashlib
 import json
-import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
-import sysconfig
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -24,6 +22,7 @@ from cli.harness import (
     Result,
     Run,
     clean_environ,
+    make_interpreter,
 )
 from paths import ROOT
 from recorded import library
@@ -52,18 +51,13 @@ def script(folder: Path) -> Path:
 def spied(folder: Path, tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """Start with an interpreter beside which lies the spy."""
     started: list[subprocess.Popen[str]] = []
-    beside = tmp_path / "bin"
-    beside.mkdir()
-    (beside / "python").symlink_to(sys.executable)
-    (beside / "deepspeed").write_text(SPY)
-    (beside / "deepspeed").chmod(0o755)
-    libraries = os.pathsep.join([str(ROOT), sysconfig.get_path("purelib")])
+    python, needed = make_interpreter(tmp_path / "bin", SPY)
 
     def start(*words: str) -> subprocess.Popen[str]:
         job = subprocess.Popen(
-            [str(beside / "python"), "-m", "zerowiz", *words],
+            [python, "-m", "zerowiz", *words],
             cwd=folder,
-            env=clean_environ(PYTHONPATH=libraries),
+            env=clean_environ(**needed),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
