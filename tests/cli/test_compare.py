@@ -44,6 +44,25 @@ def test_anything_that_a_plan_takes_can_differ(here: Run, changes: tuple[str, ..
     assert f"B  {' '.join(changes)}\n" in result.stdout
 
 
+@pytest.mark.parametrize(
+    ("own", "changes", "said"),
+    [
+        (("--micro-batch", "2"), ("--micro-batch", "4"), "--micro-batch 2"),
+        (("--no-gradient-checkpointing",), ("--stage", "3"), "as you set it"),
+        (
+            ("--no-gradient-checkpointing",),
+            ("--gradient-checkpointing",),
+            "--no-gradient-checkpointing",
+        ),
+    ],
+)
+def test_the_first_plan_says_what_it_has_of_the_options_that_the_other_changes(
+    here: Run, own: tuple[str, ...], changes: tuple[str, ...], said: str
+) -> None:
+    result = here(*ONE, *own, "--compare", *changes)
+    assert [f"A  {said}", f"B  {' '.join(changes)}"] == result.stdout.splitlines()[:2]
+
+
 def test_two_configs_are_compared(here: Run, folder: Path) -> None:
     for name, stage in (("two.json", 2), ("three.json", 3)):
         config = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": stage}}
@@ -93,10 +112,12 @@ def test_the_options_of_the_other_plan_can_be_listed(here: Run) -> None:
     assert "--micro-batch" in shown.stdout
 
 
-def test_where_only_one_fits_the_comparison_is_the_result(here: Run) -> None:
-    small = here("plan", "--model", "70b", "--machine", "1xRTX4090", *OTHER, "--model", "1b")
-    assert 0 == small.code
-    assert "none (closest: " in small.stdout
+@pytest.mark.parametrize(("one", "other"), [("70b", "1b"), ("1b", "70b")])
+def test_where_only_one_fits_the_comparison_is_the_result(here: Run, one: str, other: str) -> None:
+    words = ("plan", "--model", one, "--machine", "1xRTX4090", "--micro-batch", "1")
+    result = here(*words, "--compare", "--model", other)
+    assert 0 == result.code
+    assert 1 == result.stdout.count("none (closest: ")
 
 
 def test_where_nothing_fits_in_either_the_exit_code_says_so(here: Run) -> None:

@@ -84,11 +84,13 @@ def test_where_nothing_fits_nothing_chooses(here: Run) -> None:
     assert re.search(r"^Search {3}no candidate is certain to fit$", text, re.MULTILINE)
 
 
-def test_the_limits_of_each_strategy_are_a_table(here: Run) -> None:
-    text = here("plan", "--machine", "4xA100-40GB", "--model", "7b", "--limits").stdout
-    content = json.loads(
-        here("plan", "--machine", "4xA100-40GB", "--model", "7b", "--limits", "--json").stdout
-    )
+@pytest.mark.parametrize(("model", "by_positions"), [("7b", False), ("gpt2", True)])
+def test_the_limits_of_each_strategy_are_a_table(
+    here: Run, model: str, *, by_positions: bool
+) -> None:
+    words = ("plan", "--machine", "4xA100-40GB", "--model", model, "--limits")
+    text, content = here(*words).stdout, json.loads(here(*words, "--json").stdout)
+    assert by_positions is any(limit["by_positions"] for limit in content["limits"])
     rows = {row[0]: row[1:] for row in table_below(text, "The largest micro-batch")}
     for limit in content["limits"]:
         recomputes = limit["gradient_checkpointing"]

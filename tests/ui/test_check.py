@@ -53,6 +53,20 @@ def test_a_finding_is_a_line_that_editors_jump_to_then_why_and_fix() -> None:
     ] == shown(FOUND).splitlines()
 
 
+def test_a_finding_without_a_why_or_a_fix_has_no_line_of_it() -> None:
+    bare = replace(FOUND, rule=replace(RULE, why=""), fix=None)
+    assert [f"ds.json:12:5 error ZW101 unknown-key: {FOUND.message}"] == shown(bare).splitlines()[
+        :-2
+    ]
+
+
+def test_the_first_error_is_the_one_that_is_explained() -> None:
+    other = replace(RULE, code="ZW102")
+    mild = replace(FOUND, severity=Severity.WARNING)
+    for findings in ((mild, replace(FOUND, rule=other)), (replace(mild, rule=other), mild)):
+        assert shown(*findings).endswith("--explain ZW102`\n")
+
+
 def test_a_terminal_has_80_columns_and_colours() -> None:
     text = shown(FOUND, stream=TerminalStream())
     assert "\x1b[31merror ZW101\x1b[0m" in text
