@@ -1,6 +1,7 @@
 """`zerowiz report`: the last launch beside its plan."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,24 @@ def test_steps_with_fewer_micro_batches_are_said_and_predicted_as_such(
     shown = here("report").stdout
     assert "time of a step     0.131 s    0.200 s  -34.5 %" in shown
     assert "Each step had 3 of 4 micro-batches" in shown
+    write(
+        folder, {"end": ENDED, "predicted": predicted, "measured": MEASURED | {"micro_batches": 4}}
+    )
+    assert "Each step had" not in here("report").stdout
+
+
+def test_what_is_not_known_is_a_question_mark_with_its_reason(here: Run, folder: Path) -> None:
+    """Of CPU ranks no time is predicted, and of a short run none is measured."""
+    times = dict.fromkeys(("step_seconds", "low_step_seconds", "high_step_seconds"))
+    predicted = PREDICTED | {"memory": "resident", **times}
+    measured = MEASURED | {"peak_bytes": None, "step_seconds": None}
+    write(folder, {"end": ENDED, "predicted": predicted, "measured": measured})
+    shown = here("report").stdout
+    assert re.search(r"^peak process memory +30\.00 GiB +\?$", shown, re.MULTILINE)
+    assert re.search(r"^time of a step +\? +\?$", shown, re.MULTILINE)
+    assert "The memory of CPU ranks is predicted only roughly" in shown
+    assert "The predicted interval" not in shown
+    assert "A step time needs four optimizer steps; this attempt took fewer" in shown
 
 
 def test_a_running_job_shows_what_its_ranks_have_measured_yet(here: Run, folder: Path) -> None:
