@@ -185,6 +185,15 @@ def test_an_error_says_where_its_setting_comes_from(process: Run, folder: Path) 
     assert "`ZEROWIZ_SEQ_LEN` is set to `long`" in wrong.hints
 
 
+def test_one_line_says_which_variables_were_read_and_what_they_set(process: Run) -> None:
+    variables = {"ZEROWIZ_MODEL": "1b", "ZEROWIZ_SEQ_LEN": "512"}
+    result = process("plan", "--machine", "8xH100-80GB-SXM", "--stage", "2", **variables)
+    said = [line for line in result.stderr.splitlines() if "ZEROWIZ" in line]
+    names = "ZEROWIZ_MODEL, ZEROWIZ_SEQ_LEN"
+    assert [f"note: from {names}: `--model 1b --seq-len 512`"] == said
+    assert "ZEROWIZ" not in process("plan", "--machine", "8xH100", "--model", "1b").stderr
+
+
 def test_a_variable_that_is_almost_one_is_named(process: Run) -> None:
     words = ("plan", "--model", "1b", "--machine", "8xH100")
     result = process(*words, ZEROWIZ_SEQLEN="512", ZEROWIZ_NO_INPUT="1")

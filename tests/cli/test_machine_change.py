@@ -146,8 +146,11 @@ def test_a_portable_checkpoint_continues_on_fewer_ranks(here: Run) -> None:
     assert here("template", ".").code == 0
     job = ("--machine", "cpu", "--model", "model", "train_hf.py", "--resume")
     assert here("init", "--yes", "--gpus-per-node", "2", *job).code == 0
-    said = here("launch", "--dry-run", "--yes", "--gpus-per-node", "1", *job)
-    assert "`--resume` continues on any number of ranks" in " ".join(said.stderr.split())
+    words = ("launch", "--dry-run", "--yes", "--gpus-per-node")
+    resumed, anew = here(*words, "1", *job), here(*words, "1", *job[:-1])
+    assert "`--resume` continues on any number of ranks" in " ".join(resumed.stderr.split())
+    assert note(anew)
+    assert "continues on any number" not in " ".join(anew.stderr.split())
 
 
 def test_a_person_keeps_the_batch_by_enter(here: Run, folder: Path) -> None:
