@@ -65,9 +65,9 @@ def test_the_memory_of_a_host_has_a_unit(text: str) -> None:
         parse_host_memory(text)
 
 
-@given(size=st.integers(2**20, 10**18 - 1))
+@given(size=st.integers(2**20, 2**53))
 def test_bytes_come_back_as_they_were_typed(size: int) -> None:
-    assert int(float(size)) == parse_budget(str(size), None)
+    assert size == parse_budget(str(size), None)
 
 
 @given(micro_batch=st.integers(1, 64), ranks=st.integers(1, 64), steps=st.integers(1, 64))

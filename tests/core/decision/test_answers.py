@@ -7,6 +7,7 @@ from zerowiz.core.decision.answers import Answers
 
 KEYS = st.sampled_from(["script", "model", "goal", "micro_batch", "sequence_tokens"])
 GIVEN = st.lists(st.tuples(KEYS, st.text(min_size=1)), unique_by=lambda each: each[0])
+SOME_GIVEN = GIVEN.filter(bool)
 
 
 def of(given_answers: list[tuple[str, str]]) -> Answers:
@@ -26,12 +27,10 @@ def test_going_back_undoes_the_last_answer(
     assert answer == undone.before[key]
 
 
-@given(GIVEN, st.data())
+@given(SOME_GIVEN, st.data())
 def test_changing_one_answer_keeps_all_others_and_their_order(
     before: list[tuple[str, str]], data: st.DataObject
 ) -> None:
-    if not before:
-        return
     key, _ = data.draw(st.sampled_from(before))
     changed = of(before).with_answer(key, "new")
     assert [k for k, _ in before] == [k for k, _ in changed.given]

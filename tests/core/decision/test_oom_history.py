@@ -127,6 +127,7 @@ def test_optimizer_states_in_another_format_are_another_job() -> None:
     seen = died(decide(JOB, Constraints()), ZERO2)
     other = replace(JOB, state_dtype=StateDtype.BF16, ran_out=(seen,))
     assert other.key != JOB.key
+    assert not any(one.ran_out for one in decide(other, Constraints()).evaluated)
 
 
 KEY = """

@@ -209,7 +209,8 @@ def test_what_the_script_imports_and_is_not_there_ends_the_job() -> None:
 
 def test_a_file_with_a_librarys_name_is_a_warning() -> None:
     script = Script(path="train.py", shadowing=("torch.py",))
-    assert ["shadowed"] == codes(facts=PreflightFacts(installed=install(), script=script))
+    (finding,) = look(facts=PreflightFacts(installed=install(), script=script))
+    assert ("shadowed", Severity.WARNING) == (finding.rule.name, finding.severity)
 
 
 @pytest.mark.parametrize(
