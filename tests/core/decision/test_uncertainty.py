@@ -245,10 +245,6 @@ def test_an_assumption_has_one_row_and_all_but_the_plain_ones_widen() -> None:
 
 # Since then Gemma-2 is run with eager attention, which no Llama stands for.
 WITH_SDPA = (5, 20)
-SHORT = Workload(sequence_tokens=16, gradient_checkpointing=True)
-WAITING = Workload(accumulation_steps=2)
-
-
 CUT = [row for row in ROWS if row["gpus"] > 1 and strategy_of(row).cuts_shares]
 
 

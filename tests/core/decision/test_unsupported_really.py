@@ -102,7 +102,6 @@ class Try:
 
 NVME_FOLDER = "NVME_FOLDER"
 NVME: Config = {"device": "nvme", "nvme_path": NVME_FOLDER}
-SGD_IN_FP32 = Run(config=config(2, UNTESTED), optimizer="sgd")
 ADAM_ON_THE_HOST = Run(config=config(2, BF16, ADAMW, offload_optimizer=CPU), optimizer=None)
 
 TRIES: Mapping[str, tuple[Try, ...]] = {

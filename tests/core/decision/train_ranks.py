@@ -152,7 +152,7 @@ TRAINED_BY: Mapping[str, Callable[[Mapping[str, Any], int], dict[str, Any]]] = {
 
 
 def _model(question: Mapping[str, Any]) -> Any:
-    """A Llama, or a model of experts with the settings that the question has."""
+    """A tiny Llama."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -207,7 +207,6 @@ def _seen(engine: Any, losses: list[float]) -> dict[str, Any]:
     return {
         "losses": losses,
         "weights": total,
-        "dtype": str(weights[0].dtype),
         "steps_with": type(engine.basic_optimizer).__name__,
     }
 

@@ -38,7 +38,6 @@ def _fork(question: Mapping[str, Any], rank: int, port: str, folder: Path) -> in
     if process:
         return process
     # A rank whose partner died waits for it; the alarm ends that.
-
     signal.alarm(PATIENCE_SECONDS)
     world = str(question["ranks"])
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": world}

@@ -2,11 +2,11 @@
 
 import json
 from functools import cache, partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 from measured.rows import Row, host_at_stage_3, read_every_row, read_model
+from paths import TESTS
 
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS
 from zerowiz.core.memory.estimate import estimate
@@ -33,7 +33,6 @@ from zerowiz.core.strategies import (
 from zerowiz.core.values import replace
 from zerowiz.core.workload import Method, Workload
 
-ROOT = Path(__file__).parents[3]
 RANKS = 4
 SEVEN = model_from_size("7b", 7_000_000_000)
 WEIGHTS_BYTES = 2 * SEVEN.params
@@ -72,7 +71,7 @@ def test_the_host_memory_of_a_run_at_stage_3_is_that_of_its_init_or_of_its_steps
 @cache
 def saved_runs() -> list[dict[str, Any]]:
     """Every rank of runs of the Trainer on two GPUs, by phase: the memory that is its own."""
-    path = ROOT / "tests/measured/2026-11-host.json"
+    path = TESTS / "measured" / "2026-11-host.json"
     rows: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
     return rows
 
