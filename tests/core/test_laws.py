@@ -194,12 +194,12 @@ def machines(draw: st.DrawFn) -> Machine:
 def jobs(draw: st.DrawFn) -> PlanInput:
     model, workload = draw(steps())
     accounting = draw(st.sampled_from(Accounting))
-    told = workload.method is Method.FULL
+    has_rule = workload.method is Method.FULL
     return PlanInput(
         machine=draw(machines()),
         model=model,
         workload=workload,
-        accounting=accounting if told else Accounting.REAL,
+        accounting=accounting if has_rule else Accounting.REAL,
         state_dtype=workload.optimizer_state_dtype,
     )
 
@@ -560,7 +560,7 @@ def test_more_host_memory_never_worsens_a_verdict(
 
 
 @given(job=roomy_jobs(), constraints=WISHES | PINNED_WISHES)
-def test_an_unknown_link_is_walked_as_the_worst_known_one(
+def test_an_unknown_link_is_decided_as_the_worst_known_one(
     job: PlanInput, constraints: Constraints
 ) -> None:
     unknown, worst = (
@@ -570,7 +570,7 @@ def test_an_unknown_link_is_walked_as_the_worst_known_one(
 
 
 @given(job=roomy_jobs(), constraints=WISHES | PINNED_WISHES, kind=st.sampled_from(NetworkKind))
-def test_an_unknown_network_is_walked_as_the_worst_known_one(
+def test_an_unknown_network_is_decided_as_the_worst_known_one(
     job: PlanInput, constraints: Constraints, kind: NetworkKind
 ) -> None:
     """Neither an unknown kind nor the unknown rate of a known one makes a network fast."""

@@ -265,20 +265,20 @@ def test_the_accounting_is_named() -> None:
     assert "textbook" == encode(decide(job, Constraints()))["workload"]["accounting"]
 
 
-def test_the_first_iteration_is_said_and_unknown_in_the_told_arithmetic() -> None:
-    told = encode(decide(replace(JOB, accounting=Accounting.TEXTBOOK), Constraints()))
-    for plan, known in ((PLAN, True), (told, False)):
+def test_the_first_iteration_is_said_and_unknown_by_the_rule_of_thumb() -> None:
+    by_rule = encode(decide(replace(JOB, accounting=Accounting.TEXTBOOK), Constraints()))
+    for plan, known in ((PLAN, True), (by_rule, False)):
         firsts = [strategy["gpu"]["first_iteration"] for strategy in plan["strategies"]]
         assert [known] * len(firsts) == [first is not None for first in firsts]
 
 
-def test_the_interval_is_said_and_unknown_in_the_told_arithmetic() -> None:
+def test_the_interval_is_said_and_unknown_by_the_rule_of_thumb() -> None:
     for strategy in PLAN["strategies"]:
         interval = strategy["gpu"]["interval"]
         assert strategy["gpu"]["peak_bytes"] == interval["expected_bytes"]
         assert {Assumption.STAND_IN} <= {*interval["assumptions"]} <= {*Assumption}
-    told = encode(decide(replace(JOB, accounting=Accounting.TEXTBOOK), Constraints()))
-    assert {None} == {strategy["gpu"]["interval"] for strategy in told["strategies"]}
+    by_rule = encode(decide(replace(JOB, accounting=Accounting.TEXTBOOK), Constraints()))
+    assert {None} == {strategy["gpu"]["interval"] for strategy in by_rule["strategies"]}
 
 
 def test_a_choice_has_its_time_and_stands_among_its_candidates() -> None:

@@ -310,10 +310,10 @@ def test_a_sequence_may_not_be_longer_than_the_positions_that_were_learned() -> 
     assert ("use at most `$sequence_tokens 1024`",) == caught.value.hints
 
 
-def test_told_arithmetic_knows_no_adapters() -> None:
-    told, adapters = Accounting.TEXTBOOK, Workload(method=Method.LORA)
+def test_the_rule_of_thumb_knows_no_adapters() -> None:
+    adapters = Workload(method=Method.LORA)
     with pytest.raises(UsageError, match='has no rule for `method="lora"`'):
-        PlanInput(machine=A100S, model=SEVEN, workload=adapters, accounting=told)
+        PlanInput(machine=A100S, model=SEVEN, workload=adapters, accounting=Accounting.TEXTBOOK)
 
 
 @pytest.mark.parametrize(
@@ -325,7 +325,7 @@ def test_told_arithmetic_knows_no_adapters() -> None:
         (Accounting.REAL, StateDtype.BF16, "bf16"),
     ],
 )
-def test_states_are_fp32_unless_told_otherwise_and_of_the_weights_format_in_told_arithmetic(
+def test_states_are_fp32_unless_said_otherwise_and_of_the_weights_format_by_the_rule_of_thumb(
     accounting: Accounting, said: StateDtype | None, expected: str
 ) -> None:
     job = PlanInput(

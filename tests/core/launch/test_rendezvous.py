@@ -13,7 +13,7 @@ from zerowiz.core.launch.rendezvous import (
 from zerowiz.core.machine.types import Accelerator, Gpu, Machine, MachineSource
 from zerowiz.errors import UsageError, ZerowizError
 
-AGREEMENT = LaunchSpec(
+LAUNCH = LaunchSpec(
     zerowiz_version="1.0",
     entry=EntryPoint(target="pkg.train", is_module=True, takes_local_rank=False),
     script_args=("--name", "a 'b' $c\n"),
@@ -40,7 +40,7 @@ def join(rank: int, accelerator: Accelerator = Accelerator.CUDA) -> Join:
 @pytest.mark.parametrize(
     "attempt",
     [
-        AttemptSpec(heard=("a", "b"), spec=AGREEMENT),
+        AttemptSpec(heard=("a", "b"), spec=LAUNCH),
         AttemptSpec(heard=("a", "b"), end=137, why="killed"),
         AttemptSpec(heard=(), end=0),
     ],
@@ -49,7 +49,7 @@ def test_an_attempt_is_read_as_it_was_written(attempt: AttemptSpec) -> None:
     assert attempt == decode_file(AttemptSpec, encode_file(attempt), "attempt-1.json")
 
 
-def test_a_hello_is_read_as_it_was_written() -> None:
+def test_a_join_is_read_as_it_was_written() -> None:
     assert join(1) == decode_file(Join, encode_file(join(1)), "hello-1.json")
 
 
@@ -60,7 +60,7 @@ def test_what_another_version_wrote_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(("output_dir", "parent"), [("", "."), ("/shared/out", "/shared/out")])
-def test_copies_meet_in_the_output_folder(output_dir: str, parent: str) -> None:
+def test_nodes_meet_in_the_output_folder(output_dir: str, parent: str) -> None:
     assert f"{parent}/.zerowiz/jobs/slurm-1-0-0" == job_folder(output_dir, "slurm-1-0-0")
 
 

@@ -13,7 +13,7 @@ def test_at_a_terminal_a_person_ends_the_job() -> None:
 
 
 @pytest.mark.parametrize(
-    ("surroundings", "scheduler", "expected"),
+    ("environment", "scheduler", "expected"),
     [
         (replace(TERMINAL, in_foreground=False), None, "no terminal in the foreground"),
         (replace(TERMINAL, survives_hangup=True), None, "nohup"),
@@ -23,6 +23,6 @@ def test_at_a_terminal_a_person_ends_the_job() -> None:
     ],
 )
 def test_everywhere_else_zerowiz_stays_with_it(
-    surroundings: LaunchEnvironment, scheduler: str | None, expected: str
+    environment: LaunchEnvironment, scheduler: str | None, expected: str
 ) -> None:
-    assert expected == why_supervised(surroundings, scheduler)
+    assert expected == why_supervised(environment, scheduler)

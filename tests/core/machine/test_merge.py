@@ -190,7 +190,7 @@ def test_bf16_is_taken_only_where_every_node_takes_it(nodes: list[Machine]) -> N
 
 @laws
 @given(FLEETS)
-def test_no_oddity_says_what_is_usual(nodes: list[Machine]) -> None:
+def test_no_outlier_says_what_is_usual(nodes: list[Machine]) -> None:
     outliers = merge_nodes(answers(*nodes)).outliers
     assert [] == [outlier for outlier in outliers if outlier.value == outlier.usual]
 
@@ -343,7 +343,7 @@ def test_of_two_drivers_the_newer_is_usual() -> None:
     assert ["570.20"] == [outlier.usual for outlier in merge_nodes(answers(*nodes)).outliers]
 
 
-def test_oddities_come_node_by_node_in_the_order_of_their_names() -> None:
+def test_outliers_come_node_by_node_in_the_order_of_their_names() -> None:
     asked = [
         NodeAnswer(host="n10", machine=node(7, driver_version="1.0")),
         NodeAnswer(host="n2", machine=node(6)),

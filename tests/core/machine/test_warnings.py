@@ -118,8 +118,8 @@ def test_a_busy_gpu_is_named_with_who_holds_it() -> None:
 
 
 def test_memory_shared_with_the_host_is_one_budget() -> None:
-    [remark] = find_warnings(machine(replace(gpu(0), shares_host_memory=True)))
-    assert remark.startswith("the GPU and the host share their memory")
+    [warning] = find_warnings(machine(replace(gpu(0), shares_host_memory=True)))
+    assert warning.startswith("the GPU and the host share their memory")
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
@@ -137,8 +137,8 @@ def test_slices_have_no_links() -> None:
 
 
 def test_switches_that_nobody_trained_are_named_with_what_trains_them() -> None:
-    [remark] = find_warnings(with_gpu(replace(gpu(1), fabric_ready=False)))
-    assert remark.startswith("Fabric Manager is not ready for GPU 1: NVSwitch does not work")
+    [warning] = find_warnings(with_gpu(replace(gpu(1), fabric_ready=False)))
+    assert warning.startswith("Fabric Manager is not ready for GPU 1: NVSwitch does not work")
 
 
 def test_a_lone_gpu_needs_no_switch() -> None:
@@ -205,12 +205,12 @@ def test_an_adapter_that_is_left_out_matters_between_nodes_alone() -> None:
     assert (expected,) == find_warnings(replace(CLEAN, nodes=2))
 
 
-def test_what_two_remarks_say_alike_is_said_once() -> None:
+def test_what_two_warnings_say_alike_is_said_once() -> None:
     twice = replace(CLEAN, nodes=2, network=Network(nics=(DOWN, DOWN)))
     assert 1 == len(find_warnings(twice))
 
 
-def test_a_machine_that_carries_its_remarks_does_not_repeat_them() -> None:
+def test_a_machine_that_carries_its_warnings_does_not_repeat_them() -> None:
     odd = replace(with_gpu(replace(gpu(1), fabric_ready=False)), nodes=2)
     once = odd.with_notes(*find_warnings(odd))
     assert 2 == len(once.notes)

@@ -22,7 +22,7 @@ SEVEN = model_from_size("7b", 7 * GB)
 ONE = model_from_size("1b", GB)
 
 
-def told(
+def by_rule(
     model: Model,
     workload: Workload,
     ranks: int,
@@ -47,7 +47,7 @@ def parts_gb(estimate: Estimate, memory: MemoryKind = MemoryKind.GPU) -> dict[st
         (ZERO3, 4, 3.5, 3.5, 7, 18),
     ],
 )
-def test_7b_in_bf16_is_the_told_table(
+def test_7b_in_bf16_is_the_table_that_people_know(
     strategy: StrategyRow,
     ranks: int,
     parameters: float,
@@ -55,7 +55,7 @@ def test_7b_in_bf16_is_the_told_table(
     optimizer: float,
     total: float,
 ) -> None:
-    predicted = told(SEVEN, Workload(), ranks, strategy)
+    predicted = by_rule(SEVEN, Workload(), ranks, strategy)
     expected = {
         "parameters": parameters,
         "gradients": gradients,
@@ -70,9 +70,7 @@ def test_7b_in_bf16_is_the_told_table(
     ("strategy", "verdict"),
     [(DDP, Verdict.DOES_NOT_FIT), (ZERO2, Verdict.FITS), (ZERO3, Verdict.FITS)],
 )
-def test_7b_on_four_gpus_of_40_gb_is_judged_as_told(
-    strategy: StrategyRow, verdict: Verdict
-) -> None:
+def test_7b_on_four_gpus_of_40_gb_is_judged_by_it(strategy: StrategyRow, verdict: Verdict) -> None:
     machine = Machine(
         source=MachineSource.FILE,
         gpus=tuple(Gpu(index=i, name="a", free_bytes=40 * GB) for i in range(4)),
@@ -88,14 +86,14 @@ def test_7b_on_four_gpus_of_40_gb_is_judged_as_told(
 def test_1b_in_fp32_saves_9_gb_a_gpu_under_zero2() -> None:
     """12 bytes a parameter of gradients and Adam states, divided by four."""
     fp32 = Workload(precision=Precision.FP32)
-    whole, shared = (parts_gb(told(ONE, fp32, 4, s)) for s in (DDP, ZERO2))
+    whole, shared = (parts_gb(by_rule(ONE, fp32, 4, s)) for s in (DDP, ZERO2))
     assert 12 == whole["gradients"] + whole["optimizer"]
     assert 3 == shared["gradients"] + shared["optimizer"]
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 8])
 def test_fp32_adam_states_are_8_bytes_a_parameter_and_zero1_divides_them(ranks: int) -> None:
-    predicted = told(ONE, Workload(), ranks, ZERO1, StateDtype.FP32)
+    predicted = by_rule(ONE, Workload(), ranks, ZERO1, StateDtype.FP32)
     assert 8 / ranks == parts_gb(predicted)["optimizer"]
 
 
@@ -103,7 +101,7 @@ def test_fp32_adam_states_are_8_bytes_a_parameter_and_zero1_divides_them(ranks: 
 def test_the_moments_are_in_the_models_precision_unless_somebody_said(
     state_dtype: StateDtype | None,
 ) -> None:
-    states = parts_gb(told(ONE, Workload(), 1, DDP, state_dtype))
+    states = parts_gb(by_rule(ONE, Workload(), 1, DDP, state_dtype))
     assert {None: 4, StateDtype.BF16: 4, StateDtype.FP32: 8}[state_dtype] == states["optimizer"]
 
 
@@ -118,4 +116,4 @@ def test_the_moments_are_in_the_models_precision_unless_somebody_said(
 def test_what_is_offloaded_moves_to_the_host(
     strategy: StrategyRow, on_host: dict[str, float]
 ) -> None:
-    assert on_host == parts_gb(told(SEVEN, Workload(), 4, strategy), MemoryKind.HOST)
+    assert on_host == parts_gb(by_rule(SEVEN, Workload(), 4, strategy), MemoryKind.HOST)

@@ -208,7 +208,7 @@ REFUSED: Mapping[str, Decision] = {
     ),
     "one busy GPU": refused(with_free(EIGHT, {3: 8 * GB}), LEAN),
     "one full GPU": refused(with_free(EIGHT, {3: 0}), LEAN),
-    "told": refused(parse_spec("2xRTX4090", TABLE), accounting=Accounting.TEXTBOOK),
+    "rule of thumb": refused(parse_spec("2xRTX4090", TABLE), accounting=Accounting.TEXTBOOK),
     "hopeless": refused(parse_spec("T4", TABLE), Workload(precision=Precision.FP16), model=HUGE),
 }
 

@@ -57,7 +57,7 @@ def test_what_a_script_does_with_its_config_is_held_against_the_config(
     assert expected == [each.severity.value for each in examine(used)]
 
 
-def test_an_option_that_overwrites_the_stage_is_told_with_the_word_that_mends_it() -> None:
+def test_an_option_that_overwrites_the_stage_is_told_with_the_words_that_fix_it() -> None:
     stage = key("zero_optimization", "stage", sets=True)
     option = Option(flags=("--stage",), dest="stage", default=3, reads=Reads.INT, line=2)
     facts = ScriptFacts(
