@@ -8,7 +8,7 @@ from measured.rows import read_model
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS
 from zerowiz.core.memory.estimate import Estimate, estimate
 from zerowiz.core.memory.ledger import AllocationKind, MemoryKind, Phase
-from zerowiz.core.memory.rank_sizes import rank_sizes
+from zerowiz.core.memory.rank_sizes import StrategyRow, rank_sizes
 from zerowiz.core.strategies import STRATEGIES, ZERO1, ZERO2, ZERO3
 from zerowiz.core.values import replace
 from zerowiz.core.workload import Attention, Loss, Method, Trainer, Workload
@@ -30,8 +30,8 @@ STEPS = st.builds(
 )
 
 
-def predict(workload: Workload, strategy: object = ZERO2, ranks: int = 2) -> Estimate:
-    sizes = rank_sizes(LLAMA, workload, ranks, strategy, DEEPSPEED_DEFAULTS)  # type: ignore[arg-type]
+def predict(workload: Workload, strategy: StrategyRow = ZERO2, ranks: int = 2) -> Estimate:
+    sizes = rank_sizes(LLAMA, workload, ranks, strategy, DEEPSPEED_DEFAULTS)
     return estimate(LLAMA, sizes)
 
 
@@ -47,7 +47,7 @@ def test_what_evaluates_nothing_has_no_phase_for_it() -> None:
 
 @given(step=STEPS, trainer=st.sampled_from(ALL), strategy=st.sampled_from(STRATEGIES))
 def test_an_evaluation_never_lowers_a_peak_and_more_sequences_never_do(
-    step: Workload, trainer: Trainer, strategy: object
+    step: Workload, trainer: Trainer, strategy: StrategyRow
 ) -> None:
     step = replace(step, trainer=trainer, loss=Loss.PLAIN if trainer in ALL[1:] else step.loss)
     peaks = [predict(evaluating(step, n), strategy).peak_bytes for n in (0, 1, 3, 8, 64)]
@@ -56,7 +56,7 @@ def test_an_evaluation_never_lowers_a_peak_and_more_sequences_never_do(
 
 @given(step=STEPS, strategy=st.sampled_from(STRATEGIES))
 def test_an_evaluation_changes_nothing_that_training_holds(
-    step: Workload, strategy: object
+    step: Workload, strategy: StrategyRow
 ) -> None:
     before, after = predict(step, strategy), predict(evaluating(step, 8), strategy)
     assert {phase: after.peaks()[phase] for phase in before.peaks()} == before.peaks()
@@ -66,7 +66,7 @@ def test_an_evaluation_changes_nothing_that_training_holds(
 
 
 @pytest.mark.parametrize("strategy", [ZERO1, ZERO2, ZERO3])
-def test_no_gradient_and_no_activation_is_held(strategy: object) -> None:
+def test_no_gradient_and_no_activation_is_held(strategy: StrategyRow) -> None:
     for moment in predict(evaluating(STEP, 8), strategy).moments[Phase.EVALUATE]:
         kinds = {each.kind for each in moment if each.size_bytes}
         assert not kinds & {
@@ -86,7 +86,7 @@ def test_ligers_loss_makes_all_logits_where_the_model_does_not_train() -> None:
 
 
 @pytest.mark.parametrize("strategy", [ZERO1, ZERO2, ZERO3])
-def test_the_batch_that_is_named_is_the_largest_below_training(strategy: object) -> None:
+def test_the_batch_that_is_named_is_the_largest_below_training(strategy: StrategyRow) -> None:
     below = predict(evaluating(STEP, 64), strategy).eval_batch_below_training
     assert below is not None
     assert predict(evaluating(STEP, below), strategy).peak_phase is not Phase.EVALUATE

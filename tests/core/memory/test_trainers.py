@@ -14,7 +14,8 @@ from zerowiz.core.memory.estimate import Estimate, estimate
 from zerowiz.core.memory.forward.activations import activations
 from zerowiz.core.memory.forward.losses import loss_bytes
 from zerowiz.core.memory.ledger import AllocationKind, MemoryKind, Phase
-from zerowiz.core.memory.rank_sizes import rank_sizes, trainable_params
+from zerowiz.core.memory.rank_sizes import StrategyRow, rank_sizes, trainable_params
+from zerowiz.core.model.types import Model
 from zerowiz.core.strategies import DDP, STRATEGIES, ZERO2, ZERO3
 from zerowiz.core.strategy import Offload, Part
 from zerowiz.core.values import replace
@@ -33,8 +34,8 @@ def training(trainer: Trainer, **said: object) -> Workload:
     return replace(SFT, trainer=trainer, completion_tokens=256, **said)  # type: ignore[arg-type]
 
 
-def predict(workload: Workload, strategy: object = ZERO2, ranks: int = 2) -> Estimate:
-    sizes = rank_sizes(LLAMA, workload, ranks, strategy, DEEPSPEED_DEFAULTS)  # type: ignore[arg-type]
+def predict(workload: Workload, strategy: StrategyRow = ZERO2, ranks: int = 2) -> Estimate:
+    sizes = rank_sizes(LLAMA, workload, ranks, strategy, DEEPSPEED_DEFAULTS)
     return estimate(LLAMA, sizes)
 
 
@@ -59,7 +60,7 @@ def test_others_have_one_sequence(trainer: Trainer) -> None:
 @pytest.mark.parametrize("strategy", [s for s in STRATEGIES if Part.PARAMETERS not in s.sharded])
 @pytest.mark.parametrize("trainer", [Trainer.DPO, Trainer.KTO, Trainer.RLOO])
 def test_below_stage_3_the_reference_is_whole_on_every_gpu(
-    trainer: Trainer, strategy: object
+    trainer: Trainer, strategy: StrategyRow
 ) -> None:
     for phase in (Phase.INIT, Phase.FORWARD, Phase.BACKWARD, Phase.STEP):
         copy = held(predict(training(trainer), strategy, 8), phase)[AllocationKind.REFERENCE]
@@ -67,7 +68,7 @@ def test_below_stage_3_the_reference_is_whole_on_every_gpu(
 
 
 @pytest.mark.parametrize("strategy", [s for s in STRATEGIES if Part.PARAMETERS in s.sharded])
-def test_at_stage_3_it_is_in_shards_on_the_host_where_parameters_are(strategy: object) -> None:
+def test_at_stage_3_it_is_in_shards_on_the_host_where_parameters_are(strategy: StrategyRow) -> None:
     predicted = predict(training(Trainer.DPO), strategy, 8)
     on_gpu = held(predicted, Phase.STEP).get(AllocationKind.REFERENCE_SHARDED, 0)
     host = {each.kind: each.size_bytes for each in predicted.peaks(MemoryKind.HOST)[Phase.STEP]}
@@ -80,7 +81,7 @@ def test_at_stage_3_it_is_in_shards_on_the_host_where_parameters_are(strategy: o
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: s.name)
 @pytest.mark.parametrize("trainer", COMPARING)
 def test_a_copy_never_lowers_a_phase_and_what_was_computed_before_never_raises_one(
-    trainer: Trainer, strategy: object
+    trainer: Trainer, strategy: StrategyRow
 ) -> None:
     computed = () if trainer.generates else (Reference.PRECOMPUTED,)
     held = [
@@ -175,10 +176,10 @@ def test_of_what_is_generated_only_completions_are_scored() -> None:
 
 
 @pytest.mark.parametrize(("model", "heads"), [(LLAMA, 0), (PHI, 32064 * 3072)])
-def test_a_reward_model_has_one_value_for_a_head(model: object, heads: int) -> None:
-    params = trainable_params(model, training(Trainer.REWARD))  # type: ignore[arg-type]
-    whole = trainable_params(model, SFT)  # type: ignore[arg-type]
-    assert whole - heads + model.architecture.hidden_size == params  # type: ignore[attr-defined]
+def test_a_reward_model_has_one_value_for_a_head(model: Model, heads: int) -> None:
+    params = trainable_params(model, training(Trainer.REWARD))
+    whole = trainable_params(model, SFT)
+    assert whole - heads + model.architecture.hidden_size == params
 
 
 def test_ppo_trains_a_value_model_and_holds_two_copies() -> None:

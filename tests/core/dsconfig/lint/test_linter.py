@@ -11,6 +11,7 @@ from paths import GOLDEN, TEMPLATES
 from zerowiz.core.dsconfig.lint.context import Context
 from zerowiz.core.dsconfig.lint.fix import fix_text
 from zerowiz.core.dsconfig.lint.linter import lint
+from zerowiz.core.dsconfig.schema import Schema
 from zerowiz.core.rule import Severity
 from zerowiz.core.script import ScriptSettings, Setting, State
 from zerowiz.core.strategies import STRATEGIES
@@ -71,16 +72,16 @@ def configs(draw: st.DrawFn) -> str:
 
 
 @given(st.text(), SCHEMAS, CONTEXTS)
-def test_no_text_is_too_odd(text: str, schema: object, context: Context) -> None:
-    found = lint(text, schema, context)  # type: ignore[arg-type]
+def test_no_text_is_too_odd(text: str, schema: Schema, context: Context) -> None:
+    found = lint(text, schema, context)
     assert [*found] == sorted(found, key=lambda each: (each.line, each.column, each.rule.code))
 
 
 @given(VALUES.map(json.dumps) | configs(), SCHEMAS, CONTEXTS)
 def test_no_json_is_too_odd_and_every_place_is_in_it(
-    text: str, schema: object, context: Context
+    text: str, schema: Schema, context: Context
 ) -> None:
-    for each in lint(text, schema, context):  # type: ignore[arg-type]
+    for each in lint(text, schema, context):
         assert 1 == each.line
         assert 1 <= each.column <= len(text) + 1
         assert "\n" not in each.message
