@@ -39,7 +39,7 @@ class Row:
     p2p: dict[str, int] = field(default_factory=dict)
     """How many pairs say so."""
     notes: tuple[str, ...] = ()
-    """How each note and each remark begins."""
+    """How each note and each warning begins."""
 
 
 def among(word: str, *groups: tuple[int, ...]) -> dict[Pair, str]:
@@ -214,7 +214,7 @@ def test_pairs_are_peer_to_peer_as_the_driver_says(name: str) -> None:
 
 
 @each_row
-def test_what_is_odd_is_remarked_and_nothing_else(name: str) -> None:
+def test_what_is_odd_is_said_and_nothing_else(name: str) -> None:
     machine, begins = machine_of(name), ROWS[name].notes
     said = (*machine.notes, *find_warnings(machine))
     assert begins == tuple(note[: len(begin)] for note, begin in zip(said, begins, strict=True))

@@ -15,11 +15,9 @@ from typing import NamedTuple
 import pytest
 from paths import MODELS
 
-from zerowiz.core.model.known import KnownModel
 from zerowiz.core.model.types import Model, ModelSource
 from zerowiz.errors import ExitCode, UsageError, ZerowizError
 from zerowiz.probe.model.hf import cached_models, model_of, parse_config, read_config
-from zerowiz.probe.model.known_models import read_known_models
 
 CONFIG = (MODELS / "qwen2.5-0.5b" / "config.json").read_text()
 PARAMS = json.loads((MODELS / "qwen2.5-0.5b" / "exact.json").read_text())["params"]
@@ -299,11 +297,6 @@ def test_offline_asks_nobody(switch: str, value: str, environ: dict[str, str], h
     error = refuse("org/unknown-0.5B", {**environ, switch: value})
     forbidden = f"`org/unknown-0.5B` is not in the local cache, and `{switch}` forbids a download"
     assert (forbidden, ExitCode.FAILED, []) == (error.message, error.exit_code, hub.asked)
-
-
-@pytest.mark.parametrize("row", read_known_models(), ids=lambda row: row.id)
-def test_a_known_model_has_the_parameters_that_its_publisher_counts(row: KnownModel) -> None:
-    assert row.params == row.build().params
 
 
 def test_a_known_model_needs_no_network(environ: dict[str, str], hub: Hub) -> None:
