@@ -4,29 +4,17 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch import distributed  # noqa: E402
-
 from zerowiz.worker.links import bus  # noqa: E402
 from zerowiz.worker.links.agreement import agree_on_least  # noqa: E402
 
 CPU = torch.device("cpu")
 FAR = time.time() + 3600
-
-
-@pytest.fixture
-def alone(tmp_path: Path) -> Iterator[None]:
-    """A process group of one rank."""
-    store = f"file://{tmp_path / 'store'}"
-    distributed.init_process_group("gloo", init_method=store, rank=0, world_size=1)
-    yield
-    distributed.destroy_process_group()
 
 
 # https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md: 2 (n - 1) / n, (n - 1) / n.

@@ -1,11 +1,14 @@
 """What a rank on the CPU accelerator holds is its resident set, phase by phase."""
 
+from pathlib import Path
+
 import pytest
 
 pytest.importorskip("torch")
 
 from worker.resident import resident
 
+from zerowiz.worker import meters
 from zerowiz.worker.meters import CpuMeter, parse_status
 
 STATUS = "Name:\tpython\nVmHWM:\t  2048 kB\nVmRSS:\t  1024 kB\n"
@@ -27,6 +30,29 @@ def test_a_phase_holds_what_is_resident_beyond_the_start() -> None:
     assert held.numel() == 64 * MIB
     assert None is reading["peak_reserved_bytes"]
     assert meter.host_peak_rss_bytes() >= 64 * MIB
+
+
+def test_a_phase_has_a_peak_where_the_kernel_resets_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(meters, "_CLEAR_REFS", tmp_path / "clear_refs")
+    meter = CpuMeter()
+    meter.outside_bytes()
+    meter.begin()
+    held = resident(64 * MIB)
+    peak_bytes = meter.end()["peak_bytes"]
+    assert "5" == (tmp_path / "clear_refs").read_text(encoding="utf-8")
+    assert peak_bytes is not None
+    assert 0.9 * held.numel() <= peak_bytes
+
+
+def test_a_phase_has_no_peak_where_the_kernel_does_not_reset_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(meters, "_CLEAR_REFS", tmp_path)
+    meter = CpuMeter()
+    meter.begin()
+    assert None is meter.end()["peak_bytes"]
 
 
 def test_a_host_peak_outlives_the_phase_that_had_it() -> None:

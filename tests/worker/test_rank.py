@@ -360,21 +360,20 @@ def test_an_error_that_ends_nothing_does_not_date_the_end(tmp_path: Path) -> Non
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
+def small_disk(tmp_path: Path) -> Iterator[None]:
     """The attempt's folder, with a room of 200 kB; skips where none can be made."""
     folder = tmp_path / "attempt"
     folder.mkdir()
     words = ("-t", "tmpfs", "-o", "size=200k", "none", str(folder))
     if subprocess.run(["mount", *words], check=False, capture_output=True).returncode != 0:
         pytest.skip("no file system can be mounted here")
-    yield folder
+    yield
     subprocess.run(["umount", str(folder)], check=True)
 
 
+@pytest.mark.usefixtures("small_disk")
 @pytest.mark.parametrize("lines", [1, 200])
-def test_a_rank_that_filled_the_disk_still_says_how_it_ended(
-    small_disk: Path, tmp_path: Path, lines: int
-) -> None:
+def test_a_rank_that_filled_the_disk_still_says_how_it_ended(tmp_path: Path, lines: int) -> None:
     script = f"""
     for _ in range({lines}): print("." * 1900, file=sys.stderr)
     sys.stderr.flush()
@@ -384,7 +383,6 @@ def test_a_rank_that_filled_the_disk_still_says_how_it_ended(
     except OSError as error:
         print(error)
     """
-    assert small_disk.exists()
     status, out, _ = run(tmp_path, script)
     assert (0, b"[Errno 28] No space left on device\n") == (status, out)
     end = read(tmp_path, "rank-3.end.json")

@@ -1,7 +1,6 @@
 """Steps run freely after those whose memory is measured, and end before the deadline."""
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
 
@@ -9,7 +8,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch import distributed  # noqa: E402
 from worker.resident import resident  # noqa: E402
 
 from zerowiz.worker.batch_files import Case, read_report  # noqa: E402
@@ -20,13 +18,7 @@ from zerowiz.worker.meters import CpuMeter  # noqa: E402
 CPU = torch.device("cpu")
 
 
-@pytest.fixture(autouse=True)
-def alone(tmp_path: Path) -> Iterator[None]:
-    """A process group of one rank."""
-    store = f"file://{tmp_path / 'store'}"
-    distributed.init_process_group("gloo", init_method=store, rank=0, world_size=1)
-    yield
-    distributed.destroy_process_group()
+pytestmark = pytest.mark.usefixtures("alone")
 
 
 def after_one_step(folder: Path, wanted: int, left_s: float) -> tuple[TimingPass, StepRecorder]:
@@ -65,6 +57,7 @@ def test_each_step_is_reported_and_the_measured_phases_stay_as_they_were(tmp_pat
     assert min(report["timed_step_seconds"]) >= 0.02
     assert {key: report[key] for key in before} == before  # type: ignore[literal-required]
     peak_bytes = report["timed_peak_bytes"]
+    # None where the kernel resets no peak (`test_meters.py`).
     assert peak_bytes is None or peak_bytes >= len(held) * block_bytes
 
 
