@@ -80,8 +80,9 @@ def _outside_bytes(row: Row, rows: Sequence[Row]) -> int:
 
 
 def verdict_of(row: Row, rows: Sequence[Row]) -> Verdict:
-    """What zerowiz says of the run on its GPU, or on one that holds the cap and its surroundings.
+    """What zerowiz says of the run on its GPU.
 
+    The GPU of a run with a cap is one that holds the cap, and what a run takes beside its tensors.
     The GPU's verdict alone is asked: no row says what its host had.
     """
     machine = parse_spec(f"{row['gpus']}x{row['gpu'].removeprefix('NVIDIA ')}", read_gpu_table())

@@ -338,9 +338,8 @@ def test_rivals_have_figures_where_they_can() -> None:
 
 def test_what_was_seen_before_the_split_is_not_dealt_out() -> None:
     assert {"h200.jsonl": Split.FITTED, "launches.jsonl": Split.SET_ASIDE} == FILES
-    for row in read_every_row():
-        if row["file"] in FILES:
-            assert FILES[row["file"]] is split_of(row, "olmo2")
+    seen_before = [row for row in read_every_row() if row["file"] in FILES]
+    assert {*FILES.items()} == {(row["file"], split_of(row, "olmo2")) for row in seen_before}
 
 
 def test_a_third_of_new_runs_is_set_aside() -> None:

@@ -124,8 +124,10 @@ def test_too_few_rows_or_no_choice_among_them_are_no_figure() -> None:
 def test_a_choice_that_ran_out_of_memory_is_named_and_has_no_regret() -> None:
     died = measured(None, 1.0, 2.0, 3.0, 4.0, 5.0)
     assert (True, None) == (died.ran_out, died.regret)
-    assert "1 choices" not in table([died])
-    assert "out of memory" in table([died])
+    assert f"| `{CHOSEN}` | out of memory |" in table([died])
+    assert "workloads: mean" not in table([died])
+    said = table([measured(1.1, 1.0, 2.0, 3.0, 4.0, 5.0), died])
+    assert "Of 1 workloads: mean 10.0 %, worst 10.0 %; 1 choices ran out of memory." in said
 
 
 def test_a_failure_is_no_answer_and_a_second_run_is_the_spread() -> None:
@@ -185,9 +187,10 @@ def test_a_choice_and_what_seemed_faster_run_side_by_side_until_each_ran_three_t
     settings = [setting for setting in SETTINGS if setting.runs][1:4]
     faster = [setting.id for setting in settings]
     each = regret(row(CHOSEN, 1.0), *(row(name, 0.9 + n / 100) for n, name in enumerate(faster)))
-    names = [case["id"].partition("/")[2] for case in repeats_of([each], 1e6).fresh]
     repeated = [CHOSEN, *faster[:2]]
-    assert names == [f"{name}@{n}" for n in (2, 3) for name in repeated]
+    assert [f"{name}@{n}" for n in (2, 3) for name in repeated] == names(
+        repeats_of([each], 1e6).fresh
+    )
     assert not repeats_of([regret(row(CHOSEN, 0.5), row(faster[0], 0.9))], 1e6).fresh
     assert not repeats_of([each], 0.0).fresh
 

@@ -1,5 +1,7 @@
 """The constants of step times come from the fitted side, and are no worse than the page says."""
 
+import math
+
 import pytest
 from accuracy.split import Split
 from speed.errors import lines, log_error, ranking
@@ -67,7 +69,10 @@ def test_published_times_that_wait_for_the_gpu_are_near() -> None:
     assert max(map(abs, near)) < 0.37
 
 
-def test_an_error_has_the_sign_of_the_prediction() -> None:
+def test_an_error_is_above_zero_where_too_much_is_predicted() -> None:
     first = SAMPLES[0]
-    slower = replace(COSTS, product_fraction=COSTS.product_fraction / 10)
-    assert log_error(first, slower) > log_error(first, COSTS)
+    predicted = first.predict(COSTS)
+    assert predicted is not None
+    for times in (2, 0.5):
+        measured = first._replace(measured_seconds=predicted.expected_seconds / times)
+        assert log_error(measured, COSTS) == pytest.approx(math.log(times))
