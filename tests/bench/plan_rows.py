@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-# The tests that ask for the same runs are `cli.…` to each other.
+# The tests that ask for the same runs are `app.…` to each other.
 sys.path[0] = str(Path(__file__).parents[1])
 
 from app.decide.asked import ROWS, words_of  # noqa: E402

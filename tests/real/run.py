@@ -66,6 +66,8 @@ def main() -> None:
         "--write", action="store_true", help="rewrite the tables of the page, if all cases ran"
     )
     words = parser.parse_args()
+    if unknown := {*words.names} - {case.name for case in CASES}:
+        parser.error(f"no such case: {', '.join(sorted(unknown))}")
     cases = [case for case in CASES if not words.names or case.name in words.names]
     inputs = make_inputs()
     outcomes = []

@@ -152,11 +152,15 @@ def save_and_die(save: Any, at: int) -> bool:
                 return does(*words, **named)
 
             setattr(os, name, or_die)
+        status = 1
         try:
             save(5)
+            status = 0
         finally:
-            os._exit(0)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
+            os._exit(status)
+    end = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    assert end in {0, -signal.SIGKILL}, f"the save failed, and was not killed at call {at}"
+    return end == -signal.SIGKILL
 
 
 def test_a_save_over_a_checkpoint_of_its_step_that_is_killed_anywhere_leaves_a_whole_one(

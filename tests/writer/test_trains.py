@@ -151,4 +151,5 @@ def test_both_ranks_train_what_was_decided(
     wanted = expected(case)
     for answer in answers[case]:
         assert answer["raised"] is None, f"{answer['raised']}\n{answer['log']}"
-        assert wanted == {key: answer[key] for key in wanted}
+    found = [{key: answer[key] for key in wanted} for answer in answers[case]]
+    assert [wanted, wanted] == found
