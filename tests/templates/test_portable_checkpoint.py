@@ -268,33 +268,33 @@ def test_a_trainer_goes_on_at_a_lower_stage_with_its_schedule_and_its_data(
 FILES = ("model", "master", "exp_avg", "exp_avg_sq", "others", "portable", "folder")
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    "at",
-    [
-        pytest.param(at, marks=() if at == FILES.index("exp_avg") else pytest.mark.thorough)
-        for at in range(len(FILES))
-    ],
-    ids=FILES,
-)
-def test_a_save_killed_at_any_file_leaves_the_checkpoint_before_it(
-    at: int, options: Options, tmp_path: Path
-) -> None:
-    config = write_strategy_config(tmp_path, "bf16", "zero2")
-    words: Options = ("--deepspeed", "--deepspeed_config", config, "--output_dir", "out")
+def train_and_die_at(file: str, folder: Path, options: Options) -> Options:
+    """Kill rank 0 as it sees this file of its second checkpoint onto the disk; the run's words."""
+    config = write_strategy_config(folder, "bf16", "zero2")
+    words = (*options, "--deepspeed", "--deepspeed_config", config, "--output_dir", "out")
     second_save = len(FILES) + 1  # and the folder that it is put into
-    env = {"KILL_AT": str(second_save + at + 1)}
-
-    killed, _ = launch(
-        tmp_path, HERE / "killed_save.py", *options, *words, env=env, ends_well=False
-    )
-
+    env = {"KILL_AT": str(second_save + FILES.index(file) + 1)}
+    killed, _ = launch(folder, HERE / "killed_save.py", *words, env=env, ends_well=False)
     assert "-9" in killed.stdout + killed.stderr
+    return words
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("file", FILES)
+def test_a_save_killed_at_any_file_leaves_the_checkpoint_before_it(
+    file: str, options: Options, tmp_path: Path
+) -> None:
+    train_and_die_at(file, tmp_path, options)
     seen = sorted(path.name for path in (tmp_path / "out").iterdir())
     assert [".checkpoint-4.partial", "checkpoint-2"] == seen
-    if at != FILES.index("exp_avg"):
-        return
-    resumed, _ = launch(tmp_path, RAW, *options, *words, "--resume")
+
+
+@pytest.mark.thorough
+def test_a_run_whose_save_was_killed_goes_on_from_the_checkpoint_before_it(
+    options: Options, tmp_path: Path
+) -> None:
+    words = train_and_die_at("exp_avg", tmp_path, options)
+    resumed, _ = launch(tmp_path, RAW, *words, "--resume")
     assert "step 3  loss" in resumed.stdout
     assert "step 2  loss" not in resumed.stdout
     seen = sorted(path.name for path in (tmp_path / "out").iterdir())
