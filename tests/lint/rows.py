@@ -892,14 +892,21 @@ FOUND = (
     ),
     has(
         "script-disagrees",
-        top('"train_micro_batch_size_per_gpu": 4'),
+        '{"train_batch_size": 16,\n"train_micro_batch_size_per_gpu": 4}',
         "train_micro_batch_size_per_gpu",
         2,
         ERROR,
         SCRIPT,
     ),
     has("script-disagrees", top(), "train_batch_size", 1, ERROR, SCRIPT),
-    has("script-disagrees", top('"fp16": {"enabled": true}'), "fp16.enabled", 2, ERROR, SCRIPT),
+    has(
+        "script-disagrees",
+        '{"train_batch_size": 16,\n"fp16": {"enabled": true}}',
+        "fp16.enabled",
+        2,
+        ERROR,
+        SCRIPT,
+    ),
     has(
         "script-disagrees",
         top(

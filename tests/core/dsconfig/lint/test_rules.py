@@ -14,13 +14,13 @@ def found(text: str, context: Context, version: str | None = None) -> tuple[Conf
 
 
 @pytest.mark.parametrize("row", FOUND, ids=lambda row: f"{row.rule}-{row.key}")
-def test_a_rule_finds_its_mistake_where_it_stands(row: Row) -> None:
+def test_a_rule_finds_its_mistake_once_and_where_it_stands(row: Row) -> None:
     places = [
         (each.key, each.line, each.severity)
         for each in found(row.text, row.context)
         if each.rule.name == row.rule
     ]
-    assert (row.key, row.line, row.severity) in places
+    assert [(row.key, row.line, row.severity)] == places
 
 
 @pytest.mark.parametrize(("rule", "text", "context"), SILENT)
