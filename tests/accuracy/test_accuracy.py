@@ -59,6 +59,7 @@ from measured.rows import (
     workload_of,
 )
 from measured.traces import RUNS, TRACES, encode_traces, read_traces, take_trace, trace_of
+from paths import MODELS, ROOT, TESTS
 
 from zerowiz.core.codec import encode
 from zerowiz.core.decision.evaluate import Verdict
@@ -69,8 +70,6 @@ from zerowiz.core.strategy import Offload
 from zerowiz.core.values import replace
 
 COMMITTED = read_figures()
-MODELS = Path(__file__).parents[1] / "models"
-ROOT = Path(__file__).parents[2]
 
 
 @cache
@@ -283,7 +282,7 @@ def test_an_architecture_without_formulas_is_predicted_by_its_trace() -> None:
 
 
 def test_every_config_without_formulas_was_measured() -> None:
-    folders = {path.name for path in (MODELS.parent / "strangers").iterdir() if path.is_dir()}
+    folders = {path.name for path in (TESTS / "strangers").iterdir() if path.is_dir()}
     assert folders == {record.model for record in guessed()}
 
 

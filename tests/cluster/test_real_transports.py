@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from paths import ROOT
 
 from zerowiz.core.machine.merge import NodeAnswer, NodeFailure, merge_nodes
 from zerowiz.core.machine.types import Accelerator
@@ -22,7 +23,6 @@ from zerowiz.probe.machine.transports import Transport, argv_for, node_command
 
 pytestmark = pytest.mark.cluster
 
-ROOT = Path(__file__).parents[2]
 HOSTS = ("n1", "n2", "n3")
 CPU = ("--accelerator", "cpu", "--gpus-per-node", "2")
 over_ssh = pytest.mark.parametrize("transport", [Transport.SSH, Transport.PDSH])

@@ -1,9 +1,9 @@
 """A setting that was timed twice shows how near a prediction can come at all."""
 
 import json
-from pathlib import Path
 
 from measured.rows import Row
+from paths import TESTS
 from speed.repeats import _SETTING, describe_repeats, find_repeats
 from speed.samples import Sample, read_samples
 
@@ -37,6 +37,6 @@ def test_the_spread_of_all_is_said() -> None:
 
 def test_what_makes_a_setting_is_said_by_every_timed_row() -> None:
     """A key that no row has would make all of them alike."""
-    text = (Path(__file__).parents[1] / "measured" / "2026-11-grid.jsonl").read_text("utf-8")
+    text = (TESTS / "measured" / "2026-11-grid.jsonl").read_text("utf-8")
     row = json.loads(text.splitlines()[0])
     assert set(_SETTING) <= row.keys()

@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from paths import TEMPLATES
 from ranks.harness import BIN, CompletedRun, rank_environ, read_reports, run
 
 from zerowiz.probe.launch.ports import find_free_port
 
-TESTS = Path(__file__).parents[1]
-TEMPLATES = TESTS.parent / "templates"
 RAW = TEMPLATES / "train_deepspeed.py"
 TRAINER = TEMPLATES / "train_hf.py"
 

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 import torch
+from paths import TEMPLATES
 from safetensors.torch import load_file
-from templates.jobs import RAW, TEMPLATES, TRAINER, launch, write_config
+from templates.jobs import RAW, TRAINER, launch, write_config
 
 HERE = Path(__file__).parent
 GO_ON = HERE / "go_on.py"

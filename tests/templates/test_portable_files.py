@@ -11,11 +11,10 @@ from typing import Any
 
 import pytest
 import torch
+from paths import TEMPLATES
 from safetensors.torch import load_file, save_file
 
 from zerowiz.probe.launch.checkpoints import read_saved
-
-TEMPLATES = Path(__file__).parents[2] / "templates"
 
 
 @pytest.fixture(scope="module")

@@ -4,10 +4,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from paths import TESTS
 from ranks.harness import rank_environ, read_reports, run
 from templates.jobs import (
     RAW,
-    TESTS,
     TRAINER,
     by_environment,
     eval_loss,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from paths import TESTS
 from ranks.harness import rank_environ, run
 from writer.matrix import Case, cases, pairwise
 
@@ -20,7 +21,6 @@ from zerowiz.core.strategy import Offload
 from zerowiz.core.workload import Integration, Precision, StateDtype, Workload
 from zerowiz.probe.machine.cpu import cpu_machine
 
-TESTS = Path(__file__).parents[1]
 ALL_SECONDS = 1500
 TINY: Mapping[str, object] = {
     "model_type": "llama",

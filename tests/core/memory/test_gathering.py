@@ -4,9 +4,9 @@ import json
 import subprocess
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 
 import pytest
+from paths import TESTS
 
 from zerowiz.core.memory.buffers import Buffers
 from zerowiz.core.memory.gathering.layout import lay_out
@@ -15,7 +15,7 @@ from zerowiz.core.model.hf_config import model_from_config
 from zerowiz.core.values import replace
 from zerowiz.core.workload import Method, Workload
 
-_RANKS = Path(__file__).parents[2] / "ranks" / "gathering.py"
+_RANKS = TESTS / "ranks" / "gathering.py"
 _THRESHOLD = 300
 
 _SMALL = {
