@@ -10,24 +10,44 @@ torch = pytest.importorskip("torch")
 
 from worker.resident import resident  # noqa: E402
 
-from zerowiz.worker.batch_files import Case, read_report  # noqa: E402
+from zerowiz.worker.batch_files import Case, Reading, read_report  # noqa: E402
+from zerowiz.worker.loops import timing as timing_module  # noqa: E402
 from zerowiz.worker.loops.recorder import StepRecorder  # noqa: E402
 from zerowiz.worker.loops.timing import CpuClock, TimingPass  # noqa: E402
-from zerowiz.worker.meters import CpuMeter  # noqa: E402
+from zerowiz.worker.meters import CpuMeter, Meter  # noqa: E402
 
 CPU = torch.device("cpu")
-
 
 pytestmark = pytest.mark.usefixtures("alone")
 
 
-def after_one_step(folder: Path, wanted: int, left_s: float) -> tuple[TimingPass, StepRecorder]:
-    """A pass after a measured step of one second, so long before the deadline."""
-    meter = CpuMeter()
+class FlushingMeter(CpuMeter):
+    """Of an allocator that has flushed five times by the end, and whose peak grows by 7 bytes."""
+
+    peak_bytes = flushes = 0
+
+    def begin(self) -> None:
+        self.peak_bytes = 0
+
+    def end(self) -> Reading:
+        self.peak_bytes, self.flushes = self.peak_bytes + 7, 5
+        return {"allocated_bytes": 0, "peak_bytes": self.peak_bytes, "peak_reserved_bytes": None}
+
+    def retries(self) -> int:
+        return self.flushes
+
+
+def after_steps(
+    folder: Path, wanted: int, left_s: float, meter: Meter | None = None
+) -> tuple[TimingPass, StepRecorder]:
+    """A pass after measured steps, the last of one second, so long before the deadline."""
+    meter = meter or CpuMeter()
     meter.outside_bytes()
     recorder = StepRecorder(folder / "report.json", meter)
     with recorder.measured("step", "first"):
         pass
+    # The first is slow: kernels are chosen in it.
+    recorder.end_iteration(100.0)
     recorder.end_iteration(1.0)
     case = cast("Case", {"timed_steps": wanted})
     return TimingPass(case, CPU, meter, recorder, time.time() + left_s), recorder
@@ -37,12 +57,12 @@ def after_one_step(folder: Path, wanted: int, left_s: float) -> tuple[TimingPass
 def test_only_steps_that_end_before_the_deadline_are_taken(
     tmp_path: Path, wanted: int, left_s: float, taken: int
 ) -> None:
-    timing, _ = after_one_step(tmp_path, wanted, left_s)
+    timing, _ = after_steps(tmp_path, wanted, left_s)
     assert taken == timing.begin()
 
 
 def test_each_step_is_reported_and_the_measured_phases_stay_as_they_were(tmp_path: Path) -> None:
-    timing, recorder = after_one_step(tmp_path, 3, 600)
+    timing, recorder = after_steps(tmp_path, 3, 600)
     before = dict(recorder.report)
     held = []
     block_bytes = 40 * 2**20
@@ -61,14 +81,35 @@ def test_each_step_is_reported_and_the_measured_phases_stay_as_they_were(tmp_pat
     assert peak_bytes is None or peak_bytes >= len(held) * block_bytes
 
 
+def test_the_peak_and_the_flushes_of_the_timed_steps_alone_are_reported(tmp_path: Path) -> None:
+    meter = FlushingMeter()
+    timing, recorder = after_steps(tmp_path, 1, 600, meter)
+    meter.peak_bytes, meter.flushes = 100, 2
+    timing.begin()
+    timing.end()
+    report = recorder.report
+    assert (7, 3) == (report["timed_peak_bytes"], report["timed_allocator_retries"])
+
+
+def test_the_speed_of_python_is_the_mean_of_before_and_after_the_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readings = iter((1e-7, 3e-7))
+    monkeypatch.setattr(timing_module, "time_python_call", lambda _: next(readings))
+    timing, recorder = after_steps(tmp_path, 1, 600)
+    timing.begin()
+    timing.end()
+    assert pytest.approx(2e-7) == recorder.report["python_call_seconds"]
+
+
 def test_what_fails_there_is_said_to_fail_there(tmp_path: Path) -> None:
-    timing, recorder = after_one_step(tmp_path, 3, 600)
+    timing, recorder = after_steps(tmp_path, 3, 600)
     timing.begin()
     assert (None, "timing") == (recorder.phase, recorder.phase_name)
 
 
 def test_without_wanted_steps_nothing_is_timed(tmp_path: Path) -> None:
-    timing, recorder = after_one_step(tmp_path, 0, 600)
+    timing, recorder = after_steps(tmp_path, 0, 600)
     assert 0 == timing.begin()
     assert "timed_step_seconds" not in recorder.report
     assert "step" == recorder.phase
