@@ -37,6 +37,8 @@ def test_the_template_lies_there_once_the_conversation_ends_in_files(
     assert "It runs on this machine, on 1 CPU rank" in person.text
     person.reply(LAUNCH, "only write" + ENTER)
     assert 0 == person.end()
+    copied = "copied corpus.txt, model, portable_checkpoint, train_hf.py into this folder"
+    assert copied in " ".join(person.text.split())
     for path in COPIED:
         for file in [TEMPLATES / path, *(TEMPLATES / path).rglob("*.*")]:
             if file.is_file() and file.suffix != ".pyc":

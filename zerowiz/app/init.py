@@ -140,6 +140,8 @@ def ask_init(
         finally:
             if done is None or options.dry_run:
                 template.take_off()
+            else:
+                template.keep()
     if done is None:
         person.tell([_("nothing was written")])
     return done

@@ -5,7 +5,7 @@ from zerowiz.core.decision.questions import TEMPLATE
 from zerowiz.core.launch.plan import PlannedFile
 from zerowiz.emit.new_files import add_files, refuse_other_files, remove_added
 from zerowiz.probe.templates import read_template
-from zerowiz.words import _, joined
+from zerowiz.words import _, joined, listing
 
 
 def script_of(answer: str) -> str:
@@ -69,5 +69,8 @@ class CopiedTemplate:
             )
 
     def keep(self) -> None:
-        """The files belong to the person from now on."""
+        """The files belong to the person from now on, who hears which they are."""
+        tops = sorted({file.path.partition("/")[0] for file in self._added})
+        if tops:
+            self._person.tell([_("copied {files} into this folder", files=listing(tops))])
         self._added = ()

@@ -52,7 +52,7 @@ _REASONS: Mapping[Reason, str] = {
     Reason.TIGHT: _("it is tight: near the memory limit, steps may be slower or run out of memory"),
     Reason.UNCERTAIN: _("it is uncertain, and may run out of memory"),
     Reason.UNCERTAIN_PASSED_OVER: _("zerowiz skipped strategies that are uncertain"),
-    Reason.NOTHING_FITS: _("no strategy that your options allow fits"),
+    Reason.NOTHING_FITS: _("no strategy fits with your options"),
     Reason.BUDGET_UNKNOWN: _("the free GPU memory is unknown, so it may not fit"),
     Reason.FASTEST: _("its step is predicted to be the fastest of all that fit"),
     Reason.AS_GOOD_AS_FASTEST: _("its step is predicted to be within 3 % of the fastest that fits"),
