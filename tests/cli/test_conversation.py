@@ -58,7 +58,7 @@ def to_the_end(person: Terminal) -> None:
 def test_a_hugging_face_script_takes_five_questions_at_most(terminal: Open, scripts: Path) -> None:
     person = terminal("init", *A100)
     person.wait_for(SCRIPT)
-    assert ["Machine", "Script", "Model"] == [
+    assert ["Machine", "Script", "Python"] == [
         line.split()[0] for line in person.lines if re.match(r"[A-Z]\w+  ", line)
     ]
     to_the_end(person)

@@ -92,9 +92,8 @@ class NamedInputs:
             # What is read without the network is refused now, not after the questions.
             read_near(self.typed.model, os.environ, trace=self.typed.trace)
         script: ScriptFacts | list[str] = [each.path for each in self.nearby]
-        model = self.typed.model
         try:
-            script, model = self.facts(Answers()) or script, self._model_name(Answers())
+            script = self.facts(Answers()) or script
         except ZerowizError:
             if self._has_typed_script:
                 raise
@@ -102,7 +101,7 @@ class NamedInputs:
             script = [str(self.script_here)]
         versions = {name: read_version(name) for name in _TRAINING_LIBRARIES}
         what = script if self._axolotl is None else self._axolotl
-        return lines.detected(self.here or self._why_not_here, what, model, versions)
+        return lines.detected(self.here or self._why_not_here, what, versions)
 
     def machine(self, answers: Answers) -> Machine | None:
         """The machine of the job, once it is known."""

@@ -17,15 +17,15 @@ from zerowiz.words import _, listing
 def detected(
     machine: Machine | str,
     script: ScriptFacts | AxolotlFile | Sequence[str],
-    model: str | None,
     versions: Mapping[str, str | None],
 ) -> tuple[str, str, str]:
-    """What is known before anything is asked: machine; script; model and environment.
+    """What is known before anything is asked: machine; script; libraries.
+
+    The model is asked for next, or stands in the plan.
 
     Args:
         machine: The machine that is planned for, or why there is none.
         script: What it shows, or the names of those that could be meant; or a file of axolotl.
-        model: As it was named; None where nobody did.
         versions: Of the libraries that train, None for what is not installed.
     """
     where = (
@@ -40,16 +40,13 @@ def detected(
         )
     else:
         what = _("{script} found here", script=len(script)) if script else _("none found here")
-    named = model or (
-        _("the script names none") if isinstance(script, ScriptFacts) else _("none named")
-    )
     found = [f"{name} {version}" for name, version in versions.items() if version is not None]
     missing = [name for name, version in versions.items() if version is None]
     has = listing([*found, *(_("no {name}", name=name) for name in missing)])
     return (
         labelled(_("Machine"), where),
         labelled(_("Script"), what),
-        labelled(_("Model"), _("{named}; {has}", named=named, has=has)),
+        labelled(_("Python"), has),
     )
 
 
