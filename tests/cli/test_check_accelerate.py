@@ -119,6 +119,26 @@ def test_a_finding_names_the_key_of_the_file_at_its_line(
     assert says[1] in found["fix"]
 
 
+def test_a_path_that_accelerate_loses_is_found_and_a_launch_that_writes_it_is_silent(
+    here: Run, folder: Path
+) -> None:
+    text = "  zero_stage: 3\n  offload_param_device: nvme\n  offload_param_nvme_path: nvme\n"
+    (found,) = findings(here, folder, text)
+    assert ("warning", "deepspeed_config.offload_param_nvme_path", 5) == (
+        found["severity"],
+        found["key"],
+        found["line"],
+    )
+    assert "does not pass `offload_param_nvme_path` to the ranks" in found["message"]
+    assert "set `ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_NVME_PATH`" in found["fix"]
+    (folder / "nvme").mkdir()
+    (folder / "train.py").write_text(HF_IN_CODE)
+    words = ("--accelerator", "cpu", "--model", "10m", "--config", "acc.yaml", "train.py")
+    launched = here("launch", "--dry-run", "--force", *words)
+    assert '"nvme_path": "nvme"' in launched.stdout
+    assert "does not pass" not in launched.stderr
+
+
 NAMING = (
     "  deepspeed_config_file: my z.json\n  zero_stage: 2\n  gradient_clipping:\n"
     "  zero3_init_flag: tru\nmixed_precision: bf16\n"

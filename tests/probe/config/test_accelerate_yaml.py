@@ -254,6 +254,9 @@ def test_a_path_on_nvme_is_followed_which_accelerate_loses(
     assert {"device": "cpu"} == zero["offload_param"]
     theirs = config_in_a_rank(environ_of_accelerate(path, third), third)
     assert "none" == theirs["zero_optimization"]["offload_optimizer"]["nvme_path"]
+    own = read_config_text(path).accelerate
+    assert own is not None
+    assert ["offload_optimizer_nvme_path"] == [key.name for key in own.dropped]
 
 
 def test_what_reaches_the_ranks_beside_the_config(tmp_path: Path, third: SimpleNamespace) -> None:

@@ -54,7 +54,7 @@ def lint_own_config(
         first, *others = (show_found.in_short(name, each) for name, each in errors)
         force = () if is_final else (_("add `$force` to launch anyway"),)
         raise ConfigMistakeError(first, *others, whole, *force)
-    noted = [(name, each) for name, each in findings if each.severity is not Severity.INFO]
+    noted = [(name, each) for name, each in findings if _is_noted(each, config)]
     for name, each in noted:
         reporter.note(show_found.in_short(name, each))
     if noted:
@@ -119,6 +119,13 @@ def _cannot_be_planned(finding: ConfigFinding, file_keys: Mapping[str, str]) -> 
     in_file = {file_keys.get(key, key) for key in own}
     disagrees = finding.rule is SCRIPT_DISAGREES and finding.key in in_file
     return disagrees or finding.rule is UNREADABLE
+
+
+def _is_noted(finding: ConfigFinding, config: ConfigText) -> bool:
+    """Whether it concerns this run; what `accelerate launch` drops, zerowiz writes itself."""
+    dropped = () if config.accelerate is None else config.accelerate.dropped
+    is_dropped = any(finding.key.endswith(f".{key.name}") for key in dropped)
+    return finding.severity is not Severity.INFO and not is_dropped
 
 
 def _ends_the_run(finding: ConfigFinding, facts: ScriptFacts) -> bool:

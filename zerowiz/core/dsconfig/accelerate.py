@@ -66,6 +66,8 @@ class AccelerateFile(Struct, frozen=True, kw_only=True):
     """Its keys that Accelerate refuses beside a file that is named."""
     ignored: tuple[KeyToken, ...]
     """Keys of `deepspeed_config` that Accelerate does not have."""
+    dropped: tuple[KeyToken, ...]
+    """Its paths for NVMe, which no variable of `accelerate launch` carries."""
     splits_sequences: bool
     """Whether several ranks share one sequence or one tensor, which is not planned."""
 
@@ -214,6 +216,11 @@ def read_accelerate(path: str, root: Object) -> AccelerateFile:
         gpu_ids=None if ids in {None, "all"} else str(ids),
         refused=tuple(refused) if named is not None else (),
         ignored=tuple(each.key for each in section.members if each.key.name not in KNOWN),
+        dropped=tuple(
+            each.key
+            for each in section.members
+            if each.key.name in plugin and named is None and _reads_path(plugin, each.key.name)
+        ),
         splits_sequences=_splits(values.get("parallelism_config")),
     )
 
@@ -233,8 +240,7 @@ def _build(section: Object, precision: Member | None) -> Object:
         if member is not None:
             node = member.value
             value = key.read(node.value) if isinstance(node, Scalar) else str(plain(node))
-        device = _PATHS.get(name)
-        if device is not None and str(_said(values, device)).lower() != _NVME:
+        if name in _PATHS and not _reads_path(values, name):
             continue
         if name == "gradient_clipping" and value == 0:
             continue  # the plugin leaves it out, and DeepSpeed's own counts
@@ -245,6 +251,11 @@ def _build(section: Object, precision: Member | None) -> Object:
     switches = _PRECISIONS.get(_mixed_precision(precision), {})
     built |= {path: _scalar(value, where) for path, value in switches.items()}
     return _nested(built, section.place)
+
+
+def _reads_path(values: Mapping[str, Node], name: str) -> bool:
+    """Whether this key is a path that the plugin reads."""
+    return name in _PATHS and str(_said(values, _PATHS[name])).lower() == _NVME
 
 
 def _precision_member(root: Object) -> Member | None:

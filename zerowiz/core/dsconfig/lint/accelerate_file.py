@@ -86,6 +86,7 @@ def check_accelerate(file: AccelerateFile) -> tuple[ConfigFinding, ...]:
     """What is found of the keys of a file, beside what DeepSpeed makes of the config."""
     found = [_refused(file, key) for key in file.refused]
     found += map(_ignored, file.ignored)
+    found += map(_dropped, file.dropped)
     wrong = {each.key for each in found}
     found += (each for each in _misread(file) if each.key not in wrong)
     return tuple(sorted(found, key=lambda each: (each.line, each.column)))
@@ -143,4 +144,23 @@ def _ignored(key: KeyToken) -> ConfigFinding:
         fix=_("rename it to `{near}`", near=near[0])
         if near
         else _("remove it, or set it in a file that `deepspeed_config_file` names"),
+    )
+
+
+def _dropped(key: KeyToken) -> ConfigFinding:
+    """What is found of a path for NVMe that Accelerate's launcher leaves behind.
+
+    Source: accelerate 1.15, utils/launch.py, prepare_deepspeed_cmd_env: no variable has it;
+    utils/dataclasses.py, DeepSpeedPlugin: without the variable the path is `none`.
+    """
+    return found_at(
+        key.place,
+        UNKNOWN_KEY,
+        _("`accelerate launch` does not pass `{key}` to the ranks", key=key.name),
+        key=f"deepspeed_config.{key.name}",
+        because=_("they offload into a folder with the name `none`"),
+        fix=_(
+            "set `{variable}`, or set the path in a file that `deepspeed_config_file` names",
+            variable=f"ACCELERATE_DEEPSPEED_{key.name.upper()}",
+        ),
     )
