@@ -139,6 +139,21 @@ def test_a_path_that_accelerate_loses_is_found_and_a_launch_that_writes_it_is_si
     assert "does not pass" not in launched.stderr
 
 
+def test_a_key_of_the_file_itself_that_accelerate_rejects_is_found_and_a_launch_goes_on(
+    here: Run, folder: Path
+) -> None:
+    text = "  zero_stage: 2\nmixed_precision: bf16\nnum_machine: 1\nfoo: 1\ndynamo_backend: 'NO'\n"
+    found = findings(here, folder, text)
+    assert [("error", "num_machine", 5), ("warning", "foo", 6)] == [
+        (each["severity"], each["key"], each["line"]) for each in found
+    ]
+    assert ["rename it to `num_machines`", "remove it"] == [each["fix"] for each in found]
+    (folder / "train.py").write_text(HF_IN_CODE)
+    words = ("--accelerator", "cpu", "--model", "10m", "--config", "acc.yaml", "train.py")
+    launched = here("launch", "--dry-run", *words)
+    assert (0, False) == (launched.code, "does not know" in launched.stderr)
+
+
 NAMING = (
     "  deepspeed_config_file: my z.json\n  zero_stage: 2\n  gradient_clipping:\n"
     "  zero3_init_flag: tru\nmixed_precision: bf16\n"

@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from cli.harness import Result, Run
+from cli.harness import HF_IN_CODE, Result, Run
 from paths import TEMPLATES
 
 A100 = ("--machine", "4xA100-40GB")
@@ -199,3 +199,34 @@ def test_plan_takes_a_script_and_its_words(here: Run, hf: Path) -> None:
 def test_plan_decides_for_a_script_that_no_config_reaches(here: Run, folder: Path) -> None:
     (folder / "train.py").write_text("import lightning\n")
     assert 0 == here("plan", *A100, "--model", "1b", "train.py").code
+
+
+@pytest.mark.parametrize(
+    ("words", "noted"),
+    [
+        (("--attention", "flash", "--packing"), "`--attention flash`, `--packing`"),
+        (("--loss", "chunked"), "`--loss chunked`"),
+        (("--attention", "sdpa"), None),
+        ((), None),
+    ],
+)
+def test_what_no_argument_can_pass_to_a_script_is_noted(
+    here: Run, folder: Path, words: tuple[str, ...], noted: str | None
+) -> None:
+    (folder / "train.py").write_text(HF_IN_CODE)
+    job = ("plan", "--machine", "2xA100-80GB-SXM", "--model", "1b", "--seq-len", "512")
+    stderr = " ".join(here(*job, *words, "train.py").stderr.split())
+    expected = f"note: zerowiz cannot pass {noted} to your script: the plan is right only if"
+    assert (expected in stderr) is (noted is not None)
+    assert noted is not None or "cannot pass" not in stderr
+
+
+def test_what_an_option_of_the_script_takes_is_passed_without_that_note(
+    here: Run, folder: Path
+) -> None:
+    shutil.copy(TEMPLATES / "train_deepspeed.py", folder / "train.py")
+    shutil.copytree(TEMPLATES / "portable_checkpoint", folder / "portable_checkpoint")
+    job = ("launch", "--dry-run", "--accelerator", "cpu", "--model", "10m", "--seq-len", "64")
+    result = here(*job, "--gradient-checkpointing", "train.py")
+    assert "--gradient_checkpointing" in result.stdout
+    assert "cannot pass" not in result.stderr

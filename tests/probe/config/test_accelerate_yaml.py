@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from zerowiz.core.dsconfig.accelerate import fill
+from zerowiz.core.dsconfig.accelerate import FILE_KNOWN, fill
 from zerowiz.core.dsconfig.lint.accelerate_file import check_accelerate
 from zerowiz.core.workload import Integration, Precision, Workload
 from zerowiz.errors import UsageError
@@ -67,11 +67,13 @@ def third() -> Iterator[SimpleNamespace]:
             warnings.simplefilter("ignore")
             from accelerate import DeepSpeedPlugin
             from accelerate.commands import launch
+            from accelerate.commands.config.config_args import ClusterConfig
             from deepspeed.runtime.config import DeepSpeedConfig
             from transformers import TrainingArguments
             from transformers.integrations.deepspeed import HfTrainerDeepSpeedConfig
         yield SimpleNamespace(
             launch=launch,
+            ClusterConfig=ClusterConfig,
             DeepSpeedPlugin=DeepSpeedPlugin,
             DeepSpeedConfig=DeepSpeedConfig,
             TrainingArguments=TrainingArguments,
@@ -513,3 +515,15 @@ def test_a_precision_that_the_file_says_is_left_as_it_is(tmp_path: Path) -> None
         filled: Any = fill(config, step, reader, ("precision",))
         assert {"enabled": True, "auto_cast": True} == filled["fp16"]
         assert "bf16" not in filled
+
+
+def test_the_keys_of_a_file_are_those_that_accelerate_takes(
+    tmp_path: Path, third: SimpleNamespace
+) -> None:
+    fields = {*third.ClusterConfig.__dataclass_fields__}
+    assert fields | {"fp16", "dynamo_backend"} == FILE_KNOWN
+    text = f"{HEAD}compute_environment: LOCAL_MACHINE\n"
+    extra = "dynamo_backend: 'NO'\nfp16: true\n"
+    third.ClusterConfig.from_yaml_file(write(tmp_path, text + extra))
+    with pytest.raises(ValueError, match=r"unknown keys \(\['num_machine'\]\)"):
+        third.ClusterConfig.from_yaml_file(write(tmp_path, text + "num_machine: 1\n"))

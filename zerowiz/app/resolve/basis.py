@@ -24,6 +24,7 @@ def find_basis(request: Request, model: str | None, config: Path | None) -> tupl
     eager = (notes.falls_back(family, request.falls_back),) if request.falls_back else ()
     size = request.size_only
     stated = (notes.size_only(model, size),) if size else ()
+    trusted = (notes.trusted(request.trusted),) if request.trusted else ()
     uncounted = (_("`{config}`: {keys} not counted", config=config, keys=keys),) if keys else ()
     server = request.elsewhere
     learned = request.job.calibration
@@ -35,6 +36,7 @@ def find_basis(request: Request, model: str | None, config: Path | None) -> tupl
         *request.traced,
         *calibrated,
         *stated,
+        *trusted,
         *assumed,
         *unfused,
         *slow,

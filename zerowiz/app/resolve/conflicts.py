@@ -10,7 +10,7 @@ from zerowiz.words import _, joined
 T = TypeVar("T")
 
 
-def _words(name: str, value: object) -> str:
+def as_typed(name: str, value: object) -> str:
     """The option as one types it."""
     if isinstance(value, bool):
         return f"${name}" if value else f"$no_{name}"
@@ -30,7 +30,7 @@ def by_script(name: str, option: T | None, setting: Setting[T] | None) -> T | No
     """
     if option is None or setting is None or option == setting.value:
         return setting.value if setting is not None else option
-    words = _words(name, option)
+    words = as_typed(name, option)
     raise UsageError(
         _(
             "`{words}` conflicts with the script: {source} says {setting}",
@@ -65,7 +65,7 @@ def by_config(
     said = by_script(name, option, setting)
     if said is None or own is None or said == own:
         return said if own is None else own
-    words = _words(name, said)
+    words = as_typed(name, said)
     drop = (_("remove `{words}`", words=words),) if option is not None else ()
     if setting is None:
         raise UsageError(

@@ -10,7 +10,7 @@ from msgspec import Struct
 from zerowiz.app.options import Options
 from zerowiz.app.reporter import SILENT, Reporter
 from zerowiz.app.resolve.calibration import read_calibration
-from zerowiz.app.resolve.conflicts import by_config, by_script
+from zerowiz.app.resolve.conflicts import as_typed, by_config, by_script
 from zerowiz.app.resolve.defaults_used import defaults_used
 from zerowiz.app.resolve.freedom import find_freedom
 from zerowiz.app.resolve.model import read_and_trace
@@ -95,6 +95,8 @@ class Request(Struct, frozen=True, kw_only=True):
     """The settings file that they are added to a copy of, instead."""
     size_only: str | None = None
     """The model that the script loads, where `--model` names a size alone."""
+    trusted: tuple[str, ...] = ()
+    """Options of what the script's code does, which zerowiz neither sees there nor can pass."""
 
 
 def stated_settings(options: Options, settings: ScriptSettings) -> frozenset[str]:
@@ -107,6 +109,21 @@ def stated_settings(options: Options, settings: ScriptSettings) -> frozenset[str
         and getattr(settings, name, None) is None
         and not settings.is_open(name, value)
     )
+
+
+# What no config sets.
+_IN_CODE = ("attention", "loss", "packing", "gradient_checkpointing")
+
+
+def _trusted(options: Options, settings: ScriptSettings) -> tuple[str, ...]:
+    """The options that a script has to live up to by itself, as one types them."""
+    found = []
+    for name in _IN_CODE:
+        value, setting = getattr(options, name), getattr(settings, name)
+        own = getattr(Workload(), name) if setting is None else setting.value
+        if value not in {None, own} and not settings.is_open(name, value):
+            found.append(as_typed(name, value))
+    return tuple(found)
 
 
 def _handover(
@@ -267,6 +284,7 @@ def make_request(
         settled=(*model_words, *resolved.settled, *_on_cpu(settings, machine)),
         copied=_copied(facts),
         size_only=f"`{loaded.value}`, {loaded.source}" if loaded and is_stated else None,
+        trusted=() if facts is None else _trusted(options, settings),
     )
 
 

@@ -7,7 +7,7 @@ from zerowiz.app.options import Options
 from zerowiz.app.reporter import Reporter
 from zerowiz.core import shell
 from zerowiz.core.dsconfig.accelerate import PRECISION_KEYS
-from zerowiz.core.dsconfig.lint.accelerate_file import check_accelerate
+from zerowiz.core.dsconfig.lint.accelerate_file import check_accelerate, is_of_launcher
 from zerowiz.core.dsconfig.lint.config import BATCH_KEYS
 from zerowiz.core.dsconfig.lint.context import Context, on_machine
 from zerowiz.core.dsconfig.lint.finding import ConfigFinding
@@ -54,7 +54,7 @@ def lint_own_config(
         first, *others = (show_found.in_short(name, each) for name, each in errors)
         force = () if is_final else (_("add `$force` to launch anyway"),)
         raise ConfigMistakeError(first, *others, whole, *force)
-    noted = [(name, each) for name, each in findings if _is_noted(each, config)]
+    noted = [(name, each) for name, each in findings if each.severity is not Severity.INFO]
     for name, each in noted:
         reporter.note(show_found.in_short(name, each))
     if noted:
@@ -65,7 +65,8 @@ def _in_naming_file(config: ConfigText) -> Iterator[tuple[str, ConfigFinding]]:
     """What is found in the file of Accelerate that names the config, with its path."""
     if config.named_by is not None:
         for each in check_accelerate(config.named_by):
-            yield config.named_by.path, each
+            if not is_of_launcher(each, config.named_by):
+                yield config.named_by.path, each
 
 
 def _found(
@@ -83,7 +84,9 @@ def _found(
         settings=_without_open(settle(facts, tuple(script_args))),
     )
     schema = read_ds_schema(read_version("deepspeed"))
-    return check_config(config, schema, on_machine(context, machine))
+    found = check_config(config, schema, on_machine(context, machine))
+    file = config.accelerate
+    return tuple(each for each in found if file is None or not is_of_launcher(each, file))
 
 
 def _reader(config: ConfigText, facts: ScriptFacts) -> Integration | None:
@@ -119,13 +122,6 @@ def _cannot_be_planned(finding: ConfigFinding, file_keys: Mapping[str, str]) -> 
     in_file = {file_keys.get(key, key) for key in own}
     disagrees = finding.rule is SCRIPT_DISAGREES and finding.key in in_file
     return disagrees or finding.rule is UNREADABLE
-
-
-def _is_noted(finding: ConfigFinding, config: ConfigText) -> bool:
-    """Whether it concerns this run; what `accelerate launch` drops, zerowiz writes itself."""
-    dropped = () if config.accelerate is None else config.accelerate.dropped
-    is_dropped = any(finding.key.endswith(f".{key.name}") for key in dropped)
-    return finding.severity is not Severity.INFO and not is_dropped
 
 
 def _ends_the_run(finding: ConfigFinding, facts: ScriptFacts) -> bool:

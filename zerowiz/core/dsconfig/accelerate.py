@@ -25,6 +25,7 @@ _Path = tuple[str, ...]
 
 _DEEPSPEED = "DEEPSPEED"
 _SECTION = "deepspeed_config"
+_TYPE = "distributed_type"
 _PRECISION = "mixed_precision"
 # What older versions wrote: `fp16: true`.
 _OLD_PRECISION = "fp16"
@@ -66,6 +67,8 @@ class AccelerateFile(Struct, frozen=True, kw_only=True):
     """Its keys that Accelerate refuses beside a file that is named."""
     ignored: tuple[KeyToken, ...]
     """Keys of `deepspeed_config` that Accelerate does not have."""
+    unknown: tuple[KeyToken, ...]
+    """Keys beside `deepspeed_config` that Accelerate does not have."""
     dropped: tuple[KeyToken, ...]
     """Its paths for NVMe, which no variable of `accelerate launch` carries."""
     splits_sequences: bool
@@ -151,6 +154,19 @@ _OF_THE_LAUNCHER = frozenset(
 )
 KNOWN = frozenset({_FILE, *_KEYS, *_ENV, *_OF_THE_LAUNCHER})
 """The keys of `deepspeed_config` that Accelerate has."""
+# commands/config/config_args.py, ClusterConfig; what process_config takes besides stands last.
+FILE_KNOWN = frozenset(
+    (
+        *("command_file", "commands", "compute_environment", "debug", _SECTION, _TYPE),
+        *("downcast_bf16", "dynamo_config", "enable_cpu_affinity", "fp8_config", "fsdp_config"),
+        *("gpu_ids", "machine_rank", "main_process_ip", "main_process_port"),
+        *("main_training_function", "megatron_lm_config", _PRECISION, "mpirun_config"),
+        *("num_machines", "num_processes", "parallelism_config", "rdzv_backend", "same_network"),
+        *("tpu_env", "tpu_name", "tpu_use_cluster", "tpu_use_sudo", "tpu_vm", "tpu_zone"),
+        *("use_cpu", _OLD_PRECISION, "dynamo_backend"),
+    )
+)
+"""The keys of a file that Accelerate has."""
 
 # utils/dataclasses.py, ParallelismConfig; what replicates or shards data is DeepSpeed's own matter.
 _SPLITS = tuple(f"parallelism_config_{name}_size" for name in ("tp", "cp", "sp"))
@@ -161,7 +177,7 @@ def is_accelerate(values: Mapping[str, Node]) -> bool:
 
     A file without `distributed_type` has none that Accelerate takes, but programs around it do.
     """
-    return "distributed_type" in values or isinstance(values.get(_SECTION), Object)
+    return _TYPE in values or isinstance(values.get(_SECTION), Object)
 
 
 def read_accelerate(path: str, root: Object) -> AccelerateFile:
@@ -175,7 +191,7 @@ def read_accelerate(path: str, root: Object) -> AccelerateFile:
         UsageError: It is not for DeepSpeed.
     """
     values = _members(root)
-    kind = _said(values, "distributed_type")
+    kind = _said(values, _TYPE)
     if kind not in {None, _DEEPSPEED}:
         # PyYAML reads a `NO` without quotes as false.
         raise UsageError(
@@ -216,6 +232,7 @@ def read_accelerate(path: str, root: Object) -> AccelerateFile:
         gpu_ids=None if ids in {None, "all"} else str(ids),
         refused=tuple(refused) if named is not None else (),
         ignored=tuple(each.key for each in section.members if each.key.name not in KNOWN),
+        unknown=tuple(each.key for each in root.members if each.key.name not in FILE_KNOWN),
         dropped=tuple(
             each.key
             for each in section.members

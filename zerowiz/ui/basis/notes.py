@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from zerowiz.core import shell
 from zerowiz.core.script import Settled
 from zerowiz.core.speed.calibration import Calibration
-from zerowiz.words import _
+from zerowiz.words import _, listing
 
 UNFUSED_ADAM = _(
     "this Adam is not fused: it needs up to 4 more bytes per trainable parameter during the step,"
@@ -94,4 +94,13 @@ def size_only(size: str | None, script_model: str | None) -> str:
         "`$model {size}` is only a size; the script loads {script_model}",
         size=size,
         script_model=script_model,
+    )
+
+
+def trusted(options: Sequence[str]) -> str:
+    """That a plan believes what options say of a script, which zerowiz cannot make come true."""
+    return _(
+        "zerowiz cannot pass {options} to your script: the plan is right only if the script sets "
+        "the same",
+        options=listing(f"`{each}`" for each in options),
     )

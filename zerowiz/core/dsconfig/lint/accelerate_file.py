@@ -6,7 +6,7 @@ from difflib import get_close_matches
 
 from msgspec import Struct
 
-from zerowiz.core.dsconfig.accelerate import KNOWN, PRECISION_KEYS, AccelerateFile
+from zerowiz.core.dsconfig.accelerate import FILE_KNOWN, KNOWN, PRECISION_KEYS, AccelerateFile
 from zerowiz.core.dsconfig.hjson import Member, plain
 from zerowiz.core.dsconfig.hjson_tokens import KeyToken
 from zerowiz.core.dsconfig.lint.config import shown
@@ -14,13 +14,14 @@ from zerowiz.core.dsconfig.lint.finding import ConfigFinding, found_at
 from zerowiz.core.dsconfig.lint.rules.keys import UNKNOWN_KEY
 from zerowiz.core.dsconfig.lint.rules.refused import REFUSED_TOGETHER
 from zerowiz.core.dsconfig.lint.rules.values import NOT_A_CHOICE, WRONG_TYPE
-from zerowiz.core.rule import Rule
+from zerowiz.core.rule import Rule, Severity
 from zerowiz.words import _, joined
 
 # Sources: accelerate 1.15, as core/dsconfig/accelerate.py names them.
 
 _OR = _(" or ")
 _AUTO = "auto"
+_SLIP_RATE = 0.85
 _FAILS = _("Accelerate cannot read the value, and fails")
 # utils/environment.py, str_to_bool.
 _TRUE = frozenset({"y", "yes", "t", "true", "on", "1"})
@@ -86,10 +87,17 @@ def check_accelerate(file: AccelerateFile) -> tuple[ConfigFinding, ...]:
     """What is found of the keys of a file, beside what DeepSpeed makes of the config."""
     found = [_refused(file, key) for key in file.refused]
     found += map(_ignored, file.ignored)
+    found += map(_unknown, file.unknown)
     found += map(_dropped, file.dropped)
     wrong = {each.key for each in found}
     found += (each for each in _misread(file) if each.key not in wrong)
     return tuple(sorted(found, key=lambda each: (each.line, each.column)))
+
+
+def is_of_launcher(finding: ConfigFinding, file: AccelerateFile) -> bool:
+    """Whether `accelerate launch` alone meets it: what the ranks get, zerowiz passes by itself."""
+    keys = {key.name for key in (*file.unknown, *file.dropped)}
+    return finding.rule is UNKNOWN_KEY and finding.key.rpartition(".")[2] in keys
 
 
 def _misread(file: AccelerateFile) -> Iterator[ConfigFinding]:
@@ -144,6 +152,24 @@ def _ignored(key: KeyToken) -> ConfigFinding:
         fix=_("rename it to `{near}`", near=near[0])
         if near
         else _("remove it, or set it in a file that `deepspeed_config_file` names"),
+    )
+
+
+def _unknown(key: KeyToken) -> ConfigFinding:
+    """What is found of a key beside `deepspeed_config` that Accelerate does not have.
+
+    One that is nearly known is a slip; another one may be of another version.
+    Source: accelerate 1.15, commands/config/config_args.py, from_yaml_file.
+    """
+    near = get_close_matches(key.name, sorted(FILE_KNOWN), n=1, cutoff=_SLIP_RATE)
+    return found_at(
+        key.place,
+        UNKNOWN_KEY,
+        _("Accelerate does not know `{key}`", key=shown(key.name)),
+        key=key.name,
+        severity=Severity.ERROR if near else None,
+        because=_("`accelerate launch` rejects the whole file"),
+        fix=_("rename it to `{near}`", near=near[0]) if near else _("remove it"),
     )
 
 
