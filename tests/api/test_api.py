@@ -76,6 +76,9 @@ def test_machines_are_compared_as_the_command_does() -> None:
     assert [offer.candidate.name for offer in found.offers.offers] == [
         each["machine"] for each in listed
     ]
+    with pytest.raises(UsageError, match="`machine` has to be one machine here") as refused:
+        api.plan("all", model="1b")
+    assert "use `zerowiz.find_machines` to compare machines" in refused.value.hints
     with pytest.raises(UsageError, match="`model` is needed"):
         api.find_machines()
     with pytest.raises(UsageError, match="there is no setting `modell`"):

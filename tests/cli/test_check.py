@@ -315,6 +315,12 @@ def test_what_is_found_in_a_yaml_file_stands_in_the_order_of_its_lines(
     assert [5, 7] == [each["line"] for each in report["files"][0]["findings"]]
 
 
+def test_a_yaml_file_that_cannot_be_read_is_not_called_json(here: Run, configs: Path) -> None:
+    (configs / "broken.yaml").write_text("a: 1\n b: 2\n")
+    (finding,) = json.loads(here("check", "--json", "broken.yaml").stdout)["files"][0]["findings"]
+    assert ("ZW001", "a YAML reader refuses the whole file") == (finding["code"], finding["why"])
+
+
 def test_a_config_inside_a_yaml_file_is_checked_where_it_stands(here: Run, configs: Path) -> None:
     (configs / "axolotl.yml").write_text(INLINE)
     result = here("check", "--json", "axolotl.yml")

@@ -25,6 +25,8 @@ from zerowiz.probe.recording.files import FileAnswers
 # Field by field, from their types: a new field is tried without a word here.
 sizes = st.integers(0, 2**60)
 st.register_type_strategy(int, sizes)
+# A machine has no other float; a call in Python takes less than a second.
+st.register_type_strategy(float, st.floats(0, 1, exclude_min=True, exclude_max=True))
 
 
 @st.composite
@@ -199,3 +201,10 @@ def test_a_field_that_may_be_null_is_null_where_nothing_is_said(kind: type) -> N
     fields_in = [(struct.cls, field) for struct in structs for field in struct.fields]
     nullable = [(c, f) for c, f in fields_in if inspect.NoneType() in getattr(f.type, "types", ())]
     assert [] == [(cls, field.name) for cls, field in nullable if field.default is not None]
+
+
+@pytest.mark.parametrize("seconds", [float("nan"), -1.0, 0.0, 1e300])
+def test_a_host_whose_python_takes_no_time_that_can_be_is_refused(seconds: float) -> None:
+    encoded = {**WHOLE, "host": {**WHOLE["host"], "python_call_seconds": seconds}}
+    with pytest.raises(UsageError, match="`python_call_seconds` is more than 0"):
+        decode_machine(encoded)

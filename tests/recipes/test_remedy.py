@@ -50,7 +50,7 @@ def test_a_remedy_touches_its_module_and_its_case(copied: Copy) -> None:
     assert {"--reference": "precomputed"} in changes(copied)
     assert set(recipe.tests) == copied.unfinished(recipe)
 
-    copied.insert(CASES, CASE, before='    "told": refused(')
+    copied.insert(CASES, CASE, before='    "rule of thumb": refused(')
     copied.edit(CASES, "    StateDtype,\n", "    StateDtype,\n    Trainer,\n")
     assert set() == copied.failed(CASES)
     copied.check_files(recipe)

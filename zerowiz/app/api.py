@@ -17,7 +17,7 @@ from msgspec import Struct
 from zerowiz.app.catalog.run_question import RunQuestion
 from zerowiz.app.decide.decision import Plan, plan_options, require_strategy
 from zerowiz.app.decide.plan_json import encode_plan
-from zerowiz.app.machines.machine import find_machine
+from zerowiz.app.machines.machine import find_machine, means_all
 from zerowiz.app.options import Options, lasting, settable, with_plain
 from zerowiz.app.reporter import SILENT, Reporter
 from zerowiz.app.resolve.request import config_file
@@ -259,6 +259,11 @@ _OF_MACHINE = (
 
 def _find(machine: Machine | str | os.PathLike[str] | None, options: Options) -> Machine:
     if not isinstance(machine, Machine):
+        if means_all(options.machine):
+            raise UsageError(
+                _("`machine` has to be one machine here"),
+                _("use `zerowiz.find_machines` to compare machines"),
+            )
         return find_machine(options, os.environ)
     for name in _OF_MACHINE:
         if getattr(options, name) is not None:

@@ -27,7 +27,7 @@ from zerowiz.core.values import replace
 from zerowiz.core.workload import Integration
 from zerowiz.emit.files import rewrite_file
 from zerowiz.errors import UsageError, ZerowizError
-from zerowiz.probe.config.config_text import read_configs
+from zerowiz.probe.config.config_text import is_yaml, read_configs
 from zerowiz.probe.model.libraries import read_version
 from zerowiz.probe.script import read_script
 from zerowiz.words import _
@@ -129,7 +129,8 @@ def check_file(
         report = FileReport(path=config.path, findings=findings)
         return CheckedConfig(report=report, not_fixable=fix and bool(findings))
     if config.fault is not None:
-        report = FileReport(path=config.path, findings=(unreadable(config.fault),))
+        found = unreadable(config.fault, is_yaml=is_yaml(Path(config.path)))
+        report = FileReport(path=config.path, findings=(found,))
         return CheckedConfig(report=report)
     if context.integration is None:
         context = replace(context, integration=config.integration)

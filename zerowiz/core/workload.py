@@ -225,6 +225,7 @@ class Workload(Struct, frozen=True, kw_only=True):
             flag="--optimizer",
             help=_("Optimizer; its states take memory"),
             panel=Panel.JOB,
+            shown="{value}",
             assumed="{value}",
         ),
     ] = Optimizer.ADAMW
@@ -253,6 +254,7 @@ class Workload(Struct, frozen=True, kw_only=True):
             flag="--lora-rank",
             help=_("Rank of the adapters"),
             panel=Panel.MODEL,
+            shown=_("adapters of rank {value}"),
             assumed=_("adapters of rank {value}"),
             of_adapters=True,
         ),

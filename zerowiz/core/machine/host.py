@@ -5,6 +5,8 @@ from collections.abc import Set as AbstractSet
 from msgspec import Struct
 
 from zerowiz.core.values import Count
+from zerowiz.errors import UsageError
+from zerowiz.words import _
 
 # Linux, include/uapi/asm-generic/resource.h: RLIM_INFINITY means no limit.
 UNLIMITED_BYTES = 2**64 - 1
@@ -62,6 +64,18 @@ class Host(Struct, frozen=True, kw_only=True):
     """Whether the CPU multiplies in bf16; else torch emulates it. Read for CPU ranks alone."""
     computes_fp16: bool | None = None
     """The same of fp16, which DeepSpeed refuses where the CPU does not."""
+
+    def __post_init__(self) -> None:
+        """Refuse a host whose Python runs in no time, or in none that can be."""
+        call_seconds = self.python_call_seconds
+        # What is no number is between no two.
+        if call_seconds is not None and not 0 < call_seconds < 1:
+            raise UsageError(
+                _(
+                    "`python_call_seconds` is more than 0 and less than 1, not {call_seconds}",
+                    call_seconds=call_seconds,
+                )
+            )
 
 
 def computes_bf16(flags: AbstractSet[str], max_isa: str) -> bool:

@@ -17,14 +17,23 @@ UNREADABLE = Rule(
 )
 
 
-def unreadable(fault: JsonTextError, severity: Severity = Severity.ERROR) -> ConfigFinding:
-    """What is found where a reader stops."""
+def unreadable(
+    fault: JsonTextError, severity: Severity = Severity.ERROR, *, is_yaml: bool = False
+) -> ConfigFinding:
+    """What is found where a reader stops.
+
+    Args:
+        fault: Where, and why.
+        severity: Of the finding.
+        is_yaml: Whether the file is one of YAML.
+    """
     return ConfigFinding(
         rule=UNREADABLE,
         severity=severity,
         line=fault.line,
         column=fault.column,
         message=fault.reason,
+        because=_("a YAML reader refuses the whole file") if is_yaml else None,
         fix=_("write valid JSON") if severity is Severity.INFO else None,
     )
 
