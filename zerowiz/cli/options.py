@@ -82,13 +82,13 @@ def _join(
 ) -> Layers:
     """What was said on the command line, in the environment and in the answers file."""
     sources = {name: context.get_parameter_source(name) for name in rows()}
-    by_flag = {name for name, source in sources.items() if source and source.name == "COMMANDLINE"}
-    by_variable = {n for n, source in sources.items() if source and source.name == "ENVIRONMENT"}
-    variables = {name: str(variable_of(name)) for name in by_variable}
+    kinds = {name: source.name for name, source in sources.items() if source}
+    by_flag = {name: rows()[name].on for name, kind in kinds.items() if kind == "COMMANDLINE"}
+    variables = {n: str(variable_of(n)) for n, kind in kinds.items() if kind == "ENVIRONMENT"}
     script, args = given.get("script"), given.get("args")
     typed = Typed(
         options=options,
-        origins={**{name: rows()[name].on for name in by_flag}, **variables},
+        origins=by_flag | variables,
         script=None if script is None else str(script),
         script_args=tuple(args) if isinstance(args, list) else (),
     )

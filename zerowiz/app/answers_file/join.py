@@ -48,12 +48,9 @@ def join_layers(typed: Typed, use: FileUse) -> Layers:
 
 def _variable_notes(typed: Typed) -> tuple[str, ...]:
     """Which variables say something, in one line."""
-    # In the order of the words; what the command line parser found comes in any.
-    by_name = {n: typed.origins[n] for n in Options.__struct_fields__ if n in typed.origins}
-    variables = {name: origin for name, origin in by_name.items() if not origin.startswith("-")}
-    said = {name: getattr(typed.options, name) for name in variables}
+    said = {n: getattr(typed.options, n) for n, o in typed.origins.items() if not o.startswith("-")}
     words = as_words(replace(Options(), **said))
-    names = listing(variables.values())
+    names = listing(typed.origins[name] for name in said)
     notes = (_("from {names}: `{words}`", names=names, words=shell.join(words)),) if words else ()
     return (*notes, *_misspelt(os.environ))
 
