@@ -138,8 +138,9 @@ types: $(STAMP)
 rooms: $(STAMP)
 	$(BIN)/lint-imports
 
-golden: $(STAMP)  ## rewrite the golden files and the configs of templates/; read the diff
+golden: $(STAMP)  ## rewrite the golden files, the configs of templates/ and the blocks of pages; read the diff
 	$(BIN)/python -m pytest --update-golden -q tests/core/dsconfig/test_write.py  # others read these
+	env -u ZEROWIZ_LANG LANGUAGE=en $(BIN)/cog -r -I tests $$(grep -rl --include='*.md' '\[\[\[cog' docs)
 	$(BIN)/python -m pytest --update-golden -q tests/core tests/cli tests/docs tests/ui/test_screens.py
 	git diff --stat tests/golden templates docs
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import hypothesis
-import pynvml
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -18,8 +17,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 os.environ.pop("ZEROWIZ_LANG", None)
 os.environ["LANGUAGE"] = "en"
 
-from cli.harness import OTHERS, Result, Run, Terminal, run_process
-from recorded import Install
+from cli.harness import Result, Run, Terminal, enter, run_process
+from recorded import Install, put_under_pynvml
 
 from zerowiz.cli import main
 
@@ -52,8 +51,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Install:
     """Put a function table under the real pynvml, as the driver's library, for one test."""
 
     def install(library: object) -> None:
-        monkeypatch.setattr(pynvml, "nvmlLib", library)
-        monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
+        put_under_pynvml(library, monkeypatch)
 
     return install
 
@@ -118,29 +116,11 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
 
 
 @pytest.fixture
-def golden_block(request: pytest.FixtureRequest) -> Callable[[Path, str, str], None]:
-    """Hold the text between two marks of a page against what it is made of."""
-
-    def compare(path: Path, mark: str, text: str) -> None:
-        line = f"<!-- {mark} -->\n"
-        before, _, after = path.read_text(encoding="utf-8").split(line)
-        page = line.join([before, text, after])
-        if request.config.getoption("--update-golden"):
-            path.write_text(page, encoding="utf-8")
-        assert page == path.read_text(encoding="utf-8"), "`make golden` rewrites it"
-
-    return compare
-
-
-@pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty working folder, and an environment that says nothing."""
     work = tmp_path / "work"
     work.mkdir()
-    monkeypatch.chdir(work)
-    for name in [name for name in os.environ if OTHERS.match(name)]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    enter(work, monkeypatch)
     return work
 
 

@@ -5,6 +5,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import pynvml
+import pytest
+
 from zerowiz.core.machine.types import Machine
 from zerowiz.probe.machine.read import read_machine
 from zerowiz.probe.recording.recording import decode_recording
@@ -17,6 +20,12 @@ INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION, GPU_IS_LOST = 2, 3, 4, 15
 Recording = dict[str, Any]
 # What the fixture `driver` gives: it puts a function table under the real pynvml.
 Install = Callable[[object], None]
+
+
+def put_under_pynvml(library: object, patch: pytest.MonkeyPatch) -> None:
+    """Let the real pynvml call this function table, as the driver's library."""
+    patch.setattr(pynvml, "nvmlLib", library)
+    patch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
 
 
 def names() -> list[str]:

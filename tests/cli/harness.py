@@ -14,10 +14,11 @@ from typing import Any
 
 import pexpect
 import pyte
+import pytest
 from paths import ROOT
 
 # What would change the tool's answers: schedulers, CI, GPUs, somebody's own DeepSpeed settings.
-OTHERS = re.compile(
+_OTHERS = re.compile(
     r"CI$|(LOCAL_)?WORLD_SIZE$"
     r"|(CUDA|NVIDIA|NCCL|DS|HF|ZEROWIZ|PYTORCH|TORCH|TORCHELASTIC|ACCELERATE|COLUMNS)(_|$)"
     r"|(SLURM|SLURMD|PBS|LSB|LSF|PET|OMPI|PMI|KUBERNETES|PDSH)(_|$)"
@@ -74,10 +75,18 @@ engine, *_ = deepspeed.initialize(model=None, config={"train_batch_size": 8})
 
 def clean_environ(**extra: str) -> dict[str, str]:
     """An environment in which nothing is set that zerowiz reads."""
-    environ = {name: value for name, value in os.environ.items() if not OTHERS.match(name)}
+    environ = {name: value for name, value in os.environ.items() if not _OTHERS.match(name)}
     paths = [str(ROOT), environ.get("PYTHONPATH", "")]
     environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     return {**environ, "HF_HUB_OFFLINE": "1", "LANGUAGE": "en", **extra}
+
+
+def enter(folder: Path, patch: pytest.MonkeyPatch) -> None:
+    """Let this process work in a folder, with nothing set that zerowiz reads."""
+    patch.chdir(folder)
+    for name in [name for name in os.environ if _OTHERS.match(name)]:
+        patch.delenv(name)
+    patch.setenv("HF_HUB_OFFLINE", "1")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,17 +5,14 @@ import re
 import shlex
 import subprocess
 import sys
-import textwrap
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from zerowiz import __version__, cli
 from zerowiz.core.model.families import FAMILIES
-from zerowiz.core.script.trainers import TRAINERS, TrainerRow
-from zerowiz.core.strategies import FLOWCHART_STRATEGIES, STRATEGIES
-from zerowiz.core.strategy import Offload, Part, Strategy
+from zerowiz.core.strategies import STRATEGIES
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted(ROOT.glob("README*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
@@ -85,32 +82,8 @@ def test_every_make_target_in_the_documents_exists() -> None:
     assert {"demo", "test"} <= told
 
 
-STATES = {
-    Part.OPTIMIZER: "optimizer states",
-    Part.GRADIENTS: "gradients",
-    Part.PARAMETERS: "parameters",
-}
-ON_HOST = {
-    Offload.NONE: "",
-    Offload.OPTIMIZER: "optimizer states",
-    Offload.ALL: "optimizer states, parameters",
-}
-
-
-def strategy_row(strategy: Strategy) -> str:
-    sharded = ", ".join(words for part, words in STATES.items() if part in strategy.sharded)
-    asked = "" if strategy in FLOWCHART_STRATEGIES else "; only where `--offload` asks for it"
-    cells = (
-        *(f"`{strategy.name}`", f"`{strategy.config_name}`", str(strategy.stage)),
-        *(sharded or "nothing", f"{ON_HOST[strategy.offload]}{asked}"),
-    )
-    return f"| {' | '.join(cells)} |\n".replace("  ", " ")
-
-
-def test_every_strategy_has_its_row(golden_block: Callable[[Path, str, str], None]) -> None:
+def test_every_strategy_has_its_row() -> None:
     page = ROOT / "docs" / "reference" / "configs.md"
-    head = "| strategy | file | stage | what is sharded | what is on the host |\n|---|---|---|---|---|\n"
-    golden_block(page, "strategies", head + "".join(map(strategy_row, STRATEGIES)))
     rows = re.findall(
         r"^\| `([a-z0-9-]+)` \| `(ds_config_[a-z0-9_]+\.json)` \|",
         page.read_text(encoding="utf-8"),
@@ -119,9 +92,9 @@ def test_every_strategy_has_its_row(golden_block: Callable[[Path, str, str], Non
     assert [(s.name, s.config_name) for s in STRATEGIES] == rows
 
 
-def test_every_family_is_named(golden_block: Callable[[Path, str, str], None]) -> None:
-    named = textwrap.fill(", ".join(f"`{name}`" for name in FAMILIES), width=120)
-    golden_block(ROOT / "docs" / "concepts" / "memory.md", "families", f"{named}\n")
+def test_every_family_is_named() -> None:
+    page = (ROOT / "docs" / "concepts" / "memory.md").read_text(encoding="utf-8")
+    assert [] == [name for name in FAMILIES if f"`{name}`" not in page]
 
 
 def slug(heading: str) -> str:
@@ -175,18 +148,6 @@ def test_every_path_that_the_documents_name_exists() -> None:
         if not (ROOT / path).exists() and not (ROOT / "zerowiz" / path).exists()
     ]
     assert [] == missing
-
-
-def trainer_row(name: str, row: TrainerRow) -> str:
-    has_reference = row.trainer.compares and row.refers
-    cells = (f"`{name}`", row.trainer, "by its settings" if has_reference else "none")
-    return f"| {' | '.join(cells)} | {row.uncounted or '-'} |\n"
-
-
-def test_every_trainer_has_its_row(golden_block: Callable[[Path, str, str], None]) -> None:
-    head = "| class | counted as | reference | not counted |\n|---|---|---|---|\n"
-    rows = "".join(trainer_row(name, row) for name, row in TRAINERS.items())
-    golden_block(ROOT / "docs" / "guides" / "trl.md", "trainers", head + rows)
 
 
 def test_the_figures_of_speed_elsewhere_are_those_of_the_accuracy_page() -> None:

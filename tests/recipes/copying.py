@@ -134,6 +134,10 @@ class Copy:
         """Let some tests rewrite what they generate, as `make golden` does."""
         self.rewrite(*_PYTEST, "--update-golden", *tests)
 
+    def make_blocks(self, page: str) -> None:
+        """Let cog rewrite the blocks of a page, as `make golden` does."""
+        self.rewrite("-m", "cogapp", "-r", "-I", "tests", page)
+
     def rewrite(self, *words: str) -> None:
         """Run `python WORDS`, whose files are not touched by hand."""
         by_hand, before = self.touched(), dict(self._digests())

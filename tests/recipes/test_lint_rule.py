@@ -6,7 +6,8 @@ from recipes.copying import Copy, read_recipes
 
 MODULE = "zerowiz/core/dsconfig/lint/rules/danger.py"
 TABLE = "tests/lint/rows.py"
-GUIDE = "tests/docs/test_errors.py::test_each_check_code_has_its_mistake_and_its_fix_on_the_page"
+PAGE = "docs/reference/errors.md"
+BLOCKS = f"tests/docs/test_blocks.py::test_a_page_has_what_its_blocks_make[{PAGE}]"
 
 RULE = """\
 PRINTS_EACH_STEP = Rule(
@@ -61,6 +62,6 @@ def test_a_lint_rule_touches_its_module_and_the_table_of_cases(copied: Copy) -> 
 
     copied.edit(TABLE, "\nFOUND = (\n", "\nFOUND = (\n" + FOUND)
     copied.edit(TABLE, "\nSILENT = (\n", "\nSILENT = (\n" + SILENT)
-    copied.make_golden(GUIDE)
-    assert set() == copied.failed(GUIDE, "tests/lint", "tests/core/dsconfig/lint/test_rules.py")
+    copied.make_blocks(PAGE)
+    assert set() == copied.failed(BLOCKS, "tests/lint", "tests/core/dsconfig/lint/test_rules.py")
     copied.check_files(recipe)

@@ -9,7 +9,7 @@ pytestmark = pytest.mark.slow
 
 TABLE = "zerowiz/core/model/families.py"
 COUNTS = "tests/core/model/test_types.py"
-PAGE = "tests/docs/test_docs.py::test_every_family_is_named"
+PAGE = "docs/concepts/memory.md"
 KEPT = "tests/core/memory/forward/test_activations.py"
 
 # transformers 5.23, models/smollm3/configuration_smollm3.py.
@@ -65,7 +65,7 @@ def test_a_model_family_touches_the_table_and_is_held_against_transformers(copie
     copied.edit(TABLE, ROW, ROW.replace("        tensors=_LLAMA_TENSORS,\n", UNMEASURED))
     copied.insert(COUNTS, COUNTED, before='    "olmo2": [')
     copied.insert(KEPT, HELD, before='    "olmo2": [')
-    copied.make_golden(PAGE)
+    copied.make_blocks(PAGE)
     planned = plan(copied)
     # 3.08 B parameters: https://huggingface.co/HuggingFaceTB/SmolLM3-3B.
     assert ("config", 3_075_098_624) == (planned["model"]["source"], planned["model"]["params"])

@@ -9,9 +9,8 @@ pytestmark = pytest.mark.slow
 
 MODULE = "zerowiz/core/launch/doctor/network.py"
 TABLE = "tests/core/launch/doctor/cases.py"
-GUIDE = (
-    "tests/docs/test_errors.py::test_each_preflight_code_has_its_finding_and_its_fix_on_the_page"
-)
+PAGE = "docs/reference/errors.md"
+BLOCKS = f"tests/docs/test_blocks.py::test_a_page_has_what_its_blocks_make[{PAGE}]"
 
 CHECK = """\
 DISTRIBUTED_DEBUG = Rule(
@@ -58,6 +57,6 @@ def test_a_preflight_check_touches_its_module_and_the_table_of_cases(copied: Cop
     assert set(recipe.tests) == copied.unfinished(recipe)
 
     copied.edit(TABLE, "\nCASES = (\n", "\nCASES = (\n" + CASE)
-    copied.make_golden(GUIDE)
-    assert set() == copied.failed(GUIDE, "tests/core/launch/doctor")
+    copied.make_blocks(PAGE)
+    assert set() == copied.failed(BLOCKS, "tests/core/launch/doctor")
     copied.check_files(recipe)

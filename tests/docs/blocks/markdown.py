@@ -1,11 +1,7 @@
-"""Tables of the pages of docs/reference, as markdown."""
+"""Tables, links and code as markdown."""
 
 import re
-from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
-
-Block = Callable[[Path, str, str], None]
-"""Hold a part of a page against what it is made of: the fixture `golden_block`."""
+from collections.abc import Iterable, Sequence
 
 _ADDRESS = re.compile(r"https?://[^\s,;)]+")
 
@@ -21,3 +17,8 @@ def sources(texts: Iterable[str]) -> str:
     """A numbered link to each address that stands in the texts, once."""
     found = dict.fromkeys(address for text in texts for address in _ADDRESS.findall(text))
     return " ".join(f"[{number}]({address})" for number, address in enumerate(found, 1))
+
+
+def code(text: str, language: str) -> str:
+    """Lines of code, without what is empty below them."""
+    return f"```{language}\n{text.rstrip()}\n```"
