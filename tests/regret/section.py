@@ -32,7 +32,7 @@ A plan for a machine depends on how fast its host runs Python. We take the mean 
 If a setting seemed better than the choice, both ran again, side by side (`--repeat`), and the median counts.
 
 The host often decides more than the setting does: other jobs run on it. One setting took {spread}.
-The largest regret is less than such a spread.
+The largest regret is less than the spread of its workload. The second largest is not.
 
 These rows do not test the constants alone, because two thirds of them fitted the constants (`tests/speed/fit.py`). Earlier figures were worse:
 

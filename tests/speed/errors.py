@@ -152,6 +152,8 @@ def _of_calibration() -> Iterator[str]:
     rows, all_errors = [], list[float]()
     for file, samples in leases.items():
         errors = calibrated_errors(samples)
+        if not errors:
+            continue
         all_errors += errors
         rows.append((GROUPS["GPUs"](samples[0]), file, *_figures(errors)))
     yield _markdown(

@@ -27,9 +27,10 @@ FITTED = (
     *("product_fraction", "attention_fraction", "masked_attention_fraction", "forward_passes"),
     *("core_bytes_per_s", "host_seconds", "checkpoint_seconds"),
     *("gradient_seconds", "micro_step_seconds", "step_seconds", "fixed_seconds"),
+    "reading_weight",
 )
 # Nothing but free-running steps of stage 3 says how long its hooks take.
-FITTED_AT_STAGE_3 = ("hook_seconds", "gather_seconds")
+FITTED_AT_STAGE_3 = ("hook_seconds",)
 # A fraction of what is nominal is no more than this, however the fit would have it.
 _MOST_FRACTION = 0.95
 # An error beyond this counts by its size, and not by its square: one odd run moves little.
@@ -49,6 +50,7 @@ PRIOR = replace(
     step_seconds=20e-6,
     fixed_seconds=5e-3,
     core_bytes_per_s=8e9,
+    reading_weight=0.8,
 )
 _PRIOR = 0.002
 # Rounds go on with the same step while each of them takes this part of the loss away.

@@ -1,6 +1,7 @@
 """How far a setting is from itself: the spread that no prediction can be nearer than."""
 
 import json
+import math
 import statistics
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -20,6 +21,8 @@ class Repeated(NamedTuple):
     """A setting that was timed more than once."""
 
     ids: tuple[str, ...]
+    files: tuple[str, ...]
+    """Of each: the lease that it ran in."""
     seconds: tuple[float, ...]
     free_running: bool
 
@@ -27,6 +30,16 @@ class Repeated(NamedTuple):
     def spread_fraction(self) -> float:
         """The longest over the shortest, less 1."""
         return max(self.seconds) / min(self.seconds) - 1
+
+    @property
+    def errors_of_other_leases(self) -> list[float]:
+        """Of each run, if the median of its other leases were the prediction; fractions."""
+        runs = list(zip(self.files, self.seconds, strict=True))
+        return [
+            abs(statistics.median(others) / seconds - 1)
+            for file, seconds in runs
+            if (others := [each for other, each in runs if other != file])
+        ]
 
 
 def find_repeats(samples: Iterable[Sample]) -> list[Repeated]:
@@ -38,6 +51,7 @@ def find_repeats(samples: Iterable[Sample]) -> list[Repeated]:
     return [
         Repeated(
             ids=tuple(each.id for each in group),
+            files=tuple(each.row["file"] for each in group),
             seconds=tuple(each.measured_seconds for each in group),
             free_running=group[0].free_running,
         )
@@ -51,7 +65,15 @@ def describe_repeats(repeats: Sequence[Repeated]) -> str:
     if not repeats:
         return "No setting was timed twice."
     spreads = [each.spread_fraction for each in repeats]
-    return (
+    said = (
         f"Settings that were timed more than once: {len(repeats)}. Their times differ by"
         f" {statistics.median(spreads):.1%} in the median, by {max(spreads):.1%} at most."
+    )
+    errors = sorted(error for each in repeats for error in each.errors_of_other_leases)
+    if not errors:
+        return said
+    most = errors[math.ceil(0.9 * len(errors)) - 1]
+    return (
+        f"{said} A measured time from another lease is a prediction too: half of {len(errors)} such"
+        f" predictions are within {statistics.median(errors):.1%}, and nine in ten within {most:.1%}."
     )

@@ -12,6 +12,8 @@ from zerowiz.core.workload import Precision
 class GpuRates(Struct, frozen=True, kw_only=True):
     """The nominal rates of one GPU: no job reaches them."""
 
+    compute_capability: tuple[int, int]
+    """Which part of them a job reaches depends on it."""
     bf16_flop_per_s: int | None
     """Dense; None where the GPU has no bf16 arithmetic."""
     fp16_flop_per_s: int
@@ -43,6 +45,7 @@ def find_rates(machine: Machine, table: Sequence[GpuModel]) -> GpuRates | None:
         return None
     (found,) = matches
     return GpuRates(
+        compute_capability=found.compute_capability,
         bf16_flop_per_s=found.bf16_flop_per_s,
         fp16_flop_per_s=found.fp16_flop_per_s,
         fp32_flop_per_s=found.fp32_flop_per_s,
