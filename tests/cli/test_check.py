@@ -417,6 +417,26 @@ def test_bytes_that_are_no_text_are_a_finding(
     assert reason in json.loads(result.stdout)["files"][0]["findings"][0]["message"]
 
 
+OPTIMIZER_ARGUMENT = (
+    '{"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"learning_rate": 1e-5}}}'
+)
+
+
+@pytest.mark.parametrize(
+    ("argument", "code", "severity"),
+    [("", 6, "error"), (", optimizer=mine", 0, "warning")],
+)
+def test_a_script_decides_whether_the_optimizer_of_a_config_counts(
+    here: Run, folder: Path, argument: str, code: int, severity: str
+) -> None:
+    (folder / "x.json").write_text(OPTIMIZER_ARGUMENT)
+    (folder / "loop.py").write_text(
+        f"import deepspeed\ndeepspeed.initialize(model=model, config='x.json'{argument})\n"
+    )
+    result = here("check", "--json", "--script", "loop.py", "x.json")
+    assert (code, severity) == (result.code, by_code(result.stdout)["ZW101"])
+
+
 # What is only wrong for one run, and the option that tells of it.
 OF_A_RUN = {
     "ZW001": (("--integration", "hf"), '{"bf16": {"enabled": true} // comment\n}'),

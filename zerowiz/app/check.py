@@ -82,7 +82,12 @@ def find_context(
     if script is not None:
         facts = read_script(script)
         settings = settle(facts, ())
-        context = replace(context, integration=integration or facts.integration, settings=settings)
+        context = replace(
+            context,
+            integration=integration or facts.integration,
+            settings=settings,
+            passed=facts.passed,
+        )
     if machine is not None:
         context = on_machine(context, find_machine(Options(machine=machine), os.environ))
     return context

@@ -415,6 +415,19 @@ def test_an_optimizer_handed_to_initialize_is_seen_by_place() -> None:
 
 
 @pytest.mark.parametrize(
+    ("arguments", "passed"),
+    [
+        ("args, model, optimizer, None, None, schedule", {"optimizer", "lr_scheduler"}),
+        ("args, model, lr_scheduler=schedule", {"lr_scheduler"}),
+        ("args, model, None, lr_scheduler=None", set()),
+    ],
+)
+def test_what_replaces_a_section_of_the_config_is_seen(arguments: str, passed: set[str]) -> None:
+    script = f"import deepspeed\ndeepspeed.initialize({arguments})\n"
+    assert passed == parse_script(script, "train.py").passed
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "BATCH = 4\nBATCH = 8\nTrainingArguments(per_device_train_batch_size=BATCH)",

@@ -45,7 +45,7 @@ def lint_own_config(
     config = read_config_text(path)
     of_config = _found(config, machine, facts, script_args, options.integration)
     findings = [*_in_naming_file(config), *((config.path, each) for each in of_config)]
-    errors = [(name, each) for name, each in findings if _ends_the_run(each, facts)]
+    errors = [(name, each) for name, each in findings if _ends_the_run(each)]
     command = shell.join(["zerowiz", "check", "--script", facts.path, str(path)])
     whole = _("see why, and how to fix it: `{command}`", command=command)
     file_keys = {} if config.accelerate is None else config.accelerate.file_keys
@@ -82,6 +82,7 @@ def _found(
         integration=integration or _reader(config, facts),
         world_size=machine.world_size,
         settings=_without_open(settle(facts, tuple(script_args))),
+        passed=facts.passed,
     )
     schema = read_ds_schema(read_version("deepspeed"))
     found = check_config(config, schema, on_machine(context, machine))
@@ -124,12 +125,8 @@ def _cannot_be_planned(finding: ConfigFinding, file_keys: Mapping[str, str]) -> 
     return disagrees or finding.rule is UNREADABLE
 
 
-def _ends_the_run(finding: ConfigFinding, facts: ScriptFacts) -> bool:
-    """Whether it is an error for this script, whose own optimizer replaces that of the config.
-
-    Source: runtime/engine.py, _configure_optimizer (0.19.8).
-    """
-    unread = facts.passes_optimizer and finding.key.partition(".")[0] == "optimizer"
+def _ends_the_run(finding: ConfigFinding) -> bool:
+    """Whether it is an error for a run that `accelerate launch` does not start."""
     # prepare_deepspeed_cmd_env of accelerate 1.15: its launcher fails there, which does not run.
     unlaunched = finding.rule is NOT_A_CHOICE and finding.key in PRECISION_KEYS
-    return finding.severity is Severity.ERROR and not unread and not unlaunched
+    return finding.severity is Severity.ERROR and not unlaunched

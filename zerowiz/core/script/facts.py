@@ -189,8 +189,8 @@ class ScriptFacts(Struct, frozen=True, kw_only=True):
     """Whether a function of another module builds its model, which may add adapters to it."""
     uncounted: tuple[Binding, ...] = ()
     """What it does with its adapters that the ledger does not count."""
-    passes_optimizer: bool = False
-    """Whether it passes `optimizer=` to `deepspeed.initialize`."""
+    passed: frozenset[str] = frozenset()
+    """The `optimizer` and the `lr_scheduler`, if it passes them to `deepspeed.initialize`."""
     own_optimizers: tuple[str, ...] = ()
     """The classes of the optimizers that it builds, each once."""
     unfused_adam_line: int | None = None
@@ -247,6 +247,11 @@ class ScriptFacts(Struct, frozen=True, kw_only=True):
     def target(self) -> str:
         """What it is started by: its path, or its name as a module."""
         return self.module or self.path
+
+    @property
+    def passes_optimizer(self) -> bool:
+        """Whether DeepSpeed gets the optimizer of the script, and builds none of the config."""
+        return "optimizer" in self.passed
 
     @property
     def unfollowed(self) -> tuple[Binding, ...]:

@@ -6,13 +6,14 @@ from zerowiz.core.script import UNSEEN, Binding, Convention, Obstacle, ScriptFac
 from zerowiz.core.values import replace
 from zerowiz.core.workload import Integration
 from zerowiz.probe.script.arguments import built_arguments
+from zerowiz.probe.script.config.engine import passed_by
 from zerowiz.probe.script.expressions import follow, last_name, unless_none
 from zerowiz.probe.script.reader import Reader, agree
 from zerowiz.probe.script.source import HF_LIBRARIES, FunctionCall
 from zerowiz.probe.script.walk import PARSE_CALLS
 
 # deepspeed 0.19.8, __init__.py, initialize: the positions of its arguments.
-_ARGS, _OPTIMIZER, _CONFIG, _CONFIG_PARAMS = 0, 2, 10, 12
+_ARGS, _CONFIG, _CONFIG_PARAMS = 0, 10, 12
 
 
 def with_convention(facts: ScriptFacts, read: Reader) -> ScriptFacts:
@@ -43,7 +44,7 @@ def _by_initialize(facts: ScriptFacts, read: Reader) -> ScriptFacts | None:
         convention=Convention.ADD_CONFIG_ARGUMENTS,
         integration=Integration.DEEPSPEED,
         config_line=calls[0].line,
-        passes_optimizer=any(call.argument("optimizer", _OPTIMIZER) for call in calls),
+        passed=passed_by(calls),
     )
     configs = [
         (expr, call)

@@ -90,3 +90,52 @@ def test_a_loss_that_rises_is_said_of_a_learning_rate_alone(word: str, rises: bo
     context = Context(integration=Integration.DEEPSPEED)
     [finding] = lint(json.dumps(config), read_ds_schema(), context)
     assert ("ZW203", rises) == (finding.rule.code, "the loss rises" in (finding.because or ""))
+
+
+NOT_BUILT = """{"train_batch_size": 8,
+"optimizer": {"type": "AdamW", "params": {"learning_rate": 1e-5}},
+"scheduler": {"type": "WarmupLRR", "params": {"warmup_min_lr": "Auto"}}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("context", "optimizer", "scheduler"),
+    [
+        (Context(), "an error unless", "an error unless"),
+        (Context(integration=Integration.DEEPSPEED), None, None),
+        (
+            Context(integration=Integration.DEEPSPEED, passed=frozenset({"optimizer"})),
+            "DeepSpeed ignores it",
+            None,
+        ),
+        (
+            Context(integration=Integration.DEEPSPEED, passed=frozenset({"lr_scheduler"})),
+            None,
+            "DeepSpeed ignores it",
+        ),
+        (Context(integration=Integration.HF, passed=frozenset({"optimizer"})), None, None),
+        (Context(integration=Integration.ACCELERATE), None, None),
+    ],
+)
+def test_what_deepspeed_may_not_build_is_a_warning_that_says_who_fails(
+    context: Context, optimizer: str | None, scheduler: str | None
+) -> None:
+    found = [each for each in lint(NOT_BUILT, read_ds_schema(), context) if each.line > 1]
+    assert {"optimizer.params.learning_rate", "scheduler.type"} <= {each.key for each in found}
+    for finding in found:
+        argument, words = (
+            ("optimizer", optimizer)
+            if finding.key.startswith("optimizer")
+            else ("lr_scheduler", scheduler)
+        )
+        severity = Severity.ERROR if words is None else Severity.WARNING
+        assert (finding.key, severity) == (finding.key, finding.severity)
+        if words is not None:
+            assert words in finding.message
+            assert f"the script passes its own `{argument}`" in finding.message
+
+
+def test_params_that_are_no_object_fail_whatever_the_script_passes() -> None:
+    text = '{"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": 1}}'
+    (found,) = lint(text, read_ds_schema(), Context(passed=frozenset({"optimizer"})))
+    assert ("optimizer.params", Severity.ERROR) == (found.key, found.severity)

@@ -19,6 +19,9 @@ AUTO = "auto"
 ZERO = "zero_optimization"
 STAGE_3 = 3
 _SHOWN_CHARACTERS = 40
+# The sections of which DeepSpeed builds an object, unless a script passes this argument to
+# `deepspeed.initialize`.
+_BUILT: Mapping[str, str] = {"optimizer": "optimizer", "scheduler": "lr_scheduler"}
 BATCH_KEYS = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 
 
@@ -151,16 +154,32 @@ class Config(Struct, frozen=True, kw_only=True):
             return self.context.integration is not Integration.DEEPSPEED
         return any(self.get(key) == AUTO for key in BATCH_KEYS)
 
-    @property
-    def if_built(self) -> Severity:
-        """How bad an optimizer or a scheduler is that DeepSpeed cannot build.
+    def if_built(self, finding: ConfigFinding) -> ConfigFinding:
+        """An error of a section that DeepSpeed may not build; any other finding is as it was.
 
         The Trainer and Accelerate pass none of their own where such a section exists. What a script
         passes to `deepspeed.initialize` takes precedence, and DeepSpeed then ignores the section
         (runtime/engine.py, _configure_optimizer and _configure_lr_scheduler).
         """
-        known = self.context.integration is not None or self.by_accelerate
-        return Severity.ERROR if known else Severity.WARNING
+        argument = _BUILT.get(finding.key.partition(".")[0])
+        if argument is None or finding.severity is not Severity.ERROR:
+            return finding
+        if self.by_deepspeed and argument in self.context.passed:
+            message = _(
+                "{finding}: DeepSpeed ignores it, because the script passes its own `{argument}`",
+                finding=finding.message,
+                argument=argument,
+            )
+        elif self.context.integration is None and not self.by_accelerate:
+            message = _(
+                "{finding}: an error unless the script passes its own `{argument}` to"
+                " `deepspeed.initialize`",
+                finding=finding.message,
+                argument=argument,
+            )
+        else:
+            return finding
+        return replace(finding, severity=Severity.WARNING, message=message)
 
     @property
     def tunes(self) -> bool:

@@ -18,6 +18,8 @@ class Context(Struct, frozen=True, kw_only=True):
     world_size: int | None = None
     settings: ScriptSettings | None = None
     """The settings that the training script was seen to make."""
+    passed: frozenset[str] = frozenset()
+    """The arguments of `deepspeed.initialize` with which the script replaces sections."""
     gpu_bytes: int | None = None
     """Memory of the smallest GPU."""
     compute_capability: tuple[int, int] | None = None

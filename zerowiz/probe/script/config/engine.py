@@ -1,7 +1,7 @@
 """Find the engine, or the parser, that a script has in a module beside it."""
 
 import ast
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 
 from zerowiz.core.script import Convention, Obstacle, ScriptFacts
@@ -14,7 +14,8 @@ from zerowiz.probe.script.source import FunctionCall, Source
 # What may be solved by a module of the script: the engine is there, or its parser.
 ENGINE_ELSEWHERE = frozenset({Obstacle.ENGINE_UNSEEN, Obstacle.NO_ENGINE, Obstacle.NO_CONFIG})
 # deepspeed 0.19.8, __init__.py, initialize: the positions of its arguments.
-_ARGS, _OPTIMIZER, _CONFIG, _CONFIG_PARAMS = 0, 2, 10, 12
+_ARGS, _CONFIG, _CONFIG_PARAMS = 0, 10, 12
+_REPLACING = {"optimizer": 2, "lr_scheduler": 5}
 
 ReadModule = Callable[[str], Source | None]
 
@@ -38,14 +39,23 @@ def with_local_engine(facts: ScriptFacts, read: Reader, module: ReadModule) -> S
     engines = [*_engines(read, module)]
     if not engines or not all(map(_takes_args_alone, engines)):
         return facts
-    passes = any(call.argument("optimizer", _OPTIMIZER) for call in engines)
-    facts = replace(facts, integration=Integration.DEEPSPEED, passes_optimizer=passes)
+    facts = replace(facts, integration=Integration.DEEPSPEED, passed=passed_by(engines))
     if source.calls_to("deepspeed", "add_config_arguments"):
         return _delivered(facts)
     own = next(iter(read.line.parser.of("deepspeed_config")), None)
     if own is None:
         return facts
     return replace(_delivered(facts), convention=Convention.OWN_FLAG, own_flag=own.flag)
+
+
+def passed_by(engines: Iterable[FunctionCall]) -> frozenset[str]:
+    """What calls of `initialize` pass that replaces a section of the config."""
+    return frozenset(
+        name
+        for engine in engines
+        for name, position in _REPLACING.items()
+        if engine.argument(name, position) is not None
+    )
 
 
 def _delivered(facts: ScriptFacts) -> ScriptFacts:

@@ -47,6 +47,10 @@ _NO_NUMBER = frozenset({"string"})
 
 def check(config: Config) -> Iterator[ConfigFinding]:
     """Every "auto", and what was meant as one."""
+    yield from map(config.if_built, _not_filled(config))
+
+
+def _not_filled(config: Config) -> Iterator[ConfigFinding]:
     for entry in config.entries:
         if entry.value == AUTO:
             yield from _auto(config, entry)

@@ -45,8 +45,6 @@ _NOTES = ("_", "$", "//", "#", "comment")
 _ANOTHERS = 5
 # A limit on time: each guess compares every key of the section.
 _MOST_GUESSES = 50
-# What DeepSpeed does not look at when a script passes an optimizer or a scheduler of its own.
-_BUILT = frozenset({"optimizer", "scheduler"})
 
 
 class _Guess(Struct, frozen=True, kw_only=True):
@@ -169,7 +167,7 @@ def _unknown(config: Config, entry: Entry, *, guessed: bool) -> Iterator[ConfigF
     if homes and not (guess and guess.is_sure):
         yield _misplaced(config, entry, homes)
     elif guess:
-        yield _misspelt(config, entry, guess)
+        yield config.if_built(_misspelt(config, entry, guess))
     else:
         instead = _INSTEAD.get(entry.known_path) or _("remove it")
         yield entry.found(
@@ -197,7 +195,6 @@ def _misspelt(config: Config, entry: Entry, guess: _Guess) -> ConfigFinding:
     refused = entry.in_strict_section
     is_free = guess.key.path not in config.last
     is_lost = guess.is_sure and is_free and not _comes_anyway(config, guess.key, entry.value)
-    harm = config.if_built if guess.key.section in _BUILT else Severity.ERROR
     fix, edits = _("rename it to `{guess}`", guess=guess.name), rename(entry, guess.name)
     return entry.found(
         UNKNOWN_KEY,
@@ -207,7 +204,7 @@ def _misspelt(config: Config, entry: Entry, guess: _Guess) -> ConfigFinding:
             section=_section(entry.section),
             guess=guess.name,
         ),
-        severity=harm if refused or is_lost else Severity.WARNING,
+        severity=Severity.ERROR if refused or is_lost else Severity.WARNING,
         because=_fate(refused=refused),
         fix=fix if is_free else _("remove it: `{guess}` is set too", guess=guess.name),
         edits=edits if guess.is_sure and is_free and not guess.key.deprecated else (),

@@ -143,15 +143,16 @@ def _named(config: Config, kind: Entry, name: str) -> Iterator[ConfigFinding]:
     untested = config.truth("zero_allow_untested_optimizer")
     built = config.schema.classes.optimizer(name)
     if built is None or not built.has_cpu_form:
-        yield kind.found(
+        found = kind.found(
             OPTIMIZER_UNDER_OFFLOAD,
             _(
                 "`{kind}` has no CPU version, which `offload_optimizer` needs",
                 kind=shown(kind.value),
             ),
-            severity=Severity.WARNING if untested else config.if_built,
+            severity=Severity.WARNING if untested else Severity.ERROR,
             fix=_("write `AdamW`"),
         )
+        yield config.if_built(found)
     # runtime/engine.py, get_optimizer_configuration.
     elif config.truth("optimizer.params.torch_adam"):
         yield config.last["optimizer.params.torch_adam"].found(

@@ -36,13 +36,18 @@ _NUMBERS = frozenset(
 
 def check(config: Config) -> Iterator[ConfigFinding]:
     """The optimizer and the scheduler of the config."""
+    yield from map(config.if_built, _if_built(config))
+    yield from _not_params(config)
+
+
+def _if_built(config: Config) -> Iterator[ConfigFinding]:
+    """What matters only where DeepSpeed builds them."""
     kind = config.last.get("optimizer.type")
     if kind is not None and isinstance(kind.value, str) and kind.value != AUTO:
         yield from _optimizer(config, kind, kind.value)
         yield from _clipping(config)
         yield from _out_of_range(config)
     yield from _nameless(config, kind)
-    yield from _not_params(config)
     scheduler = config.last.get("scheduler.type")
     if scheduler is not None and isinstance(scheduler.value, str) and scheduler.value != AUTO:
         yield from _scheduler(config, scheduler, scheduler.value)
@@ -68,7 +73,6 @@ def _optimizer(config: Config, kind: Entry, name: str) -> Iterator[ConfigFinding
                 version=config.schema.version,
                 name=shown(name),
             ),
-            severity=config.if_built,
             fix=_("write `AdamW`"),
         )
     elif built.refuses_zero and config.stage:
@@ -76,7 +80,6 @@ def _optimizer(config: Config, kind: Entry, name: str) -> Iterator[ConfigFinding
         yield kind.found(
             UNTESTED_OPTIMIZER,
             _("`{kind}` cannot be combined with ZeRO", kind=kind.value),
-            severity=config.if_built,
             fix=_("write stage 0"),
         )
     elif built.tested_with_zero is False and config.stage and not offloads(config):
@@ -99,7 +102,6 @@ def _untested(config: Config, kind: Entry, name: str) -> Iterator[ConfigFinding]
         yield kind.found(
             UNTESTED_OPTIMIZER,
             _("`{name}` with ZeRO needs `zero_allow_untested_optimizer`", name=name),
-            severity=config.if_built,
             fix=_('write `"zero_allow_untested_optimizer": true` at the top level'),
         )
 
@@ -114,7 +116,6 @@ def _nameless(config: Config, kind: Entry | None) -> Iterator[ConfigFinding]:
         yield config.last["optimizer"].found(
             UNKNOWN_OPTIMIZER,
             _("the `optimizer` has no `type`"),
-            severity=config.if_built,
             because=_("DeepSpeed then builds no optimizer, and the first backward pass fails"),
             fix=_('write `"type": "AdamW"` in it'),
         )
@@ -127,18 +128,18 @@ def _not_params(config: Config) -> Iterator[ConfigFinding]:
     for entry in (optimizer, scheduler):
         is_unset = entry is optimizer and entry is not None and entry.value is None
         if entry is not None and not is_unset and not isinstance(entry.value, dict):
-            yield entry.found(
+            found = entry.found(
                 WRONG_TYPE,
                 _(
                     "`{label}` must be an object, not `{entry}`",
                     label=entry.label,
                     entry=shown(entry.value),
                 ),
-                # runtime/engine.py looks into an optimizer's even where a script has its own.
-                severity=Severity.ERROR if entry is optimizer else config.if_built,
                 because=_("DeepSpeed hands them over as keyword arguments"),
                 fix=_("write `{}`"),
             )
+            # runtime/engine.py looks into an optimizer's even where a script has its own.
+            yield found if entry is optimizer else config.if_built(found)
 
 
 def _out_of_range(config: Config) -> Iterator[ConfigFinding]:
@@ -148,7 +149,6 @@ def _out_of_range(config: Config) -> Iterator[ConfigFinding]:
             yield config.last[f"optimizer.params.{name}"].found(
                 OUT_OF_RANGE,
                 _("`{name}` must be at least 0, not {value}", name=name, value=value),
-                severity=config.if_built,
                 because=_("torch's optimizers reject it; with DeepSpeed's own the loss rises")
                 if name == "lr"
                 else _("torch's optimizers reject it; DeepSpeed's own do not check it"),
@@ -170,7 +170,6 @@ def _out_of_range(config: Config) -> Iterator[ConfigFinding]:
     yield betas.found(
         OUT_OF_RANGE,
         _("`betas` must be {message}", message=message),
-        severity=config.if_built,
         because=because,
         fix=_("write `[0.9, 0.999]`, the default"),
     )
@@ -191,7 +190,6 @@ def _clipping(config: Config) -> Iterator[ConfigFinding]:
         yield entry.found(
             CLIPPING_IN_OPTIMIZER,
             _("`max_grad_norm` is not an argument of the optimizer"),
-            severity=config.if_built,
             fix=_("write `gradient_clipping` at the top level"),
         )
 
@@ -233,7 +231,6 @@ def _scheduler(config: Config, scheduler: Entry, name: str) -> Iterator[ConfigFi
         yield scheduler.found(
             UNKNOWN_SCHEDULER,
             _("neither DeepSpeed nor torch has a scheduler `{name}`", name=shown(name)),
-            severity=config.if_built,
             fix=_(
                 "write one of {own_schedulers}",
                 own_schedulers=listing(config.schema.classes.own_schedulers),
@@ -255,14 +252,12 @@ def _arguments(config: Config, scheduler: Entry, built: BuiltClass) -> Iterator[
             yield entry.found(
                 SCHEDULER_REFUSED,
                 _("`{built}` has no argument `{word}`", built=built.name, word=shown(word)),
-                severity=config.if_built,
                 fix=_("remove it"),
             )
     if not isinstance(params, dict) and "scheduler.params" not in config.last and not built.needs:
         yield scheduler.found(
             SCHEDULER_REFUSED,
             _("`{built}` has no `params`", built=built.name),
-            severity=config.if_built,
             because=_("DeepSpeed fails on a scheduler without `params`"),
             fix=_('write `"params": {}` beside it'),
         )
@@ -273,7 +268,6 @@ def _arguments(config: Config, scheduler: Entry, built: BuiltClass) -> Iterator[
         yield scheduler.found(
             SCHEDULER_REFUSED,
             _("`{built}` needs {names} in its params", built=built.name, names=names),
-            severity=config.if_built,
             fix=_("write {names}{auto}", names=names, auto=auto),
         )
 
@@ -287,7 +281,6 @@ def _warmup(config: Config) -> Iterator[ConfigFinding]:
                 "`warmup_num_steps` must be an integer above 0, without a decimal point or"
                 " an exponent"
             ),
-            severity=config.if_built,
             fix=_("write 1 or more"),
         )
     form = config.last.get("scheduler.params.warmup_type")
@@ -296,7 +289,6 @@ def _warmup(config: Config) -> Iterator[ConfigFinding]:
         yield form.found(
             NOT_A_CHOICE,
             _("`{form}` is no `warmup_type`", form=shown(form.value)),
-            severity=config.if_built,
             because=_("DeepSpeed warns, and trains with `log` instead"),
             fix=_("write `log` or `linear`"),
         )
@@ -356,6 +348,6 @@ def _quoted(config: Config) -> Iterator[ConfigFinding]:
             yield entry.found(
                 NUMBER_IN_QUOTES,
                 _("`{label}` is the string `{entry}`", label=entry.label, entry=shown(entry.value)),
-                severity=config.if_built,
+                severity=Severity.ERROR,
                 fix=_("remove the quotes"),
             )

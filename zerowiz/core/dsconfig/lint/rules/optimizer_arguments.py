@@ -36,7 +36,7 @@ def check(config: Config) -> Iterator[ConfigFinding]:
         entry = config.last.get(f"optimizer.params.{word}")
         if entry is None or word in known or word == _REFUSED_BEFORE:
             continue
-        yield entry.found(
+        found = entry.found(
             UNKNOWN_KEY,
             _(
                 "{optimizer} ignores the argument `{argument}`",
@@ -49,12 +49,13 @@ def check(config: Config) -> Iterator[ConfigFinding]:
                 optimizer=_who(name, built),
                 argument=shown(word),
             ),
-            severity=Severity.WARNING if ignores else config.if_built,
+            severity=Severity.WARNING if ignores else Severity.ERROR,
             because=_("DeepSpeed does not look at it")
             if ignores
-            else _("DeepSpeed hands it over, and the class rejects it"),
+            else _("DeepSpeed passes it to the class, which stops with a TypeError"),
             fix=_fix(word, known),
         )
+        yield config.if_built(found)
 
 
 def _built(config: Config, name: str) -> tuple[BuiltClass, ...]:

@@ -174,12 +174,12 @@ def _muon(config: Config) -> Iterator[ConfigFinding]:
     kind = config.last.get("optimizer.type")
     scatters = config.truth(f"{ZERO}.reduce_scatter", default=True)
     if kind and str(kind.value).lower() == "muon" and config.stage == STAGE_3 and scatters:
-        yield kind.found(
+        found = kind.found(
             REFUSED_TOGETHER,
             _("Muon at stage 3 cannot be combined with `reduce_scatter`, which is on by default"),
-            severity=config.if_built,
             fix=_('write `"reduce_scatter": false` in `zero_optimization`'),
         )
+        yield config.if_built(found)
 
 
 def _zenflow(config: Config) -> Iterator[ConfigFinding]:
