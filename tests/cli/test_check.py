@@ -245,7 +245,7 @@ def without_configs(configs: Path) -> Path:
     """The same folder, with paths that mean no config."""
     (configs / "empty").mkdir()
     (configs / "no_config.yaml").write_text("a: 1\n")
-    (configs / "names.yaml").write_text("deepspeed_config:\n  deepspeed_config_file: gone.json\n")
+    (configs / "names.yaml").write_text("deepspeed: gone.json\n")
     return configs
 
 

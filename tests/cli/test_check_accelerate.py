@@ -212,3 +212,21 @@ def test_a_no_without_quotes_is_found(here: Run, folder: Path) -> None:
     (found,) = findings(here, folder, "  zero_stage: 2\nmixed_precision: no\n")
     assert "not `false`" in found["message"]
     assert "write `bf16`, `fp16`, `fp8` or `'no'`" == found["fix"]
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "keys"),
+    [
+        ("  zero_stage: 2\n", 6, ["deepspeed_config.zero_stage"]),
+        ("other: 1\n", 1, ["other"]),
+        ("", 1, []),
+    ],
+)
+def test_a_file_that_names_a_missing_config_is_checked_itself(
+    here: Run, folder: Path, text: str, code: int, keys: list[str]
+) -> None:
+    names = "  deepspeed_config_file: missing.json\n"
+    assert keys == [each["key"] for each in findings(here, folder, names + text)]
+    result = here("check", "acc.yaml")
+    assert (code, "config `missing.json` does not exist") == (result.code, result.problem)
+    assert "`acc.yaml` names it" in result.hints

@@ -107,11 +107,7 @@ def find_configs(paths: Sequence[str], schema: Schema, reporter: Reporter = SILE
     names = schema.top_names
     with reporter.wait(_("looking for configs")) as wait:
         found = [each for path in paths for each in read_configs(path, names, wait.at)]
-    configs: dict[str, ConfigText | AccelerateFile] = {}
-    for config in (each for each in found if isinstance(each, ConfigText)):
-        if config.named_by is not None:
-            configs[config.named_by.path] = config.named_by
-        configs[config.path] = config
+    configs = {each.path: each for each in found if not isinstance(each, ZerowizError)}
     return FoundConfigs(
         configs=tuple(configs.values()),
         unreadable=tuple(each for each in found if isinstance(each, ZerowizError)),

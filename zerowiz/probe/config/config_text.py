@@ -9,12 +9,13 @@ from functools import partial
 from glob import glob
 from pathlib import Path
 
+from zerowiz.core.dsconfig.accelerate import AccelerateFile
 from zerowiz.core.dsconfig.hjson import Object, parse
 from zerowiz.core.dsconfig.hjson_tokens import JsonTextError
 from zerowiz.core.dsconfig.lint.source import ConfigText
 from zerowiz.core.values import replace
 from zerowiz.errors import UsageError, ZerowizError, did_you_mean
-from zerowiz.probe.config.config_yaml import read_yaml
+from zerowiz.probe.config.config_yaml import NamedFile, read_yaml
 from zerowiz.probe.named_file import read_beginning
 from zerowiz.words import _
 
@@ -50,9 +51,10 @@ def _unseen(_counted: str) -> None:
 
 def read_configs(
     word: str, known: Collection[str], at: Callable[[str], None] = _unseen
-) -> Iterator[ConfigText | ZerowizError]:
+) -> Iterator[ConfigText | AccelerateFile | ZerowizError]:
     """The configs that one argument of the command line means, or why there is none.
 
+    Before a config that a file of Accelerate names, that file comes, which has mistakes of its own.
     Of a folder and what is below it, these are the JSON files that are named like a config, or that
     hold `zero_optimization` or two other keys of a config. Hidden folders and those of packages are
     not read.
@@ -76,7 +78,21 @@ def read_configs(
             yield from _read_folder(path, known, at)
         else:
             hint = _("pass a file, a folder, or `-` for stdin")
-            yield _or_error(partial(read_config, path, known, hint))
+            yield from _read_file(path, known, hint)
+
+
+def _read_file(
+    path: Path, known: Collection[str], hint: str
+) -> Iterator[ConfigText | AccelerateFile | ZerowizError]:
+    try:
+        read = _read_here(path, known, hint)
+        if isinstance(read, NamedFile):
+            if read.accelerate is not None:
+                yield read.accelerate
+            read = _read_named(path, read)
+        yield read
+    except ZerowizError as error:
+        yield error
 
 
 def _matches(word: str) -> list[str]:
@@ -190,12 +206,17 @@ def read_config(path: Path, known: Collection[str], *hints: str) -> ConfigText:
     Raises:
         UsageError: There is no such file, or no config in it.
     """
+    read = _read_here(path, known, *hints)
+    return read if isinstance(read, ConfigText) else _read_named(path, read)
+
+
+def _read_here(path: Path, known: Collection[str], *hints: str) -> ConfigText | NamedFile:
+    """The config that a file is or holds, else what it names."""
     config = decode_config(str(path), _read_bytes(path, otherwise=hints))
-    if not is_yaml(path) or config.fault is not None:
-        return config
-    read = read_yaml(config, known)
-    if isinstance(read, ConfigText):
-        return read
+    return read_yaml(config, known) if is_yaml(path) and config.fault is None else config
+
+
+def _read_named(path: Path, read: NamedFile) -> ConfigText:
     found = _named_by(path, read.path)
     if _OF_SWIFT.fullmatch(read.path) and not found.exists():
         raise UsageError(
