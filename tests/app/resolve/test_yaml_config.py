@@ -222,7 +222,8 @@ def test_what_stops_the_launcher_of_accelerate_alone_stops_no_launch(
     write(folder, ACCELERATOR.format(said=""), "no")
     result = here(*LAUNCH, "--config", "acc.yaml", "train.py")
     assert 0 == result.code
-    assert "`mixed_precision` must be `bf16`" in " ".join(result.stderr.split())
+    assert "`mixed_precision` must be" not in " ".join(result.stderr.split())
+    assert "`mixed_precision` must be `bf16`" in here("check", "acc.yaml").stdout
 
 
 @pytest.mark.parametrize("command", [PLAN, (*LAUNCH, "train.py"), ("doctor", *ON_CPU, "train.py")])

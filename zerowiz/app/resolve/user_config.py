@@ -6,15 +6,13 @@ from pathlib import Path
 from zerowiz.app.options import Options
 from zerowiz.app.reporter import Reporter
 from zerowiz.core import shell
-from zerowiz.core.dsconfig.accelerate import PRECISION_KEYS
-from zerowiz.core.dsconfig.lint.accelerate_file import check_accelerate, is_of_launcher
+from zerowiz.core.dsconfig.lint.accelerate_file import check_accelerate
 from zerowiz.core.dsconfig.lint.config import BATCH_KEYS
 from zerowiz.core.dsconfig.lint.context import Context, on_machine
 from zerowiz.core.dsconfig.lint.finding import ConfigFinding
 from zerowiz.core.dsconfig.lint.in_file import check_config
 from zerowiz.core.dsconfig.lint.rules.against_script import SCRIPT_DISAGREES
 from zerowiz.core.dsconfig.lint.rules.structure import UNREADABLE, unreadable
-from zerowiz.core.dsconfig.lint.rules.values import NOT_A_CHOICE
 from zerowiz.core.dsconfig.lint.source import ConfigText
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.rule import Severity
@@ -44,8 +42,9 @@ def lint_own_config(
     """
     config = read_config_text(path)
     of_config = _found(config, machine, facts, script_args, options.integration)
-    findings = [*_in_naming_file(config), *((config.path, each) for each in of_config)]
-    errors = [(name, each) for name, each in findings if _ends_the_run(each)]
+    found = [*_in_naming_file(config), *((config.path, each) for each in of_config)]
+    findings = [(name, each) for name, each in found if not each.of_launcher]
+    errors = [(name, each) for name, each in findings if each.severity is Severity.ERROR]
     command = shell.join(["zerowiz", "check", "--script", facts.path, str(path)])
     whole = _("see why, and how to fix it: `{command}`", command=command)
     file_keys = {} if config.accelerate is None else config.accelerate.file_keys
@@ -65,8 +64,7 @@ def _in_naming_file(config: ConfigText) -> Iterator[tuple[str, ConfigFinding]]:
     """What is found in the file of Accelerate that names the config, with its path."""
     if config.named_by is not None:
         for each in check_accelerate(config.named_by):
-            if not is_of_launcher(each, config.named_by):
-                yield config.named_by.path, each
+            yield config.named_by.path, each
 
 
 def _found(
@@ -85,9 +83,7 @@ def _found(
         passed=facts.passed,
     )
     schema = read_ds_schema(read_version("deepspeed"))
-    found = check_config(config, schema, on_machine(context, machine))
-    file = config.accelerate
-    return tuple(each for each in found if file is None or not is_of_launcher(each, file))
+    return check_config(config, schema, on_machine(context, machine))
 
 
 def _reader(config: ConfigText, facts: ScriptFacts) -> Integration | None:
@@ -123,10 +119,3 @@ def _cannot_be_planned(finding: ConfigFinding, file_keys: Mapping[str, str]) -> 
     in_file = {file_keys.get(key, key) for key in own}
     disagrees = finding.rule is SCRIPT_DISAGREES and finding.key in in_file
     return disagrees or finding.rule is UNREADABLE
-
-
-def _ends_the_run(finding: ConfigFinding) -> bool:
-    """Whether it is an error for a run that `accelerate launch` does not start."""
-    # prepare_deepspeed_cmd_env of accelerate 1.15: its launcher fails there, which does not run.
-    unlaunched = finding.rule is NOT_A_CHOICE and finding.key in PRECISION_KEYS
-    return finding.severity is Severity.ERROR and not unlaunched

@@ -37,6 +37,7 @@ class _Form(Struct, frozen=True, kw_only=True):
     wanted: str
     rule: Rule = WRONG_TYPE
     because: str = _FAILS
+    of_launcher: bool = False
 
 
 def _is_whole(word: str) -> bool:
@@ -79,6 +80,7 @@ _FORMS: Mapping[str, _Form] = {
         takes=lambda word: word.lower() in {"no", "fp8", "fp16", "bf16"},
         wanted=_("`bf16`, `fp16`, `fp8` or `'no'`"),
         rule=NOT_A_CHOICE,
+        of_launcher=True,
     ),
 }
 
@@ -92,12 +94,6 @@ def check_accelerate(file: AccelerateFile) -> tuple[ConfigFinding, ...]:
     wrong = {each.key for each in found}
     found += (each for each in _misread(file) if each.key not in wrong)
     return tuple(sorted(found, key=lambda each: (each.line, each.column)))
-
-
-def is_of_launcher(finding: ConfigFinding, file: AccelerateFile) -> bool:
-    """Whether `accelerate launch` alone meets it: what the ranks get, zerowiz passes by itself."""
-    keys = {key.name for key in (*file.unknown, *file.dropped)}
-    return finding.rule is UNKNOWN_KEY and finding.key.rpartition(".")[2] in keys
 
 
 def _misread(file: AccelerateFile) -> Iterator[ConfigFinding]:
@@ -123,6 +119,7 @@ def _of_value(member: Member, key: str) -> Iterator[ConfigFinding]:
         key=key,
         because=form.because,
         fix=_("write {wanted}", wanted=form.wanted),
+        of_launcher=form.of_launcher,
     )
 
 
@@ -170,6 +167,7 @@ def _unknown(key: KeyToken) -> ConfigFinding:
         severity=Severity.ERROR if near else None,
         because=_("`accelerate launch` rejects the whole file"),
         fix=_("rename it to `{near}`", near=near[0]) if near else _("remove it"),
+        of_launcher=True,
     )
 
 
@@ -189,4 +187,5 @@ def _dropped(key: KeyToken) -> ConfigFinding:
             "set `{variable}`, or set the path in a file that `deepspeed_config_file` names",
             variable=f"ACCELERATE_DEEPSPEED_{key.name.upper()}",
         ),
+        of_launcher=True,
     )

@@ -27,6 +27,8 @@ class ConfigFinding(Finding, frozen=True, kw_only=True):
     """What to do, in words."""
     edits: tuple[Edit, ...] = ()
     """What `--fix` does, where that is safe."""
+    of_launcher: bool = False
+    """Whether only `accelerate launch` meets it: zerowiz passes the ranks what they get itself."""
 
     @property
     def why(self) -> str:
@@ -44,6 +46,7 @@ def found_at(
     because: str | None = None,
     fix: str | None = None,
     edits: tuple[Edit, ...] = (),
+    of_launcher: bool = False,
 ) -> ConfigFinding:
     """A finding of this rule, with the severity of the rule unless another one is given."""
     return ConfigFinding(
@@ -56,4 +59,5 @@ def found_at(
         because=because,
         fix=fix,
         edits=edits,
+        of_launcher=of_launcher,
     )
