@@ -84,6 +84,19 @@ def test_a_dot_in_a_name_makes_no_path() -> None:
             "write a number",
         ),
         (
+            zero(2, '"overlap_comm": "yes"'),
+            "zero_optimization.overlap_comm",
+            "DeepSpeed reads it as true",
+            "write true",
+        ),
+        (
+            zero(2, '"reduce_scatter": "no"'),
+            "zero_optimization.reduce_scatter",
+            "DeepSpeed reads it as false",
+            "write false",
+        ),
+        (top('"dump_state": "no"'), "dump_state", "DeepSpeed reads it as true", "write false"),
+        (
             top('"gradient_clipping": -1.0'),
             "gradient_clipping",
             "DeepSpeed clips to a norm above 0 only",

@@ -86,7 +86,8 @@ def _fault(entry: Entry, key: SchemaKey) -> ConfigFinding | None:
     ):
         return None
     if any(kind in _QUOTED.get(word, ()) for word in key.types) and "string" not in key.types:
-        return _quoted(entry, key)
+        is_word = kind is Kind.SWITCH and _bare(str(entry.value)) is None
+        return _switch(entry, key) if is_word else _quoted(entry, key)
     if kind in _TEXTS and kind not in key.takes and key.choices and "string" in key.types:
         return _not_offered(entry, key)
     if kind not in key.takes:
@@ -187,6 +188,27 @@ def _quoted(entry: Entry, key: SchemaKey) -> ConfigFinding:
         if isinstance(bare, (int, float))
         else _("write {wants}", wants=_wants(key)),
         edits=_unquote(entry, key, bare),
+    )
+
+
+def _switch(entry: Entry, key: SchemaKey) -> ConfigFinding:
+    """A word such as `yes`, which stands for a truth; the quotes are not what is wrong with it."""
+    if not key.accepts(entry.value):
+        return _refused(entry, WRONG_TYPE, _wants(key))
+    meant = truth_of(entry.value)
+    read = meant if entry.in_strict_section else True
+    return entry.found(
+        WRONG_TYPE,
+        _(
+            "`{label}` should be {wants}, not `{entry}`",
+            label=entry.label,
+            wants=_wants(key),
+            entry=shown(entry.value),
+        ),
+        severity=_harm(entry, key),
+        because=_("DeepSpeed reads it as {read}", read=shown(read)),
+        fix=_("write {meant}", meant=shown(meant)),
+        edits=put(entry, meant),
     )
 
 
