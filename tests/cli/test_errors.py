@@ -43,6 +43,9 @@ def scripts(folder: Path) -> Path:
     [
         (("plan", "--bogus"), 2, "there is no option `--bogus`", "zerowiz plan --help"),
         (("plan", "--modle", "7b"), 2, "there is no option `--modle`", "did you mean `--model`?"),
+        (("check", "--list"), 2, "there is no option `--list`", "did you mean `--explain=all`?"),
+        (("doctor", "--rules"), 2, "there is no option `--rules`", "did you mean `--explain=all`?"),
+        (("plan", "--list"), 2, "there is no option `--list`", "did you mean `--limits`?"),
         (("plan", "--bf16"), 2, "there is no option `--bf16`", "`--precision=bf16`"),
         (("plan", "--max_length", "9"), 2, "no option `--max_length`", "`--seq-len`"),
         (("plan", *CPU, "llama-3.1-8b"), 5, "there is no script", "`--model llama-3.1-8b`"),

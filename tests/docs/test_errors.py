@@ -35,6 +35,16 @@ def test_no_explanation_has_a_mark_of_the_page(rule: Rule) -> None:
 def test_a_code_that_is_none_is_a_usage_error(here: Run) -> None:
     result = here("check", "--explain", "ZW1010")
     assert (2, "there is no code `ZW1010`") == (result.code, result.problem)
+    assert "`zerowiz check --explain all`" in result.hints
+
+
+@pytest.mark.parametrize("command", ["check", "doctor"])
+def test_all_codes_are_listed_with_what_each_is_about(command: str, here: Run) -> None:
+    lines = here(command, "--explain", "all").stdout.splitlines()
+    rules = [*CHECK_RULES, *PREFLIGHT_RULES]
+    begins = [f"{rule.code} {rule.name} ({rule.severity})" for rule in rules]
+    assert begins == [line.partition(": ")[0] for line in lines]
+    assert all(line.partition(": ")[2] for line in lines)
 
 
 def test_the_address_of_the_site_is_the_same_everywhere() -> None:

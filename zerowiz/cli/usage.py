@@ -185,12 +185,20 @@ _OTHER_OPTIONS = {
     **dict.fromkeys(("gpu-memory", "max-memory", "memory-limit", "vram"), "--memory-budget"),
     **dict.fromkeys(("deepspeed", "deepspeed-config", "ds-config"), "--config"),
 }
+# The same of one command, whose option means another thing elsewhere.
+_OTHER_OPTIONS_OF = {
+    (command, name): "--explain=all"
+    for command in ("check", "doctor")
+    for name in ("list", "list-rules", "rules")
+}
 
 
 def _other_option(error: Exception, said: str) -> str | None:
     """The option of this command for which other tools have this name."""
-    meant = _OTHER_OPTIONS.get(said.lstrip("-").lower().replace("_", "-"))
     context = getattr(error, "ctx", None)
+    name = said.lstrip("-").lower().replace("_", "-")
+    command = "" if context is None else context.command.name
+    meant = _OTHER_OPTIONS_OF.get((command, name)) or _OTHER_OPTIONS.get(name)
     taken = (
         () if context is None else (name for each in context.command.params for name in each.opts)
     )

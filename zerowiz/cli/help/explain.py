@@ -12,9 +12,10 @@ from zerowiz.words import _
 def _show_explanation(code: str | None) -> None:
     if code is None:
         return
-    from zerowiz.probe.error_page import read_explanation  # noqa: PLC0415 - most runs explain none
+    from zerowiz.probe.error_page import ALL, read_explanation  # noqa: PLC0415 - most runs explain none
 
-    sys.stdout.write(f"{read_explanation(code)}\n{page_of(code)}\n")
+    page = "" if code.lower() == ALL else f"\n{page_of(code)}\n"
+    sys.stdout.write(read_explanation(code) + page)
     raise typer.Exit
 
 
@@ -25,6 +26,6 @@ Explain = Annotated[
         metavar="<code>",
         callback=_show_explanation,
         is_eager=True,
-        help=_("Show an example of a code, such as ZW101 or PF402, and the way out"),
+        help=_("Show an example of a code (ZW101, PF402) and the way out; all lists the codes"),
     ),
 ]
