@@ -428,6 +428,11 @@ class Workload(Struct, frozen=True, kw_only=True):
                 ),
                 _("remove one of the two: `$precision` alone casts the weights too"),
             )
+        if self.torch_autocast is not None and self.optimizer_state_dtype is StateDtype.BF16:
+            raise UsageError(
+                _("`$torch_autocast` needs fp32 weights, `$optimizer_state_dtype bf16` bf16 ones"),
+                _("remove one of the two"),
+            )
         if self.optimizer_state_dtype is StateDtype.BF16 and self.precision is not Precision.BF16:
             raise UsageError(
                 _(

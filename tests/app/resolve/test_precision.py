@@ -1,6 +1,7 @@
 """On the CPU accelerator the precision is what the CPU computes; a bf16 that was asked for warns."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -150,3 +151,38 @@ def test_a_machine_file_from_before_this_was_read_is_planned_as_before(
 
 def test_the_machine_says_what_its_cpu_does(avx2: Run) -> None:
     assert "; emulates bf16" in said(avx2("machine", "--accelerator", "cpu"))
+
+
+AUTOCAST = ("plan", "--machine", "4xA100-40GB", "--model", "10m", "--torch-autocast", "bf16")
+BF16 = '{"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": true}}'
+
+
+@pytest.mark.parametrize(
+    ("words", "problem", "hint"),
+    [
+        (
+            ("--optimizer-state-dtype", "bf16"),
+            "needs fp32 weights, `--optimizer-state-dtype bf16` bf16 ones",
+            "remove one of the two",
+        ),
+        (("--config", "mine.json"), "`--precision bf16`", "`--precision` is set by `mine.json`"),
+        (("--precision", "bf16"), "`--precision bf16`", "remove one of the two: `--precision`"),
+    ],
+)
+def test_autocast_is_refused_with_what_else_was_said(
+    here: Run, folder: Path, words: tuple[str, ...], problem: str, hint: str
+) -> None:
+    (folder / "mine.json").write_text(BF16)
+    result = here(*AUTOCAST, *words)
+    assert 2 == result.code
+    assert result.problem.startswith("`--torch-autocast")
+    assert problem in result.problem
+    assert hint in result.hints
+    assert ("is set by" in result.hints) == ("--config" in words)
+
+
+def test_autocast_is_refused_with_the_line_of_the_script(here: Run, folder: Path) -> None:
+    words = written(folder, HF_IN_CODE)
+    result = here("launch", "--dry-run", *AUTOCAST[1:], *words)
+    assert 2 == result.code
+    assert re.search(r"`--precision` is set by .*bf16=True.* in train.py line \d+", result.hints)

@@ -96,17 +96,34 @@ def resolve_workload(
     if "precision" not in known:
         known["precision"] = native_precision(machine, options.torch_autocast)
     # The names are those of the class, the values of its types: options and scripts have the same.
-    workload = Workload(
-        **known,  # type: ignore[arg-type]
-        transformers_version=read_transformers_release(),
-        trl_version=read_trl_release(),
-    )
+    try:
+        workload = Workload(
+            **known,  # type: ignore[arg-type]
+            transformers_version=read_transformers_release(),
+            trl_version=read_trl_release(),
+        )
+    except UsageError as error:
+        hints = _set_elsewhere(error.message, options, settings, by_own)
+        raise UsageError(error.message, *error.hints, *hints) from None
     _refuse_idle(options, workload)
     return ResolvedWorkload(
         workload=workload,
         said=frozenset(n for n, v in said.items() if v is not None),
         settled=tuple(_settled(said, settings)),
     )
+
+
+def _set_elsewhere(
+    message: str, options: Options, settings: ScriptSettings, own: Mapping[str, object]
+) -> Iterator[str]:
+    """Where the settings that a message names are set, where that is no option."""
+    for name in SETTINGS:
+        if f"`${name}" not in message or getattr(options, name) is not None:
+            continue
+        setting: Setting[object] | None = getattr(settings, name, None)
+        place = f"`{options.config}`" if own.get(name) is not None else setting and setting.source
+        if place is not None:
+            yield _("`${name}` is set by {elsewhere}", name=name, elsewhere=place)
 
 
 def _refuse_idle(options: Options, workload: Workload) -> None:
