@@ -34,7 +34,7 @@ WITHOUT_HINT: Mapping[str, frozenset[str]] = {
             "`quantized` trains LoRA adapters: add a `lora_rank`",
             "GPU {index} cannot have {free} of {total} bytes free",
             "GPU {index} cannot have {size_bytes} bytes of {label} memory",
-            "`python_call_seconds` is more than 0 and less than 1, not {call_seconds}",
+            "`python_call_seconds` must be more than 0 and less than 1, not {call_seconds}",
             "a CPU job has at least one rank, not {ranks}",
             "a GPU is listed twice",
             "a machine has at least one node, not {nodes}",

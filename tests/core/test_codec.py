@@ -206,5 +206,5 @@ def test_a_field_that_may_be_null_is_null_where_nothing_is_said(kind: type) -> N
 @pytest.mark.parametrize("seconds", [float("nan"), -1.0, 0.0, 1e300])
 def test_a_host_whose_python_takes_no_time_that_can_be_is_refused(seconds: float) -> None:
     encoded = {**WHOLE, "host": {**WHOLE["host"], "python_call_seconds": seconds}}
-    with pytest.raises(UsageError, match="`python_call_seconds` is more than 0"):
+    with pytest.raises(UsageError, match="`python_call_seconds` must be more than 0"):
         decode_machine(encoded)

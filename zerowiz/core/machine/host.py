@@ -72,7 +72,7 @@ class Host(Struct, frozen=True, kw_only=True):
         if call_seconds is not None and not 0 < call_seconds < 1:
             raise UsageError(
                 _(
-                    "`python_call_seconds` is more than 0 and less than 1, not {call_seconds}",
+                    "`python_call_seconds` must be more than 0 and less than 1, not {call_seconds}",
                     call_seconds=call_seconds,
                 )
             )
