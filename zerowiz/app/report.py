@@ -24,7 +24,7 @@ def read_run(folder: Path) -> RunSummary:
     if folder.is_file():
         raise UsageError(
             _("`{folder}` is a file, not the output folder of a launch", folder=folder),
-            f"`{shell.join(['zerowiz', 'report', str(folder.parent)])}`",
+            f"`{shell.join(['zerowiz', 'report', folder.parent])}`",
         )
     try:
         content = parse_json(read_named(path))

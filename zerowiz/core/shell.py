@@ -4,8 +4,8 @@ import shlex
 from collections.abc import Iterable
 
 
-def quote(word: str) -> str:
-    r"""A word as bash, zsh and ksh read it.
+def quote(word: object) -> str:
+    r"""A word, or a value that is one as text (a path, a number), as bash, zsh and ksh read it.
 
     A line break, an escape sequence, or a byte that is no UTF-8 is neither shown by a terminal nor
     taken back by it: such a letter stands as its bytes.
@@ -14,12 +14,13 @@ def quote(word: str) -> str:
         >>> quote("my run.py"), quote("caf" + chr(0xDCE9))
         ("'my run.py'", "$'caf\\xe9'")
     """
-    if word.isprintable():
-        return shlex.quote(word)
-    return f"$'{''.join(map(_escape, word))}'"
+    text = str(word)
+    if text.isprintable():
+        return shlex.quote(text)
+    return f"$'{''.join(map(_escape, text))}'"
 
 
-def join(words: Iterable[str]) -> str:
+def join(words: Iterable[object]) -> str:
     """A command of these words."""
     return " ".join(map(quote, words))
 

@@ -30,6 +30,6 @@ def remove_lock(lock: Lock) -> bool:
                 path=path,
                 strerror=error.strerror,
             ),
-            f"rm {shell.quote(str(path))}",
+            f"rm {shell.quote(path)}",
         ) from error
     return True

@@ -37,7 +37,7 @@ _MANY_TIMES = 10
 def options(change: Change) -> str:
     """A change as the options to type."""
     words = [
-        flags()[name] if value is True else f"{flags()[name]} {shell.quote(str(value))}"
+        flags()[name] if value is True else f"{flags()[name]} {shell.quote(value)}"
         for name, value in change.items()
         if value != Offload.NONE.value or name != "offload"
     ]

@@ -31,7 +31,7 @@ def copied(template: Template, folder: Path, added: Sequence[PlannedFile], strea
         stream.writelines(_("wrote {path}\n", path=file.path) for file in added)
     else:
         stream.write(_("all of it is in {folder} already\n", folder=folder))
-    enter = "" if folder == Path() else f"cd {shell.quote(str(folder))} && "
+    enter = "" if folder == Path() else f"cd {shell.quote(folder)} && "
     rest = f"--model {MODEL_FOLDER} {template.script}"
     stream.write(_("\nnext: {enter}zerowiz launch {rest}\n", enter=enter, rest=rest))
     stream.write(

@@ -40,7 +40,7 @@ def recall_kept(script: str, options: Options, reporter: Reporter) -> Options:
                 kept_path=kept_path(folder),
                 message=error.message,
             ),
-            f"rm {shell.quote(str(kept_path(folder)))}",
+            f"rm {shell.quote(kept_path(folder))}",
         ) from None
     words = as_words(added(options, known))
     if words:

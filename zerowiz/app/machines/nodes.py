@@ -68,7 +68,7 @@ def read_nodes(options: Options, environ: Mapping[str, str], reporter: Reporter)
             ),
             _(
                 "see each node: `zerowiz machine $hostfile {hostfile}`",
-                hostfile=shell.quote(str(options.hostfile)),
+                hostfile=shell.quote(options.hostfile),
             ),
             _("plan without asking the nodes: `$machine 8xH100-80GB`"),
         )

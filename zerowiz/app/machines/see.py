@@ -157,7 +157,7 @@ def _read_and_save(options: Options, path: Path | None, reporter: Reporter) -> M
                 path=path,
                 parent=path.parent,
             ),
-            f"`mkdir -p {shell.quote(str(path.parent))}`",
+            f"`mkdir -p {shell.quote(path.parent)}`",
         )
     on_cpu = Accelerator.CPU in (options.accelerator, environ.get("DS_ACCELERATOR"))
     if on_cpu or options.machine is not None:

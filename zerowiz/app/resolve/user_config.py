@@ -45,7 +45,7 @@ def lint_own_config(
     found = [*_in_naming_file(config), *((config.path, each) for each in of_config)]
     findings = [(name, each) for name, each in found if not each.of_launcher]
     errors = [(name, each) for name, each in findings if each.severity is Severity.ERROR]
-    command = shell.join(["zerowiz", "check", "--script", facts.path, str(path)])
+    command = shell.join(["zerowiz", "check", "--script", facts.path, path])
     whole = _("see why, and how to fix it: `{command}`", command=command)
     file_keys = {} if config.accelerate is None else config.accelerate.file_keys
     is_final = any(_cannot_be_planned(each, file_keys) for _name, each in errors)

@@ -62,7 +62,7 @@ def read_config_file(path: Path, integration: Integration | None = None) -> User
     if {"machine", "schema_version"} <= values.keys():
         raise UsageError(
             _("`{path}` is a machine, not a config", path=path),
-            _("use `$machine {path}`", path=shell.quote(str(path))),
+            _("use `$machine {path}`", path=shell.quote(path)),
         )
     if "distributed_type" in values:
         raise UsageError(
@@ -72,8 +72,8 @@ def read_config_file(path: Path, integration: Integration | None = None) -> User
             ),
             _(
                 "rename it: `mv {path} {renamed}`",
-                path=shell.quote(str(path)),
-                renamed=shell.quote(str(path.with_suffix(".yaml"))),
+                path=shell.quote(path),
+                renamed=shell.quote(path.with_suffix(".yaml")),
             ),
         )
     own = read_own_config(values)

@@ -109,7 +109,7 @@ def _name(config_path: Path) -> str:
 def _refuse_adapter(path: Path, adapter: Mapping[str, object]) -> UsageError:
     base = adapter.get("base_model_name_or_path")
     hint = (
-        _("plan with its base model: `$model {base} $method lora`", base=shell.quote(str(base)))
+        _("plan with its base model: `$model {base} $method lora`", base=shell.quote(base))
         if base
         else _WANTED
     )
@@ -132,9 +132,7 @@ def _refuse_folder(folder: Path) -> UsageError:
     return UsageError(
         _("`{folder}` has no config.json", folder=folder),
         _("it contains {listed}{more}", listed=listed, more=more) if names else _("it is empty"),
-        _("did you mean `$model {nested}`?", nested=shell.quote(str(nested[-1])))
-        if nested
-        else _WANTED,
+        _("did you mean `$model {nested}`?", nested=shell.quote(nested[-1])) if nested else _WANTED,
     )
 
 
@@ -172,7 +170,7 @@ def _read_file(path: Path) -> Named:
     if what:
         raise UsageError(
             _("`{path}` is {what}, not a model", path=path, what=what),
-            hint.format(path=shell.quote(str(path))),
+            hint.format(path=shell.quote(path)),
             _WANTED,
         )
     try:

@@ -251,7 +251,7 @@ def _refuse_notebook(path: Path) -> None:
             _(
                 "convert it to `{script}`: `jupyter nbconvert --to script {path}`",
                 script=path.with_suffix(".py"),
-                path=shell.quote(str(path)),
+                path=shell.quote(path),
             ),
         )
 
@@ -281,7 +281,7 @@ def _refuse_shell_script(text: str, path: Path) -> None:
         _(
             "write `zerowiz launch` before `{launcher}` in that line, then run `bash {path}`",
             launcher=command.launcher,
-            path=shell.quote(str(path)),
+            path=shell.quote(path),
         ),
     )
 
@@ -290,7 +290,7 @@ def _suggest(path: Path) -> tuple[str, ...]:
     """Hints that name a module, scripts of the folder, the similar ones first, or a template."""
     module = str(path).replace(".", "/")
     if Path(f"{module}.py").is_file() or Path(module, "__main__.py").is_file():
-        return (_("to launch a module: `zerowiz launch -m {path}`", path=shell.quote(str(path))),)
+        return (_("to launch a module: `zerowiz launch -m {path}`", path=shell.quote(path)),)
     siblings = sorted(child.name for child in path.parent.glob("*.py"))
     near = difflib.get_close_matches(path.name, siblings, n=2)
     if near:
@@ -300,7 +300,7 @@ def _suggest(path: Path) -> tuple[str, ...]:
     model = (
         ()
         if path.suffix == ".py"
-        else (_("a model has an option: `$model {path}`", path=shell.quote(str(path))),)
+        else (_("a model has an option: `$model {path}`", path=shell.quote(path)),)
     )
     if scripts:
         return (*model, _("scripts there: {scripts}", scripts=scripts))
