@@ -20,12 +20,13 @@ from zerowiz.core.decision.flowchart import Decision
 from zerowiz.core.machine.spec import MOST_GPUS_PER_NODE
 from zerowiz.core.script import ScriptFacts
 from zerowiz.core.speed.run_cost import RunLength
-from zerowiz.core.values import replace
+from zerowiz.core.values import replace, shows
 from zerowiz.errors import NothingFitsError, UsageError
 from zerowiz.probe.machine.gpu_table import read_gpu_table, read_instances
 from zerowiz.words import _, listing
 
 
+@shows("offers.offers", "offers.offers[0].candidate.name", "offers.kinds")
 class MachineChoice(Struct, frozen=True, kw_only=True):
     """The machines of the tables that a job fits."""
 

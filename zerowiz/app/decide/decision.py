@@ -19,7 +19,7 @@ from zerowiz.core.script import ScriptFacts
 from zerowiz.core.search.cover import Evaluator
 from zerowiz.core.search.search import Search
 from zerowiz.core.strategy import Strategy
-from zerowiz.core.values import replace
+from zerowiz.core.values import replace, shows
 from zerowiz.core.workload import Workload
 from zerowiz.errors import NothingFitsError
 from zerowiz.ui import choice
@@ -28,6 +28,7 @@ from zerowiz.ui.basis import notes
 from zerowiz.ui.sentences import decisions
 
 
+@shows("decision", "remedies")
 class Plan(Struct, frozen=True, kw_only=True):
     """What was decided, and the options that led there."""
 

@@ -43,7 +43,7 @@ from zerowiz.core.search.freedom import Freedom
 from zerowiz.core.speed.rates import find_rates
 from zerowiz.core.strategy import Strategy
 from zerowiz.core.units import parse_budget
-from zerowiz.core.values import replace
+from zerowiz.core.values import replace, shows
 from zerowiz.core.workload import (
     SETTINGS,
     Attention,
@@ -59,6 +59,7 @@ from zerowiz.probe.model.measured_runs import read_measured_pairs
 from zerowiz.words import _
 
 
+@shows("job", "assumed")
 class Request(Struct, frozen=True, kw_only=True):
     """Everything a command decides with."""
 

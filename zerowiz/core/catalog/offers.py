@@ -18,6 +18,7 @@ from zerowiz.core.decision.flowchart import Decision
 from zerowiz.core.machine.names.gpus import GpuModel
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.speed.run_cost import PredictedRun, RunLength
+from zerowiz.core.values import shows
 from zerowiz.core.workload import Workload
 
 Decide = Callable[[MachineCandidate], Decision | None]
@@ -27,6 +28,14 @@ Decide = Callable[[MachineCandidate], Decision | None]
 _SIZES_OF_A_GPU = 2
 
 
+@shows(
+    "candidate.name",
+    "chosen.strategy.name",
+    "chosen.verdict",
+    "price_per_hour",
+    "run.expected_hours",
+    "run.cost.expected_cost",
+)
 class Offer(Struct, frozen=True, kw_only=True):
     """A machine that the job fits."""
 
@@ -48,6 +57,7 @@ class Offer(Struct, frozen=True, kw_only=True):
         return self.candidate.assumes_network and self.machine.network == assumed
 
 
+@shows("offers", "kinds", "kinds_without")
 class Offers(Struct, frozen=True, kw_only=True):
     """Every machine that was found, and what was not."""
 

@@ -6,8 +6,10 @@ from zerowiz.core.catalog.prices import PriceList
 from zerowiz.core.decision.evaluate import StrategyEstimate
 from zerowiz.core.decision.flowchart import Decision
 from zerowiz.core.speed.run_cost import PredictedRun, RunLength, predict_run
+from zerowiz.core.values import shows
 
 
+@shows("evaluated.strategy.name", "run.expected_hours", "run.cost.expected_cost")
 class StrategyRun(Struct, frozen=True, kw_only=True):
     """The run of one strategy."""
 
@@ -16,6 +18,7 @@ class StrategyRun(Struct, frozen=True, kw_only=True):
     """None where no time is known."""
 
 
+@shows("tokens", "chosen", "price_per_hour", "strategies")
 class PlannedRun(Struct, frozen=True, kw_only=True):
     """The run on one machine, with each strategy that fits."""
 

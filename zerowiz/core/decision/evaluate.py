@@ -29,7 +29,7 @@ from zerowiz.core.speed.step_time import predict_step_time
 from zerowiz.core.speed.terms import StepTime
 from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.strategy import Offload
-from zerowiz.core.values import replace
+from zerowiz.core.values import replace, shows
 from zerowiz.core.workload import Accounting, Workload
 
 
@@ -50,6 +50,14 @@ class Verdict(StrEnum):
     DOES_NOT_FIT = "does_not_fit"
 
 
+@shows(
+    "strategy.name",
+    "verdict",
+    "device_bytes",
+    "budget_bytes",
+    "host_bytes",
+    "step_time.expected_seconds",
+)
 class StrategyEstimate(Struct, frozen=True, kw_only=True):
     """One strategy on one machine."""
 

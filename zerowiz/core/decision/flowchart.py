@@ -16,6 +16,7 @@ from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.strategies import DDP, FLOWCHART_STRATEGIES, STRATEGIES, ZERO1, ZERO2, ZERO3
 from zerowiz.core.strategy import Offload, Strategy
+from zerowiz.core.values import shows
 from zerowiz.core.workload import StateDtype
 from zerowiz.errors import UsageError
 from zerowiz.words import _, listing
@@ -96,6 +97,7 @@ class Answer(Struct, frozen=True, kw_only=True):
     have_bytes: int | None = None
 
 
+@shows("job", "chosen.strategy.name", "chosen.verdict", "evaluated")
 class Decision(Struct, frozen=True, kw_only=True):
     """The chosen strategy, or None, with every verdict and the answers that led to it."""
 

@@ -18,7 +18,7 @@ from zerowiz.core.speed.calibration import Calibration
 from zerowiz.core.speed.rates import GpuRates
 from zerowiz.core.speed.step_time import why_untimed
 from zerowiz.core.strategy import Offload, Strategy
-from zerowiz.core.values import replace
+from zerowiz.core.values import replace, shows
 from zerowiz.core.workload import Accounting, Loss, Method, StateDtype, Workload
 from zerowiz.errors import UsageError
 from zerowiz.words import _
@@ -45,6 +45,7 @@ class Uncounted(StrEnum):
     """vLLM's part of each GPU, which is counted by its fraction and was never measured."""
 
 
+@shows("machine", "model", "workload.micro_batch", "workload.sequence_tokens")
 class PlanInput(Struct, frozen=True, kw_only=True):
     """Everything that a strategy is evaluated with."""
 

@@ -10,7 +10,7 @@ from zerowiz.core.machine.allocation import JobAllocation
 from zerowiz.core.machine.host import Host
 from zerowiz.core.machine.links import Interconnect, LinkClass, PairLink, join_pairs
 from zerowiz.core.machine.network import Network
-from zerowiz.core.values import Count, replace
+from zerowiz.core.values import Count, replace, shows
 from zerowiz.errors import UsageError
 from zerowiz.words import _
 
@@ -157,6 +157,7 @@ class Gpu(Struct, frozen=True, kw_only=True):
             )
 
 
+@shows("source", "nodes", "world_size", "gpus[0].name", "free_bytes", "interconnect.link_class")
 class Machine(Struct, frozen=True, kw_only=True):
     """Equal nodes with the chosen GPUs of one of them."""
 

@@ -25,7 +25,7 @@ from zerowiz.core.memory.trainers import (
     with_generation,
 )
 from zerowiz.core.model.types import Model
-from zerowiz.core.values import replace
+from zerowiz.core.values import replace, shows
 from zerowiz.core.workload import FP32_BYTES
 
 # torch/aten/src/ATen/cuda/CUDABlas.cpp: 32 MiB per handle on sm_90; the forward and the backward
@@ -39,6 +39,7 @@ _WITH_MATMULS = (Phase.GENERATE, Phase.FORWARD, Phase.BACKWARD, Phase.STEP, Phas
 _OF_SOME = frozenset({Phase.GENERATE, Phase.EVALUATE})
 
 
+@shows("strategy.name", "peak_bytes", "peak_phase")
 class Estimate(Struct, frozen=True, kw_only=True):
     """What one rank holds under a strategy.
 

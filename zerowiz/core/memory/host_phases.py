@@ -13,7 +13,7 @@ from zerowiz.core.memory.ledger import Allocation, AllocationKind, Moment, momen
 from zerowiz.core.memory.rank_sizes import RankSizes
 from zerowiz.core.model.types import Model
 from zerowiz.core.strategy import Offload
-from zerowiz.core.values import Count
+from zerowiz.core.values import Count, shows
 from zerowiz.core.workload import Method
 from zerowiz.words import N_
 
@@ -53,6 +53,7 @@ class HostUse(Struct, frozen=True, kw_only=True):
     """Whether a script shows it; otherwise it is assumed."""
 
 
+@shows("peak_phase", "peak_bytes", "running_bytes")
 class HostNeed(Struct, frozen=True, kw_only=True):
     """What the ranks of one node hold in its memory."""
 

@@ -28,7 +28,7 @@ from zerowiz.core.memory.ledger import Moment, Moments
 from zerowiz.core.model.families import FAMILIES
 from zerowiz.core.model.types import Architecture, Model, Tensor
 from zerowiz.core.strategy import Offload, Part, Strategy
-from zerowiz.core.values import replace
+from zerowiz.core.values import replace, shows
 from zerowiz.core.workload import (
     FP32_BYTES,
     HALF_BYTES,
@@ -68,6 +68,7 @@ _HEAD = "lm_head"
 _WEIGHTS_PER_SCALE, _SCALES_PER_SCALE = 64, 256
 
 
+@shows("name", "stage", "offload")
 class StrategyRow(Strategy, frozen=True, kw_only=True):
     """A strategy with the formulas of its memory: a row of core/strategies.py."""
 
@@ -77,6 +78,7 @@ class StrategyRow(Strategy, frozen=True, kw_only=True):
     """What a rank holds in host memory."""
 
 
+@shows("strategy.name", "ranks", "trainable", "weight_bytes", "trained_bytes")
 class RankSizes(Struct, frozen=True, kw_only=True):
     """One rank; counts are elements unless the name says bytes."""
 

@@ -6,6 +6,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
+from zerowiz.core.values import shows
 from zerowiz.core.workload import ALL_LINEAR
 from zerowiz.errors import UsageError
 from zerowiz.words import N_, _, listing
@@ -150,6 +151,7 @@ def _names_one_of(target: str, modules: Collection[str]) -> bool:
     return any(target == name or target.endswith(f".{name}") for name in modules)
 
 
+@shows("name", "params", "source", "architecture.family")
 class Model(Struct, frozen=True, kw_only=True):
     """What the predictions need of a model."""
 

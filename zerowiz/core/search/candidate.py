@@ -8,6 +8,7 @@ from msgspec import Struct
 from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict
 from zerowiz.core.memory.rank_sizes import StrategyRow
 from zerowiz.core.strategies import STRATEGIES
+from zerowiz.core.values import shows
 from zerowiz.core.workload import Workload
 
 SAME_FRACTION = 0.03
@@ -19,6 +20,14 @@ Near the limit 14 of 24 measured runs were more than 5 % slower (core/memory/all
 """
 
 
+@shows(
+    "strategy.name",
+    "workload.micro_batch",
+    "workload.accumulation_steps",
+    "workload.gradient_checkpointing",
+    "evaluated.verdict",
+    "seconds",
+)
 class Candidate(Struct, frozen=True, kw_only=True):
     """A strategy with one choice of all open settings, on the machine of a job."""
 

@@ -4,6 +4,8 @@ from enum import StrEnum
 
 from msgspec import Struct
 
+from zerowiz.core.values import shows
+
 
 class TermKind(StrEnum):
     """What takes the time; other programs read these names."""
@@ -37,6 +39,7 @@ class Term(Struct, frozen=True, kw_only=True):
     formula: str
 
 
+@shows("expected_seconds", "low_seconds", "high_seconds", "tokens_per_s", "measured_steps")
 class StepTime(Struct, frozen=True, kw_only=True):
     """How long one optimizer step takes, and what of it is made."""
 
