@@ -5,9 +5,11 @@ import inspect
 import json
 import subprocess
 import sys
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
+from cli.harness import Run
 from paths import ROOT
 
 import zerowiz
@@ -30,8 +32,9 @@ def test_what_a_page_shows_runs(page: str) -> None:
 
 def test_each_function_has_an_example_that_runs() -> None:
     runner, finder = doctest.DocTestRunner(), doctest.DocTestFinder(recurse=False)
-    for name in ("plan", "find_machines", "read_machine", "check", "write_config"):
-        (example,) = finder.find(getattr(api, name), name, globs=vars(api).copy())
+    functions = ("plan", "find_machines", "read_machine", "check", "write_config")
+    for name in (*functions, "PlanResult.limits"):
+        (example,) = finder.find(attrgetter(name)(api), name, globs=vars(api).copy())
         assert example.examples, name
         runner.run(example)
     assert 0 == runner.summarize().failed
@@ -57,6 +60,20 @@ def test_a_plan_has_its_choice_and_its_run_as_the_json_has_them() -> None:
     assert nothing.choice is None
     with pytest.raises(UsageError, match="a run needs a length"):
         result.run()
+
+
+def test_the_largest_steps_are_those_of_the_command(here: Run) -> None:
+    result = api.plan("4xA100-40GB", model="7b", method=Method.LORA)
+    largest = result.limits()
+    words = ("--machine", "4xA100-40GB", "--model", "7b", "--method", "lora", "--limits")
+    printed = json.loads(here("plan", *words, "--json").stdout)["limits"]
+    assert printed == result.to_dict(limits=largest)["limits"]
+    assert [
+        (each["strategy"], each["micro_batch"], each["sequence_tokens"]) for each in printed
+    ] == [(each.strategy.name, each.micro_batch, each.sequence_tokens) for each in largest]
+    assert {False, True} == {each.gradient_checkpointing for each in largest}
+    assert any(each.micro_batch > 0 for each in largest)
+    assert result.to_dict()["limits"] is None
 
 
 @pytest.mark.parametrize("setting", [{"nodes": 2}, {"gpus_per_node": 2}, {"host_memory": "1GiB"}])

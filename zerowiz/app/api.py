@@ -27,6 +27,7 @@ from zerowiz.core.machine.types import Machine
 from zerowiz.core.model.types import Model
 from zerowiz.core.remedies.remedy import Remedy
 from zerowiz.core.search.candidate import Candidate
+from zerowiz.core.search.limits import Limit, find_limits
 from zerowiz.core.values import replace
 from zerowiz.core.workload import Integration, Workload
 from zerowiz.errors import UsageError, did_you_mean, in_python
@@ -138,13 +139,37 @@ class PlanResult(Struct, frozen=True, kw_only=True):
             raise UsageError(_("a run needs a length"), _("give it with `tokens` or `sequences`"))
         return run
 
-    def to_dict(self, run: "PlannedRun | None" = None) -> dict[str, object]:
+    def limits(self) -> tuple[Limit, ...]:
+        """The largest steps of each strategy that surely fit, as `zerowiz plan --limits` has them.
+
+        Of each strategy there are two, without and with gradient checkpointing: its largest
+        micro-batch at the sequence length of the plan, and its longest sequence, in tokens, at the
+        micro-batch of the plan. 0 is where none is certain to fit.
+
+        Example:
+            >>> result = plan("2xH100-80GB", model="7b", method="lora")
+            >>> [each] = [
+            ...     each
+            ...     for each in result.limits()
+            ...     if each.strategy.name == "zero3" and each.gradient_checkpointing
+            ... ]
+            >>> each.micro_batch > result.workload.micro_batch
+            True
+            >>> each.sequence_tokens > result.workload.sequence_tokens
+            True
+        """
+        return find_limits(self.decided.decision.job)
+
+    def to_dict(
+        self, run: "PlannedRun | None" = None, limits: Sequence[Limit] | None = None
+    ) -> dict[str, object]:
         """The same object that `zerowiz plan --json` prints.
 
         Args:
             run: What `run` gave, for its part of the object.
+            limits: What `limits` gave, for its part.
         """
-        encoded = encode_plan(self.decided, run=run)
+        encoded = encode_plan(self.decided, run=run, limits=limits)
         content: dict[str, object] = msgspec.json.decode(msgspec.json.encode(encoded))
         return content
 

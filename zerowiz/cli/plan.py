@@ -24,7 +24,7 @@ from zerowiz.core import settings
 from zerowiz.core.decision.evaluate import StrategyEstimate
 from zerowiz.core.decision.flowchart import Decision
 from zerowiz.core.search.freedom import Objective
-from zerowiz.core.search.limits import Limit, find_limits
+from zerowiz.core.search.limits import Limit
 from zerowiz.core.strategies import STRATEGIES, find_strategy
 from zerowiz.errors import UsageError
 from zerowiz.ui import choice, show
@@ -137,7 +137,7 @@ def _show_plan(
     note_basis(result.decided, reporter)
     note_settled(result.decided, reporter)
     note_emulation(result.decided, reporter)
-    largest = find_limits(decision.job) if shown.limits else None
+    largest = result.limits() if shown.limits else None
     origins = None if shown.origins_of is None else _origins(result, shown.origins_of)
     if options.as_json:
         write_plan(result.decided, run=run, limits=largest, origins=origins)
