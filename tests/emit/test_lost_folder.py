@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from kills.harness import supervised
-from kills.stand_in_ranks import SAVES, SOON_S, WAIT, meet, ranks, run, told
+from kills.stand_in_ranks import SAVES, SOON_S, WAIT, end_of, meet, ranks, run
 
 # Each rank waits for the loss, and ends as the test says.
 AFTER_THE_LOSS = """
@@ -45,7 +45,7 @@ def test_a_job_whose_folder_vanishes_ends_as_it_did(
         meet(job, tmp_path, "ready")
         lose(tmp_path / "attempt")
         ended = job.wait()
-    assert expected == told(ended)
+    assert expected == end_of(ended)
     assert () == ended.left
     if expected[0]:
         assert (1, "mine") == (ended.end["first"]["rank"], ended.end["first"]["tail"][-1])
@@ -64,7 +64,7 @@ def test_a_job_that_can_write_no_file_of_its_ranks_ends_as_it_did(
 ) -> None:
     refuse_files(tmp_path / "attempt")
     ended = run(tmp_path, script)
-    assert expected == told(ended)
+    assert expected == end_of(ended)
     assert () == ended.left
 
 
@@ -76,7 +76,7 @@ def test_ranks_that_are_known_by_no_file_may_save_before_they_end(tmp_path: Path
         ended = job.wait()
         saved = [(tmp_path / f"saved-{rank}").exists() for rank in (0, 1)]
     assert [True, True] == saved
-    assert (85, "stopped") == told(ended)
+    assert (85, "stopped") == end_of(ended)
 
 
 def test_where_the_folder_is_lost_ranks_may_save_though_the_supervisor_is_killed(
@@ -105,7 +105,7 @@ def test_a_folder_whose_name_is_no_utf_8_changes_no_status(latin_1: Path) -> Non
     daemon = "[sys.executable, '-c', 'import time; time.sleep(60)'], start_new_session=True"
     script = f"if rank == 0: subprocess.Popen({daemon}, stdout=-3, stderr=-3)"
     ended = run(latin_1, script)
-    assert (0, "finished") == told(ended)
+    assert (0, "finished") == end_of(ended)
     assert () == ended.left
 
 
@@ -114,5 +114,5 @@ def test_a_request_to_end_before_there_is_a_rank_ends_a_job_of_such_a_folder(lat
         job.wait_for("launcher", lambda: any("sleep" in line for line in job.alive()))
         job.send(signal.SIGTERM)
         ended = job.wait()
-    assert (143, "stopped") == told(ended)
+    assert (143, "stopped") == end_of(ended)
     assert () == ended.left

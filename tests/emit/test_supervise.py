@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from kills.harness import HERE, SHIM, read_stat, supervised
-from kills.stand_in_ranks import PRELUDE, SAVES, SOON_S, STUBBORN, WAIT, meet, ranks, run, told
+from kills.stand_in_ranks import PRELUDE, SAVES, SOON_S, STUBBORN, WAIT, end_of, meet, ranks, run
 
 from zerowiz.emit.attempt_folder import AttemptFolder
 from zerowiz.emit.processes import read_children
@@ -24,7 +24,7 @@ from zerowiz.emit.watchdog import watchdog
 
 def test_a_job_whose_ranks_end_well_ends_well(tmp_path: Path) -> None:
     ended = run(tmp_path, "print('done', sys.argv[1:])")
-    assert (0, "finished") == told(ended)
+    assert (0, "finished") == end_of(ended)
     lines = [f"done ['--local_rank={rank}', '--lr', '0.1']" for rank in (0, 1)]
     assert lines == sorted(ended.stdout.decode().splitlines())
     assert () == ended.left
@@ -32,7 +32,7 @@ def test_a_job_whose_ranks_end_well_ends_well(tmp_path: Path) -> None:
 
 def test_the_rank_that_failed_first_decides_and_not_who_ended_for_it(tmp_path: Path) -> None:
     ended = run(tmp_path, "time.sleep(60 if rank == 0 else 0.1); sys.exit(3)")
-    assert (3, "failed") == told(ended)
+    assert (3, "failed") == end_of(ended)
     assert 1 == ended.end["first"]["rank"]
 
 
@@ -49,13 +49,13 @@ def test_an_error_shows_before_its_process_ends(tmp_path: Path) -> None:
     raise RuntimeError("mine")
     """
     ended = run(tmp_path, script, env={"STAND_IN_POLL_S": "3"})
-    assert (1, "failed") == told(ended)
+    assert (1, "failed") == end_of(ended)
     assert [1, "RuntimeError: mine"] == [ended.end["first"]["rank"], ended.end["first"]["tail"][-1]]
 
 
 def test_a_rank_that_was_killed_is_told_as_such(tmp_path: Path) -> None:
     ended = run(tmp_path, "os.kill(os.getpid(), 9 if rank else 0); time.sleep(60)")
-    assert (137, "killed") == told(ended)
+    assert (137, "killed") == end_of(ended)
     assert -signal.SIGKILL % 256 == ended.end["launcher_status"]
 
 
@@ -73,7 +73,7 @@ def test_a_rank_that_was_killed_with_its_watcher_comes_before_who_lost_it(tmp_pa
         job.send(signal.SIGKILL, job.rank(1)["beside"]["pid"])
         (tmp_path / "living-1").unlink()
         ended = job.wait()
-    assert (137, "killed") == told(ended)
+    assert (137, "killed") == end_of(ended)
     assert 1 == ended.end["first"]["rank"]
 
 
@@ -87,14 +87,14 @@ def test_a_rank_that_ran_out_of_memory_is_the_reason_even_when_another_fails_bef
     raise OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
     """
     ended = run(tmp_path, script, env={"STAND_IN_POLL_S": "2"})
-    assert (1, "cuda_oom") == told(ended)
+    assert (1, "cuda_oom") == end_of(ended)
     assert 1 == ended.end["first"]["rank"]
 
 
 def test_a_launcher_that_fails_by_itself_is_told_as_such(tmp_path: Path) -> None:
     with supervised(tmp_path, ("sh", "-c", "echo no such host >&2; exit 2")) as job:
         ended = job.wait()
-    assert (2, "launcher") == told(ended)
+    assert (2, "launcher") == end_of(ended)
     assert b"no such host\n" == ended.stderr
 
 
@@ -118,7 +118,7 @@ def test_a_launcher_that_vanishes_does_not_end_well_though_its_caller_says_so(
         meet(job, tmp_path, "ready")
         job.send(signal.SIGKILL, job.find(str(HERE / "stand_in.py")))
         ended = job.wait()
-    assert (137, "launcher") == told(ended)
+    assert (137, "launcher") == end_of(ended)
     assert () == ended.left
 
 
@@ -128,7 +128,7 @@ def test_a_rank_that_ends_before_it_is_finished_is_missed(tmp_path: Path) -> Non
     command = (sys.executable, HERE / "stand_in.py", "1", SHIM, tmp_path / "script.py")
     with supervised(tmp_path, command, ranks=2) as job:
         ended = job.wait()
-    assert (137, "launcher") == told(ended)
+    assert (137, "launcher") == end_of(ended)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
@@ -137,7 +137,7 @@ def test_a_request_to_end_reaches_every_rank(number: signal.Signals, tmp_path: P
         meet(job, tmp_path, "ready")
         job.send(number)
         ended = job.wait()
-    assert (128 + number, "stopped") == told(ended)
+    assert (128 + number, "stopped") == end_of(ended)
     assert () == ended.left
     # No launcher was needed for it, nor a grace.
     assert ended.gone_after_s < SOON_S
@@ -150,7 +150,7 @@ def test_ranks_that_save_and_end_well_have_ended_well(tmp_path: Path) -> None:
         ended = job.wait()
         saved = [(tmp_path / f"saved-{rank}").exists() for rank in (0, 1)]
     assert [True, True] == saved
-    assert (0, "finished") == told(ended)
+    assert (0, "finished") == end_of(ended)
 
 
 def test_a_script_may_answer_with_a_status_of_its_own(tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_a_script_may_answer_with_a_status_of_its_own(tmp_path: Path) -> None:
         meet(job, tmp_path, "ready")
         job.send(signal.SIGTERM)
         ended = job.wait()
-    assert (85, "stopped") == told(ended)
+    assert (85, "stopped") == end_of(ended)
 
 
 THOROUGH = pytest.mark.thorough
@@ -175,7 +175,7 @@ def test_a_signal_for_the_script_is_the_scripts_alone(
         job.send(number)
         meet(job, tmp_path, "asked")
         ended = job.wait()
-    assert (0, "finished") == told(ended)
+    assert (0, "finished") == end_of(ended)
 
 
 def test_a_signal_that_a_scheduler_sends_to_every_process_ends_no_launcher(tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ def test_a_signal_that_a_scheduler_sends_to_every_process_ends_no_launcher(tmp_p
         meet(job, tmp_path, "ready")
         job.send(signal.SIGUSR1, job.find(str(HERE / "stand_in.py")))
         ended = job.wait()
-    assert (0, "finished") == told(ended)
+    assert (0, "finished") == end_of(ended)
 
 
 def test_who_does_not_end_in_its_grace_is_killed(tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def test_who_does_not_end_in_its_grace_is_killed(tmp_path: Path) -> None:
         meet(job, tmp_path, "ready")
         job.send(signal.SIGTERM)
         ended = job.wait()
-    assert (143, "stopped") == told(ended)
+    assert (143, "stopped") == end_of(ended)
     assert () == ended.left
     assert 1.5 < ended.gone_after_s < SOON_S
 
@@ -205,7 +205,7 @@ def test_a_second_request_ends_the_grace(tmp_path: Path) -> None:
         time.sleep(0.5)
         job.send(signal.SIGINT)
         ended = job.wait()
-    assert (130, "stopped") == told(ended)
+    assert (130, "stopped") == end_of(ended)
     assert () == ended.left
     assert ended.gone_after_s < SOON_S
 
@@ -215,7 +215,7 @@ def test_before_there_is_a_rank_a_request_ends_all_at_once(tmp_path: Path) -> No
         job.wait_for("launcher", lambda: any("sleep" in line for line in job.alive()))
         job.send(signal.SIGTERM)
         ended = job.wait()
-    assert (143, "stopped") == told(ended)
+    assert (143, "stopped") == end_of(ended)
     assert () == ended.left
     assert ended.gone_after_s < SOON_S
 
@@ -225,14 +225,14 @@ def test_what_was_ignored_stays_ignored(tmp_path: Path) -> None:
         meet(job, tmp_path, "ready")
         job.send(signal.SIGHUP)
         ended = job.wait()
-    assert (0, "finished") == told(ended)
+    assert (0, "finished") == end_of(ended)
 
 
 def test_ranks_that_hold_out_while_another_has_failed_are_killed_after_the_grace(
     tmp_path: Path,
 ) -> None:
     ended = run(tmp_path, "if rank: sys.exit(7)\n" + STUBBORN, grace_s=1.0)
-    assert (7, "failed") == told(ended)
+    assert (7, "failed") == end_of(ended)
     assert () == ended.left
 
 
@@ -241,7 +241,7 @@ def test_the_end_of_the_launcher_ends_its_ranks(tmp_path: Path) -> None:
         meet(job, tmp_path, "ready")
         job.send(signal.SIGKILL, job.find(str(HERE / "stand_in.py")))
         ended = job.wait()
-    assert (137, "launcher") == told(ended)
+    assert (137, "launcher") == end_of(ended)
     assert () == ended.left
 
 
@@ -261,7 +261,7 @@ def test_what_a_rank_left_behind_is_ended_too(env: str, tmp_path: Path) -> None:
     with ranks(tmp_path, script) as job:
         meet(job, tmp_path, "ready")
         ended = job.wait()
-    assert (0, "finished") == told(ended)
+    assert (0, "finished") == end_of(ended)
     assert () == ended.left
 
 
@@ -298,7 +298,7 @@ def test_a_job_goes_on_when_nobody_reads_its_output_any_more(tmp_path: Path) -> 
         os.close(reader)
         (tmp_path / "unread").touch()
         ended = job.wait()
-    assert (0, "finished") == told(ended)
+    assert (0, "finished") == end_of(ended)
     # The log has all of it.
     text = (tmp_path / "attempt" / "rank-1.log").read_text()
     assert "line 1999" == text.splitlines()[-1]
@@ -317,7 +317,7 @@ def test_a_rank_of_another_node_that_failed_ends_those_of_this_one(tmp_path: Pat
         partial.replace(tmp_path / "attempt" / "rank-2.end.json")
         job.done_at = time.monotonic()
         ended = job.wait()
-    assert (9, "failed") == told(ended)
+    assert (9, "failed") == end_of(ended)
     assert ["node2", ["no"]] == [ended.end["first"]["host"], ended.end["first"]["tail"]]
     assert () == ended.left
     assert ended.gone_after_s < SOON_S
@@ -379,4 +379,4 @@ def test_a_rank_that_the_kernel_killed_for_memory_is_told_as_such(
     """
     enter = f'echo $$ > {memory_group}/cgroup.procs; exec "$@"'
     ended = run(tmp_path, script, before=("sh", "-c", enter, "sh"))
-    assert (137, "host_oom") == told(ended)
+    assert (137, "host_oom") == end_of(ended)

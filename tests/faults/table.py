@@ -5,14 +5,14 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from zerowiz.probe.recording.tape import Replay, _address, _Handles, _inputs, _name_call, _targets
+from zerowiz.probe.recording.tape import CallWatch, outputs
 
 Fault = Callable[[tuple[Any, ...]], int]
 """What a call does instead of its own: its outputs are the arguments'; it returns a code."""
 
 
-class FaultTable:
-    """Calls another table, but for the calls of one function that are about one GPU.
+def fault_table(library: object, symbol: str, fault: Fault, gpu: str | None = "gpu1") -> CallWatch:
+    """A table that calls another one, but for the calls of one function that are about one GPU.
 
     Args:
         library: What answers all other calls.
@@ -20,32 +20,33 @@ class FaultTable:
         fault: What it does instead.
         gpu: The GPU for which it fails, as recordings name it; None for each.
     """
+    faulty = _Faulty(library, symbol, fault, gpu)
+    return CallWatch(faulty, faulty.begin)
 
-    def __init__(
-        self, library: Replay, symbol: str, fault: Fault, gpu: str | None = "gpu1"
-    ) -> None:
+
+class _Faulty:
+    """The other table and the fault; a `CallWatch` before it names each call."""
+
+    def __init__(self, library: object, symbol: str, fault: Fault, gpu: str | None) -> None:
         self._library, self._symbol, self._fault, self._gpu = library, symbol, fault, gpu
-        self._handles = _Handles()
+        self._call = ""
+
+    def begin(self, call: str) -> None:
+        """Hear which call comes next."""
+        self._call = call
 
     def __getattr__(self, symbol: str) -> Callable[..., Any]:
         """The C function of this name, as ctypes finds it."""
-        function = getattr(self._library, symbol)
-        if symbol == "nvmlErrorString":
-            return function  # type: ignore[no-any-return]
+        function: Callable[..., Any] = getattr(self._library, symbol)
+        if symbol != self._symbol:
+            return function
+        return lambda *args: self._fault(args) if self._is_about() else function(*args)
 
-        def called(*args: Any) -> int:
-            words = _inputs(args, self._handles)
-            named = _name_call(symbol, words)
-            about = self._gpu is None or self._gpu in words or named.endswith(f"({self._gpu[3:]})")
-            if symbol == self._symbol and about:
-                return self._fault(args)
-            code = int(function(*args))
-            targets = _targets(args)
-            if not code and targets and isinstance(targets[0], ctypes._Pointer):
-                self._handles.learn(f"gpu{words[0]}", _address(targets[0]) or 0)
-            return code
-
-        return called
+    def _is_about(self) -> bool:
+        """Whether the call is about the GPU: by its handle, or by its index alone."""
+        words = self._call.partition("(")[2].removesuffix(")").split(", ")
+        gpu = self._gpu
+        return gpu is None or gpu in words or [gpu.removeprefix("gpu")] == words
 
 
 def error(code: int) -> Fault:
@@ -58,7 +59,7 @@ def garbage(seed: int) -> Fault:
     source = random.Random(seed)  # noqa: S311 - the same bytes each time
 
     def fill(args: tuple[Any, ...]) -> int:
-        for target in _targets(args):
+        for target in outputs(args):
             if not isinstance(target, ctypes._Pointer):
                 size = ctypes.sizeof(target)
                 # A count of a list must stay one that fits into its buffer.

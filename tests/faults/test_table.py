@@ -5,7 +5,7 @@ outputs.
 """
 
 import pytest
-from faults.table import Fault, FaultTable, error, garbage
+from faults.table import Fault, error, fault_table, garbage
 from recorded import play, recording
 
 from zerowiz.core.machine.types import Machine
@@ -37,7 +37,7 @@ def read(monkeypatch: pytest.MonkeyPatch, symbol: str, fault: Fault, gpu: str | 
     """The machine under a fault; it can be said, saved and read again."""
     with monkeypatch.context() as patched:
         patched.setattr(
-            session, "Replay", lambda calls: FaultTable(Replay(calls), symbol, fault, gpu)
+            session, "Replay", lambda calls: fault_table(Replay(calls), symbol, fault, gpu)
         )
         machine = play(recording(NAME))
     find_warnings(machine)

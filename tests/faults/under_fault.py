@@ -12,7 +12,7 @@ from pathlib import Path
 import pynvml
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from faults.table import Fault, FaultTable, error, garbage
+from faults.table import Fault, error, fault_table, garbage
 from recorded import library
 
 from zerowiz.cli import main
@@ -40,7 +40,7 @@ if __name__ == "__main__":
     recording, fault, symbol, gpu, *words = sys.argv[1:]
     table = library(recording)
     if fault != "none":
-        table = FaultTable(table, symbol, fault_of(fault), gpu or None)  # type: ignore[assignment]
+        table = fault_table(table, symbol, fault_of(fault), gpu or None)  # type: ignore[assignment]
     pynvml.nvmlLib = table
     sys.argv = ["zerowiz", *words]
     main()

@@ -38,7 +38,7 @@ def nothing(_job: Job) -> None:
     """The script sees to it."""
 
 
-def told(number: int) -> Callable[[Job], None]:
+def signalled(number: int) -> Callable[[Job], None]:
     """A signal to the supervisor."""
     return lambda job: job.send(number)
 
@@ -100,17 +100,17 @@ CASES = {
     "a rank's allocation fails": Case(way="allocate", meet="step", happens=nothing, status=AN_ERROR, cause="cuda_oom"),
     "deepspeed is killed": Case(way="go", meet="step", happens=kill_runner, status=137, cause="launcher"),
     "launch.py is killed": Case(way="go", meet="step", happens=kill_inner_launcher, status=137, cause="launcher"),
-    "TERM at the start": Case(way="go", meet=None, happens=told(signal.SIGTERM), status=143, cause="stopped"),
-    "INT at the start": Case(way="go", meet=None, happens=told(signal.SIGINT), status=130, cause="stopped"),
-    "TERM in a step": Case(way="go", meet="step", happens=told(signal.SIGTERM), status=143, cause="stopped"),
+    "TERM at the start": Case(way="go", meet=None, happens=signalled(signal.SIGTERM), status=143, cause="stopped"),
+    "INT at the start": Case(way="go", meet=None, happens=signalled(signal.SIGINT), status=130, cause="stopped"),
+    "TERM in a step": Case(way="go", meet="step", happens=signalled(signal.SIGTERM), status=143, cause="stopped"),
     "USR1 saves, then INT in a step": Case(way="engine", meet="step", happens=save_then_stop, status=130, cause="stopped"),
-    "TERM in a save": Case(way="save", meet="saving", happens=told(signal.SIGTERM), status=143, cause="stopped"),
-    "zerowiz is killed": Case(way="go", meet="step", happens=told(signal.SIGKILL), status=-9, cause=None),
-    "zerowiz is killed at the start": Case(way="go", meet=None, happens=told(signal.SIGKILL), status=-9, cause=None),
-    "zerowiz is killed in a save": Case(way="save", meet="saving", happens=told(signal.SIGKILL), status=-9, cause=None),
+    "TERM in a save": Case(way="save", meet="saving", happens=signalled(signal.SIGTERM), status=143, cause="stopped"),
+    "zerowiz is killed": Case(way="go", meet="step", happens=signalled(signal.SIGKILL), status=-9, cause=None),
+    "zerowiz is killed at the start": Case(way="go", meet=None, happens=signalled(signal.SIGKILL), status=-9, cause=None),
+    "zerowiz is killed in a save": Case(way="save", meet="saving", happens=signalled(signal.SIGKILL), status=-9, cause=None),
     "the folder is lost, it finishes": Case(way="go", meet="step", happens=lose_folder_then_finish, status=0, cause="finished"),
     "the folder is lost, then TERM": Case(way="go", meet="step", happens=lose_folder_then_stop, status=143, cause="stopped"),
-    "INT in a save": Case(way="save", meet="saving", happens=told(signal.SIGINT), status=130, cause="stopped"),
+    "INT in a save": Case(way="save", meet="saving", happens=signalled(signal.SIGINT), status=130, cause="stopped"),
 }
 # fmt: on
 # How long a job that has just been started is left alone; its ranks start after some 5 s.

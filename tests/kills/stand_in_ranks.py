@@ -36,7 +36,7 @@ def run(folder: Path, script: str, **settings: Any) -> Ended:
         return job.wait()
 
 
-def told(ended: Ended) -> tuple[int, str]:
+def end_of(ended: Ended) -> tuple[int, str]:
     """The status and the cause, as judged, where the process says the same."""
     assert ended.end["status"] == ended.status
     return ended.status, ended.end["cause"]

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from kills.cases import DEEPSPEED, RANKS, kill_rank, told
+from kills.cases import DEEPSPEED, RANKS, kill_rank, signalled
 from kills.harness import HERE, SHIM, Job, carries, end_process, processes, supervised
 from paths import TEMPLATES
 from ranks.harness import drop_shared_memory, rank_environ, run
@@ -55,12 +55,12 @@ def wait_for(path: Path) -> None:
             marks=[pytest.mark.slow, pytest.mark.thorough],
         ),
         pytest.param(
-            *(told(signal.SIGTERM), 143),
+            *(signalled(signal.SIGTERM), 143),
             id="TERM",
             marks=[pytest.mark.slow, pytest.mark.thorough],
         ),
         pytest.param(
-            *(told(signal.SIGKILL), -signal.SIGKILL),
+            *(signalled(signal.SIGKILL), -signal.SIGKILL),
             id="zerowiz is killed",
             marks=[pytest.mark.slow, pytest.mark.thorough],
         ),

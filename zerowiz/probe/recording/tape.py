@@ -88,7 +88,7 @@ def _name_handle(words: Sequence[str]) -> str:
     return f"gpu{words[0]}" if len(words) == 1 else f"{words[0]}.mig{words[1]}"
 
 
-def _targets(args: Sequence[Any]) -> list[Any]:
+def outputs(args: Sequence[Any]) -> list[Any]:
     """The ctypes values that a call writes its outputs to."""
     return [getattr(arg, "_obj", arg) for arg in args if _is_output(arg)]
 
@@ -192,7 +192,7 @@ class CallWatch:
             words = _inputs(args, self._handles)
             self._announce(_name_call(symbol, words))
             code = int(function(*args))
-            targets = _targets(args)
+            targets = outputs(args)
             if not code and targets and isinstance(targets[0], ctypes._Pointer):  # noqa: SLF001
                 self._handles.learn(_name_handle(words), _address(targets[0]) or 0)
             self._announce("")
@@ -231,7 +231,7 @@ class CallLog:
     def _write(self, symbol: str, args: Sequence[Any], code: int) -> None:
         words = _inputs(args, self._handles)
         if symbol == _FIELDS:
-            self._write_fields(words[0], _targets(args)[0], code)
+            self._write_fields(words[0], outputs(args)[0], code)
         elif code:
             self._calls[_name_call(symbol, words)] = {"err": code}
         else:
@@ -246,7 +246,7 @@ class CallLog:
             self._calls[_name_call(_FIELDS, words)] = answer
 
     def _result(self, args: Sequence[Any], words: Sequence[str]) -> Any:
-        targets = _targets(args)
+        targets = outputs(args)
         if _is_list(args):
             count, items = targets[0].value, targets[1:]
             return _plain(items[0])[:count] if items else []
@@ -287,7 +287,7 @@ class Replay:
         words = _inputs(args, self._handles)
         if symbol != _FIELDS:
             return self._give(_name_call(symbol, words), partial(self._fill_outputs, args))
-        for item in _targets(args)[0]:
+        for item in outputs(args)[0]:
             call = _name_call(_FIELDS, (words[0], str(item.fieldId), str(item.scopeId)))
             item.nvmlReturn = self._give(call, partial(_fill_union, item))
         return _SUCCESS
@@ -306,7 +306,7 @@ class Replay:
             raise BrokenAnswerError(why) from None
 
     def _fill_outputs(self, args: Sequence[Any], value: Any) -> int:
-        targets = _targets(args)
+        targets = outputs(args)
         if args and _is_list(args):
             targets[0].value = len(value)
             if args[-1] is None:
