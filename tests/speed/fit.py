@@ -27,7 +27,7 @@ FITTED = (
     *("product_fraction", "attention_fraction", "masked_attention_fraction", "forward_passes"),
     *("core_bytes_per_s", "host_seconds", "checkpoint_seconds"),
     *("gradient_seconds", "micro_step_seconds", "step_seconds", "fixed_seconds"),
-    "reading_weight",
+    "reading_fraction",
 )
 # Nothing but free-running steps of stage 3 says how long its hooks take.
 FITTED_AT_STAGE_3 = ("hook_seconds",)
@@ -50,7 +50,7 @@ PRIOR = replace(
     step_seconds=20e-6,
     fixed_seconds=5e-3,
     core_bytes_per_s=8e9,
-    reading_weight=0.8,
+    reading_fraction=0.8,
 )
 _PRIOR = 0.002
 # Rounds go on with the same step while each of them takes this part of the loss away.

@@ -29,7 +29,7 @@ class Costs(Struct, frozen=True, kw_only=True):
     """Of a host that nobody timed."""
     shared_python_call_seconds: float
     """What a reading is pulled towards: the mean of hosts that other jobs share."""
-    reading_weight: float
+    reading_fraction: float
     """Of a reading beside that mean, in logarithms: 3 ms are a moment of a host, a step is not."""
     host_spread_fraction: float
     """The standard deviation of the logarithm of what such a call takes, from moment to moment."""
@@ -90,7 +90,7 @@ def _call_seconds(costs: Costs, read: float | None) -> float:
     """
     if read is None:
         return costs.unknown_python_call_seconds
-    usual, weight = costs.shared_python_call_seconds, costs.reading_weight
+    usual, weight = costs.shared_python_call_seconds, costs.reading_fraction
     return math.exp((1 - weight) * math.log(usual) + weight * math.log(read))
 
 
@@ -125,9 +125,9 @@ COSTS = Costs(
     unknown_python_call_seconds=60e-9,
     # The geometric mean of the readings beside the fitted steps. One reading differs from others of
     # its lease by 27 % (a standard deviation), and leases from each other by nearly as much: by
-    # these variances alone it would weigh 0.4. `reading_weight` is fitted.
+    # these variances alone it would weigh 0.4. `reading_fraction` is fitted.
     shared_python_call_seconds=143e-9,
-    reading_weight=0.58,
+    reading_fraction=0.58,
     # tests/measured/regret: 24 readings in one lease of an H200, 96 to 215 ns.
     host_spread_fraction=0.22,
     host_seconds=137e-6,
