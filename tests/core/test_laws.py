@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 
 import pytest
 from hypothesis import assume, given
@@ -10,7 +11,12 @@ from hypothesis import strategies as st
 from measured.rows import read_model
 from random_models import models
 
-from zerowiz.core.decision.evaluate import Verdict, evaluate, evaluate_all
+from zerowiz.core.decision.evaluate import (
+    Verdict,
+    evaluate,
+    evaluate_all,
+    evaluate_with,
+)
 from zerowiz.core.decision.flowchart import Constraints, Decision, OffloadChoice, decide
 from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.decision.uncertainty import DOUBTS, Assumption, Doubt
@@ -27,6 +33,7 @@ from zerowiz.core.memory.rank_sizes import RankSizes, StrategyRow, rank_sizes, t
 from zerowiz.core.model.families import FAMILIES
 from zerowiz.core.model.from_size import model_from_size
 from zerowiz.core.model.types import Model
+from zerowiz.core.speed.rates import GpuRates
 from zerowiz.core.strategies import (
     DDP,
     FLOWCHART_STRATEGIES,
@@ -70,6 +77,13 @@ KNOWN = (
 )
 MODELS = st.sampled_from(KNOWN) | models()
 WORLDS = st.integers(1, 64) | st.integers(1, 5000)
+GPU_RATES = GpuRates(
+    bf16_flop_per_s=10**15,
+    fp16_flop_per_s=10**15,
+    fp32_flop_per_s=10**14,
+    memory_bytes_per_s=10**12,
+    pcie_bytes_per_s=10**10,
+)
 
 # Which lines of a ledger are model states. The rest are activations, buffers and copies.
 STATES: Mapping[str, Part] = {
@@ -477,6 +491,25 @@ def test_more_memory_never_turns_a_strategy_that_runs_into_one_that_does_not(
     sizes = sorted((data.draw(budgets(job)), data.draw(budgets(job))))
     before, after = (evaluate_all(free_set(job, size)) for size in sizes)
     assert {w.strategy for w in before if w.runs} <= {w.strategy for w in after if w.runs}
+
+
+# Around what a strategy needs, where its verdict changes.
+ROOMS = (0.5, 0.99, 1.0, 1.02, 1.04, 1.06, 1.08, 1.1, 1.2, 1.5)
+
+
+@given(job=jobs(), strategy=st.sampled_from(STRATEGIES))
+def test_less_memory_never_predicts_a_faster_step(job: PlanInput, strategy: StrategyRow) -> None:
+    """With the same buffers: less memory may choose leaner ones."""
+    timed = hosted(replace(job, rates=GPU_RATES), 10**6 * GB)
+    first = evaluate(timed, strategy)
+    near = [
+        evaluate_with(free_set(timed, int(room * first.device_bytes)), strategy, first.buffers)
+        for room in ROOMS
+    ]
+    times = [each.step_time for each in near if each.step_time is not None]
+    for less, more in pairwise(times):
+        assert less.expected_seconds >= more.expected_seconds
+        assert less.high_seconds >= more.high_seconds
 
 
 @given(job=roomy_jobs(), constraints=WISHES | PINNED_WISHES, link=st.sampled_from(LinkClass))

@@ -95,6 +95,12 @@ def test_results_without_a_reading_leave_the_host_as_it_is_read() -> None:
     assert calibration.describe(H200S.host) == H200S.host
 
 
+def test_a_run_that_flushed_nothing_says_nothing_of_flushes() -> None:
+    capped = {**ROW, "memory_cap_bytes": ROW["peak_bytes"]}
+    roomy, near = (kept_surely(1, 1, 1, row=row) for row in (ROW, capped))
+    assert roomy.predicted_seconds == near.predicted_seconds
+
+
 def test_of_one_setting_the_latest_run_is_kept() -> None:
     other = {**ROW, "micro_batch": 2}
     runs = (kept_surely(1, 1, 1), kept_surely(3, 3, 3, row=other), kept_surely(2, 2, 2))

@@ -275,7 +275,8 @@ def test_a_gpu_of_no_table_has_no_time() -> None:
 def test_a_step_near_the_limit_of_memory_is_slower_and_less_sure() -> None:
     rank = rank_sizes(LARGE, Workload(), 2, ZERO2, fit_buffers(LARGE, LARGE.params, ZERO2)[0])
     roomy, tight = (
-        predict_step_time(LARGE, rank, H200, RATES, tight=tight) for tight in (False, True)
+        predict_step_time(LARGE, rank, H200, RATES, near_limit=near_limit)
+        for near_limit in (False, True)
     )
     assert roomy is not None
     assert tight is not None

@@ -187,7 +187,11 @@ class _DeviceNeed(Struct, frozen=True, kw_only=True):
             return Verdict.DOES_NOT_FIT
         if self.high_bytes > budget_bytes or not all_is_counted:
             return Verdict.UNCERTAIN
-        return Verdict.FITS if self.roomy_bytes <= budget_bytes else Verdict.TIGHT
+        return Verdict.TIGHT if self.is_near_limit(budget_bytes) else Verdict.FITS
+
+    def is_near_limit(self, budget_bytes: int | None) -> bool:
+        """Whether the allocator flushes, if the job runs at all: with less room it does so too."""
+        return budget_bytes is None or self.roomy_bytes > budget_bytes
 
 
 def _device_need(
@@ -346,7 +350,7 @@ def evaluate_with(job: PlanInput, strategy: StrategyRow, buffers: Buffers) -> St
             machine,
             job.rates,
             job.calibration,
-            tight=verdict is Verdict.TIGHT,
+            near_limit=need.is_near_limit(budget_bytes),
         ),
         vllm=vllm,
     )

@@ -8,6 +8,7 @@ from zerowiz.core.decision.evaluate import evaluate
 from zerowiz.core.measure.machine_results import KeptRun, MachineResults
 from zerowiz.core.measure.row import Comparison, as_capped
 from zerowiz.core.measure.trial import PlannedTrial
+from zerowiz.core.speed.terms import TermKind
 from zerowiz.core.values import replace
 from zerowiz.core.workload import SETTINGS
 
@@ -46,7 +47,9 @@ def keep_run(
     predicted = evaluate(job, planned.strategy).step_time
     terms: dict[str, float] = {}
     for term in () if predicted is None else predicted.terms:
-        terms[term.kind.value] = terms.get(term.kind.value, 0.0) + term.exposed_seconds
+        # The run flushed nothing, however near it came to its limit.
+        if term.kind is not TermKind.ALLOCATOR:
+            terms[term.kind.value] = terms.get(term.kind.value, 0.0) + term.exposed_seconds
     # As it will be read again: two runs of one setting must be equal.
     setting = json.loads(json.dumps(encode({name: row.get(name) for name in _IDENTITY})))
     return KeptRun(

@@ -115,11 +115,11 @@ def seconds_per_token(evaluated: StrategyEstimate) -> float | None:
 def own_seconds_per_token(decision: Decision) -> float | None:
     """Of the job as it is, with the fastest strategy that it could have if memory were no matter.
 
-    What is offloaded is left out: it is there for want of memory.
+    What is offloaded, and what the allocator flushes, is left out: it is there for want of memory.
     """
     plain = [e for e in decision.allowed if e.strategy.offload is Offload.NONE]
-    times = [seconds_per_token(each) for each in plain or decision.allowed]
-    known = [each for each in times if each is not None]
+    times = [each.step_time for each in plain or decision.allowed]
+    known = [time.roomy_seconds / time.tokens for time in times if time is not None]
     return min(known) if len(known) == len(times) else None
 
 

@@ -53,7 +53,7 @@ def doubt_fraction(
     terms: Sequence[Term],
     *,
     calibrated: bool,
-    tight: bool,
+    near_limit: bool,
 ) -> float:
     """By which fraction a step may be longer, and as many times shorter; each doubt adds to it."""
     guessed = model.source in {ModelSource.SIZE, ModelSource.GUESS, ModelSource.TRACE}
@@ -73,4 +73,4 @@ def doubt_fraction(
     )
     total = sum(fraction for fraction, holds in doubts if holds)
     # A flush comes or does not, whatever was measured with more room.
-    return total * (_CALIBRATED if calibrated else 1) + (_TIGHT if tight else 0)
+    return total * (_CALIBRATED if calibrated else 1) + (_TIGHT if near_limit else 0)

@@ -282,7 +282,7 @@ def predict_step_time(
     rates: GpuRates | None,
     calibration: Calibration | None = None,
     *,
-    tight: bool = False,
+    near_limit: bool = False,
     costs: Costs = COSTS,
 ) -> StepTime | None:
     """How long a step of this rank takes.
@@ -296,7 +296,7 @@ def predict_step_time(
         machine: The links and the host.
         rates: Of each GPU.
         calibration: What was learned from steps that were measured on the machine.
-        tight: Whether memory is so full that the allocator flushes now and then.
+        near_limit: Whether memory is so full that the allocator flushes now and then.
         costs: The constants of the model.
     """
     workload = rank.workload
@@ -308,9 +308,11 @@ def predict_step_time(
     host = machine.host if calibration is None else calibration.describe(machine.host)
     here = on_host(costs, host)
     seconds = _seconds(model, rank, machine, rates, flop_per_s, here)
-    if tight:
+    if near_limit:
         seconds[TermKind.ALLOCATOR] = costs.tight_fraction * sum(seconds.values())
-    return _step_time(model, rank, machine, _terms(seconds, calibration), calibration, tight=tight)
+    return _step_time(
+        model, rank, machine, _terms(seconds, calibration), calibration, near_limit=near_limit
+    )
 
 
 def _terms(seconds: Seconds, calibration: Calibration | None) -> tuple[Term, ...]:
@@ -329,13 +331,13 @@ def _step_time(
     terms: Iterable[Term],
     calibration: Calibration | None,
     *,
-    tight: bool,
+    near_limit: bool,
 ) -> StepTime:
     terms, workload = tuple(terms), rank.workload
     length = length_tokens(model.architecture, workload)
     expected = sum(term.exposed_seconds for term in terms)
     factor = 1 + doubt_fraction(
-        model, rank, machine, terms, calibrated=calibration is not None, tight=tight
+        model, rank, machine, terms, calibrated=calibration is not None, near_limit=near_limit
     )
     return StepTime(
         terms=terms,

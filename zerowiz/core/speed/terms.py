@@ -59,6 +59,12 @@ class StepTime(Struct, frozen=True, kw_only=True):
         return self.measured_steps > 0
 
     @property
+    def roomy_seconds(self) -> float:
+        """What it would take with enough memory: the allocator then flushes nothing."""
+        flushes = (t.exposed_seconds for t in self.terms if t.kind is TermKind.ALLOCATOR)
+        return self.expected_seconds - sum(flushes)
+
+    @property
     def tokens_per_s(self) -> float:
         """Over all ranks."""
         return self.tokens / self.expected_seconds
