@@ -285,6 +285,31 @@ def test_where_no_machine_fits_the_code_says_so(here: Run) -> None:
     assert [] == json.loads(listed.stdout)["machines"]
 
 
+def test_where_few_machines_fit_each_change_says_how_many_more_would(here: Run) -> None:
+    words = ("plan", "--model", "70b", "--machine", "all")
+    said = re.search(r"Of these GPUs, it would fit (.*)\.", here(*words).stdout)
+    assert said is not None
+    counts = {change: int(n) for n, change in re.findall(r"(\d+) with `(.*?)`", said[1])}
+    assert {"--gradient-checkpointing", "--host-memory 2TB"} == counts.keys()
+    for change, kinds in counts.items():
+        before, after = (content(here(*words, "--json", *more)) for more in ((), change.split()))
+        assert kinds == before["gpus_that_do_not_fit"] - after["gpus_that_do_not_fit"]
+    assert "Of these GPUs" not in here("plan", "--model", "1b", "--machine", "all").stdout
+
+
+def test_a_change_of_what_was_said_is_not_offered(here: Run) -> None:
+    shown = here("plan", "--model", "70b", "--machine", "all", "--no-gradient-checkpointing")
+    assert "it would fit 4 with `--host-memory 2TB`." in shown.stdout
+
+
+def test_one_sequence_per_gpu_is_said_to_decide_the_order(here: Run) -> None:
+    words = ("plan", "--model", "1b", "--machine", "all", "--gpus-per-node", "1")
+    said = "A larger `--micro-batch`, or one `--global-batch` for all machines"
+    assert said in here(*words).stdout
+    assert said not in here(*words, "--micro-batch", "2").stdout
+    assert said not in here(*words, "--global-batch", "8").stdout
+
+
 def test_without_a_driver_a_plan_is_for_the_machines_of_the_tables(
     here: Run, driver: Callable[[object], None]
 ) -> None:

@@ -1,10 +1,12 @@
 """Ask of every machine in the tables whether a job fits, how fast it is there and what it costs."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from msgspec import Struct
 
 from zerowiz import __version__
+from zerowiz.app.catalog.changes import WiderFit, find_wider_fits
 from zerowiz.app.catalog.run_question import RunQuestion
 from zerowiz.app.decide.follow import follow_options
 from zerowiz.app.machines.machine import complete
@@ -13,7 +15,7 @@ from zerowiz.app.resolve.read_model import ReadModel
 from zerowiz.app.resolve.request import Request
 from zerowiz.core import shell
 from zerowiz.core.catalog.candidates import MachineCandidate, MachineKind, list_kinds
-from zerowiz.core.catalog.offers import Offers, find_offers
+from zerowiz.core.catalog.offers import Decide, Offers, find_offers
 from zerowiz.core.catalog.offers_json import encode_offers
 from zerowiz.core.catalog.prices import PriceList
 from zerowiz.core.decision.flowchart import Decision
@@ -39,6 +41,8 @@ class MachineChoice(Struct, frozen=True, kw_only=True):
     prices: PriceList
     largest: str
     """The largest machine that was tried, as `$machine` takes it."""
+    find_wider: Callable[[], tuple[WiderFit, ...]]
+    """Where few GPUs are large enough, plans for the changes after which more are."""
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -80,11 +84,16 @@ class _Planner:
     """Plans one job for many machines: the model is read once."""
 
     def __init__(
-        self, options: Options, facts: ScriptFacts | None, script_args: Sequence[str]
+        self,
+        options: Options,
+        facts: ScriptFacts | None,
+        script_args: Sequence[str],
+        read: ReadModel | None = None,
     ) -> None:
         self.options = replace(options, machine=None, gpus_per_node=None)
         self.facts = facts
         self.script_args = script_args
+        self.read = read
         self.first: Request | None = None
         self.assumed: tuple[str, ...] = ()
         self.refused: UsageError | None = None
@@ -111,7 +120,7 @@ class _Planner:
     def _read(self) -> ReadModel | None:
         """The model and its trace, once they were read."""
         if self.first is None:
-            return None
+            return self.read
         job = self.first.job
         return ReadModel(model=job.model, traced=job.traced, notes=self.first.traced)
 
@@ -166,7 +175,26 @@ def find_machines(
         length=length,
         prices=prices,
         largest=_largest(kinds),
+        find_wider=partial(_wider, offers, options, facts, script_args, planner.first),
     )
+
+
+def _wider(
+    offers: Offers,
+    options: Options,
+    facts: ScriptFacts | None,
+    script_args: Sequence[str],
+    request: Request,
+) -> tuple[WiderFit, ...]:
+    """What would help; a trace is of one step, and slow to make again."""
+    if request.job.traced is not None:
+        return ()
+    read = ReadModel(model=request.job.model)
+
+    def decide_with(changed: Options) -> Decide:
+        return _Planner(changed, facts, script_args, read).decide
+
+    return find_wider_fits(offers, options, read_gpu_table(), decide_with)
 
 
 def _check_options(options: Options) -> None:

@@ -63,8 +63,8 @@ class Offers(Struct, frozen=True, kw_only=True):
 
     offers: tuple[Offer, ...]
     """The best first."""
-    kinds_without: int
-    """How many GPUs of the table are too small in every size that was tried."""
+    too_small: tuple[MachineKind, ...]
+    """The GPUs of the table that are too small in every size that was tried."""
     kinds_unasked: int
     """How many others have no size that fits, and one or more that the job has no plan for."""
     kinds: int
@@ -73,6 +73,11 @@ class Offers(Struct, frozen=True, kw_only=True):
     """The names of the prices that are for no machine that fits."""
     why_unasked: str | None = None
     """The first reason why the job has no plan for a machine."""
+
+    @property
+    def kinds_without(self) -> int:
+        """How many GPUs are too small."""
+        return len(self.too_small)
 
 
 class _TooSmall(Struct, frozen=True, kw_only=True):
@@ -159,14 +164,16 @@ def find_offers(
     trial = _Trial(decide, table)
     found: list[Offer] = []
     fewest: dict[str, int] = {}
-    without = unasked = 0
+    too_small: list[MachineKind] = []
+    unasked = 0
     gpu_kinds = [kind for kind in kinds if kind.instance is None]
     for kind in gpu_kinds:
         fitting = list(islice(trial.fitting(kind, kind.sizes), _SIZES_OF_A_GPU))
         fitting += _priced(trial, kind, {candidate.name for candidate, _, _ in fitting})
-        if not fitting:
-            unasked += kind.gpu.name in trial.unasked
-            without += kind.gpu.name not in trial.unasked
+        if not fitting and kind.gpu.name in trial.unasked:
+            unasked += 1
+        elif not fitting:
+            too_small.append(kind)
         else:
             fewest[kind.gpu.name] = fitting[0][0].size.world_size
         found += (_offer(*each, prices, length) for each in fitting)
@@ -180,11 +187,17 @@ def find_offers(
             found += (_offer(*each, prices, length) for each in fitting)
     return Offers(
         offers=tuple(sorted(found, key=_order)),
-        kinds_without=without,
+        too_small=tuple(too_small),
         kinds_unasked=unasked,
         unlisted_prices=tuple(price.name for price in prices.prices if _is_unlisted(price, found)),
         kinds=len(gpu_kinds),
     )
+
+
+def count_fitting(kinds: Sequence[MachineKind], table: Sequence[GpuModel], decide: Decide) -> int:
+    """How many of these kinds a job fits in some size."""
+    trial = _Trial(decide, table)
+    return sum(any(True for _ in trial.fitting(kind, kind.sizes)) for kind in kinds)
 
 
 def _priced(trial: _Trial, kind: MachineKind, known: set[str]) -> Iterator[_Fitting]:

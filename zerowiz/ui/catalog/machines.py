@@ -1,12 +1,14 @@
 """Show the machines of the tables that a job fits."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TextIO
 
 from zerowiz.core.catalog.offers import Offer, Offers
 from zerowiz.core.catalog.prices import PriceList
 from zerowiz.core.decision.plan_input import PlanInput
+from zerowiz.core.settings import Change
 from zerowiz.ui.choice import split_of
+from zerowiz.ui.remedies import options
 from zerowiz.ui.sentences import decisions, models
 from zerowiz.ui.text.cells import labelled
 from zerowiz.ui.text.table import say, show_rows
@@ -29,13 +31,27 @@ _LEAVING = (
 _MOST_ROWS = 30
 
 
-def machines(found: Offers, job: PlanInput, prices: PriceList, stream: TextIO) -> None:
-    """A row for each machine, the best first, and what was left out."""
+def machines(
+    found: Offers,
+    job: PlanInput,
+    prices: PriceList,
+    stream: TextIO,
+    wider: Sequence[tuple[Change, int]] = (),
+) -> None:
+    """A row for each machine, the best first, what was left out, and what would help.
+
+    Args:
+        found: The machines.
+        job: The job on one of them.
+        prices: What was said of prices.
+        stream: Where to.
+        wider: Changes of options, with how many of the GPUs that are too small each is enough for.
+    """
     say(stream, labelled(_("Model"), models.model(job.model)), "")
     if found.offers:
         _table(found, prices, stream)
         stream.write("\n")
-    say(stream, *_legend(found, job, prices))
+    say(stream, *_legend(found, job, prices), *_helps(wider))
 
 
 def _table(found: Offers, prices: PriceList, stream: TextIO) -> None:
@@ -158,6 +174,22 @@ def _steps(found: Offers) -> Iterator[str]:
         yield _("Batch is the micro-batch and the number of micro-steps.")
     if _mixes_checkpointing(found):
         yield _("Ckpt shows whether the plan uses gradient checkpointing.")
+    steps = {(each.workload.micro_batch, each.workload.accumulation_steps) for each in found.offers}
+    if len(found.offers) > 1 and steps == {(1, 1)}:
+        yield _(
+            "Each GPU trains on one sequence at a time. A larger `$micro_batch`, or one "
+            "`$global_batch` for all machines, can change this order."
+        )
+
+
+def _helps(wider: Sequence[tuple[Change, int]]) -> Iterator[str]:
+    """How many of the GPUs that are too small each change is enough for."""
+    if wider:
+        counts = [
+            _("{kinds} with `{change}`", kinds=kinds, change=options(change))
+            for change, kinds in wider
+        ]
+        yield _("Of these GPUs, it would fit {counts}.", counts=listing(counts))
 
 
 def _left_out(found: Offers) -> Iterator[str]:
