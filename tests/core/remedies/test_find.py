@@ -185,6 +185,8 @@ REFUSED: Mapping[str, Decision] = {
     "many logits": refused(
         EIGHT, replace(LEAN, sequence_tokens=65536, micro_batch=1), model=LLAMA3
     ),
+    "very long": refused(EIGHT, Workload(sequence_tokens=10**6)),
+    "very long, small": refused(parse_spec("2xRTX4090", TABLE), Workload(sequence_tokens=10**6)),
     "unknown network": refused(with_nodes(EIGHT, 16), LEAN, model=HUGE),
     "unknown network, pair": refused(with_nodes(EIGHT, 16), model=HUGE),
     "a family": refused(FAST, model=LLAMA3),
@@ -247,6 +249,22 @@ def test_a_job_that_only_its_evaluation_keeps_out_is_offered_a_smaller_one_first
     assert find_way(*apply(REFUSED["evaluated"], larger))[0] is None
 
 
+def test_the_longest_sequences_that_a_leaner_step_fits_come_before_shorter_ones() -> None:
+    shorter = [each for each in FOUND["very long"] if "sequence_tokens" in each.change]
+    changed = [{*each.change} for each in shorter]
+    assert [{"sequence_tokens", "gradient_checkpointing"}, {"sequence_tokens"}] == changed
+    longest, shortest = (each.sequence_tokens for each in shorter)
+    assert longest >= 8 * shortest
+    longer = {**shorter[0].change, "sequence_tokens": 2 * longest}
+    assert find_way(*apply(REFUSED["very long"], longer))[0] is None
+
+
+def test_where_nothing_else_does_shorter_sequences_are_offered_with_adapters() -> None:
+    (remedy,) = FOUND["very long, small"]
+    assert {"sequence_tokens", "gradient_checkpointing", "loss", "method"} == remedy.change.keys()
+    assert "lora" == remedy.change["method"]
+
+
 def test_a_very_large_evaluation_is_halved_before_each_size_is_tried() -> None:
     decision = REFUSED["evaluated"]
     job, _ = apply(decision, {"eval_batch": 10**6})
@@ -307,7 +325,7 @@ def is_absurd(remedy: Remedy) -> bool:
 def cheapest_first(found: Sequence[Remedy]) -> None:
     """A smaller evaluation is the first, another model the last, what is absurd before it.
 
-    The others stand by quality, then by time.
+    The others stand by quality, of which longer sequences have more, then by time.
     """
     steps = [each.change.keys() != {"eval_batch"} for each in found]
     assert steps == sorted(steps)
@@ -317,7 +335,11 @@ def cheapest_first(found: Sequence[Remedy]) -> None:
     others = [each for each in found if "model" not in each.change]
     dear = [is_absurd(each) or Expense.GPUS in each.costs for each in others]
     assert dear == sorted(dear)
-    prices = [(ranks(e), e.time_fraction or 0.0) for e in others if not is_absurd(e)]
+    prices = [
+        (ranks(each), -each.sequence_tokens, each.time_fraction or 0.0)
+        for each in others
+        if not is_absurd(each)
+    ]
     assert prices == sorted(prices)
 
 

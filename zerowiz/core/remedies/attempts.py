@@ -163,7 +163,9 @@ class AttemptSearch:
         attempts = self.attempts(kind, base or self.start)
         return self.mildest([partial(_same, each) for each in attempts])
 
-    def combined(self, kinds: Sequence[Kind], needed: Kind | None = None) -> Found | None:
+    def combined(
+        self, kinds: Sequence[Kind], needed: Kind | None = None, base: Attempt | None = None
+    ) -> Found | None:
         """The fewest and mildest of several changes that are enough together.
 
         All are made; then each is left out again if the others do without it, the last first.
@@ -171,8 +173,9 @@ class AttemptSearch:
         Args:
             kinds: What may be changed.
             needed: The one of them that is never left out; None where each may be.
+            base: The change that they are made after; None is none.
         """
-        base = self.start
+        base = base or self.start
         kinds = [kind for kind in kinds if self.attempts(kind, base)]
         if needed is not None and needed not in kinds:
             return None

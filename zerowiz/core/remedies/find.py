@@ -37,8 +37,9 @@ _LEANER: tuple[Kind, ...] = (
     *(kind for kind in KEEPING if kind is not state_network),
     *ROUNDING,
 )
+_LEANER_STEP: tuple[Kind, ...] = (use_sdpa, cut_loss, split_batch, recompute)
 # A combination on another machine, or of another model, needs no slow or offloaded strategy.
-_LEANEST: tuple[Kind, ...] = (use_sdpa, cut_loss, split_batch, recompute, *ROUNDING)
+_LEANEST: tuple[Kind, ...] = (*_LEANER_STEP, *ROUNDING)
 
 
 class _Finder:
@@ -65,6 +66,8 @@ class _Finder:
         yield from machines
         if not (same or quality or machines):
             yield from self._smallest_machine()
+            adapters = (*_LEANER_STEP, allow_slow, train_adapters)
+            yield from filter(None, [self._longest(adapters, (*adapters, quantize))])
         if smaller := self._smaller(leanest=not same):
             yield smaller
 
@@ -95,6 +98,21 @@ class _Finder:
         elif leanest:
             together = self.search.combined((*_LEANER, shorten), shorten)
             yield from self.search.past_slow_link(together)
+        if leanest:
+            yield from filter(None, [self._longest(_LEANER_STEP, _LEANER)])
+
+    def _longest(self, *leaner: Sequence[Kind]) -> Found | None:
+        """The longest sequences that fit with a leaner step, and no more of it than they need."""
+        search = self.search
+        for kinds in leaner:
+            found = search.alone(shorten, search.most(kinds, search.start))
+            if found is None:
+                continue
+            tokens = found.attempt.change["sequence_tokens"]
+            shorter = search.attempts(shorten, search.start)
+            base = next(each for each in shorter if each.change["sequence_tokens"] == tokens)
+            return search.combined(kinds, base=base)
+        return None
 
     def _adapters(self) -> Iterator[Found]:
         """Adapters; where that takes more changes, adapters on quantized weights as well."""

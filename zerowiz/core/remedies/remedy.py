@@ -101,6 +101,11 @@ class Remedy(Struct, frozen=True, kw_only=True):
         return costs_of(self.change)
 
     @property
+    def sequence_tokens(self) -> int:
+        """What is left of a sequence; 0 where they stay as long as they are."""
+        return int(self.change.get("sequence_tokens", 0))
+
+    @property
     def is_sure(self) -> bool:
         """Whether what it leads to runs, as far as anything was measured."""
         return self.verdict in {Verdict.FITS, Verdict.TIGHT}
@@ -167,6 +172,8 @@ def _is_dominated(one: Remedy, by: Remedy) -> bool:
         return False
     if not by.costs <= one.costs or (one.is_sure and not by.is_sure):
         return False
+    if 0 < by.sequence_tokens < one.sequence_tokens:
+        return False
     if by.change == one.change:
         return True
     fewer = by.change.items() < one.change.items()
@@ -199,8 +206,10 @@ _SLOW_TIMES = 5
 _LARGE_HOST_BYTES = 2 * 2**40
 
 
-def price_of(remedy: Remedy) -> tuple[bool, bool, tuple[int, ...], bool, float]:
+def price_of(remedy: Remedy) -> tuple[bool, bool, tuple[int, ...], bool, int, float]:
     """What remedies are sorted by: what they cost besides time, the dearest first, then time.
+
+    Of shorter sequences the longest cost least.
 
     One that changes the evaluation alone is the first. A slow run, or a large host, stands behind
     other hardware; another model is always the last.
@@ -214,7 +223,8 @@ def price_of(remedy: Remedy) -> tuple[bool, bool, tuple[int, ...], bool, float]:
     dearest = tuple(sorted(costs, reverse=True))
     by_time = remedy.time_fraction or 0.0
     later = not _keeps_the_step(remedy)
-    return later, Expense.MODEL in remedy.costs, dearest, is_slow or is_large, by_time
+    cut = -remedy.sequence_tokens
+    return later, Expense.MODEL in remedy.costs, dearest, is_slow or is_large, cut, by_time
 
 
 def encode_remedy(remedy: Remedy) -> dict[str, object]:
