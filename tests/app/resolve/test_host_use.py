@@ -94,6 +94,15 @@ def test_a_plan_says_when_most_is_held_and_how_much_there_is(here: Run) -> None:
     )
 
 
+def test_a_host_that_is_nearly_full_is_said_to_be(here: Run) -> None:
+    """28.5 GiB are predicted; predictions of the host were off by up to 6 %."""
+    words = ("plan", "--machine", "8xA100-40GB", "--model", "1b", "--stage", "0", "--host-memory")
+    near, roomy = (" ".join(here(*words, size).stdout.split()) for size in ("30GiB", "31GiB"))
+    assert "30.0 GiB is available, only 1.5 GiB more: it just fits if no other program" in near
+    assert "31.0 GiB is available" in roomy
+    assert "only" not in roomy.partition("31.0 GiB is available")[2]
+
+
 def test_a_host_that_is_too_small_to_start_on_is_named_with_what_it_lacks(here: Run) -> None:
     words = ("--machine", "8xA100-40GB", "--model", "7b", "--stage", "3", "--seq-len", "128")
     result = here("plan", *words, "--host-memory", "16GiB")

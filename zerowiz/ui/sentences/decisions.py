@@ -193,6 +193,14 @@ def host(job: PlanInput, evaluated: StrategyEstimate) -> str:
             said=said,
             room_bytes=gib(room_bytes),
         )
+    if evaluated.nearly_fills_host:
+        return _(
+            "{said}; {room_bytes} is available, only {left_bytes} more: it just fits if no other "
+            "program or data loader takes that",
+            said=said,
+            room_bytes=gib(room_bytes),
+            left_bytes=small(room_bytes - need.peak_bytes),
+        )
     return _("{said}; {room_bytes} is available", said=said, room_bytes=gib(room_bytes))
 
 
