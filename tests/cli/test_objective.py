@@ -91,6 +91,8 @@ def test_the_limits_of_each_strategy_are_a_table(
     words = ("plan", "--machine", "4xA100-40GB", "--model", model, "--limits")
     text, content = here(*words).stdout, json.loads(here(*words, "--json").stdout)
     assert by_positions is any(limit["by_positions"] for limit in content["limits"])
+    headings = ["strategy", "batch", "batch (ckpt)", "tokens", "tokens (ckpt)"]
+    assert headings in [re.split(" {2,}", line) for line in text.splitlines()]
     rows = {row[0]: row[1:] for row in table_below(text, "The largest micro-batch")}
     for limit in content["limits"]:
         recomputes = limit["gradient_checkpointing"]

@@ -271,7 +271,7 @@ def limits(found: Sequence[Limit], job: PlanInput, stream: TextIO) -> None:
         _(
             "The largest micro-batch of {sequence_tokens} tokens per sequence, and the "
             "longest sequence with micro-batch {micro_batch}, that fit, without and with "
-            "gradient checkpointing:",
+            "gradient checkpointing (ckpt):",
             sequence_tokens=step.sequence_tokens,
             micro_batch=step.micro_batch,
         ),
@@ -287,7 +287,8 @@ def limits(found: Sequence[Limit], job: PlanInput, stream: TextIO) -> None:
         )
         for plain, recomputed in zip(found[::2], found[1::2], strict=True)
     ]
-    show_rows(stream, ("strategy", "batch", N_("with"), N_("tokens"), N_("with")), rows)
+    headings = ("strategy", "batch", N_("batch (ckpt)"), N_("tokens"), N_("tokens (ckpt)"))
+    show_rows(stream, headings, rows)
     if not all(each.micro_batch and each.sequence_tokens for each in found):
         say(
             stream,
