@@ -260,6 +260,7 @@ def test_a_script_that_was_edited_for_a_remedy_is_read_again(terminal: Open, fol
     script.write_text(HF_IN_CODE)
     person = terminal("init", "--machine", "4xA100-40GB", "--model", "7b", "--seq-len", "2048")
     again = "read my script again"
+    person.wait_for("Not in the menu below, as you have to edit your script for it:")
     # Nothing was edited yet.
     person.reply(REMEDY, again + ENTER)
     person.wait_for("zerowiz still reads the same settings from train.py")

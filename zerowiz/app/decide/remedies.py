@@ -82,14 +82,18 @@ def remedy_question(plan: Plan, *, can_read_again: bool = False) -> Question | N
 
 
 def _beyond(plan: Plan) -> list[str]:
-    """What would help, and cannot be done here."""
+    """What would help, and is not in the menu that follows."""
     here = takeable(plan)
-    others = [remedies_text.hint(each) for each in plan.remedies if each not in here]
-    return (
-        [_("These changes would help too, but you have to edit your script:"), *others]
-        if others
-        else []
-    )
+    edits = [each for each in plan.remedies if each.edit is not None]
+    elsewhere = [each for each in plan.remedies if each.edit is None and each not in here]
+    text = []
+    if elsewhere:
+        text.append(_("Not in the menu below, as this machine cannot change:"))
+        text += map(remedies_text.hint, elsewhere)
+    if edits:
+        text.append(_("Not in the menu below, as you have to edit your script for it:"))
+        text += map(remedies_text.hint, edits)
+    return text
 
 
 def take_remedy(
