@@ -498,3 +498,10 @@ def test_two_counts_of_an_instance_are_refused_with_the_count_of_nodes() -> None
     with pytest.raises(UsageError, match="has two counts") as error:
         named("2x8xp5.48xlarge")
     assert "`$machine 2xp5.48xlarge`" in error.value.hints[0]
+
+
+def test_a_name_without_a_count_is_said_to_be_one_gpu() -> None:
+    said = "`L40S` is one GPU; for four in a node use `$machine 4xL40S`"
+    assert said in parse_spec("L40S", TABLE).notes
+    for machine in (parse_spec("1xL40S", TABLE), parse_spec("L40S", TABLE, gpus_per_node=2)):
+        assert not [note for note in machine.notes if "is one GPU" in note]

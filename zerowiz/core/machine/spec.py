@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from zerowiz.core import shell
 from zerowiz.core.machine.host import Host
 from zerowiz.core.machine.links import Interconnect, LinkClass, PairLink, join_pairs
 from zerowiz.core.machine.names.find import refuse_name
@@ -127,7 +128,11 @@ def parse_spec(
             else _expected_link(model, count)
         ),
         host=Host(),
-        notes=(*note_guess(phrase.name, model, table), *_note_link(model, count)),
+        notes=(
+            *note_guess(phrase.name, model, table),
+            *(() if gpus_per_node or phrase.count else _note_one(phrase.name)),
+            *_note_link(model, count),
+        ),
     )
     return with_nodes(node, 1 if phrase.nodes is None else phrase.nodes)
 
@@ -165,6 +170,13 @@ def _expected_link(model: GpuModel, count: int) -> Interconnect:
         kind = LinkClass.NVLINK_PARTIAL if model.nvlink_gpus else LinkClass.PCIE
         bytes_per_s = model.pcie_bytes_per_s
     return Interconnect(link_class=kind, bytes_per_s=bytes_per_s, weakest_pair=(0, 1))
+
+
+def _note_one(name: str) -> tuple[str, ...]:
+    four = shell.quote(f"4x{name}")
+    return (
+        _("`{name}` is one GPU; for four in a node use `$machine {four}`", name=name, four=four),
+    )
 
 
 def _note_link(model: GpuModel, count: int) -> tuple[str, ...]:
