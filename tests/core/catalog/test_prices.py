@@ -120,3 +120,11 @@ def test_other_words_are_not_the_gpu_of_the_job(name: str) -> None:
 def test_a_price_that_has_no_meaning_is_refused(text: str, why: str) -> None:
     with pytest.raises(UsageError, match=why):
         prices(text)
+
+
+def test_a_price_of_an_unknown_name_is_helped_with_a_price_and_with_no_machine() -> None:
+    with pytest.raises(UsageError) as refused:
+        read_prices(split_prices("h800x=2/gpu-hour"), TABLE, INSTANCES)
+    similar, any_machine = refused.value.hints
+    assert "`H800`" in similar
+    assert any_machine.startswith("`$price 2.50/gpu-hour`")

@@ -6,15 +6,15 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from zerowiz.core.machine.names.find import find_model
-from zerowiz.core.machine.names.gpus import GpuModel, match_models
+from zerowiz.core.machine.names.find import close_names, find_model
+from zerowiz.core.machine.names.gpus import GpuModel, match_models, mean_models
 from zerowiz.core.machine.names.instances import Instance, find_instance
-from zerowiz.core.machine.names.phrase import likely_phrase
+from zerowiz.core.machine.names.phrase import Phrase, likely_phrase
 from zerowiz.core.machine.spec import read_spec
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.values import replace
 from zerowiz.errors import UsageError
-from zerowiz.words import _, joined
+from zerowiz.words import _, joined, listing
 
 _AMOUNT = re.compile(
     r"([$€£¥]?)\s*(\d{1,12}(?:\.\d{1,9})?)\s*([A-Za-z]{3})?\s*/\s*(gpu|node)-(?:hour|hr|h)"
@@ -194,6 +194,8 @@ def _named(
     phrase = read_spec(name, table) or likely_phrase(name)
     count, gpu = phrase.count, phrase.name
     own = [name for name in own_gpus if _is_own(gpu, name)]
+    if not own and not mean_models(gpu, table):
+        raise _refuse(phrase, table, instances)
     found = own[0] if own and len(match_models(gpu, table)) != 1 else find_model(gpu, table).name
     if price.unit is PriceUnit.NODE and count is None:
         raise UsageError(
@@ -208,6 +210,19 @@ def _named(
             ),
         )
     return replace(price, gpu=found, gpus=count)
+
+
+def _refuse(phrase: Phrase, table: Sequence[GpuModel], instances: Sequence[Instance]) -> UsageError:
+    """The error for a price whose name is in no table."""
+    close = listing(f"`{phrase.of(name)}`" for name in close_names(phrase.name, table, instances))
+    return UsageError(
+        _(
+            "`$price {name}=...`: `{name}` is not a GPU or an instance that zerowiz knows",
+            name=phrase.name,
+        ),
+        *((_("similar names: {close}", close=close),) if close else ()),
+        _("`$price 2.50/gpu-hour`, without a name, applies to any machine"),
+    )
 
 
 def _is_own(name: str, own: str) -> bool:
