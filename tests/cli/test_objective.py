@@ -77,6 +77,19 @@ def test_where_a_search_cannot_choose_the_plan_says_that_the_flowchart_does(
     assert f"{why}, so the flowchart chooses" in " ".join(text.split())
 
 
+@pytest.mark.parametrize(
+    ("machine", "why"),
+    [
+        ("8xH100-80GB-SXM", r"it is the fastest of \d+ candidates that fit; the next, ZeRO-2, "),
+        ("4xA100-40GB", "it is the only candidate that is certain to fit$"),
+    ],
+)
+def test_the_fastest_says_what_it_was_compared_with(here: Run, machine: str, why: str) -> None:
+    words = ("--model", "7b", "--gradient-checkpointing", "--objective", "fastest")
+    text = here("plan", "--machine", machine, *words).stdout
+    assert re.search(rf"^Why {{6}}{why}", text, re.MULTILINE)
+
+
 def test_where_nothing_fits_nothing_chooses(here: Run) -> None:
     job = ("plan", "--machine", "RTX4090", "--model", "70b", "--objective", "fastest")
     text = here(*job).stdout

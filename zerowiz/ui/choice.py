@@ -228,7 +228,7 @@ def _why_taken(found: Search, choice: Candidate) -> str:
         )
     fastest = found.candidates[0]
     if fastest.seconds is None or choice.seconds is None or fastest.seconds >= choice.seconds:
-        return _("no candidate that fits is faster")
+        return _why_fastest(found, choice)
     faster = _(
         "{strategy} {split} is {seconds:.1f} % faster",
         strategy=STRATEGIES[fastest.strategy.name],
@@ -252,6 +252,23 @@ def _why_taken(found: Search, choice: Candidate) -> str:
         faster=faster,
         less=less,
         same=_SAME,
+    )
+
+
+def _why_fastest(found: Search, choice: Candidate) -> str:
+    """What the fastest was compared with."""
+    others = [each for each in found.candidates if each != choice]
+    if not others:
+        return _("it is the only candidate that is certain to fit")
+    following = others[0]
+    before, step = choice.workload, following.workload
+    how = listing([STRATEGIES[following.strategy.name], *_changed(step, before)])
+    return _(
+        "it is the fastest of {count} candidates that fit; the next, {how}, takes {seconds} s"
+        " a step",
+        count=1 + len(others),
+        how=how,
+        seconds=seconds(following.seconds or 0),
     )
 
 
