@@ -40,7 +40,10 @@ def test_a_plan_says_the_interval_of_the_chosen_strategy_within_80_columns() -> 
     said = " ".join(line.strip() for line in lines)
     assert "on any rank; another model of that size may need up to " in said
     assert "such as a Gemma3 of 44 layers x 3072, vocabulary 262144; assumes" in said
-    assert "7 B parameters (size): a Llama of 32 layers x 4096, vocabulary 32000 Step" in said
+    assert (
+        "7 B parameters (size), interpolated: a Llama of 32 layers x 4096, vocabulary 32000 Step"
+        in said
+    )
     assert max(map(len, lines)) <= 80
 
 

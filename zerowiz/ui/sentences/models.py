@@ -19,7 +19,9 @@ def model(value: Model) -> str:
         params=count(value.params),
         source=_(value.source.value),
     )
-    return f"{said}: {shape(value)}" if value.source is ModelSource.SIZE else said
+    if value.source is not ModelSource.SIZE:
+        return said
+    return _("{said}, interpolated: {shape}", said=said, shape=shape(value))
 
 
 def shape(model: Model) -> str:
