@@ -51,8 +51,8 @@ def test_the_rule_of_thumb_has_no_interval() -> None:
     assert "Peak " not in shown(replace(JOB, accounting=Accounting.TEXTBOOK))
 
 
-# The words of the step have no place for these yet.
-UNSAID = {"optimizer", "lora_rank", "lora_target_modules", "attention"}
+# The words of the step have no place for it yet.
+UNSAID = {"attention"}
 
 
 @pytest.mark.parametrize("name", [name for name in CHANGED if name not in UNSAID])

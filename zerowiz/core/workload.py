@@ -266,6 +266,7 @@ class Workload(Struct, frozen=True, kw_only=True):
             help=_("Layers with adapters: all-linear, or q_proj,v_proj"),
             value="<names>",
             panel=Panel.MODEL,
+            shown=_("adapters on {value}"),
             assumed=_("adapters on {value}"),
             of_adapters=True,
         ),

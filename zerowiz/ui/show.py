@@ -34,7 +34,9 @@ def _job_lines(job: PlanInput) -> tuple[str, ...]:
     w, machine = job.workload, job.machine
     states = job.state_format
     said = {name: row.shown for name, row in SETTINGS.items() if row.shown is not None}
-    others = [said[name].format(value=v) for name, v in w.changed().items() if name in said]
+    values = w.settings()
+    changed = (name for name in w.changed() if name in said and values[name] is not None)
+    others = [said[name].format(value=values[name]) for name in changed]
     step = _(
         "{micro_batch} x {sequence_tokens} tokens per GPU, accumulation {accumulation_steps}, "
         "{precision}, {states} optimizer states, {method}, {checkpointing}",
