@@ -85,6 +85,16 @@ def test_what_both_rest_on_is_noted_once(here: Run) -> None:
     assert ["note: assumed micro-batch 1"] == [line.partition(" (")[0] for line in noted]
 
 
+@pytest.mark.parametrize("first", [(), ("--micro-batch", "2")])
+def test_what_one_of_them_assumes_alone_is_noted_without_the_rest(
+    here: Run, first: tuple[str, ...]
+) -> None:
+    noted = here(*ONE, *first, "--compare", "--micro-batch", "4", "--seq-len", "1024").stderr
+    assumed = [line for line in noted.splitlines() if line.startswith("note: assumed ")]
+    assert 1 == len(assumed)
+    assert 1 == noted.count("(`--precision`)")
+
+
 @pytest.mark.parametrize(
     ("words", "why"),
     [

@@ -63,10 +63,10 @@ def compare_plans(
             _("add them: `$compare $machine 8xH100-80GB`"),
         )
     reporter = _NotesOnce(quiet=options.quiet, with_waits=not options.as_json)
-    plans = [_plan(script, script_args, each, reporter) for each in (options, changed)]
-    one, other = plans
+    one = _plan(script, script_args, options, reporter)
+    other = _plan(script, script_args, changed, reporter, one)
     if options.as_json or changed.as_json:
-        content = {"schema_version": 1, "plans": [each.to_dict() for each in plans]}
+        content = {"schema_version": 1, "plans": [each.to_dict() for each in (one, other)]}
         write_json(content)
     else:
         before = _said(options, changes) or _("as you set it")
@@ -88,7 +88,11 @@ def _split(words: str) -> list[str]:
 
 
 def _plan(
-    script: str | None, script_args: Sequence[str], options: Options, reporter: Reporter
+    script: str | None,
+    script_args: Sequence[str],
+    options: Options,
+    reporter: Reporter,
+    beside: PlanResult | None = None,
 ) -> PlanResult:
     planned = plan_job(script, script_args, options, _NO_LENGTH, reporter)
     if not isinstance(planned, PlanResult):
@@ -96,7 +100,7 @@ def _plan(
             _("`$compare` is for two plans, and one of them compares many machines"),
             _("name one machine: `$machine 8xH100-80GB`"),
         )
-    note_basis(planned.decided, reporter)
+    note_basis(planned.decided, reporter, None if beside is None else beside.decided)
     note_settled(planned.decided, reporter)
     return planned
 

@@ -104,9 +104,10 @@ def _choice_notes(plan: Plan) -> Iterator[str]:
         yield choice.clearly_faster(found.clearly_faster, found.choice)
 
 
-def note_basis(plan: Plan, reporter: Reporter) -> None:
-    """Note what a result rests on."""
-    for note in find_basis(plan.request, plan.options.model, plan.options.config):
+def note_basis(plan: Plan, reporter: Reporter, beside: Plan | None = None) -> None:
+    """Note what a result rests on, but for what a plan beside it assumes as well."""
+    known = () if beside is None else beside.request.assumed
+    for note in find_basis(plan.request, plan.options.model, plan.options.config, known):
         reporter.note(note)
 
 

@@ -1,5 +1,6 @@
 """Say what a plan rests on."""
 
+from collections.abc import Collection
 from pathlib import Path
 
 from zerowiz.app.resolve.request import Request
@@ -7,15 +8,22 @@ from zerowiz.ui.basis import notes
 from zerowiz.words import _, listing
 
 
-def find_basis(request: Request, model: str | None, config: Path | None) -> tuple[str, ...]:
+def find_basis(
+    request: Request,
+    model: str | None,
+    config: Path | None,
+    known: Collection[str] = (),
+) -> tuple[str, ...]:
     """What a plan rests on, one sentence each.
 
     Args:
         request: What was planned.
         model: As it was named.
         config: The person's own config, if there is one.
+        known: Clauses on what is assumed that need no other note.
     """
-    assumed = (_("assumed {assumed}", assumed=listing(request.assumed)),) if request.assumed else ()
+    clauses = [clause for clause in request.assumed if clause not in known]
+    assumed = (_("assumed {assumed}", assumed=listing(clauses)),) if clauses else ()
     keys = listing(f"`{key}`" for key in request.uncounted)
     adam = request.unfused_adam
     unfused = (f"{adam}: {notes.UNFUSED_ADAM}",) if adam else ()
