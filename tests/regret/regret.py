@@ -207,6 +207,8 @@ def table(regrets: Sequence[Regret]) -> str:
     if known:
         mean, worst = 100 * statistics.mean(known), 100 * max(known)
         out = sum(each.ran_out for each in regrets)
-        summary = f"Of {len(known)} workloads: mean {mean:.1f} %, worst {worst:.1f} %"
-        lines += ["", f"{summary}; {out} choices ran out of memory."]
+        workloads = "1 workload" if len(known) == 1 else f"{len(known)} workloads"
+        choices = "1 choice" if out == 1 else f"{out} choices"
+        summary = f"Of {workloads}: mean {mean:.1f} %, worst {worst:.1f} %"
+        lines += ["", f"{summary}; {choices} ran out of memory."]
     return "\n".join(lines) + "\n"

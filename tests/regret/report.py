@@ -112,7 +112,8 @@ def _costs(regrets: Sequence[Regret]) -> Iterable[str]:
         jobs = [each for each in regrets if (each.job.gpu, each.job.gpus) == (gpu, gpus)]
         first = START_SECONDS + sum(each.first_seconds for each in jobs)
         whole = START_SECONDS + sum(each.cost_seconds for each in jobs)
-        yield f"{gpus} x {gpu}: {len(jobs)} jobs, first figures in {first:.0f} s, all in {whole:.0f} s"
+        count = "1 job" if len(jobs) == 1 else f"{len(jobs)} jobs"
+        yield f"{gpus} x {gpu}: {count}, first figures in {first:.0f} s, all in {whole:.0f} s"
 
 
 def _of_machine(regrets: Iterable[Regret], gpu: str, gpus: int) -> list[Regret]:

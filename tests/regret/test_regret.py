@@ -125,9 +125,9 @@ def test_a_choice_that_ran_out_of_memory_is_named_and_has_no_regret() -> None:
     died = measured(None, 1.0, 2.0, 3.0, 4.0, 5.0)
     assert (True, None) == (died.ran_out, died.regret)
     assert f"| `{CHOSEN}` | out of memory |" in table([died])
-    assert "workloads: mean" not in table([died])
+    assert ": mean" not in table([died])
     said = table([measured(1.1, 1.0, 2.0, 3.0, 4.0, 5.0), died])
-    assert "Of 1 workloads: mean 10.0 %, worst 10.0 %; 1 choices ran out of memory." in said
+    assert "Of 1 workload: mean 10.0 %, worst 10.0 %; 1 choice ran out of memory." in said
 
 
 def test_a_failure_is_no_answer_and_a_second_run_is_the_spread() -> None:

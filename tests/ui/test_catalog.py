@@ -72,6 +72,16 @@ def test_the_machines_of_a_model_with_prices(golden: Callable[[str, str], None])
     golden("catalog/machines-priced.txt", listed(7 * 10**9, PRICES, LENGTH, io.StringIO()))
 
 
+@pytest.mark.parametrize(
+    ("rows", "said"), [(7, "1 more machine fits:"), (6, "2 more machines fit:")]
+)
+def test_machines_that_have_no_row_are_counted(
+    monkeypatch: pytest.MonkeyPatch, rows: int, said: str
+) -> None:
+    monkeypatch.setattr("zerowiz.ui.catalog.machines._MOST_ROWS", rows)
+    assert said in listed(70 * 10**9, PriceList(), None, io.StringIO())
+
+
 def test_no_machine_at_all(golden: Callable[[str, str], None]) -> None:
     golden("catalog/machines-none.txt", listed(10**12, PriceList(), None, io.StringIO()))
 

@@ -41,7 +41,13 @@ def losses(found: Sequence[LostEdit], stream: TextIO) -> None:
             continue
         _print([_cut(line) for line in lines[:_MOST_LINES]], stream)
         if len(lines) > _MOST_LINES:
-            say(stream, _("... {lines} more lines of this diff", lines=len(lines) - _MOST_LINES))
+            more = len(lines) - _MOST_LINES
+            say(
+                stream,
+                _("... 1 more line of this diff")
+                if more == 1
+                else _("... {lines} more lines of this diff", lines=more),
+            )
 
 
 def _cut(line: str) -> str:

@@ -145,9 +145,11 @@ def _legend(found: Offers, job: PlanInput, prices: PriceList) -> Iterator[str]:
             " Gb/s on PCIe 4, 100 Gb/s on PCIe 3. Set the real link with `$interconnect`."
         )
     if len(offers) > _MOST_ROWS:
-        yield _(
-            "{offers} more machines fit: list them all with `$as_json`.",
-            offers=len(offers) - _MOST_ROWS,
+        more = len(offers) - _MOST_ROWS
+        yield (
+            _("1 more machine fits: list them all with `$as_json`.")
+            if more == 1
+            else _("{offers} more machines fit: list them all with `$as_json`.", offers=more)
         )
     yield from _left_out(found)
 

@@ -59,7 +59,7 @@ def host(machine: Machine) -> str:
     """Cores and memory of a host that may train without a GPU."""
     cores, available_bytes = machine.host.cores, machine.host.available_bytes
     known = {
-        _("{cores} cores", cores=cores): cores is not None,
+        _("1 core") if cores == 1 else _("{cores} cores", cores=cores): cores is not None,
         _("{amount} free", amount=gib(available_bytes)): available_bytes is not None,
     }
     return listing(words for words, is_known in known.items() if is_known)
