@@ -297,6 +297,20 @@ def test_a_job_starts_here_whatever_machine_was_planned_for(here: Run, folder: P
     assert "cpu" == json.loads(launched.stdout)["machine"]["source"]
 
 
+@pytest.mark.parametrize("words", [(), ("--accelerator", "cpu", "--memory-budget", "1MiB")])
+def test_what_cannot_run_here_names_the_machine_that_it_was_planned_for(
+    here: Run, folder: Path, words: tuple[str, ...]
+) -> None:
+    (folder / "train.py").write_text(HF_PARSER)
+    done = here("init", "--yes", "--machine", "4xA100-40GB", "--model", "10m")
+    assert 0 == done.code, done.stderr
+    launched = here("launch", "--yes", *words)
+    assert launched.code in {4, 5}, launched.stderr
+    assert "`4xA100-40GB`" in launched.hints
+    assert "copy this folder there, and run `zerowiz launch`" in launched.hints
+    assert "`4xA100-40GB`" not in here("launch", "--isolated", *words, "--model", "10m").hints
+
+
 def test_init_keeps_what_a_person_wrote(here: Run, folder: Path) -> None:
     (folder / "train.py").write_text(HF_PARSER)
     path = folder / "zerowiz.toml"

@@ -67,7 +67,7 @@ def _with_options(command: Callable[..., None], *, use: FileUse | None) -> Calla
         try:
             command(options=layers.options, **given)
         except ZerowizError as error:
-            error.hints = (*error.hints, *layers.hints(error.message))
+            error.hints = layers.hints(error, context.command_path)
             raise
 
     parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own]

@@ -7,6 +7,7 @@ from enum import Enum, auto
 from msgspec import Struct
 
 from zerowiz.app.options import Options
+from zerowiz.errors import NoGpuHereError, NothingFitsError, ZerowizError
 from zerowiz.words import _
 
 
@@ -37,6 +38,29 @@ class Typed(Struct, frozen=True, kw_only=True):
     script_args: tuple[str, ...]
 
 
+class PlannedMachine(Struct, frozen=True, kw_only=True):
+    """Another machine, which the answers file names."""
+
+    name: str
+    place: str
+    """Where it is said."""
+
+    def hints(self, error: ZerowizError, command: str) -> tuple[str, ...]:
+        """Where the job was meant to run, where this machine cannot run it."""
+        if not isinstance(error, NoGpuHereError | NothingFitsError):
+            return ()
+        return (
+            _(
+                "{place} plans for `{machine}`, and `{command}` starts on this machine: copy this"
+                " folder there, and run `{command}`",
+                place=self.place,
+                machine=self.name,
+                command=command,
+            ),
+            _("to see that plan from here: `zerowiz plan`"),
+        )
+
+
 class Layers(Struct, frozen=True, kw_only=True):
     """All that is said of a job, and by what."""
 
@@ -46,9 +70,21 @@ class Layers(Struct, frozen=True, kw_only=True):
     script_args: tuple[str, ...]
     origins: Mapping[str, str]
     """What says each setting, by its name; `script` is among them where the file names it."""
+    planned_for: PlannedMachine | None = None
+    """What the file plans for, where the job starts on this machine instead."""
     notes: tuple[str, ...] = ()
 
-    def hints(self, message: str) -> tuple[str, ...]:
+    def hints(self, error: ZerowizError, command: str) -> tuple[str, ...]:
+        """Those of an error, with what it cannot know: what these layers say, and where.
+
+        Args:
+            error: What ended the command.
+            command: As it was typed, without its options.
+        """
+        elsewhere = () if self.planned_for is None else self.planned_for.hints(error, command)
+        return (*elsewhere, *error.hints, *self._said_elsewhere(error.message))
+
+    def _said_elsewhere(self, message: str) -> tuple[str, ...]:
         """Where the settings of an error are said, where that is not the command line."""
         names = dict.fromkeys(re.sub(r"^no_", "", name) for name in _NAMED.findall(message))
         elsewhere = {n: o for n, o in self.origins.items() if not o.startswith("-")}

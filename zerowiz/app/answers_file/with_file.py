@@ -3,7 +3,13 @@
 import posixpath
 from collections.abc import Collection
 
-from zerowiz.app.answers_file.layers import FileUse, Layers, TakesScript, Typed
+from zerowiz.app.answers_file.layers import (
+    FileUse,
+    Layers,
+    PlannedMachine,
+    TakesScript,
+    Typed,
+)
 from zerowiz.app.answers_file.read import AnswersFile
 from zerowiz.app.ask.answers import said_by_config
 from zerowiz.app.ask.command import Command, understand_command
@@ -42,8 +48,11 @@ def with_file(layers: Layers, file: AnswersFile, use: FileUse) -> Layers:
         return replace(layers, notes=(*layers.notes, note))
     skipped = {*typed.origins, *_said_otherwise(layers, command)}
     machine = file.values.get("machine")
-    if use.starts_here and not (isinstance(machine, str) and means_cpu(machine)):
+    is_elsewhere = isinstance(machine, str) and not means_cpu(machine)
+    if use.starts_here and is_elsewhere and "machine" not in skipped:
         skipped.add("machine")
+        planned_for = PlannedMachine(name=str(machine), place=file.place("machine"))
+        layers = replace(layers, planned_for=planned_for)
     taken = {name: value for name, value in file.values.items() if name not in skipped}
     options = replace(layers.options, **taken)  # type: ignore[arg-type]
     origins = {**layers.origins, **{name: file.place(name) for name in taken}}
