@@ -199,6 +199,23 @@ def test_slurm_writes_a_job_script_for_the_nodes_of_the_plan(here: Run, folder: 
     assert (folder / "ds_config_zero2.json").is_file()
 
 
+def test_a_job_script_names_what_is_in_its_folder_as_a_copy_of_the_folder_has_it(
+    here: Run, folder: Path, tmp_path: Path
+) -> None:
+    (folder / "train.py").write_text(HF_PARSER)
+    shutil.copytree(TEMPLATES / "model", folder / "model")
+    shutil.copytree(TEMPLATES / "model", tmp_path / "model")
+    for model, left in ((folder, []), (tmp_path, [f"#   {tmp_path}/model"])):
+        paths = ("--model", f"{model}/model", "--output-dir", str(folder / "out"))
+        words = ("--machine", "1xH100-80GB-SXM", *paths, str(folder / "train.py"))
+        result = here("init", "--yes", "--slurm", *words)
+        assert 0 == result.code, result.stderr
+        assert "\n  sbatch out/job.sbatch\n" in result.stdout
+        text = (folder / "out" / "job.sbatch").read_text()
+        assert str(folder) not in text
+        assert left == [line for line in text.splitlines() if line.startswith("#   /")]
+
+
 def test_a_job_script_for_cpus_says_how_many_ranks_a_node_has(here: Run, folder: Path) -> None:
     shutil.copy(TEMPLATES / "train_deepspeed.py", folder / "train.py")
     words = ("--machine", "cpu", "--gpus-per-node", "2", "--micro-batch", "2", "--model", "10m")

@@ -22,12 +22,18 @@ CPU = replace(EXAMPLE, has_gpus=False, ranks=2, options=("--accelerator", "cpu")
 ALONE = replace(EXAMPLE, nodes=1, ranks=1, script_args=())
 ODD = replace(EXAMPLE, script="my dir/tr$in it.py", script_args=("--name", "a 'b' $HOME `x`"))
 TWO_LINES = replace(EXAMPLE, script="two\nlines \x1b[31m.py", script_args=("a\nb",))
+OUTSIDE = replace(
+    EXAMPLE,
+    options=("--output-dir", "out", "--model", "/data/my model"),
+    script_args=("--data=../corpus", "--lr", "1e-4", "--hub", "https://x/y"),
+    elsewhere=True,
+)
 LONG = replace(EXAMPLE, script_args=tuple(f"--option{n} value{n}" for n in range(40)))
 
 every_job = pytest.mark.parametrize(
     "job",
-    [EXAMPLE, KNOWN, CPU, ALONE, ODD, TWO_LINES, LONG],
-    ids=["example", "known", "cpu", "alone", "odd", "two lines", "long"],
+    [EXAMPLE, KNOWN, CPU, ALONE, ODD, TWO_LINES, OUTSIDE, LONG],
+    ids=["example", "known", "cpu", "alone", "odd", "two lines", "outside", "long"],
 )
 
 
@@ -94,3 +100,11 @@ def test_what_is_not_known_is_left_to_fill_in() -> None:
     assert not [word for word in directives(text) if word.startswith("--mem")]
     assert "FILL IN the memory" in text
     assert "FILL IN the cores" in text
+
+
+def test_paths_that_a_copy_of_the_folder_does_not_hold_are_left_to_fill_in() -> None:
+    asked = "# FILL IN the paths of the cluster for these, unless its nodes have them too:\n"
+    *_, below = render_job_script(OUTSIDE).partition(asked)
+    assert ["#   '/data/my model'", "#   ../corpus"] == below.partition("\nsrun ")[0].splitlines()
+    assert asked not in render_job_script(replace(OUTSIDE, elsewhere=False))
+    assert asked not in render_job_script(replace(EXAMPLE, elsewhere=True))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from zerowiz.app.decide.decision import Plan
 from zerowiz.app.machines.machine import is_here
-from zerowiz.app.options import as_words
+from zerowiz.app.options import Options, as_words
 from zerowiz.core.launch.plan import PlannedFile
 from zerowiz.core.launch.sbatch import JobScript, render_job_script
 from zerowiz.core.machine.types import Accelerator
@@ -38,8 +38,9 @@ def plan_job_file(plan: Plan, facts: ScriptFacts, script_args: Sequence[str] = (
         on_node = replace(
             on_node, accelerator=Accelerator.CPU, gpus_per_node=len(machine.gpus), machine=None
         )
+    on_node = _seen_from_here(on_node)
     virtual = sys.prefix != sys.base_prefix
-    path = str((options.output_dir or Path()) / NAME)
+    path = str((on_node.output_dir or Path()) / NAME)
     job = JobScript(
         nodes=machine.nodes,
         ranks=len(machine.gpus),
@@ -48,11 +49,26 @@ def plan_job_file(plan: Plan, facts: ScriptFacts, script_args: Sequence[str] = (
         activate=str(Path(sys.prefix) / "bin" / "activate") if virtual else None,
         stage=options.stage or "auto",
         options=tuple(as_words(on_node)),
-        script=facts.target,
+        script=_below(facts.target),
         script_args=add_words(script_args, _resuming(facts, script_args)),
         path=path,
+        elsewhere=not is_here(machine),
     )
     return PlannedFile(path=path, text=render_job_script(job))
+
+
+def _seen_from_here(options: Options) -> Options:
+    """The options with each path below this folder, where `sbatch` runs, as a copy of it has it."""
+    said = {name: getattr(options, name) for name in options.__struct_fields__}
+    paths = {name: Path(_below(str(path))) for name, path in said.items() if isinstance(path, Path)}
+    model = None if options.model is None else _below(options.model)
+    return replace(options, **paths, model=model)  # type: ignore[arg-type]
+
+
+def _below(path: str) -> str:
+    """A path, relative to this folder if it is in it."""
+    here = Path.cwd()
+    return str(Path(path).relative_to(here)) if Path(path).is_relative_to(here) else path
 
 
 def _resuming(facts: ScriptFacts, script_args: Sequence[str]) -> list[str]:

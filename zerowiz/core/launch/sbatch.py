@@ -24,6 +24,8 @@ _AGAIN = (
     '# if [ "$status" -eq 143 ]; then scontrol requeue "$SLURM_JOB_ID"; fi',
     'exit "$status"',
 )
+# A word, or the value in it, that is an absolute path or leaves the folder.
+_OUTSIDE = re.compile(r"^(?:--?[\w-]+=)?((?:/|\.\./)[^/].*)", re.DOTALL)
 _NAME = re.compile(r"[^A-Za-z0-9._-]+")
 
 
@@ -47,7 +49,9 @@ class JobScript(Struct, frozen=True, kw_only=True):
     script: str
     script_args: tuple[str, ...] = ()
     path: str = "job.sbatch"
-    """Its own path, relative to the same folder as its other paths."""
+    """Its own path, relative to the same folder as its other paths: that of `sbatch`."""
+    elsewhere: bool = False
+    """Whether it is written on another machine than its nodes, whose folders may differ."""
 
 
 def render_job_script(job: JobScript) -> str:
@@ -127,6 +131,7 @@ def _environment(job: JobScript) -> Sequence[str]:
 def _start(job: JobScript) -> Iterator[str]:
     yield "# One copy on each node; they agree in the output folder, which all have to share."
     yield "# srun itself does not read --cpus-per-task of above (since Slurm 22.05)."
+    yield from _folders(job)
     yield 'srun --kill-on-bad-exit=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" \\'
     words = ["zerowiz", "launch", "--stage", job.stage, "--yes"]
     words += ["--grace-seconds", str(_GRACE_S), *job.options]
@@ -135,6 +140,15 @@ def _start(job: JobScript) -> Iterator[str]:
         yield f"{_fold([job.script, *job.script_args])}"
     else:
         yield _fold([*words, job.script])
+
+
+def _folders(job: JobScript) -> Iterator[str]:
+    """The paths below that a copy of the folder of `sbatch` does not hold."""
+    words = (*job.options, job.script, *job.script_args)
+    paths = [path for word in words if (path := _OUTSIDE.search(word))]
+    if job.elsewhere and paths:
+        yield "# FILL IN the paths of the cluster for these, unless its nodes have them too:"
+        yield from dict.fromkeys(f"#   {shell.quote(path[1])}" for path in paths)
 
 
 def _fold(words: Sequence[str]) -> str:
