@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from cli.harness import ENTER, ESCAPE, HF_IN_CODE, Open, Run, Terminal
+from cli.harness import ENTER, ESCAPE, HF_IN_CODE, HF_PARSER, Open, Run, Terminal
 from paths import TEMPLATES
 from ranks.harness import rank_environ, read_reports, run
 
@@ -253,6 +253,33 @@ def test_a_remedy_stays_when_something_else_is_changed_until_it_is_taken_back(
     assert 0 == person.end(), person.text
     written = json.loads(next(hf.glob("*.plan.json")).read_text())
     assert STEP | {"precision": "bf16"} == step(written)
+
+
+def test_what_may_not_fit_is_made_to_fit_by_a_change_that_can_be_undone(
+    terminal: Open, folder: Path
+) -> None:
+    (folder / "train.py").write_text(HF_PARSER)
+    words = ("--seq-len", "2048", "--objective", "fastest")
+    person = terminal("init", *A100[:4], *words)
+    last, sure, remedy = "> yes, write the files", "make it fit for sure" + ENTER, "> --precision"
+    person.reply(last, sure)
+    person.reply(remedy, "nothing" + ENTER)
+    person.reply(last, sure)
+    person.reply(remedy, ENTER)
+    person.wait_for("--bf16 True")
+    person.reply(last, ESCAPE)
+    person.wait_for("make it fit for sure  lists what would")
+    person.reply(last, sure)
+    person.reply(remedy, ENTER)
+    person.reply(last, "change" + ENTER)
+    person.wait_for("you chose this change; Enter undoes it")
+    person.reply("Change which answer?", ESCAPE)
+    person.reply(last, ENTER)
+    assert 0 == person.end(), person.text
+    written = json.loads(next(folder.glob("*.plan.json")).read_text())
+    assert "bf16" == written["workload"]["precision"]
+    verdicts = {each["name"]: each["verdict"] for each in written["strategies"]}
+    assert "fits" == verdicts[written["chosen"]]
 
 
 def test_a_script_that_was_edited_for_a_remedy_is_read_again(terminal: Open, folder: Path) -> None:

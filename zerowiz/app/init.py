@@ -8,6 +8,7 @@ from zerowiz.app.ask.command import Command, understand_command
 from zerowiz.app.ask.kept import recall_kept
 from zerowiz.app.ask.person import Person
 from zerowiz.app.ask.script import DEFAULT_SCRIPT, answer_for, read_as_said, require_reachable
+from zerowiz.app.decide.decision import Plan
 from zerowiz.app.decide.plan_files import losses_shown
 from zerowiz.app.decide.remedies import Again, Remedying, decide_with
 from zerowiz.app.machines.machine import find_machine
@@ -225,6 +226,7 @@ class _Conversation:
         )
         can_go_back = bool(answers.given)
         plan = remedying.decide(job.options, job.machine, can_go_back=can_go_back)
+        self._note_spared(plan, answers.taking(*remedying.taken))
         while True:
             # A remedy is kept as an answer is.
             self._answers = answers.taking(*remedying.taken)
@@ -235,7 +237,6 @@ class _Conversation:
             planned = plan_written(command, job.script, job.facts, plan, self._wanted, reporter)
             if plan.options.dry_run:
                 return planned
-            note_spared(wizard, self._answers, reporter)
             finish = Finish(
                 command,
                 self._wanted,
@@ -248,9 +249,17 @@ class _Conversation:
                 refusals=self._refusals,
             )
             outcome = finish.run(planned)
+            if outcome is LastAnswer.SURER:
+                plan = remedying.make_surer() or plan
+                continue
             if outcome is not Back.BACK or not remedying.taken:
                 return outcome
             plan = remedying.undo(can_go_back=can_go_back)
+
+    def _note_spared(self, plan: Plan | Back | Again, answers: Answers) -> None:
+        """Say once which answers nobody was asked for, where somebody can still change them."""
+        if isinstance(plan, Plan) and not plan.options.dry_run:
+            note_spared(self._wizard, answers, self._reporter)
 
     def _read_again(self, before: ScriptFacts | None) -> LastAnswer:
         """Read the script as it is now, and decide again."""

@@ -14,6 +14,7 @@ class Counting:
     def __init__(self, **said: str) -> None:
         self.said = {"model": "1b", **said}
         self.asked: list[Question] = []
+        self.told: list[str] = []
 
     def ask(
         self,
@@ -34,4 +35,4 @@ class Counting:
         return answer
 
     def tell(self, lines: Sequence[str]) -> None:
-        del lines
+        self.told += lines

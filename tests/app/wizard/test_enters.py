@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from app.wizard.enters import Counting
 from cli.harness import HF_IN_CODE, HF_PARSER
+from recorded import Install, library
 
 from zerowiz.app.init import ask_init
 from zerowiz.app.options import Options
@@ -76,3 +77,19 @@ def test_a_folder_that_cannot_be_written_leads_to_another_one(folder: Path) -> N
     done = converse(person, options)
     assert done is not None
     assert (folder / "zerowiz" / "ds_config_zero0.json").is_file()
+
+
+def test_what_takes_other_gpus_than_are_here_is_no_edit_of_the_script(
+    folder: Path, driver: Install
+) -> None:
+    driver(library("h200-x2"))
+    (folder / "train.py").write_text(HF_IN_CODE)
+    person = Counting(remedy="stop")
+    options = Options(model="30b", sequence_tokens=1024, stage="2", micro_batch=4)
+    assert converse(person, options) is None
+    edits, others = (
+        next(i for i, line in enumerate(person.told) if words in line)
+        for words in ("you have to edit your script", "not on this machine as it is")
+    )
+    on_others = [i for i, line in enumerate(person.told) if line.startswith("`--machine ")]
+    assert edits < others < min(on_others)

@@ -1,4 +1,4 @@
-"""Where nothing fits, let a person choose what to change, and undo it."""
+"""Where nothing fits, or may not fit, let a person choose what to change, and undo it."""
 
 from collections.abc import Sequence
 from enum import Enum
@@ -43,11 +43,12 @@ class Again(Enum):
 _AGAIN = Choice(
     value=Again.AGAIN.value, title=_("read my script again"), detail=_("once you have edited it")
 )
+_NOTHING = Choice(value="nothing", title=_("nothing, go on"), detail=_("it may still fit"))
 _STOP = Choice(value="stop", title=_("stop here"), detail=_("nothing is written"))
 
 
 def remedy_question(plan: Plan, *, can_read_again: bool = False) -> Question | None:
-    """Which remedy a person takes; None where something fits, or none can be taken here.
+    """Which remedy a person takes where nothing fits; None where something does, or none is here.
 
     Args:
         plan: What was decided.
@@ -56,6 +57,17 @@ def remedy_question(plan: Plan, *, can_read_again: bool = False) -> Question | N
     remedies = takeable(plan)
     if plan.strategy is not None or not remedies:
         return None
+    edits = any(each.edit is not None for each in plan.remedies)
+    others = (_AGAIN, _STOP) if edits and can_read_again else (_STOP,)
+    return _question(_("Nothing fits yet. What do you want to change?"), remedies, others)
+
+
+def can_be_surer(plan: Plan) -> bool:
+    """Whether what was chosen may not fit, and some change makes it fit."""
+    return plan.strategy is not None and bool(takeable(plan))
+
+
+def _question(text: str, remedies: Sequence[Remedy], others: Sequence[Choice]) -> Question:
     listed = [
         Choice(
             value=str(index),
@@ -64,12 +76,10 @@ def remedy_question(plan: Plan, *, can_read_again: bool = False) -> Question | N
         )
         for index, each in enumerate(remedies)
     ]
-    edits = any(each.edit is not None for each in plan.remedies)
-    others = (_AGAIN, _STOP) if edits and can_read_again else (_STOP,)
     return Question(
         key="remedy",
         flag="$stage",
-        text=_("Nothing fits yet. What do you want to change?"),
+        text=text,
         why=_("Beside each change stands what it leads to."),
         more=_(
             "Slower and faster compare with the job as it is, if it did fit. What costs nothing"
@@ -170,6 +180,7 @@ class Remedying:
     ) -> None:
         self._person, self._facts, self._script_args = person, facts, script_args
         self._reporter, self._can_read_again = reporter, can_read_again
+        self._now: tuple[Plan, Machine] | None = None
         self._before: list[tuple[Plan, Machine]] = []
         self._taken: list[Change] = []
 
@@ -201,6 +212,39 @@ class Remedying:
         plan, machine = self._undone()
         return self._take(plan, machine, can_go_back=can_go_back)
 
+    def make_surer(self) -> Plan | None:
+        """The plan after a change that makes it fit; None where the person takes none.
+
+        That is asked where `can_be_surer` holds for the plan that was decided last.
+        """
+        if self._person is None or self._now is None:
+            return None
+        plan, machine = self._now
+        text = _("It may not fit. What do you want to change?")
+        question, first = _question(text, takeable(plan), (_NOTHING,)), 0
+        while True:
+            answer = self._person.ask(replace(question, default=question.choices[first].value))
+            if isinstance(answer, Back) or answer == _NOTHING.value:
+                return None
+            if (taken := self._after(plan, machine, int(answer))) is not None:
+                self._now = taken
+                note_settled(taken[0], self._reporter)
+                return taken[0]
+            first = int(answer) + 1
+
+    def _after(self, plan: Plan, machine: Machine, index: int) -> tuple[Plan, Machine] | None:
+        """The plan after one of its remedies, and its machine; None where the job cannot be so."""
+        change = takeable(plan)[index].change
+        try:
+            taken = take_remedy(plan, change, machine, self._facts, self._script_args)
+        except ZerowizError as error:
+            self._reporter.error(error)
+            return None
+        self._before.append((plan, machine))
+        self._taken.append(change)
+        self._reporter.decision(taken[0].decision, _listed(taken[0]))
+        return taken
+
     def _undone(self) -> tuple[Plan, Machine]:
         """The plan without the remedy that was taken last, and its machine."""
         self._taken.pop()
@@ -223,17 +267,10 @@ class Remedying:
                 return Again.AGAIN
             if answer == _STOP.value:
                 raise DeclinedError(_("nothing was written"))
-            before, change = (plan, machine), takeable(plan)[int(answer)].change
-            try:
-                plan, machine = take_remedy(plan, change, machine, self._facts, self._script_args)
-            except ZerowizError as error:
-                self._reporter.error(error)
-                first = int(answer) + 1
-                continue
-            first = 0
-            self._before.append(before)
-            self._taken.append(change)
-            self._reporter.decision(plan.decision, _listed(plan))
+            taken = self._after(plan, machine, int(answer))
+            first = int(answer) + 1 if taken is None else 0
+            plan, machine = taken or (plan, machine)
+        self._now = plan, machine
         note_settled(plan, self._reporter)
         return plan
 

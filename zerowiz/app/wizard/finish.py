@@ -5,6 +5,7 @@ from pathlib import Path
 
 from zerowiz.app.ask.command import Command
 from zerowiz.app.ask.person import Person
+from zerowiz.app.decide.remedies import can_be_surer
 from zerowiz.app.machines.node import find_node
 from zerowiz.app.reporter import SILENT, LaunchReporter
 from zerowiz.app.wizard.last_question import (
@@ -102,6 +103,7 @@ class Finish:
             where=where,
             can_launch=can_launch,
             default=default,
+            can_be_surer=can_be_surer(planned.plan),
             can_change=self._can_change,
             can_go_back=self._can_go_back,
         )

@@ -19,6 +19,8 @@ class LastAnswer(StrEnum):
     LAUNCH = "launch"
     WRITE = "write"
     EXPLAIN = "explain"
+    SURER = "surer"
+    """Take a change after which it fits for sure."""
     CHANGE = "change"
     SCRIPT = "script"
     """Take another script; the other answers stay."""
@@ -52,6 +54,7 @@ def ask_last(
     *,
     can_launch: bool,
     default: LastAnswer | None = None,
+    can_be_surer: bool,
     can_change: bool,
     can_go_back: bool,
 ) -> LastAnswer | Back:
@@ -63,6 +66,7 @@ def ask_last(
         where: One line: the machine that the job runs on.
         can_launch: Whether this machine trains it.
         default: What Enter alone means; None for the launch where there can be one.
+        can_be_surer: Whether it may not fit, and there are changes after which it does.
         can_change: Whether there are answers that could be others.
         can_go_back: Whether there is a question before.
     """
@@ -79,12 +83,18 @@ def ask_last(
             detail=_("writes {config_path} and prints the command", config_path=config_path),
         ),
         Choice(
+            value=LastAnswer.SURER,
+            title=_("make it fit for sure"),
+            detail=_("lists what would, then asks again"),
+        ),
+        Choice(
             value=LastAnswer.EXPLAIN, title=_("show every strategy"), detail=_("then asks again")
         ),
         _CHANGE,
         _STOP,
     ]
     left_out = set() if can_launch else {LastAnswer.LAUNCH.value}
+    left_out |= set() if can_be_surer else {LastAnswer.SURER.value}
     left_out |= set() if can_change else {LastAnswer.CHANGE.value}
     question = Question(
         key="outcome",
