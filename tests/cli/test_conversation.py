@@ -1,5 +1,6 @@
 """Whole conversations with the wizard, as a person has them at a terminal."""
 
+import json
 import os
 import re
 import shutil
@@ -26,6 +27,8 @@ from ranks.harness import rank_environ, read_reports, run
 A100 = ("--machine", "4xA100-40GB")
 SCRIPT, MODEL, LENGTH = "Which training script?", "Which model?", "How many tokens per sequence?"
 # The last question itself stays on the screen once it is answered; its menu does not.
+MICRO_BATCH = "How many sequences per rank at a time?"
+CHANGED = {"bf16": "Which precision?", "64": "How many sequences per optimizer step"}
 GOAL, LAST = "What is your goal?", "yes, write the files"
 # An answer stands behind its question; an open question ends its line.
 ANSWERED = re.compile(r"^\? .*[?)] +\S", re.MULTILINE)
@@ -304,3 +307,47 @@ def test_yes_and_launch_need_no_person(hf: Path) -> None:
     assert 0 == done.returncode, done.stderr[-3000:]
     assert [0, 1] == sorted(report["rank"] for report in read_reports(hf / "reports"))
     assert (hf / "zerowiz.toml").is_file()
+
+
+def test_what_the_plan_has_can_be_changed_and_reaches_the_script(
+    terminal: Open, here: Run, scripts: Path
+) -> None:
+    person = terminal("init", *A100, "--model", "1b", "--seq-len", "512", "train.py")
+    person.reply(GOAL, ENTER)
+    for row, answer in (("precision: fp32", "bf16"), ("global batch: 32", "64")):
+        person.reply(LAST, "change" + ENTER)
+        person.wait_for(row)
+        person.reply("Change which answer?", row + ENTER)
+        person.reply(f"? {CHANGED[answer]}", answer + ENTER)
+    person.reply(LAST, "change" + ENTER)
+    person.wait_for("precision: bf16")
+    person.reply("Change which answer?", "micro" + ENTER)
+    # Who says a micro-batch has another goal.
+    person.reply(MICRO_BATCH, "4" + ENTER)
+    person.reply(LAST, "change" + ENTER)
+    person.wait_for("goal: my own micro-batch")
+    person.wait_for("micro-batch: 4")
+    person.reply("Change which answer?", ESCAPE)
+    person.reply(LAST, ENTER)
+    assert 0 == person.end(), person.text
+    said = {"precision": "bf16", "global-batch": 64, "micro-batch": 4}
+    assert said.items() <= answers_of(scripts).items()
+    launched = here("launch", "--dry-run", "--json", *A100)
+    assert 0 == launched.code, launched.stderr
+    plan = json.loads(launched.stdout)
+    step = {name: plan["workload"][name] for name in ("precision", "micro_batch")}
+    assert ({"precision": "bf16", "micro_batch": 4}, 64) == (step, plan["workload"]["global_batch"])
+    words = " ".join(plan["command"])
+    assert "--bf16 True" in words
+    assert "--gradient_accumulation_steps 4" in words
+
+
+def test_what_the_script_fixes_is_not_offered_as_a_change(terminal: Open, scripts: Path) -> None:
+    assert scripts.is_dir()
+    words = ("--model", "1b", "--seq-len", "512", "--no-gradient-checkpointing")
+    person = terminal("init", *A100, *words, "finetune.py")
+    person.reply(LAST, "change" + ENTER)
+    person.wait_for("tokens per sequence: 512")
+    person.settle()
+    for name in ("precision:", "micro-batch:", "attention:"):
+        assert name not in person.text

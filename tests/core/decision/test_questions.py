@@ -2,8 +2,10 @@
 
 import pytest
 
-from zerowiz.app.options import rows
+from zerowiz.app.options import choices_of, kinds, rows
 from zerowiz.core.decision.questions import (
+    ALL_QUESTIONS,
+    CHANGEABLE,
     QUESTIONS,
     AnswerKind,
     Choice,
@@ -13,7 +15,7 @@ from zerowiz.core.decision.questions import (
 )
 from zerowiz.errors import AnswerNeededError, ExitCode
 
-each_question = pytest.mark.parametrize("question", QUESTIONS, ids=lambda q: q.key)
+each_question = pytest.mark.parametrize("question", ALL_QUESTIONS, ids=lambda q: q.key)
 ALL_OPEN = dict.fromkeys(question.key for question in QUESTIONS)
 
 
@@ -49,7 +51,7 @@ def test_a_micro_batch_is_asked_of_who_wants_an_own_one() -> None:
 
 
 def test_no_key_and_no_flag_is_used_twice() -> None:
-    for names in ([q.key for q in QUESTIONS], [q.flag for q in QUESTIONS]):
+    for names in ([q.key for q in ALL_QUESTIONS], [q.flag for q in ALL_QUESTIONS]):
         assert sorted(set(names)) == sorted(names)
 
 
@@ -93,3 +95,11 @@ def test_a_choice_is_one_of_the_choices() -> None:
     question = Question(key="k", flag="--k", text="?", kind=AnswerKind.CHOICE, choices=choices)
     assert "one of no, yes" == question.problem("maybe")
     assert question.problem("yes") is None
+
+
+@pytest.mark.parametrize(
+    "question", [each for each in CHANGEABLE if each.choices], ids=lambda each: each.key
+)
+def test_what_may_be_changed_has_every_value_of_its_option(question: Question) -> None:
+    values = choices_of(kinds()[question.key], rows()[question.key]) or ("no", "yes")
+    assert [*values] == [choice.value for choice in question.choices]

@@ -14,7 +14,7 @@ from zerowiz.core.machine.cuda_visible import choose_gpus
 from zerowiz.core.machine.types import Machine, pick_gpus
 from zerowiz.core.model.from_size import parse_size
 from zerowiz.core.remedies.remedy import Remedy, make_remedy, worth_offering
-from zerowiz.core.script import Convention, ScriptFacts, check_method, settle
+from zerowiz.core.script import ScriptFacts, can_be_given, check_method, settle
 from zerowiz.core.search.freedom import Freedom, Objective
 from zerowiz.core.settings import Change
 from zerowiz.core.values import replace
@@ -25,12 +25,6 @@ from zerowiz.probe.model.hf import model_of
 from zerowiz.probe.model.known_models import read_known_models
 from zerowiz.probe.model.libraries import read_version
 from zerowiz.words import _, joined
-
-# What the config that zerowiz writes decides where the script says nothing of it.
-_BY_CONFIG = frozenset(
-    {"micro_batch", "accumulation_steps", "precision", "torch_autocast", "optimizer"}
-)
-
 
 # What a script has to do for a setting that it neither shows nor takes.
 _EDITS: Mapping[tuple[str, object], str] = {
@@ -96,9 +90,7 @@ class RemedyFinder:
             return True
         if name == "loss" and value is Loss.LIGER and not self._has_liger():
             return False
-        silent = getattr(settings, name, None) is None and name not in settings.unseen
-        by_config = name in _BY_CONFIG and facts.convention is not Convention.NONE
-        return settings.is_open(name, value) or (silent and by_config)
+        return can_be_given(facts, settings, name, value)
 
     def _has_liger(self) -> bool:
         """Whether Liger's kernels are installed, where that can be seen."""

@@ -7,6 +7,7 @@ from zerowiz.app.reporter import Reporter
 from zerowiz.app.wizard.wizard import Wizard
 from zerowiz.core.decision.answers import Answers
 from zerowiz.core.decision.questions import (
+    ALL_QUESTIONS,
     QUESTIONS,
     AnswerKind,
     Back,
@@ -36,7 +37,7 @@ def ask_open(person: Person, wizard: Wizard, answers: Answers) -> Iterator[Answe
         wizard.prepare(answers)
         known = wizard.known(answers)
         # What does not matter after the latest answer is not kept.
-        answers = answers.only({each.key for each in QUESTIONS if is_relevant(each, known)})
+        answers = answers.only({each.key for each in ALL_QUESTIONS if is_relevant(each, known)})
         yield answers
         question = next_question(known)
         if question is None:
@@ -49,14 +50,14 @@ def change_one(person: Person, wizard: Wizard, answers: Answers) -> Answers:
     """The answers, one of which the person has changed, or none."""
     while True:
         undoable = _taken(answers)
-        listed = (*_listed(wizard, answers), *undoable, _NOTHING)
+        listed = (*_listed(wizard, answers, wizard.planned(answers)), *undoable, _NOTHING)
         key = person.ask(replace(_WHICH, choices=listed, default=listed[0].value))
         if isinstance(key, Back) or key == _NOTHING.value:
             return answers
         taken = [each.value for each in undoable]
         if key in taken:
             return answers.without_taken(taken.index(key))
-        question = next(each for each in QUESTIONS if each.key == key)
+        question = next(each for each in ALL_QUESTIONS if each.key == key)
         changed = _change(person, wizard, question, answers)
         if changed is not None:
             return changed
@@ -65,7 +66,7 @@ def change_one(person: Person, wizard: Wizard, answers: Answers) -> Answers:
 def can_change(wizard: Wizard, answers: Answers) -> bool:
     """Whether an answer could be another one; not where what is open cannot be read."""
     try:
-        return bool(_listed(wizard, answers) or answers.taken)
+        return bool(_listed(wizard, answers, {}) or answers.taken)
     except ZerowizError:
         return False
 
@@ -101,13 +102,15 @@ def _taken(answers: Answers) -> list[Choice]:
     ]
 
 
-def _listed(wizard: Wizard, answers: Answers) -> list[Choice]:
-    """The answers that matter, as a menu."""
+def _listed(wizard: Wizard, answers: Answers, planned: Mapping[str, str]) -> list[Choice]:
+    """The answers that matter, and what else the plan could have otherwise, as a menu."""
     known = wizard.known(answers)
+    relevant = {q.key: known[q.key] for q in ALL_QUESTIONS if is_relevant(q, known)}
+    shown = {**planned, **relevant}
     return [
-        Choice(value=question.key, title=f"{_NAMES[question.key]}: {_shown(question, known)}")
-        for question in QUESTIONS
-        if is_relevant(question, known)
+        Choice(value=question.key, title=f"{_NAMES[question.key]}: {_shown(question, shown)}")
+        for question in ALL_QUESTIONS
+        if question.key in shown
     ]
 
 
@@ -120,6 +123,10 @@ _NAMES = {
     "micro_batch": _("micro-batch"),
     "sequence_tokens": _("tokens per sequence"),
     "gradient_checkpointing": _("gradient checkpointing"),
+    "global_batch": _("global batch"),
+    "precision": _("precision"),
+    "optimizer": _("optimizer"),
+    "attention": _("attention"),
 }
 _WHICH = Question(key="change", flag="$yes", text=_("Change which answer?"), kind=AnswerKind.CHOICE)
 _NOTHING = Choice(value="nothing", title=_("nothing, go on"))
@@ -134,7 +141,7 @@ def _shown(question: Question, known: Mapping[str, str | None]) -> str:
 def _change(person: Person, wizard: Wizard, question: Question, answers: Answers) -> Answers | None:
     """The answers with another one to this question; None where the person goes back."""
     answer = _answer(person, wizard, question, answers, can_go_back=True)
-    return None if isinstance(answer, Back) else answers.with_answer(question.key, answer)
+    return None if isinstance(answer, Back) else wizard.with_answer(question.key, answer, answers)
 
 
 def _ask(

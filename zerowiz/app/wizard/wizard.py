@@ -9,7 +9,7 @@ from msgspec import Struct
 from zerowiz.app.ask.answers import as_value, open_questions
 from zerowiz.app.ask.command import Command
 from zerowiz.app.ask.kept import recall_kept
-from zerowiz.app.decide.follow import follow_options
+from zerowiz.app.decide.follow import Followed, follow_options
 from zerowiz.app.options import Options, with_plain
 from zerowiz.app.reporter import Reporter
 from zerowiz.app.resolve.model import check_model
@@ -23,15 +23,16 @@ from zerowiz.core.decision.answers import Answers
 from zerowiz.core.decision.flowchart import Decision
 from zerowiz.core.decision.plan_input import longest_tokens, refuse_length
 from zerowiz.core.decision.questions import (
+    ALL_QUESTIONS,
+    CHANGEABLE,
     OWN_MICRO_BATCH,
-    QUESTIONS,
     TEMPLATE,
     Question,
     is_relevant,
     spare,
 )
 from zerowiz.core.machine.types import Accelerator, Machine
-from zerowiz.core.script import ScriptFacts, ScriptSettings
+from zerowiz.core.script import ScriptFacts, ScriptSettings, can_be_given
 from zerowiz.core.search.freedom import Objective
 from zerowiz.core.values import replace
 from zerowiz.core.workload import Method
@@ -41,6 +42,7 @@ from zerowiz.ui.wizard import lines
 from zerowiz.words import _
 
 _SEVERAL = 2
+_CHANGEABLE = {question.key: question for question in CHANGEABLE}
 
 
 class AnsweredJob(Struct, frozen=True, kw_only=True):
@@ -103,6 +105,14 @@ class Wizard:
 
     def _open(self, answers: Answers) -> dict[str, str | None]:
         """As `known`, however many questions that is."""
+        found = self._asked(answers)
+        known = {**dict(answers.given), **as_answers(answers.settings)}
+        changed = (k for k, v in answers.given if k in _CHANGEABLE and self._takes(k, v, answers))
+        kept = {*found, *changed}
+        return {**found, **{k: v for k, v in known.items() if k in kept}}
+
+    def _asked(self, answers: Answers) -> dict[str, str | None]:
+        """What is asked or was typed, by key, whatever was answered to it."""
         found: dict[str, str | None] = {}
         if self.named.here is None or self.named.typed.machine is not None:
             found["machine"] = self.named.typed.machine
@@ -115,8 +125,7 @@ class Wizard:
             found["method"] = self.named.typed.method
         elif script is not None:
             found |= self._of_script(answers, self.named.options_of(script))
-        known = {**dict(answers.given), **as_answers(answers.settings)}
-        return {**found, **{k: v for k, v in known.items() if k in found}}
+        return found
 
     def _defaults(self, answers: Answers) -> dict[str, str]:
         """What the script does where nobody says otherwise, by the keys of questions."""
@@ -154,7 +163,7 @@ class Wizard:
         options = self.named.typed if script is None else self.named.options_of(script)
         known = self.known(answers)
         said: dict[str, object] = {}
-        for question in QUESTIONS:
+        for question in ALL_QUESTIONS:
             answer = answers.by_key.get(question.key)
             if answer is not None and is_relevant(question, known):
                 said |= _as_settings(question, answer)
@@ -162,6 +171,8 @@ class Wizard:
 
     def question(self, question: Question, answers: Answers) -> Question:
         """The question with what was found here as a menu, and what was answered before."""
+        if self._is_planned(question.key, answers):
+            return self._of_plan(question, answers)
         match question.key:
             case "machine":
                 question = menus.offer_machines(question, self.named.typed)
@@ -183,6 +194,60 @@ class Wizard:
         known = {**answers.before, **answers.by_key, **as_answers(answers.settings)}
         question = menus.with_default(question, known.get(question.key))
         return self._fitting(question, answers) if question.key == "machine" else question
+
+    def planned(self, answers: Answers) -> dict[str, str]:
+        """What the plan takes of each setting that can be given another value, by its key.
+
+        Nothing where the answers lead to no plan, or a config of the person's own decides.
+        """
+        followed = None if self.named.typed.config is not None else self._follow(answers)
+        if followed is None:
+            return {}
+        job = followed.request.job
+        step = job.workload
+        batch = step.micro_batch * step.accumulation_steps * job.machine.world_size
+        values = {**step.settings(), "global_batch": batch}
+        shown = as_answers({k: v for k, v in values.items() if k in _CHANGEABLE})  # type: ignore[misc]
+        return {k: v for k, v in shown.items() if self._has_others(k, v, answers)}
+
+    def _is_planned(self, key: str, answers: Answers) -> bool:
+        """Whether a setting is one that nobody is asked for, as something decides it."""
+        if key not in _CHANGEABLE:
+            return False
+        asked = {k: answers.by_key.get(k, v) for k, v in self._asked(answers).items()}
+        return not is_relevant(_CHANGEABLE[key], asked)
+
+    def _of_plan(self, question: Question, answers: Answers) -> Question:
+        """The question of such a setting: what the plan takes of it, and what else it can."""
+        had = answers.by_key.get(question.key) or self.planned(answers).get(question.key)
+        choices = [
+            each
+            for each in question.choices
+            if each.value == had or self._takes(question.key, each.value, answers)
+        ]
+        return replace(question, default=had, choices=tuple(choices))
+
+    def _has_others(self, key: str, value: str, answers: Answers) -> bool:
+        """Whether a setting can be given another value."""
+        choices = [each.value for each in _CHANGEABLE[key].choices] or [str(int(value) + 1)]
+        return any(self._takes(key, each, answers) for each in choices if each != value)
+
+    def _takes(self, key: str, value: str, answers: Answers) -> bool:
+        """Whether the ranks can be given this value of a setting."""
+        if not self.named.has_script(answers):
+            return True
+        facts = self.named.facts(answers)
+        if facts is None or _CHANGEABLE[key].problem(value) is not None:
+            return False
+        name = "accumulation_steps" if key == "global_batch" else key
+        typed = with_plain(Options(), {name: as_value(_CHANGEABLE[key], value)})
+        return can_be_given(facts, self.named.settings(answers), name, getattr(typed, name))
+
+    def with_answer(self, key: str, answer: str, answers: Answers) -> Answers:
+        """The answers with another one; a micro-batch of one's own is a goal."""
+        if key == "micro_batch" and "goal" in self._open(answers):
+            answers = answers.with_answer("goal", OWN_MICRO_BATCH)
+        return answers.with_answer(key, answer)
 
     def _fitting(self, question: Question, answers: Answers) -> Question:
         """The question of the machine whose default is the first one that the job fits.
@@ -220,8 +285,8 @@ class Wizard:
     def _global_batch(self, answers: Answers) -> int | None:
         """What the script learns from at a time; None where nobody says."""
         machine, settings = self.named.machine(answers), self.named.settings(answers)
-        if self.named.typed.global_batch is not None:
-            return self.named.typed.global_batch
+        if (said := self.options(answers).global_batch) is not None:
+            return said
         if machine is None or settings.micro_batch is None:
             return None
         steps = settings.accumulation_steps
@@ -236,6 +301,8 @@ class Wizard:
             "model": lambda answer: check_model(answer, os.environ, trace=self.named.typed.trace),
             "sequence_tokens": lambda answer: self._check_length(answer, answers),
         }
+        if self._is_planned(key, answers):
+            return lambda answer: self._followed(self.with_answer(key, answer, answers))
         return checks.get(key)
 
     def _check_script(self, answer: str, answers: Answers) -> None:
@@ -260,17 +327,24 @@ class Wizard:
         """What an answer leads to; None where that is not known at once."""
         if question.problem(answer) is not None:
             return None
+        followed = self._follow(self.with_answer(question.key, answer, answers))
+        return None if followed is None else followed.decision
+
+    def _follow(self, answers: Answers) -> Followed | None:
+        """What the answers lead to; None where that is not known at once, or is refused."""
         try:
-            said = answers.with_answer(question.key, answer)
-            machine, read = self.named.machine(said), self.named.model(said)
-            if machine is None or read is None:
-                return None
-            options, facts = self.options(said), self.named.facts(said)
-            followed = follow_options(options, machine, facts, self._script_args, read)
+            return self._followed(answers)
         except (ZerowizError, OSError):
             # Such as a name that is too long: the answer will be refused.
             return None
-        return followed.decision
+
+    def _followed(self, answers: Answers) -> Followed | None:
+        """As `_follow`, but for what is refused."""
+        machine, read = self.named.machine(answers), self.named.model(answers)
+        if machine is None or read is None:
+            return None
+        options, facts = self.options(answers), self.named.facts(answers)
+        return follow_options(options, machine, facts, self._script_args, read)
 
     def job(self, answers: Answers, reporter: Reporter) -> "AnsweredJob":
         """The job, once nothing is open.

@@ -217,6 +217,67 @@ QUESTIONS: tuple[Question, ...] = (
     ),
 )
 
+CHANGEABLE: tuple[Question, ...] = (
+    *(
+        each
+        for each in QUESTIONS
+        if each.key in {"method", "micro_batch", "sequence_tokens", "gradient_checkpointing"}
+    ),
+    Question(
+        key="global_batch",
+        flag="$global_batch",
+        text=_("How many sequences per optimizer step, on all ranks together?"),
+        why=_(
+            "It is micro-batch times accumulation steps times ranks. It changes what is learned."
+        ),
+        kind=AnswerKind.COUNT,
+    ),
+    Question(
+        key="precision",
+        flag="$precision",
+        text=_("Which precision?"),
+        why=_("It decides how many bytes a weight has, and how fast a GPU computes."),
+        kind=AnswerKind.CHOICE,
+        choices=(
+            Choice(value="bf16", title="bf16", detail=_("2 bytes, for Ampere GPUs and newer ones")),
+            Choice(value="fp16", title="fp16", detail=_("2 bytes, with loss scaling")),
+            Choice(value="fp32", title="fp32", detail=_("4 bytes, several times slower on GPUs")),
+        ),
+    ),
+    Question(
+        key="optimizer",
+        flag="$optimizer",
+        text=_("Which optimizer?"),
+        why=_("It decides how many states each trained parameter has."),
+        kind=AnswerKind.CHOICE,
+        choices=(
+            Choice(value="adamw", title="AdamW", detail=_("two states for each parameter")),
+            Choice(value="adamw_8bit", title=_("AdamW in 8 bits"), detail=_("needs bitsandbytes")),
+            Choice(value="adafactor", title="Adafactor", detail=_("a row and a column per matrix")),
+            Choice(value="lion", title="Lion", detail=_("one state for each parameter")),
+            Choice(value="sgd", title="SGD", detail=_("no state, without momentum")),
+        ),
+    ),
+    Question(
+        key="attention",
+        flag="$attention",
+        text=_("Which attention kernel?"),
+        why=_("Long sequences need a kernel that keeps no scores of all pairs of tokens."),
+        kind=AnswerKind.CHOICE,
+        choices=(
+            Choice(value="sdpa", title="sdpa", detail=_("that of torch")),
+            Choice(value="flash", title="flash", detail=_("needs flash-attn")),
+            Choice(value="eager", title="eager", detail=_("keeps the scores of all pairs")),
+        ),
+    ),
+)
+"""What a person may change of a plan at its end, which has a value of each.
+
+Nobody is asked those that are none of QUESTIONS.
+"""
+ALL_QUESTIONS = (*QUESTIONS, *(each for each in CHANGEABLE if each not in QUESTIONS))
+"""All that a person can answer, by the order of the menu in which they are changed."""
+
 
 def is_relevant(question: Question, answers: Mapping[str, str | None]) -> bool:
     """Whether a question matters to a job with these answers, open or not."""

@@ -39,6 +39,7 @@ from zerowiz.core.script.said import read_said
 from zerowiz.core.script.settings import (
     ScriptSettings,
     Settled,
+    can_be_given,
     check_accelerator,
     check_method,
     settle,
@@ -86,6 +87,7 @@ __all__ = [
     "Words",
     "add_settled",
     "add_words",
+    "can_be_given",
     "check_accelerator",
     "check_method",
     "cut_group",

@@ -19,7 +19,7 @@ from zerowiz.core.script.bindings import (
     cast,
     either,
 )
-from zerowiz.core.script.facts import Binding, ScriptFacts
+from zerowiz.core.script.facts import Binding, Convention, ScriptFacts
 from zerowiz.core.script.names import ATTENTIONS, LOSSES, MIXED_PRECISIONS, OPTIMIZERS
 from zerowiz.core.script.options import Scalar
 from zerowiz.core.script.routes import words_for
@@ -116,6 +116,26 @@ class Settled(Struct, frozen=True, kw_only=True):
     """Of the setting."""
     value: int | str | bool
     words: Words
+
+
+# What the config that zerowiz writes decides where the script says nothing of it.
+_BY_CONFIG = frozenset(
+    {"micro_batch", "accumulation_steps", "precision", "torch_autocast", "optimizer"}
+)
+
+
+def can_be_given(facts: ScriptFacts, settings: ScriptSettings, name: str, value: object) -> bool:
+    """Whether the ranks can be given this value of a setting without a change of their script.
+
+    Args:
+        facts: What the script shows.
+        settings: Those of the run.
+        name: Of the setting.
+        value: By words after the script, or by the config that zerowiz writes.
+    """
+    silent = getattr(settings, name, None) is None and name not in settings.unseen
+    by_config = name in _BY_CONFIG and facts.convention is not Convention.NONE
+    return settings.is_open(name, value) or (silent and by_config)
 
 
 def settle(facts: ScriptFacts, script_args: tuple[str, ...]) -> ScriptSettings:
