@@ -137,6 +137,7 @@ def test_adapters_are_not_planned_for_a_script_that_trains_everything(
     refused = here(*base, "--micro-batch", "1", "--method", "lora", "train.py")
     assert 2 == refused.code
     assert "does not import peft" in refused.stderr
+    assert "to train adapters, wrap the model with peft in `" in refused.hints
     (folder / "train.py").write_text("import peft\n" + HF_PARSER)
     assert 0 == here(*base, "--method", "lora", "train.py").code
 

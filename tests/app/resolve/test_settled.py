@@ -221,6 +221,17 @@ def test_what_no_argument_can_pass_to_a_script_is_noted(
     assert noted is not None or "cannot pass" not in stderr
 
 
+def test_adapters_of_a_model_that_is_built_elsewhere_are_up_to_the_script(
+    here: Run, folder: Path
+) -> None:
+    text = HF_IN_CODE.replace("model=None", "model=model")
+    (folder / "train.py").write_text(f"from mine import build\nmodel = build()\n{text}")
+    job = ("plan", "--machine", "2xA100-80GB-SXM", "--model", "1b", "--seq-len", "512")
+    stderr = here(*job, "--method", "lora", "train.py").stderr
+    assert "zerowiz cannot pass `--method lora` to your script" in " ".join(stderr.split())
+    assert "cannot pass" not in here(*job, "--method", "full", "train.py").stderr
+
+
 def test_what_an_option_of_the_script_takes_is_passed_without_that_note(
     here: Run, folder: Path
 ) -> None:

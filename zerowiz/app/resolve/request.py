@@ -113,7 +113,7 @@ def stated_settings(options: Options, settings: ScriptSettings) -> frozenset[str
 
 
 # What no config sets.
-_IN_CODE = ("attention", "loss", "packing", "gradient_checkpointing")
+_IN_CODE = ("attention", "loss", "packing", "gradient_checkpointing", "method")
 
 
 def _trusted(options: Options, settings: ScriptSettings) -> tuple[str, ...]:

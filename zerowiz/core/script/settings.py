@@ -292,6 +292,7 @@ def check_method(facts: ScriptFacts, method: Method) -> None:
                 path=facts.path,
             ),
             _("remove `$method {method}`: the script trains every parameter", method=method),
+            _("to train adapters, wrap the model with peft in `{path}`", path=facts.path),
         )
 
 
