@@ -57,7 +57,6 @@ WITHOUT_HINT: Mapping[str, frozenset[str]] = {
             "`{path}` is not YAML: {reason} at {where}",
             "`{path}`, whose variables DeepSpeed sends, cannot be read: {reason}",
             "cannot write `{path}`: {reason}",
-            "hostfile `{path}` cannot be read: {reason}",
             "machine file `{path}` cannot be read: {strerror}",
             "the folder `{filename}` cannot be read: {reason}",
             "there is no file `{name}`, from which {script} reads its arguments",

@@ -46,6 +46,14 @@ def scripts(folder: Path) -> Path:
         (("check", "--list"), 2, "there is no option `--list`", "did you mean `--explain=all`?"),
         (("doctor", "--rules"), 2, "there is no option `--rules`", "did you mean `--explain=all`?"),
         (("plan", "--list"), 2, "there is no option `--list`", "did you mean `--limits`?"),
+        (("launch", "--resume"), 2, "no option `--resume`", "`zerowiz launch train.py --resume`"),
+        (
+            ("plan", *CPU[2:], "--hostfile", "no"),
+            2,
+            "hostfile `no` cannot be read",
+            "`host slots=N`",
+        ),
+        (("machine", *CPU[:2], "--save", "."), 1, "cannot write `.`", "`--save FILE`"),
         (("plan", "--bf16"), 2, "there is no option `--bf16`", "`--precision=bf16`"),
         (("plan", "--max_length", "9"), 2, "no option `--max_length`", "`--seq-len`"),
         (("plan", *CPU, "llama-3.1-8b"), 5, "there is no script", "`--model llama-3.1-8b`"),
@@ -236,6 +244,7 @@ def test_no_script_anywhere_is_a_preflight_failure(here: Run) -> None:
     result = here("launch", *CPU)
     assert 5 == result.code
     assert "no script to launch" in result.problem
+    assert "to start from one: `zerowiz template`" in result.hints
     assert "zerowiz launch train.py" in result.hints
 
 

@@ -268,6 +268,9 @@ def test_what_was_said_here_counts_for_configs_that_are_written_elsewhere(
     (script.parent / "ds_config_zero3.json").write_text("{}")
     refused = here("launch", "--dry-run")
     assert "hint: choose another folder with `--output-dir DIR`" in refused.stderr
+    (script.parent / "ds_config_zero3.json").unlink()
+    (script.parent / "ds_config_zero3.json").mkdir()
+    assert "choose another folder with `--output-dir DIR`" == here("launch", "--dry-run").hints
     words = ("launch", "--dry-run", "--json", "--output-dir", "other")
     for more in ((), ("train.py",)):
         result = here(*words, *more)

@@ -136,6 +136,8 @@ def test_a_config_alone_needs_no_script_and_asks_for_the_method(
     person.reply("How many sequences", "2" + ENTER)
     person.reply("How many tokens", ENTER)
     person.reply("gradient checkpointing?", "yes" + ENTER)
+    person.wait_for("writes ds_config_zero0.json and says how to use it")
+    assert "The config is for 2 x NVIDIA A100-SXM4-80GB." in person.text
     person.reply("Write the files?", ENTER)
     assert 0 == person.end()
     assert "TrainingArguments(deepspeed=" in person.text

@@ -215,6 +215,12 @@ def _meant(word: str, commands: Iterable[str]) -> tuple[str, ...]:
     return (other,) if other else tuple(get_close_matches(word.lower(), list(commands), n=2))
 
 
+def _takes_words_of_script(error: Exception) -> bool:
+    """Whether the command hands words on to a script."""
+    context = getattr(error, "ctx", None)
+    return context is not None and any(each.name == "args" for each in context.command.params)
+
+
 def _said_by_variable(error: Exception) -> Iterator[str]:
     """Where the environment says a wrong value, the variable."""
     option = getattr(error, "param", None)
@@ -250,6 +256,13 @@ def as_usage_error(
         hints = [_("`{unheard}` is an option of {named}", unheard=unheard, named=listing(named))]
     elif (other := _other_option(error, unheard)) is not None:
         hints = [*did_you_mean([other])]
+    elif unheard and _takes_words_of_script(error):
+        hints.append(
+            _(
+                "if it is an option of your script, put it after the script: `{line}`",
+                line=f"{_command(error, commands)} train.py {unheard}",
+            )
+        )
     hints += _said_by_variable(error)
     hints.append(_("see `{command} --help`", command=_command(error, commands)))
     return UsageError(message[:1].lower() + message[1:], *hints)

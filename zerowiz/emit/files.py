@@ -31,9 +31,7 @@ RECORDS = ".zerowiz"
 _LARGEST_BYTES = 16_000_000
 
 
-_OTHER_PLACE = _(
-    "choose another folder with `--output-dir DIR`, or another file with `--save FILE`"
-)
+_OTHER_PLACE = _("choose another folder with `--output-dir DIR`")
 
 
 def _marker(path: Path, content: bytes) -> Path:
@@ -260,7 +258,7 @@ def _hints(losses: Sequence[LostEdit]) -> Iterator[str]:
     for own in dict.fromkeys(loss.copy_of for loss in losses if loss.copy_of is not None):
         yield _("it is a copy of `{own}`: make lasting changes there", own=own)
     if configs or any(loss.copy_of is not None for loss in losses):
-        yield _("choose another folder with `--output-dir DIR`")
+        yield _OTHER_PLACE
 
 
 def write_files(files: Sequence[PlannedFile], *, force: bool = False) -> None:

@@ -131,6 +131,15 @@ def test_a_model_that_can_be_loaded_reaches_the_script_and_a_size_does_not(
     assert "`--model 1b` is only a size; the script loads `org/on-a-hub`" in by_name.stderr
 
 
+def test_a_size_is_not_what_a_template_trains(here: Run, folder: Path) -> None:
+    for name in ("model", "portable_checkpoint"):
+        shutil.copytree(TEMPLATES / name, folder / name)
+    shutil.copy(TEMPLATES / "train_hf.py", folder / "train.py")
+    noted = "is only a size, and the script still loads its own model"
+    assert f"`--model 1b` {noted}" in dry(here, "--model", "1b", "train.py").stderr
+    assert noted not in dry(here, "--model", "model", "train.py").stderr
+
+
 def test_a_size_says_how_large_a_model_in_the_code_is(here: Run, folder: Path) -> None:
     text = "from transformers import AutoModelForCausalLM, TrainingArguments\n"
     text += (

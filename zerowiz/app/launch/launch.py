@@ -283,6 +283,7 @@ def _require_script(
                 default_script=DEFAULT_SCRIPT,
             ),
             _("pass one: `zerowiz launch train.py`"),
+            _("to start from one: `zerowiz template`"),
         )
     return found
 

@@ -23,7 +23,7 @@ from zerowiz.core.machine.types import Accelerator, Machine, with_gpus
 from zerowiz.core.machine_json import encode_machine
 from zerowiz.core.values import replace
 from zerowiz.emit.files import write_file
-from zerowiz.errors import PreflightError, UsageError
+from zerowiz.errors import HandEditedError, PreflightError, UsageError, ZerowizError
 from zerowiz.probe.machine.machine_file import DESCRIPTION
 from zerowiz.probe.machine.network import read_network
 from zerowiz.probe.machine.read import read_here
@@ -191,9 +191,19 @@ def _read_and_save(options: Options, path: Path | None, reporter: Reporter) -> M
 
 
 def _save(recorder: Recorder, path: Path, *, force: bool) -> None:
-    write_file(PlannedFile(path=str(path), text=recorder.write(__version__)), force=force)
+    _write(path, recorder.write(__version__), force=force)
 
 
 def _save_description(machine: Machine, path: Path, *, force: bool) -> None:
     text = json.dumps(SeenMachine(machine=machine).describe(), indent=2) + "\n"
-    write_file(PlannedFile(path=str(path), text=text), force=force)
+    _write(path, text, force=force)
+
+
+def _write(path: Path, text: str, *, force: bool) -> None:
+    try:
+        write_file(PlannedFile(path=str(path), text=text), force=force)
+    except HandEditedError:
+        raise
+    except ZerowizError as error:
+        hint = _("choose another file with `--save FILE`")
+        raise ZerowizError(error.message, hint) from error

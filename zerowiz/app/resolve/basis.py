@@ -31,7 +31,7 @@ def find_basis(
     family = request.job.model.architecture.family
     eager = (notes.falls_back(family, request.falls_back),) if request.falls_back else ()
     size = request.size_only
-    stated = (notes.size_only(model, size),) if size else ()
+    stated = () if size is None else (notes.size_only(model, size),)
     trusted = (notes.trusted(request.trusted),) if request.trusted else ()
     uncounted = (_("`{config}`: {keys} not counted", config=config, keys=keys),) if keys else ()
     server = request.elsewhere

@@ -95,7 +95,7 @@ class Request(Struct, frozen=True, kw_only=True):
     copied: str | None = None
     """The settings file that they are added to a copy of, instead."""
     size_only: str | None = None
-    """The model that the script loads, where `--model` names a size alone."""
+    """The model that the script loads, where `--model` names a size alone; empty for its own."""
     trusted: tuple[str, ...] = ()
     """Options of what the script's code does, which zerowiz neither sees there nor can pass."""
 
@@ -284,7 +284,7 @@ def make_request(
         has_own_batch=settings.micro_batch is not None,
         settled=(*model_words, *resolved.settled, *_on_cpu(settings, machine)),
         copied=_copied(facts),
-        size_only=f"`{loaded.value}`, {loaded.source}" if loaded and is_stated else None,
+        size_only=_size_only(options, settings),
         trusted=() if facts is None else _trusted(options, settings),
     )
 
@@ -345,6 +345,15 @@ def _is_stated(options: Options, setting: Setting[str] | None) -> bool:
     if options.model is None or parse_size(options.model) is None or setting is None:
         return False
     return setting.state is not State.SAID or not Path(setting.value).is_dir()
+
+
+def _size_only(options: Options, settings: ScriptSettings) -> str | None:
+    """The model that the script loads in place of a size; empty where its words can name it."""
+    loaded = settings.model
+    if loaded is not None:
+        return f"`{loaded.value}`, {loaded.source}" if _is_stated(options, loaded) else None
+    is_size = options.model is not None and parse_size(options.model) is not None
+    return "" if is_size and settings.is_open("model", options.model) else None
 
 
 def _model_words(

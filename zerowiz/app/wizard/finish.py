@@ -94,14 +94,18 @@ class Finish:
     def _ask(
         self, planned: InitPlan, default: LastAnswer | None, *, can_launch: bool
     ) -> LastAnswer | Back:
-        where = lines.where(planned.plan.request.job.machine, is_here=can_launch)
+        machine = planned.plan.request.job.machine
+        where = lines.where(machine, is_here=can_launch)
         if planned.axolotl is not None:
             where = lines.where_axolotl(planned.axolotl)
+        elif planned.facts is None:
+            where = lines.where_config(machine)
         return ask_last(
             self._person,
             planned.config_path,
             where=where,
             can_launch=can_launch,
+            has_script=planned.facts is not None,
             default=default,
             can_be_surer=can_be_surer(planned.plan),
             can_change=self._can_change,

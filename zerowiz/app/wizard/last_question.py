@@ -53,6 +53,7 @@ def ask_last(
     where: str,
     *,
     can_launch: bool,
+    has_script: bool,
     default: LastAnswer | None = None,
     can_be_surer: bool,
     can_change: bool,
@@ -65,6 +66,7 @@ def ask_last(
         config_path: What would be written.
         where: One line: the machine that the job runs on.
         can_launch: Whether this machine trains it.
+        has_script: Whether there is one that a command can start.
         default: What Enter alone means; None for the launch where there can be one.
         can_be_surer: Whether it may not fit, and there are changes after which it does.
         can_change: Whether there are answers that could be others.
@@ -80,7 +82,9 @@ def ask_last(
         Choice(
             value=LastAnswer.WRITE,
             title=_("no, only write the files") if can_launch else _("yes, write the files"),
-            detail=_("writes {config_path} and prints the command", config_path=config_path),
+            detail=_("writes {config_path} and prints the command", config_path=config_path)
+            if has_script
+            else _("writes {config_path} and says how to use it", config_path=config_path),
         ),
         Choice(
             value=LastAnswer.SURER,

@@ -55,6 +55,7 @@ def read_hostfile(path: Path) -> dict[str, int]:
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or _("it is not text")
         raise UsageError(
-            _("hostfile `{path}` cannot be read: {reason}", path=path, reason=reason)
+            _("hostfile `{path}` cannot be read: {reason}", path=path, reason=reason),
+            _("write one `host slots=N` per line"),
         ) from None
     return parse_hostfile(text, str(path))

@@ -90,6 +90,12 @@ def settled(values: Sequence[Settled], copied: str | None) -> str:
 
 def size_only(size: str | None, script_model: str | None) -> str:
     """That a size says how large a model is, and that the script loads its own."""
+    if not script_model:
+        return _(
+            "`$model {size}` is only a size, and the script still loads its own model: name a"
+            " folder or a hub id, and zerowiz passes it to the script",
+            size=size,
+        )
     return _(
         "`$model {size}` is only a size; the script loads {script_model}",
         size=size,

@@ -113,6 +113,13 @@ def where(machine: Machine, *, is_here: bool) -> str:
     )
 
 
+def where_config(machine: Machine) -> str:
+    """What a config without a script is for, before the last question."""
+    return _(
+        "The config is for {machine}. Your script gets it once it is there.", machine=gpus(machine)
+    )
+
+
 def where_axolotl(file: AxolotlFile) -> str:
     """Who starts a job of axolotl, before the last question."""
     return _(
