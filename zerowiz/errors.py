@@ -15,6 +15,9 @@ from zerowiz.words import Message, _
 
 DOCUMENTATION = "https://zerowiz.example/"
 """Where the site of docs/ is; pyproject.toml and mkdocs.yml say the same."""
+# RFC 2606, section 2: no site is ever there.
+HAS_SITE = not DOCUMENTATION.endswith(".example/")
+"""Whether a person can be sent there; `zerowiz check --explain CODE` needs no site."""
 
 
 def page_of(anchor: str) -> str:

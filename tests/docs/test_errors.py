@@ -2,15 +2,17 @@
 
 import re
 import tomllib
+from urllib.parse import urlsplit
 
 import pytest
 from cli.harness import Run
 from paths import ROOT
 
+from zerowiz.cli.help import explain
 from zerowiz.core.dsconfig.lint.linter import RULES as CHECK_RULES
 from zerowiz.core.launch.doctor.examine import RULES as PREFLIGHT_RULES
 from zerowiz.core.rule import Rule
-from zerowiz.errors import DOCUMENTATION, ExitCode, page_of
+from zerowiz.errors import DOCUMENTATION, HAS_SITE, ExitCode, page_of
 from zerowiz.probe.error_page import read_explanation
 
 PAGE = ROOT / "docs" / "reference" / "errors.md"
@@ -24,7 +26,27 @@ def test_a_code_is_explained_as_the_page_does(words: tuple[str, ...], here: Run)
     assert 0 == result.code
     code = words[-1].upper()
     section = PAGE.read_text(encoding="utf-8").partition(f"### {code}\n")[2].partition("\n### ")[0]
-    assert f"{code}\n\n{section.strip()}\n\n{page_of(code)}\n" == result.stdout
+    assert f"{code}\n\n{section.strip()}\n" == result.stdout
+
+
+def test_the_address_of_a_code_is_printed_once_there_is_a_site(
+    here: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert HAS_SITE is (urlsplit(DOCUMENTATION).hostname != "zerowiz.example")
+    for has_site in (True, False):
+        monkeypatch.setattr(explain, "HAS_SITE", has_site)
+        shown = here("check", "--explain", "ZW204").stdout
+        assert has_site is shown.endswith(f"\n\n{page_of('zw204')}\n")
+
+
+@pytest.mark.parametrize("code", list(ExitCode))
+def test_what_follows_the_sign_in_the_url_of_an_error_is_explained(
+    here: Run, code: ExitCode
+) -> None:
+    anchor = page_of(f"exit-{int(code)}").partition("#")[2]
+    shown = here("check", "--explain", anchor)
+    assert (0, f"Exit {int(code)}") == (shown.code, shown.stdout.splitlines()[0])
+    assert not re.search(r"<!--|-->|\[\[\[|\]\]\]", shown.stdout)
 
 
 @pytest.mark.parametrize("rule", [*CHECK_RULES, *PREFLIGHT_RULES], ids=lambda rule: rule.code)

@@ -12,13 +12,16 @@ ALL = "all"
 
 # A line of the page's tables: a code, its name, its severity and what it is about.
 _ROW = re.compile(r"^\| \[([A-Z]{2}\d+)\]\(#\w+\) \| `(.+?)` \| (\w+) \| (.*) \|$", re.MULTILINE)
+# What makes the blocks of the page, around them.
+_MARKS = re.compile(r"^<!-- \[\[\[(?s:.*?)\]\]\] -->\n?", re.MULTILINE)
 
 
 def read_explanation(code: str) -> str:
-    """The section of the page about a code of `check` or `doctor`, in Markdown.
+    """The section of the page about a code of `check` or `doctor`, or an exit code, in Markdown.
 
     Args:
-        code: As it stands in a finding, in any case. `all` lists every code, one on a line.
+        code: As it stands in a finding, in any case; `exit-4` for an exit code. `all` lists every
+            code of findings, one on a line.
 
     Raises:
         UsageError: There is no such code.
@@ -33,7 +36,8 @@ def read_explanation(code: str) -> str:
         return "".join(
             f"{each} {name} ({severity}): {about}\n" for each, name, severity, about in rows
         )
-    codes = re.findall(r"^### ([A-Z]{2}\d+)$", page, re.MULTILINE)
+    titles = re.findall(r"^### ([A-Z]{2}\d+|Exit \d+)$", page, re.MULTILINE)
+    codes = {title.upper().replace(" ", "-"): title for title in titles}
     wanted = code.upper()
     if wanted not in codes:
         near = difflib.get_close_matches(wanted, codes, n=3)
@@ -42,9 +46,10 @@ def read_explanation(code: str) -> str:
             *did_you_mean(near),
             _("to list all codes: `zerowiz check --explain all`"),
         )
-    section = page.partition(f"\n### {wanted}\n")[2]
-    text = re.split(r"^#+ |^<!-- ", section, maxsplit=1, flags=re.MULTILINE)[0]
-    return f"{wanted}\n\n{text.strip()}\n"
+    title = codes[wanted]
+    section = page.partition(f"\n### {title}\n")[2]
+    text = re.split(r"^#+ ", section, maxsplit=1, flags=re.MULTILINE)[0]
+    return f"{title}\n\n{_MARKS.sub('', text).strip()}\n"
 
 
 def _read_page() -> str:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from zerowiz.errors import page_of
+from zerowiz.errors import HAS_SITE, page_of
 from zerowiz.words import _
 
 
@@ -14,8 +14,8 @@ def _show_explanation(code: str | None) -> None:
         return
     from zerowiz.probe.error_page import ALL, read_explanation  # noqa: PLC0415 - most runs explain none
 
-    page = "" if code.lower() == ALL else f"\n{page_of(code)}\n"
-    sys.stdout.write(read_explanation(code) + page)
+    address = f"\n{page_of(code)}\n" if HAS_SITE and code.lower() != ALL else ""
+    sys.stdout.write(f"{read_explanation(code)}{address}")
     raise typer.Exit
 
 
@@ -26,6 +26,6 @@ Explain = Annotated[
         metavar="<code>",
         callback=_show_explanation,
         is_eager=True,
-        help=_("Show an example of a code (ZW101, PF402) and the way out; all lists the codes"),
+        help=_("Show an example of a code (ZW101, PF402, exit-4) and the way out; all lists them"),
     ),
 ]
