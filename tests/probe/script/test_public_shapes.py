@@ -366,6 +366,8 @@ def test_a_switch_beside_the_option_of_the_config_is_given_too(
 def test_a_model_that_another_module_builds_may_have_adapters() -> None:
     head = "from transformers import Trainer, TrainingArguments\nTrainingArguments('out')\n"
     check_method(facts_of(f"{head}from ours import build\nmodel = build(args)\n"), Method.LORA)
+    inline = "from ours import build\nTrainer(model=build(args))\n"
+    check_method(facts_of(f"{head}{inline}"), Method.LORA)
     check_method(facts_of("from llamafactory import run_exp\nrun_exp()\n"), Method.LORA)
     with pytest.raises(UsageError, match="does not import peft"):
         check_method(facts_of(f"{head}model = Net()\n"), Method.LORA)

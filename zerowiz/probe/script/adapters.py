@@ -299,10 +299,13 @@ def _may_quantize(source: Source, call: FunctionCall) -> bool:
 
 def _builds_elsewhere(source: Source, call: FunctionCall) -> bool:
     """Whether a function of a module that is not seen builds the model."""
-    builds = "model" in call.target.split() and isinstance(call.node.func, ast.Name)
-    wraps = any(isinstance(arg, ast.Name) and arg.id == "model" for arg in call.node.args)
     library, _ = source.imported(call.node.func)
-    return builds and not wraps and bool(call.method in source.imports) and library not in _KNOWN
+    is_named = isinstance(call.node.func, ast.Name) and call.method in source.imports
+    if not is_named or library in _KNOWN:
+        return False
+    handed_on = (each.keyword("model") is call.node for each in source.calls)
+    is_model = "model" in call.target.split() or any(handed_on)
+    return is_model and not any(isinstance(a, ast.Name) and a.id == "model" for a in call.node.args)
 
 
 def _guarded(read: Reader, call: FunctionCall, expr: ast.expr, name: str) -> Binding:
