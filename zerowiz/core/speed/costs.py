@@ -110,10 +110,10 @@ def on_host(costs: Costs, host: Host) -> Costs:
 # What has no source of its own was fitted by `python tests/speed/fit.py --fit --free-running`, on
 # the fitted side of tests/measured/times and regret: nothing was synchronised inside them.
 COSTS = Costs(
-    product_fraction=0.49,
+    product_fraction=0.50,
     # Fitted on the times of A100s and A800s in public_times.json.
     older_product_fraction=0.58,
-    attention_fraction=0.88,
+    attention_fraction=0.80,
     masked_attention_fraction=0.28,
     # Not fitted: what large copies usually reach; `forward_passes` is fitted beside it.
     memory_fraction=0.80,
@@ -127,19 +127,19 @@ COSTS = Costs(
     # its lease by 27 % (a standard deviation), and leases from each other by nearly as much: by
     # these variances alone it would weigh 0.4. `reading_fraction` is fitted.
     shared_python_call_seconds=143e-9,
-    reading_fraction=0.58,
+    reading_fraction=0.57,
     # tests/measured/regret: 24 readings in one lease of an H200, 96 to 215 ns.
     host_spread_fraction=0.22,
-    host_seconds=137e-6,
-    checkpoint_seconds=136e-6,
-    hook_seconds=320e-6,
+    host_seconds=135e-6,
+    checkpoint_seconds=163e-6,
+    hook_seconds=308e-6,
     # Not fitted: the steps of two H100s agree with anything up to 100 us, and the published ones of
     # two and more A100s and A800s (public_times.json) with 60 to 200 us.
     gather_seconds=100e-6,
-    micro_step_seconds=2.7e-3,
-    gradient_seconds=130e-6,
-    step_seconds=65e-6,
-    fixed_seconds=7.3e-3,
+    micro_step_seconds=2.6e-3,
+    gradient_seconds=133e-6,
+    step_seconds=72e-6,
+    fixed_seconds=6.2e-3,
     # tests/measured/links.json: 1 GiB over NVLink 0.58 (reduce-scatter) to 0.72 (all-reduce),
     # with NCCL_P2P_DISABLE=1 0.40 to 0.46. Between nodes nothing was measured.
     nvlink_fraction=0.60,

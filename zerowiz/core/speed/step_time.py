@@ -142,6 +142,24 @@ def _hooks_seconds(r: RankSizes, counted: Counted, costs: Costs) -> float:
     return hooks + costs.gather_seconds * gathered
 
 
+def _bucket_seconds(r: RankSizes, rates: GpuRates, costs: Costs) -> float:
+    """The GPU's copies of the gradients of one backward on their way through buckets.
+
+    Stage 0 flattens them, divides them among several ranks and copies them back (engine.py,
+    allreduce_bucket, allreduce_and_copy). The others copy each into a bucket and divide it there;
+    stages 1 and 2 flatten the bucket once more and copy it back (stage_1_and_2.py,
+    reduce_independent_p_g_buckets_and_remove_grads, average_tensor, allreduce_and_copy), stage 3
+    sorts it by rank (coalesced_collectives.py, reduce_scatter_coalesced). At last a rank copies its
+    share.
+    """
+    if Part.OPTIMIZER not in r.strategy.sharded:
+        copied = r.trainable * (3 if r.ranks > 1 else 2)
+    else:
+        copied = r.trainable * (3 if r.strategy.shards_weights else 4) + r.share
+    moved_bytes = 2 * r.weight_bytes * copied
+    return moved_bytes / (rates.memory_bytes_per_s * costs.memory_fraction)
+
+
 def _communication(
     r: RankSizes, machine: Machine, rates: GpuRates, costs: Costs, stepping: Stepping
 ) -> _MicroStep:
@@ -215,7 +233,9 @@ def _seconds(
     each_time = Part.GRADIENTS in r.strategy.sharded
     reductions = micro_steps if each_time else 1
     host_behind = again * host + checkpoints
-    backward, busy = _phase(passes.backward, host_behind, again * hooks + reducing, costs)
+    copied = _bucket_seconds(r, rates, costs)
+    last = passes.backward._replace(elementwise=passes.backward.elementwise + copied)
+    backward, busy = _phase(last, host_behind, again * hooks + reducing, costs)
     total.add(backward, reductions)
     accumulating, _ = _phase(passes.backward, host_behind, again * hooks, costs)
     total.add(accumulating, micro_steps - reductions)
