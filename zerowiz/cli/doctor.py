@@ -28,12 +28,12 @@ def doctor(
     script: Annotated[
         str | None,
         typer.Argument(
-            help=_("Training script; default without --model: that of launch"),
+            help=_("Training script; default without --model: as for launch"),
             autocompletion=complete_script,
         ),
     ] = None,
     args: Annotated[
-        list[str] | None, typer.Argument(help=_("The script's own arguments, untouched"))
+        list[str] | None, typer.Argument(help=_("Arguments of the script, passed on unchanged"))
     ] = None,
     explain: Explain = None,
 ) -> None:

@@ -42,16 +42,16 @@ def init(
         ),
     ] = None,
     args: Annotated[
-        list[str] | None, typer.Argument(help=_("The script's own arguments, untouched"))
+        list[str] | None, typer.Argument(help=_("Arguments of the script, passed on unchanged"))
     ] = None,
     slurm: Annotated[
         bool, typer.Option("--slurm", help=_("Also write job.sbatch, for a SLURM cluster"))
     ] = False,
     launch: Annotated[
-        bool, typer.Option("--launch", help=_("Answer `Launch now?` with yes, also with --yes"))
+        bool, typer.Option("--launch", help=_("Answer yes to `Launch now?`, even with --yes"))
     ] = False,
     no_script: Annotated[
-        bool, typer.Option("--no-script", help=_("Only write a config; you need no script yet"))
+        bool, typer.Option("--no-script", help=_("Only write a config, without a script"))
     ] = False,
 ) -> None:
     """Ask a few questions, choose a strategy, and launch the job or write its config"""

@@ -70,12 +70,12 @@ def launch(
     script: Annotated[
         str | None,
         typer.Argument(
-            help=_("Training script; default: that of zerowiz.toml, train.py"),
+            help=_("Training script; default: the one in zerowiz.toml, or train.py"),
             autocompletion=complete_script,
         ),
     ] = None,
     args: Annotated[
-        list[str] | None, typer.Argument(help=_("The script's own arguments, untouched"))
+        list[str] | None, typer.Argument(help=_("Arguments of the script, passed on unchanged"))
     ] = None,
     supervise: Annotated[
         bool | None,
@@ -106,7 +106,7 @@ def launch(
         int,
         _run_option(
             "--grace-seconds",
-            text=_("Time that ranks get to save and exit after SIGTERM"),
+            text=_("Seconds for ranks to save and exit after SIGTERM"),
             least=0,
             value="<seconds>",
         ),

@@ -50,7 +50,7 @@ def machine(
         typer.Option(
             "--interconnect",
             metavar="<links>",
-            help=_("Links that cannot be detected: nvlink,infiniband:400Gb/s"),
+            help=_("Links that zerowiz cannot detect: nvlink,infiniband:400Gb/s"),
         ),
     ] = None,
     hostfile: Annotated[

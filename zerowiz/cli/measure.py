@@ -40,7 +40,7 @@ def measure(
         ),
     ] = None,
     args: Annotated[
-        list[str] | None, typer.Argument(help=_("The script's own arguments, untouched"))
+        list[str] | None, typer.Argument(help=_("Arguments of the script, passed on unchanged"))
     ] = None,
     cases: Annotated[
         Path | None,

@@ -73,10 +73,10 @@ def plan(
     script: Annotated[
         str | None,
         typer.Argument(
-            help=_("Training script, whose settings the plan uses"), autocompletion=complete_script
+            help=_("Training script; the plan uses its settings"), autocompletion=complete_script
         ),
     ] = None,
-    args: Annotated[list[str] | None, typer.Argument(help=_("The script's own arguments"))] = None,
+    args: Annotated[list[str] | None, typer.Argument(help=_("Arguments of the script"))] = None,
     *,
     explain: Annotated[str | None, option_of(settings.EXPLAIN)] = None,
     verbose: Annotated[bool, option_of(settings.VERBOSE)] = False,

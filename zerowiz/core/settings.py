@@ -105,7 +105,7 @@ TRACE = SettingRow(
 )
 MACHINE = SettingRow(
     flag="--machine",
-    help=_("File, spec (4xA100-40GB), instance (p5.48xlarge); in `plan` also all"),
+    help=_("File, spec (4xA100-40GB) or instance (p5.48xlarge); `plan` also takes `all`"),
     panel=Panel.MACHINE,
     value="<machine>",
     default=_("this one"),
@@ -142,7 +142,7 @@ HOSTFILE = SettingRow(
 )
 INTERCONNECT = SettingRow(
     flag="--interconnect",
-    help=_("Links that cannot be detected: nvlink, infiniband:400Gb/s"),
+    help=_("Links that zerowiz cannot detect: nvlink, infiniband:400Gb/s"),
     panel=Panel.MACHINE,
     value="<links>",
     default=_("detected"),
@@ -156,7 +156,7 @@ HOST_MEMORY = SettingRow(
 )
 PROBE_TIMEOUT = SettingRow(
     flag="--probe-timeout",
-    help=_("Seconds that the NVIDIA driver may take to answer one call"),
+    help=_("Timeout of a call to the NVIDIA driver, in seconds"),
     value="<seconds>",
     default="30",
     panel=Panel.MACHINE,
@@ -188,7 +188,7 @@ STAGE = SettingRow(
 )
 OFFLOAD = SettingRow(
     flag="--offload",
-    help=_("What may be offloaded to host memory"),
+    help=_("What to offload to host memory"),
     panel=Panel.CHOICE,
     default=_("as the flowchart says; none with --stage"),
 )
@@ -222,7 +222,7 @@ CALIBRATION = SettingRow(
 )
 ACCOUNTING = SettingRow(
     flag="--accounting",
-    help=_("Count what DeepSpeed allocates, or the rule of thumb"),
+    help=_("Count what DeepSpeed allocates, or use the rule of thumb"),
     panel=Panel.CHOICE,
     default="real",
 )
@@ -292,7 +292,7 @@ LIMITS = SettingRow(
 )
 COMPARE = SettingRow(
     flag="--compare",
-    help=_("Compare with a plan that differs by these: --compare --machine 8xH100-80GB"),
+    help=_("Compare with a plan in which these options differ: --compare --machine 8xH100-80GB"),
     value="<options>...",
     panel=Panel.OUTPUT,
 )
@@ -310,16 +310,18 @@ VERBOSE = SettingRow(
 )
 HTML = SettingRow(
     flag="--html",
-    help=_("Also write a page: pictures, and sliders for other settings"),
+    help=_("Also write an HTML page, with pictures and sliders for other settings"),
     panel=Panel.OUTPUT,
 )
 SVG = SettingRow(flag="--svg", help=_("Also write the plan as a picture (SVG)"), panel=Panel.OUTPUT)
 AS_JSON = SettingRow(flag="--json", help=_("Print one JSON object on stdout"), panel=Panel.OUTPUT)
 DRY_RUN = SettingRow(
-    flag="--dry-run", help=_("Show what would be done, and do nothing"), panel=Panel.OUTPUT
+    flag="--dry-run", help=_("Show what would happen, and change nothing"), panel=Panel.OUTPUT
 )
 FORCE = SettingRow(
-    flag="--force", help=_("Overwrite files; use what does not fit"), panel=Panel.OUTPUT
+    flag="--force",
+    help=_("Overwrite files, and use a strategy that does not fit"),
+    panel=Panel.OUTPUT,
 )
 QUIET = SettingRow(
     flag="--quiet", short="-q", help=_("Show errors and results only"), panel=Panel.OUTPUT

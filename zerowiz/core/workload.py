@@ -243,7 +243,7 @@ class Workload(Struct, frozen=True, kw_only=True):
         Method,
         SettingRow(
             flag="--method",
-            help=_("What trains: all parameters, or adapters"),
+            help=_("What to train: all parameters, or adapters"),
             panel=Panel.MODEL,
             assumed=_("every parameter trains"),
         ),
@@ -289,7 +289,7 @@ class Workload(Struct, frozen=True, kw_only=True):
         Loss,
         SettingRow(
             flag="--loss",
-            help=_("How logits become a loss"),
+            help=_("How to compute the loss from logits"),
             panel=Panel.JOB,
             shown=_("{value} loss"),
         ),
@@ -312,7 +312,7 @@ class Workload(Struct, frozen=True, kw_only=True):
         Trainer,
         SettingRow(
             flag="--trainer",
-            help=_("Trainer, by TRL's names"),
+            help=_("Trainer, by its TRL name"),
             panel=Panel.JOB,
             shown="{value}",
             measurable=False,
@@ -335,7 +335,7 @@ class Workload(Struct, frozen=True, kw_only=True):
         Count,
         SettingRow(
             flag="--completion-tokens",
-            help=_("Most tokens generated per sequence (GRPO, RLOO, PPO)"),
+            help=_("Maximum number of tokens generated per sequence (GRPO, RLOO, PPO)"),
             panel=Panel.JOB,
             assumed=_("{value} tokens generated"),
             assumed_always=True,

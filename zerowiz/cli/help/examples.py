@@ -22,9 +22,12 @@ EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("zerowiz plan --model 7b --machine all", _("compare the machines that the job fits")),
     ),
     "launch": (
-        ("zerowiz launch --dry-run train.py", _("show the config and the command, and do nothing")),
+        (
+            "zerowiz launch --dry-run train.py",
+            _("show the config and the command, and start nothing"),
+        ),
         ("zerowiz launch train.py", _("write the config, and train")),
-        ("zerowiz launch --stage zero2 train.py", _("with a strategy of your own choice")),
+        ("zerowiz launch --stage zero2 train.py", _("choose the strategy yourself")),
     ),
     "machine": (
         ("zerowiz machine", _("show this machine")),
@@ -51,7 +54,7 @@ EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("zerowiz doctor train.py", _("find what would make this job fail")),
         (
             "zerowiz doctor --stage zero3 --offload optimizer train.py",
-            _("the same for a strategy of your own choice"),
+            _("the same, with a strategy that you choose"),
         ),
     ),
 }
