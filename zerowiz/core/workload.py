@@ -449,8 +449,7 @@ class Workload(Struct, frozen=True, kw_only=True):
         if self.eval_batch and self.trainer.generates:
             raise UsageError(
                 _(
-                    "`$eval_batch {eval_batch}`: the evaluation of `$trainer {trainer}` is not "
-                    "counted",
+                    "`$eval_batch {eval_batch}`: `$trainer {trainer}` is planned without it",
                     eval_batch=self.eval_batch,
                     trainer=self.trainer,
                 ),
