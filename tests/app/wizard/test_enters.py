@@ -87,9 +87,9 @@ def test_what_takes_other_gpus_than_are_here_is_no_edit_of_the_script(
     person = Counting(remedy="stop")
     options = Options(model="30b", sequence_tokens=1024, stage="2", micro_batch=4)
     assert converse(person, options) is None
-    edits, others = (
-        next(i for i, line in enumerate(person.told) if words in line)
-        for words in ("you have to edit your script", "not on this machine as it is")
+    others, edits = (
+        [words in line for line in person.told].index(True)
+        for words in ("as this machine cannot change", "you have to edit your script")
     )
     on_others = [i for i, line in enumerate(person.told) if line.startswith("`--machine ")]
-    assert edits < others < min(on_others)
+    assert others < min(on_others) <= max(on_others) < edits
