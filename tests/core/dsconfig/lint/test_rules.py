@@ -112,6 +112,13 @@ def test_a_finding_says_what_becomes_of_this_very_config(
     ]
 
 
+def test_a_switch_that_may_be_null_wants_one_of_three_words() -> None:
+    findings = found(zero(2, '"overlap_comm": []'), DEEPSPEED)
+    (each,) = (each for each in findings if each.key.endswith("overlap_comm"))
+    assert "`overlap_comm` must be true, false or null, not `[]`" == each.message
+    assert "write true, false or null" == each.fix
+
+
 def test_what_changes_nothing_is_one_line_without_a_reason() -> None:
     text = zero(2, '"allgather_partitions": true')
     (each,) = (each for each in found(text, DEEPSPEED) if "allgather" in each.key)

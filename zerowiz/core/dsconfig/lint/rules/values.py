@@ -242,14 +242,14 @@ def _bare(word: str) -> object:
     return {"true": True, "false": False}.get(word.lower())
 
 
-_WORDS: Mapping[str, str] = {
-    "boolean": _("true or false"),
-    "integer": _("a whole number"),
-    "number": _("a number"),
-    "string": _("a string"),
-    "array": _("an array"),
-    "object": _("an object"),
-    "null": "null",
+_WORDS: Mapping[str, tuple[str, ...]] = {
+    "boolean": ("true", "false"),
+    "integer": (_("a whole number"),),
+    "number": (_("a number"),),
+    "string": (_("a string"),),
+    "array": (_("an array"),),
+    "object": (_("an object"),),
+    "null": ("null",),
 }
 _BOUND_WORDS: Mapping[str, str] = {
     "ge": _("at least {bound}"),
@@ -260,7 +260,10 @@ _BOUND_WORDS: Mapping[str, str] = {
 
 
 def _wants(key: SchemaKey) -> str:
-    return joined(_(" or "), (_WORDS[word] for word in key.types)) or _("something else")
+    if not key.types:
+        return _("something else")
+    *others, last = (words for name in key.types for words in _WORDS[name])
+    return joined(_(" or "), (listing(others), last)) if others else last
 
 
 def _bounds(key: SchemaKey) -> str:
