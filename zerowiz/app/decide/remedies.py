@@ -48,7 +48,7 @@ _STOP = Choice(value="stop", title=_("stop here"), detail=_("nothing is written"
 
 
 def remedy_question(plan: Plan, *, can_read_again: bool = False) -> Question | None:
-    """Which remedy a person takes where nothing fits; None where something does, or none is here.
+    """Which remedy a person takes where nothing fits; None where something does, or none can be.
 
     Args:
         plan: What was decided.
@@ -59,7 +59,7 @@ def remedy_question(plan: Plan, *, can_read_again: bool = False) -> Question | N
         return None
     edits = any(each.edit is not None for each in plan.remedies)
     others = (_AGAIN, _STOP) if edits and can_read_again else (_STOP,)
-    return _question(_("Nothing fits yet. What do you want to change?"), remedies, others)
+    return _menu(_("Nothing fits yet. What do you want to change?"), remedies, others)
 
 
 def can_be_surer(plan: Plan) -> bool:
@@ -67,7 +67,7 @@ def can_be_surer(plan: Plan) -> bool:
     return plan.strategy is not None and bool(takeable(plan))
 
 
-def _question(text: str, remedies: Sequence[Remedy], others: Sequence[Choice]) -> Question:
+def _menu(text: str, remedies: Sequence[Remedy], others: Sequence[Choice]) -> Question:
     listed = [
         Choice(
             value=str(index),
@@ -116,7 +116,7 @@ def take_remedy(
     """The plan after a remedy was taken, and the machine that it is for.
 
     Args:
-        plan: Without a strategy.
+        plan: The one that has the remedy.
         change: That of the remedy.
         machine: That of the plan.
         facts: What the script shows.
@@ -221,7 +221,7 @@ class Remedying:
             return None
         plan, machine = self._now
         text = _("It may not fit. What do you want to change?")
-        question, first = _question(text, takeable(plan), (_NOTHING,)), 0
+        question, first = _menu(text, takeable(plan), (_NOTHING,)), 0
         while True:
             answer = self._person.ask(replace(question, default=question.choices[first].value))
             if isinstance(answer, Back) or answer == _NOTHING.value:
