@@ -86,7 +86,7 @@ def test_what_a_script_does_not_show_is_asked_and_choices_are_taken_by_arrows(
     person.reply("Which model?", "10m" + ENTER)
     person.reply("How many sequences per rank at a time?", "4" + ENTER)
     person.reply("How many tokens per sequence?", "64" + ENTER)
-    person.reply("Does it use gradient checkpointing?", DOWN + ENTER)
+    person.reply("Does the job use gradient checkpointing?", DOWN + ENTER)
     person.reply("Launch now?", WRITE)
     assert 0 == person.end()
     assert "Step     4 x 64 tokens per CPU rank" in person.text

@@ -209,7 +209,7 @@ QUESTIONS: tuple[Question, ...] = (
     Question(
         key="gradient_checkpointing",
         flag="$gradient_checkpointing",
-        text=_("Does it use gradient checkpointing?"),
+        text=_("Does the job use gradient checkpointing?"),
         why=_("It recomputes activations instead of keeping them."),
         default="no",
         kind=AnswerKind.CHOICE,

@@ -116,7 +116,8 @@ def where(machine: Machine, *, is_here: bool) -> str:
 def where_config(machine: Machine) -> str:
     """What a config without a script is for, before the last question."""
     return _(
-        "The config is for {machine}. Your script gets it once it is there.", machine=gpus(machine)
+        "The config is for {machine}. Once it is written, zerowiz says how your script gets it.",
+        machine=gpus(machine),
     )
 
 
