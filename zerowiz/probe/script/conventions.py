@@ -6,14 +6,11 @@ from zerowiz.core.script import UNSEEN, Binding, Convention, Obstacle, ScriptFac
 from zerowiz.core.values import replace
 from zerowiz.core.workload import Integration
 from zerowiz.probe.script.arguments import built_arguments
-from zerowiz.probe.script.config.engine import passed_by
+from zerowiz.probe.script.config.engine import ARGS_POSITION, CONFIG_POSITIONS, passed_by
 from zerowiz.probe.script.expressions import follow, last_name, unless_none
 from zerowiz.probe.script.reader import Reader, agree
 from zerowiz.probe.script.source import HF_LIBRARIES, FunctionCall
 from zerowiz.probe.script.walk import PARSE_CALLS
-
-# deepspeed 0.19.8, __init__.py, initialize: the positions of its arguments.
-_ARGS, _CONFIG, _CONFIG_PARAMS = 0, 10, 12
 
 
 def with_convention(facts: ScriptFacts, read: Reader) -> ScriptFacts:
@@ -49,10 +46,10 @@ def _by_initialize(facts: ScriptFacts, read: Reader) -> ScriptFacts | None:
     configs = [
         (expr, call)
         for call in calls
-        for name, position in (("config", _CONFIG), ("config_params", _CONFIG_PARAMS))
+        for name, position in CONFIG_POSITIONS.items()
         if (expr := call.argument(name, position)) is not None
     ]
-    args = calls[0].argument("args", _ARGS)
+    args = calls[0].argument("args", ARGS_POSITION)
     has_args = args is not None and not _is_made_here(args, read, calls[0])
     if configs:
         return _by_config(facts, read, configs, has_args=has_args)

@@ -14,7 +14,8 @@ from zerowiz.probe.script.source import FunctionCall, Source
 # What may be solved by a module of the script: the engine is there, or its parser.
 ENGINE_ELSEWHERE = frozenset({Obstacle.ENGINE_UNSEEN, Obstacle.NO_ENGINE, Obstacle.NO_CONFIG})
 # deepspeed 0.19.8, __init__.py, initialize: the positions of its arguments.
-_ARGS, _CONFIG, _CONFIG_PARAMS = 0, 10, 12
+ARGS_POSITION = 0
+CONFIG_POSITIONS = {"config": 10, "config_params": 12}
 _REPLACING = {"optimizer": 2, "lr_scheduler": 5}
 
 ReadModule = Callable[[str], Source | None]
@@ -33,7 +34,7 @@ def with_local_engine(facts: ScriptFacts, read: Reader, module: ReadModule) -> S
     source, module = read.source, cache(module)
     if facts.obstacle is Obstacle.NO_CONFIG:
         engines = source.calls_to("deepspeed", "initialize")
-        taken = [call.argument("args", _ARGS) for call in engines]
+        taken = [call.argument("args", ARGS_POSITION) for call in engines]
         adds = any(_is_parsed_there(expr, read, module) for expr in taken if expr is not None)
         return _delivered(facts) if adds else facts
     engines = [*_engines(read, module)]
@@ -98,10 +99,9 @@ def _module_of(origin: str) -> str:
 def _takes_args_alone(engine: FunctionCall) -> bool:
     """Whether an engine gets its config by arguments that are handed to its function or object."""
     built = any(
-        engine.argument(name, position) is not None
-        for name, position in (("config", _CONFIG), ("config_params", _CONFIG_PARAMS))
+        engine.argument(name, position) is not None for name, position in CONFIG_POSITIONS.items()
     )
-    expr = engine.argument("args", _ARGS)
+    expr = engine.argument("args", ARGS_POSITION)
     if built or expr is None:
         return False
     if isinstance(expr, ast.Attribute):

@@ -1,12 +1,13 @@
 """Find the keys that a script asks its config for, and those that it sets, before the engine."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from zerowiz.core.script import UNSEEN, Binding, Convention, KeyUse, ScriptFacts
 from zerowiz.core.values import replace
 from zerowiz.core.workload import Integration
 from zerowiz.probe.script.arguments import built_arguments
+from zerowiz.probe.script.config.engine import CONFIG_POSITIONS
 from zerowiz.probe.script.expressions import MOST_STEPS, Scope, entries, key_path, literal
 from zerowiz.probe.script.reader import Reader
 from zerowiz.probe.script.source import DictEntry, FunctionCall
@@ -21,11 +22,11 @@ _FROM_FILE = frozenset(
         Convention.ADD_CONFIG_ARGUMENTS,
     }
 )
-# deepspeed 0.19.8, __init__.py, initialize; accelerate 1.x, utils/dataclasses.py, DeepSpeedPlugin:
-# the arguments that may be a dict, by keyword and position.
-_HANDING = {
-    "initialize": (("config", 10), ("config_params", 12)),
-    "DeepSpeedPlugin": (("hf_ds_config", 0),),
+# The arguments that may be a dict, by keyword and position.
+_HANDING: Mapping[str, Mapping[str, int]] = {
+    "initialize": CONFIG_POSITIONS,
+    # accelerate 1.x, utils/dataclasses.py, DeepSpeedPlugin.
+    "DeepSpeedPlugin": {"hf_ds_config": 0},
 }
 _MICRO, _STEPS, _WHOLE = (
     "train_micro_batch_size_per_gpu",
@@ -215,7 +216,7 @@ class _Dicts:
 
     def _find_handed(self) -> Iterator[tuple[Scope, str]]:
         for call in self._read.source.calls:
-            for name, position in _HANDING.get(call.method, ()):
+            for name, position in _HANDING.get(call.method, {}).items():
                 expr = call.argument(name, position)
                 if expr is not None:
                     yield from _names_of(expr, call.scope)
