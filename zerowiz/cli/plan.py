@@ -195,8 +195,7 @@ def _show_machines(found: "MachineChoice", options: Options, reporter: Reporter)
     if options.as_json:
         write_json(found.to_dict())
     else:
-        wider = [(each.change, each.kinds) for each in found.find_wider()]
-        machines(found.offers, found.request.job, found.prices, sys.stdout, wider)
+        machines(found.offers, found.request.job, found.prices, sys.stdout, found.find_wider())
     found.require_any()
 
 

@@ -3,14 +3,13 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from zerowiz import __version__
-from zerowiz.app.catalog.changes import WiderFit, find_wider_fits
 from zerowiz.app.catalog.run_question import RunQuestion
 from zerowiz.app.decide.follow import follow_options
 from zerowiz.app.machines.machine import complete
-from zerowiz.app.options import Options
+from zerowiz.app.options import Options, with_plain
 from zerowiz.app.resolve.read_model import ReadModel
 from zerowiz.app.resolve.request import Request
 from zerowiz.core import shell
@@ -18,9 +17,11 @@ from zerowiz.core.catalog.candidates import MachineCandidate, MachineKind, list_
 from zerowiz.core.catalog.offers import Decide, Offers, find_offers
 from zerowiz.core.catalog.offers_json import encode_offers
 from zerowiz.core.catalog.prices import PriceList
+from zerowiz.core.catalog.wider_fits import WiderFit, find_wider_fits
 from zerowiz.core.decision.flowchart import Decision
 from zerowiz.core.machine.spec import MOST_GPUS_PER_NODE
 from zerowiz.core.script import ScriptFacts
+from zerowiz.core.settings import Change
 from zerowiz.core.speed.run_cost import RunLength
 from zerowiz.core.values import replace, shows
 from zerowiz.errors import NothingFitsError, UsageError
@@ -190,11 +191,12 @@ def _wider(
     if request.job.traced is not None:
         return ()
     read = ReadModel(model=request.job.model)
+    said = {name for name, value in structs.asdict(options).items() if value is not None}
 
-    def decide_with(changed: Options) -> Decide:
-        return _Planner(changed, facts, script_args, read).decide
+    def decide_with(change: Change) -> Decide:
+        return _Planner(with_plain(options, change), facts, script_args, read).decide
 
-    return find_wider_fits(offers, options, read_gpu_table(), decide_with)
+    return tuple(find_wider_fits(offers, said, read_gpu_table(), decide_with))
 
 
 def _check_options(options: Options) -> None:

@@ -5,8 +5,8 @@ from typing import TextIO
 
 from zerowiz.core.catalog.offers import Offer, Offers
 from zerowiz.core.catalog.prices import PriceList
+from zerowiz.core.catalog.wider_fits import WiderFit
 from zerowiz.core.decision.plan_input import PlanInput
-from zerowiz.core.settings import Change
 from zerowiz.ui.choice import split_of
 from zerowiz.ui.remedies import options
 from zerowiz.ui.sentences import decisions, models
@@ -36,7 +36,7 @@ def machines(
     job: PlanInput,
     prices: PriceList,
     stream: TextIO,
-    wider: Sequence[tuple[Change, int]] = (),
+    wider: Sequence[WiderFit] = (),
 ) -> None:
     """A row for each machine, the best first, what was left out, and what would help.
 
@@ -45,7 +45,7 @@ def machines(
         job: The job on one of them.
         prices: What was said of prices.
         stream: Where to.
-        wider: Changes of options, with how many of the GPUs that are too small each is enough for.
+        wider: What would help where few GPUs are large enough.
     """
     say(stream, labelled(_("Model"), models.model(job.model)), "")
     if found.offers:
@@ -184,12 +184,12 @@ def _steps(found: Offers) -> Iterator[str]:
         )
 
 
-def _helps(wider: Sequence[tuple[Change, int]]) -> Iterator[str]:
+def _helps(wider: Sequence[WiderFit]) -> Iterator[str]:
     """How many of the GPUs that are too small each change is enough for."""
     if wider:
         counts = [
-            _("{kinds} with `{change}`", kinds=kinds, change=options(change))
-            for change, kinds in wider
+            _("{kinds} with `{change}`", kinds=each.kinds, change=options(each.change))
+            for each in wider
         ]
         yield _("Of these GPUs, it would fit {counts}.", counts=listing(counts))
 
