@@ -431,7 +431,7 @@ class Workload(Struct, frozen=True, kw_only=True):
             )
         if self.torch_autocast is not None and self.optimizer_state_dtype is StateDtype.BF16:
             raise UsageError(
-                _("`$torch_autocast` needs fp32 weights, `$optimizer_state_dtype bf16` bf16 ones"),
+                _("`$torch_autocast` keeps fp32 weights, `$optimizer_state_dtype bf16` needs bf16"),
                 _("remove one of the two"),
             )
         if self.optimizer_state_dtype is StateDtype.BF16 and self.precision is not Precision.BF16:

@@ -162,7 +162,7 @@ BF16 = '{"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": true}}'
     [
         (
             ("--optimizer-state-dtype", "bf16"),
-            "needs fp32 weights, `--optimizer-state-dtype bf16` bf16 ones",
+            "keeps fp32 weights, `--optimizer-state-dtype bf16` needs bf16",
             "remove one of the two",
         ),
         (("--config", "mine.json"), "`--precision bf16`", "`--precision` is set by `mine.json`"),
