@@ -46,6 +46,8 @@ def scripts(folder: Path) -> Path:
         (("check", "--list"), 2, "there is no option `--list`", "did you mean `--explain=all`?"),
         (("doctor", "--rules"), 2, "there is no option `--rules`", "did you mean `--explain=all`?"),
         (("plan", "--list"), 2, "there is no option `--list`", "did you mean `--limits`?"),
+        (("plan", "--micro-bach"), 2, "no option `--micro-bach`", "did you mean `--micro-batch`?"),
+        (("launch", "--my opt"), 2, "there is no option", "`zerowiz launch train.py '--my opt'`"),
         (("launch", "--resume"), 2, "no option `--resume`", "`zerowiz launch train.py --resume`"),
         (
             ("plan", *CPU[2:], "--hostfile", "no"),

@@ -13,6 +13,7 @@ from zerowiz.cli.help.examples import EXAMPLES
 from zerowiz.cli.help.lines import write_rows, write_text
 from zerowiz.cli.help.meaning import refuse_meaningless
 from zerowiz.cli.json_output import expect_json
+from zerowiz.core import shell
 from zerowiz.errors import UsageError, did_you_mean
 from zerowiz.words import _, listing
 
@@ -247,7 +248,7 @@ def as_usage_error(
     for pattern, words in _WORDS:
         message = pattern.sub(words, message)
     near = getattr(error, "possibilities", None) or ()
-    hints = [*did_you_mean(sorted(near)[:2])]
+    hints = [*did_you_mean([*near][:2])]
     if (unknown := _NO_COMMAND.search(str(said))) is not None:
         hints = [*did_you_mean(f"zerowiz {line}" for line in _meant(unknown[1], commands))]
     unheard = str(getattr(error, "option_name", ""))
@@ -260,7 +261,7 @@ def as_usage_error(
         hints.append(
             _(
                 "if it is an option of your script, put it after the script: `{line}`",
-                line=f"{_command(error, commands)} train.py {unheard}",
+                line=f"{_command(error, commands)} train.py {shell.quote(unheard)}",
             )
         )
     hints += _said_by_variable(error)
