@@ -54,9 +54,11 @@ def test_no_explanation_has_a_mark_of_the_page(rule: Rule) -> None:
     assert not re.search(r"<!--|-->|\[\[\[|\]\]\]", read_explanation(rule.code))
 
 
-def test_a_code_that_is_none_is_a_usage_error(here: Run) -> None:
-    result = here("check", "--explain", "ZW1010")
-    assert (2, "there is no code `ZW1010`") == (result.code, result.problem)
+@pytest.mark.parametrize(("code", "meant"), [("ZW1010", "ZW101"), ("Exit4", "exit-4")])
+def test_a_code_that_is_none_is_a_usage_error(code: str, meant: str, here: Run) -> None:
+    result = here("check", "--explain", code)
+    assert (2, f"there is no code `{code}`") == (result.code, result.problem)
+    assert result.hints.startswith(f"did you mean `{meant}`?")
     assert "`zerowiz check --explain all`" in result.hints
 
 

@@ -12,7 +12,7 @@ ALL = "all"
 
 # A line of the page's tables: a code, its name, its severity and what it is about.
 _ROW = re.compile(r"^\| \[([A-Z]{2}\d+)\]\(#\w+\) \| `(.+?)` \| (\w+) \| (.*) \|$", re.MULTILINE)
-# What makes the blocks of the page, around them.
+# The comments of cog around what it generates, which nobody reads at a terminal.
 _MARKS = re.compile(r"^<!-- \[\[\[(?s:.*?)\]\]\] -->\n?", re.MULTILINE)
 
 
@@ -37,16 +37,17 @@ def read_explanation(code: str) -> str:
             f"{each} {name} ({severity}): {about}\n" for each, name, severity, about in rows
         )
     titles = re.findall(r"^### ([A-Z]{2}\d+|Exit \d+)$", page, re.MULTILINE)
-    codes = {title.upper().replace(" ", "-"): title for title in titles}
-    wanted = code.upper()
-    if wanted not in codes:
-        near = difflib.get_close_matches(wanted, codes, n=3)
+    codes = {title.replace("Exit ", "exit-"): title for title in titles}
+    spelled = {each.lower(): each for each in codes}
+    wanted = code.lower()
+    if wanted not in spelled:
+        near = difflib.get_close_matches(wanted, spelled, n=3)
         raise UsageError(
             _("there is no code `{code}`", code=code),
-            *did_you_mean(near),
+            *did_you_mean(spelled[each] for each in near),
             _("to list all codes: `zerowiz check --explain all`"),
         )
-    title = codes[wanted]
+    title = codes[spelled[wanted]]
     section = page.partition(f"\n### {title}\n")[2]
     text = re.split(r"^#+ ", section, maxsplit=1, flags=re.MULTILINE)[0]
     return f"{title}\n\n{_MARKS.sub('', text).strip()}\n"
