@@ -158,6 +158,12 @@ def test_what_nothing_helps_says_so(here: Run, folder: Path) -> None:
     assert huge.hints.startswith(
         "no machine that zerowiz knows has enough memory, not even 16 nodes of 8"
     )
+    loop = LOOP.replace("meta-llama/Llama-2-70b-hf", "meta-llama/Llama-2-13b-hf")
+    (folder / "loop.py").write_text(loop)
+    two = ("plan", "-q", "--accelerator", "cpu", "--gpus-per-node", "2", "--host-memory", "16GiB")
+    on_cpu = here(*two, "--micro-batch", "1", "loop.py")
+    assert (4, 1) == (on_cpu.code, on_cpu.hints.count("\n") + 1)
+    assert on_cpu.hints.startswith("no change is enough on CPU ranks")
     (folder / "own.json").write_text('{"zero_optimization": {"stage": 2}}')
     words = ("plan", "-q", "--machine", "4xA100-40GB", "--model", "7b")
     own = here(*words, "--config", "own.json")

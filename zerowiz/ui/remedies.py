@@ -122,17 +122,23 @@ def hint(remedy: Remedy) -> str:
     return f"`{options(remedy.change)}`: {outcome(remedy)}{edit}"
 
 
-def none_found(config: str | None) -> str:
+def none_found(config: str | None, *, only_cpu: bool) -> str:
     """What is left where no remedy was found.
 
     Args:
         config: The person's own, of which nothing is changed.
+        only_cpu: Whether `--accelerator cpu` kept every other machine from being tried.
     """
     if config is not None:
         return _(
             "zerowiz does not change `{config}`; without `$config {config}` it chooses "
             "the strategy, and suggests changes",
             config=config,
+        )
+    if only_cpu:
+        return _(
+            "no change is enough on CPU ranks: plan with fewer tokens, or a smaller model, or "
+            "see which GPUs the job fits: `zerowiz plan $machine all` without `$accelerator cpu`"
         )
     from zerowiz.core.remedies.machines import SIZES  # noqa: PLC0415 - most plans need none of it
 

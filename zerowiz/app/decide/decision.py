@@ -13,7 +13,7 @@ from zerowiz.app.resolve.request import Request
 from zerowiz.core.decision.evaluate import Verdict
 from zerowiz.core.decision.flowchart import Decision, decide
 from zerowiz.core.decision.precision import BF16_IS_EMULATED, emulates_bf16
-from zerowiz.core.machine.types import Machine
+from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.remedies.remedy import Remedy
 from zerowiz.core.script import ScriptFacts
 from zerowiz.core.search.cover import Evaluator
@@ -133,8 +133,10 @@ def require_strategy(plan: Plan) -> Strategy:
         NoStrategyError: There is none; with the closest one, and the remedies as hints.
     """
     if plan.strategy is None:
-        own = None if plan.options.config is None else str(plan.options.config)
+        options = plan.options
+        own = None if options.config is None else str(options.config)
+        only_cpu = options.accelerator is Accelerator.CPU
         hints = [remedies_text.hint(each) for each in plan.remedies]
-        hints = hints or [remedies_text.none_found(own)]
+        hints = hints or [remedies_text.none_found(own, only_cpu=only_cpu)]
         raise NoStrategyError(plan, decisions.nothing_fits(plan.decision), *hints)
     return plan.strategy
