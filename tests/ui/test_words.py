@@ -12,6 +12,7 @@ from zerowiz.core.decision.plan_input import PlanInput, Uncounted
 from zerowiz.core.decision.questions import QUESTIONS, AnswerKind
 from zerowiz.core.decision.uncertainty import Assumption, SettledBy
 from zerowiz.core.machine.links import Interconnect, LinkClass
+from zerowiz.core.machine.network import Network, NetworkKind
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.strategies import ZERO2
 from zerowiz.core.values import replace
@@ -35,6 +36,15 @@ def test_every_reason_question_verdict_link_assumption_and_gap_has_words() -> No
     assert all(words)
     assert len(words) == len(set(words))
     assert not [word for word in words if word.endswith(".")]
+
+
+def test_a_network_that_nobody_knows_is_said_to_count_as_slow_with_the_way_out() -> None:
+    two = parse_spec("2x8xH100-80GB", read_gpu_table())
+    said = "; between nodes unknown, treated as slow: set it with `--interconnect`"
+    assert machines.links(two).endswith(said)
+    known = Network(kind=NetworkKind.INFINIBAND)
+    assert machines.links(replace(two, network=known)).endswith("; between nodes InfiniBand")
+    assert "between nodes" not in machines.links(replace(two, nodes=1))
 
 
 def test_every_question_of_the_wizard_names_its_flag_and_ends_as_a_question() -> None:

@@ -64,8 +64,11 @@ def links(machine: Machine) -> str:
     if machine.accelerator is Accelerator.CPU and machine.world_size == 1:
         return _("one rank, no link")
     inside = link(machine.interconnect)
-    return (
-        inside
-        if machine.nodes == 1
-        else _("{inside}; between nodes {network}", inside=inside, network=network(machine.network))
-    )
+    if machine.nodes == 1:
+        return inside
+    if machine.network.kind is NetworkKind.UNKNOWN:
+        return _(
+            "{inside}; between nodes unknown, treated as slow: set it with `--interconnect`",
+            inside=inside,
+        )
+    return _("{inside}; between nodes {network}", inside=inside, network=network(machine.network))
