@@ -43,6 +43,18 @@ def scripts(folder: Path) -> Path:
     [
         (("plan", "--bogus"), 2, "there is no option `--bogus`", "zerowiz plan --help"),
         (("plan", "--modle", "7b"), 2, "there is no option `--modle`", "did you mean `--model`?"),
+        (
+            ("plan", "--gradient_checkpointing"),
+            2,
+            "there is no option `--gradient_checkpointing`",
+            "did you mean `--gradient-checkpointing`?",
+        ),
+        (
+            ("plan", "--seq-len", "128k"),
+            2,
+            "`--seq-len`: it takes a whole number, not `128k`",
+            "did you mean `131072`?",
+        ),
         (("check", "--list"), 2, "there is no option `--list`", "did you mean `--explain=all`?"),
         (("doctor", "--rules"), 2, "there is no option `--rules`", "did you mean `--explain=all`?"),
         (("plan", "--list"), 2, "there is no option `--list`", "did you mean `--limits`?"),
@@ -332,3 +344,8 @@ def test_a_ctrl_c_while_it_is_loaded_ends_it_quietly(tmp_path: Path) -> None:
         check=False,
     )
     assert (130, b"", b"") == (done.returncode, done.stdout, done.stderr)
+
+
+def test_an_option_with_underscores_has_one_suggestion(here: Run) -> None:
+    wrong = here("plan", "--gradient_checkpointing")
+    assert wrong.hints.count("did you mean") == 1

@@ -233,6 +233,22 @@ def _said_by_variable(error: Exception) -> Iterator[str]:
         yield _("`{variable}` is set to `{value}`", variable=variable, value=os.environ[variable])
 
 
+_THOUSANDS = re.compile(r"'(\d+)[kK]' is not a valid int")
+
+
+def _written_out(said: str) -> Iterator[int]:
+    """A whole number in place of `8k`, which is 8192 tokens to most people, and 8000 to some."""
+    if (found := _THOUSANDS.search(said)) is not None:
+        yield from (int(found[1]) * 1024, int(found[1]) * 1000)
+
+
+def _near(error: Exception) -> Sequence[str]:
+    """The options that may have been meant; the one alone that other tools write with `_`."""
+    near = getattr(error, "possibilities", None) or ()
+    dashed = str(getattr(error, "option_name", "")).lower().replace("_", "-")
+    return [dashed] if dashed in near else [*near][:2]
+
+
 def as_usage_error(
     error: Exception, commands: Iterable[str], takers: Callable[[str], Sequence[str]]
 ) -> UsageError:
@@ -247,8 +263,7 @@ def as_usage_error(
     message = " ".join(str(said).split()).rstrip(".")
     for pattern, words in _WORDS:
         message = pattern.sub(words, message)
-    near = getattr(error, "possibilities", None) or ()
-    hints = [*did_you_mean([*near][:2])]
+    hints = [*did_you_mean((*_near(error), *_written_out(str(said))))]
     if (unknown := _NO_COMMAND.search(str(said))) is not None:
         hints = [*did_you_mean(f"zerowiz {line}" for line in _meant(unknown[1], commands))]
     unheard = str(getattr(error, "option_name", ""))
