@@ -124,3 +124,30 @@ def test_what_changes_nothing_is_one_line_without_a_reason() -> None:
     (each,) = (each for each in found(text, DEEPSPEED) if "allgather" in each.key)
     assert ("", None) == (each.why, each.fix)
     assert each.message.endswith("does not read `allgather_partitions`: remove it")
+
+
+@pytest.mark.parametrize(
+    ("member", "key", "fix"),
+    [
+        ('"bf16": true', "bf16", 'write `{"enabled": true}`'),
+        (
+            '"zero_optimization": {"stage": 2, "offload_optimizer": "cpu"}',
+            "zero_optimization.offload_optimizer",
+            'write `{"device": "cpu"}`',
+        ),
+        (
+            '"zero_optimization": {"stage": 2, "offload_optimizer": "gpu"}',
+            "zero_optimization.offload_optimizer",
+            "write an object or null",
+        ),
+        ('"activation_checkpointing": true', "activation_checkpointing", "write an object"),
+        (
+            '"optimizer": {"type": "AdamW", "lr": 1e-4}',
+            "optimizer.lr",
+            "move it into `optimizer.params`, or remove it",
+        ),
+    ],
+)
+def test_what_was_meant_for_a_section_is_written_into_it(member: str, key: str, fix: str) -> None:
+    fixes = [each.fix for each in found(top(member), DEEPSPEED) if each.key == key]
+    assert [fix] == fixes

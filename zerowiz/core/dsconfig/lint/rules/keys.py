@@ -169,7 +169,7 @@ def _unknown(config: Config, entry: Entry, *, guessed: bool) -> Iterator[ConfigF
     elif guess:
         yield config.if_built(_misspelt(config, entry, guess))
     else:
-        instead = _INSTEAD.get(entry.known_path) or _("remove it")
+        instead = _INSTEAD.get(entry.known_path) or _in_params(entry) or _("remove it")
         yield entry.found(
             UNKNOWN_KEY,
             _(
@@ -181,6 +181,14 @@ def _unknown(config: Config, entry: Entry, *, guessed: bool) -> Iterator[ConfigF
             because=_fate(refused=refused),
             fix=instead,
         )
+
+
+def _in_params(entry: Entry) -> str | None:
+    """The way out for what was meant for the class: an `lr` beside `params`."""
+    path = entry.section.path if entry.section else ""
+    if path not in {"optimizer", "scheduler"}:
+        return None
+    return _("move it into `{path}.params`, or remove it", path=path)
 
 
 def _fate(*, refused: bool) -> str:

@@ -30,6 +30,8 @@ _QUOTED: Mapping[str, frozenset[Kind]] = {
     "integer": NUMERALS,
     "number": NUMERALS,
 }
+# What a value of this type is in a section, where somebody wrote it in place of the section.
+_BARE: Mapping[type, str] = {bool: "enabled", str: "device"}
 _STAGE = f"{ZERO}.stage"
 # autotuning/autotuner.py, Autotuner.tune.
 _EVERY_STAGE = (_STAGE, "all")
@@ -45,8 +47,17 @@ def check(config: Config) -> Iterator[ConfigFinding]:
         if entry.key.path in _PARAMS:
             continue  # a class is handed them: rules/optimizer.py
         fault = _fault(entry, entry.key) or _clips_nothing(entry, entry.key)
+        if fault is not None and (section := _section_for(config, entry, entry.key)):
+            fault = replace(fault, fix=_("write `{meant}`", meant=json.dumps(section)))
         if fault is not None:
             yield _for_the_tuner(fault) if config.tunes and _is_choice(entry) else fault
+
+
+def _section_for(config: Config, entry: Entry, key: SchemaKey) -> Mapping[str, object] | None:
+    """The section that stands for a bare value: `true` switches it on, `cpu` is its device."""
+    name = _BARE.get(type(entry.value)) if "object" in key.types else None
+    home = None if name is None else config.schema.keys.get(f"{key.path}.{name}")
+    return {home.name: entry.value} if home is not None and home.accepts(entry.value) else None
 
 
 def _is_choice(entry: Entry) -> bool:
