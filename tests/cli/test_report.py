@@ -45,7 +45,7 @@ def test_each_attempt_stands_with_its_figures_and_its_end(here: Run, folder: Pat
         f"Logs: {folder}/logs",
         "",
         "train.py, attempt 2 (zero3), 2026-11-22T04:30:00Z: it finished, status 0",
-        "                 predicted   measured    error",
+        "                 predicted   measured   off by",
         "peak GPU memory  30.00 GiB  32.00 GiB   -6.2 %",
         "time of a step     0.171 s    0.200 s  -14.5 %",
         "The predicted interval of a step is 0.128 to 0.228 s",

@@ -125,16 +125,29 @@ def test_a_plan_has_straight_columns(folder: Path, columns: int) -> None:
     assert [] == without_english(shown.text)
 
 
-def test_an_error_has_its_hints_in_japanese(process: Run) -> None:
-    result = process(
-        "plan", "--machine", "8xH1000", "--model", "7b", LANG="ja_JP.UTF-8", LANGUAGE=""
-    )
+@pytest.mark.parametrize(
+    "words",
+    [("plan", "--machine", "8xH1000", "--model", "7b"), ("template", "--loop", "foo", "here")],
+)
+def test_an_error_has_its_hints_in_japanese(process: Run, words: Sequence[str]) -> None:
+    result = process(*words, LANG="ja_JP.UTF-8", LANGUAGE="")
     assert 2 == result.code
     error, *hints = [line for line in result.stderr.splitlines() if line]
     assert error.startswith(JAPANESE["error: "])
     assert hints
     assert all(hint.startswith(JAPANESE["hint: "]) for hint in hints)
     assert [] == without_english(result.stderr)
+
+
+def test_a_dry_run_names_the_files_in_japanese(process: Run, folder: Path) -> None:
+    (folder / "train.py").write_text(HF_PARSER)
+    words = ("launch", "--dry-run", *CPU, "--model", "10m", "train.py", "--output_dir", "out")
+    shown = process(*words, LANG="ja_JP.UTF-8", LANGUAGE="")
+    assert 0 == shown.code
+    remarks = [line for line in shown.stdout.splitlines() if line.startswith("# ")]
+    assert len(remarks) > 1
+    assert [] == without_english("\n".join(remarks))
+    assert not [line for line in remarks if "writes" in line]
 
 
 def test_help_is_written_in_columns(process: Run) -> None:

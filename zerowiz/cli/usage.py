@@ -128,6 +128,7 @@ _WORDS = (
     (re.compile(r"No such command"), _("there is no command")),
     (re.compile(r"\.? Did you mean .*\?$"), ""),
     (re.compile(r"'([^'\s]*)'"), r"`\1`"),
+    (re.compile(r"(`\S*`) is not one of (`.*`)$"), _(r"\1 is not one of \2")),
 )
 
 

@@ -143,7 +143,7 @@ def comparison(comparison: Comparison, stream: TextIO) -> None:
         )
         for each in (*comparison.phases, comparison.peak)
     ]
-    show_rows(stream, ("", N_("predicted"), N_("measured"), N_("error")), rows)
+    show_rows(stream, ("", N_("predicted"), N_("measured"), N_("off by")), rows)
     said = comparison.unpredicted if comparison.verdict is None else _VERDICTS[comparison.verdict]
     predicted = (
         _("predicted: {said}", said=said)
@@ -184,9 +184,9 @@ def _candidate(comparison: Comparison) -> tuple[str, ...]:
 
 def candidates(comparisons: Sequence[Comparison], stream: TextIO) -> None:
     """Every candidate that has ended, the fastest first: predicted beside measured."""
-    headings = ("predicted", N_("peak in GiB"), "error", "predicted", N_("step in s"), "error")
+    headings = ("predicted", N_("peak in GiB"), "off by", "predicted", N_("step in s"), "off by")
     rows = [_candidate(each) for each in sorted(comparisons, key=_took)]
-    show_rows(stream, ("strategy", *headings), rows, ("predicted", "error"))
+    show_rows(stream, ("strategy", *headings), rows, ("predicted", "off by"))
     say(stream, *(line for each in comparisons for line in _bus_lines(each)))
     say(stream, *(f"{each.row['id']}: {outcome(each)}" for each in comparisons if not each.ok))
 

@@ -86,7 +86,7 @@ def _table(predicted: PredictedFigures, measured: MeasuredFigures, stream: TextI
         (_MEMORY[predicted.memory], *map(_gib, peaks), _percent(error_of(*peaks))),
         (_("time of a step"), *map(_time, steps), _percent(error_of(*steps))),
     ]
-    show_rows(stream, ("", N_("predicted"), N_("measured"), N_("error")), rows)
+    show_rows(stream, ("", N_("predicted"), N_("measured"), N_("off by")), rows)
     if predicted.memory is CountedMemory.RESIDENT:
         text = _(
             "The memory of CPU ranks is predicted only roughly: a process also holds Python and its"
