@@ -251,13 +251,23 @@ def test_a_size_is_read_without_a_network(environ: dict[str, str], hub: Hub) -> 
 
 
 @pytest.mark.parametrize(
-    "text", ["./absent", "../absent", "/absent", "a/b/c", "my model", "org/", "a--b", "-7b", "*"]
+    ("text", "message"),
+    [
+        *(
+            (text, f"there is no folder `{text}` on this machine")
+            for text in ("./absent", "../absent", "/absent", "~/absent")
+        ),
+        *(
+            (text, f"`{text}` is not a folder, a hub id or a size")
+            for text in ("a/b/c", "my model", "org/", "a--b", "-7b", "*")
+        ),
+    ],
 )
 def test_what_is_no_path_no_id_and_no_size_never_reaches_the_network(
-    text: str, environ: dict[str, str], hub: Hub
+    text: str, message: str, environ: dict[str, str], hub: Hub
 ) -> None:
     error = refuse(text, environ)
-    assert f"`{text}` is not a folder, a hub id or a size" == error.message
+    assert message == error.message
     assert (ExitCode.USAGE, []) == (error.exit_code, hub.asked)
 
 

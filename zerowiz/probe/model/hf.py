@@ -26,6 +26,12 @@ _WANTED = _(
     "`$model` takes a folder with config.json, a hub id like `Qwen/Qwen3-8B`, a well-known name"
     " like `llama-3.1-8b`, or a size like `7b`"
 )
+# How what can only be a path begins.
+_OF_PATHS = ("/", "./", "../", "~")
+_ELSEWHERE = _(
+    "to plan for a model that only another machine has, copy its config.json into a folder here,"
+    " or use its hub id, a well-known name like `$model llama-3.1-8b`, or a size like `$model 7b`"
+)
 
 # huggingface_hub, utils/_validators.py, validate_repo_id.
 _HUB_ID = re.compile(r"(?!.*(?:--|\.\.))(?:\w[\w.-]*/)?\w[\w.-]*", re.ASCII)
@@ -292,6 +298,10 @@ def _read(text: str, environ: Mapping[str, str]) -> Named | None:
     if known is not None:
         return Named(
             known.name, known.config, _("`{text}` is taken to be `{id}`", text=text, id=known.id)
+        )
+    if text.startswith(_OF_PATHS):
+        raise UsageError(
+            _("there is no folder `{text}` on this machine", text=text), *_close(text), _ELSEWHERE
         )
     if not is_id:
         raise UsageError(
