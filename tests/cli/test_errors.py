@@ -349,3 +349,17 @@ def test_a_ctrl_c_while_it_is_loaded_ends_it_quietly(tmp_path: Path) -> None:
 def test_an_option_with_underscores_has_one_suggestion(here: Run) -> None:
     wrong = here("plan", "--gradient_checkpointing")
     assert wrong.hints.count("did you mean") == 1
+
+
+@pytest.mark.usefixtures("scripts")
+def test_a_launch_for_another_machine_is_refused_with_what_init_can_do(here: Run) -> None:
+    words = ("init", "--yes", "--machine", "4xA100-80GB", "--model", "1b", "--launch", "train.py")
+    refused = here(*words, "--output_dir", "out")
+    assert (2, "remove `--launch` to write the files") == (refused.code, refused.hints[:36])
+    assert "`--launch` conflicts with `--machine 4xA100-80GB`" in refused.problem
+
+
+def test_a_shell_script_that_is_not_there_is_taken_for_no_model(here: Run) -> None:
+    missing = here("plan", *CPU, "run.sh")
+    assert "there is no script `run.sh`" in missing.problem
+    assert "--model" not in missing.hints

@@ -9,6 +9,7 @@ from zerowiz.app.decide.decision import Plan, note_emulation, require_strategy
 from zerowiz.app.decide.plan_files import losses_shown
 from zerowiz.app.decide.sbatch import plan_job_file
 from zerowiz.app.launch.start import Start, deliver_plan, plan_files
+from zerowiz.app.machines.machine import is_here
 from zerowiz.app.machines.node import find_node
 from zerowiz.app.reporter import LaunchReporter, Reporter
 from zerowiz.core.answers_file import NotTextError
@@ -17,6 +18,7 @@ from zerowiz.core.script import ScriptFacts
 from zerowiz.core.script.axolotl import AxolotlFile
 from zerowiz.core.values import replace
 from zerowiz.emit.files import write_files
+from zerowiz.errors import UsageError
 from zerowiz.probe.answers_file import FILE_NAME
 from zerowiz.words import _
 
@@ -139,6 +141,14 @@ def with_start(
 
     plan = planned.plan
     machine, how = plan.request.job.machine, RunOptions()
+    if not is_here(machine) and not plan.options.dry_run:
+        raise UsageError(
+            _(
+                "`--launch` conflicts with `$machine {machine}`: a job starts on its own machine",
+                machine=plan.options.machine,
+            ),
+            _("remove `--launch` to write the files, and run the command that it prints there"),
+        )
     check_node(plan.options, machine, find_node(plan.options))
     run = make_run(command, plan.options, machine, how)
     start = start_planned(plan, facts, planned.script_args, run, reporter)

@@ -299,7 +299,7 @@ def _suggest(path: Path) -> tuple[str, ...]:
     # `zerowiz plan llama-3.1-8b`
     model = (
         ()
-        if path.suffix == ".py"
+        if path.suffix in {".py", ".sh"}
         else (_("a model has an option: `$model {path}`", path=shell.quote(path)),)
     )
     if scripts:
