@@ -184,9 +184,10 @@ def _candidate(comparison: Comparison) -> tuple[str, ...]:
 
 def candidates(comparisons: Sequence[Comparison], stream: TextIO) -> None:
     """Every candidate that has ended, the fastest first: predicted beside measured."""
-    headings = ("predicted", N_("peak in GiB"), "off by", "predicted", N_("step in s"), "off by")
+    off = N_("off by")
+    headings = ("predicted", N_("peak in GiB"), off, "predicted", N_("step in s"), off)
     rows = [_candidate(each) for each in sorted(comparisons, key=_took)]
-    show_rows(stream, ("strategy", *headings), rows, ("predicted", "off by"))
+    show_rows(stream, ("strategy", *headings), rows, ("predicted", off))
     say(stream, *(line for each in comparisons for line in _bus_lines(each)))
     say(stream, *(f"{each.row['id']}: {outcome(each)}" for each in comparisons if not each.ok))
 
