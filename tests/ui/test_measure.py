@@ -13,6 +13,7 @@ from zerowiz.core.speed.terms import StepTime
 from zerowiz.core.values import replace
 from zerowiz.probe.machine.gpu_table import read_gpu_table
 from zerowiz.ui.measure import comparison, outcome
+from zerowiz.ui.sentences.doubts import ROUGH_ON_CPU
 
 MEASURED = next(each for each in read_rows() if each["id"] == "b4-001")
 PREDICTED = StepTime(terms=(), expected_seconds=0.3, low_seconds=0.2, high_seconds=0.4, tokens=8)
@@ -78,3 +79,8 @@ def test_the_links_stand_by_the_size_of_the_message() -> None:
 def test_without_timed_steps_there_are_no_such_lines() -> None:
     lines = shown(compared(timed_steps=0))
     assert not any(line.startswith(("Step     measured", "Step     not", "Bus")) for line in lines)
+
+
+def test_the_memory_of_cpu_ranks_is_said_to_be_rough() -> None:
+    assert ROUGH_ON_CPU in shown(compared(accelerator="cpu"))
+    assert ROUGH_ON_CPU not in shown(compared())

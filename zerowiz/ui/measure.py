@@ -6,9 +6,11 @@ from math import inf
 from typing import Any, TextIO, cast
 
 from zerowiz.core.decision.evaluate import Verdict
+from zerowiz.core.machine.types import Accelerator
 from zerowiz.core.measure.own_script import ScriptRun
 from zerowiz.core.measure.row import HOST_MEMORY, Comparison
 from zerowiz.core.measure.timing import ComparedStep
+from zerowiz.ui.sentences.doubts import ROUGH_ON_CPU
 from zerowiz.ui.text.cells import labelled
 from zerowiz.ui.text.table import say, show_rows
 from zerowiz.ui.text.units import bare_gib, seconds
@@ -144,6 +146,8 @@ def comparison(comparison: Comparison, stream: TextIO) -> None:
         for each in (*comparison.phases, comparison.peak)
     ]
     show_rows(stream, ("", N_("predicted"), N_("measured"), N_("off by")), rows)
+    if comparison.row.get("accelerator") == Accelerator.CPU.value:
+        say(stream, ROUGH_ON_CPU)
     said = comparison.unpredicted if comparison.verdict is None else _VERDICTS[comparison.verdict]
     predicted = (
         _("predicted: {said}", said=said)

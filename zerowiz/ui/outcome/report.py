@@ -7,6 +7,7 @@ from zerowiz.core import shell
 from zerowiz.core.outcome.figures import CountedMemory, MeasuredFigures, PredictedFigures, error_of
 from zerowiz.core.outcome.record import AttemptRecord, AttemptSummary, RunSummary
 from zerowiz.ui.outcome.ended import CAUSES
+from zerowiz.ui.sentences.doubts import ROUGH_ON_CPU
 from zerowiz.ui.text.table import say, show_rows
 from zerowiz.ui.text.units import seconds
 from zerowiz.words import N_, _
@@ -88,11 +89,7 @@ def _table(predicted: PredictedFigures, measured: MeasuredFigures, stream: TextI
     ]
     show_rows(stream, ("", N_("predicted"), N_("measured"), N_("off by")), rows)
     if predicted.memory is CountedMemory.RESIDENT:
-        text = _(
-            "The memory of CPU ranks is predicted only roughly: a process also holds Python and its"
-            " libraries"
-        )
-        say(stream, text)
+        say(stream, ROUGH_ON_CPU)
     low, high = predicted.low_step_seconds, predicted.high_step_seconds
     if low is not None and high is not None:
         bounds = _("{low} to {high}", low=seconds(low), high=seconds(high))

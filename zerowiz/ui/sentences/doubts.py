@@ -11,6 +11,11 @@ from zerowiz.ui.sentences.models import shape
 from zerowiz.ui.text.units import gib, with_bounds
 from zerowiz.words import _, listing
 
+ROUGH_ON_CPU = _(
+    "The memory of CPU ranks is predicted only roughly: a process also holds Python and its"
+    " libraries"
+)
+"""What stands below a predicted and a measured memory of CPU ranks."""
 _SETTLED_BY: Mapping[SettledBy, str] = {
     SettledBy.CONFIG: _("to be sure, pass your model's config.json (`--model FOLDER`)"),
     SettledBy.TRACE: _("to be sure, add `--trace` (it needs torch)"),
