@@ -363,3 +363,20 @@ def test_a_shell_script_that_is_not_there_is_taken_for_no_model(here: Run) -> No
     missing = here("plan", *CPU, "run.sh")
     assert "there is no script `run.sh`" in missing.problem
     assert "--model" not in missing.hints
+
+
+@pytest.mark.usefixtures("scripts")
+@pytest.mark.parametrize(
+    "words", [("plan",), ("launch", "--accelerator", "cpu", "--dry-run"), ("init", "--yes")]
+)
+def test_a_model_that_nobody_sees_can_be_written_by_its_script(
+    here: Run, words: tuple[str, ...]
+) -> None:
+    missing = here(*words, *CPU[:2], "in_code.py")
+    assert 3 == missing.code
+    assert "`model.config.save_pretrained" in missing.hints
+
+
+def test_without_a_script_nothing_is_said_of_a_model_in_one(here: Run) -> None:
+    missing = here("plan", *CPU[:2])
+    assert (3, "set it with `--model`") == (missing.code, missing.hints)

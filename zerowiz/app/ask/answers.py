@@ -16,7 +16,13 @@ from zerowiz.core.decision.questions import (
 )
 from zerowiz.core.script import ScriptSettings
 from zerowiz.core.values import replace
-from zerowiz.errors import UsageError
+from zerowiz.errors import AnswerNeededError, UsageError
+from zerowiz.words import _
+
+_BUILT = _(
+    "a script that builds its model itself can write a folder for `$model` once: "
+    '`model.config.save_pretrained("my-model")`'
+)
 
 
 class Ask(Protocol):
@@ -34,6 +40,20 @@ def by_default(question: Question, *, can_go_back: bool) -> str:
     """
     del can_go_back
     return answer_or_default(question)
+
+
+def by_default_of_script(question: Question, *, can_go_back: bool) -> str:
+    """The answer where nobody can be asked about a script.
+
+    Raises:
+        AnswerNeededError: There is no default; it says how a model gets out of a script.
+    """
+    try:
+        return by_default(question, can_go_back=can_go_back)
+    except AnswerNeededError as error:
+        if question.key != "model":
+            raise
+        raise AnswerNeededError(error.message, *error.hints, _BUILT) from None
 
 
 def said_by_config(options: Options) -> frozenset[str]:

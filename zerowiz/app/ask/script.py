@@ -6,7 +6,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from zerowiz.app.ask.answers import Ask, answer, by_default, open_questions
+from zerowiz.app.ask.answers import Ask, answer, by_default_of_script, open_questions
 from zerowiz.app.ask.kept import recall_kept
 from zerowiz.app.options import Options
 from zerowiz.app.reporter import Reporter
@@ -123,7 +123,7 @@ def _must_say(question: Question, *, can_go_back: bool) -> str:
             _("zerowiz cannot see the script's micro-batch, and cannot ask here"),
             _("set it with `$micro_batch`"),
         )
-    return by_default(question, can_go_back=can_go_back)
+    return by_default_of_script(question, can_go_back=can_go_back)
 
 
 def answer_for(
