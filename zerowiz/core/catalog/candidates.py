@@ -11,7 +11,7 @@ from zerowiz.core.machine.names.instances import Instance
 from zerowiz.core.machine.network import Network, NetworkKind
 from zerowiz.core.machine.spec import MOST_GPUS_PER_NODE, instance_node, parse_spec
 from zerowiz.core.machine.types import Machine, with_nodes
-from zerowiz.core.values import replace
+from zerowiz.core.values import replace, shows
 
 # What nodes and clusters are built with.
 GPUS_OF_A_NODE = (1, 2, 4, 8)
@@ -46,6 +46,7 @@ class MachineCandidate(Struct, frozen=True, kw_only=True):
     """Whether nobody knows its network: it is taken to be that of a DGX system of its time."""
 
 
+@shows("gpu.name", "instance.name", "sizes")
 class MachineKind(Struct, frozen=True, kw_only=True):
     """A GPU of the table, or an instance, in the sizes in which it is tried."""
 

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from zerowiz.core.codec import decode
 from zerowiz.core.machine.topology import PCIE_LANE_BYTES_PER_S
-from zerowiz.core.values import Count
+from zerowiz.core.values import Count, shows
 from zerowiz.words import _, joined, listing
 
 _NOISE = re.compile(r"nvidia|geforce|tesla|[^a-z0-9]")
@@ -18,6 +18,7 @@ _NOISE = re.compile(r"nvidia|geforce|tesla|[^a-z0-9]")
 _PCIE_LANES = 16
 
 
+@shows("name", "total_bytes", "compute_capability", "nvlink_bytes_per_s")
 class GpuModel(Struct, frozen=True, kw_only=True):
     """One row of the GPU table."""
 
