@@ -130,9 +130,11 @@ def test_what_deepspeed_may_not_build_is_a_warning_that_says_who_fails(
         )
         severity = Severity.ERROR if words is None else Severity.WARNING
         assert (finding.key, severity) == (finding.key, finding.severity)
+        # What fails only if DeepSpeed builds it is no reason where it does not.
+        said = finding.why if words == "DeepSpeed ignores it" else finding.message
         if words is not None:
-            assert words in finding.message
-            assert f"the script passes its own `{argument}`" in finding.message
+            assert words in said
+            assert f"the script passes its own `{argument}`" in said
 
 
 def test_params_that_are_no_object_fail_whatever_the_script_passes() -> None:

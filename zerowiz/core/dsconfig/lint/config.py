@@ -165,21 +165,20 @@ class Config(Struct, frozen=True, kw_only=True):
         if argument is None or finding.severity is not Severity.ERROR:
             return finding
         if self.by_deepspeed and argument in self.context.passed:
-            message = _(
-                "{finding}: DeepSpeed ignores it, because the script passes its own `{argument}`",
-                finding=finding.message,
+            because = _(
+                "DeepSpeed ignores it, because the script passes its own `{argument}`",
                 argument=argument,
             )
-        elif self.context.integration is None and not self.by_accelerate:
+            return replace(finding, severity=Severity.WARNING, because=because)
+        if self.context.integration is None and not self.by_accelerate:
             message = _(
                 "{finding}: an error unless the script passes its own `{argument}` to"
                 " `deepspeed.initialize`",
                 finding=finding.message,
                 argument=argument,
             )
-        else:
-            return finding
-        return replace(finding, severity=Severity.WARNING, message=message)
+            return replace(finding, severity=Severity.WARNING, message=message)
+        return finding
 
     @property
     def tunes(self) -> bool:
