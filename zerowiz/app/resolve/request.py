@@ -95,7 +95,7 @@ class Request(Struct, frozen=True, kw_only=True):
     copied: str | None = None
     """The settings file that they are added to a copy of, instead."""
     size_only: str | None = None
-    """The model that the script loads, where `--model` names a size alone; empty for its own."""
+    """The model that the script loads where `--model` is only a size; empty if words name it."""
     trusted: tuple[str, ...] = ()
     """Options of what the script's code does, which zerowiz neither sees there nor can pass."""
 

@@ -121,9 +121,10 @@ def _set_elsewhere(
         if f"`${name}" not in message or getattr(options, name) is not None:
             continue
         setting: Setting[object] | None = getattr(settings, name, None)
-        place = f"`{options.config}`" if own.get(name) is not None else setting and setting.source
-        if place is not None:
-            yield _("`${name}` is set by {elsewhere}", name=name, elsewhere=place)
+        if own.get(name) is not None:
+            yield _("`${name}` is set by {elsewhere}", name=name, elsewhere=f"`{options.config}`")
+        elif setting is not None:
+            yield _("`${name}` is set by {elsewhere}", name=name, elsewhere=setting.source)
 
 
 def _refuse_idle(options: Options, workload: Workload) -> None:

@@ -30,7 +30,10 @@ class Costs(Struct, frozen=True, kw_only=True):
     shared_python_call_seconds: float
     """What a reading is pulled towards: the mean of hosts that other jobs share."""
     reading_fraction: float
-    """Of a reading beside that mean, in logarithms: 3 ms are a moment of a host, a step is not."""
+    """The weight of a reading beside that mean, in logarithms: 1 trusts it alone, 0 the mean.
+
+    A reading takes 3 ms, in which other jobs may keep the host busy, or leave it idle.
+    """
     host_spread_fraction: float
     """The standard deviation of the logarithm of what such a call takes, from moment to moment."""
     host_seconds: float

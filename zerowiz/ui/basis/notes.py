@@ -88,8 +88,13 @@ def settled(values: Sequence[Settled], copied: str | None) -> str:
     )
 
 
-def size_only(size: str | None, script_model: str | None) -> str:
-    """That a size says how large a model is, and that the script loads its own."""
+def size_only(size: str | None, script_model: str) -> str:
+    """That a size says how large a model is, and that the script loads its own.
+
+    Args:
+        size: As it was named.
+        script_model: What the script loads, and where it says so; empty where words can name it.
+    """
     if not script_model:
         return _(
             "`$model {size}` is only a size, and the script still loads its own model: name a"
