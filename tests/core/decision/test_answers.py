@@ -45,3 +45,8 @@ def test_what_does_not_matter_any_more_is_remembered(
     kept = of(before).only(keys)
     assert {k: v for k, v in before if k in keys} == kept.by_key
     assert dict(before) == dict(kept.before)
+
+
+def test_a_global_batch_is_learned_from_whatever_steps_a_remedy_made_of_the_one_before() -> None:
+    remedied = Answers().taking({"micro_batch": 2, "accumulation_steps": 2})
+    assert {"micro_batch": 2} == remedied.with_answer("global_batch", "64").settings

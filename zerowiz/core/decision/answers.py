@@ -9,7 +9,11 @@ from zerowiz.core.values import replace
 
 # What an answer decides besides the setting of its own name.
 _BATCH = ("micro_batch", "accumulation_steps", "global_batch")
-_DECIDES: Mapping[str, tuple[str, ...]] = {"goal": _BATCH, "micro_batch": _BATCH}
+_DECIDES: Mapping[str, tuple[str, ...]] = {
+    "goal": _BATCH,
+    "micro_batch": _BATCH,
+    "global_batch": ("accumulation_steps",),
+}
 
 
 class Answers(Struct, frozen=True, kw_only=True):
