@@ -201,6 +201,12 @@ def test_deepspeeds_own_word_about_local_rank_counts(here: Run, folder: Path) ->
             "",
         ),
         (
+            "accelerate launch --num_proceses 8 train.py",
+            2,
+            "`accelerate launch --num_proceses`: `--num_proceses` is not an option that zerowiz knows",
+            "did you mean `--num_processes`?",
+        ),
+        (
             "torchrun --nproc_per_node 2",
             2,
             "`torchrun --nproc_per_node 2` has no script",

@@ -6,6 +6,7 @@ does for the ranks to meet is done by DeepSpeed's own launcher.
 
 import re
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 
 from msgspec import Struct
 
@@ -24,7 +25,7 @@ from zerowiz.core.launch.launcher_options import (
     OtherLauncher,
 )
 from zerowiz.core.launch.plan import Launcher
-from zerowiz.errors import UsageError
+from zerowiz.errors import UsageError, did_you_mean
 from zerowiz.words import _, joined
 
 _PYTHON_NAME = re.compile(r"python(3(\.\d+)?t?)?")
@@ -175,6 +176,7 @@ class _Typed:
                 read=self._read,
                 flag=flag,
             ),
+            *did_you_mean(get_close_matches(flag.replace("-", "_"), launcher.options, n=1)),
             _(
                 "remove it: zerowiz starts the ranks with deepspeed, and reads the options before"
                 " SCRIPT"
