@@ -180,6 +180,10 @@ def test_an_error_says_where_its_setting_comes_from(process: Run, folder: Path) 
     result = process("plan", ZEROWIZ_STAGE="2")
     assert 2 == result.code, result.stderr
     assert "`--hpz` is set by zerowiz.toml line 3" in result.hints
+    assert "to leave the answers file out: `--isolated`" in result.hints
+    here_only = process("plan", "--hpz", "--isolated", "--model", "1b", "--machine", "8xH100")
+    assert 2 == here_only.code
+    assert "--isolated" not in here_only.hints
     wrong = process("plan", ZEROWIZ_SEQ_LEN="long")
     assert (2, "`--seq-len`: it takes a whole number, not `long`") == (wrong.code, wrong.problem)
     assert "`ZEROWIZ_SEQ_LEN` is set to `long`" in wrong.hints

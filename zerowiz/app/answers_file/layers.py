@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from zerowiz.app.options import Options
 from zerowiz.errors import NoGpuHereError, NothingFitsError, ZerowizError
+from zerowiz.probe.answers_file import FILE_NAME
 from zerowiz.words import _
 
 
@@ -93,6 +94,8 @@ class Layers(Struct, frozen=True, kw_only=True):
             for name in names
             if name in elsewhere
         ]
+        if any(FILE_NAME in elsewhere.get(name, "") for name in names):
+            hints.append(_("to leave the answers file out: `--isolated`"))
         if "script" in elsewhere and f"`{self.script}`" in message:
             hints.append(
                 _(
