@@ -160,7 +160,7 @@ def test_what_nothing_helps_says_so(here: Run, folder: Path) -> None:
     )
     loop = LOOP.replace("meta-llama/Llama-2-70b-hf", "meta-llama/Llama-2-13b-hf")
     (folder / "loop.py").write_text(loop)
-    two = ("plan", "-q", "--accelerator", "cpu", "--gpus-per-node", "2", "--host-memory", "16GiB")
+    two = ("plan", "-q", "--accelerator", "cpu", "--gpus-per-node", "2", "--memory-budget", "2GiB")
     on_cpu = here(*two, "--micro-batch", "1", "loop.py")
     assert (4, 1) == (on_cpu.code, on_cpu.hints.count("\n") + 1)
     assert on_cpu.hints.startswith("no change is enough on CPU ranks")
