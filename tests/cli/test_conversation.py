@@ -256,7 +256,7 @@ def test_a_plan_for_another_machine_is_not_launched_and_nothing_is_written(
 ) -> None:
     refused = here("init", "--yes", "--launch", *A100, "--model", "1b")
     assert 2 == refused.code
-    assert "plans for another machine" in refused.problem
+    assert "a job starts on its own machine" in refused.problem
     assert {"train.py", "finetune.py"} == {path.name for path in scripts.iterdir()}
 
 
