@@ -40,6 +40,14 @@ parser = deepspeed.add_config_arguments(argparse.ArgumentParser())
 args = parser.parse_args()
 engine, *_ = deepspeed.initialize(args=args, model=build_model())
 """
+# It recomputes no activations, and no option makes it.
+RAW = """\
+import deepspeed
+from transformers import AutoModelForCausalLM
+
+model = AutoModelForCausalLM.from_pretrained("x")
+engine, *_ = deepspeed.initialize(model=model, config="ds_config.json")
+"""
 
 
 @pytest.fixture
@@ -355,6 +363,20 @@ def test_where_nothing_fits_a_remedy_can_be_chosen(terminal: Open, script: Path)
     assert 0 == person.end()
     written = json.loads((script.parent / "ds_config_zero3.plan.json").read_text())
     assert "NVIDIA A100-SXM4-80GB" == written["machine"]["gpus"][0]["name"]
+
+
+def test_enter_alone_states_no_memory_and_no_link_that_nobody_checked(
+    terminal: Open, script: Path
+) -> None:
+    script.write_text(RAW)
+    words = ("--machine", "4xA100-40GB", "--model", "13b", "--seq-len", "2048")
+    person = terminal("init", *words, "--micro-batch", "1", "--precision", "bf16")
+    person.wait_for("> --machine 4xGH200")
+    menu = person.text.rpartition(REMEDY)[2]
+    first, _found, rest = menu.partition("--machine 2x8xA100-40GB --interconnect")
+    assert re.search(r"^ +--host-memory 310GiB", first, re.MULTILINE)
+    assert "only if each node has that much free" in " ".join(first.split())
+    assert "if the nodes have this link" in " ".join(rest.split())
 
 
 def test_stopping_at_the_remedies_is_no_error_and_writes_nothing(

@@ -113,7 +113,11 @@ def _costs(remedy: Remedy) -> Iterator[str]:
             yield words
     if "host_memory" in remedy.change:
         more = remedy.more_host_bytes
-        yield _("{more} more than is free", more=gib(more)) if more else _("if that much is free")
+        yield (
+            _("{more} more than is free", more=gib(more))
+            if more
+            else _("only if each node has that much free")
+        )
 
 
 def hint(remedy: Remedy) -> str:

@@ -14,7 +14,6 @@ from zerowiz.core.machine.types import Machine
 from zerowiz.core.remedies.remedy import Expense, Remedy
 from zerowiz.core.script import ScriptFacts
 from zerowiz.core.settings import Change
-from zerowiz.core.values import replace
 from zerowiz.errors import DeclinedError, ZerowizError
 from zerowiz.ui import remedies as remedies_text
 from zerowiz.words import _
@@ -40,6 +39,8 @@ class Again(Enum):
     AGAIN = "again"
 
 
+# What a person has to know of the nodes, as nobody here does: Enter alone does not state it.
+_STATED = frozenset({"host_memory", "interconnect"})
 _AGAIN = Choice(
     value=Again.AGAIN.value, title=_("read my script again"), detail=_("once you have edited it")
 )
@@ -47,19 +48,20 @@ _NOTHING = Choice(value="nothing", title=_("nothing, go on"), detail=_("it may s
 _STOP = Choice(value="stop", title=_("stop here"), detail=_("nothing is written"))
 
 
-def remedy_question(plan: Plan, *, can_read_again: bool = False) -> Question | None:
+def remedy_question(plan: Plan, *, can_read_again: bool = False, first: int = 0) -> Question | None:
     """Which remedy a person takes where nothing fits; None where something does, or none can be.
 
     Args:
         plan: What was decided.
         can_read_again: Whether the script can be read again.
+        first: The first remedy that Enter alone may take.
     """
     remedies = takeable(plan)
     if plan.strategy is not None or not remedies:
         return None
     edits = any(each.edit is not None for each in plan.remedies)
     others = (_AGAIN, _STOP) if edits and can_read_again else (_STOP,)
-    return _menu(_("Nothing fits yet. What do you want to change?"), remedies, others)
+    return _menu(_("Nothing fits yet. What do you want to change?"), remedies, others, first)
 
 
 def can_be_surer(plan: Plan) -> bool:
@@ -67,7 +69,7 @@ def can_be_surer(plan: Plan) -> bool:
     return plan.strategy is not None and bool(takeable(plan))
 
 
-def _menu(text: str, remedies: Sequence[Remedy], others: Sequence[Choice]) -> Question:
+def _menu(text: str, remedies: Sequence[Remedy], others: Sequence[Choice], first: int) -> Question:
     listed = [
         Choice(
             value=str(index),
@@ -85,10 +87,20 @@ def _menu(text: str, remedies: Sequence[Remedy], others: Sequence[Choice]) -> Qu
             "Slower and faster compare with the job as it is, if it did fit. What costs nothing"
             " but time comes first, then what costs precision, then hardware, then another model."
         ),
-        default="0",
+        default=_default(remedies, others, first),
         kind=AnswerKind.CHOICE,
         choices=(*listed, *others),
     )
+
+
+def _default(remedies: Sequence[Remedy], others: Sequence[Choice], first: int) -> str:
+    """The first remedy from there on that Enter alone may take, else the last of the others."""
+    free = (
+        str(index)
+        for index, each in enumerate(remedies)
+        if index >= first and not _STATED & each.change.keys()
+    )
+    return next(free, others[-1].value)
 
 
 def _beyond(plan: Plan) -> list[str]:
@@ -221,9 +233,9 @@ class Remedying:
             return None
         plan, machine = self._now
         text = _("It may not fit. What do you want to change?")
-        question, first = _menu(text, takeable(plan), (_NOTHING,)), 0
+        first = 0
         while True:
-            answer = self._person.ask(replace(question, default=question.choices[first].value))
+            answer = self._person.ask(_menu(text, takeable(plan), (_NOTHING,), first))
             if isinstance(answer, Back) or answer == _NOTHING.value:
                 return None
             if (taken := self._after(plan, machine, int(answer))) is not None:
@@ -254,7 +266,8 @@ class Remedying:
         person = self._person
         # Enter alone does not take again what was refused.
         first = 0
-        while person and (question := self._question(plan, first)) is not None:
+        again = self._can_read_again
+        while person and (question := remedy_question(plan, can_read_again=again, first=first)):
             person.tell(_beyond(plan))
             answer = person.ask(question, can_go_back=bool(self._taken) or can_go_back)
             if isinstance(answer, Back):
@@ -273,9 +286,3 @@ class Remedying:
         self._now = plan, machine
         note_settled(plan, self._reporter)
         return plan
-
-    def _question(self, plan: Plan, first: int) -> Question | None:
-        question = remedy_question(plan, can_read_again=self._can_read_again)
-        return (
-            None if question is None else replace(question, default=question.choices[first].value)
-        )
