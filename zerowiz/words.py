@@ -72,9 +72,11 @@ def _english(text: str) -> str:
 def joined(between: str, parts: Iterable[str]) -> str:
     """As `between.join(parts)`, for what programs read in English."""
     texts = list(parts)
-    whole = between.join(texts)
     if not any(isinstance(each, Message) for each in (between, *texts)):
-        return whole
+        return between.join(texts)
+    whole = ""
+    for index, each in enumerate(texts):
+        whole = _set_behind(_set_behind(whole, between if index else ""), each)
     return Message(whole, _english(between).join(map(_english, texts)))
 
 

@@ -7,10 +7,12 @@ import pytest
 from cli.harness import Run
 
 from zerowiz.core.machine.spec import parse_machine
+from zerowiz.core.machine.types import Accelerator
 from zerowiz.core.machine_json import encode_machine
 from zerowiz.core.values import replace
 from zerowiz.probe.machine.gpu_table import read_gpu_table, read_instances
-from zerowiz.words import Message, english, fill, unknown_language, wanted_language
+from zerowiz.ui.text.units import on_device
+from zerowiz.words import Message, english, fill, joined, speak, unknown_language, wanted_language
 
 MEMORY = Message("メモリ不足", "too little memory")
 
@@ -82,3 +84,23 @@ def test_a_copy_keeps_both() -> None:
 )
 def test_no_room_is_left_between_two_japanese_words(text: str, value: str, shown: str) -> None:
     assert shown == fill(text, {"it": value})
+
+
+def test_no_room_is_left_in_a_list_of_japanese_words() -> None:
+    either = Message(" または ", " or ")
+    words = joined(either, (Message("オブジェクト", "an object"), "null"))
+    assert ("オブジェクトまたは null", "an object or null") == (words, english(words))
+    assert "`a` または `b`" == joined(either, ("`a`", "`b`"))
+
+
+def test_no_room_is_left_behind_a_cpu_rank() -> None:
+    gpus = parse_machine("2xA100-40GB", read_gpu_table(), read_instances())
+    speak("ja")
+    try:
+        text = on_device(
+            Message("各 GPU に収まる", "it fits each GPU"),
+            replace(gpus, accelerator=Accelerator.CPU),
+        )
+    finally:
+        speak("en")
+    assert ("各 CPU ランクに収まる", "it fits each CPU rank") == (text, english(text))

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.rule import Severity
-from zerowiz.words import Message, _, listing
+from zerowiz.words import Message, _, joined, listing
 
 OF = _(" of ")
 """Between what is needed and what there is."""
@@ -130,7 +130,8 @@ def on_device(text: str, machine: Machine) -> str:
         return text
     rank = _("CPU rank")
     if isinstance(text, Message):
-        return Message(_GPU.sub(rank, text), _GPU.sub("CPU rank", text.english))
+        shown = str(joined(rank, _GPU.split(text)))
+        return Message(shown, _GPU.sub("CPU rank", text.english))
     return _GPU.sub(rank, text)
 
 
