@@ -121,6 +121,14 @@ def test_a_safe_fix_leaves_the_rest_as_it_was(wrong: str, right: str | None) -> 
     assert wanted == fix_text(text, lambda changed: lint(changed, schema, context)).text
 
 
+def test_a_number_for_a_switch_is_told_the_switch_and_no_bounds() -> None:
+    text = '{"train_batch_size": 8, "zero_optimization": {"stage": 2, "overlap_comm": 7}}'
+    findings = lint(text, read_ds_schema(), Context(integration=DEEPSPEED))
+    (found,) = (each for each in findings if each.rule.name == "out-of-range")
+    assert "`overlap_comm` must be true, false or null, not `7`" == found.message
+    assert "write true, false or null" == found.fix
+
+
 def test_no_fix_takes_a_comment_away() -> None:
     text = '{"bf16": {"enabled": true, # why\n"loss_scale": 0}, "train_batch_size": 8}'
     (found,) = lint(text, read_ds_schema(), Context(integration=DEEPSPEED))

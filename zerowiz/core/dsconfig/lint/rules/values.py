@@ -118,7 +118,8 @@ NOT_A_CHOICE = Rule(
 
 def _not_offered(entry: Entry, key: SchemaKey) -> ConfigFinding:
     if entry.kind in key.takes and replace(key, bounds={}).accepts(entry.value):
-        return _refused(entry, OUT_OF_RANGE, _bounds(key))
+        is_switch = "boolean" in key.types
+        return _refused(entry, OUT_OF_RANGE, _wants(key) if is_switch else _bounds(key))
     return _refused(entry, NOT_A_CHOICE, _("one of {choices}", choices=listing(key.choices)))
 
 
