@@ -316,15 +316,18 @@ def test_going_back_leaves_no_trace(ask: Ask) -> None:
     assert straight.text == person.text
 
 
-def test_the_first_question_goes_nowhere(ask: Ask) -> None:
-    person = ask(TEXT)
-    before = see(person, "Which one?")
+def test_the_first_question_goes_nowhere_and_says_how_to_leave(ask: Ask) -> None:
+    person = ask(TEXT, MENU)
+    before = see(person, "Ctrl-C to stop")
     assert "Esc" not in person.text
     person.child.send(ESCAPE)
     time.sleep(0.3)
-    assert before == see(person, "Which one?")
+    assert before == see(person, "Ctrl-C to stop")
     person.child.send("x" + ENTER)
-    assert ["x"] == answers(person)
+    shown = see(person, "Esc to go back")
+    assert not any("Ctrl-C" in line for line in shown)
+    person.child.send(ENTER)
+    assert ["x", "own"] == answers(person)
 
 
 def test_escape_does_not_lag_and_arrows_and_alt_are_none(ask: Ask) -> None:

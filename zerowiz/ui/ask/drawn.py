@@ -405,6 +405,7 @@ class DrawnQuestion:
             _("Tab to complete"): self._question.kind is AnswerKind.PATH,
             _("? for more"): bool(self._question.more),
             _("Esc to go back"): self._can_go_back,
+            _("Ctrl-C to stop"): not self._can_go_back,
         }
         return listing(key for key, is_known in keys.items() if is_known)
 
