@@ -50,6 +50,24 @@ def test_the_template_lies_there_once_the_conversation_ends_in_files(
     }
 
 
+@pytest.mark.parametrize(
+    ("gpus", "precision"), [("4xA100-40GB", "bf16"), ("4xV100-SXM2-32GB", "fp16")]
+)
+def test_the_trainers_template_gets_the_precision_of_the_machine(
+    terminal: Open, here: Run, folder: Path, gpus: str, precision: str
+) -> None:
+    person = terminal("init", "--machine", gpus, "--model", "350m", "--seq-len", "512")
+    person.reply(SCRIPT, ENTER)
+    person.reply("What is your goal?", ENTER)
+    person.reply("yes, write the files", ENTER)
+    assert 0 == person.end(), person.text
+    assert precision == answers_of(folder)["precision"]
+    (plan,) = folder.glob("*.plan.json")
+    assert precision == json.loads(plan.read_text())["workload"]["precision"]
+    launch = here("launch", "--dry-run", "--machine", gpus)
+    assert f"--{precision}" in launch.stdout + launch.stderr
+
+
 def test_a_template_is_taken_off_again_where_the_person_goes_back_or_leaves(
     terminal: Open, folder: Path
 ) -> None:

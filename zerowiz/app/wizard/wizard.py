@@ -22,6 +22,7 @@ from zerowiz.app.wizard.template import CopiedTemplate, check_template
 from zerowiz.core.decision.answers import Answers
 from zerowiz.core.decision.flowchart import Decision
 from zerowiz.core.decision.plan_input import longest_tokens, refuse_length
+from zerowiz.core.decision.precision import native_precision
 from zerowiz.core.decision.questions import (
     ALL_QUESTIONS,
     CHANGEABLE,
@@ -34,8 +35,9 @@ from zerowiz.core.decision.questions import (
 from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.script import ScriptFacts, ScriptSettings, can_be_given
 from zerowiz.core.search.freedom import Objective
+from zerowiz.core.templates import template_of
 from zerowiz.core.values import replace
-from zerowiz.core.workload import Method
+from zerowiz.core.workload import Loop, Method, Precision
 from zerowiz.errors import AnswerNeededError, ZerowizError
 from zerowiz.probe.nearby import find_scripts
 from zerowiz.ui.wizard import lines
@@ -162,12 +164,24 @@ class Wizard:
         script = self.named.script(answers)
         options = self.named.typed if script is None else self.named.options_of(script)
         known = self.known(answers)
-        said: dict[str, object] = {}
+        said = self._of_template(options, answers)
         for question in ALL_QUESTIONS:
             answer = answers.by_key.get(question.key)
             if answer is not None and is_relevant(question, known):
                 said |= _as_settings(question, answer)
         return with_plain(options, {**said, **answers.settings})
+
+    def _of_template(self, options: Options, answers: Answers) -> dict[str, object]:
+        """The machine's own precision for the Trainer's template, which trains in fp32 by itself.
+
+        Nobody has chosen that: the person has not seen the script yet.
+        """
+        trainer = f"{TEMPLATE}{template_of(Loop.TRAINER).script}"
+        machine = self.named.machine(answers)
+        if answers.by_key.get("script") != trainer or options.precision or machine is None:
+            return {}
+        native = native_precision(machine, options.torch_autocast)
+        return {} if native is Precision.FP32 else {"precision": native.value}
 
     def question(self, question: Question, answers: Answers) -> Question:
         """The question with what was found here as a menu, and what was answered before."""
