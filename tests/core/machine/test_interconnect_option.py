@@ -104,6 +104,29 @@ def test_what_is_no_link_is_refused_with_those_that_are(entry: str) -> None:
     assert all(any(word in hint for hint in caught.value.hints) for word in (*INSIDE, *BETWEEN))
 
 
+@pytest.mark.parametrize(
+    ("entry", "hint"),
+    [
+        ("ib", "did you mean `infiniband`?"),
+        ("IB:400Gb/s", "did you mean `infiniband:400Gb/s`?"),
+        ("infinband", "did you mean `infiniband`?"),
+        ("ethernet:100", "a rate needs its unit, Gb/s or GB/s: `ethernet:100Gb/s`"),
+        ("ib:400", "a rate needs its unit, Gb/s or GB/s: `infiniband:400Gb/s`"),
+    ],
+)
+def test_what_was_meant_is_the_first_hint(entry: str, hint: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        with_interconnect(BARE, entry)
+    assert hint == caught.value.hints[0]
+
+
+@pytest.mark.parametrize("entry", ["wifi", "wifi:100", "infiniband:0Gb/s", "infiniband:fast"])
+def test_what_is_like_no_link_has_no_guess(entry: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        with_interconnect(BARE, entry)
+    assert caught.value.hints[0].startswith("inside a node")
+
+
 @pytest.mark.parametrize("text", ["nvlink,pcie", "pcie,pcie", "roce,efa", "nvlink,roce,pcie"])
 def test_two_links_for_one_place_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="gives two links for the same place"):

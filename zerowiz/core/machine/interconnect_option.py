@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
 
 from msgspec import Struct
 
@@ -10,7 +11,7 @@ from zerowiz.core.machine.network import Network, NetworkKind
 from zerowiz.core.machine.sources import said_with
 from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.values import replace
-from zerowiz.errors import UsageError
+from zerowiz.errors import UsageError, did_you_mean
 from zerowiz.words import _, joined, listing
 
 FLAG = "$interconnect"
@@ -31,6 +32,8 @@ _BETWEEN: Mapping[str, NetworkKind] = {
     "ethernet": NetworkKind.ETHERNET,
 }
 _BYTES = {"Gb": 125_000_000, "GB": 1_000_000_000}
+_OTHER_WORDS: Mapping[str, str] = {"ib": "infiniband", "eth": "ethernet", "tcp": "ethernet"}
+_BARE_RATE = re.compile(r"\d{1,6}(?:\.\d{1,3})?", re.ASCII)
 
 _HINTS = (
     _(
@@ -93,9 +96,23 @@ def _parse_entry(entry: str, text: str) -> _StatedLink:
     if match is None or match[1] not in (*_INSIDE, *_BETWEEN) or bytes_per_s == 0:
         raise UsageError(
             _("`{flag} {text}`: `{entry}` is not a link", flag=FLAG, text=text, entry=entry),
+            *_meant(word.strip().lower(), rate.strip()),
             *_HINTS,
         )
     return _StatedLink(word=match[1], bytes_per_s=bytes_per_s)
+
+
+def _meant(word: str, rate: str) -> tuple[str, ...]:
+    """What a refused entry would be with a word of the option, and with the unit that it lacks."""
+    words = (*_INSIDE, *_BETWEEN)
+    other = _OTHER_WORDS.get(word)
+    near = [other] if other else get_close_matches(word, words, n=1)
+    if near and _BARE_RATE.fullmatch(rate):
+        stated = f"{near[0]}:{rate}Gb/s"
+        return (_("a rate needs its unit, Gb/s or GB/s: `{stated}`", stated=stated),)
+    if near and near[0] != word:
+        return did_you_mean([f"{near[0]}:{rate}" if rate else near[0]])
+    return ()
 
 
 def _paths(link: _StatedLink) -> Iterator[str]:
