@@ -152,9 +152,10 @@ def test_an_unknown_name_is_refused_with_close_ones() -> None:
 def test_a_name_like_no_other_is_refused_with_the_way_out() -> None:
     with pytest.raises(UsageError) as caught:
         parse("8xqqqq")
-    assert ("to plan for another GPU, describe it in a file: `$machine node.json`",) == (
-        caught.value.hints
-    )
+    assert (
+        "to see names that it knows: `zerowiz plan --machine all --model 7b`",
+        "to plan for another GPU, describe it in a file: `$machine node.json`",
+    ) == caught.value.hints
 
 
 @pytest.mark.parametrize(

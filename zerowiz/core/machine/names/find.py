@@ -33,6 +33,7 @@ _OTHERS = tuple(
     )
 )
 
+_LIST = _("to see names that it knows: `zerowiz plan --machine all --model 7b`")
 _NODE_FILE = _("to plan for another GPU, describe it in a file: `$machine node.json`")
 _MAKERS = re.compile(r"NVIDIA |Tesla |GeForce ")
 _MOST = 3
@@ -78,6 +79,7 @@ def refuse_name(
     return UsageError(
         _("`{phrase}` is not a GPU or an instance that zerowiz knows", phrase=phrase.name),
         *((_("similar names: {close}", close=close),) if close else ()),
+        _LIST,
         _NODE_FILE,
     )
 
