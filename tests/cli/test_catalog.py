@@ -236,6 +236,39 @@ def test_an_assumed_network_can_be_said(here: Run) -> None:
     assert {False} == {one["network"]["assumed"] for one in stated}
 
 
+def test_a_machine_alone_names_the_network_that_the_list_assumes_and_agrees_with_it(
+    here: Run,
+) -> None:
+    listed = machines(here, "--nodes", "2")
+    one = next(one for one in listed if one["machine"].startswith("2x8xA100-80GB"))
+    assert one["network"]["assumed"]
+    network = "infiniband:1600Gb/s"
+    on_two = (*PLAN, "--machine", one["machine"])
+    assert f"`--machine all` assumes `--interconnect {network}`" in here(*on_two).stderr
+    stated = here(*on_two, "--json", "--interconnect", network)
+    assert "--machine all" not in stated.stderr
+    plan = content(stated)
+    chosen = next(each for each in plan["strategies"] if each["name"] == plan["chosen"])
+    assert (one["strategy"], one["step_seconds"]) == (chosen["name"], chosen["step_seconds"])
+    shown = re.search(
+        r"alone, add its link: `--machine (\S+) --interconnect (\S+)`",
+        here(*ALL, "--nodes", "2").stdout,
+    )
+    assert shown is not None
+    first = next(one for one in listed if one["network"]["assumed"])
+    plan = content(here(*PLAN, "--json", "--machine", shown[1], "--interconnect", shown[2]))
+    chosen = next(each for each in plan["strategies"] if each["name"] == plan["chosen"])
+    assert (first["machine"], first["step_seconds"]) == (shown[1], chosen["step_seconds"])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("--machine", "8xA100-80GB"), ("--machine", "p4d.24xlarge", "--nodes", "2")],
+)
+def test_one_node_and_a_known_network_have_no_note_of_it(here: Run, words: tuple[str, ...]) -> None:
+    assert "--machine all" not in here(*PLAN, *words).stderr
+
+
 def test_prices_put_the_cheapest_machine_first(here: Run) -> None:
     words = ("--price", "H100-80GB=2.5/gpu-hour", "--price", "H200=3.5/gpu-hour,B200=6/gpu-hour")
     found = machines(here, *words, "--tokens", "1B")

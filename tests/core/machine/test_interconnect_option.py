@@ -2,7 +2,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zerowiz.core.machine.interconnect_option import interconnect_sources, with_interconnect
+from zerowiz.core.machine.interconnect_option import (
+    interconnect_sources,
+    spell_network,
+    with_interconnect,
+)
 from zerowiz.core.machine.links import Interconnect, LinkClass, PairLink
 from zerowiz.core.machine.network import Network, NetworkKind, Nic
 from zerowiz.core.machine.sources import said_with
@@ -70,6 +74,18 @@ def test_a_network_is_taken_as_stated_and_gb_are_bits(
     text: str, kind: NetworkKind, bytes_per_s: int | None
 ) -> None:
     assert Network(kind=kind, bytes_per_s=bytes_per_s) == with_interconnect(BARE, text).network
+
+
+@pytest.mark.parametrize(
+    "network",
+    [
+        Network(kind=NetworkKind.INFINIBAND, bytes_per_s=400_000_000_000),
+        Network(kind=NetworkKind.NVLINK),
+        Network(kind=NetworkKind.ROCE, bytes_per_s=312_500_000),
+    ],
+)
+def test_a_network_is_spelled_as_it_is_read(network: Network) -> None:
+    assert network == with_interconnect(BARE, spell_network(network)).network
 
 
 def test_both_places_can_be_stated_in_any_order() -> None:

@@ -7,6 +7,7 @@ from zerowiz.app.machines.config_ranks import choose_config_ranks, note_config_r
 from zerowiz.app.options import Options
 from zerowiz.app.reporter import SILENT, Reporter
 from zerowiz.core.flags import spell
+from zerowiz.core.machine.network import NetworkKind
 from zerowiz.core.machine.sources import list_sources, said_with
 from zerowiz.core.machine.types import (
     Accelerator,
@@ -95,6 +96,10 @@ def complete(machine: Machine, options: Options) -> Machine:
         nodes, said["nodes"] = asked.nodes, f"`{asked.config}`"
     if nodes is not None:
         machine = with_nodes(machine, nodes)
+    if _lacks_network(machine):
+        from zerowiz.app.machines.other_machine import note_network  # noqa: PLC0415 - takes long to load
+
+        machine = note_network(machine, options)
     machine = machine.with_notes(*find_warnings(machine))
     sources = {**machine.sources, **list_sources(machine, said)}
     return replace(
@@ -114,6 +119,12 @@ def _with_links(machine: Machine, text: str | None) -> tuple[Machine, dict[str, 
     )
 
     return with_interconnect(machine, text), interconnect_sources(text)
+
+
+def _lacks_network(machine: Machine) -> bool:
+    """Whether it is a spec of several nodes, and nobody said what joins them."""
+    unknown = machine.network.kind is NetworkKind.UNKNOWN
+    return unknown and machine.nodes > 1 and machine.source is MachineSource.SPEC
 
 
 def state_links(machine: Machine, text: str | None) -> Machine:

@@ -5,7 +5,8 @@ from pathlib import Path
 from zerowiz.app.machines.gpu_count import refuse_gpus, with_count
 from zerowiz.app.options import Options
 from zerowiz.core.machine.job_gpus import select_gpus
-from zerowiz.core.machine.spec import parse_machine
+from zerowiz.core.machine.names.find import find_model
+from zerowiz.core.machine.spec import named_instance, parse_machine
 from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.values import replace
 from zerowiz.errors import UsageError
@@ -30,6 +31,27 @@ def read_named(options: Options) -> Machine:
         ranks = count or len(machine.gpus)
         return replace(cpu_machine(ranks, machine.host), source=machine.source)
     return with_count(machine, options)
+
+
+def note_network(machine: Machine, options: Options) -> Machine:
+    """A spec of nodes that nobody knows the network of, with what the list of machines assumes.
+
+    An instance has no note: the list assumes no network of it either.
+    """
+    if named_instance(options.machine or "", read_instances()) is not None:
+        return machine
+    # Most machines have one node.
+    from zerowiz.core.catalog.candidates import assume_network  # noqa: PLC0415 - see above
+    from zerowiz.core.machine.interconnect_option import spell_network  # noqa: PLC0415 - see above
+
+    gpu = find_model(machine.gpus[0].name, read_gpu_table())
+    return machine.with_notes(
+        _(
+            "the network between the nodes is unknown and counts as slow; `$machine all` assumes"
+            " `$interconnect {network}`",
+            network=spell_network(assume_network(gpu, len(machine.gpus))),
+        )
+    )
 
 
 def _read_spec(text: str, options: Options) -> Machine:

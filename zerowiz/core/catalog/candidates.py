@@ -71,14 +71,18 @@ class MachineKind(Struct, frozen=True, kw_only=True):
         machine = with_nodes(parse_spec(node, table), size.nodes)
         if size.nodes == 1:
             return MachineCandidate(name=node, machine=machine, size=size)
-        adapter_bytes_per_s = ADAPTER_BYTES_PER_S[min(5, self.gpu.pcie_generation)]
-        network = Network(kind=NetworkKind.INFINIBAND, bytes_per_s=size.gpus * adapter_bytes_per_s)
         return MachineCandidate(
             name=f"{many}{node}",
-            machine=replace(machine, network=network),
+            machine=replace(machine, network=assume_network(self.gpu, size.gpus)),
             size=size,
             assumes_network=True,
         )
+
+
+def assume_network(gpu: GpuModel, gpus_per_node: int) -> Network:
+    """The network of a DGX system of the GPU's time: one adapter for each GPU of a node."""
+    adapter_bytes_per_s = ADAPTER_BYTES_PER_S[min(5, gpu.pcie_generation)]
+    return Network(kind=NetworkKind.INFINIBAND, bytes_per_s=gpus_per_node * adapter_bytes_per_s)
 
 
 def list_kinds(

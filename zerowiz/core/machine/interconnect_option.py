@@ -79,6 +79,14 @@ def interconnect_sources(text: str) -> dict[str, str]:
     return {path: said_with(FLAG) for link in _parse(text) for path in _paths(link)}
 
 
+def spell_network(network: Network) -> str:
+    """A known network as the option takes it: `infiniband:3200Gb/s`."""
+    word = next(word for word, kind in _BETWEEN.items() if kind is network.kind)
+    if network.bytes_per_s is None:
+        return word
+    return f"{word}:{network.bytes_per_s / _BYTES['Gb']:g}Gb/s"
+
+
 def _parse(text: str) -> tuple[_StatedLink, ...]:
     links = tuple(_parse_entry(entry.strip(), text) for entry in text.split(","))
     if len({link.word in _INSIDE for link in links}) != len(links):

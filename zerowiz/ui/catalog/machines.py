@@ -7,6 +7,7 @@ from zerowiz.core.catalog.offers import Offer, Offers
 from zerowiz.core.catalog.prices import PriceList
 from zerowiz.core.catalog.wider_fits import WiderFit
 from zerowiz.core.decision.plan_input import PlanInput
+from zerowiz.core.machine.interconnect_option import spell_network
 from zerowiz.ui.choice import split_of
 from zerowiz.ui.remedies import options
 from zerowiz.ui.sentences import decisions, models
@@ -139,10 +140,15 @@ def _legend(found: Offers, job: PlanInput, prices: PriceList) -> Iterator[str]:
             "Time and cost are for {tokens} tokens, optimizer steps only.",
             tokens=count(max(tokens)),
         )
-    if any(offer.assumes_network for offer in offers):
+    assuming = next((offer for offer in offers if offer.assumes_network), None)
+    if assuming is not None:
         yield _(
             "* assumes InfiniBand between nodes: one adapter per GPU, 400 Gb/s on PCIe 5, 200"
-            " Gb/s on PCIe 4, 100 Gb/s on PCIe 3. Set the real link with `$interconnect`."
+            " Gb/s on PCIe 4, 100 Gb/s on PCIe 3. Set the real link with `$interconnect`. To plan"
+            " for one of these machines alone, add its link: `$machine {machine} $interconnect"
+            " {network}`.",
+            machine=assuming.candidate.name,
+            network=spell_network(assuming.machine.network),
         )
     if len(offers) > _MOST_ROWS:
         more = len(offers) - _MOST_ROWS
