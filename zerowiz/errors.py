@@ -174,6 +174,8 @@ class PreflightError(ZerowizError):
     """Something that the launch needs is missing: NVML, a GPU, `deepspeed`, the script."""
 
     exit_code = ExitCode.PREFLIGHT
+    login_node_of: str | None = None
+    """The scheduler whose login node this computer looks like; then the first hint says so."""
 
 
 class NoGpuHereError(PreflightError):

@@ -355,6 +355,51 @@ def test_without_a_driver_a_plan_is_for_the_machines_of_the_tables(
 
 
 @pytest.mark.parametrize(
+    ("variable", "words", "said"),
+    [
+        ("SLURM_CONF", "launch train.py --lr 1", "srun --gpus=1 zerowiz launch train.py --lr 1"),
+        (
+            "SLURM_CONF",
+            "launch --escalate --gpus-per-node 4 train.py",
+            "srun --gpus=4 zerowiz launch --escalate --gpus-per-node 4 train.py",
+        ),
+        ("SLURM_CONF", "init", "srun --gpus=1 zerowiz init"),
+        ("SLURM_CONF", "machine", "srun --gpus=1 zerowiz machine"),
+        ("LSF_ENVDIR", "launch train.py", "bsub -Is -gpu num=1 zerowiz launch train.py"),
+        ("PBS_SERVER", "launch train.py", "qsub -I -l select=1:ngpus=1"),
+    ],
+)
+def test_on_a_login_node_the_hint_runs_the_same_command_inside_a_job(
+    here: Run,
+    folder: Path,
+    driver: Callable[[object], None],
+    monkeypatch: pytest.MonkeyPatch,
+    variable: str,
+    words: str,
+    said: str,
+) -> None:
+    (folder / "train.py").write_text(HF_IN_CODE.replace(", use_cpu=True", ""))
+    driver(NO_LIBRARY)
+    monkeypatch.setenv("PATH", str(folder))
+    monkeypatch.setenv(variable, "/etc/scheduler")
+    result = here(*words.split())
+    assert 5 == result.code
+    assert f"run zerowiz inside a job: `{said}`" in result.stderr + result.stdout
+    is_of_a_job = variable == "SLURM_CONF" and words.split(maxsplit=1)[0] in {"launch", "init"}
+    assert is_of_a_job == ("zerowiz init --slurm --machine 8xH100-80GB" in result.stderr)
+
+
+def test_the_job_that_a_login_node_is_pointed_to_is_written_there(
+    here: Run, folder: Path, driver: Callable[[object], None]
+) -> None:
+    (folder / "train.py").write_text(HF_IN_CODE.replace(", use_cpu=True", ""))
+    driver(NO_LIBRARY)
+    result = here("init", "--slurm", "--machine", "8xH100-80GB", "--model", "1b", "train.py")
+    assert 0 == result.code, result.stderr
+    assert (folder / "job.sbatch").exists()
+
+
+@pytest.mark.parametrize(
     "words",
     [
         ("plan", "--gpus", "0"),

@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from functools import partial
@@ -15,6 +16,7 @@ from zerowiz.app.answers_file.layers import FileUse, Layers, Typed
 from zerowiz.app.options import Options, choices_of, kinds, rows, variable_of
 from zerowiz.cli.help.completion import complete_setting
 from zerowiz.cli.usage import PlainCommand
+from zerowiz.core import shell
 from zerowiz.core.settings import SettingRow
 from zerowiz.core.synonyms import canonical_choice
 from zerowiz.errors import ZerowizError
@@ -67,7 +69,8 @@ def _with_options(command: Callable[..., None], *, use: FileUse | None) -> Calla
         try:
             command(options=layers.options, **given)
         except ZerowizError as error:
-            error.hints = layers.hints(error, context.command_path)
+            typed = shell.join(["zerowiz", *sys.argv[1:]])
+            error.hints = layers.hints(error, context.command_path, typed)
             raise
 
     parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own]

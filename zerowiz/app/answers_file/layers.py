@@ -7,7 +7,8 @@ from enum import Enum, auto
 from msgspec import Struct
 
 from zerowiz.app.options import Options
-from zerowiz.errors import NoGpuHereError, NothingFitsError, ZerowizError
+from zerowiz.core import shell
+from zerowiz.errors import NoGpuHereError, NothingFitsError, PreflightError, ZerowizError
 from zerowiz.probe.answers_file import FILE_NAME
 from zerowiz.words import _
 
@@ -75,15 +76,35 @@ class Layers(Struct, frozen=True, kw_only=True):
     """What the file plans for, where the job starts on this machine instead."""
     notes: tuple[str, ...] = ()
 
-    def hints(self, error: ZerowizError, command: str) -> tuple[str, ...]:
+    def hints(self, error: ZerowizError, command: str, typed: str) -> tuple[str, ...]:
         """Those of an error, with what it cannot know: what these layers say, and where.
 
         Args:
             error: What ended the command.
             command: As it was typed, without its options.
+            typed: The whole of it.
         """
         elsewhere = () if self.planned_for is None else self.planned_for.hints(error, command)
-        return (*elsewhere, *error.hints, *self._said_elsewhere(error.message))
+        own = error.hints
+        if isinstance(error, PreflightError) and error.login_node_of is not None:
+            own = (*self._in_a_job(error.login_node_of, command, typed), *own[1:])
+        return (*elsewhere, *own, *self._said_elsewhere(error.message))
+
+    def _in_a_job(self, scheduler: str, command: str, typed: str) -> tuple[str, ...]:
+        """How the same command is run from a login node."""
+        from zerowiz.probe.machine.read import run_inside  # noqa: PLC0415 - few commands end so
+
+        now = run_inside(scheduler, typed, self.options.gpus_per_node or 1)
+        if scheduler != "SLURM" or command not in {"zerowiz launch", "zerowiz init"}:
+            return (now,)
+        script = (self.script,) if self.script else ()
+        return (
+            now,
+            _(
+                "or write a job for `sbatch` here, for the GPUs of a node: `zerowiz init {words}`",
+                words=shell.join(["--slurm", "--machine", "8xH100-80GB", *script]),
+            ),
+        )
 
     def _said_elsewhere(self, message: str) -> tuple[str, ...]:
         """Where the settings of an error are said, where that is not the command line."""

@@ -24,11 +24,11 @@ _PLAN_WITHOUT = (
     _("plan for the CPU: `$accelerator cpu`"),
 )
 
-# The command that runs something inside a job, by scheduler.
+# What runs a command inside a job, by scheduler; that of PBS opens a shell there.
 _INSIDE = {
-    "SLURM": "srun --gpus=1 zerowiz machine",
-    "PBS": "qsub -I -l select=1:ngpus=1",
-    "LSF": "bsub -Is -gpu num=1 zerowiz machine",
+    "SLURM": "srun --gpus={gpus} {command}",
+    "PBS": "qsub -I -l select=1:ngpus={gpus}",
+    "LSF": "bsub -Is -gpu num={gpus} {command}",
 }
 
 
@@ -47,10 +47,13 @@ def read_machine(world: World, *, gpus: str | None = None) -> Machine:
     try:
         reading = read_gpus(world)
     except NoDriverError as error:
-        inside = _inside_a_job(world) if error.is_absent else ()
+        scheduler = scheduler_here(world.files, world.environ) if error.is_absent else None
+        inside = () if scheduler is None else (run_inside(scheduler, "zerowiz machine"),)
         hints = (*inside, *error.hints, *_PLAN_WITHOUT)
-        raised = NoGpuHereError if error.is_not_installed else PreflightError
-        raise raised(error.message, *hints) from None
+        kind = NoGpuHereError if error.is_not_installed else PreflightError
+        refused = kind(error.message, *hints)
+        refused.login_node_of = scheduler
+        raise refused from None
     except DriverFailedError as error:
         raise PreflightError(error.message, *error.hints, *_PLAN_WITHOUT) from None
     if not reading.gpus:
@@ -62,19 +65,20 @@ def read_machine(world: World, *, gpus: str | None = None) -> Machine:
     return select_gpus(_join(reading, world), world.environ, gpus)
 
 
-def _inside_a_job(world: World) -> tuple[str, ...]:
-    """A hint for a login node, which has a scheduler and no GPU."""
-    scheduler = scheduler_here(world.files, world.environ)
-    if scheduler is None:
-        return ()
-    command = _INSIDE.get(scheduler)
-    run = f": `{command}`" if command else ""
-    return (
-        _(
-            "this looks like a login node of {scheduler}: run zerowiz inside a job{run}",
-            scheduler=scheduler,
-            run=run,
-        ),
+def run_inside(scheduler: str, command: str, gpus: int = 1) -> str:
+    """The hint for a login node, which has a scheduler and no GPU.
+
+    Args:
+        scheduler: Its name.
+        command: What is run inside a job, as one types it.
+        gpus: How many the job asks for.
+    """
+    form = _INSIDE.get(scheduler)
+    run = f": `{form.format(gpus=gpus, command=command)}`" if form else ""
+    return _(
+        "this looks like a login node of {scheduler}: run zerowiz inside a job{run}",
+        scheduler=scheduler,
+        run=run,
     )
 
 
