@@ -365,14 +365,14 @@ def test_where_nothing_fits_a_remedy_can_be_chosen(terminal: Open, script: Path)
     assert "NVIDIA A100-SXM4-80GB" == written["machine"]["gpus"][0]["name"]
 
 
-def test_enter_alone_states_no_memory_and_no_link_that_nobody_checked(
-    terminal: Open, script: Path
-) -> None:
+def test_enter_alone_states_no_hardware_that_nobody_checked(terminal: Open, script: Path) -> None:
     script.write_text(RAW)
     words = ("--machine", "4xA100-40GB", "--model", "13b", "--seq-len", "2048")
     person = terminal("init", *words, "--micro-batch", "1", "--precision", "bf16")
-    person.wait_for("> --machine 4xGH200")
+    person.wait_for("stop here")
     menu = person.text.rpartition(REMEDY)[2]
+    [preselected] = re.findall(r"^ +> (\S+)", menu, re.MULTILINE)
+    assert preselected not in {"--machine", "--host-memory", "--interconnect"}
     first, _found, rest = menu.partition("--machine 2x8xA100-40GB --interconnect")
     assert re.search(r"^ +--host-memory 310GiB", first, re.MULTILINE)
     assert "only if each node has that much free" in " ".join(first.split())
