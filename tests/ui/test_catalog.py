@@ -15,6 +15,7 @@ from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.model.from_size import model_from_size
+from zerowiz.core.search.freedom import Objective
 from zerowiz.core.speed.run_cost import RunLength
 from zerowiz.core.speed.terms import StepTime
 from zerowiz.core.values import replace
@@ -47,13 +48,19 @@ def decided(machine: Machine, params: int, *, timed: bool = True) -> Decision:
     return replace(made, evaluated=evaluated, chosen=chosen)
 
 
-def listed(params: int, prices: PriceList, length: RunLength | None, stream: io.StringIO) -> str:
+def listed(
+    params: int,
+    prices: PriceList,
+    length: RunLength | None,
+    stream: io.StringIO,
+    objective: Objective = Objective.FLOWCHART,
+) -> str:
     def decide_on(candidate: MachineCandidate) -> Decision:
         return decided(candidate.machine, params)
 
     found = find_offers(list_kinds(SOME, ()), TABLE, decide_on, prices, length)
     job = decided(parse_spec("8xA100-80GB", TABLE), params).job
-    machines(found, job, prices, stream)
+    machines(found, job, prices, stream, objective=objective)
     return stream.getvalue()
 
 
@@ -66,6 +73,12 @@ def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_machines_of_a_model(golden: Callable[[str, str], None]) -> None:
     golden("catalog/machines.txt", listed(70 * 10**9, PriceList(), None, io.StringIO()))
+
+
+@pytest.mark.parametrize("objective", [Objective.FASTEST, Objective.SMALLEST])
+def test_who_has_an_objective_is_told_of_no_other(objective: Objective) -> None:
+    shown = listed(70 * 10**9, PriceList(), None, io.StringIO(), objective)
+    assert "flowchart" not in shown
 
 
 def test_the_machines_of_a_model_with_prices(golden: Callable[[str, str], None]) -> None:

@@ -195,7 +195,14 @@ def _show_machines(found: "MachineChoice", options: Options, reporter: Reporter)
     if options.as_json:
         write_json(found.to_dict())
     else:
-        machines(found.offers, found.request.job, found.prices, sys.stdout, found.find_wider())
+        machines(
+            found.offers,
+            found.request.job,
+            found.prices,
+            sys.stdout,
+            found.find_wider(),
+            options.objective,
+        )
     found.require_any()
 
 

@@ -8,6 +8,7 @@ from zerowiz.core.catalog.prices import PriceList
 from zerowiz.core.catalog.wider_fits import WiderFit
 from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.machine.interconnect_option import spell_network
+from zerowiz.core.search.freedom import Objective
 from zerowiz.ui.choice import split_of
 from zerowiz.ui.remedies import options
 from zerowiz.ui.sentences import decisions, models
@@ -38,6 +39,7 @@ def machines(
     prices: PriceList,
     stream: TextIO,
     wider: Sequence[WiderFit] = (),
+    objective: Objective = Objective.FLOWCHART,
 ) -> None:
     """A row for each machine, the best first, what was left out, and what would help.
 
@@ -47,12 +49,13 @@ def machines(
         prices: What was said of prices.
         stream: Where to.
         wider: What would help where few GPUs are large enough.
+        objective: What chose the strategy of each machine.
     """
     say(stream, labelled(_("Model"), models.model(job.model)), "")
     if found.offers:
         _table(found, prices, stream)
         stream.write("\n")
-    say(stream, *_legend(found, job, prices), *_helps(wider))
+    say(stream, *_legend(found, job, prices, objective), *_helps(wider))
 
 
 def _table(found: Offers, prices: PriceList, stream: TextIO) -> None:
@@ -127,13 +130,17 @@ def _cost(offer: Offer, currency: str) -> str:
     return _UNKNOWN if cost is None else money(cost.expected_cost, currency)
 
 
-def _legend(found: Offers, job: PlanInput, prices: PriceList) -> Iterator[str]:
+def _legend(
+    found: Offers, job: PlanInput, prices: PriceList, objective: Objective
+) -> Iterator[str]:
     offers = found.offers
     if offers:
         yield _rows(prices)
     if offers and not any(offer.chosen.step_time for offer in offers):
         yield _("zerowiz predicts no step time: {why_untimed}.", why_untimed=job.why_untimed)
     yield from _steps(found)
+    if len(found.offers) > 1 and objective is Objective.FLOWCHART:
+        yield _("The flowchart chose each strategy; `$objective fastest` chooses the fastest.")
     tokens = {offer.run.tokens for offer in offers if offer.run is not None}
     if tokens:
         yield _(
