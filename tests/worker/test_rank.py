@@ -477,5 +477,7 @@ def test_what_a_rank_leaves_whose_supervisor_is_killed_too_is_known_to_be_left(
         process.communicate(timeout=30)
     for pid in compilers(tmp_path):
         os.kill(pid, signal.SIGKILL)
+    # A killed process is in its folder until the kernel has ended it.
+    wait_until(lambda: not compilers(tmp_path))
     (lock,) = read_locks(tmp_path, ("cpu_adam",))
     assert (None, True) == (lock.holder_pid, lock.left_by_rank)
