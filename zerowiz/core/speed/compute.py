@@ -16,7 +16,7 @@ from zerowiz.core.memory.forward.attention import is_fused, length_tokens, masks
 from zerowiz.core.memory.rank_sizes import RankSizes
 from zerowiz.core.model.families import FAMILIES
 from zerowiz.core.model.types import Architecture, Model, Tensor
-from zerowiz.core.speed.costs import Costs, product_fraction_on
+from zerowiz.core.speed.costs import Costs, memory_rate_on, product_fraction_on
 from zerowiz.core.speed.rates import GpuRates
 from zerowiz.core.values import replace
 from zerowiz.core.workload import HALF_BYTES, Method, Trainer, Workload
@@ -227,7 +227,7 @@ def compute_passes(
     w = rank.weight_bytes if workload.torch_autocast is None else HALF_BYTES
     gpu = _Gpu(
         flop_per_s * product_fraction_on(costs, rates.compute_capability),
-        rates.memory_bytes_per_s * costs.memory_fraction,
+        memory_rate_on(costs, rates),
     )
     again = 1 if workload.gradient_checkpointing else 0
     blocks, ends, adapters = (

@@ -5,6 +5,7 @@ import math
 from msgspec import Struct
 
 from zerowiz.core.machine.host import Host
+from zerowiz.core.speed.rates import GpuRates
 from zerowiz.core.values import replace
 
 
@@ -102,6 +103,11 @@ def product_fraction_on(costs: Costs, compute_capability: tuple[int, int]) -> fl
     if compute_capability < _HOPPER:
         return costs.older_product_fraction
     return costs.product_fraction
+
+
+def memory_rate_on(costs: Costs, rates: GpuRates) -> float:
+    """The bytes that a kernel which only moves bytes really moves in a second."""
+    return rates.memory_bytes_per_s * costs.memory_fraction
 
 
 def on_host(costs: Costs, host: Host) -> Costs:

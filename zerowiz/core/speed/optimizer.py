@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.memory.rank_sizes import RankSizes
-from zerowiz.core.speed.costs import Costs
+from zerowiz.core.speed.costs import Costs, memory_rate_on
 from zerowiz.core.speed.rates import GpuRates
 from zerowiz.core.speed.terms import TermKind
 from zerowiz.core.strategy import Offload, Part
@@ -54,7 +54,7 @@ def step_optimizer(
     launched = costs.fixed_seconds + costs.step_seconds * apart
     moved_bytes = params * _stepped_bytes(r)
     if not r.offloaded:
-        moved = moved_bytes / (rates.memory_bytes_per_s * costs.memory_fraction)
+        moved = moved_bytes / memory_rate_on(costs, rates)
         return Stepping({TermKind.OPTIMIZER: moved + launched})
     ranks = len(machine.gpus)
     cores = machine.host.cores or costs.unknown_cores * ranks

@@ -24,7 +24,7 @@ from zerowiz.core.model.types import Model
 from zerowiz.core.speed.calibration import Calibration
 from zerowiz.core.speed.communication import regathered_bytes, whole_bytes
 from zerowiz.core.speed.compute import Counted, Pass, compute_passes, count_products
-from zerowiz.core.speed.costs import COSTS, Costs, on_host
+from zerowiz.core.speed.costs import COSTS, Costs, memory_rate_on, on_host
 from zerowiz.core.speed.doubts import doubt_fraction
 from zerowiz.core.speed.links import find_ring
 from zerowiz.core.speed.optimizer import Stepping, step_optimizer
@@ -157,7 +157,7 @@ def _bucket_seconds(r: RankSizes, rates: GpuRates, costs: Costs) -> float:
     else:
         copied = r.trainable * (3 if r.strategy.shards_weights else 4) + r.share
     moved_bytes = 2 * r.weight_bytes * copied
-    return moved_bytes / (rates.memory_bytes_per_s * costs.memory_fraction)
+    return moved_bytes / memory_rate_on(costs, rates)
 
 
 def _communication(
