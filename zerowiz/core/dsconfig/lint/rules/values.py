@@ -156,12 +156,7 @@ def _unmeant(entry: Entry, key: SchemaKey) -> ConfigFinding | None:
         return None
     return entry.found(
         WRONG_TYPE,
-        _(
-            "`{label}` should be {wants}, not `{entry}`",
-            label=entry.label,
-            wants=_wants(key),
-            entry=shown(entry.value),
-        ),
+        _not_wanted(entry, key),
         severity=Severity.ERROR if key.path == _CLIPPING else Severity.WARNING,
         because=_COMPARED if key.path == _CLIPPING else _UNCHECKED,
         fix=_("write {wants}", wants=_wants(key)),
@@ -211,12 +206,7 @@ def _switch(entry: Entry, key: SchemaKey) -> ConfigFinding:
     read = meant if entry.in_strict_section else True
     return entry.found(
         WRONG_TYPE,
-        _(
-            "`{label}` should be {wants}, not `{entry}`",
-            label=entry.label,
-            wants=_wants(key),
-            entry=shown(entry.value),
-        ),
+        _not_wanted(entry, key),
         severity=_harm(entry, key),
         because=_("DeepSpeed reads it as {read}", read=shown(read)),
         fix=_("write {meant}", meant=shown(meant)),
@@ -269,6 +259,15 @@ _BOUND_WORDS: Mapping[str, str] = {
     "le": _("at most {bound}"),
     "lt": _("less than {bound}"),
 }
+
+
+def _not_wanted(entry: Entry, key: SchemaKey) -> str:
+    return _(
+        "`{label}` should be {wants}, not `{entry}`",
+        label=entry.label,
+        wants=_wants(key),
+        entry=shown(entry.value),
+    )
 
 
 def _wants(key: SchemaKey) -> str:
