@@ -122,7 +122,7 @@ def _with_links(machine: Machine, text: str | None) -> tuple[Machine, dict[str, 
 
 
 def _lacks_network(machine: Machine) -> bool:
-    """Whether it is a spec of several nodes, and nobody said what joins them."""
+    """Whether it is a spec of several nodes whose network is unknown."""
     unknown = machine.network.kind is NetworkKind.UNKNOWN
     return unknown and machine.nodes > 1 and machine.source is MachineSource.SPEC
 

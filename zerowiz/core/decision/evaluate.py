@@ -146,7 +146,7 @@ class StrategyEstimate(Struct, frozen=True, kw_only=True):
 
     @property
     def nearly_fills_host(self) -> bool:
-        """Whether it fits the host with less to spare than predictions of it were off by."""
+        """Whether it fits the host, with less headroom than the worst error of a prediction."""
         budget_bytes = self.host_budget_bytes
         if budget_bytes is None or self.lacks_to_save:
             return False
