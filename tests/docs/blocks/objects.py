@@ -45,6 +45,19 @@ def meanings(kind: type[msgspec.Struct]) -> Mapping[str, str]:
     return {each.encode_name: found.get(each.name, "") for each in msgspec.structs.fields(kind)}
 
 
+def _versioned(name: str, title: str, parts: dict[str, Any]) -> dict[str, Any]:
+    """Of an object with a version and one member, whose part has its name as a class."""
+    return {
+        "$schema": DIALECT,
+        "$id": f"urn:zerowiz:{name}:1",
+        "title": title,
+        "type": "object",
+        "properties": {"schema_version": {"const": 1}, name: {"$ref": f"#/$defs/{name.title()}"}},
+        "required": ["schema_version", name],
+        "$defs": parts,
+    }
+
+
 def machine_schema() -> dict[str, Any]:
     """Of `machine --json`, with each field's meaning."""
     parts = msgspec.json.schema(Machine)["$defs"]
@@ -55,15 +68,7 @@ def machine_schema() -> dict[str, Any]:
     for part in parts.values():
         if "description" in part:
             part["description"] = " ".join(part["description"].split()).replace("`None`", "null")
-    return {
-        "$schema": DIALECT,
-        "$id": "urn:zerowiz:machine:1",
-        "title": "The object of `zerowiz machine --json`",
-        "type": "object",
-        "properties": {"schema_version": {"const": 1}, "machine": {"$ref": "#/$defs/Machine"}},
-        "required": ["schema_version", "machine"],
-        "$defs": parts,
-    }
+    return _versioned("machine", "The object of `zerowiz machine --json`", parts)
 
 
 def error_schema() -> dict[str, Any]:
@@ -80,15 +85,9 @@ def error_schema() -> dict[str, Any]:
         "exit_code": {"enum": [int(code) for code in failed], "description": "As a number."},
         "url": {"type": "string", "description": "The page of this exit code."},
     }
-    return {
-        "$schema": DIALECT,
-        "$id": "urn:zerowiz:error:1",
-        "title": "The object that `--json` prints where a command fails",
-        "type": "object",
-        "properties": {"schema_version": {"const": 1}, "error": {"$ref": "#/$defs/Error"}},
-        "required": ["schema_version", "error"],
-        "$defs": {"Error": {"type": "object", "properties": about, "required": [*about]}},
-    }
+    error = {"type": "object", "properties": about, "required": [*about]}
+    title = "The object that `--json` prints where a command fails"
+    return _versioned("error", title, {"Error": error})
 
 
 def object_schema(name: str, title: str, parts: Parts, *roots: str) -> dict[str, Any]:
