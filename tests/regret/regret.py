@@ -14,7 +14,7 @@ from zerowiz.core.measure.trial import encode_trial
 
 _SHORTEST_STEP_SECONDS = 0.2
 # So many runs decide between two settings, side by side: the fastest of many is partly luck.
-_RUNS, _CONTENDERS = 3, 2
+RUNS, _CONTENDERS = 3, 2
 
 
 class Regret(Struct, frozen=True, kw_only=True):
@@ -66,12 +66,11 @@ class Regret(Struct, frozen=True, kw_only=True):
         faster.sort(key=lambda setting: self.measured[setting.id] or 0.0)
         return (choice, *faster[:_CONTENDERS]) if faster else ()
 
-    @property
-    def rounds(self) -> tuple[tuple[TriedSetting, ...], ...]:
-        """Runs of the contenders, side by side, until each was measured three times."""
+    def rounds(self, runs: int = RUNS) -> tuple[tuple[TriedSetting, ...], ...]:
+        """Runs of the contenders, side by side, until each was measured so many times."""
         return tuple(
             tuple(s for s in self.contenders if self.runs[s.id] < number)
-            for number in range(2, _RUNS + 1)
+            for number in range(2, runs + 1)
         )
 
     @property

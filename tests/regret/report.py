@@ -14,6 +14,7 @@ import json
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 # Its siblings are `regret.…`, as they are to the tests.
@@ -22,7 +23,7 @@ if __name__ == "__main__":
 
 from measured.rows import read_config
 from regret.measure import START_SECONDS, Case, Runs, measure
-from regret.regret import Regret, table
+from regret.regret import RUNS, Regret, table
 from regret.section import make_regrets
 from regret.settings import CHOICE, TriedSetting
 from regret.workloads import CPU
@@ -71,11 +72,11 @@ def runs_of(regrets: Sequence[Regret], budget_seconds: float) -> Runs:
     return Runs(fresh=tuple(fresh), swept=tuple(swept))
 
 
-def repeats_of(regrets: Sequence[Regret], budget_seconds: float) -> Runs:
+def repeats_of(regrets: Sequence[Regret], budget_seconds: float, runs: int = RUNS) -> Runs:
     """Runs that decide between each choice and what seemed to be faster, the worst regret first."""
     fresh, left = list[Case](), budget_seconds
     for each in sorted(regrets, key=lambda each: -(each.regret or 0.0)):
-        for number, settings in enumerate(each.rounds, 2):
+        for number, settings in enumerate(each.rounds(runs), 2):
             for setting in settings:
                 left -= each.alone_seconds(setting)
                 if left < 0:
@@ -133,12 +134,13 @@ def main() -> int:
     parser.add_argument(
         "--repeat", action="store_true", help="run what seems better than a choice, and it, again"
     )
+    parser.add_argument("--runs", type=int, default=RUNS, help="of each, with `--repeat`")
     parser.add_argument("--budget-seconds", type=float, default=500.0, help="of device time")
     words = parser.parse_args()
     until = time.time() + words.budget_seconds
     regrets = [each for each in make_regrets() if words.job is None or each.job.id in words.job]
     here = _of_machine(regrets, words.gpu, words.gpus)
-    find_runs = repeats_of if words.repeat else runs_of
+    find_runs = partial(repeats_of, runs=words.runs) if words.repeat else runs_of
     here = here if words.repeat else cheapest_first(here)
     if words.cases:
         runs = find_runs(here, words.budget_seconds)
