@@ -103,12 +103,18 @@ See [how long a step takes](concepts/speed.md). These tables come from `python t
 - We timed Python beside the steps, for 3 ms. A call took 82 to 380 ns, and between two readings of one hour it can change by a factor of four, because
   other jobs share the host. One reading says little about a whole step. So a prediction uses a value between the reading and 143 ns, the mean of all readings.
   After `measure`, it uses the mean of the readings on that machine in place of one reading.
-- We looked at the tables of the side set aside five times. The first time was after the first fit (11 and 28 %). The second and third followed causes that we
+- We looked at the tables of the side set aside six times. The first time was after the first fit (11 and 28 %). The second and third followed causes that we
   found in DeepSpeed and transformers: the norm of each offloaded gradient, and attention with a mask. Before the fourth (10.0 and 28.7 %) we saw, in a
   list of the worst steps of both sides, that their readings were far from the mean. We chose the weight of a reading on the fitted side alone, and fitted
   all constants again. Then we tried to trust the mean of many readings more than one reading. The fitted side hardly changed, and nine in ten of the side set
   aside after `measure` came from 20.5 to 22.4 %, so we left it out.
 - The fifth time we looked followed a cause in DeepSpeed again: the GPU copies each gradient into a bucket and out of it (9.6 and 22.8 % before).
+- The sixth time we looked, we changed no constant. On the fitted side, we had counted each launch of the optimizer's step from DeepSpeed's source, which
+  gained nothing. And we had given the host's times one common factor after `measure`. The fitted side gained a little (from 8.4 and 19.6 % to 8.3 and 19.2 %),
+  but the side set aside lost (from 7.8 and 20.1 % to 8.8 and 21.4 %). So we left out both.
+- A plan compares settings on one host, with one reading. So a pair of settings takes the mean of all readings on these GPUs, and the median of the runs
+  of each setting. A pair of single runs takes the reading of each run. We first counted single runs alone (92.8 %), and saw on both sides that most of the
+  wrong pairs were repeats of the same few settings.
 - The repeats below show how near a prediction can come on these hosts.
 """
 

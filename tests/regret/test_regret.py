@@ -12,6 +12,7 @@ from regret.measure import START_SECONDS, Case, measure
 from regret.regret import Regret, regret_of, table
 from regret.report import cheapest_first, repeats_of, runs_of
 from regret.rows import by_setting, read_regret_rows
+from regret.section import make_regrets
 from regret.settings import (
     CHOICE,
     DRAWN,
@@ -191,8 +192,17 @@ def test_a_choice_and_what_seemed_faster_run_side_by_side_until_each_ran_three_t
     assert [f"{name}@{n}" for n in (2, 3) for name in repeated] == names(
         repeats_of([each], 1e6).fresh
     )
+    assert len(repeats_of([each], 1e6, runs=6).fresh) == 5 * len(repeated)
     assert not repeats_of([regret(row(CHOSEN, 0.5), row(faster[0], 0.9))], 1e6).fresh
     assert not repeats_of([each], 0.0).fresh
+
+
+def test_no_choice_costs_more_than_documented() -> None:
+    known = [each for each in make_regrets() if each.regret is not None]
+    # The page says of the largest that it is less than the spread, and of all others the limit.
+    assert not [each.job.id for each in known if (each.regret or 0) > max(0.10, each.spread or 0)]
+    assert sum((each.regret or 0) > 0.10 for each in known) <= 1
+    assert not any(each.ran_out for each in known)
 
 
 def test_what_is_run_ends_in_the_time_there_is() -> None:

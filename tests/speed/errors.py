@@ -3,19 +3,16 @@
 import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import combinations
 from typing import NamedTuple
 
 from accuracy.split import Split
+from speed.pairs import APART, log_error, rank_by_other_runs, rank_runs, rank_settings
 from speed.public import SOURCES, read_published
-from speed.repeats import describe_repeats, find_repeats
+from speed.repeats import describe_repeats, find_repeats, quantile
 from speed.samples import Sample, kind_of, read_samples
 
 from zerowiz.core.speed.calibration import Calibration, MeasuredStep, calibrate
 from zerowiz.core.speed.costs import COSTS, Costs
-
-_APART = 0.10
-"""By which two steps differ before their order counts."""
 
 
 class Line(NamedTuple):
@@ -29,19 +26,6 @@ class Line(NamedTuple):
     """Nine in ten have no more."""
     signed: float
     """The median with its sign."""
-
-
-def log_error(sample: Sample, costs: Costs) -> float:
-    """Of the prediction, signed, as a logarithm."""
-    found = sample.predict(costs)
-    assert found is not None
-    return math.log(found.expected_seconds / sample.measured_seconds)
-
-
-def quantile(values: Sequence[float], part: float) -> float:
-    """By rank, of at least one value."""
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, math.ceil(part * len(ordered)) - 1)]
 
 
 def is_inside(sample: Sample, costs: Costs) -> bool:
@@ -75,36 +59,13 @@ def lines(samples: Sequence[Sample], costs: Costs) -> Iterator[Line]:
             yield Line(name, value, len(logs), median, most, math.exp(statistics.median(logs)) - 1)
 
 
-def _are_rivals(one: Sample, other: Sample) -> bool:
-    """Whether a person could take one for the other."""
-    alike = one.setting == other.setting and one.free_running == other.free_running
-    ranks = one.rank, other.rank
-    return alike and len({(each.strategy.name, each.workload) for each in ranks}) > 1
-
-
-def ranking(samples: Iterable[Sample], costs: Costs) -> tuple[int, int]:
-    """Pairs of one workload whose times differ: how many are called right, of how many."""
-    right = pairs = 0
-    for one, other in combinations(samples, 2):
-        fast, slow = sorted((one, other), key=lambda each: each.measured_seconds)
-        if not _are_rivals(one, other):
-            continue
-        if slow.measured_seconds > fast.measured_seconds * (1 + _APART):
-            pairs += 1
-            predicted = [
-                math.exp(log_error(each, costs)) * each.measured_seconds for each in (fast, slow)
-            ]
-            right += predicted[0] < predicted[1]
-    return right, pairs
-
-
 def summary(samples: Sequence[Sample], costs: Costs) -> str:
     """How many lie within their interval, and how many pairs are called right."""
     inside = sum(is_inside(each, costs) for each in samples)
-    right, pairs = ranking(samples, costs)
     return (
-        f"{inside} of {len(samples)} steps are within their interval. {pairs} pairs of one workload"
-        f" differ by more than {_APART:.0%}. For {right} of them, we predict the right order."
+        f"{inside} of {len(samples)} steps are within their interval. We predict the right order for"
+        f" {rank_settings(samples, costs)} pairs of settings of one workload that differ by more than"
+        f" {APART:.0%}, and for {rank_runs(samples, costs)} such pairs of single runs."
     )
 
 
@@ -215,9 +176,17 @@ def _of_others() -> Iterator[str]:
     )
 
 
+def _of_repeats() -> str:
+    free = [each for each in read_samples() if each.free_running]
+    measured, predicted = rank_by_other_runs(free, COSTS)
+    return (
+        f"{describe_repeats(find_repeats(free))} Pairs of single runs whose settings both ran more than"
+        f" once: the median of their other runs says the right order for {measured}, and zerowiz for"
+        f" {predicted}.\n"
+    )
+
+
 def step_times() -> str:
     """The section of docs/accuracy.md."""
-    free = [each for each in read_samples() if each.free_running]
-    repeats = describe_repeats(find_repeats(free)) + "\n"
     sides = (*_of_sides(), *_of_calibration(), _of_synchronised())
-    return "\n".join((*sides, repeats, *_of_others()))
+    return "\n".join((*sides, _of_repeats(), *_of_others()))

@@ -16,7 +16,8 @@ from pathlib import Path
 sys.path[0] = str(Path(__file__).parents[1])
 
 from accuracy.split import Split  # noqa: E402
-from speed.errors import lines, log_error, summary  # noqa: E402
+from speed.errors import lines, summary  # noqa: E402
+from speed.pairs import log_error  # noqa: E402
 from speed.samples import Sample, kind_of, read_samples  # noqa: E402
 
 from zerowiz.core.speed.costs import COSTS, Costs  # noqa: E402

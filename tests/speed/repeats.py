@@ -33,7 +33,7 @@ class Repeated(NamedTuple):
 
     @property
     def errors_of_other_leases(self) -> list[float]:
-        """Of each run, if the median of its other leases were the prediction; fractions."""
+        """Of each run, if the median of its runs in other leases were the prediction; fractions."""
         runs = list(zip(self.files, self.seconds, strict=True))
         return [
             abs(statistics.median(others) / seconds - 1)
@@ -41,13 +41,28 @@ class Repeated(NamedTuple):
             if (others := [each for other, each in runs if other != file])
         ]
 
+    @property
+    def errors_of_same_lease(self) -> list[float]:
+        """The same for the median of its other runs in its own lease."""
+        runs = list(enumerate(zip(self.files, self.seconds, strict=True)))
+        return [
+            abs(statistics.median(others) / seconds - 1)
+            for number, (file, seconds) in runs
+            if (others := [took for n, (other, took) in runs if other == file and n != number])
+        ]
 
-def find_repeats(samples: Iterable[Sample]) -> list[Repeated]:
-    """The settings that were timed more than once, in the order of the first."""
+
+def by_setting(samples: Iterable[Sample]) -> list[list[Sample]]:
+    """The runs of each setting, in the order of the first."""
     groups: dict[str, list[Sample]] = {}
     for sample in samples:
         values = [sample.free_running, *(sample.row.get(name) for name in _SETTING)]
         groups.setdefault(json.dumps(values, sort_keys=True), []).append(sample)
+    return list(groups.values())
+
+
+def find_repeats(samples: Iterable[Sample]) -> list[Repeated]:
+    """The settings that were timed more than once, in the order of the first."""
     return [
         Repeated(
             ids=tuple(each.id for each in group),
@@ -55,9 +70,15 @@ def find_repeats(samples: Iterable[Sample]) -> list[Repeated]:
             seconds=tuple(each.measured_seconds for each in group),
             free_running=group[0].free_running,
         )
-        for group in groups.values()
+        for group in by_setting(samples)
         if len(group) > 1
     ]
+
+
+def quantile(values: Sequence[float], part: float) -> float:
+    """By rank, of at least one value."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, math.ceil(part * len(ordered)) - 1)]
 
 
 def describe_repeats(repeats: Sequence[Repeated]) -> str:
@@ -69,11 +90,14 @@ def describe_repeats(repeats: Sequence[Repeated]) -> str:
         f"Settings that were timed more than once: {len(repeats)}. Their times differ by"
         f" {statistics.median(spreads):.1%} in the median, by {max(spreads):.1%} at most."
     )
-    errors = sorted(error for each in repeats for error in each.errors_of_other_leases)
-    if not errors:
-        return said
-    most = errors[math.ceil(0.9 * len(errors)) - 1]
-    return (
-        f"{said} A measured time from another lease is a prediction too: half of {len(errors)} such"
-        f" predictions are within {statistics.median(errors):.1%}, and nine in ten within {most:.1%}."
-    )
+    for lease, errors in (
+        ("another", [error for each in repeats for error in each.errors_of_other_leases]),
+        ("the same", [error for each in repeats for error in each.errors_of_same_lease]),
+    ):
+        if errors:
+            said += (
+                f" If a time from {lease} lease is the prediction, half of {len(errors)} predictions"
+                f" are within {statistics.median(errors):.1%}, and nine in ten within"
+                f" {quantile(errors, 0.9):.1%}."
+            )
+    return said

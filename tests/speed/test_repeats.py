@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 from measured.rows import Row
 from paths import TESTS
 from speed.repeats import _SETTING, describe_repeats, find_repeats
@@ -31,8 +32,22 @@ def test_only_the_same_setting_is_a_repeat() -> None:
 def test_the_spread_of_all_is_said() -> None:
     samples = [timed("a", 1.0), timed("b", 1.2)]
     said = "more than once: 1. Their times differ by 20.0% in the median, by 20.0% at most."
-    assert describe_repeats(find_repeats(samples)).endswith(said)
+    assert said in describe_repeats(find_repeats(samples))
     assert "No setting was timed twice." == describe_repeats([])
+
+
+def test_a_run_predicts_others_of_its_lease_and_of_other_leases() -> None:
+    samples = [timed(each, took, file=each[0]) for each, took in (("a1", 1.0), ("a2", 1.25))]
+    [repeated] = find_repeats([*samples, timed("b1", 2.0, file="b")])
+    assert repeated.errors_of_same_lease == pytest.approx([0.25, 0.2])
+    # Beside 2.0 stand 1.0 and 1.25, whose median is 1.125.
+    assert repeated.errors_of_other_leases == pytest.approx([1.0, 0.6, 0.4375])
+    said = describe_repeats([repeated])
+    assert (
+        "a time from another lease is the prediction, half of 3 predictions are within 60.0%"
+        in said
+    )
+    assert "a time from the same lease is the prediction, half of 2 predictions are within" in said
 
 
 def test_what_makes_a_setting_is_said_by_every_timed_row() -> None:
