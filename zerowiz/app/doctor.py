@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from msgspec import Struct, field
 
-from zerowiz.app.ask.answers import answer, by_default, by_default_of_script, open_questions
+from zerowiz.app.ask.answers import answer, by_default_of, open_questions
 from zerowiz.app.ask.command import understand_command
 from zerowiz.app.ask.script import FoundScript, ReadScript, find_script, read_found
 from zerowiz.app.decide.decision import (
@@ -217,7 +217,7 @@ def _decide(examination: _Examination, machine: Machine, facts: ScriptFacts | No
     answers = open_questions(options, settings)
     # What a person would be asked, and a plan can do without, stays at its default.
     asked = {"model": answers["model"]}
-    said = answer(options, asked, by_default if facts is None else by_default_of_script)
+    said = answer(options, asked, by_default_of(settings if facts else None))
     plan = plan_options(said, machine, facts, words, examination.reporter)
     strategy = require_strategy(plan)
     if facts is not None:

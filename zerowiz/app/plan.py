@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from zerowiz.app.api import PlanResult, plan_with
-from zerowiz.app.ask.answers import answer, by_default, by_default_of_script, open_questions
+from zerowiz.app.ask.answers import answer, by_default_of, open_questions
 from zerowiz.app.catalog.run_question import RunQuestion
 from zerowiz.app.machines.machine import find_machine, means_all
 from zerowiz.app.options import Options
@@ -47,7 +47,7 @@ def plan_job(
         facts, script_args, options = _read(script, script_args, options, reporter)
     settings = ScriptSettings() if facts is None else settle(facts, tuple(script_args))
     answers = {"model": open_questions(options, settings)["model"]}
-    options = answer(options, answers, by_default if facts is None else by_default_of_script)
+    options = answer(options, answers, by_default_of(settings if facts else None))
     machine = _find_or_list(options, reporter)
     if machine is None:
         from zerowiz.app.catalog.machines import find_machines  # noqa: PLC0415 - most plans are for one machine

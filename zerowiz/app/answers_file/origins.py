@@ -79,6 +79,7 @@ def _by_script(plan: Plan) -> Mapping[str, str]:
     settings = settle(plan.facts, plan.script_args)
     found = {name: getattr(settings, name) for name in ScriptSettings.__struct_fields__}
     sources = {name: getattr(setting, "source", None) for name, setting in found.items()}
+    sources["model"] = sources.pop("model_config") or sources["model"]
     seen = {"integration": plan.facts.path} if plan.facts.integration is not None else {}
     return seen | {name: source for name, source in sources.items() if source is not None}
 

@@ -24,6 +24,8 @@ _BUILT = _(
     '`model.config.save_pretrained("my-model")`'
 )
 
+_HIDDEN = _("zerowiz cannot read {code}, which decides the size of the model")
+
 
 class Ask(Protocol):
     """How an open question gets its answer: from a person, or from its default."""
@@ -42,18 +44,23 @@ def by_default(question: Question, *, can_go_back: bool) -> str:
     return answer_or_default(question)
 
 
-def by_default_of_script(question: Question, *, can_go_back: bool) -> str:
-    """The answer where nobody can be asked about a script.
+def by_default_of(settings: ScriptSettings | None) -> Ask:
+    """The answer where nobody can be asked about a script; None for no script.
 
-    Raises:
-        AnswerNeededError: There is no default; it says how a model gets out of a script.
+    An error for want of a default says how a model gets out of the script.
     """
-    try:
-        return by_default(question, can_go_back=can_go_back)
-    except AnswerNeededError as error:
-        if question.key != "model":
-            raise
-        raise AnswerNeededError(error.message, *error.hints, _BUILT) from None
+
+    def of_script(question: Question, *, can_go_back: bool) -> str | Back:
+        try:
+            return by_default(question, can_go_back=can_go_back)
+        except AnswerNeededError as error:
+            if question.key != "model" or settings is None:
+                raise
+            hidden = settings.hidden_size
+            seen = (_HIDDEN.format(code=hidden),) if hidden else ()
+            raise AnswerNeededError(error.message, *seen, *error.hints, _BUILT) from None
+
+    return of_script
 
 
 def said_by_config(options: Options) -> frozenset[str]:
@@ -84,7 +91,7 @@ def said_by_config(options: Options) -> frozenset[str]:
 def open_questions(options: Options, settings: ScriptSettings) -> dict[str, str | None]:
     """The answers by key, None where neither an option, nor the script, nor a config says."""
     known: dict[str, object] = {
-        "model": options.model or settings.model,
+        "model": options.model or settings.model or settings.model_config,
         "micro_batch": (
             options.micro_batch
             or settings.micro_batch

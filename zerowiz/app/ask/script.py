@@ -6,12 +6,12 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from zerowiz.app.ask.answers import Ask, answer, by_default_of_script, open_questions
+from zerowiz.app.ask.answers import Ask, answer, by_default_of, open_questions
 from zerowiz.app.ask.kept import recall_kept
 from zerowiz.app.options import Options
 from zerowiz.app.reporter import Reporter
 from zerowiz.app.resolve.request import config_file
-from zerowiz.core.decision.questions import Question
+from zerowiz.core.decision.questions import Back, Question
 from zerowiz.core.script import ScriptFacts, ScriptSettings, State, deliver, settle, with_config_via
 from zerowiz.core.strategies import ZERO2
 from zerowiz.core.values import replace
@@ -116,25 +116,30 @@ def require_reachable(facts: ScriptFacts, script_args: Sequence[str], options: O
         deliver(facts, tuple(script_args), config_file(options, ZERO2))
 
 
-def _must_say(question: Question, *, can_go_back: bool) -> str:
+def _must_say(settings: ScriptSettings) -> Ask:
     """Nobody is asked, and what the run is bound to is never guessed."""
-    if question.key == "micro_batch":
-        raise AnswerNeededError(
-            _("zerowiz cannot see the script's micro-batch, and cannot ask here"),
-            _("set it with `$micro_batch`"),
-        )
-    return by_default_of_script(question, can_go_back=can_go_back)
+
+    def ask(question: Question, *, can_go_back: bool) -> str | Back:
+        if question.key == "micro_batch":
+            raise AnswerNeededError(
+                _("zerowiz cannot see the script's micro-batch, and cannot ask here"),
+                _("set it with `$micro_batch`"),
+            )
+        return by_default_of(settings)(question, can_go_back=can_go_back)
+
+    return ask
 
 
 def answer_for(
     options: Options, facts: ScriptFacts, script_args: Sequence[str], ask_person: Ask | None
 ) -> Options:
     """Close the open questions of this script: by a person, else by defaults where safe."""
-    answers = open_questions(options, settle(facts, tuple(script_args)))
+    settings = settle(facts, tuple(script_args))
+    answers = open_questions(options, settings)
     if ask_person is None:
         answers.pop("gradient_checkpointing")
         answers.pop("sequence_tokens")
     if facts.micro_batch.from_config:
         # The script asks the config, so zerowiz decides.
         answers["micro_batch"] = answers["micro_batch"] or "1"
-    return answer(options, answers, ask_person or _must_say)
+    return answer(options, answers, ask_person or _must_say(settings))

@@ -32,6 +32,7 @@ def find_basis(
     eager = (notes.falls_back(family, request.falls_back),) if request.falls_back else ()
     size = request.size_only
     stated = () if size is None else (notes.size_only(model, size),)
+    built = (notes.built_beside(model, request.builds),) if request.builds else ()
     trusted = (notes.trusted(request.trusted),) if request.trusted else ()
     uncounted = (_("`{config}`: {keys} not counted", config=config, keys=keys),) if keys else ()
     server = request.elsewhere
@@ -44,6 +45,7 @@ def find_basis(
         *request.traced,
         *calibrated,
         *stated,
+        *built,
         *trusted,
         *assumed,
         *unfused,

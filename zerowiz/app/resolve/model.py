@@ -44,7 +44,7 @@ def read_and_trace(
 
 
 def count_or_trace(
-    text: str,
+    text: str | None,
     named: Named,
     workload: Workload,
     environ: Mapping[str, str],
@@ -52,13 +52,13 @@ def count_or_trace(
     *,
     trace: bool | None,
 ) -> ReadModel:
-    """The same for a model whose config.json was read already.
+    """The same for a model whose config is known; `text` is None for one that is built anew.
 
     Raises:
         ZerowizError: It can be neither counted, traced nor guessed.
     """
     if not (trace or is_unknown(named.config)):
-        return _count(text, named)
+        return count_model(text, named)
     from zerowiz.app.resolve.trace import trace_or_guess  # noqa: PLC0415 - takes long to load
 
     with reporter.wait(
@@ -68,7 +68,8 @@ def count_or_trace(
     return read if named.note is None else replace(read, notes=(named.note, *read.notes))
 
 
-def _count(text: str, named: Named | None) -> ReadModel:
+def count_model(text: str | None, named: Named | None) -> ReadModel:
+    """The model of a config, or of a size; `text` is None for one that is built anew."""
     notes = () if named is None or named.note is None else (named.note,)
     return ReadModel(model=model_of(text, named), notes=notes)
 
@@ -98,4 +99,4 @@ def read_near(text: str, environ: Mapping[str, str], *, trace: bool | None) -> R
         return None
     named = read_config(text, environ=environ)
     is_counted = named is None or not is_unknown(named.config)
-    return _count(text, named) if is_counted else None
+    return count_model(text, named) if is_counted else None

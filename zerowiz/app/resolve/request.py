@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from zerowiz.app.options import Options
 from zerowiz.app.reporter import SILENT, Reporter
+from zerowiz.app.resolve.built_model import made_for, read_made
 from zerowiz.app.resolve.calibration import read_calibration
 from zerowiz.app.resolve.conflicts import as_typed, by_config, by_script
 from zerowiz.app.resolve.defaults_used import defaults_used
@@ -96,6 +97,8 @@ class Request(Struct, frozen=True, kw_only=True):
     """The settings file that they are added to a copy of, instead."""
     size_only: str | None = None
     """The model that the script loads where `--model` is only a size; empty if words name it."""
+    builds: str | None = None
+    """What the script builds its own model by, where the plan is for the one that is named."""
     trusted: tuple[str, ...] = ()
     """Options of what the script's code does, which zerowiz neither sees there nor can pass."""
 
@@ -227,7 +230,12 @@ def make_request(
     if _unfused_adam(facts) is not None:
         workload = replace(workload, optimizer_fused=False)
     if read is None:
-        read = read_and_trace(named, workload, environ, reporter, trace=options.trace)
+        made = made_for(options.model, settings)
+        read = (
+            read_and_trace(named, workload, environ, reporter, trace=options.trace)
+            if made is None
+            else read_made(made, workload, environ, reporter, trace=options.trace)
+        )
     if "sequence_tokens" not in resolved.said:
         workload = _within_positions(workload, read)
     if settings.targets_by_architecture and options.lora_target_modules is None:
@@ -285,6 +293,7 @@ def make_request(
         settled=(*model_words, *resolved.settled, *_on_cpu(settings, machine)),
         copied=_copied(facts),
         size_only=_size_only(options, settings),
+        builds=_builds(options, settings),
         trusted=() if facts is None else _trusted(options, settings),
     )
 
@@ -354,6 +363,12 @@ def _size_only(options: Options, settings: ScriptSettings) -> str | None:
         return f"`{loaded.value}`, {loaded.source}" if _is_stated(options, loaded) else None
     is_size = options.model is not None and parse_size(options.model) is not None
     return "" if is_size and settings.is_open("model", options.model) else None
+
+
+def _builds(options: Options, settings: ScriptSettings) -> str | None:
+    made = settings.model_config
+    is_named = made is not None and made_for(options.model, settings) is None
+    return made.source if made is not None and is_named else None
 
 
 def _model_words(

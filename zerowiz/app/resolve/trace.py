@@ -22,7 +22,12 @@ _NEEDS = "`pip install 'zerowiz[train]'`"
 
 
 def trace_or_guess(
-    text: str, named: Named, workload: Workload, environ: Mapping[str, str], *, trace: bool | None
+    text: str | None,
+    named: Named,
+    workload: Workload,
+    environ: Mapping[str, str],
+    *,
+    trace: bool | None,
 ) -> ReadModel:
     """A model of an unknown family, or any that `trace` asks for.
 
@@ -74,7 +79,7 @@ def _exact(trace: bool | None) -> str:
     )
 
 
-def _guess(text: str, named: Named, exact: str) -> ReadModel:
+def _guess(text: str | None, named: Named, exact: str) -> ReadModel:
     """The model by the sizes in its config, and a note that this is a guess."""
     try:
         model = model_of(text, named)

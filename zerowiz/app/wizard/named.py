@@ -11,6 +11,7 @@ from zerowiz.app.decide.find_remedies import machine_of
 from zerowiz.app.machines.machine import find_machine
 from zerowiz.app.options import Options, with_plain
 from zerowiz.app.reporter import SILENT, Reporter
+from zerowiz.app.resolve.built_model import made_for, read_made_near
 from zerowiz.app.resolve.guards import check_words
 from zerowiz.app.resolve.model import read_near
 from zerowiz.app.resolve.read_model import ReadModel
@@ -19,7 +20,7 @@ from zerowiz.app.wizard.template import script_of
 from zerowiz.core.decision.answers import Answers
 from zerowiz.core.decision.questions import NO_SCRIPT
 from zerowiz.core.machine.types import Machine
-from zerowiz.core.script import ScriptFacts, ScriptSettings, settle
+from zerowiz.core.script import ModelConfig, ScriptFacts, ScriptSettings, settle
 from zerowiz.core.settings import Change
 from zerowiz.core.values import replace
 from zerowiz.errors import PreflightError, ZerowizError
@@ -166,8 +167,21 @@ class NamedInputs:
         named = answered.get("model") or self.typed.model
         return named or (None if script is None else script.value)
 
+    def _made(self, answers: Answers) -> ModelConfig | None:
+        answered = {**answers.by_key, **as_answers(answers.settings)}
+        return made_for(answered.get("model") or self.typed.model, self.settings(answers))
+
+    def _read_made(self, made: ModelConfig) -> ReadModel | None:
+        try:
+            return None if self.typed.trace else read_made_near(made, os.environ)
+        except ZerowizError:
+            return None
+
     def model(self, answers: Answers) -> ReadModel | None:
         """The model, where reading it takes neither the network nor a trace."""
+        made = self._made(answers)
+        if made is not None:
+            return self._read_made(made)
         name = self._model_name(answers)
         if name is None:
             return None

@@ -9,11 +9,13 @@ from zerowiz.core.script.arguments import (
     field_options,
 )
 from zerowiz.core.script.bindings import Bindings, Setting, State, Words
+from zerowiz.core.script.built_config import ModelConfig
 from zerowiz.core.script.config_via import named_file, split_config_via, with_config_via
 from zerowiz.core.script.delivery import Delivery, add_settled, add_words, deliver
 from zerowiz.core.script.facts import (
     UNSEEN,
     Binding,
+    BuiltConfig,
     Convention,
     KeyUse,
     Obstacle,
@@ -63,9 +65,11 @@ __all__ = [
     "YAML_SUFFIXES",
     "Binding",
     "Bindings",
+    "BuiltConfig",
     "Convention",
     "Delivery",
     "KeyUse",
+    "ModelConfig",
     "Obstacle",
     "Option",
     "Pipeline",

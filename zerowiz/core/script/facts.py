@@ -1,5 +1,6 @@
 """The facts that a training script's syntax tree shows."""
 
+from collections.abc import Mapping
 from enum import StrEnum
 
 from msgspec import Struct, field
@@ -117,6 +118,19 @@ class Pipeline(Struct, frozen=True, kw_only=True):
     code: str
 
 
+class BuiltConfig(Struct, frozen=True, kw_only=True):
+    """The config of a model that the script makes in its code, and then builds with new weights."""
+
+    base: Binding = UNSEEN
+    """The model whose config it changes; unseen for a config of its own."""
+    family: Binding = UNSEEN
+    """The `model_type` of a config of its own."""
+    values: Mapping[str, Binding]
+    """Those that it sets, by their keys in a config.json."""
+    line: int
+    code: str
+
+
 class TrainerUse(Struct, frozen=True, kw_only=True):
     """A trainer that the script builds."""
 
@@ -227,6 +241,8 @@ class ScriptFacts(Struct, frozen=True, kw_only=True):
     padding_free: Binding = UNSEEN
     """Of SFTConfig; like `packing` it puts a micro-batch into one row."""
     model: Binding = UNSEEN
+    built_config: BuiltConfig | None = None
+    """What it builds its model of; None where it loads weights, or where that is not seen."""
     placements: tuple[Placement, ...] = ()
     pipelines: tuple[Pipeline, ...] = ()
     fsdp: Binding = UNSEEN

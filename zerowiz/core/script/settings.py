@@ -19,6 +19,7 @@ from zerowiz.core.script.bindings import (
     cast,
     either,
 )
+from zerowiz.core.script.built_config import ModelConfig, settle_model
 from zerowiz.core.script.facts import Binding, Convention, ScriptFacts
 from zerowiz.core.script.names import ATTENTIONS, LOSSES, MIXED_PRECISIONS, OPTIMIZERS
 from zerowiz.core.script.options import Scalar
@@ -57,6 +58,11 @@ class ScriptSettings(Struct, frozen=True, kw_only=True):
     loss: Setting[Loss] | None = None
     packing: Setting[bool] | None = None
     model: Setting[str] | None = None
+    """The one that it loads, or whose config it changes."""
+    model_config: ModelConfig | None = None
+    """What it makes in its code to build its model of."""
+    hidden_size: str | None = None
+    """The code that decides the size of its model, where nothing says what it gives."""
     use_cpu: Setting[bool] | None = None
     loader_workers: Setting[int] | None = None
     """Of each rank; None where there are none as well."""
@@ -148,6 +154,7 @@ def settle(facts: ScriptFacts, script_args: tuple[str, ...]) -> ScriptSettings:
     run = Bindings(facts, script_args)
     targets = as_text(run.setting(facts.lora_target_modules))
     method = _method(run)
+    model = settle_model(run)
     of_trainer = settle_trainer(run, method)
     settings = ScriptSettings(
         micro_batch=as_count(run.setting(facts.micro_batch)),
@@ -159,7 +166,9 @@ def settle(facts: ScriptFacts, script_args: tuple[str, ...]) -> ScriptSettings:
         attention=as_named(run.setting(facts.attention), ATTENTIONS),
         loss=as_named(run.setting(facts.liger), LOSSES),
         packing=either(run.setting(facts.packing), run.setting(facts.padding_free)),
-        model=as_text(run.setting(facts.model)),
+        model=model.named,
+        model_config=model.made,
+        hidden_size=model.hidden,
         use_cpu=as_truth(run.setting(facts.use_cpu)),
         loader_workers=as_count(run.setting(facts.loader_workers)),
         trainer=of_trainer.trainer,

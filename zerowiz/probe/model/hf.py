@@ -344,16 +344,17 @@ def is_near(text: str, environ: Mapping[str, str]) -> bool:
         return False
 
 
-def model_of(text: str, named: Named | None) -> Model:
+def model_of(text: str | None, named: Named | None) -> Model:
     """Count the model by its config, or guess it, and check that against its checkpoint.
 
     Args:
-        text: The value of `--model`.
+        text: The value of `--model`; None for a model that is new, and has no checkpoint.
         named: What `read_config` returned for it.
 
     Raises:
         UsageError: It can be neither counted nor guessed.
     """
+    text, is_new = text or "", text is None
     size = parse_size(text)
     if named is None and size is not None:
         return model_from_size(text.strip(), size)
@@ -362,6 +363,8 @@ def model_of(text: str, named: Named | None) -> Model:
         model, check = guess_model(name, config), settle_guess
     else:
         model, check = model_from_config(name, config), settle
+    if is_new:
+        return model
     with unreadable_refused(text):
         folder = Path(text).expanduser()
         return check(model, read_stored(folder)) if folder.is_dir() else model

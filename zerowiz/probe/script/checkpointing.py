@@ -7,7 +7,7 @@ from zerowiz.core.script import UNSEEN, Binding, ScriptFacts
 from zerowiz.core.values import replace
 from zerowiz.core.workload import Integration
 from zerowiz.probe.script.expressions import last_name
-from zerowiz.probe.script.model import loads
+from zerowiz.probe.script.model.model import loads
 from zerowiz.probe.script.reader import Reader, agree
 from zerowiz.probe.script.source import FunctionCall, Source
 from zerowiz.words import _

@@ -23,7 +23,8 @@ from zerowiz.probe.script.commandline import command_line
 from zerowiz.probe.script.config.engine import ENGINE_ELSEWHERE, with_local_engine
 from zerowiz.probe.script.config.keys import with_config_keys
 from zerowiz.probe.script.conventions import with_convention
-from zerowiz.probe.script.model import with_model
+from zerowiz.probe.script.model.built_config import with_built_config
+from zerowiz.probe.script.model.model import with_model
 from zerowiz.probe.script.reader import Reader
 from zerowiz.probe.script.source import Source, parse_quietly
 from zerowiz.probe.script.strict import reads_no_words
@@ -93,18 +94,19 @@ def _facts(
         facts,
         args_file=_args_file(source, path_name),
         saves_portably=_saves_portably(source),
-        builds_on_host=bool(_BUILDS.search(text)) and not _PLACES.search(text),
     )
     for add in (
         with_training,
         with_trainer,
         with_config_keys,
         with_model,
+        with_built_config,
         with_checkpointing,
         with_adapters,
     ):
         facts = add(facts, read)
-    return facts
+    builds = facts.built_config is not None or _BUILDS.search(text) is not None
+    return replace(facts, builds_on_host=builds and not _PLACES.search(text))
 
 
 def _walk_module(read_module: Callable[[str], str | None], name: str) -> Source | None:

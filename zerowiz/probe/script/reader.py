@@ -53,7 +53,7 @@ class Reader(Struct, frozen=True, kw_only=True):
             call: The call that it is an argument or a condition of.
             keyword: The keyword, where it is a keyword argument.
         """
-        expr, used, line = self._argument(expr, call)
+        expr, used, line = self.argument(expr, call)
         keyword, call = keyword if used is call else None, used
         option = self._option(expr, call.scope)
         if option is not None:
@@ -95,7 +95,7 @@ class Reader(Struct, frozen=True, kw_only=True):
             expr = inner
         return expr
 
-    def _argument(self, expr: ast.expr, call: FunctionCall) -> tuple[ast.expr, FunctionCall, int]:
+    def argument(self, expr: ast.expr, call: FunctionCall) -> tuple[ast.expr, FunctionCall, int]:
         """The expression, or what the only call of a function passes for its parameter.
 
         Returns:
@@ -143,7 +143,7 @@ class Reader(Struct, frozen=True, kw_only=True):
         self, expr: ast.expr, call: FunctionCall, keyword: str | None = None, depth: int = 0
     ) -> Binding:
         """What a condition depends on: a constant, or an option that is on or has some value."""
-        expr, used, _ = self._argument(expr, call)
+        expr, used, _ = self.argument(expr, call)
         keyword, call = keyword if used is call else None, used
         match expr:
             case ast.UnaryOp(op=ast.Not(), operand=inner) if depth < MOST_STEPS:

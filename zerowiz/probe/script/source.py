@@ -82,6 +82,20 @@ class DictEntry(Struct, frozen=True, kw_only=True):
     """What it is set to; None where that is not known."""
 
 
+class SetAttribute(Struct, frozen=True, kw_only=True):
+    """One place where an attribute of a name is set: `config.num_hidden_layers = 4`."""
+
+    owner: str
+    name: str
+    value: ast.expr | None
+    """None for one that is not followed."""
+    scope: Scope
+    tests: tuple[ast.expr, ...]
+    """The conditions around it."""
+    function: str
+    """The name of the function that it stands in."""
+
+
 class Source(Struct, frozen=True, kw_only=True):
     """The names and calls of a script; `walk` collects them from the syntax tree."""
 
@@ -103,6 +117,8 @@ class Source(Struct, frozen=True, kw_only=True):
     entries_used: list[DictEntry] = field(default_factory=list)
     altered: set[str] = field(default_factory=set)
     """Attributes that are assigned."""
+    attributes: list[SetAttribute] = field(default_factory=list)
+    """Where those of a name are."""
     changed: set[str] = field(default_factory=set)
     """Names of containers that are changed after they were made."""
     option_texts: set[str] = field(default_factory=set)

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import TypeGuard
 
 from zerowiz.probe.script.expressions import Scope, last_name
-from zerowiz.probe.script.source import DictEntry, FunctionCall, Source
+from zerowiz.probe.script.source import DictEntry, FunctionCall, SetAttribute, Source
 
 # transformers 5.23, hf_argparser.py, and trl 1.x, scripts/utils.py.
 HF_PARSE_CALLS = frozenset({"parse_args_into_dataclasses", "parse_args_and_config"})
@@ -228,6 +228,17 @@ class _ScopeVisitor(ast.NodeVisitor):
         stays = isinstance(value, ast.Attribute) and value.attr == target.attr
         if last_name(target.value) not in _SELF and not stays:
             self.source.altered.add(target.attr)
+        if isinstance(target.value, ast.Name):
+            self.source.attributes.append(
+                SetAttribute(
+                    owner=target.value.id,
+                    name=target.attr,
+                    value=value,
+                    scope=self._scope,
+                    tests=self._tests,
+                    function=self._function,
+                )
+            )
 
     def visit_Constant(self, node: ast.Constant) -> None:
         if isinstance(node.value, str) and node.value.startswith("--"):

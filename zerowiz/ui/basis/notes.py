@@ -70,6 +70,39 @@ def calibrated(calibration: Calibration) -> str:
     return _("step times are scaled by {settings} measured on this machine", settings=settings)
 
 
+def built(source: str) -> str:
+    """That the script makes its model.
+
+    Args:
+        source: The code that makes its config, and where it stands.
+    """
+    return _("the script builds its model with new weights, by {source}", source=source)
+
+
+def built_beside(model: str | None, source: str) -> str:
+    """That the plan is for another model than the one that the script makes.
+
+    Args:
+        model: As it was named.
+        source: As of `built`.
+    """
+    return _(
+        "the plan is for `$model {model}`, but the script builds another model, by {source}",
+        model=model,
+        source=source,
+    )
+
+
+def taken(key: str, value: object, code: str) -> str:
+    """That a value of the config which the script makes is not known."""
+    return _(
+        "assumed `{key}` {value}; the script takes it from `{code}`",
+        key=key,
+        value=value,
+        code=code,
+    )
+
+
 METRICS = _(
     "keeps the logits of a whole evaluation on the GPU, unless `eval_accumulation_steps` is set: "
     "not counted"

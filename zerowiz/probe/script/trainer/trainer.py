@@ -7,7 +7,7 @@ from zerowiz.core.script import UNSEEN, Binding, ScriptFacts, TrainerFacts
 from zerowiz.core.values import replace
 from zerowiz.core.workload import Integration
 from zerowiz.probe.script.expressions import last_name, unless_none
-from zerowiz.probe.script.model import loads
+from zerowiz.probe.script.model.model import loads
 from zerowiz.probe.script.reader import Reader, agree, show_argument
 from zerowiz.probe.script.source import FunctionCall
 from zerowiz.probe.script.trainer.uses import BuiltTrainer, built_trainers, trainer_uses

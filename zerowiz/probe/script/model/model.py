@@ -80,7 +80,7 @@ def _model(read: Reader) -> Binding:
         expr = call.argument("model" if is_trainer else "pretrained_model_name_or_path", 0)
         if not kind or expr is None or call.method == "from_config":
             continue
-        if kind == "Model" and _is_other(call):
+        if kind == "Model" and is_other(call):
             continue
         paths |= {last_name(expr)} if kind == "Model" and not _is_parameter(expr, call) else set()
         found[kind].append(read.bind(expr, call, "model" if is_trainer else None))
@@ -103,7 +103,7 @@ def _placements(read: Reader) -> Iterator[Placement]:
     trained = {name for call in read.source.calls for name in _trained(call)}
     for call in read.source.calls:
         expr = unless_none(read.source.keywords(call)[0].get("device_map"))
-        if expr is None or loads(read.source, call) != "Model" or _is_other(call):
+        if expr is None or loads(read.source, call) != "Model" or is_other(call):
             continue
         names = {name for each in (call, *_starts(read, call)) for name in each.target.split()}
         if not names & trained:
@@ -144,7 +144,7 @@ def _starts(read: Reader, call: FunctionCall) -> Iterator[FunctionCall]:
     return (each for each in read.source.calls if call.function and each.method == call.function)
 
 
-def _is_other(call: FunctionCall) -> bool:
+def is_other(call: FunctionCall) -> bool:
     """Whether a call loads a model that stands beside the one that is trained."""
     expr = call.argument("pretrained_model_name_or_path", 0)
     about = f"{call.target} {ast.unparse(expr) if expr else ''}".lower()

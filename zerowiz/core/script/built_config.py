@@ -1,0 +1,78 @@
+"""Settle the model config that a script makes in its code."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from zerowiz.core.model.built_config import sizes
+from zerowiz.core.script.bindings import Bindings, Setting, as_text
+from zerowiz.core.script.options import Scalar
+from zerowiz.words import _
+
+# A script takes it from its tokenizer, and it changes the model little.
+_ASSUMED = frozenset({"vocab_size"})
+
+
+class ModelConfig(Struct, frozen=True, kw_only=True):
+    """The config of the model that a run builds, as far as it is known."""
+
+    base: str | None
+    """The model whose config it changes; None for a config of its own."""
+    family: str | None
+    """The `model_type` of a config of its own."""
+    values: Mapping[str, Scalar]
+    """Those that decide how large the model is, by their keys in a config.json."""
+    assumed: Mapping[str, str]
+    """The code of values that are not known, and for which the default counts."""
+    source: str
+    """What makes it, for messages."""
+
+    @property
+    def name(self) -> str:
+        """A short one."""
+        return self.base or self.family or ""
+
+
+class SettledModel(NamedTuple):
+    """The model of a run."""
+
+    named: Setting[str] | None
+    """The one that it loads, or whose config it changes."""
+    made: ModelConfig | None = None
+    hidden: str | None = None
+    """The code that decides the size of the model, where nothing says what it gives."""
+
+
+def settle_model(run: Bindings) -> SettledModel:
+    """The model that this run loads or builds, as far as that is known."""
+    built = run.facts.built_config
+    if built is None:
+        return SettledModel(as_text(run.setting(run.facts.model)))
+    base, family = (as_text(run.setting(each)) for each in (built.base, built.family))
+    known = sizes(None if family is None else family.value)
+    values, assumed = dict[str, Scalar](), dict[str, str]()
+    for key, binding in built.values.items():
+        found, code = run.setting(binding), binding.code or binding.flag
+        if key not in known or (found is None and code is None):
+            continue
+        if found is not None:
+            values[key] = found.value
+        elif key in _ASSUMED:
+            assumed[key] = code or ""
+        else:
+            return SettledModel(None, hidden=_where(run, code or "", binding.line))
+    if family is None and (base is None or not (values or assumed)):
+        return SettledModel(base)
+    config = ModelConfig(
+        base=None if base is None else base.value,
+        family=None if family is None else family.value,
+        values=values,
+        assumed=assumed,
+        source=_where(run, built.code, built.line),
+    )
+    return SettledModel(base, config)
+
+
+def _where(run: Bindings, code: str, line: int | None) -> str:
+    return f"`{code}` " + _("in {path} line {line}", path=run.facts.path, line=line)

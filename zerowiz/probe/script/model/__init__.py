@@ -1,0 +1,1 @@
+"""How a script names, builds and places the model that it trains."""
