@@ -87,6 +87,7 @@ def test_a_plan_counts_the_model_as_transformers_builds_it(
     assert json.loads(result.stdout)["model"]["params"] == _params(folder, script)
     assert "note: the script builds its model with new weights, by `" in result.stderr
     assert "` in own.py line " in result.stderr
+    assert "Unseen" not in here("launch", "--dry-run", "--yes", *PLAN[2:], "own.py").stdout
 
 
 def test_words_after_the_script_decide_what_its_options_do(here: Run, folder: Path) -> None:

@@ -36,7 +36,8 @@ def with_built_config(facts: ScriptFacts, read: Reader) -> ScriptFacts:
     if len(made) != 1:
         return facts
     [call] = made.values()
-    return replace(facts, built_config=_read(read, call))
+    built = _read(read, call)
+    return facts if built is None else replace(facts, model=built.base, built_config=built)
 
 
 def _made(read: Reader) -> Iterator[FunctionCall]:
