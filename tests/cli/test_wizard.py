@@ -86,6 +86,26 @@ def test_only_what_is_open_is_asked(terminal: Open) -> None:
     assert 1 == len(re.findall(r"^\? ", person.text, re.MULTILINE))
 
 
+def test_a_model_that_a_script_builds_is_not_asked_for(terminal: Open, folder: Path) -> None:
+    (folder / "train.py").write_text(
+        """\
+from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
+
+config = LlamaConfig(hidden_size=64, intermediate_size=256, num_hidden_layers=2,
+                     num_attention_heads=4, max_position_embeddings=64)
+args = TrainingArguments("out", per_device_train_batch_size=1, use_cpu=True)
+Trainer(model=LlamaForCausalLM(config), args=args).train()
+"""
+    )
+    person = terminal("init", *CPU)
+    person.reply(LENGTH, ENTER)
+    person.reply("Launch now?", WRITE)
+    assert 0 == person.end()
+    assert "Which model?" not in person.text
+    assert "by `LlamaConfig(...)` in" in person.text
+    assert "model" not in answers_of(folder)
+
+
 def test_what_a_script_does_not_show_is_asked_and_choices_are_taken_by_arrows(
     terminal: Open, script: Path
 ) -> None:
