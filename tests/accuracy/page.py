@@ -103,6 +103,8 @@ See [how long a step takes](concepts/speed.md). These tables come from `python t
 - We timed Python beside the steps, for 3 ms. A call took 82 to 380 ns, and between two readings of one hour it can change by a factor of four, because
   other jobs share the host. One reading says little about a whole step. So a prediction uses a value between the reading and 143 ns, the mean of all readings.
   After `measure`, it uses the mean of the readings on that machine in place of one reading.
+- A reading does not tell these hosts apart. The same step took 0.28 to 0.32 s in three leases, at readings of 88 to 185 ns, and 0.42 to 0.47 s in a fourth, at
+  99 to 201 ns (qwen2.5-0.5b at stage 0, 4 micro-steps of 4 x 512 tokens).
 - We looked at the tables of the side set aside six times. The first time was after the first fit (11 and 28 %). The second and third followed causes that we
   found in DeepSpeed and transformers: the norm of each offloaded gradient, and attention with a mask. Before the fourth (10.0 and 28.7 %) we saw, in a
   list of the worst steps of both sides, that their readings were far from the mean. We chose the weight of a reading on the fitted side alone, and fitted
