@@ -9,7 +9,7 @@ from cli.harness import COLUMNS, Run
 
 from zerowiz.app.options import Options, rows
 from zerowiz.cli import COMMANDS
-from zerowiz.cli.help.meaning import _IDLE, _NEEDS, UNHEEDED, heeded_params
+from zerowiz.cli.help.meaning import IDLE, NEEDS, UNHEEDED, heeded_params
 from zerowiz.cli.help.page import default_of
 
 EACH = pytest.mark.parametrize("command", COMMANDS)
@@ -164,11 +164,11 @@ def test_an_option_that_changes_nothing_beside_another_is_refused(
 
 
 def test_each_need_is_of_options_that_the_command_has() -> None:
-    for command, needs in _NEEDS.items():
+    for command, needs in NEEDS.items():
         names = {each.name for each in params(command)}
         for need in needs:
             assert {need.option, *need.alone} <= names
             assert need.beside in names | {"script"}
-    for command, idles in _IDLE.items():
+    for command, idles in IDLE.items():
         known = {each.name for each in params(command)} | {"script"}
         assert {name for idle in idles for name in (idle.option, idle.beside)} <= known

@@ -3,7 +3,7 @@
 import pytest
 
 from zerowiz.app.options import STAGES, Options, choices_of, kind_of, rows, with_plain
-from zerowiz.core.synonyms import _SYNONYMS, canonical_choice
+from zerowiz.core.synonyms import SYNONYMS, canonical_choice
 from zerowiz.core.workload import Precision
 from zerowiz.errors import UsageError
 
@@ -33,7 +33,7 @@ def test_a_word_is_the_choice_that_it_means(
 
 def test_each_synonym_is_one_of_a_choice_that_is_there() -> None:
     by_key = {row.key: (name, row) for name, row in rows().items()}
-    for key, words in _SYNONYMS.items():
+    for key, words in SYNONYMS.items():
         name, row = by_key[key]
         hint = Options.__annotations__[name].__args__[0]
         choices = choices_of(kind_of(hint), row)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from speed.samples import Sample
 
 # What makes two runs the same setting, of what a row says.
-_SETTING = (
+SETTING = (
     *("model", "gpu", "gpus", "kind", "stage", "offload", "zero_optimization", "bf16"),
     *("optimizer", "precision", "torch_autocast", "micro_batch", "sequence_tokens"),
     *("accumulation_steps", "gradient_checkpointing", "attention", "loss", "packing"),
@@ -56,7 +56,7 @@ def by_setting(samples: Iterable[Sample]) -> list[list[Sample]]:
     """The runs of each setting, in the order of the first."""
     groups: dict[str, list[Sample]] = {}
     for sample in samples:
-        values = [sample.free_running, *(sample.row.get(name) for name in _SETTING)]
+        values = [sample.free_running, *(sample.row.get(name) for name in SETTING)]
         groups.setdefault(json.dumps(values, sort_keys=True), []).append(sample)
     return list(groups.values())
 

@@ -5,7 +5,7 @@ import json
 import pytest
 from measured.rows import Row
 from paths import TESTS
-from speed.repeats import _SETTING, describe_repeats, find_repeats
+from speed.repeats import SETTING, describe_repeats, find_repeats
 from speed.samples import Sample, read_samples
 
 ONE = next(each for each in read_samples() if not each.free_running)
@@ -54,4 +54,4 @@ def test_what_makes_a_setting_is_said_by_every_timed_row() -> None:
     """A key that no row has would make all of them alike."""
     text = (TESTS / "measured" / "2026-11-grid.jsonl").read_text("utf-8")
     row = json.loads(text.splitlines()[0])
-    assert set(_SETTING) <= row.keys()
+    assert set(SETTING) <= row.keys()

@@ -81,7 +81,7 @@ SAME = {
     "the worker's module": (zerowiz.worker.__name__, measure.WORKER_MODULE),
     "why a case was killed": (
         KILL_REASONS,
-        {*row._ENDED, measure.KILLED_FOR_PEER, row.HOST_MEMORY},
+        {*row.ENDED, measure.KILLED_FOR_PEER, row.HOST_MEMORY},
     ),
     "the phases": (
         {*get_args(batch_files.Phase)},
@@ -117,11 +117,11 @@ def test_a_signal_that_is_passed_on_does_not_end_who_passes_it_on() -> None:
 
 CASE, RANK = Path("/batch/case-3"), 5
 FILES = {
-    "folder": (batch_files.case_folder(CASE.parent, 3), measure._case_folder(CASE.parent, 3)),
-    "start": (batch_files.start_file(CASE), measure._start_file(CASE)),
-    "report": (batch_files.report_file(CASE, RANK), measure._report_file(CASE, RANK)),
-    "end": (batch_files.end_file(CASE, RANK), measure._end_file(CASE, RANK)),
-    "log": (batch_files.log_file(CASE, RANK), measure._log_file(CASE, RANK)),
+    "folder": (batch_files.case_folder(CASE.parent, 3), measure.case_folder(CASE.parent, 3)),
+    "start": (batch_files.start_file(CASE), measure.start_file(CASE)),
+    "report": (batch_files.report_file(CASE, RANK), measure.report_file(CASE, RANK)),
+    "end": (batch_files.end_file(CASE, RANK), measure.end_file(CASE, RANK)),
+    "log": (batch_files.log_file(CASE, RANK), measure.log_file(CASE, RANK)),
 }
 
 
@@ -147,7 +147,7 @@ def test_a_batch_is_written_with_the_keys_that_are_read(tmp_path: Path) -> None:
         deadline_s=1,
         case_deadline_s=1,
     )
-    measure._start(batch, tmp_path, os.environ).wait()
+    measure.start_batch(batch, tmp_path, os.environ).wait()
     written = json.loads((tmp_path / "batch.json").read_text())
     assert batch_files.WorkerBatch.__annotations__.keys() == written.keys()
 
@@ -259,9 +259,9 @@ def test_a_model_is_built_as_it_is_traced() -> None:
     from zerowiz.probe.model.trace import build
     from zerowiz.worker import losses, models
 
-    assert predicted_losses._CHUNK_TOKENS == losses.CHUNK_TOKENS
+    assert predicted_losses.CHUNK_TOKENS == losses.CHUNK_TOKENS
     assert build.IMAGE_SIZE == models.IMAGE_SIZE
-    assert models._HEADS == build._HEADS[: len(models._HEADS)]
+    assert models.HEADS == build.HEADS[: len(models.HEADS)]
 
 
 # As DeepSpeed's launcher tells it (launcher/launch.py, 0.19.8).

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 
 # Rule: words of other tools and of speech, by the key of the setting, without case and punctuation.
 # A choice answers to itself in any case and punctuation without a row.
-_SYNONYMS: Mapping[str, Mapping[str, str]] = {
+SYNONYMS: Mapping[str, Mapping[str, str]] = {
     "stage": {
         **dict.fromkeys(("ddp", "none", "zero0", "stage0", "z0"), "0"),
         **dict.fromkeys(("zero1", "stage1", "z1"), "1"),
@@ -65,7 +65,7 @@ def canonical_choice(key: str, said: str, choices: Collection[str]) -> str:
     """
     word = _plain(said)
     known = {_plain(choice): choice for choice in choices}
-    return known.get(word) or _SYNONYMS.get(key, {}).get(word) or said
+    return known.get(word) or SYNONYMS.get(key, {}).get(word) or said
 
 
 def _plain(word: str) -> str:

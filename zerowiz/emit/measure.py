@@ -100,35 +100,40 @@ def _read(path: Path) -> Mapping[str, object]:
         return {}
 
 
-def _case_folder(folder: Path, index: int) -> Path:
+def case_folder(folder: Path, index: int) -> Path:
+    """The folder of a case, in that of its batch."""
     return folder / f"case-{index}"
 
 
-def _start_file(case: Path) -> Path:
+def start_file(case: Path) -> Path:
+    """What rank 0 writes when it begins a case."""
     return case / "start.json"
 
 
-def _report_file(case: Path, rank: int) -> Path:
+def report_file(case: Path, rank: int) -> Path:
+    """What a rank has measured of a case so far."""
     return case / f"rank-{rank}.json"
 
 
-def _end_file(case: Path, rank: int) -> Path:
+def end_file(case: Path, rank: int) -> Path:
+    """How a case ended on a rank."""
     return case / f"end-{rank}.json"
 
 
-def _log_file(case: Path, rank: int) -> Path:
+def log_file(case: Path, rank: int) -> Path:
+    """What a rank prints while it runs a case."""
     return case / f"rank-{rank}.log"
 
 
 def _has_begun(folder: Path, index: int) -> bool:
-    return _start_file(_case_folder(folder, index)).exists()
+    return start_file(case_folder(folder, index)).exists()
 
 
 def _read_end(case: Path, rank: int) -> TrialEnd:
-    end = _read(_end_file(case, rank))
+    end = _read(end_file(case, rank))
     return TrialEnd(
         rank=rank,
-        report=_read(_report_file(case, rank)),
+        report=_read(report_file(case, rank)),
         status=cast("int", end.get("status", 1)),
         killed=cast("str | None", end.get("killed", KILLED_WITH_LAUNCHER)),
         seconds=cast("float | None", end.get("seconds")),
@@ -137,18 +142,18 @@ def _read_end(case: Path, rank: int) -> TrialEnd:
 
 def _read_case(folder: Path, index: int, ranks: int) -> EndedCase:
     """What the ranks of a case left behind; a rank without an end was lost with the launcher."""
-    case = _case_folder(folder, index)
+    case = case_folder(folder, index)
     ends = tuple(_read_end(case, rank) for rank in range(ranks))
     failed = [end for end in ends if end.status != 0]
     # A rank that was killed because another one had failed is not the cause.
     first = min(failed, key=lambda end: end.killed == KILLED_FOR_PEER, default=None)
-    log_tail = "" if first is None else tail(_log_file(case, first.rank))
+    log_tail = "" if first is None else tail(log_file(case, first.rank))
     return EndedCase(index=index, ends=ends, log_tail=log_tail)
 
 
 def _has_ended(folder: Path, index: int, ranks: int) -> bool:
-    case = _case_folder(folder, index)
-    return all(_end_file(case, rank).exists() for rank in range(ranks))
+    case = case_folder(folder, index)
+    return all(end_file(case, rank).exists() for rank in range(ranks))
 
 
 def _interrupt(_signal: int, _frame: FrameType | None) -> NoReturn:
@@ -177,7 +182,12 @@ def _ending_job(
             signal.signal(each, handler)
 
 
-def _start(batch: Batch, folder: Path, environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
+def start_batch(batch: Batch, folder: Path, environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """Start the launcher over a batch, which is written into the folder first.
+
+    Raises:
+        PreflightError: The launcher could not be started.
+    """
     content = {
         "folder": str(folder),
         "cases": list(batch.cases),
@@ -248,7 +258,7 @@ def run_batch(
         folder = Path(name)
         adopt_orphans()
         unrelated = read_children(os.getpid())
-        process = _start(batch, folder, environ)
+        process = start_batch(batch, folder, environ)
         with _ending_job(process, folder, unrelated):
             yield from _follow(batch, folder, process, on_begin)
             if not _has_begun(folder, 0):

@@ -20,7 +20,7 @@ ATTENTION = {"sdpa": None, "flash": "flash_attention_2", "eager": "eager"}
 # The usual crop of ImageNet, for a config that leaves the size to the preprocessor.
 IMAGE_SIZE = 224
 # In this order: an encoder has a causal head as well, and an encoder-decoder has all three.
-_HEADS = (
+HEADS = (
     "AutoModelForSeq2SeqLM",
     "AutoModelForMaskedLM",
     "AutoModelForCausalLM",
@@ -45,7 +45,7 @@ def _model_class(config: Any) -> Any:  # noqa: ANN401
         named = getattr(transformers, name, None)
         if named is not None and not name.endswith("Model"):
             return named
-    heads = (getattr(transformers, name) for name in _HEADS)
+    heads = (getattr(transformers, name) for name in HEADS)
     fitting = (head for head in heads if type(config) in head._model_mapping)  # noqa: SLF001
     return next(fitting, transformers.AutoModelForCausalLM)
 

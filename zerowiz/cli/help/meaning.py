@@ -28,7 +28,7 @@ def heeded_params(command: Any, name: str) -> list[Any]:  # noqa: ANN401 - typer
     return [each for each in command.params if each.name not in unheeded]
 
 
-class _Need(Struct, frozen=True, kw_only=True):
+class Need(Struct, frozen=True, kw_only=True):
     """An option that means nothing without another."""
 
     option: str
@@ -39,20 +39,20 @@ class _Need(Struct, frozen=True, kw_only=True):
 
 # Rule: of a model that stands alone there is no script.
 _SCRIPT = tuple(
-    _Need(option=name, beside="script", alone=("model",)) for name in ("module", "config_via")
+    Need(option=name, beside="script", alone=("model",)) for name in ("module", "config_via")
 )
-_NEEDS: Mapping[str, tuple[_Need, ...]] = {
+NEEDS: Mapping[str, tuple[Need, ...]] = {
     "plan": _SCRIPT,
     "measure": _SCRIPT,
-    "launch": (_Need(option="max_attempts", beside="escalate"),),
+    "launch": (Need(option="max_attempts", beside="escalate"),),
     "machine": (
-        _Need(option="force", beside="save"),
-        _Need(option="deadline", beside="hostfile"),
+        Need(option="force", beside="save"),
+        Need(option="deadline", beside="hostfile"),
     ),
 }
 
 
-class _Idle(Struct, frozen=True, kw_only=True):
+class Idle(Struct, frozen=True, kw_only=True):
     """An option that means nothing beside another."""
 
     option: str
@@ -68,13 +68,13 @@ _OF_ONE_PLAN = (
 )
 # What describes the one run of the options: in a file, each case says it for itself.
 _OF_ONE_RUN = ("loop", "cap_bytes", "steps", "timed_steps")
-_IDLE: Mapping[str, tuple[_Idle, ...]] = {
-    "plan": tuple(_Idle(option=name, beside="compare") for name in _OF_ONE_PLAN),
-    "launch": (_Idle(option="grace_seconds", beside="supervise", is_off=True),),
-    "machine": (_Idle(option="disk", beside="spec"),),
+IDLE: Mapping[str, tuple[Idle, ...]] = {
+    "plan": tuple(Idle(option=name, beside="compare") for name in _OF_ONE_PLAN),
+    "launch": (Idle(option="grace_seconds", beside="supervise", is_off=True),),
+    "machine": (Idle(option="disk", beside="spec"),),
     "measure": (
-        _Idle(option="case_deadline", beside="script"),
-        *(_Idle(option=name, beside="cases") for name in _OF_ONE_RUN),
+        Idle(option="case_deadline", beside="script"),
+        *(Idle(option=name, beside="cases") for name in _OF_ONE_RUN),
     ),
 }
 
@@ -86,7 +86,7 @@ def refuse_meaningless(command: Any, context: Any) -> None:  # noqa: ANN401 - ty
         UsageError: There is one.
     """
     spelled = {each.name: each for each in command.params}
-    for idle in _IDLE.get(command.name, ()):
+    for idle in IDLE.get(command.name, ()):
         value = context.params.get(idle.beside)
         is_beside = value is False if idle.is_off else bool(value)
         if not is_beside or not _is_typed(context, idle.option):
@@ -96,7 +96,7 @@ def refuse_meaningless(command: Any, context: Any) -> None:  # noqa: ANN401 - ty
             _("`{option}` has no effect with {other}", option=option, other=other),
             _("remove `{option}`", option=option),
         )
-    for need in _NEEDS.get(command.name, ()):
+    for need in NEEDS.get(command.name, ()):
         said = (need.option, *need.alone)
         if not all(_is_typed(context, name) for name in said) or context.params.get(need.beside):
             continue

@@ -118,7 +118,8 @@ def _settings(trial: Trial) -> dict[str, object]:
     return {name: flat[name] for name in (*SETTINGS, "quantized") if name in flat}
 
 
-_ENDED = {"deadline": _("at the deadline"), "launcher": _("with the launcher")}
+# Why a case was killed, and how an error says it (worker/batch_files.py, KillReason).
+ENDED = {"deadline": _("at the deadline"), "launcher": _("with the launcher")}
 
 
 def _error(ends: Sequence[TrialEnd]) -> str | None:
@@ -127,8 +128,8 @@ def _error(ends: Sequence[TrialEnd]) -> str | None:
     if said:
         return str(said[0])
     for end in ends:
-        if end.killed in _ENDED:
-            return _("rank {rank} was ended {ended}", rank=end.rank, ended=_ENDED[end.killed])
+        if end.killed in ENDED:
+            return _("rank {rank} was ended {ended}", rank=end.rank, ended=ENDED[end.killed])
     for end in ends:
         if end.killed is None and end.status != 0:
             how = (

@@ -21,7 +21,7 @@ from zerowiz.core.values import replace
 from zerowiz.core.workload import FP32_BYTES, Loss, Method, Trainer, Workload
 
 # trl/trainer/sft_trainer.py, when `chunked_nll` was new; zerowiz/worker/losses.py measures it.
-_CHUNK_TOKENS = 256
+CHUNK_TOKENS = 256
 # trl 1.16, kernels/chunked_logprob.py and trainer/utils.py: tokens and words of a tile of logits.
 _TILE_TOKENS, _TILE_WORDS = 4096, 32768
 _FUSED_SINCE = (1, 15)
@@ -63,7 +63,7 @@ def _head_gradient_bytes(a: Architecture, workload: Workload) -> int:
 
 def _chunked(a: Architecture, workload: Workload, tokens: int) -> LossBytes:
     w = workload.precision.size_bytes
-    logits = a.vocab_size * min(_CHUNK_TOKENS, tokens)
+    logits = a.vocab_size * min(CHUNK_TOKENS, tokens)
     copied = 0 if w == FP32_BYTES else FP32_BYTES
     capped = w if a.logit_softcap else 0
     in_forward = (w + copied + FP32_BYTES + capped) * logits

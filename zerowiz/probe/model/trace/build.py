@@ -25,7 +25,7 @@ _TORCH_NAMES = {Precision.BF16: "bfloat16", Precision.FP16: "float16", Precision
 IMAGE_SIZE = 224
 # Where config.json names no class: the first head that transformers has for its config. An encoder
 # has a causal head as well, and an encoder-decoder has all three.
-_HEADS = (
+HEADS = (
     "AutoModelForSeq2SeqLM",
     "AutoModelForMaskedLM",
     "AutoModelForCausalLM",
@@ -48,7 +48,7 @@ def _model_class(config: Any) -> Any:
     for name in config.architectures or ():
         if (found := getattr(transformers, name, None)) is not None:
             return found
-    for name in _HEADS:
+    for name in HEADS:
         mapping = getattr(transformers, name)._model_mapping
         if type(config) in mapping:
             found = mapping[type(config)]
