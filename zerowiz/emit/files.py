@@ -38,11 +38,14 @@ def _marker(path: Path, content: bytes) -> Path:
     return path.parent / RECORDS / "written" / hashlib.sha256(content).hexdigest()
 
 
-def _cannot_write(path: Path, error: OSError) -> ZerowizError:
+def _elsewhere(file: PlannedFile) -> str:
+    return file.elsewhere or _OTHER_PLACE
+
+
+def _cannot_write(path: Path, error: OSError, hint: str = _OTHER_PLACE) -> ZerowizError:
     reason = error.strerror or str(error)
     return ZerowizError(
-        _("cannot write `{path}`: {reason}", path=path, reason=reason.lower()),
-        _OTHER_PLACE,
+        _("cannot write `{path}`: {reason}", path=path, reason=reason.lower()), hint
     )
 
 
@@ -61,7 +64,7 @@ def find_losses(files: Sequence[PlannedFile]) -> tuple[LostEdit, ...]:
 
 def _find_loss(file: PlannedFile) -> LostEdit | None:
     path = Path(file.path)
-    there = _read_there(path)
+    there = _read_there(file)
     if there is None or there == file.content or _marker(path, there).exists():
         return None
     # A job that replaces the plan file leaves the marker first: it is looked for once more.
@@ -70,16 +73,17 @@ def _find_loss(file: PlannedFile) -> LostEdit | None:
     return LostEdit(path=file.path, there=there, wanted=file.text, copy_of=file.copy_of)
 
 
-def _read_there(path: Path) -> bytes | None:
+def _read_there(file: PlannedFile) -> bytes | None:
     """What is in an existing file, or the beginning of a huge one; None where there is none."""
-    _refuse_special(path)
+    path = Path(file.path)
+    _refuse_special(path, _elsewhere(file))
     try:
         with path.open("rb") as stream:
             return stream.read(_LARGEST_BYTES + 1)
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise _cannot_write(path, error) from None
+        raise _cannot_write(path, error, _elsewhere(file)) from None
 
 
 def _is_of_plan(path: Path, there: bytes) -> bool:
@@ -101,13 +105,13 @@ def _mark_known(file: PlannedFile) -> None:
         ZerowizError: The folder cannot be written.
     """
     path = Path(file.path)
-    there = None if file.own_folder else _read_there(path)
+    there = None if file.own_folder else _read_there(file)
     if there is None or _marker(path, there).exists() or not _is_of_plan(path, there):
         return
     try:
         _touch_marker(path, there)
     except OSError as error:
-        raise _cannot_write(path, error) from error
+        raise _cannot_write(path, error, _elsewhere(file)) from error
 
 
 def _touch_marker(path: Path, content: bytes) -> None:
@@ -194,22 +198,22 @@ def rewrite_file(path: Path, text: str) -> None:
         ) from error
 
 
-def _refuse_special(path: Path) -> None:
+def _refuse_special(path: Path, hint: str = _OTHER_PLACE) -> None:
     """Refuse to replace a device or a pipe by a file, also where the caller may do so."""
     try:
         mode = path.stat().st_mode
     except OSError:
         return  # a path whose status cannot be read is refused where it is written
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-        raise ZerowizError(
-            _("cannot write `{path}`: it is not a regular file", path=path), _OTHER_PLACE
-        )
+        raise ZerowizError(_("cannot write `{path}`: it is not a regular file", path=path), hint)
 
 
-def _refuse_folder(path: Path) -> None:
+def _refuse_folder(file: PlannedFile) -> None:
+    path = Path(file.path)
     with suppress(OSError):  # as above
         if stat.S_ISDIR(path.stat().st_mode):
-            raise _cannot_write(path, IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR)))
+            error = IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+            raise _cannot_write(path, error, _elsewhere(file))
 
 
 def refuse_loss(*files: PlannedFile, force: bool = False) -> None:
@@ -220,8 +224,8 @@ def refuse_loss(*files: PlannedFile, force: bool = False) -> None:
         ZerowizError: A path cannot be read, or can be no file.
     """
     for file in files:
-        _refuse_special(Path(file.path))
-        _refuse_folder(Path(file.path))
+        _refuse_special(Path(file.path), _elsewhere(file))
+        _refuse_folder(file)
     if force:
         return
     losses = find_losses(files)
@@ -291,4 +295,4 @@ def write_file(file: PlannedFile, *, force: bool = False) -> None:
         _touch_marker(path, content)
         write_whole(path, content, None if file.copy_of is None else _mode(Path(file.copy_of)))
     except OSError as error:
-        raise _cannot_write(path, error) from error
+        raise _cannot_write(path, error, _elsewhere(file)) from error

@@ -23,7 +23,7 @@ from zerowiz.core.machine.types import Accelerator, Machine, with_gpus
 from zerowiz.core.machine_json import encode_machine
 from zerowiz.core.values import replace
 from zerowiz.emit.files import write_file
-from zerowiz.errors import HandEditedError, PreflightError, UsageError, ZerowizError
+from zerowiz.errors import PreflightError, UsageError
 from zerowiz.probe.machine.machine_file import DESCRIPTION
 from zerowiz.probe.machine.network import read_network
 from zerowiz.probe.machine.read import read_here
@@ -200,10 +200,5 @@ def _save_description(machine: Machine, path: Path, *, force: bool) -> None:
 
 
 def _write(path: Path, text: str, *, force: bool) -> None:
-    try:
-        write_file(PlannedFile(path=str(path), text=text), force=force)
-    except HandEditedError:
-        raise
-    except ZerowizError as error:
-        hint = _("choose another file with `--save FILE`")
-        raise ZerowizError(error.message, hint) from error
+    elsewhere = _("choose another file with `--save FILE`")
+    write_file(PlannedFile(path=str(path), text=text, elsewhere=elsewhere), force=force)

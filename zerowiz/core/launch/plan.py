@@ -30,6 +30,8 @@ class PlannedFile(Struct, frozen=True, kw_only=True):
     """A person's own file, whose permissions it gets: it may hold a secret."""
     shown: str | None = None
     """What a person is shown of it, where that is not its text."""
+    elsewhere: str | None = None
+    """The hint where it cannot be written; None: another folder for what zerowiz writes."""
 
     @property
     def content(self) -> bytes:
