@@ -68,6 +68,8 @@ def scripts(folder: Path) -> Path:
             "`host slots=N`",
         ),
         (("machine", *CPU[:2], "--save", "."), 1, "cannot write `.`", "`--save FILE`"),
+        (("plan", *CPU, "--html", "."), 1, "cannot write `.`", "`--html FILE`"),
+        (("plan", *CPU, "--svg", "list.json/plan.svg"), 1, "cannot write `list", "`--svg FILE`"),
         (("plan", "--bf16"), 2, "there is no option `--bf16`", "`--precision=bf16`"),
         (("plan", "--max_length", "9"), 2, "no option `--max_length`", "`--seq-len`"),
         (("plan", *CPU, "llama-3.1-8b"), 5, "there is no script", "`--model llama-3.1-8b`"),

@@ -9,6 +9,7 @@ from zerowiz.app.grid import find_grid
 from zerowiz.app.reporter import Reporter
 from zerowiz.app.resolve.basis import find_basis
 from zerowiz.core.launch.plan import PlannedFile
+from zerowiz.core.values import replace
 from zerowiz.emit.files import refuse_loss, write_files
 from zerowiz.errors import UsageError
 from zerowiz.probe.page_files import read_page_files
@@ -40,13 +41,19 @@ def write_pictures(plan: Plan, html: Path | None, svg: Path | None, reporter: Re
         raise UsageError(
             _("`$html` and `$svg` both name `{html}`", html=html), _("give each a file of its own")
         )
-    wanted = {path: make for path, make in ((html, _page), (svg, _drawing)) if path is not None}
+    pictures = (
+        (html, _page, _("choose another file with `--html FILE`")),
+        (svg, _drawing, _("choose another file with `--svg FILE`")),
+    )
+    wanted = [
+        (PlannedFile(path=str(path), text="", elsewhere=elsewhere), make)
+        for path, make, elsewhere in pictures
+        if path is not None
+    ]
     force = plan.options.force
     # A page takes a second: what is in its way is said at once.
-    refuse_loss(*(PlannedFile(path=str(path), text="") for path in wanted), force=force)
-    files = [
-        PlannedFile(path=str(path), text=make(plan, reporter)) for path, make in wanted.items()
-    ]
+    refuse_loss(*(file for file, _make in wanted), force=force)
+    files = [replace(file, text=make(plan, reporter)) for file, make in wanted]
     write_files(files, force=force)
     for file in files:
         reporter.note(_("wrote `{path}`", path=file.path))
