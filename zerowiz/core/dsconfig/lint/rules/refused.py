@@ -78,22 +78,18 @@ def _prescale(config: Config) -> Iterator[ConfigFinding]:
     scatters = config.stage in {2, 3} and config.truth(f"{ZERO}.reduce_scatter", default=True)
     if not scatters or config.get("gradient_allreduce_op") is not None:
         return
-    factor = config.last.get("gradient_predivide_factor")
+    refused = []
     if config.truth("prescale_gradients"):
-        yield config.last["prescale_gradients"].found(
-            PRESCALE_REFUSED,
-            _(
-                "`prescale_gradients` cannot be combined with `reduce_scatter` at stage {stage}",
-                stage=config.stage,
-            ),
-            fix=_("remove it"),
-        )
+        refused.append(config.last["prescale_gradients"])
+    factor = config.last.get("gradient_predivide_factor")
     if factor is not None and isinstance(factor.value, (int, float)) and factor.value != 1:
-        yield factor.found(
+        refused.append(factor)
+    for entry in refused:
+        yield entry.found(
             PRESCALE_REFUSED,
             _(
-                "`{factor}` cannot be combined with `reduce_scatter` at stage {stage}",
-                factor=factor.name,
+                "`{name}` cannot be combined with `reduce_scatter` at stage {stage}",
+                name=entry.name,
                 stage=config.stage,
             ),
             fix=_("remove it"),
