@@ -7,7 +7,7 @@ from recipes.copying import Copy, read_recipes
 
 pytestmark = pytest.mark.slow
 
-WORKLOAD = "zerowiz/core/workload.py"
+WORKLOAD = "zerowiz/core/workload/workload.py"
 OPTIONS = "zerowiz/app/options.py"
 KINDS = "zerowiz/core/memory/ledger.py"
 FORMULA = "zerowiz/core/memory/estimate.py"
