@@ -216,7 +216,7 @@ class Terminal:
             return True
         return any(stat.rpartition(")")[2].split()[0] in "RD" for stat in stats)
 
-    def _look(self) -> bool:
+    def look(self) -> bool:
         """Take in what came; whether more may come."""
         self.quiet = False
         try:
@@ -234,7 +234,7 @@ class Terminal:
         """Read on until these words stand below all that was answered so far."""
         until = time.monotonic() + _PATIENCE_SECONDS
         while words not in self.text:
-            more = self._look()
+            more = self.look()
             seen = words in self.text
             assert seen or more, f"it ended, and {words!r} never came:\n{self.text}"
             assert seen or time.monotonic() < until, f"{words!r} never came:\n{self.text}"
@@ -250,13 +250,13 @@ class Terminal:
         """Read on until the program waits for keys: nothing came for a moment, and it computes nothing."""
         until = time.monotonic() + _PATIENCE_SECONDS
         while not self.quiet:
-            assert self._look(), f"it ended:\n{self.text}"
+            assert self.look(), f"it ended:\n{self.text}"
             assert time.monotonic() < until, f"it never waits:\n{self.text}"
 
     def end(self, patience_seconds: float = _PATIENCE_SECONDS) -> int:
         """Wait for the end; the exit code."""
         until = time.monotonic() + patience_seconds
-        while self._look():
+        while self.look():
             assert time.monotonic() < until, f"it did not end:\n{self.text}"
         self.child.close()
         code = self.child.exitstatus

@@ -728,7 +728,7 @@ def test_no_keys_end_in_a_traceback(ask: Ask, seed: int) -> None:
             break
         if rng.random() < 0.1:
             person.quiet = False
-            while not person.quiet and person._look():
+            while not person.quiet and person.look():
                 pass
     person.child.send("\x07\x15\x03")
     assert person.end() in {0, 130}, person.text

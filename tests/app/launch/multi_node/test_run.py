@@ -242,7 +242,7 @@ def test_a_rank_that_fails_after_node_0_has_ended_well_is_told(
     for name in ("require_address", "find_programs"):
         monkeypatch.setattr(run, name, silent)
     monkeypatch.setattr(run, "ignore_signals", lambda: None)
-    monkeypatch.setattr(run, "_run_here", lambda *_: 3)
+    monkeypatch.setattr(run, "run_here", lambda *_: 3)
     job = Path(job_folder(str(tmp_path), node(0).job_key))
     node_0 = threading.Thread(target=lead_to_the_end, args=(job, node(0), own(0), 0))
     node_0.start()

@@ -93,7 +93,7 @@ def follow_leader(
     number, status = 1, 0
     with noted_signals() as signals:
         while (spec := attempt.spec) is not None:
-            status = _run_here(spec, node, machine, grace_seconds, number, signals)
+            status = run_here(spec, node, machine, grace_seconds, number, signals)
             number += 1
             # After a good end the ranks of node 0 may go on alone, without a limit; else node 0
             # waits this long for its own ranks to save.
@@ -113,7 +113,7 @@ def follow_leader(
     return attempt.end or status
 
 
-def _run_here(
+def run_here(
     spec: LaunchSpec,
     node: NodeRank,
     machine: Machine,
@@ -121,6 +121,7 @@ def _run_here(
     number: int,
     signals: Sequence[int],
 ) -> int:
+    """Start this node's ranks of one attempt, and wait for them; their exit status."""
     node_launch = NodeLaunch(
         node=node,
         slots=spec.slots,
