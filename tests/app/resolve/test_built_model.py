@@ -90,6 +90,24 @@ def test_a_plan_counts_the_model_as_transformers_builds_it(
     assert "Unseen" not in here("launch", "--dry-run", "--yes", *PLAN[2:], "own.py").stdout
 
 
+def test_a_model_of_an_unknown_family_is_traced_as_it_is_built(here: Run, folder: Path) -> None:
+    script = """
+from transformers import StableLmConfig, StableLmForCausalLM
+config = StableLmConfig(hidden_size=128, intermediate_size=256, num_hidden_layers=2,
+                        num_attention_heads=4, num_key_value_heads=4, vocab_size=len(tokenizer),
+                        pad_token_id=pad)
+model = StableLmForCausalLM(config)
+"""
+    (folder / "own.py").write_text(IMPORTS + script + TRAINS, encoding="utf-8")
+    result = here(*PLAN, "own.py")
+    assert result.code == 0, result.stderr
+    whole = script.replace("len(tokenizer)", "50304").replace("pad_token_id=pad", "")
+    assert json.loads(result.stdout)["model"]["params"] == _params(folder, whole)
+    assert "by `StableLmConfig(...)` in own.py line 7; assumed the default of `vocab_size`" in (
+        result.stderr
+    )
+
+
 def test_words_after_the_script_decide_what_its_options_do(here: Run, folder: Path) -> None:
     script = """
 import argparse

@@ -2,7 +2,7 @@
 
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING, CONFIG_MAPPING_NAMES
 
-from zerowiz.core.model.built_config import change_config, family_of_class, sizes
+from zerowiz.core.model.built_config import change_config, family_of_class, may_decide_size, sizes
 from zerowiz.core.model.families import FAMILIES
 
 # GPT-SW3 has the class of GPT-2, and its tensors.
@@ -15,6 +15,7 @@ def test_every_config_class_of_transformers_has_its_own_family_or_none() -> None
     others = CONFIG_MAPPING_NAMES.keys() - FAMILIES.keys() - SHARED
     assert {family_of_class(CONFIG_MAPPING_NAMES[name]) for name in others} == {None}
     assert family_of_class("llama") is None
+    assert family_of_class("DeepseekV3Config", ["deepseek_v2", "deepseek_v3"]) == "deepseek_v3"
 
 
 def test_a_size_goes_by_each_name_that_transformers_maps_to_it() -> None:
@@ -25,6 +26,10 @@ def test_a_size_goes_by_each_name_that_transformers_maps_to_it() -> None:
     assert "n_embd" not in sizes("llama")
     assert "n_embd" in sizes(None)
     assert not {"use_cache", "bos_token_id"} & sizes(None)
+    assert may_decide_size(None, "hidden_size")
+    assert not may_decide_size("llama", "state_size")
+    assert may_decide_size("mamba", "state_size")
+    assert not may_decide_size("mamba", "pad_token_id")
 
 
 def test_a_value_replaces_the_same_one_under_another_name() -> None:

@@ -1,6 +1,6 @@
 """A model config that a script makes in its code: its family, and the values that it changes."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from zerowiz.core.model.families import FAMILIES
 from zerowiz.core.model.family import Family
@@ -8,10 +8,17 @@ from zerowiz.core.model.family import Family
 _SUFFIX = "Config"
 
 
-def family_of_class(name: str) -> str | None:
-    """The family of a config class of transformers; None for any other class.
+def family_of_class(name: str, others: Iterable[str] = ()) -> str | None:
+    """The family, or another `model_type`, of a config class of transformers.
 
     Source: transformers 5.23, models/auto/configuration_auto.py, CONFIG_MAPPING_NAMES.
+
+    Args:
+        name: The class.
+        others: Types beside FAMILIES: the folders of an installed transformers.
+
+    Returns:
+        None for any other class.
 
     Example:
         >>> family_of_class("GPTNeoXConfig")
@@ -19,8 +26,35 @@ def family_of_class(name: str) -> str | None:
     """
     if not name.endswith(_SUFFIX):
         return None
-    wanted = name.removesuffix(_SUFFIX).lower()
-    return next((each for each in FAMILIES if each.replace("_", "") == wanted), None)
+    wanted = _squeeze(name.removesuffix(_SUFFIX))
+    return next((each for each in (*FAMILIES, *others) if _squeeze(each) == wanted), None)
+
+
+def _squeeze(name: str) -> str:
+    return name.replace("_", "").lower()
+
+
+# transformers 5.23, configuration_utils.py, and the arguments of `from_pretrained`.
+_OF_NO_SIZE = frozenset(
+    {
+        *("attn_implementation", "cache_dir", "code_revision", "dtype", "force_download"),
+        *("local_files_only", "name_or_path", "output_attentions", "output_hidden_states"),
+        *("return_dict", "revision", "subfolder", "token", "torch_dtype", "trust_remote_code"),
+        *("use_auth_token", "use_cache"),
+    }
+)
+
+
+def may_decide_size(family_name: str | None, key: str) -> bool:
+    """Whether a key may decide how large a model is.
+
+    Args:
+        family_name: A `model_type`; None where it is not known, as that of a base.
+        key: Of its config.
+    """
+    if family_name is None or family_name in FAMILIES:
+        return key in sizes(family_name)
+    return key not in _OF_NO_SIZE and not key.endswith("_token_id")
 
 
 def _spellings(family: Family) -> list[tuple[str, ...]]:

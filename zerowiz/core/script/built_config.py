@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from zerowiz.core.model.built_config import sizes
+from zerowiz.core.model.built_config import may_decide_size
 from zerowiz.core.script.bindings import Bindings, Setting, as_text
 from zerowiz.core.script.options import Scalar
 from zerowiz.words import _
@@ -50,11 +50,11 @@ def settle_model(run: Bindings) -> SettledModel:
     if built is None:
         return SettledModel(as_text(run.setting(run.facts.model)))
     base, family = (as_text(run.setting(each)) for each in (built.base, built.family))
-    known = sizes(None if family is None else family.value)
+    name = None if family is None else family.value
     values, assumed = dict[str, Scalar](), dict[str, str]()
     for key, binding in built.values.items():
         found, code = run.setting(binding), binding.code or binding.flag
-        if key not in known or (found is None and code is None):
+        if (found is None and code is None) or not may_decide_size(name, key):
             continue
         if found is not None:
             values[key] = found.value
@@ -66,7 +66,7 @@ def settle_model(run: Bindings) -> SettledModel:
         return SettledModel(base)
     config = ModelConfig(
         base=None if base is None else base.value,
-        family=None if family is None else family.value,
+        family=name,
         values=values,
         assumed=assumed,
         source=_where(run, built.code, built.line),

@@ -55,6 +55,15 @@ def _read_metadata(package: str) -> str | None:
         return None
 
 
+def list_model_types() -> list[str]:
+    """The folders that the installed transformers has for its models; empty if there is none."""
+    found = (Path(folder) / "transformers" / "models" for folder in sys.path)
+    for folder in found:
+        with suppress(OSError):
+            return sorted(path.name for path in folder.iterdir() if path.is_dir())
+    return []
+
+
 def read_transformers_release() -> tuple[int, int]:
     """Major and minor release of the installed transformers; the newest if there is none."""
     return parse_release(read_version("transformers")) or NEWEST_TRANSFORMERS

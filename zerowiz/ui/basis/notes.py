@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from zerowiz.core import shell
 from zerowiz.core.script import Settled
 from zerowiz.core.speed.calibration import Calibration
-from zerowiz.words import _, listing
+from zerowiz.words import _, joined, listing
 
 UNFUSED_ADAM = _(
     "this Adam is not fused: it needs up to 4 more bytes per trainable parameter during the step,"
@@ -94,13 +94,18 @@ def built_beside(model: str | None, source: str) -> str:
 
 
 def taken(key: str, value: object, code: str) -> str:
-    """That a value of the config which the script makes is not known."""
-    return _(
-        "assumed `{key}` {value}; the script takes it from `{code}`",
-        key=key,
-        value=value,
-        code=code,
-    )
+    """That a value of the config which the script makes is not known.
+
+    Args:
+        key: Of the value.
+        value: The one that is assumed; None for the default of a class that is not known.
+        code: What the script takes it from.
+    """
+    if value is None:
+        said = _("assumed the default of `{key}`", key=key)
+    else:
+        said = _("assumed `{key}` {value}", key=key, value=value)
+    return joined("; ", (said, _("the script takes it from `{code}`", code=code)))
 
 
 METRICS = _(

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from zerowiz.core.model.built_config import family_of_class
 from zerowiz.core.script import UNSEEN, Binding, BuiltConfig, ScriptFacts
 from zerowiz.core.values import replace
+from zerowiz.probe.model.libraries import list_model_types
 from zerowiz.probe.script.expressions import last_name, unless_none
 from zerowiz.probe.script.model.model import is_other, loads
 from zerowiz.probe.script.reader import Reader
@@ -66,7 +67,7 @@ def _read(read: Reader, call: FunctionCall) -> BuiltConfig | None:
     given, hidden = read.source.keywords(call)
     own, base = UNSEEN, UNSEEN
     named = call.argument("pretrained_model_name_or_path", 0)
-    family = family_of_class(call.method)
+    family = _family(read, call)
     if call.method in _READING:
         path = call.argument("json_file", 0) if named is None else named
         base = UNSEEN if path is None else read.bind(path, call)
@@ -85,6 +86,13 @@ def _read(read: Reader, call: FunctionCall) -> BuiltConfig | None:
         line=call.line,
         code=f"{call.name}(...)",
     )
+
+
+def _family(read: Reader, call: FunctionCall) -> str | None:
+    """The `model_type` of a class of transformers; if unknown, of the one that is installed."""
+    if read.source.imported(call.node.func)[0] != "transformers":
+        return None
+    return family_of_class(call.method) or family_of_class(call.method, list_model_types())
 
 
 def _set_later(read: Reader, call: FunctionCall, names: list[str]) -> Mapping[str, Binding]:
