@@ -134,6 +134,26 @@ model = LlamaForCausalLM(config)
     assert "Which model?" in result.problem
 
 
+@pytest.mark.usefixtures("own_model")
+def test_a_base_that_an_option_names_is_changed_too(here: Run, folder: Path) -> None:
+    script = """
+import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("--base")
+words = parser.parse_args()
+config = AutoConfig.from_pretrained(words.base, num_hidden_layers=2)
+model = AutoModelForCausalLM.from_config(config)
+"""
+    (folder / "own.py").write_text(IMPORTS + script + TRAINS, encoding="utf-8")
+    by_word = here(*PLAN, "own.py", "--base", "own-model")
+    by_option = here(*PLAN, "--model", "own-model", "own.py")
+    two, two_too = (json.loads(each.stdout)["model"]["params"] for each in (by_word, by_option))
+    assert two == two_too
+    # Of 24 layers, with an embedding of 151936 x 896.
+    assert 151936 * 896 < two < 200_000_000
+    assert here(*PLAN, "own.py").code == 3
+
+
 def test_a_vocabulary_of_a_tokenizer_is_assumed(here: Run, folder: Path) -> None:
     script = """
 config = LlamaConfig(vocab_size=len(tokenizer), hidden_size=256, num_attention_heads=4)

@@ -3,6 +3,7 @@
 from typing import Protocol
 
 from zerowiz.app.options import Options
+from zerowiz.app.resolve.built_model import made_for
 from zerowiz.app.resolve.request import own_config
 from zerowiz.app.resolve.workload import solves_micro_batch
 from zerowiz.core.decision.answers import Answers
@@ -91,7 +92,7 @@ def said_by_config(options: Options) -> frozenset[str]:
 def open_questions(options: Options, settings: ScriptSettings) -> dict[str, str | None]:
     """The answers by key, None where neither an option, nor the script, nor a config says."""
     known: dict[str, object] = {
-        "model": options.model or settings.model or settings.model_config,
+        "model": options.model or settings.model or made_for(None, settings),
         "micro_batch": (
             options.micro_batch
             or settings.micro_batch

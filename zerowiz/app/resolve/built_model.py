@@ -28,8 +28,8 @@ def made_for(model: str | None, settings: ScriptSettings) -> ModelConfig | None:
     """
     made = settings.model_config
     if made is None or model is None:
-        return made
-    is_base = made.base is not None and parse_size(model) is None
+        return made if made is not None and made.is_whole else None
+    is_base = made.family is None and parse_size(model) is None
     return replace(made, base=model) if is_base else None
 
 

@@ -18,7 +18,7 @@ class ModelConfig(Struct, frozen=True, kw_only=True):
     """The config of the model that a run builds, as far as it is known."""
 
     base: str | None
-    """The model whose config it changes; None for a config of its own."""
+    """The model whose config it changes; None for a config of its own, or where nobody names it."""
     family: str | None
     """The `model_type` of a config of its own."""
     values: Mapping[str, Scalar]
@@ -27,6 +27,11 @@ class ModelConfig(Struct, frozen=True, kw_only=True):
     """The code of values that are not known, and for which the default counts."""
     source: str
     """What makes it, for messages."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is known what it changes."""
+        return self.base is not None or self.family is not None
 
     @property
     def name(self) -> str:
@@ -62,7 +67,7 @@ def settle_model(run: Bindings) -> SettledModel:
             assumed[key] = code or ""
         else:
             return SettledModel(None, hidden=_where(run, code or "", binding.line))
-    if family is None and (base is None or not (values or assumed)):
+    if family is None and not (values or assumed):
         return SettledModel(base)
     config = ModelConfig(
         base=None if base is None else base.value,

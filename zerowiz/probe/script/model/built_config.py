@@ -33,7 +33,7 @@ def with_built_config(facts: ScriptFacts, read: Reader) -> ScriptFacts:
     )
     if loaded:
         return facts
-    made = {call.line: call for call in _made(read)}
+    made = {id(call.node): call for call in _made(read)}
     if len(made) != 1:
         return facts
     [call] = made.values()
