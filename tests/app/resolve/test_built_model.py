@@ -212,6 +212,21 @@ model = LlamaForCausalLM(LlamaConfig(hidden_size=256, num_hidden_layers=2, num_a
     assert params == _params(folder, script)
 
 
+def test_a_default_length_is_no_longer_than_the_model_was_made_for(here: Run, folder: Path) -> None:
+    script = """
+config = LlamaConfig(hidden_size=64, num_attention_heads=4, max_position_embeddings=64)
+model = LlamaForCausalLM(config)
+"""
+    (folder / "own.py").write_text(IMPORTS + script + TRAINS, encoding="utf-8")
+    result = here(*PLAN[:4], "own.py")
+    assert json.loads(result.stdout)["workload"]["sequence_tokens"] == 64
+    assert "assumed 64 tokens per sequence, its positions (`--seq-len`)" in result.stderr
+    assert (
+        json.loads(here(*PLAN[:4], "--model", "7b", "own.py").stdout)["workload"]["sequence_tokens"]
+        == 2048
+    )
+
+
 @pytest.mark.usefixtures("own_model")
 def test_a_named_model_is_planned_instead_and_the_plan_says_so(here: Run, folder: Path) -> None:
     (folder / "own.py").write_text(IMPORTS + BUILT["its class"] + TRAINS, encoding="utf-8")

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from zerowiz.core.decision.plan_input import PlanInput
+from zerowiz.core.decision.plan_input import PlanInput, longest_tokens
 from zerowiz.core.decision.precision import why_no_bf16
 from zerowiz.core.script import ScriptSettings
 from zerowiz.core.settings import SettingRow
@@ -34,9 +34,12 @@ def _clauses(rows: dict[str, SettingRow], job: PlanInput, said: frozenset[str]) 
     # What completions take has a default of its own.
     step = job.workload
     capped = not step.trainer.generates and step.sequence_tokens < Workload().sequence_tokens
+    positions = (
+        _(", its positions") if longest_tokens(job.model) is None else _(", its learned positions")
+    )
     reasons = {
         "precision": why_no_bf16(job.machine, job.workload),
-        "sequence_tokens": _(", its learned positions") if capped else "",
+        "sequence_tokens": positions if capped else "",
     }
     for name, row in rows.items():
         if row.assumed is not None and name not in said and shown[name] is not None:

@@ -18,7 +18,7 @@ from zerowiz.app.resolve.model import read_and_trace
 from zerowiz.app.resolve.read_model import ReadModel
 from zerowiz.app.resolve.workload import resolve_workload
 from zerowiz.core.decision.flowchart import Constraints
-from zerowiz.core.decision.plan_input import PlanInput, longest_tokens
+from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.dsconfig.user_config import UserConfig
 from zerowiz.core.dsconfig.write import Handover
 from zerowiz.core.machine.types import Accelerator, Machine
@@ -299,11 +299,11 @@ def make_request(
 
 
 def _within_positions(workload: Workload, read: ReadModel) -> Workload:
-    """The step with no longer a sequence than the model has learned positions for.
+    """The step with no longer a sequence than the model was made for.
 
     A trace was made of the step as it is, and completions that are generated have their own length.
     """
-    longest = longest_tokens(read.model)
+    longest = read.model.made_for_tokens
     if longest is None or read.traced is not None or workload.trainer.generates:
         return workload
     return replace(workload, sequence_tokens=min(workload.sequence_tokens, longest))

@@ -174,6 +174,15 @@ class Model(Struct, frozen=True, kw_only=True):
             raise UsageError(_("model `{name}` has no parameters", name=self.name))
 
     @property
+    def made_for_tokens(self) -> int | None:
+        """The longest sequence that it was made for; None where that is not known.
+
+        The stand-in for a size has positions of its own, which bind nobody.
+        """
+        positions = self.architecture.positions
+        return positions if self.source is not ModelSource.SIZE and positions > 0 else None
+
+    @property
     def largest_param(self) -> int:
         """Elements of the largest tensor."""
         return max(tensor.numel for tensor in self.tensors)

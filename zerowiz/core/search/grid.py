@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from zerowiz.core.decision.flowchart import Decision
-from zerowiz.core.model.types import Model, ModelSource
+from zerowiz.core.model.types import Model
 from zerowiz.core.search.search import Search
 from zerowiz.core.values import Count, replace
 
@@ -69,10 +69,9 @@ def list_lengths(own: int, model: Model) -> tuple[int, ...]:
 
     The stand-in for a size has positions of its own, which bind nobody.
     """
-    positions = model.architecture.positions
-    bind = model.source is not ModelSource.SIZE and positions > 0
+    longest = model.made_for_tokens
     lengths = _around(own, _SHORTEST_TOKENS, _LENGTHS)
-    return tuple(n for n in lengths if n == own or not bind or n <= positions)
+    return tuple(n for n in lengths if n == own or longest is None or n <= longest)
 
 
 def _around(own: int, least: int, count: int) -> tuple[int, ...]:

@@ -8,7 +8,6 @@ from msgspec import Struct
 from zerowiz.core.decision.evaluate import evaluate
 from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.memory.rank_sizes import StrategyRow
-from zerowiz.core.model.types import ModelSource
 from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.values import replace
 from zerowiz.core.workload import Workload
@@ -66,9 +65,10 @@ def _positions(job: PlanInput) -> int:
 
     The stand-in for a size has positions of its own. Where none are learned a job may go beyond.
     """
-    positions = job.model.architecture.positions
-    is_known = job.model.source is not ModelSource.SIZE and positions > 0
-    return positions if is_known and job.workload.sequence_tokens <= positions else _MOST_TOKENS
+    longest = job.model.made_for_tokens
+    if longest is None or job.workload.sequence_tokens > longest:
+        return _MOST_TOKENS
+    return longest
 
 
 def _largest(runs: Callable[[int], bool], most: int) -> int:
