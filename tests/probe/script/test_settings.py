@@ -608,6 +608,38 @@ def test_the_trainer_and_the_model_can_both_ask_for_checkpointing() -> None:
     assert said.source == "`model.gradient_checkpointing_enable()` in train.py line 3"
 
 
+BRANCHES = """if args.lora:
+    if args.qlora:
+        m = prepare_model_for_kbit_training(m, use_gradient_checkpointing=args.ckpt)
+    elif args.ckpt:
+        m.gradient_checkpointing_enable()
+elif args.ckpt:
+    m.gradient_checkpointing_enable()
+"""
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (BRANCHES, True),
+        # One branch does not turn it on.
+        (BRANCHES.replace("elif args.ckpt:\n    m", "elif args.own:\n    m"), None),
+        (BRANCHES.replace("elif args.ckpt:\n        m", "elif args.own:\n        m"), None),
+        # Nobody sees what it depends on.
+        (BRANCHES.replace("_checkpointing=args.ckpt", "_checkpointing=big"), None),
+        (BRANCHES.replace(", use_gradient_checkpointing=args.ckpt", ""), None),
+    ],
+)
+def test_an_option_that_each_branch_asks_decides(lines: str, expected: bool | None) -> None:
+    added = "".join(
+        f"p.add_argument('--{name}', action='store_true')\n" for name in ("lora", "qlora", "own")
+    )
+    head = RAW_HEAD.replace("args = p.parse_args()", added + "args = p.parse_args()")
+    facts = parse_script(f"{head}{lines}{RAW_TAIL}", "train.py")
+    said = settle(facts, ("--ckpt",)).gradient_checkpointing
+    assert expected == (said.value if said else None)
+
+
 HF_PARSED = """from transformers import HfArgumentParser, TrainingArguments
 parser = HfArgumentParser(TrainingArguments)
 parser.add_argument("--own", action="store_true")

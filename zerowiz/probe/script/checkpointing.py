@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator
+from itertools import product
 
 from zerowiz.core.script import UNSEEN, Binding, ScriptFacts
 from zerowiz.core.values import replace
@@ -22,6 +23,8 @@ _ABILITY = "supports_gradient_checkpointing"
 # How the names of functions begin that save and load checkpoints; those do not checkpoint
 # activations.
 _CHECKPOINT_FILES = ("save", "load", "get", "find", "resume")
+# How many conditions around the calls are tried both ways.
+_MOST_CONDITIONS = 4
 
 
 def with_checkpointing(facts: ScriptFacts, read: Reader) -> ScriptFacts:
@@ -42,7 +45,8 @@ def with_checkpointing(facts: ScriptFacts, read: Reader) -> ScriptFacts:
         known = by_calls and of_arguments.seen
         return replace(facts, checkpoints_too=agree(by_calls)) if known else facts
     if by_calls:
-        return _by_condition(facts, agree(by_calls))
+        found = agree(by_calls)
+        return _by_condition(facts, found if found.seen else _in_every_branch(read))
     return replace(facts, gradient_checkpointing=_nothing(read))
 
 
@@ -68,6 +72,51 @@ def _by_calls(read: Reader, of_arguments: Binding) -> Iterator[Binding]:
             found = _prepared(read, call, of_arguments)
         if found is not None:
             yield found
+
+
+def _in_every_branch(read: Reader) -> Binding:
+    """The option that alone decides, where the script asks it in each of its branches.
+
+    Such as with adapters in one branch, and without them in the other.
+    """
+    calls = [call for call in read.source.calls if call.method in _ENABLING | _PREPARING]
+    tested = [_tests_with_argument(read.source, call) for call in calls]
+    known = [tests for tests in tested if tests is not None]
+    branches = [dict(map(_decide, tests)) for tests in known]
+    if len(known) < len(tested):
+        return UNSEEN
+    for test in known[0]:
+        found, name = read.condition(test, calls[0]), ast.unparse(test)
+        others = [{n: b for n, b in branch.items() if n != name} for branch in branches]
+        is_option = found.flag is not None and not found.when and not found.unless
+        if is_option and all(branch.get(name) for branch in branches) and _is_complete(others):
+            return found
+    return UNSEEN
+
+
+def _tests_with_argument(source: Source, call: FunctionCall) -> list[ast.expr] | None:
+    """The conditions of a call, with the argument that turns checkpointing on; None if unknown."""
+    tests = _tests(source, call)
+    if tests is None or call.method in _ENABLING:
+        return tests
+    own = call.argument("use_gradient_checkpointing", 1)
+    return None if own is None else [*tests, own]
+
+
+def _decide(test: ast.expr) -> tuple[str, bool]:
+    """A condition without its `not`, and whether it has to hold."""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return ast.unparse(test.operand), False
+    return ast.unparse(test), True
+
+
+def _is_complete(branches: list[dict[str, bool]]) -> bool:
+    """Whether one of these branches is taken, whatever the conditions are."""
+    names = sorted({name for branch in branches for name in branch})
+    return len(names) <= _MOST_CONDITIONS and all(
+        any(branch.items() <= dict(zip(names, values, strict=True)).items() for branch in branches)
+        for values in product((True, False), repeat=len(names))
+    )
 
 
 def _condition(read: Reader, call: FunctionCall, of_arguments: Binding) -> Binding | None:
