@@ -128,6 +128,20 @@ def test_a_quantized_base_is_planned_as_qlora(here: Run, folder: Path) -> None:
     assert "qlora" == adapters(here(*DRY_A100, "train.py", "--q_lora", "true"))[0]
 
 
+def test_adapters_on_weights_of_unseen_bits_are_planned_as_adapters(
+    here: Run, folder: Path
+) -> None:
+    old = "if model_args.use_lora:\n"
+    new = f"{old}    model = prepare_model_for_kbit_training(model)\n"
+    write(folder, "lora_optional", old, new)
+    words = ("--model", "7b", "train.py")
+    on = here(*DRY_A100, *words, "--use_lora")
+    assert "lora" == adapters(on)[0]
+    assert "adapters beside frozen 16-bit weights (`--method`)" in on.stderr
+    assert "full" == adapters(here(*DRY_A100, *words))[0]
+    assert "qlora" == adapters(here(*DRY_A100, "--method", "qlora", *words, "--use_lora"))[0]
+
+
 def test_what_cannot_be_seen_is_said_in_one_line_with_its_flags(here: Run, folder: Path) -> None:
     write(folder, "lora_yaml")
     result = here(*DRY_A100, "--model", "7b", "--micro-batch", "2", "train.py")

@@ -243,6 +243,30 @@ def test_weights_of_another_module_may_have_four_bits(text: str, expected: Metho
     assert expected == (said.value if said else None)
 
 
+MODEL_ARGUMENTS = """from trl import ModelConfig, SFTConfig, SFTTrainer, TrlParser, get_peft_config
+from training.models import make_model
+config, model_config = TrlParser((SFTConfig, ModelConfig)).parse_args_and_config()
+model = make_model(model_config)
+SFTTrainer(model=model, args=config, peft_config=get_peft_config(model_config)).train()
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ((), Method.FULL),
+        (("--use_peft",), Method.LORA),
+        (("--use_peft", "--load_in_4bit"), Method.QLORA),
+    ],
+)
+def test_the_parsers_option_says_what_another_module_loads(
+    words: tuple[str, ...], expected: Method
+) -> None:
+    said = settings_of(MODEL_ARGUMENTS, *words).method
+    assert said is not None
+    assert expected is said.value
+
+
 @pytest.mark.parametrize(
     ("text", "words", "expected"),
     [

@@ -6,7 +6,7 @@ from zerowiz.core.decision.plan_input import PlanInput, longest_tokens
 from zerowiz.core.decision.precision import why_no_bf16
 from zerowiz.core.script import ScriptSettings
 from zerowiz.core.settings import SettingRow
-from zerowiz.core.workload import SETTINGS, Workload
+from zerowiz.core.workload import SETTINGS, Method, Workload
 from zerowiz.words import _
 
 
@@ -41,7 +41,10 @@ def _clauses(rows: dict[str, SettingRow], job: PlanInput, said: frozenset[str]) 
         "precision": why_no_bf16(job.machine, job.workload),
         "sequence_tokens": positions if capped else "",
     }
+    adapts = job.workload.method is not Method.FULL
+    instead = {"method": _("adapters beside frozen 16-bit weights")} if adapts else {}
     for name, row in rows.items():
-        if row.assumed is not None and name not in said and shown[name] is not None:
+        assumed = instead.get(name, row.assumed)
+        if assumed is not None and name not in said and shown[name] is not None:
             why = reasons.get(name, "")
-            yield f"{row.assumed.format(value=shown[name])}{why} (`${name}`)"
+            yield f"{assumed.format(value=shown[name])}{why} (`${name}`)"

@@ -87,6 +87,9 @@ def resolve_workload(
     if options.global_batch is not None:
         said |= _split(options.global_batch, options, said, settings, steps, machine.world_size)
     known = {name: value for name, value in said.items() if value is not None}
+    if settings.adapts and "method" not in known:
+        # The larger of the two: weights of 16 bits.
+        known["method"] = Method.LORA
     trainer = known.get("trainer")
     if isinstance(trainer, Trainer) and trainer.generates and options.eval_batch is None:
         known.pop("eval_batch", None)

@@ -85,6 +85,8 @@ class ScriptSettings(Struct, frozen=True, kw_only=True):
     not_counted: tuple[NotCounted, ...] = ()
     """What the script holds, and what no formula counts."""
     method: Setting[Method] | None = None
+    adapts: bool = False
+    """Whether adapters train, and only the bits of the frozen weights are not known."""
     lora_rank: Setting[int] | None = None
     lora_target_modules: Setting[str] | None = None
     """In the syntax of `--lora-target-modules`."""
@@ -184,6 +186,7 @@ def settle(facts: ScriptFacts, script_args: tuple[str, ...]) -> ScriptSettings:
         vllm_server=of_trainer.on_server,
         not_counted=of_trainer.not_counted,
         method=method,
+        adapts=method is None and _adapts(run),
         lora_rank=as_count(run.setting(facts.lora_rank)),
         lora_target_modules=targets if targets and targets.value != BY_ARCHITECTURE else None,
         targets_by_architecture=targets is not None and targets.value == BY_ARCHITECTURE,
@@ -244,6 +247,11 @@ def _method(run: Bindings) -> Setting[Method] | None:
         return None
     method = Method.QLORA if quantized.value else Method.LORA
     return cast(quantized if quantized.value else adapters, method)
+
+
+def _adapts(run: Bindings) -> bool:
+    adapters = run.condition(run.facts.adapters)
+    return adapters is not None and adapters.value
 
 
 def _unseen(facts: ScriptFacts, settings: ScriptSettings) -> Iterator[str]:

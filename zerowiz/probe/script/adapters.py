@@ -281,6 +281,8 @@ def _quantized(read: Reader) -> Binding:
     if found:
         return _join([b for b in found if b.value is not False or b.flag] or found)
     hidden = next((call for call in source.calls if _may_quantize(source, call)), None)
+    if hidden is not None and _builds_elsewhere(source, hidden) and read.line.parser.of(name):
+        return _by_model_config(read, name)
     if hidden is None or [*_with_keyword(source, "load_in_8bit")]:
         return Binding(value=False, line=1, code=_("no `load_in_4bit`"))
     return Binding(line=hidden.line, code=f"{hidden.name}(...)")
