@@ -41,6 +41,54 @@ def test_a_default_of_the_parser_is_kept_where_nobody_says_otherwise(here: Run) 
     assert 4 == json.loads(result.stdout)["workload"]["micro_batch"]
 
 
+NAMED = """from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
+import argparse
+p = argparse.ArgumentParser()
+p.add_argument("--base", default="gpt2")
+args = p.parse_args()
+model = AutoModelForCausalLM.from_pretrained(args.base)
+Trainer(model=model, args=TrainingArguments("out", per_device_train_batch_size=1)).train()
+"""
+LLAMA = "meta-llama/Llama-3.1-8B"
+
+
+@pytest.fixture
+def named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script with an option for its model, and a hub that nobody asks."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    (folder / "train.py").write_text(NAMED)
+
+
+@pytest.mark.usefixtures("named")
+@pytest.mark.parametrize(
+    ("model", "given", "words"),
+    [
+        ("llama-3.1-8b", (), ["--base", LLAMA]),
+        (LLAMA, (), ["--base", LLAMA]),
+        ("llama-3.1-8b", ("--base", LLAMA), ["--base", LLAMA]),
+        ("openai-community/gpt2", (), []),
+    ],
+)
+def test_a_well_known_name_reaches_the_script_as_what_the_hub_calls_it(
+    here: Run, model: str, given: tuple[str, ...], words: list[str]
+) -> None:
+    result = dry(
+        here, "--model", model, "--stage", "3", "--offload", "none", "--force", "train.py", *given
+    )
+    assert 0 == result.code, result.stderr
+    assert words == script_words(result)
+
+
+@pytest.mark.usefixtures("named")
+def test_a_well_known_name_contradicts_another_model(here: Run) -> None:
+    result = dry(here, "--model", "llama-3.1-8b", "train.py", "--base", "gpt2")
+    problem = (
+        "`--model llama-3.1-8b` conflicts with the script: `--base gpt2` after the script says gpt2"
+    )
+    assert problem == result.problem
+    assert f"put `--base {LLAMA}` after train.py" in result.hints
+
+
 @pytest.mark.usefixtures("hf")
 def test_options_reach_the_script_as_its_own_words(here: Run) -> None:
     said = ("--micro-batch", "2", "--grad-accum", "4", "--gradient-checkpointing")

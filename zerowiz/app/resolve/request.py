@@ -56,6 +56,7 @@ from zerowiz.core.workload import (
 from zerowiz.errors import UsageError
 from zerowiz.probe.launch.oom_history import has_histories, history_path, read_history
 from zerowiz.probe.machine.gpu_table import read_gpu_table
+from zerowiz.probe.model.hf import hub_name
 from zerowiz.probe.model.measured_runs import read_measured_pairs
 from zerowiz.words import _
 
@@ -224,7 +225,7 @@ def make_request(
             ),
             _("remove `$model {model}`", model=options.model),
         )
-    named = by_script("model", options.model, model_setting) or ""
+    named = _name_model(options.model, model_setting)
     resolved = resolve_workload(options, settings, own, machine)
     workload = resolved.workload
     if _unfused_adam(facts) is not None:
@@ -346,6 +347,21 @@ def _copied(facts: ScriptFacts | None) -> str | None:
     return file.path if file is not None and file.is_whole else None
 
 
+def _name_model(option: str | None, setting: Setting[str] | None) -> str:
+    """The model that option or script name; the script's own spelling where both mean one.
+
+    Raises:
+        UsageError: They mean two.
+    """
+    if option is not None and setting is not None:
+        loaded = hub_name(option, os.environ)
+        if loaded == hub_name(setting.value, os.environ):
+            option = None
+        elif loaded != option:
+            setting = replace(setting, spellings={option: loaded})
+    return by_script("model", option, setting) or ""
+
+
 def _is_stated(options: Options, setting: Setting[str] | None) -> bool:
     """Whether `--model` is a size, which says how large the script's model is: none can load it.
 
@@ -375,8 +391,10 @@ def _model_words(
     options: Options, settings: ScriptSettings, facts: ScriptFacts, script_args: Sequence[str]
 ) -> tuple[Settled, ...]:
     """The words by which the script loads the model that `--model` names."""
-    model, own = options.model, settings.model
-    if model is None or parse_size(model) is not None or (own is not None and own.value == model):
+    if options.model is None or parse_size(options.model) is not None:
+        return ()
+    model, own = hub_name(options.model, os.environ), settings.model
+    if own is not None and hub_name(own.value, os.environ) == model:
         return ()
     given = read_said(facts, tuple(script_args)).values()
     # Such as `--config_name`, for a script that makes new weights.

@@ -344,6 +344,20 @@ def is_near(text: str, environ: Mapping[str, str]) -> bool:
         return False
 
 
+def hub_name(text: str, environ: Mapping[str, str]) -> str:
+    """The id on the hub of the model that a well-known name means; any other text is itself.
+
+    A folder here and a model in the local cache have the name by which they are loaded.
+    """
+    known = None if parse_size(text) is not None else _find_short(text)
+    try:
+        is_path = Path(text).expanduser().exists()
+        loads = known is None or is_path or _find_cached(text, environ) is not None
+    except (OSError, RuntimeError):
+        return text
+    return text if loads or known is None else known.id
+
+
 def model_of(text: str | None, named: Named | None) -> Model:
     """Count the model by its config, or guess it, and check that against its checkpoint.
 
