@@ -73,6 +73,14 @@ def test_where_nothing_is_chosen_no_interval_is_said() -> None:
 FACTS = ScriptFacts(path="train.py", convention=Convention.HF_IN_CODE, integration=Integration.HF)
 
 
+def test_a_script_that_only_calls_a_module_is_shown_with_it() -> None:
+    stream = TerminalStream()
+    show.script(replace(FACTS, starts="tools/fit.py"), stream)
+    assert " ".join(stream.getvalue().split()).startswith(
+        "Script train.py, which calls tools/fit.py: HF Trainer"
+    )
+
+
 def test_a_script_that_is_seen_whole_takes_one_line() -> None:
     stream = TerminalStream()
     show.script(replace(FACTS, micro_batch=Binding(value=4, line=3, code="x")), stream)

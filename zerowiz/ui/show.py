@@ -68,9 +68,12 @@ def _job_lines(job: PlanInput) -> tuple[str, ...]:
 def script(facts: ScriptFacts, stream: TextIO) -> None:
     """What was read of the script, and where the reading ended."""
     words = scripts.convention(facts)
+    path = facts.path
+    if facts.starts is not None:
+        path = _("{path}, which calls {starts}", path=path, starts=facts.starts)
     say(
         stream,
-        labelled(_("Script"), _("{path}: {words}", path=facts.path, words=words)),
+        labelled(_("Script"), _("{path}: {words}", path=path, words=words)),
         hang=LABEL_COLUMNS,
     )
     unseen(facts, stream)

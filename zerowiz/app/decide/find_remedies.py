@@ -137,7 +137,7 @@ class RemedyFinder:
 
     def _edit(self, remedy: Remedy) -> str:
         """What to change in the script for it."""
-        path = "" if self.facts is None else self.facts.path
+        path = "" if self.facts is None else self.facts.text_path
         return joined(
             "; ",
             (

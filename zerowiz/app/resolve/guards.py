@@ -90,7 +90,7 @@ def check_local_rank(facts: ScriptFacts, script_args: Sequence[str]) -> None:
                 "DeepSpeed's launcher passes `{local_rank_flag}`, and {path} line {line} "
                 "takes `{flag}`",
                 local_rank_flag=LOCAL_RANK_FLAG,
-                path=facts.path,
+                path=facts.text_path,
                 line=option.line,
                 flag=option.flag,
             ),

@@ -416,7 +416,7 @@ def _unfused_adam(facts: ScriptFacts | None) -> str | None:
     return (
         None
         if facts is None or line is None
-        else _("{path} line {line}", path=facts.path, line=line)
+        else _("{path} line {line}", path=facts.text_path, line=line)
     )
 
 

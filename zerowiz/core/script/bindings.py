@@ -95,7 +95,7 @@ class Bindings:
         holds = decider.value in binding.when if binding.when else bool(decider.value)
         change = decider.change
         if binding.flag is None:
-            change = _("edit {path} line {line}", path=self.facts.path, line=binding.line)
+            change = _("edit {path} line {line}", path=self.facts.text_path, line=binding.line)
         elif "{value}" in change and isinstance(decider.value, bool):
             change = change.replace("{value}", str(not decider.value))
         elif "{value}" in change:
@@ -135,11 +135,11 @@ class Bindings:
         return None if option.dest in self.said else option
 
     def _from_code(self, binding: Binding) -> Setting[Scalar]:
-        where = _("in {path} line {line}", path=self.facts.path, line=binding.line)
+        where = _("in {path} line {line}", path=self.facts.text_path, line=binding.line)
         source = f"`{binding.code}` " + where
         if binding.default_of is not None:
             source = _("the default of {default_of}", default_of=binding.default_of)
-        change = _("edit {path} line {line}", path=self.facts.path, line=binding.line)
+        change = _("edit {path} line {line}", path=self.facts.text_path, line=binding.line)
         if binding.keyword is not None:
             quote = '"' if isinstance(binding.value, str) else ""
             change = _(
@@ -166,7 +166,7 @@ class Bindings:
         source = _(
             "the default of `{flag}` in {path} line {line}",
             flag=flag,
-            path=self.facts.path,
+            path=self.facts.text_path,
             line=binding.line,
         )
         if given:
@@ -204,7 +204,7 @@ class Bindings:
         return (
             _("remove `{words}` {after}", words=given.words, after=after)
             if given
-            else _("edit {path}", path=self.facts.path)
+            else _("edit {path}", path=self.facts.text_path)
         )
 
 

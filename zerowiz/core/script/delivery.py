@@ -225,7 +225,7 @@ def _by_literal(run: _Run) -> Delivery:
             ),
             _("or remove `$config {config_path}`", config_path=shell.quote(run.config_path)),
         )
-    where = _("{path} line {line}", path=run.facts.path, line=line)
+    where = _("{path} line {line}", path=run.facts.text_path, line=line)
     if run.is_own:
         raise UsageError(
             _(

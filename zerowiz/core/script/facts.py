@@ -184,6 +184,8 @@ class ScriptFacts(Struct, frozen=True, kw_only=True):
     path: str
     module: str | None = None
     """Its name as a module, where it is started as one: `python -m NAME`."""
+    starts: str | None = None
+    """The module whose function trains, where the script itself only calls that."""
     convention: Convention
     integration: Integration | None
     """The library that passes the config to DeepSpeed; None where it is not known."""
@@ -263,6 +265,11 @@ class ScriptFacts(Struct, frozen=True, kw_only=True):
     def target(self) -> str:
         """What it is started by: its path, or its name as a module."""
         return self.module or self.path
+
+    @property
+    def text_path(self) -> str:
+        """The file whose lines the facts name."""
+        return self.starts or self.path
 
     @property
     def passes_optimizer(self) -> bool:

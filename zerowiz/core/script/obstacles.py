@@ -83,11 +83,11 @@ def refuse(facts: ScriptFacts, config_path: str) -> NoReturn:
         PreflightError: Always; the hints say what to change.
     """
     reason, *hints = _OBSTACLES[facts.obstacle or Obstacle.NO_ENGINE]
-    words = {"path": facts.path, "line": str(facts.config_line), "config": config_path}
+    words = {"path": facts.text_path, "line": str(facts.config_line), "config": config_path}
     raise PreflightError(
         _(
             "zerowiz cannot pass a config to {path}: {reason}",
-            path=facts.path,
+            path=facts.text_path,
             reason=reason.format(**words),
         ),
         *(hint.format(**words) for hint in hints),

@@ -222,7 +222,7 @@ def _metrics(facts: ScriptFacts) -> str | None:
     metrics = facts.trainer.metrics
     if metrics is None:
         return None
-    where = _("{path} line {line}", path=facts.path, line=metrics.line)
+    where = _("{path} line {line}", path=facts.text_path, line=metrics.line)
     return where + f": `{metrics.code}`"
 
 
@@ -309,7 +309,7 @@ def check_method(facts: ScriptFacts, method: Method) -> None:
                 path=facts.path,
             ),
             _("remove `$method {method}`: the script trains every parameter", method=method),
-            _("to train adapters, wrap the model with peft in `{path}`", path=facts.path),
+            _("to train adapters, wrap the model with peft in `{path}`", path=facts.text_path),
         )
 
 
@@ -352,7 +352,7 @@ def _precision_change(facts: ScriptFacts) -> tuple[str, dict[Precision, Scalar]]
         change = _(
             "set {value} in {path} line {line}",
             value="{value}",
-            path=facts.path,
+            path=facts.text_path,
             line=facts.bf16.line or facts.fp16.line,
         )
         words = {Precision.BF16: "`bf16=True`", Precision.FP16: "`fp16=True`"}

@@ -159,7 +159,7 @@ def _trainer(run: Bindings) -> tuple[Setting[Trainer] | None, list[TrainerRow]]:
     own = any(use.changed for use in uses) and kinds == {Trainer.SFT}
     if hidden or own:
         return None, rows
-    where = _("{path} line {line}", path=run.facts.path, line=uses[0].line)
+    where = _("{path} line {line}", path=run.facts.text_path, line=uses[0].line)
     setting = Setting(
         value=rows[0].trainer,
         source=_("`{code}` in {where}", code=uses[0].code, where=where),
@@ -195,7 +195,7 @@ def _may_come(run: Bindings, conditions: tuple[Binding, ...]) -> bool:
 
 def _uses_not_counted(run: Bindings) -> Iterator[NotCounted]:
     """The trainers that no formula counts, or of which one counts a part."""
-    uses, path = run.facts.trainer.uses, run.facts.path
+    uses, path = run.facts.trainer.uses, run.facts.text_path
     for use in uses:
         row = TRAINERS.get(use.name)
         where = _("{path} line {line}: `{code}`", path=path, line=use.line, code=use.code)
@@ -258,7 +258,7 @@ def _models_beside(run: Bindings, kind: Trainer) -> Iterator[NotCounted]:
                 text=_(
                     "{path} line {line}: `{code}` puts another model on every GPU, which "
                     "is not counted",
-                    path=run.facts.path,
+                    path=run.facts.text_path,
                     line=model.line,
                     code=model.code,
                 ),
@@ -325,7 +325,7 @@ def _vllm(
     if used is None and seen.use_vllm.code is not None:
         text = _(
             "{path} line {line}: `{code}` may use vLLM",
-            path=run.facts.path,
+            path=run.facts.text_path,
             line=seen.use_vllm.line,
             code=seen.use_vllm.code,
         )

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from zerowiz.core import shell
 from zerowiz.core.launch.shell_script import find_training_command, is_shell_script
-from zerowiz.core.script import YAML_SUFFIXES, Convention, Release, ScriptFacts
+from zerowiz.core.script import YAML_SUFFIXES, Convention, Obstacle, Release, ScriptFacts
 from zerowiz.core.values import replace
 from zerowiz.core.workload import NEWEST_TRL
 from zerowiz.errors import PreflightError, ZerowizError, did_you_mean
@@ -22,6 +22,7 @@ from zerowiz.probe.script.checkpointing import with_checkpointing
 from zerowiz.probe.script.commandline import command_line
 from zerowiz.probe.script.config.engine import ENGINE_ELSEWHERE, with_local_engine
 from zerowiz.probe.script.config.keys import with_config_keys
+from zerowiz.probe.script.config.started import list_started
 from zerowiz.probe.script.conventions import with_convention
 from zerowiz.probe.script.model.built_config import with_built_config
 from zerowiz.probe.script.model.model import with_model
@@ -76,16 +77,16 @@ def _facts(
     text: str, path_name: str, read_module: Callable[[str], str | None], trl_release: Release
 ) -> ScriptFacts:
     tree = _parse(text, path_name)
-    source = replace(walk(tree), trl_release=trl_release)
-    read = Reader(source=source, line=command_line(source))
-    facts = ScriptFacts(
-        path=path_name,
-        convention=Convention.UNKNOWN,
-        integration=None,
-        parser=read.line.parser,
-        reads_no_words=reads_no_words(text, tree),
-    )
-    facts = with_convention(facts, read)
+    read = _reader(tree, trl_release)
+    facts = _first_facts(text, tree, read, path_name)
+    if facts.obstacle is Obstacle.NO_ENGINE and not read.line.reads_words:
+        for started in list_started(tree, read_module):
+            inner = _reader(started.tree, trl_release)
+            found = _first_facts(started.text, started.tree, inner, path_name)
+            if found.obstacle is not Obstacle.NO_ENGINE:
+                text, read, facts = started.text, inner, replace(found, starts=started.name)
+                break
+    source = read.source
     if facts.obstacle in ENGINE_ELSEWHERE:
         facts = with_local_engine(facts, read, partial(_walk_module, read_module))
     if facts.integration is None:
@@ -107,6 +108,23 @@ def _facts(
         facts = add(facts, read)
     builds = facts.built_config is not None or _BUILDS.search(text) is not None
     return replace(facts, builds_on_host=builds and not _PLACES.search(text))
+
+
+def _reader(tree: ast.Module, trl_release: Release) -> Reader:
+    source = replace(walk(tree), trl_release=trl_release)
+    return Reader(source=source, line=command_line(source))
+
+
+def _first_facts(text: str, tree: ast.Module, read: Reader, path_name: str) -> ScriptFacts:
+    """How a script takes its words and its config."""
+    facts = ScriptFacts(
+        path=path_name,
+        convention=Convention.UNKNOWN,
+        integration=None,
+        parser=read.line.parser,
+        reads_no_words=reads_no_words(text, tree),
+    )
+    return with_convention(facts, read)
 
 
 def _walk_module(read_module: Callable[[str], str | None], name: str) -> Source | None:
@@ -227,22 +245,41 @@ def _read_source(path: Path, import_folder: Path) -> ScriptFacts:
         ) from None
     text = _decode(data, path)
     _refuse_shell_script(text, path)
-    beside = partial(_read_module, import_folder)
-    return parse_script(text, str(path), beside, read_trl_release())
+    find = partial(_find_module, path, import_folder)
+    facts = parse_script(text, str(path), lambda name: _read_module(find(name)), read_trl_release())
+    return facts if facts.starts is None else replace(facts, starts=str(find(facts.starts)))
 
 
-def _read_module(folder: Path, name: str) -> str | None:
-    """The text of the module that a script in this folder imports by a dotted name."""
-    if not name:
+def _find_module(script: Path, folder: Path, name: str) -> Path | None:
+    """The file of the module that a script imports by a dotted name.
+
+    Args:
+        script: The script.
+        folder: The folder that it imports from first.
+        name: The dotted name. A script that stands in a package finds that package, which is
+            installed, or in PYTHONPATH.
+    """
+    package = name.lstrip(".").partition(".")[0]
+    if not package:
         return None
-    place = folder.joinpath(*name.split("."))
-    for path in (place.with_suffix(".py"), place / "__init__.py"):
-        try:
-            if path.is_file():
-                return read_named(path, LONGEST_SCRIPT_BYTES).decode(errors="replace")
-        except OSError:
-            continue
+    parents = (*script.parents, *script.absolute().parents)
+    around = next((each.parent for each in parents if each.name == package), None)
+    for place in (each.joinpath(*name.split(".")) for each in (folder, around) if each is not None):
+        for path in (place.with_suffix(".py"), place / "__init__.py"):
+            try:
+                if path.is_file():
+                    return path
+            except OSError:
+                continue
     return None
+
+
+def _read_module(path: Path | None) -> str | None:
+    try:
+        data = None if path is None else read_named(path, LONGEST_SCRIPT_BYTES)
+    except OSError:
+        return None
+    return None if data is None else data.decode(errors="replace")
 
 
 def _refuse_notebook(path: Path) -> None:

@@ -247,7 +247,7 @@ class _ScopeVisitor(ast.NodeVisitor):
     def visit_If(self, node: ast.If) -> None:
         self.visit(node.test)
         outer = self._tests
-        if not _is_main_guard(node.test):
+        if not is_main_guard(node.test):
             self._tests = (*outer, node.test)
         self._visit_all(node.body)
         self._tests = (*outer, _negate(node.test))
@@ -305,5 +305,6 @@ def _negate(test: ast.expr) -> ast.expr:
     return ast.copy_location(ast.UnaryOp(op=ast.Not(), operand=test), test)
 
 
-def _is_main_guard(test: ast.expr) -> bool:
+def is_main_guard(test: ast.expr) -> bool:
+    """Whether a condition is that of `if __name__ == "__main__"`."""
     return isinstance(test, ast.Compare) and getattr(test.left, "id", "") == "__name__"

@@ -50,7 +50,7 @@ def _keys(planned: PlannedJob) -> Iterator[PreflightFinding]:
         return
     run = Bindings(planned.script, planned.script_args)
     made: set[tuple[str, ...]] = set()
-    where = planned.script.path
+    where = planned.script.text_path
     for key in planned.script.config_keys:
         comes_there = _holds(run, key.conditions)
         if comes_there is False:
@@ -108,7 +108,7 @@ def _missing(key: KeyUse, lacking: tuple[str, ...], where: str) -> PreflightFind
 def _changed(
     key: KeyUse, config: Mapping[str, object], run: Bindings, *, surely: bool
 ) -> Iterator[PreflightFinding]:
-    place = _("{path} line {line}", path=run.facts.path, line=key.line)
+    place = _("{path} line {line}", path=run.facts.text_path, line=key.line)
     if not key.all_seen and not key.keys:
         yield found(
             KEY_CHANGED,
@@ -186,12 +186,12 @@ def _placements(planned: PlannedJob, machine: Machine) -> Iterator[PreflightFind
         library = planned.integration in _LIBRARIES
         # transformers 5.23, integrations/accelerate.py, check_and_set_device_map: a ValueError.
         if planned.strategy.stage == _SHARDED_PARAMETERS and library and each.engine_is_known:
-            yield _placed(each, script.path, _("at stage 3, which transformers refuses"))
+            yield _placed(each, script.text_path, _("at stage 3, which transformers refuses"))
         elif several and place in _SHARED:
             # accelerate 1.15, accelerator.py, verify_device_map: a ValueError in `prepare`.
             yield _placed(
                 each,
-                script.path,
+                script.text_path,
                 _(
                     "but each rank sees {gpus} GPUs, and would spread it over all of them",
                     gpus=len(machine.gpus),
@@ -200,7 +200,7 @@ def _placements(planned: PlannedJob, machine: Machine) -> Iterator[PreflightFind
             )
         elif several and place in _FIRST_GPU:
             yield _placed(
-                each, script.path, _("so every rank loads it onto GPU 0"), Severity.WARNING
+                each, script.text_path, _("so every rank loads it onto GPU 0"), Severity.WARNING
             )
 
 
@@ -257,7 +257,7 @@ def _pipelines(planned: PlannedJob) -> Iterator[PreflightFinding]:
                     "`{code}` in {path} line {line} builds a pipeline, which DeepSpeed "
                     "rejects at stage {stage}",
                     code=each.code,
-                    path=planned.script.path,
+                    path=planned.script.text_path,
                     line=each.line,
                     stage=planned.strategy.stage,
                 ),
