@@ -640,6 +640,53 @@ def test_an_option_that_each_branch_asks_decides(lines: str, expected: bool | No
     assert expected == (said.value if said else None)
 
 
+NEGATED = """import argparse
+from transformers import Trainer, TrainingArguments
+p = argparse.ArgumentParser()
+p.add_argument("--no_half", action="store_true")
+p.add_argument("--dtype", default="fp32")
+args = p.parse_args()
+Trainer(args=TrainingArguments("out", FIELDS)).train()
+"""
+
+
+@pytest.mark.parametrize(
+    ("fields", "words", "expected"),
+    [
+        ("fp16=not args.no_half", (), Precision.FP16),
+        ("fp16=not args.no_half", ("--no_half",), Precision.FP32),
+        ("fp16=not args.no_half, bf16=args.no_half", ("--no_half",), Precision.BF16),
+        ("bf16=args.dtype == 'bf16'", (), Precision.FP32),
+        ("bf16=args.dtype == 'bf16'", ("--dtype", "bf16"), Precision.BF16),
+        ("bf16=args.dtype != 'fp32'", ("--dtype", "bf16"), Precision.BF16),
+        ("bf16=not True", (), Precision.FP32),
+        ("fp16=not big", (), None),
+    ],
+)
+def test_an_argument_that_is_a_condition_is_followed(
+    fields: str, words: tuple[str, ...], expected: Precision | None
+) -> None:
+    said = settle(parse_script(NEGATED.replace("FIELDS", fields), "train.py"), words).precision
+    assert expected == (said.value if said else None)
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ("fp16=not args.no_half", None),
+        ("fp16=not args.no_half, bf16=args.dtype == 'bf16'", ("--dtype", "bf16", "--no_half")),
+    ],
+)
+def test_a_condition_is_given_another_value_by_its_option(
+    fields: str, expected: tuple[str, ...] | None
+) -> None:
+    settings = settle(parse_script(NEGATED.replace("FIELDS", fields), "train.py"), ())
+    assert expected == settings.words_for("precision", Precision.BF16)
+    assert ("--no_half",) == settings.words_for("precision", Precision.FP32)
+    assert settings.precision is not None
+    assert "edit train.py line" in settings.precision.change_to(Precision.BF16)
+
+
 HF_PARSED = """from transformers import HfArgumentParser, TrainingArguments
 parser = HfArgumentParser(TrainingArguments)
 parser.add_argument("--own", action="store_true")

@@ -73,6 +73,12 @@ class Bindings:
 
     def setting(self, binding: Binding) -> Setting[Scalar] | None:
         """The setting that a binding has in this run; None where it is not known."""
+        if not binding.unless and not binding.when:
+            return self._value(binding)
+        found = self.condition(binding)
+        return None if found is None else cast(found, found.value)
+
+    def _value(self, binding: Binding) -> Setting[Scalar] | None:
         if binding.flag is not None:
             return self._from_option(binding, binding.flag)
         return None if binding.value is None else self._from_code(binding)
@@ -89,7 +95,7 @@ class Bindings:
 
     def condition(self, binding: Binding) -> Setting[bool] | None:
         """Whether a condition of the script holds in this run; None where that is not known."""
-        decider = self.setting(binding)
+        decider = self._value(binding)
         if decider is None:
             return None
         holds = decider.value in binding.when if binding.when else bool(decider.value)
@@ -114,6 +120,11 @@ class Bindings:
 
         None where no word can, or one is there already.
         """
+        if binding.unless or binding.when:
+            return self.words_where(binding, holds=bool(value))
+        return self._words(binding, value)
+
+    def _words(self, binding: Binding, value: object) -> Words | None:
         option = self._open_option(binding)
         return None if option is None else write_words(self.facts.parser, option, value)
 
@@ -124,8 +135,8 @@ class Bindings:
             return ()
         wanted = holds is not binding.unless
         if not binding.when:
-            return self.words_for(binding, wanted)
-        return self.words_for(binding, binding.when[0]) if wanted else None
+            return self._words(binding, wanted)
+        return self._words(binding, binding.when[0]) if wanted else None
 
     def _open_option(self, binding: Binding) -> Option | None:
         """The option that decides a binding's setting, where no word names it yet."""

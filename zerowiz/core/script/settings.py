@@ -345,6 +345,9 @@ def _precision_change(facts: ScriptFacts) -> tuple[str, dict[Precision, Scalar]]
         for precision, binding in ((Precision.BF16, facts.bf16), (Precision.FP16, facts.fp16))
         if binding.flag is not None
     }
+    if any(binding.when or binding.unless for binding in (facts.bf16, facts.fp16)):
+        line = facts.bf16.line or facts.fp16.line
+        return _("edit {path} line {line}", path=facts.text_path, line=line), {}
     if flags:
         change = _("put {value} after {path}", value="{value}", path=facts.path)
         words = flags

@@ -146,7 +146,7 @@ def _built_field(read: Reader, built: Built, name: str) -> Binding:
         return UNSEEN
     for spelling in spellings:
         if spelling in built.keywords:
-            return read.bind(built.keywords[spelling], built.call, spelling)
+            return _bind_field(read, built, spelling)
     if built.hidden:
         return Binding(line=built.call.line, code=f"{built.call.name}(**...)")
     return Binding(
@@ -155,6 +155,13 @@ def _built_field(read: Reader, built: Built, name: str) -> Binding:
         keyword=name,
         default_of=built.arguments.name,
     )
+
+
+def _bind_field(read: Reader, built: Built, name: str) -> Binding:
+    """What an argument depends on, also as a condition: `not args.x`, `args.x == "bf16"`."""
+    expr = built.keywords[name]
+    found = read.condition(expr, built.call, name)
+    return found if found.when or found.unless else read.bind(expr, built.call, name)
 
 
 # deepspeed 0.19.8, runtime/engine.py: the engine's methods that return the config's values.
