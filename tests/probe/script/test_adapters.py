@@ -105,6 +105,32 @@ def test_adapters_are_seen_with_their_condition(text: str, expected: Method | No
     assert expected == (said.value if said else None)
 
 
+RESUMED = """if not args.merge:
+    if saved is not None:
+        m = PeftModel.from_pretrained(m, saved, is_trainable=True)
+    else:
+        m = get_peft_model(m, LoraConfig())
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "expected"),
+    [
+        (RESUMED, (), Method.LORA),
+        (RESUMED, ("--merge",), Method.FULL),
+        # Nothing is trained of these, or there is a third way.
+        (RESUMED.replace(", is_trainable=True", ""), (), None),
+        (RESUMED.replace("else:", "elif big:"), (), None),
+        (RESUMED.replace("not args.merge", "small"), (), None),
+    ],
+)
+def test_adapters_of_a_checkpoint_are_adapters_too(
+    text: str, words: tuple[str, ...], expected: Method | None
+) -> None:
+    said = lora_settings(text, *words).method
+    assert expected == (said.value if said else None)
+
+
 @pytest.mark.parametrize(
     ("config", "rank", "targets"),
     [

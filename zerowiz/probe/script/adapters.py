@@ -7,7 +7,14 @@ from msgspec import Struct
 
 from zerowiz.core.script import BY_ARCHITECTURE, UNSEEN, Binding, ScriptFacts
 from zerowiz.core.values import replace
-from zerowiz.probe.script.expressions import Scope, follow, last_name, unless_none
+from zerowiz.probe.script.expressions import (
+    Scope,
+    decide,
+    follow,
+    is_complete,
+    last_name,
+    unless_none,
+)
 from zerowiz.probe.script.reader import Reader, agree, show_argument
 from zerowiz.probe.script.source import HF_LIBRARIES, FunctionCall, Source
 from zerowiz.words import _
@@ -48,7 +55,7 @@ def with_adapters(facts: ScriptFacts, read: Reader) -> ScriptFacts:
     used = [*_used(read)]
     return replace(
         facts,
-        adapters=_join([_condition(read, each) for each in used]),
+        adapters=_adapters(read, used),
         lora_rank=agree(_rank(read, config) for each in used for config in each.configs),
         lora_target_modules=agree(
             _targets(read, config) for each in used for config in each.configs
@@ -143,6 +150,33 @@ def _condition(read: Reader, use: _Use) -> Binding:
     return _under(read, use.call, tests)
 
 
+def _adapters(read: Reader, used: list[_Use]) -> Binding:
+    """The condition under which a model has adapters: new ones, or those of a checkpoint."""
+    found = _join([_condition(read, each) for each in used])
+    if found.seen or any(use.hidden or not use.configs for use in used):
+        return found
+    calls = [*(use.call for use in used), *filter(_loads_adapters, read.source.calls)]
+    tested = [_tests(read.source, call) for call in calls]
+    branches = [dict(decide(_parsed(test)) for test in tests or ()) for tests in tested]
+    for test in tested[0] or () if tested and None not in tested else ():
+        name, holds = decide(_parsed(test))
+        others = [{n: b for n, b in branch.items() if n != name} for branch in branches]
+        if all(branch.get(name) is holds for branch in branches) and is_complete(others):
+            return _under(read, calls[0], [(test,)])
+    return found
+
+
+def _loads_adapters(call: FunctionCall) -> bool:
+    """Whether a call loads adapters that train on."""
+    trains = call.keyword("is_trainable")
+    is_on = isinstance(trains, ast.Constant) and trains.value is True
+    return is_on and call.name.endswith("PeftModel.from_pretrained")
+
+
+def _parsed(test: str) -> ast.expr:
+    return ast.parse(test, mode="eval").body
+
+
 def _tests(source: Source, call: FunctionCall, depth: int = 0) -> tuple[str, ...] | None:
     """The conditions around a call, and around the calls of the function that it stands in.
 
@@ -178,7 +212,7 @@ def _under(read: Reader, call: FunctionCall, around: list[tuple[str, ...] | None
         return certain
     if len(tests) > 1:
         return replace(certain, value=None)
-    node = ast.parse(tests[0], mode="eval").body
+    node = _parsed(tests[0])
     found = read.condition(ast.copy_location(node, call.node), call)
     return replace(found, line=call.line) if found.flag is None else found
 

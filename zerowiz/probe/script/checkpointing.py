@@ -2,12 +2,11 @@
 
 import ast
 from collections.abc import Iterator
-from itertools import product
 
 from zerowiz.core.script import UNSEEN, Binding, ScriptFacts
 from zerowiz.core.values import replace
 from zerowiz.core.workload import Integration
-from zerowiz.probe.script.expressions import last_name
+from zerowiz.probe.script.expressions import decide, is_complete, last_name
 from zerowiz.probe.script.model.model import loads
 from zerowiz.probe.script.reader import Reader, agree
 from zerowiz.probe.script.source import FunctionCall, Source
@@ -23,8 +22,6 @@ _ABILITY = "supports_gradient_checkpointing"
 # How the names of functions begin that save and load checkpoints; those do not checkpoint
 # activations.
 _CHECKPOINT_FILES = ("save", "load", "get", "find", "resume")
-# How many conditions around the calls are tried both ways.
-_MOST_CONDITIONS = 4
 
 
 def with_checkpointing(facts: ScriptFacts, read: Reader) -> ScriptFacts:
@@ -82,14 +79,14 @@ def _in_every_branch(read: Reader) -> Binding:
     calls = [call for call in read.source.calls if call.method in _ENABLING | _PREPARING]
     tested = [_tests_with_argument(read.source, call) for call in calls]
     known = [tests for tests in tested if tests is not None]
-    branches = [dict(map(_decide, tests)) for tests in known]
+    branches = [dict(map(decide, tests)) for tests in known]
     if len(known) < len(tested):
         return UNSEEN
     for test in known[0]:
         found, name = read.condition(test, calls[0]), ast.unparse(test)
         others = [{n: b for n, b in branch.items() if n != name} for branch in branches]
         is_option = found.flag is not None and not found.when and not found.unless
-        if is_option and all(branch.get(name) for branch in branches) and _is_complete(others):
+        if is_option and all(branch.get(name) for branch in branches) and is_complete(others):
             return found
     return UNSEEN
 
@@ -101,22 +98,6 @@ def _tests_with_argument(source: Source, call: FunctionCall) -> list[ast.expr] |
         return tests
     own = call.argument("use_gradient_checkpointing", 1)
     return None if own is None else [*tests, own]
-
-
-def _decide(test: ast.expr) -> tuple[str, bool]:
-    """A condition without its `not`, and whether it has to hold."""
-    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        return ast.unparse(test.operand), False
-    return ast.unparse(test), True
-
-
-def _is_complete(branches: list[dict[str, bool]]) -> bool:
-    """Whether one of these branches is taken, whatever the conditions are."""
-    names = sorted({name for branch in branches for name in branch})
-    return len(names) <= _MOST_CONDITIONS and all(
-        any(branch.items() <= dict(zip(names, values, strict=True)).items() for branch in branches)
-        for values in product((True, False), repeat=len(names))
-    )
 
 
 def _condition(read: Reader, call: FunctionCall, of_arguments: Binding) -> Binding | None:

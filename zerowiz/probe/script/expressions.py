@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Callable, Mapping
+from itertools import product
 
 from zerowiz.core.script import Scalar
 from zerowiz.core.values import MOST_COUNT
@@ -130,3 +131,23 @@ def entries(expr: ast.expr, scope: Scope) -> dict[str, ast.expr] | None:
             return found if len(found) == len(words) else None
         case _:
             return None
+
+
+# How many conditions are tried both ways.
+_MOST_CONDITIONS = 4
+
+
+def decide(test: ast.expr) -> tuple[str, bool]:
+    """A condition without its `not`, and whether it has to hold."""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return ast.unparse(test.operand), False
+    return ast.unparse(test), True
+
+
+def is_complete(branches: list[dict[str, bool]]) -> bool:
+    """Whether one of these branches is taken, whatever the conditions are."""
+    names = sorted({name for branch in branches for name in branch})
+    return len(names) <= _MOST_CONDITIONS and all(
+        any(branch.items() <= dict(zip(names, values, strict=True)).items() for branch in branches)
+        for values in product((True, False), repeat=len(names))
+    )
