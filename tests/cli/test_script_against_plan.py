@@ -59,6 +59,21 @@ def test_what_a_script_asks_against_its_plan_stops_a_launch_unless_forced(
     assert expected is None or any(expected in note for note in notes)
 
 
+def test_a_dry_run_for_another_machine_says_what_would_stop_the_launch_there(
+    here: Run, folder: Path
+) -> None:
+    (folder / "train.py").write_text(HF_PARSER, encoding="utf-8")
+    launch = ("launch", "--dry-run", "--machine", "4xA100-40GB-SXM", "--model", "100m")
+    words = ("train.py", "--bf16", "--fsdp", "full_shard")
+    result = here(*launch, *words)
+    assert (5, True) == (result.code, "PF109 fsdp" in result.stderr), result.stderr
+    assert (0, True) == (
+        (forced := here(*launch, "--force", *words)).code,
+        "PF109" in forced.stderr,
+    )
+    assert 0 == here(*launch, *words[:2]).code
+
+
 def test_a_plan_notes_what_its_script_asks_against_it(here: Run, folder: Path) -> None:
     (folder / "train.py").write_text(EDITED, encoding="utf-8")
     asked = ("plan", "--machine", "cpu", "--gpus-per-node", "2", "--model", "10m", "--stage", "1")

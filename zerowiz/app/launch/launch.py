@@ -24,7 +24,7 @@ from zerowiz.app.decide.remedies import decide_with
 from zerowiz.app.launch.attempts import RestartPolicy, run_attempts
 from zerowiz.app.launch.changed_machine import note_change
 from zerowiz.app.launch.launchers import NodeLaunch, Run
-from zerowiz.app.launch.preflight import check_start
+from zerowiz.app.launch.preflight import check_script, check_start
 from zerowiz.app.launch.start import Start, plan_launch
 from zerowiz.app.machines.machine import find_machine, is_here
 from zerowiz.app.machines.node import find_node, with_node
@@ -259,6 +259,8 @@ def start_planned(
     if is_here(machine):
         port = None if run.node_launch is None else run.node_launch.node.port_here
         check_start(plan, facts, strategy, script_args, launch_plan, reporter, master_port=port)
+    else:
+        check_script(plan, facts, strategy, script_args, reporter)
     return Start(
         plan=plan,
         facts=facts,

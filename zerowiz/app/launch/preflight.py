@@ -67,6 +67,24 @@ def check_start(
     note_waits(findings, reporter)
 
 
+def check_script(
+    plan: Plan,
+    facts: ScriptFacts,
+    strategy: Strategy,
+    script_args: Sequence[str],
+    reporter: Reporter,
+) -> None:
+    """See that the script does nothing against its plan that ends the job on its own machine.
+
+    Raises:
+        PreflightError: It does, and nobody forces it.
+    """
+    planned, force = plan_of(plan, facts, strategy, script_args), plan.options.force
+    findings = [*script.check(PreflightInput(planned=planned))]
+    note_findings(findings, reporter, force=force)
+    require_no_error(findings, force=force)
+
+
 def preflight_input(
     plan: Plan,
     facts: ScriptFacts | None,
