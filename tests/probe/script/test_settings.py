@@ -561,6 +561,7 @@ def test_of_two_batches_the_one_that_is_trained_is_meant_or_none(
         ("model.gradient_checkpointing_enable()", True),
         ("if args.ckpt:\n    model.gradient_checkpointing_enable()", False),
         ("if not args.ckpt:\n    model.gradient_checkpointing_enable()", True),
+        ("if args.ckpt:\n    unet.enable_gradient_checkpointing()", False),
         ("if args.ckpt:\n    pass\nelse:\n    model.gradient_checkpointing_enable()", True),
         (
             (

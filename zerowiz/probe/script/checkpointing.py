@@ -12,8 +12,15 @@ from zerowiz.probe.script.reader import Reader, agree
 from zerowiz.probe.script.source import FunctionCall, Source
 from zerowiz.words import _
 
-_ENABLING = frozenset({"gradient_checkpointing_enable", "activation_checkpointing_enable"})
-_DISABLING = frozenset({"gradient_checkpointing_disable"})
+# The last one is diffusers' name of it.
+_ENABLING = frozenset(
+    {
+        "gradient_checkpointing_enable",
+        "activation_checkpointing_enable",
+        "enable_gradient_checkpointing",
+    }
+)
+_DISABLING = frozenset({"gradient_checkpointing_disable", "disable_gradient_checkpointing"})
 # The second is peft's name of it before 0.10.
 _PREPARING = frozenset({"prepare_model_for_kbit_training", "prepare_model_for_int8_training"})
 _FIELDS = frozenset({"gradient_checkpointing", "activation_checkpointing"})
