@@ -237,6 +237,8 @@ NO_CONFIGS = [
     ("none*.json", "no file matches `none*.json`", "`**` stands for folders"),
     ("no_config.yaml", "no DeepSpeed config in `no_config.yaml`", "`deepspeed_config`"),
     ("names.yaml", "`gone.json` does not exist", "`names.yaml` names it"),
+    ("train.py", "`train.py` is a script", "`zerowiz check --script train.py ds_config.json`"),
+    ("run.sh", "`run.sh` is a script, not a DeepSpeed config", "`zerowiz check .`"),
 ]
 
 
@@ -244,6 +246,8 @@ NO_CONFIGS = [
 def without_configs(configs: Path) -> Path:
     """The same folder, with paths that mean no config."""
     (configs / "empty").mkdir()
+    (configs / "train.py").write_text("import torch\n")
+    (configs / "run.sh").write_text("deepspeed train.py\n")
     (configs / "no_config.yaml").write_text("a: 1\n")
     (configs / "names.yaml").write_text("deepspeed: gone.json\n")
     return configs

@@ -9,6 +9,7 @@ from functools import partial
 from glob import glob
 from pathlib import Path
 
+from zerowiz.core import shell
 from zerowiz.core.dsconfig.accelerate import AccelerateFile
 from zerowiz.core.dsconfig.hjson import Object, parse
 from zerowiz.core.dsconfig.hjson_tokens import JsonTextError
@@ -212,7 +213,24 @@ def read_config(path: Path, known: Collection[str], *hints: str) -> ConfigText:
 
 def _read_here(path: Path, known: Collection[str], *hints: str) -> ConfigText | NamedFile:
     """The config that a file is or holds, else what it names."""
-    config = decode_config(str(path), _read_bytes(path, otherwise=hints))
+    data = _read_bytes(path, otherwise=hints)
+    if path.suffix in _SCRIPTS:
+        raise UsageError(
+            _("`{path}` is a script, not a DeepSpeed config", path=path),
+            _("check the configs of this folder: `zerowiz check .`"),
+            *(
+                [
+                    _(
+                        "compare a config with the script: `zerowiz check --script {path}"
+                        " ds_config.json`",
+                        path=shell.quote(path),
+                    )
+                ]
+                if path.suffix == ".py"
+                else []
+            ),
+        )
+    config = decode_config(str(path), data)
     return read_yaml(config, known) if is_yaml(path) and config.fault is None else config
 
 
@@ -244,6 +262,8 @@ def _named_by(path: Path, name: str) -> Path:
     return found.relative_to(here) if found.is_relative_to(here) else found
 
 
+# Rule: what people pass in the place of a config.
+_SCRIPTS = frozenset({".py", ".ipynb", ".sh"})
 # ms-swift, swift/llm/argument/train_args.py, _init_deepspeed: the configs that it brings.
 _OF_SWIFT = re.compile(r"zero([0-3]|[23]_offload)")
 
