@@ -345,6 +345,50 @@ def test_arguments_of_another_module_are_known_by_their_name(
     assert hidden is facts.obstacle
 
 
+TAKEN = """from transformers import AutoModelForCausalLM, HfArgumentParser, Trainer
+from tools.options import FitArguments as Fit, ModelOptions
+options, args = HfArgumentParser((ModelOptions, Fit)).parse_args_into_dataclasses()
+model = AutoModelForCausalLM.from_pretrained(options.base)
+Trainer(model=model, args=args).train()
+"""
+OPTIONS = """from dataclasses import dataclass, field
+from typing import Optional
+import transformers
+@dataclass
+class ModelOptions:
+    base: Optional[str] = field(default="gpt2")
+@dataclass
+class FitArguments(transformers.TrainingArguments):
+    per_device_train_batch_size: int = 3
+"""
+
+
+def test_arguments_of_a_module_beside_the_script_have_its_options_and_defaults() -> None:
+    facts = parse_script(TAKEN, "train.py", {"tools.options": OPTIONS}.get)
+    assert (Convention.HF_PARSER, True) == (facts.convention, facts.parser.complete)
+    settings = settle(facts, ())
+    assert settings.micro_batch is not None
+    assert (3, "the default of FitArguments") == (
+        settings.micro_batch.value,
+        settings.micro_batch.source,
+    )
+    assert settings.model is not None
+    assert ("gpt2", "the default of `--base`") == (settings.model.value, settings.model.source)
+    assert "put `--base x` after train.py" == settings.model.change_to("x")
+    assert settle(parse_script(TAKEN, "train.py"), ()).model is None
+
+
+def test_a_class_that_a_package_only_passes_on_is_that_of_its_library() -> None:
+    script = """from trl import ModelConfig, SFTConfig, SFTTrainer, TrlParser
+args, model = TrlParser((SFTConfig, ModelConfig)).parse_args_and_config()
+SFTTrainer(model=model.model_name_or_path, args=args)
+"""
+    modules = {"trl": "from .trainer import SFTConfig, SFTTrainer\n"}
+    settings = settle(parse_script(script, "train.py", modules.get), ())
+    assert settings.micro_batch is not None
+    assert "the default of SFTConfig" == settings.micro_batch.source
+
+
 def test_the_arguments_of_the_data_are_not_those_of_the_training() -> None:
     text = "from transformers import HfArgumentParser, TrainingArguments\n"
     text += "from ours import DataTrainingArguments\n"

@@ -180,6 +180,8 @@ class Bindings:
             path=self.facts.text_path,
             line=binding.line,
         )
+        if binding.line is None:
+            source = _("the default of `{flag}`", flag=flag)
         if given:
             source = f"`{given.words}` " + given.where
         elif binding.default_of is not None:

@@ -35,6 +35,10 @@ def find_arguments(
     """The arguments class that an expression names; None where it is not a known one."""
     if isinstance(expr, ast.Name) and expr.id in source.classes and expr.id not in seen:
         return _local_arguments(source, source.classes[expr.id], seen | {expr.id})
+    if isinstance(expr, ast.Name) and expr.id in source.elsewhere:
+        found = _module_arguments(source, expr)
+        if found is not None:
+            return found
     library, name = source.imported(expr)
     is_one = name not in _ONCE_NONE or _has_trainer(source, name)
     if library in HF_LIBRARIES and name in ARGUMENT_CLASSES and is_one:
@@ -74,6 +78,19 @@ def _library_arguments(source: Source, name: str, *, defaults_seen: bool) -> Arg
             for key, row in ARGUMENT_CLASSES[name].items()
         },
     )
+
+
+def _module_arguments(source: Source, expr: ast.Name) -> Arguments | None:
+    """The arguments class of a module beside the script; its lines are not the script's."""
+    name = source.origin(expr).rpartition(".")[2]
+    found = find_arguments(source.elsewhere[expr.id], ast.Name(id=name))
+    if found is None:
+        return None
+    fields = {
+        key: tuple(replace(option, line=None) for option in options)
+        for key, options in found.fields.items()
+    }
+    return replace(found, fields=fields)
 
 
 def _local_arguments(source: Source, node: ast.ClassDef, seen: frozenset[str]) -> Arguments:

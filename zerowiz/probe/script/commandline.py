@@ -164,6 +164,17 @@ def _parsed_classes(source: Source, call: FunctionCall) -> list[Arguments | None
     return [find_arguments(source, item) for item in items]
 
 
+def parsed_names(source: Source) -> set[str]:
+    """The names of the classes that HfArgumentParser, or a parser like it, fills."""
+    taken = [
+        follow(expr, call.scope)
+        for call in source.calls
+        if _is_hf_parser(source, call) and (expr := call.argument("dataclass_types", 0)) is not None
+    ]
+    nodes = [node for expr in taken for node in ast.walk(expr)]
+    return {node.id for node in nodes if isinstance(node, ast.Name)}
+
+
 def _forbids_abbreviation(call: FunctionCall) -> bool:
     word = call.keyword("allow_abbrev")
     return isinstance(word, ast.Constant) and word.value is False

@@ -6,7 +6,7 @@ import io
 import re
 import tokenize
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 from zerowiz.core import shell
@@ -19,7 +19,7 @@ from zerowiz.probe.model.libraries import read_trl_release
 from zerowiz.probe.named_file import LONGEST_SCRIPT_BYTES, read_named, read_named_text
 from zerowiz.probe.script.adapters import with_adapters
 from zerowiz.probe.script.checkpointing import with_checkpointing
-from zerowiz.probe.script.commandline import command_line
+from zerowiz.probe.script.commandline import command_line, parsed_names
 from zerowiz.probe.script.config.engine import ENGINE_ELSEWHERE, with_local_engine
 from zerowiz.probe.script.config.keys import with_config_keys
 from zerowiz.probe.script.config.started import list_started
@@ -77,11 +77,11 @@ def _facts(
     text: str, path_name: str, read_module: Callable[[str], str | None], trl_release: Release
 ) -> ScriptFacts:
     tree = _parse(text, path_name)
-    read = _reader(tree, trl_release)
+    read = _reader(tree, trl_release, read_module)
     facts = _first_facts(text, tree, read, path_name)
     if facts.obstacle is Obstacle.NO_ENGINE and not read.line.reads_words:
         for started in list_started(tree, read_module):
-            inner = _reader(started.tree, trl_release)
+            inner = _reader(started.tree, trl_release, read_module)
             found = _first_facts(started.text, started.tree, inner, path_name)
             if found.obstacle is not Obstacle.NO_ENGINE:
                 text, read, facts = started.text, inner, replace(found, starts=started.name)
@@ -110,8 +110,16 @@ def _facts(
     return replace(facts, builds_on_host=builds and not _PLACES.search(text))
 
 
-def _reader(tree: ast.Module, trl_release: Release) -> Reader:
+def _reader(
+    tree: ast.Module, trl_release: Release, read_module: Callable[[str], str | None]
+) -> Reader:
     source = replace(walk(tree), trl_release=trl_release)
+    walk_module = cache(partial(_walk_module, read_module))
+    for name in parsed_names(source) & source.imports.keys():
+        place, _dot, own = source.imports[name].rpartition(".")
+        module = None if place.startswith(".") else walk_module(place)
+        if module is not None and own in module.classes:
+            source.elsewhere[name] = replace(module, trl_release=trl_release)
     return Reader(source=source, line=command_line(source))
 
 

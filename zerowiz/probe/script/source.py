@@ -105,6 +105,8 @@ class Source(Struct, frozen=True, kw_only=True):
     """The dotted origin of each imported name."""
     stars: list[str] = field(default_factory=list)
     """The modules of `from ... import *`."""
+    elsewhere: "dict[str, Source]" = field(default_factory=dict)
+    """The modules beside the script that define the classes which its parser fills, by class."""
     classes: dict[str, ast.ClassDef] = field(default_factory=dict)
     functions: dict[str, ast.FunctionDef | ast.AsyncFunctionDef] = field(default_factory=dict)
     methods: set[str] = field(default_factory=set)
