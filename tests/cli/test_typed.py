@@ -305,6 +305,23 @@ def test_words_that_belong_before_zerowiz_are_told_so(
     assert f"put `{before}` before `zerowiz`" in result.hints
 
 
+@pytest.mark.parametrize(
+    ("typed", "hint"),
+    [
+        ("axolotl train my.yml", "`zerowiz init my.yml`"),
+        ("llamafactory-cli train my.yaml", "--config-via file:ds_config.json --integration hf"),
+        ("trl sft --dataset_name x", "`zerowiz launch -m trl.scripts.sft`"),
+    ],
+)
+def test_a_program_that_starts_its_own_ranks_is_told_what_to_launch(
+    here: Run, typed: str, hint: str
+) -> None:
+    result = here(*DRY, *typed.split())
+    assert 2 == result.code
+    assert f"`{typed.split(maxsplit=1)[0]}` starts ranks of its own" == result.problem
+    assert hint in result.hints
+
+
 def test_a_file_with_the_name_of_a_program_is_the_script(here: Run, folder: Path) -> None:
     (folder / "time").write_text(HF_PARSER)
     assert "time" in argv(here(*DRY, "time"))

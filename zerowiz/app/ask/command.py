@@ -20,6 +20,15 @@ from zerowiz.words import _, listing
 _SHELLS = frozenset({"bash", "sh"})
 # Programs that start the one that their words name; in front of zerowiz they start it.
 _PREFIXES = frozenset({"env", "exec", "nice", "nohup", "numactl", "poetry", "srun", "time", "uv"})
+# Programs that start ranks of their own, and what zerowiz takes in their place.
+_TRAINERS = {
+    "axolotl": _("pass its YAML file: `zerowiz init my.yml`"),
+    "llamafactory-cli": _(
+        "write `deepspeed: ds_config.json` into its YAML file, then `zerowiz launch --config-via"
+        " file:ds_config.json --integration hf deepspeed --no_local_rank src/train.py my.yaml`"
+    ),
+    "trl": _("launch its module: `zerowiz launch -m trl.scripts.sft`, or `.dpo`, `.grpo`"),
+}
 _VARIABLE = re.compile(r"[A-Za-z_]\w*=")
 
 
@@ -52,7 +61,7 @@ def understand_command(
             is meant, and none is named; or it starts with words that belong before `zerowiz`.
     """
     if script is not None and not Path(script).is_file():
-        _refuse_prefix(script, script_args)
+        _refuse_program(script, script_args)
     if script in _SHELLS and script_args and not Path(script).is_file():
         # What reads the script says what to do about it.
         script, *rest = script_args
@@ -85,8 +94,10 @@ def understand_command(
     )
 
 
-def _refuse_prefix(script: str, script_args: Sequence[str]) -> None:
-    """Say where words belong that start any program in another way, such as `CUDA=0` or `srun`."""
+def _refuse_program(script: str, script_args: Sequence[str]) -> None:
+    """Say what to do with a program: `CUDA=0` and `srun` start any other, `trl` its own ranks."""
+    if script in _TRAINERS:
+        raise UsageError(_("`{script}` starts ranks of its own", script=script), _TRAINERS[script])
     if script not in _PREFIXES and _VARIABLE.match(script) is None:
         return
     words = (script, *script_args)
