@@ -80,4 +80,4 @@ def settle_model(run: Bindings) -> SettledModel:
 
 
 def _where(run: Bindings, code: str, line: int | None) -> str:
-    return f"`{code}` " + _("in {path} line {line}", path=run.facts.path, line=line)
+    return f"`{code}` " + _("in {path} line {line}", path=run.facts.text_path, line=line)

@@ -215,23 +215,21 @@ def _read_here(path: Path, known: Collection[str], *hints: str) -> ConfigText | 
     """The config that a file is or holds, else what it names."""
     data = _read_bytes(path, otherwise=hints)
     if path.suffix in _SCRIPTS:
-        raise UsageError(
-            _("`{path}` is a script, not a DeepSpeed config", path=path),
-            _("check the configs of this folder: `zerowiz check .`"),
-            *(
-                [
-                    _(
-                        "compare a config with the script: `zerowiz check --script {path}"
-                        " ds_config.json`",
-                        path=shell.quote(path),
-                    )
-                ]
-                if path.suffix == ".py"
-                else []
-            ),
-        )
+        raise _refuse_script(path)
     config = decode_config(str(path), data)
     return read_yaml(config, known) if is_yaml(path) and config.fault is None else config
+
+
+def _refuse_script(path: Path) -> UsageError:
+    hints = [_("check the configs of this folder: `zerowiz check .`")]
+    if path.suffix == ".py":
+        hints.append(
+            _(
+                "compare a config with the script: `zerowiz check --script {path} ds_config.json`",
+                path=shell.quote(path),
+            )
+        )
+    return UsageError(_("`{path}` is a script, not a DeepSpeed config", path=path), *hints)
 
 
 def _read_named(path: Path, read: NamedFile) -> ConfigText:
