@@ -275,14 +275,14 @@ def test_a_remedy_that_the_script_must_take_says_where(here: Run, folder: Path) 
     hints = result.hints.splitlines()
     assert hints[0].startswith("`--stage auto --optimizer-state-dtype bf16`: ZeRO-3 may fit: ")
     [adapters] = [line for line in hints if "--method lora" in line]
-    assert adapters.endswith("change your script first: wrap the model with peft in `train.py`")
+    assert adapters.endswith("; first wrap the model with peft in `train.py`")
 
 
 def test_what_the_script_fixes_comes_last_with_the_line_to_change(here: Run, folder: Path) -> None:
     (folder / "train.py").write_text(HF_IN_CODE)
     words = ("--machine", "4xA100-40GB", "--model", "7b", "--seq-len", "512")
     hints = here("launch", "-q", "--dry-run", *words, "train.py").hints.splitlines()
-    edits = [line for line in hints if "change your script first" in line]
+    edits = [line for line in hints if "; first " in line]
     assert hints[-len(edits) :] == edits
     assert any("set `gradient_checkpointing=True` in train.py" in line for line in edits)
 

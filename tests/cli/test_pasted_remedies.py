@@ -186,7 +186,7 @@ engine.step()
 def test_what_a_script_fixes_itself_is_said_with_what_to_change(here: Run, folder: Path) -> None:
     (folder / "loop.py").write_text(LOOP)
     hints = here("plan", "-q", "--machine", "8xH100-80GB-SXM", "loop.py").hints.splitlines()
-    first = "change your script first: "
+    first = "; first "
     edits = {hint.partition("`: ")[0][1:]: hint.partition(first)[2] for hint in hints}
     call = "call `model.gradient_checkpointing_enable()` in `loop.py`"
     assert (

@@ -122,7 +122,7 @@ def _costs(remedy: Remedy) -> Iterator[str]:
 
 def hint(remedy: Remedy) -> str:
     """A remedy in one line, with what the script needs for it."""
-    edit = "" if remedy.edit is None else _("; change your script first: {edit}", edit=remedy.edit)
+    edit = "" if remedy.edit is None else _("; first {edit}", edit=remedy.edit)
     return f"`{options(remedy.change)}`: {outcome(remedy)}{edit}"
 
 
