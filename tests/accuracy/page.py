@@ -117,7 +117,7 @@ See [how long a step takes](concepts/speed.md). These tables come from `python t
 - A plan compares settings on one host, with one reading. So a pair of settings takes the mean of all readings on these GPUs, and the median of the runs
   of each setting. A pair of single runs takes the reading of each run. We first counted single runs alone (92.8 %), and saw on both sides that most of the
   wrong pairs were repeats of the same few settings.
-- The repeats below show how near a prediction can come on these hosts.
+- The repeats below show how good a prediction a measured time is on these hosts.
 """
 
 _HOST_STARTS_INTRO = """\
