@@ -5,6 +5,7 @@ An answer that starts with "bad" is refused. Going back asks the question before
 
 import json
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -12,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from zerowiz.core.decision.questions import Back, Question
-from zerowiz.errors import ZerowizError
+from zerowiz.errors import ExitCode, ZerowizError
 from zerowiz.ui.ask.person import find_person
 
 
@@ -54,3 +55,9 @@ try:
 except ZerowizError as error:
     sys.stderr.write(f"error: {error}\n")
     sys.exit(error.exit_code)
+except KeyboardInterrupt:
+    # Between two questions nothing reads keys, and Ctrl-C is a signal; `zerowiz` ends so too.
+    sys.exit(ExitCode.INTERRUPTED)
+finally:
+    # The person has answered: what is left is Python's own end.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
