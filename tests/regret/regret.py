@@ -66,7 +66,7 @@ class Regret(Struct, frozen=True, kw_only=True):
         faster.sort(key=lambda setting: self.measured[setting.id] or 0.0)
         return (choice, *faster[:_CONTENDERS]) if faster else ()
 
-    def rounds(self, runs: int = RUNS) -> tuple[tuple[TriedSetting, ...], ...]:
+    def rounds(self, runs: int) -> tuple[tuple[TriedSetting, ...], ...]:
         """Runs of the contenders, side by side, until each was measured so many times."""
         return tuple(
             tuple(s for s in self.contenders if self.runs[s.id] < number)

@@ -26,11 +26,15 @@ class Ranking(NamedTuple):
         return f"{self.right} of {self.pairs} ({self.right / max(1, self.pairs):.1%})"
 
 
-def log_error(sample: Sample, costs: Costs) -> float:
-    """Of the prediction, signed, as a logarithm."""
+def _predicted_seconds(sample: Sample, costs: Costs) -> float:
     found = sample.predict(costs)
     assert found is not None
-    return math.log(found.expected_seconds / sample.measured_seconds)
+    return found.expected_seconds
+
+
+def log_error(sample: Sample, costs: Costs) -> float:
+    """Of the prediction, signed, as a logarithm."""
+    return math.log(_predicted_seconds(sample, costs) / sample.measured_seconds)
 
 
 def _are_rivals(one: Sample, other: Sample) -> bool:
@@ -58,10 +62,6 @@ def rank_runs(samples: Iterable[Sample], costs: Costs) -> Ranking:
     """Of single runs, each with the reading of its own host."""
     pairs = (pair for pair in combinations(samples, 2) if _are_rivals(*pair) and _are_apart(*pair))
     return _count(pairs, lambda each: _predicted_seconds(each, costs))
-
-
-def _predicted_seconds(sample: Sample, costs: Costs) -> float:
-    return math.exp(log_error(sample, costs)) * sample.measured_seconds
 
 
 def as_planned(samples: Iterable[Sample]) -> list[Sample]:
