@@ -161,39 +161,34 @@ class NamedInputs:
         facts = self.facts(answers)
         return ScriptSettings() if facts is None else settle(facts, self._script_args)
 
-    def _model_name(self, answers: Answers) -> str | None:
-        script = self.settings(answers).model
+    def _named_model(self, answers: Answers) -> str | None:
         answered = {**answers.by_key, **as_answers(answers.settings)}
-        named = answered.get("model") or self.typed.model
-        return named or (None if script is None else script.value)
+        return answered.get("model") or self.typed.model
 
-    def _made(self, answers: Answers) -> ModelConfig | None:
-        answered = {**answers.by_key, **as_answers(answers.settings)}
-        return made_for(answered.get("model") or self.typed.model, self.settings(answers))
+    def model(self, answers: Answers) -> ReadModel | None:
+        """The model, where reading it takes neither the network nor a trace."""
+        named, settings = self._named_model(answers), self.settings(answers)
+        made, own = made_for(named, settings), settings.model
+        name = named or (None if own is None else own.value)
+        key = name if made is None else f"{made.base} {made.source}"
+        if key is not None and key not in self._models:
+            self._models[key] = self._near(name or "") if made is None else self._near_made(made)
+        return None if key is None else self._models[key]
 
-    def _read_made(self, made: ModelConfig) -> ReadModel | None:
+    def _near(self, name: str) -> ReadModel | None:
+        try:
+            near = read_near(name, os.environ, trace=self.typed.trace)
+        except ZerowizError:
+            near = None
+        rows = (row for row in read_known_models() if row.id == name and near is None)
+        known = next((ReadModel(model=row.build()) for row in rows), None)
+        return near or known
+
+    def _near_made(self, made: ModelConfig) -> ReadModel | None:
         try:
             return None if self.typed.trace else read_made_near(made, os.environ)
         except ZerowizError:
             return None
-
-    def model(self, answers: Answers) -> ReadModel | None:
-        """The model, where reading it takes neither the network nor a trace."""
-        made = self._made(answers)
-        if made is not None:
-            return self._read_made(made)
-        name = self._model_name(answers)
-        if name is None:
-            return None
-        if name not in self._models:
-            try:
-                near = read_near(name, os.environ, trace=self.typed.trace)
-            except ZerowizError:
-                near = None
-            rows = (row for row in read_known_models() if row.id == name and near is None)
-            known = next((ReadModel(model=row.build()) for row in rows), None)
-            self._models[name] = near or known
-        return self._models[name]
 
 
 def as_answers(settings: Change) -> dict[str, str]:
