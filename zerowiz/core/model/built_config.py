@@ -1,6 +1,7 @@
 """A model config that a script makes in its code: its family, and the values that it changes."""
 
 from collections.abc import Iterable, Mapping
+from itertools import chain
 
 from zerowiz.core.model.families import FAMILIES
 from zerowiz.core.model.family import Family
@@ -27,7 +28,7 @@ def family_of_class(name: str, others: Iterable[str] = ()) -> str | None:
     if not name.endswith(_SUFFIX):
         return None
     wanted = _squeeze(name.removesuffix(_SUFFIX))
-    return next((each for each in (*FAMILIES, *others) if _squeeze(each) == wanted), None)
+    return next((each for each in chain(FAMILIES, others) if _squeeze(each) == wanted), None)
 
 
 def _squeeze(name: str) -> str:

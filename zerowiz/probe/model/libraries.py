@@ -2,6 +2,7 @@
 
 import re
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
@@ -55,13 +56,16 @@ def _read_metadata(package: str) -> str | None:
         return None
 
 
-def list_model_types() -> list[str]:
-    """The folders that the installed transformers has for its models; empty if there is none."""
-    found = (Path(folder) / "transformers" / "models" for folder in sys.path)
-    for folder in found:
+def list_model_types() -> Iterator[str]:
+    """The folders that the installed transformers has for its models; none where it is missing.
+
+    A folder is looked at as the first of them is asked for.
+    """
+    for folder in sys.path:
         with suppress(OSError):
-            return sorted(path.name for path in folder.iterdir() if path.is_dir())
-    return []
+            models = Path(folder) / "transformers" / "models"
+            yield from sorted(path.name for path in models.iterdir() if path.is_dir())
+            return
 
 
 def read_transformers_release() -> tuple[int, int]:

@@ -33,24 +33,20 @@ def with_built_config(facts: ScriptFacts, read: Reader) -> ScriptFacts:
     )
     if loaded:
         return facts
-    made = {id(call.node): call for call in _made(read)}
+    nodes = {id(expr) for expr in _configs(read)}
+    made = [call for call in calls if id(call.node) in nodes]
     if len(made) != 1:
         return facts
-    [call] = made.values()
-    built = _read(read, call)
+    built = _read(read, made[0])
     return facts if built is None else replace(facts, model=built.base, built_config=built)
 
 
-def _made(read: Reader) -> Iterator[FunctionCall]:
-    """The calls that make the configs of models that are built."""
-    by_node = {id(call.node): call for call in read.source.calls}
+def _configs(read: Reader) -> Iterator[ast.expr]:
+    """The expressions of the configs of models that are built."""
     for call in read.source.calls:
         expr = call.argument("config", 0)
-        if expr is None or not _builds(read, call) or is_other(call):
-            continue
-        made, _, _ = read.argument(expr, call)
-        if isinstance(made, ast.Call) and id(made) in by_node:
-            yield by_node[id(made)]
+        if expr is not None and _builds(read, call) and not is_other(call):
+            yield read.argument(expr, call)[0]
 
 
 def _builds(read: Reader, call: FunctionCall) -> bool:
@@ -92,7 +88,7 @@ def _family(read: Reader, call: FunctionCall) -> str | None:
     """The `model_type` of a class of transformers; if unknown, of the one that is installed."""
     if read.source.imported(call.node.func)[0] != "transformers":
         return None
-    return family_of_class(call.method) or family_of_class(call.method, list_model_types())
+    return family_of_class(call.method, list_model_types())
 
 
 def _set_later(read: Reader, call: FunctionCall, names: list[str]) -> Mapping[str, Binding]:
