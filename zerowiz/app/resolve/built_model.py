@@ -27,10 +27,10 @@ def made_for(model: str | None, settings: ScriptSettings) -> ModelConfig | None:
         settings: What the script says.
     """
     made = settings.model_config
-    if made is None or model is None:
-        return made if made is not None and made.is_whole else None
-    is_base = made.family is None and parse_size(model) is None
-    return replace(made, base=model) if is_base else None
+    if made is not None and model is not None:
+        is_base = made.family is None and parse_size(model) is None
+        made = replace(made, base=model) if is_base else None
+    return made if made is not None and made.is_whole else None
 
 
 def read_made(

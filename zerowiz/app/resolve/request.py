@@ -383,8 +383,9 @@ def _size_only(options: Options, settings: ScriptSettings) -> str | None:
 
 def _builds(options: Options, settings: ScriptSettings) -> str | None:
     made = settings.model_config
-    is_named = made is not None and made_for(options.model, settings) is None
-    return made.source if made is not None and is_named else None
+    if made is None or made_for(options.model, settings) is not None:
+        return None
+    return made.source
 
 
 def _model_words(

@@ -368,16 +368,15 @@ def model_of(text: str | None, named: Named | None) -> Model:
     Raises:
         UsageError: It can be neither counted nor guessed.
     """
-    text, is_new = text or "", text is None
-    size = parse_size(text)
-    if named is None and size is not None:
+    size = None if text is None else parse_size(text)
+    if text is not None and named is None and size is not None:
         return model_from_size(text.strip(), size)
-    name, config, _note = named or Named(text, {})
+    name, config, _note = named or Named(text or "", {})
     if is_unknown(config):
         model, check = guess_model(name, config), settle_guess
     else:
         model, check = model_from_config(name, config), settle
-    if is_new:
+    if text is None:
         return model
     with unreadable_refused(text):
         folder = Path(text).expanduser()
