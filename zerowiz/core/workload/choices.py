@@ -123,7 +123,7 @@ class Integration(StrEnum):
 
 
 class Accounting(StrEnum):
-    """Whose arithmetic: what DeepSpeed allocates, or what is usually told."""
+    """Whose arithmetic: what DeepSpeed allocates, or what the rule of thumb counts."""
 
     REAL = "real"
     TEXTBOOK = "textbook"
