@@ -105,6 +105,10 @@ See [how long a step takes](concepts/speed.md). These tables come from `python t
   After `measure`, it uses the mean of the readings on that machine in place of one reading.
 - A reading does not tell these hosts apart. The same step took 0.28 to 0.32 s in three leases, at readings of 88 to 185 ns, and 0.42 to 0.47 s in a fourth, at
   99 to 201 ns (qwen2.5-0.5b at stage 0, 4 micro-steps of 4 x 512 tokens).
+- On these hosts, a step takes a tenth more or less than the one before it, whatever that one took. So a measured time is the median of the steps after the
+  first third. It was the median of the last three, and we changed it because repeats then lie closer together: on the fitted side, two runs of one setting in
+  one lease differed by 10.4 % (root mean square), and now by 9.2 %. Runs differ from each other by more than their steps explain, so more steps do not help much.
+  The last three leases timed 5 to 18 steps each, in about 4 s.
 - We looked at the tables of the side set aside six times. The first time was after the first fit (11 and 28 %). The second and third followed causes that we
   found in DeepSpeed and transformers: the norm of each offloaded gradient, and attention with a mask. Before the fourth (10.0 and 28.7 %) we saw, in a
   list of the worst steps of both sides, that their readings were far from the mean. We chose the weight of a reading on the fitted side alone, and fitted

@@ -18,7 +18,7 @@ LAUNCHER = (sys.executable, str(TESTS / "worker" / "fake_deepspeed.py"))
 
 
 def case(seen: Path, name: str, *parts: str) -> dict[str, object]:
-    links = {"gpus": len(parts), "nccl_p2p": True, "timed_steps": 1, "offload": "none"}
+    links = {"gpus": len(parts), "nccl_p2p": True, "most_timed_steps": 1, "offload": "none"}
     return {"id": name, **links, "config": {"do": parts, "seen": str(seen)}}
 
 
@@ -108,7 +108,7 @@ def test_links_are_measured_once_for_each_number_of_ranks(tmp_path: Path) -> Non
         case(tmp_path, "first", "run", "run"),
         case(tmp_path, "again", "run", "run"),
         {**case(tmp_path, "other links", "run", "run"), "nccl_p2p": False},
-        {**case(tmp_path, "wider", "run", "run", "run"), "timed_steps": 0},
+        {**case(tmp_path, "wider", "run", "run", "run"), "most_timed_steps": 0},
     ]
     ended = run(batch_of(*cases))
     asked = [each.ends[0].report["bus_asked"] for each in ended]

@@ -5,6 +5,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from zerowiz.core.measure.row import measured_step
+
 Row = Mapping[str, Any]
 
 ROWS = Path(__file__).parents[1] / "measured" / "regret"
@@ -29,8 +31,8 @@ def by_setting(rows: Iterable[Row]) -> dict[str, list[Row]]:
 
 def seconds_of(row: Row) -> float | None:
     """Of a steady step; None where the run ran out of memory, or failed."""
-    seconds: float | None = row["steady_step_seconds"] if row["ok"] else None
-    return seconds
+    steady = measured_step(row) if row["ok"] else None
+    return None if steady is None else steady.seconds
 
 
 def says_something(row: Row) -> bool:

@@ -41,7 +41,8 @@ CHOSEN, *OTHERS = [setting.id for setting in SETTINGS]
 
 def row(setting: str, seconds: float | None, **said: object) -> dict[str, Any]:
     out = {"ok": seconds is not None, "oom_phase": None if seconds else "first_step"}
-    return {"id": f"{JOB.id}/{setting}", "steady_step_seconds": seconds, **out, **said}
+    times = [{"rank": 0, "timed_step_seconds": [seconds] * 3}] if seconds else []
+    return {"id": f"{JOB.id}/{setting}", "rank_times": times, **out, **said}
 
 
 def regret(*rows: dict[str, Any]) -> Regret:
@@ -199,9 +200,7 @@ def test_a_choice_and_what_seemed_faster_run_side_by_side_until_each_ran_three_t
 
 def test_no_choice_costs_more_than_documented() -> None:
     known = [each for each in make_regrets() if each.regret is not None]
-    # The page says of the largest that it is less than the spread, and of all others the limit.
-    assert not [each.job.id for each in known if (each.regret or 0) > max(0.10, each.spread or 0)]
-    assert sum((each.regret or 0) > 0.10 for each in known) <= 1
+    assert not [each.job.id for each in known if (each.regret or 0) > 0.10]
     assert not any(each.ran_out for each in known)
 
 

@@ -17,6 +17,7 @@ from measured.rows import (
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.machine.topology import without_peer_to_peer
 from zerowiz.core.machine.types import Machine
+from zerowiz.core.measure.row import measured_step
 from zerowiz.core.memory.rank_sizes import RankSizes
 from zerowiz.core.model.types import Model
 from zerowiz.core.speed.calibration import Calibration
@@ -104,9 +105,9 @@ def _phased_seconds(row: Row) -> float | None:
 
 
 def _seconds(row: Row) -> tuple[float, bool] | None:
-    timed = row.get("steady_step_seconds")
-    if timed and not row.get("timed_allocator_retries"):
-        return timed, True
+    timed = measured_step(row)
+    if timed is not None and not row.get("timed_allocator_retries"):
+        return timed.seconds, True
     phased = None if timed else _phased_seconds(row)
     return None if phased is None else (phased, False)
 

@@ -21,6 +21,7 @@ from typing import Any
 from zerowiz.core.machine.types import Accelerator
 from zerowiz.core.measure.optimizer_kernels import OPS
 from zerowiz.core.measure.row import TrialEnd, make_row
+from zerowiz.core.measure.timing import count_timed_steps
 from zerowiz.core.measure.trial import PlannedTrial, Trial
 from zerowiz.core.strategy import Offload
 from zerowiz.core.workload import Method
@@ -71,7 +72,7 @@ def _tokens(planned: PlannedTrial) -> tuple[bool, int]:
 
 
 def steps_of(trial: Trial) -> tuple[int, int]:
-    """How many steps are taken first, and how many of them are timed then."""
+    """How many steps are taken first, and how many are timed then at least."""
     slow = trial.stage == _SHARDED_WEIGHTS or trial.offload is not Offload.NONE
     # Rule: kernels are chosen at the first, and ZeRO-3 sees at two more what it gathers when.
     return (3, 5) if slow else (2, 5)
@@ -90,18 +91,21 @@ def start_seconds_of(trial: Trial, params: int) -> float:
 
 def steps_seconds_of(trial: Trial, step_seconds: float) -> float:
     """About what the steps of a setting take that an engine takes beside others."""
-    return _SETTING_SECONDS + (_FIRST_STEP + sum(steps_of(trial))) * step_seconds
+    warm, timed = steps_of(trial)
+    timed = count_timed_steps(timed, trial.most_free_steps, step_seconds)
+    return _SETTING_SECONDS + (_FIRST_STEP + warm + timed) * step_seconds
 
 
 def fresh_seconds_of(trial: Trial, params: int, step_seconds: float) -> float:
     """About what a run of `zerowiz measure` takes, in a process of its own."""
-    steps = _FIRST_STEP + _MEASURED_STEP * trial.steps + trial.free_steps
+    timed = count_timed_steps(trial.free_steps, trial.most_free_steps, step_seconds)
+    steps = _FIRST_STEP + _MEASURED_STEP * trial.steps + timed
     return start_seconds_of(trial, params) + steps * step_seconds
 
 
 def _as_case(planned: PlannedTrial) -> dict[str, Any]:
     warm, timed = steps_of(planned.trial)
-    return {**planned.as_case(), "steps": warm, "timed_steps": timed}
+    return {**planned.as_case(), "steps": warm, "least_timed_steps": timed}
 
 
 def sweep(
@@ -156,7 +160,7 @@ def _row(planned: PlannedTrial, case: Case, place: Path, *, cpu: bool) -> dict[s
     if len(ends) < len(reports):
         return None
     row = make_row(planned, ends, Accelerator.CPU if cpu else Accelerator.CUDA)
-    return {**row, "steps": case["steps"], "timed_steps": case["timed_steps"]}
+    return {**row, "steps": case["steps"], "timed_steps": case["least_timed_steps"]}
 
 
 def _fork_ranks(

@@ -25,6 +25,7 @@ from speed.sweep import engine_of, start_seconds_of, steps_seconds_of
 from zerowiz.core.decision.evaluate import StrategyEstimate, evaluate
 from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.measure.optimizer_kernels import stepper_for
+from zerowiz.core.measure.row import measured_step
 from zerowiz.core.measure.trial import PlannedTrial, config_of_size, decode_trial, plan_trial
 from zerowiz.core.model.from_size import model_from_size, parse_size
 from zerowiz.core.model.types import Model
@@ -152,7 +153,7 @@ def point_of(row: Row) -> Point:
 
 def is_timed(row: Row) -> bool:
     """Whether the run has a steady step."""
-    return row.get("steady_step_seconds") is not None
+    return measured_step(row) is not None
 
 
 def plan_case(case: Row, machine: Machine, rates: GpuRates | None) -> PlannedTrial:

@@ -38,9 +38,14 @@ class FlushingMeter(CpuMeter):
 
 
 def after_steps(
-    folder: Path, wanted: int, left_s: float, meter: Meter | None = None
+    folder: Path,
+    wanted: int,
+    left_s: float,
+    meter: Meter | None = None,
+    last_seconds: float = 1.0,
+    most: int | None = None,
 ) -> tuple[TimingPass, StepRecorder]:
-    """A pass after measured steps, the last of one second, so long before the deadline."""
+    """A pass after measured steps, the last so long, and so long before the deadline."""
     meter = meter or CpuMeter()
     meter.outside_bytes()
     recorder = StepRecorder(folder / "report.json", meter)
@@ -48,8 +53,8 @@ def after_steps(
         pass
     # The first is slow: kernels are chosen in it.
     recorder.end_iteration(100.0)
-    recorder.end_iteration(1.0)
-    case = cast("Case", {"timed_steps": wanted})
+    recorder.end_iteration(last_seconds)
+    case = cast("Case", {"least_timed_steps": wanted, "most_timed_steps": most or wanted})
     return TimingPass(case, CPU, meter, recorder, time.time() + left_s), recorder
 
 
@@ -58,6 +63,12 @@ def test_only_steps_that_end_before_the_deadline_are_taken(
     tmp_path: Path, wanted: int, left_s: float, taken: int
 ) -> None:
     timing, _ = after_steps(tmp_path, wanted, left_s)
+    assert taken == timing.begin()
+
+
+@pytest.mark.parametrize(("last_seconds", "taken"), [(2.0, 6), (0.25, 20), (0.01, 40)])
+def test_more_of_short_steps_are_taken(tmp_path: Path, last_seconds: float, taken: int) -> None:
+    timing, _ = after_steps(tmp_path, 6, 600, last_seconds=last_seconds, most=40)
     assert taken == timing.begin()
 
 

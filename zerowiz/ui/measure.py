@@ -9,7 +9,7 @@ from zerowiz.core.decision.evaluate import Verdict
 from zerowiz.core.machine.types import Accelerator
 from zerowiz.core.measure.own_script import ScriptRun
 from zerowiz.core.measure.row import HOST_MEMORY, Comparison
-from zerowiz.core.measure.timing import ComparedStep
+from zerowiz.core.measure.timing import ComparedStep, SteadyStep
 from zerowiz.ui.sentences.doubts import ROUGH_ON_CPU
 from zerowiz.ui.text.cells import labelled
 from zerowiz.ui.text.table import say, show_rows
@@ -81,15 +81,7 @@ def _step_lines(comparison: Comparison) -> Iterator[str]:
     row, step = comparison.row, comparison.step
     samples = cast("list[float]", row["timed_step_seconds"] or [])
     if step.measured is not None:
-        median = _("{seconds} s, median of the last 3 of", seconds=seconds(step.measured.seconds))
-        yield labelled(
-            _("Step"),
-            _(
-                "measured: {median} {seconds}",
-                median=median,
-                seconds=listing(map(seconds, samples)),
-            ),
-        )
+        yield _measured_line(step.measured)
     elif comparison.ok and row["timed_steps"]:
         left = _(
             "time was left for {samples} of {timed_steps} steps",
@@ -114,6 +106,21 @@ def _step_lines(comparison: Comparison) -> Iterator[str]:
                 error=error,
             ),
         )
+
+
+def _measured_line(steady: SteadyStep) -> str:
+    """The time of a step, and how far single ones were from it."""
+    return labelled(
+        _("Step"),
+        _(
+            "measured: {seconds} s, median of the last {steps} steps"
+            " ({low_seconds} to {high_seconds} s)",
+            seconds=seconds(steady.seconds),
+            steps=steady.steps,
+            low_seconds=seconds(steady.low_seconds),
+            high_seconds=seconds(steady.high_seconds),
+        ),
+    )
 
 
 def _bus_lines(comparison: Comparison) -> Iterator[str]:
@@ -244,13 +251,7 @@ def _script_step(step: ComparedStep, samples: Sequence[Sequence[float]]) -> Iter
                 each_step=listing(f"{each:.3g}" for each in each_step),
             )
     if step.measured is not None:
-        yield labelled(
-            _("Step"),
-            _(
-                "measured: {seconds} s, median of the last 3",
-                seconds=seconds(step.measured.seconds),
-            ),
-        )
+        yield _measured_line(step.measured)
     if step.predicted is not None:
         error = _error_at_end(step.error)
         yield labelled(

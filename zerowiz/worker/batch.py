@@ -105,7 +105,7 @@ def _wants_bus(folder: Path, cases: Sequence[Case], index: int) -> bool:
         if (other["gpus"], other["nccl_p2p"]) == (case["gpus"], case["nccl_p2p"])
     )
     known = any(report is not None and report.get("bus") for report in before)
-    return case["gpus"] > 1 and case["timed_steps"] > 0 and not known
+    return case["gpus"] > 1 and case["most_timed_steps"] > 0 and not known
 
 
 def _wait_for_start(folder: Path, here: Path) -> CaseStart | None:

@@ -43,7 +43,8 @@ class Case(TypedDict):
     memory_cap_bytes: int | None
     nccl_p2p: bool
     steps: int
-    timed_steps: int
+    least_timed_steps: int
+    most_timed_steps: int
     offload: str
 
 

@@ -135,19 +135,20 @@ def test_a_silent_case_runs_with_the_buffers_that_zerowiz_writes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "steps"),
+    ("said", "least", "most"),
     [
-        ({}, 6),
-        ({"stage": 3}, 8),
-        ({"offload": "optimizer"}, 8),
-        ({"stage": 3, "timed_steps": 4}, 4),
-        ({"timed_steps": 0}, 0),
+        ({}, 6, 40),
+        ({"stage": 3}, 8, 40),
+        ({"offload": "optimizer"}, 8, 40),
+        ({"stage": 3, "timed_steps": 4}, 4, 4),
+        ({"timed_steps": 0}, 0, 0),
     ],
 )
 def test_more_steps_run_freely_where_time_is_steady_late(
-    said: dict[str, object], steps: int
+    said: dict[str, object], least: int, most: int
 ) -> None:
-    assert steps == planned(**said).as_case()["timed_steps"]
+    case = planned(**said).as_case()
+    assert (least, most) == (case["least_timed_steps"], case["most_timed_steps"])
 
 
 def test_without_peer_to_peer_the_job_is_planned_over_pcie() -> None:
@@ -276,7 +277,7 @@ def test_the_ranks_are_told_the_config_and_the_trial() -> None:
     case = json.loads(json.dumps(plan.as_case()))
     assert plan.ds_config == case["ds_config"]
     told = replace(decode_trial(case, "case"), ds_config=None)
-    assert replace(plan.trial, timed_steps=plan.trial.free_steps) == told
+    assert plan.trial == told
 
 
 def test_the_budget_is_weighed_for_the_trials_own_ranks() -> None:

@@ -265,7 +265,7 @@ def _smaller_card(machine: Machine, cap_bytes: int, row: Report) -> Machine:
     return replace(machine, gpus=tuple(gpus))
 
 
-def _measured_step(row: Report) -> SteadyStep | None:
+def measured_step(row: Report) -> SteadyStep | None:
     """The steady step of the row; None for a row that was made before steps ran freely."""
     ranks = cast("Sequence[Report]", row.get("rank_times") or ())
     return steady_step([samples_of(rank) for rank in ranks])
@@ -275,7 +275,7 @@ def compare(planned: PlannedTrial, row: Report) -> Comparison:
     """The prediction beside the row, phase by phase."""
     measured = measured_phases(row)
     peak_bytes = cast("int | None", row["peak_bytes"])
-    step = _measured_step(row)
+    step = measured_step(row)
     if planned.job is None or planned.strategy is None:
         return Comparison(
             row=row,

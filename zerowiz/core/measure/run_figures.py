@@ -1,6 +1,5 @@
 """Figures of a launched job: its prediction, and what its ranks report while they train."""
 
-import statistics
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import cast
@@ -8,12 +7,10 @@ from typing import cast
 from zerowiz.core.decision.evaluate import StrategyEstimate, evaluate_with
 from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.machine.types import Accelerator
-from zerowiz.core.measure.timing import samples_of
+from zerowiz.core.measure.timing import samples_of, steady_step
 from zerowiz.core.outcome.figures import CountedMemory, MeasuredFigures, PredictedFigures
 from zerowiz.core.values import replace
 
-# The first steps of a job are slower (timing.py).
-_LEAST_STEPS = 3
 _KEYS: Mapping[CountedMemory, str] = {
     CountedMemory.ALLOCATED: "peak_bytes",
     CountedMemory.RESIDENT: "host_peak_rss_bytes",
@@ -58,11 +55,11 @@ def measure_run(
         return None
     peaks = [cast("int | None", report.get(_KEYS[memory])) for report in reports]
     micro_batches = _usual_micro_batches(reports)
-    steps = [_usual_step(_with_micro_batches(report, micro_batches)) for report in reports]
+    steps = [steady_step([_with_micro_batches(report, micro_batches)]) for report in reports]
     return MeasuredFigures(
         ranks=len(reports),
         peak_bytes=max((peak for peak in peaks if peak is not None), default=None),
-        step_seconds=max((step for step in steps if step is not None), default=None),
+        step_seconds=max((step.seconds for step in steps if step is not None), default=None),
         micro_batches=micro_batches,
     )
 
@@ -83,10 +80,3 @@ def _with_micro_batches(report: Mapping[str, object], count: int | None) -> Sequ
     if count is None or len(counted) != len(samples):
         return samples
     return [seconds for seconds, each in zip(samples, counted, strict=True) if each == count]
-
-
-def _usual_step(samples: Sequence[float]) -> float | None:
-    """The median of the later half: a checkpoint or an evaluation between two steps is none."""
-    if len(samples) < _LEAST_STEPS:
-        return None
-    return statistics.median(samples[-max(_LEAST_STEPS, len(samples) // 2) :])

@@ -35,9 +35,10 @@ from zerowiz.words import _, joined
 Section = Mapping[str, object]
 
 
-# Rule: enough that the last three take equally long. At stage 3 the third step of a run still took
-# 0.39 of its second (median of the 111 rows of `tests/measured/2026-11-*.jsonl` at stage 3).
+# Rule: enough that those after the first third take equally long. At stage 3 the third step of a
+# run still took 0.39 of its second (median of 111 rows of `tests/measured/2026-11-*.jsonl`).
 _STEADY, _SLOW_TO_STEADY = 6, 8
+_MOST_TIMED_STEPS = 40
 _SHARDED_WEIGHTS = 3
 
 # transformers has no name for them in `optim`.
@@ -73,7 +74,7 @@ class Trial(Struct, frozen=True, kw_only=True):
     steps: Count = 3
     """Whose memory is measured, phase by phase."""
     timed_steps: Count | None = None
-    """That run freely after those; None takes as many as it needs until they take equally long."""
+    """That run freely after those; None takes as many as `count_timed_steps` says."""
     zero_optimization: Section | None = None
     """Keys beyond the stage over DeepSpeed's defaults; None takes what zerowiz would write."""
     bf16: Section = field(default_factory=dict)
@@ -85,12 +86,17 @@ class Trial(Struct, frozen=True, kw_only=True):
 
     @property
     def free_steps(self) -> int:
-        """How many steps run freely."""
+        """How many steps run freely at least."""
         if self.timed_steps is not None:
             return self.timed_steps
         # ZeRO-3 gathers by the order that it saw in its first steps, and offload fills its buffers.
         slow = self.stage == _SHARDED_WEIGHTS or self.offload is not Offload.NONE
         return _SLOW_TO_STEADY if slow else _STEADY
+
+    @property
+    def most_free_steps(self) -> int:
+        """How many steps run freely at most."""
+        return _MOST_TIMED_STEPS if self.timed_steps is None else self.timed_steps
 
     def __post_init__(self) -> None:
         """Refuse what cannot be run."""
@@ -206,7 +212,10 @@ class PlannedTrial(Struct, frozen=True, kw_only=True):
 
     def as_case(self) -> dict[str, object]:
         """What the ranks are told."""
-        free = {"timed_steps": self.trial.free_steps}
+        free = {
+            "least_timed_steps": self.trial.free_steps,
+            "most_timed_steps": self.trial.most_free_steps,
+        }
         return {**encode_trial(self.trial), **free, "ds_config": self.ds_config}
 
 

@@ -11,6 +11,7 @@ from typing import Protocol
 
 import torch
 
+from zerowiz.core.measure.timing import count_timed_steps
 from zerowiz.core.speed.python_call import time_python_call
 from zerowiz.worker.batch_files import Case
 from zerowiz.worker.links.agreement import agree_on_least
@@ -61,7 +62,7 @@ class CpuClock:
 
 
 class TimingPass:
-    """The steps of a case that run freely: as many as are wanted and end before the deadline."""
+    """The steps of a case that run freely: as many as say enough and end before the deadline."""
 
     def __init__(
         self,
@@ -80,7 +81,7 @@ class TimingPass:
             recorder: Gets the times.
             until: When the case is ended, in seconds since 1970.
         """
-        self._wanted = case["timed_steps"]
+        self._least, self._most = case["least_timed_steps"], case["most_timed_steps"]
         self._device, self._meter, self._recorder = device, meter, recorder
         self._until = until
         self._clock: Clock = CudaClock() if device.type == "cuda" else CpuClock()
@@ -92,7 +93,10 @@ class TimingPass:
         if self._device.type == "cuda":
             outside_bytes = self._meter.outside_bytes()
             self._recorder.add(device_used_outside_allocator_bytes=outside_bytes)
-        steps = agree_on_least(min(self._wanted, self._steps_left()), self._device)
+        # Each was as slow as the last one, or faster: nothing is read inside them.
+        step_seconds = self._recorder.report["step_seconds"][-1]
+        wanted = count_timed_steps(self._least, self._most, step_seconds)
+        steps = agree_on_least(min(wanted, self._steps_left(step_seconds)), self._device)
         if steps:
             self._recorder.name_phase("timing")
             self._retries = self._meter.retries() or 0
@@ -101,10 +105,9 @@ class TimingPass:
             self._clock.note()
         return steps
 
-    def _steps_left(self) -> int:
-        """How many steps end before the deadline, were each as slow as the last one was."""
-        slowest_seconds = self._recorder.report["step_seconds"][-1]
-        return max(0, int((self._until - time.time()) / max(slowest_seconds, 1e-3)))
+    def _steps_left(self, step_seconds: float) -> int:
+        """How many steps of so many seconds end before the deadline."""
+        return max(0, int((self._until - time.time()) / max(step_seconds, 1e-3)))
 
     def end_step(self) -> None:
         """An optimizer step has been queued."""

@@ -155,7 +155,7 @@ def _arguments(case: Case, folder: Path, device: torch.device) -> TrainingArgume
     return TrainingArguments(
         output_dir=str(folder / "out"),
         deepspeed=dict(case["ds_config"]),
-        max_steps=case["steps"] + case["timed_steps"],
+        max_steps=case["steps"] + case["most_timed_steps"],
         per_device_train_batch_size=case["micro_batch"],
         gradient_accumulation_steps=case["accumulation_steps"],
         gradient_checkpointing=case["gradient_checkpointing"],
@@ -182,4 +182,4 @@ def _examples(case: Case, model: Any) -> _Examples:  # noqa: ANN401 - untyped li
     a_step = case["gpus"] * case["micro_batch"] * case["accumulation_steps"]
     batches = (make_batch(model, one, torch.device("cpu")) for _ in range(a_step * case["steps"]))
     examples = [{name: values[0] for name, values in batch.items()} for batch in batches]
-    return list(islice(cycle(examples), a_step * (case["steps"] + case["timed_steps"])))
+    return list(islice(cycle(examples), a_step * (case["steps"] + case["most_timed_steps"])))
