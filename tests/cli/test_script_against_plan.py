@@ -86,6 +86,41 @@ def test_a_plan_notes_what_its_script_asks_against_it(here: Run, folder: Path) -
 
 
 @pytest.mark.parametrize(
+    ("where", "model", "code"),
+    [("2xA100-40GB-SXM", "1b", 0), ("1xRTX-4090", "30b", 4), ("all", "1b", 0)],
+)
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import torch\nmodel = torch.nn.Linear(4, 4)\ntorch.optim.AdamW(model.parameters())\n",
+        "import deepspeed\ndeepspeed.initialize(model=build(), config=make_config())\n",
+        f"# No such flag at DeepSpeed's launcher.\n{EDITED}".replace(
+            "--local_rank", "--local-rank"
+        ),
+    ],
+)
+def test_a_plan_says_that_a_launch_refuses_its_script(
+    here: Run, folder: Path, text: str, where: str, model: str, code: int
+) -> None:
+    (folder / "train.py").write_text(text, encoding="utf-8")
+    job = ("--model", model, "--micro-batch", "1", "train.py")
+    planned = here("plan", "--machine", where, *job)
+    launched = here("launch", "--dry-run", "--machine", "2xA100-40GB-SXM", *job)
+    refusal = launched.stderr.partition("error: ")[2].splitlines()[0]
+    assert 5 == launched.code, launched.stderr
+    assert f"note: {refusal}; `zerowiz launch` refuses it" in planned.stderr
+    assert code == planned.code, planned.stderr
+
+
+def test_a_plan_says_that_the_code_names_another_config(here: Run, folder: Path) -> None:
+    literal = HF_IN_CODE.replace("bf16=True", 'bf16=True, deepspeed="ds_config_zero3.json"')
+    (folder / "train.py").write_text(literal, encoding="utf-8")
+    job = ("plan", "--machine", "2xA100-40GB-SXM", "--model", "100m", "--stage")
+    assert "names `ds_config_zero3.json`, but zerowiz writes" in here(*job, "2", "train.py").stderr
+    assert "refuses it" not in here(*job, "3", "train.py").stderr
+
+
+@pytest.mark.parametrize(
     ("text", "machine", "expected"),
     [
         (HF_IN_CODE, "4xA100-40GB-SXM", None),

@@ -26,7 +26,7 @@ def plan_job(
     question: RunQuestion,
     reporter: Reporter,
 ) -> "PlanResult | MachineChoice":
-    """Decide, as `launch` would without questions; no config has to reach the script.
+    """Decide, as `launch` would without questions; a script that it would refuse is noted.
 
     Where every machine is asked for, or none is said and none is here, the machines of the tables
     that the job fits.
@@ -50,6 +50,10 @@ def plan_job(
     options = answer(options, answers, by_default_of(settings if facts else None))
     machine = _find_or_list(options, reporter)
     if machine is None:
+        if facts is not None:
+            from zerowiz.app.launch.preflight import note_refusal  # noqa: PLC0415 - most plans are for no script
+
+            note_refusal(facts, script_args, options, reporter)
         from zerowiz.app.catalog.machines import find_machines  # noqa: PLC0415 - most plans are for one machine
 
         with reporter.wait(_("planning for every machine of the tables")):

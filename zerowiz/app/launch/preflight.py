@@ -4,8 +4,12 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from zerowiz.app.ask.script import require_reachable
 from zerowiz.app.decide.decision import Plan
+from zerowiz.app.launch.start import deliver_plan
+from zerowiz.app.options import Options
 from zerowiz.app.reporter import Reporter
+from zerowiz.app.resolve.guards import check_local_rank
 from zerowiz.core.dsconfig.write import write_config
 from zerowiz.core.launch.doctor import script
 from zerowiz.core.launch.doctor.builds import WAITS, dead_locks, judge_lock, will_compile
@@ -22,7 +26,7 @@ from zerowiz.core.script import ScriptFacts
 from zerowiz.core.strategy import Strategy
 from zerowiz.core.workload import Method, Optimizer
 from zerowiz.emit.build_locks import remove_lock
-from zerowiz.errors import PreflightError
+from zerowiz.errors import PreflightError, ZerowizError
 from zerowiz.probe.launch.doctor import read_builds, read_facts
 from zerowiz.probe.recording.files import HostFiles
 from zerowiz.ui import doctor
@@ -238,10 +242,42 @@ def check_locks(
     return compiled
 
 
+def note_refusal(
+    facts: ScriptFacts,
+    script_args: Sequence[str],
+    options: Options,
+    reporter: Reporter,
+    plan: Plan | None = None,
+) -> None:
+    """Note why `launch` would refuse to pass a config to a script, in its own words.
+
+    Args:
+        facts: Of the script.
+        script_args: The words after it.
+        options: What was said.
+        reporter: Hears it.
+        plan: What was decided; None sees only whether any config can reach the script.
+    """
+    try:
+        check_local_rank(facts, script_args)
+        if plan is None or plan.strategy is None:
+            require_reachable(facts, script_args, options)
+        else:
+            deliver_plan(plan, facts, script_args, plan.strategy)
+    except ZerowizError as error:
+        reporter.note(
+            _(
+                "{message}; `zerowiz launch` refuses it, and says what to change",
+                message=error.message,
+            )
+        )
+
+
 def note_script(
     plan: Plan, facts: ScriptFacts, script_args: Sequence[str], reporter: Reporter
 ) -> None:
-    """Note what a script does against its plan; nothing else is looked at."""
+    """Note why `launch` would refuse a script, and what the script does against its plan."""
+    note_refusal(facts, script_args, plan.options, reporter, plan)
     if plan.strategy is not None:
         planned = plan_of(plan, facts, plan.strategy, script_args)
         note_findings((*script.check(PreflightInput(planned=planned)),), reporter, force=True)
