@@ -22,6 +22,18 @@ from paths import ROOT
 from recorded import Install, library
 
 
+def test_a_batch_that_is_not_seen_is_asked_for_with_what_decides_it(
+    here: Run, folder: Path
+) -> None:
+    (folder / "train.py").write_text(
+        "from accelerate import Accelerator\nfrom torch.utils.data import DataLoader\n"
+        "size = find_size()\nAccelerator().prepare(DataLoader(data, batch_size=size))\n"
+    )
+    result = here("launch", "--dry-run", *CPU, "train.py")
+    assert 3 == result.code, result.stderr
+    assert "did not follow `DataLoader(batch_size=find_size())` in train.py line 4" in result.stderr
+
+
 @pytest.mark.parametrize(
     ("text", "given", "expected", "env"),
     [

@@ -454,10 +454,11 @@ def train(size, keep=True, *, steps=1):
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("train(args.batch)", (3, None)),
+        ("train(args.batch)", (3, 1)),
         ("train(size=args.batch, steps=4)", (3, 4)),
-        ("train(2 * 8)", (16, None)),
-        ("def main(n):\n    train(n)\nmain(args.batch)", (3, None)),
+        ("train(2 * 8)", (16, 1)),
+        ("train(8, **others)", (8, None)),
+        ("def main(n):\n    train(n)\nmain(args.batch)", (3, 1)),
         ("train(1)\ntrain(2)", (None, None)),
         ("train(*sizes)", (None, None)),
         ("run(train)", (None, None)),
@@ -477,6 +478,73 @@ def test_what_is_passed_is_named_where_it_is() -> None:
     assert ("train(2 * 8)", 10, None) == (found.code, found.line, found.keyword)
     unseen = facts_of(f"{CALLS}train(find())\n").micro_batch
     assert ("train(find())", 8) == (unseen.code, unseen.line)
+
+
+# As the examples of accelerate take their batch.
+CAPPED = """from accelerate import Accelerator, DistributedType
+from torch.utils.data import DataLoader
+MOST = 16
+def loaders(accelerator, batch_size: int = 4):
+    return DataLoader(data, shuffle=True, batch_size=batch_size)
+def train(config, args):
+    accelerator = Accelerator()
+    batch_size = int(config["batch_size"])
+    steps = 1
+    if batch_size > MOST and accelerator.distributed_type != DistributedType.XLA:
+        steps = batch_size // MOST
+        batch_size = MOST
+    accelerator.prepare(loaders(accelerator, batch_size))
+def main():
+    config = {"lr": 2e-5, "batch_size": 8}
+    train(config, parse())
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected", "code"),
+    [
+        ("", "", 8, '"batch_size": 8'),
+        (" 8}", " 16}", 16, '"batch_size": 16'),
+        (" 8}", " 64}", 16, "loaders(16)"),
+        ("config, parse", '{"batch_size": 2}, parse', 2, '"batch_size": 2'),
+        ("(config[", "(args[", None, "batch_size > MOST and"),
+        (" 8}", " find()}", None, "batch_size > MOST and"),
+        # A condition that zerowiz does not know decides nothing where the batch is small anyway.
+        ("accelerator.distributed_type != DistributedType.XLA", "on_tpu()", 8, '"batch_size": 8'),
+        (" > MOST and", " > MOST and args.cap and", 8, '"batch_size": 8'),
+        ("    steps = 1\n", "    steps = 1\n    config['lr'] = 1\n", 8, '"batch_size": 8'),
+        ("    steps = 1\n", "    steps = 1\n    config['batch_size'] = 1\n", None, "batch_size"),
+        ("    steps = 1\n", "    steps = 1\n    config.update(more)\n", None, "batch_size"),
+        ("    steps = 1\n", "    steps = 1\n    batch_size = 2\n", None, "loaders(batch_size)"),
+        ("        batch_size = MOST", "        batch_size = 3", None, "loaders(batch_size)"),
+        ("(accelerator, batch_size)", "(accelerator)", 4, "batch_size=4"),
+        ("def loaders", "@lowered(64)\ndef loaders", 8, '"batch_size": 8'),
+    ],
+)
+def test_a_batch_that_is_capped_is_followed_to_where_it_is_said(
+    old: str, new: str, expected: int | None, code: str
+) -> None:
+    found = facts_of(CAPPED.replace(old, new)).micro_batch
+    assert expected == found.value
+    assert found.code is not None
+    assert found.code.startswith(code)
+
+
+@pytest.mark.parametrize(
+    ("condition", "expected"),
+    [("", 16), (" and accelerator.distributed_type != DistributedType.TPU", 16), (" and x", None)],
+)
+def test_a_cap_counts_where_its_condition_is_known(condition: str, expected: int | None) -> None:
+    asked = " and accelerator.distributed_type != DistributedType.XLA"
+    text = CAPPED.replace(asked, condition).replace(" 8}", " 64}")
+    assert expected == facts_of(text).micro_batch.value
+
+
+def test_a_default_of_a_decorated_function_is_not_what_it_gets() -> None:
+    text = CAPPED.replace("(accelerator, batch_size)", "(accelerator)")
+    found = facts_of(text.replace("def loaders", "@lowered(64)\ndef loaders")).micro_batch
+    assert (None, "DataLoader(batch_size=batch_size)") == (found.value, found.code)
 
 
 def test_a_parser_of_another_module_gets_joined_words() -> None:

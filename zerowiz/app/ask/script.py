@@ -116,13 +116,27 @@ def require_reachable(facts: ScriptFacts, script_args: Sequence[str], options: O
         deliver(facts, tuple(script_args), config_file(options, ZERO2))
 
 
-def _must_say(settings: ScriptSettings) -> Ask:
+def _must_say(settings: ScriptSettings, facts: ScriptFacts) -> Ask:
     """Nobody is asked, and what the run is bound to is never guessed."""
+    unseen = facts.micro_batch
+    where = (
+        ()
+        if unseen.code is None
+        else (
+            _(
+                "zerowiz did not follow `{code}` in {path} line {line}",
+                code=unseen.code,
+                path=facts.text_path,
+                line=unseen.line,
+            ),
+        )
+    )
 
     def ask(question: Question, *, can_go_back: bool) -> str | Back:
         if question.key == "micro_batch":
             raise AnswerNeededError(
                 _("zerowiz cannot see the script's micro-batch, and cannot ask here"),
+                *where,
                 _("set it with `$micro_batch`"),
             )
         return by_default_of(settings)(question, can_go_back=can_go_back)
@@ -142,4 +156,4 @@ def answer_for(
     if facts.micro_batch.from_config:
         # The script asks the config, so zerowiz decides.
         answers["micro_batch"] = answers["micro_batch"] or "1"
-    return answer(options, answers, ask_person or _must_say(settings))
+    return answer(options, answers, ask_person or _must_say(settings, facts))

@@ -1,7 +1,7 @@
 """Find the value of an expression without running it."""
 
 import ast
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import product
 
 from zerowiz.core.script import Scalar
@@ -28,6 +28,8 @@ class Scope:
         self.is_class = is_class
         self.values: dict[str, list[ast.expr | None]] = {}
         """The values that each name is bound to; None is a value that is not followed."""
+        self.caps: dict[str, ast.expr] = {}
+        """For `if x > MOST: x = MOST`, the condition by the name."""
 
     def bind(self, name: str, value: ast.expr | None) -> None:
         """Add a value to those of a name."""
@@ -71,6 +73,33 @@ def key_path(expr: ast.expr) -> tuple[ast.expr, tuple[str, ...], bool]:
 def unless_none(expr: ast.expr | None) -> ast.expr | None:
     """The expression; None where it is the literal None, which counts as not given."""
     return None if isinstance(expr, ast.Constant) and expr.value is None else expr
+
+
+def conjuncts(test: ast.expr) -> list[ast.expr]:
+    """What has to hold together for a condition to hold."""
+    match test:
+        case ast.BoolOp(op=ast.And(), values=tests):
+            return tests
+        case _:
+            return [test]
+
+
+def capped_names(node: ast.If) -> Iterator[str]:
+    """The names of `if x > MOST: x = MOST`; its condition may ask for more."""
+    for test in () if node.orelse else conjuncts(node.test):
+        match test:
+            case ast.Compare(
+                left=ast.Name(id=name), ops=[ast.Gt() | ast.GtE()], comparators=[most]
+            ):
+                sets = (each for each in node.body if isinstance(each, ast.Assign))
+                if any(
+                    [last_name(target) for target in each.targets] == [name]
+                    and ast.unparse(each.value) == ast.unparse(most)
+                    for each in sets
+                ):
+                    yield name
+            case _:
+                pass
 
 
 def follow(expr: ast.expr, scope: Scope) -> ast.expr:

@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -12,6 +13,7 @@ from zerowiz.probe.script.commandline import CommandLine
 from zerowiz.probe.script.expressions import (
     MOST_STEPS,
     Scope,
+    conjuncts,
     follow,
     last_name,
     literal,
@@ -39,6 +41,58 @@ _PATH_METHODS = frozenset({"absolute", "expanduser", "open", "read", "read_text"
 _CONFIG_READS = frozenset({"train_micro_batch_size_per_gpu", "gradient_accumulation_steps"})
 
 
+class Argument(NamedTuple):
+    """What an expression stands for."""
+
+    expr: ast.expr
+    call: FunctionCall
+    """The one in whose scope it stands."""
+    line: int
+    """Of the argument."""
+    label: str = ""
+    """What stands before it where it is no argument: the key of a dict, a parameter's name."""
+
+
+class Cap(NamedTuple):
+    """`x = FIRST`, then `if x > MOST: x = MOST`."""
+
+    first: ast.expr
+    most: ast.expr
+    test: ast.expr
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether its condition asks for nothing more, or for what always holds here."""
+        others = [each for each in conjuncts(self.test) if not _is_order(each)]
+        return all(map(_excludes_tpu, others))
+
+
+def _is_order(test: ast.expr) -> bool:
+    return isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.Gt | ast.GtE)
+
+
+def _excludes_tpu(test: ast.expr) -> bool:
+    """Whether it is `accelerator.distributed_type != DistributedType.XLA`, or `.TPU` before."""
+    match test:
+        case ast.Compare(left=left, ops=[ast.NotEq()], comparators=[ast.Attribute() as other]):
+            return last_name(left) == "distributed_type" and other.attr in {"XLA", "TPU"}
+        case _:
+            return False
+
+
+def _cap(expr: ast.expr, scope: Scope) -> Cap | None:
+    """How a name is capped that is set before; None for anything else."""
+    if not isinstance(expr, ast.Name):
+        return None
+    owner = scope.owner(expr.id)
+    match owner.caps.get(expr.id), owner.values.get(expr.id):
+        case ast.expr() as test, [ast.expr() as first, ast.expr() as most]:
+            names = {each.id for each in ast.walk(first) if isinstance(each, ast.Name)}
+            return None if expr.id in names else Cap(first, most, test)
+        case _:
+            return None
+
+
 class Reader(Struct, frozen=True, kw_only=True):
     """Answers what an expression of the source depends on."""
 
@@ -53,7 +107,7 @@ class Reader(Struct, frozen=True, kw_only=True):
             call: The call that it is an argument or a condition of.
             keyword: The keyword, where it is a keyword argument.
         """
-        expr, used, line = self.argument(expr, call)
+        expr, used, line, label = self.argument(expr, call)
         keyword, call = keyword if used is call else None, used
         option = self._option(expr, call.scope)
         if option is not None:
@@ -61,7 +115,10 @@ class Reader(Struct, frozen=True, kw_only=True):
         if _asks_config(expr):
             return Binding(from_config=True, line=line)
         value = literal(expr, call.scope)
-        code = show_argument(call, expr, keyword)
+        code = f"{label}{_short(expr)}" if label else show_argument(call, expr, keyword)
+        capped = _cap(expr, call.scope)
+        if capped is not None:
+            line, code = capped.test.lineno, _short(capped.test)
         if value is None:
             return Binding(line=line, code=None if unless_none(expr) is None else code)
         return Binding(value=value, line=line, code=code, keyword=keyword)
@@ -89,33 +146,64 @@ class Reader(Struct, frozen=True, kw_only=True):
         """The expression, or the value of a name, a dict's entry or a class's constant."""
         for _ in range(MOST_STEPS):
             expr = follow(expr, call.scope)
-            inner = self._entry(expr, call.scope) or self._constant(expr, call.scope)
+            inner = (
+                self._entry(expr, call.scope)
+                or self._constant(expr, call.scope)
+                or _converted(expr)
+                or self._uncapped(expr, call)
+            )
             if inner is None:
                 break
             expr = inner
         return expr
 
-    def argument(self, expr: ast.expr, call: FunctionCall) -> tuple[ast.expr, FunctionCall, int]:
-        """The expression, or what the only call of a function passes for its parameter.
+    def _uncapped(self, expr: ast.expr, call: FunctionCall) -> ast.expr | None:
+        """What `x` is after `if x > MOST: x = MOST`; None where that depends on something else."""
+        found = _cap(expr, call.scope)
+        if found is None:
+            return None
+        own = self.argument(found.first, call)
+        value, most = literal(own.expr, own.call.scope), literal(found.most, call.scope)
+        if not isinstance(value, int) or not isinstance(most, int):
+            return None
+        if value <= most:
+            return found.first
+        return found.most if found.is_sure and found.test.lineno < call.line else None
 
-        Returns:
-            The expression, the call in whose scope it stands, and the line of its argument.
-        """
-        line = expr.lineno
+    def argument(self, expr: ast.expr, call: FunctionCall) -> Argument:
+        """The expression, or what the only call of a function passes for its parameter."""
+        line, label = expr.lineno, ""
         for _ in range(MOST_STEPS):
             expr = self.follow(expr, call)
-            passed = self.source.passed(expr, call.scope) if isinstance(expr, ast.Name) else None
+            line = expr.lineno if label else line
+            passed = self._passed(expr, call.scope)
             if passed is None:
                 break
+            label = _label(expr, *passed)
             expr, call = passed
             line = expr.lineno
-        return expr, call, line
+        return Argument(expr, call, line, "" if isinstance(expr, ast.Subscript) else label)
+
+    def _passed(self, expr: ast.expr, scope: Scope) -> tuple[ast.expr, FunctionCall] | None:
+        """What a parameter, or an entry of one, gets, and the only call that passes it."""
+        if isinstance(expr, ast.Name):
+            return self.source.passed(expr, scope)
+        if not isinstance(expr, ast.Subscript) or not isinstance(expr.value, ast.Name):
+            return None
+        passed = self.source.passed(expr.value, scope)
+        changed = self.source.changed.get(expr.value.id, set()) & {_key(expr), None}
+        if passed is None or _key(expr) is None or changed:
+            return None
+        entry = ast.Subscript(value=passed[0], slice=expr.slice, ctx=expr.ctx)
+        return ast.copy_location(entry, expr), passed[1]
 
     def _entry(self, expr: ast.expr, scope: Scope) -> ast.expr | None:
         """The value of `SETTINGS["x"]`, where the dict is a literal."""
         match expr:
-            case ast.Subscript(value=ast.Name() as name, slice=ast.Constant(value=key)):
-                return (self.source.entries(name, scope) or {}).get(str(key))
+            case ast.Subscript(
+                value=ast.Name() | ast.Dict() as whole, slice=ast.Constant(value=key)
+            ):
+                return self.source.entry(whole, str(key), scope)
             case _:
                 return None
 
@@ -143,7 +231,7 @@ class Reader(Struct, frozen=True, kw_only=True):
         self, expr: ast.expr, call: FunctionCall, keyword: str | None = None, depth: int = 0
     ) -> Binding:
         """What a condition depends on: a constant, or an option that is on or has some value."""
-        expr, used, _ = self.argument(expr, call)
+        expr, used, *_ = self.argument(expr, call)
         keyword, call = keyword if used is call else None, used
         match expr:
             case ast.UnaryOp(op=ast.Not(), operand=inner) if depth < MOST_STEPS:
@@ -233,6 +321,38 @@ class Reader(Struct, frozen=True, kw_only=True):
 
 
 _LONGEST_CODE = 72
+
+
+def _short(expr: ast.expr) -> str:
+    code = ast.unparse(expr)
+    return code if len(code) <= _LONGEST_CODE else f"{code[:_LONGEST_CODE]}..."
+
+
+def _key(expr: ast.expr) -> str | None:
+    """The constant key of `config["x"]`."""
+    match expr:
+        case ast.Subscript(slice=ast.Constant(value=str(key))):
+            return key
+        case _:
+            return None
+
+
+def _label(name: ast.expr, value: ast.expr, call: FunctionCall) -> str:
+    """What stands before a value that a parameter, or an entry of one, gets from a call."""
+    key = _key(name)
+    if key is not None:
+        return f'"{key}": '
+    given = (*call.node.args, *(word.value for word in call.node.keywords))
+    return "" if value in given else f"{last_name(name)}="
+
+
+def _converted(expr: ast.expr) -> ast.expr | None:
+    """The number in `int(...)`."""
+    match expr:
+        case ast.Call(func=ast.Name(id="int"), args=[number], keywords=[]):
+            return number
+        case _:
+            return None
 
 
 def show_argument(call: FunctionCall, expr: ast.expr, keyword: str | None = None) -> str:

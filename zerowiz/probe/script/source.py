@@ -96,6 +96,17 @@ class SetAttribute(Struct, frozen=True, kw_only=True):
     """The name of the function that it stands in."""
 
 
+def _default(function: ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> ast.expr | None:
+    """The constant that a parameter is by default; None where a decorator may give it another."""
+    spec = function.args
+    positional = (*spec.posonlyargs, *spec.args)
+    given = [*zip(reversed(positional), reversed(spec.defaults), strict=False)]
+    given += [(a, d) for a, d in zip(spec.kwonlyargs, spec.kw_defaults, strict=True) if d]
+    found = next((default for arg, default in given if arg.arg == name), None)
+    is_plain = isinstance(found, ast.Constant) and not function.decorator_list
+    return unless_none(found) if is_plain else None
+
+
 class Source(Struct, frozen=True, kw_only=True):
     """The names and calls of a script; `walk` collects them from the syntax tree."""
 
@@ -121,8 +132,9 @@ class Source(Struct, frozen=True, kw_only=True):
     """Attributes that are assigned."""
     attributes: list[SetAttribute] = field(default_factory=list)
     """Where those of a name are."""
-    changed: set[str] = field(default_factory=set)
-    """Names of containers that are changed after they were made."""
+    changed: dict[str, set[str | None]] = field(default_factory=dict)
+    """Names of containers that are changed after they were made, with the keys of which the values
+    are set there; None is any."""
     option_texts: set[str] = field(default_factory=set)
     """The texts that begin like an option."""
     namespaces: set[str] = field(default_factory=set)
@@ -158,7 +170,10 @@ class Source(Struct, frozen=True, kw_only=True):
         return found if function in self.methods else by_name
 
     def passed(self, name: ast.Name, scope: Scope) -> tuple[ast.expr, FunctionCall] | None:
-        """What a parameter gets, and the only call that passes it; None for any other name."""
+        """What a parameter gets, and the only call that passes it; None for any other name.
+
+        One that the call leaves out gets its default, if that is a constant.
+        """
         owner = scope.owner(name.id)
         function = self.functions.get(owner.function)
         calls = self.callers(owner.function)
@@ -173,6 +188,8 @@ class Source(Struct, frozen=True, kw_only=True):
             return None
         by_position = dict(zip(names, node.args, strict=False))
         value = calls[0].keyword(name.id) or by_position.get(name.id)
+        if value is None and not any(word.arg is None for word in node.keywords):
+            value = _default(function, name.id)
         return None if value is None else (value, calls[0])
 
     def keywords(self, call: FunctionCall) -> tuple[dict[str, ast.expr], bool]:
@@ -184,6 +201,12 @@ class Source(Struct, frozen=True, kw_only=True):
             found |= entries or {}
             hidden = hidden or entries is None
         return found, hidden
+
+    def entry(self, expr: ast.expr, key: str, scope: Scope) -> ast.expr | None:
+        """The value of a dict literal by one key; None where the script changes that one."""
+        changed = self.changed.get(last_name(expr), set())
+        found = None if changed & {key, None} else entries(expr, scope)
+        return (found or {}).get(key)
 
     def entries(self, expr: ast.expr, scope: Scope) -> dict[str, ast.expr] | None:
         """The values of a dict literal by its constant keys; None where the script changes it."""

@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterable
 from typing import TypeGuard
 
-from zerowiz.probe.script.expressions import Scope, last_name
+from zerowiz.probe.script.expressions import Scope, capped_names, last_name
 from zerowiz.probe.script.source import DictEntry, FunctionCall, SetAttribute, Source
 
 # transformers 5.23, hf_argparser.py, and trl 1.x, scripts/utils.py.
@@ -134,7 +134,14 @@ class _ScopeVisitor(ast.NodeVisitor):
     def _set_entry(self, target: ast.Subscript, value: ast.expr | None) -> None:
         self._use_entry(target, sets=True, value=value)
         if isinstance(target.value, ast.Name):
-            self.source.changed.add(target.value.id)
+            match target.slice:
+                case ast.Constant(value=str(key)):
+                    self._note_change(target.value.id, key)
+                case _:
+                    self._note_change(target.value.id, None)
+
+    def _note_change(self, name: str, key: str | None) -> None:
+        self.source.changed.setdefault(name, set()).add(key)
 
     def _use_entry(
         self, node: ast.Subscript, *, sets: bool = False, value: ast.expr | None = None
@@ -249,6 +256,7 @@ class _ScopeVisitor(ast.NodeVisitor):
         outer = self._tests
         if not is_main_guard(node.test):
             self._tests = (*outer, node.test)
+        self._scope.caps.update(dict.fromkeys(capped_names(node), node.test))
         self._visit_all(node.body)
         self._tests = (*outer, _negate(node.test))
         self._visit_all(node.orelse)
@@ -285,7 +293,7 @@ class _ScopeVisitor(ast.NodeVisitor):
             case ast.Name(id="setattr"), [_, ast.Constant(value=str(attr)), *_]:
                 self.source.altered.add(attr)
             case ast.Attribute(value=ast.Name(id=name), attr=attr), _ if attr in _CHANGING:
-                self.source.changed.add(name)
+                self._note_change(name, None)
             case ast.Attribute(value=ast.Name(id=name), attr="read"), _ if name in self._files:
                 self.source.opened[node] = self._files[name]
             case _, [ast.Name(id=name), *_] if name in self._files:

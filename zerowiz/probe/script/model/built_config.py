@@ -46,7 +46,7 @@ def _configs(read: Reader) -> Iterator[ast.expr]:
     for call in read.source.calls:
         expr = call.argument("config", 0)
         if expr is not None and _builds(read, call) and not is_other(call):
-            yield read.argument(expr, call)[0]
+            yield read.argument(expr, call).expr
 
 
 def _builds(read: Reader, call: FunctionCall) -> bool:
@@ -72,7 +72,7 @@ def _read(read: Reader, call: FunctionCall) -> BuiltConfig | None:
     elif family is not None and not call.node.args:
         own = Binding(value=family, line=call.line)
     names = call.target.split()
-    if hidden or not (own.seen or base.seen) or read.source.changed & {*names}:
+    if hidden or not (own.seen or base.seen) or read.source.changed.keys() & {*names}:
         return None
     values = {key: read.bind(expr, call, key) for key, expr in given.items()}
     return BuiltConfig(
