@@ -233,6 +233,8 @@ class ScriptFacts(Struct, frozen=True, kw_only=True):
     checkpoints_too: Binding | None = None
     """The condition under which a call of the script turns that on as well; None for no call."""
     sequence_tokens: Binding = UNSEEN
+    target_tokens: Binding = UNSEEN
+    """Of what a decoder gets beside the sequence of its encoder."""
     trainer: TrainerFacts = field(default_factory=TrainerFacts)
     optimizer: Binding = UNSEEN
     """`optim` of TrainingArguments, or the class that the script builds."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from zerowiz.core.script.bindings import Bindings, Words, as_truth, spell
+from zerowiz.core.script.bindings import Bindings, Setting, Words, as_count, as_truth, spell
 from zerowiz.core.script.facts import Binding
 from zerowiz.core.script.names import (
     ATTENTIONS,
@@ -66,6 +66,25 @@ def _precision(run: Bindings, value: object) -> Words | None:
 
 
 _MIXED_NAMES: Mapping[object, Scalar] = {**spell(MIXED_PRECISIONS)}
+
+
+def longer_side(run: Bindings) -> Setting[int] | None:
+    """The sequence length; of an encoder-decoder that of its longer side.
+
+    The ledger counts as many tokens on both.
+    """
+    source = as_count(run.setting(run.facts.sequence_tokens))
+    target = as_count(run.setting(run.facts.target_tokens))
+    if source is None or target is None:
+        return source
+    return target if target.value > source.value else source
+
+
+def _sequence(run: Bindings, value: object) -> Words | None:
+    """By the option of the length; none makes it shorter than what a decoder gets."""
+    target = as_count(run.setting(run.facts.target_tokens))
+    is_shorter = target is not None and isinstance(value, int) and value < target.value
+    return None if is_shorter else run.words_for(run.facts.sequence_tokens, value)
 
 
 def _accumulation(run: Bindings, value: object) -> Words | None:
@@ -134,10 +153,11 @@ _ROUTES: Mapping[str, Route] = {
     **{
         name: _by_option(name)
         for name in (
-            *("model", "micro_batch", "sequence_tokens", "packing"),
+            *("model", "micro_batch", "packing"),
             *("gradient_checkpointing", "lora_rank", "lora_target_modules", "use_cpu"),
         )
     },
+    "sequence_tokens": _sequence,
     "accumulation_steps": _accumulation,
     "attention": _by_option("attention", ATTENTIONS),
     "optimizer": _by_option("optimizer", OPTIMIZERS),

@@ -23,7 +23,7 @@ from zerowiz.core.script.built_config import ModelConfig, settle_model
 from zerowiz.core.script.facts import Binding, Convention, ScriptFacts
 from zerowiz.core.script.names import ATTENTIONS, LOSSES, MIXED_PRECISIONS, OPTIMIZERS
 from zerowiz.core.script.options import Scalar
-from zerowiz.core.script.routes import words_for
+from zerowiz.core.script.routes import longer_side, words_for
 from zerowiz.core.script.trainers import NotCounted, settle_trainer
 from zerowiz.core.values import replace
 from zerowiz.core.workload import (
@@ -163,7 +163,7 @@ def settle(facts: ScriptFacts, script_args: tuple[str, ...]) -> ScriptSettings:
         accumulation_steps=as_count(run.setting(facts.accumulation_steps)),
         precision=_precision(run),
         gradient_checkpointing=_checkpointing(run),
-        sequence_tokens=of_trainer.sequence_tokens or as_count(run.setting(facts.sequence_tokens)),
+        sequence_tokens=of_trainer.sequence_tokens or longer_side(run),
         optimizer=as_named(run.setting(facts.optimizer), OPTIMIZERS),
         attention=as_named(run.setting(facts.attention), ATTENTIONS),
         loss=as_named(run.setting(facts.liger), LOSSES),

@@ -23,12 +23,15 @@ _SEQUENCE_NAMES = frozenset(
         "max_seq_len",
         "max_seq_length",
         "max_sequence_length",
+        "max_source_length",
         "model_max_length",
         "seq_len",
         "seq_length",
         "sequence_length",
     }
 )
+# transformers' examples/pytorch/summarization and translation: what the decoder gets.
+_TARGET_NAMES = frozenset({"max_target_length"})
 _MODEL_NAMES = frozenset(
     {"base_model", "model_id", "model_name", "model_name_or_path", "model_path"}
 )
@@ -49,6 +52,7 @@ def with_model(facts: ScriptFacts, read: Reader) -> ScriptFacts:
     return replace(
         facts,
         sequence_tokens=facts.sequence_tokens if facts.sequence_tokens.seen else _sequence(read),
+        target_tokens=_targets(read),
         attention=_attention(read),
         model=_model(read),
         placements=tuple(_placements(read)),
@@ -188,7 +192,7 @@ def _attention(read: Reader) -> Binding:
 
 def _sequence(read: Reader) -> Binding:
     """The sequence length: the argument of a call, else an option or a constant by its name."""
-    seen = [length for length in _lengths(read) if length.seen]
+    seen = [length for is_target, length in _lengths(read) if length.seen and not is_target]
     if seen:
         return agree(seen)
     if any(option.dest in _SEQUENCE_NAMES for option in read.line.parser.options):
@@ -196,15 +200,28 @@ def _sequence(read: Reader) -> Binding:
     return agree(_constants(read))
 
 
-def _lengths(read: Reader) -> Iterator[Binding]:
-    """The arguments of calls that are the sequence length."""
+def _targets(read: Reader) -> Binding:
+    """The length of what a decoder gets beside the sequence of its encoder."""
+    seen = [length for is_target, length in _lengths(read) if length.seen and is_target]
+    return agree(seen) if seen else read.named(_TARGET_NAMES)
+
+
+def _lengths(read: Reader) -> Iterator[tuple[bool, Binding]]:
+    """The arguments of calls that are a sequence length, and whether it is that of targets."""
     for call in read.source.calls:
         cuts = call.keyword("truncation", "padding") is not None
         for name in ("model_max_length", "max_seq_length", *(("max_length",) if cuts else ())):
             length = read.keyword(call, name)
             # Of a sum some tokens are dropped again: it is not the length of what is trained.
             if length is not None and not _is_sum(call.keyword(name)):
-                yield length
+                yield _is_target(call, name), length
+
+
+def _is_target(call: FunctionCall, name: str) -> bool:
+    """Whether a length is that of a decoder's texts alone; one call may cut both sides."""
+    alone = call.keyword("text_target") is not None and call.argument("text", 0) is None
+    expr = call.keyword(name)
+    return alone or (expr is not None and "target" in last_name(expr))
 
 
 def _is_sum(expr: ast.expr | None) -> bool:
