@@ -296,6 +296,36 @@ def test_defaults_are_those_of_the_release(
     assert expected == {n: v for n, v in found.items() if n not in {"trainer", "reference"}}
 
 
+@pytest.mark.parametrize(
+    ("name", "trl", "tokens", "checkpoints"),
+    [
+        ("PRM", (1, 13), 1024, True),
+        ("PRM", (0, 21), 1024, False),
+        ("TPO", (1, 16), 1024, True),
+        ("GKD", (1, 16), 1024, True),
+        ("GOLD", (1, 16), 1024, True),
+        ("OnlineDPO", (1, 16), 512, True),
+        ("OnlineDPO", (0, 13), None, False),
+        # Nothing is cut to the `max_length` of these.
+        ("NashMD", (1, 13), None, True),
+        ("XPO", (1, 13), None, True),
+    ],
+)
+def test_trainers_outside_of_trls_main_module_have_its_defaults(
+    name: str, trl: tuple[int, int], tokens: int | None, *, checkpoints: bool
+) -> None:
+    text = (
+        f"from trl.experimental.new import {name}Config, {name}Trainer\n"
+        f"{name}Trainer(model, args={name}Config('out', per_device_train_batch_size=2))\n"
+    )
+    found = settle(parse_script(text, "train.py", trl_release=trl), ())
+    assert tokens == (found.sequence_tokens.value if found.sequence_tokens else None)
+    assert found.gradient_checkpointing is not None
+    assert checkpoints == found.gradient_checkpointing.value
+    assert found.micro_batch is not None
+    assert 2 == found.micro_batch.value
+
+
 def test_the_reference_of_grpo_is_by_its_beta_of_the_release() -> None:
     text = "GRPOTrainer(model, args=GRPOConfig())"
     older, newer = (settle(facts_in(text, trl), ()).reference for trl in ((0, 18), (0, 19)))

@@ -54,6 +54,13 @@ _TRL_CONFIG: Mapping[str, Field] = {
     "bf16": Field(Reads.TRUTH, default=None),
     "gradient_checkpointing": Field(Reads.TRUTH, default=True, older=(((0, 22), False),)),
 }
+# trl 1.x, trainer/sft_config.py: max_length is 1024.
+_SFT_CONFIG: Mapping[str, Field] = {
+    **_TRL_CONFIG,
+    "max_length": Field(Reads.INT, 1024),
+    "packing": Field(Reads.TRUTH, default=False),
+    "padding_free": Field(Reads.TRUTH, default=False),
+}
 # trl 1.16, trainer/reward_config.py, dpo_config.py, kto_config.py.
 _PAIRS_CONFIG: Mapping[str, Field] = {
     **_TRL_CONFIG,
@@ -86,20 +93,23 @@ ARGUMENT_CLASSES: Mapping[str, Mapping[str, Field]] = {
     "SentenceTransformerTrainingArguments": _TRAINING_ARGUMENTS,
     "CrossEncoderTrainingArguments": _TRAINING_ARGUMENTS,
     "SparseEncoderTrainingArguments": _TRAINING_ARGUMENTS,
-    # trl 1.x, trainer/sft_config.py: max_length is 1024.
-    "SFTConfig": {
-        **_TRL_CONFIG,
-        "max_length": Field(Reads.INT, 1024),
-        "packing": Field(Reads.TRUTH, default=False),
-        "padding_free": Field(Reads.TRUTH, default=False),
-    },
+    "SFTConfig": _SFT_CONFIG,
+    # trl 1.16, experimental/gkd/gkd_config.py, gold/gold_config.py: subclasses of SFTConfig.
+    "GKDConfig": _SFT_CONFIG,
+    "GOLDConfig": _SFT_CONFIG,
     "DPOConfig": _REFERRING_CONFIG,
     "KTOConfig": _REFERRING_CONFIG,
     "RewardConfig": _PAIRS_CONFIG,
     # trl 1.16, experimental/.
-    "BCOConfig": _REFERRING_CONFIG,
     "ORPOConfig": _PAIRS_CONFIG,
     "CPOConfig": _PAIRS_CONFIG,
+    "TPOConfig": _PAIRS_CONFIG,
+    # trl 1.13, experimental/; these classes left trl after it.
+    "BCOConfig": _REFERRING_CONFIG,
+    "PRMConfig": _PAIRS_CONFIG,
+    # They have the max_length of OnlineDPOConfig, but their trainers cut nothing to it.
+    "NashMDConfig": _TRL_CONFIG,
+    "XPOConfig": _TRL_CONFIG,
     # These generate: the length of a sequence is that of its prompt and of its completion.
     "GRPOConfig": {**_GENERATING_CONFIG, "beta": Field(Reads.FLOAT, 0.0, (((0, 19), 0.04),))},
     # Before 0.22 it was a class of another kind.
@@ -111,8 +121,8 @@ ARGUMENT_CLASSES: Mapping[str, Mapping[str, Field]] = {
     },
     # trl 1.12, experimental/ppo/ppo_config.py; the class left trl after it.
     "PPOConfig": {**_TRL_CONFIG, "response_length": Field(Reads.INT, 53)},
-    "GKDConfig": _TRL_CONFIG,
-    "OnlineDPOConfig": _TRL_CONFIG,
+    # trl 1.16, experimental/online_dpo/online_dpo_config.py: of a prompt and its completion.
+    "OnlineDPOConfig": {**_TRL_CONFIG, "max_length": Field(Reads.INT, 512, (((0, 14), None),))},
     # trl 1.x, trainer/model_config.py and scripts/utils.py.
     "ModelConfig": {
         "model_name_or_path": Field(Reads.STR, None),
