@@ -36,6 +36,8 @@ MAPPED = HF_PARSER.replace(
     [
         (HF_PARSER, "2", (), None),
         (HF_PARSER, "2", ("--fsdp", "full_shard"), "PF109 fsdp"),
+        (HF_PARSER, "2", ("--evaluation_strategy", "steps"), "PF113 removed-option"),
+        (HF_IN_CODE.replace("use_cpu", "no_cuda=True, use_cpu"), "2", (), "PF113 removed-option"),
         (MAPPED, "2", (), None),
         (MAPPED, "3", (), "PF108 device-map"),
         (EDITED, "2", (), None),

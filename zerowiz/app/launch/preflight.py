@@ -28,6 +28,7 @@ from zerowiz.core.workload import Method, Optimizer
 from zerowiz.emit.build_locks import remove_lock
 from zerowiz.errors import PreflightError, ZerowizError
 from zerowiz.probe.launch.doctor import read_builds, read_facts
+from zerowiz.probe.model.libraries import parse_release, read_version
 from zerowiz.probe.recording.files import HostFiles
 from zerowiz.ui import doctor
 from zerowiz.words import _
@@ -310,6 +311,7 @@ def plan_of(
         uses_bitsandbytes=step.method is Method.QLORA or step.optimizer is Optimizer.ADAMW_8BIT,
         script=facts,
         script_args=tuple(script_args),
+        transformers_version=parse_release(read_version("transformers")),
         config=config,
     )
 

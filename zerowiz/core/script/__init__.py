@@ -4,6 +4,7 @@ from zerowiz.core.script.arguments import (
     ARGUMENT_CLASSES,
     BY_ARCHITECTURE,
     FIELD_ALIASES,
+    REMOVED_FIELDS,
     TRAINING_CLASSES,
     Release,
     field_options,
@@ -21,6 +22,7 @@ from zerowiz.core.script.facts import (
     Obstacle,
     Pipeline,
     Placement,
+    RemovedUse,
     ScriptFacts,
     TrainerFacts,
     TrainerUse,
@@ -37,7 +39,7 @@ from zerowiz.core.script.options import (
     read_words,
     write_words,
 )
-from zerowiz.core.script.said import read_said
+from zerowiz.core.script.said import read_said, removed_words
 from zerowiz.core.script.settings import (
     ScriptSettings,
     Settled,
@@ -59,6 +61,7 @@ __all__ = [
     "BY_ARCHITECTURE",
     "FIELD_ALIASES",
     "LOCAL_RANK_FLAG",
+    "REMOVED_FIELDS",
     "SWITCHES",
     "TRAINING_CLASSES",
     "UNSEEN",
@@ -76,6 +79,7 @@ __all__ = [
     "Placement",
     "Reads",
     "Release",
+    "RemovedUse",
     "Scalar",
     "ScriptFacts",
     "ScriptParser",
@@ -101,6 +105,7 @@ __all__ = [
     "read_said",
     "read_word",
     "read_words",
+    "removed_words",
     "render_values",
     "settle",
     "split_config_via",

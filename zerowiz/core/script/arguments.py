@@ -47,6 +47,11 @@ _TRAINING_ARGUMENTS: Mapping[str, Field] = {
     "resume_from_checkpoint": Field(Reads.STR, None),
     "fsdp": Field(Reads.STR, None),
 }
+# sentence-transformers 5, base/training_args.py: it keeps what transformers has removed.
+_SENTENCE_ARGUMENTS: Mapping[str, Field] = {
+    **_TRAINING_ARGUMENTS,
+    "warmup_ratio": Field(Reads.FLOAT, None),
+}
 # trl 1.16, trainer/base_config.py, class _BaseConfig: bf16 becomes true unless fp16 is. In older
 # releases both were false, so the default is not known.
 _TRL_CONFIG: Mapping[str, Field] = {
@@ -90,9 +95,9 @@ ARGUMENT_CLASSES: Mapping[str, Mapping[str, Field]] = {
     "TrainingArguments": _TRAINING_ARGUMENTS,
     "Seq2SeqTrainingArguments": _TRAINING_ARGUMENTS,
     # sentence-transformers 5, training_args.py, and those of its cross and sparse encoders.
-    "SentenceTransformerTrainingArguments": _TRAINING_ARGUMENTS,
-    "CrossEncoderTrainingArguments": _TRAINING_ARGUMENTS,
-    "SparseEncoderTrainingArguments": _TRAINING_ARGUMENTS,
+    "SentenceTransformerTrainingArguments": _SENTENCE_ARGUMENTS,
+    "CrossEncoderTrainingArguments": _SENTENCE_ARGUMENTS,
+    "SparseEncoderTrainingArguments": _SENTENCE_ARGUMENTS,
     "SFTConfig": _SFT_CONFIG,
     # trl 1.16, experimental/gkd/gkd_config.py, gold/gold_config.py: subclasses of SFTConfig.
     "GKDConfig": _SFT_CONFIG,
@@ -143,6 +148,54 @@ FIELD_ALIASES: Mapping[str, tuple[str, ...]] = {
     "gradient_checkpointing": ("activation_checkpointing",),
     "eval_strategy": ("evaluation_strategy",),
     "max_length": ("max_seq_length",),
+}
+
+
+class Removed(NamedTuple):
+    """A field that TrainingArguments no longer has."""
+
+    since: Release
+    """The first release of transformers without it."""
+    instead: str = ""
+    """The field that replaces it; empty for none."""
+
+
+# training_args.py of transformers 4.34 to 5.24, with the fields that its warnings name instead.
+REMOVED_FIELDS: Mapping[str, Removed] = {
+    "sharded_ddp": Removed((4, 35), "fsdp"),
+    "evaluation_strategy": Removed((4, 51), "eval_strategy"),
+    "dispatch_batches": Removed((4, 51), "accelerator_config"),
+    "split_batches": Removed((4, 51), "accelerator_config"),
+    "tp_size": Removed((4, 52)),
+    "use_ipex": Removed((4, 57)),
+    "adafactor": Removed((5, 0), "optim"),
+    "fp16_backend": Removed((5, 0)),
+    "fp16_opt_level": Removed((5, 0)),
+    "fsdp_min_num_params": Removed((5, 0), "fsdp_config"),
+    "fsdp_transformer_layer_cls_to_wrap": Removed((5, 0), "fsdp_config"),
+    "half_precision_backend": Removed((5, 0)),
+    "include_inputs_for_metrics": Removed((5, 0), "include_for_metrics"),
+    "include_tokens_per_second": Removed((5, 0)),
+    "jit_mode_eval": Removed((5, 0)),
+    "mp_parameters": Removed((5, 0)),
+    "no_cuda": Removed((5, 0), "use_cpu"),
+    "overwrite_output_dir": Removed((5, 0)),
+    "past_index": Removed((5, 0)),
+    "per_gpu_eval_batch_size": Removed((5, 0), "per_device_eval_batch_size"),
+    "per_gpu_train_batch_size": Removed((5, 0), "per_device_train_batch_size"),
+    "push_to_hub_model_id": Removed((5, 0), "hub_model_id"),
+    "push_to_hub_organization": Removed((5, 0), "hub_model_id"),
+    "push_to_hub_token": Removed((5, 0), "hub_token"),
+    "ray_scope": Removed((5, 0)),
+    "save_safetensors": Removed((5, 0)),
+    "torchdynamo": Removed((5, 0), "torch_compile_backend"),
+    "tpu_metrics_debug": Removed((5, 0), "debug"),
+    "tpu_num_cores": Removed((5, 0)),
+    "use_legacy_prediction_loop": Removed((5, 0)),
+    "use_mps_device": Removed((5, 0)),
+    "group_by_length": Removed((5, 2), "train_sampling_strategy"),
+    "logging_dir": Removed((5, 15)),
+    "warmup_ratio": Removed((5, 15), "warmup_steps"),
 }
 
 

@@ -118,6 +118,16 @@ class Pipeline(Struct, frozen=True, kw_only=True):
     code: str
 
 
+class RemovedUse(Struct, frozen=True, kw_only=True):
+    """A field that the script gives TrainingArguments, and that newer releases do not have."""
+
+    name: str
+    conditions: tuple[Binding, ...] = ()
+    """What has to hold for the script to come there."""
+    line: int
+    code: str
+
+
 class BuiltConfig(Struct, frozen=True, kw_only=True):
     """The config of a model that the script makes in its code, and then builds with new weights."""
 
@@ -199,6 +209,7 @@ class ScriptFacts(Struct, frozen=True, kw_only=True):
     obstacle: Obstacle | None = None
     config_keys: tuple[KeyUse, ...] = ()
     """The keys of its config that the script itself uses, in the order of its text."""
+    removed_fields: tuple[RemovedUse, ...] = ()
     trains_adapters: bool = False
     """Whether it imports peft, or a library's configuration of it."""
     builds_elsewhere: bool = False

@@ -4,11 +4,20 @@ import ast
 import re
 from collections.abc import Callable, Iterator, Mapping
 
-from zerowiz.core.script import FIELD_ALIASES, UNSEEN, Binding, Convention, Pipeline, ScriptFacts
+from zerowiz.core.script import (
+    FIELD_ALIASES,
+    REMOVED_FIELDS,
+    UNSEEN,
+    Binding,
+    Convention,
+    Pipeline,
+    RemovedUse,
+    ScriptFacts,
+)
 from zerowiz.core.values import replace
 from zerowiz.core.workload import Integration
 from zerowiz.probe.script.arguments import Arguments, Built, built_arguments
-from zerowiz.probe.script.reader import Reader, agree
+from zerowiz.probe.script.reader import Reader, agree, show_argument
 from zerowiz.probe.script.source import FunctionCall
 
 # Names that scripts use for the setting; they count only where no call has it.
@@ -122,7 +131,25 @@ def _with_arguments(facts: ScriptFacts, read: Reader) -> ScriptFacts:
         liger=field("use_liger_kernel"),
         packing=field("packing"),
         padding_free=field("padding_free"),
+        removed_fields=tuple(_removed_fields(read)),
     )
+
+
+def _removed_fields(read: Reader) -> Iterator[RemovedUse]:
+    """The fields of TrainingArguments in its calls that newer releases of transformers lack."""
+    for built in built_arguments(read.source):
+        for name in filter(REMOVED_FIELDS.__contains__, built.keywords):
+            also = next((own for own, names in FIELD_ALIASES.items() if name in names), name)
+            options = built.arguments.fields.get(also, ())
+            is_own = any(option.line is not None or also == name for option in options)
+            if built.arguments.complete and not is_own:
+                expr = built.keywords[name]
+                yield RemovedUse(
+                    name=name,
+                    conditions=tuple(read.conditions(built.call)),
+                    line=expr.lineno,
+                    code=show_argument(built.call, expr, name),
+                )
 
 
 def field_reader(facts: ScriptFacts, read: Reader) -> Callable[[str], Binding]:

@@ -36,9 +36,11 @@ from zerowiz.core.script import (
     Option,
     Pipeline,
     Placement,
+    Reads,
     ScriptFacts,
     ScriptParser,
     Takes,
+    field_options,
 )
 from zerowiz.core.strategies import ZERO1, ZERO2, ZERO3_OFFLOAD
 from zerowiz.core.values import replace
@@ -231,6 +233,18 @@ def with_fsdp(
     return given(None, replace(plan(integration=integration), script=facts))
 
 
+def saying(*words: str, release: tuple[int, int] | None = (5, 23)) -> PreflightInput:
+    """A Trainer script whose options are all known, with these words after it."""
+    facts = ScriptFacts(
+        path="train.py",
+        convention=Convention.HF_PARSER,
+        integration=Integration.HF,
+        parser=ScriptParser(options=field_options("bf16", Reads.TRUTH, default=None), strict=True),
+    )
+    job = replace(plan(integration=Integration.HF), script=facts, script_args=words)
+    return given(None, replace(job, transformers_version=release))
+
+
 def piped(strategy: StrategyRow, *conditions: Binding) -> PreflightInput:
     pipeline = Pipeline(line=7, code="PipelineModule(...)", conditions=conditions)
     facts = ScriptFacts(
@@ -301,6 +315,11 @@ CASES = (
     case("config-key-missing", using(key("scheduler")), using(key("zero_optimization"))),
     case("device-map", loaded("auto"), loaded("cuda")),
     case("fsdp", with_fsdp("full_shard"), with_fsdp("")),
+    case(
+        "removed-option",
+        saying("--evaluation_strategy", "steps"),
+        saying("--evaluation_strategy", "steps", release=(4, 50)),
+    ),
     case("other-ranks", resuming(8), resuming(4)),
     case("pipeline-sharded", piped(ZERO2), piped(ZERO1)),
     case(

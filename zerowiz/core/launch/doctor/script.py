@@ -6,7 +6,14 @@ from zerowiz.core.launch.doctor.finding import PreflightFinding, found
 from zerowiz.core.launch.doctor.inputs import PlannedJob, PreflightInput
 from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.rule import Rule, Severity
-from zerowiz.core.script import Binding, Bindings, KeyUse, Placement
+from zerowiz.core.script import (
+    REMOVED_FIELDS,
+    Binding,
+    Bindings,
+    KeyUse,
+    Placement,
+    removed_words,
+)
 from zerowiz.core.workload import Integration
 from zerowiz.words import _
 
@@ -265,6 +272,50 @@ def _pipelines(planned: PlannedJob) -> Iterator[PreflightFinding]:
             )
 
 
+REMOVED = Rule(
+    code="PF113",
+    name="removed-option",
+    severity=Severity.ERROR,
+    why=_("every rank ends at the start, with an unexpected argument"),
+    when=_(
+        "an option of TrainingArguments that your transformers no longer has, such as"
+        " `--evaluation_strategy`; a warning if transformers is not installed here"
+    ),
+)
+
+
+def _removed(planned: PlannedJob) -> Iterator[PreflightFinding]:
+    if planned.script is None or planned.integration is not Integration.HF:
+        return
+    script, release = planned.script, planned.transformers_version
+    run = Bindings(script, planned.script_args)
+    uses = [*removed_words(script, planned.script_args)]
+    for each in script.removed_fields:
+        # A script may ask for the release first.
+        if _holds(run, each.conditions) is True:
+            where = _("{path} line {line}", path=script.text_path, line=each.line)
+            uses.append((each.name, _("`{code}` in {where}", code=each.code, where=where)))
+    for name, source in uses:
+        since, instead = REMOVED_FIELDS[name]
+        version = ".".join(map(str, since))
+        if release is not None and release < since:
+            continue
+        yield found(
+            REMOVED,
+            _(
+                "{source}: TrainingArguments has no `{name}` since transformers {version}",
+                source=source,
+                name=name,
+                version=version,
+            ),
+            _("use `{instead}`, which replaces it", instead=instead)
+            if instead
+            else _("remove {source}", source=source),
+            _('run `pip install "transformers<{version}"`', version=version),
+            severity=None if release is not None else Severity.WARNING,
+        )
+
+
 def check(inputs: PreflightInput) -> Iterator[PreflightFinding]:
     """What the script does against the plan."""
     planned = inputs.planned
@@ -274,3 +325,4 @@ def check(inputs: PreflightInput) -> Iterator[PreflightFinding]:
     yield from _placements(planned, planned.job.machine)
     yield from _fsdp(planned)
     yield from _pipelines(planned)
+    yield from _removed(planned)
