@@ -114,6 +114,13 @@ def test_a_plan_says_that_a_launch_refuses_its_script(
     assert code == planned.code, planned.stderr
 
 
+def test_a_plan_says_so_before_it_asks_for_the_model(here: Run, folder: Path) -> None:
+    (folder / "train.py").write_text("import torch\nmodel = torch.nn.Linear(4, 4)\n")
+    result = here("plan", "--machine", "2xA100-40GB-SXM", "train.py")
+    refused = "`Accelerator()`; `zerowiz launch` refuses it, and says what to change"
+    assert (3, 1) == (result.code, result.stderr.count(refused)), result.stderr
+
+
 def test_a_plan_says_that_the_code_names_another_config(here: Run, folder: Path) -> None:
     literal = HF_IN_CODE.replace("bf16=True", 'bf16=True, deepspeed="ds_config_zero3.json"')
     (folder / "train.py").write_text(literal, encoding="utf-8")

@@ -44,23 +44,22 @@ def plan_job(
     """
     facts = None
     if script is not None:
+        from zerowiz.app.launch.preflight import note_refusal  # noqa: PLC0415 - most plans are for no script
+
         facts, script_args, options = _read(script, script_args, options, reporter)
+        note_refusal(facts, script_args, options, reporter)
     settings = ScriptSettings() if facts is None else settle(facts, tuple(script_args))
     answers = {"model": open_questions(options, settings)["model"]}
     options = answer(options, answers, by_default_of(settings if facts else None))
     machine = _find_or_list(options, reporter)
     if machine is None:
-        if facts is not None:
-            from zerowiz.app.launch.preflight import note_refusal  # noqa: PLC0415 - most plans are for no script
-
-            note_refusal(facts, script_args, options, reporter)
         from zerowiz.app.catalog.machines import find_machines  # noqa: PLC0415 - most plans are for one machine
 
         with reporter.wait(_("planning for every machine of the tables")):
             return find_machines(options, facts, script_args, question)
     result = plan_with(options, machine, facts, script_args, reporter)
     if facts is not None:
-        from zerowiz.app.launch.preflight import note_script  # noqa: PLC0415 - most plans are for no script
+        from zerowiz.app.launch.preflight import note_script  # noqa: PLC0415 - as above
 
         note_script(result.decided, facts, script_args, reporter)
     from zerowiz.app.launch.changed_machine import note_change  # noqa: PLC0415 - as above

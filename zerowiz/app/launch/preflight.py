@@ -244,42 +244,35 @@ def check_locks(
 
 
 def note_refusal(
-    facts: ScriptFacts,
-    script_args: Sequence[str],
-    options: Options,
-    reporter: Reporter,
-    plan: Plan | None = None,
+    facts: ScriptFacts, script_args: Sequence[str], options: Options, reporter: Reporter
 ) -> None:
-    """Note why `launch` would refuse to pass a config to a script, in its own words.
-
-    Args:
-        facts: Of the script.
-        script_args: The words after it.
-        options: What was said.
-        reporter: Hears it.
-        plan: What was decided; None sees only whether any config can reach the script.
-    """
+    """Note why `launch` would refuse a script, whatever is planned, in its own words."""
     try:
         check_local_rank(facts, script_args)
-        if plan is None or plan.strategy is None:
-            require_reachable(facts, script_args, options)
-        else:
-            deliver_plan(plan, facts, script_args, plan.strategy)
+        require_reachable(facts, script_args, options)
     except ZerowizError as error:
-        reporter.note(
-            _(
-                "{message}; `zerowiz launch` refuses it, and says what to change",
-                message=error.message,
-            )
+        _note_refused(error, reporter)
+
+
+def _note_refused(error: ZerowizError, reporter: Reporter) -> None:
+    reporter.note(
+        _(
+            "{message}; `zerowiz launch` refuses it, and says what to change",
+            message=error.message,
         )
+    )
 
 
 def note_script(
     plan: Plan, facts: ScriptFacts, script_args: Sequence[str], reporter: Reporter
 ) -> None:
-    """Note why `launch` would refuse a script, and what the script does against its plan."""
-    note_refusal(facts, script_args, plan.options, reporter, plan)
+    """Note why the config of a plan would not reach a script, and what that does against it."""
     if plan.strategy is not None:
+        try:
+            if facts.obstacle is None:
+                deliver_plan(plan, facts, script_args, plan.strategy)
+        except ZerowizError as error:
+            _note_refused(error, reporter)
         planned = plan_of(plan, facts, plan.strategy, script_args)
         note_findings((*script.check(PreflightInput(planned=planned)),), reporter, force=True)
 
