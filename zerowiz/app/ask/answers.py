@@ -58,10 +58,28 @@ def by_default_of(settings: ScriptSettings | None) -> Ask:
             if question.key != "model" or settings is None:
                 raise
             hidden = settings.hidden_size
-            seen = (_HIDDEN.format(code=hidden),) if hidden else ()
+            seen = (_HIDDEN.format(code=hidden),) if hidden else _own_size(settings)
             raise AnswerNeededError(error.message, *seen, *error.hints, _BUILT) from None
 
     return of_script
+
+
+def _own_size(settings: ScriptSettings) -> tuple[str, ...]:
+    """How large a GPT of the sizes is that the script has for its own model."""
+    own = settings.own_model
+    if own is None:
+        return ()
+    return (
+        _(
+            "{source}: a GPT of {layers} layers x {width} with a vocabulary of {vocabulary} is "
+            "`$model {size}m`",
+            source=own.source,
+            layers=own.layers,
+            width=own.hidden_size,
+            vocabulary=own.vocab_size,
+            size=max(1, round(own.parameters / 10**6)),
+        ),
+    )
 
 
 def said_by_config(options: Options) -> frozenset[str]:

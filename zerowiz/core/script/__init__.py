@@ -10,7 +10,7 @@ from zerowiz.core.script.arguments import (
     field_options,
 )
 from zerowiz.core.script.bindings import Bindings, Setting, State, Words
-from zerowiz.core.script.built_config import ModelConfig
+from zerowiz.core.script.built_config import ModelConfig, OwnModel
 from zerowiz.core.script.config_via import named_file, split_config_via, with_config_via
 from zerowiz.core.script.delivery import Delivery, add_settled, add_words, deliver
 from zerowiz.core.script.facts import (
@@ -20,6 +20,7 @@ from zerowiz.core.script.facts import (
     Convention,
     KeyUse,
     Obstacle,
+    OwnSizes,
     Pipeline,
     Placement,
     RemovedUse,
@@ -75,6 +76,8 @@ __all__ = [
     "ModelConfig",
     "Obstacle",
     "Option",
+    "OwnModel",
+    "OwnSizes",
     "Pipeline",
     "Placement",
     "Reads",

@@ -6,9 +6,9 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from zerowiz.core.model.built_config import may_decide_size
-from zerowiz.core.script.bindings import Bindings, Setting, as_text
+from zerowiz.core.script.bindings import Bindings, Setting, as_count, as_text
 from zerowiz.core.script.options import Scalar
-from zerowiz.words import _
+from zerowiz.words import _, listing
 
 # A script takes it from its tokenizer, and it changes the model little.
 _ASSUMED = frozenset({"vocab_size"})
@@ -37,6 +37,42 @@ class ModelConfig(Struct, frozen=True, kw_only=True):
     def name(self) -> str:
         """A short one."""
         return self.base or self.family or ""
+
+
+class OwnModel(Struct, frozen=True, kw_only=True):
+    """A model of the script's own classes, as large as a GPT of the same sizes."""
+
+    layers: int
+    hidden_size: int
+    vocab_size: int
+    source: str
+    """Where the sizes stand, for messages."""
+
+    @property
+    def parameters(self) -> int:
+        """Of a GPT: attention of 4 and an MLP of 8 squares of the width in each layer."""
+        return self.layers * 12 * self.hidden_size**2 + self.vocab_size * self.hidden_size
+
+
+# That of GPT-2.
+_VOCABULARY = 50257
+
+
+def settle_own_model(run: Bindings) -> OwnModel | None:
+    """The sizes of the script's own model in this run; None where they are not known."""
+    seen = run.facts.own_sizes
+    if seen is None:
+        return None
+    layers, width = (as_count(run.setting(each)) for each in (seen.layers, seen.hidden_size))
+    vocabulary = as_count(run.setting(seen.vocab_size))
+    if layers is None or width is None:
+        return None
+    return OwnModel(
+        layers=layers.value,
+        hidden_size=width.value,
+        vocab_size=_VOCABULARY if vocabulary is None else vocabulary.value,
+        source=listing(dict.fromkeys((layers.source, width.source))),
+    )
 
 
 class SettledModel(NamedTuple):

@@ -141,6 +141,14 @@ class BuiltConfig(Struct, frozen=True, kw_only=True):
     code: str
 
 
+class OwnSizes(Struct, frozen=True, kw_only=True):
+    """The sizes of a model that a script builds of its own classes."""
+
+    layers: Binding
+    hidden_size: Binding
+    vocab_size: Binding = UNSEEN
+
+
 class TrainerUse(Struct, frozen=True, kw_only=True):
     """A trainer that the script builds."""
 
@@ -258,6 +266,8 @@ class ScriptFacts(Struct, frozen=True, kw_only=True):
     model: Binding = UNSEEN
     built_config: BuiltConfig | None = None
     """What it builds its model of; None where it loads weights, or where that is not seen."""
+    own_sizes: OwnSizes | None = None
+    """By the names that it has for them; None where it shows none."""
     placements: tuple[Placement, ...] = ()
     pipelines: tuple[Pipeline, ...] = ()
     fsdp: Binding = UNSEEN

@@ -19,7 +19,12 @@ from zerowiz.core.script.bindings import (
     cast,
     either,
 )
-from zerowiz.core.script.built_config import ModelConfig, settle_model
+from zerowiz.core.script.built_config import (
+    ModelConfig,
+    OwnModel,
+    settle_model,
+    settle_own_model,
+)
 from zerowiz.core.script.facts import Binding, Convention, ScriptFacts
 from zerowiz.core.script.names import ATTENTIONS, LOSSES, MIXED_PRECISIONS, OPTIMIZERS
 from zerowiz.core.script.options import Scalar
@@ -63,6 +68,8 @@ class ScriptSettings(Struct, frozen=True, kw_only=True):
     """What it makes in its code to build its model of."""
     hidden_size: str | None = None
     """The code that decides the size of its model, where nothing says what it gives."""
+    own_model: OwnModel | None = None
+    """The sizes of a model of its own classes."""
     use_cpu: Setting[bool] | None = None
     loader_workers: Setting[int] | None = None
     """Of each rank; None where there are none as well."""
@@ -171,6 +178,7 @@ def settle(facts: ScriptFacts, script_args: tuple[str, ...]) -> ScriptSettings:
         model=model.named,
         model_config=model.made,
         hidden_size=model.hidden,
+        own_model=settle_own_model(run),
         use_cpu=as_truth(run.setting(facts.use_cpu)),
         loader_workers=as_count(run.setting(facts.loader_workers)),
         trainer=of_trainer.trainer,

@@ -26,6 +26,7 @@ from zerowiz.probe.script.config.started import list_started
 from zerowiz.probe.script.conventions import with_convention
 from zerowiz.probe.script.model.built_config import with_built_config
 from zerowiz.probe.script.model.model import with_model
+from zerowiz.probe.script.model.own_sizes import with_own_sizes
 from zerowiz.probe.script.reader import Reader
 from zerowiz.probe.script.source import Source, parse_quietly
 from zerowiz.probe.script.strict import reads_no_words
@@ -89,6 +90,7 @@ def _facts(
     source = read.source
     if facts.obstacle in ENGINE_ELSEWHERE:
         facts = with_local_engine(facts, read, partial(_walk_module, read_module))
+    facts = with_own_sizes(facts, read)
     if facts.integration is None:
         return facts
     facts = replace(

@@ -197,7 +197,7 @@ def _sequence(read: Reader) -> Binding:
         return agree(seen)
     if any(option.dest in _SEQUENCE_NAMES for option in read.line.parser.options):
         return read.named(_SEQUENCE_NAMES)
-    return agree(_constants(read))
+    return agree(constants(read, _SEQUENCE_NAMES))
 
 
 def _targets(read: Reader) -> Binding:
@@ -228,11 +228,11 @@ def _is_sum(expr: ast.expr | None) -> bool:
     return isinstance(expr, ast.BinOp) and isinstance(expr.op, ast.Add | ast.Sub)
 
 
-def _constants(read: Reader) -> Iterator[Binding]:
-    """The constants of the module that are named like a sequence length."""
+def constants(read: Reader, names: frozenset[str]) -> Iterator[Binding]:
+    """The constants of the module that have one of these names, in any case."""
     module = read.source.module
     for name, values in module.values.items():
-        if name.lower() in _SEQUENCE_NAMES and values[0] is not None:
+        if name.lower() in names and values[0] is not None:
             code = f"{name} = {ast.unparse(values[0])}"
             value = literal(ast.Name(id=name), module)
             yield Binding(value=value, line=values[0].lineno, code=code)
