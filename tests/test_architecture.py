@@ -128,6 +128,7 @@ COUNTS = {
     # of a job
     *(
         "generation_batch",
+        "stages",
         "eval_batch",
         "workers",
         "loader_workers",

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from zerowiz.core.launch.doctor.facts import SavedStates
+from zerowiz.core.launch.doctor.facts import Resumed, SavedStates
 from zerowiz.core.outcome.resume import Saved
-from zerowiz.probe.launch.checkpoints import read_saved, read_states, read_states_of
+from zerowiz.probe.launch.checkpoints import read_resumed, read_saved, read_states
 
 
 def save(folder: Path, *files: str) -> str:
@@ -80,19 +80,42 @@ def test_what_is_not_whole_is_passed_over(tmp_path: Path) -> None:
     assert Saved() == read_saved(tmp_path)
 
 
-def test_the_ranks_that_saved_the_states_of_zero_are_counted(tmp_path: Path) -> None:
-    """Parts of the model and of another tag do not count, nor a folder without states."""
-    for tag, ranks in (("global_step1", 8), ("global_step2", 2)):
-        (tmp_path / tag).mkdir()
-        for rank in range(ranks):
-            (tmp_path / tag / f"zero_pp_rank_{rank}_mp_rank_00_model_states.pt").touch()
-            (tmp_path / tag / f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt").touch()
-    (tmp_path / "global_step3").mkdir()
-    (tmp_path / "global_step3" / "mp_rank_00_model_states.pt").touch()
-    assert read_states_of(str(tmp_path)) is None
+WHOLE = "mp_rank_00_model_states.pt"
+
+
+def sharded(kind: str, ranks: int, prefix: str = "") -> tuple[str, ...]:
+    return tuple(f"{prefix}zero_pp_rank_{i}_mp_rank_00_{kind}_states.pt" for i in range(ranks))
+
+
+@pytest.mark.parametrize(
+    ("names", "stages", "ranks"),
+    [
+        ((WHOLE,), (0,), None),
+        ((WHOLE, *sharded("optim", 2)), (1, 2), 2),
+        ((WHOLE, *sharded("optim", 8, "bf16_")), (1, 2), 8),
+        ((*sharded("model", 2), *sharded("optim", 2, "bf16_")), (3,), 2),
+        ((WHOLE, "expp_rank_0_mp_rank_00_optim_states.pt"), (), None),
+    ],
+    ids=["DDP", "ZeRO-1 or 2", "in bf16", "ZeRO-3", "experts"],
+)
+def test_the_files_of_a_checkpoint_show_its_stages_and_its_ranks(
+    tmp_path: Path, names: tuple[str, ...], stages: tuple[int, ...], ranks: int | None
+) -> None:
+    """The names are those that DeepSpeed 0.19.8 gave on two ranks; other tags do not count."""
+    save(tmp_path / "global_step1", *sharded("model", 4), *sharded("optim", 4))
+    save(tmp_path / "global_step2", *names)
     (tmp_path / "latest").write_text("global_step2\n")
-    found = read_states_of(str(tmp_path))
-    assert found == SavedStates(path=str(tmp_path), tag="global_step2", ranks=2)
-    for lost in ("global_step3", "global_step4", "a\0b"):
+    states = SavedStates(tag="global_step2", stages=stages, ranks=ranks)
+    found = read_resumed(str(tmp_path))
+    assert found == Resumed(path=str(tmp_path), is_folder=True, states=states)
+
+
+def test_a_folder_without_the_states_of_deepspeed_has_none(tmp_path: Path) -> None:
+    nothing = Resumed(path=str(tmp_path), is_folder=True)
+    save(tmp_path / "global_step1", WHOLE)
+    assert read_resumed(str(tmp_path)) == nothing
+    for lost in ("global_step4", "a\0b"):
         (tmp_path / "latest").write_text(lost)
-        assert read_states_of(str(tmp_path)) is None
+        assert read_resumed(str(tmp_path)) == nothing
+    missing = str(tmp_path / "missing")
+    assert read_resumed(missing) == Resumed(path=missing, is_folder=False)

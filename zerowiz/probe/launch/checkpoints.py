@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from zerowiz.core.codec import parse_json
-from zerowiz.core.launch.doctor.facts import SavedStates
+from zerowiz.core.launch.doctor.facts import Resumed, SavedStates
 from zerowiz.core.outcome.resume import Saved
 from zerowiz.probe.named_file import read_named
 
@@ -17,10 +17,13 @@ _CHECKPOINT = re.compile(r"checkpoint-(\d{1,12})")
 _PORTABLE = "portable.json"
 _REPLACED = re.compile(r"\.checkpoint-(\d{1,12})\.replaced")
 
-# deepspeed 0.19.8, runtime/engine.py: the file that names the newest checkpoint, and those of
-# ranks that shard optimizer states.
+# deepspeed 0.19.8, runtime/engine.py: the file that names the newest checkpoint, those of ranks
+# that shard optimizer states, and those of weights: whole up to stage 2, and sharded at stage 3.
 _LATEST = "latest"
+_STATES = "_optim_states.pt"
 _ZERO_STATES = re.compile(r"(?:bf16_)?zero_pp_rank_\d+_mp_rank_00_optim_states\.pt")
+_WHOLE_WEIGHTS = "mp_rank_00_model_states.pt"
+_SHARDED_WEIGHTS = "zero_pp_rank_0_mp_rank_00_model_states.pt"
 
 CheckpointStates = Mapping[Path, tuple[int, int]]
 """Of each checkpoint of a folder, what changes whenever it is written to."""
@@ -58,20 +61,31 @@ def read_saved(folder: Path | None, before: CheckpointStates | None = None) -> S
     )
 
 
-def read_states_of(path: str) -> SavedStates | None:
-    """The states of ZeRO in a checkpoint of DeepSpeed; None where there are none.
+def read_resumed(path: str) -> Resumed:
+    """The checkpoint that a job resumes from.
 
     Args:
-        path: The checkpoint's folder: `out/checkpoint-500`.
+        path: Its folder: `out/checkpoint-500`.
     """
     folder = Path(path)
+    return Resumed(path=path, is_folder=folder.is_dir(), states=_states_in(folder))
+
+
+def _states_in(folder: Path) -> SavedStates | None:
     try:
         tag = read_named(folder / _LATEST).decode().strip()
-        names = [each.name for each in (folder / tag).iterdir()]
+        names = {each.name for each in (folder / tag).iterdir()}
     except (OSError, ValueError):
         return None
     ranks = sum(_ZERO_STATES.fullmatch(name) is not None for name in names)
-    return SavedStates(path=path, tag=tag, ranks=ranks) if ranks else None
+    if ranks:
+        stages = (3,) if _SHARDED_WEIGHTS in names else (1, 2)
+        return SavedStates(tag=tag, stages=stages, ranks=ranks)
+    if _WHOLE_WEIGHTS not in names:
+        return None
+    # Those of DeepSpeed's experts have other names.
+    other_states = any(name.endswith(_STATES) for name in names)
+    return SavedStates(tag=tag, stages=() if other_states else (0,))
 
 
 def _checkpoints(folder: Path) -> Iterator[tuple[int, Path]]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from zerowiz.core.launch.doctor.facts import Extensions, Folder, Installed, PreflightFacts
 from zerowiz.core.launch.doctor.ops import Op
-from zerowiz.probe.launch.checkpoints import read_states_of
+from zerowiz.probe.launch.checkpoints import read_resumed
 from zerowiz.probe.launch.interpreter import read_installed
 from zerowiz.probe.launch.ports import is_taken, read_interfaces
 from zerowiz.probe.launch.toolchain import (
@@ -77,7 +77,7 @@ def read_facts(
         ),
         nvme=None if nvme_path is None else _read_folder(Path(nvme_path)),
         checkpoints=None if output_folder is None else _read_folder(output_folder),
-        resumed=None if resumed_from is None else read_states_of(resumed_from),
+        resumed=None if resumed_from is None else read_resumed(resumed_from),
         shm_free_bytes=None if shm is None else shm.free_bytes,
         locks_any_amount=_locks_any_amount(files),
         master_port=master_port,

@@ -16,6 +16,7 @@ from zerowiz.core.launch.doctor.facts import (
     Lock,
     Package,
     PreflightFacts,
+    Resumed,
     SavedStates,
     Script,
     Toolchain,
@@ -214,10 +215,32 @@ def resuming(
     integration: Integration = Integration.HF,
     **section: bool,
 ) -> PreflightInput:
-    """A job of four ranks, from a checkpoint of this many."""
-    saved = SavedStates(path="out/checkpoint-500", tag="global_step500", ranks=ranks)
-    job = replace(plan(H200, strategy, integration=integration), config={"checkpoint": section})
-    return given(PreflightFacts(resumed=saved), job, H200)
+    """A job of four ranks, from a checkpoint of this many at the same stage."""
+    stages = (strategy.stage,) if strategy.stage in {0, 3} else (1, 2)
+    saved = SavedStates(tag="global_step500", stages=stages, ranks=ranks)
+    return resuming_from(saved, strategy, integration, section=section)
+
+
+def resuming_from(
+    saved: SavedStates | None,
+    strategy: StrategyRow = ZERO2,
+    integration: Integration = Integration.HF,
+    *,
+    path: str = "out/checkpoint-500",
+    is_folder: bool = True,
+    script: ScriptFacts | None = None,
+    section: Mapping[str, bool] | None = None,
+) -> PreflightInput:
+    """A job of four ranks, from a checkpoint with these states."""
+    resumed = Resumed(path=path, is_folder=is_folder, states=saved)
+    job = plan(H200, strategy, integration=integration)
+    job = replace(job, config={"checkpoint": section or {}}, script=script)
+    return given(PreflightFacts(resumed=resumed), job, H200)
+
+
+def saved_at(*stages: int) -> SavedStates:
+    """States of four ranks."""
+    return SavedStates(tag="global_step500", stages=stages, ranks=None if stages == (0,) else 4)
 
 
 def with_fsdp(
@@ -321,6 +344,8 @@ CASES = (
         saying("--evaluation_strategy", "steps", release=(4, 50)),
     ),
     case("other-ranks", resuming(8), resuming(4)),
+    case("other-stage", resuming_from(saved_at(3)), resuming_from(saved_at(1, 2))),
+    case("no-checkpoint", resuming_from(None), resuming_from(None, path="latest")),
     case("pipeline-sharded", piped(ZERO2), piped(ZERO1)),
     case(
         "config-key-changed",

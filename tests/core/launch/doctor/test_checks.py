@@ -20,6 +20,8 @@ from core.launch.doctor.cases import (
     locked,
     plan,
     resuming,
+    resuming_from,
+    saved_at,
     two_nodes,
     with_capability,
     with_host,
@@ -29,7 +31,7 @@ from recorded import play, recording
 from zerowiz import words
 from zerowiz.core.launch.doctor import refused
 from zerowiz.core.launch.doctor.builds import COMPILES, dead_locks, judge_lock
-from zerowiz.core.launch.doctor.checkpoint import OTHER_RANKS
+from zerowiz.core.launch.doctor.checkpoint import NO_CHECKPOINT, OTHER_RANKS, OTHER_STAGE
 from zerowiz.core.launch.doctor.examine import RULES, examine
 from zerowiz.core.launch.doctor.facts import (
     Extensions,
@@ -52,7 +54,8 @@ from zerowiz.core.machine.host import UNLIMITED_BYTES
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.memory.host_phases import HostUse, Saving
 from zerowiz.core.rule import Severity, errors_of, rules_of
-from zerowiz.core.strategies import DDP, ZERO2, ZERO3, ZERO3_OFFLOAD
+from zerowiz.core.script import Convention, ScriptFacts
+from zerowiz.core.strategies import DDP, ZERO1, ZERO2, ZERO3, ZERO3_OFFLOAD
 from zerowiz.core.values import replace
 from zerowiz.core.workload import Integration, Method, Precision, Workload
 from zerowiz.errors import page_of
@@ -754,6 +757,51 @@ def test_states_of_other_ranks_load_only_if_they_are_universal(
 ) -> None:
     found = [each for each in examine(given) if each.rule is OTHER_RANKS]
     assert [each.severity for each in found] == ([] if severity is None else [severity])
+
+
+@pytest.mark.parametrize(
+    ("stages", "loads"), [((0,), {0}), ((1, 2), {1, 2}), ((3,), {3}), ((), {0, 1, 2, 3})]
+)
+def test_a_checkpoint_loads_at_the_stages_that_save_such_files(
+    stages: tuple[int, ...], loads: set[int]
+) -> None:
+    """As DeepSpeed 0.19.8 does, for each pair; files of an unknown kind are not judged."""
+    for strategy in (DDP, ZERO1, ZERO2, ZERO3):
+        found = examine(resuming_from(saved_at(*stages), strategy))
+        refused = [each.severity for each in found if each.rule is OTHER_STAGE]
+        assert refused == ([] if strategy.stage in loads else [Severity.ERROR]), strategy.name
+
+
+def test_another_stage_is_a_warning_without_the_trainer_and_nothing_where_universal() -> None:
+    plain = examine(resuming_from(saved_at(3), integration=Integration.ACCELERATE))
+    assert [each.severity for each in plain if each.rule is OTHER_STAGE] == [Severity.WARNING]
+    universal = examine(resuming_from(saved_at(3), section={"load_universal": True}))
+    assert OTHER_STAGE not in [each.rule for each in universal]
+
+
+PORTABLE = ScriptFacts(
+    path="train.py",
+    convention=Convention.HF_PARSER,
+    integration=Integration.HF,
+    saves_portably=True,
+)
+
+
+@pytest.mark.parametrize(
+    ("given", "finds"),
+    [
+        (resuming_from(None, is_folder=False), True),
+        (resuming_from(None, is_folder=False, path="checkpoint-500"), True),
+        (resuming_from(None, is_folder=False, path="True"), False),
+        (resuming_from(None, is_folder=False, integration=Integration.ACCELERATE), False),
+        (resuming_from(None, script=PORTABLE), False),
+    ],
+    ids=["no folder", "in this folder", "a switch", "no Trainer", "portable"],
+)
+def test_a_checkpoint_that_is_not_there_stops_a_script_of_the_trainer(
+    given: PreflightInput, finds: bool
+) -> None:
+    assert finds == (NO_CHECKPOINT in [each.rule for each in examine(given)])
 
 
 def test_what_programs_read_of_a_lock_is_english() -> None:

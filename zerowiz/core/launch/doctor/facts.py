@@ -103,14 +103,24 @@ class Folder(Struct, frozen=True, kw_only=True):
 
 
 class SavedStates(Struct, frozen=True, kw_only=True):
-    """The states of ZeRO in a checkpoint that a job resumes from."""
+    """The states of DeepSpeed in a checkpoint."""
 
-    path: str
-    """The checkpoint, as the script is told."""
     tag: str
     """DeepSpeed's folder in it: `global_step500`."""
-    ranks: int
-    """How many saved a part each."""
+    stages: tuple[int, ...]
+    """The stages that save such files, each of which loads what the others saved."""
+    ranks: int | None = None
+    """How many saved a part each; None at stage 0, where the states are whole."""
+
+
+class Resumed(Struct, frozen=True, kw_only=True):
+    """The checkpoint that a job resumes from."""
+
+    path: str
+    """As the script is told."""
+    is_folder: bool
+    states: SavedStates | None = None
+    """None if there are none, or if they cannot be read."""
 
 
 class Import(Struct, frozen=True, kw_only=True):
@@ -141,7 +151,7 @@ class PreflightFacts(Struct, frozen=True, kw_only=True):
     script: Script | None = None
     nvme: Folder | None = None
     checkpoints: Folder | None = None
-    resumed: SavedStates | None = None
+    resumed: Resumed | None = None
     shm_free_bytes: int | None = None
     locks_any_amount: bool | None = None
     """Whether the limit on locked memory does not bind this process."""
