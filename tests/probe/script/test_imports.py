@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from zerowiz.core.launch.doctor.facts import SourceFolder
 from zerowiz.probe.script.imports import read_script_text
 
 THERE = {"torch": True, "datasets": False, "odd": None}
@@ -91,3 +92,31 @@ def test_an_import_from_its_own_package_is_seen_where_the_path_starts_it(
     found = read_script_text(script, lambda _: True, script.parent).relative
     assert expected == (None if found is None else (found.name, found.line))
     assert read_script_text(script, lambda _: True, tmp_path.parent).relative is None
+
+
+@pytest.mark.parametrize(
+    ("package", "script", "project", "source"),
+    [
+        ("own", "own/train/run.py", "setup.py", SourceFolder(path=".", project=".")),
+        ("src/own", "scripts/run.py", "pyproject.toml", SourceFolder(path="src", project=".")),
+        ("src/own", "src/own/run.py", "setup.py", SourceFolder(path="src", project=".")),
+        ("own", "scripts/run.py", "README.md", SourceFolder(path=".")),
+        ("other", "scripts/run.py", "setup.py", None),
+    ],
+    ids=["its own package", "under src", "in it, under src", "no project", "not here"],
+)
+def test_a_package_of_the_scripts_repository_is_found_beside_it(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    package: str,
+    script: str,
+    project: str,
+    source: SourceFolder | None,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for file in (f"{package}/__init__.py", script, project):
+        Path(file).parent.mkdir(parents=True, exist_ok=True)
+        Path(file).touch()
+    Path(script).write_text("import own\n")
+    seen = read_script_text(Path(script), lambda _: False, Path(script).parent)
+    assert [("own", source)] == [(each.name, each.source) for each in seen.missing]

@@ -6,9 +6,13 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from zerowiz.core.launch.doctor.facts import Import, Script
+from zerowiz.core.launch.doctor.facts import Import, Script, SourceFolder
 from zerowiz.probe.named_file import LONGEST_SCRIPT_BYTES, read_named
 from zerowiz.probe.script.source import parse_quietly
+
+# How far above a script its repository begins, at most: `src/package/train/train.py`.
+_HEIGHT = 4
+_PROJECT_FILES = ("pyproject.toml", "setup.py")
 
 # Libraries that a file in the script's folder must not shadow.
 _LIBRARIES = ("torch", "deepspeed", "transformers", "accelerate", "peft", "datasets", "numpy")
@@ -29,10 +33,12 @@ def read_script_text(path: Path, is_there: Callable[[str], bool | None], folder:
         return Script(path=str(path))
     siblings = _list_names(folder)
     # A script that changes `sys.path` may import modules that are not found here.
-    missing = () if "sys.path" in text else tuple(_list_missing(tree, siblings, is_there))
+    missing = () if "sys.path" in text else _list_missing(tree, siblings, is_there)
     return Script(
         path=str(path),
-        missing=missing,
+        missing=tuple(
+            Import(name=name, line=line, source=_find_source(name, path)) for name, line in missing
+        ),
         shadowing=tuple(_list_shadowing(folder)),
         relative=_find_relative(tree) if folder == path.parent else None,
     )
@@ -49,15 +55,29 @@ def _find_relative(tree: ast.Module) -> Import | None:
 
 def _list_missing(
     tree: ast.Module, siblings: frozenset[str], is_there: Callable[[str], bool | None]
-) -> Iterator[Import]:
-    """The missing libraries of unconditional imports at the top level, each once."""
+) -> Iterator[tuple[str, int]]:
+    """The missing libraries of unconditional imports at the top level, each once, and the lines."""
     seen: set[str] = set()
     for statement in tree.body:
         for name in _imported(statement):
             known = name in seen or name in siblings or name in sys.stdlib_module_names
             seen.add(name)
             if not known and is_there(name) is False:
-                yield Import(name=name, line=statement.lineno)
+                yield name, statement.lineno
+
+
+def _find_source(name: str, script: Path) -> SourceFolder | None:
+    """The folder of the script's repository that has a package, as seen from here."""
+    above = script.resolve().parents[:_HEIGHT]
+    for place in (place for folder in above for place in (folder, folder / "src")):
+        if (place / name / "__init__.py").is_file():
+            project = place.parent if place.name == "src" else place
+            is_project = any((project / file).is_file() for file in _PROJECT_FILES)
+            return SourceFolder(
+                path=os.path.relpath(place),
+                project=os.path.relpath(project) if is_project else None,
+            )
+    return None
 
 
 def _imported(statement: ast.stmt) -> list[str]:

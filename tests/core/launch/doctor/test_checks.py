@@ -42,6 +42,7 @@ from zerowiz.core.launch.doctor.facts import (
     Package,
     PreflightFacts,
     Script,
+    SourceFolder,
     Toolchain,
     Torch,
 )
@@ -202,6 +203,24 @@ def test_a_module_that_is_missing_is_installed_by_the_name_of_its_package(
     script = Script(path="train.py", missing=(Import(name=module, line=2),))
     (finding,) = errors_of(look(facts=PreflightFacts(installed=install(), script=script)))
     assert finding.fixes[0].endswith(f" install {package}")
+
+
+@pytest.mark.parametrize(
+    ("source", "fix"),
+    [
+        (SourceFolder(path="src", project="."), "-m pip install -e ."),
+        (SourceFolder(path="../src", project=".."), "-m pip install -e .."),
+        (SourceFolder(path="my code"), "export PYTHONPATH='my code'"),
+    ],
+)
+def test_a_package_of_the_scripts_own_repository_is_not_fetched_by_its_name(
+    source: SourceFolder, fix: str
+) -> None:
+    """PyPI has another `fastchat`, and another `alignment`."""
+    own = Import(name="fastchat", line=2, source=source)
+    script = Script(path="fastchat/train/train.py", missing=(own,))
+    (finding,) = errors_of(look(facts=PreflightFacts(installed=install(), script=script)))
+    assert finding.fixes[0].endswith(fix)
 
 
 def test_what_the_script_imports_and_is_not_there_ends_the_job() -> None:

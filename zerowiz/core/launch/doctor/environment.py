@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from zerowiz.core import shell
-from zerowiz.core.launch.doctor.facts import Installed
+from zerowiz.core.launch.doctor.facts import Import, Installed
 from zerowiz.core.launch.doctor.finding import PreflightFinding, found
 from zerowiz.core.launch.doctor.inputs import PreflightInput
 from zerowiz.core.rule import Rule, Severity
@@ -204,7 +204,7 @@ def _imports(inputs: PreflightInput) -> Iterator[PreflightFinding]:
                 line=each.line,
                 each=each.name,
             ),
-            _OURS.get(each.name, f"{_pip(installed)} install {_package(each.name)}"),
+            _OURS.get(each.name) or _install(each, installed),
         )
     if script.relative is not None:
         package, stem = posixpath.split(posixpath.splitext(script.path)[0])
@@ -230,6 +230,16 @@ def _imports(inputs: PreflightInput) -> Iterator[PreflightFinding]:
             _("`{path}` has the name of a library, and hides it", path=path),
             _("rename it: `mv {path} ...`", path=shell.quote(path)),
         )
+
+
+def _install(missing: Import, installed: Installed) -> str:
+    """How to get what a script imports; PyPI can have another package of the same name."""
+    source = missing.source
+    if source is None:
+        return f"{_pip(installed)} install {_package(missing.name)}"
+    if source.project is not None:
+        return f"{_pip(installed)} install -e {shell.quote(source.project)}"
+    return f"export PYTHONPATH={shell.quote(source.path)}"
 
 
 def _package(module: str) -> str:

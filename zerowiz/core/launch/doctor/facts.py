@@ -123,11 +123,22 @@ class Resumed(Struct, frozen=True, kw_only=True):
     """None if there are none, or if they cannot be read."""
 
 
+class SourceFolder(Struct, frozen=True, kw_only=True):
+    """A folder that has a package which is not installed."""
+
+    path: str
+    """What would have to be on Python's path."""
+    project: str | None = None
+    """The folder that pip can install it from; None where nothing says how."""
+
+
 class Import(Struct, frozen=True, kw_only=True):
     """A library that a script cannot do without."""
 
     name: str
     line: int
+    source: SourceFolder | None = None
+    """Where its package is, if it is one of the script's own repository."""
 
 
 class Script(Struct, frozen=True, kw_only=True):
