@@ -97,6 +97,43 @@ def test_another_script_keeps_the_other_answers(terminal: Open, script: Path) ->
     assert {"script": "other.py", "model": "10m", "length": 64} == recorded(script.parent)
 
 
+LONG = """\
+from dataclasses import dataclass
+from transformers import AutoTokenizer, HfArgumentParser, Trainer, TrainingArguments
+
+@dataclass
+class Arguments(TrainingArguments):
+    use_cpu: bool = True
+    model_max_length: int = 1024
+
+(args,) = HfArgumentParser(Arguments).parse_args_into_dataclasses()
+tokenizer = AutoTokenizer.from_pretrained("bert", model_max_length=args.model_max_length)
+Trainer(model=None, args=args).train()
+"""
+SHORT = (
+    '{"model_type": "bert", "architectures": ["BertForMaskedLM"], "hidden_size": 64,'
+    ' "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,'
+    ' "vocab_size": 512, "max_position_embeddings": 256}'
+)
+
+
+def test_a_default_of_the_script_that_is_refused_can_be_changed(
+    terminal: Open, folder: Path
+) -> None:
+    """Nobody was asked for the length: the script decides it, and the model has fewer positions."""
+    (folder / "train.py").write_text(LONG)
+    (folder / "short").mkdir()
+    (folder / "short" / "config.json").write_text(SHORT)
+    person = terminal("init", *CPU, "--method", "full", "--model", "short")
+    person.reply(REFUSED, "change" + ENTER)
+    assert "has only 256 learned positions" in " ".join(person.text.split())
+    person.reply(CHANGE, "tokens per sequence: 1024" + ENTER)
+    person.reply(LENGTH, "\x15" + "256" + ENTER)
+    person.reply("Launch now?", "only write" + ENTER)
+    assert 0 == person.end()
+    assert 256 == answers_of(folder)["seq-len"]
+
+
 def test_an_answer_can_be_changed_after_a_refusal(terminal: Open, script: Path) -> None:
     person = terminal("init", "--seq-len", "64")
     person.reply("Plan for which machine?", "cpu" + ENTER)

@@ -212,17 +212,30 @@ class Wizard:
     def planned(self, answers: Answers) -> dict[str, str]:
         """What the plan takes of each setting that can be given another value, by its key.
 
-        Nothing where the answers lead to no plan, or a config of the person's own decides.
+        What the script decides of it where the answers lead to no plan. Nothing where a config of
+        the person's own decides.
         """
-        followed = None if self.named.typed.config is not None else self._follow(answers)
-        if followed is None:
+        if self.named.typed.config is not None:
             return {}
-        job = followed.request.job
-        step = job.workload
-        batch = step.micro_batch * step.accumulation_steps * job.machine.world_size
-        values = {**step.settings(), "global_batch": batch}
+        followed = self._follow(answers)
+        if followed is None:
+            values = self._of_settings(answers)
+        else:
+            job = followed.request.job
+            step = job.workload
+            batch = step.micro_batch * step.accumulation_steps * job.machine.world_size
+            values = {**step.settings(), "global_batch": batch}
         shown = as_answers({k: v for k, v in values.items() if k in _CHANGEABLE})  # type: ignore[misc]
         return {k: v for k, v in shown.items() if self._has_others(k, v, answers)}
+
+    def _of_settings(self, answers: Answers) -> dict[str, object]:
+        """What the script decides of each setting; a refusal can be of one that nobody typed."""
+        settings = self.named.settings(answers)
+        decided = ((key, getattr(settings, key, None)) for key in _CHANGEABLE)
+        return {
+            **{key: setting.value for key, setting in decided if setting is not None},
+            **answers.settings,
+        }
 
     def _is_planned(self, key: str, answers: Answers) -> bool:
         """Whether a setting is one that nobody is asked for, as something decides it."""

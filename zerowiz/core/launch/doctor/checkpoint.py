@@ -95,7 +95,7 @@ def _check_there(resumed: Resumed, planned: PlannedJob) -> Iterator[PreflightFin
         yield found(
             NO_CHECKPOINT,
             _("there is no checkpoint `{path}`", path=resumed.path),
-            _("name a folder that is there: `--resume_from_checkpoint out/checkpoint-500`"),
+            _("name a checkpoint that is there after `--resume_from_checkpoint`"),
             _("remove `--resume_from_checkpoint` to start from the beginning"),
         )
         return
