@@ -126,7 +126,10 @@ def test_a_default_of_the_script_that_is_refused_can_be_changed(
     (folder / "short" / "config.json").write_text(SHORT)
     person = terminal("init", *CPU, "--method", "full", "--model", "short")
     person.reply(REFUSED, "change" + ENTER)
-    assert "has only 256 learned positions" in " ".join(person.text.split())
+    shown = " ".join(person.text.split())
+    assert "the default of `--model_max_length` in train.py line 7 says 1024" in shown
+    assert "`short` has only 256 learned positions" in shown
+    assert "hint: put `--model_max_length 256` after train.py" in shown
     person.reply(CHANGE, "tokens per sequence: 1024" + ENTER)
     person.reply(LENGTH, "\x15" + "256" + ENTER)
     person.reply("Launch now?", "only write" + ENTER)

@@ -18,7 +18,7 @@ from zerowiz.app.resolve.model import read_and_trace
 from zerowiz.app.resolve.read_model import ReadModel
 from zerowiz.app.resolve.workload import resolve_workload
 from zerowiz.core.decision.flowchart import Constraints
-from zerowiz.core.decision.plan_input import PlanInput
+from zerowiz.core.decision.plan_input import PlanInput, longest_tokens
 from zerowiz.core.dsconfig.user_config import UserConfig
 from zerowiz.core.dsconfig.write import Handover
 from zerowiz.core.machine.types import Accelerator, Machine
@@ -239,6 +239,7 @@ def make_request(
         )
     if "sequence_tokens" not in resolved.said:
         workload = _within_positions(workload, read)
+    _refuse_length(options, settings, workload, read.model)
     if settings.targets_by_architecture and options.lora_target_modules is None:
         family = FAMILIES.get(read.model.architecture.family)
         targets = () if family is None else family.default_lora_targets
@@ -308,6 +309,30 @@ def _within_positions(workload: Workload, read: ReadModel) -> Workload:
     if longest is None or read.traced is not None or workload.trainer.generates:
         return workload
     return replace(workload, sequence_tokens=min(workload.sequence_tokens, longest))
+
+
+def _refuse_length(
+    options: Options, settings: ScriptSettings, workload: Workload, model: Model
+) -> None:
+    """See that the model has positions for a length that its script decides.
+
+    Raises:
+        UsageError: It has fewer.
+    """
+    length, positions = settings.sequence_tokens, longest_tokens(model)
+    if options.sequence_tokens is not None or length is None or positions is None:
+        return
+    if positions < length.value == workload.sequence_tokens:
+        raise UsageError(
+            _(
+                "{source} says {tokens}: `{model}` has only {positions} learned positions",
+                source=length.source,
+                tokens=length.value,
+                model=model.name,
+                positions=positions,
+            ),
+            length.change_to(positions),
+        )
 
 
 def _host_use(facts: ScriptFacts | None, settings: ScriptSettings) -> HostUse:
