@@ -108,7 +108,7 @@ COUNTS = {
     *("pcie_generation", "max_generation", "current_generation", "max_lanes", "current_lanes"),
     *("weakest_pair", "pair"),
     # of a step's time
-    *("unknown_cores", "forward_passes", "micro_batches"),
+    *("unknown_cores", "micro_batches"),
     # of a search
     *("count", "micro_batch_stops"),
     # of a model

@@ -138,7 +138,8 @@ def test_a_checkpoint_of_other_ranks_is_refused_with_the_way_out(here: Run, fold
     assert (
         "ds_to_universal --inject_missing_state --input_folder out/checkpoint-500" in refused.hints
     )
-    for taken in (launch(4), launch(2, 0), launch(2, 2, "--force")):
+    assert "is of stage 1/2, and this job trains at stage 0" in launch(2, 0).problem
+    for taken in (launch(4), launch(2, 2, "--force")):
         assert taken.code == 0, taken.stderr
 
 

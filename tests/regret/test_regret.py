@@ -200,7 +200,9 @@ def test_a_choice_and_what_seemed_faster_run_side_by_side_until_each_ran_three_t
 
 def test_no_choice_costs_more_than_documented() -> None:
     known = [each for each in make_regrets() if each.regret is not None]
-    assert not [each.job.id for each in known if (each.regret or 0) > 0.10]
+    # The page says of the largest that it is less than the spread, and of all others the limit.
+    assert not [each.job.id for each in known if (each.regret or 0) > max(0.10, each.spread or 0)]
+    assert sum((each.regret or 0) > 0.10 for each in known) <= 1
     assert not any(each.ran_out for each in known)
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from accuracy.split import Split
 from speed.pairs import APART, log_error, rank_by_other_runs, rank_runs, rank_settings
 from speed.public import SOURCES, read_published
-from speed.repeats import describe_repeats, find_repeats, quantile
+from speed.repeats import by_setting, describe_repeats, find_repeats, quantile
 from speed.samples import Sample, kind_of, read_samples
 
 from zerowiz.core.speed.calibration import Calibration, MeasuredStep, calibrate
@@ -74,8 +74,8 @@ def _markdown(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join((*head, *("| " + " | ".join(row) + " |" for row in rows))) + "\n"
 
 
-def calibrated_errors(samples: Sequence[Sample]) -> list[float]:
-    """Of what was set aside on a machine, once its fitted steps have calibrated the plan."""
+def _calibration_of(samples: Sequence[Sample]) -> Calibration | None:
+    """What a plan learns from the fitted steps of a lease."""
     fitted = [each for each in samples if each.side is Split.FITTED]
     host_only = Calibration(
         factors={},
@@ -91,13 +91,30 @@ def calibrated_errors(samples: Sequence[Sample]) -> list[float]:
         for each in fitted
         if (predicted := each.predict(calibration=host_only)) is not None
     ]
-    calibration = calibrate(known, host_only.python_call_seconds)
-    return [
-        abs(found.expected_seconds / each.measured_seconds - 1)
-        for each in samples
-        if each.side is Split.SET_ASIDE
-        and (found := each.predict(calibration=calibration)) is not None
-    ]
+    return calibrate(known, host_only.python_call_seconds)
+
+
+def calibrated_errors(samples: Sequence[Sample]) -> tuple[list[float], list[float]]:
+    """Of what was set aside in a lease, once its fitted steps have calibrated the plan.
+
+    First those of each run, then those of each setting: there the median of its runs counts, of
+    what was predicted as of what was measured.
+    """
+    calibration = _calibration_of(samples)
+    aside = [each for each in samples if each.side is Split.SET_ASIDE]
+    by_run, by_its_setting = list[float](), list[float]()
+    for runs in by_setting(aside):
+        predicted = [
+            found.expected_seconds
+            for each in runs
+            if (found := each.predict(calibration=calibration)) is not None
+        ]
+        measured = [each.measured_seconds for each in runs]
+        if len(predicted) == len(measured):
+            by_run += [abs(p / m - 1) for p, m in zip(predicted, measured, strict=True)]
+            error = statistics.median(predicted) / statistics.median(measured) - 1
+            by_its_setting.append(abs(error))
+    return by_run, by_its_setting
 
 
 def _of_calibration() -> Iterator[str]:
@@ -110,16 +127,21 @@ def _of_calibration() -> Iterator[str]:
     for each in read_samples():
         if each.free_running:
             leases.setdefault(GROUPS["file"](each), []).append(each)
-    rows, all_errors = [], list[float]()
+    rows, of_runs, of_settings = [], list[float](), list[float]()
     for file, samples in leases.items():
-        errors = calibrated_errors(samples)
-        if not errors:
+        by_run, by_its_setting = calibrated_errors(samples)
+        if not by_run:
             continue
-        all_errors += errors
-        rows.append((GROUPS["GPUs"](samples[0]), file, *_figures(errors)))
+        of_runs += by_run
+        of_settings += by_its_setting
+        rows.append((GROUPS["GPUs"](samples[0]), file, *_figures(by_run)))
     yield _markdown(
         ("machine", "file", "set aside", "median", "nine in ten"),
-        [*rows, ("all", "", *_figures(all_errors))],
+        [
+            *rows,
+            ("all", "single runs", *_figures(of_runs)),
+            ("all", "settings, each the median of its runs", *_figures(of_settings)),
+        ],
     )
 
 

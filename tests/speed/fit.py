@@ -25,7 +25,8 @@ from zerowiz.core.values import replace  # noqa: E402
 
 # What follows from data sheets, links.json or published times is not fitted.
 FITTED = (
-    *("product_fraction", "attention_fraction", "masked_attention_fraction", "forward_passes"),
+    *("product_fraction", "attention_fraction", "masked_attention_fraction"),
+    *("memory_fraction", "elementwise_fraction"),
     *("core_bytes_per_s", "host_seconds", "checkpoint_seconds"),
     *("gradient_seconds", "micro_step_seconds", "step_seconds", "fixed_seconds"),
     "reading_fraction",
@@ -43,9 +44,10 @@ PRIOR = replace(
     product_fraction=0.7,
     attention_fraction=0.45,
     masked_attention_fraction=0.3,
-    forward_passes=2.0,
+    memory_fraction=0.7,
+    elementwise_fraction=0.7,
     host_seconds=80e-6,
-    checkpoint_seconds=80e-6,
+    checkpoint_seconds=10e-6,
     micro_step_seconds=5e-3,
     gradient_seconds=30e-6,
     step_seconds=20e-6,

@@ -29,7 +29,7 @@ def test_half_of_the_steps_are_as_near_as_documented(side: Split, most: float) -
 
 def test_a_fit_of_a_part_of_the_samples_finds_nearly_the_same_constants() -> None:
     found = fit(FITTED[::2], COSTS)
-    for name in ("product_fraction", "forward_passes", "host_seconds", "core_bytes_per_s"):
+    for name in ("product_fraction", "elementwise_fraction", "host_seconds", "core_bytes_per_s"):
         assert getattr(found, name) == pytest.approx(getattr(COSTS, name), rel=0.3), name
 
 

@@ -516,7 +516,7 @@ def test_the_reason_names_the_objective() -> None:
 
 
 def test_one_gpu_gets_no_shards_for_the_headroom_of_what_is_as_fast() -> None:
-    job = job_on("H200", model_from_size("1b", 10**9), replace(STEP, accumulation_steps=4))
+    job = job_on("A100-80GB", model_from_size("1b", 10**9), replace(STEP, accumulation_steps=16))
     freedom = replace(OPEN, attention=(Attention.FLASH,))
     found = search(job, Constraints(), freedom, Objective.FASTEST)
     assert found.choice is not None

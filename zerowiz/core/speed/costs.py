@@ -21,9 +21,9 @@ class Costs(Struct, frozen=True, kw_only=True):
     masked_attention_fraction: float
     """The same of one that is given a mask."""
     memory_fraction: float
-    """Of the nominal memory bandwidth, reached by a kernel that only moves bytes."""
-    forward_passes: float
-    """Bytes that forward's small kernels move for each byte that it keeps; backward twice that."""
+    """Of the nominal memory bandwidth, reached by the optimizer and the copies around it."""
+    elementwise_fraction: float
+    """The same of the small kernels between the products of matrices."""
     python_call_seconds: float
     """Of the host that the times of Python below are of; those of another one are in proportion."""
     unknown_python_call_seconds: float
@@ -40,7 +40,11 @@ class Costs(Struct, frozen=True, kw_only=True):
     host_seconds: float
     """Of Python and launches, for each module with weights, forward or backward."""
     checkpoint_seconds: float
-    """Of a block that is checkpointed, forward and as long again backward, beside its modules."""
+    """Of a module in a checkpointed block, forward and twice as long backward, beside its launches.
+
+    torch calls Python for each tensor that an operation saves, when forward drops it, when backward
+    computes it again and when it is read (torch/utils/checkpoint.py, _checkpoint_hook).
+    """
     hook_seconds: float
     """Of stage 3's hooks, for each module, forward or backward."""
     gather_seconds: float
@@ -119,14 +123,13 @@ def on_host(costs: Costs, host: Host) -> Costs:
 # What has no source of its own was fitted by `python tests/speed/fit.py --fit --free-running`, on
 # the fitted side of tests/measured/times and regret: nothing was synchronised inside them.
 COSTS = Costs(
-    product_fraction=0.50,
+    product_fraction=0.62,
     # Fitted on the times of A100s and A800s in public_times.json.
-    older_product_fraction=0.58,
-    attention_fraction=0.80,
-    masked_attention_fraction=0.28,
-    # Not fitted: what large copies usually reach; `forward_passes` is fitted beside it.
-    memory_fraction=0.80,
-    forward_passes=2.5,
+    older_product_fraction=0.64,
+    attention_fraction=0.71,
+    masked_attention_fraction=0.29,
+    memory_fraction=0.56,
+    elementwise_fraction=0.73,
     # tests/measured/README.md: of the rented host beside one H200.
     python_call_seconds=87e-9,
     # Fitted on the times of qwen at stage 3 in public_times.json, where Python decides: servers
@@ -136,19 +139,19 @@ COSTS = Costs(
     # its lease by 27 % (a standard deviation), and leases from each other by nearly as much: by
     # these variances alone it would weigh 0.4. `reading_fraction` is fitted.
     shared_python_call_seconds=143e-9,
-    reading_fraction=0.57,
+    reading_fraction=0.54,
     # tests/measured/regret: 24 readings in one lease of an H200, 96 to 215 ns.
     host_spread_fraction=0.22,
-    host_seconds=135e-6,
-    checkpoint_seconds=163e-6,
-    hook_seconds=308e-6,
+    host_seconds=124e-6,
+    checkpoint_seconds=19.5e-6,
+    hook_seconds=320e-6,
     # Not fitted: the steps of two H100s agree with anything up to 100 us, and the published ones of
     # two and more A100s and A800s (public_times.json) with 60 to 200 us.
     gather_seconds=100e-6,
-    micro_step_seconds=2.6e-3,
-    gradient_seconds=133e-6,
-    step_seconds=72e-6,
-    fixed_seconds=6.2e-3,
+    micro_step_seconds=3.1e-3,
+    gradient_seconds=134e-6,
+    step_seconds=52e-6,
+    fixed_seconds=5.5e-3,
     # tests/measured/links.json: 1 GiB over NVLink 0.58 (reduce-scatter) to 0.72 (all-reduce),
     # with NCCL_P2P_DISABLE=1 0.40 to 0.46. Between nodes nothing was measured.
     nvlink_fraction=0.60,
@@ -167,7 +170,7 @@ COSTS = Costs(
     # tests/measured/regret: steps of stage 3 with the optimizer alone offloaded, 1.2B to 3.8B
     # parameters a rank, took 0.2 to 0.42 s per 10^9 parameters longer than the rest explains.
     pageable_bytes_per_s=5.0e9,
-    core_bytes_per_s=11.3e9,
+    core_bytes_per_s=10.8e9,
     # Not fitted: twelve channels of DDR5-4800 have 460 GB/s, and half of that is usual.
     host_bytes_per_s=200e9,
     # The cores of the measured machines, by their GPUs.

@@ -219,7 +219,7 @@ def _seconds(
     hooks = _hooks_seconds(r, counted, costs)
     reducing = costs.gradient_seconds * counted.trained_tensors if r.strategy.cuts_shares else 0.0
     again = 2 if workload.gradient_checkpointing else 1
-    checkpoints = costs.checkpoint_seconds * model.architecture.layers * (again - 1)
+    checkpoints = costs.checkpoint_seconds * counted.modules * (again - 1)
     total = _Sum()
 
     forward, busy = _phase(passes.forward, host + checkpoints, hooks, costs)
@@ -232,7 +232,7 @@ def _seconds(
     # (stage_1_and_2.py, reduce_ready_partitions_and_remove_grads).
     each_time = Part.GRADIENTS in r.strategy.sharded
     reductions = micro_steps if each_time else 1
-    host_behind = again * host + checkpoints
+    host_behind = again * host + 2 * checkpoints
     copied = _bucket_seconds(r, rates, costs)
     last = passes.backward._replace(elementwise=passes.backward.elementwise + copied)
     backward, busy = _phase(last, host_behind, again * hooks + reducing, costs)
