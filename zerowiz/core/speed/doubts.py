@@ -14,7 +14,7 @@ _MEASURED_GPUS = frozenset({"NVIDIA H200", "NVIDIA H100 80GB HBM3"})
 _SEEN_GPUS = 4
 """Of one host, at most, in tests/measured."""
 
-# Fractions, each added to the others. Nine in ten of the free-running steps are within 22 %, fitted
+# Fractions, each added to the others. Nine in ten of the free-running steps are within 21 %, fitted
 # and set aside (tests/speed/fit.py --free-running); the same setting measured twice differs by up
 # to 45 %. Published times of A100s and A800s (tests/speed/public.py) are mostly within 27 % where
 # the GPU computes, off by a half where the host launches, as hosts differ, and more than twice as
