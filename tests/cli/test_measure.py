@@ -261,6 +261,12 @@ def test_a_lock_that_ranks_would_wait_for_is_an_error_before_they_start(
     assert "it would wait" in done.problem
 
 
+def assert_timed(row: dict[str, Any], *, least: int, most: int) -> None:
+    """Every rank took the same number of steps, and as many as say enough."""
+    (count,) = {len(each["timed_step_seconds"] or ()) for each in row["rank_times"]}
+    assert least <= count <= most
+
+
 @pytest.mark.slow
 @pytest.mark.deepspeed
 def test_real_ranks_are_measured_and_a_dead_case_ends_no_other(tmp_path: Path) -> None:
@@ -301,8 +307,9 @@ def test_real_ranks_are_measured_and_a_dead_case_ends_no_other(tmp_path: Path) -
     assert [3, 3, 2] == [len(row["step_seconds"]) for row in (sharded, encoder, alone)]
     assert 10_818_432 == sharded["params"]
     assert [8, 6, 0] == [row["timed_steps"] for row in (sharded, encoder, alone)]
-    timed = [[len(r["timed_step_seconds"] or ()) for r in row["rank_times"]] for row in rows[1:]]
-    assert [[8, 8], [6, 6], [0]] == timed
+    assert_timed(sharded, least=8, most=40)
+    assert_timed(encoder, least=6, most=40)
+    assert_timed(alone, least=0, most=0)
     assert sharded["steady_step_seconds"] > 0
     assert alone["steady_step_seconds"] is None
     measured = {each["collective"] for each in sharded["bus"]}
@@ -351,8 +358,8 @@ def test_the_trainer_is_measured_on_real_ranks(tmp_path: Path) -> None:
     }
     assert [phases] * 4 == [set(row["phases"]) for row in rows]
     assert [2] * 4 == [len(row["step_seconds"]) for row in rows]
-    timed = [[len(r["timed_step_seconds"]) for r in row["rank_times"]] for row in rows]
-    assert [[3, 3], [6, 6], [8, 8], [8]] == timed
+    for row, (least, most) in zip(rows, ((3, 3), (6, 40), (8, 40), (8, 40)), strict=True):
+        assert_timed(row, least=least, most=most)
     assert [2, 2, 2, 1] == [len(row["rank_peaks"]) for row in rows]
 
 
