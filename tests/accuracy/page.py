@@ -119,9 +119,9 @@ See [how long a step takes](concepts/speed.md). These tables come from `python t
   gained nothing. And we had given the host's times one common factor after `measure`. The fitted side gained a little (from 8.4 and 19.6 % to 8.3 and 19.2 %),
   but the side set aside lost (from 7.8 and 20.1 % to 8.8 and 21.4 %). So we left out both.
 - Before the seventh time, we counted two parts of a step anew, on the fitted side and outside it. What small kernels move between the products of matrices
-  was one factor for all models. Now it is counted in traces (`tests/speed/traffic.py`): a model with LayerNorm moves a third less than one with RMS
-  norms, and the head less than a block. And checkpointing took as long for each block. Now it takes as long for each module, because torch calls Python for
-  each tensor that it saves. We fitted all constants again. On the fitted side, a lease without the predicted step calibrates it to 7.0 and 17.3 % (7.9 and
+  was one factor for all models. Now it is counted in traces (`tests/speed/traffic.py`): a model with LayerNorm moves two fifths less than one with
+  RMS norms, and the head less than a block. And checkpointing took as long for each block. Now it takes as long for each module, because torch calls Python for
+  each tensor that it saves. We fitted all constants again. On the fitted side, a lease without the predicted step calibrates it to 7.0 and 17.4 % (7.9 and
   19.9 % before). On the side set aside, 9.5 and 22.0 % became 8.5 and 20.1 %, and 8.5 and 22.3 % after `measure` became 7.5 and 20.8 %.
 - After `measure`, a plan predicts a setting, and its time is the median of its runs in that lease. The last line of that table counts so. The line above it
   counts single runs. We added the last line after we had seen that a repeat in the same lease is no nearer than the prediction.

@@ -104,16 +104,13 @@ def calibrated_errors(samples: Sequence[Sample]) -> tuple[list[float], list[floa
     aside = [each for each in samples if each.side is Split.SET_ASIDE]
     by_run, by_its_setting = list[float](), list[float]()
     for runs in by_setting(aside):
-        predicted = [
-            found.expected_seconds
-            for each in runs
-            if (found := each.predict(calibration=calibration)) is not None
-        ]
+        # Every sample has a prediction (samples.py, sample_of).
+        found = [each.predict(calibration=calibration) for each in runs]
+        predicted = [each.expected_seconds for each in found if each is not None]
         measured = [each.measured_seconds for each in runs]
-        if len(predicted) == len(measured):
-            by_run += [abs(p / m - 1) for p, m in zip(predicted, measured, strict=True)]
-            error = statistics.median(predicted) / statistics.median(measured) - 1
-            by_its_setting.append(abs(error))
+        by_run += [abs(p / m - 1) for p, m in zip(predicted, measured, strict=True)]
+        error = statistics.median(predicted) / statistics.median(measured) - 1
+        by_its_setting.append(abs(error))
     return by_run, by_its_setting
 
 
