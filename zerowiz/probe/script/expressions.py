@@ -75,6 +75,15 @@ def unless_none(expr: ast.expr | None) -> ast.expr | None:
     return None if isinstance(expr, ast.Constant) and expr.value is None else expr
 
 
+def entry_key(expr: ast.expr) -> str | None:
+    """The constant key of `config["x"]`; None for any other, and for what is no entry."""
+    match expr:
+        case ast.Subscript(slice=ast.Constant(value=str(key))):
+            return key
+        case _:
+            return None
+
+
 def conjuncts(test: ast.expr) -> list[ast.expr]:
     """What has to hold together for a condition to hold."""
     match test:

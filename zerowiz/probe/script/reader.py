@@ -14,6 +14,7 @@ from zerowiz.probe.script.expressions import (
     MOST_STEPS,
     Scope,
     conjuncts,
+    entry_key,
     follow,
     last_name,
     literal,
@@ -191,8 +192,9 @@ class Reader(Struct, frozen=True, kw_only=True):
         if not isinstance(expr, ast.Subscript) or not isinstance(expr.value, ast.Name):
             return None
         passed = self.source.passed(expr.value, scope)
-        changed = self.source.changed.get(expr.value.id, set()) & {_key(expr), None}
-        if passed is None or _key(expr) is None or changed:
+        key = entry_key(expr)
+        changed = self.source.changed.get(expr.value.id, set()) & {key, None}
+        if passed is None or key is None or changed:
             return None
         entry = ast.Subscript(value=passed[0], slice=expr.slice, ctx=expr.ctx)
         return ast.copy_location(entry, expr), passed[1]
@@ -328,18 +330,9 @@ def _short(expr: ast.expr) -> str:
     return code if len(code) <= _LONGEST_CODE else f"{code[:_LONGEST_CODE]}..."
 
 
-def _key(expr: ast.expr) -> str | None:
-    """The constant key of `config["x"]`."""
-    match expr:
-        case ast.Subscript(slice=ast.Constant(value=str(key))):
-            return key
-        case _:
-            return None
-
-
 def _label(name: ast.expr, value: ast.expr, call: FunctionCall) -> str:
     """What stands before a value that a parameter, or an entry of one, gets from a call."""
-    key = _key(name)
+    key = entry_key(name)
     if key is not None:
         return f'"{key}": '
     given = (*call.node.args, *(word.value for word in call.node.keywords))

@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterable
 from typing import TypeGuard
 
-from zerowiz.probe.script.expressions import Scope, capped_names, last_name
+from zerowiz.probe.script.expressions import Scope, capped_names, entry_key, last_name
 from zerowiz.probe.script.source import DictEntry, FunctionCall, SetAttribute, Source
 
 # transformers 5.23, hf_argparser.py, and trl 1.x, scripts/utils.py.
@@ -134,11 +134,7 @@ class _ScopeVisitor(ast.NodeVisitor):
     def _set_entry(self, target: ast.Subscript, value: ast.expr | None) -> None:
         self._use_entry(target, sets=True, value=value)
         if isinstance(target.value, ast.Name):
-            match target.slice:
-                case ast.Constant(value=str(key)):
-                    self._note_change(target.value.id, key)
-                case _:
-                    self._note_change(target.value.id, None)
+            self._note_change(target.value.id, entry_key(target))
 
     def _note_change(self, name: str, key: str | None) -> None:
         self.source.changed.setdefault(name, set()).add(key)
