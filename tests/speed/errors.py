@@ -98,8 +98,11 @@ def calibrated_errors(samples: Sequence[Sample]) -> tuple[list[float], list[floa
     """Of what was set aside in a lease, once its fitted steps have calibrated the plan.
 
     First those of each run, then those of each setting: there the median of its runs counts, of
-    what was predicted as of what was measured.
+    what was predicted as of what was measured. A lease without fitted steps calibrates nothing, and
+    has none.
     """
+    if all(each.side is Split.SET_ASIDE for each in samples):
+        return [], []
     calibration = _calibration_of(samples)
     aside = [each for each in samples if each.side is Split.SET_ASIDE]
     by_run, by_its_setting = list[float](), list[float]()
@@ -118,7 +121,7 @@ def _of_calibration() -> Iterator[str]:
     yield (
         "This table shows predictions after `measure`. `zerowiz measure` keeps what it saw. The fitted"
         " steps of a lease calibrate its machine. We then predict its steps that are set aside again. A"
-        " file is a lease.\n"
+        " file is a lease. A lease without fitted steps is not here.\n"
     )
     leases: dict[str, list[Sample]] = {}
     for each in read_samples():
