@@ -46,8 +46,8 @@ def test_no_disturbed_run_and_no_synchronised_step_of_stage_3_counts() -> None:
 
 def test_each_timed_row_has_the_speed_of_its_host() -> None:
     read = [each.machine.host.python_call_seconds or 0 for each in FREE]
-    # 84 to 233 ns beside one GPU; beside two H100s one of 70 readings was 338 ns.
-    assert 60e-9 < min(read) < max(read) < 350e-9
+    # Shared hosts: 82 to 380 ns. A default or a missing reading is none of these.
+    assert 60e-9 < min(read) < max(read) < 400e-9
     # One host is not always as fast, and its rows say so.
     on_h200 = {each.machine.host.python_call_seconds for each in FREE if "H200" in each.row["gpu"]}
     assert len(on_h200) > 20
