@@ -85,6 +85,7 @@ def test_a_script_is_ended_after_its_steps_and_stays_as_it_is(tmp_path: Path) ->
     assert [[1] * 3] * 2 == [rank["timed_micro_batches"] for rank in said["ranks"]]
     assert [(2, 1), (2, 1)] == [(rank["stage"], rank["micro_batch"]) for rank in said["ranks"]]
     assert said["measured"]["step_seconds"] > 0
+    assert said["measured"]["peak_bytes"] > 0
     assert before == (tmp_path / SCRIPT).read_bytes()
     assert not (tmp_path / "out").exists()
     assert () == done.shared_memory_left
@@ -119,6 +120,19 @@ def test_the_fullest_and_the_slowest_rank_count() -> None:
     assert one.step.measured is not None
     assert 2 == one.step.measured.seconds
     assert one.measured
+
+
+def test_of_a_cpu_rank_its_process_counts_without_python(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    gib = 2**30
+    process = {"outside_bytes": gib, "host_peak_rss_bytes": 3 * gib}
+    one = ran(*(rank(1, 1, 1, peak_bytes=None) | process for _ in range(2)))
+    assert 2 * gib == one.peak.measured_bytes
+    script_run(one, sys.stdout)
+    shown = capsys.readouterr().out
+    assert "measured: 2.000 GiB" in shown
+    assert "The memory of CPU ranks is predicted only roughly" in shown
 
 
 def test_what_no_rank_or_only_one_knows_is_not_measured() -> None:

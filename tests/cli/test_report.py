@@ -14,13 +14,20 @@ DIED = {"status": 1, "cause": "cuda_oom", "rank": 1, "last_lines": ["no"]}
 PREDICTED = {
     "memory": "allocated",
     "peak_bytes": 30 * 2**30,
+    "outside_bytes": None,
     "step_seconds": 0.171,
     "low_step_seconds": 0.128,
     "high_step_seconds": 0.228,
     "accumulation_steps": None,
     "one_micro_batch_seconds": None,
 }
-MEASURED = {"ranks": 2, "peak_bytes": 32 * 2**30, "step_seconds": 0.2, "micro_batches": None}
+MEASURED = {
+    "ranks": 2,
+    "peak_bytes": 32 * 2**30,
+    "step_seconds": 0.2,
+    "outside_bytes": None,
+    "micro_batches": None,
+}
 
 
 def write(folder: Path, *attempts: dict[str, object]) -> None:
@@ -80,6 +87,16 @@ def test_what_is_not_known_is_a_question_mark_with_its_reason(here: Run, folder:
     assert "The memory of CPU ranks is predicted only roughly" in shown
     assert "The predicted interval" not in shown
     assert "A step time needs four optimizer steps; this attempt took fewer" in shown
+
+
+def test_of_a_cpu_rank_both_include_python_as_measured(here: Run, folder: Path) -> None:
+    gib = 2**30
+    process = {"memory": "resident", "peak_bytes": gib // 2, "outside_bytes": gib // 4}
+    measured = MEASURED | {"peak_bytes": 2 * gib, "outside_bytes": gib}
+    write(folder, {"end": ENDED, "predicted": PREDICTED | process, "measured": measured})
+    shown = here("report").stdout
+    assert "peak process memory   1.25 GiB  2.00 GiB  -37.5 %" in shown
+    assert "Both include 1.00 GiB of Python and its libraries, as measured" in shown
 
 
 def test_a_running_job_shows_what_its_ranks_have_measured_yet(here: Run, folder: Path) -> None:

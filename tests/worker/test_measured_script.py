@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import cast
 
 import pytest
 from kills.harness import SHIM
@@ -39,6 +40,10 @@ class DeepSpeedEngine:
     zero_optimization_stage = lambda self: 2
     train_micro_batch_size_per_gpu = lambda self: 4
     gradient_accumulation_steps = lambda self: 2
+
+    def __init__(self, model=None):
+        "Take a model."
+        self.module = model
 
     def step(self, lr_kwargs=None):
         "Take one."
@@ -184,6 +189,31 @@ def test_the_optimizer_steps_of_one_engine_are_counted_to_the_end(engine: Path) 
     assert isinstance(measured[1]["timed_step_seconds"], list)
     assert 4 == len(measured[1]["timed_step_seconds"])
     assert [2] * 4 == measured[1]["timed_micro_batches"]
+
+
+def test_what_the_process_holds_beside_the_first_model_is_noted(engine: Path) -> None:
+    """200 MB that it held before the engine count, and its parameters and buffers do not."""
+    script = TRAINING.replace(
+        "DeepSpeedEngine(), DeepSpeedEngine()",
+        "DeepSpeedEngine(model=model), DeepSpeedEngine(model=torch.nn.Linear(1, 1))",
+    )
+    model = (
+        "import torch\nmodel = torch.nn.Linear(10_000, 5_000)\n"
+        "model.register_buffer('mask', torch.ones(25_000_000))\n"
+    )
+    outside_bytes = []
+    for beside in ("", "data = torch.ones(50_000_000)\n"):
+        done = supervised(engine, model + beside + script)
+        assert 0 == done.returncode, done.stderr
+        report = read_measured(engine / "attempt")[1]
+        outside_bytes.append(cast("int", report["outside_bytes"]))
+        assert cast("int", report["host_peak_rss_bytes"]) >= outside_bytes[-1] + 299_000_000
+    assert 200_000_000 == pytest.approx(outside_bytes[1] - outside_bytes[0], rel=0.1)
+
+
+def test_without_a_model_by_name_nothing_is_noted(engine: Path) -> None:
+    assert 0 == supervised(engine, TRAINING).returncode
+    assert read_measured(engine / "attempt")[1]["outside_bytes"] is None
 
 
 def test_a_script_that_leaves_at_once_is_counted_too(engine: Path) -> None:

@@ -237,6 +237,8 @@ def script_run(run: ScriptRun, stream: TextIO) -> None:
             ),
         ),
     )
+    if run.on_cpu:
+        say(stream, ROUGH_ON_CPU)
     say(stream, *_script_step(run.step, run.samples))
     if run.out_of_memory is not None:
         say(stream, _("It ran out of {memory} memory", memory=run.out_of_memory))

@@ -49,9 +49,15 @@ class StepCounter:
         self._engine: Any = None
         self._count = 0
         self._report_at = 0.0
+        self._outside_bytes: int | None = None
         self._backwards: dict[int, int] = {}
         self._moments: deque[tuple[Any, int]] = deque(maxlen=_KEPT_STEPS)
         self._seconds: deque[tuple[float, int]] = deque(maxlen=_KEPT_STEPS)
+
+    def note_model(self, model: Any) -> None:  # noqa: ANN401 - untyped library
+        """The first engine is about to be built of this model: what the process holds beside it."""
+        if self._outside_bytes is None:
+            self._outside_bytes = resident_bytes() - tensor_bytes(model)
 
     def count_backward(self, engine: Any) -> None:  # noqa: ANN401 - untyped library
         """A micro-batch of this engine's next optimizer step."""
@@ -113,6 +119,7 @@ class StepCounter:
             "timed_step_seconds": [seconds for seconds, _ in self._seconds],
             "timed_micro_batches": [micro_batches for _, micro_batches in self._seconds],
             "peak_bytes": torch.cuda.max_memory_allocated() if self._on_gpu else None,
+            "outside_bytes": None if self._on_gpu else self._outside_bytes,
             "host_peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
             "stage": engine.zero_optimization_stage(),
             "micro_batch": engine.train_micro_batch_size_per_gpu(),
@@ -136,6 +143,19 @@ class StepCounter:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
+
+
+def resident_bytes() -> int:
+    """The memory that is resident now (proc(5), statm: the second number, in pages)."""
+    pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
+    return int(pages) * resource.getpagesize()
+
+
+def tensor_bytes(model: Any) -> int:  # noqa: ANN401 - untyped library
+    """The parameters and buffers of a model; of what ZeRO-3 splits, the rank's share."""
+    held = (*model.parameters(), *model.buffers())
+    shares = (getattr(tensor, "ds_tensor", tensor) for tensor in held)
+    return sum(share.numel() * share.element_size() for share in shares)
 
 
 class EngineHook(MetaPathFinder):
@@ -166,10 +186,24 @@ class EngineHook(MetaPathFinder):
         def exec_module(module: Any) -> None:  # noqa: ANN401 - untyped library
             load(module)
             engine = module.DeepSpeedEngine
+            engine.__init__ = noted(engine.__init__, self._counter)
             engine.step = counted(engine.step, self._counter)
             engine.backward = counted_backward(engine.backward, self._counter)
 
         loader.exec_module = exec_module
+
+
+def noted(build: Callable[..., Any], counter: StepCounter) -> Callable[..., Any]:
+    """The engine's `__init__`, before which the model is noted."""
+
+    @wraps(build)
+    def noting(engine: Any, *args: Any, **named: Any) -> None:  # noqa: ANN401 - untyped library
+        # deepspeed 0.19.8, __init__.py, initialize: it passes the model by its name.
+        with suppress(Exception):
+            counter.note_model(named["model"])
+        build(engine, *args, **named)
+
+    return noting
 
 
 def counted(step: Callable[..., Any], counter: StepCounter) -> Callable[..., Any]:

@@ -34,7 +34,23 @@ def test_the_rank_that_took_most_counts() -> None:
 def test_on_the_cpu_accelerator_the_process_counts() -> None:
     found = measure_run([report(peak_bytes=None), report(peak_bytes=None, rss_bytes=11)], RESIDENT)
     assert found is not None
-    assert (11, None) == (found.peak_bytes, found.step_seconds)
+    assert (11, None, None) == (found.peak_bytes, found.step_seconds, found.outside_bytes)
+
+
+def test_python_and_its_libraries_are_those_of_the_rank_that_took_most() -> None:
+    reports = [report(rss_bytes=each) | {"outside_bytes": each - 2} for each in (9, 11, 10)]
+    found = measure_run(reports, RESIDENT)
+    assert found is not None
+    assert (11, 9) == (found.peak_bytes, found.outside_bytes)
+    predicted = PredictedFigures(memory=RESIDENT, peak_bytes=20, outside_bytes=17)
+    assert (12, 9) == (
+        (beside := predicted.with_outside(found.outside_bytes)).peak_bytes,
+        beside.outside_bytes,
+    )
+    # An older record has no such figure, and a GPU has none.
+    assert predicted == predicted.with_outside(None)
+    on_gpu = PredictedFigures(memory=ALLOCATED, peak_bytes=20)
+    assert on_gpu == on_gpu.with_outside(9)
 
 
 def test_without_a_step_nothing_is_measured() -> None:
@@ -67,6 +83,8 @@ def test_on_a_gpu_the_peak_of_the_allocator_is_predicted_and_on_the_cpu_the_proc
     assert on_gpu.low_step_seconds < on_gpu.step_seconds < on_gpu.high_step_seconds
     on_cpu = predict_run(job, planned, Accelerator.CPU)
     assert (RESIDENT, planned.device_bytes) == (on_cpu.memory, on_cpu.peak_bytes)
+    assert on_cpu.peak_bytes == planned.estimate.peak_bytes + (on_cpu.outside_bytes or 0)
+    assert on_gpu.outside_bytes is None
 
 
 def test_steps_with_fewer_micro_batches_are_held_against_the_prediction_for_as_many() -> None:

@@ -39,12 +39,17 @@ class ScriptRun(Struct, frozen=True, kw_only=True):
 
     @property
     def peak(self) -> Compared:
-        """Of the rank that held most; nobody counts it on the CPU accelerator."""
-        peaks = [cast("int", each["peak_bytes"]) for each in self.ranks if each.get("peak_bytes")]
+        """Of the rank that held most."""
+        peaks = [peak for each in self.ranks if (peak := _peak_bytes(each))]
         measured = max(peaks) if len(peaks) == len(self.ranks) else None
         # It ends with its steps, before it evaluates.
         predicted = self.planned.estimate.training_peak_bytes
         return Compared(name="peak", predicted_bytes=predicted, measured_bytes=measured)
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether the peak is that of the processes."""
+        return any(each.get("outside_bytes") is not None for each in self.ranks)
 
     @property
     def out_of_memory(self) -> str | None:
@@ -55,6 +60,14 @@ class ScriptRun(Struct, frozen=True, kw_only=True):
     def measured(self) -> bool:
         """Whether the run says something: running out of memory does, failing does not."""
         return self.out_of_memory is not None or (self.end.status == 0 and self.steps > 0)
+
+
+def _peak_bytes(rank: Mapping[str, object]) -> int | None:
+    """Of torch's allocator; of a CPU rank, its process without Python and its libraries."""
+    peak, outside = rank.get("peak_bytes"), rank.get("outside_bytes")
+    if peak is not None or outside is None:
+        return cast("int | None", peak)
+    return cast("int", rank["host_peak_rss_bytes"]) - cast("int", outside)
 
 
 def encode_script_run(run: ScriptRun) -> dict[str, object]:

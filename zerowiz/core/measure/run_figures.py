@@ -34,6 +34,7 @@ def predict_run(
     return PredictedFigures(
         memory=CountedMemory.RESIDENT if on_cpu else CountedMemory.ALLOCATED,
         peak_bytes=planned.device_bytes if on_cpu else planned.estimate.peak_bytes,
+        outside_bytes=planned.device_bytes - planned.estimate.peak_bytes if on_cpu else None,
         step_seconds=None if step is None else step.expected_seconds,
         low_step_seconds=None if step is None else step.low_seconds,
         high_step_seconds=None if step is None else step.high_seconds,
@@ -53,15 +54,20 @@ def measure_run(
     """
     if not reports:
         return None
-    peaks = [cast("int | None", report.get(_KEYS[memory])) for report in reports]
+    most = max(reports, key=lambda report: _peak_bytes(report, memory) or 0)
     micro_batches = _usual_micro_batches(reports)
     steps = [steady_step([_with_micro_batches(report, micro_batches)]) for report in reports]
     return MeasuredFigures(
         ranks=len(reports),
-        peak_bytes=max((peak for peak in peaks if peak is not None), default=None),
+        peak_bytes=_peak_bytes(most, memory),
+        outside_bytes=cast("int | None", most.get("outside_bytes")),
         step_seconds=max((step.seconds for step in steps if step is not None), default=None),
         micro_batches=micro_batches,
     )
+
+
+def _peak_bytes(report: Mapping[str, object], memory: CountedMemory) -> int | None:
+    return cast("int | None", report.get(_KEYS[memory]))
 
 
 def _usual_micro_batches(reports: Collection[Mapping[str, object]]) -> int | None:

@@ -21,6 +21,8 @@ class PredictedFigures(Struct, frozen=True, kw_only=True):
 
     memory: CountedMemory
     peak_bytes: int
+    outside_bytes: int | None = None
+    """Of a process: the part of the peak that Python and its libraries are assumed to take."""
     step_seconds: float | None = None
     low_step_seconds: float | None = None
     high_step_seconds: float | None = None
@@ -28,6 +30,13 @@ class PredictedFigures(Struct, frozen=True, kw_only=True):
     """Micro-batches of a planned step; None in a record of an older version."""
     one_micro_batch_seconds: float | None = None
     """Of a step with a single micro-batch; the rest grows with their number."""
+
+    def with_outside(self, measured_bytes: int | None) -> "PredictedFigures":
+        """The prediction with what Python and its libraries really took; as it is if unknown."""
+        if measured_bytes is None or self.outside_bytes is None:
+            return self
+        peak_bytes = self.peak_bytes - self.outside_bytes + measured_bytes
+        return replace(self, peak_bytes=peak_bytes, outside_bytes=measured_bytes)
 
     def of_micro_batches(self, count: int | None) -> "PredictedFigures":
         """The prediction for a step of fewer micro-batches; as it is where none are missing."""
@@ -55,6 +64,8 @@ class MeasuredFigures(Struct, frozen=True, kw_only=True):
     """Of the rank that held most."""
     step_seconds: float | None
     """Of the slowest rank, once steps take equally long; None after too few."""
+    outside_bytes: int | None = None
+    """Of the process of that rank, when its engine was built: all but the model. None on GPUs."""
     micro_batches: int | None = None
     """Of those steps; None where nobody counted them."""
 

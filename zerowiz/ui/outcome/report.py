@@ -80,7 +80,8 @@ def _why_unmeasured(attempt: AttemptSummary) -> str:
 
 def _table(predicted: PredictedFigures, measured: MeasuredFigures, stream: TextIO) -> None:
     planned = predicted.accumulation_steps
-    predicted = predicted.of_micro_batches(measured.micro_batches)
+    outside = measured.outside_bytes
+    predicted = predicted.of_micro_batches(measured.micro_batches).with_outside(outside)
     peaks = (predicted.peak_bytes, measured.peak_bytes)
     steps = (predicted.step_seconds, measured.step_seconds)
     rows = [
@@ -89,7 +90,7 @@ def _table(predicted: PredictedFigures, measured: MeasuredFigures, stream: TextI
     ]
     show_rows(stream, ("", N_("predicted"), N_("measured"), N_("off by")), rows)
     if predicted.memory is CountedMemory.RESIDENT:
-        say(stream, ROUGH_ON_CPU)
+        say(stream, ROUGH_ON_CPU if outside is None else _outside(outside))
     low, high = predicted.low_step_seconds, predicted.high_step_seconds
     if low is not None and high is not None:
         bounds = _("{low} to {high}", low=seconds(low), high=seconds(high))
@@ -104,6 +105,14 @@ def _table(predicted: PredictedFigures, measured: MeasuredFigures, stream: TextI
         say(stream, text)
     if measured.step_seconds is None:
         say(stream, _("A step time needs four optimizer steps; this attempt took fewer"))
+
+
+def _outside(size_bytes: int) -> str:
+    return _(
+        "Both include {size} of Python and its libraries, as measured; the rest of a CPU rank is "
+        "predicted only roughly",
+        size=_gib(size_bytes),
+    )
 
 
 def _gib(size_bytes: float | None) -> str:
