@@ -27,16 +27,10 @@ def test_half_of_the_steps_are_as_near_as_documented(side: Split, most: float) -
     assert 0.02 < _median(side) < most
 
 
-def test_a_fit_of_a_part_of_the_samples_finds_nearly_the_same_constants() -> None:
-    found = fit(FITTED[::2], COSTS)
+def test_a_fit_of_half_of_the_samples_from_elsewhere_finds_nearly_the_same_constants() -> None:
+    found = fit(FITTED[::2], replace(COSTS, product_fraction=0.5, host_seconds=300e-6))
     for name in ("product_fraction", "elementwise_fraction", "host_seconds", "core_bytes_per_s"):
         assert getattr(found, name) == pytest.approx(getattr(COSTS, name), rel=0.3), name
-
-
-def test_a_fit_goes_back_to_where_it_was() -> None:
-    found = fit(FITTED, replace(COSTS, product_fraction=0.5, host_seconds=300e-6))
-    for name in ("product_fraction", "host_seconds", "core_bytes_per_s"):
-        assert getattr(found, name) == pytest.approx(getattr(COSTS, name), rel=0.25), name
 
 
 def test_no_disturbed_run_and_no_synchronised_step_of_stage_3_counts() -> None:
