@@ -25,6 +25,9 @@ if args.warmup:
     config["scheduler"]["params"]["warmup_num_steps"] = 10
 deepspeed.initialize(model=build(), config=config)
 """
+NEEDING = EDITED.replace('"--ds_config"', '"--ds_config", required=True', 1).replace(
+    "args =", 'parser.add_argument("--data_path", required=True)\nargs =', 1
+)
 MAPPED = HF_PARSER.replace(
     "Trainer(model=None",
     'model = AutoModelForCausalLM.from_pretrained("gpt2", device_map="cpu")\nTrainer(model=model',
@@ -45,6 +48,8 @@ MAPPED = HF_PARSER.replace(
         (EDITED, "2", ("--stage", "3"), "PF107 config-key-changed"),
         (EDITED, "3", ("--stage", "3"), None),
         (EDITED, "2", ("--warmup",), "PF106 config-key-missing"),
+        (NEEDING, "2", (), "PF116 missing-argument"),
+        (NEEDING, "2", ("--data", "texts"), None),
     ],
 )
 def test_what_a_script_asks_against_its_plan_stops_a_launch_unless_forced(
@@ -85,6 +90,29 @@ def test_a_plan_notes_what_its_script_asks_against_it(here: Run, folder: Path) -
     assert "; put `--stage 1` after train.py" in result.stderr
     kept = here(*asked, "--seq-len", "64", "train.py", "--stage", "1")
     assert (0, False) == (kept.code, "PF107" in kept.stderr)
+
+
+def test_a_plan_and_a_launch_say_the_same_of_an_argument_that_is_missing(
+    here: Run, folder: Path
+) -> None:
+    (folder / "train.py").write_text(NEEDING, encoding="utf-8")
+    refused = here("launch", "--dry-run", "--yes", *CPU, "--stage", "2", "train.py")
+    noted = here("plan", "--machine", "cpu", *CPU[2:], "--stage", "2", "train.py")
+    said = "train.py requires `--data_path` (line 10), which you did not pass (PF116"
+    assert (5, 0) == (refused.code, noted.code), refused.stderr + noted.stderr
+    assert said in refused.stderr
+    assert said in noted.stderr
+    put = "put `--data_path DATA_PATH` after train.py"
+    assert put in refused.stderr
+    assert put in noted.stderr
+
+
+def test_an_option_that_zerowiz_passes_itself_is_not_missing(here: Run, folder: Path) -> None:
+    text = EDITED.replace('"--batch", type=int, default=2', '"--batch", type=int, required=True')
+    (folder / "train.py").write_text(text, encoding="utf-8")
+    launch = ("launch", "--dry-run", "--yes", *CPU, "--stage", "2")
+    result = here(*launch, "--micro-batch", "4", "train.py")
+    assert (0, True) == (result.code, "--batch 4" in result.stdout), result.stderr
 
 
 @pytest.mark.parametrize(

@@ -304,6 +304,7 @@ def plan_of(
         uses_bitsandbytes=step.method is Method.QLORA or step.optimizer is Optimizer.ADAMW_8BIT,
         script=facts,
         script_args=tuple(script_args),
+        settled=tuple(request.settled),
         transformers_version=parse_release(read_version("transformers")),
         config=config,
     )

@@ -33,6 +33,7 @@ from zerowiz.core.script.options import (
     SWITCHES,
     Option,
     Reads,
+    Required,
     Scalar,
     ScriptParser,
     Takes,
@@ -40,7 +41,7 @@ from zerowiz.core.script.options import (
     read_words,
     write_words,
 )
-from zerowiz.core.script.said import read_said, removed_words
+from zerowiz.core.script.said import read_said, removed_words, unsaid_arguments
 from zerowiz.core.script.settings import (
     ScriptSettings,
     Settled,
@@ -83,6 +84,7 @@ __all__ = [
     "Reads",
     "Release",
     "RemovedUse",
+    "Required",
     "Scalar",
     "ScriptFacts",
     "ScriptParser",
@@ -112,6 +114,7 @@ __all__ = [
     "render_values",
     "settle",
     "split_config_via",
+    "unsaid_arguments",
     "with_config_via",
     "write_words",
 ]

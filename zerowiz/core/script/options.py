@@ -96,6 +96,28 @@ class Option(Struct, frozen=True, kw_only=True):
         return next((flag for flag in self.flags if flag.startswith("--")), self.flags[0])
 
 
+class Required(Struct, frozen=True, kw_only=True):
+    """An argument without which the script's parser ends it."""
+
+    name: str
+    """What its message calls it: a flag, or the name of an argument that has none."""
+    flags: tuple[str, ...] = ()
+    count: int = 0
+    """How many words that belong to no flag it takes; 0 for one with a flag alone."""
+    line: int | None = None
+
+    @property
+    def usage(self) -> str:
+        """The words that give it, with capitals for its value.
+
+        Example:
+            >>> Required(name="--data-path", flags=("--data-path",)).usage
+            '--data-path DATA_PATH'
+        """
+        value = self.name.lstrip("-").replace("-", "_").upper()
+        return f"{self.name} {value}" if self.flags else value
+
+
 _SETTINGS_FILES = (".yaml", ".yml", ".json")
 
 
@@ -116,6 +138,8 @@ class ScriptParser(Struct, frozen=True, kw_only=True):
     """TrlParser's `--config`: a file of defaults."""
     strict: bool = False
     """Whether it is seen that the script refuses a word that none of `options` spells."""
+    required: tuple[Required, ...] = ()
+    """What it surely requires; none where anything of it is in doubt."""
 
     def spells(self, flag: str) -> bool:
         """Whether an option has exactly this spelling."""
@@ -234,6 +258,57 @@ def _each_option(
         for option in meant:
             given = _take(option, word, after) if certain else Given(written=(word,), value=None)
             yield index, option, given
+
+
+def missing_arguments(parser: ScriptParser, words: tuple[str, ...]) -> tuple[Required, ...]:
+    """What a parser requires, and these words surely do not give it.
+
+    A word that may give it, such as one that may be an abbreviation, counts as if it did.
+
+    Example:
+        >>> needed = Required(name="--data", flags=("--data",)), Required(name="out", count=1)
+        >>> [each.name for each in missing_arguments(ScriptParser(required=needed), ("--dat=x",))]
+        ['out']
+    """
+    options = words[: words.index("--")] if "--" in words else words
+    flags = [word.partition("=")[0] for word in options if word.startswith("-")]
+    loose = _count_loose(parser, words)
+    by_word = [each for each in parser.required if each.count]
+    if any(_may_mean(flag, ("--help", "-h")) for flag in flags):
+        return ()
+    # A first word that nothing asks for may be a file of settings.
+    if words and not words[0].startswith("-") and not by_word:
+        return ()
+    missing = []
+    for each in parser.required:
+        if any(_may_mean(flag, each.flags) for flag in flags):
+            continue
+        if each.count and loose >= each.count:
+            loose -= each.count
+            continue
+        missing.append(each)
+    return tuple(missing)
+
+
+def _may_mean(flag: str, spellings: tuple[str, ...]) -> bool:
+    """Whether a word may spell an option, also shortened, or with others after one dash."""
+    if flag.startswith("--"):
+        return any(each.startswith(flag) for each in spellings)
+    return any(each[1:2] in flag[1:] for each in spellings if not each.startswith("--"))
+
+
+def _count_loose(parser: ScriptParser, words: tuple[str, ...]) -> int:
+    """How many words may belong to no option: all but those that surely do."""
+    end = words.index("--") if "--" in words else len(words)
+    count, is_value = len(words[end:]), False
+    for word in words[:end]:
+        # argparse, _parse_optional: a word with a space is no option.
+        if _is_value(word) or " " in word:
+            count += not is_value
+            is_value = False
+        else:
+            is_value = parser.spells(word) and parser.find(word)[0].takes is Takes.VALUE
+    return count
 
 
 def write_words(parser: ScriptParser, option: Option, value: object) -> tuple[str, ...] | None:

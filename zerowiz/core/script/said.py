@@ -4,7 +4,14 @@ from collections.abc import Iterator, Mapping
 
 from zerowiz.core.script.arguments import FIELD_ALIASES, REMOVED_FIELDS
 from zerowiz.core.script.facts import Convention, ScriptFacts
-from zerowiz.core.script.options import Given, ScriptParser, read_words
+from zerowiz.core.script.options import (
+    LOCAL_RANK_FLAG,
+    Given,
+    Required,
+    ScriptParser,
+    missing_arguments,
+    read_words,
+)
 from zerowiz.core.script.settings_file import read_values
 from zerowiz.core.values import replace
 from zerowiz.words import _
@@ -28,6 +35,23 @@ def read_said(facts: ScriptFacts, script_args: tuple[str, ...]) -> Mapping[str, 
     # trl 1.16, scripts/utils.py, parse_args_and_config: the file's values become defaults, and
     # parse_args_into_dataclasses puts the words of the `.args` file before the others.
     return {**values, **beside, **words}
+
+
+def unsaid_arguments(facts: ScriptFacts, script_args: tuple[str, ...]) -> tuple[Required, ...]:
+    """What the script's parser requires, and nobody says.
+
+    Args:
+        facts: What the script shows, with the settings file that these words name.
+        script_args: The words after the script, with those that zerowiz adds.
+    """
+    parser = facts.parser
+    reads_file = parser.takes_file(script_args) or parser.config_flag in script_args
+    if facts.settings_file is not None or reads_file:
+        return ()
+    words = (*facts.args_file_words, *script_args)
+    # zerowiz and DeepSpeed's launcher add these themselves.
+    added = {"--deepspeed", "--deepspeed_config", LOCAL_RANK_FLAG, facts.own_flag}
+    return tuple(each for each in missing_arguments(parser, words) if added.isdisjoint(each.flags))
 
 
 def removed_words(facts: ScriptFacts, script_args: tuple[str, ...]) -> Iterator[tuple[str, str]]:

@@ -28,6 +28,7 @@ from zerowiz.probe.script.model.built_config import with_built_config
 from zerowiz.probe.script.model.model import with_model
 from zerowiz.probe.script.model.own_sizes import with_own_sizes
 from zerowiz.probe.script.reader import Reader
+from zerowiz.probe.script.required import required_arguments
 from zerowiz.probe.script.source import Source, parse_quietly
 from zerowiz.probe.script.strict import reads_no_words
 from zerowiz.probe.script.trainer.trainer import with_trainer
@@ -131,7 +132,7 @@ def _first_facts(text: str, tree: ast.Module, read: Reader, path_name: str) -> S
         path=path_name,
         convention=Convention.UNKNOWN,
         integration=None,
-        parser=read.line.parser,
+        parser=replace(read.line.parser, required=required_arguments(tree, read.source)),
         reads_no_words=reads_no_words(text, tree),
     )
     return with_convention(facts, read)

@@ -38,6 +38,7 @@ from zerowiz.core.script import (
     Pipeline,
     Placement,
     Reads,
+    Required,
     ScriptFacts,
     ScriptParser,
     Takes,
@@ -268,6 +269,18 @@ def saying(*words: str, release: tuple[int, int] | None = (5, 23)) -> PreflightI
     return given(None, replace(job, transformers_version=release))
 
 
+def needing(*words: str) -> PreflightInput:
+    """A script that needs `--data_path`, with these words after it."""
+    needed = Required(name="--data_path", flags=("--data_path",), line=12)
+    facts = ScriptFacts(
+        path="train.py",
+        convention=Convention.ADD_CONFIG_ARGUMENTS,
+        integration=Integration.DEEPSPEED,
+        parser=ScriptParser(required=(needed,)),
+    )
+    return given(None, replace(plan(), script=facts, script_args=words))
+
+
 def piped(strategy: StrategyRow, *conditions: Binding) -> PreflightInput:
     pipeline = Pipeline(line=7, code="PipelineModule(...)", conditions=conditions)
     facts = ScriptFacts(
@@ -343,6 +356,7 @@ CASES = (
         saying("--evaluation_strategy", "steps"),
         saying("--evaluation_strategy", "steps", release=(4, 50)),
     ),
+    case("missing-argument", needing("--lr", "3"), needing("--data", "texts")),
     case("other-ranks", resuming(8), resuming(4)),
     case("other-stage", resuming_from(saved_at(3)), resuming_from(saved_at(1, 2))),
     case("no-checkpoint", resuming_from(None), resuming_from(None, path="latest")),

@@ -9,7 +9,7 @@ from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.launch.doctor.facts import PreflightFacts
 from zerowiz.core.launch.doctor.ops import Op
 from zerowiz.core.machine.types import Accelerator, Machine
-from zerowiz.core.script import Release, ScriptFacts
+from zerowiz.core.script import Release, ScriptFacts, Settled
 from zerowiz.core.strategy import Strategy
 from zerowiz.core.workload import Integration
 
@@ -26,6 +26,8 @@ class PlannedJob(Struct, frozen=True, kw_only=True):
     uses_bitsandbytes: bool = False
     script: ScriptFacts | None = None
     script_args: tuple[str, ...] = ()
+    settled: tuple[Settled, ...] = ()
+    """What zerowiz adds to these words."""
     transformers_version: Release | None = None
     """Of the one that is installed here; None for none."""
     config: Mapping[str, object] | None = None

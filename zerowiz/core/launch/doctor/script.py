@@ -12,10 +12,13 @@ from zerowiz.core.script import (
     Bindings,
     KeyUse,
     Placement,
+    Required,
+    add_settled,
     removed_words,
+    unsaid_arguments,
 )
 from zerowiz.core.workload import Integration
-from zerowiz.words import _
+from zerowiz.words import _, listing
 
 KEY_MISSING = Rule(
     code="PF106",
@@ -316,11 +319,44 @@ def _removed(planned: PlannedJob) -> Iterator[PreflightFinding]:
         )
 
 
+MISSING = Rule(
+    code="PF116",
+    name="missing-argument",
+    severity=Severity.ERROR,
+    why=_("every rank prints the usage of the script and ends"),
+    when=_("you do not pass an argument that the parser of the script requires"),
+)
+
+
+def _arguments(planned: PlannedJob) -> Iterator[PreflightFinding]:
+    script = planned.script
+    if script is None:
+        return
+    missing = unsaid_arguments(script, add_settled(planned.script_args, planned.settled))
+    words = " ".join(each.usage for each in missing)
+    if missing:
+        yield found(
+            MISSING,
+            _(
+                "{path} requires {names}, which you did not pass",
+                path=script.text_path,
+                names=listing(map(_named, missing)),
+            ),
+            _("put `{words}` after {path}", words=words, path=script.path),
+        )
+
+
+def _named(argument: Required) -> str:
+    name = f"`{argument.name}`"
+    return name if argument.line is None else name + _(" (line {line})", line=argument.line)
+
+
 def check(inputs: PreflightInput) -> Iterator[PreflightFinding]:
     """What the script does against the plan."""
     planned = inputs.planned
     if planned is None:
         return
+    yield from _arguments(planned)
     yield from _keys(planned)
     yield from _placements(planned, planned.job.machine)
     yield from _fsdp(planned)
