@@ -83,6 +83,49 @@ def test_a_script_that_cannot_be_read_any_more_loses_no_answer(
     assert {"script": "train.py", "model": "10m", "length": 64} == recorded(script.parent)
 
 
+NEEDING = """\
+import argparse
+import deepspeed
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--data_path", required=True)
+parser.add_argument("--out", required=True)
+parser.add_argument("--batch", type=int, default=2)
+parser = deepspeed.add_config_arguments(parser)
+args = parser.parse_args()
+deepspeed.initialize(args=args, model=build(), training_data=load(args, batch_size=args.batch))
+"""
+
+
+def test_the_arguments_that_a_script_requires_can_be_typed(terminal: Open, script: Path) -> None:
+    script.write_text(NEEDING)
+    tiny = ("--model", "10m", "--seq-len", "64", "--micro-batch", "2")
+    person = terminal("init", *CPU, *tiny, "--no-gradient-checkpointing")
+    person.reply("Launch now?", ENTER)
+    person.reply("> type the missing arguments", ENTER)
+    person.reply("Which arguments does train.py get?", "--data_path 'my texts'" + ENTER)
+    # The question stays until nothing is missing.
+    person.reply("! train.py also requires `--out`", "--out 'o" + ENTER)
+    person.reply("! not words of a shell", "--data_path 'my texts' --out o" + ENTER)
+    person.reply("> yes, launch it", "only write" + ENTER)
+    assert 0 == person.end()
+    assert ["--data_path", "my texts", "--out", "o"] == answers_of(script.parent)["script-args"]
+
+
+def test_who_types_no_arguments_keeps_the_plan(terminal: Open, script: Path) -> None:
+    script.write_text(NEEDING)
+    tiny = ("--model", "10m", "--seq-len", "64", "--micro-batch", "2")
+    person = terminal("init", *CPU, *tiny, "--no-gradient-checkpointing")
+    person.reply("Launch now?", ENTER)
+    person.reply("> type the missing arguments", ENTER)
+    person.reply("Which arguments does train.py get?", ESCAPE)
+    person.reply("> yes, launch it", ENTER)
+    # What led nowhere is not the default any more.
+    person.reply("> try again", "only write" + ENTER)
+    assert 0 == person.end()
+    assert "script-args" not in answers_of(script.parent)
+
+
 def test_another_script_keeps_the_other_answers(terminal: Open, script: Path) -> None:
     (script.parent / "other.py").write_text(HF_IN_CODE)
     (script.parent / "raw.py").write_text(UNREACHABLE)

@@ -211,12 +211,8 @@ class _Conversation:
 
     def _decide_and_finish(self) -> InitPlan | LastAnswer | Back:
         """The plan that is written, or what the person does instead."""
-        command, wizard, reporter, person = (
-            self._command,
-            self._wizard,
-            self._reporter,
-            self._person,
-        )
+        wizard, reporter, person = self._wizard, self._reporter, self._person
+        command = replace(self._command, script_args=wizard.named.script_args)
         answers = self._answers
         job = wizard.job(answers, reporter)
         if job.facts is not None:

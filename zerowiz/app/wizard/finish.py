@@ -23,6 +23,7 @@ from zerowiz.app.wizard.outcome import (
     with_start,
     write_init,
 )
+from zerowiz.app.wizard.script_words import ask_words
 from zerowiz.app.wizard.wizard import Wizard
 from zerowiz.core.decision.answers import Answers
 from zerowiz.core.decision.questions import Back
@@ -88,6 +89,8 @@ class Finish:
                     return done
                 if done is LastAnswer.FOLDER:
                     planned, said = self._moved(planned), answer
+                elif done is LastAnswer.WORDS:
+                    return self._with_words(planned)
                 elif done is not Back.BACK:
                     said = answer if done is LastAnswer.AGAIN else done
 
@@ -165,7 +168,7 @@ class Finish:
                     return LastAnswer.RETRY
                 planned = with_start(self._command, planned, planned.facts, self._reporter)
             except ZerowizError as error:
-                return self._refused(error, writes=False, config_path=planned.config_path)
+                return self._refused(error, writes=False, planned=planned)
         try:
             write_init(planned)
         except ZerowizError as error:
@@ -182,17 +185,26 @@ class Finish:
         return self._wizard.named.facts(self._answers) != planned.facts
 
     def _refused(
-        self, error: ZerowizError, *, writes: bool, config_path: str | None = None
+        self, error: ZerowizError, *, writes: bool, planned: InitPlan | None = None
     ) -> LastAnswer | Back:
         """What the person does where the files cannot be written, or the job cannot start."""
         if isinstance(error, InterruptedByUserError):
             raise error
         offers = [LastAnswer.AGAIN, LastAnswer.FOLDER] if writes else [LastAnswer.RETRY]
-        offers += [LastAnswer.WRITE] if config_path is not None else []
+        offers += [LastAnswer.WRITE] if planned is not None else []
+        offers += [LastAnswer.WORDS] if planned is not None and planned.missing else []
         offers += [LastAnswer.CHANGE] if self._can_change else []
         offers += [] if writes else [LastAnswer.SCRIPT]
         offers += [LastAnswer.STOP]
+        config_path = None if planned is None else planned.config_path
         return self._refusals.ask(error, offers, config_path=config_path)
+
+    def _with_words(self, planned: InitPlan) -> LastAnswer:
+        """Decide again, with the words that the person types after the script."""
+        words = ask_words(self._person, planned)
+        if not isinstance(words, Back):
+            self._wizard.named.add_words(words)
+        return LastAnswer.RETRY
 
     def _moved(self, planned: InitPlan) -> InitPlan:
         """The plan with its files in another folder, if the person names one that can be used."""

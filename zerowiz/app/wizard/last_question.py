@@ -24,6 +24,8 @@ class LastAnswer(StrEnum):
     CHANGE = "change"
     SCRIPT = "script"
     """Take another script; the other answers stay."""
+    WORDS = "words"
+    """Type the arguments that the script requires."""
     RETRY = "retry"
     """Read the script again, and decide again."""
     AGAIN = "again"
@@ -115,6 +117,11 @@ def ask_last(
 
 # What a menu may offer after a refusal.
 _OFFERS = (
+    Choice(
+        value=LastAnswer.WORDS,
+        title=_("type the missing arguments"),
+        detail=_("keeps all your answers"),
+    ),
     Choice(value=LastAnswer.RETRY, title=_("try again"), detail=_("reads the script as it is now")),
     Choice(value=LastAnswer.AGAIN, title=_("try again"), detail=_("writes the same files")),
     Choice(

@@ -20,7 +20,14 @@ from zerowiz.app.wizard.template import script_of
 from zerowiz.core.decision.answers import Answers
 from zerowiz.core.decision.questions import NO_SCRIPT
 from zerowiz.core.machine.types import Machine
-from zerowiz.core.script import ModelConfig, ScriptFacts, ScriptSettings, settle
+from zerowiz.core.script import (
+    ModelConfig,
+    ScriptFacts,
+    ScriptSettings,
+    Words,
+    add_words,
+    settle,
+)
 from zerowiz.core.settings import Change
 from zerowiz.core.values import replace
 from zerowiz.errors import PreflightError, ZerowizError
@@ -45,7 +52,7 @@ class NamedInputs:
     """
 
     def __init__(self, command: Command, reporter: Reporter, wanted: InitOptions) -> None:
-        self.typed, self._script_args = command.options, command.script_args
+        self.typed, self.script_args = command.options, command.script_args
         self._no_script, self._axolotl = wanted.no_script, wanted.axolotl
         self._machines: dict[str | None, Machine] = {}
         self._facts: dict[str, ScriptFacts] = {}
@@ -77,6 +84,11 @@ class NamedInputs:
         """Read scripts, models and named machines again: the person may have edited them."""
         for read in (self._machines, self._facts, self._models, self._recalled):
             read.clear()
+
+    def add_words(self, words: Words) -> None:
+        """Read the script with these words after it, too."""
+        self.script_args = add_words(self.script_args, words)
+        self._facts.clear()
 
     def write_to(self, folder: Path) -> None:
         """Plan for configs in another folder."""
@@ -144,9 +156,9 @@ class NamedInputs:
             return None
         if script not in self._facts:
             options = self.options_of(script)
-            facts = read_as_said(script, self._script_args, options)
-            require_reachable(facts, self._script_args, options)
-            check_words(facts, self._script_args)
+            facts = read_as_said(script, self.script_args, options)
+            require_reachable(facts, self.script_args, options)
+            check_words(facts, self.script_args)
             self._facts[script] = facts
         return self._facts[script]
 
@@ -159,7 +171,7 @@ class NamedInputs:
     def settings(self, answers: Answers) -> ScriptSettings:
         """What the script says, once it is known."""
         facts = self.facts(answers)
-        return ScriptSettings() if facts is None else settle(facts, self._script_args)
+        return ScriptSettings() if facts is None else settle(facts, self.script_args)
 
     def _named_model(self, answers: Answers) -> str | None:
         answered = {**answers.by_key, **as_answers(answers.settings)}

@@ -14,7 +14,7 @@ from zerowiz.app.machines.node import find_node
 from zerowiz.app.reporter import LaunchReporter, Reporter
 from zerowiz.core.answers_file import NotTextError
 from zerowiz.core.launch.plan import PlannedFile
-from zerowiz.core.script import ScriptFacts
+from zerowiz.core.script import Required, ScriptFacts, add_settled, unsaid_arguments
 from zerowiz.core.script.axolotl import AxolotlFile
 from zerowiz.core.values import replace
 from zerowiz.emit.files import write_files
@@ -57,6 +57,14 @@ class InitPlan(Struct, frozen=True, kw_only=True):
     def config_path(self) -> str:
         """What is written for the job; a config of the person's own is read where it lies."""
         return self.files[-1].path if self.files else _("no file")
+
+    @property
+    def missing(self) -> tuple[Required, ...]:
+        """What the script requires, and neither its words nor zerowiz gives."""
+        if self.facts is None:
+            return ()
+        words = add_settled(self.script_args, self.plan.request.settled)
+        return unsaid_arguments(self.facts, words)
 
     def answers(self) -> PlannedFile | None:
         """The answers file of the job, as it is to be now.

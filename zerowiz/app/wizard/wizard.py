@@ -77,7 +77,7 @@ class Wizard:
         reporter: Reporter,
         wanted: InitOptions,
     ) -> None:
-        self._script_args, self._no_script = command.script_args, wanted.no_script
+        self._no_script = wanted.no_script
         self._template = template
         self.named = NamedInputs(command, reporter, wanted)
 
@@ -371,7 +371,7 @@ class Wizard:
         if machine is None or read is None:
             return None
         options, facts = self.options(answers), self.named.facts(answers)
-        return follow_options(options, machine, facts, self._script_args, read)
+        return follow_options(options, machine, facts, self.named.script_args, read)
 
     def job(self, answers: Answers, reporter: Reporter) -> "AnsweredJob":
         """The job, once nothing is open.
