@@ -319,6 +319,6 @@ def limits(found: Sequence[Limit], job: PlanInput, stream: TextIO) -> None:
             stream,
             _(
                 "* the most that the model's {positions} positions allow",
-                positions=job.model.architecture.positions,
+                positions=job.model.made_for_tokens,
             ),
         )

@@ -249,3 +249,28 @@ def test_weights_in_a_folder_of_the_same_name_are_not_those_of_a_new_model(
     (folder / "llama" / "model.safetensors").write_bytes(b"broken")
     (folder / "own.py").write_text(IMPORTS + BUILT["its class"] + TRAINS, encoding="utf-8")
     assert here(*PLAN, "own.py").code == 0
+
+
+IMAGES = '{"model_type": "vit", "image_size": 64, "patch_size": 16}'
+CLASSIFIES = """\
+from transformers import AutoModelForImageClassification, Trainer, TrainingArguments
+
+args = TrainingArguments(per_device_train_batch_size=4, bf16=True)
+model = AutoModelForImageClassification.from_pretrained("vit")
+Trainer(model=model, args=args).train()
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "tokens"), [((), 17), (("--objective", "fastest"), 17), (("--seq-len", "99"), 99)]
+)
+def test_a_sequence_of_patches_is_as_long_as_the_images_make_it(
+    here: Run, folder: Path, words: tuple[str, ...], tokens: int
+) -> None:
+    (folder / "vit").mkdir()
+    (folder / "vit" / "config.json").write_text(IMAGES)
+    (folder / "train.py").write_text(CLASSIFIES)
+    result = here("plan", "--machine", "2xA100-40GB-SXM", *words, "train.py")
+    assert 0 == result.code, result.stderr
+    assert f" x {tokens} tokens per GPU" in result.stdout
+    assert "--seq-len" not in result.stderr

@@ -44,6 +44,15 @@ def test_enter_alone_takes_no_longer_sequences_than_the_model_has_positions(fold
     assert done is not None
 
 
+def test_nobody_is_asked_how_many_patches_an_image_has(folder: Path) -> None:
+    (folder / "train.py").write_text(HF_PARSER)
+    (folder / "vit").mkdir()
+    (folder / "vit" / "config.json").write_text('{"model_type": "vit"}')
+    person = Counting(model="vit", outcome="write")
+    assert converse(person, Options()) is not None
+    assert ["machine", "model", "outcome"] == [q.key for q in person.asked]
+
+
 @pytest.mark.parametrize("model", ["7b", "900b"])
 def test_a_model_that_is_named_after_the_machine_ends_in_a_job(folder: Path, model: str) -> None:
     for name in ("train.py", "other.py"):

@@ -31,6 +31,9 @@ def defaults_used(
 
 def _clauses(rows: dict[str, SettingRow], job: PlanInput, said: frozenset[str]) -> Iterator[str]:
     shown = job.workload.settings()
+    if job.model.architecture.image_tokens:
+        # The size of its images decides it.
+        said |= {"sequence_tokens"}
     # What completions take has a default of its own.
     step = job.workload
     capped = not step.trainer.generates and step.sequence_tokens < Workload().sequence_tokens

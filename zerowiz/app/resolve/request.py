@@ -301,14 +301,15 @@ def make_request(
 
 
 def _within_positions(workload: Workload, read: ReadModel) -> Workload:
-    """The step with no longer a sequence than the model was made for.
+    """The step with no longer a sequence than the model was made for, or with that of its images.
 
     A trace was made of the step as it is, and completions that are generated have their own length.
     """
-    longest = read.model.made_for_tokens
+    longest, image_tokens = read.model.made_for_tokens, read.model.architecture.image_tokens
     if longest is None or read.traced is not None or workload.trainer.generates:
         return workload
-    return replace(workload, sequence_tokens=min(workload.sequence_tokens, longest))
+    tokens = image_tokens or min(workload.sequence_tokens, longest)
+    return replace(workload, sequence_tokens=tokens)
 
 
 def _refuse_length(

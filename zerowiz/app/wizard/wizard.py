@@ -127,6 +127,10 @@ class Wizard:
             found["method"] = self.named.typed.method
         elif script is not None:
             found |= self._of_script(answers, self.named.options_of(script))
+        read = self.named.model(answers)
+        if read is not None and read.model.architecture.image_tokens:
+            # The size of its images decides it.
+            found.pop("sequence_tokens", None)
         return found
 
     def _defaults(self, answers: Answers) -> dict[str, str]:

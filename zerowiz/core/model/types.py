@@ -179,7 +179,7 @@ class Model(Struct, frozen=True, kw_only=True):
 
         The stand-in for a size has positions of its own, which bind nobody.
         """
-        positions = self.architecture.positions
+        positions = self.architecture.image_tokens or self.architecture.positions
         return positions if self.source is not ModelSource.SIZE and positions > 0 else None
 
     @property

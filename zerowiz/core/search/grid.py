@@ -67,8 +67,10 @@ def list_micro_batches(own: int) -> tuple[int, ...]:
 def list_lengths(own: int, model: Model) -> tuple[int, ...]:
     """The same of tokens in a sequence, where the model has positions for them.
 
-    The stand-in for a size has positions of its own, which bind nobody.
+    The stand-in for a size has positions of its own, which bind nobody. Images have one length.
     """
+    if model.architecture.image_tokens:
+        return (own,)
     longest = model.made_for_tokens
     lengths = _around(own, _SHORTEST_TOKENS, _LENGTHS)
     return tuple(n for n in lengths if n == own or longest is None or n <= longest)
