@@ -309,7 +309,8 @@ def test_words_that_belong_before_zerowiz_are_told_so(
     ("typed", "hint"),
     [
         ("axolotl train my.yml", "`zerowiz init my.yml`"),
-        ("llamafactory-cli train my.yaml", "--config-via file:ds_config.json --integration hf"),
+        ("llamafactory-cli train runs/a.yaml", "`zerowiz init runs/a.yaml`"),
+        ("llamafactory-cli train", "`zerowiz init my.yaml`"),
         ("trl sft --dataset_name x", "`zerowiz launch -m trl.scripts.sft`"),
     ],
 )

@@ -29,7 +29,7 @@ ALLOWED: Mapping[str, tuple[str, str]] = {
     "core/launch/plan.py": ("RTX 40", "names GPUs"),
     "core/speed/doubts.py": ("NVIDIA .*", "names a GPU"),
     "core/outcome/oom_text.py": ("Traceback .*", "what Python prints"),
-    "core/script/axolotl.py": (r"[\w.]+: .*", "lines of a file of axolotl"),
+    "core/script/programs/": (r"[\w.]+: .*|LLaMA-Factory", "lines of a file, and a name"),
     "probe/launch/launchers.py": ("Open MPI", "a name"),
     "probe/machine/scheduler.py": ("Open MPI", "a name"),
     "probe/machine/host.py": ("cgroup v.", "a name"),

@@ -15,7 +15,6 @@ from zerowiz.app.machines.machine import find_machine
 from zerowiz.app.options import Options
 from zerowiz.app.reporter import LaunchReporter, Reporter
 from zerowiz.app.resolve.guards import check_accounting, check_own_config, check_words
-from zerowiz.app.wizard.axolotl import find_axolotl, with_axolotl
 from zerowiz.app.wizard.conversation import (
     ask_open,
     ask_other_script,
@@ -26,6 +25,7 @@ from zerowiz.app.wizard.conversation import (
 from zerowiz.app.wizard.finish import Finish
 from zerowiz.app.wizard.last_question import LastAnswer, Refusals
 from zerowiz.app.wizard.outcome import InitOptions, InitPlan, plan_written, with_start
+from zerowiz.app.wizard.program import find_program_file, with_program_file
 from zerowiz.app.wizard.template import CopiedTemplate
 from zerowiz.app.wizard.wizard import Wizard
 from zerowiz.core import shell
@@ -33,7 +33,7 @@ from zerowiz.core.decision.answers import Answers
 from zerowiz.core.decision.questions import Back
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.script import ScriptFacts, ScriptSettings
-from zerowiz.core.script.axolotl import AxolotlFile
+from zerowiz.core.script.programs.file import ProgramFile
 from zerowiz.core.values import replace
 from zerowiz.emit.files import refuse_loss
 from zerowiz.emit.interrupts import ending_as_ctrl_c
@@ -274,15 +274,15 @@ def _understand(
     wanted: InitOptions,
     reporter: Reporter,
 ) -> tuple[Command, InitOptions]:
-    """What was typed, and what is done with it: of a file of axolotl a config alone."""
+    """What was typed, and what is done with it: of a program's file a config alone."""
     check_accounting(options)
     if wanted.no_script:
         _refuse_script(script, wanted)
     command = understand_command(script, script_args, options, reporter)
-    file = find_axolotl(command, reporter)
+    file = find_program_file(command, reporter)
     if file is not None:
         _refuse_start(file, wanted)
-        return with_axolotl(command, file), replace(wanted, no_script=True, axolotl=file)
+        return with_program_file(command, file), replace(wanted, no_script=True, program_file=file)
     if command.no_local_rank:
         # It is an option of DeepSpeed's launcher, and none of zerowiz that a record could hold.
         argv = ("zerowiz", "launch", "deepspeed", "--no_local_rank", str(command.script))
@@ -293,14 +293,15 @@ def _understand(
     return command, wanted
 
 
-def _refuse_start(file: AxolotlFile, wanted: InitOptions) -> None:
+def _refuse_start(file: ProgramFile, wanted: InitOptions) -> None:
     for flag, is_said in (("--launch", wanted.launch), ("--slurm", wanted.slurm)):
         if is_said:
             raise UsageError(
                 _(
-                    "`{flag}` conflicts with `{path}`: axolotl starts its own ranks",
+                    "`{flag}` conflicts with `{path}`: {program} starts its own ranks",
                     flag=flag,
                     path=file.path,
+                    program=file.program.name,
                 ),
                 _("remove `{flag}`; `zerowiz init` prints the command that trains", flag=flag),
             )

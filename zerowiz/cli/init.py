@@ -13,13 +13,13 @@ from zerowiz.app.decide.sbatch import NAME as JOB_FILE
 from zerowiz.app.init import ask_init, plan_init
 from zerowiz.app.machines.machine import is_here
 from zerowiz.app.options import Options, as_words
-from zerowiz.app.wizard.axolotl import lines_to_set, without_said
 from zerowiz.app.wizard.outcome import InitOptions, InitPlan, launch_init, write_init
+from zerowiz.app.wizard.program import lines_to_set, without_said
 from zerowiz.cli.help.completion import complete_script
 from zerowiz.cli.options import takes_options
 from zerowiz.cli.output import showing_refused_plan, write_plan
 from zerowiz.cli.usage import PlainCommand
-from zerowiz.core.script.axolotl import AxolotlFile
+from zerowiz.core.script.programs.file import ProgramFile
 from zerowiz.core.values import replace
 from zerowiz.errors import UsageError
 from zerowiz.ui import show
@@ -107,8 +107,8 @@ def _show_next(planned: InitPlan) -> None:
         # A launch on that machine looks around by itself.
         options, elsewhere = replace(options, machine=None), lines.trains_on(machine)
     folder = ["--output-dir", str(options.output_dir)] if options.output_dir else []
-    if planned.axolotl is not None:
-        _show_axolotl(planned, planned.axolotl, elsewhere)
+    if planned.program_file is not None:
+        _show_program(planned, planned.program_file, elsewhere)
         return
     if planned.script is None:
         words = ["zerowiz", "init", "--yes", *as_words(planned.plan.options), "--no-script"]
@@ -126,13 +126,14 @@ def _show_next(planned: InitPlan) -> None:
     )
 
 
-def _show_axolotl(planned: InitPlan, file: AxolotlFile, elsewhere: str | None) -> None:
+def _show_program(planned: InitPlan, file: ProgramFile, elsewhere: str | None) -> None:
     """What to set in the file, and the commands."""
     plan = planned.plan
     words = as_words(without_said(plan.options, file))
     again = ["zerowiz", "init", "--yes", *words, file.path]
     changes = lines_to_set(file, plan, planned.config_path)
-    show.for_axolotl(file.path, changes, again, elsewhere, sys.stdout)
+    train = file.command(len(plan.request.job.machine.gpus))
+    show.for_program(file.path, changes, train, again, elsewhere, sys.stdout)
 
 
 def register(app: typer.Typer) -> None:

@@ -317,25 +317,26 @@ def config_alone(config_path: str, again: Sequence[str], stream: TextIO) -> None
     stream.write(fold_command(quoted, stream, before=_("the same in a job script: ")) + "\n")
 
 
-def for_axolotl(
+def for_program(
     path: str,
     changes: Sequence[str],
+    train: Sequence[str],
     again: Sequence[str],
     elsewhere: str | None,
     stream: TextIO,
 ) -> None:
-    """What to set in a file of axolotl, and the command that trains with it.
+    """What to set in the file of a program, and the command that trains with it.
 
     Args:
         path: The file.
         changes: The lines that it is to have.
+        train: The command that trains.
         again: The command that plans the same again.
         elsewhere: The machine that it runs on, where that is not this one.
         stream: Where it is shown.
     """
     say(stream, _("next: set in {path}", path=path), *(f"  {line}" for line in changes), hang=4)
-    command = shell.join(["axolotl", "train", path])
-    say(stream, _("then train: ") + command, hang=cells(_("then train: ")))
+    say(stream, _("then train: ") + shell.join(train), hang=cells(_("then train: ")))
     quoted = [shell.quote(word) for word in again]
     stream.write(fold_command(quoted, stream, before=_("the same in a job script: ")) + "\n")
     if elsewhere is not None:

@@ -13,6 +13,7 @@ from zerowiz.core import shell
 from zerowiz.core.launch.launcher_options import MODULES
 from zerowiz.core.launch.other_launchers import OtherCommand, is_launcher, read_command
 from zerowiz.core.launch.plan import Launcher
+from zerowiz.core.script import YAML_SUFFIXES
 from zerowiz.core.values import replace
 from zerowiz.errors import UsageError
 from zerowiz.words import _, listing
@@ -22,11 +23,8 @@ _SHELLS = frozenset({"bash", "sh"})
 _PREFIXES = frozenset({"env", "exec", "nice", "nohup", "numactl", "poetry", "srun", "time", "uv"})
 # Programs that start ranks of their own, and what zerowiz takes in their place.
 _TRAINERS = {
-    "axolotl": _("pass its YAML file: `zerowiz init my.yml`"),
-    "llamafactory-cli": _(
-        "write `deepspeed: ds_config.json` into its YAML file, then `zerowiz launch --config-via"
-        " file:ds_config.json --integration hf deepspeed --no_local_rank src/train.py my.yaml`"
-    ),
+    "axolotl": _("pass its YAML file: `zerowiz init {path}`"),
+    "llamafactory-cli": _("pass its YAML file: `zerowiz init {path}`"),
     "trl": _("launch its module: `zerowiz launch -m trl.scripts.sft`, or `.dpo`, `.grpo`"),
 }
 _VARIABLE = re.compile(r"[A-Za-z_]\w*=")
@@ -97,7 +95,9 @@ def understand_command(
 def _refuse_program(script: str, script_args: Sequence[str]) -> None:
     """Say what to do with a program: `CUDA=0` and `srun` start any other, `trl` its own ranks."""
     if script in _TRAINERS:
-        raise UsageError(_("`{script}` starts ranks of its own", script=script), _TRAINERS[script])
+        named = (word for word in script_args if word.endswith(YAML_SUFFIXES))
+        hint = _TRAINERS[script].format(path=shell.quote(next(named, "my.yaml")))
+        raise UsageError(_("`{script}` starts ranks of its own", script=script), hint)
     if script not in _PREFIXES and _VARIABLE.match(script) is None:
         return
     words = (script, *script_args)

@@ -99,8 +99,8 @@ class Finish:
     ) -> LastAnswer | Back:
         machine = planned.plan.request.job.machine
         where = lines.where(machine, is_here=can_launch)
-        if planned.axolotl is not None:
-            where = lines.where_axolotl(planned.axolotl)
+        if planned.program_file is not None:
+            where = lines.where_program(planned.program_file)
         elif planned.facts is None:
             where = lines.where_config(machine)
         return ask_last(

@@ -53,7 +53,7 @@ class NamedInputs:
 
     def __init__(self, command: Command, reporter: Reporter, wanted: InitOptions) -> None:
         self.typed, self.script_args = command.options, command.script_args
-        self._no_script, self._axolotl = wanted.no_script, wanted.axolotl
+        self._no_script, self._program_file = wanted.no_script, wanted.program_file
         self._machines: dict[str | None, Machine] = {}
         self._facts: dict[str, ScriptFacts] = {}
         self._models: dict[str, ReadModel | None] = {}
@@ -113,7 +113,7 @@ class NamedInputs:
             # It is said where the person can do something about it.
             script = [str(self.script_here)]
         versions = {name: read_version(name) for name in _TRAINING_LIBRARIES}
-        what = script if self._axolotl is None else self._axolotl
+        what = script if self._program_file is None else self._program_file
         return lines.detected(self.here or self._why_not_here, what, versions)
 
     def machine(self, answers: Answers) -> Machine | None:

@@ -15,7 +15,7 @@ from zerowiz.app.reporter import LaunchReporter, Reporter
 from zerowiz.core.answers_file import NotTextError
 from zerowiz.core.launch.plan import PlannedFile
 from zerowiz.core.script import Required, ScriptFacts, add_settled, unsaid_arguments
-from zerowiz.core.script.axolotl import AxolotlFile
+from zerowiz.core.script.programs.file import ProgramFile
 from zerowiz.core.values import replace
 from zerowiz.emit.files import write_files
 from zerowiz.errors import UsageError
@@ -32,8 +32,8 @@ class InitOptions(Struct, frozen=True, kw_only=True):
     """Whether `Launch now?` is answered with yes."""
     no_script: bool = False
     """Whether a config is wanted alone, for a script that is not there yet."""
-    axolotl: AxolotlFile | None = None
-    """The file of axolotl that the config is for, instead of a script."""
+    program_file: ProgramFile | None = None
+    """The file of a program that the config is for, instead of a script."""
 
 
 class InitPlan(Struct, frozen=True, kw_only=True):
@@ -50,8 +50,8 @@ class InitPlan(Struct, frozen=True, kw_only=True):
     """None where nothing is launched."""
     may_overwrite: bool = False
     """Whether a person lets go of what zerowiz did not write."""
-    axolotl: AxolotlFile | None = None
-    """Where the job is axolotl's: its file."""
+    program_file: ProgramFile | None = None
+    """Where a program starts the job: its file."""
 
     @property
     def config_path(self) -> str:
@@ -119,7 +119,7 @@ def plan_written(
         facts=facts,
         plan=plan,
         files=files,
-        axolotl=wanted.axolotl,
+        program_file=wanted.program_file,
     )
     if facts is not None and planned.answers() is None:
         reporter.note(

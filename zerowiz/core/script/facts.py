@@ -45,6 +45,8 @@ class Obstacle(StrEnum):
     BUILT_HF = "built_hf"
     BUILT_ACCELERATE = "built_accelerate"
     HIDDEN_HF = "hidden_hf"
+    PROGRAM_FILE = "program_file"
+    """LLaMA-Factory takes the config from its own YAML file."""
 
 
 class Binding(Struct, frozen=True, kw_only=True):

@@ -62,6 +62,10 @@ _OBSTACLES: Mapping[Obstacle, tuple[str, ...]] = {
             " flag:deepspeed` if a parser fills it"
         ),
     ),
+    Obstacle.PROGRAM_FILE: (
+        _("LLaMA-Factory takes the config from its YAML file, by the key `deepspeed`"),
+        _("pass that file instead: `zerowiz init my.yaml`"),
+    ),
 }
 
 _SAY_HOW = _(
@@ -83,6 +87,7 @@ def refuse(facts: ScriptFacts, config_path: str) -> NoReturn:
         PreflightError: Always; the hints say what to change.
     """
     reason, *hints = _OBSTACLES[facts.obstacle or Obstacle.NO_ENGINE]
+    general = (_SAY_HOW, *((_SAY_WHO,) if facts.integration is None else ()))
     words = {"path": facts.text_path, "line": str(facts.config_line), "config": config_path}
     raise PreflightError(
         _(
@@ -91,6 +96,5 @@ def refuse(facts: ScriptFacts, config_path: str) -> NoReturn:
             reason=reason.format(**words),
         ),
         *(hint.format(**words) for hint in hints),
-        _SAY_HOW,
-        *((_SAY_WHO,) if facts.integration is None else ()),
+        *(() if facts.obstacle is Obstacle.PROGRAM_FILE else general),
     )

@@ -21,12 +21,20 @@ def with_convention(facts: ScriptFacts, read: Reader) -> ScriptFacts:
             return found
     added = read.source.calls_to("deepspeed", "add_config_arguments")
     if not added:
-        return replace(facts, obstacle=Obstacle.NO_ENGINE)
+        is_program = _runs_llama_factory(read)
+        return replace(facts, obstacle=Obstacle.PROGRAM_FILE if is_program else Obstacle.NO_ENGINE)
     return replace(
         facts,
         integration=Integration.DEEPSPEED,
         config_line=added[0].line,
         obstacle=Obstacle.ENGINE_UNSEEN,
+    )
+
+
+def _runs_llama_factory(read: Reader) -> bool:
+    """Whether a script starts LLaMA-Factory, as `src/train.py` of its repository does."""
+    return any(
+        origin.partition(".")[0] == "llamafactory" for origin in read.source.imports.values()
     )
 
 

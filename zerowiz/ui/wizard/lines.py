@@ -6,7 +6,7 @@ from zerowiz.core.decision.evaluate import StrategyEstimate
 from zerowiz.core.decision.flowchart import Decision, Reason
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.script import ScriptFacts
-from zerowiz.core.script.axolotl import AxolotlFile
+from zerowiz.core.script.programs.file import ProgramFile
 from zerowiz.ui import remedies
 from zerowiz.ui.sentences import machines, scripts
 from zerowiz.ui.text.cells import labelled
@@ -16,7 +16,7 @@ from zerowiz.words import _, listing
 
 def detected(
     machine: Machine | str,
-    script: ScriptFacts | AxolotlFile | Sequence[str],
+    script: ScriptFacts | ProgramFile | Sequence[str],
     versions: Mapping[str, str | None],
 ) -> tuple[str, str, str]:
     """What is known before anything is asked: machine; script; libraries.
@@ -25,7 +25,7 @@ def detected(
 
     Args:
         machine: The machine that is planned for, or why there is none.
-        script: What it shows, or the names of those that could be meant; or a file of axolotl.
+        script: What it shows, or the names of those that could be meant; or the file of a program.
         versions: Of the libraries that train, None for what is not installed.
     """
     where = (
@@ -33,10 +33,11 @@ def detected(
     )
     if isinstance(script, ScriptFacts):
         what = f"{script.target}: {scripts.convention(script)}"
-    elif isinstance(script, AxolotlFile):
+    elif isinstance(script, ProgramFile):
         what = _(
-            "{path}: a file of axolotl, which takes the config by its key `deepspeed`",
+            "{path}: a file of {program}, which takes the config by its key `deepspeed`",
             path=script.path,
+            program=script.program.name,
         )
     else:
         what = _("{script} found here", script=len(script)) if script else _("none found here")
@@ -121,10 +122,11 @@ def where_config(machine: Machine) -> str:
     )
 
 
-def where_axolotl(file: AxolotlFile) -> str:
-    """Who starts a job of axolotl, before the last question."""
+def where_program(file: ProgramFile) -> str:
+    """Who starts the job of a program's file, before the last question."""
     return _(
-        "axolotl starts the ranks; zerowiz writes the config, and says what to set in {path}.",
+        "{program} starts the ranks; zerowiz writes the config, and says what to set in {path}.",
+        program=file.program.name,
         path=file.path,
     )
 

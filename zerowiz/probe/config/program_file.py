@@ -1,11 +1,12 @@
-"""Read a file of axolotl."""
+"""Read the file of a program that starts its own ranks."""
 
 from collections.abc import Mapping
 from pathlib import Path
 
 from zerowiz.core import shell
 from zerowiz.core.script import YAML_SUFFIXES
-from zerowiz.core.script.axolotl import AxolotlFile, is_axolotl, read_axolotl
+from zerowiz.core.script.programs.file import ProgramFile
+from zerowiz.core.script.programs.table import read_program
 from zerowiz.errors import PreflightError, UsageError
 from zerowiz.probe.config.config_yaml import load_yaml
 from zerowiz.probe.named_file import require_text
@@ -17,26 +18,27 @@ def names_yaml(path: str) -> bool:
     return path.endswith(YAML_SUFFIXES)
 
 
-def read_axolotl_file(path: str) -> AxolotlFile:
+def read_program_file(path: str) -> ProgramFile:
     """What the file says of a job.
 
     Raises:
         PreflightError: It cannot be read.
-        UsageError: It is no YAML, or not axolotl's.
+        UsageError: It is no YAML, or of no program that zerowiz knows.
     """
     try:
         text = require_text(Path(path))
     except FileNotFoundError:
         raise PreflightError(_("there is no file `{path}`", path=path)) from None
     values = load_yaml(path, text)
-    if not isinstance(values, Mapping) or not is_axolotl(values):
+    file = read_program(path, values) if isinstance(values, Mapping) else None
+    if file is None:
         raise UsageError(
             _(
-                "`{path}` is neither a training script nor a file of axolotl, which has "
-                "`base_model`",
+                "`{path}` is neither a training script nor a file of axolotl (`base_model`) or"
+                " LLaMA-Factory (`model_name_or_path` and `stage`)",
                 path=path,
             ),
             _("pass the script that trains: `zerowiz init train.py`"),
             _("for a DeepSpeed config: `zerowiz check {path}`", path=shell.quote(path)),
         )
-    return read_axolotl(path, values)
+    return file

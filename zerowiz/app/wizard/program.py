@@ -1,34 +1,38 @@
-"""A job of axolotl: its file says the step, and takes the config."""
+"""A job of a program that starts its own ranks: its file says the step, and takes the config."""
+
+import os
 
 from zerowiz.app.ask.command import Command
 from zerowiz.app.decide.decision import Plan
 from zerowiz.app.options import Options, with_plain
 from zerowiz.app.reporter import Reporter
-from zerowiz.core.script.axolotl import AxolotlFile, list_changes
+from zerowiz.core.model.types import ModelSource
+from zerowiz.core.script.programs.file import ProgramFile, list_changes
 from zerowiz.core.values import replace
 from zerowiz.core.workload import SETTINGS, Workload
 from zerowiz.errors import UsageError
-from zerowiz.probe.config.axolotl_file import names_yaml, read_axolotl_file
+from zerowiz.probe.config.program_file import names_yaml, read_program_file
+from zerowiz.probe.model.hf import hub_name
 from zerowiz.words import _
 
-# Counts that axolotl has no default for.
+# Counts that a file has to say: axolotl has no default for them.
 _NO_DEFAULT = frozenset({"micro_batch", "sequence_tokens"})
 
 
-def find_axolotl(command: Command, reporter: Reporter) -> AxolotlFile | None:
-    """The file of axolotl that was named instead of a script; None where none was.
+def find_program_file(command: Command, reporter: Reporter) -> ProgramFile | None:
+    """The file of a program that was named instead of a script; None where none was.
 
     Args:
         command: What was typed.
         reporter: Hears what of the file is not counted.
 
     Raises:
-        ZerowizError: A YAML file was named that cannot be read, or is not axolotl's.
+        ZerowizError: A YAML file was named that cannot be read, or is of no known program.
     """
     path = command.script
     if path is None or command.options.module or not names_yaml(path):
         return None
-    file = read_axolotl_file(path)
+    file = read_program_file(path)
     if command.script_args:
         raise UsageError(
             _(
@@ -38,35 +42,42 @@ def find_axolotl(command: Command, reporter: Reporter) -> AxolotlFile | None:
             ),
             _("set it in `{path}`", path=path),
         )
-    for key in file.not_counted:
+    for key in file.job.not_counted:
         reporter.note(
             _("`{key}` in {path} is not counted in what is predicted", key=key, path=path)
         )
     return file
 
 
-def with_axolotl(command: Command, file: AxolotlFile) -> Command:
+def with_program_file(command: Command, file: ProgramFile) -> Command:
     """The command with what the file says, where the person says nothing."""
     options = command.options
-    silent = {k: v for k, v in file.settings.items() if getattr(options, k) is None}
+    silent = {k: v for k, v in file.job.settings.items() if getattr(options, k) is None}
     if options.global_batch is not None:
         silent.pop("accumulation_steps", None)
     return replace(command, script=None, options=with_plain(options, silent))
 
 
-def lines_to_set(file: AxolotlFile, plan: Plan, config_path: str) -> tuple[str, ...]:
+def lines_to_set(file: ProgramFile, plan: Plan, config_path: str) -> tuple[str, ...]:
     """The lines that the file is to have, and has not."""
     step, default = plan.request.job.workload, Workload()
-    planned = {"model": plan.options.model, **{name: getattr(step, name) for name in SETTINGS}}
     said = {
-        name: value
-        for name, value in planned.items()
-        if name in file.settings or name in _NO_DEFAULT or value != getattr(default, name, None)
+        name: getattr(step, name)
+        for name in SETTINGS
+        if name in file.job.settings
+        or name in _NO_DEFAULT
+        or getattr(step, name) != getattr(default, name)
     }
+    if "lora_target_modules" in said:
+        said["lora_target_modules"] = step.lora_targets
+    # A size describes the model of the file, and names no other.
+    model = plan.options.model
+    if model is not None and plan.request.job.model.source is not ModelSource.SIZE:
+        said["model"] = hub_name(model, os.environ)
     return tuple(list_changes(file, said, config_path))
 
 
-def without_said(options: Options, file: AxolotlFile) -> Options:
+def without_said(options: Options, file: ProgramFile) -> Options:
     """The options but for what the file says as well."""
-    same = (k for k, v in file.settings.items() if getattr(options, k) == v)
+    same = (k for k, v in file.job.settings.items() if getattr(options, k) == v)
     return replace(options, **dict.fromkeys(same))  # type: ignore[arg-type]

@@ -3,7 +3,9 @@
 import pytest
 
 from zerowiz.app.options import Options, with_plain
-from zerowiz.core.script.axolotl import is_axolotl, list_changes, read_axolotl
+from zerowiz.core.script.programs.axolotl import is_axolotl, read_axolotl
+from zerowiz.core.script.programs.file import list_changes
+from zerowiz.core.script.programs.table import read_program
 
 FULL = {"base_model": "m", "sequence_len": 8192, "micro_batch_size": 1, "bf16": "auto"}
 
@@ -50,10 +52,10 @@ def test_no_other_yaml_is_taken_for_a_file_of_axolotl() -> None:
 def test_each_key_is_read_as_a_setting(
     values: dict[str, object], name: str, wanted: object
 ) -> None:
-    file = read_axolotl("a.yml", FULL | values)
-    assert wanted == file.settings.get(name)
+    job = read_axolotl(FULL | values)
+    assert wanted == job.settings.get(name)
     # Each is a value that its option takes.
-    assert wanted == getattr(with_plain(Options(), file.settings), name) or wanted is None
+    assert wanted == getattr(with_plain(Options(), job.settings), name) or wanted is None
 
 
 def test_what_is_not_counted_is_named() -> None:
@@ -63,16 +65,15 @@ def test_what_is_not_counted_is_named() -> None:
         "optimizer": "muon",
         "rl": "simpo",
     }
-    assert ("load_in_8bit", "optimizer", "adapter", "rl") == read_axolotl(
-        "a.yml", values
-    ).not_counted
-    assert () == read_axolotl("a.yml", FULL).not_counted
+    assert ("load_in_8bit", "optimizer", "adapter", "rl") == read_axolotl(values).not_counted
+    assert () == read_axolotl(FULL).not_counted
 
 
 def test_only_what_differs_is_to_be_set() -> None:
-    file = read_axolotl("a.yml", FULL | {"fsdp": ["full_shard"]})
+    file = read_program("a.yml", FULL | {"fsdp": ["full_shard"]})
+    assert file is not None
     planned = {
-        **file.settings,
+        **file.job.settings,
         "accumulation_steps": 2,
         "gradient_checkpointing": True,
         "method": "qlora",
@@ -84,5 +85,4 @@ def test_only_what_differs_is_to_be_set() -> None:
         "adapter: qlora",
         "load_in_4bit: true",
         "fsdp:",
-        "fsdp_config:",
     ] == list(list_changes(file, planned, "ds.json"))

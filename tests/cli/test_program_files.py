@@ -1,4 +1,4 @@
-"""The wizard with a file of axolotl instead of a script."""
+"""The wizard with the file of a program, axolotl or LLaMA-Factory, instead of a script."""
 
 import json
 from pathlib import Path
@@ -18,6 +18,19 @@ optimizer: adamw_torch
 bf16: auto
 gradient_checkpointing: false
 deepspeed: deepspeed_configs/zero1.json
+"""
+LLAMA_FACTORY = """\
+model_name_or_path: 1b
+stage: sft
+do_train: true
+finetuning_type: lora
+lora_target: all
+dataset: identity
+template: llama3
+cutoff_len: 1024
+per_device_train_batch_size: 2
+gradient_accumulation_steps: 4
+bf16: true
 """
 MACHINE = ("--machine", "4xA100-40GB")
 
@@ -73,11 +86,51 @@ def test_what_the_file_lacks_is_asked(terminal: Open, yaml: Path) -> None:
 
 @pytest.mark.usefixtures("yaml")
 def test_what_is_typed_is_set_in_the_file(here: Run) -> None:
-    done = here("init", "--yes", *MACHINE, "--model", "1b", "--micro-batch", "1", "my.yml")
+    words = ("--model", "gpt2", "--seq-len", "512", "--micro-batch", "1")
+    done = here("init", "--yes", *MACHINE, *words, "my.yml")
     assert 0 == done.code, done.stderr
-    assert "base_model: 1b" in done.stdout
-    assert "micro_batch_size: 1" in done.stdout
+    lines = ("base_model: openai-community/gpt2", "sequence_len: 512", "micro_batch_size: 1")
+    for line in lines:
+        assert f"\n  {line}\n" in done.stdout
     assert done.stdout.rstrip().endswith("in a copy of this folder")
+
+
+@pytest.mark.usefixtures("yaml")
+def test_a_size_names_no_model_that_the_file_could_load(here: Run) -> None:
+    done = here("init", "--yes", *MACHINE, "--model", "1b", "my.yml")
+    assert 0 == done.code, done.stderr
+    assert "base_model" not in done.stdout
+
+
+def test_a_file_of_llama_factory_says_its_job_and_how_to_start_it(here: Run, folder: Path) -> None:
+    (folder / "my.yaml").write_text(LLAMA_FACTORY)
+    words = ("--micro-batch", "1", "--lora-target-modules", "q_proj", "--gpus-per-node", "2")
+    done = here("init", "--yes", *MACHINE, *words, "my.yaml")
+    assert 0 == done.code, done.stderr
+    config = next(folder.glob("ds_config_zero[0-9].json")).name
+    assert (
+        "next: set in my.yaml\n"
+        f"  deepspeed: {config}\n"
+        "  per_device_train_batch_size: 1\n"
+        "  lora_target: q_proj\n"
+        "then train: FORCE_TORCHRUN=1 NPROC_PER_NODE=2 llamafactory-cli train my.yaml\n"
+    ) in done.stdout
+    step = json.loads(next(folder.glob("*.plan.json")).read_text())["workload"]
+    planned = ("lora", 1, 4, 1024, "bf16", True)
+    keys = ("method", "micro_batch", "accumulation_steps", "sequence_tokens", "precision")
+    assert planned == tuple(step[key] for key in (*keys, "gradient_checkpointing"))
+
+
+@pytest.mark.parametrize("command", ["plan", "launch"])
+def test_the_script_of_llama_factory_names_the_file_to_pass(
+    here: Run, folder: Path, command: str
+) -> None:
+    (folder / "train.py").write_text("from llamafactory.train.tuner import run_exp\nrun_exp()\n")
+    done = here(command, *MACHINE, "--model", "1b", "train.py", "my.yaml")
+    assert "takes the config from its YAML file, by the key `deepspeed`" in done.stderr
+    if command == "launch":
+        assert 5 == done.code
+        assert "pass that file instead: `zerowiz init my.yaml`" == done.hints.strip()
 
 
 @pytest.mark.parametrize(

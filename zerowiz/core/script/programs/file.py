@@ -1,0 +1,83 @@
+"""What the file of a program says of its job, and which of its lines a plan changes.
+
+Such a program has no script of the person's: it reads one YAML file, and hands the config under
+`deepspeed` to the Trainer.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from msgspec import Struct
+
+from zerowiz.core.settings import Change
+
+Value = int | str | bool
+
+
+class ProgramJob(Struct, frozen=True, kw_only=True):
+    """What a file says of a job, as far as a plan is concerned."""
+
+    settings: Change
+    """What it says of the step, by the fields of the options."""
+    not_counted: tuple[str, ...] = ()
+    """Its keys that change what a rank holds, and that no formula counts."""
+    excluding: tuple[str, ...] = ()
+    """Its keys that exclude DeepSpeed, such as those of FSDP."""
+
+
+class Program(Struct, frozen=True, kw_only=True):
+    """A program, and how its file says what a plan changes."""
+
+    name: str
+    train: tuple[str, ...]
+    """The words before its file; `{ranks}` is the number of ranks on a node."""
+    keys: Mapping[str, str]
+    """The key of each setting, whose values are the same words there."""
+    lines: Mapping[tuple[str, Value], tuple[str, ...]]
+    """The lines of a value that has other words there."""
+
+
+class ProgramFile(Struct, frozen=True, kw_only=True):
+    """A file, and the program that reads it."""
+
+    path: str
+    program: Program
+    job: ProgramJob
+
+    def command(self, ranks: int) -> tuple[str, ...]:
+        """What trains with the file.
+
+        Args:
+            ranks: The ranks on a node.
+        """
+        return (*(word.format(ranks=ranks) for word in self.program.train), self.path)
+
+
+def read_counts(values: Mapping[str, object], keys: Mapping[str, str]) -> dict[str, Value | None]:
+    """The whole numbers of a file, by their settings.
+
+    Args:
+        values: The keys and values of the file.
+        keys: The key of each setting.
+    """
+    found = ((name, values.get(key)) for name, key in keys.items())
+    return {n: v for n, v in found if isinstance(v, int) and not isinstance(v, bool)}
+
+
+def list_changes(file: ProgramFile, planned: Change, config_path: str) -> Iterator[str]:
+    """The lines that the file is to have for a plan, and has not.
+
+    Args:
+        file: The file as it is.
+        planned: The settings of the plan that are not the program's defaults, and all that the
+            file says.
+        config_path: The config that was written.
+    """
+    yield f"deepspeed: {config_path}"
+    lines, keys = file.program.lines, file.program.keys
+    for name, value in planned.items():
+        if file.job.settings.get(name) == value:
+            continue
+        key = keys.get(name)
+        yield from lines.get((name, value), () if key is None else (f"{key}: {value}",))
+    for key in file.job.excluding:
+        yield f"{key}:"
