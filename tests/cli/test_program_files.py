@@ -121,6 +121,24 @@ def test_a_file_of_llama_factory_says_its_job_and_how_to_start_it(here: Run, fol
     assert planned == tuple(step[key] for key in (*keys, "gradient_checkpointing"))
 
 
+@pytest.mark.parametrize(
+    ("before", "method", "expected"),
+    [
+        ("lora", "full", ["finetuning_type: full", "quantization_bit: null"]),
+        ("full", "lora", ["finetuning_type: lora", "quantization_bit: null", "lora_rank: 16"]),
+    ],
+)
+def test_a_typed_method_leaves_no_setting_of_adapters_behind(
+    here: Run, folder: Path, before: str, method: str, expected: list[str]
+) -> None:
+    text = LLAMA_FACTORY.replace("finetuning_type: lora", f"finetuning_type: {before}")
+    (folder / "my.yaml").write_text(text)
+    done = here("init", "--yes", *MACHINE, "--method", method, "my.yaml")
+    assert 0 == done.code, done.stderr
+    lines = done.stdout.partition("next: set in my.yaml\n")[2].partition("then train:")[0]
+    assert expected == [line.strip() for line in lines.splitlines()][1:]
+
+
 @pytest.mark.parametrize("command", ["plan", "launch"])
 def test_the_script_of_llama_factory_names_the_file_to_pass(
     here: Run, folder: Path, command: str

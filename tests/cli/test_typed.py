@@ -311,6 +311,8 @@ def test_words_that_belong_before_zerowiz_are_told_so(
         ("axolotl train my.yml", "`zerowiz init my.yml`"),
         ("llamafactory-cli train runs/a.yaml", "`zerowiz init runs/a.yaml`"),
         ("llamafactory-cli train", "`zerowiz init my.yaml`"),
+        ("swift sft my.yaml", "`zerowiz init my.yaml`"),
+        ("swift sft --model m", "in a YAML file: `zerowiz init my.yaml`"),
         ("trl sft --dataset_name x", "`zerowiz launch -m trl.scripts.sft`"),
     ],
 )

@@ -25,6 +25,7 @@ _PREFIXES = frozenset({"env", "exec", "nice", "nohup", "numactl", "poetry", "sru
 _TRAINERS = {
     "axolotl": _("pass its YAML file: `zerowiz init {path}`"),
     "llamafactory-cli": _("pass its YAML file: `zerowiz init {path}`"),
+    "swift": _("pass its arguments in a YAML file: `zerowiz init {path}`"),
     "trl": _("launch its module: `zerowiz launch -m trl.scripts.sft`, or `.dpo`, `.grpo`"),
 }
 _VARIABLE = re.compile(r"[A-Za-z_]\w*=")

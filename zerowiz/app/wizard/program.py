@@ -9,14 +9,13 @@ from zerowiz.app.reporter import Reporter
 from zerowiz.core.model.types import ModelSource
 from zerowiz.core.script.programs.file import ProgramFile, list_changes
 from zerowiz.core.values import replace
-from zerowiz.core.workload import SETTINGS, Workload
+from zerowiz.core.workload import SETTINGS, Method, Workload
 from zerowiz.errors import UsageError
 from zerowiz.probe.config.program_file import names_yaml, read_program_file
 from zerowiz.probe.model.hf import hub_name
 from zerowiz.words import _
 
-# Counts that a file has to say: axolotl has no default for them.
-_NO_DEFAULT = frozenset({"micro_batch", "sequence_tokens"})
+_OF_ADAPTERS = frozenset(name for name, row in SETTINGS.items() if row.of_adapters)
 
 
 def find_program_file(command: Command, reporter: Reporter) -> ProgramFile | None:
@@ -55,18 +54,24 @@ def with_program_file(command: Command, file: ProgramFile) -> Command:
     silent = {k: v for k, v in file.job.settings.items() if getattr(options, k) is None}
     if options.global_batch is not None:
         silent.pop("accumulation_steps", None)
+    if options.method is Method.FULL:
+        silent = {k: v for k, v in silent.items() if k not in _OF_ADAPTERS}
     return replace(command, script=None, options=with_plain(options, silent))
 
 
 def lines_to_set(file: ProgramFile, plan: Plan, config_path: str) -> tuple[str, ...]:
     """The lines that the file is to have, and has not."""
     step, default = plan.request.job.workload, Workload()
+    has_adapters = step.method is not Method.FULL
     said = {
         name: getattr(step, name)
         for name in SETTINGS
-        if name in file.job.settings
-        or name in _NO_DEFAULT
-        or getattr(step, name) != getattr(default, name)
+        if (has_adapters or name not in _OF_ADAPTERS)
+        and (
+            name in file.job.settings
+            or name in file.program.without_default
+            or getattr(step, name) != getattr(default, name)
+        )
     }
     if "lora_target_modules" in said:
         said["lora_target_modules"] = step.lora_targets

@@ -34,8 +34,9 @@ def read_program_file(path: str) -> ProgramFile:
     if file is None:
         raise UsageError(
             _(
-                "`{path}` is neither a training script nor a file of axolotl (`base_model`) or"
-                " LLaMA-Factory (`model_name_or_path` and `stage`)",
+                "`{path}` is neither a training script nor a file of axolotl (`base_model`),"
+                " LLaMA-Factory (`model_name_or_path` and `stage`) or ms-swift (`model` and"
+                " `tuner_type`)",
                 path=path,
             ),
             _("pass the script that trains: `zerowiz init train.py`"),

@@ -161,7 +161,8 @@ def _parse(text: str, path_name: str) -> ast.Module:
         if path_name.endswith(YAML_SUFFIXES):
             hints.append(
                 _(
-                    "plan for a file of axolotl or LLaMA-Factory by `zerowiz init {path_name}`",
+                    "plan for a file of axolotl, LLaMA-Factory or ms-swift by"
+                    " `zerowiz init {path_name}`",
                     path_name=shell.quote(path_name),
                 )
             )

@@ -15,6 +15,7 @@ _COUNTS: Mapping[str, str] = {
 AXOLOTL = Program(
     name="axolotl",
     train=("axolotl", "train"),
+    without_default=frozenset({"lora_rank", "micro_batch", "sequence_tokens"}),
     keys={
         "model": "base_model",
         **_COUNTS,

@@ -30,6 +30,8 @@ class Program(Struct, frozen=True, kw_only=True):
     name: str
     train: tuple[str, ...]
     """The words before its file; `{ranks}` is the number of ranks on a node."""
+    without_default: frozenset[str] = frozenset()
+    """The settings that a file has to say: the program has no default for them, or its own."""
     keys: Mapping[str, str]
     """The key of each setting, whose values are the same words there."""
     lines: Mapping[tuple[str, Value], tuple[str, ...]]

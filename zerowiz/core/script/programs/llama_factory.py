@@ -15,6 +15,7 @@ _COUNTS: Mapping[str, str] = {
 LLAMA_FACTORY = Program(
     name="LLaMA-Factory",
     train=("FORCE_TORCHRUN=1", "NPROC_PER_NODE={ranks}", "llamafactory-cli", "train"),
+    without_default=frozenset({"lora_rank"}),
     keys={
         "model": "model_name_or_path",
         **_COUNTS,

@@ -9,11 +9,20 @@ from zerowiz.core.script.programs.llama_factory import (
     is_llama_factory,
     read_llama_factory,
 )
+from zerowiz.core.script.programs.ms_swift import (
+    MS_SWIFT,
+    MS_SWIFT_RLHF,
+    is_rlhf,
+    is_swift,
+    read_swift,
+)
 
 _Values = Mapping[str, object]
 _READERS: tuple[tuple[Program, Callable[[_Values], bool], Callable[[_Values], ProgramJob]], ...] = (
     (AXOLOTL, is_axolotl, read_axolotl),
     (LLAMA_FACTORY, is_llama_factory, read_llama_factory),
+    (MS_SWIFT_RLHF, is_rlhf, read_swift),
+    (MS_SWIFT, is_swift, read_swift),
 )
 
 
