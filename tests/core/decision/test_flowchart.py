@@ -121,6 +121,23 @@ def test_zero2_is_the_recommended_middle() -> None:
     assert (Reason.MIDDLE_FITS,) == decision.reasons
 
 
+@pytest.mark.parametrize(
+    ("stage", "verdicts", "other"),
+    [
+        (3, {ZERO2: FITS, ZERO3: FITS}, ZERO2),
+        (2, {ZERO2: FITS, ZERO3: FITS}, None),
+        (2, {ZERO2: UNCERTAIN, ZERO3: FITS}, ZERO3),
+        (2, {ZERO3_OFFLOAD: FITS}, ZERO3_OFFLOAD),
+        (None, {ZERO2: FITS}, None),
+    ],
+)
+def test_beside_a_stage_that_was_asked_for_stands_what_the_flowchart_would_choose(
+    stage: int | None, verdicts: Mapping[StrategyRow, Verdict], other: StrategyRow | None
+) -> None:
+    found = follow(verdicts, constraints=Constraints(stage=stage)).otherwise
+    assert other == (found and found.strategy)
+
+
 def test_over_a_slow_link_zero1_is_enough_when_only_optimizer_states_were_in_the_way() -> None:
     decision = follow({ZERO1: FITS, ZERO2: FITS}, SLOW)
     assert ZERO1 == chosen(decision)

@@ -120,6 +120,15 @@ class Decision(Struct, frozen=True, kw_only=True):
         """Of the strategies that may be chosen, the one that lacks least."""
         return min(self.allowed, key=lambda each: each.lacking_bytes)
 
+    @property
+    def otherwise(self) -> StrategyEstimate | None:
+        """What the flowchart would choose instead of a strategy that was asked for."""
+        if not self.constraints.pinned:
+            return None
+        unpinned = Constraints(allow_slow=self.constraints.allow_slow)
+        chosen = follow_flowchart(self.evaluated, self.job, unpinned).chosen
+        return None if chosen == self.chosen else chosen
+
     def of(self, strategy: Strategy) -> StrategyEstimate:
         """The verdict on one strategy."""
         return next(each for each in self.evaluated if each.strategy == strategy)
