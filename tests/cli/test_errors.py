@@ -269,13 +269,15 @@ def test_no_nvml_is_a_preflight_failure_that_names_the_ways_on(
 ) -> None:
     driver_not_loaded = 9
     driver(Replay({"nvmlInitWithFlags(0)": {"err": driver_not_loaded}}))
-    for command in ("plan", "init", "machine"):
+    for command in ("plan", "init", "measure", "machine"):
         result = here(command, *(() if command == "machine" else ("--model", "7b")))
         assert 5 == result.code
         assert (
             "the NVIDIA driver is installed, but its kernel module is not loaded"
         ) == result.problem
-        assert "--machine" in result.hints
+        # Not of the command itself: `measure` has no such option.
+        assert "`zerowiz plan --machine 8xH100-80GB`" in result.hints
+        assert "`--accelerator cpu`" in result.hints
 
 
 def test_no_deepspeed_is_a_preflight_failure_and_nothing_is_written(

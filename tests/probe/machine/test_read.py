@@ -50,7 +50,7 @@ def test_a_driver_that_does_not_start_is_one_line_and_says_how_to_plan_anyway(
     assert "\n" not in error.message
     assert ExitCode(5) is error.exit_code
     assert hint in error.hints[0]
-    assert any("$machine 8xH100-80GB" in line for line in error.hints)
+    assert any("zerowiz plan --machine 8xH100-80GB" in line for line in error.hints)
     assert any("$accelerator cpu" in line for line in error.hints)
 
 
@@ -154,7 +154,7 @@ def test_no_gpu_at_all_is_an_error_that_says_how_to_plan_anyway() -> None:
     with pytest.raises(PreflightError) as caught:
         read_machine(World(files=NO_FILES, environ={}, replay=table))
     assert "this machine has no usable GPU" == caught.value.message
-    assert "`$machine 8xH100-80GB`" in caught.value.hints[0]
+    assert "`zerowiz plan --machine 8xH100-80GB`" in caught.value.hints[0]
 
 
 def read(files: Files, environ: dict[str, str]) -> tuple[int | None, str | None]:

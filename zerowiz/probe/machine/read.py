@@ -20,8 +20,11 @@ from zerowiz.probe.recording.world import World
 from zerowiz.words import _
 
 _PLAN_WITHOUT = (
-    _("plan without a GPU: `$machine 8xH100-80GB`, or for a saved node: `$machine node.json`"),
-    _("plan for the CPU: `$accelerator cpu`"),
+    _(
+        "plan without a GPU: `zerowiz plan --machine 8xH100-80GB`, or for a saved node:"
+        " `zerowiz plan --machine node.json`"
+    ),
+    _("use the CPU instead: `$accelerator cpu`"),
 )
 
 # What runs a command inside a job, by scheduler; that of PBS opens a shell there.

@@ -748,7 +748,7 @@ def test_the_json_of_a_finding() -> None:
                 "severity": "error",
                 "what": "`DS_ACCELERATOR=cpu` is set, but the plan is for GPUs",
                 "why": "DeepSpeed uses the device that the variable names",
-                "mends": ["unset DS_ACCELERATOR", "plan for the CPU: `--accelerator cpu`"],
+                "mends": ["unset DS_ACCELERATOR", "use the CPU instead: `--accelerator cpu`"],
                 "url": page_of("pf307"),
             }
         ],

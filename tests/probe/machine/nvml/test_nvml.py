@@ -303,7 +303,7 @@ def test_no_usable_gpu_at_all_is_one_error_with_every_reason() -> None:
         play(content)
     assert "this machine has no usable GPU" == caught.value.message
     assert "zerowiz does not use GPU 1: no permission to open it" in caught.value.hints
-    assert any("$machine 8xH100-80GB" in hint for hint in caught.value.hints)
+    assert any("`zerowiz plan --machine 8xH100-80GB`" in hint for hint in caught.value.hints)
 
 
 def test_gpus_that_cannot_be_counted_are_an_error() -> None:

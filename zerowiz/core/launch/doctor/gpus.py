@@ -44,7 +44,7 @@ def _accelerator(inputs: PreflightInput) -> Iterator[PreflightFinding]:
             ACCELERATOR,
             _("`DS_ACCELERATOR={name}` is set, but the plan is for GPUs", name=name),
             "unset DS_ACCELERATOR",
-            _("plan for the CPU: `$accelerator cpu`"),
+            _("use the CPU instead: `$accelerator cpu`"),
         )
 
 
