@@ -46,6 +46,7 @@ from transformers import Trainer, TrainingArguments
 args = TrainingArguments(output_dir="out", per_device_train_batch_size=4, bf16=True, use_cpu=True)
 Trainer(model=None, args=args).train()
 """
+HF_IN_CODE_WITH_WORDS = f"import sys\n\nprint(sys.argv)\n{HF_IN_CODE}"
 HF_LITERAL = """\
 from transformers import Trainer, TrainingArguments
 

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from cli.harness import HF_IN_CODE, Run
+from cli.harness import HF_IN_CODE_WITH_WORDS, Run
 
 ONE = ("plan", "--model", "7b", "--machine", "8xH100-80GB-SXM")
 OTHER = ("--compare", "--machine", "4xA100-80GB-SXM")
@@ -74,7 +74,7 @@ def test_two_configs_are_compared(here: Run, folder: Path) -> None:
 
 
 def test_both_are_for_the_script_that_stands_behind_the_options(here: Run, folder: Path) -> None:
-    (folder / "train.py").write_text(HF_IN_CODE)
+    (folder / "train.py").write_text(HF_IN_CODE_WITH_WORDS)
     result = here(*ONE, *OTHER, "train.py", "--compare", "anything")
     assert 0 == result.code, result.stderr
     assert "micro batch 4" in result.stdout

@@ -13,6 +13,7 @@ import pytest
 from cli.harness import (
     CONFIG_ARGUMENTS,
     HF_IN_CODE,
+    HF_IN_CODE_WITH_WORDS,
     HF_LITERAL,
     HF_PARSER,
     Run,
@@ -209,7 +210,7 @@ def test_a_parser_that_spells_local_rank_differently_is_named(
     [
         ("--help",),
         ("-h",),
-        ("--force", "--quiet"),
+        ("--overwrite", "--silent"),
         ("--", "--model", "x"),
         ("a b", "$HOME", "'", "*"),
         ("",),
@@ -224,10 +225,21 @@ def test_words_after_the_script_are_the_scripts_own(
 
 @pytest.mark.parametrize("word", ["--dry-run", "--yes", "--json", "--stage=2", "--accelerator"])
 def test_a_word_of_zerowiz_after_the_script_is_refused(here: Run, folder: Path, word: str) -> None:
-    (folder / "train.py").write_text(HF_IN_CODE)
+    (folder / "train.py").write_text(HF_IN_CODE_WITH_WORDS)
     result = here("launch", "--dry-run", *CPU, "train.py", word)
     assert 2 == result.code
-    assert "comes after train.py" in result.stderr
+    flag = word.partition("=")[0]
+    assert f"`{flag}` after train.py would go to the script" == result.problem
+
+
+def test_after_a_script_that_reads_no_words_every_option_of_zerowiz_is_named_at_once(
+    here: Run, folder: Path
+) -> None:
+    (folder / "train.py").write_text(HF_IN_CODE)
+    line = ("train.py", "--machine", "cpu", "--micro-batch=4", "--price", "1/gpu-hour", "--lr", "1")
+    result = here("plan", *line)
+    assert 2 == result.code
+    assert "put `--machine`, `--micro-batch`, `--price` before train.py" in result.hints
 
 
 def test_a_word_that_the_script_takes_itself_is_the_scripts(here: Run, folder: Path) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cli.harness import HF_IN_CODE, Run, Terminal
+from cli.harness import HF_IN_CODE_WITH_WORDS, Run, Terminal
 
 JOB = ("plan", "--machine", "2xH200", "--model", "7b", "--gradient-checkpointing", "--stage", "3")
 
@@ -95,7 +95,7 @@ def test_a_strategy_that_is_not_chosen_is_explained(here: Run) -> None:
 
 
 def test_explain_takes_no_word_of_a_script(here: Run, folder: Path) -> None:
-    (folder / "train.py").write_text(HF_IN_CODE)
+    (folder / "train.py").write_text(HF_IN_CODE_WITH_WORDS)
     words = [word for word in JOB if word != "--gradient-checkpointing"]
     shown = here(*words, "--explain", "train.py", "--explain", "zero2")
     assert 0 == shown.code, shown.stderr

@@ -260,6 +260,19 @@ def test_the_same_said_twice_is_no_contradiction(here: Run, folder: Path) -> Non
             ("convert it to `train.py`: `jupyter nbconvert --to script train.ipynb`",),
         ),
         (
+            ("ds.json",),
+            1,
+            "`ds.json` is a JSON file, not a script",
+            ("a DeepSpeed config has an option: `--config ds.json`", "`zerowiz check ds.json`"),
+        ),
+        (
+            ("acc.yaml",),
+            1,
+            "acc.yaml line 1 is not Python: invalid syntax",
+            ("a DeepSpeed config has an option: `--config acc.yaml`",),
+        ),
+        (("train",), 5, "there is no script `train`", ("did you mean `train.py`?",)),
+        (
             ("-m", "pkg.none"),
             5,
             f"there is no module `pkg.none`: {NOWHERE}",
@@ -280,6 +293,9 @@ def test_what_is_no_script_is_said_with_the_way_on(
     (folder / "run.sh").write_text(f"#!/bin/bash\nset -e\n{line}")
     (folder / "other.sh").write_text("echo hi\n")
     (folder / "train.ipynb").write_text("{}")
+    (folder / "train.py").write_text(HF_PARSER)
+    (folder / "ds.json").write_text('{"train_batch_size": 8}')
+    (folder / "acc.yaml").write_text("zero_stage: 2: 3\n")
     result = here("launch", *JOB, *words)
     assert (code, problem) == (result.code, result.problem)
     for hint in hints:

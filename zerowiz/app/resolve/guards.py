@@ -11,10 +11,10 @@ from zerowiz.core.machine.types import Machine
 from zerowiz.core.script import LOCAL_RANK_FLAG, ScriptFacts
 from zerowiz.core.workload import Accounting
 from zerowiz.errors import PreflightError, UsageError
-from zerowiz.words import _
+from zerowiz.words import _, listing
 
 # Words that fingers put last, and that hardly a training script takes. Where every option of the
-# script is known, no option of zerowiz is taken for one of its words.
+# script is known, or it reads no words at all, no option of zerowiz is taken for one of its words.
 _OWN_WORDS = ("dry_run", "yes", "as_json", "stage", "accelerator", "machine")
 
 
@@ -48,21 +48,19 @@ def check_words(
         UsageError: One does, and the script has no such option of its own.
     """
     sees_all = facts.parser.complete and bool(facts.parser.options)
+    sees_all = sees_all or facts.reads_no_words
     own = set(flags().values()) if sees_all else {flags()[name] for name in _OWN_WORDS}
     own -= {facts.parser.config_flag}
     words = script_args[: script_args.index("--")] if "--" in script_args else script_args
-    for word in words:
-        flag = word.partition("=")[0]
-        if flag in own and not facts.parser.find(flag):
-            raise UsageError(
-                _(
-                    "`{flag}` comes after {path}, so the script would get it",
-                    flag=flag,
-                    path=facts.path,
-                ),
-                _("put `{flag}` before {path}", flag=flag, path=facts.path),
-                _("to pass it to the script, put `--` before `{flag}`", flag=flag),
-            )
+    said = dict.fromkeys(word.partition("=")[0] for word in words)
+    misplaced = [flag for flag in said if flag in own and not facts.parser.find(flag)]
+    if misplaced:
+        named = listing(f"`{flag}`" for flag in misplaced)
+        raise UsageError(
+            _("{flags} after {path} would go to the script", flags=named, path=facts.path),
+            _("put {flags} before {path}", flags=named, path=facts.path),
+            _("or put `--` before `{flag}` if the script reads it", flag=misplaced[0]),
+        )
     if reporter is not None and facts.reads_no_words and script_args:
         reporter.note(
             _(

@@ -159,6 +159,7 @@ def _parse(text: str, path_name: str) -> ast.Module:
         reason = error.msg if isinstance(error, SyntaxError) else str(error)
         hints = [_WANTED]
         if path_name.endswith(YAML_SUFFIXES):
+            hints.append(_as_config(path_name))
             hints.append(
                 _(
                     "plan for a file of axolotl, LLaMA-Factory or ms-swift by"
@@ -247,6 +248,7 @@ def _read_source(path: Path, import_folder: Path) -> ScriptFacts:
         )
     if path.exists():
         _refuse_notebook(path)
+        _refuse_config(path)
     try:
         data = read_named(path, LONGEST_SCRIPT_BYTES)
     except FileNotFoundError:
@@ -307,6 +309,21 @@ def _refuse_notebook(path: Path) -> None:
         )
 
 
+def _as_config(path: object) -> str:
+    """How a file is named that is a config."""
+    return _("a DeepSpeed config has an option: `$config {path}`", path=shell.quote(path))
+
+
+def _refuse_config(path: Path) -> None:
+    """Say of a config how it is passed; `{"a": 1}` could also be read as Python."""
+    if path.suffix == ".json":
+        raise ZerowizError(
+            _("`{path}` is a JSON file, not a script", path=path),
+            _as_config(path),
+            _("to find mistakes in one: `zerowiz check {path}`", path=shell.quote(path)),
+        )
+
+
 def _refuse_shell_script(text: str, path: Path) -> None:
     """Say of a shell script how its training is launched."""
     if not is_shell_script(str(path), text):
@@ -339,6 +356,8 @@ def _refuse_shell_script(text: str, path: Path) -> None:
 
 def _suggest(path: Path) -> tuple[str, ...]:
     """Hints that name a module, scripts of the folder, the similar ones first, or a template."""
+    if (whole := Path(f"{path}.py")).is_file():
+        return did_you_mean([whole])
     module = str(path).replace(".", "/")
     if Path(f"{module}.py").is_file() or Path(module, "__main__.py").is_file():
         return (_("to launch a module: `zerowiz launch -m {path}`", path=shell.quote(path)),)
