@@ -156,6 +156,27 @@ def test_an_error_says_what_and_what_next(
 
 
 @pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("plan", *CPU, ""), "SCRIPT"),
+        (("plan", "--machine", "cpu", "--model", ""), "`--model`"),
+        (("plan", *CPU, "--config="), "`--config`"),
+        (("launch", *CPU, "--output-dir", "", "train.py"), "`--output-dir`"),
+        (("check", "list.json", ""), "FILE"),
+        (("template", ""), "FOLDER"),
+        (("machine", *CPU[:2], "--save", ""), "`--save`"),
+    ],
+)
+def test_an_empty_word_is_not_taken_for_this_folder(
+    here: Run, scripts: Path, words: tuple[str, ...], named: str
+) -> None:
+    before = sorted(path.name for path in scripts.iterdir())
+    result = here(*words)
+    assert (2, f"{named} is empty") == (result.code, result.problem)
+    assert before == sorted(path.name for path in scripts.iterdir())
+
+
+@pytest.mark.parametrize(
     ("words", "kind", "code"),
     [
         (("plan", "--json", "--bogus"), "usage", 2),

@@ -11,7 +11,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from zerowiz.cli.help.examples import EXAMPLES
 from zerowiz.cli.help.lines import write_rows, write_text
-from zerowiz.cli.help.meaning import refuse_meaningless
+from zerowiz.cli.help.meaning import refuse_empty, refuse_meaningless
 from zerowiz.cli.json_output import expect_json
 from zerowiz.core import shell
 from zerowiz.errors import UsageError, did_you_mean
@@ -49,6 +49,7 @@ class PlainCommand(_Spoken, TyperCommand):
         # Words that cannot be read may be the script's own: then the error is in JSON needlessly.
         if is_whole:
             expect_json(asked="--json" in args)
+        refuse_empty(self, ctx, args)
         left: list[str] = super().parse_args(ctx, args)
         if is_whole:
             expect_json(asked=bool(ctx.params.get("as_json")))

@@ -79,6 +79,36 @@ IDLE: Mapping[str, tuple[Idle, ...]] = {
 }
 
 
+# What stands after a script is its own.
+_OF_SCRIPT = "args"
+
+
+def refuse_empty(command: Any, context: Any, words: list[str]) -> None:  # noqa: ANN401 - as above
+    """Refuse an option or an argument without a value, which as a path would be this folder.
+
+    Args:
+        command: The command.
+        context: Of the command.
+        words: After its name, as typed.
+
+    Raises:
+        UsageError: There is one.
+    """
+    if all(word.rpartition("=")[2] for word in words):
+        return
+    values = command.make_parser(context).parse_args(args=[*words])[0]
+    for param in command.params:
+        value = values.get(param.name)
+        if param.name != _OF_SCRIPT and "" in _several(value):
+            is_option = param.param_type_name == "option"
+            shown = (param.metavar or param.name).rstrip(".").upper()
+            name = f"`{_long(param)}`" if is_option else shown
+            raise UsageError(
+                _("{name} is empty", name=name),
+                _("leave it out, or set the shell variable that it comes from"),
+            )
+
+
 def refuse_meaningless(command: Any, context: Any) -> None:  # noqa: ANN401 - typer's own or click's, by typer's release
     """Refuse an option on the command line that would change nothing.
 
@@ -105,6 +135,10 @@ def refuse_meaningless(command: Any, context: Any) -> None:  # noqa: ANN401 - ty
             _("`{option}` has no effect without {other}", option=option, other=other),
             _("add {other}, or remove `{option}`", other=other, option=option),
         )
+
+
+def _several(value: object) -> tuple[object, ...] | list[object]:
+    return value if isinstance(value, (tuple, list)) else (value,)
 
 
 def _long(param: Any, is_off: bool = False) -> str:  # noqa: ANN401 - as above
