@@ -142,7 +142,8 @@ def test_every_machine_is_asked_where_all_are(here: Run) -> None:
     result = here(*ALL)
     assert 0 == result.code
     head, *rows = result.stdout.partition("machine ")[2].splitlines()
-    assert ["strategy", "verdict", "peak", "headroom", "step", "(step)", "tokens/s"] == head.split()
+    columns = ["strategy", "verdict", "needs", "headroom", "step", "(step)", "tokens/s"]
+    assert columns == head.split()
     assert [row for row in rows if row.startswith("2xH100-80GB ")]
     assert "more machines fit: list them all with `--json`." in result.stdout
     assert re.search(
@@ -211,6 +212,16 @@ def test_a_run_without_a_time_has_its_reason_and_no_table(here: Run) -> None:
 def test_what_is_said_is_not_assumed(here: Run) -> None:
     words = ("--micro-batch", "2", "--seq-len", "512", "--precision", "bf16")
     assert "" == here(*ALL, *words, "--gpus-per-node", "8").stderr
+
+
+def test_the_list_prints_what_the_plan_of_a_machine_prints(here: Run) -> None:
+    rows = [line.split() for line in here(*ALL).stdout.splitlines()]
+    machine, strategy, *_, needs, headroom = next(
+        row[:6] for row in rows if row and row[0] == "2xH100-80GB"
+    )
+    plan = here(*PLAN, "--machine", machine).stdout
+    alone = next(line.split() for line in plan.splitlines() if line.startswith(f"{strategy} "))
+    assert [needs, headroom] == alone[1:3]
 
 
 def test_a_machine_of_the_list_is_decided_as_it_is_alone(here: Run) -> None:

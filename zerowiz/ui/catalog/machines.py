@@ -21,7 +21,7 @@ _UNKNOWN = "-"
 # What can be seen of one machine's own plan leaves first.
 _LEAVING = (
     N_("(step)"),
-    N_("peak"),
+    N_("needs"),
     N_("headroom"),
     N_("ckpt"),
     N_("batch"),
@@ -63,7 +63,7 @@ def _table(found: Offers, prices: PriceList, stream: TextIO) -> None:
     split, mixed = _splits(found), _mixes_checkpointing(found)
     priced = any(offer.price_per_hour is not None for offer in found.offers)
     headings = (
-        *("machine", "strategy", "verdict", "peak", "headroom"),
+        *("machine", "strategy", "verdict", "needs", "headroom"),
         *(("batch",) if split else ()),
         *(("ckpt",) if mixed else ()),
         *("step", "(step)", N_("tokens/s")),
@@ -90,7 +90,7 @@ def _machine(offer: Offer) -> tuple[str, ...]:
         offer.candidate.name + ("*" if offer.assumes_network else ""),
         chosen.strategy.name,
         decisions.verdict(chosen),
-        bare_gib(chosen.estimate.peak_bytes),
+        bare_gib(chosen.device_bytes),
         bare_gib(chosen.headroom_bytes),
     )
 
@@ -176,7 +176,7 @@ def _rows(prices: PriceList) -> str:
     priced = _(", and every count that has its own price") if of_nodes else ""
     return _(
         "Machines as `$machine` takes them, {order}; for each GPU, the fewest that fit "
-        "and twice as many{priced}. Peak and headroom are GiB per GPU; step is seconds per "
+        "and twice as many{priced}. Needs and headroom are GiB per GPU; step is seconds per "
         "optimizer step; tokens/s is the total of all GPUs.",
         order=order,
         priced=priced,
