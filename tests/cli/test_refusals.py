@@ -180,6 +180,14 @@ def test_a_default_of_the_script_that_is_refused_can_be_changed(
     assert 256 == answers_of(folder)["seq-len"]
 
 
+@pytest.mark.usefixtures("script")
+def test_the_wizard_starts_at_a_machine_that_the_script_trains_on(terminal: Open) -> None:
+    person = terminal("init", "--model", "10m", "--seq-len", "64")
+    person.wait_for("> 8xH100-80GB-SXM")
+    person.reply("-> DDP fits", UP)
+    person.wait_for(f"-> train.py {WHY}")
+
+
 def test_an_answer_can_be_changed_after_a_refusal(terminal: Open, script: Path) -> None:
     person = terminal("init", "--seq-len", "64")
     person.reply("Plan for which machine?", "cpu" + ENTER)
@@ -199,7 +207,11 @@ def test_esc_goes_back_from_a_refusal_to_the_last_answer(terminal: Open) -> None
     person.reply(REFUSED, ESCAPE)
     person.wait_for("(64)")
     person.settle()
-    assert WHY not in " ".join(person.text.split())
+    shown = " ".join(person.text.split())
+    assert REFUSED not in shown
+    # Of the refusal is left what the answer leads to.
+    assert f"error: train.py {WHY}" not in shown
+    assert f"-> train.py {WHY}" in shown
 
 
 def test_stopping_at_a_refusal_is_no_error_and_writes_nothing(terminal: Open, script: Path) -> None:

@@ -33,12 +33,19 @@ from zerowiz.core.decision.questions import (
     spare,
 )
 from zerowiz.core.machine.types import Accelerator, Machine
-from zerowiz.core.script import ScriptFacts, ScriptSettings, can_be_given
+from zerowiz.core.script import (
+    ScriptFacts,
+    ScriptSettings,
+    add_settled,
+    can_be_given,
+    check_accelerator,
+    settle,
+)
 from zerowiz.core.search.freedom import Objective
 from zerowiz.core.templates import template_of
 from zerowiz.core.values import replace
 from zerowiz.core.workload import Loop, Method, Precision
-from zerowiz.errors import AnswerNeededError, ZerowizError
+from zerowiz.errors import AnswerNeededError, PreflightError, ZerowizError
 from zerowiz.probe.nearby import find_scripts
 from zerowiz.ui.wizard import lines
 from zerowiz.words import _
@@ -55,6 +62,18 @@ class AnsweredJob(Struct, frozen=True, kw_only=True):
     facts: ScriptFacts | None
     machine: Machine
     options: Options
+
+
+class _Outlook(Struct, frozen=True, kw_only=True):
+    """What an answer leads to."""
+
+    decision: Decision
+    refusal: str | None
+    """Why the script would not train there, whether or not the job fits."""
+
+    @property
+    def trains(self) -> bool:
+        return self.decision.chosen is not None and self.refusal is None
 
 
 class Wizard:
@@ -281,19 +300,18 @@ class Wizard:
         return answers.with_answer(key, answer)
 
     def _fitting(self, question: Question, answers: Answers) -> Question:
-        """The question of the machine whose default is the first one that the job fits.
+        """The question of the machine whose default is the first one that trains the job.
 
         As it is where that is not known; else the largest, for which there are remedies.
         """
-        decision = self._decide(question, str(question.default), answers)
-        if decision is None or decision.chosen is not None:
+        outlook = self._look(question, str(question.default), answers)
+        if outlook is None or outlook.trains:
             return question
         others = [each.value for each in question.choices if each.value != question.default]
         fitting = (
             each
             for each in others
-            if (found := self._decide(question, each, answers)) is not None
-            and found.chosen is not None
+            if (found := self._look(question, each, answers)) is not None and found.trains
         )
         return replace(question, default=next(fitting, menus.LARGEST_MACHINE))
 
@@ -351,15 +369,34 @@ class Wizard:
         return lambda answer: self._leads_to(question, answer, answers)
 
     def _leads_to(self, question: Question, answer: str, answers: Answers) -> str:
-        decision = self._decide(question, answer, answers)
-        return "" if decision is None else lines.consequence(decision)
+        outlook = self._look(question, answer, answers)
+        if outlook is None:
+            return ""
+        return outlook.refusal or lines.consequence(outlook.decision)
 
-    def _decide(self, question: Question, answer: str, answers: Answers) -> Decision | None:
+    def _look(self, question: Question, answer: str, answers: Answers) -> "_Outlook | None":
         """What an answer leads to; None where that is not known at once."""
         if question.problem(answer) is not None:
             return None
-        followed = self._follow(self.with_answer(question.key, answer, answers))
-        return None if followed is None else followed.decision
+        answers = self.with_answer(question.key, answer, answers)
+        followed = self._follow(answers)
+        if followed is None:
+            return None
+        refusal = self._refusal(answers, followed)
+        return _Outlook(decision=followed.decision, refusal=refusal)
+
+    def _refusal(self, answers: Answers, followed: Followed) -> str | None:
+        """Why the script would not train on this accelerator."""
+        facts = self.named.facts(answers)
+        if facts is None:
+            return None
+        words = add_settled(self._script_args, followed.request.settled)
+        try:
+            accelerator = followed.decision.job.machine.accelerator
+            check_accelerator(facts, settle(facts, words), accelerator)
+        except PreflightError as error:
+            return error.message
+        return None
 
     def _follow(self, answers: Answers) -> Followed | None:
         """What the answers lead to; None where that is not known at once, or is refused."""
