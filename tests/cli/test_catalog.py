@@ -110,10 +110,10 @@ def test_prices_may_stand_in_a_file(here: Run, folder: Path, text: str) -> None:
     ("words", "problem"),
     [
         (("--tokens", "many"), "`--tokens many` is not a number"),
-        (("--tokens", "0"), "`--tokens 0` is not a number"),
+        (("--tokens", "0"), "`--tokens 0` must be a whole number from 1"),
         (("--tokens", "2GiB"), "`--tokens 2GiB` is not a number"),
-        (("--sequences", "10.5"), "`--sequences 10.5` is not a number"),
-        (("--sequences", "-5"), "`--sequences -5` is not a number"),
+        (("--sequences", "10.5"), "`--sequences 10.5` must be a whole number from 1"),
+        (("--sequences", "-5"), "`--sequences -5` must be a whole number from 1"),
         (("--epochs", "3"), "`--epochs 3` needs the size of the data"),
         (("--tokens", "1B", "--epochs", "0"), "`--epochs 0` must be above 0"),
         (("--tokens", "1B", "--epochs", "nan"), "`--epochs nan` must be above 0"),

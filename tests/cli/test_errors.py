@@ -96,6 +96,7 @@ def scripts(folder: Path) -> Path:
             "",
         ),
         (("plan", *CPU, "--seq-len", "0"), 2, "`--seq-len 0`", ""),
+        (("measure", "--steps", "0"), 2, "`--steps`: it must be at least 1, not `0`", "--help"),
         (("plan", *CPU, "--nodes", "-1"), 2, "`--nodes -1`", ""),
         (("plan", "--machine", "cpu", "--gpus-per-node", "0"), 2, "`--gpus-per-node 0`", ""),
         (("plan", *CPU, "nope.py"), 5, "there is no script `nope.py`", ""),

@@ -142,26 +142,14 @@ def test_a_count_is_a_number_with_the_letter_of_its_magnitude(text: str, expecte
 
 @pytest.mark.parametrize(
     "text",
-    [
-        "",
-        "0",
-        "0.4",
-        "10.5",
-        "1.0005k",
-        "1.2345678901K",
-        "-1",
-        "2GiB",
-        "2 GB",
-        "B",
-        "1,000",
-        "nan",
-        "inf",
-        "1e99",
-        "_1",
-        "2B tokens",
-        "9" * 400,
-    ],
+    ["", "2GiB", "2 GB", "B", "1,000", "nan", "inf", "_1", "2B tokens", "9" * 400, "1.2345678901K"],
 )
 def test_what_is_no_count_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="is not a number"):
+        parse_count("tokens", text)
+
+
+@pytest.mark.parametrize("text", ["0", "0.4", "10.5", "1.0005k", "-1", "-2B", "1e99"])
+def test_a_count_that_no_run_has_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match=r"must be a whole number from 1 to 100000T"):
         parse_count("tokens", text)

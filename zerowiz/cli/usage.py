@@ -123,7 +123,10 @@ _WORDS = (
         re.compile(r"^Got unexpected extra argument\(s\) \((.*)\)$"),
         _(r"got unexpected extra argument(s) (\1)"),
     ),
-    (re.compile(r"(\S+) is not in the range (\S+)$"), _(r"\1 is not in the range \2")),
+    (
+        re.compile(r"(\S+) is not in the range x>=(\S+)$"),
+        _(r"it must be at least \2, not `\1`"),
+    ),
     (re.compile(r" \(Possible options: .*\)$"), ""),
     (re.compile(r"No such option: (\S+)"), _(r"there is no option `\1`")),
     (re.compile(r"No such command"), _("there is no command")),

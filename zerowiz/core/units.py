@@ -62,7 +62,7 @@ def parse_host_memory(text: str) -> int:
     return _to_bytes(float(match[1]), match[2])
 
 
-_COUNT = re.compile(r"(\d[\d_]{0,20}(?:\.\d{1,9})?(?:e\d{1,2})?)\s*([kmbt])?", re.IGNORECASE)
+_COUNT = re.compile(r"(-?\d[\d_]{0,20}(?:\.\d{1,9})?(?:e\d{1,2})?)\s*([kmbt])?", re.IGNORECASE)
 _THOUSANDS: Mapping[str, int] = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
 # A thousand times what the largest models were trained on.
 _MOST_COUNTED = 10**17
@@ -79,15 +79,22 @@ def parse_count(name: str, text: str) -> int:
         UsageError: The text is no whole count, or one beyond any run.
     """
     match = _COUNT.fullmatch(text.strip())
+    hint = _("use a number such as `2B`, `500M`, `52k` or `52000`")
+    if match is None:
+        raise UsageError(_("`${name} {text}` is not a number", name=name, text=text), hint)
     # No float: a part of one is found, however large the count is.
-    exact = Decimal(0)
-    if match is not None:
-        exact = Decimal(match[1]) * _THOUSANDS[(match[2] or "").lower()]
+    exact = Decimal(match[1]) * _THOUSANDS[(match[2] or "").lower()]
     count = int(exact)
     if not 1 <= exact <= _MOST_COUNTED or exact != count:
         raise UsageError(
-            _("`${name} {text}` is not a number", name=name, text=text),
-            _("use a number such as `2B`, `500M`, `52k` or `52000`"),
+            _(
+                "`${name} {value}` must be a whole number from {least} to {most}",
+                name=name,
+                value=text,
+                least=1,
+                most=f"{_MOST_COUNTED // _THOUSANDS['t']}T",
+            ),
+            hint,
         )
     return count
 
