@@ -150,6 +150,19 @@ def test_every_path_that_the_documents_name_exists() -> None:
     assert [] == missing
 
 
+@pytest.mark.parametrize(
+    "page", sorted((ROOT / "docs" / "guides").glob("*.md")), ids=lambda page: page.stem
+)
+def test_a_step_time_that_a_guide_writes_of_is_one_that_its_commands_print(page: Path) -> None:
+    """`tests/docs/test_commands.py` holds what they print against zerowiz."""
+    text = page.read_text(encoding="utf-8")
+    block = re.compile(r"^```\w+\n.*?^```", re.MULTILINE | re.DOTALL)
+    prose, printed = block.sub("", text), "".join(block.findall(text))
+    shape = r"\b[\d.]+(?= s (?:a|per|instead)\b)|(?<=instead of )[\d.]+(?= s\b)"
+    shape += r"|\b\d+ %(?= (?:longer|faster here))"
+    assert [] == [each for each in re.findall(shape, prose) if each not in printed]
+
+
 def test_the_figures_of_speed_elsewhere_are_those_of_the_accuracy_page() -> None:
     page = (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
     regret = re.search(
