@@ -105,7 +105,7 @@ SEEN: dict[str, tuple[str, list[str]]] = {
     ),
 }
 # Scripts that do not end, or of which something is not understood.
-UNSEEN: dict[str, tuple[str, list[str]]] = {
+UNSEEN: dict[str, str] = {
     "nothing required": f'{MADE}parser.add_argument("--x")\nparser.parse_args()',
     "conditional": f"{MADE}if os.environ.get('NEED'):\n    {NEEDED}parser.parse_args()",
     "other value": f'{MADE}parser.add_argument("--x", required="X" in os.environ)\n'

@@ -390,7 +390,7 @@ class Wizard:
         facts = self.named.facts(answers)
         if facts is None:
             return None
-        words = add_settled(self._script_args, followed.request.settled)
+        words = add_settled(self.named.script_args, followed.request.settled)
         try:
             accelerator = followed.decision.job.machine.accelerator
             check_accelerator(facts, settle(facts, words), accelerator)
