@@ -183,6 +183,37 @@ def test_a_plan_notes_that_its_script_leaves_the_precision_at_fp32(
     assert expected is None or expected in result.stderr
 
 
+LOADED = """\
+import torch
+from transformers import AutoModelForCausalLM, HfArgumentParser, Trainer, TrainingArguments
+(args,) = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()
+model = AutoModelForCausalLM.from_pretrained("x", torch_dtype=torch.bfloat16)
+Trainer(model=model, args=args).train()
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "noted"),
+    [
+        (LOADED, (), True),
+        (LOADED.replace("torch_dtype=torch.bfloat16", 'dtype="float16"'), (), True),
+        (LOADED.replace("torch_dtype=torch.bfloat16", "dtype=torch.float32"), (), False),
+        (LOADED.replace(", torch_dtype=torch.bfloat16", ""), (), False),
+        (LOADED, ("--bf16", "True"), False),
+    ],
+)
+def test_a_plan_says_that_16_bit_weights_are_counted_as_fp32(
+    here: Run, folder: Path, text: str, words: tuple[str, ...], *, noted: bool
+) -> None:
+    (folder / "train.py").write_text(text, encoding="utf-8")
+    job = ("--machine", "4xA100-40GB-SXM", "--model", "100m", "--micro-batch", "4", "train.py")
+    result = here("plan", *job, *words)
+    assert 0 == result.code, result.stderr
+    assert noted is ("in train.py line 4 loads 16-bit weights" in result.stderr), result.stderr
+    assert bool(words) is ("accumulation 1, bf16, fp32 optimizer states" in result.stdout)
+    assert bool(words) is not ("put `--bf16` after train.py" in result.stderr)
+
+
 def test_ranks_on_the_cpu_are_counted_as_such(here: Run) -> None:
     one = here("plan", "--machine", "cpu", "--model", "10m", "--seq-len", "64")
     two = here(

@@ -27,7 +27,7 @@ def find_basis(
     keys = listing(f"`{key}`" for key in request.uncounted)
     adam = request.unfused_adam
     unfused = (f"{adam}: {notes.UNFUSED_ADAM}",) if adam else ()
-    slow = (notes.in_fp32(request.in_fp32),) if request.in_fp32 else ()
+    slow = (notes.in_fp32(request.in_fp32, request.loads_16_bit),) if request.in_fp32 else ()
     family = request.job.model.architecture.family
     eager = (notes.falls_back(family, request.falls_back),) if request.falls_back else ()
     size = request.size_only

@@ -74,6 +74,8 @@ class Request(Struct, frozen=True, kw_only=True):
     """Where the script builds an Adam that holds more than is counted."""
     in_fp32: str | None
     """How to leave fp32, where the script sets no precision and bf16 is faster."""
+    loads_16_bit: str | None = None
+    """What loads 16-bit weights for a job that is planned in fp32."""
     falls_back: str | None
     """The release of transformers that runs this model with eager attention, unasked."""
     traced: tuple[str, ...]
@@ -283,6 +285,7 @@ def make_request(
         assumed=(*defaults_used(job, resolved.said, settings), *lacking),
         unfused_adam=_unfused_adam(facts),
         in_fp32=_in_fp32(settings.precision, job),
+        loads_16_bit=_loads_16_bit(facts),
         falls_back=_falls_back(job),
         traced=read.notes,
         uncounted=own.uncounted,
@@ -454,6 +457,15 @@ def _in_fp32(own: Setting[Precision] | None, job: PlanInput) -> str | None:
     if own is None or not (left_open and on_gpu) or w.torch_autocast is not None:
         return None
     return own.change_to(Precision.BF16) if w.precision is Precision.FP32 else None
+
+
+def _loads_16_bit(facts: ScriptFacts | None) -> str | None:
+    """Where the script loads the weights of its model in 16 bits."""
+    loaded = None if facts is None else facts.loads_16_bit
+    if facts is None or loaded is None:
+        return None
+    where = _("in {path} line {line}", path=facts.text_path, line=loaded.line)
+    return f"`{loaded.code}` {where}"
 
 
 def _falls_back(job: PlanInput) -> str | None:

@@ -266,6 +266,8 @@ class ScriptFacts(Struct, frozen=True, kw_only=True):
     padding_free: Binding = UNSEEN
     """Of SFTConfig; like `packing` it puts a micro-batch into one row."""
     model: Binding = UNSEEN
+    loads_16_bit: Binding | None = None
+    """What makes the weights that it loads 16-bit ones, whatever the job trains in."""
     built_config: BuiltConfig | None = None
     """What it builds its model of; None where it loads weights, or where that is not seen."""
     own_sizes: OwnSizes | None = None

@@ -13,8 +13,15 @@ UNFUSED_ADAM = _(
 )
 
 
-def in_fp32(change: str) -> str:
+def in_fp32(change: str, loads_16_bit: str | None = None) -> str:
     """That nobody chose the precision of the script, and that another one is faster."""
+    if loads_16_bit is not None:
+        return _(
+            "{loads_16_bit} loads 16-bit weights, but your script sets no precision: below stage 3"
+            " they stay 16-bit, and the plan counts fp32; {change}",
+            loads_16_bit=loads_16_bit,
+            change=change,
+        )
     return _(
         "your script trains in fp32, because it sets no precision; bf16 takes half the memory for"
         " weights and is several times faster on these GPUs: {change}",

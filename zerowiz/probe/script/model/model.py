@@ -55,6 +55,7 @@ def with_model(facts: ScriptFacts, read: Reader) -> ScriptFacts:
         target_tokens=_targets(read),
         attention=_attention(read),
         model=_model(read),
+        loads_16_bit=_loaded_16_bit(read),
         placements=tuple(_placements(read)),
     )
 
@@ -100,6 +101,24 @@ def _model(read: Reader) -> Binding:
 def _is_parameter(expr: ast.expr, call: FunctionCall) -> bool:
     """Whether it is a parameter of a function, for which callers pass anything."""
     return isinstance(expr, ast.Name) and call.scope.owner(expr.id).values.get(expr.id) == [None]
+
+
+_16_BIT = frozenset({"bfloat16", "float16", "half"})
+
+
+def _loaded_16_bit(read: Reader) -> Binding | None:
+    """The `dtype=` with which every model that is to be trained is loaded in 16 bits."""
+    found: list[Binding | None] = []
+    for call in read.source.calls:
+        if loads(read.source, call) != "Model" or is_other(call):
+            continue
+        name = "dtype" if call.keyword("dtype") is not None else "torch_dtype"
+        expr = call.keyword(name)
+        named = None if expr is None else read.follow(expr, call)
+        text = literal(named, call.scope) or last_name(named)
+        code = None if expr is None else f"{name}={ast.unparse(expr)}"
+        found.append(Binding(line=call.line, code=code) if text in _16_BIT else None)
+    return found[0] if found and None not in found else None
 
 
 def _placements(read: Reader) -> Iterator[Placement]:
