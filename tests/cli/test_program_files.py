@@ -168,12 +168,31 @@ def test_what_cannot_be_used_is_one_line(
     assert what in refused.problem
 
 
-@pytest.mark.usefixtures("yaml")
-def test_what_takes_no_file_of_axolotl_names_the_command_that_does(here: Run) -> None:
-    for command in ("plan", "launch"):
-        refused = here(command, *MACHINE, "my.yml")
-        assert 1 == refused.code
-        assert "`zerowiz init my.yml`" in refused.hints
+@pytest.mark.parametrize("command", ["plan", "launch"])
+@pytest.mark.parametrize("text", [YAML, LLAMA_FACTORY])
+def test_what_takes_no_file_of_a_program_names_the_command_that_does(
+    here: Run, yaml: Path, text: str, command: str
+) -> None:
+    yaml.write_text(text)
+    refused = here(command, *MACHINE, "--model", "1b", "my.yml")
+    assert 1 == refused.code
+    assert "my.yml is a YAML file, and no training script" == refused.problem
+    assert "`zerowiz init my.yml`" in refused.hints
+
+
+def test_a_file_of_trl_names_the_module_to_launch(here: Run, yaml: Path) -> None:
+    yaml.write_text("model_name_or_path: m\ndataset_name: d\n")
+    refused = here("init", "--yes", *MACHINE, "my.yml")
+    assert 2 == refused.code
+    assert "`zerowiz launch -m trl.scripts.sft --config my.yml`" in refused.hints
+
+
+def test_check_takes_no_file_of_a_program_for_a_config(here: Run, yaml: Path) -> None:
+    yaml.write_text(LLAMA_FACTORY)
+    refused = here("check", "my.yml")
+    assert 1 == refused.code
+    assert "there is no DeepSpeed config in `my.yml`: it has no `deepspeed`" == refused.problem
+    assert "`zerowiz init my.yml`" in refused.hints
 
 
 def test_a_launch_is_refused_before_anything_is_asked(here: Run, yaml: Path) -> None:

@@ -329,7 +329,8 @@ def test_words_that_belong_before_zerowiz_are_told_so(
         ("llamafactory-cli train", "`zerowiz init my.yaml`"),
         ("swift sft my.yaml", "`zerowiz init my.yaml`"),
         ("swift sft --model m", "in a YAML file: `zerowiz init my.yaml`"),
-        ("trl sft --dataset_name x", "`zerowiz launch -m trl.scripts.sft`"),
+        ("trl sft --dataset_name x", "`zerowiz launch -m trl.scripts.sft --dataset_name x`"),
+        ("trl", "`zerowiz launch -m trl.scripts.sft`"),
     ],
 )
 def test_a_program_that_starts_its_own_ranks_is_told_what_to_launch(

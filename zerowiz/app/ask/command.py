@@ -26,7 +26,7 @@ _TRAINERS = {
     "axolotl": _("pass its YAML file: `zerowiz init {path}`"),
     "llamafactory-cli": _("pass its YAML file: `zerowiz init {path}`"),
     "swift": _("pass its arguments in a YAML file: `zerowiz init {path}`"),
-    "trl": _("launch its module: `zerowiz launch -m trl.scripts.sft`, or `.dpo`, `.grpo`"),
+    "trl": _("launch its module: `zerowiz launch -m trl.scripts.{module}`"),
 }
 _VARIABLE = re.compile(r"[A-Za-z_]\w*=")
 
@@ -97,7 +97,8 @@ def _refuse_program(script: str, script_args: Sequence[str]) -> None:
     """Say what to do with a program: `CUDA=0` and `srun` start any other, `trl` its own ranks."""
     if script in _TRAINERS:
         named = (word for word in script_args if word.endswith(YAML_SUFFIXES))
-        hint = _TRAINERS[script].format(path=shell.quote(next(named, "my.yaml")))
+        path, module = shell.quote(next(named, "my.yaml")), shell.join(script_args) or "sft"
+        hint = _TRAINERS[script].format(path=path, module=module)
         raise UsageError(_("`{script}` starts ranks of its own", script=script), hint)
     if script not in _PREFIXES and _VARIABLE.match(script) is None:
         return

@@ -6,10 +6,12 @@ from typing import Any
 
 from msgspec import Struct
 
+from zerowiz.core import shell
 from zerowiz.core.dsconfig.accelerate import AccelerateFile, is_accelerate, read_accelerate
 from zerowiz.core.dsconfig.hjson import DEEPEST_LEVEL, Array, Member, Node, Object
 from zerowiz.core.dsconfig.hjson_tokens import JsonTextError, KeyToken, Scalar, Span
 from zerowiz.core.dsconfig.lint.source import ConfigText, render
+from zerowiz.core.script.programs.table import read_program
 from zerowiz.core.values import replace
 from zerowiz.core.workload import Integration
 from zerowiz.errors import UsageError, ZerowizError
@@ -61,6 +63,11 @@ def read_yaml(file: ConfigText, known: Collection[str]) -> ConfigText | NamedFil
             _("there is no DeepSpeed config in `{path}`: its `deepspeed` is empty", path=file.path),
             _("write the path of a config behind it, to train with DeepSpeed"),
         )
+    if read_program(file.path, {name: _scalar(value) for name, value in values.items()}):
+        raise UsageError(
+            _("there is no DeepSpeed config in `{path}`: it has no `deepspeed`", path=file.path),
+            _("choose a stage and write one: `zerowiz init {path}`", path=shell.quote(file.path)),
+        )
     if values.keys() & set(known):
         return render(file.path, root, None)
     raise UsageError(
@@ -75,6 +82,10 @@ def read_yaml(file: ConfigText, known: Collection[str]) -> ConfigText | NamedFil
 def _values(node: Node | None) -> dict[str, Node]:
     members = node.members if isinstance(node, Object) else ()
     return {member.key.name: member.value for member in members}
+
+
+def _scalar(node: Node) -> str | float | bool | None:
+    return node.value if isinstance(node, Scalar) else None
 
 
 def _text(node: Node | None) -> str | None:

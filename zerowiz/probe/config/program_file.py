@@ -1,6 +1,6 @@
 """Read the file of a program that starts its own ranks."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from zerowiz.core import shell
@@ -40,6 +40,16 @@ def read_program_file(path: str) -> ProgramFile:
                 path=path,
             ),
             _("pass the script that trains: `zerowiz init train.py`"),
+            *_of_trl(path, values),
             _("for a DeepSpeed config: `zerowiz check {path}`", path=shell.quote(path)),
         )
     return file
+
+
+def _of_trl(path: str, values: object) -> Iterator[str]:
+    """What to do with a file of TRL, whose scripts zerowiz launches."""
+    if isinstance(values, Mapping) and "model_name_or_path" in values:
+        yield _(
+            "for a file of TRL: `zerowiz launch -m trl.scripts.sft --config {path}`",
+            path=shell.quote(path),
+        )

@@ -148,6 +148,18 @@ def _walk_module(read_module: Callable[[str], str | None], name: str) -> Source 
 
 
 def _parse(text: str, path_name: str) -> ast.Module:
+    # The keys and values of many such files are Python too: they read as annotations.
+    if path_name.endswith(YAML_SUFFIXES):
+        raise ZerowizError(
+            _("{path_name} is a YAML file, and no training script", path_name=path_name),
+            _WANTED,
+            _as_config(path_name),
+            _(
+                "plan for a file of axolotl, LLaMA-Factory or ms-swift by"
+                " `zerowiz init {path_name}`",
+                path_name=shell.quote(path_name),
+            ),
+        )
     try:
         return parse_quietly(text)
     except (SyntaxError, ValueError) as error:
@@ -157,16 +169,6 @@ def _parse(text: str, path_name: str) -> ast.Module:
             else ""
         )
         reason = error.msg if isinstance(error, SyntaxError) else str(error)
-        hints = [_WANTED]
-        if path_name.endswith(YAML_SUFFIXES):
-            hints.append(_as_config(path_name))
-            hints.append(
-                _(
-                    "plan for a file of axolotl, LLaMA-Factory or ms-swift by"
-                    " `zerowiz init {path_name}`",
-                    path_name=shell.quote(path_name),
-                )
-            )
         raise ZerowizError(
             _(
                 "{path_name}{line} is not Python: {reason}",
@@ -174,7 +176,7 @@ def _parse(text: str, path_name: str) -> ast.Module:
                 line=line,
                 reason=reason,
             ),
-            *hints,
+            _WANTED,
         ) from None
 
 
