@@ -139,6 +139,31 @@ def test_a_typed_method_leaves_no_setting_of_adapters_behind(
     assert expected == [line.strip() for line in lines.splitlines()][1:]
 
 
+@pytest.mark.parametrize(
+    ("words", "refused"),
+    [
+        (("--loss", "chunked"), True),
+        (("--trainer", "dpo"), True),
+        (("--trainer", "sft"), False),
+        (("--loss", "liger"), False),
+        (("--optimizer-state-dtype", "bf16"), False),
+    ],
+)
+def test_an_option_that_the_file_has_no_key_for_is_refused(
+    here: Run, folder: Path, words: tuple[str, str], refused: bool
+) -> None:
+    (folder / "my.yaml").write_text(LLAMA_FACTORY)
+    done = here("init", "--yes", *MACHINE, *words, "my.yaml")
+    assert (2 if refused else 0) == done.code, done.stderr
+    if refused:
+        option = " ".join(words)
+        assert f"zerowiz knows no key of LLaMA-Factory for `{option}`" == done.problem
+        assert (
+            f"remove `{option}`: the plan takes what `my.yaml` says"
+            == done.hints.removeprefix("hint: ").strip()
+        )
+
+
 @pytest.mark.parametrize("command", ["plan", "launch"])
 def test_the_script_of_llama_factory_names_the_file_to_pass(
     here: Run, folder: Path, command: str

@@ -4,8 +4,9 @@ import os
 
 from zerowiz.app.ask.command import Command
 from zerowiz.app.decide.decision import Plan
-from zerowiz.app.options import Options, with_plain
+from zerowiz.app.options import Options, as_words, with_plain
 from zerowiz.app.reporter import Reporter
+from zerowiz.core import shell
 from zerowiz.core.model.types import ModelSource
 from zerowiz.core.script.programs.file import ProgramFile, list_changes
 from zerowiz.core.values import replace
@@ -15,6 +16,8 @@ from zerowiz.probe.config.program_file import names_yaml, read_program_file
 from zerowiz.probe.model.hf import hub_name
 from zerowiz.words import _
 
+# What the config says, and the file need not.
+_OF_CONFIG = frozenset({"optimizer_state_dtype", "torch_autocast"})
 _OF_ADAPTERS = frozenset(name for name, row in SETTINGS.items() if row.of_adapters)
 
 
@@ -26,7 +29,8 @@ def find_program_file(command: Command, reporter: Reporter) -> ProgramFile | Non
         reporter: Hears what of the file is not counted.
 
     Raises:
-        ZerowizError: A YAML file was named that cannot be read, or is of no known program.
+        ZerowizError: A YAML file was named that cannot be read, or is of no known program; or it
+            has no key for an option.
     """
     path = command.script
     if path is None or command.options.module or not names_yaml(path):
@@ -41,11 +45,29 @@ def find_program_file(command: Command, reporter: Reporter) -> ProgramFile | Non
             ),
             _("set it in `{path}`", path=path),
         )
+    _refuse_unsayable(command.options, file)
     for key in file.job.not_counted:
         reporter.note(
             _("`{key}` in {path} is not counted in what is predicted", key=key, path=path)
         )
     return file
+
+
+def _refuse_unsayable(options: Options, file: ProgramFile) -> None:
+    """Refuse an option that the file has no key for: the job would not have it."""
+    for name in SETTINGS:
+        value = getattr(options, name)
+        if value is None or name in _OF_CONFIG or file.takes(name, value):
+            continue
+        words = shell.join(as_words(with_plain(Options(), {name: value})))
+        raise UsageError(
+            _(
+                "zerowiz knows no key of {program} for `{words}`",
+                program=file.program.name,
+                words=words,
+            ),
+            _("remove `{words}`: the plan takes what `{path}` says", words=words, path=file.path),
+        )
 
 
 def with_program_file(command: Command, file: ProgramFile) -> Command:

@@ -47,6 +47,10 @@ def test_no_other_yaml_is_taken_for_a_file_of_axolotl() -> None:
         ({"liger_fused_linear_cross_entropy": True}, "loss", "liger"),
         ({"chunked_cross_entropy": True}, "loss", "chunked"),
         ({"rl": "dpo"}, "trainer", "dpo"),
+        ({"eval_batch_size": 4}, "eval_batch", None),
+        ({"eval_batch_size": 4, "val_set_size": 0.1}, "eval_batch", None),
+        ({"eval_batch_size": 4, "val_set_size": 0.1, "evals_per_epoch": 2}, "eval_batch", 4),
+        ({"val_set_size": 0.1, "evals_per_epoch": 2}, "eval_batch", None),
     ],
 )
 def test_each_key_is_read_as_a_setting(

@@ -22,6 +22,7 @@ AXOLOTL = Program(
         "optimizer": "optimizer",
         "lora_rank": "lora_r",
         "lora_target_modules": "lora_target_modules",
+        "eval_batch": "eval_batch_size",
     },
     lines={
         ("precision", "bf16"): ("bf16: true",),
@@ -109,6 +110,7 @@ def read_axolotl(values: Mapping[str, object]) -> ProgramJob:
         "method": "full" if unknown["adapter"] else str(adapter),
         "attention": _attention(values),
         "loss": _loss(values),
+        "eval_batch": _eval_batch(values),
         "trainer": None if unknown["rl"] else str(trainer),
         **(_of_adapters(values) if adapter in _ADAPTERS else {}),
     }
@@ -128,6 +130,19 @@ def _attention(values: Mapping[str, object]) -> str | None:
     if name in ATTENTIONS:
         return ATTENTIONS[name].value
     return next((kind for key, kind in _ATTENTION_SWITCHES.items() if values.get(key)), None)
+
+
+def _eval_batch(values: Mapping[str, object]) -> int | None:
+    """The sequences that are evaluated at a time; None where nothing is evaluated, or by default.
+
+    By default they are those of a micro-batch, which need no more memory than to train them.
+    """
+    batch = values.get("eval_batch_size")
+    has_rows = values.get("val_set_size") or values.get("test_datasets")
+    # core/builders/base.py, _configure_save_and_eval_strategy. YAML reads `no` as false.
+    is_off = values.get("eval_strategy") in {None, False, "no"}
+    is_due = values.get("eval_steps") or values.get("evals_per_epoch") or not is_off
+    return batch if has_rows and is_due and isinstance(batch, int) else None
 
 
 def _loss(values: Mapping[str, object]) -> str | None:

@@ -45,6 +45,17 @@ class ProgramFile(Struct, frozen=True, kw_only=True):
     program: Program
     job: ProgramJob
 
+    def takes(self, name: str, value: Value) -> bool:
+        """Whether the file has a setting, or a line of it could say so.
+
+        Args:
+            name: The setting.
+            value: What it is to be.
+        """
+        program = self.program
+        is_said = self.job.settings.get(name) == value
+        return is_said or name in program.keys or (name, value) in program.lines
+
     def command(self, ranks: int) -> tuple[str, ...]:
         """What trains with the file.
 
