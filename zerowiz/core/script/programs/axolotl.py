@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from zerowiz.core.script.names import ATTENTIONS, TRAINER_OPTIMIZERS
 from zerowiz.core.script.options import Scalar
-from zerowiz.core.script.programs.file import Program, ProgramJob, Value, read_counts
+from zerowiz.core.script.programs.file import Program, ProgramJob, Value, read_counts, read_word
 from zerowiz.core.workload import Attention, Optimizer
 
 _COUNTS: Mapping[str, str] = {
@@ -94,7 +94,7 @@ def read_axolotl(values: Mapping[str, object]) -> ProgramJob:
         'lora'
     """
     optimizer = _OPTIMIZERS.get(str(values.get("optimizer") or "adamw_torch"))
-    adapter, trainer = values.get("adapter") or "full", values.get("rl") or "sft"
+    adapter, trainer = read_word(values, "adapter") or "full", read_word(values, "rl") or "sft"
     unknown = {
         "optimizer": optimizer is None,
         "adapter": adapter not in _METHODS,
@@ -140,7 +140,7 @@ def _eval_batch(values: Mapping[str, object]) -> int | None:
     batch = values.get("eval_batch_size")
     has_rows = values.get("val_set_size") or values.get("test_datasets")
     # core/builders/base.py, _configure_save_and_eval_strategy. YAML reads `no` as false.
-    is_off = values.get("eval_strategy") in {None, False, "no"}
+    is_off = read_word(values, "eval_strategy") in {None, False, "no"}
     is_due = values.get("eval_steps") or values.get("evals_per_epoch") or not is_off
     return batch if has_rows and is_due and isinstance(batch, int) else None
 

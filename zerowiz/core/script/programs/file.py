@@ -65,6 +65,17 @@ class ProgramFile(Struct, frozen=True, kw_only=True):
         return (*(word.format(ranks=ranks) for word in self.program.train), self.path)
 
 
+def read_word(values: Mapping[str, object], key: str) -> Value | float | None:
+    """A value to look up in a table; a list or a mapping, which no table has, is its text.
+
+    Args:
+        values: The keys and values of the file.
+        key: The key.
+    """
+    value = values.get(key)
+    return value if isinstance(value, str | int | float | None) else str(value)
+
+
 def read_counts(values: Mapping[str, object], keys: Mapping[str, str]) -> dict[str, Value | None]:
     """The whole numbers of a file, by their settings.
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from zerowiz.core.script.names import TRAINER_OPTIMIZERS
-from zerowiz.core.script.programs.file import Program, ProgramJob, Value, read_counts
+from zerowiz.core.script.programs.file import Program, ProgramJob, Value, read_counts, read_word
 
 _COUNTS: Mapping[str, str] = {
     "micro_batch": "per_device_train_batch_size",
@@ -109,8 +109,11 @@ def read_llama_factory(values: Mapping[str, object]) -> ProgramJob:
         'lora'
     """
     optimizer = TRAINER_OPTIMIZERS.get(str(values.get("optim") or "adamw_torch"))
-    tuning, stage = values.get("finetuning_type", "lora"), values.get("stage", "sft")
-    bits, trainer = values.get("quantization_bit"), _TRAINERS.get(stage)
+    tuning = read_word(values, "finetuning_type") or "lora"
+    bits, trainer = (
+        read_word(values, "quantization_bit"),
+        _TRAINERS.get(read_word(values, "stage") or "sft"),
+    )
     unknown = {
         "optim": optimizer is None,
         "finetuning_type": tuning not in _METHODS,
@@ -126,7 +129,7 @@ def read_llama_factory(values: Mapping[str, object]) -> ProgramJob:
         "optimizer": None if optimizer is None else optimizer.value,
         "method": "full",
         **(_of_adapters(values) if tuning == "lora" else {}),
-        "attention": _ATTENTIONS.get(values.get("flash_attn")),
+        "attention": _ATTENTIONS.get(read_word(values, "flash_attn")),
         "loss": _loss(values, trainer),
         "trainer": trainer,
         "reference": _reference(values, trainer),
@@ -163,7 +166,7 @@ def _loss(values: Mapping[str, object], trainer: str | None) -> str:
 
 def _reference(values: Mapping[str, object], trainer: str | None) -> str | None:
     """None where it is that of TRL's trainer (train/trainer_utils.py, create_ref_model)."""
-    if trainer == "dpo" and values.get("pref_loss") in _WITHOUT_REFERENCE:
+    if trainer == "dpo" and read_word(values, "pref_loss") in _WITHOUT_REFERENCE:
         return "none"
     return "model" if trainer in {"dpo", "kto"} and values.get("ref_model") else None
 
@@ -171,7 +174,11 @@ def _reference(values: Mapping[str, object], trainer: str | None) -> str | None:
 def _eval_batch(values: Mapping[str, object]) -> int | None:
     """The sequences that are evaluated at a time; None where nothing is evaluated."""
     # YAML reads `no` as false.
-    is_asked = values.get("do_eval") or values.get("eval_strategy") not in {None, False, "no"}
+    is_asked = values.get("do_eval") or read_word(values, "eval_strategy") not in {
+        None,
+        False,
+        "no",
+    }
     if not is_asked or not (values.get("val_size") or values.get("eval_dataset")):
         return None
     batch = values.get("per_device_eval_batch_size")

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from zerowiz.core.script.names import ATTENTIONS, TRAINER_OPTIMIZERS
-from zerowiz.core.script.programs.file import Program, ProgramJob, Value, read_counts
+from zerowiz.core.script.programs.file import Program, ProgramJob, Value, read_counts, read_word
 from zerowiz.core.values import replace
 
 _COUNTS: Mapping[str, str] = {
@@ -85,8 +85,8 @@ def read_swift(values: Mapping[str, object]) -> ProgramJob:
         'full'
     """
     optimizer = TRAINER_OPTIMIZERS.get(str(values.get("optim") or "adamw_torch"))
-    tuner = values.get("tuner_type") or values.get("train_type") or "lora"
-    bits, kind = values.get("quant_bits"), values.get("rlhf_type")
+    tuner = read_word(values, "tuner_type") or read_word(values, "train_type") or "lora"
+    bits, kind = read_word(values, "quant_bits"), read_word(values, "rlhf_type")
     unknown = {
         "optim": optimizer is None,
         "tuner_type": tuner not in _METHODS,
@@ -125,7 +125,7 @@ def _precision(values: Mapping[str, object]) -> str | None:
         return "bf16"
     if values.get("fp16"):
         return "fp16"
-    dtype = values.get("torch_dtype")
+    dtype = read_word(values, "torch_dtype")
     is_off = dtype == "float32" and values.get("fp16") is False
     return "fp32" if is_off else _PRECISIONS.get(dtype)
 
@@ -144,7 +144,7 @@ def _of_adapters(values: Mapping[str, object]) -> dict[str, Value | None]:
 def _eval_batch(values: Mapping[str, object]) -> int | None:
     """The sequences that are evaluated at a time; None where nothing is evaluated."""
     # YAML reads `no` as false.
-    is_off = values.get("eval_strategy") in {False, "no"}
+    is_off = read_word(values, "eval_strategy") in {False, "no"}
     if is_off or not (values.get("val_dataset") or values.get("split_dataset_ratio")):
         return None
     batch = values.get("per_device_eval_batch_size")
