@@ -22,6 +22,20 @@ def read_buffers(**keys: Any) -> Buffers:
     return buffers
 
 
+@pytest.mark.parametrize(
+    "key",
+    [
+        *("reduce_bucket_size", "sub_group_size", "zero_hpz_partition_size"),
+        *("stage3_prefetch_bucket_size", "stage3_max_live_parameters"),
+        "stage3_param_persistence_threshold",
+    ],
+)
+@pytest.mark.parametrize("size", [-1, -5e8])
+def test_a_negative_size_is_refused_as_deepspeed_refuses_it(key: str, size: float) -> None:
+    with pytest.raises(UsageError, match=f"`zero_optimization.{key}` is negative: `{size:.0f}`"):
+        read_own_config(zero(stage=3, **{key: size}))
+
+
 def test_an_empty_config_is_deepspeeds_own_defaults() -> None:
     expected = UserConfig(
         stage=0,

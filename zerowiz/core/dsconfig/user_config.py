@@ -114,6 +114,12 @@ def _buffers(zero: Mapping[str, object], stage: int) -> Buffers:
 
     def size(default: int, *keys: str) -> int:
         value = _count(zero, *keys)
+        if value is not None and value < 0:
+            # runtime/zero/config.py: pydantic refuses these as well (0.19.8).
+            raise UsageError(
+                _("`zero_optimization.{key}` is negative: `{value}`", key=keys[0], value=value),
+                _("write 0 or more, or remove it: DeepSpeed has a default"),
+            )
         return default if value is None else value
 
     threshold, live = "param_persistence_threshold", "max_live_parameters"
@@ -191,7 +197,7 @@ def read_own_config(values: Mapping[str, object]) -> UserConfig:
     """Parse the content of a ds_config.
 
     Raises:
-        UsageError: Its stage is none of DeepSpeed's.
+        UsageError: Its stage is none of DeepSpeed's, or a size is negative.
     """
     zero = _section(values, "zero_optimization")
     # runtime/zero/config.py, read_zero_config_deprecated: true is stage 1.
