@@ -171,6 +171,15 @@ def test_lines_are_folded_between_words(ask: Ask) -> None:
     assert 30 == person.text.count("word")
 
 
+def test_a_choice_fills_its_lines_though_it_has_a_comma(ask: Ask) -> None:
+    detail = "writes the config and prints the command"
+    choices = [{"value": "own", "title": "no, only write the files", "detail": detail}]
+    person = ask({**MENU, "choices": choices}, columns=70)
+    person.reply("):", "\n")
+    assert ["own"] == answers(person)
+    assert f"  1) no, only write the files - {detail[:-8]}\n    command\n" in person.text
+
+
 def test_a_long_menu_is_cut_and_its_other_lines_can_be_typed(ask: Ask) -> None:
     many = [{"value": f"m{number}", "title": f"m{number}"} for number in range(40)]
     person = ask({**PATH, "choices": many, "default": "m20", "more": "More."}, columns=48)

@@ -75,7 +75,8 @@ def show_consequence(answer: str, consequence: Callable[[str], str]) -> None:
 def say(text: str, *, indent: int = 0) -> None:
     """Text on stderr; what would steer a terminal is shown as `?`."""
     for line in spell(text).splitlines():
-        sys.stderr.write(fold(" " * indent + plain(line), sys.stderr, hang=indent + 2) + "\n")
+        shown = " " * indent + plain(line)
+        sys.stderr.write(fold(shown, sys.stderr, hang=indent + 2, in_parts=False) + "\n")
 
 
 def _prompt(question: Question, *, can_go_back: bool) -> str:

@@ -25,7 +25,7 @@ def columns_of(stream: TextIO) -> int:
     return columns(stream) or _WIDEST_COLUMNS
 
 
-def fold(text: str, stream: TextIO, *, hang: int = 0) -> str:
+def fold(text: str, stream: TextIO, *, hang: int = 0, in_parts: bool = True) -> str:
     """A line as the stream shows it best.
 
     A sentence alone is filled with words. What has a label before it is read in parts: each clause
@@ -35,6 +35,7 @@ def fold(text: str, stream: TextIO, *, hang: int = 0) -> str:
         text: The line.
         stream: Where it is shown; a file or a pipe gets it whole.
         hang: Spaces before each line but the first, below the label.
+        in_parts: Whether what hangs is read in parts; else it is filled with words too.
     """
     width = columns(stream)
     if width is None:
@@ -42,9 +43,15 @@ def fold(text: str, stream: TextIO, *, hang: int = 0) -> str:
     width = min(width, _WIDEST_COLUMNS)
     if cells(text) > len(text):
         return "\n".join(fill_wide(text, width, hang=" " * hang))
-    if hang:
+    if hang and in_parts:
         return "\n".join(_fold_parts(text, width, " " * hang))
-    return textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False)
+    return textwrap.fill(
+        text,
+        width,
+        subsequent_indent=" " * hang,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 # What stays on one line: a character of Japanese with the sign that closes after it, or a word.
