@@ -12,6 +12,8 @@ from zerowiz.errors import UsageError, ZerowizError
 from zerowiz.probe.named_file import read_named
 from zerowiz.words import _
 
+_WRITTEN_ANEW = _("the next supervised launch writes it anew")
+
 
 def read_run(folder: Path) -> RunSummary:
     """The run whose record is in this folder; of one that runs, what its ranks have measured yet.
@@ -48,9 +50,15 @@ def read_run(folder: Path) -> RunSummary:
     except ValueError as error:
         raise ZerowizError(
             _("`{path}` is not JSON: {error}", path=path, error=error),
-            _("the next supervised launch writes it anew"),
+            _WRITTEN_ANEW,
         ) from error
-    summary = parse_record(content, str(path))
+    try:
+        summary = parse_record(content, str(path))
+    except UsageError as error:
+        raise ZerowizError(
+            _("`{path}` is not a record of a launch: {message}", path=path, message=error.message),
+            _WRITTEN_ANEW,
+        ) from error
     attempts = tuple(each if each.end else _with_steps(each) for each in summary.attempts)
     return replace(summary, attempts=attempts)
 
