@@ -268,8 +268,8 @@ def test_the_same_said_twice_is_no_contradiction(here: Run, folder: Path) -> Non
         (
             ("acc.yaml",),
             1,
-            "acc.yaml line 1 is not Python: invalid syntax",
-            ("a DeepSpeed config has an option: `--config acc.yaml`",),
+            "acc.yaml is a YAML file, and no training script",
+            ("a DeepSpeed config has an option: `--config acc.yaml`", "`zerowiz init acc.yaml`"),
         ),
         (("train",), 5, "there is no script `train`", ("did you mean `train.py`?",)),
         (

@@ -177,12 +177,14 @@ class RemedyFinder:
         job, facts = self.request.job, self.facts
         changed = with_plain(self.options, change)
         machine = machine_of(changed, change, job.machine)
-        model = job.model
+        model, traced = job.model, job.traced
         if "model" in change:
+            traced = None
             known = (row for row in read_known_models() if row.id == change["model"])
             row = next(known, None)
             model = model_of(str(change["model"]), None) if row is None else row.build()
-        request = make_request(changed, machine, facts, self.script_args, ReadModel(model=model))
+        read = ReadModel(model=model, traced=traced)
+        request = make_request(changed, machine, facts, self.script_args, read)
         if facts is not None:
             check_method(facts, request.job.workload.method)
         return request

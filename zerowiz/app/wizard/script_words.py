@@ -36,7 +36,10 @@ def _split(text: str) -> Words:
     try:
         return tuple(shlex.split(text))
     except ValueError as error:
-        raise UsageError(_("not words of a shell: {error}", error=error)) from None
+        raise UsageError(
+            _("not words of a shell: {error}", error=error),
+            _("type them as in a shell, each quote closed: `--name 'my data'`"),
+        ) from None
 
 
 def _check(planned: InitPlan, text: str) -> None:

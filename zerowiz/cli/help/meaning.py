@@ -79,8 +79,8 @@ IDLE: Mapping[str, tuple[Idle, ...]] = {
 }
 
 
-# What stands after a script is its own.
-_OF_SCRIPT = "args"
+# What stands after a script is its own, and `--compare` says what it lacks.
+_MAY_BE_EMPTY = frozenset({"args", "compare"})
 
 
 def refuse_empty(command: Any, context: Any, words: list[str]) -> None:  # noqa: ANN401 - as above
@@ -99,7 +99,7 @@ def refuse_empty(command: Any, context: Any, words: list[str]) -> None:  # noqa:
     values = command.make_parser(context).parse_args(args=[*words])[0]
     for param in command.params:
         value = values.get(param.name)
-        if param.name != _OF_SCRIPT and "" in _several(value):
+        if param.name not in _MAY_BE_EMPTY and "" in _several(value):
             is_option = param.param_type_name == "option"
             shown = (param.metavar or param.name).rstrip(".").upper()
             name = f"`{_long(param)}`" if is_option else shown
