@@ -38,10 +38,9 @@ def _job_lines(job: PlanInput) -> tuple[str, ...]:
     changed = (name for name in w.changed() if name in said and values[name] is not None)
     others = [said[name].format(value=values[name]) for name in changed]
     step = _(
-        "{micro_batch} x {sequence_tokens} tokens per GPU, accumulation {accumulation_steps}, "
-        "{precision}, {states} optimizer states, {method}, {checkpointing}",
-        micro_batch=w.micro_batch,
-        sequence_tokens=w.sequence_tokens,
+        "{sequences}, accumulation {accumulation_steps}, {precision}, {states} optimizer "
+        "states, {method}, {checkpointing}",
+        sequences=_sequences(job),
         accumulation_steps=w.accumulation_steps,
         precision=w.precision,
         states=states,
@@ -62,6 +61,17 @@ def _job_lines(job: PlanInput) -> tuple[str, ...]:
         ),
         labelled(_("Model"), models.model(job.model)),
         labelled(_("Step"), listing([step, *others])),
+    )
+
+
+def _sequences(job: PlanInput) -> str:
+    w, model = job.workload, job.model.architecture
+    if model.reads_images and not model.image_tokens:
+        return _("{micro_batch} images per GPU", micro_batch=w.micro_batch)
+    return _(
+        "{micro_batch} x {sequence_tokens} tokens per GPU",
+        micro_batch=w.micro_batch,
+        sequence_tokens=w.sequence_tokens,
     )
 
 

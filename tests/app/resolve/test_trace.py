@@ -19,6 +19,7 @@ LLAMA = {
 }
 # A family that only transformers knows.
 BLOOM = {"model_type": "bloom", "n_layer": 2, "hidden_size": 256, "n_head": 4, "vocab_size": 1024}
+RESNET = {"model_type": "resnet", "architectures": ["ResNetForImageClassification"]}
 ON = ("--machine", "2xH200", "--seq-len", "256")
 
 
@@ -168,3 +169,30 @@ def test_every_machine_is_planned_with_the_trace(models: Path) -> None:
     assert {"2xT4-16GB", "2xH200-141GB"} <= {each["machine"] for each in found}
     for each in found:
         assert peak_bytes[each["strategy"]] == each["peak_bytes"]
+
+
+def test_a_traced_model_that_does_not_fit_gets_remedies(models: Path) -> None:
+    pytest.importorskip("transformers")
+    words = ("--model", "bloom", *ON, "--micro-batch", "512", "--memory-budget", "1GiB")
+    result = run_process(models, "plan", *words)
+    assert 4 == result.code, result.stderr
+    assert "hint: `--micro-batch" in result.stderr
+    smaller = result.stderr.partition("hint: `")[2].partition("`")[0]
+    assert 0 == run_process(models, "plan", *words, *smaller.split()).code
+
+
+@pytest.mark.slow
+def test_of_a_traced_model_of_images_no_length_and_no_time_is_made_up(models: Path) -> None:
+    pytest.importorskip("transformers")
+    (models / "bloom" / "config.json").write_text(json.dumps(RESNET))
+    words = ("--model", "bloom", "--machine", "2xH200", "--micro-batch", "8")
+    shown = run_process(models, "plan", *words)
+    assert 0 == shown.code, shown.stderr
+    assert "Step     8 images per GPU, accumulation 1" in shown.stdout
+    assert "tokens" not in shown.stderr
+    why = "zerowiz predicts no step time, as zerowiz has no formulas for this model of images"
+    assert why in run_process(models, "plan", *words, "--objective", "fastest").stdout
+    full = run_process(models, "plan", *words, "--micro-batch", "4096", "--memory-budget", "2GiB")
+    assert 4 == full.code, full.stderr
+    assert "hint: " in full.stderr
+    assert "--seq-len" not in full.stderr

@@ -295,7 +295,7 @@ def test_a_step_near_the_limit_of_memory_is_slower_and_less_sure() -> None:
 )
 def test_a_step_without_a_time_has_a_reason(spec: str, workload: Workload, why: str) -> None:
     machine = parse_spec(spec, TABLE)
-    assert why in why_untimed(workload, machine, find_rates(machine, TABLE))
+    assert why in why_untimed(LARGE, workload, machine, find_rates(machine, TABLE))
 
 
 def test_fp32_takes_as_much_longer_as_the_gpu_computes_it_slower() -> None:
@@ -318,6 +318,8 @@ def test_a_machine_without_rates_has_a_reason() -> None:
     foo = replace(H200, gpus=(replace(gpu, name="NVIDIA Foo 9000"),))
     mixed = replace(H200, gpus=(gpu, replace(gpu, index=1, name="NVIDIA Foo 9000")))
     cpu = replace(H200, accelerator=Accelerator.CPU)
-    assert "NVIDIA Foo 9000 is not in the table of GPUs" == why_untimed(Workload(), foo, None)
-    assert "the GPUs are of different models" == why_untimed(Workload(), mixed, None)
-    assert "zerowiz has no speeds for a CPU" == why_untimed(Workload(), cpu, None)
+    assert "NVIDIA Foo 9000 is not in the table of GPUs" == why_untimed(
+        LARGE, Workload(), foo, None
+    )
+    assert "the GPUs are of different models" == why_untimed(LARGE, Workload(), mixed, None)
+    assert "zerowiz has no speeds for a CPU" == why_untimed(LARGE, Workload(), cpu, None)

@@ -31,7 +31,7 @@ def defaults_used(
 
 def _clauses(rows: dict[str, SettingRow], job: PlanInput, said: frozenset[str]) -> Iterator[str]:
     shown = job.workload.settings()
-    if job.model.architecture.image_tokens:
+    if job.model.architecture.reads_images:
         # The size of its images decides it.
         said |= {"sequence_tokens"}
     # What completions take has a default of its own.

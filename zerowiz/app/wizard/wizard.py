@@ -147,7 +147,7 @@ class Wizard:
         elif script is not None:
             found |= self._of_script(answers, self.named.options_of(script))
         read = self.named.model(answers)
-        if read is not None and read.model.architecture.image_tokens:
+        if read is not None and read.model.architecture.reads_images:
             # The size of its images decides it.
             found.pop("sequence_tokens", None)
         return found

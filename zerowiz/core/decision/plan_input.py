@@ -170,7 +170,7 @@ class PlanInput(Struct, frozen=True, kw_only=True):
     @property
     def why_untimed(self) -> str:
         """Why no time of a step is known, where none is."""
-        return why_untimed(self.workload, self.machine, self.rates)
+        return why_untimed(self.model, self.workload, self.machine, self.rates)
 
     @property
     def key(self) -> str:

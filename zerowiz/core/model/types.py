@@ -83,6 +83,11 @@ class Architecture(Struct, frozen=True, kw_only=True):
         return "tie_word_embeddings" in self.switches
 
     @property
+    def reads_images(self) -> bool:
+        """Whether the size of its images decides how long a sequence is."""
+        return self.vocab_size == 0
+
+    @property
     def embedding_params(self) -> int:
         """Elements of the token embedding, and of a head: narrower than the blocks in OPT-350M."""
         return self.vocab_size * self.embedding_size

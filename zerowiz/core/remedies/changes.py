@@ -175,10 +175,11 @@ def halve_states(job: PlanInput, constraints: Constraints) -> Iterator[Attempt]:
 
 
 def shorten(job: PlanInput, constraints: Constraints) -> Iterator[Attempt]:
-    """Shorter sequences, by halves; what is generated of them has a length of its own."""
+    """Shorter sequences, by halves; completions and images have a length of their own."""
     w = job.workload
     tokens = w.sequence_tokens
-    while tokens // 2 >= _LEAST_TOKENS and not w.trainer.generates:
+    is_fixed = w.trainer.generates or job.model.architecture.reads_images
+    while tokens // 2 >= _LEAST_TOKENS and not is_fixed:
         tokens //= 2
         yield _step(job, constraints, sequence_tokens=tokens)
 

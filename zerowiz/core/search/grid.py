@@ -69,7 +69,7 @@ def list_lengths(own: int, model: Model) -> tuple[int, ...]:
 
     The stand-in for a size has positions of its own, which bind nobody. Images have one length.
     """
-    if model.architecture.image_tokens:
+    if model.architecture.reads_images:
         return (own,)
     longest = model.made_for_tokens
     lengths = _around(own, _SHORTEST_TOKENS, _LENGTHS)

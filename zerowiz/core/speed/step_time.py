@@ -256,15 +256,21 @@ def _seconds(
     return total.seconds
 
 
-def _is_unknown(r: RankSizes) -> bool:
-    """What takes time that nothing here counts: sampling, and disks."""
-    return r.workload.trainer.generates or (r.offloaded and r.buffers.on_nvme)
+def _is_unknown(model: Model, r: RankSizes) -> bool:
+    """What takes time that nothing here counts: sampling, disks, and images in no known patches."""
+    on_disk = r.offloaded and r.buffers.on_nvme
+    return r.workload.trainer.generates or on_disk or _has_unknown_patches(model)
 
 
-def why_untimed(workload: Workload, machine: Machine, rates: GpuRates | None) -> str:
+def _has_unknown_patches(model: Model) -> bool:
+    return model.architecture.reads_images and not model.architecture.image_tokens
+
+
+def why_untimed(model: Model, workload: Workload, machine: Machine, rates: GpuRates | None) -> str:
     """Why no time of a step is known, where none is.
 
     Args:
+        model: What is trained.
         workload: The step.
         machine: What it runs on.
         rates: Of each GPU.
@@ -284,6 +290,8 @@ def why_untimed(workload: Workload, machine: Machine, rates: GpuRates | None) ->
         )
     if workload.trainer.generates:
         return _("zerowiz cannot predict the time to generate completions")
+    if _has_unknown_patches(model):
+        return _("zerowiz has no formulas for this model of images")
     return _("zerowiz cannot predict the time of NVMe offload")
 
 
@@ -321,7 +329,7 @@ def predict_step_time(
     """
     workload = rank.workload
     flop_per_s = None
-    if rates is not None and not _is_unknown(rank):
+    if rates is not None and not _is_unknown(model, rank):
         flop_per_s = rates.flop_per_s(workload.torch_autocast or workload.precision)
     if rates is None or flop_per_s is None:
         return None
