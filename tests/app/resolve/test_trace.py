@@ -173,7 +173,7 @@ def test_every_machine_is_planned_with_the_trace(models: Path) -> None:
 
 def test_a_traced_model_that_does_not_fit_gets_remedies(models: Path) -> None:
     pytest.importorskip("transformers")
-    words = ("--model", "bloom", *ON, "--micro-batch", "512", "--memory-budget", "1GiB")
+    words = ("--model", "bloom", *ON, "--micro-batch", "512", "--memory-budget", "4GiB")
     result = run_process(models, "plan", *words)
     assert 4 == result.code, result.stderr
     assert "hint: `--micro-batch" in result.stderr
