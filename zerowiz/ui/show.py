@@ -65,8 +65,8 @@ def _job_lines(job: PlanInput) -> tuple[str, ...]:
 
 
 def _sequences(job: PlanInput) -> str:
-    w, model = job.workload, job.model.architecture
-    if model.reads_images and not model.image_tokens:
+    w = job.workload
+    if job.model.architecture.has_unknown_patches:
         return _("{micro_batch} images per GPU", micro_batch=w.micro_batch)
     return _(
         "{micro_batch} x {sequence_tokens} tokens per GPU",

@@ -374,7 +374,7 @@ class Wizard:
             return ""
         return outlook.refusal or lines.consequence(outlook.decision)
 
-    def _look(self, question: Question, answer: str, answers: Answers) -> "_Outlook | None":
+    def _look(self, question: Question, answer: str, answers: Answers) -> _Outlook | None:
         """What an answer leads to; None where that is not known at once."""
         if question.problem(answer) is not None:
             return None

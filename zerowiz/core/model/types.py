@@ -88,6 +88,11 @@ class Architecture(Struct, frozen=True, kw_only=True):
         return self.vocab_size == 0
 
     @property
+    def has_unknown_patches(self) -> bool:
+        """Whether it reads images, and nothing says how many tokens one is."""
+        return self.reads_images and not self.image_tokens
+
+    @property
     def embedding_params(self) -> int:
         """Elements of the token embedding, and of a head: narrower than the blocks in OPT-350M."""
         return self.vocab_size * self.embedding_size

@@ -39,6 +39,7 @@ from zerowiz.core.script.options import (
     Takes,
     read_word,
     read_words,
+    shown_flag,
     write_words,
 )
 from zerowiz.core.script.said import read_said, removed_words, unsaid_arguments
@@ -113,6 +114,7 @@ __all__ = [
     "removed_words",
     "render_values",
     "settle",
+    "shown_flag",
     "split_config_via",
     "unsaid_arguments",
     "with_config_via",

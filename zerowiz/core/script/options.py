@@ -77,6 +77,11 @@ LOCAL_RANK_FLAG = "--local_rank"
 """What DeepSpeed's launcher puts before the script's words (launcher/launch.py, 0.19.8)."""
 
 
+def shown_flag(flags: tuple[str, ...]) -> str:
+    """The spelling of an option to show: the first long one."""
+    return next((flag for flag in flags if flag.startswith("--")), flags[0])
+
+
 class Option(Struct, frozen=True, kw_only=True):
     """One option of the script's own command line."""
 
@@ -93,7 +98,7 @@ class Option(Struct, frozen=True, kw_only=True):
     @property
     def flag(self) -> str:
         """The spelling to show: the first long one."""
-        return next((flag for flag in self.flags if flag.startswith("--")), self.flags[0])
+        return shown_flag(self.flags)
 
 
 class Required(Struct, frozen=True, kw_only=True):

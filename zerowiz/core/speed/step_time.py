@@ -259,11 +259,7 @@ def _seconds(
 def _is_unknown(model: Model, r: RankSizes) -> bool:
     """What takes time that nothing here counts: sampling, disks, and images in no known patches."""
     on_disk = r.offloaded and r.buffers.on_nvme
-    return r.workload.trainer.generates or on_disk or _has_unknown_patches(model)
-
-
-def _has_unknown_patches(model: Model) -> bool:
-    return model.architecture.reads_images and not model.architecture.image_tokens
+    return r.workload.trainer.generates or on_disk or model.architecture.has_unknown_patches
 
 
 def why_untimed(model: Model, workload: Workload, machine: Machine, rates: GpuRates | None) -> str:
@@ -290,7 +286,7 @@ def why_untimed(model: Model, workload: Workload, machine: Machine, rates: GpuRa
         )
     if workload.trainer.generates:
         return _("zerowiz cannot predict the time to generate completions")
-    if _has_unknown_patches(model):
+    if model.architecture.has_unknown_patches:
         return _("zerowiz has no formulas for this model of images")
     return _("zerowiz cannot predict the time of NVMe offload")
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 from typing import NoReturn
 
-from zerowiz.core.script import Required
+from zerowiz.core.script import Required, shown_flag
 from zerowiz.core.values import replace
 from zerowiz.probe.script.expressions import conjuncts, follow, last_name
 from zerowiz.probe.script.source import HF_LIBRARIES, HF_PARSERS, Source
@@ -408,15 +408,11 @@ def _added(call: ast.Call) -> Iterator[Required]:
     if all(name.startswith("-") for name in names):
         needed = words.get("required")
         if isinstance(needed, ast.Constant) and needed.value is True:
-            yield Required(name=_longest(names), flags=names, line=call.lineno)
+            yield Required(name=shown_flag(names), flags=names, line=call.lineno)
         return
     count = _word_count(words.get("nargs"))
     if len(names) == 1 and count and "required" not in words and not names[0].startswith("-"):
         yield Required(name=names[0], count=count, line=call.lineno)
-
-
-def _longest(flags: tuple[str, ...]) -> str:
-    return next((flag for flag in flags if flag.startswith("--")), flags[0])
 
 
 def _word_count(nargs: ast.expr | None) -> int:

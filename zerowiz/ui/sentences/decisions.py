@@ -90,8 +90,9 @@ def reasons(decision: Decision) -> list[str]:
     Without the sizes, so that a plan says the same while free memory changes a little.
     """
     said = [_said(decision, each) + _doubt(decision, each) for each in decision.reasons]
-    if decision.chosen is not None and decision.otherwise is not None:
-        other = STRATEGIES[decision.otherwise.strategy.name]
+    otherwise = None if decision.chosen is None else decision.otherwise
+    if otherwise is not None:
+        other = STRATEGIES[otherwise.strategy.name]
         said.append(_("the flowchart would choose {other}", other=other))
     return [on_device(each, decision.job.machine) for each in said]
 

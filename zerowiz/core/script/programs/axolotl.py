@@ -4,7 +4,15 @@ from collections.abc import Mapping
 
 from zerowiz.core.script.names import ATTENTIONS, TRAINER_OPTIMIZERS
 from zerowiz.core.script.options import Scalar
-from zerowiz.core.script.programs.file import Program, ProgramJob, Value, read_counts, read_word
+from zerowiz.core.script.programs.file import (
+    Program,
+    ProgramJob,
+    Value,
+    join_names,
+    make_job,
+    read_counts,
+    read_word,
+)
 from zerowiz.core.workload import Attention, Optimizer
 
 _COUNTS: Mapping[str, str] = {
@@ -114,11 +122,8 @@ def read_axolotl(values: Mapping[str, object]) -> ProgramJob:
         "trainer": None if unknown["rl"] else str(trainer),
         **(_of_adapters(values) if adapter in _ADAPTERS else {}),
     }
-    lost = [key for key in _NOT_COUNTED if values.get(key)]
-    return ProgramJob(
-        settings={name: value for name, value in found.items() if value is not None},
-        not_counted=(*lost, *(key for key, is_unknown in unknown.items() if is_unknown)),
-        excluding=tuple(key for key in ("fsdp", "fsdp_config") if values.get(key)),
+    return make_job(
+        values, found, unknown, not_counted=_NOT_COUNTED, excluding=("fsdp", "fsdp_config")
     )
 
 
@@ -155,7 +160,7 @@ def _of_adapters(values: Mapping[str, object]) -> dict[str, Value | None]:
     rank, targets = values.get("lora_r"), values.get("lora_target_modules")
     return {
         "lora_rank": rank if isinstance(rank, int) else None,
-        "lora_target_modules": ",".join(map(str, targets))
+        "lora_target_modules": join_names(targets)
         if isinstance(targets, list) and targets
         else None,
     }

@@ -4,7 +4,7 @@ Such a program has no script of the person's: it reads one YAML file, and hands 
 `deepspeed` to the Trainer.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec import Struct
 
@@ -22,6 +22,36 @@ class ProgramJob(Struct, frozen=True, kw_only=True):
     """Its keys that change what a rank holds, and that no formula counts."""
     excluding: tuple[str, ...] = ()
     """Its keys that exclude DeepSpeed, such as those of FSDP."""
+
+
+def make_job(
+    values: Mapping[str, object],
+    found: Mapping[str, Value | None],
+    unknown: Mapping[str, bool],
+    *,
+    not_counted: Iterable[str],
+    excluding: Iterable[str],
+) -> ProgramJob:
+    """A job of what was read of a file.
+
+    Args:
+        values: The keys and values of the file.
+        found: Its settings; None where it decides none.
+        unknown: Keys, and whether the file has a value for them that zerowiz does not know.
+        not_counted: The keys of the program that no formula counts, if they are set.
+        excluding: Its keys that exclude DeepSpeed, if they are set.
+    """
+    lost = (key for key in not_counted if values.get(key))
+    return ProgramJob(
+        settings={name: value for name, value in found.items() if value is not None},
+        not_counted=(*lost, *(key for key, is_unknown in unknown.items() if is_unknown)),
+        excluding=tuple(key for key in excluding if values.get(key)),
+    )
+
+
+def join_names(names: object) -> str:
+    """The modules of adapters, in the syntax of `--lora-target-modules`: a list, or one text."""
+    return ",".join(map(str, names)) if isinstance(names, list) else str(names)
 
 
 class Program(Struct, frozen=True, kw_only=True):

@@ -3,7 +3,15 @@
 from collections.abc import Mapping
 
 from zerowiz.core.script.names import TRAINER_OPTIMIZERS
-from zerowiz.core.script.programs.file import Program, ProgramJob, Value, read_counts, read_word
+from zerowiz.core.script.programs.file import (
+    Program,
+    ProgramJob,
+    Value,
+    join_names,
+    make_job,
+    read_counts,
+    read_word,
+)
 
 _COUNTS: Mapping[str, str] = {
     "micro_batch": "per_device_train_batch_size",
@@ -135,11 +143,8 @@ def read_llama_factory(values: Mapping[str, object]) -> ProgramJob:
         "reference": _reference(values, trainer),
         "eval_batch": _eval_batch(values),
     }
-    lost = [key for key in _NOT_COUNTED if values.get(key)]
-    return ProgramJob(
-        settings={name: value for name, value in found.items() if value is not None},
-        not_counted=(*lost, *(key for key, is_unknown in unknown.items() if is_unknown)),
-        excluding=tuple(key for key in ("fsdp", "fsdp_config") if values.get(key)),
+    return make_job(
+        values, found, unknown, not_counted=_NOT_COUNTED, excluding=("fsdp", "fsdp_config")
     )
 
 
@@ -151,7 +156,7 @@ def _precision(values: Mapping[str, object]) -> str:
 
 def _of_adapters(values: Mapping[str, object]) -> dict[str, Value | None]:
     rank, targets = values.get("lora_rank"), values.get("lora_target") or "all"
-    names = ",".join(map(str, targets)) if isinstance(targets, list) else str(targets)
+    names = join_names(targets)
     return {
         "method": "qlora" if values.get("quantization_bit") == _QLORA_BITS else "lora",
         "lora_rank": rank if isinstance(rank, int) else _DEFAULT_LORA_RANK,

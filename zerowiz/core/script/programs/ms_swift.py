@@ -3,7 +3,15 @@
 from collections.abc import Mapping
 
 from zerowiz.core.script.names import ATTENTIONS, TRAINER_OPTIMIZERS
-from zerowiz.core.script.programs.file import Program, ProgramJob, Value, read_counts, read_word
+from zerowiz.core.script.programs.file import (
+    Program,
+    ProgramJob,
+    Value,
+    join_names,
+    make_job,
+    read_counts,
+    read_word,
+)
 from zerowiz.core.values import replace
 
 _COUNTS: Mapping[str, str] = {
@@ -111,12 +119,7 @@ def read_swift(values: Mapping[str, object]) -> ProgramJob:
         "trainer": _TRAINERS.get(kind),
         "eval_batch": _eval_batch(values),
     }
-    lost = [key for key in _NOT_COUNTED if values.get(key)]
-    return ProgramJob(
-        settings={name: value for name, value in found.items() if value is not None},
-        not_counted=(*lost, *(key for key, is_unknown in unknown.items() if is_unknown)),
-        excluding=("fsdp",) if values.get("fsdp") else (),
-    )
+    return make_job(values, found, unknown, not_counted=_NOT_COUNTED, excluding=("fsdp",))
 
 
 def _precision(values: Mapping[str, object]) -> str | None:
@@ -135,9 +138,7 @@ def _of_adapters(values: Mapping[str, object]) -> dict[str, Value | None]:
     return {
         "method": "qlora" if values.get("quant_bits") == _QLORA_BITS else "lora",
         "lora_rank": rank if isinstance(rank, int) else 8,
-        "lora_target_modules": ",".join(map(str, targets))
-        if isinstance(targets, list)
-        else str(targets),
+        "lora_target_modules": join_names(targets),
     }
 
 
