@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from measured.rows import read_model
 from random_models import models
 
-from zerowiz.core.decision.evaluate import Verdict, evaluate, evaluate_with
+from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict, evaluate, evaluate_with
 from zerowiz.core.decision.flowchart import Constraints, OffloadChoice, Reason, decide
 from zerowiz.core.decision.oom_history import RanOut
 from zerowiz.core.decision.plan_input import PlanInput
@@ -32,7 +32,7 @@ from zerowiz.core.search.cover import split_batch
 from zerowiz.core.search.freedom import Freedom, Objective
 from zerowiz.core.search.search import Search, search
 from zerowiz.core.speed.rates import find_rates
-from zerowiz.core.strategies import DDP, STRATEGIES, ZERO3
+from zerowiz.core.strategies import DDP, STRATEGIES, ZERO2_OFFLOAD, ZERO3
 from zerowiz.core.strategy import Offload
 from zerowiz.core.values import replace
 from zerowiz.core.workload import Attention, Loss, Method, Optimizer, Workload
@@ -171,6 +171,23 @@ def test_where_nothing_is_open_the_flowchart_decides_as_without_a_search(
     assert decide(job, wish) == search(job, wish, Freedom()).decision
 
 
+def fastest_split(job: PlanInput, strategy: StrategyRow) -> float:
+    """The seconds of its fastest split that fits well, else of its fastest that fits."""
+    splits = [each for each in every_one(job, Freedom(split=True)) if each.strategy == strategy]
+    fastest = take_fastest(without_needlessly_tight(splits), job.machine.world_size)
+    assert fastest is not None
+    assert fastest.seconds is not None
+    return fastest.seconds
+
+
+def is_slower(job: PlanInput, taken: StrategyEstimate, than: StrategyEstimate) -> bool:
+    """Whether every split of one strategy takes longer than another, as it is and split."""
+    assert than.step_time is not None
+    as_it_is_seconds = than.step_time.expected_seconds * (1 + SAME_FRACTION)
+    other_seconds = fastest_split(job, than.strategy)
+    return fastest_split(job, taken.strategy) > max(as_it_is_seconds, other_seconds)
+
+
 @LAW
 @given(job=jobs(), freedom=FREEDOMS, wish=WISHES)
 def test_the_flowchart_keeps_the_strategy_that_it_takes_for_the_job_as_it_is(
@@ -181,14 +198,17 @@ def test_the_flowchart_keeps_the_strategy_that_it_takes_for_the_job_as_it_is(
     assert found is not None
     recomputes = found.workload.gradient_checkpointing
     as_it_is = replace(job.workload, gradient_checkpointing=recomputes)
-    chosen = decide(replace(job, workload=as_it_is), wish).chosen
-    # What no GPU can hold is offloaded: not with the smallest micro-batch either.
+    as_it_is_job = replace(job, workload=as_it_is)
+    chosen = decide(as_it_is_job, wish).chosen
+    # What no GPU can hold is offloaded: not with the smallest micro-batch either, but where every
+    # split without offload would be slower.
     if chosen is None or not chosen.is_sure or chosen.strategy.offload is not Offload.NONE:
         smallest, *_ = split_batch(as_it_is) if freedom.split else (as_it_is,)
         least = decide(replace(job, workload=smallest), wish).chosen
-        stays = chosen is not None and chosen.is_sure
-        if least and (not stays or (least.is_sure and least.strategy.offload is Offload.NONE)):
-            chosen = least
+        if chosen is None or not chosen.is_sure:
+            chosen = least or chosen
+        elif least and least.is_sure and least.strategy.offload is Offload.NONE:
+            chosen = chosen if is_slower(as_it_is_job, least, chosen) else least
     assert chosen is not None
     assert chosen.strategy == found.strategy
 
@@ -224,6 +244,25 @@ def test_a_split_is_no_slower_than_the_job_as_it_is(job: PlanInput, wish: Constr
     assert before.step_time is not None
     found = search(job, wish, Freedom(split=True))
     assert seconds(found) <= before.step_time.expected_seconds * (1 + SAME_FRACTION)
+
+
+@pytest.mark.parametrize(
+    ("free_gib", "strategy", "micro_batch"),
+    [(11, ZERO2_OFFLOAD, 2), (16, DDP, 1)],
+)
+def test_offload_is_left_for_a_smaller_micro_batch_where_that_is_no_slower(
+    free_gib: int, strategy: StrategyRow, micro_batch: int
+) -> None:
+    own = 2 if strategy == ZERO2_OFFLOAD else 4
+    step = Workload(micro_batch=own, accumulation_steps=4, sequence_tokens=1024)
+    job = job_on("2xH100-80GB", read_model("qwen2.5-0.5b"), step, host_bytes=2048 * GIB)
+    job = free_set(job, free_gib * GIB)
+    before = decide(job, Constraints()).chosen
+    assert before is not None
+    assert before.strategy == ZERO2_OFFLOAD
+    found = search(job, Constraints(), Freedom(split=True)).choice
+    assert found is not None
+    assert (strategy, micro_batch) == (found.strategy, found.workload.micro_batch)
 
 
 @LAW

@@ -71,9 +71,9 @@ def search(
 ) -> Search:
     """Choose a strategy and the open settings, by the flowchart or by what is predicted.
 
-    The flowchart is followed with the job as it is, or where nothing surely runs then with the
-    smallest micro-batch; its strategy gets the fastest split of the batch. It also chooses where no
-    time can be predicted, and where nothing surely runs.
+    The flowchart is followed with the job as it is, or with the smallest micro-batch where nothing
+    surely runs then, or not without offload; its strategy gets the fastest split of the batch. It
+    also chooses where no time can be predicted, and where nothing surely runs.
 
     Args:
         job: What is planned. Its micro-batch times its accumulation steps is kept.
@@ -104,8 +104,9 @@ def search(
     taken = None if by_flowchart else _take(objective, candidates, ranks)
     if taken is None and walks_alone and not by_flowchart:
         covered = cover_by_walks()
-    walks = _walk_each(job, constraints, covered)
-    choice = taken or _take_for(walks, without_needlessly_tight(covered.candidates), ranks)
+    not_tight = without_needlessly_tight(covered.candidates)
+    walks = _walk_each(job, constraints, covered.walks, not_tight)
+    choice = taken or _take_for(walks, not_tight, ranks)
     decision = _decide(job, constraints, covered, choice.workload if choice else job.workload)
     sure = sort_sure(candidates)
     if taken is not None:
@@ -160,22 +161,46 @@ def _walk(job: PlanInput, constraints: Constraints, one_each: Sequence[Candidate
     return follow_flowchart(evaluated, replace(job, workload=workload), constraints)
 
 
-def _walk_each(job: PlanInput, constraints: Constraints, covered: Covered) -> list[Decision]:
+def _walk_each(
+    job: PlanInput,
+    constraints: Constraints,
+    walks_of: Iterable[Sequence[Candidate]],
+    candidates: Sequence[Candidate],
+) -> list[Decision]:
     """One walk with checkpointing, one without: the first that leads to what surely runs.
 
-    Offload is for what no GPU can hold: it has to be needed for the smallest micro-batch as well.
+    Offload is for what no GPU can hold: it has to be needed for the smallest micro-batch as well,
+    unless every step without it would be slower.
     """
     walks: dict[bool, Decision] = {}
-    for one_each in covered.walks:
+    for one_each in walks_of:
         recomputes = one_each[0].workload.gradient_checkpointing
         known = walks.get(recomputes)
         if known is None:
             walks[recomputes] = _walk(job, constraints, one_each)
         elif not is_settled(known.chosen):
             walk = _walk(job, constraints, one_each)
-            if is_settled(walk.chosen) or (walk.chosen and not _is_sure(known.chosen)):
+            if is_settled(walk.chosen):
+                is_slower = _is_slower(walk, known, candidates)
+                walks[recomputes] = known if is_slower else walk
+            elif walk.chosen and not _is_sure(known.chosen):
                 walks[recomputes] = walk
     return list(walks.values())
+
+
+def _is_slower(walk: Decision, known: Decision, candidates: Sequence[Candidate]) -> bool:
+    """Whether it leads to a slower step than another, which surely runs; False if not predicted.
+
+    The other may be the job as it is, or be split otherwise, as it would be if it were taken.
+    """
+    if known.chosen is None or known.chosen.step_time is None or not known.chosen.is_sure:
+        return False
+    ranks = known.job.machine.world_size
+    taken, other = (_take_for([each], candidates, ranks) for each in (walk, known))
+    if taken is None or taken.seconds is None or other is None or other.seconds is None:
+        return False
+    as_it_is_seconds = known.chosen.step_time.expected_seconds
+    return taken.seconds > max(as_it_is_seconds * (1 + SAME_FRACTION), other.seconds)
 
 
 def _is_sure(chosen: StrategyEstimate | None) -> bool:
