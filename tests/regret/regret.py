@@ -209,5 +209,10 @@ def table(regrets: Sequence[Regret]) -> str:
         workloads = "1 workload" if len(known) == 1 else f"{len(known)} workloads"
         choices = "1 choice" if out == 1 else f"{out} choices"
         summary = f"Of {workloads}: mean {mean:.1f} %, worst {worst:.1f} %"
-        lines += ["", f"{summary}; {choices} ran out of memory."]
+        whole = sum(not each.missing for each in regrets)
+        lines += [
+            "",
+            f"{summary}; {choices} ran out of memory.",
+            f"In {whole} of them, we measured every setting that the list above asks for.",
+        ]
     return "\n".join(lines) + "\n"

@@ -154,6 +154,12 @@ def test_the_table_says_how_many_times_as_long_a_rivals_step_takes() -> None:
     assert "mean 10.0 %, worst 10.0 %" in table([measured(1.1, 1.0, 2.0, 3.0, 4.0, 5.0)])
 
 
+def test_the_table_says_of_how_many_workloads_every_setting_was_measured() -> None:
+    every_one = regret(*(row(setting.id, 1.0) for setting in SETTINGS))
+    some = measured(1.1, 1.0, 2.0, 3.0, 4.0, 5.0)
+    assert "In 1 of them, we measured every setting" in table([every_one, some])
+
+
 INF = float("inf")
 
 
