@@ -84,6 +84,7 @@ GPU_RATES = GpuRates(
     fp32_flop_per_s=10**14,
     memory_bytes_per_s=10**12,
     pcie_bytes_per_s=10**10,
+    nvlink_bytes_per_s=10**11,
 )
 
 # Which lines of a ledger are model states. The rest are activations, buffers and copies.

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 from measured.rows import read_model
+from regret.autotuner import FOUND, Tuned
+from regret.autotuner import choose as choose_for
 from regret.measure import START_SECONDS, Case, measure
 from regret.regret import Regret, regret_of, table
 from regret.report import cheapest_first, repeats_of, runs_of
@@ -281,3 +283,10 @@ def test_the_whole_way_on_two_cpu_ranks(tmp_path: Path, monkeypatch: pytest.Monk
 def is_offloaded(setting: TriedSetting) -> bool:
     """What needs an op that takes a minute to compile."""
     return setting.trial.offload != "none"
+
+
+@pytest.mark.parametrize("found", FOUND, ids=[found.model for found in FOUND])
+def test_zerowiz_chooses_the_strategy_that_deepspeeds_autotuner_found(found: Tuned) -> None:
+    chosen = choose_for(found)
+    assert found.strategy == chosen.strategy
+    assert chosen.samples_per_s == pytest.approx(found.samples_per_s, rel=0.25)

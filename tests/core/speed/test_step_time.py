@@ -256,6 +256,13 @@ def test_pcie_without_a_rate_is_that_of_the_gpu() -> None:
     assert known.high_seconds < unknown.high_seconds
 
 
+def test_nvlink_without_a_rate_is_that_of_the_gpu() -> None:
+    stated = linked(LinkClass.NVLINK_ALL, RATES.nvlink_bytes_per_s)
+    unstated = linked(LinkClass.NVLINK_ALL, None)
+    known, unknown = (step_time(LARGE, Workload(), ZERO2, each) for each in (stated, unstated))
+    assert known == unknown
+
+
 def test_nodes_over_a_slow_network_are_slower_than_one_node() -> None:
     alone, together = (seconds(LARGE, Workload(), ZERO2, with_nodes(H200, n)) for n in (1, 2))
     assert alone * 2 < together

@@ -6,6 +6,7 @@ from zerowiz.core.machine.types import Machine
 from zerowiz.core.memory.rank_sizes import RankSizes
 from zerowiz.core.model.types import Model, ModelSource
 from zerowiz.core.speed.links import is_assumed
+from zerowiz.core.speed.rates import GpuRates
 from zerowiz.core.speed.terms import Term, TermKind
 from zerowiz.core.workload import Method
 
@@ -50,6 +51,7 @@ def doubt_fraction(
     model: Model,
     r: RankSizes,
     machine: Machine,
+    rates: GpuRates,
     terms: Sequence[Term],
     *,
     calibrated: bool,
@@ -65,7 +67,7 @@ def doubt_fraction(
         (_NEW_GPU, machine.gpus[0].name not in _MEASURED_GPUS),
         (_UNKNOWN_CORES, r.offloaded and machine.host.cores is None),
         (_LAUNCHED * _launched_share(terms), machine.host.python_call_seconds is None),
-        (_UNKNOWN_LINK, is_assumed(machine)),
+        (_UNKNOWN_LINK, is_assumed(machine, rates)),
         (_MANY_GPUS, machine.world_size > _SEEN_GPUS),
         (_NODES, machine.nodes > 1),
         (_STRANGE_MODEL, guessed),

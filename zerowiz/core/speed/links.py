@@ -30,9 +30,19 @@ class Ring(NamedTuple):
         return self.seconds(sent_bytes, first) + (collectives - first) * self.queued_seconds
 
 
-def is_assumed(machine: Machine) -> bool:
+def link_bytes_per_s(machine: Machine, rates: GpuRates) -> int | None:
+    """The nominal rate of the link inside a node, in one direction; None where nobody knows it.
+
+    NVLink of which only the class is known has the rate of the GPUs.
+    """
+    link = machine.interconnect
+    by_nvlink = rates.nvlink_bytes_per_s if link.link_class in _NVLINKS else 0
+    return link.bytes_per_s or by_nvlink or None
+
+
+def is_assumed(machine: Machine, rates: GpuRates) -> bool:
     """Whether nobody knows the rate of the link inside a node, so that the GPUs' PCIe counts."""
-    return len(machine.gpus) > 1 and machine.interconnect.bytes_per_s is None
+    return len(machine.gpus) > 1 and link_bytes_per_s(machine, rates) is None
 
 
 def find_ring(machine: Machine, rates: GpuRates, costs: Costs, *, inside: bool = False) -> Ring:
@@ -43,7 +53,7 @@ def find_ring(machine: Machine, rates: GpuRates, costs: Costs, *, inside: bool =
     node whose rate nobody knows is taken to be the PCIe of the GPUs.
     """
     link, network = machine.interconnect, machine.network
-    own = link.bytes_per_s or rates.pcie_bytes_per_s
+    own = link_bytes_per_s(machine, rates) or rates.pcie_bytes_per_s
     by_nvlink = link.link_class in _NVLINKS
     fraction = costs.nvlink_fraction if by_nvlink else costs.pcie_link_fraction
     reached = []

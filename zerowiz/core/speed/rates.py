@@ -22,6 +22,8 @@ class GpuRates(Struct, frozen=True, kw_only=True):
     memory_bytes_per_s: int
     pcie_bytes_per_s: int
     """In one direction."""
+    nvlink_bytes_per_s: int
+    """In one direction, over all links of the GPU; 0 without NVLink."""
 
     def flop_per_s(self, precision: Precision) -> int | None:
         """Of products of matrices in this precision; None where it is not known."""
@@ -51,4 +53,5 @@ def find_rates(machine: Machine, table: Sequence[GpuModel]) -> GpuRates | None:
         fp32_flop_per_s=found.fp32_flop_per_s,
         memory_bytes_per_s=found.memory_bytes_per_s,
         pcie_bytes_per_s=found.pcie_bytes_per_s,
+        nvlink_bytes_per_s=found.nvlink_bytes_per_s,
     )

@@ -334,9 +334,8 @@ def predict_step_time(
     seconds = _seconds(model, rank, machine, rates, flop_per_s, here)
     if near_limit:
         seconds[TermKind.ALLOCATOR] = costs.tight_fraction * sum(seconds.values())
-    return _step_time(
-        model, rank, machine, _terms(seconds, calibration), calibration, near_limit=near_limit
-    )
+    terms = _terms(seconds, calibration)
+    return _step_time(model, rank, machine, rates, terms, calibration, near_limit=near_limit)
 
 
 def _terms(seconds: Seconds, calibration: Calibration | None) -> tuple[Term, ...]:
@@ -352,6 +351,7 @@ def _step_time(
     model: Model,
     rank: RankSizes,
     machine: Machine,
+    rates: GpuRates,
     terms: Iterable[Term],
     calibration: Calibration | None,
     *,
@@ -361,7 +361,13 @@ def _step_time(
     length = length_tokens(model.architecture, workload)
     expected = sum(term.exposed_seconds for term in terms)
     factor = 1 + doubt_fraction(
-        model, rank, machine, terms, calibrated=calibration is not None, near_limit=near_limit
+        model,
+        rank,
+        machine,
+        rates,
+        terms,
+        calibrated=calibration is not None,
+        near_limit=near_limit,
     )
     return StepTime(
         terms=terms,

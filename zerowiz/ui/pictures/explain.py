@@ -81,7 +81,7 @@ def _pcie(job: PlanInput, evaluated: StrategyEstimate) -> Iterator[str]:
         "{pcie_gigabytes_per_s:.0f} GB/s one way",
         pcie_gigabytes_per_s=job.rates.pcie_bytes_per_s / 1e9,
     )
-    if is_assumed(job.machine):
+    if is_assumed(job.machine, job.rates):
         yield _(
             "The link between the GPUs has no known speed: their PCIe is assumed, {rate}.",
             rate=rate,
