@@ -265,6 +265,16 @@ def test_a_script_that_disagrees_with_a_config_is_named(here: Run, scripts: Path
     assert "loop.py --micro_batch 2 " in " ".join(by_default.stdout.replace("\\\n", "").split())
 
 
+@pytest.mark.parametrize("stage", ["3", "auto"])
+def test_a_stage_that_disagrees_with_a_config_is_named(here: Run, stage: str) -> None:
+    Path("own.json").write_text('{"zero_optimization": {"stage": 2}}')
+    words = ("plan", *CPU, "--model", "10m", "--config", "own.json", "--stage")
+    assert 0 == here(*words, "2").code
+    result = here(*words, stage)
+    assert 2 == result.code
+    assert f"`--stage {stage}` conflicts with `own.json`, which says 2" in result.problem
+
+
 def test_a_loss_that_no_argument_tells_is_taken_at_its_word(here: Run, scripts: Path) -> None:
     """A Trainer's own `compute_loss` may work in chunks; Liger's kernels are its argument's."""
     (scripts / "liger.py").write_text(

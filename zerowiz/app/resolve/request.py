@@ -164,9 +164,10 @@ def _handover(
 
 
 def _constraints(options: Options, own: UserConfig) -> Constraints:
-    stage = int(options.stage) if options.stage not in {None, "auto"} else None
+    own_stage = None if own.stage is None else str(own.stage)
+    stage = by_config("stage", options.config, options.stage, own_stage)
     return Constraints(
-        stage=by_config("stage", options.config, stage, own.stage),
+        stage=None if stage in {None, "auto"} else int(stage),
         offload=by_config("offload", options.config, options.offload, own.offload),
         allow_slow=options.allow_slow,
         force=options.force,
