@@ -96,7 +96,7 @@ def test_of_a_cpu_rank_both_include_python_as_measured(here: Run, folder: Path) 
     write(folder, {"end": ENDED, "predicted": PREDICTED | process, "measured": measured})
     shown = here("report").stdout
     assert "peak process memory   1.25 GiB  2.00 GiB  -37.5 %" in shown
-    assert "Both include 1.00 GiB of Python and its libraries, as measured" in shown
+    assert "Both figures include 1.00 GiB of Python and its libraries, as measured" in shown
 
 
 def test_a_running_job_shows_what_its_ranks_have_measured_yet(here: Run, folder: Path) -> None:

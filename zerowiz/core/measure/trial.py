@@ -211,7 +211,7 @@ class PlannedTrial(Struct, frozen=True, kw_only=True):
         return zero.get("stage", 0) if isinstance(zero, Mapping) else 0
 
     def as_case(self) -> dict[str, object]:
-        """What the ranks are told."""
+        """The trial as the ranks read it."""
         free = {
             "least_timed_steps": self.trial.free_steps,
             "most_timed_steps": self.trial.most_free_steps,

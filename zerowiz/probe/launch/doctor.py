@@ -57,7 +57,7 @@ def read_facts(
         import_folder: The folder that it imports from first; None for its own.
         nvme_path: The folder of offloaded states.
         output_folder: The folder of checkpoints.
-        resumed_from: The checkpoint that the script goes on from, as it is told.
+        resumed_from: The checkpoint that the script resumes from, by its arguments.
         master_port: A port that was chosen for the job on this host.
     """
     installed = None if program is None else read_installed(program, environ, _LIBRARIES)

@@ -109,8 +109,8 @@ def _table(predicted: PredictedFigures, measured: MeasuredFigures, stream: TextI
 
 def _outside(size_bytes: int) -> str:
     return _(
-        "Both include {size} of Python and its libraries, as measured; the rest of a CPU rank is "
-        "predicted only roughly",
+        "Both figures include {size} of Python and its libraries, as measured; the rest of a CPU "
+        "rank is predicted only roughly",
         size=_gib(size_bytes),
     )
 
