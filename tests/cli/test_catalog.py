@@ -79,6 +79,36 @@ def test_the_data_is_said_in_tokens_or_sequences(
     assert tokens == run_of(here, *words)["tokens"]
 
 
+@pytest.mark.parametrize(
+    ("argument", "words", "epochs", "noted"),
+    [
+        ("num_train_epochs=2", (), 2, "2 epochs, by `TrainingArguments(num_train_epochs=2)`"),
+        ("num_train_epochs=2", ("--epochs", "5"), 5, None),
+        ("seed=1", (), 3, "3 epochs, by the default of TrainingArguments"),
+        ("max_steps=500", (), 1, None),
+    ],
+)
+def test_a_run_of_a_trainer_script_has_its_epochs(
+    here: Run, folder: Path, argument: str, words: tuple[str, ...], epochs: int, noted: str | None
+) -> None:
+    (folder / "train.py").write_text(HF_IN_CODE.replace("use_cpu=True", argument))
+    job = ("plan", "--model", "1b", "--json", "--tokens", "1B", *words)
+    result = here(*job, "--machine", "4xA100-80GB", "train.py")
+    assert epochs * 10**9 == content(result)["run"]["tokens"]
+    assert (noted is not None) is ("epochs, by" in result.stderr)
+    assert (noted or "") in result.stderr
+
+
+def test_machines_are_compared_for_the_epochs_of_a_script(here: Run, folder: Path) -> None:
+    (folder / "train.py").write_text(HF_IN_CODE.replace("use_cpu=True", "num_train_epochs=2"))
+    job = ("plan", "--model", "1b", "--json", "--tokens", "1B", "--machine", "all")
+    once, twice = (
+        content(here(*job, *words, "train.py"))["machines"][0]["run"]["hours"]
+        for words in (("--epochs", "1"), ())
+    )
+    assert twice == pytest.approx(2 * once, rel=1e-4)
+
+
 def test_without_a_price_there_is_no_cost(here: Run) -> None:
     run = run_of(here, "--tokens", "1B")
     assert run["price_per_hour"] is None

@@ -134,7 +134,8 @@ class PlanResult(Struct, frozen=True, kw_only=True):
             UsageError: No length is given, it makes no sense, or no price is for this machine.
         """
         question = _question(tokens, sequences, epochs, price)
-        run = question.plan_run(self.decided.decision, self.decided.options.machine)
+        own_epochs = self.decided.request.own_epochs
+        run = question.plan_run(self.decided.decision, self.decided.options.machine, own_epochs)
         if run is None:
             raise UsageError(_("a run needs a length"), _("give it with `tokens` or `sequences`"))
         return run

@@ -49,6 +49,7 @@ def plan_job(
         facts, script_args, options = _read(script, script_args, options, reporter)
         note_refusal(facts, script_args, options, reporter)
     settings = ScriptSettings() if facts is None else settle(facts, tuple(script_args))
+    _note_epochs(question, settings, reporter)
     answers = {"model": open_questions(options, settings)["model"]}
     options = answer(options, answers, by_default_of(settings if facts else None))
     machine = _find_or_list(options, reporter)
@@ -66,6 +67,18 @@ def plan_job(
 
     note_change(result.decided, reporter)
     return result
+
+
+def _note_epochs(question: RunQuestion, settings: ScriptSettings, reporter: Reporter) -> None:
+    """Say how often the script trains on its data, where that decides how long the run takes."""
+    if settings.epochs is not None and question.leaves_epochs():
+        reporter.note(
+            _(
+                "{epochs:g} epochs, by {source}; `$epochs N` sets another number",
+                epochs=settings.epochs.value,
+                source=settings.epochs.source,
+            )
+        )
 
 
 _OF_ONE_MACHINE = ("machine", "gpus", "hostfile", "accelerator")

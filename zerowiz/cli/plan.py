@@ -133,7 +133,7 @@ def _show_plan(
     decision = result.decided.decision
     if shown.explain is not None:
         _explained(decision, shown.explain)  # a wrong name is refused before anything is shown
-    run = question.plan_run(decision, options.machine)
+    run = question.plan_run(decision, options.machine, result.decided.request.own_epochs)
     note_basis(result.decided, reporter)
     note_settled(result.decided, reporter)
     note_emulation(result.decided, reporter)

@@ -264,7 +264,7 @@ EPOCHS = SettingRow(
     flag="--epochs",
     help=_("Number of epochs"),
     panel=Panel.LENGTH,
-    default="1",
+    default=_("your script's, or 1"),
 )
 PRICE = SettingRow(
     flag="--price",

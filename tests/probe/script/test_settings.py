@@ -34,6 +34,7 @@ ALL_DEFAULT: dict[str, object] = {
         (
             "hf_parser",
             {
+                "epochs": 3.0,
                 **ALL_DEFAULT,
                 "sequence_tokens": 1024,
                 "attention": Attention.SDPA,
@@ -43,6 +44,7 @@ ALL_DEFAULT: dict[str, object] = {
         (
             "hf_parser_subclass",
             {
+                "epochs": 3.0,
                 **ALL_DEFAULT,
                 "micro_batch": 2,
                 "precision": Precision.BF16,
@@ -53,6 +55,7 @@ ALL_DEFAULT: dict[str, object] = {
         (
             "hf_parser_trl",
             {
+                "epochs": 3.0,
                 "use_cpu": False,
                 "trainer": Trainer.SFT,
                 "loss": Loss.PLAIN,
@@ -68,6 +71,7 @@ ALL_DEFAULT: dict[str, object] = {
         (
             "hf_in_code",
             {
+                "epochs": 3.0,
                 "use_cpu": False,
                 "trainer": Trainer.SFT,
                 "loss": Loss.PLAIN,
@@ -84,6 +88,7 @@ ALL_DEFAULT: dict[str, object] = {
         (
             "hf_in_code_trl",
             {
+                "epochs": 3.0,
                 "use_cpu": False,
                 "trainer": Trainer.SFT,
                 "loss": Loss.PLAIN,
@@ -99,6 +104,7 @@ ALL_DEFAULT: dict[str, object] = {
         (
             "hf_in_code_packed",
             {
+                "epochs": 3.0,
                 "use_cpu": False,
                 "trainer": Trainer.SFT,
                 "loss": Loss.LIGER,
@@ -114,6 +120,7 @@ ALL_DEFAULT: dict[str, object] = {
         (
             "hf_kwargs",
             {
+                "epochs": 3.0,
                 **ALL_DEFAULT,
                 "micro_batch": 16,
                 "precision": Precision.BF16,
@@ -125,6 +132,7 @@ ALL_DEFAULT: dict[str, object] = {
         (
             "hf_two_arguments",
             {
+                "epochs": 3.0,
                 "use_cpu": False,
                 "trainer": Trainer.SFT,
                 "loss": Loss.PLAIN,
@@ -136,7 +144,12 @@ ALL_DEFAULT: dict[str, object] = {
         ),
         (
             "hf_own_flag",
-            {**ALL_DEFAULT, "gradient_checkpointing": True, "model": "google/flan-t5-xl"},
+            {
+                **ALL_DEFAULT,
+                "epochs": 3.0,
+                "gradient_checkpointing": True,
+                "model": "google/flan-t5-xl",
+            },
         ),
         (
             "raw_add_config_arguments",
@@ -183,6 +196,7 @@ ALL_DEFAULT: dict[str, object] = {
         (
             "lora_dataclasses",
             {
+                "epochs": 3.0,
                 **ALL_DEFAULT,
                 "sequence_tokens": 512,
                 "model": "lmsys/vicuna-7b-v1.5",
@@ -194,6 +208,7 @@ ALL_DEFAULT: dict[str, object] = {
         (
             "lora_fire",
             {
+                "epochs": 3.0,
                 "use_cpu": False,
                 "trainer": Trainer.SFT,
                 "loss": Loss.PLAIN,
@@ -211,6 +226,7 @@ ALL_DEFAULT: dict[str, object] = {
         (
             "lora_optional",
             {
+                "epochs": 3.0,
                 **ALL_DEFAULT,
                 "sequence_tokens": 1024,
                 "model": "Qwen/Qwen2.5-0.5B",
@@ -252,6 +268,7 @@ ALL_DEFAULT: dict[str, object] = {
         (
             "lora_recipe_parser",
             {
+                "epochs": 3.0,
                 "use_cpu": False,
                 "trainer": Trainer.SFT,
                 "loss": Loss.PLAIN,
@@ -283,6 +300,7 @@ ALL_DEFAULT: dict[str, object] = {
         (
             "lora_trl_parser",
             {
+                "epochs": 3.0,
                 "use_cpu": False,
                 "trainer": Trainer.SFT,
                 "loss": Loss.PLAIN,
@@ -299,6 +317,7 @@ ALL_DEFAULT: dict[str, object] = {
         (
             "lora_trl_sft",
             {
+                "epochs": 3.0,
                 "use_cpu": False,
                 "trainer": Trainer.SFT,
                 "loss": Loss.PLAIN,
@@ -318,6 +337,7 @@ ALL_DEFAULT: dict[str, object] = {
         (
             "lora_yaml",
             {
+                "epochs": 3.0,
                 "use_cpu": False,
                 "trainer": Trainer.SFT,
                 "loss": Loss.PLAIN,

@@ -20,7 +20,7 @@ from zerowiz.core.catalog.prices import PriceList
 from zerowiz.core.catalog.wider_fits import WiderFit, find_wider_fits
 from zerowiz.core.decision.flowchart import Decision
 from zerowiz.core.machine.spec import MOST_GPUS_PER_NODE
-from zerowiz.core.script import ScriptFacts
+from zerowiz.core.script import ScriptFacts, settle
 from zerowiz.core.settings import Change
 from zerowiz.core.speed.run_cost import RunLength
 from zerowiz.core.values import replace, shows
@@ -150,7 +150,9 @@ def find_machines(
         UsageError: No machine can be asked, or a price has no meaning here.
     """
     _check_options(options)
-    length, prices = question.length, question.read_prices()
+    own = None if facts is None else settle(facts, tuple(script_args)).epochs
+    length = question.length(None if own is None else own.value)
+    prices = question.read_prices()
     if prices.of_any_node:
         raise UsageError(
             _("`$price` is per node, and the nodes of the table differ: choose one machine"),

@@ -31,14 +31,16 @@ class RunQuestion(Struct, frozen=True, kw_only=True):
     prices: tuple[str, ...] = ()
     """Each a price, some with names and commas between them, or the path of a file."""
 
-    @property
-    def length(self) -> RunLength | None:
+    def length(self, own_epochs: float | None = None) -> RunLength | None:
         """How much is trained on; a billion tokens where a price is said alone.
+
+        Args:
+            own_epochs: How often the script trains on its data, if it says so.
 
         Raises:
             UsageError: The length is said twice, or makes no sense.
         """
-        epochs = self._epochs()
+        epochs = self._epochs(1.0 if own_epochs is None else own_epochs)
         if self.tokens is not None and self.sequences is not None:
             raise UsageError(
                 _(
@@ -59,8 +61,12 @@ class RunQuestion(Struct, frozen=True, kw_only=True):
             )
         return RunLength(data_tokens=_COMPARED_TOKENS) if self.prices else None
 
-    def _epochs(self) -> float:
-        epochs = 1.0 if self.epochs is None else self.epochs
+    def leaves_epochs(self) -> bool:
+        """Whether the data are said, and not how often they are trained on."""
+        return self.epochs is None and not (self.tokens is None and self.sequences is None)
+
+    def _epochs(self, own: float) -> float:
+        epochs = own if self.epochs is None else self.epochs
         if not 0 < epochs <= _MOST_EPOCHS:
             raise UsageError(
                 _(
@@ -100,17 +106,20 @@ class RunQuestion(Struct, frozen=True, kw_only=True):
         own = () if machine is None else tuple(gpu.name for gpu in machine.gpus)
         return read_prices(amounts, read_gpu_table(), read_instances(), own)
 
-    def plan_run(self, decision: Decision, machine: str | None) -> "PlannedRun | None":
+    def plan_run(
+        self, decision: Decision, machine: str | None, own_epochs: float | None = None
+    ) -> "PlannedRun | None":
         """The run on the machine of a decision; None where nobody asks for it.
 
         Args:
             decision: What was decided.
             machine: As `$machine` names it; None for this one.
+            own_epochs: How often the script trains on its data, if it says so.
 
         Raises:
             UsageError: The length or a price makes no sense, or no price is for this machine.
         """
-        length = self.length
+        length = self.length(own_epochs)
         if length is None:
             return None
         from zerowiz.core.catalog.planned_run import plan_run  # noqa: PLC0415 - most plans ask for no run

@@ -100,6 +100,8 @@ class Request(Struct, frozen=True, kw_only=True):
     """The settings file that they are added to a copy of, instead."""
     size_only: str | None = None
     """The model that the script loads where `--model` is only a size; empty if words name it."""
+    own_epochs: float | None = None
+    """How often the script trains on its data, where it decides that."""
     builds: str | None = None
     """What the script builds its own model by, where the plan is for the one that is named."""
     trusted: tuple[str, ...] = ()
@@ -299,6 +301,7 @@ def make_request(
         settled=(*model_words, *resolved.settled, *_on_cpu(settings, machine)),
         copied=_copied(facts),
         size_only=_size_only(options, settings),
+        own_epochs=None if settings.epochs is None else settings.epochs.value,
         builds=_builds(options, settings),
         trusted=() if facts is None else _trusted(options, settings),
     )

@@ -45,6 +45,8 @@ _TRAINING_ARGUMENTS: Mapping[str, Field] = {
     # It stands here for DeepSpeed's launcher, which adds the word.
     "local_rank": Field(Reads.INT, -1),
     "resume_from_checkpoint": Field(Reads.STR, None),
+    "num_train_epochs": Field(Reads.FLOAT, 3.0),
+    "max_steps": Field(Reads.INT, -1),
     "fsdp": Field(Reads.STR, None),
 }
 # sentence-transformers 5, base/training_args.py: it keeps what transformers has removed.

@@ -280,6 +280,10 @@ class ScriptFacts(Struct, frozen=True, kw_only=True):
     """`use_cpu` of TrainingArguments."""
     loader_workers: Binding = UNSEEN
     """`dataloader_num_workers` of TrainingArguments, or `num_workers` of a DataLoader."""
+    epochs: Binding = UNSEEN
+    """`num_train_epochs` of TrainingArguments."""
+    max_steps: Binding = UNSEEN
+    """`max_steps` of TrainingArguments."""
     adapters: Binding = UNSEEN
     """The condition under which it trains adapters of LoRA."""
     quantized: Binding = UNSEEN

@@ -14,6 +14,7 @@ from zerowiz.core.script.bindings import (
     Words,
     as_count,
     as_named,
+    as_number,
     as_text,
     as_truth,
     cast,
@@ -73,6 +74,8 @@ class ScriptSettings(Struct, frozen=True, kw_only=True):
     use_cpu: Setting[bool] | None = None
     loader_workers: Setting[int] | None = None
     """Of each rank; None where there are none as well."""
+    epochs: Setting[float] | None = None
+    """How often it trains on its data; None where a number of steps ends it as well."""
     trainer: Setting[Trainer] | None = None
     reference: Setting[Reference] | None = None
     completion_tokens: Setting[int] | None = None
@@ -181,6 +184,7 @@ def settle(facts: ScriptFacts, script_args: tuple[str, ...]) -> ScriptSettings:
         own_model=settle_own_model(run),
         use_cpu=as_truth(run.setting(facts.use_cpu)),
         loader_workers=as_count(run.setting(facts.loader_workers)),
+        epochs=_epochs(run),
         trainer=of_trainer.trainer,
         reference=of_trainer.reference,
         completion_tokens=of_trainer.completion_tokens,
@@ -207,6 +211,13 @@ def settle(facts: ScriptFacts, script_args: tuple[str, ...]) -> ScriptSettings:
         uncounted=tuple(filter(run.may_hold, facts.uncounted)) if frozen else (),
         splits=_splits(facts, settings),
     )
+
+
+def _epochs(run: Bindings) -> Setting[float] | None:
+    max_steps = as_number(run.setting(run.facts.max_steps))
+    epochs = as_number(run.setting(run.facts.epochs))
+    by_epochs = max_steps is not None and max_steps.value <= 0
+    return epochs if by_epochs and epochs is not None and epochs.value > 0 else None
 
 
 def _splits(facts: ScriptFacts, settings: ScriptSettings) -> bool:

@@ -126,6 +126,8 @@ def _with_arguments(facts: ScriptFacts, read: Reader) -> ScriptFacts:
         optimizer=field("optim"),
         use_cpu=field("use_cpu"),
         loader_workers=field("dataloader_num_workers"),
+        epochs=field("num_train_epochs"),
+        max_steps=field("max_steps"),
         fsdp=field("fsdp"),
         sequence_tokens=field("max_length"),
         liger=field("use_liger_kernel"),
