@@ -507,6 +507,18 @@ def test_what_does_not_reach_the_ranks_is_an_edit_of_the_script() -> None:
     leads_where_it_says(decision, edit)
 
 
+def test_a_smaller_micro_batch_stands_beside_a_loss_that_takes_a_library() -> None:
+    step = Workload(micro_batch=4, gradient_checkpointing=True, method=Method.LORA)
+    decision = refused(parse_spec("1xRTX4090", TABLE), step, model=LLAMA3)
+    fixed = replace(SCOPE, takes=lambda change: not {"loss", "micro_batch"} & change.keys())
+    for changes in (find_remedies(decision, SCOPE), find_edits(decision, fixed)):
+        named = {name: remedy for remedy in changes for name in remedy.change}
+        split, loss = named["micro_batch"], named["loss"]
+        assert "loss" not in split.change
+        assert (loss.time_fraction or 0) < (split.time_fraction or 0)
+        leads_where_it_says(decision, split)
+
+
 def test_a_budget_that_was_set_can_be_raised_to_what_is_needed() -> None:
     (budget,) = [r for r in FOUND["budget"] if "memory_budget" in r.change]
     assert budget.is_sure

@@ -165,10 +165,12 @@ def _keeps_the_step(remedy: Remedy) -> bool:
 def _is_dominated(one: Remedy, by: Remedy) -> bool:
     """Whether another remedy gives as much at no more cost.
 
-    Nobody knows here what machines cost, nor whether a link is there that would have to be.
+    Nobody knows here what machines cost, nor whether a link is there that would have to be. Another
+    loss takes a library, or a change of the script's code: a step without it stays beside it.
     """
     elsewhere = bool({"machine", "interconnect"} & by.change.keys())
-    if by.change != one.change and (elsewhere or _keeps_the_step(one)):
+    takes_code = "loss" in by.change and "loss" not in one.change
+    if by.change != one.change and (elsewhere or takes_code or _keeps_the_step(one)):
         return False
     if not by.costs <= one.costs or (one.is_sure and not by.is_sure):
         return False
