@@ -108,6 +108,20 @@ def test_a_flag_counts_before_a_variable_before_the_file_before_what_is_detected
     assert ("bf16", "default") == origin_of("precision", shown)
 
 
+def test_what_was_chosen_is_neither_a_default_nor_assumed(here: Run) -> None:
+    words = ("plan", "--model", "8b", "--machine", "8xH100-80GB-SXM", "--objective", "fastest")
+    alone = here(*words, "--origins")
+    assert ("1", "default") == origin_of("micro-batch", alone.stdout)
+    assert ("no", "chosen") == origin_of("gradient-checkpointing", alone.stdout)
+    assert "assumed micro-batch 1" in alone.stderr
+    assert "checkpointing" not in alone.stderr
+    split = here(*words, "--global-batch", "256", "--origins").stdout
+    assert ("1", "chosen") == origin_of("micro-batch", split)
+    assert ("32", "chosen") == origin_of("grad-accum", split)
+    said = here(*words, "--no-gradient-checkpointing", "--origins").stdout
+    assert ("no", "--gradient-checkpointing") == origin_of("gradient-checkpointing", said)
+
+
 def test_what_the_script_decides_says_where(here: Run, folder: Path) -> None:
     (folder / "train.py").write_text(HF_IN_CODE)
     (folder / "zerowiz.toml").write_text(
