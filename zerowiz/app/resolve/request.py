@@ -282,12 +282,12 @@ def make_request(
         seen = (read_history(history_path(key, environ)).ran_out for key in keys)
         job = replace(job, ran_out=tuple(chain.from_iterable(seen)))
     # What is searched for is chosen, and not assumed.
-    said = resolved.said | ({"gradient_checkpointing"} if freedom.checkpointing else set())
+    decided = resolved.said | ({"gradient_checkpointing"} if freedom.checkpointing else set())
     return Request(
         job=job,
         constraints=_constraints(options, own),
         handover=_handover(options, facts, settings, resolved.settled),
-        assumed=(*defaults_used(job, said, settings), *lacking),
+        assumed=(*defaults_used(job, decided, settings), *lacking),
         unfused_adam=_unfused_adam(facts),
         in_fp32=_in_fp32(settings.precision, job),
         loads_16_bit=_loads_16_bit(facts),
