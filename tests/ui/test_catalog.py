@@ -1,6 +1,7 @@
 """What a person sees of a run, and of the machines that a model fits."""
 
 import io
+import re
 from collections.abc import Callable
 
 import pytest
@@ -23,7 +24,7 @@ from zerowiz.core.workload import Workload
 from zerowiz.probe.machine.gpu_table import read_gpu_table, read_instances
 from zerowiz.ui.catalog.machines import machines
 from zerowiz.ui.catalog.run import run
-from zerowiz.ui.text.units import hours, money
+from zerowiz.ui.text.units import count, hours, money
 
 TABLE = read_gpu_table()
 SOME = tuple(row for row in TABLE if "80GB" in row.name or "V100" in row.name)
@@ -101,8 +102,31 @@ def test_no_machine_at_all(golden: Callable[[str, str], None]) -> None:
 
 def test_a_narrow_terminal_has_no_line_that_is_wider() -> None:
     shown = listed(70 * 10**9, PRICES, LENGTH, TerminalStream())
-    assert "(step)" not in shown
+    assert "(step)" not in shown.split("A wider terminal")[0]
     assert max(map(len, shown.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("columns", "left"),
+    [(160, []), (80, ["(step)"]), (60, ["needs", "headroom", "step", "(step)"])],
+)
+def test_the_legend_explains_what_is_shown_and_names_what_is_not(
+    monkeypatch: pytest.MonkeyPatch, columns: int, left: list[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    shown = listed(70 * 10**9, PRICES, LENGTH, TerminalStream())
+    assert max(map(len, shown.splitlines())) <= columns
+    heading = re.search(r"^machine .*$", shown, re.MULTILINE)
+    assert heading is not None
+    headings = heading[0].split()
+    # What may run out of memory is to be seen however narrow the terminal is.
+    assert "verdict" in headings
+    words = " ".join(shown.split())
+    assert ("needs and headroom are GiB" in words) is ("headroom" in headings)
+    assert ("step is seconds" in words) is ("step" in headings)
+    assert ("A wider terminal also shows" in words) is bool(left)
+    assert not set(left) & set(headings)
+    assert ", ".join(left) in words
 
 
 @pytest.mark.parametrize("prices", [PRICES, PriceList()])
@@ -139,6 +163,10 @@ def test_a_run_whose_time_nobody_knows_says_so() -> None:
         (money(17.6, "EUR"), "17.60 EUR"),
         (money(0.0123, "€"), "€0.0123"),
         (money(12345.6), "12,346"),
+        (money(0, "$"), "$0.00"),
+        (count(2 * 10**9), "2 B"),
+        (count(1000 * 10**12), "1,000 T"),
+        (count(10**17), "100,000 T"),
     ],
 )
 def test_times_and_costs_are_written_as_people_plan_with_them(said: str, expected: str) -> None:

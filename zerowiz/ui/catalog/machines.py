@@ -1,6 +1,6 @@
 """Show the machines of the tables that a job fits."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TextIO
 
 from zerowiz.core.catalog.offers import Offer, Offers
@@ -12,10 +12,10 @@ from zerowiz.core.search.freedom import Objective
 from zerowiz.ui.choice import split_of
 from zerowiz.ui.remedies import options
 from zerowiz.ui.sentences import decisions, models
-from zerowiz.ui.text.cells import labelled
+from zerowiz.ui.text.cells import LABEL_COLUMNS, labelled
 from zerowiz.ui.text.table import say, show_rows
 from zerowiz.ui.text.units import bare_gib, count, hours, money, seconds
-from zerowiz.words import N_, _, listing
+from zerowiz.words import N_, _, joined, listing
 
 _UNKNOWN = "-"
 # What can be seen of one machine's own plan leaves first.
@@ -26,8 +26,8 @@ _LEAVING = (
     N_("ckpt"),
     N_("batch"),
     N_("step"),
-    N_("verdict"),
     N_("strategy"),
+    N_("verdict"),
 )
 # A table that is looked over, not searched.
 _MOST_ROWS = 30
@@ -51,14 +51,17 @@ def machines(
         wider: What would help where few GPUs are large enough.
         objective: What chose the strategy of each machine.
     """
-    say(stream, labelled(_("Model"), models.model(job.model)), "")
+    say(stream, labelled(_("Model"), models.model(job.model)), hang=LABEL_COLUMNS)
+    stream.write("\n")
+    left: tuple[str, ...] = ()
     if found.offers:
-        _table(found, prices, stream)
+        left = _table(found, prices, stream)
         stream.write("\n")
-    say(stream, *_legend(found, job, prices, objective), *_helps(wider))
+    say(stream, *_legend(found, job, prices, objective, left), *_helps(wider))
 
 
-def _table(found: Offers, prices: PriceList, stream: TextIO) -> None:
+def _table(found: Offers, prices: PriceList, stream: TextIO) -> tuple[str, ...]:
+    """The rows; returns the headings for which the terminal is too narrow."""
     timed = any(offer.run for offer in found.offers)
     split, mixed = _splits(found), _mixes_checkpointing(found)
     priced = any(offer.price_per_hour is not None for offer in found.offers)
@@ -81,7 +84,7 @@ def _table(found: Offers, prices: PriceList, stream: TextIO) -> None:
         )
         for offer in found.offers[:_MOST_ROWS]
     ]
-    show_rows(stream, headings, rows, _LEAVING)
+    return show_rows(stream, headings, rows, _LEAVING)
 
 
 def _machine(offer: Offer) -> tuple[str, ...]:
@@ -131,14 +134,23 @@ def _cost(offer: Offer, currency: str) -> str:
 
 
 def _legend(
-    found: Offers, job: PlanInput, prices: PriceList, objective: Objective
+    found: Offers,
+    job: PlanInput,
+    prices: PriceList,
+    objective: Objective,
+    left: Collection[str],
 ) -> Iterator[str]:
     offers = found.offers
     if offers:
         yield _rows(prices)
+        yield _("In the table, {columns}.", columns=joined(_("; "), _columns(left)))
+    if left:
+        yield _(
+            "A wider terminal also shows: {columns}.", columns=listing(_(name) for name in left)
+        )
     if offers and not any(offer.chosen.step_time for offer in offers):
         yield _("zerowiz predicts no step time: {why_untimed}.", why_untimed=job.why_untimed)
-    yield from _steps(found)
+    yield from _steps(found, left)
     if len(found.offers) > 1 and objective is Objective.FLOWCHART:
         yield _("The flowchart chose each strategy; `$objective fastest` chooses the fastest.")
     tokens = {offer.run.tokens for offer in offers if offer.run is not None}
@@ -176,18 +188,26 @@ def _rows(prices: PriceList) -> str:
     priced = _(", and every count that has its own price") if of_nodes else ""
     return _(
         "Machines as `$machine` takes them, {order}; for each GPU, the fewest that fit "
-        "and twice as many{priced}. Needs and headroom are GiB per GPU; step is seconds per "
-        "optimizer step; tokens/s is the total of all GPUs.",
+        "and twice as many{priced}.",
         order=order,
         priced=priced,
     )
 
 
-def _steps(found: Offers) -> Iterator[str]:
+def _columns(left: Collection[str]) -> Iterator[str]:
+    """What the columns are that are there on any machine."""
+    if "headroom" not in left:
+        yield _("needs and headroom are GiB per GPU")
+    if "step" not in left:
+        yield _("step is seconds per optimizer step")
+    yield _("tokens/s is the total of all GPUs")
+
+
+def _steps(found: Offers, left: Collection[str]) -> Iterator[str]:
     """What differs between the steps of the machines."""
-    if _splits(found):
+    if _splits(found) and "batch" not in left:
         yield _("Batch is the micro-batch and the number of micro-steps.")
-    if _mixes_checkpointing(found):
+    if _mixes_checkpointing(found) and "ckpt" not in left:
         yield _("Ckpt shows whether the plan uses gradient checkpointing.")
     steps = {(each.workload.micro_batch, each.workload.accumulation_steps) for each in found.offers}
     if len(found.offers) > 1 and steps == {(1, 1)}:

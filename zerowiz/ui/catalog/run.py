@@ -4,7 +4,7 @@ from typing import TextIO
 
 from zerowiz.core.catalog.planned_run import PlannedRun, StrategyRun
 from zerowiz.core.speed.run_cost import PredictedRun
-from zerowiz.ui.text.cells import labelled
+from zerowiz.ui.text.cells import LABEL_COLUMNS, labelled
 from zerowiz.ui.text.table import say, show_rows
 from zerowiz.ui.text.units import count, hours, money
 from zerowiz.words import N_, _
@@ -21,7 +21,7 @@ def run(planned: PlannedRun, stream: TextIO) -> None:
 
     There is no table where no time is known.
     """
-    say(stream, "", labelled(_("Run"), _what(planned)))
+    say(stream, "", labelled(_("Run"), _what(planned)), hang=LABEL_COLUMNS)
     if not any(each.run for each in planned.strategies):
         return
     stream.write("\n")

@@ -22,10 +22,16 @@ _LEGEND = _(
     " left of the budget; host is the most that a node's ranks hold of its memory, saving"
     " included; sent is what each GPU sends in one optimizer step"
 )
-_UNKNOWN_HOST = _(
-    '"{verdict}": the GPU has room; the free host memory is unknown (`$host_memory`)',
-    verdict=decisions.HOST_UNKNOWN,
-)
+_OF_THE_HOST = {
+    decisions.HOST_UNKNOWN: _(
+        '"{verdict}": the GPU has room; the free host memory is unknown (`$host_memory`)',
+        verdict=decisions.HOST_UNKNOWN,
+    ),
+    decisions.HOST_TOO_SMALL: _(
+        '"{verdict}": the GPU has room; the host has too little memory',
+        verdict=decisions.HOST_TOO_SMALL,
+    ),
+}
 _RULE_OF_THUMB_LEGEND = _(
     "This is the usual rule of thumb; by default DeepSpeed needs more: remove `--accounting"
     " textbook` to count what it allocates"
@@ -43,8 +49,8 @@ def table(decision: Decision, stream: TextIO, *, is_verbose: bool) -> None:
     names = [name for name in rows[0] if is_verbose or name not in _DETAILS]
     show_rows(stream, names, [[row[name] for name in names] for row in rows], _LEAVING)
     legend = [on_device(_LEGEND, machine)] if is_verbose else []
-    unknown = any(decisions.verdict(each) == decisions.HOST_UNKNOWN for each in decision.evaluated)
-    legend += [on_device(_UNKNOWN_HOST, machine)] if unknown else []
+    verdicts = {decisions.verdict(each) for each in decision.evaluated}
+    legend += [on_device(words, machine) for v, words in _OF_THE_HOST.items() if v in verdicts]
     if legend:
         say(stream, "", *legend, hang=_HANG)
 

@@ -71,6 +71,8 @@ _WHEN: Mapping[HostPhase, str] = {
 
 HOST_UNKNOWN = _("host?")
 """The verdict where the GPU has room, and what the host has is unknown."""
+HOST_TOO_SMALL = _("x host")
+"""The verdict where the GPU has room, and the host has not."""
 VERDICTS: Mapping[Verdict, str] = {
     Verdict.FITS: _("+ fits"),
     Verdict.TIGHT: _("~ tight"),
@@ -292,11 +294,13 @@ def nothing_fits(decision: Decision) -> str:
 
 
 def verdict(evaluated: StrategyEstimate) -> str:
-    """The verdict in a column's width; the GPU may have room where that of the host is unknown."""
-    room = evaluated.headroom_bytes
+    """The verdict in a column's width; the GPU may have room where the host has none."""
+    room, on_host = evaluated.headroom_bytes, evaluated.host_headroom_bytes
     if evaluated.ran_out is not None:
         return _("x ran out")
-    unknown = evaluated.host_headroom_bytes is None and evaluated.needs_known_host
-    if room is not None and room >= 0 and unknown:
-        return HOST_UNKNOWN
+    if room is not None and room >= 0:
+        if on_host is None and evaluated.needs_known_host:
+            return HOST_UNKNOWN
+        if on_host is not None and on_host < 0:
+            return HOST_TOO_SMALL
     return VERDICTS[evaluated.verdict]

@@ -50,8 +50,10 @@ def show_rows(
     headings: Sequence[str],
     rows: Sequence[Sequence[Cell]],
     leaving: Sequence[str] = (),
-) -> None:
+) -> tuple[str, ...]:
     """A table of which nothing is cut: where the terminal is too narrow, columns leave.
+
+    The headings of those that left are returned.
 
     Args:
         stream: Where to; a file or a pipe gets every column.
@@ -79,6 +81,7 @@ def show_rows(
     for row in rows:
         table.add_row(*(_text(row[place]) for place in kept))
     _print(table, stream, max(_FILE_COLUMNS, natural) if room is None else room)
+    return tuple(heading for place, heading in enumerate(headings) if place not in kept)
 
 
 def show_sides(
@@ -118,6 +121,8 @@ def _print(table: "Table", stream: TextIO, width: int) -> None:
     console = Console(
         file=stream,
         width=width,
+        # rich takes a dumb terminal for one of 80 columns unless it knows both.
+        height=1,
         highlight=False,
         color_system="standard" if is_drawn else colours,
         # rich before 14 takes an empty NO_COLOR for one that forbids them.

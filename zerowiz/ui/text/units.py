@@ -83,11 +83,13 @@ def seconds(value: float) -> str:
 
 
 def count(params: int) -> str:
-    """A parameter count: `6.74 B`, `10.5 M`."""
+    """A count in words: `6.74 B`, `10.5 M`, `2,500 T`."""
     for size, unit in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "K")):
         # What rounds to a thousand of one unit is one of the next.
         if params >= 0.9995 * size:
-            return f"{params / size:.3g} {unit}"
+            number = params / size
+            # Three digits, without an exponent where the last unit has more than a thousand.
+            return f"{number:,.0f} {unit}" if number >= 999.5 else f"{number:.3g} {unit}"  # noqa: PLR2004 - a thousand
     return str(params)
 
 
@@ -148,6 +150,6 @@ def hours(value: float) -> str:
 
 def money(amount: float, currency: str = "") -> str:
     """An amount in a currency: `$704`, `17.60 EUR`, `0.0123`; no currency is assumed."""
-    digits = 0 if amount >= 100 else 2 if amount >= 0.1 else 4  # noqa: PLR2004 - three digits
+    digits = 0 if amount >= 100 else 2 if amount >= 0.1 or not amount else 4  # noqa: PLR2004 - three digits
     plain = f"{amount:,.{digits}f}"
     return f"{plain} {currency}" if currency.isalpha() else f"{currency}{plain}"
