@@ -25,6 +25,8 @@ def machine(text: str) -> Machine:
     [
         ("2.50/gpu-hour", "8xH200", None, 20.0),
         ("2.50 / gpu-hour", "8xH200", None, 20.0),
+        ("2.50/GPU-hour", "8xH200", None, 20.0),
+        ("H200=2.50/gpu-hour,4/gpu-hour", "8xH200", None, 20.0),
         ("32/node-hour", "8xH200", None, 32.0),
         ("32/node-hour", "4x8xH200", None, 128.0),
         ("H200=3/gpu-hour,2/gpu-hour", "8xH200", None, 24.0),
@@ -114,6 +116,10 @@ def test_other_words_are_not_the_gpu_of_the_job(name: str) -> None:
         ("H200=32/node-hour", "does not say how many GPUs"),
         ("H200=1/gpu-hour,H200=2/gpu-hour", "two prices of `H200`"),
         ("1/gpu-hour,2/gpu-hour", "two prices"),
+        ("=2/gpu-hour", "has no name before `=`"),
+        ("H200=1/gpu-hour, =2/gpu-hour", "has no name before `=`"),
+        ("2,50/gpu-hour", "has a comma in its number"),
+        ("$2,5/gpu-hour", "has a comma in its number"),
         ("$1/gpu-hour,H200=2/gpu-hour", "more than one currency: none and `\\$`"),
     ],
 )

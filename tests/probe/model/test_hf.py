@@ -259,7 +259,7 @@ def test_a_size_is_read_without_a_network(environ: dict[str, str], hub: Hub) -> 
         ),
         *(
             (text, f"`{text}` is not a folder, a hub id or a size")
-            for text in ("a/b/c", "my model", "org/", "a--b", "-7b", "*")
+            for text in ("a/b/c", "my model", "org/", "a--b", "-7b", "*", "70", "1.5")
         ),
     ],
 )
@@ -269,6 +269,11 @@ def test_what_is_no_path_no_id_and_no_size_never_reaches_the_network(
     error = refuse(text, environ)
     assert message == error.message
     assert (ExitCode.USAGE, []) == (error.exit_code, hub.asked)
+
+
+def test_a_number_without_its_unit_is_asked_for_as_a_size(environ: dict[str, str]) -> None:
+    assert "did you mean `$model 70b`?" == refuse("70", environ).hints[0]
+    assert not any("did you mean" in hint for hint in refuse("-7b", environ).hints)
 
 
 @pytest.mark.parametrize("text", ["", " "])

@@ -17,8 +17,11 @@ from zerowiz.errors import UsageError
 from zerowiz.words import _, joined, listing
 
 _AMOUNT = re.compile(
-    r"([$€£¥]?)\s*(\d{1,12}(?:\.\d{1,9})?)\s*([A-Za-z]{3})?\s*/\s*(gpu|node)-(?:hour|hr|h)"
+    r"([$€£¥]?)\s*(\d{1,12}(?:\.\d{1,9})?)\s*([A-Za-z]{3})?\s*/\s*(gpu|node)-(?:hour|hr|h)",
+    re.IGNORECASE,
 )
+# As half of the world writes 2.50.
+_DECIMAL_COMMA = re.compile(r"(\D*\d+),(\d{1,2}\D*)")
 _HINTS = (
     _("write `$price 2.50/gpu-hour` or `$price 32/node-hour`"),
     _("of several machines: `$price H100-80GB=2.50/gpu-hour,p5.48xlarge=98/node-hour`"),
@@ -108,11 +111,19 @@ def split_prices(text: str) -> dict[str, str]:
     A price of any machine has the empty name.
 
     Raises:
-        UsageError: A name has two prices.
+        UsageError: A name has two prices, or none stands before its `=`.
     """
     found: dict[str, str] = {}
+    comma = _DECIMAL_COMMA.fullmatch(text)
+    if comma is not None:
+        raise UsageError(
+            _("`$price {text}` has a comma in its number", text=text),
+            _("did you mean `$price {text}`?", text=f"{comma[1]}.{comma[2]}"),
+        )
     for entry in text.split(","):
         name, equals, amount = entry.rpartition("=")
+        if equals and not name.strip():
+            raise UsageError(_("`$price {text}` has no name before `=`", text=text), *_HINTS)
         if name.strip() in found:
             whose = _(" of `{name}`", name=name.strip()) if equals else ""
             raise UsageError(
@@ -173,7 +184,7 @@ def _read(
         raise UsageError(_("`$price {words}` is not an hourly price", words=words), *_HINTS)
     price = Price(
         amount=float(match[2]),
-        unit=PriceUnit(match[4]),
+        unit=PriceUnit(match[4].lower()),
         currency=match[1] or (match[3] or "").upper(),
         name=name,
     )

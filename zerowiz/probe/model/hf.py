@@ -303,9 +303,14 @@ def _read(text: str, environ: Mapping[str, str]) -> Named | None:
         raise UsageError(
             _("there is no folder `{text}` on this machine", text=text), *_close(text), _ELSEWHERE
         )
-    if not is_id:
+    as_size = f"{text}b"
+    is_number = bool(parse_size(as_size))
+    if is_number or not is_id:
+        meant = (_("did you mean `$model {text}`?", text=as_size),) if is_number else ()
         raise UsageError(
-            _("`{text}` is not a folder, a hub id or a size", text=text), *_close(text), _WANTED
+            _("`{text}` is not a folder, a hub id or a size", text=text),
+            *(meant or _close(text)),
+            _WANTED,
         )
     return _fetch_or_know(text, environ)
 
