@@ -77,6 +77,15 @@ def test_where_a_search_cannot_choose_the_plan_says_that_the_flowchart_does(
     assert f"{why}, so the flowchart chooses" in " ".join(text.split())
 
 
+def test_where_a_stage_was_asked_for_no_flowchart_is_said_to_choose(here: Run) -> None:
+    job = ("plan", "--machine", "8xH100-80GB-SXM", "--model", "8b", "--micro-batch", "3")
+    text = here(
+        *job, "--stage", "2", "--objective", "fastest", "--no-gradient-checkpointing"
+    ).stdout
+    assert "you asked for it" in text
+    assert re.search(r"^Search {3}no candidate is certain to fit$", text, re.MULTILINE)
+
+
 @pytest.mark.parametrize(
     ("machine", "why"),
     [

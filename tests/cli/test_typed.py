@@ -368,3 +368,26 @@ def test_init_says_that_it_does_not_record_a_word_of_deepspeeds_launcher(
     assert "--no_local_rank" not in argv(here("launch", "--dry-run"))
     again = here("launch", "--dry-run", "deepspeed", "--no_local_rank", "train.py")
     assert "--no_local_rank" in argv(again)
+
+
+@pytest.mark.parametrize("machine", ["8xH100-80GB-SXM", "all"])
+@pytest.mark.parametrize(
+    ("model", "tokens", "is_noted"),
+    [
+        ("llama-3.1-8b", "131072", False),
+        ("llama-3.1-8b", "131200", True),
+        ("8b", "131200", False),
+    ],
+)
+def test_sequences_longer_than_the_model_was_made_for_are_noted(
+    here: Run, machine: str, model: str, tokens: str, *, is_noted: bool
+) -> None:
+    # One GPU of each kind is enough to say so.
+    few = ("--gpus-per-node", "1", "--nodes", "1") if machine == "all" else ()
+    words = ("plan", "--machine", machine, *few, "--model", model, "--method", "lora")
+    said = here(*words, "--seq-len", tokens).stderr
+    note = (
+        f"note: sequences of {tokens} tokens are longer than the 131072 positions that"
+        " `Llama-3.1-8B` was made for (`--seq-len`)"
+    )
+    assert (note in said) is is_noted

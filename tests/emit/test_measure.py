@@ -173,6 +173,18 @@ def test_a_launcher_that_ends_at_once_is_told_with_its_last_words() -> None:
     assert ("no slots here",) == refused.value.hints
 
 
+def test_a_launcher_that_is_too_slow_for_the_deadline_is_given_more_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("zerowiz.emit.measure._GRACE_S", 0.5)
+    words = (sys.executable, "-c", "import time; print('starting', flush=True); time.sleep(60)")
+    with pytest.raises(ZerowizError) as refused:
+        run(batch_of({"gpus": 1}, launcher=words, deadline_s=0.5))
+    assert "the ranks ended at the deadline, before the first case began" == refused.value.message
+    (hint,) = refused.value.hints
+    assert "set a longer `--deadline`" in hint
+
+
 def test_a_launcher_that_is_not_there_is_a_missing_thing() -> None:
     with pytest.raises(PreflightError):
         run(batch_of({"gpus": 1}, launcher=("/no/such/deepspeed",)))

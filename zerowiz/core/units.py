@@ -128,14 +128,19 @@ def divide_batch(global_batch: int, unit: int, words: str, *hints: str) -> int:
     times, rest = divmod(global_batch, unit)
     if times and not rest:
         return times
-    nearest = joined(_(" or "), (str(size * unit) for size in (times, times + 1) if size))
+    nearest = [str(size * unit) for size in (times, times + 1) if size]
+    use = (
+        _("use the nearest multiple: {nearest}", nearest=nearest[0])
+        if len(nearest) == 1
+        else _("use one of the nearest multiples: {nearest}", nearest=joined(_(" or "), nearest))
+    )
     raise UsageError(
         _(
             "`$global_batch {global_batch}` is not a multiple of {words}",
             global_batch=global_batch,
             words=words,
         ),
-        _("use one of the nearest multiples: {nearest}", nearest=nearest),
+        use,
         *hints,
     )
 

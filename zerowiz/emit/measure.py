@@ -268,7 +268,9 @@ def run_batch(
 def _raise_failed_start(process: subprocess.Popen[bytes], folder: Path) -> NoReturn:
     status = process.poll()
     how = _("at the deadline") if not status else _("with status {status}", status=status)
-    raise ZerowizError(
-        _("the ranks ended {how}, before the first case began", how=how),
-        *(line for line in tail(folder / "launcher.log").splitlines() if line.strip()),
-    )
+    ended = _("the ranks ended {how}, before the first case began", how=how)
+    if not status:
+        # What the launcher wrote until then says nothing of it.
+        raise ZerowizError(ended, _("set a longer `--deadline`: DeepSpeed has to start first"))
+    log = tail(folder / "launcher.log").splitlines()
+    raise ZerowizError(ended, *(line for line in log if line.strip()))

@@ -167,7 +167,9 @@ def search(found: Search, asked: Objective, stream: TextIO) -> None:
                 "zerowiz predicts no step time, as {why_untimed}",
                 why_untimed=found.decision.job.why_untimed,
             )
-        so = "" if found.choice is None else _(", so the flowchart chooses")
+        # What was asked for is taken, whatever the flowchart says.
+        chooses = found.choice is not None and not found.decision.constraints.pinned
+        so = _(", so the flowchart chooses") if chooses else ""
         say(stream, "", labelled(_("Search"), _("{why}{so}", why=why, so=so)), hang=LABEL_COLUMNS)
         return
     choice = found.choice

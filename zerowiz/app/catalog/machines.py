@@ -26,6 +26,7 @@ from zerowiz.core.speed.run_cost import RunLength
 from zerowiz.core.values import replace, shows
 from zerowiz.errors import NothingFitsError, UsageError
 from zerowiz.probe.machine.gpu_table import read_gpu_table, read_instances
+from zerowiz.ui.basis import notes as basis
 from zerowiz.words import _, listing
 
 
@@ -50,7 +51,9 @@ class MachineChoice(Struct, frozen=True, kw_only=True):
         """What all of the plans rest on, one sentence each."""
         request = self.request
         assumed = (_("assumed {assumed}", assumed=listing(self.assumed)),) if self.assumed else ()
-        return (*request.traced, *assumed, *request.not_counted)
+        too_long = basis.beyond_positions(request.job.model, request.job.workload)
+        long = () if too_long is None else (too_long,)
+        return (*request.traced, *assumed, *long, *request.not_counted)
 
     def to_dict(self) -> dict[str, object]:
         """The JSON of `plan --json --machine all`."""

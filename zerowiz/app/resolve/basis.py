@@ -35,6 +35,8 @@ def find_basis(
     built = (notes.built_beside(model, request.builds),) if request.builds else ()
     trusted = (notes.trusted(request.trusted),) if request.trusted else ()
     uncounted = (_("`{config}`: {keys} not counted", config=config, keys=keys),) if keys else ()
+    too_long = notes.beyond_positions(request.job.model, request.job.workload)
+    long = () if too_long is None else (too_long,)
     server = request.elsewhere
     learned = request.job.calibration
     calibrated = (notes.calibrated(learned),) if learned else ()
@@ -50,6 +52,7 @@ def find_basis(
         *assumed,
         *unfused,
         *slow,
+        *long,
         *eager,
         *uncounted,
         *request.not_counted,

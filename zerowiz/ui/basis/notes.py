@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 
 from zerowiz.core import shell
+from zerowiz.core.model.types import Model
 from zerowiz.core.script import Settled
 from zerowiz.core.speed.calibration import Calibration
+from zerowiz.core.workload import Workload
 from zerowiz.words import _, joined, listing
 
 UNFUSED_ADAM = _(
@@ -130,6 +132,20 @@ def settled(values: Sequence[Settled], copied: str | None) -> str:
         "zerowiz adds arguments {where}, which does not set them: `{words}`",
         where=where,
         words=words,
+    )
+
+
+def beyond_positions(model: Model, step: Workload) -> str | None:
+    """That a sequence is longer than any that the model was made for; None where it is not."""
+    tokens, positions = step.sequence_tokens, model.made_for_tokens
+    if positions is None or tokens <= positions:
+        return None
+    return _(
+        "sequences of {tokens} tokens are longer than the {positions} positions that `{model}` was"
+        " made for (`$sequence_tokens`)",
+        tokens=tokens,
+        positions=positions,
+        model=model.name,
     )
 
 
