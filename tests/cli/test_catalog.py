@@ -109,6 +109,17 @@ def test_machines_are_compared_for_the_epochs_of_a_script(here: Run, folder: Pat
     assert twice == pytest.approx(2 * once, rel=1e-4)
 
 
+def test_a_price_alone_is_for_a_billion_tokens_and_says_so(here: Run) -> None:
+    for machine in ("8xH100-80GB-SXM", "all"):
+        words = ("plan", "--model", "7b", "--machine", machine, "--gpus-per-node", "8")
+        alone = here(*words, "--nodes", "1", "--price", "3/gpu-hour")
+        assert "note: assumed 1 B tokens of data (`--tokens`)" in alone.stderr
+        assert "1 B tokens" in alone.stdout
+        said = here(*words, "--nodes", "1", "--price", "3/gpu-hour", "--tokens", "1B")
+        assert "tokens of data" not in said.stderr
+        assert alone.stdout == said.stdout
+
+
 def test_without_a_price_there_is_no_cost(here: Run) -> None:
     run = run_of(here, "--tokens", "1B")
     assert run["price_per_hour"] is None

@@ -101,6 +101,8 @@ def plan(
         return
     reporter = TerminalReporter(quiet=options.quiet, with_waits=not options.as_json)
     planned = plan_job(script, args or (), options, question, reporter)
+    if (assumed := question.assumed) is not None:
+        reporter.note(assumed)
     if isinstance(planned, PlanResult):
         shown = Shown(
             explain=explain,

@@ -9,6 +9,7 @@ from zerowiz.core.decision.flowchart import Decision
 from zerowiz.core.speed.run_cost import RunLength
 from zerowiz.core.units import parse_count
 from zerowiz.errors import UsageError
+from zerowiz.ui.text.units import count
 from zerowiz.words import _
 
 if TYPE_CHECKING:
@@ -64,6 +65,14 @@ class RunQuestion(Struct, frozen=True, kw_only=True):
     def leaves_epochs(self) -> bool:
         """Whether the data are said, and not how often they are trained on."""
         return self.epochs is None and not (self.tokens is None and self.sequences is None)
+
+    @property
+    def assumed(self) -> str | None:
+        """That nobody said how much is trained on; None where somebody did, or no run is asked."""
+        if not self.prices or self.tokens is not None or self.sequences is not None:
+            return None
+        words = _("{tokens} tokens of data (`$tokens`)", tokens=count(_COMPARED_TOKENS))
+        return _("assumed {assumed}", assumed=words)
 
     def _epochs(self, own: float) -> float:
         epochs = own if self.epochs is None else self.epochs
