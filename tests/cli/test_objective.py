@@ -99,6 +99,12 @@ def test_the_fastest_says_what_it_was_compared_with(here: Run, machine: str, why
     assert re.search(rf"^Why {{6}}{why}", text, re.MULTILINE)
 
 
+def test_what_is_faster_by_nothing_is_said_to_be_as_fast(here: Run) -> None:
+    job = ("plan", "--machine", "1xRTX4090", "--model", "7b", "--method", "qlora")
+    text = here(*job, "--objective", "fastest", "--global-batch", "32").stdout
+    assert re.search(r"^Why {6}ZeRO-1 2 x 16 is as fast, but sharding gains", text, re.MULTILINE)
+
+
 def test_where_nothing_fits_nothing_chooses(here: Run) -> None:
     job = ("plan", "--machine", "RTX4090", "--model", "70b", "--objective", "fastest")
     text = here(*job).stdout

@@ -151,7 +151,9 @@ def test_a_run_whose_time_nobody_knows_says_so() -> None:
     [
         (hours(0.0001), "0.36 s"),
         (hours(0.000001), "0.0036 s"),
-        (hours(0.001), "4 s"),
+        (hours(0.00031), "1.1 s"),
+        (hours(0.001), "3.6 s"),
+        (hours(9.96 / 3600), "10 s"),
         (hours(0.25), "15 min"),
         (hours(0.9999), "60 min"),
         (hours(1), "1.0 h"),

@@ -231,11 +231,16 @@ def _why_taken(found: Search, choice: Candidate) -> str:
     fastest = found.candidates[0]
     if fastest.seconds is None or choice.seconds is None or fastest.seconds >= choice.seconds:
         return _why_fastest(found, choice)
-    faster = _(
-        "{strategy} {split} is {seconds:.1f} % faster",
-        strategy=STRATEGIES[fastest.strategy.name],
-        split=split_of(fastest.workload),
-        seconds=100 * (choice.seconds / fastest.seconds - 1),
+    percent = 100 * (choice.seconds / fastest.seconds - 1)
+    named = {
+        "strategy": STRATEGIES[fastest.strategy.name],
+        "split": split_of(fastest.workload),
+    }
+    # What rounds to nothing is no difference.
+    faster = (
+        _("{strategy} {split} is {seconds:.1f} % faster", **named, seconds=percent)
+        if percent >= _LEAST_PERCENT
+        else _("{strategy} {split} is as fast", **named)
     )
     if fastest.evaluated.verdict is not choice.evaluated.verdict:
         return _("{faster}, but comes near the memory limit: {worth}", faster=faster, worth=_WORTH)
@@ -274,6 +279,7 @@ def _why_fastest(found: Search, choice: Candidate) -> str:
     )
 
 
+_LEAST_PERCENT = 0.05
 _SAME = _("within {same_fraction:.0f} %", same_fraction=100 * SAME_FRACTION)
 _WORTH = _(
     "zerowiz takes that only if it is {worth_fraction:.0f} % faster",

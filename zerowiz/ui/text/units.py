@@ -138,8 +138,8 @@ def on_device(text: str, machine: Machine) -> str:
 
 
 def hours(value: float) -> str:
-    """A time that people plan with: `35.2 h`, `1,220 h`; `14 min`, `20 s` and `0.35 s` below."""
-    if value < 1 / 3600:
+    """A time that people plan with: `35.2 h`, `1,220 h`; `14 min`, `20 s` and `3.5 s` below."""
+    if value < 9.95 / 3600:  # what rounds to less than ten seconds has two digits
         return f"{value * 3600:.2g} s"
     if value < 1 / 60:
         return f"{value * 3600:.0f} s"
