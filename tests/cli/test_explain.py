@@ -1,5 +1,6 @@
 """`plan --explain` and the times of a plan, as people see them."""
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -117,3 +118,17 @@ def test_verbose_shows_all_that_is_known_of_each_strategy(here: Run) -> None:
     head = next(line for line in more.splitlines() if line.startswith("strategy "))
     names = "strategy peak peak in needs headroom host sent time verdict"
     assert names.split() == head.split()
+
+
+def test_a_host_that_is_too_small_has_a_verdict_of_its_own(here: Run) -> None:
+    words = ("plan", "--machine", "8xH100-80GB-SXM", "--model", "8b", "--host-memory", "8GiB")
+    shown = here(*words, "--offload", "all").stdout
+    verdicts = dict(re.findall(r"^(ddp|zero\S+) .*\d  (x .*)$", shown, re.MULTILINE))
+    assert {"x too big", "x host"} == set(verdicts.values())
+    assert ("x too big", "x host") == (verdicts["ddp"], verdicts["zero3-offload"])
+    assert '"x host": the GPU has room; the host has too little memory' in shown
+    assert '"host?"' not in shown
+    found = json.loads(here(*words, "--offload", "all", "--json").stdout)["strategies"]
+    for each in found:
+        assert "does_not_fit" == each["verdict"]
+        assert (each["gpu"]["headroom_bytes"] >= 0) is (verdicts[each["name"]] == "x host")
