@@ -10,7 +10,7 @@ import pytest
 from cli.harness import ENTER, HF_IN_CODE, HF_PARSER, Open, Result, Run, answers_of
 from paths import ROOT
 
-from zerowiz.app.options import lasting, rows, variable_of
+from zerowiz.app.options import lasting, of_one_run, rows, variable_of
 
 RunIn = Callable[..., Result]
 """Run the tool in a folder, with these words."""
@@ -167,6 +167,8 @@ def test_isolated_ignores_the_file_and_not_the_variables(process: Run, folder: P
         ("yes = true\n", "line 1: `yes` is for one run", "`--yes`"),
         ("force = true\n", "line 1: `force` is for one run", "`--force`"),
         ("isolated = true\n", "line 1: `isolated` is for one run", "`--isolated`"),
+        ('price = "3/gpu-hour"\n', "line 1: `price` is for one run", "`--price`"),
+        ('tokens = "2B"\n', "line 1: `tokens` is for one run", "`--tokens`"),
         ('[launch]\nmodel = "7b"\n', "line 1: there are no tables, and `launch` is one", ""),
         ('script-args = "--lr 1"\n', "line 1: `script-args` takes a list of texts", ""),
         ("model = \n", "line 1 is not TOML", ""),
@@ -219,6 +221,14 @@ def test_a_variable_that_is_almost_one_is_named(process: Run) -> None:
     assert ["note: ZEROWIZ_SEQLEN is not read: did you mean ZEROWIZ_SEQ_LEN?"] == said
 
 
+def test_a_variable_of_an_option_for_one_run_is_not_read_and_says_so(process: Run) -> None:
+    words = ("plan", "--model", "1b", "--machine", "8xH100-80GB-SXM")
+    result = process(*words, ZEROWIZ_PRICE="3/gpu-hour")
+    said = [line for line in result.stderr.splitlines() if "ZEROWIZ" in line]
+    assert ["note: ZEROWIZ_PRICE is not read: `--price` is for one run"] == said
+    assert "Run " not in result.stdout
+
+
 def test_no_variable_of_zerowizs_own_is_taken_for_a_setting() -> None:
     code = "\n".join(path.read_text() for path in (ROOT / "zerowiz").rglob("*.py"))
     own = {*re.findall(r"ZEROWIZ_[A-Z_]*[A-Z]", code), "ZEROWIZ_LANG"}
@@ -226,6 +236,7 @@ def test_no_variable_of_zerowizs_own_is_taken_for_a_setting() -> None:
     used = {each for each in own if each not in {"ZEROWIZ_SEQ_LEN", "ZEROWIZ_COMPLETE"}}
     assert "ZEROWIZ_NO_INPUT" in used
     names = [str(each).removeprefix("ZEROWIZ_") for each in known]
+    names += [each.upper().replace("-", "_") for each in of_one_run()]
     for each in (each.removeprefix("ZEROWIZ_") for each in used):
         assert each not in names
         assert [] == get_close_matches(each, names, n=1, cutoff=0.85)

@@ -14,6 +14,7 @@ from msgspec.structs import fields
 
 from zerowiz.core import settings
 from zerowiz.core.decision.flowchart import OffloadChoice
+from zerowiz.core.flags import flags
 from zerowiz.core.machine.types import Accelerator
 from zerowiz.core.script.config_via import split_config_via
 from zerowiz.core.search.freedom import Objective
@@ -160,6 +161,18 @@ def lasting() -> Mapping[str, str]:
         'sequence_tokens'
     """
     return {rows()[name].on.removeprefix("--"): name for name in settable() if name != "force"}
+
+
+@cache
+def of_one_run() -> frozenset[str]:
+    """The long options, without their dashes, that cannot be said once for many runs.
+
+    Example:
+        >>> {"yes", "price"} <= of_one_run()
+        True
+    """
+    words = (word for name, word in flags().items() if not name.startswith("no_"))
+    return frozenset(word.removeprefix("--") for word in words) - lasting().keys()
 
 
 def variable_of(name: str) -> str | None:

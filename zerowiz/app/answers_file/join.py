@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from zerowiz.app.answers_file.layers import FileUse, Layers, Typed
-from zerowiz.app.options import Options, as_words, rows, variable_of
+from zerowiz.app.options import Options, as_words, of_one_run, rows, variable_of
 from zerowiz.core import shell
 from zerowiz.core.values import replace
 from zerowiz.probe.answers_file import find_answers_file
@@ -61,11 +61,20 @@ _ALIKE = 0.85
 
 
 def _misspelt(environ: Mapping[str, str]) -> Iterator[str]:
-    """Variables that are almost one that is read."""
+    """Variables that are almost one that is read, or of an option that has none."""
     known = [variable.removeprefix(_PREFIX) for variable in map(variable_of, rows()) if variable]
     others = [name for name in environ if name.startswith(_PREFIX)]
     for name in (each.removeprefix(_PREFIX) for each in others):
         if name in known:
+            continue
+        option = name.lower().replace("_", "-")
+        if option in of_one_run():
+            yield _(
+                "{prefix}{name} is not read: `--{option}` is for one run",
+                prefix=_PREFIX,
+                name=name,
+                option=option,
+            )
             continue
         from difflib import get_close_matches  # noqa: PLC0415 - few variables are wrong
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from zerowiz.app.options import Options, choices_of, kinds, lasting, rows
+from zerowiz.app.options import Options, choices_of, kinds, lasting, of_one_run, rows
 from zerowiz.core.answers_file import Statement, read_statements
 from zerowiz.core.settings import SettingRow
 from zerowiz.core.synonyms import canonical_choice
@@ -107,8 +107,7 @@ def _unknown(key: str, value: object) -> UsageError:
             _("there are no tables, and `{key}` is one", key=key),
             _("write each option in a line of its own: `seq-len = 2048`"),
         )
-    of_one_run = {row.on.removeprefix("--") for row in rows().values()} - set(lasting())
-    if key in of_one_run:
+    if key in of_one_run():
         return UsageError(
             _("`{key}` is for one run, so it cannot stand in a file", key=key),
             _("set it on the command line: `--{key}`", key=key),
