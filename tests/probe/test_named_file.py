@@ -28,7 +28,7 @@ def test_what_is_no_file_is_refused_by_what_it_is(tmp_path: Path) -> None:
     assert "it is a folder, not a file" == _refusal(tmp_path)
     assert "it is a device, not a file" == _refusal(Path("/dev/zero"))
     assert "No such file or directory" == _refusal(tmp_path / "missing")
-    assert "embedded null byte" == _refusal(Path("a\0b"))
+    assert "embedded null" in _refusal(Path("a\0b"))
 
 
 def test_a_log_of_the_kernel_that_has_no_next_line_yet_is_refused(

@@ -9,6 +9,7 @@ import pytest
 
 from zerowiz.core.launch.doctor.facts import Installed, Torch
 from zerowiz.core.launch.doctor.ops import ASYNC_IO, CPU_ADAM, FUSED_ADAM
+from zerowiz.core.values import replace
 from zerowiz.probe.launch.toolchain import (
     can_write,
     find_cuda_home,
@@ -151,13 +152,17 @@ def test_ops_are_built_where_the_variable_says() -> None:
 
 
 def test_ops_are_built_where_torch_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
     from torch.utils import cpp_extension
 
+    major, _, minor = (torch.version.cuda or "").partition(".")
+    cuda = (int(major), int(minor)) if minor else None
+    installed = replace(INSTALLED, torch=Torch(version=torch.__version__, cuda_version=cuda))
     monkeypatch.delenv("TORCH_EXTENSIONS_DIR", raising=False)
     for name in ("XDG_CACHE_HOME", "HOME"):
         monkeypatch.setenv(name, str(tmp_path))
         folder = Path(cpp_extension._get_build_directory("op", verbose=False))
-        assert str(folder.parent) == find_extensions_folder(os.environ, INSTALLED)
+        assert str(folder.parent) == find_extensions_folder(os.environ, installed)
         monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
 
 
