@@ -55,8 +55,8 @@ The columns of the rivals say how many times as long as the best their step take
 - the Trainer's `ds_config_zero2.json` and `ds_config_zero3.json`, at its default of 8 sequences on a GPU, without checkpointing. The files come from
   transformers' tests. We use them as they are, with offload.
 
-DeepSpeed's autotuner launches a job for each setting, so we did not run it. Its authors published what it found for four models on 16 V100
-(DeepSpeedExamples, `training/autotuning/hf`). None of these times fitted a constant. With the same global batch, zerowiz chooses:
+DeepSpeed's autotuner launches a job for each setting, so we did not run it. Its authors published what it found on 16 V100 (DeepSpeedExamples,
+`training/autotuning/hf`). These are its four GPT-2 models, each with the same global batch. None of these times fitted a constant.
 
 {autotuner}
 The autotuner counts forward, backward and the optimizer step. A plan takes less than a second. With `gpt2-large`, the whole training ran 69.1 samples/s
