@@ -118,6 +118,41 @@ def _visits(layout: Layout, *, checkpointing: bool) -> Iterator[_Visit]:
     yield from _through(reversed(layout.first), 2 * count + 1)
 
 
+class _Order(NamedTuple):
+    """A micro-step, whatever the limits are; a step is the number of a module that begins."""
+
+    visits: tuple[_Visit, ...]
+    queue: tuple[tuple[int, int], ...]
+    """Each parameter with the step that needs it."""
+    uses: tuple[Sequence[int], ...]
+    """The steps that need each parameter, as __params_to_release sees them."""
+    passed: Sequence[int]
+    """Elements of the modules in front of each step."""
+    passed_by_mixtures: Sequence[int]
+    """The same, as mixtures of experts count them."""
+
+
+@lru_cache(maxsize=32)
+def _order(layout: Layout, *, checkpointing: bool) -> _Order:
+    visits = tuple(_visits(layout, checkpointing=checkpointing))
+    begun = [visit for visit in visits if visit.begins]
+    uses: tuple[list[int], ...] = tuple([] for _ in layout.sizes)
+    passed, passed_by_mixtures = [0], [0]
+    # __params_to_release: what a mixture holds is seen from another mixture alone, and that
+    # looks into all modules: into a block, and once more into its parts.
+    opening = next(i for i, visit in enumerate(begun) if visit.place > len(layout.blocks))
+    for step, (_, module, place) in enumerate(begun):
+        for number in (*module, *(layout.mixtures if step == opening else ())):
+            uses[number].append(step)
+        size = sum(layout.sizes[number] for number in module)
+        mixed = bool(layout.mixtures) and not layout.mixtures.isdisjoint(module)
+        passed.append(passed[-1] + (0 if mixed else size))
+        times = 1 if place == len(layout.blocks) else 2
+        passed_by_mixtures.append(passed_by_mixtures[-1] + times * size)
+    queue = tuple((number, step) for step, visit in enumerate(begun) for number in visit.module)
+    return _Order(visits, queue, uses, passed, passed_by_mixtures)
+
+
 class _Handle:
     """Parameters that are gathered together."""
 
@@ -130,26 +165,9 @@ class _Handle:
 class _Coordinator:
     """What `PartitionedParameterCoordinator` keeps, by numbers."""
 
-    def __init__(self, layout: Layout, limits: Limits, visits: Sequence[_Visit]) -> None:
-        self._sizes, self._limits, self._visits = layout.sizes, limits, visits
-        begun = [visit for visit in visits if visit.begins]
-        self._queue = [
-            (number, step) for step, visit in enumerate(begun) for number in visit.module
-        ]
-        self._uses: dict[int, list[int]] = {number: [] for number in range(len(layout.sizes))}
+    def __init__(self, layout: Layout, limits: Limits, order: _Order) -> None:
+        self._sizes, self._limits, self._order = layout.sizes, limits, order
         self._mixtures = layout.mixtures
-        self._passed, self._passed_by_mixtures = [0], [0]
-        # __params_to_release: what a mixture holds is seen from another mixture alone, and that
-        # looks into all modules: into a block, and once more into its parts.
-        opening = next(i for i, visit in enumerate(begun) if visit.place > len(layout.blocks))
-        for step, (_, module, place) in enumerate(begun):
-            for number in (*module, *(layout.mixtures if step == opening else ())):
-                self._uses[number].append(step)
-            size = sum(layout.sizes[number] for number in module)
-            mixed = bool(layout.mixtures) and not layout.mixtures.isdisjoint(module)
-            self._passed.append(self._passed[-1] + (0 if mixed else size))
-            times = 1 if place == len(layout.blocks) else 2
-            self._passed_by_mixtures.append(self._passed_by_mixtures[-1] + times * size)
         self._asked_until = [_NEVER] * len(layout.sizes)
         self._whole: set[int] = set()
         self._handles: dict[int, _Handle] = {}
@@ -188,8 +206,9 @@ class _Coordinator:
         room = min(self._limits.live - self.parameters, self._limits.prefetch)
         asked: dict[int, None] = {}
         size = 0
-        while self._next < len(self._queue) and size < room:
-            number, step = self._queue[self._next]
+        queue = self._order.queue
+        while self._next < len(queue) and size < room:
+            number, step = queue[self._next]
             self._next += 1
             self._asked_until[number] = max(self._asked_until[number], step)
             if number not in self._whole and number not in asked:
@@ -205,7 +224,7 @@ class _Coordinator:
         self.copies -= dropped
         if known:
             late = sum(1 for number in module if self._asked_until[number] < self._step)
-            for number, step in self._queue[self._next : self._next + late]:
+            for number, step in self._order.queue[self._next : self._next + late]:
                 self._asked_until[number] = step
             self._next += late
             self._ask_ahead()
@@ -229,11 +248,12 @@ class _Coordinator:
 
     def _is_near(self, number: int) -> bool:
         """Whether it is used again within the distance."""
-        uses = self._uses[number]
+        uses = self._order.uses[number]
         following = bisect_left(uses, self._step)
         if following == len(uses):
             return False
-        passed = self._passed_by_mixtures if number in self._mixtures else self._passed
+        order = self._order
+        passed = order.passed_by_mixtures if number in self._mixtures else order.passed
         return passed[uses[following]] - passed[self._step] < self._limits.reuse
 
     @property
@@ -258,9 +278,9 @@ def replay(
     count = len(layout.blocks)
     running, waiting = ([Gathered()] * (2 * count + 2) for _ in range(2))
     if not alone:
-        visits = tuple(_visits(layout, checkpointing=checkpointing))
-        coordinator = _Coordinator(layout, limits, visits)
-        for begins, module, place in visits:
+        order = _order(layout, checkpointing=checkpointing)
+        coordinator = _Coordinator(layout, limits, order)
+        for begins, module, place in order.visits:
             if begins:
                 waiting[place] = max(waiting[place], coordinator.begin(module, known=known))
             else:
