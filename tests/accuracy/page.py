@@ -96,7 +96,7 @@ _STEP_TIMES_INTRO = """\
 See [how long a step takes](concepts/speed.md). These tables come from `python tests/speed/fit.py --free-running --set-aside` and
 `python tests/speed/public.py`.
 
-- All steps ran without a pause, on one H100, one H200 and two H100s (November 2026). We left out steps in which the allocator flushed its cache.
+- All steps ran without a pause, on one and two H100s and on one and two H200s (November 2026). We left out steps in which the allocator flushed its cache.
 - We fitted the constants to the fitted side (`python tests/speed/fit.py --free-running --fit`). Some come from data sheets and from `tests/measured/links.json`.
   Published times of A100s and A800s decided three: the speed of Python on an unknown host, what part of the nominal rate GPUs before
   Hopper reach, and what ZeRO-3's gathering takes beside hooks.
