@@ -214,6 +214,7 @@ def test_as_many_cpu_ranks_are_started_as_the_largest_case_takes(here: Run, fold
         (("--model", MODEL, "--machine", "4xH200"), "4xH200"),
         (("--model", MODEL, "--nodes", "2"), "this machine only"),
         (("--cases", "none.json"), "none.json"),
+        (("--model", MODEL, "--cap-bytes", "9999"), "--cap-bytes"),
     ],
 )
 def test_what_cannot_be_measured_here_is_refused(
