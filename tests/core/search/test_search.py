@@ -32,7 +32,7 @@ from zerowiz.core.search.cover import split_batch
 from zerowiz.core.search.freedom import Freedom, Objective
 from zerowiz.core.search.search import Search, search
 from zerowiz.core.speed.rates import find_rates
-from zerowiz.core.strategies import DDP, STRATEGIES, ZERO2_OFFLOAD, ZERO3
+from zerowiz.core.strategies import DDP, STRATEGIES, ZERO1, ZERO2_OFFLOAD, ZERO3
 from zerowiz.core.strategy import Offload
 from zerowiz.core.values import replace
 from zerowiz.core.workload import Attention, Loss, Method, Optimizer, Workload
@@ -281,6 +281,16 @@ def test_the_fastest_is_as_fast_as_the_fastest_of_all_that_fit(
     assert seconds(found) <= taken.seconds * (1 + SAME_FRACTION)
     fitting = [each.seconds or 0 for each in surely if each.evaluated.verdict is Verdict.FITS]
     assert seconds(found) <= min(fitting, default=taken.seconds) * SLOWER
+
+
+def test_one_micro_step_is_found_where_no_split_with_accumulation_runs() -> None:
+    step = Workload(micro_batch=1, accumulation_steps=2, sequence_tokens=128)
+    job = free_set(job_on("2xH200", read_model("llama-3.2-1b"), step), 17_544_048_206)
+    # ZeRO-1 keeps all gradients from one micro-step to the next.
+    assert Verdict.DOES_NOT_FIT is evaluate(job, ZERO1).verdict
+    found = search(job, Constraints(), Freedom(split=True), Objective.FASTEST).choice
+    assert found is not None
+    assert (ZERO1, 2) == (found.strategy, found.workload.micro_batch)
 
 
 @LAW

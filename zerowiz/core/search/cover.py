@@ -114,21 +114,24 @@ class Evaluator:
         """Of these splits of a batch those that may be taken: the smallest, and the fast that fit.
 
         Memory rises with the micro-batch where micro-steps accumulate, so the largest that surely
-        runs is bisected. One micro-step alone accumulates nothing and stands by itself.
+        runs is bisected. One micro-step alone accumulates nothing and stands by itself: it may run
+        where the smallest micro-batch does not, as ZeRO-1 then keeps no gradients between steps.
         """
         least, *others = steps
-        if not self.is_asked_of(least, strategy):
-            return
-        smallest = self.candidate(least, strategy)
-        yield smallest
-        if not others or not smallest.evaluated.is_sure:
+        smallest = self.candidate(least, strategy) if self.is_asked_of(least, strategy) else None
+        if smallest is not None:
+            yield smallest
+        if not others:
             return
         *accumulating, whole = others
+        runs = smallest is not None and smallest.evaluated.is_sure
         fast: list[Candidate] = []
-        if self.is_asked_of(whole, strategy):
+        if self.is_asked_of(whole, strategy) if runs else self.may_run(whole, strategy):
             found = self.candidate(whole, strategy)
             fast += [found] if found.evaluated.verdict is Verdict.FITS else []
             yield found
+        if not runs:
+            return
         fitting = _Bisected(self, accumulating, strategy)
         for index in reversed(range(fitting.count)):
             found = fitting.at(index)
