@@ -11,6 +11,7 @@ import pytest
 from cli.harness import Run
 from paths import ROOT, TEMPLATES
 from ranks.harness import rank_environ, run
+from recorded import Install, library
 
 from zerowiz.core.launch.doctor.ops import Op
 from zerowiz.core.model.hf_config import model_from_config
@@ -45,13 +46,20 @@ def dry(here: Run, *words: str) -> list[dict[str, Any]]:
 
 def test_a_dry_run_shows_the_case_and_its_config(here: Run) -> None:
     words = ("--model", MODEL, "--stage", "2", "--micro-batch", "3", "--seq-len", "64")
-    [case] = dry(here, *words, "--cap-bytes", "5000", "--steps", "2", "--timed-steps", "4")
-    assert (2, 2, 3, 64, 5000, 2, 4) == (
+    [case] = dry(here, *words, "--steps", "2", "--timed-steps", "4")
+    assert (2, 2, 3, 64, 2, 4) == (
         *(case["gpus"], case["stage"], case["micro_batch"], case["sequence_tokens"]),
-        *(case["memory_cap_bytes"], case["steps"], case["timed_steps"]),
+        *(case["steps"], case["timed_steps"]),
     )
     assert 3 == case["ds_config"]["train_micro_batch_size_per_gpu"]
     assert "llama" == case["config"]["model_type"]
+
+
+def test_the_memory_of_gpus_can_be_limited(here: Run, driver: Install) -> None:
+    driver(library("h200-x4"))
+    done = here("measure", "--model", MODEL, "--cap-bytes", "5000", "--dry-run", "--quiet")
+    assert 0 == done.code, done.stderr
+    assert [5000] == [case["memory_cap_bytes"] for case in json.loads(done.stdout)]
 
 
 def test_what_a_dry_run_shows_is_a_cases_file(here: Run, folder: Path) -> None:
