@@ -90,7 +90,14 @@ def test_here_the_next_command_enters_no_folder(here: Run, folder: Path) -> None
 
 
 @pytest.mark.deepspeed
-@EACH
+@pytest.mark.parametrize(
+    "template",
+    [
+        pytest.param(each, marks=() if each.loop is Loop.ENGINE else pytest.mark.slow)
+        for each in TEMPLATES
+    ],
+    ids=lambda each: each.loop,
+)
 def test_the_command_that_it_names_trains_the_copy_on_two_ranks(
     tmp_path: Path, template: Template
 ) -> None:

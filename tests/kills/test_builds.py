@@ -101,8 +101,9 @@ def kill_launch(argv: list[str], env: dict[str, str], folder: Path, lock: Path) 
         process.wait()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "way", ["--supervise", pytest.param("--no-supervise", marks=pytest.mark.slow)]
+    "way", ["--supervise", pytest.param("--no-supervise", marks=pytest.mark.thorough)]
 )
 def test_the_launch_after_a_killed_compile_trains_or_says_what_to_do(
     way: str, tmp_path: Path

@@ -161,6 +161,7 @@ def test_what_was_timed_is_worth_less(candidates: list[Candidate], chosen: list[
     assert not {id(each) for each in chosen} & {id(each) for each in later}
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.deepspeed
 def test_the_whole_way_on_two_cpu_ranks(tmp_path: Path) -> None:

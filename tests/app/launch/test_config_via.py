@@ -284,7 +284,9 @@ LOADED = "import importlib\n\nimportlib.import_module('project_engine').train()\
     ("way", "config"),
     [
         ("file:conf/my_ds.json", "'conf/my_ds.json'"),
-        ("flag:ds", "sys.argv[sys.argv.index('--ds') + 1]"),
+        pytest.param(
+            *("flag:ds", "sys.argv[sys.argv.index('--ds') + 1]"), marks=pytest.mark.thorough
+        ),
     ],
 )
 def test_the_ranks_get_what_was_said_once(folder: Path, way: str, config: str) -> None:

@@ -161,7 +161,7 @@ OPEN = {
         pytest.param("raw", "flowchart", marks=pytest.mark.thorough),
         ("trainer", "flowchart"),
         pytest.param("trainer", "fastest", marks=pytest.mark.thorough),
-        ("raw checkpointed", "flowchart"),
+        pytest.param("raw checkpointed", "flowchart", marks=pytest.mark.thorough),
         pytest.param("raw checkpointed", "fastest", marks=pytest.mark.thorough),
     ],
 )
@@ -200,7 +200,10 @@ num_processes: 2
     ("path", "options", "args", "precision"),
     [
         # The Accelerator is told nothing: all of it is the file's.
-        (TESTS / "scripts" / "accelerate_bare.py", ("--model", "1m"), (), "fp32"),
+        pytest.param(
+            *(TESTS / "scripts" / "accelerate_bare.py", ("--model", "1m"), (), "fp32"),
+            marks=pytest.mark.thorough,
+        ),
         (
             TEMPLATES / "train_hf.py",
             ("--model", str(MODEL)),

@@ -37,7 +37,9 @@ def launch(folder: Path, *words: str | Path, **env: str) -> CompletedRun:
 
 
 @pytest.mark.parametrize(
-    "suffix", [".json", pytest.param(".yaml", marks=pytest.mark.slow)], ids=["json", "yaml"]
+    "suffix",
+    [".json", pytest.param(".yaml", marks=[pytest.mark.slow, pytest.mark.thorough])],
+    ids=["json", "yaml"],
 )
 def test_a_settings_file_trains_with_what_was_settled(suffix: str, tmp_path: Path) -> None:
     yaml = suffix == ".yaml"

@@ -171,6 +171,7 @@ def test_every_machine_is_planned_with_the_trace(models: Path) -> None:
         assert peak_bytes[each["strategy"]] == each["peak_bytes"]
 
 
+@pytest.mark.slow
 def test_a_traced_model_that_does_not_fit_gets_remedies(models: Path) -> None:
     pytest.importorskip("transformers")
     words = ("--model", "bloom", *ON, "--micro-batch", "512", "--memory-budget", "4GiB")
