@@ -24,12 +24,14 @@ from zerowiz.core.measure.trial import decode_trials
 NOWHERE: Point = {}
 
 
+@pytest.mark.slow
 def test_runs_cover_every_possible_pair_and_no_impossible_one() -> None:
     points = list(cover(missing_pairs([]), [], NOWHERE))
     had = {pair for point in points for pair in pairs_of(point)}
     assert had == {pair for pair in all_pairs() if pair not in IMPOSSIBLE}
 
 
+@pytest.mark.slow
 def test_far_fewer_runs_than_all_combinations() -> None:
     """No fewer than pairs of the two longest settings; not many more."""
     points = list(cover(missing_pairs([]), [], NOWHERE))
@@ -37,6 +39,7 @@ def test_far_fewer_runs_than_all_combinations() -> None:
     assert longest <= len(points) <= 1.2 * longest
 
 
+@pytest.mark.slow
 def test_the_same_runs_are_asked_for_each_time() -> None:
     first, second = (list(cover(missing_pairs([]), [], NOWHERE)) for _ in range(2))
     assert first == second
@@ -49,6 +52,7 @@ def test_a_wanted_run_is_made_and_what_it_leaves_open_is_chosen() -> None:
     assert set(SETTINGS) == set(first)
 
 
+@pytest.mark.slow
 def test_a_measured_pair_is_not_asked_for_again() -> None:
     points = list(cover(missing_pairs([]), [], NOWHERE))
     assert Counter() == missing_pairs(points)

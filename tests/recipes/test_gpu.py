@@ -2,7 +2,10 @@
 
 import json
 
+import pytest
 from recipes.copying import Copy, read_recipes
+
+pytestmark = pytest.mark.slow
 
 TABLE = "zerowiz/data/gpus.json"
 MODELS = "tests/core/machine/test_spec.py"

@@ -2,7 +2,10 @@
 
 import json
 
+import pytest
 from recipes.copying import Copy, read_recipes
+
+pytestmark = pytest.mark.slow
 
 MODULE = "zerowiz/core/dsconfig/lint/rules/danger.py"
 TABLE = "tests/lint/rows.py"

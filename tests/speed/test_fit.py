@@ -27,6 +27,7 @@ def test_half_of_the_steps_are_as_near_as_documented(side: Split, most: float) -
     assert 0.02 < _median(side) < most
 
 
+@pytest.mark.slow
 def test_a_fit_of_half_of_the_samples_from_elsewhere_finds_nearly_the_same_constants() -> None:
     found = fit(FITTED[::2], replace(COSTS, product_fraction=0.5, host_seconds=300e-6))
     for name in ("product_fraction", "elementwise_fraction", "host_seconds", "core_bytes_per_s"):

@@ -105,9 +105,9 @@ if __name__ == "__main__":
 """
 ENDINGS = (
     ("train.py", "fail()"),
-    ("-m package.train", "sys.exit('no data')"),
+    pytest.param("-m package.train", "sys.exit('no data')", marks=pytest.mark.slow),
     *(
-        pytest.param(*each, marks=pytest.mark.thorough)
+        pytest.param(*each, marks=[pytest.mark.slow, pytest.mark.thorough])
         for each in (("train.py", "pass"), ("-m package.train", "fail()"))
     ),
 )

@@ -461,7 +461,11 @@ def test_no_decision_ends_on_a_strategy_that_does_not_fit(
     assert [] == [(v, end) for v, end in ends if end is not None and v[end] is NO]
 
 
-@pytest.mark.parametrize("machine", [FAST, SLOW, ONE], ids=["fast", "slow", "one"])
+@pytest.mark.parametrize(
+    "machine",
+    [pytest.param(FAST, marks=pytest.mark.slow), SLOW, ONE],
+    ids=["fast", "slow", "one"],
+)
 @pytest.mark.parametrize("constraints", WISHES)
 def test_doubt_changes_no_decision_but_to_one_that_surely_ends(
     constraints: Constraints, machine: Machine
