@@ -5,7 +5,8 @@ import json
 import pytest
 from recipes.copying import Copy, read_recipes
 
-pytestmark = pytest.mark.slow
+# It computes all figures anew, three times.
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 
 ROWS = "tests/measured/2026-11-h100.jsonl"
 PAGE = "docs/accuracy.md"

@@ -58,9 +58,10 @@ def test_a_parser_without_local_rank_trains_and_each_rank_is_itself(
     assert ([0, 1] if supervised else []) == [*_watched(tmp_path)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "supervised",
-    [pytest.param(True, marks=pytest.mark.slow), False],
+    [pytest.param(True, marks=pytest.mark.thorough), False],
     ids=["supervised", "alone"],
 )
 def test_a_module_behind_another_launcher_trains(supervised: bool, tmp_path: Path) -> None:
