@@ -248,6 +248,7 @@ TINY = RegretJob(
 )
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.deepspeed
 def test_the_whole_way_on_two_cpu_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -95,6 +95,7 @@ def test_after_a_rank_ran_out_the_next_strategy_goes_on_from_the_checkpoint(tmp_
     assert "zero2" == seen["ddp"]["strategy"]
 
 
+@pytest.mark.thorough
 def test_a_further_attempt_keeps_the_step_that_was_chosen(tmp_path: Path) -> None:
     words = ("--steps", "2", "--save_steps", "0", "--seq_len", "32")
     script = (TEMPLATES / "train_deepspeed.py", *words)
