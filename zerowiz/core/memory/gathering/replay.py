@@ -62,6 +62,10 @@ class Gathered(NamedTuple):
     """Of those on their way, what comes tensor by tensor: their own shards wait beside them."""
 
 
+# Of `Gathered`: a large model has ten thousand moments, and most are not the largest.
+_Numbers = tuple[int, int, int]
+
+
 class Most(NamedTuple):
     """The most that is whole while a block runs."""
 
@@ -214,19 +218,23 @@ class _Coordinator:
             if number not in self._whole and number not in asked:
                 asked[number] = None
                 size += self._sizes[number]
-        self._gather(asked)
+        if asked:
+            self._gather(asked)
 
-    def begin(self, module: Module, *, known: bool) -> Gathered:
+    def begin(self, module: Module, *, known: bool) -> _Numbers:
         """fetch_sub_module: what is whole at its largest, which is before the buffers are freed."""
-        self._gather(module)
-        dropped = sum(self._take(number) for number in module)
+        dropped = 0
+        if module:
+            self._gather(module)
+            dropped = sum(self._take(number) for number in module)
         waited = self.now
         self.copies -= dropped
         if known:
             late = sum(1 for number in module if self._asked_until[number] < self._step)
-            for number, step in self._order.queue[self._next : self._next + late]:
-                self._asked_until[number] = step
-            self._next += late
+            if late:
+                for number, step in self._order.queue[self._next : self._next + late]:
+                    self._asked_until[number] = step
+                self._next += late
             self._ask_ahead()
         self._step += 1
         return waited
@@ -257,9 +265,9 @@ class _Coordinator:
         return passed[uses[following]] - passed[self._step] < self._limits.reuse
 
     @property
-    def now(self) -> Gathered:
+    def now(self) -> _Numbers:
         """What is whole."""
-        return Gathered(self.parameters + self._held, self.copies, self.alone)
+        return self.parameters + self._held, self.copies, self.alone
 
 
 @lru_cache(maxsize=128)
@@ -276,22 +284,28 @@ def replay(
         known: Whether the order of modules is known, so that what comes next is gathered early.
     """
     count = len(layout.blocks)
-    running, waiting = ([Gathered()] * (2 * count + 2) for _ in range(2))
+    nothing: _Numbers = (0, 0, 0)
+    running, waiting = ([nothing] * (2 * count + 2) for _ in range(2))
     if not alone:
         order = _order(layout, checkpointing=checkpointing)
         coordinator = _Coordinator(layout, limits, order)
         for begins, module, place in order.visits:
             if begins:
                 waiting[place] = max(waiting[place], coordinator.begin(module, known=known))
-            else:
+            elif module:
                 coordinator.end(module, known=known, forward=place <= count)
+            else:
+                # Nothing has changed since it began.
+                continue
             now = coordinator.now
             # As forward ends counts, not while its last modules run.
             running[place] = now if place == count else max(running[place], now)
-    most = tuple(Most(*both) for both in zip(running, waiting, strict=True))
+    most = tuple(
+        Most(Gathered(*run), Gathered(*wait)) for run, wait in zip(running, waiting, strict=True)
+    )
     return Gathering(
         forward=most[:count],
-        loss=running[count],
+        loss=most[count].running,
         backward=most[count + 1 : 2 * count + 1],
-        end=running[2 * count + 1],
+        end=most[2 * count + 1].running,
     )
