@@ -348,21 +348,6 @@ def _growing(reduced: Iterable[Reduction]) -> Iterator[Reduction]:
             yield one
 
 
-def _fullness(cut: Cut) -> tuple[int, ...]:
-    """No less than that of a cut that it holds as much as."""
-    reduced = cut.appearing
-    return (
-        cut.held,
-        cut.largest_slice,
-        reduced.blocks_kept,
-        -reduced.moved,
-        -reduced.left,
-        reduced.alone,
-        cut.groups,
-        len({*cut.copies}),
-    )
-
-
 @lru_cache(maxsize=64)
 def find_fullest(cuts: tuple[Cut, ...], *, offloaded: bool = False) -> tuple[Cut, ...]:
     """Ranks of which one has the largest peak, whatever else they hold.
@@ -372,10 +357,9 @@ def find_fullest(cuts: tuple[Cut, ...], *, offloaded: bool = False) -> tuple[Cut
         offloaded: Whether the share's gradients leave the GPU at once.
     """
     fullest: list[Cut] = []
-    for cut in sorted(cuts, key=_fullness, reverse=True):
+    for cut in cuts:
         if not any(other.holds_as_much(cut) for other in fullest):
-            fullest.append(cut)
-    fullest.sort(key=cuts.index)
+            fullest = [other for other in fullest if not cut.holds_as_much(other)] + [cut]
     if not offloaded:
         return tuple(fullest)
     # No more than slices and copies of the gradients is on the GPU then.

@@ -126,7 +126,8 @@ class Evaluator:
         *accumulating, whole = others
         runs = smallest is not None and smallest.evaluated.is_sure
         fast: list[Candidate] = []
-        if self.is_asked_of(whole, strategy) if runs else self.may_run(whole, strategy):
+        is_asked = self.is_asked_of if runs else self.may_run
+        if is_asked(whole, strategy):
             found = self.candidate(whole, strategy)
             fast += [found] if found.evaluated.verdict is Verdict.FITS else []
             yield found

@@ -57,7 +57,7 @@ class GpuModel(Struct, frozen=True, kw_only=True):
     @property
     def spellings(self) -> frozenset[str]:
         """Every name of it, without case and punctuation."""
-        return _normalize_names((self.name, *self.aliases))
+        return frozenset(normalize_name(name) for name in (self.name, *self.aliases))
 
 
 class _GpuTable(Struct, frozen=True, kw_only=True):
@@ -73,21 +73,16 @@ def decode_gpu_table(value: object) -> tuple[GpuModel, ...]:
     return decode(_GpuTable, value, _("gpu table")).gpus
 
 
+# A plan for all machines looks each GPU up in each row.
+@cache
 def normalize_name(name: str) -> str:
     """A GPU's name without case, punctuation and words such as NVIDIA."""
     return _NOISE.sub("", name.lower())
 
 
-# A plan for all machines looks each GPU up in each row.
-@cache
-def _normalize_names(names: tuple[str, ...]) -> frozenset[str]:
-    return frozenset(normalize_name(name) for name in names)
-
-
 def match_models(name: str, table: Sequence[GpuModel]) -> tuple[GpuModel, ...]:
     """The rows that have a name; several for a name that is too short."""
-    normalized = normalize_name(name)
-    return tuple(model for model in table if normalized in model.spellings)
+    return tuple(model for model in table if normalize_name(name) in model.spellings)
 
 
 # Rule: what people add to the name of a GPU without meaning another one.

@@ -218,8 +218,7 @@ class _Coordinator:
             if number not in self._whole and number not in asked:
                 asked[number] = None
                 size += self._sizes[number]
-        if asked:
-            self._gather(asked)
+        self._gather(asked)
 
     def begin(self, module: Module, *, known: bool) -> _Numbers:
         """fetch_sub_module: what is whole at its largest, which is before the buffers are freed."""
@@ -231,10 +230,9 @@ class _Coordinator:
         self.copies -= dropped
         if known:
             late = sum(1 for number in module if self._asked_until[number] < self._step)
-            if late:
-                for number, step in self._order.queue[self._next : self._next + late]:
-                    self._asked_until[number] = step
-                self._next += late
+            for number, step in self._order.queue[self._next : self._next + late]:
+                self._asked_until[number] = step
+            self._next += late
             self._ask_ahead()
         self._step += 1
         return waited
