@@ -13,7 +13,10 @@ TEMPLATE = "templates/ds_config_zero1_offload.json"
 GOLDEN = "tests/core/dsconfig/test_write.py::test_a_config_is_the_golden_one"
 PAGE = "docs/reference/configs.md"
 # What asks of all strategies at once.
-EVERY_STRATEGY = ("tests/core/test_plan_json.py", "tests/core/measure", "tests/core/speed")
+EVERY_STRATEGY = (
+    *("tests/test_architecture.py", "tests/core/test_plan_json.py", "tests/core/measure"),
+    *("tests/core/decision/test_flowchart.py", "tests/core/speed"),
+)
 
 MOMENTS = """\
 def zero1_offload_moments(r: RankSizes) -> Moments:
