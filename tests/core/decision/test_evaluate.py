@@ -21,7 +21,8 @@ from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.machine.types import Accelerator, Gpu, Machine, MachineSource
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS
 from zerowiz.core.memory.forward.traced import Traced, TracedTensor
-from zerowiz.core.memory.ledger import moment_bytes
+from zerowiz.core.memory.host_phases import HostPhase
+from zerowiz.core.memory.ledger import AllocationKind, Phase, moment_bytes
 from zerowiz.core.memory.rank_sizes import StrategyRow
 from zerowiz.core.model.from_size import model_from_size
 from zerowiz.core.model.types import Model
@@ -86,6 +87,30 @@ def test_7b_on_four_gpus_of_40_gb_runs_under_zero2_with_bf16_states_alone(
 ) -> None:
     job = PlanInput(machine=A100S, model=model, workload=CHECKPOINTED, state_dtype=state_dtype)
     assert runs is evaluate(job, ZERO2).runs
+
+
+@pytest.mark.parametrize(
+    ("free_bytes", "on_host", "peak_phase"),
+    [(None, False, Phase.INIT), (27 * GIB, True, Phase.BACKWARD), (24 * GIB, True, Phase.BACKWARD)],
+    ids=["a whole card", "a little less than the copy needs", "24 GiB"],
+)
+def test_the_flat_copy_of_the_weights_never_makes_a_job_too_big(
+    free_bytes: int | None, on_host: bool, peak_phase: Phase
+) -> None:
+    """ZeRO-2 with offload, of which the copy is the peak: it is made on the GPU if it fits there."""
+    machine = with_host(A100S, 1024 * GIB)
+    machine = machine if free_bytes is None else with_free(machine, free_bytes)
+    model = read_model("llama-2-7b")
+    step = Workload(gradient_checkpointing=True, sequence_tokens=1024)
+    evaluated = evaluate(PlanInput(machine=machine, model=model, workload=step), ZERO2_OFFLOAD)
+    assert (Verdict.FITS, on_host) == (evaluated.verdict, evaluated.estimate.flattens_on_host)
+    assert peak_phase is evaluated.estimate.peak_phase
+    flat = [
+        allocation.size_bytes
+        for allocation in evaluated.host.phases[HostPhase.INIT]
+        if allocation.kind is AllocationKind.FLATTENING_COPY
+    ]
+    assert ([4 * 2 * 2 * model.params] if on_host else []) == flat
 
 
 def capped(row: Row) -> StrategyEstimate:
@@ -248,7 +273,8 @@ def test_more_nodes_do_not_share_their_host_memory() -> None:
     )
     held, half = (moment_bytes(each.estimate.host_peak) * 4 for each in (one, two))
     assert held // 2 == pytest.approx(half, rel=0.01)
-    assert one.host.running_bytes - held == two.host.running_bytes - half
+    training = HostPhase.TRAINING
+    assert one.host.phase_bytes[training] - held == two.host.phase_bytes[training] - half
 
 
 def test_offload_is_not_judged_by_a_host_nobody_looked_at() -> None:

@@ -228,7 +228,8 @@ def _device_need(
     return _DeviceNeed(
         expected_bytes=with_room(peak_bytes, near.slack_fraction),
         high_bytes=with_room(interval.safe_bytes, near.sure_fraction),
-        roomy_bytes=with_room(peak_bytes, near.tight_fraction),
+        # The flat copy is gone before the first step.
+        roomy_bytes=with_room(predicted.flattened_on_host.peak_bytes, near.tight_fraction),
     )
 
 
@@ -313,12 +314,12 @@ def _one_peak_bytes(
     traced: Traced | None,
     accelerator: Accelerator,
 ) -> int:
-    """The peak of one of the ranks among which `_predict` finds the fullest."""
+    """The peak of one of the ranks among which `_predict` finds the fullest, once it has started."""
     rank = _rank_sizes(model, step, ranks, strategy, buffers, traced)
     if len(rank.cuts) > 1:
-        return estimate_full(model, rank, accelerator).peak_bytes
+        return estimate_full(model, rank, accelerator).flattened_on_host.peak_bytes
     _, predicted = _predict(model, step, ranks, strategy, buffers, traced, accelerator)
-    return predicted.peak_bytes
+    return predicted.flattened_on_host.peak_bytes
 
 
 def evaluate_with(job: PlanInput, strategy: StrategyRow, buffers: Buffers) -> StrategyEstimate:
@@ -334,11 +335,18 @@ def evaluate_with(job: PlanInput, strategy: StrategyRow, buffers: Buffers) -> St
     else:
         rank, predicted = _predict(job.model, *job_sizes, job.own_trace, machine.accelerator)
         vllm = vllm_share(machine, step, predicted)
-        fits_alone = budget_bytes is None or predicted.peak_bytes <= budget_bytes
+        lean_bytes = predicted.flattened_on_host.peak_bytes
+        fits_alone = budget_bytes is None or lean_bytes <= budget_bytes
         if fits_alone and (other := job.model.heaviest) is not None:
             _, heaviest = _predict(other, *job_sizes, None, machine.accelerator)
     interval = find_interval(job, predicted, heaviest)
     need = _device_need(job, predicted, interval, buffers, vllm)
+    on_gpu = machine.accelerator is Accelerator.CUDA
+    if on_gpu and budget_bytes is not None and need.high_bytes > budget_bytes:
+        predicted = predicted.flattened_on_host
+        heaviest = None if heaviest is None else heaviest.flattened_on_host
+        interval = find_interval(job, predicted, heaviest)
+        need = _device_need(job, predicted, interval, buffers, vllm)
     device_bytes = need.expected_bytes
     host_budget_bytes = _host_budget_bytes(machine, device_bytes)
     host = _host_need(job, predicted, host_budget_bytes)
@@ -374,10 +382,11 @@ def _host_need(job: PlanInput, predicted: Estimate, budget_bytes: int | None) ->
         return training_alone(held, ranks)
     on_cuda = job.machine.accelerator is Accelerator.CUDA
     of = partial(predict_host, job.model, predicted.rank, held, ranks, job.host_use)
-    need = of(on_cuda=on_cuda)
+    of = partial(of, on_cuda=on_cuda, flattens=predicted.flattens_on_host)
+    need = of()
     saving_bytes = need.phase_bytes[HostPhase.SAVING]
     has_room = budget_bytes is None or saving_bytes <= budget_bytes
-    return need if has_room or not need.gathers else of(on_cuda=on_cuda, gathers=False)
+    return need if has_room or not need.gathers else of(gathers=False)
 
 
 def _with_host(

@@ -54,6 +54,22 @@ class Estimate(Struct, frozen=True, kw_only=True):
     """On the GPU, once every optimizer state exists: all that compete for the peak of a phase."""
     host: Moments
     """In host memory, beyond the interpreter."""
+    flattens_on_host: bool = False
+    """Whether ZeRO-1 or ZeRO-2 makes its flat copy of the weights there, not on the GPU."""
+
+    @property
+    def flattened_on_host(self) -> "Estimate":
+        """The same where the GPU has no room for the flat copy that ZeRO-1 and ZeRO-2 make at init.
+
+        DeepSpeed 0.19.8, stage_1_and_2.py, __init__: what NVML shows as free has to hold the copy;
+        where it does not, the weights are flattened on the host and come back flat.
+        """
+        init = self.moments.get(Phase.INIT, ())
+        without = tuple(moment for moment in init if not _flattens(moment))
+        if len(without) == len(init):
+            return self
+        moments = {**self.moments, Phase.INIT: without}
+        return replace(self, moments=moments, flattens_on_host=True)
 
     @property
     def strategy(self) -> StrategyRow:
@@ -133,6 +149,10 @@ class Estimate(Struct, frozen=True, kw_only=True):
         return max(moments, key=moment_bytes)
 
 
+def _flattens(moment: Moment) -> bool:
+    return any(allocation.kind is AllocationKind.FLATTENING_COPY for allocation in moment)
+
+
 def _peaks_bytes(moments: Moments) -> Mapping[Phase, int]:
     return {phase: max(map(moment_bytes, competing)) for phase, competing in moments.items()}
 
@@ -196,10 +216,14 @@ def estimate(
 def estimate_fullest(
     model: Model, rank: RankSizes, accelerator: Accelerator = Accelerator.CUDA
 ) -> Estimate:
-    """What the rank holds that has the largest peak: it decides whether a job fits."""
+    """What the rank holds that has the largest peak: it decides whether a job fits.
+
+    All ranks make the same flat copy at init: where that is the peak, the others decide.
+    """
     ranks = (replace(rank, cut=cut) for cut in find_fullest(rank.cuts, offloaded=rank.offloaded))
     return max(
-        (estimate(model, each, accelerator) for each in ranks), key=lambda one: one.peak_bytes
+        (estimate(model, each, accelerator) for each in ranks),
+        key=lambda one: one.flattened_on_host.peak_bytes,
     )
 
 
@@ -214,4 +238,5 @@ def estimate_emptiest(fullest: Estimate) -> Estimate:
     emptiest = replace(fullest.rank, cut=find_emptiest(fullest.rank.cuts))
     if emptiest.cut == fullest.rank.cut:
         return fullest
-    return estimate(fullest.model, emptiest, fullest.accelerator)
+    estimated = estimate(fullest.model, emptiest, fullest.accelerator)
+    return estimated.flattened_on_host if fullest.flattens_on_host else estimated

@@ -118,6 +118,7 @@ def predict_host(
     *,
     on_cuda: bool,
     gathers: bool = True,
+    flattens: bool = False,
 ) -> HostNeed:
     """What the ranks of the first node hold, which saves more than the others.
 
@@ -130,6 +131,7 @@ def predict_host(
         on_cuda: Whether the ranks have memory of their own; that of CPU ranks is counted as the
             device's.
         gathers: Whether the config lets stage 3 save its weights whole.
+        flattens: Whether ZeRO-1 or ZeRO-2 flattens the weights there (`Estimate.flattens_on_host`).
     """
     starting = _process(ranks, _STARTING_BYTES) if on_cuda else ()
     running = (
@@ -149,7 +151,11 @@ def predict_host(
     return HostNeed(
         phases={
             HostPhase.LOAD: (*starting, *(_built(model, r, ranks, use) if on_cuda else ())),
-            HostPhase.INIT: (*starting, *(_defragmented(r, ranks) if on_cuda else ())),
+            HostPhase.INIT: (
+                *starting,
+                *(_defragmented(r, ranks) if on_cuda else ()),
+                *(_flattened(r, ranks) if flattens else ()),
+            ),
             HostPhase.TRAINING: running,
             HostPhase.SAVING: (*running, *saved),
         },
@@ -180,6 +186,12 @@ def _defragmented(r: RankSizes, ranks: int) -> Moment:
         return ()
     share_bytes = ranks * r.trained_bytes * r.share
     return (Allocation(AllocationKind.SHARES_MOVED, share_bytes, N_("w P of each rank")),)
+
+
+def _flattened(r: RankSizes, ranks: int) -> Moment:
+    """stage_1_and_2.py, __init__: each parameter, and the flat copy of all (torch.cat)."""
+    size_bytes = ranks * 2 * r.weight_bytes * r.trainable
+    return (Allocation(AllocationKind.FLATTENING_COPY, size_bytes, N_("2 w N of each rank")),)
 
 
 def _collected(r: RankSizes, ranks: int) -> Moment:
