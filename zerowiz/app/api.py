@@ -20,6 +20,7 @@ from zerowiz.app.decide.plan_json import encode_plan
 from zerowiz.app.machines.machine import find_machine, means_all
 from zerowiz.app.options import Options, lasting, settable, with_plain
 from zerowiz.app.reporter import SILENT, Reporter
+from zerowiz.app.resolve.guards import check_own_config
 from zerowiz.app.resolve.request import config_file
 from zerowiz.core.decision.evaluate import StrategyEstimate
 from zerowiz.core.dsconfig.write import write_config as render_values
@@ -379,7 +380,12 @@ def plan_with(
     script_args: Sequence[str] = (),
     reporter: Reporter = SILENT,
 ) -> PlanResult:
-    """Decide with these options on this machine: what `plan` and `zerowiz plan` do."""
+    """Decide with these options on this machine: what `plan` and `zerowiz plan` do.
+
+    Raises:
+        ConfigMistakeError: `config` holds an error, and `force` is not set.
+    """
+    check_own_config(options, machine, facts, script_args, reporter)
     return PlanResult(decided=plan_options(options, machine, facts, script_args, reporter))
 
 

@@ -97,6 +97,7 @@ def _plan_config(
             _("without a script, zerowiz cannot see which model is trained"),
             _("set it with `$model`"),
         )
+    check_own_config(options, machine, None, (), reporter)
     plan = decide_with(None, options, machine, None, (), reporter)
     return plan_written(command, None, None, plan, wanted, reporter)
 

@@ -174,3 +174,60 @@ def test_an_option_that_is_off_is_named_as_it_was_typed(here: Run) -> None:
     assert 2 == result.code
     assert f"`{off}` conflicts" in result.problem
     assert f"or remove `{off}`" in result.hints
+
+
+PLAN = ("plan", "--machine", "8xH100-80GB-SXM", "--host-memory", "1TiB", "--model", "7b")
+
+
+@pytest.mark.parametrize("words", [(), ("train.py",)], ids=["no script", "a script"])
+@pytest.mark.usefixtures("script")
+def test_a_plan_refuses_a_config_that_deepspeed_rejects(
+    here: Run, folder: Path, words: tuple[str, ...]
+) -> None:
+    (folder / "mine.json").write_text(BROKEN)
+    refused = here(*PLAN, "--config", "mine.json", *words)
+    assert (6, True) == (refused.code, "stagee" in refused.problem)
+    assert "`--force`" in refused.hints
+    assert 0 == here(*PLAN, "--force", "--config", "mine.json", *words).code
+
+
+HALF = '"bf16": {"enabled": true}, '
+BATCH = '"train_micro_batch_size_per_gpu": 1, "optimizer": {"type": "AdamW"}, '
+
+
+@pytest.mark.parametrize(
+    ("text", "strategy", "words"),
+    [
+        (
+            HALF + '"zero_optimization": {"stage": 1, "offload_optimizer": {"device": "cpu"}}',
+            "ZeRO-2 with the optimizer offloaded",
+            "not counted: the gradients that stage 1 keeps",
+        ),
+        (
+            HALF + '"torch_autocast": {"enabled": true}, "zero_optimization": {"stage": 2}',
+            "ZeRO-2",
+            "`torch_autocast.enabled` not counted",
+        ),
+        (
+            HALF + '"zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}}',
+            "ZeRO-3 with everything offloaded",
+            "not counted: the master weights and optimizer states",
+        ),
+    ],
+    ids=["stage 1 with offload", "bf16 with autocast", "offload_param alone"],
+)
+def test_a_config_that_trains_and_is_not_counted_is_uncertain(
+    here: Run, folder: Path, text: str, strategy: str, words: str
+) -> None:
+    (folder / "mine.json").write_text("{" + BATCH + text + "}")
+    result = here(*PLAN, "--integration", "deepspeed", "--config", "mine.json")
+    assert 0 == result.code, result.stderr
+    shown = " ".join((result.stdout + result.stderr).split())
+    assert f"Chosen {strategy}: you asked for it; it is uncertain" in shown
+    assert words in shown
+
+
+def test_a_stage_that_the_trainer_fills_in_is_2(here: Run, folder: Path) -> None:
+    (folder / "mine.json").write_text(RIGHT.replace('"stage": 2', '"stage": "auto"'))
+    result = here(*PLAN, "--integration", "hf", "--config", "mine.json")
+    assert (0, True) == (result.code, "Chosen   ZeRO-2: you asked for it" in result.stdout)

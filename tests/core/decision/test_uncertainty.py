@@ -540,9 +540,18 @@ def test_everything_uncounted_is_documented() -> None:
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: s.name)
 def test_what_is_not_counted_never_fits(strategy: StrategyRow) -> None:
     job = replace(JOB, machine=roomy(2))
-    seen = replace(job, script_uncounted=(Uncounted.WRAPPED_MODEL,))
+    seen = replace(job, uncounted=(Uncounted.WRAPPED_MODEL,))
     assert (Verdict.FITS, ()) == said(evaluate(job, strategy))
     assert (Verdict.UNCERTAIN, (Uncounted.WRAPPED_MODEL,)) == said(evaluate(seen, strategy))
+
+
+@pytest.mark.parametrize("host_bytes", [None, 10**9])
+def test_a_host_whose_buffers_are_not_counted_refuses_nothing(host_bytes: int | None) -> None:
+    machine = replace(roomy(2), host=Host(available_bytes=host_bytes))
+    job = replace(JOB, machine=machine, uncounted=(Uncounted.NVME,))
+    assert Verdict.UNCERTAIN is evaluate(job, ZERO3_OFFLOAD).verdict
+    counted = replace(job, uncounted=())
+    assert Verdict.DOES_NOT_FIT is evaluate(counted, ZERO3_OFFLOAD).verdict
 
 
 def test_of_a_multimodal_model_that_is_guessed_something_is_not_counted() -> None:
@@ -575,7 +584,7 @@ def free(count: int, free_bytes: int) -> Machine:
     [
         ({"model": model_from_size("7b", 7 * 10**9)}, SettledBy.CONFIG),
         ({"model": replace(JOB.model, source=ModelSource.GUESS)}, SettledBy.TRACE),
-        ({"script_uncounted": (Uncounted.WRAPPED_MODEL,)}, SettledBy.TRACE),
+        ({"uncounted": (Uncounted.WRAPPED_MODEL,)}, SettledBy.TRACE),
         ({}, SettledBy.MEASURE),
     ],
 )

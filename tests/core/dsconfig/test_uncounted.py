@@ -3,7 +3,7 @@
 import pytest
 
 from zerowiz.core.dsconfig.schema import Kind, Schema, SchemaKey, Unknown
-from zerowiz.core.dsconfig.uncounted import uncounted_keys
+from zerowiz.core.dsconfig.uncounted import may_hold_more, uncounted_keys
 from zerowiz.probe.config.ds_schema import read_ds_schema
 
 SCHEMA = read_ds_schema("0.19.8")
@@ -42,3 +42,20 @@ def test_a_key_that_nobody_has_thought_of_is_named() -> None:
     schema = Schema(version="1.0", keys={"": root, new.path: new})
     assert ["teleport_weights"] == list(uncounted_keys({"teleport_weights": True}, schema))
     assert [] == list(uncounted_keys({"teleport_weights": False}, schema))
+
+
+@pytest.mark.parametrize(
+    ("key", "more"),
+    [
+        ("activation_checkpointing.cpu_checkpointing", False),
+        ("communication_data_type", True),
+        ("zero_optimization.offload_param.device", False),
+    ],
+)
+def test_a_key_that_may_hold_more_is_told_from_one_that_never_does(key: str, more: bool) -> None:
+    assert more is may_hold_more([key], {})
+
+
+@pytest.mark.parametrize(("name", "more"), [("Lion", False), ("OneBitAdam", True)])
+def test_an_optimizer_that_keeps_less_than_adamw_never_holds_more(name: str, more: bool) -> None:
+    assert more is may_hold_more(["optimizer.type"], {"optimizer": {"type": name}})

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from zerowiz.core.decision.flowchart import OffloadChoice
+from zerowiz.core.decision.plan_input import Uncounted
 from zerowiz.core.dsconfig.user_config import UserConfig, read_own_config
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS, Buffers
 from zerowiz.core.values import MOST_COUNT
@@ -90,6 +91,43 @@ def test_what_is_no_stage_is_refused(stage: object) -> None:
 )
 def test_what_leaves_the_gpu_is_read(keys: dict[str, Any], offload: OffloadChoice) -> None:
     assert offload is read_own_config(zero(stage=3, **keys)).offload
+
+
+CPU, NVME = {"device": "cpu"}, {"device": "nvme"}
+
+
+@pytest.mark.parametrize(
+    ("keys", "besides"),
+    [
+        ({"stage": 3, "offload_optimizer": CPU, "offload_param": CPU}, ()),
+        ({"stage": 3, "offload_optimizer": CPU}, ()),
+        ({"stage": 3, "offload_param": CPU}, (Uncounted.OPTIMIZER_ON_GPU,)),
+        ({"stage": 2, "offload_param": CPU}, ()),
+        ({"stage": 1, "offload_optimizer": CPU}, (Uncounted.STAGE1_GRADIENTS,)),
+        ({"stage": 3, "offload_optimizer": NVME, "offload_param": NVME}, (Uncounted.NVME,)),
+        ({"stage": 3, "offload_param": NVME}, (Uncounted.OPTIMIZER_ON_GPU, Uncounted.NVME)),
+    ],
+)
+def test_what_an_offload_holds_that_no_strategy_counts_is_known(
+    keys: dict[str, Any], besides: tuple[Uncounted, ...]
+) -> None:
+    assert besides == read_own_config(zero(**keys)).besides
+
+
+def test_the_trainer_and_accelerate_fill_in_stage_2() -> None:
+    assert 2 == read_own_config(zero(stage="auto"), fills_in=True).stage
+
+
+@pytest.mark.parametrize(
+    ("half", "autocast", "uncounted"),
+    [(True, None, ("torch_autocast.enabled",)), (False, Precision.BF16, ())],
+)
+def test_autocast_over_weights_of_16_bits_is_no_autocast_of_fp32_weights(
+    half: bool, autocast: Precision | None, uncounted: tuple[str, ...]
+) -> None:
+    values = {"bf16": {"enabled": half}, "torch_autocast": {"enabled": True, "dtype": "bfloat16"}}
+    own = read_own_config(values)
+    assert (autocast, uncounted) == (own.torch_autocast, own.uncounted)
 
 
 def test_parameters_leave_the_gpu_at_stage_3_alone() -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from zerowiz.core.decision.plan_input import Uncounted
 from zerowiz.core.script import Convention, Obstacle, ScriptFacts, ScriptSettings, deliver, settle
 from zerowiz.core.script.settings import check_method
 from zerowiz.core.workload import Method, Optimizer
@@ -104,6 +105,42 @@ p.add_argument("--output_dir", default="out")
 args = p.parse_args()
 TrainingArguments("out")
 """
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("x=1)", 0),
+        ('gradient_checkpointing_kwargs={"use_reentrant": False})', 0),
+        ('gradient_checkpointing_kwargs={"every_n_layers": 1})', 0),
+        ('gradient_checkpointing_kwargs={"every_n_layers": 4})', 1),
+        ('activation_checkpointing_kwargs={"every_n_layers": n})', 1),
+        ("x=1)\nm.activation_checkpointing_enable(every_n_layers=8)", 1),
+        ("gradient_checkpointing=False, k={'every_n_layers': 4})", 0),
+    ],
+)
+def test_layers_that_are_not_checkpointed_are_not_counted(text: str, expected: int) -> None:
+    on = "" if "gradient_checkpointing=" in text else "gradient_checkpointing=True, "
+    called = TRAINER.replace('TrainingArguments("out")', f"TrainingArguments('out', {on}{text}")
+    found = settings_of(called)
+    assert [Uncounted.PLAIN_LAYERS] * expected == [each.what for each in found.not_counted]
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [('{"every_n_layers": 8}', 1), ('{"every_n_layers": 1}', 0), ("{}", 0), ("not json", 0)],
+)
+@pytest.mark.parametrize("flag", ["activation", "gradient"])
+def test_words_can_name_the_layers_that_are_checkpointed(
+    flag: str, given: str, expected: int
+) -> None:
+    text = """from transformers import HfArgumentParser, Trainer, TrainingArguments
+(args,) = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()
+Trainer(args=args).train()
+"""
+    words = ("--gradient_checkpointing", "True", f"--{flag}_checkpointing_kwargs", given)
+    found = settings_of(text, *words).not_counted
+    assert [Uncounted.PLAIN_LAYERS] * expected == [each.what for each in found]
 
 
 def test_what_peft_called_it_before_turns_checkpointing_on() -> None:

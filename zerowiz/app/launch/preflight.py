@@ -170,7 +170,7 @@ def require_no_error(findings: Sequence[PreflightFinding], *, force: bool = Fals
             doctor.in_short(first),
             *first.fixes,
             *(line for each in others for line in (doctor.in_short(each), *each.fixes)),
-            _("add `$force` to launch anyway"),
+            _("add `$force` to go on anyway"),
         )
 
 

@@ -103,7 +103,7 @@ def check_local_rank(facts: ScriptFacts, script_args: Sequence[str]) -> None:
 def check_own_config(
     options: Options,
     machine: Machine,
-    facts: ScriptFacts,
+    facts: ScriptFacts | None,
     script_args: Sequence[str],
     reporter: Reporter,
 ) -> None:

@@ -18,7 +18,7 @@ from zerowiz.app.resolve.model import read_and_trace
 from zerowiz.app.resolve.read_model import ReadModel
 from zerowiz.app.resolve.workload import resolve_workload
 from zerowiz.core.decision.flowchart import Constraints
-from zerowiz.core.decision.plan_input import PlanInput, longest_tokens
+from zerowiz.core.decision.plan_input import PlanInput, Uncounted, longest_tokens
 from zerowiz.core.dsconfig.user_config import UserConfig
 from zerowiz.core.dsconfig.write import Handover
 from zerowiz.core.machine.types import Accelerator, Machine
@@ -42,6 +42,7 @@ from zerowiz.core.script import (
 from zerowiz.core.search.cover import list_variants
 from zerowiz.core.search.freedom import Freedom
 from zerowiz.core.speed.rates import find_rates
+from zerowiz.core.strategies import ZERO2_OFFLOAD
 from zerowiz.core.strategy import Strategy
 from zerowiz.core.units import parse_budget
 from zerowiz.core.values import replace, shows
@@ -168,6 +169,9 @@ def _handover(
 def _constraints(options: Options, own: UserConfig) -> Constraints:
     own_stage = None if own.stage is None else str(own.stage)
     stage = by_config("stage", options.config, options.stage, own_stage)
+    if Uncounted.STAGE1_GRADIENTS in own.besides:
+        # No strategy of its own: the one that is nearest, and says what it does not count.
+        stage = str(ZERO2_OFFLOAD.stage)
     return Constraints(
         stage=None if stage in {None, "auto"} else int(stage),
         offload=by_config("offload", options.config, options.offload, own.offload),
@@ -254,6 +258,7 @@ def make_request(
         workload = replace(workload, lora_target_modules=())
     named_trainer = options.trainer is not None
     not_counted = [e for e in settings.not_counted if not (named_trainer and e.settled_by_name)]
+    besides = (*own.besides, *((Uncounted.ADAPTERS,) if settings.widens_adapters else ()))
     budget = options.memory_budget
     flag, said = "optimizer_state_dtype", options.optimizer_state_dtype
     state_dtype = by_config(flag, options.config, said, own.state_dtype)
@@ -274,7 +279,7 @@ def make_request(
         rates=find_rates(machine, read_gpu_table()),
         calibration=None if options.calibration is False else read_calibration(machine, environ),
         host_use=_host_use(facts, settings),
-        script_uncounted=tuple(dict.fromkeys(each.what for each in not_counted)),
+        uncounted=tuple(dict.fromkeys((*(each.what for each in not_counted), *besides))),
     )
     freedom = find_freedom(options, facts, settings, own, job)
     if not options.ignore_oom and has_histories(environ):

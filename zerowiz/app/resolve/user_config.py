@@ -31,7 +31,7 @@ def lint_own_config(
     path: Path,
     options: Options,
     machine: Machine,
-    facts: ScriptFacts,
+    facts: ScriptFacts | None,
     script_args: Sequence[str],
     reporter: Reporter,
 ) -> None:
@@ -45,13 +45,14 @@ def lint_own_config(
     found = [*_in_naming_file(config), *((config.path, each) for each in of_config)]
     findings = [(name, each) for name, each in found if not each.of_launcher]
     errors = [(name, each) for name, each in findings if each.severity is Severity.ERROR]
-    command = shell.join(["zerowiz", "check", "--script", facts.path, path])
+    with_script = () if facts is None else ("--script", facts.path)
+    command = shell.join(["zerowiz", "check", *with_script, path])
     whole = _("see why, and how to fix it: `{command}`", command=command)
     file_keys = {} if config.accelerate is None else config.accelerate.file_keys
     is_final = any(_cannot_be_planned(each, file_keys) for _name, each in errors)
     if errors and (is_final or not options.force):
         first, *others = (show_found.in_short(name, each) for name, each in errors)
-        force = () if is_final else (_("add `$force` to launch anyway"),)
+        force = () if is_final else (_("add `$force` to go on anyway"),)
         raise ConfigMistakeError(first, *others, whole, *force)
     noted = [(name, each) for name, each in findings if each.severity is not Severity.INFO]
     for name, each in noted:
@@ -70,18 +71,20 @@ def _in_naming_file(config: ConfigText) -> Iterator[tuple[str, ConfigFinding]]:
 def _found(
     config: ConfigText,
     machine: Machine,
-    facts: ScriptFacts,
+    facts: ScriptFacts | None,
     script_args: Sequence[str],
     integration: Integration | None,
 ) -> tuple[ConfigFinding, ...]:
     if config.fault is not None:
         return (unreadable(config.fault),)
-    context = Context(
-        integration=integration or _reader(config, facts),
-        world_size=machine.world_size,
-        settings=_without_open(settle(facts, tuple(script_args))),
-        passed=facts.passed,
-    )
+    if facts is None:
+        context = Context(integration=integration or config.integration)
+    else:
+        context = Context(
+            integration=integration or _reader(config, facts),
+            settings=_without_open(settle(facts, tuple(script_args))),
+            passed=facts.passed,
+        )
     schema = read_ds_schema(read_version("deepspeed"))
     return check_config(config, schema, on_machine(context, machine))
 

@@ -6,7 +6,7 @@ from functools import lru_cache, partial
 from msgspec import Struct
 
 from zerowiz.core.decision.oom_history import RanOut
-from zerowiz.core.decision.plan_input import PlanInput
+from zerowiz.core.decision.plan_input import PlanInput, Uncounted
 from zerowiz.core.decision.uncertainty import Interval, find_interval
 from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.memory.allocator import margin, outside_bytes
@@ -268,7 +268,8 @@ def may_run(job: PlanInput, strategy: StrategyRow) -> bool:
     """
     machine = job.machine
     is_real = job.accounting is not Accounting.TEXTBOOK
-    if is_real and strategy.offload is not Offload.NONE and machine.host.available_bytes is None:
+    unknown = machine.host.available_bytes is None and Uncounted.NVME not in job.uncounted
+    if is_real and strategy.offload is not Offload.NONE and unknown:
         # As `_with_host` has it; ranks on CUDA hold some of the host always.
         return machine.accelerator is not Accelerator.CUDA
     return any(_has_room(job, strategy, buffers) for buffers in reversed(job.buffers(strategy)))
@@ -314,7 +315,7 @@ def _one_peak_bytes(
     traced: Traced | None,
     accelerator: Accelerator,
 ) -> int:
-    """The peak of one of the ranks among which `_predict` finds the fullest, once it has started."""
+    """The peak of one of the ranks among which `_predict` finds the fullest, once it runs."""
     rank = _rank_sizes(model, step, ranks, strategy, buffers, traced)
     if len(rank.cuts) > 1:
         return estimate_full(model, rank, accelerator).flattened_on_host.peak_bytes
@@ -352,7 +353,8 @@ def evaluate_with(job: PlanInput, strategy: StrategyRow, buffers: Buffers) -> St
     host = _host_need(job, predicted, host_budget_bytes)
     all_is_counted = interval is None or not interval.uncounted
     verdict = need.verdict(budget_bytes, all_is_counted=all_is_counted)
-    verdict = _with_host(verdict, host, host_budget_bytes, strategy)
+    counted = interval is None or Uncounted.NVME not in interval.uncounted
+    verdict = _with_host(verdict, host, host_budget_bytes, strategy, counted=counted)
     return StrategyEstimate(
         estimate=predicted,
         interval=interval,
@@ -390,13 +392,20 @@ def _host_need(job: PlanInput, predicted: Estimate, budget_bytes: int | None) ->
 
 
 def _with_host(
-    verdict: Verdict, host: HostNeed, budget_bytes: int | None, strategy: StrategyRow
+    verdict: Verdict,
+    host: HostNeed,
+    budget_bytes: int | None,
+    strategy: StrategyRow,
+    *,
+    counted: bool,
 ) -> Verdict:
-    """The verdict on the GPU, unless the host has a worse one.
+    """The verdict on the GPU, unless the host has a worse one; it has none where it is not counted.
 
     A host that is unknown has nothing free for what is offloaded; for the rest it counts as large
     enough, for every machine has some, and the plan says how much it takes.
     """
+    if not counted:
+        return verdict
     if budget_bytes is None:
         lives_there = strategy.offload is not Offload.NONE and host.running_bytes
         return Verdict.DOES_NOT_FIT if lives_there else verdict

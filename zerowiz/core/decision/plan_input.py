@@ -43,6 +43,18 @@ class Uncounted(StrEnum):
     """What generates, where it is not seen whether it runs in the same GPUs."""
     VLLM = "vllm_in_the_same_gpus"
     """vLLM's part of each GPU, which is counted by its fraction and was never measured."""
+    OPTIMIZER_ON_GPU = "optimizer_states_of_parameter_offload"
+    """What the optimizer keeps on the GPU where a config offloads the parameters alone."""
+    STAGE1_GRADIENTS = "gradients_of_stage_1_offload"
+    """All gradients, which stage 1 with offload keeps and ZeRO-2 with offload does not."""
+    NVME = "nvme_of_config"
+    """The host buffers of a config that offloads to NVMe, by its own counts and sizes."""
+    CONFIG = "keys_of_config"
+    """What other keys of a person's config change."""
+    ADAPTERS = "adapters_of_script"
+    """What an argument of LoraConfig, or weights that train beside it, add to the adapters."""
+    PLAIN_LAYERS = "layers_not_checkpointed"
+    """The activations of the layers that `every_n_layers` leaves as they are."""
 
 
 @shows("machine", "model", "workload.micro_batch", "workload.sequence_tokens")
@@ -73,8 +85,8 @@ class PlanInput(Struct, frozen=True, kw_only=True):
     """What the script does with the memory of its nodes, or is assumed to do."""
     ran_out: tuple[RanOut, ...] = ()
     """The runs that ran out of memory here before."""
-    script_uncounted: tuple[Uncounted, ...] = ()
-    """What the script was seen to hold besides."""
+    uncounted: tuple[Uncounted, ...] = ()
+    """What the script, or the person's own config, was seen to hold besides."""
     measured_pairs: frozenset[Pair] = frozenset()
     """The settings that measured runs had together; empty asks nothing of them."""
     rates: GpuRates | None = None

@@ -385,7 +385,7 @@ def _extremes(estimate: Estimate, stretch: Stretch) -> tuple[int, int]:
 
 
 # Rule: what no formula counts is named here; such a job never `fits`. What a script alone shows is
-# in `PlanInput.script_uncounted`, which is added to it.
+# in `PlanInput.uncounted`, which is added to it.
 UNCOUNTED: Mapping[Uncounted, Callable[[PlanInput, Strategy], object]] = MappingProxyType(
     {
         Uncounted.WRAPPED_MODEL: lambda job, _: job.model.wrapped,
@@ -401,7 +401,7 @@ UNCOUNTED: Mapping[Uncounted, Callable[[PlanInput, Strategy], object]] = Mapping
 def find_uncounted(job: PlanInput, strategy: Strategy) -> tuple[Uncounted, ...]:
     """What the job holds besides what is predicted of this strategy."""
     held = (what for what, holds in UNCOUNTED.items() if holds(job, strategy))
-    return tuple(dict.fromkeys((*held, *job.script_uncounted)))
+    return tuple(dict.fromkeys((*held, *job.uncounted)))
 
 
 # What shows something that is not counted, where that is not a run of the job.

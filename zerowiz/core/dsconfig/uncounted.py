@@ -5,7 +5,7 @@ known to hold nothing: a key of a newer DeepSpeed is named before anybody has th
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from zerowiz.core.dsconfig.schema import Kind, Schema, SchemaKey
 
@@ -54,6 +54,28 @@ _HOLDS_NOTHING = frozenset(
     }
 )
 _NEVER_NAMED = _COUNTED | _HOLDS_NOTHING
+# Optimizers that keep no more than AdamW, as which all are counted (runtime/engine.py,
+# _configure_basic_optimizer).
+_LEANER_OPTIMIZERS = frozenset({"adagrad", "lion", "muadam", "muadamw", "muon", "musgd", "sgd"})
+# Named, but they never make a rank hold more: deepspeed.checkpointing reads the section, if the
+# script calls it, and then keeps less; what is on NVMe is `Uncounted.NVME`.
+_NEVER_MORE = (
+    "activation_checkpointing",
+    *(f"{_ZERO}.offload_{part}.device" for part in ("optimizer", "param")),
+)
+
+
+def may_hold_more(keys: Iterable[str], values: Mapping[str, object]) -> bool:
+    """Whether keys that are not counted may make a rank hold more than is predicted.
+
+    Args:
+        keys: By DeepSpeed's names.
+        values: The config.
+    """
+    section = values.get("optimizer")
+    name = str(section.get("type")).lower() if isinstance(section, Mapping) else ""
+    never = (*_NEVER_MORE, *(("optimizer.type",) if name in _LEANER_OPTIMIZERS else ()))
+    return any(not key.startswith(never) for key in keys)
 
 
 def uncounted_keys(values: Mapping[str, object], schema: Schema) -> tuple[str, ...]:

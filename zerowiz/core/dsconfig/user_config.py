@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from zerowiz.core.decision.flowchart import OffloadChoice
+from zerowiz.core.decision.plan_input import Uncounted
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS, Buffers
 from zerowiz.core.values import MOST_COUNT
 from zerowiz.core.workload import Precision, StateDtype
@@ -42,6 +43,8 @@ class UserConfig(Struct, frozen=True, kw_only=True):
     state_dtype: StateDtype | None = None
     uncounted: tuple[str, ...] = ()
     """Its keys that change memory in ways that the ledger does not count."""
+    besides: tuple[Uncounted, ...] = ()
+    """What it makes a rank hold besides what the ledger counts."""
 
     @property
     def leaves_batch_open(self) -> bool:
@@ -136,17 +139,43 @@ def _buffers(zero: Mapping[str, object], stage: int) -> Buffers:
         stage3_max_live_parameters=size(d.stage3_max_live_parameters, f"stage3_{live}", live),
         sub_group_size=size(d.sub_group_size, "sub_group_size"),
         hpz_partition_size=max(1, size(d.hpz_partition_size, "zero_hpz_partition_size")),
+        on_nvme=_NVME in {_device(zero, key) for key in _OFFLOADS} and stage == _SHARDED_PARAMETERS,
     )
 
 
-def _offload(zero: Mapping[str, object], stage: int) -> OffloadChoice:
-    def leaves(key: str) -> bool:
-        return _section(zero, key).get("device") in {"cpu", "nvme"}
+_OFFLOADS = ("offload_optimizer", "offload_param")
+_NVME = "nvme"
 
+
+def _device(zero: Mapping[str, object], key: str) -> object:
+    return _section(zero, key).get("device")
+
+
+def _leaves(zero: Mapping[str, object], key: str) -> bool:
+    return _device(zero, key) in {"cpu", _NVME}
+
+
+def _offload(zero: Mapping[str, object], stage: int) -> OffloadChoice:
     # runtime/engine.py, _configure_zero_optimizer hands offload_param to stage 3 alone.
-    if leaves("offload_param") and stage == _SHARDED_PARAMETERS:
+    if _leaves(zero, "offload_param") and stage == _SHARDED_PARAMETERS:
         return OffloadChoice.ALL
-    return OffloadChoice.OPTIMIZER if leaves("offload_optimizer") else OffloadChoice.NONE
+    return OffloadChoice.OPTIMIZER if _leaves(zero, "offload_optimizer") else OffloadChoice.NONE
+
+
+def _besides(zero: Mapping[str, object], stage: int) -> tuple[Uncounted, ...]:
+    """What its offload makes a rank hold that no strategy counts.
+
+    runtime/zero/stage3.py, _create_fp32_partitions: without `offload_optimizer` the master weights
+    and the moments are on the GPU, wherever the parameters are. runtime/zero/stage_1_and_2.py,
+    __init__, `partition_gradients`: stage 1 keeps all gradients, with offload too.
+    """
+    offload, moves_optimizer = _offload(zero, stage), _leaves(zero, "offload_optimizer")
+    held = {
+        Uncounted.OPTIMIZER_ON_GPU: offload is OffloadChoice.ALL and not moves_optimizer,
+        Uncounted.STAGE1_GRADIENTS: stage == 1 and moves_optimizer,
+        Uncounted.NVME: _NVME in {_device(zero, key) for key in _OFFLOADS},
+    }
+    return tuple(what for what, holds in held.items() if holds)
 
 
 _COUNTED_OPTIMIZERS = frozenset({"adam", "adamw"})
@@ -155,11 +184,9 @@ _COUNTED_OPTIMIZERS = frozenset({"adam", "adamw"})
 def _uncounted(values: Mapping[str, object], zero: Mapping[str, object]) -> tuple[str, ...]:
     """The keys that the ledger counts, with a value for which it has no line."""
     optimizer = _section(values, "optimizer").get("type", "adamw")
-    keys = [
-        f"zero_optimization.{key}.device"
-        for key in ("offload_optimizer", "offload_param")
-        if _section(zero, key).get("device") == "nvme"
-    ]
+    keys = [f"zero_optimization.{key}.device" for key in _OFFLOADS if _device(zero, key) == _NVME]
+    if _autocast_beside_half(values):
+        keys.append("torch_autocast.enabled")
     if str(optimizer).lower() not in _COUNTED_OPTIMIZERS:
         keys.append("optimizer.type")
     return tuple(keys)
@@ -186,15 +213,25 @@ _AUTOCASTS: Mapping[object, Precision] = {
 }
 
 
+def _autocast_beside_half(values: Mapping[str, object]) -> bool:
+    """Whether autocast runs over weights of 16 bits (0.19.8 trains so), which it does not cast."""
+    is_half = _precision(values) in {Precision.BF16, Precision.FP16}
+    return is_half and _truth(_section(values, "torch_autocast"), "enabled")
+
+
 def _torch_autocast(values: Mapping[str, object]) -> Precision | None:
     section = _section(values, "torch_autocast")
-    if not _truth(section, "enabled"):
+    if not _truth(section, "enabled") or _autocast_beside_half(values):
         return None
     return _AUTOCASTS.get(str(section.get("dtype")).removeprefix("torch."), Precision.BF16)
 
 
-def read_own_config(values: Mapping[str, object]) -> UserConfig:
+def read_own_config(values: Mapping[str, object], *, fills_in: bool = False) -> UserConfig:
     """Parse the content of a ds_config.
+
+    Args:
+        values: The content.
+        fills_in: Whether the Trainer or Accelerate reads it, which fill in `"auto"`.
 
     Raises:
         UsageError: Its stage is none of DeepSpeed's, or a size is negative.
@@ -202,7 +239,8 @@ def read_own_config(values: Mapping[str, object]) -> UserConfig:
     zero = _section(values, "zero_optimization")
     # runtime/zero/config.py, read_zero_config_deprecated: true is stage 1.
     written = zero.get("stage", int(values.get("zero_optimization") is True))
-    stage = _whole(written)
+    # accelerate 1.15, utils/dataclasses.py, DeepSpeedPlugin: the Trainer and Accelerate fill in 2.
+    stage = 2 if written == "auto" and fills_in else _whole(written)
     if stage not in {0, 1, 2, 3}:
         raise UsageError(
             _("`zero_optimization.stage` is `{written}`, not a ZeRO stage", written=written),
@@ -215,6 +253,7 @@ def read_own_config(values: Mapping[str, object]) -> UserConfig:
         buffers=_buffers(zero, stage),
         train_batch_size=_count(values, "train_batch_size"),
         uncounted=_uncounted(values, zero),
+        besides=_besides(zero, stage),
         micro_batch=_count(values, "train_micro_batch_size_per_gpu"),
         accumulation_steps=_count(values, "gradient_accumulation_steps"),
         precision=_precision(values),

@@ -36,6 +36,7 @@ _TRAINING_ARGUMENTS: Mapping[str, Field] = {
     "bf16": Field(Reads.TRUTH, default=False),
     "fp16": Field(Reads.TRUTH, default=False),
     "gradient_checkpointing": Field(Reads.TRUTH, default=False),
+    "gradient_checkpointing_kwargs": Field(Reads.STR, None),
     "optim": Field(Reads.STR, "adamw_torch_fused"),
     "deepspeed": Field(Reads.STR, None),
     "use_cpu": Field(Reads.TRUTH, default=False),
@@ -148,6 +149,7 @@ TRAINING_CLASSES = frozenset(name for name, row in ARGUMENT_CLASSES.items() if "
 # training_args.py, and 4.40 for `evaluation_strategy`; trl 0.16, trainer/sft_config.py.
 FIELD_ALIASES: Mapping[str, tuple[str, ...]] = {
     "gradient_checkpointing": ("activation_checkpointing",),
+    "gradient_checkpointing_kwargs": ("activation_checkpointing_kwargs",),
     "eval_strategy": ("evaluation_strategy",),
     "max_length": ("max_seq_length",),
 }

@@ -253,6 +253,8 @@ class ScriptFacts(Struct, frozen=True, kw_only=True):
     gradient_checkpointing: Binding = UNSEEN
     checkpoints_too: Binding | None = None
     """The condition under which a call of the script turns that on as well; None for no call."""
+    every_n_layers: Binding = UNSEEN
+    """Its value in code, or else `gradient_checkpointing_kwargs`, the text that may have it."""
     sequence_tokens: Binding = UNSEEN
     target_tokens: Binding = UNSEEN
     """Of what a decoder gets beside the sequence of its encoder."""

@@ -1,10 +1,12 @@
 """Determine the settings of a run: the script's own values, overridden by the words after it."""
 
+import json
 from collections.abc import Callable, Iterator
 from functools import partial
 
 from msgspec import Struct
 
+from zerowiz.core.decision.plan_input import Uncounted
 from zerowiz.core.machine.types import Accelerator
 from zerowiz.core.script.arguments import BY_ARCHITECTURE
 from zerowiz.core.script.bindings import (
@@ -115,6 +117,11 @@ class ScriptSettings(Struct, frozen=True, kw_only=True):
     None where none can, and where somebody said it or the code fixes it: that is never changed.
     """
 
+    @property
+    def widens_adapters(self) -> bool:
+        """Whether some of `uncounted` adds parameters: a base of 8 bits is counted with 16."""
+        return any("load_in_8bit" not in (each.code or "") for each in self.uncounted)
+
     def is_open(self, name: str, value: object) -> bool:
         """Whether nobody decides a setting, and the script can be given this value."""
         setting: Setting[object] | None = getattr(self, name, None)
@@ -196,7 +203,7 @@ def settle(facts: ScriptFacts, script_args: tuple[str, ...]) -> ScriptSettings:
         eval_batch=of_trainer.eval_batch,
         metrics=_metrics(facts) if of_trainer.eval_batch else None,
         vllm_server=of_trainer.on_server,
-        not_counted=of_trainer.not_counted,
+        not_counted=(*of_trainer.not_counted, *_plain_layers(run)),
         method=method,
         adapts=method is None and _adapts(run),
         lora_rank=as_count(run.setting(facts.lora_rank)),
@@ -252,6 +259,40 @@ def _checkpointing(run: Bindings) -> Setting[bool] | None:
         return said
     too = run.condition(run.facts.checkpoints_too)
     return said if too is not None and not too.value else too
+
+
+def _plain_layers(run: Bindings) -> Iterator[NotCounted]:
+    """The layers that keep their activations, as each n-th alone is checkpointed.
+
+    transformers 5.23, modeling_utils.py, activation_checkpointing_enable.
+    """
+    checkpointing, found = _checkpointing(run), run.facts.every_n_layers
+    if checkpointing is not None and not checkpointing.value:
+        return
+    setting = run.setting(found)
+    every = None if setting is None else setting.value
+    if isinstance(every, str):
+        every = _in_json(every, "every_n_layers")
+    if every is None and (setting is not None or found.code is None):
+        return
+    if every != 1:
+        source = f"`{found.code}`" if setting is None else setting.source
+        yield NotCounted(
+            what=Uncounted.PLAIN_LAYERS,
+            text=_(
+                "{source} checkpoints only some layers; what the others keep is not counted",
+                source=source,
+            ),
+        )
+
+
+def _in_json(text: str, key: str) -> Scalar:
+    try:
+        values = json.loads(text)
+    except ValueError:
+        return None
+    found = values.get(key) if isinstance(values, dict) else None
+    return found if isinstance(found, int) else None
 
 
 def _method(run: Bindings) -> Setting[Method] | None:

@@ -3,11 +3,12 @@
 from pathlib import Path
 
 from zerowiz.core import shell
+from zerowiz.core.decision.plan_input import Uncounted
 from zerowiz.core.dsconfig.accelerate import NO_PRECISION, AccelerateFile
 from zerowiz.core.dsconfig.hjson import Object, parse, plain
 from zerowiz.core.dsconfig.hjson_tokens import Dialect, JsonTextError
 from zerowiz.core.dsconfig.lint.source import ConfigText
-from zerowiz.core.dsconfig.uncounted import uncounted_keys
+from zerowiz.core.dsconfig.uncounted import may_hold_more, uncounted_keys
 from zerowiz.core.dsconfig.user_config import UserConfig, read_own_config
 from zerowiz.core.values import replace
 from zerowiz.core.workload import Integration, Precision
@@ -76,9 +77,11 @@ def read_config_file(path: Path, integration: Integration | None = None) -> User
                 renamed=shell.quote(path.with_suffix(".yaml")),
             ),
         )
-    own = read_own_config(values)
-    uncounted = uncounted_keys(values, read_ds_schema(read_version("deepspeed")))
-    own = replace(own, uncounted=tuple(dict.fromkeys((*uncounted, *own.uncounted))))
+    own = read_own_config(values, fills_in=not lenient)
+    of_schema = uncounted_keys(values, read_ds_schema(read_version("deepspeed")))
+    uncounted = tuple(dict.fromkeys((*of_schema, *own.uncounted)))
+    more = (Uncounted.CONFIG,) if may_hold_more(uncounted, values) else ()
+    own = replace(own, uncounted=uncounted, besides=(*own.besides, *more))
     return own if text.accelerate is None else _with_accelerate(path, own, text.accelerate)
 
 

@@ -37,6 +37,8 @@ def with_checkpointing(facts: ScriptFacts, read: Reader) -> ScriptFacts:
     A Trainer turns it on where its arguments say so (transformers 5.23, trainer.py), whatever the
     script does; a call of the script can turn it on as well.
     """
+    by_words = facts.every_n_layers if facts.every_n_layers.flag else UNSEEN
+    facts = replace(facts, every_n_layers=_every_n_layers(read) or by_words)
     of_arguments, trains = facts.gradient_checkpointing, facts.integration is Integration.HF
     if not trains and _disables(read):
         return facts
@@ -52,6 +54,34 @@ def with_checkpointing(facts: ScriptFacts, read: Reader) -> ScriptFacts:
         found = agree(by_calls)
         return _by_condition(facts, found if found.seen else _in_every_branch(read))
     return replace(facts, gradient_checkpointing=_nothing(read))
+
+
+_EVERY = "every_n_layers"
+
+
+def _every_n_layers(read: Reader) -> Binding | None:
+    """The value of that name in a call, or in a dict that is handed to one."""
+    for call in read.source.calls:
+        for node in ast.walk(call.node):
+            for name, value in _named_values(node):
+                if name == _EVERY:
+                    code = f"{_EVERY}={ast.unparse(value)}"
+                    every = value.value if isinstance(value, ast.Constant) else None
+                    return Binding(
+                        value=every if isinstance(every, int) else None,
+                        line=value.lineno,
+                        code=code,
+                    )
+    return None
+
+
+def _named_values(node: ast.AST) -> Iterator[tuple[str | None, ast.expr]]:
+    if isinstance(node, ast.keyword):
+        yield node.arg, node.value
+    elif isinstance(node, ast.Dict):
+        for key, value in zip(node.keys, node.values, strict=True):
+            if isinstance(key, ast.Constant):
+                yield str(key.value), value
 
 
 def _by_condition(facts: ScriptFacts, found: Binding) -> ScriptFacts:

@@ -123,6 +123,7 @@ def _with_arguments(facts: ScriptFacts, read: Reader) -> ScriptFacts:
         bf16=field("bf16"),
         fp16=field("fp16"),
         gradient_checkpointing=field("gradient_checkpointing"),
+        every_n_layers=field("gradient_checkpointing_kwargs"),
         optimizer=field("optim"),
         use_cpu=field("use_cpu"),
         loader_workers=field("dataloader_num_workers"),

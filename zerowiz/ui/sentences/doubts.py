@@ -60,6 +60,16 @@ _UNCOUNTED: Mapping[Uncounted, str] = {
     Uncounted.JUDGE: _("the model that judges completions"),
     Uncounted.ENGINE: _("what generates completions"),
     Uncounted.VLLM: _("what vLLM holds beyond its fraction"),
+    Uncounted.OPTIMIZER_ON_GPU: _(
+        "the master weights and optimizer states, which stay on the GPU without `offload_optimizer`"
+    ),
+    Uncounted.STAGE1_GRADIENTS: _(
+        "the gradients that stage 1 keeps with offload (planned as ZeRO-2 with offload)"
+    ),
+    Uncounted.NVME: _("the host buffers of the NVMe offload in your config"),
+    Uncounted.CONFIG: _("keys of your config"),
+    Uncounted.ADAPTERS: _("what the script adds to its adapters"),
+    Uncounted.PLAIN_LAYERS: _("the layers that `every_n_layers` does not checkpoint"),
 }
 _PAIRED: Mapping[PairedSetting, Mapping[str, str]] = {
     PairedSetting.STRATEGY: STRATEGIES,
