@@ -248,10 +248,10 @@ def test_what_is_no_deepspeed_config_is_a_usage_error(
 def test_what_is_no_yaml_is_said(here: Run, folder: Path) -> None:
     write(folder, HF_PARSER)
     (folder / "acc.yaml").write_text("a: [\n")
-    planned = here(*PLAN, "--config", "acc.yaml")
-    assert 2 == planned.code
-    assert "config `acc.yaml` is not YAML: syntax error: expected" in planned.problem
-    assert 6 == here(*LAUNCH, "--config", "acc.yaml", "train.py").code
+    for words in (PLAN, (*LAUNCH, "train.py")):
+        result = here(words[0], "--config", "acc.yaml", *words[1:])
+        assert 6 == result.code
+        assert "acc.yaml line 2: syntax error: expected" in result.problem
 
 
 def test_a_script_that_names_another_config_is_refused(here: Run, folder: Path) -> None:
