@@ -32,6 +32,9 @@ MAPPED = HF_PARSER.replace(
     "Trainer(model=None",
     'model = AutoModelForCausalLM.from_pretrained("gpt2", device_map="cpu")\nTrainer(model=model',
 ).replace("import Hf", "import AutoModelForCausalLM, Hf")
+SAVING = f"{HF_PARSER}trainer = Trainer(model=net)\ntrainer.train()\nnet.save_pretrained('o')\n"
+HANDING = f"{HF_PARSER}Trainer(model=net, optimizers=(mine, None))\n"
+ESCALATE = ("--supervise", "--escalate")
 
 
 @pytest.mark.parametrize(
@@ -48,6 +51,9 @@ MAPPED = HF_PARSER.replace(
         (EDITED, "2", ("--stage", "3"), "PF107 config-key-changed"),
         (EDITED, "3", ("--stage", "3"), None),
         (EDITED, "2", ("--warmup",), "PF106 config-key-missing"),
+        (SAVING, "2", (), None),
+        (SAVING, "3", (), "PF117 shards-saved"),
+        (SAVING.replace("net.save_pretrained", "trainer.save_model"), "3", (), None),
         (NEEDING, "2", (), "PF116 missing-argument"),
         (NEEDING, "2", ("--data", "texts"), None),
     ],
@@ -64,6 +70,44 @@ def test_what_a_script_asks_against_its_plan_stops_a_launch_unless_forced(
     assert 0 == forced.code, forced.stderr
     notes = [line for line in forced.stderr.splitlines() if line.startswith("note: ")]
     assert expected is None or any(expected in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("stage", "more", "text", "noted"),
+    [
+        ("2", ESCALATE, SAVING, "PF117"),
+        ("2", (), SAVING, None),
+        ("0", (), HANDING, "PF118"),
+        ("3", (), HANDING, "PF118"),
+    ],
+)
+@pytest.mark.parametrize("where", [CPU, ("--machine", "4xA100-40GB-SXM", *CPU[4:])])
+def test_a_launch_notes_what_a_script_may_lose(
+    here: Run,
+    folder: Path,
+    stage: str,
+    more: tuple[str, ...],
+    text: str,
+    noted: str | None,
+    where: tuple[str, ...],
+) -> None:
+    (folder / "train.py").write_text(text, encoding="utf-8")
+    launch = ("launch", "--dry-run", "--yes", *where, "--stage", stage, *more)
+    result = here(*launch, "train.py", "--bf16")
+    assert 0 == result.code, result.stderr
+    assert (noted is None) == ("PF11" not in result.stderr)
+    assert noted is None or noted in result.stderr
+
+
+def test_a_plan_that_takes_stage_3_notes_a_save_of_shards(here: Run, folder: Path) -> None:
+    (folder / "train.py").write_text(SAVING, encoding="utf-8")
+    job = ("plan", "--machine", "8xA100-40GB", "--model", "13b", "--seq-len", "64", "train.py")
+    result = here(*job, "--bf16")
+    assert "Chosen   ZeRO-3" in result.stdout, result.stdout
+    place = f"in train.py line {SAVING.count(chr(10))} saves empty weights at stage 3 (PF117"
+    assert place in result.stderr, result.stderr
+    assert "`trainer.save_model(...)`" in result.stderr
+    assert "PF117" not in here(*job[:-1], "--stage", "2", "train.py", "--bf16").stderr
 
 
 def test_a_dry_run_for_another_machine_says_what_would_stop_the_launch_there(

@@ -143,6 +143,7 @@ def make_run(
         folder=_run_folder(options),
         supervised=has_node or _is_supervised(how, machine),
         grace_seconds=how.grace_seconds,
+        escalates=how.policy.escalate,
         no_local_rank=command.no_local_rank,
         hostfile=options.hostfile,
         launcher=_choose_launcher(how.launcher, command.launcher),
@@ -258,9 +259,18 @@ def start_planned(
         launch_plan = plan_launch(plan, facts, script_args, strategy, run)
     if is_here(machine):
         port = None if run.node_launch is None else run.node_launch.node.port_here
-        check_start(plan, facts, strategy, script_args, launch_plan, reporter, master_port=port)
+        check_start(
+            plan,
+            facts,
+            strategy,
+            script_args,
+            launch_plan,
+            reporter,
+            master_port=port,
+            escalates=run.escalates,
+        )
     else:
-        check_script(plan, facts, strategy, script_args, reporter)
+        check_script(plan, facts, strategy, script_args, reporter, escalates=run.escalates)
     return Start(
         plan=plan,
         facts=facts,

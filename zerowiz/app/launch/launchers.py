@@ -84,6 +84,8 @@ class Run(Struct, frozen=True, kw_only=True):
     supervised: bool
     grace_seconds: int
     """For ranks to save and end after they were asked to."""
+    escalates: bool = False
+    """Whether it starts again, with less memory, after it ran out of it."""
     no_local_rank: bool = False
     """Whether the person said that the script takes no `--local_rank`."""
     hostfile: Path | None = None

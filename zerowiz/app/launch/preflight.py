@@ -24,6 +24,7 @@ from zerowiz.core.outcome.resume import output_folder, resumed_checkpoint
 from zerowiz.core.rule import Severity, errors_of
 from zerowiz.core.script import ScriptFacts
 from zerowiz.core.strategy import Strategy
+from zerowiz.core.values import replace
 from zerowiz.core.workload import Method, Optimizer
 from zerowiz.emit.build_locks import remove_lock
 from zerowiz.errors import PreflightError, ZerowizError
@@ -43,6 +44,7 @@ def check_start(
     reporter: Reporter,
     *,
     master_port: int | None = None,
+    escalates: bool = False,
 ) -> None:
     """See that nothing surely ends a start, note what may, and take over the locks of dead ranks.
 
@@ -54,6 +56,7 @@ def check_start(
         launch_plan: The command, and what the job gets.
         reporter: Hears what may go wrong.
         master_port: A port on this host that somebody chose for the job.
+        escalates: Whether it may start again with another strategy.
 
     Raises:
         PreflightError: Something does, and nobody forces it.
@@ -64,7 +67,7 @@ def check_start(
         inputs = preflight_input(
             plan, facts, strategy, script_args, program, environ, master_port=master_port
         )
-        findings = examine(inputs)
+        findings = examine(_with_escalation(inputs, escalates=escalates))
     note_findings(findings, reporter, force=options.force)
     require_no_error(findings, force=options.force)
     if not options.dry_run:
@@ -78,6 +81,8 @@ def check_script(
     strategy: Strategy,
     script_args: Sequence[str],
     reporter: Reporter,
+    *,
+    escalates: bool = False,
 ) -> None:
     """See that the script does nothing against its plan that ends the job on its own machine.
 
@@ -85,9 +90,16 @@ def check_script(
         PreflightError: It does, and nobody forces it.
     """
     planned, force = plan_of(plan, facts, strategy, script_args), plan.options.force
-    findings = [*script.check(PreflightInput(planned=planned))]
+    inputs = _with_escalation(PreflightInput(planned=planned), escalates=escalates)
+    findings = [*script.check(inputs)]
     note_findings(findings, reporter, force=force)
     require_no_error(findings, force=force)
+
+
+def _with_escalation(inputs: PreflightInput, *, escalates: bool) -> PreflightInput:
+    if inputs.planned is None:
+        return inputs
+    return replace(inputs, planned=replace(inputs.planned, escalates=escalates))
 
 
 def preflight_input(

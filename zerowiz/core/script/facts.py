@@ -111,13 +111,20 @@ class Placement(Struct, frozen=True, kw_only=True):
     code: str
 
 
-class Pipeline(Struct, frozen=True, kw_only=True):
-    """A call by which the script cuts its model into stages of a pipeline."""
+class ScriptCall(Struct, frozen=True, kw_only=True):
+    """A call of the script that some strategies, or DeepSpeed, do not go with."""
 
     conditions: tuple[Binding, ...] = ()
     """What has to hold for the script to come there."""
     line: int
     code: str
+
+
+class WeightSave(ScriptCall, frozen=True, kw_only=True):
+    """A call that writes the weights of the trained model as this rank has them."""
+
+    adapters_only: bool
+    """Whether it writes the adapters alone, where the model has some."""
 
 
 class RemovedUse(Struct, frozen=True, kw_only=True):
@@ -275,7 +282,11 @@ class ScriptFacts(Struct, frozen=True, kw_only=True):
     own_sizes: OwnSizes | None = None
     """By the names that it has for them; None where it shows none."""
     placements: tuple[Placement, ...] = ()
-    pipelines: tuple[Pipeline, ...] = ()
+    pipelines: tuple[ScriptCall, ...] = ()
+    """Where it cuts its model into stages of a pipeline."""
+    weight_saves: tuple[WeightSave, ...] = ()
+    optimizers_passed: tuple[ScriptCall, ...] = ()
+    """Where it hands a Trainer an optimizer or a scheduler of its own."""
     fsdp: Binding = UNSEEN
     """`fsdp` of TrainingArguments."""
     use_cpu: Binding = UNSEEN

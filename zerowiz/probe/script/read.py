@@ -27,6 +27,7 @@ from zerowiz.probe.script.conventions import with_convention
 from zerowiz.probe.script.model.built_config import with_built_config
 from zerowiz.probe.script.model.model import with_model
 from zerowiz.probe.script.model.own_sizes import with_own_sizes
+from zerowiz.probe.script.model.saves import with_weight_saves
 from zerowiz.probe.script.reader import Reader
 from zerowiz.probe.script.required import required_arguments
 from zerowiz.probe.script.source import Source, parse_quietly
@@ -107,6 +108,7 @@ def _facts(
         with_built_config,
         with_checkpointing,
         with_adapters,
+        with_weight_saves,
     ):
         facts = add(facts, read)
     builds = facts.built_config is not None or _BUILDS.search(text) is not None

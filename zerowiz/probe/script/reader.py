@@ -116,10 +116,10 @@ class Reader(Struct, frozen=True, kw_only=True):
         if _asks_config(expr):
             return Binding(from_config=True, line=line)
         value = literal(expr, call.scope)
-        code = f"{label}{_short(expr)}" if label else show_argument(call, expr, keyword)
+        code = f"{label}{short_code(expr)}" if label else show_argument(call, expr, keyword)
         capped = _cap(expr, call.scope)
         if capped is not None:
-            line, code = capped.test.lineno, _short(capped.test)
+            line, code = capped.test.lineno, short_code(capped.test)
         if value is None:
             return Binding(line=line, code=None if unless_none(expr) is None else code)
         return Binding(value=value, line=line, code=code, keyword=keyword)
@@ -325,7 +325,8 @@ class Reader(Struct, frozen=True, kw_only=True):
 _LONGEST_CODE = 72
 
 
-def _short(expr: ast.expr) -> str:
+def short_code(expr: ast.expr) -> str:
+    """The text of an expression, cut where it is long."""
     code = ast.unparse(expr)
     return code if len(code) <= _LONGEST_CODE else f"{code[:_LONGEST_CODE]}..."
 

@@ -37,6 +37,8 @@ class FunctionCall(Struct, frozen=True, kw_only=True):
     """The names that its result is assigned to, separated by spaces."""
     function: str
     """The name of the function that it stands in."""
+    around: tuple[ast.expr, ...] = ()
+    """What the `with` blocks around it enter, and the conditions on which its function was left."""
 
     @property
     def method(self) -> str:

@@ -10,8 +10,8 @@ from zerowiz.core.script import (
     UNSEEN,
     Binding,
     Convention,
-    Pipeline,
     RemovedUse,
+    ScriptCall,
     ScriptFacts,
 )
 from zerowiz.core.values import replace
@@ -71,10 +71,10 @@ def with_training(facts: ScriptFacts, read: Reader) -> ScriptFacts:
     )
 
 
-def _pipelines(read: Reader) -> Iterator[Pipeline]:
+def _pipelines(read: Reader) -> Iterator[ScriptCall]:
     for call in read.source.calls_to("deepspeed", "PipelineModule"):
         conditions = tuple(read.conditions(call))
-        yield Pipeline(conditions=conditions, line=call.line, code=f"{call.name}(...)")
+        yield ScriptCall(conditions=conditions, line=call.line, code=f"{call.name}(...)")
 
 
 # The classes whose states the ledger counts, by their library.

@@ -31,6 +31,7 @@ class _ScopeVisitor(ast.NodeVisitor):
         self._scope = self.source.module
         self._function = ""
         self._tests: tuple[ast.expr, ...] = ()
+        self._around: tuple[ast.expr, ...] = ()
         self._target = ""
         self._guarded = False
         self._files: dict[str, ast.expr] = {}
@@ -75,6 +76,7 @@ class _ScopeVisitor(ast.NodeVisitor):
     def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
         self._scope.bind(node.name, None)
         outer, function, guarded = self._scope, self._function, self._guarded
+        around, self._around = self._around, ()
         self._guarded = False
         parent = outer.parent if outer.is_class else outer
         self._scope, self._function = Scope(parent, function=node.name), node.name
@@ -88,6 +90,7 @@ class _ScopeVisitor(ast.NodeVisitor):
                 self.source.namespaces.update({arg.arg} - _SELF)
         self._visit_all(node.body)
         self._scope, self._function, self._guarded = outer, function, guarded
+        self._around = around
 
     visit_AsyncFunctionDef = visit_FunctionDef  # noqa: N815 - the name ast looks for
 
@@ -187,15 +190,16 @@ class _ScopeVisitor(ast.NodeVisitor):
             self._parameters |= names
 
     def visit_With(self, node: ast.With) -> None:
-        outer = self._files
+        outer, around = self._files, self._around
         for item in node.items:
             self.visit(item.context_expr)
+            self._around = (*self._around, item.context_expr)
             if isinstance(item.optional_vars, ast.Name):
                 self._files = {**self._files, item.optional_vars.id: item.context_expr}
             if item.optional_vars is not None:
                 self._bind(item.optional_vars, None)
         self._visit_all(node.body)
-        self._files = outer
+        self._files, self._around = outer, around
 
     def _assign(self, targets: list[ast.expr], value: ast.expr) -> None:
         for target in targets:
@@ -257,6 +261,8 @@ class _ScopeVisitor(ast.NodeVisitor):
         self._tests = (*outer, _negate(node.test))
         self._visit_all(node.orelse)
         self._tests = outer
+        if isinstance(node.body[-1], ast.Return | ast.Raise):
+            self._around = (*self._around, node.test)
 
     def visit_IfExp(self, node: ast.IfExp) -> None:
         self.visit(node.test)
@@ -274,6 +280,7 @@ class _ScopeVisitor(ast.NodeVisitor):
             tests=self._tests,
             target=self._target,
             function=self._function,
+            around=self._around,
         )
         self.source.calls.append(call)
         if call.method in PARSE_CALLS:

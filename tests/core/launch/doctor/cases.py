@@ -35,18 +35,19 @@ from zerowiz.core.script import (
     Convention,
     KeyUse,
     Option,
-    Pipeline,
     Placement,
     Reads,
     Required,
+    ScriptCall,
     ScriptFacts,
     ScriptParser,
     Takes,
+    WeightSave,
     field_options,
 )
-from zerowiz.core.strategies import ZERO1, ZERO2, ZERO3_OFFLOAD
+from zerowiz.core.strategies import ZERO1, ZERO2, ZERO3, ZERO3_OFFLOAD
 from zerowiz.core.values import replace
-from zerowiz.core.workload import Integration, Precision, Workload
+from zerowiz.core.workload import Integration, Method, Precision, Workload
 
 GIB = 2**30
 H200 = play(recording("h200-x4"))
@@ -282,7 +283,7 @@ def needing(*words: str) -> PreflightInput:
 
 
 def piped(strategy: StrategyRow, *conditions: Binding) -> PreflightInput:
-    pipeline = Pipeline(line=7, code="PipelineModule(...)", conditions=conditions)
+    pipeline = ScriptCall(line=7, code="PipelineModule(...)", conditions=conditions)
     facts = ScriptFacts(
         path="train.py",
         convention=Convention.ADD_CONFIG_ARGUMENTS,
@@ -291,6 +292,47 @@ def piped(strategy: StrategyRow, *conditions: Binding) -> PreflightInput:
     )
     job = plan(H200, strategy, integration=Integration.DEEPSPEED)
     return given(None, replace(job, script=facts), H200)
+
+
+def saving(
+    strategy: StrategyRow,
+    integration: Integration = Integration.HF,
+    *conditions: Binding,
+    adapters_only: bool = True,
+    rank: int | None = None,
+    escalates: bool = False,
+) -> PreflightInput:
+    """A script that saves its model by itself; with a rank, of adapters."""
+    save = WeightSave(
+        line=7, code="net.save_pretrained('o')", conditions=conditions, adapters_only=adapters_only
+    )
+    facts = ScriptFacts(
+        path="train.py",
+        convention=Convention.HF_PARSER,
+        integration=integration,
+        weight_saves=(save,),
+    )
+    adapted = None if rank is None else Workload(method=Method.LORA, lora_rank=rank)
+    job = plan(H200, strategy, workload=adapted, integration=integration)
+    job = replace(job, script=facts, uses_peft=rank is not None, escalates=escalates)
+    return given(None, job, H200)
+
+
+def handing(
+    integration: Integration = Integration.HF,
+    *conditions: Binding,
+    config: Mapping[str, object] | None = None,
+) -> PreflightInput:
+    """A script that hands its trainer an optimizer."""
+    call = ScriptCall(line=7, code="Trainer(optimizers=(mine, None))", conditions=conditions)
+    facts = ScriptFacts(
+        path="train.py",
+        convention=Convention.HF_PARSER,
+        integration=integration,
+        optimizers_passed=(call,),
+    )
+    job = replace(plan(integration=integration), script=facts, config=config)
+    return given(None, job)
 
 
 def building(op: Op, tools: Toolchain = TOOLS, **environ: str) -> PreflightInput:
@@ -361,6 +403,8 @@ CASES = (
     case("other-stage", resuming_from(saved_at(3)), resuming_from(saved_at(1, 2))),
     case("no-checkpoint", resuming_from(None), resuming_from(None, path="latest")),
     case("pipeline-sharded", piped(ZERO2), piped(ZERO1)),
+    case("shards-saved", saving(ZERO3), saving(ZERO2)),
+    case("optimizers-dropped", handing(), handing(Integration.ACCELERATE)),
     case(
         "config-key-changed",
         using(key("zero_optimization", "stage", sets=True, value=3)),

@@ -1,10 +1,21 @@
 """What a script does with its config and its model, against what was planned."""
 
 import pytest
-from core.launch.doctor.cases import CPU, H200, key, loaded, plan, using, with_fsdp
+from core.launch.doctor.cases import (
+    CPU,
+    H200,
+    handing,
+    key,
+    loaded,
+    plan,
+    saving,
+    using,
+    with_fsdp,
+)
 
 from zerowiz.core.launch.doctor.examine import examine
 from zerowiz.core.launch.doctor.inputs import PreflightInput
+from zerowiz.core.launch.doctor.script import OPTIMIZERS_DROPPED, SHARDS_SAVED
 from zerowiz.core.script import (
     Binding,
     Convention,
@@ -13,7 +24,7 @@ from zerowiz.core.script import (
     ScriptFacts,
     ScriptParser,
 )
-from zerowiz.core.strategies import ZERO3
+from zerowiz.core.strategies import ZERO2, ZERO3, ZERO3_OFFLOAD
 from zerowiz.core.values import replace
 from zerowiz.core.workload import Integration
 
@@ -132,3 +143,51 @@ def test_a_device_map_ends_a_job_where_its_libraries_refuse_it(
 )
 def test_fsdp_beside_deepspeed_ends_a_trainer(found: PreflightInput, expected: list[str]) -> None:
     assert expected == [each.rule.name for each in examine(found)]
+
+
+@pytest.mark.parametrize(
+    ("job", "expected"),
+    [
+        *((saving(ZERO3, each), ["error"]) for each in Integration),
+        (saving(ZERO3_OFFLOAD), ["error"]),
+        (saving(ZERO3, Integration.HF, UNKNOWN), ["error"]),
+        (saving(ZERO3, Integration.HF, Binding(value=False)), []),
+        (saving(ZERO2), []),
+        (saving(ZERO2, escalates=True), ["warning"]),
+        # Adapters of up to 10 x 4096 elements stay whole on each rank; 4096 x 11008 has more.
+        (saving(ZERO3, rank=1), []),
+        (saving(ZERO3, rank=64), ["error"]),
+        (saving(ZERO3, adapters_only=False, rank=1), ["error"]),
+    ],
+)
+def test_a_model_that_the_script_saves_by_itself_is_empty_where_it_is_sharded(
+    job: PreflightInput, expected: list[str]
+) -> None:
+    assert expected == [each.severity.value for each in examine(job) if each.rule is SHARDS_SAVED]
+
+
+def test_a_save_is_a_warning_where_adapters_may_be_all_that_it_writes() -> None:
+    job = saving(ZERO3)
+    assert job.planned is not None
+    assert job.planned.script is not None
+    script = replace(job.planned.script, trains_adapters=True)
+    doubtful = replace(job, planned=replace(job.planned, script=script))
+    assert ["warning"] == [each.severity.value for each in examine(doubtful)]
+
+
+@pytest.mark.parametrize(
+    ("job", "fix"),
+    [
+        (handing(), "override `create_optimizer`"),
+        (handing(config={"optimizer": {"type": "AdamW"}}), "`optimizer` and `scheduler` sections"),
+        (handing(Integration.HF, UNKNOWN), "override"),
+        (handing(Integration.HF, Binding(value=False)), None),
+        (handing(Integration.ACCELERATE), None),
+    ],
+)
+def test_an_optimizer_that_a_trainer_is_handed_has_no_effect(
+    job: PreflightInput, fix: str | None
+) -> None:
+    seen = [each for each in examine(job) if each.rule is OPTIMIZERS_DROPPED]
+    assert [each.severity.value for each in seen] == ([] if fix is None else ["warning"])
+    assert all(fix in each.fixes[0] for each in seen if fix)

@@ -32,6 +32,8 @@ class PlannedJob(Struct, frozen=True, kw_only=True):
     """Of the one that is installed here; None for none."""
     config: Mapping[str, object] | None = None
     """What DeepSpeed reads."""
+    escalates: bool = False
+    """Whether it may start again with a strategy that needs less memory."""
 
     @property
     def strategy(self) -> Strategy:

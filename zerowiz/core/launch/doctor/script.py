@@ -351,6 +351,104 @@ def _named(argument: Required) -> str:
     return name if argument.line is None else name + _(" (line {line})", line=argument.line)
 
 
+SHARDS_SAVED = Rule(
+    code="PF117",
+    name="shards-saved",
+    severity=Severity.ERROR,
+    why=_("at stage 3 each rank has a shard of the weights, so the file has empty tensors"),
+    when=_(
+        "the script saves the model by itself (`model.save_pretrained(...)`,"
+        " `torch.save(model.state_dict(), ...)`) at stage 3; a warning if only `--escalate` can go"
+        " there"
+    ),
+)
+# What gathers the weights first: transformers 5.23, trainer.py, save_model; accelerate 1.15,
+# accelerator.py, get_state_dict; deepspeed 0.19.8, runtime/engine.py, save_16bit_model.
+_GATHERS: Mapping[Integration, str] = {
+    Integration.HF: _("on all ranks: `trainer.save_model(...)`"),
+    Integration.ACCELERATE: _(
+        "on all ranks: `unwrapped.save_pretrained(...,"
+        " is_main_process=accelerator.is_main_process,"
+        " state_dict=accelerator.get_state_dict(model))`"
+    ),
+    Integration.DEEPSPEED: _(
+        "on all ranks: `engine.save_16bit_model(...)` or `engine.save_checkpoint(...)`"
+    ),
+}
+
+
+def _saves(planned: PlannedJob) -> Iterator[PreflightFinding]:
+    script, is_sharded = planned.script, planned.strategy.stage == _SHARDED_PARAMETERS
+    if script is None or planned.integration is None or not (is_sharded or planned.escalates):
+        return
+    run, size = Bindings(script, planned.script_args), planned.evaluated.estimate.rank
+    # deepspeed 0.19.8, runtime/zero/parameter_offload.py, mark_persistent_parameters: each rank
+    # has all of a smaller tensor.
+    adapters_stay = is_sharded and size.largest <= size.buffers.stage3_param_persistence_threshold
+    may_be_adapters = script.trains_adapters and not (planned.uses_peft or script.adapters.seen)
+    surely = is_sharded and not (may_be_adapters or script.builds_elsewhere)
+    for each in script.weight_saves:
+        is_whole = each.adapters_only and planned.uses_peft and adapters_stay
+        if is_whole or _holds(run, each.conditions) is False:
+            continue
+        where = _("{path} line {line}", path=script.text_path, line=each.line)
+        yield found(
+            SHARDS_SAVED,
+            _("`{code}` in {where} saves empty weights at stage 3", code=each.code, where=where)
+            if is_sharded
+            else _(
+                "`{code}` in {where} would save empty weights at stage 3, to which `--escalate`"
+                " can go",
+                code=each.code,
+                where=where,
+            ),
+            _GATHERS[planned.integration],
+            _("or save inside `with deepspeed.zero.GatheredParameters(model.parameters()):`"),
+            _("or use a stage that keeps the weights whole: `$stage 2`"),
+            severity=None if surely else Severity.WARNING,
+        )
+
+
+OPTIMIZERS_DROPPED = Rule(
+    code="PF118",
+    name="optimizers-dropped",
+    severity=Severity.WARNING,
+    why=_("the job trains with another optimizer or learning rate than your script sets"),
+    when=_("the script passes `optimizers=` to a Trainer, which ignores it under DeepSpeed"),
+)
+
+
+def _optimizers(planned: PlannedJob) -> Iterator[PreflightFinding]:
+    script = planned.script
+    # transformers 5.23, integrations/deepspeed.py, deepspeed_init: `trainer.optimizer = None`, and
+    # trainer.py takes what it returns as its scheduler. A section of the config comes before both.
+    if script is None or planned.integration is not Integration.HF:
+        return
+    run = Bindings(script, planned.script_args)
+    for each in script.optimizers_passed:
+        if _holds(run, each.conditions) is False:
+            continue
+        yield found(
+            OPTIMIZERS_DROPPED,
+            _(
+                "`{code}` in {path} line {line} has no effect: under DeepSpeed, the Trainer makes"
+                " its own optimizer and scheduler",
+                code=each.code,
+                path=script.text_path,
+                line=each.line,
+            ),
+            _(
+                "set them in the `optimizer` and `scheduler` sections of the config: it has an"
+                " `optimizer` section, which the Trainer uses"
+            )
+            if "optimizer" in (planned.config or {})
+            else _(
+                "override `create_optimizer` or `create_scheduler` in a subclass of the Trainer"
+            ),
+            _("or choose them by `--optim` and `--lr_scheduler_type`"),
+        )
+
+
 def check(inputs: PreflightInput) -> Iterator[PreflightFinding]:
     """What the script does against the plan."""
     planned = inputs.planned
@@ -362,3 +460,5 @@ def check(inputs: PreflightInput) -> Iterator[PreflightFinding]:
     yield from _fsdp(planned)
     yield from _pipelines(planned)
     yield from _removed(planned)
+    yield from _saves(planned)
+    yield from _optimizers(planned)

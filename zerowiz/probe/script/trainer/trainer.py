@@ -3,7 +3,7 @@
 import ast
 from collections.abc import Iterator
 
-from zerowiz.core.script import UNSEEN, Binding, ScriptFacts, TrainerFacts
+from zerowiz.core.script import UNSEEN, Binding, ScriptCall, ScriptFacts, TrainerFacts
 from zerowiz.core.values import replace
 from zerowiz.core.workload import Integration
 from zerowiz.probe.script.expressions import last_name, unless_none
@@ -22,6 +22,7 @@ def with_trainer(facts: ScriptFacts, read: Reader) -> ScriptFacts:
     completion = field("max_completion_length")
     return replace(
         facts,
+        optimizers_passed=tuple(_optimizers_passed(read, built)),
         trainer=TrainerFacts(
             uses=tuple(trainer_uses(read)),
             reference=agree(_reference(read, each) for each in built) if built else UNSEEN,
@@ -65,6 +66,27 @@ def _metrics(built: list[BuiltTrainer]) -> Iterator[Binding]:
         expr = unless_none(each.call.keyword("compute_metrics"))
         if expr is not None:
             yield Binding(line=expr.lineno, code=show_argument(each.call, expr, "compute_metrics"))
+
+
+def _optimizers_passed(read: Reader, built: list[BuiltTrainer]) -> Iterator[ScriptCall]:
+    """The optimizer or the scheduler that a call hands its trainer; a subclass may use them."""
+    for call in (each.call for each in built):
+        expr = unless_none(call.keyword("optimizers"))
+        pair = None if expr is None else read.follow(expr, call)
+        items = pair.elts if isinstance(pair, ast.Tuple | ast.List) else []
+        given = [unless_none(read.argument(each, call).expr) for each in items]
+        if expr is not None and any(given) and not read.source.methods & _MAKE_OPTIMIZERS:
+            yield ScriptCall(
+                conditions=tuple(read.conditions(call)),
+                line=expr.lineno,
+                code=show_argument(call, expr, "optimizers"),
+            )
+
+
+# transformers 5.23, trainer.py: the methods by which a subclass makes its own.
+_MAKE_OPTIMIZERS = frozenset(
+    {"create_optimizer", "create_scheduler", "create_optimizer_and_scheduler"}
+)
 
 
 def _reference(read: Reader, built: BuiltTrainer) -> Binding:

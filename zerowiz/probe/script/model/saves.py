@@ -1,0 +1,257 @@
+"""Find where a script writes the weights of the model that it trains, as this rank has them.
+
+At stage 3 a rank has a shard of them. What gathers them first is no such place.
+"""
+
+import ast
+import re
+from collections.abc import Iterator, Sequence
+
+from msgspec import Struct
+
+from zerowiz.core.script import ScriptFacts, WeightSave
+from zerowiz.core.values import replace
+from zerowiz.probe.script.expressions import MOST_STEPS, Scope, follow, last_name
+from zerowiz.probe.script.model.model import loads
+from zerowiz.probe.script.reader import Reader, short_code
+from zerowiz.probe.script.source import FunctionCall, Source
+from zerowiz.probe.script.trainer.uses import built_trainers
+
+# A `with` block that gathers weights, and conditions that may ask for the stage, or for DeepSpeed.
+_MAY_BE_GATHERED = re.compile(
+    r"gather|zero|deepspeed|stage_?3|fsdp|distributed_type", re.IGNORECASE
+)
+# transformers 5.23, trainer.py: the methods that a Trainer calls with weights that it gathered.
+_OF_TRAINERS = frozenset({"_save", "_save_checkpoint", "save_model"})
+# Functions that write what their first argument is.
+_WRITERS = frozenset(
+    {("torch", "save"), ("safetensors", "save_file"), ("safetensors", "save_model")}
+)
+# Methods of a model that write it, and of a Trainer, with the position of their `state_dict`.
+_METHODS = {"save_pretrained": 2, "push_to_hub": 9, "_save": 1}
+# Methods and functions whose result is the same model, or the same weights.
+_UNWRAPPING = frozenset({"unwrap_model", "extract_model_from_parallel", "unwrap"})
+_SAME_MODEL = frozenset({"cpu", "eval", "half", "to", "bfloat16", "float"})
+_SAME_WEIGHTS = frozenset({"OrderedDict", "copy", "deepcopy", "dict", "items"})
+_PARTS = frozenset({"base_model", "model", "module"})
+# What is called on a model, and on nothing else that Accelerator prepares.
+_OF_MODELS = frozenset({"parameters", "named_parameters"})
+
+_Name = tuple[int, str]
+"""A variable: its scope, and how it is written."""
+
+
+class _Engine(Struct, frozen=True, kw_only=True):
+    """The call that makes a job of DeepSpeed of the models that it gets."""
+
+    call: FunctionCall
+    models: frozenset[_Name]
+    trainers: frozenset[_Name] = frozenset()
+
+
+def with_weight_saves(facts: ScriptFacts, read: Reader) -> ScriptFacts:
+    """Add the places where a script saves the model that it trains by itself."""
+    job, saves = _Job(source=read.source, engines=tuple(_engines(read))), {}
+    for call in read.source.calls:
+        if call.function in _OF_TRAINERS & read.source.methods:
+            continue
+        if any(job.is_trained(*each) for each in _written(read, call)):
+            saves[call.line] = WeightSave(
+                conditions=tuple(read.conditions(call)),
+                line=call.line,
+                code=short_code(call.node),
+                adapters_only=call.method in {"save_pretrained", "push_to_hub"},
+            )
+    return replace(facts, weight_saves=tuple(saves.values()))
+
+
+def _engines(read: Reader) -> Iterator[_Engine]:
+    source = read.source
+    for built in built_trainers(read):
+        call = built.call
+        yield _Engine(
+            call=call,
+            models=frozenset(_names([call.argument("model", 0)], call)),
+            trainers=frozenset(_targets(call)),
+        )
+    for call in source.calls_to("deepspeed", "initialize"):
+        names = (*_names([call.argument("model", 1)], call), *[*_targets(call)][:1])
+        yield _Engine(call=call, models=frozenset(names))
+    models = {name for call in source.calls for name in _model(source, call)}
+    for call in source.calls:
+        if call.method == "prepare":
+            names = {*_names(call.node.args, call), *_targets(call)} & models
+            yield _Engine(call=call, models=frozenset(names))
+
+
+def _names(exprs: Sequence[ast.expr | None], call: FunctionCall) -> Iterator[_Name]:
+    yield from (_name(each, call.scope) for each in exprs if _is_variable(each))
+
+
+def _is_variable(expr: ast.expr | None) -> bool:
+    return isinstance(expr, ast.Name | ast.Attribute)
+
+
+def _name(expr: ast.expr | None, scope: Scope) -> _Name:
+    """The variable that an expression is; `self.model` is the same one everywhere."""
+    text = "" if expr is None else ast.unparse(expr)
+    return (id(scope.owner(text)) if isinstance(expr, ast.Name) else 0, text)
+
+
+def _targets(call: FunctionCall) -> Iterator[_Name]:
+    """What a call's result is assigned to."""
+    for name in (each for each in call.target.split() if each != "self"):
+        is_bound = name in call.scope.owner(name).values
+        yield (id(call.scope.owner(name)), name) if is_bound else (0, f"self.{name}")
+
+
+def _model(source: Source, call: FunctionCall) -> Iterator[_Name]:
+    """The variables that a call shows to be models."""
+    func = call.node.func
+    if isinstance(func, ast.Attribute) and func.attr in _OF_MODELS:
+        yield from _names([func.value], call)
+    if loads(source, call) == "Model" or call.method == "get_peft_model":
+        yield from _targets(call)
+
+
+def _written(read: Reader, call: FunctionCall) -> Iterator[tuple[ast.expr, FunctionCall]]:
+    """The models whose weights a call writes, and the place where it gets them."""
+    func, source = call.node.func, read.source
+    base = func.value if isinstance(func, ast.Attribute) else None
+    if base is not None and call.method in _METHODS:
+        given = call.argument("state_dict", _METHODS[call.method])
+        if given is not None:
+            yield from _held(source, given, call)
+        elif call.method != "_save" and all(word.arg for word in call.node.keywords):
+            yield base, call
+    if source.imported(func) in _WRITERS or (
+        call.method == "save" and last_name(base and follow(base, call.scope)) == "Accelerator"
+    ):
+        for given in call.node.args[:1]:
+            yield given, call
+            yield from _held(source, given, call)
+
+
+def _held(
+    source: Source, expr: ast.expr, call: FunctionCall, depth: int = 0
+) -> Iterator[tuple[ast.expr, FunctionCall]]:
+    """The models whose `state_dict()` an expression is, or has in it, and where that is called."""
+    inner: list[ast.expr] = []
+    match follow(expr, call.scope):
+        case ast.Call(func=ast.Attribute(value=model, attr="state_dict")) as node:
+            yield model, next(each for each in source.calls if each.node is node)
+        case ast.Call(func=ast.Attribute(value=value, attr=name)) if name in _SAME_WEIGHTS:
+            inner = [value]
+        case ast.Call(func=ast.Name(id=name), args=args) if name in _SAME_WEIGHTS:
+            inner = args
+        case ast.Dict(values=values):
+            inner = values
+        case ast.DictComp(generators=[ast.comprehension(iter=values)]):
+            inner = [values]
+        case _:
+            pass
+    for each in inner if depth < MOST_STEPS else ():
+        yield from _held(source, each, call, depth + 1)
+
+
+class _Job(Struct, frozen=True, kw_only=True):
+    """A script, and where DeepSpeed gets models in it."""
+
+    source: Source
+    engines: tuple[_Engine, ...]
+
+    def is_trained(
+        self, expr: ast.expr, call: FunctionCall, before: int | None = None, depth: int = 0
+    ) -> bool:
+        """Whether a model is one that DeepSpeed has by the time that a call is come to.
+
+        Args:
+            expr: The model.
+            call: The place.
+            before: The line above which the variables got their values; None for that of the place.
+            depth: How many steps were followed.
+        """
+        before = call.line if before is None else before
+        if depth == MOST_STEPS or _may_be_gathered(call):
+            return False
+        inner = _same_models(expr)
+        is_of_trainer = isinstance(expr, ast.Attribute) and self.is_trainer(expr.value, call)
+        if inner and is_of_trainer:
+            return True
+        if inner or not _is_variable(expr):
+            return any(self.is_trained(each, call, before, depth + 1) for each in inner)
+        name = _name(expr, call.scope)
+        engines = [e for e in self.engines if name in e.models and self._is_after(call, e)]
+        value = _last_value(expr, call.scope, before)
+        if value is not None and value.lineno > max([0, *(each.call.line for each in engines)]):
+            return self.is_trained(value, call, value.lineno, depth + 1)
+        return bool(engines) or any(
+            self.is_trained(given, caller, None, depth + 1)
+            for given, caller in self._passed(expr, call)
+        )
+
+    def is_trainer(self, expr: ast.expr, call: FunctionCall, depth: int = 0) -> bool:
+        """Whether an expression is a trainer that has trained by then."""
+        if not _is_variable(expr) or _may_be_gathered(call) or depth == MOST_STEPS:
+            return False
+        name = _name(expr, call.scope)
+        return any(name in e.trainers and self._is_after(call, e) for e in self.engines) or any(
+            self.is_trainer(given, caller, depth + 1) for given, caller in self._passed(expr, call)
+        )
+
+    def _is_after(self, call: FunctionCall, engine: _Engine) -> bool:
+        """Whether a place of the same function comes after DeepSpeed has the model."""
+        if call.function != engine.call.function:
+            return True
+        # The Trainer hands it over when it trains.
+        starts = [
+            each.line
+            for each in self.source.calls
+            if each.method == "train" and each.function == call.function
+            if _name(getattr(each.node.func, "value", None), each.scope) in engine.trainers
+        ]
+        return call.line > min(starts, default=engine.call.line)
+
+    def _passed(
+        self, expr: ast.expr, call: FunctionCall
+    ) -> Iterator[tuple[ast.expr, FunctionCall]]:
+        """What the calls of a function of the script pass for one of its parameters."""
+        function = self.source.functions.get(call.function)
+        if function is None or not isinstance(expr, ast.Name):
+            return
+        names = [arg.arg for arg in (*function.args.posonlyargs, *function.args.args)]
+        for caller in self.source.callers(call.function):
+            place = names.index(expr.id) if expr.id in names else len(caller.node.args)
+            given = caller.keyword(expr.id) or next(iter(caller.node.args[place:]), None)
+            if given is not None and call.function not in self.source.methods:
+                yield given, caller
+
+
+def _same_models(expr: ast.expr) -> list[ast.expr]:
+    """What an expression is, or wraps, or is a part of, without a copy of the weights."""
+    match expr:
+        case ast.IfExp(body=one, orelse=other):
+            return [one, other]
+        case ast.Call(func=func, args=[model, *_]) if last_name(func) in _UNWRAPPING:
+            return [model]
+        case ast.Call(func=ast.Attribute(value=model, attr=name)) if name in _SAME_MODEL:
+            return [model]
+        case ast.Attribute(value=whole, attr=attr) if attr in _PARTS and last_name(whole) != "self":
+            return [whole]
+        case _:
+            return []
+
+
+def _may_be_gathered(call: FunctionCall) -> bool:
+    tests = (*call.tests, *call.around)
+    names = (each for test in tests for each in ast.walk(test) if isinstance(each, ast.Name))
+    values = (follow(each, call.scope) for each in names)
+    return any(_MAY_BE_GATHERED.search(ast.unparse(each)) for each in (*tests, *values))
+
+
+def _last_value(expr: ast.expr, scope: Scope, before: int) -> ast.expr | None:
+    """What a variable was last set to above a line; None where that is not seen."""
+    if not isinstance(expr, ast.Name):
+        return None
+    values = [each for each in scope.owner(expr.id).values.get(expr.id, []) if each is not None]
+    return max((v for v in values if v.lineno < before), key=lambda v: v.lineno, default=None)
