@@ -1,6 +1,10 @@
 """Where a script saves the model that it trains by itself, and whose optimizer its Trainer gets."""
 
+from pathlib import Path
+
 import pytest
+from paths import ROOT, TEMPLATES
+from probe.reading import SCRIPTS
 
 from zerowiz.probe.script import parse_script
 
@@ -190,3 +194,10 @@ def test_the_optimizer_that_a_trainer_is_handed_is_found(trainer: str, found: bo
     assert found == (text.count("\n") in [each.line for each in passed])
     makes = text.replace("    pass", "    def create_optimizer(self):\n        pass")
     assert () == parse_script(makes, "train.py").optimizers_passed
+
+
+@pytest.mark.parametrize("folder", [SCRIPTS, TEMPLATES, ROOT / "tests" / "scripts"])
+def test_no_script_of_ours_loses_its_weights_or_its_optimizer(folder: Path) -> None:
+    for path in folder.glob("*.py"):
+        facts = parse_script(path.read_text(encoding="utf-8"), path.name)
+        assert ((), ()) == (facts.weight_saves, facts.optimizers_passed), path

@@ -365,14 +365,14 @@ SHARDS_SAVED = Rule(
 # What gathers the weights first: transformers 5.23, trainer.py, save_model; accelerate 1.15,
 # accelerator.py, get_state_dict; deepspeed 0.19.8, runtime/engine.py, save_16bit_model.
 _GATHERS: Mapping[Integration, str] = {
-    Integration.HF: _("on all ranks: `trainer.save_model(...)`"),
+    Integration.HF: _("call `trainer.save_model(...)` on all ranks instead"),
     Integration.ACCELERATE: _(
-        "on all ranks: `unwrapped.save_pretrained(...,"
+        "call this on all ranks instead: `unwrapped.save_pretrained(...,"
         " is_main_process=accelerator.is_main_process,"
         " state_dict=accelerator.get_state_dict(model))`"
     ),
     Integration.DEEPSPEED: _(
-        "on all ranks: `engine.save_16bit_model(...)` or `engine.save_checkpoint(...)`"
+        "call `engine.save_16bit_model(...)` or `engine.save_checkpoint(...)` on all ranks instead"
     ),
 }
 
@@ -387,24 +387,28 @@ def _saves(planned: PlannedJob) -> Iterator[PreflightFinding]:
     adapters_stay = is_sharded and size.largest <= size.buffers.stage3_param_persistence_threshold
     may_be_adapters = script.trains_adapters and not (planned.uses_peft or script.adapters.seen)
     surely = is_sharded and not (may_be_adapters or script.builds_elsewhere)
-    for each in script.weight_saves:
-        is_whole = each.adapters_only and planned.uses_peft and adapters_stay
-        if is_whole or _holds(run, each.conditions) is False:
-            continue
-        where = _("{path} line {line}", path=script.text_path, line=each.line)
+    calls = listing(
+        _("`{code}` (line {line})", code=each.code, line=each.line)
+        for each in script.weight_saves
+        if not (each.adapters_only and planned.uses_peft and adapters_stay)
+        and _holds(run, each.conditions) is not False
+    )
+    if calls:
         yield found(
             SHARDS_SAVED,
-            _("`{code}` in {where} saves empty weights at stage 3", code=each.code, where=where)
+            _("{path} saves empty weights at stage 3: {calls}", path=script.text_path, calls=calls)
             if is_sharded
             else _(
-                "`{code}` in {where} would save empty weights at stage 3, to which `--escalate`"
-                " can go",
-                code=each.code,
-                where=where,
+                "{path} would save empty weights at stage 3, to which `--escalate` can go: {calls}",
+                path=script.text_path,
+                calls=calls,
             ),
             _GATHERS[planned.integration],
-            _("or save inside `with deepspeed.zero.GatheredParameters(model.parameters()):`"),
-            _("or use a stage that keeps the weights whole: `$stage 2`"),
+            _(
+                "enter `with deepspeed.zero.GatheredParameters(model.parameters()):` on all ranks,"
+                " and save inside it"
+            ),
+            _("use a stage that keeps the weights whole: `$stage 2`"),
             severity=None if surely else Severity.WARNING,
         )
 
@@ -445,7 +449,7 @@ def _optimizers(planned: PlannedJob) -> Iterator[PreflightFinding]:
             else _(
                 "override `create_optimizer` or `create_scheduler` in a subclass of the Trainer"
             ),
-            _("or choose them by `--optim` and `--lr_scheduler_type`"),
+            _("choose them by `--optim` and `--lr_scheduler_type`"),
         )
 
 

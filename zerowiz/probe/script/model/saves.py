@@ -80,8 +80,8 @@ def _engines(read: Reader) -> Iterator[_Engine]:
     models = {name for call in source.calls for name in _model(source, call)}
     for call in source.calls:
         if call.method == "prepare":
-            names = {*_names(call.node.args, call), *_targets(call)} & models
-            yield _Engine(call=call, models=frozenset(names))
+            prepared = {*_names(call.node.args, call), *_targets(call)}
+            yield _Engine(call=call, models=frozenset(prepared & models))
 
 
 def _names(exprs: Sequence[ast.expr | None], call: FunctionCall) -> Iterator[_Name]:
