@@ -110,6 +110,7 @@ def test_a_model_is_followed_through_names_and_functions(
             ),
         ),
         (TRAINED, "if not is_deepspeed_zero3_enabled():\n    net.save_pretrained('o')"),
+        (TRAINED, "all = net.state_dict()\nif not args.deepspeed:\n    torch.save(all, 'x')"),
         (
             TRAINED,
             "three = is_deepspeed_zero3_enabled()\nif not three:\n    net.save_pretrained(1)",

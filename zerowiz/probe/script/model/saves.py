@@ -53,7 +53,7 @@ def with_weight_saves(facts: ScriptFacts, read: Reader) -> ScriptFacts:
     """Add the places where a script saves the model that it trains by itself."""
     job, saves = _Job(source=read.source, engines=tuple(_engines(read))), {}
     for call in read.source.calls:
-        if call.function in _OF_TRAINERS & read.source.methods:
+        if call.function in _OF_TRAINERS & read.source.methods or _may_be_gathered(call):
             continue
         if any(job.is_trained(*each) for each in _written(read, call)):
             saves[call.line] = WeightSave(
