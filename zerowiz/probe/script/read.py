@@ -27,11 +27,11 @@ from zerowiz.probe.script.conventions import with_convention
 from zerowiz.probe.script.model.built_config import with_built_config
 from zerowiz.probe.script.model.model import with_model
 from zerowiz.probe.script.model.own_sizes import with_own_sizes
-from zerowiz.probe.script.model.saves import with_weight_saves
 from zerowiz.probe.script.reader import Reader
 from zerowiz.probe.script.required import required_arguments
 from zerowiz.probe.script.source import Source, parse_quietly
 from zerowiz.probe.script.strict import reads_no_words
+from zerowiz.probe.script.trainer.saves import with_weight_saves
 from zerowiz.probe.script.trainer.trainer import with_trainer
 from zerowiz.probe.script.training import with_training
 from zerowiz.probe.script.walk import HF_PARSE_CALLS, walk
