@@ -154,8 +154,9 @@ class Wizard:
 
     def _defaults(self, answers: Answers) -> dict[str, str]:
         """What the script does where nobody says otherwise, by the keys of questions."""
-        method = self.named.settings(answers).method
-        return {} if method is None else {"method": method.value.value}
+        settings = self.named.settings(answers)
+        own = {"method": settings.method, "micro_batch": settings.micro_batch}
+        return {key: str(each.value) for key, each in own.items() if each is not None}
 
     def _of_script(self, answers: Answers, options: Options) -> dict[str, str | None]:
         settings, facts = self.named.settings(answers), self.named.facts(answers)
@@ -228,7 +229,8 @@ class Wizard:
                 question = self._length_question(question, answers)
             case _:
                 pass
-        known = {**answers.before, **answers.by_key, **as_answers(answers.settings)}
+        said = {**answers.before, **answers.by_key, **as_answers(answers.settings)}
+        known = {**self._defaults(answers), **said}
         question = menus.with_default(question, known.get(question.key))
         return self._fitting(question, answers) if question.key == "machine" else question
 
@@ -320,8 +322,7 @@ class Wizard:
             return replace(question, why=_("Adapters (LoRA, QLoRA) take a fraction of the memory."))
         settings = self.named.settings(answers)
         open_ones = [c for c in question.choices if _is_open(settings, Method(c.value))]
-        default = self._defaults(answers).get("method", question.default)
-        return replace(question, choices=tuple(open_ones), default=default)
+        return replace(question, choices=tuple(open_ones))
 
     def _length_question(self, question: Question, answers: Answers) -> Question:
         """The question whose default is no longer than the model's positions."""
