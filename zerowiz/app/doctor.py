@@ -9,13 +9,8 @@ from msgspec import Struct, field
 from zerowiz.app.ask.answers import answer, by_default_of, open_questions
 from zerowiz.app.ask.command import understand_command
 from zerowiz.app.ask.script import FoundScript, ReadScript, find_script, read_found
-from zerowiz.app.decide.decision import (
-    Plan,
-    note_basis,
-    note_settled,
-    plan_options,
-    require_strategy,
-)
+from zerowiz.app.decide.decision import Plan, plan_options, require_strategy
+from zerowiz.app.decide.notes import note_basis, note_settled
 from zerowiz.app.launch.preflight import check_any_job, preflight_input
 from zerowiz.app.launch.start import deliver_plan
 from zerowiz.app.machines.machine import find_machine, is_here

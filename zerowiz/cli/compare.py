@@ -8,7 +8,8 @@ from msgspec import structs
 
 from zerowiz.app.api import PlanResult
 from zerowiz.app.catalog.run_question import RunQuestion
-from zerowiz.app.decide.decision import note_basis, note_settled, require_strategy
+from zerowiz.app.decide.decision import require_strategy
+from zerowiz.app.decide.notes import note_basis, note_settled
 from zerowiz.app.options import Options, changed_by, rows
 from zerowiz.app.plan import plan_job
 from zerowiz.app.reporter import Reporter

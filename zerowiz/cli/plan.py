@@ -11,7 +11,8 @@ from msgspec import Struct
 from zerowiz.app.answers_file.layers import FileUse, Layers, TakesScript
 from zerowiz.app.api import PlanResult
 from zerowiz.app.catalog.run_question import RunQuestion
-from zerowiz.app.decide.decision import note_basis, note_emulation, note_settled, require_strategy
+from zerowiz.app.decide.decision import require_strategy
+from zerowiz.app.decide.notes import note_basis, note_emulation, note_settled
 from zerowiz.app.options import Options
 from zerowiz.app.plan import plan_job
 from zerowiz.app.reporter import Reporter

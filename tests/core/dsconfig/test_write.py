@@ -18,7 +18,13 @@ from zerowiz.core.decision.evaluate import evaluate
 from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.dsconfig.lint.context import Context, on_machine
 from zerowiz.core.dsconfig.lint.linter import lint
-from zerowiz.core.dsconfig.write import AUTO, Handover, render_config, write_config
+from zerowiz.core.dsconfig.write import (
+    AUTO,
+    Handover,
+    own_values,
+    render_config,
+    write_config,
+)
 from zerowiz.core.machine.host import Host
 from zerowiz.core.machine.network import Network, NetworkKind
 from zerowiz.core.machine.spec import parse_spec
@@ -540,3 +546,35 @@ def test_deepspeed_takes_the_format_of_autocast(third_parties: SimpleNamespace) 
         if case.numbers == "bf16-autocast"
     }
     assert {"torch.bfloat16"} == dtypes
+
+
+# What a plan names itself, and what changes no number that a step computes.
+NOT_LEARNING = {
+    *("train_micro_batch_size_per_gpu", "gradient_accumulation_steps"),
+    *("bf16", "fp16", "torch_autocast", "zero_optimization", "aio"),
+    *("zero_allow_untested_optimizer", "zero_force_ds_cpu_optimizer"),
+}
+
+
+@each_case
+def test_what_changes_the_learning_and_nobody_said_is_known(case: Case) -> None:
+    """A key that is written some day is of one kind or the other."""
+    config = case.config(JOB)
+    optimizer, values = own_values(config)
+    learning = {key: config[key] for key in config.keys() - NOT_LEARNING}
+    made = learning.pop("optimizer", {"type": None, "params": {}})
+    numbers = {**made["params"], **learning}
+    switches = {"torch_adam", "fused"}
+    assert values == {k: v for k, v in numbers.items() if v != AUTO and k not in switches}
+    assert optimizer == made["type"]
+
+
+def test_a_trainer_fills_in_its_own_values_and_a_script_may_set_them_later() -> None:
+    assert own_values(write(ZERO2)) == (None, {})
+    raw = write(ZERO2, RAW)
+    optimizer, values = own_values(raw)
+    assert (optimizer, values["lr"], values["weight_decay"]) == ("AdamW", 5e-5, 0.0)
+    assert values["gradient_clipping"] == 1.0
+    assert own_values(raw, ("optimizer",)) == (None, {"gradient_clipping": 1.0})
+    assert "lr" not in own_values(raw, ("lr", "gradient_clipping"))[1]
+    assert own_values(write(ZERO2, HANDOVERS["accelerate"])) == (None, {"gradient_clipping": 1.0})

@@ -1,6 +1,6 @@
-"""Plan a job: the decision with its remedies, what is noted of it, and the error without one."""
+"""Plan a job: the decision with its remedies, and the error without one."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from msgspec import Struct
 
@@ -8,23 +8,17 @@ from zerowiz.app.decide.find_remedies import RemedyFinder
 from zerowiz.app.decide.follow import follow_options
 from zerowiz.app.options import Options
 from zerowiz.app.reporter import SILENT, Reporter
-from zerowiz.app.resolve.basis import find_basis
 from zerowiz.app.resolve.request import Request
-from zerowiz.core.decision.evaluate import Verdict
-from zerowiz.core.decision.flowchart import Decision, decide
-from zerowiz.core.decision.precision import BF16_IS_EMULATED, emulates_bf16
+from zerowiz.core.decision.flowchart import Decision
 from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.remedies.remedy import Remedy
 from zerowiz.core.script import ScriptFacts
-from zerowiz.core.search.cover import Evaluator
 from zerowiz.core.search.search import Search
 from zerowiz.core.strategy import Strategy
-from zerowiz.core.values import replace, shows
+from zerowiz.core.values import shows
 from zerowiz.core.workload import Workload
 from zerowiz.errors import NothingFitsError
-from zerowiz.ui import choice
 from zerowiz.ui import remedies as remedies_text
-from zerowiz.ui.basis import notes
 from zerowiz.ui.sentences import decisions
 
 
@@ -76,54 +70,12 @@ def plan_options(
     )
 
 
-def note_settled(plan: Plan, reporter: Reporter) -> None:
-    """Note what was chosen, and the words that are added after the script, before all else."""
-    if plan.strategy is None:
-        return
-    for note in _choice_notes(plan):
-        reporter.note(note)
-    if plan.request.settled:
-        reporter.note(notes.settled(plan.request.settled, plan.request.copied))
-
-
-def _choice_notes(plan: Plan) -> Iterator[str]:
-    """What was chosen of what is open, and what was not."""
-    found = plan.search
-    if found is None or found.choice is None:
-        return
-    if found.choice.workload != plan.own_step:
-        job = plan.request.job
-        before = Evaluator(job).candidate(plan.own_step, found.choice.strategy)
-        can_keep = before.evaluated.verdict is not Verdict.DOES_NOT_FIT
-        if not can_keep:
-            kept = decide(replace(job, workload=plan.own_step), plan.request.constraints)
-            can_keep = kept.chosen is not None
-        by_script = plan.request.has_own_batch
-        yield choice.chosen_step(before, found.choice, by_script=by_script, can_keep=can_keep)
-    if found.clearly_faster is not None:
-        yield choice.clearly_faster(found.clearly_faster, found.choice)
-
-
-def note_basis(plan: Plan, reporter: Reporter, beside: Plan | None = None) -> None:
-    """Note what a result rests on, but for what a plan beside it assumes as well."""
-    known = () if beside is None else beside.request.assumed
-    for note in find_basis(plan.request, plan.options.model, plan.options.config, known):
-        reporter.note(note)
-
-
 class NoStrategyError(NothingFitsError):
     """No strategy fits; its plan says how much each one lacks."""
 
     def __init__(self, plan: Plan, message: str, *hints: str) -> None:
         super().__init__(message, *hints)
         self.plan = plan
-
-
-def note_emulation(plan: Plan, reporter: Reporter) -> None:
-    """Warn of a bf16 that the CPU would emulate, where no doctor's finding will say it."""
-    job = plan.request.job
-    if emulates_bf16(job.machine, job.workload):
-        reporter.note(BF16_IS_EMULATED)
 
 
 def require_strategy(plan: Plan) -> Strategy:

@@ -1,9 +1,8 @@
 """Find that this machine is not what it was when the same script was planned before."""
 
+from zerowiz.app.decide.batch_change import with_way_to_keep
 from zerowiz.app.decide.decision import Plan
-from zerowiz.app.decide.follow import follow_options
 from zerowiz.app.machines.machine import is_here
-from zerowiz.app.options import with_plain
 from zerowiz.app.resolve.request import config_file
 from zerowiz.core.launch.machine_change import (
     BatchChange,
@@ -13,10 +12,7 @@ from zerowiz.core.launch.machine_change import (
     compare_machines,
     read_earlier_plan,
 )
-from zerowiz.core.settings import Change
 from zerowiz.core.strategies import STRATEGIES
-from zerowiz.core.values import replace
-from zerowiz.errors import ZerowizError
 from zerowiz.probe.launch.plan_files import read_plan_files
 
 
@@ -46,27 +42,10 @@ def find_machine_change(plan: Plan) -> MachineChange | None:
     return MachineChange(plan_path=earlier.path, facts=facts, global_batch=batch)
 
 
-def keeping(batch: BatchChange) -> Change:
-    """The change of options that keeps the global batch; empty where none does."""
-    steps = batch.accumulation_steps
-    return {} if steps is None or batch.by_script else {"accumulation_steps": steps}
-
-
 def _find_batch_change(plan: Plan, earlier: EarlierPlan) -> BatchChange | None:
     """What becomes of a batch that nobody stated, with a way to keep it that was tried."""
     job = plan.request.job
     if plan.options.global_batch is not None:
         return None
     batch = compare_batches(earlier, job.workload, job.machine)
-    if batch is None or batch.accumulation_steps is None:
-        return batch
-    machine = job.machine
-    try:
-        options = with_plain(plan.options, keeping(batch))
-        decision = follow_options(options, machine, plan.facts, plan.script_args).decision
-    except ZerowizError:
-        return replace(batch, by_script=True)
-    step = decision.job.workload
-    whole = step.micro_batch * step.accumulation_steps * machine.world_size
-    keeps = decision.chosen is not None and whole == batch.before
-    return batch if keeps else replace(batch, accumulation_steps=None)
+    return None if batch is None else with_way_to_keep(plan, batch)

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from enum import Enum
 
 from zerowiz.app.ask.person import Person
-from zerowiz.app.decide.decision import Plan, note_basis, note_settled, plan_options
+from zerowiz.app.decide.decision import Plan, plan_options
 from zerowiz.app.decide.find_remedies import machine_of
+from zerowiz.app.decide.notes import note_basis, note_settled
 from zerowiz.app.machines.machine import is_here
 from zerowiz.app.options import Options, with_plain
 from zerowiz.app.reporter import Reporter

@@ -1,8 +1,9 @@
 """Say that the machine has changed since the last plan of a job, and offer to keep its batch."""
 
 from zerowiz.app.ask.person import Person, confirms
+from zerowiz.app.decide.batch_change import keeping
 from zerowiz.app.decide.decision import Plan
-from zerowiz.app.decide.machine_change import find_machine_change, keeping
+from zerowiz.app.decide.machine_change import find_machine_change
 from zerowiz.app.options import Options, with_plain
 from zerowiz.app.reporter import Reporter
 from zerowiz.core.decision.questions import confirmation

@@ -7,7 +7,8 @@ from pathlib import Path
 from msgspec import Struct
 
 from zerowiz.app.ask.answers import answer, by_default, open_questions
-from zerowiz.app.decide.decision import note_basis, note_emulation, plan_options, require_strategy
+from zerowiz.app.decide.decision import plan_options, require_strategy
+from zerowiz.app.decide.notes import note_basis, note_emulation
 from zerowiz.app.machines.machine import find_machine, is_here
 from zerowiz.app.measure.candidates import find_candidates, name_candidate
 from zerowiz.app.options import Options

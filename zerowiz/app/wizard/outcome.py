@@ -5,7 +5,8 @@ from msgspec import Struct
 from zerowiz.app.answers_file.write import plan_answers, write_answers
 from zerowiz.app.ask.command import Command
 from zerowiz.app.ask.kept import keep
-from zerowiz.app.decide.decision import Plan, note_emulation, require_strategy
+from zerowiz.app.decide.decision import Plan, require_strategy
+from zerowiz.app.decide.notes import note_emulation
 from zerowiz.app.decide.plan_files import losses_shown
 from zerowiz.app.decide.sbatch import plan_job_file
 from zerowiz.app.launch.start import Start, deliver_plan, plan_files

@@ -1,7 +1,7 @@
 """Write the DeepSpeed config of a job: the keys that matter to it, each with a chosen value."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from msgspec import Struct
 
@@ -231,6 +231,33 @@ def _client_optimizer(w: _Writing) -> Section:
         untested, own = False, w.job.workload.optimizer is not Optimizer.ADAMW
     section = {"zero_allow_untested_optimizer": True} if untested else {}
     return {**section, "zero_force_ds_cpu_optimizer": False} if own and w.offloads else section
+
+
+def own_values(
+    config: Section, by_script: Collection[str] = ()
+) -> tuple[str | None, dict[str, object]]:
+    """What of a config that was written decides how the model learns, and nobody said.
+
+    Batch and precision are no part of it: a plan names them. What the Trainer fills in is its own,
+    and a switch chooses a kernel.
+
+    Args:
+        config: As `write_config` made it.
+        by_script: The keys that the script sets in it later.
+
+    Returns:
+        The optimizer that DeepSpeed makes, if it makes one, and the values by their keys.
+    """
+    left = {key: value for key, value in config.items() if key not in by_script}
+    optimizer = left.get("optimizer")
+    made = optimizer if isinstance(optimizer, dict) else {"type": None, "params": {}}
+    found = {**made["params"], "gradient_clipping": left.get("gradient_clipping", AUTO)}
+    values = {
+        key: value
+        for key, value in found.items()
+        if key not in by_script and value != AUTO and not isinstance(value, bool)
+    }
+    return made["type"], values
 
 
 _SECTIONS = (_batch, _clipping, _precision, _zero, _optimizer, _client_optimizer)

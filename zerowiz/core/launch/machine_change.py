@@ -35,7 +35,7 @@ class ChangedFact(Struct, frozen=True, kw_only=True):
 
 
 class BatchChange(Struct, frozen=True, kw_only=True):
-    """A global batch that is not what it was, because the number of ranks is not."""
+    """A global batch that is not what it was, or not what the script would have by itself."""
 
     before: int
     now: int
@@ -144,9 +144,20 @@ def compare_batches(earlier: EarlierPlan, step: Workload, machine: Machine) -> B
         step: That of today.
         machine: That of today.
     """
-    ranks, before = machine.world_size, earlier.global_batch
+    if machine.world_size == earlier.machine.world_size:
+        return None
+    return change_batch(earlier.global_batch, step, machine)
+
+
+def change_batch(before: int, step: Workload, machine: Machine) -> BatchChange | None:
+    """The change from a global batch to that of a step; None if there is none.
+
+    Example:
+        128 sequences, and now 1 x 8 on each of 4 GPUs: to 32, and 32 micro-steps would keep it.
+    """
+    ranks = machine.world_size
     now = step.micro_batch * step.accumulation_steps * ranks
-    if ranks == earlier.machine.world_size or now == before:
+    if now == before:
         return None
     steps, rest = divmod(before, step.micro_batch * ranks)
     return BatchChange(before=before, now=now, accumulation_steps=None if rest else steps)

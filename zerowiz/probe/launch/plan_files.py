@@ -1,9 +1,10 @@
-"""Read the plan files that earlier runs have written."""
+"""Read the plan files that earlier runs have written, and the configs that they have not."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
-from zerowiz.core.launch.provenance import is_plan_path, plan_path
+from zerowiz.core.codec import parse_json
+from zerowiz.core.launch.provenance import is_config_of_plan, is_plan_path, plan_path
 from zerowiz.probe.named_file import read_named
 
 
@@ -34,3 +35,31 @@ def _written(path: Path) -> int:
         return path.stat().st_mtime_ns
     except OSError:
         return 0
+
+
+# DeepSpeed takes no config without a batch size; a Trainer fills it in.
+_OF_A_CONFIG = {"train_batch_size", "train_micro_batch_size_per_gpu", "zero_optimization"}
+
+
+def find_persons_configs(folder: Path) -> Iterator[Path]:
+    """The DeepSpeed configs of a folder, by name, that are not as zerowiz wrote them.
+
+    Args:
+        folder: Its own files named `ds*.json` are looked at.
+    """
+    for path in sorted(folder.glob("ds*.json")):
+        try:
+            content = read_named(path)
+            values = parse_json(content)
+        except (OSError, ValueError):
+            continue
+        is_config = isinstance(values, dict) and bool(_OF_A_CONFIG & values.keys())
+        if is_config and not is_plan_path(path.name) and not _is_ours(path, content):
+            yield path
+
+
+def _is_ours(path: Path, content: bytes) -> bool:
+    try:
+        return is_config_of_plan(path.name, content, read_named(Path(plan_path(str(path)))))
+    except OSError:
+        return False

@@ -2,14 +2,9 @@
 
 from collections.abc import Callable, Mapping
 
-from zerowiz.core.launch.machine_change import (
-    BatchChange,
-    ChangedFact,
-    MachineChange,
-    MachineFact,
-)
+from zerowiz.core.launch.machine_change import ChangedFact, MachineChange, MachineFact
 from zerowiz.core.machine.types import Machine
-from zerowiz.ui import remedies
+from zerowiz.ui.basis.learning import global_batch
 from zerowiz.ui.text.units import gib, on_device
 from zerowiz.words import _, listing
 
@@ -38,26 +33,4 @@ def machine_change(change: MachineChange, machine: Machine) -> str:
         facts=listing(on_device(_FACTS[each.fact](each), machine) for each in change.facts),
     )
     batch = change.global_batch
-    return changed if batch is None else f"{changed}; {_batch(batch)}"
-
-
-def _batch(batch: BatchChange) -> str:
-    values = {"before": batch.before, "now": batch.now}
-    moves = (
-        _("the global batch falls from {before} to {now}", **values)
-        if batch.now < batch.before
-        else _("the global batch rises from {before} to {now}", **values)
-    )
-    if batch.accumulation_steps is None:
-        return moves
-    if batch.by_script:
-        return _(
-            "{moves}; an accumulation of {steps} in your script keeps it",
-            moves=moves,
-            steps=batch.accumulation_steps,
-        )
-    return _(
-        "{moves}; keep it with `{options}`",
-        moves=moves,
-        options=remedies.options({"accumulation_steps": batch.accumulation_steps}),
-    )
+    return changed if batch is None else f"{changed}; {global_batch(batch)}"
