@@ -84,6 +84,7 @@ class AllocationKind(StrEnum):
     ALL_REDUCE_BUCKET = N_("all-reduce bucket")
     REDUCE_SCATTER_COPY = N_("reduce-scatter copy")
     FLATTENING_COPY = N_("flattening copy")
+    SHARE_COPY = N_("copy of the share")
     OFFLOAD_STAGING = N_("offload staging")
     GRADIENT_ALONE = N_("gradient alone")
     SLICE_IN_DOUBLE = N_("slice in double")
@@ -209,6 +210,7 @@ KINDS: Mapping[MemoryPart, frozenset[AllocationKind]] = {
             AllocationKind.ALL_REDUCE_BUCKET,
             AllocationKind.REDUCE_SCATTER_COPY,
             AllocationKind.FLATTENING_COPY,
+            AllocationKind.SHARE_COPY,
             AllocationKind.OFFLOAD_STAGING,
             AllocationKind.SLICE_IN_DOUBLE,
             AllocationKind.CUBLAS_WORKSPACE,

@@ -295,9 +295,12 @@ def zero2_offload_moments(r: RankSizes) -> Moments:
     # A gradient larger than the bucket stays outside it; the others were copied in (h1-028).
     alone_bytes = staging.size_bytes if r.largest > r.buffers.reduce_bucket_size else 0
     alone = Allocation(AllocationKind.GRADIENT_ALONE, alone_bytes, "w M")
+    # __init__, weights_partition: cloned on the GPU, then converted on the host. One H100 whose
+    # memory another process held ran out of memory here (tests/measured/README.md).
+    copied = Allocation(AllocationKind.SHARE_COPY, r.weight_bytes * r.share, "w P")
     return {
         Phase.MODEL: built(r),
-        Phase.INIT: _partitioned_init(r, (staging,)),
+        Phase.INIT: (*_partitioned_init(r, (staging,)), (*weights(r), copied)),
         Phase.FORWARD: ((*lasting, *forward(r)),),
         Phase.BACKWARD: (
             (*lasting, *opening(r)),
