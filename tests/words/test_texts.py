@@ -11,7 +11,7 @@ from words.finder import PACKAGE, all_unmarked, is_for_people, words_put_in
 ALLOWED: Mapping[str, tuple[str, str]] = {
     "worker/": (".*", "runs in the ranks: its words are for logs, beside those of torch"),
     "core/launch/sbatch.py": (".*", "writes a file, which is the same in every language"),
-    "core/memory/": (".*", "formulas"),
+    "core/memory/": (r"(?!.*\b(a|of)\b).*", "formulas, of symbols and no sentences"),
     "probe/model/trace/step.py": ("traced: .*", "formulas, which a cache keeps"),
     "core/model/": (r"[\w!+]+ [\w! ]+", "shapes of tensors, and fields of a config"),
     "core/machine/topology.py": (r"[NVSYX\d ]+", "a matrix of links"),

@@ -595,3 +595,16 @@ def timed(candidate: Candidate, expected_seconds: float) -> Candidate:
     assert time is not None
     time = replace(time, expected_seconds=expected_seconds)
     return replace(candidate, evaluated=replace(candidate.evaluated, step_time=time))
+
+
+def test_each_open_setting_has_its_names() -> None:
+    opened = {
+        "split": ("micro_batch", "accumulation_steps"),
+        "checkpointing": ("gradient_checkpointing",),
+        "attention": ("attention",),
+        "losses": ("loss",),
+    }
+    assert {*Freedom.__struct_fields__} == {*opened}
+    for field, names in opened.items():
+        assert names == replace(Freedom(), **{field: (True,)}).names
+        assert all(hasattr(STEP, name) for name in names)

@@ -10,7 +10,6 @@ from zerowiz.app.decide.decision import Plan
 from zerowiz.app.options import lasting
 from zerowiz.core.machine.types import MachineSource
 from zerowiz.core.script import ScriptSettings, settle
-from zerowiz.core.search.freedom import Freedom
 from zerowiz.words import N_, _
 
 DEFAULT = N_("default")
@@ -105,16 +104,4 @@ def _by_search(plan: Plan) -> Mapping[str, str]:
     names = [n for n in lasting().values() if hasattr(own, n)]
     changed = {n for n in names if getattr(own, n) != getattr(taken, n)}
     chose = plan.search is not None and plan.search.choice is not None
-    return dict.fromkeys(changed | (_open(plan.request.freedom) if chose else set()), N_("chosen"))
-
-
-def _open(freedom: Freedom) -> set[str]:
-    """The settings that a search may choose."""
-    names = {
-        "micro_batch": freedom.split,
-        "accumulation_steps": freedom.split,
-        "gradient_checkpointing": freedom.checkpointing,
-        "attention": freedom.attention,
-        "loss": freedom.losses,
-    }
-    return {name for name, is_open in names.items() if is_open}
+    return dict.fromkeys((*changed, *(plan.request.freedom.names if chose else ())), N_("chosen"))

@@ -98,15 +98,12 @@ def _with_step(
     step = _least(request) if found.choice is None else found.choice.workload
     if step == before:
         return request
-    names = [name for name in _CHOSEN if getattr(step, name) != getattr(before, name)]
-    said = replace(options, **{name: getattr(step, name) for name in names})
+    chosen = {name: getattr(step, name) for name in request.freedom.names}
+    changed = {name: value for name, value in chosen.items() if value != getattr(before, name)}
+    said = replace(options, **changed)
     read = ReadModel(model=job.model, traced=job.traced, notes=request.traced)
     made = make_request(said, job.machine, facts, script_args, read)
     return replace(made, job=replace(job, workload=step), freedom=request.freedom)
-
-
-# What a search may choose, by its names in options and in the step.
-_CHOSEN = ("micro_batch", "accumulation_steps", "gradient_checkpointing", "attention", "loss")
 
 
 def _least(request: Request) -> Workload:

@@ -40,10 +40,7 @@ def keep(start: Start, memory: MemoryKind) -> RanOut | None:
 
 def _open_step(plan: Plan) -> dict[str, object]:
     """What was chosen of the step for the first attempt, which the next ones keep."""
-    step, freedom = plan.decision.job.workload, plan.request.freedom
-    names = ("micro_batch", "accumulation_steps") if freedom.split else ()
-    more = ("gradient_checkpointing",) if freedom.checkpointing else ()
-    return {name: getattr(step, name) for name in (*names, *more)}
+    return {name: getattr(plan.decision.job.workload, name) for name in plan.request.freedom.names}
 
 
 def _output_folder(start: Start) -> Path | None:

@@ -15,7 +15,7 @@ from zerowiz.core.model.types import Model
 from zerowiz.core.strategy import Offload
 from zerowiz.core.values import Count, shows
 from zerowiz.core.workload import Method
-from zerowiz.words import N_
+from zerowiz.words import N_, _
 
 
 class HostPhase(StrEnum):
@@ -140,7 +140,7 @@ def predict_host(
         Allocation(
             AllocationKind.LOADER_WORKERS,
             use.workers * ranks * _WORKER_BYTES,
-            f"{use.workers} of each rank",
+            _("{workers} of each rank", workers=use.workers),
         ),
     )
     sharded = r.strategy.shards_weights

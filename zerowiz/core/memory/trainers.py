@@ -176,7 +176,7 @@ def _generating(base: Moment, a: Architecture, r: RankSizes) -> tuple[Moment, ..
 def _scoring(base: Moment, model: Model, r: RankSizes) -> Moment:
     """The log-probabilities of the reference, or of the model itself, of a micro-batch."""
     size_bytes = max(r.activations.pass_bytes, r.activations.loss_forward_bytes)
-    scoring = Allocation(AllocationKind.SCORING, size_bytes, "a pass without gradients")
+    scoring = Allocation(AllocationKind.SCORING, size_bytes, N_("a pass without gradients"))
     return (*base, *_gathered(model, r), scoring)
 
 

@@ -33,3 +33,15 @@ class Freedom(Struct, frozen=True, kw_only=True):
     """The kernels that could be taken instead of the job's."""
     losses: tuple[Loss, ...] = ()
     """The losses that could be taken instead of the job's."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What a search may choose, by its names in options and in the step."""
+        is_open = {
+            "micro_batch": self.split,
+            "accumulation_steps": self.split,
+            "gradient_checkpointing": self.checkpointing,
+            "attention": self.attention,
+            "loss": self.losses,
+        }
+        return tuple(name for name, others in is_open.items() if others)
