@@ -28,6 +28,16 @@ DEVICE = {
     + "During handling of the above exception, another exception occurred:\n\n"
     + OPENS
     + "RuntimeError: the step failed",
+    "the cause of any other": OPENS
+    + "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate\n\n"
+    + "The above exception was the direct cause of the following exception:\n\n"
+    + OPENS
+    + "ValueError: no loss",
+    "a connection lost while it was handled": OPENS
+    + "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate\n\n"
+    + "During handling of the above exception, another exception occurred:\n\n"
+    + OPENS
+    + "torch.distributed.DistBackendError: NCCL communicator was aborted on rank 1.",
     "aborted as it ended": OPENS
     + "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate\n"
     + "terminate called without an active exception",
@@ -48,6 +58,20 @@ OTHERS = {
     + "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate\nsmaller batch\n"
     + OPENS
     + "ValueError: no",
+    "the line of the script that says so": 'Traceback (most recent call last):\n  File "train.py", line'
+    ' 9, in <module>\n    print("CUDA out of memory, tried again"); raise ValueError("bad label")\n'
+    "ValueError: bad label",
+    "the same line, by a rank's hook": "[rank1]: Traceback (most recent call last):\n"
+    '[rank1]:   File "train.py", line 9\n[rank1]:     log("CUDA out of memory")\n[rank1]: KeyError: 3',
+    "the same line, in rich's box": "╭──── Traceback (most recent call last) ────╮\n"
+    '│ ❱ 9 log("CUDA out of memory") │\n╰────╯\nKeyError: 3',
+    "the same line, in a group": "  + Exception Group Traceback (most recent call last):\n"
+    '  |   File "train.py", line 9\n  |     log("CUDA out of memory")\n  | ExceptionGroup: two',
+    "another one while it was handled": OPENS
+    + "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate\n\n"
+    + "During handling of the above exception, another exception occurred:\n\n"
+    + OPENS
+    + "ValueError: bad label",
     "a warning alone": "CUDA out of memory, this batch is left out\ndiverged",
     "nothing": "",
 }

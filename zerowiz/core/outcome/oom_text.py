@@ -25,11 +25,15 @@ _UNCAUGHT = re.compile(rf"{_PYTHONS.pattern}|^terminate called after")
 ENDS_NOTHING = re.compile(
     r"Exception ignored |Exception in thread |Error in atexit|--- Logging error ---|^Process \S+:$"
 )
-# Stands between an error and the one that it caused; the first was the reason (traceback.py of
-# Python).
-_CHAINED = re.compile(
-    r"During handling of the above exception|The above exception was the direct cause"
-)
+# Stands between an error and the one that it caused (traceback.py of Python).
+_HANDLED = re.compile(r"During handling of the above exception")
+_CHAINED = re.compile(rf"{_HANDLED.pattern}|The above exception was the direct cause")
+# What torch and NCCL raise when a GPU or a connection fails: where a rank that is out of memory
+# still cleans up, such an error follows. Any other is a mistake of its own.
+_CLEANING_UP = re.compile(r"(\[rank\d+\]: )?(RuntimeError|torch\.[\w.]+)\b")
+# The frames of a traceback, as Python, torch's hook of a rank, a group of errors and rich print
+# them: they quote the script, whatever it says.
+_FRAME = re.compile(r"(\[rank\d+\]: )?( *\| )?( {2}File | {4})|[│╰]")
 
 
 def last_error(lines: Sequence[str], *, pythons: bool = False) -> tuple[str, ...]:
@@ -60,8 +64,17 @@ def died_for(error: Sequence[str], *, on_cpu: bool) -> MemoryKind | None:
         error: The error that ended the rank, of `last_error`.
         on_cpu: Whether the accelerator is the CPU, whose memory is the host's.
     """
-    if any(_DEVICE.search(line) for line in error):
+    lines = _reasons([line for line in error if not _FRAME.match(line)])
+    if any(_DEVICE.search(line) for line in lines):
         return MemoryKind.GPU
-    if any(_CPU.search(line) for line in error):
+    if any(_CPU.search(line) for line in lines):
         return MemoryKind.GPU if on_cpu else MemoryKind.HOST
-    return MemoryKind.HOST if any(_HOST.search(line) for line in error) else None
+    return MemoryKind.HOST if any(_HOST.search(line) for line in lines) else None
+
+
+def _reasons(lines: Sequence[str]) -> Sequence[str]:
+    """The last error and its causes, without one that the script handled before."""
+    opened = max((n for n, line in enumerate(lines) if _UNCAUGHT.search(line)), default=0)
+    if any(_CLEANING_UP.match(line) for line in lines[opened + 1 : opened + 2]):
+        return lines
+    return lines[max((n for n, line in enumerate(lines) if _HANDLED.search(line)), default=0) :]
