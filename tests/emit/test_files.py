@@ -3,13 +3,18 @@
 import json
 import multiprocessing
 import os
+import socket
 import stat
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from zerowiz.core.launch.plan import PlannedFile
-from zerowiz.emit.files import find_losses, refuse_loss, write_file, write_files
+from zerowiz.emit.files import find_losses, refuse_loss, write_file, write_files, write_held
+from zerowiz.emit.holds import release
 from zerowiz.errors import HandEditedError, ZerowizError
 
 
@@ -268,6 +273,60 @@ def test_racing_jobs_with_two_files_never_refuse_each_other(tmp_path: Path) -> N
     assert [0, 0] == [job.exitcode for job in jobs]
     assert seen
     assert seen <= whole
+
+
+HOLD = """
+import sys, time
+from zerowiz.core.launch.plan import PlannedFile
+from zerowiz.emit.files import write_held
+write_held((PlannedFile(path=sys.argv[1], text="first"),))
+print(flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator["subprocess.Popen[bytes]"]:
+    """A job that was started with `ds_config_zero2.json`, of the text `first`."""
+    words = (sys.executable, "-c", HOLD, str(tmp_path / "ds_config_zero2.json"))
+    with subprocess.Popen(words, stdout=subprocess.PIPE) as job:
+        assert job.stdout is not None
+        assert job.stdout.readline()
+        yield job
+        job.kill()
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_what_a_running_job_reads_is_not_changed(
+    tmp_path: Path, running: "subprocess.Popen[bytes]", *, force: bool
+) -> None:
+    path = tmp_path / "ds_config_zero2.json"
+    other = PlannedFile(path=str(path), text="second")
+    for refused in (refuse_loss, lambda file, force: write_held((file,), force=force)):
+        with pytest.raises(ZerowizError, match="is in use") as error:
+            refused(other, force=force)
+        assert f"process {running.pid} on {socket.gethostname()}" in error.value.message
+        assert any("--output-dir" in hint for hint in error.value.hints)
+    assert "first" == path.read_text()
+    # A job that reads the same may start, and one that writes another file.
+    same = PlannedFile(path=str(path), text="first")
+    third = PlannedFile(path=str(path.with_name("ds_config_zero3.json")), text="second")
+    also = write_held((same, third))
+    running.kill()
+    running.wait()
+    # Any of those who hold it counts; after the last of them nothing is left to clean.
+    with pytest.raises(ZerowizError, match=f"process {os.getpid()} on"):
+        write_held((other,))
+    release(also)
+    release(write_held((other,)))
+    assert "second" == path.read_text()
+
+
+def test_a_plan_is_read_by_no_rank_and_holds_nothing(tmp_path: Path) -> None:
+    plans = [pair(tmp_path, text)[0] for text in ("one", "two")]
+    held = write_held(plans[:1])
+    assert () == held
+    write_files(plans[1:])
 
 
 def test_a_file_of_one_run_alone_is_private_and_replaced_without_a_word(tmp_path: Path) -> None:

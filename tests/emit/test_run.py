@@ -3,9 +3,14 @@
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import pytest
+
 from zerowiz.core.launch.plan import LaunchPlan, PlannedFile
+from zerowiz.emit.files import refuse_loss
+from zerowiz.errors import ZerowizError
 
 # Forked from the tests' own process, execute() would take pytest's place; so it runs in its own.
 _DO = """
@@ -74,3 +79,17 @@ def test_a_file_that_is_refused_keeps_all_from_being_written(tmp_path: Path) -> 
     done = do(tmp_path, LaunchPlan(files=files, argv=("/bin/touch", "ran"), env={}))
     assert "1 `b.json` exists" in done.stderr
     assert ["b.json"] == [path.name for path in tmp_path.iterdir()]
+
+
+def test_the_command_holds_its_files_as_long_as_it_runs(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    first, second = (PlannedFile(path=str(path), text=text) for text in ("{}\n", "[]\n"))
+    plan = LaunchPlan(files=(first,), argv=("/bin/sleep", "60"), env={})
+    code = _DO.format(plan=plan, environ={})
+    with subprocess.Popen([sys.executable, "-c", code]) as job:
+        while Path(f"/proc/{job.pid}/comm").read_text() != "sleep\n":
+            time.sleep(0.01)
+        with pytest.raises(ZerowizError, match=f"process {job.pid} on"):
+            refuse_loss(second)
+        job.kill()
+    refuse_loss(second)

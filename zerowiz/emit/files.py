@@ -6,7 +6,7 @@ import os
 import stat
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from zerowiz.core import shell
@@ -17,13 +17,14 @@ from zerowiz.core.launch.provenance import (
     is_unchanged_plan,
     plan_path,
 )
+from zerowiz.emit.holds import alone_in, find_holder, hold
 from zerowiz.errors import HandEditedError, LostEdit, ZerowizError
 from zerowiz.words import _, joined
 
 # In this folder, next to the configs, lies one empty marker file for each content that zerowiz
 # wrote. Markers are only ever added, so concurrent jobs cannot contradict each other: a config is
 # zerowiz's own as long as its marker exists. Where there is none, as in a fresh clone, the hashes
-# in the plan file say the same.
+# in the plan file say the same. A job that runs holds the markers of what its ranks read.
 RECORDS = ".zerowiz"
 
 # Of an existing file no more than this is read: zerowiz writes none as large. A plan takes some
@@ -216,16 +217,47 @@ def _refuse_folder(file: PlannedFile) -> None:
             raise _cannot_write(path, error, _elsewhere(file))
 
 
+def _is_read(file: PlannedFile) -> bool:
+    """Whether the ranks of a job read the file, and other jobs write it too."""
+    return not file.own_folder and not is_plan_path(file.path)
+
+
+def _refuse_held(file: PlannedFile) -> None:
+    """Refuse to change what a job that runs was started with; writing the same again is harmless.
+
+    Its ranks may read it late: DeepSpeed's launcher starts them one after the other, and
+    `--escalate` starts them again.
+    """
+    there = _read_there(file) if _is_read(file) else None
+    if there is None or there == file.content:
+        return
+    holder = find_holder(_marker(Path(file.path), there))
+    if holder is not None:
+        raise ZerowizError(
+            _(
+                "`{path}` is in use: a job runs with it since {since} (process {pid} on {host}),"
+                " and this one needs other settings in it",
+                path=file.path,
+                since=holder.since,
+                pid=holder.pid,
+                host=holder.host,
+            ),
+            _elsewhere(file),
+            _("wait until that job has ended"),
+        )
+
+
 def refuse_loss(*files: PlannedFile, force: bool = False) -> None:
-    """Refuse to write these files where a person's edits would be lost.
+    """Refuse to write these files where a person's edits would be lost, or a job reads them.
 
     Raises:
         HandEditedError: Some files were changed by hand, and `force` is off.
-        ZerowizError: A path cannot be read, or can be no file.
+        ZerowizError: A path cannot be read, or can be no file, or a job that runs reads it.
     """
     for file in files:
         _refuse_special(Path(file.path), _elsewhere(file))
         _refuse_folder(file)
+        _refuse_held(file)
     if force:
         return
     losses = find_losses(files)
@@ -277,6 +309,26 @@ def write_files(files: Sequence[PlannedFile], *, force: bool = False) -> None:
         _mark_known(file)
     for file in files:
         write_file(file, force=force)
+
+
+def write_held(files: Sequence[PlannedFile], *, force: bool = False) -> tuple[int, ...]:
+    """Write the files of a job that starts, and hold what its ranks read until it has ended.
+
+    Returns:
+        Descriptors; the files are held until every process that has them has closed them.
+
+    Raises:
+        HandEditedError: Some files were changed by hand, and `force` is off.
+        ZerowizError: A folder cannot be written, or another job that runs reads a file.
+    """
+    read = [Path(file.path) for file in files if _is_read(file)]
+    with ExitStack() as stack:
+        for folder in sorted({path.parent for path in read}):
+            stack.enter_context(alone_in(folder))
+        write_files(files, force=force)
+        contents = {Path(file.path): file.content for file in files}
+        held = [hold(_marker(path, contents[path])) for path in read]
+    return tuple(each for each in held if each is not None)
 
 
 def write_file(file: PlannedFile, *, force: bool = False) -> None:

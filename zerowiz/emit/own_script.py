@@ -10,7 +10,8 @@ from types import FrameType
 
 from zerowiz.core.launch.plan import LaunchPlan
 from zerowiz.core.outcome.verdict import JobEnd
-from zerowiz.emit.files import write_files
+from zerowiz.emit.files import write_held
+from zerowiz.emit.holds import release
 from zerowiz.emit.supervise import Watch, supervise
 
 # `worker/measured_script.py` reads it.
@@ -41,12 +42,13 @@ def run_own_script(
     Raises:
         ZerowizError: It could not be started.
     """
-    write_files(plan.files, force=force)
+    held = write_held(plan.files, force=force)
     measured = {STEPS_VARIABLE: str(steps)}
     try:
         with _stdout_to_stderr(), _deadline(deadline_s):
             return supervise(plan.argv, {**plan.environ(environ), **measured}, watch)
     finally:
+        release(held)
         _drop_shared_memory(plan.master_port)
 
 

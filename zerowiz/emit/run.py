@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import NoReturn
 
 from zerowiz.core.launch.plan import LaunchPlan
-from zerowiz.emit.files import write_files
+from zerowiz.emit.files import write_held
 from zerowiz.errors import PreflightError
 from zerowiz.words import _
 
@@ -18,7 +18,8 @@ def execute(plan: LaunchPlan, environ: Mapping[str, str], *, force: bool = False
         HandEditedError: A file was changed by hand, and `force` is off; no file is written then.
         ZerowizError: A file could not be written, or the command could not be started.
     """
-    write_files(plan.files, force=force)
+    # The command inherits the descriptors, and so holds the files.
+    write_held(plan.files, force=force)
     sys.stdout.flush()
     sys.stderr.flush()
     program, *_rest = plan.argv

@@ -20,7 +20,8 @@ from zerowiz.core.outcome.record import FILE_NAME, AttemptRecord, RunRecord, ren
 from zerowiz.core.outcome.verdict import JobEnd
 from zerowiz.core.values import replace
 from zerowiz.emit.attempt_folder import read_measured
-from zerowiz.emit.files import write_files, write_private
+from zerowiz.emit.files import write_held, write_private
+from zerowiz.emit.holds import release
 from zerowiz.emit.late_signals import noted_signals
 from zerowiz.emit.supervise import supervise
 from zerowiz.errors import ZerowizError
@@ -66,7 +67,7 @@ def run_attempts(
             attempt = _attempt(start, watch.folder)
             last, record = record, replace(record, attempts=(*record.attempts, attempt))
             try:
-                write_files(start.launch_plan.files, force=start.plan.options.force)
+                held = write_held(start.launch_plan.files, force=start.plan.options.force)
                 _write(record, start.plan)
             except ZerowizError as error:
                 if end is None:
@@ -78,6 +79,7 @@ def run_attempts(
             end = supervise(
                 start.launch_plan.argv, start.launch_plan.environ(os.environ), watch, signals
             )
+            release(held)
             reports = read_measured(watch.folder).values()
             measured = measure_run(reports, attempt.predicted.memory)
             attempt = replace(attempt, ended_at=_now(), end=end, measured=measured)
