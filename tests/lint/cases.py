@@ -8,6 +8,7 @@ from typing import Any
 
 from lint.rows import FOUND, Row, Truth
 
+from zerowiz.core.dsconfig.bad_releases import BadRelease
 from zerowiz.core.dsconfig.lint.context import Context
 from zerowiz.core.dsconfig.schema import Schema
 from zerowiz.core.rule import Severity
@@ -49,6 +50,7 @@ class Case:
     gpu_bytes: int | None = None
     compute_capability: tuple[int, int] | None = None
     before: Schema | None = None
+    bad_releases: tuple[BadRelease, ...] = ()
     row_text: str | None = None
     """The text of a row of `rows.py`, which has no file."""
 
@@ -67,6 +69,7 @@ class Case:
             gpu_bytes=self.gpu_bytes,
             compute_capability=self.compute_capability,
             before=self.before,
+            bad_releases=self.bad_releases,
         )
 
     @property
@@ -148,6 +151,7 @@ def _of_row(row: Row, truth: Truth, name: str) -> Case:
         gpu_bytes=row.context.gpu_bytes,
         compute_capability=row.context.compute_capability,
         before=row.context.before,
+        bad_releases=row.context.bad_releases,
         row_text=row.text,
     )
 

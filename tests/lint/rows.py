@@ -7,6 +7,7 @@ from zerowiz.core.dsconfig.lint.context import Context
 from zerowiz.core.rule import Severity
 from zerowiz.core.script import ScriptSettings, Setting, State
 from zerowiz.core.workload import Integration, Precision
+from zerowiz.probe.config.bad_releases import read_bad_releases
 from zerowiz.probe.config.ds_schema import read_ds_schema
 
 
@@ -47,6 +48,13 @@ SCRIPT = Context(
             value=Precision.BF16, source="`bf16=True`", change="edit it", state=State.FIXED
         ),
     ),
+)
+OF_0_18_2, OF_0_19_3 = (
+    Context(
+        integration=Integration.DEEPSPEED,
+        bad_releases=tuple(row for row in read_bad_releases() if row.affects("deepspeed", version)),
+    )
+    for version in ("0.18.2", "0.19.3")
 )
 FROM_0_18 = Context(integration=Integration.DEEPSPEED, before=read_ds_schema("0.18"))
 ERROR, WARNING, INFO = Severity.ERROR, Severity.WARNING, Severity.INFO
@@ -747,6 +755,16 @@ FOUND = (
         ERROR,
         truth=Truth.RAISES,
     ),
+    has("bad-release", zero(2), "zero_optimization.stage", 2, ERROR, OF_0_18_2),
+    has(
+        "bad-release",
+        top(ZERO_2, '"bf16": {"enabled": true}'),
+        "zero_optimization.stage",
+        2,
+        WARNING,
+        OF_0_19_3,
+        truth=Truth.WORKS,
+    ),
     has(
         "default-changed",
         top('"bf16": {"enabled": true, "check_grad_overflow": false}'),
@@ -1087,6 +1105,13 @@ SILENT = (
     ("wrong-type", top('"optimizer": {"type": "AdamW", "params": null}'), DEEPSPEED),
     ("not-a-choice", top('"data_types": {"grad_accum_dtype": "bfloat16"}'), DEEPSPEED),
     ("misplaced-key", top('"pipeline": {"activation_checkpointing": true}'), DEEPSPEED),
+    ("bad-release", zero(3), OF_0_18_2),
+    (
+        "bad-release",
+        top(ZERO_2, '"fp16": {"enabled": true}'),
+        OF_0_19_3,
+    ),
+    ("bad-release", zero(2), DEEPSPEED),
     ("default-changed", top('"gradient_clipping": 0', ZERO_2), FROM_0_18),
     ("default-changed", top('"bf16": {"enabled": true}'), DEEPSPEED),
     (

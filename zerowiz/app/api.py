@@ -500,7 +500,8 @@ def check(
     from zerowiz.probe.config.config_text import decode_config  # noqa: PLC0415 - see above
     from zerowiz.probe.config.ds_schema import read_ds_schema  # noqa: PLC0415 - see above
 
-    schema = read_ds_schema(choose_version(deepspeed_version))
+    version = choose_version(deepspeed_version)
+    schema = read_ds_schema(version)
     if isinstance(config, Mapping):
         found = FoundConfigs(configs=(decode_config("config", _as_json(config)),), unreadable=())
     else:
@@ -508,7 +509,7 @@ def check(
     if found.unreadable:
         raise found.unreadable[0]
     reader = _settings({"integration": integration}).integration
-    context = find_context(reader, world_size, None, None)
+    context = find_context(reader, world_size, None, None, version)
     if machine is not None:
         context = on_machine(context, _find(machine, _named(machine, Options())))
     reports = (check_file(each, schema, context).report for each in found.configs)

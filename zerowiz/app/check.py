@@ -27,6 +27,7 @@ from zerowiz.core.values import replace
 from zerowiz.core.workload import Integration
 from zerowiz.emit.files import rewrite_file
 from zerowiz.errors import UsageError, ZerowizError
+from zerowiz.probe.config.bad_releases import read_bad_releases
 from zerowiz.probe.config.config_text import is_yaml, read_configs
 from zerowiz.probe.model.libraries import read_version
 from zerowiz.probe.script import read_script
@@ -69,6 +70,7 @@ def find_context(
     world_size: int | None,
     script: Path | None,
     machine: str | None,
+    version: str | None = None,
 ) -> Context:
     """What is known of the run.
 
@@ -77,8 +79,14 @@ def find_context(
         world_size: Ranks of the job; it counts more than those of the machine.
         script: The training script that the config is for.
         machine: A recorded file or a spec.
+        version: Of the DeepSpeed that will read the config, of `choose_version`.
     """
-    context = Context(integration=integration, world_size=world_size)
+    known = read_bad_releases()
+    context = Context(
+        integration=integration,
+        world_size=world_size,
+        bad_releases=tuple(row for row in known if row.affects("deepspeed", version)),
+    )
     if script is not None:
         facts = read_script(script)
         settings = settle(facts, ())

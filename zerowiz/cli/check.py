@@ -105,11 +105,12 @@ def check(
     del explain
     words = tuple(dict.fromkeys(files or ()))
     _refuse(words, fix=fix, schema=schema, formats=as_json + as_sarif)
-    known = _read_schema(_one_version(deepspeed_version, to_version), quiet=quiet)
+    version = choose_version(_one_version(deepspeed_version, to_version))
+    known = _read_schema(version, quiet=quiet)
     if schema:
         write_json(encode_json_schema(known))
         return
-    context = find_context(integration, world_size, script, machine)
+    context = find_context(integration, world_size, script, machine, version)
     if from_version is not None:
         before = read_ds_schema(choose_version(from_version, "--from"))
         context = replace(context, before=before)
@@ -180,15 +181,14 @@ def _one_version(version: str | None, to: str | None) -> str | None:
 
 
 def _read_schema(version: str | None, *, quiet: bool) -> Schema:
-    """The schema of the given version of DeepSpeed, else of the installed one."""
-    wanted = choose_version(version)
-    schema = read_ds_schema(wanted)
-    plain = (wanted or "").partition("+")[0]
-    if not quiet and wanted is not None and not f"{schema.version}.".startswith(f"{plain}."):
+    """The schema of this version of DeepSpeed, else the newest."""
+    schema = read_ds_schema(version)
+    plain = (version or "").partition("+")[0]
+    if not quiet and version is not None and not f"{schema.version}.".startswith(f"{plain}."):
         show.note(
             _(
                 "zerowiz has no list of the keys of DeepSpeed {wanted}, and uses that of {version}",
-                wanted=wanted,
+                wanted=version,
                 version=schema.version,
             ),
             sys.stderr,

@@ -163,6 +163,16 @@ def test_another_python_is_read_by_its_own_folders(tmp_path: Path) -> None:
     assert frozenset({"cpu_adam"}) == installed.prebuilt == installed.cuda_builders
 
 
+def test_the_version_of_a_library_is_that_of_its_metadata(tmp_path: Path) -> None:
+    program = make_environment(tmp_path)
+    [site] = tmp_path.glob("lib/python3*/site-packages")
+    for name in ("transformers", "transformers-4.57.1.dist-info", "transformers_more-1.dist-info"):
+        (site / name).mkdir()
+    (site / "transformers" / "__init__.py").touch()
+    installed = read_installed(str(program), {}, ("transformers",))
+    assert Package(present=True, version="4.57.1") == installed.packages["transformers"]
+
+
 def test_what_another_python_seems_to_lack_is_unknown(tmp_path: Path) -> None:
     program = make_environment(tmp_path)
     assert Package(present=None) == read_installed(str(program), {}, ("peft",)).packages["peft"]

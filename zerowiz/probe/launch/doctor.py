@@ -9,6 +9,7 @@ from pathlib import Path
 
 from zerowiz.core.launch.doctor.facts import Extensions, Folder, Installed, PreflightFacts
 from zerowiz.core.launch.doctor.ops import Op
+from zerowiz.probe.config.bad_releases import read_bad_releases
 from zerowiz.probe.launch.checkpoints import read_resumed
 from zerowiz.probe.launch.interpreter import read_installed
 from zerowiz.probe.launch.ports import is_taken, read_interfaces
@@ -64,6 +65,7 @@ def read_facts(
     shm = files.space("dev/shm")
     return PreflightFacts(
         installed=installed,
+        bad_releases=read_bad_releases(),
         toolchain=read_toolchain(
             environ, ops, own=None if installed is None else installed.own, cuda=cuda
         )

@@ -126,7 +126,9 @@ def _find(name: str, folders: Sequence[str] | None) -> Path | None:
 def _package(path: Path | None, folders: Sequence[str] | None) -> Package:
     """A library; in another Python one that was not found may still be installed another way."""
     if path is not None:
-        return Package(present=True)
+        metadata = sorted(path.parent.glob(f"{path.name}-*.dist-info"))
+        version = metadata[0].stem.removeprefix(f"{path.name}-") if metadata else None
+        return Package(present=True, version=version)
     return Package(present=False if folders is None else None)
 
 

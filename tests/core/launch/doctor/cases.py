@@ -48,6 +48,7 @@ from zerowiz.core.script import (
 from zerowiz.core.strategies import ZERO1, ZERO2, ZERO3, ZERO3_OFFLOAD
 from zerowiz.core.values import replace
 from zerowiz.core.workload import Integration, Method, Precision, Workload
+from zerowiz.probe.config.bad_releases import read_bad_releases
 
 GIB = 2**30
 H200 = play(recording("h200-x4"))
@@ -145,6 +146,29 @@ def given(
 
 def installed(torch: Torch | None = CUDA13, /, **packages: Package) -> PreflightInput:
     return given(PreflightFacts(installed=install(torch, **packages)))
+
+
+def bad_release(
+    version: str,
+    strategy: StrategyRow,
+    library: str = "deepspeed",
+    *,
+    workload: Workload | None = None,
+    uses_peft: bool = False,
+    gathers: bool | str = False,
+) -> PreflightInput:
+    """A job of the Trainer with this release, and what is known against releases."""
+    zero = {"stage": strategy.stage, "stage3_gather_16bit_weights_on_model_save": gathers}
+    planned = replace(
+        plan(H200, strategy, workload=workload, integration=Integration.HF),
+        uses_peft=uses_peft,
+        config={"zero_optimization": zero},
+    )
+    package = Package(present=True, version=version)
+    facts = PreflightFacts(
+        installed=install(**{library: package}), bad_releases=read_bad_releases()
+    )
+    return given(facts, planned)
 
 
 def started_by(interpreter: str, *, exists: bool, own: bool) -> PreflightInput:
@@ -427,6 +451,7 @@ CASES = (
         installed(deepspeed=Package(present=True, version="0.19.7")),
         installed(deepspeed=Package(present=True, version="0.19.8")),
     ),
+    case("bad-release", bad_release("0.18.2", ZERO2), bad_release("0.18.2", ZERO1)),
     case(
         "other-environment",
         started_by("/x/bin/python", exists=True, own=False),

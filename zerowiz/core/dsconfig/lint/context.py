@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct, field
 
+from zerowiz.core.dsconfig.bad_releases import BadRelease
 from zerowiz.core.dsconfig.schema import Schema
 from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.script import ScriptSettings
@@ -26,6 +27,8 @@ class Context(Struct, frozen=True, kw_only=True):
     """The lowest of the GPUs."""
     before: Schema | None = None
     """Of the DeepSpeed that the config was trained with so far, where another is to come."""
+    bad_releases: tuple[BadRelease, ...] = ()
+    """What is known against the DeepSpeed that will read the config."""
     file_keys: Mapping[str, str] = field(default_factory=dict)
     """What the file calls keys of the config, where the config is built of a file of Accelerate."""
 

@@ -5,10 +5,13 @@ import re
 from collections.abc import Iterator, Mapping
 
 from zerowiz.core import shell
+from zerowiz.core.dsconfig.bad_releases import BadRelease
+from zerowiz.core.dsconfig.user_config import truth_of
 from zerowiz.core.launch.doctor.facts import Import, Installed
 from zerowiz.core.launch.doctor.finding import PreflightFinding, found
-from zerowiz.core.launch.doctor.inputs import PreflightInput
+from zerowiz.core.launch.doctor.inputs import PlannedJob, PreflightInput
 from zerowiz.core.rule import Rule, Severity
+from zerowiz.core.strategy import ZeroKey
 from zerowiz.core.workload import Integration
 from zerowiz.words import _
 
@@ -145,6 +148,55 @@ def _age(inputs: PreflightInput) -> Iterator[PreflightFinding]:
         )
 
 
+BAD_RELEASE = Rule(
+    code="PF206",
+    name="bad-release",
+    severity=Severity.ERROR,
+    why=_("the job trains wrongly or loses its weights, and ends without an error"),
+    when=_("a release of DeepSpeed or transformers that is known to harm such a job"),
+)
+
+
+def _bad_releases(inputs: PreflightInput) -> Iterator[PreflightFinding]:
+    installed, planned = inputs.facts.installed, inputs.planned
+    if installed is None or planned is None:
+        return
+    for row in inputs.facts.bad_releases:
+        package = installed.packages.get(row.library)
+        version = None if package is None else package.version
+        if not row.affects(row.library, version) or not _meets(planned, row):
+            continue
+        gather = _('write `"{key}": true` in the config', key=ZeroKey.GATHER_ON_SAVE)
+        yield found(
+            BAD_RELEASE,
+            _(
+                "{library} {version} is installed: {words}",
+                library=row.library,
+                version=version,
+                words=row.words,
+            ),
+            f'{_pip(installed)} install "{row.library}>={row.upgrade}"',
+            *((gather,) if row.adapters else (_("choose another stage with `$stage`"),)),
+            severity=row.severity,
+        )
+
+
+def _meets(planned: PlannedJob, row: BadRelease) -> bool:
+    """Whether the job is of the kind that a release harms."""
+    step = planned.job.workload
+    if planned.strategy.stage not in row.stages or row.precision not in {None, step.precision}:
+        return False
+    return not row.adapters or _saves_empty(planned)
+
+
+def _saves_empty(planned: PlannedJob) -> bool:
+    """Whether the Trainer saves adapters of which each rank has a part."""
+    zero = (planned.config or {}).get("zero_optimization")
+    gathers = zero.get(ZeroKey.GATHER_ON_SAVE, False) if isinstance(zero, Mapping) else False
+    by_trainer = planned.uses_peft and planned.integration is Integration.HF
+    return by_trainer and truth_of(gathers) is False
+
+
 # No package has it.
 _OURS: Mapping[str, str] = {
     "portable_checkpoint": _("copy zerowiz's `templates/portable_checkpoint` next to the script")
@@ -249,5 +301,5 @@ def _package(module: str) -> str:
 
 def check(inputs: PreflightInput) -> Iterator[PreflightFinding]:
     """The Python of the ranks, its libraries, and what the script imports."""
-    for each in (_program, _packages, _age, _imports):
+    for each in (_program, _packages, _age, _bad_releases, _imports):
         yield from each(inputs)

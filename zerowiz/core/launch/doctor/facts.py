@@ -4,6 +4,8 @@ from collections.abc import Mapping
 
 from msgspec import Struct, field
 
+from zerowiz.core.dsconfig.bad_releases import BadRelease
+
 
 class Package(Struct, frozen=True, kw_only=True):
     """A library of the ranks."""
@@ -157,6 +159,8 @@ class PreflightFacts(Struct, frozen=True, kw_only=True):
     """Everything that the probes read."""
 
     installed: Installed | None = None
+    bad_releases: tuple[BadRelease, ...] = ()
+    """Every row of the table."""
     toolchain: Toolchain | None = None
     extensions: Extensions | None = None
     script: Script | None = None

@@ -1,11 +1,12 @@
-"""Find what another version of DeepSpeed makes of what a config leaves out."""
+"""Find what a version of DeepSpeed makes of a config: other defaults, and known faults."""
 
 from collections.abc import Iterator
 
-from zerowiz.core.dsconfig.lint.config import Config
+from zerowiz.core.dsconfig.lint.config import ZERO, Config
 from zerowiz.core.dsconfig.lint.finding import ConfigFinding, found_at
 from zerowiz.core.dsconfig.schema import Schema, SchemaKey
 from zerowiz.core.rule import Rule, Severity
+from zerowiz.core.workload import Precision
 from zerowiz.words import _
 
 DEFAULT_CHANGED = Rule(
@@ -20,7 +21,39 @@ _IN_ANOTHER_FILE = _(", in a file that `deepspeed_config_file` names")
 
 
 def check(config: Config) -> Iterator[ConfigFinding]:
-    """Each default that counts in this config and was another in the version before."""
+    """What is known against this version, and what was another default in the one before."""
+    yield from _bad_releases(config)
+    yield from _defaults(config)
+
+
+BAD_RELEASE = Rule(
+    code="ZW605",
+    name="bad-release",
+    severity=Severity.ERROR,
+    why=_("the job trains wrongly, and ends without an error"),
+)
+
+
+def _bad_releases(config: Config) -> Iterator[ConfigFinding]:
+    entry = config.last.get(f"{ZERO}.stage") or config.last.get(ZERO)
+    for row in config.context.bad_releases:
+        is_other = row.precision is Precision.BF16 and config.truth("bf16.enabled") is False
+        if entry is None or config.stage not in row.stages or is_other:
+            continue
+        yield entry.found(
+            BAD_RELEASE,
+            _(
+                "DeepSpeed from {since} until {until}: {words}",
+                since=row.since,
+                until=row.until,
+                words=row.words,
+            ),
+            severity=row.severity,
+            fix=_("install DeepSpeed {upgrade}, or write another stage", upgrade=row.upgrade),
+        )
+
+
+def _defaults(config: Config) -> Iterator[ConfigFinding]:
     before = config.context.before
     if before is None:
         return
