@@ -13,7 +13,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-all truth cluster test-nodes test-slurm test-pictures test-shells test-kills test-faults test-real docs check lint types rooms golden words bench accuracy schema clean
+.PHONY: help demo test test-slow test-all truth cluster test-nodes test-slurm test-pictures test-shells test-kills test-faults test-real net net-update net-bench docs check lint types rooms golden words bench accuracy schema clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -108,6 +108,16 @@ test-real: export PATH := $(CURDIR)/$(REAL_VENV)/bin:$(PATH)
 test-real: $(REAL_STAMP)  ## really train public scripts, from GitHub at pinned commits (or REAL_SCRIPTS_MIRROR)
 	$(REAL_VENV)/bin/python tests/real/run.py $(CASES)
 
+net: $(STAMP)  ## hold plans, screens, launches, claims about public scripts and findings in configs against tests/net
+	$(BIN)/python tests/net/run.py $(PARTS)
+
+net-update: $(STAMP)  ## rewrite tests/net; read the diff
+	$(BIN)/python tests/net/run.py --update $(PARTS)
+	git diff --stat tests/net
+
+net-bench:  ## run `make bench`, and print its figures beside those of tests/net
+	@$(MAKE) --no-print-directory -s bench | $(PYTHON) tests/net/beside.py
+
 DOCS_VENV := .venv-docs
 DOCS_STAMP := $(DOCS_VENV)/.installed
 
@@ -125,7 +135,10 @@ docs: $(DOCS_STAMP)  ## build the site of docs/ into site/, without a warning (i
 	$(DOCS_VENV)/bin/zensical build --strict
 	$(PYTHON) tests/docs/built_site.py site
 
-check: $(STAMP) lint types rooms test test-slow truth demo  ## what CI runs
+CHECKED := lint types rooms test test-slow truth demo
+
+check: $(STAMP)  ## what CI runs
+	@for part in $(CHECKED); do SECONDS=0; $(MAKE) $$part || exit; echo "==> time of $$part: $$SECONDS s"; done
 
 lint: $(STAMP)
 	$(BIN)/ruff check

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 sys.path[0] = str(Path(__file__).parents[1])
 
 from real.cases import CASES, Case, Source  # noqa: E402
+from repositories import find_repository  # noqa: E402
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -145,30 +146,13 @@ def put_script(source: Source, folder: Path) -> None:
         shutil.copytree(Path(found.stdout.strip().splitlines()[-1]) / source.folder, folder)
         return
     folder.mkdir(parents=True)
-    repository = fetch(source)
+    repository = find_repository(
+        source.name, source.commit, mirror=MIRROR, cache=CACHE / "repositories"
+    )
     tree = f"{source.commit}:{source.folder}" if source.folder else source.commit
     archive = ["git", "-C", str(repository), "archive", tree, *filter(None, [source.part])]
     packed = subprocess.run(archive, check=True, capture_output=True)
     subprocess.run(["tar", "-x", "-C", str(folder)], input=packed.stdout, check=True)
-
-
-def fetch(source: Source) -> Path:
-    """A repository that has the commit."""
-    owner, name = source.name.split("/")
-    if MIRROR:
-        return Path(MIRROR) / f"{owner}+{name}"
-    repository = CACHE / "repositories" / owner / name
-    git = ["git", "-C", str(repository)]
-    if not repository.exists():
-        repository.mkdir(parents=True)
-        subprocess.run([*git, "init", "--quiet", "--bare"], check=True)
-    pin = f"refs/pinned/{source.commit}"
-    known = subprocess.run([*git, "show-ref", "--quiet", pin], check=False)
-    if known.returncode:
-        address = f"https://github.com/{source.name}"
-        wanted = ["--quiet", "--depth", "1", address, f"{source.commit}:{pin}"]
-        subprocess.run([*git, "fetch", *wanted], check=True)
-    return repository
 
 
 def read_plan(folder: Path) -> dict[str, Any]:

@@ -1,0 +1,200 @@
+"""Training scripts and DeepSpeed configs of public repositories: what zerowiz reads in them.
+
+`sources.json` names each file with its commit and its hash. The files themselves are not kept.
+"""
+
+import hashlib
+import json
+import os
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
+
+import msgspec
+from net.digest import digest
+from net.isolated import Command, in_forks, run
+from repositories import find_repository
+
+HERE = Path(__file__).parent
+SOURCES = HERE / "sources.json"
+# What a script is planned for: little is searched and no formula of memory counts, so that only what
+# is read of the script differs.
+JOB = ("--machine", "8xH200-141GB", "--stage", "2")
+MODEL = ("--model", "meta-llama/Llama-3.1-8B")
+LARGEST_MODULE_BYTES = 1_000_000
+LARGEST_BESIDE_BYTES = 100_000
+BESIDE = (".json", ".yaml", ".yml", ".args", ".toml")
+
+
+class Asked(NamedTuple):
+    """A file of a public repository, put into a folder."""
+
+    name: str
+    """`owner/name/path`."""
+    path: Path
+    sha256: str
+
+
+def read_sources() -> dict[str, Any]:
+    """Each repository's commit, and its files with their hashes, as `scripts` and `configs`."""
+    sources: dict[str, Any] = json.loads(SOURCES.read_text(encoding="utf-8"))
+    return sources
+
+
+def find_repositories(mirror: str | None, cache: Path) -> tuple[dict[str, Path], list[str]]:
+    """The repositories that are here or come from GitHub, and the names of the others."""
+    found: dict[str, Path] = {}
+    for name, source in read_sources().items():
+        try:
+            repository = find_repository(name, source["commit"], mirror=mirror, cache=cache)
+            git = ["git", "-C", str(repository), "cat-file", "-e", f"{source['commit']}^{{commit}}"]
+            subprocess.run(git, check=True, stderr=subprocess.DEVNULL)
+        except (subprocess.CalledProcessError, OSError):
+            continue
+        found[name] = repository
+    return found, [name for name in read_sources() if name not in found]
+
+
+def read_scripts(repositories: Mapping[str, Path], folder: Path) -> Iterator[tuple[str, Any]]:
+    """The claims about each script."""
+    asked = list(_put("scripts", repositories, folder))
+    for file, claims in zip(asked, in_forks(_claims, asked), strict=True):
+        yield file.name, claims
+
+
+def read_configs(repositories: Mapping[str, Path], folder: Path) -> Iterator[tuple[str, Any]]:
+    """The findings in each config."""
+    asked = list(_put("configs", repositories, folder))
+    for file, findings in zip(asked, in_forks(_findings, asked), strict=True):
+        yield file.name, findings
+
+
+def _put(kind: str, repositories: Mapping[str, Path], folder: Path) -> Iterator[Asked]:
+    for name, repository in repositories.items():
+        source = read_sources()[name]
+        tree = folder / name
+        if not tree.exists():
+            _extract(repository, source, tree)
+        for path, sha256 in source[kind].items():
+            yield Asked(f"{name}/{path}", tree / path, sha256)
+
+
+def _extract(repository: Path, source: Mapping[str, Any], tree: Path) -> None:
+    """Every module of the repository, which scripts import, and what lies beside the files."""
+    wanted = {*source["scripts"], *source["configs"]}
+    folders = {PurePosixPath(path).parent for path in wanted}
+    git = ["git", "-C", str(repository)]
+    listed = subprocess.run(
+        [*git, "ls-tree", "-r", "-l", "-z", source["commit"]], check=True, capture_output=True
+    )
+    paths: list[tuple[str, str]] = []
+    for line in filter(None, listed.stdout.decode(errors="replace").split("\0")):
+        about, _, path = line.partition("\t")
+        mode, _kind, blob, size = about.split()
+        is_file = mode.startswith("100") and size.isdigit()  # "BAD": a copy that lacks large files
+        if is_file and (path in wanted or _is_needed(path, int(size), folders)):
+            paths.append((blob, path))
+    packed = subprocess.run(
+        [*git, "cat-file", "--batch"],
+        input="".join(f"{blob}\n" for blob, _ in paths).encode(),
+        check=True,
+        capture_output=True,
+    ).stdout
+    at = 0
+    for _blob, path in paths:
+        end = packed.index(b"\n", at)
+        header = packed[at:end].split()
+        if header[1] == b"missing":
+            at = end + 1
+            continue
+        start, at = end + 1, end + 1 + int(header[2]) + 1
+        (tree / path).parent.mkdir(parents=True, exist_ok=True)
+        (tree / path).write_bytes(packed[start : at - 1])
+
+
+def _is_needed(path: str, size: int, folders: set[PurePosixPath]) -> bool:
+    if path.endswith(".py"):
+        return size <= LARGEST_MODULE_BYTES
+    beside = path.endswith(BESIDE) and PurePosixPath(path).parent in folders
+    return beside and size <= LARGEST_BESIDE_BYTES
+
+
+def _claims(asked: Asked) -> dict[str, Any]:
+    """What the reader of scripts finds, and what a plan makes of it. Ends this process's use."""
+    if changed := _changed(asked):
+        return changed
+    facts = _facts(asked.path)
+    named = facts.get("model", {})
+    model = () if "value" in named and "flag" not in named else MODEL
+    # The rule of thumb knows no adapters.
+    accounting = "real" if facts.get("trains_adapters") else "textbook"
+    words = ("plan", "--json", *JOB, *model, "--accounting", accounting, asked.path.name)
+    ran = run(Command(words, {}, asked.path.parent))
+    plan = json.loads(ran.stdout) if ran.stdout else {}
+    planned = {
+        "exit": ran.code,
+        "workload": {k: v for k, v in plan.get("workload", {}).items() if v is not None},
+        **{key: plan[key] for key in ("settled", "config_path") if plan.get(key)},
+        "says": ran.stderr.splitlines(),
+    }
+    return {"facts": facts, "plan": {k: v for k, v in planned.items() if v not in ({}, [])}}
+
+
+def _findings(asked: Asked) -> dict[str, Any]:
+    if changed := _changed(asked):
+        return changed
+    ran = run(Command(("check", "--json", asked.path.name), {}, asked.path.parent))
+    told = json.loads(ran.stdout) if ran.stdout else {}
+    findings = [
+        f"{finding['code']} line {finding.get('line')}"
+        for file in told.get("files", [])
+        for finding in file["findings"]
+    ]
+    unread = told.get("unreadable", []) + ([] if ran.stdout else ran.stderr.splitlines())
+    return {"exit": ran.code, "findings": findings, **({"unread": unread} if unread else {})}
+
+
+def _changed(asked: Asked) -> dict[str, Any] | None:
+    """What stands in place of a result where the file is not the one that was listed."""
+    if not asked.path.is_file():
+        return {"missing": asked.sha256}
+    sha256 = hashlib.sha256(asked.path.read_bytes()).hexdigest()
+    return None if sha256 == asked.sha256 else {"another file": sha256}
+
+
+def _facts(path: Path) -> Any:
+    from zerowiz.errors import ZerowizError
+    from zerowiz.probe.script import read_script
+
+    os.chdir(path.parent)
+    try:
+        facts = _differing(read_script(Path(path.name)))
+    except ZerowizError as error:
+        return {"error": str(error)}
+    options = facts.get("parser", {}).pop("options", [])
+    if options:
+        facts["parser"]["options"] = f"{len(options)} {digest(options)}"
+    return facts
+
+
+def _differing(value: Any) -> Any:
+    """A value in JSON's types, of a Struct the fields that are not their default."""
+    if isinstance(value, msgspec.Struct):
+        fields = ((f.name, getattr(value, f.name), f) for f in msgspec.structs.fields(value))
+        parts = {name: _differing(part) for name, part, f in fields if not _is_default(part, f)}
+        return {name: part for name, part in parts.items() if part not in (None, {}, [], False)}
+    if isinstance(value, Mapping):
+        return {str(key): _differing(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_differing(part) for part in value]
+    if isinstance(value, set | frozenset):
+        return sorted(str(_differing(part)) for part in value)
+    return value if isinstance(value, int | float | str | None) else str(value)
+
+
+def _is_default(value: object, field: msgspec.structs.FieldInfo) -> bool:
+    if field.default is not msgspec.NODEFAULT:
+        return bool(value == field.default)
+    factory = field.default_factory
+    return factory is not msgspec.NODEFAULT and bool(value == factory())
