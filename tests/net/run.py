@@ -59,7 +59,10 @@ def main() -> None:
     if unknown := {*words.parts} - {*PARTS}:
         parser.error(f"no such part: {', '.join(sorted(unknown))}")
     asked = [part for part in PARTS if part in (words.parts or PARTS)]
-    found, missing = find_repositories(os.environ.get("NET_MIRROR"), REPOSITORIES)
+    found: dict[str, Path] = {}
+    missing: list[str] = []
+    if {*asked} & {"scripts", "configs"}:
+        found, missing = find_repositories(os.environ.get("NET_MIRROR"), REPOSITORIES)
     shutil.rmtree(WHOLE, ignore_errors=True)
     made = {"libraries.json": render(libraries())}
     with tempfile.TemporaryDirectory(prefix="net-") as home:
@@ -74,7 +77,7 @@ def main() -> None:
         update(kept, made)
     else:
         compare(kept, made)
-    if missing and {*asked} & {"scripts", "configs"}:
+    if missing:
         say(
             f"NOT COMPARED: scripts and configs of {len(missing)} repositories, as neither GitHub nor"
             f" NET_MIRROR has them here: {', '.join(missing)}"
