@@ -2,6 +2,7 @@
 
 import re
 import sys
+from collections import defaultdict
 from pathlib import Path
 
 _FIGURE = re.compile(r"\d[\d.,]*")
@@ -10,11 +11,13 @@ _FIGURE = re.compile(r"\d[\d.,]*")
 def main() -> None:
     """Read the new lines from standard input. Nothing fails: times differ by machine and by day."""
     recorded = Path(__file__).with_name("bench.txt").read_text(encoding="utf-8").splitlines()
-    was = {_words(line): line for line in recorded}
+    was: defaultdict[tuple[str, ...], list[str]] = defaultdict(list)
+    for line in recorded:
+        was[_words(line)].append(line)
     for line in sys.stdin:
-        old = was.get(_words(line))
-        if old is not None and _FIGURE.search(old):
-            sys.stdout.write(f"was  {old}\n")
+        # The same words may stand under more than one heading: in their order.
+        if alike := was[_words(line)]:
+            sys.stdout.write(f"was  {alike.pop(0)}\n")
         sys.stdout.write(f"now  {line}")
 
 
