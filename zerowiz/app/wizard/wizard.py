@@ -229,9 +229,11 @@ class Wizard:
                 question = self._length_question(question, answers)
             case _:
                 pass
-        said = {**answers.before, **answers.by_key, **as_answers(answers.settings)}
-        known = {**self._defaults(answers), **said}
-        question = menus.with_default(question, known.get(question.key))
+        known = {**answers.before, **answers.by_key, **as_answers(answers.settings)}
+        default = known.get(question.key)
+        if default is None and question.key in {"method", "micro_batch"}:
+            default = self._defaults(answers).get(question.key)
+        question = menus.with_default(question, default)
         return self._fitting(question, answers) if question.key == "machine" else question
 
     def planned(self, answers: Answers) -> dict[str, str]:

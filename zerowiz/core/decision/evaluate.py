@@ -1,5 +1,6 @@
 """Evaluate each strategy on the machine: what it needs, what there is, and a verdict."""
 
+import math
 from enum import StrEnum
 from functools import lru_cache, partial
 
@@ -191,6 +192,8 @@ class _DeviceNeed(Struct, frozen=True, kw_only=True):
     expected_bytes: int
     high_bytes: int
     roomy_bytes: int
+    flattening_bytes: int = 0
+    """At most, while the weights are flattened there."""
 
     def verdict(self, budget_bytes: int | None, *, all_is_counted: bool) -> Verdict:
         """An unknown budget could be nothing at all."""
@@ -230,6 +233,9 @@ def _device_need(
         high_bytes=with_room(interval.safe_bytes, near.sure_fraction),
         # The flat copy is gone before the first step.
         roomy_bytes=with_room(predicted.flattened_on_host.peak_bytes, near.tight_fraction),
+        flattening_bytes=with_room(
+            math.ceil(predicted.flattening_bytes * (1 + interval.rate)), near.sure_fraction
+        ),
     )
 
 
@@ -343,7 +349,7 @@ def evaluate_with(job: PlanInput, strategy: StrategyRow, buffers: Buffers) -> St
     interval = find_interval(job, predicted, heaviest)
     need = _device_need(job, predicted, interval, buffers, vllm)
     on_gpu = machine.accelerator is Accelerator.CUDA
-    if on_gpu and budget_bytes is not None and need.high_bytes > budget_bytes:
+    if on_gpu and budget_bytes is not None and need.flattening_bytes > budget_bytes:
         predicted = predicted.flattened_on_host
         heaviest = None if heaviest is None else heaviest.flattened_on_host
         interval = find_interval(job, predicted, heaviest)

@@ -58,6 +58,12 @@ class Estimate(Struct, frozen=True, kw_only=True):
     """Whether ZeRO-1 or ZeRO-2 makes its flat copy of the weights there, not on the GPU."""
 
     @property
+    def flattening_bytes(self) -> int:
+        """What the GPU holds while ZeRO-1 or ZeRO-2 makes its flat copy there; 0 where none does."""
+        copying = filter(_flattens, self.moments.get(Phase.INIT, ()))
+        return max(map(moment_bytes, copying), default=0)
+
+    @property
     def flattened_on_host(self) -> "Estimate":
         """The same where the GPU has no room for the flat copy that ZeRO-1 and ZeRO-2 make at init.
 

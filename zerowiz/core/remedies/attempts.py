@@ -249,7 +249,7 @@ class AttemptSearch:
                 yield other
 
     def with_host(self, base: Attempt) -> Found | None:
-        """The least memory of the host with which something is offloaded."""
+        """The least memory of the host with which something is offloaded, surely if any does."""
         machine, constraints = base.job.machine, base.constraints
         if machine.lives_on_host or constraints.offload is OffloadChoice.NONE:
             return None
@@ -265,7 +265,8 @@ class AttemptSearch:
         )
         now_bytes = machine.host.available_bytes or 0
         attempts = [_with_host(base, gib) for gib in needs if gib * _GIB > now_bytes]
-        found = self.mildest([partial(_same, each) for each in attempts])
+        first = self._first([partial(_same, each) for each in attempts], _surely)
+        found = None if first is None else first[1]
         return found if found and found.chosen.strategy.offload is not Offload.NONE else None
 
     def with_budget(self, base: Attempt) -> Found | None:
