@@ -158,6 +158,10 @@ class Wizard:
         own = {"method": settings.method, "micro_batch": settings.micro_batch}
         return {key: str(each.value) for key, each in own.items() if each is not None}
 
+    def _default_of(self, key: str, answers: Answers) -> str | None:
+        """The script's own value, which is asked for where it decides that question alone."""
+        return self._defaults(answers).get(key) if key in {"method", "micro_batch"} else None
+
     def _of_script(self, answers: Answers, options: Options) -> dict[str, str | None]:
         settings, facts = self.named.settings(answers), self.named.facts(answers)
         found = open_questions(options, settings)
@@ -230,9 +234,7 @@ class Wizard:
             case _:
                 pass
         known = {**answers.before, **answers.by_key, **as_answers(answers.settings)}
-        default = known.get(question.key)
-        if default is None and question.key in {"method", "micro_batch"}:
-            default = self._defaults(answers).get(question.key)
+        default = known.get(question.key) or self._default_of(question.key, answers)
         question = menus.with_default(question, default)
         return self._fitting(question, answers) if question.key == "machine" else question
 

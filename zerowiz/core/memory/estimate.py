@@ -59,7 +59,7 @@ class Estimate(Struct, frozen=True, kw_only=True):
 
     @property
     def flattening_bytes(self) -> int:
-        """What the GPU holds while ZeRO-1 or ZeRO-2 makes its flat copy there; 0 where none does."""
+        """What the GPU holds while ZeRO-1 or ZeRO-2 makes its flat copy there; 0 without one."""
         copying = filter(_flattens, self.moments.get(Phase.INIT, ()))
         return max(map(moment_bytes, copying), default=0)
 
