@@ -236,7 +236,7 @@ def _client_optimizer(w: _Writing) -> Section:
 def own_values(
     config: Section, by_script: Collection[str] = ()
 ) -> tuple[str | None, dict[str, object]]:
-    """What of a config that was written decides how the model learns, and nobody said.
+    """The values of a written config that decide how the model learns, and that zerowiz chose.
 
     Batch and precision are no part of it: a plan names them. What the Trainer fills in is its own,
     and a switch chooses a kernel.
