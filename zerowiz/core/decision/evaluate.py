@@ -342,9 +342,11 @@ def evaluate_with(job: PlanInput, strategy: StrategyRow, buffers: Buffers) -> St
     else:
         rank, predicted = _predict(job.model, *job_sizes, job.own_trace, machine.accelerator)
         vllm = vllm_share(machine, step, predicted)
-        lean_bytes = predicted.flattened_on_host.peak_bytes
-        fits_alone = budget_bytes is None or lean_bytes <= budget_bytes
-        if fits_alone and (other := job.model.heaviest) is not None:
+        other = job.model.heaviest
+        # A model of a file has none: what follows is then not asked in each step of a search.
+        if other is not None and (
+            budget_bytes is None or predicted.flattened_on_host.peak_bytes <= budget_bytes
+        ):
             _, heaviest = _predict(other, *job_sizes, None, machine.accelerator)
     interval = find_interval(job, predicted, heaviest)
     need = _device_need(job, predicted, interval, buffers, vllm)
