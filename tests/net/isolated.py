@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeVar
 from paths import ROOT
 
 AT_ONCE = 2
+_NOT_EVERYWHERE = {"numactl", "pdsh", "mpirun", "srun", "sbatch", "scontrol", "nvidia-smi", "nvcc"}
 _Asked = TypeVar("_Asked")
 _Answer = TypeVar("_Answer")
 # A port that is free when a launch looks for one.
@@ -40,7 +41,7 @@ class Command(NamedTuple):
 
 def leave_this_machine(home: Path) -> None:
     """Keep of the environment only what no answer comes from. Before zerowiz is loaded."""
-    programs = os.pathsep.join([str(Path(sys.executable).parent), "/usr/bin", "/bin"])
+    programs = os.pathsep.join([str(Path(sys.executable).parent), str(_link_programs(home))])
     os.environ.clear()
     os.environ.update(
         PATH=programs,
@@ -52,6 +53,18 @@ def leave_this_machine(home: Path) -> None:
         HF_HUB_OFFLINE="1",
     )
     sys.path.insert(0, str(ROOT))
+
+
+def _link_programs(home: Path) -> Path:
+    """A folder with the programs of this host, without those whose presence changes an answer."""
+    folder = home / "programs"
+    folder.mkdir()
+    for place in (Path("/usr/bin"), Path("/bin")):
+        for program in place.iterdir():
+            link = folder / program.name
+            if program.name not in _NOT_EVERYWHERE and not link.is_symlink():
+                link.symlink_to(program)
+    return folder
 
 
 def in_forks(work: Callable[[_Asked], _Answer], asked: Iterable[_Asked]) -> Iterator[_Answer]:
