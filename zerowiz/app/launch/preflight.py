@@ -91,7 +91,7 @@ def check_script(
     """
     planned, force = plan_of(plan, facts, strategy, script_args), plan.options.force
     inputs = _with_escalation(PreflightInput(planned=planned), escalates=escalates)
-    findings = [*script.check(inputs)]
+    findings = [*script.check_script(inputs)]
     note_findings(findings, reporter, force=force)
     require_no_error(findings, force=force)
 
@@ -286,7 +286,9 @@ def note_script(
         except ZerowizError as error:
             _note_refused(error, reporter)
         planned = plan_of(plan, facts, plan.strategy, script_args)
-        note_findings((*script.check(PreflightInput(planned=planned)),), reporter, force=True)
+        note_findings(
+            (*script.check_script(PreflightInput(planned=planned)),), reporter, force=True
+        )
 
 
 def plan_of(

@@ -101,7 +101,7 @@ class TerminalPerson:
             answer = plain.read_answer(question, can_go_back=can_go_back)
             if isinstance(answer, Back):
                 return answer
-            problem = plain.problem(question, answer) or _refused(answer, check)
+            problem = plain.answer_problem(question, answer) or _refused(answer, check)
             if problem is None:
                 plain.show_consequence(answer, consequence)
                 return answer

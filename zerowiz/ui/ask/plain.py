@@ -59,7 +59,7 @@ def read_answer(question: Question, *, can_go_back: bool) -> str | Back:
         say(question.more, indent=2)
 
 
-def problem(question: Question, answer: str) -> str | None:
+def answer_problem(question: Question, answer: str) -> str | None:
     """Why this answer cannot be taken, in the words of what is seen: numbers."""
     if question.kind is AnswerKind.CHOICE and question.problem(answer):
         return _("a number from 1 to {choices}", choices=len(question.choices))

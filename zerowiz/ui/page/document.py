@@ -41,7 +41,7 @@ def write(
     job = decision.job
     title = escape(_("{model} on {machine}", model=job.model.name, machine=gpus(job.machine)))
     slots = Slots()
-    body = plan.body(grid.own, decision, slots)
+    drawn = plan.body(grid.own, decision, slots)
     return "".join(
         (
             "<!doctype html>\n",
@@ -52,7 +52,7 @@ def write(
             f"<header><h1>{title}</h1>",
             '<button type="button" id="theme" aria-pressed="false" hidden>',
             f"{_('Dark')}</button></header>",
-            f"<main>{_job(decision)}{_sliders(grid)}{body}",
+            f"<main>{_job(decision)}{_sliders(grid)}{drawn}",
             _links(decision),
             _list("remedies", _("What would help the plan"), [hint(each) for each in remedies]),
             _list("notes", _("What the plan assumes"), notes),

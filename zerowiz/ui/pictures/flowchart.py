@@ -17,7 +17,7 @@ from zerowiz.core.machine.types import Machine
 from zerowiz.core.workload import Accounting
 from zerowiz.ui import remedies
 from zerowiz.ui.sentences import decisions
-from zerowiz.ui.text.cells import cells
+from zerowiz.ui.text.cells import cells as cells_of
 from zerowiz.ui.text.colours import Colour
 from zerowiz.ui.text.lines import Line, Picture, Span, length
 from zerowiz.ui.text.units import OF, decimal_size_of, gib, on_device, range_of, size_of
@@ -120,7 +120,7 @@ def name(evaluated: StrategyEstimate) -> str:
 
 def _within(branch: str, columns: int) -> str:
     """A branch without what it is compared with, where that has no room."""
-    if cells(branch) <= columns:
+    if cells_of(branch) <= columns:
         return branch
     need, _of, have = branch.removesuffix(_UNKNOWN).partition(OF)
     return f"{need} {have.partition(' ')[2]}".rstrip()
@@ -130,7 +130,7 @@ def _end(decision: Decision, path: FlowchartPath) -> Line:
     if path.end is None:
         return (("┗ ", Colour.LABEL), (_("none"), Colour.BAD))
     called = name(path.end)
-    room = MOST_COLUMNS - cells(called) - len("┗ : ")
+    room = MOST_COLUMNS - cells_of(called) - len("┗ : ")
     return (
         ("┗ ", Colour.LABEL),
         (called, VERDICT_COLOURS[path.end.verdict]),

@@ -68,13 +68,13 @@ def following(folder: Path, join: Join) -> Iterator[list[object]]:
     """Node 1, in a thread; what it ends with is in the list at the end."""
     attempts: list[object] = []
 
-    def run() -> None:
+    def follow_along() -> None:
         try:
             attempts.append(follow(folder, node(1), join, deadline_s=20)[1])
         except ZerowizError as error:
             attempts.append(error)
 
-    thread = threading.Thread(target=run)
+    thread = threading.Thread(target=follow_along)
     thread.start()
     try:
         yield attempts

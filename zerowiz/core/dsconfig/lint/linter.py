@@ -1,8 +1,7 @@
 """Check a DeepSpeed config without DeepSpeed."""
 
 import json
-from collections.abc import Iterator
-from typing import Protocol
+from collections.abc import Callable, Iterator
 
 from zerowiz.core.dsconfig.hjson import Node, Object, parse
 from zerowiz.core.dsconfig.hjson_tokens import Dialect, JsonTextError
@@ -31,32 +30,42 @@ from zerowiz.core.values import replace
 from zerowiz.core.workload import Integration
 
 
-class _RuleFamily(Protocol):
-    """A module of rules: its rows, and the function that reports them."""
-
-    def check(self, config: Config) -> Iterator[ConfigFinding]:
-        """Find what breaks the rules of this family."""
-
-
 # In the order in which they look at a config.
-_FAMILIES: tuple[_RuleFamily, ...] = (
-    structure,
-    keys,
-    values,
-    auto,
-    batch,
-    precision,
-    offload,
-    optimizer,
-    optimizer_arguments,
-    refused,
-    effects,
-    against_script,
-    danger,
-    versions,
+_CHECKS: tuple[Callable[[Config], Iterator[ConfigFinding]], ...] = (
+    structure.check_structure,
+    keys.check_keys,
+    values.check_values,
+    auto.check_auto,
+    batch.check_batch,
+    precision.check_precision,
+    offload.check_offload,
+    optimizer.check_optimizer,
+    optimizer_arguments.check_optimizer_arguments,
+    refused.check_refused,
+    effects.check_effects,
+    against_script.check_against_script,
+    danger.check_danger,
+    versions.check_versions,
 )
 
-RULES = rules_of(_FAMILIES)
+RULES = rules_of(
+    (
+        structure,
+        keys,
+        values,
+        auto,
+        batch,
+        precision,
+        offload,
+        optimizer,
+        optimizer_arguments,
+        refused,
+        effects,
+        against_script,
+        danger,
+        versions,
+    )
+)
 
 _OLD_BF16 = "bfloat16."
 
@@ -110,8 +119,8 @@ def _of_tree(root: Node, text: str, schema: Schema, context: Context) -> Iterato
     if keys.is_no_config(config):
         yield keys.no_config(config)
         return
-    for family in _FAMILIES:
-        yield from filter(None, (_as_read(config, finding) for finding in family.check(config)))
+    for check in _CHECKS:
+        yield from filter(None, (_as_read(config, finding) for finding in check(config)))
 
 
 def _as_read(config: Config, finding: ConfigFinding) -> ConfigFinding | None:

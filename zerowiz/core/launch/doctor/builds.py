@@ -433,7 +433,7 @@ def _examine(inputs: PreflightInput) -> Iterator[PreflightFinding]:
         yield from each(inputs)
 
 
-def check(inputs: PreflightInput) -> Iterator[PreflightFinding]:
+def check_builds(inputs: PreflightInput) -> Iterator[PreflightFinding]:
     """Errors where the job surely loads the op; where it only likely does, warnings."""
     planned = inputs.planned
     if planned is None:

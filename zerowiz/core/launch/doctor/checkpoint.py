@@ -45,7 +45,7 @@ NO_CHECKPOINT = Rule(
 )
 
 
-def check(inputs: PreflightInput) -> Iterator[PreflightFinding]:
+def check_checkpoint(inputs: PreflightInput) -> Iterator[PreflightFinding]:
     """Whether a checkpoint loads."""
     planned, resumed = inputs.planned, inputs.facts.resumed
     if planned is None or resumed is None or _loads_universal(planned.config):

@@ -299,7 +299,7 @@ def _package(module: str) -> str:
     return _PACKAGES.get(module, module)
 
 
-def check(inputs: PreflightInput) -> Iterator[PreflightFinding]:
+def check_environment(inputs: PreflightInput) -> Iterator[PreflightFinding]:
     """The Python of the ranks, its libraries, and what the script imports."""
     for each in (_program, _packages, _age, _bad_releases, _imports):
         yield from each(inputs)

@@ -1,7 +1,6 @@
 """Run every preflight check, in the order in which a job would meet what they find."""
 
-from collections.abc import Iterator
-from typing import Protocol
+from collections.abc import Callable, Iterator
 
 from zerowiz.core.launch.doctor import (
     builds,
@@ -18,27 +17,20 @@ from zerowiz.core.launch.doctor.inputs import PreflightInput
 from zerowiz.core.rule import rules_of
 
 
-class _CheckFamily(Protocol):
-    """A module of preflight checks: the rows of its rules, and the function that reports them."""
-
-    def check(self, inputs: PreflightInput) -> Iterator[PreflightFinding]:
-        """Find what breaks the rules of this family."""
-
-
 # A check reports nothing where a fact is not known.
-_FAMILIES: tuple[_CheckFamily, ...] = (
-    script,
-    checkpoint,
-    environment,
-    gpus,
-    builds,
-    host,
-    network,
+_CHECKS: tuple[Callable[[PreflightInput], Iterator[PreflightFinding]], ...] = (
+    script.check_script,
+    checkpoint.check_checkpoint,
+    environment.check_environment,
+    gpus.check_gpus,
+    builds.check_builds,
+    host.check_host,
+    network.check_network,
 )
 
-RULES = rules_of((refused, *_FAMILIES))
+RULES = rules_of((refused, script, checkpoint, environment, gpus, builds, host, network))
 
 
 def examine(inputs: PreflightInput) -> tuple[PreflightFinding, ...]:
     """Everything that stands in the job's way, or is worth knowing before it starts."""
-    return tuple(finding for family in _FAMILIES for finding in family.check(inputs))
+    return tuple(finding for check in _CHECKS for finding in check(inputs))

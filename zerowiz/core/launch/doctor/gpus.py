@@ -241,7 +241,7 @@ def _dotted(version: tuple[int, int]) -> str:
     return f"{version[0]}.{version[1]}"
 
 
-def check(inputs: PreflightInput) -> Iterator[PreflightFinding]:
+def check_gpus(inputs: PreflightInput) -> Iterator[PreflightFinding]:
     """The accelerator, torch's build, the driver, other processes and the number format."""
     for each in (_accelerator, _cuda_build, _driver, _code, _busy, _precision):
         yield from each(inputs)

@@ -269,7 +269,7 @@ def _host_memory(inputs: PreflightInput) -> Iterator[PreflightFinding]:
     )
 
 
-def check(inputs: PreflightInput) -> Iterator[PreflightFinding]:
+def check_host(inputs: PreflightInput) -> Iterator[PreflightFinding]:
     """Disks, shared memory, locked memory and host memory."""
     for each in (_nvme, _shm, _memlock, _checkpoints, _host_memory):
         yield from each(inputs)

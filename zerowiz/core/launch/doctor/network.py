@@ -200,7 +200,7 @@ def _allocator(inputs: PreflightInput) -> Iterator[PreflightFinding]:
         )
 
 
-def check(inputs: PreflightInput) -> Iterator[PreflightFinding]:
+def check_network(inputs: PreflightInput) -> Iterator[PreflightFinding]:
     """The port, the interfaces, and variables of NCCL and of the allocator."""
     for each in (_port, _interfaces, _switches, _allocator):
         yield from each(inputs)

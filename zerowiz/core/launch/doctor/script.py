@@ -453,7 +453,7 @@ def _optimizers(planned: PlannedJob) -> Iterator[PreflightFinding]:
         )
 
 
-def check(inputs: PreflightInput) -> Iterator[PreflightFinding]:
+def check_script(inputs: PreflightInput) -> Iterator[PreflightFinding]:
     """What the script does against the plan."""
     planned = inputs.planned
     if planned is None:

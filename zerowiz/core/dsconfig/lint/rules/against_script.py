@@ -18,7 +18,7 @@ SCRIPT_DISAGREES = Rule(
 )
 
 
-def check(config: Config) -> Iterator[ConfigFinding]:
+def check_against_script(config: Config) -> Iterator[ConfigFinding]:
     """What the Trainer compares (transformers, HfTrainerDeepSpeedConfig.fill_match)."""
     yield from _two_rates(config)
     settings = config.context.settings

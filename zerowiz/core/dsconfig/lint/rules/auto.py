@@ -45,7 +45,7 @@ _PARAMS = ("optimizer.params.", "scheduler.params.")
 _NO_NUMBER = frozenset({"string"})
 
 
-def check(config: Config) -> Iterator[ConfigFinding]:
+def check_auto(config: Config) -> Iterator[ConfigFinding]:
     """Every "auto", and what was meant as one."""
     yield from map(config.if_built, _not_filled(config))
 

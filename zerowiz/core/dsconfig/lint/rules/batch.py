@@ -30,7 +30,7 @@ class _Batch(Struct, frozen=True, kw_only=True):
         return (self.micro_batch or 1) * (self.accumulation_steps or 1)
 
 
-def check(config: Config) -> Iterator[ConfigFinding]:
+def check_batch(config: Config) -> Iterator[ConfigFinding]:
     """The batch equation, as far as its numbers are known."""
     ranks = config.number(_SEQUENCE_RANKS)
     if ranks is not None and ranks < 1:

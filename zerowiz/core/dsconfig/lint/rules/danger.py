@@ -33,7 +33,7 @@ _MOST_PERSISTENT_ELEMENTS = 10**7
 _LEAST_ELEMENTS = 10**6
 
 
-def check(config: Config) -> Iterator[ConfigFinding]:
+def check_danger(config: Config) -> Iterator[ConfigFinding]:
     """Sizes of buffers and thresholds, against the GPU's memory where it is known."""
     if config.stage:
         yield from _reduce_bucket(config)

@@ -26,7 +26,7 @@ _INERT = frozenset({f"{ZERO}.allgather_partitions", "disable_allgather"})
 _OTHER_PRECISION = {"fp16": "bf16", "bf16": "fp16"}
 
 
-def check(config: Config) -> Iterator[ConfigFinding]:
+def check_effects(config: Config) -> Iterator[ConfigFinding]:
     """Keys of another stage, keys that nothing reads, and sections that are off."""
     for entry in config.entries:
         if entry.key is not None and not entry.key.deprecated:

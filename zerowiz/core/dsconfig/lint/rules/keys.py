@@ -83,7 +83,7 @@ def no_config(config: Config) -> ConfigFinding:
     )
 
 
-def check(config: Config) -> Iterator[ConfigFinding]:
+def check_keys(config: Config) -> Iterator[ConfigFinding]:
     """Names of keys that are wrong."""
     anothers = _of_another_program(config)
     if anothers:

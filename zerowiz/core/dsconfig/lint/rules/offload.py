@@ -8,7 +8,7 @@ from zerowiz.core.rule import Rule, Severity
 from zerowiz.words import _
 
 
-def check(config: Config) -> Iterator[ConfigFinding]:
+def check_offload(config: Config) -> Iterator[ConfigFinding]:
     """Stages, devices, optimizers."""
     yield from _stages(config)
     yield from _nvme(config)

@@ -34,7 +34,7 @@ _NUMBERS = frozenset(
 )
 
 
-def check(config: Config) -> Iterator[ConfigFinding]:
+def check_optimizer(config: Config) -> Iterator[ConfigFinding]:
     """The optimizer and the scheduler of the config."""
     yield from map(config.if_built, _if_built(config))
     yield from _not_params(config)

@@ -21,7 +21,7 @@ _REFUSED_BEFORE = "max_grad_norm"
 _OTHER_WORDS: Mapping[str, str] = {"learning_rate": "lr", "wd": "weight_decay", "epsilon": "eps"}
 
 
-def check(config: Config) -> Iterator[ConfigFinding]:
+def check_optimizer_arguments(config: Config) -> Iterator[ConfigFinding]:
     """Each argument that the class does not take."""
     name = config.word("optimizer.type")
     params = config.get("optimizer.params")

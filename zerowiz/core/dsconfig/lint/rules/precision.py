@@ -34,7 +34,7 @@ _SECTIONS: Mapping[str, str] = {
 }
 
 
-def check(config: Config) -> Iterator[ConfigFinding]:
+def check_precision(config: Config) -> Iterator[ConfigFinding]:
     """Precisions, their 16-bit states, and the dtype of the parameters."""
     yield from _two(config)
     yield from _states(config)

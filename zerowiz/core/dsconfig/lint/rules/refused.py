@@ -13,7 +13,7 @@ from zerowiz.words import _, joined
 _DEFAULT_CLIPPING = 1.0
 
 
-def check(config: Config) -> Iterator[ConfigFinding]:
+def check_refused(config: Config) -> Iterator[ConfigFinding]:
     """Each refused pair."""
     for refused in (_no_zero, _sum, _prescale, _legacy, _no_norm, _odd_bucket, *_TOGETHER):
         yield from refused(config)

@@ -64,7 +64,7 @@ DUPLICATE_KEY = Rule(
 )
 
 
-def check(config: Config) -> Iterator[ConfigFinding]:
+def check_structure(config: Config) -> Iterator[ConfigFinding]:
     """Every key that its object has had before."""
     # runtime/config_utils.py, dict_raise_error_on_duplicate_keys; json takes the last one.
     severity = Severity.WARNING if config.by_accelerate else Severity.ERROR

@@ -39,7 +39,7 @@ _EVERY_STAGE = (_STAGE, "all")
 _JSON_NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][-+]?\d+)?", re.ASCII)
 
 
-def check(config: Config) -> Iterator[ConfigFinding]:
+def check_values(config: Config) -> Iterator[ConfigFinding]:
     """Values that are wrong by themselves."""
     for entry in config.entries:
         if entry.key is None or entry.key.removed or _is_auto(entry.value):

@@ -20,7 +20,7 @@ DEFAULT_CHANGED = Rule(
 _IN_ANOTHER_FILE = _(", in a file that `deepspeed_config_file` names")
 
 
-def check(config: Config) -> Iterator[ConfigFinding]:
+def check_versions(config: Config) -> Iterator[ConfigFinding]:
     """What is known against this version, and what was another default in the one before."""
     yield from _bad_releases(config)
     yield from _defaults(config)
