@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from zerowiz.core.values import replace
-from zerowiz.core.workload import (
+from zerowiz.core.workload.choices import (
     Attention,
     Loss,
     Method,
@@ -12,8 +12,8 @@ from zerowiz.core.workload import (
     Reference,
     StateDtype,
     Trainer,
-    Workload,
 )
+from zerowiz.core.workload.workload import Workload
 
 _PLAIN = Workload(sequence_tokens=256)
 _BATCHED = replace(_PLAIN, micro_batch=2)

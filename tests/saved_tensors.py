@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from zerowiz.core.workload import ALL_LINEAR, Method, Workload
+from zerowiz.core.workload.choices import Method
+from zerowiz.core.workload.workload import ALL_LINEAR, Workload
 
 _BUILDERS = {
     "bert": "AutoModelForMaskedLM",

@@ -22,7 +22,7 @@ from zerowiz.core.model.from_size import model_from_size, parse_size
 from zerowiz.core.outcome.verdict import Cause, JobEnd
 from zerowiz.core.speed.rates import find_rates
 from zerowiz.core.strategies import ZERO2
-from zerowiz.core.workload import Workload
+from zerowiz.core.workload.workload import Workload
 from zerowiz.errors import ZerowizError
 from zerowiz.probe.machine.gpu_table import read_gpu_table
 from zerowiz.ui.measure import script_run

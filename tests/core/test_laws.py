@@ -47,7 +47,7 @@ from zerowiz.core.strategies import (
 )
 from zerowiz.core.strategy import Offload, Part
 from zerowiz.core.values import replace
-from zerowiz.core.workload import (
+from zerowiz.core.workload.choices import (
     Accounting,
     Attention,
     Integration,
@@ -58,8 +58,8 @@ from zerowiz.core.workload import (
     Reference,
     StateDtype,
     Trainer,
-    Workload,
 )
+from zerowiz.core.workload.workload import Workload
 from zerowiz.errors import UsageError
 
 GB = 10**9

@@ -23,7 +23,8 @@ from zerowiz.core.search.search import Search, search
 from zerowiz.core.speed.rates import find_rates
 from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.values import replace
-from zerowiz.core.workload import Accounting, Method, Workload
+from zerowiz.core.workload.choices import Accounting, Method
+from zerowiz.core.workload.workload import Workload
 from zerowiz.probe.machine.gpu_table import read_gpu_table
 
 TABLE = read_gpu_table()

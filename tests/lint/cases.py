@@ -12,8 +12,9 @@ from zerowiz.core.dsconfig.bad_releases import BadRelease
 from zerowiz.core.dsconfig.lint.context import Context
 from zerowiz.core.dsconfig.schema import Schema
 from zerowiz.core.rule import Severity
-from zerowiz.core.script import ScriptSettings, Setting, State
-from zerowiz.core.workload import Integration, Precision
+from zerowiz.core.script.bindings import Setting, State
+from zerowiz.core.script.settings import ScriptSettings
+from zerowiz.core.workload.choices import Integration, Precision
 
 FOLDER = Path(__file__).parent
 BROKEN = FOLDER / "broken"

@@ -19,7 +19,7 @@ from zerowiz.core.model.types import Model
 from zerowiz.core.strategies import DDP, STRATEGIES, ZERO3
 from zerowiz.core.strategy import Offload
 from zerowiz.core.values import replace
-from zerowiz.core.workload import (
+from zerowiz.core.workload.choices import (
     Attention,
     Loss,
     Method,
@@ -28,8 +28,8 @@ from zerowiz.core.workload import (
     Reference,
     StateDtype,
     Trainer,
-    Workload,
 )
+from zerowiz.core.workload.workload import Workload
 from zerowiz.errors import UsageError
 
 Row = Mapping[str, Any]

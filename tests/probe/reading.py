@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from zerowiz.core.script import ScriptFacts
-from zerowiz.probe.script import parse_script
+from zerowiz.core.script.facts import ScriptFacts
+from zerowiz.probe.script.read import parse_script
 
 SCRIPTS = Path(__file__).parent / "scripts"
 

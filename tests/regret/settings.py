@@ -17,7 +17,7 @@ from zerowiz.core.search.freedom import Freedom, Objective
 from zerowiz.core.search.search import search
 from zerowiz.core.strategies import STRATEGIES, ZERO2_OFFLOAD, ZERO3_OFFLOAD
 from zerowiz.core.values import replace
-from zerowiz.core.workload import Workload
+from zerowiz.core.workload.workload import Workload
 
 CHOICE, FLOWCHART = "choice", "flowchart at micro-batch 1"
 HF_ZERO2, HF_ZERO3 = "ds_config_zero2.json", "ds_config_zero3.json"

@@ -20,7 +20,8 @@ from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS
 from zerowiz.core.model.types import Model
 from zerowiz.core.speed.rates import find_rates
 from zerowiz.core.values import replace
-from zerowiz.core.workload import Method, Precision, Workload
+from zerowiz.core.workload.choices import Method, Precision
+from zerowiz.core.workload.workload import Workload
 from zerowiz.probe.machine.gpu_table import read_gpu_table
 
 GIB = 2**30

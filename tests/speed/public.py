@@ -19,7 +19,8 @@ from zerowiz.core.speed.rates import find_rates
 from zerowiz.core.speed.step_time import predict_step_time
 from zerowiz.core.speed.terms import StepTime
 from zerowiz.core.strategies import STRATEGIES
-from zerowiz.core.workload import Attention, Method, Workload
+from zerowiz.core.workload.choices import Attention, Method
+from zerowiz.core.workload.workload import Workload
 from zerowiz.probe.machine.gpu_table import read_gpu_table
 
 FILE = Path(__file__).parents[1] / "measured" / "public_times.json"

@@ -24,7 +24,7 @@ from zerowiz.core.measure.row import TrialEnd, make_row
 from zerowiz.core.measure.timing import count_timed_steps
 from zerowiz.core.measure.trial import PlannedTrial, Trial
 from zerowiz.core.strategy import Offload
-from zerowiz.core.workload import Method
+from zerowiz.core.workload.choices import Method
 from zerowiz.worker.batch import share_of
 from zerowiz.worker.batch_files import case_folder, read_report, report_file
 from zerowiz.worker.ops import finish_builds

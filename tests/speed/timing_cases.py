@@ -31,7 +31,7 @@ from zerowiz.core.model.from_size import model_from_size, parse_size
 from zerowiz.core.model.types import Model
 from zerowiz.core.speed.rates import GpuRates
 from zerowiz.core.strategies import STRATEGIES
-from zerowiz.core.workload import Optimizer
+from zerowiz.core.workload.choices import Optimizer
 
 Row = Mapping[str, Any]
 Point = Mapping[str, str]

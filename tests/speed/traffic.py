@@ -28,7 +28,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from zerowiz.core.memory.forward.activations import activations
 from zerowiz.core.speed.compute import Moved
-from zerowiz.core.workload import Workload
+from zerowiz.core.workload.workload import Workload
 
 TOKENS = 1024
 _PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm"})

@@ -20,7 +20,7 @@ from zerowiz.core.search.freedom import Objective
 from zerowiz.core.speed.run_cost import RunLength
 from zerowiz.core.speed.terms import StepTime
 from zerowiz.core.values import replace
-from zerowiz.core.workload import Workload
+from zerowiz.core.workload.workload import Workload
 from zerowiz.probe.machine.gpu_table import read_gpu_table, read_instances
 from zerowiz.ui.catalog.machines import machines
 from zerowiz.ui.catalog.run import run

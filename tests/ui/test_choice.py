@@ -10,7 +10,8 @@ from zerowiz.core.search.candidate import Candidate
 from zerowiz.core.speed.terms import StepTime
 from zerowiz.core.strategies import ZERO1, ZERO2
 from zerowiz.core.values import replace
-from zerowiz.core.workload import Attention, Loss, Workload
+from zerowiz.core.workload.choices import Attention, Loss
+from zerowiz.core.workload.workload import Workload
 from zerowiz.probe.machine.gpu_table import read_gpu_table
 from zerowiz.ui import choice
 

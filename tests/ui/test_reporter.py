@@ -18,9 +18,10 @@ from zerowiz.core.outcome.figures import CountedMemory, MeasuredFigures, Predict
 from zerowiz.core.outcome.record import AttemptRecord
 from zerowiz.core.outcome.resume import Resume, ResumeFrom
 from zerowiz.core.outcome.verdict import Cause, JobEnd
-from zerowiz.core.script import Convention, ScriptFacts
+from zerowiz.core.script.facts import Convention, ScriptFacts
 from zerowiz.core.strategies import ZERO2
-from zerowiz.core.workload import Integration, Workload
+from zerowiz.core.workload.choices import Integration
+from zerowiz.core.workload.workload import Workload
 from zerowiz.errors import LostEdit, PreflightError
 from zerowiz.probe.machine.gpu_table import read_gpu_table
 from zerowiz.ui.launch_reporter import TerminalLaunchReporter

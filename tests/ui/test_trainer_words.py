@@ -8,7 +8,8 @@ from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.values import replace
-from zerowiz.core.workload import Method, Reference, Trainer, Workload
+from zerowiz.core.workload.choices import Method, Reference, Trainer
+from zerowiz.core.workload.workload import Workload
 from zerowiz.probe.machine.gpu_table import read_gpu_table
 from zerowiz.ui.basis.trainer import trainer, vllm
 

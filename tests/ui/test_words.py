@@ -16,7 +16,7 @@ from zerowiz.core.machine.network import Network, NetworkKind
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.strategies import ZERO2
 from zerowiz.core.values import replace
-from zerowiz.core.workload import Workload
+from zerowiz.core.workload.workload import Workload
 from zerowiz.probe.machine.gpu_table import read_gpu_table
 from zerowiz.ui.sentences import decisions, doubts, machines
 from zerowiz.ui.text.fold import fold, fold_command

@@ -34,7 +34,8 @@ from zerowiz.core.memory.forward import losses as predicted_losses
 from zerowiz.core.memory.ledger import Phase
 from zerowiz.core.outcome import oom_text, verdict
 from zerowiz.core.strategy import Offload
-from zerowiz.core.workload import SETTINGS, Attention, Loss, Precision, StateDtype, Workload
+from zerowiz.core.workload.choices import Attention, Loss, Precision, StateDtype
+from zerowiz.core.workload.workload import SETTINGS, Workload
 from zerowiz.emit import attempt_folder, job, measure, own_script, processes
 from zerowiz.errors import UsageError
 from zerowiz.probe.launch import build_locks

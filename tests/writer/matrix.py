@@ -12,7 +12,7 @@ from zerowiz.core.dsconfig.write import Handover, write_config
 from zerowiz.core.memory.rank_sizes import StrategyRow
 from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.values import replace
-from zerowiz.core.workload import Integration, Precision, StateDtype
+from zerowiz.core.workload.choices import Integration, Precision, StateDtype
 from zerowiz.errors import UsageError
 
 FIELDS = frozenset({"micro_batch", "accumulation_steps", "precision"})

@@ -18,7 +18,8 @@ from zerowiz.core.dsconfig.write import render_config
 from zerowiz.core.machine.host import Host
 from zerowiz.core.model.hf_config import model_from_config
 from zerowiz.core.strategy import Offload
-from zerowiz.core.workload import Integration, Precision, StateDtype, Workload
+from zerowiz.core.workload.choices import Integration, Precision, StateDtype
+from zerowiz.core.workload.workload import Workload
 from zerowiz.probe.machine.cpu import cpu_machine
 
 ALL_SECONDS = 1500

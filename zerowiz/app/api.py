@@ -30,7 +30,8 @@ from zerowiz.core.remedies.remedy import Remedy
 from zerowiz.core.search.candidate import Candidate
 from zerowiz.core.search.limits import Limit, find_limits
 from zerowiz.core.values import replace
-from zerowiz.core.workload import Integration, Workload
+from zerowiz.core.workload.choices import Integration
+from zerowiz.core.workload.workload import Workload
 from zerowiz.errors import UsageError, did_you_mean, in_python
 from zerowiz.words import _
 
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from zerowiz.app.catalog.machines import MachineChoice
     from zerowiz.core.catalog.planned_run import PlannedRun
     from zerowiz.core.dsconfig.lint.finding import ConfigFinding
-    from zerowiz.core.script import ScriptFacts
+    from zerowiz.core.script.facts import ScriptFacts
 
 # The script that a plan file names where no script was read.
 _SCRIPT = "train.py"

@@ -22,15 +22,15 @@ from zerowiz.core.dsconfig.lint.report import FileReport
 from zerowiz.core.dsconfig.lint.rules.structure import unreadable
 from zerowiz.core.dsconfig.lint.source import ConfigText
 from zerowiz.core.dsconfig.schema import Schema
-from zerowiz.core.script import settle
+from zerowiz.core.script.settings import settle
 from zerowiz.core.values import replace
-from zerowiz.core.workload import Integration
+from zerowiz.core.workload.choices import Integration
 from zerowiz.emit.files import rewrite_file
 from zerowiz.errors import UsageError, ZerowizError
 from zerowiz.probe.config.bad_releases import read_bad_releases
 from zerowiz.probe.config.config_text import is_yaml, read_configs
 from zerowiz.probe.model.libraries import read_version
-from zerowiz.probe.script import read_script
+from zerowiz.probe.script.read import read_script
 from zerowiz.words import _
 
 # `0.19.8`, `0.19.8+cu13`.

@@ -37,7 +37,8 @@ from zerowiz.core.launch.node import NodeRank
 from zerowiz.core.launch.plan import Programs, launch_env
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.rule import Rule
-from zerowiz.core.script import ScriptFacts, ScriptSettings, settle
+from zerowiz.core.script.facts import ScriptFacts
+from zerowiz.core.script.settings import ScriptSettings, settle
 from zerowiz.core.values import replace
 from zerowiz.errors import AnswerNeededError, UsageError, ZerowizError
 from zerowiz.probe.launch.programs import find_programs

@@ -32,8 +32,9 @@ from zerowiz.core import shell
 from zerowiz.core.decision.answers import Answers
 from zerowiz.core.decision.questions import Back
 from zerowiz.core.machine.types import Machine
-from zerowiz.core.script import ScriptFacts, ScriptSettings
+from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.core.script.programs.file import ProgramFile
+from zerowiz.core.script.settings import ScriptSettings
 from zerowiz.core.values import replace
 from zerowiz.emit.files import refuse_loss
 from zerowiz.emit.interrupts import ending_as_ctrl_c

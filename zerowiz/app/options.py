@@ -21,8 +21,7 @@ from zerowiz.core.search.freedom import Objective
 from zerowiz.core.settings import SettingRow, read_row
 from zerowiz.core.synonyms import canonical_choice
 from zerowiz.core.values import replace
-from zerowiz.core.workload import (
-    SETTINGS,
+from zerowiz.core.workload.choices import (
     Accounting,
     Attention,
     Integration,
@@ -34,6 +33,7 @@ from zerowiz.core.workload import (
     StateDtype,
     Trainer,
 )
+from zerowiz.core.workload.workload import SETTINGS
 from zerowiz.errors import UsageError
 from zerowiz.words import _
 

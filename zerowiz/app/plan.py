@@ -11,7 +11,8 @@ from zerowiz.app.machines.machine import find_machine, means_all
 from zerowiz.app.options import Options
 from zerowiz.app.reporter import Reporter
 from zerowiz.core.machine.types import Machine
-from zerowiz.core.script import ScriptFacts, ScriptSettings, settle
+from zerowiz.core.script.facts import ScriptFacts
+from zerowiz.core.script.settings import ScriptSettings, settle
 from zerowiz.errors import NoGpuHereError
 from zerowiz.words import _
 

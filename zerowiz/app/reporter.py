@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from zerowiz.core.outcome.resume import Resume
     from zerowiz.core.outcome.verdict import JobEnd
     from zerowiz.core.remedies.remedy import Remedy
-    from zerowiz.core.script import ScriptFacts
+    from zerowiz.core.script.facts import ScriptFacts
     from zerowiz.core.strategy import Strategy
 
 

@@ -27,7 +27,7 @@ from zerowiz.core.dsconfig.lint.report import FileReport, encode_reports
 from zerowiz.core.dsconfig.lint.sarif import encode_sarif
 from zerowiz.core.dsconfig.schema import Schema
 from zerowiz.core.values import replace
-from zerowiz.core.workload import Integration
+from zerowiz.core.workload.choices import Integration
 from zerowiz.errors import ExitCode, UsageError
 from zerowiz.probe.config.config_text import STDIN
 from zerowiz.probe.config.ds_schema import read_ds_schema

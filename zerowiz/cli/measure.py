@@ -19,7 +19,7 @@ from zerowiz.cli.output import write_plan
 from zerowiz.cli.usage import PlainCommand
 from zerowiz.core.measure.row import Comparison, encode_comparison
 from zerowiz.core.plan_json import SCHEMA_VERSION
-from zerowiz.core.workload import Loop
+from zerowiz.core.workload.choices import Loop
 from zerowiz.errors import UsageError
 from zerowiz.ui import measure as show_measured
 from zerowiz.ui.reporter import TerminalReporter

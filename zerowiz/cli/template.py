@@ -9,7 +9,7 @@ import typer
 from zerowiz.app.template import copy_template
 from zerowiz.cli.usage import PlainCommand
 from zerowiz.core.templates import TEMPLATES, template_of
-from zerowiz.core.workload import Loop
+from zerowiz.core.workload.choices import Loop
 from zerowiz.ui import template as show_template
 from zerowiz.words import _
 

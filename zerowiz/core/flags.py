@@ -10,7 +10,7 @@ from functools import cache
 
 from zerowiz.core import settings
 from zerowiz.core.settings import SettingRow
-from zerowiz.core.workload import SETTINGS
+from zerowiz.core.workload.workload import SETTINGS
 from zerowiz.words import edited
 
 _NAMED = re.compile(r"\$([a-z][a-z_]*)")

@@ -10,7 +10,7 @@ from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.decision.uncertainty import Interval, settled_by
 from zerowiz.core.machine_json import encode_machine
 from zerowiz.core.memory.rank_sizes import trainable_params
-from zerowiz.core.script import Settled
+from zerowiz.core.script.settings import Settled
 from zerowiz.core.search.candidate import Candidate
 from zerowiz.core.search.limits import Limit
 from zerowiz.core.search.search import Search

@@ -6,11 +6,11 @@ from itertools import chain, islice
 from pathlib import Path
 
 from zerowiz.core.codec import parse_json
-from zerowiz.core.script import ScriptFacts
+from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.errors import ZerowizError
 from zerowiz.probe.model.hf import cached_models
 from zerowiz.probe.named_file import LONGEST_SCRIPT_BYTES, read_named
-from zerowiz.probe.script import read_script
+from zerowiz.probe.script.read import read_script
 from zerowiz.words import _
 
 # What a script that trains with one of the libraries names somewhere.

@@ -9,7 +9,7 @@ from zerowiz.core.search.candidate import SAME_FRACTION, WORTH_FRACTION, Candida
 from zerowiz.core.search.freedom import Objective
 from zerowiz.core.search.limits import Limit
 from zerowiz.core.search.search import Search
-from zerowiz.core.workload import Workload
+from zerowiz.core.workload.workload import Workload
 from zerowiz.ui.pictures.speed import speed
 from zerowiz.ui.remedies import STRATEGIES
 from zerowiz.ui.text.cells import LABEL_COLUMNS, labelled

@@ -7,7 +7,7 @@ from typing import TextIO
 
 from zerowiz.core.decision.flowchart import Decision
 from zerowiz.core.remedies.remedy import Remedy
-from zerowiz.core.script import ScriptFacts
+from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.errors import LostEdit, ZerowizError
 from zerowiz.ui import show
 from zerowiz.ui.text.progress import TerminalWait

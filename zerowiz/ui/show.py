@@ -11,9 +11,10 @@ from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.launch.plan import LaunchPlan
 from zerowiz.core.memory.ledger import Phase
 from zerowiz.core.remedies.remedy import Remedy
-from zerowiz.core.script import ScriptFacts
+from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.core.speed.terms import StepTime
-from zerowiz.core.workload import SETTINGS, Accounting, Trainer
+from zerowiz.core.workload.choices import Accounting, Trainer
+from zerowiz.core.workload.workload import SETTINGS
 from zerowiz.ui import remedies as ui_remedies
 from zerowiz.ui.basis import trainer
 from zerowiz.ui.pictures import memory

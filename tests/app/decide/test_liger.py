@@ -11,8 +11,8 @@ from zerowiz.app.machines.machine import find_machine
 from zerowiz.app.options import Options
 from zerowiz.core.decision.flowchart import OffloadChoice
 from zerowiz.core.machine.types import Accelerator, with_host_memory
-from zerowiz.core.workload import Precision
-from zerowiz.probe.script import parse_script
+from zerowiz.core.workload.choices import Precision
+from zerowiz.probe.script.read import parse_script
 
 
 def offers_liger(**said: object) -> bool:

@@ -14,13 +14,13 @@ from zerowiz.app.resolve.request import Request, make_request
 from zerowiz.core.codec import encode
 from zerowiz.core.decision.oom_history import History, RanOut
 from zerowiz.core.memory.ledger import MemoryKind
-from zerowiz.core.script import ScriptFacts
+from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.core.search.freedom import Freedom
 from zerowiz.core.values import replace
-from zerowiz.core.workload import Accounting, Trainer
+from zerowiz.core.workload.choices import Accounting, Trainer
 from zerowiz.errors import UsageError
 from zerowiz.probe.launch.oom_history import history_path
-from zerowiz.probe.script import parse_script, read_script
+from zerowiz.probe.script.read import parse_script, read_script
 
 LOADER = "loader = DataLoader(data, batch_size=args.batch)\n"
 COUNTS = "steps = engine.gradient_accumulation_steps()\n"

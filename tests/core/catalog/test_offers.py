@@ -16,7 +16,7 @@ from zerowiz.core.model.from_size import model_from_size
 from zerowiz.core.speed.rates import find_rates
 from zerowiz.core.speed.run_cost import RunLength
 from zerowiz.core.values import replace
-from zerowiz.core.workload import Workload
+from zerowiz.core.workload.workload import Workload
 from zerowiz.probe.machine.gpu_table import read_gpu_table, read_instances
 
 TABLE, INSTANCES = read_gpu_table(), read_instances()

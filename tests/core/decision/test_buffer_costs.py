@@ -12,7 +12,8 @@ from zerowiz.core.memory.ledger import AllocationKind, Phase
 from zerowiz.core.memory.rank_sizes import StrategyRow
 from zerowiz.core.strategies import DDP, STRATEGIES, ZERO2, ZERO3, ZERO3_OFFLOAD
 from zerowiz.core.values import replace
-from zerowiz.core.workload import Method, Workload
+from zerowiz.core.workload.choices import Method
+from zerowiz.core.workload.workload import Workload
 from zerowiz.probe.machine.gpu_table import read_gpu_table
 
 JOB = PlanInput(

@@ -28,7 +28,8 @@ from zerowiz.core.model.from_size import model_from_size
 from zerowiz.core.model.types import Model
 from zerowiz.core.strategies import DDP, STRATEGIES, ZERO2, ZERO2_OFFLOAD, ZERO3, ZERO3_OFFLOAD
 from zerowiz.core.values import replace
-from zerowiz.core.workload import Accounting, Method, StateDtype, Workload
+from zerowiz.core.workload.choices import Accounting, Method, StateDtype
+from zerowiz.core.workload.workload import Workload
 from zerowiz.errors import UsageError
 from zerowiz.probe.machine.gpu_table import read_gpu_table
 

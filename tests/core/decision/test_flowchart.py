@@ -41,7 +41,7 @@ from zerowiz.core.strategies import (
 )
 from zerowiz.core.strategy import Offload
 from zerowiz.core.values import replace
-from zerowiz.core.workload import Workload
+from zerowiz.core.workload.workload import Workload
 from zerowiz.errors import UsageError
 from zerowiz.probe.machine.gpu_table import read_gpu_table
 

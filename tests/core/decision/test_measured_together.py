@@ -22,7 +22,8 @@ from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.decision.uncertainty import Assumption
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.strategies import STRATEGIES, ZERO3_OFFLOAD
-from zerowiz.core.workload import Method, Workload
+from zerowiz.core.workload.choices import Method
+from zerowiz.core.workload.workload import Workload
 from zerowiz.probe.machine.gpu_table import read_gpu_table
 from zerowiz.probe.model.measured_runs import read_measured_pairs
 from zerowiz.ui.sentences.doubts import interval, never_together

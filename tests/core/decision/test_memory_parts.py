@@ -12,7 +12,8 @@ from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.memory.ledger import KINDS, AllocationKind, MemoryPart
 from zerowiz.core.model.from_size import model_from_size
 from zerowiz.core.values import replace
-from zerowiz.core.workload import Accounting, Trainer, Workload
+from zerowiz.core.workload.choices import Accounting, Trainer
+from zerowiz.core.workload.workload import Workload
 from zerowiz.probe.machine.gpu_table import read_gpu_table
 
 JOB = PlanInput(

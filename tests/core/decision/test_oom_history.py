@@ -23,7 +23,8 @@ from zerowiz.core.remedies.find import find_remedies
 from zerowiz.core.strategies import DDP, FLOWCHART_STRATEGIES, ZERO2, ZERO2_OFFLOAD, ZERO3
 from zerowiz.core.strategy import Strategy
 from zerowiz.core.values import replace
-from zerowiz.core.workload import StateDtype, Workload
+from zerowiz.core.workload.choices import StateDtype
+from zerowiz.core.workload.workload import Workload
 from zerowiz.probe.machine.gpu_table import read_gpu_table
 
 TABLE = read_gpu_table()

@@ -12,7 +12,8 @@ from zerowiz.core.model.from_size import model_from_size
 from zerowiz.core.remedies.find import find_remedies
 from zerowiz.core.strategies import ZERO1
 from zerowiz.core.values import replace
-from zerowiz.core.workload import Precision, Workload
+from zerowiz.core.workload.choices import Precision
+from zerowiz.core.workload.workload import Workload
 
 BF16, FP16, FP32 = Precision.BF16, Precision.FP16, Precision.FP32
 GIB = 2**30

@@ -60,15 +60,8 @@ from zerowiz.core.strategies import (
     ZERO3_OFFLOAD,
 )
 from zerowiz.core.values import replace
-from zerowiz.core.workload import (
-    Accounting,
-    Attention,
-    Loss,
-    Method,
-    Optimizer,
-    Precision,
-    Workload,
-)
+from zerowiz.core.workload.choices import Accounting, Attention, Loss, Method, Optimizer, Precision
+from zerowiz.core.workload.workload import Workload
 
 ROWS = [
     row

@@ -22,7 +22,8 @@ from zerowiz.core.strategies import (
 )
 from zerowiz.core.strategy import Strategy
 from zerowiz.core.values import replace
-from zerowiz.core.workload import Integration, Optimizer, Precision, StateDtype, Workload
+from zerowiz.core.workload.choices import Integration, Optimizer, Precision, StateDtype
+from zerowiz.core.workload.workload import Workload
 from zerowiz.errors import UsageError
 from zerowiz.probe.machine.gpu_table import read_gpu_table
 

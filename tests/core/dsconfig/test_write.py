@@ -46,14 +46,8 @@ from zerowiz.core.strategies import (
 )
 from zerowiz.core.strategy import Offload
 from zerowiz.core.values import replace
-from zerowiz.core.workload import (
-    Attention,
-    Integration,
-    Optimizer,
-    Precision,
-    StateDtype,
-    Workload,
-)
+from zerowiz.core.workload.choices import Attention, Integration, Optimizer, Precision, StateDtype
+from zerowiz.core.workload.workload import Workload
 from zerowiz.probe.config.ds_schema import read_ds_schema
 from zerowiz.probe.machine.gpu_table import read_gpu_table
 

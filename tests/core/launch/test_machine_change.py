@@ -19,7 +19,7 @@ from zerowiz.core.launch.machine_change import (
 from zerowiz.core.machine.types import Accelerator, Machine, MachineSource, with_gpus, with_nodes
 from zerowiz.core.machine_json import encode_machine
 from zerowiz.core.values import replace
-from zerowiz.core.workload import Workload
+from zerowiz.core.workload.workload import Workload
 
 FOUR = play(recording("h200-x4"))
 TWO = with_gpus(FOUR, 2)

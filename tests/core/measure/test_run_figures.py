@@ -11,7 +11,7 @@ from zerowiz.core.model.from_size import model_from_size
 from zerowiz.core.outcome.figures import CountedMemory, PredictedFigures, error_of
 from zerowiz.core.speed.rates import find_rates
 from zerowiz.core.strategies import ZERO2
-from zerowiz.core.workload import Workload
+from zerowiz.core.workload.workload import Workload
 from zerowiz.probe.machine.gpu_table import read_gpu_table
 
 ALLOCATED, RESIDENT = CountedMemory.ALLOCATED, CountedMemory.RESIDENT

@@ -30,7 +30,8 @@ from zerowiz.core.model.hf_config import model_from_config
 from zerowiz.core.strategies import STRATEGIES, ZERO2
 from zerowiz.core.strategy import Offload, Strategy
 from zerowiz.core.values import replace
-from zerowiz.core.workload import Attention, Method, Optimizer, Precision, StateDtype, Workload
+from zerowiz.core.workload.choices import Attention, Method, Optimizer, Precision, StateDtype
+from zerowiz.core.workload.workload import Workload
 from zerowiz.errors import UsageError
 from zerowiz.probe.machine.gpu_table import read_gpu_table
 

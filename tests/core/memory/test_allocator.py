@@ -14,7 +14,7 @@ from zerowiz.core.memory.allocator import expands_segments, margin, outside_byte
 from zerowiz.core.memory.buffers import Buffers
 from zerowiz.core.strategies import ZERO2
 from zerowiz.core.values import replace
-from zerowiz.core.workload import Workload
+from zerowiz.core.workload.workload import Workload
 
 
 def machine_of(gpus: int, free_bytes: int | None = None) -> Machine:

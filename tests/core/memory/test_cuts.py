@@ -29,7 +29,8 @@ from zerowiz.core.memory.cuts import (
     list_gradients,
 )
 from zerowiz.core.model.hf_config import model_from_config
-from zerowiz.core.workload import Method, Workload
+from zerowiz.core.workload.choices import Method
+from zerowiz.core.workload.workload import Workload
 
 SIZES = {
     "hidden_size": 24,

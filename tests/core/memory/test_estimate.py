@@ -28,7 +28,8 @@ from zerowiz.core.strategies import (
     ZERO3_OFFLOAD,
 )
 from zerowiz.core.strategy import Offload
-from zerowiz.core.workload import Method, Optimizer, Precision, StateDtype, Workload
+from zerowiz.core.workload.choices import Method, Optimizer, Precision, StateDtype
+from zerowiz.core.workload.workload import Workload
 
 MEASURED = [row for row in engine_rows() if row["peak_bytes"] is not None]
 PEAK_BAND = 0.01

@@ -11,7 +11,8 @@ from zerowiz.core.memory.ledger import AllocationKind, MemoryKind, Phase
 from zerowiz.core.memory.rank_sizes import StrategyRow, rank_sizes
 from zerowiz.core.strategies import STRATEGIES, ZERO1, ZERO2, ZERO3
 from zerowiz.core.values import replace
-from zerowiz.core.workload import Attention, Loss, Method, Trainer, Workload
+from zerowiz.core.workload.choices import Attention, Loss, Method, Trainer
+from zerowiz.core.workload.workload import Workload
 from zerowiz.errors import UsageError
 
 LLAMA = read_model("llama-3.2-1b")

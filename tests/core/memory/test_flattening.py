@@ -15,7 +15,7 @@ from zerowiz.core.memory.rank_sizes import rank_sizes
 from zerowiz.core.model.types import Tensor
 from zerowiz.core.strategies import ZERO1, ZERO2, ZERO2_OFFLOAD
 from zerowiz.core.values import replace
-from zerowiz.core.workload import Workload
+from zerowiz.core.workload.workload import Workload
 
 Row = Mapping[str, Any]
 ROWS: list[Row] = json.loads((TESTS / "measured" / "2026-11-flattening.json").read_text())

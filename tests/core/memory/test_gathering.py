@@ -13,7 +13,8 @@ from zerowiz.core.memory.gathering.layout import lay_out
 from zerowiz.core.memory.gathering.replay import Gathered, Gathering, Layout, Limits, replay
 from zerowiz.core.model.hf_config import model_from_config
 from zerowiz.core.values import replace
-from zerowiz.core.workload import Method, Workload
+from zerowiz.core.workload.choices import Method
+from zerowiz.core.workload.workload import Workload
 
 _RANKS = TESTS / "ranks" / "gathering.py"
 _THRESHOLD = 300

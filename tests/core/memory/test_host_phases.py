@@ -31,7 +31,8 @@ from zerowiz.core.strategies import (
     ZERO3_OFFLOAD_OPTIMIZER,
 )
 from zerowiz.core.values import replace
-from zerowiz.core.workload import Method, Workload
+from zerowiz.core.workload.choices import Method
+from zerowiz.core.workload.workload import Workload
 
 RANKS = 4
 SEVEN = model_from_size("7b", 7_000_000_000)

@@ -12,7 +12,8 @@ from zerowiz.core.model.from_size import model_from_size
 from zerowiz.core.model.types import Model, ModelSource, Tensor
 from zerowiz.core.strategies import ZERO3_OFFLOAD, ZERO3_OFFLOAD_OPTIMIZER
 from zerowiz.core.values import replace
-from zerowiz.core.workload import Method, Workload
+from zerowiz.core.workload.choices import Method
+from zerowiz.core.workload.workload import Workload
 
 SEVEN = model_from_size("7b", 7 * 10**9)
 

@@ -11,7 +11,8 @@ from zerowiz.core.memory.ledger import Phase
 from zerowiz.core.memory.rank_sizes import rank_sizes
 from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.values import replace
-from zerowiz.core.workload import StateDtype, Workload
+from zerowiz.core.workload.choices import StateDtype
+from zerowiz.core.workload.workload import Workload
 
 # What was recorded is the steady state; of rows with `eval_batch` with the evaluation after it.
 STEPS = {Phase.FORWARD, Phase.BACKWARD, Phase.STEP, Phase.EVALUATE}

@@ -15,7 +15,8 @@ from zerowiz.core.memory.rule_of_thumb import rule_of_thumb_estimate
 from zerowiz.core.model.from_size import model_from_size
 from zerowiz.core.model.types import Model
 from zerowiz.core.strategies import DDP, ZERO1, ZERO2, ZERO2_OFFLOAD, ZERO3, ZERO3_OFFLOAD
-from zerowiz.core.workload import Accounting, Precision, StateDtype, Workload
+from zerowiz.core.workload.choices import Accounting, Precision, StateDtype
+from zerowiz.core.workload.workload import Workload
 
 GB = 10**9
 SEVEN = model_from_size("7b", 7 * GB)

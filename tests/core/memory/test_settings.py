@@ -9,7 +9,7 @@ from zerowiz.core.memory.estimate import estimate
 from zerowiz.core.memory.ledger import Moment, Phase
 from zerowiz.core.memory.rank_sizes import rank_sizes
 from zerowiz.core.strategies import STRATEGIES
-from zerowiz.core.workload import SETTINGS, Workload
+from zerowiz.core.workload.workload import SETTINGS, Workload
 
 MODEL = read_model("llama-3.2-1b")
 

@@ -19,7 +19,8 @@ from zerowiz.core.model.types import Model
 from zerowiz.core.strategies import DDP, STRATEGIES, ZERO2, ZERO3
 from zerowiz.core.strategy import Offload, Part
 from zerowiz.core.values import replace
-from zerowiz.core.workload import Method, Reference, Trainer, Workload
+from zerowiz.core.workload.choices import Method, Reference, Trainer
+from zerowiz.core.workload.workload import Workload
 from zerowiz.errors import UsageError
 from zerowiz.probe.machine.gpu_table import read_gpu_table
 

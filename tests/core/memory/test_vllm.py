@@ -15,7 +15,8 @@ from zerowiz.core.memory.allocator import (
 from zerowiz.core.memory.ledger import AllocationKind, Phase
 from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.values import replace
-from zerowiz.core.workload import Reference, Trainer, Workload
+from zerowiz.core.workload.choices import Reference, Trainer
+from zerowiz.core.workload.workload import Workload
 from zerowiz.probe.machine.gpu_table import read_gpu_table
 
 GRPO = Workload(

@@ -21,14 +21,8 @@ from zerowiz.core.strategies import (
     ZERO3_OFFLOAD_OPTIMIZER,
 )
 from zerowiz.core.values import replace
-from zerowiz.core.workload import (
-    Method,
-    Optimizer,
-    Precision,
-    StateDtype,
-    Trainer,
-    Workload,
-)
+from zerowiz.core.workload.choices import Method, Optimizer, Precision, StateDtype, Trainer
+from zerowiz.core.workload.workload import Workload
 
 Moment = Mapping[str, int]
 """Bytes by part."""

@@ -17,7 +17,7 @@ from zerowiz.core.model.from_unknown import guess_model, is_unknown, settle_gues
 from zerowiz.core.model.hf_config import model_from_config
 from zerowiz.core.model.types import Model, ModelSource
 from zerowiz.core.strategies import ZERO2
-from zerowiz.core.workload import Workload
+from zerowiz.core.workload.workload import Workload
 from zerowiz.errors import UsageError
 from zerowiz.probe.machine.gpu_table import read_gpu_table
 

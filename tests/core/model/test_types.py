@@ -16,7 +16,7 @@ from zerowiz.core.model.from_size import model_from_size, parse_size
 from zerowiz.core.model.hf_config import model_from_config
 from zerowiz.core.model.types import Model, ModelSource
 from zerowiz.core.values import replace
-from zerowiz.core.workload import ALL_LINEAR
+from zerowiz.core.workload.workload import ALL_LINEAR
 from zerowiz.errors import UsageError
 
 MEASURED = sorted(folder.name for folder in MODELS.iterdir())

@@ -46,7 +46,7 @@ from zerowiz.core.settings import Change
 from zerowiz.core.speed.rates import find_rates
 from zerowiz.core.units import parse_budget, parse_host_memory
 from zerowiz.core.values import replace
-from zerowiz.core.workload import (
+from zerowiz.core.workload.choices import (
     Accounting,
     Attention,
     Loss,
@@ -54,8 +54,8 @@ from zerowiz.core.workload import (
     Optimizer,
     Precision,
     StateDtype,
-    Workload,
 )
+from zerowiz.core.workload.workload import Workload
 from zerowiz.probe.machine.gpu_table import read_gpu_table
 from zerowiz.probe.model.known_models import read_known_models
 

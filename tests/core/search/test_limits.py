@@ -10,7 +10,7 @@ from zerowiz.core.model.from_size import model_from_size
 from zerowiz.core.search.limits import Limit, find_limits
 from zerowiz.core.strategies import STRATEGIES, ZERO3, ZERO3_OFFLOAD
 from zerowiz.core.values import replace
-from zerowiz.core.workload import Workload
+from zerowiz.core.workload.workload import Workload
 from zerowiz.probe.machine.gpu_table import read_gpu_table
 
 TABLE = read_gpu_table()

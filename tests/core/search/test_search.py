@@ -35,7 +35,8 @@ from zerowiz.core.speed.rates import find_rates
 from zerowiz.core.strategies import DDP, STRATEGIES, ZERO1, ZERO2_OFFLOAD, ZERO3
 from zerowiz.core.strategy import Offload
 from zerowiz.core.values import replace
-from zerowiz.core.workload import Attention, Loss, Method, Optimizer, Workload
+from zerowiz.core.workload.choices import Attention, Loss, Method, Optimizer
+from zerowiz.core.workload.workload import Workload
 from zerowiz.probe.machine.gpu_table import read_gpu_table
 
 GIB = 2**30

@@ -20,7 +20,8 @@ from zerowiz.core.strategies import (
     ZERO3_OFFLOAD,
     ZERO3_OFFLOAD_OPTIMIZER,
 )
-from zerowiz.core.workload import Method, Precision, Workload
+from zerowiz.core.workload.choices import Method, Precision
+from zerowiz.core.workload.workload import Workload
 
 SMALL = model_from_size("100m", 100_000_000)
 LARGE = model_from_size("7b", 7_000_000_000)

@@ -19,7 +19,8 @@ from zerowiz.core.speed.step_time import predict_step_time, why_untimed
 from zerowiz.core.speed.terms import StepTime, TermKind
 from zerowiz.core.strategies import DDP, STRATEGIES, ZERO2, ZERO2_OFFLOAD, ZERO3
 from zerowiz.core.values import replace
-from zerowiz.core.workload import Method, Optimizer, Precision, Trainer, Workload
+from zerowiz.core.workload.choices import Method, Optimizer, Precision, Trainer
+from zerowiz.core.workload.workload import Workload
 from zerowiz.probe.machine.gpu_table import read_gpu_table
 
 TABLE = read_gpu_table()

@@ -15,7 +15,8 @@ import pytest
 
 from zerowiz.core.dsconfig.accelerate import FILE_KNOWN, fill
 from zerowiz.core.dsconfig.lint.accelerate_file import check_accelerate
-from zerowiz.core.workload import Integration, Precision, Workload
+from zerowiz.core.workload.choices import Integration, Precision
+from zerowiz.core.workload.workload import Workload
 from zerowiz.errors import UsageError
 from zerowiz.probe.config.config_file import read_config_file, read_config_text
 

@@ -8,7 +8,7 @@ import pytest
 from paths import ROOT
 
 from zerowiz.core.dsconfig.lint.source import ConfigText
-from zerowiz.core.workload import Integration
+from zerowiz.core.workload.choices import Integration
 from zerowiz.errors import UsageError
 from zerowiz.probe.config import config_text
 from zerowiz.probe.config.config_text import decode_config, looks_like_config, read_configs

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from paths import TESTS
 
-from zerowiz.core.script import ScriptFacts
+from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.errors import ExitCode, ZerowizError
-from zerowiz.probe.script import read_script
+from zerowiz.probe.script.read import read_script
 
 SCRIPTS = TESTS / "probe" / "scripts"
 ONE_FILE, TRL = SCRIPTS / "hf_parser.py", SCRIPTS / "hf_parser_trl.py"

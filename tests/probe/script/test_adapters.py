@@ -3,9 +3,9 @@
 import pytest
 from probe.reading import facts_of
 
-from zerowiz.core.script import ScriptSettings, settle
-from zerowiz.core.workload import Method, Optimizer
-from zerowiz.probe.script import parse_script
+from zerowiz.core.script.settings import ScriptSettings, settle
+from zerowiz.core.workload.choices import Method, Optimizer
+from zerowiz.probe.script.read import parse_script
 
 
 def test_peft_chooses_the_layers_where_nobody_names_them() -> None:

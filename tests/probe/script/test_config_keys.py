@@ -3,8 +3,9 @@
 import pytest
 from probe.reading import HF_CALL, facts_of
 
-from zerowiz.core.script import UNSEEN, KeyUse, ScriptFacts, settle
-from zerowiz.probe.script import parse_script
+from zerowiz.core.script.facts import UNSEEN, KeyUse, ScriptFacts
+from zerowiz.core.script.settings import settle
+from zerowiz.probe.script.read import parse_script
 
 HEAD = """import argparse, json, deepspeed, torch
 p = argparse.ArgumentParser()

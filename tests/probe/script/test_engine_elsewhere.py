@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from zerowiz.core.script import Convention, Obstacle, ScriptFacts, deliver
-from zerowiz.core.workload import Integration
+from zerowiz.core.script.delivery import deliver
+from zerowiz.core.script.facts import Convention, Obstacle, ScriptFacts
+from zerowiz.core.workload.choices import Integration
 from zerowiz.errors import PreflightError
-from zerowiz.probe.script import parse_script, read_script
+from zerowiz.probe.script.read import parse_script, read_script
 
 PARSED = """import argparse, deepspeed
 from training.engine import make_engine

@@ -3,8 +3,9 @@
 import pytest
 from paths import TEMPLATES
 
-from zerowiz.core.script import ScriptSettings, State, settle
-from zerowiz.probe.script import parse_script, read_script
+from zerowiz.core.script.bindings import State
+from zerowiz.core.script.settings import ScriptSettings, settle
+from zerowiz.probe.script.read import parse_script, read_script
 
 HEAD = "from transformers import HfArgumentParser, Trainer, TrainingArguments\n"
 PARSED = f"""{HEAD}

@@ -2,9 +2,9 @@
 
 import pytest
 
-from zerowiz.core.script import settle
 from zerowiz.core.script.built_config import OwnModel
-from zerowiz.probe.script import parse_script
+from zerowiz.core.script.settings import settle
+from zerowiz.probe.script.read import parse_script
 
 HEAD = "from model import GPT, GPTConfig\n"
 OPTIONS = """import argparse, deepspeed

@@ -3,8 +3,10 @@
 import pytest
 from probe.reading import HF_CALL, facts_of
 
-from zerowiz.core.script import Bindings, Placement, Scalar
-from zerowiz.probe.script import parse_script
+from zerowiz.core.script.bindings import Bindings
+from zerowiz.core.script.facts import Placement
+from zerowiz.core.script.options import Scalar
+from zerowiz.probe.script.read import parse_script
 
 HEAD = """import os
 from transformers import AutoModelForCausalLM, HfArgumentParser, TrainingArguments

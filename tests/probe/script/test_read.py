@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 from probe.reading import SCRIPTS
 
-from zerowiz.core.script import Convention, settle
+from zerowiz.core.script.facts import Convention
+from zerowiz.core.script.settings import settle
 from zerowiz.errors import PreflightError, ZerowizError
-from zerowiz.probe.script import read_script
+from zerowiz.probe.script.read import read_script
 
 
 def test_reading_a_script_runs_nothing_and_warns_of_nothing(tmp_path: Path) -> None:

@@ -6,10 +6,13 @@ from dataclasses import fields
 import pytest
 from probe.reading import HF_CALL
 
-from zerowiz.core.script import REMOVED_FIELDS, ScriptFacts, SettingsFile, removed_words
+from zerowiz.core.script.arguments import REMOVED_FIELDS
+from zerowiz.core.script.facts import ScriptFacts
+from zerowiz.core.script.said import removed_words
+from zerowiz.core.script.settings_file import SettingsFile
 from zerowiz.core.values import replace
 from zerowiz.probe.model.libraries import parse_release
-from zerowiz.probe.script import parse_script
+from zerowiz.probe.script.read import parse_script
 
 PARSED = """from dataclasses import dataclass
 from transformers import HfArgumentParser, Trainer, TrainingArguments

@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zerowiz.core.script import Option, Required, ScriptFacts, ScriptParser, Takes, unsaid_arguments
+from zerowiz.core.script.facts import ScriptFacts
+from zerowiz.core.script.options import Option, Required, ScriptParser, Takes
+from zerowiz.core.script.said import unsaid_arguments
 from zerowiz.core.values import replace
-from zerowiz.probe.script import parse_script
+from zerowiz.probe.script.read import parse_script
 
 HEAD = "import argparse, os, sys\n"
 NEEDED = 'parser.add_argument("--data_path", "-d", required=True)\n'

@@ -6,7 +6,7 @@ import pytest
 from paths import ROOT, TEMPLATES
 from probe.reading import SCRIPTS
 
-from zerowiz.probe.script import parse_script
+from zerowiz.probe.script.read import parse_script
 
 HF = """import torch
 from accelerate import Accelerator

@@ -5,9 +5,11 @@ from msgspec.structs import fields
 from paths import TEMPLATES
 from probe.reading import HF_CALL, RAW_HEAD, RAW_TAIL, facts_of
 
-from zerowiz.core.script import Convention, Setting, settle
-from zerowiz.core.workload import Attention, Loss, Method, Optimizer, Precision, Trainer
-from zerowiz.probe.script import parse_script, read_script
+from zerowiz.core.script.bindings import Setting
+from zerowiz.core.script.facts import Convention
+from zerowiz.core.script.settings import settle
+from zerowiz.core.workload.choices import Attention, Loss, Method, Optimizer, Precision, Trainer
+from zerowiz.probe.script.read import parse_script, read_script
 
 
 def values(name: str, *words: str) -> dict[str, object]:

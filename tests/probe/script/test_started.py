@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from zerowiz.core.script import Convention, Obstacle, ScriptFacts, settle
-from zerowiz.core.workload import Attention
-from zerowiz.probe.script import parse_script, read_script
+from zerowiz.core.script.facts import Convention, Obstacle, ScriptFacts
+from zerowiz.core.script.settings import settle
+from zerowiz.core.workload.choices import Attention
+from zerowiz.probe.script.read import parse_script, read_script
 
 SCRIPT = """from tools.patches import patch_attention
 patch_attention()

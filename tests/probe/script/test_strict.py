@@ -6,7 +6,7 @@ import textwrap
 import pytest
 from probe.reading import HF_CALL, facts_of
 
-from zerowiz.probe.script import parse_script
+from zerowiz.probe.script.read import parse_script
 
 ARGPARSE = "import argparse\n"
 HF = "from transformers import HfArgumentParser, TrainingArguments\n"

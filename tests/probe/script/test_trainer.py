@@ -4,9 +4,11 @@ import pytest
 from probe.reading import facts_of
 
 from zerowiz.core.decision.plan_input import Uncounted
-from zerowiz.core.script import ScriptFacts, ScriptSettings, Setting, State, settle
-from zerowiz.core.workload import Method, Reference, Trainer
-from zerowiz.probe.script import parse_script
+from zerowiz.core.script.bindings import Setting, State
+from zerowiz.core.script.facts import ScriptFacts
+from zerowiz.core.script.settings import ScriptSettings, settle
+from zerowiz.core.workload.choices import Method, Reference, Trainer
+from zerowiz.probe.script.read import parse_script
 
 OF_TRAINER = (
     *("trainer", "reference", "sequence_tokens", "completion_tokens", "steps_per_generation"),

@@ -17,7 +17,7 @@ from zerowiz.app.reporter import SILENT
 from zerowiz.core.search.grid import Grid, GridCell
 from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.values import replace
-from zerowiz.core.workload import Accounting
+from zerowiz.core.workload.choices import Accounting
 from zerowiz.probe.page_files import read_page_files
 from zerowiz.ui.page import colours, document, plan, speed
 from zerowiz.ui.page.document import values_of

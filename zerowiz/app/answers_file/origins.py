@@ -9,7 +9,7 @@ from zerowiz.app.ask.answers import said_by_config
 from zerowiz.app.decide.decision import Plan
 from zerowiz.app.options import lasting
 from zerowiz.core.machine.types import MachineSource
-from zerowiz.core.script import ScriptSettings, settle
+from zerowiz.core.script.settings import ScriptSettings, settle
 from zerowiz.words import N_, _
 
 DEFAULT = N_("default")

@@ -19,7 +19,7 @@ from zerowiz.app.options import Options, added, as_words
 from zerowiz.app.reporter import SILENT
 from zerowiz.core import shell
 from zerowiz.core.launch.provenance import hide_secrets
-from zerowiz.core.script import settle
+from zerowiz.core.script.settings import settle
 from zerowiz.core.values import replace
 from zerowiz.errors import ZerowizError
 from zerowiz.words import _

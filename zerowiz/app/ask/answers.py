@@ -15,7 +15,7 @@ from zerowiz.core.decision.questions import (
     answer_or_default,
     next_question,
 )
-from zerowiz.core.script import ScriptSettings
+from zerowiz.core.script.settings import ScriptSettings
 from zerowiz.core.values import replace
 from zerowiz.errors import AnswerNeededError, UsageError
 from zerowiz.words import _

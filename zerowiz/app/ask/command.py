@@ -13,7 +13,7 @@ from zerowiz.core import shell
 from zerowiz.core.launch.launcher_options import MODULES
 from zerowiz.core.launch.other_launchers import OtherCommand, is_launcher, read_command
 from zerowiz.core.launch.plan import Launcher
-from zerowiz.core.script import YAML_SUFFIXES
+from zerowiz.core.script.settings_file import YAML_SUFFIXES
 from zerowiz.core.values import replace
 from zerowiz.errors import UsageError
 from zerowiz.words import _, listing

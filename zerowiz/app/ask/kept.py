@@ -9,7 +9,8 @@ from zerowiz.app.options import Options, added, as_words, rows, said, with_recor
 from zerowiz.app.reporter import Reporter
 from zerowiz.app.resolve.request import stated_settings
 from zerowiz.core import shell
-from zerowiz.core.script import ScriptFacts, settle
+from zerowiz.core.script.facts import ScriptFacts
+from zerowiz.core.script.settings import settle
 from zerowiz.emit.files import replace_file
 from zerowiz.errors import ZerowizError
 from zerowiz.probe.launch.kept import SCHEMA_VERSION, kept_path, read_kept, script_key

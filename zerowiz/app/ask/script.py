@@ -12,13 +12,17 @@ from zerowiz.app.options import Options
 from zerowiz.app.reporter import Reporter
 from zerowiz.app.resolve.request import config_file
 from zerowiz.core.decision.questions import Back, Question
-from zerowiz.core.script import ScriptFacts, ScriptSettings, State, deliver, settle, with_config_via
+from zerowiz.core.script.bindings import State
+from zerowiz.core.script.config_via import with_config_via
+from zerowiz.core.script.delivery import deliver
+from zerowiz.core.script.facts import ScriptFacts
+from zerowiz.core.script.settings import ScriptSettings, settle
 from zerowiz.core.strategies import ZERO2
 from zerowiz.core.values import replace
-from zerowiz.core.workload import SETTINGS
+from zerowiz.core.workload.workload import SETTINGS
 from zerowiz.errors import AnswerNeededError
 from zerowiz.probe.launch.module_file import find_module_file
-from zerowiz.probe.script import read_script
+from zerowiz.probe.script.read import read_script
 from zerowiz.words import _
 
 DEFAULT_SCRIPT = "train.py"

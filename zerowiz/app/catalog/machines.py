@@ -20,7 +20,8 @@ from zerowiz.core.catalog.prices import PriceList
 from zerowiz.core.catalog.wider_fits import WiderFit, find_wider_fits
 from zerowiz.core.decision.flowchart import Decision
 from zerowiz.core.machine.spec import MOST_GPUS_PER_NODE
-from zerowiz.core.script import ScriptFacts, settle
+from zerowiz.core.script.facts import ScriptFacts
+from zerowiz.core.script.settings import settle
 from zerowiz.core.settings import Change
 from zerowiz.core.speed.run_cost import RunLength
 from zerowiz.core.values import replace, shows

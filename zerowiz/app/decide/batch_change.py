@@ -5,7 +5,7 @@ from zerowiz.app.decide.follow import follow_options
 from zerowiz.app.options import with_plain
 from zerowiz.app.resolve.read_model import ReadModel
 from zerowiz.core.launch.machine_change import BatchChange, change_batch
-from zerowiz.core.script import settle
+from zerowiz.core.script.settings import settle
 from zerowiz.core.settings import Change
 from zerowiz.core.values import replace
 from zerowiz.errors import ZerowizError

@@ -12,11 +12,11 @@ from zerowiz.app.resolve.request import Request
 from zerowiz.core.decision.flowchart import Decision
 from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.remedies.remedy import Remedy
-from zerowiz.core.script import ScriptFacts
+from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.core.search.search import Search
 from zerowiz.core.strategy import Strategy
 from zerowiz.core.values import shows
-from zerowiz.core.workload import Workload
+from zerowiz.core.workload.workload import Workload
 from zerowiz.errors import NothingFitsError
 from zerowiz.ui import remedies as remedies_text
 from zerowiz.ui.sentences import decisions

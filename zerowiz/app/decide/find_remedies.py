@@ -14,11 +14,13 @@ from zerowiz.core.machine.cuda_visible import choose_gpus
 from zerowiz.core.machine.types import Machine, pick_gpus
 from zerowiz.core.model.from_size import parse_size
 from zerowiz.core.remedies.remedy import Remedy, make_remedy, worth_offering
-from zerowiz.core.script import ScriptFacts, can_be_given, check_method, settle
+from zerowiz.core.script.facts import ScriptFacts
+from zerowiz.core.script.settings import can_be_given, check_method, settle
 from zerowiz.core.search.freedom import Freedom, Objective
 from zerowiz.core.settings import Change
 from zerowiz.core.values import replace
-from zerowiz.core.workload import SETTINGS, Integration, Loss
+from zerowiz.core.workload.choices import Integration, Loss
+from zerowiz.core.workload.workload import SETTINGS
 from zerowiz.errors import ZerowizError
 from zerowiz.probe.machine.gpu_table import read_gpu_table
 from zerowiz.probe.model.hf import model_of

@@ -11,12 +11,13 @@ from zerowiz.app.resolve.request import Request, make_request
 from zerowiz.core.decision.flowchart import Decision, decide
 from zerowiz.core.decision.unsupported import refuse_unsupported
 from zerowiz.core.machine.types import Machine
-from zerowiz.core.script import ScriptFacts, check_method
+from zerowiz.core.script.facts import ScriptFacts
+from zerowiz.core.script.settings import check_method
 from zerowiz.core.search.cover import split_batch
 from zerowiz.core.search.search import Search, search
 from zerowiz.core.strategy import Strategy
 from zerowiz.core.values import replace
-from zerowiz.core.workload import Workload
+from zerowiz.core.workload.workload import Workload
 from zerowiz.errors import UsageError
 
 

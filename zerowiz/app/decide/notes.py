@@ -12,7 +12,7 @@ from zerowiz.core.decision.evaluate import Verdict
 from zerowiz.core.decision.flowchart import decide
 from zerowiz.core.decision.precision import BF16_IS_EMULATED, emulates_bf16
 from zerowiz.core.dsconfig.write import own_values, write_config
-from zerowiz.core.script import Convention, ScriptFacts
+from zerowiz.core.script.facts import Convention, ScriptFacts
 from zerowiz.core.search.cover import Evaluator
 from zerowiz.core.strategy import Strategy
 from zerowiz.core.values import replace

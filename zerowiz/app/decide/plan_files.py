@@ -21,7 +21,7 @@ from zerowiz.core.launch.provenance import (
     without_identities,
 )
 from zerowiz.core.machine_json import encode_machine
-from zerowiz.core.script import SettingsCopy, render_values
+from zerowiz.core.script.settings_file import SettingsCopy, render_values
 from zerowiz.core.values import replace
 from zerowiz.errors import HandEditedError
 from zerowiz.probe.model.libraries import read_version

@@ -13,7 +13,7 @@ from zerowiz.app.reporter import Reporter
 from zerowiz.core.decision.questions import AnswerKind, Back, Choice, Question
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.remedies.remedy import Expense, Remedy
-from zerowiz.core.script import ScriptFacts
+from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.core.settings import Change
 from zerowiz.errors import DeclinedError, ZerowizError
 from zerowiz.ui import remedies as remedies_text

@@ -11,7 +11,8 @@ from zerowiz.core.launch.plan import PlannedFile
 from zerowiz.core.launch.sbatch import JobScript, render_job_script
 from zerowiz.core.machine.types import Accelerator
 from zerowiz.core.outcome.resume import RESUME
-from zerowiz.core.script import ScriptFacts, add_words
+from zerowiz.core.script.delivery import add_words
+from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.core.values import replace
 
 NAME = "job.sbatch"

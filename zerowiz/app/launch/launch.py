@@ -42,7 +42,7 @@ from zerowiz.core.launch.plan import Launcher
 from zerowiz.core.launch.supervision import why_supervised
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.outcome.resume import Resume, ResumeFrom
-from zerowiz.core.script import ScriptFacts
+from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.core.values import replace
 from zerowiz.emit.files import RECORDS, refuse_loss
 from zerowiz.emit.run import execute

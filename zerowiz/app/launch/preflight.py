@@ -22,10 +22,10 @@ from zerowiz.core.launch.plan import LaunchPlan
 from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.outcome.resume import output_folder, resumed_checkpoint
 from zerowiz.core.rule import Severity, errors_of
-from zerowiz.core.script import ScriptFacts
+from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.core.strategy import Strategy
 from zerowiz.core.values import replace
-from zerowiz.core.workload import Method, Optimizer
+from zerowiz.core.workload.choices import Method, Optimizer
 from zerowiz.emit.build_locks import remove_lock
 from zerowiz.errors import PreflightError, ZerowizError
 from zerowiz.probe.launch.doctor import read_builds, read_facts

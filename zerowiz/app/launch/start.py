@@ -25,17 +25,12 @@ from zerowiz.core.launch.plan import (
 from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.memory.allocator import shares_with_sleeping_vllm, without_expansion
 from zerowiz.core.outcome.resume import Resume
-from zerowiz.core.script import (
-    Delivery,
-    ScriptFacts,
-    add_settled,
-    check_accelerator,
-    deliver,
-    settle,
-)
+from zerowiz.core.script.delivery import Delivery, add_settled, deliver
+from zerowiz.core.script.facts import ScriptFacts
+from zerowiz.core.script.settings import check_accelerator, settle
 from zerowiz.core.strategy import Offload, Strategy
 from zerowiz.core.values import replace
-from zerowiz.core.workload import Integration
+from zerowiz.core.workload.choices import Integration
 from zerowiz.emit.supervise import watched_env
 from zerowiz.errors import UsageError
 from zerowiz.probe.launch.programs import find_programs

@@ -27,11 +27,11 @@ from zerowiz.core.measure.trial import (
     decode_trials,
     plan_trial,
 )
-from zerowiz.core.script import ScriptSettings
+from zerowiz.core.script.settings import ScriptSettings
 from zerowiz.core.speed.rates import GpuRates, find_rates
 from zerowiz.core.strategy import Strategy
 from zerowiz.core.values import replace
-from zerowiz.core.workload import Loop, StateDtype
+from zerowiz.core.workload.choices import Loop, StateDtype
 from zerowiz.errors import UsageError, ZerowizError
 from zerowiz.probe.config.cases import read_cases
 from zerowiz.probe.machine.gpu_table import read_gpu_table

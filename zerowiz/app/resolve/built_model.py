@@ -9,9 +9,10 @@ from zerowiz.core.model.built_config import change_config
 from zerowiz.core.model.families import FAMILIES
 from zerowiz.core.model.from_size import parse_size
 from zerowiz.core.model.from_unknown import is_unknown
-from zerowiz.core.script import ModelConfig, ScriptSettings
+from zerowiz.core.script.built_config import ModelConfig
+from zerowiz.core.script.settings import ScriptSettings
 from zerowiz.core.values import replace
-from zerowiz.core.workload import Workload
+from zerowiz.core.workload.workload import Workload
 from zerowiz.probe.model.hf import Named, is_near, read_config
 from zerowiz.ui.basis import notes
 from zerowiz.words import joined

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TypeVar
 
-from zerowiz.core.script import Setting
+from zerowiz.core.script.bindings import Setting
 from zerowiz.errors import UsageError
 from zerowiz.words import _, joined
 

@@ -4,9 +4,10 @@ from collections.abc import Iterator
 
 from zerowiz.core.decision.plan_input import PlanInput, longest_tokens
 from zerowiz.core.decision.precision import why_no_bf16
-from zerowiz.core.script import ScriptSettings
+from zerowiz.core.script.settings import ScriptSettings
 from zerowiz.core.settings import SettingRow
-from zerowiz.core.workload import SETTINGS, Method, Workload
+from zerowiz.core.workload.choices import Method
+from zerowiz.core.workload.workload import SETTINGS, Workload
 from zerowiz.words import _
 
 

@@ -8,9 +8,10 @@ from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.dsconfig.user_config import UserConfig
 from zerowiz.core.machine.types import Accelerator, MachineSource
 from zerowiz.core.model.families import FAMILIES
-from zerowiz.core.script import ScriptFacts, ScriptSettings
+from zerowiz.core.script.facts import ScriptFacts
+from zerowiz.core.script.settings import ScriptSettings
 from zerowiz.core.search.freedom import Freedom, Objective
-from zerowiz.core.workload import Accounting, Attention, Loss, Method, Precision
+from zerowiz.core.workload.choices import Accounting, Attention, Loss, Method, Precision
 from zerowiz.probe.model.libraries import read_version
 
 

@@ -8,8 +8,9 @@ from zerowiz.core import shell
 from zerowiz.core.flags import flags
 from zerowiz.core.launch.provenance import hide_secrets
 from zerowiz.core.machine.types import Machine
-from zerowiz.core.script import LOCAL_RANK_FLAG, ScriptFacts
-from zerowiz.core.workload import Accounting
+from zerowiz.core.script.facts import ScriptFacts
+from zerowiz.core.script.options import LOCAL_RANK_FLAG
+from zerowiz.core.workload.choices import Accounting
 from zerowiz.errors import PreflightError, UsageError
 from zerowiz.words import _, listing
 

@@ -6,7 +6,7 @@ from zerowiz.app.reporter import Reporter
 from zerowiz.app.resolve.read_model import ReadModel
 from zerowiz.core.model.from_unknown import is_unknown
 from zerowiz.core.values import replace
-from zerowiz.core.workload import Workload
+from zerowiz.core.workload.workload import Workload
 from zerowiz.probe.model.hf import Named, is_near, model_of, read_config
 from zerowiz.ui.basis import notes
 from zerowiz.words import _

@@ -28,17 +28,12 @@ from zerowiz.core.memory.host_phases import HostUse, Saving
 from zerowiz.core.model.families import FAMILIES
 from zerowiz.core.model.from_size import parse_size
 from zerowiz.core.model.types import Model, ModelSource
-from zerowiz.core.script import (
-    ScriptFacts,
-    ScriptSettings,
-    Setting,
-    Settled,
-    State,
-    cut_group,
-    named_file,
-    read_said,
-    settle,
-)
+from zerowiz.core.script.bindings import Setting, State
+from zerowiz.core.script.config_via import named_file
+from zerowiz.core.script.facts import ScriptFacts
+from zerowiz.core.script.said import read_said
+from zerowiz.core.script.settings import ScriptSettings, Settled, settle
+from zerowiz.core.script.trainers import cut_group
 from zerowiz.core.search.cover import list_variants
 from zerowiz.core.search.freedom import Freedom
 from zerowiz.core.speed.rates import find_rates
@@ -46,14 +41,8 @@ from zerowiz.core.strategies import ZERO2_OFFLOAD
 from zerowiz.core.strategy import Strategy
 from zerowiz.core.units import parse_budget
 from zerowiz.core.values import replace, shows
-from zerowiz.core.workload import (
-    SETTINGS,
-    Attention,
-    Integration,
-    Method,
-    Precision,
-    Workload,
-)
+from zerowiz.core.workload.choices import Attention, Integration, Method, Precision
+from zerowiz.core.workload.workload import SETTINGS, Workload
 from zerowiz.errors import UsageError
 from zerowiz.probe.launch.oom_history import has_histories, history_path, read_history
 from zerowiz.probe.machine.gpu_table import read_gpu_table

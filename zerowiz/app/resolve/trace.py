@@ -9,7 +9,7 @@ from zerowiz.core.codec import encode
 from zerowiz.core.memory.forward.traced import Traced
 from zerowiz.core.model.from_unknown import is_unknown
 from zerowiz.core.model.hf_config import read_architecture
-from zerowiz.core.workload import Workload
+from zerowiz.core.workload.workload import Workload
 from zerowiz.emit.files import replace_file
 from zerowiz.errors import PreflightError, UsageError, ZerowizError
 from zerowiz.probe.model.hf import Named, model_of

@@ -16,9 +16,11 @@ from zerowiz.core.dsconfig.lint.rules.structure import UNREADABLE, unreadable
 from zerowiz.core.dsconfig.lint.source import ConfigText
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.rule import Severity
-from zerowiz.core.script import ScriptFacts, ScriptSettings, Setting, settle
+from zerowiz.core.script.bindings import Setting
+from zerowiz.core.script.facts import ScriptFacts
+from zerowiz.core.script.settings import ScriptSettings, settle
 from zerowiz.core.values import replace
-from zerowiz.core.workload import Integration, Precision
+from zerowiz.core.workload.choices import Integration, Precision
 from zerowiz.errors import ConfigMistakeError
 from zerowiz.probe.config.config_file import read_config_text
 from zerowiz.probe.config.ds_schema import read_ds_schema

@@ -10,17 +10,11 @@ from zerowiz.app.resolve.conflicts import by_config
 from zerowiz.core.decision.precision import native_precision
 from zerowiz.core.dsconfig.user_config import UserConfig
 from zerowiz.core.machine.types import Machine
-from zerowiz.core.script import ScriptSettings, Setting, Settled, State
+from zerowiz.core.script.bindings import Setting, State
+from zerowiz.core.script.settings import ScriptSettings, Settled
 from zerowiz.core.units import divide_batch, largest_part, solve_accumulation
-from zerowiz.core.workload import (
-    SETTINGS,
-    Loss,
-    Method,
-    Reference,
-    Trainer,
-    Workload,
-    parse_modules,
-)
+from zerowiz.core.workload.choices import Loss, Method, Reference, Trainer
+from zerowiz.core.workload.workload import SETTINGS, Workload, parse_modules
 from zerowiz.errors import UsageError
 from zerowiz.probe.model.libraries import read_transformers_release, read_trl_release
 from zerowiz.words import _

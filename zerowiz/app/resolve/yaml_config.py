@@ -10,7 +10,8 @@ from zerowiz.app.options import Options
 from zerowiz.core.dsconfig.accelerate import fill
 from zerowiz.core.dsconfig.write import render_config
 from zerowiz.core.launch.plan import PlannedFile
-from zerowiz.core.workload import Integration, Workload
+from zerowiz.core.workload.choices import Integration
+from zerowiz.core.workload.workload import Workload
 from zerowiz.probe.config.config_file import read_config_text, read_config_values
 from zerowiz.probe.config.config_text import is_yaml
 

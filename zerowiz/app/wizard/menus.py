@@ -10,7 +10,7 @@ from zerowiz.app.options import Options
 from zerowiz.app.wizard.template import script_of
 from zerowiz.core.decision.questions import TEMPLATE, Choice, Question
 from zerowiz.core.machine.types import Accelerator, Machine
-from zerowiz.core.script import ScriptFacts
+from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.core.values import replace
 from zerowiz.errors import PreflightError, ZerowizError
 from zerowiz.probe.launch.programs import find_programs

@@ -20,14 +20,11 @@ from zerowiz.app.wizard.template import script_of
 from zerowiz.core.decision.answers import Answers
 from zerowiz.core.decision.questions import NO_SCRIPT
 from zerowiz.core.machine.types import Machine
-from zerowiz.core.script import (
-    ModelConfig,
-    ScriptFacts,
-    ScriptSettings,
-    Words,
-    add_words,
-    settle,
-)
+from zerowiz.core.script.bindings import Words
+from zerowiz.core.script.built_config import ModelConfig
+from zerowiz.core.script.delivery import add_words
+from zerowiz.core.script.facts import ScriptFacts
+from zerowiz.core.script.settings import ScriptSettings, settle
 from zerowiz.core.settings import Change
 from zerowiz.core.values import replace
 from zerowiz.errors import PreflightError, ZerowizError

@@ -15,8 +15,11 @@ from zerowiz.app.machines.node import find_node
 from zerowiz.app.reporter import LaunchReporter, Reporter
 from zerowiz.core.answers_file import NotTextError
 from zerowiz.core.launch.plan import PlannedFile
-from zerowiz.core.script import Required, ScriptFacts, add_settled, unsaid_arguments
+from zerowiz.core.script.delivery import add_settled
+from zerowiz.core.script.facts import ScriptFacts
+from zerowiz.core.script.options import Required
 from zerowiz.core.script.programs.file import ProgramFile
+from zerowiz.core.script.said import unsaid_arguments
 from zerowiz.core.values import replace
 from zerowiz.emit.files import write_files
 from zerowiz.errors import UsageError

@@ -10,7 +10,8 @@ from zerowiz.core import shell
 from zerowiz.core.model.types import ModelSource
 from zerowiz.core.script.programs.file import ProgramFile, list_changes
 from zerowiz.core.values import replace
-from zerowiz.core.workload import SETTINGS, Method, Workload
+from zerowiz.core.workload.choices import Method
+from zerowiz.core.workload.workload import SETTINGS, Workload
 from zerowiz.errors import UsageError
 from zerowiz.probe.config.program_file import names_yaml, read_program_file
 from zerowiz.probe.model.hf import hub_name

@@ -5,7 +5,8 @@ import shlex
 from zerowiz.app.ask.person import Person
 from zerowiz.app.wizard.outcome import InitPlan
 from zerowiz.core.decision.questions import Back, Question
-from zerowiz.core.script import Words, add_words
+from zerowiz.core.script.bindings import Words
+from zerowiz.core.script.delivery import add_words
 from zerowiz.core.values import replace
 from zerowiz.errors import UsageError
 from zerowiz.words import _, listing

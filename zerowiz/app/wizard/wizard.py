@@ -33,18 +33,13 @@ from zerowiz.core.decision.questions import (
     spare,
 )
 from zerowiz.core.machine.types import Accelerator, Machine
-from zerowiz.core.script import (
-    ScriptFacts,
-    ScriptSettings,
-    add_settled,
-    can_be_given,
-    check_accelerator,
-    settle,
-)
+from zerowiz.core.script.delivery import add_settled
+from zerowiz.core.script.facts import ScriptFacts
+from zerowiz.core.script.settings import ScriptSettings, can_be_given, check_accelerator, settle
 from zerowiz.core.search.freedom import Objective
 from zerowiz.core.templates import template_of
 from zerowiz.core.values import replace
-from zerowiz.core.workload import Loop, Method, Precision
+from zerowiz.core.workload.choices import Loop, Method, Precision
 from zerowiz.errors import AnswerNeededError, PreflightError, ZerowizError
 from zerowiz.probe.nearby import find_scripts
 from zerowiz.ui.wizard import lines

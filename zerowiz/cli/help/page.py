@@ -8,7 +8,7 @@ from zerowiz.cli.help.lines import write_rows
 from zerowiz.cli.help.meaning import UNHEEDED
 from zerowiz.core import settings
 from zerowiz.core.settings import Panel, SettingRow
-from zerowiz.core.workload import SETTINGS, Workload
+from zerowiz.core.workload.workload import SETTINGS, Workload
 from zerowiz.words import N_, _
 
 # Rule: options stand in the order in which people come to need them.
@@ -87,6 +87,6 @@ def default_of(name: str) -> str | None:
 
 def _read_from_scripts() -> frozenset[str]:
     """The settings that a script can show."""
-    from zerowiz.core.script import ScriptSettings  # noqa: PLC0415 - most runs write no page
+    from zerowiz.core.script.settings import ScriptSettings  # noqa: PLC0415 - most runs write no page
 
     return frozenset(ScriptSettings.__struct_fields__)

@@ -19,7 +19,7 @@ from zerowiz.core.machine.names.gpus import GpuModel
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.speed.run_cost import PredictedRun, RunLength
 from zerowiz.core.values import shows
-from zerowiz.core.workload import Workload
+from zerowiz.core.workload.workload import Workload
 
 Decide = Callable[[MachineCandidate], Decision | None]
 """What the flowchart says of a machine; None where the job cannot be asked of it."""

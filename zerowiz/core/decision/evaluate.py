@@ -31,7 +31,8 @@ from zerowiz.core.speed.terms import StepTime
 from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.strategy import Offload
 from zerowiz.core.values import replace, shows
-from zerowiz.core.workload import Accounting, Workload
+from zerowiz.core.workload.choices import Accounting
+from zerowiz.core.workload.workload import Workload
 
 # docs/accuracy.md, Host memory: the worst of the runs at stage 3; with offload it is 1.2 %.
 _HOST_ERROR_FRACTION = 0.06

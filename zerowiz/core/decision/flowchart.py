@@ -17,7 +17,7 @@ from zerowiz.core.machine.types import Machine
 from zerowiz.core.strategies import DDP, FLOWCHART_STRATEGIES, STRATEGIES, ZERO1, ZERO2, ZERO3
 from zerowiz.core.strategy import Offload, Strategy
 from zerowiz.core.values import shows
-from zerowiz.core.workload import StateDtype
+from zerowiz.core.workload.choices import StateDtype
 from zerowiz.errors import UsageError
 from zerowiz.words import _, listing
 

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from zerowiz.core.codec import decode
 from zerowiz.core.strategy import Strategy
-from zerowiz.core.workload import Workload
+from zerowiz.core.workload.workload import Workload
 
 
 class PairedSetting(StrEnum):

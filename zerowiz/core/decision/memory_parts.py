@@ -6,7 +6,7 @@ from zerowiz.core.decision.evaluate import StrategyEstimate
 from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.memory.allocator import margin, outside_bytes
 from zerowiz.core.memory.ledger import PART_OF, MemoryPart, Moment, Phase
-from zerowiz.core.workload import Accounting
+from zerowiz.core.workload.choices import Accounting
 
 
 class Outside(Struct, frozen=True, kw_only=True):

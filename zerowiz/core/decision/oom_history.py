@@ -12,7 +12,8 @@ from zerowiz.core.machine.types import Machine
 from zerowiz.core.memory.ledger import MemoryKind
 from zerowiz.core.model.types import Architecture, Model
 from zerowiz.core.values import Count, replace
-from zerowiz.core.workload import StateDtype, Workload
+from zerowiz.core.workload.choices import StateDtype
+from zerowiz.core.workload.workload import Workload
 
 # What is free on a device differs by some hundred MB from one run to the next.
 _SAME_ROOM = 1.05

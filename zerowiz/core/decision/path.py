@@ -17,7 +17,7 @@ from zerowiz.core.decision.flowchart import (
 from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.strategies import FLOWCHART_STRATEGIES, ZERO1, ZERO2, ZERO3
 from zerowiz.core.strategy import Offload, Strategy
-from zerowiz.core.workload import StateDtype
+from zerowiz.core.workload.choices import StateDtype
 
 
 class FlowchartStep(Struct, frozen=True, kw_only=True):

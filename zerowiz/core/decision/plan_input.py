@@ -19,7 +19,8 @@ from zerowiz.core.speed.rates import GpuRates
 from zerowiz.core.speed.step_time import why_untimed
 from zerowiz.core.strategy import Offload, Strategy
 from zerowiz.core.values import replace, shows
-from zerowiz.core.workload import Accounting, Loss, Method, StateDtype, Workload
+from zerowiz.core.workload.choices import Accounting, Loss, Method, StateDtype
+from zerowiz.core.workload.workload import Workload
 from zerowiz.errors import UsageError
 from zerowiz.words import _
 

@@ -1,7 +1,8 @@
 """Choose the number format of a step by what the machine computes natively."""
 
 from zerowiz.core.machine.types import Accelerator, Machine
-from zerowiz.core.workload import Precision, Workload
+from zerowiz.core.workload.choices import Precision
+from zerowiz.core.workload.workload import Workload
 from zerowiz.words import _
 
 BF16_IS_EMULATED = _("this CPU has no bf16 instructions: torch emulates bf16, many times slower")

@@ -23,14 +23,7 @@ from zerowiz.core.memory.ledger import AllocationKind, Moment
 from zerowiz.core.model.families import FAMILIES
 from zerowiz.core.model.types import ModelSource
 from zerowiz.core.strategy import Offload, Strategy
-from zerowiz.core.workload import (
-    Accounting,
-    Attention,
-    Loss,
-    Method,
-    Optimizer,
-    Trainer,
-)
+from zerowiz.core.workload.choices import Accounting, Attention, Loss, Method, Optimizer, Trainer
 
 Stretch = Mapping[AllocationKind, tuple[float, float]]
 """Least and most, as factors of what an allocation of that kind is predicted to take."""

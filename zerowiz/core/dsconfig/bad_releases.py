@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from zerowiz.core.codec import decode
 from zerowiz.core.rule import Severity
-from zerowiz.core.workload import Precision
+from zerowiz.core.workload.choices import Precision
 from zerowiz.words import N_, _
 
 # Of an incomplete version such as 0.18 it is not known which release it is.

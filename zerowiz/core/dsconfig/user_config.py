@@ -12,7 +12,7 @@ from zerowiz.core.decision.flowchart import OffloadChoice
 from zerowiz.core.decision.plan_input import Uncounted
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS, Buffers
 from zerowiz.core.values import MOST_COUNT
-from zerowiz.core.workload import Precision, StateDtype
+from zerowiz.core.workload.choices import Precision, StateDtype
 from zerowiz.errors import UsageError
 from zerowiz.words import _
 

@@ -9,7 +9,7 @@ from zerowiz.core.codec import parse_json
 from zerowiz.core.machine.types import Accelerator, Machine, MachineSource
 from zerowiz.core.machine_json import decode_machine
 from zerowiz.core.plan_json import SCHEMA_VERSION
-from zerowiz.core.workload import Workload
+from zerowiz.core.workload.workload import Workload
 from zerowiz.errors import UsageError
 
 # Free memory differs a little from one start to the next: contexts, a desktop, the driver.

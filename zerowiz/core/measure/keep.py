@@ -10,7 +10,7 @@ from zerowiz.core.measure.row import Comparison, as_capped
 from zerowiz.core.measure.trial import PlannedTrial
 from zerowiz.core.speed.terms import TermKind
 from zerowiz.core.values import replace
-from zerowiz.core.workload import SETTINGS
+from zerowiz.core.workload.workload import SETTINGS
 
 # What of a row makes two runs the same setting.
 _IDENTITY = (

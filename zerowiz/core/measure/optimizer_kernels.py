@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 
 from zerowiz.core.strategy import Offload
-from zerowiz.core.workload import Optimizer
+from zerowiz.core.workload.choices import Optimizer
 
 
 class OptimizerKernel(StrEnum):

@@ -14,7 +14,7 @@ from zerowiz.core.memory.estimate import Estimate
 from zerowiz.core.memory.ledger import Phase
 from zerowiz.core.plan_json import encode_step_time
 from zerowiz.core.values import replace
-from zerowiz.core.workload import SETTINGS
+from zerowiz.core.workload.workload import SETTINGS
 from zerowiz.words import _
 
 Report = Mapping[str, object]

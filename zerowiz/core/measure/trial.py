@@ -20,15 +20,8 @@ from zerowiz.core.speed.rates import GpuRates
 from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.strategy import Offload
 from zerowiz.core.values import Count, replace
-from zerowiz.core.workload import (
-    SETTINGS,
-    Integration,
-    Loop,
-    Method,
-    Precision,
-    StateDtype,
-    Workload,
-)
+from zerowiz.core.workload.choices import Integration, Loop, Method, Precision, StateDtype
+from zerowiz.core.workload.workload import SETTINGS, Workload
 from zerowiz.errors import UsageError
 from zerowiz.words import _, joined
 

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.memory.buffers import Buffers
-from zerowiz.core.workload import Workload
+from zerowiz.core.workload.workload import Workload
 
 
 class Margin(Struct, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ that settled a formula.
 
 from zerowiz.core.memory.ledger import Allocation, AllocationKind, Moment
 from zerowiz.core.memory.rank_sizes import RankSizes
-from zerowiz.core.workload import FP32_BYTES, HALF_BYTES
+from zerowiz.core.workload.choices import FP32_BYTES, HALF_BYTES
 from zerowiz.words import N_
 
 

@@ -20,7 +20,8 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from zerowiz.core.model.types import Model, Tensor
-from zerowiz.core.workload import Method, Workload
+from zerowiz.core.workload.choices import Method
+from zerowiz.core.workload.workload import Workload
 
 # DeepSpeedZeroOptimizer.__init__, nccl_start_alignment_factor: a vector is a multiple of 2 d.
 _ALIGNMENT = 2

@@ -26,7 +26,7 @@ from zerowiz.core.memory.trainers import (
 )
 from zerowiz.core.model.types import Model
 from zerowiz.core.values import replace, shows
-from zerowiz.core.workload import FP32_BYTES
+from zerowiz.core.workload.choices import FP32_BYTES
 
 # torch/aten/src/ATen/cuda/CUDABlas.cpp: 32 MiB per handle on sm_90; the forward and the backward
 # thread hold one each. 67 MB in every run of tests/measured/h200.jsonl.

@@ -14,7 +14,7 @@ from zerowiz.core.memory.rank_sizes import RankSizes
 from zerowiz.core.model.types import Model
 from zerowiz.core.strategy import Offload
 from zerowiz.core.values import Count, shows
-from zerowiz.core.workload import Method
+from zerowiz.core.workload.choices import Method
 from zerowiz.words import N_, _
 
 

@@ -15,7 +15,7 @@ from zerowiz.core.memory.ledger import Allocation, AllocationKind, Moment
 from zerowiz.core.memory.rank_sizes import RankSizes
 from zerowiz.core.model.types import Model
 from zerowiz.core.strategy import Offload
-from zerowiz.core.workload import FP32_BYTES
+from zerowiz.core.workload.choices import FP32_BYTES
 from zerowiz.words import N_
 
 Section = Mapping[str, bool | int | str]

@@ -29,15 +29,15 @@ from zerowiz.core.model.families import FAMILIES
 from zerowiz.core.model.types import Architecture, Model, Tensor
 from zerowiz.core.strategy import Offload, Part, Strategy
 from zerowiz.core.values import replace, shows
-from zerowiz.core.workload import (
+from zerowiz.core.workload.choices import (
     FP32_BYTES,
     HALF_BYTES,
     Method,
     Optimizer,
     StateDtype,
     Trainer,
-    Workload,
 )
+from zerowiz.core.workload.workload import Workload
 
 # Bytes of optimizer state per trainable parameter, without the master weights.
 # torch/optim/adamw.py: two moments; torch/optim/sgd.py: none without momentum; Chen et al. 2023

@@ -12,7 +12,7 @@ from zerowiz.core.memory.ledger import Allocation, AllocationKind, Phase
 from zerowiz.core.memory.rank_sizes import RankSizes
 from zerowiz.core.model.types import Model
 from zerowiz.core.strategy import Offload, Part
-from zerowiz.core.workload import StateDtype
+from zerowiz.core.workload.choices import StateDtype
 
 # The usual 7B example: "4 GB activations"; GB = 1e9 bytes.
 _ACTIVATIONS = Allocation(AllocationKind.ACTIVATIONS, 4_000_000_000, "4 GB")

@@ -13,7 +13,7 @@ from zerowiz.core.memory.rank_sizes import RankSizes
 from zerowiz.core.model.types import Architecture, Model
 from zerowiz.core.strategy import Offload
 from zerowiz.core.values import replace
-from zerowiz.core.workload import FP32_BYTES, Reference, Trainer
+from zerowiz.core.workload.choices import FP32_BYTES, Reference, Trainer
 from zerowiz.words import N_
 
 # Of a micro-step: not there while completions are sampled.

@@ -6,7 +6,7 @@ from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.memory.estimate import Estimate
 from zerowiz.core.memory.ledger import Phase, moment_bytes
 from zerowiz.core.memory.trainers import OF_A_MICRO_STEP
-from zerowiz.core.workload import Workload
+from zerowiz.core.workload.workload import Workload
 
 
 class VllmShare(Struct, frozen=True, kw_only=True):

@@ -31,7 +31,7 @@ from zerowiz.core.memory.cuts import WITH_EMBEDDING, Reduction
 from zerowiz.core.memory.ledger import Allocation, AllocationKind, Moment, Moments, Phase
 from zerowiz.core.memory.rank_sizes import RankSizes
 from zerowiz.core.strategy import Part
-from zerowiz.core.workload import FP32_BYTES
+from zerowiz.core.workload.choices import FP32_BYTES
 from zerowiz.words import N_
 
 _NORM_BYTES = 8

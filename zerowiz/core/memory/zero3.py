@@ -34,7 +34,7 @@ from zerowiz.core.memory.ledger import (
 )
 from zerowiz.core.memory.rank_sizes import RankSizes
 from zerowiz.core.strategy import Offload
-from zerowiz.core.workload import FP32_BYTES
+from zerowiz.core.workload.choices import FP32_BYTES
 from zerowiz.words import N_
 
 # stage3.py, _constant_buffered_norm2.

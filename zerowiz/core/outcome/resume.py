@@ -5,7 +5,9 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from zerowiz.core.script import SWITCHES, Convention, ScriptFacts, Takes, read_said
+from zerowiz.core.script.facts import Convention, ScriptFacts
+from zerowiz.core.script.options import SWITCHES, Takes
+from zerowiz.core.script.said import read_said
 from zerowiz.core.strategy import Offload, Strategy
 
 

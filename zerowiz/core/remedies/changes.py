@@ -8,7 +8,7 @@ from zerowiz.core.machine.network import Network, NetworkKind
 from zerowiz.core.machine.types import Accelerator, pick_gpus
 from zerowiz.core.remedies.remedy import Attempt
 from zerowiz.core.values import replace
-from zerowiz.core.workload import (
+from zerowiz.core.workload.choices import (
     Accounting,
     Attention,
     Loss,

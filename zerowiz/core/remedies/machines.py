@@ -20,7 +20,7 @@ from zerowiz.core.remedies.remedy import Attempt, Lazy
 from zerowiz.core.settings import Change
 from zerowiz.core.speed.rates import find_rates
 from zerowiz.core.values import replace
-from zerowiz.core.workload import Precision
+from zerowiz.core.workload.choices import Precision
 
 Complete = Callable[[Machine], Machine]
 """What the options add to a machine of the table: the memory of its hosts."""

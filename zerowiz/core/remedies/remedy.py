@@ -12,7 +12,7 @@ from zerowiz.core.flags import flags
 from zerowiz.core.settings import Change
 from zerowiz.core.strategy import Offload
 from zerowiz.core.units import parse_host_memory
-from zerowiz.core.workload import Accounting
+from zerowiz.core.workload.choices import Accounting
 
 
 class Expense(StrEnum):

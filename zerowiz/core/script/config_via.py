@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from zerowiz.core.script.facts import Convention, Obstacle, ScriptFacts
 from zerowiz.core.script.options import Option
 from zerowiz.core.values import replace
-from zerowiz.core.workload import Integration
+from zerowiz.core.workload.choices import Integration
 from zerowiz.errors import UsageError
 from zerowiz.words import _, listing
 

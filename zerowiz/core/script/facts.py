@@ -7,7 +7,7 @@ from msgspec import Struct, field
 
 from zerowiz.core.script.options import Scalar, ScriptParser
 from zerowiz.core.script.settings_file import SettingsFile
-from zerowiz.core.workload import Integration
+from zerowiz.core.workload.choices import Integration
 
 
 class Convention(StrEnum):

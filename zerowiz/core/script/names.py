@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from zerowiz.core.script.options import Scalar
-from zerowiz.core.workload import Attention, Loss, Optimizer, Precision
+from zerowiz.core.workload.choices import Attention, Loss, Optimizer, Precision
 
 # transformers 5.23, training_args.py, class OptimizerNames: those whose states the ledger counts.
 TRAINER_OPTIMIZERS: Mapping[Scalar, Optimizer] = {

@@ -12,7 +12,7 @@ from zerowiz.core.script.names import (
     OPTIMIZERS,
 )
 from zerowiz.core.script.options import Scalar
-from zerowiz.core.workload import Integration, Method, Precision, Reference
+from zerowiz.core.workload.choices import Integration, Method, Precision, Reference
 
 Route = Callable[[Bindings, object], Words | None]
 

@@ -34,7 +34,7 @@ from zerowiz.core.script.options import Scalar
 from zerowiz.core.script.routes import longer_side, words_for
 from zerowiz.core.script.trainers import NotCounted, settle_trainer
 from zerowiz.core.values import replace
-from zerowiz.core.workload import (
+from zerowiz.core.workload.choices import (
     Attention,
     Integration,
     Loss,

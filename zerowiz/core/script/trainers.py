@@ -19,7 +19,8 @@ from zerowiz.core.script.bindings import (
 from zerowiz.core.script.facts import Binding
 from zerowiz.core.script.names import SERVER
 from zerowiz.core.values import replace
-from zerowiz.core.workload import Method, Reference, Trainer, Workload
+from zerowiz.core.workload.choices import Method, Reference, Trainer
+from zerowiz.core.workload.workload import Workload
 from zerowiz.words import _, listing
 
 

@@ -9,7 +9,7 @@ from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict
 from zerowiz.core.memory.rank_sizes import StrategyRow
 from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.values import shows
-from zerowiz.core.workload import Workload
+from zerowiz.core.workload.workload import Workload
 
 SAME_FRACTION = 0.03
 """Steps that are faster by no more are the same; then the one with the most headroom is taken."""

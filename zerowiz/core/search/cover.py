@@ -20,7 +20,7 @@ from zerowiz.core.search.candidate import Candidate
 from zerowiz.core.search.freedom import Freedom
 from zerowiz.core.strategy import Offload
 from zerowiz.core.values import Count, replace
-from zerowiz.core.workload import Workload
+from zerowiz.core.workload.workload import Workload
 from zerowiz.errors import UsageError
 
 _SLOWER_FRACTION = 0.1

@@ -4,7 +4,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from zerowiz.core.workload import Attention, Loss
+from zerowiz.core.workload.choices import Attention, Loss
 
 
 class Objective(StrEnum):

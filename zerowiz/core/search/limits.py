@@ -10,7 +10,7 @@ from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.memory.rank_sizes import StrategyRow
 from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.values import replace
-from zerowiz.core.workload import Workload
+from zerowiz.core.workload.workload import Workload
 
 # Beyond any job: what fits so much is not limited by memory.
 _MOST_SEQUENCES = 2**16

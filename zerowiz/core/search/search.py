@@ -29,7 +29,7 @@ from zerowiz.core.search.freedom import Freedom, Objective
 from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.strategy import Strategy
 from zerowiz.core.values import Count, replace
-from zerowiz.core.workload import Workload
+from zerowiz.core.workload.workload import Workload
 
 _CLEARLY_FRACTION = 0.1
 """By how much another strategy must be faster before a plan says so."""

@@ -20,7 +20,8 @@ from zerowiz.core.model.types import Architecture, Model, Tensor
 from zerowiz.core.speed.costs import Costs, memory_rate_on, product_fraction_on
 from zerowiz.core.speed.rates import GpuRates
 from zerowiz.core.values import replace
-from zerowiz.core.workload import HALF_BYTES, Loss, Method, Trainer, Workload
+from zerowiz.core.workload.choices import HALF_BYTES, Loss, Method, Trainer
+from zerowiz.core.workload.workload import Workload
 
 _EXPERTS = "experts."
 # peft/tuners/lora/layer.py: two products, a scale and a sum, beside the module's own product, the

@@ -8,7 +8,7 @@ from zerowiz.core.model.types import Model, ModelSource
 from zerowiz.core.speed.links import is_assumed
 from zerowiz.core.speed.rates import GpuRates
 from zerowiz.core.speed.terms import Term, TermKind
-from zerowiz.core.workload import Method
+from zerowiz.core.workload.choices import Method
 
 # The GPUs of tests/measured.
 _MEASURED_GPUS = frozenset({"NVIDIA H200", "NVIDIA H100 80GB HBM3"})

@@ -8,7 +8,7 @@ from zerowiz.core.speed.costs import Costs, memory_rate_on
 from zerowiz.core.speed.rates import GpuRates
 from zerowiz.core.speed.terms import TermKind
 from zerowiz.core.strategy import Offload, Part
-from zerowiz.core.workload import FP32_BYTES
+from zerowiz.core.workload.choices import FP32_BYTES
 
 # Of one parameter: the gradient in fp32 is written, its norm read, and it is scaled
 # (stage_1_and_2.py, step, unscale_and_clip_grads), before Adam reads it.

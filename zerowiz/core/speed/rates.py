@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from zerowiz.core.machine.names.gpus import GpuModel, match_models
 from zerowiz.core.machine.types import Accelerator, Machine
-from zerowiz.core.workload import Precision
+from zerowiz.core.workload.choices import Precision
 
 
 class GpuRates(Struct, frozen=True, kw_only=True):

@@ -31,7 +31,7 @@ from zerowiz.core.speed.optimizer import Stepping, step_optimizer
 from zerowiz.core.speed.rates import GpuRates
 from zerowiz.core.speed.terms import StepTime, Term, TermKind
 from zerowiz.core.strategy import Offload, Part
-from zerowiz.core.workload import Workload
+from zerowiz.core.workload.workload import Workload
 from zerowiz.words import N_, _
 
 _FORMULAS: Mapping[TermKind, str] = {

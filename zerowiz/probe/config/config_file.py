@@ -11,7 +11,7 @@ from zerowiz.core.dsconfig.lint.source import ConfigText
 from zerowiz.core.dsconfig.uncounted import may_hold_more, uncounted_keys
 from zerowiz.core.dsconfig.user_config import UserConfig, read_own_config
 from zerowiz.core.values import replace
-from zerowiz.core.workload import Integration, Precision
+from zerowiz.core.workload.choices import Integration, Precision
 from zerowiz.errors import UsageError
 from zerowiz.probe.config.config_text import (
     LARGEST_BYTES,

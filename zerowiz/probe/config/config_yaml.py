@@ -13,7 +13,7 @@ from zerowiz.core.dsconfig.hjson_tokens import JsonTextError, KeyToken, Scalar, 
 from zerowiz.core.dsconfig.lint.source import ConfigText, render
 from zerowiz.core.script.programs.table import read_program
 from zerowiz.core.values import replace
-from zerowiz.core.workload import Integration
+from zerowiz.core.workload.choices import Integration
 from zerowiz.errors import UsageError, ZerowizError
 from zerowiz.words import _
 

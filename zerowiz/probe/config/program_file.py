@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from zerowiz.core import shell
-from zerowiz.core.script import YAML_SUFFIXES
 from zerowiz.core.script.programs.file import ProgramFile
 from zerowiz.core.script.programs.table import read_program
+from zerowiz.core.script.settings_file import YAML_SUFFIXES
 from zerowiz.errors import PreflightError, UsageError
 from zerowiz.probe.config.config_yaml import load_yaml
 from zerowiz.probe.named_file import require_text

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from zerowiz.core.codec import parse_json
-from zerowiz.core.script import YAML_SUFFIXES, SettingsFile
+from zerowiz.core.script.settings_file import YAML_SUFFIXES, SettingsFile
 from zerowiz.errors import PreflightError, UsageError
 from zerowiz.probe.config.config_yaml import load_yaml
 from zerowiz.probe.named_file import require_text

@@ -7,7 +7,7 @@ from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
-from zerowiz.core.workload import NEWEST_TRANSFORMERS, NEWEST_TRL
+from zerowiz.core.workload.workload import NEWEST_TRANSFORMERS, NEWEST_TRL
 
 _MAJOR_MINOR = re.compile(r"(\d+)\.(\d+)")
 

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from zerowiz.core.script import BY_ARCHITECTURE, UNSEEN, Binding, ScriptFacts
+from zerowiz.core.script.arguments import BY_ARCHITECTURE
+from zerowiz.core.script.facts import UNSEEN, Binding, ScriptFacts
 from zerowiz.core.values import replace
 from zerowiz.probe.script.expressions import (
     Scope,

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 
 from msgspec import Struct, field
 
-from zerowiz.core.script import (
+from zerowiz.core.script.arguments import (
     ARGUMENT_CLASSES,
     FIELD_ALIASES,
     TRAINING_CLASSES,
-    Option,
     field_options,
 )
+from zerowiz.core.script.options import Option
 from zerowiz.core.values import replace
 from zerowiz.probe.script.options import dataclass_options
 from zerowiz.probe.script.source import HF_LIBRARIES, FunctionCall, Source

@@ -3,9 +3,9 @@
 import ast
 from collections.abc import Iterator
 
-from zerowiz.core.script import UNSEEN, Binding, ScriptFacts
+from zerowiz.core.script.facts import UNSEEN, Binding, ScriptFacts
 from zerowiz.core.values import replace
-from zerowiz.core.workload import Integration
+from zerowiz.core.workload.choices import Integration
 from zerowiz.probe.script.expressions import decide, is_complete, last_name
 from zerowiz.probe.script.model.model import loads
 from zerowiz.probe.script.reader import Reader, agree

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from zerowiz.core.script import Option, ScriptParser, Takes
+from zerowiz.core.script.options import Option, ScriptParser, Takes
 from zerowiz.core.values import replace
 from zerowiz.probe.script.arguments import Arguments, find_arguments
 from zerowiz.probe.script.expressions import follow, last_name

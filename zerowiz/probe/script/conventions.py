@@ -2,9 +2,9 @@
 
 import ast
 
-from zerowiz.core.script import UNSEEN, Binding, Convention, Obstacle, ScriptFacts
+from zerowiz.core.script.facts import UNSEEN, Binding, Convention, Obstacle, ScriptFacts
 from zerowiz.core.values import replace
-from zerowiz.core.workload import Integration
+from zerowiz.core.workload.choices import Integration
 from zerowiz.probe.script.arguments import built_arguments
 from zerowiz.probe.script.config.engine import ARGS_POSITION, CONFIG_POSITIONS, passed_by
 from zerowiz.probe.script.expressions import follow, last_name, unless_none

@@ -4,7 +4,7 @@ import ast
 from collections.abc import Callable, Iterator, Mapping
 from itertools import product
 
-from zerowiz.core.script import Scalar
+from zerowiz.core.script.options import Scalar
 from zerowiz.core.values import MOST_COUNT
 
 _ARITHMETIC: Mapping[type[ast.operator], Callable[[int, int], int]] = {

@@ -3,15 +3,8 @@
 import ast
 from collections.abc import Iterator, Mapping
 
-from zerowiz.core.script import (
-    BY_ARCHITECTURE,
-    SWITCHES,
-    Option,
-    Reads,
-    Takes,
-    field_options,
-    read_word,
-)
+from zerowiz.core.script.arguments import BY_ARCHITECTURE, field_options
+from zerowiz.core.script.options import SWITCHES, Option, Reads, Takes, read_word
 from zerowiz.core.values import replace
 from zerowiz.probe.script.expressions import Scope, last_name, literal, unless_none, words
 from zerowiz.probe.script.source import FunctionCall

@@ -11,9 +11,11 @@ from pathlib import Path
 
 from zerowiz.core import shell
 from zerowiz.core.launch.shell_script import find_training_command, is_shell_script
-from zerowiz.core.script import YAML_SUFFIXES, Convention, Obstacle, Release, ScriptFacts
+from zerowiz.core.script.arguments import Release
+from zerowiz.core.script.facts import Convention, Obstacle, ScriptFacts
+from zerowiz.core.script.settings_file import YAML_SUFFIXES
 from zerowiz.core.values import replace
-from zerowiz.core.workload import NEWEST_TRL
+from zerowiz.core.workload.workload import NEWEST_TRL
 from zerowiz.errors import PreflightError, ZerowizError, did_you_mean
 from zerowiz.probe.model.libraries import read_trl_release
 from zerowiz.probe.named_file import LONGEST_SCRIPT_BYTES, read_named, read_named_text

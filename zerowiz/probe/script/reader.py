@@ -6,9 +6,10 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from zerowiz.core.script import UNSEEN, Binding, Option, Reads, Scalar
+from zerowiz.core.script.facts import UNSEEN, Binding
+from zerowiz.core.script.options import Option, Reads, Scalar
 from zerowiz.core.values import replace
-from zerowiz.core.workload import ALL_LINEAR
+from zerowiz.core.workload.workload import ALL_LINEAR
 from zerowiz.probe.script.commandline import CommandLine
 from zerowiz.probe.script.expressions import (
     MOST_STEPS,

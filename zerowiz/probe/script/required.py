@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 from typing import NoReturn
 
-from zerowiz.core.script import Required, shown_flag
+from zerowiz.core.script.options import Required, shown_flag
 from zerowiz.core.values import replace
 from zerowiz.probe.script.expressions import conjuncts, follow, last_name
 from zerowiz.probe.script.source import HF_LIBRARIES, HF_PARSERS, Source

@@ -5,8 +5,8 @@ import warnings
 
 from msgspec import Struct, field
 
-from zerowiz.core.script import ARGUMENT_CLASSES, Release
-from zerowiz.core.workload import NEWEST_TRL
+from zerowiz.core.script.arguments import ARGUMENT_CLASSES, Release
+from zerowiz.core.workload.workload import NEWEST_TRL
 from zerowiz.probe.script.expressions import Scope, entries, last_name, unless_none
 
 HF_LIBRARIES = frozenset({"transformers", "trl", "sentence_transformers"})

@@ -8,7 +8,7 @@ import ast
 import re
 from collections.abc import Collection, Iterator
 
-from zerowiz.core.script import LOCAL_RANK_FLAG
+from zerowiz.core.script.options import LOCAL_RANK_FLAG
 from zerowiz.probe.script.expressions import Scope, last_name
 from zerowiz.probe.script.source import HF_LIBRARIES, HF_PARSERS, FunctionCall, Source
 from zerowiz.probe.script.walk import PARSE_CALLS

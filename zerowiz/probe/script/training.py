@@ -4,9 +4,8 @@ import ast
 import re
 from collections.abc import Callable, Iterator, Mapping
 
-from zerowiz.core.script import (
-    FIELD_ALIASES,
-    REMOVED_FIELDS,
+from zerowiz.core.script.arguments import FIELD_ALIASES, REMOVED_FIELDS
+from zerowiz.core.script.facts import (
     UNSEEN,
     Binding,
     Convention,
@@ -15,7 +14,7 @@ from zerowiz.core.script import (
     ScriptFacts,
 )
 from zerowiz.core.values import replace
-from zerowiz.core.workload import Integration
+from zerowiz.core.workload.choices import Integration
 from zerowiz.probe.script.arguments import Arguments, Built, built_arguments
 from zerowiz.probe.script.reader import Reader, agree, show_argument
 from zerowiz.probe.script.source import FunctionCall

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from zerowiz.core import shell
 from zerowiz.core.model.types import Model
-from zerowiz.core.script import Settled
+from zerowiz.core.script.settings import Settled
 from zerowiz.core.speed.calibration import Calibration
-from zerowiz.core.workload import Workload
+from zerowiz.core.workload.workload import Workload
 from zerowiz.words import _, joined, listing
 
 UNFUSED_ADAM = _(

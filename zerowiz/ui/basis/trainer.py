@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from zerowiz.core.decision.evaluate import StrategyEstimate
 from zerowiz.core.memory.ledger import AllocationKind, Phase
 from zerowiz.core.memory.vllm import VllmShare
-from zerowiz.core.workload import Reference, Trainer, Workload
+from zerowiz.core.workload.choices import Reference, Trainer
+from zerowiz.core.workload.workload import Workload
 from zerowiz.ui.text.units import (
     gib,
 )

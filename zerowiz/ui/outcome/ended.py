@@ -7,7 +7,7 @@ from typing import TextIO
 
 from zerowiz.core.outcome.resume import Resume, ResumeFrom
 from zerowiz.core.outcome.verdict import Cause, JobEnd
-from zerowiz.core.script import LOCAL_RANK_FLAG
+from zerowiz.core.script.options import LOCAL_RANK_FLAG
 from zerowiz.core.strategy import Strategy
 from zerowiz.ui.text.plain import plain_log
 from zerowiz.ui.text.table import say

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from zerowiz.core.decision.flowchart import Decision
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.remedies.remedy import Remedy
-from zerowiz.core.workload import Accounting
+from zerowiz.core.workload.choices import Accounting
 from zerowiz.ui.page import flowchart, machine, memory, strategies
 from zerowiz.ui.page.blocks import bullets, prose
 from zerowiz.ui.page.colours import PARTS

@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from zerowiz.core.decision.evaluate import StrategyEstimate
 from zerowiz.core.decision.flowchart import Decision
-from zerowiz.core.workload import SETTINGS, Workload
+from zerowiz.core.workload.workload import SETTINGS, Workload
 from zerowiz.ui.pictures.flowchart import VERDICT_COLOURS
 from zerowiz.ui.sentences import decisions, machines
 from zerowiz.ui.text.table import Cell, say, show_rows, show_sides

@@ -12,7 +12,7 @@ from zerowiz.core.machine.types import Accelerator
 from zerowiz.core.speed.links import is_assumed
 from zerowiz.core.speed.terms import StepTime, TermKind
 from zerowiz.core.strategy import Offload
-from zerowiz.core.workload import Accounting
+from zerowiz.core.workload.choices import Accounting
 from zerowiz.ui.pictures import memory
 from zerowiz.ui.text.fold import columns_of
 from zerowiz.ui.text.lines import draw

@@ -14,7 +14,7 @@ from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict
 from zerowiz.core.decision.flowchart import Answer, Decision, FlowchartQuestion
 from zerowiz.core.decision.path import FlowchartPath, FlowchartStep, find_path
 from zerowiz.core.machine.types import Machine
-from zerowiz.core.workload import Accounting
+from zerowiz.core.workload.choices import Accounting
 from zerowiz.ui import remedies
 from zerowiz.ui.sentences import decisions
 from zerowiz.ui.text.cells import cells as cells_of

@@ -1,7 +1,7 @@
 """Say what is trained: the model, and which of its parameters."""
 
 from zerowiz.core.model.types import Model, ModelSource
-from zerowiz.core.workload import Method
+from zerowiz.core.workload.choices import Method
 from zerowiz.ui.text.units import count
 from zerowiz.words import _
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from zerowiz.core.script import Binding, Convention, ScriptFacts
+from zerowiz.core.script.facts import Binding, Convention, ScriptFacts
 from zerowiz.words import _, listing
 
 _CONVENTIONS: Mapping[Convention, str] = {

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from zerowiz.core.decision.evaluate import StrategyEstimate
 from zerowiz.core.decision.flowchart import Decision, Reason
 from zerowiz.core.machine.types import Machine
-from zerowiz.core.script import ScriptFacts
+from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.core.script.programs.file import ProgramFile
 from zerowiz.ui import remedies
 from zerowiz.ui.sentences import machines, scripts

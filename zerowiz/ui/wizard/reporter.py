@@ -5,7 +5,7 @@ from contextlib import suppress
 
 from zerowiz.core.decision.flowchart import Decision
 from zerowiz.core.remedies.remedy import Remedy
-from zerowiz.core.script import ScriptFacts
+from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.ui import show
 from zerowiz.ui.launch_reporter import TerminalLaunchReporter
 

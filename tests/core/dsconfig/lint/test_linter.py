@@ -13,10 +13,11 @@ from zerowiz.core.dsconfig.lint.fix import fix_text
 from zerowiz.core.dsconfig.lint.linter import lint
 from zerowiz.core.dsconfig.schema import Schema
 from zerowiz.core.rule import Severity
-from zerowiz.core.script import ScriptSettings, Setting, State
+from zerowiz.core.script.bindings import Setting, State
+from zerowiz.core.script.settings import ScriptSettings
 from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.strategy import Strategy
-from zerowiz.core.workload import Integration, Precision
+from zerowiz.core.workload.choices import Integration, Precision
 from zerowiz.probe.config.ds_schema import read_ds_schema, read_ds_schemas
 
 GOLDENS = GOLDEN / "configs"

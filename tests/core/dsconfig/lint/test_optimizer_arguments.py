@@ -7,7 +7,7 @@ import pytest
 from zerowiz.core.dsconfig.lint.context import Context
 from zerowiz.core.dsconfig.lint.linter import lint
 from zerowiz.core.rule import Severity
-from zerowiz.core.workload import Integration
+from zerowiz.core.workload.choices import Integration
 from zerowiz.probe.config.ds_schema import read_ds_schema
 
 

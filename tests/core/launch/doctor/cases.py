@@ -30,24 +30,21 @@ from zerowiz.core.machine.types import Accelerator, Gpu, Machine, MachineSource,
 from zerowiz.core.memory.host_phases import HostUse
 from zerowiz.core.memory.rank_sizes import StrategyRow
 from zerowiz.core.model.from_size import model_from_size
-from zerowiz.core.script import (
+from zerowiz.core.script.arguments import field_options
+from zerowiz.core.script.facts import (
     Binding,
     Convention,
     KeyUse,
-    Option,
     Placement,
-    Reads,
-    Required,
     ScriptCall,
     ScriptFacts,
-    ScriptParser,
-    Takes,
     WeightSave,
-    field_options,
 )
+from zerowiz.core.script.options import Option, Reads, Required, ScriptParser, Takes
 from zerowiz.core.strategies import ZERO1, ZERO2, ZERO3, ZERO3_OFFLOAD
 from zerowiz.core.values import replace
-from zerowiz.core.workload import Integration, Method, Precision, Workload
+from zerowiz.core.workload.choices import Integration, Method, Precision
+from zerowiz.core.workload.workload import Workload
 from zerowiz.probe.config.bad_releases import read_bad_releases
 
 GIB = 2**30

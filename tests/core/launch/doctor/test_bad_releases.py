@@ -10,7 +10,8 @@ from zerowiz.core.memory.rank_sizes import StrategyRow
 from zerowiz.core.rule import Severity
 from zerowiz.core.strategies import STRATEGIES, ZERO2, ZERO3
 from zerowiz.core.values import replace
-from zerowiz.core.workload import Integration, Precision, Workload
+from zerowiz.core.workload.choices import Integration, Precision
+from zerowiz.core.workload.workload import Workload
 from zerowiz.probe.config.bad_releases import read_bad_releases
 from zerowiz.probe.launch.doctor import read_facts
 from zerowiz.probe.recording.files import HostFiles

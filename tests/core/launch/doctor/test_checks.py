@@ -55,10 +55,11 @@ from zerowiz.core.machine.host import UNLIMITED_BYTES
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.memory.host_phases import HostUse, Saving
 from zerowiz.core.rule import Severity, errors_of, rules_of
-from zerowiz.core.script import Convention, ScriptFacts
+from zerowiz.core.script.facts import Convention, ScriptFacts
 from zerowiz.core.strategies import DDP, ZERO1, ZERO2, ZERO3, ZERO3_OFFLOAD
 from zerowiz.core.values import replace
-from zerowiz.core.workload import Integration, Method, Precision, Workload
+from zerowiz.core.workload.choices import Integration, Method, Precision
+from zerowiz.core.workload.workload import Workload
 from zerowiz.errors import page_of
 
 

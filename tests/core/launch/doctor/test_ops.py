@@ -11,7 +11,7 @@ import pytest
 
 from zerowiz.core.launch.doctor.ops import list_ops
 from zerowiz.core.machine.types import Accelerator
-from zerowiz.core.workload import Integration
+from zerowiz.core.workload.choices import Integration
 
 OFFLOAD = {"stage": 2, "offload_optimizer": {"device": "cpu"}}
 NVME = {"stage": 3, "offload_optimizer": {"device": "nvme", "nvme_path": "/nvme"}}

@@ -16,17 +16,11 @@ from core.launch.doctor.cases import (
 from zerowiz.core.launch.doctor.examine import examine
 from zerowiz.core.launch.doctor.inputs import PreflightInput
 from zerowiz.core.launch.doctor.script import OPTIMIZERS_DROPPED, SHARDS_SAVED
-from zerowiz.core.script import (
-    Binding,
-    Convention,
-    Option,
-    Reads,
-    ScriptFacts,
-    ScriptParser,
-)
+from zerowiz.core.script.facts import Binding, Convention, ScriptFacts
+from zerowiz.core.script.options import Option, Reads, ScriptParser
 from zerowiz.core.strategies import ZERO2, ZERO3, ZERO3_OFFLOAD
 from zerowiz.core.values import replace
-from zerowiz.core.workload import Integration
+from zerowiz.core.workload.choices import Integration
 
 ON, UNKNOWN = Binding(value=False, flag="--on"), Binding()
 

@@ -10,7 +10,8 @@ from zerowiz.core.memory.forward.activations import activations, block_saved_byt
 from zerowiz.core.model.families import FAMILIES
 from zerowiz.core.model.hf_config import read_architecture
 from zerowiz.core.values import replace
-from zerowiz.core.workload import Attention, Method, Precision, Workload
+from zerowiz.core.workload.choices import Attention, Method, Precision
+from zerowiz.core.workload.workload import Workload
 
 MIB = 2**20
 # One cuBLAS workspace a thread, see memory.py.

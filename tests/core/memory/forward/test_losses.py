@@ -8,7 +8,8 @@ from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.memory.forward.activations import activations, block_saved_bytes
 from zerowiz.core.memory.forward.losses import loss_bytes
 from zerowiz.core.values import replace
-from zerowiz.core.workload import Loss, Method, Precision, Workload
+from zerowiz.core.workload.choices import Loss, Method, Precision
+from zerowiz.core.workload.workload import Workload
 from zerowiz.errors import UsageError
 from zerowiz.probe.machine.gpu_table import read_gpu_table
 

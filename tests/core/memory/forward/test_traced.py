@@ -11,7 +11,8 @@ from zerowiz.core.memory.rank_sizes import StrategyRow, rank_sizes
 from zerowiz.core.model.types import ModelSource
 from zerowiz.core.strategies import STRATEGIES, ZERO3
 from zerowiz.core.values import replace
-from zerowiz.core.workload import Attention, Precision, Workload
+from zerowiz.core.workload.choices import Attention, Precision
+from zerowiz.core.workload.workload import Workload
 
 ACTIVATIONS = Activations(
     saved_bytes=64_000,

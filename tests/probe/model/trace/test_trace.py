@@ -18,7 +18,8 @@ from zerowiz.core.memory.forward.activations import Activations, activations
 from zerowiz.core.memory.forward.traced import Traced
 from zerowiz.core.model.hf_config import model_from_config
 from zerowiz.core.values import replace
-from zerowiz.core.workload import Attention, Precision, Workload
+from zerowiz.core.workload.choices import Attention, Precision
+from zerowiz.core.workload.workload import Workload
 from zerowiz.errors import UsageError
 from zerowiz.probe.model.trace import cache_path, read_cached, trace_model
 from zerowiz.probe.model.trace.kernels import fused_kernels

@@ -12,7 +12,7 @@ from zerowiz.core.dsconfig.schema import Kind, Schema, SchemaKey, Unknown, kind_
 from zerowiz.core.dsconfig.user_config import truth_of
 from zerowiz.core.rule import Rule, Severity
 from zerowiz.core.values import MOST_COUNT, replace
-from zerowiz.core.workload import Integration
+from zerowiz.core.workload.choices import Integration
 from zerowiz.words import _
 
 AUTO = "auto"

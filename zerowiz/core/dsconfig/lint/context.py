@@ -7,9 +7,9 @@ from msgspec import Struct, field
 from zerowiz.core.dsconfig.bad_releases import BadRelease
 from zerowiz.core.dsconfig.schema import Schema
 from zerowiz.core.machine.types import Accelerator, Machine
-from zerowiz.core.script import ScriptSettings
+from zerowiz.core.script.settings import ScriptSettings
 from zerowiz.core.values import replace
-from zerowiz.core.workload import Integration
+from zerowiz.core.workload.choices import Integration
 
 
 class Context(Struct, frozen=True, kw_only=True):

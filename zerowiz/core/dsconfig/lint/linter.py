@@ -27,8 +27,7 @@ from zerowiz.core.dsconfig.lint.rules import (
 from zerowiz.core.dsconfig.schema import Schema
 from zerowiz.core.rule import Severity, rules_of
 from zerowiz.core.values import replace
-from zerowiz.core.workload import Integration
-
+from zerowiz.core.workload.choices import Integration
 
 # In the order in which they look at a config.
 _CHECKS: tuple[Callable[[Config], Iterator[ConfigFinding]], ...] = (

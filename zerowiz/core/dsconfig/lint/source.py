@@ -9,7 +9,7 @@ from msgspec import Struct
 from zerowiz.core.dsconfig.accelerate import AccelerateFile
 from zerowiz.core.dsconfig.hjson import Array, Node, Object
 from zerowiz.core.dsconfig.hjson_tokens import JsonTextError, Scalar, Span
-from zerowiz.core.workload import Integration
+from zerowiz.core.workload.choices import Integration
 
 T = TypeVar("T")
 

@@ -7,7 +7,7 @@ from zerowiz.core.launch.doctor.facts import Resumed, SavedStates
 from zerowiz.core.launch.doctor.finding import PreflightFinding, found
 from zerowiz.core.launch.doctor.inputs import PlannedJob, PreflightInput
 from zerowiz.core.rule import Rule, Severity
-from zerowiz.core.workload import Integration
+from zerowiz.core.workload.choices import Integration
 from zerowiz.words import _
 
 OTHER_RANKS = Rule(

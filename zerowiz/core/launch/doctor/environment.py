@@ -12,7 +12,7 @@ from zerowiz.core.launch.doctor.finding import PreflightFinding, found
 from zerowiz.core.launch.doctor.inputs import PlannedJob, PreflightInput
 from zerowiz.core.rule import Rule, Severity
 from zerowiz.core.strategy import ZeroKey
-from zerowiz.core.workload import Integration
+from zerowiz.core.workload.choices import Integration
 from zerowiz.words import _
 
 # The oldest release that configs are written for (pyproject.toml, extra `train`).

@@ -16,7 +16,6 @@ from zerowiz.core.launch.doctor.finding import PreflightFinding
 from zerowiz.core.launch.doctor.inputs import PreflightInput
 from zerowiz.core.rule import rules_of
 
-
 # A check reports nothing where a fact is not known.
 _CHECKS: tuple[Callable[[PreflightInput], Iterator[PreflightFinding]], ...] = (
     script.check_script,

@@ -8,7 +8,8 @@ from zerowiz.core.launch.doctor.inputs import PreflightInput
 from zerowiz.core.launch.doctor.network import SLOW_BY_CHOICE
 from zerowiz.core.machine.types import Gpu, Machine
 from zerowiz.core.rule import Rule, Severity
-from zerowiz.core.workload import Precision, Workload
+from zerowiz.core.workload.choices import Precision
+from zerowiz.core.workload.workload import Workload
 from zerowiz.words import _, listing
 
 # NVIDIA, CUDA compatibility, minor version compatibility: from CUDA 11 on a driver runs what any

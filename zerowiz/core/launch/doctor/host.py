@@ -10,7 +10,7 @@ from zerowiz.core.machine.network import NetworkKind
 from zerowiz.core.memory.host_phases import HostPhase
 from zerowiz.core.memory.nvme import offload_to_nvme
 from zerowiz.core.rule import Rule, Severity
-from zerowiz.core.workload import Method
+from zerowiz.core.workload.choices import Method
 from zerowiz.words import _, listing
 
 # NVIDIA, NCCL user guide, troubleshooting, shared memory: the size for a container.

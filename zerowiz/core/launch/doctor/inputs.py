@@ -9,9 +9,11 @@ from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.launch.doctor.facts import PreflightFacts
 from zerowiz.core.launch.doctor.ops import Op
 from zerowiz.core.machine.types import Accelerator, Machine
-from zerowiz.core.script import Release, ScriptFacts, Settled
+from zerowiz.core.script.arguments import Release
+from zerowiz.core.script.facts import ScriptFacts
+from zerowiz.core.script.settings import Settled
 from zerowiz.core.strategy import Strategy
-from zerowiz.core.workload import Integration
+from zerowiz.core.workload.choices import Integration
 
 
 class PlannedJob(Struct, frozen=True, kw_only=True):

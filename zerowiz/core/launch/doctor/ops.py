@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from zerowiz.core.machine.types import Accelerator
 from zerowiz.core.values import replace
-from zerowiz.core.workload import Integration
+from zerowiz.core.workload.choices import Integration
 
 Values = Mapping[str, object]
 

@@ -6,18 +6,13 @@ from zerowiz.core.launch.doctor.finding import PreflightFinding, found
 from zerowiz.core.launch.doctor.inputs import PlannedJob, PreflightInput
 from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.rule import Rule, Severity
-from zerowiz.core.script import (
-    REMOVED_FIELDS,
-    Binding,
-    Bindings,
-    KeyUse,
-    Placement,
-    Required,
-    add_settled,
-    removed_words,
-    unsaid_arguments,
-)
-from zerowiz.core.workload import Integration
+from zerowiz.core.script.arguments import REMOVED_FIELDS
+from zerowiz.core.script.bindings import Bindings
+from zerowiz.core.script.delivery import add_settled
+from zerowiz.core.script.facts import Binding, KeyUse, Placement
+from zerowiz.core.script.options import Required
+from zerowiz.core.script.said import removed_words, unsaid_arguments
+from zerowiz.core.workload.choices import Integration
 from zerowiz.words import _, listing
 
 KEY_MISSING = Rule(

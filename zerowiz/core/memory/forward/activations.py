@@ -39,7 +39,8 @@ from zerowiz.core.model.family import Norm
 from zerowiz.core.model.tensors import COPIES, holds, list_tensors
 from zerowiz.core.model.types import Architecture
 from zerowiz.core.values import Count, replace
-from zerowiz.core.workload import FP32_BYTES, Attention, Loss, Workload
+from zerowiz.core.workload.choices import FP32_BYTES, Attention, Loss
+from zerowiz.core.workload.workload import Workload
 from zerowiz.words import _
 
 

@@ -20,7 +20,8 @@ from zerowiz.core.model.blocks import Slot
 from zerowiz.core.model.families import FAMILIES
 from zerowiz.core.model.tensors import list_tensors_by_slot
 from zerowiz.core.model.types import Architecture, Tensor
-from zerowiz.core.workload import FP32_BYTES, Method, Trainer, Workload
+from zerowiz.core.workload.choices import FP32_BYTES, Method, Trainer
+from zerowiz.core.workload.workload import Workload
 
 
 class Input(StrEnum):

@@ -10,7 +10,8 @@ Held exactly against the `forward_backward` runs acts-000 to acts-045 of tests/m
 from zerowiz.core.model.families import FAMILIES
 from zerowiz.core.model.tensors import holds
 from zerowiz.core.model.types import Architecture
-from zerowiz.core.workload import FP32_BYTES, Attention, Loss, Method, Precision, Workload
+from zerowiz.core.workload.choices import FP32_BYTES, Attention, Loss, Method, Precision
+from zerowiz.core.workload.workload import Workload
 
 
 def runs_eager(architecture: Architecture, workload: Workload) -> bool:

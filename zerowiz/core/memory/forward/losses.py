@@ -18,7 +18,8 @@ from msgspec import Struct
 from zerowiz.core.model.families import FAMILIES
 from zerowiz.core.model.types import Architecture
 from zerowiz.core.values import replace
-from zerowiz.core.workload import FP32_BYTES, Loss, Method, Trainer, Workload
+from zerowiz.core.workload.choices import FP32_BYTES, Loss, Method, Trainer
+from zerowiz.core.workload.workload import Workload
 
 # trl/trainer/sft_trainer.py, when `chunked_nll` was new; zerowiz/worker/losses.py measures it.
 CHUNK_TOKENS = 256

@@ -4,7 +4,8 @@ from zerowiz.core.memory.forward.activations import Activations, activations
 from zerowiz.core.memory.forward.traced import Traced
 from zerowiz.core.model.types import Architecture, Model
 from zerowiz.core.values import replace
-from zerowiz.core.workload import Trainer, Workload
+from zerowiz.core.workload.choices import Trainer
+from zerowiz.core.workload.workload import Workload
 from zerowiz.words import _
 
 # Bytes of a token, a layer and a hidden element that forward keeps under autocast beyond a model in

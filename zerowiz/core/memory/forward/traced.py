@@ -7,7 +7,8 @@ from zerowiz.core.model.families import FAMILIES
 from zerowiz.core.model.family import Family
 from zerowiz.core.model.types import Architecture, Model, ModelSource, Tensor
 from zerowiz.core.values import Count, replace
-from zerowiz.core.workload import Attention, Precision, Workload
+from zerowiz.core.workload.choices import Attention, Precision
+from zerowiz.core.workload.workload import Workload
 
 
 class TracedTensor(Struct, frozen=True, kw_only=True):

@@ -6,7 +6,8 @@ from functools import lru_cache
 from zerowiz.core.memory.buffers import Buffers
 from zerowiz.core.memory.gathering.replay import Layout, Module
 from zerowiz.core.model.types import Architecture, Model, Tensor
-from zerowiz.core.workload import Method, Trainer, Workload
+from zerowiz.core.workload.choices import Method, Trainer
+from zerowiz.core.workload.workload import Workload
 
 _EXPERTS = "experts."
 _MIXTURE = (_EXPERTS, "mlp.gate")

@@ -13,7 +13,7 @@ from zerowiz.core.script.programs.file import (
     read_counts,
     read_word,
 )
-from zerowiz.core.workload import Attention, Optimizer
+from zerowiz.core.workload.choices import Attention, Optimizer
 
 _COUNTS: Mapping[str, str] = {
     "micro_batch": "micro_batch_size",

@@ -16,7 +16,7 @@ from zerowiz import __version__
 from zerowiz.core.codec import decode, parse_json
 from zerowiz.core.memory.forward.traced import Traced, TracedRun, TracedTensor
 from zerowiz.core.values import replace
-from zerowiz.core.workload import Workload
+from zerowiz.core.workload.workload import Workload
 from zerowiz.errors import UsageError, ZerowizError
 from zerowiz.probe.cache import cache_folder
 from zerowiz.probe.model.libraries import read_version

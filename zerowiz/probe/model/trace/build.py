@@ -8,7 +8,8 @@ from contextlib import suppress
 from inspect import signature
 from typing import Any
 
-from zerowiz.core.workload import Attention, Precision, Workload
+from zerowiz.core.workload.choices import Attention, Precision
+from zerowiz.core.workload.workload import Workload
 from zerowiz.errors import UsageError
 from zerowiz.probe.model.trace.kernels import flash_attention
 from zerowiz.words import _

@@ -4,9 +4,9 @@ import ast
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 
-from zerowiz.core.script import Convention, Obstacle, ScriptFacts
+from zerowiz.core.script.facts import Convention, Obstacle, ScriptFacts
 from zerowiz.core.values import replace
-from zerowiz.core.workload import Integration
+from zerowiz.core.workload.choices import Integration
 from zerowiz.probe.script.expressions import follow, last_name
 from zerowiz.probe.script.reader import Reader
 from zerowiz.probe.script.source import FunctionCall, Source

@@ -3,9 +3,9 @@
 import ast
 from collections.abc import Iterator, Mapping
 
-from zerowiz.core.script import UNSEEN, Binding, Convention, KeyUse, ScriptFacts
+from zerowiz.core.script.facts import UNSEEN, Binding, Convention, KeyUse, ScriptFacts
 from zerowiz.core.values import replace
-from zerowiz.core.workload import Integration
+from zerowiz.core.workload.choices import Integration
 from zerowiz.probe.script.arguments import built_arguments
 from zerowiz.probe.script.config.engine import CONFIG_POSITIONS
 from zerowiz.probe.script.expressions import MOST_STEPS, Scope, entries, key_path, literal

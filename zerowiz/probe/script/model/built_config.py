@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from zerowiz.core.model.built_config import family_of_class
-from zerowiz.core.script import UNSEEN, Binding, BuiltConfig, ScriptFacts
+from zerowiz.core.script.facts import UNSEEN, Binding, BuiltConfig, ScriptFacts
 from zerowiz.core.values import replace
 from zerowiz.probe.model.libraries import list_model_types
 from zerowiz.probe.script.expressions import last_name, unless_none

@@ -4,7 +4,7 @@ import ast
 import re
 from collections.abc import Iterator, Mapping
 
-from zerowiz.core.script import Binding, Placement, ScriptFacts
+from zerowiz.core.script.facts import Binding, Placement, ScriptFacts
 from zerowiz.core.values import replace
 from zerowiz.probe.script.arguments import built_arguments
 from zerowiz.probe.script.expressions import last_name, literal, unless_none

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from zerowiz.core.script import Binding, OwnSizes, ScriptFacts
+from zerowiz.core.script.facts import Binding, OwnSizes, ScriptFacts
 from zerowiz.core.values import replace
 from zerowiz.probe.script.model.model import constants
 from zerowiz.probe.script.reader import Reader, agree

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from zerowiz.core.script import ScriptFacts, WeightSave
+from zerowiz.core.script.facts import ScriptFacts, WeightSave
 from zerowiz.core.values import replace
 from zerowiz.probe.script.expressions import MOST_STEPS, Scope, follow, last_name
 from zerowiz.probe.script.model.model import loads

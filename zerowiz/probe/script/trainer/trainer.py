@@ -3,9 +3,9 @@
 import ast
 from collections.abc import Iterator
 
-from zerowiz.core.script import UNSEEN, Binding, ScriptCall, ScriptFacts, TrainerFacts
+from zerowiz.core.script.facts import UNSEEN, Binding, ScriptCall, ScriptFacts, TrainerFacts
 from zerowiz.core.values import replace
-from zerowiz.core.workload import Integration
+from zerowiz.core.workload.choices import Integration
 from zerowiz.probe.script.expressions import last_name, unless_none
 from zerowiz.probe.script.model.model import loads
 from zerowiz.probe.script.reader import Reader, agree, show_argument

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from zerowiz.core.script import ARGUMENT_CLASSES, TrainerUse
+from zerowiz.core.script.arguments import ARGUMENT_CLASSES
+from zerowiz.core.script.facts import TrainerUse
 from zerowiz.probe.script.arguments import built_arguments
 from zerowiz.probe.script.expressions import last_name
 from zerowiz.probe.script.reader import Reader

@@ -6,8 +6,8 @@ from zerowiz.core.dsconfig.accelerate import PRECISION_KEYS
 from zerowiz.core.dsconfig.lint.config import AUTO, BATCH_KEYS, Config, Entry, shown
 from zerowiz.core.dsconfig.lint.finding import ConfigFinding
 from zerowiz.core.rule import Rule, Severity
-from zerowiz.core.script import ScriptSettings
-from zerowiz.core.workload import Integration, Precision
+from zerowiz.core.script.settings import ScriptSettings
+from zerowiz.core.workload.choices import Integration, Precision
 from zerowiz.words import _
 
 SCRIPT_DISAGREES = Rule(

@@ -7,7 +7,7 @@ from zerowiz.core.dsconfig.lint.edits import put
 from zerowiz.core.dsconfig.lint.finding import ConfigFinding
 from zerowiz.core.dsconfig.schema import Kind
 from zerowiz.core.rule import Rule, Severity
-from zerowiz.core.workload import Integration
+from zerowiz.core.workload.choices import Integration
 from zerowiz.words import _
 
 # accelerate 1.15, utils/dataclasses.py, DeepSpeedPlugin.__post_init__ and set_mixed_precision;

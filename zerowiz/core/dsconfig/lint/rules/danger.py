@@ -6,7 +6,7 @@ from zerowiz.core.dsconfig.lint.config import STAGE_3, ZERO, Config, Entry
 from zerowiz.core.dsconfig.lint.finding import ConfigFinding
 from zerowiz.core.dsconfig.lint.rules.values import OUT_OF_RANGE
 from zerowiz.core.rule import Rule, Severity
-from zerowiz.core.workload import FP32_BYTES
+from zerowiz.core.workload.choices import FP32_BYTES
 from zerowiz.words import _
 
 _REDUCE = f"{ZERO}.reduce_bucket_size"

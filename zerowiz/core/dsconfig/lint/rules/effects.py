@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from zerowiz.core.dsconfig.lint.config import STAGE_3, ZERO, Config, Entry
 from zerowiz.core.dsconfig.lint.finding import ConfigFinding
 from zerowiz.core.rule import Rule, Severity
-from zerowiz.core.workload import Integration
+from zerowiz.core.workload.choices import Integration
 from zerowiz.words import _, joined
 
 # runtime/engine.py, _configure_zero_optimizer: what only one of the optimizers is handed.

@@ -8,7 +8,7 @@ from zerowiz.core.dsconfig.lint.finding import ConfigFinding
 from zerowiz.core.dsconfig.lint.rules.offload import offloads
 from zerowiz.core.dsconfig.lint.rules.values import NOT_A_CHOICE
 from zerowiz.core.rule import Rule, Severity
-from zerowiz.core.workload import Integration
+from zerowiz.core.workload.choices import Integration
 from zerowiz.words import _, listing
 
 _MASTER = "bf16.bf16_master_weights_and_grads"

@@ -6,7 +6,7 @@ from zerowiz.core.dsconfig.lint.config import ZERO, Config
 from zerowiz.core.dsconfig.lint.finding import ConfigFinding, found_at
 from zerowiz.core.dsconfig.schema import Schema, SchemaKey
 from zerowiz.core.rule import Rule, Severity
-from zerowiz.core.workload import Precision
+from zerowiz.core.workload.choices import Precision
 from zerowiz.words import _
 
 DEFAULT_CHANGED = Rule(
