@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from zerowiz.core.values import replace
-from zerowiz.core.workload.choices import (
+from zerowiz.core.structs import replace
+from zerowiz.core.workload import (
     Attention,
     Loss,
     Method,
@@ -12,8 +12,8 @@ from zerowiz.core.workload.choices import (
     Reference,
     StateDtype,
     Trainer,
+    Workload,
 )
-from zerowiz.core.workload.workload import Workload
 
 _PLAIN = Workload(sequence_tokens=256)
 _BATCHED = replace(_PLAIN, micro_batch=2)

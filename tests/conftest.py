@@ -20,7 +20,7 @@ os.environ["LANGUAGE"] = "en"
 from cli.harness import Result, Run, Terminal, enter, run_process
 from recorded import Install, put_under_pynvml
 
-from zerowiz.cli import main
+from zerowiz.cli.commands import main
 
 # A slow machine breaks no law. Each is tried a few times for every change, and more often in CI.
 for profile, examples in (("few", 12), ("more", 60), ("thorough", 1000)):

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from zerowiz.core.workload.choices import Method
-from zerowiz.core.workload.workload import ALL_LINEAR, Workload
+from zerowiz.core.workload import ALL_LINEAR, Method, Workload
 
 _BUILDERS = {
     "bert": "AutoModelForMaskedLM",

@@ -17,7 +17,7 @@ def main() -> None:
     if not _FOR_PROGRAMS.isdisjoint(sys.argv):
         speak(LANGUAGES[0])
     try:
-        from zerowiz.cli import main as run  # noqa: PLC0415 - it loads all the rest
+        from zerowiz.cli.commands import main as run  # noqa: PLC0415 - it loads all the rest
 
         run()
     except KeyboardInterrupt:

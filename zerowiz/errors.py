@@ -92,7 +92,7 @@ class ZerowizError(Exception):
     Args:
         message: One line, without a full stop; literal values in backticks. A setting is named by
             its field, after a dollar sign: `$micro_batch 0`. What prints the error spells it as
-            an option (`core/flags.py`).
+            an option (`core/command_words.py`).
         hints: What the person can do, one line each, in the same form.
 
     Example:

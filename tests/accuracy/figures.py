@@ -17,7 +17,7 @@ from accuracy.records import (
 )
 from msgspec import Struct
 
-from zerowiz.core.values import replace
+from zerowiz.core.structs import replace
 
 FIGURES = Path(__file__).with_name("figures.json")
 PAGE = Path(__file__).parents[2] / "docs" / "accuracy.md"

@@ -21,14 +21,10 @@ if __name__ == "__main__":
 from accuracy.split import Split, split_of
 from measured.rows import OPTIMIZERS, Row, family_of, read_every_row, strategy_of, workload_of
 
-from zerowiz.core.decision.measured_together import (
-    MeasuredRuns,
-    PairedSetting,
-    accumulation_of,
-)
-from zerowiz.core.decision.measured_together import point_of as point_of_job
-from zerowiz.core.measure.optimizer_kernels import OptimizerKernel
+from zerowiz.core.decision.plan_input import MeasuredRuns, PairedSetting, accumulation_of
+from zerowiz.core.decision.plan_input import point_of as point_of_job
 from zerowiz.core.strategies import STRATEGIES
+from zerowiz.core.trial import OptimizerKernel
 
 Point = Mapping[str, str]
 """A value of each setting; of some settings alone, where a run has none of the listed values."""

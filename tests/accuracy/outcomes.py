@@ -10,10 +10,10 @@ from measured.traces import model_of, stand_in
 
 from zerowiz.core.decision.evaluate import Verdict, evaluate
 from zerowiz.core.decision.plan_input import PlanInput
-from zerowiz.core.machine.host import Host
 from zerowiz.core.machine.spec import parse_spec
-from zerowiz.core.values import replace
-from zerowiz.probe.machine.gpu_table import read_gpu_table
+from zerowiz.core.machine.types import Host
+from zerowiz.core.structs import replace
+from zerowiz.probe.package_data import read_gpu_table
 
 
 class Outcome(StrEnum):

@@ -28,7 +28,7 @@ from regret.section import make_regrets, regret_section
 from speed.errors import step_times
 
 from zerowiz.core.decision.evaluate import Verdict
-from zerowiz.core.measure.row import PHASES
+from zerowiz.core.measured_row import PHASES
 
 _INTRO = """\
 # How right the predictions are

@@ -30,9 +30,9 @@ from msgspec import Struct, field
 from msgspec.structs import asdict, fields
 
 from zerowiz.core.decision.evaluate import Verdict
-from zerowiz.core.measure.row import measured_phases, predict_phases
+from zerowiz.core.measured_row import measured_phases, predict_phases
+from zerowiz.core.memory.allocations import Phase, moment_bytes
 from zerowiz.core.memory.estimate import Estimate
-from zerowiz.core.memory.ledger import Phase, moment_bytes
 from zerowiz.core.model.families import FAMILIES
 
 ALONE = "model alone"

@@ -12,8 +12,8 @@ from accuracy.records import Record
 from measured.rows import OPTIMIZERS, Row, read_every_row
 from measured.traces import folder_of, model_of
 
-from zerowiz.core.values import replace
-from zerowiz.core.workload.choices import Optimizer
+from zerowiz.core.structs import replace
+from zerowiz.core.workload import Optimizer
 
 # accelerate/commands/estimate.py, estimate_command_parser: it has no bfloat16, which counts alike.
 _DTYPES = {"bf16": "float16", "fp16": "float16", "fp32": "float32"}

@@ -61,13 +61,12 @@ from measured.rows import (
 from measured.traces import RUNS, TRACES, encode_traces, read_traces, take_trace, trace_of
 from paths import MODELS, ROOT, TESTS
 
-from zerowiz.core.codec import encode
 from zerowiz.core.decision.evaluate import Verdict
-from zerowiz.core.measure.row import PHASES
+from zerowiz.core.measured_row import PHASES
 from zerowiz.core.model.families import FAMILIES
 from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.strategy import Offload
-from zerowiz.core.values import replace
+from zerowiz.core.structs import encode, replace
 
 COMMITTED = read_figures()
 

@@ -19,7 +19,7 @@ from accuracy.grid import (
 )
 from measured.rows import family_of, read_every_row
 
-from zerowiz.core.measure.trial import decode_trials
+from zerowiz.core.trial import decode_trials
 
 NOWHERE: Point = {}
 

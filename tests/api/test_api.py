@@ -15,8 +15,8 @@ from paths import ROOT
 import zerowiz
 from zerowiz.app import api
 from zerowiz.app.options import Options
-from zerowiz.core.search.freedom import Objective
-from zerowiz.core.workload.choices import Method
+from zerowiz.core.decision.search import Objective
+from zerowiz.core.workload import Method
 from zerowiz.errors import HandEditedError, NothingFitsError, UsageError
 
 DOCS = ROOT / "docs"

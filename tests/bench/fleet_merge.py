@@ -9,12 +9,21 @@ import sys
 import time
 from itertools import combinations
 
-from zerowiz.core.machine.host import Host
-from zerowiz.core.machine.links import PairLink, PciePath, join_pairs
 from zerowiz.core.machine.merge import Fleet, NodeAnswer, NodeFailure, merge_nodes
-from zerowiz.core.machine.network import NetworkKind, Nic, join_nics
-from zerowiz.core.machine.types import Gpu, Machine, MachineSource, PcieSlot
-from zerowiz.core.machine_json import encode_machine
+from zerowiz.core.machine.spec import encode_machine
+from zerowiz.core.machine.types import (
+    Gpu,
+    Host,
+    Machine,
+    MachineSource,
+    NetworkKind,
+    Nic,
+    PairLink,
+    PciePath,
+    PcieSlot,
+    join_nics,
+    join_pairs,
+)
 from zerowiz.probe.machine.fleet import parse_answer
 
 NODES = 1000

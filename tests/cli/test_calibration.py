@@ -8,17 +8,12 @@ import pytest
 from cli.harness import run_process
 
 from zerowiz import __version__
-from zerowiz.core.codec import encode
 from zerowiz.core.machine.spec import parse_spec
-from zerowiz.core.measure.machine_results import (
-    KeptRun,
-    MachineResults,
-    formulas_of,
-    machine_key,
-)
-from zerowiz.core.speed.terms import TermKind
-from zerowiz.probe.machine.gpu_table import read_gpu_table
-from zerowiz.probe.machine.results import results_path
+from zerowiz.core.measured_row import KeptRun, MachineResults, formulas_of, machine_key
+from zerowiz.core.speed.costs import TermKind
+from zerowiz.core.structs import encode
+from zerowiz.probe.machine.machine_file import results_path
+from zerowiz.probe.package_data import read_gpu_table
 
 SAID = "step times are scaled by"
 WORDS = ("--model", "1b", "--micro-batch", "2", "--seq-len", "1024", "--gradient-checkpointing")

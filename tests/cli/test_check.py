@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from cli.harness import HF_IN_CODE, Run, clean_environ
 
-from zerowiz.core.dsconfig.lint.linter import RULES
+from zerowiz.core.lint.linter import RULES
 
 # One key too few letters in a section that refuses it, one letter too few at the top.
 WRONG = """\

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from shells.typed import PRINT_LINE, TYPED, completed, make_place, script_of
 
-from zerowiz.cli.help.completion import complete_machine, complete_script
+from zerowiz.cli.completion import complete_machine, complete_script
 from zerowiz.core.machine.spec import parse_machine
-from zerowiz.probe.machine.gpu_table import read_gpu_table, read_instances
+from zerowiz.probe.package_data import read_gpu_table, read_instances
 
 
 @pytest.fixture

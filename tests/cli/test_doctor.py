@@ -11,7 +11,7 @@ from cli.harness import HF_IN_CODE, HF_PARSER, UNREACHABLE, Result, Run
 from paths import ROOT
 from recorded import Install, library
 
-from zerowiz.core.launch.doctor.examine import RULES
+from zerowiz.core.preflight.examine import RULES
 
 CPU = ("--accelerator", "cpu", "--gpus-per-node", "2")
 MODEL = ("--model", "10m", "--seq-len", "64")

@@ -18,7 +18,7 @@ from cli.harness import (
 )
 from paths import ROOT
 
-from zerowiz.probe.recording.tape import Replay
+from zerowiz.probe.recording import Replay
 
 CPU = ("--machine", "cpu", "--model", "10m")
 

@@ -8,8 +8,8 @@ import pytest
 from cli.harness import HF_PARSER, Run
 from paths import ROOT
 
-from zerowiz.cli import COMMANDS
-from zerowiz.cli.help.examples import EXAMPLES
+from zerowiz.cli.commands import COMMANDS
+from zerowiz.cli.help_page import EXAMPLES
 
 # Its model and its settings stand in it, as in most scripts that people have.
 SCRIPT = HF_PARSER.replace(

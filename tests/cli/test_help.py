@@ -8,9 +8,8 @@ import typer
 from cli.harness import COLUMNS, Run
 
 from zerowiz.app.options import Options, rows
-from zerowiz.cli import COMMANDS
-from zerowiz.cli.help.meaning import IDLE, NEEDS, UNHEEDED, heeded_params
-from zerowiz.cli.help.page import default_of
+from zerowiz.cli.commands import COMMANDS
+from zerowiz.cli.help_page import IDLE, NEEDS, UNHEEDED, default_of, heeded_params
 
 EACH = pytest.mark.parametrize("command", COMMANDS)
 WITH_JOBS = ("init", "plan", "launch", "measure", "doctor")
@@ -25,7 +24,7 @@ def params(command: str) -> list[typer.core.TyperOption]:
     from importlib import import_module
 
     app = typer.Typer(add_completion=False)
-    import_module(f"zerowiz.cli.{command}").register(app)
+    import_module(f"zerowiz.cli.commands.{command}").register(app)
     found = heeded_params(typer.main.get_command(app), command)
     return [each for each in found if each.param_type_name == "option"]
 

@@ -11,7 +11,7 @@ import pytest
 from cli.harness import CONFIG_ARGUMENTS, HF_IN_CODE, Run
 from recorded import MACHINES, Install, library, names, recording
 
-from zerowiz.probe.recording.tape import Replay
+from zerowiz.probe.recording import Replay
 
 NO_DRIVER = {"nvmlInitWithFlags(0)": {"err": 12}}
 # The torch of the tests is built for the CPU, which would stop a launch on GPUs.

@@ -8,7 +8,7 @@ from cli.harness import ENTER, HF_IN_CODE, HF_PARSER, Result, Run, Terminal
 from recorded import Install, library, recording
 
 from zerowiz.errors import ExitCode
-from zerowiz.probe.recording.tape import Replay
+from zerowiz.probe.recording import Replay
 
 JOB = ("--model", "1b", "--micro-batch", "8", "--force", "train.py")
 CPU = ("--machine", "cpu", "--model", "10m", "--seq-len", "64", "--micro-batch", "8")

@@ -13,8 +13,8 @@ from paths import ROOT, TEMPLATES
 from ranks.harness import rank_environ, run
 from recorded import Install, library
 
-from zerowiz.core.launch.doctor.ops import Op
 from zerowiz.core.model.hf_config import model_from_config
+from zerowiz.core.preflight.facts import Op
 from zerowiz.errors import PreflightError
 
 MODEL = str(TEMPLATES / "model")
@@ -266,7 +266,7 @@ def test_a_lock_that_ranks_would_wait_for_is_an_error_before_they_start(
         asked.extend(op.name for op in ops)
         raise PreflightError("it would wait")
 
-    monkeypatch.setattr("zerowiz.app.measure.run.check_locks", refuse)
+    monkeypatch.setattr("zerowiz.app.measure.check_locks", refuse)
     case = {
         "model": MODEL,
         "stage": 2,

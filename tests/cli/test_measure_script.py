@@ -12,19 +12,19 @@ from cli.test_measure import CPU, MODEL, measuring_environ
 from paths import TEMPLATES
 from ranks.harness import run
 
-from zerowiz.app.measure.script import require_steps
-from zerowiz.core.codec import decode
+from zerowiz.app.measure import require_steps
 from zerowiz.core.decision.evaluate import StrategyEstimate, evaluate
 from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.machine.spec import parse_spec
-from zerowiz.core.measure.own_script import ScriptRun
-from zerowiz.core.model.from_size import model_from_size, parse_size
-from zerowiz.core.outcome.verdict import Cause, JobEnd
-from zerowiz.core.speed.rates import find_rates
+from zerowiz.core.measured_row import ScriptRun
+from zerowiz.core.model.from_name import model_from_size, parse_size
+from zerowiz.core.outcome import Cause, JobEnd
+from zerowiz.core.speed.costs import find_rates
 from zerowiz.core.strategies import ZERO2
-from zerowiz.core.workload.workload import Workload
+from zerowiz.core.structs import decode
+from zerowiz.core.workload import Workload
 from zerowiz.errors import ZerowizError
-from zerowiz.probe.machine.gpu_table import read_gpu_table
+from zerowiz.probe.package_data import read_gpu_table
 from zerowiz.ui.measure import script_run
 
 SCRIPT = "train_deepspeed.py"

@@ -16,7 +16,7 @@ import pytest
 from cli.harness import Run
 from paths import TESTS
 
-from zerowiz.ui.text.units import seconds, size_of
+from zerowiz.ui.text import seconds, size_of
 
 MIXTRAL = str(TESTS / "models" / "mixtral-8x7b")
 MACHINES = (

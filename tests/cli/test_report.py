@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from cli.harness import Run
 
-from zerowiz.core.outcome.record import FILE_NAME
+from zerowiz.core.outcome import FILE_NAME
 
 ENDED = {"status": 0, "cause": "finished", "rank": None, "last_lines": []}
 DIED = {"status": 1, "cause": "cuda_oom", "rank": 1, "last_lines": ["no"]}

@@ -11,7 +11,7 @@ from ranks.harness import rank_environ, read_reports, run
 from templates.jobs import losses
 
 from zerowiz.core.templates import TEMPLATES, Template
-from zerowiz.core.workload.choices import Loop
+from zerowiz.core.workload import Loop
 
 EACH = pytest.mark.parametrize("template", TEMPLATES, ids=lambda each: each.loop)
 

@@ -9,7 +9,7 @@ import pytest
 from cli.harness import CTRL_C, ENTER, Terminal
 from paths import ROOT
 
-from zerowiz.ui.text.svg import as_svg
+from zerowiz.ui.page import as_svg
 
 PICTURE = ROOT / "docs" / "pictures" / "wizard.svg"
 SCRIPT = """\

@@ -12,9 +12,9 @@ from cli.harness import ENTER, ESCAPE, HF_IN_CODE, HF_PARSER, Open, Run, Termina
 from paths import TEMPLATES
 from ranks.harness import rank_environ, read_reports, run
 
-from zerowiz.core.machine.host import Host
-from zerowiz.probe.machine.cpu import with_number_formats
-from zerowiz.probe.recording.files import HostFiles
+from zerowiz.core.machine.types import Host
+from zerowiz.probe.machine.host import with_number_formats
+from zerowiz.probe.recording import HostFiles
 
 # What nobody says is chosen, and needs no remedy.
 SAID = ("--micro-batch", "4", "--no-gradient-checkpointing")

@@ -17,9 +17,8 @@ from paths import ROOT
 
 from zerowiz.core.machine.merge import NodeAnswer, NodeFailure, merge_nodes
 from zerowiz.core.machine.types import Accelerator
-from zerowiz.probe.launch.ports import find_free_port
-from zerowiz.probe.machine.fleet import ask_nodes
-from zerowiz.probe.machine.transports import Transport, argv_for, node_command
+from zerowiz.probe.machine.fleet import Transport, argv_for, ask_nodes, node_command
+from zerowiz.probe.preflight.interpreter import find_free_port
 
 pytestmark = pytest.mark.cluster
 

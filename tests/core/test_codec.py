@@ -9,18 +9,15 @@ from hypothesis import strategies as st
 from msgspec import inspect
 from msgspec.structs import fields
 
-from zerowiz.core.codec import decode
-from zerowiz.core.decision.oom_history import History
-from zerowiz.core.launch.rendezvous import AttemptSpec, Join, OpenRendezvous
-from zerowiz.core.machine.host import Host
-from zerowiz.core.machine.links import Interconnect, LinkClass
-from zerowiz.core.machine.types import Gpu, Machine, MachineSource
-from zerowiz.core.machine_json import decode_machine, encode_machine
-from zerowiz.core.measure.trial import Trial
-from zerowiz.core.memory.forward.traced import Traced
-from zerowiz.core.values import replace
+from zerowiz.core.decision.plan_input import History
+from zerowiz.core.launch.nodes import AttemptSpec, Join, OpenRendezvous
+from zerowiz.core.machine.spec import decode_machine, encode_machine
+from zerowiz.core.machine.types import Gpu, Host, Interconnect, LinkClass, Machine, MachineSource
+from zerowiz.core.memory.forward import Traced
+from zerowiz.core.structs import decode, replace
+from zerowiz.core.trial import Trial
 from zerowiz.errors import UsageError
-from zerowiz.probe.recording.files import FileAnswers
+from zerowiz.probe.recording import FileAnswers
 
 # Field by field, from their types: a new field is tried without a word here.
 sizes = st.integers(0, 2**60)

@@ -6,7 +6,7 @@ import pytest
 from paths import ROOT
 
 from zerowiz.app.options import Options, rows
-from zerowiz.core.flags import flags, spell
+from zerowiz.core.command_words import flags, spell
 from zerowiz.errors import UsageError
 
 NAMED = re.compile(r"`\$([a-z][a-z_]*)")

@@ -11,29 +11,31 @@ from hypothesis import strategies as st
 from measured.rows import read_model
 from random_models import models
 
-from zerowiz.core.decision.evaluate import (
-    Verdict,
-    evaluate,
-    evaluate_all,
-    evaluate_with,
-)
+from zerowiz.core.decision.evaluate import Verdict, evaluate, evaluate_all, evaluate_with
 from zerowiz.core.decision.flowchart import Constraints, Decision, OffloadChoice, decide
 from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.decision.uncertainty import DOUBTS, Assumption, Doubt
 from zerowiz.core.dsconfig.write import Handover, render_config, write_config
-from zerowiz.core.machine.host import Host
-from zerowiz.core.machine.links import Interconnect, LinkClass
-from zerowiz.core.machine.network import Network, NetworkKind
-from zerowiz.core.machine.types import Accelerator, Gpu, Machine, MachineSource
+from zerowiz.core.machine.types import (
+    Accelerator,
+    Gpu,
+    Host,
+    Interconnect,
+    LinkClass,
+    Machine,
+    MachineSource,
+    Network,
+    NetworkKind,
+)
+from zerowiz.core.memory.allocations import MemoryKind, Phase
 from zerowiz.core.memory.buffers import fit_buffers
 from zerowiz.core.memory.estimate import Estimate, estimate
-from zerowiz.core.memory.host_phases import HostUse, Saving
-from zerowiz.core.memory.ledger import MemoryKind, Phase
+from zerowiz.core.memory.host import HostUse, Saving
 from zerowiz.core.memory.rank_sizes import RankSizes, StrategyRow, rank_sizes, trainable_params
 from zerowiz.core.model.families import FAMILIES
-from zerowiz.core.model.from_size import model_from_size
+from zerowiz.core.model.from_name import model_from_size
 from zerowiz.core.model.types import Model
-from zerowiz.core.speed.rates import GpuRates
+from zerowiz.core.speed.costs import GpuRates
 from zerowiz.core.strategies import (
     DDP,
     FLOWCHART_STRATEGIES,
@@ -46,8 +48,8 @@ from zerowiz.core.strategies import (
     ZERO3_OFFLOAD_OPTIMIZER,
 )
 from zerowiz.core.strategy import Offload, Part
-from zerowiz.core.values import replace
-from zerowiz.core.workload.choices import (
+from zerowiz.core.structs import replace
+from zerowiz.core.workload import (
     Accounting,
     Attention,
     Integration,
@@ -58,8 +60,8 @@ from zerowiz.core.workload.choices import (
     Reference,
     StateDtype,
     Trainer,
+    Workload,
 )
-from zerowiz.core.workload.workload import Workload
 from zerowiz.errors import UsageError
 
 GB = 10**9

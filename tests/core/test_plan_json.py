@@ -8,24 +8,20 @@ import pytest
 from zerowiz.core.decision.evaluate import Verdict
 from zerowiz.core.decision.flowchart import Constraints, Decision, FlowchartQuestion, decide
 from zerowiz.core.decision.plan_input import PlanInput
+from zerowiz.core.decision.remedies import find_remedies
+from zerowiz.core.decision.remedy import encode_remedy
+from zerowiz.core.decision.search import Freedom, Objective, Search, find_limits, search
 from zerowiz.core.decision.uncertainty import Assumption
-from zerowiz.core.machine.spec import parse_spec
-from zerowiz.core.machine_json import decode_machine
-from zerowiz.core.memory.ledger import Phase
-from zerowiz.core.model.from_size import model_from_size
+from zerowiz.core.machine.spec import decode_machine, parse_spec
+from zerowiz.core.memory.allocations import Phase
+from zerowiz.core.model.from_name import model_from_size
 from zerowiz.core.model.types import ModelSource
 from zerowiz.core.plan_json import encode_decision
-from zerowiz.core.remedies.find import find_remedies
-from zerowiz.core.remedies.remedy import encode_remedy
-from zerowiz.core.search.freedom import Freedom, Objective
-from zerowiz.core.search.limits import find_limits
-from zerowiz.core.search.search import Search, search
-from zerowiz.core.speed.rates import find_rates
+from zerowiz.core.speed.costs import find_rates
 from zerowiz.core.strategies import STRATEGIES
-from zerowiz.core.values import replace
-from zerowiz.core.workload.choices import Accounting, Method
-from zerowiz.core.workload.workload import Workload
-from zerowiz.probe.machine.gpu_table import read_gpu_table
+from zerowiz.core.structs import replace
+from zerowiz.core.workload import Accounting, Method, Workload
+from zerowiz.probe.package_data import read_gpu_table
 
 TABLE = read_gpu_table()
 JOB = PlanInput(

@@ -6,7 +6,7 @@ import subprocess
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zerowiz.core import shell
+from zerowiz.core import command_words
 
 ODD = (
     *("train.py", "my run.py", "it's", "$HOME `x` \\", "", "-", "\\x41'", "\N{SNOWMAN}"),
@@ -22,14 +22,14 @@ def read_by_bash(line: str) -> list[str]:
 
 
 def test_a_shell_reads_back_every_word() -> None:
-    assert list(ODD) == read_by_bash(shell.join(ODD))
+    assert list(ODD) == read_by_bash(command_words.join(ODD))
 
 
 @given(st.lists(st.binary().map(lambda word: os.fsdecode(word.replace(b"\0", b"")))))
 def test_a_line_has_only_what_a_terminal_shows(words: list[str]) -> None:
-    line = shell.join(words)
+    line = command_words.join(words)
     assert line.isprintable()
 
 
 def test_plain_words_stay_plain() -> None:
-    assert "zerowiz plan 'my run.py'" == shell.join(["zerowiz", "plan", "my run.py"])
+    assert "zerowiz plan 'my run.py'" == command_words.join(["zerowiz", "plan", "my run.py"])

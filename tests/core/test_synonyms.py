@@ -3,8 +3,8 @@
 import pytest
 
 from zerowiz.app.options import STAGES, Options, choices_of, kind_of, rows, with_plain
-from zerowiz.core.synonyms import SYNONYMS, canonical_choice
-from zerowiz.core.workload.choices import Precision
+from zerowiz.core.command_words import SYNONYMS, canonical_choice
+from zerowiz.core.workload import Precision
 from zerowiz.errors import UsageError
 
 PRECISIONS = tuple(Precision)

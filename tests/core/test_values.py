@@ -2,8 +2,8 @@
 
 import pytest
 
-from zerowiz.core.machine.host import Host
-from zerowiz.core.values import replace
+from zerowiz.core.machine.types import Host
+from zerowiz.core.structs import replace
 
 
 def test_a_copy_has_the_fields_that_were_changed_and_those_that_were_not() -> None:

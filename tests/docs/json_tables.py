@@ -7,7 +7,7 @@ an object whose values are X, and `X?` may be null.
 from collections.abc import Mapping
 from typing import Any
 
-from zerowiz.core.workload.workload import SETTINGS
+from zerowiz.core.workload import SETTINGS
 
 Parts = Mapping[str, Mapping[str, tuple[str, str]]]
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from zerowiz import __version__, cli
+from zerowiz import __version__
+from zerowiz.cli import commands
 from zerowiz.core.model.families import FAMILIES
 from zerowiz.core.strategies import STRATEGIES
 
@@ -66,7 +67,7 @@ def test_there_are_plans_in_the_documents() -> None:
 def test_every_option_in_the_documents_exists() -> None:
     known = {
         option
-        for command in cli.COMMANDS
+        for command in commands.COMMANDS
         for option in re.findall(r"--[a-z][a-z-]+", zerowiz(command, "--help").stdout)
     }
     # Another launcher's options stand behind its name, the script's behind the script.

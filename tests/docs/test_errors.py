@@ -8,12 +8,12 @@ import pytest
 from cli.harness import Run
 from paths import ROOT
 
-from zerowiz.cli.help import explain
-from zerowiz.core.dsconfig.lint.linter import RULES as CHECK_RULES
-from zerowiz.core.launch.doctor.examine import RULES as PREFLIGHT_RULES
-from zerowiz.core.rule import Rule
+from zerowiz.cli import help_page
+from zerowiz.core.findings import Rule
+from zerowiz.core.lint.linter import RULES as CHECK_RULES
+from zerowiz.core.preflight.examine import RULES as PREFLIGHT_RULES
 from zerowiz.errors import DOCUMENTATION, HAS_SITE, ExitCode, page_of
-from zerowiz.probe.error_page import read_explanation
+from zerowiz.probe.package_data import read_explanation
 
 PAGE = ROOT / "docs" / "reference" / "errors.md"
 
@@ -34,7 +34,7 @@ def test_the_address_of_a_code_is_printed_once_there_is_a_site(
 ) -> None:
     assert HAS_SITE is (urlsplit(DOCUMENTATION).hostname != "zerowiz.example")
     for has_site in (True, False):
-        monkeypatch.setattr(explain, "HAS_SITE", has_site)
+        monkeypatch.setattr(help_page, "HAS_SITE", has_site)
         shown = here("check", "--explain", "ZW204").stdout
         assert has_site is shown.endswith(f"\n\n{page_of('zw204')}\n")
 

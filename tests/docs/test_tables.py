@@ -6,9 +6,8 @@ from docs.blocks.tables import spec_name
 from paths import ROOT
 
 from zerowiz.core.machine.spec import parse_spec
-from zerowiz.core.model.known import find_known
-from zerowiz.probe.machine.gpu_table import read_gpu_table, read_instances
-from zerowiz.probe.model.known_models import read_known_models
+from zerowiz.core.model.from_name import find_known
+from zerowiz.probe.package_data import read_gpu_table, read_instances, read_known_models
 
 PAGE = ROOT / "docs" / "reference" / "tables.md"
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from zerowiz.core.launch.plan import PlannedFile
+from zerowiz.emit.attempt_folder import release
 from zerowiz.emit.files import find_losses, refuse_loss, write_file, write_files, write_held
-from zerowiz.emit.holds import release
 from zerowiz.errors import HandEditedError, ZerowizError
 
 

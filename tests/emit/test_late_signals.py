@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from zerowiz.emit.late_signals import noted_signals
+from zerowiz.emit.job import noted_signals
 
 DEAF = """
 import sys, time
-from zerowiz.emit.late_signals import ignore_signals
+from zerowiz.emit.job import ignore_signals
 ignore_signals()
 print("deaf", flush=True)
 time.sleep(1)
@@ -24,8 +24,8 @@ JUDGED = """
 import os, signal
 from pathlib import Path
 from zerowiz.emit import job
-from zerowiz.emit.late_signals import noted_signals
-from zerowiz.emit.supervise import Watch, supervise
+from zerowiz.emit.job import noted_signals
+from zerowiz.emit.job import Watch, supervise
 judge = job.SupervisedJob.judge
 def judge_and_be_told(self):
     end = judge(self)
@@ -74,7 +74,7 @@ def test_a_signal_that_comes_when_the_job_is_judged_is_heard_after_it(tmp_path: 
 
 def test_a_signal_that_came_before_the_job_ends_it(tmp_path: Path) -> None:
     script = (
-        "import os; from pathlib import *; from zerowiz.emit.supervise import Watch, supervise\n"
+        "import os; from pathlib import *; from zerowiz.emit.job import Watch, supervise\n"
         f"watch = Watch(folder=Path({str(tmp_path / 'attempt')!r}), ranks=1, local_ranks=(0,), grace_s=9)\n"
         "end = supervise(['sleep', '60'], os.environ, watch, [15])\n"
         "print(end.status, end.cause)"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from zerowiz.core.values import replace
+from zerowiz.core.structs import replace
 from zerowiz.emit.measure import Batch, EndedCase, append_line, run_batch, tail
 from zerowiz.errors import PreflightError, ZerowizError
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from zerowiz.core.launch.plan import PlannedFile
-from zerowiz.emit.new_files import add_files, refuse_other_files, remove_added
+from zerowiz.emit.files import add_files, refuse_other_files, remove_added
 from zerowiz.errors import ZerowizError
 
 FILES = (

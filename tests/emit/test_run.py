@@ -16,7 +16,7 @@ from zerowiz.errors import ZerowizError
 _DO = """
 import sys
 from zerowiz.core.launch.plan import LaunchPlan, PlannedFile
-from zerowiz.emit.run import execute
+from zerowiz.emit.measure import execute
 from zerowiz.errors import ZerowizError
 sys.stdout.write("before\\n")
 plan = {plan!r}

@@ -17,8 +17,8 @@ from kills.harness import HERE, SHIM, read_stat, supervised
 from kills.stand_in_ranks import PRELUDE, SAVES, SOON_S, STUBBORN, WAIT, end_of, meet, ranks, run
 
 from zerowiz.emit.attempt_folder import AttemptFolder
+from zerowiz.emit.job import Watch
 from zerowiz.emit.processes import read_children
-from zerowiz.emit.supervise import Watch
 from zerowiz.emit.watchdog import watchdog
 
 
@@ -330,7 +330,7 @@ def test_one_of_many_nodes_whose_launcher_fails_ends_the_ranks_of_the_others(
     folder = tmp_path / "attempt"
     watch = Watch(folder=folder, ranks=2, local_ranks=(1,), grace_s=1.0)
     script = f"import os; supervise(('sh', '-c', 'exit 4'), os.environ, {watch!r})"
-    prelude = "from pathlib import *; from zerowiz.emit.supervise import Watch, supervise; "
+    prelude = "from pathlib import *; from zerowiz.emit.job import Watch, supervise; "
     subprocess.run([sys.executable, "-c", prelude + script], check=True, timeout=60)
     assert "end\n" == (folder / "orders").read_text()
 

@@ -7,7 +7,7 @@ from faults.bounded import misses, run_bounded
 from faults.command_lines import command_line
 from faults.zoo import build_zoo
 
-from zerowiz.cli import COMMANDS
+from zerowiz.cli.commands import COMMANDS
 
 SEEDS = range(8)
 

@@ -16,7 +16,7 @@ from typing import Any
 import pexpect
 import pytest
 
-from zerowiz.probe.machine.nvml.child import whose
+from zerowiz.probe.machine.nvml_child import whose
 
 HERE = Path(__file__).parent
 ZEROWIZ = (sys.executable, "-m", "zerowiz")

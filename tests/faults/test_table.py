@@ -8,12 +8,12 @@ import pytest
 from faults.table import Fault, error, fault_table, garbage
 from recorded import play, recording
 
+from zerowiz.core.machine.spec import decode_machine, encode_machine
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.machine.warnings import find_warnings
-from zerowiz.core.machine_json import decode_machine, encode_machine
 from zerowiz.errors import PreflightError
-from zerowiz.probe.machine.nvml import session
-from zerowiz.probe.recording.tape import Replay
+from zerowiz.probe.machine import nvml_calls
+from zerowiz.probe.recording import Replay
 
 # nvml.h, nvmlReturn_t.
 CODES = (*range(1, 30), 999)
@@ -37,7 +37,7 @@ def read(monkeypatch: pytest.MonkeyPatch, symbol: str, fault: Fault, gpu: str | 
     """The machine under a fault; it can be said, saved and read again."""
     with monkeypatch.context() as patched:
         patched.setattr(
-            session, "Replay", lambda calls: fault_table(Replay(calls), symbol, fault, gpu)
+            nvml_calls, "Replay", lambda calls: fault_table(Replay(calls), symbol, fault, gpu)
         )
         machine = play(recording(NAME))
     find_warnings(machine)

@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from faults.table import Fault, error, fault_table, garbage
 from recorded import library
 
-from zerowiz.cli import main
+from zerowiz.cli.commands import main
 
 _SIGNALS = {"crash": signal.SIGSEGV, "abort": signal.SIGABRT}
 _LONG_S = 60

@@ -6,8 +6,8 @@ import signal
 import sys
 from pathlib import Path
 
-from zerowiz.core.codec import encode
-from zerowiz.emit.supervise import Watch, supervise
+from zerowiz.core.structs import encode
+from zerowiz.emit.job import Watch, supervise
 
 
 def main() -> None:

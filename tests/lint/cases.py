@@ -8,13 +8,12 @@ from typing import Any
 
 from lint.rows import FOUND, Row, Truth
 
-from zerowiz.core.dsconfig.bad_releases import BadRelease
-from zerowiz.core.dsconfig.lint.context import Context
-from zerowiz.core.dsconfig.schema import Schema
-from zerowiz.core.rule import Severity
+from zerowiz.core.dsconfig.schema import BadRelease, Schema
+from zerowiz.core.findings import Severity
+from zerowiz.core.lint.config import Context
 from zerowiz.core.script.bindings import Setting, State
 from zerowiz.core.script.settings import ScriptSettings
-from zerowiz.core.workload.choices import Integration, Precision
+from zerowiz.core.workload import Integration, Precision
 
 FOLDER = Path(__file__).parent
 BROKEN = FOLDER / "broken"

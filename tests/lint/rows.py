@@ -3,13 +3,12 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from zerowiz.core.dsconfig.lint.context import Context
-from zerowiz.core.rule import Severity
+from zerowiz.core.findings import Severity
+from zerowiz.core.lint.config import Context
 from zerowiz.core.script.bindings import Setting, State
 from zerowiz.core.script.settings import ScriptSettings
-from zerowiz.core.workload.choices import Integration, Precision
-from zerowiz.probe.config.bad_releases import read_bad_releases
-from zerowiz.probe.config.ds_schema import read_ds_schema
+from zerowiz.core.workload import Integration, Precision
+from zerowiz.probe.package_data import read_bad_releases, read_ds_schema
 
 
 class Truth(StrEnum):

@@ -5,10 +5,10 @@ from collections import Counter
 import pytest
 from lint.cases import BROKEN, BROKEN_CASES, FILE_CASES, GOOD_CASES, SEVERITIES, Case
 
-from zerowiz.core.dsconfig.lint.finding import ConfigFinding
-from zerowiz.core.dsconfig.lint.linter import RULES, lint
-from zerowiz.core.rule import Severity
-from zerowiz.probe.config.ds_schema import read_ds_schema
+from zerowiz.core.findings import Severity
+from zerowiz.core.lint.config import ConfigFinding
+from zerowiz.core.lint.linter import RULES, lint
+from zerowiz.probe.package_data import read_ds_schema
 
 # The configs are those of the DeepSpeed whose truth is tested.
 VERSION = "0.19.8"

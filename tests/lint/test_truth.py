@@ -12,8 +12,7 @@ import pytest
 from lint.cases import ARGUMENTS, BROKEN_CASES, DEEPSPEED, GOOD_CASES, Case
 from lint.rows import Truth
 
-from zerowiz.core.dsconfig.hjson import parse, plain
-from zerowiz.core.dsconfig.hjson_tokens import Dialect
+from zerowiz.core.dsconfig.hjson import Dialect, parse, plain
 
 pytestmark = [pytest.mark.deepspeed, pytest.mark.truth]
 

@@ -13,7 +13,7 @@ from uuid import NAMESPACE_DNS, uuid5
 
 from msgspec import Struct, field
 
-from zerowiz.core.values import replace
+from zerowiz.core.structs import replace
 
 HERE = Path(__file__).parent
 FOLDER = HERE / "synthetic"

@@ -7,19 +7,19 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from zerowiz.core.dsconfig.user_config import UserConfig, read_own_config
-from zerowiz.core.measure.optimizer_kernels import stepper_for
+from zerowiz.core.dsconfig.own_config import UserConfig, read_own_config
+from zerowiz.core.memory.allocations import Phase
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS, Buffers
 from zerowiz.core.memory.estimate import Estimate, estimate, estimate_fullest
-from zerowiz.core.memory.host_phases import HostPhase, HostUse, predict_host
-from zerowiz.core.memory.ledger import Phase
+from zerowiz.core.memory.host import HostPhase, HostUse, predict_host
 from zerowiz.core.memory.rank_sizes import RankSizes, StrategyRow, rank_sizes
 from zerowiz.core.model.hf_config import model_from_config
 from zerowiz.core.model.types import Model
 from zerowiz.core.strategies import DDP, STRATEGIES, ZERO3
 from zerowiz.core.strategy import Offload
-from zerowiz.core.values import replace
-from zerowiz.core.workload.choices import (
+from zerowiz.core.structs import replace
+from zerowiz.core.trial import stepper_for
+from zerowiz.core.workload import (
     Attention,
     Loss,
     Method,
@@ -28,8 +28,8 @@ from zerowiz.core.workload.choices import (
     Reference,
     StateDtype,
     Trainer,
+    Workload,
 )
-from zerowiz.core.workload.workload import Workload
 from zerowiz.errors import UsageError
 
 Row = Mapping[str, Any]

@@ -14,7 +14,7 @@ from typing import Any
 from msgspec import Struct
 
 from zerowiz.core.memory.rank_sizes import rank_sizes
-from zerowiz.core.values import replace
+from zerowiz.core.structs import replace
 
 if __name__ == "__main__":
     # Its siblings are `measured.…`, as they are to the tests.
@@ -32,13 +32,13 @@ from measured.rows import (
     workload_of,
 )
 
-from zerowiz.core.codec import decode, encode
+from zerowiz.core.memory.activations import activations
 from zerowiz.core.memory.estimate import Estimate
-from zerowiz.core.memory.forward.activations import activations
-from zerowiz.core.memory.forward.traced import Traced
-from zerowiz.core.model.from_unknown import guess_model
+from zerowiz.core.memory.forward import Traced
+from zerowiz.core.model.from_name import guess_model
 from zerowiz.core.model.hf_config import read_architecture
 from zerowiz.core.model.types import Model
+from zerowiz.core.structs import decode, encode
 
 TRACES = Path(__file__).with_name("traces.json")
 _TESTS = Path(__file__).parents[1]

@@ -7,16 +7,14 @@ import os
 import sys
 from pathlib import Path
 
-from zerowiz.app.launch.launchers import Run
-from zerowiz.app.launch.start import launcher_command, make_launch_plan
+from zerowiz.app.launch.start import Run, launcher_command, make_launch_plan
 from zerowiz.core.launch.plan import EntryPoint, Launcher
-from zerowiz.core.machine.host import Host
-from zerowiz.core.machine.types import with_nodes
+from zerowiz.core.machine.types import Host, with_nodes
 from zerowiz.emit.files import write_files
-from zerowiz.emit.supervise import supervise
-from zerowiz.probe.launch.programs import find_programs
-from zerowiz.probe.machine.cpu import cpu_machine
-from zerowiz.probe.nodes.hostfile import read_hostfile
+from zerowiz.emit.job import supervise
+from zerowiz.probe.machine.host import cpu_machine
+from zerowiz.probe.nodes import read_hostfile
+from zerowiz.probe.preflight.interpreter import find_programs
 
 
 def main() -> None:

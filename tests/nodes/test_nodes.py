@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from nodes.harness import Cluster, Job, wait_for
 
+from zerowiz.core.launch.nodes import ALIVE_EVERY_S, ALIVE_TRIES
 from zerowiz.core.launch.plan import Launcher
-from zerowiz.core.launch.remote import ALIVE_EVERY_S, ALIVE_TRIES
 
 pytestmark = [pytest.mark.nodes, pytest.mark.deepspeed]
 

@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from zerowiz.probe.launch.core_binding import try_core_binding
+from zerowiz.probe.preflight.toolchain import try_core_binding
 
 pytestmark = pytest.mark.nodes
 

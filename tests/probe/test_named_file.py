@@ -10,8 +10,8 @@ import pytest
 
 from zerowiz.core.answers_file import read_statements
 from zerowiz.errors import UsageError, ZerowizError
+from zerowiz.probe.files import LONGEST_SCRIPT_BYTES, read_named, read_named_text
 from zerowiz.probe.machine.machine_file import read_machine_file
-from zerowiz.probe.named_file import LONGEST_SCRIPT_BYTES, read_named, read_named_text
 from zerowiz.probe.script.read import read_script
 
 

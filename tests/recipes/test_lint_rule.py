@@ -7,7 +7,7 @@ from recipes.copying import Copy, read_recipes
 
 pytestmark = pytest.mark.slow
 
-MODULE = "zerowiz/core/dsconfig/lint/rules/danger.py"
+MODULE = "zerowiz/core/lint/offload.py"
 TABLE = "tests/lint/rows.py"
 PAGE = "docs/reference/errors.md"
 BLOCKS = f"tests/docs/test_blocks.py::test_a_page_has_what_its_blocks_make[{PAGE}]"

@@ -8,11 +8,11 @@ from recipes.copying import Copy, read_recipes
 
 pytestmark = pytest.mark.slow
 
-FACT = "zerowiz/core/machine/host.py"
+FACT = "zerowiz/core/machine/types.py"
 PROBE = "zerowiz/probe/machine/host.py"
 MERGE = "zerowiz/core/machine/merge.py"
 SHOWN = "zerowiz/ui/machine.py"
-SCRUB = "zerowiz/probe/recording/scrub.py"
+SCRUB = "zerowiz/probe/recording.py"
 FILES = "tests/fake_host.py"
 OVERCOMMIT = "proc/sys/vm/overcommit_memory"
 

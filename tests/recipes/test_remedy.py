@@ -7,7 +7,7 @@ from recipes.copying import Copy, read_recipes
 
 pytestmark = pytest.mark.slow
 
-MODULE = "zerowiz/core/remedies/changes.py"
+MODULE = "zerowiz/core/decision/remedy.py"
 CASES = "tests/core/remedies/test_find.py"
 
 REMEDY = """\

@@ -7,9 +7,9 @@ from recipes.copying import Copy, read_recipes
 
 pytestmark = pytest.mark.slow
 
-WORKLOAD = "zerowiz/core/workload/workload.py"
+WORKLOAD = "zerowiz/core/workload.py"
 OPTIONS = "zerowiz/app/options.py"
-KINDS = "zerowiz/core/memory/ledger.py"
+KINDS = "zerowiz/core/memory/allocations.py"
 FORMULA = "zerowiz/core/memory/estimate.py"
 STEPS = "tests/changed_settings.py"
 JSON = "tests/core/test_plan_json.py"
@@ -106,7 +106,7 @@ def test_a_setting_touches_its_row_its_option_its_line_and_its_formula(copied: C
     copied.insert(
         FORMULA,
         "from zerowiz.core.strategy import Part\n",
-        before="from zerowiz.core.values import",
+        before="from zerowiz.core.structs import",
     )
     held, averaged = plan(copied), plan(copied, "--average-weights")
     assert held | {"averaged weights": held["parameters"]} == averaged

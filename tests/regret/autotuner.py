@@ -4,8 +4,8 @@ from functools import partial
 from typing import NamedTuple
 
 import zerowiz
-from zerowiz.core.search.freedom import Objective
-from zerowiz.core.workload.choices import Attention, Precision
+from zerowiz.core.decision.search import Objective
+from zerowiz.core.workload import Attention, Precision
 
 # One node of 16 V100 with 32 GB, which NVSwitch joins.
 _GPUS, _MACHINE, _LINK = 16, "16xV100-32GB", "nvlink"

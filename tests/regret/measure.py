@@ -15,9 +15,9 @@ from regret.rows import seconds_of
 from speed import run_timing
 
 from zerowiz.app.options import Options
-from zerowiz.core.speed.rates import find_rates
+from zerowiz.core.speed.costs import find_rates
 from zerowiz.emit.measure import append_line
-from zerowiz.probe.machine.gpu_table import read_gpu_table
+from zerowiz.probe.package_data import read_gpu_table
 
 Case = dict[str, Any]
 

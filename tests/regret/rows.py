@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from zerowiz.core.measure.row import measured_step
+from zerowiz.core.measured_row import measured_step
 
 Row = Mapping[str, Any]
 

@@ -10,14 +10,12 @@ from regret.workloads import RegretJob
 from zerowiz.core.decision.evaluate import StrategyEstimate, evaluate
 from zerowiz.core.decision.flowchart import Constraints, decide
 from zerowiz.core.decision.plan_input import PlanInput
-from zerowiz.core.measure.optimizer_kernels import OptimizerKernel, stepper_for
-from zerowiz.core.measure.trial import Trial
+from zerowiz.core.decision.search import Freedom, Objective, search
 from zerowiz.core.memory.rank_sizes import StrategyRow
-from zerowiz.core.search.freedom import Freedom, Objective
-from zerowiz.core.search.search import search
 from zerowiz.core.strategies import STRATEGIES, ZERO2_OFFLOAD, ZERO3_OFFLOAD
-from zerowiz.core.values import replace
-from zerowiz.core.workload.workload import Workload
+from zerowiz.core.structs import replace
+from zerowiz.core.trial import OptimizerKernel, Trial, stepper_for
+from zerowiz.core.workload import Workload
 
 CHOICE, FLOWCHART = "choice", "flowchart at micro-batch 1"
 HF_ZERO2, HF_ZERO3 = "ds_config_zero2.json", "ds_config_zero3.json"

@@ -33,8 +33,8 @@ from regret.workloads import CPU, GIB, JOBS, RegretJob
 
 from zerowiz.app.options import Options
 from zerowiz.core.machine.types import Accelerator
-from zerowiz.core.measure.trial import decode_trials
-from zerowiz.core.workload.choices import Precision
+from zerowiz.core.trial import decode_trials
+from zerowiz.core.workload import Precision
 
 JOB = next(job for job in JOBS if job.id == "llama-1b-24-2xh200")
 SETTINGS = settings_of(JOB, JOB.plan_input(read_model(JOB.model)))

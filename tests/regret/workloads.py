@@ -12,17 +12,15 @@ from regret.rows import read_regret_rows
 from zerowiz.app.machines.machine import find_machine
 from zerowiz.app.options import Options
 from zerowiz.core.decision.plan_input import PlanInput
-from zerowiz.core.machine.interconnect_option import with_interconnect
+from zerowiz.core.machine.interconnect import with_interconnect
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.machine.types import Accelerator, Machine, with_host_memory
-from zerowiz.core.memory.allocator import outside_bytes
-from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS
+from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS, outside_bytes
 from zerowiz.core.model.types import Model
-from zerowiz.core.speed.rates import find_rates
-from zerowiz.core.values import replace
-from zerowiz.core.workload.choices import Method, Precision
-from zerowiz.core.workload.workload import Workload
-from zerowiz.probe.machine.gpu_table import read_gpu_table
+from zerowiz.core.speed.costs import find_rates
+from zerowiz.core.structs import replace
+from zerowiz.core.workload import Method, Precision, Workload
+from zerowiz.probe.package_data import read_gpu_table
 
 GIB = 2**30
 CPU = "cpu"

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from zerowiz.core.codec import encode
-from zerowiz.core.measure.trial import decode_trials, encode_trial
-from zerowiz.probe.config.cases import read_cases
-from zerowiz.probe.launch.oom_history import read_history
+from zerowiz.core.structs import encode
+from zerowiz.core.trial import decode_trials, encode_trial
 from zerowiz.probe.machine.machine_file import read_machine_file
 from zerowiz.probe.model.trace import read_cached
+from zerowiz.probe.output_folder import read_history
+from zerowiz.probe.package_data import read_cases
 
 SAVED = Path(__file__).parent
 

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from schema.by_hand import FACTS
 from schema.make_schema import FILE, KINDS, VERSIONS, read_rows, text_of
 
-from zerowiz.core.dsconfig.classes import Where
-from zerowiz.core.dsconfig.schema import Kind, SchemaKey, Unknown
-from zerowiz.probe.config.ds_schema import read_ds_schema, read_ds_schemas
+from zerowiz.core.dsconfig.schema import Kind, SchemaKey, Unknown, Where
+from zerowiz.probe.package_data import read_ds_schema, read_ds_schemas
 
 SCHEMA = read_ds_schema(VERSIONS[0])
 KEYS = tuple(key for key in SCHEMA.keys.values() if key.path)

@@ -15,10 +15,10 @@ CPU = ("--accelerator", "cpu", "--gpus-per-node", "2")
 
 IN_A_JOB = """
 import json, os, sys
-from zerowiz.core.machine_json import encode_machine
+from zerowiz.core.machine.spec import encode_machine
 from zerowiz.core.machine.merge import merge_nodes
 from zerowiz.probe.machine.fleet import ask_nodes
-from zerowiz.probe.machine.transports import argv_for, node_command, pick_transport
+from zerowiz.probe.machine.fleet import argv_for, node_command, pick_transport
 transport = pick_transport(os.environ)
 argv = argv_for(transport, node_command(sys.argv[1:], limit_s=60), os.environ)
 fleet = merge_nodes(ask_nodes(["n1", "n2", "n9"], argv, concurrency=3, deadline_s=60, on_answer=lambda _: None))

@@ -18,7 +18,7 @@ import pytest
 from slurm.one_host import Slurm
 
 from zerowiz.core.launch.sbatch import JobScript, render_job_script
-from zerowiz.core.values import replace
+from zerowiz.core.structs import replace
 
 pytestmark = pytest.mark.slurm
 

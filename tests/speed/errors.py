@@ -11,8 +11,7 @@ from speed.public import SOURCES, read_published
 from speed.repeats import by_setting, describe_repeats, find_repeats, quantile
 from speed.samples import Sample, kind_of, read_samples
 
-from zerowiz.core.speed.calibration import Calibration, MeasuredStep, calibrate
-from zerowiz.core.speed.costs import COSTS, Costs
+from zerowiz.core.speed.costs import COSTS, Calibration, Costs, MeasuredStep, calibrate
 
 
 class Line(NamedTuple):

@@ -21,7 +21,7 @@ from speed.pairs import log_error  # noqa: E402
 from speed.samples import Sample, kind_of, read_samples  # noqa: E402
 
 from zerowiz.core.speed.costs import COSTS, Costs  # noqa: E402
-from zerowiz.core.values import replace  # noqa: E402
+from zerowiz.core.structs import replace  # noqa: E402
 
 # What follows from data sheets, links.json or published times is not fitted.
 FITTED = (

@@ -10,7 +10,7 @@ from speed.repeats import by_setting
 from speed.samples import Sample
 
 from zerowiz.core.speed.costs import Costs
-from zerowiz.core.values import replace
+from zerowiz.core.structs import replace
 
 APART = 0.10
 """By which two steps differ before their order counts."""

@@ -14,14 +14,11 @@ from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS
 from zerowiz.core.memory.rank_sizes import rank_sizes
 from zerowiz.core.model.hf_config import model_from_config
-from zerowiz.core.speed.costs import COSTS, Costs
-from zerowiz.core.speed.rates import find_rates
+from zerowiz.core.speed.costs import COSTS, Costs, StepTime, find_rates
 from zerowiz.core.speed.step_time import predict_step_time
-from zerowiz.core.speed.terms import StepTime
 from zerowiz.core.strategies import STRATEGIES
-from zerowiz.core.workload.choices import Attention, Method
-from zerowiz.core.workload.workload import Workload
-from zerowiz.probe.machine.gpu_table import read_gpu_table
+from zerowiz.core.workload import Attention, Method, Workload
+from zerowiz.probe.package_data import read_gpu_table
 
 FILE = Path(__file__).parents[1] / "measured" / "public_times.json"
 Run = Mapping[str, Any]

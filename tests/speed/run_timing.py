@@ -40,18 +40,17 @@ from zerowiz.app.machines.machine import find_machine
 from zerowiz.app.options import Options
 from zerowiz.core.launch.plan import launch_env
 from zerowiz.core.machine.types import Accelerator, Machine, with_host_memory
-from zerowiz.core.measure.optimizer_kernels import OPS
-from zerowiz.core.measure.trial import ops_of
-from zerowiz.core.speed.rates import GpuRates, find_rates
+from zerowiz.core.speed.costs import GpuRates, find_rates
 from zerowiz.core.strategy import Offload
+from zerowiz.core.structs import replace
+from zerowiz.core.trial import OPS, ops_of
 from zerowiz.core.units import parse_host_memory
-from zerowiz.core.values import replace
 from zerowiz.emit.measure import append_line
-from zerowiz.probe.launch.core_binding import try_core_binding
-from zerowiz.probe.launch.programs import find_programs
-from zerowiz.probe.machine.gpu_table import read_gpu_table
 from zerowiz.probe.machine.host import parse_list
-from zerowiz.worker.ops import start_builds
+from zerowiz.probe.package_data import read_gpu_table
+from zerowiz.probe.preflight.interpreter import find_programs
+from zerowiz.probe.preflight.toolchain import try_core_binding
+from zerowiz.worker.batch_files import start_builds
 
 _MEASURED = Path(__file__).parents[1] / "measured" / "times"
 # To choose the cases, and to load the libraries.

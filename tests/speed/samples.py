@@ -14,20 +14,17 @@ from measured.rows import (
     read_times,
 )
 
+from zerowiz.core.machine.interconnect import without_peer_to_peer
 from zerowiz.core.machine.spec import parse_spec
-from zerowiz.core.machine.topology import without_peer_to_peer
 from zerowiz.core.machine.types import Machine
-from zerowiz.core.measure.row import measured_step
+from zerowiz.core.measured_row import measured_step
 from zerowiz.core.memory.rank_sizes import RankSizes
 from zerowiz.core.model.types import Model
-from zerowiz.core.speed.calibration import Calibration
-from zerowiz.core.speed.costs import COSTS, Costs
-from zerowiz.core.speed.rates import GpuRates, find_rates
+from zerowiz.core.speed.costs import COSTS, Calibration, Costs, GpuRates, StepTime, find_rates
 from zerowiz.core.speed.step_time import predict_step_time
-from zerowiz.core.speed.terms import StepTime
 from zerowiz.core.strategy import Offload, Part
-from zerowiz.core.values import replace
-from zerowiz.probe.machine.gpu_table import read_gpu_table
+from zerowiz.core.structs import replace
+from zerowiz.probe.package_data import read_gpu_table
 
 # Other jobs ran on the same GPUs (tests/measured/README.md); launches have no times.
 DISTURBED = frozenset({"2026-11-grid.jsonl", "2026-11-trl.jsonl", "launches.jsonl"})

@@ -19,15 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from zerowiz.core.machine.types import Accelerator
-from zerowiz.core.measure.optimizer_kernels import OPS
-from zerowiz.core.measure.row import TrialEnd, make_row
-from zerowiz.core.measure.timing import count_timed_steps
-from zerowiz.core.measure.trial import PlannedTrial, Trial
+from zerowiz.core.measured_row import TrialEnd, make_row
 from zerowiz.core.strategy import Offload
-from zerowiz.core.workload.choices import Method
+from zerowiz.core.trial import OPS, PlannedTrial, Trial, count_timed_steps
+from zerowiz.core.workload import Method
 from zerowiz.worker.batch import share_of
-from zerowiz.worker.batch_files import case_folder, read_report, report_file
-from zerowiz.worker.ops import finish_builds
+from zerowiz.worker.batch_files import case_folder, finish_builds, read_report, report_file
 
 Case = Mapping[str, Any]
 _SHARDED_WEIGHTS = 3
@@ -221,9 +218,7 @@ def _serve(
     import torch
 
     from zerowiz.worker.case import describe, open_cuda
-    from zerowiz.worker.loops.engine import initialize
-    from zerowiz.worker.loops.recorder import StepRecorder
-    from zerowiz.worker.meters import CpuMeter, CudaMeter
+    from zerowiz.worker.loops import CpuMeter, CudaMeter, StepRecorder, initialize
     from zerowiz.worker.models import build_model
 
     own = share_of(cores, first, rank)
@@ -295,8 +290,7 @@ def _time(
     """Take the steps of a setting, first some that are waited for."""
     import torch
 
-    from zerowiz.worker.loops.engine import take_step
-    from zerowiz.worker.loops.timing import TimingPass
+    from zerowiz.worker.loops import TimingPass, take_step
     from zerowiz.worker.models import make_batch
 
     batch, taken = make_batch(model, case, device), engine.global_steps

@@ -11,7 +11,7 @@ from speed.public import read_published
 from speed.samples import DISTURBED, read_samples
 
 from zerowiz.core.speed.costs import COSTS
-from zerowiz.core.values import replace
+from zerowiz.core.structs import replace
 
 SAMPLES = read_samples()
 FREE = [each for each in SAMPLES if each.free_running]

@@ -5,7 +5,7 @@ from speed.pairs import as_planned, rank_by_other_runs, rank_runs, rank_settings
 from speed.samples import Sample, read_samples
 
 from zerowiz.core.speed.costs import COSTS
-from zerowiz.core.values import replace
+from zerowiz.core.structs import replace
 
 FREE = [each for each in read_samples() if each.free_running]
 

@@ -36,9 +36,9 @@ from speed.timing_cases import (
 from zerowiz.app.options import Options
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.machine.types import Accelerator, Machine, with_host_memory
-from zerowiz.core.measure.trial import decode_trial, decode_trials, encode_trial
-from zerowiz.core.speed.rates import GpuRates, find_rates
-from zerowiz.probe.machine.gpu_table import read_gpu_table
+from zerowiz.core.speed.costs import GpuRates, find_rates
+from zerowiz.core.trial import decode_trial, decode_trials, encode_trial
+from zerowiz.probe.package_data import read_gpu_table
 
 TABLE = read_gpu_table()
 BUDGET_SECONDS = 400.0

@@ -3,7 +3,7 @@
 import pytest
 from speed.traffic import Traffic, count_traffic
 
-from zerowiz.core.speed.compute import AT_ENDS, IN_BLOCKS, IN_FUSED_BLOCKS, Moved
+from zerowiz.core.speed.step_time import AT_ENDS, IN_BLOCKS, IN_FUSED_BLOCKS, Moved
 
 # One mean stands for all families of a kind; between them the traces differ by so much.
 _NEAR = 0.30

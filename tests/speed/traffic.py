@@ -5,7 +5,7 @@
 The operations of a model of tests/models run on torch's meta device, which computes nothing; what an
 operation reads and writes is counted, but for products of matrices, attention and views. One layer
 is the difference between two layers and one. The table says how many times the bytes are that
-forward keeps for backward: zerowiz/core/speed/compute.py has the means.
+forward keeps for backward: zerowiz/core/speed/step_time.py has the means.
 """
 
 import argparse
@@ -26,9 +26,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from zerowiz.core.memory.forward.activations import activations
-from zerowiz.core.speed.compute import Moved
-from zerowiz.core.workload.workload import Workload
+from zerowiz.core.memory.activations import activations
+from zerowiz.core.speed.step_time import Moved
+from zerowiz.core.workload import Workload
 
 TOKENS = 1024
 _PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm"})

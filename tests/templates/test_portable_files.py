@@ -14,7 +14,7 @@ import torch
 from paths import TEMPLATES
 from safetensors.torch import load_file, save_file
 
-from zerowiz.probe.launch.checkpoints import read_saved
+from zerowiz.probe.output_folder import read_saved
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +93,7 @@ def test_the_newest_is_the_one_saved_last_whatever_its_step(
 
 
 def test_zerowiz_finds_what_the_module_wrote(save: Any, tmp_path: Path) -> None:
-    """`probe/launch/checkpoints.py` repeats the names of the folder, the marker and its key."""
+    """`probe/output_folder.py` repeats the names of the folder, the marker and its key."""
     save(20)
     save(5)
     assert str(tmp_path / "checkpoint-5") == read_saved(tmp_path).portable

@@ -11,7 +11,7 @@ import pytest
 from ranks.harness import BIN, drop_shared_memory, end_group, rank_environ
 from templates.jobs import RAW, TRAINER, write_config
 
-from zerowiz.probe.launch.ports import find_free_port
+from zerowiz.probe.preflight.interpreter import find_free_port
 
 pytestmark = [pytest.mark.deepspeed, pytest.mark.slow, pytest.mark.thorough]
 

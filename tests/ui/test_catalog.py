@@ -7,24 +7,26 @@ from collections.abc import Callable
 import pytest
 from ui.streams import TerminalStream
 
-from zerowiz.core.catalog.candidates import MachineCandidate, list_kinds
-from zerowiz.core.catalog.offers import find_offers
-from zerowiz.core.catalog.planned_run import plan_run
-from zerowiz.core.catalog.prices import PriceList, read_prices, split_prices
+from zerowiz.core.catalog import RunLength, find_offers, plan_run
 from zerowiz.core.decision.flowchart import Constraints, Decision, decide
 from zerowiz.core.decision.plan_input import PlanInput
+from zerowiz.core.decision.search import Objective
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.machine.types import Machine
-from zerowiz.core.model.from_size import model_from_size
-from zerowiz.core.search.freedom import Objective
-from zerowiz.core.speed.run_cost import RunLength
-from zerowiz.core.speed.terms import StepTime
-from zerowiz.core.values import replace
-from zerowiz.core.workload.workload import Workload
-from zerowiz.probe.machine.gpu_table import read_gpu_table, read_instances
-from zerowiz.ui.catalog.machines import machines
-from zerowiz.ui.catalog.run import run
-from zerowiz.ui.text.units import count, hours, money
+from zerowiz.core.machine_kinds import (
+    MachineCandidate,
+    PriceList,
+    list_kinds,
+    read_prices,
+    split_prices,
+)
+from zerowiz.core.model.from_name import model_from_size
+from zerowiz.core.speed.costs import StepTime
+from zerowiz.core.structs import replace
+from zerowiz.core.workload import Workload
+from zerowiz.probe.package_data import read_gpu_table, read_instances
+from zerowiz.ui.catalog import machines, run
+from zerowiz.ui.text import count, hours, money
 
 TABLE = read_gpu_table()
 SOME = tuple(row for row in TABLE if "80GB" in row.name or "V100" in row.name)
@@ -92,7 +94,7 @@ def test_the_machines_of_a_model_with_prices(golden: Callable[[str, str], None])
 def test_machines_that_have_no_row_are_counted(
     monkeypatch: pytest.MonkeyPatch, rows: int, said: str
 ) -> None:
-    monkeypatch.setattr("zerowiz.ui.catalog.machines._MOST_ROWS", rows)
+    monkeypatch.setattr("zerowiz.ui.catalog._MOST_ROWS", rows)
     assert said in listed(70 * 10**9, PriceList(), None, io.StringIO())
 
 

@@ -6,10 +6,10 @@ import re
 import pytest
 from ui.streams import TerminalStream
 
-from zerowiz.core.dsconfig.lint.finding import ConfigFinding
-from zerowiz.core.dsconfig.lint.report import FileReport
-from zerowiz.core.rule import Rule, Severity
-from zerowiz.core.values import replace
+from zerowiz.core.findings import Rule, Severity
+from zerowiz.core.lint.config import ConfigFinding
+from zerowiz.core.lint.report import FileReport
+from zerowiz.core.structs import replace
 from zerowiz.ui import check
 
 RULE = Rule(

@@ -4,15 +4,14 @@ import pytest
 
 from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict, evaluate
 from zerowiz.core.decision.plan_input import PlanInput
+from zerowiz.core.decision.search import Candidate
 from zerowiz.core.machine.spec import parse_spec
-from zerowiz.core.model.from_size import model_from_size
-from zerowiz.core.search.candidate import Candidate
-from zerowiz.core.speed.terms import StepTime
+from zerowiz.core.model.from_name import model_from_size
+from zerowiz.core.speed.costs import StepTime
 from zerowiz.core.strategies import ZERO1, ZERO2
-from zerowiz.core.values import replace
-from zerowiz.core.workload.choices import Attention, Loss
-from zerowiz.core.workload.workload import Workload
-from zerowiz.probe.machine.gpu_table import read_gpu_table
+from zerowiz.core.structs import replace
+from zerowiz.core.workload import Attention, Loss, Workload
+from zerowiz.probe.package_data import read_gpu_table
 from zerowiz.ui import choice
 
 JOB = PlanInput(

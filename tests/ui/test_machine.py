@@ -5,11 +5,10 @@ import io
 import pytest
 from fake_host import ANSWERING
 
-from zerowiz.core.machine.host import Host
-from zerowiz.core.values import replace
-from zerowiz.probe.machine.cpu import cpu_machine, with_number_formats
-from zerowiz.probe.machine.host import read_host
-from zerowiz.probe.recording.files import RecordedFiles
+from zerowiz.core.machine.types import Host
+from zerowiz.core.structs import replace
+from zerowiz.probe.machine.host import cpu_machine, read_host, with_number_formats
+from zerowiz.probe.recording import RecordedFiles
 from zerowiz.ui import machine
 
 FILES = RecordedFiles(answers=ANSWERING)

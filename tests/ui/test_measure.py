@@ -6,14 +6,13 @@ from typing import Any
 from measured.rows import read_model, read_rows
 
 from zerowiz.core.machine.spec import parse_spec
-from zerowiz.core.measure.row import Comparison, compare
-from zerowiz.core.measure.timing import ComparedStep
-from zerowiz.core.measure.trial import decode_trial, plan_trial
-from zerowiz.core.speed.terms import StepTime
-from zerowiz.core.values import replace
-from zerowiz.probe.machine.gpu_table import read_gpu_table
+from zerowiz.core.measured_row import Comparison, compare
+from zerowiz.core.speed.costs import StepTime
+from zerowiz.core.structs import replace
+from zerowiz.core.trial import ComparedStep, decode_trial, plan_trial
+from zerowiz.probe.package_data import read_gpu_table
 from zerowiz.ui.measure import comparison, outcome
-from zerowiz.ui.sentences.doubts import ROUGH_ON_CPU
+from zerowiz.ui.sentences import ROUGH_ON_CPU
 
 MEASURED = next(each for each in read_rows() if each["id"] == "b4-001")
 PREDICTED = StepTime(terms=(), expected_seconds=0.3, low_seconds=0.2, high_seconds=0.4, tokens=8)

@@ -13,12 +13,11 @@ from cli.harness import Run
 from paths import ROOT
 from ui.streams import TerminalStream
 
-from zerowiz.cli import COMMANDS, build_app
+from zerowiz.cli.commands import COMMANDS, build_app
+from zerowiz.core.command_words import flags
 from zerowiz.core.decision.evaluate import Verdict
-from zerowiz.core.flags import flags
-from zerowiz.ui import show
-from zerowiz.ui.sentences import decisions
-from zerowiz.ui.text.colours import is_coloured
+from zerowiz.ui import sentences, show
+from zerowiz.ui.text import is_coloured
 
 PACKAGE = ROOT / "zerowiz"
 HELP = PACKAGE / "cli"
@@ -157,7 +156,7 @@ def test_where_nothing_fits_a_cpu_rank_is_not_called_a_gpu(here: Run) -> None:
 
 
 def test_each_verdict_has_a_sign_of_its_own_beside_its_word() -> None:
-    signs = {decisions.VERDICTS[verdict].split()[0] for verdict in Verdict}
+    signs = {sentences.VERDICTS[verdict].split()[0] for verdict in Verdict}
     assert len(Verdict) == len(signs)
     assert not [sign for sign in signs if sign.isalpha() and sign != "x"]
 

@@ -13,8 +13,8 @@ import pyte
 import pytest
 from ui.streams import TerminalStream
 
+from zerowiz.ui.progress import Pace, TerminalWait
 from zerowiz.ui.reporter import TerminalReporter
-from zerowiz.ui.text.progress import Pace, TerminalWait
 
 LONG_S = 0.8
 

@@ -13,19 +13,23 @@ from zerowiz.core.decision.flowchart import Constraints, decide
 from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.launch.plan import LaunchPlan
 from zerowiz.core.machine.spec import parse_spec
-from zerowiz.core.model.from_size import model_from_size
-from zerowiz.core.outcome.figures import CountedMemory, MeasuredFigures, PredictedFigures
-from zerowiz.core.outcome.record import AttemptRecord
-from zerowiz.core.outcome.resume import Resume, ResumeFrom
-from zerowiz.core.outcome.verdict import Cause, JobEnd
+from zerowiz.core.model.from_name import model_from_size
+from zerowiz.core.outcome import (
+    AttemptRecord,
+    Cause,
+    CountedMemory,
+    JobEnd,
+    MeasuredFigures,
+    PredictedFigures,
+    Resume,
+    ResumeFrom,
+)
 from zerowiz.core.script.facts import Convention, ScriptFacts
 from zerowiz.core.strategies import ZERO2
-from zerowiz.core.workload.choices import Integration
-from zerowiz.core.workload.workload import Workload
+from zerowiz.core.workload import Integration, Workload
 from zerowiz.errors import LostEdit, PreflightError
-from zerowiz.probe.machine.gpu_table import read_gpu_table
-from zerowiz.ui.launch_reporter import TerminalLaunchReporter
-from zerowiz.ui.reporter import TerminalReporter
+from zerowiz.probe.package_data import read_gpu_table
+from zerowiz.ui.reporter import TerminalLaunchReporter, TerminalReporter
 
 DECISION = decide(
     PlanInput(

@@ -10,16 +10,12 @@ import pytest
 from ui.streams import TerminalStream
 
 from zerowiz.app.api import PlanResult, plan
-from zerowiz.core.machine.links import PairLink, PciePath
-from zerowiz.core.machine.types import Machine
-from zerowiz.core.values import replace
-from zerowiz.ui import choice, show
+from zerowiz.core.machine.types import Machine, PairLink, PciePath
+from zerowiz.core.structs import replace
+from zerowiz.ui import choice, pictures, show
 from zerowiz.ui.machine import machine as show_machine
-from zerowiz.ui.pictures import flowchart as chart
-from zerowiz.ui.pictures.compare import Side, compare
-from zerowiz.ui.pictures.explain import explain
-from zerowiz.ui.pictures.flowchart import flowchart
-from zerowiz.ui.text.lines import draw, length
+from zerowiz.ui.pictures import Side, compare, explain, flowchart
+from zerowiz.ui.text import draw, length
 
 WIDTHS = (50, 80, 140)
 ESCAPE = re.compile(r"\x1b\[[\d;]*m")
@@ -145,8 +141,8 @@ def test_a_screen_is_as_it_was_looked_at(
 @pytest.mark.parametrize("name", PLANS)
 def test_the_flowchart_has_ten_lines_of_fifty_columns_at_most(name: str) -> None:
     picture = flowchart(planned(name).decided.decision)
-    assert len(picture) <= chart.MOST_LINES
-    assert max(map(length, picture)) <= chart.MOST_COLUMNS
+    assert len(picture) <= pictures.MOST_LINES
+    assert max(map(length, picture)) <= pictures.MOST_COLUMNS
 
 
 def shows_less(screen: str, whole: str) -> Iterator[str]:

@@ -7,12 +7,11 @@ from ui.streams import TerminalStream
 from zerowiz.core.decision.flowchart import Constraints, decide
 from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.machine.spec import parse_spec
-from zerowiz.core.model.from_size import model_from_size
+from zerowiz.core.model.from_name import model_from_size
 from zerowiz.core.script.facts import Binding, Convention, ScriptFacts
-from zerowiz.core.values import replace
-from zerowiz.core.workload.choices import Accounting, Integration
-from zerowiz.core.workload.workload import Workload
-from zerowiz.probe.machine.gpu_table import read_gpu_table
+from zerowiz.core.structs import replace
+from zerowiz.core.workload import Accounting, Integration, Workload
+from zerowiz.probe.package_data import read_gpu_table
 from zerowiz.ui import show
 
 JOB = PlanInput(

@@ -7,11 +7,10 @@ from zerowiz.core.decision.evaluate import evaluate
 from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.strategies import STRATEGIES
-from zerowiz.core.values import replace
-from zerowiz.core.workload.choices import Method, Reference, Trainer
-from zerowiz.core.workload.workload import Workload
-from zerowiz.probe.machine.gpu_table import read_gpu_table
-from zerowiz.ui.basis.trainer import trainer, vllm
+from zerowiz.core.structs import replace
+from zerowiz.core.workload import Method, Reference, Trainer, Workload
+from zerowiz.probe.package_data import read_gpu_table
+from zerowiz.ui.basis import trainer, vllm
 
 JOB = PlanInput(
     machine=parse_spec("8xH100-80GB", read_gpu_table()),

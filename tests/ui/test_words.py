@@ -11,27 +11,25 @@ from zerowiz.core.decision.flowchart import FlowchartQuestion, Reason
 from zerowiz.core.decision.plan_input import PlanInput, Uncounted
 from zerowiz.core.decision.questions import QUESTIONS, AnswerKind
 from zerowiz.core.decision.uncertainty import Assumption, SettledBy
-from zerowiz.core.machine.links import Interconnect, LinkClass
-from zerowiz.core.machine.network import Network, NetworkKind
 from zerowiz.core.machine.spec import parse_spec
+from zerowiz.core.machine.types import Interconnect, LinkClass, Network, NetworkKind
 from zerowiz.core.strategies import ZERO2
-from zerowiz.core.values import replace
-from zerowiz.core.workload.workload import Workload
-from zerowiz.probe.machine.gpu_table import read_gpu_table
-from zerowiz.ui.sentences import decisions, doubts, machines
-from zerowiz.ui.text.fold import fold, fold_command
-from zerowiz.ui.text.units import bare_gib, count, decimal_gb, gib, small
+from zerowiz.core.structs import replace
+from zerowiz.core.workload import Workload
+from zerowiz.probe.package_data import read_gpu_table
+from zerowiz.ui import sentences
+from zerowiz.ui.text import bare_gib, count, decimal_gb, fold, fold_command, gib, small
 
 
 def test_every_reason_question_verdict_link_assumption_and_gap_has_words() -> None:
     words = [
-        *map(decisions.reason, Reason),
-        *(decisions.question(each, None) for each in FlowchartQuestion),
-        *(decisions.VERDICTS[verdict] for verdict in Verdict),
-        *(machines.link(Interconnect(link_class=link)) for link in LinkClass),
-        *map(doubts.assumption, Assumption),
-        *map(doubts.uncounted, Uncounted),
-        *map(doubts.settles, SettledBy),
+        *map(sentences.reason, Reason),
+        *(sentences.question(each, None) for each in FlowchartQuestion),
+        *(sentences.VERDICTS[verdict] for verdict in Verdict),
+        *(sentences.link(Interconnect(link_class=link)) for link in LinkClass),
+        *map(sentences.assumption, Assumption),
+        *map(sentences.uncounted, Uncounted),
+        *map(sentences.settles, SettledBy),
     ]
     assert all(words)
     assert len(words) == len(set(words))
@@ -41,10 +39,10 @@ def test_every_reason_question_verdict_link_assumption_and_gap_has_words() -> No
 def test_a_network_that_nobody_knows_is_said_to_count_as_slow_with_the_way_out() -> None:
     two = parse_spec("2x8xH100-80GB", read_gpu_table())
     said = "; between nodes unknown, treated as slow: set it with `--interconnect`"
-    assert machines.links(two).endswith(said)
+    assert sentences.links(two).endswith(said)
     known = Network(kind=NetworkKind.INFINIBAND)
-    assert machines.links(replace(two, network=known)).endswith("; between nodes InfiniBand")
-    assert "between nodes" not in machines.links(replace(two, nodes=1))
+    assert sentences.links(replace(two, network=known)).endswith("; between nodes InfiniBand")
+    assert "between nodes" not in sentences.links(replace(two, nodes=1))
 
 
 def test_every_question_of_the_wizard_names_its_flag_and_ends_as_a_question() -> None:
@@ -104,7 +102,7 @@ def test_an_interval_says_its_bounds_and_what_it_assumes(
         f"torch allocates {gib(found.expected_bytes)}, {bare_gib(found.low_bytes)} to "
         f"{bare_gib(found.high_bytes)} on any rank"
     )
-    assert bounds + assumed == doubts.interval(interval, model)
+    assert bounds + assumed == sentences.interval(interval, model)
 
 
 def test_a_pipe_gets_whole_lines() -> None:

@@ -45,8 +45,8 @@ def without_english(text: str) -> list[str]:
 _CHECK = """\
 import json
 from lint.rows import FOUND
-from zerowiz.core.dsconfig.lint.linter import lint
-from zerowiz.probe.config.ds_schema import read_ds_schema
+from zerowiz.core.lint.linter import lint
+from zerowiz.probe.package_data import read_ds_schema
 from zerowiz.words import english
 
 schema = read_ds_schema(None)

@@ -6,12 +6,11 @@ from collections.abc import Mapping
 import pytest
 from cli.harness import Run
 
-from zerowiz.core.machine.spec import parse_machine
+from zerowiz.core.machine.spec import encode_machine, parse_machine
 from zerowiz.core.machine.types import Accelerator
-from zerowiz.core.machine_json import encode_machine
-from zerowiz.core.values import replace
-from zerowiz.probe.machine.gpu_table import read_gpu_table, read_instances
-from zerowiz.ui.text.units import on_device
+from zerowiz.core.structs import replace
+from zerowiz.probe.package_data import read_gpu_table, read_instances
+from zerowiz.ui.text import on_device
 from zerowiz.words import Message, english, fill, joined, speak, unknown_language, wanted_language
 
 MEMORY = Message("メモリ不足", "too little memory")

@@ -22,41 +22,47 @@ from measured.rows import read_model, read_rows
 
 import zerowiz.worker
 from zerowiz.cli.launch import launch
-from zerowiz.core.launch.doctor import facts
-from zerowiz.core.launch.doctor.ops import BUILT_BY
+from zerowiz.core import measured_row, outcome
 from zerowiz.core.launch.plan import sees_one_rank
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.machine.types import Accelerator
-from zerowiz.core.measure import row
-from zerowiz.core.measure.optimizer_kernels import OPS, OptimizerKernel, stepper_for
-from zerowiz.core.measure.trial import NOT_BY_TRAINER, PlannedTrial, Trial, decode_trial, plan_trial
-from zerowiz.core.memory.forward import losses as predicted_losses
-from zerowiz.core.memory.ledger import Phase
-from zerowiz.core.outcome import oom_text, verdict
+from zerowiz.core.memory import losses as predicted_losses
+from zerowiz.core.memory.allocations import Phase
+from zerowiz.core.preflight import facts
+from zerowiz.core.preflight.facts import BUILT_BY
 from zerowiz.core.strategy import Offload
-from zerowiz.core.workload.choices import Attention, Loss, Precision, StateDtype
-from zerowiz.core.workload.workload import SETTINGS, Workload
-from zerowiz.emit import attempt_folder, job, measure, own_script, processes
+from zerowiz.core.trial import (
+    NOT_BY_TRAINER,
+    OPS,
+    OptimizerKernel,
+    PlannedTrial,
+    Trial,
+    decode_trial,
+    plan_trial,
+    stepper_for,
+)
+from zerowiz.core.workload import SETTINGS, Attention, Loss, Precision, StateDtype, Workload
+from zerowiz.emit import attempt_folder, job, measure, processes
 from zerowiz.errors import UsageError
-from zerowiz.probe.launch import build_locks
-from zerowiz.probe.machine.gpu_table import read_gpu_table
+from zerowiz.probe.package_data import read_gpu_table
+from zerowiz.probe.preflight import toolchain
 from zerowiz.worker import batch_files, measured_script, rank
 
 KILL_REASONS = {*get_args(batch_files.KillReason)}
 SAME = {
-    "how long a failed rank may take to end": (rank.TAKING_DOWN_S, verdict.TAKING_DOWN_S),
+    "how long a failed rank may take to end": (rank.TAKING_DOWN_S, outcome.TAKING_DOWN_S),
     "the line above an error that ends nothing": (
         rank.ENDS_NOTHING.pattern.decode(),
-        oom_text.ENDS_NOTHING.pattern,
+        outcome.ENDS_NOTHING.pattern,
     ),
     "how that line is matched": (
         rank.ENDS_NOTHING.flags,
-        oom_text.ENDS_NOTHING.flags & ~re.UNICODE,
+        outcome.ENDS_NOTHING.flags & ~re.UNICODE,
     ),
-    "how a traceback begins": (rank.TRACEBACK.decode(), oom_text.TRACEBACK),
-    "what a shell adds to a signal": (rank.SIGNALLED, verdict.SIGNALLED),
+    "how a traceback begins": (rank.TRACEBACK.decode(), outcome.TRACEBACK),
+    "what a shell adds to a signal": (rank.SIGNALLED, outcome.SIGNALLED),
     "what an Accelerator is told on the CPU": (sees_one_rank(rank.ACCELERATE_ON_CPU), True),
-    "the variable of measured steps": (measured_script.STEPS_VARIABLE, own_script.STEPS_VARIABLE),
+    "the variable of measured steps": (measured_script.STEPS_VARIABLE, measure.STEPS_VARIABLE),
     "the folder of measured steps": (
         measured_script.MEASURED_FOLDER,
         attempt_folder.MEASURED_FOLDER,
@@ -75,14 +81,14 @@ SAME = {
     "the namespace": (rank.read_pid_namespace(), processes.read_pid_namespace()),
     "the namespace that a launch reads": (
         rank.read_pid_namespace(),
-        build_locks.read_pid_namespace(),
+        toolchain.read_pid_namespace(),
     ),
-    "torch's lock": (rank.LOCK_FILE, build_locks.LOCK_FILE),
+    "torch's lock": (rank.LOCK_FILE, toolchain.LOCK_FILE),
     "the note beside it": (rank.LOCK_NOTE, facts.LOCK_NOTE),
     "the worker's module": (zerowiz.worker.__name__, measure.WORKER_MODULE),
     "why a case was killed": (
         KILL_REASONS,
-        {*row.ENDED, measure.KILLED_FOR_PEER, row.HOST_MEMORY},
+        {*measured_row.ENDED, measure.KILLED_FOR_PEER, measured_row.HOST_MEMORY},
     ),
     "the phases": (
         {*get_args(batch_files.Phase)},
@@ -93,7 +99,7 @@ SAME = {
             *("model", "init"),
             *(f"{i}_{p}" for i in ("first", "steady") for p in ("forward", "backward", "step")),
         },
-        {*row.PHASES},
+        {*measured_row.PHASES},
     ),
 }
 
@@ -134,7 +140,7 @@ def test_a_file_of_a_case_has_one_path(what: str) -> None:
 
 def test_the_trainer_steps_with_every_optimizer_that_is_not_refused() -> None:
     pytest.importorskip("deepspeed")
-    from zerowiz.worker.loops.trainer import OPTIMIZERS
+    from zerowiz.worker.trainer_loop import OPTIMIZERS
 
     assert {each.value for each in OptimizerKernel} - NOT_BY_TRAINER == set(OPTIMIZERS)
 
@@ -217,10 +223,10 @@ def test_a_row_is_made_of_every_key_that_a_rank_reports_and_of_no_other() -> Non
     report = Asked({key: MEASURED.get(key) for key in reported})
     failed = Asked({"ok": False, "error": "ValueError in init: no"})
     ends = [
-        row.TrialEnd(rank=number, report=each, status=number, killed=None)
+        measured_row.TrialEnd(rank=number, report=each, status=number, killed=None)
         for number, each in enumerate((report, failed))
     ]
-    row.make_row(planned(), ends, Accelerator.CUDA)
+    measured_row.make_row(planned(), ends, Accelerator.CUDA)
     assert {*reported} == report.keys_asked | failed.keys_asked
 
 
@@ -233,11 +239,11 @@ def test_a_phase_is_reported_with_the_keys_of_a_measured_row() -> None:
 
 def test_the_ranks_know_every_name_that_a_case_may_hold() -> None:
     pytest.importorskip("deepspeed")
-    from zerowiz.worker import losses, models, optimizers
+    from zerowiz.worker import models
 
     from_config = {OptimizerKernel.ADAMW_CONFIG}
-    assert {*OptimizerKernel} - from_config == {*optimizers.BUILDERS}
-    assert {*Loss} == {*losses.LOSSES}
+    assert {*OptimizerKernel} - from_config == {*models.BUILDERS}
+    assert {*Loss} == {*models.LOSSES}
     assert {*Attention} == {*models.ATTENTION}
     assert {*Precision} == {*models.DTYPES}
 
@@ -257,12 +263,12 @@ def test_an_op_is_built_in_the_folder_that_its_builder_names() -> None:
 
 def test_a_model_is_built_as_it_is_traced() -> None:
     pytest.importorskip("deepspeed")
-    from zerowiz.probe.model.trace import build
-    from zerowiz.worker import losses, models
+    from zerowiz.probe.model import trace
+    from zerowiz.worker import models
 
-    assert predicted_losses.CHUNK_TOKENS == losses.CHUNK_TOKENS
-    assert build.IMAGE_SIZE == models.IMAGE_SIZE
-    assert models.HEADS == build.HEADS[: len(models.HEADS)]
+    assert predicted_losses.CHUNK_TOKENS == models.CHUNK_TOKENS
+    assert trace.IMAGE_SIZE == models.IMAGE_SIZE
+    assert models.HEADS == trace.HEADS[: len(models.HEADS)]
 
 
 # As DeepSpeed's launcher tells it (launcher/launch.py, 0.19.8).
@@ -284,7 +290,7 @@ def test_the_supervisor_reads_what_a_rank_wrote(by: str, tmp_path: Path) -> None
     folder.read_new()
     folder.close()
     started, end = folder.ranks[3], folder.ends[3]
-    assert (-signal.SIGKILL, verdict.KILLED) == (done.returncode, end.status)
+    assert (-signal.SIGKILL, outcome.KILLED) == (done.returncode, end.status)
     assert processes.read_pid_namespace() == started.pid_namespace
     assert started.process.pid != started.supervisor.pid
     assert (started.host, ("last words",), str(folder.path / "rank-3.log")) == (

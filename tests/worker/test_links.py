@@ -10,8 +10,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from zerowiz.worker.links import bus  # noqa: E402
-from zerowiz.worker.links.agreement import agree_on_least  # noqa: E402
+from zerowiz.worker import loops  # noqa: E402
+from zerowiz.worker.loops import agree_on_least  # noqa: E402
 
 CPU = torch.device("cpu")
 FAR = time.time() + 3600
@@ -25,28 +25,28 @@ FAR = time.time() + 3600
 def test_a_byte_is_sent_as_often_as_nccl_tests_counts(
     collective: str, ranks: int, times: float
 ) -> None:
-    assert times == bus.times_sent(collective, ranks)
+    assert times == loops.times_sent(collective, ranks)
 
 
 @pytest.mark.usefixtures("alone")
 def test_without_time_no_size_is_tried() -> None:
-    assert [] == bus.measure_bus(CPU, time.time())
+    assert [] == loops.measure_bus(CPU, time.time())
 
 
 @pytest.mark.usefixtures("alone")
 def test_without_memory_a_size_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     small, large = 2**20, 2**60
-    monkeypatch.setattr(bus, "SIZES_BYTES", (small, large))
-    readings = bus.measure_bus(CPU, FAR)
+    monkeypatch.setattr(loops, "SIZES_BYTES", (small, large))
+    readings = loops.measure_bus(CPU, FAR)
     assert {small} == {each["size_bytes"] for each in readings}
-    assert {*bus.COLLECTIVES} == {each["collective"] for each in readings}
+    assert {*loops.COLLECTIVES} == {each["collective"] for each in readings}
 
 
 TWO_RANKS = """
 import json, os, sys, time, torch
 from torch import distributed
-from zerowiz.worker.links.agreement import agree_on_least, agree_on_most
-from zerowiz.worker.links.bus import measure_bus
+from zerowiz.worker.loops import agree_on_least, agree_on_most
+from zerowiz.worker.loops import measure_bus
 rank, store = int(sys.argv[1]), sys.argv[2]
 distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
 cpu = torch.device("cpu")
@@ -69,7 +69,7 @@ def test_two_ranks_say_the_same_of_each_collective(tmp_path: Path) -> None:
     (least, most, readings, _), (*others, _) = said
     assert [least, most, readings] == others
     assert (5, 0.5) == (least, most)
-    assert {*bus.COLLECTIVES} == {each["collective"] for each in readings}
+    assert {*loops.COLLECTIVES} == {each["collective"] for each in readings}
     assert all(0 < each["bus_bytes_per_s"] < 10**12 for each in readings)
 
 

@@ -8,8 +8,8 @@ pytest.importorskip("torch")
 
 from worker.resident import resident
 
-from zerowiz.worker import meters
-from zerowiz.worker.meters import CpuMeter, parse_status
+from zerowiz.worker import loops
+from zerowiz.worker.loops import CpuMeter, parse_status
 
 STATUS = "Name:\tpython\nVmHWM:\t  2048 kB\nVmRSS:\t  1024 kB\n"
 MIB = 2**20
@@ -35,7 +35,7 @@ def test_a_phase_holds_what_is_resident_beyond_the_start() -> None:
 def test_a_phase_has_a_peak_where_the_kernel_resets_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(meters, "_CLEAR_REFS", tmp_path / "clear_refs")
+    monkeypatch.setattr(loops, "_CLEAR_REFS", tmp_path / "clear_refs")
     meter = CpuMeter()
     meter.outside_bytes()
     meter.begin()
@@ -49,7 +49,7 @@ def test_a_phase_has_a_peak_where_the_kernel_resets_it(
 def test_a_phase_has_no_peak_where_the_kernel_does_not_reset_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(meters, "_CLEAR_REFS", tmp_path)
+    monkeypatch.setattr(loops, "_CLEAR_REFS", tmp_path)
     meter = CpuMeter()
     meter.begin()
     assert None is meter.end()["peak_bytes"]

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 from kills.harness import HERE, SHIM, read_stat, words_of
 
-from zerowiz.probe.launch.build_locks import read_locks
-from zerowiz.probe.launch.ports import find_free_port
+from zerowiz.probe.preflight.interpreter import find_free_port
+from zerowiz.probe.preflight.toolchain import read_locks
 from zerowiz.worker.rank import POLL_S, write_all
 
 ALONE = {

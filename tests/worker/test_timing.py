@@ -10,11 +10,15 @@ torch = pytest.importorskip("torch")
 
 from worker.resident import resident  # noqa: E402
 
+from zerowiz.worker import loops  # noqa: E402
 from zerowiz.worker.batch_files import Case, Reading, read_report  # noqa: E402
-from zerowiz.worker.loops import timing as timing_module  # noqa: E402
-from zerowiz.worker.loops.recorder import StepRecorder  # noqa: E402
-from zerowiz.worker.loops.timing import CpuClock, TimingPass  # noqa: E402
-from zerowiz.worker.meters import CpuMeter, Meter  # noqa: E402
+from zerowiz.worker.loops import (  # noqa: E402  # noqa: E402
+    CpuClock,
+    CpuMeter,
+    Meter,
+    StepRecorder,
+    TimingPass,
+)
 
 CPU = torch.device("cpu")
 
@@ -106,7 +110,7 @@ def test_the_speed_of_python_is_the_mean_of_before_and_after_the_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     readings = iter((1e-7, 3e-7))
-    monkeypatch.setattr(timing_module, "time_python_call", lambda _: next(readings))
+    monkeypatch.setattr(loops, "time_python_call", lambda _: next(readings))
     timing, recorder = after_steps(tmp_path, 1, 600)
     timing.begin()
     timing.end()

@@ -11,8 +11,8 @@ from zerowiz.core.decision.unsupported import refuse_unsupported
 from zerowiz.core.dsconfig.write import Handover, write_config
 from zerowiz.core.memory.rank_sizes import StrategyRow
 from zerowiz.core.strategies import STRATEGIES
-from zerowiz.core.values import replace
-from zerowiz.core.workload.choices import Integration, Precision, StateDtype
+from zerowiz.core.structs import replace
+from zerowiz.core.workload import Integration, Precision, StateDtype
 from zerowiz.errors import UsageError
 
 FIELDS = frozenset({"micro_batch", "accumulation_steps", "precision"})

@@ -15,12 +15,11 @@ from writer.matrix import Case, cases, pairwise
 
 from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.dsconfig.write import render_config
-from zerowiz.core.machine.host import Host
+from zerowiz.core.machine.types import Host
 from zerowiz.core.model.hf_config import model_from_config
 from zerowiz.core.strategy import Offload
-from zerowiz.core.workload.choices import Integration, Precision, StateDtype
-from zerowiz.core.workload.workload import Workload
-from zerowiz.probe.machine.cpu import cpu_machine
+from zerowiz.core.workload import Integration, Precision, StateDtype, Workload
+from zerowiz.probe.machine.host import cpu_machine
 
 ALL_SECONDS = 1500
 TINY: Mapping[str, object] = {

@@ -14,31 +14,29 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar, get_args
 import msgspec
 from msgspec import Struct
 
-from zerowiz.app.catalog.run_question import RunQuestion
-from zerowiz.app.decide.decision import Plan, plan_options, require_strategy
-from zerowiz.app.decide.plan_json import encode_plan
+from zerowiz.app.catalog import RunQuestion
+from zerowiz.app.decide import Plan, plan_options, require_strategy
 from zerowiz.app.machines.machine import find_machine, means_all
 from zerowiz.app.options import Options, lasting, settable, with_plain
+from zerowiz.app.plan_files import encode_plan
 from zerowiz.app.reporter import SILENT, Reporter
-from zerowiz.app.resolve.guards import check_own_config
-from zerowiz.app.resolve.request import config_file
+from zerowiz.app.resolve.job import config_file
+from zerowiz.app.resolve.workload import check_own_config
 from zerowiz.core.decision.evaluate import StrategyEstimate
+from zerowiz.core.decision.remedy import Remedy
+from zerowiz.core.decision.search import Candidate, Limit, find_limits
 from zerowiz.core.dsconfig.write import write_config as render_values
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.model.types import Model
-from zerowiz.core.remedies.remedy import Remedy
-from zerowiz.core.search.candidate import Candidate
-from zerowiz.core.search.limits import Limit, find_limits
-from zerowiz.core.values import replace
-from zerowiz.core.workload.choices import Integration
-from zerowiz.core.workload.workload import Workload
+from zerowiz.core.structs import replace
+from zerowiz.core.workload import Integration, Workload
 from zerowiz.errors import UsageError, did_you_mean, in_python
 from zerowiz.words import _
 
 if TYPE_CHECKING:
-    from zerowiz.app.catalog.machines import MachineChoice
-    from zerowiz.core.catalog.planned_run import PlannedRun
-    from zerowiz.core.dsconfig.lint.finding import ConfigFinding
+    from zerowiz.app.catalog import MachineChoice
+    from zerowiz.core.catalog import PlannedRun
+    from zerowiz.core.lint.config import ConfigFinding
     from zerowiz.core.script.facts import ScriptFacts
 
 # The script that a plan file names where no script was read.
@@ -177,15 +175,15 @@ class PlanResult(Struct, frozen=True, kw_only=True):
         return content
 
     def _repr_html_(self) -> str:
-        from zerowiz.ui.page import fragment  # noqa: PLC0415 - a notebook alone asks for it
+        from zerowiz.ui import page  # noqa: PLC0415 - a notebook alone asks for it
 
-        return fragment.plan(self.decided.decision, self.remedies)
+        return page.plan(self.decided.decision, self.remedies)
 
 
 def _machine_html(machine: Machine) -> str:
-    from zerowiz.ui.page import fragment  # noqa: PLC0415 - as above
+    from zerowiz.ui import page  # noqa: PLC0415 - as above
 
-    return fragment.of_machine(machine)
+    return page.of_machine(machine)
 
 
 # A notebook asks the class. Core, whose class it is, knows nothing of HTML.
@@ -416,7 +414,7 @@ def find_machines(
         >>> [offer.candidate.name for offer in found.offers.offers[:2]]
         ['1xH100-80GB', '1xA100-80GB']
     """
-    from zerowiz.app.catalog.machines import find_machines as find  # noqa: PLC0415 - a plan is for one machine
+    from zerowiz.app.catalog import find_machines as find  # noqa: PLC0415 - a plan is for one machine
 
     options = _with_model(_settings(settings))
     return find(options, None, (), _question(tokens, sequences, epochs, price))
@@ -497,9 +495,9 @@ def check(
         find_configs,
         find_context,
     )
-    from zerowiz.core.dsconfig.lint.context import on_machine  # noqa: PLC0415 - see above
-    from zerowiz.probe.config.config_text import decode_config  # noqa: PLC0415 - see above
-    from zerowiz.probe.config.ds_schema import read_ds_schema  # noqa: PLC0415 - see above
+    from zerowiz.core.lint.config import on_machine  # noqa: PLC0415 - see above
+    from zerowiz.probe.config_text import decode_config  # noqa: PLC0415 - see above
+    from zerowiz.probe.package_data import read_ds_schema  # noqa: PLC0415 - see above
 
     version = choose_version(deepspeed_version)
     schema = read_ds_schema(version)

@@ -12,24 +12,18 @@ from zerowiz.app.machines.machine import find_machine
 from zerowiz.app.options import Options
 from zerowiz.app.reporter import SILENT, Reporter
 from zerowiz.core.dsconfig.accelerate import AccelerateFile
-from zerowiz.core.dsconfig.lint.accelerate_file import check_accelerate
-from zerowiz.core.dsconfig.lint.context import Context, on_machine
-from zerowiz.core.dsconfig.lint.finding import ConfigFinding
-from zerowiz.core.dsconfig.lint.fix import fix_text
-from zerowiz.core.dsconfig.lint.in_file import check_config
-from zerowiz.core.dsconfig.lint.linter import lint
-from zerowiz.core.dsconfig.lint.report import FileReport
-from zerowiz.core.dsconfig.lint.rules.structure import unreadable
-from zerowiz.core.dsconfig.lint.source import ConfigText
 from zerowiz.core.dsconfig.schema import Schema
+from zerowiz.core.lint.config import ConfigFinding, ConfigText, Context, on_machine
+from zerowiz.core.lint.keys import unreadable
+from zerowiz.core.lint.linter import check_accelerate, check_config, fix_text, lint
+from zerowiz.core.lint.report import FileReport
 from zerowiz.core.script.settings import settle
-from zerowiz.core.values import replace
-from zerowiz.core.workload.choices import Integration
+from zerowiz.core.structs import replace
+from zerowiz.core.workload import Integration
 from zerowiz.emit.files import rewrite_file
 from zerowiz.errors import UsageError, ZerowizError
-from zerowiz.probe.config.bad_releases import read_bad_releases
-from zerowiz.probe.config.config_text import is_yaml, read_configs
-from zerowiz.probe.model.libraries import read_version
+from zerowiz.probe.config_text import is_yaml, read_configs
+from zerowiz.probe.package_data import read_bad_releases, read_version
 from zerowiz.probe.script.read import read_script
 from zerowiz.words import _
 

@@ -6,26 +6,33 @@ from typing import TypeVar
 
 from msgspec import Struct, field
 
-from zerowiz.app.ask.answers import answer, by_default_of, open_questions
-from zerowiz.app.ask.command import understand_command
-from zerowiz.app.ask.script import FoundScript, ReadScript, find_script, read_found
-from zerowiz.app.decide.decision import Plan, plan_options, require_strategy
-from zerowiz.app.decide.notes import note_basis, note_settled
-from zerowiz.app.launch.preflight import check_any_job, preflight_input
-from zerowiz.app.launch.start import deliver_plan
-from zerowiz.app.machines.machine import find_machine, is_here
-from zerowiz.app.machines.node import find_node, with_node
+from zerowiz.app.ask import (
+    FoundScript,
+    ReadScript,
+    answer,
+    by_default_of,
+    find_script,
+    open_questions,
+    read_found,
+    understand_command,
+)
+from zerowiz.app.decide import Plan, note_basis, note_settled, plan_options, require_strategy
+from zerowiz.app.launch.start import check_any_job, deliver_plan, preflight_input
+from zerowiz.app.machines.machine import find_machine, find_node, is_here, with_node
 from zerowiz.app.options import Options
 from zerowiz.app.reporter import Reporter
-from zerowiz.app.resolve.guards import (
+from zerowiz.app.resolve.workload import (
     check_accounting,
     check_local_rank,
     check_own_config,
     check_words,
 )
-from zerowiz.core.launch.doctor.examine import examine
-from zerowiz.core.launch.doctor.finding import PreflightFinding, found
-from zerowiz.core.launch.doctor.refused import (
+from zerowiz.core.findings import PreflightFinding, Rule, found
+from zerowiz.core.launch.nodes import NodeRank
+from zerowiz.core.launch.plan import Programs, launch_env
+from zerowiz.core.machine.types import Machine
+from zerowiz.core.preflight.examine import examine
+from zerowiz.core.preflight.script import (
     NO_DEEPSPEED,
     NO_MACHINE,
     NO_PLAN,
@@ -33,16 +40,12 @@ from zerowiz.core.launch.doctor.refused import (
     SCRIPT_REFUSED,
     refused,
 )
-from zerowiz.core.launch.node import NodeRank
-from zerowiz.core.launch.plan import Programs, launch_env
-from zerowiz.core.machine.types import Machine
-from zerowiz.core.rule import Rule
 from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.core.script.settings import ScriptSettings, settle
-from zerowiz.core.values import replace
+from zerowiz.core.structs import replace
 from zerowiz.errors import AnswerNeededError, UsageError, ZerowizError
-from zerowiz.probe.launch.programs import find_programs
 from zerowiz.probe.machine.scheduler import parse_count
+from zerowiz.probe.preflight.interpreter import find_programs
 from zerowiz.words import _
 
 T = TypeVar("T")

@@ -4,20 +4,79 @@ from pathlib import Path
 from typing import TextIO
 
 from zerowiz import __version__
-from zerowiz.app.decide.decision import Plan
-from zerowiz.app.grid import find_grid
+from zerowiz.app.decide import Plan, follow_options
 from zerowiz.app.reporter import Reporter
-from zerowiz.app.resolve.basis import find_basis
+from zerowiz.app.resolve.job import find_basis
+from zerowiz.core.decision.search import (
+    Grid,
+    GridCell,
+    list_lengths,
+    list_micro_batches,
+    without_empty,
+)
 from zerowiz.core.launch.plan import PlannedFile
-from zerowiz.core.values import replace
+from zerowiz.core.memory.forward import ReadModel
+from zerowiz.core.structs import replace
 from zerowiz.emit.files import refuse_loss, write_files
-from zerowiz.errors import UsageError
-from zerowiz.probe.page_files import read_page_files
-from zerowiz.ui import show
-from zerowiz.ui.page import document
-from zerowiz.ui.text.svg import as_svg
-from zerowiz.ui.text.units import gpus
+from zerowiz.errors import UsageError, ZerowizError
+from zerowiz.probe.package_data import read_page_files
+from zerowiz.ui import page, show
+from zerowiz.ui.page import as_svg
+from zerowiz.ui.text import gpus
 from zerowiz.words import _
+
+# Plan a job again with other micro-batches and lengths, as `plan` does where they are typed.
+
+
+def find_grid(plan: Plan, reporter: Reporter) -> Grid:
+    """The plan, and what the same options lead to with each other micro-batch and length.
+
+    Args:
+        plan: The one in the middle.
+        reporter: Hears how far it is.
+    """
+    job = plan.decision.job
+    step = job.workload
+    own = GridCell(
+        micro_batch=step.micro_batch,
+        sequence_tokens=step.sequence_tokens,
+        decision=plan.decision,
+        search=plan.search,
+    )
+    batches = list_micro_batches(own.micro_batch)
+    lengths = list_lengths(own.sequence_tokens, job.model)
+    why_fewer = ""
+    if job.own_trace is not None:
+        batches, lengths = (own.micro_batch,), (own.sequence_tokens,)
+        why_fewer = _("the model was traced for this step alone")
+    read = ReadModel(model=job.model, traced=job.traced)
+    cells = []
+    with reporter.wait(_("planning for other settings"), len(batches) * len(lengths)) as wait:
+        for micro_batch in batches:
+            for tokens in lengths:
+                cell = replace(own, micro_batch=micro_batch, sequence_tokens=tokens)
+                cells.append(own if cell == own else _decided(cell, plan, read))
+                wait.done(f"{micro_batch} x {tokens}")
+    grid = Grid(
+        micro_batch_stops=batches,
+        sequence_tokens=lengths,
+        cells=tuple(cells),
+        own=own,
+        why_fewer=why_fewer,
+    )
+    return without_empty(grid)
+
+
+def _decided(cell: GridCell, plan: Plan, read: ReadModel) -> GridCell:
+    micro_batch, tokens = cell.micro_batch, cell.sequence_tokens
+    try:
+        said = replace(plan.options, micro_batch=micro_batch, sequence_tokens=tokens)
+        machine = plan.decision.job.machine
+        found = follow_options(said, machine, plan.facts, plan.script_args, read, compares=True)
+    except ZerowizError as error:
+        return replace(cell, decision=None, search=None, refusal=error.message)
+    return replace(cell, decision=found.decision, search=found.search)
+
 
 # As wide as a terminal of most people.
 _COLUMNS = 80
@@ -62,7 +121,7 @@ def write_pictures(plan: Plan, html: Path | None, svg: Path | None, reporter: Re
 def _page(plan: Plan, reporter: Reporter) -> str:
     """The page of a plan, with sliders over the plans beside it."""
     files = read_page_files()
-    return document.write(
+    return page.write(
         plan.decision,
         find_grid(plan, reporter),
         plan.remedies,

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from zerowiz.app.api import PlanResult, plan_with
-from zerowiz.app.ask.answers import answer, by_default_of, open_questions
-from zerowiz.app.catalog.run_question import RunQuestion
+from zerowiz.app.ask import answer, by_default_of, open_questions
+from zerowiz.app.catalog import RunQuestion
 from zerowiz.app.machines.machine import find_machine, means_all
 from zerowiz.app.options import Options
 from zerowiz.app.reporter import Reporter
@@ -17,7 +17,7 @@ from zerowiz.errors import NoGpuHereError
 from zerowiz.words import _
 
 if TYPE_CHECKING:
-    from zerowiz.app.catalog.machines import MachineChoice
+    from zerowiz.app.catalog import MachineChoice
 
 
 def plan_job(
@@ -45,7 +45,7 @@ def plan_job(
     """
     facts = None
     if script is not None:
-        from zerowiz.app.launch.preflight import note_refusal  # noqa: PLC0415 - most plans are for no script
+        from zerowiz.app.launch.start import note_refusal  # noqa: PLC0415 - most plans are for no script
 
         facts, script_args, options = _read(script, script_args, options, reporter)
         note_refusal(facts, script_args, options, reporter)
@@ -55,16 +55,16 @@ def plan_job(
     options = answer(options, answers, by_default_of(settings if facts else None))
     machine = _find_or_list(options, reporter)
     if machine is None:
-        from zerowiz.app.catalog.machines import find_machines  # noqa: PLC0415 - most plans are for one machine
+        from zerowiz.app.catalog import find_machines  # noqa: PLC0415 - most plans are for one machine
 
         with reporter.wait(_("planning for every machine of the tables")):
             return find_machines(options, facts, script_args, question)
     result = plan_with(options, machine, facts, script_args, reporter)
     if facts is not None:
-        from zerowiz.app.launch.preflight import note_script  # noqa: PLC0415 - as above
+        from zerowiz.app.launch.start import note_script  # noqa: PLC0415 - as above
 
         note_script(result.decided, facts, script_args, reporter)
-    from zerowiz.app.launch.changed_machine import note_change  # noqa: PLC0415 - as above
+    from zerowiz.app.launch.start import note_change  # noqa: PLC0415 - as above
 
     note_change(result.decided, reporter)
     return result
@@ -107,10 +107,12 @@ def _read(
 ) -> tuple[ScriptFacts, tuple[str, ...], Options]:
     """The script, the words after it, and the options with what another launcher's words say."""
     # Most plans are for no script.
-    from zerowiz.app.ask.command import understand_command  # noqa: PLC0415 - takes long to load
-    from zerowiz.app.ask.kept import recall_kept  # noqa: PLC0415 - as above
-    from zerowiz.app.ask.script import read_as_said  # noqa: PLC0415 - as above
-    from zerowiz.app.resolve.guards import check_words  # noqa: PLC0415 - as above
+    from zerowiz.app.ask import (  # noqa: PLC0415 - takes long to load
+        read_as_said,
+        recall_kept,
+        understand_command,
+    )
+    from zerowiz.app.resolve.workload import check_words  # noqa: PLC0415 - as above
 
     command = understand_command(script, tuple(script_args), options, reporter)
     path = command.script or script

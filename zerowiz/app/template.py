@@ -4,9 +4,9 @@ from pathlib import Path
 
 from zerowiz.core.launch.plan import PlannedFile
 from zerowiz.core.templates import Template
-from zerowiz.emit.new_files import add_files
+from zerowiz.emit.files import add_files
 from zerowiz.errors import ZerowizError
-from zerowiz.probe.templates import read_template
+from zerowiz.probe.package_data import read_template
 from zerowiz.words import _
 
 

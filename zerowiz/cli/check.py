@@ -16,21 +16,19 @@ from zerowiz.app.check import (
     find_configs,
     find_context,
 )
-from zerowiz.cli.help.completion import complete_machine
-from zerowiz.cli.help.explain import Explain
-from zerowiz.cli.json_output import write_json
+from zerowiz.cli.completion import complete_machine
+from zerowiz.cli.help_page import Explain
+from zerowiz.cli.output import write_json
 from zerowiz.cli.usage import PlainCommand
-from zerowiz.core import shell
-from zerowiz.core.dsconfig.lint.jsonschema import encode_json_schema
-from zerowiz.core.dsconfig.lint.linter import RULES
-from zerowiz.core.dsconfig.lint.report import FileReport, encode_reports
-from zerowiz.core.dsconfig.lint.sarif import encode_sarif
+from zerowiz.core import command_words
 from zerowiz.core.dsconfig.schema import Schema
-from zerowiz.core.values import replace
-from zerowiz.core.workload.choices import Integration
+from zerowiz.core.lint.linter import RULES
+from zerowiz.core.lint.report import FileReport, encode_json_schema, encode_reports, encode_sarif
+from zerowiz.core.structs import replace
+from zerowiz.core.workload import Integration
 from zerowiz.errors import ExitCode, UsageError
-from zerowiz.probe.config.config_text import STDIN
-from zerowiz.probe.config.ds_schema import read_ds_schema
+from zerowiz.probe.config_text import STDIN
+from zerowiz.probe.package_data import read_ds_schema
 from zerowiz.ui import check as show_found
 from zerowiz.ui import show
 from zerowiz.ui.reporter import TerminalReporter
@@ -155,7 +153,7 @@ def _refuse(words: Sequence[str], *, fix: bool, schema: bool, formats: int) -> N
     if schema and words:
         raise UsageError(
             _("`--schema` takes no file argument"),
-            _("to check it: `zerowiz check {words}`", words=shell.quote(words[0])),
+            _("to check it: `zerowiz check {words}`", words=command_words.quote(words[0])),
         )
     if not schema and not words:
         raise UsageError(_("no config to check"), "`zerowiz check ds_config.json`")

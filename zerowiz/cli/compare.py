@@ -7,17 +7,16 @@ from collections.abc import Sequence
 from msgspec import structs
 
 from zerowiz.app.api import PlanResult
-from zerowiz.app.catalog.run_question import RunQuestion
-from zerowiz.app.decide.decision import require_strategy
-from zerowiz.app.decide.notes import note_basis, note_settled
+from zerowiz.app.catalog import RunQuestion
+from zerowiz.app.decide import note_basis, note_settled, require_strategy
 from zerowiz.app.options import Options, changed_by, rows
 from zerowiz.app.plan import plan_job
 from zerowiz.app.reporter import Reporter
-from zerowiz.cli.json_output import write_json
 from zerowiz.cli.options import read_options
-from zerowiz.core import shell
+from zerowiz.cli.output import write_json
+from zerowiz.core import command_words
 from zerowiz.errors import UsageError
-from zerowiz.ui.pictures.compare import Side, compare
+from zerowiz.ui.pictures import Side, compare
 from zerowiz.ui.reporter import TerminalReporter
 from zerowiz.words import _
 
@@ -116,4 +115,4 @@ def _said(options: Options, changes: Options) -> str:
             continue
         words += [rows()[name].on if own is not False else rows()[name].off]
         words += [] if isinstance(own, bool) else [str(own)]
-    return shell.join(words)
+    return command_words.join(words)

@@ -6,16 +6,16 @@ from typing import Annotated
 import typer
 
 from zerowiz import __version__
-from zerowiz.app.answers_file.layers import FileUse, TakesScript
+from zerowiz.app.answers_file import FileUse, TakesScript
 from zerowiz.app.doctor import find_preflight_findings
 from zerowiz.app.options import Options
-from zerowiz.cli.help.completion import complete_script
-from zerowiz.cli.help.explain import Explain
-from zerowiz.cli.json_output import write_json
+from zerowiz.cli.completion import complete_script
+from zerowiz.cli.help_page import Explain
 from zerowiz.cli.options import takes_options
+from zerowiz.cli.output import write_json
 from zerowiz.cli.usage import PlainCommand
-from zerowiz.core.launch.doctor.report import encode_findings
-from zerowiz.core.rule import errors_of
+from zerowiz.core.findings import errors_of
+from zerowiz.core.preflight.examine import encode_findings
 from zerowiz.errors import ExitCode
 from zerowiz.ui import doctor as show_found
 from zerowiz.ui.reporter import TerminalReporter

@@ -7,27 +7,31 @@ from typing import Annotated
 
 import typer
 
-from zerowiz.app.answers_file.conversation import ask_anew
-from zerowiz.app.answers_file.layers import FileUse, Layers, TakesScript
-from zerowiz.app.decide.sbatch import NAME as JOB_FILE
+from zerowiz.app.answers_file import FileUse, Layers, TakesScript, ask_anew
 from zerowiz.app.init import ask_init, plan_init
+from zerowiz.app.init_plan import (
+    InitOptions,
+    InitPlan,
+    launch_init,
+    lines_to_set,
+    without_said,
+    write_init,
+)
 from zerowiz.app.machines.machine import is_here
 from zerowiz.app.options import Options, as_words
-from zerowiz.app.wizard.outcome import InitOptions, InitPlan, launch_init, write_init
-from zerowiz.app.wizard.program import lines_to_set, without_said
-from zerowiz.cli.help.completion import complete_script
+from zerowiz.app.plan_files import NAME as JOB_FILE
+from zerowiz.cli.completion import complete_script
 from zerowiz.cli.options import takes_options
 from zerowiz.cli.output import showing_refused_plan, write_plan
 from zerowiz.cli.usage import PlainCommand
-from zerowiz.core.script.programs.file import ProgramFile
-from zerowiz.core.values import replace
+from zerowiz.core.script.programs import ProgramFile
+from zerowiz.core.structs import replace
 from zerowiz.errors import UsageError
-from zerowiz.ui import show
-from zerowiz.ui.ask.person import find_person
-from zerowiz.ui.launch_reporter import TerminalLaunchReporter
-from zerowiz.ui.planned import files as show_files
-from zerowiz.ui.wizard import lines
-from zerowiz.ui.wizard.reporter import WizardReporter
+from zerowiz.ui import show, wizard
+from zerowiz.ui.person import find_person
+from zerowiz.ui.reporter import TerminalLaunchReporter
+from zerowiz.ui.show import files as show_files
+from zerowiz.ui.wizard import WizardReporter
 from zerowiz.words import _
 
 
@@ -105,7 +109,7 @@ def _show_next(planned: InitPlan) -> None:
     elsewhere = None
     if not is_here(machine):
         # A launch on that machine looks around by itself.
-        options, elsewhere = replace(options, machine=None), lines.trains_on(machine)
+        options, elsewhere = replace(options, machine=None), wizard.trains_on(machine)
     folder = ["--output-dir", str(options.output_dir)] if options.output_dir else []
     if planned.program_file is not None:
         _show_program(planned, planned.program_file, elsewhere)

@@ -6,24 +6,24 @@ from typing import Annotated
 
 import typer
 
-from zerowiz.app.answers_file.layers import FileUse, TakesScript
+from zerowiz.app.answers_file import FileUse, TakesScript
 from zerowiz.app.launch.attempts import RestartPolicy
 from zerowiz.app.launch.launch import RunOptions, plan_dry_run, prepare_launch, run_launch
 from zerowiz.app.launch.start import Start
 from zerowiz.app.options import Options
 from zerowiz.app.reporter import LaunchReporter
-from zerowiz.cli.help.completion import complete_script
+from zerowiz.cli.completion import complete_script
 from zerowiz.cli.options import takes_options
 from zerowiz.cli.output import showing_refused_plan, write_plan
 from zerowiz.cli.usage import PlainCommand
 from zerowiz.core.launch.plan import Launcher
 from zerowiz.core.strategies import FLOWCHART_STRATEGIES
-from zerowiz.core.values import replace
+from zerowiz.core.structs import replace
 from zerowiz.errors import UsageError
 from zerowiz.ui import show
-from zerowiz.ui.ask.person import find_person
-from zerowiz.ui.launch_reporter import TerminalLaunchReporter
-from zerowiz.ui.planned import files as show_files
+from zerowiz.ui.person import find_person
+from zerowiz.ui.reporter import TerminalLaunchReporter
+from zerowiz.ui.show import files as show_files
 from zerowiz.words import _
 
 

@@ -9,8 +9,8 @@ import typer
 from zerowiz.app.machines.nodes import DEADLINE_S
 from zerowiz.app.machines.see import see_host, see_machine
 from zerowiz.app.options import Options
-from zerowiz.cli.help.completion import complete_machine
-from zerowiz.cli.json_output import write_json
+from zerowiz.cli.completion import complete_machine
+from zerowiz.cli.output import write_json
 from zerowiz.cli.usage import PlainCommand
 from zerowiz.core.machine.types import Accelerator
 from zerowiz.errors import PreflightError

@@ -8,22 +8,20 @@ from typing import Annotated
 import typer
 
 from zerowiz import __version__
-from zerowiz.app.answers_file.layers import FileUse, TakesScript
-from zerowiz.app.measure.plan import plan_measurement
-from zerowiz.app.measure.run import require_all, run_measurement
+from zerowiz.app.answers_file import FileUse, TakesScript
+from zerowiz.app.measure import plan_measurement, require_all, run_measurement
 from zerowiz.app.options import Options
-from zerowiz.cli.help.completion import complete_script
-from zerowiz.cli.json_output import write_json
+from zerowiz.cli.completion import complete_script
 from zerowiz.cli.options import takes_options
-from zerowiz.cli.output import write_plan
+from zerowiz.cli.output import write_json, write_plan
 from zerowiz.cli.usage import PlainCommand
-from zerowiz.core.measure.row import Comparison, encode_comparison
+from zerowiz.core.measured_row import Comparison, encode_comparison
 from zerowiz.core.plan_json import SCHEMA_VERSION
-from zerowiz.core.workload.choices import Loop
+from zerowiz.core.workload import Loop
 from zerowiz.errors import UsageError
 from zerowiz.ui import measure as show_measured
 from zerowiz.ui.reporter import TerminalReporter
-from zerowiz.ui.text.plain import plain_log
+from zerowiz.ui.text import plain_log
 from zerowiz.words import _
 
 _STEPS, _SCRIPT_STEPS = 3, 8
@@ -157,14 +155,10 @@ def _measure_script(
 ) -> None:
     """Run a person's own script, and show what its steps took."""
     # Loaded here: what launches a script takes long to load.
-    from zerowiz.app.measure.script import (  # noqa: PLC0415
-        measure_script,
-        plan_script,
-        require_steps,
-    )
-    from zerowiz.core.measure.own_script import encode_script_run  # noqa: PLC0415
+    from zerowiz.app.measure import measure_script, plan_script, require_steps  # noqa: PLC0415
+    from zerowiz.core.measured_row import encode_script_run  # noqa: PLC0415
     from zerowiz.ui import show  # noqa: PLC0415
-    from zerowiz.ui.launch_reporter import TerminalLaunchReporter  # noqa: PLC0415
+    from zerowiz.ui.reporter import TerminalLaunchReporter  # noqa: PLC0415
 
     reporter = TerminalLaunchReporter(
         quiet=options.quiet, with_table=False, with_waits=not options.as_json

@@ -1,31 +1,30 @@
 """`zerowiz plan`: decide, write nothing."""
 
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from msgspec import Struct
 
-from zerowiz.app.answers_file.layers import FileUse, Layers, TakesScript
+from zerowiz.app.answers_file import FileUse, Layers, TakesScript
 from zerowiz.app.api import PlanResult
-from zerowiz.app.catalog.run_question import RunQuestion
-from zerowiz.app.decide.decision import require_strategy
-from zerowiz.app.decide.notes import note_basis, note_emulation, note_settled
+from zerowiz.app.catalog import RunQuestion
+from zerowiz.app.decide import note_basis, note_emulation, note_settled, require_strategy
 from zerowiz.app.options import Options
 from zerowiz.app.plan import plan_job
 from zerowiz.app.reporter import Reporter
-from zerowiz.cli.help.completion import complete_script
-from zerowiz.cli.json_output import write_json
+from zerowiz.cli.completion import complete_script
 from zerowiz.cli.options import option_of, takes_options
-from zerowiz.cli.output import write_plan
-from zerowiz.cli.plan_words import CHOSEN, PlanCommand
+from zerowiz.cli.output import write_json, write_plan
+from zerowiz.cli.usage import PlainCommand
 from zerowiz.core import settings
 from zerowiz.core.decision.evaluate import StrategyEstimate
 from zerowiz.core.decision.flowchart import Decision
-from zerowiz.core.search.freedom import Objective
-from zerowiz.core.search.limits import Limit
+from zerowiz.core.decision.search import Limit, Objective
+from zerowiz.core.settings import COMPARE, EXPLAIN
 from zerowiz.core.strategies import STRATEGIES, find_strategy
 from zerowiz.errors import UsageError
 from zerowiz.ui import choice, show
@@ -33,8 +32,60 @@ from zerowiz.ui.reporter import TerminalReporter
 from zerowiz.words import _, listing
 
 if TYPE_CHECKING:
-    from zerowiz.app.answers_file.origins import SettingOrigin
-    from zerowiz.app.catalog.machines import MachineChoice
+    from zerowiz.app.answers_file import SettingOrigin
+    from zerowiz.app.catalog import MachineChoice
+
+
+# Read the words of `plan`: a value that may be left out, and the options of another plan.
+
+CHOSEN = "chosen"
+"""What `--explain` is without a value."""
+
+
+class PlanCommand(PlainCommand):
+    """The command whose `--explain` may stand alone, and whose `--compare` opens other options."""
+
+    # click's context is typer's own or click's, by typer's release.
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - as said above
+        """Give each of the two the value that typer asks for."""
+        own, script = self._split(ctx, args)
+        words, _, other = _partition(own, COMPARE.flag)
+        given = [
+            f"{word}={CHOSEN}" if word == EXPLAIN.flag and not _names(words, place) else word
+            for place, word in enumerate(words)
+        ]
+        compared = [f"{COMPARE.flag}={shlex.join(other)}"] if COMPARE.flag in own else []
+        return super().parse_args(ctx, [*given, *compared, *script])
+
+    def _split(self, ctx: Any, args: list[str]) -> tuple[list[str], list[str]]:  # noqa: ANN401 - as above
+        """The words up to the script, and the script with the words after it."""
+        params: list[Any] = self.get_params(ctx)
+        valued = {
+            name
+            for param in params
+            if param.param_type_name == "option" and not param.is_flag
+            for name in (*param.opts, *param.secondary_opts)
+        } - {COMPARE.flag, EXPLAIN.flag}
+        place = 0
+        while place < len(args) and args[place].startswith("-") and args[place] != "--":
+            takes_next = args[place] in valued or (
+                args[place] == EXPLAIN.flag and _names(args, place)
+            )
+            place += 2 if takes_next else 1
+        return args[:place], args[place:]
+
+
+def _names(words: list[str], place: int) -> bool:
+    """Whether the word behind this one is a strategy."""
+    return place + 1 < len(words) and find_strategy(words[place + 1]) is not None
+
+
+def _partition(words: list[str], at: str) -> tuple[list[str], bool, list[str]]:
+    """The words before one, whether it is there, and those behind it."""
+    if at not in words:
+        return words, False, []
+    place = words.index(at)
+    return words[:place], True, words[place + 1 :]
 
 
 class Shown(Struct, frozen=True, kw_only=True):
@@ -147,11 +198,11 @@ def _show_plan(
     else:
         _show_page(result, options, shown, largest)
         if run is not None:
-            from zerowiz.ui.catalog.run import run as show_run  # noqa: PLC0415 - most plans ask for none
+            from zerowiz.ui.catalog import run as show_run  # noqa: PLC0415 - most plans ask for none
 
             show_run(run, sys.stdout)
         if origins is not None:
-            from zerowiz.ui.origins import origins as show_origins  # noqa: PLC0415 - as above
+            from zerowiz.ui.show import origins as show_origins  # noqa: PLC0415 - as above
 
             show_origins([(each.name, each.value, each.origin) for each in origins], sys.stdout)
     if shown.html is not None or shown.svg is not None:
@@ -178,20 +229,20 @@ def _show_page(
     if largest is not None:
         choice.limits(largest, decision.job, sys.stdout)
     if explained is not None:
-        from zerowiz.ui.pictures.explain import explain  # noqa: PLC0415 - most plans explain nothing
+        from zerowiz.ui.pictures import explain  # noqa: PLC0415 - most plans explain nothing
 
         explain(decision, explained, sys.stdout)
 
 
 def _origins(result: PlanResult, layers: Layers) -> "tuple[SettingOrigin, ...]":
-    from zerowiz.app.answers_file.origins import find_origins  # noqa: PLC0415 - few plans show them
+    from zerowiz.app.answers_file import find_origins  # noqa: PLC0415 - few plans show them
 
     return find_origins(result.decided, layers)
 
 
 def _show_machines(found: "MachineChoice", options: Options, reporter: Reporter) -> None:
     """The machines of the tables that the job fits."""
-    from zerowiz.ui.catalog.machines import machines  # noqa: PLC0415 - most plans are for one machine
+    from zerowiz.ui.catalog import machines  # noqa: PLC0415 - most plans are for one machine
 
     for note in found.notes:
         reporter.note(note)

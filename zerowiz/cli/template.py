@@ -9,8 +9,8 @@ import typer
 from zerowiz.app.template import copy_template
 from zerowiz.cli.usage import PlainCommand
 from zerowiz.core.templates import TEMPLATES, template_of
-from zerowiz.core.workload.choices import Loop
-from zerowiz.ui import template as show_template
+from zerowiz.core.workload import Loop
+from zerowiz.ui import wizard
 from zerowiz.words import _
 
 
@@ -25,10 +25,10 @@ def template(
 ) -> None:
     """Copy a training script that works into a folder, to start from"""
     if folder is None:
-        show_template.listed(sys.stdout)
+        wizard.listed(sys.stdout)
         return
     chosen = template_of(loop)
-    show_template.copied(chosen, folder, copy_template(chosen, folder), sys.stdout)
+    wizard.copied(chosen, folder, copy_template(chosen, folder), sys.stdout)
 
 
 def register(app: typer.Typer) -> None:

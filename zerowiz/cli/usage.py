@@ -9,11 +9,9 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from zerowiz.cli.help.examples import EXAMPLES
-from zerowiz.cli.help.lines import write_rows, write_text
-from zerowiz.cli.help.meaning import refuse_empty, refuse_meaningless
-from zerowiz.cli.json_output import expect_json
-from zerowiz.core import shell
+from zerowiz.cli.help_page import EXAMPLES, refuse_empty, refuse_meaningless, write_rows, write_text
+from zerowiz.cli.output import expect_json
+from zerowiz.core import command_words
 from zerowiz.errors import UsageError, did_you_mean
 from zerowiz.words import _, listing
 
@@ -58,7 +56,7 @@ class PlainCommand(_Spoken, TyperCommand):
 
     def format_options(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - as said above
         """The options under their panels' names, in the order of use."""
-        from zerowiz.cli.help.page import write_options  # noqa: PLC0415 - most runs show no page
+        from zerowiz.cli.help_page import write_options  # noqa: PLC0415 - most runs show no page
 
         write_options(self, ctx, formatter)
 
@@ -281,7 +279,7 @@ def as_usage_error(
         hints.append(
             _(
                 "if it is an option of your script, put it after the script: `{line}`",
-                line=f"{_command(error, commands)} train.py {shell.quote(unheard)}",
+                line=f"{_command(error, commands)} train.py {command_words.quote(unheard)}",
             )
         )
     hints += _said_by_variable(error)

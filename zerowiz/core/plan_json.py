@@ -2,19 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 
-from zerowiz.core.codec import encode
-from zerowiz.core.decision.buffer_costs import buffer_costs
-from zerowiz.core.decision.evaluate import StrategyEstimate
+from zerowiz.core.decision.evaluate import StrategyEstimate, buffer_costs
 from zerowiz.core.decision.flowchart import Decision
 from zerowiz.core.decision.plan_input import PlanInput
+from zerowiz.core.decision.search import Candidate, Limit, Search
 from zerowiz.core.decision.uncertainty import Interval, settled_by
-from zerowiz.core.machine_json import encode_machine
+from zerowiz.core.machine.spec import encode_machine
 from zerowiz.core.memory.rank_sizes import trainable_params
 from zerowiz.core.script.settings import Settled
-from zerowiz.core.search.candidate import Candidate
-from zerowiz.core.search.limits import Limit
-from zerowiz.core.search.search import Search
-from zerowiz.core.speed.terms import StepTime
+from zerowiz.core.speed.costs import StepTime
+from zerowiz.core.structs import encode
 
 SCHEMA_VERSION = 1
 

@@ -11,11 +11,7 @@ from zerowiz.core.memory.buffers import (
     REDUCING_BUFFERS,
     REDUCING_OFFLOAD_BUFFERS,
 )
-from zerowiz.core.memory.host_offload import (
-    nothing_on_host,
-    zero2_host_allocations,
-    zero3_host_allocations,
-)
+from zerowiz.core.memory.host import nothing_on_host, zero2_host_allocations, zero3_host_allocations
 from zerowiz.core.memory.rank_sizes import StrategyRow
 from zerowiz.core.memory.zero012 import (
     ddp_moments,

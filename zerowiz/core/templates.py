@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 
-from zerowiz.core.workload.choices import Loop
+from zerowiz.core.workload import Loop
 from zerowiz.words import _
 
 

@@ -5,23 +5,68 @@ import select
 import signal
 import subprocess
 import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from msgspec import Struct
 
-from zerowiz.core.outcome.verdict import KILLED, STDOUT_UNREAD, JobEnd, RankEnd, judge
-from zerowiz.core.values import replace
-from zerowiz.emit.attempt_folder import AttemptFolder
-from zerowiz.emit.connections import Connections
+from zerowiz.core.outcome import KILLED, STDOUT_UNREAD, JobEnd, RankEnd, judge
+from zerowiz.core.structs import replace
+from zerowiz.emit.attempt_folder import (
+    ATTEMPT_VARIABLE,
+    GRACE_VARIABLE,
+    SUPERVISOR_VARIABLE,
+    AttemptFolder,
+)
 from zerowiz.emit.processes import (
     ENDING_SIGNALS,
     FORWARDED_SIGNALS,
     PATIENCE_S,
+    Connections,
+    adopt_orphans,
     end_job,
     is_alive,
+    read_children,
     read_pid_namespace,
     send,
 )
+from zerowiz.emit.watchdog import watchdog
+from zerowiz.errors import PreflightError
+from zerowiz.words import _
+
+# Keep signals from changing the exit status once the job is over and its status is known.
+#
+# A scheduler ends the zerowiz processes of the other nodes once the first has failed
+# (srun --kill-on-bad-exit). One that died of that signal would hide the status of the rank that
+# failed.
+
+
+@contextmanager
+def noted_signals() -> Iterator[list[int]]:
+    """Collect the numbers of the signals that ask for an end, in a list that grows.
+
+    A signal that was ignored before stays ignored.
+    """
+    received: list[int] = []
+
+    def note(number: int, _frame: object) -> None:
+        received.append(number)
+
+    caught = [each for each in ENDING_SIGNALS if signal.getsignal(each) != signal.SIG_IGN]
+    before = {each: signal.signal(each, note) for each in caught}
+    try:
+        yield received
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+def ignore_signals() -> None:
+    """Ignore requests to end from here to the exit: the exit status is known and stays."""
+    for each in ENDING_SIGNALS:
+        signal.signal(each, signal.SIG_IGN)
+
 
 _POLL_S = 0.2
 # From the end of a rank until its supervisor has written how it ended; more than that takes to
@@ -260,3 +305,114 @@ class SupervisedJob:
                 return
             time.sleep(_POLL_S)
             self.read_folder()
+
+
+# Start a job and supervise it until none of its processes is left on this host.
+
+__all__ = ["Watch", "supervise", "watched_env"]
+
+
+def watched_env(watch: Watch) -> dict[str, str]:
+    """The variables that tell the ranks, on every node, that they are supervised, and by whom."""
+    return {
+        ATTEMPT_VARIABLE: str(watch.folder),
+        SUPERVISOR_VARIABLE: read_pid_namespace(),
+        GRACE_VARIABLE: str(watch.grace_s),
+    }
+
+
+def supervise(
+    argv: Sequence[str], environ: Mapping[str, str], watch: Watch, received: Sequence[int] = ()
+) -> JobEnd:
+    """Run the job to its end; none of its processes is left on this host then.
+
+    Signals are passed on to the ranks. The first one that asks for an end starts the grace period,
+    the second ends the job at once.
+
+    Args:
+        argv: DeepSpeed's launcher, with `worker/rank.py` before the script.
+        environ: The job's whole environment.
+        watch: What is supervised.
+        received: Signals that came before, of `noted_signals`; they count for this job too.
+
+    Raises:
+        PreflightError: The command could not be started.
+    """
+    adopt_orphans()
+    folder = AttemptFolder(watch.folder)
+    folder.create()
+    job_variable = f"{ATTEMPT_VARIABLE}={watch.folder}"
+    with (
+        closing(folder),
+        _signals() as inbox,
+        watchdog(job_variable, folder, watch.grace_s) as pipe,
+    ):
+        unrelated = read_children(os.getpid())
+        launcher = _start(argv, {**environ, **watched_env(watch), **folder.memory_env()})
+        pipe.send_launcher(launcher.pid)
+        job = SupervisedJob(watch, folder, launcher, inbox, job_variable, unrelated)
+        try:
+            for number in received:
+                os.kill(os.getpid(), number)
+            job.follow()
+        finally:
+            job.end()
+        return job.judge()
+
+
+@contextmanager
+def _signals() -> Iterator[int]:
+    """A descriptor on which the numbers of the signals arrive; an ignored signal stays ignored."""
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
+    os.set_blocking(writer, False)
+    caught = [each for each in FORWARDED_SIGNALS if signal.getsignal(each) != signal.SIG_IGN]
+    before = {each: signal.signal(each, _note) for each in (*caught, signal.SIGCHLD)}
+    wakeup_before = signal.set_wakeup_fd(writer)
+    try:
+        yield reader
+    finally:
+        signal.set_wakeup_fd(wakeup_before)
+        for each, handler in before.items():
+            signal.signal(each, handler)
+        unread = _read(reader)
+        os.close(reader)
+        os.close(writer)
+        for number in unread:
+            if number in ENDING_SIGNALS:
+                os.kill(os.getpid(), number)
+
+
+def _read(reader: int) -> bytes:
+    with suppress(BlockingIOError):
+        return os.read(reader, 1024)
+    return b""
+
+
+def _note(_number: int, _frame: object) -> None:
+    """Do nothing: Python writes the number to the wake-up descriptor."""
+
+
+def _ignore_user_signals() -> None:
+    """Ignore SIGUSR1 and SIGUSR2 in DeepSpeed's launcher, which they would end.
+
+    Some schedulers signal every process. `worker/rank.py` gives the training its handlers back.
+    """
+    for number in (signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _start(argv: Sequence[str], environ: Mapping[str, str]) -> "subprocess.Popen[bytes]":
+    try:
+        return subprocess.Popen(  # noqa: S603 - no shell is wanted
+            argv,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            preexec_fn=_ignore_user_signals,  # noqa: PLW1509 - this process has no other thread
+        )
+    except OSError as error:
+        raise PreflightError(
+            _("cannot start `{argv}`: {strerror}", argv=argv[0], strerror=error.strerror),
+            _("see what the launch needs: `zerowiz doctor SCRIPT`"),
+        ) from error

@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -18,7 +19,12 @@ from typing import NoReturn, cast
 
 from msgspec import Struct
 
-from zerowiz.core.measure.row import TrialEnd
+from zerowiz.core.launch.plan import LaunchPlan
+from zerowiz.core.measured_row import TrialEnd
+from zerowiz.core.outcome import JobEnd
+from zerowiz.emit.attempt_folder import release
+from zerowiz.emit.files import write_held
+from zerowiz.emit.job import Watch, supervise
 from zerowiz.emit.processes import ENDING_SIGNALS, PATIENCE_S, adopt_orphans, end_job, read_children
 from zerowiz.errors import PreflightError, ZerowizError
 from zerowiz.words import _
@@ -274,3 +280,101 @@ def _raise_failed_start(process: subprocess.Popen[bytes], folder: Path) -> NoRet
         raise ZerowizError(ended, _("set a longer `--deadline`: DeepSpeed has to start first"))
     log = tail(folder / "launcher.log").splitlines()
     raise ZerowizError(ended, *(line for line in log if line.strip()))
+
+
+# Run a person's own script for some optimizer steps.
+
+# `worker/measured_script.py` reads it.
+STEPS_VARIABLE = "ZEROWIZ_MEASURED_STEPS"
+
+
+def run_own_script(
+    plan: LaunchPlan,
+    watch: Watch,
+    steps: int,
+    deadline_s: int,
+    environ: Mapping[str, str],
+    *,
+    force: bool = False,
+) -> JobEnd:
+    """Launch the script as `launch` does; its ranks end after so many optimizer steps.
+
+    What it writes to stdout goes to stderr: stdout is for results.
+
+    Args:
+        plan: The launch.
+        watch: What is supervised; in its folder the ranks report.
+        steps: After which the ranks end.
+        deadline_s: After it, the job is asked to end.
+        environ: The caller's environment.
+        force: Whether files that somebody changed are overwritten.
+
+    Raises:
+        ZerowizError: It could not be started.
+    """
+    held = write_held(plan.files, force=force)
+    measured = {STEPS_VARIABLE: str(steps)}
+    try:
+        with _stdout_to_stderr(), _deadline(deadline_s):
+            return supervise(plan.argv, {**plan.environ(environ), **measured}, watch)
+    finally:
+        release(held)
+        _drop_shared_memory(plan.master_port)
+
+
+def _drop_shared_memory(port: int | None) -> None:
+    """Remove what DeepSpeed's CPU op leaves in /dev/shm: 69 MB a rank (csrc/cpu/comm/shm.cpp)."""
+    pattern = f"deepspeed_allreduce_buffer_{os.getuid()}_*_{port}_*"
+    for buffer in Path("/dev/shm").glob(pattern):  # noqa: S108 - DeepSpeed's own place
+        buffer.unlink(missing_ok=True)
+
+
+def _ask_to_end(_number: int, _frame: FrameType | None) -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+@contextmanager
+def _deadline(seconds: int) -> Iterator[None]:
+    before = signal.signal(signal.SIGALRM, _ask_to_end)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@contextmanager
+def _stdout_to_stderr() -> Iterator[None]:
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
+# Execute a LaunchPlan: write its files, then replace this process by the job.
+
+
+def execute(plan: LaunchPlan, environ: Mapping[str, str], *, force: bool = False) -> NoReturn:
+    """Write the plan's files and replace this process by its command.
+
+    Raises:
+        HandEditedError: A file was changed by hand, and `force` is off; no file is written then.
+        ZerowizError: A file could not be written, or the command could not be started.
+    """
+    # The command inherits the descriptors, and so holds the files.
+    write_held(plan.files, force=force)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    program, *_rest = plan.argv
+    try:
+        os.execvpe(program, plan.argv, plan.environ(environ))  # noqa: S606 - no shell is wanted
+    except OSError as error:
+        raise PreflightError(
+            _("cannot start `{program}`: {strerror}", program=program, strerror=error.strerror),
+            _("see what the launch needs: `zerowiz doctor SCRIPT`"),
+        ) from error

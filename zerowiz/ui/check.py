@@ -3,14 +3,11 @@
 from collections.abc import Sequence
 from typing import TextIO
 
-from zerowiz.core.dsconfig.lint.finding import ConfigFinding
-from zerowiz.core.dsconfig.lint.report import FileReport
-from zerowiz.core.rule import Finding, Severity, errors_of
+from zerowiz.core.findings import Finding, Severity, errors_of
+from zerowiz.core.lint.config import ConfigFinding
+from zerowiz.core.lint.report import FileReport
 from zerowiz.ui.show import note
-from zerowiz.ui.text.colours import Colour, paint
-from zerowiz.ui.text.fold import fold
-from zerowiz.ui.text.plain import plain
-from zerowiz.ui.text.units import severities
+from zerowiz.ui.text import Colour, fold, paint, plain, severities
 from zerowiz.words import _
 
 COLOURS = {

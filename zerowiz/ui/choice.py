@@ -5,18 +5,28 @@ from typing import TextIO
 
 from zerowiz.core.decision.evaluate import Verdict
 from zerowiz.core.decision.plan_input import PlanInput
-from zerowiz.core.search.candidate import SAME_FRACTION, WORTH_FRACTION, Candidate
-from zerowiz.core.search.freedom import Objective
-from zerowiz.core.search.limits import Limit
-from zerowiz.core.search.search import Search
-from zerowiz.core.workload.workload import Workload
-from zerowiz.ui.pictures.speed import speed
+from zerowiz.core.decision.search import (
+    SAME_FRACTION,
+    WORTH_FRACTION,
+    Candidate,
+    Limit,
+    Objective,
+    Search,
+)
+from zerowiz.core.workload import Workload
+from zerowiz.ui.pictures import speed
 from zerowiz.ui.remedies import STRATEGIES
-from zerowiz.ui.text.cells import LABEL_COLUMNS, labelled
-from zerowiz.ui.text.fold import columns_of
-from zerowiz.ui.text.lines import draw
-from zerowiz.ui.text.table import say, show_rows
-from zerowiz.ui.text.units import bare_gib, seconds, small
+from zerowiz.ui.text import (
+    LABEL_COLUMNS,
+    bare_gib,
+    columns_of,
+    draw,
+    labelled,
+    say,
+    seconds,
+    show_rows,
+    small,
+)
 from zerowiz.words import N_, _, listing
 
 

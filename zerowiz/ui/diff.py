@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import TextIO
 
-from zerowiz.core.launch.diff import Incomparable, difference
+from zerowiz.core.launch.provenance import Incomparable, difference
 from zerowiz.errors import HandEditedError, LostEdit
 from zerowiz.ui import show
-from zerowiz.ui.text.table import say
+from zerowiz.ui.text import say
 from zerowiz.words import _
 
 # What one looks through at a terminal; a config takes some 40 lines.

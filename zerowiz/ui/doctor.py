@@ -3,11 +3,9 @@
 from collections.abc import Sequence
 from typing import TextIO
 
-from zerowiz.core.launch.doctor.finding import PreflightFinding
-from zerowiz.core.rule import Severity, errors_of
+from zerowiz.core.findings import PreflightFinding, Severity, errors_of
 from zerowiz.ui.check import COLOURS, explained_by
-from zerowiz.ui.text.table import say
-from zerowiz.ui.text.units import severities
+from zerowiz.ui.text import say, severities
 from zerowiz.words import N_, _
 
 _HANG = "    "

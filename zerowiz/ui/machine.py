@@ -1,19 +1,24 @@
 """Show a machine: its GPUs, the matrix of links, the host, the network, the sources."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TextIO
 
-from zerowiz.core.machine.allocation import JobAllocation
-from zerowiz.core.machine.host import UNLIMITED_BYTES, Host
-from zerowiz.core.machine.network import Network, Nic
-from zerowiz.core.machine.types import Accelerator, Gpu, Machine, PcieSlot
-from zerowiz.ui.pictures.links import links
-from zerowiz.ui.sentences import machines
-from zerowiz.ui.text.cells import cells, pad
-from zerowiz.ui.text.fold import columns_of
-from zerowiz.ui.text.lines import draw
-from zerowiz.ui.text.table import say, show_rows
-from zerowiz.ui.text.units import gib, mib, small
+from zerowiz.core.machine.merge import Fleet, Outlier, OutlierKind, OutlierValue
+from zerowiz.core.machine.types import (
+    UNLIMITED_BYTES,
+    Accelerator,
+    Gpu,
+    Host,
+    Interconnect,
+    JobAllocation,
+    Machine,
+    Network,
+    Nic,
+    PcieSlot,
+)
+from zerowiz.ui import sentences
+from zerowiz.ui.pictures import links
+from zerowiz.ui.text import cells, columns_of, draw, gib, mib, pad, say, show_rows, small
 from zerowiz.words import N_, _
 
 _UNKNOWN = "-"
@@ -155,7 +160,7 @@ def _host_facts(
 
 
 def _link(value: Machine) -> str:
-    words = machines.link(value.interconnect)
+    words = sentences.link(value.interconnect)
     pair = value.interconnect.weakest_pair
     weakest = next((link for link in value.links if link.pair == pair), None)
     if weakest is None or pair is None:
@@ -218,7 +223,7 @@ def _lock(size_bytes: int) -> str:
 
 
 def _network(network: Network) -> str:
-    words = machines.network(network)
+    words = sentences.network(network)
     nics = "; ".join(_nic(nic) for nic in network.nics)
     return f"{words} ({nics})" if nics else words
 
@@ -227,3 +232,61 @@ def _nic(nic: Nic) -> str:
     rate = "" if nic.bytes_per_s is None else f" {nic.bytes_per_s * 8 / 1e9:g} Gb/s"
     unusable = "" if nic.unusable is None else _(", unusable: {unusable}", unusable=nic.unusable)
     return f"{nic.name} {nic.kind}{rate}{unusable}"
+
+
+# Say in what the nodes of a fleet differ.
+
+_SENTENCES: Mapping[OutlierKind, str] = {
+    OutlierKind.FEWER_GPUS: _("has fewer GPUs"),
+    OutlierKind.FEWER_THAN_SLOTS: _("has fewer GPUs than its slots"),
+    OutlierKind.GPU_MODEL: _("has a different GPU model"),
+    OutlierKind.BUSY_GPU: _("is busy, with little memory free"),
+    OutlierKind.DRIVER: _("has a different driver"),
+    OutlierKind.SLOWER_LINK: _("has a slower link"),
+    OutlierKind.SLOWER_NETWORK: _("has a slower network"),
+    OutlierKind.LESS_HOST_MEMORY: _("has less host memory available"),
+}
+
+_IN_BYTES = frozenset({OutlierKind.BUSY_GPU, OutlierKind.LESS_HOST_MEMORY})
+
+
+def outlier(value: Outlier) -> str:
+    """In what a node is the odd one out."""
+    where = _("node `{host}`", host=value.host) + (
+        _(", GPU {gpu},", gpu=value.gpu) if value.gpu else ""
+    )
+    own, usual = (_show(value.kind, each) for each in (value.value, value.usual))
+    if value.kind is OutlierKind.FEWER_THAN_SLOTS:
+        return _(
+            "{where} {what}: {own} of {usual}",
+            where=where,
+            what=_SENTENCES[value.kind],
+            own=own,
+            usual=usual,
+        )
+    return _(
+        "{where} {what}: {own}; most have {usual}",
+        where=where,
+        what=_SENTENCES[value.kind],
+        own=own,
+        usual=usual,
+    )
+
+
+def notes(fleet: Fleet) -> Iterator[str]:
+    """In what its nodes differ, and what each of them noted."""
+    yield from map(outlier, fleet.outliers)
+    for note in fleet.notes:
+        yield _("node `{host}`: {note}", host=note.host, note=note.note)
+
+
+def _show(kind: OutlierKind, value: OutlierValue) -> str:
+    match value:
+        case int():
+            return gib(value) if kind in _IN_BYTES else str(value)
+        case str():
+            return value
+        case Interconnect():
+            return sentences.link(value)
+        case Network():
+            return sentences.network(value)

@@ -7,13 +7,10 @@ from typing import Any, TextIO, cast
 
 from zerowiz.core.decision.evaluate import Verdict
 from zerowiz.core.machine.types import Accelerator
-from zerowiz.core.measure.own_script import ScriptRun
-from zerowiz.core.measure.row import HOST_MEMORY, Comparison
-from zerowiz.core.measure.timing import ComparedStep, SteadyStep
-from zerowiz.ui.sentences.doubts import ROUGH_ON_CPU
-from zerowiz.ui.text.cells import labelled
-from zerowiz.ui.text.table import say, show_rows
-from zerowiz.ui.text.units import bare_gib, seconds
+from zerowiz.core.measured_row import HOST_MEMORY, Comparison, ScriptRun
+from zerowiz.core.trial import ComparedStep, SteadyStep
+from zerowiz.ui.sentences import ROUGH_ON_CPU
+from zerowiz.ui.text import bare_gib, labelled, say, seconds, show_rows
 from zerowiz.words import N_, _, listing
 
 _VERDICTS = {

@@ -3,14 +3,13 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TextIO
 
-from zerowiz.core import shell
+from zerowiz.core import command_words
+from zerowiz.core.command_words import flags
 from zerowiz.core.decision.evaluate import Verdict
-from zerowiz.core.flags import flags
-from zerowiz.core.remedies.remedy import Remedy
+from zerowiz.core.decision.remedy import Remedy
 from zerowiz.core.settings import Change
 from zerowiz.core.strategy import Offload
-from zerowiz.ui.text.table import say
-from zerowiz.ui.text.units import gib, seconds, size_of
+from zerowiz.ui.text import gib, say, seconds, size_of
 from zerowiz.words import N_, _, listing
 
 STRATEGIES: Mapping[str, str] = {
@@ -37,7 +36,7 @@ _MANY_TIMES = 10
 def options(change: Change) -> str:
     """A change as the options to type."""
     words = [
-        flags()[name] if value is True else f"{flags()[name]} {shell.quote(value)}"
+        flags()[name] if value is True else f"{flags()[name]} {command_words.quote(value)}"
         for name, value in change.items()
         if value != Offload.NONE.value or name != "offload"
     ]
@@ -144,7 +143,7 @@ def none_found(config: str | None, *, only_cpu: bool) -> str:
             "no change is enough on CPU ranks: plan with fewer tokens, or a smaller model, or "
             "see which GPUs the job fits: `zerowiz plan $machine all` without `$accelerator cpu`"
         )
-    from zerowiz.core.remedies.machines import SIZES  # noqa: PLC0415 - most plans need none of it
+    from zerowiz.core.decision.remedies import SIZES  # noqa: PLC0415 - most plans need none of it
 
     most = SIZES[-1]
     return _(

@@ -6,11 +6,14 @@ from contextlib import AbstractContextManager, suppress
 from typing import TextIO
 
 from zerowiz.core.decision.flowchart import Decision
-from zerowiz.core.remedies.remedy import Remedy
+from zerowiz.core.decision.remedy import Remedy
+from zerowiz.core.launch.plan import LaunchPlan
+from zerowiz.core.outcome import AttemptRecord, JobEnd, Resume
 from zerowiz.core.script.facts import ScriptFacts
+from zerowiz.core.strategy import Strategy
 from zerowiz.errors import LostEdit, ZerowizError
-from zerowiz.ui import show
-from zerowiz.ui.text.progress import TerminalWait
+from zerowiz.ui import outcome, show
+from zerowiz.ui.progress import TerminalWait
 
 
 class TerminalReporter:
@@ -93,3 +96,35 @@ class TerminalReporter:
         # What is drawn moves the cursor: a stream that counts its rows would count too many.
         stream = sys.stderr if self.with_waits else None
         return TerminalWait(label, stream, total, usual_seconds)
+
+
+# Say at a terminal what a launch does with its job.
+
+
+class TerminalLaunchReporter(TerminalReporter):
+    """Loaded whole before a job starts: an environment may change while it runs."""
+
+    def start(self, launch_plan: LaunchPlan) -> None:
+        """The command, as a shell line."""
+        for note in launch_plan.notes:
+            self.note(note)
+        if not self.quiet:
+            with suppress(OSError):
+                sys.stderr.write("\n")
+                show.launch(launch_plan, sys.stderr)
+
+    def attempt_ended(self, end: JobEnd, strategy: Strategy, number: int) -> None:
+        """Which rank failed first, and why."""
+        with suppress(OSError):
+            outcome.failure(end, strategy, number, sys.stderr)
+
+    def attempt_measured(self, attempt: AttemptRecord, folder: str) -> None:
+        """What its memory and its steps were, beside the plan; the record is in the folder."""
+        if not self.quiet:
+            with suppress(OSError):
+                outcome.last_lines(attempt, folder, sys.stderr)
+
+    def next_attempt(self, strategy: Strategy, resume: Resume, number: int) -> None:
+        """What is tried next, and from where the script goes on."""
+        with suppress(OSError):
+            outcome.following(strategy, resume, number, sys.stderr)

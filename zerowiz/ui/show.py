@@ -4,31 +4,68 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TextIO
 
-from zerowiz.core import shell
-from zerowiz.core.decision.buffer_costs import buffer_costs
+from zerowiz.core import command_words
+from zerowiz.core.command_words import flags
+from zerowiz.core.decision.evaluate import buffer_costs
 from zerowiz.core.decision.flowchart import Decision
 from zerowiz.core.decision.plan_input import PlanInput
-from zerowiz.core.launch.plan import LaunchPlan
-from zerowiz.core.memory.ledger import Phase
-from zerowiz.core.remedies.remedy import Remedy
+from zerowiz.core.decision.remedy import Remedy
+from zerowiz.core.launch.plan import LaunchPlan, PlannedFile
+from zerowiz.core.launch.provenance import is_plan_path
+from zerowiz.core.memory.allocations import Phase
 from zerowiz.core.script.facts import ScriptFacts
-from zerowiz.core.speed.terms import StepTime
-from zerowiz.core.workload.choices import Accounting, Trainer
-from zerowiz.core.workload.workload import SETTINGS
+from zerowiz.core.speed.costs import StepTime
+from zerowiz.core.workload import SETTINGS, Accounting, Trainer
+from zerowiz.ui import basis, pictures, sentences
 from zerowiz.ui import remedies as ui_remedies
-from zerowiz.ui.basis import trainer
-from zerowiz.ui.pictures import memory
-from zerowiz.ui.pictures import strategies as table
-from zerowiz.ui.pictures.flowchart import VERDICT_COLOURS
-from zerowiz.ui.pictures.flowchart import flowchart as draw_flowchart
-from zerowiz.ui.sentences import decisions, doubts, machines, models, scripts
-from zerowiz.ui.text.cells import LABEL_COLUMNS, cells, labelled
-from zerowiz.ui.text.colours import Colour
-from zerowiz.ui.text.fold import columns_of, fold_command
-from zerowiz.ui.text.lines import draw
-from zerowiz.ui.text.table import say
-from zerowiz.ui.text.units import gpus, on_device, seconds, small
+from zerowiz.ui.pictures import VERDICT_COLOURS
+from zerowiz.ui.pictures import flowchart as draw_flowchart
+from zerowiz.ui.text import (
+    LABEL_COLUMNS,
+    Colour,
+    cells,
+    columns_of,
+    draw,
+    fold_command,
+    gpus,
+    labelled,
+    on_device,
+    say,
+    seconds,
+    show_rows,
+    small,
+)
 from zerowiz.words import _, listing
+
+# Show the files that a run would write.
+
+
+def files(planned: Sequence[PlannedFile], stream: TextIO) -> None:
+    """Every path, and the config's text; that of the plan was shown before, in words."""
+    for file in planned:
+        stream.write(_("# writes {path}\n", path=file.path))
+        if not (file.own_folder or is_plan_path(file.path)):
+            stream.write(file.text if file.shown is None else file.shown)
+
+
+# Show where each setting of a plan comes from.
+
+
+def origins(found: Sequence[tuple[str, object, str]], stream: TextIO) -> None:
+    """A table of the settings that have a value.
+
+    Args:
+        found: Of each setting its name, its value, and what decides it.
+        stream: Where to.
+    """
+    rows = [(flags()[name], _words(value), _(by)) for name, value, by in found if value is not None]
+    show_rows(stream, ("setting", "value", "from"), rows)
+
+
+def _words(value: object) -> str:
+    if isinstance(value, bool):
+        return _("yes") if value else _("no")
+    return str(value)
 
 
 def _job_lines(job: PlanInput) -> tuple[str, ...]:
@@ -45,7 +82,7 @@ def _job_lines(job: PlanInput) -> tuple[str, ...]:
         accumulation_steps=w.accumulation_steps,
         precision=w.precision,
         states=states,
-        method=models.method(w.method),
+        method=sentences.method(w.method),
         checkpointing=_("with gradient checkpointing")
         if w.gradient_checkpointing
         else _("without gradient checkpointing"),
@@ -56,11 +93,11 @@ def _job_lines(job: PlanInput) -> tuple[str, ...]:
             _(
                 "{machine} ({source}); {links}",
                 machine=gpus(machine),
-                source=machines.source(machine),
-                links=machines.links(machine),
+                source=sentences.source(machine),
+                links=sentences.links(machine),
             ),
         ),
-        labelled(_("Model"), models.model(job.model)),
+        labelled(_("Model"), sentences.model(job.model)),
         labelled(_("Step"), listing([step, *others])),
     )
 
@@ -78,7 +115,7 @@ def _sequences(job: PlanInput) -> str:
 
 def script(facts: ScriptFacts, stream: TextIO) -> None:
     """What was read of the script, and where the reading ended."""
-    words = scripts.convention(facts)
+    words = sentences.convention(facts)
     path = facts.path
     if facts.starts is not None:
         path = _("{path}, which calls {starts}", path=path, starts=facts.starts)
@@ -93,7 +130,7 @@ def script(facts: ScriptFacts, stream: TextIO) -> None:
 def unseen(facts: ScriptFacts, stream: TextIO) -> None:
     """Where the reading of a script ended."""
     if facts.unfollowed:
-        ends = scripts.places(facts.unfollowed)
+        ends = sentences.places(facts.unfollowed)
         say(
             stream,
             labelled(_("Unseen"), _("zerowiz did not follow {ends}", ends=ends)),
@@ -130,9 +167,9 @@ def answers(decision: Decision, stream: TextIO) -> None:
 
 def _say_answers(decision: Decision, stream: TextIO) -> None:
     draw(draw_flowchart(decision), stream)
-    if remarks := decisions.remarks(decision):
+    if remarks := sentences.remarks(decision):
         _say(decision, stream, "", *remarks, hang=LABEL_COLUMNS)
-    reasons = "; ".join(decisions.reasons(decision))
+    reasons = "; ".join(sentences.reasons(decision))
     chosen = decision.chosen
     name = _("none") if chosen is None else ui_remedies.strategy(chosen.strategy.name)
     colour = Colour.BAD if chosen is None else VERDICT_COLOURS[chosen.verdict]
@@ -152,7 +189,7 @@ def _say_interval(decision: Decision, stream: TextIO) -> None:
     """How far the peak of the chosen strategy may be off; the rule of thumb has no bounds."""
     chosen = decision.chosen
     if chosen is not None and chosen.interval is not None:
-        words = doubts.interval(chosen.interval, decision.job.model)
+        words = sentences.interval(chosen.interval, decision.job.model)
         _say(decision, stream, "", labelled(_("Peak"), words), hang=LABEL_COLUMNS)
 
 
@@ -186,14 +223,14 @@ def _say_time(decision: Decision, stream: TextIO) -> None:
 def _say_host(decision: Decision, stream: TextIO) -> None:
     """What the chosen strategy takes of its nodes' memory."""
     if decision.chosen is not None:
-        words = decisions.host(decision.job, decision.chosen)
+        words = sentences.host(decision.job, decision.chosen)
         _say(decision, stream, labelled(_("Host"), words), hang=LABEL_COLUMNS)
 
 
 def _say_trainer(decision: Decision, stream: TextIO) -> None:
     """What a trainer other than SFT runs and holds besides."""
     if decision.chosen is not None and decision.job.workload.trainer is not Trainer.SFT:
-        words = trainer.trainer(decision.job.workload, decision.chosen)
+        words = basis.trainer(decision.job.workload, decision.chosen)
         _say(decision, stream, labelled(_("Trainer"), words), hang=LABEL_COLUMNS)
 
 
@@ -201,7 +238,7 @@ def _say_evaluation(decision: Decision, stream: TextIO) -> None:
     """That an evaluation, and no step, is where a GPU holds most."""
     chosen = decision.chosen
     if chosen is not None and chosen.estimate.peak_phase is Phase.EVALUATE:
-        words = trainer.evaluation(decision.job.workload, chosen)
+        words = basis.evaluation(decision.job.workload, chosen)
         _say(decision, stream, labelled("", words), hang=LABEL_COLUMNS)
 
 
@@ -209,7 +246,7 @@ def _say_vllm(decision: Decision, stream: TextIO) -> None:
     """What a vLLM takes of the same GPUs."""
     chosen = decision.chosen
     if chosen is not None and chosen.vllm is not None:
-        words = trainer.vllm(decision.job.workload, chosen.vllm)
+        words = basis.vllm(decision.job.workload, chosen.vllm)
         _say(decision, stream, labelled(_("vLLM"), words), hang=LABEL_COLUMNS)
 
 
@@ -244,11 +281,11 @@ def strategies(decision: Decision, stream: TextIO, *, is_verbose: bool = False) 
     by_rule_of_thumb = job.accounting is Accounting.TEXTBOOK
     stream.write("\n")
     if by_rule_of_thumb:
-        table.rule_of_thumb_table(decision, stream)
+        pictures.rule_of_thumb_table(decision, stream)
     else:
-        table.table(decision, stream, is_verbose=is_verbose)
+        pictures.table(decision, stream, is_verbose=is_verbose)
         stream.write("\n")
-        draw(memory.strategies(job, decision.evaluated, columns_of(stream)), stream)
+        draw(pictures.strategies(job, decision.evaluated, columns_of(stream)), stream)
     _say_interval(decision, stream)
     if not by_rule_of_thumb:
         _say_time(decision, stream)
@@ -270,9 +307,9 @@ def launch(plan: LaunchPlan, stream: TextIO) -> None:
             else _("worker/rank.py starts your script in each rank")
         )
         stream.write(f"# {said}\n")
-    env = [f"{name}={shell.quote(value)}" for name, value in plan.env.items()]
+    env = [f"{name}={command_words.quote(value)}" for name, value in plan.env.items()]
     unset = ["env", *(word for name in plan.unset for word in ("-u", name))] if plan.unset else []
-    words = [*unset, *env, *map(shell.quote, plan.argv)]
+    words = [*unset, *env, *map(command_words.quote, plan.argv)]
     stream.write(fold_command(words, stream) + "\n")
 
 
@@ -289,7 +326,7 @@ def next_steps(
     """
     then = _("next") if elsewhere is None else _("next, on the other machine")
     for label, command in ((then, words), (_("the same in a job script"), job_script)):
-        quoted = [shell.quote(word) for word in command]
+        quoted = [command_words.quote(word) for word in command]
         stream.write(fold_command(quoted, stream, before=f"{label}: ") + "\n")
     if elsewhere is not None:
         say(stream, _("Run it on {elsewhere}, in a copy of this folder", elsewhere=elsewhere))
@@ -299,7 +336,7 @@ def submit(job_file: str, elsewhere: str | None, stream: TextIO) -> None:
     """How to start a job script, and on which machine it runs."""
     said = _("next: edit the lines marked FILL IN in {path}, and submit it", path=job_file)
     say(stream, said, hang=cells(_("next: ")))
-    stream.write(f"  {shell.join(['sbatch', job_file])}\n")
+    stream.write(f"  {command_words.join(['sbatch', job_file])}\n")
     if elsewhere is not None:
         say(
             stream,
@@ -324,7 +361,7 @@ def config_alone(config_path: str, again: Sequence[str], stream: TextIO) -> None
         ),
         hang=cells(_("next: ")),
     )
-    quoted = [shell.quote(word) for word in again]
+    quoted = [command_words.quote(word) for word in again]
     stream.write(fold_command(quoted, stream, before=_("the same in a job script: ")) + "\n")
 
 
@@ -347,8 +384,8 @@ def for_program(
         stream: Where it is shown.
     """
     say(stream, _("next: set in {path}", path=path), *(f"  {line}" for line in changes), hang=4)
-    say(stream, _("then train: ") + shell.join(train), hang=cells(_("then train: ")))
-    quoted = [shell.quote(word) for word in again]
+    say(stream, _("then train: ") + command_words.join(train), hang=cells(_("then train: ")))
+    quoted = [command_words.quote(word) for word in again]
     stream.write(fold_command(quoted, stream, before=_("the same in a job script: ")) + "\n")
     if elsewhere is not None:
         say(stream, _("Run it on {elsewhere}, in a copy of this folder", elsewhere=elsewhere))

@@ -28,16 +28,18 @@ from zerowiz.worker.batch_files import (
     case_file,
     case_folder,
     end_file,
+    finish_builds,
     log_file,
+    raise_exit,
     read_end,
     read_report,
     read_start,
     report_file,
+    start_builds,
     start_file,
     stop_file,
     write_json,
 )
-from zerowiz.worker.ops import finish_builds, raise_exit, start_builds
 from zerowiz.worker.rank import oom_kills
 
 _POLL_S = 0.02
@@ -169,7 +171,7 @@ def _run_child(
         from zerowiz.worker.case import can_fork, run_case  # noqa: PLC0415 - loaded by now
 
         if not can_fork():
-            argv = [sys.executable, "-m", "zerowiz.worker.single_case", str(here)]
+            argv = [sys.executable, "-m", "zerowiz.worker.case", str(here)]
             os.execv(sys.executable, argv)  # noqa: S606 - no shell is wanted
         code = run_case(case, rank, here, start)
     except BaseException:  # noqa: BLE001 - a child must not unwind into its parent's code

@@ -7,9 +7,20 @@ together. Each file is written whole or not at all.
 
 import json
 import os
-from collections.abc import Mapping
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, TypedDict, cast
+from types import FrameType
+from typing import Any, Literal, NoReturn, TypedDict, cast
+
+# Errors of a measured case.
+
+
+class MissingLibraryError(Exception):
+    """A case needs a library that this environment lacks."""
+
 
 Phase = Literal["model", "init", "forward", "backward", "step"]
 Iteration = Literal["first", "middle", "steady"]
@@ -19,7 +30,7 @@ kernel killed for want of the host's memory."""
 
 
 class Case(TypedDict):
-    """The keys of a case that a rank reads; `core/measure/trial.py` says what they mean."""
+    """The keys of a case that a rank reads; `core/trial.py` says what they mean."""
 
     model: str
     config: dict[str, Any]
@@ -193,3 +204,42 @@ def stop_file(folder: Path) -> Path:
 def log_file(folder: Path, rank: int) -> Path:
     """What the case wrote to stdout and stderr on a rank."""
     return folder / f"rank-{rank}.log"
+
+
+# Compile DeepSpeed's ops before the first case, which would otherwise spend a minute on it.
+
+
+def start_builds(ops: Iterable[str]) -> list[subprocess.Popen[bytes]]:
+    """Start a process for each builder, such as `FusedAdamBuilder`."""
+    argv = [sys.executable, "-m", "zerowiz.worker.batch_files"]
+    return [subprocess.Popen([*argv, op], stdin=subprocess.DEVNULL) for op in ops]  # noqa: S603
+
+
+def finish_builds(builds: Iterable[subprocess.Popen[bytes]]) -> None:
+    """Wait for all of them; a case whose op could not be built fails with an error of its own."""
+    for build in builds:
+        build.wait()
+
+
+def raise_exit(_signal: int, _frame: FrameType | None) -> NoReturn:
+    """Handle a signal by SystemExit, so that `finally` clauses run."""
+    raise SystemExit(1)
+
+
+def build(op: str) -> None:
+    """Compile one op, unless it is compiled already.
+
+    torch's lock file outlives a process that is killed, and every later build then waits for it
+    without end (torch/utils/file_baton.py). So SIGTERM unwinds, which removes the file.
+    """
+    signal.signal(signal.SIGTERM, raise_exit)
+    # After the handler is set: loading takes seconds.
+    from deepspeed.accelerator import get_accelerator  # noqa: PLC0415
+
+    builder = get_accelerator().create_op_builder(op)
+    if builder is not None:
+        builder.load()
+
+
+if __name__ == "__main__":
+    build(sys.argv[1])

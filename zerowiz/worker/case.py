@@ -1,13 +1,14 @@
 """Run one case in a fresh process: build, initialize, take real steps, and report each phase."""
 
 import gc
+import json
 import os
 import sys
 import traceback
 from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import deepspeed
 import torch
@@ -15,12 +16,25 @@ import transformers
 from deepspeed import comm as dist
 from deepspeed.accelerator import get_accelerator
 
-from zerowiz.worker.batch_files import BusReading, Case, CaseStart, Report, report_file
-from zerowiz.worker.links.bus import measure_bus
-from zerowiz.worker.loops.engine import train_by_engine
-from zerowiz.worker.loops.recorder import StepRecorder
-from zerowiz.worker.loops.timing import TimingPass
-from zerowiz.worker.meters import CpuMeter, CudaMeter, Meter
+from zerowiz.worker.batch_files import (
+    BusReading,
+    Case,
+    CaseStart,
+    Report,
+    case_file,
+    read_start,
+    report_file,
+    start_file,
+)
+from zerowiz.worker.loops import (
+    CpuMeter,
+    CudaMeter,
+    Meter,
+    StepRecorder,
+    TimingPass,
+    measure_bus,
+    train_by_engine,
+)
 from zerowiz.worker.models import build_model, count_params
 
 # Exit statuses of a case.
@@ -36,7 +50,7 @@ def preload(cases: Iterable[Case]) -> None:
     cases = tuple(cases)
     by_trainer = any(case["kind"] == "trainer" for case in cases)
     if by_trainer and find_spec("bitsandbytes") is None:
-        import zerowiz.worker.loops.trainer  # noqa: F401, PLC0415 - takes seconds
+        import zerowiz.worker.trainer_loop  # noqa: F401, PLC0415 - takes seconds
     named = {name for case in cases for name in case["config"].get("architectures") or ()}
     for name in named:
         getattr(transformers, name, None)
@@ -163,7 +177,7 @@ def _measure(
         return model
 
     if case["kind"] == "trainer":
-        from zerowiz.worker.loops.trainer import train_by_trainer  # noqa: PLC0415 - takes seconds
+        from zerowiz.worker.trainer_loop import train_by_trainer  # noqa: PLC0415 - takes seconds
 
         train_by_trainer(case, folder, device, recorder, timing, build)
     else:
@@ -189,3 +203,20 @@ def describe(device: torch.device) -> Report:
         "gpu": torch.cuda.get_device_name(device),
         "expandable_segments": settings.get("expandable_segments"),
     }
+
+
+# Run one case in a fresh interpreter, where a fork would inherit an initialized CUDA.
+
+
+def main() -> None:
+    """Run the case of a folder as this rank, and exit with its status."""
+    folder = Path(sys.argv[1])
+    case = json.loads(case_file(folder).read_text(encoding="utf-8"))
+    start = cast("CaseStart", read_start(start_file(folder)))
+    code = run_case(case, int(os.environ["RANK"]), folder, start)
+    # gloo's thread wants the interpreter lock while Python finalises, and may abort it.
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -24,7 +24,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
-# emit/own_script.py: after how many optimizer steps the training is ended, if it is.
+# emit/measure.py: after how many optimizer steps the training is ended, if it is.
 STEPS_VARIABLE = "ZEROWIZ_MEASURED_STEPS"
 # emit/attempt_folder.py: the folder of the attempt, and in it that of these reports.
 ATTEMPT_VARIABLE, MEASURED_FOLDER = "ZEROWIZ_ATTEMPT", "measured"

@@ -1,18 +1,197 @@
 """Build the model of a case from its config, with random weights, and random batches for it."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from types import MethodType
 from typing import Any
 
+import deepspeed
 import torch
 import transformers
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 from transformers.integrations import HfDeepSpeedConfig, is_deepspeed_zero3_enabled
+from transformers.modeling_outputs import CausalLMOutput
 
-from zerowiz.worker.batch_files import Case, write_json
-from zerowiz.worker.errors import MissingLibraryError
-from zerowiz.worker.losses import replace_loss
-from zerowiz.worker.quantized import quantize
+from zerowiz.worker.batch_files import Case, MissingLibraryError, write_json
+
+# Replace the loss of a model, as a trainer does before training starts.
+
+# TRL's value when its `chunked_nll` was new (trl/trainer/sft_trainer.py).
+CHUNK_TOKENS = 256
+
+
+def _chunk(model: Any) -> None:  # noqa: ANN401 - untyped libraries
+    """Compute head and loss for CHUNK_TOKENS tokens at a time, and again in backward."""
+    model.forward = MethodType(_forward_in_chunks, model)
+
+
+def _forward_in_chunks(model: Any, labels: torch.Tensor, **inputs: Any) -> CausalLMOutput:  # noqa: ANN401
+    hidden = model.base_model(**inputs).last_hidden_state[:, :-1].flatten(0, 1)
+    wanted = labels[:, 1:].flatten()
+    head = model.get_output_embeddings()
+    softcap = getattr(model.config, "final_logit_softcapping", None)
+
+    def sum_of(states: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        logits = head(states)
+        if softcap is not None:
+            logits = softcap * torch.tanh(logits / softcap)
+        return functional.cross_entropy(logits.float(), tokens, reduction="sum")
+
+    chunks = zip(hidden.split(CHUNK_TOKENS), wanted.split(CHUNK_TOKENS), strict=True)
+    sums = [checkpoint(sum_of, *chunk, use_reentrant=False) for chunk in chunks]
+    return CausalLMOutput(loss=torch.stack(sums).sum() / wanted.numel())
+
+
+def _liger(model: Any) -> None:  # noqa: ANN401
+    """Do what `TrainingArguments(use_liger_kernel=True)` does."""
+    try:
+        from liger_kernel.transformers import (  # noqa: PLC0415 - only this loss needs it
+            _apply_liger_kernel_to_instance,
+        )
+    except ImportError as error:
+        raise MissingLibraryError(f"liger-kernel cannot be loaded: {error}") from error
+    _apply_liger_kernel_to_instance(model=model)
+
+
+LOSSES: Mapping[str, Callable[[Any], None]] = {
+    "plain": lambda _: None,
+    "chunked": _chunk,
+    "liger": _liger,
+}
+
+
+def replace_loss(model: Any, name: str) -> None:  # noqa: ANN401
+    """Give the model the loss of this name; `plain` is the model's own."""
+    LOSSES[name](model)
+
+
+# Build the optimizer of a case, by the name that measured rows use for it.
+
+# Small enough that a model does not diverge on random tokens within three steps.
+_RATE = 1e-5
+
+Parameters = list[Any]
+Config = Mapping[str, Any]
+
+
+def _torch_adamw(**how: bool) -> Callable[[Parameters, Config], Any]:
+    return lambda parameters, _: torch.optim.AdamW(parameters, lr=_RATE, **how)
+
+
+def _fused_adam(parameters: Parameters, _: Config) -> Any:  # noqa: ANN401 - untyped libraries
+    return deepspeed.ops.adam.FusedAdam(parameters, lr=_RATE)
+
+
+def _cpu_adam(parameters: Parameters, config: Config) -> Any:  # noqa: ANN401
+    half = config.get("bf16", {}).get("bf16_optimizer_states", False)
+    return deepspeed.ops.adam.DeepSpeedCPUAdam(parameters, lr=_RATE, fp32_optimizer_states=not half)
+
+
+def _fused_lion(parameters: Parameters, _: Config) -> Any:  # noqa: ANN401
+    return deepspeed.ops.lion.FusedLion(parameters, lr=_RATE)
+
+
+def _cpu_lion(parameters: Parameters, _: Config) -> Any:  # noqa: ANN401
+    return deepspeed.ops.lion.DeepSpeedCPULion(parameters, lr=_RATE)
+
+
+def _adamw_8bit(parameters: Parameters, _: Config) -> Any:  # noqa: ANN401
+    try:
+        import bitsandbytes  # noqa: PLC0415 - the only optimizer that needs it
+    except ImportError as error:
+        raise MissingLibraryError(f"bitsandbytes cannot be loaded: {error}") from error
+    return bitsandbytes.optim.AdamW8bit(parameters, lr=_RATE)
+
+
+def _adafactor(parameters: Parameters, _: Config) -> Any:  # noqa: ANN401
+    return transformers.Adafactor(parameters, lr=_RATE, scale_parameter=False, relative_step=False)
+
+
+def _sgd(parameters: Parameters, _: Config) -> Any:  # noqa: ANN401
+    return torch.optim.SGD(parameters, lr=_RATE)
+
+
+# The names are those of OptimizerKernel (`core/trial.py`). One of them is
+# missing here: DeepSpeed builds it from the config.
+BUILDERS: Mapping[str, Callable[[Parameters, Config], Any]] = {
+    "torch AdamW fused=True": _torch_adamw(fused=True),
+    "torch AdamW foreach=True": _torch_adamw(foreach=True),
+    "FusedAdam": _fused_adam,
+    "DeepSpeedCPUAdam": _cpu_adam,
+    "AdamW8bit": _adamw_8bit,
+    "Adafactor": _adafactor,
+    "FusedLion": _fused_lion,
+    "DeepSpeedCPULion": _cpu_lion,
+    "torch SGD": _sgd,
+}
+
+
+def build_optimizer(name: str, parameters: Parameters, config: Config) -> Any:  # noqa: ANN401
+    """The optimizer; None where the config has a section for it, so that DeepSpeed builds it."""
+    return None if "optimizer" in config else BUILDERS[name](parameters, config)
+
+
+# Quantize the linear layers of a model to 4 bits, as QLoRA does.
+
+
+def quantize(model: Any, dtype: torch.dtype, device: torch.device) -> None:  # noqa: ANN401 - untyped
+    """Replace every linear layer except the head by a 4-bit layer with the same weights.
+
+    Source: transformers/integrations/bitsandbytes.py, replace_with_bnb_linear; NF4 with double
+    quantization, as in Dettmers et al. 2023.
+
+    Raises:
+        MissingLibraryError: bitsandbytes cannot be loaded.
+    """
+    try:
+        import bitsandbytes  # noqa: PLC0415 - only QLoRA needs it
+    except ImportError as error:
+        raise MissingLibraryError(f"bitsandbytes cannot be loaded: {error}") from error
+    head = model.get_output_embeddings()
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if type(child) is torch.nn.Linear and child is not head:
+                setattr(parent, name, _four_bits(bitsandbytes.nn, child, dtype, device))
+    model.is_loaded_in_4bit = True
+    model.requires_grad_(requires_grad=False)
+
+
+def _four_bits(
+    layers: Any,  # noqa: ANN401
+    linear: torch.nn.Linear,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> torch.nn.Module:
+    """The layer in 4 bits; bitsandbytes quantizes it when it is moved to the device.
+
+    The packed bits are stored as numbers of `dtype`: ZeRO-3 needs it (peft's guide to DeepSpeed).
+    """
+    has_bias = linear.bias is not None
+    made: torch.nn.Module = layers.Linear4bit(
+        linear.in_features,
+        linear.out_features,
+        bias=has_bias,
+        compute_dtype=dtype,
+        compress_statistics=True,
+        quant_type="nf4",
+        quant_storage=dtype,
+        device="meta",
+    )
+    weight = linear.weight.detach().cpu()
+    made.weight = layers.Params4bit(
+        weight,
+        requires_grad=False,
+        compress_statistics=True,
+        quant_type="nf4",
+        quant_storage=dtype,
+        module=made,
+    )
+    if has_bias:
+        made.bias = linear.bias
+    return made.to(device)
+
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 # transformers takes sdpa by default where a model supports it, and refuses it by name where not.

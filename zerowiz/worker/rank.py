@@ -4,7 +4,7 @@ DeepSpeed's launcher starts this file by its path, in place of the script, so it
 library alone. The training is its child process. This process ends as the training did: the
 launcher sees the same exit status, or the same signal.
 
-zerowiz itself is the supervisor of the whole job (`emit/supervise.py`). Both sides exchange files
+zerowiz itself is the supervisor of the whole job (`emit/job.py`). Both sides exchange files
 in the folder of the attempt (`emit/attempt_folder.py`). This file may import neither core nor emit,
 so it repeats their values; `tests/worker/test_contract.py` holds them together.
 """
@@ -49,15 +49,15 @@ TAIL_LINES = 200
 LINE_BYTES = 2000
 REPORT_BYTES = 1 << 15  # disk space that is reserved for the report of the end
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
-# core/outcome/verdict.py: how long a failed rank may take to end; an older error was caught.
+# core/outcome.py: how long a failed rank may take to end; an older error was caught.
 TAKING_DOWN_S = 300.0
-# core/outcome/oom_text.py: how an uncaught error begins, and the line above one that ends nothing.
+# core/outcome.py: how an uncaught error begins, and the line above one that ends nothing.
 TRACEBACK = b"Traceback (most recent call last)"
 ENDS_NOTHING = re.compile(
     rb"Exception ignored |Exception in thread |Error in atexit|--- Logging error ---|^Process \S+:$"
 )
 # torch/utils/file_baton.py (2.13): the file that stands while an op is built; the process that made
-# it keeps it open. Beside it stands for as long which rank that is (probe/launch/build_locks.py).
+# it keeps it open. Beside it stands for as long which rank that is (probe/preflight/toolchain.py).
 LOCK_FILE = "lock"
 LOCK_NOTE = "lock.zerowiz"
 # torch/utils/cpp_extension.py, _get_build_directory (2.13): where the folders of the ops are.
@@ -70,7 +70,7 @@ SIGNALLED = 128  # what a shell adds to the number of a signal for the exit stat
 
 # DeepSpeed's own launcher sets this variable of each of its ranks, beside RANK and LOCAL_RANK
 # (deepspeed/launcher/launch.py, 0.19.8). mpirun does not, and zerowiz takes it out of the
-# environment that an mpirun passes on (core/launch/remote.py).
+# environment that an mpirun passes on (core/launch/nodes.py).
 LAUNCHER_VARIABLE = "CROSS_RANK"
 # Without it, mpirun started the rank, and the first of these that is set says its number. Under
 # DeepSpeed's launcher they may be those of the job that zerowiz itself was started by.
@@ -531,7 +531,7 @@ def start(command: list[str]) -> tuple[int, int, int]:
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != here:
             os._exit(SIGNALLED + signal.SIGKILL)
-        # The supervisor made the launcher ignore these (emit/supervise.py).
+        # The supervisor made the launcher ignore these (emit/job.py).
         for number in (signal.SIGUSR1, signal.SIGUSR2):
             signal.signal(number, signal.SIG_DFL)
         os.dup2(out_end, 1)

@@ -9,7 +9,7 @@ from accuracy.records import why_unpredicted
 from measured.rows import Row, read_every_row, strategy_of, workload_of
 from paths import TESTS
 
-from zerowiz.core.workload.choices import Trainer
+from zerowiz.core.workload import Trainer
 
 STEPS: Mapping[bool, str] = {
     True: "--gradient-checkpointing",

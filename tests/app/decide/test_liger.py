@@ -6,12 +6,12 @@ import pytest
 from cli.harness import HF_PARSER
 from recorded import Install, library
 
-from zerowiz.app.decide.decision import plan_options
+from zerowiz.app.decide import plan_options
 from zerowiz.app.machines.machine import find_machine
 from zerowiz.app.options import Options
 from zerowiz.core.decision.flowchart import OffloadChoice
 from zerowiz.core.machine.types import Accelerator, with_host_memory
-from zerowiz.core.workload.choices import Precision
+from zerowiz.core.workload import Precision
 from zerowiz.probe.script.read import parse_script
 
 

@@ -157,7 +157,7 @@ def test_versions_are_those_installed_and_none_where_there_is_none(
 def test_nothing_heavy_is_loaded_for_the_versions(script: Path) -> None:
     code = """
 import sys
-from zerowiz.cli import main
+from zerowiz.cli.commands import main
 try:
     main()
 except SystemExit:

@@ -36,7 +36,7 @@ engine, *_ = deepspeed.initialize(args=args, model=model, optimizer=optimizer)
 LOADED = """\
 import sys
 
-from zerowiz.cli import main
+from zerowiz.cli.commands import main
 
 try:
     main()

@@ -5,21 +5,20 @@ from pathlib import Path
 import pytest
 from core.launch.doctor.cases import lock, locked
 
-from zerowiz.app.launch import preflight
-from zerowiz.app.launch.preflight import (
+from zerowiz.app.launch import start
+from zerowiz.app.launch.start import (
     check_locks,
     note_findings,
     note_waits,
     require_no_error,
     take_over,
 )
-from zerowiz.core.launch.doctor.builds import BEING_BUILT, COMPILES, NO_NINJA
-from zerowiz.core.launch.doctor.facts import Extensions
-from zerowiz.core.launch.doctor.finding import PreflightFinding, found
-from zerowiz.core.launch.doctor.host import MEMLOCK
-from zerowiz.core.launch.doctor.network import PORT_TAKEN
+from zerowiz.core.findings import PreflightFinding, found
+from zerowiz.core.preflight.builds import BEING_BUILT, COMPILES, NO_NINJA
+from zerowiz.core.preflight.facts import Extensions
+from zerowiz.core.preflight.hardware import MEMLOCK, PORT_TAKEN
 from zerowiz.errors import PreflightError
-from zerowiz.probe.launch.build_locks import read_locks
+from zerowiz.probe.preflight.toolchain import read_locks
 from zerowiz.ui.reporter import TerminalReporter
 
 ERROR = found(PORT_TAKEN, "another process uses port 1", "choose another")
@@ -97,7 +96,7 @@ def test_what_waits_for_no_lock_may_start(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(preflight, "read_builds", lambda *_: extensions)
+    monkeypatch.setattr(start, "read_builds", lambda *_: extensions)
     check_locks("deepspeed", {}, (), TerminalReporter())
     said = capsys.readouterr().err
     assert said.startswith(expected)
@@ -106,7 +105,7 @@ def test_what_waits_for_no_lock_may_start(
 
 def test_what_would_wait_for_ever_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
     left = locked(lock(sees_all=True), "ext4")
-    monkeypatch.setattr(preflight, "read_builds", lambda *_: left)
+    monkeypatch.setattr(start, "read_builds", lambda *_: left)
     with pytest.raises(PreflightError, match="PF408") as e:
         check_locks("deepspeed", {}, (), TerminalReporter())
     assert ("rm /e/cpu_adam/lock",) == e.value.hints

@@ -10,16 +10,15 @@ from probe.reading import RAW_HEAD, RAW_TAIL, facts_of
 
 from zerowiz.app.machines.machine import find_machine
 from zerowiz.app.options import Options
-from zerowiz.app.resolve.request import Request, make_request
-from zerowiz.core.codec import encode
-from zerowiz.core.decision.oom_history import History, RanOut
-from zerowiz.core.memory.ledger import MemoryKind
+from zerowiz.app.resolve.job import Request, make_request
+from zerowiz.core.decision.plan_input import History, RanOut
+from zerowiz.core.decision.search import Freedom
+from zerowiz.core.memory.allocations import MemoryKind
 from zerowiz.core.script.facts import ScriptFacts
-from zerowiz.core.search.freedom import Freedom
-from zerowiz.core.values import replace
-from zerowiz.core.workload.choices import Accounting, Trainer
+from zerowiz.core.structs import encode, replace
+from zerowiz.core.workload import Accounting, Trainer
 from zerowiz.errors import UsageError
-from zerowiz.probe.launch.oom_history import history_path
+from zerowiz.probe.output_folder import history_path
 from zerowiz.probe.script.read import parse_script, read_script
 
 LOADER = "loader = DataLoader(data, batch_size=args.batch)\n"

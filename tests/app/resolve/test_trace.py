@@ -37,7 +37,7 @@ def imports(models: Path, *words: str) -> set[str]:
     """The modules that a run of the tool had loaded as it ended."""
     script = (
         "import sys\n"
-        "from zerowiz.cli import main\n"
+        "from zerowiz.cli.commands import main\n"
         f"sys.argv = {['zerowiz', *words]!r}\n"
         "try: main()\n"
         "except SystemExit as ended: assert ended.code == 0\n"

@@ -8,10 +8,10 @@ from cli.harness import HF_IN_CODE, HF_PARSER
 from recorded import Install, library
 
 from zerowiz.app.init import ask_init
+from zerowiz.app.init_plan import InitOptions, InitPlan
 from zerowiz.app.options import Options
-from zerowiz.app.wizard.outcome import InitOptions, InitPlan
 from zerowiz.core.machine.types import Accelerator
-from zerowiz.ui.wizard.reporter import WizardReporter
+from zerowiz.ui.wizard import WizardReporter
 
 
 def converse(person: Counting, options: Options) -> InitPlan | None:

@@ -9,14 +9,13 @@ from app.wizard.enters import Counting
 from cli.harness import HF_IN_CODE, HF_PARSER
 from recorded import library
 
-from zerowiz.app.ask.command import Command
+from zerowiz.app.ask import Command
+from zerowiz.app.init import ask_open
+from zerowiz.app.init_plan import CopiedTemplate, InitOptions
 from zerowiz.app.options import Options
 from zerowiz.app.reporter import SILENT
-from zerowiz.app.wizard.conversation import ask_open
-from zerowiz.app.wizard.outcome import InitOptions
-from zerowiz.app.wizard.template import CopiedTemplate
-from zerowiz.app.wizard.wizard import Wizard
-from zerowiz.core.decision.answers import Answers
+from zerowiz.app.wizard import Wizard
+from zerowiz.core.decision.questions import Answers
 
 # `Launch now?` is one of the five.
 MOST = 5 - 1

@@ -4,20 +4,23 @@ from collections.abc import Callable
 
 import pytest
 
-from zerowiz.core.catalog.candidates import MachineCandidate, list_kinds
-from zerowiz.core.catalog.offers import Offers, find_offers
-from zerowiz.core.catalog.prices import NO_PRICES, read_prices, split_prices
+from zerowiz.core.catalog import Offers, RunLength, find_offers
 from zerowiz.core.decision.flowchart import Constraints, Decision, decide
-from zerowiz.core.decision.plan_input import PlanInput
-from zerowiz.core.decision.precision import native_precision
-from zerowiz.core.machine.network import NetworkKind
+from zerowiz.core.decision.plan_input import PlanInput, native_precision
 from zerowiz.core.machine.spec import parse_machine
-from zerowiz.core.model.from_size import model_from_size
-from zerowiz.core.speed.rates import find_rates
-from zerowiz.core.speed.run_cost import RunLength
-from zerowiz.core.values import replace
-from zerowiz.core.workload.workload import Workload
-from zerowiz.probe.machine.gpu_table import read_gpu_table, read_instances
+from zerowiz.core.machine.types import NetworkKind
+from zerowiz.core.machine_kinds import (
+    NO_PRICES,
+    MachineCandidate,
+    list_kinds,
+    read_prices,
+    split_prices,
+)
+from zerowiz.core.model.from_name import model_from_size
+from zerowiz.core.speed.costs import find_rates
+from zerowiz.core.structs import replace
+from zerowiz.core.workload import Workload
+from zerowiz.probe.package_data import read_gpu_table, read_instances
 
 TABLE, INSTANCES = read_gpu_table(), read_instances()
 SOME = tuple(

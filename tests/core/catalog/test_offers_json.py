@@ -3,21 +3,22 @@
 import json
 from typing import Any
 
-from zerowiz.core.catalog.candidates import MachineCandidate, list_kinds
-from zerowiz.core.catalog.offers import find_offers
-from zerowiz.core.catalog.offers_json import encode_offers
-from zerowiz.core.catalog.planned_run import plan_run
-from zerowiz.core.catalog.prices import PriceList, read_prices, split_prices
-from zerowiz.core.catalog.run_json import encode_run
+from zerowiz.core.catalog import RunLength, encode_offers, encode_run, find_offers, plan_run
 from zerowiz.core.decision.flowchart import Constraints, Decision, decide
 from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.machine.types import Machine
-from zerowiz.core.model.from_size import model_from_size
-from zerowiz.core.speed.rates import find_rates
-from zerowiz.core.speed.run_cost import RunLength
-from zerowiz.core.workload.workload import Workload
-from zerowiz.probe.machine.gpu_table import read_gpu_table, read_instances
+from zerowiz.core.machine_kinds import (
+    MachineCandidate,
+    PriceList,
+    list_kinds,
+    read_prices,
+    split_prices,
+)
+from zerowiz.core.model.from_name import model_from_size
+from zerowiz.core.speed.costs import find_rates
+from zerowiz.core.workload import Workload
+from zerowiz.probe.package_data import read_gpu_table, read_instances
 
 TABLE = read_gpu_table()
 MODEL = model_from_size("7b", 7 * 10**9)

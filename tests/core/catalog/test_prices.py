@@ -2,12 +2,12 @@
 
 import pytest
 
-from zerowiz.core.catalog.prices import PriceList, read_prices, split_prices
 from zerowiz.core.machine.spec import parse_machine
 from zerowiz.core.machine.types import Machine
-from zerowiz.core.values import replace
+from zerowiz.core.machine_kinds import PriceList, read_prices, split_prices
+from zerowiz.core.structs import replace
 from zerowiz.errors import UsageError
-from zerowiz.probe.machine.gpu_table import read_gpu_table, read_instances
+from zerowiz.probe.package_data import read_gpu_table, read_instances
 
 TABLE, INSTANCES = read_gpu_table(), read_instances()
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zerowiz.core.decision.answers import Answers
+from zerowiz.core.decision.questions import Answers
 
 KEYS = st.sampled_from(["script", "model", "goal", "micro_batch", "sequence_tokens"])
 GIVEN = st.lists(st.tuples(KEYS, st.text(min_size=1)), unique_by=lambda each: each[0])

@@ -3,18 +3,16 @@
 import pytest
 from measured.rows import read_model
 
-from zerowiz.core.decision.buffer_costs import Cost, buffer_costs
-from zerowiz.core.decision.evaluate import evaluate
+from zerowiz.core.decision.evaluate import Cost, buffer_costs, evaluate
 from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.dsconfig.write import Handover, write_config
 from zerowiz.core.machine.spec import parse_spec
-from zerowiz.core.memory.ledger import AllocationKind, Phase
+from zerowiz.core.memory.allocations import AllocationKind, Phase
 from zerowiz.core.memory.rank_sizes import StrategyRow
 from zerowiz.core.strategies import DDP, STRATEGIES, ZERO2, ZERO3, ZERO3_OFFLOAD
-from zerowiz.core.values import replace
-from zerowiz.core.workload.choices import Method
-from zerowiz.core.workload.workload import Workload
-from zerowiz.probe.machine.gpu_table import read_gpu_table
+from zerowiz.core.structs import replace
+from zerowiz.core.workload import Method, Workload
+from zerowiz.probe.package_data import read_gpu_table
 
 JOB = PlanInput(
     machine=parse_spec("4xA100-80GB", read_gpu_table()),

@@ -15,23 +15,28 @@ from measured.rows import (
 
 from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict, evaluate, evaluate_all
 from zerowiz.core.decision.plan_input import PlanInput
-from zerowiz.core.machine.host import Host
-from zerowiz.core.machine.links import Interconnect, LinkClass
 from zerowiz.core.machine.spec import parse_spec
-from zerowiz.core.machine.types import Accelerator, Gpu, Machine, MachineSource
+from zerowiz.core.machine.types import (
+    Accelerator,
+    Gpu,
+    Host,
+    Interconnect,
+    LinkClass,
+    Machine,
+    MachineSource,
+)
+from zerowiz.core.memory.allocations import AllocationKind, Phase, moment_bytes
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS
-from zerowiz.core.memory.forward.traced import Traced, TracedTensor
-from zerowiz.core.memory.host_phases import HostPhase
-from zerowiz.core.memory.ledger import AllocationKind, Phase, moment_bytes
+from zerowiz.core.memory.forward import Traced, TracedTensor
+from zerowiz.core.memory.host import HostPhase
 from zerowiz.core.memory.rank_sizes import StrategyRow
-from zerowiz.core.model.from_size import model_from_size
+from zerowiz.core.model.from_name import model_from_size
 from zerowiz.core.model.types import Model
 from zerowiz.core.strategies import DDP, STRATEGIES, ZERO2, ZERO2_OFFLOAD, ZERO3, ZERO3_OFFLOAD
-from zerowiz.core.values import replace
-from zerowiz.core.workload.choices import Accounting, Method, StateDtype
-from zerowiz.core.workload.workload import Workload
+from zerowiz.core.structs import replace
+from zerowiz.core.workload import Accounting, Method, StateDtype, Workload
 from zerowiz.errors import UsageError
-from zerowiz.probe.machine.gpu_table import read_gpu_table
+from zerowiz.probe.package_data import read_gpu_table
 
 GB, GIB = 10**9, 2**30
 SEVEN = model_from_size("7b", 7 * GB)

@@ -17,17 +17,15 @@ from zerowiz.core.decision.flowchart import (
     follow_flowchart,
 )
 from zerowiz.core.decision.plan_input import PlanInput
-from zerowiz.core.machine.host import Host
-from zerowiz.core.machine.links import LinkClass
+from zerowiz.core.decision.remedies import find_remedies
 from zerowiz.core.machine.spec import parse_spec
-from zerowiz.core.machine.types import Machine
+from zerowiz.core.machine.types import Host, LinkClass, Machine
+from zerowiz.core.memory.allocations import Allocation, AllocationKind, Phase
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS
 from zerowiz.core.memory.estimate import Estimate
-from zerowiz.core.memory.host_phases import HostNeed, HostPhase
-from zerowiz.core.memory.ledger import Allocation, AllocationKind, Phase
+from zerowiz.core.memory.host import HostNeed, HostPhase
 from zerowiz.core.memory.rank_sizes import StrategyRow, rank_sizes
-from zerowiz.core.model.from_size import model_from_size
-from zerowiz.core.remedies.find import find_remedies
+from zerowiz.core.model.from_name import model_from_size
 from zerowiz.core.strategies import (
     DDP,
     FLOWCHART_STRATEGIES,
@@ -40,10 +38,10 @@ from zerowiz.core.strategies import (
     ZERO3_OFFLOAD_OPTIMIZER,
 )
 from zerowiz.core.strategy import Offload
-from zerowiz.core.values import replace
-from zerowiz.core.workload.workload import Workload
+from zerowiz.core.structs import replace
+from zerowiz.core.workload import Workload
 from zerowiz.errors import UsageError
-from zerowiz.probe.machine.gpu_table import read_gpu_table
+from zerowiz.probe.package_data import read_gpu_table
 
 FITS, TIGHT, NO = Verdict.FITS, Verdict.TIGHT, Verdict.DOES_NOT_FIT
 UNCERTAIN = Verdict.UNCERTAIN

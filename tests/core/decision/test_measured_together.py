@@ -8,25 +8,23 @@ from accuracy.grid import encode_measured_runs, measured_runs
 from measured.rows import read_every_row, read_model
 
 from zerowiz.core.decision.evaluate import evaluate
-from zerowiz.core.decision.measured_together import (
+from zerowiz.core.decision.plan_input import (
     MeasuredRuns,
     Pair,
     PairedSetting,
+    PlanInput,
     accumulation_of,
     decode_measured_runs,
     find_never_together,
     pairs_of,
     point_of,
 )
-from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.decision.uncertainty import Assumption
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.strategies import STRATEGIES, ZERO3_OFFLOAD
-from zerowiz.core.workload.choices import Method
-from zerowiz.core.workload.workload import Workload
-from zerowiz.probe.machine.gpu_table import read_gpu_table
-from zerowiz.probe.model.measured_runs import read_measured_pairs
-from zerowiz.ui.sentences.doubts import interval, never_together
+from zerowiz.core.workload import Method, Workload
+from zerowiz.probe.package_data import read_gpu_table, read_measured_pairs
+from zerowiz.ui.sentences import interval, never_together
 
 A, B = PairedSetting.STRATEGY, PairedSetting.METHOD
 TWO = MeasuredRuns(settings=(A, B), runs=(("zero3-offload", "full"), ("zero2", "lora")))

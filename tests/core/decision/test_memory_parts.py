@@ -5,16 +5,14 @@ from itertools import chain
 import pytest
 from changed_settings import CHANGED
 
-from zerowiz.core.decision.evaluate import evaluate_all
-from zerowiz.core.decision.memory_parts import parts, parts_by_phase
+from zerowiz.core.decision.evaluate import evaluate_all, parts, parts_by_phase
 from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.machine.spec import parse_spec
-from zerowiz.core.memory.ledger import KINDS, AllocationKind, MemoryPart
-from zerowiz.core.model.from_size import model_from_size
-from zerowiz.core.values import replace
-from zerowiz.core.workload.choices import Accounting, Trainer
-from zerowiz.core.workload.workload import Workload
-from zerowiz.probe.machine.gpu_table import read_gpu_table
+from zerowiz.core.memory.allocations import KINDS, AllocationKind, MemoryPart
+from zerowiz.core.model.from_name import model_from_size
+from zerowiz.core.structs import replace
+from zerowiz.core.workload import Accounting, Trainer, Workload
+from zerowiz.probe.package_data import read_gpu_table
 
 JOB = PlanInput(
     machine=parse_spec("4xA100-40GB", read_gpu_table()),

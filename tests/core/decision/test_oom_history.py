@@ -9,23 +9,19 @@ import pytest
 from measured.rows import read_model
 from paths import ROOT
 
-from zerowiz.core.codec import decode, encode
 from zerowiz.core.decision.flowchart import Constraints, Decision, OffloadChoice, decide
-from zerowiz.core.decision.oom_history import History, RanOut
-from zerowiz.core.decision.plan_input import PlanInput
-from zerowiz.core.machine.host import Host
+from zerowiz.core.decision.plan_input import History, PlanInput, RanOut
+from zerowiz.core.decision.remedies import find_remedies
 from zerowiz.core.machine.spec import parse_spec
-from zerowiz.core.memory.ledger import MemoryKind
-from zerowiz.core.model.from_size import model_from_size
-from zerowiz.core.outcome.next_strategy import decide_again, memory_of, remember
-from zerowiz.core.outcome.verdict import Cause
-from zerowiz.core.remedies.find import find_remedies
+from zerowiz.core.machine.types import Host
+from zerowiz.core.memory.allocations import MemoryKind
+from zerowiz.core.model.from_name import model_from_size
+from zerowiz.core.outcome import Cause, decide_again, memory_of, remember
 from zerowiz.core.strategies import DDP, FLOWCHART_STRATEGIES, ZERO2, ZERO2_OFFLOAD, ZERO3
 from zerowiz.core.strategy import Strategy
-from zerowiz.core.values import replace
-from zerowiz.core.workload.choices import StateDtype
-from zerowiz.core.workload.workload import Workload
-from zerowiz.probe.machine.gpu_table import read_gpu_table
+from zerowiz.core.structs import decode, encode, replace
+from zerowiz.core.workload import StateDtype, Workload
+from zerowiz.probe.package_data import read_gpu_table
 
 TABLE = read_gpu_table()
 HOST = Host(total_bytes=10**12, available_bytes=10**12)
@@ -132,11 +128,11 @@ def test_optimizer_states_in_another_format_are_another_job() -> None:
 
 
 KEY = """
-from zerowiz.core.decision.oom_history import job_key
-from zerowiz.core.model.from_size import model_from_size
+from zerowiz.core.decision.plan_input import job_key
+from zerowiz.core.model.from_name import model_from_size
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.workload import Workload
-from zerowiz.probe.machine.gpu_table import read_gpu_table
+from zerowiz.probe.package_data import read_gpu_table
 machine = parse_spec("4xA100-40GB", read_gpu_table())
 print(job_key(machine, model_from_size("1b", 1_000_000_000), Workload(), None))
 """

@@ -4,16 +4,13 @@ import pytest
 
 from zerowiz.core.decision.evaluate import evaluate
 from zerowiz.core.decision.flowchart import Constraints, decide
-from zerowiz.core.decision.plan_input import PlanInput
-from zerowiz.core.decision.precision import emulates_bf16, native_precision
-from zerowiz.core.machine.host import Host
-from zerowiz.core.machine.types import Accelerator, Gpu, Machine, MachineSource
-from zerowiz.core.model.from_size import model_from_size
-from zerowiz.core.remedies.find import find_remedies
+from zerowiz.core.decision.plan_input import PlanInput, emulates_bf16, native_precision
+from zerowiz.core.decision.remedies import find_remedies
+from zerowiz.core.machine.types import Accelerator, Gpu, Host, Machine, MachineSource
+from zerowiz.core.model.from_name import model_from_size
 from zerowiz.core.strategies import ZERO1
-from zerowiz.core.values import replace
-from zerowiz.core.workload.choices import Precision
-from zerowiz.core.workload.workload import Workload
+from zerowiz.core.structs import replace
+from zerowiz.core.workload import Precision, Workload
 
 BF16, FP16, FP32 = Precision.BF16, Precision.FP16, Precision.FP32
 GIB = 2**30

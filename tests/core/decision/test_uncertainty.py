@@ -38,17 +38,22 @@ from zerowiz.core.decision.uncertainty import (
     SettledBy,
     settled_by,
 )
-from zerowiz.core.machine.host import Host
-from zerowiz.core.machine.links import Interconnect, LinkClass
-from zerowiz.core.machine.types import Accelerator, Gpu, Machine, MachineSource
+from zerowiz.core.machine.types import (
+    Accelerator,
+    Gpu,
+    Host,
+    Interconnect,
+    LinkClass,
+    Machine,
+    MachineSource,
+)
+from zerowiz.core.memory.activations import activations
+from zerowiz.core.memory.allocations import AllocationKind
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS
 from zerowiz.core.memory.estimate import estimate, estimate_emptiest
-from zerowiz.core.memory.forward.activations import activations
-from zerowiz.core.memory.forward.traced import Traced
-from zerowiz.core.memory.ledger import AllocationKind
+from zerowiz.core.memory.forward import Traced
 from zerowiz.core.memory.rank_sizes import StrategyRow, rank_sizes
-from zerowiz.core.model.from_size import model_from_size
-from zerowiz.core.model.from_unknown import guess_model
+from zerowiz.core.model.from_name import guess_model, model_from_size
 from zerowiz.core.model.types import Model, ModelSource
 from zerowiz.core.strategies import (
     DDP,
@@ -59,9 +64,16 @@ from zerowiz.core.strategies import (
     ZERO3,
     ZERO3_OFFLOAD,
 )
-from zerowiz.core.values import replace
-from zerowiz.core.workload.choices import Accounting, Attention, Loss, Method, Optimizer, Precision
-from zerowiz.core.workload.workload import Workload
+from zerowiz.core.structs import replace
+from zerowiz.core.workload import (
+    Accounting,
+    Attention,
+    Loss,
+    Method,
+    Optimizer,
+    Precision,
+    Workload,
+)
 
 ROWS = [
     row

@@ -9,7 +9,7 @@ from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.decision.unsupported import COMBINATIONS, Asked, refuse_unsupported
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.machine.types import Accelerator
-from zerowiz.core.model.from_size import model_from_size
+from zerowiz.core.model.from_name import model_from_size
 from zerowiz.core.strategies import (
     DDP,
     STRATEGIES,
@@ -21,11 +21,10 @@ from zerowiz.core.strategies import (
     ZERO3_OFFLOAD_OPTIMIZER,
 )
 from zerowiz.core.strategy import Strategy
-from zerowiz.core.values import replace
-from zerowiz.core.workload.choices import Integration, Optimizer, Precision, StateDtype
-from zerowiz.core.workload.workload import Workload
+from zerowiz.core.structs import replace
+from zerowiz.core.workload import Integration, Optimizer, Precision, StateDtype, Workload
 from zerowiz.errors import UsageError
-from zerowiz.probe.machine.gpu_table import read_gpu_table
+from zerowiz.probe.package_data import read_gpu_table
 
 MACHINE = parse_spec("4xA100-40GB", read_gpu_table())
 JOB = PlanInput(machine=MACHINE, model=model_from_size("7b", 7 * 10**9), workload=Workload())

@@ -8,8 +8,20 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from zerowiz.core.dsconfig.hjson import DEEPEST_LEVEL, Array, Node, Object, parse, plain, repeated
-from zerowiz.core.dsconfig.hjson_tokens import Dialect, JsonTextError, KeyToken, Scalar, Span
+from zerowiz.core.dsconfig.hjson import (
+    DEEPEST_LEVEL,
+    Array,
+    Dialect,
+    JsonTextError,
+    KeyToken,
+    Node,
+    Object,
+    Scalar,
+    Span,
+    parse,
+    plain,
+    repeated,
+)
 
 hjson = pytest.importorskip("hjson")
 

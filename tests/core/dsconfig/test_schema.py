@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zerowiz.core.codec import encode
 from zerowiz.core.dsconfig.schema import (
     Kind,
     Schema,
@@ -17,7 +16,7 @@ from zerowiz.core.dsconfig.schema import (
     decode_schemas,
     kind_of,
 )
-from zerowiz.core.values import replace
+from zerowiz.core.structs import encode, replace
 from zerowiz.errors import UsageError
 
 PLAIN_INT = (Kind.BOOLEAN, Kind.WHOLE, Kind.DIGITS, Kind.AUTO)

@@ -2,9 +2,15 @@
 
 import pytest
 
-from zerowiz.core.dsconfig.schema import Kind, Schema, SchemaKey, Unknown
-from zerowiz.core.dsconfig.uncounted import may_hold_more, uncounted_keys
-from zerowiz.probe.config.ds_schema import read_ds_schema
+from zerowiz.core.dsconfig.schema import (
+    Kind,
+    Schema,
+    SchemaKey,
+    Unknown,
+    may_hold_more,
+    uncounted_keys,
+)
+from zerowiz.probe.package_data import read_ds_schema
 
 SCHEMA = read_ds_schema("0.19.8")
 

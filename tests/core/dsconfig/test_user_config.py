@@ -6,10 +6,10 @@ import pytest
 
 from zerowiz.core.decision.flowchart import OffloadChoice
 from zerowiz.core.decision.plan_input import Uncounted
-from zerowiz.core.dsconfig.user_config import UserConfig, read_own_config
+from zerowiz.core.dsconfig.own_config import UserConfig, read_own_config
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS, Buffers
-from zerowiz.core.values import MOST_COUNT
-from zerowiz.core.workload.choices import Precision, StateDtype
+from zerowiz.core.structs import MOST_COUNT
+from zerowiz.core.workload import Precision, StateDtype
 from zerowiz.errors import UsageError
 
 

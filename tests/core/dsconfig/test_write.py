@@ -16,8 +16,6 @@ from writer.matrix import FIELDS, FORMATS, HANDOVERS, Case, cases
 
 from zerowiz.core.decision.evaluate import evaluate
 from zerowiz.core.decision.plan_input import PlanInput
-from zerowiz.core.dsconfig.lint.context import Context, on_machine
-from zerowiz.core.dsconfig.lint.linter import lint
 from zerowiz.core.dsconfig.write import (
     AUTO,
     Handover,
@@ -25,14 +23,14 @@ from zerowiz.core.dsconfig.write import (
     render_config,
     write_config,
 )
-from zerowiz.core.machine.host import Host
-from zerowiz.core.machine.network import Network, NetworkKind
+from zerowiz.core.lint.config import Context, on_machine
+from zerowiz.core.lint.linter import lint
 from zerowiz.core.machine.spec import parse_spec
-from zerowiz.core.machine.types import Machine
+from zerowiz.core.machine.types import Host, Machine, Network, NetworkKind
+from zerowiz.core.memory.activations import Activations
 from zerowiz.core.memory.buffers import Buffers
-from zerowiz.core.memory.forward.activations import Activations
-from zerowiz.core.memory.forward.traced import Traced, TracedRun, TracedTensor
-from zerowiz.core.memory.host_phases import HostPhase
+from zerowiz.core.memory.forward import Traced, TracedRun, TracedTensor
+from zerowiz.core.memory.host import HostPhase
 from zerowiz.core.memory.rank_sizes import StrategyRow
 from zerowiz.core.strategies import (
     DDP,
@@ -45,11 +43,9 @@ from zerowiz.core.strategies import (
     ZERO3_OFFLOAD_OPTIMIZER,
 )
 from zerowiz.core.strategy import Offload
-from zerowiz.core.values import replace
-from zerowiz.core.workload.choices import Attention, Integration, Optimizer, Precision, StateDtype
-from zerowiz.core.workload.workload import Workload
-from zerowiz.probe.config.ds_schema import read_ds_schema
-from zerowiz.probe.machine.gpu_table import read_gpu_table
+from zerowiz.core.structs import replace
+from zerowiz.core.workload import Attention, Integration, Optimizer, Precision, StateDtype, Workload
+from zerowiz.probe.package_data import read_ds_schema, read_gpu_table
 
 TABLE = read_gpu_table()
 GIB = 2**30

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zerowiz.core.launch.diff import Incomparable, difference
+from zerowiz.core.launch.provenance import Incomparable, difference
 
 WANTED = '{\n  "stage": 2,\n  "bf16": true\n}\n'
 

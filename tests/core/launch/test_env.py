@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zerowiz.core.launch.env import EnvText, for_pdsh, is_secret, merge_env, render_env
+from zerowiz.core.launch.plan import EnvText, for_pdsh, is_secret, merge_env, render_env
 
 
 def file(text: str) -> EnvText:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from zerowiz.core.launch.launcher_options import LAUNCHERS, MODULES, PYTHON, OtherLauncher
+from zerowiz.core.launch.other_launchers import LAUNCHERS, MODULES, PYTHON, OtherLauncher
 
 
 def torchrun() -> argparse.ArgumentParser:

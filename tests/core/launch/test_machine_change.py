@@ -5,7 +5,7 @@ import json
 import pytest
 from recorded import play, recording
 
-from zerowiz.core.launch.machine_change import (
+from zerowiz.core.launch.provenance import (
     BatchChange,
     ChangedFact,
     EarlierPlan,
@@ -16,10 +16,10 @@ from zerowiz.core.launch.machine_change import (
     encode_machine_change,
     read_earlier_plan,
 )
+from zerowiz.core.machine.spec import encode_machine
 from zerowiz.core.machine.types import Accelerator, Machine, MachineSource, with_gpus, with_nodes
-from zerowiz.core.machine_json import encode_machine
-from zerowiz.core.values import replace
-from zerowiz.core.workload.workload import Workload
+from zerowiz.core.structs import replace
+from zerowiz.core.workload import Workload
 
 FOUR = play(recording("h200-x4"))
 TWO = with_gpus(FOUR, 2)

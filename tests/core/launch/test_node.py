@@ -1,6 +1,6 @@
 import pytest
 
-from zerowiz.core.launch.node import NodeRank, expand_hosts, hostfile_text, node_options, slots_of
+from zerowiz.core.launch.nodes import NodeRank, expand_hosts, hostfile_text, node_options, slots_of
 from zerowiz.core.machine.types import Accelerator, Gpu, Machine, MachineSource
 from zerowiz.errors import UsageError
 

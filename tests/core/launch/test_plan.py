@@ -5,11 +5,10 @@ from collections.abc import Mapping
 import pytest
 
 from zerowiz.core.launch.plan import LaunchPlan, Programs, launch_argv, launch_env, launcher_options
-from zerowiz.core.machine.host import Host
 from zerowiz.core.machine.spec import parse_spec
-from zerowiz.core.machine.types import Accelerator, Machine
-from zerowiz.core.values import replace
-from zerowiz.probe.machine.gpu_table import read_gpu_table
+from zerowiz.core.machine.types import Accelerator, Host, Machine
+from zerowiz.core.structs import replace
+from zerowiz.probe.package_data import read_gpu_table
 
 FOUR = parse_spec("4xA100-40GB", read_gpu_table())
 TWO_OF_FOUR = replace(FOUR, gpus=(FOUR.gpus[1], FOUR.gpus[3]))

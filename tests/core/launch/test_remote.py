@@ -9,9 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from zerowiz.core.launch.env import EnvText, merge_env
-from zerowiz.core.launch.plan import Launcher
-from zerowiz.core.launch.remote import (
+from zerowiz.core.launch.nodes import (
     KEEPALIVE,
     HostLaunch,
     plan_host_launch,
@@ -19,6 +17,7 @@ from zerowiz.core.launch.remote import (
     quote_words,
     refuse_unsafe_paths,
 )
+from zerowiz.core.launch.plan import EnvText, Launcher, merge_env
 from zerowiz.errors import UsageError
 
 

@@ -1,7 +1,6 @@
 import pytest
 
-from zerowiz.core.launch.plan import EntryPoint
-from zerowiz.core.launch.rendezvous import (
+from zerowiz.core.launch.nodes import (
     AttemptSpec,
     Join,
     LaunchSpec,
@@ -10,6 +9,7 @@ from zerowiz.core.launch.rendezvous import (
     job_folder,
     refuse_unlike,
 )
+from zerowiz.core.launch.plan import EntryPoint
 from zerowiz.core.machine.types import Accelerator, Gpu, Machine, MachineSource
 from zerowiz.errors import UsageError, ZerowizError
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from zerowiz.core.launch.sbatch import JobScript, render_job_script
-from zerowiz.core.values import replace
+from zerowiz.core.structs import replace
 
 Golden = Callable[[str, str], None]
 

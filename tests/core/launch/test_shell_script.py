@@ -2,7 +2,7 @@
 
 import pytest
 
-from zerowiz.core.launch.shell_script import ShellCommand, find_training_command, is_shell_script
+from zerowiz.core.launch.sbatch import ShellCommand, find_training_command, is_shell_script
 
 HEAD = "#!/bin/bash\n#SBATCH --nodes=1\nexport A=1\npython prepare.py\npip install torch\n"
 TORCHRUN = ("torchrun", "--nproc_per_node", "2", "train.py", "--batch", "3")

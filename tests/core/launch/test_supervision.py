@@ -2,8 +2,8 @@
 
 import pytest
 
-from zerowiz.core.launch.supervision import LaunchEnvironment, why_supervised
-from zerowiz.core.values import replace
+from zerowiz.core.launch.plan import LaunchEnvironment, why_supervised
+from zerowiz.core.structs import replace
 
 TERMINAL = LaunchEnvironment(in_foreground=True)
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paths import TESTS
 
-from zerowiz.core.machine.cuda_visible import choose_gpus, parse_gpus, visible_gpus
+from zerowiz.core.machine.job_gpus import choose_gpus, parse_gpus, visible_gpus
 from zerowiz.core.machine.types import Gpu
 from zerowiz.errors import UsageError
 

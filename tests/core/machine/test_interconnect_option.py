@@ -2,16 +2,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zerowiz.core.machine.interconnect_option import (
+from zerowiz.core.machine.interconnect import (
     interconnect_sources,
+    said_with,
     spell_network,
     with_interconnect,
 )
-from zerowiz.core.machine.links import Interconnect, LinkClass, PairLink
-from zerowiz.core.machine.network import Network, NetworkKind, Nic
-from zerowiz.core.machine.sources import said_with
-from zerowiz.core.machine.types import Accelerator, Gpu, Machine, MachineSource
-from zerowiz.core.values import replace
+from zerowiz.core.machine.types import (
+    Accelerator,
+    Gpu,
+    Interconnect,
+    LinkClass,
+    Machine,
+    MachineSource,
+    Network,
+    NetworkKind,
+    Nic,
+    PairLink,
+)
+from zerowiz.core.structs import replace
 from zerowiz.errors import UsageError
 
 PCIE = Interconnect(link_class=LinkClass.PCIE, bytes_per_s=31_504_000_000, weakest_pair=(0, 1))

@@ -3,8 +3,7 @@ from itertools import combinations
 import pytest
 
 from zerowiz.core.machine.job_gpus import select_gpus
-from zerowiz.core.machine.links import LinkClass, PairLink, join_pairs
-from zerowiz.core.machine.types import Gpu, Machine, MachineSource
+from zerowiz.core.machine.types import Gpu, LinkClass, Machine, MachineSource, PairLink, join_pairs
 from zerowiz.errors import PreflightError, UsageError
 
 A100, RTX3090 = "NVIDIA A100-PCIE-40GB", "NVIDIA GeForce RTX 3090"

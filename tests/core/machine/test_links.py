@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zerowiz.core.machine.links import Interconnect, LinkClass, PairLink, PciePath, join_pairs
-from zerowiz.core.values import replace
+from zerowiz.core.machine.types import Interconnect, LinkClass, PairLink, PciePath, join_pairs
+from zerowiz.core.structs import replace
 
 GB_PER_S = 1_000_000_000
 SLOT_BYTES_PER_S = 15_760_000_000

@@ -10,13 +10,31 @@ from hypothesis import strategies as st
 from msgspec import Struct
 from msgspec.structs import fields
 
-from zerowiz.core.machine.host import Disk, Host
-from zerowiz.core.machine.links import Interconnect, LinkClass, PairLink
-from zerowiz.core.machine.merge import Fleet, NodeAnswer, NodeFailure, merge_nodes
-from zerowiz.core.machine.network import Network, NetworkKind, Nic
-from zerowiz.core.machine.outliers import Outlier, OutlierKind
-from zerowiz.core.machine.types import Accelerator, Gpu, Machine, MachineSource, PcieSlot, with_gpus
-from zerowiz.core.values import replace
+from zerowiz.core.machine.merge import (
+    Fleet,
+    NodeAnswer,
+    NodeFailure,
+    Outlier,
+    OutlierKind,
+    merge_nodes,
+)
+from zerowiz.core.machine.types import (
+    Accelerator,
+    Disk,
+    Gpu,
+    Host,
+    Interconnect,
+    LinkClass,
+    Machine,
+    MachineSource,
+    Network,
+    NetworkKind,
+    Nic,
+    PairLink,
+    PcieSlot,
+    with_gpus,
+)
+from zerowiz.core.structs import replace
 from zerowiz.errors import PreflightError, UsageError
 
 GB = 10**9

@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zerowiz.core.machine.network import Network, NetworkKind, Nic, join_nics
-from zerowiz.core.values import replace
+from zerowiz.core.machine.types import Network, NetworkKind, Nic, join_nics
+from zerowiz.core.structs import replace
 
 NICS = st.builds(
     Nic,

@@ -2,15 +2,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zerowiz.core.machine.host import Host
-from zerowiz.core.machine.interconnect_option import interconnect_sources, with_interconnect
-from zerowiz.core.machine.links import Interconnect, LinkClass, PairLink, join_pairs
-from zerowiz.core.machine.names.gpus import GpuModel
-from zerowiz.core.machine.network import Network, NetworkKind, Nic
-from zerowiz.core.machine.sources import list_sources, said_with
+from zerowiz.core.machine.interconnect import (
+    interconnect_sources,
+    list_sources,
+    said_with,
+    with_interconnect,
+)
+from zerowiz.core.machine.names import GpuModel
 from zerowiz.core.machine.spec import parse_spec
-from zerowiz.core.machine.types import Accelerator, Gpu, Machine, MachineSource
-from zerowiz.core.values import replace
+from zerowiz.core.machine.types import (
+    Accelerator,
+    Gpu,
+    Host,
+    Interconnect,
+    LinkClass,
+    Machine,
+    MachineSource,
+    Network,
+    NetworkKind,
+    Nic,
+    PairLink,
+    join_pairs,
+)
+from zerowiz.core.structs import replace
 
 PLACES = {
     "gpus.total_bytes",

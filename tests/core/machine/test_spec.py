@@ -5,17 +5,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zerowiz.core.machine.host import Host
-from zerowiz.core.machine.links import LinkClass
-from zerowiz.core.machine.names.find import close_names, find_model
-from zerowiz.core.machine.names.gpus import GpuModel, decode_gpu_table, match_models
-from zerowiz.core.machine.names.instances import Instance, normalize_instance
-from zerowiz.core.machine.network import NetworkKind
+from zerowiz.core.machine.interconnect import NVLINK_BYTES_PER_S
+from zerowiz.core.machine.names import (
+    GpuModel,
+    Instance,
+    close_names,
+    decode_gpu_table,
+    find_model,
+    match_models,
+    normalize_instance,
+)
 from zerowiz.core.machine.spec import named_instance, parse_machine, parse_spec
-from zerowiz.core.machine.topology import NVLINK_BYTES_PER_S
-from zerowiz.core.machine.types import Machine, MachineSource, pick_gpus
+from zerowiz.core.machine.types import (
+    Host,
+    LinkClass,
+    Machine,
+    MachineSource,
+    NetworkKind,
+    pick_gpus,
+)
 from zerowiz.errors import UsageError
-from zerowiz.probe.machine.gpu_table import read_gpu_table, read_instances
+from zerowiz.probe.package_data import read_gpu_table, read_instances
 
 TABLE = read_gpu_table()
 SOURCE_GROUPS = {

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zerowiz.core.machine.links import Interconnect, LinkClass, PairLink, PciePath, join_pairs
-from zerowiz.core.machine.topology import (
+from zerowiz.core.machine.interconnect import (
     NVLINK_BYTES_PER_S,
     PCIE_PATHS,
     NvLink,
@@ -17,8 +16,16 @@ from zerowiz.core.machine.topology import (
     slot_bytes_per_s,
     without_nvlink,
 )
-from zerowiz.core.machine.types import Gpu, PcieSlot
-from zerowiz.core.values import replace
+from zerowiz.core.machine.types import (
+    Gpu,
+    Interconnect,
+    LinkClass,
+    PairLink,
+    PciePath,
+    PcieSlot,
+    join_pairs,
+)
+from zerowiz.core.structs import replace
 
 SWITCH = NvLink(remote_type=RemoteType.SWITCH)
 GEN4_X16 = PcieSlot(max_generation=4, max_lanes=16)

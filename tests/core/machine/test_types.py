@@ -4,19 +4,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zerowiz.core.machine.host import Host
-from zerowiz.core.machine.links import Interconnect, LinkClass, PairLink, PciePath, join_pairs
-from zerowiz.core.machine.network import Network, NetworkKind
 from zerowiz.core.machine.types import (
     Accelerator,
     Gpu,
+    Host,
+    Interconnect,
+    LinkClass,
     Machine,
     MachineSource,
+    Network,
+    NetworkKind,
+    PairLink,
+    PciePath,
+    join_pairs,
     pick_gpus,
     with_gpus,
     with_nodes,
 )
-from zerowiz.core.values import replace
+from zerowiz.core.structs import replace
 from zerowiz.errors import UsageError
 
 NVLINK = Interconnect(link_class=LinkClass.NVLINK_ALL, bytes_per_s=450_000_000_000)

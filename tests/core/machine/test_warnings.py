@@ -2,12 +2,22 @@ from itertools import combinations
 
 import pytest
 
-from zerowiz.core.machine.allocation import JobAllocation
-from zerowiz.core.machine.links import PairLink, join_pairs
-from zerowiz.core.machine.network import Network, NetworkKind, Nic
-from zerowiz.core.machine.types import Gpu, GpuProcess, LeftOutGpu, Machine, MachineSource, PcieSlot
+from zerowiz.core.machine.types import (
+    Gpu,
+    GpuProcess,
+    JobAllocation,
+    LeftOutGpu,
+    Machine,
+    MachineSource,
+    Network,
+    NetworkKind,
+    Nic,
+    PairLink,
+    PcieSlot,
+    join_pairs,
+)
 from zerowiz.core.machine.warnings import find_warnings
-from zerowiz.core.values import replace
+from zerowiz.core.structs import replace
 
 SLOT = PcieSlot(
     max_generation=4,

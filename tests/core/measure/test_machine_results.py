@@ -9,26 +9,26 @@ from typing import Any
 import pytest
 from measured.rows import family_of, read_every_row, read_model
 
-from zerowiz.core.codec import decode, encode
 from zerowiz.core.decision.evaluate import evaluate
 from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.machine.types import Accelerator, with_gpus
-from zerowiz.core.measure.keep import keep_run
-from zerowiz.core.measure.machine_results import (
+from zerowiz.core.measured_row import (
+    Comparison,
     KeptRun,
     MachineResults,
+    TrialEnd,
+    compare,
     formulas_of,
+    keep_run,
     machine_key,
+    make_row,
 )
-from zerowiz.core.measure.row import Comparison, TrialEnd, compare, make_row
-from zerowiz.core.measure.trial import PlannedTrial, decode_trial, plan_trial
 from zerowiz.core.memory.rank_sizes import StrategyRow
-from zerowiz.core.speed.costs import COSTS
-from zerowiz.core.speed.rates import find_rates
-from zerowiz.core.speed.terms import TermKind
-from zerowiz.core.values import replace
-from zerowiz.probe.machine.gpu_table import read_gpu_table
+from zerowiz.core.speed.costs import COSTS, TermKind, find_rates
+from zerowiz.core.structs import decode, encode, replace
+from zerowiz.core.trial import PlannedTrial, decode_trial, plan_trial
+from zerowiz.probe.package_data import read_gpu_table
 
 TABLE = read_gpu_table()
 H200S = parse_spec("2xH200", TABLE)

@@ -10,16 +10,10 @@ from measured.rows import read_model, read_rows
 from zerowiz.core.decision.evaluate import Verdict
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.machine.types import Accelerator
-from zerowiz.core.measure.row import (
-    Comparison,
-    TrialEnd,
-    compare,
-    encode_comparison,
-    make_row,
-)
-from zerowiz.core.measure.trial import PlannedTrial, decode_trial, plan_trial
-from zerowiz.core.speed.rates import find_rates
-from zerowiz.probe.machine.gpu_table import read_gpu_table
+from zerowiz.core.measured_row import Comparison, TrialEnd, compare, encode_comparison, make_row
+from zerowiz.core.speed.costs import find_rates
+from zerowiz.core.trial import PlannedTrial, decode_trial, plan_trial
+from zerowiz.probe.package_data import read_gpu_table
 
 H200S = parse_spec("4xH200", read_gpu_table())
 KNOWN = {row["id"]: row for row in read_rows()}

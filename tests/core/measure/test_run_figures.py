@@ -6,13 +6,13 @@ from zerowiz.core.decision.evaluate import evaluate
 from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.machine.types import Accelerator
-from zerowiz.core.measure.run_figures import measure_run, predict_run
-from zerowiz.core.model.from_size import model_from_size
-from zerowiz.core.outcome.figures import CountedMemory, PredictedFigures, error_of
-from zerowiz.core.speed.rates import find_rates
+from zerowiz.core.measured_row import measure_run, predict_run
+from zerowiz.core.model.from_name import model_from_size
+from zerowiz.core.outcome import CountedMemory, PredictedFigures, error_of
+from zerowiz.core.speed.costs import find_rates
 from zerowiz.core.strategies import ZERO2
-from zerowiz.core.workload.workload import Workload
-from zerowiz.probe.machine.gpu_table import read_gpu_table
+from zerowiz.core.workload import Workload
+from zerowiz.probe.package_data import read_gpu_table
 
 ALLOCATED, RESIDENT = CountedMemory.ALLOCATED, CountedMemory.RESIDENT
 

@@ -2,13 +2,8 @@
 
 import pytest
 
-from zerowiz.core.measure.timing import (
-    ComparedStep,
-    SteadyStep,
-    count_timed_steps,
-    steady_step,
-)
-from zerowiz.core.speed.terms import StepTime
+from zerowiz.core.speed.costs import StepTime
+from zerowiz.core.trial import ComparedStep, SteadyStep, count_timed_steps, steady_step
 
 SLOW = (9.0, 4.0)
 PREDICTED = StepTime(terms=(), expected_seconds=1.2, low_seconds=1.0, high_seconds=1.5, tokens=2048)

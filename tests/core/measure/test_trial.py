@@ -8,11 +8,18 @@ import pytest
 from measured.rows import read_config, read_model, read_rows
 
 from zerowiz.core.decision.evaluate import evaluate
-from zerowiz.core.machine.links import LinkClass
 from zerowiz.core.machine.spec import parse_spec
-from zerowiz.core.machine.types import Accelerator
-from zerowiz.core.measure.optimizer_kernels import OptimizerKernel, stepper_for
-from zerowiz.core.measure.trial import (
+from zerowiz.core.machine.types import Accelerator, LinkClass
+from zerowiz.core.memory.activations import activations
+from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS, fit_buffers
+from zerowiz.core.memory.forward import Traced, TracedRun, TracedTensor
+from zerowiz.core.model.from_name import model_from_size
+from zerowiz.core.model.hf_config import model_from_config
+from zerowiz.core.strategies import STRATEGIES, ZERO2
+from zerowiz.core.strategy import Offload, Strategy
+from zerowiz.core.structs import replace
+from zerowiz.core.trial import (
+    OptimizerKernel,
     PlannedTrial,
     Trial,
     config_of_size,
@@ -21,19 +28,11 @@ from zerowiz.core.measure.trial import (
     encode_trial,
     ops_of,
     plan_trial,
+    stepper_for,
 )
-from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS, fit_buffers
-from zerowiz.core.memory.forward.activations import activations
-from zerowiz.core.memory.forward.traced import Traced, TracedRun, TracedTensor
-from zerowiz.core.model.from_size import model_from_size
-from zerowiz.core.model.hf_config import model_from_config
-from zerowiz.core.strategies import STRATEGIES, ZERO2
-from zerowiz.core.strategy import Offload, Strategy
-from zerowiz.core.values import replace
-from zerowiz.core.workload.choices import Attention, Method, Optimizer, Precision, StateDtype
-from zerowiz.core.workload.workload import Workload
+from zerowiz.core.workload import Attention, Method, Optimizer, Precision, StateDtype, Workload
 from zerowiz.errors import UsageError
-from zerowiz.probe.machine.gpu_table import read_gpu_table
+from zerowiz.probe.package_data import read_gpu_table
 
 H200S = parse_spec("4xH200", read_gpu_table())
 LLAMA = read_model("llama-3.2-1b")

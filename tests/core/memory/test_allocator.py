@@ -7,14 +7,11 @@ from measured.rows import read_model
 
 from zerowiz.core.decision.evaluate import evaluate
 from zerowiz.core.decision.plan_input import PlanInput
-from zerowiz.core.machine.host import Host
-from zerowiz.core.machine.links import Interconnect, LinkClass
-from zerowiz.core.machine.types import Gpu, Machine, MachineSource
-from zerowiz.core.memory.allocator import expands_segments, margin, outside_bytes
-from zerowiz.core.memory.buffers import Buffers
+from zerowiz.core.machine.types import Gpu, Host, Interconnect, LinkClass, Machine, MachineSource
+from zerowiz.core.memory.buffers import Buffers, expands_segments, margin, outside_bytes
 from zerowiz.core.strategies import ZERO2
-from zerowiz.core.values import replace
-from zerowiz.core.workload.workload import Workload
+from zerowiz.core.structs import replace
+from zerowiz.core.workload import Workload
 
 
 def machine_of(gpus: int, free_bytes: int | None = None) -> Machine:

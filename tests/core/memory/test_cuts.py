@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from measured.rows import read_model
 from ranks.harness import rank_environ, run
 
-from zerowiz.core.memory.cuts import (
+from zerowiz.core.memory.gradient_shards import (
     AFTER_BACKWARD,
     WITH_EMBEDDING,
     Cut,
@@ -29,8 +29,7 @@ from zerowiz.core.memory.cuts import (
     list_gradients,
 )
 from zerowiz.core.model.hf_config import model_from_config
-from zerowiz.core.workload.choices import Method
-from zerowiz.core.workload.workload import Workload
+from zerowiz.core.workload import Method, Workload
 
 SIZES = {
     "hidden_size": 24,

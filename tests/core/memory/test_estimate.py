@@ -12,10 +12,10 @@ from measured.rows import (
     strategy_of,
 )
 
-from zerowiz.core.measure.row import measured_phases, predict_phases
+from zerowiz.core.measured_row import measured_phases, predict_phases
+from zerowiz.core.memory.allocations import AllocationKind, MemoryKind, Phase, moment_bytes
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS, Buffers, fit_buffers
 from zerowiz.core.memory.estimate import Estimate, estimate
-from zerowiz.core.memory.ledger import AllocationKind, MemoryKind, Phase, moment_bytes
 from zerowiz.core.memory.rank_sizes import StrategyRow, rank_sizes
 from zerowiz.core.model.types import Model
 from zerowiz.core.strategies import (
@@ -28,8 +28,7 @@ from zerowiz.core.strategies import (
     ZERO3_OFFLOAD,
 )
 from zerowiz.core.strategy import Offload
-from zerowiz.core.workload.choices import Method, Optimizer, Precision, StateDtype
-from zerowiz.core.workload.workload import Workload
+from zerowiz.core.workload import Method, Optimizer, Precision, StateDtype, Workload
 
 MEASURED = [row for row in engine_rows() if row["peak_bytes"] is not None]
 PEAK_BAND = 0.01

@@ -5,14 +5,13 @@ import pytest
 from hypothesis import given
 from measured.rows import read_model
 
+from zerowiz.core.memory.allocations import AllocationKind, MemoryKind, Phase
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS
 from zerowiz.core.memory.estimate import Estimate, estimate
-from zerowiz.core.memory.ledger import AllocationKind, MemoryKind, Phase
 from zerowiz.core.memory.rank_sizes import StrategyRow, rank_sizes
 from zerowiz.core.strategies import STRATEGIES, ZERO1, ZERO2, ZERO3
-from zerowiz.core.values import replace
-from zerowiz.core.workload.choices import Attention, Loss, Method, Trainer
-from zerowiz.core.workload.workload import Workload
+from zerowiz.core.structs import replace
+from zerowiz.core.workload import Attention, Loss, Method, Trainer, Workload
 from zerowiz.errors import UsageError
 
 LLAMA = read_model("llama-3.2-1b")

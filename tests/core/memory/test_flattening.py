@@ -8,14 +8,14 @@ import pytest
 from measured.rows import read_model
 from paths import TESTS
 
+from zerowiz.core.memory.allocations import AllocationKind, Phase, moment_bytes
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS
 from zerowiz.core.memory.estimate import Estimate, estimate
-from zerowiz.core.memory.ledger import AllocationKind, Phase, moment_bytes
 from zerowiz.core.memory.rank_sizes import rank_sizes
 from zerowiz.core.model.types import Tensor
 from zerowiz.core.strategies import ZERO1, ZERO2, ZERO2_OFFLOAD
-from zerowiz.core.values import replace
-from zerowiz.core.workload.workload import Workload
+from zerowiz.core.structs import replace
+from zerowiz.core.workload import Workload
 
 Row = Mapping[str, Any]
 ROWS: list[Row] = json.loads((TESTS / "measured" / "2026-11-flattening.json").read_text())

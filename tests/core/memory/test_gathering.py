@@ -9,12 +9,10 @@ import pytest
 from paths import TESTS
 
 from zerowiz.core.memory.buffers import Buffers
-from zerowiz.core.memory.gathering.layout import lay_out
-from zerowiz.core.memory.gathering.replay import Gathered, Gathering, Layout, Limits, replay
+from zerowiz.core.memory.gathering import Gathered, Gathering, Layout, Limits, lay_out, replay
 from zerowiz.core.model.hf_config import model_from_config
-from zerowiz.core.values import replace
-from zerowiz.core.workload.choices import Method
-from zerowiz.core.workload.workload import Workload
+from zerowiz.core.structs import replace
+from zerowiz.core.workload import Method, Workload
 
 _RANKS = TESTS / "ranks" / "gathering.py"
 _THRESHOLD = 300

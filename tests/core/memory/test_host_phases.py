@@ -8,18 +8,12 @@ import pytest
 from measured.rows import Row, host_at_stage_3, read_every_row, read_model
 from paths import TESTS
 
+from zerowiz.core.memory.allocations import AllocationKind
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS
 from zerowiz.core.memory.estimate import estimate
-from zerowiz.core.memory.host_phases import (
-    HostNeed,
-    HostPhase,
-    HostUse,
-    Saving,
-    predict_host,
-)
-from zerowiz.core.memory.ledger import AllocationKind
+from zerowiz.core.memory.host import HostNeed, HostPhase, HostUse, Saving, predict_host
 from zerowiz.core.memory.rank_sizes import StrategyRow, rank_sizes
-from zerowiz.core.model.from_size import model_from_size
+from zerowiz.core.model.from_name import model_from_size
 from zerowiz.core.strategies import (
     DDP,
     STRATEGIES,
@@ -30,9 +24,8 @@ from zerowiz.core.strategies import (
     ZERO3_OFFLOAD,
     ZERO3_OFFLOAD_OPTIMIZER,
 )
-from zerowiz.core.values import replace
-from zerowiz.core.workload.choices import Method
-from zerowiz.core.workload.workload import Workload
+from zerowiz.core.structs import replace
+from zerowiz.core.workload import Method, Workload
 
 RANKS = 4
 SEVEN = model_from_size("7b", 7_000_000_000)

@@ -4,16 +4,15 @@ from dataclasses import dataclass
 
 import pytest
 
+from zerowiz.core.memory.allocations import AllocationKind
 from zerowiz.core.memory.buffers import Buffers
-from zerowiz.core.memory.ledger import AllocationKind
-from zerowiz.core.memory.nvme import AIO, NvmeOffload, fit_sub_group, offload_to_nvme
+from zerowiz.core.memory.host import AIO, NvmeOffload, fit_sub_group, offload_to_nvme
 from zerowiz.core.memory.rank_sizes import StrategyRow, rank_sizes
-from zerowiz.core.model.from_size import model_from_size
+from zerowiz.core.model.from_name import model_from_size
 from zerowiz.core.model.types import Model, ModelSource, Tensor
 from zerowiz.core.strategies import ZERO3_OFFLOAD, ZERO3_OFFLOAD_OPTIMIZER
-from zerowiz.core.values import replace
-from zerowiz.core.workload.choices import Method
-from zerowiz.core.workload.workload import Workload
+from zerowiz.core.structs import replace
+from zerowiz.core.workload import Method, Workload
 
 SEVEN = model_from_size("7b", 7 * 10**9)
 

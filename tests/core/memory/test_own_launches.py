@@ -6,13 +6,12 @@ import pytest
 from measured.rows import Row, buffers_of, is_decay_apart, read_model
 from paths import TESTS
 
+from zerowiz.core.memory.allocations import Phase
 from zerowiz.core.memory.estimate import estimate
-from zerowiz.core.memory.ledger import Phase
 from zerowiz.core.memory.rank_sizes import rank_sizes
 from zerowiz.core.strategies import STRATEGIES
-from zerowiz.core.values import replace
-from zerowiz.core.workload.choices import StateDtype
-from zerowiz.core.workload.workload import Workload
+from zerowiz.core.structs import replace
+from zerowiz.core.workload import StateDtype, Workload
 
 # What was recorded is the steady state; of rows with `eval_batch` with the evaluation after it.
 STEPS = {Phase.FORWARD, Phase.BACKWARD, Phase.STEP, Phase.EVALUATE}

@@ -4,19 +4,15 @@ import pytest
 
 from zerowiz.core.decision.evaluate import Verdict, evaluate
 from zerowiz.core.decision.plan_input import PlanInput
-from zerowiz.core.machine.host import Host
-from zerowiz.core.machine.links import Interconnect, LinkClass
-from zerowiz.core.machine.types import Gpu, Machine, MachineSource
+from zerowiz.core.machine.types import Gpu, Host, Interconnect, LinkClass, Machine, MachineSource
+from zerowiz.core.memory.allocations import MemoryKind, Phase
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS
-from zerowiz.core.memory.estimate import Estimate
-from zerowiz.core.memory.ledger import MemoryKind, Phase
+from zerowiz.core.memory.estimate import Estimate, rule_of_thumb_estimate
 from zerowiz.core.memory.rank_sizes import StrategyRow, rank_sizes
-from zerowiz.core.memory.rule_of_thumb import rule_of_thumb_estimate
-from zerowiz.core.model.from_size import model_from_size
+from zerowiz.core.model.from_name import model_from_size
 from zerowiz.core.model.types import Model
 from zerowiz.core.strategies import DDP, ZERO1, ZERO2, ZERO2_OFFLOAD, ZERO3, ZERO3_OFFLOAD
-from zerowiz.core.workload.choices import Accounting, Precision, StateDtype
-from zerowiz.core.workload.workload import Workload
+from zerowiz.core.workload import Accounting, Precision, StateDtype, Workload
 
 GB = 10**9
 SEVEN = model_from_size("7b", 7 * GB)

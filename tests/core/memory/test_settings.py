@@ -4,12 +4,12 @@ import pytest
 from changed_settings import CHANGED
 from measured.rows import read_model
 
+from zerowiz.core.memory.allocations import Moment, Phase
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS
 from zerowiz.core.memory.estimate import estimate
-from zerowiz.core.memory.ledger import Moment, Phase
 from zerowiz.core.memory.rank_sizes import rank_sizes
 from zerowiz.core.strategies import STRATEGIES
-from zerowiz.core.workload.workload import SETTINGS, Workload
+from zerowiz.core.workload import SETTINGS, Workload
 
 MODEL = read_model("llama-3.2-1b")
 

@@ -9,20 +9,19 @@ from zerowiz.core.decision.evaluate import evaluate
 from zerowiz.core.decision.plan_input import PlanInput, Uncounted
 from zerowiz.core.decision.uncertainty import Assumption
 from zerowiz.core.machine.spec import parse_spec
+from zerowiz.core.memory.activations import activations
+from zerowiz.core.memory.allocations import AllocationKind, MemoryKind, Phase
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS
 from zerowiz.core.memory.estimate import Estimate, estimate
-from zerowiz.core.memory.forward.activations import activations
-from zerowiz.core.memory.forward.losses import loss_bytes
-from zerowiz.core.memory.ledger import AllocationKind, MemoryKind, Phase
+from zerowiz.core.memory.losses import loss_bytes
 from zerowiz.core.memory.rank_sizes import StrategyRow, rank_sizes, trainable_params
 from zerowiz.core.model.types import Model
 from zerowiz.core.strategies import DDP, STRATEGIES, ZERO2, ZERO3
 from zerowiz.core.strategy import Offload, Part
-from zerowiz.core.values import replace
-from zerowiz.core.workload.choices import Method, Reference, Trainer
-from zerowiz.core.workload.workload import Workload
+from zerowiz.core.structs import replace
+from zerowiz.core.workload import Method, Reference, Trainer, Workload
 from zerowiz.errors import UsageError
-from zerowiz.probe.machine.gpu_table import read_gpu_table
+from zerowiz.probe.package_data import read_gpu_table
 
 LLAMA = read_model("llama-3.2-1b")
 PHI = read_model("phi-3-mini")

@@ -7,17 +7,16 @@ from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict, evaluate, 
 from zerowiz.core.decision.plan_input import PlanInput, Uncounted
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.machine.types import Accelerator
-from zerowiz.core.memory.allocator import (
+from zerowiz.core.memory.allocations import AllocationKind, Phase
+from zerowiz.core.memory.buffers import (
     expands_segments,
     shares_with_sleeping_vllm,
     without_expansion,
 )
-from zerowiz.core.memory.ledger import AllocationKind, Phase
 from zerowiz.core.strategies import STRATEGIES
-from zerowiz.core.values import replace
-from zerowiz.core.workload.choices import Reference, Trainer
-from zerowiz.core.workload.workload import Workload
-from zerowiz.probe.machine.gpu_table import read_gpu_table
+from zerowiz.core.structs import replace
+from zerowiz.core.workload import Reference, Trainer, Workload
+from zerowiz.probe.package_data import read_gpu_table
 
 GRPO = Workload(
     micro_batch=4,

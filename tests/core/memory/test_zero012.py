@@ -5,9 +5,9 @@ from collections.abc import Mapping
 import pytest
 from measured.rows import read_model
 
+from zerowiz.core.memory.activations import activations
+from zerowiz.core.memory.allocations import Phase
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS, Buffers
-from zerowiz.core.memory.forward.activations import activations
-from zerowiz.core.memory.ledger import Phase
 from zerowiz.core.memory.rank_sizes import RankSizes, StrategyRow, rank_sizes
 from zerowiz.core.model.types import Model
 from zerowiz.core.strategies import (
@@ -20,9 +20,8 @@ from zerowiz.core.strategies import (
     ZERO3_OFFLOAD,
     ZERO3_OFFLOAD_OPTIMIZER,
 )
-from zerowiz.core.values import replace
-from zerowiz.core.workload.choices import Method, Optimizer, Precision, StateDtype, Trainer
-from zerowiz.core.workload.workload import Workload
+from zerowiz.core.structs import replace
+from zerowiz.core.workload import Method, Optimizer, Precision, StateDtype, Trainer, Workload
 
 Moment = Mapping[str, int]
 """Bytes by part."""

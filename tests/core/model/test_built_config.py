@@ -2,8 +2,8 @@
 
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING, CONFIG_MAPPING_NAMES
 
-from zerowiz.core.model.built_config import change_config, family_of_class, may_decide_size, sizes
 from zerowiz.core.model.families import FAMILIES
+from zerowiz.core.model.hf_config import change_config, family_of_class, may_decide_size, sizes
 
 # GPT-SW3 has the class of GPT-2, and its tensors.
 SHARED = {"gpt-sw3"}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from zerowiz.core.model.from_size import model_from_size
+from zerowiz.core.model.from_name import model_from_size
 from zerowiz.core.model.types import ModelSource
 
 # Layers and hidden size in the config.json of each Gemma 3, by its parameters.

@@ -12,14 +12,13 @@ from paths import MODELS
 from zerowiz.core.decision.evaluate import evaluate
 from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.machine.spec import parse_spec
-from zerowiz.core.model.checkpoint_check import Stored, StoredTensor
-from zerowiz.core.model.from_unknown import guess_model, is_unknown, settle_guess
+from zerowiz.core.model.from_name import Stored, StoredTensor, guess_model, is_unknown, settle_guess
 from zerowiz.core.model.hf_config import model_from_config
 from zerowiz.core.model.types import Model, ModelSource
 from zerowiz.core.strategies import ZERO2
-from zerowiz.core.workload.workload import Workload
+from zerowiz.core.workload import Workload
 from zerowiz.errors import UsageError
-from zerowiz.probe.machine.gpu_table import read_gpu_table
+from zerowiz.probe.package_data import read_gpu_table
 
 H200S = parse_spec("4xH200", read_gpu_table())
 # Said to be no Llama: an encoder-decoder and a model of images.

@@ -6,9 +6,9 @@ from collections import Counter
 import pytest
 from paths import MODELS
 
+from zerowiz.core.model.from_name import KnownModel, close_known, find_known
 from zerowiz.core.model.hf_config import model_from_config
-from zerowiz.core.model.known import KnownModel, close_known, find_known
-from zerowiz.probe.model.known_models import read_known_models
+from zerowiz.probe.package_data import read_known_models
 
 TABLE = read_known_models()
 ROWS = pytest.mark.parametrize("row", TABLE, ids=lambda row: row.id)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from zerowiz.core.model.families import FAMILIES
-from zerowiz.core.model.moe_blocks import APART, MOE_BLOCKS
+from zerowiz.core.model.hf_config import APART, MOE_BLOCKS
 
 
 def modeling_files() -> Iterator[tuple[list[str], ast.Module]]:

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from paths import MODELS
 
 from zerowiz.core.model.families import FAMILIES
-from zerowiz.core.model.from_size import model_from_size, parse_size
+from zerowiz.core.model.from_name import model_from_size, parse_size
 from zerowiz.core.model.hf_config import model_from_config
 from zerowiz.core.model.types import Model, ModelSource
-from zerowiz.core.values import replace
-from zerowiz.core.workload.workload import ALL_LINEAR
+from zerowiz.core.structs import replace
+from zerowiz.core.workload import ALL_LINEAR
 from zerowiz.errors import UsageError
 
 MEASURED = sorted(folder.name for folder in MODELS.iterdir())

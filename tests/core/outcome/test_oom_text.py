@@ -2,8 +2,8 @@
 
 import pytest
 
-from zerowiz.core.memory.ledger import MemoryKind
-from zerowiz.core.outcome.oom_text import died_for, last_error
+from zerowiz.core.memory.allocations import MemoryKind
+from zerowiz.core.outcome import died_for, last_error
 
 OPENS = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n'
 

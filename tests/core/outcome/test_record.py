@@ -4,11 +4,20 @@ import json
 
 import pytest
 
-from zerowiz.core.outcome.figures import CountedMemory, MeasuredFigures, PredictedFigures
-from zerowiz.core.outcome.record import AttemptRecord, RunRecord, parse_record, render_record
-from zerowiz.core.outcome.resume import ResumeFrom
-from zerowiz.core.outcome.verdict import Cause, JobEnd, RankEnd
-from zerowiz.core.values import replace
+from zerowiz.core.outcome import (
+    AttemptRecord,
+    Cause,
+    CountedMemory,
+    JobEnd,
+    MeasuredFigures,
+    PredictedFigures,
+    RankEnd,
+    ResumeFrom,
+    RunRecord,
+    parse_record,
+    render_record,
+)
+from zerowiz.core.structs import replace
 from zerowiz.errors import UsageError
 
 RUNS = AttemptRecord(

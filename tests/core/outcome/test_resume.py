@@ -4,13 +4,13 @@ import pytest
 from cli.harness import HF_IN_CODE
 from paths import TEMPLATES
 
-from zerowiz.core.outcome.resume import ResumeFrom, Saved, output_folder, plan_resume, resumes
+from zerowiz.core.outcome import ResumeFrom, Saved, output_folder, plan_resume, resumes
 from zerowiz.core.script.delivery import deliver
 from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.core.script.settings_file import SettingsFile
 from zerowiz.core.strategies import DDP, ZERO1, ZERO2, ZERO2_OFFLOAD, ZERO3
 from zerowiz.core.strategy import Strategy
-from zerowiz.core.values import replace
+from zerowiz.core.structs import replace
 from zerowiz.probe.script.read import parse_script, read_script
 
 RUN_CLM = """\

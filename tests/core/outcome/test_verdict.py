@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zerowiz.core.outcome.verdict import Cause, JobEnd, RankEnd, judge, parse_end, plain_status
-from zerowiz.core.values import replace
+from zerowiz.core.outcome import Cause, JobEnd, RankEnd, judge, parse_end, plain_status
+from zerowiz.core.structs import replace
 
 
 def end(rank: int, status: int | None, at: float = 0.0, **settings: Any) -> RankEnd:

@@ -9,44 +9,41 @@ from hypothesis import strategies as st
 from measured.rows import read_model
 from msgspec import convert, to_builtins
 
-from zerowiz.core.decision.flowchart import (
-    Constraints,
-    Decision,
-    OffloadChoice,
-    decide,
-    find_way,
-)
+from zerowiz.core.decision.flowchart import Constraints, Decision, OffloadChoice, decide, find_way
 from zerowiz.core.decision.plan_input import PlanInput
-from zerowiz.core.machine.cuda_visible import choose_gpus
-from zerowiz.core.machine.host import Host
-from zerowiz.core.machine.interconnect_option import with_interconnect
-from zerowiz.core.machine.network import Network, NetworkKind, Nic
+from zerowiz.core.decision.remedies import RemedyScope, find_edits, find_remedies
+from zerowiz.core.decision.remedy import (
+    KEEPING,
+    ROUNDING,
+    Expense,
+    Remedy,
+    evaluate_fewer,
+    quantize,
+    shorten,
+    train_adapters,
+    worth_offering,
+)
+from zerowiz.core.machine.interconnect import with_interconnect
+from zerowiz.core.machine.job_gpus import choose_gpus
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.machine.types import (
     Accelerator,
+    Host,
     Machine,
+    Network,
+    NetworkKind,
+    Nic,
     pick_gpus,
     with_host_memory,
     with_nodes,
 )
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS
-from zerowiz.core.model.from_size import model_from_size, parse_size
-from zerowiz.core.remedies.attempts import RemedyScope
-from zerowiz.core.remedies.changes import (
-    KEEPING,
-    ROUNDING,
-    evaluate_fewer,
-    quantize,
-    shorten,
-    train_adapters,
-)
-from zerowiz.core.remedies.find import find_edits, find_remedies
-from zerowiz.core.remedies.remedy import Expense, Remedy, worth_offering
+from zerowiz.core.model.from_name import model_from_size, parse_size
 from zerowiz.core.settings import Change
-from zerowiz.core.speed.rates import find_rates
+from zerowiz.core.speed.costs import find_rates
+from zerowiz.core.structs import replace
 from zerowiz.core.units import parse_budget, parse_host_memory
-from zerowiz.core.values import replace
-from zerowiz.core.workload.choices import (
+from zerowiz.core.workload import (
     Accounting,
     Attention,
     Loss,
@@ -54,10 +51,9 @@ from zerowiz.core.workload.choices import (
     Optimizer,
     Precision,
     StateDtype,
+    Workload,
 )
-from zerowiz.core.workload.workload import Workload
-from zerowiz.probe.machine.gpu_table import read_gpu_table
-from zerowiz.probe.model.known_models import read_known_models
+from zerowiz.probe.package_data import read_gpu_table, read_known_models
 
 TABLE = read_gpu_table()
 SCOPE = RemedyScope(gpus=TABLE, models=read_known_models)

@@ -6,16 +6,14 @@ from collections.abc import Mapping
 import msgspec.yaml
 import pytest
 
-from zerowiz.core.script.arguments import field_options
-from zerowiz.core.script.bindings import Setting, State
+from zerowiz.core.script.arguments import Reads, ScriptParser, field_options
+from zerowiz.core.script.bindings import Setting, State, read_said
 from zerowiz.core.script.delivery import Delivery, deliver
 from zerowiz.core.script.facts import Binding, Convention, ScriptFacts
-from zerowiz.core.script.options import Reads, ScriptParser
-from zerowiz.core.script.said import read_said
 from zerowiz.core.script.settings import settle
 from zerowiz.core.script.settings_file import SettingsFile, render_values
-from zerowiz.core.values import replace
-from zerowiz.core.workload.choices import Integration, Precision
+from zerowiz.core.structs import replace
+from zerowiz.core.workload import Integration, Precision
 from zerowiz.errors import UsageError
 
 OPTIONS = (

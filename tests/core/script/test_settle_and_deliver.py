@@ -10,14 +10,13 @@ from hypothesis import strategies as st
 from zerowiz import words as language
 from zerowiz.core.machine.types import Accelerator
 from zerowiz.core.model.families import FAMILIES
-from zerowiz.core.script.arguments import field_options
+from zerowiz.core.script.arguments import Option, Reads, ScriptParser, Takes, field_options
 from zerowiz.core.script.bindings import Setting, State
 from zerowiz.core.script.delivery import deliver
 from zerowiz.core.script.facts import Binding, Convention, Obstacle, ScriptFacts
-from zerowiz.core.script.options import Option, Reads, ScriptParser, Takes
 from zerowiz.core.script.settings import ScriptSettings, check_accelerator, settle
-from zerowiz.core.values import replace
-from zerowiz.core.workload.choices import Attention, Integration, Method, Optimizer, Precision
+from zerowiz.core.structs import replace
+from zerowiz.core.workload import Attention, Integration, Method, Optimizer, Precision
 from zerowiz.errors import PreflightError, UsageError, ZerowizError
 
 HF_OPTIONS = (

@@ -7,12 +7,12 @@ from core.script.test_settle_and_deliver import HF_PARSER
 from hypothesis import given
 from hypothesis import strategies as st
 
+from zerowiz.core.script.arguments import Option, Reads, ScriptParser, Takes, write_words
 from zerowiz.core.script.bindings import State
 from zerowiz.core.script.facts import Binding, Convention, ScriptFacts
-from zerowiz.core.script.options import Option, Reads, ScriptParser, Takes, write_words
 from zerowiz.core.script.settings import settle
-from zerowiz.core.values import replace
-from zerowiz.core.workload.choices import Integration, Method, Optimizer, Precision
+from zerowiz.core.structs import replace
+from zerowiz.core.workload import Integration, Method, Optimizer, Precision
 
 
 @pytest.mark.parametrize(

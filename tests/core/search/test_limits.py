@@ -5,13 +5,13 @@ from measured.rows import read_model
 
 from zerowiz.core.decision.evaluate import evaluate
 from zerowiz.core.decision.plan_input import PlanInput
+from zerowiz.core.decision.search import Limit, find_limits
 from zerowiz.core.machine.spec import parse_spec
-from zerowiz.core.model.from_size import model_from_size
-from zerowiz.core.search.limits import Limit, find_limits
+from zerowiz.core.model.from_name import model_from_size
 from zerowiz.core.strategies import STRATEGIES, ZERO3, ZERO3_OFFLOAD
-from zerowiz.core.values import replace
-from zerowiz.core.workload.workload import Workload
-from zerowiz.probe.machine.gpu_table import read_gpu_table
+from zerowiz.core.structs import replace
+from zerowiz.core.workload import Workload
+from zerowiz.probe.package_data import read_gpu_table
 
 TABLE = read_gpu_table()
 

@@ -10,34 +10,34 @@ from random_models import models
 
 from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict, evaluate, evaluate_with
 from zerowiz.core.decision.flowchart import Constraints, OffloadChoice, Reason, decide
-from zerowiz.core.decision.oom_history import RanOut
-from zerowiz.core.decision.plan_input import PlanInput
-from zerowiz.core.machine.host import Host
-from zerowiz.core.machine.spec import parse_spec
-from zerowiz.core.memory.ledger import MemoryKind
-from zerowiz.core.memory.rank_sizes import StrategyRow
-from zerowiz.core.model.families import FAMILIES
-from zerowiz.core.model.from_size import model_from_size
-from zerowiz.core.model.types import Model
-from zerowiz.core.search.candidate import (
+from zerowiz.core.decision.plan_input import PlanInput, RanOut
+from zerowiz.core.decision.search import (
     SAME_FRACTION,
     WORTH_FRACTION,
     Candidate,
+    Freedom,
+    Objective,
+    Search,
     find_pareto,
     is_worth,
+    search,
+    split_batch,
     take_fastest,
     without_needlessly_tight,
 )
-from zerowiz.core.search.cover import split_batch
-from zerowiz.core.search.freedom import Freedom, Objective
-from zerowiz.core.search.search import Search, search
-from zerowiz.core.speed.rates import find_rates
+from zerowiz.core.machine.spec import parse_spec
+from zerowiz.core.machine.types import Host
+from zerowiz.core.memory.allocations import MemoryKind
+from zerowiz.core.memory.rank_sizes import StrategyRow
+from zerowiz.core.model.families import FAMILIES
+from zerowiz.core.model.from_name import model_from_size
+from zerowiz.core.model.types import Model
+from zerowiz.core.speed.costs import find_rates
 from zerowiz.core.strategies import DDP, STRATEGIES, ZERO1, ZERO2_OFFLOAD, ZERO3
 from zerowiz.core.strategy import Offload
-from zerowiz.core.values import replace
-from zerowiz.core.workload.choices import Attention, Loss, Method, Optimizer
-from zerowiz.core.workload.workload import Workload
-from zerowiz.probe.machine.gpu_table import read_gpu_table
+from zerowiz.core.structs import replace
+from zerowiz.core.workload import Attention, Loss, Method, Optimizer, Workload
+from zerowiz.probe.package_data import read_gpu_table
 
 GIB = 2**30
 # A search is a hundred estimates.

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zerowiz.core.speed.calibration import Calibration, MeasuredStep, calibrate
-from zerowiz.core.speed.terms import StepTime, Term, TermKind
+from zerowiz.core.speed.costs import Calibration, MeasuredStep, StepTime, Term, TermKind, calibrate
 
 
 def predicted(**seconds: float) -> StepTime:

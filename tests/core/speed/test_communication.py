@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS
 from zerowiz.core.memory.rank_sizes import StrategyRow, rank_sizes
-from zerowiz.core.model.from_size import model_from_size
+from zerowiz.core.model.from_name import model_from_size
 from zerowiz.core.model.hf_config import model_from_config
 from zerowiz.core.model.types import Model
-from zerowiz.core.speed.communication import wire_bytes_per_step
+from zerowiz.core.speed.step_time import wire_bytes_per_step
 from zerowiz.core.strategies import (
     DDP,
     STRATEGIES,
@@ -20,8 +20,7 @@ from zerowiz.core.strategies import (
     ZERO3_OFFLOAD,
     ZERO3_OFFLOAD_OPTIMIZER,
 )
-from zerowiz.core.workload.choices import Method, Precision
-from zerowiz.core.workload.workload import Workload
+from zerowiz.core.workload import Method, Precision, Workload
 
 SMALL = model_from_size("100m", 100_000_000)
 LARGE = model_from_size("7b", 7_000_000_000)

@@ -2,9 +2,9 @@
 
 import pytest
 
-from zerowiz.core.machine.host import Host
+from zerowiz.core.machine.types import Host
 from zerowiz.core.speed.costs import COSTS, on_host, product_fraction_on
-from zerowiz.core.values import replace
+from zerowiz.core.structs import replace
 
 
 def _factor(call_seconds: float | None) -> float:

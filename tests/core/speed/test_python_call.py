@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator
 
-from zerowiz.core.speed.python_call import time_python_call
+from zerowiz.core.speed.costs import time_python_call
 
 
 def test_a_call_takes_some_nanoseconds() -> None:

@@ -3,9 +3,9 @@
 import pytest
 
 from zerowiz.core.machine.types import Gpu, Machine, MachineSource
-from zerowiz.core.speed.rates import find_rates
-from zerowiz.core.workload.choices import Precision
-from zerowiz.probe.machine.gpu_table import read_gpu_table
+from zerowiz.core.speed.costs import find_rates
+from zerowiz.core.workload import Precision
+from zerowiz.probe.package_data import read_gpu_table
 
 
 def _machine(*names: str) -> Machine:

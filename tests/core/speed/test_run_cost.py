@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zerowiz.core.speed.run_cost import RunCost, RunLength, predict_run
-from zerowiz.core.speed.terms import StepTime
+from zerowiz.core.catalog import RunCost, RunLength, predict_run
+from zerowiz.core.speed.costs import StepTime
 
 
 def step(expected_seconds: float = 2.0, tokens: int = 8192) -> StepTime:

@@ -5,23 +5,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 from random_models import models as random_models
 
-from zerowiz.core.machine.links import Interconnect, LinkClass
-from zerowiz.core.machine.network import Network, NetworkKind
 from zerowiz.core.machine.spec import parse_spec
-from zerowiz.core.machine.types import Accelerator, Machine, with_nodes
+from zerowiz.core.machine.types import (
+    Accelerator,
+    Interconnect,
+    LinkClass,
+    Machine,
+    Network,
+    NetworkKind,
+    with_nodes,
+)
 from zerowiz.core.memory.buffers import Buffers, fit_buffers
 from zerowiz.core.memory.rank_sizes import StrategyRow, rank_sizes, trainable_params
-from zerowiz.core.model.from_size import model_from_size
+from zerowiz.core.model.from_name import model_from_size
 from zerowiz.core.model.types import Model
-from zerowiz.core.speed.costs import COSTS
-from zerowiz.core.speed.rates import GpuRates, find_rates
+from zerowiz.core.speed.costs import COSTS, GpuRates, StepTime, TermKind, find_rates
 from zerowiz.core.speed.step_time import predict_step_time, why_untimed
-from zerowiz.core.speed.terms import StepTime, TermKind
 from zerowiz.core.strategies import DDP, STRATEGIES, ZERO2, ZERO2_OFFLOAD, ZERO3
-from zerowiz.core.values import replace
-from zerowiz.core.workload.choices import Method, Optimizer, Precision, Trainer
-from zerowiz.core.workload.workload import Workload
-from zerowiz.probe.machine.gpu_table import read_gpu_table
+from zerowiz.core.structs import replace
+from zerowiz.core.workload import Method, Optimizer, Precision, Trainer, Workload
+from zerowiz.probe.package_data import read_gpu_table
 
 TABLE = read_gpu_table()
 H200 = parse_spec("2xH200", TABLE)

@@ -3,7 +3,7 @@
 from docs.blocks.desk import empty_desk, run
 from docs.blocks.markdown import code
 
-from zerowiz.cli import COMMANDS
+from zerowiz.cli.commands import COMMANDS
 
 
 def help_of(*words: str) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from cli.harness import COLUMNS, Result, enter
 
-from zerowiz.cli import main
+from zerowiz.cli.commands import main
 
 
 @contextmanager

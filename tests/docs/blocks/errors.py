@@ -12,16 +12,16 @@ from docs.blocks.markdown import code
 from lint.rows import FOUND
 from recorded import put_under_pynvml
 
-from zerowiz.core.dsconfig.lint.finding import ConfigFinding
-from zerowiz.core.dsconfig.lint.linter import RULES as CHECK_RULES
-from zerowiz.core.dsconfig.lint.linter import lint
-from zerowiz.core.dsconfig.lint.report import FileReport
-from zerowiz.core.launch.doctor.examine import RULES as PREFLIGHT_RULES
-from zerowiz.core.launch.doctor.examine import examine
-from zerowiz.core.rule import Rule, Severity
+from zerowiz.core.findings import Rule, Severity
+from zerowiz.core.lint.config import ConfigFinding
+from zerowiz.core.lint.linter import RULES as CHECK_RULES
+from zerowiz.core.lint.linter import lint
+from zerowiz.core.lint.report import FileReport
+from zerowiz.core.preflight.examine import RULES as PREFLIGHT_RULES
+from zerowiz.core.preflight.examine import examine
 from zerowiz.errors import ExitCode
-from zerowiz.probe.config.ds_schema import read_ds_schema
-from zerowiz.probe.recording.tape import Replay
+from zerowiz.probe.package_data import read_ds_schema
+from zerowiz.probe.recording import Replay
 from zerowiz.ui import check as show_check
 from zerowiz.ui import doctor as show_doctor
 

@@ -9,10 +9,9 @@ from core.model import test_known as model_names
 from docs.blocks.markdown import table
 
 from zerowiz.core.machine.spec import parse_machine
-from zerowiz.core.model.known import find_known
+from zerowiz.core.model.from_name import find_known
 from zerowiz.errors import UsageError
-from zerowiz.probe.machine.gpu_table import read_gpu_table, read_instances
-from zerowiz.probe.model.known_models import read_known_models
+from zerowiz.probe.package_data import read_gpu_table, read_instances, read_known_models
 
 
 def refused(texts: Mapping[str, object]) -> dict[str, UsageError]:

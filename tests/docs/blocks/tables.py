@@ -2,11 +2,9 @@
 
 from docs.blocks.markdown import sources, table
 
-from zerowiz.core.machine.names.gpus import GpuModel, match_models
-from zerowiz.core.machine.names.instances import Instance
-from zerowiz.core.model.known import KnownModel
-from zerowiz.probe.machine.gpu_table import read_gpu_table, read_instances
-from zerowiz.probe.model.known_models import read_known_models
+from zerowiz.core.machine.names import GpuModel, Instance, match_models
+from zerowiz.core.model.from_name import KnownModel
+from zerowiz.probe.package_data import read_gpu_table, read_instances, read_known_models
 
 
 def spec_name(row: GpuModel) -> str:

@@ -14,11 +14,10 @@ from typing import Any
 import pytest
 
 from zerowiz.core.dsconfig.accelerate import FILE_KNOWN, fill
-from zerowiz.core.dsconfig.lint.accelerate_file import check_accelerate
-from zerowiz.core.workload.choices import Integration, Precision
-from zerowiz.core.workload.workload import Workload
+from zerowiz.core.lint.linter import check_accelerate
+from zerowiz.core.workload import Integration, Precision, Workload
 from zerowiz.errors import UsageError
-from zerowiz.probe.config.config_file import read_config_file, read_config_text
+from zerowiz.probe.config_file import read_config_file, read_config_text
 
 HEAD = "distributed_type: DEEPSPEED\nnum_machines: 1\nnum_processes: 2\n"
 # As `accelerate config` writes it, and as recipes of TRL and people write it by hand.

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from zerowiz.core.workload.choices import Integration, Precision
+from zerowiz.core.workload import Integration, Precision
 from zerowiz.errors import UsageError
-from zerowiz.probe.config.config_file import read_config_file
+from zerowiz.probe.config_file import read_config_file
 
 BY_HAND = """\
 {

@@ -7,12 +7,17 @@ from pathlib import Path
 import pytest
 from paths import ROOT
 
-from zerowiz.core.dsconfig.lint.source import ConfigText
-from zerowiz.core.workload.choices import Integration
+from zerowiz.core.lint.config import ConfigText
+from zerowiz.core.workload import Integration
 from zerowiz.errors import UsageError
-from zerowiz.probe.config import config_text
-from zerowiz.probe.config.config_text import decode_config, looks_like_config, read_configs
-from zerowiz.probe.config.config_yaml import NamedFile, read_yaml
+from zerowiz.probe import config_text
+from zerowiz.probe.config_text import (
+    NamedFile,
+    decode_config,
+    looks_like_config,
+    read_configs,
+    read_yaml,
+)
 
 KNOWN = frozenset({"train_batch_size", "bf16", "optimizer", "zero_optimization"})
 

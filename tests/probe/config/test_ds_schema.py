@@ -5,7 +5,7 @@ from importlib.resources import files
 import pytest
 
 from zerowiz.core.dsconfig.schema import Unknown
-from zerowiz.probe.config.ds_schema import read_ds_schema, read_ds_schemas
+from zerowiz.probe.package_data import read_ds_schema, read_ds_schemas
 
 MINORS = ("0.19.8", "0.18.9", "0.17.6", "0.16.9")
 

@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 from kills.harness import HERE
 
-from zerowiz.core.launch.doctor.facts import LOCK_NOTE, Lock
-from zerowiz.emit.build_locks import remove_lock
+from zerowiz.core.preflight.facts import LOCK_NOTE, Lock
+from zerowiz.emit.processes import remove_lock
 from zerowiz.errors import PreflightError
-from zerowiz.probe.launch.build_locks import read_locks, read_pid_namespace
+from zerowiz.probe.preflight.toolchain import read_locks, read_pid_namespace
 
 OP = "cpu_adam"
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="its own lock is held")

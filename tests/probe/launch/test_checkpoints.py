@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from zerowiz.core.launch.doctor.facts import Resumed, SavedStates
-from zerowiz.core.outcome.resume import Saved
-from zerowiz.probe.launch.checkpoints import read_resumed, read_saved, read_states
+from zerowiz.core.outcome import Saved
+from zerowiz.core.preflight.facts import Resumed, SavedStates
+from zerowiz.probe.output_folder import read_resumed, read_saved, read_states
 
 
 def save(folder: Path, *files: str) -> str:

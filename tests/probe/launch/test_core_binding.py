@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from zerowiz.core.launch.plan import CoreBinding
-from zerowiz.probe.launch.core_binding import try_core_binding
+from zerowiz.probe.preflight.toolchain import try_core_binding
 
 # What DeepSpeed's launcher starts it as; the program behind the words is run as numactl would.
 _ALLOWS = '#!/bin/sh\necho "$@" >> "$TRIED"\nexec true\n'

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from zerowiz.core.launch.doctor.facts import Package, Torch
-from zerowiz.probe.launch.interpreter import (
+from zerowiz.core.preflight.facts import Package, Torch
+from zerowiz.probe.preflight.interpreter import (
     parse_capabilities,
     parse_interpreter,
     parse_torch_version,

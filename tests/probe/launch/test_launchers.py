@@ -6,7 +6,7 @@ import pytest
 
 from zerowiz.core.launch.plan import Launcher
 from zerowiz.errors import PreflightError
-from zerowiz.probe.launch.launchers import check_launcher
+from zerowiz.probe.preflight.interpreter import check_launcher
 
 
 def install(folder: Path, *names: str, says: str = "") -> dict[str, str]:

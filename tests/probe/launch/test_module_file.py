@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from zerowiz.errors import PreflightError
-from zerowiz.probe.launch.module_file import find_module_file
+from zerowiz.probe.preflight.interpreter import find_module_file
 
 NEVER = "raise SystemExit('imported')\n"
 

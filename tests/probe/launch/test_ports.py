@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from fake_host import build_host
 
-from zerowiz.probe.launch.ports import find_free_port, is_taken, read_interfaces
+from zerowiz.probe.preflight.interpreter import find_free_port, is_taken, read_interfaces
 
 ADAPTERS = {
     "sys/class/net/lo/type": "772",

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from zerowiz.core.launch.doctor.facts import Installed, Torch
-from zerowiz.core.launch.doctor.ops import ASYNC_IO, CPU_ADAM, FUSED_ADAM
-from zerowiz.core.values import replace
-from zerowiz.probe.launch.toolchain import (
+from zerowiz.core.preflight.facts import ASYNC_IO, CPU_ADAM, FUSED_ADAM, Installed, Torch
+from zerowiz.core.structs import replace
+from zerowiz.probe.preflight.toolchain import (
     can_write,
     find_cuda_home,
     find_extensions_folder,
@@ -19,7 +18,7 @@ from zerowiz.probe.launch.toolchain import (
     read_extensions,
     read_toolchain,
 )
-from zerowiz.probe.recording.files import HostFiles
+from zerowiz.probe.recording import HostFiles
 
 NVCC = """\
 #!/bin/sh

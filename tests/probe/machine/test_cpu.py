@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from fake_host import build_host
 
-from zerowiz.core.machine.host import Host
-from zerowiz.probe.machine.cpu import parse_flags, with_number_formats
+from zerowiz.core.machine.types import Host
+from zerowiz.probe.machine.host import parse_flags, with_number_formats
 
 # /proc/cpuinfo of one core each, without the lines that nobody reads. AMD's of 2021 (Zen 3) and of
 # 2024 (Zen 5), Intel's of 2023 (Sapphire Rapids), Arm's Neoverse N1 and V1, IBM's POWER9.

@@ -11,12 +11,12 @@ import pytest
 from cli.harness import clean_environ
 from fake_host import build_host
 
-from zerowiz.probe.machine.environment_kind import read_launch_environment
+from zerowiz.probe.machine.scheduler import read_launch_environment
 
 SEE = """
 from pathlib import Path
-from zerowiz.probe.recording.files import HostFiles
-from zerowiz.probe.machine.environment_kind import read_launch_environment
+from zerowiz.probe.recording import HostFiles
+from zerowiz.probe.machine.scheduler import read_launch_environment
 print(read_launch_environment({}, HostFiles(root=Path("/nowhere"))))
 """
 

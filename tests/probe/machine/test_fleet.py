@@ -13,11 +13,17 @@ import pytest
 from paths import ROOT
 
 from zerowiz.core.machine.merge import NodeAnswer, NodeFailure
+from zerowiz.core.machine.spec import encode_machine
 from zerowiz.core.machine.types import Gpu, Machine, MachineSource
-from zerowiz.core.machine_json import encode_machine
 from zerowiz.errors import PreflightError, UsageError
-from zerowiz.probe.machine.fleet import ask_nodes, parse_answer
-from zerowiz.probe.machine.transports import Transport, argv_for, node_command, pick_transport
+from zerowiz.probe.machine.fleet import (
+    Transport,
+    argv_for,
+    ask_nodes,
+    node_command,
+    parse_answer,
+    pick_transport,
+)
 
 MACHINE = Machine(source=MachineSource.NVML, gpus=(Gpu(index=0, name="NVIDIA H200"),))
 TEXT = json.dumps({"schema_version": 1, "machine": encode_machine(MACHINE)}, indent=2) + "\n"

@@ -3,12 +3,10 @@ from pathlib import Path
 import pytest
 from fake_host import ANSWERING, build_host
 
-from zerowiz.core.machine.host import UNLIMITED_BYTES, Disk, Host
-from zerowiz.core.machine.links import LinkClass
-from zerowiz.core.machine.types import Accelerator
+from zerowiz.core.machine.types import UNLIMITED_BYTES, Accelerator, Disk, Host, LinkClass
 from zerowiz.errors import UsageError
-from zerowiz.probe.machine.cpu import cpu_machine, with_number_formats
 from zerowiz.probe.machine.host import (
+    cpu_machine,
     parse_cgroup_paths,
     parse_limit,
     parse_list,
@@ -16,9 +14,16 @@ from zerowiz.probe.machine.host import (
     parse_memlock,
     parse_quota,
     read_host,
+    with_number_formats,
 )
-from zerowiz.probe.recording.files import FOLDER, FileAnswers, HostFiles, RecordedFiles, Space
-from zerowiz.probe.recording.scrub import scrub_files
+from zerowiz.probe.recording import (
+    FOLDER,
+    FileAnswers,
+    HostFiles,
+    RecordedFiles,
+    Space,
+    scrub_files,
+)
 
 MEMINFO = """\
 MemTotal:       16384256 kB

@@ -8,13 +8,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from recorded import MACHINES, names, play, recording
 
-from zerowiz.core.machine.spec import parse_spec
+from zerowiz.core.machine.spec import encode_machine, parse_spec
 from zerowiz.core.machine.types import Machine, MachineSource
-from zerowiz.core.machine_json import encode_machine
-from zerowiz.core.values import replace
+from zerowiz.core.structs import replace
 from zerowiz.errors import ExitCode, PreflightError, UsageError, ZerowizError
-from zerowiz.probe.machine.gpu_table import read_gpu_table
 from zerowiz.probe.machine.machine_file import parse_machine_file, read_machine_file
+from zerowiz.probe.package_data import read_gpu_table
 
 MACHINE = parse_spec("4xA100-40GB", read_gpu_table())
 

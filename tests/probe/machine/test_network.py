@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 from fake_host import build_host
 
-from zerowiz.core.machine.network import Network, NetworkKind, Nic
+from zerowiz.core.machine.types import Network, NetworkKind, Nic
 from zerowiz.probe.machine.network import (
     hide_address,
     parse_name_list,
@@ -12,7 +12,7 @@ from zerowiz.probe.machine.network import (
     parse_speed,
     read_network,
 )
-from zerowiz.probe.recording.files import FilesLog, RecordedFiles
+from zerowiz.probe.recording import FilesLog, RecordedFiles
 
 GBIT = 125_000_000
 

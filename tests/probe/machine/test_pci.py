@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 from fake_host import build_host
 
-from zerowiz.probe.machine.pci import (
+from zerowiz.probe.machine.network import (
     list_bridges,
     parse_bus_id,
     parse_link,
@@ -13,7 +13,7 @@ from zerowiz.probe.machine.pci import (
     read_numa_node,
     read_upstream_bytes_per_s,
 )
-from zerowiz.probe.recording.files import FileAnswers, RecordedFiles
+from zerowiz.probe.recording import FileAnswers, RecordedFiles
 
 # The way to a GPU of an HGX board: a root port, a switch's port up, its port down, the GPU.
 GPU_PATH = "sys/devices/pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:00.0/0000:18:00.0"

@@ -8,13 +8,10 @@ import pytest
 from fake_host import build_host
 from recorded import Install, library, recording
 
-from zerowiz.core.machine.links import LinkClass
-from zerowiz.core.machine.types import MachineSource
+from zerowiz.core.machine.types import LinkClass, MachineSource
 from zerowiz.errors import ExitCode, PreflightError, UsageError
 from zerowiz.probe.machine.read import read_machine
-from zerowiz.probe.recording.files import FileAnswers, Files, RecordedFiles
-from zerowiz.probe.recording.tape import Replay
-from zerowiz.probe.recording.world import World
+from zerowiz.probe.recording import FileAnswers, Files, RecordedFiles, Replay, World
 
 GIB = 2**30
 NO_FILES = RecordedFiles(answers=FileAnswers())

@@ -7,8 +7,7 @@ from itertools import combinations
 import pytest
 from recorded import names, play, recording
 
-from zerowiz.core.machine.links import LinkClass
-from zerowiz.core.machine.types import Gpu, Machine
+from zerowiz.core.machine.types import Gpu, LinkClass, Machine
 from zerowiz.core.machine.warnings import find_warnings
 from zerowiz.errors import UsageError
 

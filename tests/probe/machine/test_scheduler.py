@@ -5,7 +5,7 @@ from fake_host import build_host
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from zerowiz.core.machine.allocation import JobAllocation
+from zerowiz.core.machine.types import JobAllocation
 from zerowiz.probe.machine.scheduler import (
     SCHEDULERS,
     parse_count,
@@ -16,7 +16,7 @@ from zerowiz.probe.machine.scheduler import (
     read_allocation,
     scheduler_here,
 )
-from zerowiz.probe.recording.files import FileAnswers, FilesLog, RecordedFiles
+from zerowiz.probe.recording import FileAnswers, FilesLog, RecordedFiles
 
 NOTHING = RecordedFiles(answers=FileAnswers())
 MIB, GIB = 2**20, 2**30

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from zerowiz.probe.model.libraries import parse_release, read_version
+from zerowiz.probe.package_data import parse_release, read_version
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,7 @@ import pytest
 from zerowiz.core.model.hf_config import model_from_config
 from zerowiz.core.model.types import Model, ModelSource
 from zerowiz.errors import UsageError
-from zerowiz.probe.model.hf import model_of, read_config
-from zerowiz.probe.model.safetensors import parse_header, parse_index, read_stored
+from zerowiz.probe.model.hf import model_of, parse_header, parse_index, read_config, read_stored
 
 CONFIG: dict[str, object] = {
     "model_type": "gpt2",

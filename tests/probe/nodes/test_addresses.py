@@ -2,7 +2,7 @@
 
 from ipaddress import ip_address
 
-from zerowiz.probe.nodes.addresses import find_master_address, parse_ssh_hostname
+from zerowiz.probe.nodes import find_master_address, parse_ssh_hostname
 
 
 def test_an_address_stays_itself() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from zerowiz.errors import UsageError
-from zerowiz.probe.nodes.dsenv import read_env_files
+from zerowiz.probe.nodes import read_env_files
 
 
 @pytest.fixture(autouse=True)

@@ -1,8 +1,8 @@
 import pytest
 
-from zerowiz.core.launch.node import NodeRank
+from zerowiz.core.launch.nodes import NodeRank
 from zerowiz.errors import PreflightError, UsageError
-from zerowiz.probe.nodes.node import read_node_rank, require_address
+from zerowiz.probe.nodes import read_node_rank, require_address
 
 # Read off a job of two nodes (Slurm 22.05.8); what zerowiz does not ask for is left out.
 BATCH = {

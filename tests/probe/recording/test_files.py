@@ -6,7 +6,7 @@ from fake_host import build_host
 
 from zerowiz.probe.machine.host import read_host
 from zerowiz.probe.machine.network import read_network
-from zerowiz.probe.recording.files import FOLDER, Files, FilesLog, HostFiles, RecordedFiles
+from zerowiz.probe.recording import FOLDER, Files, FilesLog, HostFiles, RecordedFiles
 
 FILES = {"proc/meminfo": "MemTotal: 1 kB\n", "sys/block/a/size": "8\n", "sys/block/b/size": "9\n"}
 LINKS = {"sys/class/block/a": "sys/block/a"}

@@ -7,17 +7,17 @@ from fake_host import build_host
 from recorded import Install, Recording, library, names, play, recording, without
 
 from zerowiz.core.machine.types import Machine
-from zerowiz.core.values import replace
+from zerowiz.core.structs import replace
 from zerowiz.errors import PreflightError, UsageError
 from zerowiz.probe.machine.read import read_machine
-from zerowiz.probe.recording.hashes import hash_uuids
-from zerowiz.probe.recording.recording import (
+from zerowiz.probe.recording import (
     EnvironLog,
     Recorder,
+    Replay,
     decode_recording,
+    hash_uuids,
     render_recording,
 )
-from zerowiz.probe.recording.tape import Replay
 
 HOST = {
     "proc/meminfo": "MemTotal: 64 kB\nMemFree: 16 kB\nMemAvailable: 32 kB\nSwapTotal: 9 kB\n",

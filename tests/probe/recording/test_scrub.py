@@ -8,16 +8,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from recorded import Install, library, recording
 
-from zerowiz.core.machine.cuda_visible import visible_gpus
+from zerowiz.core.machine.job_gpus import visible_gpus
 from zerowiz.core.machine.types import Gpu, Machine
-from zerowiz.core.values import replace
+from zerowiz.core.structs import replace
 from zerowiz.errors import PreflightError
 from zerowiz.probe.machine.read import read_machine
-from zerowiz.probe.recording.files import FileAnswers
-from zerowiz.probe.recording.hashes import hash_addresses, hash_uuids
-from zerowiz.probe.recording.recording import Recorder, decode_recording
-from zerowiz.probe.recording.scrub import scrub_calls, scrub_environ, scrub_files
-from zerowiz.probe.recording.tape import Replay
+from zerowiz.probe.recording import (
+    FileAnswers,
+    Recorder,
+    Replay,
+    decode_recording,
+    hash_addresses,
+    hash_uuids,
+    scrub_calls,
+    scrub_environ,
+    scrub_files,
+)
 
 GIB = 2**30
 USER, HOST, OTHER_HOST, JOB = "jdoe", "gpunode17", "gpunode18", "4711042"

@@ -6,12 +6,18 @@ import pytest
 from recorded import NOT_SUPPORTED, Install, library, names, recording, without
 
 from zerowiz.errors import UsageError
-from zerowiz.probe.machine.nvml import NoDriverError, calls, read_gpus
-from zerowiz.probe.machine.nvml.session import Session, Unavailable, open_session
-from zerowiz.probe.recording.files import FileAnswers, RecordedFiles
-from zerowiz.probe.recording.recording import decode_recording
-from zerowiz.probe.recording.tape import UNION_MEMBERS, CallLog, Replay
-from zerowiz.probe.recording.world import World
+from zerowiz.probe.machine import nvml_calls
+from zerowiz.probe.machine.nvml import NoDriverError, read_gpus
+from zerowiz.probe.machine.nvml_calls import Session, Unavailable, open_session
+from zerowiz.probe.recording import (
+    UNION_MEMBERS,
+    CallLog,
+    FileAnswers,
+    RecordedFiles,
+    Replay,
+    World,
+    decode_recording,
+)
 
 FUNCTION_NOT_FOUND = 13
 UNHEARD_OF = 777  # a code that pynvml has no words for: it asks the library
@@ -38,7 +44,7 @@ def any_of(value: Any) -> bool:
 
 
 def first_gpu(session: Session) -> object:
-    handle = session.ask(calls.handle, 0)
+    handle = session.ask(nvml_calls.handle, 0)
     assert not isinstance(handle, Unavailable)
     return handle
 
@@ -85,7 +91,7 @@ def test_a_log_holds_every_call_that_was_answered_and_no_other(name: str) -> Non
 def test_a_list_of_processes_of_any_length_comes_back(count: int) -> None:
     found = [{"pid": 100 + place, "usedGpuMemory": 2**40 + place} for place in range(count)]
     table = {**ONE_GPU, "nvmlDeviceGetComputeRunningProcesses_v3(gpu0)": {"ok": found}}
-    live, replayed = ask_of(table, calls.processes)
+    live, replayed = ask_of(table, nvml_calls.processes)
     assert [(p["pid"], p["usedGpuMemory"]) for p in found] == [(p.pid, p.used_bytes) for p in live]
     assert live == replayed
 
@@ -95,15 +101,15 @@ def test_the_log_of_a_list_has_each_struct_whole_and_no_spare_room() -> None:
     found = [{"pid": 1, "usedGpuMemory": 2, "gpuInstanceId": 3, "computeInstanceId": 4}, {"pid": 5}]
     log: dict[str, Any] = {}
     with open_session({**ONE_GPU, call: {"ok": found}}, log) as session:
-        session.ask(calls.processes, first_gpu(session))
+        session.ask(nvml_calls.processes, first_gpu(session))
     assert {"ok": found} == log[call]
 
 
 def test_an_array_in_a_struct_comes_back() -> None:
     domain = {"clusterUuid": list(range(1, 17)), "cliqueId": 5, "state": 3}
     table = {**ONE_GPU, "nvmlDeviceGetGpuFabricInfoV(gpu0)": {"ok": domain}}
-    live, replayed = ask_of(table, calls.fabric)
-    assert calls.Fabric(is_ready=True, clique=f"{bytes(range(1, 17)).hex()}.5") == live
+    live, replayed = ask_of(table, nvml_calls.fabric)
+    assert nvml_calls.Fabric(is_ready=True, clique=f"{bytes(range(1, 17)).hex()}.5") == live
     assert live == replayed
 
 
@@ -148,20 +154,20 @@ def test_a_field_value_of_every_type_comes_back(
     driver(FieldTable(member, number))
     log: dict[str, Any] = {}
     with open_session(None, log) as session:
-        live = session.ask(calls.field, first_gpu(session), 91, 4)
+        live = session.ask(nvml_calls.read_field, first_gpu(session), 91, 4)
     assert {"ok": number} == log["nvmlDeviceGetFieldValues(gpu0, 91, 4)"]
     with open_session(log) as session:
-        assert expected == live == session.ask(calls.field, first_gpu(session), 91, 4)
+        assert expected == live == session.ask(nvml_calls.read_field, first_gpu(session), 91, 4)
 
 
 def test_a_field_value_has_a_return_code_of_its_own(driver: Install) -> None:
     driver(FieldTable("uiVal", 7, code=NOT_SUPPORTED))
     log: dict[str, Any] = {}
     with open_session(None, log) as session:
-        live = session.ask(calls.field, first_gpu(session), 91, 0)
+        live = session.ask(nvml_calls.read_field, first_gpu(session), 91, 0)
     assert {"err": NOT_SUPPORTED} == log["nvmlDeviceGetFieldValues(gpu0, 91, 0)"]
     with open_session(log) as session:
-        replayed = session.ask(calls.field, first_gpu(session), 91, 0)
+        replayed = session.ask(nvml_calls.read_field, first_gpu(session), 91, 0)
     assert Unavailable(code=NOT_SUPPORTED, name="NVMLError_NotSupported") == live
     assert live == replayed
 
@@ -185,16 +191,16 @@ def test_two_gpus_keep_apart_whatever_a_recording_calls_them() -> None:
         "nvmlDeviceGetTopologyCommonAncestor(there, here)": {"ok": 20},
     }
     with open_session(table) as session:
-        here, there = session.ask(calls.handle, 0), session.ask(calls.handle, 1)
-        assert 10 == session.ask(calls.common_ancestor, here, there)
-        assert 20 == session.ask(calls.common_ancestor, there, here)
+        here, there = session.ask(nvml_calls.handle, 0), session.ask(nvml_calls.handle, 1)
+        assert 10 == session.ask(nvml_calls.common_ancestor, here, there)
+        assert 20 == session.ask(nvml_calls.common_ancestor, there, here)
 
 
 @pytest.mark.parametrize(
     ("read", "call", "value"),
     [
-        (calls.name, "nvmlDeviceGetName(gpu0)", "H\udcff200"),
-        (calls.bus_id, "nvmlDeviceGetPciInfo_v3(gpu0)", {"busId": "00\udcff"}),
+        (nvml_calls.name, "nvmlDeviceGetName(gpu0)", "H\udcff200"),
+        (nvml_calls.bus_id, "nvmlDeviceGetPciInfo_v3(gpu0)", {"busId": "00\udcff"}),
     ],
 )
 def test_bytes_that_are_no_text_come_back(
@@ -225,10 +231,10 @@ class Older:
 @pytest.mark.parametrize(
     ("read", "symbol", "code"),
     [
-        (calls.uuid, "nvmlDeviceGetUUID", FUNCTION_NOT_FOUND),
-        (calls.memory_v2, "nvmlDeviceGetMemoryInfo_v2", FUNCTION_NOT_FOUND),
+        (nvml_calls.uuid, "nvmlDeviceGetUUID", FUNCTION_NOT_FOUND),
+        (nvml_calls.memory_v2, "nvmlDeviceGetMemoryInfo_v2", FUNCTION_NOT_FOUND),
         # pynvml makes an error without a code of it there: NVMLLibraryMismatchError.
-        (calls.processes, "nvmlDeviceGetComputeRunningProcesses_v3", None),
+        (nvml_calls.processes, "nvmlDeviceGetComputeRunningProcesses_v3", None),
     ],
 )
 def test_a_function_that_the_driver_lacks_is_not_found_live_and_replayed(
@@ -369,9 +375,9 @@ def test_a_replay_within_a_session_answers_for_itself_alone() -> None:
     with open_session({**ONE_GPU, NAME: {"ok": "outer"}}) as outer:
         handle = first_gpu(outer)
         with open_session({**ONE_GPU, NAME: {"ok": "inner"}}) as inner:
-            assert "inner" == inner.ask(calls.name, first_gpu(inner))
+            assert "inner" == inner.ask(nvml_calls.name, first_gpu(inner))
             assert 2 == pynvml._nvmlLib_refcount
-        assert "outer" == outer.ask(calls.name, handle)
+        assert "outer" == outer.ask(nvml_calls.name, handle)
     assert 0 == pynvml._nvmlLib_refcount
 
 
@@ -379,7 +385,7 @@ def test_one_session_after_another_reads_its_own_record() -> None:
     for name in ("h200-x1", "h200-x4", "h200-x1"):
         nvml = recording(name)["nvml"]
         with open_session(nvml) as session:
-            assert nvml[COUNT]["ok"] == session.ask(calls.count)
+            assert nvml[COUNT]["ok"] == session.ask(nvml_calls.count)
 
 
 class Stubborn(Older):
@@ -393,10 +399,10 @@ class Stubborn(Older):
 def test_a_driver_that_does_not_shut_down_is_no_error(driver: Install) -> None:
     driver(Stubborn(library("h200-x1"), "nvmlShutdown"))
     with open_session() as session:
-        assert 1 == session.ask(calls.count)
+        assert 1 == session.ask(nvml_calls.count)
 
 
 def test_a_recording_without_a_function_is_an_older_driver() -> None:
     nvml = without(recording("h200-x1"), "nvmlDeviceGetUUID")["nvml"]
     with open_session(nvml) as session:
-        assert session.maybe(calls.uuid, first_gpu(session)) is None
+        assert session.maybe(nvml_calls.uuid, first_gpu(session)) is None

@@ -4,7 +4,7 @@ import pytest
 from probe.reading import facts_of
 
 from zerowiz.core.script.settings import ScriptSettings, settle
-from zerowiz.core.workload.choices import Method, Optimizer
+from zerowiz.core.workload import Method, Optimizer
 from zerowiz.probe.script.read import parse_script
 
 

@@ -6,7 +6,7 @@ from probe.reading import HF_CALL, SCRIPTS, facts_of
 
 from zerowiz.core.script.delivery import deliver
 from zerowiz.core.script.facts import Binding, Convention, Obstacle
-from zerowiz.core.workload.choices import Integration
+from zerowiz.core.workload import Integration
 from zerowiz.errors import PreflightError
 from zerowiz.probe.script.read import parse_script, read_script
 

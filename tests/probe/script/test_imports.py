@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from zerowiz.core.launch.doctor.facts import SourceFolder
-from zerowiz.probe.script.imports import read_script_text
+from zerowiz.core.preflight.facts import SourceFolder
+from zerowiz.probe.script.engine_config import read_script_text
 
 THERE = {"torch": True, "datasets": False, "odd": None}
 

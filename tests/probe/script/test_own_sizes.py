@@ -2,7 +2,7 @@
 
 import pytest
 
-from zerowiz.core.script.built_config import OwnModel
+from zerowiz.core.script.bindings import OwnModel
 from zerowiz.core.script.settings import settle
 from zerowiz.probe.script.read import parse_script
 

@@ -3,9 +3,9 @@
 import pytest
 from probe.reading import HF_CALL, facts_of
 
+from zerowiz.core.script.arguments import Scalar
 from zerowiz.core.script.bindings import Bindings
 from zerowiz.core.script.facts import Placement
-from zerowiz.core.script.options import Scalar
 from zerowiz.probe.script.read import parse_script
 
 HEAD = """import os

@@ -6,7 +6,7 @@ from zerowiz.core.decision.plan_input import Uncounted
 from zerowiz.core.script.delivery import deliver
 from zerowiz.core.script.facts import Convention, Obstacle, ScriptFacts
 from zerowiz.core.script.settings import ScriptSettings, check_method, settle
-from zerowiz.core.workload.choices import Method, Optimizer
+from zerowiz.core.workload import Method, Optimizer
 from zerowiz.errors import UsageError
 from zerowiz.probe.script.read import parse_script
 

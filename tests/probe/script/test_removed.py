@@ -7,11 +7,11 @@ import pytest
 from probe.reading import HF_CALL
 
 from zerowiz.core.script.arguments import REMOVED_FIELDS
+from zerowiz.core.script.bindings import removed_words
 from zerowiz.core.script.facts import ScriptFacts
-from zerowiz.core.script.said import removed_words
 from zerowiz.core.script.settings_file import SettingsFile
-from zerowiz.core.values import replace
-from zerowiz.probe.model.libraries import parse_release
+from zerowiz.core.structs import replace
+from zerowiz.probe.package_data import parse_release
 from zerowiz.probe.script.read import parse_script
 
 PARSED = """from dataclasses import dataclass

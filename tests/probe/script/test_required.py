@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from zerowiz.core.script.arguments import Option, Required, ScriptParser, Takes
+from zerowiz.core.script.bindings import unsaid_arguments
 from zerowiz.core.script.facts import ScriptFacts
-from zerowiz.core.script.options import Option, Required, ScriptParser, Takes
-from zerowiz.core.script.said import unsaid_arguments
-from zerowiz.core.values import replace
+from zerowiz.core.structs import replace
 from zerowiz.probe.script.read import parse_script
 
 HEAD = "import argparse, os, sys\n"

@@ -8,7 +8,7 @@ from probe.reading import HF_CALL, RAW_HEAD, RAW_TAIL, facts_of
 from zerowiz.core.script.bindings import Setting
 from zerowiz.core.script.facts import Convention
 from zerowiz.core.script.settings import settle
-from zerowiz.core.workload.choices import Attention, Loss, Method, Optimizer, Precision, Trainer
+from zerowiz.core.workload import Attention, Loss, Method, Optimizer, Precision, Trainer
 from zerowiz.probe.script.read import parse_script, read_script
 
 

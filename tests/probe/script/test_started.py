@@ -6,7 +6,7 @@ import pytest
 
 from zerowiz.core.script.facts import Convention, Obstacle, ScriptFacts
 from zerowiz.core.script.settings import settle
-from zerowiz.core.workload.choices import Attention
+from zerowiz.core.workload import Attention
 from zerowiz.probe.script.read import parse_script, read_script
 
 SCRIPT = """from tools.patches import patch_attention

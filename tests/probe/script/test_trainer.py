@@ -7,7 +7,7 @@ from zerowiz.core.decision.plan_input import Uncounted
 from zerowiz.core.script.bindings import Setting, State
 from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.core.script.settings import ScriptSettings, settle
-from zerowiz.core.workload.choices import Method, Reference, Trainer
+from zerowiz.core.workload import Method, Reference, Trainer
 from zerowiz.probe.script.read import parse_script
 
 OF_TRAINER = (

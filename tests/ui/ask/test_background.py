@@ -3,7 +3,7 @@
 import threading
 import time
 
-from zerowiz.ui.ask.background import PENDING, Background
+from zerowiz.ui.menu import PENDING, Background
 
 
 def test_no_key_waits_and_what_was_typed_over_is_not_worked_out() -> None:

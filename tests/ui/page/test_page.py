@@ -12,19 +12,18 @@ import pytest
 from ui.contrast import contrast
 
 import zerowiz
-from zerowiz.app.grid import find_grid
+from zerowiz.app.pictures import find_grid
 from zerowiz.app.reporter import SILENT
-from zerowiz.core.search.grid import Grid, GridCell
+from zerowiz.core.decision.search import Grid, GridCell
 from zerowiz.core.strategies import STRATEGIES
-from zerowiz.core.values import replace
-from zerowiz.core.workload.choices import Accounting
-from zerowiz.probe.page_files import read_page_files
-from zerowiz.ui.page import colours, document, plan, speed
-from zerowiz.ui.page.document import values_of
-from zerowiz.ui.page.plot import Box
-from zerowiz.ui.page.slots import Slots
-from zerowiz.ui.sentences import decisions
-from zerowiz.ui.text.units import bare_gib, seconds
+from zerowiz.core.structs import replace
+from zerowiz.core.workload import Accounting
+from zerowiz.probe.package_data import read_page_files
+from zerowiz.ui import charts, sentences
+from zerowiz.ui import page as document
+from zerowiz.ui.charts import Box, Slots
+from zerowiz.ui.page import values_of
+from zerowiz.ui.text import bare_gib, seconds
 
 LARGEST_BYTES = 300_000
 MODELS = Path(__file__).parents[2] / "models"
@@ -229,7 +228,7 @@ def test_a_slider_shows_what_a_plan_with_those_settings_says(
     }
     rows = shown_strategies(page_of(case), place)
     assert expected == {name: [row[0], row[1], row[3]] for name, row in rows.items()}
-    verdicts = [decisions.verdict(each) for each in other.strategies]
+    verdicts = [sentences.verdict(each) for each in other.strategies]
     assert verdicts == [row[5] for row in rows.values()]
 
 
@@ -241,7 +240,7 @@ def test_settings_that_cannot_be_say_why() -> None:
     assert (1, 2, 4) == divided.micro_batch_stops
     assert "$global_batch 8" in divided.why_fewer
     impossible = replace(divided.own, decision=None, refusal="`$micro_batch 3` cannot be")
-    assert plan.answer(impossible).endswith("`--micro-batch 3` cannot be")
+    assert document.answer(impossible).endswith("`--micro-batch 3` cannot be")
     filled = values_of(divided.own, refused.decided.decision)
     assert len(filled) == len(values_of(impossible, refused.decided.decision))
 
@@ -251,7 +250,7 @@ def test_names_in_the_picture_of_speed_do_not_touch(case: str) -> None:
     for cell in grid_of(case).cells:
         assert cell.decision is not None
         slots = Slots()
-        page = Page(speed.picture(cell.search, cell.decision, slots))
+        page = Page(charts.picture(cell.search, cell.decision, slots))
         boxes = [box_of(attributes, text) for tag, attributes, text in page.texts if tag == "text"]
         for one, other in combinations([box for box in boxes if box is not None], 2):
             assert not one.touches(other), (one, other)
@@ -263,7 +262,7 @@ def test_every_candidate_with_a_time_has_a_point() -> None:
     assert found is not None
     timed = [each for each in found.evaluated if each.seconds is not None]
     assert 40 < len(timed)
-    page = Page(speed.picture(found, decided.decision, Slots()))
+    page = Page(charts.picture(found, decided.decision, Slots()))
     # What does not fit is drawn twice, for it is hollow.
     dots = [each["d"].count("M") for each in page.all("path") if each["class"] != "dots hollow"]
     named = decided.decision.evaluated
@@ -294,12 +293,12 @@ def rgb(colour: str) -> tuple[int, int, int]:
     return red, green, blue
 
 
-@pytest.mark.parametrize("theme", [colours.LIGHT, colours.DARK], ids=["light", "dark"])
+@pytest.mark.parametrize("theme", [charts.LIGHT, charts.DARK], ids=["light", "dark"])
 def test_every_colour_of_a_page_can_be_read(theme: Mapping[str, str]) -> None:
     for name in ("text", "dim", "link", "good", "doubt", "bad"):
         for ground in ("page", "card"):
             assert 4.5 <= contrast(rgb(theme[name]), rgb(theme[ground])), (name, ground)
-    for part, colour in colours.PARTS.items():
+    for part, colour in charts.PARTS.items():
         assert 3 <= contrast(rgb(colour), rgb(theme["page"])), part
         assert 4.5 <= contrast(rgb(colour), (0, 0, 0)), part
 
@@ -311,7 +310,7 @@ def test_every_strategy_stands_in_every_picture(text: str) -> None:
 
 def test_what_is_typed_is_code_or_has_no_marks() -> None:
     uncertain = planned("uncertain")
-    assert "`" in "; ".join(decisions.reasons(uncertain.decided.decision))
+    assert "`" in "; ".join(sentences.reasons(uncertain.decided.decision))
     shown = Page(page_of("uncertain")).texts + Page(uncertain._repr_html_()).texts
     assert not [text for _, _, text in shown if "`" in text]
 

@@ -3,30 +3,140 @@
 import os
 from collections.abc import Callable
 from datetime import UTC, datetime
+from json import dumps
 from pathlib import Path
 
 from msgspec import Struct
 
 from zerowiz import __version__
-from zerowiz.app.decide.decision import Plan
-from zerowiz.app.launch.escalation import checkpoints_before, escalate, keep
-from zerowiz.app.launch.start import Start
-from zerowiz.app.reporter import LaunchReporter
-from zerowiz.app.resolve.request import config_file
+from zerowiz.app.decide import Plan, require_strategy
+from zerowiz.app.launch.start import Start, check_start, plan_launch
+from zerowiz.app.reporter import LaunchReporter, Reporter
+from zerowiz.app.resolve.job import config_file
+from zerowiz.core.decision.flowchart import OffloadChoice
+from zerowiz.core.decision.plan_input import RanOut
 from zerowiz.core.launch.provenance import hide_secrets, plan_path
-from zerowiz.core.measure.run_figures import measure_run, predict_run
-from zerowiz.core.outcome.next_strategy import memory_of
-from zerowiz.core.outcome.record import FILE_NAME, AttemptRecord, RunRecord, render_record
-from zerowiz.core.outcome.verdict import JobEnd
-from zerowiz.core.values import replace
-from zerowiz.emit.attempt_folder import read_measured
-from zerowiz.emit.files import write_held, write_private
-from zerowiz.emit.holds import release
-from zerowiz.emit.late_signals import noted_signals
-from zerowiz.emit.supervise import supervise
+from zerowiz.core.measured_row import measure_run, predict_run
+from zerowiz.core.memory.allocations import MemoryKind
+from zerowiz.core.outcome import (
+    FILE_NAME,
+    AttemptRecord,
+    JobEnd,
+    RunRecord,
+    decide_again,
+    memory_of,
+    output_folder,
+    plan_resume,
+    remember,
+    render_record,
+    resumes,
+)
+from zerowiz.core.structs import encode, replace
+from zerowiz.emit.attempt_folder import read_measured, release
+from zerowiz.emit.files import refuse_loss, replace_file, write_held, write_private
+from zerowiz.emit.job import noted_signals, supervise
 from zerowiz.errors import ZerowizError
-from zerowiz.probe.launch.checkpoints import CheckpointStates
-from zerowiz.words import _
+from zerowiz.probe.output_folder import (
+    CheckpointStates,
+    history_path,
+    read_history,
+    read_saved,
+    read_states,
+)
+from zerowiz.ui import sentences
+from zerowiz.words import _, joined
+
+# Plan the next start, with less memory, after a job ran out of it; remember that it did.
+
+
+def keep(start: Start, memory: MemoryKind) -> RanOut | None:
+    """Remember what was seen on this machine; where nothing can be kept, this run knows it."""
+    day = datetime.now(tz=UTC).date().isoformat()
+    seen = remember(start.plan.decision, start.strategy, memory, day)
+    if seen is None:
+        return None
+    path = history_path(seen.job_key, os.environ)
+    try:
+        replace_file(path, dumps(encode(read_history(path).plus(seen)), indent=2) + "\n")
+    except ZerowizError:
+        return seen
+    return seen
+
+
+def _open_step(plan: Plan) -> dict[str, object]:
+    """What was chosen of the step for the first attempt, which the next ones keep."""
+    return {name: getattr(plan.decision.job.workload, name) for name in plan.request.freedom.names}
+
+
+def _output_folder(start: Start) -> Path | None:
+    folder = output_folder(start.facts, start.script_args)
+    return None if folder is None else Path(folder)
+
+
+def checkpoints_before(start: Start) -> CheckpointStates:
+    """The checkpoints of other runs; none where this run goes on from them too."""
+    if resumes(start.facts, start.script_args):
+        return {}
+    return read_states(_output_folder(start))
+
+
+def escalate(
+    start: Start, seen: RanOut | None, number: int, before: CheckpointStates, reporter: Reporter
+) -> Start:
+    """The next start: more frugal, at the same global batch.
+
+    Args:
+        start: The one that ran out of memory.
+        seen: What it showed.
+        number: Of the next attempt.
+        before: Of `checkpoints_before`, as the first attempt began.
+        reporter: Hears what may go wrong with it.
+
+    Raises:
+        ZerowizError: No strategy is left that fits, or its config cannot reach the script, or would
+            replace one that somebody changed.
+    """
+    if seen is None:
+        raise ZerowizError(
+            _("zerowiz does not try again: the free memory is unknown"),
+            _("set it: `--memory-budget 30GiB`"),
+        )
+    decision = decide_again(start.plan.decision, seen)
+    plan = replace(
+        start.plan,
+        request=replace(start.plan.request, job=decision.job, constraints=decision.constraints),
+        decision=decision,
+        search=None,
+        remedies=(),
+    )
+    strategy = require_strategy(plan)
+    # The plan file names this strategy: without this run, the flowchart would choose another.
+    named = {
+        "stage": str(strategy.stage),
+        "offload": OffloadChoice(strategy.offload.value),
+        **_open_step(plan),
+    }
+    plan = replace(plan, options=replace(plan.options, **named))  # type: ignore[arg-type]
+    saved = read_saved(_output_folder(start), before)
+    resume = plan_resume(start.facts, start.script_args, saved, start.strategy, strategy)
+    launch_plan = plan_launch(plan, start.facts, resume.script_args, strategy, start.run, number)
+    refuse_loss(*launch_plan.files, force=plan.options.force)
+    check_start(plan, start.facts, strategy, resume.script_args, launch_plan, reporter)
+    reasons = joined("; ", sentences.reasons(decision))
+    return replace(
+        start,
+        plan=plan,
+        strategy=strategy,
+        launch_plan=launch_plan,
+        resume=resume,
+        why=_(
+            "{strategy} ran out of {memory} memory; {reasons}",
+            strategy=seen.strategy,
+            memory=seen.memory,
+            reasons=reasons,
+        ),
+    )
+
 
 Publish = Callable[[int, Start], None]
 

@@ -7,49 +7,54 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from zerowiz.app.ask.command import Command, understand_command
-from zerowiz.app.ask.kept import keep
-from zerowiz.app.ask.person import Person, confirms
-from zerowiz.app.ask.prompts import asker
-from zerowiz.app.ask.script import (
+from zerowiz.app.ask import (
     DEFAULT_SCRIPT,
+    Command,
     FoundScript,
+    Person,
     answer_for,
+    asker,
+    confirms,
     find_script,
+    keep,
     read_found,
+    understand_command,
 )
-from zerowiz.app.decide.decision import Plan, require_strategy
-from zerowiz.app.decide.plan_files import losses_shown
-from zerowiz.app.decide.remedies import decide_with
+from zerowiz.app.decide import Plan, require_strategy
 from zerowiz.app.launch.attempts import RestartPolicy, run_attempts
-from zerowiz.app.launch.changed_machine import note_change
-from zerowiz.app.launch.launchers import NodeLaunch, Run
-from zerowiz.app.launch.preflight import check_script, check_start
-from zerowiz.app.launch.start import Start, plan_launch
-from zerowiz.app.machines.machine import find_machine, is_here
-from zerowiz.app.machines.node import find_node, with_node
+from zerowiz.app.launch.start import (
+    NodeLaunch,
+    Run,
+    Start,
+    check_script,
+    check_start,
+    note_change,
+    plan_launch,
+)
+from zerowiz.app.machines.machine import find_machine, find_node, is_here, with_node
 from zerowiz.app.options import Options
+from zerowiz.app.plan_files import losses_shown
+from zerowiz.app.remedies import decide_with
 from zerowiz.app.reporter import LaunchReporter, Reporter
-from zerowiz.app.resolve.guards import (
+from zerowiz.app.resolve.workload import (
     check_accounting,
     check_local_rank,
     check_own_config,
     check_words,
 )
 from zerowiz.core.decision.questions import confirmation
-from zerowiz.core.launch.node import NodeRank
-from zerowiz.core.launch.plan import Launcher
-from zerowiz.core.launch.supervision import why_supervised
+from zerowiz.core.launch.nodes import NodeRank
+from zerowiz.core.launch.plan import Launcher, why_supervised
 from zerowiz.core.machine.types import Machine
-from zerowiz.core.outcome.resume import Resume, ResumeFrom
+from zerowiz.core.outcome import Resume, ResumeFrom
 from zerowiz.core.script.facts import ScriptFacts
-from zerowiz.core.values import replace
+from zerowiz.core.structs import replace
 from zerowiz.emit.files import RECORDS, refuse_loss
-from zerowiz.emit.run import execute
+from zerowiz.emit.measure import execute
 from zerowiz.errors import ExitCode, PreflightError, UsageError
-from zerowiz.probe.machine.environment_kind import read_launch_environment
-from zerowiz.probe.recording.files import HostFiles
-from zerowiz.ui.sentences import decisions
+from zerowiz.probe.machine.scheduler import read_launch_environment
+from zerowiz.probe.recording import HostFiles
+from zerowiz.ui import sentences
 from zerowiz.words import _, joined
 
 _LAUNCH = confirmation("launch", _("Launch?"))
@@ -158,7 +163,7 @@ def plan_dry_run(launch: Launch, reporter: LaunchReporter, person: Person | None
     """
     if launch.node is None:
         return _plan_start(launch, launch.run, reporter, person)
-    from zerowiz.app.launch.multi_node.run import launch_alone  # noqa: PLC0415 - takes long to load
+    from zerowiz.app.launch.multi_node import launch_alone  # noqa: PLC0415 - takes long to load
 
     run = replace(launch.run, node_launch=launch_alone(launch.node, launch.machine))
     return _plan_start(launch, run, reporter, None)
@@ -201,7 +206,10 @@ def run_start(start: Start, policy: RestartPolicy, reporter: LaunchReporter) -> 
 
 def _run_on_nodes(launch: Launch, node: NodeRank, reporter: LaunchReporter) -> int:
     """Start the job with one zerowiz on each node, without questions."""
-    from zerowiz.app.launch.multi_node.run import follow_leader, lead  # noqa: PLC0415 - takes long to load
+    from zerowiz.app.launch.multi_node import (  # noqa: PLC0415 - takes long to load
+        follow_leader,
+        lead,
+    )
 
     def start_on(machine: Machine, node_launch: NodeLaunch) -> Start:
         on_all = replace(launch, machine=machine)
@@ -279,7 +287,7 @@ def start_planned(
         run=run,
         launch_plan=launch_plan,
         resume=Resume(resume_from=ResumeFrom.START, script_args=script_args),
-        why=joined("; ", decisions.reasons(plan.decision)),
+        why=joined("; ", sentences.reasons(plan.decision)),
     )
 
 

@@ -1,17 +1,36 @@
 """Plan one start of a job: the files, the command and the environment."""
 
 import os
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 
 from msgspec import Struct
 
-from zerowiz.app.decide.decision import Plan
-from zerowiz.app.decide.plan_files import plan_copy, with_plan
-from zerowiz.app.launch.launchers import LauncherCommand, Run
-from zerowiz.app.resolve.request import config_file
+from zerowiz.app.ask import Person, confirms, require_reachable
+from zerowiz.app.decide import Plan, keeping
+from zerowiz.app.options import Options, with_plain
+from zerowiz.app.plan_files import find_machine_change, plan_copy, with_plan
+from zerowiz.app.reporter import Reporter
+from zerowiz.app.resolve.job import config_file
+from zerowiz.app.resolve.workload import check_local_rank
+from zerowiz.core.decision.questions import confirmation
 from zerowiz.core.dsconfig.write import render_config, write_config
+from zerowiz.core.findings import PreflightFinding, Severity, errors_of
+from zerowiz.core.launch.nodes import (
+    OTHER_LAUNCHERS_VARIABLES,
+    NodeRank,
+    hostfile_text,
+    node_options,
+    plan_host_launch,
+    quote_script,
+    quote_words,
+    refuse_unsafe_paths,
+)
 from zerowiz.core.launch.plan import (
     EntryPoint,
+    Launcher,
     LaunchPlan,
     PlannedFile,
     Programs,
@@ -19,22 +38,133 @@ from zerowiz.core.launch.plan import (
     launch_argv,
     launch_env,
     launcher_options,
+    merge_env,
     refuse_slices,
     sees_one_rank,
 )
 from zerowiz.core.machine.types import Accelerator, Machine
-from zerowiz.core.memory.allocator import shares_with_sleeping_vllm, without_expansion
-from zerowiz.core.outcome.resume import Resume
+from zerowiz.core.memory.buffers import shares_with_sleeping_vllm, without_expansion
+from zerowiz.core.outcome import RESUME, Resume, output_folder, resumed_checkpoint, resumes
+from zerowiz.core.preflight import script
+from zerowiz.core.preflight.builds import WAITS, dead_locks, judge_lock, will_compile
+from zerowiz.core.preflight.examine import examine
+from zerowiz.core.preflight.facts import Lock, Op, PlannedJob, PreflightInput, list_ops
 from zerowiz.core.script.delivery import Delivery, add_settled, deliver
 from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.core.script.settings import check_accelerator, settle
 from zerowiz.core.strategy import Offload, Strategy
-from zerowiz.core.values import replace
-from zerowiz.core.workload.choices import Integration
-from zerowiz.emit.supervise import watched_env
-from zerowiz.errors import UsageError
-from zerowiz.probe.launch.programs import find_programs
+from zerowiz.core.structs import replace
+from zerowiz.core.workload import Integration, Method, Optimizer
+from zerowiz.emit.job import Watch, watched_env
+from zerowiz.emit.processes import remove_lock
+from zerowiz.errors import PreflightError, UsageError, ZerowizError
+from zerowiz.probe.nodes import find_master_address, read_env_files, read_hostfile
+from zerowiz.probe.package_data import parse_release, read_version
+from zerowiz.probe.preflight.interpreter import check_launcher, find_programs
+from zerowiz.probe.preflight.read import read_builds, read_facts
+from zerowiz.probe.recording import HostFiles
+from zerowiz.ui import doctor, remedies
+from zerowiz.ui.basis import machine_change
 from zerowiz.words import _
+
+# What the launch of a job is made of: the launcher's command, the node, the run.
+
+Quote = Callable[[Sequence[str]], tuple[str, ...]]
+
+
+class LauncherCommand(Struct, frozen=True, kw_only=True):
+    """DeepSpeed's options and environment to start the ranks on their nodes."""
+
+    options: tuple[str, ...]
+    """DeepSpeed's, before the script."""
+    env: Mapping[str, str]
+    """All that differs from the caller's environment."""
+    unset: tuple[str, ...] = ()
+    """What of the caller's environment the launcher must not see."""
+    files: tuple[PlannedFile, ...] = ()
+    notes: tuple[str, ...] = ()
+    quote: Quote = tuple
+    """How the words after the launcher's script have to be handed over."""
+    quote_script: Callable[[str], str] = str
+    """How what the launcher takes for the script has to be."""
+    starts_modules: bool = True
+    """Whether DeepSpeed's `--module` works with it."""
+    master_port: int | None = None
+    """As it was given; None where a free one is taken."""
+
+
+class NodeLaunch(Struct, frozen=True, kw_only=True):
+    """One zerowiz of many, which starts the ranks of its own node."""
+
+    node: NodeRank
+    slots: tuple[tuple[int, ...], ...]
+    """The devices of each node, by its rank, as DeepSpeed calls them."""
+    master_addr: str
+    master_port: int | None
+    """As it was given; None where node 0 takes a free one."""
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Those of this node; every node has as many."""
+        each = len(self.slots[self.node.node_rank])
+        first = self.node.node_rank * each
+        return tuple(range(first, first + each))
+
+    def launcher_command(self, folder: Path, env: Mapping[str, str]) -> LauncherCommand:
+        """DeepSpeed starts this node's ranks alone; they meet those of the others."""
+        hostfile = str(folder / "hostfile")
+        return LauncherCommand(
+            options=node_options(self.node, hostfile, self.slots, self.master_addr),
+            env=env,
+            unset=tuple(name for name in OTHER_LAUNCHERS_VARIABLES if name in os.environ),
+            files=(
+                PlannedFile(
+                    path=hostfile, text=hostfile_text(self.node, self.slots), own_folder=True
+                ),
+            ),
+            master_port=self.master_port,
+        )
+
+
+class Run(Struct, frozen=True, kw_only=True):
+    """What all attempts of one launch share."""
+
+    folder: Path
+    """Of its own, absolute: what its ranks said stays there."""
+    supervised: bool
+    grace_seconds: int
+    """For ranks to save and end after they were asked to."""
+    escalates: bool = False
+    """Whether it starts again, with less memory, after it ran out of it."""
+    no_local_rank: bool = False
+    """Whether the person said that the script takes no `--local_rank`."""
+    hostfile: Path | None = None
+    launcher: Launcher = Launcher.PDSH
+    """Over a hostfile."""
+    node_launch: NodeLaunch | None = None
+    """Where each node has a zerowiz of its own: this one."""
+
+    def watch(self, number: int, ranks: int) -> Watch:
+        """What is watched of one attempt."""
+        return Watch(
+            folder=self.folder / f"attempt-{number}",
+            ranks=ranks,
+            local_ranks=self._local_ranks(ranks),
+            grace_s=self.grace_seconds,
+            hosts=self._connected_hosts(),
+        )
+
+    def _connected_hosts(self) -> tuple[str, ...]:
+        """The nodes whose connections are watched; Open MPI watches its own."""
+        if self.hostfile is None or self.launcher is Launcher.OPENMPI:
+            return ()
+        return tuple(read_hostfile(self.hostfile))
+
+    def _local_ranks(self, ranks: int) -> tuple[int, ...] | None:
+        """The ranks of this host; None where a launcher spreads them over many."""
+        if self.hostfile is not None:
+            return None
+        return tuple(range(ranks)) if self.node_launch is None else self.node_launch.ranks
 
 
 class Start(Struct, frozen=True, kw_only=True):
@@ -64,7 +194,7 @@ def plan_files(
     """What this job writes: of a person's own config only one that stands in YAML."""
     own = plan.options.config
     if own is not None:
-        from zerowiz.app.resolve.yaml_config import plan_yaml_config  # noqa: PLC0415 - takes long to load
+        from zerowiz.app.resolve.own_config import plan_yaml_config  # noqa: PLC0415 - takes long to load
 
         request = plan.request
         step, reader = request.job.workload, request.handover.integration
@@ -140,7 +270,7 @@ def deliver_plan(
         delivery = replace(delivery, env={**delivery.env, **without_expansion(os.environ)})
     if options.config is None or plan.request.handover.integration is Integration.DEEPSPEED:
         return delivery
-    from zerowiz.app.resolve.yaml_config import read_yaml_config  # noqa: PLC0415 - takes long to load
+    from zerowiz.app.resolve.own_config import read_yaml_config  # noqa: PLC0415 - takes long to load
 
     env = read_yaml_config(options.config, options.output_dir).env
     return replace(delivery, env={**delivery.env, **env})
@@ -165,7 +295,6 @@ def launcher_command(
     if run.hostfile is None:
         return _on_this_host(machine, env, offloads=offloads)
     refuse_slices(machine)
-    from zerowiz.app.launch.hosts import hosts_command  # noqa: PLC0415 - takes long to load
 
     watched = watched_env(run.watch(number, machine.world_size)) if run.supervised else {}
     return hosts_command(run, run.hostfile, programs, env, watched)
@@ -175,7 +304,7 @@ def _on_this_host(machine: Machine, env: Mapping[str, str], *, offloads: bool) -
     """With cores of their own for ranks whose optimizer steps there, where that can be had."""
     if not offloads or machine.accelerator is not Accelerator.CUDA:
         return LauncherCommand(options=launcher_options(machine), env=env)
-    from zerowiz.probe.launch.core_binding import try_core_binding  # noqa: PLC0415 - seldom needed
+    from zerowiz.probe.preflight.toolchain import try_core_binding  # noqa: PLC0415 - seldom needed
 
     binding = try_core_binding(os.environ, len(machine.gpus))
     options = launcher_options(machine, binding.cores)
@@ -219,3 +348,397 @@ def make_launch_plan(
         supervised=supervised,
         by_rank_program=by_rank_program,
     )
+
+
+# Say that the machine has changed since the last plan of a job, and offer to keep its batch.
+
+
+def note_change(plan: Plan, reporter: Reporter, person: Person | None = None) -> Options:
+    """Note what has changed; the options of the job, with the batch kept if the person wants that.
+
+    Args:
+        plan: Of today; nothing of it is written yet.
+        reporter: Hears of the change.
+        person: Is asked whether the batch is kept; None where nobody is there.
+    """
+    change = find_machine_change(plan)
+    if change is None:
+        return plan.options
+    reporter.note(machine_change(change, plan.request.job.machine))
+    if plan.facts is not None and change.has_other_ranks and resumes(plan.facts, plan.script_args):
+        reporter.note(
+            _(
+                "`{resume}` continues on any number of ranks; the random numbers and each rank's"
+                " share of the data are new",
+                resume=RESUME,
+            )
+        )
+    batch = change.global_batch
+    kept = {} if batch is None else keeping(batch)
+    if person is None or batch is None or not kept:
+        return plan.options
+    question = confirmation(
+        "keep_batch",
+        _(
+            "Keep the global batch of {before}, with `{options}`?",
+            before=batch.before,
+            options=remedies.options(kept),
+        ),
+    )
+    return with_plain(plan.options, kept) if confirms(person, question) else plan.options
+
+
+# Reach the ranks of the nodes that a hostfile names, through one of DeepSpeed's launchers.
+
+
+def hosts_command(
+    run: Run,
+    hostfile: Path,
+    programs: Programs,
+    env: Mapping[str, str],
+    watched: Mapping[str, str],
+) -> LauncherCommand:
+    """The options for DeepSpeed's launcher, and the file of variables that it sends.
+
+    Args:
+        run: The launch.
+        hostfile: The nodes.
+        programs: What starts it here.
+        env: All that differs from the caller's environment.
+        watched: Variables that tell the ranks who supervises them.
+
+    Raises:
+        ZerowizError: What starts the ranks is missing, or would break on a path.
+    """
+    check_launcher(run.launcher, os.environ)
+    places = {"the working folder": str(Path.cwd()), "the interpreter": sys.executable}
+    refuse_unsafe_paths(run.launcher, {**places, "the rank program": programs.rank_program})
+    env_file = run.folder / "deepspeed_env"
+    launch = plan_host_launch(
+        run.launcher,
+        str(hostfile),
+        merge_env(os.environ, {**env, **watched}, read_env_files(os.environ)),
+        os.environ,
+        env_file=str(env_file),
+        master_addr=find_master_address(list(read_hostfile(hostfile))),
+        master_port=programs.master_port,
+    )
+    return LauncherCommand(
+        options=launch.options,
+        env={**env, **launch.env},
+        unset=launch.without,
+        files=(PlannedFile(path=str(env_file), text=launch.env_text, own_folder=True),),
+        notes=launch.notes,
+        # MPICHRunner starts its own helper by `python -m` then (multinode_runner.py, 0.19.8).
+        starts_modules=run.launcher is not Launcher.MPICH,
+        quote=partial(quote_words, run.launcher),
+        quote_script=partial(quote_script, run.launcher),
+    )
+
+
+# See before a job starts what would end it; `launch` and `doctor` look in the same way.
+
+
+def check_start(
+    plan: Plan,
+    facts: ScriptFacts,
+    strategy: Strategy,
+    script_args: Sequence[str],
+    launch_plan: LaunchPlan,
+    reporter: Reporter,
+    *,
+    master_port: int | None = None,
+    escalates: bool = False,
+) -> None:
+    """See that nothing surely ends a start, note what may, and take over the locks of dead ranks.
+
+    Args:
+        plan: What was decided.
+        facts: Of the script.
+        strategy: The strategy that the job runs with.
+        script_args: The words after the script.
+        launch_plan: The command, and what the job gets.
+        reporter: Hears what may go wrong.
+        master_port: A port on this host that somebody chose for the job.
+        escalates: Whether it may start again with another strategy.
+
+    Raises:
+        PreflightError: Something does, and nobody forces it.
+    """
+    options, program = plan.options, launch_plan.argv[0]
+    environ = launch_plan.environ(os.environ)
+    with reporter.wait(_("checking what the job needs")):
+        inputs = preflight_input(
+            plan, facts, strategy, script_args, program, environ, master_port=master_port
+        )
+        findings = examine(_with_escalation(inputs, escalates=escalates))
+    note_findings(findings, reporter, force=options.force)
+    require_no_error(findings, force=options.force)
+    if not options.dry_run:
+        take_over(dead_locks(inputs), reporter)
+    note_waits(findings, reporter)
+
+
+def check_script(
+    plan: Plan,
+    facts: ScriptFacts,
+    strategy: Strategy,
+    script_args: Sequence[str],
+    reporter: Reporter,
+    *,
+    escalates: bool = False,
+) -> None:
+    """See that the script does nothing against its plan that ends the job on its own machine.
+
+    Raises:
+        PreflightError: It does, and nobody forces it.
+    """
+    planned, force = plan_of(plan, facts, strategy, script_args), plan.options.force
+    inputs = _with_escalation(PreflightInput(planned=planned), escalates=escalates)
+    findings = [*script.check_script(inputs)]
+    note_findings(findings, reporter, force=force)
+    require_no_error(findings, force=force)
+
+
+def _with_escalation(inputs: PreflightInput, *, escalates: bool) -> PreflightInput:
+    if inputs.planned is None:
+        return inputs
+    return replace(inputs, planned=replace(inputs.planned, escalates=escalates))
+
+
+def preflight_input(
+    plan: Plan,
+    facts: ScriptFacts | None,
+    strategy: Strategy,
+    script_args: Sequence[str],
+    program: str | None,
+    environ: Mapping[str, str],
+    *,
+    master_port: int | None,
+) -> PreflightInput:
+    """A planned job, with the facts that its preflight checks read.
+
+    Args:
+        plan: What was decided.
+        facts: Of the script; None without one.
+        strategy: The strategy that the job runs with.
+        script_args: The words after the script.
+        program: `deepspeed`, as a launch found it; None where it found none.
+        environ: What the job gets: the caller's environment, and what the launch adds.
+        master_port: A port on this host that somebody chose for the job.
+    """
+    planned = plan_of(plan, facts, strategy, script_args)
+    job = planned.job
+    return PreflightInput(
+        machine=job.machine,
+        planned=planned,
+        facts=read_facts(
+            program,
+            environ,
+            HostFiles(),
+            ops=planned.ops,
+            cuda=job.machine.accelerator is Accelerator.CUDA,
+            script=None if facts is None else Path(facts.path),
+            import_folder=_import_folder(facts),
+            nvme_path=job.nvme_path,
+            output_folder=_output_folder(plan, facts, script_args),
+            resumed_from=None if facts is None else resumed_checkpoint(facts, script_args),
+            master_port=master_port,
+        ),
+        environ=environ,
+    )
+
+
+def check_any_job(
+    program: str | None,
+    machine: Machine | None,
+    environ: Mapping[str, str],
+    script: ScriptFacts | None,
+) -> tuple[PreflightFinding, ...]:
+    """Run the preflight checks that need no plan: those of any job here, and of its imports."""
+    facts = read_facts(
+        program,
+        environ,
+        HostFiles(),
+        cuda=machine is not None and machine.accelerator is Accelerator.CUDA,
+        script=None if script is None else Path(script.path),
+        import_folder=_import_folder(script),
+    )
+    return examine(PreflightInput(machine=machine, facts=facts, environ=environ))
+
+
+def _import_folder(script: ScriptFacts | None) -> Path | None:
+    """Where the script imports from first, if not from its own folder."""
+    # `python -m` imports from the working folder.
+    return None if script is None or script.module is None else Path()
+
+
+def require_no_error(findings: Sequence[PreflightFinding], *, force: bool = False) -> None:
+    """See that nothing surely ends the job.
+
+    Raises:
+        PreflightError: Something does; its fixes are the hints.
+    """
+    errors = errors_of(findings)
+    if errors and not force:
+        first, *others = errors
+        raise PreflightError(
+            doctor.in_short(first),
+            *first.fixes,
+            *(line for each in others for line in (doctor.in_short(each), *each.fixes)),
+            _("add `$force` to go on anyway"),
+        )
+
+
+def note_findings(
+    findings: Sequence[PreflightFinding], reporter: Reporter, *, force: bool = False
+) -> None:
+    """Note what may go wrong, with the first fix; errors too, where they are forced."""
+    noted = (Severity.ERROR, Severity.WARNING) if force else (Severity.WARNING,)
+    for finding in findings:
+        if finding.severity in noted:
+            fixes = [fix if "`" in fix else f"`{fix}`" for fix in finding.fixes[:1]]
+            reporter.note("; ".join((doctor.in_short(finding), *fixes)))
+
+
+def note_waits(findings: Sequence[PreflightFinding], reporter: Reporter) -> None:
+    """Say for what the job waits when it starts, as it writes nothing meanwhile."""
+    for finding in findings:
+        if finding.rule in WAITS:
+            reporter.note(finding.message)
+
+
+def take_over(locks: Sequence[Lock], reporter: Reporter) -> None:
+    """Remove locks that ranks of a supervised job have left.
+
+    Raises:
+        PreflightError: One cannot be removed.
+    """
+    for lock in locks:
+        if remove_lock(lock):
+            reporter.note(
+                _(
+                    "removed the lock `{path}` of a build of `{op}` that was killed",
+                    path=lock.path,
+                    op=lock.op,
+                )
+            )
+
+
+def check_locks(
+    program: str, environ: Mapping[str, str], ops: Sequence[Op], reporter: Reporter
+) -> tuple[Op, ...]:
+    """See that ranks which load these ops do not wait for the lock of a build that was killed.
+
+    Returns those that the ranks will compile.
+
+    Args:
+        program: `deepspeed`.
+        environ: What the ranks get.
+        ops: What they load.
+        reporter: Hears what they may wait for, and which locks are taken over.
+
+    Raises:
+        PreflightError: They would wait for ever.
+    """
+    extensions = read_builds(program, environ, ops, HostFiles())
+    if extensions is None:
+        return ()
+    take_over([lock for lock in extensions.locks if lock.left_by_rank], reporter)
+    findings = [
+        judge_lock(lock, extensions.file_system)
+        for lock in extensions.locks
+        if not lock.left_by_rank
+    ]
+    compiled = tuple(op for op in ops if op.name not in extensions.built)
+    waits = [will_compile(compiled)] if compiled else []
+    note_findings(findings, reporter)
+    note_waits([*findings, *waits], reporter)
+    for finding in errors_of(findings):
+        raise PreflightError(doctor.in_short(finding), *finding.fixes)
+    return compiled
+
+
+def note_refusal(
+    facts: ScriptFacts, script_args: Sequence[str], options: Options, reporter: Reporter
+) -> None:
+    """Note why `launch` would refuse a script, whatever is planned, in its own words."""
+    try:
+        check_local_rank(facts, script_args)
+        require_reachable(facts, script_args, options)
+    except ZerowizError as error:
+        _note_refused(error, reporter)
+
+
+def _note_refused(error: ZerowizError, reporter: Reporter) -> None:
+    reporter.note(
+        _(
+            "{message}; `zerowiz launch` refuses it, and says what to change",
+            message=error.message,
+        )
+    )
+
+
+def note_script(
+    plan: Plan, facts: ScriptFacts, script_args: Sequence[str], reporter: Reporter
+) -> None:
+    """Note why the config of a plan would not reach a script, and what that does against it."""
+    if plan.strategy is not None:
+        try:
+            if facts.obstacle is None:
+                deliver_plan(plan, facts, script_args, plan.strategy)
+        except ZerowizError as error:
+            _note_refused(error, reporter)
+        planned = plan_of(plan, facts, plan.strategy, script_args)
+        note_findings(
+            (*script.check_script(PreflightInput(planned=planned)),), reporter, force=True
+        )
+
+
+def plan_of(
+    plan: Plan,
+    facts: ScriptFacts | None,
+    strategy: Strategy,
+    script_args: Sequence[str] = (),
+) -> PlannedJob:
+    """The job as the checks read it."""
+    request, evaluated = plan.request, plan.decision.of(strategy)
+    step = request.job.workload
+    integration = request.handover.integration
+    config = _config(plan, strategy)
+    ops = list_ops(
+        config,
+        accelerator=request.job.machine.accelerator,
+        integration=integration,
+        own_optimizers=() if facts is None else facts.own_optimizers,
+        passes_optimizer=facts is not None and facts.passes_optimizer,
+    )
+    return PlannedJob(
+        job=request.job,
+        evaluated=evaluated,
+        integration=integration,
+        ops=ops,
+        uses_peft=step.method is not Method.FULL,
+        uses_bitsandbytes=step.method is Method.QLORA or step.optimizer is Optimizer.ADAMW_8BIT,
+        script=facts,
+        script_args=tuple(script_args),
+        settled=tuple(request.settled),
+        transformers_version=parse_release(read_version("transformers")),
+        config=config,
+    )
+
+
+def _config(plan: Plan, strategy: Strategy) -> Mapping[str, object]:
+    """What DeepSpeed will read: the person's own config, or the one that is written."""
+    own, job, handover = plan.options.config, plan.request.job, plan.request.handover
+    if own is None:
+        return write_config(job, plan.decision.of(strategy), handover)
+    from zerowiz.app.resolve.own_config import ready_values  # noqa: PLC0415 - takes long to load
+
+    return ready_values(own, plan.options, job.workload, handover.integration)
+
+
+def _output_folder(plan: Plan, facts: ScriptFacts | None, script_args: Sequence[str]) -> Path:
+    """Where checkpoints go, as far as the script says."""
+    said = None if facts is None else output_folder(facts, script_args)
+    return plan.options.output_dir or Path() if said is None else Path(said)

@@ -1,30 +1,32 @@
 """Find the machine that the options name, else the one this runs on."""
 
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from zerowiz.app.machines.config_ranks import choose_config_ranks, note_config_ranks
-from zerowiz.app.options import Options
+from zerowiz.app.options import Options, choose_config_ranks, note_config_ranks
 from zerowiz.app.reporter import SILENT, Reporter
-from zerowiz.core.flags import spell
-from zerowiz.core.machine.network import NetworkKind
-from zerowiz.core.machine.sources import list_sources, said_with
+from zerowiz.core.command_words import spell
+from zerowiz.core.launch.nodes import NodeRank
+from zerowiz.core.machine.interconnect import list_sources, said_with
 from zerowiz.core.machine.types import (
     Accelerator,
     Machine,
     MachineSource,
+    NetworkKind,
     with_host_memory,
     with_nodes,
 )
 from zerowiz.core.machine.warnings import find_warnings
+from zerowiz.core.structs import replace
 from zerowiz.core.units import parse_host_memory
-from zerowiz.core.values import replace
 from zerowiz.errors import UsageError
-from zerowiz.probe.nodes.hostfile import read_hostfile
+from zerowiz.probe.nodes import read_hostfile, read_node_rank
 from zerowiz.words import _
 
 if TYPE_CHECKING:
-    from zerowiz.probe.recording.world import World
+    from zerowiz.probe.recording import World
+
 
 CPU_MACHINE = "cpu"
 """The value of `--machine` that means this host without a GPU."""
@@ -113,7 +115,7 @@ def _with_links(machine: Machine, text: str | None) -> tuple[Machine, dict[str, 
     """The machine with the links that a person states, and the sources of what that sets."""
     if text is None:
         return machine, {}
-    from zerowiz.core.machine.interconnect_option import (  # noqa: PLC0415 - takes long to load
+    from zerowiz.core.machine.interconnect import (  # noqa: PLC0415 - takes long to load
         interconnect_sources,
         with_interconnect,
     )
@@ -223,3 +225,34 @@ def _read(
 
     on_cpu = means_cpu(options.machine) or asked == Accelerator.CPU
     return read_this(options, environ, world, reporter, on_cpu=on_cpu)
+
+
+# Find which node of its job this is, where a launcher started one zerowiz on each.
+
+
+def find_node(options: Options) -> NodeRank | None:
+    """This node; None where there is not one zerowiz on each node.
+
+    Raises:
+        UsageError: The launcher started it in another way, or its variables contradict each other.
+    """
+    named = options.machine is not None and not means_cpu(options.machine)
+    if options.hostfile is not None or options.nodes == 1 or named:
+        return None
+    return read_node_rank(os.environ)
+
+
+def with_node(options: Options, node: NodeRank | None) -> Options:
+    """With the nodes of the launcher, and without questions: nobody could answer on every node."""
+    if node is None:
+        return options
+    if options.nodes not in {None, node.nodes}:
+        raise UsageError(
+            _(
+                "`$nodes {nodes}`: this job has {node_nodes} nodes",
+                nodes=options.nodes,
+                node_nodes=node.nodes,
+            ),
+            _("remove `$nodes`"),
+        )
+    return replace(options, nodes=node.nodes, yes=True)

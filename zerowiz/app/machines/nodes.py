@@ -2,18 +2,16 @@
 
 from collections.abc import Mapping
 
-from zerowiz.app.machines.gpu_count import with_count
-from zerowiz.app.options import Options, as_words
+from zerowiz.app.options import Options, as_words, with_count
 from zerowiz.app.reporter import Reporter
-from zerowiz.core import shell
+from zerowiz.core import command_words
 from zerowiz.core.machine.merge import Fleet, merge_nodes
 from zerowiz.core.machine.types import Accelerator, Machine
-from zerowiz.core.values import replace
+from zerowiz.core.structs import replace
 from zerowiz.errors import PreflightError, UsageError
-from zerowiz.probe.machine.fleet import ask_nodes
-from zerowiz.probe.machine.transports import argv_for, node_command, pick_transport
-from zerowiz.probe.nodes.hostfile import read_hostfile
-from zerowiz.ui import outliers
+from zerowiz.probe.machine.fleet import argv_for, ask_nodes, node_command, pick_transport
+from zerowiz.probe.nodes import read_hostfile
+from zerowiz.ui import machine
 from zerowiz.words import _
 
 # A node with a cold file system takes seconds to load Python; one that is down never answers.
@@ -54,7 +52,7 @@ def read_nodes(options: Options, environ: Mapping[str, str], reporter: Reporter)
     fleet = read_fleet(options, environ, reporter)
     for short in fleet.short:
         raise PreflightError(
-            outliers.outlier(short),
+            machine.outlier(short),
             _("give it that many slots in `{hostfile}`", hostfile=options.hostfile),
         )
     for failure in fleet.failures:
@@ -68,11 +66,11 @@ def read_nodes(options: Options, environ: Mapping[str, str], reporter: Reporter)
             ),
             _(
                 "see each node: `zerowiz machine $hostfile {hostfile}`",
-                hostfile=shell.quote(options.hostfile),
+                hostfile=command_words.quote(options.hostfile),
             ),
             _("plan without asking the nodes: `$machine 8xH100-80GB`"),
         )
-    return with_count(fleet.machine.with_notes(*outliers.notes(fleet)), options)
+    return with_count(fleet.machine.with_notes(*machine.notes(fleet)), options)
 
 
 def _node_words(options: Options, environ: Mapping[str, str]) -> list[str]:

@@ -2,16 +2,15 @@
 
 from pathlib import Path
 
-from zerowiz.app.machines.gpu_count import refuse_gpus, with_count
-from zerowiz.app.options import Options
+from zerowiz.app.options import Options, refuse_gpus, with_count
 from zerowiz.core.machine.job_gpus import select_gpus
-from zerowiz.core.machine.names.find import find_model
+from zerowiz.core.machine.names import find_model
 from zerowiz.core.machine.spec import named_instance, parse_machine
 from zerowiz.core.machine.types import Accelerator, Machine
-from zerowiz.core.values import replace
+from zerowiz.core.structs import replace
 from zerowiz.errors import UsageError
-from zerowiz.probe.machine.gpu_table import read_gpu_table, read_instances
-from zerowiz.probe.named_file import is_named_file
+from zerowiz.probe.files import is_named_file
+from zerowiz.probe.package_data import read_gpu_table, read_instances
 from zerowiz.words import _
 
 
@@ -22,7 +21,7 @@ def read_named(options: Options) -> Machine:
     if path.suffix != ".json" and not is_named_file(path):
         return select_gpus(_read_spec(text, options), {}, options.gpus)
     # A spec needs no recording, and no driver's functions to play it back to.
-    from zerowiz.probe.machine.cpu import cpu_machine  # noqa: PLC0415 - see above
+    from zerowiz.probe.machine.host import cpu_machine  # noqa: PLC0415 - see above
     from zerowiz.probe.machine.machine_file import read_machine_file  # noqa: PLC0415 - see above
 
     machine = read_machine_file(path, gpus=options.gpus)
@@ -41,8 +40,8 @@ def note_network(machine: Machine, options: Options) -> Machine:
     if named_instance(options.machine or "", read_instances()) is not None:
         return machine
     # Most machines have one node.
-    from zerowiz.core.catalog.candidates import assume_network  # noqa: PLC0415 - see above
-    from zerowiz.core.machine.interconnect_option import spell_network  # noqa: PLC0415 - see above
+    from zerowiz.core.machine.interconnect import spell_network  # noqa: PLC0415 - see above
+    from zerowiz.core.machine_kinds import assume_network  # noqa: PLC0415 - see above
 
     gpu = find_model(machine.gpus[0].name, read_gpu_table())
     return machine.with_notes(

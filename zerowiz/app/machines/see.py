@@ -11,27 +11,21 @@ from zerowiz.app.machines.machine import complete, find_machine, with_hostfile
 from zerowiz.app.machines.nodes import read_fleet
 from zerowiz.app.options import Options
 from zerowiz.app.reporter import Reporter
-from zerowiz.core import shell
-from zerowiz.core.codec import encode
-from zerowiz.core.flags import spell
+from zerowiz.core import command_words
+from zerowiz.core.command_words import spell
 from zerowiz.core.launch.plan import PlannedFile
-from zerowiz.core.machine.allocation import JobAllocation
-from zerowiz.core.machine.host import Host
 from zerowiz.core.machine.merge import Fleet
-from zerowiz.core.machine.network import Network
-from zerowiz.core.machine.types import Accelerator, Machine, with_gpus
-from zerowiz.core.machine_json import encode_machine
-from zerowiz.core.values import replace
+from zerowiz.core.machine.spec import encode_machine
+from zerowiz.core.machine.types import Accelerator, Host, JobAllocation, Machine, Network, with_gpus
+from zerowiz.core.structs import encode, replace
 from zerowiz.emit.files import write_file
 from zerowiz.errors import PreflightError, UsageError
 from zerowiz.probe.machine.machine_file import DESCRIPTION
 from zerowiz.probe.machine.network import read_network
 from zerowiz.probe.machine.read import read_here
 from zerowiz.probe.machine.scheduler import read_allocation, scheduler_here
-from zerowiz.probe.recording.files import HostFiles
-from zerowiz.probe.recording.recording import Recorder
-from zerowiz.probe.recording.world import World
-from zerowiz.ui import outliers
+from zerowiz.probe.recording import HostFiles, Recorder, World
+from zerowiz.ui import machine as outliers
 from zerowiz.words import _
 
 
@@ -157,7 +151,7 @@ def _read_and_save(options: Options, path: Path | None, reporter: Reporter) -> M
                 path=path,
                 parent=path.parent,
             ),
-            f"`mkdir -p {shell.quote(path.parent)}`",
+            f"`mkdir -p {command_words.quote(path.parent)}`",
         )
     on_cpu = Accelerator.CPU in (options.accelerator, environ.get("DS_ACCELERATOR"))
     if on_cpu or options.machine is not None:

@@ -3,17 +3,20 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from zerowiz.app.machines.config_ranks import choose_config_ranks, with_config_ranks
-from zerowiz.app.machines.gpu_count import refuse_gpus, with_count
-from zerowiz.app.options import Options
+from zerowiz.app.options import (
+    Options,
+    choose_config_ranks,
+    refuse_gpus,
+    with_config_ranks,
+    with_count,
+)
 from zerowiz.app.reporter import Reporter
 from zerowiz.core.machine.types import Machine
-from zerowiz.core.values import replace
+from zerowiz.core.structs import replace
 from zerowiz.errors import UsageError
-from zerowiz.probe.machine.cpu import cpu_machine, with_number_formats
+from zerowiz.probe.machine.host import cpu_machine, with_number_formats
 from zerowiz.probe.machine.read import read_here, read_machine
-from zerowiz.probe.recording.files import HostFiles
-from zerowiz.probe.recording.world import CALL_TIMEOUT_S, World
+from zerowiz.probe.recording import CALL_TIMEOUT_S, HostFiles, World
 from zerowiz.words import _
 
 

@@ -4,18 +4,16 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 
-from zerowiz.app.resolve.read_model import ReadModel
-from zerowiz.core.codec import encode
-from zerowiz.core.memory.forward.traced import Traced
-from zerowiz.core.model.from_unknown import is_unknown
+from zerowiz.core.memory.forward import ReadModel, Traced
+from zerowiz.core.model.from_name import is_unknown
 from zerowiz.core.model.hf_config import read_architecture
-from zerowiz.core.workload.workload import Workload
+from zerowiz.core.structs import encode
+from zerowiz.core.workload import Workload
 from zerowiz.emit.files import replace_file
 from zerowiz.errors import PreflightError, UsageError, ZerowizError
 from zerowiz.probe.model.hf import Named, model_of
-from zerowiz.probe.model.trace import cache_path, can_trace, read_cached, trace_model
-from zerowiz.probe.model.trace.build import is_buildable
-from zerowiz.ui.basis import notes
+from zerowiz.probe.model.trace import cache_path, can_trace, is_buildable, read_cached, trace_model
+from zerowiz.ui import basis
 from zerowiz.words import _
 
 _NEEDS = "`pip install 'zerowiz[train]'`"
@@ -51,7 +49,7 @@ def trace_or_guess(
     return ReadModel(
         model=traced.model(name, architecture),
         traced=traced,
-        notes=(notes.traced(family, traced.built, traced.took_milliseconds),),
+        notes=(basis.traced(family, traced.built, traced.took_milliseconds),),
     )
 
 
@@ -86,7 +84,7 @@ def _guess(text: str | None, named: Named, exact: str) -> ReadModel:
     except UsageError as error:
         raise UsageError(error.message, exact, *error.hints) from error
     family, wraps = str(named.config["model_type"]), "text_config" in named.config
-    return ReadModel(model=model, notes=(notes.guess(family, exact, wraps=wraps),))
+    return ReadModel(model=model, notes=(basis.guess(family, exact, wraps=wraps),))
 
 
 def _trace(config: Mapping[str, object], workload: Workload, environ: Mapping[str, str]) -> Traced:

@@ -1,23 +1,227 @@
 """Settle what a rank of the job trains with: as options, the script and a config say."""
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import cast
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar, cast
 
 from msgspec import Struct
 
 from zerowiz.app.options import Options
-from zerowiz.app.resolve.conflicts import by_config
-from zerowiz.core.decision.precision import native_precision
-from zerowiz.core.dsconfig.user_config import UserConfig
+from zerowiz.app.reporter import Reporter
+from zerowiz.core import command_words
+from zerowiz.core.command_words import flags
+from zerowiz.core.decision.plan_input import native_precision
+from zerowiz.core.dsconfig.own_config import UserConfig
+from zerowiz.core.launch.provenance import hide_secrets
 from zerowiz.core.machine.types import Machine
+from zerowiz.core.script.arguments import LOCAL_RANK_FLAG
 from zerowiz.core.script.bindings import Setting, State
+from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.core.script.settings import ScriptSettings, Settled
 from zerowiz.core.units import divide_batch, largest_part, solve_accumulation
-from zerowiz.core.workload.choices import Loss, Method, Reference, Trainer
-from zerowiz.core.workload.workload import SETTINGS, Workload, parse_modules
-from zerowiz.errors import UsageError
-from zerowiz.probe.model.libraries import read_transformers_release, read_trl_release
-from zerowiz.words import _
+from zerowiz.core.workload import (
+    SETTINGS,
+    Accounting,
+    Loss,
+    Method,
+    Reference,
+    Trainer,
+    Workload,
+    parse_modules,
+)
+from zerowiz.errors import PreflightError, UsageError
+from zerowiz.probe.package_data import read_transformers_release, read_trl_release
+from zerowiz.words import _, joined, listing
+
+# Settle what an option says and a script, or a config, says too; they may not disagree.
+
+T = TypeVar("T")
+
+
+def as_typed(name: str, value: object) -> str:
+    """The option as one types it."""
+    if isinstance(value, bool):
+        return f"${name}" if value else f"$no_{name}"
+    return f"${name} {value}"
+
+
+def by_script(name: str, option: T | None, setting: Setting[T] | None) -> T | None:
+    """The option or the script's setting.
+
+    Args:
+        name: Of the setting.
+        option: By the option.
+        setting: By the script.
+
+    Raises:
+        UsageError: They contradict each other.
+    """
+    if option is None or setting is None or option == setting.value:
+        return setting.value if setting is not None else option
+    words = as_typed(name, option)
+    raise UsageError(
+        _(
+            "`{words}` conflicts with the script: {source} says {setting}",
+            words=words,
+            source=setting.source,
+            setting=setting.value,
+        ),
+        setting.change_to(option),
+        _("or remove `{words}`", words=words),
+    )
+
+
+def by_config(
+    name: str,
+    config: Path | None,
+    option: T | None,
+    own: T | None,
+    setting: Setting[T] | None = None,
+) -> T | None:
+    """What option, script and the user's own config say.
+
+    Args:
+        name: Of the setting.
+        config: The user's own.
+        option: By the option.
+        own: By the config.
+        setting: By the script.
+
+    Raises:
+        UsageError: One contradicts another.
+    """
+    said = by_script(name, option, setting)
+    if said is None or own is None or said == own:
+        return said if own is None else own
+    words = as_typed(name, said)
+    drop = (_("remove `{words}`", words=words),) if option is not None else ()
+    if setting is None:
+        raise UsageError(
+            _(
+                "`{words}` conflicts with `{config}`, which says {own}",
+                words=words,
+                config=config,
+                own=own,
+            ),
+            *drop,
+        )
+    raise UsageError(
+        _(
+            "the script conflicts with `{config}`: {source} says {said}, the config {own}",
+            config=config,
+            source=setting.source,
+            said=said,
+            own=own,
+        ),
+        joined("; ", (setting.change_to(own), *drop)),
+    )
+
+
+# Refuse a run that would not be the one that was planned.
+
+# Words that fingers put last, and that hardly a training script takes. Where every option of the
+# script is known, or it reads no words at all, no option of zerowiz is taken for one of its words.
+_OWN_WORDS = ("dry_run", "yes", "as_json", "stage", "accelerator", "machine")
+
+
+def check_accounting(options: Options) -> None:
+    """Check that a run is planned with what DeepSpeed allocates.
+
+    Raises:
+        UsageError: It was to be planned by the rule of thumb.
+    """
+    if options.accounting is Accounting.TEXTBOOK:
+        raise UsageError(
+            _(
+                "`$accounting textbook` works with `zerowiz plan` only: a real run needs more"
+                " memory than the rule of thumb"
+            ),
+            _("remove `$accounting textbook`"),
+        )
+
+
+def check_words(
+    facts: ScriptFacts, script_args: Sequence[str], reporter: Reporter | None = None
+) -> None:
+    """Check that no option of zerowiz follows the script, which alone would read it.
+
+    Args:
+        facts: Of the script.
+        script_args: The words after it.
+        reporter: Gets a note where the script surely reads no words; None notes nothing.
+
+    Raises:
+        UsageError: One does, and the script has no such option of its own.
+    """
+    sees_all = facts.parser.complete and bool(facts.parser.options)
+    sees_all = sees_all or facts.reads_no_words
+    own = set(flags().values()) if sees_all else {flags()[name] for name in _OWN_WORDS}
+    own -= {facts.parser.config_flag}
+    words = script_args[: script_args.index("--")] if "--" in script_args else script_args
+    said = dict.fromkeys(word.partition("=")[0] for word in words)
+    misplaced = [flag for flag in said if flag in own and not facts.parser.find(flag)]
+    if misplaced:
+        named = listing(f"`{flag}`" for flag in misplaced)
+        raise UsageError(
+            _("{flags} after {path} would go to the script", flags=named, path=facts.path),
+            _("put {flags} before {path}", flags=named, path=facts.path),
+            _("or put `--` before `{flag}` if the script reads it", flag=misplaced[0]),
+        )
+    if reporter is not None and facts.reads_no_words and script_args:
+        reporter.note(
+            _(
+                "`{words}` after {path} has no effect: the script does not read its command line",
+                words=command_words.join(hide_secrets(script_args)),
+                path=facts.path,
+            )
+        )
+
+
+def check_local_rank(facts: ScriptFacts, script_args: Sequence[str]) -> None:
+    """Check that a script gets its local rank by the word that DeepSpeed's launcher passes.
+
+    Raises:
+        PreflightError: It spells the word differently, so that the launcher's would end it, and
+            without it every rank would take the default.
+    """
+    if not facts.parser.refuses_local_rank(tuple(script_args)):
+        return
+    for option in facts.parser.of("local_rank"):
+        if LOCAL_RANK_FLAG in option.flags:
+            continue  # a settings file leaves no room for words
+        raise PreflightError(
+            _(
+                "DeepSpeed's launcher passes `{local_rank_flag}`, and {path} line {line} "
+                "takes `{flag}`",
+                local_rank_flag=LOCAL_RANK_FLAG,
+                path=facts.text_path,
+                line=option.line,
+                flag=option.flag,
+            ),
+            _(
+                'accept both there: `add_argument("{flag}", "{local_rank_flag}", ...)`',
+                flag=option.flag,
+                local_rank_flag=LOCAL_RANK_FLAG,
+            ),
+        )
+
+
+def check_own_config(
+    options: Options,
+    machine: Machine,
+    facts: ScriptFacts | None,
+    script_args: Sequence[str],
+    reporter: Reporter,
+) -> None:
+    """See that a person's own config will do what it says; what else is found is noted.
+
+    Raises:
+        ConfigMistakeError: It holds an error, and nobody forces it.
+    """
+    if options.config is not None:
+        from zerowiz.app.resolve.own_config import lint_own_config  # noqa: PLC0415 - takes long to load
+
+        lint_own_config(options.config, options, machine, facts, script_args, reporter)
 
 
 class ResolvedWorkload(Struct, frozen=True, kw_only=True):

@@ -1,38 +1,35 @@
 """Evaluate each strategy on the machine: what it needs, what there is, and a verdict."""
 
 import math
+from collections.abc import Iterator
 from enum import StrEnum
 from functools import lru_cache, partial
 
 from msgspec import Struct
 
-from zerowiz.core.decision.oom_history import RanOut
-from zerowiz.core.decision.plan_input import PlanInput, Uncounted
+from zerowiz.core.decision.plan_input import PlanInput, RanOut, Uncounted
 from zerowiz.core.decision.uncertainty import Interval, find_interval
 from zerowiz.core.machine.types import Accelerator, Machine
-from zerowiz.core.memory.allocator import margin, outside_bytes
-from zerowiz.core.memory.buffers import Buffers
-from zerowiz.core.memory.estimate import Estimate, estimate_full, estimate_fullest
-from zerowiz.core.memory.forward.traced import Traced
-from zerowiz.core.memory.host_phases import (
-    HostNeed,
-    HostPhase,
-    predict_host,
-    training_alone,
+from zerowiz.core.memory.allocations import PART_OF, MemoryKind, MemoryPart, Moment, Phase
+from zerowiz.core.memory.buffers import Buffers, margin, outside_bytes
+from zerowiz.core.memory.estimate import (
+    Estimate,
+    VllmShare,
+    estimate_full,
+    estimate_fullest,
+    rule_of_thumb_estimate,
+    vllm_share,
 )
-from zerowiz.core.memory.ledger import MemoryKind
+from zerowiz.core.memory.forward import Traced
+from zerowiz.core.memory.host import HostNeed, HostPhase, predict_host, training_alone
 from zerowiz.core.memory.rank_sizes import RankSizes, StrategyRow, rank_sizes
-from zerowiz.core.memory.rule_of_thumb import rule_of_thumb_estimate
-from zerowiz.core.memory.vllm import VllmShare, vllm_share
 from zerowiz.core.model.types import Model
-from zerowiz.core.speed.communication import wire_bytes_per_step
-from zerowiz.core.speed.step_time import predict_step_time
-from zerowiz.core.speed.terms import StepTime
+from zerowiz.core.speed.costs import StepTime
+from zerowiz.core.speed.step_time import predict_step_time, wire_bytes_per_step
 from zerowiz.core.strategies import STRATEGIES
-from zerowiz.core.strategy import Offload
-from zerowiz.core.values import replace, shows
-from zerowiz.core.workload.choices import Accounting
-from zerowiz.core.workload.workload import Workload
+from zerowiz.core.strategy import Offload, ZeroKey
+from zerowiz.core.structs import replace, shows
+from zerowiz.core.workload import Accounting, Workload
 
 # docs/accuracy.md, Host memory: the worst of the runs at stage 3; with offload it is 1.2 %.
 _HOST_ERROR_FRACTION = 0.06
@@ -461,3 +458,112 @@ def _without_host(
     if one.load_bytes(job) < failed.load_bytes(job):
         return one
     return replace(one, verdict=Verdict.DOES_NOT_FIT, ran_out=seen)
+
+
+# Group what a rank holds into the few parts that people tell memory by.
+
+
+class Outside(Struct, frozen=True, kw_only=True):
+    """What a job takes of a device beside its tensors."""
+
+    context_bytes: int
+    """CUDA, NCCL and libraries."""
+    slack_bytes: int
+    """What torch's allocator cannot use."""
+    vllm_bytes: int
+
+
+def outside(job: PlanInput, evaluated: StrategyEstimate) -> Outside:
+    """What a strategy takes beside its tensors; the rule of thumb knows tensors alone."""
+    if job.accounting is Accounting.TEXTBOOK:
+        return Outside(context_bytes=0, slack_bytes=0, vllm_bytes=0)
+    peak_bytes = evaluated.estimate.peak_bytes
+    near = margin(expandable_segments=job.expandable_segments)
+    context_bytes = outside_bytes(job.machine, evaluated.buffers)
+    slack_bytes = int(near.slack_fraction * peak_bytes)
+    return Outside(
+        context_bytes=context_bytes,
+        slack_bytes=slack_bytes,
+        vllm_bytes=evaluated.device_bytes - peak_bytes - slack_bytes - context_bytes,
+    )
+
+
+def group(moment: Moment) -> dict[MemoryPart, int]:
+    """Bytes of each part in a moment; parts without any are left out."""
+    sizes: dict[MemoryPart, int] = dict.fromkeys(MemoryPart, 0)
+    for each in moment:
+        sizes[PART_OF[each.kind]] += each.size_bytes
+    return {part: size_bytes for part, size_bytes in sizes.items() if size_bytes}
+
+
+def parts_by_phase(
+    job: PlanInput, evaluated: StrategyEstimate
+) -> dict[Phase, dict[MemoryPart, int]]:
+    """Bytes of each part at the peak of each phase, what torch does not count included."""
+    beside = outside(job, evaluated)
+    always = {
+        MemoryPart.CONTEXT: beside.context_bytes + beside.slack_bytes,
+        MemoryPart.VLLM: beside.vllm_bytes,
+    }
+    constant = {part: size_bytes for part, size_bytes in always.items() if size_bytes}
+    return {
+        phase: {**group(moment), **constant} for phase, moment in evaluated.estimate.peaks().items()
+    }
+
+
+def parts(job: PlanInput, evaluated: StrategyEstimate) -> dict[MemoryPart, int]:
+    """Bytes of each part where the device is fullest; their sum is `device_bytes`."""
+    return parts_by_phase(job, evaluated)[evaluated.estimate.peak_phase]
+
+
+# Say what the sizes in a config cost a GPU, in bytes.
+
+
+class Cost(Struct, frozen=True, kw_only=True):
+    """One key of `zero_optimization`."""
+
+    key: ZeroKey
+    value: int
+    """As the config has it: elements, or ranks for `zero_hpz_partition_size`."""
+    size_bytes: int
+    """The most that it can hold of each GPU at a time."""
+
+
+def _bucket(r: RankSizes) -> Cost:
+    size = r.buffers.reduce_bucket_size
+    # stage_1_and_2.py, setup_buckets: two where communication overlaps; stage3.py has one, and
+    # copies its content to reduce it.
+    copies = 2 if r.strategy.shards_weights else r.buffers.buckets
+    size_bytes = copies * r.weight_bytes * size
+    return Cost(key=ZeroKey.REDUCE_BUCKET_SIZE, value=size, size_bytes=size_bytes)
+
+
+def _of_parameters(model: Model, r: RankSizes) -> Iterator[Cost]:
+    b, w = r.buffers, r.weight_bytes
+    numel = r.trainable + r.frozen_bytes // w
+    threshold = b.stage3_param_persistence_threshold
+    small = sum(
+        tensor.numel * tensor.copies for tensor in model.tensors if tensor.numel <= threshold
+    )
+    ahead, live, ranks = (
+        b.stage3_prefetch_bucket_size,
+        b.stage3_max_live_parameters,
+        b.hpz_partition_size,
+    )
+    if not r.offloaded:
+        group_bytes = (w + r.master_bytes) * r.sub_group
+        yield Cost(key=ZeroKey.SUB_GROUP_SIZE, value=b.sub_group_size, size_bytes=group_bytes)
+    yield Cost(key=ZeroKey.PREFETCH_BUCKET_SIZE, value=ahead, size_bytes=w * min(ahead, numel))
+    yield Cost(key=ZeroKey.PERSISTENCE_THRESHOLD, value=threshold, size_bytes=w * small)
+    yield Cost(key=ZeroKey.MAX_LIVE_PARAMETERS, value=live, size_bytes=w * min(live, numel))
+    if ranks > 1:
+        yield Cost(key=ZeroKey.HPZ_PARTITION_SIZE, value=ranks, size_bytes=w * numel // ranks)
+
+
+def buffer_costs(job: PlanInput, evaluated: StrategyEstimate) -> tuple[Cost, ...]:
+    """What the buffers of this strategy cost, in the order of the config."""
+    r = evaluated.estimate.rank
+    if ZeroKey.REDUCE_BUCKET_SIZE not in r.strategy.zero_keys:
+        return ()
+    sharded = r.strategy.shards_weights
+    return (_bucket(r), *(_of_parameters(job.model, r) if sharded else ()))

@@ -1,28 +1,194 @@
 """Everything that the strategies of a job are evaluated with."""
 
+import json
+from collections.abc import Mapping
 from enum import StrEnum
+from functools import lru_cache
+from itertools import combinations
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from zerowiz.core.decision.measured_together import Pair
-from zerowiz.core.decision.oom_history import RanOut, job_key
-from zerowiz.core.machine.types import Machine
+from zerowiz.core.machine.types import Accelerator, Machine
+from zerowiz.core.memory.allocations import MemoryKind
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS, Buffers, fit_buffers
-from zerowiz.core.memory.forward.traced import Traced
-from zerowiz.core.memory.host_phases import HostUse
-from zerowiz.core.memory.nvme import fit_sub_group
+from zerowiz.core.memory.forward import Traced
+from zerowiz.core.memory.host import HostUse, fit_sub_group
 from zerowiz.core.memory.rank_sizes import trainable_params
 from zerowiz.core.model.families import FAMILIES
-from zerowiz.core.model.types import Model
-from zerowiz.core.speed.calibration import Calibration
-from zerowiz.core.speed.rates import GpuRates
+from zerowiz.core.model.types import Architecture, Model
+from zerowiz.core.speed.costs import Calibration, GpuRates
 from zerowiz.core.speed.step_time import why_untimed
 from zerowiz.core.strategy import Offload, Strategy
-from zerowiz.core.values import replace, shows
-from zerowiz.core.workload.choices import Accounting, Loss, Method, StateDtype
-from zerowiz.core.workload.workload import Workload
+from zerowiz.core.structs import Count, decode, replace, shows
+from zerowiz.core.workload import Accounting, Loss, Method, Precision, StateDtype, Workload
 from zerowiz.errors import UsageError
 from zerowiz.words import _
+
+# Say which settings of a job no measured run had together.
+#
+# A formula is held to the runs that were measured. Where each of two settings was measured, and
+# never both in one run, what they do to each other is unknown: such a job stands in a hole.
+
+
+class PairedSetting(StrEnum):
+    """The settings whose values are looked at in pairs, in the order in which they are named."""
+
+    FAMILY = "family"
+    STRATEGY = "strategy"
+    ACCUMULATION = "accumulation"
+    CHECKPOINTING = "checkpointing"
+    METHOD = "method"
+    OPTIMIZER = "optimizer"
+    GPUS = "gpus"
+
+
+Point = Mapping[PairedSetting, str]
+"""The value of each setting."""
+Pair = tuple[tuple[PairedSetting, str], tuple[PairedSetting, str]]
+"""Two settings, each with its value."""
+
+# From so many micro-steps on, and from two on: what they do differs by how often, not by how.
+_MANY_MICRO_STEPS = 8
+_SOME_MICRO_STEPS = 2
+
+
+class MeasuredRuns(Struct, frozen=True, kw_only=True):
+    """The settings of every measured run, each combination once."""
+
+    settings: tuple[PairedSetting, ...]
+    runs: tuple[tuple[str, ...], ...]
+    """A value for each setting."""
+
+    def pairs(self) -> frozenset[Pair]:
+        """Every pair that some run had."""
+        points = (dict(zip(self.settings, run, strict=True)) for run in self.runs)
+        return frozenset(pair for point in points for pair in pairs_of(point))
+
+
+def decode_measured_runs(value: object) -> MeasuredRuns:
+    """The content of `zerowiz/data/measured_runs.json`."""
+    return decode(MeasuredRuns, value, "measured_runs")
+
+
+def accumulation_of(micro_steps: int) -> str:
+    """One, some or many micro-steps, by the least of them."""
+    if micro_steps >= _MANY_MICRO_STEPS:
+        return str(_MANY_MICRO_STEPS)
+    return str(min(micro_steps, _SOME_MICRO_STEPS))
+
+
+def point_of(family: str, strategy: Strategy, workload: Workload, gpus: int) -> Point:
+    """The values of a job or of a run."""
+    return {
+        PairedSetting.FAMILY: family,
+        PairedSetting.STRATEGY: strategy.name,
+        PairedSetting.ACCUMULATION: accumulation_of(workload.accumulation_steps),
+        PairedSetting.CHECKPOINTING: "on" if workload.gradient_checkpointing else "off",
+        PairedSetting.METHOD: workload.method.value,
+        PairedSetting.OPTIMIZER: workload.optimizer.value,
+        PairedSetting.GPUS: str(min(gpus, 2)),
+    }
+
+
+def _values(point: Point) -> tuple[tuple[PairedSetting, str], ...]:
+    """The values that are known, in the order in which they are named."""
+    return tuple((name, point[name]) for name in PairedSetting if name in point)
+
+
+def pairs_of(point: Point) -> list[Pair]:
+    """All pairs of its values."""
+    return list(combinations(_values(point), 2))
+
+
+def find_never_together(point: Point, measured: frozenset[Pair]) -> tuple[Pair, ...]:
+    """The pairs that no run had, of values that some run had: one that none had is a doubt itself.
+
+    Args:
+        point: The values of a job.
+        measured: Every pair that some run had.
+    """
+    return _missing(_values(point), measured)
+
+
+# A search asks the same of each micro-batch.
+@lru_cache(maxsize=256)
+def _missing(
+    values: tuple[tuple[PairedSetting, str], ...], measured: frozenset[Pair]
+) -> tuple[Pair, ...]:
+    missing = [pair for pair in combinations(values, 2) if pair not in measured]
+    if not missing:
+        return ()
+    known = {value for pair in measured for value in pair}
+    return tuple(pair for pair in missing if known.issuperset(pair))
+
+
+# Learn from a run that ran out of memory, so that no later plan repeats it.
+#
+# What ran out with so much memory needs more than that, and so does every strategy that is
+# predicted to need as much, and every larger step of the same job.
+
+# What is free on a device differs by some hundred MB from one run to the next.
+_SAME_ROOM = 1.05
+
+
+class RanOut(Struct, frozen=True, kw_only=True):
+    """A run that ran out of memory."""
+
+    job_key: str
+    strategy: str
+    memory: MemoryKind
+    """Which memory was too small."""
+    micro_batch: Count
+    sequence_tokens: Count
+    budget_bytes: Count
+    """What a rank could take of its device then; of the node, where the host was too small."""
+    seen_on: str
+    """The day, as 2026-11-22."""
+
+    def rules_out(self, workload: Workload, budget_bytes: int | None) -> bool:
+        """Whether a step like this one, with this room, would end the same way."""
+        as_large = (
+            workload.micro_batch >= self.micro_batch
+            and workload.sequence_tokens >= self.sequence_tokens
+        )
+        return as_large and (budget_bytes or 0) <= self.budget_bytes * _SAME_ROOM
+
+
+def job_key(
+    machine: Machine, model: Model, workload: Workload, state_dtype: StateDtype | None
+) -> str:
+    """A hash of everything that decides what a rank holds, except the size of its step."""
+    import hashlib  # noqa: PLC0415 - it takes long to load, and most plans need no key
+
+    step = replace(workload, micro_batch=1, sequence_tokens=1, accumulation_steps=1)
+    held = {
+        "gpus": sorted((gpu.name, gpu.total_bytes) for gpu in machine.gpus),
+        "nodes": machine.nodes,
+        "model": [model.params, model.name, _fields(model.architecture)],
+        "step": _fields(step),
+        "states": str(state_dtype),
+    }
+    return hashlib.sha256(json.dumps(held, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def _fields(value: Architecture | Workload) -> dict[str, str]:
+    """Each field as text; a set in one order, which Python changes from run to run."""
+    texts: dict[str, str] = {}
+    for field in structs.fields(value):
+        held = getattr(value, field.name)
+        texts[field.name] = str(sorted(held) if isinstance(held, frozenset) else held)
+    return texts
+
+
+class History(Struct, frozen=True, kw_only=True):
+    """The runs of one job that ran out of memory: of each strategy the latest."""
+
+    ran_out: tuple[RanOut, ...] = ()
+
+    def plus(self, seen: RanOut) -> "History":
+        """The history with one more run in it."""
+        others = (one for one in self.ran_out if one.strategy != seen.strategy)
+        return History(ran_out=(*others, seen))
 
 
 class Uncounted(StrEnum):
@@ -223,3 +389,39 @@ def refuse_length(model: Model, tokens: int) -> None:
             ),
             _("use at most `$sequence_tokens {positions}`", positions=positions),
         )
+
+
+# Choose the number format of a step by what the machine computes natively.
+
+BF16_IS_EMULATED = _("this CPU has no bf16 instructions: torch emulates bf16, many times slower")
+"""What becomes of a bf16 that was asked for on such a CPU."""
+
+
+def native_precision(machine: Machine, torch_autocast: Precision | None = None) -> Precision:
+    """The precision of a job that names none: bf16, or what the machine computes in its place.
+
+    A GPU without bf16 has fp16, which DeepSpeed refuses on most CPUs.
+
+    Args:
+        machine: What the job runs on.
+        torch_autocast: What forward computes in, where that was asked for; weights stay in fp32.
+    """
+    if torch_autocast is not None:
+        return Precision.FP32
+    if machine.takes_bf16:
+        return Precision.BF16
+    return Precision.FP32 if machine.accelerator is Accelerator.CPU else Precision.FP16
+
+
+def why_no_bf16(machine: Machine, workload: Workload) -> str:
+    """What to add to a default precision that is fp32 because of the CPU; else nothing."""
+    lacks = machine.accelerator is Accelerator.CPU and not machine.takes_bf16
+    chosen = workload.precision is Precision.FP32 and workload.torch_autocast is None
+    return _(", as this CPU has no bf16 instructions") if lacks and chosen else ""
+
+
+def emulates_bf16(machine: Machine, workload: Workload) -> bool:
+    """Whether a CPU would have to emulate the bf16 of this step."""
+    on_cpu = machine.accelerator is Accelerator.CPU
+    formats = {workload.precision, workload.torch_autocast}
+    return on_cpu and not machine.takes_bf16 and Precision.BF16 in formats

@@ -14,16 +14,21 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from zerowiz.core.decision.measured_together import Pair, find_never_together, point_of
-from zerowiz.core.decision.plan_input import PlanInput, Uncounted
+from zerowiz.core.decision.plan_input import (
+    Pair,
+    PlanInput,
+    Uncounted,
+    find_never_together,
+    point_of,
+)
 from zerowiz.core.machine.types import Accelerator
+from zerowiz.core.memory.allocations import AllocationKind, Moment
 from zerowiz.core.memory.estimate import Estimate, estimate_emptiest
-from zerowiz.core.memory.forward.losses import has_fused_head
-from zerowiz.core.memory.ledger import AllocationKind, Moment
+from zerowiz.core.memory.losses import has_fused_head
 from zerowiz.core.model.families import FAMILIES
 from zerowiz.core.model.types import ModelSource
 from zerowiz.core.strategy import Offload, Strategy
-from zerowiz.core.workload.choices import Accounting, Attention, Loss, Method, Optimizer, Trainer
+from zerowiz.core.workload import Accounting, Attention, Loss, Method, Optimizer, Trainer
 
 Stretch = Mapping[AllocationKind, tuple[float, float]]
 """Least and most, as factors of what an allocation of that kind is predicted to take."""

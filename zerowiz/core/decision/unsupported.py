@@ -8,7 +8,7 @@ from msgspec import Struct
 from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.machine.types import Accelerator
 from zerowiz.core.strategy import Offload, Strategy
-from zerowiz.core.workload.choices import Integration, Optimizer, Precision, StateDtype
+from zerowiz.core.workload import Integration, Optimizer, Precision, StateDtype
 from zerowiz.errors import UsageError
 from zerowiz.words import _
 

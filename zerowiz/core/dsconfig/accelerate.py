@@ -14,10 +14,8 @@ from collections.abc import Callable, Collection, Mapping
 
 from msgspec import Struct
 
-from zerowiz.core.dsconfig.hjson import Member, Node, Object, plain
-from zerowiz.core.dsconfig.hjson_tokens import KeyToken, Scalar, Span
-from zerowiz.core.workload.choices import Integration, Precision
-from zerowiz.core.workload.workload import Workload
+from zerowiz.core.dsconfig.hjson import KeyToken, Member, Node, Object, Scalar, Span, plain
+from zerowiz.core.workload import Integration, Precision, Workload
 from zerowiz.errors import UsageError
 from zerowiz.words import _
 

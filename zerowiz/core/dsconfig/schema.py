@@ -8,15 +8,85 @@ read, not what a key is for.
 import json
 import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 
 from msgspec import Struct, field
 
-from zerowiz.core.codec import decode
-from zerowiz.core.dsconfig.classes import BuiltClass, Classes, classes_of
-from zerowiz.core.dsconfig.user_config import TRUTHS
-from zerowiz.core.values import Count
+from zerowiz.core.dsconfig.own_config import TRUTHS
+from zerowiz.core.findings import Severity
+from zerowiz.core.structs import Count, decode
+from zerowiz.core.workload import Precision
+from zerowiz.words import N_, _
+
+# Define the classes that the `type` of an optimizer or a scheduler names, and what they take.
+#
+# The rows come out of DeepSpeed and torch themselves, version by version (`tests/schema/`).
+
+
+class Where(StrEnum):
+    """What decides which class DeepSpeed builds for the name of an optimizer."""
+
+    GPU = "gpu"
+    CPU = "cpu"
+    """The optimizer is offloaded."""
+    TORCH_ADAM = "torch_adam"
+    """The argument of this name is true."""
+
+
+class BuiltClass(Struct, frozen=True, kw_only=True):
+    """What DeepSpeed builds for a name, with the `params` beside it."""
+
+    path: str
+    """Its section, its name, and where it steps: `optimizer adamw cpu`, `scheduler OneCycle`."""
+    name: str
+    where: Where = Where.GPU
+    is_deepspeeds: bool = False
+    """A name of DeepSpeed's own; an optimizer's may be written in any case."""
+    class_name: str | None = None
+    """None where it comes from a package that was not installed."""
+    arguments: tuple[str, ...] | None = None
+    """What may stand in `params`."""
+    needs: tuple[str, ...] = ()
+    """Those without a default."""
+    ignores_others: bool = False
+    """Whether other arguments are left alone, not refused."""
+    has_cpu_form: bool = False
+    """Whether another class is built where the optimizer is offloaded."""
+    refuses_zero: bool = False
+    tested_with_zero: bool | None = False
+    """Whether ZeRO takes it unasked."""
+
+
+class Classes(Struct, frozen=True, kw_only=True):
+    """The optimizers and schedulers of one version."""
+
+    rows: Mapping[str, BuiltClass]
+    """By their paths."""
+
+    def optimizer(self, name: str, where: Where = Where.GPU) -> BuiltClass | None:
+        """The class of a name; that of the GPU where no other is built."""
+        own = self._find("optimizer", name.lower(), where)
+        return own if own and own.is_deepspeeds else self._find("optimizer", name, where)
+
+    def scheduler(self, name: str) -> BuiltClass | None:
+        """The class of a name."""
+        return self.rows.get(f"scheduler {name}")
+
+    @property
+    def own_schedulers(self) -> tuple[str, ...]:
+        """The names that are DeepSpeed's own."""
+        found = (row for path, row in self.rows.items() if path.startswith("scheduler "))
+        return tuple(sorted(row.name for row in found if row.is_deepspeeds))
+
+    def _find(self, section: str, name: str, where: Where) -> BuiltClass | None:
+        path = f"{section} {name}"
+        return self.rows.get(f"{path} {where}") or self.rows.get(f"{path} {Where.GPU}")
+
+
+def classes_of(rows: Iterable[BuiltClass]) -> Classes:
+    """The classes in these rows."""
+    return Classes(rows={row.path: row for row in rows})
 
 
 class Kind(StrEnum):
@@ -271,3 +341,200 @@ def choose_schema(schemas: Sequence[Schema], version: str | None) -> Schema:
 def release(version: str) -> tuple[int, ...]:
     """`0.19.8+cu13` is (0, 19, 8)."""
     return tuple(int(number) for number in re.findall(r"\d+", version.partition("+")[0])[:3])
+
+
+# Name the releases of libraries with which a job trains wrongly, or loses its weights.
+
+# Of an incomplete version such as 0.18 it is not known which release it is.
+_RELEASE = re.compile(r"(\d{1,9})\.(\d{1,9})\.(\d{1,9})", re.ASCII)
+
+
+class Harm(StrEnum):
+    """What a release does to a job."""
+
+    WRONG_GRADIENTS = "wrong-gradients"
+    REPEATED_MODULES = "wrong-gradients-of-repeated-modules"
+    EMPTY_ADAPTER = "empty-adapter"
+
+
+HARMS: Mapping[Harm, str] = {
+    Harm.WRONG_GRADIENTS: N_("ZeRO-2 computes wrong gradients"),
+    Harm.REPEATED_MODULES: N_(
+        "ZeRO-2 with bf16 computes wrong gradients if a module runs more than once in a step"
+    ),
+    Harm.EMPTY_ADAPTER: N_("at ZeRO-3 the Trainer saves an empty adapter"),
+}
+"""The same for people."""
+
+
+class BadRelease(Struct, frozen=True, kw_only=True):
+    """One row of `data/bad_releases.json`."""
+
+    library: str
+    since: str
+    until: str
+    """The first release without the fault."""
+    stages: tuple[int, ...]
+    harm: Harm
+    severity: Severity
+    """An error where a job of this kind surely meets it."""
+    upgrade: str
+    """The release to install."""
+    sources: tuple[str, ...]
+    precision: Precision | None = None
+    """The only precision that it happens with; None for any."""
+    adapters: bool = False
+    """Whether it happens only where the Trainer saves adapters, and nothing gathers weights."""
+
+    def affects(self, library: str, version: str | None) -> bool:
+        """Whether it happens with this release of a library."""
+        release = _parse(version)
+        return library == self.library and _parse(self.since) <= release < _parse(self.until)
+
+    @property
+    def words(self) -> str:
+        """What happens, and who says so."""
+        return _("{harm} ({sources})", harm=_(HARMS[self.harm]), sources=", ".join(self.sources))
+
+
+class _Table(Struct, frozen=True, kw_only=True):
+    releases: tuple[BadRelease, ...]
+
+
+def decode_bad_releases(value: object) -> tuple[BadRelease, ...]:
+    """The rows of `data/bad_releases.json`.
+
+    Raises:
+        UsageError: A row lacks a key, or a key has another type; the message names it.
+    """
+    return decode(_Table, value, _("table of releases")).releases
+
+
+def _parse(version: str | None) -> tuple[int, ...]:
+    """The three numbers of a release; none where there are not three."""
+    match = _RELEASE.match(version or "")
+    return () if match is None else tuple(int(part) for part in match.groups())
+
+
+# Find the keys of a config that change what a rank holds, and that no line of the ledger counts.
+#
+# They are all that DeepSpeed knows, by its schema, but for those that a plan reads and those that
+# are known to hold nothing: a key of a newer DeepSpeed is named before anybody has thought of it.
+
+# core/dsconfig/own_config.py reads them.
+_ZERO = "zero_optimization"
+_COUNTED = frozenset(
+    {
+        *("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"),
+        *("bf16.enabled", "fp16.enabled", "torch_autocast.enabled", "torch_autocast.dtype"),
+        *("bf16.bf16_optimizer_states", "bf16.bf16_master_weights_and_grads"),
+        *(f"{_ZERO}.{name}" for name in ("stage", "reduce_bucket_size", "overlap_comm")),
+        *(f"{_ZERO}.{name}" for name in ("contiguous_gradients", "sub_group_size")),
+        *(f"{_ZERO}.stage3_{name}" for name in ("prefetch_bucket_size", "max_live_parameters")),
+        *(f"{_ZERO}.{name}" for name in ("zero_hpz_partition_size", "offload_optimizer.device")),
+        *(f"{_ZERO}.stage3_param_persistence_threshold", f"{_ZERO}.offload_param.device"),
+    }
+)
+# What is written, printed, compared or scaled; how files are read and saved; how ranks are sent
+# what they hold anyway.
+_HOLDS_NOTHING = frozenset(
+    {
+        *("steps_per_print", "wall_clock_breakdown", "memory_breakdown", "dump_state", "log_level"),
+        *("tensorboard", "wandb", "csv_monitor", "comet", "comms_logger", "flops_profiler"),
+        *("autotuning", "timers", "vocabulary_size", "dataloader_drop_last", "disable_python_gc"),
+        *("gradient_clipping", "prescale_gradients", "gradient_predivide_factor"),
+        *("gradient_allreduce_op", "optimizer", "scheduler", "disable_allgather", "allgather_size"),
+        *("zero_allow_untested_optimizer", "zero_force_ds_cpu_optimizer", "data_parallel_size"),
+        *("aio", "checkpoint", "nebula", "elasticity", "use_data_before_expert_parallelism"),
+        *(f"fp16.{name}" for name in ("loss_scale", "loss_scale_window", "initial_scale_power")),
+        *(f"fp16.{name}" for name in ("hysteresis", "consecutive_hysteresis", "min_loss_scale")),
+        *("fp16.auto_cast", "bf16.check_grad_overflow"),
+        *(f"{_ZERO}.{name}" for name in ("allgather_partitions", "allgather_bucket_size")),
+        *(f"{_ZERO}.{name}" for name in ("reduce_scatter", "round_robin_gradients")),
+        *(f"{_ZERO}.{name}" for name in ("ignore_unused_parameters", "legacy_stage1")),
+        *(f"{_ZERO}.{name}" for name in ("load_from_fp32_weights", "elastic_checkpoint")),
+        *(f"{_ZERO}.stage3_gather_{name}_weights_on_model_save" for name in ("16bit", "fp16")),
+        *(f"{_ZERO}.{name}" for name in ("compute_grad_norm", "log_trace_cache_warnings")),
+        *(f"{_ZERO}.{name}" for name in ("enable_sanity_checks", "cpu_offload_use_pin_memory")),
+        *(
+            f"{_ZERO}.offload_{part}.{name}"
+            for part in ("optimizer", "param")
+            for name in ("nvme_path", "pin_memory", "buffer_count", "buffer_size", "max_in_cpu")
+        ),
+        *(f"{_ZERO}.offload_optimizer.pipeline_{name}" for name in ("read", "write")),
+        *(f"{_ZERO}.offload_optimizer.{name}" for name in ("fast_init", "cpuadam_cores_perc")),
+    }
+)
+_NEVER_NAMED = _COUNTED | _HOLDS_NOTHING
+# Optimizers that keep no more than AdamW, as which all are counted (runtime/engine.py,
+# _configure_basic_optimizer).
+_LEANER_OPTIMIZERS = frozenset({"adagrad", "lion", "muadam", "muadamw", "muon", "musgd", "sgd"})
+# Named, but they never make a rank hold more: deepspeed.checkpointing reads the section, if the
+# script calls it, and then keeps less; what is on NVMe is `Uncounted.NVME`.
+_NEVER_MORE = (
+    "activation_checkpointing",
+    *(f"{_ZERO}.offload_{part}.device" for part in ("optimizer", "param")),
+)
+
+
+def may_hold_more(keys: Iterable[str], values: Mapping[str, object]) -> bool:
+    """Whether keys that are not counted may make a rank hold more than is predicted.
+
+    Args:
+        keys: By DeepSpeed's names.
+        values: The config.
+    """
+    section = values.get("optimizer")
+    name = str(section.get("type")).lower() if isinstance(section, Mapping) else ""
+    never = (*_NEVER_MORE, *(("optimizer.type",) if name in _LEANER_OPTIMIZERS else ()))
+    return any(not key.startswith(never) for key in keys)
+
+
+def uncounted_keys(values: Mapping[str, object], schema: Schema) -> tuple[str, ...]:
+    """The keys that are set to something else than their default, by DeepSpeed's names.
+
+    Args:
+        values: The config.
+        schema: Of the DeepSpeed that reads it; what that does not know changes nothing.
+
+    Example:
+        A section that is switched on by its `enabled` is named as a whole:
+        `expert_parallel`, but `compile.deepcompile`.
+    """
+    return tuple(dict.fromkeys(_uncounted(values, schema, "")))
+
+
+def _uncounted(values: Mapping[str, object], schema: Schema, above: str) -> Iterator[str]:
+    for name, value in values.items():
+        key = schema.find(f"{above}.{name}".lstrip(".")) if "." not in name else None
+        if key is None or key.removed or key.path in _NEVER_NAMED:
+            continue
+        if not isinstance(value, Mapping):
+            if not _is_default(key, value):
+                yield key.path
+        else:
+            yield from _of_section(value, schema, key)
+
+
+def _of_section(section: Mapping[str, object], schema: Schema, key: SchemaKey) -> Iterator[str]:
+    """One that is switched on as a whole is named as a whole, any other by its keys."""
+    switch = schema.keys.get(f"{key.path}.enabled")
+    if switch is not None and switch.path not in _COUNTED:
+        if section.get("enabled", switch.default == "true"):
+            yield key.path
+    elif Kind.NULL in key.takes and not _has_counted(schema, key):
+        # What is off until it is there: `zenflow`, even if empty.
+        yield key.path
+    else:
+        yield from _uncounted(section, schema, key.path)
+
+
+def _has_counted(schema: Schema, section: SchemaKey) -> bool:
+    return any(key.path in _NEVER_NAMED for key in schema.children(section.path))
+
+
+def _is_default(key: SchemaKey, value: object) -> bool:
+    """Whether it changes nothing, or is for somebody else to fill in."""
+    if value is None or value is False or value == "auto":
+        return True
+    return key.default is not None and json.loads(key.default) == value

@@ -7,12 +7,11 @@ from msgspec import Struct
 
 from zerowiz.core.decision.evaluate import StrategyEstimate
 from zerowiz.core.decision.plan_input import PlanInput
-from zerowiz.core.memory.host_phases import HostPhase
-from zerowiz.core.memory.nvme import offload_to_nvme
-from zerowiz.core.model.moe_blocks import APART, MOE_BLOCKS
+from zerowiz.core.memory.host import HostPhase, offload_to_nvme
+from zerowiz.core.model.hf_config import APART, MOE_BLOCKS
 from zerowiz.core.model.types import ModelSource
 from zerowiz.core.strategy import Offload, Strategy, ZeroKey
-from zerowiz.core.workload.choices import Integration, Optimizer, Precision, StateDtype
+from zerowiz.core.workload import Integration, Optimizer, Precision, StateDtype
 
 Section = Mapping[str, object]
 AUTO = "auto"

@@ -1,11 +1,183 @@
 """Reduce a machine to the GPUs of a job."""
 
+import re
 from collections.abc import Mapping, Sequence
 
-from zerowiz.core.machine.cuda_visible import VARIABLE, choose_gpus, why_fewer
 from zerowiz.core.machine.types import Gpu, Machine, pick_gpus
 from zerowiz.errors import PreflightError, UsageError
 from zerowiz.words import _, listing
+
+# Choose the GPUs of a job by `CUDA_VISIBLE_DEVICES` and `--gpus`.
+
+VARIABLE = "CUDA_VISIBLE_DEVICES"
+
+# strtoul reads the leading digits, and ignores what follows them in the entry.
+_ORDINAL = re.compile(r"[+-]?\d{1,99}", re.ASCII)
+
+# C's limits on Linux x86-64 and AArch64.
+_ULONG_MAX, _UINT_MAX, _INT_MAX = 2**64 - 1, 2**32 - 1, 2**31 - 1
+
+_LABEL = re.compile(r"\d{1,4}(:\d{1,2})?", re.ASCII)
+
+
+def visible_gpus(text: str | None, gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
+    """The GPUs that a CUDA process would see, in its order.
+
+    The rules are CUDA's (CUDA programming guide, environment variables; torch.cuda follows them).
+    The first bad entry ends the list. An entry that stands twice empties it. The first entry
+    decides whether the entries are ordinals or UUIDs, and a UUID may be a unique prefix. Ordinals
+    count the GPUs that can be opened, in PCI bus order.
+
+    A process sees at most one MIG slice, and then no whole GPU (MIG user guide, device
+    enumeration). Where the variable is not set, whole GPUs are preferred to slices, because a
+    launch names them.
+
+    Args:
+        text: The variable's value; `None` where it is not set.
+        gpus: Every usable GPU of the machine, in NVML's order, one in MIG mode as its slices.
+    """
+    if text is None:
+        return _default(gpus)
+    if not text.startswith(("GPU-", "MIG-")):
+        return _one_slice(_visible_by_ordinal(text, _by_ordinal(gpus)))
+    return _one_slice(_visible_by_uuid(text, gpus))
+
+
+def _default(gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
+    whole = tuple(gpu for gpu in gpus if gpu.mig_slice is None)
+    return whole or tuple(gpus[:1])
+
+
+def _one_slice(chosen: Sequence[Gpu]) -> tuple[Gpu, ...]:
+    slices = tuple(gpu for gpu in chosen if gpu.mig_slice is not None)
+    return slices[:1] or tuple(chosen)
+
+
+def _by_ordinal(gpus: Sequence[Gpu]) -> dict[int, Gpu]:
+    """The GPUs by CUDA's ordinals; that of a GPU in MIG mode means its first slice."""
+    numbered: dict[int, Gpu] = {}
+    for gpu in gpus:
+        numbered.setdefault(gpu.cuda_ordinal, gpu)
+    return numbered
+
+
+def _read_ordinal(entry: str) -> int | None:
+    """The number as C reads it: strtoul, truncated to int (4294967296 is 0, seen on an H200)."""
+    match = _ORDINAL.match(entry.strip())
+    if match is None:
+        return None
+    number = int(match[0])
+    ordinal = number & _UINT_MAX
+    return ordinal if abs(number) <= _ULONG_MAX and ordinal <= _INT_MAX else None
+
+
+def _visible_by_ordinal(text: str, numbered: dict[int, Gpu]) -> tuple[Gpu, ...]:
+    ordinals: list[int] = []
+    for entry in text.split(","):
+        ordinal = _read_ordinal(entry)
+        if ordinal is None:
+            break
+        if ordinal in ordinals:
+            return ()
+        ordinals.append(ordinal)
+    known = [ordinal in numbered for ordinal in ordinals]
+    stop = known.index(False) if False in known else len(known)
+    return tuple(numbered[ordinal] for ordinal in ordinals[:stop])
+
+
+def _means(entry: str, uuid: str) -> bool:
+    """Whether an entry is a UUID or a prefix of it; case and text after the UUID do not matter."""
+    entry, uuid = entry[:4] + entry[4:].lower(), uuid[:4] + uuid[4:].lower()
+    return bool(uuid) and (uuid.startswith(entry) or entry.startswith(uuid))
+
+
+def _visible_by_uuid(text: str, gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
+    chosen: list[Gpu] = []
+    kind = text[:4]
+    for prefix in text.split(","):
+        matches = [gpu for gpu in gpus if _means(prefix, gpu.uuid or "")]
+        if not prefix.startswith(kind) or len(matches) != 1:
+            break
+        if matches[0] in chosen:
+            return ()
+        chosen.append(matches[0])
+    return tuple(chosen)
+
+
+def why_fewer(text: str, gpus: Sequence[Gpu]) -> str | None:
+    """Why CUDA takes fewer GPUs than the list has entries; `None` where it takes all of them.
+
+    An empty list and the usual values for "no GPU" are not worth a note.
+    """
+    entries, chosen = text.split(","), visible_gpus(text, gpus)
+    sliced = any(gpu.mig_slice is not None for gpu in chosen)
+    if text.strip() in ("", "-1", "NoDevFiles") or sliced or len(chosen) == len(entries):
+        return None
+    if not chosen and visible_gpus(entries[0], gpus):
+        return _("CUDA uses no GPU if one is listed twice")
+    bad = "".join(c if c.isprintable() else "?" for c in entries[len(chosen)])
+    return _("CUDA stops at `{bad}`, which is not a GPU here", bad=bad)
+
+
+def parse_gpus(text: str) -> tuple[str, ...]:
+    """The labels in the value of `--gpus`, in its order: NVML indices, `3:1` for a slice.
+
+    Raises:
+        UsageError: An entry is no index, or stands twice.
+    """
+    entries = [entry.strip() for entry in text.split(",")]
+    bad = [entry for entry in entries if not _LABEL.fullmatch(entry)]
+    if bad:
+        raise UsageError(
+            _("`$gpus {text}`: `{bad}` is not a GPU index", text=text, bad=bad[0]),
+            _("use the indices of `nvidia-smi`, such as `$gpus 0,2,3`"),
+            _("to plan for another machine: `$machine 8xH100-80GB`"),
+        )
+    labels = tuple(":".join(str(int(part)) for part in entry.split(":")) for entry in entries)
+    twice = [label for position, label in enumerate(labels) if label in labels[:position]]
+    if twice:
+        raise UsageError(_("`$gpus {text}` names GPU {twice} twice", text=text, twice=twice[0]))
+    return labels
+
+
+def choose_gpus(
+    gpus: Sequence[Gpu], *, visible: str | None = None, asked: str | None = None
+) -> tuple[Gpu, ...]:
+    """The GPUs of the job: those of `--gpus`, else those that CUDA sees.
+
+    Args:
+        gpus: Every usable GPU of the machine, in NVML's order, one in MIG mode as its slices.
+        visible: The value of `CUDA_VISIBLE_DEVICES`; `None` where it is not set.
+        asked: The value of `--gpus`; `None` where it was not given.
+
+    Raises:
+        UsageError: `--gpus` names a GPU that does not exist, or that CUDA would not see.
+    """
+    seen = visible_gpus(visible, gpus)
+    if asked is None:
+        return seen
+    by_label = {gpu.label: gpu for gpu in gpus}
+    labels = parse_gpus(asked)
+    absent = [label for label in labels if label not in by_label]
+    if absent:
+        raise UsageError(
+            _("`$gpus {asked}`: there is no usable GPU {absent}", asked=asked, absent=absent[0]),
+            _("use one of {gpus}", gpus=listing(by_label)),
+        )
+    hidden = [label for label in labels if visible is not None and by_label[label] not in seen]
+    if hidden:
+        raise UsageError(
+            _(
+                "`$gpus {asked}` names GPU {hidden}, which `{variable}={visible}` hides",
+                asked=asked,
+                hidden=hidden[0],
+                variable=VARIABLE,
+                visible=visible,
+            ),
+            f"unset `{VARIABLE}`, or choose from its GPUs",
+        )
+    return tuple(by_label[label] for label in labels)
+
 
 ORDER = "CUDA_DEVICE_ORDER"
 BUS_ORDER = "PCI_BUS_ID"

@@ -1,18 +1,37 @@
 """Build the Machine of a text such as `8xH100` or `2xp5.48xlarge`, with the tables."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import cast
 
-from zerowiz.core import shell
-from zerowiz.core.machine.host import Host
-from zerowiz.core.machine.links import Interconnect, LinkClass, PairLink, join_pairs
-from zerowiz.core.machine.names.find import refuse_name
-from zerowiz.core.machine.names.gpus import GpuModel, mean_models, note_guess, pick_model
-from zerowiz.core.machine.names.instances import Instance, find_instance, note_smallest
-from zerowiz.core.machine.names.phrase import Phrase, likely_phrase, read_phrase
-from zerowiz.core.machine.network import Network
-from zerowiz.core.machine.topology import mesh_links
-from zerowiz.core.machine.types import Gpu, Machine, MachineSource, with_gpus, with_nodes
-from zerowiz.core.values import replace
+from zerowiz.core import command_words
+from zerowiz.core.machine.interconnect import mesh_links
+from zerowiz.core.machine.names import (
+    GpuModel,
+    Instance,
+    Phrase,
+    find_instance,
+    likely_phrase,
+    mean_models,
+    note_guess,
+    note_smallest,
+    pick_model,
+    read_phrase,
+    refuse_name,
+)
+from zerowiz.core.machine.types import (
+    Gpu,
+    Host,
+    Interconnect,
+    LinkClass,
+    Machine,
+    MachineSource,
+    Network,
+    PairLink,
+    join_pairs,
+    with_gpus,
+    with_nodes,
+)
+from zerowiz.core.structs import decode, encode, replace
 from zerowiz.errors import UsageError
 from zerowiz.words import _
 
@@ -173,7 +192,7 @@ def _expected_link(model: GpuModel, count: int) -> Interconnect:
 
 
 def _note_one(name: str) -> tuple[str, ...]:
-    four = shell.quote(f"4x{name}")
+    four = command_words.quote(f"4x{name}")
     return (
         _("`{name}` is one GPU; for four in a node use `$machine {four}`", name=name, four=four),
     )
@@ -202,3 +221,24 @@ def _note_link(model: GpuModel, count: int) -> tuple[str, ...]:
             count=count,
         ),
     )
+
+
+# The machine as JSON: what `plan --json` has of it, and a file that `--machine` reads.
+
+
+def encode_machine(machine: Machine) -> dict[str, object]:
+    """The machine as JSON values: the `machine` object of `plan --json`."""
+    return cast("dict[str, object]", encode(machine))
+
+
+def decode_machine(value: object, path: str = "machine") -> Machine:
+    """The machine that these JSON values describe.
+
+    Only `gpus` and in it `index` and `name` are needed; what is absent is unknown.
+
+    Raises:
+        UsageError: As `decode`.
+    """
+    if isinstance(value, Mapping) and value.get("source") is None:
+        value = {**value, "source": MachineSource.FILE.value}
+    return decode(Machine, value, path)

@@ -4,9 +4,9 @@ Symbols are those of `rank_sizes.py`. Ids such as b4-000 name the run of tests/m
 that settled a formula.
 """
 
-from zerowiz.core.memory.ledger import Allocation, AllocationKind, Moment
+from zerowiz.core.memory.allocations import Allocation, AllocationKind, Moment
 from zerowiz.core.memory.rank_sizes import RankSizes
-from zerowiz.core.workload.choices import FP32_BYTES, HALF_BYTES
+from zerowiz.core.workload import FP32_BYTES, HALF_BYTES
 from zerowiz.words import N_
 
 

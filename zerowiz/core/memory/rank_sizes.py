@@ -15,29 +15,26 @@ from collections.abc import Callable, Mapping
 
 from msgspec import Struct
 
+from zerowiz.core.memory.activations import Activations, value_bytes
+from zerowiz.core.memory.allocations import Moment, Moments
 from zerowiz.core.memory.buffers import Buffers
-from zerowiz.core.memory.cuts import Cut, find_cuts, list_gradients
-from zerowiz.core.memory.forward.activations import Activations
-from zerowiz.core.memory.forward.adapters import value_bytes
-from zerowiz.core.memory.forward.losses import has_fused_head
-from zerowiz.core.memory.forward.micro_step import evaluation, micro_step
-from zerowiz.core.memory.forward.traced import Traced
-from zerowiz.core.memory.gathering.layout import lay_out
-from zerowiz.core.memory.gathering.replay import Layout
-from zerowiz.core.memory.ledger import Moment, Moments
+from zerowiz.core.memory.forward import Traced, evaluation, micro_step
+from zerowiz.core.memory.gathering import Layout, lay_out
+from zerowiz.core.memory.gradient_shards import Cut, find_cuts, list_gradients
+from zerowiz.core.memory.losses import has_fused_head
 from zerowiz.core.model.families import FAMILIES
 from zerowiz.core.model.types import Architecture, Model, Tensor
 from zerowiz.core.strategy import Offload, Part, Strategy
-from zerowiz.core.values import replace, shows
-from zerowiz.core.workload.choices import (
+from zerowiz.core.structs import replace, shows
+from zerowiz.core.workload import (
     FP32_BYTES,
     HALF_BYTES,
     Method,
     Optimizer,
     StateDtype,
     Trainer,
+    Workload,
 )
-from zerowiz.core.workload.workload import Workload
 
 # Bytes of optimizer state per trainable parameter, without the master weights.
 # torch/optim/adamw.py: two moments; torch/optim/sgd.py: none without momentum; Chen et al. 2023

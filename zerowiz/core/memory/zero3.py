@@ -10,6 +10,14 @@ Symbols and sources are as in `zero012.py`; a function that returns an int count
 
 from collections.abc import Iterator
 
+from zerowiz.core.memory.allocations import (
+    Allocation,
+    AllocationKind,
+    Moment,
+    Moments,
+    Phase,
+    moment_bytes,
+)
 from zerowiz.core.memory.common import (
     built,
     embedding_gradient,
@@ -23,18 +31,10 @@ from zerowiz.core.memory.common import (
     optimizer,
     weights,
 )
-from zerowiz.core.memory.gathering.replay import Gathered, Gathering, Limits, replay
-from zerowiz.core.memory.ledger import (
-    Allocation,
-    AllocationKind,
-    Moment,
-    Moments,
-    Phase,
-    moment_bytes,
-)
+from zerowiz.core.memory.gathering import Gathered, Gathering, Limits, replay
 from zerowiz.core.memory.rank_sizes import RankSizes
 from zerowiz.core.strategy import Offload
-from zerowiz.core.workload.choices import FP32_BYTES
+from zerowiz.core.workload import FP32_BYTES
 from zerowiz.words import N_
 
 # stage3.py, _constant_buffered_norm2.

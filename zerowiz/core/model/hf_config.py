@@ -1,13 +1,105 @@
 """Read a model from the content of its config.json."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
+from itertools import chain
 
-from zerowiz.core.model.families import FAMILIES
-from zerowiz.core.model.family import Family
-from zerowiz.core.model.tensors import list_tensors
-from zerowiz.core.model.types import Architecture, Model, ModelSource
+from zerowiz.core.model.families import FAMILIES, NEVER, Family, Slot, Spec
+from zerowiz.core.model.types import Architecture, Model, ModelSource, Tensor
 from zerowiz.errors import UsageError
 from zerowiz.words import _, listing
+
+# List the tensors that transformers builds for an architecture.
+
+# The sizes that the symbols in the rows of blocks.py stand for.
+SYMBOLS: Mapping[str, Callable[[Architecture], int]] = {
+    "h": lambda a: a.hidden_size,
+    "q": lambda a: a.query_size,
+    "kv": lambda a: a.kv_size,
+    "i": lambda a: a.intermediate_size,
+    "dense_i": lambda a: a.dense_intermediate_size,
+    "shared_i": lambda a: a.shared_expert_intermediate_size,
+    "V": lambda a: a.vocab_size,
+    "head_dim": lambda a: a.head_dim,
+    "heads": lambda a: a.heads,
+    "experts": lambda a: a.experts,
+    "positions": lambda a: a.positions,
+    "embedding": lambda a: a.embedding_size,
+    "types": lambda a: a.type_vocab_size,
+    "buckets": lambda a: a.relative_attention_num_buckets,
+    "image_tokens": lambda a: a.image_tokens,
+    "labels": lambda a: a.labels,
+}
+_TERM = re.compile(r"(\d*)([A-Za-z_]*)")
+
+COPIES: Mapping[Slot, Callable[[Architecture], int]] = {
+    Slot.ENDS: lambda _: 1,
+    Slot.BLOCK: lambda a: a.layers,
+    Slot.DENSE: lambda a: a.layers - a.expert_layers,
+    Slot.EXPERTS: lambda a: a.expert_layers,
+    Slot.DECODER: lambda a: a.layers - a.encoder_layers,
+}
+
+# Where some blocks have experts, the others are counted as the first ones (as in DeepSeek-V3).
+_IN_LAST_BLOCKS = frozenset({Slot.EXPERTS, Slot.DECODER})
+
+
+def holds(architecture: Architecture, when: str) -> bool:
+    """Whether a condition of blocks.py holds for an architecture."""
+    return when != NEVER and all(
+        (name.lstrip("!") in architecture.switches) is not name.startswith("!")
+        for name in when.split()
+    )
+
+
+def _term(architecture: Architecture, text: str) -> int:
+    """The value of a term such as `2`, `h` or `2h`."""
+    match = _TERM.fullmatch(text)
+    if match is None:
+        raise ValueError(text)
+    times = int(match[1] or 1)
+    return times * SYMBOLS[match[2]](architecture) if match[2] else times
+
+
+def _shape(architecture: Architecture, text: str) -> Iterator[int]:
+    for word in text.split():
+        if word == "patch":
+            yield from architecture.patch
+        else:
+            yield sum(_term(architecture, term) for term in word.split("+"))
+
+
+def _tensor(architecture: Architecture, spec: Spec) -> Tensor:
+    own = (spec.name,) if spec.linear else ()
+    copies = COPIES[spec.slot](architecture)
+    return Tensor(
+        name=spec.name,
+        shape=tuple(_shape(architecture, spec.shape)),
+        copies=copies,
+        linear=spec.linear,
+        transposed=spec.transposed,
+        targets=FAMILIES[architecture.family].lora_targets.get(spec.name, own),
+        in_block=spec.slot is not Slot.ENDS,
+        is_output=spec.is_output,
+        first_block=architecture.layers - copies if spec.slot in _IN_LAST_BLOCKS else 0,
+    )
+
+
+@cache
+def list_tensors_by_slot(architecture: Architecture) -> tuple[tuple[Slot, Tensor], ...]:
+    """Every tensor of the model that transformers builds, with the blocks that have it."""
+    return tuple(
+        (spec.slot, _tensor(architecture, spec))
+        for spec in FAMILIES[architecture.family].tensors
+        if holds(architecture, spec.when) and COPIES[spec.slot](architecture)
+    )
+
+
+def list_tensors(architecture: Architecture) -> tuple[Tensor, ...]:
+    """Every tensor of the model that transformers builds; tied weights once."""
+    return tuple(tensor for _, tensor in list_tensors_by_slot(architecture))
+
 
 MOST_LAYERS = 10_000
 """Predictions go through every layer; models have some hundred."""
@@ -285,3 +377,149 @@ def model_from_config(name: str, config: Mapping[str, object]) -> Model:
         architecture=architecture,
         tensors=tensors,
     )
+
+
+# The classes of modules that hold a model's experts, for ZeRO-3's `leaf_module.classes`.
+
+# transformers 5.23, models/*/modeling_*.py: the class whose `experts` attribute holds the experts,
+# by the `model_type` of config.json or of its text model. A family of FAMILIES has it in its row.
+_WITHOUT_A_ROW: Mapping[str, str] = {
+    "afmoe": "AfmoeSparseMoeBlock",
+    "aria": "AriaTextMoELayer",
+    "aria_text": "AriaTextMoELayer",
+    "dbrx": "DbrxFFN",
+    "deepseek_v2": "DeepseekV2Moe",
+    "deepseek_v3": "DeepseekV3MoE",
+    "deepseek_v32": "DeepseekV32MoE",
+    "dots1": "Dots1MoE",
+    "ernie4_5_moe": "Ernie4_5_MoeSparseMoeBlock",
+    "flex_olmo": "FlexOlmoSparseMoeBlock",
+    "glm4_moe": "Glm4MoeMoE",
+    "glm4_moe_lite": "Glm4MoeLiteMoE",
+    "glm4v_moe": "Glm4vMoeTextMoE",
+    "glm4v_moe_text": "Glm4vMoeTextMoE",
+    "gpt_oss": "GptOssMLP",
+    "granitemoe": "GraniteMoeMoE",
+    "granitemoehybrid": "GraniteMoeHybridMoE",
+    "granitemoeshared": "GraniteMoeSharedMoE",
+    "hunyuan_v1_moe": "HunYuanMoEV1Moe",
+    "jamba": "JambaSparseMoeBlock",
+    "kimi_linear": "KimiLinearMoE",
+    "lfm2_moe": "Lfm2MoeSparseMoeBlock",
+    "llama4": "Llama4TextMoe",
+    "llama4_text": "Llama4TextMoe",
+    "longcat_flash": "LongcatFlashMoE",
+    "minimax": "MiniMaxSparseMoeBlock",
+    "minimax_m2": "MiniMaxM2SparseMoeBlock",
+    "nemotron_h": "NemotronHMoE",
+    "nllb-moe": "NllbMoeSparseMLP",
+    "olmoe": "OlmoeSparseMoeBlock",
+    "phimoe": "PhimoeSparseMoeBlock",
+    "qwen3_5_moe": "Qwen3_5MoeSparseMoeBlock",
+    "qwen3_5_moe_text": "Qwen3_5MoeSparseMoeBlock",
+    "qwen3_next": "Qwen3NextSparseMoeBlock",
+    "qwen3_vl_moe": "Qwen3VLMoeTextSparseMoeBlock",
+    "qwen3_vl_moe_text": "Qwen3VLMoeTextSparseMoeBlock",
+    "switch_transformers": "SwitchTransformersSparseMLP",
+}
+
+# Their experts are separate modules (`nn.ModuleDict`), and different experts run on different
+# ranks. In all other models transformers 5 holds the experts of a layer in one tensor, which all
+# ranks gather at the same time. Those models train to the same weights without leaf modules.
+APART = frozenset({"nllb-moe", "switch_transformers"})
+
+MOE_BLOCKS: Mapping[str, str] = {
+    **_WITHOUT_A_ROW,
+    **{name: family.moe_block for name, family in FAMILIES.items() if family.moe_block is not None},
+}
+"""By the `model_type` of every model whose experts are known."""
+
+# A model config that a script makes in its code: its family, and the values that it changes.
+
+_SUFFIX = "Config"
+
+
+def family_of_class(name: str, others: Iterable[str] = ()) -> str | None:
+    """The family, or another `model_type`, of a config class of transformers.
+
+    Source: transformers 5.23, models/auto/configuration_auto.py, CONFIG_MAPPING_NAMES.
+
+    Args:
+        name: The class.
+        others: Types beside FAMILIES: the folders of an installed transformers.
+
+    Returns:
+        None for any other class.
+
+    Example:
+        >>> family_of_class("GPTNeoXConfig")
+        'gpt_neox'
+    """
+    if not name.endswith(_SUFFIX):
+        return None
+    wanted = _squeeze(name.removesuffix(_SUFFIX))
+    return next((each for each in chain(FAMILIES, others) if _squeeze(each) == wanted), None)
+
+
+def _squeeze(name: str) -> str:
+    return name.replace("_", "").lower()
+
+
+# transformers 5.23, configuration_utils.py, and the arguments of `from_pretrained`.
+_OF_NO_SIZE = frozenset(
+    {
+        *("attn_implementation", "cache_dir", "code_revision", "dtype", "force_download"),
+        *("local_files_only", "name_or_path", "output_attentions", "output_hidden_states"),
+        *("return_dict", "revision", "subfolder", "token", "torch_dtype", "trust_remote_code"),
+        *("use_auth_token", "use_cache"),
+    }
+)
+
+
+def may_decide_size(family_name: str | None, key: str) -> bool:
+    """Whether a key may decide how large a model is.
+
+    Args:
+        family_name: A `model_type`; None where it is not known, as that of a base.
+        key: Of its config.
+    """
+    if family_name is None or family_name in FAMILIES:
+        return key in sizes(family_name)
+    return key not in _OF_NO_SIZE and not key.endswith("_token_id")
+
+
+def _spellings(family: Family) -> list[tuple[str, ...]]:
+    """The keys of a family's config.json; those that mean the same together."""
+    keys = (*family.defaults, *family.switches)
+    return [family.spellings.get(key, (key,)) for key in keys]
+
+
+def sizes(family_name: str | None) -> frozenset[str]:
+    """The keys that decide how large a model of a family is, or of any family.
+
+    Args:
+        family_name: A key of FAMILIES; any other name is a family that is not known.
+    """
+    known = FAMILIES.get(family_name or "")
+    rows = [*FAMILIES.values()] if known is None else [known]
+    return frozenset(name for row in rows for names in _spellings(row) for name in names)
+
+
+def change_config(
+    config: Mapping[str, object], values: Mapping[str, object]
+) -> Mapping[str, object]:
+    """A config with other values, whichever of its names they have.
+
+    Args:
+        config: The content of a config.json, with its `model_type`.
+        values: By their keys.
+
+    Example:
+        >>> change_config({"model_type": "gpt2", "n_embd": 768}, {"hidden_size": 512})
+        {'model_type': 'gpt2', 'hidden_size': 512}
+    """
+    family = FAMILIES.get(str(config.get("model_type")))
+    alike = [] if family is None else _spellings(family)
+    replaced = {name for names in alike if values.keys() & {*names} for name in names}
+    kept = {key: value for key, value in config.items() if key not in replaced}
+    return {**kept, **values}

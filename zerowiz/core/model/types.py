@@ -6,8 +6,8 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from zerowiz.core.values import shows
-from zerowiz.core.workload.workload import ALL_LINEAR
+from zerowiz.core.structs import shows
+from zerowiz.core.workload import ALL_LINEAR
 from zerowiz.errors import UsageError
 from zerowiz.words import N_, _, listing
 

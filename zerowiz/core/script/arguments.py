@@ -1,9 +1,456 @@
 """The libraries' arguments classes, and the options that HfArgumentParser makes of their fields."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
+from enum import StrEnum
+from itertools import takewhile
 from typing import NamedTuple, TypeAlias
 
-from zerowiz.core.script.options import Option, Reads, Scalar, Takes
+from msgspec import Struct
+
+from zerowiz.core.workload import Attention, Loss, Optimizer, Precision
+from zerowiz.errors import UsageError
+from zerowiz.words import _
+
+# Parse the words after a script as its own options.
+
+Scalar: TypeAlias = int | float | str | bool | None
+
+
+class Takes(StrEnum):
+    """How many words an option takes."""
+
+    VALUE = "value"
+    PERHAPS = "perhaps"
+    """argparse's `nargs="?"`: a value, or its `const` where none follows."""
+    WORDS = "words"
+    """argparse's `nargs="+"`: all the values that follow."""
+    STORE_TRUE = "store_true"
+    STORE_FALSE = "store_false"
+    UNSEEN = "unseen"
+    """Any other action."""
+
+
+# The kinds of options that take no word, and the value that each stores.
+SWITCHES: Mapping[Takes, bool] = {Takes.STORE_TRUE: True, Takes.STORE_FALSE: False}
+
+
+class Reads(StrEnum):
+    """How an option parses its word."""
+
+    INT = "int"
+    FLOAT = "float"
+    STR = "str"
+    TRUTH = "truth"
+    """A boolean as a word, such as `yes`."""
+    WORDS = "words"
+    """A list of names, kept as one text with commas."""
+    NONEMPTY = "nonempty"
+    """argparse's `type=bool`: every word is true, `False` too."""
+    UNSEEN = "unseen"
+
+
+# transformers 5.23, hf_argparser.py, string_to_bool.
+_TRUTHS: Mapping[str, bool] = {
+    **dict.fromkeys(("yes", "true", "t", "y", "1"), True),
+    **dict.fromkeys(("no", "false", "f", "n", "0"), False),
+}
+_BRACKETS = re.compile(r"""[][()'"\s]""")
+_READERS: Mapping[Reads, Callable[[str], Scalar]] = {
+    Reads.INT: int,
+    Reads.FLOAT: float,
+    Reads.STR: str,
+    Reads.TRUTH: lambda word: _TRUTHS.get(word.lower()),
+    # Fire takes a list in brackets, argparse one word for each item.
+    Reads.WORDS: lambda word: _BRACKETS.sub("", word),
+    Reads.NONEMPTY: bool,
+    Reads.UNSEEN: lambda _: None,
+}
+
+
+def read_word(reads: Reads, word: str) -> Scalar:
+    """The value of an option's word; None where the script would refuse it."""
+    try:
+        return _READERS[reads](word)
+    except ValueError:
+        return None
+
+
+LOCAL_RANK_FLAG = "--local_rank"
+"""What DeepSpeed's launcher puts before the script's words (launcher/launch.py, 0.19.8)."""
+
+
+def shown_flag(flags: tuple[str, ...]) -> str:
+    """The spelling of an option to show: the first long one."""
+    return next((flag for flag in flags if flag.startswith("--")), flags[0])
+
+
+class Option(Struct, frozen=True, kw_only=True):
+    """One option of the script's own command line."""
+
+    flags: tuple[str, ...]
+    """Its spellings, such as `--batch_size`, `-b`."""
+    dest: str
+    default: Scalar = None
+    """None if there is none, or where it is not known."""
+    takes: Takes = Takes.VALUE
+    reads: Reads = Reads.STR
+    const: Scalar = True
+    line: int | None = None
+
+    @property
+    def flag(self) -> str:
+        """The spelling to show: the first long one."""
+        return shown_flag(self.flags)
+
+
+class Required(Struct, frozen=True, kw_only=True):
+    """An argument without which the script's parser ends it."""
+
+    name: str
+    """What its message calls it: a flag, or the name of an argument that has none."""
+    flags: tuple[str, ...] = ()
+    count: int = 0
+    """How many words that belong to no flag it takes; 0 for one with a flag alone."""
+    line: int | None = None
+
+    @property
+    def usage(self) -> str:
+        """The words that give it, with capitals for its value.
+
+        Example:
+            >>> Required(name="--data-path", flags=("--data-path",)).usage
+            '--data-path DATA_PATH'
+        """
+        value = self.name.lstrip("-").replace("-", "_").upper()
+        return f"{self.name} {value}" if self.flags else value
+
+
+_SETTINGS_FILES = (".yaml", ".yml", ".json")
+
+
+class ScriptParser(Struct, frozen=True, kw_only=True):
+    """The script's command line, as far as it is known."""
+
+    options: tuple[Option, ...] = ()
+    abbreviates: bool = True
+    """argparse's `allow_abbrev`."""
+    complete: bool = True
+    """Whether every option is known; only then an abbreviation has one meaning."""
+    args_file_suffixes: tuple[str, ...] = ()
+    """A first word with one of these suffixes is a file that holds all arguments."""
+    is_foreign: bool = False
+    """Whether a class of another module made it: it may take a file of settings first, and then
+    know `--x=4` alone, as alignment-handbook's does."""
+    config_flag: str | None = None
+    """TrlParser's `--config`: a file of defaults."""
+    strict: bool = False
+    """Whether it is seen that the script refuses a word that none of `options` spells."""
+    required: tuple[Required, ...] = ()
+    """What it surely requires; none where anything of it is in doubt."""
+
+    def spells(self, flag: str) -> bool:
+        """Whether an option has exactly this spelling."""
+        return any(flag in option.flags for option in self.options)
+
+    def find(self, flag: str) -> tuple[Option, ...]:
+        """The options that a flag may mean; several for an ambiguous abbreviation."""
+        exact = tuple(option for option in self.options if flag in option.flags)
+        if exact or not self.abbreviates or not flag.startswith("--") or flag == "--":
+            return exact[:1]
+        return tuple(o for o in self.options if any(f.startswith(flag) for f in o.flags))
+
+    def of(self, dest: str) -> tuple[Option, ...]:
+        """Every option with this `dest`."""
+        return tuple(option for option in self.options if option.dest == dest)
+
+    def takes_file(self, script_args: tuple[str, ...]) -> bool:
+        """Whether the first word after the script is a file that holds all arguments."""
+        first = script_args[0] if script_args else ""
+        return not first.startswith("-") and first.endswith(self.args_file_suffixes)
+
+    def refuses_local_rank(self, script_args: tuple[str, ...]) -> bool:
+        """Whether `--local_rank=N`, which DeepSpeed's launcher adds, would end the script.
+
+        A file that holds all arguments has to be the only word (transformers 5.23, the examples'
+        `len(sys.argv) == 2`).
+        """
+        reads_file = self.takes_file(script_args) or self.config_flag in script_args
+        # alignment-handbook 0.3, configs.py, H4ArgumentParser.parse: the file has to come first.
+        first = script_args[0] if script_args else ""
+        reads_file = reads_file or (self.is_foreign and first.endswith(_SETTINGS_FILES))
+        return reads_file or (self.strict and not self.find(LOCAL_RANK_FLAG))
+
+    def settings_file(self, script_args: tuple[str, ...]) -> str | None:
+        """The file of values that these words name; None for none.
+
+        Raises:
+            UsageError: The option for it stands there, and no file that it would read.
+        """
+        if self.takes_file(script_args):
+            return script_args[0]
+        flag = self.config_flag
+        if flag is None:
+            return None
+        # trl 1.16, scripts/utils.py, parse_args_and_config: it knows the flag as a word alone.
+        joined = next((word for word in script_args if word.startswith(f"{flag}=")), None)
+        if joined is not None:
+            name = joined.partition("=")[2]
+            raise UsageError(
+                _(
+                    "`{joined}` after the script: TrlParser does not read a file that is "
+                    "passed like this",
+                    joined=joined,
+                ),
+                _("write two words: `{flag} {name}`", flag=flag, name=name),
+            )
+        after = script_args[script_args.index(flag) + 1 :] if flag in script_args else None
+        if after == ():
+            raise UsageError(_("`{flag}` after the script has no file name", flag=flag))
+        return after[0] if after else None
+
+
+class Given(Struct, frozen=True, kw_only=True):
+    """An option that somebody gave a value."""
+
+    written: tuple[str, ...]
+    """The words, one by one; a key in a settings file."""
+    value: Scalar
+    """None where it is not known."""
+    where: str = _("after the script")
+    """Where they stand, for messages."""
+    in_file: bool = False
+    """Whether a key of a settings file gives it."""
+    is_null: bool = False
+    """Whether a settings file says that it has no value."""
+    fault: str | None = None
+    """Why a settings file's value is none that the option can have."""
+
+    @property
+    def words(self) -> str:
+        """The words, for messages."""
+        return " ".join(self.written)
+
+
+def read_words(parser: ScriptParser, words: tuple[str, ...]) -> dict[str, Given]:
+    """The options in these words by their `dest`; the last one counts, as in argparse."""
+    return {option.dest: given for _, option, given in _each_option(parser, words)}
+
+
+def left_over(parser: ScriptParser, words: tuple[str, ...]) -> tuple[str, ...]:
+    """The words that are no option with a known value, and belong to none.
+
+    Example:
+        >>> batch = Option(flags=("--batch",), dest="batch", reads=Reads.INT)
+        >>> left_over(ScriptParser(options=(batch,)), ("--batch", "4", "--other", "x"))
+        ('--other', 'x')
+    """
+    known = [(i, given) for i, _, given in _each_option(parser, words) if given.value is not None]
+    taken = {i + offset for i, given in known for offset in range(len(given.written))}
+    return tuple(word for i, word in enumerate(words) if i not in taken)
+
+
+def _each_option(
+    parser: ScriptParser, words: tuple[str, ...]
+) -> Iterator[tuple[int, Option, Given]]:
+    """The options in these words, each with the place of its flag."""
+    words = words[: words.index("--")] if "--" in words else words
+    for index, word in enumerate(words):
+        after = tuple(takewhile(_is_value, words[index + 1 :]))
+        if not word.startswith("-"):
+            continue
+        flag = word if parser.spells(word) else _split(word)[0]
+        meant = parser.find(flag)
+        one_meaning = len({option.dest for option in meant}) == 1
+        certain = one_meaning and (parser.complete or parser.spells(flag))
+        for option in meant:
+            given = _take(option, word, after) if certain else Given(written=(word,), value=None)
+            yield index, option, given
+
+
+def missing_arguments(parser: ScriptParser, words: tuple[str, ...]) -> tuple[Required, ...]:
+    """What a parser requires, and these words surely do not give it.
+
+    A word that may give it, such as one that may be an abbreviation, counts as if it did.
+
+    Example:
+        >>> needed = Required(name="--data", flags=("--data",)), Required(name="out", count=1)
+        >>> [each.name for each in missing_arguments(ScriptParser(required=needed), ("--dat=x",))]
+        ['out']
+    """
+    options = words[: words.index("--")] if "--" in words else words
+    flags = [word.partition("=")[0] for word in options if word.startswith("-")]
+    loose = _count_loose(parser, words)
+    by_word = [each for each in parser.required if each.count]
+    if any(_may_mean(flag, ("--help", "-h")) for flag in flags):
+        return ()
+    # A first word that nothing asks for may be a file of settings.
+    if words and not words[0].startswith("-") and not by_word:
+        return ()
+    missing = []
+    for each in parser.required:
+        if any(_may_mean(flag, each.flags) for flag in flags):
+            continue
+        if each.count and loose >= each.count:
+            loose -= each.count
+            continue
+        missing.append(each)
+    return tuple(missing)
+
+
+def _may_mean(flag: str, spellings: tuple[str, ...]) -> bool:
+    """Whether a word may spell an option, also shortened, or with others after one dash."""
+    if flag.startswith("--"):
+        return any(each.startswith(flag) for each in spellings)
+    return any(each[1:2] in flag[1:] for each in spellings if not each.startswith("--"))
+
+
+def _count_loose(parser: ScriptParser, words: tuple[str, ...]) -> int:
+    """How many words may belong to no option: all but those that surely do."""
+    end = words.index("--") if "--" in words else len(words)
+    count, is_value = len(words[end:]), False
+    for word in words[:end]:
+        # argparse, _parse_optional: a word with a space is no option.
+        if _is_value(word) or " " in word:
+            count += not is_value
+            is_value = False
+        else:
+            is_value = parser.spells(word) and parser.find(word)[0].takes is Takes.VALUE
+    return count
+
+
+def write_words(parser: ScriptParser, option: Option, value: object) -> tuple[str, ...] | None:
+    """The words that give an option this value; None where no words can.
+
+    Args:
+        parser: The option is one of its own.
+        option: The option.
+        value: The value.
+
+    Example:
+        >>> micro_batch = Option(flags=("--micro_batch", "-b"), dest="micro_batch", reads=Reads.INT)
+        >>> write_words(ScriptParser(options=(micro_batch,)), micro_batch, 4)
+        ('--micro_batch', '4')
+    """
+    if option.takes in SWITCHES:
+        same = (each for each in parser.of(option.dest) if SWITCHES.get(each.takes) == value)
+        return next(((each.flag,) for each in same), None)
+    written = None if option.takes is Takes.UNSEEN else _write(option, value)
+    if written is not None and parser.is_foreign:
+        return (f"{option.flag}={','.join(written)}",)
+    return None if written is None else (option.flag, *written)
+
+
+_READS_BACK = frozenset({Reads.INT, Reads.FLOAT, Reads.STR, Reads.TRUTH})
+
+
+def _write(option: Option, value: object) -> tuple[str, ...] | None:
+    """The values that follow an option's flag."""
+    match option.reads, value:
+        case Reads.NONEMPTY, bool():
+            return ("1",) if value else ("",)
+        case Reads.WORDS, str():
+            several = option.takes is Takes.WORDS
+            return tuple(value.split(",")) if several else (f"[{value}]",)
+        case reads, bool() | int() | float() | str() if reads in _READS_BACK:
+            text = str(value)
+            return (text,) if read_word(reads, text) == value else None
+        case _:
+            return None
+
+
+def _split(word: str) -> tuple[str, str | None]:
+    """The flag, and the value that is joined to it as in `--x=4`, `-x4`."""
+    if not word.startswith("--") and len(word) > len("-x") and "=" not in word:
+        return word[:2], word[2:]
+    flag, joined, value = word.partition("=")
+    return flag, value if joined else None
+
+
+def _take(option: Option, word: str, after: tuple[str, ...]) -> Given:
+    """One option with the words that belong to it."""
+    flag, joined = (word, None) if word in option.flags else _split(word)
+    if option.takes in SWITCHES:
+        return Given(written=(flag,), value=SWITCHES[option.takes])
+    if joined is not None:
+        return Given(written=(word,), value=_value(option, joined))
+    if not after:
+        return Given(written=(word,), value=option.const if option.takes is Takes.PERHAPS else None)
+    values = after if option.takes is Takes.WORDS else after[:1]
+    return Given(written=(word, *values), value=_value(option, ",".join(values)))
+
+
+def _value(option: Option, word: str) -> Scalar:
+    return None if option.takes is Takes.UNSEEN else read_word(option.reads, word)
+
+
+# argparse, _negative_number_matcher: the only kind of value that may start with a dash.
+_NEGATIVE_NUMBER = re.compile(r"-(\d+|\d*\.\d+)")
+
+
+def _is_value(word: str) -> bool:
+    return not word.startswith("-") or word == "-" or bool(_NEGATIVE_NUMBER.fullmatch(word))
+
+
+# The names that libraries have for values of settings.
+
+# transformers 5.23, training_args.py, class OptimizerNames: those whose states the ledger counts.
+TRAINER_OPTIMIZERS: Mapping[Scalar, Optimizer] = {
+    "adamw_torch": Optimizer.ADAMW,
+    "adamw_torch_fused": Optimizer.ADAMW,
+    "adamw_torch_xla": Optimizer.ADAMW,
+    "adamw_torch_npu_fused": Optimizer.ADAMW,
+    # Before transformers 5.
+    "adamw_hf": Optimizer.ADAMW,
+    "adamw_apex_fused": Optimizer.ADAMW,
+    # bitsandbytes' paged states are as large; that some are moved to the host is not counted.
+    "paged_adamw_32bit": Optimizer.ADAMW,
+    "paged_adamw": Optimizer.ADAMW,
+    "adamw_8bit": Optimizer.ADAMW_8BIT,
+    "adamw_bnb_8bit": Optimizer.ADAMW_8BIT,
+    "adamw_torch_8bit": Optimizer.ADAMW_8BIT,
+    "paged_adamw_8bit": Optimizer.ADAMW_8BIT,
+    "adafactor": Optimizer.ADAFACTOR,
+    "lion_32bit": Optimizer.LION,
+    "lion": Optimizer.LION,
+    "paged_lion_32bit": Optimizer.LION,
+    "sgd": Optimizer.SGD,
+}
+OPTIMIZERS: Mapping[Scalar, Optimizer] = {
+    **TRAINER_OPTIMIZERS,
+    # The classes that a script builds in its own loop.
+    "Adam": Optimizer.ADAMW,
+    "AdamW": Optimizer.ADAMW,
+    "FusedAdam": Optimizer.ADAMW,
+    "DeepSpeedCPUAdam": Optimizer.ADAMW,
+    "Adam8bit": Optimizer.ADAMW_8BIT,
+    "AdamW8bit": Optimizer.ADAMW_8BIT,
+    "PagedAdamW8bit": Optimizer.ADAMW_8BIT,
+    "PagedAdamW32bit": Optimizer.ADAMW,
+    "Adafactor": Optimizer.ADAFACTOR,
+    "Lion": Optimizer.LION,
+    "FusedLion": Optimizer.LION,
+    "DeepSpeedCPULion": Optimizer.LION,
+    "SGD": Optimizer.SGD,
+}
+# transformers 5.23, modeling_utils.py: the names `attn_implementation` accepts.
+ATTENTIONS: Mapping[Scalar, Attention] = {
+    "sdpa": Attention.SDPA,
+    "eager": Attention.EAGER,
+    "flash_attention_2": Attention.FLASH,
+    "flash_attention_3": Attention.FLASH,
+}
+# transformers 5.23, training_args.py, `use_liger_kernel`.
+LOSSES: Mapping[Scalar, Loss] = {True: Loss.LIGER, False: Loss.PLAIN}
+# accelerate 1.x, utils/dataclasses.py, PrecisionType. With `no` DeepSpeed trains as its config says
+# (DeepSpeedPlugin.set_mixed_precision), and the config says what the script does.
+MIXED_PRECISIONS: Mapping[Scalar, Precision] = {
+    "bf16": Precision.BF16,
+    "fp16": Precision.FP16,
+    "no": Precision.FP32,
+}
+# trl 1.16, trainer/grpo_config.py, `vllm_mode`.
+COLOCATED, SERVER = "colocate", "server"
 
 Release: TypeAlias = tuple[int, int]
 

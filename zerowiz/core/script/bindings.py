@@ -1,25 +1,121 @@
 """Resolve a script's bindings to settings, with the words that it is started with."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from msgspec import Struct, field
 
-from zerowiz.core.script.facts import Binding, ScriptFacts
-from zerowiz.core.script.options import (
+from zerowiz.core.model.hf_config import may_decide_size
+from zerowiz.core.script.arguments import (
+    FIELD_ALIASES,
+    LOCAL_RANK_FLAG,
+    REMOVED_FIELDS,
     SWITCHES,
     Given,
     Option,
     Reads,
+    Required,
     Scalar,
+    ScriptParser,
     Takes,
+    missing_arguments,
+    read_words,
     write_words,
 )
-from zerowiz.core.script.said import read_said
+from zerowiz.core.script.facts import Binding, Convention, ScriptFacts
+from zerowiz.core.script.settings_file import read_values
+from zerowiz.core.structs import replace
 from zerowiz.errors import UsageError
-from zerowiz.words import _
+from zerowiz.words import _, listing
+
+# Join what a person says to a script: in the words after it, and in the files that it reads.
+
+
+def read_said(facts: ScriptFacts, script_args: tuple[str, ...]) -> Mapping[str, Given]:
+    """The options that somebody gave a value, by their `dest`; what takes precedence counts.
+
+    Args:
+        facts: What the script shows, with the settings file that these words name.
+        script_args: The words after the script.
+    """
+    file, words = facts.settings_file, read_words(facts.parser, script_args)
+    values = {} if file is None else read_values(facts.parser, file)
+    if file is not None and file.is_whole:
+        return {**values, **words}
+    beside = {
+        dest: replace(given, where=_("in {args_file}", args_file=facts.args_file))
+        for dest, given in read_words(facts.parser, facts.args_file_words).items()
+    }
+    # trl 1.16, scripts/utils.py, parse_args_and_config: the file's values become defaults, and
+    # parse_args_into_dataclasses puts the words of the `.args` file before the others.
+    return {**values, **beside, **words}
+
+
+def unsaid_arguments(facts: ScriptFacts, script_args: tuple[str, ...]) -> tuple[Required, ...]:
+    """What the script's parser requires, and nobody says.
+
+    Args:
+        facts: What the script shows, with the settings file that these words name.
+        script_args: The words after the script, with those that zerowiz adds.
+    """
+    parser = facts.parser
+    reads_file = parser.takes_file(script_args) or parser.config_flag in script_args
+    if facts.settings_file is not None or reads_file:
+        return ()
+    words = (*facts.args_file_words, *script_args)
+    # zerowiz and DeepSpeed's launcher add these themselves.
+    added = {"--deepspeed", "--deepspeed_config", LOCAL_RANK_FLAG, facts.own_flag}
+    return tuple(each for each in missing_arguments(parser, words) if added.isdisjoint(each.flags))
+
+
+def removed_words(facts: ScriptFacts, script_args: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    """What a person says by fields that newer releases of transformers do not have.
+
+    transformers 5.23, hf_argparser.py, and trl 1.16, scripts/utils.py: a parser that does not ask
+    for what it leaves over ends the script, and so does a file with a key of no field.
+
+    Args:
+        facts: What the script shows, with the settings file that these words name.
+        script_args: The words after the script.
+
+    Yields:
+        The field, and where it stands, for messages.
+    """
+    if facts.convention is not Convention.HF_PARSER or not facts.parser.strict:
+        return
+    file = facts.settings_file
+    for key in () if file is None else file.values:
+        if _is_removed(facts.parser, key):
+            yield key, _("`{key}` in {path}", key=key, path=file.path if file else "")
+    if file is not None and file.is_whole:
+        return
+    for words, where in (
+        (facts.args_file_words, _("in {args_file}", args_file=facts.args_file)),
+        (script_args, _("after the script")),
+    ):
+        for word in words[: words.index("--")] if "--" in words else words:
+            flag = word.partition("=")[0]
+            name = flag.removeprefix("--").replace("-", "_")
+            # `--no_x` of a field that is on by default.
+            names = (name, name.removeprefix("no_"))
+            field = next((each for each in names if _is_removed(facts.parser, each)), None)
+            if flag.startswith("--") and field is not None:
+                yield field, f"`{flag}` {where}"
+
+
+def _is_removed(parser: ScriptParser, name: str) -> bool:
+    """Whether newer releases have no field of that name, and the script has no option of its own.
+
+    The name before of a field is an option of older releases.
+    """
+    if name not in REMOVED_FIELDS:
+        return False
+    found = parser.find(f"--{name}")
+    is_own = any(option.line is not None for option in found)
+    return not is_own and (not found or any(name in also for also in FIELD_ALIASES.values()))
+
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -281,3 +377,114 @@ def as_named(setting: Setting[Scalar] | None, names: Mapping[Scalar, T]) -> Sett
 def spell(names: Mapping[Scalar, T]) -> dict[T, Scalar]:
     """The script's name for each of our values; the first of several."""
     return {ours: theirs for theirs, ours in reversed([*names.items()])}
+
+
+# Settle the model config that a script makes in its code.
+
+# A script takes it from its tokenizer, and it changes the model little.
+_ASSUMED = frozenset({"vocab_size"})
+
+
+class ModelConfig(Struct, frozen=True, kw_only=True):
+    """The config of the model that a run builds, as far as it is known."""
+
+    base: str | None
+    """The model whose config it changes; None for a config of its own, or where nobody names it."""
+    family: str | None
+    """The `model_type` of a config of its own."""
+    values: Mapping[str, Scalar]
+    """Those that decide how large the model is, by their keys in a config.json."""
+    assumed: Mapping[str, str]
+    """The code of values that are not known, and for which the default counts."""
+    source: str
+    """What makes it, for messages."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is known what it changes."""
+        return self.base is not None or self.family is not None
+
+    @property
+    def name(self) -> str:
+        """A short one."""
+        return self.base or self.family or ""
+
+
+class OwnModel(Struct, frozen=True, kw_only=True):
+    """A model of the script's own classes, as large as a GPT of the same sizes."""
+
+    layers: int
+    hidden_size: int
+    vocab_size: int
+    source: str
+    """Where the sizes stand, for messages."""
+
+    @property
+    def parameters(self) -> int:
+        """Of a GPT: attention of 4 and an MLP of 8 squares of the width in each layer."""
+        return self.layers * 12 * self.hidden_size**2 + self.vocab_size * self.hidden_size
+
+
+# That of GPT-2.
+_VOCABULARY = 50257
+
+
+def settle_own_model(run: Bindings) -> OwnModel | None:
+    """The sizes of the script's own model in this run; None where they are not known."""
+    seen = run.facts.own_sizes
+    if seen is None:
+        return None
+    layers, width = (as_count(run.setting(each)) for each in (seen.layers, seen.hidden_size))
+    vocabulary = as_count(run.setting(seen.vocab_size))
+    if layers is None or width is None:
+        return None
+    return OwnModel(
+        layers=layers.value,
+        hidden_size=width.value,
+        vocab_size=_VOCABULARY if vocabulary is None else vocabulary.value,
+        source=listing(dict.fromkeys((layers.source, width.source))),
+    )
+
+
+class SettledModel(NamedTuple):
+    """The model of a run."""
+
+    named: Setting[str] | None
+    """The one that it loads, or whose config it changes."""
+    made: ModelConfig | None = None
+    hidden: str | None = None
+    """The code that decides the size of the model, where nothing says what it gives."""
+
+
+def settle_model(run: Bindings) -> SettledModel:
+    """The model that this run loads or builds, as far as that is known."""
+    built = run.facts.built_config
+    if built is None:
+        return SettledModel(as_text(run.setting(run.facts.model)))
+    base, family = (as_text(run.setting(each)) for each in (built.base, built.family))
+    name = None if family is None else family.value
+    values, assumed = dict[str, Scalar](), dict[str, str]()
+    for key, binding in built.values.items():
+        found, code = run.setting(binding), binding.code or binding.flag
+        if (found is None and code is None) or not may_decide_size(name, key):
+            continue
+        if found is not None:
+            values[key] = found.value
+        elif key in _ASSUMED:
+            assumed[key] = code or ""
+        else:
+            return SettledModel(None, hidden=_where(run, code or "", binding.line))
+    if family is None and not (values or assumed):
+        return SettledModel(base)
+    config = ModelConfig(
+        base=None if base is None else base.value,
+        family=name,
+        values=values,
+        assumed=assumed,
+        source=_where(run, built.code, built.line),
+    )
+    return SettledModel(base, config)
+
+
+def _where(run: Bindings, code: str, line: int | None) -> str:
+    return f"`{code}` " + _("in {path} line {line}", path=run.facts.text_path, line=line)

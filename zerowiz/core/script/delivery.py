@@ -6,24 +6,229 @@ from typing import NoReturn
 
 from msgspec import Struct, field
 
-from zerowiz.core import shell
-from zerowiz.core.script.bindings import Words
-from zerowiz.core.script.facts import Convention, ScriptFacts
-from zerowiz.core.script.obstacles import refuse
-from zerowiz.core.script.options import Given, Takes, left_over, read_words
-from zerowiz.core.script.said import read_said
+from zerowiz.core import command_words
+from zerowiz.core.script.arguments import Given, Option, Takes, left_over, read_words
+from zerowiz.core.script.bindings import Words, read_said
+from zerowiz.core.script.facts import Convention, Obstacle, ScriptFacts
 from zerowiz.core.script.settings import Settled
-from zerowiz.core.script.settings_file import (
-    SettingsCopy,
-    SettingsFile,
-    copy_path,
-    copy_values,
-)
+from zerowiz.core.script.settings_file import SettingsCopy, SettingsFile, copy_path, copy_values
 from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.strategy import Offload
-from zerowiz.core.values import replace
-from zerowiz.errors import UsageError, ZerowizError
-from zerowiz.words import _
+from zerowiz.core.structs import replace
+from zerowiz.core.workload import Integration
+from zerowiz.errors import PreflightError, UsageError, ZerowizError
+from zerowiz.words import _, listing
+
+# Read what a person says of how a config reaches a script: `--config-via`.
+
+# The word before the colon; whether a name follows it; what it means; and who takes the config
+# where the script does not show it.
+_WAYS: Mapping[str, tuple[bool, Convention, Integration]] = {
+    "flag": (True, Convention.OWN_FLAG, Integration.DEEPSPEED),
+    "env": (False, Convention.ACCELERATOR, Integration.ACCELERATE),
+    "file": (True, Convention.CONFIG_LITERAL, Integration.DEEPSPEED),
+    "none": (False, Convention.NONE, Integration.DEEPSPEED),
+}
+
+
+def split_config_via(text: str) -> tuple[str, str]:
+    """The way, and the name that belongs to it; empty if it has none.
+
+    Raises:
+        UsageError: There is no such way.
+
+    Example:
+        >>> split_config_via("flag:ds_config")
+        ('flag', 'ds_config')
+    """
+    way, colon, name = text.partition(":")
+    named = way in _WAYS and _WAYS[way][0]
+    is_empty = not posixpath.basename(name).strip("-. ")
+    if way not in _WAYS or bool(colon) is not named or (named and is_empty):
+        raise UsageError(
+            _("`$config_via {text}` is not a way to pass a config", text=text),
+            _(
+                "use `flag:NAME` (an option of the script), `env` (Accelerate's variables),"
+                " `file:PATH` (a file that it reads) or `none`"
+            ),
+        )
+    return way, name
+
+
+def with_config_via(
+    facts: ScriptFacts, text: str | None, integration: Integration | None = None
+) -> ScriptFacts:
+    """What a script shows, with what a person says of how its config reaches it.
+
+    Args:
+        facts: What it shows.
+        text: As the option has it; None where nobody says.
+        integration: The library that reads the config, as a person says; None where nobody does.
+
+    Raises:
+        UsageError: The script is seen to have no such option, or to read another file.
+    """
+    if text is None:
+        return facts
+    way, name = split_config_via(text)
+    _, convention, reader = _WAYS[way]
+    said = replace(
+        facts,
+        convention=convention,
+        obstacle=None,
+        integration=facts.integration or integration or reader,
+        literal_config=None,
+    )
+    if way == "file":
+        return _with_file(said, name, facts.literal_config)
+    return _with_flag(said, name, facts.obstacle) if way == "flag" else said
+
+
+def _with_file(facts: ScriptFacts, name: str, seen: str | None) -> ScriptFacts:
+    """With the file that a script reads; one that changes its folder names it differently."""
+    if seen is None:
+        return replace(facts, literal_config=name, config_line=None)
+    if posixpath.basename(seen) != posixpath.basename(name):
+        raise UsageError(
+            _(
+                "`$config_via file:{name}`: {path} line {config_line} names `{seen}`",
+                name=name,
+                path=facts.path,
+                config_line=facts.config_line,
+                seen=seen,
+            ),
+            _("use `$config_via file:{seen}`", seen=seen),
+        )
+    return replace(facts, literal_config=name)
+
+
+def _with_flag(facts: ScriptFacts, name: str, obstacle: Obstacle | None) -> ScriptFacts:
+    flag, parser = f"--{name.lstrip('-')}", facts.parser
+    if parser.find(flag):
+        return replace(facts, own_flag=flag)
+    if parser.complete and parser.options:
+        words = ("config", "deepspeed")
+        takes = [each for each in parser.options if any(word in each.dest for word in words)]
+        names = listing(f"`{each.flag}`" for each in takes)
+        raise UsageError(
+            _(
+                "`$config_via flag:{name}`: {path} has no option `{flag}`",
+                name=name,
+                path=facts.path,
+                flag=flag,
+            ),
+            *([_("its options: {names}", names=names)] if names else []),
+            *(
+                []
+                if obstacle
+                else [_("remove `$config_via`: zerowiz can see how the script gets its config")]
+            ),
+        )
+    option = Option(flags=(flag,), dest=flag.lstrip("-"))
+    return replace(facts, own_flag=flag, parser=replace(parser, options=(*parser.options, option)))
+
+
+def named_file(text: str | None) -> str | None:
+    """The path that the config is written to, where the script reads that one alone."""
+    if text is None:
+        return None
+    way, name = split_config_via(text)
+    return name if way == "file" else None
+
+
+# Say why zerowiz cannot pass a config to a script, and what to change in the script.
+
+# For each obstacle the reason, then the hints; {path}, {line} and {config} are filled in.
+_OBSTACLES: Mapping[Obstacle, tuple[str, ...]] = {
+    Obstacle.NO_ENGINE: (
+        _("it has no `deepspeed.initialize`, TrainingArguments or `Accelerator()`"),
+        _(
+            "raw DeepSpeed: call `deepspeed.add_config_arguments(parser)`, then pass `args=args`"
+            " to `deepspeed.initialize`"
+        ),
+        _('HF Trainer: `TrainingArguments(..., deepspeed="{config}")`'),
+    ),
+    Obstacle.ENGINE_UNSEEN: (
+        _(
+            "`deepspeed.add_config_arguments` in line {line} adds options, but zerowiz cannot see"
+            " a `deepspeed.initialize(args=...)` that gets them, in the script or in a module"
+            " next to it"
+        ),
+        _("use `$config_via flag:deepspeed_config` if an engine does get them"),
+        _("use `$config_via none` if the script builds its config itself"),
+    ),
+    Obstacle.NO_CONFIG: (
+        _("`deepspeed.initialize` in line {line} gets no config that zerowiz can see"),
+        _("call `deepspeed.add_config_arguments(parser)`, and pass `args=args` in line {line}"),
+    ),
+    # deepspeed 0.19.8, __init__.py, initialize: an assertion refuses both.
+    Obstacle.TWO_CONFIGS: (
+        _(
+            "`deepspeed.initialize` in line {line} gets the config twice, as `args=` and as"
+            " `config=`"
+        ),
+        _("remove `config=` in {path} line {line}: `args=` already has it"),
+    ),
+    Obstacle.BUILT: (
+        _("`deepspeed.initialize` in line {line} takes a config that the script builds itself"),
+        _(
+            "remove `config=` in {path} line {line} and pass `args=args` there, from a parser"
+            " with `deepspeed.add_config_arguments(parser)`"
+        ),
+    ),
+    Obstacle.BUILT_HF: (
+        _("`deepspeed=` in line {line} is a value that the script computes"),
+        _("remove `deepspeed=` in {path} line {line}: zerowiz then passes its file"),
+        _('or write `deepspeed="{config}"` there'),
+    ),
+    Obstacle.BUILT_ACCELERATE: (
+        _("the DeepSpeed plugin in line {line} is built by the script"),
+        _("remove `deepspeed_plugin=` in {path} line {line}: zerowiz then passes its file"),
+    ),
+    Obstacle.HIDDEN_HF: (
+        _("zerowiz cannot see where its TrainingArguments come from (line {line})"),
+        _('write `deepspeed="{config}"` where TrainingArguments is called, in {path} itself'),
+        _(
+            "or use `$config_via env` if it is called without `deepspeed=`, `$config_via"
+            " flag:deepspeed` if a parser fills it"
+        ),
+    ),
+    Obstacle.PROGRAM_FILE: (
+        _("LLaMA-Factory takes the config from its YAML file, by the key `deepspeed`"),
+        _("pass that file instead: `zerowiz init my.yaml`"),
+    ),
+}
+
+_SAY_HOW = _(
+    "or set how the script gets its config: `$config_via flag:NAME`, `$config_via env` or"
+    " `$config_via file:PATH`; with `$config_via none` it keeps its own"
+)
+
+_SAY_WHO = _("and add `$integration hf` if a Trainer reads it that zerowiz cannot see")
+
+
+def refuse(facts: ScriptFacts, config_path: str) -> NoReturn:
+    """Refuse a script that takes no config.
+
+    Args:
+        facts: What the script shows.
+        config_path: The config that it was to take.
+
+    Raises:
+        PreflightError: Always; the hints say what to change.
+    """
+    reason, *hints = _OBSTACLES[facts.obstacle or Obstacle.NO_ENGINE]
+    general = (_SAY_HOW, *((_SAY_WHO,) if facts.integration is None else ()))
+    words = {"path": facts.text_path, "line": str(facts.config_line), "config": config_path}
+    raise PreflightError(
+        _(
+            "zerowiz cannot pass a config to {path}: {reason}",
+            path=facts.text_path,
+            reason=reason.format(**words),
+        ),
+        *(hint.format(**words) for hint in hints),
+        *(() if facts.obstacle is Obstacle.PROGRAM_FILE else general),
+    )
 
 
 class Delivery(Struct, frozen=True, kw_only=True):
@@ -172,7 +377,7 @@ def _two_configs(run: _Run, given: Given) -> UsageError:
         hints.append(
             _(
                 "`$config {given}` before {path} uses your own file unchanged",
-                given=shell.quote(given.value),
+                given=command_words.quote(given.value),
                 path=path,
             )
         )
@@ -220,10 +425,13 @@ def _by_literal(run: _Run) -> Delivery:
             ),
             _(
                 "use `$config_via file:{config_path}` if {path} reads that file",
-                config_path=shell.quote(run.config_path),
+                config_path=command_words.quote(run.config_path),
                 path=run.facts.path,
             ),
-            _("or remove `$config {config_path}`", config_path=shell.quote(run.config_path)),
+            _(
+                "or remove `$config {config_path}`",
+                config_path=command_words.quote(run.config_path),
+            ),
         )
     where = _("{path} line {line}", path=run.facts.text_path, line=line)
     if run.is_own:
@@ -235,7 +443,7 @@ def _by_literal(run: _Run) -> Delivery:
                 config_path=run.config_path,
             ),
             _("write `{config_path}` in {where}", config_path=run.config_path, where=where),
-            _("or use `$config {literal}`", literal=shell.quote(literal)),
+            _("or use `$config {literal}`", literal=command_words.quote(literal)),
         )
     raise ZerowizError(
         _(
@@ -247,12 +455,12 @@ def _by_literal(run: _Run) -> Delivery:
         _("write `{config_path}` in {where}", config_path=run.config_path, where=where),
         _(
             "or write the plan to that file: `$config_via file:{literal}`",
-            literal=shell.quote(literal),
+            literal=command_words.quote(literal),
         ),
         *_stage_hints(literal),
         _(
             "or use the script's own file unchanged: `$config {literal}`",
-            literal=shell.quote(literal),
+            literal=command_words.quote(literal),
         ),
     )
 

@@ -5,9 +5,9 @@ from enum import StrEnum
 
 from msgspec import Struct, field
 
-from zerowiz.core.script.options import Scalar, ScriptParser
+from zerowiz.core.script.arguments import Scalar, ScriptParser
 from zerowiz.core.script.settings_file import SettingsFile
-from zerowiz.core.workload.choices import Integration
+from zerowiz.core.workload import Integration
 
 
 class Convention(StrEnum):

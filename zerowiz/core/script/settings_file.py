@@ -7,8 +7,15 @@ from collections.abc import Callable, Mapping
 import msgspec.yaml
 from msgspec import Struct
 
-from zerowiz.core.script.arguments import BY_ARCHITECTURE
-from zerowiz.core.script.options import Given, Option, Reads, Scalar, ScriptParser, read_word
+from zerowiz.core.script.arguments import (
+    BY_ARCHITECTURE,
+    Given,
+    Option,
+    Reads,
+    Scalar,
+    ScriptParser,
+    read_word,
+)
 from zerowiz.words import _
 
 YAML_SUFFIXES = (".yaml", ".yml")

@@ -6,6 +6,7 @@ from functools import partial
 from msgspec import Struct
 
 from zerowiz.core.decision.plan_input import Uncounted
+from zerowiz.core.script.arguments import SERVER
 from zerowiz.core.script.bindings import (
     Bindings,
     Setting,
@@ -17,10 +18,8 @@ from zerowiz.core.script.bindings import (
     cast,
 )
 from zerowiz.core.script.facts import Binding
-from zerowiz.core.script.names import SERVER
-from zerowiz.core.values import replace
-from zerowiz.core.workload.choices import Method, Reference, Trainer
-from zerowiz.core.workload.workload import Workload
+from zerowiz.core.structs import replace
+from zerowiz.core.workload import Method, Reference, Trainer, Workload
 from zerowiz.words import _, listing
 
 

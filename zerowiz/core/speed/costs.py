@@ -1,12 +1,167 @@
 """The constants of the step-time model: each has a physical meaning and a unit."""
 
 import math
+from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
 
 from msgspec import Struct
 
-from zerowiz.core.machine.host import Host
-from zerowiz.core.speed.rates import GpuRates
-from zerowiz.core.values import replace
+from zerowiz.core.machine.names import GpuModel, match_models
+from zerowiz.core.machine.types import Accelerator, Host, Machine
+from zerowiz.core.structs import replace, shows
+from zerowiz.core.workload import Precision
+
+# Time how fast a host runs Python: what launches a GPU's work is Python.
+
+# Short rounds: the least of them is one that nothing interrupted.
+_ROUNDS, _CALLS = 12, 1_000
+
+
+class _Module:
+    """Something to call as torch calls a module."""
+
+    def __init__(self) -> None:
+        self.value = 1
+
+    def forward(self, *_args: object, **_keywords: object) -> int:
+        """As cheap as a call can be."""
+        return self.value
+
+
+def time_python_call(now: Callable[[], float]) -> float:
+    """The time of one call of a method with a keyword, in some 3 ms.
+
+    Python, torch's dispatch and CUDA's launches slow down alike: on two rented hosts with the same
+    processor by name, 83 and 92 ns beside 195 and 151 ns, a linear layer's forward and backward
+    took 76 and 92 us beside 165 and 151 us (tests/measured/README.md).
+
+    Args:
+        now: A clock, in seconds, such as `time.perf_counter`.
+    """
+    module, least = _Module(), float("inf")
+    for _ in range(_ROUNDS):
+        begin = now()
+        for number in range(_CALLS):
+            module.forward(number, keyword=number)
+        least = min(least, now() - begin)
+    return round(least / _CALLS, 10)
+
+
+# What the GPUs of a machine compute and move in a second, as far as a table says it.
+
+
+class GpuRates(Struct, frozen=True, kw_only=True):
+    """The nominal rates of one GPU: no job reaches them."""
+
+    compute_capability: tuple[int, int]
+    """Which part of them a job reaches depends on it."""
+    bf16_flop_per_s: int | None
+    """Dense; None where the GPU has no bf16 arithmetic."""
+    fp16_flop_per_s: int
+    fp32_flop_per_s: int
+    """Outside the tensor cores, as torch computes unless a script allows TF32."""
+    memory_bytes_per_s: int
+    pcie_bytes_per_s: int
+    """In one direction."""
+    nvlink_bytes_per_s: int
+    """In one direction, over all links of the GPU; 0 without NVLink."""
+
+    def flop_per_s(self, precision: Precision) -> int | None:
+        """Of products of matrices in this precision; None where it is not known."""
+        return {
+            Precision.BF16: self.bf16_flop_per_s,
+            Precision.FP16: self.fp16_flop_per_s,
+            Precision.FP32: self.fp32_flop_per_s,
+        }[precision]
+
+
+def find_rates(machine: Machine, table: Sequence[GpuModel]) -> GpuRates | None:
+    """The rates of the GPUs of this machine.
+
+    None where the table has no such GPU, for two kinds, and for slices: they have a part of each.
+    """
+    sliced = any(gpu.mig_slice is not None for gpu in machine.gpus)
+    if machine.accelerator is not Accelerator.CUDA or not machine.is_uniform or sliced:
+        return None
+    matches = match_models(machine.gpus[0].name, table)
+    if len(matches) != 1:
+        return None
+    (found,) = matches
+    return GpuRates(
+        compute_capability=found.compute_capability,
+        bf16_flop_per_s=found.bf16_flop_per_s,
+        fp16_flop_per_s=found.fp16_flop_per_s,
+        fp32_flop_per_s=found.fp32_flop_per_s,
+        memory_bytes_per_s=found.memory_bytes_per_s,
+        pcie_bytes_per_s=found.pcie_bytes_per_s,
+        nvlink_bytes_per_s=found.nvlink_bytes_per_s,
+    )
+
+
+# What a step takes its time for, part by part.
+
+
+class TermKind(StrEnum):
+    """What takes the time; other programs read these names."""
+
+    MATRIX_PRODUCTS = "matrix_products"
+    ATTENTION = "attention"
+    ELEMENTWISE = "elementwise"
+    """Norms, activations, rotations, sums and the loss: they wait for the GPU's memory."""
+    HOST = "host"
+    """Python and kernel launches, as far as the GPU waits for them."""
+    HOOKS = "hooks"
+    """Those of stage 3 around every module, as far as the GPU waits for them."""
+    GATHERING = "gathering"
+    """Weights that come from other ranks, as far as the GPU waits for them."""
+    REDUCTION = "reduction"
+    """Gradients that go to other ranks, as far as the GPU waits for them."""
+    OPTIMIZER = "optimizer"
+    CPU_OPTIMIZER = "cpu_optimizer"
+    PCIE = "pcie"
+    """Between GPU and host memory."""
+    ALLOCATOR = "allocator"
+    """Flushes and retries where memory is nearly full."""
+
+
+class Term(Struct, frozen=True, kw_only=True):
+    """One part of a step."""
+
+    kind: TermKind
+    exposed_seconds: float
+    """What the step is longer by: less than it takes where something else runs beside it."""
+    formula: str
+
+
+@shows("expected_seconds", "low_seconds", "high_seconds", "tokens_per_s", "measured_steps")
+class StepTime(Struct, frozen=True, kw_only=True):
+    """How long one optimizer step takes, and what of it is made."""
+
+    terms: tuple[Term, ...]
+    expected_seconds: float
+    """The sum of the terms."""
+    low_seconds: float
+    high_seconds: float
+    tokens: int
+    """Of one optimizer step, over all ranks."""
+    measured_steps: int = 0
+    """How many settings that were measured on this machine have scaled the terms."""
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether measured times have scaled it."""
+        return self.measured_steps > 0
+
+    @property
+    def roomy_seconds(self) -> float:
+        """What it would take with enough memory: the allocator then flushes nothing."""
+        flushes = (t.exposed_seconds for t in self.terms if t.kind is TermKind.ALLOCATOR)
+        return self.expected_seconds - sum(flushes)
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Over all ranks."""
+        return self.tokens / self.expected_seconds
 
 
 class Costs(Struct, frozen=True, kw_only=True):
@@ -178,3 +333,106 @@ COSTS = Costs(
     # 2026-11-capped.jsonl: steady steps near the limit took 1.0 to 1.7 times as long.
     tight_fraction=0.15,
 )
+
+# Learn from the steps that were measured on one machine.
+
+# How many measured steps it takes to move a factor half of the way: a prior of a fifth, in
+# logarithms, against a measured step that repeats within a fifth. Chosen on the fitted side of
+# tests/measured, each machine's steps predicted from its others: trusting steps more was worse.
+_PRIOR, _REPEAT = 0.2, 0.2
+_CALIBRATION_ROUNDS, _SETTLED = 20, 1e-6
+
+
+class MeasuredStep(Struct, frozen=True, kw_only=True):
+    """What was predicted of a setting without calibration, and what it really took."""
+
+    predicted: StepTime
+    measured_seconds: float
+
+
+class Calibration(Struct, frozen=True, kw_only=True):
+    """Factors on the terms of a prediction, of one machine."""
+
+    factors: Mapping[TermKind, float]
+    """One that is not here is 1."""
+    measured_steps: int
+    """How many settings were measured."""
+    python_call_seconds: float | None = None
+    """The mean of what was read of the host beside those steps; None where nobody read it."""
+
+    def apply(self, term: Term) -> Term:
+        """The term as this machine takes it."""
+        factor = self.factors.get(term.kind, 1.0)
+        return replace(term, exposed_seconds=term.exposed_seconds * factor)
+
+    def describe(self, host: Host) -> Host:
+        """The host, as fast as it was on average: what is read in one moment may be off by two."""
+        call_seconds = self.python_call_seconds or host.python_call_seconds
+        return replace(host, python_call_seconds=call_seconds)
+
+
+def calibrate(
+    measured: Sequence[MeasuredStep], python_call_seconds: float | None = None
+) -> Calibration | None:
+    """The factors that explain these steps with the least change; None where none was measured.
+
+    Theory: the logarithm of each factor has a normal prior around 0, and each measured time is off
+    by a repeat's spread. So few steps move the factors little, and one kind of term that no step
+    depends on stays as it is. Solved by Gauss and Newton.
+
+    Args:
+        measured: Steps of one machine.
+        python_call_seconds: Of its host, on average: what they were predicted with.
+    """
+    steps = [each for each in measured if each.measured_seconds > 0]
+    if not steps:
+        return None
+    kinds = sorted({term.kind for each in steps for term in each.predicted.terms})
+    logs = dict.fromkeys(kinds, 0.0)
+    for _ in range(_CALIBRATION_ROUNDS):
+        changes = _newton(steps, kinds, logs)
+        for kind, change in zip(kinds, changes, strict=True):
+            logs[kind] += change
+        if max(map(abs, changes)) < _SETTLED:
+            break
+    return Calibration(
+        factors={kind: math.exp(log) for kind, log in logs.items()},
+        measured_steps=len(steps),
+        python_call_seconds=python_call_seconds,
+    )
+
+
+def _newton(
+    steps: Sequence[MeasuredStep], kinds: Sequence[TermKind], logs: Mapping[TermKind, float]
+) -> list[float]:
+    """How each logarithm has to change."""
+    size = len(kinds)
+    matrix = [[1 / _PRIOR**2 if i == j else 0.0 for j in range(size)] for i in range(size)]
+    vector = [-logs[kind] / _PRIOR**2 for kind in kinds]
+    for each in steps:
+        seconds = dict.fromkeys(kinds, 0.0)
+        for term in each.predicted.terms:
+            seconds[term.kind] += term.exposed_seconds * math.exp(logs[term.kind])
+        total = sum(seconds.values())
+        shares = [seconds[kind] / total for kind in kinds]
+        missing = math.log(each.measured_seconds / total)
+        for i, share in enumerate(shares):
+            vector[i] += share * missing / _REPEAT**2
+            for j, other in enumerate(shares):
+                matrix[i][j] += share * other / _REPEAT**2
+    return _solve(matrix, vector)
+
+
+def _solve(matrix: list[list[float]], vector: list[float]) -> list[float]:
+    """By elimination; the matrix is symmetric and positive, so no pivot is 0."""
+    size = len(vector)
+    rows = [[*row, value] for row, value in zip(matrix, vector, strict=True)]
+    for i in range(size):
+        for j in range(i + 1, size):
+            factor = rows[j][i] / rows[i][i]
+            rows[j] = [a - factor * b for a, b in zip(rows[j], rows[i], strict=True)]
+    solved = [0.0] * size
+    for i in reversed(range(size)):
+        known = sum(rows[i][j] * solved[j] for j in range(i + 1, size))
+        solved[i] = (rows[i][size] - known) / rows[i][i]
+    return solved

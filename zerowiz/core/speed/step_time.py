@@ -13,26 +13,562 @@ partitioned_param_coordinator.py. The constants stand in costs.py.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from statistics import NormalDist
 from typing import NamedTuple
 
-from zerowiz.core.machine.types import Accelerator, Machine
-from zerowiz.core.memory.forward.attention import length_tokens
+from zerowiz.core.machine.types import Accelerator, LinkClass, Machine
+from zerowiz.core.memory.activations import (
+    activations,
+    is_fused,
+    length_tokens,
+    masks_all,
+    masks_window,
+)
 from zerowiz.core.memory.rank_sizes import RankSizes
-from zerowiz.core.model.types import Model
-from zerowiz.core.speed.calibration import Calibration
-from zerowiz.core.speed.communication import regathered_bytes, whole_bytes
-from zerowiz.core.speed.compute import Counted, Pass, compute_passes, count_products
-from zerowiz.core.speed.costs import COSTS, Costs, memory_rate_on, on_host
-from zerowiz.core.speed.doubts import doubt_fraction
-from zerowiz.core.speed.links import find_ring
-from zerowiz.core.speed.optimizer import Stepping, step_optimizer
-from zerowiz.core.speed.rates import GpuRates
-from zerowiz.core.speed.terms import StepTime, Term, TermKind
+from zerowiz.core.model.families import FAMILIES, Norm
+from zerowiz.core.model.types import Architecture, Model, ModelSource, Tensor
+from zerowiz.core.speed.costs import (
+    COSTS,
+    Calibration,
+    Costs,
+    GpuRates,
+    StepTime,
+    Term,
+    TermKind,
+    memory_rate_on,
+    on_host,
+    product_fraction_on,
+)
 from zerowiz.core.strategy import Offload, Part
-from zerowiz.core.workload.workload import Workload
+from zerowiz.core.structs import replace
+from zerowiz.core.workload import FP32_BYTES, HALF_BYTES, Loss, Method, Trainer, Workload
 from zerowiz.words import N_, _
+
+# Predict what a rank sends to the others per optimizer step.
+#
+# Theory: a ring sends each byte once to gather it, or once to reduce and scatter it, less the
+# rank's own share; an all-reduce is both. With N trainable and F frozen parameters of w bytes, A
+# micro-steps and d ranks, each sends (d - 1)/d of
+#
+#     stage 0    all-reduce N at the boundary                         2 w N
+#     stage 1    all-reduce N, all-gather N, both at the boundary     3 w N
+#     stage 2    all-reduce N every micro-step, all-gather N          (2 A + 1) w N
+#     stage 3    every micro-step: all-gather N + F for forward and   A w ((2 - rho) (N + F) + N)
+#                what was released for backward, reduce-scatter N
+#
+# where rho is the fraction of the weights that outlives forward. How often a strategy goes around
+# the ring is a field of its row, `ring`.
+
+
+def whole_bytes(r: RankSizes) -> int:
+    """All weights, those that train and those that do not."""
+    return r.weight_bytes * r.trainable + r.frozen_bytes
+
+
+def regathered_bytes(r: RankSizes) -> int:
+    """Weights that stage 3 gathers once more for backward: all but what outlives forward."""
+    weights_bytes = whole_bytes(r)
+    # partitioned_param_coordinator.py, fetch_sub_module prefetches up to max_live. Counted on two
+    # CPU ranks, 0.19.8: 1.53 gathers for max_live = N/2, 1.78 for N/4, 1.00 for 2 N.
+    live_bytes = r.weight_bytes * r.buffers.stage3_max_live_parameters
+    return weights_bytes - min(weights_bytes, live_bytes)
+
+
+def wire_bytes_per_step(r: RankSizes) -> int:
+    """Bytes that this rank sends per optimizer step."""
+    passes, micro_steps = r.strategy.ring, r.workload.accumulation_steps
+    times = passes.per_step + passes.per_micro_step * micro_steps
+    gathered_bytes = 0
+    if passes.gathers_weights:
+        gathered_bytes = micro_steps * (whole_bytes(r) + regathered_bytes(r))
+    ring_bytes = times * r.weight_bytes * r.trainable + gathered_bytes
+    # Patarasuk and Yuan 2009, section 3: all but the rank's own share.
+    return ring_bytes * (r.ranks - 1) // r.ranks
+
+
+# How fast collectives over all ranks of a job run.
+
+# What a network is taken to be of which nobody knows the rate: 25 Gb/s.
+_UNKNOWN_NETWORK_BYTES_PER_S = 3_125_000_000
+_NVLINKS = frozenset({LinkClass.NVLINK_ALL, LinkClass.NVLINK_RING})
+
+
+class Ring(NamedTuple):
+    """What a collective over all ranks reaches."""
+
+    bytes_per_s: float
+    """Of each rank, sent."""
+    start_seconds: float
+    queued_seconds: float
+
+    def seconds(self, sent_bytes: float, collectives: float) -> float:
+        """To send so much in so many collectives, each of which something waits for."""
+        return sent_bytes / self.bytes_per_s + collectives * self.start_seconds
+
+    def queued(self, sent_bytes: float, collectives: int) -> float:
+        """To send so much in so many collectives, of which the host queues one after the other."""
+        first = min(1, collectives)
+        return self.seconds(sent_bytes, first) + (collectives - first) * self.queued_seconds
+
+
+def link_bytes_per_s(machine: Machine, rates: GpuRates) -> int | None:
+    """The nominal rate of the link inside a node, in one direction; None where nobody knows it.
+
+    NVLink of which only the class is known has the rate of the GPUs.
+    """
+    link = machine.interconnect
+    by_nvlink = rates.nvlink_bytes_per_s if link.link_class in _NVLINKS else 0
+    return link.bytes_per_s or by_nvlink or None
+
+
+def is_assumed(machine: Machine, rates: GpuRates) -> bool:
+    """Whether nobody knows the rate of the link inside a node, so that the GPUs' PCIe counts."""
+    return len(machine.gpus) > 1 and link_bytes_per_s(machine, rates) is None
+
+
+def find_ring(machine: Machine, rates: GpuRates, costs: Costs, *, inside: bool = False) -> Ring:
+    """The slowest part of the ring through all GPUs of all nodes, or inside one node.
+
+    Theory: a ring enters and leaves a node as often as the node has adapters, so all that a node's
+    GPUs send passes its network once for all of them (NCCL, graph/search.cc). A link inside the
+    node whose rate nobody knows is taken to be the PCIe of the GPUs.
+    """
+    link, network = machine.interconnect, machine.network
+    own = link_bytes_per_s(machine, rates) or rates.pcie_bytes_per_s
+    by_nvlink = link.link_class in _NVLINKS
+    fraction = costs.nvlink_fraction if by_nvlink else costs.pcie_link_fraction
+    reached = []
+    if len(machine.gpus) > 1:
+        reached.append(own * fraction)
+    if machine.nodes > 1 and not inside:
+        between = network.bytes_per_s or _UNKNOWN_NETWORK_BYTES_PER_S
+        reached.append(between * costs.network_fraction)
+    slowest = min(reached, default=float("inf"))
+    return Ring(slowest, costs.collective_seconds, costs.queued_seconds)
+
+
+# What the optimizer's step takes, on the GPU or on the host.
+
+# Of one parameter: the gradient in fp32 is written, its norm read, and it is scaled
+# (stage_1_and_2.py, step, unscale_and_clip_grads), before Adam reads it.
+_GRADIENT_PASSES = 6
+# torch/optim/adam.py, _multi_tensor_adam: ten operations on lists, each with two operands of fp32.
+_FOREACH_BYTES = 10 * 2 * FP32_BYTES
+
+
+class Stepping(NamedTuple):
+    """What the optimizer adds to a step, and its traffic to the host for each micro-step."""
+
+    seconds: dict[TermKind, float]
+    fetched: float = 0.0
+    """Seconds to bring this rank's share of the weights to the GPU, if nothing else ran."""
+    stored: float = 0.0
+    """Seconds that its gradients go to the host and come back, if nothing else ran."""
+
+
+def _stepped_bytes(r: RankSizes) -> int:
+    """That the step reads and writes of one parameter: its states, its gradient, its weight."""
+    states = 2 * (r.master_bytes + r.state_bytes)
+    lists = _FOREACH_BYTES if r.stepping_bytes else 0
+    return states + _GRADIENT_PASSES * FP32_BYTES + 2 * r.weight_bytes + lists
+
+
+def step_optimizer(
+    r: RankSizes, machine: Machine, rates: GpuRates, tensors: int, costs: Costs
+) -> Stepping:
+    """The step of this rank's share.
+
+    Args:
+        r: The rank.
+        machine: Whose cores step what is offloaded.
+        rates: Of the GPU.
+        tensors: How many train.
+        costs: What of the nominal rates is reached.
+    """
+    params = r.share if Part.OPTIMIZER in r.strategy.sharded else r.trainable
+    # Stages 1 and 2 step one flat vector; stage 0's wrapper casts, scales and copies tensor by
+    # tensor (fp16/unfused_optimizer.py, step), and stage 3 partitions them so. Offloaded, stages 1
+    # and 2 too wait for the norm of each (complete_grad_norm_calculation_for_cpu_offload).
+    apart = 0 if r.strategy.cuts_shares and not r.offloaded else tensors
+    launched = costs.fixed_seconds + costs.step_seconds * apart
+    moved_bytes = params * _stepped_bytes(r)
+    if not r.offloaded:
+        moved = moved_bytes / memory_rate_on(costs, rates)
+        return Stepping({TermKind.OPTIMIZER: moved + launched})
+    ranks = len(machine.gpus)
+    cores = machine.host.cores or costs.unknown_cores * ranks
+    rate = min(costs.core_bytes_per_s * cores, costs.host_bytes_per_s) / ranks
+    pcie = rates.pcie_bytes_per_s * costs.pcie_fraction
+    copied = r.weight_bytes * r.share / pcie
+    # Stage 3 writes weights that stay on the GPU by one blocking copy of those in fp32 (stage3.py,
+    # _reassign_or_swap_out_partitioned_parameters). torch casts such a copy on the host, into
+    # memory that is not pinned (ATen/native/cuda/Copy.cu). Stage 2 keeps a pinned buffer for it.
+    cast = r.weight_bytes != r.master_bytes
+    stays = r.strategy.shards_weights and r.strategy.offload is not Offload.ALL
+    back = r.weight_bytes * r.share / costs.pageable_bytes_per_s if cast and stays else copied
+    return Stepping(
+        {
+            TermKind.OPTIMIZER: launched,
+            TermKind.CPU_OPTIMIZER: moved_bytes / rate,
+            TermKind.PCIE: back,
+        },
+        fetched=copied,
+        stored=_gradient_bytes(r) / r.workload.accumulation_steps * r.share / pcie,
+    )
+
+
+def _gradient_bytes(r: RankSizes) -> int:
+    """That go over PCIe for one parameter in a whole step: sums, and last the optimizer's own.
+
+    Stage 3 brings each micro-step's gradient to the host and back (stage3.py, partition_grads);
+    stage 2 keeps the sum there between micro-steps (stage_1_and_2.py, copy_grads_in_partition).
+    """
+    micro_steps = r.workload.accumulation_steps
+    if r.strategy.shards_weights:
+        crossings = 2 * micro_steps
+    else:
+        crossings = 2 * micro_steps - 1 if micro_steps > 1 else 0
+    return crossings * r.weight_bytes + r.master_bytes
+
+
+# Count what the GPU computes in one micro-step.
+#
+# Theory: a product of t tokens with a weight of m x n takes 2 t m n operations and moves t (m +
+# n) + m n values, so a small one is limited by memory. Forward has one such product, backward
+# two: the gradient of the input, and that of the weight where it trains. Attention has two
+# products of s x s for every head; backward computes five (Dao 2023, FlashAttention-2, section
+# 3.1). What else a block does moves bytes: a multiple of what forward keeps for backward, which
+# memory/forward counts.
+
+_EXPERTS = "experts."
+# peft/tuners/lora/layer.py: two products, a scale and a sum, beside the module's own product, the
+# norm in front of it, rotation or activation. On a CPU, where tiny blocks take as long as Python
+# does, a pair took 0.7 to 0.9 of a module; the fitted steps agree with 0.6 to 0.7.
+_ADAPTERS_AS_MODULES = 0.7
+
+
+class Moved(NamedTuple):
+    """The bytes that small kernels move for each byte that forward keeps."""
+
+    forward: float
+    backward: float
+
+
+# Counted in traces of the operations of one layer, and of what is outside the layers
+# (tests/speed/traffic.py): transformers writes RMS norms and rotations as several kernels, torch a
+# LayerNorm as one. Liger's are one kernel too.
+IN_BLOCKS = Moved(2.9, 6.6)
+IN_FUSED_BLOCKS = Moved(2.1, 3.6)
+AT_ENDS = Moved(2.3, 3.3)
+
+
+class Products(NamedTuple):
+    """The products of matrices of one pass; counts are elements."""
+
+    weights: int = 0
+    """Of all weights that are multiplied with."""
+    used: int = 0
+    """Of those, what one token is multiplied with: active experts alone."""
+    values: int = 0
+    """Inputs and outputs of one token."""
+
+    def plus(self, other: "Products") -> "Products":
+        """Both together."""
+        return Products(*(a + b for a, b in zip(self, other, strict=True)))
+
+
+class Counted(NamedTuple):
+    """What a model multiplies."""
+
+    blocks: Products
+    ends: Products
+    """The head, and projections before and behind the blocks."""
+    adapters: Products
+    modules: float
+    """With weights; a pair of adapters launches half as much as a module and what belongs to it."""
+    trained_tensors: int
+
+
+def _product(tensor: Tensor, architecture: Architecture) -> Products:
+    out, wide = tensor.shape[-2:]
+    visits = stack = math.prod(tensor.shape[:-2])
+    if tensor.name.startswith(_EXPERTS) and architecture.experts_per_token:
+        visits = architecture.experts_per_token
+    size = out * wide
+    copies = tensor.copies
+    return Products(stack * size * copies, visits * size * copies, visits * (out + wide) * copies)
+
+
+def _adapters(tensor: Tensor, architecture: Architecture, rank: int) -> Products:
+    out, wide = tensor.shape[-2:]
+    stack, visits = tensor.adapters, len(tensor.targets)
+    if tensor.name.startswith(_EXPERTS):
+        visits *= max(1, architecture.experts_per_token)
+    size, copies = rank * (out + wide), tensor.copies
+    values = visits * (out + wide + 2 * rank)
+    return Products(stack * size * copies, visits * size * copies, values * copies)
+
+
+def _head(model: Model, trainer: Trainer) -> Products:
+    """The logits: a reward has one, and a model of images a few."""
+    a = model.architecture
+    if not a.vocab_size or trainer is Trainer.REWARD:
+        return Products()
+    size = a.embedding_params
+    return Products(size, size, a.vocab_size + a.embedding_size)
+
+
+def count_products(model: Model, workload: Workload) -> Counted:
+    """What one token is multiplied with, forward."""
+    full = workload.method is Method.FULL
+    rank = 0 if full else workload.lora_rank
+    return _count(model, rank, () if full else workload.lora_target_modules, workload.trainer)
+
+
+@lru_cache(maxsize=64)
+def _count(model: Model, rank: int, targets: tuple[str, ...], trainer: Trainer) -> Counted:
+    a = model.architecture
+    blocks, adapters = Products(), Products()
+    ends = _head(model, trainer)
+    modules, trained = 0.0, 0
+    for tensor in model.tensors:
+        is_bias = tensor.name.endswith(".bias")
+        modules += 0 if is_bias else tensor.copies
+        trained += 0 if rank else tensor.copies
+        is_vector = len(tensor.shape) == 1
+        if is_vector or not (tensor.in_block or tensor.linear):
+            continue
+        product = _product(tensor, a)
+        if tensor.in_block:
+            blocks = blocks.plus(product)
+        else:
+            ends = ends.plus(product)
+        if rank and tensor.is_adapted(targets):
+            adapters = adapters.plus(_adapters(tensor, a, rank))
+            modules += _ADAPTERS_AS_MODULES * tensor.copies * len(tensor.targets)
+            trained += 2 * tensor.copies * len(tensor.targets)
+    return Counted(blocks, ends, adapters, modules, trained)
+
+
+class Pass(NamedTuple):
+    """Seconds that the GPU computes for one pass of one micro-step."""
+
+    products: float
+    attention: float
+    elementwise: float
+
+    @property
+    def seconds(self) -> float:
+        """All of it."""
+        return self.products + self.attention + self.elementwise
+
+
+class _Gpu(NamedTuple):
+    """What one GPU really does in a second."""
+
+    product_flop_per_s: float
+    bytes_per_s: float
+
+
+def _products_seconds(gpu: _Gpu, counted: Products, tokens: int, size_bytes: int) -> float:
+    flops = 2 * tokens * counted.used
+    moved = size_bytes * (counted.weights + tokens * counted.values)
+    return flops / gpu.product_flop_per_s + moved / gpu.bytes_per_s
+
+
+def _unpacking_seconds(gpu: _Gpu, counted: Products, workload: Workload) -> float:
+    """Each pass makes values of 16 bits of the weights in 4 bits (bitsandbytes, MatMul4Bit)."""
+    if workload.method is not Method.QLORA:
+        return 0.0
+    return counted.weights * (HALF_BYTES + 0.5) / gpu.bytes_per_s
+
+
+def _attention_seconds(
+    architecture: Architecture, workload: Workload, tokens: int, flop_per_s: float, costs: Costs
+) -> float:
+    """Of forward: a causal kernel computes half of the scores, and a window those inside it.
+
+    With a mask torch takes another kernel, which computes all scores, also those that a window
+    leaves out (torch/aten, transformers/cuda/sdp_utils.cpp, check_for_attn_mask; transformers,
+    integrations/sdpa_attention.py).
+    """
+    a, length = architecture, length_tokens(architecture, workload)
+    family = FAMILIES.get(a.family)
+    fused = family is not None and is_fused(a, workload)
+    causal = family is None or family.causal
+    sliding = min(a.sliding_layers, a.layers)
+    seen = length / 2 if fused and causal and not workload.packing else length
+    windowed = min(seen, a.sliding_window_tokens or seen) if fused else seen
+    masked = 0
+    if fused and masks_all(a, workload):
+        masked = a.layers
+    elif fused and masks_window(a, workload):
+        masked = sliding
+    unmasked = (a.layers - max(sliding, masked)) * seen + max(0, sliding - masked) * windowed
+    # A trace of an unknown family says nothing of its heads.
+    flops = 4 * tokens * (a.query_size or a.hidden_size)
+    return flops * unmasked / (flop_per_s * costs.attention_fraction) + flops * masked * length / (
+        flop_per_s * costs.masked_attention_fraction
+    )
+
+
+def _recomputed_bytes(model: Model, rank: RankSizes) -> int:
+    """What the blocks would keep without checkpointing, as each computes it again."""
+    a, workload = model.architecture, rank.workload
+    upper_bytes = rank.activations.block_bytes * a.layers
+    if a.family not in FAMILIES or workload.torch_autocast is not None:
+        return upper_bytes
+    # A packed row is one sequence, so its length counts; other sequences are alike.
+    alike = workload if workload.packing else replace(workload, micro_batch=1)
+    one = replace(alike, gradient_checkpointing=False, accumulation_steps=1)
+    sequences = workload.micro_batch // one.micro_batch
+    sharded = rank.strategy.shards_weights
+    return min(upper_bytes, sequences * _kept_bytes(a, one, sharded=sharded))
+
+
+@lru_cache(maxsize=256)
+def _kept_bytes(architecture: Architecture, workload: Workload, *, sharded: bool) -> int:
+    return activations(architecture, workload, sharded=sharded).saved_bytes
+
+
+def _moved_in_blocks(architecture: Architecture, workload: Workload) -> Moved:
+    family = FAMILIES.get(architecture.family)
+    fused = family is not None and family.norm is Norm.LAYER
+    return IN_FUSED_BLOCKS if fused or workload.loss is Loss.LIGER else IN_BLOCKS
+
+
+class Passes(NamedTuple):
+    """The GPU's work of one micro-step."""
+
+    forward: Pass
+    backward: Pass
+    """With what is computed again for it."""
+
+
+def compute_passes(
+    model: Model,
+    rank: RankSizes,
+    counted: Counted,
+    rates: GpuRates,
+    flop_per_s: float,
+    costs: Costs,
+) -> Passes:
+    """What the GPU computes in one micro-step of this rank.
+
+    Args:
+        model: What is trained.
+        rank: The micro-step.
+        counted: The products of the model.
+        rates: Of the GPU.
+        flop_per_s: Nominal, in the precision that is computed in.
+        costs: What of the nominal rates is reached.
+    """
+    workload, a = rank.workload, model.architecture
+    tokens = workload.rows * length_tokens(a, workload)
+    w = rank.weight_bytes if workload.torch_autocast is None else HALF_BYTES
+    gpu = _Gpu(
+        flop_per_s * product_fraction_on(costs, rates.compute_capability),
+        memory_rate_on(costs, rates),
+    )
+    again = 1 if workload.gradient_checkpointing else 0
+    blocks, ends, adapters = (
+        _products_seconds(gpu, each, tokens, w)
+        for each in (counted.blocks, counted.ends, counted.adapters)
+    )
+    # A frozen weight has no gradient; its input has one, and adapters train.
+    gradients = 2 if workload.method is Method.FULL else 1
+    attention = _attention_seconds(a, workload, tokens, flop_per_s, costs)
+    saved = rank.activations
+    blocks += _unpacking_seconds(gpu, counted.blocks, workload)
+    kept_bytes = _recomputed_bytes(model, rank) if again else saved.saved_bytes
+    rate = rates.memory_bytes_per_s * costs.elementwise_fraction
+    moved = _moved_in_blocks(a, workload)
+    blocks_bytes = moved.forward * kept_bytes
+    forward_bytes = blocks_bytes + AT_ENDS.forward * (saved.head_bytes + saved.loss_forward_bytes)
+    backward_bytes = moved.backward * kept_bytes + AT_ENDS.backward * (
+        saved.head_bytes + saved.loss_backward_bytes
+    )
+    return Passes(
+        Pass(blocks + ends + adapters, attention, forward_bytes / rate),
+        Pass(
+            (gradients + again) * blocks + gradients * ends + (2 + again) * adapters,
+            (2.5 + again) * attention,
+            (backward_bytes + again * blocks_bytes) / rate,
+        ),
+    )
+
+
+# How far a predicted time may be off, by what the job is.
+
+# The GPUs of tests/measured.
+_MEASURED_GPUS = frozenset({"NVIDIA H200", "NVIDIA H100 80GB HBM3"})
+_SEEN_GPUS = 4
+"""Of one host, at most, in tests/measured."""
+
+# Fractions, each added to the others. Nine in ten of the free-running steps are within 21 %, fitted
+# and set aside (tests/speed/fit.py --free-running); the same setting measured twice differs by up
+# to 45 %. Published times of A100s and A800s (tests/speed/public.py) are mostly within 27 % where
+# the GPU computes, off by a half where the host launches, as hosts differ, and more than twice as
+# long where its cores step.
+_PLAIN = 0.25
+_STAGE_3 = 0.10
+_OFFLOADED = 0.30
+_UNKNOWN_CORES = 0.40
+"""Beyond it, where nobody knows how many cores step."""
+_ADAPTERS = 0.15
+_NEW_GPU = 0.15
+_LAUNCHED = 0.40
+"""Of the share of a step in which the GPU waits for Python, where nobody timed the host."""
+_UNKNOWN_LINK = 0.50
+_MANY_GPUS = 0.15
+_NODES = 0.30
+_STRANGE_MODEL = 0.15
+_AUTOCAST = 0.30
+"""Its casts are counted by no part: a third too little in the two fitted steps that have it."""
+_TIGHT = 0.30
+# What is left of the doubts once steps of this machine were measured.
+_CALIBRATED = 0.5
+
+_BY_HOST = frozenset({TermKind.HOST, TermKind.HOOKS})
+
+
+def _launched_share(terms: Sequence[Term]) -> float:
+    waited = sum(term.exposed_seconds for term in terms if term.kind in _BY_HOST)
+    return waited / sum(term.exposed_seconds for term in terms)
+
+
+def doubt_fraction(
+    model: Model,
+    r: RankSizes,
+    machine: Machine,
+    rates: GpuRates,
+    terms: Sequence[Term],
+    *,
+    calibrated: bool,
+    near_limit: bool,
+) -> float:
+    """By which fraction a step may be longer, and as many times shorter; each doubt adds to it."""
+    guessed = model.source in {ModelSource.SIZE, ModelSource.GUESS, ModelSource.TRACE}
+    doubts = (
+        (_PLAIN, True),
+        (_STAGE_3, r.strategy.shards_weights),
+        (_OFFLOADED, r.offloaded),
+        (_ADAPTERS, r.workload.method is not Method.FULL),
+        (_NEW_GPU, machine.gpus[0].name not in _MEASURED_GPUS),
+        (_UNKNOWN_CORES, r.offloaded and machine.host.cores is None),
+        (_LAUNCHED * _launched_share(terms), machine.host.python_call_seconds is None),
+        (_UNKNOWN_LINK, is_assumed(machine, rates)),
+        (_MANY_GPUS, machine.world_size > _SEEN_GPUS),
+        (_NODES, machine.nodes > 1),
+        (_STRANGE_MODEL, guessed),
+        (_AUTOCAST, r.workload.torch_autocast is not None),
+    )
+    total = sum(fraction for fraction, holds in doubts if holds)
+    # A flush comes or does not, whatever was measured with more room.
+    return total * (_CALIBRATED if calibrated else 1) + (_TIGHT if near_limit else 0)
+
 
 _FORMULAS: Mapping[TermKind, str] = {
     TermKind.MATRIX_PRODUCTS: N_(

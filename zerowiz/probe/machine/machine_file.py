@@ -2,19 +2,22 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from zerowiz.core.codec import parse_json
 from zerowiz.core.machine.job_gpus import select_gpus
+from zerowiz.core.machine.spec import decode_machine
 from zerowiz.core.machine.types import Machine, MachineSource
-from zerowiz.core.machine_json import decode_machine
-from zerowiz.core.values import replace
+from zerowiz.core.structs import decode, parse_json, replace
 from zerowiz.errors import UsageError
+from zerowiz.probe.files import cache_folder, read_named, read_named_text
 from zerowiz.probe.machine.read import read_machine
-from zerowiz.probe.named_file import read_named_text
-from zerowiz.probe.recording.recording import SCHEMA_VERSION as RECORDING
-from zerowiz.probe.recording.recording import decode_recording
-from zerowiz.probe.recording.tape import BrokenAnswerError
+from zerowiz.probe.recording import SCHEMA_VERSION as RECORDING
+from zerowiz.probe.recording import BrokenAnswerError, decode_recording
 from zerowiz.words import _
+
+if TYPE_CHECKING:
+    from zerowiz.core.measured_row import MachineResults
+
 
 DESCRIPTION = 1
 """The `schema_version` of a file that describes a machine: `plan --json`, or a person's own."""
@@ -105,3 +108,64 @@ def _described(content: Mapping[str, object], name: str) -> Machine:
     if "machine" not in content:
         raise UsageError(_("machine file `{name}` has no `machine`", name=name), _HOW)
     return decode_machine(content["machine"], _("{name}: machine", name=name))
+
+
+# Read what `measure` kept of this machine.
+
+
+def results_path(key: str, environ: Mapping[str, str]) -> Path:
+    """The path of the results of the machine with this key."""
+    return _folder(environ) / f"{key}.json"
+
+
+def has_results(environ: Mapping[str, str]) -> bool:
+    """Whether anything was measured here."""
+    return _folder(environ).is_dir()
+
+
+def _folder(environ: Mapping[str, str]) -> Path:
+    return cache_folder(environ) / "zerowiz" / "measured"
+
+
+def read_results(path: Path) -> "MachineResults":
+    """The results in a file; none where the file is missing or cannot be read."""
+    from zerowiz.core.measured_row import MachineResults  # noqa: PLC0415 - seldom needed
+
+    try:
+        return decode(MachineResults, parse_json(read_named(path)), "measured")
+    except (OSError, ValueError, UsageError):
+        return MachineResults()
+
+
+# Read a file of prices: TOML or JSON, the price of an hour by the name of a machine.
+
+_AS = _('`"H100-80GB" = "2.50/gpu-hour"` in TOML, `{"H100-80GB": "2.50/gpu-hour"}` in JSON')
+
+
+def read_price_file(path: Path) -> dict[str, str]:
+    """The prices by the names in the file.
+
+    Raises:
+        UsageError: It cannot be read, or holds something else.
+    """
+    import tomllib  # noqa: PLC0415 - JSON needs none
+
+    try:
+        text = read_named_text(path)
+        content = tomllib.loads(text) if path.suffix == ".toml" else parse_json(text)
+    except OSError as error:
+        raise UsageError(
+            _("`{path}` cannot be read: {strerror}", path=path, strerror=error.strerror)
+        ) from None
+    except (ValueError, RecursionError) as error:
+        kind = "TOML" if path.suffix == ".toml" else "JSON"
+        raise UsageError(
+            _("`{path}` is not {kind}: {error}", path=path, kind=kind, error=error),
+            _AS,
+        ) from None
+    if not isinstance(content, dict) or not all(isinstance(v, str) for v in content.values()):
+        raise UsageError(
+            _("`{path}` is not a list of prices", path=path),
+            _AS,
+        )
+    return content

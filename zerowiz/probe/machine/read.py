@@ -2,21 +2,27 @@
 
 from collections.abc import Mapping
 
-from zerowiz.core.machine.allocation import JobAllocation
-from zerowiz.core.machine.host import Host
+from zerowiz.core.machine.interconnect import without_nvlink
 from zerowiz.core.machine.job_gpus import select_gpus
-from zerowiz.core.machine.links import Interconnect, LinkClass, join_pairs
-from zerowiz.core.machine.names.gpus import match_models
-from zerowiz.core.machine.topology import without_nvlink
-from zerowiz.core.machine.types import Gpu, Machine, MachineSource
-from zerowiz.core.values import replace
+from zerowiz.core.machine.names import match_models
+from zerowiz.core.machine.types import (
+    Gpu,
+    Host,
+    Interconnect,
+    JobAllocation,
+    LinkClass,
+    Machine,
+    MachineSource,
+    join_pairs,
+)
+from zerowiz.core.structs import replace
 from zerowiz.errors import NoGpuHereError, PreflightError
-from zerowiz.probe.machine.gpu_table import read_gpu_table
 from zerowiz.probe.machine.host import read_host
 from zerowiz.probe.machine.network import read_network
 from zerowiz.probe.machine.nvml import DriverFailedError, GpuReading, NoDriverError, read_gpus
 from zerowiz.probe.machine.scheduler import read_allocation, scheduler_here
-from zerowiz.probe.recording.world import World
+from zerowiz.probe.package_data import read_gpu_table
+from zerowiz.probe.recording import World
 from zerowiz.words import _
 
 _PLAN_WITHOUT = (

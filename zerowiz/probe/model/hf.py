@@ -1,25 +1,125 @@
 """Read the model that `--model` names: a folder, a size, or a Hugging Face id."""
 
+import operator
+import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
-from zerowiz.core import shell
-from zerowiz.core.codec import parse_json
-from zerowiz.core.model.checkpoint_check import settle
-from zerowiz.core.model.from_size import model_from_size, parse_size
-from zerowiz.core.model.from_unknown import guess_model, is_unknown, settle_guess
+from zerowiz.core import command_words
+from zerowiz.core.model.from_name import (
+    KnownModel,
+    Stored,
+    StoredTensor,
+    close_known,
+    find_known,
+    guess_model,
+    is_unknown,
+    model_from_size,
+    parse_size,
+    settle,
+    settle_guess,
+)
 from zerowiz.core.model.hf_config import model_from_config
-from zerowiz.core.model.known import KnownModel, close_known, find_known
 from zerowiz.core.model.types import Model
+from zerowiz.core.structs import parse_json
 from zerowiz.errors import UsageError, ZerowizError
-from zerowiz.probe.cache import cache_folder, without_tilde
-from zerowiz.probe.model.known_models import read_known_models
-from zerowiz.probe.model.safetensors import read_stored
-from zerowiz.probe.named_file import is_named_file, read_named
+from zerowiz.probe.files import cache_folder, is_named_file, read_named, without_tilde
+from zerowiz.probe.package_data import read_known_models
 from zerowiz.words import _, joined, listing
+
+# Read the tensors of a checkpoint from the headers of its safetensors files, without weights.
+
+_WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
+# safetensors, src/tensor.rs: N_LEN, MAX_HEADER_SIZE.
+_LENGTH_BYTES = 8
+_LARGEST_HEADER_BYTES = 100_000_000
+_CUT_SHORT = _("download the file again if it is incomplete")
+
+
+def parse_header(where: str, content: bytes) -> tuple[StoredTensor, ...]:
+    """The tensors that a header names.
+
+    Args:
+        where: What errors call the file.
+        content: The header's JSON.
+
+    Raises:
+        UsageError: It is no header of safetensors.
+    """
+    try:
+        entries = cast("Any", parse_json(content))
+        return tuple(
+            StoredTensor(name=name, dtype=str(entry["dtype"]), shape=_shape(entry["shape"]))
+            for name, entry in entries.items()
+            if name != "__metadata__"
+        )
+    except (ValueError, AttributeError, KeyError, TypeError) as error:
+        raise UsageError(
+            _("{where} is not a safetensors file: its header is invalid", where=where), _CUT_SHORT
+        ) from error
+
+
+def _shape(sizes: Sequence[object]) -> tuple[int, ...]:
+    shape = tuple(operator.index(cast("Any", size)) for size in sizes)
+    if any(size < 0 for size in shape):
+        raise ValueError(shape)
+    return shape
+
+
+def parse_index(where: str, content: bytes) -> Sequence[str]:
+    """The files that an index names, each once.
+
+    Args:
+        where: What errors call the file.
+        content: The file's JSON.
+
+    Raises:
+        UsageError: It is no index.
+    """
+    try:
+        index = cast("Any", parse_json(content))
+        return sorted({os.fspath(name) for name in index["weight_map"].values()})
+    except (ValueError, AttributeError, KeyError, TypeError) as error:
+        raise UsageError(
+            _("{where} is not an index of safetensors", where=where), _CUT_SHORT
+        ) from error
+
+
+def _read_header(path: Path) -> tuple[StoredTensor, ...]:
+    with path.open("rb") as file:
+        length_bytes = int.from_bytes(file.read(_LENGTH_BYTES), "little")
+        # In another kind of file, the length could be that of the whole file.
+        content = file.read(length_bytes) if length_bytes <= _LARGEST_HEADER_BYTES else b""
+    return parse_header(f"`{path}`", content)
+
+
+def _find_files(folder: Path) -> Iterator[Path]:
+    """The files with the weights; in an unfinished download some are missing."""
+    index, weights = folder / _INDEX, folder / _WEIGHTS
+    if index.is_file():
+        names = parse_index(f"`{index}`", read_named(index))
+        yield from (folder / name for name in names)
+    elif weights.is_file():
+        yield weights
+
+
+def read_stored(folder: Path) -> Stored | None:
+    """The tensors of the checkpoint in a folder; None if there is none, or only a part of one.
+
+    Raises:
+        UsageError: A file is not of the kind that its name says.
+    """
+    paths = list(_find_files(folder))
+    if not paths or not all(path.is_file() for path in paths):
+        return None
+    tensors: Mapping[str, StoredTensor] = {
+        tensor.name: tensor for path in paths for tensor in _read_header(path)
+    }
+    return Stored(tensors=tuple(tensors.values()))
+
 
 _CONFIG, _ADAPTER = "config.json", "adapter_config.json"
 _WANTED = _(
@@ -115,7 +215,7 @@ def _name(config_path: Path) -> str:
 def _refuse_adapter(path: Path, adapter: Mapping[str, object]) -> UsageError:
     base = adapter.get("base_model_name_or_path")
     hint = (
-        _("plan with its base model: `$model {base} $method lora`", base=shell.quote(base))
+        _("plan with its base model: `$model {base} $method lora`", base=command_words.quote(base))
         if base
         else _WANTED
     )
@@ -138,7 +238,9 @@ def _refuse_folder(folder: Path) -> UsageError:
     return UsageError(
         _("`{folder}` has no config.json", folder=folder),
         _("it contains {listed}{more}", listed=listed, more=more) if names else _("it is empty"),
-        _("did you mean `$model {nested}`?", nested=shell.quote(nested[-1])) if nested else _WANTED,
+        _("did you mean `$model {nested}`?", nested=command_words.quote(nested[-1]))
+        if nested
+        else _WANTED,
     )
 
 
@@ -176,7 +278,7 @@ def _read_file(path: Path) -> Named:
     if what:
         raise UsageError(
             _("`{path}` is {what}, not a model", path=path, what=what),
-            hint.format(path=shell.quote(path)),
+            hint.format(path=command_words.quote(path)),
             _WANTED,
         )
     try:
@@ -386,3 +488,25 @@ def model_of(text: str | None, named: Named | None) -> Model:
     with unreadable_refused(text):
         folder = Path(text).expanduser()
         return check(model, read_stored(folder)) if folder.is_dir() else model
+
+
+# Read a model's config.json from this host.
+
+
+def read_config_json(text: str) -> Mapping[str, object]:
+    """The content of the config.json that a path leads to; empty where `text` is no path.
+
+    Args:
+        text: The file, or its folder.
+
+    Raises:
+        UsageError: The file cannot be read, or is no JSON object.
+    """
+    with unreadable_refused(text):
+        path = Path(text).expanduser()
+        config_path = path if path.is_file() else path / "config.json"
+        return (
+            parse_config(f"`{config_path}`", read_named(config_path))
+            if config_path.is_file()
+            else {}
+        )

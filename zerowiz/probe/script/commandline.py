@@ -1,18 +1,323 @@
 """Collect the options that a script's parser has."""
 
 import ast
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 
-from msgspec import Struct
+from msgspec import Struct, field
 
-from zerowiz.core.script.options import Option, ScriptParser, Takes
-from zerowiz.core.values import replace
-from zerowiz.probe.script.arguments import Arguments, find_arguments
-from zerowiz.probe.script.expressions import follow, last_name
-from zerowiz.probe.script.options import argparse_options, parameter_options
-from zerowiz.probe.script.source import HF_LIBRARIES, HF_PARSERS, FunctionCall, Source
-from zerowiz.probe.script.strict import is_strict, parses_literal, shows_options
-from zerowiz.probe.script.walk import HF_PARSE_CALLS, PARSE_CALLS
+from zerowiz.core.script.arguments import (
+    ARGUMENT_CLASSES,
+    BY_ARCHITECTURE,
+    FIELD_ALIASES,
+    SWITCHES,
+    TRAINING_CLASSES,
+    Option,
+    Reads,
+    ScriptParser,
+    Takes,
+    field_options,
+    read_word,
+)
+from zerowiz.core.structs import replace
+from zerowiz.probe.script.required import is_strict, parses_literal, shows_options
+from zerowiz.probe.script.source import (
+    HF_LIBRARIES,
+    HF_PARSE_CALLS,
+    HF_PARSERS,
+    PARSE_CALLS,
+    FunctionCall,
+    Scope,
+    Source,
+    follow,
+    last_name,
+    literal,
+    unless_none,
+    words,
+)
+
+# Read the options that a script's own code declares: `add_argument` calls, dataclass fields.
+
+_READS: Mapping[str, Reads] = {
+    "int": Reads.INT,
+    "float": Reads.FLOAT,
+    "str": Reads.STR,
+    "Path": Reads.STR,
+    "bool": Reads.NONEMPTY,
+    # Scripts have the same helper under these names.
+    "str2bool": Reads.TRUTH,
+    "str_to_bool": Reads.TRUTH,
+    "string_to_bool": Reads.TRUTH,
+    "strtobool": Reads.TRUTH,
+}
+# HfArgumentParser parses the text of a dataclass field's `bool`.
+_FIELD_READS: Mapping[str, Reads] = {**_READS, "bool": Reads.TRUTH}
+
+
+_LISTS = frozenset({"List", "list", "Sequence", "Iterable"})
+
+
+def argparse_options(call: FunctionCall) -> tuple[Option, ...]:
+    """The options that one `add_argument` call makes."""
+    flags = tuple(
+        arg.value
+        for arg in call.node.args
+        if isinstance(arg, ast.Constant) and isinstance(arg.value, str) and arg.value[:1] == "-"
+    )
+    if not flags:
+        return ()
+    dest, default, const = (
+        literal(call.keyword(name), call.scope) for name in ("dest", "default", "const")
+    )
+    reader = call.keyword("type")
+    reads = _READS.get(last_name(reader), Reads.UNSEEN) if reader is not None else Reads.STR
+    several = _takes(call) is Takes.WORDS
+    if several:
+        reads = Reads.WORDS if reads is Reads.STR else Reads.UNSEEN
+        default = _default_words(call.keyword("default"), call.scope)
+    longest = next((flag for flag in flags if flag.startswith("--")), flags[0])
+    option = Option(
+        flags=flags,
+        dest=dest if isinstance(dest, str) else longest.lstrip("-").replace("-", "_"),
+        default=read_word(reads, default) if isinstance(default, str) else default,
+        takes=_takes(call),
+        reads=reads,
+        const=const,
+        line=call.line,
+    )
+    return _with_switches(option, call)
+
+
+def _action(call: FunctionCall) -> str:
+    action = call.keyword("action")
+    return str(action.value) if isinstance(action, ast.Constant) else last_name(action)
+
+
+def _takes(call: FunctionCall) -> Takes:
+    """How many words argparse takes after an option."""
+    action = _action(call)
+    if action in {"store_true", "store_false"}:
+        return Takes(action)
+    if action not in {"", "store", "BooleanOptionalAction"}:
+        return Takes.UNSEEN
+    match call.keyword("nargs"):
+        case None:
+            return Takes.VALUE
+        case ast.Constant(value="?"):
+            return Takes.PERHAPS
+        case _:
+            return Takes.WORDS
+
+
+def _with_switches(option: Option, call: FunctionCall) -> tuple[Option, ...]:
+    """The option with a switch's default, and the `--no-` option of BooleanOptionalAction."""
+    if _action(call) == "BooleanOptionalAction":
+        off = tuple(f"--no-{flag[2:]}" for flag in option.flags if flag.startswith("--"))
+        return (
+            replace(option, takes=Takes.STORE_TRUE),
+            replace(option, takes=Takes.STORE_FALSE, flags=off),
+        )
+    if option.takes in SWITCHES and call.keyword("default") is None:
+        return (replace(option, default=not SWITCHES[option.takes]),)
+    return (option,)
+
+
+def dataclass_options(name: str, node: ast.AnnAssign, scope: Scope) -> tuple[Option, ...]:
+    """The options that HfArgumentParser makes of one field of a dataclass in the script."""
+    value = node.value
+    if isinstance(value, ast.Call) and last_name(value) in {"field", "HfArg"}:
+        value = next((_made(word) for word in value.keywords if word.arg in _DEFAULTS), None)
+    reads = _annotation(node.annotation)
+    default = _default_words(value, scope) if reads is Reads.WORDS else literal(value, scope)
+    return field_options(name, reads, default, node.lineno)
+
+
+_DEFAULTS = frozenset({"default", "default_factory"})
+
+
+def _made(word: ast.keyword) -> ast.expr:
+    """The default of a field; that of a factory is the body of its lambda."""
+    return word.value.body if isinstance(word.value, ast.Lambda) else word.value
+
+
+def _default_words(expr: ast.expr | None, scope: Scope) -> str | None:
+    """The default of a list of names; the literal None leaves the choice to peft."""
+    return BY_ARCHITECTURE if unless_none(expr) is None else words(expr, scope) if expr else None
+
+
+def parameter_options(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[Option]:
+    """The options that Fire makes of a function's parameters."""
+    spec = function.args
+    positional = [*spec.posonlyargs, *spec.args]
+    defaults = [None] * (len(positional) - len(spec.defaults)) + spec.defaults
+    for arg, value in [
+        *zip(positional, defaults, strict=True),
+        *zip(spec.kwonlyargs, spec.kw_defaults, strict=True),
+    ]:
+        yield from _parameter_options(arg, value)
+
+
+def _parameter_options(arg: ast.arg, value: ast.expr | None) -> Iterator[Option]:
+    name, empty = arg.arg, Scope()
+    default = literal(value, empty)
+    by_value = {bool: Reads.TRUTH, int: Reads.INT, float: Reads.FLOAT, str: Reads.STR}
+    reads = by_value.get(type(default), Reads.UNSEEN)
+    if arg.annotation is not None:
+        reads = _annotation(arg.annotation)
+    elif isinstance(value, ast.List | ast.Tuple):
+        reads = Reads.WORDS
+    if reads is Reads.WORDS:
+        default = _default_words(value, empty)
+    takes = Takes.PERHAPS if reads is Reads.TRUTH else Takes.VALUE
+    flags = tuple(dict.fromkeys((f"--{name}", f"--{name.replace('_', '-')}")))
+    yield Option(flags=flags, dest=name, default=default, takes=takes, reads=reads, line=arg.lineno)
+    if reads is Reads.TRUTH:
+        # fire, core.py, _ParseKeywordArgs: `--noname`.
+        off = (f"--no{name}",)
+        yield Option(
+            flags=off, dest=name, default=default, takes=Takes.STORE_FALSE, line=arg.lineno
+        )
+
+
+def _annotation(expr: ast.expr) -> Reads:
+    """How an option of this type parses its word: `int`, `int | None`, `Optional[int]`."""
+    match expr:
+        case ast.Constant(value=str(text)):
+            return _FIELD_READS.get(text, Reads.UNSEEN)
+        case ast.BinOp(op=ast.BitOr(), left=left, right=ast.Constant(value=None)):
+            return _annotation(left)
+        case ast.Subscript(value=base, slice=inner) if last_name(base) == "Optional":
+            return _annotation(inner)
+        case ast.Subscript(value=base, slice=inner) if last_name(base) in _LISTS:
+            return Reads.WORDS if _annotation(inner) is Reads.STR else Reads.UNSEEN
+        case _:
+            return _FIELD_READS.get(last_name(expr), Reads.UNSEEN)
+
+
+# Find a script's arguments classes, such as TrainingArguments, and the calls that build them.
+
+
+class Arguments(Struct, frozen=True, kw_only=True):
+    """A dataclass of arguments, of a library or of the script."""
+
+    name: str
+    is_training: bool = False
+    """Whether it is TrainingArguments or a subclass."""
+    complete: bool = True
+    """Whether every field is known with its default."""
+    fields: Mapping[str, tuple[Option, ...]] = field(default_factory=dict)
+
+
+def find_arguments(
+    source: Source, expr: ast.expr, seen: frozenset[str] = frozenset()
+) -> Arguments | None:
+    """The arguments class that an expression names; None where it is not a known one."""
+    if isinstance(expr, ast.Name) and expr.id in source.classes and expr.id not in seen:
+        return _local_arguments(source, source.classes[expr.id], seen | {expr.id})
+    if isinstance(expr, ast.Name) and expr.id in source.elsewhere:
+        found = _module_arguments(source, expr)
+        if found is not None:
+            return found
+    library, name = source.imported(expr)
+    is_one = name not in _ONCE_NONE or _has_trainer(source, name)
+    if library in HF_LIBRARIES and name in ARGUMENT_CLASSES and is_one:
+        return _library_arguments(source, name, defaults_seen=True)
+    name = source.origin(expr).rpartition(".")[2]
+    if name in TRAINING_CLASSES and is_one:
+        return _library_arguments(source, name, defaults_seen=False)
+    if _HIDDEN_NAME.search(name) or _has_trainer(source, name):
+        hidden = _library_arguments(source, "TrainingArguments", defaults_seen=False)
+        return replace(hidden, name=name)
+    return None
+
+
+# Before trl 0.12 it was no TrainingArguments, and its Trainer took it as the first argument.
+_ONCE_NONE = frozenset({"PPOConfig"})
+# What a subclass of another module is called; transformers' examples name the data's arguments
+# DataTrainingArguments.
+_HIDDEN_NAME = re.compile(r"(?<!Data)Training(Arguments|Args)$")
+
+
+def _has_trainer(source: Source, name: str) -> bool:
+    """Whether `XConfig` has an `XTrainer(args=...)` in the script, as those of TRL."""
+    trainer = f"{name.removesuffix('Config')}Trainer"
+    return name.endswith("Config") and any(
+        call.method == trainer and call.keyword("args") is not None for call in source.calls
+    )
+
+
+def _library_arguments(source: Source, name: str, *, defaults_seen: bool) -> Arguments:
+    release = source.trl_release
+    return Arguments(
+        name=name,
+        is_training=name in TRAINING_CLASSES,
+        complete=defaults_seen,
+        fields={
+            key: field_options(key, row.reads, row.default_in(release) if defaults_seen else None)
+            for key, row in ARGUMENT_CLASSES[name].items()
+        },
+    )
+
+
+def _module_arguments(source: Source, expr: ast.Name) -> Arguments | None:
+    """The arguments class of a module beside the script; its lines are not the script's."""
+    name = source.origin(expr).rpartition(".")[2]
+    found = find_arguments(source.elsewhere[expr.id], ast.Name(id=name))
+    if found is None:
+        return None
+    fields = {
+        key: tuple(replace(option, line=None) for option in options)
+        for key, options in found.fields.items()
+    }
+    return replace(found, fields=fields)
+
+
+def _local_arguments(source: Source, node: ast.ClassDef, seen: frozenset[str]) -> Arguments:
+    bases = [find_arguments(source, base, seen) for base in node.bases]
+    known = [base for base in bases if base is not None]
+    fields: dict[str, tuple[Option, ...]] = {}
+    for base in reversed(known):
+        fields |= base.fields
+    for statement in node.body:
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+            name = _field_name(statement.target.id, fields)
+            fields[name] = dataclass_options(name, statement, source.module)
+    return Arguments(
+        name=node.name,
+        is_training=any(base.is_training for base in known),
+        complete=len(known) == len(bases) and all(base.complete for base in known),
+        fields=fields,
+    )
+
+
+def _field_name(name: str, fields: Mapping[str, tuple[Option, ...]]) -> str:
+    """The inherited field that this name is an alias of, or the name itself."""
+    same = (own for own, also in FIELD_ALIASES.items() if name in also and own in fields)
+    return next(same, name)
+
+
+class Built(Struct, frozen=True, kw_only=True):
+    """One call of the script that builds TrainingArguments."""
+
+    call: FunctionCall
+    arguments: Arguments
+    keywords: Mapping[str, ast.expr]
+    hidden: bool
+    """Whether it has positional arguments, or a `**` whose keys are not known."""
+
+
+def built_arguments(source: Source) -> list[Built]:
+    """Every call that builds TrainingArguments or a subclass."""
+    found = []
+    for call in source.calls:
+        arguments = find_arguments(source, call.node.func)
+        if arguments is None or not arguments.is_training:
+            continue
+        keywords, hidden = source.keywords(call)
+        hidden = hidden or len(call.node.args) > 1
+        found.append(Built(call=call, arguments=arguments, keywords=keywords, hidden=hidden))
+    return found
+
 
 # deepspeed 0.19.8, __init__.py, _add_core_arguments.
 _CONFIG_ARGUMENTS = (

@@ -5,38 +5,36 @@ import difflib
 import io
 import re
 import tokenize
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
+from itertools import chain, islice
 from pathlib import Path
 
-from zerowiz.core import shell
-from zerowiz.core.launch.shell_script import find_training_command, is_shell_script
+from zerowiz.core import command_words
+from zerowiz.core.launch.sbatch import find_training_command, is_shell_script
 from zerowiz.core.script.arguments import Release
 from zerowiz.core.script.facts import Convention, Obstacle, ScriptFacts
 from zerowiz.core.script.settings_file import YAML_SUFFIXES
-from zerowiz.core.values import replace
-from zerowiz.core.workload.workload import NEWEST_TRL
+from zerowiz.core.structs import parse_json, replace
+from zerowiz.core.workload import NEWEST_TRL
 from zerowiz.errors import PreflightError, ZerowizError, did_you_mean
-from zerowiz.probe.model.libraries import read_trl_release
-from zerowiz.probe.named_file import LONGEST_SCRIPT_BYTES, read_named, read_named_text
-from zerowiz.probe.script.adapters import with_adapters
-from zerowiz.probe.script.checkpointing import with_checkpointing
+from zerowiz.probe.files import LONGEST_SCRIPT_BYTES, read_named, read_named_text
+from zerowiz.probe.model.hf import cached_models
+from zerowiz.probe.package_data import read_trl_release
 from zerowiz.probe.script.commandline import command_line, parsed_names
-from zerowiz.probe.script.config.engine import ENGINE_ELSEWHERE, with_local_engine
-from zerowiz.probe.script.config.keys import with_config_keys
-from zerowiz.probe.script.config.started import list_started
-from zerowiz.probe.script.conventions import with_convention
-from zerowiz.probe.script.model.built_config import with_built_config
-from zerowiz.probe.script.model.model import with_model
-from zerowiz.probe.script.model.own_sizes import with_own_sizes
+from zerowiz.probe.script.engine_config import (
+    ENGINE_ELSEWHERE,
+    list_started,
+    with_config_keys,
+    with_convention,
+    with_local_engine,
+)
+from zerowiz.probe.script.model import with_adapters, with_built_config, with_model, with_own_sizes
 from zerowiz.probe.script.reader import Reader
-from zerowiz.probe.script.required import required_arguments
-from zerowiz.probe.script.source import Source, parse_quietly
-from zerowiz.probe.script.strict import reads_no_words
-from zerowiz.probe.script.trainer.saves import with_weight_saves
-from zerowiz.probe.script.trainer.trainer import with_trainer
-from zerowiz.probe.script.training import with_training
-from zerowiz.probe.script.walk import HF_PARSE_CALLS, walk
+from zerowiz.probe.script.required import reads_no_words, required_arguments
+from zerowiz.probe.script.source import HF_PARSE_CALLS, Source, parse_quietly, walk
+from zerowiz.probe.script.trainer import with_trainer, with_weight_saves
+from zerowiz.probe.script.training import with_checkpointing, with_training
 from zerowiz.words import _, listing
 
 # Calls that make a model of a config, and texts by which a script makes it elsewhere than in host
@@ -161,7 +159,7 @@ def _parse(text: str, path_name: str) -> ast.Module:
             _(
                 "plan for a file of axolotl, LLaMA-Factory or ms-swift by"
                 " `zerowiz init {path_name}`",
-                path_name=shell.quote(path_name),
+                path_name=command_words.quote(path_name),
             ),
         )
     try:
@@ -223,7 +221,7 @@ def read_script(
     facts = _read_source(path, path.parent if import_folder is None else import_folder)
     named = facts.parser.settings_file(tuple(script_args))
     if named is not None:
-        from zerowiz.probe.config.settings_file import read_settings_file  # noqa: PLC0415 - takes long to load
+        from zerowiz.probe.config_file import read_settings_file  # noqa: PLC0415 - takes long to load
 
         is_whole = facts.parser.takes_file(tuple(script_args))
         file = read_settings_file(named, facts.path, is_whole=is_whole)
@@ -310,14 +308,14 @@ def _refuse_notebook(path: Path) -> None:
             _(
                 "convert it to `{script}`: `jupyter nbconvert --to script {path}`",
                 script=path.with_suffix(".py"),
-                path=shell.quote(path),
+                path=command_words.quote(path),
             ),
         )
 
 
 def _as_config(path: object) -> str:
     """How a file is named that is a config."""
-    return _("a DeepSpeed config has an option: `$config {path}`", path=shell.quote(path))
+    return _("a DeepSpeed config has an option: `$config {path}`", path=command_words.quote(path))
 
 
 def _refuse_config(path: Path) -> None:
@@ -326,7 +324,7 @@ def _refuse_config(path: Path) -> None:
         raise ZerowizError(
             _("`{path}` is a JSON file, not a script", path=path),
             _as_config(path),
-            _("to find mistakes in one: `zerowiz check {path}`", path=shell.quote(path)),
+            _("to find mistakes in one: `zerowiz check {path}`", path=command_words.quote(path)),
         )
 
 
@@ -343,7 +341,7 @@ def _refuse_shell_script(text: str, path: Path) -> None:
             ),
             _("pass the Python script: `zerowiz launch train.py`"),
         )
-    as_typed = [] if command.expands else [f"`zerowiz launch {shell.join(command.words)}`"]
+    as_typed = [] if command.expands else [f"`zerowiz launch {command_words.join(command.words)}`"]
     raise ZerowizError(
         _(
             "`{path}` is a shell script that starts the training with `{launcher}` in line {line}",
@@ -355,7 +353,7 @@ def _refuse_shell_script(text: str, path: Path) -> None:
         _(
             "write `zerowiz launch` before `{launcher}` in that line, then run `bash {path}`",
             launcher=command.launcher,
-            path=shell.quote(path),
+            path=command_words.quote(path),
         ),
     )
 
@@ -366,7 +364,9 @@ def _suggest(path: Path) -> tuple[str, ...]:
         return did_you_mean([whole])
     module = str(path).replace(".", "/")
     if Path(f"{module}.py").is_file() or Path(module, "__main__.py").is_file():
-        return (_("to launch a module: `zerowiz launch -m {path}`", path=shell.quote(path)),)
+        return (
+            _("to launch a module: `zerowiz launch -m {path}`", path=command_words.quote(path)),
+        )
     siblings = sorted(child.name for child in path.parent.glob("*.py"))
     near = difflib.get_close_matches(path.name, siblings, n=2)
     if near:
@@ -376,7 +376,7 @@ def _suggest(path: Path) -> tuple[str, ...]:
     model = (
         ()
         if path.suffix in {".py", ".sh"}
-        else (_("a model has an option: `$model {path}`", path=shell.quote(path)),)
+        else (_("a model has an option: `$model {path}`", path=command_words.quote(path)),)
     )
     if scripts:
         return (*model, _("scripts there: {scripts}", scripts=scripts))
@@ -409,3 +409,67 @@ def _decode(data: bytes, path: Path) -> str:
 
 def _no_python(path: Path, msg: str) -> ZerowizError:
     return ZerowizError(_("{path} line 1 is not Python: {msg}", path=path, msg=msg))
+
+
+# Find what lies near: training scripts, model folders, models in the cache of the Hub.
+
+# What a script that trains with one of the libraries names somewhere.
+_TRAINS = re.compile(rb"\bTrainer\b|Trainer\(|TrainingArguments|deepspeed|Accelerator\(")
+# A folder of a dataset or of a site holds more.
+_MOST_FILES, _MOST_READ = 200, 12
+
+
+def find_scripts(folder: Path) -> Iterator[ScriptFacts]:
+    """The scripts of a folder that a config can reach, by name.
+
+    Args:
+        folder: Its own files are looked at, not those of folders in it.
+    """
+    paths = sorted(islice(folder.glob("*.py"), _MOST_FILES))
+    for path in islice(filter(_may_train, paths), _MOST_READ):
+        try:
+            facts = read_script(path)
+        except ZerowizError:
+            continue
+        if facts.obstacle is None and facts.integration is not None:
+            yield facts
+
+
+def _may_train(path: Path) -> bool:
+    """Whether it is worth while to parse a file, which takes some milliseconds."""
+    try:
+        return path.is_file() and _TRAINS.search(read_named(path, LONGEST_SCRIPT_BYTES)) is not None
+    except OSError:
+        return False
+
+
+_MOST_FOLDERS, _MOST_SHOWN = 300, 8
+
+
+def find_models(folder: Path, environ: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """The models that lie near, each as `--model` names it, and where it is.
+
+    Args:
+        folder: It, its folders and theirs are looked at.
+        environ: Names the cache of Hugging Face.
+    """
+    configs = chain(folder.glob("*/config.json"), folder.glob("*/*/config.json"))
+    here = sorted(path.parent for path in islice(configs, _MOST_FOLDERS) if _is_model(path))
+    folders = ((str(path), _("folder here")) for path in here)
+    cached = ((name, _("in the cache of the Hub")) for name in cached_models(environ))
+    return tuple(islice(_once(chain(folders, cached)), _MOST_SHOWN))
+
+
+def _once(found: Iterator[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    yield from dict(found).items()
+
+
+def _is_model(path: Path) -> bool:
+    """Whether it describes a model, and none that a run saved on its way."""
+    if path.parent.name.startswith((".", "checkpoint-")):
+        return False
+    try:
+        config = path.is_file() and parse_json(read_named(path))
+    except (OSError, ValueError):
+        return False
+    return isinstance(config, dict) and "model_type" in config

@@ -6,14 +6,16 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
+from zerowiz.core.script.arguments import Option, Reads, Scalar
 from zerowiz.core.script.facts import UNSEEN, Binding
-from zerowiz.core.script.options import Option, Reads, Scalar
-from zerowiz.core.values import replace
-from zerowiz.core.workload.workload import ALL_LINEAR
+from zerowiz.core.structs import replace
+from zerowiz.core.workload import ALL_LINEAR
 from zerowiz.probe.script.commandline import CommandLine
-from zerowiz.probe.script.expressions import (
+from zerowiz.probe.script.source import (
     MOST_STEPS,
+    FunctionCall,
     Scope,
+    Source,
     conjuncts,
     entry_key,
     follow,
@@ -22,7 +24,6 @@ from zerowiz.probe.script.expressions import (
     unless_none,
     words,
 )
-from zerowiz.probe.script.source import FunctionCall, Source
 
 # Functions of a path that return the same file, or its content.
 _PATH_CALLS = frozenset(

@@ -2,12 +2,201 @@
 
 import ast
 import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import product
+from typing import TypeGuard
 
 from msgspec import Struct, field
 
-from zerowiz.core.script.arguments import ARGUMENT_CLASSES, Release
-from zerowiz.core.workload.workload import NEWEST_TRL
-from zerowiz.probe.script.expressions import Scope, entries, last_name, unless_none
+from zerowiz.core.script.arguments import ARGUMENT_CLASSES, Release, Scalar
+from zerowiz.core.structs import MOST_COUNT
+from zerowiz.core.workload import NEWEST_TRL
+
+# Find the value of an expression without running it.
+
+_ARITHMETIC: Mapping[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: int.__add__,
+    ast.Sub: int.__sub__,
+    ast.Mult: int.__mul__,
+}
+# How many names are followed one after the other: two names may stand for each other.
+MOST_STEPS = 8
+
+
+class Scope:
+    """The names that one function, one class or the module binds."""
+
+    def __init__(
+        self, parent: "Scope | None" = None, *, is_class: bool = False, function: str = ""
+    ) -> None:
+        self.parent = parent
+        self.function = function
+        """The name of the function; empty for a class and the module."""
+        self.is_class = is_class
+        self.values: dict[str, list[ast.expr | None]] = {}
+        """The values that each name is bound to; None is a value that is not followed."""
+        self.caps: dict[str, ast.expr] = {}
+        """For `if x > MOST: x = MOST`, the condition by the name."""
+
+    def bind(self, name: str, value: ast.expr | None) -> None:
+        """Add a value to those of a name."""
+        self.values.setdefault(name, []).append(value)
+
+    def owner(self, name: str) -> "Scope":
+        """The scope in which a name is found."""
+        if name in self.values or self.parent is None:
+            return self
+        return self.parent.owner(name)
+
+    def value(self, name: str) -> ast.expr | None:
+        """The value of a name that is bound once; None for any other name."""
+        if name not in self.values:
+            return self.parent.value(name) if self.parent is not None else None
+        values = self.values[name]
+        return values[0] if len(values) == 1 else None
+
+
+def last_name(expr: ast.expr | None) -> str:
+    """The last part of a dotted name, or of the name of a called function."""
+    if isinstance(expr, ast.Call):
+        expr = expr.func
+    return expr.attr if isinstance(expr, ast.Attribute) else getattr(expr, "id", "")
+
+
+def key_path(expr: ast.expr) -> tuple[ast.expr, tuple[str, ...], bool]:
+    """What `config["a"]["b"]` is an entry of, its keys, and whether all of them are constants."""
+    keys: list[str] = []
+    all_seen = True
+    while isinstance(expr, ast.Subscript):
+        match expr.slice:
+            case ast.Constant(value=str(key)):
+                keys.insert(0, key)
+            case _:
+                keys, all_seen = [], False
+        expr = expr.value
+    return expr, tuple(keys), all_seen
+
+
+def unless_none(expr: ast.expr | None) -> ast.expr | None:
+    """The expression; None where it is the literal None, which counts as not given."""
+    return None if isinstance(expr, ast.Constant) and expr.value is None else expr
+
+
+def entry_key(expr: ast.expr) -> str | None:
+    """The constant key of `config["x"]`; None for any other, and for what is no entry."""
+    match expr:
+        case ast.Subscript(slice=ast.Constant(value=str(key))):
+            return key
+        case _:
+            return None
+
+
+def conjuncts(test: ast.expr) -> list[ast.expr]:
+    """What has to hold together for a condition to hold."""
+    match test:
+        case ast.BoolOp(op=ast.And(), values=tests):
+            return tests
+        case _:
+            return [test]
+
+
+def capped_names(node: ast.If) -> Iterator[str]:
+    """The names of `if x > MOST: x = MOST`; its condition may ask for more."""
+    for test in () if node.orelse else conjuncts(node.test):
+        match test:
+            case ast.Compare(
+                left=ast.Name(id=name), ops=[ast.Gt() | ast.GtE()], comparators=[most]
+            ):
+                sets = (each for each in node.body if isinstance(each, ast.Assign))
+                if any(
+                    [last_name(target) for target in each.targets] == [name]
+                    and ast.unparse(each.value) == ast.unparse(most)
+                    for each in sets
+                ):
+                    yield name
+            case _:
+                pass
+
+
+def follow(expr: ast.expr, scope: Scope) -> ast.expr:
+    """The expression, or the value of a name that is bound once."""
+    for _ in range(MOST_STEPS):
+        value = scope.value(expr.id) if isinstance(expr, ast.Name) else None
+        if value is None:
+            break
+        expr = value
+    return expr
+
+
+def literal(expr: ast.expr | None, scope: Scope, depth: int = 0) -> Scalar:
+    """The value of a constant, of a name or a `Path(...)` of one, or of arithmetic with them."""
+    value = _literal(expr, scope, depth)
+    # Python writes no number of more than `sys.get_int_max_str_digits()`.
+    return None if isinstance(value, int) and abs(value) > MOST_COUNT else value
+
+
+def _literal(expr: ast.expr | None, scope: Scope, depth: int) -> Scalar:
+    if depth == MOST_STEPS:
+        return None
+    match expr and follow(expr, scope):
+        case ast.Constant(value=bool() | int() | float() | str() as value):
+            return value
+        case ast.Call(func=ast.Name(id="Path"), args=[path], keywords=[]):
+            return literal(path, scope, depth + 1)
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            number = literal(operand, scope, depth + 1)
+            return -number if isinstance(number, int | float) else None
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _ARITHMETIC:
+            one, other = (literal(each, scope, depth + 1) for each in (left, right))
+            if isinstance(one, int) and isinstance(other, int):
+                return _ARITHMETIC[type(op)](one, other)
+        case _:
+            pass
+    return None
+
+
+def words(expr: ast.expr, scope: Scope) -> str | None:
+    """The items of a list of texts, joined by commas; None for any other expression."""
+    expr = follow(expr, scope)
+    if not isinstance(expr, ast.List | ast.Tuple | ast.Set):
+        return None
+    texts = [literal(item, scope) for item in expr.elts]
+    named = [text for text in texts if isinstance(text, str)]
+    return ",".join(named) if named and len(named) == len(texts) else None
+
+
+def entries(expr: ast.expr, scope: Scope) -> dict[str, ast.expr] | None:
+    """The values of a dict literal by its constant keys; None for any other expression."""
+    match follow(expr, scope):
+        case ast.Dict(keys=keys, values=values):
+            names = [str(key.value) for key in keys if isinstance(key, ast.Constant)]
+            return dict(zip(names, values, strict=True)) if len(names) == len(keys) else None
+        case ast.Call(func=ast.Name(id="dict"), args=[], keywords=words):
+            found = {word.arg: word.value for word in words if word.arg}
+            return found if len(found) == len(words) else None
+        case _:
+            return None
+
+
+# How many conditions are tried both ways.
+_MOST_CONDITIONS = 4
+
+
+def decide(test: ast.expr) -> tuple[str, bool]:
+    """A condition without its `not`, and whether it has to hold."""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return ast.unparse(test.operand), False
+    return ast.unparse(test), True
+
+
+def is_complete(branches: list[dict[str, bool]]) -> bool:
+    """Whether one of these branches is taken, whatever the conditions are."""
+    names = sorted({name for branch in branches for name in branch})
+    return len(names) <= _MOST_CONDITIONS and all(
+        any(branch.items() <= dict(zip(names, values, strict=True)).items() for branch in branches)
+        for values in product((True, False), repeat=len(names))
+    )
+
 
 HF_LIBRARIES = frozenset({"transformers", "trl", "sentence_transformers"})
 HF_PARSERS = frozenset({"HfArgumentParser", "TrlParser"})
@@ -214,3 +403,319 @@ class Source(Struct, frozen=True, kw_only=True):
         """The values of a dict literal by its constant keys; None where the script changes it."""
         changed = isinstance(expr, ast.Name) and expr.id in self.changed
         return None if changed else entries(expr, scope)
+
+
+# Collect what a script imports, defines and calls, in one pass over its syntax tree.
+
+# transformers 5.23, hf_argparser.py, and trl 1.x, scripts/utils.py.
+HF_PARSE_CALLS = frozenset({"parse_args_into_dataclasses", "parse_args_and_config"})
+# Calls that turn the command line into values.
+PARSE_CALLS = HF_PARSE_CALLS | {"parse_args", "parse_known_args", "parse_intermixed_args"}
+# Methods that change the dict or the list that they are called on.
+_CHANGING = frozenset({"update", "setdefault", "pop", "append", "extend", "insert", "remove"})
+# torch 2, nn/modules/module.py: the methods that return all parameters of a module.
+_ALL_PARAMETERS = frozenset({"parameters", "named_parameters"})
+_SELF = frozenset({"self", "cls"})
+
+
+def walk(tree: ast.Module) -> Source:
+    """The names and calls of a syntax tree."""
+    return _ScopeVisitor(tree).source
+
+
+class _ScopeVisitor(ast.NodeVisitor):
+    """Visits the tree, with the scope, function, conditions and files around the present node."""
+
+    def __init__(self, tree: ast.Module) -> None:
+        self.source = Source()
+        self._scope = self.source.module
+        self._function = ""
+        self._tests: tuple[ast.expr, ...] = ()
+        self._around: tuple[ast.expr, ...] = ()
+        self._target = ""
+        self._guarded = False
+        self._files: dict[str, ast.expr] = {}
+        """The expressions that the `with` blocks around opened, by name."""
+        self._results: list[tuple[list[str], ast.expr]] = []
+        self._parsing_functions: set[str] = set()
+        self._parameters: set[str] = set()
+        self._unfreezing: list[tuple[str, ast.expr | ast.stmt]] = []
+        self.visit(tree)
+        self._find_namespaces()
+        self.source.unfrozen.extend(
+            node for name, node in self._unfreezing if name in self._parameters
+        )
+
+    def _find_namespaces(self) -> None:
+        """Collect the names of what `parse_args()`, or a function that calls it, returns."""
+        for names, value in self._results:
+            # `parse_args_into_dataclasses()[0]` is one of what it returns.
+            call = value.value if isinstance(value, ast.Subscript) else value
+            if isinstance(call, ast.Call) and (
+                getattr(call.func, "attr", "") in PARSE_CALLS
+                or getattr(call.func, "id", "") in self._parsing_functions
+            ):
+                self.source.namespaces.update(names)
+
+    def _visit_all(self, nodes: Iterable[ast.stmt]) -> None:
+        for node in nodes:
+            self.visit(node)
+
+    def visit_Import(self, node: ast.Import) -> None:
+        for alias in node.names:
+            whole = alias.name if alias.asname else alias.name.partition(".")[0]
+            self.source.imports[alias.asname or whole] = whole
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        module = "." * node.level + (node.module or "")
+        for alias in node.names:
+            if alias.name == "*":
+                self.source.stars.append(module)
+            self.source.imports[alias.asname or alias.name] = f"{module}.{alias.name}"
+
+    def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+        self._scope.bind(node.name, None)
+        outer, function, guarded = self._scope, self._function, self._guarded
+        around, self._around = self._around, ()
+        self._guarded = False
+        parent = outer.parent if outer.is_class else outer
+        self._scope, self._function = Scope(parent, function=node.name), node.name
+        self.source.functions[node.name] = node
+        if outer.is_class:
+            self.source.methods.add(node.name)
+        spec = node.args
+        for arg in (*spec.posonlyargs, *spec.args, *spec.kwonlyargs, spec.vararg, spec.kwarg):
+            if arg is not None:
+                self._scope.bind(arg.arg, None)
+                self.source.namespaces.update({arg.arg} - _SELF)
+        self._visit_all(node.body)
+        self._scope, self._function, self._guarded = outer, function, guarded
+        self._around = around
+
+    visit_AsyncFunctionDef = visit_FunctionDef  # noqa: N815 - the name ast looks for
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> None:
+        self.source.classes[node.name] = node
+        outer, self._scope = self._scope, Scope(self._scope, is_class=True)
+        self._visit_all(node.body)
+        self._scope = outer
+
+    def visit_Assign(self, node: ast.Assign) -> None:
+        match node:
+            case ast.Assign(
+                targets=[ast.Attribute(value=ast.Name(id=name), attr="requires_grad")],
+                value=ast.Constant(value=True),
+            ):
+                self._unfreezing.append((name, node))
+            case _:
+                pass
+        self._assign(node.targets, node.value)
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
+        if node.value is not None:
+            self._assign([node.target], node.value)
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> None:
+        self._bind(node.target, None)
+        if isinstance(node.target, ast.Name):  # twice: it is then no name that is bound once
+            self._bind(node.target, None)
+        self.visit(node.value)
+
+    def visit_Delete(self, node: ast.Delete) -> None:
+        for target in node.targets:
+            if isinstance(target, ast.Subscript):
+                self._bind(target, None)
+
+    def visit_Subscript(self, node: ast.Subscript) -> None:
+        self._use_entry(node)
+        expr: ast.expr = node
+        while isinstance(expr, ast.Subscript):
+            self.visit(expr.slice)
+            expr = expr.value
+        self.visit(expr)
+
+    def _set_entry(self, target: ast.Subscript, value: ast.expr | None) -> None:
+        self._use_entry(target, sets=True, value=value)
+        if isinstance(target.value, ast.Name):
+            self._note_change(target.value.id, entry_key(target))
+
+    def _note_change(self, name: str, key: str | None) -> None:
+        self.source.changed.setdefault(name, set()).add(key)
+
+    def _use_entry(
+        self, node: ast.Subscript, *, sets: bool = False, value: ast.expr | None = None
+    ) -> None:
+        self.source.entries_used.append(
+            DictEntry(
+                node=node,
+                scope=self._scope,
+                tests=self._tests,
+                function=self._function,
+                guarded=self._guarded,
+                sets=sets,
+                value=value,
+            )
+        )
+
+    def visit_Try(self, node: ast.Try) -> None:
+        outer, self._guarded = self._guarded, True
+        self.generic_visit(node)
+        self._guarded = outer
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> None:
+        first, *others = node.values
+        self.visit(first)
+        outer, self._guarded = self._guarded, True
+        for value in others:
+            self.visit(value)
+        self._guarded = outer
+
+    def visit_NamedExpr(self, node: ast.NamedExpr) -> None:
+        self._bind(node.target, node.value)
+        self.visit(node.value)
+
+    def visit_For(self, node: ast.For) -> None:
+        self._bind(node.target, None)
+        self._note_parameters(node.target, node.iter)
+        self.generic_visit(node)
+
+    def visit_comprehension(self, node: ast.comprehension) -> None:
+        self._note_parameters(node.target, node.iter)
+        self.generic_visit(node)
+
+    def _note_parameters(self, target: ast.expr, values: ast.expr) -> None:
+        """Remember the names that stand for each of a model's parameters."""
+        if any(last_name(each) in _ALL_PARAMETERS for each in ast.walk(values) if _is_call(each)):
+            names = {each.id for each in ast.walk(target) if isinstance(each, ast.Name)}
+            self._parameters |= names
+
+    def visit_With(self, node: ast.With) -> None:
+        outer, around = self._files, self._around
+        for item in node.items:
+            self.visit(item.context_expr)
+            self._around = (*self._around, item.context_expr)
+            if isinstance(item.optional_vars, ast.Name):
+                self._files = {**self._files, item.optional_vars.id: item.context_expr}
+            if item.optional_vars is not None:
+                self._bind(item.optional_vars, None)
+        self._visit_all(node.body)
+        self._files, self._around = outer, around
+
+    def _assign(self, targets: list[ast.expr], value: ast.expr) -> None:
+        for target in targets:
+            self._bind(target, value)
+        names = [n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name)]
+        names += [t.attr for t in targets if isinstance(t, ast.Attribute)]
+        self._results.append((names, value))
+        outer, self._target = self._target, " ".join(names)
+        self.visit(value)
+        self._target = outer
+
+    def _bind(self, target: ast.expr, value: ast.expr | None) -> None:
+        match target:
+            case ast.Name(id=name):
+                self._scope.bind(name, value)
+            case ast.Attribute() as attribute:
+                self._set_attribute(attribute, value)
+            case ast.Subscript():
+                self._set_entry(target, value)
+            case ast.Tuple(elts=targets) | ast.List(elts=targets):
+                values: list[ast.expr | None] = [None] * len(targets)
+                if isinstance(value, ast.Tuple) and len(value.elts) == len(targets):
+                    values = [*value.elts]
+                for one, its in zip(targets, values, strict=True):
+                    self._bind(one, its)
+            case ast.Starred(value=inner):
+                self._bind(inner, None)
+            case _:
+                pass
+
+    def _set_attribute(self, target: ast.Attribute, value: ast.expr | None) -> None:
+        # `model_args.max_length = training_args.max_length`: it stays what it is.
+        stays = isinstance(value, ast.Attribute) and value.attr == target.attr
+        if last_name(target.value) not in _SELF and not stays:
+            self.source.altered.add(target.attr)
+        if isinstance(target.value, ast.Name):
+            self.source.attributes.append(
+                SetAttribute(
+                    owner=target.value.id,
+                    name=target.attr,
+                    value=value,
+                    scope=self._scope,
+                    tests=self._tests,
+                    function=self._function,
+                )
+            )
+
+    def visit_Constant(self, node: ast.Constant) -> None:
+        if isinstance(node.value, str) and node.value.startswith("--"):
+            self.source.option_texts.add(node.value)
+
+    def visit_If(self, node: ast.If) -> None:
+        self.visit(node.test)
+        outer = self._tests
+        if not is_main_guard(node.test):
+            self._tests = (*outer, node.test)
+        self._scope.caps.update(dict.fromkeys(capped_names(node), node.test))
+        self._visit_all(node.body)
+        self._tests = (*outer, _negate(node.test))
+        self._visit_all(node.orelse)
+        self._tests = outer
+        if isinstance(node.body[-1], ast.Return | ast.Raise):
+            self._around = (*self._around, node.test)
+
+    def visit_IfExp(self, node: ast.IfExp) -> None:
+        self.visit(node.test)
+        outer = self._tests
+        self._tests = (*outer, node.test)
+        self.visit(node.body)
+        self._tests = (*outer, _negate(node.test))
+        self.visit(node.orelse)
+        self._tests = outer
+
+    def visit_Call(self, node: ast.Call) -> None:
+        call = FunctionCall(
+            node=node,
+            scope=self._scope,
+            tests=self._tests,
+            target=self._target,
+            function=self._function,
+            around=self._around,
+        )
+        self.source.calls.append(call)
+        if call.method in PARSE_CALLS:
+            self._parsing_functions.add(self._function)
+        match node.func, node.args:
+            case (
+                ast.Attribute(value=ast.Name(id=name), attr="requires_grad_"),
+                [] | [ast.Constant(value=True)],
+            ):
+                self._unfreezing.append((name, node))
+            case _, [ast.Name(id=name), *_] if self.source.imported(node.func) == ("fire", "Fire"):
+                self.source.fired.add(name)
+            case ast.Name(id="setattr"), [_, ast.Constant(value=str(attr)), *_]:
+                self.source.altered.add(attr)
+            case ast.Attribute(value=ast.Name(id=name), attr=attr), _ if attr in _CHANGING:
+                self._note_change(name, None)
+            case ast.Attribute(value=ast.Name(id=name), attr="read"), _ if name in self._files:
+                self.source.opened[node] = self._files[name]
+            case _, [ast.Name(id=name), *_] if name in self._files:
+                self.source.opened[node] = self._files[name]
+            case _:
+                pass
+        self.generic_visit(node)
+
+
+def _is_call(node: ast.AST) -> TypeGuard[ast.Call]:
+    return isinstance(node, ast.Call)
+
+
+def _negate(test: ast.expr) -> ast.expr:
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return test.operand
+    return ast.copy_location(ast.UnaryOp(op=ast.Not(), operand=test), test)
+
+
+def is_main_guard(test: ast.expr) -> bool:
+    """Whether a condition is that of `if __name__ == "__main__"`."""
+    return isinstance(test, ast.Compare) and getattr(test.left, "id", "") == "__name__"

@@ -9,11 +9,9 @@ import sys
 import time
 from pathlib import Path
 
-from zerowiz.app.launch.multi_node.follower import follow, follow_on
-from zerowiz.app.launch.multi_node.leader import gather, introduce, publish, publish_end
-from zerowiz.core.launch.node import NodeRank, slots_of
+from zerowiz.app.launch.multi_node import follow, follow_on, gather, introduce, publish, publish_end
+from zerowiz.core.launch.nodes import Join, LaunchSpec, NodeRank, slots_of
 from zerowiz.core.launch.plan import EntryPoint
-from zerowiz.core.launch.rendezvous import Join, LaunchSpec
 from zerowiz.core.machine.types import Accelerator, Gpu, Machine, MachineSource
 
 DEADLINE_S = 60.0

@@ -15,11 +15,12 @@ import pytest
 from app.launch.multi_node.node_of_many import lead as lead_to_the_end
 from paths import ROOT
 
-from zerowiz.app.launch.multi_node import run
-from zerowiz.app.launch.multi_node.follower import follow, follow_on
-from zerowiz.app.launch.multi_node.leader import (
+from zerowiz.app.launch import multi_node
+from zerowiz.app.launch.multi_node import (
     Rendezvous,
     ending_all,
+    follow,
+    follow_on,
     gather,
     introduce,
     publish,
@@ -27,18 +28,18 @@ from zerowiz.app.launch.multi_node.leader import (
 )
 from zerowiz.app.options import Options
 from zerowiz.app.reporter import SILENT
-from zerowiz.core.launch.node import NodeRank
-from zerowiz.core.launch.plan import EntryPoint
-from zerowiz.core.launch.rendezvous import (
+from zerowiz.core.launch.nodes import (
     OPEN_FILE,
     Join,
     LaunchSpec,
+    NodeRank,
     attempt_name,
     job_folder,
     join_name,
 )
+from zerowiz.core.launch.plan import EntryPoint
 from zerowiz.core.machine.types import Accelerator, Gpu, Machine, MachineSource
-from zerowiz.core.values import replace
+from zerowiz.core.structs import replace
 from zerowiz.errors import NothingFitsError, ZerowizError
 
 NODE = Path(__file__).with_name("node_of_many.py")
@@ -240,13 +241,13 @@ def test_a_rank_that_fails_after_node_0_has_ended_well_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("require_address", "find_programs"):
-        monkeypatch.setattr(run, name, silent)
-    monkeypatch.setattr(run, "ignore_signals", lambda: None)
-    monkeypatch.setattr(run, "run_here", lambda *_: 3)
+        monkeypatch.setattr(multi_node, name, silent)
+    monkeypatch.setattr(multi_node, "ignore_signals", lambda: None)
+    monkeypatch.setattr(multi_node, "run_here", lambda *_: 3)
     job = Path(job_folder(str(tmp_path), node(0).job_key))
     node_0 = threading.Thread(target=lead_to_the_end, args=(job, node(0), own(0), 0))
     node_0.start()
-    status = run.follow_leader(Options(output_dir=tmp_path), node(1), machine(), 1, SILENT)
+    status = multi_node.follow_leader(Options(output_dir=tmp_path), node(1), machine(), 1, SILENT)
     node_0.join()
     assert 3 == status
 

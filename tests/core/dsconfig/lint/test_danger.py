@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zerowiz.core.dsconfig.lint.context import Context
-from zerowiz.core.dsconfig.lint.finding import ConfigFinding
-from zerowiz.core.dsconfig.lint.linter import lint
-from zerowiz.probe.config.ds_schema import read_ds_schema
+from zerowiz.core.lint.config import ConfigFinding, Context
+from zerowiz.core.lint.linter import lint
+from zerowiz.probe.package_data import read_ds_schema
 
 GIB = 2**30
 OF_DANGER = {"bucket-too-large", "kept-whole", "small-pieces", "nothing-prefetched"}

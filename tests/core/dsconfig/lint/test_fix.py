@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zerowiz.core.dsconfig.lint.finding import ConfigFinding, Edit
-from zerowiz.core.dsconfig.lint.fix import OverlapError, apply_edits, fix_text
-from zerowiz.core.rule import Rule, Severity
+from zerowiz.core.findings import Rule, Severity
+from zerowiz.core.lint.config import ConfigFinding, Edit
+from zerowiz.core.lint.linter import OverlapError, apply_edits, fix_text
 
 RULE = Rule(code="ZW101", name="unknown-key", severity=Severity.ERROR, why="it is refused")
 

@@ -11,9 +11,9 @@ from lint.cases import BROKEN_CASES, GOOD_CASES, Case
 from paths import TEMPLATES
 
 from zerowiz.core.dsconfig.hjson import parse, plain
-from zerowiz.core.dsconfig.lint.jsonschema import encode_json_schema
 from zerowiz.core.dsconfig.schema import Schema, SchemaKey, Unknown
-from zerowiz.probe.config.ds_schema import read_ds_schema, read_ds_schemas
+from zerowiz.core.lint.report import encode_json_schema
+from zerowiz.probe.package_data import read_ds_schema, read_ds_schemas
 
 SCHEMA = encode_json_schema(read_ds_schema())
 

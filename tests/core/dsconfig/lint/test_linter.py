@@ -8,17 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paths import GOLDEN, TEMPLATES
 
-from zerowiz.core.dsconfig.lint.context import Context
-from zerowiz.core.dsconfig.lint.fix import fix_text
-from zerowiz.core.dsconfig.lint.linter import lint
 from zerowiz.core.dsconfig.schema import Schema
-from zerowiz.core.rule import Severity
+from zerowiz.core.findings import Severity
+from zerowiz.core.lint.config import Context
+from zerowiz.core.lint.linter import fix_text, lint
 from zerowiz.core.script.bindings import Setting, State
 from zerowiz.core.script.settings import ScriptSettings
 from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.strategy import Strategy
-from zerowiz.core.workload.choices import Integration, Precision
-from zerowiz.probe.config.ds_schema import read_ds_schema, read_ds_schemas
+from zerowiz.core.workload import Integration, Precision
+from zerowiz.probe.package_data import read_ds_schema, read_ds_schemas
 
 GOLDENS = GOLDEN / "configs"
 HF, DEEPSPEED, ACCELERATE = Integration.HF, Integration.DEEPSPEED, Integration.ACCELERATE

@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from zerowiz.core.dsconfig.lint.context import Context
-from zerowiz.core.dsconfig.lint.linter import lint
-from zerowiz.core.rule import Severity
-from zerowiz.core.workload.choices import Integration
-from zerowiz.probe.config.ds_schema import read_ds_schema
+from zerowiz.core.findings import Severity
+from zerowiz.core.lint.config import Context
+from zerowiz.core.lint.linter import lint
+from zerowiz.core.workload import Integration
+from zerowiz.probe.package_data import read_ds_schema
 
 
 def found(

@@ -3,10 +3,9 @@
 import pytest
 from lint.rows import DEEPSPEED, FOUND, SILENT, ZERO_2, Row, optimizer, scheduler, top, zero
 
-from zerowiz.core.dsconfig.lint.context import Context
-from zerowiz.core.dsconfig.lint.finding import ConfigFinding
-from zerowiz.core.dsconfig.lint.linter import RULES, lint
-from zerowiz.probe.config.ds_schema import read_ds_schema
+from zerowiz.core.lint.config import ConfigFinding, Context
+from zerowiz.core.lint.linter import RULES, lint
+from zerowiz.probe.package_data import read_ds_schema
 
 
 def found(text: str, context: Context, version: str | None = None) -> tuple[ConfigFinding, ...]:

@@ -7,13 +7,12 @@ import pytest
 from jsonschema import Draft4Validator
 from lint.cases import BROKEN_CASES
 
-from zerowiz.core.dsconfig.lint.finding import ConfigFinding
-from zerowiz.core.dsconfig.lint.linter import RULES, lint
-from zerowiz.core.dsconfig.lint.report import FileReport
-from zerowiz.core.dsconfig.lint.sarif import encode_sarif
-from zerowiz.core.rule import Severity
-from zerowiz.core.values import replace
-from zerowiz.probe.config.ds_schema import read_ds_schema
+from zerowiz.core.findings import Severity
+from zerowiz.core.lint.config import ConfigFinding
+from zerowiz.core.lint.linter import RULES, lint
+from zerowiz.core.lint.report import FileReport, encode_sarif
+from zerowiz.core.structs import replace
+from zerowiz.probe.package_data import read_ds_schema
 
 # README.md says where it comes from.
 OFFICIAL = Draft4Validator(

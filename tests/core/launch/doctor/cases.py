@@ -8,29 +8,49 @@ from recorded import play, recording
 
 from zerowiz.core.decision.evaluate import evaluate
 from zerowiz.core.decision.plan_input import PlanInput
-from zerowiz.core.launch.doctor.facts import (
+from zerowiz.core.machine.types import (
+    Accelerator,
+    Gpu,
+    Host,
+    Machine,
+    MachineSource,
+    Network,
+    NetworkKind,
+    Nic,
+    with_nodes,
+)
+from zerowiz.core.memory.host import HostUse
+from zerowiz.core.memory.rank_sizes import StrategyRow
+from zerowiz.core.model.from_name import model_from_size
+from zerowiz.core.preflight.facts import (
+    ASYNC_IO,
+    CPU_ADAM,
+    FUSED_ADAM,
+    PIN_MEMORY,
     Extensions,
     Folder,
     Import,
     Installed,
     Lock,
+    Op,
     Package,
+    PlannedJob,
     PreflightFacts,
+    PreflightInput,
     Resumed,
     SavedStates,
     Script,
     Toolchain,
     Torch,
 )
-from zerowiz.core.launch.doctor.inputs import PlannedJob, PreflightInput
-from zerowiz.core.launch.doctor.ops import ASYNC_IO, CPU_ADAM, FUSED_ADAM, PIN_MEMORY, Op
-from zerowiz.core.machine.host import Host
-from zerowiz.core.machine.network import Network, NetworkKind, Nic
-from zerowiz.core.machine.types import Accelerator, Gpu, Machine, MachineSource, with_nodes
-from zerowiz.core.memory.host_phases import HostUse
-from zerowiz.core.memory.rank_sizes import StrategyRow
-from zerowiz.core.model.from_size import model_from_size
-from zerowiz.core.script.arguments import field_options
+from zerowiz.core.script.arguments import (
+    Option,
+    Reads,
+    Required,
+    ScriptParser,
+    Takes,
+    field_options,
+)
 from zerowiz.core.script.facts import (
     Binding,
     Convention,
@@ -40,12 +60,10 @@ from zerowiz.core.script.facts import (
     ScriptFacts,
     WeightSave,
 )
-from zerowiz.core.script.options import Option, Reads, Required, ScriptParser, Takes
 from zerowiz.core.strategies import ZERO1, ZERO2, ZERO3, ZERO3_OFFLOAD
-from zerowiz.core.values import replace
-from zerowiz.core.workload.choices import Integration, Method, Precision
-from zerowiz.core.workload.workload import Workload
-from zerowiz.probe.config.bad_releases import read_bad_releases
+from zerowiz.core.structs import replace
+from zerowiz.core.workload import Integration, Method, Precision, Workload
+from zerowiz.probe.package_data import read_bad_releases
 
 GIB = 2**30
 H200 = play(recording("h200-x4"))

@@ -3,18 +3,17 @@
 import pytest
 from core.launch.doctor.cases import bad_release
 
-from zerowiz.core.dsconfig.bad_releases import HARMS, BadRelease, Harm
-from zerowiz.core.launch.doctor.examine import examine
-from zerowiz.core.launch.doctor.inputs import PreflightInput
+from zerowiz.core.dsconfig.schema import HARMS, BadRelease, Harm
+from zerowiz.core.findings import Severity
 from zerowiz.core.memory.rank_sizes import StrategyRow
-from zerowiz.core.rule import Severity
+from zerowiz.core.preflight.examine import examine
+from zerowiz.core.preflight.facts import PreflightInput
 from zerowiz.core.strategies import STRATEGIES, ZERO2, ZERO3
-from zerowiz.core.values import replace
-from zerowiz.core.workload.choices import Integration, Precision
-from zerowiz.core.workload.workload import Workload
-from zerowiz.probe.config.bad_releases import read_bad_releases
-from zerowiz.probe.launch.doctor import read_facts
-from zerowiz.probe.recording.files import HostFiles
+from zerowiz.core.structs import replace
+from zerowiz.core.workload import Integration, Precision, Workload
+from zerowiz.probe.package_data import read_bad_releases
+from zerowiz.probe.preflight.read import read_facts
+from zerowiz.probe.recording import HostFiles
 
 ROWS = read_bad_releases()
 

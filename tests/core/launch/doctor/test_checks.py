@@ -29,37 +29,38 @@ from core.launch.doctor.cases import (
 from recorded import play, recording
 
 from zerowiz import words
-from zerowiz.core.launch.doctor import refused
-from zerowiz.core.launch.doctor.builds import COMPILES, dead_locks, judge_lock
-from zerowiz.core.launch.doctor.checkpoint import NO_CHECKPOINT, OTHER_RANKS, OTHER_STAGE
-from zerowiz.core.launch.doctor.examine import RULES, examine
-from zerowiz.core.launch.doctor.facts import (
+from zerowiz.core.findings import PreflightFinding, Severity, errors_of, rules_of, size
+from zerowiz.core.machine.types import UNLIMITED_BYTES, Machine
+from zerowiz.core.memory.host import HostUse, Saving
+from zerowiz.core.preflight import script as refused
+from zerowiz.core.preflight.builds import COMPILES, dead_locks, judge_lock
+from zerowiz.core.preflight.environment import NO_CHECKPOINT, OTHER_RANKS, OTHER_STAGE
+from zerowiz.core.preflight.examine import RULES, encode_findings, examine
+from zerowiz.core.preflight.facts import (
+    ASYNC_IO,
+    CPU_ADAM,
+    FUSED_ADAM,
+    PIN_MEMORY,
     Extensions,
     Folder,
     Import,
     Installed,
     Lock,
+    Op,
     Package,
+    PlannedJob,
     PreflightFacts,
+    PreflightInput,
     Script,
     SourceFolder,
     Toolchain,
     Torch,
 )
-from zerowiz.core.launch.doctor.finding import PreflightFinding, size
-from zerowiz.core.launch.doctor.host import checkpoint_bytes
-from zerowiz.core.launch.doctor.inputs import PlannedJob, PreflightInput
-from zerowiz.core.launch.doctor.ops import ASYNC_IO, CPU_ADAM, FUSED_ADAM, PIN_MEMORY, Op
-from zerowiz.core.launch.doctor.report import encode_findings
-from zerowiz.core.machine.host import UNLIMITED_BYTES
-from zerowiz.core.machine.types import Machine
-from zerowiz.core.memory.host_phases import HostUse, Saving
-from zerowiz.core.rule import Severity, errors_of, rules_of
+from zerowiz.core.preflight.hardware import checkpoint_bytes
 from zerowiz.core.script.facts import Convention, ScriptFacts
 from zerowiz.core.strategies import DDP, ZERO1, ZERO2, ZERO3, ZERO3_OFFLOAD
-from zerowiz.core.values import replace
-from zerowiz.core.workload.choices import Integration, Method, Precision
-from zerowiz.core.workload.workload import Workload
+from zerowiz.core.structs import replace
+from zerowiz.core.workload import Integration, Method, Precision, Workload
 from zerowiz.errors import page_of
 
 

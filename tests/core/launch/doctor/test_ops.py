@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from zerowiz.core.launch.doctor.ops import list_ops
 from zerowiz.core.machine.types import Accelerator
-from zerowiz.core.workload.choices import Integration
+from zerowiz.core.preflight.facts import list_ops
+from zerowiz.core.workload import Integration
 
 OFFLOAD = {"stage": 2, "offload_optimizer": {"device": "cpu"}}
 NVME = {"stage": 3, "offload_optimizer": {"device": "nvme", "nvme_path": "/nvme"}}

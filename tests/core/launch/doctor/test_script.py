@@ -13,14 +13,14 @@ from core.launch.doctor.cases import (
     with_fsdp,
 )
 
-from zerowiz.core.launch.doctor.examine import examine
-from zerowiz.core.launch.doctor.inputs import PreflightInput
-from zerowiz.core.launch.doctor.script import OPTIMIZERS_DROPPED, SHARDS_SAVED
+from zerowiz.core.preflight.examine import examine
+from zerowiz.core.preflight.facts import PreflightInput
+from zerowiz.core.preflight.script import OPTIMIZERS_DROPPED, SHARDS_SAVED
+from zerowiz.core.script.arguments import Option, Reads, ScriptParser
 from zerowiz.core.script.facts import Binding, Convention, ScriptFacts
-from zerowiz.core.script.options import Option, Reads, ScriptParser
 from zerowiz.core.strategies import ZERO2, ZERO3, ZERO3_OFFLOAD
-from zerowiz.core.values import replace
-from zerowiz.core.workload.choices import Integration
+from zerowiz.core.structs import replace
+from zerowiz.core.workload import Integration
 
 ON, UNKNOWN = Binding(value=False, flag="--on"), Binding()
 

@@ -4,11 +4,10 @@ import pytest
 from measured.rows import read_model
 from saved_tensors import measure_saved_bytes
 
-from zerowiz.core.memory.forward.activations import activations, block_saved_bytes
+from zerowiz.core.memory.activations import activations, block_saved_bytes
 from zerowiz.core.model.hf_config import read_architecture
-from zerowiz.core.values import replace
-from zerowiz.core.workload.choices import Attention, Precision
-from zerowiz.core.workload.workload import Workload
+from zerowiz.core.structs import replace
+from zerowiz.core.workload import Attention, Precision, Workload
 
 SMALL_GPT2: dict[str, object] = {
     "model_type": "gpt2",

@@ -6,12 +6,11 @@ import pytest
 from measured.rows import Row, read_model, read_rows, workload_of
 from saved_tensors import measure_saved_bytes
 
-from zerowiz.core.memory.forward.activations import activations, block_saved_bytes
+from zerowiz.core.memory.activations import activations, block_saved_bytes
 from zerowiz.core.model.families import FAMILIES
 from zerowiz.core.model.hf_config import read_architecture
-from zerowiz.core.values import replace
-from zerowiz.core.workload.choices import Attention, Method, Precision
-from zerowiz.core.workload.workload import Workload
+from zerowiz.core.structs import replace
+from zerowiz.core.workload import Attention, Method, Precision, Workload
 
 MIB = 2**20
 # One cuBLAS workspace a thread, see memory.py.

@@ -3,9 +3,8 @@
 import pytest
 from measured.rows import read_model
 
-from zerowiz.core.memory.forward.adapters import lay_adapters, value_bytes
-from zerowiz.core.workload.choices import Method, Precision
-from zerowiz.core.workload.workload import ALL_LINEAR, Workload, parse_modules
+from zerowiz.core.memory.activations import lay_adapters, value_bytes
+from zerowiz.core.workload import ALL_LINEAR, Method, Precision, Workload, parse_modules
 from zerowiz.errors import UsageError
 
 LORA = Workload(method=Method.LORA)

@@ -5,13 +5,12 @@ from measured.rows import read_model
 
 from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.machine.spec import parse_spec
-from zerowiz.core.memory.forward.activations import activations, block_saved_bytes
-from zerowiz.core.memory.forward.losses import loss_bytes
-from zerowiz.core.values import replace
-from zerowiz.core.workload.choices import Loss, Method, Precision
-from zerowiz.core.workload.workload import Workload
+from zerowiz.core.memory.activations import activations, block_saved_bytes
+from zerowiz.core.memory.losses import loss_bytes
+from zerowiz.core.structs import replace
+from zerowiz.core.workload import Loss, Method, Precision, Workload
 from zerowiz.errors import UsageError
-from zerowiz.probe.machine.gpu_table import read_gpu_table
+from zerowiz.probe.package_data import read_gpu_table
 
 LLAMA = read_model("llama-3.2-1b").architecture
 VOCABULARY, HIDDEN, WIDE = LLAMA.vocab_size, LLAMA.hidden_size, LLAMA.intermediate_size

@@ -2,17 +2,16 @@
 
 import pytest
 
+from zerowiz.core.memory.activations import Activations
+from zerowiz.core.memory.allocations import AllocationKind
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS
 from zerowiz.core.memory.estimate import Estimate, estimate
-from zerowiz.core.memory.forward.activations import Activations
-from zerowiz.core.memory.forward.traced import Traced, TracedRun, TracedTensor
-from zerowiz.core.memory.ledger import AllocationKind
+from zerowiz.core.memory.forward import Traced, TracedRun, TracedTensor
 from zerowiz.core.memory.rank_sizes import StrategyRow, rank_sizes
 from zerowiz.core.model.types import ModelSource
 from zerowiz.core.strategies import STRATEGIES, ZERO3
-from zerowiz.core.values import replace
-from zerowiz.core.workload.choices import Attention, Precision
-from zerowiz.core.workload.workload import Workload
+from zerowiz.core.structs import replace
+from zerowiz.core.workload import Attention, Precision, Workload
 
 ACTIVATIONS = Activations(
     saved_bytes=64_000,

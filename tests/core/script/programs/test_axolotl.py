@@ -3,9 +3,7 @@
 import pytest
 
 from zerowiz.app.options import Options, with_plain
-from zerowiz.core.script.programs.axolotl import is_axolotl, read_axolotl
-from zerowiz.core.script.programs.file import list_changes
-from zerowiz.core.script.programs.table import read_program
+from zerowiz.core.script.programs import is_axolotl, list_changes, read_axolotl, read_program
 
 FULL = {"base_model": "m", "sequence_len": 8192, "micro_batch_size": 1, "bf16": "auto"}
 

@@ -3,9 +3,12 @@
 import pytest
 
 from zerowiz.app.options import Options, with_plain
-from zerowiz.core.script.programs.file import list_changes
-from zerowiz.core.script.programs.llama_factory import is_llama_factory, read_llama_factory
-from zerowiz.core.script.programs.table import read_program
+from zerowiz.core.script.programs import (
+    is_llama_factory,
+    list_changes,
+    read_llama_factory,
+    read_program,
+)
 
 # As examples/train_lora of its repository has it.
 LORA = {

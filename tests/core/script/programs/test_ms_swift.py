@@ -3,9 +3,7 @@
 import pytest
 
 from zerowiz.app.options import Options, with_plain
-from zerowiz.core.script.programs.file import list_changes
-from zerowiz.core.script.programs.ms_swift import is_swift, read_swift
-from zerowiz.core.script.programs.table import read_program
+from zerowiz.core.script.programs import is_swift, list_changes, read_program, read_swift
 
 LORA = {
     "model": "m",

@@ -2,7 +2,7 @@
 
 import pytest
 
-from zerowiz.core.script.programs.table import read_program
+from zerowiz.core.script.programs import read_program
 
 FILES = {
     "axolotl": {"base_model": "m"},

@@ -7,9 +7,8 @@ import time
 import pytest
 
 from zerowiz.core.settings import PROBE_TIMEOUT
-from zerowiz.probe.machine.nvml.child import Announce, DriverFailedError, read_in_child
-from zerowiz.probe.recording.files import FileAnswers, RecordedFiles
-from zerowiz.probe.recording.world import CALL_TIMEOUT_S, World
+from zerowiz.probe.machine.nvml_child import Announce, DriverFailedError, read_in_child
+from zerowiz.probe.recording import CALL_TIMEOUT_S, FileAnswers, RecordedFiles, World
 
 FILES = RecordedFiles(answers=FileAnswers())
 HERE = World(files=FILES, environ={}, call_timeout_s=1)

@@ -13,13 +13,12 @@ from recorded import (
     without,
 )
 
-from zerowiz.core.machine.links import LinkClass
-from zerowiz.core.machine.topology import without_peer_to_peer
-from zerowiz.core.machine.types import MachineSource, PcieSlot
+from zerowiz.core.machine.interconnect import without_peer_to_peer
+from zerowiz.core.machine.types import LinkClass, MachineSource, PcieSlot
 from zerowiz.core.machine.warnings import find_warnings
-from zerowiz.core.values import replace
+from zerowiz.core.structs import replace
 from zerowiz.errors import PreflightError, UsageError
-from zerowiz.probe.machine.nvml import calls
+from zerowiz.probe.machine import nvml_calls
 
 GEN5_X16_BYTES_PER_S = 63_008_000_000
 NVSWITCH_H200_BYTES_PER_S = 450_000_000_000
@@ -214,8 +213,8 @@ def lost_later(content: Recording, monkeypatch: pytest.MonkeyPatch) -> Recording
             raise pynvml.NVMLError(GPU_IS_LOST)
         return real(nvml, gpu)
 
-    real = calls.memory_v2
-    monkeypatch.setattr(calls, "memory_v2", memory)
+    real = nvml_calls.memory_v2
+    monkeypatch.setattr(nvml_calls, "memory_v2", memory)
     refuse(content, "nvmlDeviceGetMemoryInfo(gpu2)", GPU_IS_LOST)
     return content
 

@@ -13,16 +13,13 @@ import pytest
 from measured.rows import Row, read_config, read_rows, workload_of
 from paths import ROOT
 
-from zerowiz.core.codec import decode, encode
-from zerowiz.core.memory.forward.activations import Activations, activations
-from zerowiz.core.memory.forward.traced import Traced
+from zerowiz.core.memory.activations import Activations, activations
+from zerowiz.core.memory.forward import Traced
 from zerowiz.core.model.hf_config import model_from_config
-from zerowiz.core.values import replace
-from zerowiz.core.workload.choices import Attention, Precision
-from zerowiz.core.workload.workload import Workload
+from zerowiz.core.structs import decode, encode, replace
+from zerowiz.core.workload import Attention, Precision, Workload
 from zerowiz.errors import UsageError
-from zerowiz.probe.model.trace import cache_path, read_cached, trace_model
-from zerowiz.probe.model.trace.kernels import fused_kernels
+from zerowiz.probe.model.trace import cache_path, fused_kernels, read_cached, trace_model
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")

@@ -1,0 +1,771 @@
+"""What is said of a job, and by what: the command line, the environment, the answers file."""
+
+import os
+import posixpath
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from enum import Enum, auto
+from pathlib import Path
+
+from msgspec import Struct
+
+from zerowiz.app.ask import Command, read_as_said, said_after, said_by_config, understand_command
+from zerowiz.app.decide import Plan
+from zerowiz.app.machines.machine import means_cpu
+from zerowiz.app.options import (
+    Options,
+    added,
+    as_words,
+    choices_of,
+    kinds,
+    lasting,
+    of_one_run,
+    rows,
+    variable_of,
+)
+from zerowiz.app.reporter import SILENT
+from zerowiz.core import command_words
+from zerowiz.core.answers_file import Statement, read_statements, rewrite
+from zerowiz.core.command_words import canonical_choice
+from zerowiz.core.decision.questions import OWN_MICRO_BATCH, QUESTIONS
+from zerowiz.core.launch.plan import PlannedFile
+from zerowiz.core.launch.provenance import hide_secrets, without_secrets
+from zerowiz.core.machine.types import MachineSource
+from zerowiz.core.script.settings import ScriptSettings, settle
+from zerowiz.core.settings import SettingRow
+from zerowiz.core.structs import replace
+from zerowiz.emit.files import replace_file, rewrite_file
+from zerowiz.errors import (
+    NoGpuHereError,
+    NothingFitsError,
+    PreflightError,
+    UsageError,
+    ZerowizError,
+    did_you_mean,
+)
+from zerowiz.probe.files import FILE_NAME, find_answers_file, read_answers_text
+from zerowiz.words import N_, _, listing
+
+
+class TakesScript(Enum):
+    """When a command that names no script takes that of the file."""
+
+    ALWAYS = auto()
+    WITHOUT_MODEL = auto()
+    """With `--model` it is about a model that stands alone."""
+    NEVER = auto()
+
+
+class FileUse(Struct, frozen=True, kw_only=True):
+    """What a command does with an answers file."""
+
+    takes_script: TakesScript
+    starts_here: bool
+    """Whether its job starts on this machine, whatever other one was planned for."""
+
+
+class Typed(Struct, frozen=True, kw_only=True):
+    """What is said on the command line, and by variables of the environment."""
+
+    options: Options
+    origins: Mapping[str, str]
+    """What says each setting, by its name."""
+    script: str | None
+    script_args: tuple[str, ...]
+
+
+class PlannedMachine(Struct, frozen=True, kw_only=True):
+    """Another machine, which the answers file names."""
+
+    name: str
+    place: str
+    """Where it is said."""
+
+    def hints(self, error: ZerowizError, command: str) -> tuple[str, ...]:
+        """Where the job was meant to run, where this machine cannot run it."""
+        if not isinstance(error, NoGpuHereError | NothingFitsError):
+            return ()
+        return (
+            _(
+                "{place} plans for `{machine}`, and `{command}` starts on this machine: copy this"
+                " folder there, and run `{command}`",
+                place=self.place,
+                machine=self.name,
+                command=command,
+            ),
+            _("to see that plan from here: `zerowiz plan`"),
+        )
+
+
+class Layers(Struct, frozen=True, kw_only=True):
+    """All that is said of a job, and by what."""
+
+    typed: Typed
+    options: Options
+    script: str | None
+    script_args: tuple[str, ...]
+    origins: Mapping[str, str]
+    """What says each setting, by its name; `script` is among them where the file names it."""
+    planned_for: PlannedMachine | None = None
+    """What the file plans for, where the job starts on this machine instead."""
+    notes: tuple[str, ...] = ()
+
+    def hints(self, error: ZerowizError, command: str, typed: str) -> tuple[str, ...]:
+        """Those of an error, with what it cannot know: what these layers say, and where.
+
+        Args:
+            error: What ended the command.
+            command: As it was typed, without its options.
+            typed: The whole of it.
+        """
+        elsewhere = () if self.planned_for is None else self.planned_for.hints(error, command)
+        own = error.hints
+        if isinstance(error, PreflightError) and error.login_node_of is not None:
+            own = (*self._in_a_job(error.login_node_of, command, typed), *own[1:])
+        return (*elsewhere, *own, *self._said_elsewhere(error.message))
+
+    def _in_a_job(self, scheduler: str, command: str, typed: str) -> tuple[str, ...]:
+        """How the same command is run from a login node."""
+        from zerowiz.probe.machine.read import run_inside  # noqa: PLC0415 - few commands end so
+
+        now = run_inside(scheduler, typed, self.options.gpus_per_node or 1)
+        if scheduler != "SLURM" or command not in {"zerowiz launch", "zerowiz init"}:
+            return (now,)
+        script = (self.script,) if self.script else ()
+        return (
+            now,
+            _(
+                "or write a job for `sbatch` here, for the GPUs of a node: `zerowiz init {words}`",
+                words=command_words.join(["--slurm", "--machine", "8xH100-80GB", *script]),
+            ),
+        )
+
+    def _said_elsewhere(self, message: str) -> tuple[str, ...]:
+        """Where the settings of an error are said, where that is not the command line."""
+        names = dict.fromkeys(re.sub(r"^no_", "", name) for name in _NAMED.findall(message))
+        elsewhere = {n: o for n, o in self.origins.items() if not o.startswith("-")}
+        hints = [
+            _("`${name}` is set by {elsewhere}", name=name, elsewhere=elsewhere[name])
+            for name in names
+            if name in elsewhere
+        ]
+        if any(FILE_NAME in elsewhere.get(name, "") for name in names):
+            hints.append(_("to leave the answers file out: `--isolated`"))
+        if "script" in elsewhere and f"`{self.script}`" in message:
+            hints.append(
+                _(
+                    "`{script}` is named by {variable}",
+                    script=self.script,
+                    variable=elsewhere["script"],
+                )
+            )
+        return tuple(hints)
+
+
+_NAMED = re.compile(r"\$([a-z][a-z_]*)")
+
+# Say where each setting of a plan comes from.
+
+DEFAULT = N_("default")
+
+
+class SettingOrigin(Struct, frozen=True, kw_only=True):
+    """One setting of a plan, and what decides it."""
+
+    name: str
+    value: object
+    """None where nobody says it, and nothing follows from the rest."""
+    origin: str
+
+
+def find_origins(plan: Plan, layers: Layers) -> tuple[SettingOrigin, ...]:
+    """Every setting of a plan, with what decides it.
+
+    Args:
+        plan: What was decided.
+        layers: What was said, before the script was read.
+    """
+    values, detected = _values(plan), _detected(plan)
+    decided = {**detected, **_by_script(plan), **_by_config(plan), **_later(plan, layers)}
+    decided |= {**_by_search(plan), **layers.origins}
+    return tuple(
+        SettingOrigin(name=name, value=values[name], origin=decided.get(name, DEFAULT))
+        for name in lasting().values()
+    )
+
+
+def _values(plan: Plan) -> Mapping[str, object]:
+    """What the plan takes of each setting."""
+    options, job = plan.options, plan.request.job
+    machine, step = job.machine, job.workload
+    said = {name: getattr(options, name) for name in lasting().values()}
+    resolved: dict[str, object] = {
+        "model": options.model or job.model.name,
+        "nodes": machine.nodes,
+        "gpus_per_node": len(machine.gpus),
+        "accelerator": machine.accelerator,
+        "optimizer_state_dtype": job.state_format,
+        "global_batch": step.micro_batch * step.accumulation_steps * machine.world_size,
+        "integration": plan.request.handover.integration,
+    }
+    return {**said, **resolved, **{n: v for n, v in step.settings().items() if n not in resolved}}
+
+
+_DETECTED: Mapping[MachineSource, str] = {
+    MachineSource.NVML: _("detected: NVML"),
+    MachineSource.CPU: _("detected: host"),
+    MachineSource.FILE: _("machine file"),
+    MachineSource.SPEC: _("machine spec"),
+}
+
+
+def _detected(plan: Plan) -> Mapping[str, str]:
+    """What the machine decides where nothing is said of it."""
+    source = _DETECTED[plan.request.job.machine.source]
+    follows = {"global_batch": _("micro-batch x accumulation x GPUs")}
+    return dict.fromkeys(("nodes", "gpus_per_node", "accelerator"), source) | follows
+
+
+def _by_script(plan: Plan) -> Mapping[str, str]:
+    """What the script, or a word after it, says."""
+    if plan.facts is None:
+        return {}
+    settings = settle(plan.facts, plan.script_args)
+    found = {name: getattr(settings, name) for name in ScriptSettings.__struct_fields__}
+    sources = {name: getattr(setting, "source", None) for name, setting in found.items()}
+    sources["model"] = sources.pop("model_config") or sources["model"]
+    seen = {"integration": plan.facts.path} if plan.facts.integration is not None else {}
+    return seen | {name: source for name, source in sources.items() if source is not None}
+
+
+def _by_config(plan: Plan) -> Mapping[str, str]:
+    """What a config of the person's own says."""
+    return dict.fromkeys(said_by_config(plan.options), str(plan.options.config))
+
+
+def _later(plan: Plan, layers: Layers) -> Mapping[str, str]:
+    """What was said in another launcher's words, or in an earlier run of the script."""
+    before, after = layers.options, plan.options
+    names = [n for n in lasting().values() if getattr(before, n) != getattr(after, n)]
+    named = layers.script is not None and (plan.facts is None or plan.facts.target != layers.script)
+    by = _("`{script}` on the command line", script=layers.script) if named else _("an earlier run")
+    return dict.fromkeys(names, by)
+
+
+def _by_search(plan: Plan) -> Mapping[str, str]:
+    """What zerowiz chose of what is open, also where it is as it was."""
+    own, taken = plan.own_step, plan.request.job.workload
+    names = [n for n in lasting().values() if hasattr(own, n)]
+    changed = {n for n in names if getattr(own, n) != getattr(taken, n)}
+    chose = plan.search is not None and plan.search.choice is not None
+    return dict.fromkeys((*changed, *(plan.request.freedom.names if chose else ())), N_("chosen"))
+
+
+# Join what is said of a job: on the command line, in the environment, in the answers file.
+#
+# What is said first counts: an option, a variable `ZEROWIZ_...`, the file; then what the script
+# or the machine shows, then a default.
+
+
+def join_layers(typed: Typed, use: FileUse) -> Layers:
+    """The options of a job with what the answers file says, where nothing else does.
+
+    Args:
+        typed: What is said now.
+        use: What the command does with a file.
+
+    Raises:
+        ZerowizError: There is a file, and it cannot be used.
+    """
+    options = typed.options
+    plain = Layers(
+        typed=typed,
+        options=options,
+        script=typed.script,
+        script_args=typed.script_args,
+        origins=typed.origins,
+        notes=_variable_notes(typed),
+    )
+    if options.isolated:
+        return plain
+    path = find_answers_file(typed.script, options.output_dir)
+    if path is None:
+        return plain if typed.script is not None else _with_old_record(plain)
+
+    return with_file(plain, read_answers_file(path), use)
+
+
+def _variable_notes(typed: Typed) -> tuple[str, ...]:
+    """Which variables say something, in one line."""
+    said = {n: getattr(typed.options, n) for n, o in typed.origins.items() if not o.startswith("-")}
+    words = as_words(replace(Options(), **said))
+    names = listing(typed.origins[name] for name in said)
+    notes = (
+        (_("from {names}: `{words}`", names=names, words=command_words.join(words)),)
+        if words
+        else ()
+    )
+    return (*notes, *_misspelt(os.environ))
+
+
+_PREFIX = "ZEROWIZ_"
+# So like a variable that it is meant; names of zerowiz's own (ZEROWIZ_NO_INPUT) are less like one.
+_ALIKE = 0.85
+
+
+def _misspelt(environ: Mapping[str, str]) -> Iterator[str]:
+    """Variables that are almost one that is read, or of an option that has none."""
+    known = [variable.removeprefix(_PREFIX) for variable in map(variable_of, rows()) if variable]
+    others = [name for name in environ if name.startswith(_PREFIX)]
+    for name in (each.removeprefix(_PREFIX) for each in others):
+        if name in known:
+            continue
+        option = name.lower().replace("_", "-")
+        if option in of_one_run():
+            yield _(
+                "{prefix}{name} is not read: `--{option}` is for one run",
+                prefix=_PREFIX,
+                name=name,
+                option=option,
+            )
+            continue
+        from difflib import get_close_matches  # noqa: PLC0415 - few variables are wrong
+
+        for near in get_close_matches(name, known, n=1, cutoff=_ALIKE):
+            yield _(
+                "{prefix}{name} is not read: did you mean {prefix}{near}?",
+                prefix=_PREFIX,
+                name=name,
+                near=near,
+            )
+
+
+_OLD_RECORD = Path(".zerowiz") / "init.json"
+
+
+def _with_old_record(layers: Layers) -> Layers:
+    """Say that an older zerowiz kept answers here in another file."""
+    folders = {layers.options.output_dir or Path(), Path()}
+    found = [folder / _OLD_RECORD for folder in folders if (folder / _OLD_RECORD).is_file()]
+    again = _("of an older zerowiz is not read: run `zerowiz init` again")
+    notes = [f"`{path}` {again}" for path in found]
+    return replace(layers, notes=(*layers.notes, *notes))
+
+
+# Read an answers file as settings of a job: each key is a long option, each value checked.
+
+SCRIPT, SCRIPT_ARGS, MODULE = "script", "script-args", "module"
+"""The keys that are no settings: which job they are for."""
+
+MAY_BE_PATHS = frozenset({"model", "machine"})
+"""The settings whose text may name a file or a folder."""
+
+
+class AnswersFile(Struct, frozen=True, kw_only=True):
+    """What a file says of a job; its paths are as seen from the working folder."""
+
+    name: str
+    """Its path, for messages."""
+    statements: tuple[Statement, ...]
+    script: str | None = None
+    """The script that the settings are for; None: for any."""
+    script_args: tuple[str, ...] = ()
+    is_module: bool = False
+    values: Mapping[str, object] = {}
+    """The settings, by the names of their fields."""
+    lines: Mapping[str, int] = {}
+    """Where each of them is said."""
+
+    def place(self, name: str) -> str:
+        """Where a setting is said."""
+        return _("{name} line {lines}", name=self.name, lines=self.lines[name])
+
+
+def read_answers_file(path: Path) -> AnswersFile:
+    """The settings in a file.
+
+    Raises:
+        ZerowizError: It cannot be read.
+        UsageError: A key or a value is none that it can have.
+    """
+    name = os.path.relpath(path)
+    statements = read_statements(read_answers_text(path, name), name)
+    values: dict[str, object] = {}
+    lines: dict[str, int] = {}
+    for each in (each for each in statements if each.key is not None):
+        try:
+            field, value = _read(str(each.key), each.value)
+        except UsageError as error:
+            where = _(
+                "`{name}` line {line}: {message}", name=name, line=each.line, message=error.message
+            )
+            raise UsageError(where, *error.hints) from None
+        values[field], lines[field] = value, each.line
+    script, words = values.pop(SCRIPT, None), values.pop(SCRIPT_ARGS, ())
+    is_module = values.pop(MODULE, False) is True
+    _check_together(values, lines, name)
+    here = {field: _from_here(field, value, path.parent) for field, value in values.items()}
+    if script is not None and not is_module:
+        script = _path_from_here(str(script), path.parent)
+    return AnswersFile(
+        name=name,
+        statements=statements,
+        script=None if script is None else str(script),
+        script_args=tuple(words) if isinstance(words, list) else (),
+        is_module=is_module,
+        values=here,
+        lines=lines,
+    )
+
+
+def _read(key: str, value: object) -> tuple[str, object]:
+    """The field that a key means, and its value."""
+    if key == SCRIPT:
+        return key, _text(key, value)
+    if key == MODULE:
+        return key, _typed(key, bool, rows()["module"], value)
+    if key == SCRIPT_ARGS:
+        if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+            raise UsageError(
+                _("`{key}` takes a list of texts, not {kind_of}", key=key, kind_of=_kind_of(value)),
+                '`script-args = ["--output_dir", "out"]`',
+            )
+        return key, value
+    name = lasting().get(key)
+    if name is None:
+        raise _unknown(key, value)
+    return name, _typed(key, kinds()[name], rows()[name], value)
+
+
+def _unknown(key: str, value: object) -> UsageError:
+    from difflib import get_close_matches  # noqa: PLC0415 - few keys are wrong
+
+    if isinstance(value, dict):
+        return UsageError(
+            _("there are no tables, and `{key}` is one", key=key),
+            _("write each option in a line of its own: `seq-len = 2048`"),
+        )
+    if key in of_one_run():
+        return UsageError(
+            _("`{key}` is for one run, so it cannot stand in a file", key=key),
+            _("set it on the command line: `--{key}`", key=key),
+        )
+    plain = key.lower().replace("_", "-").removeprefix("no-")
+    known = [SCRIPT, SCRIPT_ARGS, MODULE, *lasting()]
+    near = [each for each in known if plain == each] or get_close_matches(plain, known, n=2)
+    return UsageError(
+        _("there is no setting `{key}`", key=key),
+        *did_you_mean(near),
+        _("the keys are the long options of `zerowiz plan`"),
+    )
+
+
+def _typed(key: str, kind: type, row: SettingRow, value: object) -> object:
+    """The value that a setting has."""
+    choices = choices_of(kind, row)
+    if choices:
+        return _choice(key, kind, row, choices, value)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if kind is bool and isinstance(value, bool):
+        return value
+    if kind is int and is_number and isinstance(value, int):
+        return value
+    if kind is float and is_number:
+        return float(str(value))
+    if kind in {bool, int, float}:
+        raise UsageError(
+            _(
+                "`{key}` takes {kinds}, not {kind_of}",
+                key=key,
+                kinds=_KINDS[kind],
+                kind_of=_kind_of(value),
+            )
+        )
+    text = str(value) if is_number and kind is str else _text(key, value)
+    return Path(text) if issubclass(kind, Path) else text
+
+
+def _choice(key: str, kind: type, row: SettingRow, choices: Sequence[str], value: object) -> object:
+    said = str(value) if type(value) is int else _text(key, value)
+    word = canonical_choice(row.key, said, choices)
+    if word not in choices:
+        from difflib import get_close_matches  # noqa: PLC0415 - few words are wrong
+
+        near = get_close_matches(word, choices)
+        hints = [_('did you mean `{key} = "{each}"`?', key=key, each=each) for each in near]
+        listed = _("{choices} or {last}", choices=listing(choices[:-1]), last=choices[-1])
+        raise UsageError(
+            _("`{key}` is {listed}, not `{said}`", key=key, listed=listed, said=said), *hints
+        )
+    return kind(word) if issubclass(kind, Enum) else word
+
+
+def _text(key: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise UsageError(_("`{key}` takes text, not {kind_of}", key=key, kind_of=_kind_of(value)))
+    if not value:
+        raise UsageError(_("`{key}` is empty", key=key))
+    return value
+
+
+_KINDS: Mapping[type, str] = {
+    bool: _("true or false"),
+    int: _("a whole number"),
+    float: _("a number"),
+    list: _("a list"),
+    dict: _("a table"),
+}
+
+
+def _kind_of(value: object) -> str:
+    """What a value of TOML is called."""
+    if isinstance(value, str):
+        return _('text (`"{value}"`)', value=value)
+    return _KINDS.get(type(value)) or _("a date")
+
+
+_NAMED_VALUES = re.compile(r"\$([a-z_]+)")
+
+
+def _check_together(values: Mapping[str, object], lines: Mapping[str, int], name: str) -> None:
+    """Refuse values that contradict each other, or that no job can have."""
+    try:
+        Options(**values)  # type: ignore[arg-type]
+    except UsageError as error:
+        said = [lines[each] for each in _NAMED_VALUES.findall(error.message) if each in lines]
+        where = _(" line {said}", said=said[0]) if said else ""
+        raise UsageError(f"`{name}`{where}: {error.message}", *error.hints) from None
+
+
+def _from_here(name: str, value: object, folder: Path) -> object:
+    """A path in the file, which is relative to the file's folder, as seen from here."""
+    if isinstance(value, Path):
+        return Path(_path_from_here(str(value), folder))
+    is_path = name in MAY_BE_PATHS and os.path.exists(os.path.join(folder, str(value)))  # noqa: PTH110, PTH118 - no text makes them raise
+    return _path_from_here(str(value), folder) if is_path else value
+
+
+def _path_from_here(path: str, folder: Path) -> str:
+    here = Path.cwd()
+    is_near = Path(path).is_absolute() or folder == here
+    return path if is_near else os.path.relpath(folder / path, here)
+
+
+# Take from an answers file what nothing that is typed says.
+
+
+def with_file(layers: Layers, file: AnswersFile, use: FileUse) -> Layers:
+    """The layers with what the file says, unless it is for another script.
+
+    Args:
+        layers: What is typed.
+        file: The answers file.
+        use: What the command does with it.
+    """
+    typed = layers.typed
+    command = _understand(typed)
+    named = None if command is None else command.script
+    if typed.script is None:
+        layers = _with_script(layers, file, use)
+    elif file.script is not None and not _is_same(file, named, command):
+        note = _(
+            "`{file}` is for `{script}`, and sets nothing for `{named}`",
+            file=file.name,
+            script=file.script,
+            named=named,
+        )
+        return replace(layers, notes=(*layers.notes, note))
+    skipped = {*typed.origins, *_said_otherwise(layers, command)}
+    machine = file.values.get("machine")
+    is_elsewhere = isinstance(machine, str) and not means_cpu(machine)
+    if use.starts_here and is_elsewhere and "machine" not in skipped:
+        skipped.add("machine")
+        planned_for = PlannedMachine(name=str(machine), place=file.place("machine"))
+        layers = replace(layers, planned_for=planned_for)
+    taken = {name: value for name, value in file.values.items() if name not in skipped}
+    options = replace(layers.options, **taken)  # type: ignore[arg-type]
+    origins = {**layers.origins, **{name: file.place(name) for name in taken}}
+    words = as_words(added(layers.typed.options, options))
+    if layers.script is not None and typed.script is None:
+        words += [layers.script, *hide_secrets(layers.script_args)]
+    what = (
+        _("from `{file}`: `{words}`", file=file.name, words=command_words.join(words))
+        if words
+        else _("`{file}` sets nothing", file=file.name)
+    )
+    return replace(layers, options=options, origins=origins, notes=(*layers.notes, what))
+
+
+def _with_script(layers: Layers, file: AnswersFile, use: FileUse) -> Layers:
+    """With the script of the file, where the command takes it."""
+    typed = layers.typed
+    with_model = use.takes_script is TakesScript.WITHOUT_MODEL and "model" in typed.origins
+    is_never = use.takes_script is TakesScript.NEVER or typed.options.module
+    if file.script is None or is_never or with_model:
+        return layers
+    return replace(
+        layers,
+        script=file.script,
+        script_args=file.script_args,
+        options=replace(typed.options, module=file.is_module),
+        origins={**layers.origins, "script": file.place("script")},
+    )
+
+
+def _understand(typed: Typed) -> Command | None:
+    """The script that is typed, behind another launcher too; what is wrong is said later."""
+    try:
+        return understand_command(typed.script, typed.script_args, typed.options, SILENT)
+    except ZerowizError:
+        return None
+
+
+def _is_same(file: AnswersFile, named: str | None, command: Command | None) -> bool:
+    """Whether the file is for the script that is typed."""
+    if command is None or named is None or file.script is None:
+        return False
+    is_same_kind = file.is_module is command.options.module
+    return is_same_kind and posixpath.normpath(file.script) == posixpath.normpath(named)
+
+
+def _said_otherwise(layers: Layers, command: Command | None) -> Collection[str]:
+    """The settings that another launcher, a word after the script, or a config says."""
+    said = set(said_by_config(layers.options))
+    script, words = layers.script, layers.script_args
+    if layers.typed.script is not None:
+        if command is None:
+            return said
+        changed = added(layers.options, command.options)
+        said |= {name for name in Options.__struct_fields__ if _differs(changed, name)}
+        script, words = command.script, command.script_args
+    if script is None or not words:
+        return said
+    try:
+        facts = read_as_said(script, words, layers.options if command is None else command.options)
+    except ZerowizError:
+        return said  # said where the script is read
+    return said | said_after(settle(facts, words))
+
+
+_NOTHING = Options()
+
+
+def _differs(options: Options, name: str) -> bool:
+    return bool(getattr(options, name) != getattr(_NOTHING, name))
+
+
+# Write the answers of `zerowiz init` into an answers file, and keep what a person wrote there.
+
+_HEADER = """\
+# Answers for zerowiz. The keys are its long options; an option on the command line counts more.
+# `zerowiz plan --origins` shows what comes from here, `--isolated` ignores this file.
+"""
+
+
+def plan_answers(script: str, script_args: Sequence[str], options: Options) -> PlannedFile:
+    """The answers file of a job: what a person said of it, and nothing that was detected.
+
+    It lies in the folder of the configs, unless the file of the working folder names that folder.
+    Comments stay, and so does what is already right.
+
+    Args:
+        script: Its path, or the name of the module.
+        script_args: The words after it; secrets among them are left out.
+        options: What was said.
+
+    Raises:
+        ZerowizError: The file that is there cannot be read.
+        NotTextError: TOML cannot hold a value.
+    """
+    here = _read_written(Path(FILE_NAME))
+    names_folder = here is not None and here.values.get("output_dir") == options.output_dir
+    folder = Path() if names_folder else options.output_dir or Path()
+    path = folder / FILE_NAME
+    file = here if folder == Path() else _read_written(path)
+    values = _written_values(script, script_args, options)
+    if folder != Path():
+        values.pop("output-dir", None)
+    wanted = {key: _as_there(key, value, folder, file) for key, value in values.items()}
+    text = rewrite(() if file is None else file.statements, wanted)
+    return PlannedFile(path=str(path), text=text if file is not None else _HEADER + text)
+
+
+def write_answers(file: PlannedFile) -> None:
+    """Write it whole.
+
+    Raises:
+        ZerowizError: Its folder cannot be written.
+    """
+    path = Path(file.path)
+    if path.exists():
+        rewrite_file(path, file.text)
+    else:
+        replace_file(path, file.text)
+
+
+def _read_written(path: Path) -> AnswersFile | None:
+    return read_answers_file(path.absolute()) if path.is_file() else None
+
+
+def _written_values(script: str, script_args: Sequence[str], options: Options) -> dict[str, object]:
+    """What the file says, by its keys, as it is seen from here."""
+    words = list(without_secrets(script_args))
+    job: dict[str, object] = {SCRIPT: script if options.module else Path(script)}
+    job |= {MODULE: True} if options.module else {}
+    job |= {SCRIPT_ARGS: words} if words else {}
+    defaults = Options()
+    chosen = {key: getattr(options, name) for key, name in lasting().items()}
+    return job | {
+        key: value for key, value in chosen.items() if value != getattr(defaults, lasting()[key])
+    }
+
+
+def _as_there(key: str, value: object, folder: Path, file: AnswersFile | None) -> object:
+    """A value as TOML has it; as it is written already, where it means the same."""
+    name = lasting().get(key)
+    if file is not None and name is not None and file.values.get(name) == value:
+        return next(each.value for each in file.statements if each.key == key)
+    if isinstance(value, Enum):
+        return value.value
+    may_be_path = name in MAY_BE_PATHS and os.path.exists(str(value))  # noqa: PTH110 - no text makes it raise
+    if not (may_be_path or isinstance(value, Path)):
+        return value
+    return str(value) if Path(str(value)).is_absolute() else os.path.relpath(str(value), folder)
+
+
+# Ask anew what the answers file says: what was answered before is the default of each question.
+
+
+class Conversation(Struct, frozen=True, kw_only=True):
+    """What a conversation starts with."""
+
+    options: Options
+    script: str | None
+    before: Mapping[str, str]
+    """What the file answers, by the keys of the questions: their defaults."""
+
+
+def ask_anew(layers: Layers) -> Conversation:
+    """What a conversation starts with: what the file answers is asked anew."""
+    by_file = {name for name in layers.origins if name not in layers.typed.origins}
+    asked = {*(question.key for question in QUESTIONS), "objective"} & by_file - {"script"}
+    said = {name: getattr(layers.options, name) for name in asked}
+    before = {name: _answer(value) for name, value in said.items()}
+    own = OWN_MICRO_BATCH if "micro_batch" in said else None
+    if goal := before.pop("objective", own):
+        before["goal"] = goal
+    typed = {name: getattr(layers.typed.options, name) for name in asked}
+    is_gone = "script" in by_file and not Path(str(layers.script)).is_file()
+    is_gone = is_gone and not layers.options.module
+    return Conversation(
+        options=replace(layers.options, **typed),
+        script=None if is_gone else layers.script,
+        before=before,
+    )
+
+
+def _answer(value: object) -> str:
+    """A setting as one answers its question."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return str(value)

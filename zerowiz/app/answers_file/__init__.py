@@ -1,1 +1,0 @@
-"""The answers file, `zerowiz.toml`: what is said once for many runs of a job."""

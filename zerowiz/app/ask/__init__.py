@@ -1,1 +1,0 @@
-"""What a person is asked, and the record of what they answered."""

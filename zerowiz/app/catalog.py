@@ -1,0 +1,385 @@
+"""How long a run takes and what it costs, as a person asks it."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec import Struct, structs
+
+from zerowiz import __version__
+from zerowiz.app.decide import follow_options
+from zerowiz.app.machines.machine import complete
+from zerowiz.app.options import Options, with_plain
+from zerowiz.app.resolve.job import Request
+from zerowiz.core import command_words
+from zerowiz.core.catalog import (
+    Decide,
+    Offers,
+    RunLength,
+    WiderFit,
+    encode_offers,
+    find_offers,
+    find_wider_fits,
+)
+from zerowiz.core.decision.flowchart import Decision
+from zerowiz.core.machine.spec import MOST_GPUS_PER_NODE
+from zerowiz.core.machine_kinds import MachineCandidate, MachineKind, PriceList, list_kinds
+from zerowiz.core.memory.forward import ReadModel
+from zerowiz.core.script.facts import ScriptFacts
+from zerowiz.core.script.settings import settle
+from zerowiz.core.settings import Change
+from zerowiz.core.structs import replace, shows
+from zerowiz.core.units import parse_count
+from zerowiz.errors import NothingFitsError, UsageError
+from zerowiz.probe.package_data import read_gpu_table, read_instances
+from zerowiz.ui import basis
+from zerowiz.ui.text import count
+from zerowiz.words import _, listing
+
+if TYPE_CHECKING:
+    from zerowiz.core.catalog import PlannedRun
+    from zerowiz.core.machine.types import Machine
+
+
+# Where a price is said and no length is: what machines and strategies are compared by.
+_COMPARED_TOKENS = 10**9
+_PRICE_FILES = frozenset({".toml", ".json"})
+_MOST_EPOCHS = 100_000
+
+
+class RunQuestion(Struct, frozen=True, kw_only=True):
+    """What a person said of the length of a run and of prices; None is nothing."""
+
+    tokens: str | None = None
+    sequences: str | None = None
+    epochs: float | None = None
+    prices: tuple[str, ...] = ()
+    """Each a price, some with names and commas between them, or the path of a file."""
+
+    def length(self, own_epochs: float | None = None) -> RunLength | None:
+        """How much is trained on; a billion tokens where a price is said alone.
+
+        Args:
+            own_epochs: How often the script trains on its data, if it says so.
+
+        Raises:
+            UsageError: The length is said twice, or makes no sense.
+        """
+        epochs = self._epochs(1.0 if own_epochs is None else own_epochs)
+        if self.tokens is not None and self.sequences is not None:
+            raise UsageError(
+                _(
+                    "`$tokens {tokens}` and `$sequences {sequences}` both set the amount of data",
+                    tokens=self.tokens,
+                    sequences=self.sequences,
+                ),
+                _("remove one of them"),
+            )
+        if self.tokens is not None:
+            return RunLength(data_tokens=parse_count("tokens", self.tokens), epochs=epochs)
+        if self.sequences is not None:
+            return RunLength(data_sequences=parse_count("sequences", self.sequences), epochs=epochs)
+        if self.epochs is not None:
+            raise UsageError(
+                _("`$epochs {epochs:g}` needs the size of the data", epochs=self.epochs),
+                _("set it with `$tokens 50M` or `$sequences 52k`"),
+            )
+        return RunLength(data_tokens=_COMPARED_TOKENS) if self.prices else None
+
+    def leaves_epochs(self) -> bool:
+        """Whether the data are said, and not how often they are trained on."""
+        return self.epochs is None and not (self.tokens is None and self.sequences is None)
+
+    @property
+    def assumed(self) -> str | None:
+        """That nobody said how much is trained on; None where somebody did, or no run is asked."""
+        if not self.prices or self.tokens is not None or self.sequences is not None:
+            return None
+        words = _("{tokens} tokens of data (`$tokens`)", tokens=count(_COMPARED_TOKENS))
+        return _("assumed {assumed}", assumed=words)
+
+    def _epochs(self, own: float) -> float:
+        epochs = own if self.epochs is None else self.epochs
+        if not 0 < epochs <= _MOST_EPOCHS:
+            raise UsageError(
+                _(
+                    "`$epochs {epochs:g}` must be above 0, and at most {most_epochs}",
+                    epochs=epochs,
+                    most_epochs=_MOST_EPOCHS,
+                )
+            )
+        return epochs
+
+    def read_prices(self, machine: "Machine | None" = None) -> "PriceList":
+        """The prices that were said.
+
+        Args:
+            machine: That of the job, whose GPUs have names too; None for many machines.
+
+        Raises:
+            UsageError: One is no price, is for nothing that is known, or is said twice.
+        """
+        from zerowiz.core.machine_kinds import (  # noqa: PLC0415 - most plans ask for no price
+            read_prices,
+            split_prices,
+        )
+        from zerowiz.probe.machine.machine_file import read_price_file  # noqa: PLC0415 - as above
+        from zerowiz.probe.package_data import (  # noqa: PLC0415 - as above
+            read_gpu_table,
+            read_instances,
+        )
+
+        amounts: dict[str, str] = {}
+        for text in self.prices:
+            path = Path(text)
+            read = read_price_file(path) if path.suffix in _PRICE_FILES else split_prices(text)
+            for name in read.keys() & amounts.keys():
+                raise UsageError(
+                    _(
+                        "`$price` gives two prices{name}",
+                        name=_(" of `{name}`", name=name) if name else "",
+                    ),
+                    _("remove one of them"),
+                )
+            amounts |= read
+        own = () if machine is None else tuple(gpu.name for gpu in machine.gpus)
+        return read_prices(amounts, read_gpu_table(), read_instances(), own)
+
+    def plan_run(
+        self, decision: Decision, machine: str | None, own_epochs: float | None = None
+    ) -> "PlannedRun | None":
+        """The run on the machine of a decision; None where nobody asks for it.
+
+        Args:
+            decision: What was decided.
+            machine: As `$machine` names it; None for this one.
+            own_epochs: How often the script trains on its data, if it says so.
+
+        Raises:
+            UsageError: The length or a price makes no sense, or no price is for this machine.
+        """
+        length = self.length(own_epochs)
+        if length is None:
+            return None
+        from zerowiz.core.catalog import plan_run  # noqa: PLC0415 - most plans ask for no run
+        from zerowiz.core.machine.spec import named_instance  # noqa: PLC0415 - as above
+        from zerowiz.probe.package_data import read_instances  # noqa: PLC0415 - as above
+
+        prices = self.read_prices(decision.job.machine)
+        instance = named_instance(machine or "", read_instances())
+        run = plan_run(decision, length, prices, None if instance is None else instance.name)
+        if prices.prices and run.price_per_hour is None:
+            raise UsageError(
+                _("`$price` has no price for {gpus}", gpus=decision.job.machine.gpus[0].name),
+                _("`$price 2.50/gpu-hour`, without a name, applies to any machine"),
+            )
+        return run
+
+
+# Ask of every machine in the tables whether a job fits, how fast it is there and what it costs.
+
+
+@shows("offers.offers", "offers.offers[0].candidate.name", "offers.kinds")
+class MachineChoice(Struct, frozen=True, kw_only=True):
+    """The machines of the tables that a job fits."""
+
+    request: Request
+    """Of one of the machines that were tried."""
+    assumed: tuple[str, ...]
+    """The defaults that each of the plans rests on, one clause each."""
+    offers: Offers
+    length: RunLength | None
+    prices: PriceList
+    largest: str
+    """The largest machine that was tried, as `$machine` takes it."""
+    find_wider: Callable[[], tuple[WiderFit, ...]]
+    """Where few GPUs are large enough, plans for the changes after which more are."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What all of the plans rest on, one sentence each."""
+        request = self.request
+        assumed = (_("assumed {assumed}", assumed=listing(self.assumed)),) if self.assumed else ()
+        too_long = basis.beyond_positions(request.job.model, request.job.workload)
+        long = () if too_long is None else (too_long,)
+        return (*request.traced, *assumed, *long, *request.not_counted)
+
+    def to_dict(self) -> dict[str, object]:
+        """The JSON of `plan --json --machine all`."""
+        model = self.request.job.model
+        return encode_offers(self.offers, model, self.prices, version=__version__)
+
+    def require_any(self) -> None:
+        """See that some machine fits.
+
+        Raises:
+            NothingFitsError: None does.
+        """
+        if not self.offers.offers:
+            name = self.request.job.model.name
+            raise NothingFitsError(
+                _(
+                    "{name} does not fit on any machine that zerowiz tried; the "
+                    "largest is {largest}",
+                    name=name,
+                    largest=self.largest,
+                ),
+                _(
+                    "`zerowiz plan $machine {largest} $model {name}` shows what would help",
+                    largest=self.largest,
+                    name=command_words.quote(name),
+                ),
+                *((self.offers.why_unasked,) if self.offers.why_unasked else ()),
+            )
+
+
+class _Planner:
+    """Plans one job for many machines: the model is read once."""
+
+    def __init__(
+        self,
+        options: Options,
+        facts: ScriptFacts | None,
+        script_args: Sequence[str],
+        read: ReadModel | None = None,
+    ) -> None:
+        self.options = replace(options, machine=None, gpus_per_node=None)
+        self.facts = facts
+        self.script_args = script_args
+        self.read = read
+        self.first: Request | None = None
+        self.assumed: tuple[str, ...] = ()
+        self.refused: UsageError | None = None
+
+    def decide(self, candidate: MachineCandidate) -> Decision | None:
+        """The decision on a machine; None where the job cannot be asked of it."""
+        try:
+            machine = complete(candidate.machine, self.options)
+            followed = follow_options(
+                self.options, machine, self.facts, self.script_args, self._read()
+            )
+        except UsageError as error:
+            # A global batch that its ranks do not share evenly, fp16 states: another may do it.
+            self.refused = self.refused or error
+            return None
+        request = followed.request
+        if self.first is None:
+            self.first, self.assumed = request, request.assumed
+        else:
+            settings = {_setting(clause) for clause in request.assumed}
+            self.assumed = tuple(one for one in self.assumed if _setting(one) in settings)
+        return followed.decision
+
+    def _read(self) -> ReadModel | None:
+        """The model and its trace, once they were read."""
+        if self.first is None:
+            return self.read
+        job = self.first.job
+        return ReadModel(model=job.model, traced=job.traced, notes=self.first.traced)
+
+
+def _setting(clause: str) -> str:
+    """What a clause on a default is of: the setting in brackets at its end."""
+    return clause.rpartition("(")[2]
+
+
+def find_machines(
+    options: Options,
+    facts: ScriptFacts | None,
+    script_args: Sequence[str],
+    question: RunQuestion,
+) -> MachineChoice:
+    """The machines of the tables that the job fits.
+
+    Args:
+        options: What was said; of the machine, at most its nodes, its GPUs per node, its links and
+            the memory of its hosts.
+        facts: What the script shows; None without one.
+        script_args: The words after it.
+        question: What was said of the run's length and of prices.
+
+    Raises:
+        UsageError: No machine can be asked, or a price has no meaning here.
+    """
+    _check_options(options)
+    own = None if facts is None else settle(facts, tuple(script_args)).epochs
+    length = question.length(None if own is None else own.value)
+    prices = question.read_prices()
+    if prices.of_any_node:
+        raise UsageError(
+            _("`$price` is per node, and the nodes of the table differ: choose one machine"),
+            _("write `$price p5.48xlarge=98/node-hour` or `$price 8xH100-80GB=32/node-hour`"),
+        )
+    table = read_gpu_table()
+    instances = read_instances()
+    kinds = list_kinds(
+        table, instances, nodes=options.nodes, gpus=options.gpus_per_node, prices=prices
+    )
+    planner = _Planner(options, facts, script_args)
+    offers = find_offers(kinds, table, planner.decide, prices, length)
+    if planner.first is None:
+        raise planner.refused or UsageError(
+            _("no machine of the tables has that size"), _("remove `$nodes` or `$gpus_per_node`")
+        )
+    if planner.refused is not None:
+        offers = replace(offers, why_unasked=planner.refused.message)
+    return MachineChoice(
+        request=planner.first,
+        assumed=planner.assumed,
+        offers=offers,
+        length=length,
+        prices=prices,
+        largest=_largest(kinds),
+        find_wider=partial(_wider, offers, options, facts, script_args, planner.first),
+    )
+
+
+def _wider(
+    offers: Offers,
+    options: Options,
+    facts: ScriptFacts | None,
+    script_args: Sequence[str],
+    request: Request,
+) -> tuple[WiderFit, ...]:
+    """What would help; a trace is of one step, and slow to make again."""
+    if request.job.traced is not None:
+        return ()
+    read = ReadModel(model=request.job.model)
+    said = {name for name, value in structs.asdict(options).items() if value is not None}
+
+    def decide_with(change: Change) -> Decide:
+        return _Planner(with_plain(options, change), facts, script_args, read).decide
+
+    return tuple(find_wider_fits(offers, said, read_gpu_table(), decide_with))
+
+
+def _check_options(options: Options) -> None:
+    """See that nothing is said that is of one machine alone, or of none."""
+    for name in ("gpus", "hostfile", "accelerator"):
+        value = getattr(options, name)
+        if value is not None:
+            raise UsageError(
+                _(
+                    "`${name} {value}` is for one machine, and `$machine all` compares many",
+                    name=name,
+                    value=value,
+                ),
+                _("remove `${name} {value}`, or choose one machine", name=name, value=value),
+            )
+    gpus = options.gpus_per_node
+    if gpus is not None and gpus > MOST_GPUS_PER_NODE:
+        raise UsageError(
+            _(
+                "`$gpus_per_node {gpus}`: a node has 1 to {most_gpus_per_node} GPUs",
+                gpus=gpus,
+                most_gpus_per_node=MOST_GPUS_PER_NODE,
+            ),
+            _("for several nodes add `$nodes 2`"),
+        )
+
+
+def _largest(kinds: Sequence[MachineKind]) -> str:
+    """What has most memory in all."""
+    kind = max(kinds, key=lambda each: each.sizes[-1].world_size * each.gpu.usable_bytes)
+    return kind.build(kind.sizes[-1], read_gpu_table()).name

@@ -1,0 +1,533 @@
+"""Decide what options lead to: choose what is open, and follow the flowchart."""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from msgspec import Struct
+
+from zerowiz.app.machines.machine import complete, find_machine, is_here, state_links
+from zerowiz.app.options import Options, with_plain
+from zerowiz.app.reporter import SILENT, Reporter
+from zerowiz.app.resolve.job import Request, config_file, find_basis, make_request
+from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict
+from zerowiz.core.decision.flowchart import Decision, decide, find_way
+from zerowiz.core.decision.plan_input import BF16_IS_EMULATED, emulates_bf16
+from zerowiz.core.decision.remedy import Remedy, make_remedy, worth_offering
+from zerowiz.core.decision.search import Evaluator, Freedom, Objective, Search, search, split_batch
+from zerowiz.core.decision.unsupported import refuse_unsupported
+from zerowiz.core.dsconfig.write import own_values, write_config
+from zerowiz.core.launch.provenance import BatchChange, change_batch
+from zerowiz.core.machine.job_gpus import choose_gpus
+from zerowiz.core.machine.types import Accelerator, Machine, pick_gpus
+from zerowiz.core.memory.forward import ReadModel
+from zerowiz.core.model.from_name import parse_size
+from zerowiz.core.script.facts import Convention, ScriptFacts
+from zerowiz.core.script.settings import can_be_given, check_method, settle
+from zerowiz.core.settings import Change
+from zerowiz.core.strategy import Strategy
+from zerowiz.core.structs import replace, shows
+from zerowiz.core.workload import SETTINGS, Integration, Loss, Workload
+from zerowiz.errors import NothingFitsError, UsageError, ZerowizError
+from zerowiz.probe.model.hf import model_of
+from zerowiz.probe.package_data import read_gpu_table, read_known_models, read_version
+from zerowiz.ui import basis, choice, sentences
+from zerowiz.ui import remedies as remedies_text
+from zerowiz.words import _, joined
+
+
+class Followed(Struct, frozen=True, kw_only=True):
+    """A decision, and what it was made of."""
+
+    first: Request
+    """With the step as it would be by itself."""
+    request: Request
+    """With the step that was chosen."""
+    search: Search
+    decision: Decision
+
+
+def follow_options(
+    options: Options,
+    machine: Machine,
+    facts: ScriptFacts | None,
+    script_args: Sequence[str],
+    read: ReadModel | None = None,
+    reporter: Reporter = SILENT,
+    *,
+    compares: bool = False,
+) -> Followed:
+    """The decision with these options on this machine, without remedies.
+
+    Args:
+        options: What was said.
+        machine: What the job runs on.
+        facts: What the script shows; None without one.
+        script_args: The words after the script.
+        read: The model where it was read already.
+        reporter: Hears what reading it waits for.
+        compares: Whether what else there is is looked at; the decision is the same.
+
+    Raises:
+        UsageError: The options contradict each other, the script or the machine, or DeepSpeed does
+            not do what they ask for.
+    """
+    request = make_request(options, machine, facts, script_args, read, reporter)
+    if facts is not None:
+        check_method(facts, request.job.workload.method)
+    found = choose_open(options, request, compares=compares)
+    chosen = _with_step(options, request, found, facts, script_args)
+    decision = found.decision
+    if found.choice is None:
+        decision = decide(chosen.job, chosen.constraints)
+    _refuse_unsupported(options, chosen, decision)
+    return Followed(first=request, request=chosen, search=found, decision=decision)
+
+
+def choose_open(options: Options, request: Request, *, compares: bool = True) -> Search:
+    """What is taken of what is open."""
+
+    def supports(strategy: Strategy) -> bool:
+        try:
+            refuse_strategy(options, request, strategy)
+        except UsageError:
+            return False
+        return True
+
+    job, open_step = request.job, request.freedom
+    objective = options.objective
+    return search(job, request.constraints, open_step, objective, supports, compares=compares)
+
+
+def _with_step(
+    options: Options,
+    request: Request,
+    found: Search,
+    facts: ScriptFacts | None,
+    script_args: Sequence[str],
+) -> Request:
+    """The request with the step that was chosen, as if it had been said.
+
+    Where nothing fits it is the least that the job can have, so that no remedy asks for it.
+    """
+    job, before = request.job, request.job.workload
+    step = _least(request) if found.choice is None else found.choice.workload
+    if step == before:
+        return request
+    chosen = {name: getattr(step, name) for name in request.freedom.names}
+    changed = {name: value for name, value in chosen.items() if value != getattr(before, name)}
+    said = replace(options, **changed)
+    read = ReadModel(model=job.model, traced=job.traced, notes=request.traced)
+    made = make_request(said, job.machine, facts, script_args, read)
+    return replace(made, job=replace(job, workload=step), freedom=request.freedom)
+
+
+def _least(request: Request) -> Workload:
+    step = request.job.workload
+    smallest = split_batch(step)[0] if request.freedom.split else step
+    recomputes = step.gradient_checkpointing or True in request.freedom.checkpointing
+    return replace(smallest, gradient_checkpointing=recomputes)
+
+
+def _refuse_unsupported(options: Options, request: Request, decision: Decision) -> None:
+    """A config is written only where DeepSpeed trains what was asked for."""
+    if decision.chosen is not None:
+        refuse_strategy(options, request, decision.chosen.strategy)
+
+
+def refuse_strategy(options: Options, request: Request, strategy: Strategy) -> None:
+    """Raise where DeepSpeed does not train what was asked for with this strategy."""
+    if options.config is not None:
+        return
+    handover, job = request.handover, request.job
+    if request.constraints.stage is None and strategy.stage == 0:
+        # Where all fits one GPU the states stay in fp32: the flowchart chose stage 0, no person.
+        job = replace(job, state_dtype=None)
+    refuse_unsupported(
+        job,
+        strategy,
+        handover.integration,
+        script_has_optimizer=handover.script_has_optimizer,
+    )
+
+
+# Find what would help a plan, each change as it would be if it were typed.
+
+# What a script has to do for a setting that it neither shows nor takes.
+_EDITS: Mapping[tuple[str, object], str] = {
+    ("loss", "liger"): _("let liger-kernel compute the loss"),
+    ("loss", "chunked"): _("compute the loss in chunks"),
+    ("attention", "sdpa"): _('load the model with `attn_implementation="sdpa"`'),
+}
+
+
+class RemedyFinder:
+    """Finds what would help a plan, each as it would be if it were typed."""
+
+    def __init__(
+        self,
+        options: Options,
+        request: Request,
+        facts: ScriptFacts | None,
+        script_args: Sequence[str],
+    ) -> None:
+        self.options = options
+        self.request = request
+        self.facts = facts
+        self.script_args = script_args
+        self.settings = None if facts is None else settle(facts, tuple(script_args))
+
+    def find(self, decision: Decision) -> tuple[Remedy, ...]:
+        """The remedies that can be taken, then those that only a change of the script makes."""
+        if decision.chosen is not None and decision.chosen.verdict is Verdict.FITS:
+            return ()
+        from zerowiz.core.decision.remedies import (  # noqa: PLC0415 - as above
+            RemedyScope,
+            find_edits,
+            find_remedies,
+        )
+
+        scope = RemedyScope(
+            takes=self._reaches,
+            gpus=read_gpu_table(),
+            models=read_known_models,
+            complete=self._complete,
+        )
+        found = (self._checked(each, decision) for each in find_remedies(decision, scope))
+        takeable = worth_offering(each for each in found if each is not None)
+        if self.facts is None:
+            return takeable
+        edits = (replace(e, edit=self._edit(e)) for e in find_edits(decision, scope))
+        return (*takeable, *edits)
+
+    def _reaches(self, change: Change) -> bool:
+        """Whether the ranks get each value that a change gives a setting of theirs."""
+        if self.settings is None:
+            return True
+        typed = with_plain(self.options, change)
+        return all(self._takes(name, getattr(typed, name)) for name in change)
+
+    def _takes(self, name: str, value: object) -> bool:
+        settings, facts = self.settings, self.facts
+        if settings is None or facts is None or name == "optimizer_state_dtype":
+            return True
+        if name == "model":
+            # A script that is planned for a size can as well be planned for another one.
+            by_size = parse_size(self.options.model or "") is not None
+            is_size = parse_size(str(value)) is not None
+            return by_size if is_size else settings.is_open(name, value)
+        if name not in SETTINGS:
+            return True
+        if name == "loss" and value is Loss.LIGER and not self._has_liger():
+            return False
+        return can_be_given(facts, settings, name, value)
+
+    def _has_liger(self) -> bool:
+        """Whether Liger's kernels are installed, where that can be seen."""
+        elsewhere = not is_here(self.request.job.machine)
+        return elsewhere or read_version("liger_kernel") is not None
+
+    def _complete(self, machine: Machine) -> Machine:
+        """A machine of the table with what the options say of it, its links aside."""
+        said = replace(self.options, nodes=None, interconnect=None)
+        return complete(machine, said)
+
+    def _checked(self, remedy: Remedy, decision: Decision) -> Remedy | None:
+        """The remedy with what it leads to when it is typed; None where it leads nowhere."""
+        change = self._restated(remedy.change)
+        if is_here(self.request.job.machine) and "host_memory" in change:
+            # Nobody can type memory that this host does not have.
+            return remedy
+        try:
+            request = self._request(change)
+            chosen = self._lead(request)
+            if chosen is None or not chosen.runs:
+                return None
+            refuse_strategy(self.options, request, chosen.strategy)
+        except ZerowizError:
+            return None
+        return make_remedy(decision, change, chosen)
+
+    def _restated(self, change: Change) -> Change:
+        """The change with what was said of other links before, and with all nodes that it needs."""
+        said = self.options.interconnect
+        text = change.get("interconnect")
+        if "machine" in change:
+            nodes = {} if self.options.nodes is None else {"nodes": _nodes_of(change["machine"])}
+            return {**change, **nodes}
+        if text is None or said is None:
+            return change
+        return {**change, "interconnect": f"{said},{text}"}
+
+    def _lead(self, request: Request) -> StrategyEstimate | None:
+        """The strategy that is chosen for a request."""
+        if request.freedom == Freedom() and self.options.objective is Objective.FLOWCHART:
+            return find_way(request.job, request.constraints)[0]
+        return choose_open(self.options, request).decision.chosen
+
+    def _edit(self, remedy: Remedy) -> str:
+        """What to change in the script for it."""
+        path = "" if self.facts is None else self.facts.text_path
+        return joined(
+            "; ",
+            (
+                self._edit_of(name, value, path)
+                for name, value in remedy.change.items()
+                if not self._reaches({name: value})
+            ),
+        )
+
+    def _edit_of(self, name: str, value: int | str | bool, path: str) -> str:
+        """What to change in the script for one setting."""
+        trains_adapters = self.facts is not None and self.facts.trains_adapters
+        by_call = self.request.handover.integration is not Integration.HF
+        if name == "method" and not trains_adapters:
+            return _("wrap the model with peft in `{path}`", path=path)
+        if name == "gradient_checkpointing" and by_call:
+            return _("call `model.gradient_checkpointing_enable()` in `{path}`", path=path)
+        if name == "model":
+            return _("load `{value}` in `{path}`", value=value, path=path)
+        try:
+            self._request({name: value})
+        except ZerowizError as error:
+            return error.hints[0] if error.hints else error.message
+        edit = _EDITS.get((name, value))
+        if edit is None:
+            return _(
+                "train as `${name} {value}` says in `{path}`", name=name, value=value, path=path
+            )
+        return _("{edit} in `{path}`", edit=edit, path=path)
+
+    def _request(self, change: Change) -> Request:
+        """The job with a change typed.
+
+        The machine and the model are those of the job, which were read once, unless the change
+        names another.
+        """
+        job, facts = self.request.job, self.facts
+        changed = with_plain(self.options, change)
+        machine = machine_of(changed, change, job.machine)
+        model, traced = job.model, job.traced
+        if "model" in change:
+            traced = None
+            known = (row for row in read_known_models() if row.id == change["model"])
+            row = next(known, None)
+            model = model_of(str(change["model"]), None) if row is None else row.build()
+        read = ReadModel(model=model, traced=traced)
+        request = make_request(changed, machine, facts, self.script_args, read)
+        if facts is not None:
+            check_method(facts, request.job.workload.method)
+        return request
+
+
+def _nodes_of(spec: object) -> int:
+    """The nodes of a spec such as `4x8xH100`."""
+    nodes, *several = str(spec).split("x", 2)
+    return int(nodes) if len(several) > 1 and several[0].isdecimal() else 1
+
+
+def machine_of(changed: Options, change: Change, machine: Machine) -> Machine:
+    """The machine that was read once, with other links or another one where the change says so."""
+    if "machine" in change:
+        return find_machine(changed, os.environ)
+    if "gpus" in change:
+        machine = pick_gpus(machine, choose_gpus(machine.gpus, asked=str(change["gpus"])))
+    if "host_memory" in change:
+        machine = complete(machine, Options(host_memory=changed.host_memory))
+    return state_links(machine, changed.interconnect) if "interconnect" in change else machine
+
+
+# Plan a job: the decision with its remedies, and the error without one.
+
+
+@shows("decision", "remedies")
+class Plan(Struct, frozen=True, kw_only=True):
+    """What was decided, and the options that led there."""
+
+    options: Options
+    facts: ScriptFacts | None
+    """What the script shows; None without one."""
+    script_args: tuple[str, ...]
+    request: Request
+    decision: Decision
+    search: Search | None
+    """None for a further attempt of a job, whose step is that of the first."""
+    own_step: Workload
+    """The step as it would be by itself."""
+    remedies: tuple[Remedy, ...]
+    """The cheapest first; then those that only a change of the script makes."""
+
+    @property
+    def strategy(self) -> Strategy | None:
+        """The chosen strategy, if any."""
+        chosen = self.decision.chosen
+        return None if chosen is None else chosen.strategy
+
+
+def plan_options(
+    options: Options,
+    machine: Machine,
+    facts: ScriptFacts | None,
+    script_args: Sequence[str],
+    reporter: Reporter = SILENT,
+) -> Plan:
+    """Decide with these options on this machine, and choose what nobody decided."""
+    followed = follow_options(
+        options, machine, facts, script_args, reporter=reporter, compares=True
+    )
+    finder = RemedyFinder(options, followed.first, facts, script_args)
+    return Plan(
+        options=options,
+        facts=facts,
+        script_args=tuple(script_args),
+        request=followed.request,
+        decision=followed.decision,
+        search=followed.search,
+        own_step=followed.first.job.workload,
+        remedies=finder.find(followed.decision),
+    )
+
+
+class NoStrategyError(NothingFitsError):
+    """No strategy fits; its plan says how much each one lacks."""
+
+    def __init__(self, plan: Plan, message: str, *hints: str) -> None:
+        super().__init__(message, *hints)
+        self.plan = plan
+
+
+def require_strategy(plan: Plan) -> Strategy:
+    """The chosen strategy.
+
+    Raises:
+        NoStrategyError: There is none; with the closest one, and the remedies as hints.
+    """
+    if plan.strategy is None:
+        options = plan.options
+        own = None if options.config is None else str(options.config)
+        only_cpu = options.accelerator is Accelerator.CPU
+        hints = [remedies_text.hint(each) for each in plan.remedies]
+        hints = hints or [remedies_text.none_found(own, only_cpu=only_cpu)]
+        raise NoStrategyError(plan, sentences.nothing_fits(plan.decision), *hints)
+    return plan.strategy
+
+
+# Find a global batch that is not what it was, with a way to keep it that was tried.
+
+_OF_BATCH = ("micro_batch", "accumulation_steps")
+
+
+def change_by_options(plan: Plan) -> tuple[Change, BatchChange] | None:
+    """The options that change the global batch which the script would have by itself, and how.
+
+    None where they change nothing, where nobody sees what the script would have, and where a
+    global batch was asked for.
+    """
+    options, step, machine = plan.options, plan.own_step, plan.request.job.machine
+    said = {name: getattr(options, name) for name in _OF_BATCH}
+    said = {name: value for name, value in said.items() if value is not None}
+    if plan.facts is None or not said or options.global_batch is not None:
+        return None
+    settings, before = settle(plan.facts, plan.script_args), machine.world_size
+    for name in _OF_BATCH:
+        setting = getattr(settings, name)
+        before *= getattr(step, name) if setting is None else setting.value
+    batch = change_batch(before, step, machine)
+    return None if batch is None else (said, with_way_to_keep(plan, batch))
+
+
+def keeping(batch: BatchChange) -> Change:
+    """The change of options that keeps the global batch; empty where none does."""
+    steps = batch.accumulation_steps
+    return {} if steps is None or batch.by_script else {"accumulation_steps": steps}
+
+
+def with_way_to_keep(plan: Plan, batch: BatchChange) -> BatchChange:
+    """The change, with micro-steps only where the job can have them and fits."""
+    if batch.accumulation_steps is None:
+        return batch
+    job = plan.request.job
+    read = ReadModel(model=job.model, traced=job.traced, notes=plan.request.traced)
+    try:
+        options = with_plain(plan.options, keeping(batch))
+        decision = follow_options(options, job.machine, plan.facts, plan.script_args, read).decision
+    except ZerowizError:
+        return replace(batch, by_script=True)
+    step = decision.job.workload
+    whole = step.micro_batch * step.accumulation_steps * job.machine.world_size
+    keeps = decision.chosen is not None and whole == batch.before
+    return batch if keeps else replace(batch, accumulation_steps=None)
+
+
+# Note what a plan rests on, what was chosen, and what changes what the model learns.
+
+
+def note_settled(plan: Plan, reporter: Reporter) -> None:
+    """Note what was chosen, and the words that are added after the script, before all else."""
+    if plan.strategy is None:
+        return
+    for note in _choice_notes(plan):
+        reporter.note(note)
+    if plan.request.settled:
+        reporter.note(basis.settled(plan.request.settled, plan.request.copied))
+    if (changed := change_by_options(plan)) is not None:
+        reporter.note(basis.batch_by_options(*changed))
+    for note in _own_values(plan, plan.strategy):
+        reporter.note(note)
+
+
+def _own_values(plan: Plan, strategy: Strategy) -> Iterator[str]:
+    """What the config that is written decides by itself, and the configs that could do so."""
+    facts, request = plan.facts, plan.request
+    reaches = facts is None or (facts.obstacle is None and facts.convention is not Convention.NONE)
+    if plan.options.config is not None or not reaches:
+        return
+    config = write_config(request.job, plan.decision.of(strategy), request.handover)
+    by_script = () if facts is None else [use.keys[-1] for use in facts.config_keys if use.sets]
+    optimizer, values = own_values(config, by_script)
+    if not values:
+        return
+    path = config_file(plan.options, strategy)
+    yield basis.own_values(path, optimizer, values)
+    if facts is not None and (unused := _unused_configs(facts, path)):
+        yield basis.unused_configs(unused)
+
+
+def _unused_configs(facts: ScriptFacts, used: str) -> list[str]:
+    """The configs that a person has beside the script, but for the one that is used."""
+    from zerowiz.probe.output_folder import find_persons_configs  # noqa: PLC0415 - seldom needed
+
+    found = find_persons_configs(Path(facts.text_path).parent)
+    return [str(path) for path in found if path.absolute() != Path(used).absolute()]
+
+
+def _choice_notes(plan: Plan) -> Iterator[str]:
+    """What was chosen of what is open, and what was not."""
+    found = plan.search
+    if found is None or found.choice is None:
+        return
+    if found.choice.workload != plan.own_step:
+        job = plan.request.job
+        before = Evaluator(job).candidate(plan.own_step, found.choice.strategy)
+        can_keep = before.evaluated.verdict is not Verdict.DOES_NOT_FIT
+        if not can_keep:
+            kept = decide(replace(job, workload=plan.own_step), plan.request.constraints)
+            can_keep = kept.chosen is not None
+        by_script = plan.request.has_own_batch
+        yield choice.chosen_step(before, found.choice, by_script=by_script, can_keep=can_keep)
+    if found.clearly_faster is not None:
+        yield choice.clearly_faster(found.clearly_faster, found.choice)
+
+
+def note_basis(plan: Plan, reporter: Reporter, beside: Plan | None = None) -> None:
+    """Note what a result rests on, but for what a plan beside it assumes as well."""
+    known = () if beside is None else beside.request.assumed
+    for note in find_basis(plan.request, plan.options.model, plan.options.config, known):
+        reporter.note(note)
+
+
+def note_emulation(plan: Plan, reporter: Reporter) -> None:
+    """Warn of a bf16 that the CPU would emulate, where no doctor's finding will say it."""
+    job = plan.request.job
+    if emulates_bf16(job.machine, job.workload):
+        reporter.note(BF16_IS_EMULATED)

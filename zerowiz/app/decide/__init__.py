@@ -1,1 +1,0 @@
-"""The decision for one job, and the files that follow from it."""

@@ -1,0 +1,369 @@
+"""What the wizard makes of a plan: its files, and the start of the job."""
+
+import os
+
+from msgspec import Struct
+
+from zerowiz.app.answers_file import plan_answers, write_answers
+from zerowiz.app.ask import Command, Person, keep
+from zerowiz.app.decide import Plan, note_emulation, require_strategy
+from zerowiz.app.launch.start import Start, deliver_plan, plan_files
+from zerowiz.app.machines.machine import find_node, is_here
+from zerowiz.app.options import Options, as_words, with_plain
+from zerowiz.app.plan_files import losses_shown, plan_job_file
+from zerowiz.app.reporter import LaunchReporter, Reporter
+from zerowiz.core import command_words
+from zerowiz.core.answers_file import NotTextError
+from zerowiz.core.decision.questions import TEMPLATE
+from zerowiz.core.launch.plan import PlannedFile
+from zerowiz.core.model.types import ModelSource
+from zerowiz.core.script.arguments import Required
+from zerowiz.core.script.bindings import unsaid_arguments
+from zerowiz.core.script.delivery import add_settled
+from zerowiz.core.script.facts import ScriptFacts
+from zerowiz.core.script.programs import ProgramFile, list_changes
+from zerowiz.core.structs import replace
+from zerowiz.core.workload import SETTINGS, Method, Workload
+from zerowiz.emit.files import add_files, refuse_other_files, remove_added, write_files
+from zerowiz.errors import UsageError
+from zerowiz.probe.config_file import names_yaml, read_program_file
+from zerowiz.probe.files import FILE_NAME
+from zerowiz.probe.model.hf import hub_name
+from zerowiz.probe.package_data import read_template
+from zerowiz.words import _, joined, listing
+
+
+class InitOptions(Struct, frozen=True, kw_only=True):
+    """What the wizard does with a plan."""
+
+    slurm: bool = False
+    """Whether a job script for SLURM is written too."""
+    launch: bool = False
+    """Whether `Launch now?` is answered with yes."""
+    no_script: bool = False
+    """Whether a config is wanted alone, for a script that is not there yet."""
+    program_file: ProgramFile | None = None
+    """The file of a program that the config is for, instead of a script."""
+
+
+class InitPlan(Struct, frozen=True, kw_only=True):
+    """What the wizard writes, and the job that it launches then."""
+
+    script: str | None
+    """None where a config is written alone."""
+    script_args: tuple[str, ...]
+    facts: ScriptFacts | None
+    plan: Plan
+    files: tuple[PlannedFile, ...]
+    """The config is the last: it is what all others are written for."""
+    start: Start | None = None
+    """None where nothing is launched."""
+    may_overwrite: bool = False
+    """Whether a person lets go of what zerowiz did not write."""
+    program_file: ProgramFile | None = None
+    """Where a program starts the job: its file."""
+
+    @property
+    def config_path(self) -> str:
+        """What is written for the job; a config of the person's own is read where it lies."""
+        return self.files[-1].path if self.files else _("no file")
+
+    @property
+    def missing(self) -> tuple[Required, ...]:
+        """What the script requires, and neither its words nor zerowiz gives."""
+        if self.facts is None:
+            return ()
+        words = add_settled(self.script_args, self.plan.request.settled)
+        return unsaid_arguments(self.facts, words)
+
+    def answers(self) -> PlannedFile | None:
+        """The answers file of the job, as it is to be now.
+
+        None without a script, and where TOML cannot hold an answer.
+
+        Raises:
+            ZerowizError: A person's own cannot be read.
+        """
+        if self.script is None or self.facts is None:
+            return None
+        try:
+            return plan_answers(self.script, self.script_args, self.plan.options)
+        except NotTextError:
+            return None
+
+
+def plan_written(
+    command: Command,
+    script: str | None,
+    facts: ScriptFacts | None,
+    plan: Plan,
+    wanted: InitOptions,
+    reporter: Reporter,
+) -> InitPlan:
+    """The plan with its files.
+
+    Args:
+        command: What was typed.
+        script: Its path, or the name of the module.
+        facts: What it shows.
+        plan: What was decided.
+        wanted: What is done with it.
+        reporter: Hears what is slow.
+
+    Raises:
+        ZerowizError: Nothing fits, or the config cannot reach the script.
+    """
+    note_emulation(plan, reporter)
+    strategy = require_strategy(plan)
+    script_args = command.script_args
+    if facts is not None:
+        # Refuse now what the launch would refuse later.
+        deliver_plan(plan, facts, script_args, strategy)
+    target = None if facts is None else facts.target
+    files = plan_files(plan, strategy, target, script_args)
+    if wanted.slurm and facts is not None:
+        files = (plan_job_file(plan, facts, script_args), *files)
+    planned = InitPlan(
+        script=script,
+        script_args=script_args,
+        facts=facts,
+        plan=plan,
+        files=files,
+        program_file=wanted.program_file,
+    )
+    if facts is not None and planned.answers() is None:
+        reporter.note(
+            _(
+                "{file_name} is not written: a path in it is not UTF-8, as TOML has to be",
+                file_name=FILE_NAME,
+            )
+        )
+    return planned
+
+
+def with_start(
+    command: Command, planned: InitPlan, facts: ScriptFacts, reporter: LaunchReporter
+) -> InitPlan:
+    """The plan with the start of its job, once it is seen that nothing ends it.
+
+    Args:
+        command: What was typed.
+        planned: What is written.
+        facts: What the script shows.
+        reporter: Hears what may go wrong.
+
+    Raises:
+        ZerowizError: It cannot start, or not from here.
+    """
+    from zerowiz.app.launch.launch import RunOptions, check_node, make_run, start_planned  # noqa: PLC0415 - takes long to load
+
+    plan = planned.plan
+    machine, how = plan.request.job.machine, RunOptions()
+    if not is_here(machine) and not plan.options.dry_run:
+        raise UsageError(
+            _(
+                "`--launch` conflicts with `$machine {machine}`: a job starts on its own machine",
+                machine=plan.options.machine,
+            ),
+            _("remove `--launch` to write the files, and run the command that it prints there"),
+        )
+    check_node(plan.options, machine, find_node(plan.options))
+    run = make_run(command, plan.options, machine, how)
+    start = start_planned(plan, facts, planned.script_args, run, reporter)
+    return replace(planned, start=start)
+
+
+def write_init(init_plan: InitPlan) -> None:
+    """Write the files, then the answers.
+
+    Raises:
+        ZerowizError: A file was changed by hand, or cannot be written.
+    """
+    files, options = init_plan.files, init_plan.plan.options
+    answers = init_plan.answers()
+    with losses_shown(shown=not options.quiet):
+        write_files(files, force=init_plan.may_overwrite or options.force)
+    if init_plan.script is None or init_plan.facts is None:
+        return
+    if answers is not None:
+        write_answers(answers)
+    keep(init_plan.facts, init_plan.script_args, options)
+
+
+def launch_init(start: Start, reporter: LaunchReporter) -> int:
+    """Launch what was written; the status of the job. At a terminal this process becomes it.
+
+    Raises:
+        ZerowizError: It did not start.
+    """
+    from zerowiz.app.launch.launch import RunOptions, run_start  # noqa: PLC0415 - takes long to load
+
+    reporter.start(start.launch_plan)
+    return run_start(start, RunOptions().policy, reporter)
+
+
+# A job of a program that starts its own ranks: its file says the step, and takes the config.
+
+# What the config says, and the file need not.
+_OF_CONFIG = frozenset({"optimizer_state_dtype", "torch_autocast"})
+_OF_ADAPTERS = frozenset(name for name, row in SETTINGS.items() if row.of_adapters)
+
+
+def find_program_file(command: Command, reporter: Reporter) -> ProgramFile | None:
+    """The file of a program that was named instead of a script; None where none was.
+
+    Args:
+        command: What was typed.
+        reporter: Hears what of the file is not counted.
+
+    Raises:
+        ZerowizError: A YAML file was named that cannot be read, or is of no known program; or it
+            has no key for an option.
+    """
+    path = command.script
+    if path is None or command.options.module or not names_yaml(path):
+        return None
+    file = read_program_file(path)
+    if command.script_args:
+        raise UsageError(
+            _(
+                "`{script_args}` after `{path}` has no effect",
+                script_args=command.script_args[0],
+                path=path,
+            ),
+            _("set it in `{path}`", path=path),
+        )
+    _refuse_unsayable(command.options, file)
+    for key in file.job.not_counted:
+        reporter.note(
+            _("`{key}` in {path} is not counted in what is predicted", key=key, path=path)
+        )
+    return file
+
+
+def _refuse_unsayable(options: Options, file: ProgramFile) -> None:
+    """Refuse an option that the file has no key for: the job would not have it."""
+    for name in SETTINGS:
+        value = getattr(options, name)
+        if value is None or name in _OF_CONFIG or file.takes(name, value):
+            continue
+        words = command_words.join(as_words(with_plain(Options(), {name: value})))
+        raise UsageError(
+            _(
+                "zerowiz knows no key of {program} for `{words}`",
+                program=file.program.name,
+                words=words,
+            ),
+            _("remove `{words}`: the plan takes what `{path}` says", words=words, path=file.path),
+        )
+
+
+def with_program_file(command: Command, file: ProgramFile) -> Command:
+    """The command with what the file says, where the person says nothing."""
+    options = command.options
+    silent = {k: v for k, v in file.job.settings.items() if getattr(options, k) is None}
+    if options.global_batch is not None:
+        silent.pop("accumulation_steps", None)
+    if options.method is Method.FULL:
+        silent = {k: v for k, v in silent.items() if k not in _OF_ADAPTERS}
+    return replace(command, script=None, options=with_plain(options, silent))
+
+
+def lines_to_set(file: ProgramFile, plan: Plan, config_path: str) -> tuple[str, ...]:
+    """The lines that the file is to have, and has not."""
+    step, default = plan.request.job.workload, Workload()
+    has_adapters = step.method is not Method.FULL
+    said = {
+        name: getattr(step, name)
+        for name in SETTINGS
+        if (has_adapters or name not in _OF_ADAPTERS)
+        and (
+            name in file.job.settings
+            or name in file.program.without_default
+            or getattr(step, name) != getattr(default, name)
+        )
+    }
+    if "lora_target_modules" in said:
+        said["lora_target_modules"] = step.lora_targets
+    # A size describes the model of the file, and names no other.
+    model = plan.options.model
+    if model is not None and plan.request.job.model.source is not ModelSource.SIZE:
+        said["model"] = hub_name(model, os.environ)
+    return tuple(list_changes(file, said, config_path))
+
+
+def without_said(options: Options, file: ProgramFile) -> Options:
+    """The options but for what the file says as well."""
+    same = (k for k, v in file.job.settings.items() if getattr(options, k) == v)
+    return replace(options, **dict.fromkeys(same))  # type: ignore[arg-type]
+
+
+# The template that a person starts from: it lies in the folder once they go on with it.
+
+
+def script_of(answer: str) -> str:
+    """The path of the script that is meant, once a template is copied."""
+    return answer.removeprefix(TEMPLATE)
+
+
+def check_template(answer: str) -> None:
+    """See that a template can be copied here.
+
+    Raises:
+        ZerowizError: A file of another content has the name of one of its files.
+    """
+    refuse_other_files(read_template(script_of(answer)))
+
+
+class CopiedTemplate:
+    """A template in the working folder: taken off again unless the conversation ends in files.
+
+    Args:
+        person: Hears what stays.
+    """
+
+    def __init__(self, person: Person) -> None:
+        self._person = person
+        self._script: str | None = None
+        self._added: tuple[PlannedFile, ...] = ()
+
+    def follow(self, answer: str | None) -> bool:
+        """Copy the template of this answer, if it is one, and take off the one before.
+
+        Returns:
+            Whether other files lie in the folder now.
+
+        Raises:
+            ZerowizError: It cannot be copied.
+        """
+        script = None if answer is None else script_of(answer)
+        if script == self._script:
+            return False
+        has_changed = bool(self._added)
+        self.take_off()
+        if answer is not None and answer.startswith(TEMPLATE):
+            self._added = add_files(read_template(script_of(answer)))
+            self._script = script
+            return True
+        return has_changed
+
+    def take_off(self) -> None:
+        """Leave the folder as it was, but for what somebody changed."""
+        stays = remove_added(self._added)
+        self._added, self._script = (), None
+        if stays:
+            self._person.tell(
+                [
+                    _(
+                        "{stays} stays: it was edited since it was copied",
+                        stays=joined(_(" and "), stays),
+                    )
+                ]
+            )
+
+    def keep(self) -> None:
+        """The files belong to the person from now on, who hears which they are."""
+        tops = sorted({file.path.partition("/")[0] for file in self._added})
+        if tops:
+            self._person.tell([_("copied {files} into this folder", files=listing(tops))])
+        self._added = ()

@@ -1,0 +1,530 @@
+"""Lead a job with one zerowiz on each node: gather them, publish each attempt, and the end."""
+
+import hashlib
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from itertools import count
+from math import inf
+from pathlib import Path
+
+from msgspec import Struct
+
+import zerowiz
+from zerowiz import __version__
+from zerowiz.app.launch.attempts import RestartPolicy, run_attempts
+from zerowiz.app.launch.start import (
+    NodeLaunch,
+    Run,
+    Start,
+    deliver_plan,
+    entry_point,
+    make_launch_plan,
+)
+from zerowiz.app.options import Options
+from zerowiz.app.reporter import LaunchReporter, Reporter
+from zerowiz.app.resolve.job import config_file
+from zerowiz.core.launch.nodes import (
+    OPEN_FILE,
+    AttemptSpec,
+    Join,
+    LaunchSpec,
+    NodeRank,
+    OpenRendezvous,
+    attempt_name,
+    encode_file,
+    job_folder,
+    join_name,
+    refuse_unlike,
+    slots_of,
+)
+from zerowiz.core.launch.plan import launch_env
+from zerowiz.core.machine.merge import NodeAnswer, merge_nodes
+from zerowiz.core.machine.types import Machine
+from zerowiz.core.structs import replace
+from zerowiz.emit.files import replace_file
+from zerowiz.emit.job import ignore_signals, noted_signals, supervise
+from zerowiz.errors import ExitCode, UsageError, ZerowizError
+from zerowiz.probe.nodes import (
+    has_content,
+    read_attempt,
+    read_join,
+    read_open_rendezvous,
+    require_address,
+)
+from zerowiz.probe.preflight.interpreter import find_programs
+from zerowiz.ui import machine as outliers
+from zerowiz.words import _, listing
+
+DEADLINE_S = 300.0
+
+# Quick at first, then seldom: hundreds of nodes may poll one folder.
+_FIRST_TICK_S, _SLOWER, _LAST_TICK_S = 0.02, 1.3, 1.0
+# Until a file that node 0 has written shows on every node, through a network file system too.
+_HURRIED_S = 5.0
+_MOST_NAMED = 5
+
+SHARED = _("put the output folder on a file system that all nodes share: `$output_dir DIR`")
+
+
+class Rendezvous(Struct, frozen=True, kw_only=True):
+    """What the nodes of one run know of each other, once they have joined."""
+
+    folder: Path
+    own: Join
+    joins: tuple[Join, ...] = ()
+    """On node 0: of every node, by its rank."""
+
+
+def introduce(node: NodeRank, machine: Machine) -> Join:
+    """What this node tells the leader of itself."""
+    return Join(
+        rank=node.node_rank,
+        host=node.hosts[node.node_rank],
+        word=secrets.token_hex(8),
+        zerowiz_version=zerowiz.__version__,
+        machine=machine,
+    )
+
+
+def gather(
+    job: Path,
+    node: NodeRank,
+    own: Join,
+    on_missing: Callable[[Sequence[str]], None],
+    *,
+    deadline_s: float = DEADLINE_S,
+) -> Rendezvous:
+    """On node 0: open a rendezvous, and wait until every other node has joined it.
+
+    Args:
+        job: The folder of the job.
+        node: This node.
+        own: What this node tells of itself.
+        on_missing: Called again and again with the hosts that have not joined yet.
+        deadline_s: How long they may take.
+
+    Raises:
+        ZerowizError: Some did not join in time, or they cannot train together; those that did
+            join end too.
+    """
+    rendezvous = Rendezvous(folder=job / own.word, own=own, joins=(own,))
+    replace_file(job / OPEN_FILE, encode_file(OpenRendezvous(word=own.word)))
+    for late in ticks(deadline_s):
+        rendezvous = _read_joins(rendezvous, node)
+        missing = _find_missing(rendezvous, node)
+        with _failing_all(rendezvous):
+            _refuse_other_rendezvous(job, own)
+            if not missing:
+                refuse_unlike(rendezvous.joins)
+                return rendezvous
+            if late:
+                raise _not_joined(missing, job, deadline_s)
+            on_missing(missing)
+    return rendezvous
+
+
+def _read_joins(rendezvous: Rendezvous, node: NodeRank) -> Rendezvous:
+    """With the nodes that have joined since."""
+    known = {join.rank: join for join in rendezvous.joins}
+    joins = (known.get(r) or read_join(rendezvous.folder, r) for r in range(node.nodes))
+    return replace(rendezvous, joins=tuple(join for join in joins if join is not None))
+
+
+def _find_missing(rendezvous: Rendezvous, node: NodeRank) -> list[str]:
+    known = {join.rank for join in rendezvous.joins}
+    return [host for rank, host in enumerate(node.hosts) if rank not in known]
+
+
+def _refuse_other_rendezvous(job: Path, own: Join) -> None:
+    opened = read_open_rendezvous(job)
+    if opened is None or opened.word != own.word:
+        raise ZerowizError(
+            _("another job is using `{job}`", job=job),
+            _("give each job its own output folder: `$output_dir DIR`"),
+        )
+
+
+def publish(rendezvous: Rendezvous, number: int, spec: LaunchSpec) -> None:
+    """On node 0: what every node does in this attempt; attempts count from 1."""
+    _write(rendezvous, number, AttemptSpec(heard=_words(rendezvous), spec=spec))
+
+
+def publish_end(rendezvous: Rendezvous, status: int, why: str = "") -> None:
+    """On node 0: there is no further attempt, and every zerowiz returns this status."""
+    number = next(n for n in count(1) if read_attempt(rendezvous.folder, n) is None)
+    _write(rendezvous, number, AttemptSpec(heard=_words(rendezvous), end=status, why=why))
+
+
+def _words(rendezvous: Rendezvous) -> tuple[str, ...]:
+    return tuple(join.word for join in rendezvous.joins)
+
+
+def _write(rendezvous: Rendezvous, number: int, attempt: AttemptSpec) -> None:
+    replace_file(rendezvous.folder / attempt_name(number), encode_file(attempt))
+
+
+def ending_all(rendezvous: Rendezvous, work: Callable[[], int]) -> int:
+    """On node 0: do the work; however it ends, the other nodes end with its status.
+
+    Args:
+        rendezvous: Of all nodes.
+        work: Gives a status.
+    """
+    with _failing_all(rendezvous):
+        status = work()
+    with suppress(ZerowizError):
+        publish_end(rendezvous, status)
+    return status
+
+
+@contextmanager
+def _failing_all(rendezvous: Rendezvous) -> Iterator[None]:
+    try:
+        yield
+    except BaseException as error:
+        status, why = _status_of(error)
+        with suppress(ZerowizError):
+            publish_end(rendezvous, status, why)
+        raise
+
+
+def _status_of(error: BaseException) -> tuple[int, str]:
+    """The exit status of this process, and why."""
+    match error:
+        case ZerowizError():
+            return error.exit_code, error.message
+        case KeyboardInterrupt():
+            return ExitCode.INTERRUPTED, "interrupted"
+        case _:
+            return ExitCode.FAILED, type(error).__name__
+
+
+def ticks(deadline_s: float, hurry: Callable[[], bool] = lambda: False) -> Iterator[bool]:
+    """Poll, ever more slowly; True at the last time."""
+    until, tick_s = time.monotonic() + deadline_s, _FIRST_TICK_S
+    while time.monotonic() < until:
+        yield False
+        if hurry():
+            until, hurry = min(until, time.monotonic() + _HURRIED_S), lambda: False
+        time.sleep(max(0.0, min(tick_s, until - time.monotonic())))
+        tick_s = min(tick_s * _SLOWER, _LAST_TICK_S)
+    yield True
+
+
+def _not_joined(missing: Sequence[str], job: Path, deadline_s: float) -> ZerowizError:
+    names = listing(f"`{host}`" for host in missing[:_MOST_NAMED])
+    more = (
+        _(" and {missing} more", missing=len(missing) - _MOST_NAMED)
+        if len(missing) > _MOST_NAMED
+        else ""
+    )
+    return ZerowizError(
+        _(
+            "{names}{more} wrote nothing to `{job}` within {deadline_s:g} s",
+            names=names,
+            more=more,
+            job=job,
+            deadline_s=deadline_s,
+        ),
+        _("start one `zerowiz launch` on every node, all of the same version"),
+        SHARED,
+    )
+
+
+# Follow the leader as the zerowiz of another node: join its rendezvous, do its attempts.
+
+
+def follow(
+    job: Path, node: NodeRank, own: Join, *, deadline_s: float = DEADLINE_S
+) -> tuple[Rendezvous, AttemptSpec]:
+    """Join the rendezvous that node 0 opens, and wait for the first attempt.
+
+    Args:
+        job: The folder of the job.
+        node: This node.
+        own: What this node tells the leader of itself.
+        deadline_s: How long node 0 may take.
+
+    Raises:
+        ZerowizError: There was none in time, or its config is not on this node as it was written.
+    """
+    joined: list[Path] = []
+    for _tick in ticks(deadline_s):
+        opened = read_open_rendezvous(job)
+        # A node 0 that opens another has written before how the last one ended.
+        for folder in joined:
+            attempt = _take(folder, own, 1)
+            if attempt is not None:
+                return Rendezvous(folder=folder, own=own), attempt
+        if opened is not None and job / opened.word not in joined:
+            joined.append(job / opened.word)
+            replace_file(joined[-1] / join_name(own.rank), encode_file(own))
+    raise _no_attempt(node.hosts[0], joined, own, 1, deadline_s, job)
+
+
+def follow_on(
+    rendezvous: Rendezvous,
+    node: NodeRank,
+    number: int,
+    *,
+    deadline_s: float,
+    hurry: Callable[[], bool] = lambda: False,
+) -> AttemptSpec:
+    """Wait for a later attempt of node 0.
+
+    Args:
+        rendezvous: The one that this node joined.
+        node: This node.
+        number: Of the attempt, from 2.
+        deadline_s: How long node 0 may take.
+        hurry: Whether little time is left, because a signal asked this process to end.
+
+    Raises:
+        ZerowizError: As `follow`.
+    """
+    for _tick in ticks(deadline_s, hurry):
+        attempt = _take(rendezvous.folder, rendezvous.own, number)
+        if attempt is not None:
+            return attempt
+    folders = [rendezvous.folder]
+    raise _no_attempt(node.hosts[0], folders, rendezvous.own, number, deadline_s, rendezvous.folder)
+
+
+def _take(folder: Path, own: Join, number: int) -> AttemptSpec | None:
+    """The attempt, if it includes this node, and what its ranks read is here."""
+    attempt = read_attempt(folder, number)
+    if attempt is None or own.word not in attempt.heard:
+        return None
+    return None if attempt.spec is not None and _missing(attempt.spec) else attempt
+
+
+def _missing(spec: LaunchSpec) -> str | None:
+    """The first file that is not here as the leader wrote it; None for none."""
+    files = spec.sha256_by_path.items()
+    return next((path for path, sha256 in files if not has_content(Path(path), sha256)), None)
+
+
+def _no_attempt(
+    leader: str, folders: Sequence[Path], own: Join, number: int, deadline_s: float, job: Path
+) -> ZerowizError:
+    attempts = [read_attempt(folder, number) for folder in folders]
+    specs = [each.spec for each in attempts if each is not None and own.word in each.heard]
+    for spec in specs:
+        if spec is not None:
+            path = _missing(spec) or next(iter(spec.sha256_by_path))
+            return ZerowizError(
+                _("`{path}` differs here from what `{leader}` wrote", path=path, leader=leader),
+                SHARED,
+            )
+    if folders:
+        return ZerowizError(
+            _(
+                "`{leader}` started, but sent no instructions within {deadline_s:g} s",
+                leader=leader,
+                deadline_s=deadline_s,
+            ),
+            _("see the output on that node"),
+        )
+    return ZerowizError(
+        _(
+            "`{leader}` wrote nothing to `{job}` within {deadline_s:g} s",
+            leader=leader,
+            job=job,
+            deadline_s=deadline_s,
+        ),
+        SHARED,
+    )
+
+
+# Run a job with one zerowiz on each node: node 0 leads, the others follow.
+
+# On top of the grace: for node 0 to judge an attempt, to plan the next, and to publish it.
+_VERDICT_S = 120.0
+# A shell adds the number of the signal.
+_SIGNALLED = 128
+
+
+def lead(
+    options: Options,
+    node: NodeRank,
+    machine: Machine,
+    start_on: Callable[[Machine, NodeLaunch], Start],
+    policy: RestartPolicy,
+    reporter: LaunchReporter,
+) -> int:
+    """On node 0: read what every node has, decide for the weakest, and start; the job's status.
+
+    Args:
+        options: What the person said.
+        node: This node.
+        machine: What this node has.
+        start_on: Plans the job on all nodes together.
+        policy: Whether the job is started again, and how often.
+        reporter: Hears which nodes are missing, and how the attempts end.
+    """
+    require_address(node)
+    job = Path(job_folder(str(options.output_dir or ""), node.job_key))
+    own = introduce(node, _alone(machine))
+    rendezvous = gather(job, node, own, _noting_missing(node, reporter))
+    machines = [join.machine for join in rendezvous.joins]
+
+    def publish_start(number: int, start: Start) -> None:
+        publish(rendezvous, number, _launch_spec(start))
+
+    def run_all() -> int:
+        start = start_on(_merge(rendezvous), _node_launch(node, machines))
+        status = run_attempts(start, policy, reporter, publish_start)
+        ignore_signals()
+        return status
+
+    return ending_all(rendezvous, run_all)
+
+
+def follow_leader(
+    options: Options,
+    node: NodeRank,
+    machine: Machine,
+    grace_seconds: int,
+    reporter: Reporter,
+) -> int:
+    """On every other node: start this node's ranks in each attempt of node 0; the exit status."""
+    require_address(node)
+    # A missing program is an error before this node joins.
+    find_programs(os.environ)
+    job = Path(job_folder(str(options.output_dir or ""), node.job_key))
+    rendezvous, attempt = follow(job, node, introduce(node, _alone(machine)))
+    number, status = 1, 0
+    with noted_signals() as signals:
+        while (spec := attempt.spec) is not None:
+            status = run_here(spec, node, machine, grace_seconds, number, signals)
+            number += 1
+            # After a good end the ranks of node 0 may go on alone, without a limit; else node 0
+            # waits this long for its own ranks to save.
+            deadline_s = inf if status == 0 else 2 * grace_seconds + _VERDICT_S
+            try:
+                attempt = follow_on(
+                    rendezvous, node, number, deadline_s=deadline_s, hurry=lambda: bool(signals)
+                )
+            except ZerowizError as error:
+                # Node 0 is gone, and the status of this node's ranks is known.
+                reporter.error(error)
+                return status or _SIGNALLED + signals[0]
+    ignore_signals()
+    # Node 0 may have ended well before a rank of this node failed.
+    if attempt.why:
+        reporter.event(_("`{hosts}` ends the job: {why}", hosts=node.hosts[0], why=attempt.why))
+    return attempt.end or status
+
+
+def run_here(
+    spec: LaunchSpec,
+    node: NodeRank,
+    machine: Machine,
+    grace_seconds: int,
+    number: int,
+    signals: Sequence[int],
+) -> int:
+    """Start this node's ranks of one attempt, and wait for them; their exit status."""
+    node_launch = NodeLaunch(
+        node=node,
+        slots=spec.slots,
+        master_addr=spec.master_addr,
+        master_port=spec.master_port,
+    )
+    run = Run(
+        folder=Path(spec.run_folder),
+        supervised=True,
+        grace_seconds=grace_seconds,
+        node_launch=node_launch,
+    )
+    programs = find_programs(os.environ)
+    command = node_launch.launcher_command(
+        run.folder, launch_env(machine, programs, os.environ, spec.env)
+    )
+    # Node 0 has written the hostfile.
+    launch_plan = make_launch_plan(
+        replace(command, files=()),
+        programs,
+        spec.entry,
+        spec.script_args,
+        (),
+        supervised=True,
+    )
+    ranks = sum(map(len, spec.slots))
+    watch = run.watch(number, ranks)
+    return supervise(launch_plan.argv, launch_plan.environ(os.environ), watch, signals).status
+
+
+def launch_alone(node: NodeRank, machine: Machine) -> NodeLaunch:
+    """This node's launch as if every node were like it: a dry run waits for no other."""
+    return _node_launch(node, [machine] * node.nodes)
+
+
+def _node_launch(node: NodeRank, machines: Sequence[Machine]) -> NodeLaunch:
+    return NodeLaunch(
+        node=node,
+        slots=tuple(map(slots_of, machines)),
+        master_addr=node.master_addr,
+        master_port=node.master_port,
+    )
+
+
+def _alone(machine: Machine) -> Machine:
+    """This node, without the others of its allocation."""
+    return replace(machine, nodes=1)
+
+
+def _merge(rendezvous: Rendezvous) -> Machine:
+    """The weakest of all nodes, as often as there are nodes."""
+    answers = [NodeAnswer(host=join.host, machine=join.machine) for join in rendezvous.joins]
+    fleet = merge_nodes(answers)
+    noted = fleet.machine.with_notes(*outliers.notes(fleet))
+    return replace(noted, allocation=rendezvous.own.machine.allocation)
+
+
+def _launch_spec(start: Start) -> LaunchSpec:
+    launch_plan, node_launch = start.launch_plan, start.run.node_launch
+    if node_launch is None or launch_plan.master_port is None:
+        raise UsageError(_("this job has one zerowiz only"))
+    delivery = deliver_plan(start.plan, start.facts, start.resume.script_args, start.strategy)
+    copy = () if delivery.copy is None else (delivery.copy.path,)
+    paths = (config_file(start.plan.options, start.strategy), *copy)
+    return LaunchSpec(
+        zerowiz_version=__version__,
+        entry=entry_point(start.facts, delivery.script_args, start.run),
+        script_args=delivery.script_args,
+        env=delivery.env,
+        sha256_by_path={
+            path: hashlib.sha256(Path(path).read_bytes()).hexdigest() for path in paths
+        },
+        strategy=start.strategy.name,
+        master_addr=node_launch.master_addr,
+        master_port=launch_plan.master_port,
+        slots=node_launch.slots,
+        hostfile=str(start.run.folder / "hostfile"),
+        run_folder=str(start.run.folder),
+    )
+
+
+def _noting_missing(node: NodeRank, reporter: Reporter) -> Callable[[Sequence[str]], None]:
+    """Note once which nodes are missing."""
+    is_noted = False
+
+    def note_missing(missing: Sequence[str]) -> None:
+        nonlocal is_noted
+        if not is_noted:
+            is_noted = True
+            names = listing(missing[:3])
+            reporter.note(
+                _(
+                    "waiting for {missing} of {nodes} nodes ({names})",
+                    missing=len(missing),
+                    nodes=node.nodes,
+                    names=names,
+                )
+            )
+
+    return note_missing

@@ -1,1 +1,0 @@
-"""Measuring: real steps on this machine, beside their prediction."""

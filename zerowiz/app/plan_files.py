@@ -1,0 +1,254 @@
+"""Join a decision, its config and the command line into the files that a run writes."""
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from zerowiz import __version__
+from zerowiz.app.decide import Plan, with_way_to_keep
+from zerowiz.app.machines.machine import is_here
+from zerowiz.app.options import Options, as_words
+from zerowiz.app.resolve.job import config_file
+from zerowiz.core.decision.flowchart import Reason
+from zerowiz.core.decision.remedy import encode_remedy
+from zerowiz.core.decision.search import Limit
+from zerowiz.core.launch.plan import PlannedFile
+from zerowiz.core.launch.provenance import (
+    LIBRARIES,
+    BatchChange,
+    EarlierPlan,
+    MachineChange,
+    Provenance,
+    compare_batches,
+    compare_machines,
+    hide_secret_values,
+    hide_secrets,
+    plan_path,
+    read_earlier_plan,
+    render_plan,
+    without_identities,
+)
+from zerowiz.core.launch.sbatch import JobScript, render_job_script
+from zerowiz.core.machine.spec import encode_machine
+from zerowiz.core.machine.types import Accelerator
+from zerowiz.core.outcome import RESUME
+from zerowiz.core.plan_json import encode_decision
+from zerowiz.core.script.delivery import add_words
+from zerowiz.core.script.facts import ScriptFacts
+from zerowiz.core.script.settings_file import SettingsCopy, render_values
+from zerowiz.core.strategies import STRATEGIES
+from zerowiz.core.structs import replace
+from zerowiz.errors import HandEditedError
+from zerowiz.probe.output_folder import read_plan_files
+from zerowiz.probe.package_data import read_version
+from zerowiz.probe.recording import hash_uuids
+from zerowiz.ui import sentences
+from zerowiz.words import english
+
+if TYPE_CHECKING:
+    from zerowiz.core.catalog import PlannedRun
+
+
+# Encode what was decided as the contract has it.
+
+
+def encode_plan(
+    plan: Plan,
+    command: Sequence[str] | None = None,
+    env: Mapping[str, str] | None = None,
+    run: "PlannedRun | None" = None,
+    limits: Sequence[Limit] | None = None,
+) -> dict[str, object]:
+    """The contract's object of what was decided."""
+    strategy, decision = plan.strategy, plan.decision
+    encoded = encode_decision(
+        decision,
+        plan.search,
+        version=__version__,
+        reasons=sentences.reasons(decision),
+        remedies=[encode_remedy(each) for each in plan.remedies],
+        settled=plan.request.settled,
+        config_path=None if strategy is None else config_file(plan.options, strategy),
+        command=command,
+        env=env,
+        run=None if run is None else _encode_run(run),
+        limits=limits,
+    )
+    return cast("dict[str, object]", english(encoded))
+
+
+def _encode_run(run: "PlannedRun") -> dict[str, object]:
+    from zerowiz.core.catalog import encode_run  # noqa: PLC0415 - most plans ask for no run
+
+    return encode_run(run)
+
+
+def with_plan(
+    plan: Plan, config: PlannedFile, script: str | None, script_args: Sequence[str]
+) -> tuple[PlannedFile, ...]:
+    """The config and its plan file, in the order in which they are written.
+
+    The plan goes first: a config is what a run takes, so where writing ends in between, no new
+    config lies there without its reasons, and the hash in the plan shows that it is of another.
+    """
+    job = plan.decision.job
+    machine = without_identities(
+        job.machine, hash_uuids, names_hosts=plan.options.hostfile is not None
+    )
+    # `command` and `env` stay null: the port, PATH and folders of one start on one host would
+    # differ each time, and `reproduce` makes them anew.
+    content = {**encode_plan(plan), "machine": encode_machine(machine)}
+    provenance = Provenance(
+        config=config,
+        argv=tuple(reproducing_words(plan, script, script_args)),
+        versions=_versions(),
+    )
+    text = render_plan(content, provenance)
+    return PlannedFile(path=plan_path(config.path), text=text), config
+
+
+def plan_copy(copy: SettingsCopy) -> PlannedFile:
+    """The copy of a settings file, as it is written."""
+    return PlannedFile(
+        path=copy.path,
+        text=render_values(copy.path, copy.values),
+        copy_of=copy.of,
+        shown=render_values(copy.path, hide_secret_values(copy.values)),
+    )
+
+
+def reproducing_words(plan: Plan, script: str | None, script_args: Sequence[str]) -> list[str]:
+    """The command that writes the same files, asking nothing; run where this one was.
+
+    Args:
+        plan: What was decided.
+        script: Its path; None where a config is written alone.
+        script_args: The words after it.
+    """
+    # A launch starts where it is: what was planned for another machine, `init` writes.
+    command = "launch" if script and is_here(plan.decision.job.machine) else "init"
+    forced = ["--force"] if Reason.FORCED in plan.decision.reasons else []
+    # An answers file may say something else by then.
+    options = replace(plan.options, isolated=True)
+    words = ["zerowiz", command, "--yes", *forced, *as_words(options)]
+    return [*words, *((script, *hide_secrets(script_args)) if script else ("--no-script",))]
+
+
+def _versions() -> dict[str, str | None]:
+    python = ".".join(map(str, sys.version_info[:3]))
+    libraries = {name: read_version(name) for name in LIBRARIES}
+    return {"zerowiz": __version__, "python": python, **libraries}
+
+
+@contextmanager
+def losses_shown(*, shown: bool) -> Iterator[None]:
+    """With `--quiet` an error is its line and its hints, without what would be lost."""
+    try:
+        yield
+    except HandEditedError as error:
+        raise error if shown else error.without_losses() from None
+
+
+# Find that this machine is not what it was when the same script was planned before.
+
+
+def find_machine_change(plan: Plan) -> MachineChange | None:
+    """What has changed on this machine since the plan file of an earlier run was written.
+
+    None for a plan of another machine, or where there is no earlier plan of this script beside
+    the config.
+
+    Args:
+        plan: Of today; nothing of it is written yet.
+    """
+    machine = plan.request.job.machine
+    if not is_here(machine):
+        return None
+    script = None if plan.facts is None else plan.facts.target
+    # The plans of all strategies lie side by side.
+    files = read_plan_files(config_file(plan.options, plan.strategy or STRATEGIES[0]))
+    plans = (read_earlier_plan(path, content, script) for path, content in files)
+    earlier = next((each for each in plans if each is not None), None)
+    if earlier is None:
+        return None
+    facts = compare_machines(earlier.machine, machine)
+    if not facts:
+        return None
+    batch = _find_batch_change(plan, earlier)
+    return MachineChange(plan_path=earlier.path, facts=facts, global_batch=batch)
+
+
+def _find_batch_change(plan: Plan, earlier: EarlierPlan) -> BatchChange | None:
+    """What becomes of a batch that nobody stated, with a way to keep it that was tried."""
+    job = plan.request.job
+    if plan.options.global_batch is not None:
+        return None
+    batch = compare_batches(earlier, job.workload, job.machine)
+    return None if batch is None else with_way_to_keep(plan, batch)
+
+
+# Plan the file that trains the decided job on a SLURM cluster.
+
+NAME = "job.sbatch"
+# Of the templates: a job that is queued again goes on, and saves when its time is up.
+_RESUMES_FROM = (RESUME, "--save_on_signal")
+
+
+def plan_job_file(plan: Plan, facts: ScriptFacts, script_args: Sequence[str] = ()) -> PlannedFile:
+    """The job script: the nodes of the plan, the answers that were given, the script.
+
+    Args:
+        plan: What was decided.
+        facts: What the script shows.
+        script_args: The words after it.
+    """
+    machine, options = plan.request.job.machine, plan.options
+    has_gpus = machine.accelerator is Accelerator.CUDA
+    # Each zerowiz reads its own node; the ranks of a CPU are as many as an option says.
+    # Answers that change while the job waits change nothing of it.
+    on_node = replace(options, machine=None, nodes=None, hostfile=None, stage=None, isolated=True)
+    if has_gpus:
+        on_node = replace(on_node, gpus=None, gpus_per_node=None)
+    else:
+        on_node = replace(
+            on_node, accelerator=Accelerator.CPU, gpus_per_node=len(machine.gpus), machine=None
+        )
+    on_node = _seen_from_here(on_node)
+    virtual = sys.prefix != sys.base_prefix
+    path = str((on_node.output_dir or Path()) / NAME)
+    job = JobScript(
+        nodes=machine.nodes,
+        ranks=len(machine.gpus),
+        has_gpus=has_gpus,
+        cores=machine.host.cores if is_here(machine) else None,
+        activate=str(Path(sys.prefix) / "bin" / "activate") if virtual else None,
+        stage=options.stage or "auto",
+        options=tuple(as_words(on_node)),
+        script=_below(facts.target),
+        script_args=add_words(script_args, _resuming(facts, script_args)),
+        path=path,
+        elsewhere=not is_here(machine),
+    )
+    return PlannedFile(path=path, text=render_job_script(job))
+
+
+def _seen_from_here(options: Options) -> Options:
+    """The options with each path below this folder, where `sbatch` runs, as a copy of it has it."""
+    said = {name: getattr(options, name) for name in options.__struct_fields__}
+    paths = {name: Path(_below(str(path))) for name, path in said.items() if isinstance(path, Path)}
+    model = None if options.model is None else _below(options.model)
+    return replace(options, **paths, model=model)  # type: ignore[arg-type]
+
+
+def _below(path: str) -> str:
+    """A path, relative to this folder if it is in it."""
+    here = Path.cwd()
+    return str(Path(path).relative_to(here)) if Path(path).is_relative_to(here) else path
+
+
+def _resuming(facts: ScriptFacts, script_args: Sequence[str]) -> list[str]:
+    """The words by which a job that is queued again goes on, where they are not there yet."""
+    spelled = [flag for flag in _RESUMES_FROM if facts.parser.spells(flag)]
+    return [flag for flag in spelled if flag not in script_args]

@@ -1,0 +1,288 @@
+"""Where nothing fits, or may not fit, let a person choose what to change, and undo it."""
+
+from collections.abc import Sequence
+from enum import Enum
+
+from zerowiz.app.ask import Person
+from zerowiz.app.decide import Plan, machine_of, note_basis, note_settled, plan_options
+from zerowiz.app.machines.machine import is_here
+from zerowiz.app.options import Options, with_plain
+from zerowiz.app.reporter import Reporter
+from zerowiz.core.decision.questions import AnswerKind, Back, Choice, Question
+from zerowiz.core.decision.remedy import Expense, Remedy
+from zerowiz.core.machine.types import Machine
+from zerowiz.core.script.facts import ScriptFacts
+from zerowiz.core.settings import Change
+from zerowiz.errors import DeclinedError, ZerowizError
+from zerowiz.ui import remedies as remedies_text
+from zerowiz.words import _
+
+
+def takeable(plan: Plan) -> tuple[Remedy, ...]:
+    """The remedies that a person can take here.
+
+    What only the script can change is none of them, nor for a job on this machine another machine.
+    """
+    hardware = frozenset({Expense.GPUS, Expense.HOST_MEMORY})
+    here = is_here(plan.request.job.machine)
+    return tuple(
+        remedy
+        for remedy in plan.remedies
+        if remedy.edit is None and not (here and hardware & remedy.costs)
+    )
+
+
+class Again(Enum):
+    """What a person answers who has edited the script."""
+
+    AGAIN = "again"
+
+
+# What a person has to know of the nodes, as nobody here does, and machines that they may not have:
+# Enter alone does not state it.
+_STATED = frozenset({"host_memory", "interconnect", "machine"})
+_AGAIN = Choice(
+    value=Again.AGAIN.value, title=_("read my script again"), detail=_("once you have edited it")
+)
+_NOTHING = Choice(value="nothing", title=_("nothing, go on"), detail=_("it may still fit"))
+_STOP = Choice(value="stop", title=_("stop here"), detail=_("nothing is written"))
+
+
+def remedy_question(plan: Plan, *, can_read_again: bool = False, first: int = 0) -> Question | None:
+    """Which remedy a person takes where nothing fits; None where something does, or none can be.
+
+    Args:
+        plan: What was decided.
+        can_read_again: Whether the script can be read again.
+        first: The first remedy that Enter alone may take.
+    """
+    remedies = takeable(plan)
+    if plan.strategy is not None or not remedies:
+        return None
+    edits = any(each.edit is not None for each in plan.remedies)
+    others = (_AGAIN, _STOP) if edits and can_read_again else (_STOP,)
+    return _menu(_("Nothing fits yet. What do you want to change?"), remedies, others, first)
+
+
+def can_be_surer(plan: Plan) -> bool:
+    """Whether what was chosen may not fit, and some change makes it fit."""
+    return plan.strategy is not None and bool(takeable(plan))
+
+
+def _menu(text: str, remedies: Sequence[Remedy], others: Sequence[Choice], first: int) -> Question:
+    listed = [
+        Choice(
+            value=str(index),
+            title=remedies_text.options(each.change),
+            detail=remedies_text.outcome(each),
+        )
+        for index, each in enumerate(remedies)
+    ]
+    return Question(
+        key="remedy",
+        flag="$stage",
+        text=text,
+        why=_("Beside each change stands what it leads to."),
+        more=_(
+            "Slower and faster compare with the job as it is, if it did fit. What costs nothing"
+            " but time comes first, then what costs precision, then hardware, then another model."
+        ),
+        default=_default(remedies, others, first),
+        kind=AnswerKind.CHOICE,
+        choices=(*listed, *others),
+    )
+
+
+def _default(remedies: Sequence[Remedy], others: Sequence[Choice], first: int) -> str:
+    """The first remedy from there on that Enter alone may take, else the last of the others."""
+    free = (
+        str(index)
+        for index, each in enumerate(remedies)
+        if index >= first and not _STATED & each.change.keys()
+    )
+    return next(free, others[-1].value)
+
+
+def _beyond(plan: Plan) -> list[str]:
+    """What would help, and is not in the menu that follows."""
+    here = takeable(plan)
+    edits = [each for each in plan.remedies if each.edit is not None]
+    elsewhere = [each for each in plan.remedies if each.edit is None and each not in here]
+    text = []
+    if elsewhere:
+        text.append(_("Not in the menu below, as this machine cannot change:"))
+        text += map(remedies_text.hint, elsewhere)
+    if edits:
+        text.append(_("Not in the menu below, as you have to edit your script for it:"))
+        text += map(remedies_text.hint, edits)
+    return text
+
+
+def take_remedy(
+    plan: Plan,
+    change: Change,
+    machine: Machine,
+    facts: ScriptFacts | None,
+    script_args: Sequence[str],
+) -> tuple[Plan, Machine]:
+    """The plan after a remedy was taken, and the machine that it is for.
+
+    Args:
+        plan: The one that has the remedy.
+        change: That of the remedy.
+        machine: That of the plan.
+        facts: What the script shows.
+        script_args: The words after it.
+
+    Raises:
+        ZerowizError: The job cannot be so.
+    """
+    changed = with_plain(plan.options, change)
+    machine = machine_of(changed, change, machine)
+    return plan_options(changed, machine, facts, script_args), machine
+
+
+def _listed(plan: Plan) -> tuple[Remedy, ...]:
+    """The remedies that are listed beside the table: where nothing fits they are asked for next.
+
+    Without a person the error names them.
+    """
+    return () if plan.strategy is None else plan.remedies
+
+
+def decide_with(
+    person: Person | None,
+    options: Options,
+    machine: Machine,
+    facts: ScriptFacts | None,
+    script_args: Sequence[str],
+    reporter: Reporter,
+) -> Plan:
+    """Decide, and as long as nothing fits offer the remedies to the person, if there is one.
+
+    The menu does not offer to read the script again: what was read of it has been checked by now,
+    no answer would be lost, and the same command reads it anew.
+    """
+    remedying = Remedying(person, facts, script_args, reporter)
+    while True:
+        decided = remedying.decide(options, machine, can_go_back=False)
+        if isinstance(decided, Plan):
+            return decided
+
+
+class Remedying:
+    """Decides; as long as nothing fits the person takes one remedy after the other.
+
+    Args:
+        person: Takes them; None where nobody is there.
+        facts: What the script shows; None without one.
+        script_args: The words after it.
+        reporter: Hears what is decided.
+        can_read_again: Whether the person may have the script read again.
+    """
+
+    def __init__(
+        self,
+        person: Person | None,
+        facts: ScriptFacts | None,
+        script_args: Sequence[str],
+        reporter: Reporter,
+        *,
+        can_read_again: bool = False,
+    ) -> None:
+        self._person, self._facts, self._script_args = person, facts, script_args
+        self._reporter, self._can_read_again = reporter, can_read_again
+        self._now: tuple[Plan, Machine] | None = None
+        self._before: list[tuple[Plan, Machine]] = []
+        self._taken: list[Change] = []
+
+    @property
+    def taken(self) -> tuple[Change, ...]:
+        """The remedies that were taken and not undone, in order."""
+        return tuple(self._taken)
+
+    def decide(
+        self, options: Options, machine: Machine, *, can_go_back: bool = True
+    ) -> Plan | Back | Again:
+        """The plan of these options, or the one that the remedies lead to.
+
+        Going back undoes the remedy that was taken last; where there is none it is the answer.
+        To read the script again is an answer, too.
+
+        Raises:
+            DeclinedError: The person takes none of the remedies.
+        """
+        plan = plan_options(options, machine, self._facts, self._script_args, self._reporter)
+        note_basis(plan, self._reporter)
+        if self._facts is not None:
+            self._reporter.script(self._facts)
+        self._reporter.decision(plan.decision, _listed(plan))
+        return self._take(plan, machine, can_go_back=can_go_back)
+
+    def undo(self, *, can_go_back: bool) -> Plan | Back | Again:
+        """The plan without the remedy that was taken last, and what the person takes instead."""
+        plan, machine = self._undone()
+        return self._take(plan, machine, can_go_back=can_go_back)
+
+    def make_surer(self) -> Plan | None:
+        """The plan after a change that makes it fit; None where the person takes none.
+
+        That is asked where `can_be_surer` holds for the plan that was decided last.
+        """
+        if self._person is None or self._now is None:
+            return None
+        plan, machine = self._now
+        text = _("It may not fit. What do you want to change?")
+        first = 0
+        while True:
+            answer = self._person.ask(_menu(text, takeable(plan), (_NOTHING,), first))
+            if isinstance(answer, Back) or answer == _NOTHING.value:
+                return None
+            if (taken := self._after(plan, machine, int(answer))) is not None:
+                self._now = taken
+                note_settled(taken[0], self._reporter)
+                return taken[0]
+            first = int(answer) + 1
+
+    def _after(self, plan: Plan, machine: Machine, index: int) -> tuple[Plan, Machine] | None:
+        """The plan after one of its remedies, and its machine; None where the job cannot be so."""
+        change = takeable(plan)[index].change
+        try:
+            taken = take_remedy(plan, change, machine, self._facts, self._script_args)
+        except ZerowizError as error:
+            self._reporter.error(error)
+            return None
+        self._before.append((plan, machine))
+        self._taken.append(change)
+        self._reporter.decision(taken[0].decision, _listed(taken[0]))
+        return taken
+
+    def _undone(self) -> tuple[Plan, Machine]:
+        """The plan without the remedy that was taken last, and its machine."""
+        self._taken.pop()
+        return self._before.pop()
+
+    def _take(self, plan: Plan, machine: Machine, *, can_go_back: bool) -> Plan | Back | Again:
+        person = self._person
+        # Enter alone does not take again what was refused.
+        first = 0
+        again = self._can_read_again
+        while person and (question := remedy_question(plan, can_read_again=again, first=first)):
+            person.tell(_beyond(plan))
+            answer = person.ask(question, can_go_back=bool(self._taken) or can_go_back)
+            if isinstance(answer, Back):
+                if not self._taken:
+                    return answer
+                plan, machine = self._undone()
+                first = 0
+                continue
+            if answer == _AGAIN.value:
+                return Again.AGAIN
+            if answer == _STOP.value:
+                raise DeclinedError(_("nothing was written"))
+            taken = self._after(plan, machine, int(answer))
+            first = int(answer) + 1 if taken is None else 0
+            plan, machine = taken or (plan, machine)
+        self._now = plan, machine
+        note_settled(plan, self._reporter)
+        return plan

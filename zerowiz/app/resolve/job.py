@@ -1,0 +1,691 @@
+"""Read what was learned of a machine by measuring on it."""
+
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from zerowiz import __version__
+from zerowiz.app.options import Options
+from zerowiz.app.reporter import SILENT, Reporter
+from zerowiz.app.resolve.model import made_for, read_and_trace, read_made
+from zerowiz.app.resolve.workload import as_typed, by_config, by_script, resolve_workload, splits
+from zerowiz.core.decision.flowchart import Constraints
+from zerowiz.core.decision.plan_input import PlanInput, Uncounted, longest_tokens, why_no_bf16
+from zerowiz.core.decision.search import Freedom, Objective, list_variants
+from zerowiz.core.dsconfig.own_config import UserConfig
+from zerowiz.core.dsconfig.write import Handover
+from zerowiz.core.machine.types import Accelerator, Machine, MachineSource
+from zerowiz.core.memory.activations import runs_eager
+from zerowiz.core.memory.buffers import expands_segments, shares_with_sleeping_vllm
+from zerowiz.core.memory.forward import ReadModel
+from zerowiz.core.memory.host import HostUse, Saving
+from zerowiz.core.model.families import FAMILIES
+from zerowiz.core.model.from_name import parse_size
+from zerowiz.core.model.types import Model, ModelSource
+from zerowiz.core.script.bindings import Setting, State, read_said
+from zerowiz.core.script.delivery import named_file
+from zerowiz.core.script.facts import ScriptFacts
+from zerowiz.core.script.settings import ScriptSettings, Settled, settle
+from zerowiz.core.script.trainers import cut_group
+from zerowiz.core.settings import SettingRow
+from zerowiz.core.speed.costs import find_rates
+from zerowiz.core.strategies import ZERO2_OFFLOAD
+from zerowiz.core.strategy import Strategy
+from zerowiz.core.structs import replace, shows
+from zerowiz.core.units import parse_budget
+from zerowiz.core.workload import (
+    SETTINGS,
+    Accounting,
+    Attention,
+    Integration,
+    Loss,
+    Method,
+    Precision,
+    Workload,
+)
+from zerowiz.errors import UsageError
+from zerowiz.probe.machine.machine_file import has_results, read_results, results_path
+from zerowiz.probe.model.hf import hub_name
+from zerowiz.probe.output_folder import has_histories, history_path, read_history
+from zerowiz.probe.package_data import read_gpu_table, read_measured_pairs, read_version
+from zerowiz.ui import basis
+from zerowiz.words import _, listing
+
+if TYPE_CHECKING:
+    from zerowiz.core.speed.costs import Calibration
+
+
+def read_calibration(machine: Machine, environ: Mapping[str, str]) -> "Calibration | None":
+    """The calibration of this machine; None where nothing was measured on it."""
+    if not has_results(environ):
+        return None
+    from zerowiz.core.measured_row import formulas_of, machine_key  # noqa: PLC0415 - seldom needed
+
+    kept = read_results(results_path(machine_key(machine), environ))
+    return kept.calibration(formulas_of(__version__))
+
+
+# Say which defaults a plan rests on.
+
+
+def defaults_used(
+    job: PlanInput, said: frozenset[str], settings: ScriptSettings
+) -> tuple[str, ...]:
+    """What nobody decided and the plan rests on, one clause each.
+
+    Args:
+        job: What the plan is for.
+        said: The settings that somebody decided.
+        settings: What the script shows, and what it decides without showing it.
+    """
+    always = {name: row for name, row in SETTINGS.items() if row.assumed_always}
+    unseen = {n: row for n, row in SETTINGS.items() if n in settings.unseen and n not in always}
+    ignored = (
+        _("that `{code}` in line {line} has no effect", code=b.code, line=b.line)
+        for b in settings.uncounted
+    )
+    return (*_clauses(always, job, said), *_clauses(unseen, job, said), *ignored)
+
+
+def _clauses(rows: dict[str, SettingRow], job: PlanInput, said: frozenset[str]) -> Iterator[str]:
+    shown = job.workload.settings()
+    if job.model.architecture.reads_images:
+        # The size of its images decides it.
+        said |= {"sequence_tokens"}
+    # What completions take has a default of its own.
+    step = job.workload
+    capped = not step.trainer.generates and step.sequence_tokens < Workload().sequence_tokens
+    positions = (
+        _(", its positions") if longest_tokens(job.model) is None else _(", its learned positions")
+    )
+    reasons = {
+        "precision": why_no_bf16(job.machine, job.workload),
+        "sequence_tokens": positions if capped else "",
+    }
+    adapts = job.workload.method is not Method.FULL
+    instead = {"method": _("adapters beside frozen 16-bit weights")} if adapts else {}
+    for name, row in rows.items():
+        assumed = instead.get(name, row.assumed)
+        if assumed is not None and name not in said and shown[name] is not None:
+            why = reasons.get(name, "")
+            yield f"{assumed.format(value=shown[name])}{why} (`${name}`)"
+
+
+# Find what of a job's training step nobody decided, and what it can be given instead.
+
+
+def find_freedom(
+    options: Options,
+    facts: ScriptFacts | None,
+    settings: ScriptSettings,
+    own: UserConfig,
+    job: PlanInput,
+) -> Freedom:
+    """What of the step can be chosen.
+
+    A config of the person's own decides all of it but a batch that it leaves open (`"auto"`), and
+    the rule of thumb knows no activations. Without a script nobody says what a job would run,
+    unless it is a global batch, or a search is asked for.
+
+    Args:
+        options: What was said.
+        facts: What the script shows; None without one.
+        settings: What the script says.
+        own: What a config of the person's own says.
+        job: With the step as it would be by itself.
+    """
+    if job.accounting is Accounting.TEXTBOOK:
+        return Freedom()
+    if options.config is not None:
+        return Freedom(split=facts is not None and splits(options, settings, own))
+    if facts is None:
+        said = options.gradient_checkpointing is not None
+        names_batch = options.global_batch is not None
+        searches = names_batch or options.objective is not Objective.FLOWCHART
+        return Freedom(
+            split=names_batch and splits(options, settings, own),
+            checkpointing=(True,) if searches and not said else (),
+        )
+    return Freedom(
+        split=splits(options, settings, own),
+        checkpointing=tuple(_checkpointing(options, facts, settings, job)),
+        attention=tuple(_attentions(options, settings, job)),
+        losses=tuple(_losses(options, settings, job)),
+    )
+
+
+def _checkpointing(
+    options: Options, facts: ScriptFacts, settings: ScriptSettings, job: PlanInput
+) -> Iterator[bool]:
+    """Adapters need their inputs to ask for gradients then, which not every script sees to."""
+    other = not job.workload.gradient_checkpointing
+    trains_all = job.workload.method is Method.FULL
+    # A call of the script may turn it on again, and a trace with it on shows nothing without.
+    takes = trains_all if other else facts.checkpoints_too is None and job.traced is None
+    said = options.gradient_checkpointing is not None
+    if takes and not said and settings.is_open("gradient_checkpointing", other):
+        yield other
+
+
+def _attentions(options: Options, settings: ScriptSettings, job: PlanInput) -> Iterator[Attention]:
+    """FlashAttention takes 16-bit numbers alone."""
+    step, flash = job.workload, Attention.FLASH
+    half = step.precision is not Precision.FP32 and job.traced is None
+    silent = options.attention is None and settings.is_open("attention", flash)
+    if silent and half and step.attention is not flash and _has("flash_attn", job):
+        yield flash
+
+
+def _losses(options: Options, settings: ScriptSettings, job: PlanInput) -> Iterator[Loss]:
+    family = FAMILIES.get(job.model.architecture.family)
+    counted = family is not None and family.liger and job.own_trace is None
+    silent = options.loss is None and settings.is_open("loss", Loss.LIGER)
+    if silent and counted and job.workload.loss is Loss.PLAIN and _has("liger_kernel", job):
+        yield Loss.LIGER
+
+
+def _has(package: str, job: PlanInput) -> bool:
+    """Whether the GPUs of this host can run a package's kernels."""
+    here = job.machine.source is MachineSource.NVML
+    return (
+        here and job.machine.accelerator is Accelerator.CUDA and read_version(package) is not None
+    )
+
+
+# Join what was said, what the script says and what the machine is into one job.
+
+
+@shows("job", "assumed")
+class Request(Struct, frozen=True, kw_only=True):
+    """Everything a command decides with."""
+
+    job: PlanInput
+    constraints: Constraints
+    handover: Handover
+    assumed: tuple[str, ...]
+    """The defaults that the plan rests on, one clause each."""
+    unfused_adam: str | None
+    """Where the script builds an Adam that holds more than is counted."""
+    in_fp32: str | None
+    """How to leave fp32, where the script sets no precision and bf16 is faster."""
+    loads_16_bit: str | None = None
+    """What loads 16-bit weights for a job that is planned in fp32."""
+    falls_back: str | None
+    """The release of transformers that runs this model with eager attention, unasked."""
+    traced: tuple[str, ...]
+    """What a trace was made of, one sentence each."""
+    uncounted: tuple[str, ...]
+    """Keys of the person's own config that the ledger does not know."""
+    not_counted: tuple[str, ...] = ()
+    """What the script was seen to hold besides, one sentence each."""
+    metrics: str | None = None
+    """What computes metrics of all logits of an evaluation."""
+    cut_group: str | None = None
+    """Why trl would refuse the completions that are generated at a time."""
+    elsewhere: str | None = None
+    """What says that vLLM generates on other GPUs."""
+    freedom: Freedom = Freedom()
+    """What of the step nobody decided."""
+    has_own_batch: bool = False
+    """Whether a script says how it would split its batch by itself."""
+    settled: tuple[Settled, ...] = ()
+    """What the script leaves open, and the words that are added after it."""
+    copied: str | None = None
+    """The settings file that they are added to a copy of, instead."""
+    size_only: str | None = None
+    """The model that the script loads where `--model` is only a size; empty if words name it."""
+    own_epochs: float | None = None
+    """How often the script trains on its data, where it decides that."""
+    builds: str | None = None
+    """What the script builds its own model by, where the plan is for the one that is named."""
+    trusted: tuple[str, ...] = ()
+    """Options of what the script's code does, which zerowiz neither sees there nor can pass."""
+
+
+def stated_settings(options: Options, settings: ScriptSettings) -> frozenset[str]:
+    """The settings that options state of a script, which neither shows them nor takes words."""
+    names = {name: getattr(options, name) for name in (*SETTINGS, "model")}
+    return frozenset(
+        name
+        for name, value in names.items()
+        if value is not None
+        and getattr(settings, name, None) is None
+        and not settings.is_open(name, value)
+    )
+
+
+# What no config sets.
+_IN_CODE = ("attention", "loss", "packing", "gradient_checkpointing", "method")
+
+
+def _trusted(options: Options, settings: ScriptSettings) -> tuple[str, ...]:
+    """The options that a script has to live up to by itself, as one types them."""
+    found = []
+    for name in _IN_CODE:
+        value, setting = getattr(options, name), getattr(settings, name)
+        own = getattr(Workload(), name) if setting is None else setting.value
+        if value not in {None, own} and not settings.is_open(name, value):
+            found.append(as_typed(name, value))
+    return tuple(found)
+
+
+def _handover(
+    options: Options,
+    facts: ScriptFacts | None,
+    settings: ScriptSettings,
+    settled: Sequence[Settled],
+) -> Handover:
+    seen = None if facts is None else facts.integration
+    if options.integration is not None and seen is not None and options.integration is not seen:
+        raise UsageError(
+            _(
+                "`$integration {integration}` conflicts with the script, which is `{seen}`",
+                integration=options.integration,
+                seen=seen,
+            ),
+            _("remove `$integration {integration}`", integration=options.integration),
+        )
+    added = {each.name for each in settled}
+    # Without a script the file is for the Trainer, which fills what it is asked to.
+    fields = [
+        name
+        for name in ("micro_batch", "accumulation_steps", "precision")
+        if facts is None or name in added or getattr(settings, name) is not None
+    ]
+    return Handover(
+        integration=options.integration or seen or Integration.HF,
+        settled=frozenset(fields),
+        script_has_optimizer=facts is None or facts.passes_optimizer,
+    )
+
+
+def _constraints(options: Options, own: UserConfig) -> Constraints:
+    own_stage = None if own.stage is None else str(own.stage)
+    stage = by_config("stage", options.config, options.stage, own_stage)
+    if Uncounted.STAGE1_GRADIENTS in own.besides:
+        # No strategy of its own: the one that is nearest, and says what it does not count.
+        stage = str(ZERO2_OFFLOAD.stage)
+    return Constraints(
+        stage=None if stage in {None, "auto"} else int(stage),
+        offload=by_config("offload", options.config, options.offload, own.offload),
+        allow_slow=options.allow_slow,
+        force=options.force,
+    )
+
+
+def own_config(options: Options, reader: Integration | None = None) -> UserConfig:
+    """What the person's own config says; nothing where there is none.
+
+    Args:
+        options: What was said.
+        reader: The library that reads it, where that is known.
+
+    Raises:
+        UsageError: It cannot be read, or is no config.
+    """
+    if options.config is None:
+        return UserConfig()
+    from zerowiz.probe.config_file import read_config_file  # noqa: PLC0415 - takes long to load
+
+    return read_config_file(options.config, reader)
+
+
+def make_request(
+    options: Options,
+    machine: Machine,
+    facts: ScriptFacts | None,
+    script_args: Sequence[str],
+    read: ReadModel | None = None,
+    reporter: Reporter = SILENT,
+) -> Request:
+    """The job, the constraints on its decision, and how its config reaches DeepSpeed.
+
+    Args:
+        options: What was said.
+        machine: What the job runs on.
+        facts: What the script shows; None without one.
+        script_args: The words after the script.
+        read: The model where it was read already; None reads it, which may fetch it.
+        reporter: Hears what that waits for.
+    """
+    environ = os.environ
+    settings = ScriptSettings() if facts is None else settle(facts, tuple(script_args))
+    reader = options.integration or (facts.integration if facts else None)
+    own = own_config(options, reader)
+    model_words = () if facts is None else _model_words(options, settings, facts, script_args)
+    loaded = settings.model
+    is_stated = _is_stated(options, loaded)
+    model_setting = None if is_stated or model_words else loaded
+    if options.model is not None and parse_size(options.model) is not None and model_setting:
+        raise UsageError(
+            _(
+                "`$model {model}` conflicts with the script: {source} says "
+                "{model_setting}, which can be read",
+                model=options.model,
+                source=model_setting.source,
+                model_setting=model_setting.value,
+            ),
+            _("remove `$model {model}`", model=options.model),
+        )
+    named = _name_model(options.model, model_setting)
+    resolved = resolve_workload(options, settings, own, machine)
+    workload = resolved.workload
+    if _unfused_adam(facts) is not None:
+        workload = replace(workload, optimizer_fused=False)
+    if read is None:
+        made = made_for(options.model, settings)
+        read = (
+            read_and_trace(named, workload, environ, reporter, trace=options.trace)
+            if made is None
+            else read_made(made, workload, environ, reporter, trace=options.trace)
+        )
+    if "sequence_tokens" not in resolved.said:
+        workload = _within_positions(workload, read)
+    _refuse_length(options, settings, workload, read.model)
+    if settings.targets_by_architecture and options.lora_target_modules is None:
+        family = FAMILIES.get(read.model.architecture.family)
+        targets = () if family is None else family.default_lora_targets
+        workload = replace(workload, lora_target_modules=targets)
+    lacking = _lacks_layers(options, read.model, workload)
+    if lacking:
+        workload = replace(workload, lora_target_modules=())
+    named_trainer = options.trainer is not None
+    not_counted = [e for e in settings.not_counted if not (named_trainer and e.settled_by_name)]
+    besides = (*own.besides, *((Uncounted.ADAPTERS,) if settings.widens_adapters else ()))
+    budget = options.memory_budget
+    flag, said = "optimizer_state_dtype", options.optimizer_state_dtype
+    state_dtype = by_config(flag, options.config, said, own.state_dtype)
+    job = PlanInput(
+        machine=machine,
+        model=read.model,
+        workload=workload,
+        accounting=options.accounting,
+        state_dtype=state_dtype,
+        budget_bytes=None if budget is None else parse_budget(budget, machine.total_bytes),
+        own_buffers=own.buffers,
+        traced=read.traced,
+        expandable_segments=expands_segments(environ) and not shares_with_sleeping_vllm(workload),
+        nvme_path=None if options.nvme_path is None else str(options.nvme_path),
+        hpz=options.hpz,
+        quantized_weights=options.quantized_weights,
+        measured_pairs=read_measured_pairs(),
+        rates=find_rates(machine, read_gpu_table()),
+        calibration=None if options.calibration is False else read_calibration(machine, environ),
+        host_use=_host_use(facts, settings),
+        uncounted=tuple(dict.fromkeys((*(each.what for each in not_counted), *besides))),
+    )
+    freedom = find_freedom(options, facts, settings, own, job)
+    if not options.ignore_oom and has_histories(environ):
+        keys = dict.fromkeys(each.key for each in list_variants(job, freedom))
+        seen = (read_history(history_path(key, environ)).ran_out for key in keys)
+        job = replace(job, ran_out=tuple(chain.from_iterable(seen)))
+    # What is searched for is chosen, and not assumed.
+    decided = resolved.said | ({"gradient_checkpointing"} if freedom.checkpointing else set())
+    return Request(
+        job=job,
+        constraints=_constraints(options, own),
+        handover=_handover(options, facts, settings, resolved.settled),
+        assumed=(*defaults_used(job, decided, settings), *lacking),
+        unfused_adam=_unfused_adam(facts),
+        in_fp32=_in_fp32(settings.precision, job),
+        loads_16_bit=_loads_16_bit(facts),
+        falls_back=_falls_back(job),
+        traced=read.notes,
+        uncounted=own.uncounted,
+        not_counted=tuple(each.text for each in not_counted),
+        metrics=settings.metrics if workload.eval_batch else None,
+        cut_group=cut_group(settings.group, workload, machine.world_size),
+        elsewhere=settings.vllm_server,
+        freedom=freedom,
+        has_own_batch=settings.micro_batch is not None,
+        settled=(*model_words, *resolved.settled, *_on_cpu(settings, machine)),
+        copied=_copied(facts),
+        size_only=_size_only(options, settings),
+        own_epochs=None if settings.epochs is None else settings.epochs.value,
+        builds=_builds(options, settings),
+        trusted=() if facts is None else _trusted(options, settings),
+    )
+
+
+def _within_positions(workload: Workload, read: ReadModel) -> Workload:
+    """The step with no longer a sequence than the model was made for, or with that of its images.
+
+    A trace was made of the step as it is, and completions that are generated have their own length.
+    """
+    longest, image_tokens = read.model.made_for_tokens, read.model.architecture.image_tokens
+    if longest is None or read.traced is not None or workload.trainer.generates:
+        return workload
+    tokens = image_tokens or min(workload.sequence_tokens, longest)
+    return replace(workload, sequence_tokens=tokens)
+
+
+def _refuse_length(
+    options: Options, settings: ScriptSettings, workload: Workload, model: Model
+) -> None:
+    """See that the model has positions for a length that its script decides.
+
+    Raises:
+        UsageError: It has fewer.
+    """
+    length, positions = settings.sequence_tokens, longest_tokens(model)
+    if options.sequence_tokens is not None or length is None or positions is None:
+        return
+    if positions < length.value == workload.sequence_tokens:
+        raise UsageError(
+            _(
+                "{source} says {tokens}: `{model}` has only {positions} learned positions",
+                source=length.source,
+                tokens=length.value,
+                model=model.name,
+                positions=positions,
+            ),
+            length.change_to(positions),
+        )
+
+
+def _host_use(facts: ScriptFacts | None, settings: ScriptSettings) -> HostUse:
+    """What the script does with the memory of its nodes; without one, what the Trainer does."""
+    if facts is None or facts.integration is None:
+        return HostUse()
+    saving = Saving.ENGINE if facts.integration is Integration.DEEPSPEED else Saving.TRAINER
+    workers = settings.loader_workers
+    return HostUse(
+        saving=Saving.PORTABLE if facts.saves_portably else saving,
+        builds_on_host=facts.builds_on_host,
+        workers=0 if workers is None else workers.value,
+        is_seen=True,
+    )
+
+
+def _lacks_layers(options: Options, model: Model, workload: Workload) -> tuple[str, ...]:
+    """What is assumed where the script adapts layers by names that a mere size does not have."""
+    modules = workload.lora_target_modules
+    is_size = model.source is ModelSource.SIZE and options.lora_target_modules is None
+    if not is_size or not modules or workload.method is Method.FULL:
+        return ()
+    try:
+        model.adapted(modules)
+    except UsageError:
+        return (
+            _(
+                "adapters on every linear layer, as a size has no layer names `{modules}`",
+                modules=",".join(modules),
+            ),
+        )
+    return ()
+
+
+def _copied(facts: ScriptFacts | None) -> str | None:
+    file = None if facts is None else facts.settings_file
+    return file.path if file is not None and file.is_whole else None
+
+
+def _name_model(option: str | None, setting: Setting[str] | None) -> str:
+    """The model that option or script name; the script's own spelling where both mean one.
+
+    Raises:
+        UsageError: They mean two.
+    """
+    if option is not None and setting is not None:
+        loaded = hub_name(option, os.environ)
+        if loaded == hub_name(setting.value, os.environ):
+            option = None
+        elif loaded != option:
+            setting = replace(setting, spellings={option: loaded})
+    return by_script("model", option, setting) or ""
+
+
+def _is_stated(options: Options, setting: Setting[str] | None) -> bool:
+    """Whether `--model` is a size, which says how large the script's model is: none can load it.
+
+    A name contradicts no size: it may be one of a hub that is out of reach. A folder can be read.
+    """
+    if options.model is None or parse_size(options.model) is None or setting is None:
+        return False
+    return setting.state is not State.SAID or not Path(setting.value).is_dir()
+
+
+def _size_only(options: Options, settings: ScriptSettings) -> str | None:
+    """The model that the script loads in place of a size; empty where its words can name it."""
+    loaded = settings.model
+    if loaded is not None:
+        return f"`{loaded.value}`, {loaded.source}" if _is_stated(options, loaded) else None
+    is_size = options.model is not None and parse_size(options.model) is not None
+    return "" if is_size and settings.is_open("model", options.model) else None
+
+
+def _builds(options: Options, settings: ScriptSettings) -> str | None:
+    made = settings.model_config
+    if made is None or made_for(options.model, settings) is not None:
+        return None
+    return made.source
+
+
+def _model_words(
+    options: Options, settings: ScriptSettings, facts: ScriptFacts, script_args: Sequence[str]
+) -> tuple[Settled, ...]:
+    """The words by which the script loads the model that `--model` names."""
+    if options.model is None or parse_size(options.model) is not None:
+        return ()
+    model, own = hub_name(options.model, os.environ), settings.model
+    if own is not None and hub_name(own.value, os.environ) == model:
+        return ()
+    given = read_said(facts, tuple(script_args)).values()
+    # Such as `--config_name`, for a script that makes new weights.
+    if any(each.value == model for each in given):
+        return ()
+    return settings.settled("model", model)
+
+
+def _on_cpu(settings: ScriptSettings, machine: Machine) -> tuple[Settled, ...]:
+    """The word without which a Trainer on the CPU accelerator does not see its other ranks."""
+    own = settings.use_cpu
+    if machine.accelerator is not Accelerator.CPU or (own is not None and own.value):
+        return ()
+    return settings.settled("use_cpu", value=True)
+
+
+def _unfused_adam(facts: ScriptFacts | None) -> str | None:
+    line = None if facts is None else facts.unfused_adam_line
+    return (
+        None
+        if facts is None or line is None
+        else _("{path} line {line}", path=facts.text_path, line=line)
+    )
+
+
+def _in_fp32(own: Setting[Precision] | None, job: PlanInput) -> str | None:
+    w, machine = job.workload, job.machine
+    on_gpu = machine.accelerator is Accelerator.CUDA and machine.takes_bf16
+    left_open = own is not None and own.state is State.OPEN and own.value is Precision.FP32
+    if own is None or not (left_open and on_gpu) or w.torch_autocast is not None:
+        return None
+    return own.change_to(Precision.BF16) if w.precision is Precision.FP32 else None
+
+
+def _loads_16_bit(facts: ScriptFacts | None) -> str | None:
+    """Where the script loads the weights of its model in 16 bits."""
+    loaded = None if facts is None else facts.loads_16_bit
+    if facts is None or loaded is None:
+        return None
+    where = _("in {path} line {line}", path=facts.text_path, line=loaded.line)
+    return f"`{loaded.code}` {where}"
+
+
+def _falls_back(job: PlanInput) -> str | None:
+    w, known = job.workload, job.model.architecture.family in FAMILIES
+    asked = w.attention is Attention.SDPA and job.own_trace is None
+    if not known or not asked or not runs_eager(job.model.architecture, w):
+        return None
+    return ".".join(map(str, w.transformers_version))
+
+
+def config_file(options: Options, strategy: Strategy) -> str:
+    """The config that the job runs with: the person's own, or where the strategy's is written."""
+    own, named = options.config, named_file(options.config_via)
+    if own is not None:
+        from zerowiz.app.resolve.own_config import read_yaml_config  # noqa: PLC0415 - takes long to load
+
+        return read_yaml_config(own, options.output_dir).path
+    return str((options.output_dir or Path()) / strategy.config_name if named is None else named)
+
+
+# Say what a plan rests on.
+
+
+def find_basis(
+    request: Request,
+    model: str | None,
+    config: Path | None,
+    known: Collection[str] = (),
+) -> tuple[str, ...]:
+    """What a plan rests on, one sentence each.
+
+    Args:
+        request: What was planned.
+        model: As it was named.
+        config: The person's own config, if there is one.
+        known: Clauses on what is assumed that need no other note.
+    """
+    clauses = [clause for clause in request.assumed if clause not in known]
+    assumed = (_("assumed {assumed}", assumed=listing(clauses)),) if clauses else ()
+    keys = listing(f"`{key}`" for key in request.uncounted)
+    adam = request.unfused_adam
+    unfused = (f"{adam}: {basis.UNFUSED_ADAM}",) if adam else ()
+    slow = (basis.in_fp32(request.in_fp32, request.loads_16_bit),) if request.in_fp32 else ()
+    family = request.job.model.architecture.family
+    eager = (basis.falls_back(family, request.falls_back),) if request.falls_back else ()
+    size = request.size_only
+    stated = () if size is None else (basis.size_only(model, size),)
+    built = (basis.built_beside(model, request.builds),) if request.builds else ()
+    trusted = (basis.trusted(request.trusted),) if request.trusted else ()
+    uncounted = (_("`{config}`: {keys} not counted", config=config, keys=keys),) if keys else ()
+    too_long = basis.beyond_positions(request.job.model, request.job.workload)
+    long = () if too_long is None else (too_long,)
+    server = request.elsewhere
+    learned = request.job.calibration
+    calibrated = (basis.calibrated(learned),) if learned else ()
+    elsewhere = (f"{server}: {basis.VLLM_ELSEWHERE}",) if server else ()
+    metrics = (f"{request.metrics}: {basis.METRICS}",) if request.metrics else ()
+    return (
+        *request.job.machine.notes,
+        *request.traced,
+        *calibrated,
+        *stated,
+        *built,
+        *trusted,
+        *assumed,
+        *unfused,
+        *slow,
+        *long,
+        *eager,
+        *uncounted,
+        *request.not_counted,
+        *elsewhere,
+        *metrics,
+        *((request.cut_group,) if request.cut_group else ()),
+    )

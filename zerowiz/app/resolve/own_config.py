@@ -1,0 +1,211 @@
+"""Lint a person's own config before a job runs with it."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from msgspec import Struct, field
+
+from zerowiz.app.options import Options
+from zerowiz.app.reporter import Reporter
+from zerowiz.core import command_words
+from zerowiz.core.dsconfig.accelerate import fill
+from zerowiz.core.dsconfig.write import render_config
+from zerowiz.core.findings import Severity
+from zerowiz.core.launch.plan import PlannedFile
+from zerowiz.core.lint.config import BATCH_KEYS, ConfigFinding, ConfigText, Context, on_machine
+from zerowiz.core.lint.keys import UNREADABLE, unreadable
+from zerowiz.core.lint.linter import check_accelerate, check_config
+from zerowiz.core.lint.releases import SCRIPT_DISAGREES
+from zerowiz.core.machine.types import Machine
+from zerowiz.core.script.bindings import Setting
+from zerowiz.core.script.facts import ScriptFacts
+from zerowiz.core.script.settings import ScriptSettings, settle
+from zerowiz.core.structs import replace
+from zerowiz.core.workload import Integration, Precision, Workload
+from zerowiz.errors import ConfigMistakeError
+from zerowiz.probe.config_file import read_config_text, read_config_values
+from zerowiz.probe.config_text import is_yaml
+from zerowiz.probe.package_data import read_ds_schema, read_version
+from zerowiz.ui import check as show_found
+from zerowiz.words import _
+
+
+def lint_own_config(
+    path: Path,
+    options: Options,
+    machine: Machine,
+    facts: ScriptFacts | None,
+    script_args: Sequence[str],
+    reporter: Reporter,
+) -> None:
+    """As `guards.check_own_config`, for one that there is.
+
+    Raises:
+        ConfigMistakeError: It holds an error, and nobody forces it.
+    """
+    config = read_config_text(path)
+    of_config = _found(config, machine, facts, script_args, options.integration)
+    found = [*_in_naming_file(config), *((config.path, each) for each in of_config)]
+    findings = [(name, each) for name, each in found if not each.of_launcher]
+    errors = [(name, each) for name, each in findings if each.severity is Severity.ERROR]
+    with_script = () if facts is None else ("--script", facts.path)
+    command = command_words.join(["zerowiz", "check", *with_script, path])
+    whole = _("see why, and how to fix it: `{command}`", command=command)
+    file_keys = {} if config.accelerate is None else config.accelerate.file_keys
+    is_final = any(_cannot_be_planned(each, file_keys) for _name, each in errors)
+    if errors and (is_final or not options.force):
+        first, *others = (show_found.in_short(name, each) for name, each in errors)
+        force = () if is_final else (_("add `$force` to go on anyway"),)
+        raise ConfigMistakeError(first, *others, whole, *force)
+    noted = [(name, each) for name, each in findings if each.severity is not Severity.INFO]
+    for name, each in noted:
+        reporter.note(show_found.in_short(name, each))
+    if noted:
+        reporter.note(whole)
+
+
+def _in_naming_file(config: ConfigText) -> Iterator[tuple[str, ConfigFinding]]:
+    """What is found in the file of Accelerate that names the config, with its path."""
+    if config.named_by is not None:
+        for each in check_accelerate(config.named_by):
+            yield config.named_by.path, each
+
+
+def _found(
+    config: ConfigText,
+    machine: Machine,
+    facts: ScriptFacts | None,
+    script_args: Sequence[str],
+    integration: Integration | None,
+) -> tuple[ConfigFinding, ...]:
+    if config.fault is not None:
+        return (unreadable(config.fault),)
+    if facts is None:
+        context = Context(integration=integration or config.integration)
+    else:
+        context = Context(
+            integration=integration or _reader(config, facts),
+            settings=_without_open(settle(facts, tuple(script_args))),
+            passed=facts.passed,
+        )
+    schema = read_ds_schema(read_version("deepspeed"))
+    return check_config(config, schema, on_machine(context, machine))
+
+
+def _reader(config: ConfigText, facts: ScriptFacts) -> Integration | None:
+    """Who reads the config; a plain loop gets one of Accelerate with its numbers filled in."""
+    by_accelerate = config.integration is Integration.ACCELERATE and config.places
+    is_plain = facts.integration is Integration.DEEPSPEED
+    return config.integration if by_accelerate and is_plain else facts.integration
+
+
+def _without_open(settings: ScriptSettings) -> ScriptSettings:
+    """The settings without those that take the config's value, by words added after the script."""
+    names = [
+        name
+        for name in ("micro_batch", "accumulation_steps", "precision")
+        if _takes_another(settings, name)
+    ]
+    return replace(settings, **dict.fromkeys(names))  # type: ignore[arg-type]
+
+
+def _takes_another(settings: ScriptSettings, name: str) -> bool:
+    setting: Setting[object] | None = getattr(settings, name)
+    return setting is not None and settings.is_open(name, setting.value)
+
+
+def _cannot_be_planned(finding: ConfigFinding, file_keys: Mapping[str, str]) -> bool:
+    """Whether no plan can be made: the file is not readable, or the script trains otherwise.
+
+    Args:
+        finding: An error.
+        file_keys: What the file calls keys of the config.
+    """
+    own = (*BATCH_KEYS, *(f"{name}.enabled" for name in (Precision.BF16, Precision.FP16)))
+    in_file = {file_keys.get(key, key) for key in own}
+    disagrees = finding.rule is SCRIPT_DISAGREES and finding.key in in_file
+    return disagrees or finding.rule is UNREADABLE
+
+
+# Run a job with a config that stands in YAML, which DeepSpeed itself does not read.
+
+# Each setting that Accelerate leaves open in a config, and the options that say it.
+_SAID_BY = {
+    "micro_batch": ("micro_batch",),
+    "accumulation_steps": ("accumulation_steps", "global_batch"),
+    "precision": ("precision",),
+}
+
+
+class YamlConfig(Struct, frozen=True, kw_only=True):
+    """What a job runs with when a YAML file is its config."""
+
+    path: str
+    """The JSON file: the person's own, the one that YAML names, or the one to be written of it."""
+    is_written: bool
+    env: Mapping[str, str] = field(default_factory=dict)
+    """What Accelerate hands to the ranks beside it."""
+
+
+def read_yaml_config(path: Path, output_dir: Path | None) -> YamlConfig:
+    """What a job runs with.
+
+    Args:
+        path: A config of a person.
+        output_dir: Where zerowiz writes.
+
+    Raises:
+        UsageError: It cannot be read, or holds no config.
+    """
+    if not is_yaml(path):
+        return YamlConfig(path=str(path), is_written=False)
+    read = read_config_text(path)
+    env = {} if read.accelerate is None else read.accelerate.env
+    if not read.places:
+        return YamlConfig(path=read.path, is_written=False, env=env)
+    written = (output_dir or Path()) / f"{path.stem}.ds_config.json"
+    return YamlConfig(path=str(written), is_written=True, env=env)
+
+
+def ready_values(
+    path: Path, options: Options, workload: Workload, integration: Integration
+) -> dict[str, object]:
+    """The config as its reader gets it.
+
+    Args:
+        path: A config of a person.
+        options: What was said.
+        workload: The step that is planned.
+        integration: Who reads it.
+    """
+    read = read_config_text(path)
+    if not read.places:
+        return read_config_values(path)
+    values: dict[str, object] = json.loads(read.text)
+    if read.accelerate is None:
+        return values
+    names = [
+        name
+        for name, fields in _SAID_BY.items()
+        if any(getattr(options, field) is not None for field in fields)
+    ]
+    return fill(values, workload, integration, names)
+
+
+def plan_yaml_config(
+    path: Path, options: Options, workload: Workload, integration: Integration
+) -> tuple[PlannedFile, ...]:
+    """The file to write; none where the YAML file names one.
+
+    Args:
+        path: A config of a person.
+        options: What was said.
+        workload: The step that is planned.
+        integration: Who reads it.
+    """
+    config = read_yaml_config(path, options.output_dir)
+    if not config.is_written:
+        return ()
+    text = render_config(ready_values(path, options, workload, integration))
+    return (PlannedFile(path=config.path, text=text),)

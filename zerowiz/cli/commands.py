@@ -1,0 +1,234 @@
+"""The commands, and the one place that prints an error and chooses an exit code."""
+
+import gc
+import io
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from errno import ENOENT
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from zerowiz import __version__
+from zerowiz.cli.help_page import heeded_params
+from zerowiz.cli.output import write_error
+from zerowiz.cli.usage import PlainGroup, TyperError, as_usage_error
+from zerowiz.errors import (
+    DeclinedError,
+    ExitCode,
+    HandEditedError,
+    UsageError,
+    ZerowizError,
+    from_system,
+)
+from zerowiz.words import LANGUAGE_VARIABLE, LANGUAGES, _, listing, unknown_language
+
+# Each is a module of this room with `register(app)`, and the first line of its help. The list of
+# commands needs no more: to load all of them costs as much time as a whole plan.
+COMMANDS: Mapping[str, str] = {
+    "init": _("Ask a few questions, choose a strategy, and launch the job or write its config"),
+    "template": _("Copy a training script that works into a folder, to start from"),
+    "plan": _("Show what each ZeRO strategy needs on this machine, and choose one"),
+    "launch": _("Plan, write the config, and run the script with deepspeed"),
+    "machine": _("Show the GPUs, the links between them, the host, the network and the scheduler"),
+    "measure": _("Run real steps on this machine, and compare them with the prediction"),
+    "report": _("Compare the memory and step time of the last launch with its plan"),
+    "check": _("Find mistakes in DeepSpeed configs, and fix them"),
+    "doctor": _("Find what would make a job fail on this machine, before it starts"),
+}
+
+
+def build_app(words: Sequence[str]) -> typer.Typer:
+    """The application for this command line: the called command, else a list of all."""
+    app = typer.Typer(
+        name="zerowiz",
+        cls=PlainGroup,
+        help=_("Turn a training script, a model and GPUs into a running DeepSpeed job"),
+        epilog=_("Completion for your shell: zerowiz --install-completion"),
+        add_completion=_is_about_completion(words),
+        context_settings={"help_option_names": ["-h", "--help"]},
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+    )
+    app.callback(invoke_without_command=True)(zerowiz)
+    called = words[0] if words and words[0] in COMMANDS else None
+    if called is not None:
+        import_module(f"zerowiz.cli.{called}").register(app)
+    if called is None or _COMPLETES in os.environ:
+        for name in (each for each in COMMANDS if each != called):
+            app.command(name=name, help=COMMANDS[name])(_listed)
+    return app
+
+
+# typer's: set by the scripts that it writes for the shells, with the words of the line so far.
+_COMPLETES, _LINE = "_ZEROWIZ_COMPLETE", ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")
+
+
+def _is_about_completion(words: Sequence[str]) -> bool:
+    """Whether typer's options for completion are needed; they take long to load."""
+    return _COMPLETES in os.environ or any("completion" in word for word in words[:1])
+
+
+def _words() -> list[str]:
+    """The words of the command line; while a shell completes one, the words of that."""
+    if _COMPLETES not in os.environ:
+        return sys.argv[1:]
+    line = next((os.environ[name] for name in _LINE if name in os.environ), "")
+    return line.split()[1:]
+
+
+def _listed() -> None:
+    """Stand for a command that is listed and not called."""
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        sys.stdout.write(f"zerowiz {__version__}\n")
+        raise typer.Exit
+
+
+def zerowiz(
+    context: typer.Context,
+    *,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", "-V", callback=_show_version, is_eager=True, help=_("Show the version")
+        ),
+    ] = False,
+) -> None:
+    """Turn a training script, a model and GPUs into a running DeepSpeed job"""
+    del version
+    if context.invoked_subcommand is None:
+        sys.stdout.write(context.get_help() + _("\n\nNew here? Start with `zerowiz init`\n"))
+
+
+def _fail(error: ZerowizError) -> NoReturn:
+    """Print an error as one line, then what would be lost, then what to do next."""
+    write_error(error)
+    if isinstance(error, HandEditedError):
+        from zerowiz.ui import diff  # noqa: PLC0415 - most runs have no such error
+
+        diff.error(error, sys.stderr)
+    else:
+        _show_error(error.message, error.hints)
+    sys.exit(error.exit_code)
+
+
+def _show_error(message: str, hints: Sequence[str]) -> None:
+    from zerowiz.ui import show  # noqa: PLC0415 - `--version` and `--help` show none
+
+    show.error(message, hints, sys.stderr)
+
+
+def _show_note(message: str) -> None:
+    from zerowiz.ui import show  # noqa: PLC0415 - as above
+
+    show.note(message, sys.stderr)
+
+
+def _run() -> int:
+    """Run one command; the exit code that it ends with."""
+    try:
+        _refuse_unknown_language()
+        app = build_app(_words())
+        if not gc.isenabled():
+            # `__main__.py` put it off until everything is loaded.
+            gc.freeze()
+            gc.enable()
+        code = app(standalone_mode=False, prog_name="zerowiz")
+        sys.stdout.flush()
+    except DeclinedError as declined:
+        _show_note(declined.message)
+        return ExitCode.OK
+    except ZerowizError as error:
+        _fail(error)
+    except TyperError as error:
+        _fail(as_usage_error(error, COMMANDS, _takers))
+    except typer.Abort as ended:
+        # What it makes of an EOFError; where zerowiz asks, the end of the input is heard there.
+        raise EOFError from ended
+    except KeyboardInterrupt:
+        _show_error(_("interrupted"), ())
+        return ExitCode.INTERRUPTED
+    return code if isinstance(code, int) else ExitCode.OK
+
+
+def _refuse_unknown_language() -> None:
+    unknown = unknown_language(os.environ)
+    if unknown is not None:
+        raise UsageError(
+            _(
+                "`{variable}` is `{unknown}`, a language that zerowiz does not speak",
+                variable=LANGUAGE_VARIABLE,
+                unknown=unknown,
+            ),
+            _("set it to one of: {languages}", languages=listing(LANGUAGES)),
+        )
+
+
+def _takers(option: str) -> list[str]:
+    """The commands that heed an option, of any spelling."""
+    found = []
+    for name in COMMANDS:
+        app = typer.Typer(add_completion=False)
+        import_module(f"zerowiz.cli.{name}").register(app)
+        heeded = heeded_params(typer.main.get_command(app), name)
+        if any(option in (*each.opts, *each.secondary_opts) for each in heeded):
+            found.append(name)
+    return found
+
+
+def _repair_streams() -> None:
+    """A closed stream reads and writes nothing; odd bytes of a name never stop an output."""
+    for name in ("stdin", "stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, Path(os.devnull).open("r" if name == "stdin" else "w"))  # noqa: SIM115
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _close_output() -> None:
+    """The interpreter flushes what is left once more at exit: into nothing."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _drop_unread_errors() -> None:
+    """Where nobody reads stderr, the interpreter must not end with 120 for what is left in it."""
+    try:
+        sys.stderr.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+
+
+def main() -> None:
+    """Run the command line; nothing of the user's world ends in a traceback."""
+    _repair_streams()
+    try:
+        _run_to_the_end()
+    finally:
+        _drop_unread_errors()
+
+
+def _run_to_the_end() -> NoReturn:
+    """Run it, and exit; what cannot be written any more ends it too."""
+    try:
+        code = _run()
+    except BrokenPipeError:
+        # The reader has what it wanted.
+        _close_output()
+        code = ExitCode.FAILED
+    except OSError as error:
+        without_name = _("the current folder") if error.errno == ENOENT else _("the output")
+        failure = from_system(error, without_name)
+        with suppress(OSError):
+            write_error(failure)
+            sys.stdout.flush()
+        _close_output()
+        _fail(failure)
+    sys.exit(code)

@@ -1,1 +1,0 @@
-"""What helps a person who types: examples, and what a shell completes."""

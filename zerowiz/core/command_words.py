@@ -1,0 +1,147 @@
+"""What people call a choice otherwise, and the word that zerowiz has for it."""
+
+import re
+import shlex
+from collections.abc import Collection, Iterable, Mapping
+from functools import cache
+
+from zerowiz.core import settings
+from zerowiz.core.settings import SettingRow
+from zerowiz.core.workload import SETTINGS
+from zerowiz.words import edited
+
+# Rule: words of other tools and of speech, by the key of the setting, without case and punctuation.
+# A choice answers to itself in any case and punctuation without a row.
+SYNONYMS: Mapping[str, Mapping[str, str]] = {
+    "stage": {
+        **dict.fromkeys(("ddp", "none", "zero0", "stage0", "z0"), "0"),
+        **dict.fromkeys(("zero1", "stage1", "z1"), "1"),
+        **dict.fromkeys(("zero2", "stage2", "z2"), "2"),
+        **dict.fromkeys(("zero3", "stage3", "z3"), "3"),
+    },
+    # torch's and numpy's names, and transformers' flags.
+    "precision": {
+        **dict.fromkeys(("bfloat16", "torchbfloat16", "bfloat"), "bf16"),
+        **dict.fromkeys(("float16", "torchfloat16", "half", "amp"), "fp16"),
+        **dict.fromkeys(("float32", "torchfloat32", "float", "single", "no"), "fp32"),
+    },
+    "optimizer_state_dtype": {
+        **dict.fromkeys(("bfloat16", "torchbfloat16"), "bf16"),
+        **dict.fromkeys(("float32", "torchfloat32", "float"), "fp32"),
+    },
+    # transformers, training_args.py: OptimizerNames.
+    "optimizer": {
+        **dict.fromkeys(("adam", "adamwtorch", "adamwtorchfused", "fusedadam"), "adamw"),
+        **dict.fromkeys(("adam8bit", "adamwbnb8bit", "pagedadamw8bit", "8bitadam"), "adamw_8bit"),
+    },
+    "method": {
+        **dict.fromkeys(("fullfinetune", "finetune", "fullfinetuning", "fft"), "full"),
+        **dict.fromkeys(("peft", "adapter", "adapters"), "lora"),
+        **dict.fromkeys(("qlora4bit", "4bit"), "qlora"),
+    },
+    # transformers, `attn_implementation`.
+    "attention": dict.fromkeys(
+        ("flashattention2", "flashattn", "flashattention", "flash2", "fa2"), "flash"
+    ),
+    "offload": {
+        **dict.fromkeys(("no", "off", "false"), "none"),
+        **dict.fromkeys(("cpu", "optim", "optimizerstate"), "optimizer"),
+        **dict.fromkeys(("parameters", "params", "both", "full"), "all"),
+    },
+    "accelerator": dict.fromkeys(("gpu", "nvidia"), "cuda"),
+    "integration": {
+        **dict.fromkeys(("huggingface", "transformers", "trainer"), "hf"),
+        **dict.fromkeys(("ds", "raw"), "deepspeed"),
+    },
+    "objective": {
+        **dict.fromkeys(("speed", "fast", "throughput"), "fastest"),
+        **dict.fromkeys(("memory", "small"), "smallest"),
+        **dict.fromkeys(("auto", "recommended"), "flowchart"),
+    },
+    "loss": {"ligerkernel": "liger"},
+}
+
+
+def canonical_choice(key: str, said: str, choices: Collection[str]) -> str:
+    """The choice that a word means; the word itself where it means none.
+
+    Args:
+        key: That of the setting's row.
+        said: As a person wrote it: `zero3`, `BFloat16`.
+        choices: The words that zerowiz has.
+    """
+    word = _plain(said)
+    known = {_plain(choice): choice for choice in choices}
+    return known.get(word) or SYNONYMS.get(key, {}).get(word) or said
+
+
+def _plain(word: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", word.lower())
+
+
+# Spell the settings that a text names as options of the command line.
+#
+# Errors, findings and notes name a setting by its field, after a dollar sign: `$micro_batch 0`.
+# What prints them spells it: `--micro-batch 0`. To Python, `str(error)` names the field.
+
+_NAMED = re.compile(r"\$([a-z][a-z_]*)")
+
+
+def spell(text: str) -> str:
+    """The text with the option of each setting that it names; other words stay.
+
+    Example:
+        >>> spell("`$micro_batch 0`: `$no_hpz` helps nobody in $HOME")
+        '`--micro-batch 0`: `--no-hpz` helps nobody in $HOME'
+    """
+    return edited(text, _spelled)
+
+
+def _spelled(text: str) -> str:
+    return _NAMED.sub(lambda found: flags().get(found[1], found[0]), text)
+
+
+@cache
+def flags() -> Mapping[str, str]:
+    """The spelling of each setting by its name; `no_hpz` is the one that switches it off."""
+    rows = {**SETTINGS, **_other_rows()}
+    off = {f"no_{name}": row.off for name, row in rows.items() if row.off}
+    return {**{name: row.on for name, row in rows.items()}, **off}
+
+
+def _other_rows() -> Mapping[str, SettingRow]:
+    """Those that stand in `core/settings.py`."""
+    constants = vars(settings).items()
+    return {name.lower(): row for name, row in constants if isinstance(row, SettingRow)}
+
+
+# Write words as a person can paste them into a shell, whatever letters are in them.
+
+
+def quote(word: object) -> str:
+    r"""A word, or a value that is one as text (a path, a number), as bash, zsh and ksh read it.
+
+    A line break, an escape sequence, or a byte that is no UTF-8 is neither shown by a terminal nor
+    taken back by it: such a letter stands as its bytes.
+
+    Example:
+        >>> quote("my run.py"), quote("caf" + chr(0xDCE9))
+        ("'my run.py'", "$'caf\\xe9'")
+    """
+    text = str(word)
+    if text.isprintable():
+        return shlex.quote(text)
+    return f"$'{''.join(map(_escape, text))}'"
+
+
+def join(words: Iterable[object]) -> str:
+    """A command of these words."""
+    return " ".join(map(quote, words))
+
+
+def _escape(letter: str) -> str:
+    if letter in "\\'":
+        return f"\\{letter}"
+    if letter.isprintable():
+        return letter
+    return "".join(f"\\x{byte:02x}" for byte in letter.encode(errors="surrogateescape"))

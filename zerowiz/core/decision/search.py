@@ -1,0 +1,881 @@
+"""Choose a strategy, and with it every setting that nobody decided."""
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from enum import StrEnum
+from functools import partial
+from itertools import chain, product
+
+from msgspec import Struct
+
+from zerowiz.core.decision.evaluate import (
+    StrategyEstimate,
+    Verdict,
+    evaluate,
+    evaluate_all,
+    evaluate_with,
+    may_run,
+)
+from zerowiz.core.decision.flowchart import (
+    Constraints,
+    Decision,
+    Reason,
+    considered,
+    follow_flowchart,
+)
+from zerowiz.core.decision.plan_input import PlanInput
+from zerowiz.core.memory.rank_sizes import StrategyRow
+from zerowiz.core.model.types import Model
+from zerowiz.core.strategies import STRATEGIES
+from zerowiz.core.strategy import Offload, Strategy
+from zerowiz.core.structs import Count, replace, shows
+from zerowiz.core.workload import Attention, Loss, Workload
+from zerowiz.errors import UsageError
+
+# One way to run a job, and which of several is taken.
+
+SAME_FRACTION = 0.03
+"""Steps that are faster by no more are the same; then the one with the most headroom is taken."""
+WORTH_FRACTION = 0.05
+"""By how much recomputing activations, or coming near the limit of memory, must be faster.
+
+Near the limit 14 of 24 measured runs were more than 5 % slower (core/memory/allocator.py).
+"""
+
+
+@shows(
+    "strategy.name",
+    "workload.micro_batch",
+    "workload.accumulation_steps",
+    "workload.gradient_checkpointing",
+    "evaluated.verdict",
+    "seconds",
+)
+class Candidate(Struct, frozen=True, kw_only=True):
+    """A strategy with one choice of all open settings, on the machine of a job."""
+
+    workload: Workload
+    evaluated: StrategyEstimate
+
+    @property
+    def strategy(self) -> StrategyRow:
+        """The strategy."""
+        return self.evaluated.strategy
+
+    @property
+    def seconds(self) -> float | None:
+        """The expected time of a step; None where it is not predicted."""
+        time = self.evaluated.step_time
+        return None if time is None else time.expected_seconds
+
+    @property
+    def headroom_bytes(self) -> int:
+        """Left on the tightest GPU; 0 where that is not known."""
+        return self.evaluated.headroom_bytes or 0
+
+
+def _fastest(candidates: Sequence[Candidate], ranks: int) -> Candidate:
+    """The fastest; of those as fast, the one with the most headroom.
+
+    One rank divides nothing, so there the simplest of the strategies that are as fast comes first.
+    Without a prediction it is the one with the fewest micro-steps: each of them reads the weights
+    again and starts every kernel, and above stage 1 it communicates too.
+    """
+    timed = [(each.seconds, each) for each in candidates if each.seconds is not None]
+    if len(timed) < len(candidates):
+        return min(candidates, key=lambda each: each.workload.accumulation_steps)
+    least = min(seconds for seconds, _ in timed)
+    same = [each for seconds, each in timed if seconds <= least * (1 + SAME_FRACTION)]
+    if ranks == 1:
+        simplest = min((each.strategy for each in same), key=STRATEGIES.index)
+        same = [each for each in same if each.strategy == simplest]
+    return max(same, key=lambda each: each.headroom_bytes)
+
+
+def is_worth(faster: Candidate, than: Candidate, fraction: float = WORTH_FRACTION) -> bool:
+    """Whether a step is predicted to be faster by this fraction at least."""
+    if faster.seconds is None or than.seconds is None:
+        return False
+    return faster.seconds * (1 + fraction) <= than.seconds
+
+
+def without_needlessly_tight(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Without those near the limit of memory whose strategy has another way to run."""
+    fit = {e.strategy.name for e in candidates if e.evaluated.verdict is Verdict.FITS}
+    return [
+        each
+        for each in candidates
+        if each.evaluated.verdict is not Verdict.TIGHT or each.strategy.name not in fit
+    ]
+
+
+def take_fastest(candidates: Iterable[Candidate], ranks: int) -> Candidate | None:
+    """The fastest of those that surely run; None where none does.
+
+    To recompute activations, and to come near the limit of memory, must be worth it, or needed.
+
+    Args:
+        candidates: What may be taken.
+        ranks: How many GPUs the job has.
+    """
+    sure = [each for each in candidates if each.evaluated.is_sure]
+    taken: Candidate | None = None
+    for verdict, recomputes in product((Verdict.FITS, Verdict.TIGHT), (False, True)):
+        group = [
+            each
+            for each in sure
+            if each.evaluated.verdict is verdict
+            and each.workload.gradient_checkpointing is recomputes
+            and (taken is None or is_worth(each, taken))
+        ]
+        taken = _fastest(group, ranks) if group else taken
+    return taken
+
+
+def take_smallest(candidates: Iterable[Candidate]) -> Candidate | None:
+    """The one of those that surely run that takes least of a device; None where none does."""
+    sure = [each for each in candidates if each.evaluated.is_sure]
+    return min(
+        sure, key=lambda each: (each.evaluated.device_bytes, each.seconds or 0), default=None
+    )
+
+
+def sort_sure(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
+    """Those that surely run, the fastest first; the largest micro-batch where none is timed."""
+    sure = [each for each in candidates if each.evaluated.is_sure]
+    return tuple(
+        sorted(
+            sure,
+            key=lambda each: (
+                each.seconds or 0,
+                -each.headroom_bytes if each.seconds else each.workload.accumulation_steps,
+            ),
+        )
+    )
+
+
+def find_pareto(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
+    """Those that no faster one has as much headroom as; none where time is not predicted.
+
+    Args:
+        candidates: The fastest first; of those as fast the one with the most headroom.
+    """
+    front: list[Candidate] = []
+    for each in candidates:
+        if each.seconds is None:
+            continue
+        if not front or each.headroom_bytes > front[-1].headroom_bytes:
+            front.append(each)
+    return tuple(front)
+
+
+# What a search may choose, and what it looks for.
+
+
+class Objective(StrEnum):
+    """The values of `--objective`."""
+
+    FLOWCHART = "flowchart"
+    """The strategy of the flowchart; the batch is split so that it is fastest."""
+    FASTEST = "fastest"
+    """The least predicted time of a step, whatever the strategy."""
+    SMALLEST = "smallest"
+    """The least memory of each device."""
+
+
+class Freedom(Struct, frozen=True, kw_only=True):
+    """The settings of a job that nobody decided, and that reach the ranks if they are chosen.
+
+    What is said on a command line, in a config or in a script stays as it is. The global batch is
+    never open: micro-batch times accumulation steps stays what it is in the job.
+    """
+
+    split: bool = False
+    """The micro-batch, and with it the accumulation steps."""
+    checkpointing: tuple[bool, ...] = ()
+    """Whether gradient checkpointing could be on, or off, instead of as in the job."""
+    attention: tuple[Attention, ...] = ()
+    """The kernels that could be taken instead of the job's."""
+    losses: tuple[Loss, ...] = ()
+    """The losses that could be taken instead of the job's."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What a search may choose, by its names in options and in the step."""
+        is_open = {
+            "micro_batch": self.split,
+            "accumulation_steps": self.split,
+            "gradient_checkpointing": self.checkpointing,
+            "attention": self.attention,
+            "loss": self.losses,
+        }
+        return tuple(name for name, others in is_open.items() if others)
+
+
+# Cover the ways in which strategies can run a job, without evaluating each of them.
+
+_SLOWER_FRACTION = 0.1
+"""Smaller micro-batches than the largest are followed until they are slower by so much."""
+
+
+class Covered(Struct, frozen=True, kw_only=True):
+    """What was evaluated, and of how many ways to run a job that tells."""
+
+    candidates: tuple[Candidate, ...]
+    walks: tuple[tuple[Candidate, ...], ...]
+    """Strategies with one workload: the job's own, then the one with the smallest micro-batch; then
+    both with checkpointing otherwise, where that is open. One that is left out does not fit."""
+    count: Count
+    """Strategy, split of the batch, checkpointing, kernels and buffers, each combination once."""
+
+
+def split_batch(workload: Workload) -> tuple[Workload, ...]:
+    """The workload with each micro-batch that makes up the same global batch, the smallest first.
+
+    Example:
+        >>> steps = split_batch(Workload(micro_batch=2, accumulation_steps=3))
+        >>> [(each.micro_batch, each.accumulation_steps) for each in steps]
+        [(1, 6), (2, 3), (3, 2), (6, 1)]
+    """
+    sequences = workload.micro_batch * workload.accumulation_steps
+    below = [n for n in range(1, int(sequences**0.5) + 1) if sequences % n == 0]
+    sizes = sorted({*below, *(sequences // n for n in below)})
+    return tuple(
+        replace(workload, micro_batch=size, accumulation_steps=sequences // size) for size in sizes
+    )
+
+
+def list_variants(job: PlanInput, freedom: Freedom) -> Iterator[PlanInput]:
+    """The job with each choice of what is open besides the split of the batch."""
+    w = job.workload
+    choices = product(
+        dict.fromkeys((w.gradient_checkpointing, *freedom.checkpointing)),
+        dict.fromkeys((w.attention, *freedom.attention)),
+        dict.fromkeys((w.loss, *freedom.losses)),
+    )
+    for recompute, attention, loss in choices:
+        varied = replace(w, gradient_checkpointing=recompute, attention=attention, loss=loss)
+        try:
+            yield replace(job, workload=varied)
+        except UsageError:
+            # A loss that is not counted for this model.
+            continue
+
+
+class Evaluator:
+    """Evaluates the workloads of one job; what ran out of memory before counts for each.
+
+    Args:
+        job: What is planned.
+        only_running: Whether splits that surely do not run are left out, and not evaluated.
+    """
+
+    def __init__(self, job: PlanInput, *, only_running: bool = False) -> None:
+        self.job = job
+        self._only_running = only_running
+        self._known: dict[Workload, tuple[StrategyEstimate, ...]] = {}
+        self._made: dict[tuple[Workload, str], Candidate] = {}
+
+    def candidate(self, workload: Workload, strategy: StrategyRow) -> Candidate:
+        """A strategy with one workload."""
+        key = (workload, strategy.name)
+        if key not in self._made:
+            self._made[key] = self._make(workload, strategy)
+        return self._made[key]
+
+    def is_asked_of(self, workload: Workload, strategy: StrategyRow) -> bool:
+        """Whether it is to be evaluated."""
+        return not self._only_running or self.may_run(workload, strategy)
+
+    def may_run(self, workload: Workload, strategy: StrategyRow) -> bool:
+        """Whether the strategy may run with this workload, known sooner than how it does."""
+        is_known = (workload, strategy.name) in self._made
+        return is_known or may_run(replace(self.job, workload=workload), strategy)
+
+    def _make(self, workload: Workload, strategy: StrategyRow) -> Candidate:
+        job = replace(self.job, workload=workload)
+        if not self.job.ran_out:
+            return Candidate(workload=workload, evaluated=evaluate(job, strategy))
+        if workload not in self._known:
+            self._known[workload] = evaluate_all(job)
+        evaluated = next(e for e in self._known[workload] if e.strategy.name == strategy.name)
+        return Candidate(workload=workload, evaluated=evaluated)
+
+    def splits(self, steps: Sequence[Workload], strategy: StrategyRow) -> Iterator[Candidate]:
+        """Of these splits of a batch those that may be taken: the smallest, and the fast that fit.
+
+        Memory rises with the micro-batch where micro-steps accumulate, so the largest that surely
+        runs is bisected. One micro-step alone accumulates nothing and stands by itself: it may run
+        where the smallest micro-batch does not, as ZeRO-1 then keeps no gradients between steps.
+        """
+        least, *others = steps
+        smallest = self.candidate(least, strategy) if self.is_asked_of(least, strategy) else None
+        if smallest is not None:
+            yield smallest
+        if not others:
+            return
+        *accumulating, whole = others
+        runs = smallest is not None and smallest.evaluated.is_sure
+        fast: list[Candidate] = []
+        is_asked = self.is_asked_of if runs else self.may_run
+        if is_asked(whole, strategy):
+            found = self.candidate(whole, strategy)
+            fast += [found] if found.evaluated.verdict is Verdict.FITS else []
+            yield found
+        if not runs:
+            return
+        fitting = _Bisected(self, accumulating, strategy)
+        for index in reversed(range(fitting.count)):
+            found = fitting.at(index)
+            yield found
+            if found.evaluated.verdict is Verdict.FITS:
+                fast.append(found)
+            if fast and _is_slow(found, fast):
+                return
+
+
+def _is_slow(found: Candidate, fast: Sequence[Candidate]) -> bool:
+    """Whether those with smaller micro-batches, which are slower, need not be looked at."""
+    seconds = [each.seconds for each in fast if each.seconds is not None]
+    return found.seconds is None or found.seconds > min(seconds) * (1 + _SLOWER_FRACTION)
+
+
+class _Bisected:
+    """Of candidates that hold more and more, those that surely run."""
+
+    def __init__(
+        self, evaluator: Evaluator, steps: Sequence[Workload], strategy: StrategyRow
+    ) -> None:
+        self._evaluator, self._steps, self._strategy = evaluator, steps, strategy
+        places = range(len(steps))
+        # The largest often fits.
+        if places and not self._fails(places[-1]):
+            self.count = len(places)
+        else:
+            self.count = bisect_left(places[:-1], x=True, key=self._fails)
+
+    def _fails(self, index: int) -> bool:
+        is_asked = self._evaluator.is_asked_of(self._steps[index], self._strategy)
+        return not is_asked or not self.at(index).evaluated.is_sure
+
+    def at(self, index: int) -> Candidate:
+        return self._evaluator.candidate(self._steps[index], self._strategy)
+
+
+def lean_out(job: PlanInput, candidate: Candidate) -> Candidate:
+    """The same with the smallest communication buffers, where it surely runs with less so."""
+    own = replace(job, workload=candidate.workload)
+    *_, leanest = own.buffers(candidate.strategy)
+    if candidate.evaluated.buffers == leanest or job.ran_out:
+        return candidate
+    evaluated = evaluate_with(own, candidate.strategy, leanest)
+    if not evaluated.is_sure or evaluated.device_bytes >= candidate.evaluated.device_bytes:
+        return candidate
+    return replace(candidate, evaluated=evaluated)
+
+
+def cover(
+    job: PlanInput,
+    strategies: Sequence[StrategyRow],
+    freedom: Freedom,
+    *,
+    only_running: bool = False,
+) -> Covered:
+    """The candidates among these strategies that a search may take.
+
+    A split of the batch that holds more than one that does not fit is not evaluated, nor one that
+    is slower than others that fit; they count as covered.
+
+    Args:
+        job: What is planned.
+        strategies: Those that are looked at.
+        freedom: What is open.
+        only_running: Whether what surely does not run is left out, and with it what the flowchart
+            looks at.
+    """
+    found: dict[tuple[Workload, str], Candidate] = {}
+    walks: list[tuple[Candidate, ...]] = []
+    count, w = 0, job.workload
+    for variant in list_variants(job, freedom):
+        evaluator, own = Evaluator(variant, only_running=only_running), variant.workload
+        steps = split_batch(own) if freedom.split else (own,)
+        of_each = [list(evaluator.splits(steps, strategy)) for strategy in strategies]
+        count += len(steps) * sum(len(variant.buffers(strategy)) for strategy in strategies)
+        found |= {(e.workload, e.strategy.name): e for e in chain.from_iterable(of_each)}
+        if (own.attention, own.loss) != (w.attention, w.loss):
+            continue
+        for workload in dict.fromkeys((own, steps[0])):
+            walk = [
+                found.get((workload, s.name)) or evaluator.candidate(workload, s)
+                for s in strategies
+                if evaluator.is_asked_of(workload, s)
+            ]
+            found |= {(e.workload, e.strategy.name): e for e in walk}
+            walks += [] if only_running else [tuple(walk)]
+    return Covered(candidates=tuple(found.values()), walks=tuple(walks), count=count)
+
+
+def cover_walks(
+    job: PlanInput,
+    strategies: Sequence[StrategyRow],
+    freedom: Freedom,
+    choose: Callable[[Sequence[Candidate]], StrategyEstimate | None],
+    *,
+    is_forced: bool,
+) -> Covered:
+    """What the flowchart looks at, and the splits of the batch of the strategies that it takes.
+
+    That is less than half of what `cover` evaluates, and the same is chosen of it.
+
+    Args:
+        job: What is planned.
+        strategies: Those of the flowchart.
+        freedom: What is open besides the kernels.
+        choose: What the flowchart takes of these strategies with one workload.
+        is_forced: Whether it may take what does not fit; else that is left out of the walks.
+    """
+    walks_of: dict[Workload, list[tuple[Candidate, ...]]] = {}
+    variants = [Evaluator(variant, only_running=True) for variant in list_variants(job, freedom)]
+    steps_of = {
+        each.job.workload: split_batch(each.job.workload) if freedom.split else (each.job.workload,)
+        for each in variants
+    }
+    taken: dict[str, StrategyRow] = {}
+    for evaluator in variants:
+        own = evaluator.job.workload
+        walks = walks_of.setdefault(own, [])
+        for workload in dict.fromkeys((own, steps_of[own][0])):
+            walk = tuple(
+                evaluator.candidate(workload, each)
+                for each in strategies
+                if is_forced or evaluator.may_run(workload, each)
+            )
+            if not walk:
+                continue
+            walks.append(walk)
+            chosen = choose(walk)
+            if chosen is not None:
+                taken |= {e.name: e for e in strategies if e.name == chosen.strategy.name}
+            if is_settled(chosen):
+                # The smallest micro-batch would lead to no other strategy.
+                break
+    found: list[Candidate] = []
+    for evaluator in variants:
+        own = evaluator.job.workload
+        # In the order of `cover`: of those that are as good the first is taken.
+        for strategy in taken.values():
+            found += evaluator.splits(steps_of[own], strategy)
+        found += chain.from_iterable(walks_of[own])
+    candidates = {(each.workload, each.strategy.name): each for each in found}
+    return Covered(
+        candidates=tuple(candidates.values()),
+        walks=tuple(chain.from_iterable(walks_of.values())),
+        count=len(candidates),
+    )
+
+
+def is_settled(chosen: StrategyEstimate | None) -> bool:
+    """Whether a flowchart leads to what surely runs, in the memory of the GPUs alone."""
+    return chosen is not None and chosen.is_sure and chosen.strategy.offload is Offload.NONE
+
+
+_CLEARLY_FRACTION = 0.1
+"""By how much another strategy must be faster before a plan says so."""
+
+
+class Search(Struct, frozen=True, kw_only=True):
+    """What was chosen, and among what."""
+
+    objective: Objective
+    decision: Decision
+    """On the job with the settings that were chosen."""
+    choice: Candidate | None
+    """None where nothing fits."""
+    candidates: tuple[Candidate, ...]
+    """Those that surely run, as far as they were evaluated, the fastest first."""
+    evaluated: tuple[Candidate, ...]
+    """Every one that was evaluated, whether it runs or not."""
+    count: Count
+    """How many candidates were covered."""
+    clearly_faster: Candidate | None
+    """The fastest, where it has another strategy than the flowchart, which was followed."""
+
+    @property
+    def pareto(self) -> tuple[Candidate, ...]:
+        """Of the candidates those that are fastest for their headroom, and the choice."""
+        front = find_pareto(self.candidates)
+        shown = (*front, self.choice) if front else ()
+        return tuple(each for each in self.candidates if each in shown)
+
+
+def search(
+    job: PlanInput,
+    constraints: Constraints,
+    freedom: Freedom,
+    objective: Objective = Objective.FLOWCHART,
+    supports: Callable[[Strategy], bool] = lambda _: True,
+    *,
+    compares: bool = True,
+) -> Search:
+    """Choose a strategy and the open settings, by the flowchart or by what is predicted.
+
+    The flowchart is followed with the job as it is, or with the smallest micro-batch where nothing
+    surely runs then, or not without offload; its strategy gets the fastest split of the batch. It
+    also chooses where no time can be predicted, and where nothing surely runs.
+
+    Args:
+        job: What is planned. Its micro-batch times its accumulation steps is kept.
+        constraints: What was asked of the decision.
+        freedom: What is open.
+        objective: What the choice is to be.
+        supports: Whether DeepSpeed trains the job as it was asked with a strategy.
+        compares: Whether what else there is matters. Without it the same is chosen, in less than
+            half of the time, and nothing is said of what is faster, nor of what does not run.
+    """
+    by_flowchart = objective is Objective.FLOWCHART
+    varied = replace(freedom, attention=(), losses=()) if by_flowchart else freedom
+    # The flowchart looks at the kernels of the job alone.
+    walks_alone = not compares and not (varied.attention or varied.losses)
+    cover_by_walks = partial(_cover_walks, job, constraints, varied)
+    if by_flowchart and walks_alone:
+        covered = cover_by_walks()
+    else:
+        covered = cover(job, STRATEGIES, varied, only_running=walks_alone)
+    names = {each.name for each in _allowed(constraints) if supports(each)}
+    allowed = [each for each in covered.candidates if each.strategy.name in names]
+    # Who asks for the fastest comes near the limit of memory where that is worth it.
+    fastest = objective is Objective.FASTEST
+    candidates = allowed if fastest else without_needlessly_tight(allowed)
+    if objective is Objective.SMALLEST:
+        candidates = [lean_out(job, each) for each in candidates]
+    ranks = job.machine.world_size
+    taken = None if by_flowchart else _take(objective, candidates, ranks)
+    if taken is None and walks_alone and not by_flowchart:
+        covered = cover_by_walks()
+    not_tight = without_needlessly_tight(covered.candidates)
+    walks = _walk_each(job, constraints, covered.walks, not_tight)
+    choice = taken or _take_for(walks, not_tight, ranks)
+    decision = _decide(job, constraints, covered, choice.workload if choice else job.workload)
+    sure = sort_sure(candidates)
+    if taken is not None:
+        decision = _taken(decision, taken, _reason(objective, taken, sure))
+    elif choice is not None and decision.chosen != choice.evaluated:
+        recomputes = choice.workload.gradient_checkpointing
+        walk = next(w for w in walks if w.job.workload.gradient_checkpointing is recomputes)
+        walk = _decide(job, constraints, covered, walk.job.workload)
+        decision = _kept(decision, choice, walk)
+    has_rivals = compares and taken is None and constraints.free
+    faster = take_fastest(candidates, ranks) if has_rivals else None
+    return Search(
+        objective=Objective.FLOWCHART if taken is None else objective,
+        decision=decision,
+        choice=choice,
+        candidates=sure,
+        evaluated=_each_once((*covered.candidates, *candidates, *((choice,) if choice else ()))),
+        count=covered.count,
+        clearly_faster=faster if _is_clearly_faster(faster, choice) else None,
+    )
+
+
+def _cover_walks(job: PlanInput, constraints: Constraints, freedom: Freedom) -> Covered:
+    def choose(walk: Sequence[Candidate]) -> StrategyEstimate | None:
+        return _walk(job, constraints, walk).chosen
+
+    return cover_walks(job, STRATEGIES, freedom, choose, is_forced=constraints.force)
+
+
+def _each_once(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
+    """Of those with one strategy and one workload the last."""
+    return tuple({(each.workload, each.strategy.name): each for each in candidates}.values())
+
+
+def _allowed(constraints: Constraints) -> Sequence[Strategy]:
+    """The flowchart leaves out what is rarely the best; a search may find that it is."""
+    return STRATEGIES if constraints.free else considered(constraints)
+
+
+def _take(objective: Objective, candidates: Sequence[Candidate], ranks: int) -> Candidate | None:
+    """None where nothing surely runs, or no time is predicted that could be compared."""
+    if objective is Objective.SMALLEST:
+        return take_smallest(candidates)
+    taken = take_fastest(candidates, ranks)
+    return None if taken is None or taken.seconds is None else taken
+
+
+def _walk(job: PlanInput, constraints: Constraints, one_each: Sequence[Candidate]) -> Decision:
+    """The flowchart, followed with one workload for these strategies; others do not fit."""
+    workload = one_each[0].workload
+    evaluated = [each.evaluated for each in one_each]
+    return follow_flowchart(evaluated, replace(job, workload=workload), constraints)
+
+
+def _walk_each(
+    job: PlanInput,
+    constraints: Constraints,
+    walks_of: Iterable[Sequence[Candidate]],
+    candidates: Sequence[Candidate],
+) -> list[Decision]:
+    """One walk with checkpointing, one without: the first that leads to what surely runs.
+
+    Offload is for what no GPU can hold: it has to be needed for the smallest micro-batch as well,
+    unless every step without it would be slower.
+    """
+    walks: dict[bool, Decision] = {}
+    for one_each in walks_of:
+        recomputes = one_each[0].workload.gradient_checkpointing
+        known = walks.get(recomputes)
+        if known is None:
+            walks[recomputes] = _walk(job, constraints, one_each)
+        elif not is_settled(known.chosen):
+            walk = _walk(job, constraints, one_each)
+            if is_settled(walk.chosen):
+                is_slower = _is_slower(walk, known, candidates)
+                walks[recomputes] = known if is_slower else walk
+            elif walk.chosen and not _is_sure(known.chosen):
+                walks[recomputes] = walk
+    return list(walks.values())
+
+
+def _is_slower(walk: Decision, known: Decision, candidates: Sequence[Candidate]) -> bool:
+    """Whether it leads to a slower step than another, which surely runs; False if not predicted.
+
+    The other may be the job as it is, or be split otherwise, as it would be if it were taken.
+    """
+    if known.chosen is None or known.chosen.step_time is None or not known.chosen.is_sure:
+        return False
+    ranks = known.job.machine.world_size
+    taken, other = (_take_for([each], candidates, ranks) for each in (walk, known))
+    if taken is None or taken.seconds is None or other is None or other.seconds is None:
+        return False
+    as_it_is_seconds = known.chosen.step_time.expected_seconds
+    return taken.seconds > max(as_it_is_seconds * (1 + SAME_FRACTION), other.seconds)
+
+
+def _is_sure(chosen: StrategyEstimate | None) -> bool:
+    return chosen is not None and chosen.is_sure
+
+
+def _take_for(
+    walks: Sequence[Decision], candidates: Sequence[Candidate], ranks: int
+) -> Candidate | None:
+    """The fastest split of the strategy that the flowchart takes, with checkpointing or without."""
+    chosen = {
+        walk.job.workload.gradient_checkpointing: walk.chosen for walk in walks if walk.chosen
+    }
+    kernels = {(walk.job.workload.attention, walk.job.workload.loss) for walk in walks}
+    mine = [
+        each
+        for each in candidates
+        if (each.workload.attention, each.workload.loss) in kernels
+        and (by_walk := chosen.get(each.workload.gradient_checkpointing)) is not None
+        and by_walk.strategy.name == each.strategy.name
+    ]
+    unsure = [
+        Candidate(workload=walk.job.workload, evaluated=walk.chosen)
+        for walk in walks
+        if walk.chosen is not None
+    ]
+    return take_fastest(mine, ranks) or next(iter(unsure), None)
+
+
+def _decide(
+    job: PlanInput, constraints: Constraints, covered: Covered, workload: Workload
+) -> Decision:
+    """The flowchart with every strategy, and these settings."""
+    known = {each.strategy.name: each for each in covered.candidates if each.workload == workload}
+    evaluator = Evaluator(replace(job, workload=workload))
+    return _walk(
+        job,
+        constraints,
+        [known.get(s.name) or evaluator.candidate(workload, s) for s in STRATEGIES],
+    )
+
+
+def _reason(objective: Objective, taken: Candidate, sure: Sequence[Candidate]) -> Reason:
+    """Why it was taken, among those that surely run, the fastest first."""
+    if objective is Objective.SMALLEST:
+        return Reason.SMALLEST
+    fastest, *_ = sure
+    taken_seconds, least_seconds = taken.seconds or 0, fastest.seconds or 0
+    if taken_seconds <= least_seconds:
+        return Reason.FASTEST
+    nearly = taken_seconds <= least_seconds * (1 + SAME_FRACTION)
+    return Reason.AS_GOOD_AS_FASTEST if nearly else Reason.FASTER_NOT_WORTH
+
+
+def _taken(decision: Decision, taken: Candidate, reason: Reason) -> Decision:
+    """The decision for what a search took, whatever the flowchart says of it."""
+    reasons = [reason]
+    if taken.evaluated.verdict is Verdict.TIGHT:
+        reasons.append(Reason.TIGHT)
+    evaluated = tuple(
+        taken.evaluated if each.strategy.name == taken.strategy.name else each
+        for each in decision.evaluated
+    )
+    return replace(decision, reasons=tuple(reasons), evaluated=evaluated, chosen=taken.evaluated)
+
+
+def _kept(decision: Decision, choice: Candidate, walk: Decision) -> Decision:
+    """The decision for the flowchart's strategy where a larger micro-batch would change it."""
+    return replace(decision, chosen=choice.evaluated, answers=walk.answers, reasons=walk.reasons)
+
+
+def _is_clearly_faster(faster: Candidate | None, choice: Candidate | None) -> bool:
+    if faster is None or choice is None or faster.strategy.name == choice.strategy.name:
+        return False
+    return is_worth(faster, choice, _CLEARLY_FRACTION)
+
+
+# Find the largest step that surely runs: how large a micro-batch, how long a sequence.
+
+# Beyond any job: what fits so much is not limited by memory.
+_MOST_SEQUENCES = 2**16
+_MOST_TOKENS = 2**27
+# Kernels are made for sequences that are multiples of it.
+_TOKENS = 128
+
+
+class Limit(Struct, frozen=True, kw_only=True):
+    """The largest steps of one strategy; 0 where not even the smallest surely runs."""
+
+    strategy: StrategyRow
+    gradient_checkpointing: bool
+    micro_batch: int
+    """With as many tokens a sequence as the job has."""
+    sequence_tokens: int
+    """With the micro-batch of the job; no more than the model has positions, where they bind."""
+    by_positions: bool
+    """Whether the model's positions end before memory does."""
+
+
+def find_limits(job: PlanInput) -> tuple[Limit, ...]:
+    """The limits of every strategy, without and with checkpointing of activations."""
+    return tuple(
+        _limit(job, strategy, replace(job.workload, gradient_checkpointing=recomputes))
+        for strategy in STRATEGIES
+        for recomputes in (False, True)
+    )
+
+
+def _limit(job: PlanInput, strategy: StrategyRow, step: Workload) -> Limit:
+
+    def runs(workload: Workload) -> bool:
+        return evaluate(replace(job, workload=workload), strategy).is_sure
+
+    batch = _largest(lambda n: runs(replace(step, micro_batch=n)), _MOST_SEQUENCES)
+    positions = _positions(job)
+    tokens = _TOKENS * _largest(
+        lambda n: runs(replace(step, sequence_tokens=n * _TOKENS)), positions // _TOKENS
+    )
+    return Limit(
+        strategy=strategy,
+        gradient_checkpointing=step.gradient_checkpointing,
+        micro_batch=batch,
+        sequence_tokens=tokens,
+        by_positions=tokens > positions - _TOKENS,
+    )
+
+
+def _positions(job: PlanInput) -> int:
+    """No more tokens than the model was made for.
+
+    The stand-in for a size has positions of its own. Where none are learned a job may go beyond.
+    """
+    longest = job.model.made_for_tokens
+    if longest is None or job.workload.sequence_tokens > longest:
+        return _MOST_TOKENS
+    return longest
+
+
+def _largest(runs: Callable[[int], bool], most: int) -> int:
+    """The largest count up to `most` that runs, where each smaller one does too; 0 if none does."""
+    low, high = 0, 1
+    while high <= most and runs(high):
+        low, high = high, 2 * high
+    between = range(low + 1, min(high, most + 1))
+    return low + bisect_left(between, x=True, key=lambda count: not runs(count))
+
+
+# Lay out the settings around a plan's own, each with its decision.
+
+# The powers of two of an axis, and how many of them stand below the plan's own.
+_MICRO_BATCHES, _LENGTHS, _BELOW = 6, 7, 2
+_SHORTEST_TOKENS = 128
+
+
+class GridCell(Struct, frozen=True, kw_only=True):
+    """A plan with other settings."""
+
+    micro_batch: Count
+    sequence_tokens: Count
+    decision: Decision | None
+    search: Search | None = None
+    """What it was chosen among; None where nothing was."""
+    refusal: str = ""
+    """Why the job cannot be so, where there is no decision."""
+
+
+class Grid(Struct, frozen=True, kw_only=True):
+    """The plan's decision, and those beside it."""
+
+    micro_batch_stops: tuple[int, ...]
+    sequence_tokens: tuple[int, ...]
+    cells: tuple[GridCell, ...]
+    """Of the first micro-batch with each length, then of the next one."""
+    own: GridCell
+    why_fewer: str = ""
+    """Why some stops are left out: none of their plans can be."""
+
+
+def without_empty(grid: Grid) -> Grid:
+    """The grid without the micro-batches, and the lengths, of which no plan can be."""
+    decided = [cell for cell in grid.cells if cell.decision is not None]
+    batches = {cell.micro_batch for cell in decided}
+    lengths = {cell.sequence_tokens for cell in decided}
+    kept = [c for c in grid.cells if c.micro_batch in batches and c.sequence_tokens in lengths]
+    refusals = [cell.refusal for cell in grid.cells if cell not in kept]
+    return replace(
+        grid,
+        micro_batch_stops=tuple(n for n in grid.micro_batch_stops if n in batches),
+        sequence_tokens=tuple(n for n in grid.sequence_tokens if n in lengths),
+        cells=tuple(kept),
+        why_fewer=next(iter(refusals), grid.why_fewer),
+    )
+
+
+def list_micro_batches(own: int) -> tuple[int, ...]:
+    """The plan's own, and powers of two around it.
+
+    Example:
+        >>> list_micro_batches(1), list_micro_batches(12)
+        ((1, 2, 4, 8, 16, 32), (2, 4, 8, 12, 16, 32, 64))
+    """
+    return _around(own, 1, _MICRO_BATCHES)
+
+
+def list_lengths(own: int, model: Model) -> tuple[int, ...]:
+    """The same of tokens in a sequence, where the model has positions for them.
+
+    The stand-in for a size has positions of its own, which bind nobody. Images have one length.
+    """
+    if model.architecture.reads_images:
+        return (own,)
+    longest = model.made_for_tokens
+    lengths = _around(own, _SHORTEST_TOKENS, _LENGTHS)
+    return tuple(n for n in lengths if n == own or longest is None or n <= longest)
+
+
+def _around(own: int, least: int, count: int) -> tuple[int, ...]:
+    first = max(least.bit_length(), own.bit_length() - _BELOW) - 1
+    return tuple(sorted({own, *(2**power for power in range(first, first + count))}))
+
+
+def index_of(grid: Grid, cell: GridCell) -> tuple[int, int]:
+    """Where the settings of a cell stand on both axes."""
+    return _index(grid.micro_batch_stops, cell.micro_batch), _index(
+        grid.sequence_tokens, cell.sequence_tokens
+    )
+
+
+def _index(stops: Sequence[int], value: int) -> int:
+    return list(stops).index(value)

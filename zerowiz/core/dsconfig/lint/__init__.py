@@ -1,1 +1,0 @@
-"""The linter of DeepSpeed configs: `zerowiz check`."""

@@ -1,1 +1,0 @@
-"""The rules of `zerowiz check`, a module for each family."""

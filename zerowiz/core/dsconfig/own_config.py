@@ -1,0 +1,263 @@
+"""Read the facts that a plan needs out of a person's own ds_config."""
+
+import re
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from zerowiz.core.decision.flowchart import OffloadChoice
+from zerowiz.core.decision.plan_input import Uncounted
+from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS, Buffers
+from zerowiz.core.structs import MOST_COUNT
+from zerowiz.core.workload import Precision, StateDtype
+from zerowiz.errors import UsageError
+from zerowiz.words import _
+
+# Theory. DeepSpeed's sections are pydantic models that convert what they can: "2" is a number to
+# them, and 1 or the word `yes`, which hjson takes without quotes, is true.
+
+
+# pydantic-core, src/input/shared.rs, str_as_bool and int_as_bool.
+TRUTHS: Mapping[str, bool] = {
+    **dict.fromkeys(("true", "on", "yes", "t", "y", "1"), True),
+    **dict.fromkeys(("false", "off", "no", "f", "n", "0"), False),
+}
+# runtime/zero/config.py: overlap_comm is on by default at this stage alone.
+_SHARDED_PARAMETERS = 3
+# As many digits as Python turns into a number without a look at the limit.
+_DIGITS = re.compile(r"\d{1,18}", re.ASCII)
+
+
+class UserConfig(Struct, frozen=True, kw_only=True):
+    """The settings of the file; None where a key is not set or is "auto", or there is no file."""
+
+    stage: int | None = None
+    offload: OffloadChoice | None = None
+    buffers: Buffers | None = None
+    train_batch_size: int | None = None
+    micro_batch: int | None = None
+    accumulation_steps: int | None = None
+    precision: Precision | None = None
+    fallback_precision: Precision | None = None
+    """What its reader fills in where neither the script nor an option says it."""
+    torch_autocast: Precision | None = None
+    state_dtype: StateDtype | None = None
+    uncounted: tuple[str, ...] = ()
+    """Its keys that change memory in ways that the ledger does not count."""
+    besides: tuple[Uncounted, ...] = ()
+    """What it makes a rank hold besides what the ledger counts."""
+
+    @property
+    def leaves_batch_open(self) -> bool:
+        """Whether it says no part of the batch: its reader fills them in."""
+        return (self.train_batch_size, self.micro_batch, self.accumulation_steps) == (None,) * 3
+
+    def batch(self, ranks: int) -> tuple[int | None, int | None]:
+        """Micro-batch and accumulation on this many ranks, as DeepSpeed completes the three.
+
+        Source: runtime/config.py, _set_batch_related_parameters (0.19.8).
+
+        Raises:
+            UsageError: The three do not multiply out.
+        """
+        whole, micro, steps = self.train_batch_size, self.micro_batch, self.accumulation_steps
+        if whole is None:
+            return micro, steps
+        if micro is None:
+            micro = whole // (ranks * (steps or 1))
+        if steps is None:
+            steps = whole // (ranks * max(1, micro))
+        if micro * steps * ranks != whole:
+            raise UsageError(
+                _(
+                    "`train_batch_size` {whole} is not {micro} x {steps} x {ranks} ranks",
+                    whole=whole,
+                    micro=micro,
+                    steps=steps,
+                    ranks=ranks,
+                ),
+                _("remove `train_batch_size`: DeepSpeed computes it from the other two"),
+            )
+        return micro, steps
+
+
+def _section(values: Mapping[str, object], key: str) -> Mapping[str, object]:
+    value = values.get(key)
+    return value if isinstance(value, Mapping) else {}
+
+
+def _count(values: Mapping[str, object], *keys: str) -> int | None:
+    """An integral number under the first of these names; DeepSpeed takes 5e8 as well."""
+    counts = (_whole(values.get(key)) for key in keys)
+    return next((count for count in counts if count is not None), None)
+
+
+def _whole(value: object) -> int | None:
+    if isinstance(value, str) and _DIGITS.fullmatch(value):
+        return int(value)
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool):
+        return None
+    return max(-MOST_COUNT, min(value, MOST_COUNT))
+
+
+def truth_of(value: object) -> bool | None:
+    """What pydantic makes of a switch; None where it refuses the value."""
+    return TRUTHS.get(str(value).lower()) if isinstance(value, (bool, int, str)) else None
+
+
+def _truth(values: Mapping[str, object], key: str, *, default: bool = False) -> bool:
+    """A switch; one that is not set, or that the Trainer fills in, is at its default."""
+    truth = truth_of(values.get(key))
+    return default if truth is None else truth
+
+
+def _buffers(zero: Mapping[str, object], stage: int) -> Buffers:
+    d = DEEPSPEED_DEFAULTS
+
+    def size(default: int, *keys: str) -> int:
+        value = _count(zero, *keys)
+        if value is not None and value < 0:
+            # runtime/zero/config.py: pydantic refuses these as well (0.19.8).
+            raise UsageError(
+                _("`zero_optimization.{key}` is negative: `{value}`", key=keys[0], value=value),
+                _("write 0 or more, or remove it: DeepSpeed has a default"),
+            )
+        return default if value is None else value
+
+    threshold, live = "param_persistence_threshold", "max_live_parameters"
+    return Buffers(
+        reduce_bucket_size=size(d.reduce_bucket_size, "reduce_bucket_size"),
+        overlap_comm=_truth(zero, "overlap_comm", default=stage == _SHARDED_PARAMETERS),
+        contiguous_gradients=_truth(zero, "contiguous_gradients", default=True),
+        stage3_prefetch_bucket_size=size(
+            d.stage3_prefetch_bucket_size, "stage3_prefetch_bucket_size", "prefetch_bucket_size"
+        ),
+        stage3_param_persistence_threshold=size(
+            d.stage3_param_persistence_threshold, f"stage3_{threshold}", threshold
+        ),
+        stage3_max_live_parameters=size(d.stage3_max_live_parameters, f"stage3_{live}", live),
+        sub_group_size=size(d.sub_group_size, "sub_group_size"),
+        hpz_partition_size=max(1, size(d.hpz_partition_size, "zero_hpz_partition_size")),
+        on_nvme=_NVME in {_device(zero, key) for key in _OFFLOADS} and stage == _SHARDED_PARAMETERS,
+    )
+
+
+_OFFLOADS = ("offload_optimizer", "offload_param")
+_NVME = "nvme"
+
+
+def _device(zero: Mapping[str, object], key: str) -> object:
+    return _section(zero, key).get("device")
+
+
+def _leaves(zero: Mapping[str, object], key: str) -> bool:
+    return _device(zero, key) in {"cpu", _NVME}
+
+
+def _offload(zero: Mapping[str, object], stage: int) -> OffloadChoice:
+    # runtime/engine.py, _configure_zero_optimizer hands offload_param to stage 3 alone.
+    if _leaves(zero, "offload_param") and stage == _SHARDED_PARAMETERS:
+        return OffloadChoice.ALL
+    return OffloadChoice.OPTIMIZER if _leaves(zero, "offload_optimizer") else OffloadChoice.NONE
+
+
+def _besides(zero: Mapping[str, object], stage: int) -> tuple[Uncounted, ...]:
+    """What its offload makes a rank hold that no strategy counts.
+
+    runtime/zero/stage3.py, _create_fp32_partitions: without `offload_optimizer` the master weights
+    and the moments are on the GPU, wherever the parameters are. runtime/zero/stage_1_and_2.py,
+    __init__, `partition_gradients`: stage 1 keeps all gradients, with offload too.
+    """
+    offload, moves_optimizer = _offload(zero, stage), _leaves(zero, "offload_optimizer")
+    held = {
+        Uncounted.OPTIMIZER_ON_GPU: offload is OffloadChoice.ALL and not moves_optimizer,
+        Uncounted.STAGE1_GRADIENTS: stage == 1 and moves_optimizer,
+        Uncounted.NVME: _NVME in {_device(zero, key) for key in _OFFLOADS},
+    }
+    return tuple(what for what, holds in held.items() if holds)
+
+
+_COUNTED_OPTIMIZERS = frozenset({"adam", "adamw"})
+
+
+def _uncounted(values: Mapping[str, object], zero: Mapping[str, object]) -> tuple[str, ...]:
+    """The keys that the ledger counts, with a value for which it has no line."""
+    optimizer = _section(values, "optimizer").get("type", "adamw")
+    keys = [f"zero_optimization.{key}.device" for key in _OFFLOADS if _device(zero, key) == _NVME]
+    if _autocast_beside_half(values):
+        keys.append("torch_autocast.enabled")
+    if str(optimizer).lower() not in _COUNTED_OPTIMIZERS:
+        keys.append("optimizer.type")
+    return tuple(keys)
+
+
+def _precision(values: Mapping[str, object]) -> Precision | None:
+    sections = {p: _section(values, p.value) for p in Precision}
+    # runtime/precision_config.py, get_bfloat16_config.
+    sections[Precision.BF16] = sections[Precision.BF16] or _section(values, "bfloat16")
+    for precision, section in sections.items():
+        if _truth(section, "enabled"):
+            return precision
+    is_open = any(section.get("enabled") == "auto" for section in sections.values())
+    return None if is_open else Precision.FP32
+
+
+# runtime/config.py, DtypeEnum; without a dtype it is the accelerator's.
+_AUTOCASTS: Mapping[object, Precision] = {
+    "bfloat16": Precision.BF16,
+    "bf16": Precision.BF16,
+    "float16": Precision.FP16,
+    "fp16": Precision.FP16,
+    "half": Precision.FP16,
+}
+
+
+def _autocast_beside_half(values: Mapping[str, object]) -> bool:
+    """Whether autocast runs over weights of 16 bits (0.19.8 trains so), which it does not cast."""
+    is_half = _precision(values) in {Precision.BF16, Precision.FP16}
+    return is_half and _truth(_section(values, "torch_autocast"), "enabled")
+
+
+def _torch_autocast(values: Mapping[str, object]) -> Precision | None:
+    section = _section(values, "torch_autocast")
+    if not _truth(section, "enabled") or _autocast_beside_half(values):
+        return None
+    return _AUTOCASTS.get(str(section.get("dtype")).removeprefix("torch."), Precision.BF16)
+
+
+def read_own_config(values: Mapping[str, object], *, fills_in: bool = False) -> UserConfig:
+    """Parse the content of a ds_config.
+
+    Args:
+        values: The content.
+        fills_in: Whether the Trainer or Accelerate reads it, which fill in `"auto"`.
+
+    Raises:
+        UsageError: Its stage is none of DeepSpeed's, or a size is negative.
+    """
+    zero = _section(values, "zero_optimization")
+    # runtime/zero/config.py, read_zero_config_deprecated: true is stage 1.
+    written = zero.get("stage", int(values.get("zero_optimization") is True))
+    # accelerate 1.15, utils/dataclasses.py, DeepSpeedPlugin: the Trainer and Accelerate fill in 2.
+    stage = 2 if written == "auto" and fills_in else _whole(written)
+    if stage not in {0, 1, 2, 3}:
+        raise UsageError(
+            _("`zero_optimization.stage` is `{written}`, not a ZeRO stage", written=written),
+            _("write 0, 1, 2 or 3"),
+        )
+    half = _truth(_section(values, "bf16"), "bf16_optimizer_states")
+    return UserConfig(
+        stage=stage,
+        offload=_offload(zero, stage),
+        buffers=_buffers(zero, stage),
+        train_batch_size=_count(values, "train_batch_size"),
+        uncounted=_uncounted(values, zero),
+        besides=_besides(zero, stage),
+        micro_batch=_count(values, "train_micro_batch_size_per_gpu"),
+        accumulation_steps=_count(values, "gradient_accumulation_steps"),
+        precision=_precision(values),
+        torch_autocast=_torch_autocast(values),
+        state_dtype=StateDtype.BF16 if half else StateDtype.FP32,
+    )

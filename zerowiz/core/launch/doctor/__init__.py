@@ -1,1 +1,0 @@
-"""The preflight checks: what would end a launch, from facts that the probes gathered."""

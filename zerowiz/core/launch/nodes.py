@@ -1,0 +1,537 @@
+"""This node's rank in a job with one zerowiz on each node, and DeepSpeed's options for it."""
+
+import json
+import re
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
+
+from msgspec import Struct
+
+from zerowiz.core.launch.plan import (
+    EntryPoint,
+    Launcher,
+    RankEnv,
+    for_pdsh,
+    is_secret,
+    refuse_slices,
+    render_env,
+    without_shown,
+)
+from zerowiz.core.machine.types import Accelerator, Machine
+from zerowiz.core.structs import Count, decode, encode, parse_json
+from zerowiz.errors import UsageError, ZerowizError
+from zerowiz.words import _
+
+OTHER_LAUNCHERS_VARIABLES = (
+    # PyTorch, torch/distributed/elastic/agent/server/local_elastic_agent.py, _start_workers: the
+    # variables of torchrun's own ranks. With its agent's store, no rank of ours would open one.
+    "TORCHELASTIC_USE_AGENT_STORE",
+    "TORCHELASTIC_RUN_ID",
+    "TORCHELASTIC_RESTART_COUNT",
+    "TORCHELASTIC_MAX_RESTARTS",
+    "TORCHELASTIC_ERROR_FILE",
+    "LOCAL_WORLD_SIZE",
+    "GROUP_RANK",
+    "GROUP_WORLD_SIZE",
+    "ROLE_NAME",
+    "ROLE_RANK",
+    "ROLE_WORLD_SIZE",
+)
+"""Variables that another launcher set for this process, and that DeepSpeed's ranks must not see.
+
+DeepSpeed sets RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT itself (launch.py, 0.19.8).
+"""
+
+# Slurm, slurm.conf(5), NodeName: numbers in brackets, with leading zeros kept.
+_HOSTS = re.compile(r"[^,\[\]]*(?:\[[^\[\]]*\][^,\[\]]*)*", re.ASCII)
+_BRACKETS = re.compile(r"\[([^\[\]]*)\]")
+_NUMBERS = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?", re.ASCII)
+
+# Slurm, MAX_RANGE of src/common/hostlist.c: Slurm itself expands no more.
+_MOST_HOSTS = 65_536
+
+
+class NodeRank(Struct, frozen=True, kw_only=True):
+    """This node in a job with one zerowiz on each node, which starts the ranks of its own node."""
+
+    node_rank: int
+    nodes: int
+    hosts: tuple[str, ...]
+    """A name for each node, by its rank; DeepSpeed uses the names only to distinguish nodes."""
+    master_addr: str
+    """The address by which every node reaches node 0."""
+    master_port: int | None = None
+    """None where node 0 chooses a free one."""
+    job_key: str
+    """The same on every node of this job; different for the next job, where that is known."""
+
+    @property
+    def port_here(self) -> int | None:
+        """The port that must be free on this node; only node 0 listens on `master_port`."""
+        return None if self.node_rank else self.master_port
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.node_rank < self.nodes or len(set(self.hosts)) != self.nodes:
+            raise UsageError(
+                _(
+                    "this process is node {node_rank} of {nodes}, but the job's hosts are "
+                    "`{hosts}`",
+                    node_rank=self.node_rank,
+                    nodes=self.nodes,
+                    hosts=",".join(self.hosts),
+                ),
+                _("the launcher that started this process set conflicting variables"),
+            )
+
+
+def expand_hosts(text: str) -> tuple[str, ...]:
+    """The hosts in a list of Slurm, such as `n[01-04,7],m3`, in its order.
+
+    Raises:
+        UsageError: The text is no such list.
+    """
+    hosts: list[str] = []
+    position = 0
+    while position <= len(text):
+        match = _HOSTS.match(text, position)
+        if match is None or not match[0] or text[match.end() : match.end() + 1] not in {"", ","}:
+            raise _no_list(text)
+        for host in _expand(match[0], text):
+            hosts.append(host)
+            if len(hosts) > _MOST_HOSTS:
+                raise _no_list(text)
+        position = match.end() + 1
+    return tuple(hosts)
+
+
+def _expand(word: str, text: str) -> Iterator[str]:
+    """The hosts of one word with brackets; the number in the last bracket changes fastest."""
+    match = _BRACKETS.search(word)
+    if match is None:
+        yield word
+        return
+    for number in _count(match[1], text):
+        for rest in _expand(word[match.end() :], text):
+            yield word[: match.start()] + number + rest
+
+
+def _count(ranges: str, text: str) -> Iterator[str]:
+    for part in ranges.split(","):
+        match = _NUMBERS.fullmatch(part)
+        if match is None:
+            raise _no_list(text)
+        first, last = match[1], match[2] or match[1]
+        if int(last) < int(first):
+            raise _no_list(text)
+        for number in range(int(first), int(last) + 1):
+            yield f"{number:0{len(first)}d}"
+
+
+def _no_list(text: str) -> UsageError:
+    return UsageError(_("`{text:.60}` is not a list of hosts as SLURM writes it", text=text))
+
+
+def slots_of(machine: Machine) -> tuple[int, ...]:
+    """DeepSpeed's numbers for the devices of this node: CUDA's ordinals, or a count for the CPU.
+
+    They are in ascending order, as `--include` sorts them (deepspeed/launcher/runner.py,
+    parse_node_config_list, 0.19.8).
+
+    Raises:
+        UsageError: One of the devices is a MIG slice.
+    """
+    if machine.accelerator is Accelerator.CPU:
+        return tuple(range(len(machine.gpus)))
+    refuse_slices(machine)
+    return tuple(sorted(gpu.cuda_ordinal for gpu in machine.gpus))
+
+
+def hostfile_text(node_rank: NodeRank, slots: Sequence[Sequence[int]]) -> str:
+    """DeepSpeed's hostfile; a host's count is one above its highest slot.
+
+    DeepSpeed accepts only slots below the host's count in `--include`
+    (deepspeed/launcher/runner.py, parse_inclusion_exclusion, 0.19.8).
+
+    Args:
+        node_rank: Of any node of the job.
+        slots: Of each node, by its rank.
+    """
+    hosts = zip(node_rank.hosts, slots, strict=True)
+    return "".join(f"{host} slots={max(own) + 1}\n" for host, own in hosts)
+
+
+def node_options(
+    node_rank: NodeRank, hostfile: str, slots: Sequence[Sequence[int]], master_addr: str
+) -> tuple[str, ...]:
+    """DeepSpeed's own options for starting the ranks of this node alone.
+
+    `--no_ssh` needs the hostfile and `--node_rank`. Without `--master_addr` DeepSpeed asks the
+    first host by ssh. `--include` cannot be combined with `--num_gpus`
+    (deepspeed/launcher/runner.py, main, 0.19.8). Every node names the same slots, because DeepSpeed
+    numbers the ranks over all of them.
+
+    Args:
+        node_rank: Of this node.
+        hostfile: The path of the file with `hostfile_text` of the same slots.
+        slots: Of each node, by its rank.
+        master_addr: The address of node 0.
+    """
+    hosts = zip(node_rank.hosts, slots, strict=True)
+    named = (f"{host}:{','.join(map(str, own))}" for host, own in hosts)
+    return (
+        *("--hostfile", hostfile, "--no_ssh", "--node_rank", str(node_rank.node_rank)),
+        *("--master_addr", master_addr, "--include", "@".join(named)),
+    )
+
+
+# The files by which the zerowiz processes of several nodes meet and agree on a launch.
+#
+# The leader on node 0 plans, and the followers on the other nodes do as it says. Files of an
+# earlier job may lie in the same folder, because a launcher need not give each job a name of its
+# own. Clocks are not trusted. So each side proves by a random word that its file is new:
+#
+# 1. The leader opens a rendezvous: it makes a folder that is named by a new word, and writes the
+#    word to `call.json`.
+# 2. Every follower joins each rendezvous that it sees: it writes `hello-RANK.json` to that folder,
+#    with a new word of its own and the machine of its node.
+# 3. Once every node has joined, the leader writes `attempt-1.json` to the folder, with the words.
+# 4. A follower accepts only an attempt that has its own word. Before it joins another rendezvous,
+#    it looks for an attempt in the folders of those that it has joined.
+#
+# A later attempt is `attempt-2.json` and so on. Each one is a launch, or the end of the job.
+
+SCHEMA_VERSION = 1
+
+OPEN_FILE = "call.json"
+"""Holds an OpenRendezvous."""
+
+_Value = TypeVar("_Value")
+
+
+class OpenRendezvous(Struct, frozen=True, kw_only=True):
+    """The leader waits for the other nodes."""
+
+    word: str
+    """The name of the folder in which it waits."""
+
+
+class Join(Struct, frozen=True, kw_only=True):
+    """A node joins a rendezvous."""
+
+    rank: Count
+    """The node's."""
+    host: str
+    word: str
+    """Random; proves that a later file is for this process."""
+    zerowiz_version: str
+    machine: Machine
+
+
+class LaunchSpec(Struct, frozen=True, kw_only=True):
+    """All that a node needs to start its own ranks."""
+
+    zerowiz_version: str
+    entry: EntryPoint
+    script_args: tuple[str, ...]
+    """With the words that pass the config to the script."""
+    env: Mapping[str, str]
+    """Variables that pass the config to the script."""
+    sha256_by_path: Mapping[str, str]
+    """The files that the ranks read, which have to be the same on each node."""
+    strategy: str
+    master_addr: str
+    master_port: Count
+    slots: tuple[tuple[Count, ...], ...]
+    """The devices of each node, by its rank, as DeepSpeed calls them."""
+    hostfile: str
+    run_folder: str
+
+
+class AttemptSpec(Struct, frozen=True, kw_only=True):
+    """What the leader says of an attempt: a launch, or the end of the job."""
+
+    heard: tuple[str, ...]
+    """The words of the nodes that it is for."""
+    spec: LaunchSpec | None = None
+    """None ends the job."""
+    end: Count | None = None
+    """The exit status of every node's zerowiz."""
+    why: str = ""
+    """Why the job ends, in one sentence."""
+
+
+def job_folder(output_dir: str, job_key: str) -> str:
+    """The folder in which the nodes of this job meet."""
+    return f"{output_dir or '.'}/.zerowiz/jobs/{job_key}"
+
+
+def join_name(rank: int) -> str:
+    """The name of the file by which a node joins."""
+    return f"hello-{rank}.json"
+
+
+def attempt_name(number: int) -> str:
+    """The name of an attempt's file; attempts count from 1."""
+    return f"attempt-{number}.json"
+
+
+def encode_file(value: OpenRendezvous | Join | AttemptSpec) -> str:
+    """The text of its file."""
+    content = {"schema_version": SCHEMA_VERSION, "value": encode(value)}
+    return json.dumps(content, indent=2) + "\n"
+
+
+def decode_file(kind: type[_Value], text: str, name: str) -> _Value:
+    """The value in a file.
+
+    Args:
+        kind: The class of the value.
+        text: The content of the file.
+        name: What errors call the file.
+
+    Raises:
+        UsageError: Another version of zerowiz wrote it, or it holds no such value.
+    """
+    try:
+        content = parse_json(text)
+    except ValueError:
+        content = None
+    if not isinstance(content, dict) or content.get("schema_version") != SCHEMA_VERSION:
+        raise UsageError(
+            _("`{name}` was written by another version of zerowiz", name=name),
+            _("install the same version on every node"),
+        )
+    return decode(kind, content.get("value"), name)
+
+
+def refuse_unlike(joins: Sequence[Join]) -> None:
+    """Refuse nodes that cannot train together.
+
+    DeepSpeed numbers the ranks of a node by `rank % ranks of the node`, which is wrong where nodes
+    have different counts (deepspeed/launcher/launch.py, main, 0.19.8).
+
+    Raises:
+        ZerowizError: The nodes have different releases of zerowiz, different accelerators, or
+            different counts of devices.
+    """
+    first = joins[0]
+    for other in joins[1:]:
+        if other.zerowiz_version != first.zerowiz_version:
+            raise ZerowizError(
+                _(
+                    "zerowiz is {zerowiz_version} on `{host}`, {other_zerowiz_version} on "
+                    "`{other_host}`",
+                    zerowiz_version=first.zerowiz_version,
+                    host=first.host,
+                    other_zerowiz_version=other.zerowiz_version,
+                    other_host=other.host,
+                ),
+                _("install the same version on every node"),
+            )
+        if other.machine.accelerator is not first.machine.accelerator:
+            raise ZerowizError(
+                _(
+                    "`{host}` trains on {accelerator}, `{other_host}` on {machine_accelerator}",
+                    host=first.host,
+                    accelerator=first.machine.accelerator,
+                    other_host=other.host,
+                    machine_accelerator=other.machine.accelerator,
+                ),
+                _("choose one with `$accelerator cpu` or `$accelerator cuda`"),
+            )
+        own, others = len(slots_of(first.machine)), len(slots_of(other.machine))
+        if own != others:
+            raise ZerowizError(
+                _(
+                    "`{host}` has {own} devices for the job, `{other_host}` has {others}",
+                    host=first.host,
+                    own=own,
+                    other_host=other.host,
+                    others=others,
+                ),
+                _("use the same number on every node: select fewer with `$gpus 0,1`"),
+            )
+
+
+# Plan a launch over a hostfile: options, variables and quoting for DeepSpeed's own launchers.
+#
+# Three of them reach other nodes from one head node. pdsh passes a command line to the shell of
+# each node. Open MPI and MPICH start the ranks themselves, without a shell.
+
+# ssh_config(5): `ssh` gives up a node that does not answer after so many messages with this
+# interval. Without the options it waits until the kernel gives up, after two hours. The first value
+# of an option counts, so a person's own options stand before these.
+ALIVE_EVERY_S = 5
+ALIVE_TRIES = 3
+KEEPALIVE = f"-o ServerAliveInterval={ALIVE_EVERY_S} -o ServerAliveCountMax={ALIVE_TRIES}"
+
+# The variable from which each launcher takes options of `ssh`: pdsh(1), ORTE's plm/rsh component
+# (4.1), Hydra's bootstrap (4.0).
+_SSH_OPTIONS: Mapping[Launcher, str] = {
+    Launcher.PDSH: "PDSH_SSH_ARGS_APPEND",
+    Launcher.OPENMPI: "OMPI_MCA_plm_rsh_args",
+    Launcher.MPICH: "HYDRA_LAUNCHER_EXTRA_ARGS",
+}
+
+# deepspeed/launcher/launch.py (0.19.8) sets these for its ranks, and `worker/rank.py` knows them by
+# it. Of a job that zerowiz itself runs in they must not reach ranks that mpirun starts.
+LAUNCHERS_OWN = ("CROSS_RANK", "CROSS_SIZE")
+# deepspeed/launcher/runner.py, EXPORT_ENVS and export_envs of the CUDA accelerator (0.19.8).
+_EXPORTED = ("MLFLOW", "MV2", "NCCL", "PYTHON", "UCX")
+# multinode_runner.py, add_export (0.19.8): any other value gets `"` around it.
+_PLAIN = re.compile(r"[\w@%+=:,./-]*")
+
+
+class HostLaunch(Struct, frozen=True, kw_only=True):
+    """What a launch over a hostfile adds to the command and to its environment."""
+
+    options: tuple[str, ...]
+    """DeepSpeed's, before the script."""
+    env: Mapping[str, str]
+    """For DeepSpeed itself, on this host."""
+    notes: tuple[str, ...]
+    """For a person to read."""
+    without: tuple[str, ...] = ()
+    """Variables that DeepSpeed itself must not see: it would garble them, or show a secret."""
+    env_text: str = ""
+    """The content of the file that DS_ENV_FILE names."""
+
+
+def plan_host_launch(
+    launcher: Launcher,
+    hostfile: str,
+    rank_env: RankEnv,
+    environ: Mapping[str, str],
+    *,
+    env_file: str,
+    master_addr: str | None,
+    master_port: int,
+) -> HostLaunch:
+    """The options and the environment of a job whose nodes a hostfile names.
+
+    Args:
+        launcher: Which of DeepSpeed's launchers.
+        hostfile: Its path.
+        rank_env: The variables of the ranks.
+        environ: The caller's environment.
+        env_file: The absolute path of the file of variables.
+        master_addr: The address by which the other nodes reach the first one. With None DeepSpeed
+            takes the first address that the node has.
+        master_port: The port of torch's rendezvous on that node.
+    """
+    options: tuple[str, ...] = ("--hostfile", hostfile, "--launcher", launcher.value)
+    if master_addr is not None:
+        options += ("--master_addr", master_addr)
+    env = {"DS_ENV_FILE": env_file, **_keepalive(launcher, environ)}
+    shown = _list_shown_secrets(environ, rank_env)
+    rank_env = without_shown(rank_env, shown)
+    if launcher is Launcher.PDSH:
+        rank_env = for_pdsh(rank_env)
+        text = render_env(rank_env)
+        return HostLaunch(
+            options=options, env=env, env_text=text, without=shown, notes=rank_env.notes
+        )
+    values = {**rank_env.exact, "MASTER_PORT": str(master_port)}
+    if master_addr is not None:
+        values["MASTER_ADDR"] = master_addr
+    seen = {name: value for name, value in environ.items() if name not in shown} | values
+    garbled = {name: seen[name] for name in sorted(seen) if _is_garbled(name, seen[name])}
+    stale = tuple(name for name in LAUNCHERS_OWN if name in environ)
+    words = _MPI_WORDS[launcher](seen, [name for name in values if name not in garbled], garbled)
+    return HostLaunch(
+        options=(*options, f"--launcher_args={shlex.join(words)}") if words else options,
+        env={**{name: values[name] for name in values if name not in garbled}, **env},
+        without=(*shown, *garbled, *stale),
+        notes=rank_env.notes,
+    )
+
+
+def _keepalive(launcher: Launcher, environ: Mapping[str, str]) -> dict[str, str]:
+    name = _SSH_OPTIONS[launcher]
+    return {name: f"{environ.get(name, '')} {KEEPALIVE}".strip()}
+
+
+def _list_shown_secrets(environ: Mapping[str, str], rank_env: RankEnv) -> tuple[str, ...]:
+    """The secrets that DeepSpeed would put into a command line by itself."""
+    sent = (name for name, value in environ.items() if value and name.startswith(_EXPORTED))
+    secrets = (name for name in sent if is_secret(name))
+    return tuple(sorted(name for name in secrets if name not in rank_env.user_names))
+
+
+def _is_garbled(name: str, value: str) -> bool:
+    """Whether DeepSpeed would send the value with quotes that no shell removes."""
+    return name.startswith(_EXPORTED) and _PLAIN.fullmatch(value) is None
+
+
+def _openmpi_words(
+    seen: Mapping[str, str], names: Iterable[str], garbled: Mapping[str, str]
+) -> list[str]:
+    # DeepSpeed names eth0, and MPI_Init fails on a node without it; with an empty list Open MPI
+    # chooses itself (tried with 4.1.4).
+    words = ["--mca", "btl_tcp_if_include", seen.get("OMPI_MCA_btl_tcp_if_include", "")]
+    for name in names:
+        # Only the name: Open MPI reads the value on this host, so no process list shows it. What
+        # DeepSpeed sends as well would be sent twice.
+        words += [] if name.startswith(_EXPORTED) else ["-x", name]
+    for name, value in garbled.items():
+        words += ["-x", f"{name}={value}"]
+    return words
+
+
+def _mpich_words(
+    _seen: Mapping[str, str], _names: Iterable[str], garbled: Mapping[str, str]
+) -> list[str]:
+    # Hydra sends the whole environment.
+    return [word for name, value in garbled.items() for word in ("-genv", name, value)]
+
+
+_MPI_WORDS: Mapping[
+    Launcher, Callable[[Mapping[str, str], Iterable[str], Mapping[str, str]], list[str]]
+] = {Launcher.OPENMPI: _openmpi_words, Launcher.MPICH: _mpich_words}
+
+
+def quote_words(launcher: Launcher, words: Sequence[str]) -> tuple[str, ...]:
+    """The words after the script, quoted so that the ranks get them unchanged.
+
+    PDSHRunner (deepspeed/launcher/multinode_runner.py, 0.19.8) puts `"` around a word with a space
+    and escapes only `"` in it. It passes every other word to the shell of the node as it is.
+    """
+    if launcher is not Launcher.PDSH:
+        return tuple(words)
+    return tuple(_for_pdsh(word) for word in words)
+
+
+def quote_script(launcher: Launcher, path: str) -> str:
+    """The path of the script, quoted: PDSHRunner passes it to the shell as it is."""
+    return shlex.quote(path).replace("%", "%%") if launcher is Launcher.PDSH else path
+
+
+def _for_pdsh(word: str) -> str:
+    quoted = re.sub(r"([\\$`])", r"\\\1", word) if " " in word else shlex.quote(word)
+    # pdsh(1): it replaces `%h`, `%u` and `%n`, also inside quotes; `%%` is a `%`.
+    return quoted.replace("%", "%%")
+
+
+def refuse_unsafe_paths(launcher: Launcher, paths: Mapping[str, str]) -> None:
+    """Refuse paths that DeepSpeed puts unquoted into the command of a node.
+
+    Args:
+        launcher: Which of DeepSpeed's launchers.
+        paths: By what they are, such as the working folder, the interpreter.
+
+    Raises:
+        UsageError: A shell would split one of them, or replace a part of it.
+    """
+    for what, path in paths.items():
+        if shlex.quote(path) != path or (launcher is Launcher.PDSH and "%" in path):
+            raise UsageError(
+                _(
+                    "{what} `{path}`: DeepSpeed's {launcher} launcher cannot handle these "
+                    "characters",
+                    what=what,
+                    path=path,
+                    launcher=launcher,
+                ),
+                _("move it to a path with letters, digits and `._-/` only"),
+            )

@@ -1,0 +1,470 @@
+"""Match a parsed config with the schema, so that a rule can ask for a key by its path."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeVar
+
+from msgspec import Struct, field
+
+from zerowiz.core.dsconfig.accelerate import AccelerateFile
+from zerowiz.core.dsconfig.hjson import (
+    Array,
+    JsonTextError,
+    Member,
+    Node,
+    Object,
+    Scalar,
+    Span,
+    plain,
+)
+from zerowiz.core.dsconfig.own_config import truth_of
+from zerowiz.core.dsconfig.schema import BadRelease, Kind, Schema, SchemaKey, Unknown, kind_of
+from zerowiz.core.findings import Finding, Rule, Severity
+from zerowiz.core.machine.types import Accelerator, Machine
+from zerowiz.core.script.settings import ScriptSettings
+from zerowiz.core.structs import MOST_COUNT, replace
+from zerowiz.core.workload import Integration
+from zerowiz.words import _
+
+# Describe one mistake in a config: where it is, how bad, and what fixes it.
+
+
+class Edit(Struct, frozen=True, kw_only=True):
+    """The characters from `start` up to `end` of the text, and what stands there afterwards."""
+
+    start: int
+    end: int
+    text: str
+
+
+class ConfigFinding(Finding, frozen=True, kw_only=True):
+    """One mistake in one file."""
+
+    key: str = ""
+    """Dotted path of the key that it is about; empty for the whole file."""
+    line: int
+    column: int
+    because: str | None = None
+    """Why this very case matters; None where what the rule says of all of them is enough."""
+    fix: str | None = None
+    """What to do, in words."""
+    edits: tuple[Edit, ...] = ()
+    """What `--fix` does, where that is safe."""
+    of_launcher: bool = False
+    """Whether only `accelerate launch` meets it: zerowiz passes the ranks what they get itself."""
+
+    @property
+    def why(self) -> str:
+        """Why it matters; empty where the message says it all."""
+        return self.rule.why if self.because is None else self.because
+
+
+def found_at(
+    place: Span,
+    rule: Rule,
+    message: str,
+    *,
+    key: str = "",
+    severity: Severity | None = None,
+    because: str | None = None,
+    fix: str | None = None,
+    edits: tuple[Edit, ...] = (),
+    of_launcher: bool = False,
+) -> ConfigFinding:
+    """A finding of this rule, with the severity of the rule unless another one is given."""
+    return ConfigFinding(
+        rule=rule,
+        severity=severity or rule.severity,
+        key=key,
+        line=place.line,
+        column=place.column,
+        message=message,
+        because=because,
+        fix=fix,
+        edits=edits,
+        of_launcher=of_launcher,
+    )
+
+
+# Describe the run that a config is checked for.
+
+
+class Context(Struct, frozen=True, kw_only=True):
+    """What is known of the run; None is what is not known."""
+
+    integration: Integration | None = None
+    world_size: int | None = None
+    settings: ScriptSettings | None = None
+    """The settings that the training script was seen to make."""
+    passed: frozenset[str] = frozenset()
+    """The arguments of `deepspeed.initialize` with which the script replaces sections."""
+    gpu_bytes: int | None = None
+    """Memory of the smallest GPU."""
+    compute_capability: tuple[int, int] | None = None
+    """The lowest of the GPUs."""
+    before: Schema | None = None
+    """Of the DeepSpeed that the config was trained with so far, where another is to come."""
+    bad_releases: tuple[BadRelease, ...] = ()
+    """What is known against the DeepSpeed that will read the config."""
+    file_keys: Mapping[str, str] = field(default_factory=dict)
+    """What the file calls keys of the config, where the config is built of a file of Accelerate."""
+
+
+def on_machine(context: Context, machine: Machine) -> Context:
+    """The same run on this machine; a given number of ranks counts more than its own."""
+    context = replace(context, world_size=context.world_size or machine.world_size)
+    if machine.accelerator is Accelerator.CPU:
+        return context
+    return replace(
+        context, gpu_bytes=machine.total_bytes, compute_capability=machine.compute_capability
+    )
+
+
+AUTO = "auto"
+ZERO = "zero_optimization"
+STAGE_3 = 3
+_SHOWN_CHARACTERS = 40
+# The sections of which DeepSpeed builds an object, unless a script passes this argument to
+# `deepspeed.initialize`.
+_BUILT: Mapping[str, str] = {"optimizer": "optimizer", "scheduler": "lr_scheduler"}
+BATCH_KEYS = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+
+
+class Entry(Struct, frozen=True, kw_only=True):
+    """A member, wherever it stands, with what DeepSpeed knows of it."""
+
+    path: str
+    """As it is written."""
+    known_path: str
+    """The same in the schema's names."""
+    member: Member
+    holder: Object
+    section: SchemaKey | None
+    """What holds it; None where DeepSpeed does not know that either."""
+    key: SchemaKey | None
+    value: object
+    file_key: str | None = None
+    """Dotted path in the file, where the config is built of one with other keys."""
+
+    @property
+    def name(self) -> str:
+        """The last word of the path."""
+        return self.member.key.name
+
+    @property
+    def label(self) -> str:
+        """What the file calls it, for a message: short and on one line."""
+        return shown(self.name if self.file_key is None else _last_word(self.file_key))
+
+    @property
+    def kind(self) -> Kind:
+        """What the value looks like."""
+        return kind_of(self.value)
+
+    @property
+    def in_strict_section(self) -> bool:
+        """Whether its section refuses keys that it does not know, and converts values."""
+        return self.section is not None and self.section.unknown is Unknown.REFUSED
+
+    def found(
+        self,
+        rule: Rule,
+        message: str,
+        *,
+        severity: Severity | None = None,
+        because: str | None = None,
+        fix: str | None = None,
+        edits: tuple[Edit, ...] = (),
+    ) -> ConfigFinding:
+        """A finding at the key."""
+        place = self.member.key.place
+        return found_at(
+            place,
+            rule,
+            message,
+            key=self.file_key or self.path,
+            severity=severity,
+            because=because,
+            fix=fix,
+            edits=edits,
+        )
+
+
+class Config(Struct, frozen=True, kw_only=True):
+    """What the rules read."""
+
+    text: str
+    root: Object
+    schema: Schema
+    context: Context
+    entries: tuple[Entry, ...]
+    """In the order of the text."""
+    last: Mapping[str, Entry]
+    """By their known paths; of equal keys, the last one counts."""
+
+    def get(self, path: str) -> object:
+        """The value of a key, None where it is not set."""
+        entry = self.last.get(path)
+        return None if entry is None else entry.value
+
+    def truth(self, path: str, *, default: bool = False) -> bool | None:
+        """What DeepSpeed makes of a switch; None where it is not known yet."""
+        value = self.get(path)
+        if value is None:
+            return default
+        return truth_of(value)
+
+    def number(self, path: str) -> int | None:
+        """A whole number up to MOST_COUNT; None where it is not set, or anything else."""
+        value = self.get(path)
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if not isinstance(value, int) or isinstance(value, bool):
+            return None
+        return value if abs(value) <= MOST_COUNT else None
+
+    def word(self, path: str) -> str | None:
+        """A word; None where it is not set, or anything else."""
+        value = self.get(path)
+        return value if isinstance(value, str) else None
+
+    def label(self, path: str) -> str:
+        """What the file calls a key, whether it is set or not, for a message."""
+        return _last_word(self.context.file_keys.get(path, path))
+
+    @property
+    def stage(self) -> int | None:
+        """The stage of ZeRO; None where it is not known yet."""
+        zero = self.get(ZERO)
+        # runtime/zero/config.py, read_zero_config_deprecated: true is stage 1.
+        if not isinstance(zero, dict):
+            return int(zero is True)
+        word = self.word(f"{ZERO}.stage")
+        if word in {"0", "1", "2", "3"}:
+            return int(word)
+        return 0 if zero.get("stage") is None else self.number(f"{ZERO}.stage")
+
+    def device(self, part: str) -> str | None:
+        """Where `offload_optimizer` or `offload_param` puts things: `cpu`, `nvme`, or nowhere."""
+        device = self.word(f"{ZERO}.{part}.device")
+        return device if device in {"cpu", "nvme"} else None
+
+    @property
+    def by_accelerate(self) -> bool:
+        """Whether the Trainer or Accelerate hands the config over.
+
+        DeepSpeed by itself does not take `auto` for a batch key (runtime/config.py).
+        """
+        if self.context.integration is not None:
+            return self.context.integration is not Integration.DEEPSPEED
+        return any(self.get(key) == AUTO for key in BATCH_KEYS)
+
+    def if_built(self, finding: ConfigFinding) -> ConfigFinding:
+        """An error of a section that DeepSpeed may not build; any other finding is as it was.
+
+        The Trainer and Accelerate pass none of their own where such a section exists. What a script
+        passes to `deepspeed.initialize` takes precedence, and DeepSpeed then ignores the section
+        (runtime/engine.py, _configure_optimizer and _configure_lr_scheduler).
+        """
+        argument = _BUILT.get(finding.key.partition(".")[0])
+        if argument is None or finding.severity is not Severity.ERROR:
+            return finding
+        if self.by_deepspeed and argument in self.context.passed:
+            because = _(
+                "DeepSpeed ignores it, because the script passes its own `{argument}`",
+                argument=argument,
+            )
+            return replace(finding, severity=Severity.WARNING, because=because)
+        if self.context.integration is None and not self.by_accelerate:
+            message = _(
+                "{finding}: an error unless the script passes its own `{argument}` to"
+                " `deepspeed.initialize`",
+                finding=finding.message,
+                argument=argument,
+            )
+            return replace(finding, severity=Severity.WARNING, message=message)
+        return finding
+
+    @property
+    def tunes(self) -> bool:
+        """Whether it is for the autotuner, which takes a list of values to try wherever one goes.
+
+        autotuning/utils.py, get_all_configs.
+        """
+        return bool(self.truth("autotuning.enabled"))
+
+    @property
+    def by_deepspeed(self) -> bool:
+        """Whether DeepSpeed is known to read the config by itself."""
+        return self.context.integration is Integration.DEEPSPEED
+
+    def found(
+        self, rule: Rule, message: str, *, fix: str, severity: Severity | None = None
+    ) -> ConfigFinding:
+        """A finding about the whole config."""
+        return found_at(self.root.place, rule, message, severity=severity, fix=fix)
+
+
+def read_config(text: str, root: Object, schema: Schema, context: Context) -> Config:
+    """Look up every key in the schema."""
+    renamed = [key for key in schema.keys.values() if key.aliases]
+    aliases = {_path(key.section, alias): key for key in renamed for alias in key.aliases}
+    entries = tuple(
+        replace(entry, file_key=context.file_keys.get(entry.known_path))
+        for entry in _entries(root, (schema.keys, aliases), schema.keys[""], None)
+    )
+    # runtime/precision_config.py, get_bfloat16_config: `bf16` comes before `bfloat16`.
+    own = {entry.known_path: entry for entry in entries if entry.path == entry.known_path}
+    return Config(
+        text=text,
+        root=root,
+        schema=schema,
+        context=context,
+        entries=entries,
+        last={entry.known_path: entry for entry in entries} | own,
+    )
+
+
+def _entries(
+    holder: Object,
+    known: Sequence[Mapping[str, SchemaKey]],
+    section: SchemaKey | None,
+    above: Entry | None,
+) -> Iterator[Entry]:
+    for member in holder.members:
+        name = member.key.name
+        # A dot in a name must not make a path of it.
+        path = _path(section.path, name) if section and name and "." not in name else ""
+        key = next((keys[path] for keys in known if path in keys), None) if path else None
+        lone = name.replace(".", "/") or "/"
+        entry = Entry(
+            path=f"{above.path}.{name}" if above else name,
+            known_path=key.path if key else f"{above.known_path}.{lone}" if above else lone,
+            member=member,
+            holder=holder,
+            section=section,
+            key=key,
+            value=plain(member.value),
+        )
+        yield entry
+        if isinstance(member.value, Object) and not (key and key.removed):
+            yield from _entries(member.value, known, key, entry)
+
+
+def _last_word(path: str) -> str:
+    return path.rpartition(".")[2]
+
+
+def _path(section: str, name: str) -> str:
+    return f"{section}.{name}" if section else name
+
+
+def shown(value: object) -> str:
+    """A value as a message quotes it."""
+    try:
+        text = value if isinstance(value, str) else json.dumps(value)
+    except ValueError:
+        text = _("a number of too many digits")
+    line = repr(text)[1:-1]
+    return line if len(line) <= _SHOWN_CHARACTERS else f"{line[:_SHOWN_CHARACTERS]}..."
+
+
+# Make the edits that change one member of a config.
+
+# What may be removed together with a member: a comment may not.
+_GAP = re.compile(r"[\s,]*")
+
+
+def rename(entry: Entry, name: str) -> tuple[Edit, ...]:
+    """Give the key another name, in the quotes that it has."""
+    key = entry.member.key
+    return (_over(key.place, f"{key.quote}{name}{key.quote}"),)
+
+
+def put(entry: Entry, value: object) -> tuple[Edit, ...]:
+    """Give the key another value."""
+    return (_over(entry.member.value.place, json.dumps(value)),)
+
+
+def drop(text: str, entry: Entry) -> tuple[Edit, ...]:
+    """Remove the member, unless something other than a comma stands between it and the next."""
+    members = entry.holder.members
+    at = members.index(entry.member)
+    start, end = entry.member.key.place.start, entry.member.value.place.end
+    if at + 1 < len(members):
+        gap, end = text[end : members[at + 1].key.place.start], members[at + 1].key.place.start
+    elif at:
+        gap, start = text[members[at - 1].value.place.end : start], members[at - 1].value.place.end
+    else:
+        return ()
+    return (Edit(start=start, end=end, text=""),) if _GAP.fullmatch(gap) else ()
+
+
+def _over(place: Span, text: str) -> Edit:
+    return Edit(start=place.start, end=place.end, text=text)
+
+
+# Hold the text of a config, and where its lines stand in the file that it comes from.
+
+T = TypeVar("T")
+
+# Theory. The rules read the text of a JSON file. A config in another format is written as such a
+# text, one key or value to a line; what is found on a line then stands where its key or value does.
+
+
+class ConfigText(Struct, frozen=True, kw_only=True):
+    """A config as the rules read it."""
+
+    path: str
+    """As it was given on the command line."""
+    text: str = ""
+    places: tuple[Span, ...] = ()
+    """Where each line of `text` comes from; empty when `text` is the file itself."""
+    integration: Integration | None = None
+    """The integration, where only one reads such a file."""
+    fault: JsonTextError | None = None
+    """Why there is no text."""
+    accelerate: AccelerateFile | None = None
+    """What else a file of Accelerate says, where the config comes from one."""
+
+    @property
+    def named_by(self) -> AccelerateFile | None:
+        """The file of Accelerate that names this config; None where it is the config."""
+        return None if self.places else self.accelerate
+
+    @property
+    def is_fixable(self) -> bool:
+        """Whether an edit of the text is one of the file."""
+        return self.fault is None and not self.places
+
+
+def render(path: str, root: Node, integration: Integration | None) -> ConfigText:
+    """A config that was not JSON, as JSON."""
+    lines, places = zip(*_lines(root, ""), strict=True)
+    return ConfigText(
+        path=path, text="\n".join(lines) + "\n", places=places, integration=integration
+    )
+
+
+def _lines(node: Node, end: str) -> Iterator[tuple[str, Span]]:
+    """The lines of a value, with what follows it."""
+    match node:
+        case Scalar():
+            yield json.dumps(node.value) + end, node.place
+        case Array():
+            yield "[", node.place
+            for item, comma in _separated(node.items):
+                yield from _lines(item, comma)
+            yield "]" + end, node.place
+        case Object():
+            yield "{", node.place
+            for member, comma in _separated(node.members):
+                yield json.dumps(member.key.name) + ":", member.key.place
+                yield from _lines(member.value, comma)
+            yield "}" + end, node.place
+
+
+def _separated(values: Sequence[T]) -> Iterator[tuple[T, str]]:
+    for number, value in enumerate(values, start=1):
+        yield value, "," if number < len(values) else ""

@@ -1,0 +1,257 @@
+"""The JSON of `check --json`: other programs read it, so it changes only on purpose."""
+
+import json
+from collections.abc import Mapping, Sequence
+from urllib.parse import quote
+
+from msgspec import Struct
+
+from zerowiz.core.dsconfig.schema import Kind, Schema, SchemaKey, Unknown
+from zerowiz.core.findings import Rule, Severity, errors_of
+from zerowiz.core.lint.config import ConfigFinding
+from zerowiz.errors import ZerowizError
+
+SCHEMA_VERSION = 1
+
+
+class FileReport(Struct, frozen=True, kw_only=True):
+    """What was found in one file."""
+
+    path: str
+    """As it was given on the command line."""
+    findings: tuple[ConfigFinding, ...]
+
+    @property
+    def failed(self) -> bool:
+        """Whether any finding is an error."""
+        return bool(errors_of(self.findings))
+
+
+def encode_reports(
+    reports: Sequence[FileReport], unreadable: Sequence[ZerowizError] = ()
+) -> dict[str, object]:
+    """One JSON object, the files in the order of the command line.
+
+    Args:
+        reports: What was found.
+        unreadable: Why a path has no config.
+    """
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "files": [
+            {"path": report.path, "findings": [_finding(each) for each in report.findings]}
+            for report in reports
+        ],
+        "unreadable": [
+            {"message": error.message, "hints": list(error.hints)} for error in unreadable
+        ],
+    }
+
+
+def _finding(finding: ConfigFinding) -> dict[str, object]:
+    return {
+        "code": finding.rule.code,
+        "name": finding.rule.name,
+        "severity": finding.severity.value,
+        "key": finding.key,
+        "line": finding.line,
+        "column": finding.column,
+        "message": finding.message,
+        "why": finding.why,
+        "fix": finding.fix,
+        "url": finding.rule.url,
+    }
+
+
+# Write findings as SARIF, which code hosts show as annotations.
+
+# OASIS, Static Analysis Results Interchange Format 2.1.0.
+VERSION = "2.1.0"
+_SCHEMA = (
+    "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+)
+
+# Section 3.27.10, the property `level` of a result.
+_LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "note"}
+
+
+def encode_sarif(
+    reports: Sequence[FileReport],
+    rules: Sequence[Rule],
+    version: str,
+    unreadable: Sequence[ZerowizError] = (),
+) -> dict[str, object]:
+    """One log with one run.
+
+    Args:
+        reports: What was found.
+        rules: All rules, found or not.
+        version: Of zerowiz.
+        unreadable: Why a path has no config.
+    """
+    driver = {"name": "zerowiz", "version": version, "rules": [_rule(rule) for rule in rules]}
+    place = {rule.code: index for index, rule in enumerate(rules)}
+    results = [
+        _result(report.path, finding, place[finding.rule.code])
+        for report in reports
+        for finding in report.findings
+    ]
+    # Section 3.14.17: a column counts characters, not UTF-16 code units.
+    run = {
+        "tool": {"driver": driver},
+        "columnKind": "unicodeCodePoints",
+        "results": results,
+        "invocations": [_invocation(unreadable)],
+    }
+    return {"$schema": _SCHEMA, "version": VERSION, "runs": [run]}
+
+
+def _invocation(unreadable: Sequence[ZerowizError]) -> dict[str, object]:
+    """Section 3.20: whether all was checked, and what was not."""
+    said = [{"level": "error", "message": {"text": error.message}} for error in unreadable]
+    return {"executionSuccessful": not unreadable, "toolExecutionNotifications": said}
+
+
+def _rule(rule: Rule) -> dict[str, object]:
+    return {
+        "id": rule.code,
+        "name": rule.name,
+        "shortDescription": {"text": rule.name.replace("-", " ")},
+        "fullDescription": {"text": rule.why},
+        "help": {"text": rule.why},
+        "helpUri": rule.url,
+        "defaultConfiguration": {"level": _LEVELS[rule.severity]},
+    }
+
+
+def _result(path: str, finding: ConfigFinding, rule_index: int) -> dict[str, object]:
+    fix = f"; {finding.fix}" if finding.fix else ""
+    region = {"startLine": finding.line, "startColumn": finding.column}
+    return {
+        "ruleId": finding.rule.code,
+        "ruleIndex": rule_index,
+        "level": _LEVELS[finding.severity],
+        "message": {"text": f"{finding.message}{fix}"},
+        "locations": [
+            {"physicalLocation": {"artifactLocation": {"uri": _uri(path)}, "region": region}}
+        ],
+    }
+
+
+def _uri(path: str) -> str:
+    """Section 3.4.3: a relative reference, or `file:` with an absolute path."""
+    reference = quote(path, errors="backslashreplace")
+    return f"file://{reference}" if path.startswith("/") else reference.removeprefix("./")
+
+
+# Write the schema of a config as JSON Schema, from which editors complete keys.
+
+_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+# pydantic's words for bounds, in those of JSON Schema validation, section 6.2.
+_BOUNDS = {
+    "ge": "minimum",
+    "gt": "exclusiveMinimum",
+    "le": "maximum",
+    "lt": "exclusiveMaximum",
+}
+_NUMBERS = frozenset({"integer", "number"})
+
+# DeepSpeed refuses "auto" here, but the Trainer and Accelerate fill it in before:
+# transformers 5.23, integrations/deepspeed.py, HfTrainerDeepSpeedConfig.trainer_config_process.
+_FILLED = frozenset(
+    {
+        "train_batch_size",
+        "train_micro_batch_size_per_gpu",
+        "gradient_accumulation_steps",
+        "gradient_clipping",
+    }
+)
+
+
+def encode_json_schema(schema: Schema) -> dict[str, object]:
+    """What is meant to stand in a config, for one version of DeepSpeed.
+
+    It is stricter than DeepSpeed, which also reads `"8"` where a number is meant, and milder than
+    `check`: it compares no key with another.
+    """
+    return {
+        "$schema": _DIALECT,
+        "$id": f"urn:zerowiz:ds_config:{schema.version}",
+        "title": f"Config of DeepSpeed {schema.version}",
+        **_section(schema, schema.keys[""]),
+    }
+
+
+def _value(schema: Schema, key: SchemaKey) -> dict[str, object]:
+    if key.removed:
+        return {"not": {}, "deprecated": True, **_about(key)}
+    meant = _meant(schema, key)
+    if _takes_auto(key):
+        meant = {"anyOf": [meant, {"const": Kind.AUTO.value}]}
+    deprecated = {"deprecated": True} if key.deprecated else {}
+    return {**_about(key), **meant, **_default(key), **deprecated}
+
+
+def _default(key: SchemaKey) -> dict[str, object]:
+    """A null that is not meant to be written is none."""
+    default = None if key.default is None else json.loads(key.default)
+    return {} if default is None and "null" not in key.types else {"default": default}
+
+
+def _meant(schema: Schema, key: SchemaKey) -> dict[str, object]:
+    if key.unknown is not None:
+        return {**_types(key), **_section(schema, key)}
+    return {**_types(key), **_choices(key), **_bounds(key)}
+
+
+def _section(schema: Schema, section: SchemaKey) -> dict[str, object]:
+    properties: dict[str, object] = {}
+    for key in schema.children(section.path):
+        properties |= dict.fromkeys(key.names, _value(schema, key))
+    closed = {"additionalProperties": False} if section.unknown is Unknown.REFUSED else {}
+    return {"type": "object", **_types(section), "properties": properties, **closed}
+
+
+def _types(key: SchemaKey) -> dict[str, object]:
+    """One type as a word, several as a list; none where no type of JSON is meant."""
+    if not key.types:
+        return {}
+    return {"type": key.types[0] if len(key.types) == 1 else list(key.types)}
+
+
+def _choices(key: SchemaKey) -> dict[str, object]:
+    if not key.choices:
+        return {}
+    choices = [json.loads(choice) for choice in key.choices]
+    if key.any_case:
+        choices += [other for choice in choices for other in _other_cases(choice)]
+    if "array" in key.types:
+        return {"items": {"enum": choices}}
+    return {"enum": [*choices, *([None] if "null" in key.types else [])]}
+
+
+def _other_cases(choice: str) -> tuple[str, ...]:
+    """The common ones: JSON Schema has no word for any."""
+    return tuple(sorted({choice.lower(), choice.upper(), choice.capitalize()} - {choice}))
+
+
+def _bounds(key: SchemaKey) -> dict[str, object]:
+    """Of numbers; a switch has bounds too, for DeepSpeed takes 0 and 1 for it."""
+    return (
+        {_BOUNDS[word]: bound for word, bound in key.bounds.items()}
+        if _NUMBERS & set(key.types)
+        else {}
+    )
+
+
+def _takes_auto(key: SchemaKey) -> bool:
+    """Where a replaced or a dropped "auto" is meant; a key that takes every kind is left out."""
+    looked_at = len(key.takes) < len(Kind)
+    return key.path in _FILLED or (looked_at and Kind.AUTO in key.takes)
+
+
+def _about(key: SchemaKey) -> Mapping[str, object]:
+    moved = f"Use {key.new_path}." if key.new_path else None
+    text = " ".join(filter(None, (key.about, moved)))
+    return {"description": text} if text else {}

@@ -1,0 +1,469 @@
+"""The source of each number of a machine."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from difflib import get_close_matches
+from enum import IntEnum
+from itertools import combinations
+
+from msgspec import Struct
+
+from zerowiz.core.machine.types import (
+    FAST_CLASSES,
+    Accelerator,
+    Gpu,
+    Interconnect,
+    LinkClass,
+    Machine,
+    MachineSource,
+    Network,
+    NetworkKind,
+    PairLink,
+    PciePath,
+    PcieSlot,
+    join_pairs,
+)
+from zerowiz.core.structs import replace
+from zerowiz.errors import UsageError, did_you_mean
+from zerowiz.words import _, joined, listing
+
+# By the machine's own source, for a number without a more specific one.
+_SOURCES: Mapping[MachineSource, str] = {
+    MachineSource.NVML: "NVML",
+    MachineSource.FILE: _("machine file"),
+    MachineSource.SPEC: _("GPU table"),
+    MachineSource.CPU: "host",
+}
+
+_CLASSES: Mapping[MachineSource, str] = {
+    MachineSource.NVML: _("NVML: state, far end and peer-to-peer status of every link"),
+}
+
+_RATES: Mapping[LinkClass, str] = {
+    LinkClass.NVLINK_ALL: _("NVLinks of the best rings x nominal rate of their generation"),
+    LinkClass.NVLINK_RING: _("NVLinks of the best rings x nominal rate of their generation"),
+    LinkClass.NVLINK_PARTIAL: _(
+        "PCIe of the weakest pair: best generation x lanes in use, nominal"
+    ),
+    LinkClass.PCIE: _("PCIe of the weakest pair: best generation x lanes in use, nominal"),
+}
+
+
+def said_with(setting: str) -> str:
+    """The source of a number that a person states, such as `$interconnect`."""
+    return _("set with `{setting}`", setting=setting)
+
+
+def list_sources(machine: Machine, stated: Mapping[str, str]) -> dict[str, str]:
+    """The source of each known number, by its path in the JSON.
+
+    Args:
+        machine: As it was read and as options changed it.
+        stated: The sources of numbers that an option or a scheduler set.
+    """
+    found = {
+        path: source or _SOURCES[machine.source]
+        for known, path, source in (*_device_numbers(machine), *_other_numbers(machine))
+        if known
+    }
+    return {path: source for path, source in {**found, **stated}.items() if source}
+
+
+# Whether a number is known, its path, and its source where it is not just the machine's.
+_Number = tuple[bool, str, str | None]
+
+
+def _device_numbers(machine: Machine) -> Iterator[_Number]:
+    gpus, link = machine.gpus, machine.interconnect
+    sources = dict.fromkeys(gpu.memory_source for gpu in gpus)
+    memory = listing(source for source in sources if source is not None)
+    total = free = memory
+    if machine.accelerator is Accelerator.CPU:
+        total, free = _("host memory / ranks"), _("available host memory / ranks")
+    yield any(gpu.total_bytes is not None for gpu in gpus), "gpus.total_bytes", total
+    yield any(gpu.free_bytes is not None for gpu in gpus), "gpus.free_bytes", free
+    is_known = link.link_class is not LinkClass.UNKNOWN
+    yield is_known, "interconnect.class", _CLASSES.get(machine.source)
+    rate = _RATES.get(link.link_class) if machine.links else None
+    yield link.bytes_per_s is not None, "interconnect.bytes_per_s", rate
+
+
+def _other_numbers(machine: Machine) -> Iterator[_Number]:
+    host, network = machine.host, machine.network
+    # Both sizes are read together, and only a probe names the limit.
+    named = _("instance table") if machine.source is MachineSource.SPEC else None
+    total = named if host.available_by is None else "MemTotal"
+    yield host.total_bytes is not None, "host.total_bytes", total
+    yield host.available_bytes is not None, "host.available_bytes", host.available_by or named
+    is_known = network.kind is not NetworkKind.UNKNOWN or bool(network.nics)
+    yield is_known, "network", "sysfs" if network.nics else named
+
+
+# Apply the value of `--interconnect`, by which a person states links that cannot be measured.
+
+FLAG = "$interconnect"
+
+_ENTRY = re.compile(r"([a-z]+)(?::(\d{1,6}(?:\.\d{1,3})?)(Gb|GB)(?:/s|ps)?)?", re.ASCII)
+
+_INSIDE: Mapping[str, LinkClass] = {"nvlink": LinkClass.NVLINK_ALL, "pcie": LinkClass.PCIE}
+# What is known agrees with these words, and says more.
+_AGREES: Mapping[str, frozenset[LinkClass]] = {
+    "nvlink": FAST_CLASSES,
+    "pcie": frozenset({LinkClass.PCIE}),
+}
+_BETWEEN: Mapping[str, NetworkKind] = {
+    "mnnvl": NetworkKind.NVLINK,
+    "infiniband": NetworkKind.INFINIBAND,
+    "roce": NetworkKind.ROCE,
+    "efa": NetworkKind.EFA,
+    "ethernet": NetworkKind.ETHERNET,
+}
+_BYTES = {"Gb": 125_000_000, "GB": 1_000_000_000}
+_OTHER_WORDS: Mapping[str, str] = {"ib": "infiniband", "eth": "ethernet", "tcp": "ethernet"}
+_BARE_RATE = re.compile(r"\d{1,6}(?:\.\d{1,3})?", re.ASCII)
+
+_HINTS = (
+    _(
+        "inside a node: {inside}; between nodes: {between}",
+        inside=joined(_(" or "), _INSIDE),
+        between=listing(_BETWEEN),
+    ),
+    _("add the rate one way if you know it: `{flag} nvlink,infiniband:400Gb/s`", flag=FLAG),
+)
+
+
+class _StatedLink(Struct, frozen=True, kw_only=True):
+    """One link that a person states."""
+
+    word: str
+    bytes_per_s: int | None
+
+
+def with_interconnect(machine: Machine, text: str) -> Machine:
+    """The machine with the links that a person states, inside a node and between nodes.
+
+    A rate or pairs that are already known stay, unless the option contradicts them.
+
+    Args:
+        machine: The machine without the option.
+        text: Such as `pcie`, `infiniband:400Gb/s` or `nvlink,roce:25GB/s`.
+
+    Raises:
+        UsageError: A word is no link, or two links are stated inside a node, or between nodes.
+    """
+    for link in _parse(text):
+        join = _join_inside if link.word in _INSIDE else _join_between
+        machine = join(machine, link)
+    return machine
+
+
+def interconnect_sources(text: str) -> dict[str, str]:
+    """The source of each value that `with_interconnect` sets, by its path in the JSON.
+
+    Raises:
+        UsageError: As `with_interconnect`.
+    """
+    return {path: said_with(FLAG) for link in _parse(text) for path in _paths(link)}
+
+
+def spell_network(network: Network) -> str:
+    """A known network as the option takes it: `infiniband:3200Gb/s`."""
+    word = next(word for word, kind in _BETWEEN.items() if kind is network.kind)
+    if network.bytes_per_s is None:
+        return word
+    return f"{word}:{network.bytes_per_s / _BYTES['Gb']:g}Gb/s"
+
+
+def _parse(text: str) -> tuple[_StatedLink, ...]:
+    links = tuple(_parse_entry(entry.strip(), text) for entry in text.split(","))
+    if len({link.word in _INSIDE for link in links}) != len(links):
+        raise UsageError(
+            _("`{flag} {text}` gives two links for the same place", flag=FLAG, text=text), *_HINTS
+        )
+    return links
+
+
+def _parse_entry(entry: str, text: str) -> _StatedLink:
+    """One link; the case of its word does not matter, that of a unit tells bits from bytes."""
+    word, colon, rate = entry.partition(":")
+    match = _ENTRY.fullmatch(f"{word.lower()}{colon}{rate}")
+    bytes_per_s = round(float(match[2]) * _BYTES[match[3]]) if match and match[2] else None
+    if match is None or match[1] not in (*_INSIDE, *_BETWEEN) or bytes_per_s == 0:
+        raise UsageError(
+            _("`{flag} {text}`: `{entry}` is not a link", flag=FLAG, text=text, entry=entry),
+            *_meant(word.strip().lower(), rate.strip()),
+            *_HINTS,
+        )
+    return _StatedLink(word=match[1], bytes_per_s=bytes_per_s)
+
+
+def _meant(word: str, rate: str) -> tuple[str, ...]:
+    """What a refused entry would be with a word of the option, and with the unit that it lacks."""
+    words = (*_INSIDE, *_BETWEEN)
+    other = _OTHER_WORDS.get(word)
+    near = [other] if other else get_close_matches(word, words, n=1)
+    if near and _BARE_RATE.fullmatch(rate):
+        stated = f"{near[0]}:{rate}Gb/s"
+        return (_("a rate needs its unit, Gb/s or GB/s: `{stated}`", stated=stated),)
+    if near and near[0] != word:
+        return did_you_mean([f"{near[0]}:{rate}" if rate else near[0]])
+    return ()
+
+
+def _paths(link: _StatedLink) -> Iterator[str]:
+    """The paths in the machine's JSON of the values that a stated link sets."""
+    if link.word in _BETWEEN:
+        yield "network"
+        return
+    yield "interconnect.class"
+    if link.bytes_per_s is not None:
+        yield "interconnect.bytes_per_s"
+
+
+def _join_between(machine: Machine, link: _StatedLink) -> Machine:
+    known, kind = machine.network, _BETWEEN[link.word]
+    if kind is known.kind and link.bytes_per_s in (None, known.bytes_per_s):
+        return machine
+    network = Network(kind=kind, bytes_per_s=link.bytes_per_s, nics=known.nics)
+    return replace(machine, network=network)
+
+
+def _join_inside(machine: Machine, link: _StatedLink) -> Machine:
+    if machine.accelerator is Accelerator.CPU:
+        raise UsageError(
+            _("`{flag} {word}`: CPU ranks on one node have no link", flag=FLAG, word=link.word),
+            _("remove it"),
+        )
+    if len(machine.gpus) == 1:
+        raise UsageError(
+            _(
+                "`{flag} {word}`: a single GPU has no link inside its node",
+                flag=FLAG,
+                word=link.word,
+            ),
+            *_HINTS,
+        )
+    known, link_class = machine.interconnect, _INSIDE[link.word]
+    if known.link_class in _AGREES[link.word] and link.bytes_per_s in (None, known.bytes_per_s):
+        return machine
+    interconnect = Interconnect(
+        link_class=link_class, bytes_per_s=link.bytes_per_s, weakest_pair=known.weakest_pair
+    )
+    return replace(machine, interconnect=interconnect, links=())
+
+
+# Find the link between two GPUs, by the NVLinks and the PCIe slot of each.
+
+# NVIDIA's NVLink pages and datasheets: nominal bytes/s of one link in one direction. NVML has the
+# raw rate instead (25.781, 26.562, 53.125 GB/s), of which the payload is a part.
+NVLINK_BYTES_PER_S: Mapping[tuple[int, int], int] = {
+    (6, 0): 20_000_000_000,
+    (7, 0): 25_000_000_000,
+    (7, 5): 25_000_000_000,
+    (8, 0): 25_000_000_000,
+    (8, 6): 14_062_500_000,
+    (9, 0): 25_000_000_000,
+    (10, 0): 50_000_000_000,
+    (10, 3): 50_000_000_000,
+}
+
+# `nvidia-smi topo -m` of boards without a switch whose pairs differ, by the board's name.
+# DGX-1 with V100: printed at https://kyumdoctor.tistory.com/74, drawn in NVIDIA's white paper
+# WP-08437-001, and for p3.16xlarge in MXNet's "Single machine All Reduce" at cwiki.apache.org;
+# NCCL's view of such links: https://github.com/NVIDIA/nccl/issues/671.
+MESHES: Mapping[str, tuple[str, ...]] = {
+    "DGX-1": (
+        "X NV1 NV1 NV2 NV2 SYS SYS SYS",
+        "NV1 X NV2 NV1 SYS NV2 SYS SYS",
+        "NV1 NV2 X NV2 SYS SYS NV1 SYS",
+        "NV2 NV1 NV2 X SYS SYS SYS NV1",
+        "NV2 SYS SYS SYS X NV1 NV1 NV2",
+        "SYS NV2 SYS SYS NV1 X NV2 NV1",
+        "SYS SYS NV1 SYS NV1 NV2 X NV2",
+        "SYS SYS SYS NV1 NV2 NV1 NV2 X",
+    ),
+}
+
+# PCI-SIG base specifications: bytes/s of one lane in one direction, after line coding.
+PCIE_LANE_BYTES_PER_S: Mapping[int, int] = {
+    1: 250_000_000,
+    2: 500_000_000,
+    3: 985_000_000,
+    4: 1_969_000_000,
+    5: 3_938_000_000,
+    6: 7_563_000_000,
+}
+
+
+class RemoteType(IntEnum):
+    """The device at the other end of an NVLink (NVML's `nvmlIntNvLinkDeviceType_t`)."""
+
+    GPU = 0
+    NPU = 1
+    SWITCH = 2
+    UNKNOWN = 255
+
+
+class NvLink(Struct, frozen=True, kw_only=True):
+    """The other end of one active NVLink."""
+
+    remote_type: int | None = None
+    remote_bus_id: str | None = None
+
+    @property
+    def to_switch(self) -> bool:
+        """Whether it ends in an NVSwitch.
+
+        In a virtual machine or a rack, switches have no readable PCI address. So an other end
+        without one counts as a switch, as in NCCL (`ncclTopoGetXmlFromGpu`).
+        """
+        unreadable = not self.remote_bus_id or self.remote_bus_id.upper().startswith("FFFFFFFF")
+        return self.remote_type == RemoteType.SWITCH or unreadable
+
+
+# nvml.h, nvmlGpuTopologyLevel_t, and the words of `nvidia-smi topo -m`.
+PCIE_PATHS: Mapping[int, PciePath] = {
+    0: PciePath.SAME_BOARD,
+    10: PciePath.PIX,
+    20: PciePath.PXB,
+    30: PciePath.PHB,
+    40: PciePath.NODE,
+    50: PciePath.SYS,
+}
+
+# nvml.h, nvmlGpuP2PStatus_t, and the words of `nvidia-smi topo -p2p`.
+P2P_OK = "OK"
+P2P_WORDS: Mapping[int, str] = {0: P2P_OK, 1: "CNS", 2: "GNS", 3: "TNS", 4: "DR", 5: "NS", 6: "U"}
+
+
+class Ports(Struct, frozen=True, kw_only=True):
+    """The links of one GPU, as NVML reports them."""
+
+    gpu: Gpu
+    nvlinks: tuple[NvLink, ...] | None = None
+    """The active ones; `None` where NVML does not know."""
+    raw_bytes_per_s: int | None = None
+    """Of one NVLink, as NVML reports it, with the encoding."""
+
+    @property
+    def switch_links(self) -> int:
+        """The count of active links to switches that are ready."""
+        return sum(link.to_switch for link in self.nvlinks or ()) if self.gpu.fabric_ready else 0
+
+    def links_to(self, bus_id: str | None) -> int:
+        """The count of active links directly to the GPU at this PCI address."""
+        direct = [link.remote_bus_id for link in self.nvlinks or () if not link.to_switch]
+        return 0 if bus_id is None else direct.count(bus_id)
+
+    @property
+    def nvlink_bytes_per_s(self) -> int | None:
+        """The rate of one NVLink in one direction; nominal where the generation is known."""
+        capability = self.gpu.compute_capability
+        nominal = None if capability is None else NVLINK_BYTES_PER_S.get(capability)
+        return self.raw_bytes_per_s if nominal is None else nominal
+
+
+class PairAnswers(Struct, frozen=True, kw_only=True):
+    """What NVML reports of two GPUs; `None` where it has no answer, which counts as a good one."""
+
+    nvlink_p2p: bool | None = None
+    """Peer-to-peer access over NVLink, also through switches."""
+    path: PciePath | None = None
+    p2p: str | None = None
+
+
+def lanes_bytes_per_s(slot: PcieSlot) -> int | None:
+    """The nominal rate of a GPU's own PCIe lanes, in one direction.
+
+    The best generation counts, because the current one is lower while a GPU idles. Of the lanes the
+    smaller count holds, because lanes that were not negotiated are not used later.
+    """
+    lanes = min((n for n in (slot.max_lanes, slot.current_lanes) if n), default=None)
+    lane = PCIE_LANE_BYTES_PER_S.get(slot.max_generation or 0)
+    return None if lanes is None or lane is None else lane * lanes
+
+
+def slot_bytes_per_s(slot: PcieSlot) -> int | None:
+    """The nominal rate of a PCIe slot and the bridges above it, in one direction."""
+    own = lanes_bytes_per_s(slot)
+    return own if slot.upstream_bytes_per_s is None else _slower(own, slot.upstream_bytes_per_s)
+
+
+def mesh_links(
+    board: str, count: int, *, link_bytes_per_s: int, pcie_bytes_per_s: int
+) -> tuple[PairLink, ...]:
+    """The links between the first GPUs of a board; none where it has fewer GPUs.
+
+    Args:
+        board: A name in MESHES.
+        count: How many GPUs.
+        link_bytes_per_s: Nominal, of one NVLink in one direction.
+        pcie_bytes_per_s: Nominal, of a slot in one direction.
+    """
+    rows = [row.split() for row in MESHES[board]]
+    if count > len(rows):
+        return ()
+    return tuple(
+        _mesh_link(pair, rows[pair[0]][pair[1]], link_bytes_per_s, pcie_bytes_per_s)
+        for pair in combinations(range(count), 2)
+    )
+
+
+def _mesh_link(pair: tuple[int, int], word: str, link: int, pcie: int) -> PairLink:
+    if word.startswith("NV"):
+        nvlinks = int(word.removeprefix("NV"))
+        return PairLink(pair=pair, nvlinks=nvlinks, bytes_per_s=nvlinks * link)
+    return PairLink(pair=pair, nvlinks=0, bytes_per_s=pcie, path=PciePath(word))
+
+
+def link_pair(one: Ports, other: Ports, answers: PairAnswers) -> PairLink:
+    """The link between two GPUs; their order does not matter."""
+    low, high = sorted((one, other), key=lambda ports: ports.gpu.index)
+    nvlinks = _count_nvlinks(low, high, nvlink_p2p=answers.nvlink_p2p)
+    if nvlinks:
+        rate = _slower(low.nvlink_bytes_per_s, high.nvlink_bytes_per_s)
+        bytes_per_s = None if rate is None else nvlinks * rate
+    else:
+        bytes_per_s = _slower(slot_bytes_per_s(low.gpu.pcie), slot_bytes_per_s(high.gpu.pcie))
+    return PairLink(
+        pair=(low.gpu.index, high.gpu.index),
+        nvlinks=nvlinks,
+        bytes_per_s=bytes_per_s,
+        path=answers.path,
+        p2p=answers.p2p,
+    )
+
+
+def without_nvlink(link: PairLink, gpus: Iterable[Gpu]) -> PairLink:
+    """A pair where NCCL is told to use no peer-to-peer: what is left goes over PCIe."""
+    # The slices of a GPU have its number and its slot.
+    rates = {gpu.index: slot_bytes_per_s(gpu.pcie) for gpu in gpus}
+    one, other = link.pair
+    return replace(link, nvlinks=0, bytes_per_s=_slower(rates.get(one), rates.get(other)))
+
+
+def without_peer_to_peer(machine: Machine) -> Machine:
+    """The machine where NCCL is told to use no peer-to-peer between its GPUs."""
+    if len(machine.gpus) == 1:
+        return machine
+    links = tuple(without_nvlink(link, machine.gpus) for link in machine.links)
+    slots = [slot_bytes_per_s(gpu.pcie) for gpu in machine.gpus]
+    known = [rate for rate in slots if rate is not None]
+    over_pcie = Interconnect(
+        link_class=LinkClass.PCIE,
+        bytes_per_s=min(known) if len(known) == len(slots) else None,
+    )
+    joined = join_pairs(links, {gpu.index: 0 for gpu in machine.gpus}) if links else over_pcie
+    return replace(machine, links=links, interconnect=joined)
+
+
+def _count_nvlinks(low: Ports, high: Ports, *, nvlink_p2p: bool | None) -> int | None:
+    if low.nvlinks is None or high.nvlinks is None:
+        return None
+    direct = min(low.links_to(high.gpu.bus_id), high.links_to(low.gpu.bus_id))
+    switched = min(low.switch_links, high.switch_links)
+    return direct + (0 if nvlink_p2p is False else switched)
+
+
+def _slower(one: int | None, other: int | None) -> int | None:
+    return None if one is None or other is None else min(one, other)

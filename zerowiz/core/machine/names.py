@@ -1,0 +1,450 @@
+"""The GPU table, and which of its rows a name means."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from functools import cache
+from itertools import chain
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from zerowiz.core.machine.interconnect import PCIE_LANE_BYTES_PER_S
+from zerowiz.core.machine.types import Network
+from zerowiz.core.structs import Count, decode, replace, shows
+from zerowiz.errors import UsageError
+from zerowiz.words import _, joined, listing
+
+_NOISE = re.compile(r"nvidia|geforce|tesla|[^a-z0-9]")
+
+# Every card of the table has this width (NVIDIA's datasheets).
+_PCIE_LANES = 16
+
+
+@shows("name", "total_bytes", "compute_capability", "nvlink_bytes_per_s")
+class GpuModel(Struct, frozen=True, kw_only=True):
+    """One row of the GPU table."""
+
+    name: str
+    """As NVML prints it."""
+    aliases: tuple[str, ...]
+    total_bytes: Count
+    """NVML's total, with the driver's reserve."""
+    usable_bytes: Count
+    """CUDA's total on an idle GPU."""
+    compute_capability: tuple[Count, Count]
+    nvlink_links: Count
+    nvlink_bytes_per_s: Count
+    """Nominal, in one direction, per GPU, over all its links; 0 without NVLink."""
+    nvlink_gpus: Count
+    """How many GPUs of one board NVLink connects in all pairs; 0 where that needs a bridge."""
+    nvlink_mesh: str | None = None
+    """The board in MESHES that is assumed, where the NVLinks of pairs differ."""
+    pcie_generation: Count
+    bf16_flop_per_s: Count | None = None
+    """Dense; `None` where the GPU has no bf16 arithmetic."""
+    fp16_flop_per_s: Count
+    fp32_flop_per_s: Count
+    """Outside the tensor cores: torch takes no TF32 for products of matrices by itself."""
+    memory_bytes_per_s: Count
+    pcie_spelling: str | None = None
+    """The name of the PCIe card, where a short name means the SXM board."""
+    source: Mapping[str, str]
+    """The addresses of each group's sources; `[?]` where none was found."""
+
+    @property
+    def pcie_bytes_per_s(self) -> int:
+        """Nominal, in one direction."""
+        return _PCIE_LANES * PCIE_LANE_BYTES_PER_S[self.pcie_generation]
+
+    @property
+    def spellings(self) -> frozenset[str]:
+        """Every name of it, without case and punctuation."""
+        return frozenset(normalize_name(name) for name in (self.name, *self.aliases))
+
+
+class _GpuTable(Struct, frozen=True, kw_only=True):
+    gpus: tuple[GpuModel, ...]
+
+
+def decode_gpu_table(value: object) -> tuple[GpuModel, ...]:
+    """The rows of `data/gpus.json`.
+
+    Raises:
+        UsageError: A row lacks a key, or a key has another type; the message names it.
+    """
+    return decode(_GpuTable, value, _("gpu table")).gpus
+
+
+# A plan for all machines looks each GPU up in each row.
+@cache
+def normalize_name(name: str) -> str:
+    """A GPU's name without case, punctuation and words such as NVIDIA."""
+    return _NOISE.sub("", name.lower())
+
+
+def match_models(name: str, table: Sequence[GpuModel]) -> tuple[GpuModel, ...]:
+    """The rows that have a name; several for a name that is too short."""
+    return tuple(model for model in table if normalize_name(name) in model.spellings)
+
+
+# Rule: what people add to the name of a GPU without meaning another one.
+_ADDED = re.compile(
+    r"\b(?:nvidia|geforce|tesla|gpus?|tensor|core|hbm\d?e?|generation|ampere|hopper|blackwell|nvlink)\b"
+)
+_FORM = re.compile(r"(?:\b|(?<=\d)|(?<=gb))(sxm|pcie|nvl)\d?\b")
+# `80GB`, `80 GiB`, `80g`; a number alone only as a part of its own, which no model's number is:
+# `A100-40`, and not `A40`.
+_MEMORY = re.compile(r"(?<=[^a-z0-9])(\d{2,3})[\s-]*(?:g(?:i?b)?)?\b|^(\d{2,3})[\s-]*g(?:i?b)?\b")
+
+
+class _NameParts(NamedTuple):
+    """What a name says of a GPU."""
+
+    base: str
+    memory: str | None
+    form: str | None
+
+
+@cache
+def _split_name(name: str) -> _NameParts:
+    """`A100-80GB-SXM4` is an `a100` of 80 with the form `sxm`."""
+    text = _ADDED.sub(" ", name.lower().replace("_", " "))
+    form = _FORM.search(text)
+    text = _FORM.sub(" ", text).strip()
+    memory = _MEMORY.search(text)
+    said = None if memory is None else memory[1] or memory[2]
+    return _NameParts(
+        base=normalize_name(_MEMORY.sub(" ", text, count=1)),
+        memory=said,
+        form=None if form is None else form[1],
+    )
+
+
+def _parts_of(model: GpuModel) -> list[_NameParts]:
+    return [_split_name(name) for name in (model.name, *model.aliases)]
+
+
+def _can_mean(said: _NameParts, model: GpuModel) -> bool:
+    """Whether all that a name says is true of a row."""
+    names = _parts_of(model)
+    forms = {name.form for name in names} - {None} or ({"pcie"} if not model.nvlink_gpus else set())
+    return (
+        said.base in {name.base for name in names}
+        and (said.memory is None or said.memory in {name.memory for name in names})
+        and (said.form is None or said.form in forms)
+    )
+
+
+def mean_models(name: str, table: Sequence[GpuModel]) -> tuple[GpuModel, ...]:
+    """The rows that a person can mean by a name: `A100 80G SXM` stands in no row as it is.
+
+    What is read from a driver is no such name: `match_models` takes it to the letter.
+    """
+    return match_models(name, table) or tuple(
+        model for model in table if _can_mean(_split_name(name), model)
+    )
+
+
+def same_base(name: str, table: Sequence[GpuModel]) -> tuple[GpuModel, ...]:
+    """The rows that differ from a name in memory or form at most: the `H100` of `H100-120GB`."""
+    base = _split_name(name).base
+    return tuple(row for row in table if base in {parts.base for parts in _parts_of(row)})
+
+
+_SERIES = re.compile(r"([a-z]+)(\d+)")
+
+
+def same_series(name: str, table: Sequence[GpuModel]) -> tuple[GpuModel, ...]:
+    """The rows of the same letters, the nearest number first: the `H200` of `H199`."""
+    said = _SERIES.fullmatch(_split_name(name).base)
+    if said is None:
+        return ()
+    distances = {
+        row.name: min(abs(int(number) - int(said[2])) for number in numbers)
+        for row in table
+        if (numbers := _numbers(row, said[1]))
+    }
+    near = sorted((row for row in table if row.name in distances), key=lambda r: distances[r.name])
+    return tuple(near)
+
+
+def _numbers(model: GpuModel, series: str) -> list[str]:
+    found = (_SERIES.match(parts.base) for parts in _parts_of(model))
+    return [each[2] for each in found if each is not None and each[1] == series]
+
+
+def pick_model(models: Sequence[GpuModel]) -> GpuModel:
+    """The row that is taken where a name can mean several: an SXM board, with the least memory.
+
+    What fits there fits the others.
+    """
+    boards = [model for model in models if model.pcie_spelling is not None]
+    return min(boards or models, key=lambda model: model.total_bytes)
+
+
+def own_name(model: GpuModel, table: Sequence[GpuModel]) -> str:
+    """The first name of a row, of those that mean no other row."""
+    return next(a for a in (*model.aliases, model.name) if match_models(a, table) == (model,))
+
+
+def note_guess(name: str, model: GpuModel, table: Sequence[GpuModel]) -> tuple[str, ...]:
+    """What was taken for granted of a name: the board, or the memory too."""
+    others = [own_name(row, table) for row in mean_models(name, table) if row is not model]
+    sxm = model.pcie_spelling is not None
+    if not others:
+        is_said = _split_name(name).form or normalize_name(name) == normalize_name(model.name)
+        others = [model.pcie_spelling] if model.pcie_spelling and not is_said else []
+    if not others:
+        return ()
+    taken = (
+        _("`{name}` is taken to be the SXM version, `{model}`", name=name, model=model.name)
+        if sxm
+        else _("`{name}` is taken to be `{model}`", name=name, model=model.name)
+    )
+    *most, last = [f"`{other}`" for other in others]
+    names = _("{most} or {last}", most=listing(most), last=last) if most else last
+    use = (
+        _("for the PCIe version use {names}", names=names)
+        if others == [model.pcie_spelling]
+        else _("for another one use {names}", names=names)
+    )
+    return (joined("; ", (taken, use)),)
+
+
+# The table of instances, and which of its rows a name means.
+
+# SageMaker's and Azure's words before the name of a machine; punctuation is left out by people.
+_INSTANCE_NOISE = re.compile(r"^ml\.|^standard[ _-]|[^a-z0-9]")
+
+
+class Instance(Struct, frozen=True, kw_only=True):
+    """One row of the table of instances: a node that can be rented or bought under this name."""
+
+    name: str
+    aliases: tuple[str, ...]
+    gpus: Count
+    gpu: str
+    """As in a spec."""
+    host_bytes: Count
+    """What its vendor says; a GB that is not said to be a GiB counts as 1e9 bytes."""
+    network: Network | None = None
+    source: Mapping[str, str]
+
+    @property
+    def available_bytes(self) -> int:
+        """What a job gets of it, after the kernel and the services of a node.
+
+        torchx/specs/named_resources_aws.py, MEM_TAX: 96 % works for most instance types.
+        """
+        return self.host_bytes * 96 // 100
+
+
+class _InstanceTable(Struct, frozen=True, kw_only=True):
+    instances: tuple[Instance, ...]
+
+
+def decode_instances(value: object) -> tuple[Instance, ...]:
+    """The rows of `data/instances.json`.
+
+    Raises:
+        UsageError: A row lacks a key, or a key has another type; the message names it.
+    """
+    return decode(_InstanceTable, value, _("instance table")).instances
+
+
+def normalize_instance(name: str) -> str:
+    """An instance's name without case, punctuation and the words before it."""
+    return _INSTANCE_NOISE.sub("", name.strip().lower())
+
+
+def mean_instances(name: str, instances: Sequence[Instance]) -> tuple[Instance, ...]:
+    """The rows that a name means; the first is taken of several, which is the smallest."""
+    wanted = normalize_instance(name)
+    return tuple(
+        row for row in instances if wanted in map(normalize_instance, (row.name, *row.aliases))
+    )
+
+
+def find_instance(name: str, instances: Sequence[Instance]) -> Instance | None:
+    """The row that a name means; None where there is none."""
+    return next(iter(mean_instances(name, instances)), None)
+
+
+def note_smallest(name: str, instances: Sequence[Instance]) -> tuple[str, ...]:
+    """What was taken for granted of a name that several instances have."""
+    taken, *others = mean_instances(name, instances)
+    if not others:
+        return ()
+    names = joined(_(" or "), (f"`{row.name}`" for row in others))
+    return (
+        _(
+            "`{name}` is taken to be `{taken}`; for another one use {names}",
+            name=name,
+            taken=taken.name,
+            names=names,
+        ),
+    )
+
+
+# Take apart what people write for a machine: `8xH100`, `h100:8`, `4 x 8 x H200`, `2xp5.48xlarge`.
+#
+# A phrase has a name, and up to two counts before or after it: of GPUs, and of nodes. Where the
+# name begins or ends is not seen from the text alone (`4090x4`, `4x4090`), so every way to read
+# it is tried, and the first one whose name is known is meant.
+
+# `\N{MULTIPLICATION SIGN}` as well, which texts are pasted with.
+_TIMES, _GAP = "[x*\N{MULTIPLICATION SIGN}]", r"[\s_-]"
+_BEFORE = re.compile(
+    rf"(?P<count>\d{{1,6}})(?:{_GAP}*{_TIMES}{_GAP}*|{_GAP}+|(?=[a-z]))(?P<rest>.+)", re.IGNORECASE
+)
+_AFTER = re.compile(rf"(?P<rest>.+?){_GAP}*{_TIMES}{_GAP}*(?P<count>\d{{1,6}})", re.IGNORECASE)
+_COLON = re.compile(r"(?P<rest>.+?)\s*:\s*(?P<count>\d{1,6})")
+# Rule: the outer count first. `8xH100 x 4` are four of `8xH100`, and `2xH100:8` two of `H100:8`.
+_COUNTS = (_AFTER, _BEFORE, _COLON)
+# An `x` that stands before a number may belong to the name: `RTX 4080`.
+_SURE_COUNTS = (_BEFORE, _COLON)
+
+
+class Phrase(Struct, frozen=True, kw_only=True):
+    """One way to read a text."""
+
+    name: str
+    count: int | None = None
+    """Of what has the name."""
+    nodes: int | None = None
+    """How many such; only where both counts were written."""
+
+    def of(self, name: str) -> str:
+        """The same words about something else."""
+        counts = (count for count in (self.nodes, self.count) if count is not None)
+        return "".join(f"{count}x" for count in counts) + name
+
+
+def read_phrase(text: str, is_known: Callable[[str], bool]) -> Phrase | None:
+    """The first way to read a text in which its name is known; None where there is none.
+
+    Args:
+        text: As a person wrote it.
+        is_known: Whether a name means something.
+    """
+    return next((way for way in _ways(text.strip(), _COUNTS) if is_known(way.name)), None)
+
+
+def likely_phrase(text: str) -> Phrase:
+    """The way to read a text whose name nobody knows: with all counts that it surely has."""
+    ways = _ways(text.strip(), _SURE_COUNTS)
+    return max(ways, key=lambda way: (way.count is not None, way.nodes is not None))
+
+
+def _ways(text: str, counts: Sequence[re.Pattern[str]], most: int = 2) -> Iterator[Phrase]:
+    yield Phrase(name=text)
+    for pattern in counts if most else ():
+        found = pattern.fullmatch(text)
+        if found is None:
+            continue
+        count = int(found["count"])
+        for way in _ways(found["rest"], counts, most - 1):
+            if way.count is None:
+                yield replace(way, count=count)
+            else:
+                yield replace(way, nodes=count)
+
+
+# Find the GPU that a name means; where none has it, names like it, or whose hardware it is.
+
+# Rule: accelerators that people name and that are not NVIDIA's, by their names or an instance's.
+_OTHERS = tuple(
+    (re.compile(pattern), what)
+    for what, pattern in (
+        (_("an AMD GPU"), r"(?:amd|radeon)\b.*|(?:instinct\W*)?mi\d{2,3}\w*|rx\W*\d{4}.*"),
+        (_("a Google TPU"), r"(?:\w+\W*)?tpu.*|v[2-6](?:[ep]|litepod)?\W\d+|trillium|ct\d\w+\W.*"),
+        (_("an Intel accelerator"), r"gaudi.*|hl\W?\d{3}|(?:intel\W*)?(?:arc|max\W*1\d{3}).*"),
+        (_("an AWS accelerator"), r"trainium.*|inferentia.*|(?:trn|inf)\d.*"),
+        (_("a Huawei NPU"), r"ascend.*|9[15]0[bcd]\d?"),
+        (_("an Apple GPU"), r"(?:apple\W*)?m[1-9](?:\W*(?:pro|max|ultra))?|mps|apple.*"),
+        (_("an instance with AMD GPUs"), r"(?:standard\W*)?nd\w+\W*mi\d+.*"),
+        (_("an instance with Intel Gaudi"), r"dl\dq?\W.*"),
+    )
+)
+
+_LIST = _("to see names that it knows: `zerowiz plan --machine all --model 7b`")
+_NODE_FILE = _("to plan for another GPU, describe it in a file: `$machine node.json`")
+_MAKERS = re.compile(r"NVIDIA |Tesla |GeForce ")
+_MOST = 3
+
+
+def find_model(name: str, table: Sequence[GpuModel]) -> GpuModel:
+    """The only row that a name means.
+
+    Raises:
+        UsageError: No row has that name, or several rows have it.
+    """
+    models = mean_models(name, table)
+    if len(models) == 1:
+        return models[0]
+    if models:
+        choices = listing(f"`{own_name(model, table)}`" for model in models)
+        raise UsageError(
+            _("`{name}` matches more than one GPU", name=name),
+            _("use one of {choices}", choices=choices),
+        )
+    raise refuse_name(Phrase(name=name), table, ())
+
+
+def refuse_name(
+    phrase: Phrase, table: Sequence[GpuModel], instances: Sequence[Instance]
+) -> UsageError:
+    """The error for a phrase whose name is in no table; the names in its hint are accepted."""
+    name = phrase.name.lower().replace("_", " ")
+    other = next((what for pattern, what in _OTHERS if pattern.fullmatch(name)), None)
+    if other is not None:
+        return UsageError(
+            _(
+                "`{phrase}` is {other}; zerowiz plans for NVIDIA GPUs only",
+                phrase=phrase.name,
+                other=other,
+            ),
+            _(
+                "name an NVIDIA GPU, such as `$machine 8xH100`, or plan for CPU ranks:"
+                " `$machine cpu`"
+            ),
+        )
+    close = listing(f"`{phrase.of(name)}`" for name in close_names(phrase.name, table, instances))
+    return UsageError(
+        _("`{phrase}` is not a GPU or an instance that zerowiz knows", phrase=phrase.name),
+        *((_("similar names: {close}", close=close),) if close else ()),
+        _LIST,
+        _NODE_FILE,
+    )
+
+
+def close_names(
+    name: str, table: Sequence[GpuModel], instances: Sequence[Instance]
+) -> tuple[str, ...]:
+    """Names of GPUs, then of instances, that are like this one; each means one machine."""
+    gpus = {normalize_name(row.name): _MAKERS.sub("", row.name).replace(" ", "-") for row in table}
+    gpus |= {normalize_name(alias): alias for row in table for alias in row.aliases}
+    nodes = {
+        normalize_instance(alias): row.name
+        for row in instances
+        for alias in (row.name, *row.aliases)
+    }
+    wanted, node = normalize_name(name), normalize_instance(name)
+    return (
+        *_first(
+            (own_name(row, table) for row in same_base(name, table)),
+            (gpus[key] for key in get_close_matches(wanted, gpus, n=2 * _MOST)),
+            (own_name(row, table) for row in same_series(name, table)),
+        ),
+        *_first(
+            # `p5` is a family of instances.
+            (row for key, row in nodes.items() if node and key.startswith(node)),
+            (nodes[key] for key in get_close_matches(node, nodes, n=2 * _MOST, cutoff=0.8)),
+        ),
+    )
+
+
+def _first(*found: Iterable[str]) -> tuple[str, ...]:
+    """The first few of them, each name once."""
+    return tuple(dict.fromkeys(chain(*found)))[:_MOST]

@@ -1,1 +1,0 @@
-"""A run that is measured, and its row beside the prediction."""

@@ -1,1 +1,0 @@
-"""What the forward pass keeps for the backward pass."""

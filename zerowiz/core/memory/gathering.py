@@ -1,0 +1,470 @@
+"""Replay how stage 3 gathers parameters and releases them, module by module.
+
+Theory: a module's parameters are gathered as it begins. From the second micro-step on the order of
+modules is known, and each module that begins asks for one more bucket of what comes next, until
+`max_live` is reached. A parameter is released behind its module unless it is used again within
+`max_reuse_distance`, or was asked for again. How much is whole, and how much of that is still on
+its way, follows from sizes and limits alone, so it is replayed rather than fitted.
+
+Source: DeepSpeed 0.19.8, runtime/zero/partitioned_param_coordinator.py (fetch_sub_module,
+release_sub_module, __params_to_release) and partition_parameters.py (AllGatherHandle,
+AllGatherCoalescedHandle). tests/core/memory/test_gathering.py holds it to the real coordinator.
+"""
+
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from zerowiz.core.memory.buffers import Buffers
+from zerowiz.core.model.types import Architecture, Model, Tensor
+from zerowiz.core.workload import Method, Trainer, Workload
+
+Module = tuple[int, ...]
+"""The parameters that a module has itself, by their number; empty for one that only has others."""
+_NEVER = -1
+
+
+class Layout(NamedTuple):
+    """The modules of a model in the order in which forward runs them."""
+
+    sizes: tuple[int, ...] = ()
+    """Elements of each parameter that is gathered and released."""
+    first: tuple[Module, ...] = ()
+    """In front of the blocks."""
+    blocks: tuple[tuple[Module, ...], ...] = ()
+    last: tuple[Module, ...] = ()
+    """Behind the blocks."""
+    mixtures: frozenset[int] = frozenset()
+    """Those of mixtures of experts, which DeepSpeed gathers by the block."""
+    kept: frozenset[int] = frozenset()
+    """Whose slices autograd keeps from forward to backward, released or not."""
+    small: int = 0
+    """Elements below the threshold, which are gathered once and stay."""
+
+    def __hash__(self) -> int:
+        """By identity: replays are looked up by it, and a large model has thousands of modules."""
+        return id(self)
+
+
+class Limits(NamedTuple):
+    """What DeepSpeed's config allows, in elements."""
+
+    prefetch: int
+    live: int
+    reuse: int
+
+
+class Gathered(NamedTuple):
+    """What is whole at one time, in elements; the largest is the one with most parameters."""
+
+    parameters: int = 0
+    """Gathered, or on their way."""
+    copies: int = 0
+    """Once more, of what came together and is not taken out of its buffer yet."""
+    alone: int = 0
+    """Of those on their way, what comes tensor by tensor: their own shards wait beside them."""
+
+
+# Of `Gathered`: a large model has ten thousand moments, and most are not the largest.
+_Numbers = tuple[int, int, int]
+
+
+class Most(NamedTuple):
+    """The most that is whole while a block runs."""
+
+    running: Gathered = Gathered()
+    """While a module computes."""
+    waiting: Gathered = Gathered()
+    """As a module takes its parameters out of their buffer, before it computes."""
+
+
+class Gathering(NamedTuple):
+    """The most that is whole at the moments of one micro-step."""
+
+    forward: tuple[Most, ...]
+    """While each block runs."""
+    loss: Gathered
+    """As forward ends."""
+    backward: tuple[Most, ...]
+    """While each block runs, the last one first."""
+    end: Gathered
+    """As backward ends with the embedding."""
+
+
+class _Visit(NamedTuple):
+    """A module begins, or ends."""
+
+    begins: bool
+    module: Module
+    place: int
+    """The moment to which it belongs, in the order of `Gathering`."""
+
+
+def _through(modules: Iterable[Module], place: int) -> Iterator[_Visit]:
+    for module in modules:
+        yield _Visit(begins=True, module=module, place=place)
+        yield _Visit(begins=False, module=module, place=place)
+
+
+def _visits(layout: Layout, *, checkpointing: bool) -> Iterator[_Visit]:
+    """One micro-step; hooks of DeepSpeed fire for modules without parameters too."""
+    count = len(layout.blocks)
+    yield from _through(((), (), *layout.first, ()), 0)
+    for place, block in enumerate(layout.blocks):
+        yield from _through(block, place)
+    yield from _through(layout.last, count)
+    yield from _through(((), *reversed(layout.last), ()), count + 1)
+    for place, block in enumerate(reversed(layout.blocks), start=count + 1):
+        yield from _through(((),), place)
+        if checkpointing:
+            # Its output's gradient comes to the last module first; that computes the block again.
+            yield from _through(((),), place)
+            yield _Visit(begins=True, module=block[-1], place=place)
+            yield from _through(block, place)
+        yield from _through(reversed(block), place)
+    yield from _through(reversed(layout.first), 2 * count + 1)
+
+
+class _Order(NamedTuple):
+    """A micro-step, whatever the limits are; a step is the number of a module that begins."""
+
+    visits: tuple[_Visit, ...]
+    queue: tuple[tuple[int, int], ...]
+    """Each parameter with the step that needs it."""
+    uses: tuple[Sequence[int], ...]
+    """The steps that need each parameter, as __params_to_release sees them."""
+    passed: Sequence[int]
+    """Elements of the modules in front of each step."""
+    passed_by_mixtures: Sequence[int]
+    """The same, as mixtures of experts count them."""
+
+
+@lru_cache(maxsize=32)
+def _order(layout: Layout, *, checkpointing: bool) -> _Order:
+    visits = tuple(_visits(layout, checkpointing=checkpointing))
+    begun = [visit for visit in visits if visit.begins]
+    uses: tuple[list[int], ...] = tuple([] for _ in layout.sizes)
+    passed, passed_by_mixtures = [0], [0]
+    # __params_to_release: what a mixture holds is seen from another mixture alone, and that
+    # looks into all modules: into a block, and once more into its parts.
+    opening = next(i for i, visit in enumerate(begun) if visit.place > len(layout.blocks))
+    for step, (_, module, place) in enumerate(begun):
+        for number in (*module, *(layout.mixtures if step == opening else ())):
+            uses[number].append(step)
+        size = sum(layout.sizes[number] for number in module)
+        mixed = bool(layout.mixtures) and not layout.mixtures.isdisjoint(module)
+        passed.append(passed[-1] + (0 if mixed else size))
+        times = 1 if place == len(layout.blocks) else 2
+        passed_by_mixtures.append(passed_by_mixtures[-1] + times * size)
+    queue = tuple((number, step) for step, visit in enumerate(begun) for number in visit.module)
+    return _Order(visits, queue, uses, passed, passed_by_mixtures)
+
+
+class _Handle:
+    """Parameters that are gathered together."""
+
+    def __init__(self, parameters: Sequence[int]) -> None:
+        self.parameters = parameters
+        self.untaken = set(parameters)
+        self.arrived = False
+
+
+class _Coordinator:
+    """What `PartitionedParameterCoordinator` keeps, by numbers."""
+
+    def __init__(self, layout: Layout, limits: Limits, order: _Order) -> None:
+        self._sizes, self._limits, self._order = layout.sizes, limits, order
+        self._mixtures = layout.mixtures
+        self._asked_until = [_NEVER] * len(layout.sizes)
+        self._whole: set[int] = set()
+        self._handles: dict[int, _Handle] = {}
+        self._next, self._step = 0, 0
+        self.parameters = self.copies = self.alone = 0
+        self._kept = layout.kept
+        self._left: set[int] = set()
+        self._held = layout.small
+
+    def _gather(self, numbers: Collection[int]) -> None:
+        wanted = [number for number in numbers if number not in self._whole]
+        if not wanted:
+            return
+        handle = _Handle(wanted)
+        self._handles.update(dict.fromkeys(wanted, handle))
+        self._whole.update(wanted)
+        size = sum(self._sizes[number] for number in wanted)
+        self.parameters += size
+        self.alone += size if len(wanted) == 1 else 0
+
+    def _take(self, number: int) -> int:
+        """Wait for a parameter; the elements of the buffer that is dropped then."""
+        handle = self._handles.pop(number, None)
+        if handle is None:
+            return 0
+        size = sum(self._sizes[each] for each in handle.parameters)
+        together = len(handle.parameters) > 1
+        if not handle.arrived:
+            handle.arrived = True
+            self.copies += size if together else 0
+            self.alone -= 0 if together else size
+        handle.untaken.discard(number)
+        return size if together and not handle.untaken else 0
+
+    def _ask_ahead(self) -> None:
+        room = min(self._limits.live - self.parameters, self._limits.prefetch)
+        asked: dict[int, None] = {}
+        size = 0
+        queue = self._order.queue
+        while self._next < len(queue) and size < room:
+            number, step = queue[self._next]
+            self._next += 1
+            self._asked_until[number] = max(self._asked_until[number], step)
+            if number not in self._whole and number not in asked:
+                asked[number] = None
+                size += self._sizes[number]
+        self._gather(asked)
+
+    def begin(self, module: Module, *, known: bool) -> _Numbers:
+        """fetch_sub_module: what is whole at its largest, which is before the buffers are freed."""
+        dropped = 0
+        if module:
+            self._gather(module)
+            dropped = sum(self._take(number) for number in module)
+        waited = self.now
+        self.copies -= dropped
+        if known:
+            late = sum(1 for number in module if self._asked_until[number] < self._step)
+            for number, step in self._order.queue[self._next : self._next + late]:
+                self._asked_until[number] = step
+            self._next += late
+            self._ask_ahead()
+        self._step += 1
+        return waited
+
+    def end(self, module: Module, *, known: bool, forward: bool) -> None:
+        """release_sub_module."""
+        for number in module:
+            if not forward and number in self._left:
+                self._left.remove(number)
+                self._held -= self._sizes[number]
+            wanted = known and (self._asked_until[number] > self._step or self._is_near(number))
+            if wanted or number not in self._whole or number in self._handles:
+                continue
+            self._whole.remove(number)
+            self.parameters -= self._sizes[number]
+            if forward and number in self._kept:
+                self._left.add(number)
+                self._held += self._sizes[number]
+
+    def _is_near(self, number: int) -> bool:
+        """Whether it is used again within the distance."""
+        uses = self._order.uses[number]
+        following = bisect_left(uses, self._step)
+        if following == len(uses):
+            return False
+        order = self._order
+        passed = order.passed_by_mixtures if number in self._mixtures else order.passed
+        return passed[uses[following]] - passed[self._step] < self._limits.reuse
+
+    @property
+    def now(self) -> _Numbers:
+        """What is whole."""
+        return self.parameters + self._held, self.copies, self.alone
+
+
+@lru_cache(maxsize=128)
+def replay(
+    layout: Layout, limits: Limits, *, alone: bool, checkpointing: bool, known: bool
+) -> Gathering:
+    """The most that is whole at each moment of a micro-step.
+
+    Args:
+        layout: The model's modules.
+        limits: What the config allows.
+        alone: Whether one rank has all parameters, and gathers nothing; the others gather alike.
+        checkpointing: Whether blocks are computed again in backward.
+        known: Whether the order of modules is known, so that what comes next is gathered early.
+    """
+    count = len(layout.blocks)
+    nothing: _Numbers = (0, 0, 0)
+    running, waiting = ([nothing] * (2 * count + 2) for _ in range(2))
+    if not alone:
+        order = _order(layout, checkpointing=checkpointing)
+        coordinator = _Coordinator(layout, limits, order)
+        for begins, module, place in order.visits:
+            if begins:
+                waiting[place] = max(waiting[place], coordinator.begin(module, known=known))
+            elif module:
+                coordinator.end(module, known=known, forward=place <= count)
+            else:
+                # Nothing has changed since it began.
+                continue
+            now = coordinator.now
+            # As forward ends counts, not while its last modules run.
+            running[place] = now if place == count else max(running[place], now)
+    most = tuple(
+        Most(Gathered(*run), Gathered(*wait)) for run, wait in zip(running, waiting, strict=True)
+    )
+    return Gathering(
+        forward=most[:count],
+        loss=most[count].running,
+        backward=most[count + 1 : 2 * count + 1],
+        end=most[2 * count + 1].running,
+    )
+
+
+# Lay out the modules that stage 3 gathers, in the order in which forward runs them.
+
+_EXPERTS = "experts."
+_MIXTURE = (_EXPERTS, "mlp.gate")
+_NORMED = ("q_proj", "k_proj")
+# The settings that a layout depends on.
+_SHAPING = (
+    *("precision", "method", "lora_rank", "lora_target_modules", "gradient_checkpointing"),
+    "trainer",
+)
+# Modules whose parameters are none, or too small to be released.
+_BLOCK = _NORM = _ATTENTION = _MLP = _ACTIVATION = ()
+
+
+class _Builder:
+    """Numbers the parameters as it comes to them."""
+
+    def __init__(self, workload: Workload, threshold: int) -> None:
+        self._workload, self._threshold = workload, threshold
+        self.sizes: list[int] = []
+        self.kept: set[int] = set()
+        self.mixtures: set[int] = set()
+        self.small = 0
+
+    def module(self, *tensors: Tensor) -> Module:
+        """A module with these parameters."""
+        return tuple(
+            self._number(tensor) for tensor in tensors if not self._stays(self._numel(tensor))
+        )
+
+    def _stays(self, numel: int) -> bool:
+        # parameter_offload.py, mark_persistent_parameters.
+        if numel <= self._threshold:
+            self.small += numel
+            return True
+        return False
+
+    def _number(self, tensor: Tensor) -> int:
+        self.sizes.append(self._numel(tensor))
+        number = len(self.sizes) - 1
+        # transformers' experts multiply with slices of one tensor, and bitsandbytes with a view of
+        # the gathered one (autograd/_functions.py, MatMul4Bit): autograd keeps slices and views,
+        # which no partitioning frees (h1-002, i1-003). A checkpoint keeps none.
+        viewed = tensor.name.startswith(_EXPERTS) or self._is_4_bit(tensor)
+        if viewed and not self._workload.gradient_checkpointing:
+            self.kept.add(number)
+        return number
+
+    def _is_4_bit(self, tensor: Tensor) -> bool:
+        return self._workload.method is Method.QLORA and tensor.linear
+
+    def _numel(self, tensor: Tensor) -> int:
+        """Elements, as many as its bytes would be in the model's precision."""
+        elements_each = 2 * self._workload.precision.size_bytes if self._is_4_bit(tensor) else 1
+        return tensor.numel // elements_each
+
+    def adapters(self, tensor: Tensor) -> Iterator[Module]:
+        """The two layers of its adapters."""
+        w = self._workload
+        if w.method is Method.FULL or not tensor.is_adapted(w.lora_target_modules):
+            return
+        for width in tensor.shape[-2:]:
+            numel = w.lora_rank * tensor.adapters * width
+            if numel > self._threshold:
+                self.sizes.append(numel)
+                yield (len(self.sizes) - 1,)
+
+
+def _modules(tensors: list[Tensor]) -> list[list[Tensor]]:
+    """Weights with their biases; a mixture with its router is gathered whole.
+
+    DeepSpeed 0.19.8, runtime/zero/leaf_module_config.py: its block is a leaf.
+    """
+    modules: list[list[Tensor]] = []
+    for tensor in tensors:
+        before = modules[-1][0].name if modules else ""
+        mixed = before.startswith(_MIXTURE) and (tensor.linear or tensor.name.startswith(_MIXTURE))
+        if tensor.name == f"{before}.bias" or mixed:
+            modules[-1].append(tensor)
+        else:
+            modules.append([tensor])
+    return modules
+
+
+def _block(build: _Builder, a: Architecture, tensors: list[Tensor]) -> tuple[Module, ...]:
+    """One block; DeepSpeed asks for more at modules without parameters of their own, too."""
+    groups = _modules(tensors)
+    wide = {a.intermediate_size, a.dense_intermediate_size, 2 * a.intermediate_size}
+    of_mlp = (
+        place
+        for place, group in enumerate(groups)
+        if group[0].name.startswith(_MIXTURE) or wide & set(group[0].shape)
+    )
+    mlp = next(of_mlp, len(groups))
+    normed = any(tensor.name == "q_norm" for tensor in tensors)
+    modules: list[Module] = [_BLOCK, _NORM, _ATTENTION]
+    for place, group in enumerate(groups):
+        mixed = group[0].name.startswith(_MIXTURE)
+        if place == mlp:
+            # A mixture is gathered whole, and OPT's layers are the block's own.
+            modules += [_NORM] if mixed or group[0].name == "fc1" else [_NORM, _MLP]
+        of_block = build.module(*group)
+        build.mixtures.update(of_block if mixed else ())
+        own = (of_block, *(m for tensor in group for m in build.adapters(tensor)))
+        modules += [module for module in own if module]
+        if place == mlp and not mixed:
+            modules.append(_ACTIVATION)
+        if normed and group[0].name in _NORMED:
+            modules.append(_NORM)
+    return tuple(modules)
+
+
+def _is_in(tensor: Tensor, place: int, a: Architecture) -> bool:
+    """Whether the block at this place has the tensor: dense ones come before mixtures."""
+    is_dense = a.expert_layers and tensor.copies == a.layers - a.expert_layers
+    return place < tensor.copies if is_dense else place >= a.layers - tensor.copies
+
+
+def _models(inside: list[Tensor], a: Architecture) -> int:
+    """How many models the trainer runs one after the other, each with all blocks."""
+    return max(1, min((tensor.copies for tensor in inside), default=1) // a.layers)
+
+
+def lay_out(model: Model, workload: Workload, buffers: Buffers) -> Layout:
+    """The modules of this model as this job trains them; one value for jobs that share it."""
+    alike = Workload(**{name: getattr(workload, name) for name in _SHAPING})
+    return _lay_out(model, alike, buffers.stage3_param_persistence_threshold)
+
+
+@lru_cache(maxsize=64)
+def _lay_out(model: Model, workload: Workload, threshold: int) -> Layout:
+    a = model.architecture
+    build = _Builder(workload, threshold)
+    ends = [tensor for tensor in model.tensors if not tensor.in_block]
+    inside = [tensor for tensor in model.tensors if tensor.in_block]
+    places = [place for place, tensor in enumerate(model.tensors) if tensor.in_block]
+    before = places[0] if places else len(model.tensors)
+    first = [build.module(*group) for group in _modules(ends[:before])]
+    blocks = [
+        _block(build, a, [tensor for tensor in inside if _is_in(tensor, place, a)])
+        for _ in range(_models(inside, a))
+        for place in range(a.layers)
+    ]
+    last = [build.module(*group) for group in _modules(ends[before:])]
+    tied = a.tied_embeddings and workload.trainer is not Trainer.REWARD
+    head = [first[0]] if tied and first else []
+    return Layout(
+        sizes=tuple(build.sizes),
+        first=tuple(first),
+        blocks=tuple(blocks),
+        last=(*last, *head),
+        mixtures=frozenset(build.mixtures),
+        kept=frozenset(build.kept),
+        small=build.small,
+    )

@@ -1,0 +1,515 @@
+"""Fit DeepSpeed's offload to NVMe: the values of its sections, what it locks and what it writes.
+
+Symbols are those of `rank_sizes.py`. A group of G elements is stepped at a time; meanwhile the next
+group is being read and the one before is being written. Every tensor of a group (the master, a
+moment or two, the gradients) has a buffer of its own. Trained on 2 and 4 CPU ranks, where
+what is locked and what is written came out as counted here (tests/core/memory/test_nvme.py); never
+measured on a GPU.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+from msgspec import Struct
+
+from zerowiz.core.memory.allocations import Allocation, AllocationKind, Moment, moment_bytes
+from zerowiz.core.memory.rank_sizes import RankSizes
+from zerowiz.core.model.types import Model
+from zerowiz.core.strategy import Offload
+from zerowiz.core.structs import Count, shows
+from zerowiz.core.workload import FP32_BYTES, Method
+from zerowiz.words import N_, _
+
+Section = Mapping[str, bool | int | str]
+
+# swap_tensor/utils.py, MIN_AIO_BYTES: what is smaller stays in memory.
+_LEAST_SWAPPED_BYTES = 2**20
+# swap_tensor/utils.py, AIO_ALIGNED_BYTES, of each thread that reads or writes one tensor.
+_ALIGNED_BYTES = 1024
+# csrc/aio/py_lib: locked buffers are whole pages.
+_PAGE_BYTES = 4096
+# pipelined_optimizer_swapper.py: the group that steps, the next, and the one before; fewer fail
+# with "ran out of swap buffers" as soon as there are three groups.
+_GROUPS_IN_BUFFERS = 3
+# A parameter keeps its buffer while it is gathered: those of one module, and of the next. A
+# qwen2_moe block, a leaf module of ZeRO-3, has seven (5 were enough for a Llama).
+_PARAMETERS_IN_BUFFERS = 8
+# Of 1 G elements, DeepSpeed's default, 12 buffers would lock 48 GB a rank; parameters on NVMe lock
+# 2 bytes more of each element of a group on all ranks. Never timed.
+_LARGEST_GROUP, _LARGEST_GROUP_OF_ALL_RANKS = 100_000_000, 1_000_000_000
+
+_DEVICE: Section = {"device": "nvme", "pin_memory": True}
+# constants.py of swap_tensor: DeepSpeed's own values; ds_nvme_tune finds better ones for a drive.
+AIO: Section = {
+    "block_size": 2**20,
+    "queue_depth": 8,
+    "intra_op_parallelism": 1,
+    "single_submit": False,
+    "overlap_events": True,
+}
+
+
+class NvmeOffload(Struct, frozen=True, kw_only=True):
+    """One rank's states on NVMe; the caller adds `nvme_path`, the folder on every node."""
+
+    offload_optimizer: Section
+    offload_param: Section | None
+    """None where the parameters stay on the GPU."""
+    zero_optimization: Section
+    """What else that section has to hold."""
+    aio: Section
+    host_allocations: Moment
+    """Of one rank; nothing else of the optimizer is in host memory between steps."""
+    written_bytes: int
+    """Of one rank, below the folder."""
+
+    def node_bytes(self, ranks: int) -> int:
+        """Below the folder, when so many ranks write into it."""
+        return ranks * self.written_bytes
+
+
+def fit_sub_group(sub_group_size: int, ranks: int) -> int:
+    """The `sub_group_size` to write for NVMe: it decides how much is locked."""
+    return min(sub_group_size, _LARGEST_GROUP, _LARGEST_GROUP_OF_ALL_RANKS // ranks)
+
+
+def offload_to_nvme(model: Model, r: RankSizes) -> NvmeOffload:
+    """The sections for a rank of stage 3, and what they cost it.
+
+    Args:
+        model: Whose parameters are offloaded.
+        r: The rank; its `sub_group_size` is the one that the config gets.
+    """
+    kept = 1 + r.state_bytes // FP32_BYTES
+    buffers = _GROUPS_IN_BUFFERS * (kept + 1)
+    swapped = _Parameters(model=model, r=r) if r.strategy.offload is Offload.ALL else None
+    group_bytes = FP32_BYTES * _largest_group(r)
+    buffer_bytes = _whole(_whole(group_bytes, _ALIGNED_BYTES), _PAGE_BYTES)
+    return NvmeOffload(
+        offload_optimizer={
+            **_DEVICE,
+            "buffer_count": buffers,
+            "pipeline_read": True,
+            "pipeline_write": True,
+        },
+        offload_param=None if swapped is None else {**_DEVICE, **swapped.section},
+        zero_optimization={} if swapped is None else {"stage3_max_reuse_distance": 0},
+        aio=AIO,
+        host_allocations=(
+            Allocation(
+                AllocationKind.SWAP_BUFFERS_LOCKED, buffers * buffer_bytes, f"{buffers} x 4 G"
+            ),
+            Allocation(AllocationKind.GRADIENTS_PINNED, r.weight_bytes * r.share, "w P"),
+            *(() if swapped is None else swapped.host_allocations),
+        ),
+        # A file for each group of the master weights, and for each moment of it.
+        written_bytes=kept * FP32_BYTES * r.share
+        + _gradients_bytes(model, r)
+        + (0 if swapped is None else swapped.written_bytes),
+    )
+
+
+class _Parameters(Struct, frozen=True, kw_only=True):
+    """Parameters on NVMe, and the buffers that they are read into."""
+
+    model: Model
+    r: RankSizes
+
+    @property
+    def largest_part(self) -> int:
+        """This rank's part of the largest tensor, trained or frozen."""
+        return -(-self.model.largest_param // self.r.ranks)
+
+    @property
+    def section(self) -> Section:
+        """max_in_cpu: with the default, a billion, most models never leave host memory."""
+        return {
+            "buffer_count": _PARAMETERS_IN_BUFFERS,
+            "buffer_size": self.largest_part,
+            "max_in_cpu": 0,
+        }
+
+    @property
+    def host_allocations(self) -> Moment:
+        """partitioned_param_swapper.py: buffers for parts, and one for a group that has stepped.
+
+        stage3.py sizes that one with `ds_numel`, the whole tensors: d times what is put into it.
+        """
+        w, r = self.r.weight_bytes, self.r
+        one_bytes = _whole(w * self.largest_part, _ALIGNED_BYTES)
+        whole_group_bytes = w * r.ranks * _largest_group(r)
+        small_bytes = self._bytes(swapped=False)
+        return (
+            Allocation(
+                AllocationKind.PARAMETERS_IN_FLIGHT_LOCKED,
+                _whole(_PARAMETERS_IN_BUFFERS * one_bytes, _PAGE_BYTES),
+                f"{_PARAMETERS_IN_BUFFERS} w M / d",
+            ),
+            Allocation(
+                AllocationKind.STEPPED_PARAMETERS_LOCKED,
+                _whole(whole_group_bytes, _PAGE_BYTES),
+                "w d G",
+            ),
+            Allocation(
+                AllocationKind.SMALL_PARAMETERS, small_bytes, N_("w (N + F) / d, below 1 MiB")
+            ),
+        )
+
+    @property
+    def written_bytes(self) -> int:
+        """A file for each parameter."""
+        return self._bytes(swapped=True)
+
+    def _bytes(self, *, swapped: bool) -> int:
+        w, r = self.r.weight_bytes, self.r
+        return sum(
+            size_bytes * copies
+            for size_bytes, copies in _parts(self.model, r, w)
+            if (size_bytes >= _LEAST_SWAPPED_BYTES) is swapped
+        )
+
+
+def _whole(size_bytes: int, unit_bytes: int) -> int:
+    return -(-size_bytes // unit_bytes) * unit_bytes
+
+
+def _parts(model: Model, r: RankSizes, value_bytes: int) -> list[tuple[int, int]]:
+    """This rank's part of every tensor, in bytes, and how many of the kind there are."""
+    return [(value_bytes * -(-tensor.numel // r.ranks), tensor.copies) for tensor in model.tensors]
+
+
+def _largest_group(r: RankSizes) -> int:
+    """stage3.py, _create_fp16_sub_groups: the tensor that fills a group belongs to it, whole."""
+    return min(r.share, r.buffers.sub_group_size + -(-r.largest // r.ranks))
+
+
+def _gradients_bytes(model: Model, r: RankSizes) -> int:
+    """optimizer_utils.py, _swap_out_gradients: fp32, and only parts of 1 MiB and more.
+
+    The smaller ones stay where they were reduced, on a GPU that is the GPU, until the step.
+    """
+    if r.trainable != model.params:
+        # Adapters are small.
+        return 0
+    parts = _parts(model, r, FP32_BYTES)
+    return sum(size * copies for size, copies in parts if size >= _LEAST_SWAPPED_BYTES)
+
+
+# Predict what one rank with an offloaded optimizer holds in host memory, beyond its interpreter.
+#
+# Each public function is the `host_allocations` of rows in core/strategies.py. What is held is
+# most once the optimizer has stepped. Symbols are those of `rank_sizes.py`; sources name
+# DeepSpeed 0.19.8's file and function; ids such as d4-027 name the run of
+# tests/measured/h200.jsonl that settled a formula.
+
+
+def _pinned(size_bytes: int) -> int:
+    """Pinned memory comes in powers of two (torch/aten CachingHostAllocator, PowerOf2Ceil)."""
+    return 1 << (size_bytes - 1).bit_length() if size_bytes else 0
+
+
+def _pinned_tensors(model: Model, r: RankSizes) -> int:
+    """This rank's part of every tensor, each pinned by itself."""
+    return sum(
+        tensor.copies * _pinned(-(-r.weight_bytes * tensor.numel // r.ranks))
+        for tensor in model.tensors
+    )
+
+
+def _states(r: RankSizes) -> Allocation:
+    formula = f"{r.state_bytes} P"
+    return Allocation(AllocationKind.OPTIMIZER_STATES, r.state_bytes * r.share, formula)
+
+
+def nothing_on_host(_model: Model, _r: RankSizes) -> Moment:
+    """Without offload a rank holds nothing there."""
+    return ()
+
+
+def zero2_host_allocations(model: Model, r: RankSizes) -> Moment:
+    """stage_1_and_2.py, __init__: all is pinned but what the optimizer makes itself (d4-027)."""
+    w = r.weight_bytes
+    master_bytes = _pinned(r.master_bytes * r.share)
+    # async_accumulate_grad_in_cpu_via_gpu: a tensor in the share is held whole (f3-001).
+    whole = sum(tensor.copies * _pinned(w * tensor.numel) for tensor in model.tensors) // r.ranks
+    return (
+        Allocation(
+            AllocationKind.MASTER_WEIGHTS_PINNED, master_bytes, N_("4 P, to a power of two")
+        ),
+        Allocation(
+            AllocationKind.FP32_GRADIENTS_PINNED, master_bytes, N_("4 P, to a power of two")
+        ),
+        Allocation(
+            AllocationKind.PARAMETER_STAGING_PINNED,
+            _pinned(w * r.share),
+            N_("w P, to a power of two"),
+        ),
+        Allocation(
+            AllocationKind.GRADIENT_STAGING_PINNED,
+            _pinned(w * r.largest),
+            N_("w M, to a power of two"),
+        ),
+        Allocation(
+            AllocationKind.ACCUMULATED_GRADIENTS_PINNED,
+            whole if r.accumulating else 0,
+            N_("w P, each tensor to a power of two"),
+        ),
+        _states(r),
+    )
+
+
+def zero3_host_allocations(model: Model, r: RankSizes) -> Moment:
+    """stage3.py: the master is not pinned; both kinds of gradients and the parameters are."""
+    if r.buffers.on_nvme:
+        return offload_to_nvme(model, r).host_allocations
+    w = r.weight_bytes
+    full, rest = divmod(r.share, r.sub_group)
+    # initialize_optimizer_states: one buffer a group.
+    pinned_bytes = full * _pinned(r.master_bytes * r.sub_group) + _pinned(r.master_bytes * rest)
+    optimizer = (
+        Allocation(AllocationKind.MASTER_WEIGHTS, r.master_bytes * r.share, f"{r.master_bytes} P"),
+        Allocation(
+            AllocationKind.FP32_GRADIENTS_PINNED,
+            pinned_bytes,
+            N_("4 P, each group to a power of two"),
+        ),
+        Allocation(
+            AllocationKind.GRADIENTS_PINNED, _pinned(w * r.share), N_("w P, to a power of two")
+        ),
+        _states(r),
+    )
+    if r.strategy.offload is not Offload.ALL:
+        # aten/src/ATen/native/cuda/Copy.cu: masters that go to the GPU are converted on the host.
+        converted = 0 if r.master_bytes == r.trained_bytes else w * r.sub_group
+        return (*optimizer, Allocation(AllocationKind.PARAMETERS_IN_FLIGHT, converted, "w G"))
+    # partition_parameters.py, _partition_param pins each shard; _move_to_flat_buffer then pins all
+    # anew, and torch's pinned allocator gives nothing back (f3-003, f3-004).
+    head_bytes = _pinned(r.untied_head_bytes // r.ranks) if r.zero_init else 0
+    return (
+        Allocation(
+            AllocationKind.PARAMETERS_PINNED,
+            _pinned(r.trained_bytes * r.share),
+            N_("w P, to a power of two"),
+        ),
+        Allocation(
+            AllocationKind.PARAMETERS_AS_BUILT_PINNED,
+            _pinned_tensors(model, r) + head_bytes,
+            N_("w (N + F) / d, each tensor to a power of two"),
+        ),
+        *optimizer,
+    )
+
+
+# Predict what all ranks of a node hold in its memory, from their start to their checkpoints.
+#
+# Symbols are those of `rank_sizes.py`. What is offloaded, what stage 3 takes at init and how the
+# Trainer saves were measured on GPUs (tests/measured); the rest was read in the sources.
+
+
+class HostPhase(StrEnum):
+    """When a node's memory is held."""
+
+    LOAD = "load"
+    """The script builds its model."""
+    INIT = "init"
+    """DeepSpeed builds its engine."""
+    TRAINING = "training"
+    SAVING = "saving"
+    """A checkpoint is saved."""
+
+
+class Saving(StrEnum):
+    """Who saves a checkpoint."""
+
+    TRAINER = "trainer"
+    """The Trainer, or Accelerate: it collects the weights, then calls `save_checkpoint`."""
+    ENGINE = "engine"
+    """The script calls `save_checkpoint` of DeepSpeed's engine."""
+    PORTABLE = "portable"
+    """The templates' `portable_checkpoint`, which holds 64 MiB at a time."""
+
+
+class HostUse(Struct, frozen=True, kw_only=True):
+    """What a script does with the memory of its nodes."""
+
+    saving: Saving = Saving.TRAINER
+    builds_on_host: bool = False
+    """Whether each rank makes its model there, with new weights: `from_config`."""
+    workers: Count = 0
+    """Of each rank's data loader."""
+    is_seen: bool = False
+    """Whether a script shows it; otherwise it is assumed."""
+
+
+@shows("peak_phase", "peak_bytes", "running_bytes")
+class HostNeed(Struct, frozen=True, kw_only=True):
+    """What the ranks of one node hold in its memory."""
+
+    phases: Mapping[HostPhase, Moment]
+    """The largest moment of each phase, of all ranks of the node together."""
+    gathers: bool = False
+    """Whether the first rank has to hold the whole weights of stage 3 to save them."""
+
+    @property
+    def phase_bytes(self) -> Mapping[HostPhase, int]:
+        """Bytes held at the peak of each phase."""
+        return {phase: moment_bytes(moment) for phase, moment in self.phases.items()}
+
+    @property
+    def peak_phase(self) -> HostPhase:
+        """The phase with most."""
+        sizes = self.phase_bytes
+        return max(sizes, key=lambda phase: sizes[phase])
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most that is ever held."""
+        return max(self.phase_bytes.values())
+
+    @property
+    def running_phase(self) -> HostPhase:
+        """The phase with most of those that no job can do without: it need not save."""
+        sizes = self.phase_bytes
+        return max(
+            (phase for phase in sizes if phase is not HostPhase.SAVING),
+            key=lambda phase: sizes[phase],
+        )
+
+    @property
+    def running_bytes(self) -> int:
+        """What is held in that phase."""
+        return moment_bytes(self.phases[self.running_phase])
+
+
+# The resident set of a rank on CUDA: the median of the runs at stage 0 of tests/measured once its
+# kernels have run, 1.7 to 1.9 GB, and what runs at stage 3 show of it at init, when they have not.
+_PROCESS_BYTES, _STARTING_BYTES = 1_830_000_000, 1_250_000_000
+# Private memory of a forked worker of torch's DataLoader, over 20 000 batches: 13 MB. A dataset
+# of Python objects comes to be copied too (360 of 400 MB), as reading an object writes to it.
+_WORKER_BYTES = 13_000_000
+# A model that `from_pretrained` reads is nothing of a rank's own (3 of 988 MB, 2026-11-host.json):
+# transformers 5.17 and 5.23, modeling_utils.py, _load_pretrained_model, safe_open(backend="mmap").
+# Its pages are the file's, all ranks share them, and the kernel drops them.
+
+
+def training_alone(held: Moment, ranks: int) -> HostNeed:
+    """By the rule of thumb: what is offloaded, and nothing else."""
+    return HostNeed(phases={HostPhase.TRAINING: _of_all(held, ranks)})
+
+
+def predict_host(
+    model: Model,
+    r: RankSizes,
+    held: Moment,
+    ranks: int,
+    use: HostUse,
+    *,
+    on_cuda: bool,
+    gathers: bool = True,
+    flattens: bool = False,
+) -> HostNeed:
+    """What the ranks of the first node hold, which saves more than the others.
+
+    Args:
+        model: The model.
+        r: A rank.
+        held: What a rank has on the host while it trains.
+        ranks: Of a node.
+        use: What the script does there.
+        on_cuda: Whether the ranks have memory of their own; that of CPU ranks is counted as the
+            device's.
+        gathers: Whether the config lets stage 3 save its weights whole.
+        flattens: Whether ZeRO-1 or ZeRO-2 flattens the weights there (`Estimate.flattens_on_host`).
+    """
+    starting = _process(ranks, _STARTING_BYTES) if on_cuda else ()
+    running = (
+        *(_process(ranks, _PROCESS_BYTES) if on_cuda else ()),
+        *_of_all(held, ranks),
+        Allocation(
+            AllocationKind.LOADER_WORKERS,
+            use.workers * ranks * _WORKER_BYTES,
+            _("{workers} of each rank", workers=use.workers),
+        ),
+    )
+    sharded = r.strategy.shards_weights
+    collects = use.saving is Saving.TRAINER and (gathers or not sharded)
+    copied = _collected(r, ranks) if collects else ()
+    written = () if use.saving is Saving.PORTABLE else _written(r, ranks) if on_cuda else ()
+    saved = max(copied, written, key=moment_bytes)
+    return HostNeed(
+        phases={
+            HostPhase.LOAD: (*starting, *(_built(model, r, ranks, use) if on_cuda else ())),
+            HostPhase.INIT: (
+                *starting,
+                *(_defragmented(r, ranks) if on_cuda else ()),
+                *(_flattened(r, ranks) if flattens else ()),
+            ),
+            HostPhase.TRAINING: running,
+            HostPhase.SAVING: (*running, *saved),
+        },
+        gathers=collects and sharded,
+    )
+
+
+def _of_all(held: Moment, ranks: int) -> Moment:
+    return tuple(each._replace(size_bytes=each.size_bytes * ranks) for each in held)
+
+
+def _process(ranks: int, size_bytes: int) -> Moment:
+    return (Allocation(AllocationKind.PROCESSES, ranks * size_bytes, N_("of each rank")),)
+
+
+def _built(model: Model, r: RankSizes, ranks: int, use: HostUse) -> Moment:
+    """A model with new weights; 4-bit weights are made on the GPU."""
+    sharded = r.strategy.shards_weights and r.zero_init
+    if not use.builds_on_host or sharded or r.workload.method is Method.QLORA:
+        return ()
+    whole_bytes = r.weight_bytes * model.params + r.untied_head_bytes
+    return (Allocation(AllocationKind.MODEL_BUILT, ranks * whole_bytes, N_("w N of each rank")),)
+
+
+def _defragmented(r: RankSizes, ranks: int) -> Moment:
+    """stage3.py, _create_fp16_partitions_with_defragmentation: zero/utils.py, defragment."""
+    if not r.strategy.shards_weights or r.strategy.offload is Offload.ALL:
+        return ()
+    share_bytes = ranks * r.trained_bytes * r.share
+    return (Allocation(AllocationKind.SHARES_MOVED, share_bytes, N_("w P of each rank")),)
+
+
+def _flattened(r: RankSizes, ranks: int) -> Moment:
+    """stage_1_and_2.py, __init__: each parameter, and the flat copy of all (torch.cat)."""
+    size_bytes = ranks * 2 * r.weight_bytes * r.trainable
+    return (Allocation(AllocationKind.FLATTENING_COPY, size_bytes, N_("2 w N of each rank")),)
+
+
+def _collected(r: RankSizes, ranks: int) -> Moment:
+    """The weights as the Trainer and Accelerate collect them for `save_pretrained`.
+
+    accelerate 1.15, accelerator.py, get_state_dict: below stage 3 every rank, though one alone
+    writes, clones the state dict to the CPU (deepspeed/checkpoint/utils.py,
+    clone_tensors_for_torch_save), the frozen weights and both names of a tied one too; at stage 3
+    the first rank gets each weight once (engine.py, _zero3_consolidated_16bit_state_dict), and with
+    peft those alone that are trained (transformers 5.23, trainer.py, save_model).
+    """
+    trained_bytes = r.trained_bytes * r.trainable
+    if r.strategy.shards_weights:
+        return (Allocation(AllocationKind.WEIGHTS_COLLECTED, trained_bytes, "w N"),)
+    adapters = r.workload.method is not Method.FULL
+    one_bytes = trained_bytes + r.untied_head_bytes if not adapters else trained_bytes
+    size_bytes = ranks * (one_bytes + r.frozen_bytes)
+    return (Allocation(AllocationKind.WEIGHTS_COLLECTED, size_bytes, N_("w N + F of each rank")),)
+
+
+def _written(r: RankSizes, ranks: int) -> Moment:
+    """engine.py, save_checkpoint: torch.save copies one storage at a time off the GPU.
+
+    The moments and the master of stages 1 and 2 are one flat storage each, those of stage 3 one a
+    sub-group; at stage 0 the first rank alone writes them, by tensors (torch/serialization.py,
+    _save).
+    """
+    if r.offloaded:
+        return ()
+    elements = {0: r.largest, 3: ranks * r.sub_group}.get(r.strategy.stage, ranks * r.share)
+    return (
+        Allocation(AllocationKind.STORAGE_WRITTEN, r.master_bytes * elements, "4 M, 4 P or 4 G"),
+    )

@@ -1,0 +1,751 @@
+"""What was predicted of an attempt's memory and steps, and what its ranks measured."""
+
+import json
+import re
+import signal
+from collections.abc import Collection, Mapping, Sequence
+from enum import StrEnum
+from typing import cast
+
+from msgspec import Struct
+
+from zerowiz.core.decision.flowchart import Decision, decide
+from zerowiz.core.decision.plan_input import RanOut
+from zerowiz.core.memory.allocations import MemoryKind
+from zerowiz.core.script.arguments import SWITCHES, Takes
+from zerowiz.core.script.bindings import read_said
+from zerowiz.core.script.facts import Convention, ScriptFacts
+from zerowiz.core.strategy import Offload, Strategy
+from zerowiz.core.structs import decode, encode, replace
+
+
+class CountedMemory(StrEnum):
+    """Which memory of a rank is counted."""
+
+    ALLOCATED = "allocated"
+    """Of torch's allocator on the GPU: `torch.cuda.max_memory_allocated`."""
+    RESIDENT = "resident"
+    """Of the process on the host, Python and its libraries included: the CPU accelerator."""
+
+
+class PredictedFigures(Struct, frozen=True, kw_only=True):
+    """What a plan says of one rank."""
+
+    memory: CountedMemory
+    peak_bytes: int
+    outside_bytes: int | None = None
+    """Of a process: the part of the peak that Python and its libraries are assumed to take."""
+    step_seconds: float | None = None
+    low_step_seconds: float | None = None
+    high_step_seconds: float | None = None
+    accumulation_steps: int | None = None
+    """Micro-batches of a planned step; None in a record of an older version."""
+    one_micro_batch_seconds: float | None = None
+    """Of a step with a single micro-batch; the rest grows with their number."""
+
+    def with_outside(self, measured_bytes: int | None) -> "PredictedFigures":
+        """The prediction with what Python and its libraries really took; as it is if unknown."""
+        if measured_bytes is None or self.outside_bytes is None:
+            return self
+        peak_bytes = self.peak_bytes - self.outside_bytes + measured_bytes
+        return replace(self, peak_bytes=peak_bytes, outside_bytes=measured_bytes)
+
+    def of_micro_batches(self, count: int | None) -> "PredictedFigures":
+        """The prediction for a step of fewer micro-batches; as it is where none are missing."""
+        planned, one, whole = (
+            self.accumulation_steps,
+            self.one_micro_batch_seconds,
+            self.step_seconds,
+        )
+        if not count or planned is None or one is None or not whole or count >= planned:
+            return self
+        seconds = one + (whole - one) * (count - 1) / (planned - 1)
+        low, high = (
+            None if bound is None else bound * seconds / whole
+            for bound in (self.low_step_seconds, self.high_step_seconds)
+        )
+        return replace(self, step_seconds=seconds, low_step_seconds=low, high_step_seconds=high)
+
+
+class MeasuredFigures(Struct, frozen=True, kw_only=True):
+    """What the ranks of one attempt measured of themselves."""
+
+    ranks: int
+    """How many reported; with a folder on each node, those of this node."""
+    peak_bytes: int | None
+    """Of the rank that held most."""
+    step_seconds: float | None
+    """Of the slowest rank, once steps take equally long; None after too few."""
+    outside_bytes: int | None = None
+    """Of the process of that rank, when its engine was built: all but the model. None on GPUs."""
+    micro_batches: int | None = None
+    """Of those steps; None where nobody counted them."""
+
+
+def error_of(predicted: float | None, measured: float | None) -> float | None:
+    """How far a prediction is off, signed, as a fraction of what was measured."""
+    if predicted is None or not measured:
+        return None
+    return predicted / measured - 1
+
+
+# Find in the last lines of a rank whether it ran out of memory, and of which memory.
+
+# torch/csrc/cuda/Module.cpp and c10/cuda/CUDACachingAllocator.cpp; the texts of CUDA, cuBLAS, cuDNN
+# and NCCL for their own allocations (torch 2.13).
+_DEVICE = re.compile(
+    r"torch\.(cuda\.)?OutOfMemoryError|(CUDA|HIP) out of memory|(CUDA|HIP) error: out of memory"
+    r"|Cuda failure[ \d]*'?out of memory|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED"
+)
+# c10/core/impl/alloc_cpu.cpp: on the CPU accelerator this is the device's own memory.
+_CPU = re.compile(r"DefaultCPUAllocator: (can't allocate|not enough) memory")
+_HOST = re.compile(r"^(\[rank\d+\]: *)?MemoryError\b|Cannot allocate memory")
+
+# How an uncaught error begins, in Python and in C++. "terminate called without an active exception"
+# is not one: a thread still ran when Python had ended, for a reason of its own.
+TRACEBACK = "Traceback (most recent call last)"
+_PYTHONS = re.compile(re.escape(TRACEBACK))
+_UNCAUGHT = re.compile(rf"{_PYTHONS.pattern}|^terminate called after")
+# Above an error that ends nothing Python prints one of these: in a thread, in a child process of
+# multiprocessing, or while the interpreter shuts down. worker/rank.py repeats it.
+ENDS_NOTHING = re.compile(
+    r"Exception ignored |Exception in thread |Error in atexit|--- Logging error ---|^Process \S+:$"
+)
+# Stands between an error and the one that it caused (traceback.py of Python).
+_HANDLED = re.compile(r"During handling of the above exception")
+_CHAINED = re.compile(rf"{_HANDLED.pattern}|The above exception was the direct cause")
+# What torch and NCCL raise when a GPU or a connection fails: where a rank that is out of memory
+# still cleans up, such an error follows. Any other is a mistake of its own.
+_CLEANING_UP = re.compile(r"(\[rank\d+\]: )?(RuntimeError|torch\.[\w.]+)\b")
+# The frames of a traceback, as Python, torch's hook of a rank, a group of errors and rich print
+# them: they quote the script, whatever it says.
+_FRAME = re.compile(r"(\[rank\d+\]: )?( *\| )?( {2}File | {4})|[│╰]")
+
+
+def last_error(lines: Sequence[str], *, pythons: bool = False) -> tuple[str, ...]:
+    """The lines from the last uncaught error on, with the errors that caused it; empty for none.
+
+    Args:
+        lines: The last lines of a rank's stderr.
+        pythons: Whether only Python's errors count; one of C++ is then a result of the end.
+    """
+    opens = _PYTHONS if pythons else _UNCAUGHT
+    start: int | None = None
+    chained = False
+    for number, line in enumerate(lines):
+        if _CHAINED.search(line):
+            chained = True
+        elif opens.search(line):
+            if start is not None and ENDS_NOTHING.search(lines[number - 1]):
+                continue
+            start = number if start is None or not chained else start
+            chained = False
+    return () if start is None else tuple(lines[start:])
+
+
+def died_for(error: Sequence[str], *, on_cpu: bool) -> MemoryKind | None:
+    """Which memory an error says was too small; None where it says nothing of memory.
+
+    Args:
+        error: The error that ended the rank, of `last_error`.
+        on_cpu: Whether the accelerator is the CPU, whose memory is the host's.
+    """
+    lines = _reasons([line for line in error if not _FRAME.match(line)])
+    if any(_DEVICE.search(line) for line in lines):
+        return MemoryKind.GPU
+    if any(_CPU.search(line) for line in lines):
+        return MemoryKind.GPU if on_cpu else MemoryKind.HOST
+    return MemoryKind.HOST if any(_HOST.search(line) for line in lines) else None
+
+
+def _reasons(lines: Sequence[str]) -> Sequence[str]:
+    """The last error and its causes, without one that the script handled before."""
+    opened = max((n for n, line in enumerate(lines) if _UNCAUGHT.search(line)), default=0)
+    if any(_CLEANING_UP.match(line) for line in lines[opened + 1 : opened + 2]):
+        return lines
+    return lines[max((n for n, line in enumerate(lines) if _HANDLED.search(line)), default=0) :]
+
+
+# Decide from where a restarted script resumes, and with which arguments.
+
+
+class ResumeFrom(StrEnum):
+    """From where a restarted script resumes."""
+
+    CHECKPOINT = "checkpoint"
+    """Weights, optimizer, schedule and step."""
+    WEIGHTS = "weights"
+    """Its saved weights, with a new optimizer and schedule."""
+    START = "start"
+    """From nothing: it saved nothing that the new strategy can load."""
+
+
+class Saved(Struct, frozen=True, kw_only=True):
+    """The checkpoints in the script's output folder; None if there is none of a kind."""
+
+    portable: str | None = None
+    """The newest one of `portable_checkpoint`, which loads at every stage."""
+    engine: str | None = None
+    """The newest one of the Trainer with DeepSpeed's own state."""
+    weights: str | None = None
+    """The newest one of the Trainer with whole weights."""
+
+
+class Resume(Struct, frozen=True, kw_only=True):
+    """How a script is started again."""
+
+    resume_from: ResumeFrom
+    script_args: tuple[str, ...]
+    path: str | None = None
+    """Of the checkpoint."""
+
+
+RESUME = "--resume"
+"""The switch by which a script of the templates resumes from its newest checkpoint."""
+_RESUME_FROM = "--resume_from_checkpoint"
+# deepspeed 0.19.8, runtime/engine.py, load_checkpoint: a state of one of these stages loads at the
+# other; from 2 to 3 and from 0 to 2 it raises.
+_LOADS_EACH_OTHER = frozenset({1, 2})
+
+
+def output_folder(facts: ScriptFacts, script_args: Sequence[str]) -> str | None:
+    """The folder that the script saves to, by its options; None where they do not name one."""
+    given = read_said(facts, tuple(script_args)).get("output_dir")
+    if given is not None:
+        return given.value if isinstance(given.value, str) else None
+    defaults = [option.default for option in facts.parser.of("output_dir")]
+    return next((each for each in defaults if isinstance(each, str)), None)
+
+
+def resumed_checkpoint(facts: ScriptFacts, script_args: Sequence[str]) -> str | None:
+    """The checkpoint that the script's options name to go on from; None where they name none."""
+    given = read_said(facts, tuple(script_args)).get("resume_from_checkpoint")
+    return given.value if given is not None and isinstance(given.value, str) else None
+
+
+def plan_resume(
+    facts: ScriptFacts,
+    script_args: Sequence[str],
+    saved: Saved,
+    before: Strategy,
+    after: Strategy,
+) -> Resume:
+    """How to start the script again with another strategy, keeping as much progress as possible.
+
+    Args:
+        facts: What the script shows.
+        script_args: The words that it was started with.
+        saved: The checkpoints in its output folder.
+        before: The strategy that ran out of memory.
+        after: The next strategy.
+    """
+    words = tuple(script_args)
+    if facts.saves_portably and _is_switch(facts, RESUME):
+        if saved.portable is None:
+            return Resume(resume_from=ResumeFrom.START, script_args=words)
+        again = words if _has_option(facts, words, RESUME) else (*words, RESUME)
+        return Resume(resume_from=ResumeFrom.CHECKPOINT, script_args=again, path=saved.portable)
+    trainer = facts.convention is Convention.HF_PARSER
+    if trainer and saved.engine is not None and _loads(before, after):
+        again = (*words, _RESUME_FROM, saved.engine)
+        return Resume(resume_from=ResumeFrom.CHECKPOINT, script_args=again, path=saved.engine)
+    flag = facts.model.flag
+    if trainer and saved.weights is not None and flag is not None:
+        again = (*words, flag, saved.weights)
+        return Resume(resume_from=ResumeFrom.WEIGHTS, script_args=again, path=saved.weights)
+    return Resume(resume_from=ResumeFrom.START, script_args=words)
+
+
+def resumes(facts: ScriptFacts, script_args: Sequence[str]) -> bool:
+    """Whether these words make the script resume from its newest portable checkpoint."""
+    return facts.saves_portably and _has_option(facts, tuple(script_args), RESUME)
+
+
+def _loads(before: Strategy, after: Strategy) -> bool:
+    both = {before.stage, after.stage}
+    return both <= _LOADS_EACH_OTHER and {before.offload, after.offload} == {Offload.NONE}
+
+
+def _is_switch(facts: ScriptFacts, flag: str) -> bool:
+    return any(
+        option.takes in SWITCHES or option.takes is Takes.PERHAPS
+        for option in facts.parser.find(flag)
+    )
+
+
+def _has_option(facts: ScriptFacts, words: tuple[str, ...], flag: str) -> bool:
+    dests = {option.dest for option in facts.parser.find(flag)}
+    return any(dest in read_said(facts, words) for dest in dests)
+
+
+# Judge why a supervised job ended, from what its ranks and its launcher left behind.
+
+# Of the lines that a rank left.
+_TAIL_LINES = 40
+# What a shell adds to the number of a signal for the exit status; worker/rank.py repeats it.
+SIGNALLED = 128
+_TERMINATED = SIGNALLED + signal.SIGTERM
+KILLED = SIGNALLED + signal.SIGKILL
+# Another process sent one of these signals.
+_FROM_OUTSIDE = {
+    SIGNALLED + each for each in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+}
+# DeepSpeed's launcher leaves with `sys.exit(-9)`, which is 247 (deepspeed/launcher/launch.py, main,
+# 0.19.8). 255, which would be SIGHUP, is left out: ssh and pdsh end so when they fail themselves.
+_WRAPPED = {256 - each: SIGNALLED + each for each in signal.Signals if 1 < each < signal.SIGSYS}
+# The status of `ssh`, and of pdsh, when a connection breaks.
+_NODE_LOST = 255
+# The difference between clocks of two processes, and the time of a signal to the rank.
+_SLACK_S = 1.0
+# Statuses of a sudden end. The parent learns of it only after the other ranks have noticed their
+# broken connections. None is the end of a rank's supervisor, and of the rank with it.
+_SUDDEN = {
+    None,
+    *(SIGNALLED + each for each in (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS)),
+    *(SIGNALLED + each for each in (signal.SIGILL, signal.SIGFPE)),
+}
+# How a Python process that already ends with an error can get another status: its C++ threads
+# crash, or a launcher that has seen another rank end first sends SIGTERM. And for how long it
+# unwinds.
+_WHILE_UNWINDING = {SIGNALLED + each for each in (signal.SIGABRT, signal.SIGSEGV, signal.SIGTERM)}
+_UNWINDING_S = 10.0
+# How long a process that has failed may take to end: atexit handlers, uploads of logs. An older
+# error was caught. worker/rank.py repeats it.
+TAKING_DOWN_S = 300.0
+# Python's exit status where it cannot flush its stdout, because nothing reads it any more; the
+# launcher logs to stdout.
+STDOUT_UNREAD = 120
+
+
+class Cause(StrEnum):
+    """Why a job ended."""
+
+    FINISHED = "finished"
+    CUDA_OOM = "cuda_oom"
+    """A rank ran out of its accelerator's memory."""
+    HOST_OOM = "host_oom"
+    FAILED = "failed"
+    """A rank ended by itself, with an error."""
+    KILLED = "killed"
+    """A rank died of a signal that neither zerowiz nor DeepSpeed sent."""
+    STOPPED = "stopped"
+    """zerowiz was asked to end by a signal."""
+    LAUNCHER = "launcher"
+    """DeepSpeed's launcher failed, or was killed."""
+    NODE = "node"
+    """A node no longer answers."""
+
+
+class RankEnd(Struct, frozen=True, kw_only=True):
+    """How one rank ended."""
+
+    rank: int
+    host: str
+    status: int | None
+    """The exit status, or 128 plus a signal's number; None where its supervisor died with it."""
+    ended_at: float
+    """When it was gone, in seconds since 1970."""
+    failed_at: float | None = None
+    """When the error that ended it began to show, in seconds since 1970; None where none did."""
+    asked_at: float | None = None
+    """When it was asked to end, because its launcher was gone or another rank had failed."""
+    raised: bool = False
+    """Whether its stderr shows an uncaught error."""
+    cuda_oom: bool = False
+    host_oom: bool = False
+    tail: tuple[str, ...] = ()
+    """The last lines of its stderr."""
+    log: str = ""
+
+    @property
+    def since(self) -> float:
+        """When it failed; a child process of it may print the error after its end."""
+        return self.ended_at if self.failed_at is None else min(self.failed_at, self.ended_at)
+
+
+class JobEnd(Struct, frozen=True, kw_only=True):
+    """How a job ended."""
+
+    status: int
+    cause: Cause
+    first: RankEnd | None = None
+    """The rank that ended first; the others ended because of it."""
+    launcher_status: int | None = None
+    """As `subprocess` returns it: negative for a signal."""
+    stopped_by: int | None = None
+    """The signal that asked zerowiz to end; it need not be the cause."""
+
+
+def parse_end(content: Mapping[str, object], log: str) -> RankEnd:
+    """Interpret the file that `worker/rank.py` wrote when its rank had ended.
+
+    Args:
+        content: The JSON object of the file.
+        log: The path of the rank's log.
+    """
+    status = cast("int", content["status"])
+    lines = tuple(cast("Sequence[str]", content["tail"]))
+    ended_at = cast("float", content["ended_at"])
+    failed_at = cast("float | None", content["failed_at"])
+    asked_at = cast("float | None", content["told_at"])
+    by_exit = 0 < status < SIGNALLED
+    within_s = TAKING_DOWN_S if by_exit else _UNWINDING_S
+    is_recent = failed_at is not None and ended_at - failed_at < within_s
+    asked_before = asked_at is not None and (failed_at is None or asked_at <= failed_at)
+    unwinding = status in _WHILE_UNWINDING and is_recent and not asked_before
+    was_caught = by_exit and failed_at is not None and not is_recent
+    error = () if was_caught else last_error(lines, pythons=unwinding)
+    failed = by_exit or (unwinding and bool(error))
+    # A rank that died of a signal from outside did not fail, whatever it had printed before.
+    by_itself = failed or status not in {0, *_FROM_OUTSIDE}
+    memory = died_for(error, on_cpu=content["accelerator"] == "cpu") if by_itself else None
+    return RankEnd(
+        rank=cast("int", content["rank"]),
+        host=cast("str", content["host"]),
+        status=status,
+        ended_at=ended_at,
+        failed_at=failed_at if failed and is_recent else None,
+        asked_at=asked_at,
+        raised=bool(error),
+        cuda_oom=memory is MemoryKind.GPU,
+        host_oom=memory is MemoryKind.HOST or (status == KILLED and bool(content["oom_killed"])),
+        tail=lines[-_TAIL_LINES:],
+        log=log,
+    )
+
+
+def judge(
+    ends: Sequence[RankEnd],
+    *,
+    launcher_status: int,
+    ranks: int,
+    stopped_by: int | None = None,
+    stopped_at: float | None = None,
+    lost: Collection[int] = (),
+) -> JobEnd:
+    """Why the job ended, and the exit status that says so.
+
+    Args:
+        ends: Of every rank that is known to have started.
+        launcher_status: As `subprocess` returns it: negative for a signal.
+        ranks: How many ends there must be for the job to have finished.
+        stopped_by: The signal that asked zerowiz to end.
+        stopped_at: When it came, in seconds since 1970.
+        lost: Ranks of nodes that no longer answer.
+    """
+    failed = _in_order([end for end in ends if end.status != 0])
+    asked = _asked_to_end(ends)
+    # A launcher sends SIGTERM to the other ranks, so an end by SIGTERM alone is no failure.
+    own = [
+        end
+        for end in failed
+        if end.rank not in asked and (end.status != _TERMINATED or end.failed_at is not None)
+    ]
+    early = [end for end in own if end.since < (stopped_at or 0.0) - _SLACK_S]
+    whole = len(ends) >= ranks and all(end.asked_at is None for end in ends)
+    first = _first(own, failed)
+    if not failed and launcher_status in {0, STDOUT_UNREAD} and whole:
+        status, cause = 0, Cause.FINISHED
+    elif stopped_by is not None and not early:
+        status, cause = _status_when_stopped(own, stopped_by), Cause.STOPPED
+    elif first is not None and first.rank in lost:
+        status, cause = _NODE_LOST, Cause.NODE
+    elif own and first is not None:
+        status, cause = _judge_rank(first, own, launcher_status)
+    else:
+        status, cause = _judge_launcher({end.rank for end in failed} - asked, launcher_status)
+    return JobEnd(
+        status=status,
+        cause=cause,
+        first=first,
+        launcher_status=launcher_status,
+        stopped_by=stopped_by,
+    )
+
+
+def plain_status(launcher_status: int) -> int:
+    """The launcher's status as a shell would give it for the rank: 128 plus a signal's number."""
+    if launcher_status < 0:
+        return SIGNALLED - launcher_status
+    return _WRAPPED.get(launcher_status, launcher_status)
+
+
+def _asked_to_end(ends: Sequence[RankEnd]) -> set[int]:
+    """The ranks that ended because another one had failed.
+
+    The ranks of a host are asked to end one after the other. The first of them breaks its
+    connections to the next ones, which then fail before they are asked.
+    """
+    first: dict[str, float] = {}
+    for end in ends:
+        if end.asked_at is not None:
+            first[end.host] = min(end.asked_at, first.get(end.host, end.asked_at))
+    # The time of an end without a report is not exact enough.
+    known = [end for end in ends if end.status is not None or end.asked_at is not None]
+    return {end.rank for end in known if end.host in first and end.since >= first[end.host]}
+
+
+def _in_order(failed: Sequence[RankEnd]) -> list[RankEnd]:
+    """The failed ranks in the order of time.
+
+    A rank that ended suddenly while all others ran did not end because of them. Its parent may
+    have learned of it a moment after it happened, so it counts as _SLACK_S earlier.
+    """
+    first_gone = min((end.ended_at for end in failed), default=0.0)
+
+    def by_time(end: RankEnd) -> tuple[float, int]:
+        # Without a report, `ended_at` is when the rank was found missing.
+        at = end.since - (_SLACK_S if end.status is None else 0.0)
+        is_sudden = end.status in _SUDDEN and end.failed_at is None
+        return at - (_SLACK_S if is_sudden and at <= first_gone else 0.0), end.rank
+
+    return sorted(failed, key=by_time)
+
+
+def _first(own: Sequence[RankEnd], failed: Sequence[RankEnd]) -> RankEnd | None:
+    """The rank that the others ended for: one out of memory if there is one, else the earliest.
+
+    No rank runs out of memory because another one has ended.
+    """
+    out_of_memory = [end for end in own if end.cuda_oom or end.host_oom]
+    return next(iter((*out_of_memory, *own, *failed)), None)
+
+
+def _status_when_stopped(own: Sequence[RankEnd], stopped_by: int) -> int:
+    """The status that the script chose when it was asked to end, else that of the signal.
+
+    A rank with an uncaught error chose nothing: it failed because the others had ended.
+    """
+    chosen = (
+        end.status
+        for end in own
+        if end.status is not None and 0 < end.status < SIGNALLED and not end.raised
+    )
+    return next(chosen, SIGNALLED + stopped_by)
+
+
+def _judge_rank(end: RankEnd, own: Sequence[RankEnd], launcher_status: int) -> tuple[int, Cause]:
+    status = end.status
+    if status is None:
+        # The launcher returns the status of the first rank that it finds gone: maybe another one.
+        of_launcher = plain_status(launcher_status)
+        status = KILLED if of_launcher in {0, *(each.status for each in own)} else of_launcher
+    elif status == _TERMINATED:
+        # SIGTERM came while Python unwound; without it Python would have ended with 1.
+        status = 1
+    if end.cuda_oom:
+        return status, Cause.CUDA_OOM
+    if end.host_oom:
+        return status, Cause.HOST_OOM
+    # A rank with an error has failed, whatever signal came while it unwound.
+    killed = status > SIGNALLED and end.failed_at is None
+    return status, Cause.KILLED if killed else Cause.FAILED
+
+
+def _judge_launcher(not_asked: Collection[int], launcher_status: int) -> tuple[int, Cause]:
+    """Judge a job of which no rank failed by itself.
+
+    Args:
+        not_asked: Ranks that ended badly although nothing had asked them to end.
+        launcher_status: As in `judge`.
+    """
+    if launcher_status == 0:
+        # A signal ended the inner launcher; `deepspeed` returns 0 then (runner.py, main, 0.19.8).
+        return KILLED, Cause.LAUNCHER
+    if launcher_status > 0 and not_asked:
+        # Something else sent SIGTERM to a rank.
+        return _TERMINATED, Cause.KILLED
+    return plain_status(launcher_status), Cause.LAUNCHER
+
+
+# The record of a run, `zerowiz-run.json`: its attempts, and how each of them ended.
+
+SCHEMA_VERSION = 1
+FILE_NAME = "zerowiz-run.json"
+
+
+class AttemptRecord(Struct, frozen=True, kw_only=True):
+    """One start of the job."""
+
+    strategy: str
+    why: str
+    """Why this strategy was chosen, in a sentence."""
+    config_path: str
+    plan_path: str | None
+    command: tuple[str, ...]
+    """With passwords replaced."""
+    env: Mapping[str, str]
+    logs: str
+    """The folder with one log for each rank."""
+    resume_from: ResumeFrom
+    resume_path: str | None
+    started_at: str
+    """In UTC, such as 2026-11-22T04:30:00Z."""
+    predicted: PredictedFigures
+    ended_at: str | None = None
+    end: JobEnd | None = None
+    measured: MeasuredFigures | None = None
+    """None as long as it runs, and where no rank took a step that DeepSpeed's engine counts."""
+
+
+class RunRecord(Struct, frozen=True, kw_only=True):
+    """All attempts of one launch."""
+
+    zerowiz_version: str
+    script: str
+    script_args: tuple[str, ...]
+    """With passwords replaced."""
+    job: str | None
+    """The scheduler's identifier of the job."""
+    attempts: tuple[AttemptRecord, ...]
+    exit_status: int | None = None
+    """None as long as the run lasts."""
+
+
+def _encode_end(end: JobEnd | None) -> dict[str, object] | None:
+    if end is None:
+        return None
+    first = end.first
+    return {
+        "status": end.status,
+        "cause": end.cause.value,
+        "rank": None if first is None else first.rank,
+        "host": None if first is None else first.host,
+        "log": None if first is None else first.log,
+        "last_lines": [] if first is None else list(first.tail),
+    }
+
+
+def render_record(record: RunRecord) -> str:
+    """The record as JSON.
+
+    Args:
+        record: With at least one attempt.
+    """
+    first, last = record.attempts[0], record.attempts[-1]
+    content = {
+        "schema_version": SCHEMA_VERSION,
+        "zerowiz_version": record.zerowiz_version,
+        "script": record.script,
+        "script_args": list(record.script_args),
+        "job": record.job,
+        "started_at": first.started_at,
+        "ended_at": None if record.exit_status is None else last.ended_at,
+        "exit": record.exit_status,
+        "attempts": [
+            {
+                "number": number,
+                "strategy": attempt.strategy,
+                "why": attempt.why,
+                "config_path": attempt.config_path,
+                "plan_path": attempt.plan_path,
+                "command": list(attempt.command),
+                "env": dict(attempt.env),
+                "logs": attempt.logs,
+                "goes_on_from": {"what": attempt.resume_from.value, "path": attempt.resume_path},
+                "started_at": attempt.started_at,
+                "ended_at": attempt.ended_at,
+                "end": _encode_end(attempt.end),
+                "predicted": encode(attempt.predicted),
+                "measured": encode(attempt.measured),
+            }
+            for number, attempt in enumerate(record.attempts, start=1)
+        ],
+    }
+    return json.dumps(content, indent=2) + "\n"
+
+
+class EndSummary(Struct, frozen=True, kw_only=True):
+    """How an attempt ended."""
+
+    status: int
+    cause: Cause
+
+
+class AttemptSummary(Struct, frozen=True, kw_only=True):
+    """What the record says of one attempt, for a person."""
+
+    number: int
+    strategy: str
+    started_at: str
+    logs: str
+    predicted: PredictedFigures
+    end: EndSummary | None = None
+    """None as long as it runs."""
+    measured: MeasuredFigures | None = None
+
+
+class RunSummary(Struct, frozen=True, kw_only=True):
+    """What the record says of a run, for a person."""
+
+    script: str
+    attempts: tuple[AttemptSummary, ...]
+
+
+def parse_record(content: object, path: str) -> RunSummary:
+    """The record of a run, as `render_record` wrote it.
+
+    Args:
+        content: Its JSON.
+        path: What errors call it.
+
+    Raises:
+        UsageError: It is no record, or that of a release that kept no predictions.
+    """
+    return decode(RunSummary, content, path)
+
+
+def encode_summary(summary: RunSummary) -> dict[str, object]:
+    """The summary as `report --json` prints it."""
+    attempts = [encode(attempt) for attempt in summary.attempts]
+    return {"schema_version": SCHEMA_VERSION, "script": summary.script, "attempts": attempts}
+
+
+# Decide which strategy a job continues with after it ran out of memory.
+#
+# It is the same decision as before, with one more fact: what ran out of memory does not fit.
+
+
+def remember(decision: Decision, strategy: Strategy, memory: MemoryKind, day: str) -> RanOut | None:
+    """The fact that a run ran out of memory; None where the size of that memory is not known.
+
+    Args:
+        decision: The decision that the run was started by.
+        strategy: The strategy that it ran with.
+        memory: The memory that was too small.
+        day: Such as 2026-11-22.
+    """
+    job = decision.job
+    on_gpu = memory is MemoryKind.GPU
+    room_bytes = job.gpu_budget_bytes if on_gpu else job.machine.host.available_bytes
+    if room_bytes is None:
+        return None
+    return RanOut(
+        job_key=job.key,
+        strategy=strategy.name,
+        memory=memory,
+        micro_batch=job.workload.micro_batch,
+        sequence_tokens=job.workload.sequence_tokens,
+        budget_bytes=room_bytes,
+        seen_on=day,
+    )
+
+
+def decide_again(decision: Decision, seen: RanOut) -> Decision:
+    """Decide again: the strategy that ran out of memory, and those that need as much, do not fit.
+
+    The step and the batch stay the same. A stage that a person asked for was the one to begin with,
+    so it constrains the new decision no longer.
+    """
+    job = replace(decision.job, ran_out=(*decision.job.ran_out, seen))
+    constraints = replace(decision.constraints, stage=None, force=False)
+    return decide(job, constraints)
+
+
+# The memory that was too small, by the cause of an end; another strategy helps for no other cause.
+_MEMORY = {Cause.CUDA_OOM: MemoryKind.GPU, Cause.HOST_OOM: MemoryKind.HOST}
+
+
+def memory_of(cause: Cause) -> MemoryKind | None:
+    """The memory that a job ran out of; None where it ended for another reason."""
+    return _MEMORY.get(cause)

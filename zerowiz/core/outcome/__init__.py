@@ -1,1 +1,0 @@
-"""How a job ended, and what follows from that."""

@@ -1,0 +1,433 @@
+"""Check the Python that the ranks run with, its libraries, and the script's own imports."""
+
+import posixpath
+import re
+from collections.abc import Iterator, Mapping
+
+from zerowiz.core import command_words
+from zerowiz.core.dsconfig.own_config import truth_of
+from zerowiz.core.dsconfig.schema import BadRelease
+from zerowiz.core.findings import PreflightFinding, Rule, Severity, found
+from zerowiz.core.preflight.facts import (
+    Import,
+    Installed,
+    PlannedJob,
+    PreflightInput,
+    Resumed,
+    SavedStates,
+)
+from zerowiz.core.strategy import ZeroKey
+from zerowiz.core.workload import Integration
+from zerowiz.words import _
+
+# The oldest release that configs are written for (pyproject.toml, extra `train`).
+_DEEPSPEED = (0, 19, 8)
+_RELEASE = re.compile(r"(\d{1,9})\.(\d{1,9})\.(\d{1,9})", re.ASCII)
+
+
+OTHER_ENVIRONMENT = Rule(
+    code="PF204",
+    name="other-environment",
+    severity=Severity.WARNING,
+    why=_("the ranks run with that Python and its packages, not with zerowiz's"),
+    when=_("the `deepspeed` on PATH belongs to another Python than zerowiz"),
+)
+NO_INTERPRETER = Rule(
+    code="PF205",
+    name="no-interpreter",
+    severity=Severity.ERROR,
+    why=_("`deepspeed` cannot start"),
+    when=_("its first line names a Python that does not exist (a moved environment)"),
+)
+
+
+def _program(inputs: PreflightInput) -> Iterator[PreflightFinding]:
+    installed = inputs.facts.installed
+    if installed is None or installed.interpreter is None:
+        return
+    if installed.interpreter_exists is False:
+        yield found(
+            NO_INTERPRETER,
+            _(
+                "`{program}` needs `{interpreter}`, which does not exist",
+                program=installed.program,
+                interpreter=installed.interpreter,
+            ),
+            _('create the environment again, then `pip install "zerowiz[train]"`'),
+        )
+    elif installed.own is False:
+        yield found(
+            OTHER_ENVIRONMENT,
+            _(
+                "`{program}` belongs to `{interpreter}`",
+                program=installed.program,
+                interpreter=installed.interpreter,
+            ),
+            _('install DeepSpeed in the environment of zerowiz: `pip install "zerowiz[train]"`'),
+            _(
+                "or install zerowiz in that of DeepSpeed: `{interpreter} -m pip install zerowiz`",
+                interpreter=installed.interpreter,
+            ),
+        )
+
+
+PACKAGE_MISSING = Rule(
+    code="PF202",
+    name="package-missing",
+    severity=Severity.ERROR,
+    why=_("the ranks fail when they import it"),
+    when=_(
+        "deepspeed, torch, transformers, accelerate, peft, bitsandbytes, setuptools: packages"
+        " that this job needs"
+    ),
+)
+
+
+def _packages(inputs: PreflightInput) -> Iterator[PreflightFinding]:
+    installed = inputs.facts.installed
+    if installed is None:
+        return
+    for name, wants in _wanted(inputs):
+        package = installed.packages.get(name)
+        if package is not None and package.present is False:
+            yield found(
+                PACKAGE_MISSING,
+                _("`{name}` is not installed, and {wants}", name=name, wants=wants),
+                f"{_pip(installed)} install {name}",
+            )
+
+
+def _wanted(inputs: PreflightInput) -> Iterator[tuple[str, str]]:
+    """The libraries of this job, each with who needs it."""
+    yield "torch", _("DeepSpeed needs it")
+    yield "deepspeed", _("the ranks need it")
+    planned = inputs.planned
+    if planned is None:
+        return
+    if planned.integration is Integration.HF:
+        yield "transformers", _("the script uses its Trainer")
+        yield "accelerate", _("the Trainer needs it")
+    if planned.integration is Integration.ACCELERATE:
+        yield "accelerate", _("the script imports it")
+    if planned.uses_peft:
+        yield "peft", _("the script trains adapters")
+    if planned.uses_bitsandbytes:
+        yield "bitsandbytes", _("8-bit states and 4-bit weights need it")
+    if planned.ops:
+        yield "setuptools", _("torch needs it to build DeepSpeed's ops")
+
+
+def _pip(installed: Installed) -> str:
+    """How the ranks' Python installs a library."""
+    return f"{installed.interpreter or 'python'} -m pip"
+
+
+OLD_DEEPSPEED = Rule(
+    code="PF203",
+    name="old-deepspeed",
+    severity=Severity.WARNING,
+    why=_(
+        "zerowiz is tested with 0.19.8; older versions have other keys and use other amounts of"
+        " memory"
+    ),
+    when=_("older than 0.19.8"),
+)
+
+
+def _age(inputs: PreflightInput) -> Iterator[PreflightFinding]:
+    installed = inputs.facts.installed
+    package = installed and installed.packages.get("deepspeed")
+    match = _RELEASE.match((package and package.version) or "")
+    if installed is None or match is None:
+        return
+    if tuple(int(part) for part in match.groups()) < _DEEPSPEED:
+        least = ".".join(map(str, _DEEPSPEED))
+        yield found(
+            OLD_DEEPSPEED,
+            _(
+                "DeepSpeed {match} is installed, and zerowiz writes configs for {least} and later",
+                match=match[0],
+                least=least,
+            ),
+            f'{_pip(installed)} install "deepspeed>={least}"',
+        )
+
+
+BAD_RELEASE = Rule(
+    code="PF206",
+    name="bad-release",
+    severity=Severity.ERROR,
+    why=_("the job trains wrongly or loses its weights, and ends without an error"),
+    when=_("a release of DeepSpeed or transformers that is known to harm such a job"),
+)
+
+
+def _bad_releases(inputs: PreflightInput) -> Iterator[PreflightFinding]:
+    installed, planned = inputs.facts.installed, inputs.planned
+    if installed is None or planned is None:
+        return
+    for row in inputs.facts.bad_releases:
+        package = installed.packages.get(row.library)
+        version = None if package is None else package.version
+        if not row.affects(row.library, version) or not _meets(planned, row):
+            continue
+        gather = _('write `"{key}": true` in the config', key=ZeroKey.GATHER_ON_SAVE)
+        yield found(
+            BAD_RELEASE,
+            _(
+                "{library} {version} is installed: {words}",
+                library=row.library,
+                version=version,
+                words=row.words,
+            ),
+            f'{_pip(installed)} install "{row.library}>={row.upgrade}"',
+            *((gather,) if row.adapters else (_("choose another stage with `$stage`"),)),
+            severity=row.severity,
+        )
+
+
+def _meets(planned: PlannedJob, row: BadRelease) -> bool:
+    """Whether the job is of the kind that a release harms."""
+    step = planned.job.workload
+    if planned.strategy.stage not in row.stages or row.precision not in {None, step.precision}:
+        return False
+    return not row.adapters or _saves_empty(planned)
+
+
+def _saves_empty(planned: PlannedJob) -> bool:
+    """Whether the Trainer saves adapters of which each rank has a part."""
+    zero = (planned.config or {}).get("zero_optimization")
+    gathers = zero.get(ZeroKey.GATHER_ON_SAVE, False) if isinstance(zero, Mapping) else False
+    by_trainer = planned.uses_peft and planned.integration is Integration.HF
+    return by_trainer and truth_of(gathers) is False
+
+
+# No package has it.
+_OURS: Mapping[str, str] = {
+    "portable_checkpoint": _("copy zerowiz's `templates/portable_checkpoint` next to the script")
+}
+
+# Where a package has another name than its module; some of these modules' names are other packages.
+_PACKAGES: Mapping[str, str] = {
+    "PIL": "pillow",
+    "bs4": "beautifulsoup4",
+    "cv2": "opencv-python",
+    "dateutil": "python-dateutil",
+    "dotenv": "python-dotenv",
+    "flash_attn": "flash-attn",
+    "git": "GitPython",
+    "hydra": "hydra-core",
+    "skimage": "scikit-image",
+    "sklearn": "scikit-learn",
+    "yaml": "pyyaml",
+}
+
+
+IMPORT_MISSING = Rule(
+    code="PF102",
+    name="import-missing",
+    severity=Severity.ERROR,
+    why=_("every rank fails at that line of the script"),
+    when=_("the script imports a package that is not installed, at its top and without `try`"),
+)
+SHADOWED = Rule(
+    code="PF103",
+    name="shadowed",
+    severity=Severity.WARNING,
+    why=_(
+        "Python looks in the script's folder first, so it imports the file instead of the library"
+    ),
+    when=_("a file next to the script has the name of a library: `torch.py`"),
+)
+RELATIVE = Rule(
+    code="PF111",
+    name="relative-import",
+    severity=Severity.ERROR,
+    why=_("a script that is started by its path belongs to no package"),
+    when=_("`from .x import y` at the top of a script that does not start as a module (`-m`)"),
+)
+
+
+def _imports(inputs: PreflightInput) -> Iterator[PreflightFinding]:
+    script, installed = inputs.facts.script, inputs.facts.installed
+    if script is None or installed is None:
+        return
+    for each in script.missing:
+        yield found(
+            IMPORT_MISSING,
+            _(
+                "{path} line {line} imports `{each}`, which is not installed",
+                path=script.path,
+                line=each.line,
+                each=each.name,
+            ),
+            _OURS.get(each.name) or _install(each, installed),
+        )
+    if script.relative is not None:
+        package, stem = posixpath.split(posixpath.splitext(script.path)[0])
+        package = posixpath.basename(package) or "PACKAGE"
+        yield found(
+            RELATIVE,
+            _(
+                "{path} line {line} imports from its own package, `{relative}`",
+                path=script.path,
+                line=script.relative.line,
+                relative=script.relative.name,
+            ),
+            _(
+                "start it as a module from the folder above its package: `$module "
+                "{package}.{stem}`",
+                package=package,
+                stem=stem,
+            ),
+        )
+    for path in script.shadowing:
+        yield found(
+            SHADOWED,
+            _("`{path}` has the name of a library, and hides it", path=path),
+            _("rename it: `mv {path} ...`", path=command_words.quote(path)),
+        )
+
+
+def _install(missing: Import, installed: Installed) -> str:
+    """How to get what a script imports; PyPI can have another package of the same name."""
+    source = missing.source
+    if source is None:
+        return f"{_pip(installed)} install {_package(missing.name)}"
+    if source.project is not None:
+        return f"{_pip(installed)} install -e {command_words.quote(source.project)}"
+    return f"export PYTHONPATH={command_words.quote(source.path)}"
+
+
+def _package(module: str) -> str:
+    """The package that has a module."""
+    return _PACKAGES.get(module, module)
+
+
+def check_environment(inputs: PreflightInput) -> Iterator[PreflightFinding]:
+    """The Python of the ranks, its libraries, and what the script imports."""
+    for each in (_program, _packages, _age, _bad_releases, _imports):
+        yield from each(inputs)
+
+
+# Check whether the checkpoint that a job resumes from loads on its ranks and at its stage.
+
+OTHER_RANKS = Rule(
+    code="PF112",
+    name="other-ranks",
+    severity=Severity.ERROR,
+    why=_("DeepSpeed loads the optimizer states of ZeRO only on as many ranks as saved them"),
+    when=_(
+        "`--resume_from_checkpoint` names a checkpoint of DeepSpeed that another number of ranks"
+        " saved; a warning if the script does not use the Trainer"
+    ),
+)
+OTHER_STAGE = Rule(
+    code="PF114",
+    name="other-stage",
+    severity=Severity.ERROR,
+    why=_("DeepSpeed loads a checkpoint only at its own stage; stages 1 and 2 load each other's"),
+    when=_(
+        "`--resume_from_checkpoint` names a checkpoint of DeepSpeed that another stage saved;"
+        " a warning if the script does not use the Trainer"
+    ),
+)
+NO_CHECKPOINT = Rule(
+    code="PF115",
+    name="no-checkpoint",
+    severity=Severity.ERROR,
+    why=_(
+        "with DeepSpeed, the Trainer resumes only from states of DeepSpeed, and looks for them"
+        " after it has built its model"
+    ),
+    when=_(
+        "`--resume_from_checkpoint` of a Trainer script names a folder that does not exist, or"
+        " that has no states of DeepSpeed"
+    ),
+)
+
+
+def check_checkpoint(inputs: PreflightInput) -> Iterator[PreflightFinding]:
+    """Whether a checkpoint loads."""
+    planned, resumed = inputs.planned, inputs.facts.resumed
+    if planned is None or resumed is None or _loads_universal(planned.config):
+        return
+    if resumed.states is None:
+        yield from _check_there(resumed, planned)
+        return
+    severity = None if planned.integration is Integration.HF else Severity.WARNING
+    # deepspeed 0.19.8, runtime/engine.py: `_load_checkpoint` and `_load_zero_checkpoint` raise for
+    # each pair of stages but these, and for other ranks, unless the checkpoint is universal.
+    stage, stages = planned.strategy.stage, resumed.states.stages
+    if stages and stage not in stages:
+        yield found(
+            OTHER_STAGE,
+            _(
+                "the checkpoint `{path}` is of stage {saved}, and this job trains at stage {stage}",
+                path=resumed.path,
+                saved="/".join(map(str, stages)),
+                stage=stage,
+            ),
+            _("resume at a stage that loads it: `$stage {stage}`", stage=stages[-1]),
+            _("for the next job: save with `portable_checkpoint`, which loads at every stage"),
+            severity=severity,
+        )
+    saved, ranks = resumed.states.ranks, planned.job.machine.world_size
+    if saved not in {None, ranks} and stage != 0:
+        yield found(
+            OTHER_RANKS,
+            _(
+                "{saved} ranks saved the checkpoint `{path}`, and this job has {ranks}",
+                saved=saved,
+                path=resumed.path,
+                ranks=ranks,
+            ),
+            *_ways_out(resumed.path, resumed.states, planned),
+            severity=severity,
+        )
+
+
+def _check_there(resumed: Resumed, planned: PlannedJob) -> Iterator[PreflightFinding]:
+    # Scripts give words of their own a meaning: `latest`, `true`.
+    names_folder = "/" in resumed.path or resumed.path.startswith("checkpoint-")
+    portable = planned.script is not None and planned.script.saves_portably
+    if planned.integration is not Integration.HF or not names_folder or portable:
+        return
+    if not resumed.is_folder:
+        yield found(
+            NO_CHECKPOINT,
+            _("there is no checkpoint `{path}`", path=resumed.path),
+            _("name a checkpoint that is there after `--resume_from_checkpoint`"),
+            _("remove `--resume_from_checkpoint` to start from the beginning"),
+        )
+        return
+    yield found(
+        NO_CHECKPOINT,
+        _("the checkpoint `{path}` has no states of DeepSpeed", path=resumed.path),
+        _(
+            "to go on from its weights with a new optimizer, remove `--resume_from_checkpoint`,"
+            " and name the folder as the model"
+        ),
+    )
+
+
+def _loads_universal(config: Mapping[str, object] | None) -> bool:
+    section = None if config is None else config.get("checkpoint")
+    return isinstance(section, Mapping) and section.get("load_universal") is True
+
+
+def _ways_out(path: str, states: SavedStates, planned: PlannedJob) -> Iterator[str]:
+    yield _("resume on {saved} ranks again", saved=states.ranks)
+    folder = f"{path}/{states.tag}"
+    # For states of stages 1 and 2 the converter wants a note in the checkpoint, which none of the
+    # Trainer has.
+    yield _(
+        "convert it with `{command}`, add `{section}` to a copy of `{name}`, and launch with that:"
+        " `$config FILE`",
+        command="python -m deepspeed.checkpoint.ds_to_universal --inject_missing_state"
+        f" --input_folder {command_words.quote(folder)}"
+        f" --output_folder {command_words.quote(folder)}_universal",
+        section='"checkpoint": {"load_universal": true}',
+        name=planned.strategy.config_name,
+    )
+    yield _("for the next job: save with `portable_checkpoint`, which loads on any number of ranks")

@@ -1,0 +1,359 @@
+"""State what the probes found around a job; what is not known is None."""
+
+from collections.abc import Collection, Iterator, Mapping
+
+from msgspec import Struct, field
+
+from zerowiz.core.decision.evaluate import StrategyEstimate
+from zerowiz.core.decision.plan_input import PlanInput
+from zerowiz.core.dsconfig.schema import BadRelease
+from zerowiz.core.machine.types import Accelerator, Machine
+from zerowiz.core.script.arguments import Release
+from zerowiz.core.script.facts import ScriptFacts
+from zerowiz.core.script.settings import Settled
+from zerowiz.core.strategy import Strategy
+from zerowiz.core.structs import replace
+from zerowiz.core.workload import Integration
+
+# Find which ops DeepSpeed compiles for a config when the job starts.
+
+Values = Mapping[str, object]
+
+
+class Op(Struct, frozen=True, kw_only=True):
+    """A C++ extension that torch builds in the first rank that asks for it."""
+
+    name: str
+    """The folder that it is built in."""
+    nvcc: bool = False
+    """Whether CUDA's compiler takes part on a GPU machine."""
+    libaio: bool = False
+    likely: bool = False
+    """The script may as well take an optimizer that needs no such op."""
+
+
+# deepspeed/ops/op_builder, 0.19.8: a CUDAOpBuilder asks nvcc for its version whatever its sources
+# are, async_io's C++ included; ops for the host come from op_builder/cpu on every accelerator.
+CPU_ADAM, CPU_LION = Op(name="cpu_adam"), Op(name="cpu_lion")
+CPU_ADAGRAD = Op(name="cpu_adagrad")
+FUSED_ADAM, FUSED_LION = Op(name="fused_adam", nvcc=True), Op(name="fused_lion", nvcc=True)
+FUSED_LAMB = Op(name="fused_lamb", nvcc=True)
+ASYNC_IO, PIN_MEMORY = Op(name="async_io", nvcc=True, libaio=True), Op(name="pin_memory")
+QUANTIZER = Op(name="quantizer", nvcc=True)
+SHM_COMM = Op(name="deepspeed_shm_comm")
+
+# deepspeed/ops/op_builder (0.19.8): the class that builds each.
+BUILT_BY: Mapping[str, Op] = {
+    "CPUAdamBuilder": CPU_ADAM,
+    "CPULionBuilder": CPU_LION,
+    "FusedAdamBuilder": FUSED_ADAM,
+    "FusedLionBuilder": FUSED_LION,
+    "AsyncIOBuilder": ASYNC_IO,
+    "ShareMemCommBuilder": SHM_COMM,
+}
+
+# deepspeed/runtime/engine.py, _configure_basic_optimizer (0.19.8): on the device; offloaded.
+_BY_NAME: Mapping[str, tuple[Op | None, Op]] = {
+    "adam": (FUSED_ADAM, CPU_ADAM),
+    "adamw": (FUSED_ADAM, CPU_ADAM),
+    "lion": (FUSED_LION, CPU_LION),
+    "adagrad": (None, CPU_ADAGRAD),
+    "lamb": (FUSED_LAMB, FUSED_LAMB),
+}
+# deepspeed/ops: what a script's own optimizer loads.
+_DEVICE_CLASSES: Mapping[str, Op] = {
+    "FusedAdam": FUSED_ADAM,
+    "FusedLion": FUSED_LION,
+}
+_HOST_CLASSES: Mapping[str, Op] = {
+    "DeepSpeedCPUAdam": CPU_ADAM,
+    "DeepSpeedCPULion": CPU_LION,
+}
+
+
+def list_ops(
+    config: Values,
+    *,
+    accelerator: Accelerator,
+    integration: Integration | None,
+    own_optimizers: Collection[str] = (),
+    passes_optimizer: bool = False,
+) -> tuple[Op, ...]:
+    """The ops of a job, each once.
+
+    Args:
+        config: What DeepSpeed will read.
+        accelerator: What it runs on.
+        integration: Who hands it over.
+        own_optimizers: The classes that the script builds, where they can be seen. Of several it
+            likely takes one for the host where the states are offloaded, and only there.
+        passes_optimizer: Whether a plain loop hands it to DeepSpeed, which then reads no other.
+    """
+    zero = _section(config, "zero_optimization")
+    ops = [*_optimizer_ops(config, zero, integration, own_optimizers, passes=passes_optimizer)]
+    if "nvme" in (_device(zero, "offload_optimizer"), _device(zero, "offload_param")):
+        ops += [PIN_MEMORY, ASYNC_IO]
+    if zero.get("zero_quantized_weights") is True or zero.get("zero_quantized_gradients") is True:
+        ops.append(QUANTIZER)
+    if accelerator is Accelerator.CPU:
+        # deepspeed/comm/torch.py, TorchBackend.__init__ (0.19.8): whatever the job is.
+        ops.append(SHM_COMM)
+    by_name = {op.name: op for op in reversed(ops)}
+    return tuple(by_name[name] for name in dict.fromkeys(op.name for op in ops))
+
+
+def _optimizer_ops(
+    config: Values,
+    zero: Values,
+    integration: Integration | None,
+    own_optimizers: Collection[str],
+    *,
+    passes: bool,
+) -> Iterator[Op]:
+    offloads = _device(zero, "offload_optimizer") not in (None, "none")
+    asked = _section(config, "optimizer")
+    if asked and not passes:
+        kind, params = str(asked.get("type", "")).lower(), _section(asked, "params")
+        on_device, offloaded = _BY_NAME.get(kind, (None, None))
+        op = offloaded if offloads else on_device
+        if op is not None and params.get("torch_adam") is not True:
+            yield op
+        return
+    # accelerate/accelerator.py, _prepare_deepspeed (1.15): torch's Adam becomes DeepSpeed's own.
+    swaps = integration in (Integration.HF, Integration.ACCELERATE)
+    if swaps and offloads and config.get("zero_force_ds_cpu_optimizer", True) is True:
+        yield CPU_ADAM
+    ops = _HOST_CLASSES if offloads else _DEVICE_CLASSES
+    if len(own_optimizers) == 1:
+        ops = {**_DEVICE_CLASSES, **_HOST_CLASSES}
+    for name in own_optimizers:
+        if name in ops:
+            yield replace(ops[name], likely=len(own_optimizers) > 1)
+
+
+def _section(values: Values, key: str) -> Values:
+    value = values.get(key)
+    return value if isinstance(value, Mapping) else {}
+
+
+def _device(zero: Values, key: str) -> object:
+    return _section(zero, key).get("device")
+
+
+class Package(Struct, frozen=True, kw_only=True):
+    """A library of the ranks."""
+
+    present: bool | None = None
+    version: str | None = None
+
+
+class Torch(Struct, frozen=True, kw_only=True):
+    """What torch's own files show of it."""
+
+    version: str
+    cuda_version: tuple[int, int] | None = None
+    """What it was built with; None for a build without."""
+    hip: bool = False
+    capabilities: frozenset[tuple[int, int]] | None = None
+    """What a release holds code for; None for a build from source."""
+
+
+class Installed(Struct, frozen=True, kw_only=True):
+    """The Python that the ranks run with, and what it has."""
+
+    program: str
+    """`deepspeed`."""
+    interpreter: str | None = None
+    """What its first line starts."""
+    interpreter_exists: bool | None = None
+    own: bool | None = None
+    """Whether that is the Python of zerowiz."""
+    packages: Mapping[str, Package] = field(default_factory=dict)
+    torch: Torch | None = None
+    prebuilt: frozenset[str] = frozenset()
+    """Ops that were compiled when DeepSpeed was installed."""
+    cuda_builders: frozenset[str] = frozenset()
+    """Ops for the host that this release builds with nvcc all the same."""
+
+
+class Toolchain(Struct, frozen=True, kw_only=True):
+    """What an op is built with."""
+
+    compiler: str
+    """As torch calls it: `$CXX`, else `c++`."""
+    has_compiler: bool
+    has_ninja: bool
+    python_headers: bool | None = None
+    cuda_home: str | None = None
+    """As torch finds it; None where it finds none."""
+    has_nvcc: bool | None = None
+    cuda_version: tuple[int, int] | None = None
+    """The version that nvcc prints, where it was run."""
+    has_libaio: bool | None = None
+
+
+LOCK_NOTE = "lock.zerowiz"
+"""Beside a lock: the file that says which rank made it; `worker/rank.py` writes it."""
+
+
+class Lock(Struct, frozen=True, kw_only=True):
+    """A file that stands while an op is built."""
+
+    path: str
+    op: str
+    """What is built."""
+    age_milliseconds: int
+    made: tuple[int, int]
+    """Its inode, and when it was made in nanoseconds: no other lock at this path has both."""
+    holder_pid: int | None = None
+    """A process of this host that has it open: it builds the op."""
+    left_by_rank: bool = False
+    """A supervised rank made it, in this PID namespace; it and its compilers have ended."""
+    sees_all: bool = False
+    """Whether every process of this PID namespace that could have it open was looked at."""
+    in_container: bool = False
+    """Whether there are other PID namespaces on this host, whose processes are not seen here."""
+
+
+class Extensions(Struct, frozen=True, kw_only=True):
+    """Where ops are built."""
+
+    folder: str
+    writable: bool | None = None
+    file_system: str | None = None
+    """Its type, as /proc/self/mountinfo names it."""
+    built: frozenset[str] = frozenset()
+    locks: tuple[Lock, ...] = ()
+
+
+class Folder(Struct, frozen=True, kw_only=True):
+    """A folder that the job writes to."""
+
+    path: str
+    is_folder: bool | None = None
+    writable: bool | None = None
+    free_bytes: int | None = None
+    holds_states: bool = False
+    """Whether an earlier job offloaded to it; its files are written over."""
+
+
+class SavedStates(Struct, frozen=True, kw_only=True):
+    """The states of DeepSpeed in a checkpoint."""
+
+    tag: str
+    """DeepSpeed's folder in it: `global_step500`."""
+    stages: tuple[int, ...]
+    """The stages that save such files, each of which loads what the others saved."""
+    ranks: int | None = None
+    """How many saved a part each; None at stage 0, where the states are whole."""
+
+
+class Resumed(Struct, frozen=True, kw_only=True):
+    """The checkpoint that a job resumes from."""
+
+    path: str
+    """As the script is told."""
+    is_folder: bool
+    states: SavedStates | None = None
+    """None if there are none, or if they cannot be read."""
+
+
+class SourceFolder(Struct, frozen=True, kw_only=True):
+    """A folder that has a package which is not installed."""
+
+    path: str
+    """What would have to be on Python's path."""
+    project: str | None = None
+    """The folder that pip can install it from; None where nothing says how."""
+
+
+class Import(Struct, frozen=True, kw_only=True):
+    """A library that a script cannot do without."""
+
+    name: str
+    line: int
+    source: SourceFolder | None = None
+    """Where its package is, if it is one of the script's own repository."""
+
+
+class Script(Struct, frozen=True, kw_only=True):
+    """What a script's text shows apart from its settings."""
+
+    path: str
+    missing: tuple[Import, ...] = ()
+    """Imported at the top of it, and not to be found."""
+    shadowing: tuple[str, ...] = ()
+    """Files in its folder that have a library's name."""
+    relative: Import | None = None
+    """The first import from its own package, where it is started by its path."""
+
+
+class PreflightFacts(Struct, frozen=True, kw_only=True):
+    """Everything that the probes read."""
+
+    installed: Installed | None = None
+    bad_releases: tuple[BadRelease, ...] = ()
+    """Every row of the table."""
+    toolchain: Toolchain | None = None
+    extensions: Extensions | None = None
+    script: Script | None = None
+    nvme: Folder | None = None
+    checkpoints: Folder | None = None
+    resumed: Resumed | None = None
+    shm_free_bytes: int | None = None
+    locks_any_amount: bool | None = None
+    """Whether the limit on locked memory does not bind this process."""
+    master_port: int | None = None
+    port_taken: bool | None = None
+    interfaces: Mapping[str, bool | None] = field(default_factory=dict)
+    """Whether anything here has the name that a variable gives: `NCCL_SOCKET_IFNAME`."""
+
+    @property
+    def torch(self) -> Torch | None:
+        """The torch of the ranks, where its files could be read."""
+        return None if self.installed is None else self.installed.torch
+
+
+# Join the planned job with the facts about its host, for the preflight checks to read.
+
+
+class PlannedJob(Struct, frozen=True, kw_only=True):
+    """The job that is to start."""
+
+    job: PlanInput
+    evaluated: StrategyEstimate
+    integration: Integration | None = None
+    ops: tuple[Op, ...] = ()
+    """What DeepSpeed compiles for it."""
+    uses_peft: bool = False
+    uses_bitsandbytes: bool = False
+    script: ScriptFacts | None = None
+    script_args: tuple[str, ...] = ()
+    settled: tuple[Settled, ...] = ()
+    """What zerowiz adds to these words."""
+    transformers_version: Release | None = None
+    """Of the one that is installed here; None for none."""
+    config: Mapping[str, object] | None = None
+    """What DeepSpeed reads."""
+    escalates: bool = False
+    """Whether it may start again with a strategy that needs less memory."""
+
+    @property
+    def strategy(self) -> Strategy:
+        """The strategy that was decided."""
+        return self.evaluated.strategy
+
+
+class PreflightInput(Struct, frozen=True, kw_only=True):
+    """A job, the machine that it starts on, and what is around it."""
+
+    machine: Machine | None = None
+    planned: PlannedJob | None = None
+    facts: PreflightFacts = field(default_factory=PreflightFacts)
+    environ: Mapping[str, str] = field(default_factory=dict)
+    """What the ranks will get."""
+
+    @property
+    def on_gpus(self) -> bool:
+        """Whether the ranks train on GPUs."""
+        return self.machine is not None and self.machine.accelerator is Accelerator.CUDA

@@ -1,0 +1,260 @@
+"""Define what the value classes share."""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from enum import StrEnum
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Annotated, TypeGuard, TypeVar, Union, cast, get_args, get_origin
+
+import msgspec
+
+from zerowiz.errors import UsageError
+from zerowiz.words import Message, _, english, listing
+
+if TYPE_CHECKING:
+    # mypy takes a Struct for a dataclass, and checks the keywords of this one alone.
+    from dataclasses import replace
+else:
+    from msgspec.structs import replace
+
+Count = Annotated[int, msgspec.Meta(ge=0)]
+"""A whole number from 0; a negative one is refused where a value is read from JSON."""
+MOST_COUNT = 2**63 - 1
+"""torch counts in 64 bits, and with more no formula of floats can calculate."""
+
+AnyClass = TypeVar("AnyClass", bound=type)
+
+__all__ = ["MOST_COUNT", "Count", "replace", "shows"]
+
+
+def shows(*paths: str) -> Callable[[AnyClass], AnyClass]:
+    """A class whose values show these attributes: what is inside has more lines than anybody reads.
+
+    Args:
+        paths: As one writes them after a value: `strategy.name`. Of a tuple the length is shown.
+
+    Example:
+        >>> @shows("name", "gpus")
+        ... class Node(msgspec.Struct):
+        ...     name: str
+        ...     gpus: tuple[int, ...]
+        >>> Node("node1", (0, 1))
+        <Node: name=node1, len(gpus)=2>
+    """
+
+    def decorate(cls: AnyClass) -> AnyClass:
+        def figures(value: object) -> Iterator[tuple[str, object]]:
+            for path in paths:
+                found = _at(value, path)
+                yield (f"len({path})", len(found)) if isinstance(found, tuple) else (path, found)
+
+        def line(value: object) -> str:
+            listed = (
+                f"{path}={found:.4g}" if isinstance(found, float) else f"{path}={found}"
+                for path, found in figures(value)
+            )
+            return f"<{type(value).__name__}: {', '.join(listed)}>"
+
+        cls.__repr__ = line  # type: ignore[method-assign, assignment]
+        # Rich asks a Struct for this, which has every field otherwise.
+        cls.__rich_repr__ = figures  # type: ignore[attr-defined]
+        return cls
+
+    return decorate
+
+
+# A path is names, and the numbers of a tuple: `gpus[0].name`.
+_NAME = re.compile(r"\w+")
+
+
+def _at(value: object, path: str) -> object:
+    """What is at a path; None where something on the way is None, or not there."""
+    for name in _NAME.findall(path):
+        if isinstance(value, tuple):
+            value = value[int(name)] if int(name) < len(value) else None
+        elif value is not None:
+            value = getattr(value, name)
+    return value
+
+
+# Turn values into plain JSON and back, and say what is wrong with JSON that is no such value.
+
+_Value = TypeVar("_Value")
+
+# Python's JSON reader gives half of a surrogate pair as it stands; msgspec cannot encode one.
+_NOT_TAKEN = (msgspec.ValidationError, UnicodeEncodeError)
+
+
+def parse_json(text: str | bytes) -> object:
+    """The value that a JSON text is.
+
+    Args:
+        text: JSON; bytes are UTF-8.
+
+    Raises:
+        ValueError: It is none, or holds what Python does not read; the reason is to be shown.
+
+    Example:
+        >>> parse_json("[1, 2")
+        Traceback (most recent call last):
+        ValueError: Expecting ',' delimiter at line 1 column 6
+    """
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        reason = _(
+            "{reason} at line {line} column {column}",
+            reason=error.msg,
+            line=error.lineno,
+            column=error.colno,
+        )
+    except UnicodeDecodeError as error:
+        reason = _("byte {start} is not UTF-8", start=error.start)
+    except RecursionError:
+        reason = _("too many levels")
+    except ValueError:
+        # Python converts no more digits than sys.get_int_max_str_digits().
+        reason = _("a number has too many digits")
+    raise ValueError(reason)
+
+
+def encode(value: object) -> object:
+    """A value as `json` writes it: a dictionary for a Struct, a name for a member of an enum.
+
+    A tuple is itself, and so is a bare `str`, `int`, `bool` or `None`.
+    """
+    return cast("object", msgspec.to_builtins(value, enc_hook=_as_json))
+
+
+def _as_json(value: object) -> object:
+    """What msgspec does not know: a text that is English in JSON, and a Mapping that is no dict."""
+    return (
+        english(value) if isinstance(value, Message) else dict(cast("Mapping[str, object]", value))
+    )
+
+
+def decode(kind: type[_Value], value: object, path: str) -> _Value:
+    """The value of this type that the JSON describes; keys it does not know are left alone.
+
+    What is absent or null is the field's default.
+
+    Args:
+        kind: A Struct.
+        value: What `encode` gave, or a person wrote.
+        path: What errors call the value.
+
+    Raises:
+        UsageError: A key is missing or holds something else; the message names it by its path.
+    """
+    try:
+        return msgspec.convert(value, kind)
+    except (*_NOT_TAKEN, UsageError):
+        said = _without_nulls(kind, value)
+        _refuse(kind, said, path)
+        return msgspec.convert(said, kind)
+
+
+def _refuse(hint: object, value: object, path: str) -> None:
+    """Raise what is wrong with the innermost part of a value that its type does not take."""
+    try:
+        msgspec.convert(value, hint)
+    except UsageError as refused:
+        _refuse_parts(hint, value, path)
+        raise UsageError(f"`{path}`: {refused.message}") from None
+    except _NOT_TAKEN:
+        _refuse_parts(hint, value, path)
+        raise UsageError(
+            _(
+                "`{path}` is {value!r:.40}, not {words}",
+                path=path,
+                value=value,
+                words=_words(hint, value),
+            )
+        ) from None
+
+
+def _refuse_parts(hint: object, value: object, path: str) -> None:
+    parts = _parts(hint, value)
+    if parts is None:
+        return
+    for needed in _needed(hint):
+        if needed not in parts:
+            raise UsageError(_("`{path}.{needed}` is missing", path=path, needed=needed))
+    for key, (inner, part) in parts.items():
+        _refuse(inner, part, f"{path}.{key}" if isinstance(key, str) else f"{path}[{key}]")
+
+
+def _without_nulls(hint: object, value: object) -> object:
+    """The value without the keys of a Struct that hold null."""
+    parts = _parts(hint, value)
+    if parts is None:
+        return value
+    said = {key: _without_nulls(*part) for key, part in parts.items()}
+    return said if isinstance(value, Mapping) else list(said.values())
+
+
+def _parts(hint: object, value: object) -> dict[str | int, tuple[object, object]] | None:
+    """Type and value of each part, by key or place; None where the value has no such parts."""
+    kind = _without_none(hint)
+    if isinstance(value, Mapping):
+        inner = _types_of_keys(kind, value)
+        return None if inner is None else {key: (inner[key], value[key]) for key in inner}
+    if isinstance(value, list) and get_origin(kind) is tuple:
+        items = get_args(kind)
+        items = items[:1] * len(value) if Ellipsis in items else items
+        if len(items) == len(value):
+            return dict(enumerate(zip(items, value, strict=True)))
+    return None
+
+
+def _types_of_keys(kind: object, value: Mapping[str, object]) -> dict[str, object] | None:
+    """Of what was said: a key of a Struct that holds null says nothing."""
+    if _is_struct(kind):
+        types = {field.encode_name: field.type for field in msgspec.structs.fields(kind)}
+        return {key: inner for key, inner in types.items() if value.get(key) is not None}
+    if get_origin(kind) in (Mapping, dict):
+        return dict.fromkeys(value, get_args(kind)[1])
+    return None
+
+
+def _needed(hint: object) -> list[str]:
+    """The keys that an object of this type must have."""
+    kind = _without_none(hint)
+    fields = msgspec.structs.fields(kind) if _is_struct(kind) else ()
+    return [field.encode_name for field in fields if field.required]
+
+
+def _is_struct(kind: object) -> TypeGuard[type[msgspec.Struct]]:
+    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+
+
+def _without_none(hint: object) -> object:
+    """`X` of `X | None`, and the type alone of `Annotated[X, ...]`."""
+    if get_origin(hint) is Annotated:
+        return _without_none(get_args(hint)[0])
+    if get_origin(hint) in (Union, UnionType):
+        [inner] = [each for each in get_args(hint) if each is not NoneType]
+        return _without_none(inner)
+    return hint
+
+
+_WORDS: Mapping[object, str] = {
+    str: _("a text"),
+    int: _("a whole number from 0"),
+    bool: _("true or false"),
+}
+
+
+def _words(hint: object, value: object) -> str:
+    """What a value of this type is called, where this value is none."""
+    kind = _without_none(hint)
+    if isinstance(kind, type) and issubclass(kind, StrEnum):
+        return _("one of {choices}", choices=listing(kind))
+    if get_origin(kind) is tuple:
+        return (
+            _("a list of {count}", count=len(get_args(kind)))
+            if isinstance(value, list)
+            else _("a list")
+        )
+    return _WORDS.get(kind, "an object")

@@ -1,0 +1,606 @@
+"""The training step of one rank, and what each of its settings can be."""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Annotated
+
+from msgspec import Struct
+
+from zerowiz.core.settings import Panel, SettingRow, read_rows
+from zerowiz.core.structs import Count
+from zerowiz.errors import UsageError
+from zerowiz.words import _
+
+# What a setting can be, where it is one of a few words.
+
+FP32_BYTES = 4
+HALF_BYTES = 2
+
+
+class Precision(StrEnum):
+    """The number format of weights and gradients on the GPU."""
+
+    BF16 = "bf16"
+    FP16 = "fp16"
+    FP32 = "fp32"
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of one value."""
+        return FP32_BYTES if self is Precision.FP32 else 2
+
+
+class StateDtype(StrEnum):
+    """The number format of the optimizer's master weights and moments."""
+
+    FP32 = "fp32"
+    BF16 = "bf16"
+
+
+class Optimizer(StrEnum):
+    """The optimizers whose states the ledger knows."""
+
+    ADAMW = "adamw"
+    ADAMW_8BIT = "adamw_8bit"
+    ADAFACTOR = "adafactor"
+    LION = "lion"
+    SGD = "sgd"
+
+
+class Method(StrEnum):
+    """Which parameters train."""
+
+    FULL = "full"
+    LORA = "lora"
+    QLORA = "qlora"
+
+
+class Attention(StrEnum):
+    """Which attention kernel transformers is asked for."""
+
+    SDPA = "sdpa"
+    FLASH = "flash"
+    EAGER = "eager"
+
+
+class Loss(StrEnum):
+    """How the logits become a loss."""
+
+    PLAIN = "plain"
+    """All logits at once, upcast to fp32, as transformers does it."""
+    CHUNKED = "chunked"
+    """Some tokens at a time, computed again in backward."""
+    LIGER = "liger"
+    """Liger's kernels: loss and its gradients in one, and its norms and MLPs with them."""
+
+
+class Trainer(StrEnum):
+    """What a step trains for: TRL's trainers by their names, and what trains like them."""
+
+    SFT = "sft"
+    """Also pretraining and any other loss of one sequence at a time."""
+    DPO = "dpo"
+    REWARD = "reward"
+    KTO = "kto"
+    GRPO = "grpo"
+    RLOO = "rloo"
+    PPO = "ppo"
+
+    @property
+    def generates(self) -> bool:
+        """Whether it samples the completions that it trains on."""
+        return self in {Trainer.GRPO, Trainer.RLOO, Trainer.PPO}
+
+    @property
+    def averages(self) -> bool:
+        """Whether its loss is a mean over sequences, however micro-steps share them.
+
+        What KTO compares, and GRPO, RLOO and PPO generate, is that of a micro-batch (trl 1.16).
+        """
+        return self in {Trainer.SFT, Trainer.DPO, Trainer.REWARD}
+
+    @property
+    def compares(self) -> bool:
+        """Whether its loss can compare the model with a frozen reference."""
+        return self not in {Trainer.SFT, Trainer.REWARD}
+
+
+class Reference(StrEnum):
+    """Where the log-probabilities of the reference come from."""
+
+    MODEL = "model"
+    """A frozen copy of the model, held while it trains."""
+    NONE = "none"
+    """No copy: the loss needs none, or the model itself runs without its adapters."""
+    PRECOMPUTED = "precomputed"
+    """They were computed before training."""
+
+
+class Loop(StrEnum):
+    """What takes the steps."""
+
+    ENGINE = "engine"
+    """A plain loop over the engine of `deepspeed.initialize`."""
+    TRAINER = "trainer"
+    """The Trainer of transformers, with its own optimizer."""
+
+
+class Integration(StrEnum):
+    """Who hands the config to DeepSpeed."""
+
+    HF = "hf"
+    DEEPSPEED = "deepspeed"
+    ACCELERATE = "accelerate"
+
+
+class Accounting(StrEnum):
+    """Whose arithmetic: what DeepSpeed allocates, or what the rule of thumb counts."""
+
+    REAL = "real"
+    TEXTBOOK = "textbook"
+
+
+# Describe what one optimizer step trains, and in which number formats.
+
+# What is taken where none is installed.
+NEWEST_TRANSFORMERS = (5, 23)
+NEWEST_TRL = (1, 16)
+# peft/utils/constants.py, INCLUDE_LINEAR_LAYERS_SHORTHAND.
+ALL_LINEAR = "all-linear"
+
+
+def parse_modules(text: str | None) -> tuple[str, ...]:
+    """The names of `q_proj,v_proj`; none for `all-linear`, and where nothing was said.
+
+    Raises:
+        UsageError: The text names nothing.
+    """
+    if text is None or text.strip().lower() == ALL_LINEAR:
+        return ()
+    names = [name.strip() for name in text.split(",")]
+    if not all(names):
+        raise UsageError(
+            _("`$lora_target_modules {text}` is not a list of names", text=text),
+            _(
+                "use `{all_linear}`, or names separated by commas: `q_proj,v_proj`",
+                all_linear=ALL_LINEAR,
+            ),
+        )
+    return tuple(dict.fromkeys(names))
+
+
+class Workload(Struct, frozen=True, kw_only=True):
+    """One optimizer step of one rank."""
+
+    micro_batch: Annotated[
+        Count,
+        SettingRow(
+            flag="--micro-batch",
+            help=_("Sequences per GPU in one forward pass"),
+            panel=Panel.JOB,
+            assumed=_("micro-batch {value}"),
+            assumed_always=True,
+        ),
+    ] = 1
+    """Sequences per GPU in one forward pass."""
+    sequence_tokens: Annotated[
+        Count,
+        SettingRow(
+            flag="--seq-len",
+            help=_("Tokens per sequence"),
+            panel=Panel.JOB,
+            assumed=_("{value} tokens per sequence"),
+            assumed_always=True,
+        ),
+    ] = 2048
+    accumulation_steps: Annotated[
+        Count,
+        SettingRow(
+            flag="--grad-accum",
+            help=_("Micro-steps per optimizer step"),
+            panel=Panel.JOB,
+            assumed=_("accumulation {value}"),
+        ),
+    ] = 1
+    """Micro-steps per optimizer step."""
+    precision: Annotated[
+        Precision,
+        SettingRow(
+            flag="--precision",
+            help=_("Weights and gradients"),
+            default=_("your script's, else bf16 if the hardware supports it"),
+            panel=Panel.JOB,
+            assumed="{value}",
+            assumed_always=True,
+        ),
+    ] = Precision.BF16
+    torch_autocast: Annotated[
+        Precision | None,
+        SettingRow(
+            flag="--torch-autocast",
+            help=_("Compute in bf16 or fp16, weights in fp32"),
+            default="off",
+            panel=Panel.JOB,
+            shown=_("{value} autocast"),
+        ),
+    ] = None
+    """The 16-bit format that forward computes in where the weights stay fp32."""
+    optimizer: Annotated[
+        Optimizer,
+        SettingRow(
+            flag="--optimizer",
+            help=_("Optimizer; its states take memory"),
+            panel=Panel.JOB,
+            shown="{value}",
+            assumed="{value}",
+        ),
+    ] = Optimizer.ADAMW
+    optimizer_fused: bool = True
+    """Whether torch's Adam steps with its fused kernel; foreach copies every list of tensors."""
+    optimizer_state_dtype: Annotated[
+        StateDtype,
+        SettingRow(
+            flag="--optimizer-state-dtype",
+            help=_("Precision of master weights and Adam moments"),
+            panel=Panel.JOB,
+        ),
+    ] = StateDtype.FP32
+    method: Annotated[
+        Method,
+        SettingRow(
+            flag="--method",
+            help=_("What to train: all parameters, or adapters"),
+            panel=Panel.MODEL,
+            assumed=_("every parameter trains"),
+        ),
+    ] = Method.FULL
+    lora_rank: Annotated[
+        Count,
+        SettingRow(
+            flag="--lora-rank",
+            help=_("Rank of the adapters"),
+            panel=Panel.MODEL,
+            shown=_("adapters of rank {value}"),
+            assumed=_("adapters of rank {value}"),
+            of_adapters=True,
+        ),
+    ] = 16
+    lora_target_modules: Annotated[
+        tuple[str, ...],
+        SettingRow(
+            flag="--lora-target-modules",
+            help=_("Layers with adapters: all-linear, or q_proj,v_proj"),
+            value="<names>",
+            panel=Panel.MODEL,
+            shown=_("adapters on {value}"),
+            assumed=_("adapters on {value}"),
+            of_adapters=True,
+        ),
+    ] = ()
+    """Which linear layers have adapters, by peft's names; none named: all of them."""
+    gradient_checkpointing: Annotated[
+        bool,
+        SettingRow(
+            flag="--gradient-checkpointing/--no-gradient-checkpointing",
+            help=_("Recompute activations in backward"),
+            panel=Panel.JOB,
+            assumed=_("no gradient checkpointing"),
+            assumed_always=True,
+        ),
+    ] = False
+    attention: Annotated[
+        Attention, SettingRow(flag="--attention", help=_("Attention kernel"), panel=Panel.JOB)
+    ] = Attention.SDPA
+    loss: Annotated[
+        Loss,
+        SettingRow(
+            flag="--loss",
+            help=_("How to compute the loss from logits"),
+            panel=Panel.JOB,
+            shown=_("{value} loss"),
+        ),
+    ] = Loss.PLAIN
+    transformers_version: tuple[Count, Count] = NEWEST_TRANSFORMERS
+    """Major and minor: what runs the model decides what its attention keeps."""
+    trl_version: tuple[Count, Count] = NEWEST_TRL
+    """Major and minor: how its trainers make log-probabilities."""
+    packing: Annotated[
+        bool,
+        SettingRow(
+            flag="--packing/--no-packing",
+            help=_("Pack all sequences of a micro-batch into one row"),
+            panel=Panel.JOB,
+            shown="packed",
+        ),
+    ] = False
+    """Whether the sequences of a micro-batch stand in one row, without padding."""
+    trainer: Annotated[
+        Trainer,
+        SettingRow(
+            flag="--trainer",
+            help=_("Trainer, by its TRL name"),
+            panel=Panel.JOB,
+            shown="{value}",
+            measurable=False,
+        ),
+    ] = Trainer.SFT
+    reference: Annotated[
+        Reference | None,
+        SettingRow(
+            flag="--reference",
+            help=_("Reference model of DPO, KTO, GRPO, ..."),
+            default=_("your script's, else that of its trainer"),
+            panel=Panel.JOB,
+            assumed=_("reference {value}"),
+            shown=_("reference {value}"),
+            measurable=False,
+        ),
+    ] = None
+    """None: as the trainer does by default, which `resolved_reference` says."""
+    completion_tokens: Annotated[
+        Count,
+        SettingRow(
+            flag="--completion-tokens",
+            help=_("Maximum number of tokens generated per sequence (GRPO, RLOO, PPO)"),
+            panel=Panel.JOB,
+            assumed=_("{value} tokens generated"),
+            assumed_always=True,
+            shown=_("{value} tokens generated"),
+            measurable=False,
+            of_generation=True,
+        ),
+    ] = 512
+    """Of `sequence_tokens`, those that follow the prompt (trl 1.16, max_completion_length)."""
+    generation_batch: Annotated[
+        Count | None,
+        SettingRow(
+            flag="--generation-batch",
+            help=_("Completions per GPU generated at once (GRPO, RLOO, PPO)"),
+            default=_("your script's, else those of all micro-steps"),
+            panel=Panel.JOB,
+            shown=_("{value} generated at a time"),
+            measurable=False,
+            of_generation=True,
+        ),
+    ] = None
+    """None: those of all micro-steps of an optimizer step, as `resolved_generation_batch` says."""
+    vllm_memory_fraction: Annotated[
+        float | None,
+        SettingRow(
+            flag="--vllm-memory-fraction",
+            help=_("Fraction of each GPU for a vLLM on it; 0: vLLM has its own GPUs"),
+            default=_("your script's, else no vLLM"),
+            panel=Panel.JOB,
+            assumed=_("vLLM in {value} of each GPU"),
+            shown=_("vLLM in {value} of each GPU"),
+            measurable=False,
+            of_generation=True,
+        ),
+    ] = None
+    """None: no vLLM generates. 0: one does, on GPUs that do not train."""
+    vllm_sleeps: Annotated[
+        bool,
+        SettingRow(
+            flag="--vllm-sleeps/--no-vllm-sleeps",
+            help=_("vLLM frees its memory during training steps (sleep mode)"),
+            panel=Panel.JOB,
+            shown=_("vLLM asleep while it trains"),
+            measurable=False,
+            of_generation=True,
+        ),
+    ] = False
+    """`vllm_enable_sleep_mode` of trl."""
+    eval_batch: Annotated[
+        Count,
+        SettingRow(
+            flag="--eval-batch",
+            help=_("Sequences that a GPU evaluates at a time; 0: no evaluation"),
+            default=_("your script's, else no evaluation"),
+            panel=Panel.JOB,
+            shown=_("{value} evaluated at a time"),
+            least=0,
+            measurable=False,
+        ),
+    ] = 0
+    """As long as those that train (transformers, `per_device_eval_batch_size`); 0: none are."""
+    zero_init: bool = True
+    """Whether stage 3 builds the model in shards, and not whole on each GPU."""
+
+    def __post_init__(self) -> None:
+        """Refuse a step that nobody can take."""
+        for name, count in (
+            ("micro_batch", self.micro_batch),
+            ("sequence_tokens", self.sequence_tokens),
+            ("accumulation_steps", self.accumulation_steps),
+            ("lora_rank", self.lora_rank),
+            ("completion_tokens", self.completion_tokens),
+            ("generation_batch", self.resolved_generation_batch),
+        ):
+            if count < 1:
+                raise UsageError(
+                    _("`${name}` must be at least 1, not {count}", name=name, count=count)
+                )
+        if self.torch_autocast is Precision.FP32:
+            raise UsageError(
+                _("`$torch_autocast fp32` does not exist: autocast computes in 16 bits"),
+                _("use bf16 or fp16"),
+            )
+        if self.torch_autocast is not None and self.precision is not Precision.FP32:
+            raise UsageError(
+                _(
+                    "`$torch_autocast {torch_autocast}` keeps the weights in fp32, but "
+                    "`$precision {precision}` does not",
+                    torch_autocast=self.torch_autocast,
+                    precision=self.precision,
+                ),
+                _("remove one of the two: `$precision` alone casts the weights too"),
+            )
+        if self.torch_autocast is not None and self.optimizer_state_dtype is StateDtype.BF16:
+            raise UsageError(
+                _("`$torch_autocast` keeps fp32 weights, `$optimizer_state_dtype bf16` needs bf16"),
+                _("remove one of the two"),
+            )
+        if self.optimizer_state_dtype is StateDtype.BF16 and self.precision is not Precision.BF16:
+            raise UsageError(
+                _(
+                    "`$optimizer_state_dtype bf16` needs `$precision bf16`, not `{precision}`",
+                    precision=self.precision,
+                ),
+                _("DeepSpeed supports bf16 states only with bf16 weights"),
+            )
+        self._check_trainer()
+
+    def _check_trainer(self) -> None:
+        """Refuse what the trainer does not have."""
+        if self.eval_batch and self.trainer.generates:
+            raise UsageError(
+                _(
+                    "`$eval_batch {eval_batch}`: `$trainer {trainer}` is planned without it",
+                    eval_batch=self.eval_batch,
+                    trainer=self.trainer,
+                ),
+                _("remove `$eval_batch {eval_batch}`", eval_batch=self.eval_batch),
+            )
+        if self.reference not in {None, Reference.NONE} and not self.trainer.compares:
+            raise UsageError(
+                _("`$trainer {trainer}` has no reference", trainer=self.trainer),
+                _("remove `$reference {reference}`", reference=self.reference),
+            )
+        if self.reference is Reference.PRECOMPUTED and self.trainer.generates:
+            raise UsageError(
+                _(
+                    "`$trainer {trainer}` trains on completions that it generates, so it "
+                    "cannot precompute its reference",
+                    trainer=self.trainer,
+                ),
+                _("remove `$reference {reference}`", reference=self.reference),
+            )
+        fraction = self.vllm_memory_fraction
+        if fraction is None:
+            if self.vllm_sleeps:
+                raise UsageError(
+                    _("`$vllm_sleeps` needs a vLLM on the same GPUs"),
+                    _("set its share of each GPU, such as `$vllm_memory_fraction 0.3`"),
+                )
+            return
+        if not 0 <= fraction <= 1:
+            raise UsageError(
+                _(
+                    "`$vllm_memory_fraction {fraction}` is not a fraction of a GPU's memory",
+                    fraction=fraction,
+                ),
+                _("use a number from 0 to 1, such as `$vllm_memory_fraction 0.3`"),
+            )
+        if self.trainer not in {Trainer.GRPO, Trainer.RLOO}:
+            raise UsageError(
+                _("`$trainer {trainer}` does not generate with vLLM", trainer=self.trainer),
+                _("remove `$vllm_memory_fraction {fraction}`", fraction=fraction),
+            )
+
+    @property
+    def lora_targets(self) -> str:
+        """The same in one word, as the option takes it."""
+        return ",".join(self.lora_target_modules) or ALL_LINEAR
+
+    @property
+    def resolved_reference(self) -> Reference:
+        """Where the reference comes from, by default as the trainer does.
+
+        trl 1.16, DPOTrainer, KTOTrainer, RLOOTrainer (`beta` 0.05): a copy of the model, unless
+        adapters train. GRPOTrainer: none, as its `beta` is 0.0.
+        """
+        if self.reference is not None:
+            return self.reference
+        copies = self.trainer.compares and self.trainer is not Trainer.GRPO
+        return Reference.MODEL if copies and self.method is Method.FULL else Reference.NONE
+
+    @property
+    def is_own_reference(self) -> bool:
+        """Whether each micro-step runs the model once more without its adapters, to compare."""
+        adapted = self.method is not Method.FULL
+        compared = self.trainer in {Trainer.DPO, Trainer.KTO}
+        return adapted and compared and self.resolved_reference is Reference.NONE
+
+    @property
+    def runs_reference(self) -> bool:
+        """Whether each micro-step runs a pass without gradients more, to compare its loss with.
+
+        A trainer that generates asks its reference before the micro-steps.
+        """
+        compares = self.trainer.compares and not self.trainer.generates
+        by_copy = self.resolved_reference is Reference.MODEL
+        return compares and (by_copy or self.is_own_reference)
+
+    @property
+    def resolved_zero_init(self) -> bool:
+        """Whether stage 3 builds the model in shards: one in 4 bits is always built whole.
+
+        Source:
+            transformers, modeling_utils.py, get_init_context; measured: m1-021.
+        """
+        return self.zero_init and self.method is not Method.QLORA
+
+    @property
+    def resolved_generation_batch(self) -> int:
+        """Completions that a GPU generates at a time.
+
+        trl 1.16, GRPOConfig: `steps_per_generation` is the number of micro-steps by default.
+        """
+        return self.generation_batch or self.micro_batch * self.accumulation_steps
+
+    @property
+    def rows(self) -> int:
+        """Sequences in one forward pass: of a pair, chosen and rejected run together.
+
+        trl 1.16, DataCollatorForPreference of dpo_trainer.py and reward_trainer.py.
+        """
+        return self.micro_batch * (2 if self.trainer in {Trainer.DPO, Trainer.REWARD} else 1)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of one micro-step on one rank."""
+        return self.rows * self.sequence_tokens
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of a sequence before what is generated."""
+        return max(0, self.sequence_tokens - self.completion_tokens)
+
+    def changed(self) -> dict[str, object]:
+        """The settings that differ from their defaults, by the field's name.
+
+        Example:
+            >>> Workload(micro_batch=4).changed()
+            {'micro_batch': 4}
+        """
+        values = {name: (getattr(self, name), getattr(_DEFAULTS, name)) for name in SETTINGS}
+        return {name: value for name, (value, default) in values.items() if value != default}
+
+    def settings(self) -> dict[str, object]:
+        """Each setting as JSON and people read it; None for one that this method does not have.
+
+        Example:
+            >>> Workload(micro_batch=4).settings()["micro_batch"]
+            4
+        """
+        adapters = self.method is not Method.FULL
+        generates = self.trainer.generates
+        shown = {
+            name: getattr(self, name)
+            if (adapters or not row.of_adapters) and (generates or not row.of_generation)
+            else None
+            for name, row in SETTINGS.items()
+        }
+        resolved: dict[str, object] = {}
+        if adapters:
+            resolved["lora_target_modules"] = self.lora_targets
+        if self.trainer.compares:
+            resolved["reference"] = self.resolved_reference
+        if generates:
+            resolved["generation_batch"] = self.resolved_generation_batch
+        return shown | resolved
+
+
+SETTINGS: Mapping[str, SettingRow] = read_rows(Workload)
+"""The row of each setting of a training step, in the order of the fields."""
+_DEFAULTS = Workload()

@@ -1,1 +1,0 @@
-"""The training step of one rank, and what each of its settings can be."""

@@ -1,1 +1,0 @@
-"""Reads DeepSpeed configs, their schema, and lists of cases."""

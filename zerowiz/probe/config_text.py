@@ -1,0 +1,547 @@
+"""Read the configs that `zerowiz check` is to check."""
+
+import difflib
+import importlib
+import os
+import re
+import sys
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
+from glob import glob
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from zerowiz.core import command_words
+from zerowiz.core.dsconfig.accelerate import AccelerateFile, is_accelerate, read_accelerate
+from zerowiz.core.dsconfig.hjson import (
+    DEEPEST_LEVEL,
+    Array,
+    JsonTextError,
+    KeyToken,
+    Member,
+    Node,
+    Object,
+    Scalar,
+    Span,
+    parse,
+)
+from zerowiz.core.lint.config import ConfigText, render
+from zerowiz.core.script.programs import read_program
+from zerowiz.core.structs import replace
+from zerowiz.core.workload import Integration
+from zerowiz.errors import UsageError, ZerowizError, did_you_mean
+from zerowiz.probe.files import read_beginning
+from zerowiz.words import _
+
+# Find the DeepSpeed config in a YAML file, with the line and column of each key.
+
+# A YAML file is one of three: Accelerate's own (`core/dsconfig/accelerate.py`); that of a program
+# around the Trainer (Axolotl, LLaMA-Factory), with the key `deepspeed`; or the config itself.
+
+# A config has a few hundred nodes; aliases of aliases can make millions.
+_MOST_NODES = 100_000
+# PyYAML reads some 50,000 characters a second.
+_LONGEST = 250_000
+
+
+class NamedFile(Struct, frozen=True, kw_only=True):
+    """A config in another file, whose path the YAML file holds."""
+
+    path: str
+    integration: Integration
+    accelerate: AccelerateFile | None = None
+    """The rest of the file, where it is Accelerate's."""
+
+
+def read_yaml(file: ConfigText, known: Collection[str]) -> ConfigText | NamedFile:
+    """The config in a YAML file.
+
+    Args:
+        file: The file, read as text.
+        known: The keys at the top level of a config.
+
+    Raises:
+        UsageError: PyYAML is not installed, or there is no config in the file.
+    """
+    try:
+        root = _YamlReader(file.path, file.text).root()
+    except JsonTextError as fault:
+        return replace(file, text="", fault=fault)
+    values = _values(root)
+    if isinstance(root, Object) and is_accelerate(values):
+        return _of_accelerate(file.path, root)
+    inline = values.get("deepspeed")
+    if isinstance(inline, Object):
+        return render(file.path, inline, Integration.HF)
+    if path := _text(inline):
+        return NamedFile(path=path, integration=Integration.HF)
+    if "deepspeed" in values:
+        # Axolotl's examples end with it, and train without DeepSpeed.
+        raise UsageError(
+            _("there is no DeepSpeed config in `{path}`: its `deepspeed` is empty", path=file.path),
+            _("write the path of a config behind it, to train with DeepSpeed"),
+        )
+    if read_program(file.path, {name: _scalar(value) for name, value in values.items()}):
+        raise UsageError(
+            _("there is no DeepSpeed config in `{path}`: it has no `deepspeed`", path=file.path),
+            _(
+                "choose a stage and write one: `zerowiz init {path}`",
+                path=command_words.quote(file.path),
+            ),
+        )
+    if values.keys() & set(known):
+        return render(file.path, root, None)
+    raise UsageError(
+        _("there is no DeepSpeed config in `{path}`", path=file.path),
+        _(
+            "zerowiz looks under `deepspeed_config` (Accelerate) and `deepspeed`, or for a config"
+            " alone"
+        ),
+    )
+
+
+def _values(node: Node | None) -> dict[str, Node]:
+    members = node.members if isinstance(node, Object) else ()
+    return {member.key.name: member.value for member in members}
+
+
+def _scalar(node: Node) -> str | float | bool | None:
+    return node.value if isinstance(node, Scalar) else None
+
+
+def _text(node: Node | None) -> str | None:
+    return node.value if isinstance(node, Scalar) and isinstance(node.value, str) else None
+
+
+def _of_accelerate(path: str, root: Object) -> ConfigText | NamedFile:
+    """The file that Accelerate's own names, else the config that Accelerate builds of it."""
+    read, reader = read_accelerate(path, root), Integration.ACCELERATE
+    if read.config_file is not None:
+        return NamedFile(path=read.config_file, integration=reader, accelerate=read)
+    return replace(render(path, read.config, reader), accelerate=read)
+
+
+def load_yaml(path: str, text: str) -> object:
+    """The value of a YAML text, as a program has it that loads it by PyYAML.
+
+    Args:
+        path: What the error calls the file.
+        text: What is in it.
+
+    Raises:
+        UsageError: PyYAML cannot parse the text.
+        ZerowizError: It is not installed.
+    """
+    yaml = _import_yaml(path)
+    try:
+        return _load(yaml, text)
+    except JsonTextError as error:
+        where = _("line {line} column {column}", line=error.line, column=error.column)
+        raise UsageError(
+            _(
+                "`{path}` is not YAML: {reason} at {where}",
+                path=path,
+                reason=error.reason,
+                where=where,
+            )
+        ) from None
+
+
+def _load(yaml: Any, text: str) -> object:  # noqa: ANN401 - PyYAML has no types
+    if len(text) > _LONGEST:
+        raise JsonTextError(_("more than {longest} characters", longest=_LONGEST), 1, 1)
+    try:
+        return yaml.load(text, Loader=yaml.SafeLoader)
+    except yaml.YAMLError as error:
+        raise _fault(error) from None
+    except RecursionError:
+        raise JsonTextError(_("too many levels"), 1, 1) from None
+    except (ValueError, OverflowError) as error:
+        raise JsonTextError(str(error), 1, 1) from None
+
+
+# PyYAML has no types.
+def _import_yaml(path: str) -> Any:  # noqa: ANN401
+    try:
+        return importlib.import_module("yaml")
+    except ImportError:
+        raise ZerowizError(
+            _("`{path}` is YAML, and PyYAML is not installed", path=path), "`pip install pyyaml`"
+        ) from None
+
+
+class _YamlReader:
+    """Parses a YAML text to a tree of values; PyYAML decides what a scalar is, as for a trainer."""
+
+    def __init__(self, path: str, text: str) -> None:
+        self.yaml = _import_yaml(path)
+        self.text = text
+        self.nodes = 0
+
+    def root(self) -> Node:
+        """The root of the tree.
+
+        Raises:
+            JsonTextError: PyYAML cannot parse the text, or it is no plain tree.
+        """
+        try:
+            self.loader = self.yaml.SafeLoader(self.text)
+            root = self.loader.get_single_node()
+            return Object(place=_START, members=()) if root is None else self.node(root, 1)
+        except self.yaml.YAMLError as error:
+            raise _fault(error) from None
+        except RecursionError:
+            raise JsonTextError(_("too many levels"), 1, 1) from None
+
+    # PyYAML has no types.
+    def node(self, node: Any, level: int) -> Node:  # noqa: ANN401
+        """A value with its members or items."""
+        place = _place(node)
+        self.nodes += 1
+        if level > DEEPEST_LEVEL or self.nodes > _MOST_NODES:
+            raise JsonTextError(_("too many levels or aliases"), place.line, place.column)
+        if isinstance(node, self.yaml.MappingNode):
+            self.loader.flatten_mapping(node)
+            return Object(place=place, members=self.members(node.value, level))
+        if isinstance(node, self.yaml.SequenceNode):
+            items = tuple(self.node(item, level + 1) for item in node.value)
+            return Array(place=place, items=items)
+        return Scalar(place=place, value=self.scalar(node), quote="")
+
+    def members(self, pairs: Sequence[tuple[Any, Any]], level: int) -> tuple[Member, ...]:
+        """The members of an object; of equal keys the last one counts, as for a trainer."""
+        last: dict[str, Member] = {}
+        for name, value in pairs:
+            key = KeyToken(place=_place(name), name=str(name.value), quote="")
+            last[key.name] = Member(key=key, value=self.node(value, level + 1))
+        return tuple(last.values())
+
+    def scalar(self, node: Any) -> str | float | bool | None:  # noqa: ANN401
+        """A scalar; a type that JSON lacks, such as a date, becomes its text."""
+        try:
+            value = self.loader.construct_object(node)
+            if isinstance(value, int):
+                str(value)  # a hexadecimal number can have more digits than Python writes
+        except (ValueError, OverflowError) as error:
+            place = _place(node)
+            raise JsonTextError(str(error), place.line, place.column) from None
+        return value if isinstance(value, str | int | float | None) else str(node.value)
+
+
+def _place(node: Any) -> Span:  # noqa: ANN401
+    mark = node.start_mark
+    return Span(start=mark.index, end=mark.index, line=mark.line + 1, column=mark.column + 1)
+
+
+_START = Span(start=0, end=0, line=1, column=1)
+
+
+def _fault(error: Any) -> JsonTextError:  # noqa: ANN401
+    """PyYAML's error, in one line."""
+    mark = getattr(error, "problem_mark", None)
+    reason = getattr(error, "problem", None) or getattr(error, "reason", None) or _("not YAML")
+    line, column = (1, 1) if mark is None else (mark.line + 1, mark.column + 1)
+    return JsonTextError(
+        _("syntax error: {split}", split=" ".join(str(reason).split())), line, column
+    )
+
+
+STDIN = "-"
+"""On the command line: the config comes through stdin, as JSON."""
+
+# A config with every key that DeepSpeed 0.19.8 knows takes some 20 kB.
+LARGEST_BYTES = 250_000
+
+_YAML = frozenset({".yaml", ".yml"})
+# File names of configs, as in `.pre-commit-hooks.yaml`; the plan of a config is none.
+_CONFIG_NAME = re.compile(r"(.*(ds_config|deepspeed|ds_z[0-3])|(.*[^a-z])?zero).*(?<!\.plan)\.json")
+# Folders below a folder that are not a person's own.
+_NO_CONFIGS = re.compile(r"\..*|__pycache__|node_modules|site-packages")
+# Other JSON files in such folders have fewer keys of a config: a Trainer's state has
+# `train_batch_size` alone.
+_ENOUGH_KEYS = 2
+_SECTION = "zero_optimization"
+# More than a person keeps configs among: a home, a disk or a data set is not walked to its end.
+MOST_FOLDERS = 20_000
+MOST_FILES = 10_000
+
+_PATTERN = "*/ds_config*.json"
+
+_LINE_END = re.compile(r"\r\n|\r|\n")
+# The byte order marks of UTF-16, which PowerShell writes.
+_UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
+
+
+def _unseen(_counted: str) -> None:
+    """Nobody looks."""
+
+
+def read_configs(
+    word: str, known: Collection[str], at: Callable[[str], None] = _unseen
+) -> Iterator[ConfigText | AccelerateFile | ZerowizError]:
+    """The configs that one argument of the command line means, or why there is none.
+
+    Before a config that a file of Accelerate names, that file comes, which has mistakes of its own.
+    Of a folder and what is below it, these are the JSON files that are named like a config, or that
+    hold `zero_optimization` or two other keys of a config. Hidden folders and those of packages are
+    not read.
+
+    Args:
+        word: A file, a folder, a pattern as a shell has it, or `-` for stdin.
+        known: The keys at the top level of a config.
+        at: Hears how many folders have been read.
+    """
+    if word == STDIN:
+        yield decode_config(word, sys.stdin.buffer.read(LARGEST_BYTES + 1))
+        return
+    names = _matches(word)
+    if not names:
+        yield UsageError(
+            _("no file matches `{word}`", word=word), _("`**` stands for folders in folders")
+        )
+    for name in names:
+        path = Path(name)
+        if path.is_dir():
+            yield from _read_folder(path, known, at)
+        else:
+            hint = _("pass a file, a folder, or `-` for stdin")
+            yield from _read_file(path, known, hint)
+
+
+def _read_file(
+    path: Path, known: Collection[str], hint: str
+) -> Iterator[ConfigText | AccelerateFile | ZerowizError]:
+    try:
+        read = _read_here(path, known, hint)
+        if isinstance(read, NamedFile):
+            if read.accelerate is not None:
+                yield read.accelerate
+            read = _read_named(path, read)
+        yield read
+    except ZerowizError as error:
+        yield error
+
+
+def _matches(word: str) -> list[str]:
+    if not any(letter in word for letter in "*?[") or Path(word).exists():
+        return [word]
+    # Path.glob wants a folder to begin with, and has no absolute patterns.
+    return sorted(glob(word, recursive=True))  # noqa: PTH207
+
+
+def _or_error(read: Callable[[], ConfigText]) -> ConfigText | ZerowizError:
+    try:
+        return read()
+    except ZerowizError as error:
+        return error
+
+
+def _read_folder(
+    folder: Path, known: Collection[str], at: Callable[[str], None]
+) -> Iterator[ConfigText | ZerowizError]:
+    is_empty = True
+    for path in _json_files(folder, at):
+        if isinstance(path, ZerowizError):
+            read: ConfigText | ZerowizError = path
+        else:
+            read = _or_error(partial(_read_json, path))
+        if isinstance(read, ZerowizError) or _is_config(read, known):
+            is_empty = False
+            yield read
+    if is_empty:
+        yield UsageError(
+            _("there is no DeepSpeed config in the folder `{folder}`", folder=folder),
+            _("to check a file whatever it holds, pass it by name"),
+        )
+
+
+def _json_files(folder: Path, at: Callable[[str], None]) -> Iterator[Path | ZerowizError]:
+    """The JSON files of a folder and of those in it; an error where some are not read."""
+    errors: list[OSError] = []
+    count_files = 0
+    walk = os.walk(folder, onerror=errors.append)
+    for count_folders, (parent, folders, names) in enumerate(walk):
+        if count_folders >= MOST_FOLDERS or count_files >= MOST_FILES:
+            yield UsageError(
+                _(
+                    "`{folder}` is too large: {files:,} JSON files in {folders:,} of its folders"
+                    " were read, and the others were not",
+                    folder=folder,
+                    files=count_files,
+                    folders=count_folders,
+                ),
+                _("pass the folder of your configs, or a pattern such as `{glob}`", glob=_PATTERN),
+            )
+            break
+        at(_("{count:,} folders", count=count_folders))
+        folders[:] = sorted(each for each in folders if not _NO_CONFIGS.fullmatch(each))
+        paths = (Path(parent, name) for name in sorted(names) if name.endswith(".json"))
+        for path in (path for path in paths if path.is_file()):
+            count_files += 1
+            yield path
+    for error in errors:
+        reason = (error.strerror or str(error)).lower()
+        yield UsageError(
+            _(
+                "the folder `{filename}` cannot be read: {reason}",
+                filename=error.filename,
+                reason=reason,
+            )
+        )
+
+
+def _read_json(path: Path) -> ConfigText:
+    return decode_config(str(path), _read_bytes(path))
+
+
+def _is_config(config: ConfigText, known: Collection[str]) -> bool:
+    has_name = _CONFIG_NAME.fullmatch(Path(config.path).name) is not None
+    return has_name or looks_like_config(config.text, known)
+
+
+def looks_like_config(text: str, known: Collection[str]) -> bool:
+    """Whether a text is a JSON object with keys that few files but DeepSpeed configs have.
+
+    Args:
+        text: The content of a file.
+        known: The keys at the top level of a config.
+    """
+    # To parse all of a data set takes long.
+    if _SECTION not in text and sum(name in text for name in known) < _ENOUGH_KEYS:
+        return False
+    try:
+        root = parse(text)
+    except JsonTextError:
+        return False
+    names = {member.key.name for member in root.members} if isinstance(root, Object) else set()
+    return _SECTION in names or len(names.intersection(known)) >= _ENOUGH_KEYS
+
+
+def is_yaml(path: Path) -> bool:
+    """Whether a config of this name is read as YAML."""
+    return path.suffix.lower() in _YAML
+
+
+def read_config(path: Path, known: Collection[str], *hints: str) -> ConfigText:
+    """The config that a file is, holds or names.
+
+    Args:
+        path: The file.
+        known: The keys at the top level of a config.
+        hints: What to do where there is none of this name, nor of a similar one.
+
+    Raises:
+        UsageError: There is no such file, or no config in it.
+    """
+    read = _read_here(path, known, *hints)
+    return read if isinstance(read, ConfigText) else _read_named(path, read)
+
+
+def _read_here(path: Path, known: Collection[str], *hints: str) -> ConfigText | NamedFile:
+    """The config that a file is or holds, else what it names."""
+    data = _read_bytes(path, otherwise=hints)
+    if path.suffix in _SCRIPTS:
+        raise _refuse_script(path)
+    config = decode_config(str(path), data)
+    return read_yaml(config, known) if is_yaml(path) and config.fault is None else config
+
+
+def _refuse_script(path: Path) -> UsageError:
+    hints = [_("check the configs of this folder: `zerowiz check .`")]
+    if path.suffix == ".py":
+        hints.append(
+            _(
+                "compare a config with the script: `zerowiz check --script {path} ds_config.json`",
+                path=command_words.quote(path),
+            )
+        )
+    return UsageError(_("`{path}` is a script, not a DeepSpeed config", path=path), *hints)
+
+
+def _read_named(path: Path, read: NamedFile) -> ConfigText:
+    found = _named_by(path, read.path)
+    if _OF_SWIFT.fullmatch(read.path) and not found.exists():
+        raise UsageError(
+            _(
+                "`{path}` names ms-swift's own config `{read_path}`, which is in its package",
+                path=path,
+                read_path=read.path,
+            ),
+            _("to check it, pass the file: it is in the folder `ds_config` of `swift`"),
+        )
+    named = decode_config(str(found), _read_bytes(found, _("`{path}` names it", path=path)))
+    return replace(named, integration=read.integration, accelerate=read.accelerate)
+
+
+def _named_by(path: Path, name: str) -> Path:
+    """The file of a name in a YAML file.
+
+    A job starts somewhere above its YAML file, and the name is of there: it is looked for here,
+    then beside the file, then in each folder above.
+    """
+    above = path.absolute().parents
+    places = (Path(name), *(each / name for each in above))
+    found = next((each for each in places if each.is_file()), Path(name))
+    here = Path.cwd()
+    return found.relative_to(here) if found.is_relative_to(here) else found
+
+
+# Rule: what people pass in the place of a config.
+_SCRIPTS = frozenset({".py", ".ipynb", ".sh"})
+# ms-swift, swift/llm/argument/train_args.py, _init_deepspeed: the configs that it brings.
+_OF_SWIFT = re.compile(r"zero([0-3]|[23]_offload)")
+
+
+def _read_bytes(path: Path, *hints: str, otherwise: Sequence[str] = ()) -> bytes:
+    """The beginning of a file, one byte more than a config may have.
+
+    Raises:
+        UsageError: It does not exist, or cannot be read.
+    """
+    try:
+        return read_beginning(path, LARGEST_BYTES)
+    except (FileNotFoundError, NotADirectoryError):
+        near = near_names(path) or otherwise
+        raise UsageError(_("config `{path}` does not exist", path=path), *hints, *near) from None
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise UsageError(
+            _("config `{path}` cannot be read: {reason}", path=path, reason=reason), *hints
+        ) from None
+
+
+def near_names(path: Path) -> tuple[str, ...]:
+    """Hints that name files of a file's folder with a similar name."""
+    try:
+        siblings = sorted(child.name for child in path.parent.iterdir() if child.is_file())
+    except OSError:
+        siblings = []
+    names = difflib.get_close_matches(path.name, siblings, n=2)
+    return did_you_mean(path.parent / name for name in names)
+
+
+def decode_config(path: str, data: bytes) -> ConfigText:
+    """The text of a file. A byte order mark stays in it, because a rule of `check` reports it.
+
+    Args:
+        path: What findings call the file.
+        data: The bytes of the file.
+    """
+    if len(data) > LARGEST_BYTES:
+        reason = _(
+            "the file has more than {largest_bytes} bytes, which is too large for a config",
+            largest_bytes=LARGEST_BYTES,
+        )
+        return ConfigText(path=path, fault=JsonTextError(reason, 1, 1))
+    if data.startswith(_UTF16_MARKS):
+        reason = _("the file is UTF-16, not UTF-8")
+        return ConfigText(path=path, fault=JsonTextError(reason, 1, 1))
+    try:
+        return ConfigText(path=path, text=data.decode())
+    except UnicodeDecodeError as error:
+        lines = _LINE_END.split(data[: error.start].decode())
+        reason = _("the byte {byte:#04x} is not UTF-8", byte=data[error.start])
+        fault = JsonTextError(reason, len(lines), len(lines[-1]) + 1)
+        return ConfigText(path=path, fault=fault)

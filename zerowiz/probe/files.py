@@ -1,0 +1,241 @@
+"""Read a file that a person names: it may be a folder, a pipe, a device, or without end."""
+
+import errno
+import os
+import stat
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from select import select
+
+from zerowiz.errors import PreflightError, UsageError, ZerowizError
+from zerowiz.words import _
+
+MOST_BYTES = 32 * 2**20
+"""The index of a checkpoint of 671 billion parameters has 9 MB."""
+
+LONGEST_SCRIPT_BYTES = 2**19
+"""More than somebody writes; Python takes up to 1 kB of memory for each byte."""
+
+# Until somebody opens a pipe to write to it, and then for what is written: a GPU may have to wake.
+_OPENED_SECONDS, _WRITTEN_SECONDS = 3, 30
+_POLL_SECONDS = 0.05
+# The kernel has no memory for a read of 4 MiB from /proc/sys.
+_PART_BYTES = 2**16
+
+# What is at a path that is neither a file nor a pipe.
+_KINDS = (
+    (stat.S_ISDIR, errno.EISDIR, _("it is a folder, not a file")),
+    (stat.S_ISCHR, errno.EINVAL, _("it is a device, not a file")),
+    (stat.S_ISBLK, errno.EINVAL, _("it is a device, not a file")),
+    (stat.S_ISSOCK, errno.EINVAL, _("it is a socket, not a file")),
+)
+
+
+def is_named_file(path: Path) -> bool:
+    """Whether a path leads to something else than a folder: what a person names is to be read."""
+    return path.exists() and not path.is_dir()
+
+
+def read_named(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
+    """The content of a file, or what is written to a pipe.
+
+    Args:
+        path: What the person named.
+        most_bytes: More than a file of this kind has.
+
+    Raises:
+        OSError: It cannot be read, is no file, or is larger; `strerror` is what to say of it.
+    """
+    data = read_beginning(path, most_bytes)
+    if len(data) > most_bytes:
+        raise OSError(errno.EFBIG, _("it has more than {size}", size=_size(most_bytes)))
+    return data
+
+
+def read_named_text(path: Path, encoding: str = "utf-8", most_bytes: int = MOST_BYTES) -> str:
+    """The text of a file, as `read_named`.
+
+    Raises:
+        OSError: As `read_named`.
+        UnicodeDecodeError: It is no text in this encoding.
+    """
+    text = read_named(path, most_bytes).decode(encoding)
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def require_text(path: Path) -> str:
+    """As `read_named_text`, of a file that a job cannot do without.
+
+    Raises:
+        FileNotFoundError: There is none.
+        PreflightError: It cannot be read.
+        UsageError: It is no UTF-8 text.
+    """
+    try:
+        return read_named_text(path)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise PreflightError(
+            _("`{path}` cannot be read: {strerror}", path=path, strerror=error.strerror)
+        ) from None
+    except UnicodeDecodeError as error:
+        raise UsageError(
+            _("`{path}` is not UTF-8 text (byte {start})", path=path, start=error.start)
+        ) from None
+
+
+def read_beginning(path: Path, most_bytes: int) -> bytes:
+    """As `read_named`; of a larger file the beginning, one byte more than `most_bytes`."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    except ValueError as error:
+        raise OSError(errno.EINVAL, str(error)) from None
+    try:
+        status = os.fstat(handle)
+        for is_kind, number, reason in _KINDS:
+            if is_kind(status.st_mode):
+                raise OSError(number, reason)
+        if not stat.S_ISFIFO(status.st_mode):
+            return _read_file(handle, most_bytes + 1)
+        data = _PIPES.get(_last_written(handle))
+        if data is None:
+            data = _read_pipe(handle, most_bytes + 1)
+            _PIPES[_last_written(handle)] = data
+        return data
+    finally:
+        os.close(handle)
+
+
+# A pipe can be read once, and a command may need a file twice.
+_PIPES: dict[tuple[int, int, int], bytes] = {}
+
+
+def _last_written(handle: int) -> tuple[int, int, int]:
+    """Which pipe it is, and when something was written to it."""
+    status = os.fstat(handle)
+    return status.st_dev, status.st_ino, status.st_mtime_ns
+
+
+def _read_file(handle: int, most_bytes: int) -> bytes:
+    data = b""
+    try:
+        while rest := most_bytes - len(data):
+            part = os.read(handle, min(rest, _PART_BYTES))
+            if not part:
+                break
+            data += part
+    except BlockingIOError:
+        # A log of the kernel, whose reader waits for its next line.
+        raise OSError(errno.EINVAL, _("it has no end")) from None
+    return data
+
+
+def _read_pipe(handle: int, most_bytes: int) -> bytes:
+    data = b""
+    opened_until = time.monotonic() + _OPENED_SECONDS
+    while len(data) < most_bytes:
+        try:
+            part = os.read(handle, most_bytes - len(data))
+        except BlockingIOError:
+            if not select([handle], [], [], _WRITTEN_SECONDS)[0]:
+                raise _silent(_WRITTEN_SECONDS) from None
+            continue
+        data += part
+        if part:
+            continue
+        # A pipe that nobody has opened to write to reads as an empty one.
+        if data:
+            break
+        if time.monotonic() > opened_until:
+            raise _silent(_OPENED_SECONDS)
+        time.sleep(_POLL_SECONDS)
+    return data
+
+
+def _silent(seconds: int) -> TimeoutError:
+    return TimeoutError(
+        errno.ETIMEDOUT, _("nothing was written to it for {seconds} seconds", seconds=seconds)
+    )
+
+
+def _size(count_bytes: int) -> str:
+    whole, rest = divmod(count_bytes, 2**20)
+    return f"{count_bytes // 2**10} KiB" if rest else f"{whole} MiB"
+
+
+# Find the user's cache folder.
+
+
+def cache_folder(environ: Mapping[str, str]) -> Path:
+    """The cache folder of the XDG base directory specification."""
+    cache = environ.get("XDG_CACHE_HOME") or Path(environ.get("HOME", "~")) / ".cache"
+    return without_tilde(cache)
+
+
+def without_tilde(path: str | Path) -> Path:
+    """A path that a variable names, with a home folder for its `~`.
+
+    The home of an unknown user stays as it stands, as for torch and huggingface_hub, whose
+    variables these are; `Path.expanduser` raises an error.
+    """
+    return Path(os.path.expanduser(path))  # noqa: PTH111 - see above
+
+
+# Find the answers file of a job, `zerowiz.toml`, and read it.
+
+FILE_NAME = "zerowiz.toml"
+# Every key that there is takes a few kB.
+_MOST_BYTES = 64 * 2**10
+
+
+def find_answers_file(script: str | None, output_dir: Path | None) -> Path | None:
+    """The file that a run in the working folder reads; None where there is none.
+
+    First in the folder of the configs, where that is said. Then in the folder of the script, where
+    that lies below the working folder, else in the working folder, and from there upwards: to the
+    root of the repository, and outside of one no further than the working folder. So a stray file
+    far up changes no job.
+
+    Args:
+        script: Its path, where it is named.
+        output_dir: The folder of the configs, where it is said.
+    """
+    here = Path.cwd()
+    folders = () if output_dir is None else (here / output_dir,)
+    paths = (folder / FILE_NAME for folder in (*folders, *_from(here, script)))
+    return next((path for path in paths if path.is_file()), None)
+
+
+def _from(here: Path, script: str | None) -> tuple[Path, ...]:
+    """The folders in which a file counts, the nearest first."""
+    root = next((each for each in (here, *here.parents) if (each / ".git").exists()), here)
+    start = here if script is None else Path(script).absolute().parent
+    if ".." in start.parts or not start.is_relative_to(here) or not start.is_dir():
+        start = here
+    folders = (start, *start.parents)
+    return folders[: folders.index(root) + 1]
+
+
+def read_answers_text(path: Path, name: str) -> str:
+    """The content of an answers file.
+
+    Args:
+        path: Where it lies.
+        name: What errors call it.
+
+    Raises:
+        ZerowizError: It cannot be read.
+    """
+    try:
+        return read_named_text(path, "utf-8-sig", _MOST_BYTES)
+    except OSError as error:
+        why = (error.strerror or str(error)).lower()
+        raise ZerowizError(
+            _("`{name}` cannot be read: {why}", name=name, why=why), _("ignore it: `$isolated`")
+        ) from None
+    except UnicodeDecodeError:
+        raise UsageError(
+            _("`{name}` is not UTF-8", name=name), _("ignore it: `$isolated`")
+        ) from None

@@ -1,1 +1,0 @@
-"""Reads what a launch needs: interpreter, compilers, ports, checkpoints, records."""

@@ -1,0 +1,408 @@
+"""Read the GPUs of a machine from NVML. No other package imports pynvml."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import combinations
+
+from msgspec import Struct
+
+from zerowiz.core.machine.interconnect import (
+    P2P_OK,
+    P2P_WORDS,
+    PCIE_PATHS,
+    NvLink,
+    PairAnswers,
+    Ports,
+    RemoteType,
+    link_pair,
+)
+from zerowiz.core.machine.names import match_models
+from zerowiz.core.machine.types import Gpu, GpuProcess, LeftOutGpu, PairLink, PcieSlot
+from zerowiz.core.structs import replace
+from zerowiz.probe.machine import nvml_calls
+from zerowiz.probe.machine.network import read_class, read_numa_node, read_upstream_bytes_per_s
+from zerowiz.probe.machine.nvml_calls import Code, NoDriverError, Session, Unavailable, open_session
+from zerowiz.probe.machine.nvml_child import HINTS, Announce, DriverFailedError, read_in_child
+from zerowiz.probe.package_data import read_gpu_table
+from zerowiz.probe.recording import Files, World
+from zerowiz.words import N_, _
+
+# Read every GPU that NVML lists: its model, its memory, its PCIe slot, its processes.
+
+# No process can use a GPU whose handle, name or memory NVML answers with one of these.
+_UNUSABLE = (Code.NO_PERMISSION, Code.GPU_IS_LOST, Code.RESET_REQUIRED, Code.UNKNOWN)
+
+_EXPLANATIONS: Mapping[int, str] = {
+    Code.NO_PERMISSION: _("no permission to open it"),
+    Code.GPU_IS_LOST: _("the driver has lost it (see `dmesg` for `Xid`)"),
+    Code.RESET_REQUIRED: _("it has to be reset"),
+}
+
+_NO_SLICES = _("it is in MIG mode without slices: see `nvidia-smi mig --help` to create some")
+_NO_MEMORY = _("NVML does not report how much memory it has")
+
+# More than any host has; a broken driver may count four billion.
+_MOST_GPUS = 1024
+
+# A board in a slot has as many PCIe lanes; a GPU that is a part of its host reports one, or none.
+_LANES_OF_A_BOARD = 4
+
+
+class Device(Struct, frozen=True, kw_only=True):
+    """A GPU that can be opened, and NVML's handle of it."""
+
+    gpu: Gpu
+    handle: object
+    slices: tuple[Gpu, ...] = ()
+    """The slices of a GPU in MIG mode, which no job can use as a whole."""
+
+
+class _Unusable(Struct, frozen=True, kw_only=True):
+    """Why a GPU is left out."""
+
+    why: str
+    is_counted: bool = False
+    """Whether CUDA has a number for it."""
+    is_missing: bool = False
+    """Whether the driver lacks the function that was asked."""
+
+
+def list_devices(
+    session: Session, files: Files, count: int
+) -> tuple[tuple[Device, ...], tuple[LeftOutGpu, ...]]:
+    """Every GPU that can be used, in NVML's order, and those that cannot, with the reason."""
+    devices: list[Device] = []
+    left_out: list[LeftOutGpu] = []
+    ordinal = 0
+    for index in range(min(count, _MOST_GPUS)):
+        found = _read_device(session, files, index, ordinal)
+        if isinstance(found, Device):
+            devices.append(found)
+            ordinal += 1
+            continue
+        left_out.append(LeftOutGpu(index=index, why=found.why))
+        ordinal += found.is_counted
+        if found.is_missing and not devices:
+            break  # the function is missing for the other GPUs too
+    odd = {device.gpu.index for device in devices if _lacks_memory(device.gpu, devices)}
+    left_out += [LeftOutGpu(index=index, why=_NO_MEMORY) for index in odd]
+    usable = tuple(device for device in devices if device.gpu.index not in odd)
+    return usable, tuple(sorted(left_out, key=lambda each: each.index))
+
+
+def find_gone(session: Session, devices: Sequence[Device]) -> tuple[LeftOutGpu, ...]:
+    """The GPUs that were found gone after they had been listed."""
+    if any(len(handles) > 1 for handles, _ in session.gone):  # which of the two it is
+        for device in devices:
+            _read_memory(session, device.handle)
+    found = ((device.gpu.index, session.why_gone(device.handle)) for device in devices)
+    return tuple(LeftOutGpu(index=index, why=_explain(why)) for index, why in found if why)
+
+
+def _lacks_memory(gpu: Gpu, devices: Sequence[Device]) -> bool:
+    """Whether a GPU does not report the memory that it must have of its own.
+
+    A GPU that shares the host's memory has none. Its budget would be that of all the others.
+    """
+    if gpu.mig_mode or gpu.total_bytes is not None:
+        return False
+    if any(device.gpu.total_bytes is not None for device in devices):
+        return True
+    is_board = (gpu.pcie.max_lanes or 0) >= _LANES_OF_A_BOARD
+    return gpu.shares_host_memory and (is_board or bool(match_models(gpu.name, read_gpu_table())))
+
+
+def _explain(why: Unavailable) -> str:
+    answer = _("NVML returned `{why}`", why=why.name)
+    return answer if why.code is None else _EXPLANATIONS.get(why.code, answer)
+
+
+def _unusable(why: Unavailable) -> _Unusable:
+    return _Unusable(why=_explain(why), is_missing=why.code == Code.FUNCTION_NOT_FOUND)
+
+
+def _read_device(session: Session, files: Files, index: int, ordinal: int) -> Device | _Unusable:
+    """The GPU, or why it cannot be used."""
+    handle = session.ask(nvml_calls.handle, index)
+    if isinstance(handle, Unavailable):
+        return _unusable(handle)
+    mig_mode = bool(session.maybe(nvml_calls.mig_is_on, handle))
+    name, memory = session.ask(nvml_calls.name, handle), _read_memory(session, handle)
+    for answer in (name, *(() if mig_mode else (memory,))):
+        if isinstance(answer, Unavailable) and answer.code in _UNUSABLE:
+            return _unusable(answer)
+    if isinstance(memory, nvml_calls.GpuMemory) and memory.is_impossible and not mig_mode:
+        sizes = _(
+            "{free_bytes} of {total_bytes} bytes",
+            free_bytes=memory.free_bytes,
+            total_bytes=memory.total_bytes,
+        )
+        return _Unusable(why=_("NVML returned that {sizes} are free", sizes=sizes), is_counted=True)
+    fabric = session.maybe(nvml_calls.fabric, handle)
+    bus_id = session.maybe(nvml_calls.bus_id, handle)
+    gpu = Gpu(
+        index=index,
+        ordinal=ordinal,
+        name=N_("unknown GPU") if isinstance(name, Unavailable) else name,
+        uuid=session.maybe(nvml_calls.uuid, handle),
+        compute_capability=session.maybe(nvml_calls.compute_capability, handle),
+        bus_id=bus_id,
+        numa_node=None if bus_id is None else read_numa_node(files, bus_id),
+        pcie=_read_slot(session, files, handle, bus_id),
+        fabric_ready=fabric is None or fabric.is_ready,
+        clique=None if fabric is None else fabric.clique,
+        ecc=session.maybe(nvml_calls.ecc_is_on, handle),
+        mig_mode=mig_mode,
+        processes=_read_processes(session, files, handle),
+    )
+    gpu = _with_memory(gpu, memory)
+    slices = tuple(_read_slices(session, handle, gpu)) if mig_mode else ()
+    gone = session.why_gone(handle)
+    if gone is not None:
+        return _unusable(gone)
+    if mig_mode and not slices:
+        return _Unusable(why=_NO_SLICES, is_counted=True)
+    return Device(gpu=gpu, handle=handle, slices=slices)
+
+
+def _read_memory(session: Session, handle: object) -> nvml_calls.GpuMemory | Unavailable:
+    newer = session.ask(nvml_calls.memory_v2, handle)
+    return session.ask(nvml_calls.memory_v1, handle) if isinstance(newer, Unavailable) else newer
+
+
+def _with_memory(gpu: Gpu, memory: nvml_calls.GpuMemory | Unavailable) -> Gpu:
+    """The GPU with its sizes.
+
+    NVML answers "not supported" or a total of 0 for a GPU that has no memory of its own.
+    """
+    if isinstance(memory, Unavailable):
+        return replace(gpu, shares_host_memory=memory.code == Code.NOT_SUPPORTED)
+    if not memory.total_bytes:
+        return replace(gpu, shares_host_memory=True)
+    if memory.is_impossible:
+        return gpu
+    return replace(
+        gpu,
+        total_bytes=memory.total_bytes,
+        free_bytes=memory.free_bytes,
+        reserved_bytes=memory.reserved_bytes,
+        memory_source=memory.call,
+    )
+
+
+def _read_slot(session: Session, files: Files, handle: object, bus_id: str | None) -> PcieSlot:
+    upstream = None if bus_id is None else read_upstream_bytes_per_s(files, bus_id)
+    return PcieSlot(
+        max_generation=session.maybe(nvml_calls.max_generation, handle),
+        current_generation=session.maybe(nvml_calls.current_generation, handle),
+        max_lanes=session.maybe(nvml_calls.max_lanes, handle),
+        current_lanes=session.maybe(nvml_calls.current_lanes, handle),
+        upstream_bytes_per_s=upstream,
+    )
+
+
+def _read_processes(session: Session, files: Files, handle: object) -> tuple[GpuProcess, ...]:
+    found = session.maybe(nvml_calls.processes, handle) or ()
+    return tuple(replace(process, name=_name_of(files, process.pid)) for process in found)
+
+
+def _name_of(files: Files, pid: int) -> str | None:
+    return (files.text(f"proc/{pid}/comm") or "").strip() or None
+
+
+def _read_slices(session: Session, handle: object, whole: Gpu) -> Iterator[Gpu]:
+    """The MIG slices of a GPU; their numbers have gaps."""
+    for index in range(session.maybe(nvml_calls.most_slices, handle) or 0):
+        part = session.ask(nvml_calls.slice_handle, handle, index)
+        if isinstance(part, Unavailable):
+            if part.code == Code.FUNCTION_NOT_FOUND:
+                break
+            continue
+        gpu = replace(
+            whole,
+            mig_slice=index,
+            name=session.maybe(nvml_calls.name, part) or whole.name,
+            uuid=session.maybe(nvml_calls.uuid, part),
+            total_bytes=None,
+            free_bytes=None,
+            reserved_bytes=None,
+            processes=(),
+        )
+        yield replace(_with_memory(gpu, _read_memory(session, part)), shares_host_memory=False)
+
+
+# Read the NVLinks of each GPU, and the link of each pair of GPUs.
+
+# nvml.h, NVML_NVLINK_MAX_LINKS as of R590; the first missing link ends the loop.
+_MOST_LINKS = 36
+
+_BYTES_PER_MB = 1_000_000
+
+# PCI code and ID assignment specification: bridge device, other. NVSwitches have it.
+_BRIDGE_CLASS = "0x0680"
+
+
+def read_ports(session: Session, files: Files, devices: Sequence[Device]) -> tuple[Ports, ...]:
+    """The NVLinks of each GPU, with the device at the other end."""
+    peers = frozenset(device.gpu.bus_id for device in devices)
+    return tuple(_read_device_ports(session, files, device, peers) for device in devices)
+
+
+def _read_device_ports(
+    session: Session, files: Files, device: Device, peers: frozenset[str | None]
+) -> Ports:
+    """The NVLinks of one GPU; in MIG mode it has none that a job can use."""
+    nvlinks: tuple[NvLink, ...] | None = ()
+    if not device.gpu.mig_mode:
+        active = _list_active(session, device.handle)
+        ends = [_read_end(session, device.handle, link) for link in active or ()]
+        nvlinks = None if active is None else tuple(_typed(end, files, peers) for end in ends)
+    return Ports(
+        gpu=device.gpu,
+        nvlinks=nvlinks,
+        raw_bytes_per_s=_read_raw_rate(session, device.handle) if nvlinks else None,
+    )
+
+
+def _read_raw_rate(session: Session, handle: object) -> int | None:
+    megabytes_per_s = session.maybe(nvml_calls.read_field, handle, nvml_calls.FIELD_LINK_SPEED, 0)
+    return megabytes_per_s * _BYTES_PER_MB if megabytes_per_s else None
+
+
+def _read_end(session: Session, handle: object, link: int) -> NvLink:
+    return NvLink(
+        remote_type=session.maybe(nvml_calls.remote_type, handle, link),
+        remote_bus_id=session.maybe(nvml_calls.remote_bus_id, handle, link),
+    )
+
+
+def _typed(link: NvLink, files: Files, peers: frozenset[str | None]) -> NvLink:
+    """The link with the type of its other end; drivers before R470 have only the PCI address."""
+    if link.remote_type is not None or link.to_switch or link.remote_bus_id in peers:
+        return link
+    pci_class = read_class(files, link.remote_bus_id or "")
+    bridge = pci_class is None or pci_class.startswith(_BRIDGE_CLASS)
+    return replace(link, remote_type=RemoteType.SWITCH if bridge else RemoteType.UNKNOWN)
+
+
+def _list_active(session: Session, handle: object) -> list[int] | None:
+    """The NVLinks of a GPU that peers can use; `None` where NVML does not know."""
+    count = session.ask(nvml_calls.read_field, handle, nvml_calls.FIELD_LINK_COUNT, 0)
+    if isinstance(count, Unavailable):
+        if count.code == Code.NOT_SUPPORTED:
+            return []
+        count = _MOST_LINKS
+    links: list[int] = []
+    for link in range(count):
+        active = _read_link_state(session, handle, link)
+        if isinstance(active, Unavailable):
+            if active.code == Code.INVALID_ARGUMENT:
+                break
+            if active.code != Code.NOT_SUPPORTED:
+                return None
+        elif active and session.maybe(nvml_calls.link_carries_p2p, handle, link) is not False:
+            links.append(link)
+    return links
+
+
+def _read_link_state(session: Session, handle: object, link: int) -> bool | Unavailable:
+    """Whether a link is active; newer GPUs have the field, older ones the function."""
+    state = session.ask(nvml_calls.read_field, handle, nvml_calls.FIELD_LINK_STATE, link)
+    if isinstance(state, Unavailable):
+        return session.ask(nvml_calls.link_is_active, handle, link)
+    return state == 1
+
+
+def read_links(
+    session: Session, devices: Sequence[Device], ports: Sequence[Ports]
+) -> tuple[PairLink, ...]:
+    """The link of every pair of GPUs."""
+    plugged = zip(devices, ports, strict=True)
+    return tuple(
+        link_pair(one, other, _ask_pair(session, device.handle, peer.handle))
+        for (device, one), (peer, other) in combinations(plugged, 2)
+    )
+
+
+def _ask_pair(session: Session, handle: object, peer: object) -> PairAnswers:
+    nvlink = session.maybe(nvml_calls.p2p_status, handle, peer, nvml_calls.P2P_NVLINK)
+    level = session.maybe(nvml_calls.common_ancestor, handle, peer)
+    return PairAnswers(
+        nvlink_p2p=None if nvlink is None else P2P_WORDS.get(nvlink) == P2P_OK,
+        path=None if level is None else PCIE_PATHS.get(level),
+        p2p=_join_p2p(
+            session.maybe(nvml_calls.p2p_status, handle, peer, nvml_calls.P2P_READ),
+            session.maybe(nvml_calls.p2p_status, handle, peer, nvml_calls.P2P_WRITE),
+        ),
+    )
+
+
+def _join_p2p(read: int | None, write: int | None) -> str | None:
+    """The status of reads, or that of writes where reads are OK; NCCL needs both."""
+    if read is None or write is None:
+        return None
+    words = [P2P_WORDS.get(status, P2P_WORDS[6]) for status in (read, write)]
+    return next((word for word in words if word != P2P_OK), P2P_OK)
+
+
+__all__ = ["DriverFailedError", "GpuReading", "NoDriverError", "read_gpus"]
+
+
+class GpuReading(Struct, frozen=True, kw_only=True):
+    """All that NVML reports of a machine."""
+
+    gpus: tuple[Gpu, ...]
+    """Every GPU that can be used; for one in MIG mode, its slices."""
+    left_out: tuple[LeftOutGpu, ...]
+    links: tuple[PairLink, ...]
+    """Of every pair of whole GPUs."""
+    driver_version: str | None
+    cuda_version: tuple[int, int] | None
+
+
+def read_gpus(world: World) -> GpuReading:
+    """Every GPU of the machine, also those that the job does not see.
+
+    Raises:
+        NoDriverError: NVML does not start.
+        DriverFailedError: NVML cannot count the GPUs, does not answer, or crashes.
+    """
+    if world.replay is not None:
+        return _read(world, None)
+    return read_in_child(world, _read)
+
+
+def _read(world: World, announce: Announce | None) -> GpuReading:
+    with open_session(world.replay, world.log, announce) as session:
+        count = session.ask(nvml_calls.count)
+        if isinstance(count, Unavailable):
+            raise DriverFailedError(
+                _("the GPUs cannot be counted: `{count}`", count=count.name), *HINTS
+            )
+        devices, left_out = list_devices(session, world.files, count)
+        ports = read_ports(session, world.files, devices)
+        links = read_links(session, devices, ports)
+        gone = find_gone(session, devices)
+        indices = {gpu.index for gpu in gone}
+        gpus = [gpu for pair in zip(devices, ports, strict=True) for gpu in _usable(*pair)]
+        return GpuReading(
+            gpus=tuple(_without(indices, gpus)),
+            left_out=tuple(sorted((*left_out, *gone), key=lambda gpu: gpu.index)),
+            links=tuple(link for link in links if indices.isdisjoint(link.pair)),
+            driver_version=session.maybe(nvml_calls.driver_version),
+            cuda_version=session.maybe(nvml_calls.cuda_version),
+        )
+
+
+def _without(gone: Collection[int], gpus: Sequence[Gpu]) -> Iterator[Gpu]:
+    """The GPUs that are still there, with the numbers that CUDA gives them now."""
+    lost = {gpu.cuda_ordinal for gpu in gpus if gpu.index in gone}
+    for gpu in gpus:
+        if gpu.index not in gone:
+            before = sum(ordinal < gpu.cuda_ordinal for ordinal in lost)
+            yield replace(gpu, ordinal=gpu.cuda_ordinal - before)
+
+
+def _usable(device: Device, ports: Ports) -> tuple[Gpu, ...]:
+    """What a job can use of a GPU: the GPU itself, or its slices."""
+    nvlinks = None if ports.nvlinks is None else len(ports.nvlinks)
+    return device.slices or (replace(device.gpu, nvlinks=nvlinks),)

@@ -1,0 +1,388 @@
+"""Open NVML, and turn its errors into values: every answer is a value or an Unavailable."""
+
+import ctypes
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from enum import IntEnum
+from types import ModuleType
+from typing import TypeVar
+
+from msgspec import Struct, field
+
+from zerowiz.core.machine.types import GpuProcess
+from zerowiz.errors import PreflightError
+from zerowiz.probe.recording import UNION_MEMBERS, CallLog, Calls, CallWatch, Replay
+from zerowiz.words import _
+
+_Value = TypeVar("_Value")
+
+
+class Code(IntEnum):
+    """The NVML return codes that decide something here (nvml.h, `nvmlReturn_t`)."""
+
+    INVALID_ARGUMENT = 2
+    NOT_SUPPORTED = 3
+    NO_PERMISSION = 4
+    DRIVER_NOT_LOADED = 9
+    LIBRARY_NOT_FOUND = 12
+    FUNCTION_NOT_FOUND = 13
+    GPU_IS_LOST = 15
+    RESET_REQUIRED = 16
+    LIB_RM_VERSION_MISMATCH = 18
+    UNKNOWN = 999
+
+
+# By the return code of init: what it means, and what to do.
+_INIT_FAILURES: Mapping[int, tuple[str, tuple[str, ...]]] = {
+    Code.LIBRARY_NOT_FOUND: (
+        _("no NVIDIA driver found: `libnvidia-ml.so.1` is not on this machine"),
+        (_("in a container, start it with its GPUs: `docker run --gpus all ...`"),),
+    ),
+    Code.DRIVER_NOT_LOADED: (
+        _("the NVIDIA driver is installed, but its kernel module is not loaded"),
+        (_("load it: `sudo modprobe nvidia`"),),
+    ),
+    Code.LIB_RM_VERSION_MISMATCH: (
+        _("the NVIDIA driver library and its kernel module have different versions"),
+        (_("reboot, or restart the container: the driver was upgraded"),),
+    ),
+    Code.NO_PERMISSION: (
+        _("no permission to use the NVIDIA driver"),
+        (_("check the permissions: `ls -l /dev/nvidia*`"),),
+    ),
+    Code.UNKNOWN: (
+        _("the NVIDIA driver returns `unknown error`"),
+        (_("restart the container: `systemctl daemon-reload` on the host removes its GPUs"),),
+    ),
+}
+
+
+class Unavailable(Struct, frozen=True, kw_only=True):
+    """Why NVML gave no value."""
+
+    code: int | None
+    name: str
+
+
+# What NVML answers of a GPU that can no longer be used, whatever it is asked.
+_GONE = (Code.GPU_IS_LOST, Code.RESET_REQUIRED)
+
+
+class Session(Struct, frozen=True, kw_only=True):
+    """NVML between init and shutdown."""
+
+    nvml: ModuleType
+    refusals: tuple[type[Exception], ...]
+    gone: list[tuple[tuple[object, ...], Unavailable]] = field(default_factory=list)
+    """The handles of each call that found a GPU gone, and what it answered."""
+
+    def ask(self, read: Callable[..., _Value], *args: object) -> _Value | Unavailable:
+        """The value that `read` makes of pynvml's answer, or why there is none."""
+        try:
+            return read(self.nvml, *args)
+        except self.refusals as error:
+            why = Unavailable(code=getattr(error, "value", None), name=type(error).__name__)
+            if why.code in _GONE:
+                handles = tuple(arg for arg in args if not isinstance(arg, int))
+                self.gone.append((handles, why))
+            return why
+
+    def maybe(self, read: Callable[..., _Value], *args: object) -> _Value | None:
+        """As `ask`, but `None` where there is no value, whatever the reason."""
+        answer = self.ask(read, *args)
+        return None if isinstance(answer, Unavailable) else answer
+
+    def why_gone(self, handle: object) -> Unavailable | None:
+        """What a call of this GPU alone answered that can no longer be used; None for any other."""
+        of_it = (why for handles, why in self.gone if len(handles) == 1 and handles[0] is handle)
+        return next(of_it, None)
+
+
+class NoDriverError(PreflightError):
+    """NVML does not start: there is no driver, or it does not work."""
+
+    is_absent = False
+    """Whether no driver is installed or loaded, as on a host without a GPU."""
+    is_not_installed = False
+
+
+@contextmanager
+def open_session(
+    replay: Calls | None = None,
+    log: Calls | None = None,
+    announce: Callable[[str], None] | None = None,
+) -> Iterator[Session]:
+    """NVML, from init to shutdown.
+
+    Args:
+        replay: Recorded calls to answer from; `None` asks the driver.
+        log: Where every call and its answer is logged.
+        announce: Told of each call before it is made, in a process that ends after the session:
+            the driver is not asked to shut down, for that can hang too.
+
+    Raises:
+        NoDriverError: NVML does not start; its hints say what to do.
+    """
+    import pynvml
+
+    with _answered_by(pynvml, None if replay is None else Replay(replay)):
+        init_code = _init(pynvml)
+        if log is not None:
+            log["nvmlInitWithFlags(0)"] = {"err": init_code} if init_code else {"ok": None}
+        if init_code:
+            raise _init_failure(init_code)
+        # Not a subclass of NVMLError, and absent from nvidia-ml-py before 12.560.
+        mismatch = getattr(pynvml, "NVMLLibraryMismatchError", pynvml.NVMLError)
+        refusals = (pynvml.NVMLError, mismatch, UnicodeDecodeError, ctypes.ArgumentError)
+        table = pynvml.nvmlLib if announce is None else CallWatch(pynvml.nvmlLib, announce)
+        try:
+            with _answered_by(pynvml, table if log is None else CallLog(table, log)):
+                yield Session(nvml=pynvml, refusals=refusals)
+        finally:
+            if announce is None:
+                with suppress(pynvml.NVMLError):
+                    pynvml.nvmlShutdown()
+
+
+@contextmanager
+def _answered_by(pynvml: ModuleType, table: object | None) -> Iterator[None]:
+    """Replace the function table in which pynvml looks up its C functions."""
+    if table is None:
+        yield
+        return
+    # pynvml has no public way to do this. Every release has had these two names (nvidia-ml-py 7.352
+    # to 13.615).
+    names = vars(pynvml)
+    before = {name: names[name] for name in ("nvmlLib", "_nvmlGetFunctionPointer_cache")}
+    names.update(nvmlLib=table, _nvmlGetFunctionPointer_cache={})
+    try:
+        yield
+    finally:
+        names.update(before)
+
+
+def _init(pynvml: ModuleType) -> int:
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        return int(error.value)
+    return 0
+
+
+def _init_failure(code: int) -> NoDriverError:
+    other = (
+        _("the NVIDIA driver does not start: NVML error {code}", code=code),
+        (_("see `nvidia-smi`"),),
+    )
+    message, hints = _INIT_FAILURES.get(code, other)
+    failure = NoDriverError(message, *hints)
+    failure.is_not_installed = code == Code.LIBRARY_NOT_FOUND
+    failure.is_absent = code in (Code.LIBRARY_NOT_FOUND, Code.DRIVER_NOT_LOADED)
+    return failure
+
+
+# Turn the answer of one NVML function each into plain values.
+#
+# The first argument of every function is pynvml.
+
+# nvml.h, NVML_FI_DEV_NVLINK_LINK_COUNT, _GET_SPEED and _GET_STATE.
+FIELD_LINK_COUNT = 91
+FIELD_LINK_SPEED = 164
+FIELD_LINK_STATE = 165
+
+# nvml.h, nvmlGpuP2PCapsIndex_t; pynvml's own names are broken tuples.
+P2P_READ, P2P_WRITE, P2P_NVLINK = 0, 1, 2
+
+# nvml.h, NVML_NVLINK_CAP_P2P_SUPPORTED.
+_CAP_P2P = 0
+
+# nvml.h, NVML_GPU_FABRIC_STATE_COMPLETED.
+_FABRIC_COMPLETED = 3
+
+
+def driver_version(nvml: ModuleType) -> str:
+    """Such as `580.159.04`."""
+    return str(nvml.nvmlSystemGetDriverVersion())
+
+
+def cuda_version(nvml: ModuleType) -> tuple[int, int]:
+    """The newest CUDA that the driver runs: 13000 is 13.0."""
+    number = int(nvml.nvmlSystemGetCudaDriverVersion_v2())
+    return number // 1000, number % 1000 // 10
+
+
+def count(nvml: ModuleType) -> int:
+    """The count of GPUs, also of those that may not be opened."""
+    return int(nvml.nvmlDeviceGetCount())
+
+
+def handle(nvml: ModuleType, index: int) -> object:
+    """NVML's handle of a GPU; this is the first call that fails for a lost one."""
+    return nvml.nvmlDeviceGetHandleByIndex(index)
+
+
+def name(nvml: ModuleType, gpu: object) -> str:
+    """Such as `NVIDIA H200`."""
+    return str(nvml.nvmlDeviceGetName(gpu))
+
+
+def uuid(nvml: ModuleType, gpu: object) -> str:
+    """`GPU-...`, or `MIG-...` for a slice."""
+    return str(nvml.nvmlDeviceGetUUID(gpu))
+
+
+def bus_id(nvml: ModuleType, gpu: object) -> str:
+    """The PCI address, with a domain of eight digits."""
+    return str(nvml.nvmlDeviceGetPciInfo(gpu).busId)
+
+
+class GpuMemory(Struct, frozen=True, kw_only=True):
+    """A GPU's memory, and the NVML function that reported it."""
+
+    total_bytes: int
+    free_bytes: int
+    reserved_bytes: int | None
+    call: str
+
+    @property
+    def is_impossible(self) -> bool:
+        """Whether more of it is free than there is."""
+        return self.free_bytes > self.total_bytes
+
+
+def memory_v2(nvml: ModuleType, gpu: object) -> GpuMemory:
+    """The memory with what the driver reserves; from driver R510 on."""
+    memory = nvml.nvmlDeviceGetMemoryInfo(gpu, version=nvml.nvmlMemory_v2)
+    return GpuMemory(
+        total_bytes=int(memory.total),
+        free_bytes=int(memory.free),
+        reserved_bytes=int(memory.reserved),
+        call="nvmlDeviceGetMemoryInfo_v2",
+    )
+
+
+def memory_v1(nvml: ModuleType, gpu: object) -> GpuMemory:
+    """The memory without what the driver reserves.
+
+    Before R510 the total does not count that part; later the used bytes do.
+    """
+    memory = nvml.nvmlDeviceGetMemoryInfo(gpu)
+    return GpuMemory(
+        total_bytes=int(memory.total),
+        free_bytes=int(memory.free),
+        reserved_bytes=None,
+        call="nvmlDeviceGetMemoryInfo",
+    )
+
+
+def compute_capability(nvml: ModuleType, gpu: object) -> tuple[int, int]:
+    """CUDA's compute capability, such as 9 and 0."""
+    major, minor = nvml.nvmlDeviceGetCudaComputeCapability(gpu)
+    return int(major), int(minor)
+
+
+def ecc_is_on(nvml: ModuleType, gpu: object) -> bool:
+    """Whether error correction is on now."""
+    current, _ = nvml.nvmlDeviceGetEccMode(gpu)
+    return bool(current)
+
+
+def mig_is_on(nvml: ModuleType, gpu: object) -> bool:
+    """Whether the GPU is split into slices now."""
+    current, _ = nvml.nvmlDeviceGetMigMode(gpu)
+    return bool(current)
+
+
+def most_slices(nvml: ModuleType, gpu: object) -> int:
+    """How many MIG slices it could have; the numbers of slices are below that, with gaps."""
+    return int(nvml.nvmlDeviceGetMaxMigDeviceCount(gpu))
+
+
+def slice_handle(nvml: ModuleType, gpu: object, index: int) -> object:
+    """NVML's handle of a MIG slice."""
+    return nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, index)
+
+
+def processes(nvml: ModuleType, gpu: object) -> tuple[GpuProcess, ...]:
+    """The processes that hold memory of it; in a container the pids may be the host's."""
+    found = nvml.nvmlDeviceGetComputeRunningProcesses(gpu)
+    return tuple(GpuProcess(pid=int(p.pid), used_bytes=p.usedGpuMemory) for p in found)
+
+
+def max_generation(nvml: ModuleType, gpu: object) -> int:
+    """The PCIe generation that both GPU and slot support."""
+    return int(nvml.nvmlDeviceGetMaxPcieLinkGeneration(gpu))
+
+
+def current_generation(nvml: ModuleType, gpu: object) -> int:
+    """The PCIe generation now; it is lower while the GPU idles."""
+    return int(nvml.nvmlDeviceGetCurrPcieLinkGeneration(gpu))
+
+
+def max_lanes(nvml: ModuleType, gpu: object) -> int:
+    """The PCIe lanes that both GPU and slot support."""
+    return int(nvml.nvmlDeviceGetMaxPcieLinkWidth(gpu))
+
+
+def current_lanes(nvml: ModuleType, gpu: object) -> int:
+    """The PCIe lanes in use."""
+    return int(nvml.nvmlDeviceGetCurrPcieLinkWidth(gpu))
+
+
+def read_field(nvml: ModuleType, gpu: object, number: int, scope: int) -> int:
+    """One field value, which has its own return code and names its member of the union."""
+    [value] = nvml.nvmlDeviceGetFieldValues(gpu, [(number, scope)])
+    if value.nvmlReturn != nvml.NVML_SUCCESS:
+        raise nvml.NVMLError(value.nvmlReturn)
+    return int(getattr(value.value, UNION_MEMBERS[value.valueType]))
+
+
+def link_is_active(nvml: ModuleType, gpu: object, link: int) -> bool:
+    """Whether an NVLink is active; for drivers that do not have the field."""
+    return bool(nvml.nvmlDeviceGetNvLinkState(gpu, link))
+
+
+def link_carries_p2p(nvml: ModuleType, gpu: object, link: int) -> bool:
+    """Whether peers may use an NVLink; NCCL ignores one that they may not."""
+    return bool(nvml.nvmlDeviceGetNvLinkCapability(gpu, link, _CAP_P2P))
+
+
+def remote_type(nvml: ModuleType, gpu: object, link: int) -> int:
+    """The type of the device at the other end of an NVLink (`nvmlIntNvLinkDeviceType_t`)."""
+    return int(nvml.nvmlDeviceGetNvLinkRemoteDeviceType(gpu, link))
+
+
+def remote_bus_id(nvml: ModuleType, gpu: object, link: int) -> str:
+    """The PCI address of the device at the other end of an NVLink."""
+    return str(nvml.nvmlDeviceGetNvLinkRemotePciInfo(gpu, link).busId)
+
+
+def common_ancestor(nvml: ModuleType, gpu: object, peer: object) -> int:
+    """The level at which the PCIe paths of two GPUs meet (`nvmlGpuTopologyLevel_t`)."""
+    return int(nvml.nvmlDeviceGetTopologyCommonAncestor(gpu, peer))
+
+
+def p2p_status(nvml: ModuleType, gpu: object, peer: object, kind: int) -> int:
+    """Whether two GPUs can use this kind of peer-to-peer access (`nvmlGpuP2PStatus_t`)."""
+    return int(nvml.nvmlDeviceGetP2PStatus(gpu, peer, kind))
+
+
+class Fabric(Struct, frozen=True, kw_only=True):
+    """The NVSwitch fabric as one GPU sees it."""
+
+    is_ready: bool
+    clique: str | None
+    """The cluster's UUID and the clique in it; `None` where the domain is a single node."""
+
+
+def fabric(nvml: ModuleType, gpu: object) -> Fabric:
+    """The state of the fabric; GPUs before Hopper have none."""
+    if not hasattr(nvml, "c_nvmlGpuFabricInfo_v2_t"):  # nvidia-ml-py before 13.580
+        raise nvml.NVMLError(Code.FUNCTION_NOT_FOUND)
+    info = nvml.c_nvmlGpuFabricInfo_v2_t()
+    nvml.nvmlDeviceGetGpuFabricInfoV(gpu, ctypes.byref(info))
+    cluster = bytes(bytearray(ctypes.Structure.__getattribute__(info, "clusterUuid")))
+    return Fabric(
+        is_ready=info.state == _FABRIC_COMPLETED,
+        clique=f"{cluster.hex()}.{info.cliqueId}" if any(cluster) else None,
+    )

@@ -1,0 +1,439 @@
+"""Find the address by which the other nodes reach the first one."""
+
+import hashlib
+import ipaddress
+import os
+import re
+import socket
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeVar
+
+from msgspec import Struct
+
+from zerowiz.core.launch.nodes import (
+    OPEN_FILE,
+    AttemptSpec,
+    Join,
+    NodeRank,
+    OpenRendezvous,
+    attempt_name,
+    decode_file,
+    expand_hosts,
+    join_name,
+)
+from zerowiz.core.launch.plan import EnvText
+from zerowiz.errors import PreflightError, UsageError, ZerowizError
+from zerowiz.probe.files import read_named_text
+from zerowiz.probe.machine.scheduler import parse_count, parse_elastic
+from zerowiz.words import _
+
+_LIMIT_S = 10
+
+
+def find_master_address(hosts: Sequence[str]) -> str | None:
+    """The first host's address on the network to the other hosts.
+
+    DeepSpeed takes the first word of `hostname -I` on that host, which may be a container's bridge
+    or another network (runner.py, 0.19.8). Where the first host is this one, its own name often
+    resolves to a loopback address; then it is the address of the route to the second host.
+
+    Args:
+        hosts: As the hostfile names them.
+
+    Returns:
+        None where the names do not resolve, as behind a jump host; DeepSpeed then asks the node.
+    """
+    found = _resolve(_hostname(hosts[0]))
+    if found is None or not ipaddress.ip_address(found).is_loopback:
+        return found
+    return _own_address_towards(_hostname(hosts[1])) if len(hosts) > 1 else None
+
+
+def _hostname(host: str) -> str:
+    """The host name that `ssh` connects to: a hostfile may hold an alias of ssh_config."""
+    try:
+        done = subprocess.run(  # noqa: S603 - it only prints settings
+            ["ssh", "-G", "--", host],  # noqa: S607 - as DeepSpeed runs it
+            capture_output=True,
+            text=True,
+            timeout=_LIMIT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return host
+    return parse_ssh_hostname(done.stdout) or host
+
+
+def parse_ssh_hostname(text: str) -> str | None:
+    """The host name in the output of `ssh -G`; None if there is none."""
+    settings = dict(line.partition(" ")[::2] for line in text.splitlines())
+    return settings.get("hostname")
+
+
+def _resolve(name: str) -> str | None:
+    try:
+        rows = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    except OSError:
+        return None
+    # IPv4 first: DeepSpeed writes `address:port` without brackets in places.
+    addresses = [
+        str(row[4][0]) for row in sorted(rows, key=lambda row: row[0] is not socket.AF_INET)
+    ]
+    usable = [each for each in addresses if not ipaddress.ip_address(each).is_link_local]
+    return next(iter(usable), None)
+
+
+def _own_address_towards(name: str) -> str | None:
+    target = _resolve(name)
+    if target is None or ipaddress.ip_address(target).is_loopback:
+        return None
+    family = socket.AF_INET6 if ":" in target else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as udp:
+        try:
+            # Nothing is sent: the kernel only chooses the route.
+            udp.connect((target, 9))
+        except OSError:
+            return None
+        address: str = udp.getsockname()[0]
+    return address
+
+
+# Read the files of environment variables that DeepSpeed's runner sends to the nodes.
+
+# deepspeed/launcher/runner.py, DEEPSPEED_ENVIRONMENT_NAME (0.19.8).
+_NAME = ".deepspeed_env"
+
+
+def read_env_files(environ: Mapping[str, str], folder: Path = Path()) -> tuple[EnvText, ...]:
+    """The file in the home folder, then the one in the working folder, which takes precedence.
+
+    Args:
+        environ: The caller's environment; its DS_ENV_FILE renames both files.
+        folder: The working folder.
+
+    Raises:
+        UsageError: A file exists and cannot be read.
+    """
+    name = environ.get("DS_ENV_FILE", _NAME)
+    paths = (Path("~").expanduser() / name, folder / name)
+    found = (path for path in dict.fromkeys(paths) if path.is_file())
+    return tuple(EnvText(name=str(path), text=_read(path)) for path in found)
+
+
+def _read(path: Path) -> str:
+    try:
+        return read_named_text(path)
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or _("it is not text")
+        raise UsageError(
+            _(
+                "`{path}`, whose variables DeepSpeed sends, cannot be read: {reason}",
+                path=path,
+                reason=reason,
+            )
+        ) from None
+
+
+# Read a DeepSpeed hostfile.
+
+# deepspeed/launcher/runner.py, _parse_hostfile (0.19.8): the rest of a line is ignored.
+_LINE = re.compile(r"^(\S+)\s+slots=(\d+)")
+
+
+def parse_hostfile(text: str, name: str) -> dict[str, int]:
+    """The count of slots by host, in the file's order.
+
+    Args:
+        text: The content of the file.
+        name: What errors call the file.
+
+    Raises:
+        UsageError: A line is not `host slots=N`, a host stands twice, or there is no host.
+    """
+    slots: dict[str, int] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        match = _LINE.match(line.strip())
+        if match is None or match[1] in slots or int(match[2]) < 1:
+            raise UsageError(
+                _(
+                    "hostfile `{name}` line {number}: `{line}` is not valid",
+                    name=name,
+                    number=number,
+                    line=line.strip(),
+                ),
+                _("list each host once, as `host slots=N`"),
+            )
+        slots[match[1]] = int(match[2])
+    if not slots:
+        raise UsageError(
+            _("hostfile `{name}` names no host", name=name), _("write one `host slots=N` per line")
+        )
+    return slots
+
+
+def read_hostfile(path: Path) -> dict[str, int]:
+    """The count of slots by host.
+
+    Raises:
+        UsageError: The file cannot be read or parsed.
+    """
+    try:
+        text = read_named_text(path, "utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or _("it is not text")
+        raise UsageError(
+            _("hostfile `{path}` cannot be read: {reason}", path=path, reason=reason),
+            _("write one `host slots=N` per line"),
+        ) from None
+    return parse_hostfile(text, str(path))
+
+
+# Read this node's rank in a job on several nodes, from the variables of SLURM or a launcher.
+#
+# In such a job one zerowiz runs on each node, and starts the ranks of its own node.
+
+_Environ = Mapping[str, str]
+
+_ALONE = _("launch on this node only: `$nodes 1`")
+_NUMBER = re.compile(r"\d{1,9}", re.ASCII)
+_UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
+
+
+def read_node_rank(environ: Mapping[str, str]) -> NodeRank | None:
+    """This node's rank; `None` in a job on one node, or where no variable says otherwise.
+
+    Raises:
+        UsageError: zerowiz runs more than once on a node, or on one of several nodes only, or the
+            variables contradict each other.
+    """
+    _refuse_copies_of_torchrun(environ)
+    if "SLURM_JOB_ID" in environ:
+        return _read_slurm(environ)
+    found = (node_rank for row in _LAUNCHERS if (node_rank := _read_row(environ, row)))
+    return next(found, None)
+
+
+def require_address(node_rank: NodeRank) -> None:
+    """Refuse to go on where this node cannot resolve the name of node 0.
+
+    Raises:
+        PreflightError: The name has no address on this node.
+    """
+    try:
+        socket.getaddrinfo(node_rank.master_addr, None)
+    except OSError:
+        raise PreflightError(
+            _(
+                "`{master_addr}`, the first of the job's {nodes} nodes, has no address on "
+                "`{hosts}`",
+                master_addr=node_rank.master_addr,
+                nodes=node_rank.nodes,
+                hosts=node_rank.hosts[node_rank.node_rank],
+            ),
+            _("in the job script, set MASTER_ADDR to an address of that node"),
+        ) from None
+
+
+# Slurm, srun(1), output environment variables. A batch script's own shell has SLURM_NODEID too, but
+# no SLURM_STEP_ID, and the shell of salloc has neither (tried: 22.05.8).
+
+
+def _read_slurm(environ: _Environ) -> NodeRank | None:
+    job_nodes = parse_count(environ.get("SLURM_JOB_NUM_NODES")) or 1
+    step = environ.get("SLURM_STEP_ID", "")
+    nodes = (parse_count(environ.get("SLURM_STEP_NUM_NODES")) or 1) if step else 1
+    if step:
+        _refuse_tasks(environ, nodes)
+    if nodes < job_nodes and nodes == 1:
+        raise _srun_is_missing(job_nodes, in_step=bool(step))
+    if nodes == 1:
+        return None
+    hosts = expand_hosts(environ.get("SLURM_STEP_NODELIST", ""))
+    parts = ("SLURM_CLUSTER_NAME", "SLURM_JOB_ID", "SLURM_STEP_ID")
+    # Each task of an array has its own job number; a requeued job keeps its number.
+    key = (*(environ.get(name, "") for name in parts), environ.get("SLURM_RESTART_COUNT", "0"))
+    return NodeRank(
+        node_rank=_rank(environ, "SLURM_NODEID"),
+        nodes=nodes,
+        hosts=hosts,
+        master_addr=environ.get("MASTER_ADDR") or hosts[0],
+        master_port=parse_count(environ.get("MASTER_PORT")),
+        job_key=_key("slurm", *key),
+    )
+
+
+def _refuse_tasks(environ: _Environ, nodes: int) -> None:
+    tasks = re.sub(r"\(x\d+\)", "", environ.get("SLURM_STEP_TASKS_PER_NODE", "1"))
+    if set(tasks.split(",")) != {"1"} or environ.get("SLURM_LOCALID", "0") != "0":
+        raise UsageError(
+            _(
+                "SLURM started zerowiz more than once on a node; one zerowiz starts all ranks of"
+                " the node"
+            ),
+            _("start it once per node: `{srun_line}`", srun_line=_srun_line(nodes)),
+        )
+
+
+def _srun_is_missing(nodes: int, *, in_step: bool) -> UsageError:
+    if in_step:
+        message = _(
+            "SLURM gave the job {nodes} nodes, but zerowiz runs on one of them only", nodes=nodes
+        )
+    else:
+        message = _(
+            "SLURM gave the job {nodes} nodes, but zerowiz runs without `srun`", nodes=nodes
+        )
+    return UsageError(
+        message, _("start one per node: `{srun_line}`", srun_line=_srun_line(nodes)), _ALONE
+    )
+
+
+def _srun_line(nodes: int) -> str:
+    return (
+        f"srun --nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 --kill-on-bad-exit=1"
+        " zerowiz launch ..."
+    )
+
+
+class _Launcher(Struct, frozen=True, kw_only=True):
+    """The variables of a launcher that starts zerowiz on each node; the first one set counts."""
+
+    node_rank: str
+    nodes: str
+    master_addr: tuple[str, ...] = ("MASTER_ADDR",)
+    master_port: tuple[str, ...] = ("MASTER_PORT",)
+
+
+# The innermost launcher comes first.
+_LAUNCHERS = (
+    # PyTorch, torch/distributed/run.py, "Environment Variables". torchrun's own store listens on
+    # MASTER_PORT.
+    _Launcher(node_rank="GROUP_RANK", nodes="GROUP_WORLD_SIZE", master_port=()),
+    # Kubeflow, trainer, pkg/runtime/framework/plugins/torch/torch.go; training-operator,
+    # pkg/controller.v1/pytorch/envvar.go. It sets RANK and WORLD_SIZE too, to pods or to ranks.
+    _Launcher(
+        node_rank="PET_NODE_RANK",
+        nodes="PET_NNODES",
+        master_addr=("PET_MASTER_ADDR", "MASTER_ADDR"),
+        master_port=("PET_MASTER_PORT", "MASTER_PORT"),
+    ),
+    # Variables that people export for `torchrun --nnodes $NNODES --node-rank $NODE_RANK`.
+    _Launcher(node_rank="NODE_RANK", nodes="NNODES"),
+    # Kubeflow, PyTorchJob, one process for each pod.
+    _Launcher(node_rank="RANK", nodes="WORLD_SIZE"),
+)
+
+
+def _read_row(environ: _Environ, row: _Launcher) -> NodeRank | None:
+    nodes = parse_elastic(environ.get(row.nodes, ""))
+    address = _first(environ, row.master_addr)
+    if nodes is None or nodes == 1 or not address or row.node_rank not in environ:
+        return None
+    port = parse_count(_first(environ, row.master_port))
+    return NodeRank(
+        node_rank=_rank(environ, row.node_rank),
+        nodes=nodes,
+        # The names of the pods are not known; DeepSpeed uses them only to distinguish nodes.
+        hosts=tuple(f"node-{number}" for number in range(nodes)),
+        master_addr=address,
+        master_port=port,
+        job_key=_key(
+            "torch",
+            environ.get("TORCHELASTIC_RUN_ID") or environ.get("PET_RDZV_ID", ""),
+            address,
+            _first(environ, ("PET_MASTER_PORT", "MASTER_PORT")),
+        ),
+    )
+
+
+def _refuse_copies_of_torchrun(environ: _Environ) -> None:
+    copies = parse_count(environ.get("LOCAL_WORLD_SIZE"))
+    if copies is not None and copies > 1:
+        raise UsageError(
+            _(
+                "a launcher started zerowiz {copies} times on this node; one zerowiz "
+                "starts all ranks of the node",
+                copies=copies,
+            ),
+            _("on one node, start it without the launcher: `zerowiz launch train.py`"),
+            _("on several nodes: `torchrun --nproc-per-node=1 ... --no-python zerowiz launch ...`"),
+        )
+
+
+def _rank(environ: _Environ, name: str) -> int:
+    text = environ.get(name, "")
+    if not _NUMBER.fullmatch(text):
+        raise UsageError(_("`{name}={text}` is not a node number", name=name, text=text))
+    return int(text)
+
+
+def _first(environ: _Environ, names: tuple[str, ...]) -> str:
+    return next((environ[name] for name in names if environ.get(name)), "")
+
+
+def _key(*parts: str) -> str:
+    return "-".join(_UNSAFE.sub("-", part) for part in parts if part)
+
+
+# Read the files of the rendezvous, which the zerowiz processes of several nodes write.
+
+_Value = TypeVar("_Value")
+
+
+def read_open_rendezvous(folder: Path) -> OpenRendezvous | None:
+    """The newest rendezvous that a node 0 has opened; None if there is none.
+
+    Args:
+        folder: Of the job.
+    """
+    return _read_rendezvous(OpenRendezvous, folder / OPEN_FILE)
+
+
+def read_join(folder: Path, node_rank: int) -> Join | None:
+    """The newest join of this node; None if there is none.
+
+    Args:
+        folder: Of the rendezvous.
+        node_rank: The node's number.
+    """
+    return _read_rendezvous(Join, folder / join_name(node_rank))
+
+
+def read_attempt(folder: Path, number: int) -> AttemptSpec | None:
+    """This attempt, for whichever nodes it is meant; None if there is none.
+
+    Args:
+        folder: Of the rendezvous.
+        number: Of the attempt, from 1.
+    """
+    return _read_rendezvous(AttemptSpec, folder / attempt_name(number))
+
+
+def has_content(path: Path, sha256: str) -> bool:
+    """Whether a file exists and its content has this hash."""
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest() == sha256
+    except OSError:
+        return False
+
+
+def _read_rendezvous(kind: type[_Value], path: Path) -> _Value | None:
+    """The value in a file; None where it is missing, or another version of zerowiz wrote it."""
+    # A network file system caches for up to a minute that a file is missing, unless its folder is
+    # read (nfs(5), "Directory entry caching").
+    with suppress(OSError):
+        os.listdir(path.parent)  # noqa: PTH208 - the names are not used
+    try:
+        return decode_file(kind, path.read_text(encoding="utf-8"), path.name)
+    except (FileNotFoundError, UsageError, UnicodeDecodeError):
+        return None
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise ZerowizError(
+            _("`{path}` cannot be read: {reason}", path=path, reason=reason)
+        ) from None

@@ -1,1 +1,0 @@
-"""Reads what a job on several nodes needs: hostfile, addresses, node rank, rendezvous."""

@@ -1,0 +1,309 @@
+"""Read the style and the script of the page that `plan --html` writes."""
+
+import difflib
+import json
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import cache, lru_cache
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+
+from msgspec import Struct
+
+from zerowiz.core.decision.plan_input import Pair, decode_measured_runs
+from zerowiz.core.dsconfig.schema import (
+    BadRelease,
+    Schema,
+    choose_schema,
+    decode_bad_releases,
+    decode_schemas,
+)
+from zerowiz.core.launch.plan import PlannedFile
+from zerowiz.core.machine.names import GpuModel, Instance, decode_gpu_table, decode_instances
+from zerowiz.core.model.from_name import KnownModel, decode_known_models
+from zerowiz.core.structs import parse_json
+from zerowiz.core.templates import MODEL_FOLDER
+from zerowiz.core.workload import NEWEST_TRANSFORMERS, NEWEST_TRL
+from zerowiz.errors import UsageError, did_you_mean
+from zerowiz.probe.files import read_named
+from zerowiz.words import _
+
+# Not by importlib.resources, which takes longer to load than a table.
+_DATA = Path(__file__).parents[1] / "data"
+
+
+class PageFiles(Struct, frozen=True, kw_only=True):
+    """What stands inside the page, so that it opens without a network."""
+
+    style: str
+    script: str
+
+
+def read_page_files() -> PageFiles:
+    """`page.css` and `page.js` of `zerowiz/data`."""
+    return PageFiles(
+        style=(_DATA / "page.css").read_text(encoding="utf-8"),
+        script=(_DATA / "page.js").read_text(encoding="utf-8"),
+    )
+
+
+# Read what the page of errors says of a code.
+
+ALL = "all"
+"""In the place of a code: every code."""
+
+# A line of the page's tables: a code, its name, its severity and what it is about.
+_ROW = re.compile(r"^\| \[([A-Z]{2}\d+)\]\(#\w+\) \| `(.+?)` \| (\w+) \| (.*) \|$", re.MULTILINE)
+# The comments of cog around what it generates, which nobody reads at a terminal.
+_MARKS = re.compile(r"^<!-- \[\[\[(?s:.*?)\]\]\] -->\n?", re.MULTILINE)
+
+
+def read_explanation(code: str) -> str:
+    """The section of the page about a code of `check` or `doctor`, or an exit code, in Markdown.
+
+    Args:
+        code: As it stands in a finding, in any case; `exit-4` for an exit code. `all` lists every
+            code of findings, one on a line.
+
+    Raises:
+        UsageError: There is no such code.
+
+    Example:
+        >>> read_explanation("zw101").splitlines()[0]
+        'ZW101'
+    """
+    page = _read_page()
+    if code.lower() == ALL:
+        rows = _ROW.findall(page)
+        return "".join(
+            f"{each} {name} ({severity}): {about}\n" for each, name, severity, about in rows
+        )
+    titles = re.findall(r"^### ([A-Z]{2}\d+|Exit \d+)$", page, re.MULTILINE)
+    codes = {title.replace("Exit ", "exit-"): title for title in titles}
+    spelled = {each.lower(): each for each in codes}
+    wanted = code.lower()
+    if wanted not in spelled:
+        near = difflib.get_close_matches(wanted, spelled, n=3)
+        raise UsageError(
+            _("there is no code `{code}`", code=code),
+            *did_you_mean(spelled[each] for each in near),
+            _("to list all codes: `zerowiz check --explain all`"),
+        )
+    title = codes[spelled[wanted]]
+    section = page.partition(f"\n### {title}\n")[2]
+    text = re.split(r"^#+ ", section, maxsplit=1, flags=re.MULTILINE)[0]
+    return f"{title}\n\n{_MARKS.sub('', text).strip()}\n"
+
+
+def _read_page() -> str:
+    """Of the installed package, or beside it in a checkout."""
+    package = files("zerowiz")
+    inside = package.joinpath("data", "errors.md")
+    page = inside if inside.is_file() else package.joinpath("..", "docs", "reference", "errors.md")
+    return page.read_text(encoding="utf-8")
+
+
+# Read the scripts that a person can start from.
+
+# What each script needs beside it.
+_SHARED = ("portable_checkpoint", MODEL_FOLDER, "corpus.txt")
+
+
+def find_templates() -> Traversable:
+    """The folder of the templates: in the installed package, or beside it in a checkout."""
+    package = files("zerowiz")
+    inside = package.joinpath("templates")
+    return inside if inside.is_dir() else package.joinpath("..", "templates")
+
+
+def read_template(script: str, folder: Path = Path()) -> tuple[PlannedFile, ...]:
+    """A script of the templates and all that it needs, as files of a folder.
+
+    Args:
+        script: Its name; it is the last of the files.
+        folder: Where they are to lie.
+    """
+    templates = find_templates()
+    names = (*_SHARED, script)
+    return tuple(
+        file for name in names for file in _read(templates.joinpath(name), str(folder / name))
+    )
+
+
+def _read(entry: Traversable, path: str) -> Iterator[PlannedFile]:
+    if entry.is_file():
+        yield PlannedFile(path=path, text=entry.read_text(encoding="utf-8"))
+        return
+    for each in sorted(entry.iterdir(), key=lambda one: one.name):
+        if each.name != "__pycache__":
+            yield from _read(each, f"{path}/{each.name}")
+
+
+# Read the schema of DeepSpeed's configs that ships with the package.
+
+
+def read_ds_schema(version: str | None = None) -> Schema:
+    """The schema of a DeepSpeed version, or of the nearest known one.
+
+    Args:
+        version: As in `deepspeed.__version__`; None takes the newest.
+    """
+    return choose_schema(read_ds_schemas(), version)
+
+
+@cache
+def read_ds_schemas() -> tuple[Schema, ...]:
+    """Every version of `zerowiz/data/ds_schema.json`, the newest first."""
+    text = files("zerowiz").joinpath("data", "ds_schema.json").read_text(encoding="utf-8")
+    return decode_schemas(json.loads(text))
+
+
+# Read the table of known bad releases that ships with the package.
+
+_BAD_RELEASES_TABLE = _DATA / "bad_releases.json"
+
+
+@cache
+def read_bad_releases() -> tuple[BadRelease, ...]:
+    """Every row of `zerowiz/data/bad_releases.json`."""
+    return decode_bad_releases(json.loads(_BAD_RELEASES_TABLE.read_bytes()))
+
+
+# Read the file that `measure --cases` names.
+
+
+def read_cases(path: Path) -> object:
+    """The JSON of a cases file.
+
+    Raises:
+        UsageError: The file cannot be read, or is no JSON.
+    """
+    hint = _('write a JSON list: `[{"model": "7b", "stage": 2, "gpus": 2}]`')
+    try:
+        return parse_json(read_named(path))
+    except OSError as error:
+        reason = error.strerror
+        raise UsageError(
+            _("cases `{path}` cannot be read: {reason}", path=path, reason=reason), hint
+        ) from None
+    except ValueError as error:
+        raise UsageError(
+            _("cases `{path}` is not JSON: {error}", path=path, error=error), hint
+        ) from None
+
+
+# Read the tables of GPUs and of instances that ship with the package.
+
+
+@cache
+def read_gpu_table() -> tuple[GpuModel, ...]:
+    """Every row of `zerowiz/data/gpus.json`."""
+    return decode_gpu_table(json.loads((_DATA / "gpus.json").read_bytes()))
+
+
+@cache
+def read_instances() -> tuple[Instance, ...]:
+    """Every row of `zerowiz/data/instances.json`."""
+    return decode_instances(json.loads((_DATA / "instances.json").read_bytes()))
+
+
+# Read the table of models that ships with the package.
+
+_KNOWN_MODELS_TABLE = _DATA / "models.json"
+
+
+@cache
+def read_known_models() -> tuple[KnownModel, ...]:
+    """Every row of `zerowiz/data/models.json`."""
+    return decode_known_models(json.loads(_KNOWN_MODELS_TABLE.read_bytes()))
+
+
+# Read which settings measured runs had, from the table that ships with the package.
+
+_MEASURED_RUNS_TABLE = _DATA / "measured_runs.json"
+
+
+@cache
+def read_measured_pairs() -> frozenset[Pair]:
+    """Every pair of settings that some run of `zerowiz/data/measured_runs.json` had."""
+    return decode_measured_runs(json.loads(_MEASURED_RUNS_TABLE.read_bytes())).pairs()
+
+
+# Read the installed release of a library without loading the library.
+
+_MAJOR_MINOR = re.compile(r"(\d+)\.(\d+)")
+
+
+def read_version(package: str) -> str | None:
+    """The release of a package, by the name of its metadata's folder, else `importlib.metadata`.
+
+    The latter loads the standard library's e-mail parser, which takes a tenth of a plan's time.
+
+    Args:
+        package: A name without `-`, `.` and `_`.
+
+    Returns:
+        None where it is not installed.
+    """
+    return _find_version(package, tuple((folder, _changed_ns(folder)) for folder in sys.path))
+
+
+def _changed_ns(folder: str) -> int | None:
+    """When an entry came to a folder or left it last; None where there is none."""
+    try:
+        return Path(folder).stat().st_mtime_ns
+    except OSError:
+        return None
+
+
+# The wizard plans at each key that is pressed. What is installed meanwhile changes a folder.
+@lru_cache(maxsize=64)
+def _find_version(package: str, folders: tuple[tuple[str, int | None], ...]) -> str | None:
+    for folder in (Path(name) for name, _changed in folders):
+        with suppress(OSError):
+            for found in sorted(folder.glob(f"{package}-*.dist-info")):
+                return found.stem.removeprefix(f"{package}-")
+            if (folder / package).is_dir():
+                return _read_metadata(package)
+    return None
+
+
+def _read_metadata(package: str) -> str | None:
+    """The release of a checkout, or of a package whose metadata a Linux distribution moved."""
+    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 - seldom needed
+
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def list_model_types() -> Iterator[str]:
+    """The folders that the installed transformers has for its models; none where it is missing.
+
+    A folder is looked at as the first of them is asked for.
+    """
+    for folder in sys.path:
+        with suppress(OSError):
+            models = Path(folder) / "transformers" / "models"
+            yield from sorted(path.name for path in models.iterdir() if path.is_dir())
+            return
+
+
+def read_transformers_release() -> tuple[int, int]:
+    """Major and minor release of the installed transformers; the newest if there is none."""
+    return parse_release(read_version("transformers")) or NEWEST_TRANSFORMERS
+
+
+def read_trl_release() -> tuple[int, int]:
+    """Major and minor release of the installed TRL; the newest if there is none."""
+    return parse_release(read_version("trl")) or NEWEST_TRL
+
+
+def parse_release(text: str | None) -> tuple[int, int] | None:
+    """Major and minor of a text like `5.23.0`; None for any other."""
+    found = _MAJOR_MINOR.match(text or "")
+    return (int(found[1]), int(found[2])) if found else None

@@ -1,0 +1,1 @@
+"""What the preflight checks ask of this machine: `read.py` joins the others."""

@@ -1,1 +1,0 @@
-"""Records every answer that the probes got, and replays it."""

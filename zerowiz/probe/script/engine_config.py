@@ -1,0 +1,740 @@
+"""Find the engine, or the parser, that a script has in a module beside it."""
+
+import ast
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+
+from msgspec import Struct
+
+from zerowiz.core.preflight.facts import Import, Script, SourceFolder
+from zerowiz.core.script.facts import UNSEEN, Binding, Convention, KeyUse, Obstacle, ScriptFacts
+from zerowiz.core.structs import replace
+from zerowiz.core.workload import Integration
+from zerowiz.probe.files import LONGEST_SCRIPT_BYTES, read_named
+from zerowiz.probe.script.commandline import built_arguments
+from zerowiz.probe.script.reader import Reader, agree
+from zerowiz.probe.script.source import (
+    HF_LIBRARIES,
+    MOST_STEPS,
+    PARSE_CALLS,
+    DictEntry,
+    FunctionCall,
+    Scope,
+    Source,
+    entries,
+    follow,
+    is_main_guard,
+    key_path,
+    last_name,
+    literal,
+    parse_quietly,
+    unless_none,
+)
+
+# What may be solved by a module of the script: the engine is there, or its parser.
+ENGINE_ELSEWHERE = frozenset({Obstacle.ENGINE_UNSEEN, Obstacle.NO_ENGINE, Obstacle.NO_CONFIG})
+# deepspeed 0.19.8, __init__.py, initialize: the positions of its arguments.
+ARGS_POSITION = 0
+CONFIG_POSITIONS = {"config": 10, "config_params": 12}
+_REPLACING = {"optimizer": 2, "lr_scheduler": 5}
+
+ReadModule = Callable[[str], Source | None]
+
+
+def with_local_engine(facts: ScriptFacts, read: Reader, module: ReadModule) -> ScriptFacts:
+    """Add the convention of a script whose engine or parser one of its own modules has.
+
+    One step is followed: what the script itself imports, and calls with its parsed arguments.
+
+    Args:
+        facts: What the script alone shows.
+        read: Answers what an expression of the script depends on.
+        module: The module beside the script that has a dotted name; None for any other.
+    """
+    source, module = read.source, cache(module)
+    if facts.obstacle is Obstacle.NO_CONFIG:
+        engines = source.calls_to("deepspeed", "initialize")
+        taken = [call.argument("args", ARGS_POSITION) for call in engines]
+        adds = any(_is_parsed_there(expr, read, module) for expr in taken if expr is not None)
+        return _delivered(facts) if adds else facts
+    engines = [*_engines(read, module)]
+    if not engines or not all(map(_takes_args_alone, engines)):
+        return facts
+    facts = replace(facts, integration=Integration.DEEPSPEED, passed=passed_by(engines))
+    if source.calls_to("deepspeed", "add_config_arguments"):
+        return _delivered(facts)
+    own = next(iter(read.line.parser.of("deepspeed_config")), None)
+    if own is None:
+        return facts
+    return replace(_delivered(facts), convention=Convention.OWN_FLAG, own_flag=own.flag)
+
+
+def passed_by(engines: Iterable[FunctionCall]) -> frozenset[str]:
+    """What calls of `initialize` pass that replaces a section of the config."""
+    return frozenset(
+        name
+        for engine in engines
+        for name, position in _REPLACING.items()
+        if engine.argument(name, position) is not None
+    )
+
+
+def _delivered(facts: ScriptFacts) -> ScriptFacts:
+    return replace(facts, convention=Convention.ADD_CONFIG_ARGUMENTS, obstacle=None)
+
+
+def _is_parsed_there(expr: ast.expr, read: Reader, module: ReadModule) -> bool:
+    """Whether `args` come from a module whose parser has DeepSpeed's options."""
+    engine = next(iter(read.source.calls_to("deepspeed", "initialize")))
+    made = follow(expr, engine.scope)
+    if not isinstance(made, ast.Call):
+        return False
+    found = module(_module_of(read.source.origin(made.func)))
+    return found is not None and bool(found.calls_to("deepspeed", "add_config_arguments"))
+
+
+def _engines(read: Reader, module: ReadModule) -> Iterator[FunctionCall]:
+    """The calls of `initialize` in modules whose functions or classes get the parsed arguments."""
+    seen: set[str] = set()
+    for call in read.source.calls:
+        given = (*call.node.args, *(word.value for word in call.node.keywords))
+        if not any(_is_namespace(expr, read.source) for expr in given):
+            continue
+        name = _module_of(read.source.origin(call.node.func))
+        found = None if name in seen else module(name)
+        seen.add(name)
+        if found is not None:
+            yield from found.calls_to("deepspeed", "initialize")
+
+
+def _is_namespace(expr: ast.expr, source: Source) -> bool:
+    return isinstance(expr, ast.Name) and expr.id in source.namespaces
+
+
+def _module_of(origin: str) -> str:
+    """The module that a dotted name is from; empty for a name of the script's own."""
+    return origin.lstrip(".").rpartition(".")[0]
+
+
+def _takes_args_alone(engine: FunctionCall) -> bool:
+    """Whether an engine gets its config by arguments that are handed to its function or object."""
+    built = any(
+        engine.argument(name, position) is not None for name, position in CONFIG_POSITIONS.items()
+    )
+    expr = engine.argument("args", ARGS_POSITION)
+    if built or expr is None:
+        return False
+    if isinstance(expr, ast.Attribute):
+        return last_name(expr.value) in {"self", "cls"}
+    return isinstance(expr, ast.Name) and engine.scope.owner(expr.id).values.get(expr.id) == [None]
+
+
+# Find the keys that a script asks its config for, and those that it sets, before the engine.
+
+# Where a script gets a config that zerowiz writes, and may change it before it hands it on.
+_FROM_FILE = frozenset(
+    {
+        Convention.OWN_FLAG,
+        Convention.CONFIG_LITERAL,
+        Convention.HF_LITERAL,
+        Convention.HF_PARSER,
+        Convention.ADD_CONFIG_ARGUMENTS,
+    }
+)
+# The arguments that may be a dict, by keyword and position.
+_HANDING: Mapping[str, Mapping[str, int]] = {
+    "initialize": CONFIG_POSITIONS,
+    # accelerate 1.x, utils/dataclasses.py, DeepSpeedPlugin.
+    "DeepSpeedPlugin": {"hf_ds_config": 0},
+}
+_MICRO, _STEPS, _WHOLE = (
+    "train_micro_batch_size_per_gpu",
+    "gradient_accumulation_steps",
+    "train_batch_size",
+)
+
+
+def with_config_keys(facts: ScriptFacts, read: Reader) -> ScriptFacts:
+    """Add the keys of its config that the script uses, and the settings that it gives them.
+
+    A batch that the script puts into the config is a setting of the script, where its value can be
+    followed; DeepSpeed alone takes it from there.
+    """
+    if facts.convention not in _FROM_FILE:
+        return facts
+    dicts = _Dicts(facts, read)
+    used = sorted(dicts.used(), key=lambda pair: pair[0].line)
+    facts = replace(facts, config_keys=tuple(key for key, _ in used))
+    if facts.integration is not Integration.DEEPSPEED:
+        return facts
+    values = {key: value for key, value in used if key.sets and not key.conditions}
+    return _with_batch(facts, read, values)
+
+
+def _with_batch(facts: ScriptFacts, read: Reader, values: dict[KeyUse, DictEntry]) -> ScriptFacts:
+    """Add the batch that the script sets in the config; its keys then are no changes of a plan."""
+    found: dict[str, Binding] = {}
+    for name in (_MICRO, _STEPS):
+        setting = [key for key in values if key.keys == (name,)]
+        if len(setting) == 1 and setting[0].value.seen:
+            found[name] = _shown(setting[0])
+    whole = [(key, entry) for key, entry in values.items() if key.keys == (_WHOLE,)]
+    if len(whole) == 1 and _MICRO in found:
+        key, entry = whole[0]
+        steps = _steps_of(read, key, entry, found[_MICRO])
+        same = found.get(_STEPS, steps)
+        if steps is not None and same is not None and _same(steps, same):
+            found |= {_WHOLE: steps, _STEPS: same}
+    followed = {(name,) for name in found}
+    left = (key for key in facts.config_keys if not key.sets or key.keys not in followed)
+    return replace(
+        facts,
+        config_keys=tuple(left),
+        micro_batch=_micro_batch(facts.micro_batch, found.get(_MICRO)),
+        accumulation_steps=found.get(_STEPS, facts.accumulation_steps),
+    )
+
+
+def _micro_batch(of_loader: Binding, in_config: Binding | None) -> Binding:
+    """The micro-batch of the config and the loader; unseen where they differ."""
+    if in_config is None or (of_loader.seen and not of_loader.from_config):
+        return of_loader if in_config is None or _same(of_loader, in_config) else UNSEEN
+    return in_config
+
+
+def _shown(key: KeyUse) -> Binding:
+    """The setting that a key is given, with the code that a person finds."""
+    if key.value.flag is not None:
+        return key.value
+    return replace(key.value, code=f"{key.code} = {key.value.value}", keyword=None)
+
+
+def _same(one: Binding, other: Binding) -> bool:
+    return (one.flag, one.value) == (other.flag, other.value)
+
+
+def _steps_of(read: Reader, key: KeyUse, entry: DictEntry, micro: Binding) -> Binding | None:
+    """The accumulation in `micro_batch * world_size * accumulation_steps`; None where unclear.
+
+    deepspeed 0.19.8, runtime/config.py, _batch_assertion: the three have to agree.
+    """
+    if entry.value is None:
+        return None
+    call = _as_call(entry)
+    factors = [*_factors(read.follow(entry.value, call))]
+    worlds = [each for each in factors if "world_size" in ast.unparse(each).lower()]
+    others = [read.bind(each, call) for each in factors if each not in worlds]
+    same = next((each for each in others if _same(each, micro)), None)
+    if len(worlds) != 1 or same is None:
+        return None
+    others.remove(same)
+    if not others:
+        return Binding(value=1, line=key.line, code=key.code)
+    return others[0] if len(others) == 1 and others[0].seen else None
+
+
+def _factors(expr: ast.expr) -> Iterator[ast.expr]:
+    match expr:
+        case ast.BinOp(left=left, op=ast.Mult(), right=right):
+            yield from _factors(left)
+            yield from _factors(right)
+        case _:
+            yield expr
+
+
+def _as_call(entry: DictEntry) -> FunctionCall:
+    """The place of an entry, as the reader takes it."""
+    return FunctionCall(
+        node=ast.copy_location(ast.Call(func=entry.node, args=[], keywords=[]), entry.node),
+        scope=entry.scope,
+        tests=entry.tests,
+        target="",
+        function=entry.function,
+    )
+
+
+class _Dicts:
+    """The dicts of the script that hold its config.
+
+    Args:
+        facts: How the config reaches the script.
+        read: Answers what an expression depends on.
+    """
+
+    def __init__(self, facts: ScriptFacts, read: Reader) -> None:
+        self._facts, self._read = facts, read
+        self._handed = set(self._find_handed())
+        """The names whose dict is handed to the engine, each with its scope."""
+        self._parameters = set(self._find_parameters())
+        """The parameters of functions of the script that get such a dict."""
+
+    def used(self) -> Iterator[tuple[KeyUse, DictEntry]]:
+        """Every use of a key, and where it stands."""
+        for entry in self._read.source.entries_used:
+            root, keys, all_seen = key_path(entry.node)
+            if self._is_handed(root, entry.scope) or (
+                not entry.sets and all_seen and self._is_from_file(root, entry)
+            ):
+                yield self._key(entry, keys, all_seen=all_seen), entry
+        for call in self._read.source.calls:
+            yield from self._changed(call)
+
+    def _key(self, entry: DictEntry, keys: tuple[str, ...], *, all_seen: bool) -> KeyUse:
+        conditions = [*self._read.conditions(_as_call(entry))]
+        if entry.guarded:
+            conditions.append(UNSEEN)
+        return KeyUse(
+            keys=keys,
+            all_seen=all_seen,
+            sets=entry.sets,
+            value=UNSEEN if entry.value is None else self._read.bind(entry.value, _as_call(entry)),
+            conditions=tuple(conditions),
+            line=entry.node.lineno,
+            code=ast.unparse(entry.node),
+        )
+
+    def _changed(self, call: FunctionCall) -> Iterator[tuple[KeyUse, DictEntry]]:
+        """The keys that a method of the dict sets: `config.update(...)`, `config.pop("x")`."""
+        if not isinstance(call.node.func, ast.Attribute):
+            return
+        base = call.node.func.value
+        root, keys, all_seen = key_path(base)
+        if call.method not in _CHANGES or not self._is_handed(root, call.scope):
+            return
+        for key, value in _changes(call):
+            entry = DictEntry(
+                node=base,
+                scope=call.scope,
+                tests=call.tests,
+                function=call.function,
+                guarded=call.method == "setdefault",
+                sets=True,
+                value=value,
+            )
+            path = keys if key is None else (*keys, key)
+            used = self._key(entry, path, all_seen=all_seen and key is not None)
+            removes = call.method not in {"update", "setdefault"}
+            yield replace(used, line=call.line, code=f"{call.name}(...)", removes=removes), entry
+
+    def _is_handed(self, root: ast.expr, scope: Scope) -> bool:
+        """Whether a name holds a dict that is handed to the engine."""
+        if not isinstance(root, ast.Name):
+            return False
+        owner = scope.owner(root.id)
+        return (owner, root.id) in self._handed or (owner.function, root.id) in self._parameters
+
+    def _is_from_file(self, root: ast.expr, entry: DictEntry) -> bool:
+        """Whether an expression is read from the file that the engine gets as well."""
+        if isinstance(root, ast.Name) and entry.scope.value(root.id) is None:
+            return False
+        found = self._read.config(root, _as_call(entry))
+        facts = self._facts
+        if facts.literal_config is not None:
+            return found.flag is None and found.value == facts.literal_config
+        return found.flag is not None and found.flag == (facts.own_flag or _FLAGS[facts.convention])
+
+    def _find_handed(self) -> Iterator[tuple[Scope, str]]:
+        for call in self._read.source.calls:
+            for name, position in _HANDING.get(call.method, {}).items():
+                expr = call.argument(name, position)
+                if expr is not None:
+                    yield from _names_of(expr, call.scope)
+        for built in built_arguments(self._read.source):
+            if "deepspeed" in built.keywords:
+                yield from _names_of(built.keywords["deepspeed"], built.call.scope)
+
+    def _find_parameters(self) -> Iterator[tuple[str, str]]:
+        for call in self._read.source.calls:
+            function = self._read.source.functions.get(call.method)
+            if function is None:
+                continue
+            names = [arg.arg for arg in (*function.args.posonlyargs, *function.args.args)]
+            given = [*zip(names, call.node.args, strict=False)]
+            given += [(word.arg, word.value) for word in call.node.keywords if word.arg]
+            for name, expr in given:
+                if isinstance(expr, ast.Name) and set(_names_of(expr, call.scope)) & self._handed:
+                    yield call.method, name
+
+
+# The options by which these conventions get their file.
+_FLAGS = {
+    Convention.HF_PARSER: "--deepspeed",
+    Convention.ADD_CONFIG_ARGUMENTS: "--deepspeed_config",
+    Convention.OWN_FLAG: "--deepspeed_config",
+}
+_CHANGES = frozenset({"update", "pop", "setdefault", "clear", "popitem"})
+
+
+def _names_of(expr: ast.expr, scope: Scope) -> Iterator[tuple[Scope, str]]:
+    """A name with the scope that binds it, and every name that it stands for."""
+    for _ in range(MOST_STEPS):
+        if not isinstance(expr, ast.Name):
+            return
+        owner = scope.owner(expr.id)
+        yield owner, expr.id
+        value = owner.value(expr.id)
+        if value is None:
+            return
+        expr, scope = value, owner
+
+
+def _changes(call: FunctionCall) -> Iterator[tuple[str | None, ast.expr | None]]:
+    """The keys that such a call sets, each with its value; None for a key that is not seen."""
+    args = call.node.args
+    if call.method == "update":
+        for word in call.node.keywords:
+            yield word.arg, word.value
+        for arg in args:
+            known = entries(arg, call.scope)
+            yield from known.items() if known is not None else ((None, None),)
+    elif call.method in {"pop", "setdefault"} and args:
+        key = literal(args[0], call.scope)
+        value = args[1] if call.method == "setdefault" and len(args) > 1 else None
+        yield (key if isinstance(key, str) else None), value
+    else:
+        yield None, None
+
+
+# Find the module whose function trains, where the script only calls that function.
+
+_Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
+class Started(Struct, frozen=True, kw_only=True):
+    """A module that a script imports a function from, and calls it."""
+
+    name: str
+    """The dotted name of the module."""
+    text: str
+    tree: ast.Module
+    """Its statements, and at their end those of the script."""
+
+
+def list_started(tree: ast.Module, read_module: Callable[[str], str | None]) -> Iterator[Started]:
+    """The modules whose functions a script calls by their names.
+
+    Args:
+        tree: The script.
+        read_module: The text of the module with a dotted name; None where it is not found.
+    """
+    called = {
+        node.func.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    }
+    for statement in tree.body:
+        if not isinstance(statement, ast.ImportFrom) or statement.level or not statement.module:
+            continue
+        names = {alias.name for alias in statement.names if alias.asname is None}
+        text = read_module(statement.module) if names & called else None
+        module = None if text is None else _parse(text)
+        if text is None or module is None:
+            continue
+        own = _defined(module)
+        # A name that both have would be taken for one.
+        if names & called & own and not own & _defined(tree):
+            body = [each for each in module.body if not _is_main(each)]
+            rest = [each for each in tree.body if each is not statement]
+            joined = ast.Module(body=[*body, *rest], type_ignores=[])
+            yield Started(name=statement.module, text=text, tree=joined)
+
+
+def _parse(text: str) -> ast.Module | None:
+    try:
+        return parse_quietly(text)
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        return None
+
+
+def _defined(tree: ast.Module) -> set[str]:
+    return {each.name for each in tree.body if isinstance(each, _Definition)}
+
+
+def _is_main(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.If) and is_main_guard(statement.test)
+
+
+# Find the libraries that a script needs and lacks, and the files that shadow its libraries.
+
+# How far above a script its repository begins, at most: `src/package/train/train.py`.
+_HEIGHT = 4
+_PROJECT_FILES = ("pyproject.toml", "setup.py")
+
+# Libraries that a file in the script's folder must not shadow.
+_LIBRARIES = ("torch", "deepspeed", "transformers", "accelerate", "peft", "datasets", "numpy")
+
+
+def read_script_text(path: Path, is_there: Callable[[str], bool | None], folder: Path) -> Script:
+    """The facts of a script's text; without any where Python cannot parse it.
+
+    Args:
+        path: The script.
+        is_there: Whether a library can be imported; None where that is not known.
+        folder: The folder that it imports from first.
+    """
+    try:
+        text = read_named(path, LONGEST_SCRIPT_BYTES).decode(errors="replace")
+        tree = parse_quietly(text)
+    except (OSError, SyntaxError, ValueError, MemoryError, RecursionError):
+        return Script(path=str(path))
+    siblings = _list_names(folder)
+    # A script that changes `sys.path` may import modules that are not found here.
+    missing = () if "sys.path" in text else _list_missing(tree, siblings, is_there)
+    return Script(
+        path=str(path),
+        missing=tuple(
+            Import(name=name, line=line, source=_find_source(name, path)) for name, line in missing
+        ),
+        shadowing=tuple(_list_shadowing(folder)),
+        relative=_find_relative(tree) if folder == path.parent else None,
+    )
+
+
+def _find_relative(tree: ast.Module) -> Import | None:
+    """The first unconditional import from the script's own package."""
+    for statement in tree.body:
+        if isinstance(statement, ast.ImportFrom) and statement.level:
+            name = "." * statement.level + (statement.module or "")
+            return Import(name=name, line=statement.lineno)
+    return None
+
+
+def _list_missing(
+    tree: ast.Module, siblings: frozenset[str], is_there: Callable[[str], bool | None]
+) -> Iterator[tuple[str, int]]:
+    """The missing libraries of unconditional imports at the top level, each once, and the lines."""
+    seen: set[str] = set()
+    for statement in tree.body:
+        for name in _imported(statement):
+            known = name in seen or name in siblings or name in sys.stdlib_module_names
+            seen.add(name)
+            if not known and is_there(name) is False:
+                yield name, statement.lineno
+
+
+def _find_source(name: str, script: Path) -> SourceFolder | None:
+    """The folder of the script's repository that has a package, as seen from here."""
+    above = script.resolve().parents[:_HEIGHT]
+    for place in (place for folder in above for place in (folder, folder / "src")):
+        if (place / name / "__init__.py").is_file():
+            project = place.parent if place.name == "src" else place
+            is_project = any((project / file).is_file() for file in _PROJECT_FILES)
+            return SourceFolder(
+                path=os.path.relpath(place),
+                project=os.path.relpath(project) if is_project else None,
+            )
+    return None
+
+
+def _imported(statement: ast.stmt) -> list[str]:
+    """The libraries that a statement imports."""
+    if isinstance(statement, ast.Import):
+        return [alias.name.partition(".")[0] for alias in statement.names]
+    if isinstance(statement, ast.ImportFrom) and not statement.level and statement.module:
+        return [statement.module.partition(".")[0]]
+    return []
+
+
+def _list_shadowing(folder: Path) -> Iterator[str]:
+    for name in _LIBRARIES:
+        for shadow in (folder / f"{name}.py", folder / name / "__init__.py"):
+            if shadow.is_file():
+                yield str(shadow)
+
+
+def _list_names(folder: Path) -> frozenset[str]:
+    """The names of the modules and packages in a folder."""
+    try:
+        entries = [entry for entry in os.scandir(folder) if not entry.name.startswith(".")]
+    except OSError:
+        return frozenset()
+    modules = {entry.name.removesuffix(".py") for entry in entries if entry.name.endswith(".py")}
+    # That of an entry raises an error at a link that leads to itself.
+    return frozenset(modules | {entry.name for entry in entries if Path(entry.path).is_dir()})
+
+
+# Find the convention by which a script takes its DeepSpeed config.
+
+
+def with_convention(facts: ScriptFacts, read: Reader) -> ScriptFacts:
+    """Add the convention of a script; where it has several, the one that takes precedence."""
+    for route in (_by_initialize, _by_arguments, _by_accelerator, _by_hidden_arguments):
+        found = route(facts, read)
+        if found is not None:
+            return found
+    added = read.source.calls_to("deepspeed", "add_config_arguments")
+    if not added:
+        is_program = _runs_llama_factory(read)
+        return replace(facts, obstacle=Obstacle.PROGRAM_FILE if is_program else Obstacle.NO_ENGINE)
+    return replace(
+        facts,
+        integration=Integration.DEEPSPEED,
+        config_line=added[0].line,
+        obstacle=Obstacle.ENGINE_UNSEEN,
+    )
+
+
+def _runs_llama_factory(read: Reader) -> bool:
+    """Whether a script starts LLaMA-Factory, as `src/train.py` of its repository does."""
+    return any(
+        origin.partition(".")[0] == "llamafactory" for origin in read.source.imports.values()
+    )
+
+
+def _by_initialize(facts: ScriptFacts, read: Reader) -> ScriptFacts | None:
+    """The convention of a script that calls `deepspeed.initialize`; None for any other script."""
+    calls = read.source.calls_to("deepspeed", "initialize")
+    if not calls:
+        return None
+    adds_arguments = bool(read.source.calls_to("deepspeed", "add_config_arguments"))
+    facts = replace(
+        facts,
+        convention=Convention.ADD_CONFIG_ARGUMENTS,
+        integration=Integration.DEEPSPEED,
+        config_line=calls[0].line,
+        passed=passed_by(calls),
+    )
+    configs = [
+        (expr, call)
+        for call in calls
+        for name, position in CONFIG_POSITIONS.items()
+        if (expr := call.argument(name, position)) is not None
+    ]
+    args = calls[0].argument("args", ARGS_POSITION)
+    has_args = args is not None and not _is_made_here(args, read, calls[0])
+    if configs:
+        return _by_config(facts, read, configs, has_args=has_args)
+    if has_args and adds_arguments:
+        return facts
+    own = next(iter(read.line.parser.of("deepspeed_config")), None)
+    if has_args and own is not None:
+        return replace(facts, convention=Convention.OWN_FLAG, own_flag=own.flag)
+    return replace(facts, convention=Convention.UNKNOWN, obstacle=Obstacle.NO_CONFIG)
+
+
+def _is_made_here(args: ast.expr, read: Reader, engine: FunctionCall) -> bool:
+    """Whether `args=` is surely no parsed command line: `SimpleNamespace(local_rank=0)`."""
+    made = follow(args, engine.scope)
+    if not isinstance(made, ast.Call) or last_name(made) in read.source.functions:
+        return False
+    parts = [*ast.walk(made)]
+    names = {part.id for part in parts if isinstance(part, ast.Name)}
+    parses = any(isinstance(part, ast.Call) and last_name(part) in PARSE_CALLS for part in parts)
+    return not parses and not names & read.source.namespaces
+
+
+def _by_config(
+    facts: ScriptFacts,
+    read: Reader,
+    configs: list[tuple[ast.expr, FunctionCall]],
+    *,
+    has_args: bool,
+) -> ScriptFacts:
+    """The convention of `initialize(config=...)`, which may be a path, an option, or a dict."""
+    found = agree(read.config(expr, call) for expr, call in configs)
+    twice = has_args and any(
+        isinstance(expr, ast.Attribute) and expr.attr == "deepspeed_config" for expr, _ in configs
+    )
+    if twice and found.flag is not None:
+        return replace(facts, convention=Convention.UNKNOWN, obstacle=Obstacle.TWO_CONFIGS)
+    return _by_source(facts, found, Convention.CONFIG_LITERAL, Obstacle.BUILT)
+
+
+def _by_source(
+    facts: ScriptFacts, found: Binding, literal: Convention, built: Obstacle
+) -> ScriptFacts:
+    """The convention by the config's source: an option, a literal path, or a built value."""
+    if found.flag is not None:
+        return replace(facts, convention=Convention.OWN_FLAG, own_flag=found.flag)
+    if found.value is not None:
+        return replace(
+            facts, convention=literal, literal_config=str(found.value), config_line=found.line
+        )
+    return replace(facts, convention=Convention.CONFIG_DICT, obstacle=built)
+
+
+def _by_arguments(facts: ScriptFacts, read: Reader) -> ScriptFacts | None:
+    """The convention of a script with TrainingArguments; None for any other script.
+
+    They may be built in the script, filled by a parser, or passed to a Trainer from elsewhere.
+    """
+    facts = replace(facts, convention=Convention.HF_IN_CODE, integration=Integration.HF)
+    built = built_arguments(read.source)
+    if built:
+        facts = replace(facts, config_line=built[0].call.line)
+    configs = [(unless_none(each.keywords.get("deepspeed")), each.call) for each in built]
+    given = [expr for expr, _ in configs if expr is not None]
+    if given:
+        found = agree(read.config(expr, call) if expr else UNSEEN for expr, call in configs)
+        facts = replace(facts, config_line=given[0].lineno)
+        return _by_source(facts, found, Convention.HF_LITERAL, Obstacle.BUILT_HF)
+    parsed = read.line.training is not None
+    if parsed and read.line.fills_arguments:
+        return replace(facts, convention=Convention.HF_PARSER)
+    if any(each.hidden for each in built):
+        return replace(facts, convention=Convention.UNKNOWN, obstacle=Obstacle.HIDDEN_HF)
+    return facts if built or parsed else _by_trainer(facts, read)
+
+
+def _by_trainer(facts: ScriptFacts, read: Reader) -> ScriptFacts | None:
+    """The convention of a Trainer whose arguments come from elsewhere; None without a Trainer."""
+    lines = [call.line for call in read.source.calls if _is_trainer(read, call.node.func)]
+    return _hidden(facts, lines[0]) if lines else None
+
+
+def _by_hidden_arguments(facts: ScriptFacts, read: Reader) -> ScriptFacts | None:
+    """The convention of an HfArgumentParser that fills what a Trainer elsewhere may take."""
+    return None if read.line.hf_line is None else _hidden(facts, read.line.hf_line)
+
+
+def _hidden(facts: ScriptFacts, line: int) -> ScriptFacts:
+    return replace(
+        facts,
+        convention=Convention.UNKNOWN,
+        integration=Integration.HF,
+        config_line=line,
+        obstacle=Obstacle.HIDDEN_HF,
+    )
+
+
+def _is_trainer(read: Reader, expr: ast.expr, seen: frozenset[str] = frozenset()) -> bool:
+    """Whether a class is a Trainer of a library, or a subclass in the script."""
+    library, name = read.source.imported(expr)
+    if library in HF_LIBRARIES and name.endswith("Trainer"):
+        return True
+    node = read.source.classes.get(expr.id) if isinstance(expr, ast.Name) else None
+    bases = node.bases if node is not None else []
+    # A class may have the name of one that its bases are made of.
+    seen |= {last_name(expr)}
+    return any(_is_trainer(read, base, seen) for base in bases if last_name(base) not in seen)
+
+
+def _by_accelerator(facts: ScriptFacts, read: Reader) -> ScriptFacts | None:
+    """The convention of `Accelerator()`, configured from outside or by a plugin; None without."""
+    calls = read.source.calls_to("accelerate", "Accelerator")
+    if not calls:
+        return None
+    facts = replace(
+        facts,
+        convention=Convention.ACCELERATOR,
+        integration=Integration.ACCELERATE,
+        config_line=calls[0].line,
+    )
+    given = (unless_none(call.keyword("deepspeed_plugin", "deepspeed_plugins")) for call in calls)
+    expr = next((expr for expr in given if expr is not None), None)
+    if expr is None:
+        return facts
+    plugin = follow(expr, calls[0].scope)
+    if not isinstance(plugin, ast.Call) or last_name(plugin) != "DeepSpeedPlugin":
+        return _by_source(facts, UNSEEN, Convention.CONFIG_LITERAL, Obstacle.BUILT_ACCELERATE)
+    built = replace(calls[0], node=plugin)
+    # accelerate 1.x, DeepSpeedPlugin: without `hf_ds_config` it reads the environment too.
+    config = built.argument("hf_ds_config", 0)
+    if config is None:
+        return facts
+    facts = replace(facts, config_line=built.line)
+    found = read.config(config, built)
+    return _by_source(facts, found, Convention.CONFIG_LITERAL, Obstacle.BUILT_ACCELERATE)

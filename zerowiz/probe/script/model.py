@@ -1,0 +1,751 @@
+"""Read a script's model: its name, sequence length and attention."""
+
+import ast
+import re
+from collections.abc import Iterator, Mapping
+
+from msgspec import Struct
+
+from zerowiz.core.model.hf_config import family_of_class
+from zerowiz.core.script.arguments import BY_ARCHITECTURE
+from zerowiz.core.script.facts import UNSEEN, Binding, BuiltConfig, OwnSizes, Placement, ScriptFacts
+from zerowiz.core.structs import replace
+from zerowiz.probe.package_data import list_model_types
+from zerowiz.probe.script.commandline import built_arguments
+from zerowiz.probe.script.reader import Reader, agree, show_argument
+from zerowiz.probe.script.source import (
+    HF_LIBRARIES,
+    HF_PARSE_CALLS,
+    FunctionCall,
+    Scope,
+    SetAttribute,
+    Source,
+    decide,
+    follow,
+    is_complete,
+    last_name,
+    literal,
+    unless_none,
+)
+from zerowiz.words import _
+
+# Names that scripts use for these settings; they count only where no call has the setting.
+_SEQUENCE_NAMES = frozenset(
+    {
+        "block_size",
+        "context_length",
+        "cutoff_len",
+        "max_len",
+        "max_length",
+        "max_seq_len",
+        "max_seq_length",
+        "max_sequence_length",
+        "max_source_length",
+        "model_max_length",
+        "seq_len",
+        "seq_length",
+        "sequence_length",
+    }
+)
+# transformers' examples/pytorch/summarization and translation: what the decoder gets.
+_TARGET_NAMES = frozenset({"max_target_length"})
+_MODEL_NAMES = frozenset(
+    {"base_model", "model_id", "model_name", "model_name_or_path", "model_path"}
+)
+# Models that a script loads beside the one that it trains, and what it loads of its own output.
+_OTHER_MODEL = re.compile(
+    r"(?<![a-z])(reward|ref|teacher|critic|value|judge|draft|rm|output_dir)(?![a-z])"
+)
+
+
+def with_model(facts: ScriptFacts, read: Reader) -> ScriptFacts:
+    """Add the model's settings, and those that the arguments classes left open.
+
+    What diffusers loads has no `config.json` of one model, and its texts are prompts.
+    """
+    origins = read.source.imports.values()
+    if any(origin.partition(".")[0] == "diffusers" for origin in origins):
+        return facts
+    return replace(
+        facts,
+        sequence_tokens=facts.sequence_tokens if facts.sequence_tokens.seen else _sequence(read),
+        target_tokens=_targets(read),
+        attention=_attention(read),
+        model=_model(read),
+        loads_16_bit=_loaded_16_bit(read),
+        placements=tuple(_placements(read)),
+    )
+
+
+def loads(source: Source, call: FunctionCall) -> str:
+    """`Model` or `Config` for a call that builds one with these libraries; empty for any other."""
+    known = source.origin(call.node.func).split(".")[0] in HF_LIBRARIES
+    return _kind(call) if known else ""
+
+
+def _kind(call: FunctionCall) -> str:
+    """As `loads`, for a class of any module."""
+    func = call.node.func
+    if not isinstance(func, ast.Attribute) or func.attr not in {"from_pretrained", "from_config"}:
+        return ""
+    name = last_name(func.value)
+    return "Model" if "Model" in name or "For" in name else "Config" if "Config" in name else ""
+
+
+def _model(read: Reader) -> Binding:
+    """The hub id or folder from which the model, or else its config, is loaded."""
+    found: dict[str, list[Binding]] = {"Model": [], "Trainer": [], "Config": []}
+    paths = set()
+    for call in read.source.calls:
+        is_trainer = call.method.endswith("Trainer")
+        kind = "Trainer" if is_trainer else _kind(call)
+        expr = call.argument("model" if is_trainer else "pretrained_model_name_or_path", 0)
+        if not kind or expr is None or call.method == "from_config":
+            continue
+        if kind == "Model" and is_other(call):
+            continue
+        paths |= {last_name(expr)} if kind == "Model" and not _is_parameter(expr, call) else set()
+        found[kind].append(read.bind(expr, call, "model" if is_trainer else None))
+    for bindings in found.values():
+        seen = [b for b in bindings if b.flag is not None or isinstance(b.value, str)]
+        if seen:
+            return agree(seen)
+    named = read.named(_MODEL_NAMES & paths if paths else _MODEL_NAMES)
+    ends = [b for bindings in found.values() for b in bindings if b.code is not None]
+    return named if named.seen or not ends else ends[0]
+
+
+def _is_parameter(expr: ast.expr, call: FunctionCall) -> bool:
+    """Whether it is a parameter of a function, for which callers pass anything."""
+    return isinstance(expr, ast.Name) and call.scope.owner(expr.id).values.get(expr.id) == [None]
+
+
+_16_BIT = frozenset({"bfloat16", "float16", "half"})
+
+
+def _loaded_16_bit(read: Reader) -> Binding | None:
+    """The `dtype=` with which every model that is to be trained is loaded in 16 bits."""
+    found: list[Binding | None] = []
+    for call in read.source.calls:
+        if loads(read.source, call) != "Model" or is_other(call):
+            continue
+        name = "dtype" if call.keyword("dtype") is not None else "torch_dtype"
+        expr = call.keyword(name)
+        named = None if expr is None else read.follow(expr, call)
+        text = literal(named, call.scope) or last_name(named)
+        code = None if expr is None else f"{name}={ast.unparse(expr)}"
+        found.append(Binding(line=call.line, code=code) if text in _16_BIT else None)
+    return found[0] if found and None not in found else None
+
+
+def _placements(read: Reader) -> Iterator[Placement]:
+    """The device maps of the models that are loaded to be trained."""
+    trained = {name for call in read.source.calls for name in _trained(call)}
+    for call in read.source.calls:
+        expr = unless_none(read.source.keywords(call)[0].get("device_map"))
+        if expr is None or loads(read.source, call) != "Model" or is_other(call):
+            continue
+        names = {name for each in (call, *_starts(read, call)) for name in each.target.split()}
+        if not names & trained:
+            continue
+        expr = read.follow(expr, call)
+        whole = _whole(expr)
+        yield Placement(
+            place=read.bind(expr if whole is None else whole, call, "device_map"),
+            is_map=isinstance(expr, ast.Dict),
+            conditions=tuple(read.conditions(call)),
+            engine_is_known=_is_after_engine(read, call),
+            line=call.line,
+            code=show_argument(call, expr, "device_map"),
+        )
+
+
+# The position of the model in a call that trains it, or makes of it what is trained.
+_TRAINING: Mapping[str, int] = {
+    "get_peft_model": 0,
+    "prepare_model_for_kbit_training": 0,
+    "prepare_model_for_int8_training": 0,
+    "initialize": 1,
+}
+
+
+def _trained(call: FunctionCall) -> Iterator[str]:
+    """The names of what a call takes to train it."""
+    given: list[ast.expr | None] = []
+    if call.method in _TRAINING or call.method.endswith("Trainer"):
+        given = [call.argument("model", _TRAINING.get(call.method, 0))]
+    elif call.method == "prepare":
+        given = [*call.node.args]
+    yield from (last_name(expr) for expr in given if isinstance(expr, ast.Name | ast.Attribute))
+
+
+def _starts(read: Reader, call: FunctionCall) -> Iterator[FunctionCall]:
+    """The calls of the function that a call stands in."""
+    return (each for each in read.source.calls if call.function and each.method == call.function)
+
+
+def is_other(call: FunctionCall) -> bool:
+    """Whether a call loads a model that stands beside the one that is trained."""
+    expr = call.argument("pretrained_model_name_or_path", 0)
+    about = f"{call.target} {ast.unparse(expr) if expr else ''}".lower()
+    return _OTHER_MODEL.search(about) is not None
+
+
+def _whole(expr: ast.expr) -> ast.expr | None:
+    """The place of the whole model in `{"": place}`."""
+    match expr:
+        case ast.Dict(keys=[ast.Constant(value="")], values=[place]):
+            return place
+        case _:
+            return None
+
+
+def _is_after_engine(read: Reader, call: FunctionCall) -> bool:
+    """Whether transformers knows of DeepSpeed's config when a model is loaded.
+
+    transformers 5.23, training_args.py, __post_init__, and accelerate 1.15, utils/dataclasses.py,
+    DeepSpeedPlugin: TrainingArguments and Accelerator tell it, once there are any.
+    """
+    name = call.argument("pretrained_model_name_or_path", 0)
+    parses = read.line.training is not None and read.line.reads_words
+    if parses and name is not None and read.bind(name, call).flag is not None:
+        return True
+    before = [built.call for built in built_arguments(read.source)]
+    before += read.source.calls_to("accelerate", "Accelerator")
+    if parses:
+        before += [each for each in read.source.calls if each.method in HF_PARSE_CALLS]
+    return any(
+        each.function == call.function and each.line < call.line and not each.tests
+        for each in before
+    )
+
+
+def _attention(read: Reader) -> Binding:
+    name = "attn_implementation"
+    found = [value for call in read.source.calls if (value := read.keyword(call, name))]
+    return agree(found) if found else read.named(frozenset({name}))
+
+
+def _sequence(read: Reader) -> Binding:
+    """The sequence length: the argument of a call, else an option or a constant by its name."""
+    seen = [length for is_target, length in _lengths(read) if length.seen and not is_target]
+    if seen:
+        return agree(seen)
+    if any(option.dest in _SEQUENCE_NAMES for option in read.line.parser.options):
+        return read.named(_SEQUENCE_NAMES)
+    return agree(constants(read, _SEQUENCE_NAMES))
+
+
+def _targets(read: Reader) -> Binding:
+    """The length of what a decoder gets beside the sequence of its encoder."""
+    seen = [length for is_target, length in _lengths(read) if length.seen and is_target]
+    return agree(seen) if seen else read.named(_TARGET_NAMES)
+
+
+def _lengths(read: Reader) -> Iterator[tuple[bool, Binding]]:
+    """The arguments of calls that are a sequence length, and whether it is that of targets."""
+    for call in read.source.calls:
+        cuts = call.keyword("truncation", "padding") is not None
+        for name in ("model_max_length", "max_seq_length", *(("max_length",) if cuts else ())):
+            length = read.keyword(call, name)
+            # Of a sum some tokens are dropped again: it is not the length of what is trained.
+            if length is not None and not _is_sum(call.keyword(name)):
+                yield _is_target(call, name), length
+
+
+def _is_target(call: FunctionCall, name: str) -> bool:
+    """Whether a length is that of a decoder's texts alone; one call may cut both sides."""
+    alone = call.keyword("text_target") is not None and call.argument("text", 0) is None
+    expr = call.keyword(name)
+    return alone or (expr is not None and "target" in last_name(expr))
+
+
+def _is_sum(expr: ast.expr | None) -> bool:
+    return isinstance(expr, ast.BinOp) and isinstance(expr.op, ast.Add | ast.Sub)
+
+
+def constants(read: Reader, names: frozenset[str]) -> Iterator[Binding]:
+    """The constants of the module that have one of these names, in any case."""
+    module = read.source.module
+    for name, values in module.values.items():
+        if name.lower() in names and values[0] is not None:
+            code = f"{name} = {ast.unparse(values[0])}"
+            value = literal(ast.Name(id=name), module)
+            yield Binding(value=value, line=values[0].lineno, code=code)
+
+
+# Read the model config that a script makes in its code: `LlamaConfig(hidden_size=1024)`.
+
+# transformers, models/*/modeling_*.py: what takes a config and makes new weights.
+_BUILDING = re.compile(r"(Model|For[A-Z]\w*)$")
+_BY_METHOD = frozenset({"from_config", "_from_config"})
+# transformers, configuration_utils.py: what reads the config of a model, and takes other values.
+_READING = frozenset({"from_pretrained", "from_json_file"})
+
+
+def with_built_config(facts: ScriptFacts, read: Reader) -> ScriptFacts:
+    """Add the config of the model that the script builds with new weights.
+
+    One that it loads with its weights is known by its name.
+    """
+    calls = read.source.calls
+    loaded = any(
+        loads(read.source, call) == "Model" and call.method == "from_pretrained"
+        for call in calls
+        if not is_other(call)
+    )
+    if loaded:
+        return facts
+    nodes = {id(expr) for expr in _configs(read)}
+    made = [call for call in calls if id(call.node) in nodes]
+    if len(made) != 1:
+        return facts
+    built = _read(read, made[0])
+    return facts if built is None else replace(facts, model=built.base, built_config=built)
+
+
+def _configs(read: Reader) -> Iterator[ast.expr]:
+    """The expressions of the configs of models that are built."""
+    for call in read.source.calls:
+        expr = call.argument("config", 0)
+        if expr is not None and _builds(read, call) and not is_other(call):
+            yield read.argument(expr, call).expr
+
+
+def _builds(read: Reader, call: FunctionCall) -> bool:
+    """Whether a call makes a model of a config: `LlamaModel(config)`, `X.from_config(config)`."""
+    func = call.node.func
+    if isinstance(func, ast.Attribute) and func.attr in _BY_METHOD:
+        func = func.value
+    is_library = read.source.origin(func).partition(".")[0] == "transformers"
+    return is_library and _BUILDING.search(last_name(func)) is not None
+
+
+def _read(read: Reader, call: FunctionCall) -> BuiltConfig | None:
+    """What a call makes a config of; None where that is not seen."""
+    given, hidden = read.source.keywords(call)
+    own, base = UNSEEN, UNSEEN
+    named = call.argument("pretrained_model_name_or_path", 0)
+    family = _family(read, call)
+    if call.method in _READING:
+        path = call.argument("json_file", 0) if named is None else named
+        base = UNSEEN if path is None else read.bind(path, call)
+    elif call.method == "for_model" and named is not None:
+        own = read.bind(named, call)
+    elif family is not None and not call.node.args:
+        own = Binding(value=family, line=call.line)
+    names = call.target.split()
+    if hidden or not (own.seen or base.seen) or read.source.changed.keys() & {*names}:
+        return None
+    values = {key: read.bind(expr, call, key) for key, expr in given.items()}
+    return BuiltConfig(
+        base=base,
+        family=own,
+        values={**values, **_set_later(read, call, names)},
+        line=call.line,
+        code=f"{call.name}(...)",
+    )
+
+
+def _family(read: Reader, call: FunctionCall) -> str | None:
+    """The `model_type` of a class of transformers; if unknown, of the one that is installed."""
+    if read.source.imported(call.node.func)[0] != "transformers":
+        return None
+    return family_of_class(call.method, list_model_types())
+
+
+def _set_later(read: Reader, call: FunctionCall, names: list[str]) -> Mapping[str, Binding]:
+    """The values that are set on a config after it was made; unseen where that depends."""
+    found: dict[str, list[SetAttribute]] = {}
+    for each in read.source.attributes:
+        if each.owner in names:
+            found.setdefault(each.name, []).append(each)
+    return {name: _bind(read, call, places) for name, places in found.items()}
+
+
+def _bind(read: Reader, call: FunctionCall, places: list[SetAttribute]) -> Binding:
+    last, value = places[-1], places[-1].value
+    line = call.line if value is None else value.lineno
+    code = f"{last.owner}.{last.name} = {'...' if value is None else ast.unparse(value)}"
+    if len(places) > 1 or value is None or last.tests != call.tests:
+        return Binding(line=line, code=code)
+    found = read.bind(value, replace(call, scope=last.scope, tests=last.tests))
+    return found if found.seen or unless_none(value) is None else replace(found, code=code)
+
+
+# Read the sizes of a model that a script builds of its own classes: `GPTConfig(n_layer=12)`.
+
+# Names of nanoGPT, llama2.c and transformers. `num_layers` is one of an LSTM as well.
+_LAYERS = frozenset({"n_layer", "n_layers", "num_hidden_layers"})
+_WIDTH = frozenset({"d_model", "dim", "hidden_size", "n_embd"})
+_VOCABULARY = frozenset({"n_vocab", "vocab_size"})
+_CONFIG = re.compile(r"(Config|Args)$")
+
+
+def with_own_sizes(facts: ScriptFacts, read: Reader) -> ScriptFacts:
+    """Add the sizes of a script's own model, where it shows how deep and how wide that is."""
+    layers, width, vocabulary = (_size(read, names) for names in (_LAYERS, _WIDTH, _VOCABULARY))
+    if not (layers.seen and width.seen):
+        return facts
+    return replace(
+        facts, own_sizes=OwnSizes(layers=layers, hidden_size=width, vocab_size=vocabulary)
+    )
+
+
+def _size(read: Reader, names: frozenset[str]) -> Binding:
+    """What a call of a config gives one of these names, else such an option or constant."""
+    given = [binding for binding in _given(read, names) if binding.seen]
+    if given:
+        return agree(given)
+    named = read.named(names)
+    return named if named.seen else agree(constants(read, names))
+
+
+def _given(read: Reader, names: frozenset[str]) -> Iterator[Binding]:
+    for call in read.source.calls:
+        library = read.source.origin(call.node.func).partition(".")[0]
+        if library not in HF_LIBRARIES and _CONFIG.search(call.method):
+            given = read.source.keywords(call)[0]
+            yield from (read.bind(given[name], call, name) for name in names & given.keys())
+
+
+# Read a script's adapters: whether they train, on which layers, at which rank.
+
+# peft 0.21, tuners/lora/config.py, class LoraConfig.
+_DEFAULT_RANK = 8
+_ADAPTERS_CONFIG = "LoraConfig"
+# The functions that take a config of peft, with the keyword and the position of that argument:
+# peft 0.21, mapping_func.py; transformers 5.23, integrations/peft.py.
+_TAKERS = {"get_peft_model": ("peft_config", 1), "add_adapter": ("adapter_config", 0)}
+# LoraConfig's fields that make adapters larger than their rank does, or train other weights whole.
+_UNCOUNTED = ("use_dora", "modules_to_save", "target_parameters", "rank_pattern")
+# Libraries whose functions return no weights in 4 bits that were not asked for.
+_KNOWN = frozenset({"accelerate", "deepspeed", "diffusers", "peft", "timm", "torch", "unsloth"})
+_KNOWN |= HF_LIBRARIES
+# How many functions up the conditions around a call are collected.
+_MOST_CALLERS = 4
+
+
+def with_adapters(facts: ScriptFacts, read: Reader) -> ScriptFacts:
+    """Add the adapters of a script that can train any."""
+    source = read.source
+    facts = replace(
+        facts,
+        trains_adapters=_trains_adapters(source),
+        builds_elsewhere=any(_builds_elsewhere(source, call) for call in source.calls),
+    )
+    if not facts.trains_adapters:
+        return facts
+    facts = replace(facts, quantized=_quantized(read), uncounted=tuple(_uncounted(read)))
+    if source.calls_to("trl", "get_peft_config"):
+        return replace(
+            facts,
+            adapters=_by_model_config(read, "use_peft"),
+            lora_rank=_by_model_config(read, "lora_r"),
+            lora_target_modules=_by_model_config(read, "lora_target_modules"),
+        )
+    used = [*_used(read)]
+    return replace(
+        facts,
+        adapters=_adapters(read, used),
+        lora_rank=agree(_rank(read, config) for each in used for config in each.configs),
+        lora_target_modules=agree(
+            _adapter_targets(read, config) for each in used for config in each.configs
+        ),
+    )
+
+
+def _by_model_config(read: Reader, name: str) -> Binding:
+    """The setting that a field of TRL's ModelConfig has."""
+    options = read.line.parser.of(name)
+    return read.bind_option(options[0], "ModelConfig") if options else UNSEEN
+
+
+def _trains_adapters(source: Source) -> bool:
+    """Whether the script imports peft, or TRL's function that builds a config of peft.
+
+    A config of peft may come from another module of it, too.
+    """
+    origins = (*source.imports.values(), *source.stars)
+    names = {origin.rpartition(".")[2] for origin in origins}
+    libraries = {origin.split(".")[0] for origin in origins}
+    return (
+        "get_peft_config" in names
+        or not libraries.isdisjoint({"peft", "unsloth"})
+        or any(unless_none(call.keyword("peft_config")) for call in source.calls)
+    )
+
+
+class _Use(Struct, frozen=True, kw_only=True):
+    """One call that takes a config of peft, and the LoraConfigs that may be that config."""
+
+    call: FunctionCall
+    configs: tuple[FunctionCall, ...]
+    hidden: bool = False
+    """The config may be another one, or none."""
+
+
+def _used(read: Reader) -> Iterator[_Use]:
+    """The calls that add adapters to a model; without any, those that build their config."""
+    source, found = read.source, False
+    built = tuple(source.calls_to("peft", _ADAPTERS_CONFIG))
+    for call in source.calls:
+        expr = _taken(source, call)
+        if expr is not None:
+            found = True
+            yield _resolve(source, call, expr, built)
+    if not found:
+        yield from (_Use(call=call, configs=(call,)) for call in built)
+
+
+def _taken(source: Source, call: FunctionCall) -> ast.expr | None:
+    """The argument of a call that is a config of peft; None where it has none."""
+    if call.method not in _TAKERS:
+        return unless_none(call.keyword("peft_config"))
+    known = call.method != "get_peft_model" or source.imported(call.node.func)[0] == "peft"
+    return call.argument(*_TAKERS[call.method]) if known else None
+
+
+def _resolve(
+    source: Source, call: FunctionCall, expr: ast.expr, built: tuple[FunctionCall, ...]
+) -> _Use:
+    """The LoraConfigs that an expression may stand for."""
+    expr = follow(expr, call.scope)
+    inside = {id(node) for node in ast.walk(expr)}
+    name = last_name(expr)
+    for configs in (
+        tuple(config for config in built if id(config.node) in inside),
+        tuple(c for c in built if not isinstance(expr, ast.Call) and name in c.target.split()),
+        tuple(c for c in built if isinstance(expr, ast.Call) and c.function == name),
+    ):
+        if configs:
+            # A function that returns at several places may return none.
+            returns = _returns(source, name) if isinstance(expr, ast.Call) else 1
+            return _Use(call=call, configs=configs, hidden=returns > 1)
+    # A parameter of a function: its callers pass one of the configs that the file builds, if any.
+    passed = isinstance(expr, ast.Name) and expr.id in call.scope.values
+    return _Use(call=call, configs=built, hidden=not (passed and built))
+
+
+def _returns(source: Source, name: str) -> int:
+    function = source.functions.get(name)
+    return sum(isinstance(node, ast.Return) for node in ast.walk(function)) if function else 0
+
+
+def _condition(read: Reader, use: _Use) -> Binding:
+    """The condition under which a model gets its adapters."""
+    if use.hidden or not use.configs:
+        return Binding(line=use.call.line, code=f"{use.call.name}(...)")
+    tests = [_tests(read.source, call) for call in (use.call, *use.configs[:1])]
+    if any(_tests(read.source, config) != tests[-1] for config in use.configs):
+        return UNSEEN
+    return _under(read, use.call, tests)
+
+
+def _adapters(read: Reader, used: list[_Use]) -> Binding:
+    """The condition under which a model has adapters: new ones, or those of a checkpoint."""
+    found = _join([_condition(read, each) for each in used])
+    if found.seen or any(use.hidden or not use.configs for use in used):
+        return found
+    calls = [*(use.call for use in used), *filter(_loads_adapters, read.source.calls)]
+    tested = [_tests(read.source, call) for call in calls]
+    branches = [dict(decide(_parsed(test)) for test in tests or ()) for tests in tested]
+    for test in tested[0] or () if tested and None not in tested else ():
+        name, holds = decide(_parsed(test))
+        others = [{n: b for n, b in branch.items() if n != name} for branch in branches]
+        if all(branch.get(name) is holds for branch in branches) and is_complete(others):
+            return _under(read, calls[0], [(test,)])
+    return found
+
+
+def _loads_adapters(call: FunctionCall) -> bool:
+    """Whether a call loads adapters that train on."""
+    trains = call.keyword("is_trainable")
+    is_on = isinstance(trains, ast.Constant) and trains.value is True
+    return is_on and call.name.endswith("PeftModel.from_pretrained")
+
+
+def _parsed(test: str) -> ast.expr:
+    return ast.parse(test, mode="eval").body
+
+
+def _tests(source: Source, call: FunctionCall, depth: int = 0) -> tuple[str, ...] | None:
+    """The conditions around a call, and around the calls of the function that it stands in.
+
+    Returns:
+        None where that function is called under different conditions.
+    """
+    own = tuple(ast.unparse(test) for test in call.tests)
+    callers = source.callers(call.function)
+    if not callers or depth == _MOST_CALLERS:
+        return own
+    around = {_tests(source, caller, depth + 1) for caller in callers}
+    if len(around) > 1 or None in around:
+        return None
+    return (*(around.pop() or ()), *own)
+
+
+def _under(read: Reader, call: FunctionCall, around: list[tuple[str, ...] | None]) -> Binding:
+    """The condition under which several calls are all made; certain if there is none.
+
+    Args:
+        read: Answers what the condition depends on.
+        call: The call that the binding names.
+        around: The conditions of each call.
+
+    Returns:
+        A binding without a value where there is more than one condition.
+    """
+    certain = Binding(value=True, line=call.line, code=f"{call.name}(...)")
+    if None in around:
+        return replace(certain, value=None)
+    tests = list(dict.fromkeys(test for tests in around for test in tests or ()))
+    if not tests:
+        return certain
+    if len(tests) > 1:
+        return replace(certain, value=None)
+    node = _parsed(tests[0])
+    found = read.condition(ast.copy_location(node, call.node), call)
+    return replace(found, line=call.line) if found.flag is None else found
+
+
+def _join(bindings: list[Binding]) -> Binding:
+    """The condition under which one of several calls is made.
+
+    It is certain where one call is unconditional, and where two calls are the two branches of one
+    condition.
+    """
+    certain = [b for b in bindings if b.value is True and b.flag is None and not b.unless]
+    if certain:
+        return certain[0]
+    if len(bindings) == 2 and bindings[0].seen:  # noqa: PLR2004 - a pair
+        one, other = bindings
+        same = replace(one, unless=other.unless, line=None) == replace(other, line=None)
+        if same and one.unless is not other.unless:
+            return Binding(value=True, line=one.line, code=one.code)
+    return agree(bindings)
+
+
+def _rank(read: Reader, config: FunctionCall) -> Binding:
+    keywords, hidden = read.source.keywords(config)
+    if "r" in keywords:
+        return read.bind(keywords["r"], config, "r")
+    if hidden or config.node.args:
+        return Binding(line=config.line, code=f"{config.name}(**...)")
+    return Binding(value=_DEFAULT_RANK, line=config.line, keyword="r", default_of=_ADAPTERS_CONFIG)
+
+
+def _adapter_targets(read: Reader, config: FunctionCall) -> Binding:
+    name = "target_modules"
+    keywords, hidden = read.source.keywords(config)
+    if name in keywords and unless_none(keywords[name]) is not None:
+        return read.bind_words(keywords[name], config, name)
+    if name not in keywords and (hidden or config.node.args):
+        return Binding(line=config.line, code=f"{config.name}(**...)")
+    return Binding(
+        value=BY_ARCHITECTURE, line=config.line, keyword=name, default_of=_ADAPTERS_CONFIG
+    )
+
+
+def _uncounted(read: Reader) -> Iterator[Binding]:
+    """What makes adapters larger, trains beside them, or lets their base hold 8 bits."""
+    source = read.source
+    for config in source.calls_to("peft", _ADAPTERS_CONFIG):
+        keywords, _ = source.keywords(config)
+        for name in _UNCOUNTED:
+            expr = unless_none(keywords.get(name))
+            if expr is not None:
+                yield from _unless_off(read, config, expr, name)
+    added = min((use.call.line for use in _used(read)), default=None)
+    for node in source.unfrozen:
+        # What is let train before the adapters are added is frozen by peft again.
+        if added is not None and added < node.lineno:
+            yield Binding(line=node.lineno, code=ast.unparse(node))
+    for call, expr in _with_keyword(source, "load_in_8bit"):
+        if not _is_off(expr):
+            yield Binding(line=call.line, code=show_argument(call, expr, "load_in_8bit"))
+
+
+def _unless_off(read: Reader, config: FunctionCall, expr: ast.expr, name: str) -> Iterator[Binding]:
+    """An argument of a LoraConfig that is on, or is where an option says so."""
+    code = show_argument(config, expr, name)
+    option = read.bind(expr, config)
+    if option.flag is not None:
+        yield replace(option, line=config.line, code=code)
+    elif not all(map(_is_off, _values(expr, config.scope))):
+        yield Binding(line=config.line, code=code)
+
+
+def _values(expr: ast.expr, scope: Scope) -> list[ast.expr]:
+    """The values that an expression may have, as far as they stand in the script."""
+    if isinstance(expr, ast.IfExp):
+        return [*_values(expr.body, scope), *_values(expr.orelse, scope)]
+    if isinstance(expr, ast.Name):
+        return [each for each in scope.owner(expr.id).values.get(expr.id, []) if each is not None]
+    return [expr]
+
+
+def _is_off(expr: ast.expr) -> bool:
+    """Whether it is a false literal, or an expression whose value is not known."""
+    return not isinstance(expr, ast.List | ast.Dict | ast.Tuple) and not (
+        isinstance(expr, ast.Constant) and bool(expr.value)
+    )
+
+
+def _with_keyword(source: Source, name: str) -> Iterator[tuple[FunctionCall, ast.expr]]:
+    """Every call that has this keyword, also in a dict behind `**`, with the keyword's value."""
+    for call in source.calls:
+        keywords, _ = source.keywords(call)
+        if name in keywords and call.method != "dict":
+            yield call, keywords[name]
+
+
+def _quantized(read: Reader) -> Binding:
+    """Whether the frozen weights are loaded in 4 bits."""
+    source, name = read.source, "load_in_4bit"
+    if source.calls_to("trl", "get_quantization_config"):
+        return _by_model_config(read, name)
+    found = [_guarded(read, call, expr, name) for call, expr in _with_keyword(source, name)]
+    if found:
+        return _join([b for b in found if b.value is not False or b.flag] or found)
+    hidden = next((call for call in source.calls if _may_quantize(source, call)), None)
+    if hidden is not None and _builds_elsewhere(source, hidden) and read.line.parser.of(name):
+        return _by_model_config(read, name)
+    if hidden is None or [*_with_keyword(source, "load_in_8bit")]:
+        return Binding(value=False, line=1, code=_("no `load_in_4bit`"))
+    return Binding(line=hidden.line, code=f"{hidden.name}(...)")
+
+
+def _may_quantize(source: Source, call: FunctionCall) -> bool:
+    """Whether a call may return quantized weights, or takes them.
+
+    It has a quantization config that cannot be followed, or is of a module that is not seen.
+    """
+    # peft 0.21, utils/other.py: it is for weights in 4 or in 8 bits.
+    kbit = call.method == "prepare_model_for_kbit_training"
+    config = unless_none(call.keyword("quantization_config"))
+    return kbit or config is not None or _builds_elsewhere(source, call)
+
+
+def _builds_elsewhere(source: Source, call: FunctionCall) -> bool:
+    """Whether a function of a module that is not seen builds the model."""
+    library, _ = source.imported(call.node.func)
+    is_named = isinstance(call.node.func, ast.Name) and call.method in source.imports
+    if not is_named or library in _KNOWN:
+        return False
+    handed_on = (each.keyword("model") is call.node for each in source.calls)
+    is_model = "model" in call.target.split() or any(handed_on)
+    return is_model and not any(isinstance(a, ast.Name) and a.id == "model" for a in call.node.args)
+
+
+def _guarded(read: Reader, call: FunctionCall, expr: ast.expr, name: str) -> Binding:
+    """A boolean argument of a call, together with the condition that the call itself is under."""
+    own = read.condition(expr, call, name)
+    under = _under(read, call, [_tests(read.source, call)])
+    literal = own.flag is None and isinstance(own.value, bool) and not own.unless
+    if literal and own.value is False:
+        return own
+    certain = under.value is True and under.flag is None and not under.unless
+    if certain or (under.flag is not None and under.flag == own.flag):
+        return own
+    return under if literal else Binding(line=call.line, code=show_argument(call, expr, name))

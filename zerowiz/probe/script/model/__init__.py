@@ -1,1 +1,0 @@
-"""How a script names, builds and places the model that it trains."""

@@ -1,0 +1,510 @@
+"""Read a script's trainer: which it is, its reference, what it generates, and by which engine."""
+
+import ast
+import re
+from collections.abc import Iterator, Sequence
+
+from msgspec import Struct
+
+from zerowiz.core.script.arguments import ARGUMENT_CLASSES
+from zerowiz.core.script.facts import (
+    UNSEEN,
+    Binding,
+    ScriptCall,
+    ScriptFacts,
+    TrainerFacts,
+    TrainerUse,
+    WeightSave,
+)
+from zerowiz.core.structs import replace
+from zerowiz.core.workload import Integration
+from zerowiz.probe.script.commandline import built_arguments
+from zerowiz.probe.script.model import loads
+from zerowiz.probe.script.reader import Reader, agree, short_code, show_argument
+from zerowiz.probe.script.source import (
+    HF_LIBRARIES,
+    MOST_STEPS,
+    FunctionCall,
+    Scope,
+    Source,
+    follow,
+    last_name,
+    unless_none,
+)
+from zerowiz.probe.script.training import field_reader
+
+# Find the trainer that a script builds: a library's class, or a class of its own.
+
+# transformers 5.23, trainer.py, and trl 0.12 to 1.16: the methods that make a loss of a batch, and
+# those that make the batch.
+_MAKE_THE_LOSS = frozenset(
+    {
+        "compute_loss",
+        "training_step",
+        "_compute_loss",
+        "concatenated_forward",
+        "dpo_loss",
+        "get_batch_loss_metrics",
+        "_generate",
+        "_generate_and_score_completions",
+        "_get_per_token_logps_and_entropies",
+    }
+)
+
+
+class BuiltTrainer(Struct, frozen=True, kw_only=True):
+    """A call that builds a trainer."""
+
+    call: FunctionCall
+    use: TrainerUse
+
+
+def built_trainers(read: Reader) -> list[BuiltTrainer]:
+    """Each call of the script that builds a Trainer of these libraries, or one of another module.
+
+    That of another module is known by its name, and by the arguments of a Trainer.
+    """
+    found = []
+    for call in read.source.calls:
+        use = _use(read.source, call)
+        if use is not None:
+            found.append(BuiltTrainer(call=call, use=use))
+    return found
+
+
+def trainer_uses(read: Reader) -> Iterator[TrainerUse]:
+    """The trainers of a script; where none is built in it, those whose arguments it has."""
+    built = [each.use for each in built_trainers(read)]
+    yield from built
+    if built:
+        return
+    names = [(each.arguments.name, each.call.line) for each in built_arguments(read.source)]
+    if read.line.training is not None:
+        names.append((read.line.training.name, read.line.hf_line or 1))
+    for name, line in names:
+        if name in ARGUMENT_CLASSES and name.endswith("Config"):
+            trainer = f"{name.removesuffix('Config')}Trainer"
+            yield TrainerUse(name=trainer, line=line, code=name)
+
+
+def _use(source: Source, call: FunctionCall) -> TrainerUse | None:
+    """What a call builds, if that is a trainer."""
+    func = call.node.func
+    own = source.classes.get(func.id) if isinstance(func, ast.Name) else None
+    if own is not None:
+        return _own_use(source, call, own)
+    library, name = source.imported(func)
+    if not name.endswith("Trainer") or (name == "Trainer" and library not in HF_LIBRARIES):
+        return None
+    given = {word.arg for word in call.node.keywords}
+    if library in HF_LIBRARIES or {"args", "train_dataset"} & given:
+        return TrainerUse(name=name, line=call.line, code=f"{call.name}(...)")
+    return None
+
+
+def _own_use(source: Source, call: FunctionCall, node: ast.ClassDef) -> TrainerUse | None:
+    """A class of the script that is a Trainer, and the method of its own that makes the loss."""
+    methods: list[ast.FunctionDef | ast.AsyncFunctionDef] = []
+    seen: set[str] = set()
+    while node.name not in seen:
+        seen.add(node.name)
+        methods += [each for each in node.body if isinstance(each, ast.FunctionDef)]
+        names = [(last_name(base), base) for base in node.bases]
+        base = next((b for n, b in names if n.endswith("Trainer") or n in source.classes), None)
+        if base is None:
+            return None
+        inner = source.classes.get(base.id) if isinstance(base, ast.Name) else None
+        if inner is None or inner.name in seen:
+            name = source.imported(base)[1] or last_name(base)
+            changed = next((each for each in methods if each.name in _MAKE_THE_LOSS), None)
+            return TrainerUse(
+                name=name,
+                line=call.line,
+                code=f"{call.name}(...)",
+                changed=None if changed is None else f"{call.name}.{changed.name}",
+                changed_line=None if changed is None else changed.lineno,
+            )
+        node = inner
+    return None
+
+
+# Find where a script writes the weights of the model that it trains, as this rank has them.
+#
+# At stage 3 a rank has a shard of them. What gathers them first is no such place.
+
+# A `with` block that gathers weights, and conditions that may ask for the stage, or for DeepSpeed.
+_MAY_BE_GATHERED = re.compile(
+    r"gather|zero|deepspeed|stage_?3|fsdp|distributed_type", re.IGNORECASE
+)
+# transformers 5.23, trainer.py: the methods that a Trainer calls with weights that it gathered.
+_OF_TRAINERS = frozenset({"_save", "_save_checkpoint", "save_model"})
+# Functions that write what their first argument is.
+_WRITERS = frozenset(
+    {("torch", "save"), ("safetensors", "save_file"), ("safetensors", "save_model")}
+)
+# Methods of a model that write it, and of a Trainer, with the position of their `state_dict`.
+_METHODS = {"save_pretrained": 2, "push_to_hub": 9, "_save": 1}
+# Methods and functions whose result is the same model, or the same weights.
+_UNWRAPPING = frozenset({"unwrap_model", "extract_model_from_parallel", "unwrap"})
+_SAME_MODEL = frozenset({"cpu", "eval", "half", "to", "bfloat16", "float"})
+_SAME_WEIGHTS = frozenset({"OrderedDict", "copy", "deepcopy", "dict", "items"})
+_PARTS = frozenset({"base_model", "model", "module"})
+# What is called on a model, and on nothing else that Accelerator prepares.
+_OF_MODELS = frozenset({"parameters", "named_parameters"})
+
+_Name = tuple[int, str]
+"""A variable: its scope, and how it is written."""
+
+
+class _Engine(Struct, frozen=True, kw_only=True):
+    """The call that makes a job of DeepSpeed of the models that it gets."""
+
+    call: FunctionCall
+    models: frozenset[_Name]
+    trainers: frozenset[_Name] = frozenset()
+
+
+def with_weight_saves(facts: ScriptFacts, read: Reader) -> ScriptFacts:
+    """Add the places where a script saves the model that it trains by itself."""
+    job, saves = _Job(source=read.source, engines=tuple(_engines(read))), {}
+    for call in read.source.calls:
+        if call.function in _OF_TRAINERS & read.source.methods or _may_be_gathered(call):
+            continue
+        if any(job.is_trained(*each) for each in _written(read, call)):
+            saves[call.line] = WeightSave(
+                conditions=tuple(read.conditions(call)),
+                line=call.line,
+                code=short_code(call.node),
+                adapters_only=call.method in {"save_pretrained", "push_to_hub"},
+            )
+    return replace(facts, weight_saves=tuple(saves.values()))
+
+
+def _engines(read: Reader) -> Iterator[_Engine]:
+    source = read.source
+    for built in built_trainers(read):
+        call = built.call
+        yield _Engine(
+            call=call,
+            models=frozenset(_names([call.argument("model", 0)], call)),
+            trainers=frozenset(_targets(call)),
+        )
+    for call in source.calls_to("deepspeed", "initialize"):
+        names = (*_names([call.argument("model", 1)], call), *[*_targets(call)][:1])
+        yield _Engine(call=call, models=frozenset(names))
+    models = {name for call in source.calls for name in _model(source, call)}
+    for call in source.calls:
+        if call.method == "prepare":
+            prepared = {*_names(call.node.args, call), *_targets(call)}
+            yield _Engine(call=call, models=frozenset(prepared & models))
+
+
+def _names(exprs: Sequence[ast.expr | None], call: FunctionCall) -> Iterator[_Name]:
+    yield from (_name(each, call.scope) for each in exprs if _is_variable(each))
+
+
+def _is_variable(expr: ast.expr | None) -> bool:
+    return isinstance(expr, ast.Name | ast.Attribute)
+
+
+def _name(expr: ast.expr | None, scope: Scope) -> _Name:
+    """The variable that an expression is; `self.model` is the same one everywhere."""
+    text = "" if expr is None else ast.unparse(expr)
+    return (id(scope.owner(text)) if isinstance(expr, ast.Name) else 0, text)
+
+
+def _targets(call: FunctionCall) -> Iterator[_Name]:
+    """What a call's result is assigned to."""
+    for name in (each for each in call.target.split() if each != "self"):
+        is_bound = name in call.scope.owner(name).values
+        yield (id(call.scope.owner(name)), name) if is_bound else (0, f"self.{name}")
+
+
+def _model(source: Source, call: FunctionCall) -> Iterator[_Name]:
+    """The variables that a call shows to be models."""
+    func = call.node.func
+    if isinstance(func, ast.Attribute) and func.attr in _OF_MODELS:
+        yield from _names([func.value], call)
+    if loads(source, call) == "Model" or call.method == "get_peft_model":
+        yield from _targets(call)
+
+
+def _written(read: Reader, call: FunctionCall) -> Iterator[tuple[ast.expr, FunctionCall]]:
+    """The models whose weights a call writes, and the place where it gets them."""
+    func, source = call.node.func, read.source
+    base = func.value if isinstance(func, ast.Attribute) else None
+    if base is not None and call.method in _METHODS:
+        given = call.argument("state_dict", _METHODS[call.method])
+        if given is not None:
+            yield from _held(source, given, call)
+        elif call.method != "_save" and all(word.arg for word in call.node.keywords):
+            yield base, call
+    if source.imported(func) in _WRITERS or (
+        call.method == "save" and last_name(base and follow(base, call.scope)) == "Accelerator"
+    ):
+        for given in call.node.args[:1]:
+            yield given, call
+            yield from _held(source, given, call)
+
+
+def _held(
+    source: Source, expr: ast.expr, call: FunctionCall, depth: int = 0
+) -> Iterator[tuple[ast.expr, FunctionCall]]:
+    """The models whose `state_dict()` an expression is, or has in it, and where that is called."""
+    inner: list[ast.expr] = []
+    match follow(expr, call.scope):
+        case ast.Call(func=ast.Attribute(value=model, attr="state_dict")) as node:
+            yield model, next(each for each in source.calls if each.node is node)
+        case ast.Call(func=ast.Attribute(value=value, attr=name)) if name in _SAME_WEIGHTS:
+            inner = [value]
+        case ast.Call(func=ast.Name(id=name), args=args) if name in _SAME_WEIGHTS:
+            inner = args
+        case ast.Dict(values=values):
+            inner = values
+        case ast.DictComp(generators=[ast.comprehension(iter=values)]):
+            inner = [values]
+        case _:
+            pass
+    for each in inner if depth < MOST_STEPS else ():
+        yield from _held(source, each, call, depth + 1)
+
+
+class _Job(Struct, frozen=True, kw_only=True):
+    """A script, and where DeepSpeed gets models in it."""
+
+    source: Source
+    engines: tuple[_Engine, ...]
+
+    def is_trained(
+        self, expr: ast.expr, call: FunctionCall, before: int | None = None, depth: int = 0
+    ) -> bool:
+        """Whether a model is one that DeepSpeed has by the time that a call is come to.
+
+        Args:
+            expr: The model.
+            call: The place.
+            before: The line above which the variables got their values; None for that of the place.
+            depth: How many steps were followed.
+        """
+        before = call.line if before is None else before
+        if depth == MOST_STEPS or _may_be_gathered(call):
+            return False
+        inner = _same_models(expr)
+        is_of_trainer = isinstance(expr, ast.Attribute) and self.is_trainer(expr.value, call)
+        if inner and is_of_trainer:
+            return True
+        if inner or not _is_variable(expr):
+            return any(self.is_trained(each, call, before, depth + 1) for each in inner)
+        name = _name(expr, call.scope)
+        engines = [e for e in self.engines if name in e.models and self._is_after(call, e)]
+        value = _last_value(expr, call.scope, before)
+        if value is not None and value.lineno > max([0, *(each.call.line for each in engines)]):
+            return self.is_trained(value, call, value.lineno, depth + 1)
+        return bool(engines) or any(
+            self.is_trained(given, caller, None, depth + 1)
+            for given, caller in self._passed(expr, call)
+        )
+
+    def is_trainer(self, expr: ast.expr, call: FunctionCall, depth: int = 0) -> bool:
+        """Whether an expression is a trainer that has trained by then."""
+        if not _is_variable(expr) or _may_be_gathered(call) or depth == MOST_STEPS:
+            return False
+        name = _name(expr, call.scope)
+        return any(name in e.trainers and self._is_after(call, e) for e in self.engines) or any(
+            self.is_trainer(given, caller, depth + 1) for given, caller in self._passed(expr, call)
+        )
+
+    def _is_after(self, call: FunctionCall, engine: _Engine) -> bool:
+        """Whether a place of the same function comes after DeepSpeed has the model."""
+        if call.function != engine.call.function:
+            return True
+        # The Trainer hands it over when it trains.
+        starts = [
+            each.line
+            for each in self.source.calls
+            if each.method == "train" and each.function == call.function
+            if _name(getattr(each.node.func, "value", None), each.scope) in engine.trainers
+        ]
+        return call.line > min(starts, default=engine.call.line)
+
+    def _passed(
+        self, expr: ast.expr, call: FunctionCall
+    ) -> Iterator[tuple[ast.expr, FunctionCall]]:
+        """What the calls of a function of the script pass for one of its parameters."""
+        function = self.source.functions.get(call.function)
+        if function is None or not isinstance(expr, ast.Name):
+            return
+        names = [arg.arg for arg in (*function.args.posonlyargs, *function.args.args)]
+        for caller in self.source.callers(call.function):
+            place = names.index(expr.id) if expr.id in names else len(caller.node.args)
+            given = caller.keyword(expr.id) or next(iter(caller.node.args[place:]), None)
+            if given is not None and call.function not in self.source.methods:
+                yield given, caller
+
+
+def _same_models(expr: ast.expr) -> list[ast.expr]:
+    """What an expression is, or wraps, or is a part of, without a copy of the weights."""
+    match expr:
+        case ast.IfExp(body=one, orelse=other):
+            return [one, other]
+        case ast.Call(func=func, args=[model, *_]) if last_name(func) in _UNWRAPPING:
+            return [model]
+        case ast.Call(func=ast.Attribute(value=model, attr=name)) if name in _SAME_MODEL:
+            return [model]
+        case ast.Attribute(value=whole, attr=attr) if attr in _PARTS and last_name(whole) != "self":
+            return [whole]
+        case _:
+            return []
+
+
+def _may_be_gathered(call: FunctionCall) -> bool:
+    tests = (*call.tests, *call.around)
+    names = (each for test in tests for each in ast.walk(test) if isinstance(each, ast.Name))
+    values = (follow(each, call.scope) for each in names)
+    return any(_MAY_BE_GATHERED.search(ast.unparse(each)) for each in (*tests, *values))
+
+
+def _last_value(expr: ast.expr, scope: Scope, before: int) -> ast.expr | None:
+    """What a variable was last set to above a line; None where that is not seen."""
+    if not isinstance(expr, ast.Name):
+        return None
+    values = [each for each in scope.owner(expr.id).values.get(expr.id, []) if each is not None]
+    return max((v for v in values if v.lineno < before), key=lambda v: v.lineno, default=None)
+
+
+def with_trainer(facts: ScriptFacts, read: Reader) -> ScriptFacts:
+    """Add the trainer of a script that has one of transformers' or of a library on top of it."""
+    if facts.integration is not Integration.HF:
+        return facts
+    field, built = field_reader(facts, read), built_trainers(read)
+    completion = field("max_completion_length")
+    return replace(
+        facts,
+        optimizers_passed=tuple(_optimizers_passed(read, built)),
+        trainer=TrainerFacts(
+            uses=tuple(trainer_uses(read)),
+            reference=agree(_reference(read, each) for each in built) if built else UNSEEN,
+            precomputed=field("precompute_ref_log_probs"),
+            beta=field("beta"),
+            prompt_tokens=field("max_prompt_length"),
+            completion_tokens=completion if completion.seen else field("response_length"),
+            group=field("num_generations"),
+            steps_per_generation=field("steps_per_generation"),
+            whole_generation=field("generation_batch_size"),
+            use_vllm=field("use_vllm"),
+            vllm_mode=field("vllm_mode"),
+            vllm_fraction=field("vllm_gpu_memory_utilization"),
+            vllm_sleep=field("vllm_enable_sleep_mode"),
+            models_beside=tuple(found for each in built for found in _models_beside(read, each)),
+            eval_batch=field("per_device_eval_batch_size"),
+            eval_strategy=field("eval_strategy"),
+            do_eval=field("do_eval"),
+            evaluations=tuple(_evaluations(read, built)),
+            metrics=next(_metrics(built), None),
+        ),
+    )
+
+
+def _evaluations(read: Reader, built: list[BuiltTrainer]) -> Iterator[tuple[Binding, ...]]:
+    """What has to hold for each call of a trainer's `evaluate`."""
+    names = {name for each in built for name in each.call.target.split()}
+    for call in read.source.calls:
+        match call.node.func:
+            case ast.Attribute(value=base, attr="evaluate"):
+                name = last_name(base)
+                if name in names or name.lower().endswith("trainer"):
+                    yield tuple(read.conditions(call))
+            case _:
+                pass
+
+
+def _metrics(built: list[BuiltTrainer]) -> Iterator[Binding]:
+    """The `compute_metrics` of each trainer that has one."""
+    for each in built:
+        expr = unless_none(each.call.keyword("compute_metrics"))
+        if expr is not None:
+            yield Binding(line=expr.lineno, code=show_argument(each.call, expr, "compute_metrics"))
+
+
+def _optimizers_passed(read: Reader, built: list[BuiltTrainer]) -> Iterator[ScriptCall]:
+    """The optimizer or the scheduler that a call hands its trainer; a subclass may use them."""
+    for call in (each.call for each in built):
+        expr = unless_none(call.keyword("optimizers"))
+        pair = None if expr is None else read.follow(expr, call)
+        items = pair.elts if isinstance(pair, ast.Tuple | ast.List) else []
+        given = [unless_none(read.argument(each, call).expr) for each in items]
+        if expr is not None and any(given) and not read.source.methods & _MAKE_OPTIMIZERS:
+            yield ScriptCall(
+                conditions=tuple(read.conditions(call)),
+                line=expr.lineno,
+                code=show_argument(call, expr, "optimizers"),
+            )
+
+
+# transformers 5.23, trainer.py: the methods by which a subclass makes its own.
+_MAKE_OPTIMIZERS = frozenset(
+    {"create_optimizer", "create_scheduler", "create_optimizer_and_scheduler"}
+)
+
+
+def _reference(read: Reader, built: BuiltTrainer) -> Binding:
+    """Whether a call passes a reference model; unseen where that depends on something."""
+    call, is_second = built.call, built.use.name in _REFERRED_SECOND
+    expr = call.argument("ref_model", 1) if is_second else unless_none(call.keyword("ref_model"))
+    if expr is None:
+        return Binding(value=False, line=call.line, default_of=built.use.name)
+    followed = read.follow(expr, call)
+    code = show_argument(call, expr, "ref_model")
+    if unless_none(followed) is None:
+        return Binding(value=False, line=expr.lineno, code=code)
+    is_model = isinstance(followed, ast.Call)
+    return Binding(value=True if is_model else None, line=expr.lineno, code=code)
+
+
+# trl 0.12 to 1.16: what the second argument of a trainer is.
+_REFERRED_SECOND = frozenset({"DPOTrainer", "KTOTrainer", "BCOTrainer", "OnlineDPOTrainer"})
+_JUDGED_SECOND = frozenset({"GRPOTrainer", "RLOOTrainer"})
+# trl 1.16, grpo_trainer.py, and trl 0.29, online_dpo_trainer.py: what may be a model, or its name.
+_JUDGES = ("reward_funcs", "reward_model")
+
+
+def _models_beside(read: Reader, built: BuiltTrainer) -> Iterator[Binding]:
+    """The models that a call hands its trainer to judge completions."""
+    call = built.call
+    for keyword in _JUDGES:
+        judges_second = built.use.name in _JUDGED_SECOND and keyword == "reward_funcs"
+        given = call.argument(keyword, 1) if judges_second else unless_none(call.keyword(keyword))
+        for expr in () if given is None else _items(read, given, call):
+            found = _trainer_model(read, call, expr, keyword)
+            if found is not None:
+                yield found
+
+
+def _items(read: Reader, expr: ast.expr, call: FunctionCall) -> Iterator[ast.expr]:
+    """The items of a list, and what is appended to it; any other expression is its only one."""
+    if isinstance(expr, ast.Name):
+        for each in read.source.calls:
+            match each.node.func:
+                case ast.Attribute(value=base, attr="append") if last_name(base) == expr.id:
+                    yield from each.node.args[:1]
+                case _:
+                    pass
+    followed = read.follow(expr, call)
+    yield from followed.elts if isinstance(followed, ast.List | ast.Tuple) else [followed]
+
+
+def _trainer_model(
+    read: Reader, call: FunctionCall, expr: ast.expr, keyword: str
+) -> Binding | None:
+    """What judges, where that is a model: its name, an option, or the call that loads it."""
+    code = show_argument(call, expr, keyword)
+    bound = read.bind(expr, call)
+    if bound.flag is not None:
+        return replace(bound, line=call.line, code=code)
+    followed = read.follow(expr, call)
+    if isinstance(followed, ast.Call):
+        loader = next((each for each in read.source.calls if each.node is followed), None)
+        is_model = loader is not None and loads(read.source, loader) == "Model"
+        return Binding(line=expr.lineno, code=code) if is_model else None
+    is_name = isinstance(bound.value, str)
+    return Binding(line=expr.lineno, code=code) if is_name else None

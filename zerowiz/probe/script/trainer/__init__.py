@@ -1,1 +1,0 @@
-"""Which trainer a script builds, and which models and sequences it holds."""

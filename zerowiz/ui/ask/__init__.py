@@ -1,1 +1,0 @@
-"""How a person is asked at a terminal."""

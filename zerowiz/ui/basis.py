@@ -1,0 +1,377 @@
+"""Say what of a plan changes what a model learns: values of zerowiz's own, and another batch."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from zerowiz.core import command_words
+from zerowiz.core.decision.evaluate import StrategyEstimate
+from zerowiz.core.launch.provenance import BatchChange, ChangedFact, MachineChange, MachineFact
+from zerowiz.core.machine.types import Machine
+from zerowiz.core.memory.allocations import AllocationKind, Phase
+from zerowiz.core.memory.estimate import VllmShare
+from zerowiz.core.model.types import Model
+from zerowiz.core.script.settings import Settled
+from zerowiz.core.settings import Change
+from zerowiz.core.speed.costs import Calibration
+from zerowiz.core.workload import Reference, Trainer, Workload
+from zerowiz.ui import remedies
+from zerowiz.ui.text import gib, on_device
+from zerowiz.words import _, joined, listing
+
+
+def own_values(config: str, optimizer: str | None, values: Mapping[str, object]) -> str:
+    """What a config that zerowiz writes has where the script decides nothing.
+
+    Args:
+        config: Its path.
+        optimizer: That DeepSpeed makes of it, if it makes one.
+        values: By their keys in the file.
+    """
+    shown = listing(f"`{key}` {value}" for key, value in values.items())
+    if optimizer is None:
+        return _(
+            "`{config}` sets {values}, a default of zerowiz's own", config=config, values=shown
+        )
+    return _(
+        "`{config}` sets {optimizer} with {values}: these are zerowiz's own defaults, because it"
+        " sees no optimizer that your script passes to DeepSpeed",
+        config=config,
+        optimizer=optimizer,
+        values=shown,
+    )
+
+
+def unused_configs(paths: Sequence[str]) -> str:
+    """That configs lie beside the script which this plan does not use."""
+    if len(paths) == 1:
+        return _(
+            "`{path}` is not used; `$config {quoted}` runs with it",
+            path=paths[0],
+            quoted=command_words.quote(paths[0]),
+        )
+    return _(
+        "{paths} are not used; `$config FILE` runs with one", paths=listing(f"`{p}`" for p in paths)
+    )
+
+
+def batch_by_options(said: Change, batch: BatchChange) -> str:
+    """That options change the global batch which the script would have by itself."""
+    return _(
+        "your script's batch changes with `{options}`: {moves}",
+        options=remedies.options(said),
+        moves=global_batch(batch),
+    )
+
+
+def global_batch(batch: BatchChange) -> str:
+    """From what to what it changes, and how to keep it."""
+    values = {"before": batch.before, "now": batch.now}
+    moves = (
+        _("the global batch falls from {before} to {now}", **values)
+        if batch.now < batch.before
+        else _("the global batch rises from {before} to {now}", **values)
+    )
+    if batch.accumulation_steps is None:
+        return moves
+    if batch.by_script:
+        return _(
+            "{moves}; an accumulation of {steps} in your script keeps it",
+            moves=moves,
+            steps=batch.accumulation_steps,
+        )
+    return _(
+        "{moves}; keep it with `{options}`",
+        moves=moves,
+        options=remedies.options({"accumulation_steps": batch.accumulation_steps}),
+    )
+
+
+# Say that a machine is not what it was when a job was planned, and what follows.
+
+_FACTS: Mapping[MachineFact, Callable[[ChangedFact], str]] = {
+    MachineFact.NODES: lambda each: _("{before} -> {now} nodes", before=each.before, now=each.now),
+    MachineFact.GPUS: lambda each: _(
+        "{before} -> {now} GPUs per node", before=each.before, now=each.now
+    ),
+    MachineFact.KIND: lambda each: f"{each.before} -> {each.now}",
+    MachineFact.FREE_MEMORY: lambda each: _(
+        "{before} -> {now} free per GPU", before=gib(int(each.before)), now=gib(int(each.now))
+    ),
+}
+
+
+def machine_change(change: MachineChange, machine: Machine) -> str:
+    """All of it in one line: what has changed, then the batch and how to keep it.
+
+    Args:
+        change: What has changed.
+        machine: That of today.
+    """
+    changed = _(
+        "the machine has changed since `{path}`: {facts}",
+        path=change.plan_path,
+        facts=listing(on_device(_FACTS[each.fact](each), machine) for each in change.facts),
+    )
+    batch = change.global_batch
+    return changed if batch is None else f"{changed}; {global_batch(batch)}"
+
+
+# Sentences on what a plan was made of, and what it leaves to the person.
+
+UNFUSED_ADAM = _(
+    "this Adam is not fused: it needs up to 4 more bytes per trainable parameter during the step,"
+    " which the plan counts; `fused=True` avoids that"
+)
+
+
+def in_fp32(change: str, loads_16_bit: str | None = None) -> str:
+    """That nobody chose the precision of the script, and that another one is faster."""
+    if loads_16_bit is not None:
+        return _(
+            "{loads_16_bit} loads 16-bit weights, but your script sets no precision: below stage 3"
+            " they stay 16-bit, and the plan counts fp32; {change}",
+            loads_16_bit=loads_16_bit,
+            change=change,
+        )
+    return _(
+        "your script trains in fp32, because it sets no precision; bf16 takes half the memory for"
+        " weights and is several times faster on these GPUs: {change}",
+        change=change,
+    )
+
+
+def falls_back(family: str, release: str) -> str:
+    """What runs in place of the attention that was asked for."""
+    return _(
+        "transformers {release} runs `{family}` with eager attention, which stores all "
+        "attention scores",
+        release=release,
+        family=family,
+    )
+
+
+def size_untraced(text: str) -> str:
+    """Why `--trace` did nothing."""
+    return _(
+        "`--trace` has no effect: `{text}` is a size, and only a real model can be traced",
+        text=text,
+    )
+
+
+def traced(family: str | None, built: str, took_milliseconds: int) -> str:
+    """What was traced; a family is named where it has no formulas."""
+    said = "" if family is None else _("zerowiz does not know `{family}` yet: ", family=family)
+    took = f"{took_milliseconds / 1000:.1f} s"
+    return _(
+        "{said}traced `{built}` on the meta device ({took}; the result is cached)",
+        said=said,
+        built=built,
+        took=took,
+    )
+
+
+def guess(family: str, exact: str, *, wraps: bool) -> str:
+    """What a guess rests on, and how to do without."""
+    counted = _("its language model only") if wraps else _("a Llama of the same sizes")
+    return _(
+        "zerowiz does not know `{family}` yet, and estimates it as {counted}; {exact}",
+        family=family,
+        counted=counted,
+        exact=exact,
+    )
+
+
+def calibrated(calibration: Calibration) -> str:
+    """What the predicted times were learned from."""
+    count = calibration.measured_steps
+    settings = _("1 setting") if count == 1 else _("{count} settings", count=count)
+    return _("step times are scaled by {settings} measured on this machine", settings=settings)
+
+
+def built(source: str) -> str:
+    """That the script makes its model.
+
+    Args:
+        source: The code that makes its config, and where it stands.
+    """
+    return _("the script builds its model with new weights, by {source}", source=source)
+
+
+def built_beside(model: str | None, source: str) -> str:
+    """That the plan is for another model than the one that the script makes.
+
+    Args:
+        model: As it was named.
+        source: As of `built`.
+    """
+    return _(
+        "the plan is for `$model {model}`, but the script builds another model, by {source}",
+        model=model,
+        source=source,
+    )
+
+
+def taken(key: str, value: object, code: str) -> str:
+    """That a value of the config which the script makes is not known.
+
+    Args:
+        key: Of the value.
+        value: The one that is assumed; None for the default of a class that is not known.
+        code: What the script takes it from.
+    """
+    if value is None:
+        said = _("assumed the default of `{key}`", key=key)
+    else:
+        said = _("assumed `{key}` {value}", key=key, value=value)
+    return joined("; ", (said, _("the script takes it from `{code}`", code=code)))
+
+
+METRICS = _(
+    "keeps the logits of a whole evaluation on the GPU, unless `eval_accumulation_steps` is set: "
+    "not counted"
+)
+VLLM_ELSEWHERE = _("vLLM runs as a server on other GPUs, which this plan does not include")
+
+
+def settled(values: Sequence[Settled], copied: str | None) -> str:
+    """The words that are added after a script, or to a copy of its settings file."""
+    words = command_words.join(word for each in values for word in each.words)
+    where = _("after the script") if copied is None else _("to a copy of `{copied}`", copied=copied)
+    return _(
+        "zerowiz adds arguments {where}, which does not set them: `{words}`",
+        where=where,
+        words=words,
+    )
+
+
+def beyond_positions(model: Model, step: Workload) -> str | None:
+    """That a sequence is longer than any that the model was made for; None where it is not."""
+    tokens, positions = step.sequence_tokens, model.made_for_tokens
+    if positions is None or tokens <= positions:
+        return None
+    return _(
+        "sequences of {tokens} tokens are longer than the {positions} positions that `{model}` was"
+        " made for (`$sequence_tokens`)",
+        tokens=tokens,
+        positions=positions,
+        model=model.name,
+    )
+
+
+def size_only(size: str | None, script_model: str) -> str:
+    """That a size says how large a model is, and that the script loads its own.
+
+    Args:
+        size: As it was named.
+        script_model: What the script loads, and where it says so; empty where words can name it.
+    """
+    if not script_model:
+        return _(
+            "`$model {size}` is only a size, and the script still loads its own model: name a"
+            " folder or a hub id, and zerowiz passes it to the script",
+            size=size,
+        )
+    return _(
+        "`$model {size}` is only a size; the script loads {script_model}",
+        size=size,
+        script_model=script_model,
+    )
+
+
+def trusted(options: Sequence[str]) -> str:
+    """That a plan believes what options say of a script, which zerowiz cannot make come true."""
+    return _(
+        "zerowiz cannot pass {options} to your script: the plan is right only if the script sets "
+        "the same",
+        options=listing(f"`{each}`" for each in options),
+    )
+
+
+# Sentences on what a trainer and its vLLM hold beside what trains.
+
+_RUNS: Mapping[Trainer, str] = {
+    Trainer.DPO: _("2 sequences of each pair at once, chosen and rejected"),
+    Trainer.REWARD: _("2 sequences of each pair at once, chosen and rejected"),
+    Trainer.KTO: _("each sequence, and one of another prompt beside it without gradients"),
+    Trainer.GRPO: _("completions generated by {engine}, {count} at a time on each GPU"),
+    Trainer.RLOO: _("completions generated by {engine}, {count} at a time on each GPU"),
+    Trainer.PPO: _(
+        "completions generated by {engine}, {count} at a time on each GPU; a value model"
+        " trains too, and a reward model scores"
+    ),
+}
+
+
+_FROZEN = (
+    AllocationKind.REFERENCE,
+    AllocationKind.REFERENCE_SHARDED,
+    AllocationKind.REFERENCE_PINNED,
+)
+
+
+def trainer(workload: Workload, evaluated: StrategyEstimate) -> str:
+    """What a trainer runs, and the frozen models that it holds under a strategy."""
+    engine = _("the model itself")
+    if workload.vllm_memory_fraction is not None:
+        engine = "vLLM" if workload.vllm_memory_fraction else _("vLLM on other GPUs")
+    count = workload.resolved_generation_batch
+    runs = _RUNS[workload.trainer].format(count=count, engine=engine)
+    return "; ".join(filter(None, (f"{workload.trainer}: {runs}", _frozen(workload, evaluated))))
+
+
+def _frozen(workload: Workload, evaluated: StrategyEstimate) -> str:
+    """The reference, and where it is; empty for a trainer that has none."""
+    if not workload.trainer.compares:
+        return ""
+    if workload.resolved_reference is Reference.PRECOMPUTED:
+        return _("the reference was computed before training")
+    on_gpu = evaluated.estimate.moments[Phase.FORWARD][0]
+    on_host = evaluated.estimate.host[Phase.FORWARD][0]
+    held = {e.kind: e.size_bytes for e in (*on_gpu, *on_host) if e.kind in _FROZEN}
+    size_bytes = sum(held.values())
+    if not size_bytes:
+        return _("no reference model")
+    models = (
+        _("frozen models") if workload.trainer is Trainer.PPO else _("a frozen reference model")
+    )
+    if AllocationKind.REFERENCE in held:
+        return _("{models} on every GPU ({size_bytes})", models=models, size_bytes=gib(size_bytes))
+    if held.get(AllocationKind.REFERENCE_PINNED):
+        return _(
+            "{models} in the host's memory ({size_bytes} of each rank)",
+            models=models,
+            size_bytes=gib(size_bytes),
+        )
+    return _(
+        "{models}, sharded ({size_bytes} on each GPU)", models=models, size_bytes=gib(size_bytes)
+    )
+
+
+def evaluation(workload: Workload, evaluated: StrategyEstimate) -> str:
+    """That an evaluation decides the peak, and how many sequences at a time would not."""
+    below = evaluated.estimate.eval_batch_below_training
+    decides = _(
+        "evaluation of {eval_batch} sequences per GPU decides the peak; training holds {training}",
+        eval_batch=workload.eval_batch,
+        training=gib(evaluated.estimate.training_peak_bytes),
+    )
+    if below is None:
+        return decides
+    return _("{decides}; `$eval_batch {below}` keeps it below that", decides=decides, below=below)
+
+
+def vllm(workload: Workload, share: VllmShare) -> str:
+    """What a vLLM takes of the same GPUs, and when."""
+    taken = _(
+        "{share_bytes} of each GPU ({vllm_memory_fraction:g} of it)",
+        share_bytes=gib(share.share_bytes),
+        vllm_memory_fraction=workload.vllm_memory_fraction,
+    )
+    if share.sleeps:
+        resting = gib(share.resting_bytes)
+        return _(
+            "{taken} while it generates, on top of {resting} of training; it frees "
+            "that memory while the step trains (never measured)",
+            taken=taken,
+            resting=resting,
+        )
+    return _("{taken} at all times, on top of the peak (never measured)", taken=taken)

@@ -1,1 +1,0 @@
-"""What a plan rests on, in words."""

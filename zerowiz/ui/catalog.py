@@ -1,0 +1,350 @@
+"""Show the machines of the tables that a job fits."""
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import TextIO
+
+from zerowiz.core.catalog import Offer, Offers, PlannedRun, PredictedRun, StrategyRun, WiderFit
+from zerowiz.core.decision.plan_input import PlanInput
+from zerowiz.core.decision.search import Objective
+from zerowiz.core.machine.interconnect import spell_network
+from zerowiz.core.machine_kinds import PriceList
+from zerowiz.ui import sentences
+from zerowiz.ui.choice import split_of
+from zerowiz.ui.remedies import options
+from zerowiz.ui.text import (
+    LABEL_COLUMNS,
+    bare_gib,
+    count,
+    hours,
+    labelled,
+    money,
+    say,
+    seconds,
+    show_rows,
+)
+from zerowiz.words import N_, _, joined, listing
+
+_UNKNOWN = "-"
+# What can be seen of one machine's own plan leaves first.
+_LEAVING = (
+    N_("(step)"),
+    N_("needs"),
+    N_("headroom"),
+    N_("ckpt"),
+    N_("batch"),
+    N_("step"),
+    N_("strategy"),
+    N_("verdict"),
+)
+# A table that is looked over, not searched.
+_MOST_ROWS = 30
+
+
+def machines(
+    found: Offers,
+    job: PlanInput,
+    prices: PriceList,
+    stream: TextIO,
+    wider: Sequence[WiderFit] = (),
+    objective: Objective = Objective.FLOWCHART,
+) -> None:
+    """A row for each machine, the best first, what was left out, and what would help.
+
+    Args:
+        found: The machines.
+        job: The job on one of them.
+        prices: What was said of prices.
+        stream: Where to.
+        wider: What would help where few GPUs are large enough.
+        objective: What chose the strategy of each machine.
+    """
+    say(stream, labelled(_("Model"), sentences.model(job.model)), hang=LABEL_COLUMNS)
+    stream.write("\n")
+    left: tuple[str, ...] = ()
+    if found.offers:
+        left = _table(found, prices, stream)
+        stream.write("\n")
+    say(stream, *_legend(found, job, prices, objective, left), *_helps(wider))
+
+
+def _table(found: Offers, prices: PriceList, stream: TextIO) -> tuple[str, ...]:
+    """The rows; returns the headings for which the terminal is too narrow."""
+    timed = any(offer.run for offer in found.offers)
+    split, mixed = _splits(found), _mixes_checkpointing(found)
+    priced = any(offer.price_per_hour is not None for offer in found.offers)
+    headings = (
+        *("machine", "strategy", "verdict", "needs", "headroom"),
+        *(("batch",) if split else ()),
+        *(("ckpt",) if mixed else ()),
+        *("step", "(step)", N_("tokens/s")),
+        *((N_("time"),) if timed else ()),
+        *((N_("cost"),) if priced else ()),
+    )
+    rows = [
+        (
+            *_machine(offer),
+            *((split_of(offer.workload),) if split else ()),
+            *((_checkpointing(offer),) if mixed else ()),
+            *_speed(offer),
+            *((_time(offer),) if timed else ()),
+            *((_cost(offer, prices.currency),) if priced else ()),
+        )
+        for offer in found.offers[:_MOST_ROWS]
+    ]
+    return show_rows(stream, headings, rows, _LEAVING)
+
+
+def _machine(offer: Offer) -> tuple[str, ...]:
+    chosen = offer.chosen
+    return (
+        offer.candidate.name + ("*" if offer.assumes_network else ""),
+        chosen.strategy.name,
+        sentences.verdict(chosen),
+        bare_gib(chosen.device_bytes),
+        bare_gib(chosen.headroom_bytes),
+    )
+
+
+def _splits(found: Offers) -> bool:
+    """Whether a global batch makes the step of a GPU differ between the machines."""
+    return len({split_of(offer.workload) for offer in found.offers}) > 1
+
+
+def _mixes_checkpointing(found: Offers) -> bool:
+    """Whether gradient checkpointing was chosen for some of the machines alone."""
+    return len({_checkpointing(offer) for offer in found.offers}) > 1
+
+
+def _checkpointing(offer: Offer) -> str:
+    return _("yes") if offer.workload.gradient_checkpointing else _("no")
+
+
+def _speed(offer: Offer) -> tuple[str, ...]:
+    time = offer.chosen.step_time
+    if time is None:
+        return (_UNKNOWN,) * 3
+    bounds = _(
+        "({low_seconds} to {high_seconds})",
+        low_seconds=seconds(time.low_seconds),
+        high_seconds=seconds(time.high_seconds),
+    )
+    return (seconds(time.expected_seconds), bounds, f"{time.tokens_per_s:,.0f}")
+
+
+def _time(offer: Offer) -> str:
+    return _UNKNOWN if offer.run is None else hours(offer.run.expected_hours)
+
+
+def _cost(offer: Offer, currency: str) -> str:
+    cost = None if offer.run is None else offer.run.cost
+    return _UNKNOWN if cost is None else money(cost.expected_cost, currency)
+
+
+def _legend(
+    found: Offers,
+    job: PlanInput,
+    prices: PriceList,
+    objective: Objective,
+    left: Collection[str],
+) -> Iterator[str]:
+    offers = found.offers
+    if offers:
+        yield _rows(prices)
+        yield _("In the table, {columns}.", columns=joined(_("; "), _columns(left)))
+    if left:
+        yield _(
+            "A wider terminal also shows: {columns}.", columns=listing(_(name) for name in left)
+        )
+    if offers and not any(offer.chosen.step_time for offer in offers):
+        yield _("zerowiz predicts no step time: {why_untimed}.", why_untimed=job.why_untimed)
+    yield from _steps(found, left)
+    if len(found.offers) > 1 and objective is Objective.FLOWCHART:
+        yield _("The flowchart chose each strategy; `$objective fastest` chooses the fastest.")
+    tokens = {offer.run.tokens for offer in offers if offer.run is not None}
+    if tokens:
+        yield _(
+            "Time and cost are for {tokens} tokens, optimizer steps only.",
+            tokens=count(max(tokens)),
+        )
+    assuming = next((offer for offer in offers if offer.assumes_network), None)
+    if assuming is not None:
+        yield _(
+            "* assumes InfiniBand between nodes: one adapter per GPU, 400 Gb/s on PCIe 5, 200"
+            " Gb/s on PCIe 4, 100 Gb/s on PCIe 3. Set the real link with `$interconnect`. To plan"
+            " for one of these machines alone, add its link: `$machine {machine} $interconnect"
+            " {network}`.",
+            machine=assuming.candidate.name,
+            network=spell_network(assuming.machine.network),
+        )
+    if len(offers) > _MOST_ROWS:
+        more = len(offers) - _MOST_ROWS
+        yield (
+            _("1 more machine fits: list them all with `$as_json`.")
+            if more == 1
+            else _("{offers} more machines fit: list them all with `$as_json`.", offers=more)
+        )
+    yield from _left_out(found)
+
+
+def _rows(prices: PriceList) -> str:
+    """Which machines there are, in which order, and what is said of each."""
+    order = _("fewest GPUs first, then the fastest")
+    if prices.prices:
+        order = _("cheapest first, then those without a price ({order})", order=order)
+    of_nodes = any(price.gpus is not None for price in prices.prices)
+    priced = _(", and every count that has its own price") if of_nodes else ""
+    return _(
+        "Machines as `$machine` takes them, {order}; for each GPU, the fewest that fit "
+        "and twice as many{priced}.",
+        order=order,
+        priced=priced,
+    )
+
+
+def _columns(left: Collection[str]) -> Iterator[str]:
+    """What the columns are that are there on any machine."""
+    if "headroom" not in left:
+        yield _("needs and headroom are GiB per GPU")
+    if "step" not in left:
+        yield _("step is seconds per optimizer step")
+    yield _("tokens/s is the total of all GPUs")
+
+
+def _steps(found: Offers, left: Collection[str]) -> Iterator[str]:
+    """What differs between the steps of the machines."""
+    if _splits(found) and "batch" not in left:
+        yield _("Batch is the micro-batch and the number of micro-steps.")
+    if _mixes_checkpointing(found) and "ckpt" not in left:
+        yield _("Ckpt shows whether the plan uses gradient checkpointing.")
+    steps = {(each.workload.micro_batch, each.workload.accumulation_steps) for each in found.offers}
+    if len(found.offers) > 1 and steps == {(1, 1)}:
+        yield _(
+            "Each GPU trains on one sequence at a time. A larger `$micro_batch`, or one "
+            "`$global_batch` for all machines, can change this order."
+        )
+
+
+def _helps(wider: Sequence[WiderFit]) -> Iterator[str]:
+    """How many of the GPUs that are too small each change is enough for."""
+    if wider:
+        counts = [
+            _("{kinds} with `{change}`", kinds=each.kinds, change=options(each.change))
+            for each in wider
+        ]
+        yield _("Of these GPUs, it would fit {counts}.", counts=listing(counts))
+
+
+def _left_out(found: Offers) -> Iterator[str]:
+    """What has no row, and why."""
+    if found.kinds_without:
+        some, kinds = found.kinds_without, found.kinds
+        of_them = (
+            _("any of the {kinds} GPUs of the table", kinds=kinds)
+            if some == kinds
+            else _("{some} of the {kinds} GPUs of the table", some=some, kinds=kinds)
+        )
+        yield _(
+            "The model does not fit {of_them} in any count that zerowiz tried.", of_them=of_them
+        )
+    if found.kinds_unasked:
+        why = "" if found.why_unasked is None else f" ({found.why_unasked})"
+        also = _("a further ") if found.kinds_without else ""
+        yield _(
+            "Not listed, {also}{kinds_unasked} of the {kinds} GPUs of the table: some "
+            "counts of them cannot divide the batch that you set{why}, and smaller "
+            "counts have too little memory.",
+            also=also,
+            kinds_unasked=found.kinds_unasked,
+            kinds=found.kinds,
+            why=why,
+        )
+    if found.unlisted_prices:
+        names = listing(f"`{name}`" for name in found.unlisted_prices)
+        yield _(
+            "These have a price, but the job fits on none that zerowiz tried: {names}.", names=names
+        )
+
+
+# Show how long a run takes and what it costs, with each strategy that fits.
+
+_RUN_UNKNOWN = "-"
+_LEGEND = _(
+    "times are for optimizer steps only, without startup, evaluation and saving; brackets show"
+    " the bounds of the prediction"
+)
+
+
+def run(planned: PlannedRun, stream: TextIO) -> None:
+    """The run of the chosen strategy in a line, then a table of all that fit.
+
+    There is no table where no time is known.
+    """
+    say(stream, "", labelled(_("Run"), _what(planned)), hang=LABEL_COLUMNS)
+    if not any(each.run for each in planned.strategies):
+        return
+    stream.write("\n")
+    priced = planned.price_per_hour is not None
+    costs = (N_("cost"), N_("(cost)")) if priced else ()
+    headings = ("strategy", N_("steps"), N_("time"), N_("(time)"), *costs)
+    rows = [_row(each, planned.currency, priced=priced) for each in planned.strategies]
+    show_rows(stream, headings, rows, ("(cost)", "(time)", "steps"))
+    say(stream, "", _LEGEND)
+
+
+def _what(planned: PlannedRun) -> str:
+    """What is trained on, and how long the chosen strategy takes for it."""
+    trained = _("{tokens} tokens", tokens=count(planned.tokens))
+    if planned.price_per_hour is not None:
+        price = money(planned.price_per_hour, planned.currency)
+        trained += _(", at {price} an hour for the whole machine", price=price)
+    runs = {each.evaluated.strategy.name: each.run for each in planned.strategies}
+    chosen = runs.get(planned.chosen or "")
+    if chosen is None:
+        why = (
+            ""
+            if planned.why_untimed is None
+            else _(", as {why_untimed}", why_untimed=planned.why_untimed)
+        )
+        return _("{trained}: no step time is predicted{why}", trained=trained, why=why)
+    cost = chosen.cost
+    costs = "" if cost is None else f", {money(cost.expected_cost, planned.currency)}"
+    return _(
+        "{trained}: {chosen} takes {expected_hours}{costs}",
+        trained=trained,
+        chosen=planned.chosen,
+        expected_hours=hours(chosen.expected_hours),
+        costs=costs,
+    )
+
+
+def _row(each: StrategyRun, currency: str, *, priced: bool) -> tuple[str, ...]:
+    name, found = each.evaluated.strategy.name, each.run
+    if found is None:
+        return (name, *[_RUN_UNKNOWN] * (5 if priced else 3))
+    return (
+        name,
+        f"{found.steps:,}",
+        *_run_time(found),
+        *(_run_cost(found, currency) if priced else ()),
+    )
+
+
+def _run_time(found: PredictedRun) -> tuple[str, str]:
+    bounds = _(
+        "({low_hours} to {high_hours})",
+        low_hours=hours(found.low_hours),
+        high_hours=hours(found.high_hours),
+    )
+    return hours(found.expected_hours), bounds
+
+
+def _run_cost(found: PredictedRun, currency: str) -> tuple[str, str]:
+    cost = found.cost
+    if cost is None:
+        return _RUN_UNKNOWN, _RUN_UNKNOWN
+    bounds = _(
+        "({low_cost} to {high_cost})",
+        low_cost=money(cost.low_cost, currency),
+        high_cost=money(cost.high_cost, currency),
+    )
+    return money(cost.expected_cost, currency), bounds

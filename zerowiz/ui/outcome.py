@@ -1,0 +1,226 @@
+"""Tell how an attempt ended, and what follows it."""
+
+import re
+import signal
+from collections.abc import Mapping
+from typing import TextIO
+
+from zerowiz.core import command_words
+from zerowiz.core.outcome import (
+    AttemptRecord,
+    AttemptSummary,
+    Cause,
+    CountedMemory,
+    JobEnd,
+    MeasuredFigures,
+    PredictedFigures,
+    Resume,
+    ResumeFrom,
+    RunSummary,
+    error_of,
+)
+from zerowiz.core.script.arguments import LOCAL_RANK_FLAG
+from zerowiz.core.strategy import Strategy
+from zerowiz.ui.sentences import ROUGH_ON_CPU
+from zerowiz.ui.text import plain_log, say, seconds, show_rows
+from zerowiz.words import N_, _
+
+CAUSES: Mapping[Cause, str] = {
+    Cause.FINISHED: _("it finished"),
+    Cause.CUDA_OOM: _("it ran out of GPU memory"),
+    Cause.HOST_OOM: _("the host ran out of memory"),
+    Cause.FAILED: _("it failed"),
+    Cause.KILLED: _("it was killed"),
+    Cause.STOPPED: _("it was asked to stop"),
+    Cause.LAUNCHER: _("DeepSpeed's launcher ended before its ranks"),
+    Cause.NODE: _("a node no longer answers"),
+}
+
+# How argparse, transformers 5.23 (hf_argparser.py) and Fire refuse what DeepSpeed's launcher adds.
+_REFUSES_LOCAL_RANK = re.compile(
+    r"(unrecognized arguments:|not used by the HfArgumentParser:|Could not consume arg:)"
+    rf".*{LOCAL_RANK_FLAG}="
+)
+# The log has them all.
+_SHOWN_LINES = 15
+
+_RESUMES_FROM: Mapping[ResumeFrom, str] = {
+    ResumeFrom.CHECKPOINT: _("goes on from the checkpoint"),
+    ResumeFrom.WEIGHTS: _("starts from the saved weights, with a new optimizer and schedule:"),
+    ResumeFrom.START: _("starts from the beginning"),
+}
+
+
+def failure(end: JobEnd, strategy: Strategy, number: int, stream: TextIO) -> None:
+    """Which rank failed first, why, and the last that it said."""
+    said = _(
+        "attempt {number} ({strategy}) ended with status {status}: {why}",
+        number=number,
+        strategy=strategy.name,
+        status=end.status,
+        why=_why(end),
+    )
+    first = end.first
+    if first is None:
+        say(stream, "", said)
+        return
+    say(
+        stream,
+        "",
+        _(
+            "{said}; rank {rank} on {host} was first, its log is {log}",
+            said=said,
+            rank=first.rank,
+            host=first.host,
+            log=first.log,
+        ),
+    )
+    lines = first.tail[-_SHOWN_LINES:]
+    stream.writelines(f"  | {plain_log(line)}\n" for line in lines)
+    if any(map(_REFUSES_LOCAL_RANK.search, lines)):
+        hint = _(
+            "hint: the script takes no `{local_rank_flag}`, which DeepSpeed's launcher "
+            "passes; `zerowiz launch ... deepspeed --no_local_rank SCRIPT ...` starts "
+            "it without",
+            local_rank_flag=LOCAL_RANK_FLAG,
+        )
+        say(stream, hint, hang=len(_("hint: ")))
+
+
+def _why(end: JobEnd) -> str:
+    """Its cause; a signal by name, as SIGSEGV is a bug and SIGKILL somebody's will."""
+    names = {128 + number: number.name for number in signal.Signals}
+    killed_by = names.get(end.status) if end.cause is Cause.KILLED else None
+    return (
+        CAUSES[end.cause]
+        if killed_by is None
+        else _("{cause} by {killed_by}", cause=CAUSES[end.cause], killed_by=killed_by)
+    )
+
+
+def following(strategy: Strategy, resume: Resume, number: int, stream: TextIO) -> None:
+    """What is tried next, and from where the script goes on."""
+    where = f" {resume.path}" if resume.path else ""
+    words = _(
+        "attempt {number}: {strategy}, at the same global batch; the script",
+        number=number,
+        strategy=strategy.name,
+    )
+    say(stream, "", f"{words} {_RESUMES_FROM[resume.resume_from]}{where}", "")
+
+
+# Show what a job was predicted to take beside what it took.
+
+_MEMORY: Mapping[CountedMemory, str] = {
+    CountedMemory.ALLOCATED: _("peak GPU memory"),
+    CountedMemory.RESIDENT: _("peak process memory"),
+}
+
+
+def last_lines(attempt: AttemptRecord, folder: str, stream: TextIO) -> None:
+    """The end of a supervised launch; nothing where no step was measured.
+
+    Args:
+        attempt: As it has ended.
+        folder: Where its record is; empty for the current folder.
+        stream: Where to write.
+    """
+    if attempt.measured is None:
+        return
+    say(
+        stream,
+        "",
+        _(
+            "{strategy}: predicted and measured, for the rank that took most",
+            strategy=attempt.strategy,
+        ),
+    )
+    _table(attempt.predicted, attempt.measured, stream)
+    words = command_words.join(["zerowiz", "report", *([folder] if folder else [])])
+    say(stream, _("`{words}` shows this again", words=words))
+
+
+def run(summary: RunSummary, stream: TextIO) -> None:
+    """Every attempt of a run."""
+    for attempt in summary.attempts:
+        if attempt.number > 1:
+            say(stream, "")
+        say(stream, _title(attempt, summary.script))
+        if attempt.measured is None:
+            say(stream, _why_unmeasured(attempt))
+        else:
+            _table(attempt.predicted, attempt.measured, stream)
+        say(stream, _("Logs: {logs}", logs=attempt.logs))
+
+
+def _title(attempt: AttemptSummary, script: str) -> str:
+    name = _(
+        "{script}, attempt {number} ({strategy}), {started_at}",
+        script=script,
+        number=attempt.number,
+        strategy=attempt.strategy,
+        started_at=attempt.started_at,
+    )
+    if attempt.end is None:
+        return _("{name}: it is running", name=name)
+    return _(
+        "{name}: {cause}, status {status}",
+        name=name,
+        cause=CAUSES[attempt.end.cause],
+        status=attempt.end.status,
+    )
+
+
+def _why_unmeasured(attempt: AttemptSummary) -> str:
+    if attempt.end is None:
+        return _("Nothing is measured yet: DeepSpeed's engine has taken no optimizer step")
+    return _("Nothing was measured: DeepSpeed's engine took no optimizer step")
+
+
+def _table(predicted: PredictedFigures, measured: MeasuredFigures, stream: TextIO) -> None:
+    planned = predicted.accumulation_steps
+    outside = measured.outside_bytes
+    predicted = predicted.of_micro_batches(measured.micro_batches).with_outside(outside)
+    peaks = (predicted.peak_bytes, measured.peak_bytes)
+    steps = (predicted.step_seconds, measured.step_seconds)
+    rows = [
+        (_MEMORY[predicted.memory], *map(_gib, peaks), _percent(error_of(*peaks))),
+        (_("time of a step"), *map(_time, steps), _percent(error_of(*steps))),
+    ]
+    show_rows(stream, ("", N_("predicted"), N_("measured"), N_("off by")), rows)
+    if predicted.memory is CountedMemory.RESIDENT:
+        say(stream, ROUGH_ON_CPU if outside is None else _outside(outside))
+    low, high = predicted.low_step_seconds, predicted.high_step_seconds
+    if low is not None and high is not None:
+        bounds = _("{low} to {high}", low=seconds(low), high=seconds(high))
+        say(stream, _("The predicted interval of a step is {bounds} s", bounds=bounds))
+    if planned is not None and measured.micro_batches and measured.micro_batches < planned:
+        text = _(
+            "Each step had {count} of {planned} micro-batches, because the data set is "
+            "smaller than the global batch; the prediction is for {count}",
+            count=measured.micro_batches,
+            planned=planned,
+        )
+        say(stream, text)
+    if measured.step_seconds is None:
+        say(stream, _("A step time needs four optimizer steps; this attempt took fewer"))
+
+
+def _outside(size_bytes: int) -> str:
+    return _(
+        "Both figures include {size} of Python and its libraries, as measured; the rest of a CPU "
+        "rank is predicted only roughly",
+        size=_gib(size_bytes),
+    )
+
+
+def _gib(size_bytes: float | None) -> str:
+    return "?" if size_bytes is None else f"{size_bytes / 2**30:.2f} GiB"
+
+
+def _time(value: float | None) -> str:
+    return "?" if value is None else f"{seconds(value)} s"
+
+
+def _percent(error: float | None) -> str:
+    return "" if error is None else f"{100 * error:+.1f} %"

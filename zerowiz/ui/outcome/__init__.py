@@ -1,1 +1,0 @@
-"""How a launched job ended, and what it took beside its plan."""

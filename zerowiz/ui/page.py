@@ -1,0 +1,637 @@
+"""Write the way through the flowchart as a list: what was asked, and where the other answer led."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from io import StringIO
+from typing import TextIO
+
+from zerowiz.core.command_words import spell
+from zerowiz.core.decision.evaluate import StrategyEstimate, parts
+from zerowiz.core.decision.flowchart import Decision, FlowchartQuestion, FlowchartStep, find_path
+from zerowiz.core.decision.remedy import Remedy
+from zerowiz.core.decision.search import Grid, GridCell, index_of
+from zerowiz.core.machine.types import UNKNOWN_WORD, Machine, PairLink
+from zerowiz.core.memory.allocations import MemoryPart
+from zerowiz.core.workload import Accounting
+from zerowiz.ui import charts, remedies, sentences
+from zerowiz.ui import sentences as sentences_document
+from zerowiz.ui import sentences as sentences_strategies
+from zerowiz.ui.charts import (
+    ANSWERS,
+    PARTS,
+    VERDICTS,
+    Slots,
+    bullets,
+    prose,
+    section,
+    style_rules,
+    table,
+)
+from zerowiz.ui.pictures import SIGNS, is_followed, name, other_branch, sizes, widest_bytes
+from zerowiz.ui.remedies import hint
+from zerowiz.ui.text import Canvas, bare_gib, escape, gib, gpus, on_device, seconds, size_of
+from zerowiz.words import N_, _, language
+
+# More than any decision asks.
+_MOST_STEPS = 8
+
+
+def steps(decision: Decision, slots: Slots) -> str:
+    """Each question with its answer, the branch that was not taken, and where the path ends."""
+    path = find_path(decision)
+    found = list(path.steps)
+    items = [_item(decision, step, slots, is_last=step is found[-1]) for step in found]
+    items += [_item(decision, None, slots) for _step in range(_MOST_STEPS - len(found))]
+    called, kind, numbers = _("none"), "bad", ""
+    if path.end is not None:
+        called, kind = name(path.end), VERDICTS[path.end.verdict]
+        numbers = f": {sizes(decision, path.end, None)}"
+    end = slots.text("b", called, kind=kind) + slots.text("span", numbers)
+    return f'<ol class="path">{"".join(items)}<li class="end">{end}</li></ol>'
+
+
+def _item(
+    decision: Decision, step: FlowchartStep | None, slots: Slots, *, is_last: bool = False
+) -> str:
+    question = answer = link = branch = ""
+    if step is not None:
+        machine = decision.job.machine
+        strategy = None if step.about is None else step.about.strategy
+        question = on_device(sentences.question(step.answer.question, strategy), machine)
+        answer = sentences.answered(decision, step.answer)
+        if step.answer.question is FlowchartQuestion.FAST_INTERCONNECT:
+            link = f": {sentences.links(machine)}"
+        if not is_followed(step, is_last=is_last):
+            branch = on_device(other_branch(decision, step), machine)
+    return (
+        slots.opened("li", kind="off" if step is None else "")
+        + slots.text("span", question)
+        + " "
+        + slots.text("b", answer, kind=ANSWERS.get(answer, "off"))
+        + slots.text("span", link)
+        + slots.text("span", branch, kind="branch" if branch else "off")
+        + "</li>"
+    )
+
+
+# Write a machine: its GPUs, and the matrix of the links between them.
+
+
+def summary(machine: Machine) -> str:
+    """Its devices and links in one sentence."""
+    return f"{gpus(machine)} ({sentences.source(machine)}); {sentences.links(machine)}"
+
+
+def devices(machine: Machine) -> str:
+    """A row for each."""
+    rows = "".join(
+        f'<tr><th scope="row">{escape(each.label)}</th><td class="words">{escape(each.name)}</td>'
+        f"<td>{gib(each.total_bytes)}</td><td>{gib(each.free_bytes)}</td></tr>"
+        for each in machine.gpus
+    )
+    title = on_device("GPU", machine)
+    return table(
+        on_device(_("The GPUs of a node"), machine), (title, "name", N_("memory"), "free"), rows
+    )
+
+
+def links(machine: Machine) -> str:
+    """Each pair, in the words of `nvidia-smi topo -m`; empty where pairs are not known."""
+    if not machine.links:
+        return ""
+    by_pair = {link.pair: link for link in machine.links}
+    names = {gpu.index: _("GPU {index}", index=gpu.index) for gpu in machine.gpus}
+    rows = "".join(
+        f'<tr><th scope="row">{name}</th>'
+        + "".join(_pair(by_pair, row, column) for column in names)
+        + "</tr>"
+        for row, name in names.items()
+    )
+    return table(_LINKS, (N_("pair"), *names.values()), rows)
+
+
+_LINKS = _(
+    "Each pair of GPUs: NV is NVLink, and how many; the others are paths over PCIe, as nvidia-smi"
+    " names them"
+)
+
+
+def _pair(by_pair: Mapping[tuple[int, int], PairLink], row: int, column: int) -> str:
+    if row == column:
+        return f'<td class="dim">{_("itself")}</td>'
+    low, high = sorted((row, column))
+    link = by_pair.get((low, high))
+    word = UNKNOWN_WORD if link is None else link.word
+    kind = "fast" if link is not None and link.nvlinks else "slow"
+    return f'<td class="{kind}">{escape(word)}</td>'
+
+
+# Draw what each GPU holds: a bar for each strategy against the budget, and the same as a table.
+
+# A narrower part has no room for its letter, in per cent of the bar.
+_LETTER_PERCENT = 4.0
+
+
+class Scale:
+    """How long a size is, in per cent of the widest bar."""
+
+    def __init__(self, decision: Decision) -> None:
+        totals = [each.device_bytes for each in decision.evaluated]
+        self.most_bytes = widest_bytes(totals, decision.job.gpu_budget_bytes)
+
+    def percent(self, size_bytes: int) -> float:
+        """Never beyond the end."""
+        return min(100.0, 100 * size_bytes / self.most_bytes)
+
+
+def bars(decision: Decision, slots: Slots) -> str:
+    """A bar for each strategy; what each part is stands in the legend and in the table."""
+    scale = Scale(decision)
+    rows = "".join(_row(decision, each, scale, slots) for each in decision.evaluated)
+    return f'<div class="bars">{rows}</div>'
+
+
+def _row(decision: Decision, evaluated: StrategyEstimate, scale: Scale, slots: Slots) -> str:
+    is_chosen = evaluated is decision.chosen
+    opened = slots.opened("div", kind="row chosen" if is_chosen else "row")
+    shapes = bar(decision, evaluated, scale, slots)
+    needs = slots.text("span", f"{bare_gib(evaluated.device_bytes)} GiB", 'class="number"')
+    return (
+        f'{opened}<span class="name">{evaluated.strategy.name}</span>'
+        f'<svg class="bar" width="100%" height="22" aria-hidden="true">{shapes}</svg>{needs}</div>'
+    )
+
+
+def bar(decision: Decision, evaluated: StrategyEstimate, scale: Scale, slots: Slots) -> str:
+    """The shapes of one bar."""
+    sizes = parts(decision.job, evaluated)
+    budget_bytes = decision.job.gpu_budget_bytes
+    at = scale.percent(budget_bytes or 0)
+    drawn, end_bytes = [], 0
+    for part in MemoryPart:
+        begin = scale.percent(end_bytes)
+        end_bytes += sizes.get(part, 0)
+        drawn.append(_part(part, (begin, scale.percent(end_bytes)), at, slots))
+    # The line has an edge of the ground's colour, so that it is seen on every part.
+    placed = {"x": f"{at:.1f}%", "kind": "" if budget_bytes else "off"}
+    budget = (
+        slots.opened("svg", 'aria-hidden="true" overflow="visible"', **placed)
+        + '<rect class="edge" x="-2" width="4" height="22"/>'
+        + '<rect class="budget" x="-1" width="2" height="22"/></svg>'
+    )
+    cut = slots.opened(
+        "text",
+        'x="100%" dx="-4" y="16" text-anchor="end"',
+        kind="cut" if evaluated.device_bytes > scale.most_bytes else "off",
+    )
+    return f"{''.join(drawn)}{budget}{cut}»</text>"
+
+
+def _part(part: MemoryPart, span: tuple[float, float], budget_percent: float, slots: Slots) -> str:
+    begin, end = span
+    width = end - begin
+    first, last = _lettered(begin, end, budget_percent)
+    has_letter = last - first >= _LETTER_PERCENT
+    rectangle = slots.shape(
+        "rect",
+        f'class="{part.name.lower()}" y="3" height="16"',
+        x=f"{begin:.1f}%",
+        width=f"{width:.1f}%",
+    )
+    letter = slots.opened(
+        "text",
+        'y="15" text-anchor="middle"',
+        x=f"{(first + last) / 2:.1f}%",
+        kind="letter" if has_letter else "off",
+    )
+    return f"{rectangle}{letter}{SIGNS[part][0]}</text>"
+
+
+def _lettered(begin: float, end: float, budget_percent: float) -> tuple[float, float]:
+    """The span, or where the line of the budget cuts it the longer piece."""
+    if not begin < budget_percent < end:
+        return begin, end
+    pieces = (begin, budget_percent), (budget_percent, end)
+    return max(pieces, key=lambda piece: piece[1] - piece[0])
+
+
+def legend(decision: Decision) -> str:
+    """What the colours and letters mean."""
+    items = "".join(
+        f'<li><span class="swatch {part.name.lower()}" aria-hidden="true">{SIGNS[part][0]}</span>'
+        f" {_(part.value)}</li>"
+        for part in _shown(decision)
+    )
+    tick = f'<li><span class="tick" aria-hidden="true"></span> {_("budget")}</li>'
+    return f'<ul class="legend">{items}{tick}</ul>'
+
+
+def _shown(decision: Decision) -> list[MemoryPart]:
+    has_vllm = any(each.vllm is not None for each in decision.evaluated)
+    return [part for part in MemoryPart if part is not MemoryPart.VLLM or has_vllm]
+
+
+def numbers(decision: Decision, slots: Slots) -> str:
+    """The same as a table."""
+    shown = _shown(decision)
+    rows = "".join(_table_row(decision, each, shown, slots) for each in decision.evaluated)
+    caption = on_device(_("GiB of each GPU, where it is fullest"), decision.job.machine)
+    return table(caption, ("strategy", *shown, N_("sum")), rows)
+
+
+def _table_row(
+    decision: Decision, evaluated: StrategyEstimate, shown: list[MemoryPart], slots: Slots
+) -> str:
+    sizes = parts(decision.job, evaluated)
+    cells = "".join(slots.text("td", bare_gib(sizes.get(part, 0))) for part in shown)
+    total = slots.text("td", bare_gib(evaluated.device_bytes))
+    return f'<tr><th scope="row">{evaluated.strategy.name}</th>{cells}{total}</tr>'
+
+
+def budget_words(decision: Decision) -> str:
+    """What the line is."""
+    budget_bytes = decision.job.gpu_budget_bytes
+    return _("unknown") if budget_bytes is None else gib(budget_bytes)
+
+
+# Write every strategy as a row of a table: what people decide by.
+
+_HEADINGS = ("strategy", "needs", "headroom", "host", "time", N_("bounds of it"), "verdict")
+_MORE = frozenset({"host", "bounds of it"})
+
+
+def strategy_numbers(decision: Decision, slots: Slots) -> str:
+    """The chosen one is marked by a word too."""
+    rows = "".join(_strategy_row(decision, each, slots) for each in decision.evaluated)
+    caption = _("Sizes in GiB of each GPU, and of a node's host; times of a step in seconds")
+    return table(on_device(caption, decision.job.machine), _HEADINGS, rows, _MORE)
+
+
+def _strategy_row(decision: Decision, evaluated: StrategyEstimate, slots: Slots) -> str:
+    is_chosen = evaluated is decision.chosen
+    host = bare_gib(evaluated.host_bytes) if evaluated.host_bytes else "-"
+    time = evaluated.step_time
+    return (
+        slots.opened("tr", kind="chosen" if is_chosen else "")
+        + f'<th scope="row">{evaluated.strategy.name}'
+        + slots.text("span", _(", chosen") if is_chosen else "")
+        + "</th>"
+        + slots.text("td", bare_gib(evaluated.device_bytes))
+        + slots.text("td", bare_gib(evaluated.headroom_bytes))
+        + slots.text("td", host, "class=more")
+        + slots.text("td", "-" if time is None else seconds(time.expected_seconds))
+        + slots.text("td", bounds(evaluated), "class=more")
+        + slots.text(
+            "td", sentences_strategies.verdict(evaluated), kind=VERDICTS[evaluated.verdict]
+        )
+        + "</tr>"
+    )
+
+
+def bounds(evaluated: StrategyEstimate) -> str:
+    """Between which seconds a step lies: `0.530 to 1.62`."""
+    time = evaluated.step_time
+    if time is None:
+        return "-"
+    return _(
+        "{low_seconds} to {high_seconds}",
+        low_seconds=seconds(time.low_seconds),
+        high_seconds=seconds(time.high_seconds),
+    )
+
+
+# Write what changes from plan to plan: the answer, its flowchart, its pictures and its tables.
+
+
+def body(cell: GridCell, drawn: Decision, slots: Slots) -> str:
+    """The parts of the page that a slider changes.
+
+    Args:
+        cell: The settings, and what they lead to.
+        drawn: Its decision; where it has none another one, which fills the slots and is not shown.
+        slots: Collects what changes.
+    """
+    said = slots.text("p", answer(cell), 'id="answer" role="status"', kind=answer_kind(cell))
+    reasons = slots.text("p", why(cell))
+    parts = [section("answer", _("Answer"), said + reasons)]
+    contents: Mapping[str, tuple[str, Callable[[Decision, Slots], str]]] = {
+        "flowchart": (_("Flowchart"), steps),
+        "speed": (_("Speed and headroom"), partial(charts.picture, cell.search)),
+        "memory": (on_device(_("Memory of each GPU"), drawn.job.machine), _memory),
+        "strategies": (_("Strategies"), strategy_numbers),
+    }
+    kind = "off" if cell.decision is None else ""
+    for part, (title, write) in contents.items():
+        opened = slots.opened("section", f'id="{part}" aria-labelledby="h-{part}"', kind=kind)
+        parts.append(section(part, title, write(drawn, slots), opened))
+    return "".join(parts)
+
+
+def _memory(drawn: Decision, slots: Slots) -> str:
+    budget = budget_words(drawn)
+    return "".join(
+        (
+            f'<p class="dim">{_fullest(budget)}</p>',
+            bars(drawn, slots),
+            legend(drawn),
+            f"<details><summary>{_('Memory as a table')}</summary>",
+            numbers(drawn, slots),
+            "</details>",
+        )
+    )
+
+
+def _fullest(budget: str) -> str:
+    return _("Where it is fullest. The budget is {budget}.", budget=budget)
+
+
+def answer(cell: GridCell) -> str:
+    """The settings and what they lead to, in one sentence."""
+    step = _(
+        "Micro-batch {micro_batch}, {sequence_tokens} tokens",
+        micro_batch=cell.micro_batch,
+        sequence_tokens=cell.sequence_tokens,
+    )
+    if cell.decision is None:
+        return f"{step}: {spell(cell.refusal)}"
+    chosen = cell.decision.chosen
+    if chosen is None:
+        return f"{step}: {sentences_strategies.nothing_fits(cell.decision)}"
+    return f"{step}: {_chosen(chosen)}"
+
+
+def _chosen(chosen: StrategyEstimate) -> str:
+    fits = remedies.fits(chosen.strategy.name, chosen.verdict)
+    needs = f"{fits}: {size_of(chosen.device_bytes, chosen.budget_bytes)}"
+    time = chosen.step_time
+    if time is None:
+        return needs
+    step = _(
+        "{expected_seconds} s a step ({bounds})",
+        expected_seconds=seconds(time.expected_seconds),
+        bounds=bounds(chosen),
+    )
+    return _(
+        "{needs}, {step}, {tokens_per_s:,.0f} tokens/s",
+        needs=needs,
+        step=step,
+        tokens_per_s=time.tokens_per_s,
+    )
+
+
+def answer_kind(cell: GridCell) -> str:
+    """The colour of the answer."""
+    if cell.decision is None or cell.decision.chosen is None:
+        return "bad"
+    return VERDICTS[cell.decision.chosen.verdict]
+
+
+def why(cell: GridCell) -> str:
+    """What speaks for the choice."""
+    return "" if cell.decision is None else "; ".join(sentences_strategies.reasons(cell.decision))
+
+
+# Write a plan as one page that opens offline, with sliders over plans that were worked out.
+
+
+def write(
+    decision: Decision,
+    grid: Grid,
+    remedies: Sequence[Remedy],
+    notes: Sequence[str],
+    *,
+    style: str,
+    script: str,
+    version: str,
+) -> str:
+    """The page, whole.
+
+    Args:
+        decision: The plan.
+        grid: The plans with other settings.
+        remedies: What would help, where nothing fits.
+        notes: What the plan rests on.
+        style: Of `page.css`.
+        script: Of `page.js`.
+        version: Of zerowiz.
+    """
+    job = decision.job
+    title = escape(_("{model} on {machine}", model=job.model.name, machine=gpus(job.machine)))
+    slots = Slots()
+    drawn = body(grid.own, decision, slots)
+    return "".join(
+        (
+            "<!doctype html>\n",
+            f'<html lang="{language()}"><head><meta charset="utf-8">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            f"<title>{_('{title}: plan by zerowiz', title=title)}</title>",
+            f"<style>{style_rules()}{style}</style></head><body>",
+            f"<header><h1>{title}</h1>",
+            '<button type="button" id="theme" aria-pressed="false" hidden>',
+            f"{_('Dark')}</button></header>",
+            f"<main>{_job(decision)}{_sliders(grid)}{drawn}",
+            _links(decision),
+            _list("remedies", _("What would help the plan"), [hint(each) for each in remedies]),
+            _list("notes", _("What the plan assumes"), notes),
+            f"</main><footer><p>{_planned_by(version)}</p></footer>",
+            _data(grid, decision),
+            f"<script>{script}</script></body></html>\n",
+        )
+    )
+
+
+def _planned_by(version: str) -> str:
+    return _(
+        "Planned by zerowiz {version}. Memory and times are predicted; nothing was measured for"
+        " this page.",
+        version=escape(version),
+    )
+
+
+def _job(decision: Decision) -> str:
+    job = decision.job
+    step = job.workload
+    words = _(
+        "{model}. {precision}, {states} optimizer states, {method}, accumulation"
+        " {accumulation_steps}, {checkpointing}.",
+        model=sentences_document.model(job.model),
+        precision=step.precision,
+        states=job.state_format,
+        method=sentences_document.method(step.method),
+        accumulation_steps=step.accumulation_steps,
+        checkpointing=_("with gradient checkpointing")
+        if step.gradient_checkpointing
+        else _("without gradient checkpointing"),
+    )
+    return f'<p class="dim">{escape(words)}</p>'
+
+
+def _sliders(grid: Grid) -> str:
+    batch, length = index_of(grid, grid.own)
+    why = prose(grid.why_fewer)
+    note = f'<p class="dim">{_("No other settings: {why}", why=why)}</p>' if why else ""
+    return (
+        f'<form id="sliders" hidden><fieldset><legend>{_("Other settings")}</legend>'
+        + _slider("micro-batch", _("Micro-batch"), grid.micro_batch_stops, batch)
+        + _slider("length", _("Tokens in a sequence"), grid.sequence_tokens, length)
+        + f'<button type="reset">{_("Back to the plan")}</button>{note}</fieldset></form>'
+        + f"<noscript><p>{_('The sliders for other settings need JavaScript.')}</p></noscript>"
+    )
+
+
+def _slider(name: str, label: str, stops: Sequence[int], at: int) -> str:
+    disabled = " disabled" if len(stops) == 1 else ""
+    return (
+        f'<p class="slider"><label for="{name}">{label}</label>'
+        f'<input type="range" id="{name}" min="0" max="{len(stops) - 1}" step="1" value="{at}"'
+        f' data-stops="{" ".join(map(str, stops))}" aria-valuetext="{stops[at]}"{disabled}>'
+        f'<output for="{name}" aria-hidden="true">{stops[at]}</output></p>'
+    )
+
+
+def _links(decision: Decision) -> str:
+    found = decision.job.machine
+    return section(
+        "links", _("Links"), f"<p>{escape(sentences_document.links(found))}</p>{links(found)}"
+    )
+
+
+def _list(name: str, title: str, texts: Sequence[str]) -> str:
+    return section(name, title, bullets(texts)) if texts else ""
+
+
+def _data(grid: Grid, decision: Decision) -> str:
+    """The values of each plan, in the order of the slots; each text stands once."""
+    filled = [values_of(cell, decision) for cell in grid.cells]
+    places: dict[str, int] = {}
+    plans = [[places.setdefault(text, len(places)) for text in values] for values in filled]
+    content = json.dumps({"texts": list(places), "plans": plans}, separators=(",", ":"))
+    # Nothing in a text may end the element.
+    inside = content.replace("<", "\\u003c")
+    return f'<script type="application/json" id="plans">{inside}</script>'
+
+
+def values_of(cell: GridCell, otherwise: Decision) -> list[str]:
+    """What the slots hold for a plan.
+
+    Args:
+        cell: The plan.
+        otherwise: What fills the slots where it has no decision.
+    """
+    slots = Slots()
+    body(cell, cell.decision or otherwise, slots)
+    return slots.values
+
+
+# Write a plan or a machine for a notebook: a piece of HTML that needs no script.
+
+# A notebook has colours of its own, light or dark: text and lines take theirs.
+_RULES = (
+    ".off{display:none}",
+    "th,td{text-align:right;padding:.1rem .5rem}",
+    "th:first-child{text-align:left}",
+    ".row{display:grid;grid-template-columns:12rem minmax(8rem,30rem) 6rem;gap:.75rem}",
+    ".chosen{font-weight:bold}",
+    ".bar text{font-size:12px;fill:#000}",
+    # A notebook's ground is not known: parts are told apart by a black edge, as their letters are.
+    ".bar>rect{stroke:#000;stroke-width:.5}",
+    ".bar .edge{fill:#fff}",
+    ".bar .budget{fill:#000}",
+    ".legend{list-style:none;padding:0}",
+    ".legend li{display:inline-block;margin-right:1rem}",
+    ".swatch{display:inline-block;width:1.25rem;text-align:center;color:#000}",
+    ".tick{display:inline-block;border-left:2px solid currentColor;height:1em}",
+    ".branch{display:block;opacity:.8;padding-left:1rem}",
+    ".path{list-style:none;padding-left:1rem;border-left:3px solid}",
+)
+
+
+def _wrapped(content: str) -> str:
+    """With its style, which reaches nothing else in the notebook."""
+    parts = (f".{part.name.lower()}{{fill:{c};background:{c}}}" for part, c in PARTS.items())
+    style = "".join(f".zerowiz {rule}" for rule in (*_RULES, *parts))
+    return f'<div class="zerowiz"><style>{style}</style>{content}</div>'
+
+
+def plan(decision: Decision, remedies: Sequence[Remedy]) -> str:
+    """The flowchart, every strategy, what each holds; what would help, where nothing fits."""
+    slots = Slots(exchanged=False)
+    name = _("none") if decision.chosen is None else decision.chosen.strategy.name
+    why = prose("; ".join(sentences_strategies.reasons(decision)))
+    drawn = ""
+    if decision.job.accounting is Accounting.REAL:
+        drawn = bars(decision, slots) + legend(decision)
+    helps = bullets(hint(each) for each in remedies)
+    heading = f"<p>{_('What would help:')}</p>"
+    return _wrapped(
+        f"<p>{_('Chosen')}: <b>{escape(name)}</b>: {why}</p>"
+        f"{steps(decision, slots)}{strategy_numbers(decision, slots)}{drawn}"
+        f"{heading + helps if helps else ''}"
+    )
+
+
+def of_machine(value: Machine) -> str:
+    """Its GPUs, the links between them, and what is remarked on it."""
+    notes = bullets(value.notes)
+    return _wrapped(f"<p>{escape(summary(value))}</p>{devices(value)}{links(value)}{notes}")
+
+
+# Draw what a terminal would show as SVG, which loads nothing: no font, no script, no address.
+
+# As the light page has them (`ui/page/colours.py`), in the order of a terminal's colours.
+_COLOURS = (
+    (0x1A, 0x1D, 0x21),
+    (0xB3, 0x26, 0x1E),
+    (0x17, 0x69, 0x3B),
+    (0x7A, 0x52, 0x00),
+    (0x0B, 0x5C, 0xAD),
+    (0x8F, 0x2A, 0x84),
+    (0x0B, 0x6B, 0x75),
+    (0x56, 0x5D, 0x66),
+)
+_PAPER, _INK = (0xFF, 0xFF, 0xFF), (0x1A, 0x1D, 0x21)
+
+# rich's own (`rich._export_format`) links a font and draws a window around the text.
+_TEMPLATE = """\
+<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {terminal_width} {terminal_height}" role="img">
+<title>TITLE</title>
+<style>
+.{unique_id}-matrix {{ font: {char_height}px ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, \
+monospace; line-height: {line_height}px }}
+{styles}
+</style>
+<defs><clipPath id="{unique_id}-clip-terminal">\
+<rect width="{terminal_width}" height="{terminal_height}"/></clipPath>{lines}</defs>
+<rect width="100%" height="100%" fill="#ffffff"/>
+<g transform="translate(8 8)">
+{backgrounds}
+<g class="{unique_id}-matrix">
+{matrix}
+</g>
+</g>
+</svg>
+"""
+
+
+def as_svg(title: str, draw: Callable[[TextIO], None], columns: int) -> str:
+    """What `draw` writes to a terminal, drawn.
+
+    Args:
+        title: What it is, for those who do not see it.
+        draw: Writes it.
+        columns: How wide the terminal is.
+    """
+    from rich.console import Console
+    from rich.terminal_theme import TerminalTheme
+    from rich.text import Text
+
+    canvas = Canvas(columns)
+    draw(canvas)
+    # Two columns more, so that the frame cuts nothing.
+    console = Console(record=True, width=columns + 2, file=StringIO(), highlight=False)
+    console.print(Text.from_ansi(canvas.getvalue()), soft_wrap=True)
+    theme = TerminalTheme(_PAPER, _INK, list(_COLOURS), list(_COLOURS))
+    svg = console.export_svg(theme=theme, code_format=_TEMPLATE, unique_id="plan")
+    lines = "\n".join(line.rstrip() for line in svg.splitlines()) + "\n"
+    return lines.replace("TITLE", escape(title), 1)

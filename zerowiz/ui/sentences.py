@@ -1,0 +1,588 @@
+"""Say what is trained: the model, and which of its parameters."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict
+from zerowiz.core.decision.flowchart import Answer, Decision, FlowchartQuestion, Reason
+from zerowiz.core.decision.plan_input import Pair, PairedSetting, PlanInput, Uncounted
+from zerowiz.core.decision.uncertainty import Assumption, Interval, SettledBy, settled_by
+from zerowiz.core.machine.types import (
+    Accelerator,
+    Interconnect,
+    LinkClass,
+    Machine,
+    MachineSource,
+    Network,
+    NetworkKind,
+)
+from zerowiz.core.memory.allocations import MemoryKind
+from zerowiz.core.memory.host import HostPhase
+from zerowiz.core.model.types import Model, ModelSource
+from zerowiz.core.script.facts import Binding, Convention, ScriptFacts
+from zerowiz.core.strategy import Offload, Strategy
+from zerowiz.core.workload import Method
+from zerowiz.ui.remedies import STRATEGIES
+from zerowiz.ui.text import count, gib, gpus, on_device, small, with_bounds
+from zerowiz.words import _, joined, listing
+
+
+def method(value: Method) -> str:
+    """What trains, as the line of a step says it."""
+    return _("full fine-tuning") if value is Method.FULL else value
+
+
+def model(value: Model) -> str:
+    """A model, its size, and where that is from."""
+    said = _(
+        "{value}, {params} parameters ({source})",
+        value=value.name,
+        params=count(value.params),
+        source=_(value.source.value),
+    )
+    if value.source is not ModelSource.SIZE:
+        return said
+    return _("{said}, interpolated: {shape}", said=said, shape=shape(value))
+
+
+def shape(model: Model) -> str:
+    """What a model is that stands for a size."""
+    a = model.architecture
+    family = a.family.partition("_")[0].capitalize()
+    return _(
+        "a {family} of {layers} layers x {hidden_size}, vocabulary {vocab_size}",
+        family=family,
+        layers=a.layers,
+        hidden_size=a.hidden_size,
+        vocab_size=a.vocab_size,
+    )
+
+
+# Say how far off a predicted peak may be, what that rests on, and what would settle it.
+
+ROUGH_ON_CPU = _(
+    "The memory of CPU ranks is predicted only roughly: a process also holds Python and its"
+    " libraries"
+)
+"""What stands below a predicted and a measured memory of CPU ranks."""
+_SETTLED_BY: Mapping[SettledBy, str] = {
+    SettledBy.CONFIG: _("to be sure, pass your model's config.json (`--model FOLDER`)"),
+    SettledBy.TRACE: _("to be sure, add `--trace` (it needs torch)"),
+    SettledBy.MEASURE: _("to be sure, run `zerowiz measure` on these GPUs"),
+    SettledBy.RUN: _("only a few steps of the job itself can show it"),
+}
+_ASSUMPTIONS: Mapping[Assumption, str] = {
+    Assumption.STAND_IN: _("a Llama of that size"),
+    Assumption.GUESSED: _("a Llama of the config's sizes"),
+    Assumption.TRACED: _("the model as it was traced"),
+    Assumption.NEW_FAMILY: _("a family that was never measured"),
+    Assumption.NEW_STRATEGY: _("a strategy that was never measured"),
+    Assumption.MIXTURE: _("experts that share the tokens evenly"),
+    Assumption.ENCODER_DECODER: _("an encoder-decoder (measured a few times)"),
+    Assumption.NEVER_TOGETHER: _("settings that were never measured together"),
+    Assumption.SEPARATE: _("gradients that are not contiguous, measured twice"),
+    Assumption.IMAGES: _("an image encoder (measured a few times)"),
+    Assumption.QUANTIZED: _("4-bit weights (measured a few times)"),
+    Assumption.RARE_OPTIMIZER: _("an optimizer that was measured a few times"),
+    Assumption.FOREACH: _("an Adam that copies lists of tensors"),
+    Assumption.SHARDED_ADAPTERS: _("adapters recomputed under ZeRO-3, measured twice"),
+    Assumption.AUTOCAST: _("torch's autocast (measured a few times)"),
+    Assumption.EAGER: _("eager attention (measured a few times)"),
+    Assumption.OTHER_LOSS: _("a loss that was measured a few times"),
+    Assumption.OTHER_TRAINER: _("another trainer than SFT (measured a few times)"),
+    Assumption.NEW_TRAINER: _("a trainer that was never measured with these settings"),
+    Assumption.OFFLOADED: _("offload (measured a few times)"),
+    Assumption.FIXED_SEGMENTS: _("an allocator whose segments cannot expand"),
+    Assumption.GATHERED: _("as much gathered as on the measured machines"),
+    Assumption.ON_CPU: _("the CPU (never measured)"),
+    Assumption.CUT: _("shards that split tensors"),
+    Assumption.FUSED_OPTIMIZER: _("a fused Adam"),
+    Assumption.FUSED_ATTENTION: _("a fused attention kernel"),
+    Assumption.UNPADDED: _("a batch without padding"),
+}
+_UNCOUNTED: Mapping[Uncounted, str] = {
+    Uncounted.WRAPPED_MODEL: _("the parts of the model besides its language model"),
+    Uncounted.TRAINER_OF_ANOTHER_MODEL: _("what this trainer adds to this model"),
+    Uncounted.PPO_ROLLOUT: _("the logits that PPO keeps while it generates"),
+    Uncounted.TRAINER: _("what its trainer adds"),
+    Uncounted.OWN_LOSS: _("the loss that the script computes itself"),
+    Uncounted.JUDGE: _("the model that judges completions"),
+    Uncounted.ENGINE: _("what generates completions"),
+    Uncounted.VLLM: _("what vLLM holds beyond its fraction"),
+    Uncounted.OPTIMIZER_ON_GPU: _(
+        "the master weights and optimizer states, which stay on the GPU without `offload_optimizer`"
+    ),
+    Uncounted.STAGE1_GRADIENTS: _(
+        "the gradients that stage 1 keeps with offload (planned as ZeRO-2 with offload)"
+    ),
+    Uncounted.NVME: _("the host buffers of the NVMe offload in your config"),
+    Uncounted.CONFIG: _("keys of your config"),
+    Uncounted.ADAPTERS: _("what the script adds to its adapters"),
+    Uncounted.PLAIN_LAYERS: _("the layers that `every_n_layers` does not checkpoint"),
+}
+_PAIRED: Mapping[PairedSetting, Mapping[str, str]] = {
+    PairedSetting.STRATEGY: STRATEGIES,
+    PairedSetting.ACCUMULATION: {
+        "1": _("no accumulation"),
+        "2": _("2 to 7 micro-steps"),
+        "8": _("8 or more micro-steps"),
+    },
+    PairedSetting.CHECKPOINTING: {"on": _("gradient checkpointing"), "off": _("no checkpointing")},
+    PairedSetting.METHOD: {"full": _("full training"), "lora": "LoRA", "qlora": "QLoRA"},
+    PairedSetting.GPUS: {"1": _("one GPU"), "2": _("several GPUs")},
+}
+
+
+def settles(value: SettledBy) -> str:
+    """What would show whether an uncertain strategy fits."""
+    return _SETTLED_BY[value]
+
+
+def uncounted(value: Uncounted) -> str:
+    """What a job holds besides what is predicted."""
+    return _UNCOUNTED[value]
+
+
+def assumption(value: Assumption) -> str:
+    """What an interval rests on."""
+    return _ASSUMPTIONS[value]
+
+
+def never_together(pair: Pair) -> str:
+    """Two settings that no measured run had at once."""
+    one, other = (_PAIRED.get(name, {}).get(value, value) for name, value in pair)
+    return _("{one} and {other}", one=one, other=other)
+
+
+def interval(value: Interval, of: Model) -> str:
+    """The expected peak, its bounds and what they rest on."""
+    expected, low, high = with_bounds(value.expected_bytes, value.low_bytes, value.high_bytes)
+    said = _(
+        "torch allocates {expected_bytes}, {low} to {high} on any rank",
+        expected_bytes=expected,
+        low=low,
+        high=high,
+    )
+    # A trainer of which nothing was measured is not one of which a little was.
+    never = Assumption.NEW_TRAINER in value.assumptions
+    assumed = listing(
+        assumption(each)
+        for each in value.assumptions
+        if not (never and each is Assumption.OTHER_TRAINER)
+    )
+    besides = listing(map(uncounted, value.uncounted))
+    apart = listing(map(never_together, value.never_together))
+    parts = (
+        said,
+        value.heaviest_bytes and of.heaviest and _heaviest(value.heaviest_bytes, of.heaviest),
+        assumed and _("assumes {assumed}", assumed=assumed),
+        besides and _("not counted: {besides}", besides=besides),
+        apart and _("never measured together: {apart}", apart=apart),
+    )
+    return "; ".join(part for part in parts if part)
+
+
+def _heaviest(size_bytes: int, of: Model) -> str:
+    return _(
+        "another model of that size may need up to {size_bytes}, such as {shape}",
+        size_bytes=gib(size_bytes),
+        shape=shape(of),
+    )
+
+
+# Say what joins the GPUs of a machine, and where the machine was read from.
+
+_LINKS: Mapping[LinkClass, str] = {
+    LinkClass.NVLINK_ALL: _("NVLink between every pair"),
+    LinkClass.NVLINK_RING: _("NVLink in NCCL's rings, but not between every pair"),
+    LinkClass.NVLINK_PARTIAL: _("NVLink between some pairs only, so NCCL's ring crosses PCIe"),
+    LinkClass.PCIE: _("PCIe between the GPUs"),
+    LinkClass.NONE: _("one GPU, no link"),
+    LinkClass.UNKNOWN: _("unknown link, treated as slow"),
+}
+_NETWORKS: Mapping[NetworkKind, str] = {
+    NetworkKind.NVLINK: _("one NVLink domain"),
+    NetworkKind.INFINIBAND: "InfiniBand",
+    NetworkKind.ROCE: "RoCE",
+    NetworkKind.EFA: "EFA",
+    NetworkKind.ETHERNET: "Ethernet",
+    NetworkKind.UNKNOWN: _("unknown"),
+}
+_SOURCES: Mapping[MachineSource, str] = {
+    MachineSource.NVML: "NVML",
+    MachineSource.FILE: _("machine file"),
+    MachineSource.SPEC: _("GPU table"),
+    MachineSource.CPU: _("this host"),
+}
+
+
+def source(machine: Machine) -> str:
+    """Where the machine was read from."""
+    return _SOURCES[machine.source]
+
+
+def link_class(interconnect: Interconnect) -> str:
+    """The link in words, without its rate."""
+    return _LINKS[interconnect.link_class]
+
+
+def link(interconnect: Interconnect) -> str:
+    """The link in words, with its nominal rate one way where it is known."""
+    words = link_class(interconnect)
+    if interconnect.bytes_per_s:
+        words += _(
+            ", {gigabytes_per_s:.0f} GB/s one way", gigabytes_per_s=interconnect.bytes_per_s / 1e9
+        )
+    return words
+
+
+def network(value: Network) -> str:
+    """The way to other nodes in words, with its nominal rate one way where it is known."""
+    words = _NETWORKS[value.kind]
+    if value.bytes_per_s:
+        words += _(", {gigabytes_per_s:g} GB/s one way", gigabytes_per_s=value.bytes_per_s / 1e9)
+    return words
+
+
+def links(machine: Machine) -> str:
+    """Every link that a job crosses: inside a node, and between nodes when there are several."""
+    if machine.accelerator is Accelerator.CPU and machine.world_size == 1:
+        return _("one rank, no link")
+    inside = link(machine.interconnect)
+    if machine.nodes == 1:
+        return inside
+    if machine.network.kind is NetworkKind.UNKNOWN:
+        return _(
+            "{inside}; between nodes unknown, treated as slow: set it with `--interconnect`",
+            inside=inside,
+        )
+    return _("{inside}; between nodes {network}", inside=inside, network=network(machine.network))
+
+
+# Say what was decided: the answers, the verdicts, why, and what is lacking.
+
+_QUESTIONS: Mapping[FlowchartQuestion, str] = {
+    FlowchartQuestion.FITS_ONE_GPU: _("Does a replica fit on one GPU?"),
+    FlowchartQuestion.FITS_ZERO1: _("Slow link: does it fit with ZeRO-1?"),
+    FlowchartQuestion.FITS_ZERO2: _("Does it fit with ZeRO-2?"),
+    FlowchartQuestion.FAST_INTERCONNECT: _("Is the interconnect fast?"),
+    FlowchartQuestion.FITS_ZERO3: _("Does it fit with ZeRO-3?"),
+    FlowchartQuestion.FITS_OFFLOAD: _("Does it fit with offload?"),
+}
+_OFFLOADS: Mapping[Offload, str] = {
+    Offload.OPTIMIZER: _("With the optimizer offloaded?"),
+    Offload.ALL: _("With everything offloaded?"),
+}
+
+_ASKED_FOR = _("you asked for it")
+_REASONS: Mapping[Reason, str] = {
+    Reason.REPLICATED_FITS: _("a full replica fits each GPU, so nothing needs to be sharded"),
+    Reason.SLOW_LINK_ZERO1: _(
+        "sharding the optimizer states is enough, and over a slow link ZeRO-1 is faster: it"
+        " reduces once per optimizer step, ZeRO-2 at every micro-step"
+    ),
+    Reason.MIDDLE_FITS: _("sharding gradients and optimizer states is enough"),
+    Reason.FAST_LINK_ZERO3: _("it fits only with sharded parameters, and the link is fast enough"),
+    Reason.SLOW_ALLOWED: _("ZeRO-3 runs over a slow link, which `--allow-slow` allows"),
+    Reason.ONLY_OFFLOAD_FITS: _("the GPUs have too little memory, and the host has enough"),
+    Reason.OFFLOAD_OVER_SLOW_ZERO3: _(
+        "`--offload auto` prefers host memory to ZeRO-3 on a slow link"
+    ),
+    Reason.SLOW_LINK_REFUSES_ZERO3: _(
+        "only ZeRO-3 fits, and over this slow link it would gather every layer at each micro-step;"
+        " `--allow-slow` takes it"
+    ),
+    Reason.ASKED_FOR: _("{asked_for}, and it fits", asked_for=_ASKED_FOR),
+    Reason.FORCED: _("you asked for it with `--force`, and it does not fit"),
+    Reason.TIGHT: _("it is tight: near the memory limit, steps may be slower or run out of memory"),
+    Reason.UNCERTAIN: _("it is uncertain, and may run out of memory"),
+    Reason.UNCERTAIN_PASSED_OVER: _("zerowiz skipped strategies that are uncertain"),
+    Reason.NOTHING_FITS: _("no strategy fits with your options"),
+    Reason.BUDGET_UNKNOWN: _("the free GPU memory is unknown, so it may not fit"),
+    Reason.FASTEST: _("its step is predicted to be the fastest of all that fit"),
+    Reason.AS_GOOD_AS_FASTEST: _("its step is predicted to be within 3 % of the fastest that fits"),
+    Reason.FASTER_NOT_WORTH: _(
+        "the faster ones recompute activations or come near the memory limit, and gain less than"
+        " 5 %"
+    ),
+    Reason.SMALLEST: _("it needs the least memory of all that fit"),
+}
+_WHEN: Mapping[HostPhase, str] = {
+    HostPhase.LOAD: _("while each rank builds the model"),
+    HostPhase.INIT: _("while DeepSpeed starts"),
+    HostPhase.TRAINING: _("while it trains"),
+    HostPhase.SAVING: _("while a checkpoint is saved"),
+}
+
+HOST_UNKNOWN = _("host?")
+"""The verdict where the GPU has room, and what the host has is unknown."""
+HOST_TOO_SMALL = _("x host")
+"""The verdict where the GPU has room, and the host has not."""
+VERDICTS: Mapping[Verdict, str] = {
+    Verdict.FITS: _("+ fits"),
+    Verdict.TIGHT: _("~ tight"),
+    Verdict.UNCERTAIN: _("? uncertain"),
+    Verdict.DOES_NOT_FIT: _("x too big"),
+}
+
+
+def reason(value: Reason) -> str:
+    """Why this strategy was chosen, or none."""
+    return _REASONS[value]
+
+
+def reasons(decision: Decision) -> list[str]:
+    """Each reason of a decision, with what would settle what is uncertain.
+
+    Without the sizes, so that a plan says the same while free memory changes a little.
+    """
+    said = [_said(decision, each) + _doubt(decision, each) for each in decision.reasons]
+    otherwise = None if decision.chosen is None else decision.otherwise
+    if otherwise is not None:
+        other = STRATEGIES[otherwise.strategy.name]
+        said.append(_("the flowchart would choose {other}", other=other))
+    return [on_device(each, decision.job.machine) for each in said]
+
+
+def _said(decision: Decision, value: Reason) -> str:
+    """What is uncertain was asked for, and nobody says that it fits."""
+    if value is Reason.ASKED_FOR and Reason.UNCERTAIN in decision.reasons:
+        return _ASKED_FOR
+    return reason(value)
+
+
+def _doubt(decision: Decision, value: Reason) -> str:
+    """Which strategies a reason calls uncertain, and how to know."""
+    uncertain = {
+        Reason.UNCERTAIN: [decision.chosen],
+        Reason.UNCERTAIN_PASSED_OVER: _passed_over(decision),
+    }.get(value, [])
+    others = (each for each in uncertain if each and each is not decision.chosen)
+    named = [STRATEGIES[each.strategy.name] for each in others]
+    intervals = [each.doubted for each in uncertain if each and each.doubted]
+    ways = [settles(settled_by(decision.job, interval)) for interval in intervals[:1]]
+    names = listing(named)
+    return joined("", [": " + names if named else "", *("; " + way for way in ways)])
+
+
+def _passed_over(decision: Decision) -> list[StrategyEstimate | None]:
+    """The uncertain strategies that were asked of, and not taken."""
+    asked = {answer.strategy for answer in decision.answers if not answer.answer}
+    uncertain = (each for each in decision.evaluated if each.verdict is Verdict.UNCERTAIN)
+    return [each for each in uncertain if each.strategy.name in asked]
+
+
+def question(value: FlowchartQuestion, about: Strategy | None) -> str:
+    """A question of the flowchart; of offload it names what is offloaded."""
+    if value is FlowchartQuestion.FITS_OFFLOAD and about is not None:
+        return _OFFLOADS[about.offload]
+    return _QUESTIONS[value]
+
+
+def answered(decision: Decision, value: Answer) -> str:
+    """Yes or no; an uncertain strategy counts as yes where nothing else surely runs.
+
+    What fits and is not taken, for its link is slow, is no plain yes.
+    """
+    refused = decision.chosen is None and Reason.SLOW_LINK_REFUSES_ZERO3 in decision.reasons
+    if refused and value.question is FlowchartQuestion.FITS_ZERO3:
+        return _("too slow")
+    uncertain = value.strategy is not None and (_of(decision, value).verdict is Verdict.UNCERTAIN)
+    if uncertain:
+        return _("uncertain")
+    return _("yes") if value.answer else _("no")
+
+
+def _of(decision: Decision, value: Answer) -> StrategyEstimate:
+    """The strategy that a question was about."""
+    return next(each for each in decision.evaluated if each.strategy.name == value.strategy)
+
+
+def remarks(decision: Decision) -> list[str]:
+    """What of the answers no number says: a run that died, what is not counted."""
+    asked = [_of(decision, each) for each in decision.answers if each.strategy is not None]
+    return [
+        f"{STRATEGIES[each.strategy.name]}: {words}" for each in asked for words in _remarks(each)
+    ]
+
+
+def _remarks(evaluated: StrategyEstimate) -> Iterator[str]:
+    seen = evaluated.ran_out
+    if seen is not None:
+        memory = _("host memory") if seen.memory is MemoryKind.HOST else _("memory")
+        yield _(
+            "{strategy} ran out of {memory} here on {seen_on} (`--ignore-oom`)",
+            strategy=seen.strategy,
+            memory=memory,
+            seen_on=seen.seen_on,
+        )
+    if evaluated.verdict is Verdict.UNCERTAIN:
+        if evaluated.interval is not None and evaluated.interval.uncounted:
+            yield _(
+                "not counting {uncounted}",
+                uncounted=joined(_(" and "), map(uncounted, evaluated.interval.uncounted)),
+            )
+        if evaluated.lacks_to_save:
+            yield _("the host lacks memory to save")
+
+
+def host(job: PlanInput, evaluated: StrategyEstimate) -> str:
+    """What all ranks of a node hold of its memory, and when that is most."""
+    need, room_bytes = evaluated.host, evaluated.host_budget_bytes
+    said = _(
+        "{peak_bytes} on each node, most of it {when}",
+        peak_bytes=gib(need.peak_bytes),
+        when=_WHEN[need.peak_phase],
+    )
+    if not job.host_use.is_seen:
+        said += _(" (as the Trainer saves it)") if need.peak_phase is HostPhase.SAVING else ""
+    if room_bytes is None:
+        return _("{said}; the available memory is unknown (set it with `--host-memory`)", said=said)
+    if evaluated.lacks_to_save:
+        return _(
+            "{said}; {room_bytes} is available, so the kernel may kill the job then",
+            said=said,
+            room_bytes=gib(room_bytes),
+        )
+    if evaluated.nearly_fills_host:
+        return _(
+            "{said}; {room_bytes} is available, only {left_bytes} more: it just fits if no other "
+            "program or data loader takes that",
+            said=said,
+            room_bytes=gib(room_bytes),
+            left_bytes=small(room_bytes - need.peak_bytes),
+        )
+    return _("{said}; {room_bytes} is available", said=said, room_bytes=gib(room_bytes))
+
+
+def lack(evaluated: StrategyEstimate, machine: Machine) -> str:
+    """What the closest strategy lacks, and on which GPUs of a machine."""
+    room, host_room = evaluated.headroom_bytes, evaluated.host_headroom_bytes
+    if evaluated.ran_out is not None:
+        return _(
+            "ran out of memory here on {seen_on} (`--ignore-oom` tries again)",
+            seen_on=evaluated.ran_out.seen_on,
+        )
+    if room is None:
+        return _(
+            "cannot be checked: the free GPU memory is unknown (set it with `--memory-budget`)"
+        )
+    lacks = (
+        [_("lacks {room} on {too_full}", room=small(-room), too_full=_too_full(evaluated, machine))]
+        if room < 0
+        else []
+    )
+    when = _WHEN[evaluated.host.running_phase]
+    if host_room is None and evaluated.needs_known_host:
+        needs = _(
+            "needs {running_bytes} of host memory", running_bytes=gib(evaluated.host.running_bytes)
+        )
+        lacks.append(
+            _(
+                "{needs}, and the free host memory is unknown (set it with `--host-memory`)",
+                needs=needs,
+            )
+        )
+    elif host_room is not None and host_room < 0:
+        lacks.append(
+            _("lacks {host_room} of host memory {when}", host_room=small(-host_room), when=when)
+        )
+    return joined(_(", and "), lacks) or _("fits")
+
+
+def _too_full(evaluated: StrategyEstimate, machine: Machine) -> str:
+    """The GPUs that have too little room for a strategy."""
+    labels = [g.label for g in machine.gpus if (g.free_bytes or 0) < evaluated.device_bytes]
+    if len(labels) in {0, len(machine.gpus)} or machine.nodes > 1:
+        return _("each GPU")
+    others = len(machine.gpus) - len(labels)
+    return _("GPU {labels} ({others} others have room)", labels=listing(labels), others=others)
+
+
+def nothing_fits(decision: Decision) -> str:
+    """The one line of the error."""
+    job, closest = decision.job, decision.closest
+    where, lacks = gpus(job.machine), on_device(lack(closest, job.machine), job.machine)
+    if decision.reasons[0] is Reason.SLOW_LINK_REFUSES_ZERO3:
+        return _(
+            "only ZeRO-3 fits {model} on {where}, and its link is slow ({links})",
+            model=job.model.name,
+            where=where,
+            links=links(job.machine),
+        )
+    name = STRATEGIES[closest.strategy.name]
+    if closest.runs:
+        return _(
+            "only {name} fits {model} on {where}; on one GPU, zerowiz uses it only if "
+            "you ask for it",
+            name=name,
+            model=job.model.name,
+            where=where,
+        )
+    return (
+        _(
+            "nothing fits {model} on {where}; the closest, {name}, {lacks}",
+            model=job.model.name,
+            where=where,
+            name=name,
+            lacks=lacks,
+        )
+        if decision.constraints.stage is None
+        else _(
+            "{name} does not fit {model} on {where}: it {lacks}",
+            name=name,
+            model=job.model.name,
+            where=where,
+            lacks=lacks,
+        )
+    )
+
+
+def verdict(evaluated: StrategyEstimate) -> str:
+    """The verdict in a column's width; the GPU may have room where the host has none."""
+    room, on_host = evaluated.headroom_bytes, evaluated.host_headroom_bytes
+    if evaluated.ran_out is not None:
+        return _("x ran out")
+    if room is not None and room >= 0:
+        if on_host is None and evaluated.needs_known_host:
+            return HOST_UNKNOWN
+        if on_host is not None and on_host < 0:
+            return HOST_TOO_SMALL
+    return VERDICTS[evaluated.verdict]
+
+
+# Say what was read of a script: how it gets its config, and where something stands.
+
+_CONVENTIONS: Mapping[Convention, str] = {
+    Convention.HF_PARSER: _(
+        "HF Trainer that parses its arguments, gets the config by `--deepspeed`"
+    ),
+    Convention.HF_IN_CODE: _(
+        "HF Trainer with arguments in code, gets the config through environment variables"
+    ),
+    Convention.HF_LITERAL: _("HF Trainer with the config's file name in the code"),
+    Convention.ADD_CONFIG_ARGUMENTS: _("DeepSpeed loop, gets the config by `--deepspeed_config`"),
+    Convention.OWN_FLAG: _("gets the config by its own option"),
+    Convention.CONFIG_LITERAL: _("has the config's file name in the code"),
+    Convention.CONFIG_DICT: _("builds its config itself"),
+    Convention.ACCELERATOR: _("Accelerate, gets the config through environment variables"),
+    Convention.NONE: _("keeps its own config: zerowiz passes none, and plans with your options"),
+    Convention.UNKNOWN: _("zerowiz cannot see how it gets a config"),
+}
+
+
+def convention(facts: ScriptFacts) -> str:
+    """How a config reaches a script."""
+    file = facts.settings_file
+    if facts.convention is Convention.HF_PARSER and file is not None and file.is_whole:
+        return _(
+            "HF Trainer with its arguments in `{path}`, gets the config by a copy of it",
+            path=file.path,
+        )
+    return _CONVENTIONS[facts.convention]
+
+
+def places(bindings: Sequence[Binding]) -> str:
+    """Where in a script something stands."""
+    return listing(
+        _("`{code}` in line {line}", code=binding.code, line=binding.line) for binding in bindings
+    )

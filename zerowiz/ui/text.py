@@ -1,0 +1,643 @@
+"""A terminal that is not there: what would be shown on it is kept, to be drawn."""
+
+import os
+import re
+import shutil
+import textwrap
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from enum import StrEnum
+from io import StringIO
+from typing import TYPE_CHECKING, Literal, TextIO
+
+from zerowiz.core.command_words import spell
+from zerowiz.core.findings import Severity
+from zerowiz.core.machine.types import Accelerator, Machine
+from zerowiz.words import N_, Message, _, joined, listing
+
+if TYPE_CHECKING:
+    from rich.table import Table
+    from rich.text import Text
+
+
+class Canvas(StringIO):
+    """Shows colours, whatever the environment says.
+
+    Args:
+        columns: How wide it is.
+    """
+
+    def __init__(self, columns: int) -> None:
+        super().__init__()
+        self.columns = columns
+
+    def isatty(self) -> bool:
+        """It is what a terminal would show."""
+        return True
+
+
+# Take from a text of others what would steer the terminal, or the page, that shows it.
+
+# Colours and bold (ECMA-48, SGR): they steer nothing, and would stay as `?[31m`.
+_COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
+
+
+def plain(text: str) -> str:
+    """The text with `?` for each character that is not printed: escapes, bells, turns of direction.
+
+    Example: `NVIDIA ?[2J` of a GPU's name with the sequence that clears a screen.
+    """
+    return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
+
+
+def plain_log(text: str) -> str:
+    r"""The lines of a log without their colours, and without what would steer a terminal.
+
+    Example:
+        >>> plain_log("\x1b[31merror\x1b[0m: no\nroom\x1b[2J")
+        'error: no\nroom?[2J'
+    """
+    return "\n".join(plain(line.expandtabs()) for line in _COLOUR.sub("", text).split("\n"))
+
+
+def escape(text: str) -> str:
+    r"""The text as a page or a drawing holds it: no markup, and nothing that is not printed.
+
+    Example:
+        >>> escape("H200 \x1b[2J <b>")
+        'H200 ?[2J &lt;b&gt;'
+    """
+    from html import escape as escape_markup  # noqa: PLC0415 - 2 ms that only a page needs
+
+    return escape_markup("\n".join(map(plain, text.split("\n"))))
+
+
+# Count and fill the columns of a terminal: a character of Japanese takes two.
+
+
+def cells(text: str) -> int:
+    """How many columns the text takes.
+
+    Example:
+        >>> cells("GPU"), cells("メモリ")
+        (3, 6)
+    """
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
+
+
+def pad(text: str, columns: int) -> str:
+    """The text and spaces behind it, up to so many columns."""
+    return text + " " * (columns - cells(text))
+
+
+def pad_left(text: str, columns: int) -> str:
+    """Spaces up to so many columns, and the text."""
+    return " " * (columns - cells(text)) + text
+
+
+def centre(text: str, columns: int) -> str:
+    """The text in the middle of so many columns, as `str.center` places it."""
+    room = max(0, columns - cells(text))
+    return " " * (room // 2) + text + " " * (room - room // 2)
+
+
+# What begins a line of a plan, a search, a run, a measurement and a machine.
+_LABELS = (
+    *(N_("Machine"), N_("Model"), N_("Step"), N_("Script"), N_("Unseen"), N_("Chosen"), N_("Peak")),
+    *(N_("Time"), N_("Host"), N_("Trainer"), N_("vLLM"), N_("Buffers"), N_("Search"), N_("Why")),
+    *(N_("Run"), N_("Verdict"), N_("Bus"), N_("Python")),
+)
+LABEL_COLUMNS = max(cells(_(label)) for label in _LABELS) + 2
+"""Of a label with the space behind it."""
+
+
+def labelled(label: str, words: str) -> str:
+    """A line that begins with a label, so that the words of all such lines stand in one column.
+
+    Args:
+        label: In the person's language.
+        words: Behind it.
+    """
+    return pad(label, LABEL_COLUMNS) + words
+
+
+# Colour words at a terminal, where a sign or the word itself says the same.
+
+# As the wizard's prompts have it (`ui/ask`).
+_DUMB = frozenset({"", "dumb", "unknown"})
+
+
+class Colour(StrEnum):
+    """A colour by rich's name; each can be read on a light and on a dark background."""
+
+    GOOD = "green"
+    DOUBT = "magenta"
+    BAD = "red"
+    LABEL = "bold"
+    DIM = "dim"
+    # Areas: the terminal's own background writes on them.
+    BLUE = "reverse blue"
+    CYAN = "reverse cyan"
+    MAGENTA = "reverse magenta"
+    GREEN = "reverse green"
+    YELLOW = "reverse yellow"
+    GREY = "reverse"
+    DARK = "reverse dim"
+    RED = "reverse red"
+
+
+# ECMA-48, section 8.3.117.
+SGR: Mapping[Colour, str] = {
+    Colour.GOOD: "32",
+    Colour.DOUBT: "35",
+    Colour.BAD: "31",
+    Colour.LABEL: "1",
+    Colour.DIM: "2",
+    Colour.BLUE: "7;34",
+    Colour.CYAN: "7;36",
+    Colour.MAGENTA: "7;35",
+    Colour.GREEN: "7;32",
+    Colour.YELLOW: "7;33",
+    Colour.GREY: "7",
+    Colour.DARK: "7;2",
+    Colour.RED: "7;31",
+}
+"""What turns each on; `0` turns it off."""
+
+
+def is_dumb() -> bool:
+    """Whether the terminal can only print."""
+    return os.environ.get("TERM", "") in _DUMB
+
+
+def is_coloured(stream: TextIO) -> bool:
+    """Whether the stream shows colours; any value of `NO_COLOR` but an empty one forbids them."""
+    if isinstance(stream, Canvas):
+        return True
+    return stream.isatty() and not (os.environ.get("NO_COLOR") or is_dumb())
+
+
+def paint(text: str, marks: Mapping[str, Colour], stream: TextIO) -> str:
+    """The text with the first match of each pattern in its colour, where the stream shows it."""
+    if not is_coloured(stream):
+        return text
+    for pattern, colour in marks.items():
+        found = re.search(pattern, text)
+        if found is not None:
+            word = f"\x1b[{SGR[colour]}m{found[0]}\x1b[0m"
+            text = text[: found.start()] + word + text[found.end() :]
+    return text
+
+
+# Fold long lines at a terminal's edge: behind a clause, else an item of a list, else a word.
+
+# Wider lines are hard to follow, however wide the terminal is.
+_WIDEST_COLUMNS = 100
+
+
+def columns(stream: TextIO) -> int | None:
+    """How wide the terminal is; None for a file or a pipe, whose lines stay whole."""
+    if isinstance(stream, Canvas):
+        return stream.columns
+    return shutil.get_terminal_size().columns if stream.isatty() else None
+
+
+def columns_of(stream: TextIO) -> int:
+    """How wide a picture may be."""
+    return columns(stream) or _WIDEST_COLUMNS
+
+
+def fold(text: str, stream: TextIO, *, hang: int = 0, in_parts: bool = True) -> str:
+    """A line as the stream shows it best.
+
+    A sentence alone is filled with words. What has a label before it is read in parts: each clause
+    that is too long for the rest of a line gets one of its own, and so does each item of a list.
+
+    Args:
+        text: The line.
+        stream: Where it is shown; a file or a pipe gets it whole.
+        hang: Spaces before each line but the first, below the label.
+        in_parts: Whether what hangs is read in parts; else it is filled with words too.
+    """
+    width = columns(stream)
+    if width is None:
+        return text
+    width = min(width, _WIDEST_COLUMNS)
+    if cells(text) > len(text):
+        return "\n".join(fill_wide(text, width, hang=" " * hang))
+    if hang and in_parts:
+        return "\n".join(_fold_parts(text, width, " " * hang))
+    return textwrap.fill(
+        text,
+        width,
+        subsequent_indent=" " * hang,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+# What stays on one line: a character of Japanese with the sign that closes after it, or a word.
+_WIDE = r"\u2e80-\u9fff\uf900-\ufaff\uff00-\uff60"
+_OPENING, _CLOSING = r"(\[「『", r"、。」』・ーっゃゅょァィゥェォッャュョ),.;:?!"
+_LETTER = rf"[{_OPENING}]*[{_WIDE}][{_CLOSING}]*"
+_ATOM = re.compile(rf" +|{_LETTER}|(?:(?!{_LETTER})[^ {_WIDE}])+[{_CLOSING}]*")
+
+
+def fill_wide(text: str, width: int, indent: str = "", hang: str = "") -> list[str]:
+    """Lines of a text whose language has no spaces between words.
+
+    Args:
+        text: The text.
+        width: The most columns of a line.
+        indent: Before the first line.
+        hang: Before the others.
+    """
+    lines = [indent]
+    for atom in _ATOM.findall(text):
+        if cells(lines[-1] + atom.rstrip()) <= width or not lines[-1].strip():
+            lines[-1] += atom
+        elif atom.strip():
+            lines.append(hang + atom)
+        else:
+            lines.append(hang)
+    return [line.rstrip() for line in lines if line.strip()]
+
+
+# Where a line may end, the best first: behind a clause, behind an item or before an option, behind
+# a word.
+_ENDS = (re.compile(r"(?<=;) "), re.compile(r"(?<=[,:]) | (?=--)"), re.compile(" "))
+
+
+def _fold_parts(text: str, width: int, hang: str) -> list[str]:
+    words = text.lstrip(" ")
+    lines = [" " * (len(text) - len(words))]
+    _add(lines, words, width, hang)
+    return [line.rstrip() for line in lines]
+
+
+def _add(lines: list[str], part: str, width: int, hang: str, kind: int = 0) -> None:
+    """Put a part behind the others, or on a line of its own; or its own parts, one by one."""
+    gap = " " if lines[-1].strip() else ""
+    line = f"{lines[-1]}{gap}{part}"
+    if len(line) <= width:
+        lines[-1] = line
+    elif len(hang) + len(part) <= width or kind == len(_ENDS):
+        lines.append(hang + part)
+    else:
+        for smaller in _ENDS[kind].split(part):
+            _add(lines, smaller, width, hang, kind + 1)
+
+
+def fold_command(words: Sequence[str], stream: TextIO, *, before: str = "") -> str:
+    """A shell line, folded so that it can still be copied; `words` are quoted already."""
+    width = columns(stream)
+    if width is None:
+        return before + " ".join(words)
+    lines, line = [], before.rstrip()
+    for word in words:
+        # Two columns are kept for the backslash.
+        if line.strip() and cells(line) + 1 + cells(word) > width - 2:
+            lines.append(f"{line} \\")
+            line = "   "
+        line += f" {word}" if line else word
+    return "\n".join([*lines, line])
+
+
+# Draw lines of coloured words, where the signs alone say as much.
+
+Span = tuple[str, Colour | None]
+"""Words of one colour."""
+Line = tuple[Span, ...]
+Picture = tuple[Line, ...]
+
+# What a terminal without Unicode shows instead.
+_ASCII = str.maketrans("┃│╎●◆╌┗→»└─", "|||**-`>>+-")
+
+
+def length(line: Iterable[Span]) -> int:
+    """Columns of a line."""
+    return sum(cells(words) for words, _ in line)
+
+
+def wrap(entries: Iterable[Line], gap: str, columns: int) -> Iterator[Line]:
+    """Entries one behind the other, in as many lines as it takes.
+
+    Args:
+        entries: Each stands in one line, as it is.
+        gap: What stands between two of a line.
+        columns: The most that a line may have, unless one entry has more.
+    """
+    line: Line = ()
+    for entry in entries:
+        if line and length(line) + len(gap) + length(entry) > columns:
+            yield line
+            line = ()
+        line = (*line, (gap, None), *entry) if line else entry
+    yield line
+
+
+def draw(picture: Picture, stream: TextIO) -> None:
+    """The lines, in colour where the stream shows it, in ASCII where it knows no other signs."""
+    coloured = is_coloured(stream)
+    text = "".join(_painted(line, coloured=coloured) + "\n" for line in picture)
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    stream.write(text if encoding.lower().startswith("utf") else text.translate(_ASCII))
+
+
+def _painted(line: Line, *, coloured: bool) -> str:
+    plain = "".join(words for words, _ in line).rstrip()
+    if not coloured:
+        return plain
+    return "".join(
+        words if colour is None else f"\x1b[{SGR[colour]}m{words}\x1b[0m" for words, colour in line
+    )
+
+
+# Draw tables and folded lines on a terminal, a pipe or a file.
+
+# Tables of a file or a pipe are not cut to a terminal that is not there.
+_FILE_COLUMNS = 120
+
+_WORDS = frozenset(
+    {
+        *(N_("A verdict"), N_("B verdict"), N_("strategy"), N_("verdict"), N_("peak in")),
+        *(N_("phase"), N_("part"), N_("formula"), N_("machine"), N_("GPU"), N_("rank")),
+        *(N_("name"), N_("kernels"), N_("ckpt"), N_("setting"), N_("value"), N_("from"), ""),
+    }
+)
+# The longest word of a label that may be folded.
+_LABEL_COLUMNS = len("checkpointing")
+# What is a sentence, and no number, may take several lines.
+_FOLDED = frozenset({"formula"})
+
+
+def _table(gap: int, headings: Sequence[str]) -> "Table":
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, gap, 0, 0), pad_edge=False)
+    for heading in headings:
+        justify: Literal["left", "right"] = "left" if heading in _WORDS else "right"
+        table.add_column(_text(_(heading)), justify=justify, no_wrap=True)
+    return table
+
+
+Cell = str | tuple[str, Colour]
+"""Words, in a colour where they have one."""
+
+
+def show_rows(
+    stream: TextIO,
+    headings: Sequence[str],
+    rows: Sequence[Sequence[Cell]],
+    leaving: Sequence[str] = (),
+) -> tuple[str, ...]:
+    """A table of which nothing is cut: where the terminal is too narrow, columns leave.
+
+    The headings of those that left are returned.
+
+    Args:
+        stream: Where to; a file or a pipe gets every column.
+        headings: Of the columns, in English: they are shown in the person's language.
+        rows: Their cells.
+        leaving: Headings of the columns that can be done without, in the order in which they leave.
+    """
+    room = columns(stream)
+    widths = [
+        max(cells(_(heading)), *(cells(_words(row[place])) for row in rows))
+        for place, heading in enumerate(headings)
+    ]
+    kept = list(range(len(headings)))
+    order = iter(leaving)
+    while room is not None and _columns(widths, kept, 1) > room:
+        gone = next(order, None)
+        if gone is None:
+            break
+        kept = [place for place in kept if headings[place] != gone]
+    natural = _columns(widths, kept, 2)
+    gap = 2 if room is None or natural <= room else 1
+    table = _table(gap, [headings[place] for place in kept])
+    if headings[kept[-1]] in _FOLDED:
+        table.columns[-1].no_wrap, table.columns[-1].overflow = False, "fold"
+    for row in rows:
+        table.add_row(*(_text(row[place]) for place in kept))
+    _print(table, stream, max(_FILE_COLUMNS, natural) if room is None else room)
+    return tuple(heading for place, heading in enumerate(headings) if place not in kept)
+
+
+def show_sides(
+    stream: TextIO, headings: Sequence[str], rows: Sequence[tuple[str, str, str]]
+) -> None:
+    """A label and two texts in each row; a text that is long is folded in its column."""
+    table = _table(2, headings)
+    for column in table.columns:
+        column.justify, column.no_wrap, column.overflow = "left", False, "fold"
+    room = columns(stream) or _FILE_COLUMNS
+    table.columns[0].max_width = max(room // 3, _LABEL_COLUMNS)
+    for row in rows:
+        table.add_row(*map(_text, row))
+    _print(table, stream, room)
+
+
+def _columns(widths: Sequence[int], kept: Sequence[int], gap: int) -> int:
+    """What a table takes with these columns."""
+    return sum(widths[place] for place in kept) + gap * (len(kept) - 1)
+
+
+def _words(cell: Cell) -> str:
+    return plain(cell if isinstance(cell, str) else cell[0])
+
+
+def _text(cell: Cell) -> "Text":
+    from rich.text import Text
+
+    return Text(_words(cell), style="" if isinstance(cell, str) else cell[1].value)
+
+
+def _print(table: "Table", stream: TextIO, width: int) -> None:
+    from rich.console import Console
+
+    is_drawn = isinstance(stream, Canvas)
+    colours: Literal["auto", "standard"] | None = "auto" if is_coloured(stream) else None
+    console = Console(
+        file=stream,
+        width=width,
+        # rich takes a dumb terminal for one of 80 columns unless it knows both.
+        height=1,
+        highlight=False,
+        color_system="standard" if is_drawn else colours,
+        # rich before 14 takes an empty NO_COLOR for one that forbids them.
+        no_color=False,
+    )
+    with console.capture() as captured:
+        console.print(table)
+    stream.writelines(line.rstrip() + "\n" for line in captured.get().splitlines())
+
+
+def say(
+    stream: TextIO, *lines: str, hang: int = 0, marks: Mapping[str, Colour] | None = None
+) -> None:
+    """Lines, folded to the terminal; what would steer it is shown as `?`.
+
+    A setting that a line names is spelled as its option.
+
+    Args:
+        stream: Where to.
+        lines: What to say.
+        hang: Spaces before a line that was folded.
+        marks: The colours of patterns; the first match in each line has it.
+    """
+    folded = (fold(plain(spell(line)), stream, hang=hang) for line in lines)
+    stream.writelines(paint(line, marks or {}, stream) + "\n" for line in folded)
+
+
+# Write sizes and counts as people read them; GiB lives only here.
+
+OF = _(" of ")
+"""Between what is needed and what there is."""
+# Not in a path or a name.
+_GPU = re.compile(r"(?<![\w/.-])GPU(?=s?\b)")
+
+
+def gib(size_bytes: int | None) -> str:
+    """Binary gigabytes with one decimal: `47.3 GiB`."""
+    return _("unknown") if size_bytes is None else f"{size_bytes / 2**30:.1f} GiB"
+
+
+def mib(size_bytes: int | None) -> str:
+    """Whole binary megabytes, as `nvidia-smi` lists what processes hold: `20998 MiB`."""
+    return _("unknown") if size_bytes is None else f"{size_bytes // 2**20} MiB"
+
+
+def bare_gib(size_bytes: int | None) -> str:
+    """As `gib`, for a column whose heading says GiB; what rounds to nothing shows its digits."""
+    if size_bytes is None:
+        return "?"
+    size = size_bytes / 2**30
+    return f"{size:.2f}" if 0 < size < 0.1 else f"{size:.1f}"  # noqa: PLR2004 - one decimal
+
+
+def with_bounds(expected_bytes: int, low_bytes: int, high_bytes: int) -> tuple[str, str, str]:
+    """A size with its unit, and its bounds in the same one: `310 MiB`, `301`, `318`."""
+    if high_bytes < 2**30:
+        low, high = (f"{each / 2**20:.0f}" for each in (low_bytes, high_bytes))
+        return f"{expected_bytes / 2**20:.0f} MiB", low, high
+    return gib(expected_bytes), bare_gib(low_bytes), bare_gib(high_bytes)
+
+
+def decimal_gb(size_bytes: int | None) -> str:
+    """Decimal gigabytes without idle decimals, as textbooks write them: `28.5 GB`."""
+    return _("unknown") if size_bytes is None else f"{round(size_bytes / 1e9, 2):g} GB"
+
+
+def size_of(need_bytes: int | None, have_bytes: int | None) -> str:
+    """What is needed of what there is, in the unit that shows the difference: `594 of 590 MiB`."""
+    known = [size for size in (need_bytes, have_bytes) if size is not None]
+    unit, digits, name = (2**20, 0, "MiB") if max(known, default=0) < 2**30 else (2**30, 1, "GiB")
+    need, have = ("?" if b is None else f"{b / unit:.{digits}f}" for b in (need_bytes, have_bytes))
+    return f"{need}{OF}{have} {name}"
+
+
+def range_of(low_bytes: int, high_bytes: int, have_bytes: int) -> str:
+    """As `size_of`, for what is not known better: `38.2 to 41.0 of 39.4 GiB`."""
+    is_small = max(high_bytes, have_bytes) < 2**30
+    unit, digits, name = (2**20, 0, "MiB") if is_small else (2**30, 1, "GiB")
+    low, high, have = (f"{b / unit:.{digits}f}" for b in (low_bytes, high_bytes, have_bytes))
+    return _("{low} to {high}", low=low, high=high) + f"{OF}{have} {name}"
+
+
+def decimal_size_of(need_bytes: int | None, have_bytes: int | None) -> str:
+    """As `size_of`, in textbook units: `28.5 of 42.29 GB`."""
+    return f"{decimal_gb(need_bytes).removesuffix(' GB')}{OF}{decimal_gb(have_bytes)}"
+
+
+def small(size_bytes: int) -> str:
+    """A size of any magnitude: `0 B`, `12.0 MiB`, `3.1 GiB`."""
+    size = float(size_bytes)
+    for unit in ("B", "KiB", "MiB"):
+        if size < 1024:  # noqa: PLR2004 - the unit itself
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} GiB"
+
+
+def seconds(value: float) -> str:
+    """A time of three digits, without its unit: `0.0124`, `1.24`, `124`."""
+    digits = 0 if value >= 100 else 1 if value >= 10 else 2 if value >= 1 else 3  # noqa: PLR2004
+    return f"{value:.{digits}f}"
+
+
+def count(params: int) -> str:
+    """A count in words: `6.74 B`, `10.5 M`, `2,500 T`."""
+    for size, unit in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "K")):
+        # What rounds to a thousand of one unit is one of the next.
+        if params >= 0.9995 * size:
+            number = params / size
+            # Three digits, without an exponent where the last unit has more than a thousand.
+            return f"{number:,.0f} {unit}" if number >= 999.5 else f"{number:.3g} {unit}"  # noqa: PLR2004 - a thousand
+    return str(params)
+
+
+def severities(found: Iterable[Severity], advice: tuple[str, str]) -> str:
+    """How many of each there are: `2 errors, 1 warning`; empty if there is none.
+
+    Args:
+        found: Of every finding.
+        advice: One finding of the mildest severity in words, and several.
+    """
+    one_and_more = {
+        Severity.ERROR: (_("error"), _("errors")),
+        Severity.WARNING: (_("warning"), _("warnings")),
+        Severity.INFO: advice,
+    }
+    counts = Counter(found)
+    return listing(
+        _("{count} {kind}", count=counts[severity], kind=one if counts[severity] == 1 else more)
+        for severity, (one, more) in one_and_more.items()
+        if counts[severity]
+    )
+
+
+def gpus(machine: Machine) -> str:
+    """The machine's devices in words: `2 nodes of 4 x NVIDIA H200`."""
+    count = len(machine.gpus)
+    if machine.accelerator is Accelerator.CPU:
+        node = _("1 CPU rank") if count == 1 else _("{count} CPU ranks", count=count)
+    else:
+        names = list(dict.fromkeys(_(gpu.name) for gpu in machine.gpus))
+        node = f"{count} x {' + '.join(names)}"
+    return (
+        node if machine.nodes == 1 else _("{nodes} nodes of {node}", nodes=machine.nodes, node=node)
+    )
+
+
+def on_device(text: str, machine: Machine) -> str:
+    """The text for the machine's devices: what a GPU is to a job is a rank on the CPU."""
+    if machine.accelerator is Accelerator.CUDA:
+        return text
+    rank = _("CPU rank")
+    if isinstance(text, Message):
+        shown = str(joined(rank, _GPU.split(text)))
+        return Message(shown, _GPU.sub("CPU rank", text.english))
+    return _GPU.sub(rank, text)
+
+
+def hours(value: float) -> str:
+    """A time that people plan with: `35.2 h`, `1,220 h`; `14 min`, `20 s` and `3.5 s` below."""
+    if value < 9.95 / 3600:  # what rounds to less than ten seconds has two digits
+        return f"{value * 3600:.2g} s"
+    if value < 1 / 60:
+        return f"{value * 3600:.0f} s"
+    if value < 1:
+        return f"{value * 60:.0f} min"
+    return f"{value:,.0f} h" if value >= 100 else f"{value:.1f} h"  # noqa: PLR2004 - three digits
+
+
+def money(amount: float, currency: str = "") -> str:
+    """An amount in a currency: `$704`, `17.60 EUR`, `0.0123`; no currency is assumed."""
+    digits = 0 if amount >= 100 else 2 if amount >= 0.1 or not amount else 4  # noqa: PLR2004 - three digits
+    plain = f"{amount:,.{digits}f}"
+    return f"{plain} {currency}" if currency.isalpha() else f"{currency}{plain}"

@@ -1,0 +1,198 @@
+"""The lines of the wizard: what was detected, and what an answer leads to."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TextIO
+
+from zerowiz.core import command_words
+from zerowiz.core.decision.evaluate import StrategyEstimate
+from zerowiz.core.decision.flowchart import Decision, Reason
+from zerowiz.core.decision.remedy import Remedy
+from zerowiz.core.launch.plan import PlannedFile
+from zerowiz.core.machine.types import Machine
+from zerowiz.core.script.facts import ScriptFacts
+from zerowiz.core.script.programs import ProgramFile
+from zerowiz.core.templates import MODEL_FOLDER, TEMPLATES, Template
+from zerowiz.ui import remedies, sentences, show
+from zerowiz.ui.reporter import TerminalLaunchReporter
+from zerowiz.ui.text import gib, gpus, labelled, seconds, size_of
+from zerowiz.words import _, listing
+
+
+def detected(
+    machine: Machine | str,
+    script: ScriptFacts | ProgramFile | Sequence[str],
+    versions: Mapping[str, str | None],
+) -> tuple[str, str, str]:
+    """What is known before anything is asked: machine; script; libraries.
+
+    The model is asked for next, or stands in the plan.
+
+    Args:
+        machine: The machine that is planned for, or why there is none.
+        script: What it shows, or the names of those that could be meant; or the file of a program.
+        versions: Of the libraries that train, None for what is not installed.
+    """
+    where = (
+        _("no GPU: {machine}", machine=machine) if isinstance(machine, str) else _machine(machine)
+    )
+    if isinstance(script, ScriptFacts):
+        what = f"{script.target}: {sentences.convention(script)}"
+    elif isinstance(script, ProgramFile):
+        what = _(
+            "{path}: a file of {program}, which takes the config by its key `deepspeed`",
+            path=script.path,
+            program=script.program.name,
+        )
+    else:
+        what = _("{script} found here", script=len(script)) if script else _("none found here")
+    found = [f"{name} {version}" for name, version in versions.items() if version is not None]
+    missing = [name for name, version in versions.items() if version is None]
+    has = listing([*found, *(_("no {name}", name=name) for name in missing)])
+    return (
+        labelled(_("Machine"), where),
+        labelled(_("Script"), what),
+        labelled(_("Python"), has),
+    )
+
+
+def _machine(machine: Machine) -> str:
+    shown = f"{gpus(machine)} ({sentences.source(machine)})"
+    return f"{shown}; {sentences.links(machine)}" if machine.world_size > 1 else shown
+
+
+def host(machine: Machine) -> str:
+    """Cores and memory of a host that may train without a GPU."""
+    cores, available_bytes = machine.host.cores, machine.host.available_bytes
+    known = {
+        _("1 core") if cores == 1 else _("{cores} cores", cores=cores): cores is not None,
+        _("{amount} free", amount=gib(available_bytes)): available_bytes is not None,
+    }
+    return listing(words for words, is_known in known.items() if is_known)
+
+
+def consequence(decision: Decision) -> str:
+    """What an answer leads to, in one line: strategy, memory, step time."""
+    chosen = decision.chosen
+    if chosen is None:
+        closest = decision.closest
+        name = remedies.strategy(closest.strategy.name)
+        if decision.reasons[0] is Reason.SLOW_LINK_REFUSES_ZERO3:
+            return _("only {name} fits, and the link is slow for it", name=name)
+        return _(
+            "nothing fits: {name} needs {memory}", name=name, memory=_memory(decision, closest)
+        )
+    fits = remedies.fits(chosen.strategy.name, chosen.verdict)
+    said = f"{fits}: {_memory(decision, chosen)}"
+    if chosen.step_time is not None:
+        said += _(
+            ", {expected_seconds} s a step",
+            expected_seconds=seconds(chosen.step_time.expected_seconds),
+        )
+    step = decision.job.workload
+    said += _(", micro-batch {micro_batch}", micro_batch=step.micro_batch)
+    return (
+        _(
+            "{said} x {accumulation_steps} steps",
+            said=said,
+            accumulation_steps=step.accumulation_steps,
+        )
+        if step.accumulation_steps > 1
+        else said
+    )
+
+
+def _memory(decision: Decision, evaluated: StrategyEstimate) -> str:
+    return size_of(evaluated.device_bytes, decision.job.gpu_budget_bytes)
+
+
+def where(machine: Machine, *, is_here: bool) -> str:
+    """On which machine the command runs, before the last question."""
+    if is_here:
+        return _(
+            "It runs on this machine, on {machine}; your script gets the config.",
+            machine=gpus(machine),
+        )
+    return _(
+        "The job is for {machine}: run the command there. It cannot be launched here.",
+        machine=gpus(machine),
+    )
+
+
+def where_config(machine: Machine) -> str:
+    """What a config without a script is for, before the last question."""
+    return _(
+        "The config is for {machine}. Once it is written, zerowiz says how your script gets it.",
+        machine=gpus(machine),
+    )
+
+
+def where_program(file: ProgramFile) -> str:
+    """Who starts the job of a program's file, before the last question."""
+    return _(
+        "{program} starts the ranks; zerowiz writes the config, and says what to set in {path}.",
+        program=file.program.name,
+        path=file.path,
+    )
+
+
+def trains_on(machine: Machine) -> str:
+    """The machine on which a command runs that was planned elsewhere."""
+    return gpus(machine)
+
+
+# Say between the wizard's questions what was decided, and not again what was shown before.
+
+
+class WizardReporter(TerminalLaunchReporter):
+    """Machine and script stand in the lines of what was detected."""
+
+    def script(self, facts: ScriptFacts) -> None:
+        """Where the reading of the script ended."""
+        if not self.quiet:
+            with suppress(OSError):
+                show.unseen(facts, self.stream)
+
+    def decision(self, decision: Decision, remedies: Sequence[Remedy]) -> None:
+        """The flowchart as it was answered, and what the chosen strategy takes."""
+        del remedies  # They are a menu.
+        if not self.quiet:
+            with suppress(OSError):
+                show.answers(decision, self.stream)
+
+
+# What is said of a template: which there are, what was copied, and how to run it.
+
+
+def listed(stream: TextIO) -> None:
+    """The templates, and how one is copied."""
+    for each in TEMPLATES:
+        is_default = _(" (default)") if each is TEMPLATES[0] else ""
+        stream.write(f"--loop {each.loop}{is_default}: {each.script}\n    {each.about}\n")
+    stream.write(_("\nto copy one: zerowiz template DIR\n"))
+
+
+def copied(template: Template, folder: Path, added: Sequence[PlannedFile], stream: TextIO) -> None:
+    """What lies in the folder now, and the command that trains it.
+
+    Args:
+        template: The template.
+        folder: Where it lies.
+        added: The files that were not there before.
+        stream: Where it is shown.
+    """
+    if added:
+        stream.writelines(_("wrote {path}\n", path=file.path) for file in added)
+    else:
+        stream.write(_("all of it is in {folder} already\n", folder=folder))
+    enter = "" if folder == Path() else f"cd {command_words.quote(folder)} && "
+    rest = f"--model {MODEL_FOLDER} {template.script}"
+    stream.write(_("\nnext: {enter}zerowiz launch {rest}\n", enter=enter, rest=rest))
+    stream.write(
+        _(
+            "on a machine without a GPU: {enter}zerowiz launch --accelerator cpu {rest}\n",
+            enter=enter,
+            rest=rest,
+        )
+    )

@@ -1,1 +1,0 @@
-"""What the wizard shows between its questions."""
