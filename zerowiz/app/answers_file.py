@@ -317,7 +317,7 @@ def _misspelt(environ: Mapping[str, str]) -> Iterator[str]:
     """Variables that are almost one that is read, or of an option that has none."""
     known = [variable.removeprefix(_PREFIX) for variable in map(variable_of, rows()) if variable]
     others = [name for name in environ if name.startswith(_PREFIX)]
-    for name in (each.removeprefix(_PREFIX) for each in others):
+    for name in (other.removeprefix(_PREFIX) for other in others):
         if name in known:
             continue
         option = name.lower().replace("_", "-")
@@ -392,7 +392,7 @@ def read_answers_file(path: Path) -> AnswersFile:
     statements = read_statements(read_answers_text(path, name), name)
     values: dict[str, object] = {}
     lines: dict[str, int] = {}
-    for each in (each for each in statements if each.key is not None):
+    for each in (statement for statement in statements if statement.key is not None):
         try:
             field, value = _read(str(each.key), each.value)
         except UsageError as error:
@@ -724,7 +724,7 @@ def _as_there(key: str, value: object, folder: Path, file: AnswersFile | None) -
     """A value as TOML has it; as it is written already, where it means the same."""
     name = lasting().get(key)
     if file is not None and name is not None and file.values.get(name) == value:
-        return next(each.value for each in file.statements if each.key == key)
+        return next(statement.value for statement in file.statements if statement.key == key)
     if isinstance(value, Enum):
         return value.value
     may_be_path = name in MAY_BE_PATHS and os.path.exists(str(value))  # noqa: PTH110 - no text makes it raise

@@ -108,7 +108,7 @@ def find_configs(paths: Sequence[str], schema: Schema, reporter: Reporter = SILE
     """Every config that these paths name: files, folders of them, patterns, or `-` for stdin."""
     names = schema.top_names
     with reporter.wait(_("looking for configs")) as wait:
-        found = [each for path in paths for each in read_configs(path, names, wait.at)]
+        found = [config for path in paths for config in read_configs(path, names, wait.at)]
     configs = {each.path: each for each in found if not isinstance(each, ZerowizError)}
     return FoundConfigs(
         configs=tuple(configs.values()),

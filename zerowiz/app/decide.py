@@ -193,7 +193,7 @@ class RemedyFinder:
             models=read_known_models,
             complete=self._complete,
         )
-        found = (self._checked(each, decision) for each in find_remedies(decision, scope))
+        found = (self._checked(remedy, decision) for remedy in find_remedies(decision, scope))
         takeable = worth_offering(each for each in found if each is not None)
         if self.facts is None:
             return takeable
@@ -406,7 +406,7 @@ def require_strategy(plan: Plan) -> Strategy:
         options = plan.options
         own = None if options.config is None else str(options.config)
         only_cpu = options.accelerator is Accelerator.CPU
-        hints = [remedies_text.hint(each) for each in plan.remedies]
+        hints = [remedies_text.hint(remedy) for remedy in plan.remedies]
         hints = hints or [remedies_text.none_found(own, only_cpu=only_cpu)]
         raise NoStrategyError(plan, sentences.nothing_fits(plan.decision), *hints)
     return plan.strategy

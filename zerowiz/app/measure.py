@@ -271,9 +271,11 @@ def _trials_of(
     require_strategy(plan)
     return tuple(
         replace(
-            _under(each.strategy, chosen), workload=each.workload, id=name_candidate(each, plan)
+            _under(candidate.strategy, chosen),
+            workload=candidate.workload,
+            id=name_candidate(candidate, plan),
         )
-        for each in find_candidates(plan, reporter)
+        for candidate in find_candidates(plan, reporter)
     )
 
 

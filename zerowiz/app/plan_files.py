@@ -68,7 +68,7 @@ def encode_plan(
         plan.search,
         version=__version__,
         reasons=sentences.reasons(decision),
-        remedies=[encode_remedy(each) for each in plan.remedies],
+        remedies=[encode_remedy(remedy) for remedy in plan.remedies],
         settled=plan.request.settled,
         config_path=None if strategy is None else config_file(plan.options, strategy),
         command=command,

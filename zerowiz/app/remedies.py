@@ -59,7 +59,7 @@ def remedy_question(plan: Plan, *, can_read_again: bool = False, first: int = 0)
     remedies = takeable(plan)
     if plan.strategy is not None or not remedies:
         return None
-    edits = any(each.edit is not None for each in plan.remedies)
+    edits = any(remedy.edit is not None for remedy in plan.remedies)
     others = (_AGAIN, _STOP) if edits and can_read_again else (_STOP,)
     return _menu(_("Nothing fits yet. What do you want to change?"), remedies, others, first)
 
@@ -106,8 +106,8 @@ def _default(remedies: Sequence[Remedy], others: Sequence[Choice], first: int) -
 def _beyond(plan: Plan) -> list[str]:
     """What would help, and is not in the menu that follows."""
     here = takeable(plan)
-    edits = [each for each in plan.remedies if each.edit is not None]
-    elsewhere = [each for each in plan.remedies if each.edit is None and each not in here]
+    edits = [remedy for remedy in plan.remedies if remedy.edit is not None]
+    elsewhere = [remedy for remedy in plan.remedies if remedy.edit is None and remedy not in here]
     text = []
     if elsewhere:
         text.append(_("Not in the menu below, as this machine cannot change:"))

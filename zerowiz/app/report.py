@@ -58,7 +58,9 @@ def read_run(folder: Path) -> RunSummary:
             _("`{path}` is not a record of a launch: {message}", path=path, message=error.message),
             _WRITTEN_ANEW,
         ) from error
-    attempts = tuple(each if each.end else _with_steps(each) for each in summary.attempts)
+    attempts = tuple(
+        attempt if attempt.end else _with_steps(attempt) for attempt in summary.attempts
+    )
     return replace(summary, attempts=attempts)
 
 

@@ -111,9 +111,9 @@ def offer_scripts(question: Question, nearby: Sequence[ScriptFacts], answered: s
     found = [(f.path, sentences.convention(f)) for f in nearby if f.path != copied]
     default = DEFAULT_SCRIPT if DEFAULT_SCRIPT in dict(found) else None
     others = tuple(
-        each
-        for each in question.choices
-        if each.value == answered or not Path(script_of(each.value)).exists()
+        choice
+        for choice in question.choices
+        if choice.value == answered or not Path(script_of(choice.value)).exists()
     )
     menu = _menu(question, found, default)
     choices = (*menu.choices, *others)
@@ -609,16 +609,16 @@ class Wizard:
         """The question of such a setting: what the plan takes of it, and what else it can."""
         had = answers.by_key.get(question.key) or self.planned(answers).get(question.key)
         choices = [
-            each
-            for each in question.choices
-            if each.value == had or self._takes(question.key, each.value, answers)
+            choice
+            for choice in question.choices
+            if choice.value == had or self._takes(question.key, choice.value, answers)
         ]
         return replace(question, default=had, choices=tuple(choices))
 
     def _has_others(self, key: str, value: str, answers: Answers) -> bool:
         """Whether a setting can be given another value."""
-        choices = [each.value for each in _CHANGEABLE[key].choices] or [str(int(value) + 1)]
-        return any(self._takes(key, each, answers) for each in choices if each != value)
+        choices = [choice.value for choice in _CHANGEABLE[key].choices] or [str(int(value) + 1)]
+        return any(self._takes(key, choice, answers) for choice in choices if choice != value)
 
     def _takes(self, key: str, value: str, answers: Answers) -> bool:
         """Whether the ranks can be given this value of a setting."""
@@ -645,11 +645,11 @@ class Wizard:
         outlook = self._look(question, str(question.default), answers)
         if outlook is None or outlook.trains:
             return question
-        others = [each.value for each in question.choices if each.value != question.default]
+        others = [choice.value for choice in question.choices if choice.value != question.default]
         fitting = (
-            each
-            for each in others
-            if (found := self._look(question, each, answers)) is not None and found.trains
+            other
+            for other in others
+            if (found := self._look(question, other, answers)) is not None and found.trains
         )
         return replace(question, default=next(fitting, LARGEST_MACHINE))
 

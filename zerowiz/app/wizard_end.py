@@ -182,7 +182,7 @@ class Refusals:
             can_go_back: Whether there is a question before.
         """
         self._reporter.error(error)
-        listed = [each for each in _OFFERS if each.value in offers]
+        listed = [offer for offer in _OFFERS if offer.value in offers]
         values = [each.value for each in listed]
         # To try again would help no job that is too big.
         changes = isinstance(error, NothingFitsError) and LastAnswer.CHANGE in offers

@@ -59,7 +59,7 @@ def build_app(words: Sequence[str]) -> typer.Typer:
     if called is not None:
         import_module(f"zerowiz.cli.{called}").register(app)
     if called is None or _COMPLETES in os.environ:
-        for name in (each for each in COMMANDS if each != called):
+        for name in (command for command in COMMANDS if command != called):
             app.command(name=name, help=COMMANDS[name])(_listed)
     return app
 

@@ -154,7 +154,7 @@ they belong (`launch --accounting textbook`).
 def heeded_params(command: Any, name: str) -> list[Any]:  # noqa: ANN401 - typer's own or click's, by typer's release
     """The arguments and options of a command that its `--help` shows, but for `--help`."""
     unheeded = UNHEEDED.get(name, frozenset())
-    return [each for each in command.params if each.name not in unheeded]
+    return [param for param in command.params if param.name not in unheeded]
 
 
 class Need(Struct, frozen=True, kw_only=True):
@@ -244,7 +244,7 @@ def refuse_meaningless(command: Any, context: Any) -> None:  # noqa: ANN401 - ty
     Raises:
         UsageError: There is one.
     """
-    spelled = {each.name: each for each in command.params}
+    spelled = {param.name: param for param in command.params}
     for idle in IDLE.get(command.name, ()):
         value = context.params.get(idle.beside)
         is_beside = value is False if idle.is_off else bool(value)

@@ -77,7 +77,7 @@ def write_plan(
     if change is not None:
         content["machine_change"] = encode_machine_change(change)
     if origins is not None:
-        content["origins"] = {each.name: _origin(each) for each in origins}
+        content["origins"] = {origin.name: _origin(origin) for origin in origins}
     # As `write_json`, eight times faster: only without an indent does json use its C encoder.
     text = json.dumps(content)
     try:

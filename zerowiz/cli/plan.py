@@ -204,7 +204,9 @@ def _show_plan(
         if origins is not None:
             from zerowiz.ui.show import origins as show_origins  # noqa: PLC0415 - as above
 
-            show_origins([(each.name, each.value, each.origin) for each in origins], sys.stdout)
+            show_origins(
+                [(origin.name, origin.value, origin.origin) for origin in origins], sys.stdout
+            )
     if shown.html is not None or shown.svg is not None:
         from zerowiz.app.pictures import write_pictures  # noqa: PLC0415 - most plans write nothing
 

@@ -81,7 +81,7 @@ class PlainGroup(_Spoken, TyperGroup):
 
     def format_options(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - as said above
         """The few of the program, then its commands."""
-        records = [each.get_help_record(ctx) for each in self.get_params(ctx)]
+        records = [param.get_help_record(ctx) for param in self.get_params(ctx)]
         with formatter.section(_("Options")):
             write_rows(formatter, [(name, _(text)) for name, text in filter(None, records)])
         self.format_commands(ctx, formatter)
@@ -204,7 +204,7 @@ def _other_option(error: Exception, said: str) -> str | None:
     command = "" if context is None else context.command.name
     meant = _OTHER_OPTIONS_OF.get((command, name)) or _OTHER_OPTIONS.get(name)
     taken = (
-        () if context is None else (name for each in context.command.params for name in each.opts)
+        () if context is None else (name for param in context.command.params for name in param.opts)
     )
     return meant if meant is not None and meant.partition("=")[0] in taken else None
 
@@ -222,7 +222,7 @@ def _meant(word: str, commands: Iterable[str]) -> tuple[str, ...]:
 def _takes_words_of_script(error: Exception) -> bool:
     """Whether the command hands words on to a script."""
     context = getattr(error, "ctx", None)
-    return context is not None and any(each.name == "args" for each in context.command.params)
+    return context is not None and any(param.name == "args" for param in context.command.params)
 
 
 def _said_by_variable(error: Exception) -> Iterator[str]:

@@ -98,13 +98,17 @@ def rewrite(statements: Sequence[Statement], wanted: Mapping[str, object]) -> st
     """
     left = dict(wanted)
     text = ""
-    for each in statements:
-        if each.key is None:
-            text += each.text
-        elif each.key in left:
-            value = left.pop(each.key)
-            same = type(value) is type(each.value) and value == each.value
-            text += each.text if same else f"{_render(each.key, value)}{_comment(each)}\n"
+    for statement in statements:
+        if statement.key is None:
+            text += statement.text
+        elif statement.key in left:
+            value = left.pop(statement.key)
+            same = type(value) is type(statement.value) and value == statement.value
+            text += (
+                statement.text
+                if same
+                else f"{_render(statement.key, value)}{_comment(statement)}\n"
+            )
     return text + "".join(f"{_render(key, value)}\n" for key, value in left.items())
 
 

@@ -464,8 +464,8 @@ def encode_run(planned: PlannedRun) -> dict[str, object]:
         "price_per_hour": planned.price_per_hour,
         "currency": planned.currency or None,
         "strategies": [
-            {"name": each.evaluated.strategy.name, **encode_times(each.run)}
-            for each in planned.strategies
+            {"name": strategy.evaluated.strategy.name, **encode_times(strategy.run)}
+            for strategy in planned.strategies
         ],
     }
 

@@ -57,7 +57,7 @@ AnyFinding = TypeVar("AnyFinding", bound=Finding)
 
 def errors_of(findings: Iterable[AnyFinding]) -> tuple[AnyFinding, ...]:
     """The findings that are errors."""
-    return tuple(each for each in findings if each.severity is Severity.ERROR)
+    return tuple(finding for finding in findings if finding.severity is Severity.ERROR)
 
 
 def rules_of(modules: Iterable[object]) -> tuple[Rule, ...]:

@@ -109,7 +109,7 @@ class Comparison(Struct, frozen=True, kw_only=True):
     def fullest(self) -> Compared:
         """The peak of the rank that held most; the prediction is of that one."""
         ranks = cast("Sequence[Mapping[str, int | None]]", self.row["rank_peaks"])
-        peaks = [peak for each in ranks if (peak := each["peak_bytes"]) is not None]
+        peaks = [peak for rank in ranks if (peak := rank["peak_bytes"]) is not None]
         return replace(self.peak, measured_bytes=max(peaks) if self.ok and peaks else None)
 
 
@@ -335,7 +335,7 @@ def encode_comparison(comparison: Comparison) -> dict[str, object]:
         "row": dict(comparison.row),
         "predicted": {
             "verdict": None if comparison.verdict is None else comparison.verdict.value,
-            "phases": {each.name: each.predicted_bytes for each in comparison.phases},
+            "phases": {phase.name: phase.predicted_bytes for phase in comparison.phases},
             "peak_bytes": comparison.peak.predicted_bytes,
             **encode_step_time(step.predicted),
             "why_not": comparison.unpredicted,
@@ -594,7 +594,7 @@ class ScriptRun(Struct, frozen=True, kw_only=True):
     @property
     def peak(self) -> Compared:
         """Of the rank that held most."""
-        peaks = [peak for each in self.ranks if (peak := _measured_peak_bytes(each))]
+        peaks = [peak for rank in self.ranks if (peak := _measured_peak_bytes(rank))]
         measured = max(peaks) if len(peaks) == len(self.ranks) else None
         # It ends with its steps, before it evaluates.
         predicted = self.planned.estimate.training_peak_bytes
@@ -603,7 +603,7 @@ class ScriptRun(Struct, frozen=True, kw_only=True):
     @property
     def on_cpu(self) -> bool:
         """Whether the peak is that of the processes."""
-        return any(each.get("outside_bytes") is not None for each in self.ranks)
+        return any(rank.get("outside_bytes") is not None for rank in self.ranks)
 
     @property
     def out_of_memory(self) -> str | None:

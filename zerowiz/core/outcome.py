@@ -214,7 +214,7 @@ def output_folder(facts: ScriptFacts, script_args: Sequence[str]) -> str | None:
     if given is not None:
         return given.value if isinstance(given.value, str) else None
     defaults = [option.default for option in facts.parser.of("output_dir")]
-    return next((each for each in defaults if isinstance(each, str)), None)
+    return next((default for default in defaults if isinstance(default, str)), None)
 
 
 def resumed_checkpoint(facts: ScriptFacts, script_args: Sequence[str]) -> str | None:

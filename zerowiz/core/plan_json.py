@@ -241,7 +241,7 @@ def encode_decision(
             else _choice(Candidate(workload=decision.job.workload, evaluated=chosen))
         ),
         "candidates": None if search is None else _candidates(search),
-        "limits": None if limits is None else [_limit(each) for each in limits],
+        "limits": None if limits is None else [_limit(limit) for limit in limits],
         "reasons": list(reasons),
         "remedies": list(remedies),
         "settled": [

@@ -83,9 +83,9 @@ def read_row(annotation: object) -> SettingRow:
     Raises:
         TypeError: There is none.
     """
-    for each in get_args(annotation):
-        if isinstance(each, SettingRow):
-            return each
+    for arg in get_args(annotation):
+        if isinstance(arg, SettingRow):
+            return arg
     raise TypeError(f"{annotation} has no SettingRow")
 
 

@@ -152,7 +152,7 @@ STRATEGIES = (*FLOWCHART_STRATEGIES, ZERO3_OFFLOAD_OPTIMIZER)
 def find_strategy(text: str) -> StrategyRow | None:
     """The strategy of a name as people type it: `zero2`, `ZeRO-2`, `zero3_offload`."""
     plain = _letters(text)
-    return next((each for each in STRATEGIES if _letters(each.name) == plain), None)
+    return next((strategy for strategy in STRATEGIES if _letters(strategy.name) == plain), None)
 
 
 def _letters(text: str) -> str:

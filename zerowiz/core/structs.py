@@ -234,7 +234,7 @@ def _without_none(hint: object) -> object:
     if get_origin(hint) is Annotated:
         return _without_none(get_args(hint)[0])
     if get_origin(hint) in (Union, UnionType):
-        [inner] = [each for each in get_args(hint) if each is not NoneType]
+        [inner] = [arg for arg in get_args(hint) if arg is not NoneType]
         return _without_none(inner)
     return hint
 

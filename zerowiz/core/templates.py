@@ -46,4 +46,4 @@ def template_of(loop: Loop) -> Template:
         >>> template_of(Loop.ENGINE).script
         'train_deepspeed.py'
     """
-    return next(each for each in TEMPLATES if each.loop is loop)
+    return next(template for template in TEMPLATES if template.loop is loop)

@@ -139,7 +139,7 @@ def steady_step(samples_by_rank: Sequence[Sequence[float]]) -> SteadyStep | None
         >>> steady_step([[0.9, 0.5, 0.3, 0.2, 0.4, 0.3]])
         SteadyStep(seconds=0.3, low_seconds=0.2, high_seconds=0.4, steps=4)
     """
-    if not samples_by_rank or any(len(each) < _LEAST_STEPS for each in samples_by_rank):
+    if not samples_by_rank or any(len(sample) < _LEAST_STEPS for sample in samples_by_rank):
         return None
     later = [samples[len(samples) // _SLOW_PART :] for samples in samples_by_rank]
     slowest = max(later, key=statistics.median)

@@ -53,7 +53,11 @@ def noted_signals() -> Iterator[list[int]]:
     def note(number: int, _frame: object) -> None:
         received.append(number)
 
-    caught = [each for each in ENDING_SIGNALS if signal.getsignal(each) != signal.SIG_IGN]
+    caught = [
+        ending_signal
+        for ending_signal in ENDING_SIGNALS
+        if signal.getsignal(ending_signal) != signal.SIG_IGN
+    ]
     before = {each: signal.signal(each, note) for each in caught}
     try:
         yield received
@@ -64,8 +68,8 @@ def noted_signals() -> Iterator[list[int]]:
 
 def ignore_signals() -> None:
     """Ignore requests to end from here to the exit: the exit status is known and stays."""
-    for each in ENDING_SIGNALS:
-        signal.signal(each, signal.SIG_IGN)
+    for ending_signal in ENDING_SIGNALS:
+        signal.signal(ending_signal, signal.SIG_IGN)
 
 
 _POLL_S = 0.2
@@ -191,7 +195,7 @@ class SupervisedJob:
     def ranks_here(self) -> set[int]:
         """The ranks that run on this host."""
         ranks = self.folder.ranks.values()
-        return {each.rank for each in ranks if each.runs_in(self.pid_namespace)}
+        return {rank.rank for rank in ranks if rank.runs_in(self.pid_namespace)}
 
     def has_failed(self) -> bool:
         """Whether a rank has failed, or its node no longer answers."""
@@ -366,7 +370,11 @@ def _signals() -> Iterator[int]:
     reader, writer = os.pipe()
     os.set_blocking(reader, False)
     os.set_blocking(writer, False)
-    caught = [each for each in FORWARDED_SIGNALS if signal.getsignal(each) != signal.SIG_IGN]
+    caught = [
+        forwarded_signal
+        for forwarded_signal in FORWARDED_SIGNALS
+        if signal.getsignal(forwarded_signal) != signal.SIG_IGN
+    ]
     before = {each: signal.signal(each, _note) for each in (*caught, signal.SIGCHLD)}
     wakeup_before = signal.set_wakeup_fd(writer)
     try:

@@ -174,7 +174,11 @@ def _ending_job(
 
     A signal that was ignored before, as `nohup` does it, stays ignored.
     """
-    caught = [each for each in ENDING_SIGNALS if signal.getsignal(each) != signal.SIG_IGN]
+    caught = [
+        ending_signal
+        for ending_signal in ENDING_SIGNALS
+        if signal.getsignal(ending_signal) != signal.SIG_IGN
+    ]
     before = {each: signal.signal(each, _interrupt) for each in caught}
     try:
         yield

@@ -59,8 +59,8 @@ def _run(reader: int, job_variable: str, folder: AttemptFolder, grace_s: float) 
     """Wait for the end of the parent, and end its job unless the parent has done so."""
     try:
         os.setsid()
-        for each in FORWARDED_SIGNALS:
-            signal.signal(each, signal.SIG_IGN)
+        for forwarded_signal in FORWARDED_SIGNALS:
+            signal.signal(forwarded_signal, signal.SIG_IGN)
         signal.set_wakeup_fd(-1)
         received = b""
         while chunk := os.read(reader, 64):

@@ -483,7 +483,7 @@ def _named_by(path: Path, name: str) -> Path:
     """
     above = path.absolute().parents
     places = (Path(name), *(each / name for each in above))
-    found = next((each for each in places if each.is_file()), Path(name))
+    found = next((place for place in places if place.is_file()), Path(name))
     here = Path.cwd()
     return found.relative_to(here) if found.is_relative_to(here) else found
 

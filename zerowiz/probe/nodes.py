@@ -82,7 +82,7 @@ def _resolve(name: str) -> str | None:
     addresses = [
         str(row[4][0]) for row in sorted(rows, key=lambda row: row[0] is not socket.AF_INET)
     ]
-    usable = [each for each in addresses if not ipaddress.ip_address(each).is_link_local]
+    usable = [address for address in addresses if not ipaddress.ip_address(address).is_link_local]
     return next(iter(usable), None)
 
 

@@ -109,7 +109,7 @@ def machine_change(change: MachineChange, machine: Machine) -> str:
     changed = _(
         "the machine has changed since `{path}`: {facts}",
         path=change.plan_path,
-        facts=listing(on_device(_FACTS[each.fact](each), machine) for each in change.facts),
+        facts=listing(on_device(_FACTS[fact.fact](fact), machine) for fact in change.facts),
     )
     batch = change.global_batch
     return changed if batch is None else f"{changed}; {global_batch(batch)}"
@@ -234,7 +234,7 @@ VLLM_ELSEWHERE = _("vLLM runs as a server on other GPUs, which this plan does no
 
 def settled(values: Sequence[Settled], copied: str | None) -> str:
     """The words that are added after a script, or to a copy of its settings file."""
-    words = command_words.join(word for each in values for word in each.words)
+    words = command_words.join(word for value in values for word in value.words)
     where = _("after the script") if copied is None else _("to a copy of `{copied}`", copied=copied)
     return _(
         "zerowiz adds arguments {where}, which does not set them: `{words}`",
@@ -282,7 +282,7 @@ def trusted(options: Sequence[str]) -> str:
     return _(
         "zerowiz cannot pass {options} to your script: the plan is right only if the script sets "
         "the same",
-        options=listing(f"`{each}`" for each in options),
+        options=listing(f"`{option}`" for option in options),
     )
 
 

@@ -216,7 +216,9 @@ def _steps(found: Offers, left: Collection[str]) -> Iterator[str]:
         yield _("Batch is the micro-batch and the number of micro-steps.")
     if _mixes_checkpointing(found) and "ckpt" not in left:
         yield _("Ckpt shows whether the plan uses gradient checkpointing.")
-    steps = {(each.workload.micro_batch, each.workload.accumulation_steps) for each in found.offers}
+    steps = {
+        (offer.workload.micro_batch, offer.workload.accumulation_steps) for offer in found.offers
+    }
     if len(found.offers) > 1 and steps == {(1, 1)}:
         yield _(
             "Each GPU trains on one sequence at a time. A larger `$micro_batch`, or one "
@@ -280,13 +282,13 @@ def run(planned: PlannedRun, stream: TextIO) -> None:
     There is no table where no time is known.
     """
     say(stream, "", labelled(_("Run"), _what(planned)), hang=LABEL_COLUMNS)
-    if not any(each.run for each in planned.strategies):
+    if not any(strategy.run for strategy in planned.strategies):
         return
     stream.write("\n")
     priced = planned.price_per_hour is not None
     costs = (N_("cost"), N_("(cost)")) if priced else ()
     headings = ("strategy", N_("steps"), N_("time"), N_("(time)"), *costs)
-    rows = [_row(each, planned.currency, priced=priced) for each in planned.strategies]
+    rows = [_row(strategy, planned.currency, priced=priced) for strategy in planned.strategies]
     show_rows(stream, headings, rows, ("(cost)", "(time)", "steps"))
     say(stream, "", _LEGEND)
 
@@ -297,7 +299,7 @@ def _what(planned: PlannedRun) -> str:
     if planned.price_per_hour is not None:
         price = money(planned.price_per_hour, planned.currency)
         trained += _(", at {price} an hour for the whole machine", price=price)
-    runs = {each.evaluated.strategy.name: each.run for each in planned.strategies}
+    runs = {strategy.evaluated.strategy.name: strategy.run for strategy in planned.strategies}
     chosen = runs.get(planned.chosen or "")
     if chosen is None:
         why = (

@@ -383,7 +383,7 @@ def picture(found: Search | None, decision: Decision, slots: Slots) -> str:
     title = _("Seconds of a step, from left to right, against the headroom in GiB, upwards")
     ticks = _ticks(axes, slots)
     dots = _dots(others, axes, slots)
-    shapes = "".join(_drawn(each, slots) for each in _points(decision, others, axes))
+    shapes = "".join(_drawn(point, slots) for point in _points(decision, others, axes))
     at_zero = f"{_BOTTOM if axes is None else axes.room.at(0):.1f}"
     zero = slots.shape("line", f'x1="{_LEFT}" x2="{_RIGHT}" class="budget"', y1=at_zero, y2=at_zero)
     bounds = Box(0, 0, 0, 0) if axes is None else _bounds(decision, axes)
@@ -430,7 +430,7 @@ def _timed(decision: Decision) -> Iterator[tuple[StrategyEstimate, _Timed]]:
 
 def _axes(decision: Decision, others: Sequence[Candidate]) -> _Axes | None:
     found = [timed for _, timed in _timed(decision)]
-    found += [_Timed(each.seconds or 0, each.headroom_bytes / 2**30) for each in others]
+    found += [_Timed(other.seconds or 0, other.headroom_bytes / 2**30) for other in others]
     if not found:
         return None
     times = [each.seconds for each in found]
@@ -461,7 +461,7 @@ _DOT_KINDS: Mapping[Verdict, tuple[str, ...]] = {
 def _dots(others: Sequence[Candidate], axes: _Axes | None, slots: Slots) -> str:
     drawn = []
     for kinds in dict.fromkeys(_DOT_KINDS.values()):
-        places = [_dot(each, axes) for each in others if _DOT_KINDS[_verdict(each)] == kinds]
+        places = [_dot(other, axes) for other in others if _DOT_KINDS[_verdict(other)] == kinds]
         drawn += [slots.shape("path", f'class="{kind}"', d="".join(places)) for kind in kinds]
     return "".join(drawn)
 

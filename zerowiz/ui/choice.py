@@ -274,7 +274,7 @@ def _why_taken(found: Search, choice: Candidate) -> str:
 
 def _why_fastest(found: Search, choice: Candidate) -> str:
     """What the fastest was compared with."""
-    others = [each for each in found.candidates if each != choice]
+    others = [candidate for candidate in found.candidates if candidate != choice]
     if not others:
         return _("it is the only candidate that is certain to fit")
     following = others[0]

@@ -144,10 +144,10 @@ def comparison(comparison: Comparison, stream: TextIO) -> None:
     say(stream, _run_line(comparison), _("In GiB, of rank 0"))
     rows = [
         (
-            _(each.name.replace("_", " ")),
-            *(_size(each.predicted_bytes), _size(each.measured_bytes), _percent(each.error)),
+            _(phase.name.replace("_", " ")),
+            *(_size(phase.predicted_bytes), _size(phase.measured_bytes), _percent(phase.error)),
         )
-        for each in (*comparison.phases, comparison.peak)
+        for phase in (*comparison.phases, comparison.peak)
     ]
     show_rows(stream, ("", N_("predicted"), N_("measured"), N_("off by")), rows)
     if comparison.row.get("accelerator") == Accelerator.CPU.value:

@@ -86,9 +86,9 @@ def summary(machine: Machine) -> str:
 def devices(machine: Machine) -> str:
     """A row for each."""
     rows = "".join(
-        f'<tr><th scope="row">{escape(each.label)}</th><td class="words">{escape(each.name)}</td>'
-        f"<td>{gib(each.total_bytes)}</td><td>{gib(each.free_bytes)}</td></tr>"
-        for each in machine.gpus
+        f'<tr><th scope="row">{escape(gpu.label)}</th><td class="words">{escape(gpu.name)}</td>'
+        f"<td>{gib(gpu.total_bytes)}</td><td>{gib(gpu.free_bytes)}</td></tr>"
+        for gpu in machine.gpus
     )
     title = on_device("GPU", machine)
     return table(
@@ -432,7 +432,7 @@ def write(
             f"{_('Dark')}</button></header>",
             f"<main>{_job(decision)}{_sliders(grid)}{drawn}",
             _links(decision),
-            _list("remedies", _("What would help the plan"), [hint(each) for each in remedies]),
+            _list("remedies", _("What would help the plan"), [hint(remedy) for remedy in remedies]),
             _list("notes", _("What the plan assumes"), notes),
             f"</main><footer><p>{_planned_by(version)}</p></footer>",
             _data(grid, decision),
@@ -562,7 +562,7 @@ def plan(decision: Decision, remedies: Sequence[Remedy]) -> str:
     drawn = ""
     if decision.job.accounting is Accounting.REAL:
         drawn = bars(decision, slots) + legend(decision)
-    helps = bullets(hint(each) for each in remedies)
+    helps = bullets(hint(remedy) for remedy in remedies)
     heading = f"<p>{_('What would help:')}</p>"
     return _wrapped(
         f"<p>{_('Chosen')}: <b>{escape(name)}</b>: {why}</p>"

@@ -139,7 +139,7 @@ def _answer(question: Question, line: str) -> str:
     if question.kind not in MUST_CHOOSE:
         return line
     beginning = line.casefold()
-    titles = {each.value: each.title.casefold() for each in choices_of(question)}
+    titles = {choice.value: choice.title.casefold() for choice in choices_of(question)}
     meant = [value for value, title in titles.items() if title.startswith(beginning)]
     return meant[0] if len(meant) == 1 else line
 

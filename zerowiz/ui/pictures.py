@@ -420,7 +420,7 @@ def speed(candidates: Sequence[Candidate], choice: Candidate, columns: int) -> P
         choice: The one that was taken.
         columns: The most that a line may have.
     """
-    timed = [(each.seconds, each) for each in candidates if each.seconds]
+    timed = [(candidate.seconds, candidate) for candidate in candidates if candidate.seconds]
     if len(timed) < 2:  # noqa: PLR2004 - one alone has no place
         return ()
     times = [time for time, _ in timed]
@@ -463,7 +463,7 @@ class _Rooms:
     """The columns of headrooms, and of none."""
 
     def __init__(self, candidates: Sequence[Candidate], width: int) -> None:
-        rooms = [each.headroom_bytes for each in candidates]
+        rooms = [candidate.headroom_bytes for candidate in candidates]
         budget_bytes = candidates[0].evaluated.budget_bytes or 0
         self.width = width
         self._most_bytes = max(rooms)
@@ -815,8 +815,8 @@ def _why(job: PlanInput, evaluated: StrategyEstimate, stream: TextIO) -> None:
     )
     say(stream, "", on_device(title, job.machine))
     rows = [
-        (_(each.kind.value), bare_gib(each.size_bytes), _(each.formula))
-        for each in evaluated.estimate.peaks()[phase]
+        (_(peak.kind.value), bare_gib(peak.size_bytes), _(peak.formula))
+        for peak in evaluated.estimate.peaks()[phase]
     ]
     beside = outside(job, evaluated)
     on_cuda = job.machine.accelerator is Accelerator.CUDA

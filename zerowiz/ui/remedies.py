@@ -156,11 +156,11 @@ def none_found(config: str | None, *, only_cpu: bool) -> str:
 
 def listed(remedies: Sequence[Remedy], stream: TextIO) -> None:
     """All of them, those that need another script apart."""
-    own = [each for each in remedies if each.edit is None]
-    others = [each for each in remedies if each.edit is not None]
+    own = [remedy for remedy in remedies if remedy.edit is None]
+    others = [remedy for remedy in remedies if remedy.edit is not None]
     if own:
         stream.write(_("\nWhat would help, the cheapest first:\n"))
         say(stream, *(f"  {hint(each)}" for each in own), hang=4)
     if others:
         stream.write(_("\nWhat your script can change:\n"))
-        say(stream, *(f"  {hint(each)}" for each in others), hang=4)
+        say(stream, *(f"  {hint(other)}" for other in others), hang=4)

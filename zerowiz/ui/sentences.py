@@ -357,7 +357,7 @@ def _doubt(decision: Decision, value: Reason) -> str:
         Reason.UNCERTAIN_PASSED_OVER: _passed_over(decision),
     }.get(value, [])
     others = (each for each in uncertain if each and each is not decision.chosen)
-    named = [STRATEGIES[each.strategy.name] for each in others]
+    named = [STRATEGIES[other.strategy.name] for other in others]
     intervals = [each.doubted for each in uncertain if each and each.doubted]
     ways = [settles(settled_by(decision.job, interval)) for interval in intervals[:1]]
     names = listing(named)
@@ -399,7 +399,7 @@ def _of(decision: Decision, value: Answer) -> StrategyEstimate:
 
 def remarks(decision: Decision) -> list[str]:
     """What of the answers no number says: a run that died, what is not counted."""
-    asked = [_of(decision, each) for each in decision.answers if each.strategy is not None]
+    asked = [_of(decision, answer) for answer in decision.answers if answer.strategy is not None]
     return [
         f"{STRATEGIES[each.strategy.name]}: {words}" for each in asked for words in _remarks(each)
     ]

@@ -167,9 +167,11 @@ class WizardReporter(TerminalLaunchReporter):
 
 def listed(stream: TextIO) -> None:
     """The templates, and how one is copied."""
-    for each in TEMPLATES:
-        is_default = _(" (default)") if each is TEMPLATES[0] else ""
-        stream.write(f"--loop {each.loop}{is_default}: {each.script}\n    {each.about}\n")
+    for template in TEMPLATES:
+        is_default = _(" (default)") if template is TEMPLATES[0] else ""
+        stream.write(
+            f"--loop {template.loop}{is_default}: {template.script}\n    {template.about}\n"
+        )
     stream.write(_("\nto copy one: zerowiz template DIR\n"))
 
 

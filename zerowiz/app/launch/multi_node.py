@@ -311,7 +311,9 @@ def _no_attempt(
     leader: str, folders: Sequence[Path], own: Join, number: int, deadline_s: float, job: Path
 ) -> ZerowizError:
     attempts = [read_attempt(folder, number) for folder in folders]
-    specs = [each.spec for each in attempts if each is not None and own.word in each.heard]
+    specs = [
+        attempt.spec for attempt in attempts if attempt is not None and own.word in attempt.heard
+    ]
     for spec in specs:
         if spec is not None:
             path = _missing(spec) or next(iter(spec.sha256_by_path))

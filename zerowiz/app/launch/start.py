@@ -585,7 +585,7 @@ def require_no_error(findings: Sequence[PreflightFinding], *, force: bool = Fals
         raise PreflightError(
             doctor.in_short(first),
             *first.fixes,
-            *(line for each in others for line in (doctor.in_short(each), *each.fixes)),
+            *(line for other in others for line in (doctor.in_short(other), *other.fixes)),
             _("add `$force` to go on anyway"),
         )
 

@@ -420,7 +420,7 @@ def make_request(
     )
     freedom = find_freedom(options, facts, settings, own, job)
     if not options.ignore_oom and has_histories(environ):
-        keys = dict.fromkeys(each.key for each in list_variants(job, freedom))
+        keys = dict.fromkeys(variant.key for variant in list_variants(job, freedom))
         seen = (read_history(history_path(key, environ)).ran_out for key in keys)
         job = replace(job, ran_out=tuple(chain.from_iterable(seen)))
     # What is searched for is chosen, and not assumed.

@@ -136,7 +136,9 @@ class Decision(Struct, frozen=True, kw_only=True):
 
 def _stages_with(offload: Offload) -> str:
     """The stages that have a strategy with this offload."""
-    *others, last = sorted({str(each.stage) for each in STRATEGIES if each.offload is offload})
+    *others, last = sorted(
+        {str(strategy.stage) for strategy in STRATEGIES if strategy.offload is offload}
+    )
     return (
         _("stages {others} and {last}", others=listing(others), last=last)
         if others
@@ -439,7 +441,8 @@ def _order(job: PlanInput, constraints: Constraints) -> tuple[Strategy, ...]:
         skipped = {ZERO1, ZERO3} if job.state_dtype is StateDtype.BF16 else {ZERO1, ZERO2, ZERO3}
     offloads = constraints.offload is not OffloadChoice.NONE
     return tuple(
-        each
-        for each in FLOWCHART_STRATEGIES
-        if each not in skipped and (offloads or each.offload is Offload.NONE)
+        flowchart_strategy
+        for flowchart_strategy in FLOWCHART_STRATEGIES
+        if flowchart_strategy not in skipped
+        and (offloads or flowchart_strategy.offload is Offload.NONE)
     )

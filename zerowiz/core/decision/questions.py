@@ -189,11 +189,13 @@ QUESTIONS: tuple[Question, ...] = (
         choices=(
             *(
                 Choice(
-                    value=f"{TEMPLATE}{each.script}",
-                    title=each.title,
-                    detail=_("copies {script} into this folder, ready to run", script=each.script),
+                    value=f"{TEMPLATE}{template.script}",
+                    title=template.title,
+                    detail=_(
+                        "copies {script} into this folder, ready to run", script=template.script
+                    ),
                 )
-                for each in TEMPLATES
+                for template in TEMPLATES
             ),
             Choice(
                 value=NO_SCRIPT, title=_(NO_SCRIPT), detail=_("only writes a config, for later")

@@ -261,7 +261,7 @@ class AttemptSearch:
         smaller = self._first(machines[:index], _at_all)
         if smaller is not None and _size_of(best) > _TIMES_AS_LARGE * _size_of(smaller[1]):
             index, best = smaller
-        before = (self.mildest([each]) for each in machines[max(0, index - _NEAR) : index])
+        before = (self.mildest([machine]) for machine in machines[max(0, index - _NEAR) : index])
         wanted = _surely(best.chosen)
         return next((each for each in before if each and _surely(each.chosen) >= wanted), best)
 
@@ -298,7 +298,7 @@ class AttemptSearch:
     def alone(self, kind: Kind, base: Attempt | None = None) -> Found | None:
         """The mildest of one kind that is enough."""
         attempts = self.attempts(kind, base or self.start)
-        return self.mildest([partial(_same, each) for each in attempts])
+        return self.mildest([partial(_same, attempt) for attempt in attempts])
 
     def combined(
         self, kinds: Sequence[Kind], needed: Kind | None = None, base: Attempt | None = None
@@ -402,7 +402,7 @@ class AttemptSearch:
         )
         now_bytes = machine.host.available_bytes or 0
         attempts = [_with_host(base, gib) for gib in needs if gib * _GIB > now_bytes]
-        first = self._first([partial(_same, each) for each in attempts], _surely)
+        first = self._first([partial(_same, attempt) for attempt in attempts], _surely)
         found = None if first is None else first[1]
         return found if found and found.chosen.strategy.offload is not Offload.NONE else None
 
@@ -424,7 +424,7 @@ class AttemptSearch:
             for mib in sorted(needs)
             if job.budget_bytes < mib * _MIB <= free_bytes
         ]
-        return self.mildest([partial(_same, each) for each in attempts])
+        return self.mildest([partial(_same, attempt) for attempt in attempts])
 
     def _host_needs(self, name: str, base: Attempt) -> Iterator[int]:
         """What a strategy takes of a host that has enough, if its GPUs have enough as well."""

@@ -103,9 +103,9 @@ def without_needlessly_tight(candidates: Sequence[Candidate]) -> list[Candidate]
     """Without those near the limit of memory whose strategy has another way to run."""
     fit = {e.strategy.name for e in candidates if e.evaluated.verdict is Verdict.FITS}
     return [
-        each
-        for each in candidates
-        if each.evaluated.verdict is not Verdict.TIGHT or each.strategy.name not in fit
+        candidate
+        for candidate in candidates
+        if candidate.evaluated.verdict is not Verdict.TIGHT or candidate.strategy.name not in fit
     ]
 
 
@@ -118,7 +118,7 @@ def take_fastest(candidates: Iterable[Candidate], ranks: int) -> Candidate | Non
         candidates: What may be taken.
         ranks: How many GPUs the job has.
     """
-    sure = [each for each in candidates if each.evaluated.is_sure]
+    sure = [candidate for candidate in candidates if candidate.evaluated.is_sure]
     taken: Candidate | None = None
     for verdict, recomputes in product((Verdict.FITS, Verdict.TIGHT), (False, True)):
         group = [
@@ -161,11 +161,11 @@ def find_pareto(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
         candidates: The fastest first; of those as fast the one with the most headroom.
     """
     front: list[Candidate] = []
-    for each in candidates:
-        if each.seconds is None:
+    for candidate in candidates:
+        if candidate.seconds is None:
             continue
-        if not front or each.headroom_bytes > front[-1].headroom_bytes:
-            front.append(each)
+        if not front or candidate.headroom_bytes > front[-1].headroom_bytes:
+            front.append(candidate)
     return tuple(front)
 
 
@@ -505,7 +505,7 @@ class Search(Struct, frozen=True, kw_only=True):
         """Of the candidates those that are fastest for their headroom, and the choice."""
         front = find_pareto(self.candidates)
         shown = (*front, self.choice) if front else ()
-        return tuple(each for each in self.candidates if each in shown)
+        return tuple(candidate for candidate in self.candidates if candidate in shown)
 
 
 def search(
@@ -542,12 +542,12 @@ def search(
     else:
         covered = cover(job, STRATEGIES, varied, only_running=walks_alone)
     names = {each.name for each in _allowed(constraints) if supports(each)}
-    allowed = [each for each in covered.candidates if each.strategy.name in names]
+    allowed = [candidate for candidate in covered.candidates if candidate.strategy.name in names]
     # Who asks for the fastest comes near the limit of memory where that is worth it.
     fastest = objective is Objective.FASTEST
     candidates = allowed if fastest else without_needlessly_tight(allowed)
     if objective is Objective.SMALLEST:
-        candidates = [lean_out(job, each) for each in candidates]
+        candidates = [lean_out(job, candidate) for candidate in candidates]
     ranks = job.machine.world_size
     taken = None if by_flowchart else _take(objective, candidates, ranks)
     if taken is None and walks_alone and not by_flowchart:
@@ -586,7 +586,11 @@ def _cover_walks(job: PlanInput, constraints: Constraints, freedom: Freedom) -> 
 
 def _each_once(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
     """Of those with one strategy and one workload the last."""
-    return tuple({(each.workload, each.strategy.name): each for each in candidates}.values())
+    return tuple(
+        {
+            (candidate.workload, candidate.strategy.name): candidate for candidate in candidates
+        }.values()
+    )
 
 
 def _allowed(constraints: Constraints) -> Sequence[Strategy]:
@@ -664,11 +668,11 @@ def _take_for(
     }
     kernels = {(walk.job.workload.attention, walk.job.workload.loss) for walk in walks}
     mine = [
-        each
-        for each in candidates
-        if (each.workload.attention, each.workload.loss) in kernels
-        and (by_walk := chosen.get(each.workload.gradient_checkpointing)) is not None
-        and by_walk.strategy.name == each.strategy.name
+        candidate
+        for candidate in candidates
+        if (candidate.workload.attention, candidate.workload.loss) in kernels
+        and (by_walk := chosen.get(candidate.workload.gradient_checkpointing)) is not None
+        and by_walk.strategy.name == candidate.strategy.name
     ]
     unsure = [
         Candidate(workload=walk.job.workload, evaluated=walk.chosen)
@@ -682,7 +686,11 @@ def _decide(
     job: PlanInput, constraints: Constraints, covered: Covered, workload: Workload
 ) -> Decision:
     """The flowchart with every strategy, and these settings."""
-    known = {each.strategy.name: each for each in covered.candidates if each.workload == workload}
+    known = {
+        candidate.strategy.name: candidate
+        for candidate in covered.candidates
+        if candidate.workload == workload
+    }
     evaluator = Evaluator(replace(job, workload=workload))
     return _walk(
         job,

@@ -378,7 +378,7 @@ def _extremes(estimate: Estimate, stretch: Stretch) -> tuple[int, int]:
     """The lowest and the highest peak."""
     if not stretch:
         return estimate.peak_bytes, estimate.peak_bytes
-    moments = [_stretched(m, stretch) for each in estimate.moments.values() for m in each]
+    moments = [_stretched(m, stretch) for moment in estimate.moments.values() for m in moment]
     return max(least for least, _ in moments), max(most for _, most in moments)
 
 

@@ -209,7 +209,7 @@ def read_accelerate(path: str, root: Object) -> AccelerateFile:
     named = None if file in {None, _NO_FILE} else str(file)
     precision = _precision_member(root)
     # utils/dataclasses.py, _deepspeed_config_checks: in the section, a key is enough.
-    refused = [each.key for each in section.members if each.key.name in _KEYS]
+    refused = [member.key for member in section.members if member.key.name in _KEYS]
     if precision is not None and _said_precision(precision) is not None:
         refused.append(precision.key)
     return AccelerateFile(
@@ -230,12 +230,12 @@ def read_accelerate(path: str, root: Object) -> AccelerateFile:
         nodes=_count(values, "num_machines") or 1,
         gpu_ids=None if ids in {None, "all"} else str(ids),
         refused=tuple(refused) if named is not None else (),
-        ignored=tuple(each.key for each in section.members if each.key.name not in KNOWN),
-        unknown=tuple(each.key for each in root.members if each.key.name not in FILE_KNOWN),
+        ignored=tuple(member.key for member in section.members if member.key.name not in KNOWN),
+        unknown=tuple(member.key for member in root.members if member.key.name not in FILE_KNOWN),
         dropped=tuple(
-            each.key
-            for each in section.members
-            if each.key.name in plugin and named is None and _reads_path(plugin, each.key.name)
+            member.key
+            for member in section.members
+            if member.key.name in plugin and named is None and _reads_path(plugin, member.key.name)
         ),
         splits_sequences=_splits(values.get("parallelism_config")),
     )

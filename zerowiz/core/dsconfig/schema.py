@@ -314,7 +314,7 @@ def decode_schemas(value: object) -> tuple[Schema, ...]:
         kept = {path: key for path, key in keys.items() if path not in step.dropped}
         keys = dict(sorted((kept | {key.path: key for key in step.keys}).items()))
         left = {path: each for path, each in classes.items() if path not in step.dropped}
-        classes = left | {each.path: each for each in step.classes}
+        classes = left | {class_.path: class_ for class_ in step.classes}
         schemas.append(
             Schema(version=step.version, keys=keys, classes=classes_of(classes.values()))
         )

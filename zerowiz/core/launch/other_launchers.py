@@ -262,7 +262,7 @@ class OtherLauncher(Struct, frozen=True, kw_only=True):
             return (name,)
         if not self.uses_argparse or not name.startswith("--"):
             return ()
-        return tuple(each for each in self.options if each.startswith(name))
+        return tuple(option for option in self.options if option.startswith(name))
 
     def of_family(self, word: str) -> bool:
         """Whether an option belongs to another engine."""

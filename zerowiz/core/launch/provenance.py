@@ -319,7 +319,7 @@ class MachineChange(Struct, frozen=True, kw_only=True):
     @property
     def has_other_ranks(self) -> bool:
         """Whether there are more or fewer GPUs or nodes."""
-        return bool({MachineFact.NODES, MachineFact.GPUS} & {each.fact for each in self.facts})
+        return bool({MachineFact.NODES, MachineFact.GPUS} & {fact.fact for fact in self.facts})
 
 
 class EarlierPlan(Struct, frozen=True, kw_only=True):
@@ -431,8 +431,8 @@ def encode_machine_change(change: MachineChange) -> dict[str, object]:
     return {
         "plan_path": change.plan_path,
         "facts": [
-            {"fact": each.fact.value, "before": each.before, "now": each.now}
-            for each in change.facts
+            {"fact": fact.fact.value, "before": fact.before, "now": fact.now}
+            for fact in change.facts
         ],
         "global_batch": None
         if batch is None

@@ -232,7 +232,7 @@ def _passes(config: Config) -> Iterator[ConfigFinding]:
     if (
         isinstance(passes, list)
         and "autotp" in passes
-        and {"autosp", "z1", "z3"} & {each for each in passes if isinstance(each, str)}
+        and {"autosp", "z1", "z3"} & {pass_ for pass_ in passes if isinstance(pass_, str)}
     ):
         yield config.last["compile.passes"].found(
             REFUSED_TOGETHER,

@@ -39,7 +39,7 @@ def encode_reports(
     return {
         "schema_version": SCHEMA_VERSION,
         "files": [
-            {"path": report.path, "findings": [_finding(each) for each in report.findings]}
+            {"path": report.path, "findings": [_finding(finding) for finding in report.findings]}
             for report in reports
         ],
         "unreadable": [

@@ -201,7 +201,7 @@ class _Coordinator:
         handle = self._handles.pop(number, None)
         if handle is None:
             return 0
-        size = sum(self._sizes[each] for each in handle.parameters)
+        size = sum(self._sizes[parameter] for parameter in handle.parameters)
         together = len(handle.parameters) > 1
         if not handle.arrived:
             handle.arrived = True

@@ -43,7 +43,7 @@ def encode_findings(findings: Sequence[PreflightFinding], version: str) -> dict[
                 "severity": finding.severity.value,
                 "what": spell(finding.message),
                 "why": finding.rule.why,
-                "mends": [spell(each) for each in finding.fixes],
+                "mends": [spell(fixe) for fixe in finding.fixes],
                 "url": finding.rule.url,
             }
             for finding in findings

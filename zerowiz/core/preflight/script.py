@@ -225,19 +225,21 @@ def _placements(planned: PlannedJob, machine: Machine) -> Iterator[PreflightFind
         return
     run = Bindings(script, planned.script_args)
     several = machine.accelerator is Accelerator.CUDA and len(machine.gpus) > 1
-    for each in script.placements:
-        setting = run.setting(each.place)
+    for placement in script.placements:
+        setting = run.setting(placement.place)
         place = None if setting is None else setting.value
-        if _holds(run, each.conditions) is not True or not (each.is_map or place not in {None, ""}):
+        if _holds(run, placement.conditions) is not True or not (
+            placement.is_map or place not in {None, ""}
+        ):
             continue
         library = planned.integration in _LIBRARIES
         # transformers 5.23, integrations/accelerate.py, check_and_set_device_map: a ValueError.
-        if planned.strategy.stage == _SHARDED_PARAMETERS and library and each.engine_is_known:
-            yield _placed(each, script.text_path, _("at stage 3, which transformers refuses"))
+        if planned.strategy.stage == _SHARDED_PARAMETERS and library and placement.engine_is_known:
+            yield _placed(placement, script.text_path, _("at stage 3, which transformers refuses"))
         elif several and place in _SHARED:
             # accelerate 1.15, accelerator.py, verify_device_map: a ValueError in `prepare`.
             yield _placed(
-                each,
+                placement,
                 script.text_path,
                 _(
                     "but each rank sees {gpus} GPUs, and would spread it over all of them",
@@ -247,7 +249,10 @@ def _placements(planned: PlannedJob, machine: Machine) -> Iterator[PreflightFind
             )
         elif several and place in _FIRST_GPU:
             yield _placed(
-                each, script.text_path, _("so every rank loads it onto GPU 0"), Severity.WARNING
+                placement,
+                script.text_path,
+                _("so every rank loads it onto GPU 0"),
+                Severity.WARNING,
             )
 
 
@@ -296,16 +301,16 @@ def _pipelines(planned: PlannedJob) -> Iterator[PreflightFinding]:
     if planned.script is None or planned.strategy.stage < _SHARDED_GRADIENTS:
         return
     run = Bindings(planned.script, planned.script_args)
-    for each in planned.script.pipelines:
-        if _holds(run, each.conditions) is True:
+    for pipeline in planned.script.pipelines:
+        if _holds(run, pipeline.conditions) is True:
             yield found(
                 PIPELINE,
                 _(
                     "`{code}` in {path} line {line} builds a pipeline, which DeepSpeed "
                     "rejects at stage {stage}",
-                    code=each.code,
+                    code=pipeline.code,
                     path=planned.script.text_path,
-                    line=each.line,
+                    line=pipeline.line,
                     stage=planned.strategy.stage,
                 ),
                 _("use ZeRO-1, which works with pipelines: `$stage 1`"),
@@ -330,11 +335,13 @@ def _removed(planned: PlannedJob) -> Iterator[PreflightFinding]:
     script, release = planned.script, planned.transformers_version
     run = Bindings(script, planned.script_args)
     uses = [*removed_words(script, planned.script_args)]
-    for each in script.removed_fields:
+    for removed_field in script.removed_fields:
         # A script may ask for the release first.
-        if _holds(run, each.conditions) is True:
-            where = _("{path} line {line}", path=script.text_path, line=each.line)
-            uses.append((each.name, _("`{code}` in {where}", code=each.code, where=where)))
+        if _holds(run, removed_field.conditions) is True:
+            where = _("{path} line {line}", path=script.text_path, line=removed_field.line)
+            uses.append(
+                (removed_field.name, _("`{code}` in {where}", code=removed_field.code, where=where))
+            )
     for name, source in uses:
         since, instead = REMOVED_FIELDS[name]
         version = ".".join(map(str, since))
@@ -425,10 +432,10 @@ def _saves(planned: PlannedJob) -> Iterator[PreflightFinding]:
     may_be_adapters = script.trains_adapters and not (planned.uses_peft or script.adapters.seen)
     surely = is_sharded and not (may_be_adapters or script.builds_elsewhere)
     calls = listing(
-        _("`{code}` (line {line})", code=each.code, line=each.line)
-        for each in script.weight_saves
-        if not (each.adapters_only and planned.uses_peft and adapters_stay)
-        and _holds(run, each.conditions) is not False
+        _("`{code}` (line {line})", code=weight_save.code, line=weight_save.line)
+        for weight_save in script.weight_saves
+        if not (weight_save.adapters_only and planned.uses_peft and adapters_stay)
+        and _holds(run, weight_save.conditions) is not False
     )
     if calls:
         yield found(

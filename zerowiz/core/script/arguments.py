@@ -301,8 +301,8 @@ def missing_arguments(parser: ScriptParser, words: tuple[str, ...]) -> tuple[Req
 def _may_mean(flag: str, spellings: tuple[str, ...]) -> bool:
     """Whether a word may spell an option, also shortened, or with others after one dash."""
     if flag.startswith("--"):
-        return any(each.startswith(flag) for each in spellings)
-    return any(each[1:2] in flag[1:] for each in spellings if not each.startswith("--"))
+        return any(spelling.startswith(flag) for spelling in spellings)
+    return any(spelling[1:2] in flag[1:] for spelling in spellings if not spelling.startswith("--"))
 
 
 def _count_loose(parser: ScriptParser, words: tuple[str, ...]) -> int:

@@ -67,7 +67,11 @@ def unsaid_arguments(facts: ScriptFacts, script_args: tuple[str, ...]) -> tuple[
     words = (*facts.args_file_words, *script_args)
     # zerowiz and DeepSpeed's launcher add these themselves.
     added = {"--deepspeed", "--deepspeed_config", LOCAL_RANK_FLAG, facts.own_flag}
-    return tuple(each for each in missing_arguments(parser, words) if added.isdisjoint(each.flags))
+    return tuple(
+        missing_argument
+        for missing_argument in missing_arguments(parser, words)
+        if added.isdisjoint(missing_argument.flags)
+    )
 
 
 def removed_words(facts: ScriptFacts, script_args: tuple[str, ...]) -> Iterator[tuple[str, str]]:

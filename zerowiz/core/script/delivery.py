@@ -109,7 +109,7 @@ def _with_flag(facts: ScriptFacts, name: str, obstacle: Obstacle | None) -> Scri
     if parser.complete and parser.options:
         words = ("config", "deepspeed")
         takes = [each for each in parser.options if any(word in each.dest for word in words)]
-        names = listing(f"`{each.flag}`" for each in takes)
+        names = listing(f"`{take.flag}`" for take in takes)
         raise UsageError(
             _(
                 "`$config_via flag:{name}`: {path} has no option `{flag}`",

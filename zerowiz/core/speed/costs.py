@@ -387,7 +387,7 @@ def calibrate(
     steps = [each for each in measured if each.measured_seconds > 0]
     if not steps:
         return None
-    kinds = sorted({term.kind for each in steps for term in each.predicted.terms})
+    kinds = sorted({term.kind for step in steps for term in step.predicted.terms})
     logs = dict.fromkeys(kinds, 0.0)
     for _ in range(_CALIBRATION_ROUNDS):
         changes = _newton(steps, kinds, logs)
@@ -409,13 +409,13 @@ def _newton(
     size = len(kinds)
     matrix = [[1 / _PRIOR**2 if i == j else 0.0 for j in range(size)] for i in range(size)]
     vector = [-logs[kind] / _PRIOR**2 for kind in kinds]
-    for each in steps:
+    for step in steps:
         seconds = dict.fromkeys(kinds, 0.0)
-        for term in each.predicted.terms:
+        for term in step.predicted.terms:
             seconds[term.kind] += term.exposed_seconds * math.exp(logs[term.kind])
         total = sum(seconds.values())
         shares = [seconds[kind] / total for kind in kinds]
-        missing = math.log(each.measured_seconds / total)
+        missing = math.log(step.measured_seconds / total)
         for i, share in enumerate(shares):
             vector[i] += share * missing / _REPEAT**2
             for j, other in enumerate(shares):

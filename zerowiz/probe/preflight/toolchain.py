@@ -245,7 +245,7 @@ def _has_libaio(compiler: str, environ: Mapping[str, str]) -> bool | None:
     flags, links = _split(environ.get("CFLAGS", "")), _split(environ.get("LDFLAGS", ""))
     path = _run([compiler, *links, "-print-file-name=libaio.so"], environ).strip()
     folders = [Path(flag.removeprefix("-L")) for flag in links if flag.startswith("-L")]
-    linked = Path(path).is_absolute() or any((each / "libaio.so").exists() for each in folders)
+    linked = Path(path).is_absolute() or any((folder / "libaio.so").exists() for folder in folders)
     argv = [compiler, *flags, "-E", "-x", "c++", "-"]
     preprocessed = _run(argv, environ, "#include <libaio.h>\nio_context_t zerowiz;\n")
     if not path:

@@ -391,7 +391,7 @@ def _added(source: Source) -> list[Option]:
 
 def _fields(classes: list[Arguments]) -> list[Option]:
     """The options that HfArgumentParser makes of these classes."""
-    return [option for each in classes for row in each.fields.values() for option in row]
+    return [option for class_ in classes for row in class_.fields.values() for option in row]
 
 
 def _fired(source: Source, name: str) -> list[Option]:

@@ -225,9 +225,9 @@ def _steps_of(read: Reader, key: KeyUse, entry: DictEntry, micro: Binding) -> Bi
         return None
     call = _as_call(entry)
     factors = [*_factors(read.follow(entry.value, call))]
-    worlds = [each for each in factors if "world_size" in ast.unparse(each).lower()]
-    others = [read.bind(each, call) for each in factors if each not in worlds]
-    same = next((each for each in others if _same(each, micro)), None)
+    worlds = [factor for factor in factors if "world_size" in ast.unparse(factor).lower()]
+    others = [read.bind(factor, call) for factor in factors if factor not in worlds]
+    same = next((other for other in others if _same(other, micro)), None)
     if len(worlds) != 1 or same is None:
         return None
     others.remove(same)

@@ -357,9 +357,9 @@ def _family(read: Reader, call: FunctionCall) -> str | None:
 def _set_later(read: Reader, call: FunctionCall, names: list[str]) -> Mapping[str, Binding]:
     """The values that are set on a config after it was made; unseen where that depends."""
     found: dict[str, list[SetAttribute]] = {}
-    for each in read.source.attributes:
-        if each.owner in names:
-            found.setdefault(each.name, []).append(each)
+    for attribute in read.source.attributes:
+        if attribute.owner in names:
+            found.setdefault(attribute.name, []).append(attribute)
     return {name: _bind(read, call, places) for name, places in found.items()}
 
 

@@ -281,7 +281,7 @@ def _find_module(script: Path, folder: Path, name: str) -> Path | None:
     if not package:
         return None
     parents = (*script.parents, *script.absolute().parents)
-    around = next((each.parent for each in parents if each.name == package), None)
+    around = next((parent.parent for parent in parents if parent.name == package), None)
     for place in (each.joinpath(*name.split(".")) for each in (folder, around) if each is not None):
         for path in (place.with_suffix(".py"), place / "__init__.py"):
             try:

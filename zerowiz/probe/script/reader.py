@@ -66,7 +66,7 @@ class Cap(NamedTuple):
     @property
     def is_sure(self) -> bool:
         """Whether its condition asks for nothing more, or for what always holds here."""
-        others = [each for each in conjuncts(self.test) if not _is_order(each)]
+        others = [conjunct for conjunct in conjuncts(self.test) if not _is_order(conjunct)]
         return all(map(_excludes_tpu, others))
 
 

@@ -98,7 +98,7 @@ def _hides(node: ast.AST) -> bool:
         ):
             return _is_argv(value)
         case ast.ImportFrom(module="sys", names=names):
-            return any(each.name in {"argv", "*"} for each in names)
+            return any(name.name in {"argv", "*"} for name in names)
         case ast.Constant(value="argv" | "sys.argv" | "required"):
             return True
         case ast.Call(args=args, keywords=words):
@@ -191,7 +191,7 @@ class _Follower:
     def _if(self, node: ast.If, names: _Names) -> _Kind | None:
         if is_main_guard(node.test):
             return self.block(node.body, names)
-        if any(ast.unparse(each) == "len(sys.argv) == 2" for each in conjuncts(node.test)):
+        if any(ast.unparse(conjunct) == "len(sys.argv) == 2" for conjunct in conjuncts(node.test)):
             # A lone word may be a file that has all arguments.
             return self.block(node.orelse, names)
         match node.test:
@@ -289,7 +289,7 @@ class _Follower:
         if self.source.imported(func) == ("fire", "Fire"):
             self._fire(node)
         owner = self._expr(func.value, names) if isinstance(func, ast.Attribute) else _Kind.OTHER
-        given = [self._expr(each, names) for each in node.args]
+        given = [self._expr(arg, names) for arg in node.args]
         by_name = {word.arg: self._expr(word.value, names) for word in node.keywords}
         if owner is _Kind.PARSER:
             return self._of_parser(node, given, by_name)
@@ -320,7 +320,7 @@ class _Follower:
             self._pass_over(_calls_of(node.body), {})
             return _Kind.OTHER
         spec = node.args
-        positional = [each.arg for each in (*spec.posonlyargs, *spec.args)]
+        positional = [posonlyarg.arg for posonlyarg in (*spec.posonlyargs, *spec.args)]
         defaults = dict(zip(reversed(positional), reversed(spec.defaults), strict=False))
         defaults |= {a.arg: d for a, d in zip(spec.kwonlyargs, spec.kw_defaults, strict=True) if d}
         names = dict.fromkeys((*positional, *(a.arg for a in spec.kwonlyargs)), _Kind.OTHER)
@@ -457,14 +457,14 @@ def _fields(source: Source, expr: ast.expr | None) -> Iterator[Required]:
         yield from _class_fields(source, source.classes[expr.id])
     elif expr.id in source.elsewhere:
         name = source.origin(expr).rpartition(".")[2]
-        for each in _fields(source.elsewhere[expr.id], ast.Name(id=name)):
-            yield replace(each, line=None)
+        for field in _fields(source.elsewhere[expr.id], ast.Name(id=name)):
+            yield replace(field, line=None)
 
 
 def _class_fields(source: Source, node: ast.ClassDef) -> Iterator[Required]:
     # A field without a default has that of a base which sets the same name.
     decorators = [each.func if isinstance(each, ast.Call) else each for each in node.decorator_list]
-    if node.bases or [source.imported(each) for each in decorators] != [
+    if node.bases or [source.imported(decorator) for decorator in decorators] != [
         ("dataclasses", "dataclass")
     ]:
         return
@@ -577,8 +577,9 @@ def _has_hydra(source: Source) -> bool:
     """
     decorators = (each for f in source.functions.values() for each in f.decorator_list)
     return any(
-        source.imported(each.func if isinstance(each, ast.Call) else each) == ("hydra", "main")
-        for each in decorators
+        source.imported(decorator.func if isinstance(decorator, ast.Call) else decorator)
+        == ("hydra", "main")
+        for decorator in decorators
     )
 
 

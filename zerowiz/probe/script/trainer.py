@@ -74,11 +74,14 @@ def built_trainers(read: Reader) -> list[BuiltTrainer]:
 
 def trainer_uses(read: Reader) -> Iterator[TrainerUse]:
     """The trainers of a script; where none is built in it, those whose arguments it has."""
-    built = [each.use for each in built_trainers(read)]
+    built = [built_trainer.use for built_trainer in built_trainers(read)]
     yield from built
     if built:
         return
-    names = [(each.arguments.name, each.call.line) for each in built_arguments(read.source)]
+    names = [
+        (built_argument.arguments.name, built_argument.call.line)
+        for built_argument in built_arguments(read.source)
+    ]
     if read.line.training is not None:
         names.append((read.line.training.name, read.line.hf_line or 1))
     for name, line in names:
@@ -116,7 +119,7 @@ def _own_use(source: Source, call: FunctionCall, node: ast.ClassDef) -> TrainerU
         inner = source.classes.get(base.id) if isinstance(base, ast.Name) else None
         if inner is None or inner.name in seen:
             name = source.imported(base)[1] or last_name(base)
-            changed = next((each for each in methods if each.name in _MAKE_THE_LOSS), None)
+            changed = next((method for method in methods if method.name in _MAKE_THE_LOSS), None)
             return TrainerUse(
                 name=name,
                 line=call.line,
@@ -200,7 +203,7 @@ def _engines(read: Reader) -> Iterator[_Engine]:
 
 
 def _names(exprs: Sequence[ast.expr | None], call: FunctionCall) -> Iterator[_Name]:
-    yield from (_name(each, call.scope) for each in exprs if _is_variable(each))
+    yield from (_name(expr, call.scope) for expr in exprs if _is_variable(expr))
 
 
 def _is_variable(expr: ast.expr | None) -> bool:
@@ -298,7 +301,7 @@ class _Job(Struct, frozen=True, kw_only=True):
         name = _name(expr, call.scope)
         engines = [e for e in self.engines if name in e.models and self._is_after(call, e)]
         value = _last_value(expr, call.scope, before)
-        if value is not None and value.lineno > max([0, *(each.call.line for each in engines)]):
+        if value is not None and value.lineno > max([0, *(engine.call.line for engine in engines)]):
             return self.is_trained(value, call, value.lineno, depth + 1)
         return bool(engines) or any(
             self.is_trained(given, caller, None, depth + 1)
@@ -360,7 +363,7 @@ def _same_models(expr: ast.expr) -> list[ast.expr]:
 def _may_be_gathered(call: FunctionCall) -> bool:
     tests = (*call.tests, *call.around)
     names = (each for test in tests for each in ast.walk(test) if isinstance(each, ast.Name))
-    values = (follow(each, call.scope) for each in names)
+    values = (follow(name, call.scope) for name in names)
     return any(_MAY_BE_GATHERED.search(ast.unparse(each)) for each in (*tests, *values))
 
 
@@ -432,7 +435,7 @@ def _optimizers_passed(read: Reader, built: list[BuiltTrainer]) -> Iterator[Scri
         expr = unless_none(call.keyword("optimizers"))
         pair = None if expr is None else read.follow(expr, call)
         items = pair.elts if isinstance(pair, ast.Tuple | ast.List) else []
-        given = [unless_none(read.argument(each, call).expr) for each in items]
+        given = [unless_none(read.argument(item, call).expr) for item in items]
         if expr is not None and any(given) and not read.source.methods & _MAKE_OPTIMIZERS:
             yield ScriptCall(
                 conditions=tuple(read.conditions(call)),

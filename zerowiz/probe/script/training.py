@@ -266,7 +266,7 @@ def _accelerated_steps(read: Reader, call: FunctionCall) -> Binding:
         *(read.keyword(each, name) for each in read.source.calls_to("accelerate", _DS_PLUGIN)),
         *(_plugin_steps(read, each) for each in read.source.calls_to("accelerate", _PLUGIN)),
     ]
-    known = [each for each in values if each is not None]
+    known = [value for value in values if value is not None]
     if known:
         return agree(known)
     words = [word.arg for word in call.node.keywords]
@@ -419,7 +419,11 @@ def _condition(read: Reader, call: FunctionCall, of_arguments: Binding) -> Bindi
     conditions = [read.condition(test, call) for test in tests]
     if of_arguments.seen:
         asked = {last_name(test) for test in tests if isinstance(test, ast.Attribute)}
-        flags = {each.flag for each in conditions if not each.when and not each.unless}
+        flags = {
+            condition.flag
+            for condition in conditions
+            if not condition.when and not condition.unless
+        }
         if asked & _FIELDS or (of_arguments.flag is not None and of_arguments.flag in flags):
             return None
     if not conditions:
@@ -436,7 +440,7 @@ def _tests(source: Source, call: FunctionCall) -> list[ast.expr] | None:
     starts = source.callers(call.function)
     if len(starts) == 1:
         tests += starts[0].tests
-    elif any(each.tests for each in starts):
+    elif any(start.tests for start in starts):
         return None
     return [part for test in tests for part in _conjuncts(test) if not _asks_ability(part)]
 
