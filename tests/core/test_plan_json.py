@@ -10,7 +10,7 @@ from zerowiz.core.decision.flowchart import Constraints, Decision, FlowchartQues
 from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.decision.remedies import find_remedies
 from zerowiz.core.decision.remedy import encode_remedy
-from zerowiz.core.decision.search import Freedom, Objective, Search, find_limits, search
+from zerowiz.core.decision.search import Objective, OpenSettings, Search, find_limits, search
 from zerowiz.core.decision.uncertainty import Assumption
 from zerowiz.core.machine.spec import decode_machine, parse_spec
 from zerowiz.core.memory.allocations import Phase
@@ -280,7 +280,7 @@ def test_the_interval_is_said_and_unknown_by_the_rule_of_thumb() -> None:
 
 def test_a_choice_has_its_time_and_stands_among_its_candidates() -> None:
     job = replace(JOB, rates=find_rates(JOB.machine, TABLE))
-    found = search(job, Constraints(), Freedom(split=True), Objective.FASTEST)
+    found = search(job, Constraints(), OpenSettings(split=True), Objective.FASTEST)
     plan = encode(found.decision, found)
     choice, candidates = plan["choice"], plan["candidates"]
     assert 16 == choice["micro_batch"] * choice["accumulation_steps"]

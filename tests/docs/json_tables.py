@@ -76,7 +76,7 @@ PLAN: Parts = {
         "limits": ("[Limit]?", "The largest step of each strategy; null without `--limits`."),
         "reasons": ("[str]", "Why the strategy was chosen, in words."),
         "remedies": ("[Remedy]", "Changes after which the job fits; empty where it fits."),
-        "settled": ("[Settled]", "Settings that zerowiz adds after the script."),
+        "settled": ("[AddedWords]", "Settings that zerowiz adds after the script."),
         "config_path": ("str?", "The config of DeepSpeed; null where none is written."),
         "command": ("[str]?", "What starts the job; null where it is not known."),
         "env": ("{str}?", "Variables that are set for the job; null as `command`."),
@@ -211,7 +211,7 @@ PLAN: Parts = {
         "more_host_bytes": ("int?", "The memory to add to each node; null where none is."),
         "edit": ("str?", "What to change in the script first."),
     },
-    "Settled": {
+    "AddedWords": {
         "setting": ("str", "The setting's name."),
         "value": ("any", "Its value."),
         "words": ("[str]", "The words that tell the script."),

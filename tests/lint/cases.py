@@ -11,7 +11,7 @@ from lint.rows import FOUND, Row, Truth
 from zerowiz.core.dsconfig.schema import BadRelease, Schema
 from zerowiz.core.findings import Severity
 from zerowiz.core.lint.config import Context
-from zerowiz.core.script.bindings import Setting, State
+from zerowiz.core.script.bindings import ScriptValue, State
 from zerowiz.core.script.settings import ScriptSettings
 from zerowiz.core.workload import Integration, Precision
 
@@ -92,9 +92,11 @@ ARGUMENTS: Mapping[str, Any] = {
     "gradient_accumulation_steps": 4,
 }
 SETTINGS = ScriptSettings(
-    micro_batch=Setting(value=2, source="the script", change="{value}", state=State.FIXED),
-    accumulation_steps=Setting(value=4, source="the script", change="{value}", state=State.FIXED),
-    precision=Setting(
+    micro_batch=ScriptValue(value=2, source="the script", change="{value}", state=State.FIXED),
+    accumulation_steps=ScriptValue(
+        value=4, source="the script", change="{value}", state=State.FIXED
+    ),
+    precision=ScriptValue(
         value=Precision.BF16, source="the script", change="{value}", state=State.FIXED
     ),
 )

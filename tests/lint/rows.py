@@ -5,7 +5,7 @@ from enum import StrEnum
 
 from zerowiz.core.findings import Severity
 from zerowiz.core.lint.config import Context
-from zerowiz.core.script.bindings import Setting, State
+from zerowiz.core.script.bindings import ScriptValue, State
 from zerowiz.core.script.settings import ScriptSettings
 from zerowiz.core.workload import Integration, Precision
 from zerowiz.probe.package_data import read_bad_releases, read_ds_schema
@@ -40,11 +40,11 @@ SCRIPT = Context(
     integration=Integration.HF,
     world_size=2,
     settings=ScriptSettings(
-        micro_batch=Setting(value=2, source="`batch=2`", change="edit it", state=State.FIXED),
-        accumulation_steps=Setting(
+        micro_batch=ScriptValue(value=2, source="`batch=2`", change="edit it", state=State.FIXED),
+        accumulation_steps=ScriptValue(
             value=4, source="`steps=4`", change="edit it", state=State.FIXED
         ),
-        precision=Setting(
+        precision=ScriptValue(
             value=Precision.BF16, source="`bf16=True`", change="edit it", state=State.FIXED
         ),
     ),

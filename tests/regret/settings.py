@@ -10,7 +10,7 @@ from regret.workloads import RegretJob
 from zerowiz.core.decision.evaluate import StrategyEstimate, evaluate
 from zerowiz.core.decision.flowchart import Constraints, decide
 from zerowiz.core.decision.plan_input import PlanInput
-from zerowiz.core.decision.search import Freedom, Objective, search
+from zerowiz.core.decision.search import Objective, OpenSettings, search
 from zerowiz.core.memory.rank_sizes import StrategyRow
 from zerowiz.core.strategies import STRATEGIES, ZERO2_OFFLOAD, ZERO3_OFFLOAD
 from zerowiz.core.structs import replace
@@ -144,7 +144,7 @@ def _draw(job: RegretJob, way: Way) -> bytes:
 
 def choose(job: PlanInput) -> Way | None:
     """What `plan --objective fastest` takes, with the batch and the checkpointing open."""
-    freedom = Freedom(split=True, checkpointing=(False, True))
+    freedom = OpenSettings(split=True, checkpointing=(False, True))
     found = search(job, Constraints(), freedom, Objective.FASTEST)
     if found.choice is None:
         return None

@@ -8,7 +8,7 @@ from zerowiz.core.decision.flowchart import Constraints, decide
 from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.model.from_name import model_from_size
-from zerowiz.core.script.facts import Binding, Convention, ScriptFacts
+from zerowiz.core.script.facts import Convention, ScriptFacts, ValueSource
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Accounting, Integration, Workload
 from zerowiz.probe.package_data import read_gpu_table
@@ -83,7 +83,7 @@ def test_a_script_that_only_calls_a_module_is_shown_with_it() -> None:
 
 def test_a_script_that_is_seen_whole_takes_one_line() -> None:
     stream = TerminalStream()
-    show.script(replace(FACTS, micro_batch=Binding(value=4, line=3, code="x")), stream)
+    show.script(replace(FACTS, micro_batch=ValueSource(value=4, line=3, code="x")), stream)
     said = " ".join(stream.getvalue().split())
     assert (
         "Script train.py: HF Trainer with arguments in code, gets the config through environment variables"
@@ -92,8 +92,8 @@ def test_a_script_that_is_seen_whole_takes_one_line() -> None:
 
 def test_where_the_reading_of_a_script_ended_is_said_once_by_line() -> None:
     stream = TerminalStream()
-    end = Binding(line=9, code="LoraConfig(**...)")
-    model = Binding(line=4, code="load(cfg['model'])")
+    end = ValueSource(line=9, code="LoraConfig(**...)")
+    model = ValueSource(line=4, code="load(cfg['model'])")
     show.script(replace(FACTS, lora_rank=end, lora_target_modules=end, model=model), stream)
     said = " ".join(stream.getvalue().split())
     assert (

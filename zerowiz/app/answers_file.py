@@ -31,7 +31,7 @@ from zerowiz.core.decision.questions import OWN_MICRO_BATCH, QUESTIONS
 from zerowiz.core.launch.plan import PlannedFile
 from zerowiz.core.launch.provenance import hide_secrets, without_secrets
 from zerowiz.core.machine.types import MachineSource
-from zerowiz.core.script.settings import ScriptSettings, settle
+from zerowiz.core.script.settings import ScriptSettings, resolve_script
 from zerowiz.core.settings import SettingRow
 from zerowiz.core.structs import replace
 from zerowiz.emit.files import replace_file, rewrite_file
@@ -230,7 +230,7 @@ def _by_script(plan: Plan) -> Mapping[str, str]:
     """What the script, or a word after it, says."""
     if plan.facts is None:
         return {}
-    settings = settle(plan.facts, plan.script_args)
+    settings = resolve_script(plan.facts, plan.script_args)
     found = {name: getattr(settings, name) for name in ScriptSettings.__struct_fields__}
     sources = {name: getattr(setting, "source", None) for name, setting in found.items()}
     sources["model"] = sources.pop("model_config") or sources["model"]
@@ -644,7 +644,7 @@ def _said_otherwise(layers: Layers, command: Command | None) -> Collection[str]:
         facts = read_as_said(script, words, layers.options if command is None else command.options)
     except ZerowizError:
         return said  # said where the script is read
-    return said | said_after(settle(facts, words))
+    return said | said_after(resolve_script(facts, words))
 
 
 _NOTHING = Options()

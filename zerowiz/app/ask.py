@@ -31,7 +31,7 @@ from zerowiz.core.launch.plan import Launcher
 from zerowiz.core.script.bindings import State
 from zerowiz.core.script.delivery import deliver, with_config_via
 from zerowiz.core.script.facts import ScriptFacts
-from zerowiz.core.script.settings import ScriptSettings, settle
+from zerowiz.core.script.settings import ScriptSettings, resolve_script
 from zerowiz.core.script.settings_file import YAML_SUFFIXES
 from zerowiz.core.strategies import ZERO2
 from zerowiz.core.structs import replace
@@ -344,7 +344,7 @@ def _means(other: OtherCommand, settled: Options) -> Iterator[str]:
 # Keep what a person says of a script, not of a job, so that it is said once.
 
 
-def recall_kept(script: str, options: Options, reporter: Reporter) -> Options:
+def load_script_answers(script: str, options: Options, reporter: Reporter) -> Options:
     """The options with what was kept of a script, where the person says nothing now.
 
     Args:
@@ -404,7 +404,11 @@ def keep(facts: ScriptFacts, script_args: tuple[str, ...], options: Options) -> 
     """
     if options.config_via is None:
         return
-    names = {"config_via", "integration", *stated_settings(options, settle(facts, script_args))}
+    names = {
+        "config_via",
+        "integration",
+        *stated_settings(options, resolve_script(facts, script_args)),
+    }
     keys = {rows()[name].key for name in names}
     folder = options.output_dir or Path()
     known = read_kept(folder)
@@ -510,7 +514,7 @@ def read_found(found: FoundScript, options: Options, reporter: Reporter) -> Read
         ZerowizError: It cannot be read, or no config can reach it; nobody is asked anything then.
     """
     facts = read_named(found.path, found.script_args, is_module=found.is_module)
-    options = recall_kept(found.path, options, reporter)
+    options = load_script_answers(found.path, options, reporter)
     facts = with_config_via(facts, options.config_via, options.integration)
     require_reachable(facts, found.script_args, options)
     return ReadScript(facts=facts, script_args=found.script_args, options=options)
@@ -589,7 +593,7 @@ def answer_for(
     options: Options, facts: ScriptFacts, script_args: Sequence[str], ask_person: Ask | None
 ) -> Options:
     """Close the open questions of this script: by a person, else by defaults where safe."""
-    settings = settle(facts, tuple(script_args))
+    settings = resolve_script(facts, tuple(script_args))
     answers = open_questions(options, settings)
     if ask_person is None:
         answers.pop("gradient_checkpointing")

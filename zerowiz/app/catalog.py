@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, structs
 
 from zerowiz import __version__
-from zerowiz.app.decide import follow_options
+from zerowiz.app.decide import decide_options
 from zerowiz.app.machines.machine import complete
 from zerowiz.app.options import Options, with_plain
-from zerowiz.app.resolve.job import Request
+from zerowiz.app.resolve.job import ResolvedJob
 from zerowiz.core import command_words
 from zerowiz.core.catalog import (
     Decide,
@@ -27,7 +27,7 @@ from zerowiz.core.machine.spec import MOST_GPUS_PER_NODE
 from zerowiz.core.machine_kinds import MachineCandidate, MachineKind, PriceList, list_kinds
 from zerowiz.core.memory.forward import ReadModel
 from zerowiz.core.script.facts import ScriptFacts
-from zerowiz.core.script.settings import settle
+from zerowiz.core.script.settings import resolve_script
 from zerowiz.core.settings import Change
 from zerowiz.core.structs import replace, shows
 from zerowiz.core.units import parse_count
@@ -184,7 +184,7 @@ class RunQuestion(Struct, frozen=True, kw_only=True):
 class MachineChoice(Struct, frozen=True, kw_only=True):
     """The machines of the tables that a job fits."""
 
-    request: Request
+    request: ResolvedJob
     """Of one of the machines that were tried."""
     assumed: tuple[str, ...]
     """The defaults that each of the plans rests on, one clause each."""
@@ -248,7 +248,7 @@ class _Planner:
         self.facts = facts
         self.script_args = script_args
         self.read = read
-        self.first: Request | None = None
+        self.first: ResolvedJob | None = None
         self.assumed: tuple[str, ...] = ()
         self.refused: UsageError | None = None
 
@@ -256,7 +256,7 @@ class _Planner:
         """The decision on a machine; None where the job cannot be asked of it."""
         try:
             machine = complete(candidate.machine, self.options)
-            followed = follow_options(
+            followed = decide_options(
                 self.options, machine, self.facts, self.script_args, self._read()
             )
         except UsageError as error:
@@ -303,7 +303,7 @@ def find_machines(
         UsageError: No machine can be asked, or a price has no meaning here.
     """
     _check_options(options)
-    own = None if facts is None else settle(facts, tuple(script_args)).epochs
+    own = None if facts is None else resolve_script(facts, tuple(script_args)).epochs
     length = question.length(None if own is None else own.value)
     prices = question.read_prices()
     if prices.of_any_node:
@@ -340,7 +340,7 @@ def _wider(
     options: Options,
     facts: ScriptFacts | None,
     script_args: Sequence[str],
-    request: Request,
+    request: ResolvedJob,
 ) -> tuple[WiderFit, ...]:
     """What would help; a trace is of one step, and slow to make again."""
     if request.job.traced is not None:

@@ -17,7 +17,7 @@ from zerowiz.core.lint.config import ConfigFinding, ConfigText, Context, on_mach
 from zerowiz.core.lint.keys import unreadable
 from zerowiz.core.lint.linter import check_accelerate, check_config, fix_text, lint
 from zerowiz.core.lint.report import FileReport
-from zerowiz.core.script.settings import settle
+from zerowiz.core.script.settings import resolve_script
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Integration
 from zerowiz.emit.files import rewrite_file
@@ -83,7 +83,7 @@ def find_context(
     )
     if script is not None:
         facts = read_script(script)
-        settings = settle(facts, ())
+        settings = resolve_script(facts, ())
         context = replace(
             context,
             integration=integration or facts.integration,

@@ -9,12 +9,19 @@ from msgspec import Struct
 from zerowiz.app.machines.machine import complete, find_machine, is_here, state_links
 from zerowiz.app.options import Options, with_plain
 from zerowiz.app.reporter import SILENT, Reporter
-from zerowiz.app.resolve.job import Request, config_file, find_basis, make_request
+from zerowiz.app.resolve.job import ResolvedJob, config_file, find_basis, resolve_job
 from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict
-from zerowiz.core.decision.flowchart import Decision, decide, find_way
+from zerowiz.core.decision.flowchart import Decision, choose_only, decide
 from zerowiz.core.decision.plan_input import BF16_IS_EMULATED, emulates_bf16
 from zerowiz.core.decision.remedy import Remedy, make_remedy, worth_offering
-from zerowiz.core.decision.search import Evaluator, Freedom, Objective, Search, search, split_batch
+from zerowiz.core.decision.search import (
+    Evaluator,
+    Objective,
+    OpenSettings,
+    Search,
+    search,
+    split_batch,
+)
 from zerowiz.core.decision.unsupported import refuse_unsupported
 from zerowiz.core.dsconfig.write import own_values, write_config
 from zerowiz.core.launch.provenance import BatchChange, change_batch
@@ -23,7 +30,7 @@ from zerowiz.core.machine.types import Accelerator, Machine, pick_gpus
 from zerowiz.core.memory.forward import ReadModel
 from zerowiz.core.model.from_name import parse_size
 from zerowiz.core.script.facts import Convention, ScriptFacts
-from zerowiz.core.script.settings import can_be_given, check_method, settle
+from zerowiz.core.script.settings import can_be_given, check_method, resolve_script
 from zerowiz.core.settings import Change
 from zerowiz.core.strategy import Strategy
 from zerowiz.core.structs import replace, shows
@@ -36,18 +43,18 @@ from zerowiz.ui import remedies as remedies_text
 from zerowiz.words import _, joined
 
 
-class Followed(Struct, frozen=True, kw_only=True):
+class DecidedJob(Struct, frozen=True, kw_only=True):
     """A decision, and what it was made of."""
 
-    first: Request
+    first: ResolvedJob
     """With the step as it would be by itself."""
-    request: Request
+    request: ResolvedJob
     """With the step that was chosen."""
     search: Search
     decision: Decision
 
 
-def follow_options(
+def decide_options(
     options: Options,
     machine: Machine,
     facts: ScriptFacts | None,
@@ -56,7 +63,7 @@ def follow_options(
     reporter: Reporter = SILENT,
     *,
     compares: bool = False,
-) -> Followed:
+) -> DecidedJob:
     """The decision with these options on this machine, without remedies.
 
     Args:
@@ -72,7 +79,7 @@ def follow_options(
         UsageError: The options contradict each other, the script or the machine, or DeepSpeed does
             not do what they ask for.
     """
-    request = make_request(options, machine, facts, script_args, read, reporter)
+    request = resolve_job(options, machine, facts, script_args, read, reporter)
     if facts is not None:
         check_method(facts, request.job.workload.method)
     found = choose_open(options, request, compares=compares)
@@ -81,10 +88,10 @@ def follow_options(
     if found.choice is None:
         decision = decide(chosen.job, chosen.constraints)
     _refuse_unsupported(options, chosen, decision)
-    return Followed(first=request, request=chosen, search=found, decision=decision)
+    return DecidedJob(first=request, request=chosen, search=found, decision=decision)
 
 
-def choose_open(options: Options, request: Request, *, compares: bool = True) -> Search:
+def choose_open(options: Options, request: ResolvedJob, *, compares: bool = True) -> Search:
     """What is taken of what is open."""
 
     def supports(strategy: Strategy) -> bool:
@@ -101,11 +108,11 @@ def choose_open(options: Options, request: Request, *, compares: bool = True) ->
 
 def _with_step(
     options: Options,
-    request: Request,
+    request: ResolvedJob,
     found: Search,
     facts: ScriptFacts | None,
     script_args: Sequence[str],
-) -> Request:
+) -> ResolvedJob:
     """The request with the step that was chosen, as if it had been said.
 
     Where nothing fits it is the least that the job can have, so that no remedy asks for it.
@@ -118,24 +125,24 @@ def _with_step(
     changed = {name: value for name, value in chosen.items() if value != getattr(before, name)}
     said = replace(options, **changed)
     read = ReadModel(model=job.model, traced=job.traced, notes=request.traced)
-    made = make_request(said, job.machine, facts, script_args, read)
+    made = resolve_job(said, job.machine, facts, script_args, read)
     return replace(made, job=replace(job, workload=step), freedom=request.freedom)
 
 
-def _least(request: Request) -> Workload:
+def _least(request: ResolvedJob) -> Workload:
     step = request.job.workload
     smallest = split_batch(step)[0] if request.freedom.split else step
     recomputes = step.gradient_checkpointing or True in request.freedom.checkpointing
     return replace(smallest, gradient_checkpointing=recomputes)
 
 
-def _refuse_unsupported(options: Options, request: Request, decision: Decision) -> None:
+def _refuse_unsupported(options: Options, request: ResolvedJob, decision: Decision) -> None:
     """A config is written only where DeepSpeed trains what was asked for."""
     if decision.chosen is not None:
         refuse_strategy(options, request, decision.chosen.strategy)
 
 
-def refuse_strategy(options: Options, request: Request, strategy: Strategy) -> None:
+def refuse_strategy(options: Options, request: ResolvedJob, strategy: Strategy) -> None:
     """Raise where DeepSpeed does not train what was asked for with this strategy."""
     if options.config is not None:
         return
@@ -167,7 +174,7 @@ class RemedyFinder:
     def __init__(
         self,
         options: Options,
-        request: Request,
+        request: ResolvedJob,
         facts: ScriptFacts | None,
         script_args: Sequence[str],
     ) -> None:
@@ -175,7 +182,7 @@ class RemedyFinder:
         self.request = request
         self.facts = facts
         self.script_args = script_args
-        self.settings = None if facts is None else settle(facts, tuple(script_args))
+        self.settings = None if facts is None else resolve_script(facts, tuple(script_args))
 
     def find(self, decision: Decision) -> tuple[Remedy, ...]:
         """The remedies that can be taken, then those that only a change of the script makes."""
@@ -259,10 +266,10 @@ class RemedyFinder:
             return change
         return {**change, "interconnect": f"{said},{text}"}
 
-    def _lead(self, request: Request) -> StrategyEstimate | None:
+    def _lead(self, request: ResolvedJob) -> StrategyEstimate | None:
         """The strategy that is chosen for a request."""
-        if request.freedom == Freedom() and self.options.objective is Objective.FLOWCHART:
-            return find_way(request.job, request.constraints)[0]
+        if request.freedom == OpenSettings() and self.options.objective is Objective.FLOWCHART:
+            return choose_only(request.job, request.constraints)[0]
         return choose_open(self.options, request).decision.chosen
 
     def _edit(self, remedy: Remedy) -> str:
@@ -298,7 +305,7 @@ class RemedyFinder:
             )
         return _("{edit} in `{path}`", edit=edit, path=path)
 
-    def _request(self, change: Change) -> Request:
+    def _request(self, change: Change) -> ResolvedJob:
         """The job with a change typed.
 
         The machine and the model are those of the job, which were read once, unless the change
@@ -314,7 +321,7 @@ class RemedyFinder:
             row = next(known, None)
             model = model_of(str(change["model"]), None) if row is None else row.build()
         read = ReadModel(model=model, traced=traced)
-        request = make_request(changed, machine, facts, self.script_args, read)
+        request = resolve_job(changed, machine, facts, self.script_args, read)
         if facts is not None:
             check_method(facts, request.job.workload.method)
         return request
@@ -348,7 +355,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     facts: ScriptFacts | None
     """What the script shows; None without one."""
     script_args: tuple[str, ...]
-    request: Request
+    request: ResolvedJob
     decision: Decision
     search: Search | None
     """None for a further attempt of a job, whose step is that of the first."""
@@ -372,7 +379,7 @@ def plan_options(
     reporter: Reporter = SILENT,
 ) -> Plan:
     """Decide with these options on this machine, and choose what nobody decided."""
-    followed = follow_options(
+    followed = decide_options(
         options, machine, facts, script_args, reporter=reporter, compares=True
     )
     finder = RemedyFinder(options, followed.first, facts, script_args)
@@ -428,7 +435,7 @@ def change_by_options(plan: Plan) -> tuple[Change, BatchChange] | None:
     said = {name: value for name, value in said.items() if value is not None}
     if plan.facts is None or not said or options.global_batch is not None:
         return None
-    settings, before = settle(plan.facts, plan.script_args), machine.world_size
+    settings, before = resolve_script(plan.facts, plan.script_args), machine.world_size
     for name in _OF_BATCH:
         setting = getattr(settings, name)
         before *= getattr(step, name) if setting is None else setting.value
@@ -450,7 +457,7 @@ def with_way_to_keep(plan: Plan, batch: BatchChange) -> BatchChange:
     read = ReadModel(model=job.model, traced=job.traced, notes=plan.request.traced)
     try:
         options = with_plain(plan.options, keeping(batch))
-        decision = follow_options(options, job.machine, plan.facts, plan.script_args, read).decision
+        decision = decide_options(options, job.machine, plan.facts, plan.script_args, read).decision
     except ZerowizError:
         return replace(batch, by_script=True)
     step = decision.job.workload

@@ -41,7 +41,7 @@ from zerowiz.core.preflight.script import (
     refused,
 )
 from zerowiz.core.script.facts import ScriptFacts
-from zerowiz.core.script.settings import ScriptSettings, settle
+from zerowiz.core.script.settings import ScriptSettings, resolve_script
 from zerowiz.core.structs import replace
 from zerowiz.errors import AnswerNeededError, UsageError, ZerowizError
 from zerowiz.probe.machine.scheduler import parse_count
@@ -212,7 +212,7 @@ def _plan(examination: _Examination, machine: Machine, facts: ScriptFacts | None
 def _decide(examination: _Examination, machine: Machine, facts: ScriptFacts | None) -> Plan:
     """What a launch decides, with its checks of script and config."""
     options, words = examination.options, examination.script_args
-    settings = ScriptSettings() if facts is None else settle(facts, words)
+    settings = ScriptSettings() if facts is None else resolve_script(facts, words)
     answers = open_questions(options, settings)
     # What a person would be asked, and a plan can do without, stays at its default.
     asked = {"model": answers["model"]}

@@ -8,9 +8,9 @@ from zerowiz.app.ask import (
     Command,
     Person,
     answer_for,
+    load_script_answers,
     open_questions,
     read_as_said,
-    recall_kept,
     require_reachable,
     understand_command,
 )
@@ -232,7 +232,7 @@ def plan_init(
     if wanted.no_script:
         return _plan_config(command, machine, wanted, reporter)
     path = command.script or DEFAULT_SCRIPT
-    options = recall_kept(path, options, reporter)
+    options = load_script_answers(path, options, reporter)
     facts = read_as_said(path, script_args, options)
     require_reachable(facts, script_args, options)
     check_words(facts, script_args, reporter)

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TextIO
 
 from zerowiz import __version__
-from zerowiz.app.decide import Plan, follow_options
+from zerowiz.app.decide import Plan, decide_options
 from zerowiz.app.reporter import Reporter
 from zerowiz.app.resolve.job import find_basis
 from zerowiz.core.decision.search import (
@@ -72,7 +72,7 @@ def _decided(cell: GridCell, plan: Plan, read: ReadModel) -> GridCell:
     try:
         said = replace(plan.options, micro_batch=micro_batch, sequence_tokens=tokens)
         machine = plan.decision.job.machine
-        found = follow_options(said, machine, plan.facts, plan.script_args, read, compares=True)
+        found = decide_options(said, machine, plan.facts, plan.script_args, read, compares=True)
     except ZerowizError as error:
         return replace(cell, decision=None, search=None, refusal=error.message)
     return replace(cell, decision=found.decision, search=found.search)

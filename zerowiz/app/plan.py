@@ -12,7 +12,7 @@ from zerowiz.app.options import Options
 from zerowiz.app.reporter import Reporter
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.script.facts import ScriptFacts
-from zerowiz.core.script.settings import ScriptSettings, settle
+from zerowiz.core.script.settings import ScriptSettings, resolve_script
 from zerowiz.errors import NoGpuHereError
 from zerowiz.words import _
 
@@ -49,7 +49,7 @@ def plan_job(
 
         facts, script_args, options = _read(script, script_args, options, reporter)
         note_refusal(facts, script_args, options, reporter)
-    settings = ScriptSettings() if facts is None else settle(facts, tuple(script_args))
+    settings = ScriptSettings() if facts is None else resolve_script(facts, tuple(script_args))
     _note_epochs(question, settings, reporter)
     answers = {"model": open_questions(options, settings)["model"]}
     options = answer(options, answers, by_default_of(settings if facts else None))
@@ -108,15 +108,15 @@ def _read(
     """The script, the words after it, and the options with what another launcher's words say."""
     # Most plans are for no script.
     from zerowiz.app.ask import (  # noqa: PLC0415 - takes long to load
+        load_script_answers,
         read_as_said,
-        recall_kept,
         understand_command,
     )
     from zerowiz.app.resolve.workload import check_words  # noqa: PLC0415 - as above
 
     command = understand_command(script, tuple(script_args), options, reporter)
     path = command.script or script
-    options = recall_kept(path, command.options, reporter)
+    options = load_script_answers(path, command.options, reporter)
     facts = read_as_said(path, command.script_args, options)
     check_words(facts, command.script_args, reporter)
     return facts, command.script_args, options

@@ -13,12 +13,12 @@ from zerowiz.app.ask import (
     Command,
     Person,
     as_value,
+    load_script_answers,
     open_questions,
     read_as_said,
-    recall_kept,
     require_reachable,
 )
-from zerowiz.app.decide import Followed, follow_options, machine_of
+from zerowiz.app.decide import DecidedJob, decide_options, machine_of
 from zerowiz.app.init_plan import CopiedTemplate, InitOptions, InitPlan, check_template, script_of
 from zerowiz.app.machines.machine import CPU_MACHINE, find_machine
 from zerowiz.app.options import Options, with_plain
@@ -47,7 +47,12 @@ from zerowiz.core.memory.forward import ReadModel
 from zerowiz.core.script.bindings import ModelConfig, Words
 from zerowiz.core.script.delivery import add_settled, add_words
 from zerowiz.core.script.facts import ScriptFacts
-from zerowiz.core.script.settings import ScriptSettings, can_be_given, check_accelerator, settle
+from zerowiz.core.script.settings import (
+    ScriptSettings,
+    can_be_given,
+    check_accelerator,
+    resolve_script,
+)
 from zerowiz.core.settings import Change
 from zerowiz.core.structs import replace
 from zerowiz.core.templates import template_of
@@ -338,13 +343,13 @@ class NamedInputs:
     def options_of(self, script: str) -> Options:
         """What was typed, and what was kept of a script."""
         if script not in self._recalled:
-            self._recalled[script] = recall_kept(script, self.typed, SILENT)
+            self._recalled[script] = load_script_answers(script, self.typed, SILENT)
         return self._recalled[script]
 
     def settings(self, answers: Answers) -> ScriptSettings:
         """What the script says, once it is known."""
         facts = self.facts(answers)
-        return ScriptSettings() if facts is None else settle(facts, self.script_args)
+        return ScriptSettings() if facts is None else resolve_script(facts, self.script_args)
 
     def _named_model(self, answers: Answers) -> str | None:
         answered = {**answers.by_key, **as_answers(answers.settings)}
@@ -722,7 +727,7 @@ class Wizard:
         refusal = self._refusal(answers, followed)
         return _Outlook(decision=followed.decision, refusal=refusal)
 
-    def _refusal(self, answers: Answers, followed: Followed) -> str | None:
+    def _refusal(self, answers: Answers, followed: DecidedJob) -> str | None:
         """Why the script would not train on this accelerator."""
         facts = self.named.facts(answers)
         if facts is None:
@@ -730,12 +735,12 @@ class Wizard:
         words = add_settled(self.named.script_args, followed.request.settled)
         try:
             accelerator = followed.decision.job.machine.accelerator
-            check_accelerator(facts, settle(facts, words), accelerator)
+            check_accelerator(facts, resolve_script(facts, words), accelerator)
         except PreflightError as error:
             return error.message
         return None
 
-    def _follow(self, answers: Answers) -> Followed | None:
+    def _follow(self, answers: Answers) -> DecidedJob | None:
         """What the answers lead to; None where that is not known at once, or is refused."""
         try:
             return self._followed(answers)
@@ -743,13 +748,13 @@ class Wizard:
             # Such as a name that is too long: the answer will be refused.
             return None
 
-    def _followed(self, answers: Answers) -> Followed | None:
+    def _followed(self, answers: Answers) -> DecidedJob | None:
         """As `_follow`, but for what is refused."""
         machine, read = self.named.machine(answers), self.named.model(answers)
         if machine is None or read is None:
             return None
         options, facts = self.options(answers), self.named.facts(answers)
-        return follow_options(options, machine, facts, self.named.script_args, read)
+        return decide_options(options, machine, facts, self.named.script_args, read)
 
     def job(self, answers: Answers, reporter: Reporter) -> "AnsweredJob":
         """The job, once nothing is open.
@@ -766,7 +771,7 @@ class Wizard:
         if machine is None or (script is None and named.has_script(answers)):
             raise AnswerNeededError(_("the script and the machine of the job are not known yet"))
         if script is not None:
-            recall_kept(script, self.named.typed, reporter)
+            load_script_answers(script, self.named.typed, reporter)
         return AnsweredJob(
             script=script, facts=facts, machine=machine, options=self.options(answers)
         )

@@ -9,7 +9,7 @@ from zerowiz.core.decision.search import Candidate, Limit, Search
 from zerowiz.core.decision.uncertainty import Interval, settled_by
 from zerowiz.core.machine.spec import encode_machine
 from zerowiz.core.memory.rank_sizes import trainable_params
-from zerowiz.core.script.settings import Settled
+from zerowiz.core.script.settings import AddedWords
 from zerowiz.core.speed.costs import StepTime
 from zerowiz.core.structs import encode
 
@@ -194,7 +194,7 @@ def encode_decision(
     version: str,
     reasons: Sequence[str],
     remedies: Sequence[Mapping[str, object]],
-    settled: Sequence[Settled],
+    settled: Sequence[AddedWords],
     config_path: str | None,
     command: Sequence[str] | None,
     env: Mapping[str, str] | None,

@@ -9,7 +9,7 @@ from zerowiz.core.machine.types import Machine
 from zerowiz.core.memory.allocations import AllocationKind, Phase
 from zerowiz.core.memory.estimate import VllmShare
 from zerowiz.core.model.types import Model
-from zerowiz.core.script.settings import Settled
+from zerowiz.core.script.settings import AddedWords
 from zerowiz.core.settings import Change
 from zerowiz.core.speed.costs import Calibration
 from zerowiz.core.workload import Reference, Trainer, Workload
@@ -232,7 +232,7 @@ METRICS = _(
 VLLM_ELSEWHERE = _("vLLM runs as a server on other GPUs, which this plan does not include")
 
 
-def settled(values: Sequence[Settled], copied: str | None) -> str:
+def settled(values: Sequence[AddedWords], copied: str | None) -> str:
     """The words that are added after a script, or to a copy of its settings file."""
     words = command_words.join(word for value in values for word in value.words)
     where = _("after the script") if copied is None else _("to a copy of `{copied}`", copied=copied)

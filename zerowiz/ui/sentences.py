@@ -18,7 +18,7 @@ from zerowiz.core.machine.types import (
 from zerowiz.core.memory.allocations import MemoryKind
 from zerowiz.core.memory.host import HostPhase
 from zerowiz.core.model.types import Model, ModelSource
-from zerowiz.core.script.facts import Binding, Convention, ScriptFacts
+from zerowiz.core.script.facts import Convention, ScriptFacts, ValueSource
 from zerowiz.core.strategy import Offload, Strategy
 from zerowiz.core.workload import Method
 from zerowiz.ui.remedies import STRATEGIES
@@ -581,7 +581,7 @@ def convention(facts: ScriptFacts) -> str:
     return _CONVENTIONS[facts.convention]
 
 
-def places(bindings: Sequence[Binding]) -> str:
+def places(bindings: Sequence[ValueSource]) -> str:
     """Where in a script something stands."""
     return listing(
         _("`{code}` in line {line}", code=binding.code, line=binding.line) for binding in bindings

@@ -10,9 +10,9 @@ from probe.reading import RAW_HEAD, RAW_TAIL, facts_of
 
 from zerowiz.app.machines.machine import find_machine
 from zerowiz.app.options import Options
-from zerowiz.app.resolve.job import Request, make_request
+from zerowiz.app.resolve.job import ResolvedJob, resolve_job
 from zerowiz.core.decision.plan_input import History, RanOut
-from zerowiz.core.decision.search import Freedom
+from zerowiz.core.decision.search import OpenSettings
 from zerowiz.core.memory.allocations import MemoryKind
 from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.core.structs import encode, replace
@@ -34,16 +34,16 @@ FIXED = parse_script(
 PLAIN = read_script(TEMPLATES / "train_deepspeed.py")
 
 
-def requested(facts: ScriptFacts | None, *words: str, **said: object) -> Request:
+def requested(facts: ScriptFacts | None, *words: str, **said: object) -> ResolvedJob:
     options = Options(model="1b", machine="4xA100-40GB", **said)  # type: ignore[arg-type]
-    return make_request(options, find_machine(options, {}), facts, words)
+    return resolve_job(options, find_machine(options, {}), facts, words)
 
 
 def raw(*lines: str) -> ScriptFacts:
     return parse_script(RAW_HEAD + "".join(lines) + RAW_TAIL, "train.py")
 
 
-def batch(request: Request) -> tuple[int, int]:
+def batch(request: ResolvedJob) -> tuple[int, int]:
     return request.job.workload.micro_batch, request.job.workload.accumulation_steps
 
 
@@ -130,7 +130,7 @@ def test_a_batch_that_ones_own_config_leaves_open_is_as_open_as_the_script_has_i
     config = tmp_path / "own.json"
     config.write_text(json.dumps({**batch_of_config, "zero_optimization": {"stage": 2}}))
     freedom = requested(facts, config=config).freedom
-    assert Freedom(split=expected) == freedom
+    assert OpenSettings(split=expected) == freedom
 
 
 @pytest.mark.parametrize("said", [{"micro_batch": 4}, {"accumulation_steps": 2}])
@@ -143,7 +143,7 @@ def test_what_an_option_says_is_decided(said: dict[str, int]) -> None:
 def test_a_global_batch_leaves_its_split_open() -> None:
     request = requested(None, global_batch=32)
     assert (1, 8) == batch(request)
-    assert Freedom(split=True, checkpointing=(True,)) == request.freedom
+    assert OpenSettings(split=True, checkpointing=(True,)) == request.freedom
 
 
 @pytest.mark.parametrize("trainer", Trainer)
@@ -155,7 +155,7 @@ def test_a_trainer_that_looks_at_its_micro_batch_keeps_it(trainer: Trainer) -> N
 
 def test_without_a_script_and_a_batch_nobody_says_what_would_run() -> None:
     request = requested(None)
-    assert ((1, 1), Freedom()) == (batch(request), request.freedom)
+    assert ((1, 1), OpenSettings()) == (batch(request), request.freedom)
 
 
 def test_a_global_batch_that_the_default_does_not_divide_is_kept_exactly() -> None:
@@ -215,14 +215,14 @@ def test_what_is_offered_for_a_global_batch_works(
 
 def test_a_model_takes_no_longer_a_sequence_than_its_learned_positions() -> None:
     options = Options(model=str(MODELS / "gpt2-medium"), machine="4xA100-40GB")
-    request = make_request(options, find_machine(options, {}), None, ())
+    request = resolve_job(options, find_machine(options, {}), None, ())
     assert 1024 == request.job.workload.sequence_tokens
     assert "1024 tokens per sequence, its learned positions (`$sequence_tokens`)" in request.assumed
     # Completions have a default of their own.
     assert not any("learned" in each for each in requested(None, trainer=Trainer.GRPO).assumed)
     longer = replace(options, sequence_tokens=1025)
     with pytest.raises(UsageError, match="learned positions"):
-        make_request(longer, find_machine(longer, {}), None, ())
+        resolve_job(longer, find_machine(longer, {}), None, ())
 
 
 @pytest.mark.parametrize(
@@ -251,7 +251,7 @@ def test_checkpointing_is_open_where_a_word_can_change_it(
 
 def test_the_rule_of_thumb_knows_no_step() -> None:
     request = requested(facts_of("hf_parser"), accounting=Accounting.TEXTBOOK)
-    assert Freedom() == request.freedom
+    assert OpenSettings() == request.freedom
 
 
 def test_what_ran_out_is_known_with_checkpointing_and_without(

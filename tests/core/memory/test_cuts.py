@@ -21,8 +21,8 @@ from ranks.harness import rank_environ, run
 from zerowiz.core.memory.gradient_shards import (
     AFTER_BACKWARD,
     WITH_EMBEDDING,
-    Cut,
     Gradient,
+    RankShard,
     find_cuts,
     find_emptiest,
     find_fullest,
@@ -102,7 +102,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Answers:
     return heard
 
 
-def cuts_of(asked: Mapping[str, Any]) -> tuple[Cut, ...]:
+def cuts_of(asked: Mapping[str, Any]) -> tuple[RankShard, ...]:
     """What is predicted of the ranks."""
     zero = asked["zero_optimization"]
     return find_cuts(
@@ -152,7 +152,7 @@ def test_each_rank_holds_what_a_real_optimizer_holds(number: int, answers: Answe
         assert {AFTER_BACKWARD} == {cut.appearing.blocks_kept for cut in said}
 
 
-def cut_llama(ranks: int, bucket: int, method: Method = Method.FULL) -> tuple[Cut, ...]:
+def cut_llama(ranks: int, bucket: int, method: Method = Method.FULL) -> tuple[RankShard, ...]:
     """A Llama with tied embeddings, at stage 2."""
     gradients = list_gradients(read_model("llama-3.2-1b"), Workload(method=method))
     return find_cuts(gradients, ranks, bucket, in_backward=True, each_rank=True)

@@ -9,7 +9,13 @@ from hypothesis import strategies as st
 from measured.rows import read_model
 from msgspec import convert, to_builtins
 
-from zerowiz.core.decision.flowchart import Constraints, Decision, OffloadChoice, decide, find_way
+from zerowiz.core.decision.flowchart import (
+    Constraints,
+    Decision,
+    OffloadChoice,
+    choose_only,
+    decide,
+)
 from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.decision.remedies import RemedyScope, find_edits, find_remedies
 from zerowiz.core.decision.remedy import (
@@ -223,7 +229,7 @@ FOUND = _Found()
 
 
 def leads_where_it_says(decision: Decision, remedy: Remedy) -> None:
-    chosen, _ = find_way(*apply(decision, remedy.change))
+    chosen, _ = choose_only(*apply(decision, remedy.change))
     assert chosen is not None
     assert chosen.runs
     assert (remedy.strategy, remedy.verdict) == (chosen.strategy.name, chosen.verdict)
@@ -242,7 +248,7 @@ def test_a_job_that_only_its_evaluation_keeps_out_is_offered_a_smaller_one_first
     first = FOUND["evaluated"][0]
     assert {"eval_batch"} == first.change.keys()
     larger = {"eval_batch": int(first.change["eval_batch"]) + 1}
-    assert find_way(*apply(REFUSED["evaluated"], larger))[0] is None
+    assert choose_only(*apply(REFUSED["evaluated"], larger))[0] is None
 
 
 def test_the_longest_sequences_that_a_leaner_step_fits_come_before_shorter_ones() -> None:
@@ -252,7 +258,7 @@ def test_the_longest_sequences_that_a_leaner_step_fits_come_before_shorter_ones(
     longest, shortest = (each.sequence_tokens for each in shorter)
     assert longest >= 8 * shortest
     longer = {**shorter[0].change, "sequence_tokens": 2 * longest}
-    assert find_way(*apply(REFUSED["very long"], longer))[0] is None
+    assert choose_only(*apply(REFUSED["very long"], longer))[0] is None
 
 
 def test_where_nothing_else_does_shorter_sequences_are_offered_with_adapters() -> None:
@@ -383,7 +389,7 @@ def test_a_combination_does_with_none_of_its_changes_less(case: str) -> None:
             }
             if not without:
                 continue
-            chosen, _ = find_way(*apply(decision, without))
+            chosen, _ = choose_only(*apply(decision, without))
             worse = chosen is None or (remedy.is_sure and not chosen.is_sure)
             assert worse, (remedy.change, name)
 
@@ -595,7 +601,7 @@ def test_the_longest_sequence_that_helps_is_offered(case: str) -> None:
         if "sequence_tokens" in remedy.change:
             tokens = int(remedy.change["sequence_tokens"])
             longer = {**remedy.change, "sequence_tokens": 2 * tokens}
-            chosen, _ = find_way(*apply(decision, longer))
+            chosen, _ = choose_only(*apply(decision, longer))
             assert chosen is None or (remedy.is_sure and not chosen.is_sure)
 
 

@@ -7,10 +7,10 @@ import msgspec.yaml
 import pytest
 
 from zerowiz.core.script.arguments import Reads, ScriptParser, field_options
-from zerowiz.core.script.bindings import Setting, State, read_said
+from zerowiz.core.script.bindings import ScriptValue, State, read_said
 from zerowiz.core.script.delivery import Delivery, deliver
-from zerowiz.core.script.facts import Binding, Convention, ScriptFacts
-from zerowiz.core.script.settings import settle
+from zerowiz.core.script.facts import Convention, ScriptFacts, ValueSource
+from zerowiz.core.script.settings import resolve_script
 from zerowiz.core.script.settings_file import SettingsFile, render_values
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Integration, Precision
@@ -29,8 +29,8 @@ OPTIONS = (
 DS = "ds_config_zero2.json"
 
 
-def hf(name: str, value: int | None = None) -> Binding:
-    return Binding(value=value, flag=f"--{name}", default_of="TrainingArguments")
+def hf(name: str, value: int | None = None) -> ValueSource:
+    return ValueSource(value=value, flag=f"--{name}", default_of="TrainingArguments")
 
 
 def facts(path: str, values: Mapping[str, object], *, is_whole: bool = True) -> ScriptFacts:
@@ -44,22 +44,22 @@ def facts(path: str, values: Mapping[str, object], *, is_whole: bool = True) -> 
         settings_file=SettingsFile(path=path, values=values, is_whole=is_whole),
         micro_batch=hf("per_device_train_batch_size", 8),
         accumulation_steps=hf("gradient_accumulation_steps", 1),
-        bf16=Binding(value=False, flag="--bf16", default_of="TrainingArguments"),
-        fp16=Binding(value=False, flag="--fp16", default_of="TrainingArguments"),
+        bf16=ValueSource(value=False, flag="--bf16", default_of="TrainingArguments"),
+        fp16=ValueSource(value=False, flag="--fp16", default_of="TrainingArguments"),
         sequence_tokens=hf("max_length", 1024),
         lora_target_modules=hf("lora_target_modules"),
         model=hf("model_name_or_path"),
     )
 
 
-def shown(setting: Setting[int] | None) -> tuple[int, State, str, str]:
+def shown(setting: ScriptValue[int] | None) -> tuple[int, State, str, str]:
     assert setting is not None
     return setting.value, setting.state, setting.source, setting.change_to(4)
 
 
 def test_the_values_of_a_file_are_said_and_what_it_leaves_out_is_open() -> None:
     values = {"per_device_train_batch_size": 2, "bf16": True, "lora_target_modules": ["a", "b"]}
-    settings = settle(facts("run/args.json", values), ("run/args.json",))
+    settings = resolve_script(facts("run/args.json", values), ("run/args.json",))
     key = "`per_device_train_batch_size`"
     assert (2, State.SAID, f"{key} in run/args.json", f"set {key} to 4 in run/args.json") == shown(
         settings.micro_batch
@@ -78,10 +78,10 @@ def test_a_file_of_defaults_gives_way_to_words_and_reads_texts_as_words() -> Non
     values = {"per_device_train_batch_size": "2", "max_seq_length": 512, "env": {"A": "b"}}
     words = ("--config", "c.yaml", "--per_device_train_batch_size", "3")
     read = facts("c.yaml", values, is_whole=False)
-    assert 2 == shown(settle(read, words[:2]).micro_batch)[0]
+    assert 2 == shown(resolve_script(read, words[:2]).micro_batch)[0]
     after = "`--per_device_train_batch_size 3` after the script"
-    assert after == shown(settle(read, words).micro_batch)[2]
-    assert "`max_seq_length` in c.yaml" == shown(settle(read, words).sequence_tokens)[2]
+    assert after == shown(resolve_script(read, words).micro_batch)[2]
+    assert "`max_seq_length` in c.yaml" == shown(resolve_script(read, words).sequence_tokens)[2]
 
 
 def test_the_args_file_speaks_after_a_file_of_defaults_and_never_beside_a_whole_one() -> None:
@@ -89,7 +89,7 @@ def test_the_args_file_speaks_after_a_file_of_defaults_and_never_beside_a_whole_
     for is_whole, expected in ((False, 5), (True, 2)):
         read = facts("x.yaml", {"per_device_train_batch_size": 2}, is_whole=is_whole)
         words = ("x.yaml",) if is_whole else ("--config", "x.yaml")
-        settings = settle(replace(read, **beside), words)  # type: ignore[arg-type]
+        settings = resolve_script(replace(read, **beside), words)  # type: ignore[arg-type]
         assert expected == shown(settings.micro_batch)[0]
 
 
@@ -109,13 +109,13 @@ def test_a_value_of_another_type_is_an_error_that_names_its_key(
 ) -> None:
     words = ("a.json",) if is_whole else ("--config", "a.json")
     with pytest.raises(UsageError) as caught:
-        settle(facts("a.json", {key: value}, is_whole=is_whole), words)
+        resolve_script(facts("a.json", {key: value}, is_whole=is_whole), words)
     assert f"`{key}` in a.json is {expected}" == caught.value.message
 
 
 def test_a_trainer_that_gets_its_config_by_the_environment_is_told_its_steps() -> None:
     read = replace(facts("a.json", {}), convention=Convention.ACCELERATOR)
-    words = settle(read, ("a.json",)).words_for("accumulation_steps", 4)
+    words = resolve_script(read, ("a.json",)).words_for("accumulation_steps", 4)
     assert ("--gradient_accumulation_steps", "4") == words
 
 
@@ -124,12 +124,12 @@ def test_a_switch_may_stand_for_a_text() -> None:
     assert (False, True) == tuple(
         read_said(read, ("a.json",))[name].value for name in ("deepspeed", "model_name_or_path")
     )
-    assert settle(read, ("a.json",)).model is None
+    assert resolve_script(read, ("a.json",)).model is None
 
 
 def test_no_value_leaves_a_setting_unknown() -> None:
     values = {"per_device_train_batch_size": None, "model_name_or_path": None}
-    settings = settle(facts("a.json", values), ("a.json",))
+    settings = resolve_script(facts("a.json", values), ("a.json",))
     assert (None, None) == (settings.micro_batch, settings.model)
 
 

@@ -11,10 +11,10 @@ from zerowiz import words as language
 from zerowiz.core.machine.types import Accelerator
 from zerowiz.core.model.families import FAMILIES
 from zerowiz.core.script.arguments import Option, Reads, ScriptParser, Takes, field_options
-from zerowiz.core.script.bindings import Setting, State
+from zerowiz.core.script.bindings import ScriptValue, State
 from zerowiz.core.script.delivery import deliver
-from zerowiz.core.script.facts import Binding, Convention, Obstacle, ScriptFacts
-from zerowiz.core.script.settings import ScriptSettings, check_accelerator, settle
+from zerowiz.core.script.facts import Convention, Obstacle, ScriptFacts, ValueSource
+from zerowiz.core.script.settings import ScriptSettings, check_accelerator, resolve_script
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Attention, Integration, Method, Optimizer, Precision
 from zerowiz.errors import PreflightError, UsageError, ZerowizError
@@ -29,9 +29,9 @@ HF_OPTIONS = (
 )
 
 
-def hf(name: str, value: object) -> Binding:
+def hf(name: str, value: object) -> ValueSource:
     assert value is None or isinstance(value, bool | int | str)
-    return Binding(value=value, flag=f"--{name}", default_of="TrainingArguments")
+    return ValueSource(value=value, flag=f"--{name}", default_of="TrainingArguments")
 
 
 HF_PARSER = ScriptFacts(
@@ -41,7 +41,7 @@ HF_PARSER = ScriptFacts(
     parser=ScriptParser(options=HF_OPTIONS, args_file_suffixes=(".json",)),
     micro_batch=hf("per_device_train_batch_size", 8),
     gradient_checkpointing=hf("gradient_checkpointing", value=False),
-    bf16=Binding(value=True, flag="--bf16", line=9),
+    bf16=ValueSource(value=True, flag="--bf16", line=9),
     fp16=hf("fp16", value=False),
     optimizer=hf("optim", "adamw_torch_fused"),
 )
@@ -64,7 +64,7 @@ def script(convention: Convention, **more: str | int | Obstacle) -> ScriptFacts:
 
 
 def micro_batch(*words: str) -> int | None:
-    said = settle(HF_PARSER, words).micro_batch
+    said = resolve_script(HF_PARSER, words).micro_batch
     return said.value if said else None
 
 
@@ -103,21 +103,21 @@ def test_words_after_the_script_override_its_default(
 def test_precision_follows_the_booleans_of_hf_argument_parser(
     words: tuple[str, ...], expected: Precision | None
 ) -> None:
-    said = settle(HF_PARSER, words).precision
+    said = resolve_script(HF_PARSER, words).precision
     assert expected == (said.value if said else None)
 
 
 def test_checkpointing_has_two_names_and_one_value() -> None:
-    old = settle(HF_PARSER, ("--gradient_checkpointing", "true")).gradient_checkpointing
-    new = settle(HF_PARSER, ("--activation-checkpointing",)).gradient_checkpointing
+    old = resolve_script(HF_PARSER, ("--gradient_checkpointing", "true")).gradient_checkpointing
+    new = resolve_script(HF_PARSER, ("--activation-checkpointing",)).gradient_checkpointing
     assert old is not None
     assert new is not None
     assert (old.value, new.value) == (True, True)
 
 
 def test_a_setting_says_who_said_it_and_how_to_change_it() -> None:
-    by_default = settle(HF_PARSER, ()).micro_batch
-    by_word = settle(HF_PARSER, ("--per-device-train-batch-size=4",)).micro_batch
+    by_default = resolve_script(HF_PARSER, ()).micro_batch
+    by_word = resolve_script(HF_PARSER, ("--per-device-train-batch-size=4",)).micro_batch
     assert by_default is not None
     assert by_word is not None
     assert by_default.source == "the default of TrainingArguments"
@@ -127,14 +127,14 @@ def test_a_setting_says_who_said_it_and_how_to_change_it() -> None:
 
 
 def test_an_optimizer_is_changed_to_the_name_that_the_script_knows() -> None:
-    said = settle(HF_PARSER, ("--optim", "adamw_bnb_8bit")).optimizer
+    said = resolve_script(HF_PARSER, ("--optim", "adamw_bnb_8bit")).optimizer
     assert said is not None
     assert said.value is Optimizer.ADAMW_8BIT
     assert said.change_to(Optimizer.ADAMW) == "put `--optim adamw_torch` after train.py"
 
 
 def test_an_optimizer_that_the_ledger_does_not_know_is_unseen() -> None:
-    assert settle(HF_PARSER, ("--optim", "galore_adamw")).optimizer is None
+    assert resolve_script(HF_PARSER, ("--optim", "galore_adamw")).optimizer is None
 
 
 def test_a_literal_names_its_line_and_keyword() -> None:
@@ -142,14 +142,14 @@ def test_a_literal_names_its_line_and_keyword() -> None:
         path="train.py",
         convention=Convention.HF_IN_CODE,
         integration=Integration.HF,
-        attention=Binding(
+        attention=ValueSource(
             value="eager",
             line=12,
             code="from_pretrained(attn_implementation='eager')",
             keyword="attn_implementation",
         ),
     )
-    said = settle(facts, ()).attention
+    said = resolve_script(facts, ()).attention
     assert said is not None
     assert said.source == "`from_pretrained(attn_implementation='eager')` in train.py line 12"
     assert (
@@ -170,9 +170,9 @@ def test_a_switch_is_turned_round_by_its_other_half_or_dropped() -> None:
             convention=Convention.OWN_FLAG,
             integration=None,
             parser=ScriptParser(options=options),
-            gradient_checkpointing=Binding(value=False, flag="--ckpt", line=3),
+            gradient_checkpointing=ValueSource(value=False, flag="--ckpt", line=3),
         )
-        said = settle(facts, words).gradient_checkpointing
+        said = resolve_script(facts, words).gradient_checkpointing
         assert said is not None
         changes.append(said.change)
     assert changes == [
@@ -183,7 +183,7 @@ def test_a_switch_is_turned_round_by_its_other_half_or_dropped() -> None:
 
 
 def test_an_arguments_file_hides_every_option() -> None:
-    settings = settle(HF_PARSER, ("args.json",))
+    settings = resolve_script(HF_PARSER, ("args.json",))
     assert (settings.micro_batch, settings.precision) == (None, None)
 
 
@@ -196,7 +196,7 @@ def test_a_trl_config_file_hides_the_defaults_but_not_the_words() -> None:
         micro_batch=hf("per_device_train_batch_size", 8),
         optimizer=hf("optim", "sgd"),
     )
-    settings = settle(facts, ("--config", "c.yaml", "--optim", "sgd"))
+    settings = resolve_script(facts, ("--config", "c.yaml", "--optim", "sgd"))
     assert settings.micro_batch is None
     assert settings.optimizer is not None
 
@@ -209,7 +209,7 @@ def test_an_abbreviation_is_not_guessed_where_an_option_is_unseen() -> None:
         parser=ScriptParser(options=HF_OPTIONS, complete=False),
         micro_batch=hf("per_device_train_batch_size", 8),
     )
-    assert settle(facts, ("--per_device_train", "4")).micro_batch is None
+    assert resolve_script(facts, ("--per_device_train", "4")).micro_batch is None
 
 
 def test_the_args_file_beside_the_script_speaks_before_the_command_line() -> None:
@@ -223,7 +223,7 @@ def test_the_args_file_beside_the_script_speaks_before_the_command_line() -> Non
         micro_batch=hf("per_device_train_batch_size", 8),
         optimizer=hf("optim", "adamw_torch"),
     )
-    settings = settle(facts, ("--per_device_train_batch_size", "3"))
+    settings = resolve_script(facts, ("--per_device_train_batch_size", "3"))
     assert settings.micro_batch is not None
     assert settings.optimizer is not None
     assert settings.micro_batch.source == "`--per_device_train_batch_size 3` after the script"
@@ -288,12 +288,12 @@ def test_words_mean_what_argparse_makes_of_them(words: list[str]) -> None:
                 ),
             )
         ),
-        micro_batch=Binding(value=8, flag="--batch_size"),
-        sequence_tokens=Binding(value=512, flag="--length"),
-        gradient_checkpointing=Binding(value=False, flag="--ckpt"),
-        lora_target_modules=Binding(value="a", flag="--names"),
+        micro_batch=ValueSource(value=8, flag="--batch_size"),
+        sequence_tokens=ValueSource(value=512, flag="--length"),
+        gradient_checkpointing=ValueSource(value=False, flag="--ckpt"),
+        lora_target_modules=ValueSource(value="a", flag="--names"),
     )
-    settings = settle(facts, tuple(words))
+    settings = resolve_script(facts, tuple(words))
     assert settings.lora_target_modules is not None
     assert ",".join(namespace.names) == settings.lora_target_modules.value
     batch, length = settings.micro_batch, settings.sequence_tokens
@@ -417,7 +417,7 @@ def test_a_trainer_that_was_not_told_of_the_cpu_is_refused_there(
     said = (
         None
         if use_cpu is None
-        else Setting(value=use_cpu, source="x", change="say {value}", state=State.FIXED)
+        else ScriptValue(value=use_cpu, source="x", change="say {value}", state=State.FIXED)
     )
     settings = ScriptSettings(use_cpu=said)
     expectation = pytest.raises(PreflightError) if refused else nullcontext()
@@ -453,25 +453,25 @@ def test_the_method_follows_two_conditions(
         integration=Integration.HF,
         parser=ScriptParser(options=(on, bits)),
         trains_adapters=True,
-        adapters=Binding(value=False, flag="--lora", line=4),
-        quantized=Binding(value=16, flag="--bits", line=5, when=(4,)),
+        adapters=ValueSource(value=False, flag="--lora", line=4),
+        quantized=ValueSource(value=16, flag="--bits", line=5, when=(4,)),
     )
-    said = settle(facts, words).method
+    said = resolve_script(facts, words).method
     assert (expected, by) == ((said.value, said.source) if said else (None, None))
 
 
 def test_what_the_config_decides_is_not_unseen() -> None:
     assert (
         frozenset()
-        == settle(
+        == resolve_script(
             ScriptFacts(
                 path="train.py",
                 convention=Convention.ADD_CONFIG_ARGUMENTS,
                 integration=Integration.DEEPSPEED,
-                micro_batch=Binding(from_config=True),
-                accumulation_steps=Binding(from_config=True),
-                gradient_checkpointing=Binding(value=False, line=1),
-                sequence_tokens=Binding(value=8, line=1),
+                micro_batch=ValueSource(from_config=True),
+                accumulation_steps=ValueSource(from_config=True),
+                gradient_checkpointing=ValueSource(value=False, line=1),
+                sequence_tokens=ValueSource(value=8, line=1),
             ),
             (),
         ).unseen
@@ -480,10 +480,10 @@ def test_what_the_config_decides_is_not_unseen() -> None:
 
 def test_what_programs_read_of_where_a_setting_comes_from_is_english() -> None:
     facts = script(Convention.HF_LITERAL)
-    facts = replace(facts, micro_batch=Binding(value=2, line=3, code="batch=2"))
+    facts = replace(facts, micro_batch=ValueSource(value=2, line=3, code="batch=2"))
     language.speak("ja")
     try:
-        found = settle(facts, ()).micro_batch
+        found = resolve_script(facts, ()).micro_batch
     finally:
         language.speak("en")
     assert found is not None

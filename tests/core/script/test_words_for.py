@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from zerowiz.core.script.arguments import Option, Reads, ScriptParser, Takes, write_words
 from zerowiz.core.script.bindings import State
-from zerowiz.core.script.facts import Binding, Convention, ScriptFacts
-from zerowiz.core.script.settings import settle
+from zerowiz.core.script.facts import Convention, ScriptFacts, ValueSource
+from zerowiz.core.script.settings import resolve_script
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Integration, Method, Optimizer, Precision
 
@@ -26,9 +26,9 @@ from zerowiz.core.workload import Integration, Method, Optimizer, Precision
     ],
 )
 def test_the_words_give_the_value(name: str, value: object) -> None:
-    words = settle(HF_PARSER, ()).words_for(name, value)
+    words = resolve_script(HF_PARSER, ()).words_for(name, value)
     assert words is not None
-    setting = getattr(settle(HF_PARSER, words), name)
+    setting = getattr(resolve_script(HF_PARSER, words), name)
     assert value == setting.value
     # bf16 is a default of this script already.
     by_words = value is not Precision.BF16
@@ -37,7 +37,7 @@ def test_the_words_give_the_value(name: str, value: object) -> None:
 
 
 def test_nobody_says_otherwise_what_was_said() -> None:
-    said = settle(HF_PARSER, ("--per_device_train_batch_size", "4", "--fp16", "--no_bf16"))
+    said = resolve_script(HF_PARSER, ("--per_device_train_batch_size", "4", "--fp16", "--no_bf16"))
     assert said.words_for("micro_batch", 2) is None
     assert said.words_for("precision", Precision.BF16) is None
     asked = said.words_for("optimizer", Optimizer.SGD)
@@ -45,18 +45,18 @@ def test_nobody_says_otherwise_what_was_said() -> None:
 
 
 def test_what_the_code_fixes_stays_and_what_it_leaves_to_a_library_too() -> None:
-    fixed = Binding(value=4, line=7, code="TrainingArguments(...=4)", keyword="x")
-    left = Binding(value=8, line=7, keyword="x", default_of="TrainingArguments")
+    fixed = ValueSource(value=4, line=7, code="TrainingArguments(...=4)", keyword="x")
+    left = ValueSource(value=8, line=7, keyword="x", default_of="TrainingArguments")
     for binding, state in ((fixed, State.FIXED), (left, State.OPEN)):
-        settings = settle(replace(HF_PARSER, micro_batch=binding), ())
+        settings = resolve_script(replace(HF_PARSER, micro_batch=binding), ())
         assert settings.micro_batch is not None
         assert state is settings.micro_batch.state
         assert settings.words_for("micro_batch", 2) is None
 
 
 def test_a_default_that_is_not_known_is_open_too() -> None:
-    unseen = Binding(flag="--per_device_train_batch_size")
-    settings = settle(replace(HF_PARSER, micro_batch=unseen), ())
+    unseen = ValueSource(flag="--per_device_train_batch_size")
+    settings = resolve_script(replace(HF_PARSER, micro_batch=unseen), ())
     assert settings.micro_batch is None
     assert settings.words_for("micro_batch", 2) == ("--per_device_train_batch_size", "2")
 
@@ -79,26 +79,26 @@ ADAPTERS = ScriptFacts(
         )
     ),
     trains_adapters=True,
-    adapters=Binding(value=False, flag="--lora"),
-    quantized=Binding(value=False, flag="--qlora"),
-    mixed_precision=Binding(value="no", flag="--mixed"),
+    adapters=ValueSource(value=False, flag="--lora"),
+    quantized=ValueSource(value=False, flag="--qlora"),
+    mixed_precision=ValueSource(value="no", flag="--mixed"),
 )
 
 
 def test_a_method_takes_the_words_of_its_conditions() -> None:
-    settings = settle(ADAPTERS, ())
+    settings = resolve_script(ADAPTERS, ())
     assert settings.words_for("method", Method.FULL) == ()
     assert settings.words_for("method", Method.LORA) == ("--lora",)
     assert settings.words_for("method", Method.QLORA) == ("--lora", "--qlora")
-    kind = Binding(value="sft", flag="--kind", when=("lora", "adalora"))
-    by_kind = settle(replace(ADAPTERS, adapters=kind), ())
+    kind = ValueSource(value="sft", flag="--kind", when=("lora", "adalora"))
+    by_kind = resolve_script(replace(ADAPTERS, adapters=kind), ())
     assert by_kind.words_for("method", Method.LORA) == ("--kind", "lora")
-    never = settle(replace(ADAPTERS, adapters=Binding(value=True, line=3)), ())
+    never = resolve_script(replace(ADAPTERS, adapters=ValueSource(value=True, line=3)), ())
     assert never.words_for("method", Method.FULL) is None
 
 
 def test_accelerates_precision_has_one_word() -> None:
-    settings = settle(ADAPTERS, ())
+    settings = resolve_script(ADAPTERS, ())
     found = [settings.words_for("precision", precision) for precision in Precision]
     assert [("--mixed", "bf16"), ("--mixed", "fp16"), ("--mixed", "no")] == found
 
@@ -167,8 +167,8 @@ def test_a_list_of_names_is_one_word_each_or_one_in_brackets() -> None:
 
 
 def test_an_accelerator_that_says_no_trains_in_fp32_unless_somebody_says_otherwise() -> None:
-    precision = settle(ADAPTERS, ()).precision
+    precision = resolve_script(ADAPTERS, ()).precision
     assert precision is not None
     assert (Precision.FP32, State.OPEN) == (precision.value, precision.state)
-    unsaid = settle(replace(ADAPTERS, mixed_precision=Binding(flag="--mixed")), ())
+    unsaid = resolve_script(replace(ADAPTERS, mixed_precision=ValueSource(flag="--mixed")), ())
     assert unsaid.precision is None

@@ -15,8 +15,8 @@ from zerowiz.core.decision.search import (
     SAME_FRACTION,
     WORTH_FRACTION,
     Candidate,
-    Freedom,
     Objective,
+    OpenSettings,
     Search,
     find_pareto,
     is_worth,
@@ -47,7 +47,7 @@ KNOWN = (
     *(read_model(name) for name in ("llama-3.2-1b", "qwen2.5-0.5b", "llama-2-7b", "gpt2-medium")),
     model_from_size("3b", 3 * 10**9),
 )
-OPEN = Freedom(split=True, checkpointing=(True,))
+OPEN = OpenSettings(split=True, checkpointing=(True,))
 # A step may be as much slower than the fastest: one of the same speed with more headroom, and then
 # one that neither recomputes nor comes near the limit of memory.
 SLOWER = (1 + SAME_FRACTION) * (1 + WORTH_FRACTION) ** 3
@@ -99,7 +99,7 @@ def free_set(job: PlanInput, free_bytes: int) -> PlanInput:
 
 
 FREEDOMS = st.builds(
-    Freedom,
+    OpenSettings,
     split=st.booleans(),
     checkpointing=st.sampled_from(((), (True,), (False,))),
 )
@@ -120,7 +120,7 @@ def seconds(found: Search) -> float:
     return found.choice.seconds
 
 
-def every_one(job: PlanInput, freedom: Freedom) -> Iterator[Candidate]:
+def every_one(job: PlanInput, freedom: OpenSettings) -> Iterator[Candidate]:
     """All candidates, each evaluated."""
     w = job.workload
     for recomputes in dict.fromkeys((w.gradient_checkpointing, *freedom.checkpointing)):
@@ -144,7 +144,7 @@ def test_a_batch_is_split_in_every_way_that_keeps_it(micro_batch: int, steps: in
 @LAW
 @given(job=jobs(), freedom=FREEDOMS, wish=WISHES, objective=st.sampled_from(Objective))
 def test_a_choice_changes_nothing_but_what_is_open(
-    job: PlanInput, freedom: Freedom, wish: Constraints, objective: Objective
+    job: PlanInput, freedom: OpenSettings, wish: Constraints, objective: Objective
 ) -> None:
     found = search(job, wish, freedom, objective)
     assert (found.choice is None) is (found.decision.chosen is None)
@@ -169,12 +169,14 @@ def test_a_choice_changes_nothing_but_what_is_open(
 def test_where_nothing_is_open_the_flowchart_decides_as_without_a_search(
     job: PlanInput, wish: Constraints
 ) -> None:
-    assert decide(job, wish) == search(job, wish, Freedom()).decision
+    assert decide(job, wish) == search(job, wish, OpenSettings()).decision
 
 
 def fastest_split(job: PlanInput, strategy: StrategyRow) -> float:
     """The seconds of its fastest split that fits well, else of its fastest that fits."""
-    splits = [each for each in every_one(job, Freedom(split=True)) if each.strategy == strategy]
+    splits = [
+        each for each in every_one(job, OpenSettings(split=True)) if each.strategy == strategy
+    ]
     fastest = take_fastest(without_needlessly_tight(splits), job.machine.world_size)
     assert fastest is not None
     assert fastest.seconds is not None
@@ -192,7 +194,7 @@ def is_slower(job: PlanInput, taken: StrategyEstimate, than: StrategyEstimate) -
 @LAW
 @given(job=jobs(), freedom=FREEDOMS, wish=WISHES)
 def test_the_flowchart_keeps_the_strategy_that_it_takes_for_the_job_as_it_is(
-    job: PlanInput, freedom: Freedom, wish: Constraints
+    job: PlanInput, freedom: OpenSettings, wish: Constraints
 ) -> None:
     found = search(job, wish, freedom).choice
     assume(found is not None)
@@ -217,7 +219,7 @@ def test_the_flowchart_keeps_the_strategy_that_it_takes_for_the_job_as_it_is(
 @LAW
 @given(job=jobs(), freedom=FREEDOMS, wish=WISHES, objective=st.sampled_from(Objective))
 def test_the_same_is_chosen_where_rivals_do_not_matter(
-    job: PlanInput, freedom: Freedom, wish: Constraints, objective: Objective
+    job: PlanInput, freedom: OpenSettings, wish: Constraints, objective: Objective
 ) -> None:
     whole, alone = (search(job, wish, freedom, objective, compares=each) for each in (True, False))
     assert (whole.decision, whole.choice) == (alone.decision, alone.choice)
@@ -243,7 +245,7 @@ def test_a_split_is_no_slower_than_the_job_as_it_is(job: PlanInput, wish: Constr
     assume(before is not None and before.verdict is Verdict.FITS)
     assert before is not None
     assert before.step_time is not None
-    found = search(job, wish, Freedom(split=True))
+    found = search(job, wish, OpenSettings(split=True))
     assert seconds(found) <= before.step_time.expected_seconds * (1 + SAME_FRACTION)
 
 
@@ -261,7 +263,7 @@ def test_offload_is_left_for_a_smaller_micro_batch_where_that_is_no_slower(
     before = decide(job, Constraints()).chosen
     assert before is not None
     assert before.strategy == ZERO2_OFFLOAD
-    found = search(job, Constraints(), Freedom(split=True)).choice
+    found = search(job, Constraints(), OpenSettings(split=True)).choice
     assert found is not None
     assert (strategy, micro_batch) == (found.strategy, found.workload.micro_batch)
 
@@ -269,7 +271,7 @@ def test_offload_is_left_for_a_smaller_micro_batch_where_that_is_no_slower(
 @LAW
 @given(job=jobs(), freedom=FREEDOMS)
 def test_the_fastest_is_as_fast_as_the_fastest_of_all_that_fit(
-    job: PlanInput, freedom: Freedom
+    job: PlanInput, freedom: OpenSettings
 ) -> None:
     surely = [each for each in every_one(job, freedom) if each.evaluated.is_sure]
     found = search(job, Constraints(), freedom, Objective.FASTEST)
@@ -289,7 +291,7 @@ def test_one_micro_step_is_found_where_no_split_with_accumulation_runs() -> None
     job = free_set(job_on("2xH200", read_model("llama-3.2-1b"), step), 17_544_048_206)
     # ZeRO-1 keeps all gradients from one micro-step to the next.
     assert Verdict.DOES_NOT_FIT is evaluate(job, ZERO1).verdict
-    found = search(job, Constraints(), Freedom(split=True), Objective.FASTEST).choice
+    found = search(job, Constraints(), OpenSettings(split=True), Objective.FASTEST).choice
     assert found is not None
     assert (ZERO1, 2) == (found.strategy, found.workload.micro_batch)
 
@@ -297,7 +299,7 @@ def test_one_micro_step_is_found_where_no_split_with_accumulation_runs() -> None
 @LAW
 @given(job=jobs(), freedom=FREEDOMS)
 def test_the_fastest_is_no_slower_than_what_the_flowchart_takes(
-    job: PlanInput, freedom: Freedom
+    job: PlanInput, freedom: OpenSettings
 ) -> None:
     followed = search(job, Constraints(allow_slow=True), freedom)
     assume(followed.choice is not None and followed.choice.evaluated.is_sure)
@@ -308,7 +310,7 @@ def test_the_fastest_is_no_slower_than_what_the_flowchart_takes(
 @LAW
 @given(job=jobs(), freedom=FREEDOMS)
 def test_the_smallest_is_no_larger_than_any_other_that_surely_runs(
-    job: PlanInput, freedom: Freedom
+    job: PlanInput, freedom: OpenSettings
 ) -> None:
     surely = [each for each in every_one(job, freedom) if each.evaluated.is_sure]
     assume(surely)
@@ -322,7 +324,7 @@ def test_the_smallest_is_no_larger_than_any_other_that_surely_runs(
 @LAW
 @given(job=jobs(), freedom=FREEDOMS, factor=st.sampled_from((1.02, 1.3, 4)))
 def test_with_more_memory_the_fastest_is_no_slower(
-    job: PlanInput, freedom: Freedom, factor: float
+    job: PlanInput, freedom: OpenSettings, factor: float
 ) -> None:
     before = search(job, Constraints(), freedom, Objective.FASTEST)
     assume(before.choice is not None and before.choice.evaluated.is_sure)
@@ -349,7 +351,7 @@ def test_memory_rises_with_the_micro_batch_where_micro_steps_accumulate(
 @LAW
 @given(job=jobs(), freedom=FREEDOMS, objective=st.sampled_from(Objective))
 def test_each_point_of_the_front_but_the_choice_has_more_headroom_than_all_that_are_faster(
-    job: PlanInput, freedom: Freedom, objective: Objective
+    job: PlanInput, freedom: OpenSettings, objective: Objective
 ) -> None:
     found = search(job, Constraints(), freedom, objective)
     times = [each.seconds or 0 for each in found.pareto]
@@ -374,7 +376,7 @@ def test_each_point_of_the_front_but_the_choice_has_more_headroom_than_all_that_
 @LAW
 @given(job=jobs(), freedom=FREEDOMS)
 def test_what_is_faster_than_the_choice_is_the_same_or_not_worth_its_cost(
-    job: PlanInput, freedom: Freedom
+    job: PlanInput, freedom: OpenSettings
 ) -> None:
     found = search(job, Constraints(), freedom, Objective.FASTEST)
     assume(found.objective is Objective.FASTEST)
@@ -407,8 +409,8 @@ STEP = Workload(sequence_tokens=2048, accumulation_steps=16)
 
 def test_the_batch_is_split_where_it_is_open_and_said_where_it_is_not() -> None:
     job = job_on("8xH100-80GB", LLAMA, STEP)
-    assert 1 == search(job, Constraints(), Freedom()).decision.job.workload.micro_batch
-    split = search(job, Constraints(), Freedom(split=True)).choice
+    assert 1 == search(job, Constraints(), OpenSettings()).decision.job.workload.micro_batch
+    split = search(job, Constraints(), OpenSettings(split=True)).choice
     assert split is not None
     assert split.workload.micro_batch > 1
     assert split.evaluated.verdict is Verdict.FITS
@@ -416,7 +418,7 @@ def test_the_batch_is_split_where_it_is_open_and_said_where_it_is_not() -> None:
 
 def test_activations_are_recomputed_only_where_that_is_open_and_needed() -> None:
     job = job_on("2xH100-80GB", LLAMA, replace(STEP, sequence_tokens=16384))
-    closed = search(job, Constraints(offload=OffloadChoice.NONE), Freedom(split=True))
+    closed = search(job, Constraints(offload=OffloadChoice.NONE), OpenSettings(split=True))
     assert closed.choice is None
     opened = search(job, Constraints(offload=OffloadChoice.NONE), OPEN)
     assert opened.choice is not None
@@ -440,7 +442,7 @@ def test_without_rates_the_largest_micro_batch_that_fits_is_taken(objective: Obj
     assert not found.choice.workload.gradient_checkpointing
     fitting = [
         each.workload.micro_batch
-        for each in every_one(job, Freedom(split=True))
+        for each in every_one(job, OpenSettings(split=True))
         if each.strategy == found.choice.strategy and each.evaluated.verdict is Verdict.FITS
     ]
     assert max(fitting) == found.choice.workload.micro_batch
@@ -468,7 +470,7 @@ def test_what_is_uncertain_is_taken_only_where_nothing_fits(objective: Objective
     leanest = evaluate(free_set(job, GIB), ZERO3)
     # The expected peak fits, its upper bound does not.
     between_bytes = (leanest.device_bytes + leanest.high_device_bytes) // 2
-    found = search(free_set(job, between_bytes), Constraints(stage=3), Freedom(), objective)
+    found = search(free_set(job, between_bytes), Constraints(stage=3), OpenSettings(), objective)
     assert found.choice is not None
     assert Verdict.UNCERTAIN is found.choice.evaluated.verdict
     assert Objective.FLOWCHART is found.objective
@@ -524,7 +526,7 @@ def test_what_was_asked_for_stays(objective: Objective) -> None:
 
 def test_a_micro_batch_that_ran_out_of_memory_is_not_taken_again() -> None:
     job = job_on("8xH100-80GB", LLAMA, STEP)
-    first = search(job, Constraints(), Freedom(split=True))
+    first = search(job, Constraints(), OpenSettings(split=True))
     assert first.choice is not None
     assert first.choice.workload.micro_batch > 1
     assert job.gpu_budget_bytes is not None
@@ -537,7 +539,7 @@ def test_a_micro_batch_that_ran_out_of_memory_is_not_taken_again() -> None:
         budget_bytes=job.gpu_budget_bytes,
         seen_on="2026-11-23",
     )
-    again = search(replace(job, ran_out=(seen,)), Constraints(), Freedom(split=True))
+    again = search(replace(job, ran_out=(seen,)), Constraints(), OpenSettings(split=True))
     assert again.choice is not None
     assert again.choice.strategy == first.choice.strategy
     assert again.choice.workload.micro_batch < first.choice.workload.micro_batch
@@ -546,13 +548,13 @@ def test_a_micro_batch_that_ran_out_of_memory_is_not_taken_again() -> None:
 def test_a_plan_says_where_another_strategy_is_clearly_faster() -> None:
     # Few experts of many compute; ZeRO-2 reduces the gradients of all at every micro-step.
     job = job_on("8xH100-80GB", read_model("qwen3-30b-a3b-12l"), STEP)
-    found = search(job, Constraints(), Freedom())
+    found = search(job, Constraints(), OpenSettings())
     faster = found.clearly_faster
     assert found.choice is not None
     assert faster is not None
     assert faster.strategy != found.choice.strategy
     assert seconds(found) >= 1.1 * (faster.seconds or 0)
-    assert faster == search(job, Constraints(), Freedom(), Objective.FASTEST).choice
+    assert faster == search(job, Constraints(), OpenSettings(), Objective.FASTEST).choice
 
 
 def test_the_reason_names_the_objective() -> None:
@@ -600,12 +602,12 @@ def timed(candidate: Candidate, expected_seconds: float) -> Candidate:
 
 def test_each_open_setting_has_its_names() -> None:
     opened = {
-        Freedom(split=True): ("micro_batch", "accumulation_steps"),
-        Freedom(checkpointing=(True,)): ("gradient_checkpointing",),
-        Freedom(attention=(Attention.FLASH,)): ("attention",),
-        Freedom(losses=(Loss.PLAIN,)): ("loss",),
+        OpenSettings(split=True): ("micro_batch", "accumulation_steps"),
+        OpenSettings(checkpointing=(True,)): ("gradient_checkpointing",),
+        OpenSettings(attention=(Attention.FLASH,)): ("attention",),
+        OpenSettings(losses=(Loss.PLAIN,)): ("loss",),
     }
-    assert len(Freedom.__struct_fields__) == len(opened)
+    assert len(OpenSettings.__struct_fields__) == len(opened)
     for freedom, names in opened.items():
         assert names == freedom.names
         assert all(hasattr(STEP, name) for name in names)

@@ -3,21 +3,21 @@
 import pytest
 from probe.reading import facts_of
 
-from zerowiz.core.script.settings import ScriptSettings, settle
+from zerowiz.core.script.settings import ScriptSettings, resolve_script
 from zerowiz.core.workload import Method, Optimizer
 from zerowiz.probe.script.read import parse_script
 
 
 def test_peft_chooses_the_layers_where_nobody_names_them() -> None:
-    assert settle(facts_of("lora_accelerate"), ()).targets_by_architecture
-    assert not settle(facts_of("lora_tiny"), ()).targets_by_architecture
+    assert resolve_script(facts_of("lora_accelerate"), ()).targets_by_architecture
+    assert not resolve_script(facts_of("lora_tiny"), ()).targets_by_architecture
 
 
 def test_what_trains_beside_the_adapters_is_named_where_they_train() -> None:
     facts = facts_of("lora_optional")
-    (said,) = settle(facts, ("--use_lora",)).uncounted
+    (said,) = resolve_script(facts, ("--use_lora",)).uncounted
     assert ("LoraConfig(modules_to_save=['lm_head'])", 27) == (said.code, said.line)
-    assert () == settle(facts, ()).uncounted
+    assert () == resolve_script(facts, ()).uncounted
 
 
 LORA_HEAD = """import argparse
@@ -34,7 +34,7 @@ TrainingArguments("out")
 
 
 def lora_settings(text: str, *words: str) -> ScriptSettings:
-    return settle(parse_script(LORA_HEAD + text, "train.py"), words)
+    return resolve_script(parse_script(LORA_HEAD + text, "train.py"), words)
 
 
 @pytest.mark.parametrize(
@@ -226,6 +226,6 @@ def test_the_optimizer_of_a_loop_is_read_by_its_class(
 ) -> None:
     text = f"import bitsandbytes, deepspeed, torch\noptimizer = {built}\n"
     text += "engine = deepspeed.initialize(model=m, optimizer=optimizer, config='ds.json')\n"
-    said = settle(parse_script(text, "train.py"), ())
+    said = resolve_script(parse_script(text, "train.py"), ())
     assert expected == (said.optimizer.value if said.optimizer else None)
     assert ("optimizer" in said.unseen) is (expected is None)

@@ -4,7 +4,7 @@ import pytest
 from probe.reading import HF_CALL, facts_of
 
 from zerowiz.core.script.facts import UNSEEN, KeyUse, ScriptFacts
-from zerowiz.core.script.settings import settle
+from zerowiz.core.script.settings import resolve_script
 from zerowiz.probe.script.read import parse_script
 
 HEAD = """import argparse, json, deepspeed, torch
@@ -115,7 +115,7 @@ def test_a_batch_in_the_config_is_a_setting_of_the_script_where_it_can_be_follow
     lines: str, micro_batch: int | None, steps: int | None, left: list[str]
 ) -> None:
     facts = read(lines)
-    settings = settle(facts, ())
+    settings = resolve_script(facts, ())
     assert micro_batch == (settings.micro_batch and settings.micro_batch.value)
     assert steps == (settings.accumulation_steps and settings.accumulation_steps.value)
     assert [each.strip().removesuffix(" =") for each in left] == [
@@ -124,7 +124,7 @@ def test_a_batch_in_the_config_is_a_setting_of_the_script_where_it_can_be_follow
 
 
 def test_a_batch_that_a_word_gives_goes_into_the_config_too() -> None:
-    settings = settle(read(MICRO + "args.batch"), ("--batch", "1"))
+    settings = resolve_script(read(MICRO + "args.batch"), ("--batch", "1"))
     assert settings.micro_batch is not None
     assert (1, "`--batch 1` after the script") == (
         settings.micro_batch.value,
@@ -144,7 +144,7 @@ def test_the_trainer_takes_its_batch_from_its_arguments_alone() -> None:
 
 def test_a_script_that_edits_its_config_is_followed() -> None:
     facts = facts_of("raw_config_edited")
-    settings = settle(facts, ("--batch_size", "3"))
+    settings = resolve_script(facts, ("--batch_size", "3"))
     assert settings.micro_batch is not None
     assert settings.accumulation_steps is not None
     assert (3, 2) == (settings.micro_batch.value, settings.accumulation_steps.value)

@@ -5,7 +5,7 @@ from paths import TEMPLATES
 from probe.reading import HF_CALL, SCRIPTS, facts_of
 
 from zerowiz.core.script.delivery import deliver
-from zerowiz.core.script.facts import Binding, Convention, Obstacle
+from zerowiz.core.script.facts import Convention, Obstacle, ValueSource
 from zerowiz.core.workload import Integration
 from zerowiz.errors import PreflightError
 from zerowiz.probe.script.read import parse_script, read_script
@@ -207,7 +207,7 @@ def test_a_parser_that_reads_no_command_line_takes_the_environment() -> None:
     )
     facts = parse_script(text, "train.py")
     assert Convention.HF_IN_CODE is facts.convention
-    assert Binding() == facts.micro_batch
+    assert ValueSource() == facts.micro_batch
 
 
 def test_the_shipped_raw_script_leaves_its_micro_batch_to_the_config() -> None:

@@ -4,7 +4,7 @@ import pytest
 from paths import TEMPLATES
 
 from zerowiz.core.script.bindings import State
-from zerowiz.core.script.settings import ScriptSettings, settle
+from zerowiz.core.script.settings import ScriptSettings, resolve_script
 from zerowiz.probe.script.read import parse_script, read_script
 
 HEAD = "from transformers import HfArgumentParser, Trainer, TrainingArguments\n"
@@ -24,7 +24,7 @@ def in_code(arguments: str, more: str = "") -> str:
 
 
 def of(text: str, *words: str) -> ScriptSettings:
-    return settle(parse_script(text, "train.py"), words)
+    return resolve_script(parse_script(text, "train.py"), words)
 
 
 @pytest.mark.parametrize(
@@ -55,10 +55,10 @@ def test_a_script_evaluates_or_not(text: str, words: tuple[str, ...], expected: 
 
 
 def test_the_trainers_template_evaluates_and_the_plain_loop_does_not() -> None:
-    trainer = settle(read_script(TEMPLATES / "train_hf.py"), ()).eval_batch
+    trainer = resolve_script(read_script(TEMPLATES / "train_hf.py"), ()).eval_batch
     assert trainer is not None
     assert (8, State.OPEN) == (trainer.value, trainer.state)
-    assert settle(read_script(TEMPLATES / "train_deepspeed.py"), ()).eval_batch is None
+    assert resolve_script(read_script(TEMPLATES / "train_deepspeed.py"), ()).eval_batch is None
 
 
 def test_another_batch_is_given_by_the_option_of_the_trainer() -> None:

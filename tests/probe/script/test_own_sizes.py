@@ -3,7 +3,7 @@
 import pytest
 
 from zerowiz.core.script.bindings import OwnModel
-from zerowiz.core.script.settings import settle
+from zerowiz.core.script.settings import resolve_script
 from zerowiz.probe.script.read import parse_script
 
 HEAD = "from model import GPT, GPTConfig\n"
@@ -15,7 +15,7 @@ args = p.parse_args()
 
 
 def own_model(text: str, *words: str) -> OwnModel | None:
-    return settle(parse_script(HEAD + text, "train.py"), words).own_model
+    return resolve_script(parse_script(HEAD + text, "train.py"), words).own_model
 
 
 @pytest.mark.parametrize(

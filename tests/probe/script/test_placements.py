@@ -4,7 +4,7 @@ import pytest
 from probe.reading import HF_CALL, facts_of
 
 from zerowiz.core.script.arguments import Scalar
-from zerowiz.core.script.bindings import Bindings
+from zerowiz.core.script.bindings import Resolver
 from zerowiz.core.script.facts import Placement
 from zerowiz.probe.script.read import parse_script
 
@@ -113,7 +113,7 @@ def test_a_word_gives_the_map_of_a_script() -> None:
     (found,) = facts.placements
     assert found.engine_is_known
     for words, expected in (((), "auto"), (("--device_map", "cuda"), "cuda")):
-        setting = Bindings(facts, words).setting(found.place)
+        setting = Resolver(facts, words).setting(found.place)
         assert setting is not None
         assert expected == setting.value
 
@@ -130,7 +130,7 @@ def test_a_word_gives_the_map_of_a_script() -> None:
 )
 def test_fsdp_is_read_of_parsed_arguments(words: tuple[str, ...], expected: Scalar) -> None:
     facts = facts_of("hf_device_map")
-    setting = Bindings(facts, words).setting(facts.fsdp)
+    setting = Resolver(facts, words).setting(facts.fsdp)
     assert expected == (setting.value if setting else None)
 
 

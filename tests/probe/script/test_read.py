@@ -7,7 +7,7 @@ import pytest
 from probe.reading import SCRIPTS
 
 from zerowiz.core.script.facts import Convention
-from zerowiz.core.script.settings import settle
+from zerowiz.core.script.settings import resolve_script
 from zerowiz.errors import PreflightError, ZerowizError
 from zerowiz.probe.script.read import read_script
 
@@ -41,7 +41,7 @@ def test_an_encoding_that_python_refuses_is_an_error_of_one_line(
 def test_the_args_file_beside_the_script_is_read(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text((SCRIPTS / "hf_parser.py").read_text())
     (tmp_path / "train.args").write_text("--per_device_train_batch_size 2\n--bf16\n")
-    said = settle(read_script(tmp_path / "train.py"), ()).micro_batch
+    said = resolve_script(read_script(tmp_path / "train.py"), ()).micro_batch
     assert said is not None
     assert said.value == 2
 

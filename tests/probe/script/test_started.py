@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from zerowiz.core.script.facts import Convention, Obstacle, ScriptFacts
-from zerowiz.core.script.settings import settle
+from zerowiz.core.script.settings import resolve_script
 from zerowiz.core.workload import Attention
 from zerowiz.probe.script.read import parse_script, read_script
 
@@ -32,7 +32,7 @@ def read(script: str, **modules: str) -> ScriptFacts:
 def test_the_module_of_the_called_function_is_read() -> None:
     facts = read(SCRIPT, tools_fit=MODULE, tools_patches="def patch_attention(): pass")
     assert (Convention.HF_PARSER, "tools.fit") == (facts.convention, facts.starts)
-    settings = settle(facts, ("--bf16",))
+    settings = resolve_script(facts, ("--bf16",))
     assert settings.attention is not None
     assert Attention.FLASH is settings.attention.value
     assert settings.model is not None

@@ -4,9 +4,9 @@ import pytest
 from probe.reading import facts_of
 
 from zerowiz.core.decision.plan_input import Uncounted
-from zerowiz.core.script.bindings import Setting, State
+from zerowiz.core.script.bindings import ScriptValue, State
 from zerowiz.core.script.facts import ScriptFacts
-from zerowiz.core.script.settings import ScriptSettings, settle
+from zerowiz.core.script.settings import ScriptSettings, resolve_script
 from zerowiz.core.workload import Method, Reference, Trainer
 from zerowiz.probe.script.read import parse_script
 
@@ -18,7 +18,7 @@ OF_TRAINER = (
 
 def values(settings: ScriptSettings) -> dict[str, object]:
     found = {name: getattr(settings, name) for name in OF_TRAINER}
-    return {name: each.value for name, each in found.items() if isinstance(each, Setting)}
+    return {name: each.value for name, each in found.items() if isinstance(each, ScriptValue)}
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def values(settings: ScriptSettings) -> dict[str, object]:
     ],
 )
 def test_a_trainer_is_read(name: str, words: tuple[str, ...], expected: dict[str, object]) -> None:
-    assert expected == values(settle(facts_of(name), words))
+    assert expected == values(resolve_script(facts_of(name), words))
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_a_trainer_is_read(name: str, words: tuple[str, ...], expected: dict[str
 def test_it_is_known_who_decides(
     name: str, words: tuple[str, ...], field: str, state: State
 ) -> None:
-    assert state is getattr(settle(facts_of(name), words), field).state
+    assert state is getattr(resolve_script(facts_of(name), words), field).state
 
 
 @pytest.mark.parametrize(
@@ -167,10 +167,10 @@ def test_words_give_what_the_parser_leaves_open(
     name: str, words: tuple[str, ...], field: str, value: object, expected: tuple[str, ...] | None
 ) -> None:
     facts = facts_of(name)
-    found = settle(facts, words).words_for(field, value)
+    found = resolve_script(facts, words).words_for(field, value)
     assert expected == found
     if found is not None:
-        assert value == getattr(settle(facts, (*words, *found)), field).value
+        assert value == getattr(resolve_script(facts, (*words, *found)), field).value
 
 
 HEAD = """from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, Trainer
@@ -248,15 +248,15 @@ def facts_in(text: str, trl: tuple[int, int] = (1, 16)) -> ScriptFacts:
 def test_what_no_formula_counts_is_named_with_its_line(
     text: str, expected: list[Uncounted], trainer: Trainer | None
 ) -> None:
-    settings = settle(facts_in(text), ())
+    settings = resolve_script(facts_in(text), ())
     assert expected == [each.what for each in settings.not_counted]
     assert all("train.py" in each.text for each in settings.not_counted)
     assert trainer == (None if settings.trainer is None else settings.trainer.value)
 
 
 def test_a_person_settles_by_name_what_a_class_of_theirs_trains() -> None:
-    by_name = settle(facts_of("trl_own_loss"), ()).not_counted
-    beside = settle(facts_in("GKDTrainer(model, args=GKDConfig())"), ()).not_counted
+    by_name = resolve_script(facts_of("trl_own_loss"), ()).not_counted
+    beside = resolve_script(facts_in("GKDTrainer(model, args=GKDConfig())"), ()).not_counted
     assert ([True], [False]) == (
         [each.settled_by_name for each in by_name],
         [each.settled_by_name for each in beside],
@@ -265,9 +265,9 @@ def test_a_person_settles_by_name_what_a_class_of_theirs_trains() -> None:
 
 def test_a_reward_model_by_an_option_counts_where_somebody_names_one() -> None:
     facts = facts_of("trl_grpo_parser")
-    named = settle(facts, ("--reward_model_name_or_path", "org/judge"))
+    named = resolve_script(facts, ("--reward_model_name_or_path", "org/judge"))
     assert [Uncounted.JUDGE] == [each.what for each in named.not_counted]
-    assert () == settle(facts, ()).not_counted
+    assert () == resolve_script(facts, ()).not_counted
 
 
 @pytest.mark.parametrize(
@@ -294,7 +294,7 @@ def test_defaults_are_those_of_the_release(
     config: str, trl: tuple[int, int], expected: dict[str, object]
 ) -> None:
     trainer = config.partition("Config")[0]
-    found = values(settle(facts_in(f"{trainer}Trainer(model, args={config})", trl), ()))
+    found = values(resolve_script(facts_in(f"{trainer}Trainer(model, args={config})", trl), ()))
     assert expected == {n: v for n, v in found.items() if n not in {"trainer", "reference"}}
 
 
@@ -320,7 +320,7 @@ def test_trainers_outside_of_trls_main_module_have_its_defaults(
         f"from trl.experimental.new import {name}Config, {name}Trainer\n"
         f"{name}Trainer(model, args={name}Config('out', per_device_train_batch_size=2))\n"
     )
-    found = settle(parse_script(text, "train.py", trl_release=trl), ())
+    found = resolve_script(parse_script(text, "train.py", trl_release=trl), ())
     assert tokens == (found.sequence_tokens.value if found.sequence_tokens else None)
     assert found.gradient_checkpointing is not None
     assert checkpoints == found.gradient_checkpointing.value
@@ -330,14 +330,14 @@ def test_trainers_outside_of_trls_main_module_have_its_defaults(
 
 def test_the_reference_of_grpo_is_by_its_beta_of_the_release() -> None:
     text = "GRPOTrainer(model, args=GRPOConfig())"
-    older, newer = (settle(facts_in(text, trl), ()).reference for trl in ((0, 18), (0, 19)))
+    older, newer = (resolve_script(facts_in(text, trl), ()).reference for trl in ((0, 18), (0, 19)))
     assert older is not None
     assert newer is not None
     assert (Reference.MODEL, Reference.NONE) == (older.value, newer.value)
 
 
 def test_a_reference_that_depends_on_what_is_not_seen_is_unseen() -> None:
-    settings = settle(facts_in("GRPOTrainer(model, args=GRPOConfig(beta=cfg.beta))"), ())
+    settings = resolve_script(facts_in("GRPOTrainer(model, args=GRPOConfig(beta=cfg.beta))"), ())
     assert settings.reference is None
     assert "reference" in settings.unseen
 
@@ -346,7 +346,7 @@ def test_adapters_need_no_reference_unless_one_is_handed_over() -> None:
     base = "from peft import LoraConfig\nref = AutoModelForCausalLM.from_pretrained('gpt2')\n"
     call = "DPOTrainer(model, {}args=DPOConfig(), peft_config=LoraConfig())"
     for ref, expected in (("", Reference.NONE), ("ref, ", Reference.MODEL)):
-        settings = settle(facts_in(base + call.format(ref)), ())
+        settings = resolve_script(facts_in(base + call.format(ref)), ())
         assert settings.method is not None
         assert settings.reference is not None
         assert (Method.LORA, expected) == (settings.method.value, settings.reference.value)
@@ -354,6 +354,6 @@ def test_adapters_need_no_reference_unless_one_is_handed_over() -> None:
 
 def test_a_fraction_of_vllm_that_is_not_seen_is_unseen() -> None:
     config = "GRPOConfig(use_vllm=True, vllm_gpu_memory_utilization=f())"
-    settings = settle(facts_in(f"GRPOTrainer(model, args={config})"), ())
+    settings = resolve_script(facts_in(f"GRPOTrainer(model, args={config})"), ())
     assert settings.vllm_memory_fraction is None
     assert "vllm_memory_fraction" in settings.unseen

@@ -51,7 +51,7 @@ from zerowiz.core.preflight.examine import examine
 from zerowiz.core.preflight.facts import Lock, Op, PlannedJob, PreflightInput, list_ops
 from zerowiz.core.script.delivery import Delivery, add_settled, deliver
 from zerowiz.core.script.facts import ScriptFacts
-from zerowiz.core.script.settings import check_accelerator, settle
+from zerowiz.core.script.settings import check_accelerator, resolve_script
 from zerowiz.core.strategy import Offload, Strategy
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Integration, Method, Optimizer
@@ -257,7 +257,7 @@ def deliver_plan(
     """
     options = plan.options
     words = add_settled(script_args, plan.request.settled)
-    check_accelerator(facts, settle(facts, words), plan.request.job.machine.accelerator)
+    check_accelerator(facts, resolve_script(facts, words), plan.request.job.machine.accelerator)
     folder = str(options.output_dir or "")
     is_own = options.config is not None
     if options.config is not None and options.config.is_fifo():

@@ -15,7 +15,7 @@ from zerowiz.app.resolve.model import made_for, read_and_trace, read_made
 from zerowiz.app.resolve.workload import as_typed, by_config, by_script, resolve_workload, splits
 from zerowiz.core.decision.flowchart import Constraints
 from zerowiz.core.decision.plan_input import PlanInput, Uncounted, longest_tokens, why_no_bf16
-from zerowiz.core.decision.search import Freedom, Objective, list_variants
+from zerowiz.core.decision.search import Objective, OpenSettings, list_variants
 from zerowiz.core.dsconfig.own_config import UserConfig
 from zerowiz.core.dsconfig.write import Handover
 from zerowiz.core.machine.types import Accelerator, Machine, MachineSource
@@ -26,10 +26,10 @@ from zerowiz.core.memory.host import HostUse, Saving
 from zerowiz.core.model.families import FAMILIES
 from zerowiz.core.model.from_name import parse_size
 from zerowiz.core.model.types import Model, ModelSource
-from zerowiz.core.script.bindings import Setting, State, read_said
+from zerowiz.core.script.bindings import ScriptValue, State, read_said
 from zerowiz.core.script.delivery import named_file
 from zerowiz.core.script.facts import ScriptFacts
-from zerowiz.core.script.settings import ScriptSettings, Settled, settle
+from zerowiz.core.script.settings import AddedWords, ScriptSettings, resolve_script
 from zerowiz.core.script.trainers import cut_group
 from zerowiz.core.settings import SettingRow
 from zerowiz.core.speed.costs import find_rates
@@ -124,7 +124,7 @@ def find_freedom(
     settings: ScriptSettings,
     own: UserConfig,
     job: PlanInput,
-) -> Freedom:
+) -> OpenSettings:
     """What of the step can be chosen.
 
     A config of the person's own decides all of it but a batch that it leaves open (`"auto"`), and
@@ -139,18 +139,18 @@ def find_freedom(
         job: With the step as it would be by itself.
     """
     if job.accounting is Accounting.TEXTBOOK:
-        return Freedom()
+        return OpenSettings()
     if options.config is not None:
-        return Freedom(split=facts is not None and splits(options, settings, own))
+        return OpenSettings(split=facts is not None and splits(options, settings, own))
     if facts is None:
         said = options.gradient_checkpointing is not None
         names_batch = options.global_batch is not None
         searches = names_batch or options.objective is not Objective.FLOWCHART
-        return Freedom(
+        return OpenSettings(
             split=names_batch and splits(options, settings, own),
             checkpointing=(True,) if searches and not said else (),
         )
-    return Freedom(
+    return OpenSettings(
         split=splits(options, settings, own),
         checkpointing=tuple(_checkpointing(options, facts, settings, job)),
         attention=tuple(_attentions(options, settings, job)),
@@ -200,7 +200,7 @@ def _has(package: str, job: PlanInput) -> bool:
 
 
 @shows("job", "assumed")
-class Request(Struct, frozen=True, kw_only=True):
+class ResolvedJob(Struct, frozen=True, kw_only=True):
     """Everything a command decides with."""
 
     job: PlanInput
@@ -228,11 +228,11 @@ class Request(Struct, frozen=True, kw_only=True):
     """Why trl would refuse the completions that are generated at a time."""
     elsewhere: str | None = None
     """What says that vLLM generates on other GPUs."""
-    freedom: Freedom = Freedom()
+    freedom: OpenSettings = OpenSettings()
     """What of the step nobody decided."""
     has_own_batch: bool = False
     """Whether a script says how it would split its batch by itself."""
-    settled: tuple[Settled, ...] = ()
+    settled: tuple[AddedWords, ...] = ()
     """What the script leaves open, and the words that are added after it."""
     copied: str | None = None
     """The settings file that they are added to a copy of, instead."""
@@ -277,7 +277,7 @@ def _handover(
     options: Options,
     facts: ScriptFacts | None,
     settings: ScriptSettings,
-    settled: Sequence[Settled],
+    settled: Sequence[AddedWords],
 ) -> Handover:
     seen = None if facts is None else facts.integration
     if options.integration is not None and seen is not None and options.integration is not seen:
@@ -334,14 +334,14 @@ def own_config(options: Options, reader: Integration | None = None) -> UserConfi
     return read_config_file(options.config, reader)
 
 
-def make_request(
+def resolve_job(
     options: Options,
     machine: Machine,
     facts: ScriptFacts | None,
     script_args: Sequence[str],
     read: ReadModel | None = None,
     reporter: Reporter = SILENT,
-) -> Request:
+) -> ResolvedJob:
     """The job, the constraints on its decision, and how its config reaches DeepSpeed.
 
     Args:
@@ -353,7 +353,7 @@ def make_request(
         reporter: Hears what that waits for.
     """
     environ = os.environ
-    settings = ScriptSettings() if facts is None else settle(facts, tuple(script_args))
+    settings = ScriptSettings() if facts is None else resolve_script(facts, tuple(script_args))
     reader = options.integration or (facts.integration if facts else None)
     own = own_config(options, reader)
     model_words = () if facts is None else _model_words(options, settings, facts, script_args)
@@ -425,7 +425,7 @@ def make_request(
         job = replace(job, ran_out=tuple(chain.from_iterable(seen)))
     # What is searched for is chosen, and not assumed.
     decided = resolved.said | ({"gradient_checkpointing"} if freedom.checkpointing else set())
-    return Request(
+    return ResolvedJob(
         job=job,
         constraints=_constraints(options, own),
         handover=_handover(options, facts, settings, resolved.settled),
@@ -524,7 +524,7 @@ def _copied(facts: ScriptFacts | None) -> str | None:
     return file.path if file is not None and file.is_whole else None
 
 
-def _name_model(option: str | None, setting: Setting[str] | None) -> str:
+def _name_model(option: str | None, setting: ScriptValue[str] | None) -> str:
     """The model that option or script name; the script's own spelling where both mean one.
 
     Raises:
@@ -539,7 +539,7 @@ def _name_model(option: str | None, setting: Setting[str] | None) -> str:
     return by_script("model", option, setting) or ""
 
 
-def _is_stated(options: Options, setting: Setting[str] | None) -> bool:
+def _is_stated(options: Options, setting: ScriptValue[str] | None) -> bool:
     """Whether `--model` is a size, which says how large the script's model is: none can load it.
 
     A name contradicts no size: it may be one of a hub that is out of reach. A folder can be read.
@@ -567,7 +567,7 @@ def _builds(options: Options, settings: ScriptSettings) -> str | None:
 
 def _model_words(
     options: Options, settings: ScriptSettings, facts: ScriptFacts, script_args: Sequence[str]
-) -> tuple[Settled, ...]:
+) -> tuple[AddedWords, ...]:
     """The words by which the script loads the model that `--model` names."""
     if options.model is None or parse_size(options.model) is not None:
         return ()
@@ -581,7 +581,7 @@ def _model_words(
     return settings.settled("model", model)
 
 
-def _on_cpu(settings: ScriptSettings, machine: Machine) -> tuple[Settled, ...]:
+def _on_cpu(settings: ScriptSettings, machine: Machine) -> tuple[AddedWords, ...]:
     """The word without which a Trainer on the CPU accelerator does not see its other ranks."""
     own = settings.use_cpu
     if machine.accelerator is not Accelerator.CPU or (own is not None and own.value):
@@ -598,7 +598,7 @@ def _unfused_adam(facts: ScriptFacts | None) -> str | None:
     )
 
 
-def _in_fp32(own: Setting[Precision] | None, job: PlanInput) -> str | None:
+def _in_fp32(own: ScriptValue[Precision] | None, job: PlanInput) -> str | None:
     w, machine = job.workload, job.machine
     on_gpu = machine.accelerator is Accelerator.CUDA and machine.takes_bf16
     left_open = own is not None and own.state is State.OPEN and own.value is Precision.FP32
@@ -638,7 +638,7 @@ def config_file(options: Options, strategy: Strategy) -> str:
 
 
 def find_basis(
-    request: Request,
+    request: ResolvedJob,
     model: str | None,
     config: Path | None,
     known: Collection[str] = (),

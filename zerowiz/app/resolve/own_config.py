@@ -18,9 +18,9 @@ from zerowiz.core.lint.keys import UNREADABLE, unreadable
 from zerowiz.core.lint.linter import check_accelerate, check_config
 from zerowiz.core.lint.releases import SCRIPT_DISAGREES
 from zerowiz.core.machine.types import Machine
-from zerowiz.core.script.bindings import Setting
+from zerowiz.core.script.bindings import ScriptValue
 from zerowiz.core.script.facts import ScriptFacts
-from zerowiz.core.script.settings import ScriptSettings, settle
+from zerowiz.core.script.settings import ScriptSettings, resolve_script
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Integration, Precision, Workload
 from zerowiz.errors import ConfigMistakeError
@@ -86,7 +86,7 @@ def _found(
     else:
         context = Context(
             integration=integration or _reader(config, facts),
-            settings=_without_open(settle(facts, tuple(script_args))),
+            settings=_without_open(resolve_script(facts, tuple(script_args))),
             passed=facts.passed,
         )
     schema = read_ds_schema(read_version("deepspeed"))
@@ -111,7 +111,7 @@ def _without_open(settings: ScriptSettings) -> ScriptSettings:
 
 
 def _takes_another(settings: ScriptSettings, name: str) -> bool:
-    setting: Setting[object] | None = getattr(settings, name)
+    setting: ScriptValue[object] | None = getattr(settings, name)
     return setting is not None and settings.is_open(name, setting.value)
 
 

@@ -15,9 +15,9 @@ from zerowiz.core.dsconfig.own_config import UserConfig
 from zerowiz.core.launch.provenance import hide_secrets
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.script.arguments import LOCAL_RANK_FLAG
-from zerowiz.core.script.bindings import Setting, State
+from zerowiz.core.script.bindings import ScriptValue, State
 from zerowiz.core.script.facts import ScriptFacts
-from zerowiz.core.script.settings import ScriptSettings, Settled
+from zerowiz.core.script.settings import AddedWords, ScriptSettings
 from zerowiz.core.units import divide_batch, largest_part, solve_accumulation
 from zerowiz.core.workload import (
     SETTINGS,
@@ -45,7 +45,7 @@ def as_typed(name: str, value: object) -> str:
     return f"${name} {value}"
 
 
-def by_script(name: str, option: T | None, setting: Setting[T] | None) -> T | None:
+def by_script(name: str, option: T | None, setting: ScriptValue[T] | None) -> T | None:
     """The option or the script's setting.
 
     Args:
@@ -76,7 +76,7 @@ def by_config(
     config: Path | None,
     option: T | None,
     own: T | None,
-    setting: Setting[T] | None = None,
+    setting: ScriptValue[T] | None = None,
 ) -> T | None:
     """What option, script and the user's own config say.
 
@@ -230,7 +230,7 @@ class ResolvedWorkload(Struct, frozen=True, kw_only=True):
     workload: Workload
     said: frozenset[str]
     """By the name of the field; the others have a default of ours."""
-    settled: tuple[Settled, ...]
+    settled: tuple[AddedWords, ...]
     """What the script leaves open, and is to take from words that are added after it."""
 
 
@@ -321,7 +321,7 @@ def _set_elsewhere(
     for name in SETTINGS:
         if f"`${name}" not in message or getattr(options, name) is not None:
             continue
-        setting: Setting[object] | None = getattr(settings, name, None)
+        setting: ScriptValue[object] | None = getattr(settings, name, None)
         if own.get(name) is not None:
             yield _("`${name}` is set by {elsewhere}", name=name, elsewhere=f"`{options.config}`")
         elif setting is not None:
@@ -399,10 +399,10 @@ def _generation_batch(
     return None if steps is None else micro_batch * steps.value
 
 
-def _settled(said: Mapping[str, object], settings: ScriptSettings) -> Iterator[Settled]:
+def _settled(said: Mapping[str, object], settings: ScriptSettings) -> Iterator[AddedWords]:
     """The settings for which the script would take another value by itself."""
     for name, value in said.items():
-        setting: Setting[object] | None = getattr(settings, name, None)
+        setting: ScriptValue[object] | None = getattr(settings, name, None)
         if value is None or (setting is not None and _agrees(name, value, setting.value)):
             continue
         yield from settings.settled(name, cast("int | str | bool", value))
@@ -416,7 +416,7 @@ def _agrees(name: str, value: object, script: object) -> bool:
 def _said(name: str, options: Options, settings: ScriptSettings, own: object) -> object:
     """What option, script and config say of one setting; None where nobody says."""
     option: object = getattr(options, name)
-    setting: Setting[object] | None = getattr(settings, name, None)
+    setting: ScriptValue[object] | None = getattr(settings, name, None)
     wanted = own if option is None else option
     if wanted is not None and setting is not None:
         same = option is not None and _agrees(name, option, setting.value)

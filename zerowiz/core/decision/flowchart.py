@@ -334,7 +334,7 @@ def _choose(
 def _follow(
     find: _Find, job: PlanInput, constraints: Constraints
 ) -> tuple[_Flowchart, StrategyEstimate | None, list[Reason]]:
-    """Followed for what surely runs; where that finds none, for what is uncertain."""
+    """DecidedJob for what surely runs; where that finds none, for what is uncertain."""
     flowchart = _Flowchart(find, surely=True)
     chosen, reasons = _choose(flowchart, job, constraints)
     if chosen is None:
@@ -370,7 +370,7 @@ def decide(job: PlanInput, constraints: Constraints) -> Decision:
     return follow_flowchart(evaluate_all(job), job, constraints)
 
 
-def find_way(job: PlanInput, constraints: Constraints) -> tuple[StrategyEstimate | None, Reason]:
+def choose_only(job: PlanInput, constraints: Constraints) -> tuple[StrategyEstimate | None, Reason]:
     """What `decide` chooses, and why; only what the flowchart asks of is evaluated.
 
     Raises:

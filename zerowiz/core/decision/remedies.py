@@ -12,8 +12,8 @@ from zerowiz.core.decision.flowchart import (
     Constraints,
     Decision,
     OffloadChoice,
+    choose_only,
     considered,
-    find_way,
 )
 from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.decision.remedy import (
@@ -229,7 +229,7 @@ class AttemptSearch:
         if attempt is None:
             return None
         try:
-            chosen, _ = find_way(attempt.job, attempt.constraints)
+            chosen, _ = choose_only(attempt.job, attempt.constraints)
         except UsageError:
             return None
         return chosen if chosen is not None and chosen.runs else None

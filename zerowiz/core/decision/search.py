@@ -183,7 +183,7 @@ class Objective(StrEnum):
     """The least memory of each device."""
 
 
-class Freedom(Struct, frozen=True, kw_only=True):
+class OpenSettings(Struct, frozen=True, kw_only=True):
     """The settings of a job that nobody decided, and that reach the ranks if they are chosen.
 
     What is said on a command line, in a config or in a script stays as it is. The global batch is
@@ -218,7 +218,7 @@ _SLOWER_FRACTION = 0.1
 """Smaller micro-batches than the largest are followed until they are slower by so much."""
 
 
-class Covered(Struct, frozen=True, kw_only=True):
+class SearchResult(Struct, frozen=True, kw_only=True):
     """What was evaluated, and of how many ways to run a job that tells."""
 
     candidates: tuple[Candidate, ...]
@@ -245,7 +245,7 @@ def split_batch(workload: Workload) -> tuple[Workload, ...]:
     )
 
 
-def list_variants(job: PlanInput, freedom: Freedom) -> Iterator[PlanInput]:
+def list_variants(job: PlanInput, freedom: OpenSettings) -> Iterator[PlanInput]:
     """The job with each choice of what is open besides the split of the batch."""
     w = job.workload
     choices = product(
@@ -377,10 +377,10 @@ def lean_out(job: PlanInput, candidate: Candidate) -> Candidate:
 def cover(
     job: PlanInput,
     strategies: Sequence[StrategyRow],
-    freedom: Freedom,
+    freedom: OpenSettings,
     *,
     only_running: bool = False,
-) -> Covered:
+) -> SearchResult:
     """The candidates among these strategies that a search may take.
 
     A split of the batch that holds more than one that does not fit is not evaluated, nor one that
@@ -412,17 +412,17 @@ def cover(
             ]
             found |= {(e.workload, e.strategy.name): e for e in walk}
             walks += [] if only_running else [tuple(walk)]
-    return Covered(candidates=tuple(found.values()), walks=tuple(walks), count=count)
+    return SearchResult(candidates=tuple(found.values()), walks=tuple(walks), count=count)
 
 
 def cover_walks(
     job: PlanInput,
     strategies: Sequence[StrategyRow],
-    freedom: Freedom,
+    freedom: OpenSettings,
     choose: Callable[[Sequence[Candidate]], StrategyEstimate | None],
     *,
     is_forced: bool,
-) -> Covered:
+) -> SearchResult:
     """What the flowchart looks at, and the splits of the batch of the strategies that it takes.
 
     That is less than half of what `cover` evaluates, and the same is chosen of it.
@@ -467,7 +467,7 @@ def cover_walks(
             found += evaluator.splits(steps_of[own], strategy)
         found += chain.from_iterable(walks_of[own])
     candidates = {(each.workload, each.strategy.name): each for each in found}
-    return Covered(
+    return SearchResult(
         candidates=tuple(candidates.values()),
         walks=tuple(chain.from_iterable(walks_of.values())),
         count=len(candidates),
@@ -511,7 +511,7 @@ class Search(Struct, frozen=True, kw_only=True):
 def search(
     job: PlanInput,
     constraints: Constraints,
-    freedom: Freedom,
+    freedom: OpenSettings,
     objective: Objective = Objective.FLOWCHART,
     supports: Callable[[Strategy], bool] = lambda _: True,
     *,
@@ -577,7 +577,7 @@ def search(
     )
 
 
-def _cover_walks(job: PlanInput, constraints: Constraints, freedom: Freedom) -> Covered:
+def _cover_walks(job: PlanInput, constraints: Constraints, freedom: OpenSettings) -> SearchResult:
     def choose(walk: Sequence[Candidate]) -> StrategyEstimate | None:
         return _walk(job, constraints, walk).chosen
 
@@ -683,7 +683,7 @@ def _take_for(
 
 
 def _decide(
-    job: PlanInput, constraints: Constraints, covered: Covered, workload: Workload
+    job: PlanInput, constraints: Constraints, covered: SearchResult, workload: Workload
 ) -> Decision:
     """The flowchart with every strategy, and these settings."""
     known = {

@@ -43,7 +43,7 @@ class Reduction(Struct, frozen=True, kw_only=True):
     """The one gradient that is reduced outside the bucket, as it is larger."""
 
 
-class Cut(Struct, frozen=True, kw_only=True):
+class RankShard(Struct, frozen=True, kw_only=True):
     """What is peculiar to one rank; counts are elements."""
 
     held: int = 0
@@ -57,7 +57,7 @@ class Cut(Struct, frozen=True, kw_only=True):
     copies: tuple[Reduction, ...] = ()
     """Of any rank, those that copy: none of them has an earlier one that copies as much."""
 
-    def holds_as_much(self, other: "Cut") -> bool:
+    def holds_as_much(self, other: "RankShard") -> bool:
         """Whether there is no moment at which the other one holds more."""
         ours, theirs = self.appearing, other.appearing
         return (
@@ -270,7 +270,7 @@ def find_cuts(
     autocast: bool = False,
     decay_apart: bool = False,
     each_rank: bool = False,
-) -> tuple[Cut, ...]:
+) -> tuple[RankShard, ...]:
     """What the ranks of a job hold, the first rank first; each that is different once.
 
     Args:
@@ -303,7 +303,7 @@ def find_cuts(
     named = range(ranks) if each_rank else _different_ranks(groups, ranks)
     last, copies = len(reduced) - 1, tuple(_growing(reduced))
     found = (
-        Cut(
+        RankShard(
             held=share.held,
             largest_slice=share.largest_slice,
             appearing=reduced[min((number[place] for place in share.places), default=last)],
@@ -349,14 +349,14 @@ def _growing(reduced: Iterable[Reduction]) -> Iterator[Reduction]:
 
 
 @lru_cache(maxsize=64)
-def find_fullest(cuts: tuple[Cut, ...], *, offloaded: bool = False) -> tuple[Cut, ...]:
+def find_fullest(cuts: tuple[RankShard, ...], *, offloaded: bool = False) -> tuple[RankShard, ...]:
     """Ranks of which one has the largest peak, whatever else they hold.
 
     Args:
         cuts: Of all ranks that differ.
         offloaded: Whether the share's gradients leave the GPU at once.
     """
-    fullest: list[Cut] = []
+    fullest: list[RankShard] = []
     for cut in cuts:
         if not any(other.holds_as_much(cut) for other in fullest):
             fullest = [other for other in fullest if not cut.holds_as_much(other)] + [cut]
@@ -367,9 +367,9 @@ def find_fullest(cuts: tuple[Cut, ...], *, offloaded: bool = False) -> tuple[Cut
     return tuple(cut for cut in fullest if cut in same.values())
 
 
-def find_emptiest(cuts: Sequence[Cut]) -> Cut:
+def find_emptiest(cuts: Sequence[RankShard]) -> RankShard:
     """As little as any of these ranks holds of anything, and as late."""
-    return Cut(
+    return RankShard(
         held=min(cut.held for cut in cuts),
         largest_slice=min(cut.largest_slice for cut in cuts),
         appearing=Reduction(

@@ -20,7 +20,7 @@ from zerowiz.core.memory.allocations import Moment, Moments
 from zerowiz.core.memory.buffers import Buffers
 from zerowiz.core.memory.forward import Traced, evaluation, micro_step
 from zerowiz.core.memory.gathering import Layout, lay_out
-from zerowiz.core.memory.gradient_shards import Cut, find_cuts, list_gradients
+from zerowiz.core.memory.gradient_shards import RankShard, find_cuts, list_gradients
 from zerowiz.core.memory.losses import has_fused_head
 from zerowiz.core.model.families import FAMILIES
 from zerowiz.core.model.types import Architecture, Model, Tensor
@@ -85,9 +85,9 @@ class RankSizes(Struct, frozen=True, kw_only=True):
     evaluation: Activations | None
     """Those of the sequences that are evaluated at a time; None where nothing is evaluated."""
     ranks: int
-    cut: Cut
+    cut: RankShard
     """What is this rank's own."""
-    cuts: tuple[Cut, ...]
+    cuts: tuple[RankShard, ...]
     """What all ranks hold, by each grouping of the parameters that the optimizer may have."""
     weight_bytes: int
     trained_bytes: int
@@ -320,10 +320,10 @@ def _cuts(
     strategy: Strategy,
     buffers: Buffers,
     decay_apart: bool | None,
-) -> tuple[Cut, ...]:
+) -> tuple[RankShard, ...]:
     """What is peculiar to each rank: ZeRO-1 and ZeRO-2 cut their shares from flat vectors."""
     if not strategy.cuts_shares:
-        return (Cut(),)
+        return (RankShard(),)
     gradients = list_gradients(*job)
     found = (
         find_cuts(

@@ -10,7 +10,7 @@ from zerowiz.core.dsconfig.schema import BadRelease
 from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.script.arguments import Release
 from zerowiz.core.script.facts import ScriptFacts
-from zerowiz.core.script.settings import Settled
+from zerowiz.core.script.settings import AddedWords
 from zerowiz.core.strategy import Strategy
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Integration
@@ -329,7 +329,7 @@ class PlannedJob(Struct, frozen=True, kw_only=True):
     uses_bitsandbytes: bool = False
     script: ScriptFacts | None = None
     script_args: tuple[str, ...] = ()
-    settled: tuple[Settled, ...] = ()
+    settled: tuple[AddedWords, ...] = ()
     """What zerowiz adds to these words."""
     transformers_version: Release | None = None
     """Of the one that is installed here; None for none."""

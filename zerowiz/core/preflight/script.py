@@ -6,9 +6,9 @@ from zerowiz.core.findings import PreflightFinding, Rule, Severity, found
 from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.preflight.facts import PlannedJob, PreflightInput
 from zerowiz.core.script.arguments import REMOVED_FIELDS, Required
-from zerowiz.core.script.bindings import Bindings, removed_words, unsaid_arguments
+from zerowiz.core.script.bindings import Resolver, removed_words, unsaid_arguments
 from zerowiz.core.script.delivery import add_settled
-from zerowiz.core.script.facts import Binding, KeyUse, Placement
+from zerowiz.core.script.facts import KeyUse, Placement, ValueSource
 from zerowiz.core.workload import Integration
 from zerowiz.errors import ZerowizError
 from zerowiz.words import _, listing
@@ -95,7 +95,7 @@ _HARMLESS = frozenset(
 def _keys(planned: PlannedJob) -> Iterator[PreflightFinding]:
     if planned.script is None or planned.config is None:
         return
-    run = Bindings(planned.script, planned.script_args)
+    run = Resolver(planned.script, planned.script_args)
     made: set[tuple[str, ...]] = set()
     where = planned.script.text_path
     for key in planned.script.config_keys:
@@ -113,7 +113,7 @@ def _keys(planned: PlannedJob) -> Iterator[PreflightFinding]:
             yield from _changed(key, planned.config, run, surely=comes_there is True)
 
 
-def _holds(run: Bindings, conditions: Iterable[Binding]) -> bool | None:
+def _holds(run: Resolver, conditions: Iterable[ValueSource]) -> bool | None:
     """Whether the script comes to this place; None where that is not known."""
     told = [run.condition(binding) for binding in conditions]
     if any(each is not None and not each.value for each in told):
@@ -153,7 +153,7 @@ def _missing(key: KeyUse, lacking: tuple[str, ...], where: str) -> PreflightFind
 
 
 def _changed(
-    key: KeyUse, config: Mapping[str, object], run: Bindings, *, surely: bool
+    key: KeyUse, config: Mapping[str, object], run: Resolver, *, surely: bool
 ) -> Iterator[PreflightFinding]:
     place = _("{path} line {line}", path=run.facts.text_path, line=key.line)
     if not key.all_seen and not key.keys:
@@ -223,7 +223,7 @@ def _placements(planned: PlannedJob, machine: Machine) -> Iterator[PreflightFind
     script = planned.script
     if script is None:
         return
-    run = Bindings(script, planned.script_args)
+    run = Resolver(script, planned.script_args)
     several = machine.accelerator is Accelerator.CUDA and len(machine.gpus) > 1
     for placement in script.placements:
         setting = run.setting(placement.place)
@@ -276,7 +276,7 @@ def _placed(
 def _fsdp(planned: PlannedJob) -> Iterator[PreflightFinding]:
     if planned.script is None or planned.integration is not Integration.HF:
         return
-    setting = Bindings(planned.script, planned.script_args).setting(planned.script.fsdp)
+    setting = Resolver(planned.script, planned.script_args).setting(planned.script.fsdp)
     # transformers 5.23, trainer.py, __init__: a ValueError.
     if setting is not None and setting.value and str(setting.value).lower() != "false":
         yield found(
@@ -300,7 +300,7 @@ _SHARDED_GRADIENTS = 2
 def _pipelines(planned: PlannedJob) -> Iterator[PreflightFinding]:
     if planned.script is None or planned.strategy.stage < _SHARDED_GRADIENTS:
         return
-    run = Bindings(planned.script, planned.script_args)
+    run = Resolver(planned.script, planned.script_args)
     for pipeline in planned.script.pipelines:
         if _holds(run, pipeline.conditions) is True:
             yield found(
@@ -333,7 +333,7 @@ def _removed(planned: PlannedJob) -> Iterator[PreflightFinding]:
     if planned.script is None or planned.integration is not Integration.HF:
         return
     script, release = planned.script, planned.transformers_version
-    run = Bindings(script, planned.script_args)
+    run = Resolver(script, planned.script_args)
     uses = [*removed_words(script, planned.script_args)]
     for removed_field in script.removed_fields:
         # A script may ask for the release first.
@@ -425,7 +425,7 @@ def _saves(planned: PlannedJob) -> Iterator[PreflightFinding]:
     script, is_sharded = planned.script, planned.strategy.stage == _SHARDED_PARAMETERS
     if script is None or planned.integration is None or not (is_sharded or planned.escalates):
         return
-    run, size = Bindings(script, planned.script_args), planned.evaluated.estimate.rank
+    run, size = Resolver(script, planned.script_args), planned.evaluated.estimate.rank
     # deepspeed 0.19.8, runtime/zero/parameter_offload.py, mark_persistent_parameters: each rank
     # has all of a smaller tensor.
     adapters_stay = is_sharded and size.largest <= size.buffers.stage3_param_persistence_threshold
@@ -472,7 +472,7 @@ def _optimizers(planned: PlannedJob) -> Iterator[PreflightFinding]:
     # trainer.py takes what it returns as its scheduler. A section of the config comes before both.
     if script is None or planned.integration is not Integration.HF:
         return
-    run = Bindings(script, planned.script_args)
+    run = Resolver(script, planned.script_args)
     for each in script.optimizers_passed:
         if _holds(run, each.conditions) is False:
             continue

@@ -24,7 +24,7 @@ from zerowiz.core.script.arguments import (
     read_words,
     write_words,
 )
-from zerowiz.core.script.facts import Binding, Convention, ScriptFacts
+from zerowiz.core.script.facts import Convention, ScriptFacts, ValueSource
 from zerowiz.core.script.settings_file import read_values
 from zerowiz.core.structs import replace
 from zerowiz.errors import UsageError
@@ -139,7 +139,7 @@ class State(StrEnum):
     """Nobody: it is a parser's default, or a library's."""
 
 
-class Setting(Struct, Generic[T], frozen=True, kw_only=True):
+class ScriptValue(Struct, Generic[T], frozen=True, kw_only=True):
     """One setting of the run, which the script or a word after it decides."""
 
     value: T
@@ -156,7 +156,7 @@ class Setting(Struct, Generic[T], frozen=True, kw_only=True):
         return self.change.replace("{value}", str(self.spellings.get(value, value)))
 
 
-class Bindings:
+class Resolver:
     """Resolves the bindings of a script that is started with certain words.
 
     Args:
@@ -171,19 +171,19 @@ class Bindings:
         self.all_hidden = unread and facts.parser.takes_file(script_args)
         self.defaults_hidden = unread and facts.parser.config_flag in script_args
 
-    def setting(self, binding: Binding) -> Setting[Scalar] | None:
+    def setting(self, binding: ValueSource) -> ScriptValue[Scalar] | None:
         """The setting that a binding has in this run; None where it is not known."""
         if not binding.unless and not binding.when:
             return self._value(binding)
         found = self.condition(binding)
         return None if found is None else cast(found, found.value)
 
-    def _value(self, binding: Binding) -> Setting[Scalar] | None:
+    def _value(self, binding: ValueSource) -> ScriptValue[Scalar] | None:
         if binding.flag is not None:
             return self._from_option(binding, binding.flag)
         return None if binding.value is None else self._from_code(binding)
 
-    def may_hold(self, binding: Binding) -> bool:
+    def may_hold(self, binding: ValueSource) -> bool:
         """Whether something is done in this run, or may be: by an option that is on, or always."""
         if binding.flag is None:
             return True
@@ -193,7 +193,7 @@ class Bindings:
         given = self.said.get(self.facts.parser.find(binding.flag)[0].dest)
         return self.all_hidden or (given is not None and not given.is_null)
 
-    def condition(self, binding: Binding) -> Setting[bool] | None:
+    def condition(self, binding: ValueSource) -> ScriptValue[bool] | None:
         """Whether a condition of the script holds in this run; None where that is not known."""
         decider = self._value(binding)
         if decider is None:
@@ -208,14 +208,14 @@ class Bindings:
             change = _(
                 "choose another `{flag}` after {path}", flag=binding.flag, path=self.facts.path
             )
-        return Setting(
+        return ScriptValue(
             value=holds is not binding.unless,
             source=decider.source,
             change=change,
             state=decider.state,
         )
 
-    def words_for(self, binding: Binding, value: object) -> Words | None:
+    def words_for(self, binding: ValueSource, value: object) -> Words | None:
         """The words after the script that give a binding's setting this value.
 
         None where no word can, or one is there already.
@@ -224,11 +224,11 @@ class Bindings:
             return self.words_where(binding, holds=bool(value))
         return self._words(binding, value)
 
-    def _words(self, binding: Binding, value: object) -> Words | None:
+    def _words(self, binding: ValueSource, value: object) -> Words | None:
         option = self._open_option(binding)
         return None if option is None else write_words(self.facts.parser, option, value)
 
-    def words_where(self, binding: Binding, *, holds: bool) -> Words | None:
+    def words_where(self, binding: ValueSource, *, holds: bool) -> Words | None:
         """The words after the script with which a condition holds, or does not; None as above."""
         now = self.condition(binding)
         if now is not None and now.value is holds:
@@ -238,14 +238,14 @@ class Bindings:
             return self._words(binding, wanted)
         return self._words(binding, binding.when[0]) if wanted else None
 
-    def _open_option(self, binding: Binding) -> Option | None:
+    def _open_option(self, binding: ValueSource) -> Option | None:
         """The option that decides a binding's setting, where no word names it yet."""
         if binding.flag is None or self.all_hidden or self.defaults_hidden:
             return None
         option = self.facts.parser.find(binding.flag)[0]
         return None if option.dest in self.said else option
 
-    def _from_code(self, binding: Binding) -> Setting[Scalar]:
+    def _from_code(self, binding: ValueSource) -> ScriptValue[Scalar]:
         where = _("in {path} line {line}", path=self.facts.text_path, line=binding.line)
         source = f"`{binding.code}` " + where
         if binding.default_of is not None:
@@ -259,14 +259,14 @@ class Bindings:
                 quote=quote,
                 where=where,
             )
-        return Setting(
+        return ScriptValue(
             value=binding.value,
             source=source,
             change=change,
             state=State.FIXED if binding.default_of is None else State.OPEN,
         )
 
-    def _from_option(self, binding: Binding, flag: str) -> Setting[Scalar] | None:
+    def _from_option(self, binding: ValueSource, flag: str) -> ScriptValue[Scalar] | None:
         option = self.facts.parser.find(flag)[0]
         given = self.said.get(option.dest)
         if given and given.fault is not None:
@@ -286,7 +286,7 @@ class Bindings:
             source = f"`{given.words}` " + given.where
         elif binding.default_of is not None:
             source = _("the default of {default_of}", default_of=binding.default_of)
-        return Setting(
+        return ScriptValue(
             value=value,
             source=source,
             change=self._change(option, given, value=value),
@@ -321,9 +321,11 @@ class Bindings:
         )
 
 
-def cast(setting: Setting[S], value: T, spellings: Mapping[T, Scalar] | None = None) -> Setting[T]:
+def cast(
+    setting: ScriptValue[S], value: T, spellings: Mapping[T, Scalar] | None = None
+) -> ScriptValue[T]:
     """The setting with a value of another type."""
-    return Setting(
+    return ScriptValue(
         value=value,
         source=setting.source,
         change=setting.change,
@@ -332,41 +334,43 @@ def cast(setting: Setting[S], value: T, spellings: Mapping[T, Scalar] | None = N
     )
 
 
-def as_count(setting: Setting[Scalar] | None) -> Setting[int] | None:
+def as_count(setting: ScriptValue[Scalar] | None) -> ScriptValue[int] | None:
     """The setting, where its value is a whole number from 1 on."""
     if setting is None or isinstance(setting.value, bool) or not isinstance(setting.value, int):
         return None
     return cast(setting, setting.value) if setting.value > 0 else None
 
 
-def as_number(setting: Setting[Scalar] | None) -> Setting[float] | None:
+def as_number(setting: ScriptValue[Scalar] | None) -> ScriptValue[float] | None:
     """The setting, where its value is a number."""
     if setting is None or isinstance(setting.value, bool | str | None):
         return None
     return cast(setting, float(setting.value))
 
 
-def as_truth(setting: Setting[Scalar] | None) -> Setting[bool] | None:
+def as_truth(setting: ScriptValue[Scalar] | None) -> ScriptValue[bool] | None:
     """The setting, where its value is a boolean."""
     if setting is None or not isinstance(setting.value, bool):
         return None
     return cast(setting, setting.value)
 
 
-def either(*settings: Setting[Scalar] | None) -> Setting[bool] | None:
+def either(*settings: ScriptValue[Scalar] | None) -> ScriptValue[bool] | None:
     """The first setting that is on, else the first that is known."""
     known = [truth for truth in map(as_truth, settings) if truth is not None]
     return next((truth for truth in known if truth.value), known[0] if known else None)
 
 
-def as_text(setting: Setting[Scalar] | None) -> Setting[str] | None:
+def as_text(setting: ScriptValue[Scalar] | None) -> ScriptValue[str] | None:
     """The setting, where its value is a text; an empty one names nothing."""
     if setting is None or not isinstance(setting.value, str) or not setting.value:
         return None
     return cast(setting, setting.value)
 
 
-def as_named(setting: Setting[Scalar] | None, names: Mapping[Scalar, T]) -> Setting[T] | None:
+def as_named(
+    setting: ScriptValue[Scalar] | None, names: Mapping[Scalar, T]
+) -> ScriptValue[T] | None:
     """The setting, where its value has another name here.
 
     Args:
@@ -433,7 +437,7 @@ class OwnModel(Struct, frozen=True, kw_only=True):
 _VOCABULARY = 50257
 
 
-def settle_own_model(run: Bindings) -> OwnModel | None:
+def settle_own_model(run: Resolver) -> OwnModel | None:
     """The sizes of the script's own model in this run; None where they are not known."""
     seen = run.facts.own_sizes
     if seen is None:
@@ -453,14 +457,14 @@ def settle_own_model(run: Bindings) -> OwnModel | None:
 class SettledModel(NamedTuple):
     """The model of a run."""
 
-    named: Setting[str] | None
+    named: ScriptValue[str] | None
     """The one that it loads, or whose config it changes."""
     made: ModelConfig | None = None
     hidden: str | None = None
     """The code that decides the size of the model, where nothing says what it gives."""
 
 
-def settle_model(run: Bindings) -> SettledModel:
+def settle_model(run: Resolver) -> SettledModel:
     """The model that this run loads or builds, as far as that is known."""
     built = run.facts.built_config
     if built is None:
@@ -490,5 +494,5 @@ def settle_model(run: Bindings) -> SettledModel:
     return SettledModel(base, config)
 
 
-def _where(run: Bindings, code: str, line: int | None) -> str:
+def _where(run: Resolver, code: str, line: int | None) -> str:
     return f"`{code}` " + _("in {path} line {line}", path=run.facts.text_path, line=line)

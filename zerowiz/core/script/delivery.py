@@ -10,7 +10,7 @@ from zerowiz.core import command_words
 from zerowiz.core.script.arguments import Given, Option, Takes, left_over, read_words
 from zerowiz.core.script.bindings import Words, read_said
 from zerowiz.core.script.facts import Convention, Obstacle, ScriptFacts
-from zerowiz.core.script.settings import Settled
+from zerowiz.core.script.settings import AddedWords
 from zerowiz.core.script.settings_file import SettingsCopy, SettingsFile, copy_path, copy_values
 from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.strategy import Offload
@@ -270,7 +270,7 @@ def add_words(script_args: Sequence[str], words: Sequence[str]) -> Words:
     return (*script_args[:end], *words, *script_args[end:])
 
 
-def add_settled(script_args: Sequence[str], settled: Iterable[Settled]) -> Words:
+def add_settled(script_args: Sequence[str], settled: Iterable[AddedWords]) -> Words:
     """The words after a script, with those of what was settled."""
     return add_words(script_args, [word for each in settled for word in each.words])
 

@@ -49,7 +49,7 @@ class Obstacle(StrEnum):
     """LLaMA-Factory takes the config from its own YAML file."""
 
 
-class Binding(Struct, frozen=True, kw_only=True):
+class ValueSource(Struct, frozen=True, kw_only=True):
     """What decides one setting of the script; empty where that is not known."""
 
     value: Scalar = None
@@ -75,7 +75,7 @@ class Binding(Struct, frozen=True, kw_only=True):
         return self.value is not None or self.flag is not None or self.from_config
 
 
-UNSEEN = Binding()
+UNSEEN = ValueSource()
 
 
 class KeyUse(Struct, frozen=True, kw_only=True):
@@ -88,9 +88,9 @@ class KeyUse(Struct, frozen=True, kw_only=True):
     sets: bool = False
     removes: bool = False
     """Whether it takes the key out, if it is there."""
-    value: Binding = UNSEEN
+    value: ValueSource = UNSEEN
     """What it is set to."""
-    conditions: tuple[Binding, ...] = ()
+    conditions: tuple[ValueSource, ...] = ()
     """What has to hold for the script to come there."""
     line: int
     code: str
@@ -99,11 +99,11 @@ class KeyUse(Struct, frozen=True, kw_only=True):
 class Placement(Struct, frozen=True, kw_only=True):
     """A `device_map=` with which the script loads the model that it trains."""
 
-    place: Binding
+    place: ValueSource
     """The map, where it is a word or a number; that of `{"": x}` is x."""
     is_map: bool
     """Whether it is a map by how it is written, and so surely not None."""
-    conditions: tuple[Binding, ...] = ()
+    conditions: tuple[ValueSource, ...] = ()
     """What has to hold for the script to come there."""
     engine_is_known: bool = False
     """Whether the library has read the config by then."""
@@ -114,7 +114,7 @@ class Placement(Struct, frozen=True, kw_only=True):
 class ScriptCall(Struct, frozen=True, kw_only=True):
     """A call of the script that some strategies, or DeepSpeed, do not go with."""
 
-    conditions: tuple[Binding, ...] = ()
+    conditions: tuple[ValueSource, ...] = ()
     """What has to hold for the script to come there."""
     line: int
     code: str
@@ -131,7 +131,7 @@ class RemovedUse(Struct, frozen=True, kw_only=True):
     """A field that the script gives TrainingArguments, and that newer releases do not have."""
 
     name: str
-    conditions: tuple[Binding, ...] = ()
+    conditions: tuple[ValueSource, ...] = ()
     """What has to hold for the script to come there."""
     line: int
     code: str
@@ -140,11 +140,11 @@ class RemovedUse(Struct, frozen=True, kw_only=True):
 class BuiltConfig(Struct, frozen=True, kw_only=True):
     """The config of a model that the script makes in its code, and then builds with new weights."""
 
-    base: Binding = UNSEEN
+    base: ValueSource = UNSEEN
     """The model whose config it changes; unseen for a config of its own."""
-    family: Binding = UNSEEN
+    family: ValueSource = UNSEEN
     """The `model_type` of a config of its own."""
-    values: Mapping[str, Binding]
+    values: Mapping[str, ValueSource]
     """Those that it sets, by their keys in a config.json."""
     line: int
     code: str
@@ -153,9 +153,9 @@ class BuiltConfig(Struct, frozen=True, kw_only=True):
 class OwnSizes(Struct, frozen=True, kw_only=True):
     """The sizes of a model that a script builds of its own classes."""
 
-    layers: Binding
-    hidden_size: Binding
-    vocab_size: Binding = UNSEEN
+    layers: ValueSource
+    hidden_size: ValueSource
+    vocab_size: ValueSource = UNSEEN
 
 
 class TrainerUse(Struct, frozen=True, kw_only=True):
@@ -174,34 +174,34 @@ class TrainerFacts(Struct, frozen=True, kw_only=True):
     """What a script shows of its trainer."""
 
     uses: tuple[TrainerUse, ...] = ()
-    reference: Binding = UNSEEN
+    reference: ValueSource = UNSEEN
     """Whether it is handed a reference model; unseen where that depends on something."""
-    precomputed: Binding = UNSEEN
+    precomputed: ValueSource = UNSEEN
     """`precompute_ref_log_probs`."""
-    beta: Binding = UNSEEN
-    prompt_tokens: Binding = UNSEEN
-    completion_tokens: Binding = UNSEEN
+    beta: ValueSource = UNSEEN
+    prompt_tokens: ValueSource = UNSEEN
+    completion_tokens: ValueSource = UNSEEN
     """`max_completion_length`, PPO's `response_length`."""
-    group: Binding = UNSEEN
+    group: ValueSource = UNSEEN
     """`num_generations`: the completions of one prompt."""
-    steps_per_generation: Binding = UNSEEN
-    whole_generation: Binding = UNSEEN
+    steps_per_generation: ValueSource = UNSEEN
+    whole_generation: ValueSource = UNSEEN
     """`generation_batch_size`: the completions of all ranks that are generated at a time."""
-    use_vllm: Binding = UNSEEN
-    vllm_mode: Binding = UNSEEN
-    vllm_fraction: Binding = UNSEEN
+    use_vllm: ValueSource = UNSEEN
+    vllm_mode: ValueSource = UNSEEN
+    vllm_fraction: ValueSource = UNSEEN
     """`vllm_gpu_memory_utilization`."""
-    vllm_sleep: Binding = UNSEEN
+    vllm_sleep: ValueSource = UNSEEN
     """`vllm_enable_sleep_mode`."""
-    models_beside: tuple[Binding, ...] = ()
+    models_beside: tuple[ValueSource, ...] = ()
     """The models that judge completions."""
-    eval_batch: Binding = UNSEEN
+    eval_batch: ValueSource = UNSEEN
     """`per_device_eval_batch_size`."""
-    eval_strategy: Binding = UNSEEN
-    do_eval: Binding = UNSEEN
-    evaluations: tuple[tuple[Binding, ...], ...] = ()
+    eval_strategy: ValueSource = UNSEEN
+    do_eval: ValueSource = UNSEEN
+    evaluations: tuple[tuple[ValueSource, ...], ...] = ()
     """Of each call of the trainer's `evaluate`, what has to hold for the script to come there."""
-    metrics: Binding | None = None
+    metrics: ValueSource | None = None
     """The `compute_metrics` that it is handed; None for none."""
 
 
@@ -231,7 +231,7 @@ class ScriptFacts(Struct, frozen=True, kw_only=True):
     """Whether it imports peft, or a library's configuration of it."""
     builds_elsewhere: bool = False
     """Whether a function of another module builds its model, which may add adapters to it."""
-    uncounted: tuple[Binding, ...] = ()
+    uncounted: tuple[ValueSource, ...] = ()
     """What it does with its adapters that the ledger does not count."""
     passed: frozenset[str] = frozenset()
     """The `optimizer` and the `lr_scheduler`, if it passes them to `deepspeed.initialize`."""
@@ -251,31 +251,31 @@ class ScriptFacts(Struct, frozen=True, kw_only=True):
     settings_file: SettingsFile | None = None
     """The file of values that the words after the script name."""
 
-    micro_batch: Binding = UNSEEN
-    accumulation_steps: Binding = UNSEEN
-    bf16: Binding = UNSEEN
-    fp16: Binding = UNSEEN
-    mixed_precision: Binding = UNSEEN
+    micro_batch: ValueSource = UNSEEN
+    accumulation_steps: ValueSource = UNSEEN
+    bf16: ValueSource = UNSEEN
+    fp16: ValueSource = UNSEEN
+    mixed_precision: ValueSource = UNSEEN
     """`Accelerator(mixed_precision=...)`."""
-    gradient_checkpointing: Binding = UNSEEN
-    checkpoints_too: Binding | None = None
+    gradient_checkpointing: ValueSource = UNSEEN
+    checkpoints_too: ValueSource | None = None
     """The condition under which a call of the script turns that on as well; None for no call."""
-    every_n_layers: Binding = UNSEEN
+    every_n_layers: ValueSource = UNSEEN
     """Its value in code, or else `gradient_checkpointing_kwargs`, the text that may have it."""
-    sequence_tokens: Binding = UNSEEN
-    target_tokens: Binding = UNSEEN
+    sequence_tokens: ValueSource = UNSEEN
+    target_tokens: ValueSource = UNSEEN
     """Of what a decoder gets beside the sequence of its encoder."""
     trainer: TrainerFacts = field(default_factory=TrainerFacts)
-    optimizer: Binding = UNSEEN
+    optimizer: ValueSource = UNSEEN
     """`optim` of TrainingArguments, or the class that the script builds."""
-    attention: Binding = UNSEEN
-    liger: Binding = UNSEEN
+    attention: ValueSource = UNSEEN
+    liger: ValueSource = UNSEEN
     """`use_liger_kernel` of TrainingArguments."""
-    packing: Binding = UNSEEN
-    padding_free: Binding = UNSEEN
+    packing: ValueSource = UNSEEN
+    padding_free: ValueSource = UNSEEN
     """Of SFTConfig; like `packing` it puts a micro-batch into one row."""
-    model: Binding = UNSEEN
-    loads_16_bit: Binding | None = None
+    model: ValueSource = UNSEEN
+    loads_16_bit: ValueSource | None = None
     """What makes the weights that it loads 16-bit ones, whatever the job trains in."""
     built_config: BuiltConfig | None = None
     """What it builds its model of; None where it loads weights, or where that is not seen."""
@@ -287,22 +287,22 @@ class ScriptFacts(Struct, frozen=True, kw_only=True):
     weight_saves: tuple[WeightSave, ...] = ()
     optimizers_passed: tuple[ScriptCall, ...] = ()
     """Where it hands a Trainer an optimizer or a scheduler of its own."""
-    fsdp: Binding = UNSEEN
+    fsdp: ValueSource = UNSEEN
     """`fsdp` of TrainingArguments."""
-    use_cpu: Binding = UNSEEN
+    use_cpu: ValueSource = UNSEEN
     """`use_cpu` of TrainingArguments."""
-    loader_workers: Binding = UNSEEN
+    loader_workers: ValueSource = UNSEEN
     """`dataloader_num_workers` of TrainingArguments, or `num_workers` of a DataLoader."""
-    epochs: Binding = UNSEEN
+    epochs: ValueSource = UNSEEN
     """`num_train_epochs` of TrainingArguments."""
-    max_steps: Binding = UNSEEN
+    max_steps: ValueSource = UNSEEN
     """`max_steps` of TrainingArguments."""
-    adapters: Binding = UNSEEN
+    adapters: ValueSource = UNSEEN
     """The condition under which it trains adapters of LoRA."""
-    quantized: Binding = UNSEEN
+    quantized: ValueSource = UNSEEN
     """The condition under which their base has 4 bits."""
-    lora_rank: Binding = UNSEEN
-    lora_target_modules: Binding = UNSEEN
+    lora_rank: ValueSource = UNSEEN
+    lora_target_modules: ValueSource = UNSEEN
     """Names separated by commas, `all-linear`, or BY_ARCHITECTURE."""
 
     @property
@@ -321,9 +321,9 @@ class ScriptFacts(Struct, frozen=True, kw_only=True):
         return "optimizer" in self.passed
 
     @property
-    def unfollowed(self) -> tuple[Binding, ...]:
+    def unfollowed(self) -> tuple[ValueSource, ...]:
         """The expressions that decide settings and could not be followed, by line."""
-        bindings: list[Binding] = [getattr(self, name) for name in _DECISIVE]
+        bindings: list[ValueSource] = [getattr(self, name) for name in _DECISIVE]
         ends = {b.code: b for b in bindings if b.code is not None and not b.seen}
         return tuple(sorted(ends.values(), key=lambda b: b.line or 0))
 

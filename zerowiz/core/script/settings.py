@@ -18,10 +18,10 @@ from zerowiz.core.script.arguments import (
     Scalar,
 )
 from zerowiz.core.script.bindings import (
-    Bindings,
     ModelConfig,
     OwnModel,
-    Setting,
+    Resolver,
+    ScriptValue,
     State,
     Words,
     as_count,
@@ -35,7 +35,7 @@ from zerowiz.core.script.bindings import (
     settle_own_model,
     spell,
 )
-from zerowiz.core.script.facts import Binding, Convention, ScriptFacts
+from zerowiz.core.script.facts import Convention, ScriptFacts, ValueSource
 from zerowiz.core.script.trainers import NotCounted, settle_trainer
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import (
@@ -53,10 +53,10 @@ from zerowiz.words import _, joined
 
 # Find the words after a script that give one of its settings another value.
 
-Route = Callable[[Bindings, object], Words | None]
+Route = Callable[[Resolver, object], Words | None]
 
 
-def words_for(run: Bindings, name: str, value: object) -> Words | None:
+def words_for(run: Resolver, name: str, value: object) -> Words | None:
     """The words after the script that give a setting this value.
 
     Args:
@@ -76,8 +76,8 @@ def _by_option(field: str, names: Mapping[Scalar, object] | None = None) -> Rout
     """By the option that decides a setting; its values may have other names there."""
     theirs = None if names is None else spell(names)
 
-    def route(run: Bindings, value: object) -> Words | None:
-        binding: Binding = getattr(run.facts, field)
+    def route(run: Resolver, value: object) -> Words | None:
+        binding: ValueSource = getattr(run.facts, field)
         if theirs is not None and value not in theirs:
             return None
         return run.words_for(binding, value if theirs is None else theirs[value])
@@ -85,7 +85,7 @@ def _by_option(field: str, names: Mapping[Scalar, object] | None = None) -> Rout
     return route
 
 
-def _precision(run: Bindings, value: object) -> Words | None:
+def _precision(run: Resolver, value: object) -> Words | None:
     """By two switches, or by Accelerate's `mixed_precision`."""
     facts = run.facts
     if facts.mixed_precision.flag is not None:
@@ -107,7 +107,7 @@ def _precision(run: Bindings, value: object) -> Words | None:
 _MIXED_NAMES: Mapping[object, Scalar] = {**spell(MIXED_PRECISIONS)}
 
 
-def longer_side(run: Bindings) -> Setting[int] | None:
+def longer_side(run: Resolver) -> ScriptValue[int] | None:
     """The sequence length; of an encoder-decoder that of its longer side.
 
     The ledger counts as many tokens on both.
@@ -119,14 +119,14 @@ def longer_side(run: Bindings) -> Setting[int] | None:
     return target if target.value > source.value else source
 
 
-def _sequence(run: Bindings, value: object) -> Words | None:
+def _sequence(run: Resolver, value: object) -> Words | None:
     """By the option of the length; none makes it shorter than what a decoder gets."""
     target = as_count(run.setting(run.facts.target_tokens))
     is_shorter = target is not None and isinstance(value, int) and value < target.value
     return None if is_shorter else run.words_for(run.facts.sequence_tokens, value)
 
 
-def _accumulation(run: Bindings, value: object) -> Words | None:
+def _accumulation(run: Resolver, value: object) -> Words | None:
     """By its option; an Accelerator of the script that says nothing takes the steps of the config.
 
     Source: accelerate 1.15, accelerator.py, _prepare_deepspeed ("Using DeepSpeed's value").
@@ -138,7 +138,7 @@ def _accumulation(run: Bindings, value: object) -> Words | None:
     return run.words_for(binding, value)
 
 
-def _method(run: Bindings, value: object) -> Words | None:
+def _method(run: Resolver, value: object) -> Words | None:
     """By the conditions under which the script adds adapters, and loads their base in 4 bits."""
     adapts = value is not Method.FULL
     words = run.words_where(run.facts.adapters, holds=adapts)
@@ -148,7 +148,7 @@ def _method(run: Bindings, value: object) -> Words | None:
     return None if more is None else words + more
 
 
-def _reference(run: Bindings, value: object) -> Words | None:
+def _reference(run: Resolver, value: object) -> Words | None:
     """By `precompute_ref_log_probs`; no word hands a model over, or changes what is trained."""
     wanted = value is Reference.PRECOMPUTED
     handed = as_truth(run.setting(run.facts.trainer.reference))
@@ -157,7 +157,7 @@ def _reference(run: Bindings, value: object) -> Words | None:
     return run.words_for(run.facts.trainer.precomputed, wanted)
 
 
-def _vllm_fraction(run: Bindings, value: object) -> Words | None:
+def _vllm_fraction(run: Resolver, value: object) -> Words | None:
     """By the options of trl that start vLLM in the same GPUs, and give it this part of each."""
     seen = run.facts.trainer
     words: Words = ()
@@ -172,7 +172,7 @@ def _vllm_fraction(run: Bindings, value: object) -> Words | None:
     return None if more is None else words + more
 
 
-def _eval_batch(run: Bindings, value: object) -> Words | None:
+def _eval_batch(run: Resolver, value: object) -> Words | None:
     """By the option of the Trainer; no evaluation is no batch of none."""
     return run.words_for(run.facts.trainer.eval_batch, value) if value else None
 
@@ -180,8 +180,8 @@ def _eval_batch(run: Bindings, value: object) -> Words | None:
 def _in_trainer(field: str) -> Route:
     """By the option that decides a setting of the trainer."""
 
-    def route(run: Bindings, value: object) -> Words | None:
-        binding: Binding = getattr(run.facts.trainer, field)
+    def route(run: Resolver, value: object) -> Words | None:
+        binding: ValueSource = getattr(run.facts.trainer, field)
         return run.words_for(binding, value)
 
     return route
@@ -219,16 +219,16 @@ def _no_words(_name: str, _value: object) -> Words | None:
 class ScriptSettings(Struct, frozen=True, kw_only=True):
     """The settings of a run; None where the script does not decide one, or where it is unknown."""
 
-    micro_batch: Setting[int] | None = None
-    accumulation_steps: Setting[int] | None = None
-    precision: Setting[Precision] | None = None
-    gradient_checkpointing: Setting[bool] | None = None
-    sequence_tokens: Setting[int] | None = None
-    optimizer: Setting[Optimizer] | None = None
-    attention: Setting[Attention] | None = None
-    loss: Setting[Loss] | None = None
-    packing: Setting[bool] | None = None
-    model: Setting[str] | None = None
+    micro_batch: ScriptValue[int] | None = None
+    accumulation_steps: ScriptValue[int] | None = None
+    precision: ScriptValue[Precision] | None = None
+    gradient_checkpointing: ScriptValue[bool] | None = None
+    sequence_tokens: ScriptValue[int] | None = None
+    optimizer: ScriptValue[Optimizer] | None = None
+    attention: ScriptValue[Attention] | None = None
+    loss: ScriptValue[Loss] | None = None
+    packing: ScriptValue[bool] | None = None
+    model: ScriptValue[str] | None = None
     """The one that it loads, or whose config it changes."""
     model_config: ModelConfig | None = None
     """What it makes in its code to build its model of."""
@@ -236,22 +236,22 @@ class ScriptSettings(Struct, frozen=True, kw_only=True):
     """The code that decides the size of its model, where nothing says what it gives."""
     own_model: OwnModel | None = None
     """The sizes of a model of its own classes."""
-    use_cpu: Setting[bool] | None = None
-    loader_workers: Setting[int] | None = None
+    use_cpu: ScriptValue[bool] | None = None
+    loader_workers: ScriptValue[int] | None = None
     """Of each rank; None where there are none as well."""
-    epochs: Setting[float] | None = None
+    epochs: ScriptValue[float] | None = None
     """How often it trains on its data; None where a number of steps ends it as well."""
-    trainer: Setting[Trainer] | None = None
-    reference: Setting[Reference] | None = None
-    completion_tokens: Setting[int] | None = None
-    group: Setting[int] | None = None
+    trainer: ScriptValue[Trainer] | None = None
+    reference: ScriptValue[Reference] | None = None
+    completion_tokens: ScriptValue[int] | None = None
+    group: ScriptValue[int] | None = None
     """The completions of one prompt."""
-    steps_per_generation: Setting[int] | None = None
-    whole_generation: Setting[int] | None = None
+    steps_per_generation: ScriptValue[int] | None = None
+    whole_generation: ScriptValue[int] | None = None
     """Completions of all ranks that are generated at a time."""
-    vllm_memory_fraction: Setting[float] | None = None
-    vllm_sleeps: Setting[bool] | None = None
-    eval_batch: Setting[int] | None = None
+    vllm_memory_fraction: ScriptValue[float] | None = None
+    vllm_sleeps: ScriptValue[bool] | None = None
+    eval_batch: ScriptValue[int] | None = None
     """None where the run does not evaluate as well."""
     metrics: str | None = None
     """What computes metrics of all logits of an evaluation."""
@@ -259,17 +259,17 @@ class ScriptSettings(Struct, frozen=True, kw_only=True):
     """What says that vLLM generates on GPUs of its own."""
     not_counted: tuple[NotCounted, ...] = ()
     """What the script holds, and what no formula counts."""
-    method: Setting[Method] | None = None
+    method: ScriptValue[Method] | None = None
     adapts: bool = False
     """Whether adapters train, and only the bits of the frozen weights are not known."""
-    lora_rank: Setting[int] | None = None
-    lora_target_modules: Setting[str] | None = None
+    lora_rank: ScriptValue[int] | None = None
+    lora_target_modules: ScriptValue[str] | None = None
     """In the syntax of `--lora-target-modules`."""
     targets_by_architecture: bool = False
     """Whether peft chooses the layers by the model's type."""
     unseen: frozenset[str] = frozenset()
     """The settings that this script decides, and whose values are not known."""
-    uncounted: tuple[Binding, ...] = ()
+    uncounted: tuple[ValueSource, ...] = ()
     """What the script does with adapters that the ledger does not count."""
     splits: bool = True
     """Whether nobody decides how the sequences of an optimizer step are split into micro-steps, and
@@ -287,17 +287,17 @@ class ScriptSettings(Struct, frozen=True, kw_only=True):
 
     def is_open(self, name: str, value: object) -> bool:
         """Whether nobody decides a setting, and the script can be given this value."""
-        setting: Setting[object] | None = getattr(self, name, None)
+        setting: ScriptValue[object] | None = getattr(self, name, None)
         is_decided = setting is not None and setting.state is not State.OPEN
         return not is_decided and self.words_for(name, value) is not None
 
-    def settled(self, name: str, value: "int | str | bool") -> "tuple[Settled, ...]":
+    def settled(self, name: str, value: "int | str | bool") -> "tuple[AddedWords, ...]":
         """The setting with the words that give it this value; empty where none are to be added."""
         words = self.words_for(name, value)
-        return (Settled(name=name, value=value, words=words),) if words else ()
+        return (AddedWords(name=name, value=value, words=words),) if words else ()
 
 
-class Settled(Struct, frozen=True, kw_only=True):
+class AddedWords(Struct, frozen=True, kw_only=True):
     """A setting that the script leaves open, and the words that give it the plan's value."""
 
     name: str
@@ -326,14 +326,14 @@ def can_be_given(facts: ScriptFacts, settings: ScriptSettings, name: str, value:
     return settings.is_open(name, value) or (silent and by_config)
 
 
-def settle(facts: ScriptFacts, script_args: tuple[str, ...]) -> ScriptSettings:
+def resolve_script(facts: ScriptFacts, script_args: tuple[str, ...]) -> ScriptSettings:
     """The settings of a run.
 
     Args:
         facts: What the script shows.
         script_args: The words after the script, which override its defaults.
     """
-    run = Bindings(facts, script_args)
+    run = Resolver(facts, script_args)
     targets = as_text(run.setting(facts.lora_target_modules))
     method = _settled_method(run)
     model = settle_model(run)
@@ -383,7 +383,7 @@ def settle(facts: ScriptFacts, script_args: tuple[str, ...]) -> ScriptSettings:
     )
 
 
-def _epochs(run: Bindings) -> Setting[float] | None:
+def _epochs(run: Resolver) -> ScriptValue[float] | None:
     max_steps = as_number(run.setting(run.facts.max_steps))
     epochs = as_number(run.setting(run.facts.epochs))
     by_epochs = max_steps is not None and max_steps.value <= 0
@@ -415,7 +415,7 @@ def _metrics(facts: ScriptFacts) -> str | None:
     return where + f": `{metrics.code}`"
 
 
-def _checkpointing(run: Bindings) -> Setting[bool] | None:
+def _checkpointing(run: Resolver) -> ScriptValue[bool] | None:
     """Gradient checkpointing, which TrainingArguments or a call of the script turns on."""
     said = as_truth(run.setting(run.facts.gradient_checkpointing))
     if run.facts.checkpoints_too is None or (said is not None and said.value):
@@ -424,7 +424,7 @@ def _checkpointing(run: Bindings) -> Setting[bool] | None:
     return said if too is not None and not too.value else too
 
 
-def _plain_layers(run: Bindings) -> Iterator[NotCounted]:
+def _plain_layers(run: Resolver) -> Iterator[NotCounted]:
     """The layers that keep their activations, as each n-th alone is checkpointed.
 
     transformers 5.23, modeling_utils.py, activation_checkpointing_enable.
@@ -458,7 +458,7 @@ def _in_json(text: str, key: str) -> Scalar:
     return found if isinstance(found, int) else None
 
 
-def _settled_method(run: Bindings) -> Setting[Method] | None:
+def _settled_method(run: Resolver) -> ScriptValue[Method] | None:
     """Full training, LoRA or QLoRA; None where that is not known."""
     adapters = run.condition(run.facts.adapters)
     if adapters is None:
@@ -472,7 +472,7 @@ def _settled_method(run: Bindings) -> Setting[Method] | None:
     return cast(quantized if quantized.value else adapters, method)
 
 
-def _adapts(run: Bindings) -> bool:
+def _adapts(run: Resolver) -> bool:
     adapters = run.condition(run.facts.adapters)
     return adapters is not None and adapters.value
 
@@ -536,13 +536,13 @@ def check_method(facts: ScriptFacts, method: Method) -> None:
         )
 
 
-def _settled_precision(run: Bindings) -> Setting[Precision] | None:
+def _settled_precision(run: Resolver) -> ScriptValue[Precision] | None:
     """The precision, by `bf16` and `fp16`, or by Accelerate's `mixed_precision`."""
     bf16, fp16 = (as_truth(run.setting(b)) for b in (run.facts.bf16, run.facts.fp16))
     change, spellings = _precision_change(run.facts)
     for switch, precision in ((bf16, Precision.BF16), (fp16, Precision.FP16)):
         if switch is not None and switch.value:
-            return Setting(
+            return ScriptValue(
                 value=precision,
                 source=switch.source,
                 change=change,
@@ -552,7 +552,7 @@ def _settled_precision(run: Bindings) -> Setting[Precision] | None:
     if bf16 is None or fp16 is None:
         return as_named(run.setting(run.facts.mixed_precision), MIXED_PRECISIONS)
     chosen = fp16 if bf16.state is State.OPEN else bf16
-    return Setting(
+    return ScriptValue(
         value=Precision.FP32,
         source=chosen.source,
         change=change,

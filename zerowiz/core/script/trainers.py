@@ -8,8 +8,8 @@ from msgspec import Struct
 from zerowiz.core.decision.plan_input import Uncounted
 from zerowiz.core.script.arguments import SERVER
 from zerowiz.core.script.bindings import (
-    Bindings,
-    Setting,
+    Resolver,
+    ScriptValue,
     State,
     as_count,
     as_number,
@@ -17,7 +17,7 @@ from zerowiz.core.script.bindings import (
     as_truth,
     cast,
 )
-from zerowiz.core.script.facts import Binding
+from zerowiz.core.script.facts import ValueSource
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Method, Reference, Trainer, Workload
 from zerowiz.words import _, listing
@@ -90,17 +90,17 @@ class NotCounted(Struct, frozen=True, kw_only=True):
 class TrainerSettings(Struct, frozen=True, kw_only=True):
     """What a run shows of its trainer; None where nobody decides, or where it is unknown."""
 
-    trainer: Setting[Trainer] | None = None
-    reference: Setting[Reference] | None = None
-    sequence_tokens: Setting[int] | None = None
+    trainer: ScriptValue[Trainer] | None = None
+    reference: ScriptValue[Reference] | None = None
+    sequence_tokens: ScriptValue[int] | None = None
     """Of what is generated: the prompt, where it is cut, and its completion."""
-    completion_tokens: Setting[int] | None = None
-    group: Setting[int] | None = None
-    steps_per_generation: Setting[int] | None = None
-    whole_generation: Setting[int] | None = None
-    vllm_memory_fraction: Setting[float] | None = None
-    vllm_sleeps: Setting[bool] | None = None
-    eval_batch: Setting[int] | None = None
+    completion_tokens: ScriptValue[int] | None = None
+    group: ScriptValue[int] | None = None
+    steps_per_generation: ScriptValue[int] | None = None
+    whole_generation: ScriptValue[int] | None = None
+    vllm_memory_fraction: ScriptValue[float] | None = None
+    vllm_sleeps: ScriptValue[bool] | None = None
+    eval_batch: ScriptValue[int] | None = None
     """None where the run does not evaluate as well."""
     unseen: frozenset[str] = frozenset()
     not_counted: tuple[NotCounted, ...] = ()
@@ -108,7 +108,7 @@ class TrainerSettings(Struct, frozen=True, kw_only=True):
     """What says that vLLM generates elsewhere."""
 
 
-def settle_trainer(run: Bindings, method: Setting[Method] | None) -> TrainerSettings:
+def settle_trainer(run: Resolver, method: ScriptValue[Method] | None) -> TrainerSettings:
     """What a run shows of its trainer.
 
     Args:
@@ -150,7 +150,7 @@ def settle_trainer(run: Bindings, method: Setting[Method] | None) -> TrainerSett
     )
 
 
-def _trainer(run: Bindings) -> tuple[Setting[Trainer] | None, list[TrainerRow]]:
+def _trainer(run: Resolver) -> tuple[ScriptValue[Trainer] | None, list[TrainerRow]]:
     """What is trained for, where every trainer of the script is known and they are of one kind."""
     uses = run.facts.trainer.uses
     rows = [TRAINERS[use.name] for use in uses if use.name in TRAINERS]
@@ -160,7 +160,7 @@ def _trainer(run: Bindings) -> tuple[Setting[Trainer] | None, list[TrainerRow]]:
     if hidden or own:
         return None, rows
     where = _("{path} line {line}", path=run.facts.text_path, line=uses[0].line)
-    setting = Setting(
+    setting = ScriptValue(
         value=rows[0].trainer,
         source=_("`{code}` in {where}", code=uses[0].code, where=where),
         change=_("edit {where}", where=where),
@@ -169,7 +169,7 @@ def _trainer(run: Bindings) -> tuple[Setting[Trainer] | None, list[TrainerRow]]:
     return setting, rows
 
 
-def _eval_batch(run: Bindings) -> Setting[int] | None:
+def _eval_batch(run: Resolver) -> ScriptValue[int] | None:
     """The sequences that a GPU evaluates at a time; None where it does not evaluate.
 
     transformers 5.23, trainer.py: `eval_strategy` evaluates between steps; `do_eval` alone does
@@ -187,13 +187,13 @@ def _eval_batch(run: Bindings) -> Setting[int] | None:
 _NEVER = "no"
 
 
-def _may_come(run: Bindings, conditions: tuple[Binding, ...]) -> bool:
+def _may_come(run: Resolver, conditions: tuple[ValueSource, ...]) -> bool:
     """Whether no condition is known not to hold."""
     found = map(run.condition, conditions)
     return all(each is None or each.value for each in found)
 
 
-def _uses_not_counted(run: Bindings) -> Iterator[NotCounted]:
+def _uses_not_counted(run: Resolver) -> Iterator[NotCounted]:
     """The trainers that no formula counts, or of which one counts a part."""
     uses, path = run.facts.trainer.uses, run.facts.text_path
     for use in uses:
@@ -248,7 +248,7 @@ def _uses_not_counted(run: Bindings) -> Iterator[NotCounted]:
         )
 
 
-def _models_beside(run: Bindings, kind: Trainer) -> Iterator[NotCounted]:
+def _models_beside(run: Resolver, kind: Trainer) -> Iterator[NotCounted]:
     """The models that judge completions; that of PPO is counted."""
     judged = () if kind is Trainer.PPO else run.facts.trainer.models_beside
     for model in judged:
@@ -269,8 +269,8 @@ _BETA_TRAINERS = frozenset({Trainer.GRPO, Trainer.RLOO})
 
 
 def _reference(
-    run: Bindings, kind: Trainer, method: Setting[Method] | None
-) -> Setting[Reference] | None:
+    run: Resolver, kind: Trainer, method: ScriptValue[Method] | None
+) -> ScriptValue[Reference] | None:
     """Where the reference comes from; None where that is not known.
 
     trl 1.16, dpo_trainer.py, kto_trainer.py, grpo_trainer.py, rloo_trainer.py: where adapters train
@@ -298,12 +298,14 @@ def _by_beta(beta: float) -> Reference:
     return Reference.MODEL if beta else Reference.NONE
 
 
-def _whole(prompt: Setting[int] | None, completion: Setting[int] | None) -> Setting[int] | None:
+def _whole(
+    prompt: ScriptValue[int] | None, completion: ScriptValue[int] | None
+) -> ScriptValue[int] | None:
     """The longest sequence, where prompts are cut."""
     if prompt is None or completion is None:
         return None
     decided = prompt if completion.state is State.OPEN else completion
-    return Setting(
+    return ScriptValue(
         value=prompt.value + completion.value,
         source=_(
             "{source}, with {completion_source},",
@@ -316,8 +318,8 @@ def _whole(prompt: Setting[int] | None, completion: Setting[int] | None) -> Sett
 
 
 def _vllm(
-    run: Bindings,
-) -> tuple[Setting[float] | None, str | None, tuple[NotCounted, ...]]:
+    run: Resolver,
+) -> tuple[ScriptValue[float] | None, str | None, tuple[NotCounted, ...]]:
     """Its fraction of each GPU, what says that it is a server, and what of it is not known."""
     seen = run.facts.trainer
     used = as_truth(run.setting(seen.use_vllm))
@@ -341,7 +343,7 @@ def _vllm(
     return as_number(run.setting(seen.vllm_fraction)), None, ()
 
 
-def cut_group(group: Setting[int] | None, workload: Workload, ranks: int) -> str | None:
+def cut_group(group: ScriptValue[int] | None, workload: Workload, ranks: int) -> str | None:
     """Why trl would end the run: not all completions of a prompt are generated at once.
 
     trl 1.16, grpo_config.py, rloo_config.py, __post_init__.

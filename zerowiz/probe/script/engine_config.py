@@ -10,7 +10,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from zerowiz.core.preflight.facts import Import, Script, SourceFolder
-from zerowiz.core.script.facts import UNSEEN, Binding, Convention, KeyUse, Obstacle, ScriptFacts
+from zerowiz.core.script.facts import UNSEEN, Convention, KeyUse, Obstacle, ScriptFacts, ValueSource
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Integration
 from zerowiz.probe.files import LONGEST_SCRIPT_BYTES, read_named
@@ -176,7 +176,7 @@ def with_config_keys(facts: ScriptFacts, read: Reader) -> ScriptFacts:
 
 def _with_batch(facts: ScriptFacts, read: Reader, values: dict[KeyUse, DictEntry]) -> ScriptFacts:
     """Add the batch that the script sets in the config; its keys then are no changes of a plan."""
-    found: dict[str, Binding] = {}
+    found: dict[str, ValueSource] = {}
     for name in (_MICRO, _STEPS):
         setting = [key for key in values if key.keys == (name,)]
         if len(setting) == 1 and setting[0].value.seen:
@@ -198,25 +198,27 @@ def _with_batch(facts: ScriptFacts, read: Reader, values: dict[KeyUse, DictEntry
     )
 
 
-def _micro_batch(of_loader: Binding, in_config: Binding | None) -> Binding:
+def _micro_batch(of_loader: ValueSource, in_config: ValueSource | None) -> ValueSource:
     """The micro-batch of the config and the loader; unseen where they differ."""
     if in_config is None or (of_loader.seen and not of_loader.from_config):
         return of_loader if in_config is None or _same(of_loader, in_config) else UNSEEN
     return in_config
 
 
-def _shown(key: KeyUse) -> Binding:
+def _shown(key: KeyUse) -> ValueSource:
     """The setting that a key is given, with the code that a person finds."""
     if key.value.flag is not None:
         return key.value
     return replace(key.value, code=f"{key.code} = {key.value.value}", keyword=None)
 
 
-def _same(one: Binding, other: Binding) -> bool:
+def _same(one: ValueSource, other: ValueSource) -> bool:
     return (one.flag, one.value) == (other.flag, other.value)
 
 
-def _steps_of(read: Reader, key: KeyUse, entry: DictEntry, micro: Binding) -> Binding | None:
+def _steps_of(
+    read: Reader, key: KeyUse, entry: DictEntry, micro: ValueSource
+) -> ValueSource | None:
     """The accumulation in `micro_batch * world_size * accumulation_steps`; None where unclear.
 
     deepspeed 0.19.8, runtime/config.py, _batch_assertion: the three have to agree.
@@ -232,7 +234,7 @@ def _steps_of(read: Reader, key: KeyUse, entry: DictEntry, micro: Binding) -> Bi
         return None
     others.remove(same)
     if not others:
-        return Binding(value=1, line=key.line, code=key.code)
+        return ValueSource(value=1, line=key.line, code=key.code)
     return others[0] if len(others) == 1 and others[0].seen else None
 
 
@@ -644,7 +646,7 @@ def _by_config(
 
 
 def _by_source(
-    facts: ScriptFacts, found: Binding, literal: Convention, built: Obstacle
+    facts: ScriptFacts, found: ValueSource, literal: Convention, built: Obstacle
 ) -> ScriptFacts:
     """The convention by the config's source: an option, a literal path, or a built value."""
     if found.flag is not None:

@@ -8,7 +8,14 @@ from msgspec import Struct
 
 from zerowiz.core.model.hf_config import family_of_class
 from zerowiz.core.script.arguments import BY_ARCHITECTURE
-from zerowiz.core.script.facts import UNSEEN, Binding, BuiltConfig, OwnSizes, Placement, ScriptFacts
+from zerowiz.core.script.facts import (
+    UNSEEN,
+    BuiltConfig,
+    OwnSizes,
+    Placement,
+    ScriptFacts,
+    ValueSource,
+)
 from zerowiz.core.structs import replace
 from zerowiz.probe.package_data import list_model_types
 from zerowiz.probe.script.commandline import built_arguments
@@ -92,9 +99,9 @@ def _kind(call: FunctionCall) -> str:
     return "Model" if "Model" in name or "For" in name else "Config" if "Config" in name else ""
 
 
-def _model(read: Reader) -> Binding:
+def _model(read: Reader) -> ValueSource:
     """The hub id or folder from which the model, or else its config, is loaded."""
-    found: dict[str, list[Binding]] = {"Model": [], "Trainer": [], "Config": []}
+    found: dict[str, list[ValueSource]] = {"Model": [], "Trainer": [], "Config": []}
     paths = set()
     for call in read.source.calls:
         is_trainer = call.method.endswith("Trainer")
@@ -123,9 +130,9 @@ def _is_parameter(expr: ast.expr, call: FunctionCall) -> bool:
 _16_BIT = frozenset({"bfloat16", "float16", "half"})
 
 
-def _loaded_16_bit(read: Reader) -> Binding | None:
+def _loaded_16_bit(read: Reader) -> ValueSource | None:
     """The `dtype=` with which every model that is to be trained is loaded in 16 bits."""
-    found: list[Binding | None] = []
+    found: list[ValueSource | None] = []
     for call in read.source.calls:
         if loads(read.source, call) != "Model" or is_other(call):
             continue
@@ -134,7 +141,7 @@ def _loaded_16_bit(read: Reader) -> Binding | None:
         named = None if expr is None else read.follow(expr, call)
         text = literal(named, call.scope) or last_name(named)
         code = None if expr is None else f"{name}={ast.unparse(expr)}"
-        found.append(Binding(line=call.line, code=code) if text in _16_BIT else None)
+        found.append(ValueSource(line=call.line, code=code) if text in _16_BIT else None)
     return found[0] if found and None not in found else None
 
 
@@ -220,13 +227,13 @@ def _is_after_engine(read: Reader, call: FunctionCall) -> bool:
     )
 
 
-def _attention(read: Reader) -> Binding:
+def _attention(read: Reader) -> ValueSource:
     name = "attn_implementation"
     found = [value for call in read.source.calls if (value := read.keyword(call, name))]
     return agree(found) if found else read.named(frozenset({name}))
 
 
-def _sequence(read: Reader) -> Binding:
+def _sequence(read: Reader) -> ValueSource:
     """The sequence length: the argument of a call, else an option or a constant by its name."""
     seen = [length for is_target, length in _lengths(read) if length.seen and not is_target]
     if seen:
@@ -236,13 +243,13 @@ def _sequence(read: Reader) -> Binding:
     return agree(constants(read, _SEQUENCE_NAMES))
 
 
-def _targets(read: Reader) -> Binding:
+def _targets(read: Reader) -> ValueSource:
     """The length of what a decoder gets beside the sequence of its encoder."""
     seen = [length for is_target, length in _lengths(read) if length.seen and is_target]
     return agree(seen) if seen else read.named(_TARGET_NAMES)
 
 
-def _lengths(read: Reader) -> Iterator[tuple[bool, Binding]]:
+def _lengths(read: Reader) -> Iterator[tuple[bool, ValueSource]]:
     """The arguments of calls that are a sequence length, and whether it is that of targets."""
     for call in read.source.calls:
         cuts = call.keyword("truncation", "padding") is not None
@@ -264,14 +271,14 @@ def _is_sum(expr: ast.expr | None) -> bool:
     return isinstance(expr, ast.BinOp) and isinstance(expr.op, ast.Add | ast.Sub)
 
 
-def constants(read: Reader, names: frozenset[str]) -> Iterator[Binding]:
+def constants(read: Reader, names: frozenset[str]) -> Iterator[ValueSource]:
     """The constants of the module that have one of these names, in any case."""
     module = read.source.module
     for name, values in module.values.items():
         if name.lower() in names and values[0] is not None:
             code = f"{name} = {ast.unparse(values[0])}"
             value = literal(ast.Name(id=name), module)
-            yield Binding(value=value, line=values[0].lineno, code=code)
+            yield ValueSource(value=value, line=values[0].lineno, code=code)
 
 
 # Read the model config that a script makes in its code: `LlamaConfig(hidden_size=1024)`.
@@ -333,7 +340,7 @@ def _read(read: Reader, call: FunctionCall) -> BuiltConfig | None:
     elif call.method == "for_model" and named is not None:
         own = read.bind(named, call)
     elif family is not None and not call.node.args:
-        own = Binding(value=family, line=call.line)
+        own = ValueSource(value=family, line=call.line)
     names = call.target.split()
     if hidden or not (own.seen or base.seen) or read.source.changed.keys() & {*names}:
         return None
@@ -354,7 +361,7 @@ def _family(read: Reader, call: FunctionCall) -> str | None:
     return family_of_class(call.method, list_model_types())
 
 
-def _set_later(read: Reader, call: FunctionCall, names: list[str]) -> Mapping[str, Binding]:
+def _set_later(read: Reader, call: FunctionCall, names: list[str]) -> Mapping[str, ValueSource]:
     """The values that are set on a config after it was made; unseen where that depends."""
     found: dict[str, list[SetAttribute]] = {}
     for attribute in read.source.attributes:
@@ -363,12 +370,12 @@ def _set_later(read: Reader, call: FunctionCall, names: list[str]) -> Mapping[st
     return {name: _bind(read, call, places) for name, places in found.items()}
 
 
-def _bind(read: Reader, call: FunctionCall, places: list[SetAttribute]) -> Binding:
+def _bind(read: Reader, call: FunctionCall, places: list[SetAttribute]) -> ValueSource:
     last, value = places[-1], places[-1].value
     line = call.line if value is None else value.lineno
     code = f"{last.owner}.{last.name} = {'...' if value is None else ast.unparse(value)}"
     if len(places) > 1 or value is None or last.tests != call.tests:
-        return Binding(line=line, code=code)
+        return ValueSource(line=line, code=code)
     found = read.bind(value, replace(call, scope=last.scope, tests=last.tests))
     return found if found.seen or unless_none(value) is None else replace(found, code=code)
 
@@ -392,7 +399,7 @@ def with_own_sizes(facts: ScriptFacts, read: Reader) -> ScriptFacts:
     )
 
 
-def _size(read: Reader, names: frozenset[str]) -> Binding:
+def _size(read: Reader, names: frozenset[str]) -> ValueSource:
     """What a call of a config gives one of these names, else such an option or constant."""
     given = [binding for binding in _given(read, names) if binding.seen]
     if given:
@@ -401,7 +408,7 @@ def _size(read: Reader, names: frozenset[str]) -> Binding:
     return named if named.seen else agree(constants(read, names))
 
 
-def _given(read: Reader, names: frozenset[str]) -> Iterator[Binding]:
+def _given(read: Reader, names: frozenset[str]) -> Iterator[ValueSource]:
     for call in read.source.calls:
         library = read.source.origin(call.node.func).partition(".")[0]
         if library not in HF_LIBRARIES and _CONFIG.search(call.method):
@@ -455,7 +462,7 @@ def with_adapters(facts: ScriptFacts, read: Reader) -> ScriptFacts:
     )
 
 
-def _by_model_config(read: Reader, name: str) -> Binding:
+def _by_model_config(read: Reader, name: str) -> ValueSource:
     """The setting that a field of TRL's ModelConfig has."""
     options = read.line.parser.of(name)
     return read.bind_option(options[0], "ModelConfig") if options else UNSEEN
@@ -532,17 +539,17 @@ def _returns(source: Source, name: str) -> int:
     return sum(isinstance(node, ast.Return) for node in ast.walk(function)) if function else 0
 
 
-def _condition(read: Reader, use: _Use) -> Binding:
+def _condition(read: Reader, use: _Use) -> ValueSource:
     """The condition under which a model gets its adapters."""
     if use.hidden or not use.configs:
-        return Binding(line=use.call.line, code=f"{use.call.name}(...)")
+        return ValueSource(line=use.call.line, code=f"{use.call.name}(...)")
     tests = [_tests(read.source, call) for call in (use.call, *use.configs[:1])]
     if any(_tests(read.source, config) != tests[-1] for config in use.configs):
         return UNSEEN
     return _under(read, use.call, tests)
 
 
-def _adapters(read: Reader, used: list[_Use]) -> Binding:
+def _adapters(read: Reader, used: list[_Use]) -> ValueSource:
     """The condition under which a model has adapters: new ones, or those of a checkpoint."""
     found = _join([_condition(read, each) for each in used])
     if found.seen or any(use.hidden or not use.configs for use in used):
@@ -585,7 +592,7 @@ def _tests(source: Source, call: FunctionCall, depth: int = 0) -> tuple[str, ...
     return (*(around.pop() or ()), *own)
 
 
-def _under(read: Reader, call: FunctionCall, around: list[tuple[str, ...] | None]) -> Binding:
+def _under(read: Reader, call: FunctionCall, around: list[tuple[str, ...] | None]) -> ValueSource:
     """The condition under which several calls are all made; certain if there is none.
 
     Args:
@@ -596,7 +603,7 @@ def _under(read: Reader, call: FunctionCall, around: list[tuple[str, ...] | None
     Returns:
         A binding without a value where there is more than one condition.
     """
-    certain = Binding(value=True, line=call.line, code=f"{call.name}(...)")
+    certain = ValueSource(value=True, line=call.line, code=f"{call.name}(...)")
     if None in around:
         return replace(certain, value=None)
     tests = list(dict.fromkeys(test for tests in around for test in tests or ()))
@@ -609,7 +616,7 @@ def _under(read: Reader, call: FunctionCall, around: list[tuple[str, ...] | None
     return replace(found, line=call.line) if found.flag is None else found
 
 
-def _join(bindings: list[Binding]) -> Binding:
+def _join(bindings: list[ValueSource]) -> ValueSource:
     """The condition under which one of several calls is made.
 
     It is certain where one call is unconditional, and where two calls are the two branches of one
@@ -622,32 +629,34 @@ def _join(bindings: list[Binding]) -> Binding:
         one, other = bindings
         same = replace(one, unless=other.unless, line=None) == replace(other, line=None)
         if same and one.unless is not other.unless:
-            return Binding(value=True, line=one.line, code=one.code)
+            return ValueSource(value=True, line=one.line, code=one.code)
     return agree(bindings)
 
 
-def _rank(read: Reader, config: FunctionCall) -> Binding:
+def _rank(read: Reader, config: FunctionCall) -> ValueSource:
     keywords, hidden = read.source.keywords(config)
     if "r" in keywords:
         return read.bind(keywords["r"], config, "r")
     if hidden or config.node.args:
-        return Binding(line=config.line, code=f"{config.name}(**...)")
-    return Binding(value=_DEFAULT_RANK, line=config.line, keyword="r", default_of=_ADAPTERS_CONFIG)
+        return ValueSource(line=config.line, code=f"{config.name}(**...)")
+    return ValueSource(
+        value=_DEFAULT_RANK, line=config.line, keyword="r", default_of=_ADAPTERS_CONFIG
+    )
 
 
-def _adapter_targets(read: Reader, config: FunctionCall) -> Binding:
+def _adapter_targets(read: Reader, config: FunctionCall) -> ValueSource:
     name = "target_modules"
     keywords, hidden = read.source.keywords(config)
     if name in keywords and unless_none(keywords[name]) is not None:
         return read.bind_words(keywords[name], config, name)
     if name not in keywords and (hidden or config.node.args):
-        return Binding(line=config.line, code=f"{config.name}(**...)")
-    return Binding(
+        return ValueSource(line=config.line, code=f"{config.name}(**...)")
+    return ValueSource(
         value=BY_ARCHITECTURE, line=config.line, keyword=name, default_of=_ADAPTERS_CONFIG
     )
 
 
-def _uncounted(read: Reader) -> Iterator[Binding]:
+def _uncounted(read: Reader) -> Iterator[ValueSource]:
     """What makes adapters larger, trains beside them, or lets their base hold 8 bits."""
     source = read.source
     for config in source.calls_to("peft", _ADAPTERS_CONFIG):
@@ -660,20 +669,22 @@ def _uncounted(read: Reader) -> Iterator[Binding]:
     for node in source.unfrozen:
         # What is let train before the adapters are added is frozen by peft again.
         if added is not None and added < node.lineno:
-            yield Binding(line=node.lineno, code=ast.unparse(node))
+            yield ValueSource(line=node.lineno, code=ast.unparse(node))
     for call, expr in _with_keyword(source, "load_in_8bit"):
         if not _is_off(expr):
-            yield Binding(line=call.line, code=show_argument(call, expr, "load_in_8bit"))
+            yield ValueSource(line=call.line, code=show_argument(call, expr, "load_in_8bit"))
 
 
-def _unless_off(read: Reader, config: FunctionCall, expr: ast.expr, name: str) -> Iterator[Binding]:
+def _unless_off(
+    read: Reader, config: FunctionCall, expr: ast.expr, name: str
+) -> Iterator[ValueSource]:
     """An argument of a LoraConfig that is on, or is where an option says so."""
     code = show_argument(config, expr, name)
     option = read.bind(expr, config)
     if option.flag is not None:
         yield replace(option, line=config.line, code=code)
     elif not all(map(_is_off, _values(expr, config.scope))):
-        yield Binding(line=config.line, code=code)
+        yield ValueSource(line=config.line, code=code)
 
 
 def _values(expr: ast.expr, scope: Scope) -> list[ast.expr]:
@@ -700,7 +711,7 @@ def _with_keyword(source: Source, name: str) -> Iterator[tuple[FunctionCall, ast
             yield call, keywords[name]
 
 
-def _quantized(read: Reader) -> Binding:
+def _quantized(read: Reader) -> ValueSource:
     """Whether the frozen weights are loaded in 4 bits."""
     source, name = read.source, "load_in_4bit"
     if source.calls_to("trl", "get_quantization_config"):
@@ -712,8 +723,8 @@ def _quantized(read: Reader) -> Binding:
     if hidden is not None and _builds_elsewhere(source, hidden) and read.line.parser.of(name):
         return _by_model_config(read, name)
     if hidden is None or [*_with_keyword(source, "load_in_8bit")]:
-        return Binding(value=False, line=1, code=_("no `load_in_4bit`"))
-    return Binding(line=hidden.line, code=f"{hidden.name}(...)")
+        return ValueSource(value=False, line=1, code=_("no `load_in_4bit`"))
+    return ValueSource(line=hidden.line, code=f"{hidden.name}(...)")
 
 
 def _may_quantize(source: Source, call: FunctionCall) -> bool:
@@ -738,7 +749,7 @@ def _builds_elsewhere(source: Source, call: FunctionCall) -> bool:
     return is_model and not any(isinstance(a, ast.Name) and a.id == "model" for a in call.node.args)
 
 
-def _guarded(read: Reader, call: FunctionCall, expr: ast.expr, name: str) -> Binding:
+def _guarded(read: Reader, call: FunctionCall, expr: ast.expr, name: str) -> ValueSource:
     """A boolean argument of a call, together with the condition that the call itself is under."""
     own = read.condition(expr, call, name)
     under = _under(read, call, [_tests(read.source, call)])
@@ -748,4 +759,4 @@ def _guarded(read: Reader, call: FunctionCall, expr: ast.expr, name: str) -> Bin
     certain = under.value is True and under.flag is None and not under.unless
     if certain or (under.flag is not None and under.flag == own.flag):
         return own
-    return under if literal else Binding(line=call.line, code=show_argument(call, expr, name))
+    return under if literal else ValueSource(line=call.line, code=show_argument(call, expr, name))

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from zerowiz.core.script.arguments import Option, Reads, Scalar
-from zerowiz.core.script.facts import UNSEEN, Binding
+from zerowiz.core.script.facts import UNSEEN, ValueSource
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import ALL_LINEAR
 from zerowiz.probe.script.commandline import CommandLine
@@ -102,7 +102,7 @@ class Reader(Struct, frozen=True, kw_only=True):
     source: Source
     line: CommandLine
 
-    def bind(self, expr: ast.expr, call: FunctionCall, keyword: str | None = None) -> Binding:
+    def bind(self, expr: ast.expr, call: FunctionCall, keyword: str | None = None) -> ValueSource:
         """The setting that an expression in a call has: a literal, an option, or the config's.
 
         Args:
@@ -116,17 +116,17 @@ class Reader(Struct, frozen=True, kw_only=True):
         if option is not None:
             return self.bind_option(option)
         if _asks_config(expr):
-            return Binding(from_config=True, line=line)
+            return ValueSource(from_config=True, line=line)
         value = literal(expr, call.scope)
         code = f"{label}{short_code(expr)}" if label else show_argument(call, expr, keyword)
         capped = _cap(expr, call.scope)
         if capped is not None:
             line, code = capped.test.lineno, short_code(capped.test)
         if value is None:
-            return Binding(line=line, code=None if unless_none(expr) is None else code)
-        return Binding(value=value, line=line, code=code, keyword=keyword)
+            return ValueSource(line=line, code=None if unless_none(expr) is None else code)
+        return ValueSource(value=value, line=line, code=code, keyword=keyword)
 
-    def bind_words(self, expr: ast.expr, call: FunctionCall, keyword: str) -> Binding:
+    def bind_words(self, expr: ast.expr, call: FunctionCall, keyword: str) -> ValueSource:
         """As `bind`, for a list of names; a single text, a pattern to peft, is unseen."""
         line = expr.lineno
         changed = isinstance(expr, ast.Name) and expr.id in self.source.changed
@@ -143,7 +143,7 @@ class Reader(Struct, frozen=True, kw_only=True):
         if isinstance(text, str) and (is_list or text == ALL_LINEAR):
             texts = text
         code = show_argument(call, expr, keyword)
-        return Binding(value=None if changed else texts, line=line, code=code)
+        return ValueSource(value=None if changed else texts, line=line, code=code)
 
     def follow(self, expr: ast.expr, call: FunctionCall) -> ast.expr:
         """The expression, or the value of a name, a dict's entry or a class's constant."""
@@ -233,7 +233,7 @@ class Reader(Struct, frozen=True, kw_only=True):
 
     def condition(
         self, expr: ast.expr, call: FunctionCall, keyword: str | None = None, depth: int = 0
-    ) -> Binding:
+    ) -> ValueSource:
         """What a condition depends on: a constant, or an option that is on or has some value."""
         expr, used, *_ = self.argument(expr, call)
         keyword, call = keyword if used is call else None, used
@@ -250,7 +250,7 @@ class Reader(Struct, frozen=True, kw_only=True):
             case _:
                 return self.bind(expr, call, keyword)
 
-    def conditions(self, place: FunctionCall, depth: int = 0) -> Iterator[Binding]:
+    def conditions(self, place: FunctionCall, depth: int = 0) -> Iterator[ValueSource]:
         """What has to hold for a place in a function to be come to."""
         yield from (self.condition(test, place) for test in place.tests)
         if not place.function or place.function in self.source.fired:
@@ -277,29 +277,29 @@ class Reader(Struct, frozen=True, kw_only=True):
             return None
         return next(iter(self.line.parser.of(expr.attr)), None)
 
-    def bind_option(self, option: Option, default_of: str | None = None) -> Binding:
+    def bind_option(self, option: Option, default_of: str | None = None) -> ValueSource:
         """The setting of an option; its default is unseen where two options of the name differ."""
         if option.dest in self.source.altered:
             return UNSEEN
         defaults = {other.default for other in self.line.parser.of(option.dest)}
-        return Binding(
+        return ValueSource(
             value=option.default if len(defaults) == 1 else None,
             flag=option.flag,
             line=option.line,
             default_of=default_of if option.line is None else None,
         )
 
-    def keyword(self, call: FunctionCall, name: str) -> Binding | None:
+    def keyword(self, call: FunctionCall, name: str) -> ValueSource | None:
         """The setting of a call's keyword argument; None where the call does not have it."""
         expr = call.keyword(name)
         return None if expr is None else self.bind(expr, call, name)
 
-    def named(self, names: frozenset[str]) -> Binding:
+    def named(self, names: frozenset[str]) -> ValueSource:
         """The setting of the only option with one of these names; unseen if there are several."""
         found = {o.dest: o for o in reversed(self.line.parser.options) if o.dest in names}
         return self.bind_option(next(iter(found.values()))) if len(found) == 1 else UNSEEN
 
-    def config(self, expr: ast.expr, call: FunctionCall) -> Binding:
+    def config(self, expr: ast.expr, call: FunctionCall) -> ValueSource:
         """The file that a config expression is read from: a literal path or an option."""
         for _ in range(MOST_STEPS):
             expr = follow(expr, call.scope)
@@ -393,7 +393,7 @@ def _asks_config(expr: ast.expr) -> bool:
     return isinstance(expr, ast.Call) and last_name(expr) in _CONFIG_READS
 
 
-def agree(bindings: Iterable[Binding]) -> Binding:
+def agree(bindings: Iterable[ValueSource]) -> ValueSource:
     """The setting that all of these have; unseen where two differ, or if there is none."""
     found = list(bindings)
     distinct = {(b.value, b.flag, b.from_config, b.when, b.unless) for b in found}

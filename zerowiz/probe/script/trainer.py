@@ -9,11 +9,11 @@ from msgspec import Struct
 from zerowiz.core.script.arguments import ARGUMENT_CLASSES
 from zerowiz.core.script.facts import (
     UNSEEN,
-    Binding,
     ScriptCall,
     ScriptFacts,
     TrainerFacts,
     TrainerUse,
+    ValueSource,
     WeightSave,
 )
 from zerowiz.core.structs import replace
@@ -408,7 +408,7 @@ def with_trainer(facts: ScriptFacts, read: Reader) -> ScriptFacts:
     )
 
 
-def _evaluations(read: Reader, built: list[BuiltTrainer]) -> Iterator[tuple[Binding, ...]]:
+def _evaluations(read: Reader, built: list[BuiltTrainer]) -> Iterator[tuple[ValueSource, ...]]:
     """What has to hold for each call of a trainer's `evaluate`."""
     names = {name for each in built for name in each.call.target.split()}
     for call in read.source.calls:
@@ -421,12 +421,14 @@ def _evaluations(read: Reader, built: list[BuiltTrainer]) -> Iterator[tuple[Bind
                 pass
 
 
-def _metrics(built: list[BuiltTrainer]) -> Iterator[Binding]:
+def _metrics(built: list[BuiltTrainer]) -> Iterator[ValueSource]:
     """The `compute_metrics` of each trainer that has one."""
     for each in built:
         expr = unless_none(each.call.keyword("compute_metrics"))
         if expr is not None:
-            yield Binding(line=expr.lineno, code=show_argument(each.call, expr, "compute_metrics"))
+            yield ValueSource(
+                line=expr.lineno, code=show_argument(each.call, expr, "compute_metrics")
+            )
 
 
 def _optimizers_passed(read: Reader, built: list[BuiltTrainer]) -> Iterator[ScriptCall]:
@@ -450,18 +452,18 @@ _MAKE_OPTIMIZERS = frozenset(
 )
 
 
-def _reference(read: Reader, built: BuiltTrainer) -> Binding:
+def _reference(read: Reader, built: BuiltTrainer) -> ValueSource:
     """Whether a call passes a reference model; unseen where that depends on something."""
     call, is_second = built.call, built.use.name in _REFERRED_SECOND
     expr = call.argument("ref_model", 1) if is_second else unless_none(call.keyword("ref_model"))
     if expr is None:
-        return Binding(value=False, line=call.line, default_of=built.use.name)
+        return ValueSource(value=False, line=call.line, default_of=built.use.name)
     followed = read.follow(expr, call)
     code = show_argument(call, expr, "ref_model")
     if unless_none(followed) is None:
-        return Binding(value=False, line=expr.lineno, code=code)
+        return ValueSource(value=False, line=expr.lineno, code=code)
     is_model = isinstance(followed, ast.Call)
-    return Binding(value=True if is_model else None, line=expr.lineno, code=code)
+    return ValueSource(value=True if is_model else None, line=expr.lineno, code=code)
 
 
 # trl 0.12 to 1.16: what the second argument of a trainer is.
@@ -471,7 +473,7 @@ _JUDGED_SECOND = frozenset({"GRPOTrainer", "RLOOTrainer"})
 _JUDGES = ("reward_funcs", "reward_model")
 
 
-def _models_beside(read: Reader, built: BuiltTrainer) -> Iterator[Binding]:
+def _models_beside(read: Reader, built: BuiltTrainer) -> Iterator[ValueSource]:
     """The models that a call hands its trainer to judge completions."""
     call = built.call
     for keyword in _JUDGES:
@@ -498,7 +500,7 @@ def _items(read: Reader, expr: ast.expr, call: FunctionCall) -> Iterator[ast.exp
 
 def _trainer_model(
     read: Reader, call: FunctionCall, expr: ast.expr, keyword: str
-) -> Binding | None:
+) -> ValueSource | None:
     """What judges, where that is a model: its name, an option, or the call that loads it."""
     code = show_argument(call, expr, keyword)
     bound = read.bind(expr, call)
@@ -508,6 +510,6 @@ def _trainer_model(
     if isinstance(followed, ast.Call):
         loader = next((each for each in read.source.calls if each.node is followed), None)
         is_model = loader is not None and loads(read.source, loader) == "Model"
-        return Binding(line=expr.lineno, code=code) if is_model else None
+        return ValueSource(line=expr.lineno, code=code) if is_model else None
     is_name = isinstance(bound.value, str)
-    return Binding(line=expr.lineno, code=code) if is_name else None
+    return ValueSource(line=expr.lineno, code=code) if is_name else None

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Mapping
 from zerowiz.core.script.arguments import FIELD_ALIASES, REMOVED_FIELDS
 from zerowiz.core.script.facts import (
     UNSEEN,
-    Binding,
     Convention,
     RemovedUse,
     ScriptCall,
     ScriptFacts,
+    ValueSource,
 )
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Integration
@@ -60,7 +60,7 @@ def with_training(facts: ScriptFacts, read: Reader) -> ScriptFacts:
     if facts.integration is Integration.DEEPSPEED:
         return replace(
             facts,
-            accumulation_steps=Binding(from_config=True),
+            accumulation_steps=ValueSource(from_config=True),
             counts_micro_steps=any(call.method == _STEPS_OF_ENGINE for call in read.source.calls),
             pipelines=tuple(_pipelines(read)),
         )
@@ -88,17 +88,17 @@ _OPTIMIZERS: Mapping[str, frozenset[str]] = {
 }
 
 
-def _own_optimizers(read: Reader) -> Iterator[tuple[FunctionCall, Binding]]:
+def _own_optimizers(read: Reader) -> Iterator[tuple[FunctionCall, ValueSource]]:
     """Each call that builds an optimizer, with its class; without one where it is not counted."""
     for call in read.source.calls:
         library, name = read.source.imported(call.node.func)
         if name in _OPTIMIZERS.get(library, ()):
-            yield call, Binding(value=name, line=call.line, code=f"{call.name}(...)")
+            yield call, ValueSource(value=name, line=call.line, code=f"{call.name}(...)")
         elif (library, name) == ("accelerate", "DummyOptim"):
             # accelerate 1.x, utils/deepspeed.py: it stands for the config's.
-            yield call, Binding(from_config=True, line=call.line)
+            yield call, ValueSource(from_config=True, line=call.line)
         elif read.source.origin(call.node.func).startswith("bitsandbytes.optim."):
-            yield call, Binding(line=call.line, code=f"{call.name}(...)")
+            yield call, ValueSource(line=call.line, code=f"{call.name}(...)")
 
 
 _TORCH_ADAMS = frozenset({"torch.optim.Adam", "torch.optim.AdamW"})
@@ -156,7 +156,7 @@ def _removed_fields(read: Reader) -> Iterator[RemovedUse]:
                 )
 
 
-def field_reader(facts: ScriptFacts, read: Reader) -> Callable[[str], Binding]:
+def field_reader(facts: ScriptFacts, read: Reader) -> Callable[[str], ValueSource]:
     """A function that reads a field: filled by a parser, or built in code where all calls agree."""
     arguments = read.line.training
     if facts.convention is Convention.HF_PARSER and arguments is not None:
@@ -165,12 +165,12 @@ def field_reader(facts: ScriptFacts, read: Reader) -> Callable[[str], Binding]:
     return lambda name: agree(_built_field(read, each, name) for each in built)
 
 
-def _parsed_field(read: Reader, arguments: Arguments, name: str) -> Binding:
+def _parsed_field(read: Reader, arguments: Arguments, name: str) -> ValueSource:
     options = arguments.fields.get(name)
     return read.bind_option(options[0], arguments.name) if options else UNSEEN
 
 
-def _built_field(read: Reader, built: Built, name: str) -> Binding:
+def _built_field(read: Reader, built: Built, name: str) -> ValueSource:
     options = built.arguments.fields.get(name)
     spellings = (*FIELD_ALIASES.get(name, ()), name)
     if not options or read.source.altered & set(spellings):
@@ -179,8 +179,8 @@ def _built_field(read: Reader, built: Built, name: str) -> Binding:
         if spelling in built.keywords:
             return _bind_field(read, built, spelling)
     if built.hidden:
-        return Binding(line=built.call.line, code=f"{built.call.name}(**...)")
-    return Binding(
+        return ValueSource(line=built.call.line, code=f"{built.call.name}(**...)")
+    return ValueSource(
         value=options[0].default,
         line=built.call.line,
         keyword=name,
@@ -188,7 +188,7 @@ def _built_field(read: Reader, built: Built, name: str) -> Binding:
     )
 
 
-def _bind_field(read: Reader, built: Built, name: str) -> Binding:
+def _bind_field(read: Reader, built: Built, name: str) -> ValueSource:
     """What an argument depends on, also as a condition: `not args.x`, `args.x == "bf16"`."""
     expr = built.keywords[name]
     found = read.condition(expr, built.call, name)
@@ -200,10 +200,10 @@ _MICRO_BATCH_OF_ENGINE = "train_micro_batch_size_per_gpu"
 _STEPS_OF_ENGINE = "gradient_accumulation_steps"
 
 
-def _loader_batch(read: Reader) -> Binding:
+def _loader_batch(read: Reader) -> ValueSource:
     """The micro-batch of a loop: `batch_size=` of the training DataLoader, else the config's."""
     if any(_takes_loader(call) for call in read.source.calls_to("deepspeed", "initialize")):
-        return Binding(from_config=True)
+        return ValueSource(from_config=True)
     found = []
     for call in read.source.calls:
         size = call.argument("batch_size", 1)
@@ -216,13 +216,13 @@ def _loader_batch(read: Reader) -> Binding:
         return _unless_ambiguous(agree(found), read)
     engines = read.source.calls_to("deepspeed", "initialize")
     if any(engine.argument("training_data", _TRAINING_DATA) for engine in engines):
-        return Binding(from_config=True)
+        return ValueSource(from_config=True)
     named = read.named(_MICRO_BATCH_NAMES)
     asks = any(call.method == _MICRO_BATCH_OF_ENGINE for call in read.source.calls)
-    return Binding(from_config=True) if asks and not named.seen else named
+    return ValueSource(from_config=True) if asks and not named.seen else named
 
 
-def _loader_workers(read: Reader) -> Iterator[Binding]:
+def _loader_workers(read: Reader) -> Iterator[ValueSource]:
     """`num_workers=` of each DataLoader that may be the training one."""
     for call in read.source.calls:
         workers = call.keyword("num_workers")
@@ -242,7 +242,7 @@ def _takes_loader(initialize: FunctionCall) -> bool:
     return given and len(names) == _RETURNED and bool(names[2].strip("_"))
 
 
-def _unless_ambiguous(found: Binding, read: Reader) -> Binding:
+def _unless_ambiguous(found: ValueSource, read: Reader) -> ValueSource:
     """The batch of a loader; unseen where another option rather has the name of that setting."""
     own = {option.dest for option in read.line.parser.find(found.flag or "")}
     if not own or any(map(_TRAINING_BATCH.search, own)):
@@ -256,7 +256,7 @@ def _unless_ambiguous(found: Binding, read: Reader) -> Binding:
 _PLUGIN, _DS_PLUGIN = "GradientAccumulationPlugin", "DeepSpeedPlugin"
 
 
-def _accelerated_steps(read: Reader, call: FunctionCall) -> Binding:
+def _accelerated_steps(read: Reader, call: FunctionCall) -> ValueSource:
     """`Accelerator(gradient_accumulation_steps=)`, or the value of one of its plugins."""
     name = "gradient_accumulation_steps"
     if name in read.source.altered:
@@ -276,10 +276,10 @@ def _accelerated_steps(read: Reader, call: FunctionCall) -> Binding:
         # Whatever trains has an Accelerator of its own.
         return UNSEEN
     # accelerate 1.x, accelerator.py, Accelerator.__init__.
-    return Binding(value=1, line=call.line, keyword=name, default_of="Accelerator")
+    return ValueSource(value=1, line=call.line, keyword=name, default_of="Accelerator")
 
 
-def _plugin_steps(read: Reader, call: FunctionCall) -> Binding | None:
+def _plugin_steps(read: Reader, call: FunctionCall) -> ValueSource | None:
     steps = call.argument("num_steps", 0)
     return None if steps is None else read.bind(steps, call, "num_steps")
 
@@ -333,7 +333,7 @@ def with_checkpointing(facts: ScriptFacts, read: Reader) -> ScriptFacts:
 _EVERY = "every_n_layers"
 
 
-def _every_n_layers(read: Reader) -> Binding | None:
+def _every_n_layers(read: Reader) -> ValueSource | None:
     """The value of that name in a call, or in a dict that is handed to one."""
     for call in read.source.calls:
         for node in ast.walk(call.node):
@@ -341,7 +341,7 @@ def _every_n_layers(read: Reader) -> Binding | None:
                 if name == _EVERY:
                     code = f"{_EVERY}={ast.unparse(value)}"
                     every = value.value if isinstance(value, ast.Constant) else None
-                    return Binding(
+                    return ValueSource(
                         value=every if isinstance(every, int) else None,
                         line=value.lineno,
                         code=code,
@@ -358,11 +358,11 @@ def _named_values(node: ast.AST) -> Iterator[tuple[str | None, ast.expr]]:
                 yield str(key.value), value
 
 
-def _by_condition(facts: ScriptFacts, found: Binding) -> ScriptFacts:
+def _by_condition(facts: ScriptFacts, found: ValueSource) -> ScriptFacts:
     """The facts of a script that turns it on under this condition alone."""
     if not found.when and not found.unless:
         return replace(facts, gradient_checkpointing=found)
-    off = Binding(value=False, line=found.line, code=found.code)
+    off = ValueSource(value=False, line=found.line, code=found.code)
     return replace(facts, gradient_checkpointing=off, checkpoints_too=found)
 
 
@@ -370,10 +370,10 @@ def _enabling(read: Reader) -> list[FunctionCall]:
     return [call for call in read.source.calls if call.method in _ENABLING]
 
 
-def _by_calls(read: Reader, of_arguments: Binding) -> Iterator[Binding]:
+def _by_calls(read: Reader, of_arguments: ValueSource) -> Iterator[ValueSource]:
     """The condition of each call that turns it on, apart from what the arguments say themselves."""
     for call in read.source.calls:
-        found: Binding | None = None
+        found: ValueSource | None = None
         if call.method in _ENABLING:
             found = _condition(read, call, of_arguments)
         elif call.method in _PREPARING:
@@ -382,7 +382,7 @@ def _by_calls(read: Reader, of_arguments: Binding) -> Iterator[Binding]:
             yield found
 
 
-def _in_every_branch(read: Reader) -> Binding:
+def _in_every_branch(read: Reader) -> ValueSource:
     """The option that alone decides, where the script asks it in each of its branches.
 
     Such as with adapters in one branch, and without them in the other.
@@ -411,7 +411,7 @@ def _tests_with_argument(source: Source, call: FunctionCall) -> list[ast.expr] |
     return None if own is None else [*tests, own]
 
 
-def _condition(read: Reader, call: FunctionCall, of_arguments: Binding) -> Binding | None:
+def _condition(read: Reader, call: FunctionCall, of_arguments: ValueSource) -> ValueSource | None:
     """The condition of a call; None for one that needs that the arguments say it too."""
     tests = _tests(read.source, call)
     if tests is None:
@@ -427,7 +427,7 @@ def _condition(read: Reader, call: FunctionCall, of_arguments: Binding) -> Bindi
         if asked & _FIELDS or (of_arguments.flag is not None and of_arguments.flag in flags):
             return None
     if not conditions:
-        return Binding(value=True, line=call.line, code=f"{call.name}()")
+        return ValueSource(value=True, line=call.line, code=f"{call.name}()")
     return conditions[0] if len(conditions) == 1 else UNSEEN
 
 
@@ -463,7 +463,7 @@ def _asks_ability(test: ast.expr) -> bool:
     return any(name == _ABILITY or name in _ENABLING for name in names)
 
 
-def _prepared(read: Reader, call: FunctionCall, of_arguments: Binding) -> Binding | None:
+def _prepared(read: Reader, call: FunctionCall, of_arguments: ValueSource) -> ValueSource | None:
     """The condition under which a quantized base is prepared with checkpointing on.
 
     peft 0.21, utils/other.py: it turns checkpointing on, unless its argument is false.
@@ -478,7 +478,7 @@ def _prepared(read: Reader, call: FunctionCall, of_arguments: Binding) -> Bindin
         return None
     if call.tests or not _is_quantized(read):
         return UNSEEN
-    return Binding(value=True, line=call.line, code=f"{call.name}(...)") if own is None else own
+    return ValueSource(value=True, line=call.line, code=f"{call.name}(...)") if own is None else own
 
 
 def _is_quantized(read: Reader) -> bool:
@@ -504,14 +504,14 @@ def _disables(read: Reader) -> bool:
     )
 
 
-def _nothing(read: Reader) -> Binding:
+def _nothing(read: Reader) -> ValueSource:
     """No gradient checkpointing, where the script builds a model and nothing turns it on."""
     if _mentions_checkpointing(read.source):
         return UNSEEN
     for call in read.source.calls:
         if loads(read.source, call) == "Model":
             code = _("{call}(...)` with no `gradient_checkpointing_enable()", call=call.name)
-            return Binding(value=False, line=call.line, code=code)
+            return ValueSource(value=False, line=call.line, code=code)
     return UNSEEN
 
 

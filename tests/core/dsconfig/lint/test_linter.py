@@ -12,7 +12,7 @@ from zerowiz.core.dsconfig.schema import Schema
 from zerowiz.core.findings import Severity
 from zerowiz.core.lint.config import Context
 from zerowiz.core.lint.linter import fix_text, lint
-from zerowiz.core.script.bindings import Setting, State
+from zerowiz.core.script.bindings import ScriptValue, State
 from zerowiz.core.script.settings import ScriptSettings
 from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.strategy import Strategy
@@ -22,9 +22,9 @@ from zerowiz.probe.package_data import read_ds_schema, read_ds_schemas
 GOLDENS = GOLDEN / "configs"
 HF, DEEPSPEED, ACCELERATE = Integration.HF, Integration.DEEPSPEED, Integration.ACCELERATE
 SETTINGS = ScriptSettings(
-    micro_batch=Setting(value=2, source="here", change="there", state=State.FIXED),
-    accumulation_steps=Setting(value=4, source="here", change="there", state=State.FIXED),
-    precision=Setting(value=Precision.BF16, source="here", change="there", state=State.FIXED),
+    micro_batch=ScriptValue(value=2, source="here", change="there", state=State.FIXED),
+    accumulation_steps=ScriptValue(value=4, source="here", change="there", state=State.FIXED),
+    precision=ScriptValue(value=Precision.BF16, source="here", change="there", state=State.FIXED),
 )
 CONTEXTS = st.builds(
     Context,

@@ -52,12 +52,12 @@ from zerowiz.core.script.arguments import (
     field_options,
 )
 from zerowiz.core.script.facts import (
-    Binding,
     Convention,
     KeyUse,
     Placement,
     ScriptCall,
     ScriptFacts,
+    ValueSource,
     WeightSave,
 )
 from zerowiz.core.strategies import ZERO1, ZERO2, ZERO3, ZERO3_OFFLOAD
@@ -223,7 +223,7 @@ def using(
 def key(*keys: str, value: int | None = None, **fields: Any) -> KeyUse:
     return KeyUse(
         keys=keys,
-        value=Binding(value=value),
+        value=ValueSource(value=value),
         line=7,
         code="".join(["config", *(f"['{each}']" for each in keys)]),
         **fields,
@@ -239,7 +239,9 @@ def loaded(
 ) -> PreflightInput:
     """A script that loads its model with this device map."""
     fields = {"is_map": False, "engine_is_known": True, **fields}
-    placement = Placement(place=Binding(value=place), line=7, code="load(device_map=x)", **fields)
+    placement = Placement(
+        place=ValueSource(value=place), line=7, code="load(device_map=x)", **fields
+    )
     facts = ScriptFacts(
         path="train.py",
         convention=Convention.HF_PARSER,
@@ -287,7 +289,7 @@ def saved_at(*stages: int) -> SavedStates:
 def with_fsdp(
     value: str | bool | None, integration: Integration = Integration.HF
 ) -> PreflightInput:
-    binding = Binding(value=value, line=7, code=f"TrainingArguments(fsdp={value!r})")
+    binding = ValueSource(value=value, line=7, code=f"TrainingArguments(fsdp={value!r})")
     facts = ScriptFacts(
         path="train.py",
         convention=Convention.HF_PARSER,
@@ -321,7 +323,7 @@ def needing(*words: str) -> PreflightInput:
     return given(None, replace(plan(), script=facts, script_args=words))
 
 
-def piped(strategy: StrategyRow, *conditions: Binding) -> PreflightInput:
+def piped(strategy: StrategyRow, *conditions: ValueSource) -> PreflightInput:
     pipeline = ScriptCall(line=7, code="PipelineModule(...)", conditions=conditions)
     facts = ScriptFacts(
         path="train.py",
@@ -336,7 +338,7 @@ def piped(strategy: StrategyRow, *conditions: Binding) -> PreflightInput:
 def saving(
     strategy: StrategyRow,
     integration: Integration = Integration.HF,
-    *conditions: Binding,
+    *conditions: ValueSource,
     adapters_only: bool = True,
     rank: int | None = None,
     escalates: bool = False,
@@ -359,7 +361,7 @@ def saving(
 
 def handing(
     integration: Integration = Integration.HF,
-    *conditions: Binding,
+    *conditions: ValueSource,
     config: Mapping[str, object] | None = None,
 ) -> PreflightInput:
     """A script that hands its trainer an optimizer."""

@@ -17,12 +17,12 @@ from zerowiz.core.preflight.examine import examine
 from zerowiz.core.preflight.facts import PreflightInput
 from zerowiz.core.preflight.script import OPTIMIZERS_DROPPED, SHARDS_SAVED
 from zerowiz.core.script.arguments import Option, Reads, ScriptParser
-from zerowiz.core.script.facts import Binding, Convention, ScriptFacts
+from zerowiz.core.script.facts import Convention, ScriptFacts, ValueSource
 from zerowiz.core.strategies import ZERO2, ZERO3, ZERO3_OFFLOAD
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Integration
 
-ON, UNKNOWN = Binding(value=False, flag="--on"), Binding()
+ON, UNKNOWN = ValueSource(value=False, flag="--on"), ValueSource()
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_an_option_that_overwrites_the_stage_is_told_with_the_words_that_fix_it(
         path="train.py",
         convention=Convention.OWN_FLAG,
         integration=Integration.DEEPSPEED,
-        config_keys=(replace(stage, value=Binding(value=3, flag="--stage", line=2)),),
+        config_keys=(replace(stage, value=ValueSource(value=3, flag="--stage", line=2)),),
         parser=ScriptParser(options=(option,)),
     )
     job = replace(plan(), script=facts, config={"zero_optimization": {"stage": 2}})
@@ -111,8 +111,8 @@ TWO_NODES = replace(ONE_GPU, nodes=2)
         (loaded(None, is_map=True), []),
         # A condition that does not hold, or that cannot be followed.
         (loaded("auto", conditions=(UNKNOWN,)), []),
-        (loaded("auto", conditions=(Binding(value=False),)), []),
-        (loaded("auto", conditions=(Binding(value=True),)), ["error"]),
+        (loaded("auto", conditions=(ValueSource(value=False),)), []),
+        (loaded("auto", conditions=(ValueSource(value=True),)), ["error"]),
     ],
 )
 def test_a_device_map_ends_a_job_where_its_libraries_refuse_it(
@@ -145,7 +145,7 @@ def test_fsdp_beside_deepspeed_ends_a_trainer(found: PreflightInput, expected: l
         *((saving(ZERO3, each), ["error"]) for each in Integration),
         (saving(ZERO3_OFFLOAD), ["error"]),
         (saving(ZERO3, Integration.HF, UNKNOWN), ["error"]),
-        (saving(ZERO3, Integration.HF, Binding(value=False)), []),
+        (saving(ZERO3, Integration.HF, ValueSource(value=False)), []),
         (saving(ZERO2), []),
         (saving(ZERO2, escalates=True), ["warning"]),
         # Adapters of up to 10 x 4096 elements stay whole on each rank; 4096 x 11008 has more.
@@ -175,7 +175,7 @@ def test_a_save_is_a_warning_where_adapters_may_be_all_that_it_writes() -> None:
         (handing(), "override `create_optimizer`"),
         (handing(config={"optimizer": {"type": "AdamW"}}), "`optimizer` and `scheduler` sections"),
         (handing(Integration.HF, UNKNOWN), "override"),
-        (handing(Integration.HF, Binding(value=False)), None),
+        (handing(Integration.HF, ValueSource(value=False)), None),
         (handing(Integration.ACCELERATE), None),
     ],
 )
