@@ -334,7 +334,7 @@ def _choose(
 def _follow(
     find: _Find, job: PlanInput, constraints: Constraints
 ) -> tuple[_Flowchart, StrategyEstimate | None, list[Reason]]:
-    """DecidedJob for what surely runs; where that finds none, for what is uncertain."""
+    """Followed for what surely runs; where that finds none, for what is uncertain."""
     flowchart = _Flowchart(find, surely=True)
     chosen, reasons = _choose(flowchart, job, constraints)
     if chosen is None:
