@@ -50,9 +50,6 @@ def test_a_use_case_speaks_to_its_reporter_alone() -> None:
     assert [] != streams_in(ROOT / "zerowiz/ui/reporter.py")
 
 
-LONGEST_MODULE_LINES, MOST_MODULES = 600, 15
-
-
 def product_modules() -> Iterator[Path]:
     yield from (ROOT / "zerowiz").rglob("*.py")
 
@@ -64,23 +61,6 @@ def test_a_class_name_means_one_class() -> None:
             if isinstance(node, ast.ClassDef):
                 where.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
     assert {} == {name: paths for name, paths in where.items() if len(paths) > 1}
-
-
-def test_no_module_is_long() -> None:
-    lines = {
-        str(path.relative_to(ROOT)): len(path.read_text(encoding="utf-8").splitlines())
-        for path in product_modules()
-    }
-    assert {} == {path: count for path, count in lines.items() if count > LONGEST_MODULE_LINES}
-
-
-def test_no_folder_is_crowded() -> None:
-    """`__init__.py` is not a module of its own."""
-    modules: dict[str, list[str]] = {}
-    for path in product_modules():
-        if path.name != "__init__.py":
-            modules.setdefault(str(path.parent.relative_to(ROOT)), []).append(path.name)
-    assert {} == {folder: names for folder, names in modules.items() if len(names) > MOST_MODULES}
 
 
 RECORDS = list(core_values())
