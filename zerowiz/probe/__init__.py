@@ -1,1 +1,4 @@
-"""Reads NVML, the host, model folders, configs and scripts; changes none of them."""
+"""Reads the world and changes nothing: drivers, hosts, models, configs, scripts, files.
+
+Begin with the folder of the thing. `recording.py` has the `World` that a machine is read through.
+"""

@@ -1,1 +1,4 @@
-"""A job that starts: its command, its preflight checks, its attempts."""
+"""Starts a job: reads what is there, decides, checks, writes, starts, and perhaps starts again.
+
+Begin with `launch.py`. `start.py` plans one start, `attempts.py` watches and repeats it.
+"""

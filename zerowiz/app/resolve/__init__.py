@@ -1,1 +1,4 @@
-"""One request out of options, script, config and model."""
+"""Makes one job of all that is said: options, script, the words after it, a config, the model.
+
+Begin with `job.py`.
+"""

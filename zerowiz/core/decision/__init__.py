@@ -1,1 +1,4 @@
-"""Which strategy fits, which one is chosen, and what helps when none fits."""
+"""Which strategy fits, which one is chosen, and what would help if none fits.
+
+Begin with `flowchart.py`. `evaluate.py` gives the verdicts, `search.py` chooses what is open.
+"""

@@ -1,1 +1,4 @@
-"""Check a DeepSpeed config without DeepSpeed: `linter.py` runs the rules of the other modules."""
+"""The rules of `zerowiz check`: mistakes in a DeepSpeed config, found without DeepSpeed.
+
+Begin with `linter.py`, which lists the checks; the other modules have the rules.
+"""

@@ -1,1 +1,4 @@
-"""The machine of a job: its GPUs, links, host, network and scheduler."""
+"""The machine of a job: its GPUs, the links between them, its host and its network.
+
+Begin with `types.py`. The name of a machine: `spec.py` and `names.py`.
+"""

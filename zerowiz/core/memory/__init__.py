@@ -1,1 +1,4 @@
-"""What one rank holds, allocation by allocation."""
+"""What one rank holds in each phase, allocation by allocation.
+
+Begin with `estimate.py`; `zero012.py` and `zero3.py` have the formulas of the strategies.
+"""

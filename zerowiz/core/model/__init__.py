@@ -1,1 +1,4 @@
-"""Models: their architecture, their tensors, where they are read from."""
+"""Models: their architecture and their tensors, from a config.json, a size or a name.
+
+Begin with `types.py`, then `families.py`, the table of the model families.
+"""

@@ -1,1 +1,4 @@
-"""What would make a job fail on this machine: `examine.py` runs the checks of the other modules."""
+"""The checks of `launch` and `doctor`: what would make a job fail on this machine.
+
+Begin with `examine.py`, which lists them. `facts.py` is what they know of the machine.
+"""

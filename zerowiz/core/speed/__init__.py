@@ -1,1 +1,4 @@
-"""How long a step takes, and what it sends."""
+"""How long an optimizer step takes, and what it sends.
+
+Begin with `step_time.py`; `costs.py` has the measured constants.
+"""

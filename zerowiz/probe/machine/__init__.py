@@ -1,1 +1,4 @@
-"""Reads the machine: NVML, host, network, scheduler, other nodes."""
+"""Reads a machine: its GPUs from NVML, its host, network and scheduler, and other nodes.
+
+Begin with `read.py`.
+"""

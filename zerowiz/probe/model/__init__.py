@@ -1,1 +1,4 @@
-"""Reads models from folders, the local cache and the Hugging Face Hub, or by a trace."""
+"""Reads a model from a folder, the local cache or the Hugging Face Hub, or traces it.
+
+Begin with `hf.py`.
+"""

@@ -1,1 +1,4 @@
-"""What the preflight checks ask of this machine: `read.py` joins the others."""
+"""Reads the facts of the preflight checks: interpreter, libraries, compilers, ports.
+
+Begin with `read.py`, which joins the others.
+"""

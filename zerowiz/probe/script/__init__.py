@@ -1,1 +1,4 @@
-"""Read the settings of a training script from its syntax tree, without running it."""
+"""Reads a training script from its syntax tree, without running it.
+
+Begin with `read.py`; each other module reads one kind of fact.
+"""
