@@ -83,8 +83,8 @@ LINES ?= 2000
 GPU_FAULTS ?= 500
 FILES ?= 500
 # Disks that are full, folders that vanish and clocks that are set back are tried where they belong.
-FAULTS := tests/faults tests/emit/test_lost_folder.py tests/worker/test_rank.py \
-	tests/probe/launch/test_checkpoints.py tests/templates/test_portable_files.py tests/cli/test_errors.py
+FAULTS := tests/faults tests/emit/test_job.py tests/worker/test_rank.py \
+	tests/probe/test_output_folder.py tests/templates/test_portable_files.py tests/cli/test_errors.py
 
 test-faults: $(STAMP)  ## random command lines, faults of the driver, damaged files; full disks, lost folders, clocks that are set back
 	$(BIN)/python -m pytest -n 2 --thorough $(FAULTS)
@@ -158,7 +158,7 @@ golden: $(STAMP)  ## rewrite the golden files, the configs of templates/ and the
 	git diff --stat tests/golden templates docs
 
 words: $(STAMP)  ## bring the catalogs of other languages up to date with the texts of the code
-	$(BIN)/python tests/words/make_catalog.py
+	$(BIN)/python tests/words/catalog.py
 	git diff --stat zerowiz/data/locale
 
 bench: $(STAMP)  ## time `plan` against DeepSpeed's own estimator, a search, `machine`, and the merge of 1,000 nodes

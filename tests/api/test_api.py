@@ -2,15 +2,22 @@
 
 import doctest
 import inspect
+import io
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from operator import attrgetter
 from pathlib import Path
 
+import nbformat
 import pytest
 from cli.harness import Run
+from msgspec import Struct
+from msgspec.structs import fields
+from nbclient import NotebookClient
 from paths import ROOT
+from rich.console import Console
 
 import zerowiz
 from zerowiz.app import api
@@ -266,3 +273,164 @@ def test_what_to_do_next_is_a_note_of_the_error_in_words_of_python() -> None:
     notes = refused.value.__notes__
     assert notes
     assert all(note.startswith("hint: ") and "$" not in note for note in notes)
+
+
+# The notebook of the documents runs from its first cell to its last.
+
+NOTEBOOK = ROOT / "docs" / "notebooks" / "plan.ipynb"
+
+
+@pytest.fixture
+def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A kernel of this very interpreter, which finds this checkout."""
+    folder = tmp_path / "kernels" / "here"
+    folder.mkdir(parents=True)
+    argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+    spec = {"argv": argv, "display_name": "here", "language": "python"}
+    (folder / "kernel.json").write_text(json.dumps(spec), encoding="utf-8")
+    for name, value in {
+        "JUPYTER_PATH": str(tmp_path),
+        "JUPYTER_RUNTIME_DIR": str(tmp_path / "runtime"),
+        "IPYTHONDIR": str(tmp_path / "ipython"),
+        "PYTHONPATH": str(ROOT),
+        "PYDEVD_DISABLE_FILE_VALIDATION": "1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    return "here"
+
+
+# zmq and asyncio of the client leave sockets to the end of the process.
+@pytest.mark.filterwarnings("default")
+def test_the_notebook_runs_and_shows_the_table(kernel: str, tmp_path: Path) -> None:
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    client = NotebookClient(
+        notebook, kernel_name=kernel, timeout=60, resources={"metadata": {"path": str(tmp_path)}}
+    )
+    client.execute()
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    shown = "".join(output["data"].get("text/html", "") for output in outputs if "data" in output)
+    assert "<b>zero3</b>" in shown
+    printed = "".join(output["text"] for output in outputs if output.output_type == "stream")
+    assert ["1024", "2048", "4096", "8192"] == [line.split()[0] for line in printed.splitlines()]
+
+
+def test_the_committed_notebook_has_no_outputs() -> None:
+    notebook = json.loads(NOTEBOOK.read_text(encoding="utf-8"))
+    assert [] == [output for cell in notebook["cells"] for output in cell.get("outputs", [])]
+
+
+# What the Python API returns shows itself in a line, with the figures that a person looks for.
+
+LONGEST_CHARACTERS = 1000
+"""Of any value in a result."""
+SHORT_CHARACTERS = 200
+"""Of those that people meet."""
+
+PLAN = api.plan("4xA100-40GB", model="7b", gradient_checkpointing=True)
+NOTHING = api.plan("2xRTX4090", model="70b", stage="1")
+FOUND = api.find_machines(
+    model="1b", gpus_per_node=1, nodes=1, tokens="1B", price="H100-80GB=2.50/gpu-hour"
+)
+RUN = PLAN.run(tokens="1B", price="2.50/gpu-hour")
+CHOSEN, CHOICE = PLAN.chosen, PLAN.choice
+assert CHOSEN is not None
+assert CHOICE is not None
+assert CHOSEN.step_time is not None
+
+
+def structs_in(value: object) -> Iterator[Struct]:
+    """The values in a value, and those in them."""
+    if isinstance(value, Struct):
+        yield value
+        for each in fields(value):
+            yield from structs_in(getattr(value, each.name))
+    elif isinstance(value, tuple):
+        for item in value[:2]:
+            yield from structs_in(item)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        PLAN.chosen,
+        PLAN.choice,
+        PLAN.machine,
+        PLAN.model,
+        CHOSEN.estimate,
+        CHOSEN.host,
+        CHOSEN.step_time,
+        CHOSEN.strategy,
+        RUN,
+        RUN.strategies[0],
+        FOUND,
+        FOUND.offers,
+        FOUND.offers.offers[0],
+        NOTHING.strategies[0],
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_value_that_people_meet_is_short_here_and_in_rich(value: Struct) -> None:
+    assert len(repr(value)) <= SHORT_CHARACTERS
+    console = Console(file=io.StringIO(), width=1000)
+    console.print(value)
+    assert isinstance(console.file, io.StringIO)
+    assert len(console.file.getvalue()) <= 2 * SHORT_CHARACTERS
+
+
+@pytest.mark.parametrize(
+    ("value", "figures"),
+    [
+        (
+            CHOSEN,
+            (
+                "strategy.name=zero3",
+                "verdict=fits",
+                f"device_bytes={CHOSEN.device_bytes}",
+                f"budget_bytes={CHOSEN.budget_bytes}",
+                f"step_time.expected_seconds={CHOSEN.step_time.expected_seconds:.4g}",
+            ),
+        ),
+        (
+            CHOICE,
+            ("workload.micro_batch=1", "workload.accumulation_steps=1", "strategy.name=zero3"),
+        ),
+        (PLAN.machine, ("world_size=4", "gpus[0].name=NVIDIA A100-SXM4-40GB", "nvlink_all")),
+        (PLAN.model, ("name=7b", "params=7000000000")),
+        (CHOSEN.estimate, (f"peak_bytes={CHOSEN.estimate.peak_bytes}", "peak_phase=backward")),
+        (
+            CHOSEN.step_time,
+            (
+                f"expected_seconds={CHOSEN.step_time.expected_seconds:.4g}",
+                f"low_seconds={CHOSEN.step_time.low_seconds:.4g}",
+            ),
+        ),
+        (CHOSEN.strategy, ("name=zero3", "stage=3", "offload=none")),
+        (RUN, ("tokens=1000000000", "chosen=zero3", "price_per_hour=10")),
+        (RUN.strategies[0], ("zero3", "run.expected_hours=3", "run.cost.expected_cost=3")),
+        (FOUND, (f"len(offers.offers)={len(FOUND.offers.offers)}", "name=1xH100-80GB")),
+        (FOUND.offers.offers[0], ("1xH100-80GB", "ddp", "price_per_hour=2.5", "expected_cost=2")),
+        (NOTHING.decided.decision, ("chosen.strategy.name=None", "chosen.verdict=None")),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_value_shows_its_figures_by_the_names_that_they_have(
+    value: Struct, figures: tuple[str, ...]
+) -> None:
+    shown = repr(value)
+    assert shown.startswith(f"<{type(value).__name__}: ")
+    assert [] == [figure for figure in figures if figure not in shown]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"gradient_checkpointing": True},
+        {"accounting": "textbook"},
+        {"micro_batch": 64, "stage": "3", "offload": "all"},
+    ],
+)
+def test_no_value_in_a_result_is_longer_than_a_screen(settings: dict[str, object]) -> None:
+    result = api.plan("2xRTX4090", model="7b", **settings)  # type: ignore[arg-type]
+    parts = (result.decided.decision, result.remedies, FOUND)
+    shown = {type(each).__name__: len(repr(each)) for part in parts for each in structs_in(part)}
+    assert {} == {name: size for name, size in shown.items() if size > LONGEST_CHARACTERS}

@@ -2,12 +2,22 @@
 
 import json
 import os
+import re
+import shlex
+import shutil
 import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from cli.harness import (
+    CONFIG_ARGUMENTS,
     HF_IN_CODE,
+    HF_IN_CODE_WITH_WORDS,
+    HF_LITERAL,
     HF_PARSER,
     Result,
     Run,
@@ -15,7 +25,9 @@ from cli.harness import (
     make_interpreter,
     run_process,
 )
-from cli.shown import CPU, RANK_PROGRAM, shown
+from cli.shown import CPU, ON_GPUS, RANK_PROGRAM, dry, shown
+from paths import ROOT, TEMPLATES
+from recorded import Install, library
 
 # What stands where `deepspeed` would: it says how it was started, and ends with a status of its own.
 SPY = """\
@@ -162,3 +174,505 @@ def test_a_plan_made_elsewhere_is_made_again_where_the_job_starts(spied: Run, fo
     refused = spied("launch")
     assert 5 == refused.code, refused.stderr
     assert 7 == spied("launch", "--accelerator", "cpu").code
+
+
+# `zerowiz launch --dry-run`: the command, its environment, and what stops it.
+
+
+def test_a_batch_that_is_not_seen_is_asked_for_with_what_decides_it(
+    here: Run, folder: Path
+) -> None:
+    (folder / "train.py").write_text(
+        "from accelerate import Accelerator\nfrom torch.utils.data import DataLoader\n"
+        "size = find_size()\nAccelerator().prepare(DataLoader(data, batch_size=size))\n"
+    )
+    result = here("launch", "--dry-run", *CPU, "train.py")
+    assert 3 == result.code, result.stderr
+    assert "did not follow `DataLoader(batch_size=find_size())` in train.py line 4" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "given", "expected", "env"),
+    [
+        (HF_PARSER, (), ("--deepspeed", "ds_config_zero0.json"), {}),
+        (
+            HF_IN_CODE,
+            (),
+            (),
+            {
+                "ACCELERATE_USE_DEEPSPEED": "true",
+                "ACCELERATE_DEEPSPEED_CONFIG_FILE": "ds_config_zero0.json",
+            },
+        ),
+        (HF_LITERAL, (), (), {}),
+        (CONFIG_ARGUMENTS, (), ("--deepspeed", "--deepspeed_config", "ds_config_zero0.json"), {}),
+        (HF_PARSER, ("--bf16",), ("--deepspeed", "ds_config_zero0.json"), {}),
+        (
+            CONFIG_ARGUMENTS,
+            ("--batch", "3"),
+            ("--deepspeed", "--deepspeed_config", "ds_config_zero0.json"),
+            {},
+        ),
+    ],
+    ids=["flag", "environment", "literal", "config arguments", "flag and words", "words"],
+)
+def test_the_config_reaches_the_script_by_its_own_convention(
+    here: Run,
+    folder: Path,
+    text: str,
+    given: tuple[str, ...],
+    expected: tuple[str, ...],
+    env: Mapping[str, str],
+) -> None:
+    (folder / "train.py").write_text(text)
+    # The raw script shows no loader to read the batch from.
+    micro_batch = ("--micro-batch", "1") if text is CONFIG_ARGUMENTS else ()
+    result = dry(here, *CPU, *micro_batch, "train.py", *given)
+    assert ("train.py", *given, *expected) == result.script
+    assert env == {
+        name: value for name, value in result.env.items() if name.startswith("ACCELERATE")
+    }
+
+
+SETTINGS_FILE = """\
+import sys
+
+from transformers import HfArgumentParser, Trainer, TrainingArguments
+
+parser = HfArgumentParser(TrainingArguments)
+if len(sys.argv) == 2 and sys.argv[1].endswith(".json"):
+    (args,) = parser.parse_json_file(sys.argv[1])
+else:
+    (args,) = parser.parse_args_into_dataclasses()
+Trainer(model=None, args=args).train()
+"""
+
+
+def test_a_settings_file_is_handed_over_as_a_copy_without_a_word_beside_it(
+    here: Run, folder: Path
+) -> None:
+    (folder / "train.py").write_text(SETTINGS_FILE)
+    said = {"per_device_train_batch_size": 2, "hub_token": "hf_abcdefghijklmnopqrstuvwxyz"}
+    own = json.dumps(said)
+    (folder / "args.json").write_text(own)
+    result = here("launch", "--dry-run", *CPU, "--grad-accum", "4", "train.py", "args.json")
+    run = shown(result)
+    assert ("train.py", "args.ds_config_zero0.json") == run.script
+    assert ("--num_gpus", "2", "--no_local_rank") == run.options
+    assert not [name for name in run.env if name.startswith("ACCELERATE")]
+    copy = result.stdout.partition("# writes args.ds_config_zero0.json\n")[2]
+    settled = {"gradient_accumulation_steps": 4, "use_cpu": True}
+    assert {**said, "hub_token": "***", **settled, "deepspeed": "ds_config_zero0.json"} == (
+        json.loads(copy.rpartition("}\n")[0] + "}")
+    )
+    assert "hf_abc" not in result.stdout + result.stderr
+    assert own == (folder / "args.json").read_text()
+
+
+DEFAULTS_FILE = """\
+from transformers import Trainer, TrainingArguments
+from trl import TrlParser
+
+(args,) = TrlParser(TrainingArguments).parse_args_and_config()
+Trainer(model=None, args=args).train()
+"""
+
+
+def test_a_file_of_defaults_stays_where_it_is_and_words_follow_it(here: Run, folder: Path) -> None:
+    (folder / "train.py").write_text(DEFAULTS_FILE)
+    (folder / "x.yaml").write_text("per_device_train_batch_size: 2\n")
+    # On this machine the preflight would miss trl.
+    elsewhere = ("--machine", "2xA100-40GB", "--model", "10m", "--seq-len", "64")
+    result = here(
+        "launch", "--dry-run", *elsewhere, "--grad-accum", "4", "train.py", "--config", "x.yaml"
+    )
+    words = ("--config", "x.yaml", "--gradient_accumulation_steps", "4")
+    assert ("train.py", *words, "--deepspeed", "ds_config_zero0.json") == shown(result).script
+    assert "Step     2 x 64 tokens per GPU, accumulation 4" in result.stderr
+
+
+def test_an_option_and_a_settings_file_that_disagree_are_both_named(
+    here: Run, folder: Path
+) -> None:
+    (folder / "train.py").write_text(SETTINGS_FILE)
+    (folder / "args.json").write_text('{"per_device_train_batch_size": 2}')
+    result = here("launch", "--dry-run", *CPU, "--micro-batch", "4", "train.py", "args.json")
+    assert 2 == result.code
+    said = "`per_device_train_batch_size` in args.json says 2"
+    assert f"`--micro-batch 4` conflicts with the script: {said}" == result.problem
+    assert "set `per_device_train_batch_size` to 4 in args.json" in result.hints
+
+
+def test_the_launchers_options_stand_before_the_script(here: Run, folder: Path) -> None:
+    (folder / "train.py").write_text(HF_PARSER)
+    result = dry(here, *CPU, "train.py", "--num_gpus", "9", "--seed", "1")
+    assert "deepspeed" == Path(result.launcher[0]).name
+    assert ("--num_gpus", "2") == result.options
+    assert (
+        "train.py",
+        "--num_gpus",
+        "9",
+        "--seed",
+        "1",
+        "--deepspeed",
+        "ds_config_zero0.json",
+    ) == result.script
+
+
+STRICT = """\
+import argparse
+import deepspeed
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--ds_config")
+{more}
+args = parser.parse_args()
+engine, *_ = deepspeed.initialize(config=args.ds_config, model=None)
+"""
+
+
+@pytest.mark.parametrize("supervise", ["--supervise", "--no-supervise"])
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ("", ("--num_gpus", "2", "--no_local_rank")),
+        ('parser.add_argument("--local_rank", type=int)', ("--num_gpus", "2")),
+        ("extend(parser)", ("--num_gpus", "2")),
+    ],
+    ids=["lacks it", "has it", "not seen"],
+)
+def test_a_parser_that_would_die_of_local_rank_gets_none(
+    here: Run, folder: Path, supervise: str, more: str, expected: tuple[str, ...]
+) -> None:
+    (folder / "train.py").write_text(STRICT.format(more=more))
+    assert expected == dry(here, *CPU, "--micro-batch", "1", supervise, "train.py").options
+
+
+@pytest.mark.parametrize("command", ["launch", "doctor"])
+def test_a_parser_that_spells_local_rank_differently_is_named(
+    here: Run, folder: Path, command: str
+) -> None:
+    (folder / "train.py").write_text(STRICT.format(more='parser.add_argument("--local-rank")'))
+    result = here(command, *CPU, "--micro-batch", "1", "train.py")
+    assert 5 == result.code
+    said = result.stdout + result.stderr
+    assert "passes `--local_rank`, and train.py line 6 takes `--local-rank`" in " ".join(
+        said.split()
+    )
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ("--help",),
+        ("-h",),
+        ("--overwrite", "--silent"),
+        ("--", "--model", "x"),
+        ("a b", "$HOME", "'", "*"),
+        ("",),
+    ],
+)
+def test_words_after_the_script_are_the_scripts_own(
+    here: Run, folder: Path, given: tuple[str, ...]
+) -> None:
+    (folder / "train.py").write_text(HF_IN_CODE)
+    assert ("train.py", *given) == dry(here, *CPU, "train.py", *given).script
+
+
+@pytest.mark.parametrize("word", ["--dry-run", "--yes", "--json", "--stage=2", "--accelerator"])
+def test_a_word_of_zerowiz_after_the_script_is_refused(here: Run, folder: Path, word: str) -> None:
+    (folder / "train.py").write_text(HF_IN_CODE_WITH_WORDS)
+    result = here("launch", "--dry-run", *CPU, "train.py", word)
+    assert 2 == result.code
+    flag = word.partition("=")[0]
+    assert f"`{flag}` after train.py would go to the script" == result.problem
+
+
+def test_after_a_script_that_reads_no_words_every_option_of_zerowiz_is_named_at_once(
+    here: Run, folder: Path
+) -> None:
+    (folder / "train.py").write_text(HF_IN_CODE)
+    line = ("train.py", "--machine", "cpu", "--micro-batch=4", "--price", "1/gpu-hour", "--lr", "1")
+    result = here("plan", *line)
+    assert 2 == result.code
+    assert "put `--machine`, `--micro-batch`, `--price` before train.py" in result.hints
+
+
+def test_a_word_that_the_script_takes_itself_is_the_scripts(here: Run, folder: Path) -> None:
+    own = 'p.add_argument("--dry-run", action="store_true")\nargs = p.parse_args()\n'
+    (folder / "train.py").write_text(
+        "import argparse\np = argparse.ArgumentParser()\n" + own + HF_IN_CODE
+    )
+    assert ("train.py", "--dry-run") == dry(here, *CPU, "train.py", "--dry-run").script
+
+
+def test_a_dry_run_stops_where_the_launch_would(here: Run, folder: Path) -> None:
+    (folder / "train.py").write_text(HF_IN_CODE)
+    (folder / "ds_config_zero0.json").write_text("{}")
+    result = here("launch", "--dry-run", *CPU, "train.py")
+    assert 1 == result.code
+    assert "was not written by zerowiz" in result.stderr
+
+
+def test_a_port_that_is_taken_stops_the_node_where_the_ranks_would_meet(
+    here: Run, folder: Path, taken_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "train.py").write_text(HF_IN_CODE)
+    told = {"NNODES": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": str(taken_port)}
+    for name, value in told.items():
+        monkeypatch.setenv(name, value)
+    codes = []
+    for rank in ("0", "1"):
+        monkeypatch.setenv("NODE_RANK", rank)
+        codes.append(here("launch", "--dry-run", *CPU, "train.py").code)
+    assert [5, 0] == codes
+
+
+def test_who_is_one_of_many_cannot_leave_its_ranks(
+    here: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "train.py").write_text(HF_IN_CODE)
+    for name, value in {"NNODES": "2", "NODE_RANK": "0", "MASTER_ADDR": "localhost"}.items():
+        monkeypatch.setenv(name, value)
+    result = here("launch", "--no-supervise", "--dry-run", *CPU, "train.py")
+    assert 2 == result.code
+    assert "works on one node only" in result.problem
+
+
+def test_the_rule_of_thumb_plans_no_run(here: Run, folder: Path) -> None:
+    (folder / "train.py").write_text(HF_IN_CODE)
+    for command in ("init", "launch"):
+        result = here(command, *CPU, "--accounting", "textbook", "train.py")
+        assert 2 == result.code
+        assert "works with `zerowiz plan` only" in result.stderr
+
+
+def test_a_remedy_that_the_script_must_take_says_where(here: Run, folder: Path) -> None:
+    (folder / "train.py").write_text(HF_IN_CODE)
+    words = ("--machine", "4xA100-40GB", "--model", "7b", "--stage", "2", "--seq-len", "512")
+    result = here("launch", "--dry-run", *words, "train.py")
+    assert 4 == result.code
+    hints = result.hints.splitlines()
+    assert hints[0].startswith("`--stage auto --optimizer-state-dtype bf16`: ZeRO-3 may fit: ")
+    [adapters] = [line for line in hints if "--method lora" in line]
+    assert adapters.endswith("; first wrap the model with peft in `train.py`")
+
+
+def test_what_the_script_fixes_comes_last_with_the_line_to_change(here: Run, folder: Path) -> None:
+    (folder / "train.py").write_text(HF_IN_CODE)
+    words = ("--machine", "4xA100-40GB", "--model", "7b", "--seq-len", "512")
+    hints = here("launch", "-q", "--dry-run", *words, "train.py").hints.splitlines()
+    edits = [line for line in hints if "; first " in line]
+    assert hints[-len(edits) :] == edits
+    assert any("set `gradient_checkpointing=True` in train.py" in line for line in edits)
+
+
+def test_a_remedy_names_every_line_that_the_script_must_change(here: Run, folder: Path) -> None:
+    """One of two alone would train with another global batch."""
+    text = HF_IN_CODE.replace(
+        "bf16=True", "fp16=True, gradient_accumulation_steps=4, gradient_checkpointing=True"
+    )
+    (folder / "train.py").write_text(text)
+    words = ("--machine", "4xA100-40GB", "--model", "7b", "--seq-len", "8192")
+    hints = here("launch", "-q", "--dry-run", *words, "train.py").hints
+    [line] = [line for line in hints.splitlines() if "`--micro-batch 2 --grad-accum 8`" in line]
+    assert "set `per_device_train_batch_size=2` in train.py" in line
+    assert "set `gradient_accumulation_steps=8` in train.py" in line
+
+
+@pytest.mark.parametrize("narrowed", [("--gpus", "0,1"), ("--gpus-per-node", "2")])
+def test_a_machine_that_would_be_narrowed_again_is_no_remedy(
+    here: Run, narrowed: tuple[str, ...]
+) -> None:
+    words = ("plan", "-q", "--model", "7b", "--machine", "4xA100-40GB", "--gradient-checkpointing")
+    result = here(*words, *narrowed)
+    assert 4 == result.code
+    assert ["2"] == re.findall(r"`--machine (\d+)x", result.hints)
+
+
+def test_a_remedy_by_another_machine_leads_where_it_says(here: Run) -> None:
+    """The one that is named is idle, and not the busy one of here with more GPUs."""
+    words = ("plan", "-q", "--json", "--model", "7b", "--gradient-checkpointing")
+    busy = ROOT / "tests" / "machines" / "h200-x1-busy.json"
+    remedies = json.loads(here(*words, "--machine", str(busy)).stdout)["remedies"]
+    others = [remedy for remedy in remedies if "--machine" in remedy["change"]]
+    assert others
+    for remedy in others:
+        content = json.loads(here(*words, "--machine", remedy["change"]["--machine"]).stdout)
+        assert content["chosen"] == remedy["strategy"]
+
+
+def test_help_before_the_script_is_zerowiz_own(here: Run) -> None:
+    result = here("launch", "--help")
+    assert 0 == result.code
+    assert "Usage: zerowiz launch" in result.stdout
+
+
+def test_the_cpu_job_says_so_to_deepspeed(
+    here: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "train.py").write_text(HF_IN_CODE)
+    named = dry(here, *CPU, "train.py")
+    flag = dry(here, "--accelerator", "cpu", "--gpus-per-node", "2", "--model", "10m", "train.py")
+    monkeypatch.setenv("DS_ACCELERATOR", "cpu")
+    environ = dry(here, "--gpus-per-node", "2", "--model", "10m", "train.py")
+    for result in (named, flag, environ):
+        assert "cpu" == result.env["DS_ACCELERATOR"]
+        assert ("--num_gpus", "2") == result.options
+        assert {"CUDA_DEVICE_ORDER", "PYTORCH_CUDA_ALLOC_CONF"}.isdisjoint(result.env)
+
+
+def test_a_cuda_job_names_its_gpus_by_nvmls_indices(
+    here: Run, folder: Path, driver: Install
+) -> None:
+    (folder / "train.py").write_text(HF_IN_CODE)
+    driver(library("h200-x4"))
+    every = dry(here, *ON_GPUS, "train.py")
+    assert ("--include", "localhost:0,1,2,3") == every.options
+    assert "PCI_BUS_ID" == every.env["CUDA_DEVICE_ORDER"]
+    assert "expandable_segments:True" == every.env["PYTORCH_CUDA_ALLOC_CONF"]
+    assert "DS_ACCELERATOR" not in every.env
+    some = dry(here, *ON_GPUS, "--gpus", "1,3", "train.py")
+    assert ("--include", "localhost:1,3") == some.options
+
+
+@pytest.mark.parametrize(
+    ("name", "gone"),
+    [
+        ("CUDA_DEVICE_ORDER", "CUDA_DEVICE_ORDER"),
+        ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"),
+        ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"),
+        ("TORCH_EXTENSIONS_DIR", "TORCH_EXTENSIONS_DIR"),
+    ],
+)
+def test_what_a_person_set_in_the_environment_stays(
+    here: Run,
+    folder: Path,
+    driver: Install,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    gone: str,
+) -> None:
+    (folder / "train.py").write_text(HF_IN_CODE)
+    driver(library("h200-x2"))
+    before = dry(here, *ON_GPUS, "train.py").env
+    monkeypatch.setenv(name, "mine")
+    after = dry(here, *ON_GPUS, "train.py").env
+    assert set(before) - {gone} == set(after)
+
+
+def test_the_interpreters_own_folder_is_on_the_jobs_path(
+    here: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "train.py").write_text(HF_IN_CODE)
+    beside = str(Path(sys.executable).parent)
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    assert f"{beside}:/usr/bin:/bin" == dry(here, *CPU, "train.py").env["PATH"]
+    monkeypatch.setenv("PATH", f"/usr/bin:{beside}")
+    assert "PATH" not in dry(here, *CPU, "train.py").env
+
+
+def test_a_dry_run_writes_nothing_and_shows_the_file(here: Run, folder: Path) -> None:
+    (folder / "train.py").write_text(HF_IN_CODE)
+    result = here("launch", "--dry-run", *CPU, "train.py")
+    plan, first, *config, why_rank_program, _ = result.stdout.splitlines()
+    assert "# writes ds_config_zero0.plan.json" == plan
+    assert "# writes ds_config_zero0.json" == first
+    assert 0 == json.loads("\n".join(config))["zero_optimization"]["stage"]
+    assert why_rank_program.startswith("# worker/rank.py starts your script in each rank")
+    assert ["train.py"] == os.listdir(folder)  # noqa: PTH208 - names are enough
+
+
+def test_quiet_leaves_stderr_empty(here: Run, folder: Path) -> None:
+    (folder / "train.py").write_text(HF_IN_CODE)
+    assert "" == here("launch", "--dry-run", "--quiet", *CPU, "train.py").stderr
+    assert "" == here("init", "--dry-run", "--quiet", *CPU, "train.py").stderr
+
+
+def test_a_persons_own_config_is_handed_over_and_never_written(here: Run, folder: Path) -> None:
+    (folder / "train.py").write_text(HF_PARSER)
+    own = folder / "mine.json"
+    own.write_text(
+        '{"zero_optimization": {"stage": 2}, "bf16": {"enabled": "auto"},'
+        ' "train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto"}'
+    )
+    result = here("launch", "--dry-run", "--json", *CPU, "--config", "mine.json", "train.py")
+    content = json.loads(result.stdout)
+    assert "zero2" == content["chosen"]
+    assert "mine.json" == content["config_path"]
+    assert ["--deepspeed", "mine.json"] == content["command"][-2:]
+    before = own.read_text()
+    assert 0 == here("init", "--yes", *CPU, "--config", "mine.json").code
+    assert before == own.read_text()
+    assert {"train.py", "mine.json", "zerowiz.toml"} == {path.name for path in folder.iterdir()}
+    assert ("--deepspeed", "mine.json") == dry(here).script[-2:]
+
+
+def _write_unread(pipe: Path, text: str) -> None:
+    """Write for a reader that may leave as it sees that this is a pipe."""
+    with suppress(BrokenPipeError):
+        pipe.write_text(text)
+
+
+def test_a_pipe_is_planned_with_and_not_handed_to_ranks(here: Run, folder: Path) -> None:
+    (folder / "train.py").write_text(HF_PARSER)
+    own = '{"train_micro_batch_size_per_gpu": "auto", "zero_optimization": {"stage": 2}}'
+    pipe = folder / "pipe"
+    os.mkfifo(pipe)
+    said = {}
+    for name, words in {"plan": ("plan",), "launch": ("launch", "--dry-run")}.items():
+        writer = Thread(target=_write_unread, args=(pipe, own))
+        writer.start()
+        said[name] = here(*words, *CPU, "--config", "pipe", "train.py")
+        writer.join()
+    assert (0, 2) == (said["plan"].code, said["launch"].code), said["plan"].stderr
+    assert "`--config pipe` is a pipe, and each rank would read it" in said["launch"].problem
+
+
+# What a person does works in a folder of any name.
+
+ZEROWIZ = (sys.executable, "-m", "zerowiz")
+
+
+def unescape(word: str) -> bytes:
+    """The bytes of a word between `$'` and `'`."""
+    return re.sub(rb"\\x(..)", lambda found: bytes.fromhex(found[1].decode()), word.encode())
+
+
+@pytest.fixture
+def latin_1(tmp_path: Path) -> Path:
+    """A folder with a script and a model, whose name is no UTF-8."""
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    shutil.copytree(TEMPLATES, folder)
+    return folder
+
+
+def test_a_path_that_is_no_utf_8_reaches_json_and_a_job_script(latin_1: Path) -> None:
+    options = ("--yes", "--model", latin_1 / "model", "--machine", "4xA100-40GB")
+    where = ("--output-dir", latin_1 / "out")
+    words = (*ZEROWIZ, "init", "--slurm", *options, *where, latin_1 / "train_deepspeed.py")
+    for _ in range(2):  # the second finds what the first wrote, and is not in its way
+        done = subprocess.run(words, env=clean_environ(), capture_output=True, check=False)
+        assert 0 == done.returncode, done.stderr.decode()
+        assert b"zerowiz.toml is not written: a path in it is not UTF-8" in done.stderr
+        # What is shown can be pasted.
+        *_, shown = done.stdout.decode().partition("and submit it\n")
+        typed = shlex.split(shown.partition("It runs on")[0].replace("$'", "'"))
+        job_file = str(latin_1 / "out" / "job.sbatch")
+        assert ["sbatch", job_file] == [os.fsdecode(unescape(word)) for word in typed]
+    assert not (latin_1 / "out" / "zerowiz.toml").exists()
+    assert os.fsencode(latin_1) in (latin_1 / "out" / "job.sbatch").read_bytes()
+
+    ranks = ("--accelerator", "cpu", "--gpus-per-node", "2", *options[1:3])
+    dry = (
+        *ZEROWIZ,
+        "launch",
+        "--dry-run",
+        "--json",
+        "--yes",
+        *ranks,
+        latin_1 / "train_deepspeed.py",
+    )
+    done = subprocess.run(dry, env=clean_environ(), capture_output=True, check=False)
+    assert 0 == done.returncode, done.stderr.decode()
+    assert str(latin_1 / "model") in json.loads(done.stdout)["command"]

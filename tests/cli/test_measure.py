@@ -2,20 +2,37 @@
 
 import json
 import os
+import shutil
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
-from cli.harness import Run
+from cli.harness import Run, run_process
 from paths import ROOT, TEMPLATES
 from ranks.harness import rank_environ, run
 from recorded import Install, library
 
+from zerowiz import __version__
+from zerowiz.app.measure import require_steps
+from zerowiz.core.decision.evaluate import StrategyEstimate, evaluate
+from zerowiz.core.decision.plan_input import PlanInput
+from zerowiz.core.machine.spec import parse_spec
+from zerowiz.core.measured_row import KeptRun, MachineResults, ScriptRun, formulas_of, machine_key
+from zerowiz.core.model.from_name import model_from_size, parse_size
 from zerowiz.core.model.hf_config import model_from_config
+from zerowiz.core.outcome import Cause, JobEnd
 from zerowiz.core.preflight.facts import Op
-from zerowiz.errors import PreflightError
+from zerowiz.core.speed.costs import TermKind, find_rates
+from zerowiz.core.strategies import ZERO2
+from zerowiz.core.structs import decode, encode
+from zerowiz.core.workload import Workload
+from zerowiz.errors import PreflightError, ZerowizError
+from zerowiz.probe.machine.machine_file import results_path
+from zerowiz.probe.package_data import read_gpu_table
+from zerowiz.ui.measure import script_run
 
 MODEL = str(TEMPLATES / "model")
 CPU = ("--accelerator", "cpu", "--gpus-per-node", "2")
@@ -489,3 +506,205 @@ def test_what_is_said_of_the_job_is_measured_too(here: Run, folder: Path) -> Non
         case["memory_budget_bytes"],
     )
     assert str(drive) == case["ds_config"]["zero_optimization"]["offload_param"]["nvme_path"]
+
+
+# `zerowiz measure SCRIPT`: a person's own script, run for some steps through the launcher.
+
+SCRIPT = "train_deepspeed.py"
+
+
+def copy_script(folder: Path) -> None:
+    """The template, and what it imports."""
+    shutil.copy(TEMPLATES / SCRIPT, folder)
+    shutil.copytree(TEMPLATES / "portable_checkpoint", folder / "portable_checkpoint")
+
+
+@pytest.mark.parametrize(
+    "words", [("--all",), ("--cases", "c.json"), ("--cap-bytes", "5"), ("--output", "rows.jsonl")]
+)
+def test_what_is_of_the_model_alone_is_refused_beside_a_script(
+    here: Run, folder: Path, words: tuple[str, ...]
+) -> None:
+    copy_script(folder)
+    done = here("measure", *CPU, *words, SCRIPT)
+    assert 2 == done.code
+    assert f"`{words[0]}` does not work with your own script" in done.problem
+
+
+def test_options_stand_before_the_script_and_words_after_it_are_its_own(
+    here: Run, folder: Path
+) -> None:
+    copy_script(folder)
+    words = ("--model_config", MODEL, "--steps", "40")
+    done = here("measure", *CPU, "--yes", "--dry-run", "--stage", "2", SCRIPT, *words)
+    assert 0 == done.code, done.stderr
+    assert f"--model_config {MODEL} --steps 40 --deepspeed" in done.stdout
+    asked = here("measure", *CPU, "--yes", "--dry-run", "--json", "--stage", "2", SCRIPT, *words)
+    assert 0 == asked.code, asked.stderr
+    plan = json.loads(asked.stdout)
+    assert ("zero2", "40") == (
+        plan["chosen"],
+        plan["command"][plan["command"].index("--steps") + 1],
+    )
+
+
+@pytest.mark.deepspeed
+def test_a_script_is_ended_after_its_steps_and_stays_as_it_is(tmp_path: Path) -> None:
+    copy_script(tmp_path)
+    before = (tmp_path / SCRIPT).read_bytes()
+    own = ["--model_config", MODEL, "--corpus", str(TEMPLATES / "corpus.txt")]
+    done = run(
+        [sys.executable, "-m", "zerowiz", "measure", *CPU, "--stage", "2", "--precision", "fp32"]
+        + ["--yes", "--json", "--steps", "4", SCRIPT, *own]
+        + ["--seq_len", "32", "--steps", "5000", "--output_dir", "out"],
+        env=measuring_environ(tmp_path),
+        cwd=tmp_path,
+    )
+
+    assert 0 == done.returncode, done.stderr[-3000:]
+    said = json.loads(done.stdout)["script"]
+    assert ("zero2", "finished", 4) == (said["strategy"], said["ended"], said["steps"])
+    assert [3, 3] == [len(rank["timed_step_seconds"]) for rank in said["ranks"]]
+    assert [[1] * 3] * 2 == [rank["timed_micro_batches"] for rank in said["ranks"]]
+    assert [(2, 1), (2, 1)] == [(rank["stage"], rank["micro_batch"]) for rank in said["ranks"]]
+    assert said["measured"]["step_seconds"] > 0
+    assert said["measured"]["peak_bytes"] > 0
+    assert before == (tmp_path / SCRIPT).read_bytes()
+    assert not (tmp_path / "out").exists()
+    assert () == done.shared_memory_left
+
+
+def planned() -> StrategyEstimate:
+    machine, table = parse_spec("2xH200", read_gpu_table()), read_gpu_table()
+    size = parse_size("1b")
+    assert size is not None
+    job = PlanInput(
+        machine=machine,
+        model=model_from_size("1b", size),
+        workload=Workload(),
+        rates=find_rates(machine, table),
+    )
+    return evaluate(job, ZERO2)
+
+
+def ran(*ranks: dict[str, object], **end: object) -> ScriptRun:
+    ended = decode(JobEnd, {"status": 0, "cause": Cause.FINISHED.value, **end}, "end")
+    return ScriptRun(planned=planned(), end=ended, ranks=ranks, wanted_steps=4)
+
+
+def rank(*seconds: float, peak_bytes: int | None = 10**9) -> dict[str, object]:
+    steps = len(seconds) + 1
+    return {"steps": steps, "timed_step_seconds": list(seconds), "peak_bytes": peak_bytes}
+
+
+def test_the_fullest_and_the_slowest_rank_count() -> None:
+    one = ran(rank(1, 1, 1, peak_bytes=5), rank(3, 2, 2, 2, peak_bytes=7))
+    assert (7, 4) == (one.peak.measured_bytes, one.steps)
+    assert one.step.measured is not None
+    assert 2 == one.step.measured.seconds
+    assert one.measured
+
+
+def test_of_a_cpu_rank_its_process_counts_without_python(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    gib = 2**30
+    process = {"outside_bytes": gib, "host_peak_rss_bytes": 3 * gib}
+    one = ran(*(rank(1, 1, 1, peak_bytes=None) | process for _ in range(2)))
+    assert 2 * gib == one.peak.measured_bytes
+    script_run(one, sys.stdout)
+    shown = capsys.readouterr().out
+    assert "measured: 2.000 GiB" in shown
+    assert "The memory of CPU ranks is predicted only roughly" in shown
+
+
+def test_what_no_rank_or_only_one_knows_is_not_measured() -> None:
+    assert ran(rank(1, 1, 1), rank(1, 1, 1, peak_bytes=None)).peak.measured_bytes is None
+    assert ran(rank(1, 1, 1), {}).step.measured is None
+    assert not ran({}, {}).measured
+
+
+def test_running_out_of_memory_is_an_answer_and_failing_is_none(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    died = ran({}, {}, status=1, cause=Cause.CUDA_OOM.value)
+    assert died.measured
+    script_run(died, sys.stdout)
+    assert "It ran out of GPU memory" in capsys.readouterr().out
+    assert not ran(rank(1, 1, 1), status=1, cause=Cause.FAILED.value).measured
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 1)])
+def test_what_a_person_ends_is_told_from_what_the_deadline_ends(number: int, code: int) -> None:
+    one = ran(rank(1.0), rank(1.0), status=1, cause=Cause.STOPPED.value, stopped_by=number)
+    with pytest.raises(ZerowizError, match="after 2 of 4 optimizer steps") as raised:
+        require_steps(one)
+    assert code == raised.value.exit_code
+
+
+def test_a_script_without_steps_is_an_error() -> None:
+    with pytest.raises(ZerowizError, match="before its first optimizer step"):
+        require_steps(ran({}, {}))
+    require_steps(ran(rank(1.0), rank(1.0)))
+
+
+# What `measure` kept of a machine reaches later plans for it, unless somebody says no.
+
+SAID = "step times are scaled by"
+WORDS = ("--model", "1b", "--micro-batch", "2", "--seq-len", "1024", "--gradient-checkpointing")
+
+
+@pytest.fixture
+def measured(tmp_path: Path) -> dict[str, str]:
+    """An environment in whose cache two H200s took half as long again as predicted."""
+    environ = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    run = KeptRun(
+        setting={},
+        strategy="zero2",
+        formulas=formulas_of(__version__),
+        measured_seconds=1.5,
+        predicted_seconds={TermKind.MATRIX_PRODUCTS.value: 1.0},
+    )
+    path = results_path(machine_key(parse_spec("2xH200", read_gpu_table())), environ)
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(encode(MachineResults(runs=(run,)))))
+    return environ
+
+
+def planned_calibration(
+    folder: Path, environ: dict[str, str], *words: str
+) -> tuple[dict[str, Any], str]:
+    done = run_process(folder, "plan", *WORDS, "--json", *words, env=environ)
+    assert 0 == done.code, done.stderr
+    strategies = json.loads(done.stdout)["strategies"]
+    return {each["name"]: each for each in strategies}, done.stderr
+
+
+def test_a_plan_is_calibrated_by_what_was_measured_on_its_machine(
+    tmp_path: Path, measured: dict[str, str]
+) -> None:
+    calibrated, notes = planned_calibration(tmp_path, measured, "--machine", "2xH200")
+    bare, silent = planned_calibration(
+        tmp_path, measured, "--machine", "2xH200", "--no-calibration"
+    )
+    assert f"{SAID} 1 setting measured on this machine" in notes
+    assert SAID not in silent
+    times = [each["zero2"]["step_seconds"] for each in (calibrated, bare)]
+    assert times[0] > 1.05 * times[1]
+    marks = [each["zero2"]["step_seconds_interval"]["calibrated"] for each in (calibrated, bare)]
+    assert [True, False] == marks
+
+
+def test_another_machine_is_not_calibrated(tmp_path: Path, measured: dict[str, str]) -> None:
+    for machine in ("4xH200", "2xH100-80GB"):
+        bare, notes = planned_calibration(tmp_path, measured, "--machine", machine)
+        assert SAID not in notes
+        assert not bare["zero2"]["step_seconds_interval"]["calibrated"]
+
+
+def test_a_file_that_cannot_be_read_is_as_none(tmp_path: Path, measured: dict[str, str]) -> None:
+    [file] = Path(measured["XDG_CACHE_HOME"]).rglob("*.json")
+    file.write_text('{"runs": [{')
+    bare, notes = planned_calibration(tmp_path, measured, "--machine", "2xH200")
+    assert SAID not in notes
+    assert not bare["zero2"]["step_seconds_interval"]["calibrated"]

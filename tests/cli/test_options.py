@@ -1,11 +1,19 @@
 """The words of the command line, which scripts out there depend on."""
 
+import json
 import re
+import shlex
+import time
+from collections.abc import Callable, Iterator
 from enum import Enum
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
-from cli.harness import CONFIG_ARGUMENTS, Run
+from cli.harness import CONFIG_ARGUMENTS, HF_PARSER, Result, Run, Terminal
+from cli.shown import RANK_PROGRAM
+from paths import ROOT
 
 from zerowiz.app.options import choices_of, kinds, rows
 from zerowiz.cli.options import option_of
@@ -176,3 +184,440 @@ def test_the_parser_of_a_choice_gives_what_the_command_takes() -> None:
         assert parser is not None
         assert [*kind] == [parser(word) for word in choices_of(kind, rows()[name])]
         assert all(isinstance(parser(word), kind) for word in choices_of(kind, rows()[name]))
+
+
+# What people type instead of a script: another launcher, a module, a shell script, a notebook.
+
+JOB = ("--accelerator", "cpu", "--model", "10m", "--seq-len", "64")
+DRY = ("launch", "--dry-run", "--yes", *JOB)
+
+
+def argv(result: Result) -> list[str]:
+    """The command of a dry run, without variables and the port."""
+    assert 0 == result.code, result.stderr
+    words = shlex.split(result.stdout.splitlines()[-1])
+    first = next(index for index, word in enumerate(words) if word.endswith("/deepspeed"))
+    at = words.index("--master_port")
+    return [*words[first + 1 : at], *words[at + 2 :]]
+
+
+def notes(result: Result) -> list[str]:
+    return [line for line in result.stderr.splitlines() if "is replaced" in line]
+
+
+NOWHERE = (
+    "neither `pkg/none.py` nor `pkg/none/__main__.py` exists here, in PYTHONPATH or in the"
+    " installed packages"
+)
+LAUNCHED = {
+    "torchrun --nproc_per_node 2": "--gpus-per-node 2",
+    "python -m torch.distributed.run --nproc_per_node=2": "--gpus-per-node 2",
+    "accelerate launch --num_processes 2 --main_process_port 1": "--gpus-per-node 2",
+    "deepspeed --num_gpus 2 --master_port 29500": "--gpus-per-node 2",
+}
+
+
+@pytest.mark.parametrize("line", LAUNCHED)
+def test_another_launchers_words_are_replaced_and_the_line_says_by_what(
+    here: Run, folder: Path, line: str
+) -> None:
+    (folder / "train.py").write_text(HF_PARSER)
+    result = here(*DRY, *line.split(), "train.py", "--seed", "1")
+    plain = here(*DRY, "--gpus-per-node", "2", "train.py", "--seed", "1")
+    assert argv(plain) == argv(result)
+    assert [
+        f"note: `{line}` is replaced by `{LAUNCHED[line]}`: zerowiz starts the ranks with deepspeed"
+    ] == notes(result)
+
+
+def test_the_script_keeps_its_own_words(here: Run, folder: Path) -> None:
+    (folder / "train.py").write_text(HF_PARSER)
+    own = {"train_micro_batch_size_per_gpu": 8, "zero_optimization": {"stage": 1}}
+    (folder / "ds.json").write_text(json.dumps(own))
+    words = ("deepspeed", "--num_gpus", "2", "train.py", "--deepspeed", "ds.json")
+    result = here(*DRY, "--config", "ds.json", *words)
+    assert ["train.py", "--deepspeed", "ds.json"] == argv(result)[-3:]
+
+
+def test_what_accelerate_says_of_deepspeed_is_planned(here: Run, folder: Path) -> None:
+    (folder / "train.py").write_text(CONFIG_ARGUMENTS)
+    line = (
+        "accelerate launch --use_deepspeed --zero_stage 2 --mixed_precision bf16"
+        " --gradient_accumulation_steps 4 --offload_optimizer_device cpu --gradient_clipping 1.0"
+    )
+    job = ("--yes", *JOB, "--micro-batch", "1", "--json")
+    result = here("launch", "--dry-run", *job, *line.split(), "train.py")
+    assert 0 == result.code, result.stderr
+    plan = json.loads(result.stdout)
+    assert ("zero2-offload", 4, "bf16") == (
+        plan["chosen"],
+        plan["workload"]["accumulation_steps"],
+        plan["workload"]["precision"],
+    )
+    (note,) = notes(result)
+    assert note.endswith("`--gradient_clipping 1.0` has no effect")
+
+
+def test_the_files_say_how_they_are_written_again(here: Run, folder: Path) -> None:
+    (folder / "pkg").mkdir()
+    (folder / "pkg" / "train.py").write_text(HF_PARSER)
+    line = "torchrun --nproc_per_node 2 -m pkg.train --seed 1"
+    assert 0 == here("init", "--yes", "--module", *JOB, "--gpus-per-node", "2", "pkg.train").code
+    first = json.loads((folder / "ds_config_zero0.plan.json").read_text())["reproduce"]["argv"]
+    assert ["--module", "pkg.train"] == [*first[first.index("--module") :][:1], first[-1]]
+    again = here("launch", "--dry-run", *first[2:])
+    assert ["-m", "pkg.train"] == argv(again)[-4:-2]
+    recorded = here("launch", "--dry-run")
+    assert ["-m", "pkg.train"] == argv(recorded)[-4:-2]
+    assert ["-m", "pkg.train", "--seed", "1"] == argv(here(*DRY, *line.split()))[-6:-2]
+
+
+@pytest.mark.parametrize("flag", ["-m", "--module"])
+def test_a_module_is_read_where_it_lies_and_launched_as_a_module(
+    here: Run, folder: Path, flag: str
+) -> None:
+    (folder / "pkg").mkdir()
+    (folder / "pkg" / "train.py").write_text(CONFIG_ARGUMENTS)
+    words = ("--micro-batch", "1", flag, "pkg.train", "--batch", "3")
+    config = ["--batch", "3", "--deepspeed", "--deepspeed_config", "ds_config_zero0.json"]
+    ranks = ["--num_gpus", "1"]
+    watched = argv(here(*DRY, "--supervise", *words))
+    assert [*ranks, RANK_PROGRAM, "-m", "pkg.train", *config] == watched
+    alone = argv(here(*DRY, "--no-supervise", *words))
+    assert [*ranks, "--module", "pkg.train", *config] == alone
+
+
+def test_a_module_finds_its_libraries_from_the_working_folder(here: Run, folder: Path) -> None:
+    (folder / "pkg").mkdir()
+    (folder / "beside.py").write_text("")
+    (folder / "pkg" / "train.py").write_text(f"import beside\n{HF_PARSER}")
+    found = here("doctor", "--quiet", *JOB, "-m", "pkg.train")
+    assert "beside" not in found.stdout, found.stdout
+    (folder / "pkg" / "train.py").write_text(f"import inside\n{HF_PARSER}")
+    (folder / "pkg" / "inside.py").write_text("")
+    found = here("doctor", "--quiet", *JOB, "-m", "pkg.train")
+    assert "inside" in found.stdout, found.stdout
+
+
+def test_a_module_that_another_launcher_is_stands_for_it(here: Run, folder: Path) -> None:
+    (folder / "train.py").write_text(HF_PARSER)
+    result = here(*DRY, "-m", "torch.distributed.run", "--nproc_per_node", "2", "train.py")
+    assert ["--num_gpus", "2"] == argv(result)[:2]
+
+
+def test_plan_and_init_understand_the_same_words(here: Run, folder: Path) -> None:
+    (folder / "pkg").mkdir()
+    (folder / "pkg" / "train.py").write_text(HF_PARSER)
+    line = [
+        "torchrun",
+        "--nproc_per_node",
+        "2",
+        "-m",
+        "pkg.train",
+        "--per_device_train_batch_size",
+        "3",
+    ]
+    planned = here("plan", "--json", *JOB, *line)
+    assert 0 == planned.code, planned.stderr
+    plan = json.loads(planned.stdout)
+    assert (3, 2) == (plan["workload"]["micro_batch"], len(plan["machine"]["gpus"]))
+    assert 1 == len(notes(planned))
+    done = here("init", "--yes", *JOB, *line)
+    assert 0 == done.code, done.stderr
+    again = here("launch", "--dry-run")
+    assert ["-m", "pkg.train", "--per_device_train_batch_size", "3"] == argv(again)[-6:-2]
+
+
+@pytest.mark.parametrize("command", ["launch", "init", "doctor"])
+def test_a_module_has_to_be_named(here: Run, folder: Path, command: str) -> None:
+    (folder / "train.py").write_text(HF_PARSER)
+    result = here(command, "--yes", "--accelerator", "cpu", "--gpus-per-node", "2", "-m")
+    assert (2, "`--module` needs a module") == (result.code, result.problem)
+
+
+def test_what_was_recorded_for_a_script_is_not_a_modules(here: Run, folder: Path) -> None:
+    (folder / "train").mkdir()
+    (folder / "train" / "__main__.py").write_text(HF_PARSER)
+    assert 0 == here("init", "--yes", *JOB, "-m", "train").code
+    (folder / "train" / "__main__.py").rename(folder / "other")
+    (folder / "train").rmdir()
+    (folder / "other").rename(folder / "train")
+    assert ["train"] == argv(here(*DRY, "train"))[-3:-2]
+
+
+def test_a_file_of_that_name_is_the_script(here: Run, folder: Path) -> None:
+    (folder / "torchrun").write_text(HF_PARSER)
+    result = here(*DRY, "torchrun", "--seed", "1")
+    assert ["torchrun", "--seed", "1"] == argv(result)[2:][-5:-2]
+    assert [] == notes(result)
+
+
+def test_deepspeeds_own_word_about_local_rank_counts(here: Run, folder: Path) -> None:
+    (folder / "train.py").write_text(HF_PARSER)
+    assert "--no_local_rank" in argv(here(*DRY, "deepspeed", "--no_local_rank", "train.py"))
+    assert "--no_local_rank" not in argv(here(*DRY, "deepspeed", "train.py"))
+
+
+@pytest.mark.parametrize("command", ["launch", "doctor"])
+@pytest.mark.parametrize(
+    ("words", "code", "problem", "hint"),
+    [
+        (
+            "--gpus-per-node 4 torchrun --nproc_per_node 2 train.py",
+            2,
+            "`--gpus-per-node 4` conflicts with `--nproc_per_node 2`",
+            "remove `--gpus-per-node 4`, or `--nproc_per_node 2`",
+        ),
+        (
+            "--stage 2 accelerate launch --zero_stage 3 train.py",
+            2,
+            "`--stage 2` conflicts with `--zero_stage 3`",
+            "remove `--stage 2`, or `--zero_stage 3`",
+        ),
+        (
+            "torchrun --nproc 2 --foo train.py",
+            2,
+            "`torchrun --nproc 2 --foo`: `--foo` is not an option that zerowiz knows",
+            "",
+        ),
+        (
+            "accelerate launch --num_proceses 8 train.py",
+            2,
+            "`accelerate launch --num_proceses`: `--num_proceses` is not an option that zerowiz knows",
+            "did you mean `--num_processes`?",
+        ),
+        (
+            "torchrun --nproc_per_node 2",
+            2,
+            "`torchrun --nproc_per_node 2` has no script",
+            "`zerowiz launch torchrun --nproc_per_node 2 train.py`",
+        ),
+    ],
+)
+def test_words_that_contradict_or_are_not_known_are_named(
+    here: Run, folder: Path, command: str, words: str, code: int, problem: str, hint: str
+) -> None:
+    (folder / "train.py").write_text(HF_PARSER)
+    result = here(command, *JOB, *words.split())
+    assert (code, problem) == (result.code, result.problem)
+    assert hint in result.hints
+
+
+def test_the_same_said_twice_is_no_contradiction(here: Run, folder: Path) -> None:
+    (folder / "train.py").write_text(HF_PARSER)
+    words = ("--gpus-per-node", "2", "torchrun", "--nproc_per_node", "2", "train.py")
+    assert ["--num_gpus", "2"] == argv(here(*DRY, *words))[:2]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "problem", "hints"),
+    [
+        (
+            ("run.sh",),
+            1,
+            "`run.sh` is a shell script that starts the training with `torchrun` in line 3",
+            (
+                "`zerowiz launch torchrun --nproc_per_node 2 train.py --seed 1`",
+                "write `zerowiz launch` before `torchrun` in that line, then run `bash run.sh`",
+            ),
+        ),
+        (
+            ("bash", "run.sh"),
+            1,
+            "`run.sh` is a shell script that starts the training with `torchrun` in line 3",
+            ("`zerowiz launch torchrun --nproc_per_node 2 train.py --seed 1`",),
+        ),
+        (
+            ("other.sh",),
+            1,
+            "`other.sh` is a shell script, and zerowiz cannot see which Python script it starts",
+            ("pass the Python script: `zerowiz launch train.py`",),
+        ),
+        (
+            ("train.ipynb",),
+            1,
+            "`train.ipynb` is a notebook, not a script",
+            ("convert it to `train.py`: `jupyter nbconvert --to script train.ipynb`",),
+        ),
+        (
+            ("ds.json",),
+            1,
+            "`ds.json` is a JSON file, not a script",
+            ("a DeepSpeed config has an option: `--config ds.json`", "`zerowiz check ds.json`"),
+        ),
+        (
+            ("acc.yaml",),
+            1,
+            "acc.yaml is a YAML file, and no training script",
+            ("a DeepSpeed config has an option: `--config acc.yaml`", "`zerowiz init acc.yaml`"),
+        ),
+        (("train",), 5, "there is no script `train`", ("did you mean `train.py`?",)),
+        (
+            ("-m", "pkg.none"),
+            5,
+            f"there is no module `pkg.none`: {NOWHERE}",
+            ("start zerowiz in the folder that contains the package",),
+        ),
+        (
+            ("-m", "train.py"),
+            5,
+            "`train.py` is not a module name",
+            ("to start it as a script: `zerowiz launch train.py`",),
+        ),
+    ],
+)
+def test_what_is_no_script_is_said_with_the_way_on(
+    here: Run, folder: Path, words: tuple[str, ...], code: int, problem: str, hints: tuple[str, ...]
+) -> None:
+    line = "torchrun --nproc_per_node 2 \\\n  train.py --seed 1\n"
+    (folder / "run.sh").write_text(f"#!/bin/bash\nset -e\n{line}")
+    (folder / "other.sh").write_text("echo hi\n")
+    (folder / "train.ipynb").write_text("{}")
+    (folder / "train.py").write_text(HF_PARSER)
+    (folder / "ds.json").write_text('{"train_batch_size": 8}')
+    (folder / "acc.yaml").write_text("zero_stage: 2: 3\n")
+    result = here("launch", *JOB, *words)
+    assert (code, problem) == (result.code, result.problem)
+    for hint in hints:
+        assert hint in result.hints
+
+
+@pytest.mark.parametrize(
+    ("typed", "before"),
+    [
+        ("uv run train.py", "uv run"),
+        ("srun -n 2 torchrun train.py", "srun -n 2"),
+        ("env A=1 python train.py", "env A=1"),
+        ("CUDA_VISIBLE_DEVICES=0 torchrun train.py", "CUDA_VISIBLE_DEVICES=0"),
+        ("nohup", "nohup"),
+    ],
+)
+def test_words_that_belong_before_zerowiz_are_told_so(
+    here: Run, folder: Path, typed: str, before: str
+) -> None:
+    (folder / "train.py").write_text(HF_PARSER)
+    result = here(*DRY, *typed.split())
+    assert 2 == result.code
+    assert f"put `{before}` before `zerowiz`" in result.hints
+
+
+@pytest.mark.parametrize(
+    ("typed", "hint"),
+    [
+        ("axolotl train my.yml", "`zerowiz init my.yml`"),
+        ("llamafactory-cli train runs/a.yaml", "`zerowiz init runs/a.yaml`"),
+        ("llamafactory-cli train", "`zerowiz init my.yaml`"),
+        ("swift sft my.yaml", "`zerowiz init my.yaml`"),
+        ("swift sft --model m", "in a YAML file: `zerowiz init my.yaml`"),
+        ("trl sft --dataset_name x", "`zerowiz launch -m trl.scripts.sft --dataset_name x`"),
+        ("trl", "`zerowiz launch -m trl.scripts.sft`"),
+    ],
+)
+def test_a_program_that_starts_its_own_ranks_is_told_what_to_launch(
+    here: Run, typed: str, hint: str
+) -> None:
+    result = here(*DRY, *typed.split())
+    assert 2 == result.code
+    assert f"`{typed.split(maxsplit=1)[0]}` starts ranks of its own" == result.problem
+    assert hint in result.hints
+
+
+def test_a_file_with_the_name_of_a_program_is_the_script(here: Run, folder: Path) -> None:
+    (folder / "time").write_text(HF_PARSER)
+    assert "time" in argv(here(*DRY, "time"))
+
+
+def test_a_module_that_is_named_as_a_script_is_told_how_to_launch_it(
+    here: Run, folder: Path
+) -> None:
+    (folder / "pkg").mkdir()
+    (folder / "pkg" / "train.py").write_text(HF_PARSER)
+    result = here(*DRY, "pkg.train")
+    assert 5 == result.code
+    assert "`zerowiz launch -m pkg.train`" in result.hints
+    assert 0 == here(*DRY, "-m", "pkg.train").code
+
+
+def test_init_says_that_it_does_not_record_a_word_of_deepspeeds_launcher(
+    here: Run, folder: Path
+) -> None:
+    (folder / "train.py").write_text(HF_PARSER)
+    result = here("init", "--yes", *JOB, "deepspeed", "--no_local_rank", "train.py")
+    said = " ".join(result.stderr.split())
+    assert "`zerowiz launch deepspeed --no_local_rank train.py`" in said
+    assert "--no_local_rank" not in argv(here("launch", "--dry-run"))
+    again = here("launch", "--dry-run", "deepspeed", "--no_local_rank", "train.py")
+    assert "--no_local_rank" in argv(again)
+
+
+@pytest.mark.parametrize("machine", ["8xH100-80GB-SXM", "all"])
+@pytest.mark.parametrize(
+    ("model", "tokens", "is_noted"),
+    [
+        ("llama-3.1-8b", "131072", False),
+        ("llama-3.1-8b", "131200", True),
+        ("8b", "131200", False),
+    ],
+)
+def test_sequences_longer_than_the_model_was_made_for_are_noted(
+    here: Run, machine: str, model: str, tokens: str, *, is_noted: bool
+) -> None:
+    # One GPU of each kind is enough to say so.
+    few = ("--gpus-per-node", "1", "--nodes", "1") if machine == "all" else ()
+    words = ("plan", "--machine", machine, *few, "--model", model, "--method", "lora")
+    said = here(*words, "--seq-len", tokens).stderr
+    note = (
+        f"note: sequences of {tokens} tokens are longer than the 131072 positions that"
+        " `Llama-3.1-8B` was made for (`--seq-len`)"
+    )
+    assert (note in said) is is_noted
+
+
+# At a terminal a wait for the hub is seen while it lasts, and is gone afterwards.
+
+CONFIG = (ROOT / "tests" / "models" / "qwen2.5-0.5b" / "config.json").read_bytes()
+PLAN = ("plan", "--machine", "1xH100-80GB", "--model", "someone/slow")
+
+
+@pytest.fixture
+def slow_hub() -> Iterator[str]:
+    """A hub that answers after two seconds."""
+
+    class Slow(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            time.sleep(2)
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(CONFIG)))
+            self.end_headers()
+            self.wfile.write(CONFIG)
+
+        def log_message(self, *_: object) -> None:
+            """Silent."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Slow) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_a_wait_for_the_hub_is_shown_while_it_lasts(
+    terminal: Callable[..., Terminal], slow_hub: str
+) -> None:
+    asks = {"HF_ENDPOINT": slow_hub, "HF_HUB_OFFLINE": ""}
+    person = terminal(*PLAN, **asks)
+    program = terminal(*PLAN, "--json", **asks)
+    dumb = terminal(*PLAN, TERM="dumb", **asks)
+
+    person.wait_for("reading config.json of `someone/slow`  0:0")
+    assert 0 == person.end()
+    assert "reading" not in person.text
+    assert "Chosen" in person.text
+
+    assert 0 == program.end()
+    assert b"reading" not in program.received
+    shown = program.received.decode()
+    assert json.loads(shown[shown.index("{") : shown.rindex("}") + 1])["strategies"]
+
+    assert 0 == dumb.end()
+    assert b"\x1b" not in dumb.received
+    assert dumb.text.count("reading config.json") == 1

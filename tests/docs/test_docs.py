@@ -29,7 +29,7 @@ def commands_of(pages: Iterable[Path]) -> list[str]:
 COMMANDS = commands_of(PAGES)
 # A folder, a file and a hub id that stand for the reader's own.
 READERS_OWN = ("./my-model", "node.json", "meta-llama/")
-# Those of the README, the guides and the concepts: tests/docs/test_commands.py.
+# Those of the README, the guides and the concepts: tests/docs/test_pages.py.
 PLANS = [
     c
     for c in commands_of(OTHER_PAGES)
@@ -156,7 +156,7 @@ def test_every_path_that_the_documents_name_exists() -> None:
     "page", sorted((ROOT / "docs" / "guides").glob("*.md")), ids=lambda page: page.stem
 )
 def test_a_step_time_that_a_guide_writes_of_is_one_that_its_commands_print(page: Path) -> None:
-    """`tests/docs/test_commands.py` holds what they print against zerowiz."""
+    """`tests/docs/test_pages.py` holds what they print against zerowiz."""
     text = page.read_text(encoding="utf-8")
     block = re.compile(r"^```\w+\n.*?^```", re.MULTILINE | re.DOTALL)
     prose, printed = block.sub("", text), "".join(block.findall(text))

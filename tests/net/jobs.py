@@ -9,7 +9,7 @@ LONG = "--seq-len 32768 --gradient-checkpointing --attention flash"
 class Job(NamedTuple):
     """One job, planned with an unknown host memory and with `host_memory`.
 
-    Its name is that of its file. It runs in a folder that has tests/probe/scripts, templates/,
+    Its name is that of its file. It runs in a folder that has those of tests/probe/scripts.txt, templates/,
     tests/models as `models`, tests/machines as `machines`, and the files of `inputs`.
     """
 

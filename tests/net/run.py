@@ -28,6 +28,7 @@ from net.isolated import Command, Ran, in_forks, leave_this_machine, run  # noqa
 from net.jobs import JOBS, LAUNCHES, Job  # noqa: E402
 from net.public import find_repositories, read_configs, read_scripts  # noqa: E402
 from paths import MODELS, ROOT, TEMPLATES, TESTS  # noqa: E402
+from probe.scripts import SCRIPTS  # noqa: E402
 
 HERE = Path(__file__).parent
 CACHE = ROOT / ".cache" / "net"
@@ -35,7 +36,7 @@ WHOLE = CACHE / "whole"
 REPOSITORIES = CACHE / "repositories"
 PARTS = ("plans", "screens", "launches", "scripts", "configs")
 LINKS = {
-    **{path.name: path for path in (TESTS / "probe" / "scripts").glob("*.py")},
+    **{path.name: path for path in SCRIPTS.glob("*.py")},
     "templates": TEMPLATES,
     "models": MODELS,
     "machines": TESTS / "machines",

@@ -6,6 +6,7 @@ import re
 import shlex
 import shutil
 import signal
+import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
@@ -17,8 +18,7 @@ from nodes.harness import Cluster, Job, wait_for
 
 from zerowiz.core.launch.nodes import ALIVE_EVERY_S, ALIVE_TRIES
 from zerowiz.core.launch.plan import Launcher
-
-pytestmark = [pytest.mark.nodes, pytest.mark.deepspeed]
+from zerowiz.probe.preflight.toolchain import try_core_binding
 
 HERE = Path(__file__).parent
 ROOT, BIN = HERE.parents[1], Path(sys.executable).parent
@@ -119,10 +119,14 @@ def train(cluster: Cluster, out: Path, *, nodes: int) -> None:
     assert_two_on_each(read_record(out), nodes)
 
 
+@pytest.mark.nodes
+@pytest.mark.deepspeed
 def test_launch_trains_on_two_nodes(cluster: Cluster, tmp_path: Path) -> None:
     train(cluster, tmp_path, nodes=2)
 
 
+@pytest.mark.nodes
+@pytest.mark.deepspeed
 @pytest.mark.thorough
 @pytest.mark.parametrize("how", ["--supervise", "--no-supervise"])
 def test_a_module_whose_parser_knows_no_local_rank_trains_on_two_nodes(
@@ -145,6 +149,8 @@ def test_a_module_whose_parser_knows_no_local_rank_trains_on_two_nodes(
     assert (how == "--supervise") == (tmp_path / "zerowiz-run.json").exists()
 
 
+@pytest.mark.nodes
+@pytest.mark.deepspeed
 @pytest.mark.thorough
 def test_a_rank_of_another_node_runs_out_and_the_next_strategy_goes_on(
     cluster: Cluster, tmp_path: Path
@@ -170,6 +176,8 @@ def test_a_rank_of_another_node_runs_out_and_the_next_strategy_goes_on(
     )
 
 
+@pytest.mark.nodes
+@pytest.mark.deepspeed
 @pytest.mark.thorough
 def test_launch_trains_on_three_nodes(cluster: Cluster, tmp_path: Path) -> None:
     train(cluster, tmp_path, nodes=3)
@@ -185,6 +193,8 @@ COPIES = {
 }
 
 
+@pytest.mark.nodes
+@pytest.mark.deepspeed
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", COPIES)
 def test_a_copy_on_each_node_trains_with_the_others(
@@ -207,6 +217,8 @@ def test_a_copy_on_each_node_trains_with_the_others(
     assert_two_on_each(read_record(tmp_path), 2)
 
 
+@pytest.mark.nodes
+@pytest.mark.deepspeed
 @pytest.mark.thorough
 def test_ranks_of_every_node_see_the_variables_and_the_words(
     cluster: Cluster, tmp_path: Path
@@ -231,6 +243,8 @@ def test_ranks_of_every_node_see_the_variables_and_the_words(
     assert "line 5 is left out" in job.text()
 
 
+@pytest.mark.nodes
+@pytest.mark.deepspeed
 @pytest.mark.parametrize(
     "launcher",
     [
@@ -252,6 +266,8 @@ def test_a_node_that_vanishes_ends_the_job(
         all_gone(cluster)
 
 
+@pytest.mark.nodes
+@pytest.mark.deepspeed
 @pytest.mark.thorough
 def test_a_node_that_crashes_ends_the_job(cluster: Cluster, tmp_path: Path) -> None:
     """The others hear of it: their connections are reset, and they fail in the collective."""
@@ -262,6 +278,8 @@ def test_a_node_that_crashes_ends_the_job(cluster: Cluster, tmp_path: Path) -> N
         all_gone(cluster)
 
 
+@pytest.mark.nodes
+@pytest.mark.deepspeed
 @pytest.mark.thorough
 def test_a_signal_to_zerowiz_reaches_the_ranks_of_every_node(
     cluster: Cluster, tmp_path: Path
@@ -274,6 +292,8 @@ def test_a_signal_to_zerowiz_reaches_the_ranks_of_every_node(
         all_gone(cluster)
 
 
+@pytest.mark.nodes
+@pytest.mark.deepspeed
 @pytest.mark.thorough
 @pytest.mark.parametrize("launcher", Launcher)
 def test_the_status_is_that_of_the_rank_that_failed_on_another_node(
@@ -286,6 +306,8 @@ def test_the_status_is_that_of_the_rank_that_failed_on_another_node(
         all_gone(cluster)
 
 
+@pytest.mark.nodes
+@pytest.mark.deepspeed
 @pytest.mark.thorough
 @pytest.mark.parametrize("launcher", [Launcher.OPENMPI, Launcher.MPICH])
 def test_mpi_starts_the_ranks_with_the_same_variables_and_words(
@@ -308,3 +330,16 @@ def test_mpi_starts_the_ranks_with_the_same_variables_and_words(
     assert [("/a b/$c", "sent", "a b", str(n), str(n % 2), "4") for n in range(4)] == [
         tuple(rank["environ"].get(name) for name in names) for rank in ranks
     ]
+
+
+# Ranks are bound by the real numactl, where this host lets it.
+
+
+@pytest.mark.nodes
+def test_the_real_numactl_binds_or_says_why_not() -> None:
+    found = try_core_binding(os.environ, 1)
+    assert (found.cores is None) == (found.why_not is not None)
+    if found.cores is not None:
+        command = ("numactl", "-C", found.cores, "nproc")
+        shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        assert str(len(os.sched_getaffinity(0))) == shown.strip()

@@ -1,11 +1,9 @@
 """Read one of the scripts of `scripts/`, or the beginning and the end of one."""
 
-from pathlib import Path
+from probe.scripts import SCRIPTS
 
 from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.probe.script.read import parse_script
-
-SCRIPTS = Path(__file__).parent / "scripts"
 
 
 def facts_of(name: str) -> ScriptFacts:

@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,10 +21,52 @@ from slurm.one_host import Slurm
 from zerowiz.core.launch.sbatch import JobScript, render_job_script
 from zerowiz.core.structs import replace
 
-pytestmark = pytest.mark.slurm
+# A job asks its own nodes through a real `srun`; run with `make test-slurm`.
 
 ROOT = Path(__file__).parents[2]
-TEMPLATES = ROOT / "templates"
+CPU = ("--accelerator", "cpu", "--gpus-per-node", "2")
+
+IN_A_JOB = """
+import json, os, sys
+from zerowiz.core.machine.spec import encode_machine
+from zerowiz.core.machine.merge import merge_nodes
+from zerowiz.probe.machine.fleet import ask_nodes
+from zerowiz.probe.machine.fleet import argv_for, node_command, pick_transport
+transport = pick_transport(os.environ)
+argv = argv_for(transport, node_command(sys.argv[1:], limit_s=60), os.environ)
+fleet = merge_nodes(ask_nodes(["n1", "n2", "n9"], argv, concurrency=3, deadline_s=60, on_answer=lambda _: None))
+print(json.dumps({
+    "transport": transport,
+    "machine": encode_machine(fleet.machine),
+    "failures": {failure.host: failure.why for failure in fleet.failures},
+}))
+"""
+
+
+@pytest.mark.slurm
+@pytest.mark.parametrize(
+    "memory", [(), ("--mem-per-cpu=100",), ("--mem=200",)], ids=["plain", "per CPU", "per node"]
+)
+def test_a_slurm_job_asks_its_own_nodes_with_srun(slurm: Slurm, memory: tuple[str, ...]) -> None:
+    done = subprocess.run(
+        ["salloc", "--quiet", "--nodes=2", "--ntasks-per-node=2", *memory]
+        + [sys.executable, "-c", IN_A_JOB, *CPU],
+        env={**slurm.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+    assert 0 == done.returncode, done.stderr
+    told = json.loads(done.stdout)
+    assert "srun" == told["transport"]
+    assert (2, 2) == (told["machine"]["nodes"], len(told["machine"]["gpus"]))
+    assert ["n9"] == list(told["failures"])
+    assert "node" in told["failures"]["n9"].lower()
+
+
+SLURM_ROOT = Path(__file__).parents[2]
+TEMPLATES = SLURM_ROOT / "templates"
 FOREVER = 100_000
 OPTIONS = ("--accelerator", "cpu", "--gpus-per-node", "2", "--model", str(TEMPLATES / "model"))
 
@@ -147,6 +190,7 @@ def ranks_by_host(folder: Path) -> dict[str, list[int]]:
     return hosts
 
 
+@pytest.mark.slurm
 def test_the_job_script_trains_on_two_nodes(submit: Callable[..., Job]) -> None:
     job = submit("--steps", "6")
     told = job.wait()
@@ -157,6 +201,7 @@ def test_the_job_script_trains_on_two_nodes(submit: Callable[..., Job]) -> None:
     assert [] == job.processes()
 
 
+@pytest.mark.slurm
 def test_scancel_leaves_nothing_behind(submit: Callable[..., Job]) -> None:
     job = submit("--steps", str(FOREVER))
     job.wait_for("\nstep 5 ")
@@ -166,6 +211,7 @@ def test_scancel_leaves_nothing_behind(submit: Callable[..., Job]) -> None:
     job.wait_until(lambda: not job.processes(), "nothing is left", 5)
 
 
+@pytest.mark.slurm
 def test_a_requeued_job_goes_on_from_its_checkpoint(submit: Callable[..., Job]) -> None:
     job = submit("--steps", "100", "--save_steps", "10")
     job.wait_for("\nstep 25 ")
@@ -178,6 +224,7 @@ def test_a_requeued_job_goes_on_from_its_checkpoint(submit: Callable[..., Job]) 
     assert 100 == steps[-1]
 
 
+@pytest.mark.slurm
 def test_a_rank_that_fails_on_the_second_node_ends_the_step_with_its_status(
     submit: Callable[..., Job], tmp_path: Path
 ) -> None:
@@ -195,12 +242,13 @@ def test_a_rank_that_fails_on_the_second_node_ends_the_step_with_its_status(
     job.wait_until(lambda: not job.processes(), "nothing is left", 5)
 
 
+@pytest.mark.slurm
 @pytest.mark.thorough
 def test_a_rank_of_the_second_node_runs_out_and_all_nodes_go_one_strategy_up(
     submit: Callable[..., Job], tmp_path: Path
 ) -> None:
     env = {
-        "PYTHONPATH": f"{ROOT}:{ROOT / 'tests' / 'ranks'}",
+        "PYTHONPATH": f"{SLURM_ROOT}:{SLURM_ROOT / 'tests' / 'ranks'}",
         "XDG_CACHE_HOME": str(tmp_path / "cache"),
         "ZEROWIZ_RANK_RUNS_OUT": "2,5,2,raise",
     }
@@ -219,6 +267,7 @@ def test_a_rank_of_the_second_node_runs_out_and_all_nodes_go_one_strategy_up(
     assert [1, 4, 5, 6] == sorted({*job.steps()})
 
 
+@pytest.mark.slurm
 @pytest.mark.thorough
 def test_a_copy_that_is_killed_ends_the_others(submit: Callable[..., Job]) -> None:
     job = submit("--steps", str(FOREVER))
@@ -230,6 +279,7 @@ def test_a_copy_that_is_killed_ends_the_others(submit: Callable[..., Job]) -> No
     job.wait_until(lambda: not job.processes(), "nothing is left", 5)
 
 
+@pytest.mark.slurm
 @pytest.mark.thorough
 def test_a_job_whose_time_is_up_is_queued_again_where_the_script_says_so(
     submit: Callable[..., Job],
@@ -248,6 +298,7 @@ def test_a_job_whose_time_is_up_is_queued_again_where_the_script_says_so(
     assert 80 == job.steps()[-1]
 
 
+@pytest.mark.slurm
 def test_a_job_script_without_srun_is_told_of_it(submit: Callable[..., Job]) -> None:
     def without_srun(text: str) -> str:
         lines = text.splitlines(keepends=True)

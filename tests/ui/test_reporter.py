@@ -7,12 +7,14 @@ from collections.abc import Callable
 from typing import NoReturn
 
 import pytest
+from fake_host import ANSWERING
 
 from zerowiz.app.reporter import SILENT, LaunchReporter, Reporter
 from zerowiz.core.decision.flowchart import Constraints, decide
 from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.launch.plan import LaunchPlan
 from zerowiz.core.machine.spec import parse_spec
+from zerowiz.core.machine.types import Host
 from zerowiz.core.model.from_name import model_from_size
 from zerowiz.core.outcome import (
     AttemptRecord,
@@ -26,9 +28,13 @@ from zerowiz.core.outcome import (
 )
 from zerowiz.core.script.facts import Convention, ScriptFacts
 from zerowiz.core.strategies import ZERO2
+from zerowiz.core.structs import replace
 from zerowiz.core.workload import Integration, Workload
 from zerowiz.errors import LostEdit, PreflightError
+from zerowiz.probe.machine.host import cpu_machine, read_host, with_number_formats
 from zerowiz.probe.package_data import read_gpu_table
+from zerowiz.probe.recording import RecordedFiles
+from zerowiz.ui import machine
 from zerowiz.ui.reporter import TerminalLaunchReporter, TerminalReporter
 
 DECISION = decide(
@@ -136,3 +142,23 @@ def test_python_code_hears_nothing(capsys: pytest.CaptureFixture[str]) -> None:
         wait.at("n1")
         wait.done("n1")
     assert ("", "") == capsys.readouterr()
+
+
+# What a person sees of a machine.
+
+FILES = RecordedFiles(answers=ANSWERING)
+HOST = with_number_formats(read_host(FILES), FILES, {})
+# What is available says its bound among the sources; no rank is planned in fp16 unasked; how fast
+# Python runs differs from one look to the next, and is in `machine --json`.
+UNSAID = {"available_by", "computes_fp16", "python_call_seconds"}
+
+
+def shown(host: Host) -> str:
+    stream = io.StringIO()
+    machine.machine(replace(cpu_machine(1, HOST), host=host), stream)
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("name", sorted({*Host.__struct_fields__} - UNSAID))
+def test_a_person_sees_each_fact_of_a_host(name: str) -> None:
+    assert shown(HOST) != shown(replace(HOST, **{name: None}))

@@ -1,11 +1,119 @@
 """No string for people stands outside the catalog, but for those named here with a reason."""
 
 import ast
+import json
+import os
+import pickle
 import re
-from collections.abc import Mapping
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from string import Formatter
 
 import pytest
-from words.finder import PACKAGE, all_unmarked, is_for_people, words_put_in
+from babel.messages.catalog import Message
+from cli.harness import (
+    DOWN,
+    ENTER,
+    HF_IN_CODE,
+    HF_PARSER,
+    Open,
+    Result,
+    Run,
+    Terminal,
+    clean_environ,
+    run_process,
+)
+from paths import ROOT
+from rich.cells import cell_len
+from words.catalog import (
+    LANGUAGES,
+    PACKAGE,
+    all_unmarked,
+    extract,
+    is_for_people,
+    make_catalog,
+    path_of,
+    read_catalog,
+    words_put_in,
+)
+
+from zerowiz.core.machine.spec import encode_machine, parse_machine
+from zerowiz.core.machine.types import Accelerator
+from zerowiz.core.structs import replace
+from zerowiz.probe.package_data import read_gpu_table, read_instances
+from zerowiz.ui.text import on_device
+from zerowiz.words import Message as Message_words
+from zerowiz.words import english, fill, joined, speak, unknown_language, wanted_language
+
+# Every catalog has every text of the code, translated, with the same names, literals and
+# settings.
+
+each_language = pytest.mark.parametrize("language", LANGUAGES)
+# Others are shown as they stand: `{...}`, JSON.
+_NAME = re.compile(r"\{[a-z_]\w*(?:![rsa])?(?::[^{}]*(?:\{\w+\}[^{}]*)?)?\}")
+# A width of its own and signs that look like ASCII would break columns and what is pasted.
+_FULL_WIDTH = re.compile("[\u3000\uff01-\uff5e\uff61-\uff9f]")
+
+
+def messages(language: str) -> Iterator[Message]:
+    """What is to be translated."""
+    return (each for each in read_catalog(language) if each.id)
+
+
+@each_language
+def test_the_catalog_has_the_texts_of_the_code(language: str) -> None:
+    texts = {str(each.id) for each in messages(language)}
+    assert (set(), set()) == (set(extract()) - texts, texts - set(extract())), "make words"
+
+
+@each_language
+def test_nothing_is_fuzzy_or_left_out(language: str) -> None:
+    assert [] == [each.id for each in messages(language) if each.fuzzy or not each.string]
+
+
+@each_language
+def test_both_files_are_those_that_are_made(language: str) -> None:
+    text, compiled = make_catalog(language)
+    path = path_of(language)
+    assert text == path.read_bytes(), "make words"
+    assert compiled == path.with_suffix(".mo").read_bytes(), "make words"
+
+
+@each_language
+def test_a_translation_names_the_same_values(language: str) -> None:
+    for each in messages(language):
+        names = sorted(set(_NAME.findall(str(each.id))))
+        assert names == sorted(set(_NAME.findall(str(each.string)))), each.id
+
+
+@each_language
+def test_a_translation_that_gets_values_can_be_formatted(language: str) -> None:
+    for each in messages(language):
+        if _NAME.search(str(each.id)) and "python-brace-format" in each.flags:
+            for text in (str(each.id), str(each.string)):
+                if "{...}" not in text:
+                    list(Formatter().parse(text))
+
+
+@each_language
+def test_a_translation_keeps_what_is_typed_and_the_settings(language: str) -> None:
+    for each in messages(language):
+        literals = [*re.findall(r"`[^`]+`", str(each.id)), *re.findall(r"\$[a-z_]+", str(each.id))]
+        assert [] == [literal for literal in literals if literal not in str(each.string)], each.id
+        assert str(each.id).count("`") == str(each.string).count("`"), each.id
+
+
+@each_language
+def test_a_translation_ends_as_its_text_and_has_no_wide_ascii(language: str) -> None:
+    for each in messages(language):
+        # What divides a list has its room in it.
+        ends = str(each.string)[-1:]
+        assert str(each.id)[-1:].isspace() == (ends.isspace() or ends == "、"), each.id
+        assert not _FULL_WIDTH.search(str(each.string)), each.id
+
 
 # A module, or a folder that ends in a slash; what its strings match; why nobody translates them.
 ALLOWED: Mapping[str, tuple[str, str]] = {
@@ -119,3 +227,378 @@ def test_texts_are_joined_by_what_keeps_their_english() -> None:
         and node.value.func.id == "_"
     ]
     assert [] == joins, "`joined(_(...), parts)` instead of `_(...).join(parts)`"
+
+
+# The mechanism: which language is chosen, and what a text is to people and to programs.
+
+MEMORY = Message_words("メモリ不足", "too little memory")
+
+
+@pytest.mark.parametrize(
+    ("environ", "language"),
+    [
+        ({}, "en"),
+        ({"LANG": "ja_JP.UTF-8"}, "ja"),
+        ({"LANG": "ja_JP.eucJP"}, "ja"),
+        ({"LANG": "ja"}, "ja"),
+        ({"LANG": "de_DE.UTF-8"}, "en"),
+        ({"LANG": "ja_JP.UTF-8", "LC_ALL": "C"}, "en"),
+        ({"LANG": "ja_JP.UTF-8", "LC_MESSAGES": "en_US.UTF-8"}, "en"),
+        ({"LC_MESSAGES": "ja_JP.UTF-8", "LC_ALL": "", "LANG": "C"}, "ja"),
+        ({"LANGUAGE": "de:ja:en", "LANG": "en_US.UTF-8"}, "ja"),
+        ({"ZEROWIZ_LANG": "en", "LANG": "ja_JP.UTF-8"}, "en"),
+        ({"ZEROWIZ_LANG": "ja", "LC_ALL": "C"}, "ja"),
+        ({"ZEROWIZ_LANG": "", "LANG": "ja_JP.UTF-8"}, "ja"),
+    ],
+)
+def test_the_first_variable_that_is_set_chooses(environ: Mapping[str, str], language: str) -> None:
+    assert language == wanted_language(environ)
+    assert unknown_language(environ) is None
+
+
+def test_an_unknown_language_is_one_error_in_english(process: Run) -> None:
+    result = process("plan", "--model", "7b", ZEROWIZ_LANG="klingon", LANG="ja_JP.UTF-8")
+    assert (2, "") == (result.code, result.stdout)
+    assert [
+        "error: `ZEROWIZ_LANG` is `klingon`, a language that zerowiz does not speak",
+        "hint: set it to one of: en, ja",
+    ] == [line for line in result.stderr.splitlines() if line]
+
+
+def test_a_program_reads_english() -> None:
+    assert {"why": ["too little memory", 8]} == english({"why": [MEMORY, 8]})
+    assert ("too little memory",) == english((MEMORY,))
+
+
+def test_a_text_of_a_table_keeps_its_english_when_its_values_come() -> None:
+    row = Message_words("{path} は {why}", "{path}: {why}")
+    filled = row.format(path="train.py", why=MEMORY)
+    assert ("train.py はメモリ不足", "train.py: too little memory") == (filled, english(filled))
+
+
+def test_a_value_with_texts_is_encoded_in_english() -> None:
+    machine = parse_machine("4xA100-40GB", read_gpu_table(), read_instances())
+    noted = replace(machine, notes=(MEMORY,))
+    assert ("メモリ不足",) == noted.notes
+    assert ("too little memory",) == encode_machine(noted)["notes"]
+
+
+def test_a_copy_keeps_both() -> None:
+    copied = pickle.loads(pickle.dumps(MEMORY))  # noqa: S301 - made one line above
+    assert ("メモリ不足", "too little memory") == (copied, copied.english)
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "shown"),
+    [
+        ("なければ {it}", "オフ", "なければオフ"),
+        ("なければ {it}", "16", "なければ 16"),
+        ("{it} のいずれか", "1、2", "1、2 のいずれか"),
+        ("{it} のいずれか", "数値", "数値のいずれか"),
+        ("確認  {it}", "数値", "確認  数値"),
+        ("{{確認 {it:>4}}}", "数値", "{確認   数値}"),
+    ],
+)
+def test_no_room_is_left_between_two_japanese_words(text: str, value: str, shown: str) -> None:
+    assert shown == fill(text, {"it": value})
+
+
+def test_no_room_is_left_in_a_list_of_japanese_words() -> None:
+    either = Message_words(" または ", " or ")
+    words = joined(either, (Message_words("オブジェクト", "an object"), "null"))
+    assert ("オブジェクトまたは null", "an object or null") == (words, english(words))
+    assert "`a` または `b`" == joined(either, ("`a`", "`b`"))
+
+
+def test_no_room_is_left_behind_a_cpu_rank() -> None:
+    gpus = parse_machine("2xA100-40GB", read_gpu_table(), read_instances())
+    speak("ja")
+    try:
+        text = on_device(
+            Message_words("各 GPU に収まる", "it fits each GPU"),
+            replace(gpus, accelerator=Accelerator.CPU),
+        )
+    finally:
+        speak("en")
+    assert ("各 CPU ランクに収まる", "it fits each CPU rank") == (text, english(text))
+
+
+# What programs read is the same in every language, byte for byte.
+
+ADVISED = '{"zero_optimization": {"stage": 7}, "trian_batch_size": 3}'
+
+
+def run_in(language: str, folder: Path, *words: str) -> Result:
+    """In a folder of the same name in each language, since files name it."""
+    work = folder / "job"
+    work.mkdir(exist_ok=True)
+    (work / "train.py").write_text(HF_IN_CODE)
+    (work / "ds.json").write_text(ADVISED)
+    return run_process(work, *words, env={"ZEROWIZ_LANG": language})
+
+
+# What this host has free changes while the tests run; a file says so, and its hash.
+_FREE = re.compile(rb'"(?:free_bytes|available_bytes|plan_sha256)": [^,\n]+')
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """Every file of a folder, by its path in it; without what is free now."""
+    found = (path for path in folder.rglob("*") if path.is_file())
+    named = {os.fspath(path.relative_to(folder)): path.read_bytes() for path in found}
+    kept = {name: content for name, content in named.items() if "/written/" not in name}
+    return {name: _FREE.sub(b"", content) for name, content in kept.items()}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("plan", "--json", "--model", "7b", "--machine", "4xA100-40", "--tokens", "2B"),
+        ("plan", "--json", "--model", "7b", "--machine", "8xH100", "--limits", "train.py"),
+        ("plan", "--json", "--model", "7b", "--machine", "nothing"),
+        ("machine", "--json", "--machine", "2xdgx-h100"),
+        ("check", "--json", "ds.json"),
+        ("check", "--sarif", "ds.json"),
+        ("check", "--schema"),
+    ],
+    ids=lambda words: " ".join(words[:3]),
+)
+def test_json_is_english(words: Sequence[str], folder: Path) -> None:
+    english = run_in("en", folder, *words)
+    japanese = run_in("ja", folder, *words)
+    assert (english.code, english.stdout) == (japanese.code, japanese.stdout)
+    assert english.stdout
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--model", "7b", "--machine", "8xH100", "--slurm"),
+        (
+            "--accelerator",
+            "cpu",
+            "--gpus-per-node",
+            "2",
+            "--model",
+            "10m",
+            "--seq-len",
+            "64",
+            "--host-memory",
+            "8GiB",
+            "--memory-budget",
+            "3GiB",
+        ),
+    ],
+    ids=("for a spec", "here"),
+)
+def test_the_files_that_init_writes_are_english(words: Sequence[str], folder: Path) -> None:
+    told = ("init", "--yes", *words, "train.py")
+    written = {}
+    for language in ("en", "ja"):
+        assert 0 == (done := run_in(language, folder, *told)).code, done.stderr
+        written[language] = files(folder / "job")
+        assert ("wrote" in done.stdout) is (language == "en")
+        shutil.rmtree(folder / "job")
+    assert written["en"] == written["ja"]
+    assert "zerowiz.toml" in written["en"]
+
+
+# The Python API and records ask for no `--json`, which chooses English before all else.
+_REFUSE = """\
+import json
+from zerowiz.core.script import Convention, Obstacle, ScriptFacts, deliver
+from zerowiz.errors import PreflightError
+from zerowiz.words import english
+
+for obstacle in Obstacle:
+    facts = ScriptFacts(
+        path="train.py",
+        integration=None,
+        convention=Convention.UNKNOWN,
+        obstacle=obstacle,
+        config_line=7,
+    )
+    try:
+        deliver(facts, (), "ds.json")
+    except PreflightError as error:
+        print(error.message, json.dumps(english([error.message, *error.hints])), sep="\\n")
+"""
+
+
+def test_why_a_script_is_refused_is_english_to_programs(folder: Path) -> None:
+    shown = {}
+    for language in ("en", "ja"):
+        done = subprocess.run(
+            [sys.executable, "-c", _REFUSE],
+            cwd=folder,
+            env=clean_environ(ZEROWIZ_LANG=language),
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        shown[language] = done.stdout.splitlines()
+    assert shown["en"][1::2] == shown["ja"][1::2]
+    assert shown["en"][0::2] != shown["ja"][0::2]
+
+
+def test_a_saved_machine_is_english(folder: Path) -> None:
+    saved = []
+    for language in ("en", "ja"):
+        words = ("machine", "--machine", "8xH100", "--interconnect", "nvlink", "--save", "a.json")
+        assert 0 == run_in(language, folder, *words).code
+        saved.append((folder / "job" / "a.json").read_bytes())
+        (folder / "job" / "a.json").unlink()
+    assert saved[0] == saved[1]
+
+
+def test_the_command_that_a_script_may_run_reports_for_editors_in_one_form(folder: Path) -> None:
+    lines = {}
+    for language in ("en", "ja"):
+        said = run_in(language, folder, "check", "ds.json").stdout.splitlines()
+        lines[language] = [each.partition(": ")[0] for each in said if each.startswith("ds.json:")]
+    assert lines["en"] == lines["ja"]
+    assert lines["en"][0].startswith("ds.json:1:")
+
+
+# Conversations and plans in Japanese, at a real terminal: whole, and in straight columns.
+
+JAPANESE = {str(each.id): str(each.string) for each in read_catalog("ja") if each.id}
+CPU = ("--accelerator", "cpu", "--gpus-per-node", "2", "--memory-budget", "3GiB")
+PLAN = ("plan", "--model", "7b", "--machine", "4xA100-80GB", "--memory-budget", "60GiB")
+MODEL = "Which model? (a folder, a hub id, or a size like 7b)"
+
+
+def column(line: str, words: str) -> int:
+    """Where words begin, in columns of the terminal."""
+    return cell_len(line[: line.index(words)])
+
+
+def labelled(lines: Sequence[str], labels: Sequence[str]) -> set[int]:
+    """The columns in which the words behind these labels begin."""
+    found = {}
+    for label in map(JAPANESE.__getitem__, labels):
+        line = next(each for each in lines if each.startswith(f"{label} "))
+        found[label] = cell_len(line) - cell_len(line.removeprefix(label).lstrip())
+    return set(found.values())
+
+
+def without_english(text: str) -> list[str]:
+    """Lines with two English words side by side, which are no names, options or commands."""
+    bare = re.sub(
+        r"`[^`]*`|\S*[/_.=-]\S*|NVIDIA [\w ]+|zerowiz [a-z]+[^\n]*(\\\\\n[^\n]*)*", " ", text
+    )
+    return [each for each in bare.splitlines() if re.search(r"\b[a-z]{3,} [a-z]{2,}\b", each)]
+
+
+_CHECK = """\
+import json
+from lint.rows import FOUND
+from zerowiz.core.lint.linter import lint
+from zerowiz.probe.package_data import read_ds_schema
+from zerowiz.words import english
+
+schema = read_ds_schema(None)
+found = [each for row in FOUND for each in lint(row.text, schema, row.context)]
+texts = [text for each in found for text in (each.message, each.fix or "")]
+print(json.dumps({"shown": texts, "english": english(texts)}))
+"""
+
+
+def test_what_check_finds_is_japanese_to_people_and_english_to_programs(folder: Path) -> None:
+    texts = {}
+    for language in ("en", "ja"):
+        environ = clean_environ(ZEROWIZ_LANG=language)
+        environ["PYTHONPATH"] = os.pathsep.join(map(str, (ROOT, ROOT / "tests")))
+        command = [sys.executable, "-c", _CHECK]
+        done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, check=True)
+        texts[language] = json.loads(done.stdout)
+    assert texts["en"]["english"] == texts["ja"]["english"]
+    shown = "\n".join(texts["ja"]["shown"]).replace("compute capability", "")
+    assert [] == without_english(shown)
+
+
+def test_the_wizard_speaks_japanese_from_the_first_line_to_the_last(
+    terminal: Open, folder: Path
+) -> None:
+    (folder / "train.py").write_text(HF_PARSER)
+    person = terminal("init", *CPU, ZEROWIZ_LANG="ja")
+    person.reply(JAPANESE[MODEL], "10m" + ENTER)
+    person.reply(JAPANESE["How many tokens per sequence?"], "64" + ENTER)
+    person.wait_for(JAPANESE["Launch now?"])
+    person.settle()
+    # What the choices mean stands in one column.
+    titles = ("yes, launch it", "no, only write the files", "change something", "stop here")
+    shown = [next(n for n in person.lines if JAPANESE[title] in n) for title in titles]
+    details = {
+        column(line, JAPANESE[detail].partition("{")[0] or "ds_config")
+        for line, detail in zip(
+            shown,
+            (
+                "writes {config_path} and starts deepspeed with it",
+                "writes {config_path} and prints the command",
+                "keeps the other answers",
+                "writes nothing",
+            ),
+            strict=True,
+        )
+    }
+    assert 1 == len(details), person.text
+    person.child.send(DOWN + ENTER)
+    assert 0 == person.end()
+    assert JAPANESE["wrote {path}\n"].format(path="zerowiz.toml") in person.text + "\n"
+    assert 1 == len(labelled(person.lines, ("Step", "Chosen", "Peak")))
+    assert [] == without_english(person.text)
+    assert (folder / "zerowiz.toml").read_text().startswith("# Answers for zerowiz.")
+
+
+@pytest.mark.parametrize("columns", [50, 80])
+def test_a_plan_has_straight_columns(folder: Path, columns: int) -> None:
+    shown = Terminal(folder, PLAN, {"ZEROWIZ_LANG": "ja"}, columns=columns)
+    shown.end()
+    assert all(cell_len(line) <= columns for line in shown.lines)
+    assert 1 == len(labelled(shown.lines, ("Machine", "Model", "Step", "Chosen", "Peak", "Time")))
+    head = next(n for n in shown.lines if n.startswith(f"{JAPANESE['strategy']} "))
+    rows = [each for each in shown.lines if re.match(r"(ddp|zero\d\S*) +[\d.]+ ", each)]
+    assert len(rows) == 7, shown.text
+    verdicts = [JAPANESE[each] for each in ("+ fits", "? uncertain", "x too big", "host?")]
+    at = {column(row, next(v for v in verdicts if v in row)) for row in rows}
+    assert {column(head, JAPANESE["verdict"])} == at
+    # Numbers end below the end of their heading.
+    needs = column(head, JAPANESE["needs"]) + cell_len(JAPANESE["needs"])
+    first = [re.search(r"[\d.]+(?= )", row[24:]) for row in rows]
+    assert {needs} == {24 + each.end() for each in first if each}
+    chart = [each for each in shown.lines if each.startswith(("●", "┃", "┗"))]
+    assert chart
+    assert all(cell_len(line) <= 50 for line in chart)
+    assert [] == without_english(shown.text)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("plan", "--machine", "8xH1000", "--model", "7b"), ("template", "--loop", "foo", "here")],
+)
+def test_an_error_has_its_hints_in_japanese(process: Run, words: Sequence[str]) -> None:
+    result = process(*words, LANG="ja_JP.UTF-8", LANGUAGE="")
+    assert 2 == result.code
+    error, *hints = [line for line in result.stderr.splitlines() if line]
+    assert error.startswith(JAPANESE["error: "])
+    assert hints
+    assert all(hint.startswith(JAPANESE["hint: "]) for hint in hints)
+    assert [] == without_english(result.stderr)
+
+
+def test_a_dry_run_names_the_files_in_japanese(process: Run, folder: Path) -> None:
+    (folder / "train.py").write_text(HF_PARSER)
+    words = ("launch", "--dry-run", *CPU, "--model", "10m", "train.py", "--output_dir", "out")
+    shown = process(*words, LANG="ja_JP.UTF-8", LANGUAGE="")
+    assert 0 == shown.code
+    remarks = [line for line in shown.stdout.splitlines() if line.startswith("# ")]
+    assert len(remarks) > 1
+    assert [] == without_english("\n".join(remarks))
+    assert not [line for line in remarks if "writes" in line]
+
+
+def test_help_is_written_in_columns(process: Run) -> None:
+    text = process("plan", "--help", ZEROWIZ_LANG="ja").stdout
+    assert text.startswith(JAPANESE["Usage: "])
+    assert all(cell_len(line) <= 80 for line in text.splitlines())
+    assert [] == without_english(re.sub(r"<[^>]*>|\[[^\]]*\]", "", text))

@@ -19,6 +19,7 @@ from kills.harness import HERE, SHIM, read_stat, words_of
 
 from zerowiz.probe.preflight.interpreter import find_free_port
 from zerowiz.probe.preflight.toolchain import read_locks
+from zerowiz.worker.batch_files import CaseEnd, read_end, write_json
 from zerowiz.worker.rank import POLL_S, write_all
 
 ALONE = {
@@ -481,3 +482,22 @@ def test_what_a_rank_leaves_whose_supervisor_is_killed_too_is_known_to_be_left(
     wait_until(lambda: not compilers(tmp_path))
     (lock,) = read_locks(tmp_path, ("cpu_adam",))
     assert (None, True) == (lock.holder_pid, lock.left_by_rank)
+
+
+# Ranks coordinate through files that are whole or not there.
+
+
+def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
+    end: CaseEnd = {"status": 3, "killed": None, "seconds": 1.5}
+    write_json(tmp_path / "end.json", dict(end))
+    assert end == read_end(tmp_path / "end.json")
+
+
+def test_a_file_that_nobody_wrote_is_none(tmp_path: Path) -> None:
+    assert None is read_end(tmp_path / "end.json")
+
+
+def test_a_file_leaves_nothing_else_behind(tmp_path: Path) -> None:
+    write_json(tmp_path / "end.json", {})
+    write_json(tmp_path / "end.json", {"status": 0})
+    assert ["end.json"] == [path.name for path in tmp_path.iterdir()]

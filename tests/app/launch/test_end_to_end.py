@@ -2,20 +2,23 @@
 
 import json
 import re
+import shutil
+import stat
+import subprocess
 import sys
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+import msgspec.yaml
 import pytest
-from paths import TESTS
+from paths import TEMPLATES, TESTS
 from ranks.harness import CompletedRun, rank_environ, read_reports, run
 
-TEMPLATES = TESTS.parent / "templates"
-MODEL = TEMPLATES / "model"
-
-pytestmark = pytest.mark.deepspeed
+END_TO_END_TEMPLATES = TESTS.parent / "templates"
+MODEL = END_TO_END_TEMPLATES / "model"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,14 +35,14 @@ class Script:
 
 SCRIPTS = {
     "raw": Script(
-        path=TEMPLATES / "train_deepspeed.py",
+        path=END_TO_END_TEMPLATES / "train_deepspeed.py",
         options=("--model", str(MODEL), "--micro-batch", "2", "--grad-accum", "2"),
         args=("--steps", "6", "--output_dir", "out"),
         micro_batch=2,
         accumulation_steps=2,
     ),
     "trainer": Script(
-        path=TEMPLATES / "train_hf.py",
+        path=END_TO_END_TEMPLATES / "train_hf.py",
         options=("--model", str(MODEL)),
         args=("--use_cpu", "--bf16", "--max_steps", "6", "--per_device_train_batch_size", "2")
         + ("--gradient_accumulation_steps", "2", "--save_strategy", "no"),
@@ -82,6 +85,7 @@ def _thorough_but(*sampled: tuple[str, int]) -> list[Any]:
     ]
 
 
+@pytest.mark.deepspeed
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "stage"),
@@ -120,20 +124,20 @@ def test_every_rank_runs_the_stage_that_was_planned(name: str, stage: int, tmp_p
     assert 300 * 2**20 < measured["peak_bytes"] < 3 * attempt["predicted"]["peak_bytes"]
     assert done.stderr.rstrip().endswith("`zerowiz report` shows this again")
     assert "Traceback" not in done.stderr
-    assert () == done.shared_memory_left or script.path.parent != TEMPLATES
+    assert () == done.shared_memory_left or script.path.parent != END_TO_END_TEMPLATES
 
 
 # Scripts whose step is open; their ranks must report the batch as the search splits it.
 OPEN = {
     "raw": Script(
-        path=TEMPLATES / "train_deepspeed.py",
+        path=END_TO_END_TEMPLATES / "train_deepspeed.py",
         options=("--global-batch", "8"),
         args=("--steps", "2", "--save_steps", "0"),
         micro_batch=4,
         accumulation_steps=1,
     ),
     "trainer": Script(
-        path=TEMPLATES / "train_hf.py",
+        path=END_TO_END_TEMPLATES / "train_hf.py",
         # Its own 4 sequences at a time do not fit.
         options=("--memory-budget", "700MiB"),
         args=("--max_steps", "2", "--save_strategy", "no", "--seq_len", "256"),
@@ -142,7 +146,7 @@ OPEN = {
     ),
     # Sequences of which one alone does not fit without checkpointing.
     "raw checkpointed": Script(
-        path=TEMPLATES / "train_deepspeed.py",
+        path=END_TO_END_TEMPLATES / "train_deepspeed.py",
         options=("--global-batch", "4", "--memory-budget", "600MiB", "--offload", "none")
         + ("--precision", "bf16"),
         args=("--steps", "2", "--save_steps", "0", "--seq_len", "1024"),
@@ -153,6 +157,7 @@ OPEN = {
 }
 
 
+@pytest.mark.deepspeed
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "objective"),
@@ -195,6 +200,7 @@ num_processes: 2
 """
 
 
+@pytest.mark.deepspeed
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("path", "options", "args", "precision"),
@@ -205,7 +211,7 @@ num_processes: 2
             marks=pytest.mark.thorough,
         ),
         (
-            TEMPLATES / "train_hf.py",
+            END_TO_END_TEMPLATES / "train_hf.py",
             ("--model", str(MODEL)),
             ("--max_steps", "4", "--per_device_train_batch_size", "2", "--save_strategy", "no")
             # 12 sequences for a global batch of 16: a step has 3 of 4 micro-batches.
@@ -242,11 +248,12 @@ def test_every_rank_is_what_a_file_of_accelerate_config_says(
     record = tmp_path / "zerowiz-run.json"
     assert 0o600 == record.stat().st_mode & 0o777, "words and variables may hold a secret"
     [attempt] = json.loads(record.read_text())["attempts"]
-    fewer = path.parent == TEMPLATES
+    fewer = path.parent == END_TO_END_TEMPLATES
     assert (3 if fewer else 4) == attempt["measured"]["micro_batches"]
     assert fewer == ("Each step had 3 of 4 micro-batches" in done.stderr)
 
 
+@pytest.mark.deepspeed
 def test_the_flowchart_takes_ddp_where_there_is_room_and_the_loss_falls(tmp_path: Path) -> None:
     script = SCRIPTS["raw"]
 
@@ -258,6 +265,7 @@ def test_the_flowchart_takes_ddp_where_there_is_room_and_the_loss_falls(tmp_path
     assert fallen[-1] < fallen[0] - 1
 
 
+@pytest.mark.deepspeed
 @pytest.mark.slow
 @pytest.mark.thorough
 def test_a_memory_budget_makes_the_flowchart_take_zero2(tmp_path: Path) -> None:
@@ -278,6 +286,7 @@ def test_a_memory_budget_makes_the_flowchart_take_zero2(tmp_path: Path) -> None:
     assert "Chosen   ZeRO-2" in done.stderr
 
 
+@pytest.mark.deepspeed
 @pytest.mark.slow
 @pytest.mark.thorough
 def test_bf16_states_reach_the_trainers_optimizer(tmp_path: Path) -> None:
@@ -291,6 +300,7 @@ def test_bf16_states_reach_the_trainers_optimizer(tmp_path: Path) -> None:
         assert ["bfloat16"] == report["state_dtypes"]
 
 
+@pytest.mark.deepspeed
 @pytest.mark.slow
 def test_offload_puts_optimizer_and_parameters_on_the_host(tmp_path: Path) -> None:
     _, reports = launch(tmp_path, SCRIPTS["raw"], "--stage", "3", "--offload", "all")
@@ -302,6 +312,7 @@ def test_offload_puts_optimizer_and_parameters_on_the_host(tmp_path: Path) -> No
         assert "DeepSpeedCPUAdam" in report["optimizer_classes"]
 
 
+@pytest.mark.deepspeed
 @pytest.mark.slow
 @pytest.mark.thorough
 def test_a_second_run_rewrites_its_config_and_resumes(tmp_path: Path) -> None:
@@ -321,6 +332,7 @@ def test_a_second_run_rewrites_its_config_and_resumes(tmp_path: Path) -> None:
     assert 7 == min(steps)
 
 
+@pytest.mark.deepspeed
 @pytest.mark.slow
 def test_the_trainings_own_failure_is_the_exit_status(tmp_path: Path) -> None:
     reports = tmp_path / "reports"
@@ -328,10 +340,217 @@ def test_the_trainings_own_failure_is_the_exit_status(tmp_path: Path) -> None:
     done = run(
         [sys.executable, "-m", "zerowiz", "launch", "--yes", "--accelerator", "cpu"]
         + ["--gpus-per-node", "2", "--model", str(MODEL), "--micro-batch", "2", "--stage", "0"]
-        + [TEMPLATES / "train_deepspeed.py", "--corpus", "no-such-corpus.txt"],
+        + [END_TO_END_TEMPLATES / "train_deepspeed.py", "--corpus", "no-such-corpus.txt"],
         env=rank_environ(reports),
         cwd=tmp_path,
     )
 
     assert done.returncode not in {0, 2, 3, 4, 5}
     assert "no-such-corpus.txt" in done.stdout + done.stderr
+
+
+# What `launch` starts in each rank: a script whose parser knows no `--local_rank`, or a module.
+
+SCRIPT = TESTS / "scripts" / "strict_loop.py"
+# A launcher around zerowiz, such as `srun --mpi=pmi2`, leaves this to everything below it.
+AROUND = {"PMI_RANK": "0", "SLURM_PROCID": "0", "OMPI_COMM_WORLD_RANK": "0"}
+
+
+def told(folder: Path, *words: str, **env: str) -> list[Mapping[str, Any]]:
+    """Launch on two CPU ranks, see that the job ended well, and what each rank told."""
+    done = run(
+        [sys.executable, "-m", "zerowiz", "launch", "--yes", "--accelerator", "cpu", "--stage", "1"]
+        + ["--model", "1m", "--seq-len", "16", "--precision", "fp32", *words],
+        env={**rank_environ(folder / "reports"), **env},
+        cwd=folder,
+    )
+    assert 0 == done.returncode, f"{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+    return [json.loads((folder / f"told-{rank}.json").read_text()) for rank in range(2)]
+
+
+def _watched(folder: Path) -> Iterator[int]:
+    for path in sorted(folder.glob(".zerowiz/runs/*/attempt-1/rank-*.end.json")):
+        yield json.loads(path.read_text())["rank"]
+
+
+@pytest.mark.deepspeed
+@pytest.mark.parametrize(
+    "supervised",
+    [True, pytest.param(False, marks=pytest.mark.slow)],
+    ids=["supervised", "alone"],
+)
+def test_a_parser_without_local_rank_trains_and_each_rank_is_itself(
+    supervised: bool, tmp_path: Path
+) -> None:
+    watch = "--supervise" if supervised else "--no-supervise"
+    ranks = told(tmp_path, "--gpus-per-node", "2", watch, str(SCRIPT), "--batch", "4", **AROUND)
+    words = ["--batch", "4", "--ds_config", "ds_config_zero1.json"]
+    for number, rank in enumerate(ranks):
+        assert {
+            "rank": number,
+            "local_rank": number,
+            "ranks": 2,
+            "stage": 1,
+            "micro_batch": 4,
+            "words": words,
+            "name": None,
+        } == rank
+    assert ([0, 1] if supervised else []) == [*_watched(tmp_path)]
+
+
+@pytest.mark.deepspeed
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "supervised",
+    [pytest.param(True, marks=pytest.mark.thorough), False],
+    ids=["supervised", "alone"],
+)
+def test_a_module_behind_another_launcher_trains(supervised: bool, tmp_path: Path) -> None:
+    (tmp_path / "pkg").mkdir()
+    (tmp_path / "pkg" / "train.py").write_bytes(SCRIPT.read_bytes())
+    watch = "--supervise" if supervised else "--no-supervise"
+    torchrun = ("torchrun", "--nproc_per_node", "2", "--standalone", "-m")
+    ranks = told(tmp_path, watch, *torchrun, "pkg.train", "--batch", "4")
+    assert [(0, 2, "pkg.train"), (1, 2, "pkg.train")] == [
+        (rank["rank"], rank["ranks"], rank["name"]) for rank in ranks
+    ]
+    assert ([0, 1] if supervised else []) == [*_watched(tmp_path)]
+
+
+# What is committed is enough: a clone of the repository launches the same job, asking nothing.
+
+ZEROWIZ = (sys.executable, "-m", "zerowiz")
+# What is free of the host changes from one run to the next, so the budget is said.
+CPU = ("--accelerator", "cpu", "--gpus-per-node", "2", "--memory-budget", "2GB")
+JOB = (*CPU, "--model", "model", "--stage", "2", "--micro-batch", "2", "--seq-len", "64")
+CONFIG, PLAN = "ds_config_zero2.json", "ds_config_zero2.plan.json"
+
+
+def git(folder: Path, *words: str) -> None:
+    identity = ("-c", "user.name=Ann", "-c", "user.email=ann@example.com")
+    subprocess.run(["git", *identity, *words], cwd=folder, check=True, capture_output=True)
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """A clone of a repository in which somebody ran the wizard, and committed what it wrote."""
+    origin, cloned = tmp_path / "origin", tmp_path / "clone"
+    shutil.copytree(TEMPLATES, origin, ignore=shutil.ignore_patterns("__pycache__", "ds_config*"))
+    (origin / "train_deepspeed.py").rename(origin / "train.py")
+    words = (*JOB, "train.py", "--steps", "2")
+    environ = rank_environ(tmp_path / "unused")
+    done = run([*ZEROWIZ, "init", "--yes", *words], env=environ, cwd=origin)
+    assert 0 == done.returncode, done.stderr
+    (origin / ".gitignore").write_text(".zerowiz/\n")
+    git(origin, "init", "--quiet")
+    git(origin, "add", ".")
+    git(origin, "commit", "--quiet", "--message", "a job")
+    git(tmp_path, "clone", "--quiet", str(origin), str(cloned))
+    return cloned
+
+
+@pytest.mark.deepspeed
+def test_a_fresh_clone_is_launched_and_a_file_that_is_edited_then_is_kept(
+    clone: Path, tmp_path: Path
+) -> None:
+    assert not (clone / ".zerowiz").exists()
+    environ = rank_environ(tmp_path / "reports")
+    launch = [*ZEROWIZ, "launch", "--yes"]
+    # Longer sequences: both files are written anew.
+    done = run([*launch, "--seq-len", "32"], env=environ, cwd=clone)
+    assert 0 == done.returncode, f"{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+    assert "from `zerowiz.toml`: " in done.stderr
+    reports = read_reports(tmp_path / "reports")
+    assert [(0, 2, 2), (1, 2, 2)] == [
+        (report["rank"], report["stage"], report["micro_batch"]) for report in reports
+    ]
+    plan = json.loads((clone / PLAN).read_text())
+    assert 32 == plan["workload"]["sequence_tokens"]
+
+    shutil.rmtree(clone / ".zerowiz")
+    edited = (clone / CONFIG).read_text().replace('"stage": 2', '"stage": 1')
+    (clone / CONFIG).write_text(edited)
+    refused = run(launch, env=environ, cwd=clone)
+    assert 1 == refused.returncode, refused.stderr
+    assert f"`{CONFIG}` exists and was not written by zerowiz" in refused.stderr
+    assert edited == (clone / CONFIG).read_text()
+
+
+# A script that takes all its arguments from one file trains as planned, by a copy of that file.
+
+SETTINGS_FILE_SCRIPT = TESTS / "scripts" / "hf_settings_file.py"
+VALUES = {
+    "output_dir": "out",
+    "block_size": 32,
+    "per_device_train_batch_size": 2,
+    "learning_rate": 1e-05,
+    "max_steps": 2,
+    "save_strategy": "no",
+    "report_to": "none",
+}
+
+
+def launch_settings_file(folder: Path, *words: str | Path, **env: str) -> CompletedRun:
+    """Launch on two CPU ranks, and see that the job ended well."""
+    done = run(
+        [sys.executable, "-m", "zerowiz", "launch", "--yes", "--accelerator", "cpu"]
+        + ["--gpus-per-node", "2", "--model", "1m", *words],
+        env={**rank_environ(folder / "reports"), **env},
+        cwd=folder,
+    )
+    assert 0 == done.returncode, f"{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+    return done
+
+
+@pytest.mark.deepspeed
+@pytest.mark.parametrize(
+    "suffix",
+    [".json", pytest.param(".yaml", marks=[pytest.mark.slow, pytest.mark.thorough])],
+    ids=["json", "yaml"],
+)
+def test_a_settings_file_trains_with_what_was_settled(suffix: str, tmp_path: Path) -> None:
+    yaml = suffix == ".yaml"
+    text = msgspec.yaml.encode(VALUES).decode() if yaml else json.dumps(VALUES)
+    own = tmp_path / f"args{suffix}"
+    own.write_text(text)
+    said = ("--stage", "2", "--grad-accum", "3", "--gradient-checkpointing")
+    launch_settings_file(tmp_path, *said, SETTINGS_FILE_SCRIPT, own.name)
+
+    assert text == own.read_text()
+    copy = (tmp_path / f"args.ds_config_zero2{suffix}").read_bytes()
+    settled = {
+        "gradient_accumulation_steps": 3,
+        "gradient_checkpointing": True,
+        "use_cpu": True,
+        "deepspeed": "ds_config_zero2.json",
+    }
+    assert {**VALUES, **settled} == (msgspec.yaml.decode if yaml else json.loads)(copy)
+    reports = read_reports(tmp_path / "reports")
+    assert [0, 1] == [report["rank"] for report in reports]
+    for report in reports:
+        assert 2 == report["stage"]
+        assert 2 == report["micro_batch"]
+        assert 3 == report["accumulation_steps"]
+
+
+@pytest.mark.deepspeed
+@pytest.mark.slow
+def test_after_an_out_of_memory_the_next_copy_names_the_checkpoint(tmp_path: Path) -> None:
+    own = tmp_path / "args.json"
+    own.write_text(
+        json.dumps({**VALUES, "max_steps": 4, "save_strategy": "steps", "save_steps": 1})
+    )
+    own.chmod(0o600)
+    died = {"ZEROWIZ_RANK_RUNS_OUT": "1,3,1,raise", "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    done = launch_settings_file(
+        tmp_path, "--stage", "1", "--escalate", SETTINGS_FILE_SCRIPT, own.name, **died
+    )
+    assert "goes on from the checkpoint out/checkpoint-2" in done.stderr
+    copy = tmp_path / "args.ds_config_zero2.json"
+    values = json.loads(copy.read_text())
+    assert ("out/checkpoint-2", "ds_config_zero2.json") == (
+        values["resume_from_checkpoint"],
+        values["deepspeed"],
+    )
+    assert 0o600 == stat.S_IMODE(copy.stat().st_mode)
+    assert (tmp_path / "out" / "checkpoint-4").is_dir()

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from cli.harness import ENTER, Open, Result, Run, answers_of
 from paths import TESTS
+from probe.scripts import SCRIPTS
 from ranks.harness import rank_environ, read_reports, run
 
-SCRIPTS = TESTS / "probe" / "scripts"
 MODEL = TESTS.parent / "templates" / "model"
 
 CPU = ("--accelerator", "cpu", "--gpus-per-node", "2", "--memory-budget", "4GiB")

@@ -1,20 +1,24 @@
 """A strategy against a machine: budgets, verdicts, and the runs whose memory was capped."""
 
 from collections.abc import Sequence
+from itertools import chain
 
 import pytest
-from measured.rows import (
-    Row,
-    buffers_of,
-    predict,
-    read_model,
-    read_rows,
-    strategy_of,
-    workload_of,
-)
+from changed_settings import CHANGED
+from measured.rows import Row, buffers_of, predict, read_model, read_rows, strategy_of, workload_of
 
-from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict, evaluate, evaluate_all
+from zerowiz.core.decision.evaluate import (
+    Cost,
+    StrategyEstimate,
+    Verdict,
+    buffer_costs,
+    evaluate,
+    evaluate_all,
+    parts,
+    parts_by_phase,
+)
 from zerowiz.core.decision.plan_input import PlanInput
+from zerowiz.core.dsconfig.write import Handover, write_config
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.machine.types import (
     Accelerator,
@@ -25,7 +29,7 @@ from zerowiz.core.machine.types import (
     Machine,
     MachineSource,
 )
-from zerowiz.core.memory.allocations import AllocationKind, Phase, moment_bytes
+from zerowiz.core.memory.allocations import KINDS, AllocationKind, MemoryPart, Phase, moment_bytes
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS
 from zerowiz.core.memory.forward import Traced, TracedTensor
 from zerowiz.core.memory.host import HostPhase
@@ -34,9 +38,65 @@ from zerowiz.core.model.from_name import model_from_size
 from zerowiz.core.model.types import Model
 from zerowiz.core.strategies import DDP, STRATEGIES, ZERO2, ZERO2_OFFLOAD, ZERO3, ZERO3_OFFLOAD
 from zerowiz.core.structs import replace
-from zerowiz.core.workload import Accounting, Method, StateDtype, Workload
+from zerowiz.core.workload import Accounting, Method, StateDtype, Trainer, Workload
 from zerowiz.errors import UsageError
 from zerowiz.probe.package_data import read_gpu_table
+
+# What the sizes in a config cost, against the config itself and the ledger.
+
+JOB = PlanInput(
+    machine=parse_spec("4xA100-80GB", read_gpu_table()),
+    model=read_model("llama-3.1-8b"),
+    workload=Workload(gradient_checkpointing=True),
+)
+MB = 10**6
+
+
+def costs(strategy: StrategyRow, job: PlanInput = JOB) -> dict[str, Cost]:
+    return {cost.key: cost for cost in buffer_costs(job, evaluate(job, strategy))}
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: s.name)
+def test_each_size_that_costs_stands_in_the_config_as_it_is_told(strategy: StrategyRow) -> None:
+    config = write_config(JOB, evaluate(JOB, strategy), Handover())
+    zero = config["zero_optimization"]
+    assert isinstance(zero, dict)
+    told = {key: cost.value for key, cost in costs(strategy).items()}
+    assert told == {key: zero[key] for key in told}
+    assert (strategy != DDP) is bool(told)
+
+
+def test_a_second_bucket_costs_as_much_again() -> None:
+    assert 2 * 2 * 25 * MB == costs(ZERO2)["reduce_bucket_size"].size_bytes
+    (line,) = (
+        size_bytes
+        for kind, size_bytes, _ in evaluate(JOB, ZERO2).estimate.peaks()[Phase.BACKWARD]
+        if kind is AllocationKind.REDUCE_BUCKET
+    )
+    assert line == costs(ZERO2)["reduce_bucket_size"].size_bytes
+
+
+def test_a_sub_group_costs_its_gradients_in_two_formats_and_nothing_under_offload() -> None:
+    assert (2 + 4) * 100 * MB == pytest.approx(costs(ZERO3)["sub_group_size"].size_bytes, rel=0.1)
+    assert "sub_group_size" not in costs(ZERO3_OFFLOAD)
+
+
+def test_no_more_is_kept_than_there_is() -> None:
+    small = replace(JOB, model=read_model("qwen2.5-0.5b"))
+    live = costs(ZERO3, small)["stage3_max_live_parameters"]
+    assert (1000 * MB, 2 * small.model.params) == (live.value, live.size_bytes)
+
+
+def test_frozen_parameters_are_gathered_too() -> None:
+    adapted = replace(JOB, workload=replace(JOB.workload, method=Method.LORA))
+    assert 2 * 1000 * MB == costs(ZERO3, adapted)["stage3_max_live_parameters"].size_bytes
+
+
+def test_a_copy_in_each_node_costs_a_part_of_the_weights() -> None:
+    copying = replace(JOB, hpz=True)
+    copy = costs(ZERO3, copying)["zero_hpz_partition_size"]
+    assert (4, 2 * JOB.model.params // 4) == (copy.value, copy.size_bytes)
+
 
 GB, GIB = 10**9, 2**30
 SEVEN = model_from_size("7b", 7 * GB)
@@ -390,3 +450,49 @@ def test_a_trace_of_another_model_is_not_used() -> None:
     )
     own = PlanInput(machine=A100S, model=traced.model("a"), workload=Workload(), traced=traced)
     assert (traced, None) == (own.own_trace, replace(own, model=SEVEN).own_trace)
+
+
+# Every byte of a plan belongs to one part.
+
+MEMORY_PARTS_JOB = PlanInput(
+    machine=parse_spec("4xA100-40GB", read_gpu_table()),
+    model=model_from_size("7b", 7 * 10**9),
+    workload=Workload(gradient_checkpointing=True),
+)
+VLLM = Workload(trainer=Trainer.GRPO, completion_tokens=32, vllm_memory_fraction=0.3)
+JOBS = [
+    *(replace(MEMORY_PARTS_JOB, workload=step) for steps in CHANGED.values() for step in steps),
+    replace(MEMORY_PARTS_JOB, accounting=Accounting.TEXTBOOK),
+    replace(MEMORY_PARTS_JOB, workload=VLLM),
+    replace(MEMORY_PARTS_JOB, workload=replace(VLLM, vllm_sleeps=True)),
+]
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_the_parts_add_up_to_what_a_strategy_needs(job: PlanInput) -> None:
+    for each in evaluate_all(job):
+        found = parts(job, each)
+        assert each.device_bytes == sum(found.values())
+        assert all(size_bytes > 0 for size_bytes in found.values())
+        assert max(sum(phase.values()) for phase in parts_by_phase(job, each).values()) == sum(
+            found.values()
+        )
+
+
+def test_a_kind_belongs_to_one_part() -> None:
+    listed = list(chain.from_iterable(KINDS.values()))
+    assert len(set(listed)) == len(listed)
+
+
+def test_a_kind_without_a_part_stands_in_host_memory() -> None:
+    """Those of the ledger's last section, which no bar of a GPU has."""
+    alone = set(AllocationKind) - set(chain.from_iterable(KINDS.values()))
+    last = list(AllocationKind).index(AllocationKind.MASTER_WEIGHTS_PINNED)
+    assert set(list(AllocationKind)[last:]) == alone
+
+
+def test_a_vllm_is_a_part_of_its_own() -> None:
+    job = replace(MEMORY_PARTS_JOB, workload=VLLM)
+    for each in evaluate_all(job):
+        assert each.vllm is not None
+        assert each.vllm.share_bytes == parts(job, each)[MemoryPart.VLLM]

@@ -4,23 +4,249 @@ import hashlib
 import json
 import os
 import subprocess
+import time
 from collections.abc import Mapping
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from recorded import play, recording
 
 from zerowiz.core.launch.plan import PlannedFile
 from zerowiz.core.launch.provenance import (
+    BatchChange,
+    ChangedFact,
+    EarlierPlan,
+    Incomparable,
+    MachineChange,
+    MachineFact,
     Provenance,
+    compare_batches,
+    compare_machines,
+    difference,
+    encode_machine_change,
     hide_secrets,
     is_config_of_plan,
     is_plan_path,
     is_unchanged_plan,
     plan_path,
+    read_earlier_plan,
     render_plan,
     without_identities,
     without_secrets,
 )
-from zerowiz.core.machine.types import Gpu, GpuProcess, Machine, MachineSource
+from zerowiz.core.machine.spec import encode_machine
+from zerowiz.core.machine.types import (
+    Accelerator,
+    Gpu,
+    GpuProcess,
+    Machine,
+    MachineSource,
+    with_gpus,
+    with_nodes,
+)
+from zerowiz.core.structs import replace
+from zerowiz.core.workload import Workload
+
+# A diff is short, honest about what it cannot show, and steers no terminal.
+
+WANTED = '{\n  "stage": 2,\n  "bf16": true\n}\n'
+
+
+def test_a_changed_line_stands_there_twice_with_its_neighbours() -> None:
+    assert (
+        "--- a.json",
+        "+++ a.json (by zerowiz)",
+        "@@ -1,4 +1,4 @@",
+        " {",
+        '-  "stage": 3,',
+        '+  "stage": 2,',
+        '   "bf16": true',
+        " }",
+    ) == difference("a.json", WANTED.replace("2", "3").encode(), WANTED)
+
+
+def test_the_missing_end_of_a_last_line_is_said() -> None:
+    found = difference("a.json", WANTED.removesuffix("\n").encode(), WANTED)
+    assert ("-}", "\\ No newline at end of file", "+}") == found[-3:]
+
+
+def test_line_ends_of_windows_are_one_difference_not_one_a_line() -> None:
+    crlf = WANTED.replace("\n", "\r\n")
+    assert Incomparable.LINE_ENDS is difference("a.json", crlf.encode(), WANTED)
+    found = difference("a.json", crlf.replace("2", "3").encode(), WANTED)
+    assert ['-  "stage": 3,', '+  "stage": 2,'] == [
+        line for line in found[2:] if line.startswith(("-", "+"))
+    ]
+
+
+def test_what_cannot_be_seen_is_spelled_out() -> None:
+    found = difference("a\nb", b"\xef\xbb\xbf{\n\t\x1b[2J\n", "{\n")
+    assert "-\\ufeff{" in found
+    assert "-\\t\\x1b[2J" in found
+
+
+@pytest.mark.parametrize("there", [b"\xff\xfe{\x00}\x00", b"\x89PNG\r\n", b"{\0}"])
+def test_what_is_no_text_is_said_to_be_none(there: bytes) -> None:
+    assert Incomparable.NO_TEXT is difference("a.json", there, WANTED)
+
+
+@pytest.mark.parametrize("there", [b"x" * 10**6, b"\n" * 20_000])
+def test_what_is_huge_is_not_compared(there: bytes) -> None:
+    assert Incomparable.TOO_LARGE is difference("a.json", there, WANTED)
+    assert Incomparable.TOO_LARGE is difference("a.json", WANTED.encode(), there.decode())
+
+
+def test_the_worst_that_is_compared_keeps_nobody_waiting() -> None:
+    """Few different lines, each of which stands nearly everywhere."""
+    there = "".join(f"{i * i % 7}\n" for i in range(10_000)).encode()
+    wanted = "".join(f"{i * i % 11}\n" for i in range(190))
+    started = time.process_time()
+    assert isinstance(difference("a.json", there, wanted), tuple)
+    assert time.process_time() - started < 5
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=200), st.text(max_size=200))
+def test_nothing_that_is_shown_steers_a_terminal(there: bytes, wanted: str) -> None:
+    found = difference("a.json", there, wanted.encode("utf-8", "replace").decode())
+    assert isinstance(found, Incomparable) or all(line.isprintable() for line in found)
+
+
+@settings(deadline=None)
+@given(st.lists(st.sampled_from("abc"), max_size=30), st.lists(st.sampled_from("abc"), max_size=30))
+def test_what_goes_and_what_comes_make_up_the_difference(
+    there: list[str], wanted: list[str]
+) -> None:
+    found = difference(
+        "f", "".join(f"{x}\n" for x in there).encode(), "".join(f"{x}\n" for x in wanted)
+    )
+    lines = () if isinstance(found, Incomparable) else found[2:]
+    gone = sum(line.startswith("-") for line in lines)
+    come = sum(line.startswith("+") for line in lines)
+    assert len(wanted) - len(there) == come - gone
+
+
+# What has changed since an earlier plan, and what becomes of the global batch.
+
+FOUR = play(recording("h200-x4"))
+TWO = with_gpus(FOUR, 2)
+GIB = 2**30
+
+
+def free(size_bytes: int, accelerator: Accelerator = Accelerator.CUDA) -> Machine:
+    gpus = tuple(replace(gpu, free_bytes=size_bytes) for gpu in FOUR.gpus)
+    return replace(FOUR, gpus=gpus, accelerator=accelerator)
+
+
+def facts(before: Machine, now: Machine) -> list[tuple[MachineFact, int | str, int | str]]:
+    return [(each.fact, each.before, each.now) for each in compare_machines(before, now)]
+
+
+def test_a_machine_is_like_itself() -> None:
+    assert not compare_machines(FOUR, FOUR)
+
+
+def test_gpus_and_nodes_are_counted_apart() -> None:
+    assert facts(FOUR, TWO) == [(MachineFact.GPUS, 4, 2)]
+    assert facts(with_nodes(FOUR, 2), FOUR) == [(MachineFact.NODES, 2, 1)]
+
+
+def test_another_kind_of_gpu_is_named() -> None:
+    other = replace(FOUR, gpus=tuple(replace(gpu, name="NVIDIA L4") for gpu in FOUR.gpus))
+    assert facts(FOUR, other) == [(MachineFact.KIND, "NVIDIA H200", "NVIDIA L4")]
+    by_spec = replace(FOUR, source=MachineSource.SPEC)
+    assert not facts(by_spec, other), "names of the table differ"
+    small = replace(
+        other,
+        gpus=tuple(replace(gpu, total_bytes=24 * GIB, free_bytes=None) for gpu in other.gpus),
+    )
+    assert facts(by_spec, small) == [(MachineFact.KIND, "NVIDIA H200", "NVIDIA L4")]
+
+
+@pytest.mark.parametrize(("now", "said"), [(89, True), (91, False), (130, False)])
+def test_free_memory_counts_where_more_than_a_tenth_is_gone(now: int, *, said: bool) -> None:
+    wanted = [(MachineFact.FREE_MEMORY, 100 * GIB, now * GIB)] if said else []
+    assert facts(free(100 * GIB), free(now * GIB)) == wanted
+
+
+def test_the_share_of_a_rank_on_the_cpu_is_no_change() -> None:
+    before, now = (free(size, Accelerator.CPU) for size in (8 * GIB, 4 * GIB))
+    assert not facts(before, now)
+
+
+@pytest.mark.parametrize(
+    ("before", "ranks", "step", "wanted"),
+    [
+        (64, 4, Workload(micro_batch=16), None),
+        (64, 8, Workload(micro_batch=8), BatchChange(before=64, now=32, accumulation_steps=2)),
+        (24, 8, Workload(micro_batch=5), BatchChange(before=24, now=20)),
+        (8, 2, Workload(micro_batch=4), BatchChange(before=8, now=16)),
+        (64, 2, Workload(micro_batch=8, accumulation_steps=2), None),
+        (
+            32,
+            2,
+            Workload(micro_batch=8, accumulation_steps=2),
+            BatchChange(before=32, now=64, accumulation_steps=1),
+        ),
+    ],
+    ids=["same ranks", "halved", "no whole number", "micro-batch too large", "kept", "doubled"],
+)
+def test_the_batch_is_kept_by_whole_micro_steps(
+    before: int, ranks: int, step: Workload, wanted: BatchChange | None
+) -> None:
+    machine = with_gpus(with_nodes(FOUR, 2), ranks // 2)
+    earlier = EarlierPlan(path="p", machine=machine, global_batch=before)
+    assert compare_batches(earlier, step, FOUR) == wanted
+
+
+def plan(**fields: object) -> bytes:
+    content: dict[str, object] = {
+        "schema_version": 1,
+        "machine": encode_machine(FOUR),
+        "workload": {"global_batch": 64},
+        "reproduce": {"argv": ["zerowiz", "launch", "--yes", "train.py", "--lr", "1"]},
+    }
+    return json.dumps({**content, **fields}).encode()
+
+
+def test_a_plan_file_of_this_script_is_read() -> None:
+    found = read_earlier_plan("out/a.plan.json", plan(), "train.py")
+    assert found == EarlierPlan(path="out/a.plan.json", machine=FOUR, global_batch=64)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"[]",
+        b"{",
+        plan(schema_version=2),
+        plan(machine=None),
+        plan(machine={"gpus": []}),
+        plan(workload={"global_batch": "64"}),
+        plan(workload={"global_batch": 0}),
+        plan(reproduce={"argv": ["zerowiz", "launch", "other.py"]}),
+        plan(reproduce=3),
+    ],
+)
+def test_what_is_no_plan_of_this_script_is_passed_over(content: bytes) -> None:
+    assert read_earlier_plan("a.plan.json", content, "train.py") is None
+
+
+def test_a_change_as_json() -> None:
+    change = MachineChange(
+        plan_path="ds_config_zero2.plan.json",
+        facts=(ChangedFact(fact=MachineFact.GPUS, before=8, now=4),),
+        global_batch=BatchChange(before=64, now=32, accumulation_steps=2),
+    )
+    assert encode_machine_change(change) == {
+        "plan_path": "ds_config_zero2.plan.json",
+        "facts": [{"fact": "gpus_per_node", "before": 8, "now": 4}],
+        "global_batch": {"before": 64, "now": 32, "keep_with_accumulation_steps": 2},
+    }
+    assert encode_machine_change(replace(change, global_batch=None))["global_batch"] is None
+
 
 PLAN: Mapping[str, object] = {
     "schema_version": 1,

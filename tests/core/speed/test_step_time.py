@@ -15,16 +15,142 @@ from zerowiz.core.machine.types import (
     NetworkKind,
     with_nodes,
 )
-from zerowiz.core.memory.buffers import Buffers, fit_buffers
+from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS, Buffers, fit_buffers
 from zerowiz.core.memory.rank_sizes import StrategyRow, rank_sizes, trainable_params
 from zerowiz.core.model.from_name import model_from_size
+from zerowiz.core.model.hf_config import model_from_config
 from zerowiz.core.model.types import Model
 from zerowiz.core.speed.costs import COSTS, GpuRates, StepTime, TermKind, find_rates
-from zerowiz.core.speed.step_time import predict_step_time, why_untimed
-from zerowiz.core.strategies import DDP, STRATEGIES, ZERO2, ZERO2_OFFLOAD, ZERO3
+from zerowiz.core.speed.step_time import predict_step_time, why_untimed, wire_bytes_per_step
+from zerowiz.core.strategies import (
+    DDP,
+    STRATEGIES,
+    ZERO1,
+    ZERO2,
+    ZERO2_OFFLOAD,
+    ZERO3,
+    ZERO3_OFFLOAD,
+    ZERO3_OFFLOAD_OPTIMIZER,
+)
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Method, Optimizer, Precision, Trainer, Workload
 from zerowiz.probe.package_data import read_gpu_table
+
+# Traffic counted by hand, and its laws.
+
+SMALL = model_from_size("100m", 100_000_000)
+LARGE = model_from_size("7b", 7_000_000_000)
+
+models = st.sampled_from([SMALL, LARGE, model_from_config("gpt2", {"model_type": "gpt2"})])
+worlds = st.integers(min_value=1, max_value=4096)
+workloads = st.builds(
+    Workload,
+    accumulation_steps=st.integers(min_value=1, max_value=256),
+    precision=st.sampled_from(Precision),
+    method=st.sampled_from(Method),
+    lora_rank=st.integers(min_value=1, max_value=64),
+)
+
+
+def sent(model: Model, workload: Workload, ranks: int, strategy: StrategyRow) -> int:
+    return wire_bytes_per_step(rank_sizes(model, workload, ranks, strategy, DEEPSPEED_DEFAULTS))
+
+
+@pytest.mark.parametrize(
+    ("strategy", "expected"),
+    [
+        (DDP, 2 * 200_000_000),
+        (ZERO1, 3 * 200_000_000),
+        (ZERO2, (2 * 4 + 1) * 200_000_000),
+        # Every weight is gathered once per micro-step: all of them stay live until backward.
+        (ZERO3, 4 * (1 + 1) * 200_000_000),
+    ],
+)
+def test_half_of_the_ring_is_sent_by_each_of_two_ranks(
+    strategy: StrategyRow, expected: int
+) -> None:
+    workload = Workload(accumulation_steps=4)
+    assert expected // 2 == sent(SMALL, workload, 2, strategy)
+
+
+def test_a_model_beyond_the_live_limit_is_gathered_again_for_backward() -> None:
+    forward, backward, scattered = 14_000_000_000, 12_000_000_000, 14_000_000_000
+    expected = (forward + backward + scattered) * 3 // 4
+    assert expected == sent(LARGE, Workload(), 4, ZERO3)
+
+
+def test_fp32_sends_twice_as_much_as_bf16() -> None:
+    bf16, fp32 = (Workload(precision=precision) for precision in (Precision.BF16, Precision.FP32))
+    expected = 2 * sent(LARGE, bf16, 8, ZERO2)
+    assert expected == sent(LARGE, fp32, 8, ZERO2)
+
+
+def test_lora_reduces_its_adapters_alone() -> None:
+    workload = Workload(method=Method.LORA, lora_rank=16)
+    expected = 3 * 2 * LARGE.lora_params(16) // 2
+    assert expected == sent(LARGE, workload, 2, ZERO1)
+
+
+def test_lora_still_gathers_every_frozen_weight_under_zero3() -> None:
+    workload = Workload(method=Method.LORA)
+    gathered_once = 2 * LARGE.params // 2
+    assert gathered_once < sent(LARGE, workload, 2, ZERO3)
+
+
+@given(model=models, workload=workloads, strategy=st.sampled_from(STRATEGIES))
+def test_a_lone_rank_sends_nothing(model: Model, workload: Workload, strategy: StrategyRow) -> None:
+    assert sent(model, workload, 1, strategy) == 0
+
+
+@given(model=models, workload=workloads, ranks=worlds)
+def test_zero1_never_sends_more_than_zero2(model: Model, workload: Workload, ranks: int) -> None:
+    zero1, zero2 = (sent(model, workload, ranks, s) for s in (ZERO1, ZERO2))
+    assert zero1 <= zero2
+
+
+@given(model=models, ranks=worlds, micro_steps=st.integers(min_value=1, max_value=255))
+@pytest.mark.parametrize("strategy", [ZERO2, ZERO3])
+def test_a_stage_that_shards_gradients_sends_more_with_every_micro_step(
+    strategy: StrategyRow, model: Model, ranks: int, micro_steps: int
+) -> None:
+    fewer, more = (
+        sent(model, Workload(accumulation_steps=steps), ranks, strategy)
+        for steps in (micro_steps, micro_steps + 1)
+    )
+    assert fewer < more or ranks == 1
+
+
+@given(model=models, workload=workloads, ranks=worlds)
+@pytest.mark.parametrize("strategy", [DDP, ZERO1])
+def test_a_stage_that_keeps_its_gradients_sends_them_once(
+    strategy: StrategyRow, model: Model, workload: Workload, ranks: int
+) -> None:
+    once = Workload(
+        precision=workload.precision, method=workload.method, lora_rank=workload.lora_rank
+    )
+    expected = sent(model, once, ranks, strategy)
+    assert expected == sent(model, workload, ranks, strategy)
+
+
+@given(model=models, workload=workloads, ranks=worlds, strategy=st.sampled_from(STRATEGIES))
+def test_more_ranks_never_send_less_each(
+    model: Model, workload: Workload, ranks: int, strategy: StrategyRow
+) -> None:
+    fewer, more = (sent(model, workload, count, strategy) for count in (ranks, ranks + 1))
+    assert fewer <= more
+
+
+@given(model=models, workload=workloads, ranks=worlds)
+@pytest.mark.parametrize(
+    ("strategy", "offloaded"),
+    [(ZERO2, ZERO2_OFFLOAD), (ZERO3, ZERO3_OFFLOAD), (ZERO3, ZERO3_OFFLOAD_OPTIMIZER)],
+)
+def test_offload_changes_nothing_on_the_wire(
+    strategy: StrategyRow, offloaded: StrategyRow, model: Model, workload: Workload, ranks: int
+) -> None:
+    on_gpu = sent(model, workload, ranks, strategy)
+    assert on_gpu == sent(model, workload, ranks, offloaded)
+
 
 TABLE = read_gpu_table()
 H200 = parse_spec("2xH200", TABLE)
@@ -37,10 +163,10 @@ def _known_rates() -> GpuRates:
 
 
 RATES = _known_rates()
-LARGE = model_from_size("7b", 7_000_000_000)
+STEP_TIME_LARGE = model_from_size("7b", 7_000_000_000)
 
 strategies = st.sampled_from(STRATEGIES)
-workloads = st.builds(
+workloads_step_time = st.builds(
     Workload,
     micro_batch=st.integers(min_value=1, max_value=16),
     sequence_tokens=st.sampled_from([128, 2048]),
@@ -79,7 +205,7 @@ def linked(link_class: LinkClass, bytes_per_s: int | None) -> Machine:
     return replace(H200, interconnect=Interconnect(link_class=link_class, bytes_per_s=bytes_per_s))
 
 
-@given(model=random_models(), workload=workloads, strategy=strategies)
+@given(model=random_models(), workload=workloads_step_time, strategy=strategies)
 def test_a_step_is_the_sum_of_its_terms_and_lies_within_its_bounds(
     model: Model, workload: Workload, strategy: StrategyRow
 ) -> None:
@@ -99,7 +225,7 @@ RATE_NAMES = ("bf16_flop_per_s", "memory_bytes_per_s", "pcie_bytes_per_s")
 
 @given(
     model=random_models(),
-    workload=workloads,
+    workload=workloads_step_time,
     strategy=strategies,
     name=st.sampled_from(RATE_NAMES),
     factor=st.integers(min_value=2, max_value=100),
@@ -114,7 +240,7 @@ def test_a_gpu_with_a_higher_rate_is_never_slower(
 
 @given(
     model=random_models(),
-    workload=workloads,
+    workload=workloads_step_time,
     strategy=strategies,
     bytes_per_s=st.integers(min_value=10**8, max_value=10**12),
     factor=st.integers(min_value=2, max_value=100),
@@ -135,7 +261,7 @@ def test_a_slower_link_never_makes_a_step_faster(
     assert fast <= slow * (1 + 1e-9)
 
 
-@given(model=random_models(), workload=workloads, strategy=strategies)
+@given(model=random_models(), workload=workloads_step_time, strategy=strategies)
 def test_checkpointing_is_never_faster_at_the_same_micro_batch(
     model: Model, workload: Workload, strategy: StrategyRow
 ) -> None:
@@ -148,7 +274,7 @@ def test_checkpointing_is_never_faster_at_the_same_micro_batch(
 
 @given(
     model=random_models(),
-    workload=workloads,
+    workload=workloads_step_time,
     strategy=strategies,
     field=st.sampled_from(["micro_batch", "accumulation_steps", "sequence_tokens"]),
 )
@@ -160,15 +286,15 @@ def test_more_work_never_takes_less_time(
 
 
 def test_large_products_take_most_of_a_large_step() -> None:
-    found = step_time(LARGE, Workload(micro_batch=8), DDP)
+    found = step_time(STEP_TIME_LARGE, Workload(micro_batch=8), DDP)
     shares = {term.kind: term.exposed_seconds / found.expected_seconds for term in found.terms}
     # 6 N t operations at the nominal rate are a bound from below.
-    assert 6 * LARGE.params * 8 * 2048 / 989e12 < found.expected_seconds
+    assert 6 * STEP_TIME_LARGE.params * 8 * 2048 / 989e12 < found.expected_seconds
     assert shares[TermKind.MATRIX_PRODUCTS] > 0.4
 
 
 def test_an_optimizer_on_the_host_is_slower_by_its_cores_and_pcie() -> None:
-    here, there = (step_time(LARGE, Workload(), each) for each in (ZERO2, ZERO2_OFFLOAD))
+    here, there = (step_time(STEP_TIME_LARGE, Workload(), each) for each in (ZERO2, ZERO2_OFFLOAD))
     kinds = {term.kind for term in there.terms}
     assert here.expected_seconds * 2 < there.expected_seconds
     assert {TermKind.CPU_OPTIMIZER, TermKind.PCIE} <= kinds
@@ -180,7 +306,10 @@ def of_kind(found: StepTime, kind: TermKind) -> float:
 
 def test_between_micro_steps_stage_2_keeps_gradients_on_the_host() -> None:
     pcie = [
-        of_kind(step_time(LARGE, Workload(accumulation_steps=steps), ZERO2_OFFLOAD), TermKind.PCIE)
+        of_kind(
+            step_time(STEP_TIME_LARGE, Workload(accumulation_steps=steps), ZERO2_OFFLOAD),
+            TermKind.PCIE,
+        )
         for steps in (1, 2, 3)
     ]
     # Weights in bf16, gradients in fp32; sums in bf16 there once, and there and back once more.
@@ -190,17 +319,17 @@ def test_between_micro_steps_stage_2_keeps_gradients_on_the_host() -> None:
 def test_weights_that_stay_on_the_gpu_are_cast_by_the_host_where_it_steps_them() -> None:
     stays = next(each for each in STRATEGIES if each.name == "zero3-offload-optimizer")
     workload = Workload(micro_batch=64, gradient_checkpointing=True)
-    least = 2 * LARGE.params / 2 / COSTS.pageable_bytes_per_s
-    assert of_kind(step_time(LARGE, workload, stays), TermKind.PCIE) >= least
+    least = 2 * STEP_TIME_LARGE.params / 2 / COSTS.pageable_bytes_per_s
+    assert of_kind(step_time(STEP_TIME_LARGE, workload, stays), TermKind.PCIE) >= least
     whole = replace(workload, precision=Precision.FP32)
-    assert of_kind(step_time(LARGE, whole, stays), TermKind.PCIE) < least
+    assert of_kind(step_time(STEP_TIME_LARGE, whole, stays), TermKind.PCIE) < least
 
 
 def test_stage_3_gathers_within_each_micro_step() -> None:
     slow = linked(LinkClass.PCIE, 1_000_000_000)
     one, four = (
-        seconds(LARGE, Workload(accumulation_steps=steps), ZERO3, slow)
-        - seconds(LARGE, Workload(accumulation_steps=steps), ZERO3)
+        seconds(STEP_TIME_LARGE, Workload(accumulation_steps=steps), ZERO3, slow)
+        - seconds(STEP_TIME_LARGE, Workload(accumulation_steps=steps), ZERO3)
         for steps in (1, 4)
     )
     assert four == pytest.approx(4 * one, rel=0.1)
@@ -211,17 +340,19 @@ def test_copies_on_each_node_save_all_gathers_but_the_first_behind_a_step(steps:
     network = Network(kind=NetworkKind.ETHERNET, bytes_per_s=10**8)
     machine = replace(with_nodes(parse_spec("8xH200", TABLE), 2), network=network)
     workload = Workload(accumulation_steps=steps)
-    plain = replace(fit_buffers(LARGE, LARGE.params, ZERO3)[0], stage3_max_live_parameters=0)
+    plain = replace(
+        fit_buffers(STEP_TIME_LARGE, STEP_TIME_LARGE.params, ZERO3)[0], stage3_max_live_parameters=0
+    )
     gathered = []
     for buffers in (plain, replace(plain, hpz_partition_size=8)):
-        rank = rank_sizes(LARGE, workload, machine.world_size, ZERO3, buffers)
-        found = predict_step_time(LARGE, rank, machine, RATES)
+        rank = rank_sizes(STEP_TIME_LARGE, workload, machine.world_size, ZERO3, buffers)
+        found = predict_step_time(STEP_TIME_LARGE, rank, machine, RATES)
         assert found is not None
         kinds = {term.kind: term.exposed_seconds for term in found.terms}
         gathered.append(kinds[TermKind.GATHERING])
     without, with_copies = gathered
     # No network brings a rank the weights of all others faster than its nominal rate.
-    assert with_copies > 0.9 * 15 / 16 * 2 * LARGE.params / 10**8
+    assert with_copies > 0.9 * 15 / 16 * 2 * STEP_TIME_LARGE.params / 10**8
     # Once of twice in each micro-step.
     assert with_copies == pytest.approx(without / (2 * steps), rel=0.1)
 
@@ -230,12 +361,12 @@ def test_copies_of_frozen_weights_outlive_a_step() -> None:
     network = Network(kind=NetworkKind.ETHERNET, bytes_per_s=10**8)
     machine = replace(with_nodes(parse_spec("8xH200", TABLE), 2), network=network)
     workload = Workload(method=Method.LORA)
-    trainable = trainable_params(LARGE, workload)
-    buffers = replace(fit_buffers(LARGE, trainable, ZERO3)[0], hpz_partition_size=8)
-    rank = rank_sizes(LARGE, workload, machine.world_size, ZERO3, buffers)
-    found = predict_step_time(LARGE, rank, machine, RATES)
+    trainable = trainable_params(STEP_TIME_LARGE, workload)
+    buffers = replace(fit_buffers(STEP_TIME_LARGE, trainable, ZERO3)[0], hpz_partition_size=8)
+    rank = rank_sizes(STEP_TIME_LARGE, workload, machine.world_size, ZERO3, buffers)
+    found = predict_step_time(STEP_TIME_LARGE, rank, machine, RATES)
     assert found is not None
-    assert found.expected_seconds < 0.1 * 2 * LARGE.params / 10**8
+    assert found.expected_seconds < 0.1 * 2 * STEP_TIME_LARGE.params / 10**8
 
 
 def test_buckets_that_are_queued_cost_as_little_as_measured() -> None:
@@ -254,39 +385,65 @@ def test_buckets_that_are_queued_cost_as_little_as_measured() -> None:
 def test_pcie_without_a_rate_is_that_of_the_gpu() -> None:
     stated = linked(LinkClass.PCIE, RATES.pcie_bytes_per_s)
     unstated = linked(LinkClass.PCIE, None)
-    assert seconds(LARGE, Workload(), ZERO2, unstated) == seconds(LARGE, Workload(), ZERO2, stated)
+    assert seconds(STEP_TIME_LARGE, Workload(), ZERO2, unstated) == seconds(
+        STEP_TIME_LARGE, Workload(), ZERO2, stated
+    )
     # What nobody said stays less sure.
-    known, unknown = (step_time(LARGE, Workload(), ZERO2, each) for each in (stated, unstated))
+    known, unknown = (
+        step_time(STEP_TIME_LARGE, Workload(), ZERO2, each) for each in (stated, unstated)
+    )
     assert known.high_seconds < unknown.high_seconds
 
 
 def test_nvlink_without_a_rate_is_that_of_the_gpu() -> None:
     stated = linked(LinkClass.NVLINK_ALL, RATES.nvlink_bytes_per_s)
     unstated = linked(LinkClass.NVLINK_ALL, None)
-    known, unknown = (step_time(LARGE, Workload(), ZERO2, each) for each in (stated, unstated))
+    known, unknown = (
+        step_time(STEP_TIME_LARGE, Workload(), ZERO2, each) for each in (stated, unstated)
+    )
     assert known == unknown
 
 
 def test_nodes_over_a_slow_network_are_slower_than_one_node() -> None:
-    alone, together = (seconds(LARGE, Workload(), ZERO2, with_nodes(H200, n)) for n in (1, 2))
+    alone, together = (
+        seconds(STEP_TIME_LARGE, Workload(), ZERO2, with_nodes(H200, n)) for n in (1, 2)
+    )
     assert alone * 2 < together
 
 
 def test_what_nothing_counts_has_no_time() -> None:
     workload = Workload(trainer=Trainer.GRPO)
-    rank = rank_sizes(LARGE, workload, 2, ZERO2, fit_buffers(LARGE, LARGE.params, ZERO2)[0])
-    assert predict_step_time(LARGE, rank, H200, RATES) is None
+    rank = rank_sizes(
+        STEP_TIME_LARGE,
+        workload,
+        2,
+        ZERO2,
+        fit_buffers(STEP_TIME_LARGE, STEP_TIME_LARGE.params, ZERO2)[0],
+    )
+    assert predict_step_time(STEP_TIME_LARGE, rank, H200, RATES) is None
 
 
 def test_a_gpu_of_no_table_has_no_time() -> None:
-    rank = rank_sizes(LARGE, Workload(), 2, ZERO2, fit_buffers(LARGE, LARGE.params, ZERO2)[0])
-    assert predict_step_time(LARGE, rank, H200, None) is None
+    rank = rank_sizes(
+        STEP_TIME_LARGE,
+        Workload(),
+        2,
+        ZERO2,
+        fit_buffers(STEP_TIME_LARGE, STEP_TIME_LARGE.params, ZERO2)[0],
+    )
+    assert predict_step_time(STEP_TIME_LARGE, rank, H200, None) is None
 
 
 def test_a_step_near_the_limit_of_memory_is_slower_and_less_sure() -> None:
-    rank = rank_sizes(LARGE, Workload(), 2, ZERO2, fit_buffers(LARGE, LARGE.params, ZERO2)[0])
+    rank = rank_sizes(
+        STEP_TIME_LARGE,
+        Workload(),
+        2,
+        ZERO2,
+        fit_buffers(STEP_TIME_LARGE, STEP_TIME_LARGE.params, ZERO2)[0],
+    )
     roomy, tight = (
-        predict_step_time(LARGE, rank, H200, RATES, near_limit=near_limit)
+        predict_step_time(STEP_TIME_LARGE, rank, H200, RATES, near_limit=near_limit)
         for near_limit in (False, True)
     )
     assert roomy is not None
@@ -306,7 +463,7 @@ def test_a_step_near_the_limit_of_memory_is_slower_and_less_sure() -> None:
 )
 def test_a_step_without_a_time_has_a_reason(spec: str, workload: Workload, why: str) -> None:
     machine = parse_spec(spec, TABLE)
-    assert why in why_untimed(LARGE, workload, machine, find_rates(machine, TABLE))
+    assert why in why_untimed(STEP_TIME_LARGE, workload, machine, find_rates(machine, TABLE))
 
 
 def test_fp32_takes_as_much_longer_as_the_gpu_computes_it_slower() -> None:
@@ -314,8 +471,14 @@ def test_fp32_takes_as_much_longer_as_the_gpu_computes_it_slower() -> None:
     times = {}
     for precision in (Precision.BF16, Precision.FP32):
         workload = Workload(precision=precision)
-        rank = rank_sizes(LARGE, workload, 2, ZERO2, fit_buffers(LARGE, LARGE.params, ZERO2)[0])
-        found = predict_step_time(LARGE, rank, H200, RATES)
+        rank = rank_sizes(
+            STEP_TIME_LARGE,
+            workload,
+            2,
+            ZERO2,
+            fit_buffers(STEP_TIME_LARGE, STEP_TIME_LARGE.params, ZERO2)[0],
+        )
+        found = predict_step_time(STEP_TIME_LARGE, rank, H200, RATES)
         assert found is not None
         times[precision] = {term.kind: term.exposed_seconds for term in found.terms}
     bf16, fp32 = times[Precision.BF16], times[Precision.FP32]
@@ -330,7 +493,9 @@ def test_a_machine_without_rates_has_a_reason() -> None:
     mixed = replace(H200, gpus=(gpu, replace(gpu, index=1, name="NVIDIA Foo 9000")))
     cpu = replace(H200, accelerator=Accelerator.CPU)
     assert "NVIDIA Foo 9000 is not in the table of GPUs" == why_untimed(
-        LARGE, Workload(), foo, None
+        STEP_TIME_LARGE, Workload(), foo, None
     )
-    assert "the GPUs are of different models" == why_untimed(LARGE, Workload(), mixed, None)
-    assert "zerowiz has no speeds for a CPU" == why_untimed(LARGE, Workload(), cpu, None)
+    assert "the GPUs are of different models" == why_untimed(
+        STEP_TIME_LARGE, Workload(), mixed, None
+    )
+    assert "zerowiz has no speeds for a CPU" == why_untimed(STEP_TIME_LARGE, Workload(), cpu, None)

@@ -1,15 +1,24 @@
 """A script is read as a file, and what cannot be read is one line."""
 
+import importlib.metadata
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from probe.reading import SCRIPTS
+from paths import TEMPLATES
+from probe.reading import HF_CALL, facts_of
+from probe.scripts import SCRIPTS
 
-from zerowiz.core.script.facts import Convention
-from zerowiz.core.script.settings import resolve_script
+from zerowiz.core.script.arguments import REMOVED_FIELDS, Scalar
+from zerowiz.core.script.bindings import Resolver, State, removed_words
+from zerowiz.core.script.facts import Convention, Placement, ScriptFacts
+from zerowiz.core.script.settings import ScriptSettings, resolve_script
+from zerowiz.core.script.settings_file import SettingsFile
+from zerowiz.core.structs import replace
 from zerowiz.errors import PreflightError, ZerowizError
-from zerowiz.probe.script.read import read_script
+from zerowiz.probe.package_data import parse_release
+from zerowiz.probe.script.read import parse_script, read_script
 
 
 def test_reading_a_script_runs_nothing_and_warns_of_nothing(tmp_path: Path) -> None:
@@ -96,3 +105,323 @@ def test_a_file_of_words_that_is_no_text_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(PreflightError) as caught:
         read_script(tmp_path / "train.py")
     assert caught.value.message.startswith(f"`{tmp_path / 'train.args'}`, from which")
+
+
+# Whether a Trainer's script evaluates, and with which batch.
+
+HEAD = "from transformers import HfArgumentParser, Trainer, TrainingArguments\n"
+PARSED = f"""{HEAD}
+def main():
+    args, = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()
+    trainer = Trainer(model=model, args=args, train_dataset=data)
+    trainer.train()
+"""
+ASKED = f"{PARSED}    if args.do_eval:\n        print(trainer.evaluate())\n\nmain()\n"
+METRICS = PARSED.replace("train_dataset=data", "train_dataset=data, compute_metrics=accuracy")
+
+
+def in_code(arguments: str, more: str = "") -> str:
+    build = "t = Trainer(model=model, args=args, train_dataset=data)\nt.train()\n"
+    return f"{HEAD}args = TrainingArguments(output_dir='out'{arguments})\n{build}{more}"
+
+
+def of(text: str, *words: str) -> ScriptSettings:
+    return resolve_script(parse_script(text, "train.py"), words)
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "expected"),
+    [
+        (in_code(""), (), None),
+        (in_code(", per_device_eval_batch_size=2"), (), None),
+        (in_code("", "t.evaluate()\n"), (), 8),
+        (in_code("", "metric.evaluate()\n"), (), None),
+        (in_code(", per_device_eval_batch_size=2", "t.evaluate()\n"), (), 2),
+        (in_code(", eval_strategy='steps'"), (), 8),
+        (in_code(", evaluation_strategy='epoch', per_device_eval_batch_size=4"), (), 4),
+        (in_code(", eval_strategy='no'"), (), None),
+        (in_code(", do_eval=True"), (), 8),
+        (in_code(", per_device_eval_batch_size=size()", "t.evaluate()\n"), (), None),
+        (f"{PARSED}\nmain()\n", (), None),
+        (f"{PARSED}\nmain()\n", ("--eval_strategy", "epoch"), 8),
+        (f"{PARSED}\nmain()\n", ("--evaluation_strategy", "steps"), 8),
+        (f"{PARSED}\nmain()\n", ("--eval_strategy", "no", "--do_eval"), 8),
+        (ASKED, (), None),
+        (ASKED, ("--do_eval", "--per_device_eval_batch_size", "3"), 3),
+        (f"{PARSED}    trainer.evaluate()\n\nmain()\n", (), 8),
+    ],
+)
+def test_a_script_evaluates_or_not(text: str, words: tuple[str, ...], expected: int | None) -> None:
+    found = of(text, *words).eval_batch
+    assert expected == (None if found is None else found.value)
+
+
+def test_the_trainers_template_evaluates_and_the_plain_loop_does_not() -> None:
+    trainer = resolve_script(read_script(TEMPLATES / "train_hf.py"), ()).eval_batch
+    assert trainer is not None
+    assert (8, State.OPEN) == (trainer.value, trainer.state)
+    assert resolve_script(read_script(TEMPLATES / "train_deepspeed.py"), ()).eval_batch is None
+
+
+def test_another_batch_is_given_by_the_option_of_the_trainer() -> None:
+    settings = of(ASKED, "--do_eval")
+    words = ("--per_device_eval_batch_size", "2")
+    assert words == settings.words_for("eval_batch", 2)
+    assert settings.words_for("eval_batch", 0) is None
+    assert of(in_code("", "t.evaluate()\n")).words_for("eval_batch", 2) is None
+
+
+def test_metrics_of_all_logits_are_named_where_it_evaluates() -> None:
+    found = of(f"{METRICS}\nmain()\n", "--eval_strategy", "epoch").metrics
+    assert "train.py line 5: `Trainer(compute_metrics=accuracy)`" == found
+    assert of(f"{METRICS}\nmain()\n").metrics is None
+    assert of(f"{PARSED}\nmain()\n", "--eval_strategy", "epoch").metrics is None
+
+
+# Which options of TrainingArguments a script still gives that transformers has removed.
+
+REMOVED_PARSED = """from dataclasses import dataclass
+from transformers import HfArgumentParser, Trainer, TrainingArguments
+@dataclass
+class Mine(TrainingArguments):
+    length: int = 64
+def main():
+    (args,) = HfArgumentParser(Mine).parse_args_into_dataclasses()
+    Trainer(args=args)
+main()
+"""
+OWN = "    length: int = 64\n    evaluation_strategy: str = 'no'\n    no_cuda: bool = False\n"
+
+
+def facts_of_removed(text: str) -> ScriptFacts:
+    return parse_script(text, "train.py")
+
+
+def test_the_installed_transformers_lacks_what_its_release_removed() -> None:
+    from transformers import TrainingArguments
+
+    own = {each.name for each in fields(TrainingArguments)}
+    release = parse_release(importlib.metadata.version("transformers"))
+    assert release is not None
+    for name, (since, instead) in REMOVED_FIELDS.items():
+        assert (release < since) == (name in own), name
+        assert not instead or instead in own, name
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ((), []),
+        (("--eval_strategy", "steps", "--length", "8"), []),
+        (("--evaluation_strategy", "steps"), ["evaluation_strategy"]),
+        (("--evaluation-strategy=steps", "--do_eval"), ["evaluation_strategy"]),
+        (("--no_cuda",), ["no_cuda"]),
+        (("--no_save_safetensors", "--save-safetensors", "False"), ["save_safetensors"] * 2),
+        (("--unknown", "no_cuda", "--", "--no_cuda"), []),
+    ],
+)
+def test_the_parser_of_transformers_refuses_what_is_named(
+    words: tuple[str, ...], expected: list[str]
+) -> None:
+    assert expected == [name for name, _ in removed_words(facts_of_removed(REMOVED_PARSED), words)]
+    known = [word for word in words if word != "--unknown"]
+    if "--" in words:
+        return
+    from transformers import HfArgumentParser, TrainingArguments
+
+    parser = HfArgumentParser(TrainingArguments)
+    parser.add_argument("--length", type=int)
+    rest = parser.parse_args_into_dataclasses(
+        ["--output_dir", "x", *known], return_remaining_strings=True
+    )
+    assert bool(expected) == bool(rest[-1])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        REMOVED_PARSED.replace("    length: int = 64\n", OWN),
+        REMOVED_PARSED.replace("dataclasses()", "dataclasses(return_remaining_strings=True)[:1]"),
+        REMOVED_PARSED.replace("(Mine)", "((Mine, Theirs))").replace(
+            "@data", "from x import Theirs\n@data", 1
+        ),
+        (
+            "import argparse\nfrom transformers import TrainingArguments\n"
+            "p = argparse.ArgumentParser()\nargs = p.parse_args()\nTrainingArguments('out')\n"
+        ),
+    ],
+    ids=["its own", "lenient", "another module", "argparse"],
+)
+def test_a_word_that_the_script_may_know_is_not_named(text: str) -> None:
+    words = ("--evaluation_strategy", "no", "--no_cuda")
+    assert [] == [*removed_words(facts_of_removed(text), words)]
+
+
+def test_a_key_of_a_settings_file_is_named() -> None:
+    values = {"no_cuda": True, "bf16": True}
+    file = SettingsFile(path="a.json", values=values, is_whole=True)
+    facts = replace(facts_of_removed(REMOVED_PARSED), settings_file=file)
+    # A script that takes all arguments from a file reads no words.
+    found = [*removed_words(facts, ("a.json", "--adafactor"))]
+    assert [("no_cuda", "`no_cuda` in a.json")] == found
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (HF_CALL + "TrainingArguments('out', eval_strategy='no')", []),
+        (
+            HF_CALL + "TrainingArguments('out', evaluation_strategy='no', no_cuda=True)",
+            ["evaluation_strategy", "no_cuda"],
+        ),
+        (HF_CALL + "TrainingArguments(**{'output_dir': 'o', 'adafactor': True})", ["adafactor"]),
+        ("from trl import SFTConfig\nSFTConfig('out', warmup_ratio=0.1)", ["warmup_ratio"]),
+        ("from ours import OurTrainingArguments\nOurTrainingArguments('o', no_cuda=True)", []),
+        (
+            (
+                "from sentence_transformers import SentenceTransformerTrainingArguments as A\n"
+                "A('o', warmup_ratio=0.1)"
+            ),
+            [],
+        ),
+        (
+            REMOVED_PARSED.replace("    length: int = 64\n", OWN) + "Mine('o', no_cuda=True)\n",
+            [],
+        ),
+    ],
+)
+def test_an_argument_in_the_code_is_named(text: str, expected: list[str]) -> None:
+    assert expected == [each.name for each in facts_of_removed(text).removed_fields]
+
+
+# With which `device_map` a script loads its model, and whether it asks for FSDP.
+
+PLACEMENTS_HEAD = """import os
+from transformers import AutoModelForCausalLM, HfArgumentParser, TrainingArguments
+parser = HfArgumentParser(TrainingArguments)
+parser.add_argument("--model", default="gpt2")
+parser.add_argument("--map")
+parser.add_argument("--quantize", action="store_true")
+args, = parser.parse_args_into_dataclasses()
+"""
+TRAINER = "\nTrainer(model, args)\n"
+
+
+def placements(lines: str) -> tuple[Placement, ...]:
+    return parse_script(f"{PLACEMENTS_HEAD}{lines}{TRAINER}", "train.py").placements
+
+
+@pytest.mark.parametrize(
+    ("given", "value", "is_map"),
+    [
+        ("device_map='auto'", "auto", False),
+        ("device_map={'': 0}", 0, True),
+        ("device_map={'': 'cuda:0'}", "cuda:0", True),
+        ("device_map={'': int(os.environ['LOCAL_RANK'])}", None, True),
+        ("device_map={'lm_head': 0, 'model': 1}", None, True),
+        ("device_map=get_device_map()", None, False),
+        ("device_map=get_device_map() if args.quantize else None", None, False),
+        ("**{'device_map': 'auto'}", "auto", False),
+    ],
+)
+def test_a_device_map_is_read_as_it_is_given(given: str, value: Scalar, is_map: bool) -> None:
+    (found,) = placements(f"model = AutoModelForCausalLM.from_pretrained(args.model, {given})")
+    assert (value, is_map) == (found.place.value, found.is_map)
+    assert found.line == PLACEMENTS_HEAD.count("\n") + 1
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "model = AutoModelForCausalLM.from_pretrained(args.model)",
+        "model = AutoModelForCausalLM.from_pretrained(args.model, device_map=None)",
+        "embedder = AutoModelForCausalLM.from_pretrained(args.model, device_map='auto')",
+        "AutoTokenizer.from_pretrained(args.model, device_map='auto')",
+        "ref_model = AutoModelForCausalLM.from_pretrained(args.model, device_map='auto')",
+        "pipeline('text-generation', device_map='auto')",
+    ],
+)
+def test_only_the_map_of_the_trained_model_counts(call: str) -> None:
+    assert () == placements(call)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "{load}\nTrainer(model=model)",
+        "{load}\nother = get_peft_model(model, config)",
+        "{load}\nmodel, optimizer = accelerator.prepare(model, optimizer)",
+        "{load}\ndeepspeed.initialize(args, model)",
+        "self.{load}\nTrainer(model=self.model)",
+        "def load():\n    {returned}\nmodel = load()\nTrainer(model)",
+    ],
+)
+def test_the_model_that_a_trainer_gets_is_the_trained_one(lines: str) -> None:
+    loading = "AutoModelForCausalLM.from_pretrained('gpt2', device_map='auto')"
+    text = lines.format(load=f"model = {loading}", returned=f"return {loading}")
+    assert ["auto"] == [
+        each.place.value for each in parse_script(PLACEMENTS_HEAD + text, "train.py").placements
+    ]
+
+
+def test_a_map_stands_under_the_conditions_around_it() -> None:
+    load = "model = AutoModelForCausalLM.from_pretrained(args.model, device_map='auto')"
+    (found,) = placements(f"if args.quantize:\n    {load}")
+    assert ["--quantize"] == [each.flag for each in found.conditions]
+    (found,) = placements(f"def load():\n    {load}\nif args.quantize:\n    load()")
+    assert ["--quantize"] == [each.flag for each in found.conditions]
+
+
+LOAD = "model = AutoModelForCausalLM.from_pretrained(name, device_map='auto')\n"
+ARGUMENTS = "a = TrainingArguments('out')\n"
+IMPORTS = HF_CALL + "from transformers import AutoModelForCausalLM\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (f"{PLACEMENTS_HEAD}{LOAD}", True),
+        (f"{PLACEMENTS_HEAD}def load():\n    {LOAD.replace('name', 'args.model')}load()", True),
+        (f"{PLACEMENTS_HEAD}def load(name):\n    {LOAD}load('gpt2')", False),
+        (f"{IMPORTS}{ARGUMENTS}{LOAD}", True),
+        (f"{IMPORTS}{LOAD}{ARGUMENTS}", False),
+        (f"{IMPORTS}if x:\n    {ARGUMENTS}{LOAD}", False),
+        (f"{IMPORTS}from accelerate import Accelerator\nAccelerator()\n{LOAD}", True),
+    ],
+)
+def test_the_library_knows_of_the_config_once_its_arguments_are_there(
+    text: str, expected: bool
+) -> None:
+    (found,) = parse_script(text + TRAINER, "train.py").placements
+    assert expected is found.engine_is_known
+
+
+def test_a_word_gives_the_map_of_a_script() -> None:
+    facts = facts_of("hf_device_map")
+    (found,) = facts.placements
+    assert found.engine_is_known
+    for words, expected in (((), "auto"), (("--device_map", "cuda"), "cuda")):
+        setting = Resolver(facts, words).setting(found.place)
+        assert setting is not None
+        assert expected == setting.value
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ((), None),
+        (("--fsdp",), True),
+        (("--fsdp", "full_shard"), "full_shard"),
+        (("--fsdp", "full_shard auto_wrap", "--fsdp_config", "x.json"), "full_shard auto_wrap"),
+        (("--fsdp_config", "x.json"), None),
+    ],
+)
+def test_fsdp_is_read_of_parsed_arguments(words: tuple[str, ...], expected: Scalar) -> None:
+    facts = facts_of("hf_device_map")
+    setting = Resolver(facts, words).setting(facts.fsdp)
+    assert expected == (setting.value if setting else None)
+
+
+def test_fsdp_is_read_of_arguments_in_code() -> None:
+    text = f"{HF_CALL}TrainingArguments('out', fsdp='full_shard')"
+    assert "full_shard" == parse_script(text, "train.py").fsdp.value

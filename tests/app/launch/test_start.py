@@ -1,0 +1,485 @@
+"""What a launch makes of the findings of its preflight checks."""
+
+import json
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from cli.harness import HF_PARSER, Result, Run
+from core.preflight.cases import lock, locked
+from probe.scripts import SCRIPTS
+from ranks.harness import rank_environ, read_reports, run
+from recorded import Install, library
+
+from zerowiz.app.decide import plan_options
+from zerowiz.app.launch import start
+from zerowiz.app.launch.attempts import _open_step
+from zerowiz.app.launch.start import (
+    check_locks,
+    note_findings,
+    note_waits,
+    require_no_error,
+    take_over,
+)
+from zerowiz.app.machines.machine import find_machine
+from zerowiz.app.options import Options
+from zerowiz.core.decision.search import Objective
+from zerowiz.core.findings import PreflightFinding, found
+from zerowiz.core.preflight.builds import BEING_BUILT, COMPILES, NO_NINJA
+from zerowiz.core.preflight.facts import Extensions
+from zerowiz.core.preflight.hardware import MEMLOCK, PORT_TAKEN
+from zerowiz.errors import PreflightError
+from zerowiz.probe.preflight.toolchain import read_locks
+from zerowiz.probe.script.read import parse_script
+from zerowiz.ui.reporter import TerminalReporter
+
+ERROR = found(PORT_TAKEN, "another process uses port 1", "choose another")
+WARNING = found(MEMLOCK, "little may be locked", "ulimit -l unlimited")
+
+
+def test_an_error_stops_a_launch_with_its_fixes_as_hints() -> None:
+    second = found(NO_NINJA, "no `ninja` found", "pip install ninja")
+    with pytest.raises(
+        PreflightError, match=r"another process uses port 1 \(PF601 port-taken\)"
+    ) as e:
+        require_no_error((WARNING, ERROR, second))
+    first, other, fix, force = e.value.hints
+    assert ("choose another", "pip install ninja") == (first, fix)
+    assert other.startswith("no `ninja` found (PF402")
+    assert "$force" in force
+
+
+def test_what_may_go_well_stops_nothing() -> None:
+    require_no_error((WARNING,))
+    require_no_error((ERROR,), force=True)
+
+
+@pytest.mark.parametrize(
+    ("findings", "force", "expected"),
+    [((WARNING, ERROR), False, 1), ((WARNING, ERROR), True, 2), ((), False, 0)],
+)
+def test_warnings_are_notes(
+    findings: tuple[PreflightFinding, ...],
+    force: bool,
+    expected: int,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    note_findings(findings, TerminalReporter(), force=force)
+    notes = capsys.readouterr().err.splitlines()
+    assert expected == len(notes)
+    assert all(note.startswith("note: ") for note in notes)
+
+
+def test_what_the_job_waits_for_is_said_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    waits = (found(COMPILES, "DeepSpeed compiles it"), found(BEING_BUILT, "process 7 builds it"))
+    note_waits((WARNING, *waits), TerminalReporter())
+    expected = ["note: DeepSpeed compiles it", "note: process 7 builds it"]
+    assert expected == capsys.readouterr().err.splitlines()
+
+
+def test_a_lock_is_taken_over_once_and_with_a_note(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "cpu_adam").mkdir()
+    (tmp_path / "cpu_adam" / "lock").touch()
+    left = read_locks(tmp_path, ("cpu_adam",))
+    take_over(left, TerminalReporter())
+    assert () == read_locks(tmp_path, ("cpu_adam",))
+    (note,) = capsys.readouterr().err.splitlines()
+    assert note.startswith(f"note: removed the lock `{tmp_path}/cpu_adam/lock`")
+    take_over(left, TerminalReporter())
+    assert "" == capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("extensions", "expected"),
+    [
+        (None, ""),
+        (Extensions(folder="/e"), ""),
+        (locked(lock(holder_pid=7)), "note: process 7 is building `cpu_adam`"),
+        (locked(lock()), "note: `/e/cpu_adam/lock` is 15 minutes old"),
+        # It is gone meanwhile: nothing to say.
+        (locked(lock(left_by_rank=True)), ""),
+    ],
+)
+def test_what_waits_for_no_lock_may_start(
+    extensions: Extensions | None,
+    expected: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(start, "read_builds", lambda *_: extensions)
+    check_locks("deepspeed", {}, (), TerminalReporter())
+    said = capsys.readouterr().err
+    assert said.startswith(expected)
+    assert len(said.splitlines()) == bool(expected)
+
+
+def test_what_would_wait_for_ever_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    left = locked(lock(sees_all=True), "ext4")
+    monkeypatch.setattr(start, "read_builds", lambda *_: left)
+    with pytest.raises(PreflightError, match="PF408") as e:
+        check_locks("deepspeed", {}, (), TerminalReporter())
+    assert ("rm /e/cpu_adam/lock",) == e.value.hints
+
+
+# What a further attempt keeps of the step that was chosen for the first.
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What read_version finds of a library that is installed."""
+    for name in ("liger_kernel-0.8.5", "flash_attn-2.8.3"):
+        (tmp_path / f"{name}.dist-info").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+@pytest.mark.usefixtures("installed", "folder")
+def test_a_further_attempt_keeps_all_that_was_chosen_of_the_step(driver: Install) -> None:
+    driver(library("h200-x4"))
+    options = Options(
+        model="meta-llama/Llama-3.2-1B",
+        objective=Objective.FASTEST,
+        micro_batch=1,
+        sequence_tokens=8192,
+        memory_budget="44GiB",
+    )
+    facts = parse_script(HF_PARSER, "train.py")
+    plan = plan_options(options, find_machine(options, {}), facts, ())
+    step = plan.decision.job.workload
+    assert plan.request.freedom.losses
+    assert {
+        "gradient_checkpointing": step.gradient_checkpointing,
+        "loss": step.loss,
+    } == _open_step(plan)
+
+
+# A person says how a config reaches a script that does not show it, once.
+
+A100 = ("--machine", "4xA100-40GB", "--model", "1b", "--micro-batch", "1")
+HIDDEN = "import my_framework\nmy_framework.train()\n"
+LITERAL = "import deepspeed\ndeepspeed.initialize(model=net, config='ds.json')\n"
+
+
+@pytest.fixture
+def hidden(folder: Path) -> Path:
+    """A script that shows nothing."""
+    (folder / "train.py").write_text(HIDDEN)
+    return folder
+
+
+def dry(here: Run, *words: str) -> Result:
+    return here("launch", "--dry-run", "--json", *A100, *words)
+
+
+def planned(result: Result) -> tuple[list[str], dict[str, str], str]:
+    """The words after the script, what Accelerate reads, and the config."""
+    assert 0 == result.code, result.stderr
+    plan = json.loads(result.stdout)
+    words = plan["command"][plan["command"].index("train.py") + 1 :]
+    env = {name: value for name, value in plan["env"].items() if name.startswith("ACCELERATE")}
+    return words, env, plan["config_path"]
+
+
+@pytest.mark.usefixtures("hidden")
+def test_a_refusal_says_the_way_out(here: Run) -> None:
+    result = dry(here, "train.py")
+    assert 5 == result.code
+    assert (
+        "`--config-via flag:NAME`, `--config-via env` or `--config-via file:PATH`" in result.hints
+    )
+
+
+@pytest.mark.parametrize(
+    ("way", "words", "env", "config"),
+    [
+        ("flag:ds", ["--ds", "ds_config_zero0.json"], [], "ds_config_zero0.json"),
+        ("flag:--ds", ["--ds", "ds_config_zero0.json"], [], "ds_config_zero0.json"),
+        (
+            "env",
+            [],
+            ["ACCELERATE_DEEPSPEED_CONFIG_FILE", "ACCELERATE_USE_DEEPSPEED"],
+            "ds_config_zero0.json",
+        ),
+        ("file:conf/my_ds.json", [], [], "conf/my_ds.json"),
+        ("none", [], [], "ds_config_zero0.json"),
+    ],
+)
+@pytest.mark.usefixtures("hidden")
+def test_each_way_is_taken(
+    here: Run, way: str, words: list[str], env: list[str], config: str
+) -> None:
+    found, variables, path = planned(dry(here, "--config-via", way, "train.py"))
+    assert (words, env, config) == (found, sorted(variables), path)
+
+
+@pytest.mark.usefixtures("hidden")
+def test_a_word_that_is_there_already_is_taken(here: Run) -> None:
+    said = ("--config-via", "flag:ds", "train.py", "--ds")
+    assert ["--ds", "ds_config_zero0.json"] == planned(dry(here, *said, "ds_config_zero0.json"))[0]
+    assert 2 == dry(here, *said, "mine.json").code
+
+
+@pytest.mark.parametrize("way", ["flag", "flag:", "flag:--", "env:X", "file:", "none:", "post"])
+@pytest.mark.usefixtures("hidden")
+def test_what_is_no_way_is_refused(here: Run, way: str) -> None:
+    result = dry(here, "--config-via", way, "train.py")
+    assert 2 == result.code
+    assert f"`--config-via {way}` is not a way to pass a config" == result.problem
+
+
+def test_an_option_that_the_script_is_seen_to_lack_is_refused(here: Run, folder: Path) -> None:
+    shutil.copy(SCRIPTS / "raw_own_flag.py", folder / "train.py")
+    result = dry(here, "--config-via", "flag:nope", "train.py")
+    assert 2 == result.code
+    assert "train.py has no option `--nope`" in result.problem
+
+
+def test_the_plan_is_written_under_the_name_that_a_script_reads(here: Run, folder: Path) -> None:
+    shutil.copy(SCRIPTS / "raw_literal.py", folder / "train.py")
+    words = ("init", "--yes", "--machine", "4xA100-40GB", "--model", "1b")
+    refused = here(*words, "train.py")
+    assert 1 == refused.code
+    (hint,) = [line for line in refused.stderr.splitlines() if "--config-via file:" in line]
+    way = hint.partition("`--config-via ")[2].partition("`")[0]
+    assert 0 == here(*words, "--config-via", way, "train.py").code
+    written = folder / way.partition(":")[2]
+    assert 0 == json.loads(written.read_text())["zero_optimization"]["stage"]
+    assert written.with_suffix(".plan.json").is_file()
+
+
+def test_a_file_of_ones_own_is_not_overwritten_unasked(here: Run, hidden: Path) -> None:
+    (hidden / "mine.json").write_text('{"train_batch_size": 1}')
+    result = here("init", "--yes", *A100, "--config-via", "file:mine.json", "train.py")
+    assert 1 == result.code
+    assert '{"train_batch_size": 1}' == (hidden / "mine.json").read_text()
+
+
+def test_it_is_said_once_and_kept_for_this_script_alone(here: Run, hidden: Path) -> None:
+    (hidden / "other.py").write_text(HIDDEN)
+    assert 0 == here("init", "--yes", *A100, "--config-via", "flag:ds", "train.py").code
+    again = here("launch", "--dry-run", "--json", "--yes", "--machine", "4xA100-40GB", "train.py")
+    assert ["--ds", "ds_config_zero0.json"] == planned(again)[0]
+    kept = "note: from `zerowiz.toml`: `--model 1b --micro-batch 1 --config-via flag:ds`"
+    assert kept in " ".join(again.stderr.split())
+    assert ["--x", "ds_config_zero0.json"] == planned(
+        dry(here, "--config-via", "flag:x", "train.py")
+    )[0]
+    assert 5 == dry(here, "other.py").code
+
+
+@pytest.mark.usefixtures("hidden")
+def test_a_trainer_that_is_not_seen_gets_a_config_for_the_trainer(here: Run) -> None:
+    assert "`--integration hf` if a Trainer" in dry(here, "train.py").hints
+    words = ("--config-via", "flag:deepspeed", "--integration", "hf", "train.py")
+    assert ["--deepspeed", "ds_config_zero0.json"] == planned(dry(here, *words))[0]
+    result = here("launch", "--dry-run", *A100, *words)
+    assert '"gradient_clipping": "auto"' in result.stdout
+    assert '"optimizer"' not in result.stdout
+
+
+def test_the_way_past_a_built_config_works(here: Run, folder: Path) -> None:
+    text = (
+        "import argparse, deepspeed\np = argparse.ArgumentParser()\n"
+        "p = deepspeed.add_config_arguments(p)\nargs = p.parse_args()\n"
+        "deepspeed.initialize(args=args, model=model, config=make_config(args))\n"
+    )
+    script = folder / "train.py"
+    script.write_text(text)
+    result = dry(here, "train.py")
+    assert 5 == result.code
+    assert "remove `config=` in train.py line 5" in result.hints
+    assert [] == planned(dry(here, "--config-via", "none", "train.py"))[0]
+    script.write_text(text.replace(", config=make_config(args)", ""))
+    words, _, config = planned(dry(here, "train.py"))
+    assert ["--deepspeed", "--deepspeed_config", config] == words
+
+
+def test_an_option_may_be_one_that_is_not_seen(here: Run, folder: Path) -> None:
+    script = folder / "train.py"
+    for text in (
+        (
+            "import fire, framework\ndef train(config, **kwargs):\n    framework.run(config)\n"
+            "fire.Fire(train)\n"
+        ),
+        "from utils import get_parser\np = get_parser()\np.add_argument('--x')\np.parse_args()\n",
+    ):
+        script.write_text(text)
+        words = planned(dry(here, "--config-via", "flag:deepspeed", "train.py"))[0]
+        assert ["--deepspeed", "ds_config_zero0.json"] == words
+
+
+@pytest.mark.parametrize(
+    ("text", "way", "words"),
+    [
+        (
+            "from transformers import Seq2SeqTrainer\nSeq2SeqTrainer(args=settings.training_args)\n",
+            "env",
+            [],
+        ),
+        (
+            (
+                "from transformers import HfArgumentParser\nfrom ours import AutoArguments\n"
+                "Pipeline = AutoArguments.of('finetuner')\n"
+                "HfArgumentParser(Pipeline).parse_args_into_dataclasses()\n"
+            ),
+            "flag:deepspeed",
+            ["--deepspeed", "ds_config_zero0.json"],
+        ),
+    ],
+)
+def test_the_ways_past_hidden_arguments_work(
+    here: Run, folder: Path, text: str, way: str, words: list[str]
+) -> None:
+    (folder / "train.py").write_text(text)
+    result = dry(here, "train.py")
+    assert 5 == result.code
+    assert f"`--config-via {way}`" in result.hints
+    assert words == planned(dry(here, "--config-via", way, "train.py"))[0]
+
+
+@pytest.mark.usefixtures("hidden")
+def test_a_plan_takes_what_is_kept_of_its_script(here: Run) -> None:
+    kept = ("--model", "1b", "--micro-batch", "3", "--config-via", "flag:ds", "train.py")
+    assert 0 == here("init", "--yes", "--machine", "4xA100-40GB", *kept).code
+    result = here("plan", "--json", "--machine", "4xA100-40GB", "train.py")
+    assert 0 == result.code, result.stderr
+    assert 3 == json.loads(result.stdout)["workload"]["micro_batch"]
+
+
+def test_a_config_of_ones_own_counts_more_than_what_is_kept(here: Run, folder: Path) -> None:
+    (folder / "train.py").write_text(LITERAL)
+    machine = ("--machine", "4xA100-40GB", "--model", "1b")
+    literal = "ds.json"
+    words = ("--micro-batch", "3", "--config-via", f"file:{literal}", "train.py")
+    assert 0 == here("init", "--yes", *machine, *words).code
+    own = {"train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": 1}}
+    (folder / literal).write_text(json.dumps(own))
+    # Without `--yes` the answers of `init` are recalled, too.
+    for yes in ((), ("--yes",)):
+        words = ("--dry-run", "--json", *yes, *machine, "--config", literal, "train.py")
+        result = here("launch", *words)
+        assert 0 == result.code, result.stderr
+        assert 2 == json.loads(result.stdout)["workload"]["micro_batch"]
+
+
+@pytest.mark.parametrize("way", ["file:.", "file:sub/", "file:..", "flag:--"])
+@pytest.mark.usefixtures("hidden")
+def test_a_way_without_a_name_is_none(here: Run, way: str) -> None:
+    result = dry(here, "--config-via", way, "train.py")
+    assert (2, True) == (result.code, f"`--config-via {way}` is not a way" in result.problem)
+
+
+def test_a_file_that_the_script_is_seen_not_to_read_is_refused(here: Run, folder: Path) -> None:
+    (folder / "train.py").write_text(LITERAL)
+    result = dry(here, "--config-via", "file:other.json", "train.py")
+    assert 2 == result.code
+    assert "names `ds.json`" in result.problem
+    (folder / "sub").mkdir()
+    # A script may change its folder.
+    way = "file:sub/ds.json"
+    assert "sub/ds.json" == planned(dry(here, "--config-via", way, "train.py"))[2]
+
+
+def test_two_configs_of_one_script_are_both_named(here: Run, hidden: Path) -> None:
+    values = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 1}}
+    (hidden / "mine.json").write_text(json.dumps(values))
+    own = ("--config", "mine.json", "train.py")
+    result = dry(here, "--config-via", "file:other.json", *own)
+    assert 2 == result.code
+    assert "`--config-via file:other.json` and `--config mine.json`" in result.problem
+    assert 0 == dry(here, "--config-via", "file:mine.json", *own).code
+
+
+def test_the_hint_past_an_option_that_is_not_there_works(here: Run, folder: Path) -> None:
+    shutil.copy(SCRIPTS / "hf_parser.py", folder / "train.py")
+    refused = dry(here, "--config-via", "flag:nope", "train.py")
+    assert "remove `--config-via`" in refused.hints
+    assert 0 == dry(here, "train.py").code
+
+
+ENGINE = """\
+import sys
+
+import deepspeed
+import torch
+
+
+def train():
+    deepspeed.init_distributed()
+    model = torch.nn.Linear(16, 16)
+    engine, *_ = deepspeed.initialize(
+        model=model, model_parameters=model.parameters(), config=CONFIG
+    )
+    for _ in range(2):
+        rows = torch.ones(engine.train_micro_batch_size_per_gpu(), 16)
+        engine.backward(engine(rows.to(next(engine.module.parameters()).dtype)).float().mean())
+        engine.step()
+    torch.distributed.barrier()
+    sys.stdout.flush()
+    __import__("os")._exit(0)
+"""
+LOADED = "import importlib\n\nimportlib.import_module('project_engine').train()\n"
+
+
+@pytest.mark.deepspeed
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("way", "config"),
+    [
+        ("file:conf/my_ds.json", "'conf/my_ds.json'"),
+        pytest.param(
+            *("flag:ds", "sys.argv[sys.argv.index('--ds') + 1]"), marks=pytest.mark.thorough
+        ),
+    ],
+)
+def test_the_ranks_get_what_was_said_once(folder: Path, way: str, config: str) -> None:
+    (folder / "project_engine.py").write_text(ENGINE.replace("CONFIG", config))
+    (folder / "train.py").write_text(LOADED)
+    words = ("--accelerator", "cpu", "--gpus-per-node", "2", "--stage", "2", "--precision", "fp32")
+    stated = ("--model", "10m", "--micro-batch", "3", "--seq-len", "16", "--config-via", way)
+    for number, more in enumerate((stated, ())):
+        reports = folder / f"reports{number}"
+        argv = [sys.executable, "-m", "zerowiz", "launch", "--yes", *words, *more, "train.py"]
+        done = run(argv, env=rank_environ(reports), cwd=folder)
+        assert 0 == done.returncode, f"{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+        assert [(0, 2, 3), (1, 2, 3)] == [
+            (report["rank"], report["stage"], report["micro_batch"])
+            for report in read_reports(reports)
+        ]
+
+
+def test_a_launch_with_a_config_leaves_what_is_kept_without_one(here: Run, folder: Path) -> None:
+    (folder / "train.py").write_text(LITERAL)
+    job = ("--yes", "--accelerator", "cpu", "--gpus-per-node", "1", "--model", "10m")
+    words = ("--micro-batch", "3", "--config-via", "file:ds.json", "train.py")
+    assert 0 == here("init", *job, *words).code
+    before = (folder / ".zerowiz" / "scripts.json").read_text()
+    assert '"micro_batch": 3' in before
+    values = {"train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": 0}}
+    (folder / "ds.json").write_text(json.dumps(values))
+    assert 0 == here("init", *job, "--config", "ds.json", "train.py").code
+    assert before == (folder / ".zerowiz" / "scripts.json").read_text()
+
+
+@pytest.mark.usefixtures("hidden")
+def test_it_holds_for_configs_that_are_written_elsewhere(here: Run) -> None:
+    assert 0 == here("init", "--yes", *A100, "--config-via", "flag:ds", "train.py").code
+    words = ("launch", "--dry-run", "--json", "--yes", "--machine", "4xA100-40GB")
+    found = planned(here(*words, "--output-dir", "other", "train.py"))[0]
+    assert ["--ds", "other/ds_config_zero0.json"] == found
+
+
+@pytest.mark.parametrize("kept_in", ["", "my runs"])
+def test_what_was_kept_and_cannot_be_used_names_its_file(
+    here: Run, hidden: Path, kept_in: str
+) -> None:
+    kept = hidden / kept_in / ".zerowiz" / "scripts.json"
+    kept.parent.mkdir(parents=True)
+    kept.write_text('{"schema_version": 1, "scripts": {"train.py": {"config_via": "?"}}}')
+    result = dry(here, "--output-dir", "my runs", "train.py")
+    path = str(kept.relative_to(hidden))
+    assert result.problem.startswith(f"`{path}` cannot be used: ")
+    assert shlex.join(["rm", path]) == result.hints

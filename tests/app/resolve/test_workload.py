@@ -1,0 +1,600 @@
+"""On the CPU accelerator the precision is what the CPU computes; a bf16 that was asked for warns."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli.harness import CONFIG_ARGUMENTS, HF_IN_CODE, HF_PARSER, Result, Run
+from paths import TEMPLATES
+from probe.scripts import SCRIPTS
+
+CPU = ("--accelerator", "cpu", "--gpus-per-node", "2", "--model", "10m", "--seq-len", "64")
+COMMANDS: dict[str, tuple[str, ...]] = {
+    "plan": ("plan", *CPU),
+    "init": ("init", "--yes", *CPU),
+    "launch": ("launch", "--dry-run", *CPU),
+    "doctor": ("doctor", *CPU),
+    "measure": ("measure", "--dry-run", *CPU),
+}
+ON_SCRIPTS = ("init", "launch", "doctor")
+
+WHY = "fp32, as this CPU has no bf16 instructions (`--precision`)"
+WARNING = "torch emulates bf16"
+
+
+@pytest.fixture
+def avx2(here: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run on a CPU whose oneDNN is held to AVX2, as on a CPU that has no more."""
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
+    return here
+
+
+def said(result: Result) -> str:
+    """All that was said, folded lines joined."""
+    assert result.code == 0, result.stderr
+    return " ".join((result.stdout + result.stderr).split())
+
+
+def written(folder: Path, script: str) -> tuple[str, ...]:
+    """The words that name this script, once it is there."""
+    (folder / "train.py").write_text(script)
+    return ("train.py",)
+
+
+def words_of(command: str, folder: Path) -> tuple[str, ...]:
+    """A loop whose precision the config decides, for the commands that read a script."""
+    if command not in ON_SCRIPTS:
+        return ()
+    return ("--micro-batch", "2", *written(folder, CONFIG_ARGUMENTS))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_where_nobody_names_it_the_precision_is_fp32_and_one_line_says_why(
+    avx2: Run, folder: Path, command: str
+) -> None:
+    text = said(avx2(*COMMANDS[command], *words_of(command, folder)))
+    assert 1 == text.count(WHY)
+    assert WARNING not in text
+
+
+def test_the_config_that_is_written_computes_in_fp32(avx2: Run, folder: Path) -> None:
+    assert 0 == avx2(*COMMANDS["init"], *words_of("init", folder)).code
+    [config] = (json.loads(path.read_text()) for path in folder.glob("ds_config_zero?.json"))
+    enabled = [config.get(section, {}).get("enabled", False) for section in ("bf16", "fp16")]
+    assert [False, False] == enabled
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_bf16_that_an_option_asks_for_is_taken_and_warned_of_once(
+    avx2: Run, folder: Path, command: str
+) -> None:
+    asked = ("--precision", "bf16", *words_of(command, folder))
+    text = said(avx2(*COMMANDS[command], *asked))
+    assert 1 == text.count(WARNING)
+    assert WHY not in text
+
+
+@pytest.mark.parametrize(
+    ("command", "script", "script_args"),
+    [
+        ("init", HF_IN_CODE, ()),
+        ("launch", HF_IN_CODE, ()),
+        ("doctor", HF_IN_CODE, ()),
+        ("launch", HF_PARSER, ("--bf16",)),
+        ("doctor", HF_PARSER, ("--bf16",)),
+    ],
+)
+def test_a_bf16_that_the_script_asks_for_is_warned_of_once(
+    avx2: Run, folder: Path, command: str, script: str, script_args: tuple[str, ...]
+) -> None:
+    words = (*written(folder, script), *script_args)
+    assert 1 == said(avx2(*COMMANDS[command], *words)).count(WARNING)
+
+
+def test_autocast_to_bf16_is_warned_of(avx2: Run) -> None:
+    text = said(avx2(*COMMANDS["plan"], "--torch-autocast", "bf16"))
+    assert 1 == text.count(WARNING)
+    assert WHY not in text
+
+
+def test_a_quiet_plan_says_nothing_of_it(avx2: Run) -> None:
+    assert "" == avx2(*COMMANDS["plan"], "--precision", "bf16", "--quiet").stderr
+
+
+def test_doctor_gives_the_warning_as_a_finding_with_its_remedy(avx2: Run) -> None:
+    result = avx2(*COMMANDS["doctor"], "--json", "--precision", "bf16")
+    [finding] = [each for each in json.loads(result.stdout)["findings"] if "bf16" in each["what"]]
+    assert ("PF604", "warning") == (finding["code"], finding["severity"])
+    assert any("--precision fp32" in mend for mend in finding["mends"])
+
+
+def test_fp16_that_deepspeed_would_refuse_ends_the_launch_before_it_starts(
+    avx2: Run, folder: Path
+) -> None:
+    result = avx2(*COMMANDS["launch"], "--precision", "fp16", *words_of("launch", folder))
+    assert 5 == result.code
+    assert "the job uses fp16, and this CPU has no fp16 instructions" in result.problem
+
+
+def planned(result: Result) -> dict[str, Any]:
+    assert result.code == 0, result.stderr
+    content: dict[str, Any] = json.loads(result.stdout)
+    return content
+
+
+@pytest.mark.parametrize(
+    ("computes", "expected"), [(True, "bf16"), (False, "fp32"), (None, "bf16")]
+)
+def test_a_saved_cpu_machine_is_planned_with_what_it_computes(
+    here: Run, folder: Path, computes: bool | None, expected: str
+) -> None:
+    assert 0 == here("machine", "--accelerator", "cpu", "--save", "cpu.json").code
+    content = json.loads((folder / "cpu.json").read_text())
+    content["machine"]["host"]["computes_bf16"] = computes
+    (folder / "cpu.json").write_text(json.dumps(content))
+    plan = planned(here("plan", "--json", "--machine", "cpu.json", "--model", "10m"))
+    assert expected == plan["workload"]["precision"]
+    assert computes is plan["machine"]["host"]["computes_bf16"]
+
+
+def test_a_machine_file_from_before_this_was_read_is_planned_as_before(
+    here: Run, folder: Path
+) -> None:
+    assert 0 == here("machine", "--accelerator", "cpu", "--save", "cpu.json").code
+    content = json.loads((folder / "cpu.json").read_text())
+    for key in ("computes_bf16", "computes_fp16"):
+        del content["machine"]["host"][key]
+    (folder / "cpu.json").write_text(json.dumps(content))
+    plan = planned(here("plan", "--json", "--machine", "cpu.json", "--model", "10m"))
+    assert "bf16" == plan["workload"]["precision"]
+
+
+def test_the_machine_says_what_its_cpu_does(avx2: Run) -> None:
+    assert "; emulates bf16" in said(avx2("machine", "--accelerator", "cpu"))
+
+
+AUTOCAST = ("plan", "--machine", "4xA100-40GB", "--model", "10m", "--torch-autocast", "bf16")
+BF16 = '{"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": true}}'
+
+
+@pytest.mark.parametrize(
+    ("words", "problem", "hint"),
+    [
+        (
+            ("--optimizer-state-dtype", "bf16"),
+            "keeps fp32 weights, `--optimizer-state-dtype bf16` needs bf16",
+            "remove one of the two",
+        ),
+        (("--config", "mine.json"), "`--precision bf16`", "`--precision` is set by `mine.json`"),
+        (("--precision", "bf16"), "`--precision bf16`", "remove one of the two: `--precision`"),
+    ],
+)
+def test_autocast_is_refused_with_what_else_was_said(
+    here: Run, folder: Path, words: tuple[str, ...], problem: str, hint: str
+) -> None:
+    (folder / "mine.json").write_text(BF16)
+    result = here(*AUTOCAST, *words)
+    assert 2 == result.code
+    assert result.problem.startswith("`--torch-autocast")
+    assert problem in result.problem
+    assert hint in result.hints
+    assert ("is set by" in result.hints) == ("--config" in words)
+
+
+def test_autocast_is_refused_with_the_line_of_the_script(here: Run, folder: Path) -> None:
+    words = written(folder, HF_IN_CODE)
+    result = here("launch", "--dry-run", *AUTOCAST[1:], *words)
+    assert 2 == result.code
+    assert re.search(r"`--precision` is set by .*bf16=True.* in train.py line \d+", result.hints)
+
+
+# A script's trainer is planned with, and what of it nobody counts is never said to fit.
+
+H100 = ("--machine", "p5.48xlarge", "--model", "8b", "--precision", "bf16")
+
+
+def planned_trainers(
+    here: Run, name: str, folder: Path, *words: str
+) -> tuple[Result, dict[str, Any]]:
+    """What `plan --json` says of one of the scripts of tests/probe."""
+    shutil.copy(SCRIPTS / f"{name}.py", folder / "train.py")
+    result = here("plan", "--json", *H100, *words)
+    assert 0 == result.code, result.stderr
+    return result, json.loads(result.stdout)
+
+
+def verdicts(plan: dict[str, Any]) -> set[str]:
+    return {each["verdict"] for each in plan["strategies"]}
+
+
+def test_the_step_is_that_of_the_trainer(here: Run, folder: Path) -> None:
+    _, plan = planned_trainers(here, "trl_dpo_parser", folder, "train.py")
+    step = plan["workload"]
+    assert ("dpo", "model", 1024) == (step["trainer"], step["reference"], step["sequence_tokens"])
+
+
+def test_a_reference_costs_what_the_model_weighs_below_stage_3(here: Run, folder: Path) -> None:
+    def held(reference: str) -> set[int]:
+        words = ("--reference", reference, "train.py")
+        _, plan = planned_trainers(here, "trl_dpo_parser", folder, *words)
+        zero2 = next(each for each in plan["strategies"] if each["name"] == "zero2")
+        lines = zero2["gpu"]["lines"]
+        return {each["bytes"] for each in lines if each["part"] == "reference model"}
+
+    assert ({2 * 8_000_000_000}, set()) == (held("model"), held("precomputed"))
+
+
+def test_adapters_that_an_option_asks_for_need_no_reference(here: Run, folder: Path) -> None:
+    _, plan = planned_trainers(here, "trl_dpo_parser", folder, "--method", "lora", "train.py")
+    assert "none" == plan["workload"]["reference"]
+
+
+def test_a_prompt_that_nothing_cuts_is_assumed(here: Run, folder: Path) -> None:
+    result, plan = planned_trainers(
+        here, "trl_grpo_parser", folder, "train.py", "--max_completion_length", "4096"
+    )
+    assert (4096 + 512, 4096) == (
+        plan["workload"]["sequence_tokens"],
+        plan["workload"]["completion_tokens"],
+    )
+    assert "4608 tokens per sequence" in result.stderr
+
+
+def test_what_is_generated_at_a_time_is_as_the_script_says(here: Run, folder: Path) -> None:
+    _, by_steps = planned_trainers(here, "trl_grpo_vllm", folder, "train.py")
+    words = ("train.py", "--generation_batch_size", "128")
+    _, by_all = planned_trainers(here, "trl_grpo_parser", folder, *words)
+    assert (4 * 4, 128 // 8) == (
+        by_steps["workload"]["generation_batch"],
+        by_all["workload"]["generation_batch"],
+    )
+
+
+def test_completions_of_a_prompt_that_are_not_generated_at_once_are_noted(
+    here: Run, folder: Path
+) -> None:
+    whole, _ = planned_trainers(here, "trl_grpo_parser", folder, "train.py")
+    words = ("--micro-batch", "3", "train.py", "--num_generations", "16")
+    cut, _ = planned_trainers(here, "trl_grpo_parser", folder, *words)
+    assert "TRL will refuse" not in whole.stderr
+    said = "24 completions are generated at once by all GPUs, but `--num_generations 16`"
+    assert said in " ".join(cut.stderr.split())
+
+
+def test_vllm_in_the_same_gpus_never_fits(here: Run, folder: Path) -> None:
+    _, plan = planned_trainers(here, "trl_grpo_vllm", folder, "train.py")
+    assert not verdicts(plan) & {"fits", "tight"}
+    total_bytes = plan["machine"]["gpus"][0]["total_bytes"]
+    assert {int(0.4 * total_bytes)} == {each["gpu"]["vllm_bytes"] for each in plan["strategies"]}
+
+
+def test_a_server_takes_nothing_here_and_is_named(here: Run, folder: Path) -> None:
+    words = ("train.py", "--use_vllm", "--vllm_mode", "server")
+    result, plan = planned_trainers(here, "trl_grpo_parser", folder, *words)
+    assert "fits" in verdicts(plan)
+    assert "`--vllm_mode server` after the script: vLLM runs as a server" in result.stderr
+
+
+def test_a_loss_of_the_script_is_uncertain_until_it_is_named(here: Run, folder: Path) -> None:
+    result, plan = planned_trainers(here, "trl_own_loss", folder, "train.py")
+    assert not verdicts(plan) & {"fits", "tight"}
+    assert "train.py line 7: `ContrastiveTrainer.compute_loss`" in result.stderr
+    named, plan = planned_trainers(here, "trl_own_loss", folder, "--trainer", "dpo", "train.py")
+    assert "ContrastiveTrainer" not in named.stderr
+    assert not [each for each in plan["strategies"] if each["gpu"]["interval"]["uncounted"]]
+    assert "dpo" == plan["workload"]["trainer"]
+
+
+def test_a_trainer_that_a_script_builds_is_no_other(here: Run, folder: Path) -> None:
+    shutil.copy(SCRIPTS / "trl_dpo_parser.py", folder / "train.py")
+    result = here("plan", *H100, "--trainer", "grpo", "train.py")
+    assert 2 == result.code
+    assert "`--trainer grpo` conflicts with the script: `DPOTrainer(...)`" in result.stderr
+
+
+def test_a_sleeping_vllm_is_launched_without_segments_that_expand(here: Run, folder: Path) -> None:
+    shutil.copy(SCRIPTS / "trl_grpo_parser.py", folder / "train.py")
+    words = ("--completion-tokens", "64", "train.py", "--use_vllm")
+    commands = [
+        here("launch", "--dry-run", "--json", "--yes", *H100, *more, *words)
+        for more in ((), ("--vllm-sleeps",))
+    ]
+    settings = [json.loads(each.stdout)["env"]["PYTORCH_CUDA_ALLOC_CONF"] for each in commands]
+    assert ["expandable_segments:True", "expandable_segments:False"] == settings
+
+
+# What is said of a job reaches its script, where the script leaves it open.
+
+A100 = ("--machine", "4xA100-40GB")
+MODEL = TEMPLATES / "model"
+
+
+@pytest.fixture
+def hf(folder: Path) -> Path:
+    """The Trainer's template."""
+    shutil.copy(TEMPLATES / "train_hf.py", folder / "train.py")
+    shutil.copytree(TEMPLATES / "portable_checkpoint", folder / "portable_checkpoint")
+    return folder
+
+
+def dry(here: Run, *words: str) -> Result:
+    return here("launch", "--dry-run", "--json", "--yes", *A100, *words)
+
+
+def settled(result: Result) -> dict[str, list[str]]:
+    assert 0 == result.code, result.stderr
+    return {each["setting"]: each["words"] for each in json.loads(result.stdout)["settled"]}
+
+
+def script_words(result: Result) -> list[str]:
+    command: list[str] = json.loads(result.stdout)["command"]
+    return command[command.index("train.py") + 1 :]
+
+
+@pytest.mark.usefixtures("hf")
+def test_a_default_of_the_parser_is_kept_where_nobody_says_otherwise(here: Run) -> None:
+    result = dry(here, "--model", "1b", "train.py")
+    assert {} == settled(result)
+    assert 4 == json.loads(result.stdout)["workload"]["micro_batch"]
+
+
+NAMED = """from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
+import argparse
+p = argparse.ArgumentParser()
+p.add_argument("--base", default="gpt2")
+args = p.parse_args()
+model = AutoModelForCausalLM.from_pretrained(args.base)
+Trainer(model=model, args=TrainingArguments("out", per_device_train_batch_size=1)).train()
+"""
+LLAMA = "meta-llama/Llama-3.1-8B"
+
+
+@pytest.fixture
+def named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script with an option for its model, and a hub that nobody asks."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    (folder / "train.py").write_text(NAMED)
+
+
+@pytest.mark.usefixtures("named")
+@pytest.mark.parametrize(
+    ("model", "given", "words"),
+    [
+        ("llama-3.1-8b", (), ["--base", LLAMA]),
+        (LLAMA, (), ["--base", LLAMA]),
+        ("llama-3.1-8b", ("--base", LLAMA), ["--base", LLAMA]),
+        ("openai-community/gpt2", (), []),
+    ],
+)
+def test_a_well_known_name_reaches_the_script_as_what_the_hub_calls_it(
+    here: Run, model: str, given: tuple[str, ...], words: list[str]
+) -> None:
+    result = dry(
+        here, "--model", model, "--stage", "3", "--offload", "none", "--force", "train.py", *given
+    )
+    assert 0 == result.code, result.stderr
+    assert words == script_words(result)
+
+
+@pytest.mark.usefixtures("named")
+def test_a_well_known_name_contradicts_another_model(here: Run) -> None:
+    result = dry(here, "--model", "llama-3.1-8b", "train.py", "--base", "gpt2")
+    problem = (
+        "`--model llama-3.1-8b` conflicts with the script: `--base gpt2` after the script says gpt2"
+    )
+    assert problem == result.problem
+    assert f"put `--base {LLAMA}` after train.py" in result.hints
+
+
+@pytest.mark.usefixtures("hf")
+def test_options_reach_the_script_as_its_own_words(here: Run) -> None:
+    said = ("--micro-batch", "2", "--grad-accum", "4", "--gradient-checkpointing")
+    result = dry(
+        here, "--model", "1b", *said, "--precision", "bf16", "train.py", "--max_steps", "3"
+    )
+    assert {
+        "micro_batch": ["--per_device_train_batch_size", "2"],
+        "accumulation_steps": ["--gradient_accumulation_steps", "4"],
+        "precision": ["--bf16", "True"],
+        "gradient_checkpointing": ["--gradient_checkpointing", "True"],
+    } == settled(result)
+    words = script_words(result)
+    assert ["--max_steps", "3", "--per_device_train_batch_size", "2"] == words[:4]
+    assert ["--gradient_checkpointing", "True"] == words[words.index("--gradient_checkpointing") :][
+        :2
+    ]
+    assert (
+        "note: zerowiz adds arguments after the script, which does not set them: `" in result.stderr
+    )
+
+
+@pytest.mark.usefixtures("hf")
+def test_a_global_batch_is_delivered_as_micro_steps(here: Run) -> None:
+    words = ("--micro-batch", "4", "--global-batch", "64")
+    result = dry(here, "--model", "1b", *words, "train.py")
+    assert {"accumulation_steps": ["--gradient_accumulation_steps", "4"]} == settled(result)
+
+
+@pytest.mark.usefixtures("hf")
+def test_what_was_said_twice_and_differs_is_an_error(here: Run) -> None:
+    result = dry(
+        here,
+        "--model",
+        "1b",
+        "--micro-batch",
+        "4",
+        "train.py",
+        "--per_device_train_batch_size",
+        "2",
+    )
+    assert 2 == result.code
+    assert (
+        "`--micro-batch 4` conflicts with the script: `--per_device_train_batch_size 2` after the"
+        " script says 2"
+    ) == result.problem
+
+
+def test_what_the_code_fixes_is_named_and_not_changed(here: Run, hf: Path) -> None:
+    (hf / "train.py").write_text(
+        "from transformers import Trainer, TrainingArguments\n"
+        'args = TrainingArguments("out", per_device_train_batch_size=2)\n'
+        "Trainer(args=args)\n"
+    )
+    result = dry(here, "--model", "1b", "--micro-batch", "4", "train.py")
+    assert 2 == result.code
+    assert "set `per_device_train_batch_size=4` in train.py line 2" in result.hints
+    left = dry(here, "--model", "1b", "--grad-accum", "4", "train.py")
+    assert 2 == left.code
+    assert "set `gradient_accumulation_steps=4` in train.py line 2" in left.hints
+
+
+def test_a_model_that_can_be_loaded_reaches_the_script_and_a_size_does_not(
+    here: Run, folder: Path
+) -> None:
+    (folder / "train.py").write_text(
+        "import argparse\n"
+        "from accelerate import Accelerator\n"
+        "from transformers import AutoModelForCausalLM\n"
+        "parser = argparse.ArgumentParser()\n"
+        'parser.add_argument("--model_name", default="gpt2")\n'
+        "args = parser.parse_args()\n"
+        "accelerator = Accelerator()\n"
+        "model = AutoModelForCausalLM.from_pretrained(args.model_name)\n"
+    )
+    words = ("--micro-batch", "1", "train.py")
+    assert {"model": ["--model_name", str(MODEL)]} == settled(
+        dry(here, "--model", str(MODEL), *words)
+    )
+    by_size = dry(here, "--model", "1b", *words)
+    assert {} == settled(by_size)
+    size = "note: `--model 1b` is only a size; the script loads `gpt2`, the default of"
+    assert size in by_size.stderr
+    said = dry(here, "--model", "1b", *words, "--model_name", str(MODEL))
+    assert 2 == said.code
+    assert "remove `--model 1b`" in said.hints
+    by_name = dry(here, "--model", "1b", *words, "--model_name", "org/on-a-hub")
+    assert "`--model 1b` is only a size; the script loads `org/on-a-hub`" in by_name.stderr
+
+
+def test_a_size_is_not_what_a_template_trains(here: Run, folder: Path) -> None:
+    for name in ("model", "portable_checkpoint"):
+        shutil.copytree(TEMPLATES / name, folder / name)
+    shutil.copy(TEMPLATES / "train_hf.py", folder / "train.py")
+    noted = "is only a size, and the script still loads its own model"
+    assert f"`--model 1b` {noted}" in dry(here, "--model", "1b", "train.py").stderr
+    assert noted not in dry(here, "--model", "model", "train.py").stderr
+
+
+def test_a_size_says_how_large_a_model_in_the_code_is(here: Run, folder: Path) -> None:
+    text = "from transformers import AutoModelForCausalLM, TrainingArguments\n"
+    text += (
+        "model = AutoModelForCausalLM.from_pretrained('org/on-a-hub')\nTrainingArguments('out')\n"
+    )
+    (folder / "train.py").write_text(text)
+    result = dry(here, "--model", "10m", "train.py")
+    assert 0 == result.code
+    assert "the script loads `org/on-a-hub`" in result.stderr
+    assert 2 == dry(here, "--model", str(MODEL), "train.py").code
+
+
+@pytest.mark.usefixtures("hf")
+def test_the_cpu_accelerator_is_told_to_a_trainer(here: Run) -> None:
+    cpu = ("launch", "--dry-run", "--json", "--accelerator", "cpu", "--gpus-per-node", "2")
+    result = here(*cpu, "--model", "10m", "train.py")
+    assert ["--use_cpu", "True"] == settled(result)["use_cpu"]
+    said = here(*cpu, "--model", "10m", "train.py", "--use_cpu", "False")
+    assert 5 == said.code
+
+
+def test_a_config_of_ones_own_reaches_the_script_too(here: Run, hf: Path) -> None:
+    (hf / "own.json").write_text(
+        json.dumps(
+            {
+                "train_micro_batch_size_per_gpu": 2,
+                "gradient_accumulation_steps": 4,
+                "bf16": {"enabled": True},
+                "zero_optimization": {"stage": 2},
+            }
+        )
+    )
+    result = dry(here, "--model", "1b", "--config", "own.json", "train.py")
+    assert ["accumulation_steps", "micro_batch", "precision"] == sorted(settled(result))
+
+
+def test_a_batch_that_ones_own_config_leaves_open_is_chosen(here: Run, hf: Path) -> None:
+    """It is delivered as words; the config stays as it is, and the global batch too."""
+    (hf / "own.json").write_text(
+        json.dumps(
+            {
+                "train_micro_batch_size_per_gpu": "auto",
+                "gradient_accumulation_steps": "auto",
+                "zero_optimization": {"stage": 2},
+            }
+        )
+    )
+    words = ("--model", "1b", "--global-batch", "64", "--config", "own.json", "train.py")
+    result = dry(here, *words)
+    found = json.loads(result.stdout)
+    step = found["workload"]
+    assert 64 == 4 * step["micro_batch"] * step["accumulation_steps"]
+    assert ["--per_device_train_batch_size", "16"] == settled(result)["micro_batch"]
+    assert ("zero2", 16) == (found["choice"]["strategy"], found["choice"]["micro_batch"])
+
+
+def test_plan_takes_a_script_and_its_words(here: Run, hf: Path) -> None:
+    assert {path.name for path in hf.iterdir()} == {"train.py", "portable_checkpoint"}
+    words = ("plan", "--json", *A100, "--model", "1b", "--micro-batch", "2", "train.py")
+    result = here(*words, "--seq_len", "512")
+    assert {"micro_batch": ["--per_device_train_batch_size", "2"]} == settled(result)
+    assert 512 == json.loads(result.stdout)["workload"]["sequence_tokens"]
+    assert {path.name for path in hf.iterdir()} == {"train.py", "portable_checkpoint"}
+
+
+def test_plan_decides_for_a_script_that_no_config_reaches(here: Run, folder: Path) -> None:
+    (folder / "train.py").write_text("import lightning\n")
+    assert 0 == here("plan", *A100, "--model", "1b", "train.py").code
+
+
+@pytest.mark.parametrize(
+    ("words", "noted"),
+    [
+        (("--attention", "flash", "--packing"), "`--attention flash`, `--packing`"),
+        (("--loss", "chunked"), "`--loss chunked`"),
+        (("--attention", "sdpa"), None),
+        ((), None),
+    ],
+)
+def test_what_no_argument_can_pass_to_a_script_is_noted(
+    here: Run, folder: Path, words: tuple[str, ...], noted: str | None
+) -> None:
+    (folder / "train.py").write_text(HF_IN_CODE)
+    job = ("plan", "--machine", "2xA100-80GB-SXM", "--model", "1b", "--seq-len", "512")
+    stderr = " ".join(here(*job, *words, "train.py").stderr.split())
+    expected = f"note: zerowiz cannot pass {noted} to your script: the plan is right only if"
+    assert (expected in stderr) is (noted is not None)
+    assert noted is not None or "cannot pass" not in stderr
+
+
+def test_adapters_of_a_model_that_is_built_elsewhere_are_up_to_the_script(
+    here: Run, folder: Path
+) -> None:
+    text = HF_IN_CODE.replace("model=None", "model=model")
+    (folder / "train.py").write_text(f"from mine import build\nmodel = build()\n{text}")
+    job = ("plan", "--machine", "2xA100-80GB-SXM", "--model", "1b", "--seq-len", "512")
+    stderr = here(*job, "--method", "lora", "train.py").stderr
+    assert "zerowiz cannot pass `--method lora` to your script" in " ".join(stderr.split())
+    assert "cannot pass" not in here(*job, "--method", "full", "train.py").stderr
+
+
+def test_what_an_option_of_the_script_takes_is_passed_without_that_note(
+    here: Run, folder: Path
+) -> None:
+    shutil.copy(TEMPLATES / "train_deepspeed.py", folder / "train.py")
+    shutil.copytree(TEMPLATES / "portable_checkpoint", folder / "portable_checkpoint")
+    job = ("launch", "--dry-run", "--accelerator", "cpu", "--model", "10m", "--seq-len", "64")
+    result = here(*job, "--gradient-checkpointing", "train.py")
+    assert "--gradient_checkpointing" in result.stdout
+    assert "cannot pass" not in result.stderr

@@ -1,0 +1,377 @@
+"""Which settings no run had together, and what is said of a job with such settings."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+
+import pytest
+from accuracy.figures import MEASURED_RUNS
+from accuracy.grid import encode_measured_runs, measured_runs
+from measured.rows import read_every_row, read_model
+from paths import ROOT
+
+from zerowiz.core.decision.evaluate import evaluate
+from zerowiz.core.decision.flowchart import Constraints, Decision, OffloadChoice, decide
+from zerowiz.core.decision.plan_input import (
+    History,
+    MeasuredRuns,
+    Pair,
+    PairedSetting,
+    PlanInput,
+    RanOut,
+    accumulation_of,
+    decode_measured_runs,
+    emulates_bf16,
+    find_never_together,
+    native_precision,
+    pairs_of,
+    point_of,
+)
+from zerowiz.core.decision.remedies import find_remedies
+from zerowiz.core.decision.uncertainty import Assumption
+from zerowiz.core.machine.spec import parse_spec
+from zerowiz.core.machine.types import Accelerator, Gpu, Host, Machine, MachineSource
+from zerowiz.core.memory.allocations import MemoryKind
+from zerowiz.core.model.from_name import model_from_size
+from zerowiz.core.outcome import Cause, decide_again, memory_of, remember
+from zerowiz.core.strategies import (
+    DDP,
+    FLOWCHART_STRATEGIES,
+    STRATEGIES,
+    ZERO1,
+    ZERO2,
+    ZERO2_OFFLOAD,
+    ZERO3,
+    ZERO3_OFFLOAD,
+)
+from zerowiz.core.strategy import Strategy
+from zerowiz.core.structs import decode, encode, replace
+from zerowiz.core.workload import Method, Precision, StateDtype, Workload
+from zerowiz.probe.package_data import read_gpu_table, read_measured_pairs
+from zerowiz.ui.sentences import interval, never_together
+
+A, B = PairedSetting.STRATEGY, PairedSetting.METHOD
+TWO = MeasuredRuns(settings=(A, B), runs=(("zero3-offload", "full"), ("zero2", "lora")))
+HOLE: Pair = ((A, "zero3-offload"), (B, "lora"))
+
+
+def test_the_shipped_table_holds_the_settings_of_the_measured_runs() -> None:
+    runs = measured_runs(read_every_row())
+    assert encode_measured_runs(runs) == MEASURED_RUNS.read_text(encoding="utf-8")
+    assert runs == decode_measured_runs(json.loads(encode_measured_runs(runs)))
+    assert runs.pairs() == read_measured_pairs()
+
+
+@pytest.mark.parametrize(
+    ("method", "missing"),
+    [
+        ("full", ()),
+        ("lora", (HOLE,)),
+        # No run had it at all: that is a doubt of its own.
+        ("qlora", ()),
+    ],
+)
+def test_a_hole_is_a_pair_of_values_that_were_measured_apart(
+    method: str, missing: tuple[Pair, ...]
+) -> None:
+    assert missing == find_never_together({A: "zero3-offload", B: method}, TWO.pairs())
+
+
+def test_nothing_is_a_hole_where_nothing_is_known_of_runs() -> None:
+    assert () == find_never_together({A: "zero3-offload", B: "lora"}, frozenset())
+
+
+@pytest.mark.parametrize(
+    ("micro_steps", "named"), [(1, "1"), (2, "2"), (7, "2"), (8, "8"), (64, "8")]
+)
+def test_micro_steps_are_one_some_or_many(micro_steps: int, named: str) -> None:
+    assert named == accumulation_of(micro_steps)
+
+
+def test_a_run_is_in_no_hole() -> None:
+    measured = read_measured_pairs()
+    runs = decode_measured_runs(json.loads(MEASURED_RUNS.read_text(encoding="utf-8")))
+    for run in runs.runs:
+        point = dict(zip(runs.settings, run, strict=True))
+        assert () == find_never_together(point, measured)
+
+
+def job(measured: frozenset[Pair]) -> PlanInput:
+    return PlanInput(
+        machine=parse_spec("2xH200", read_gpu_table()),
+        model=read_model("llama-3.2-1b"),
+        workload=Workload(method=Method.LORA),
+        measured_pairs=measured,
+    )
+
+
+def test_a_job_in_a_hole_is_named_and_less_sure() -> None:
+    model = job(frozenset()).model
+    known, hole = (
+        evaluate(job(pairs), ZERO3_OFFLOAD).interval for pairs in (frozenset(), TWO.pairs())
+    )
+    assert known is not None
+    assert hole is not None
+    assert (HOLE,) == hole.never_together
+    assert {Assumption.NEVER_TOGETHER} == {*hole.assumptions} - {*known.assumptions}
+    assert hole.low_bytes < known.low_bytes < known.high_bytes < hole.high_bytes
+    said = "never measured together: ZeRO-3 with everything offloaded and LoRA"
+    assert said in interval(hole, model)
+    assert "never measured together" not in interval(known, model)
+
+
+def test_every_value_that_a_job_can_have_has_words() -> None:
+    """But for families and optimizers, which are called by their own names."""
+    model = read_model("llama-3.2-1b")
+    named = {PairedSetting.FAMILY, PairedSetting.OPTIMIZER}
+    for strategy in STRATEGIES:
+        for method in Method:
+            for steps in (1, 2, 8):
+                step = Workload(method=method, accumulation_steps=steps)
+                point = point_of(model.architecture.family, strategy, step, steps)
+                for pair in pairs_of({k: v for k, v in point.items() if k not in named}):
+                    (_, one), (_, other) = pair
+                    assert f"{one} and {other}" != never_together(pair)
+
+
+# What died for want of memory is not planned again; nothing else changes.
+
+TABLE = read_gpu_table()
+HOST = Host(total_bytes=10**12, available_bytes=10**12)
+FOUR = replace(parse_spec("4xA100-80GB-SXM", TABLE), host=HOST)
+JOB = PlanInput(
+    machine=FOUR,
+    model=read_model("llama-3.2-1b"),
+    workload=Workload(micro_batch=4, gradient_checkpointing=True),
+)
+DAY = "2026-11-22"
+
+
+def died(decision: Decision, strategy: Strategy, memory: MemoryKind = MemoryKind.GPU) -> RanOut:
+    seen = remember(decision, strategy, memory, DAY)
+    assert seen is not None
+    return seen
+
+
+def chosen(decision: Decision) -> str | None:
+    return None if decision.chosen is None else decision.chosen.strategy.name
+
+
+def test_the_decision_goes_one_strategy_up_each_time_and_then_ends() -> None:
+    decision = decide(JOB, Constraints())
+    taken = [chosen(decision)]
+    while decision.chosen is not None:
+        decision = decide_again(decision, died(decision, decision.chosen.strategy))
+        taken.append(chosen(decision))
+    places = [
+        [s.name for s in FLOWCHART_STRATEGIES].index(name) for name in taken if name is not None
+    ]
+    assert "ddp" == taken[0]
+    assert taken[-1] is None
+    assert sorted(set(places)) == places
+
+
+def test_a_strategy_that_spares_nothing_more_does_not_fit_either() -> None:
+    decision = decide(JOB, Constraints(stage=2))
+    again = decide_again(decision, died(decision, ZERO2))
+    assert {"ddp", "zero1", "zero2"} == {
+        one.strategy.name for one in again.evaluated if one.ran_out
+    }
+    need_bytes = decision.of(ZERO2).device_bytes
+    for one in again.evaluated:
+        assert one.runs == (one.ran_out is None)
+        assert not one.runs or one.device_bytes < need_bytes
+
+
+def test_a_stage_that_was_asked_for_is_where_it_begins() -> None:
+    decision = decide(JOB, Constraints(stage=2))
+    assert "zero3" == chosen(decide_again(decision, died(decision, ZERO2)))
+
+
+def test_offload_that_was_refused_stays_refused() -> None:
+    decision = decide(JOB, Constraints(offload=OffloadChoice.NONE))
+    for strategy in (DDP, ZERO2, ZERO3):
+        decision = decide_again(decision, died(decision, strategy))
+    assert chosen(decision) is None
+
+
+def test_after_the_host_was_too_small_a_strategy_that_builds_less_there_is_taken() -> None:
+    decision = decide(JOB, Constraints(offload=OffloadChoice.AUTO))
+    again = decide_again(decision, died(decision, ZERO2_OFFLOAD, MemoryKind.HOST))
+    assert again.of(ZERO3).ran_out is None
+    assert again.of(ZERO2_OFFLOAD).ran_out is not None
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({}, "zero2"),
+        ({"workload": replace(JOB.workload, micro_batch=8)}, "zero2"),
+        ({"workload": replace(JOB.workload, accumulation_steps=8)}, "zero2"),
+        ({"workload": replace(JOB.workload, micro_batch=2)}, "ddp"),
+        ({"workload": replace(JOB.workload, sequence_tokens=128)}, "ddp"),
+        ({"workload": replace(JOB.workload, gradient_checkpointing=False, micro_batch=4)}, "ddp"),
+        ({"model": model_from_size("900m", 900_000_000)}, "ddp"),
+        ({"machine": replace(FOUR, gpus=FOUR.gpus[:2])}, "ddp"),
+    ],
+)
+def test_it_holds_for_this_job_and_larger_steps_of_it(
+    change: Mapping[str, object], expected: str
+) -> None:
+    seen = died(decide(JOB, Constraints()), DDP)
+    other = replace(JOB, ran_out=(seen,), **change)  # type: ignore[arg-type]
+    assert expected == chosen(decide(other, Constraints()))
+
+
+@pytest.mark.parametrize(
+    ("more_bytes", "expected"), [(0, "zero2"), (1_000_000_000, "zero2"), (10_000_000_000, "ddp")]
+)
+def test_with_more_room_it_is_tried_again(more_bytes: int, expected: str) -> None:
+    small = replace(JOB, budget_bytes=40_000_000_000)
+    seen = died(decide(small, Constraints()), DDP)
+    again = replace(JOB, budget_bytes=40_000_000_000 + more_bytes, ran_out=(seen,))
+    assert expected == chosen(decide(again, Constraints()))
+
+
+def test_optimizer_states_in_another_format_are_another_job() -> None:
+    seen = died(decide(JOB, Constraints()), ZERO2)
+    other = replace(JOB, state_dtype=StateDtype.BF16, ran_out=(seen,))
+    assert other.key != JOB.key
+    assert not any(one.ran_out for one in decide(other, Constraints()).evaluated)
+
+
+KEY = """
+from zerowiz.core.decision.plan_input import job_key
+from zerowiz.core.model.from_name import model_from_size
+from zerowiz.core.machine.spec import parse_spec
+from zerowiz.core.workload import Workload
+from zerowiz.probe.package_data import read_gpu_table
+machine = parse_spec("4xA100-40GB", read_gpu_table())
+print(job_key(machine, model_from_size("1b", 1_000_000_000), Workload(), None))
+"""
+
+
+def test_a_job_has_the_same_key_in_every_process() -> None:
+    keys = set()
+    for seed in range(4):
+        environ = {**os.environ, "PYTHONHASHSEED": str(seed), "PYTHONPATH": str(ROOT)}
+        argv = [sys.executable, "-c", KEY]
+        done = subprocess.run(argv, env=environ, capture_output=True, text=True, check=True)
+        keys.add(done.stdout)
+    assert 1 == len(keys)
+
+
+def test_remedies_that_change_the_job_are_not_held_back_by_it() -> None:
+    decision = decide(
+        replace(JOB, workload=replace(JOB.workload, gradient_checkpointing=False)), Constraints()
+    )
+    for strategy in FLOWCHART_STRATEGIES:
+        decision = decide_again(decision, died(decision, strategy))
+    assert chosen(decision) is None
+    assert any("gradient_checkpointing" in remedy.change for remedy in find_remedies(decision))
+
+
+def test_nothing_is_learned_where_nobody_knows_how_much_room_there_was() -> None:
+    unknown = replace(FOUR, gpus=tuple(replace(gpu, free_bytes=None) for gpu in FOUR.gpus))
+    decision = decide(replace(JOB, machine=unknown), Constraints(stage=2, force=True))
+    assert remember(decision, ZERO2, MemoryKind.GPU, DAY) is None
+
+
+def test_the_latest_death_of_a_strategy_replaces_the_one_before() -> None:
+    first = died(decide(JOB, Constraints()), DDP)
+    later, other = replace(first, seen_on="2026-11-23"), replace(first, strategy="zero1")
+    history = History().plus(first).plus(other).plus(later)
+    assert (other, later) == history.ran_out
+
+
+def test_a_history_is_read_as_it_was_written() -> None:
+    history = History().plus(died(decide(JOB, Constraints()), DDP))
+    assert history == decode(History, encode(history), "ran_out")
+
+
+@pytest.mark.parametrize("cause", Cause)
+def test_only_memory_is_worth_another_attempt(cause: Cause) -> None:
+    expected = {Cause.CUDA_OOM: MemoryKind.GPU, Cause.HOST_OOM: MemoryKind.HOST}.get(cause)
+    assert expected is memory_of(cause)
+
+
+# The precision of a job follows what its machine computes natively.
+
+BF16, FP16, FP32 = Precision.BF16, Precision.FP16, Precision.FP32
+GIB = 2**30
+
+
+def cpu(*, computes_bf16: bool | None) -> Machine:
+    return Machine(
+        source=MachineSource.CPU,
+        accelerator=Accelerator.CPU,
+        gpus=tuple(Gpu(index=i, name="CPU rank", free_bytes=4 * GIB) for i in range(2)),
+        host=Host(available_bytes=8 * GIB, computes_bf16=computes_bf16),
+    )
+
+
+NATIVE, EMULATED, UNKNOWN = (cpu(computes_bf16=each) for each in (True, False, None))
+
+
+def gpu(capability: tuple[int, int] | None) -> Machine:
+    # The CPU beside a GPU computes nothing of the step.
+    return Machine(
+        source=MachineSource.NVML,
+        gpus=(Gpu(index=0, name="GPU", compute_capability=capability),),
+        host=Host(computes_bf16=False),
+    )
+
+
+@pytest.mark.parametrize(
+    ("machine", "expected"),
+    [
+        (NATIVE, BF16),
+        (EMULATED, FP32),
+        (UNKNOWN, BF16),
+        (gpu((9, 0)), BF16),
+        (gpu((7, 0)), FP16),
+        (gpu(None), BF16),
+    ],
+)
+def test_a_job_that_names_no_precision_gets_what_the_machine_computes(
+    machine: Machine, expected: Precision
+) -> None:
+    assert expected is native_precision(machine)
+    assert FP32 is native_precision(machine, BF16)
+
+
+@pytest.mark.parametrize(
+    ("machine", "workload", "expected"),
+    [
+        (EMULATED, Workload(precision=BF16), True),
+        (EMULATED, Workload(precision=FP32, torch_autocast=BF16), True),
+        (EMULATED, Workload(precision=FP32), False),
+        (EMULATED, Workload(precision=FP16), False),
+        (NATIVE, Workload(precision=BF16), False),
+        (UNKNOWN, Workload(precision=BF16), False),
+        (gpu((7, 0)), Workload(precision=BF16), False),
+    ],
+)
+def test_only_a_cpu_that_is_known_to_lack_bf16_emulates_it(
+    machine: Machine, workload: Workload, expected: bool
+) -> None:
+    assert expected is emulates_bf16(machine, workload)
+
+
+@pytest.mark.parametrize(
+    ("machine", "expected"), [(NATIVE, True), (UNKNOWN, True), (EMULATED, False)]
+)
+def test_bf16_is_a_remedy_only_where_it_is_not_known_to_be_emulated(
+    machine: Machine, expected: bool
+) -> None:
+    """A budget that ZeRO-1 keeps in bf16, and not in fp32."""
+    model, stage_1 = model_from_size("100m", 10**8), Constraints(stage=1)
+    job = PlanInput(machine=machine, model=model, workload=Workload(precision=FP32))
+    halved = replace(job, workload=Workload(precision=BF16))
+    needs = [evaluate(each, ZERO1).device_bytes for each in (halved, job)]
+    decision = decide(replace(job, budget_bytes=sum(needs) // 2), stage_1)
+    assert decision.chosen is None
+    changes = [dict(remedy.change) for remedy in find_remedies(decision)]
+    assert expected is ({"precision": "bf16"} in changes)

@@ -1,0 +1,680 @@
+"""What a search keeps, whatever the job; and that it finds what trying everything finds."""
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from measured.rows import read_model
+from random_models import models
+
+from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict, evaluate, evaluate_with
+from zerowiz.core.decision.flowchart import Constraints, OffloadChoice, Reason, decide
+from zerowiz.core.decision.plan_input import PlanInput, RanOut
+from zerowiz.core.decision.search import (
+    SAME_FRACTION,
+    WORTH_FRACTION,
+    Candidate,
+    Limit,
+    Objective,
+    OpenSettings,
+    Search,
+    find_limits,
+    find_pareto,
+    is_worth,
+    search,
+    split_batch,
+    take_fastest,
+    without_needlessly_tight,
+)
+from zerowiz.core.machine.spec import parse_spec
+from zerowiz.core.machine.types import Host
+from zerowiz.core.memory.allocations import MemoryKind
+from zerowiz.core.memory.rank_sizes import StrategyRow
+from zerowiz.core.model.families import FAMILIES
+from zerowiz.core.model.from_name import model_from_size
+from zerowiz.core.model.types import Model
+from zerowiz.core.speed.costs import find_rates
+from zerowiz.core.strategies import DDP, STRATEGIES, ZERO1, ZERO2_OFFLOAD, ZERO3, ZERO3_OFFLOAD
+from zerowiz.core.strategy import Offload
+from zerowiz.core.structs import replace
+from zerowiz.core.workload import Attention, Loss, Method, Optimizer, Workload
+from zerowiz.probe.package_data import read_gpu_table
+
+# The largest steps that fit: one more does not.
+
+TABLE = read_gpu_table()
+
+
+@pytest.mark.parametrize("name", ["llama-2-7b", "llama-3.2-1b", "gpt2-medium"])
+def test_the_limits_fit_and_what_is_larger_does_not(name: str) -> None:
+    model = read_model(name)
+    positions = model.architecture.positions
+    job = PlanInput(
+        machine=parse_spec("4xA100-40GB", TABLE),
+        model=model,
+        workload=Workload(sequence_tokens=1024, accumulation_steps=2),
+    )
+    limits = find_limits(job)
+    assert [s.name for s in STRATEGIES for _ in range(2)] == [e.strategy.name for e in limits]
+    for limit in limits:
+        step = replace(job.workload, gradient_checkpointing=limit.gradient_checkpointing)
+
+        def runs(workload: Workload, limit: Limit = limit) -> bool:
+            return evaluate(replace(job, workload=workload), limit.strategy).is_sure
+
+        if limit.micro_batch:
+            assert runs(replace(step, micro_batch=limit.micro_batch))
+        assert not runs(replace(step, micro_batch=limit.micro_batch + 1))
+        if limit.sequence_tokens:
+            assert runs(replace(step, sequence_tokens=limit.sequence_tokens))
+        assert limit.sequence_tokens <= positions
+        longer = limit.sequence_tokens + 128
+        assert limit.by_positions is (longer > positions)
+        assert limit.by_positions or not runs(replace(step, sequence_tokens=longer))
+
+
+def test_positions_of_a_stand_in_or_short_of_the_job_end_no_sequence() -> None:
+    machine = parse_spec("8xH200", TABLE)
+    by_size = model_from_size("1b", 10**9)
+    assert by_size.architecture.positions > 0
+    rotary = read_model("llama-2-7b")
+    beyond = 2 * rotary.architecture.positions
+    for model, tokens in ((by_size, 1024), (rotary, beyond)):
+        step = Workload(sequence_tokens=tokens, gradient_checkpointing=True)
+        job = PlanInput(machine=machine, model=model, workload=step)
+        for limit in find_limits(job):
+            assert not limit.by_positions
+            if limit.gradient_checkpointing and evaluate(job, limit.strategy).is_sure:
+                assert limit.sequence_tokens >= tokens
+            if limit.gradient_checkpointing and limit.strategy == ZERO3:
+                assert limit.sequence_tokens > model.architecture.positions
+
+
+def test_checkpointing_makes_every_limit_larger() -> None:
+    job = PlanInput(
+        machine=parse_spec("8xH100-80GB", TABLE),
+        model=read_model("llama-3.2-1b"),
+        workload=Workload(),
+    )
+    limits = find_limits(job)
+    for plain, recomputed in zip(limits[::2], limits[1::2], strict=True):
+        assert plain.micro_batch <= recomputed.micro_batch
+        assert plain.sequence_tokens <= recomputed.sequence_tokens
+    # Nobody knows the memory of this host.
+    offloaded = next(each for each in limits if each.strategy == ZERO3_OFFLOAD)
+    assert (0, 0) == (offloaded.micro_batch, offloaded.sequence_tokens)
+
+
+GIB = 2**30
+# A search is a hundred estimates.
+LAW = settings(max_examples=settings().max_examples // 3)
+SEARCH_TABLE = read_gpu_table()
+KNOWN = (
+    *(read_model(name) for name in ("llama-3.2-1b", "qwen2.5-0.5b", "llama-2-7b", "gpt2-medium")),
+    model_from_size("3b", 3 * 10**9),
+)
+OPEN = OpenSettings(split=True, checkpointing=(True,))
+# A step may be as much slower than the fastest: one of the same speed with more headroom, and then
+# one that neither recomputes nor comes near the limit of memory.
+SLOWER = (1 + SAME_FRACTION) * (1 + WORTH_FRACTION) ** 3
+
+
+def job_on(
+    spec: str, model: Model, workload: Workload, *, host_bytes: int | None = None
+) -> PlanInput:
+    machine = replace(parse_spec(spec, SEARCH_TABLE), host=Host(available_bytes=host_bytes))
+    return PlanInput(
+        machine=machine, model=model, workload=workload, rates=find_rates(machine, SEARCH_TABLE)
+    )
+
+
+@st.composite
+def jobs(draw: st.DrawFn) -> PlanInput:
+    model = draw(st.sampled_from(KNOWN) | models())
+    positions = model.architecture.positions
+    learned = FAMILIES[model.architecture.family].learned_positions
+    tokens = draw(st.sampled_from((128, 1024, 4096)))
+    job = job_on(
+        draw(st.sampled_from(("H100-80GB", "2xH200", "4xA100-40GB", "8xRTX4090", "4x8xH100-80GB"))),
+        model,
+        Workload(
+            micro_batch=draw(st.sampled_from((1, 2, 3))),
+            accumulation_steps=draw(st.sampled_from((1, 2, 4, 6, 8))),
+            sequence_tokens=min(tokens, positions) if learned else tokens,
+            optimizer=draw(st.sampled_from((Optimizer.ADAMW, Optimizer.ADAFACTOR))),
+            method=draw(st.sampled_from((Method.FULL, Method.LORA))),
+            gradient_checkpointing=draw(st.booleans()),
+        ),
+        host_bytes=draw(st.sampled_from((None, 64 * GIB, 2048 * GIB))),
+    )
+    # Around what some strategy needs: elsewhere nothing changes.
+    recomputing = draw(st.booleans())
+    workload = replace(
+        draw(st.sampled_from(split_batch(job.workload))), gradient_checkpointing=recomputing
+    )
+    strategy = draw(st.sampled_from(STRATEGIES))
+    need_bytes = evaluate(replace(job, workload=workload), strategy).high_device_bytes
+    return free_set(job, int(need_bytes * draw(st.sampled_from((0.99, 1.01, 1.15, 2)))))
+
+
+def free_set(job: PlanInput, free_bytes: int) -> PlanInput:
+    gpus = tuple(
+        replace(gpu, total_bytes=free_bytes, free_bytes=free_bytes) for gpu in job.machine.gpus
+    )
+    return replace(job, machine=replace(job.machine, gpus=gpus))
+
+
+FREEDOMS = st.builds(
+    OpenSettings,
+    split=st.booleans(),
+    checkpointing=st.sampled_from(((), (True,), (False,))),
+)
+WISHES = st.sampled_from(
+    (
+        Constraints(),
+        Constraints(allow_slow=True),
+        Constraints(offload=OffloadChoice.NONE),
+        Constraints(stage=3),
+        Constraints(stage=2, offload=OffloadChoice.OPTIMIZER),
+    )
+)
+
+
+def seconds(found: Search) -> float:
+    assert found.choice is not None
+    assert found.choice.seconds is not None
+    return found.choice.seconds
+
+
+def every_one(job: PlanInput, freedom: OpenSettings) -> Iterator[Candidate]:
+    """All candidates, each evaluated."""
+    w = job.workload
+    for recomputes in dict.fromkeys((w.gradient_checkpointing, *freedom.checkpointing)):
+        varied = replace(w, gradient_checkpointing=recomputes)
+        for workload in split_batch(varied) if freedom.split else (varied,):
+            for strategy in STRATEGIES:
+                evaluated = evaluate(replace(job, workload=workload), strategy)
+                yield Candidate(workload=workload, evaluated=evaluated)
+
+
+@LAW
+@given(micro_batch=st.integers(1, 60), steps=st.integers(1, 60))
+def test_a_batch_is_split_in_every_way_that_keeps_it(micro_batch: int, steps: int) -> None:
+    sequences = micro_batch * steps
+    found = split_batch(Workload(micro_batch=micro_batch, accumulation_steps=steps))
+    sizes = [each.micro_batch for each in found]
+    assert [n for n in range(1, sequences + 1) if sequences % n == 0] == sizes
+    assert {sequences} == {each.micro_batch * each.accumulation_steps for each in found}
+
+
+@LAW
+@given(job=jobs(), freedom=FREEDOMS, wish=WISHES, objective=st.sampled_from(Objective))
+def test_a_choice_changes_nothing_but_what_is_open(
+    job: PlanInput, freedom: OpenSettings, wish: Constraints, objective: Objective
+) -> None:
+    found = search(job, wish, freedom, objective)
+    assert (found.choice is None) is (found.decision.chosen is None)
+    before, after = job.workload, found.decision.job.workload
+    sequences = before.micro_batch * before.accumulation_steps
+    assert sequences == after.micro_batch * after.accumulation_steps
+    kept = after
+    if freedom.split:
+        kept = replace(
+            kept, micro_batch=before.micro_batch, accumulation_steps=before.accumulation_steps
+        )
+    if freedom.checkpointing:
+        kept = replace(kept, gradient_checkpointing=before.gradient_checkpointing)
+    assert before == kept
+    if found.choice is not None:
+        assert found.decision.chosen == found.choice.evaluated
+        assert after == found.choice.workload
+
+
+@LAW
+@given(job=jobs(), wish=WISHES)
+def test_where_nothing_is_open_the_flowchart_decides_as_without_a_search(
+    job: PlanInput, wish: Constraints
+) -> None:
+    assert decide(job, wish) == search(job, wish, OpenSettings()).decision
+
+
+def fastest_split(job: PlanInput, strategy: StrategyRow) -> float:
+    """The seconds of its fastest split that fits well, else of its fastest that fits."""
+    splits = [
+        each for each in every_one(job, OpenSettings(split=True)) if each.strategy == strategy
+    ]
+    fastest = take_fastest(without_needlessly_tight(splits), job.machine.world_size)
+    assert fastest is not None
+    assert fastest.seconds is not None
+    return fastest.seconds
+
+
+def is_slower(job: PlanInput, taken: StrategyEstimate, than: StrategyEstimate) -> bool:
+    """Whether every split of one strategy takes longer than another, as it is and split."""
+    assert than.step_time is not None
+    as_it_is_seconds = than.step_time.expected_seconds * (1 + SAME_FRACTION)
+    other_seconds = fastest_split(job, than.strategy)
+    return fastest_split(job, taken.strategy) > max(as_it_is_seconds, other_seconds)
+
+
+@LAW
+@given(job=jobs(), freedom=FREEDOMS, wish=WISHES)
+def test_the_flowchart_keeps_the_strategy_that_it_takes_for_the_job_as_it_is(
+    job: PlanInput, freedom: OpenSettings, wish: Constraints
+) -> None:
+    found = search(job, wish, freedom).choice
+    assume(found is not None)
+    assert found is not None
+    recomputes = found.workload.gradient_checkpointing
+    as_it_is = replace(job.workload, gradient_checkpointing=recomputes)
+    as_it_is_job = replace(job, workload=as_it_is)
+    chosen = decide(as_it_is_job, wish).chosen
+    # What no GPU can hold is offloaded: not with the smallest micro-batch either, but where every
+    # split without offload would be slower.
+    if chosen is None or not chosen.is_sure or chosen.strategy.offload is not Offload.NONE:
+        smallest, *_ = split_batch(as_it_is) if freedom.split else (as_it_is,)
+        least = decide(replace(job, workload=smallest), wish).chosen
+        if chosen is None or not chosen.is_sure:
+            chosen = least or chosen
+        elif least and least.is_sure and least.strategy.offload is Offload.NONE:
+            chosen = chosen if is_slower(as_it_is_job, least, chosen) else least
+    assert chosen is not None
+    assert chosen.strategy == found.strategy
+
+
+@LAW
+@given(job=jobs(), freedom=FREEDOMS, wish=WISHES, objective=st.sampled_from(Objective))
+def test_the_same_is_chosen_where_rivals_do_not_matter(
+    job: PlanInput, freedom: OpenSettings, wish: Constraints, objective: Objective
+) -> None:
+    whole, alone = (search(job, wish, freedom, objective, compares=each) for each in (True, False))
+    assert (whole.decision, whole.choice) == (alone.decision, alone.choice)
+
+
+def test_of_splits_as_good_the_same_is_chosen_where_rivals_do_not_matter() -> None:
+    step = Workload(
+        micro_batch=2, accumulation_steps=2, sequence_tokens=1024, gradient_checkpointing=True
+    )
+    job = job_on("1xH100-80GB", read_model("llama-3.2-1b"), step)
+    # DDP comes near the limit with each split, and holds as much.
+    job = replace(job, budget_bytes=27_110_268_922)
+    whole, alone = (search(job, Constraints(), OPEN, compares=each) for each in (True, False))
+    assert whole.choice == alone.choice
+    assert whole.choice is not None
+    assert (DDP, Verdict.TIGHT) == (whole.choice.strategy, whole.choice.evaluated.verdict)
+
+
+@LAW
+@given(job=jobs(), wish=WISHES)
+def test_a_split_is_no_slower_than_the_job_as_it_is(job: PlanInput, wish: Constraints) -> None:
+    before = decide(job, wish).chosen
+    assume(before is not None and before.verdict is Verdict.FITS)
+    assert before is not None
+    assert before.step_time is not None
+    found = search(job, wish, OpenSettings(split=True))
+    assert seconds(found) <= before.step_time.expected_seconds * (1 + SAME_FRACTION)
+
+
+@pytest.mark.parametrize(
+    ("free_gib", "strategy", "micro_batch"),
+    [(11, ZERO2_OFFLOAD, 2), (16, DDP, 1)],
+)
+def test_offload_is_left_for_a_smaller_micro_batch_where_that_is_no_slower(
+    free_gib: int, strategy: StrategyRow, micro_batch: int
+) -> None:
+    own = 2 if strategy == ZERO2_OFFLOAD else 4
+    step = Workload(micro_batch=own, accumulation_steps=4, sequence_tokens=1024)
+    job = job_on("2xH100-80GB", read_model("qwen2.5-0.5b"), step, host_bytes=2048 * GIB)
+    job = free_set(job, free_gib * GIB)
+    before = decide(job, Constraints()).chosen
+    assert before is not None
+    assert before.strategy == ZERO2_OFFLOAD
+    found = search(job, Constraints(), OpenSettings(split=True)).choice
+    assert found is not None
+    assert (strategy, micro_batch) == (found.strategy, found.workload.micro_batch)
+
+
+@LAW
+@given(job=jobs(), freedom=FREEDOMS)
+def test_the_fastest_is_as_fast_as_the_fastest_of_all_that_fit(
+    job: PlanInput, freedom: OpenSettings
+) -> None:
+    surely = [each for each in every_one(job, freedom) if each.evaluated.is_sure]
+    found = search(job, Constraints(), freedom, Objective.FASTEST)
+    if not surely:
+        assert found.choice is None or found.choice.evaluated.verdict is Verdict.UNCERTAIN
+        return
+    taken = take_fastest(without_needlessly_tight(surely), job.machine.world_size)
+    assert taken is not None
+    assert taken.seconds is not None
+    assert seconds(found) <= taken.seconds * (1 + SAME_FRACTION)
+    fitting = [each.seconds or 0 for each in surely if each.evaluated.verdict is Verdict.FITS]
+    assert seconds(found) <= min(fitting, default=taken.seconds) * SLOWER
+
+
+def test_one_micro_step_is_found_where_no_split_with_accumulation_runs() -> None:
+    step = Workload(micro_batch=1, accumulation_steps=2, sequence_tokens=128)
+    job = free_set(job_on("2xH200", read_model("llama-3.2-1b"), step), 17_544_048_206)
+    # ZeRO-1 keeps all gradients from one micro-step to the next.
+    assert Verdict.DOES_NOT_FIT is evaluate(job, ZERO1).verdict
+    found = search(job, Constraints(), OpenSettings(split=True), Objective.FASTEST).choice
+    assert found is not None
+    assert (ZERO1, 2) == (found.strategy, found.workload.micro_batch)
+
+
+@LAW
+@given(job=jobs(), freedom=FREEDOMS)
+def test_the_fastest_is_no_slower_than_what_the_flowchart_takes(
+    job: PlanInput, freedom: OpenSettings
+) -> None:
+    followed = search(job, Constraints(allow_slow=True), freedom)
+    assume(followed.choice is not None and followed.choice.evaluated.is_sure)
+    found = search(job, Constraints(allow_slow=True), freedom, Objective.FASTEST)
+    assert seconds(found) <= seconds(followed) * SLOWER
+
+
+@LAW
+@given(job=jobs(), freedom=FREEDOMS)
+def test_the_smallest_is_no_larger_than_any_other_that_surely_runs(
+    job: PlanInput, freedom: OpenSettings
+) -> None:
+    surely = [each for each in every_one(job, freedom) if each.evaluated.is_sure]
+    assume(surely)
+    found = search(job, Constraints(), freedom, Objective.SMALLEST)
+    assert found.choice is not None
+    least_bytes = min(each.evaluated.device_bytes for each in surely)
+    assert found.choice.evaluated.device_bytes <= least_bytes
+    assert found.choice.evaluated == found.decision.of(found.choice.strategy)
+
+
+@LAW
+@given(job=jobs(), freedom=FREEDOMS, factor=st.sampled_from((1.02, 1.3, 4)))
+def test_with_more_memory_the_fastest_is_no_slower(
+    job: PlanInput, freedom: OpenSettings, factor: float
+) -> None:
+    before = search(job, Constraints(), freedom, Objective.FASTEST)
+    assume(before.choice is not None and before.choice.evaluated.is_sure)
+    budget_bytes = job.gpu_budget_bytes
+    assert budget_bytes is not None
+    roomier = free_set(job, int(budget_bytes * factor))
+    after = search(roomier, Constraints(), freedom, Objective.FASTEST)
+    assert seconds(after) <= seconds(before) * SLOWER
+
+
+@LAW
+@given(job=jobs(), strategy=st.sampled_from(STRATEGIES))
+def test_memory_rises_with_the_micro_batch_where_micro_steps_accumulate(
+    job: PlanInput, strategy: StrategyRow
+) -> None:
+    buffers, *_ = job.buffers(strategy)
+    steps = [each for each in split_batch(job.workload) if each.accumulation_steps > 1]
+    sizes = [
+        evaluate_with(replace(job, workload=each), strategy, buffers).device_bytes for each in steps
+    ]
+    assert sorted(sizes) == sizes
+
+
+@LAW
+@given(job=jobs(), freedom=FREEDOMS, objective=st.sampled_from(Objective))
+def test_each_point_of_the_front_but_the_choice_has_more_headroom_than_all_that_are_faster(
+    job: PlanInput, freedom: OpenSettings, objective: Objective
+) -> None:
+    found = search(job, Constraints(), freedom, objective)
+    times = [each.seconds or 0 for each in found.pareto]
+    assert sorted(times) == times
+    front = find_pareto(found.candidates)
+    rooms = [each.headroom_bytes for each in front]
+    assert sorted(set(rooms)) == rooms
+    assert [*front] == [each for each in found.pareto if each in front]
+    assert all(each in front or each == found.choice for each in found.pareto)
+    if found.choice is not None and found.objective is objective and found.candidates:
+        assert found.choice in found.pareto or not found.choice.evaluated.is_sure
+    labels = [(each.strategy.name, each.workload) for each in found.pareto]
+    assert len(set(labels)) == len(labels)
+    for each in found.candidates:
+        assert any(
+            (point.seconds or 0) <= (each.seconds or 0)
+            and point.headroom_bytes >= each.headroom_bytes
+            for point in found.pareto
+        )
+
+
+@LAW
+@given(job=jobs(), freedom=FREEDOMS)
+def test_what_is_faster_than_the_choice_is_the_same_or_not_worth_its_cost(
+    job: PlanInput, freedom: OpenSettings
+) -> None:
+    found = search(job, Constraints(), freedom, Objective.FASTEST)
+    assume(found.objective is Objective.FASTEST)
+    choice = found.choice
+    assert choice is not None
+    faster = [each for each in found.candidates if (each.seconds or 0) < seconds(found)]
+    for each in faster:
+        alike = (
+            each.evaluated.verdict is choice.evaluated.verdict
+            and each.workload.gradient_checkpointing is choice.workload.gradient_checkpointing
+        )
+        fraction = SAME_FRACTION if alike else WORTH_FRACTION
+        assert seconds(found) <= (each.seconds or 0) * (1 + fraction)
+        alone = job.machine.world_size == 1
+        assert alone or not alike or each.headroom_bytes <= choice.headroom_bytes
+    least = min((each.seconds or 0 for each in faster), default=None)
+    if least is None:
+        expected = Reason.FASTEST
+    elif seconds(found) <= least * (1 + SAME_FRACTION):
+        expected = Reason.AS_GOOD_AS_FASTEST
+    else:
+        expected = Reason.FASTER_NOT_WORTH
+    assert found.decision.reasons[0] is expected
+
+
+LLAMA = read_model("llama-2-7b")
+SMALL = read_model("llama-3.2-1b")
+STEP = Workload(sequence_tokens=2048, accumulation_steps=16)
+
+
+def test_the_batch_is_split_where_it_is_open_and_said_where_it_is_not() -> None:
+    job = job_on("8xH100-80GB", LLAMA, STEP)
+    assert 1 == search(job, Constraints(), OpenSettings()).decision.job.workload.micro_batch
+    split = search(job, Constraints(), OpenSettings(split=True)).choice
+    assert split is not None
+    assert split.workload.micro_batch > 1
+    assert split.evaluated.verdict is Verdict.FITS
+
+
+def test_activations_are_recomputed_only_where_that_is_open_and_needed() -> None:
+    job = job_on("2xH100-80GB", LLAMA, replace(STEP, sequence_tokens=16384))
+    closed = search(job, Constraints(offload=OffloadChoice.NONE), OpenSettings(split=True))
+    assert closed.choice is None
+    opened = search(job, Constraints(offload=OffloadChoice.NONE), OPEN)
+    assert opened.choice is not None
+    assert opened.choice.workload.gradient_checkpointing
+    roomy = job_on("8xH200", SMALL, replace(STEP, accumulation_steps=1))
+    found = search(roomy, Constraints(), OPEN).choice
+    assert found is not None
+    assert not found.workload.gradient_checkpointing
+
+
+@pytest.mark.parametrize("objective", Objective)
+def test_without_rates_the_largest_micro_batch_that_fits_is_taken(objective: Objective) -> None:
+    job = replace(job_on("8xH100-80GB", SMALL, STEP), rates=None)
+    found = search(job, Constraints(), OPEN, objective)
+    assert found.choice is not None
+    if objective is Objective.SMALLEST:
+        assert 1 == found.choice.workload.micro_batch
+        return
+    assert Objective.FLOWCHART is found.objective
+    assert Verdict.FITS is found.choice.evaluated.verdict
+    assert not found.choice.workload.gradient_checkpointing
+    fitting = [
+        each.workload.micro_batch
+        for each in every_one(job, OpenSettings(split=True))
+        if each.strategy == found.choice.strategy and each.evaluated.verdict is Verdict.FITS
+    ]
+    assert max(fitting) == found.choice.workload.micro_batch
+    assert () == found.pareto
+
+
+@pytest.mark.parametrize("objective", Objective)
+def test_where_nothing_fits_there_is_no_choice_and_the_job_stays_as_it_is(
+    objective: Objective,
+) -> None:
+    workload = Workload(micro_batch=2, accumulation_steps=8)
+    job = job_on("RTX4090", model_from_size("70b", 70 * 10**9), workload)
+    found = search(job, Constraints(), OPEN, objective)
+    assert found.choice is None
+    assert workload == found.decision.job.workload
+    assert () == found.candidates
+    # Seven strategies with their buffers, five splits, with and without checkpointing.
+    buffers = sum(len(job.buffers(strategy)) for strategy in STRATEGIES)
+    assert 5 * 2 * buffers == found.count
+
+
+@pytest.mark.parametrize("objective", [Objective.FASTEST, Objective.SMALLEST])
+def test_what_is_uncertain_is_taken_only_where_nothing_fits(objective: Objective) -> None:
+    job = job_on("8xH100-80GB", SMALL, STEP)
+    leanest = evaluate(free_set(job, GIB), ZERO3)
+    # The expected peak fits, its upper bound does not.
+    between_bytes = (leanest.device_bytes + leanest.high_device_bytes) // 2
+    found = search(free_set(job, between_bytes), Constraints(stage=3), OpenSettings(), objective)
+    assert found.choice is not None
+    assert Verdict.UNCERTAIN is found.choice.evaluated.verdict
+    assert Objective.FLOWCHART is found.objective
+    recomputing = search(free_set(job, between_bytes), Constraints(stage=3), OPEN, objective)
+    assert recomputing.choice is not None
+    assert recomputing.choice.evaluated.is_sure
+
+
+def test_kernels_that_can_be_delivered_are_taken_by_a_search_and_not_by_the_flowchart() -> None:
+    job = job_on("8xH100-80GB", SMALL, STEP)
+    freedom = replace(OPEN, attention=(Attention.FLASH,), losses=(Loss.LIGER,))
+    plain = search(job, Constraints(), OPEN, Objective.SMALLEST)
+    kernels = search(job, Constraints(), freedom, Objective.SMALLEST)
+    assert kernels.choice is not None
+    assert plain.choice is not None
+    assert Loss.LIGER is kernels.choice.workload.loss
+    assert kernels.choice.evaluated.device_bytes <= plain.choice.evaluated.device_bytes
+    assert 4 * plain.count == kernels.count
+    followed = search(job, Constraints(), freedom)
+    assert Loss.PLAIN is followed.decision.job.workload.loss
+    assert plain.count == followed.count
+
+
+def test_a_loss_that_is_not_counted_for_a_model_is_no_candidate() -> None:
+    gpt2 = read_model("gpt2-medium")
+    job = job_on("2xH200", gpt2, replace(STEP, sequence_tokens=1024))
+    plain = search(job, Constraints(), OPEN, Objective.FASTEST)
+    liger = search(job, Constraints(), replace(OPEN, losses=(Loss.LIGER,)), Objective.FASTEST)
+    assert plain.count == liger.count
+
+
+def test_a_strategy_that_deepspeed_does_not_train_so_is_not_taken() -> None:
+    job = job_on("8xH100-80GB", SMALL, STEP)
+    first = search(job, Constraints(), OPEN, Objective.FASTEST).choice
+    assert first is not None
+    name = first.strategy.name
+    other = search(
+        job, Constraints(), OPEN, Objective.FASTEST, lambda strategy: strategy.name != name
+    ).choice
+    assert other is not None
+    assert name != other.strategy.name
+
+
+@pytest.mark.parametrize("objective", Objective)
+def test_what_was_asked_for_stays(objective: Objective) -> None:
+    job = job_on("8xH100-80GB", SMALL, STEP, host_bytes=2048 * GIB)
+    pinned = search(job, Constraints(stage=3), OPEN, objective)
+    assert {ZERO3.name} == {each.strategy.name for each in pinned.candidates}
+    assert pinned.clearly_faster is None
+    here = search(job, Constraints(offload=OffloadChoice.NONE), OPEN, objective)
+    assert {Offload.NONE} == {each.strategy.offload for each in here.candidates}
+
+
+def test_a_micro_batch_that_ran_out_of_memory_is_not_taken_again() -> None:
+    job = job_on("8xH100-80GB", LLAMA, STEP)
+    first = search(job, Constraints(), OpenSettings(split=True))
+    assert first.choice is not None
+    assert first.choice.workload.micro_batch > 1
+    assert job.gpu_budget_bytes is not None
+    seen = RanOut(
+        job_key=job.key,
+        strategy=first.choice.strategy.name,
+        memory=MemoryKind.GPU,
+        micro_batch=first.choice.workload.micro_batch,
+        sequence_tokens=STEP.sequence_tokens,
+        budget_bytes=job.gpu_budget_bytes,
+        seen_on="2026-11-23",
+    )
+    again = search(replace(job, ran_out=(seen,)), Constraints(), OpenSettings(split=True))
+    assert again.choice is not None
+    assert again.choice.strategy == first.choice.strategy
+    assert again.choice.workload.micro_batch < first.choice.workload.micro_batch
+
+
+def test_a_plan_says_where_another_strategy_is_clearly_faster() -> None:
+    # Few experts of many compute; ZeRO-2 reduces the gradients of all at every micro-step.
+    job = job_on("8xH100-80GB", read_model("qwen3-30b-a3b-12l"), STEP)
+    found = search(job, Constraints(), OpenSettings())
+    faster = found.clearly_faster
+    assert found.choice is not None
+    assert faster is not None
+    assert faster.strategy != found.choice.strategy
+    assert seconds(found) >= 1.1 * (faster.seconds or 0)
+    assert faster == search(job, Constraints(), OpenSettings(), Objective.FASTEST).choice
+
+
+def test_the_reason_names_the_objective() -> None:
+    job = job_on("8xH200", LLAMA, STEP)
+    for objective, reason in (
+        (Objective.FASTEST, Reason.AS_GOOD_AS_FASTEST),
+        (Objective.SMALLEST, Reason.SMALLEST),
+    ):
+        found = search(job, Constraints(), OPEN, objective)
+        assert (reason,) == found.decision.reasons
+
+
+def test_one_gpu_gets_no_shards_for_the_headroom_of_what_is_as_fast() -> None:
+    job = job_on("A100-80GB", model_from_size("1b", 10**9), replace(STEP, accumulation_steps=16))
+    freedom = replace(OPEN, attention=(Attention.FLASH,))
+    found = search(job, Constraints(), freedom, Objective.FASTEST)
+    assert found.choice is not None
+    assert DDP == found.choice.strategy
+    # Another is as fast, and has more headroom.
+    assert any(
+        each.strategy != DDP
+        and (each.seconds or 0) <= seconds(found) * (1 + SAME_FRACTION)
+        and each.headroom_bytes > found.choice.headroom_bytes
+        and each.evaluated.verdict is found.choice.evaluated.verdict
+        and each.workload.gradient_checkpointing is found.choice.workload.gradient_checkpointing
+        for each in found.candidates
+    )
+
+
+def test_a_step_that_is_ten_percent_faster_is_clearly_faster() -> None:
+    job = job_on("8xH100-80GB", SMALL, STEP)
+    made = Candidate(workload=STEP, evaluated=evaluate(job, ZERO3))
+    assert made.evaluated.step_time is not None
+    assert is_worth(timed(made, 1.0), timed(made, 1.11), 0.1)
+    assert not is_worth(timed(made, 1.0), timed(made, 1.09), 0.1)
+    assert is_worth(timed(made, 0.905), timed(made, 1.0), 0.1)
+
+
+def timed(candidate: Candidate, expected_seconds: float) -> Candidate:
+    time = candidate.evaluated.step_time
+    assert time is not None
+    time = replace(time, expected_seconds=expected_seconds)
+    return replace(candidate, evaluated=replace(candidate.evaluated, step_time=time))
+
+
+def test_each_open_setting_has_its_names() -> None:
+    opened = {
+        OpenSettings(split=True): ("micro_batch", "accumulation_steps"),
+        OpenSettings(checkpointing=(True,)): ("gradient_checkpointing",),
+        OpenSettings(attention=(Attention.FLASH,)): ("attention",),
+        OpenSettings(losses=(Loss.PLAIN,)): ("loss",),
+    }
+    assert len(OpenSettings.__struct_fields__) == len(opened)
+    for freedom, names in opened.items():
+        assert names == freedom.names
+        assert all(hasattr(STEP, name) for name in names)

@@ -1,0 +1,730 @@
+from itertools import combinations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zerowiz.core.machine.interconnect import (
+    NVLINK_BYTES_PER_S,
+    PCIE_PATHS,
+    NvLink,
+    PairAnswers,
+    Ports,
+    RemoteType,
+    interconnect_sources,
+    lanes_bytes_per_s,
+    link_pair,
+    list_sources,
+    said_with,
+    slot_bytes_per_s,
+    spell_network,
+    with_interconnect,
+    without_nvlink,
+)
+from zerowiz.core.machine.names import GpuModel
+from zerowiz.core.machine.spec import parse_spec
+from zerowiz.core.machine.types import (
+    Accelerator,
+    Gpu,
+    Host,
+    Interconnect,
+    LinkClass,
+    Machine,
+    MachineSource,
+    Network,
+    NetworkKind,
+    Nic,
+    PairLink,
+    PciePath,
+    PcieSlot,
+    join_pairs,
+)
+from zerowiz.core.structs import replace
+from zerowiz.errors import UsageError
+
+PCIE = Interconnect(link_class=LinkClass.PCIE, bytes_per_s=31_504_000_000, weakest_pair=(0, 1))
+NICS = (Nic(name="mlx5_0", kind=NetworkKind.ROCE, bytes_per_s=50_000_000_000),)
+ROCE = Network(kind=NetworkKind.ROCE, bytes_per_s=50_000_000_000, nics=NICS)
+
+BARE = Machine(
+    source=MachineSource.NVML, gpus=tuple(Gpu(index=index, name="mine") for index in range(2))
+)
+MEASURED = replace(
+    BARE,
+    interconnect=PCIE,
+    links=(PairLink(pair=(0, 1), nvlinks=0, bytes_per_s=PCIE.bytes_per_s),),
+    network=ROCE,
+)
+LONE = replace(BARE, gpus=BARE.gpus[:1])
+
+INSIDE = ["nvlink", "pcie"]
+BETWEEN = ["mnnvl", "infiniband", "roce", "efa", "ethernet"]
+RATES = ["", ":1Gb/s", ":400Gb/s", ":25GB/s"]
+
+machines = st.sampled_from([BARE, MEASURED])
+inside = st.tuples(st.sampled_from(INSIDE), st.sampled_from(RATES)).map("".join)
+between = st.tuples(st.sampled_from(BETWEEN), st.sampled_from(RATES)).map("".join)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("nvlink", Interconnect(link_class=LinkClass.NVLINK_ALL)),
+        ("NVLink", Interconnect(link_class=LinkClass.NVLINK_ALL)),
+        (" pcie ", Interconnect(link_class=LinkClass.PCIE)),
+        (
+            "nvlink:450GB/s",
+            Interconnect(link_class=LinkClass.NVLINK_ALL, bytes_per_s=450_000_000_000),
+        ),
+        ("PCIe:31.504GB", Interconnect(link_class=LinkClass.PCIE, bytes_per_s=31_504_000_000)),
+    ],
+)
+def test_a_link_inside_a_node_is_taken_as_stated(text: str, expected: Interconnect) -> None:
+    assert expected == with_interconnect(BARE, text).interconnect
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "bytes_per_s"),
+    [
+        ("infiniband", NetworkKind.INFINIBAND, None),
+        ("infiniband:400Gb/s", NetworkKind.INFINIBAND, 50_000_000_000),
+        ("InfiniBand:400Gbps", NetworkKind.INFINIBAND, 50_000_000_000),
+        ("infiniband:400Gb", NetworkKind.INFINIBAND, 50_000_000_000),
+        ("roce:25GB/s", NetworkKind.ROCE, 25_000_000_000),
+        ("RoCE:25GBps", NetworkKind.ROCE, 25_000_000_000),
+        ("roce:2.5Gb/s", NetworkKind.ROCE, 312_500_000),
+        ("efa:3200Gb/s", NetworkKind.EFA, 400_000_000_000),
+        ("mnnvl:900GB/s", NetworkKind.NVLINK, 900_000_000_000),
+        ("ethernet:0.008Gb/s", NetworkKind.ETHERNET, 1_000_000),
+    ],
+)
+def test_a_network_is_taken_as_stated_and_gb_are_bits(
+    text: str, kind: NetworkKind, bytes_per_s: int | None
+) -> None:
+    assert Network(kind=kind, bytes_per_s=bytes_per_s) == with_interconnect(BARE, text).network
+
+
+@pytest.mark.parametrize(
+    "network",
+    [
+        Network(kind=NetworkKind.INFINIBAND, bytes_per_s=400_000_000_000),
+        Network(kind=NetworkKind.NVLINK),
+        Network(kind=NetworkKind.ROCE, bytes_per_s=312_500_000),
+    ],
+)
+def test_a_network_is_spelled_as_it_is_read(network: Network) -> None:
+    assert network == with_interconnect(BARE, spell_network(network)).network
+
+
+def test_both_places_can_be_stated_in_any_order() -> None:
+    stated = with_interconnect(BARE, "nvlink,infiniband:400Gb/s")
+    assert LinkClass.NVLINK_ALL is stated.interconnect.link_class
+    assert NetworkKind.INFINIBAND is stated.network.kind
+    assert stated == with_interconnect(BARE, "infiniband:400Gb/s, nvlink")
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        "",
+        "wifi",
+        "none",
+        "nvlink:",
+        "nvlink:fast",
+        "infiniband:400",
+        "infiniband:400gb/s",
+        "infiniband:400GiB/s",
+        "infiniband:-1Gb/s",
+        "infiniband:0Gb/s",
+        "infiniband 400Gb/s",
+        "infiniband:400Gb/s:2",
+    ],
+)
+def test_what_is_no_link_is_refused_with_those_that_are(entry: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        with_interconnect(BARE, f"{entry},pcie")
+    assert f"`$interconnect {entry},pcie`: `{entry}` is not a link" == caught.value.message
+    assert any("infiniband:400Gb/s" in hint for hint in caught.value.hints)
+    assert all(any(word in hint for hint in caught.value.hints) for word in (*INSIDE, *BETWEEN))
+
+
+@pytest.mark.parametrize(
+    ("entry", "hint"),
+    [
+        ("ib", "did you mean `infiniband`?"),
+        ("IB:400Gb/s", "did you mean `infiniband:400Gb/s`?"),
+        ("infinband", "did you mean `infiniband`?"),
+        ("ethernet:100", "a rate needs its unit, Gb/s or GB/s: `ethernet:100Gb/s`"),
+        ("ib:400", "a rate needs its unit, Gb/s or GB/s: `infiniband:400Gb/s`"),
+    ],
+)
+def test_what_was_meant_is_the_first_hint(entry: str, hint: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        with_interconnect(BARE, entry)
+    assert hint == caught.value.hints[0]
+
+
+@pytest.mark.parametrize("entry", ["wifi", "wifi:100", "infiniband:0Gb/s", "infiniband:fast"])
+def test_what_is_like_no_link_has_no_guess(entry: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        with_interconnect(BARE, entry)
+    assert caught.value.hints[0].startswith("inside a node")
+
+
+@pytest.mark.parametrize("text", ["nvlink,pcie", "pcie,pcie", "roce,efa", "nvlink,roce,pcie"])
+def test_two_links_for_one_place_are_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="gives two links for the same place"):
+        with_interconnect(BARE, text)
+
+
+def test_a_lone_gpu_has_no_link_inside_its_node() -> None:
+    with pytest.raises(UsageError, match="a single GPU has no link inside its node"):
+        with_interconnect(LONE, "nvlink,infiniband")
+    assert NetworkKind.INFINIBAND is with_interconnect(LONE, "infiniband").network.kind
+
+
+def test_cpu_ranks_have_no_link_inside_their_node() -> None:
+    with pytest.raises(UsageError, match="CPU ranks on one node have no link"):
+        with_interconnect(replace(BARE, accelerator=Accelerator.CPU), "nvlink")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("infiniband", True),
+        ("efa", True),
+        ("mnnvl", True),
+        ("ethernet:400Gb/s", False),
+        ("roce", False),
+        ("roce:100Gb/s", True),
+        ("roce:25Gb/s", False),
+    ],
+)
+def test_a_stated_network_decides_whether_nodes_are_fast_together(
+    text: str, *, expected: bool
+) -> None:
+    two = replace(BARE, nodes=2, interconnect=Interconnect(link_class=LinkClass.NVLINK_ALL))
+    assert not two.is_fast
+    assert expected is with_interconnect(two, text).is_fast
+
+
+def test_a_stated_link_replaces_the_pairs_that_were_measured() -> None:
+    stated = with_interconnect(MEASURED, "nvlink")
+    assert ((), (0, 1)) == (stated.links, stated.interconnect.weakest_pair)
+
+
+@pytest.mark.parametrize("text", ["pcie", "roce", "pcie,roce", "PCIe:31.504GB/s,roce:400Gb/s"])
+def test_stating_what_is_known_changes_nothing(text: str) -> None:
+    assert MEASURED == with_interconnect(MEASURED, text)
+
+
+@given(machines, inside)
+def test_a_link_inside_says_nothing_of_the_network(machine: Machine, text: str) -> None:
+    stated = with_interconnect(machine, text)
+    assert machine == replace(stated, interconnect=machine.interconnect, links=machine.links)
+
+
+@given(machines, between)
+def test_a_network_says_nothing_of_the_link_inside(machine: Machine, text: str) -> None:
+    stated = with_interconnect(machine, text)
+    assert machine == replace(stated, network=machine.network)
+    assert machine.network.nics == stated.network.nics
+
+
+@given(machines, inside, between)
+def test_saying_it_twice_says_no_more(machine: Machine, one: str, other: str) -> None:
+    stated = with_interconnect(machine, f"{one},{other}")
+    assert stated == with_interconnect(stated, f"{one},{other}")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("pcie", ["interconnect.class"]),
+        ("nvlink:450GB/s", ["interconnect.class", "interconnect.bytes_per_s"]),
+        ("roce", ["network"]),
+        ("efa:400Gb/s,nvlink", ["network", "interconnect.class"]),
+    ],
+)
+def test_only_what_was_stated_is_told_as_stated(text: str, expected: list[str]) -> None:
+    assert dict.fromkeys(expected, said_with("$interconnect")) == interconnect_sources(text)
+
+
+PLACES = {
+    "gpus.total_bytes",
+    "gpus.free_bytes",
+    "interconnect.class",
+    "interconnect.bytes_per_s",
+    "host.total_bytes",
+    "host.available_bytes",
+    "network",
+}
+MEMORY = "nvmlDeviceGetMemoryInfo_v2"
+SOURCES_RATES = {
+    18: "NVLinks of the best rings x nominal rate of their generation",
+    0: "PCIe of the weakest pair: best generation x lanes in use, nominal",
+}
+MODEL = GpuModel(
+    name="mine",
+    aliases=(),
+    total_bytes=2,
+    usable_bytes=1,
+    compute_capability=(9, 0),
+    nvlink_links=18,
+    nvlink_bytes_per_s=450_000_000_000,
+    nvlink_gpus=8,
+    pcie_generation=5,
+    bf16_flop_per_s=None,
+    fp16_flop_per_s=1,
+    fp32_flop_per_s=1,
+    memory_bytes_per_s=1,
+    pcie_spelling=None,
+    source={"total": "a test"},
+)
+
+
+def probed(nvlinks: int = 18) -> Machine:
+    gpus = tuple(
+        Gpu(index=index, name="mine", total_bytes=2, free_bytes=1, memory_source=MEMORY)
+        for index in range(2)
+    )
+    links = (PairLink(pair=(0, 1), nvlinks=nvlinks, bytes_per_s=1),)
+    return Machine(
+        source=MachineSource.NVML,
+        gpus=gpus,
+        links=links,
+        interconnect=join_pairs(links),
+        host=Host(total_bytes=2, available_bytes=1, available_by="cgroup v2"),
+        network=Network(kind=NetworkKind.EFA, nics=(Nic(name="rdmap16s27", kind=NetworkKind.EFA),)),
+    )
+
+
+def known_places(machine: Machine) -> set[str]:
+    """The places of the JSON that hold a number, or what stands for one."""
+    known = {
+        "gpus.total_bytes": any(gpu.total_bytes is not None for gpu in machine.gpus),
+        "gpus.free_bytes": any(gpu.free_bytes is not None for gpu in machine.gpus),
+        "interconnect.class": machine.interconnect.link_class is not LinkClass.UNKNOWN,
+        "interconnect.bytes_per_s": machine.interconnect.bytes_per_s is not None,
+        "host.total_bytes": machine.host.total_bytes is not None,
+        "host.available_bytes": machine.host.available_bytes is not None,
+        "network": machine.network != Network(),
+    }
+    assert PLACES == set(known)
+    return {place for place, is_known in known.items() if is_known}
+
+
+sizes = st.none() | st.integers(0, 99)
+machines_sources = st.builds(
+    Machine,
+    source=st.sampled_from(MachineSource),
+    accelerator=st.sampled_from(Accelerator),
+    gpus=st.lists(
+        st.builds(
+            Gpu,
+            index=st.integers(0, 9),
+            name=st.just("mine"),
+            total_bytes=st.none() | st.just(99),
+            free_bytes=sizes,
+            memory_source=st.none() | st.just(MEMORY),
+        ),
+        min_size=1,
+        max_size=3,
+        unique_by=lambda gpu: gpu.index,
+    ).map(tuple),
+    interconnect=st.builds(Interconnect, link_class=st.sampled_from(LinkClass), bytes_per_s=sizes),
+    links=st.sampled_from([(), probed().links]),
+    host=st.builds(
+        Host,
+        total_bytes=sizes,
+        available_bytes=sizes,
+        available_by=st.none() | st.just("MemAvailable"),
+    ),
+    network=st.sampled_from([Network(), Network(kind=NetworkKind.EFA), probed().network]),
+)
+
+
+@given(machines_sources)
+def test_every_number_that_is_known_has_an_origin_and_no_other(machine: Machine) -> None:
+    told = list_sources(machine, {})
+    assert known_places(machine) == set(told)
+    assert all(told.values())
+
+
+@pytest.mark.parametrize("nvlinks", [18, 0])
+def test_what_the_probe_read_is_told_by_what_it_asked(nvlinks: int) -> None:
+    expected = {
+        "gpus.total_bytes": MEMORY,
+        "gpus.free_bytes": MEMORY,
+        "interconnect.class": "NVML: state, far end and peer-to-peer status of every link",
+        "interconnect.bytes_per_s": SOURCES_RATES[nvlinks],
+        "host.total_bytes": "MemTotal",
+        "host.available_bytes": "cgroup v2",
+        "network": "sysfs",
+    }
+    assert expected == list_sources(probed(nvlinks), {})
+
+
+def test_gpus_that_were_asked_in_two_ways_are_told_so_once_each() -> None:
+    machine = probed()
+    old = replace(machine.gpus[1], memory_source="nvmlDeviceGetMemoryInfo")
+    told = list_sources(replace(machine, gpus=(machine.gpus[0], old)), {})
+    assert "nvmlDeviceGetMemoryInfo_v2, nvmlDeviceGetMemoryInfo" == told["gpus.free_bytes"]
+
+
+def test_a_spec_is_told_by_the_gpu_table() -> None:
+    expected = {
+        "gpus.total_bytes": "GPU table: an idle GPU",
+        "gpus.free_bytes": "GPU table: an idle GPU",
+        "interconnect.class": "GPU table",
+        "interconnect.bytes_per_s": "GPU table",
+    }
+    assert expected == list_sources(parse_spec("8xmine", (MODEL,)), {})
+
+
+def test_what_a_person_wrote_is_told_by_the_file() -> None:
+    told = list_sources(
+        Machine(
+            source=MachineSource.FILE,
+            gpus=(Gpu(index=0, name="mine", total_bytes=2, free_bytes=1),),
+            host=Host(total_bytes=2, available_bytes=1),
+        ),
+        {},
+    )
+    assert {"machine file"} == set(told.values())
+
+
+def test_ranks_on_the_cpu_share_the_host() -> None:
+    told = list_sources(
+        Machine(
+            source=MachineSource.CPU,
+            accelerator=Accelerator.CPU,
+            gpus=(Gpu(index=0, name="CPU rank", total_bytes=2, free_bytes=1),),
+            host=Host(total_bytes=2, available_bytes=1, available_by="MemAvailable"),
+        ),
+        {},
+    )
+    expected = {
+        "gpus.total_bytes": "host memory / ranks",
+        "gpus.free_bytes": "available host memory / ranks",
+        "host.total_bytes": "MemTotal",
+        "host.available_bytes": "MemAvailable",
+    }
+    assert expected == told
+
+
+@pytest.mark.parametrize(
+    ("text", "stated"),
+    [
+        ("nvlink:450GB/s", {"interconnect.class", "interconnect.bytes_per_s"}),
+        ("pcie", {"interconnect.class"}),
+        ("ethernet:10Gb/s", {"network"}),
+        ("pcie,infiniband", {"interconnect.class", "network"}),
+    ],
+)
+def test_a_stated_link_says_so_and_only_that(text: str, stated: set[str]) -> None:
+    machine = with_interconnect(probed(), text)
+    told = list_sources(machine, interconnect_sources(text))
+    assert known_places(machine) == set(told)
+    assert stated == {place for place, words in told.items() if words == said_with("$interconnect")}
+
+
+def test_what_an_option_or_a_scheduler_settled_is_told_beside_the_rest() -> None:
+    told = list_sources(probed(), {"nodes": "SLURM"})
+    assert {*PLACES, "nodes"} == set(told)
+    assert "SLURM" == told["nodes"]
+
+
+SWITCH = NvLink(remote_type=RemoteType.SWITCH)
+GEN4_X16 = PcieSlot(max_generation=4, max_lanes=16)
+GEN4_X16_BYTES_PER_S = 31_504_000_000
+RAW_BYTES_PER_S = 106_250_000_000
+
+
+def bus_id(index: int) -> str:
+    return f"00000000:{index:02X}:00.0"
+
+
+def gpu(index: int, capability: tuple[int, int] | None = None, *, fabric_ready: bool = True) -> Gpu:
+    return Gpu(
+        index=index,
+        name="mine",
+        bus_id=bus_id(index),
+        compute_capability=capability,
+        fabric_ready=fabric_ready,
+        pcie=GEN4_X16,
+    )
+
+
+def on_switch(
+    index: int,
+    links: int = 18,
+    capability: tuple[int, int] | None = (9, 0),
+    *,
+    ready: bool = True,
+    raw_bytes_per_s: int | None = None,
+) -> Ports:
+    return Ports(
+        gpu=gpu(index, capability, fabric_ready=ready),
+        nvlinks=(SWITCH,) * links,
+        raw_bytes_per_s=raw_bytes_per_s,
+    )
+
+
+def bridged(index: int, *peers: int) -> Ports:
+    links = tuple(NvLink(remote_type=RemoteType.GPU, remote_bus_id=bus_id(peer)) for peer in peers)
+    return Ports(gpu=gpu(index, (8, 6)), nvlinks=links)
+
+
+def blind(index: int) -> Ports:
+    """A GPU of which NVML told nothing but where it is."""
+    return Ports(gpu=Gpu(index=index, name="mine", bus_id=bus_id(index)))
+
+
+def join(*ports: Ports) -> Interconnect:
+    return join_pairs(link_pair(*pair, PairAnswers()) for pair in combinations(ports, 2))
+
+
+ports = st.builds(
+    Ports,
+    gpu=st.builds(
+        Gpu,
+        index=st.integers(0, 99),
+        name=st.just("mine"),
+        bus_id=st.none() | st.integers(0, 3).map(bus_id),
+        compute_capability=st.none() | st.sampled_from(sorted(NVLINK_BYTES_PER_S)),
+        fabric_ready=st.booleans(),
+        pcie=st.builds(
+            PcieSlot,
+            max_generation=st.none() | st.integers(1, 7),
+            max_lanes=st.none() | st.sampled_from((0, 4, 8, 16)),
+            current_lanes=st.none() | st.sampled_from((0, 4, 8, 16)),
+            upstream_bytes_per_s=st.none() | st.just(985_000_000),
+        ),
+    ),
+    nvlinks=st.none()
+    | st.lists(
+        st.builds(
+            NvLink,
+            remote_type=st.none() | st.sampled_from(RemoteType),
+            remote_bus_id=st.none() | st.integers(0, 3).map(bus_id),
+        ),
+        max_size=4,
+    ).map(tuple),
+    raw_bytes_per_s=st.none() | st.just(RAW_BYTES_PER_S),
+)
+answers = st.builds(
+    PairAnswers,
+    nvlink_p2p=st.none() | st.booleans(),
+    path=st.none() | st.sampled_from(PciePath),
+    p2p=st.none() | st.sampled_from(["OK", "CNS"]),
+)
+machines_topology = st.lists(ports, min_size=1, max_size=5, unique_by=lambda port: port.gpu.index)
+
+
+@given(
+    machines_topology.flatmap(lambda machine: st.tuples(st.just(machine), st.permutations(machine)))
+)
+def test_the_order_of_gpus_never_changes_the_link(orders: tuple[list[Ports], list[Ports]]) -> None:
+    assert join(*orders[0]) == join(*orders[1])
+
+
+@given(ports, ports, answers)
+def test_the_order_of_a_pair_never_changes_its_link(
+    one: Ports, other: Ports, told: PairAnswers
+) -> None:
+    other = replace(other, gpu=replace(other.gpu, index=one.gpu.index + 1))
+    assert link_pair(one, other, told) == link_pair(other, one, told)
+
+
+@given(machines_topology, ports)
+def test_one_more_gpu_never_makes_the_link_fast(machine: list[Ports], newcomer: Ports) -> None:
+    indices = {port.gpu.index for port in machine}
+    if len(machine) > 1 and newcomer.gpu.index not in indices:
+        assert join(*machine).is_fast >= join(*machine, newcomer).is_fast
+
+
+@given(machines_topology, st.integers(0, 4))
+def test_forgetting_a_gpus_links_never_makes_the_link_fast(
+    machine: list[Ports], position: int
+) -> None:
+    port = machine[position % len(machine)]
+    forgotten = Ports(gpu=Gpu(index=port.gpu.index, name="mine", bus_id=port.gpu.bus_id))
+    rest = [other for other in machine if other is not port]
+    assert join(*machine).is_fast >= join(*rest, forgotten).is_fast
+
+
+@given(ports, ports, answers)
+def test_an_answer_that_nvml_does_not_have_counts_against_nobody(
+    one: Ports, other: Ports, told: PairAnswers
+) -> None:
+    other = replace(other, gpu=replace(other.gpu, index=one.gpu.index + 1))
+    silent = link_pair(one, other, PairAnswers())
+    assert (silent.nvlinks or 0) >= (link_pair(one, other, told).nvlinks or 0)
+    assert silent == replace(
+        link_pair(one, other, replace(told, nvlink_p2p=True)), path=None, p2p=None
+    )
+
+
+def test_one_gpu_has_no_link() -> None:
+    assert Interconnect(link_class=LinkClass.NONE) == join(on_switch(0))
+
+
+def test_switches_join_every_pair_at_the_fewest_links() -> None:
+    expected = Interconnect(
+        link_class=LinkClass.NVLINK_ALL, bytes_per_s=425_000_000_000, weakest_pair=(0, 2)
+    )
+    assert expected == join(on_switch(0), on_switch(1), on_switch(2, links=17))
+
+
+def test_two_generations_of_nvlink_meet_at_the_slower_rate() -> None:
+    link = join(on_switch(0, capability=(10, 0)), on_switch(1, capability=(9, 0)))
+    assert 450_000_000_000 == link.bytes_per_s
+
+
+def test_nvlink_of_an_unlisted_gpu_is_nvlink_of_an_unknown_rate() -> None:
+    link = join(on_switch(0, capability=(13, 0)), on_switch(1, capability=(13, 0)))
+    assert (LinkClass.NVLINK_ALL, None) == (link.link_class, link.bytes_per_s)
+
+
+@pytest.mark.parametrize("capability", [(13, 0), None])
+def test_the_raw_rate_stands_in_where_no_nominal_one_is_known(
+    capability: tuple[int, int] | None,
+) -> None:
+    pair = [
+        on_switch(index, links=4, capability=capability, raw_bytes_per_s=RAW_BYTES_PER_S)
+        for index in range(2)
+    ]
+    assert 4 * RAW_BYTES_PER_S == join(*pair).bytes_per_s
+
+
+def test_the_nominal_rate_is_taken_where_both_are_known() -> None:
+    pair = [on_switch(index, links=4, raw_bytes_per_s=26_562_000_000) for index in range(2)]
+    assert 100_000_000_000 == join(*pair).bytes_per_s
+
+
+def test_a_bridge_joins_its_two_cards() -> None:
+    link = join(bridged(0, 1, 1, 1, 1), bridged(1, 0, 0, 0, 0))
+    assert (LinkClass.NVLINK_ALL, 56_250_000_000) == (link.link_class, link.bytes_per_s)
+
+
+def test_a_bridge_counts_the_links_that_both_cards_see() -> None:
+    half_dead, whole = bridged(0, 1, 1), bridged(1, 0, 0, 0, 0)
+    assert (
+        28_125_000_000 == join(half_dead, whole).bytes_per_s == join(whole, half_dead).bytes_per_s
+    )
+    assert 28_125_000_000 == join(bridged(0, 1, 1, 1, 1), bridged(1, 0, 0)).bytes_per_s
+
+
+def test_two_bridged_islands_meet_over_pcie() -> None:
+    expected = Interconnect(
+        link_class=LinkClass.NVLINK_PARTIAL,
+        bytes_per_s=GEN4_X16_BYTES_PER_S,
+        weakest_pair=(0, 2),
+    )
+    assert expected == join(bridged(0, 1), bridged(1, 0), bridged(2, 3), bridged(3, 2))
+
+
+def test_cards_without_nvlink_meet_over_pcie() -> None:
+    link = join(bridged(0), bridged(1))
+    assert (LinkClass.PCIE, GEN4_X16_BYTES_PER_S) == (link.link_class, link.bytes_per_s)
+
+
+def test_an_unreadable_slot_is_pcie_of_an_unknown_rate_and_the_weakest() -> None:
+    link = join(bridged(0), bridged(1), replace(blind(7), nvlinks=()))
+    assert Interconnect(link_class=LinkClass.PCIE, weakest_pair=(0, 7)) == link
+
+
+def test_a_gpu_whose_links_nobody_knows_makes_the_whole_unknown() -> None:
+    link = join(on_switch(0), on_switch(1), blind(2))
+    assert Interconnect(link_class=LinkClass.UNKNOWN, weakest_pair=(0, 2)) == link
+
+
+def test_an_untrained_fabric_joins_nobody() -> None:
+    assert LinkClass.PCIE is join(on_switch(0), on_switch(1, ready=False)).link_class
+
+
+def test_an_untrained_fabric_leaves_straight_links_alone() -> None:
+    pair = [
+        replace(ports, gpu=replace(ports.gpu, fabric_ready=False))
+        for ports in (bridged(0, 1), bridged(1, 0))
+    ]
+    assert LinkClass.NVLINK_ALL is join(*pair).link_class
+
+
+def test_a_pair_without_nvlink_p2p_is_not_joined_by_the_switch() -> None:
+    expected = PairLink(pair=(0, 1), nvlinks=0, bytes_per_s=GEN4_X16_BYTES_PER_S)
+    assert expected == link_pair(on_switch(1), on_switch(0), PairAnswers(nvlink_p2p=False))
+
+
+def test_a_pair_keeps_what_nvml_says_of_its_way_over_pcie() -> None:
+    told = PairAnswers(nvlink_p2p=True, path=PciePath.NODE, p2p="OK")
+    link = link_pair(on_switch(0), on_switch(1), told)
+    assert ("NV18", PciePath.NODE, "OK") == (link.word, link.path, link.p2p)
+
+
+def test_the_other_end_that_cannot_be_read_is_a_switch() -> None:
+    ends = ["FFFFFFFF:FF:FF.0", "ffffffff:ff:ff.0", "", None]
+    assert all(NvLink(remote_bus_id=end).to_switch for end in ends)
+    assert not NvLink(remote_type=RemoteType.GPU, remote_bus_id=bus_id(1)).to_switch
+
+
+def test_a_link_to_neither_a_switch_nor_a_gpu_joins_nobody() -> None:
+    """POWER9 and Grace have NVLinks to the CPU."""
+    to_cpu = NvLink(remote_type=RemoteType.NPU, remote_bus_id="00000004:00:00.0")
+    pair = [Ports(gpu=gpu(index, (7, 0)), nvlinks=(to_cpu,) * 3) for index in range(2)]
+    assert LinkClass.PCIE is join(*pair).link_class
+
+
+@pytest.mark.parametrize(
+    ("slot", "expected"),
+    [
+        (GEN4_X16, GEN4_X16_BYTES_PER_S),
+        (replace(GEN4_X16, current_generation=1), GEN4_X16_BYTES_PER_S),
+        (replace(GEN4_X16, current_lanes=8), 15_752_000_000),
+        (replace(GEN4_X16, max_lanes=None, current_lanes=8), 15_752_000_000),
+        (replace(GEN4_X16, current_lanes=0), GEN4_X16_BYTES_PER_S),
+        (replace(GEN4_X16, max_lanes=None), None),
+        (replace(GEN4_X16, max_generation=None), None),
+        (replace(GEN4_X16, max_generation=9), None),
+        (PcieSlot(current_generation=4, current_lanes=16), None),
+    ],
+)
+def test_lanes_run_at_the_best_generation_over_the_lanes_in_use(
+    slot: PcieSlot, expected: int | None
+) -> None:
+    assert expected == lanes_bytes_per_s(slot)
+    assert expected == slot_bytes_per_s(slot)
+
+
+@pytest.mark.parametrize(
+    ("slot", "upstream_bytes_per_s", "expected"),
+    [
+        (GEN4_X16, 7_880_000_000, 7_880_000_000),
+        (GEN4_X16, 63_008_000_000, GEN4_X16_BYTES_PER_S),
+        (PcieSlot(), 7_880_000_000, None),
+    ],
+)
+def test_a_slot_is_as_fast_as_the_narrowest_bridge_above_it(
+    slot: PcieSlot, upstream_bytes_per_s: int, expected: int | None
+) -> None:
+    slot = replace(slot, upstream_bytes_per_s=upstream_bytes_per_s)
+    assert expected == slot_bytes_per_s(slot)
+
+
+def test_a_pair_over_pcie_is_as_fast_as_the_slower_slot() -> None:
+    slow = bridged(1)
+    slow = replace(slow, gpu=replace(slow.gpu, pcie=replace(GEN4_X16, current_lanes=4)))
+    assert 7_876_000_000 == join(bridged(0), slow).bytes_per_s
+
+
+def test_the_paths_are_told_from_the_nearest_to_the_farthest() -> None:
+    assert list(PciePath) == [PCIE_PATHS[level] for level in sorted(PCIE_PATHS)]
+
+
+def test_a_pair_without_peer_to_peer_meets_over_pcie_also_beside_slices() -> None:
+    """A GPU in MIG mode is among the GPUs once for each slice, or not at all without one."""
+    sliced = [replace(gpu(1), mig_slice=index) for index in range(3)]
+    link = PairLink(pair=(0, 1), nvlinks=0)
+    assert GEN4_X16_BYTES_PER_S == without_nvlink(link, [gpu(0), *sliced]).bytes_per_s
+    assert without_nvlink(link, [gpu(0)]).bytes_per_s is None

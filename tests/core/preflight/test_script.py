@@ -1,0 +1,223 @@
+"""What a script does with its config and its model, against what was planned."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from core.preflight.cases import CPU, H200, handing, key, loaded, plan, saving, using, with_fsdp
+from ranks.harness import rank_environ, run
+
+from zerowiz.core.preflight.examine import examine
+from zerowiz.core.preflight.facts import PreflightInput
+from zerowiz.core.preflight.script import OPTIMIZERS_DROPPED, SHARDS_SAVED
+from zerowiz.core.script.arguments import Option, Reads, ScriptParser
+from zerowiz.core.script.facts import Convention, ScriptFacts, ValueSource
+from zerowiz.core.strategies import ZERO2, ZERO3, ZERO3_OFFLOAD
+from zerowiz.core.structs import replace
+from zerowiz.core.workload import Integration
+
+ON, UNKNOWN = ValueSource(value=False, flag="--on"), ValueSource()
+
+
+@pytest.mark.parametrize(
+    ("used", "expected"),
+    [
+        (using(key("scheduler", "params", "lr", sets=True)), ["error"]),
+        (using(key("scheduler", conditions=(ON,))), []),
+        (using(key("scheduler", conditions=(ON,)), words=("--on",)), ["error"]),
+        (using(key("scheduler", conditions=(UNKNOWN,))), []),
+        (using(key("scheduler", conditions=(UNKNOWN, ON))), []),
+        # What the script put there itself, it finds again.
+        (using(key("scheduler", sets=True), key("scheduler", "params")), []),
+        (using(key("scheduler"), config={"scheduler": {}}), []),
+        (using(key("scheduler", "params"), config={"scheduler": {}}), ["error"]),
+        (using(key("scheduler", "params"), config={"scheduler": "auto"}), []),
+        (using(key("steps_per_print", sets=True, value=1)), []),
+        (using(key("optimizer", "params", "lr", sets=True), config={"optimizer": {}}), ["error"]),
+        (
+            using(
+                key("optimizer", "params", "lr", sets=True), config={"optimizer": {"params": {}}}
+            ),
+            [],
+        ),
+        (using(key("optimizer", sets=True)), ["error"]),
+        (using(key("fp16", sets=True, removes=True)), []),
+        (using(key("zero_optimization", sets=True, removes=True)), ["error"]),
+        (using(key("zero_optimization", sets=True, conditions=(UNKNOWN,))), ["warning"]),
+        (using(key("zero_optimization", sets=True, conditions=(ON,))), []),
+        (using(key("zero_optimization", sets=True, all_seen=False)), ["warning"]),
+        (using(key(sets=True, all_seen=False)), ["warning"]),
+        (using(key("wandb", sets=True, all_seen=False), config={"wandb": {}}), []),
+    ],
+)
+def test_what_a_script_does_with_its_config_is_held_against_the_config(
+    used: PreflightInput, expected: list[str]
+) -> None:
+    assert expected == [each.severity.value for each in examine(used)]
+
+
+def test_an_option_that_overwrites_the_stage_is_told_with_the_words_that_fix_it() -> None:
+    stage = key("zero_optimization", "stage", sets=True)
+    option = Option(flags=("--stage",), dest="stage", default=3, reads=Reads.INT, line=2)
+    facts = ScriptFacts(
+        path="train.py",
+        convention=Convention.OWN_FLAG,
+        integration=Integration.DEEPSPEED,
+        config_keys=(replace(stage, value=ValueSource(value=3, flag="--stage", line=2)),),
+        parser=ScriptParser(options=(option,)),
+    )
+    job = replace(plan(), script=facts, config={"zero_optimization": {"stage": 2}})
+    (finding,) = examine(PreflightInput(planned=job))
+    assert "put `--stage 2` after train.py" == finding.fixes[0]
+    said = replace(job, script_args=("--stage", "2"))
+    assert () == examine(PreflightInput(planned=said))
+
+
+ONE_GPU = replace(H200, gpus=H200.gpus[:1])
+TWO_NODES = replace(ONE_GPU, nodes=2)
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        # Stage 3: transformers refuses any map, once it knows of the config.
+        (loaded("auto", CPU, ZERO3), ["error"]),
+        (loaded("cuda", H200, ZERO3), ["error"]),
+        (loaded(0, H200, ZERO3), ["error"]),
+        (loaded(None, H200, ZERO3, is_map=True), ["error"]),
+        (loaded("cuda", H200, ZERO3, Integration.ACCELERATE), ["error"]),
+        (loaded("cuda", H200, ZERO3, engine_is_known=False), []),
+        (loaded("cuda", H200, ZERO3, Integration.DEEPSPEED), []),
+        (loaded("", H200, ZERO3), []),
+        (loaded(None, H200, ZERO3), []),
+        # Below it the map matters where a rank sees several GPUs.
+        (loaded("auto"), ["error"]),
+        (loaded("balanced", integration=Integration.ACCELERATE), ["error"]),
+        (loaded("auto", H200, ZERO3, engine_is_known=False), ["error"]),
+        (loaded("auto", integration=Integration.DEEPSPEED), ["warning"]),
+        (loaded("auto", ONE_GPU), []),
+        (loaded("auto", TWO_NODES), []),
+        (loaded("auto", CPU), []),
+        (loaded("sequential"), []),
+        (loaded(0), ["warning"]),
+        (loaded("cuda:0"), ["warning"]),
+        (loaded(0, ONE_GPU), []),
+        (loaded(None, is_map=True), []),
+        # A condition that does not hold, or that cannot be followed.
+        (loaded("auto", conditions=(UNKNOWN,)), []),
+        (loaded("auto", conditions=(ValueSource(value=False),)), []),
+        (loaded("auto", conditions=(ValueSource(value=True),)), ["error"]),
+    ],
+)
+def test_a_device_map_ends_a_job_where_its_libraries_refuse_it(
+    found: PreflightInput, expected: list[str]
+) -> None:
+    names = [each.rule.name for each in examine(found)]
+    assert expected == [
+        each.severity.value for each in examine(found) if each.rule.name == "device-map"
+    ]
+    assert {*names} <= {"device-map", "busy-gpu", "small-shm", "host-memory"}
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (with_fsdp("full_shard auto_wrap"), ["fsdp"]),
+        (with_fsdp(value=True), ["fsdp"]),
+        (with_fsdp("False"), []),
+        (with_fsdp(None), []),
+        (with_fsdp("full_shard", Integration.DEEPSPEED), []),
+    ],
+)
+def test_fsdp_beside_deepspeed_ends_a_trainer(found: PreflightInput, expected: list[str]) -> None:
+    assert expected == [each.rule.name for each in examine(found)]
+
+
+@pytest.mark.parametrize(
+    ("job", "expected"),
+    [
+        *((saving(ZERO3, each), ["error"]) for each in Integration),
+        (saving(ZERO3_OFFLOAD), ["error"]),
+        (saving(ZERO3, Integration.HF, UNKNOWN), ["error"]),
+        (saving(ZERO3, Integration.HF, ValueSource(value=False)), []),
+        (saving(ZERO2), []),
+        (saving(ZERO2, escalates=True), ["warning"]),
+        # Adapters of up to 10 x 4096 elements stay whole on each rank; 4096 x 11008 has more.
+        (saving(ZERO3, rank=1), []),
+        (saving(ZERO3, rank=64), ["error"]),
+        (saving(ZERO3, adapters_only=False, rank=1), ["error"]),
+    ],
+)
+def test_a_model_that_the_script_saves_by_itself_is_empty_where_it_is_sharded(
+    job: PreflightInput, expected: list[str]
+) -> None:
+    assert expected == [each.severity.value for each in examine(job) if each.rule is SHARDS_SAVED]
+
+
+def test_a_save_is_a_warning_where_adapters_may_be_all_that_it_writes() -> None:
+    job = saving(ZERO3)
+    assert job.planned is not None
+    assert job.planned.script is not None
+    script = replace(job.planned.script, trains_adapters=True)
+    doubtful = replace(job, planned=replace(job.planned, script=script))
+    assert ["warning"] == [each.severity.value for each in examine(doubtful)]
+
+
+@pytest.mark.parametrize(
+    ("job", "fix"),
+    [
+        (handing(), "override `create_optimizer`"),
+        (handing(config={"optimizer": {"type": "AdamW"}}), "`optimizer` and `scheduler` sections"),
+        (handing(Integration.HF, UNKNOWN), "override"),
+        (handing(Integration.HF, ValueSource(value=False)), None),
+        (handing(Integration.ACCELERATE), None),
+    ],
+)
+def test_an_optimizer_that_a_trainer_is_handed_has_no_effect(
+    job: PreflightInput, fix: str | None
+) -> None:
+    seen = [each for each in examine(job) if each.rule is OPTIMIZERS_DROPPED]
+    assert [each.severity.value for each in seen] == ([] if fix is None else ["warning"])
+    assert all(fix in each.fixes[0] for each in seen if fix)
+
+
+# What DeepSpeed's ranks really have of a model at stage 3, when a script saves it by itself.
+
+THRESHOLD = 100
+LOOP = f"""import json, sys
+import deepspeed, torch
+
+model = torch.nn.Sequential(torch.nn.Linear(10, 10, bias=False), torch.nn.Linear(10, 11, bias=False))
+config = {{
+    "train_micro_batch_size_per_gpu": 1,
+    "optimizer": {{"type": "AdamW", "params": {{"lr": 0.01, "torch_adam": True}}}},
+    "zero_optimization": {{"stage": 3, "stage3_param_persistence_threshold": {THRESHOLD},
+        "stage3_gather_16bit_weights_on_model_save": True}},
+}}
+engine, *_ = deepspeed.initialize(model=model, config=config)
+for _ in range(2):
+    engine.backward(engine(torch.ones(1, 10)).sum())
+    engine.step()
+sizes = lambda: [tensor.numel() for tensor in model.state_dict().values()]
+itself = sizes()
+with deepspeed.zero.GatheredParameters(model.parameters()):
+    gathered = sizes()
+engine.save_16bit_model(sys.argv[1], "all.bin")
+if torch.distributed.get_rank() == 0:
+    saved = torch.load(f"{{sys.argv[1]}}/all.bin")
+    found = itself, gathered, [tensor.numel() for tensor in saved.values()]
+    with open(f"{{sys.argv[1]}}/found.json", "w") as file:
+        json.dump(found, file)
+"""
+
+
+@pytest.mark.deepspeed
+@pytest.mark.slow
+def test_a_rank_has_no_weight_of_its_model_that_is_above_the_threshold(folder: Path) -> None:
+    (folder / "loop.py").write_text(LOOP, encoding="utf-8")
+    launcher = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+    done = run((*launcher, "loop.py", folder), rank_environ(folder / "reports"), folder)
+    assert 0 == done.returncode, done.stderr
+    itself, gathered, saved = json.loads((folder / "found.json").read_text())
+    assert ([THRESHOLD, 0], [100, 110], [100, 110]) == (itself, gathered, saved)

@@ -1,0 +1,355 @@
+"""What a file of axolotl says of a job, and what a plan changes in it."""
+
+import pytest
+
+from zerowiz.app.options import Options, with_plain
+from zerowiz.core.script.programs import (
+    is_axolotl,
+    is_llama_factory,
+    is_swift,
+    list_changes,
+    read_axolotl,
+    read_llama_factory,
+    read_program,
+    read_swift,
+)
+
+FULL = {"base_model": "m", "sequence_len": 8192, "micro_batch_size": 1, "bf16": "auto"}
+
+
+def test_no_other_yaml_is_taken_for_a_file_of_axolotl() -> None:
+    assert is_axolotl(FULL)
+    assert not is_axolotl({"model_name_or_path": "m", "deepspeed": "ds.json"})
+    assert not is_axolotl({"base_model": None})
+
+
+@pytest.mark.parametrize(
+    ("values", "name", "wanted"),
+    [
+        ({}, "model", "m"),
+        ({}, "sequence_tokens", 8192),
+        ({}, "micro_batch", 1),
+        ({}, "accumulation_steps", 1),
+        ({"gradient_accumulation_steps": 8}, "accumulation_steps", 8),
+        ({}, "precision", "bf16"),
+        ({"bf16": False, "fp16": True}, "precision", "fp16"),
+        ({"bf16": None}, "precision", "fp32"),
+        ({}, "gradient_checkpointing", False),
+        ({"gradient_checkpointing": "unsloth"}, "gradient_checkpointing", True),
+        ({}, "method", "full"),
+        ({"adapter": "qlora"}, "method", "qlora"),
+        ({"adapter": "lora", "lora_r": 32}, "lora_rank", 32),
+        ({"adapter": "lora", "lora_target_modules": ["q", "v"]}, "lora_target_modules", "q,v"),
+        ({"lora_r": 32}, "lora_rank", None),
+        ({"optimizer": "paged_adamw_8bit"}, "optimizer", "adamw_8bit"),
+        ({"optimizer": "muon"}, "optimizer", None),
+        ({"optimizer": "paged_adamw"}, "optimizer", "adamw"),
+        ({"optimizer": "lion_pytorch"}, "optimizer", "lion"),
+        ({"flash_attention": True}, "attention", "flash"),
+        ({"attn_implementation": "flash_attention_2"}, "attention", "flash"),
+        ({"sdp_attention": True}, "attention", "sdpa"),
+        ({"eager_attention": True}, "attention", "eager"),
+        ({"attn_implementation": "eager"}, "attention", "eager"),
+        ({"flash_attention": False}, "attention", None),
+        ({"liger_fused_linear_cross_entropy": True}, "loss", "liger"),
+        ({"chunked_cross_entropy": True}, "loss", "chunked"),
+        ({"rl": "dpo"}, "trainer", "dpo"),
+        ({"eval_batch_size": 4}, "eval_batch", None),
+        ({"eval_batch_size": 4, "val_set_size": 0.1}, "eval_batch", None),
+        ({"eval_batch_size": 4, "val_set_size": 0.1, "evals_per_epoch": 2}, "eval_batch", 4),
+        ({"val_set_size": 0.1, "evals_per_epoch": 2}, "eval_batch", None),
+    ],
+)
+def test_each_key_is_read_as_a_setting(
+    values: dict[str, object], name: str, wanted: object
+) -> None:
+    job = read_axolotl(FULL | values)
+    assert wanted == job.settings.get(name)
+    # Each is a value that its option takes.
+    assert wanted == getattr(with_plain(Options(), job.settings), name) or wanted is None
+
+
+def test_what_is_not_counted_is_named() -> None:
+    values = FULL | {
+        "load_in_8bit": True,
+        "adapter": "llama-adapter",
+        "optimizer": "muon",
+        "rl": "simpo",
+    }
+    assert ("load_in_8bit", "optimizer", "adapter", "rl") == read_axolotl(values).not_counted
+    assert () == read_axolotl(FULL).not_counted
+
+
+def test_only_what_differs_is_to_be_set() -> None:
+    file = read_program("a.yml", FULL | {"fsdp": ["full_shard"]})
+    assert file is not None
+    planned = {
+        **file.job.settings,
+        "accumulation_steps": 2,
+        "gradient_checkpointing": True,
+        "method": "qlora",
+    }
+    assert [
+        "deepspeed: ds.json",
+        "gradient_accumulation_steps: 2",
+        "gradient_checkpointing: true",
+        "adapter: qlora",
+        "load_in_4bit: true",
+        "fsdp:",
+    ] == list(list_changes(file, planned, "ds.json"))
+
+
+# What a file of LLaMA-Factory says of a job, and what a plan changes in it.
+
+# As examples/train_lora of its repository has it.
+LORA = {
+    "model_name_or_path": "m",
+    "stage": "sft",
+    "do_train": True,
+    "finetuning_type": "lora",
+    "lora_target": "all",
+    "dataset": "identity",
+    "template": "llama3",
+    "cutoff_len": 1024,
+    "per_device_train_batch_size": 1,
+    "gradient_accumulation_steps": 4,
+    "bf16": True,
+}
+LLAMA_FACTORY_FULL = LORA | {"finetuning_type": "full"}
+
+
+def test_no_other_yaml_is_taken_for_a_file_of_llama_factory() -> None:
+    assert is_llama_factory(LORA)
+    assert is_llama_factory({"model_name_or_path": "m", "cutoff_len": 1024})
+    # TRL's, and one without a model.
+    assert not is_llama_factory({"model_name_or_path": "m", "dataset_name": "d"})
+    assert not is_llama_factory({"stage": "sft", "template": "llama3"})
+
+
+@pytest.mark.parametrize(
+    ("values", "name", "wanted"),
+    [
+        ({}, "model", "m"),
+        ({}, "micro_batch", 1),
+        ({"per_device_train_batch_size": None}, "micro_batch", 8),
+        ({}, "accumulation_steps", 4),
+        ({"gradient_accumulation_steps": None}, "accumulation_steps", 1),
+        ({}, "sequence_tokens", 1024),
+        ({"cutoff_len": None}, "sequence_tokens", 2048),
+        ({}, "precision", "bf16"),
+        ({"bf16": False, "fp16": True}, "precision", "fp16"),
+        ({"bf16": False}, "precision", "fp32"),
+        ({}, "gradient_checkpointing", True),
+        ({"disable_gradient_checkpointing": True}, "gradient_checkpointing", False),
+        ({}, "method", "lora"),
+        ({"quantization_bit": 4}, "method", "qlora"),
+        ({"finetuning_type": "full"}, "method", "full"),
+        ({}, "lora_rank", 8),
+        ({"lora_rank": 64}, "lora_rank", 64),
+        ({"finetuning_type": "full", "lora_rank": 64}, "lora_rank", None),
+        ({}, "lora_target_modules", "all-linear"),
+        ({"lora_target": "q_proj,v_proj"}, "lora_target_modules", "q_proj,v_proj"),
+        ({"lora_target": ["q_proj", "v_proj"]}, "lora_target_modules", "q_proj,v_proj"),
+        ({}, "optimizer", "adamw"),
+        ({"optim": "paged_adamw_8bit"}, "optimizer", "adamw_8bit"),
+        ({"optim": "adalomo"}, "optimizer", None),
+        ({}, "attention", None),
+        ({"flash_attn": "fa2"}, "attention", "flash"),
+        ({"flash_attn": "disabled"}, "attention", "eager"),
+        ({}, "loss", "plain"),
+        ({"enable_liger_kernel": True}, "loss", "liger"),
+        ({"enable_liger_kernel": True, "stage": "dpo"}, "loss", "plain"),
+        ({"stage": "pt"}, "trainer", "sft"),
+        ({"stage": "rm"}, "trainer", "reward"),
+        ({"stage": "dpo"}, "trainer", "dpo"),
+        ({"stage": "dpo"}, "reference", None),
+        ({"stage": "dpo", "pref_loss": "simpo"}, "reference", "none"),
+        ({"stage": "dpo", "ref_model": "r"}, "reference", "model"),
+        ({"val_size": 0.1}, "eval_batch", None),
+        ({"val_size": 0.1, "eval_strategy": False}, "eval_batch", None),
+        ({"val_size": 0.1, "eval_strategy": "steps"}, "eval_batch", 8),
+        ({"eval_dataset": "d", "do_eval": True, "per_device_eval_batch_size": 2}, "eval_batch", 2),
+    ],
+)
+def test_each_key_is_read_as_a_setting_llama_factory(
+    values: dict[str, object], name: str, wanted: object
+) -> None:
+    job = read_llama_factory(LORA | values)
+    assert wanted == job.settings.get(name)
+    # Each is a value that its option takes.
+    typed = getattr(with_plain(Options(), job.settings), name)
+    assert wanted in {None, typed}
+
+
+def test_what_is_not_counted_is_named_llama_factory() -> None:
+    values = LORA | {
+        "use_dora": True,
+        "quantization_bit": 8,
+        "optim": "adalomo",
+        "finetuning_type": "oft",
+        "stage": "ppo",
+    }
+    expected = ("use_dora", "optim", "finetuning_type", "quantization_bit", "stage")
+    assert expected == read_llama_factory(values).not_counted
+    assert () == read_llama_factory(LORA).not_counted
+
+
+def test_only_what_differs_is_to_be_set_llama_factory() -> None:
+    file = read_program("a.yaml", LLAMA_FACTORY_FULL | {"fsdp": "full_shard", "fsdp_config": {}})
+    assert file is not None
+    planned = {
+        **file.job.settings,
+        "micro_batch": 2,
+        "accumulation_steps": 2,
+        "gradient_checkpointing": False,
+        "method": "qlora",
+        "lora_rank": 16,
+    }
+    assert [
+        "deepspeed: ds.json",
+        "per_device_train_batch_size: 2",
+        "gradient_accumulation_steps: 2",
+        "disable_gradient_checkpointing: true",
+        "finetuning_type: lora",
+        "quantization_bit: 4",
+        "lora_rank: 16",
+        "fsdp:",
+    ] == list(list_changes(file, planned, "ds.json"))
+
+
+def test_the_command_starts_a_rank_on_each_gpu_of_the_plan() -> None:
+    file = read_program("my.yaml", LORA)
+    assert file is not None
+    expected = "FORCE_TORCHRUN=1 NPROC_PER_NODE=1 llamafactory-cli train my.yaml"
+    assert expected.split() == list(file.command(1))
+
+
+# What a file of ms-swift says of a job, and what a plan changes in it.
+
+MS_SWIFT_LORA = {
+    "model": "m",
+    "tuner_type": "lora",
+    "dataset": "d",
+    "torch_dtype": "bfloat16",
+    "per_device_train_batch_size": 2,
+    "gradient_accumulation_steps": 4,
+    "max_length": 2048,
+}
+
+
+def test_no_other_yaml_is_taken_for_a_file_of_ms_swift() -> None:
+    assert is_swift(MS_SWIFT_LORA)
+    assert is_swift({"model": "m", "train_type": "full"})
+    assert not is_swift({"model": "m", "learning_rate": 1})
+    assert not is_swift({"tuner_type": "lora"})
+
+
+@pytest.mark.parametrize(
+    ("values", "name", "wanted"),
+    [
+        ({}, "model", "m"),
+        ({}, "micro_batch", 2),
+        ({"per_device_train_batch_size": None}, "micro_batch", 1),
+        ({}, "accumulation_steps", 4),
+        ({"gradient_accumulation_steps": None}, "accumulation_steps", None),
+        ({}, "sequence_tokens", 2048),
+        ({"max_length": None}, "sequence_tokens", None),
+        ({}, "precision", "bf16"),
+        ({"torch_dtype": None}, "precision", None),
+        ({"torch_dtype": None, "bf16": True}, "precision", "bf16"),
+        ({"torch_dtype": "float32"}, "precision", "fp16"),
+        ({"torch_dtype": "float32", "fp16": False}, "precision", "fp32"),
+        ({}, "gradient_checkpointing", True),
+        ({"gradient_checkpointing": False}, "gradient_checkpointing", False),
+        ({}, "method", "lora"),
+        ({"tuner_type": None}, "method", "lora"),
+        ({"tuner_type": "full"}, "method", "full"),
+        ({"tuner_type": None, "train_type": "full"}, "method", "full"),
+        ({"quant_method": "bnb", "quant_bits": 4}, "method", "qlora"),
+        ({}, "lora_rank", 8),
+        ({"lora_rank": 64}, "lora_rank", 64),
+        ({}, "lora_target_modules", "all-linear"),
+        ({"target_modules": ["q_proj", "v_proj"]}, "lora_target_modules", "q_proj,v_proj"),
+        ({"optim": "adamw_8bit"}, "optimizer", "adamw_8bit"),
+        ({"attn_impl": "flash_attn"}, "attention", "flash"),
+        ({"attn_impl": "eager"}, "attention", "eager"),
+        ({}, "attention", None),
+        ({"use_liger_kernel": True}, "loss", "liger"),
+        ({"padding_free": True}, "packing", True),
+        ({}, "trainer", "sft"),
+        ({"rlhf_type": "rm"}, "trainer", "reward"),
+        ({}, "eval_batch", None),
+        ({"split_dataset_ratio": 0.01}, "eval_batch", 1),
+        ({"split_dataset_ratio": 0.01, "eval_strategy": False}, "eval_batch", None),
+        ({"val_dataset": "d", "per_device_eval_batch_size": 4}, "eval_batch", 4),
+    ],
+)
+def test_each_key_is_read_as_a_setting_ms_swift(
+    values: dict[str, object], name: str, wanted: object
+) -> None:
+    job = read_swift(MS_SWIFT_LORA | values)
+    assert wanted == job.settings.get(name)
+    # Each is a value that its option takes.
+    typed = getattr(with_plain(Options(), job.settings), name)
+    assert wanted in {None, typed}
+
+
+def test_what_is_not_counted_is_named_ms_swift() -> None:
+    values = MS_SWIFT_LORA | {"use_dora": True, "tuner_type": "longlora", "rlhf_type": "grpo"}
+    assert ("use_dora", "tuner_type", "rlhf_type") == read_swift(values).not_counted
+    assert () == read_swift(MS_SWIFT_LORA).not_counted
+
+
+def test_only_what_differs_is_to_be_set_ms_swift() -> None:
+    file = read_program("a.yaml", MS_SWIFT_LORA | {"fsdp": "fsdp2"})
+    assert file is not None
+    planned = {**file.job.settings, "micro_batch": 1, "method": "qlora", "precision": "fp16"}
+    assert [
+        "deepspeed: ds.json",
+        "per_device_train_batch_size: 1",
+        "torch_dtype: float16",
+        "tuner_type: lora",
+        "quant_method: bnb",
+        "quant_bits: 4",
+        "fsdp:",
+    ] == list(list_changes(file, planned, "ds.json"))
+
+
+@pytest.mark.parametrize(("values", "command"), [({}, "sft"), ({"rlhf_type": "dpo"}, "rlhf")])
+def test_the_command_is_the_one_for_the_kind_of_training(
+    values: dict[str, object], command: str
+) -> None:
+    file = read_program("my.yaml", MS_SWIFT_LORA | values)
+    assert file is not None
+    assert ["NPROC_PER_NODE=4", "swift", command, "my.yaml"] == list(file.command(4))
+
+
+# Which program reads a file, whatever is in it.
+
+FILES = {
+    "axolotl": {"base_model": "m"},
+    "LLaMA-Factory": {"model_name_or_path": "m", "stage": "sft"},
+    "ms-swift": {"model": "m", "tuner_type": "lora"},
+}
+# All keys by which a reader decides.
+KEYS = (
+    *("adapter", "rl", "optimizer", "eval_strategy", "val_set_size", "attn_implementation"),
+    *("stage", "finetuning_type", "optim", "quantization_bit", "flash_attn", "pref_loss"),
+    *("lora_target", "lora_rank", "val_size", "per_device_train_batch_size", "cutoff_len"),
+    *("tuner_type", "train_type", "quant_bits", "rlhf_type", "torch_dtype", "target_modules"),
+    *("split_dataset_ratio", "attn_impl", "sequence_parallel_size", "fsdp", "deepspeed"),
+)
+
+
+@pytest.mark.parametrize("program", FILES)
+@pytest.mark.parametrize("key", KEYS)
+@pytest.mark.parametrize("value", [["a"], {"a": 1}, -1, 0.5, "x", True, None])
+def test_a_file_is_read_whatever_a_key_holds(program: str, key: str, value: object) -> None:
+    extra = {"val_size": 0.1, "val_set_size": 0.1, "split_dataset_ratio": 0.1, "lora_rank": 8}
+    file = read_program("a.yml", extra | FILES[program] | {key: value})
+    assert file is not None
+    assert program == file.program.name
+
+
+def test_a_file_of_no_program_is_none() -> None:
+    assert read_program("a.yml", {"train_batch_size": 1}) is None

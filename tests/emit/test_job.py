@@ -1,0 +1,578 @@
+"""A signal that comes before a job, or after its end, is heard; a known status stays."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kills.harness import HERE, SHIM, read_stat, supervised
+from kills.stand_in_ranks import PRELUDE, SAVES, SOON_S, STUBBORN, WAIT, end_of, meet, ranks, run
+
+from zerowiz.emit.attempt_folder import AttemptFolder
+from zerowiz.emit.job import Watch, noted_signals
+from zerowiz.emit.processes import read_children
+from zerowiz.emit.watchdog import watchdog
+
+DEAF = """
+import sys, time
+from zerowiz.emit.job import ignore_signals
+ignore_signals()
+print("deaf", flush=True)
+time.sleep(1)
+sys.exit(7)
+"""
+
+JUDGED = """
+import os, signal
+from pathlib import Path
+from zerowiz.emit import job
+from zerowiz.emit.job import noted_signals
+from zerowiz.emit.job import Watch, supervise
+judge = job.SupervisedJob.judge
+def judge_and_be_told(self):
+    end = judge(self)
+    os.kill(os.getpid(), signal.SIGTERM)
+    return end
+job.SupervisedJob.judge = judge_and_be_told
+watch = Watch(folder=Path({folder!r}), ranks=0, local_ranks=(), grace_s=1.0)
+with noted_signals() as told:
+    end = supervise(["true"], os.environ, watch)
+print(end.status, told)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_what_asks_for_an_end_is_noted_and_its_handler_comes_back(number: signal.Signals) -> None:
+    # A shell without job control has what it starts in the background ignore SIGINT.
+    outside = signal.signal(number, signal.SIG_DFL)
+    try:
+        with noted_signals() as told:
+            os.kill(os.getpid(), number)
+            time.sleep(0.01)
+        assert [number] == told
+        assert signal.SIG_DFL is signal.getsignal(number)
+    finally:
+        signal.signal(number, outside)
+
+
+def test_what_is_ignored_stays_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with noted_signals() as told:
+            os.kill(os.getpid(), signal.SIGHUP)
+            time.sleep(0.01)
+        assert [] == told
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_signal_that_comes_when_the_job_is_judged_is_heard_after_it(tmp_path: Path) -> None:
+    script = JUDGED.format(folder=str(tmp_path / "attempt"))
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (0, "0 [15]\n") == (done.returncode, done.stdout), done.stderr
+
+
+def test_a_signal_that_came_before_the_job_ends_it(tmp_path: Path) -> None:
+    script = (
+        "import os; from pathlib import *; from zerowiz.emit.job import Watch, supervise\n"
+        f"watch = Watch(folder=Path({str(tmp_path / 'attempt')!r}), ranks=1, local_ranks=(0,), grace_s=9)\n"
+        "end = supervise(['sleep', '60'], os.environ, watch, [15])\n"
+        "print(end.status, end.cause)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=40, check=False
+    )
+    assert "143 stopped\n" == done.stdout, done.stderr
+
+
+def test_a_known_status_stays_whatever_is_sent() -> None:
+    with subprocess.Popen([sys.executable, "-c", DEAF], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert b"deaf\n" == process.stdout.readline()
+        process.send_signal(signal.SIGTERM)
+        assert 7 == process.wait(timeout=30)
+
+
+# A supervised job ends with its own status, in order, and leaves nothing behind.
+#
+# The launcher here is a stand-in that starts ranks as DeepSpeed's does; `tests/kills` has the
+# real one.
+
+
+def test_a_job_whose_ranks_end_well_ends_well(tmp_path: Path) -> None:
+    ended = run(tmp_path, "print('done', sys.argv[1:])")
+    assert (0, "finished") == end_of(ended)
+    lines = [f"done ['--local_rank={rank}', '--lr', '0.1']" for rank in (0, 1)]
+    assert lines == sorted(ended.stdout.decode().splitlines())
+    assert () == ended.left
+
+
+def test_the_rank_that_failed_first_decides_and_not_who_ended_for_it(tmp_path: Path) -> None:
+    ended = run(tmp_path, "time.sleep(60 if rank == 0 else 0.1); sys.exit(3)")
+    assert (3, "failed") == end_of(ended)
+    assert 1 == ended.end["first"]["rank"]
+
+
+def test_an_error_shows_before_its_process_ends(tmp_path: Path) -> None:
+    """Rank 1 tears down slowly; rank 0 fails for the connection that it lost, and ends before it."""
+    script = """
+    if rank == 0:
+        while not Path("raising-1").exists(): time.sleep(0.01)
+        time.sleep(0.3)
+        sys.exit("the other is gone")
+    import atexit
+    atexit.register(time.sleep, 1)
+    mark("raising")
+    raise RuntimeError("mine")
+    """
+    ended = run(tmp_path, script, env={"STAND_IN_POLL_S": "3"})
+    assert (1, "failed") == end_of(ended)
+    assert [1, "RuntimeError: mine"] == [ended.end["first"]["rank"], ended.end["first"]["tail"][-1]]
+
+
+def test_a_rank_that_was_killed_is_told_as_such(tmp_path: Path) -> None:
+    ended = run(tmp_path, "os.kill(os.getpid(), 9 if rank else 0); time.sleep(60)")
+    assert (137, "killed") == end_of(ended)
+    assert -signal.SIGKILL % 256 == ended.end["launcher_status"]
+
+
+def test_a_rank_that_was_killed_with_its_watcher_comes_before_who_lost_it(tmp_path: Path) -> None:
+    """That it is gone is seen late, and the launcher sees both ends at once."""
+    script = """
+    mark("ready")
+    while rank == 0 and Path("living-1").exists(): time.sleep(0.01)
+    if rank == 0: raise ConnectionResetError("the other is gone")
+    time.sleep(60)
+    """
+    (tmp_path / "living-1").touch()
+    with ranks(tmp_path, script, env={"STAND_IN_POLL_S": "3"}) as job:
+        meet(job, tmp_path, "ready")
+        job.send(signal.SIGKILL, job.rank(1)["beside"]["pid"])
+        (tmp_path / "living-1").unlink()
+        ended = job.wait()
+    assert (137, "killed") == end_of(ended)
+    assert 1 == ended.end["first"]["rank"]
+
+
+def test_a_rank_that_ran_out_of_memory_is_the_reason_even_when_another_fails_before_it(
+    tmp_path: Path,
+) -> None:
+    script = """
+    class OutOfMemoryError(RuntimeError): __module__ = "torch"
+    if rank == 0:
+        sys.exit("the other is gone")
+    raise OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+    """
+    ended = run(tmp_path, script, env={"STAND_IN_POLL_S": "2"})
+    assert (1, "cuda_oom") == end_of(ended)
+    assert 1 == ended.end["first"]["rank"]
+
+
+def test_a_launcher_that_fails_by_itself_is_told_as_such(tmp_path: Path) -> None:
+    with supervised(tmp_path, ("sh", "-c", "echo no such host >&2; exit 2")) as job:
+        ended = job.wait()
+    assert (2, "launcher") == end_of(ended)
+    assert b"no such host\n" == ended.stderr
+
+
+def test_a_command_that_is_not_there_is_an_error_of_the_launch(tmp_path: Path) -> None:
+    with supervised(tmp_path, (tmp_path / "nothing",)) as job:
+        ended = job.wait()
+    assert 1 == ended.status
+    assert b"PreflightError: cannot start `" in ended.stderr
+
+
+def test_a_launcher_that_vanishes_does_not_end_well_though_its_caller_says_so(
+    tmp_path: Path,
+) -> None:
+    """`deepspeed` ends with 0 when its inner launcher was killed (runner.py, 0.19.8)."""
+    (tmp_path / "script.py").write_text(
+        PRELUDE + "on(signal.SIGTERM, lambda: os._exit(0))\n" + WAIT
+    )
+    inner = f"{sys.executable} {HERE}/stand_in.py 2 {SHIM} script.py"
+    hidden = ("env", f"--chdir={tmp_path}", "sh", "-c", f"{inner}; exit 0")
+    with supervised(tmp_path, hidden) as job:
+        meet(job, tmp_path, "ready")
+        job.send(signal.SIGKILL, job.find(str(HERE / "stand_in.py")))
+        ended = job.wait()
+    assert (137, "launcher") == end_of(ended)
+    assert () == ended.left
+
+
+def test_a_rank_that_ends_before_it_is_finished_is_missed(tmp_path: Path) -> None:
+    """A launcher that says 0 after it has started one rank of two."""
+    (tmp_path / "script.py").write_text("")
+    command = (sys.executable, HERE / "stand_in.py", "1", SHIM, tmp_path / "script.py")
+    with supervised(tmp_path, command, ranks=2) as job:
+        ended = job.wait()
+    assert (137, "launcher") == end_of(ended)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_request_to_end_reaches_every_rank(number: signal.Signals, tmp_path: Path) -> None:
+    with ranks(tmp_path, WAIT) as job:
+        meet(job, tmp_path, "ready")
+        job.send(number)
+        ended = job.wait()
+    assert (128 + number, "stopped") == end_of(ended)
+    assert () == ended.left
+    # No launcher was needed for it, nor a grace.
+    assert ended.gone_after_s < SOON_S
+
+
+def test_ranks_that_save_and_end_well_have_ended_well(tmp_path: Path) -> None:
+    with ranks(tmp_path, SAVES.format(status=0)) as job:
+        meet(job, tmp_path, "ready")
+        job.send(signal.SIGTERM)
+        ended = job.wait()
+        saved = [(tmp_path / f"saved-{rank}").exists() for rank in (0, 1)]
+    assert [True, True] == saved
+    assert (0, "finished") == end_of(ended)
+
+
+def test_a_script_may_answer_with_a_status_of_its_own(tmp_path: Path) -> None:
+    """85 asks some schedulers to run the job again."""
+    with ranks(tmp_path, SAVES.format(status=85)) as job:
+        meet(job, tmp_path, "ready")
+        job.send(signal.SIGTERM)
+        ended = job.wait()
+    assert (85, "stopped") == end_of(ended)
+
+
+THOROUGH = pytest.mark.thorough
+
+
+@pytest.mark.parametrize("number", [signal.SIGUSR1, pytest.param(signal.SIGUSR2, marks=THOROUGH)])
+def test_a_signal_for_the_script_is_the_scripts_alone(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    script = f"on({number}, lambda: mark('asked'))\n" + WAIT.replace("60", "1.5")
+    with ranks(tmp_path, script) as job:
+        meet(job, tmp_path, "ready")
+        job.send(number)
+        meet(job, tmp_path, "asked")
+        ended = job.wait()
+    assert (0, "finished") == end_of(ended)
+
+
+def test_a_signal_that_a_scheduler_sends_to_every_process_ends_no_launcher(tmp_path: Path) -> None:
+    """The ranks find it as they always do."""
+    script = "assert signal.getsignal(10) == signal.SIG_DFL\n" + WAIT.replace("60", "1")
+    with ranks(tmp_path, script) as job:
+        meet(job, tmp_path, "ready")
+        job.send(signal.SIGUSR1, job.find(str(HERE / "stand_in.py")))
+        ended = job.wait()
+    assert (0, "finished") == end_of(ended)
+
+
+def test_who_does_not_end_in_its_grace_is_killed(tmp_path: Path) -> None:
+    with ranks(tmp_path, STUBBORN, grace_s=1.5) as job:
+        meet(job, tmp_path, "ready")
+        job.send(signal.SIGTERM)
+        ended = job.wait()
+    assert (143, "stopped") == end_of(ended)
+    assert () == ended.left
+    assert 1.5 < ended.gone_after_s < SOON_S
+
+
+def test_a_second_request_ends_the_grace(tmp_path: Path) -> None:
+    with ranks(tmp_path, STUBBORN, grace_s=60) as job:
+        meet(job, tmp_path, "ready")
+        job.send(signal.SIGINT)
+        time.sleep(0.5)
+        job.send(signal.SIGINT)
+        ended = job.wait()
+    assert (130, "stopped") == end_of(ended)
+    assert () == ended.left
+    assert ended.gone_after_s < SOON_S
+
+
+def test_before_there_is_a_rank_a_request_ends_all_at_once(tmp_path: Path) -> None:
+    with supervised(tmp_path, ("sh", "-c", "trap '' TERM; sleep 60; sleep 60")) as job:
+        job.wait_for("launcher", lambda: any("sleep" in line for line in job.alive()))
+        job.send(signal.SIGTERM)
+        ended = job.wait()
+    assert (143, "stopped") == end_of(ended)
+    assert () == ended.left
+    assert ended.gone_after_s < SOON_S
+
+
+def test_what_was_ignored_stays_ignored(tmp_path: Path) -> None:
+    with ranks(tmp_path, WAIT.replace("60", "1"), before=("nohup",)) as job:
+        meet(job, tmp_path, "ready")
+        job.send(signal.SIGHUP)
+        ended = job.wait()
+    assert (0, "finished") == end_of(ended)
+
+
+def test_ranks_that_hold_out_while_another_has_failed_are_killed_after_the_grace(
+    tmp_path: Path,
+) -> None:
+    ended = run(tmp_path, "if rank: sys.exit(7)\n" + STUBBORN, grace_s=1.0)
+    assert (7, "failed") == end_of(ended)
+    assert () == ended.left
+
+
+def test_the_end_of_the_launcher_ends_its_ranks(tmp_path: Path) -> None:
+    with ranks(tmp_path, STUBBORN, grace_s=1.0) as job:
+        meet(job, tmp_path, "ready")
+        job.send(signal.SIGKILL, job.find(str(HERE / "stand_in.py")))
+        ended = job.wait()
+    assert (137, "launcher") == end_of(ended)
+    assert () == ended.left
+
+
+DAEMON = """
+if rank == 0:
+    command = ["{python}", "-c", "import time, signal; signal.signal(15, signal.SIG_IGN); time.sleep(60)"]
+    subprocess.Popen(command, start_new_session=True, env={env}, stdout=-3, stderr=-3)
+"""
+
+
+@pytest.mark.parametrize(
+    "env", [pytest.param("os.environ", marks=THOROUGH), "{}"], ids=["marked", "bare"]
+)
+def test_what_a_rank_left_behind_is_ended_too(env: str, tmp_path: Path) -> None:
+    """It has a session of its own and ignores SIGTERM; even its environment may be empty."""
+    script = DAEMON.format(python=sys.executable, env=env) + "\nmark('ready')\ntime.sleep(0.5)"
+    with ranks(tmp_path, script) as job:
+        meet(job, tmp_path, "ready")
+        ended = job.wait()
+    assert (0, "finished") == end_of(ended)
+    assert () == ended.left
+
+
+@pytest.mark.parametrize("script", [WAIT, STUBBORN], ids=["ready to end", "stubborn"])
+def test_nothing_outlives_a_supervisor_that_was_killed(script: str, tmp_path: Path) -> None:
+    with ranks(tmp_path, script, grace_s=1.0) as job:
+        meet(job, tmp_path, "ready")
+        job.send(signal.SIGKILL)
+        ended = job.wait()
+    assert -signal.SIGKILL == ended.status
+    assert () == ended.left
+
+
+def test_nothing_outlives_a_supervisor_that_was_killed_before_there_was_a_rank(
+    tmp_path: Path,
+) -> None:
+    with supervised(tmp_path, ("sh", "-c", "trap '' TERM; sleep 60; sleep 60")) as job:
+        job.wait_for("launcher", lambda: any("sleep" in line for line in job.alive()))
+        job.send(signal.SIGKILL)
+        ended = job.wait()
+    assert () == ended.left
+
+
+def test_a_job_goes_on_when_nobody_reads_its_output_any_more(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    script = """
+    mark("ready")
+    while not Path("unread").exists(): time.sleep(0.02)
+    for line in range(2000): print("line", line)
+    """
+    with ranks(tmp_path, script, stdout=writer) as job:
+        os.close(writer)
+        meet(job, tmp_path, "ready")
+        os.close(reader)
+        (tmp_path / "unread").touch()
+        ended = job.wait()
+    assert (0, "finished") == end_of(ended)
+    # The log has all of it.
+    text = (tmp_path / "attempt" / "rank-1.log").read_text()
+    assert "line 1999" == text.splitlines()[-1]
+
+
+def test_a_rank_of_another_node_that_failed_ends_those_of_this_one(tmp_path: Path) -> None:
+    with ranks(tmp_path, WAIT) as job:
+        meet(job, tmp_path, "ready")
+        start = job.rank(1)
+        elsewhere = {"rank": 2, "host": "node2", "space": "another"}
+        (tmp_path / "attempt" / "rank-2.json").write_text(json.dumps({**start, **elsewhere}))
+        end = dict.fromkeys(("failed_at", "told", "told_at", "accelerator", "oom_killed"))
+        end |= {**elsewhere, "status": 9, "ended_at": time.time(), "tail": ["no"]}
+        partial = tmp_path / "end.json"
+        partial.write_text(json.dumps(end))
+        partial.replace(tmp_path / "attempt" / "rank-2.end.json")
+        job.done_at = time.monotonic()
+        ended = job.wait()
+    assert (9, "failed") == end_of(ended)
+    assert ["node2", ["no"]] == [ended.end["first"]["host"], ended.end["first"]["tail"]]
+    assert () == ended.left
+    assert ended.gone_after_s < SOON_S
+
+
+def test_one_of_many_nodes_whose_launcher_fails_ends_the_ranks_of_the_others(
+    tmp_path: Path,
+) -> None:
+    """It may have started none, of whose end they could read."""
+    folder = tmp_path / "attempt"
+    watch = Watch(folder=folder, ranks=2, local_ranks=(1,), grace_s=1.0)
+    script = f"import os; supervise(('sh', '-c', 'exit 4'), os.environ, {watch!r})"
+    prelude = "from pathlib import *; from zerowiz.emit.job import Watch, supervise; "
+    subprocess.run([sys.executable, "-c", prelude + script], check=True, timeout=60)
+    assert "end\n" == (folder / "orders").read_text()
+
+
+def test_a_watchdog_that_was_killed_is_not_missed(tmp_path: Path) -> None:
+    """Its pipe is broken then, and to write to it is no error."""
+    before = read_children(os.getpid())
+    with watchdog("ZEROWIZ_ATTEMPT=none", AttemptFolder(tmp_path), 1.0) as pipe:
+        [other] = read_children(os.getpid()) - before
+        os.kill(other, signal.SIGKILL)
+        while read_stat(other) is not None:
+            time.sleep(0.01)
+        pipe.send_launcher(1)
+
+
+MEMORY_GROUPS = (Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup"))
+LIMITS = ("memory.limit_in_bytes", "memory.max")
+
+
+@pytest.fixture
+def memory_group() -> Iterator[Path]:
+    """A group of processes that may hold 200 MiB together; skips where none can be made."""
+    # cgroup v1 has a folder for each controller; v2 has one for all.
+    parent = next((path for path in MEMORY_GROUPS if path.exists()), MEMORY_GROUPS[0])
+    group = parent / f"zerowiz-test-{os.getpid()}"
+    try:
+        group.mkdir()
+    except OSError as error:
+        pytest.skip(f"no group of processes can be made here: {error}")
+    try:
+        limit = next((group / name for name in LIMITS if (group / name).exists()), None)
+        if limit is None:
+            pytest.skip("groups of processes have no limit of memory here")
+        limit.write_text(str(200 << 20))
+        yield group
+    finally:
+        group.rmdir()
+
+
+def test_a_rank_that_the_kernel_killed_for_memory_is_told_as_such(
+    memory_group: Path, tmp_path: Path
+) -> None:
+    script = """
+    if rank == 0: time.sleep(60)
+    held = [b"x" * (1 << 24) for _ in range(64)]
+    """
+    enter = f'echo $$ > {memory_group}/cgroup.procs; exec "$@"'
+    ended = run(tmp_path, script, before=("sh", "-c", enter, "sh"))
+    assert (137, "host_oom") == end_of(ended)
+
+
+# A job keeps its true status where its folder is lost, or takes no file.
+
+# Each rank waits for the loss, and ends as the test says.
+AFTER_THE_LOSS = """
+mark("ready")
+while not Path("lost").exists(): time.sleep(0.02)
+{then}
+"""
+
+
+def lose(attempt: Path) -> None:
+    """The whole of `.zerowiz` goes, as by `git clean -fdx` while the job runs."""
+    shutil.rmtree(attempt)
+    (attempt.parent / "lost").touch()
+
+
+def refuse_files(attempt: Path) -> None:
+    """No file of a rank can be made, as on a disk without room."""
+    for name in ("{}.json", "{}.end.json", "{}.end.partial", "{}.log"):
+        for rank in (0, 1):
+            (attempt / name.format(f"rank-{rank}")).mkdir(parents=True)
+
+
+@pytest.mark.parametrize(
+    ("then", "expected"),
+    [
+        ("", (0, "finished")),
+        ("if rank == 1: sys.exit('mine')\ntime.sleep(60)", (1, "failed")),
+    ],
+    ids=["well", "failed"],
+)
+def test_a_job_whose_folder_vanishes_ends_as_it_did(
+    then: str, expected: tuple[int, str], tmp_path: Path
+) -> None:
+    with ranks(tmp_path, AFTER_THE_LOSS.format(then=then)) as job:
+        meet(job, tmp_path, "ready")
+        lose(tmp_path / "attempt")
+        ended = job.wait()
+    assert expected == end_of(ended)
+    assert () == ended.left
+    if expected[0]:
+        assert (1, "mine") == (ended.end["first"]["rank"], ended.end["first"]["tail"][-1])
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        ("", (0, "finished")),
+        ("if rank == 1: sys.exit('mine')\ntime.sleep(60)", (1, "failed")),
+    ],
+    ids=["well", "failed"],
+)
+def test_a_job_that_can_write_no_file_of_its_ranks_ends_as_it_did(
+    script: str, expected: tuple[int, str], tmp_path: Path
+) -> None:
+    refuse_files(tmp_path / "attempt")
+    ended = run(tmp_path, script)
+    assert expected == end_of(ended)
+    assert () == ended.left
+
+
+def test_ranks_that_are_known_by_no_file_may_save_before_they_end(tmp_path: Path) -> None:
+    refuse_files(tmp_path / "attempt")
+    with ranks(tmp_path, SAVES.format(status=85)) as job:
+        meet(job, tmp_path, "ready")
+        job.send(signal.SIGTERM)
+        ended = job.wait()
+        saved = [(tmp_path / f"saved-{rank}").exists() for rank in (0, 1)]
+    assert [True, True] == saved
+    assert (85, "stopped") == end_of(ended)
+
+
+def test_where_the_folder_is_lost_ranks_may_save_though_the_supervisor_is_killed(
+    tmp_path: Path,
+) -> None:
+    with ranks(tmp_path, SAVES.format(status=0) + WAIT) as job:
+        meet(job, tmp_path, "ready")
+        lose(tmp_path / "attempt")
+        job.send(signal.SIGKILL)
+        ended = job.wait()
+        saved = [(tmp_path / f"saved-{rank}").exists() for rank in (0, 1)]
+    assert [True, True] == saved
+    assert () == ended.left
+    assert ended.gone_after_s < SOON_S
+
+
+@pytest.fixture
+def latin_1(tmp_path: Path) -> Path:
+    """A folder whose name is no UTF-8, as older systems wrote it."""
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    folder.mkdir()
+    return folder
+
+
+def test_a_folder_whose_name_is_no_utf_8_changes_no_status(latin_1: Path) -> None:
+    daemon = "[sys.executable, '-c', 'import time; time.sleep(60)'], start_new_session=True"
+    script = f"if rank == 0: subprocess.Popen({daemon}, stdout=-3, stderr=-3)"
+    ended = run(latin_1, script)
+    assert (0, "finished") == end_of(ended)
+    assert () == ended.left
+
+
+def test_a_request_to_end_before_there_is_a_rank_ends_a_job_of_such_a_folder(latin_1: Path) -> None:
+    with supervised(latin_1, ("sleep", "60")) as job:
+        job.wait_for("launcher", lambda: any("sleep" in line for line in job.alive()))
+        job.send(signal.SIGTERM)
+        ended = job.wait()
+    assert (143, "stopped") == end_of(ended)
+    assert () == ended.left

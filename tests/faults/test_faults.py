@@ -1,0 +1,134 @@
+"""Whatever is typed ends soon, in a documented code and one line; `make test-faults` tries 2,000."""
+
+from pathlib import Path
+
+import pytest
+from faults.bounded import misses, run_bounded
+from faults.command_lines import command_line
+from faults.gpus import fault_misses, gpu_fault, run_fault
+from faults.mutations import damage
+from faults.table import Fault, error, fault_table, garbage
+from faults.zoo import build_zoo
+from recorded import play, recording
+
+from zerowiz.cli.commands import COMMANDS
+from zerowiz.core.machine.spec import decode_machine, encode_machine
+from zerowiz.core.machine.types import Machine
+from zerowiz.core.machine.warnings import find_warnings
+from zerowiz.errors import PreflightError
+from zerowiz.probe.machine import nvml_calls
+from zerowiz.probe.recording import Replay
+
+SEEDS = range(8)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_random_command_line_ends_as_it_should(seed: int, tmp_path: Path) -> None:
+    build_zoo(tmp_path / "zoo")
+    ended = run_bounded(tmp_path / "zoo", command_line(seed))
+    assert [] == misses(ended), (ended.words, ended.stderr)
+
+
+def test_the_lines_of_a_seed_are_always_the_same() -> None:
+    lines = [command_line(seed) for seed in range(300)]
+    assert lines == [command_line(seed) for seed in range(300)]
+    assert COMMANDS.keys() == {words[0] for words in lines}
+
+
+# A driver that fails anywhere ends in a plan that is right, or in an error that names the GPU.
+
+
+@pytest.mark.parametrize("seed", [1, 7, 14, 107])
+def test_a_random_fault_of_the_driver_ends_as_it_should(seed: int, tmp_path: Path) -> None:
+    build_zoo(tmp_path / "zoo")
+    fault = gpu_fault(seed)
+    ended = run_fault(fault, tmp_path / "zoo")
+    assert [] == fault_misses(fault, ended), (fault, ended.stderr)
+
+
+# A damaged machine file, config, model or script ends in one line, or in what it still says.
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_damaged_file_ends_as_it_should(seed: int, tmp_path: Path) -> None:
+    build_zoo(tmp_path / "zoo")
+    ended = run_bounded(tmp_path / "zoo", damage(seed, tmp_path / "zoo"))
+    assert [] == misses(ended), (ended.words, ended.stderr)
+
+
+# Whatever one function of NVML answers for one GPU, the others are planned for, or the error
+# names it.
+#
+# Each function that is called of a machine of four GPUs fails with every code of NVML, then with
+# random outputs.
+
+# nvml.h, nvmlReturn_t.
+CODES = (*range(1, 30), 999)
+GONE = (15, 16)
+NAME = "h200-x4-busy"
+SYMBOLS = sorted(
+    {call.partition("(")[0] for call in recording(NAME)["nvml"]} - {"nvmlInitWithFlags"}
+)
+
+
+def is_of_one(symbol: str) -> bool:
+    """Whether a function is called of each GPU by itself."""
+    return symbol.startswith("nvmlDevice") and "Count" not in symbol
+
+
+OF_ONE_GPU = [symbol for symbol in SYMBOLS if is_of_one(symbol)]
+WHOLE = play(recording(NAME))
+
+
+def read(monkeypatch: pytest.MonkeyPatch, symbol: str, fault: Fault, gpu: str | None) -> Machine:
+    """The machine under a fault; it can be said, saved and read again."""
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            nvml_calls, "Replay", lambda calls: fault_table(Replay(calls), symbol, fault, gpu)
+        )
+        machine = play(recording(NAME))
+    find_warnings(machine)
+    assert machine == decode_machine(encode_machine(machine), "it")
+    return machine
+
+
+@pytest.mark.parametrize("symbol", OF_ONE_GPU)
+def test_one_gpu_whose_call_fails_changes_no_other(
+    symbol: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for code in CODES:
+        machine = read(monkeypatch, symbol, error(code), "gpu1")
+        there = {gpu.index: gpu for gpu in machine.gpus}
+        left_out = [gpu.index for gpu in machine.left_out]
+        assert {0, 1, 2, 3} == {*there, *left_out}, code
+        assert left_out in ([], [1]), code
+        for gpu in WHOLE.gpus:
+            if gpu.index in there:
+                assert gpu.free_bytes == there[gpu.index].free_bytes, code
+        if code in GONE and "Topology" not in symbol and "P2P" not in symbol:
+            assert [1] == left_out, code
+
+
+@pytest.mark.parametrize("symbol", SYMBOLS)
+def test_a_function_that_fails_for_all_is_an_error_or_a_machine(
+    symbol: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for code in CODES:
+        try:
+            fine = not read(monkeypatch, symbol, error(code), None).lives_on_host
+        except PreflightError as refused:
+            fine = bool(refused.hints)
+        assert fine, code
+
+
+@pytest.mark.parametrize("symbol", SYMBOLS)
+def test_random_answers_are_an_error_or_a_machine_that_can_be(
+    symbol: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for seed in range(6):
+        for gpu in ("gpu1", None):
+            try:
+                machine = read(monkeypatch, symbol, garbage(seed), gpu)
+            except PreflightError:
+                continue
+            assert all((gpu.free_bytes or 0) <= (gpu.total_bytes or 0) for gpu in machine.gpus)

@@ -1,0 +1,500 @@
+"""Compilers, CUDA's toolkit, libaio and the folder of ops, as torch and DeepSpeed look for them."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from kills.harness import HERE
+
+from zerowiz.core.launch.plan import CoreBinding
+from zerowiz.core.preflight.facts import (
+    ASYNC_IO,
+    CPU_ADAM,
+    FUSED_ADAM,
+    LOCK_NOTE,
+    Installed,
+    Lock,
+    Torch,
+)
+from zerowiz.core.structs import replace
+from zerowiz.emit.processes import remove_lock
+from zerowiz.errors import PreflightError
+from zerowiz.probe.preflight.toolchain import (
+    can_write,
+    find_cuda_home,
+    find_extensions_folder,
+    find_file_system,
+    parse_nvcc,
+    read_extensions,
+    read_locks,
+    read_pid_namespace,
+    read_toolchain,
+    try_core_binding,
+)
+from zerowiz.probe.recording import HostFiles
+
+# Who holds the lock of an op, with torch's own lock and processes that really hold it.
+
+OP = "cpu_adam"
+needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="its own lock is held")
+
+
+@contextmanager
+def builder(folder: Path, seconds: float = 60) -> Iterator[int]:
+    """A process that holds the lock."""
+    argv = [sys.executable, str(HERE / "baton.py"), str(folder / OP), str(seconds)]
+    with subprocess.Popen(argv, start_new_session=True) as process:
+        try:
+            until = time.monotonic() + 30
+            while not (folder / OP / "lock").exists():
+                assert time.monotonic() < until
+                time.sleep(0.01)
+            yield process.pid
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def read(folder: Path) -> Lock:
+    (lock,) = read_locks(folder, (OP, "fused_adam"))
+    return lock
+
+
+def start_ticks(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+
+
+def write_note(lock: Lock, **changed: object) -> None:
+    """What a rank supervisor writes beside the lock of its rank."""
+    note = {"space": read_pid_namespace(), "pid": 1, "start_ticks": -1, "made": lock.made}
+    Path(lock.path).with_name(LOCK_NOTE).write_text(json.dumps({**note, **changed}))
+
+
+@needs_torch
+def test_who_builds_is_found_and_who_was_killed_is_not(tmp_path: Path) -> None:
+    with builder(tmp_path) as pid:
+        lock = read(tmp_path)
+        assert (str(tmp_path / OP / "lock"), OP, pid) == (lock.path, lock.op, lock.holder_pid)
+        assert lock.left_by_rank is False
+    left = read(tmp_path)
+    assert (None, False, lock.made) == (left.holder_pid, left.left_by_rank, left.made)
+    assert 60_000 > left.age_milliseconds >= 0
+
+
+@needs_torch
+def test_the_holder_is_found_under_another_path(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path)
+    with builder(tmp_path) as pid:
+        assert pid == read(tmp_path / "link").holder_pid
+
+
+def test_a_child_that_is_not_yet_its_compiler_does_not_hold_the_lock(tmp_path: Path) -> None:
+    (tmp_path / OP).mkdir()
+    path = tmp_path / OP / "lock"
+    code = f"import os, time; os.open({str(path)!r}, os.O_CREAT); os.fork(); print(flush=True)"
+    argv = [sys.executable, "-c", f"{code}; time.sleep(60)"]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, start_new_session=True) as process:
+        assert process.stdout is not None
+        assert b"\n\n" == process.stdout.read(2)
+        assert process.pid == read(tmp_path).holder_pid
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+@needs_torch
+def test_a_build_that_ends_meanwhile_leaves_no_lock(tmp_path: Path) -> None:
+    with builder(tmp_path, 0.3):
+        until = time.monotonic() + 30
+        while read_locks(tmp_path, (OP,)):
+            assert time.monotonic() < until
+    assert not (tmp_path / OP / "lock").exists()
+
+
+def test_a_lock_that_is_closed_already_is_about_to_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / OP).mkdir()
+    path = tmp_path / OP / "lock"
+    path.touch()
+    monkeypatch.setattr(time, "sleep", lambda _: path.unlink())
+    assert () == read_locks(tmp_path, (OP,))
+
+
+@needs_torch
+def test_a_rank_that_died_left_the_lock_that_its_note_names(tmp_path: Path) -> None:
+    with builder(tmp_path) as pid:
+        write_note(read(tmp_path), pid=pid, start_ticks=start_ticks(pid))
+        assert (pid, False) == (read(tmp_path).holder_pid, read(tmp_path).left_by_rank)
+        ticks = start_ticks(pid)
+    lock = read(tmp_path)
+    write_note(lock, pid=pid, start_ticks=ticks)
+    assert read(tmp_path).left_by_rank
+    with subprocess.Popen(["sleep", "60"], cwd=tmp_path / OP) as compiler:
+        assert read(tmp_path).left_by_rank is False
+        compiler.kill()
+    assert read(tmp_path).left_by_rank
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ({}, True),
+        ({"space": "another boot:1"}, False),
+        ({"made": [1, 1]}, False),
+        ({"pid": os.getpid(), "start_ticks": start_ticks(os.getpid())}, False),
+        ({"pid": os.getpid(), "start_ticks": 1}, True),
+        ({"pid": None}, False),
+    ],
+)
+def test_a_note_is_believed_for_its_own_lock_namespace_and_process(
+    tmp_path: Path, changed: dict[str, object], expected: bool
+) -> None:
+    (tmp_path / OP).mkdir()
+    (tmp_path / OP / "lock").touch()
+    write_note(read(tmp_path), **changed)
+    assert expected == read(tmp_path).left_by_rank
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", "{}"])
+def test_a_note_that_is_none_says_nothing(tmp_path: Path, text: str) -> None:
+    (tmp_path / OP).mkdir()
+    (tmp_path / OP / "lock").touch()
+    (tmp_path / OP / LOCK_NOTE).write_text(text)
+    assert read(tmp_path).left_by_rank is False
+
+
+NOBODY = 65534
+
+
+def read_as(user: int, folder: Path) -> bool:
+    """Whether another user sees every process that could hold the lock."""
+    with warnings.catch_warnings():
+        # Of the threads of pytest-xdist, since Python 3.12.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pid = os.fork()
+    if pid == 0:
+        os.setgid(user)
+        os.setuid(user)
+        os._exit(1 if read(folder).sees_all else 2)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
+def test_a_process_that_cannot_be_looked_at_may_hold_it() -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        (folder / OP).mkdir()
+        path = folder / OP / "lock"
+        path.touch()
+        assert read(folder).sees_all
+        assert read_as(NOBODY, folder) is False
+        os.chown(path, NOBODY, NOBODY)
+        assert read_as(NOBODY, folder) is True
+        # A process that changes its user is hidden even from its own (proc(5), PR_SET_DUMPABLE).
+        code = f"import os, time; os.setuid({NOBODY}); print(flush=True); time.sleep(60)"
+        argv = [sys.executable, "-c", code]
+        with subprocess.Popen(argv, stdout=subprocess.PIPE) as hidden:
+            assert hidden.stdout is not None
+            assert b"\n" == hidden.stdout.readline()
+            assert (read_as(NOBODY, folder), read(folder).sees_all) == (False, True)
+            hidden.kill()
+
+
+def test_only_the_lock_that_was_read_is_removed(tmp_path: Path) -> None:
+    path = tmp_path / OP / "lock"
+    path.parent.mkdir()
+    path.touch()
+    lock = read(tmp_path)
+    os.utime(path, (1, 1))
+    assert (False, True) == (remove_lock(lock), path.exists())
+    write_note(read(tmp_path))
+    assert remove_lock(read(tmp_path)) is True
+    assert [] == [*path.parent.iterdir()]
+    assert remove_lock(lock) is False
+
+
+def test_a_lock_that_cannot_be_removed_is_an_error_with_the_command(tmp_path: Path) -> None:
+    folder = tmp_path / "my ops"
+    path = folder / OP / "lock"
+    path.mkdir(parents=True)
+    with pytest.raises(PreflightError, match="cannot remove") as e:
+        remove_lock(read(folder))
+    assert (f"rm '{path}'",) == e.value.hints
+
+
+# Ranks get cores of their own where a trial shows that they can.
+
+# What DeepSpeed's launcher starts it as; the program behind the words is run as numactl would.
+_ALLOWS = '#!/bin/sh\necho "$@" >> "$TRIED"\nexec true\n'
+_REFUSES = "#!/bin/sh\necho 'set_mempolicy: Operation not permitted' >&2\nexit 1\n"
+
+Install = Callable[[str], dict[str, str]]
+
+
+@pytest.fixture
+def install(tmp_path: Path) -> Install:
+    def put(text: str) -> dict[str, str]:
+        program = tmp_path / "numactl"
+        program.write_text(text)
+        program.chmod(0o755)
+        return {"PATH": f"{tmp_path}:/usr/bin:/bin", "TRIED": str(tmp_path / "tried")}
+
+    return put
+
+
+def system(folder: Path, nodes: dict[int, str], siblings: dict[int, str]) -> Path:
+    """The lists of a kernel."""
+    for node, cores in nodes.items():
+        (folder / f"node/node{node}").mkdir(parents=True)
+        (folder / f"node/node{node}/cpulist").write_text(cores + "\n")
+    for core, threads in siblings.items():
+        topology = folder / f"cpu/cpu{core}/topology"
+        topology.mkdir(parents=True)
+        (topology / "thread_siblings_list").write_text(threads + "\n")
+    return folder
+
+
+def test_nothing_is_bound_without_numactl(tmp_path: Path) -> None:
+    found = try_core_binding({"PATH": str(tmp_path)}, 1)
+    assert found.cores is None
+    assert "`numactl` is not installed" in found.notes[0]
+
+
+def test_each_rank_is_tried_with_its_own_cores_and_its_nodes_memory(
+    install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environ = install(_ALLOWS)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3, 8, 9, 10, 11})
+    pairs = {n: f"{n % 8},{n % 8 + 8}" for n in (0, 1, 2, 3, 8, 9, 10, 11)}
+    kernel = system(tmp_path / "system", {0: "0-1,8-9", 1: "2-3,10-11"}, pairs)
+    assert try_core_binding(environ, 2, kernel) == CoreBinding(cores="0-3")
+    tried = Path(environ["TRIED"]).read_text().splitlines()
+    assert tried == ["-m 0 -C 0-1 true", "-m 1 -C 2-3 true"]
+
+
+def test_a_rank_whose_cores_are_of_two_nodes_takes_memory_of_both(
+    install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environ = install(_ALLOWS)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 2, 3, 5})
+    kernel = system(tmp_path / "system", {0: "0-2", 1: "3-5"}, {})
+    assert try_core_binding(environ, 1, kernel) == CoreBinding(cores="0,2-3,5")
+    assert Path(environ["TRIED"]).read_text() == "-C 0,2-3,5 true\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "beside", "ranks", "why"),
+    [
+        (_REFUSES, {}, 1, "is not allowed to bind"),
+        (_ALLOWS, {"KMP_AFFINITY": "compact"}, 1, "`KMP_AFFINITY` is set"),
+        (_ALLOWS, {}, 100_000, "fewer cores than ranks"),
+    ],
+    ids=["a container that forbids it", "another binding", "too few cores"],
+)
+def test_what_keeps_ranks_from_being_bound_is_said(
+    install: Install, text: str, beside: dict[str, str], ranks: int, why: str
+) -> None:
+    found = try_core_binding({**install(text), **beside}, ranks)
+    assert found.cores is None
+    assert why in found.notes[0]
+
+
+NVCC = """\
+#!/bin/sh
+echo 'nvcc: NVIDIA (R) Cuda compiler driver'
+echo 'Cuda compilation tools, release 12.8, V12.8.93'
+"""
+
+
+def tool(folder: Path, name: str, text: str = "#!/bin/sh\n") -> Path:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+def test_an_empty_path_has_no_tools(tmp_path: Path) -> None:
+    tools = read_toolchain({"PATH": str(tmp_path)}, (CPU_ADAM,), own=None, cuda=False)
+    assert (False, False, None) == (tools.has_compiler, tools.has_ninja, tools.python_headers)
+    assert (None, None, None) == (tools.cuda_home, tools.cuda_version, tools.has_libaio)
+
+
+def test_tools_are_looked_for_on_the_path_of_the_job(tmp_path: Path) -> None:
+    tool(tmp_path, "c++")
+    tool(tmp_path, "ninja")
+    tools = read_toolchain({"PATH": str(tmp_path)}, (CPU_ADAM,), own=None, cuda=False)
+    assert (True, True) == (tools.has_compiler, tools.has_ninja)
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [("clang++", True), ("g++-99", False), ("clang++ -O1", True), ("'", False)],
+)
+def test_the_compiler_is_the_one_of_cxx(tmp_path: Path, said: str, expected: bool) -> None:
+    tool(tmp_path, "clang++")
+    environ = {"PATH": str(tmp_path), "CXX": said}
+    assert expected is read_toolchain(environ, (CPU_ADAM,), own=None, cuda=False).has_compiler
+
+
+@pytest.mark.parametrize("variable", ["CUDA_HOME", "CUDA_PATH"])
+def test_cuda_home_is_what_the_variable_says(variable: str) -> None:
+    assert "/opt/cuda" == find_cuda_home({variable: "/opt/cuda", "PATH": ""})
+
+
+def test_cuda_home_is_where_nvcc_on_the_path_lies(tmp_path: Path) -> None:
+    tool(tmp_path / "bin", "nvcc")
+    assert str(tmp_path) == find_cuda_home({"PATH": str(tmp_path / "bin")})
+
+
+def test_nvcc_is_asked_for_its_release_where_an_op_needs_it(tmp_path: Path) -> None:
+    tool(tmp_path / "bin", "nvcc", NVCC)
+    environ = {"CUDA_HOME": str(tmp_path), "PATH": os.environ["PATH"]}
+    needed = read_toolchain(environ, (FUSED_ADAM,), own=None, cuda=True)
+    assert (True, (12, 8)) == (needed.has_nvcc, needed.cuda_version)
+    assert read_toolchain(environ, (CPU_ADAM,), own=None, cuda=True).cuda_version is None
+
+
+def test_a_toolkit_without_nvcc_is_seen(tmp_path: Path) -> None:
+    environ = {"CUDA_HOME": str(tmp_path), "PATH": ""}
+    tools = read_toolchain(environ, (FUSED_ADAM,), own=None, cuda=True)
+    assert (False, None) == (tools.has_nvcc, tools.cuda_version)
+
+
+@pytest.mark.parametrize("text", ["#!/bin/sh\nsleep 60\n", "#!/bin/sh\nexit 1\n", "", "\0"])
+def test_an_odd_nvcc_is_an_unknown_one(tmp_path: Path, text: str) -> None:
+    tool(tmp_path / "bin", "nvcc", text)
+    environ = {"CUDA_HOME": str(tmp_path), "PATH": os.environ["PATH"]}
+    began_s = time.monotonic()
+    assert read_toolchain(environ, (FUSED_ADAM,), own=None, cuda=True).cuda_version is None
+    assert 30 > time.monotonic() - began_s
+
+
+def test_the_release_of_nvcc_is_read() -> None:
+    assert (12, 8) == parse_nvcc(NVCC)
+    assert parse_nvcc("") is None
+
+
+@pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
+def test_libaio_is_there_when_the_compiler_finds_header_and_library(tmp_path: Path) -> None:
+    (tmp_path / "include").mkdir()
+    (tmp_path / "include" / "libaio.h").write_text(
+        "struct io_context;\ntypedef struct io_context *io_context_t;\n"
+    )
+    (tmp_path / "lib").mkdir()
+    library = tmp_path / "lib" / "libaio.so"
+    flags = {"CFLAGS": f"-nostdinc -I{tmp_path}/include", "LDFLAGS": f"-L{tmp_path}/lib"}
+    environ = {"PATH": os.environ["PATH"], **flags}
+
+    def has_libaio(**changed: str) -> bool | None:
+        tools = read_toolchain({**environ, **changed}, (ASYNC_IO,), own=None, cuda=False)
+        return tools.has_libaio
+
+    library.touch()
+    assert has_libaio() is True
+    assert has_libaio(CFLAGS="-nostdinc") is False
+    assert read_toolchain(environ, (CPU_ADAM,), own=None, cuda=False).has_libaio is None
+
+
+# A compiler whose linker finds no library, and one that finds it.
+STUB = """\
+#!/bin/sh
+case "$*" in
+  *-print-file-name*) echo '{library}' ;;
+  *) echo 'typedef struct io_context *io_context_t; io_context_t zerowiz;' ;;
+esac
+"""
+
+
+@pytest.mark.parametrize(
+    ("library", "expected"), [("libaio.so", False), ("/usr/lib/libaio.so", True)]
+)
+def test_the_header_alone_is_not_enough(tmp_path: Path, library: str, expected: bool) -> None:
+    tool(tmp_path, "c++", STUB.format(library=library))
+    environ = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    tools = read_toolchain(environ, (ASYNC_IO,), own=None, cuda=False)
+    assert expected is tools.has_libaio
+
+
+def test_a_compiler_that_says_nothing_leaves_libaio_unknown(tmp_path: Path) -> None:
+    tool(tmp_path, "c++")
+    environ = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    assert read_toolchain(environ, (ASYNC_IO,), own=None, cuda=False).has_libaio is None
+
+
+INSTALLED = Installed(program="deepspeed", own=True, torch=Torch(version="2.13.0"))
+
+
+def test_ops_are_built_where_the_variable_says() -> None:
+    assert "/x" == find_extensions_folder({"TORCH_EXTENSIONS_DIR": "/x"}, INSTALLED)
+
+
+def test_ops_are_built_where_torch_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+    from torch.utils import cpp_extension
+
+    major, _, minor = (torch.version.cuda or "").partition(".")
+    cuda = (int(major), int(minor)) if minor else None
+    installed = replace(INSTALLED, torch=Torch(version=torch.__version__, cuda_version=cuda))
+    monkeypatch.delenv("TORCH_EXTENSIONS_DIR", raising=False)
+    for name in ("XDG_CACHE_HOME", "HOME"):
+        monkeypatch.setenv(name, str(tmp_path))
+        folder = Path(cpp_extension._get_build_directory("op", verbose=False))
+        assert str(folder.parent) == find_extensions_folder(os.environ, installed)
+        monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+
+
+def test_where_another_python_builds_is_unknown() -> None:
+    other = Installed(program="deepspeed", own=False, torch=Torch(version="2.13.0"))
+    assert find_extensions_folder({"HOME": "/home/x"}, other) is None
+
+
+def test_built_ops_and_locks_are_seen(tmp_path: Path) -> None:
+    for name, file in (("cpu_adam", "cpu_adam.so"), ("fused_adam", "lock")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / file).touch()
+    os.utime(tmp_path / "fused_adam" / "lock", (1e9, 1e9))
+
+    seen = read_extensions(str(tmp_path), (CPU_ADAM, FUSED_ADAM, ASYNC_IO), HostFiles())
+
+    assert (frozenset({"cpu_adam"}), True) == (seen.built, seen.writable)
+    (lock,) = seen.locks
+    assert ("fused_adam", str(tmp_path / "fused_adam" / "lock")) == (lock.op, lock.path)
+    assert lock.age_milliseconds > 1e11
+
+
+def test_a_folder_that_is_not_there_yet_is_as_writable_as_the_one_above(tmp_path: Path) -> None:
+    assert can_write(tmp_path / "a" / "b") is True
+    (tmp_path / "file").touch()
+    assert can_write(tmp_path / "file" / "b") is False
+
+
+MOUNTS = """\
+22 1 0:20 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
+23 22 0:21 / /home rw shared:2 master:7 - nfs4 server:/home rw
+24 22 0:22 / /home/a\\040b rw - tmpfs tmpfs rw
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [("/usr", "ext4"), ("/home/me/x", "nfs4"), ("/home/a b/x", "tmpfs"), ("/homes", "ext4")],
+)
+def test_the_longest_mount_point_above_a_path_decides(path: str, expected: str) -> None:
+    assert expected == find_file_system(MOUNTS, Path(path))
+
+
+def test_without_mounts_the_file_system_is_unknown() -> None:
+    assert find_file_system("", Path("/usr")) is None
+    assert find_file_system("odd\n", Path("/usr")) is None

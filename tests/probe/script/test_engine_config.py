@@ -1,0 +1,700 @@
+"""How a config reaches a script: one that looks real for each convention, and hard cases."""
+
+from pathlib import Path
+
+import pytest
+from paths import TEMPLATES
+from probe.reading import HF_CALL, facts_of
+from probe.scripts import SCRIPTS
+
+from zerowiz.core.preflight.facts import SourceFolder
+from zerowiz.core.script.delivery import deliver
+from zerowiz.core.script.facts import UNSEEN, Convention, KeyUse, Obstacle, ScriptFacts, ValueSource
+from zerowiz.core.script.settings import resolve_script
+from zerowiz.core.workload import Attention, Integration
+from zerowiz.errors import PreflightError
+from zerowiz.probe.script.engine_config import read_script_text
+from zerowiz.probe.script.read import parse_script, read_script
+
+HF, RAW, ACCELERATE = Integration.HF, Integration.DEEPSPEED, Integration.ACCELERATE
+
+
+CONVENTIONS = {
+    "accelerate_bare": (Convention.ACCELERATOR, ACCELERATE),
+    "accelerate_plugin": (Convention.CONFIG_LITERAL, ACCELERATE),
+    "accelerate_plugin_stage": (Convention.ACCELERATOR, ACCELERATE),
+    "hf_arguments_elsewhere": (Convention.UNKNOWN, HF),
+    "hf_device_map": (Convention.HF_PARSER, HF),
+    "hf_dict": (Convention.CONFIG_DICT, HF),
+    "hf_hidden": (Convention.UNKNOWN, HF),
+    "hf_in_code": (Convention.HF_IN_CODE, HF),
+    "hf_in_code_packed": (Convention.HF_IN_CODE, HF),
+    "hf_in_code_trl": (Convention.HF_IN_CODE, HF),
+    "hf_kwargs": (Convention.HF_IN_CODE, HF),
+    "hf_literal": (Convention.HF_LITERAL, HF),
+    "hf_own_flag": (Convention.OWN_FLAG, HF),
+    "hf_parser": (Convention.HF_PARSER, HF),
+    "hf_parser_checkpointing": (Convention.HF_PARSER, HF),
+    "hf_parser_elsewhere": (Convention.HF_PARSER, HF),
+    "hf_parser_of_project": (Convention.HF_PARSER, HF),
+    "hf_parser_subclass": (Convention.HF_PARSER, HF),
+    "hf_parser_trl": (Convention.HF_PARSER, HF),
+    "hf_settings_by_option": (Convention.HF_IN_CODE, HF),
+    "hf_two_arguments": (Convention.HF_IN_CODE, HF),
+    "lightning": (Convention.UNKNOWN, None),
+    "lora_accelerate": (Convention.ACCELERATOR, ACCELERATE),
+    "lora_dataclasses": (Convention.HF_PARSER, HF),
+    "lora_fire": (Convention.HF_IN_CODE, HF),
+    "lora_optional": (Convention.HF_PARSER, HF),
+    "lora_qlora_tutorial": (Convention.HF_IN_CODE, HF),
+    "lora_raw": (Convention.ADD_CONFIG_ARGUMENTS, RAW),
+    "lora_recipe_parser": (Convention.HF_IN_CODE, HF),
+    "lora_tiny": (Convention.HF_PARSER, HF),
+    "lora_trl_parser": (Convention.HF_PARSER, HF),
+    "lora_trl_sft": (Convention.HF_IN_CODE, HF),
+    "lora_yaml": (Convention.HF_IN_CODE, HF),
+    "raw_add_config_arguments": (Convention.ADD_CONFIG_ARGUMENTS, RAW),
+    "raw_arguments_and_own_flag": (Convention.OWN_FLAG, RAW),
+    "raw_config_edited": (Convention.OWN_FLAG, RAW),
+    "raw_deepspeed_config_flag": (Convention.OWN_FLAG, RAW),
+    "raw_dict": (Convention.CONFIG_DICT, RAW),
+    "raw_engine_elsewhere": (Convention.UNKNOWN, RAW),
+    "raw_literal": (Convention.CONFIG_LITERAL, RAW),
+    "raw_no_config": (Convention.UNKNOWN, RAW),
+    "raw_own_flag": (Convention.OWN_FLAG, RAW),
+    "raw_own_flag_opened": (Convention.OWN_FLAG, RAW),
+    "raw_positional": (Convention.ADD_CONFIG_ARGUMENTS, RAW),
+    "raw_two_batches": (Convention.ADD_CONFIG_ARGUMENTS, RAW),
+    "raw_two_configs": (Convention.UNKNOWN, RAW),
+    "trl_dpo_in_code": (Convention.HF_IN_CODE, HF),
+    "trl_dpo_parser": (Convention.HF_PARSER, HF),
+    "trl_grpo_parser": (Convention.HF_PARSER, HF),
+    "trl_grpo_vllm": (Convention.HF_IN_CODE, HF),
+    "trl_kto_optional_reference": (Convention.HF_PARSER, HF),
+    "trl_own_loss": (Convention.HF_IN_CODE, HF),
+    "trl_reward": (Convention.HF_IN_CODE, HF),
+}
+
+
+def test_every_script_beside_this_test_has_its_convention() -> None:
+    assert sorted(CONVENTIONS) == sorted(path.stem for path in SCRIPTS.glob("*.py"))
+
+
+@pytest.mark.parametrize("name", sorted(CONVENTIONS))
+def test_a_script_shows_its_convention(name: str) -> None:
+    facts = facts_of(name)
+    assert CONVENTIONS[name] == (facts.convention, facts.integration)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("hf_own_flag", "--ds"),
+        ("raw_own_flag", "--ds_config_path"),
+        ("raw_own_flag_opened", "--ds_file"),
+        ("raw_deepspeed_config_flag", "--deepspeed_config"),
+        ("raw_arguments_and_own_flag", "--cfg"),
+    ],
+)
+def test_the_own_flag_is_followed_to_its_option(name: str, expected: str) -> None:
+    assert expected == facts_of(name).own_flag
+
+
+@pytest.mark.parametrize(
+    ("name", "literal", "line"),
+    [
+        ("hf_literal", "ds_config_zero2.json", 11),
+        ("raw_literal", "./ds_config_zero3_offload.json", 5),
+        ("accelerate_plugin", "ds_config.json", 3),
+    ],
+)
+def test_a_literal_config_is_named_with_its_line(name: str, literal: str, line: int) -> None:
+    facts = facts_of(name)
+    assert (literal, line) == (facts.literal_config, facts.config_line)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("hf_dict", Obstacle.BUILT_HF),
+        ("hf_hidden", Obstacle.HIDDEN_HF),
+        ("hf_arguments_elsewhere", Obstacle.HIDDEN_HF),
+        ("raw_dict", Obstacle.BUILT),
+        ("raw_engine_elsewhere", Obstacle.ENGINE_UNSEEN),
+        ("raw_no_config", Obstacle.NO_CONFIG),
+        ("raw_two_configs", Obstacle.TWO_CONFIGS),
+        ("lightning", Obstacle.NO_ENGINE),
+    ],
+)
+def test_a_script_that_no_config_can_reach_is_refused(name: str, expected: Obstacle) -> None:
+    facts = facts_of(name)
+    assert expected == facts.obstacle
+    with pytest.raises(PreflightError):
+        deliver(facts, (), "ds_config_zero2.json")
+
+
+def test_the_parser_of_json_files_hands_the_config_over_by_environment() -> None:
+    delivery = deliver(facts_of("hf_parser"), ("run.json",), "ds_config_zero2.json")
+    assert delivery.script_args == ("run.json",)
+    assert delivery.env["ACCELERATE_DEEPSPEED_CONFIG_FILE"] == "ds_config_zero2.json"
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ("args.ds", Convention.OWN_FLAG),
+        ("Path(args.ds).resolve()", Convention.OWN_FLAG),
+        ("json.load(open(args.ds))", Convention.OWN_FLAG),
+        ("json.loads(Path('ds.json').read_text())", Convention.CONFIG_LITERAL),
+        ("json.loads('{}')", Convention.CONFIG_DICT),
+        ("build(args.ds)", Convention.CONFIG_DICT),
+    ],
+)
+def test_a_config_is_traced_through_what_opens_it(config: str, expected: Convention) -> None:
+    text = (
+        "import argparse, deepspeed\np = argparse.ArgumentParser()\np.add_argument('--ds')\n"
+        f"args = p.parse_args()\ndeepspeed.initialize(model=model, config={config})\n"
+    )
+    assert expected is parse_script(text, "train.py").convention
+
+
+def test_a_plugin_that_the_script_builds_itself_is_an_obstacle() -> None:
+    text = "from accelerate import Accelerator\nAccelerator(deepspeed_plugin=make_plugin())"
+    assert Obstacle.BUILT_ACCELERATE is parse_script(text, "train.py").obstacle
+
+
+@pytest.mark.parametrize(
+    ("how", "expected"),
+    [
+        ("gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=4)", 4),
+        ("gradient_accumulation_plugin=GradientAccumulationPlugin(4)", 4),
+        ("deepspeed_plugin=DeepSpeedPlugin(zero_stage=2), gradient_accumulation_steps=4", 4),
+        ("deepspeed_plugin=DeepSpeedPlugin(zero_stage=2, gradient_accumulation_steps=8)", 8),
+        ("DeepSpeedPlugin(gradient_accumulation_steps=8), gradient_accumulation_steps=4", None),
+        ("gradient_accumulation_plugin=make_plugin()", None),
+        ("**settings", None),
+        ("", 1),
+    ],
+)
+def test_accumulation_is_read_where_accelerate_takes_it(how: str, expected: int | None) -> None:
+    names = "Accelerator, DeepSpeedPlugin, GradientAccumulationPlugin"
+    text = f"from accelerate import {names}\nAccelerator({how}).prepare(model)\n"
+    assert expected == parse_script(text, "train.py").accumulation_steps.value
+
+
+def test_initialize_wins_over_the_trainer() -> None:
+    text = HF_CALL + "import deepspeed\nTrainingArguments('out')\ndeepspeed.initialize(config='a')"
+    facts = parse_script(text, "train.py")
+    assert (facts.convention, facts.literal_config) == (Convention.CONFIG_LITERAL, "a")
+
+
+def test_arguments_in_code_win_over_a_bare_accelerator() -> None:
+    text = HF_CALL + "from accelerate import Accelerator\nAccelerator()\nTrainingArguments('out')"
+    assert Convention.HF_IN_CODE is parse_script(text, "train.py").convention
+
+
+def test_a_parser_of_a_file_that_the_words_name_has_its_options() -> None:
+    text = (
+        "import os, sys\n"
+        "from transformers import HfArgumentParser, TrainingArguments\n"
+        "parser = HfArgumentParser(TrainingArguments)\n"
+        "(args,) = parser.parse_yaml_file(os.path.abspath(sys.argv[1]))\n"
+    )
+    facts = parse_script(text, "train.py")
+    assert Convention.HF_PARSER is facts.convention
+    assert facts.parser.takes_file(("a.yaml",))
+    assert "--per_device_train_batch_size" == facts.micro_batch.flag
+
+
+def test_a_parser_that_reads_no_command_line_takes_the_environment() -> None:
+    text = (
+        "from transformers import HfArgumentParser, TrainingArguments\n"
+        "(args,) = HfArgumentParser(TrainingArguments).parse_json_file('run.json')\n"
+    )
+    facts = parse_script(text, "train.py")
+    assert Convention.HF_IN_CODE is facts.convention
+    assert ValueSource() == facts.micro_batch
+
+
+def test_the_shipped_raw_script_leaves_its_micro_batch_to_the_config() -> None:
+    facts = read_script(TEMPLATES / "train_deepspeed.py")
+
+    assert Convention.ADD_CONFIG_ARGUMENTS == facts.convention
+    assert facts.micro_batch.from_config
+    assert facts.passes_optimizer
+
+
+# What a script cannot do without, and what stands in its libraries' way.
+
+THERE = {"torch": True, "datasets": False, "odd": None}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("import datasets\n", [("datasets", 1)]),
+        ("import os\nfrom datasets.load import x\n", [("datasets", 2)]),
+        ("import torch, datasets\nimport datasets\n", [("datasets", 1)]),
+        ("import torch\nimport odd\nimport json\n", []),
+        ("try:\n    import datasets\nexcept ImportError:\n    pass\n", []),
+        ("def f():\n    import datasets\n", []),
+        ("if x:\n    import datasets\n", []),
+        ("from . import datasets\n", []),
+        ("import sys\nsys.path.insert(0, 'lib')\nimport datasets\n", []),
+        ("import beside\nimport folder.x\n", []),
+        ("import (\n", []),
+        ("\0", []),
+        ("", []),
+    ],
+)
+def test_what_is_imported_at_the_top_and_not_there_is_missing(
+    tmp_path: Path, text: str, expected: list[tuple[str, int]]
+) -> None:
+    (tmp_path / "beside.py").touch()
+    (tmp_path / "folder").mkdir()
+    script = tmp_path / "train.py"
+    script.write_text(text)
+    seen = read_script_text(script, lambda name: THERE.get(name, False), script.parent)
+    assert expected == [(each.name, each.line) for each in seen.missing]
+
+
+def test_a_file_or_a_package_with_a_librarys_name_is_seen(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import torch\n")
+    (tmp_path / "torch.py").touch()
+    (tmp_path / "accelerate").mkdir()
+    (tmp_path / "accelerate" / "__init__.py").touch()
+    (tmp_path / "datasets").mkdir()
+    seen = read_script_text(script, lambda _: True, script.parent)
+    assert (
+        str(tmp_path / "torch.py"),
+        str(tmp_path / "accelerate" / "__init__.py"),
+    ) == seen.shadowing
+
+
+def test_a_text_that_python_warns_of_is_read_without_a_word(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text('import datasets\nPATTERN = "\\d"\n')
+    seen = read_script_text(script, lambda _: False, tmp_path)
+    assert ["datasets"] == [each.name for each in seen.missing]
+
+
+def test_a_link_that_leads_to_itself_is_no_package(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import loop\n")
+    (tmp_path / "loop").symlink_to("loop")
+    seen = read_script_text(script, lambda _: False, tmp_path)
+    assert ["loop"] == [each.name for each in seen.missing]
+
+
+def test_a_script_that_is_not_there_shows_nothing(tmp_path: Path) -> None:
+    assert () == read_script_text(tmp_path / "none.py", lambda _: False, tmp_path).missing
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("import torch\nfrom .data import make\nfrom . import x\n", (".data", 2)),
+        ("from .. import x\n", ("..", 1)),
+        ("import torch\nfrom data import make\n", None),
+        (
+            "try:\n    from .data import make\nexcept ImportError:\n    from data import make\n",
+            None,
+        ),
+    ],
+)
+def test_an_import_from_its_own_package_is_seen_where_the_path_starts_it(
+    tmp_path: Path, text: str, expected: tuple[str, int] | None
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(text)
+    found = read_script_text(script, lambda _: True, script.parent).relative
+    assert expected == (None if found is None else (found.name, found.line))
+    assert read_script_text(script, lambda _: True, tmp_path.parent).relative is None
+
+
+@pytest.mark.parametrize(
+    ("package", "script", "project", "source"),
+    [
+        ("own", "own/train/run.py", "setup.py", SourceFolder(path=".", project=".")),
+        ("src/own", "scripts/run.py", "pyproject.toml", SourceFolder(path="src", project=".")),
+        ("src/own", "src/own/run.py", "setup.py", SourceFolder(path="src", project=".")),
+        ("own", "scripts/run.py", "README.md", SourceFolder(path=".")),
+        ("other", "scripts/run.py", "setup.py", None),
+    ],
+    ids=["its own package", "under src", "in it, under src", "no project", "not here"],
+)
+def test_a_package_of_the_scripts_repository_is_found_beside_it(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    package: str,
+    script: str,
+    project: str,
+    source: SourceFolder | None,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for file in (f"{package}/__init__.py", script, project):
+        Path(file).parent.mkdir(parents=True, exist_ok=True)
+        Path(file).touch()
+    Path(script).write_text("import own\n")
+    seen = read_script_text(Path(script), lambda _: False, Path(script).parent)
+    assert [("own", source)] == [(each.name, each.source) for each in seen.missing]
+
+
+# What a script asks its config for, and sets in it, between the file and the engine.
+
+HEAD = """import argparse, json, deepspeed, torch
+p = argparse.ArgumentParser()
+p.add_argument("--ds")
+p.add_argument("--batch", type=int, default=4)
+p.add_argument("--steps", type=int, default=2)
+p.add_argument("--on", action="store_true")
+args = p.parse_args()
+cfg = json.load(open(args.ds))
+"""
+TAIL = "\ndeepspeed.initialize(model=model, config=cfg)\n"
+
+
+def read(lines: str) -> ScriptFacts:
+    return parse_script(HEAD + lines + TAIL, "train.py")
+
+
+def uses(lines: str) -> list[tuple[str, ...]]:
+    return [
+        ("set" if key.sets else "get", *key.keys, *(() if key.all_seen else ("?",)))
+        for key in read(lines).config_keys
+    ]
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ("", []),
+        ("lr = cfg['optimizer']['params']['lr']", [("get", "optimizer", "params", "lr")]),
+        ("lr = cfg.get('optimizer')", []),
+        ("cfg['zero_optimization']['stage'] = 3", [("set", "zero_optimization", "stage")]),
+        ("cfg['scheduler'] = {}", [("set", "scheduler")]),
+        ("cfg[name] = 3", [("set", "?")]),
+        ("cfg['bf16'][name] = 3", [("set", "bf16", "?")]),
+        ("cfg['wandb']['x'] += 1", [("set", "wandb", "x")]),
+        ("cfg.update(bf16={}, fp16={})", [("set", "bf16"), ("set", "fp16")]),
+        ("cfg.update({'bf16': {}})", [("set", "bf16")]),
+        ("cfg.update(more)", [("set", "?")]),
+        (
+            "cfg['zero_optimization'].update(stage=3)",
+            [("get", "zero_optimization"), ("set", "zero_optimization", "stage")],
+        ),
+        ("cfg.pop('bf16', None)", [("set", "bf16")]),
+        ("del cfg['bf16']", [("set", "bf16")]),
+        ("def f(c):\n    c['bf16'] = {}\nf(cfg)", [("set", "bf16")]),
+        ("def f(x, c):\n    c['bf16'] = {}\nf(1, c=cfg)", [("set", "bf16")]),
+        # Another dict is no config.
+        ("other = {}\nother['bf16'] = 1", []),
+        ("def f(cfg):\n    cfg['bf16'] = {}\nf({})", []),
+        # The same file, read once more.
+        ("x = json.load(open(args.ds))\nx['a'] = 1\ny = x['b']", [("get", "b")]),
+        ("y = json.load(open(args.ds))['b']", [("get", "b")]),
+        ("y = json.load(open('other.json'))['b']", []),
+    ],
+)
+def test_the_keys_that_a_script_uses_are_found(lines: str, expected: list[tuple[str, ...]]) -> None:
+    assert expected == uses(lines)
+
+
+@pytest.mark.parametrize(
+    ("lines", "flags"),
+    [
+        ("x = cfg['a']", []),
+        ("if args.on:\n    x = cfg['a']", ["--on"]),
+        ("if big:\n    x = cfg['a']", [None]),
+        ("try:\n    x = cfg['a']\nexcept KeyError:\n    pass", [None]),
+        ("x = 'a' in cfg and cfg['a']", [None]),
+        ("def f():\n    x = cfg['a']\nf()", []),
+        ("def f():\n    x = cfg['a']\nif args.on:\n    f()", ["--on"]),
+        ("def f():\n    x = cfg['a']", [None]),
+        ("def f():\n    x = cfg['a']\ndef main():\n    f()\nmain()", []),
+    ],
+)
+def test_a_key_is_used_under_the_conditions_around_it(lines: str, flags: list[str | None]) -> None:
+    (key,) = read(lines).config_keys
+    assert flags == [each.flag for each in key.conditions]
+
+
+MICRO = "cfg['train_micro_batch_size_per_gpu'] = "
+STEPS = "\ncfg['gradient_accumulation_steps'] = "
+WHOLE = "\ncfg['train_batch_size'] = "
+WORLD = "torch.distributed.get_world_size()"
+
+
+@pytest.mark.parametrize(
+    ("lines", "micro_batch", "steps", "left"),
+    [
+        (MICRO + "args.batch", 4, None, []),
+        (MICRO + "8" + STEPS + "args.steps", 8, 2, []),
+        (f"{MICRO}args.batch{WHOLE}args.batch * {WORLD} * args.steps", 4, 2, []),
+        (f"{MICRO}args.batch{WHOLE}{WORLD} * args.batch", 4, 1, []),
+        (f"{MICRO}args.batch{STEPS}args.steps{WHOLE}args.batch * {WORLD}", 4, 2, [WHOLE]),
+        (f"{MICRO}args.batch{WHOLE}128", 4, None, [WHOLE]),
+        (f"if big:\n    {MICRO}args.batch", None, None, [MICRO]),
+        (f"{MICRO}args.batch // 2", None, None, [MICRO]),
+        (f"{MICRO}2\n{MICRO}4", None, None, [MICRO, MICRO]),
+        (
+            f"{MICRO}args.batch\nloader = torch.utils.data.DataLoader(x, batch_size=args.batch)",
+            4,
+            None,
+            [],
+        ),
+        (f"{MICRO}2\nloader = torch.utils.data.DataLoader(x, batch_size=4)", None, None, []),
+    ],
+)
+def test_a_batch_in_the_config_is_a_setting_of_the_script_where_it_can_be_followed(
+    lines: str, micro_batch: int | None, steps: int | None, left: list[str]
+) -> None:
+    facts = read(lines)
+    settings = resolve_script(facts, ())
+    assert micro_batch == (settings.micro_batch and settings.micro_batch.value)
+    assert steps == (settings.accumulation_steps and settings.accumulation_steps.value)
+    assert [each.strip().removesuffix(" =") for each in left] == [
+        key.code for key in facts.config_keys
+    ]
+
+
+def test_a_batch_that_a_word_gives_goes_into_the_config_too() -> None:
+    settings = resolve_script(read(MICRO + "args.batch"), ("--batch", "1"))
+    assert settings.micro_batch is not None
+    assert (1, "`--batch 1` after the script") == (
+        settings.micro_batch.value,
+        settings.micro_batch.source,
+    )
+
+
+def test_the_trainer_takes_its_batch_from_its_arguments_alone() -> None:
+    text = (
+        f"{HEAD}{HF_CALL}{MICRO}2\n"
+        "TrainingArguments('out', deepspeed=cfg, per_device_train_batch_size=4)\n"
+    )
+    facts = parse_script(text, "train.py")
+    assert 4 == facts.micro_batch.value
+    assert [("train_micro_batch_size_per_gpu",)] == [key.keys for key in facts.config_keys]
+
+
+def test_a_script_that_edits_its_config_is_followed() -> None:
+    facts = facts_of("raw_config_edited")
+    settings = resolve_script(facts, ("--batch_size", "3"))
+    assert settings.micro_batch is not None
+    assert settings.accumulation_steps is not None
+    assert (3, 2) == (settings.micro_batch.value, settings.accumulation_steps.value)
+    stage, scheduler = facts.config_keys[2:]
+    assert ("--zero_stage", 2) == (stage.value.flag, stage.value.value)
+    assert ["--warmup"] == [each.flag for each in scheduler.conditions]
+    assert [("tensorboard",), ("wall_clock_breakdown",)] == [k.keys for k in facts.config_keys[:2]]
+
+
+def test_a_key_is_shown_as_it_is_written() -> None:
+    (key,) = read("cfg['a']['b'] = 3").config_keys
+    expected = KeyUse(keys=("a", "b"), sets=True, value=key.value, line=9, code="cfg['a']['b']")
+    assert expected == key
+    assert (3, UNSEEN.flag) == (key.value.value, key.value.flag)
+
+
+# Scripts whose engine, or whose parser, is in a module beside them.
+
+PARSED = """import argparse, deepspeed
+from training.engine import make_engine
+p = deepspeed.add_config_arguments(argparse.ArgumentParser())
+args = p.parse_args()
+"""
+ENGINE = """import deepspeed
+def make_engine(model, args):
+    return deepspeed.initialize(args=args, model=model, optimizer=build(model))
+"""
+
+
+def read_engine_elsewhere(
+    script: str, module: str | None, name: str = "training.engine"
+) -> ScriptFacts:
+    return parse_script(script, "train.py", lambda asked: module if asked == name else None)
+
+
+def test_an_engine_in_a_module_that_gets_the_arguments_takes_their_config() -> None:
+    facts = read_engine_elsewhere(PARSED + "make_engine(model, args)\n", ENGINE)
+    assert (Convention.ADD_CONFIG_ARGUMENTS, None) == (facts.convention, facts.obstacle)
+    assert facts.passes_optimizer
+    assert "--deepspeed_config" in deliver(facts, (), "ds_config_zero2.json").script_args
+
+
+def test_an_engine_of_a_class_takes_the_arguments_that_its_object_was_given() -> None:
+    engine = """import deepspeed
+class Engine:
+    def __init__(self, args):
+        self.args = args
+        self.engine = deepspeed.initialize(args=self.args, model=build())
+"""
+    script = PARSED.replace("make_engine", "Engine") + "Engine(args=args)\n"
+    assert Convention.ADD_CONFIG_ARGUMENTS is read_engine_elsewhere(script, engine).convention
+
+
+@pytest.mark.parametrize(
+    ("call", "module"),
+    [
+        # Nothing beside the script, or nothing that can be read.
+        ("make_engine(model, args)", None),
+        ("make_engine(model, args)", "this is not Python"),
+        ("make_engine(model, args)", "def make_engine(model, args): pass"),
+        # The arguments do not get there.
+        ("make_engine(model)", ENGINE),
+        ("train(args)", ENGINE),
+        # The config is another.
+        ("make_engine(model, args)", ENGINE.replace("model=model", "config=build(args)")),
+        ("make_engine(model, args)", ENGINE.replace("args=args", "args=Namespace(a=1)")),
+        ("make_engine(model, args)", ENGINE + "deepspeed.initialize(config={})\n"),
+    ],
+)
+def test_without_such_an_engine_nothing_is_claimed(call: str, module: str | None) -> None:
+    facts = read_engine_elsewhere(f"{PARSED}{call}\n", module)
+    assert (Convention.UNKNOWN, Obstacle.ENGINE_UNSEEN) == (facts.convention, facts.obstacle)
+    assert Integration.DEEPSPEED is facts.integration
+    with pytest.raises(PreflightError, match="line 3 adds options") as refused:
+        deliver(facts, (), "ds_config_zero2.json")
+    assert any("$config_via" in hint for hint in refused.value.hints)
+
+
+def test_an_option_of_its_own_reaches_an_engine_in_a_module_too() -> None:
+    script = """import argparse
+from training import engine
+p = argparse.ArgumentParser()
+p.add_argument("--deepspeed_config")
+args = p.parse_args()
+engine.make_engine(model, args)
+"""
+    facts = read_engine_elsewhere(script, ENGINE)
+    assert (Convention.OWN_FLAG, "--deepspeed_config") == (facts.convention, facts.own_flag)
+    assert Obstacle.NO_ENGINE is read_engine_elsewhere(script, None).obstacle
+    assert (
+        Obstacle.NO_ENGINE
+        is read_engine_elsewhere(script.replace("_config", "_file"), ENGINE).obstacle
+    )
+
+
+def test_a_parser_in_a_module_can_have_the_options_of_deepspeed() -> None:
+    script = """import deepspeed
+from training.options import get_args
+args = get_args()
+deepspeed.initialize(args=args, model=model)
+"""
+    module = """import argparse, deepspeed
+def get_args():
+    return deepspeed.add_config_arguments(argparse.ArgumentParser()).parse_args()
+"""
+    facts = read_engine_elsewhere(script, module, "training.options")
+    assert Convention.ADD_CONFIG_ARGUMENTS is facts.convention
+    assert (
+        Obstacle.NO_CONFIG
+        is read_engine_elsewhere(
+            script, module.replace("add_config", "x"), "training.options"
+        ).obstacle
+    )
+    assert Obstacle.NO_CONFIG is read_engine_elsewhere(script, None).obstacle
+
+
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        ("args", Convention.ADD_CONFIG_ARGUMENTS),
+        ("p.parse_args()", Convention.ADD_CONFIG_ARGUMENTS),
+        ("EasyDict(vars(p.parse_args()))", Convention.ADD_CONFIG_ARGUMENTS),
+        ("EasyDict(vars(args))", Convention.ADD_CONFIG_ARGUMENTS),
+        ("SimpleNamespace(local_rank=0)", Convention.UNKNOWN),
+    ],
+)
+def test_the_arguments_of_an_engine_are_those_that_were_parsed(
+    args: str, expected: Convention
+) -> None:
+    text = f"{PARSED}deepspeed.initialize(args={args}, model=model)\n"
+    assert expected is read_engine_elsewhere(text, None).convention
+
+
+def test_another_library_in_the_script_is_taken_before_its_unused_options() -> None:
+    text = PARSED + "from accelerate import Accelerator\nAccelerator()\n"
+    assert Convention.ACCELERATOR is read_engine_elsewhere(text, None).convention
+
+
+@pytest.mark.parametrize("place", ["training/engine.py", "training/engine/__init__.py"])
+def test_a_module_is_read_from_beside_the_script(tmp_path: Path, place: str) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(PARSED + "make_engine(model, args)\n", encoding="utf-8")
+    assert Obstacle.ENGINE_UNSEEN is read_script(script).obstacle
+    (tmp_path / place).parent.mkdir(parents=True)
+    (tmp_path / place).write_text(ENGINE, encoding="utf-8")
+    assert Convention.ADD_CONFIG_ARGUMENTS is read_script(script).convention
+
+
+# Scripts that only call a function of their package: the module of that function is read.
+
+SCRIPT = """from tools.patches import patch_attention
+patch_attention()
+from tools.fit import fit
+if __name__ == "__main__":
+    fit(attention="flash_attention_2")
+"""
+MODULE = """from transformers import AutoModelForCausalLM, HfArgumentParser, Trainer, TrainingArguments
+def fit(attention=None):
+    args = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()[0]
+    model = AutoModelForCausalLM.from_pretrained("gpt2", attn_implementation=attention)
+    Trainer(model=model, args=args).train()
+if __name__ == "__main__":
+    fit()
+"""
+
+
+def read_started(script: str, **modules: str) -> ScriptFacts:
+    return parse_script(script, "train.py", lambda name: modules.get(name.replace(".", "_")))
+
+
+def test_the_module_of_the_called_function_is_read() -> None:
+    facts = read_started(SCRIPT, tools_fit=MODULE, tools_patches="def patch_attention(): pass")
+    assert (Convention.HF_PARSER, "tools.fit") == (facts.convention, facts.starts)
+    settings = resolve_script(facts, ("--bf16",))
+    assert settings.attention is not None
+    assert Attention.FLASH is settings.attention.value
+    assert settings.model is not None
+    assert "`AutoModelForCausalLM.from_pretrained('gpt2')` in tools.fit line 4" == (
+        settings.model.source
+    )
+
+
+@pytest.mark.parametrize(
+    ("script", "module"),
+    [
+        (SCRIPT, "def fit(): pass"),
+        (SCRIPT, "this is not Python"),
+        (SCRIPT, MODULE.replace("def fit", "def run")),
+        ("from tools.fit import fit\n", MODULE),
+        ("from .tools.fit import fit\nfit()\n", MODULE),
+        # Both have a function of this name, and which one is meant is not looked up.
+        (SCRIPT + "class fit: pass\n", MODULE),
+    ],
+)
+def test_what_starts_no_training_shows_no_engine(script: str, module: str) -> None:
+    facts = read_started(script, tools_fit=module)
+    assert (Obstacle.NO_ENGINE, None) == (facts.obstacle, facts.starts)
+
+
+def test_a_script_that_shows_its_engine_is_read_itself() -> None:
+    script = "from accelerate import Accelerator\nAccelerator()\n" + SCRIPT
+    facts = read_started(script, tools_fit=MODULE)
+    assert (Convention.ACCELERATOR, None) == (facts.convention, facts.starts)
+
+
+def test_a_script_in_a_package_imports_from_that_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "tools" / "start"
+    folder.mkdir(parents=True)
+    (folder / "train.py").write_text(SCRIPT, encoding="utf-8")
+    (tmp_path / "tools" / "fit.py").write_text(MODULE, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    facts = read_script(Path("tools/start/train.py"))
+    assert ("tools/fit.py", "tools/start/train.py") == (facts.starts, facts.path)
+    monkeypatch.chdir(folder)
+    assert str(tmp_path / "tools" / "fit.py") == read_script(Path("train.py")).starts

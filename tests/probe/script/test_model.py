@@ -1,0 +1,280 @@
+"""What a script does with adapters: method, rank, layers, quantized weights."""
+
+import pytest
+from probe.reading import facts_of
+
+from zerowiz.core.script.bindings import OwnModel
+from zerowiz.core.script.settings import ScriptSettings, resolve_script
+from zerowiz.core.workload import Method, Optimizer
+from zerowiz.probe.script.read import parse_script
+
+
+def test_peft_chooses_the_layers_where_nobody_names_them() -> None:
+    assert resolve_script(facts_of("lora_accelerate"), ()).targets_by_architecture
+    assert not resolve_script(facts_of("lora_tiny"), ()).targets_by_architecture
+
+
+def test_what_trains_beside_the_adapters_is_named_where_they_train() -> None:
+    facts = facts_of("lora_optional")
+    (said,) = resolve_script(facts, ("--use_lora",)).uncounted
+    assert ("LoraConfig(modules_to_save=['lm_head'])", 27) == (said.code, said.line)
+    assert () == resolve_script(facts, ()).uncounted
+
+
+LORA_HEAD = """import argparse
+from peft import LoraConfig, PeftModel, PrefixTuningConfig, get_peft_model
+from transformers import BitsAndBytesConfig, Trainer, TrainingArguments
+p = argparse.ArgumentParser()
+p.add_argument("--lora", action="store_true")
+p.add_argument("--rank", type=int, default=0)
+p.add_argument("--kind", default="lora")
+p.add_argument("--merge", action="store_true")
+args = p.parse_args()
+TrainingArguments("out")
+"""
+
+
+def lora_settings(text: str, *words: str) -> ScriptSettings:
+    return resolve_script(parse_script(LORA_HEAD + text, "train.py"), words)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("get_peft_model(m, LoraConfig())", Method.LORA),
+        ("c = LoraConfig()\nget_peft_model(m, peft_config=c)", Method.LORA),
+        ("c = LoraConfig()\nm.add_adapter(c)", Method.LORA),
+        ("c = LoraConfig()\nMyTrainer(peft_config=c)", Method.LORA),
+        ("c = None\nMyTrainer(peft_config=c)", None),
+        ("MyTrainer(peft_config=None)", None),
+        ("train(m, lora=LoraConfig())", Method.LORA),
+        ("def make():\n    return LoraConfig()\nget_peft_model(m, make())", Method.LORA),
+        (
+            (
+                "def make():\n    if x: return None\n    return LoraConfig()\n"
+                "MyTrainer(peft_config=make())"
+            ),
+            None,
+        ),
+        ("def add(m, c):\n    return get_peft_model(m, c)\nadd(m, LoraConfig())", Method.LORA),
+        ("def add(m):\n    get_peft_model(m, LoraConfig())\nif args.lora: add(m)", Method.FULL),
+        ("if args.lora:\n    get_peft_model(m, LoraConfig())", Method.FULL),
+        ("if not args.lora:\n    get_peft_model(m, LoraConfig())", Method.LORA),
+        ("if args.lora:\n    pass\nelse:\n    get_peft_model(m, LoraConfig())", Method.LORA),
+        (
+            (
+                "if args.lora:\n    get_peft_model(m, LoraConfig(r=4))\n"
+                "else:\n    get_peft_model(m, LoraConfig(r=8))"
+            ),
+            Method.LORA,
+        ),
+        ("if args.rank > 0:\n    get_peft_model(m, LoraConfig())", Method.FULL),
+        ("if args.kind == 'lora':\n    get_peft_model(m, LoraConfig())", Method.LORA),
+        ("if args.kind != 'full':\n    get_peft_model(m, LoraConfig())", Method.LORA),
+        ("if args.kind in ('dora', 'vera'):\n    get_peft_model(m, LoraConfig())", Method.FULL),
+        ("USE = True\nif USE:\n    get_peft_model(m, LoraConfig())", Method.LORA),
+        ("USE = False\nif USE:\n    get_peft_model(m, LoraConfig())", Method.FULL),
+        ("if args.lora and args.merge:\n    get_peft_model(m, LoraConfig())", None),
+        ("if big():\n    get_peft_model(m, LoraConfig())", None),
+        ("x = not x\nif x:\n    get_peft_model(m, LoraConfig())", None),
+        ("if not args.kind == 'full':\n    get_peft_model(m, LoraConfig())", Method.LORA),
+        ("c = LoraConfig() if args.lora else None\nMyTrainer(peft_config=c)", Method.FULL),
+        (
+            "c = None\nif args.lora:\n    c = LoraConfig()\nMyTrainer(peft_config=c)",
+            Method.FULL,
+        ),
+        ("get_peft_model(m, PrefixTuningConfig())", None),
+        ("get_peft_model(m, elsewhere.config)", None),
+        ("PeftModel.from_pretrained(m, 'adapter', is_trainable=True)", None),
+        ("get_peft_model(load(load_in_4bit=True), LoraConfig())", Method.QLORA),
+        (
+            "b = BitsAndBytesConfig(load_in_4bit=args.lora)\nget_peft_model(m, LoraConfig())",
+            Method.LORA,
+        ),
+        (
+            "k = dict(load_in_4bit=True)\nload(**k)\nget_peft_model(m, LoraConfig())",
+            Method.QLORA,
+        ),
+        ("load(load_in_8bit=True)\nget_peft_model(m, LoraConfig())", Method.LORA),
+        # In 4 bits or in 8: whoever loads the model says it.
+        ("get_peft_model(prepare_model_for_kbit_training(m), LoraConfig())", None),
+        ("load(quantization_config=theirs())\nget_peft_model(m, LoraConfig())", None),
+    ],
+)
+def test_adapters_are_seen_with_their_condition(text: str, expected: Method | None) -> None:
+    said = lora_settings(text).method
+    assert expected == (said.value if said else None)
+
+
+RESUMED = """if not args.merge:
+    if saved is not None:
+        m = PeftModel.from_pretrained(m, saved, is_trainable=True)
+    else:
+        m = get_peft_model(m, LoraConfig())
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "expected"),
+    [
+        (RESUMED, (), Method.LORA),
+        (RESUMED, ("--merge",), Method.FULL),
+        # Nothing is trained of these, or there is a third way.
+        (RESUMED.replace(", is_trainable=True", ""), (), None),
+        (RESUMED.replace("else:", "elif big:"), (), None),
+        (RESUMED.replace("not args.merge", "small"), (), None),
+    ],
+)
+def test_adapters_of_a_checkpoint_are_adapters_too(
+    text: str, words: tuple[str, ...], expected: Method | None
+) -> None:
+    said = lora_settings(text, *words).method
+    assert expected == (said.value if said else None)
+
+
+@pytest.mark.parametrize(
+    ("config", "rank", "targets"),
+    [
+        ("LoraConfig()", 8, None),
+        ("LoraConfig(r=4, target_modules=None)", 4, None),
+        ("LoraConfig(r=args.rank or 8)", None, None),
+        ("LoraConfig(r=C['r'], target_modules=C['on'])", 2, "q,v"),
+        ("LoraConfig(**C2)", 2, "q"),
+        ("LoraConfig(**theirs)", None, None),
+        ("LoraConfig(target_modules='all-linear')", 8, "all-linear"),
+        ("LoraConfig(target_modules='.*attn.*')", 8, None),
+        ("LoraConfig(target_modules=('q_proj', 'v_proj'))", 8, "q_proj,v_proj"),
+        ("LoraConfig(target_modules=find_all_linear_names(m))", 8, None),
+        ("LoraConfig(target_modules=GROWING)", 8, None),
+        ("LoraConfig(r=Config.rank, target_modules=config.on)", 3, "k"),
+    ],
+)
+def test_rank_and_layers_are_read_where_they_are_written(
+    config: str, rank: int | None, targets: str | None
+) -> None:
+    text = (
+        "C = {'r': 2, 'on': ['q', 'v']}\nC2 = dict(r=2, target_modules=['q'])\n"
+        "GROWING = ['q']\nGROWING.append('v')\n"
+        "class Config:\n    rank = 3\n    on: list = ['k']\nconfig = Config()\n"
+    )
+    said = lora_settings(f"{text}get_peft_model(m, {config})")
+    assert rank == (said.lora_rank.value if said.lora_rank else None)
+    assert targets == (said.lora_target_modules.value if said.lora_target_modules else None)
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "change"),
+    [
+        ("get_peft_model(m, LoraConfig())", (), "edit train.py line 11"),
+        (
+            "if args.lora:\n    get_peft_model(m, LoraConfig())",
+            (),
+            "put `--lora` after train.py",
+        ),
+        (
+            "if args.lora:\n    get_peft_model(m, LoraConfig())",
+            ("--lora",),
+            "remove `--lora` after train.py",
+        ),
+        (
+            "if args.kind == 'lora':\n    get_peft_model(m, LoraConfig())",
+            (),
+            "choose another `--kind` after train.py",
+        ),
+    ],
+)
+def test_the_method_says_how_to_change_it(text: str, words: tuple[str, ...], change: str) -> None:
+    said = lora_settings(text, *words).method
+    assert said is not None
+    assert change == said.change_to(Method.FULL)
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ("load(load_in_4bit=True)\nm = prepare_model_for_kbit_training(m)", True),
+        ("load(load_in_8bit=True)\nm = prepare_model_for_kbit_training(m)", True),
+        (
+            (
+                "load(load_in_4bit=True)\n"
+                "m = prepare_model_for_kbit_training(m, use_gradient_checkpointing=False)"
+            ),
+            False,
+        ),
+        ("load(load_in_4bit=args.lora)\nm = prepare_model_for_kbit_training(m)", None),
+    ],
+)
+def test_preparing_a_quantized_base_turns_checkpointing_on(
+    lines: str, expected: bool | None
+) -> None:
+    said = lora_settings(lines).gradient_checkpointing
+    assert expected == (said.value if said else None)
+
+
+@pytest.mark.parametrize(
+    ("built", "expected"),
+    [
+        ("torch.optim.AdamW(ps)", Optimizer.ADAMW),
+        ("bitsandbytes.optim.AdamW8bit(ps)", Optimizer.ADAMW_8BIT),
+        ("deepspeed.ops.adam.DeepSpeedCPUAdam(ps)", Optimizer.ADAMW),
+        ("torch.optim.SGD(ps)", Optimizer.SGD),
+        ("Muon(ps)", None),
+        ("torch.optim.SGD(ps) if x else torch.optim.AdamW(ps)", None),
+    ],
+)
+def test_the_optimizer_of_a_loop_is_read_by_its_class(
+    built: str, expected: Optimizer | None
+) -> None:
+    text = f"import bitsandbytes, deepspeed, torch\noptimizer = {built}\n"
+    text += "engine = deepspeed.initialize(model=m, optimizer=optimizer, config='ds.json')\n"
+    said = resolve_script(parse_script(text, "train.py"), ())
+    assert expected == (said.optimizer.value if said.optimizer else None)
+    assert ("optimizer" in said.unseen) is (expected is None)
+
+
+# The sizes of a model that a script builds of its own classes.
+
+HEAD = "from model import GPT, GPTConfig\n"
+OPTIONS = """import argparse, deepspeed
+p = argparse.ArgumentParser()
+p.add_argument("--n_layer", type=int, default=24)
+args = p.parse_args()
+"""
+
+
+def own_model(text: str, *words: str) -> OwnModel | None:
+    return resolve_script(parse_script(HEAD + text, "train.py"), words).own_model
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "expected"),
+    [
+        ("n_layer = 12\nn_embd = 768\nGPT(GPTConfig(**made))", (), (12, 768, 50257)),
+        ("GPT(GPTConfig(n_layer=2, n_embd=64, vocab_size=100))", (), (2, 64, 100)),
+        ("made = dict(n_layers=2, dim=64)\nGPT(ModelArgs(**made))", (), (2, 64, 50257)),
+        (f"{OPTIONS}GPT(GPTConfig(n_layer=args.n_layer, n_embd=64))", (), (24, 64, 50257)),
+        (
+            f"{OPTIONS}GPT(GPTConfig(n_layer=args.n_layer, n_embd=64))",
+            ("--n_layer", "3"),
+            (3, 64, 50257),
+        ),
+        ("n_layer = 12\nGPT(GPTConfig(n_embd=width()))", (), None),
+        ("n_layer = 12\nn_embd = 64\nn_embd = 32", (), None),
+        # An LSTM is no GPT.
+        ("num_layers = 2\nhidden_size = 64", (), None),
+        ("from transformers import GPT2Config\nGPT2Config(n_layer=2, n_embd=64)", (), None),
+    ],
+)
+def test_the_sizes_are_those_that_its_config_gets(
+    text: str, words: tuple[str, ...], expected: tuple[int, int, int] | None
+) -> None:
+    found = own_model(text, *words)
+    assert expected == (found and (found.layers, found.hidden_size, found.vocab_size))
+
+
+def test_a_gpt_of_nanogpts_sizes_has_as_many_parameters_as_it_says() -> None:
+    # nanoGPT, README.md: 124M, and GPT-2 of the same shape.
+    found = own_model("n_layer = 12\nn_embd = 768\n")
+    assert found is not None
+    assert 124 == round(found.parameters / 10**6)
+    assert "`n_layer = 12` in train.py line 2, `n_embd = 768` in train.py line 3" == found.source

@@ -1,4 +1,0 @@
-from accelerate import Accelerator
-from accelerate.utils import DeepSpeedPlugin
-
-accelerator = Accelerator(deepspeed_plugin=DeepSpeedPlugin(zero_stage=2))

@@ -1,5 +1,0 @@
-from transformers import Trainer
-
-from settings import training_args
-
-Trainer(args=training_args).train()

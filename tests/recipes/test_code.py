@@ -1,0 +1,443 @@
+"""The recipe `a lint rule`."""
+
+import json
+
+import pytest
+from recipes.copying import Copy, read_recipes
+
+MODULE = "zerowiz/core/lint/offload.py"
+TABLE = "tests/lint/rows.py"
+PAGE = "docs/reference/errors.md"
+BLOCKS = f"tests/docs/test_pages.py::test_a_page_has_what_its_blocks_make[{PAGE}]"
+
+RULE = """\
+PRINTS_EACH_STEP = Rule(
+    code="ZW808",
+    name="prints-each-step",
+    severity=Severity.INFO,
+    why="a line a step hides what else is written, and each one waits for the GPU",
+)
+
+
+def _prints(config: Config) -> Iterator[ConfigFinding]:
+    if config.number("steps_per_print") == 1:
+        yield config.last["steps_per_print"].found(
+            PRINTS_EACH_STEP, "DeepSpeed prints a line for each step", fix="write 100"
+        )
+
+
+"""
+FIRST = "    if config.stage:\n        yield from _reduce_bucket(config)\n"
+FOUND = """\
+    has(
+        "prints-each-step",
+        top('"steps_per_print": 1'),
+        "steps_per_print",
+        2,
+        INFO,
+        truth=Truth.WORKS,
+    ),
+"""
+SILENT = """\
+    ("prints-each-step", top('"steps_per_print": 2'), DEEPSPEED),
+"""
+
+
+def codes(copied: Copy) -> list[str]:
+    (copied.root.parent / "ds.json").write_text(
+        '{"train_batch_size": 8, "steps_per_print": 1}', encoding="utf-8"
+    )
+    done = copied.zerowiz("check", "--json", "../ds.json")
+    assert 0 == done.returncode, done.stderr
+    (file,) = json.loads(done.stdout)["files"]
+    return [finding["code"] for finding in file["findings"]]
+
+
+@pytest.mark.slow
+def test_a_lint_rule_touches_its_module_and_the_table_of_cases(copied: Copy) -> None:
+    recipe = read_recipes()["a lint rule"]
+
+    copied.insert(MODULE, RULE, before="def _reduce_bucket(")
+    copied.insert(MODULE, "    yield from _prints(config)\n", before=FIRST)
+    assert "ZW808" in codes(copied)
+    assert set(recipe.tests) == copied.unfinished(recipe)
+
+    copied.edit(TABLE, "\nFOUND = (\n", "\nFOUND = (\n" + FOUND)
+    copied.edit(TABLE, "\nSILENT = (\n", "\nSILENT = (\n" + SILENT)
+    copied.make_blocks(PAGE)
+    assert set() == copied.failed(BLOCKS, "tests/lint", "tests/core/lint/test_linter.py")
+    copied.check_files(recipe)
+
+
+# The recipe `a preflight check`.
+
+PREFLIGHT_CHECK_MODULE = "zerowiz/core/preflight/hardware.py"
+PREFLIGHT_CHECK_TABLE = "tests/core/preflight/cases.py"
+PREFLIGHT_CHECK_PAGE = "docs/reference/errors.md"
+PREFLIGHT_CHECK_BLOCKS = (
+    f"tests/docs/test_pages.py::test_a_page_has_what_its_blocks_make[{PREFLIGHT_CHECK_PAGE}]"
+)
+
+CHECK = """\
+DISTRIBUTED_DEBUG = Rule(
+    code="PF606",
+    name="distributed-debug",
+    severity=Severity.WARNING,
+    why="the ranks compare every collective before it starts, which takes a round of its own",
+    when="`TORCH_DISTRIBUTED_DEBUG=DETAIL`",
+)
+
+
+def _distributed_debug(inputs: PreflightInput) -> Iterator[PreflightFinding]:
+    if inputs.environ.get("TORCH_DISTRIBUTED_DEBUG") == "DETAIL":
+        yield found(
+            DISTRIBUTED_DEBUG,
+            "`TORCH_DISTRIBUTED_DEBUG=DETAIL` checks every collective",
+            "unset TORCH_DISTRIBUTED_DEBUG",
+        )
+
+
+"""
+CASE = """\
+    case(
+        "distributed-debug",
+        given(TORCH_DISTRIBUTED_DEBUG="DETAIL"),
+        given(TORCH_DISTRIBUTED_DEBUG="INFO"),
+    ),
+"""
+
+
+def codes_preflight_check(copied: Copy) -> list[str]:
+    here = ("--accelerator", "cpu", "--gpus-per-node", "1")
+    done = copied.zerowiz("doctor", "--json", *here, TORCH_DISTRIBUTED_DEBUG="DETAIL")
+    assert done.returncode in {0, 5}, done.stderr
+    return [finding["code"] for finding in json.loads(done.stdout)["findings"]]
+
+
+@pytest.mark.slow
+def test_a_preflight_check_touches_its_module_and_the_table_of_cases(copied: Copy) -> None:
+    recipe = read_recipes()["a preflight check"]
+
+    copied.insert(PREFLIGHT_CHECK_MODULE, CHECK, before="def check(inputs: PreflightInput)")
+    copied.edit(
+        PREFLIGHT_CHECK_MODULE,
+        "_switches, _allocator)",
+        "_switches, _allocator, _distributed_debug)",
+    )
+    assert "PF606" in codes_preflight_check(copied)
+    assert set(recipe.tests) == copied.unfinished(recipe)
+
+    copied.edit(PREFLIGHT_CHECK_TABLE, "\nCASES = (\n", "\nCASES = (\n" + CASE)
+    copied.make_blocks(PREFLIGHT_CHECK_PAGE)
+    assert set() == copied.failed(PREFLIGHT_CHECK_BLOCKS, "tests/core/launch/doctor")
+    copied.check_files(recipe)
+
+
+# The recipe `a remedy`: a reference that is run before training, and not held while it trains.
+
+REMEDY_MODULE = "zerowiz/core/decision/remedy.py"
+CASES = "tests/core/decision/test_remedies.py"
+
+REMEDY = """\
+def precompute(job: PlanInput, constraints: Constraints) -> Iterator[Attempt]:
+    \"\"\"The reference's log-probabilities from before training.\"\"\"
+    w = job.workload
+    if w.trainer is Trainer.DPO and w.resolved_reference is Reference.MODEL:
+        yield _step(job, constraints, reference=Reference.PRECOMPUTED)
+
+
+"""
+REMEDY_CASE = """\
+    "preferences": refused(
+        parse_spec("8xA100-40GB", TABLE),
+        Workload(trainer=Trainer.DPO, sequence_tokens=512, gradient_checkpointing=True),
+        Constraints(stage=2),
+        model=model_from_size("7b", 7 * 10**9),
+    ),
+"""
+PLAN = (
+    *("plan", "--machine", "8xA100-40GB", "--model", "7b", "--trainer", "dpo", "--stage", "2"),
+    *("--seq-len", "512", "--gradient-checkpointing", "--json"),
+)
+
+
+def changes(copied: Copy) -> list[dict[str, object]]:
+    """What would help a job that does not fit."""
+    done = copied.zerowiz(*PLAN)
+    assert 4 == done.returncode, done.stderr
+    return [remedy["change"] for remedy in json.loads(done.stdout)["remedies"]]
+
+
+@pytest.mark.slow
+def test_a_remedy_touches_its_module_and_its_case(copied: Copy) -> None:
+    recipe = read_recipes()["a remedy"]
+
+    assert {"--reference": "precomputed"} not in changes(copied)
+    copied.insert(REMEDY_MODULE, REMEDY, before="# The same result, later.")
+    copied.edit(REMEDY_MODULE, "    recompute,\n", "    recompute,\n    precompute,\n")
+    copied.edit(REMEDY_MODULE, "    Precision,\n", "    Precision,\n    Reference,\n")
+    assert {"--reference": "precomputed"} in changes(copied)
+    assert set(recipe.tests) == copied.unfinished(recipe)
+
+    copied.insert(CASES, REMEDY_CASE, before='    "rule of thumb": refused(')
+    copied.edit(CASES, "    StateDtype,\n", "    StateDtype,\n    Trainer,\n")
+    assert set() == copied.failed(CASES)
+    copied.check_files(recipe)
+
+
+# The recipe `a script convention`: a config that OmegaConf reads from an option's file.
+
+READER = "zerowiz/probe/script/reader.py"
+SCRIPTS = "tests/probe/scripts.txt"
+CONVENTIONS = "tests/probe/script/test_engine_config.py"
+
+TEXT = """\
+import argparse
+
+import deepspeed
+from omegaconf import OmegaConf
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--ds_config", default="conf/ds.yaml")
+args = parser.parse_args()
+config = OmegaConf.to_container(OmegaConf.load(args.ds_config), resolve=True)
+engine, _, _, _ = deepspeed.initialize(model=build_model(), config=config)
+"""
+ROW = """\
+    "raw_omegaconf": (Convention.OWN_FLAG, RAW),
+"""
+
+
+def launch(copied: Copy) -> str:
+    """What a launch of the script would start, or why it would not."""
+    script = copied.root.parent / "raw_omegaconf.py"
+    script.write_text(TEXT, encoding="utf-8")
+    done = copied.zerowiz(
+        *("launch", "--dry-run", "--accelerator", "cpu", "--gpus-per-node", "2"),
+        *("--model", "templates/model", "--micro-batch", "1", "--force", str(script)),
+    )
+    return done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_a_script_convention_touches_its_script_its_row_and_the_reader(copied: Copy) -> None:
+    recipe = read_recipes()["a script convention"]
+
+    copied.insert(SCRIPTS, f"#### raw_omegaconf.py\n{TEXT}", before="#### raw_own_flag.py\n")
+    without_row = copied.unfinished(recipe)
+    assert without_row
+    copied.insert(CONVENTIONS, ROW, before='    "raw_own_flag": (')
+    assert set(recipe.tests) - without_row == copied.unfinished(recipe)
+    assert "raw_omegaconf.py --ds_config ds_config_zero0.json" not in launch(copied)
+
+    copied.insert(READER, '        "to_container",\n', before="    }\n)\n_PATH_METHODS")
+    assert "raw_omegaconf.py --ds_config ds_config_zero0.json" in launch(copied)
+    assert set() == copied.failed("tests/probe/script")
+    copied.check_files(recipe)
+
+
+# The recipe `a setting`: a second copy of the weights, averaged over the steps.
+
+WORKLOAD = "zerowiz/core/workload.py"
+OPTIONS = "zerowiz/app/options.py"
+KINDS = "zerowiz/core/memory/allocations.py"
+FORMULA = "zerowiz/core/memory/estimate.py"
+STEPS = "tests/changed_settings.py"
+JSON = "tests/core/test_plan_json.py"
+FLAGS = "tests/cli/test_options.py"
+
+FIELD = """\
+    average_weights: Annotated[
+        bool,
+        SettingRow(
+            flag="--average-weights/--no-average-weights",
+            help="A second copy of the weights, averaged",
+            panel=Panel.JOB,
+        ),
+    ] = False
+    \"\"\"Whether the script keeps an average of what trains on each GPU.\"\"\"
+"""
+BARE = """\
+            help="A second copy of the weights, averaged",
+            panel=Panel.JOB,
+"""
+WHOLE = f"""\
+{BARE}            shown="averaged",
+            measurable=False,
+"""
+OPTION = """\
+    average_weights: Annotated[bool | None, SETTINGS["average_weights"]] = None
+"""
+AVERAGE = """\
+def _with_average(moments: Moments, r: RankSizes) -> Moments:
+    \"\"\"torch/optim/swa_utils.py, AveragedModel: a deep copy of what a rank has of the model.\"\"\"
+    if not r.workload.average_weights:
+        return moments
+    params = r.share if Part.PARAMETERS in r.strategy.sharded else r.trainable
+    average = Allocation(AllocationKind.AVERAGED_WEIGHTS, r.weight_bytes * params, "w N")
+    return {
+        phase: competing
+        if phase is Phase.MODEL
+        else tuple((*moment, average) for moment in competing)
+        for phase, competing in moments.items()
+    }
+
+
+"""
+CALLED = """\
+    steady = _with_average(steady, rank)
+"""
+CHANGED = """\
+    "average_weights": (_PLAIN, replace(_PLAIN, average_weights=True)),
+"""
+
+
+def plan(copied: Copy, *words: str) -> dict[str, int]:
+    """What DDP holds in backward, by what it is for."""
+    done = copied.zerowiz("plan", "--machine", "4xH200", "--model", "1b", "--json", *words)
+    assert 0 == done.returncode, done.stderr
+    ddp = json.loads(done.stdout)["strategies"][0]
+    lines = [line for line in ddp["gpu"]["lines"] if line["phase"] == "backward"]
+    return {line["part"]: line["bytes"] for line in lines}
+
+
+@pytest.mark.slow
+def test_a_setting_touches_its_row_its_option_its_line_and_its_formula(copied: Copy) -> None:
+    recipe = read_recipes()["a setting"]
+
+    copied.insert(WORKLOAD, FIELD, before="    zero_init: bool = True\n")
+    copied.insert(OPTIONS, OPTION, before="    stage: Annotated[")
+    assert "averaged weights" not in plan(copied, "--average-weights")
+    without_rows = copied.unfinished(recipe)
+    assert without_rows
+
+    copied.insert(STEPS, CHANGED, before='}\n"""By the setting: a step')
+    copied.insert(
+        JSON,
+        '            "average_weights": "bool",\n',
+        before='            "accounting": "str",\n',
+    )
+    copied.insert(
+        FLAGS,
+        '    *("--average-weights", "--no-average-weights"),\n',
+        before='    *("--ignore-oom", "--calibration", "--no-calibration"),\n',
+    )
+    assert set(recipe.tests) - without_rows == copied.unfinished(recipe)
+
+    copied.edit(WORKLOAD, BARE, WHOLE)
+    copied.insert(
+        KINDS, '    AVERAGED_WEIGHTS = "averaged weights"\n', before="    DEQUANTIZED_LAYER ="
+    )
+    copied.insert(
+        KINDS,
+        "            AllocationKind.AVERAGED_WEIGHTS,\n",
+        before="            AllocationKind.DEQUANTIZED_LAYER,",
+    )
+    copied.insert(FORMULA, AVERAGE, before="def estimate(\n")
+    copied.insert(FORMULA, CALLED, before="    if accelerator is Accelerator.CUDA:\n")
+    copied.insert(
+        FORMULA,
+        "from zerowiz.core.strategy import Part\n",
+        before="from zerowiz.core.structs import",
+    )
+    held, averaged = plan(copied), plan(copied, "--average-weights")
+    assert held | {"averaged weights": held["parameters"]} == averaged
+    refused = copied.zerowiz(
+        "measure", "--accelerator", "cpu", "--model", "10m", "--average-weights"
+    )
+    assert "`measure` cannot train with `--average-weights`" in refused.stderr
+    assert set() == copied.failed(*recipe.tests, "tests/core/memory/test_evaluation.py")
+    copied.check_files(recipe)
+
+
+# The recipe `a strategy`: a stage 1 whose optimizer is on the host.
+
+STRATEGY_TABLE = "zerowiz/core/strategies.py"
+FORMULAS = "zerowiz/core/memory/zero012.py"
+TEMPLATE = "templates/ds_config_zero1_offload.json"
+GOLDEN = "tests/core/dsconfig/test_write.py::test_a_config_is_the_golden_one"
+STRATEGY_PAGE = "docs/reference/configs.md"
+# What asks of all strategies at once.
+EVERY_STRATEGY = (
+    *("tests/test_architecture.py", "tests/core/test_plan_json.py", "tests/core/measure"),
+    *("tests/core/decision/test_flowchart.py", "tests/core/speed"),
+)
+
+MOMENTS = """\
+def zero1_offload_moments(r: RankSizes) -> Moments:
+    \"\"\"The moments of stage 1 with the optimizer on the host: all gradients stay until the step.\"\"\"
+    offloaded = zero2_offload_moments(r)
+    full = _gradients(r)
+    backward = tuple((*moment, full) for moment in offloaded[Phase.BACKWARD])
+    return {**offloaded, Phase.BACKWARD: backward}
+
+
+"""
+STRATEGY_ROW = """\
+ZERO1_OFFLOAD = StrategyRow(
+    name="zero1-offload",
+    stage=1,
+    config_name="ds_config_zero1_offload.json",
+    sharded=frozenset({Part.OPTIMIZER}),
+    offload=Offload.OPTIMIZER,
+    zero_keys=_REDUCING_KEYS,
+    buffer_sizes=REDUCING_OFFLOAD_BUFFERS,
+    ring=RingPasses(per_step=3, per_micro_step=0),
+    measured=False,
+    moments=zero1_offload_moments,
+    host_allocations=zero2_host_allocations,
+)
+"""
+STRATEGY_PLAN = (
+    *("plan", "--accelerator", "cpu", "--gpus-per-node", "2", "--model", "templates/model"),
+    *("--micro-batch", "1", "--stage", "1", "--offload", "optimizer", "--json"),
+)
+
+
+def add_row(copied: Copy, row: str = STRATEGY_ROW) -> None:
+    copied.insert(FORMULAS, MOMENTS, before="def zero2_moments(")
+    copied.edit(
+        STRATEGY_TABLE, "    zero1_moments,\n", "    zero1_moments,\n    zero1_offload_moments,\n"
+    )
+    copied.insert(STRATEGY_TABLE, f"{row}\n", before="# In this order the flowchart comes to them.")
+    copied.edit(
+        STRATEGY_TABLE, "ZERO3_OFFLOAD_OPTIMIZER)", "ZERO3_OFFLOAD_OPTIMIZER, ZERO1_OFFLOAD)"
+    )
+
+
+@pytest.mark.slow
+def test_a_strategy_touches_its_row_and_its_formulas(copied: Copy) -> None:
+    recipe = read_recipes()["a strategy"]
+
+    add_row(copied)
+    planned = copied.zerowiz(*STRATEGY_PLAN)
+    assert 0 == planned.returncode, planned.stderr
+    plan = json.loads(planned.stdout)
+    (own,) = (each for each in plan["strategies"] if each["name"] == "zero1-offload")
+    assert "zero1-offload" == plan["chosen"]
+    assert own["gpu"]["interval"]["low_bytes"] < own["gpu"]["peak_bytes"]
+    assert own["host"]["peak_bytes"] > 0
+    assert own["wire_bytes_per_step"] > 0
+    assert ["reduce_bucket_size"] == [cost["key"] for cost in own["buffers"]]
+    assert set(recipe.tests) == copied.unfinished(recipe)
+
+    copied.make_golden(GOLDEN)
+    copied.make_blocks(STRATEGY_PAGE)
+    config = json.loads((copied.root / TEMPLATE).read_text(encoding="utf-8"))
+    assert {"stage", "offload_optimizer"} < set(config["zero_optimization"])
+    assert set() == copied.failed(*recipe.tests, *EVERY_STRATEGY)
+    made = {path for path in copied.rewritten if not path.startswith("tests/")}
+    assert {TEMPLATE, STRATEGY_PAGE} == made
+    copied.check_files(recipe)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("piece", ["ring", "measured", "moments", "host_allocations", "zero_keys"])
+def test_a_row_without_a_piece_is_refused_as_the_table_is_read(copied: Copy, piece: str) -> None:
+    (line,) = (
+        line for line in STRATEGY_ROW.splitlines(keepends=True) if line.startswith(f"    {piece}=")
+    )
+    add_row(copied, STRATEGY_ROW.replace(line, ""))
+    done = copied.python("-c", "import zerowiz.core.strategies")
+    assert 1 == done.returncode
+    assert f"'{piece}'" in done.stderr.splitlines()[-1]

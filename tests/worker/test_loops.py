@@ -1,0 +1,212 @@
+"""The ranks agree on a number, and measure what the links between them carry."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import cast
+
+import pytest
+from worker.resident import resident
+
+from zerowiz.worker import loops
+from zerowiz.worker.batch_files import Case, Reading, read_report
+from zerowiz.worker.loops import CpuClock, CpuMeter, Meter, StepRecorder, TimingPass, agree_on_least
+
+torch = pytest.importorskip("torch")
+
+
+CPU = torch.device("cpu")
+FAR = time.time() + 3600
+
+
+# https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md: 2 (n - 1) / n, (n - 1) / n.
+@pytest.mark.parametrize(
+    ("collective", "ranks", "times"),
+    [("all_reduce", 2, 1.0), ("all_reduce", 4, 1.5), ("all_gather", 4, 0.75)],
+)
+def test_a_byte_is_sent_as_often_as_nccl_tests_counts(
+    collective: str, ranks: int, times: float
+) -> None:
+    assert times == loops.times_sent(collective, ranks)
+
+
+@pytest.mark.usefixtures("alone")
+def test_without_time_no_size_is_tried() -> None:
+    assert [] == loops.measure_bus(CPU, time.time())
+
+
+@pytest.mark.usefixtures("alone")
+def test_without_memory_a_size_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    small, large = 2**20, 2**60
+    monkeypatch.setattr(loops, "SIZES_BYTES", (small, large))
+    readings = loops.measure_bus(CPU, FAR)
+    assert {small} == {each["size_bytes"] for each in readings}
+    assert {*loops.COLLECTIVES} == {each["collective"] for each in readings}
+
+
+TWO_RANKS = """
+import json, os, sys, time, torch
+from torch import distributed
+from zerowiz.worker.loops import agree_on_least, agree_on_most
+from zerowiz.worker.loops import measure_bus
+rank, store = int(sys.argv[1]), sys.argv[2]
+distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+cpu = torch.device("cpu")
+least, most = agree_on_least(5 + rank, cpu), agree_on_most(0.5 * rank, cpu)
+began = time.time()
+readings = measure_bus(cpu, began + 60)
+print(json.dumps([least, most, readings, time.time() - began]))
+sys.stdout.flush()
+os._exit(0)
+"""
+
+
+def test_two_ranks_say_the_same_of_each_collective(tmp_path: Path) -> None:
+    words = [sys.executable, "-c", TWO_RANKS]
+    ranks = [
+        subprocess.Popen([*words, str(rank), str(tmp_path / "store")], stdout=subprocess.PIPE)
+        for rank in range(2)
+    ]
+    said = [json.loads(rank.communicate(timeout=120)[0]) for rank in ranks]
+    (least, most, readings, _), (*others, _) = said
+    assert [least, most, readings] == others
+    assert (5, 0.5) == (least, most)
+    assert {*loops.COLLECTIVES} == {each["collective"] for each in readings}
+    assert all(0 < each["bus_bytes_per_s"] < 10**12 for each in readings)
+
+
+@pytest.mark.usefixtures("alone")
+def test_one_rank_agrees_with_itself() -> None:
+    assert 7 == agree_on_least(7, CPU)
+
+
+# Steps run freely after those whose memory is measured, and end before the deadline.
+
+torch_timing = pytest.importorskip("torch")
+
+
+TIMING_CPU = torch_timing.device("cpu")
+
+
+class FlushingMeter(CpuMeter):
+    """Of an allocator that has flushed five times by the end, and whose peak grows by 7 bytes."""
+
+    peak_bytes = flushes = 0
+
+    def begin(self) -> None:
+        self.peak_bytes = 0
+
+    def end(self) -> Reading:
+        self.peak_bytes, self.flushes = self.peak_bytes + 7, 5
+        return {"allocated_bytes": 0, "peak_bytes": self.peak_bytes, "peak_reserved_bytes": None}
+
+    def retries(self) -> int:
+        return self.flushes
+
+
+def after_steps(
+    folder: Path,
+    wanted: int,
+    left_s: float,
+    meter: Meter | None = None,
+    last_seconds: float = 1.0,
+    most: int | None = None,
+) -> tuple[TimingPass, StepRecorder]:
+    """A pass after measured steps, the last so long, and so long before the deadline."""
+    meter = meter or CpuMeter()
+    meter.outside_bytes()
+    recorder = StepRecorder(folder / "report.json", meter)
+    with recorder.measured("step", "first"):
+        pass
+    # The first is slow: kernels are chosen in it.
+    recorder.end_iteration(100.0)
+    recorder.end_iteration(last_seconds)
+    case = cast("Case", {"least_timed_steps": wanted, "most_timed_steps": most or wanted})
+    return TimingPass(case, TIMING_CPU, meter, recorder, time.time() + left_s), recorder
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize(("wanted", "left_s", "taken"), [(6, 600, 6), (6, 4.5, 4), (6, -3, 0)])
+def test_only_steps_that_end_before_the_deadline_are_taken(
+    tmp_path: Path, wanted: int, left_s: float, taken: int
+) -> None:
+    timing, _ = after_steps(tmp_path, wanted, left_s)
+    assert taken == timing.begin()
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize(("last_seconds", "taken"), [(2.0, 6), (0.25, 20), (0.01, 40)])
+def test_more_of_short_steps_are_taken(tmp_path: Path, last_seconds: float, taken: int) -> None:
+    timing, _ = after_steps(tmp_path, 6, 600, last_seconds=last_seconds, most=40)
+    assert taken == timing.begin()
+
+
+@pytest.mark.usefixtures("alone")
+def test_each_step_is_reported_and_the_measured_phases_stay_as_they_were(tmp_path: Path) -> None:
+    timing, recorder = after_steps(tmp_path, 3, 600)
+    before = dict(recorder.report)
+    held = []
+    block_bytes = 40 * 2**20
+    for _ in range(timing.begin()):
+        held.append(resident(block_bytes))
+        time.sleep(0.02)
+        timing.end_step()
+    timing.end()
+    report = read_report(tmp_path / "report.json")
+    assert report is not None
+    assert 3 == len(report["timed_step_seconds"])
+    assert min(report["timed_step_seconds"]) >= 0.02
+    assert {key: report[key] for key in before} == before  # type: ignore[literal-required]
+    peak_bytes = report["timed_peak_bytes"]
+    # None where the kernel resets no peak (`test_meters.py`).
+    assert peak_bytes is None or peak_bytes >= len(held) * block_bytes
+
+
+@pytest.mark.usefixtures("alone")
+def test_the_peak_and_the_flushes_of_the_timed_steps_alone_are_reported(tmp_path: Path) -> None:
+    meter = FlushingMeter()
+    timing, recorder = after_steps(tmp_path, 1, 600, meter)
+    meter.peak_bytes, meter.flushes = 100, 2
+    timing.begin()
+    timing.end()
+    report = recorder.report
+    assert (7, 3) == (report["timed_peak_bytes"], report["timed_allocator_retries"])
+
+
+@pytest.mark.usefixtures("alone")
+def test_the_speed_of_python_is_the_mean_of_before_and_after_the_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readings = iter((1e-7, 3e-7))
+    monkeypatch.setattr(loops, "time_python_call", lambda _: next(readings))
+    timing, recorder = after_steps(tmp_path, 1, 600)
+    timing.begin()
+    timing.end()
+    assert pytest.approx(2e-7) == recorder.report["python_call_seconds"]
+
+
+@pytest.mark.usefixtures("alone")
+def test_what_fails_there_is_said_to_fail_there(tmp_path: Path) -> None:
+    timing, recorder = after_steps(tmp_path, 3, 600)
+    timing.begin()
+    assert (None, "timing") == (recorder.phase, recorder.phase_name)
+
+
+@pytest.mark.usefixtures("alone")
+def test_without_wanted_steps_nothing_is_timed(tmp_path: Path) -> None:
+    timing, recorder = after_steps(tmp_path, 0, 600)
+    assert 0 == timing.begin()
+    assert "timed_step_seconds" not in recorder.report
+    assert "step" == recorder.phase
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_clock_reads_what_lies_between_neighbors() -> None:
+    clock = CpuClock()
+    clock.note()
+    assert [] == clock.read()
+    clock.note()
+    clock.note()
+    assert 2 == len(clock.read())
