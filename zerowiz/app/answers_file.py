@@ -119,10 +119,10 @@ class Layers(Struct, frozen=True, kw_only=True):
             typed: The whole of it.
         """
         elsewhere = () if self.planned_for is None else self.planned_for.hints(error, command)
-        own = error.hints
+        hints = error.hints
         if isinstance(error, PreflightError) and error.login_node_of is not None:
-            own = (*self._in_a_job(error.login_node_of, command, typed), *own[1:])
-        return (*elsewhere, *own, *self._said_elsewhere(error.message))
+            hints = (*self._in_a_job(error.login_node_of, command, typed), *hints[1:])
+        return (*elsewhere, *hints, *self._said_elsewhere(error.message))
 
     def _in_a_job(self, scheduler: str, command: str, typed: str) -> tuple[str, ...]:
         """How the same command is run from a login node."""
@@ -198,7 +198,7 @@ def _values(plan: Plan) -> Mapping[str, object]:
     """What the plan takes of each setting."""
     options, job = plan.options, plan.request.job
     machine, step = job.machine, job.workload
-    said = {name: getattr(options, name) for name in lasting().values()}
+    values = {name: getattr(options, name) for name in lasting().values()}
     resolved: dict[str, object] = {
         "model": options.model or job.model.name,
         "nodes": machine.nodes,
@@ -208,7 +208,7 @@ def _values(plan: Plan) -> Mapping[str, object]:
         "global_batch": step.micro_batch * step.accumulation_steps * machine.world_size,
         "integration": plan.request.handover.integration,
     }
-    return {**said, **resolved, **{n: v for n, v in step.settings().items() if n not in resolved}}
+    return {**values, **resolved, **{n: v for n, v in step.settings().items() if n not in resolved}}
 
 
 _DETECTED: Mapping[MachineSource, str] = {
@@ -231,8 +231,8 @@ def _by_script(plan: Plan) -> Mapping[str, str]:
     if plan.facts is None:
         return {}
     settings = resolve_script(plan.facts, plan.script_args)
-    found = {name: getattr(settings, name) for name in ScriptSettings.__struct_fields__}
-    sources = {name: getattr(setting, "source", None) for name, setting in found.items()}
+    by_name = {name: getattr(settings, name) for name in ScriptSettings.__struct_fields__}
+    sources = {name: getattr(setting, "source", None) for name, setting in by_name.items()}
     sources["model"] = sources.pop("model_config") or sources["model"]
     seen = {"integration": plan.facts.path} if plan.facts.integration is not None else {}
     return seen | {name: source for name, source in sources.items() if source is not None}
@@ -254,9 +254,9 @@ def _later(plan: Plan, layers: Layers) -> Mapping[str, str]:
 
 def _by_search(plan: Plan) -> Mapping[str, str]:
     """What zerowiz chose of what is open, also where it is as it was."""
-    own, taken = plan.own_step, plan.request.job.workload
-    names = [n for n in lasting().values() if hasattr(own, n)]
-    changed = {n for n in names if getattr(own, n) != getattr(taken, n)}
+    step, chosen = plan.own_step, plan.request.job.workload
+    names = [n for n in lasting().values() if hasattr(step, n)]
+    changed = {n for n in names if getattr(step, n) != getattr(chosen, n)}
     chose = plan.search is not None and plan.search.choice is not None
     return dict.fromkeys((*changed, *(plan.request.freedom.names if chose else ())), N_("chosen"))
 
@@ -297,9 +297,11 @@ def join_layers(typed: Typed, use: FileUse) -> Layers:
 
 def _variable_notes(typed: Typed) -> tuple[str, ...]:
     """Which variables say something, in one line."""
-    said = {n: getattr(typed.options, n) for n, o in typed.origins.items() if not o.startswith("-")}
-    words = as_words(replace(Options(), **said))
-    names = listing(typed.origins[name] for name in said)
+    values = {
+        n: getattr(typed.options, n) for n, o in typed.origins.items() if not o.startswith("-")
+    }
+    words = as_words(replace(Options(), **values))
+    names = listing(typed.origins[name] for name in values)
     notes = (
         (_("from {names}: `{words}`", names=names, words=command_words.join(words)),)
         if words
@@ -346,9 +348,9 @@ _OLD_RECORD = Path(".zerowiz") / "init.json"
 def _with_old_record(layers: Layers) -> Layers:
     """Say that an older zerowiz kept answers here in another file."""
     folders = {layers.options.output_dir or Path(), Path()}
-    found = [folder / _OLD_RECORD for folder in folders if (folder / _OLD_RECORD).is_file()]
+    records = [folder / _OLD_RECORD for folder in folders if (folder / _OLD_RECORD).is_file()]
     again = _("of an older zerowiz is not read: run `zerowiz init` again")
-    notes = [f"`{path}` {again}" for path in found]
+    notes = [f"`{path}` {again}" for path in records]
     return replace(layers, notes=(*layers.notes, *notes))
 
 
@@ -392,15 +394,15 @@ def read_answers_file(path: Path) -> AnswersFile:
     statements = read_statements(read_answers_text(path, name), name)
     values: dict[str, object] = {}
     lines: dict[str, int] = {}
-    for each in (statement for statement in statements if statement.key is not None):
+    for line in (statement for statement in statements if statement.key is not None):
         try:
-            field, value = _read(str(each.key), each.value)
+            field, value = _read(str(line.key), line.value)
         except UsageError as error:
             where = _(
-                "`{name}` line {line}: {message}", name=name, line=each.line, message=error.message
+                "`{name}` line {line}: {message}", name=name, line=line.line, message=error.message
             )
             raise UsageError(where, *error.hints) from None
-        values[field], lines[field] = value, each.line
+        values[field], lines[field] = value, line.line
     script, words = values.pop(SCRIPT, None), values.pop(SCRIPT_ARGS, ())
     is_module = values.pop(MODULE, False) is True
     _check_together(values, lines, name)
@@ -425,7 +427,7 @@ def _read(key: str, value: object) -> tuple[str, object]:
     if key == MODULE:
         return key, _typed(key, bool, rows()["module"], value)
     if key == SCRIPT_ARGS:
-        if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
             raise UsageError(
                 _("`{key}` takes a list of texts, not {kind_of}", key=key, kind_of=_kind_of(value)),
                 '`script-args = ["--output_dir", "out"]`',
@@ -452,7 +454,7 @@ def _unknown(key: str, value: object) -> UsageError:
         )
     plain = key.lower().replace("_", "-").removeprefix("no-")
     known = [SCRIPT, SCRIPT_ARGS, MODULE, *lasting()]
-    near = [each for each in known if plain == each] or get_close_matches(plain, known, n=2)
+    near = [name for name in known if plain == name] or get_close_matches(plain, known, n=2)
     return UsageError(
         _("there is no setting `{key}`", key=key),
         *did_you_mean(near),
@@ -486,16 +488,16 @@ def _typed(key: str, kind: type, row: SettingRow, value: object) -> object:
 
 
 def _choice(key: str, kind: type, row: SettingRow, choices: Sequence[str], value: object) -> object:
-    said = str(value) if type(value) is int else _text(key, value)
-    word = canonical_choice(row.key, said, choices)
+    text = str(value) if type(value) is int else _text(key, value)
+    word = canonical_choice(row.key, text, choices)
     if word not in choices:
         from difflib import get_close_matches  # noqa: PLC0415 - few words are wrong
 
         near = get_close_matches(word, choices)
-        hints = [_('did you mean `{key} = "{each}"`?', key=key, each=each) for each in near]
+        hints = [_('did you mean `{key} = "{each}"`?', key=key, each=choice) for choice in near]
         listed = _("{choices} or {last}", choices=listing(choices[:-1]), last=choices[-1])
         raise UsageError(
-            _("`{key}` is {listed}, not `{said}`", key=key, listed=listed, said=said), *hints
+            _("`{key}` is {listed}, not `{said}`", key=key, listed=listed, said=text), *hints
         )
     return kind(word) if issubclass(kind, Enum) else word
 
@@ -532,8 +534,8 @@ def _check_together(values: Mapping[str, object], lines: Mapping[str, int], name
     try:
         Options(**values)  # type: ignore[arg-type]
     except UsageError as error:
-        said = [lines[each] for each in _NAMED_VALUES.findall(error.message) if each in lines]
-        where = _(" line {said}", said=said[0]) if said else ""
+        places = [lines[key] for key in _NAMED_VALUES.findall(error.message) if key in lines]
+        where = _(" line {said}", said=places[0]) if places else ""
         raise UsageError(f"`{name}`{where}: {error.message}", *error.hints) from None
 
 
@@ -582,9 +584,9 @@ def with_file(layers: Layers, file: AnswersFile, use: FileUse) -> Layers:
         skipped.add("machine")
         planned_for = PlannedMachine(name=str(machine), place=file.place("machine"))
         layers = replace(layers, planned_for=planned_for)
-    taken = {name: value for name, value in file.values.items() if name not in skipped}
-    options = replace(layers.options, **taken)  # type: ignore[arg-type]
-    origins = {**layers.origins, **{name: file.place(name) for name in taken}}
+    values = {name: value for name, value in file.values.items() if name not in skipped}
+    options = replace(layers.options, **values)  # type: ignore[arg-type]
+    origins = {**layers.origins, **{name: file.place(name) for name in values}}
     words = as_words(added(layers.typed.options, options))
     if layers.script is not None and typed.script is None:
         words += [layers.script, *hide_secrets(layers.script_args)]
@@ -630,21 +632,21 @@ def _is_same(file: AnswersFile, named: str | None, command: Command | None) -> b
 
 def _said_otherwise(layers: Layers, command: Command | None) -> Collection[str]:
     """The settings that another launcher, a word after the script, or a config says."""
-    said = set(said_by_config(layers.options))
+    names = set(said_by_config(layers.options))
     script, words = layers.script, layers.script_args
     if layers.typed.script is not None:
         if command is None:
-            return said
+            return names
         changed = added(layers.options, command.options)
-        said |= {name for name in Options.__struct_fields__ if _differs(changed, name)}
+        names |= {name for name in Options.__struct_fields__ if _differs(changed, name)}
         script, words = command.script, command.script_args
     if script is None or not words:
-        return said
+        return names
     try:
         facts = read_as_said(script, words, layers.options if command is None else command.options)
     except ZerowizError:
-        return said  # said where the script is read
-    return said | said_after(resolve_script(facts, words))
+        return names  # said where the script is read
+    return names | said_after(resolve_script(facts, words))
 
 
 _NOTHING = Options()
@@ -749,10 +751,10 @@ def ask_anew(layers: Layers) -> Conversation:
     """What a conversation starts with: what the file answers is asked anew."""
     by_file = {name for name in layers.origins if name not in layers.typed.origins}
     asked = {*(question.key for question in QUESTIONS), "objective"} & by_file - {"script"}
-    said = {name: getattr(layers.options, name) for name in asked}
-    before = {name: _answer(value) for name, value in said.items()}
-    own = OWN_MICRO_BATCH if "micro_batch" in said else None
-    if goal := before.pop("objective", own):
+    values = {name: getattr(layers.options, name) for name in asked}
+    before = {name: _answer(value) for name, value in values.items()}
+    default = OWN_MICRO_BATCH if "micro_batch" in values else None
+    if goal := before.pop("objective", default):
         before["goal"] = goal
     typed = {name: getattr(layers.typed.options, name) for name in asked}
     is_gone = "script" in by_file and not Path(str(layers.script)).is_file()

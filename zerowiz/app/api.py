@@ -212,12 +212,12 @@ def _settings(values: Mapping[str, object]) -> Options:
     """
     by_option = {option.replace("-", "_"): name for option, name in lasting().items()}
     named: dict[str, object] = {}
-    for said, value in values.items():
-        name = by_option.get(said, said)
+    for key, value in values.items():
+        name = by_option.get(key, key)
         if name not in settable():
-            near = difflib.get_close_matches(said, {*settable(), *by_option}, n=2)
+            near = difflib.get_close_matches(key, {*settable(), *by_option}, n=2)
             raise UsageError(
-                _("there is no setting `{name}`", name=said),
+                _("there is no setting `{name}`", name=key),
                 *did_you_mean(near),
             )
         if name in named:
@@ -502,14 +502,14 @@ def check(
     version = choose_version(deepspeed_version)
     schema = read_ds_schema(version)
     if isinstance(config, Mapping):
-        found = FoundConfigs(configs=(decode_config("config", _as_json(config)),), unreadable=())
+        configs = FoundConfigs(configs=(decode_config("config", _as_json(config)),), unreadable=())
     else:
-        found = find_configs([os.fspath(config)], schema)
-    if found.unreadable:
-        raise found.unreadable[0]
+        configs = find_configs([os.fspath(config)], schema)
+    if configs.unreadable:
+        raise configs.unreadable[0]
     reader = _settings({"integration": integration}).integration
     context = find_context(reader, world_size, None, None, version)
     if machine is not None:
         context = on_machine(context, _find(machine, _named(machine, Options())))
-    reports = (check_file(each, schema, context).report for each in found.configs)
+    reports = (check_file(file, schema, context).report for file in configs.configs)
     return tuple(finding for report in reports for finding in report.findings)

@@ -89,18 +89,18 @@ def by_default_of(settings: ScriptSettings | None) -> Ask:
 
 def _own_size(settings: ScriptSettings) -> tuple[str, ...]:
     """How large a GPT of the sizes is that the script has for its own model."""
-    own = settings.own_model
-    if own is None:
+    model = settings.own_model
+    if model is None:
         return ()
     return (
         _(
             "{source}: a GPT of {layers} layers x {width} with a vocabulary of {vocabulary} is "
             "`$model {size}m`",
-            source=own.source,
-            layers=own.layers,
-            width=own.hidden_size,
-            vocabulary=own.vocab_size,
-            size=max(1, round(own.parameters / 10**6)),
+            source=model.source,
+            layers=model.layers,
+            width=model.hidden_size,
+            vocabulary=model.vocab_size,
+            size=max(1, round(model.parameters / 10**6)),
         ),
     )
 
@@ -113,19 +113,19 @@ def said_by_config(options: Options) -> frozenset[str]:
     if options.config is None:
         return frozenset()
     try:
-        own = own_config(options)
+        config = own_config(options)
     except UsageError:
         return frozenset()
-    whole, steps = own.train_batch_size, own.accumulation_steps
+    whole, steps = config.train_batch_size, config.accumulation_steps
     values = {
-        "stage": own.stage,
-        "offload": own.offload,
-        "micro_batch": own.micro_batch or whole,
+        "stage": config.stage,
+        "offload": config.offload,
+        "micro_batch": config.micro_batch or whole,
         "accumulation_steps": steps or whole,
         "global_batch": steps or whole,
-        "precision": own.precision,
-        "torch_autocast": own.torch_autocast,
-        "optimizer_state_dtype": own.state_dtype,
+        "precision": config.precision,
+        "torch_autocast": config.torch_autocast,
+        "optimizer_state_dtype": config.state_dtype,
     }
     return frozenset(name for name, value in values.items() if value is not None)
 
@@ -278,11 +278,11 @@ def _with_settings(options: Options, other: OtherCommand) -> Options:
     Raises:
         UsageError: Both say something, and it is not the same.
     """
-    said = with_plain(Options(module=other.is_module), other.settings)
-    if options.gpus is not None and said.gpus_per_node == len(options.gpus.split(",")):
-        said = replace(said, gpus_per_node=None)
+    other_options = with_plain(Options(module=other.is_module), other.settings)
+    if options.gpus is not None and other_options.gpus_per_node == len(options.gpus.split(",")):
+        other_options = replace(other_options, gpus_per_node=None)
     for field in fields(Options):
-        ours, theirs = getattr(options, field.name), getattr(said, field.name)
+        ours, theirs = getattr(options, field.name), getattr(other_options, field.name)
         is_silent = ours == field.default or theirs in {field.default, ours}
         if field.name in other.settings and not is_silent:
             words = other.said_by[field.name]
@@ -300,7 +300,7 @@ def _with_settings(options: Options, other: OtherCommand) -> Options:
                     words=words,
                 ),
             )
-    if options.gpus is not None and said.gpus_per_node is not None:
+    if options.gpus is not None and other_options.gpus_per_node is not None:
         raise UsageError(
             _(
                 "`$gpus {gpus}` conflicts with `{gpus_per_node}`",
@@ -310,9 +310,9 @@ def _with_settings(options: Options, other: OtherCommand) -> Options:
             _("remove `{gpus_per_node}`", gpus_per_node=other.said_by["gpus_per_node"]),
         )
     new = {
-        field.name: getattr(said, field.name)
+        field.name: getattr(other_options, field.name)
         for field in fields(Options)
-        if getattr(said, field.name) != field.default
+        if getattr(other_options, field.name) != field.default
     }
     return replace(options, **new)
 
@@ -322,7 +322,7 @@ def _describe(other: OtherCommand, settled: Options) -> str:
     words = " ".join(_means(other, settled))
     by = _(" by `{words}`", words=words) if words else ""
     lost = (
-        _("; {lost} has no effect", lost=listing(f"`{each}`" for each in other.lost))
+        _("; {lost} has no effect", lost=listing(f"`{flag}`" for flag in other.lost))
         if other.lost
         else ""
     )
@@ -385,9 +385,9 @@ def load_script_answers(script: str, options: Options, reporter: Reporter) -> Op
 def _find_kept(script: str, folder: Path) -> tuple[Path, Mapping[str, object]]:
     """The folder where something was kept of a script, and what; nothing where none has it."""
     # Configs may be written elsewhere today: what was said of the script holds all the same.
-    for each in (folder, Path()):
-        if entry := read_kept(each).get(script_key(script)):
-            return each, entry
+    for place in (folder, Path()):
+        if entry := read_kept(place).get(script_key(script)):
+            return place, entry
     return folder, {}
 
 
@@ -502,22 +502,22 @@ def find_script(
     return FoundScript(path=DEFAULT_SCRIPT) if Path(DEFAULT_SCRIPT).is_file() else None
 
 
-def read_found(found: FoundScript, options: Options, reporter: Reporter) -> ReadScript:
+def read_found(script: FoundScript, options: Options, reporter: Reporter) -> ReadScript:
     """Read a script, once it is sure that some config can reach it.
 
     Args:
-        found: The script.
+        script: The script.
         options: What the person says.
         reporter: Hears what was kept of the script.
 
     Raises:
         ZerowizError: It cannot be read, or no config can reach it; nobody is asked anything then.
     """
-    facts = read_named(found.path, found.script_args, is_module=found.is_module)
-    options = load_script_answers(found.path, options, reporter)
+    facts = read_named(script.path, script.script_args, is_module=script.is_module)
+    options = load_script_answers(script.path, options, reporter)
     facts = with_config_via(facts, options.config_via, options.integration)
-    require_reachable(facts, found.script_args, options)
-    return ReadScript(facts=facts, script_args=found.script_args, options=options)
+    require_reachable(facts, script.script_args, options)
+    return ReadScript(facts=facts, script_args=script.script_args, options=options)
 
 
 def read_named(script: str, script_args: Sequence[str] = (), *, is_module: bool) -> ScriptFacts:
@@ -546,9 +546,9 @@ def read_as_said(script: str, script_args: Sequence[str], options: Options) -> S
 def said_after(settings: ScriptSettings) -> frozenset[str]:
     """The options of which the words after the script say something now."""
     named = {name: getattr(settings, name, None) for name in (*SETTINGS, "model")}
-    said = {name for name, each in named.items() if each and each.state is State.SAID}
-    batch = {"global_batch"} if said & {"micro_batch", "accumulation_steps"} else set()
-    return frozenset(said | batch)
+    names = {name for name, setting in named.items() if setting and setting.state is State.SAID}
+    batch = {"global_batch"} if names & {"micro_batch", "accumulation_steps"} else set()
+    return frozenset(names | batch)
 
 
 def require_reachable(facts: ScriptFacts, script_args: Sequence[str], options: Options) -> None:

@@ -99,8 +99,8 @@ class RunQuestion(Struct, frozen=True, kw_only=True):
         words = _("{tokens} tokens of data (`$tokens`)", tokens=count(_COMPARED_TOKENS))
         return _("assumed {assumed}", assumed=words)
 
-    def _epochs(self, own: float) -> float:
-        epochs = own if self.epochs is None else self.epochs
+    def _epochs(self, script_epochs: float) -> float:
+        epochs = script_epochs if self.epochs is None else self.epochs
         if not 0 < epochs <= _MOST_EPOCHS:
             raise UsageError(
                 _(
@@ -143,8 +143,8 @@ class RunQuestion(Struct, frozen=True, kw_only=True):
                     _("remove one of them"),
                 )
             amounts |= read
-        own = () if machine is None else tuple(gpu.name for gpu in machine.gpus)
-        return read_prices(amounts, read_gpu_table(), read_instances(), own)
+        gpus = () if machine is None else tuple(gpu.name for gpu in machine.gpus)
+        return read_prices(amounts, read_gpu_table(), read_instances(), gpus)
 
     def plan_run(
         self, decision: Decision, machine: str | None, own_epochs: float | None = None
@@ -268,7 +268,7 @@ class _Planner:
             self.first, self.assumed = request, request.assumed
         else:
             settings = {_setting(clause) for clause in request.assumed}
-            self.assumed = tuple(one for one in self.assumed if _setting(one) in settings)
+            self.assumed = tuple(clause for clause in self.assumed if _setting(clause) in settings)
         return followed.decision
 
     def _read(self) -> ReadModel | None:
@@ -303,8 +303,8 @@ def find_machines(
         UsageError: No machine can be asked, or a price has no meaning here.
     """
     _check_options(options)
-    own = None if facts is None else resolve_script(facts, tuple(script_args)).epochs
-    length = question.length(None if own is None else own.value)
+    epochs = None if facts is None else resolve_script(facts, tuple(script_args)).epochs
+    length = question.length(None if epochs is None else epochs.value)
     prices = question.read_prices()
     if prices.of_any_node:
         raise UsageError(
@@ -346,12 +346,12 @@ def _wider(
     if request.job.traced is not None:
         return ()
     read = ReadModel(model=request.job.model)
-    said = {name for name, value in structs.asdict(options).items() if value is not None}
+    values = {name for name, value in structs.asdict(options).items() if value is not None}
 
     def decide_with(change: Change) -> Decide:
         return _Planner(with_plain(options, change), facts, script_args, read).decide
 
-    return tuple(find_wider_fits(offers, said, read_gpu_table(), decide_with))
+    return tuple(find_wider_fits(offers, values, read_gpu_table(), decide_with))
 
 
 def _check_options(options: Options) -> None:
@@ -381,5 +381,5 @@ def _check_options(options: Options) -> None:
 
 def _largest(kinds: Sequence[MachineKind]) -> str:
     """What has most memory in all."""
-    kind = max(kinds, key=lambda each: each.sizes[-1].world_size * each.gpu.usable_bytes)
+    kind = max(kinds, key=lambda kind: kind.sizes[-1].world_size * kind.gpu.usable_bytes)
     return kind.build(kind.sizes[-1], read_gpu_table()).name

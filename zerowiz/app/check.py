@@ -108,11 +108,11 @@ def find_configs(paths: Sequence[str], schema: Schema, reporter: Reporter = SILE
     """Every config that these paths name: files, folders of them, patterns, or `-` for stdin."""
     names = schema.top_names
     with reporter.wait(_("looking for configs")) as wait:
-        found = [config for path in paths for config in read_configs(path, names, wait.at)]
-    configs = {each.path: each for each in found if not isinstance(each, ZerowizError)}
+        files = [config for path in paths for config in read_configs(path, names, wait.at)]
+    configs = {config.path: config for config in files if not isinstance(config, ZerowizError)}
     return FoundConfigs(
         configs=tuple(configs.values()),
-        unreadable=tuple(each for each in found if isinstance(each, ZerowizError)),
+        unreadable=tuple(config for config in files if isinstance(config, ZerowizError)),
     )
 
 
@@ -132,8 +132,8 @@ def check_file(
         report = FileReport(path=config.path, findings=findings)
         return CheckedConfig(report=report, not_fixable=fix and bool(findings))
     if config.fault is not None:
-        found = unreadable(config.fault, is_yaml=is_yaml(Path(config.path)))
-        report = FileReport(path=config.path, findings=(found,))
+        finding = unreadable(config.fault, is_yaml=is_yaml(Path(config.path)))
+        report = FileReport(path=config.path, findings=(finding,))
         return CheckedConfig(report=report)
     if context.integration is None:
         context = replace(context, integration=config.integration)

@@ -82,13 +82,13 @@ def decide_options(
     request = resolve_job(options, machine, facts, script_args, read, reporter)
     if facts is not None:
         check_method(facts, request.job.workload.method)
-    found = choose_open(options, request, compares=compares)
-    chosen = _with_step(options, request, found, facts, script_args)
-    decision = found.decision
-    if found.choice is None:
+    searched = choose_open(options, request, compares=compares)
+    chosen = _with_step(options, request, searched, facts, script_args)
+    decision = searched.decision
+    if searched.choice is None:
         decision = decide(chosen.job, chosen.constraints)
     _refuse_unsupported(options, chosen, decision)
-    return DecidedJob(first=request, request=chosen, search=found, decision=decision)
+    return DecidedJob(first=request, request=chosen, search=searched, decision=decision)
 
 
 def choose_open(options: Options, request: ResolvedJob, *, compares: bool = True) -> Search:
@@ -109,7 +109,7 @@ def choose_open(options: Options, request: ResolvedJob, *, compares: bool = True
 def _with_step(
     options: Options,
     request: ResolvedJob,
-    found: Search,
+    searched: Search,
     facts: ScriptFacts | None,
     script_args: Sequence[str],
 ) -> ResolvedJob:
@@ -118,15 +118,15 @@ def _with_step(
     Where nothing fits it is the least that the job can have, so that no remedy asks for it.
     """
     job, before = request.job, request.job.workload
-    step = _least(request) if found.choice is None else found.choice.workload
+    step = _least(request) if searched.choice is None else searched.choice.workload
     if step == before:
         return request
     chosen = {name: getattr(step, name) for name in request.freedom.names}
     changed = {name: value for name, value in chosen.items() if value != getattr(before, name)}
-    said = replace(options, **changed)
+    chosen_options = replace(options, **changed)
     read = ReadModel(model=job.model, traced=job.traced, notes=request.traced)
-    made = resolve_job(said, job.machine, facts, script_args, read)
-    return replace(made, job=replace(job, workload=step), freedom=request.freedom)
+    resolved = resolve_job(chosen_options, job.machine, facts, script_args, read)
+    return replace(resolved, job=replace(job, workload=step), freedom=request.freedom)
 
 
 def _least(request: ResolvedJob) -> Workload:
@@ -200,8 +200,8 @@ class RemedyFinder:
             models=read_known_models,
             complete=self._complete,
         )
-        found = (self._checked(remedy, decision) for remedy in find_remedies(decision, scope))
-        takeable = worth_offering(each for each in found if each is not None)
+        checked = (self._checked(remedy, decision) for remedy in find_remedies(decision, scope))
+        takeable = worth_offering(remedy for remedy in checked if remedy is not None)
         if self.facts is None:
             return takeable
         edits = (replace(e, edit=self._edit(e)) for e in find_edits(decision, scope))
@@ -236,8 +236,8 @@ class RemedyFinder:
 
     def _complete(self, machine: Machine) -> Machine:
         """A machine of the table with what the options say of it, its links aside."""
-        said = replace(self.options, nodes=None, interconnect=None)
-        return complete(machine, said)
+        options = replace(self.options, nodes=None, interconnect=None)
+        return complete(machine, options)
 
     def _checked(self, remedy: Remedy, decision: Decision) -> Remedy | None:
         """The remedy with what it leads to when it is typed; None where it leads nowhere."""
@@ -257,14 +257,14 @@ class RemedyFinder:
 
     def _restated(self, change: Change) -> Change:
         """The change with what was said of other links before, and with all nodes that it needs."""
-        said = self.options.interconnect
+        interconnect = self.options.interconnect
         text = change.get("interconnect")
         if "machine" in change:
             nodes = {} if self.options.nodes is None else {"nodes": _nodes_of(change["machine"])}
             return {**change, **nodes}
-        if text is None or said is None:
+        if text is None or interconnect is None:
             return change
-        return {**change, "interconnect": f"{said},{text}"}
+        return {**change, "interconnect": f"{interconnect},{text}"}
 
     def _lead(self, request: ResolvedJob) -> StrategyEstimate | None:
         """The strategy that is chosen for a request."""
@@ -411,10 +411,10 @@ def require_strategy(plan: Plan) -> Strategy:
     """
     if plan.strategy is None:
         options = plan.options
-        own = None if options.config is None else str(options.config)
+        config = None if options.config is None else str(options.config)
         only_cpu = options.accelerator is Accelerator.CPU
         hints = [remedies_text.hint(remedy) for remedy in plan.remedies]
-        hints = hints or [remedies_text.none_found(own, only_cpu=only_cpu)]
+        hints = hints or [remedies_text.none_found(config, only_cpu=only_cpu)]
         raise NoStrategyError(plan, sentences.nothing_fits(plan.decision), *hints)
     return plan.strategy
 
@@ -431,16 +431,16 @@ def change_by_options(plan: Plan) -> tuple[Change, BatchChange] | None:
     global batch was asked for.
     """
     options, step, machine = plan.options, plan.own_step, plan.request.job.machine
-    said = {name: getattr(options, name) for name in _OF_BATCH}
-    said = {name: value for name, value in said.items() if value is not None}
-    if plan.facts is None or not said or options.global_batch is not None:
+    values = {name: getattr(options, name) for name in _OF_BATCH}
+    values = {name: value for name, value in values.items() if value is not None}
+    if plan.facts is None or not values or options.global_batch is not None:
         return None
     settings, before = resolve_script(plan.facts, plan.script_args), machine.world_size
     for name in _OF_BATCH:
         setting = getattr(settings, name)
         before *= getattr(step, name) if setting is None else setting.value
     batch = change_batch(before, step, machine)
-    return None if batch is None else (said, with_way_to_keep(plan, batch))
+    return None if batch is None else (values, with_way_to_keep(plan, batch))
 
 
 def keeping(batch: BatchChange) -> Change:
@@ -504,26 +504,26 @@ def _unused_configs(facts: ScriptFacts, used: str) -> list[str]:
     """The configs that a person has beside the script, but for the one that is used."""
     from zerowiz.probe.output_folder import find_persons_configs  # noqa: PLC0415 - seldom needed
 
-    found = find_persons_configs(Path(facts.text_path).parent)
-    return [str(path) for path in found if path.absolute() != Path(used).absolute()]
+    configs = find_persons_configs(Path(facts.text_path).parent)
+    return [str(path) for path in configs if path.absolute() != Path(used).absolute()]
 
 
 def _choice_notes(plan: Plan) -> Iterator[str]:
     """What was chosen of what is open, and what was not."""
-    found = plan.search
-    if found is None or found.choice is None:
+    searched = plan.search
+    if searched is None or searched.choice is None:
         return
-    if found.choice.workload != plan.own_step:
+    if searched.choice.workload != plan.own_step:
         job = plan.request.job
-        before = Evaluator(job).candidate(plan.own_step, found.choice.strategy)
+        before = Evaluator(job).candidate(plan.own_step, searched.choice.strategy)
         can_keep = before.evaluated.verdict is not Verdict.DOES_NOT_FIT
         if not can_keep:
             kept = decide(replace(job, workload=plan.own_step), plan.request.constraints)
             can_keep = kept.chosen is not None
         by_script = plan.request.has_own_batch
-        yield choice.chosen_step(before, found.choice, by_script=by_script, can_keep=can_keep)
-    if found.clearly_faster is not None:
-        yield choice.clearly_faster(found.clearly_faster, found.choice)
+        yield choice.chosen_step(before, searched.choice, by_script=by_script, can_keep=can_keep)
+    if searched.clearly_faster is not None:
+        yield choice.clearly_faster(searched.clearly_faster, searched.choice)
 
 
 def note_basis(plan: Plan, reporter: Reporter, beside: Plan | None = None) -> None:

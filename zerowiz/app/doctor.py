@@ -115,14 +115,19 @@ def _with_script(
     options, reporter = examination.options, examination.reporter
     if script is None and options.model is not None:
         return examination
-    found = examination.attempt(SCRIPT_REFUSED, lambda: find_script(script, script_args, options))
-    if found is None:
+    script_file = examination.attempt(
+        SCRIPT_REFUSED, lambda: find_script(script, script_args, options)
+    )
+    if script_file is None:
         return replace(examination, named=script is not None)
     if script is None:
         reporter.note(
-            _("checking `{path}`, the script that `zerowiz launch` would start", path=found.path)
+            _(
+                "checking `{path}`, the script that `zerowiz launch` would start",
+                path=script_file.path,
+            )
         )
-    read = examination.attempt(SCRIPT_REFUSED, lambda: _read_script(found, examination))
+    read = examination.attempt(SCRIPT_REFUSED, lambda: _read_script(script_file, examination))
     if read is None:
         return replace(examination, named=True)
     return replace(
@@ -134,8 +139,8 @@ def _with_script(
     )
 
 
-def _read_script(found: FoundScript, examination: _Examination) -> ReadScript:
-    read = read_found(found, examination.options, examination.reporter)
+def _read_script(script: FoundScript, examination: _Examination) -> ReadScript:
+    read = read_found(script, examination.options, examination.reporter)
     check_words(read.facts, read.script_args, examination.reporter)
     check_local_rank(read.facts, read.script_args)
     return read
@@ -216,8 +221,8 @@ def _decide(examination: _Examination, machine: Machine, facts: ScriptFacts | No
     answers = open_questions(options, settings)
     # What a person would be asked, and a plan can do without, stays at its default.
     asked = {"model": answers["model"]}
-    said = answer(options, asked, by_default_of(settings if facts else None))
-    plan = plan_options(said, machine, facts, words, examination.reporter)
+    options_answered = answer(options, asked, by_default_of(settings if facts else None))
+    plan = plan_options(options_answered, machine, facts, words, examination.reporter)
     strategy = require_strategy(plan)
     if facts is not None:
         check_own_config(options, machine, facts, words, examination.reporter)

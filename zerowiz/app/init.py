@@ -79,7 +79,7 @@ def ask_open(person: Person, wizard: Wizard, answers: Answers) -> Iterator[Answe
         wizard.prepare(answers)
         known = wizard.known(answers)
         # What does not matter after the latest answer is not kept.
-        answers = answers.only({each.key for each in ALL_QUESTIONS if is_relevant(each, known)})
+        answers = answers.only({asked.key for asked in ALL_QUESTIONS if is_relevant(asked, known)})
         yield answers
         question = next_question(known)
         if question is None:
@@ -96,10 +96,10 @@ def change_one(person: Person, wizard: Wizard, answers: Answers) -> Answers:
         key = person.ask(replace(_WHICH, choices=listed, default=listed[0].value))
         if isinstance(key, Back) or key == _NOTHING.value:
             return answers
-        taken = [each.value for each in undoable]
-        if key in taken:
-            return answers.without_taken(taken.index(key))
-        question = next(each for each in ALL_QUESTIONS if each.key == key)
+        keys = [choice.value for choice in undoable]
+        if key in keys:
+            return answers.without_taken(keys.index(key))
+        question = next(row for row in ALL_QUESTIONS if row.key == key)
         changed = _change(person, wizard, question, answers)
         if changed is not None:
             return changed
@@ -128,7 +128,7 @@ def note_spared(wizard: Wizard, answers: Answers, reporter: Reporter) -> None:
 
 def ask_other_script(person: Person, wizard: Wizard, answers: Answers) -> Answers:
     """The answers with a script that the person names now; as they were where they go back."""
-    question = next(each for each in QUESTIONS if each.key == "script")
+    question = next(row for row in QUESTIONS if row.key == "script")
     return _change(person, wizard, question, answers) or answers
 
 
@@ -469,8 +469,8 @@ def _refuse_start(file: ProgramFile, wanted: InitOptions) -> None:
 
 
 def _refuse_script(script: str | None, wanted: InitOptions) -> None:
-    said = {f"`{script}`": script, "`--launch`": wanted.launch, "`--slurm`": wanted.slurm}
-    for words, is_said in said.items():
+    reasons = {f"`{script}`": script, "`--launch`": wanted.launch, "`--slurm`": wanted.slurm}
+    for words, is_said in reasons.items():
         if is_said:
             raise UsageError(
                 _("{words} conflicts with `--no-script`, which writes a config alone", words=words),

@@ -273,7 +273,7 @@ def lines_to_set(file: ProgramFile, plan: Plan, config_path: str) -> tuple[str, 
     """The lines that the file is to have, and has not."""
     step, default = plan.request.job.workload, Workload()
     has_adapters = step.method is not Method.FULL
-    said = {
+    lines = {
         name: getattr(step, name)
         for name in SETTINGS
         if (has_adapters or name not in _OF_ADAPTERS)
@@ -283,13 +283,13 @@ def lines_to_set(file: ProgramFile, plan: Plan, config_path: str) -> tuple[str, 
             or getattr(step, name) != getattr(default, name)
         )
     }
-    if "lora_target_modules" in said:
-        said["lora_target_modules"] = step.lora_targets
+    if "lora_target_modules" in lines:
+        lines["lora_target_modules"] = step.lora_targets
     # A size describes the model of the file, and names no other.
     model = plan.options.model
     if model is not None and plan.request.job.model.source is not ModelSource.SIZE:
-        said["model"] = hub_name(model, os.environ)
-    return tuple(list_changes(file, said, config_path))
+        lines["model"] = hub_name(model, os.environ)
+    return tuple(list_changes(file, lines, config_path))
 
 
 def without_said(options: Options, file: ProgramFile) -> Options:

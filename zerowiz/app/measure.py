@@ -76,12 +76,12 @@ def find_candidates(plan: Plan, reporter: Reporter) -> list[Candidate]:
     ways: dict[str, Candidate] = {}
     if chosen is not None:
         ways[chosen.strategy.name] = Candidate(workload=workload, evaluated=chosen)
-    for found in () if plan.search is None else plan.search.candidates:
-        ways.setdefault(found.strategy.name, found)
-    for each in plan.decision.allowed:
-        if each.runs:
-            one = Candidate(workload=workload, evaluated=each)
-            ways.setdefault(each.strategy.name, one)
+    for candidate in () if plan.search is None else plan.search.candidates:
+        ways.setdefault(candidate.strategy.name, candidate)
+    for evaluated in plan.decision.allowed:
+        if evaluated.runs:
+            untried = Candidate(workload=workload, evaluated=evaluated)
+            ways.setdefault(evaluated.strategy.name, untried)
 
     def order(way: Candidate) -> tuple[bool, float]:
         # A deadline cuts off what comes last.
@@ -250,7 +250,7 @@ def _trials_of(
     plan = plan_options(asked, machine, None, (), reporter)
     note_basis(plan, reporter)
     note_emulation(plan, reporter)
-    job, own = plan.request.job, options.config
+    job, config = plan.request.job, options.config
     chosen = Trial(
         id="run",
         loop=loop,
@@ -263,7 +263,7 @@ def _trials_of(
         quantized_weights=job.quantized_weights,
         memory_budget_bytes=job.budget_bytes,
         bf16=dict.fromkeys(_HALF_STATES, True) if job.state_dtype is StateDtype.BF16 else {},
-        ds_config=None if own is None else ready_values(own, asked, job.workload, reader),
+        ds_config=None if config is None else ready_values(config, asked, job.workload, reader),
         config={},
     )
     if not every:
@@ -386,14 +386,14 @@ def run_measurement(
         ) as ended,
     ):
         wait.at(_before_first(compiled))
-        for each in ended:
-            plan = planned[each.index]
-            row = make_row(plan, each.ends, machine.accelerator)
+        for trial in ended:
+            plan = planned[trial.index]
+            row = make_row(plan, trial.ends, machine.accelerator)
             if output is not None:
                 append_line(output, json.dumps(english(row)))
             comparisons.append(compare(plan, row))
             _keep(plan, comparisons[-1], reporter)
-            on_result(comparisons[-1], each.log_tail)
+            on_result(comparisons[-1], trial.log_tail)
             wait.done(str(plan.trial.id))
     return comparisons
 
@@ -457,12 +457,12 @@ def _batch(
     planned: Sequence[PlannedTrial], machine: Machine, deadline_s: int, case_deadline_s: int
 ) -> Batch:
     programs = find_programs(os.environ)
-    trials = [each.trial for each in planned]
+    trials = [plan.trial for plan in planned]
     used = with_gpus(machine, max(trial.gpus for trial in trials))
     port = ("--master_port", str(programs.master_port))
     env = launch_env(used, programs, os.environ, {})
     return Batch(
-        cases=[each.as_case() for each in planned],
+        cases=[plan.as_case() for plan in planned],
         ops=ops_of(trials, machine.accelerator),
         launcher=(programs.deepspeed, *launcher_options(used), *port),
         env={name: value for name, value in env.items() if name not in _OF_A_CASE},

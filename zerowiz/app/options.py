@@ -183,7 +183,7 @@ def variable_of(name: str) -> str | None:
 def choices_of(kind: type, row: SettingRow) -> tuple[str, ...]:
     """The words that a setting takes; none where it takes any."""
     if issubclass(kind, Enum):
-        return tuple(str(each.value) for each in kind)
+        return tuple(str(member.value) for member in kind)
     return STAGES if row is settings.STAGE else ()
 
 
@@ -240,8 +240,8 @@ _DEFAULTS = structs.asdict(Options())
 
 def changed_by(options: Options, changes: Options) -> Options:
     """The options with what others say that is not their default."""
-    said = structs.asdict(changes).items()
-    return replace(options, **{name: value for name, value in said if value != _DEFAULTS[name]})
+    items = structs.asdict(changes).items()
+    return replace(options, **{name: value for name, value in items if value != _DEFAULTS[name]})
 
 
 def with_plain(options: Options, values: Mapping[str, object]) -> Options:
@@ -334,8 +334,8 @@ def read_config_ranks(options: Options) -> ConfigRanks | None:
 
 def choose_config_ranks(options: Options) -> ConfigRanks | None:
     """As `read_config_ranks`; None where options say how many there are, and where."""
-    said = (options.gpus, options.gpus_per_node, options.nodes, options.hostfile)
-    return read_config_ranks(options) if all(each is None for each in said) else None
+    values = (options.gpus, options.gpus_per_node, options.nodes, options.hostfile)
+    return read_config_ranks(options) if all(value is None for value in values) else None
 
 
 def with_config_ranks(machine: Machine, asked: ConfigRanks | None) -> Machine:

@@ -37,31 +37,31 @@ def find_grid(plan: Plan, reporter: Reporter) -> Grid:
     """
     job = plan.decision.job
     step = job.workload
-    own = GridCell(
+    planned = GridCell(
         micro_batch=step.micro_batch,
         sequence_tokens=step.sequence_tokens,
         decision=plan.decision,
         search=plan.search,
     )
-    batches = list_micro_batches(own.micro_batch)
-    lengths = list_lengths(own.sequence_tokens, job.model)
+    batches = list_micro_batches(planned.micro_batch)
+    lengths = list_lengths(planned.sequence_tokens, job.model)
     why_fewer = ""
     if job.own_trace is not None:
-        batches, lengths = (own.micro_batch,), (own.sequence_tokens,)
+        batches, lengths = (planned.micro_batch,), (planned.sequence_tokens,)
         why_fewer = _("the model was traced for this step alone")
     read = ReadModel(model=job.model, traced=job.traced)
     cells = []
     with reporter.wait(_("planning for other settings"), len(batches) * len(lengths)) as wait:
         for micro_batch in batches:
             for tokens in lengths:
-                cell = replace(own, micro_batch=micro_batch, sequence_tokens=tokens)
-                cells.append(own if cell == own else _decided(cell, plan, read))
+                cell = replace(planned, micro_batch=micro_batch, sequence_tokens=tokens)
+                cells.append(planned if cell == planned else _decided(cell, plan, read))
                 wait.done(f"{micro_batch} x {tokens}")
     grid = Grid(
         micro_batch_stops=batches,
         sequence_tokens=lengths,
         cells=tuple(cells),
-        own=own,
+        own=planned,
         why_fewer=why_fewer,
     )
     return without_empty(grid)
@@ -70,12 +70,14 @@ def find_grid(plan: Plan, reporter: Reporter) -> Grid:
 def _decided(cell: GridCell, plan: Plan, read: ReadModel) -> GridCell:
     micro_batch, tokens = cell.micro_batch, cell.sequence_tokens
     try:
-        said = replace(plan.options, micro_batch=micro_batch, sequence_tokens=tokens)
+        options = replace(plan.options, micro_batch=micro_batch, sequence_tokens=tokens)
         machine = plan.decision.job.machine
-        found = decide_options(said, machine, plan.facts, plan.script_args, read, compares=True)
+        decided = decide_options(
+            options, machine, plan.facts, plan.script_args, read, compares=True
+        )
     except ZerowizError as error:
         return replace(cell, decision=None, search=None, refusal=error.message)
-    return replace(cell, decision=found.decision, search=found.search)
+    return replace(cell, decision=decided.decision, search=decided.search)
 
 
 # As wide as a terminal of most people.

@@ -170,7 +170,7 @@ def find_machine_change(plan: Plan) -> MachineChange | None:
     # The plans of all strategies lie side by side.
     files = read_plan_files(config_file(plan.options, plan.strategy or STRATEGIES[0]))
     plans = (read_earlier_plan(path, content, script) for path, content in files)
-    earlier = next((each for each in plans if each is not None), None)
+    earlier = next((other for other in plans if other is not None), None)
     if earlier is None:
         return None
     facts = compare_machines(earlier.machine, machine)
@@ -236,8 +236,10 @@ def plan_job_file(plan: Plan, facts: ScriptFacts, script_args: Sequence[str] = (
 
 def _seen_from_here(options: Options) -> Options:
     """The options with each path below this folder, where `sbatch` runs, as a copy of it has it."""
-    said = {name: getattr(options, name) for name in options.__struct_fields__}
-    paths = {name: Path(_below(str(path))) for name, path in said.items() if isinstance(path, Path)}
+    values = {name: getattr(options, name) for name in options.__struct_fields__}
+    paths = {
+        name: Path(_below(str(path))) for name, path in values.items() if isinstance(path, Path)
+    }
     model = None if options.model is None else _below(options.model)
     return replace(options, **paths, model=model)  # type: ignore[arg-type]
 

@@ -73,10 +73,10 @@ def _menu(text: str, remedies: Sequence[Remedy], others: Sequence[Choice], first
     listed = [
         Choice(
             value=str(index),
-            title=remedies_text.options(each.change),
-            detail=remedies_text.outcome(each),
+            title=remedies_text.options(remedy.change),
+            detail=remedies_text.outcome(remedy),
         )
-        for index, each in enumerate(remedies)
+        for index, remedy in enumerate(remedies)
     ]
     return Question(
         key="remedy",
@@ -97,8 +97,8 @@ def _default(remedies: Sequence[Remedy], others: Sequence[Choice], first: int) -
     """The first remedy from there on that Enter alone may take, else the last of the others."""
     free = (
         str(index)
-        for index, each in enumerate(remedies)
-        if index >= first and not _STATED & each.change.keys()
+        for index, remedy in enumerate(remedies)
+        if index >= first and not _STATED & remedy.change.keys()
     )
     return next(free, others[-1].value)
 
@@ -238,24 +238,24 @@ class Remedying:
             answer = self._person.ask(_menu(text, takeable(plan), (_NOTHING,), first))
             if isinstance(answer, Back) or answer == _NOTHING.value:
                 return None
-            if (taken := self._after(plan, machine, int(answer))) is not None:
-                self._now = taken
-                note_settled(taken[0], self._reporter)
-                return taken[0]
+            if (after := self._after(plan, machine, int(answer))) is not None:
+                self._now = after
+                note_settled(after[0], self._reporter)
+                return after[0]
             first = int(answer) + 1
 
     def _after(self, plan: Plan, machine: Machine, index: int) -> tuple[Plan, Machine] | None:
         """The plan after one of its remedies, and its machine; None where the job cannot be so."""
         change = takeable(plan)[index].change
         try:
-            taken = take_remedy(plan, change, machine, self._facts, self._script_args)
+            after = take_remedy(plan, change, machine, self._facts, self._script_args)
         except ZerowizError as error:
             self._reporter.error(error)
             return None
         self._before.append((plan, machine))
         self._taken.append(change)
-        self._reporter.decision(taken[0].decision, _listed(taken[0]))
-        return taken
+        self._reporter.decision(after[0].decision, _listed(after[0]))
+        return after
 
     def _undone(self) -> tuple[Plan, Machine]:
         """The plan without the remedy that was taken last, and its machine."""
@@ -280,9 +280,9 @@ class Remedying:
                 return Again.AGAIN
             if answer == _STOP.value:
                 raise DeclinedError(_("nothing was written"))
-            taken = self._after(plan, machine, int(answer))
-            first = int(answer) + 1 if taken is None else 0
-            plan, machine = taken or (plan, machine)
+            after = self._after(plan, machine, int(answer))
+            first = int(answer) + 1 if after is None else 0
+            plan, machine = after or (plan, machine)
         self._now = plan, machine
         note_settled(plan, self._reporter)
         return plan

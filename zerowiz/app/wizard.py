@@ -113,14 +113,14 @@ def offer_scripts(question: Question, nearby: Sequence[ScriptFacts], answered: s
         answered: The answer before; empty where there was none.
     """
     copied = script_of(answered) if answered.startswith(TEMPLATE) else None
-    found = [(f.path, sentences.convention(f)) for f in nearby if f.path != copied]
-    default = DEFAULT_SCRIPT if DEFAULT_SCRIPT in dict(found) else None
+    scripts = [(f.path, sentences.convention(f)) for f in nearby if f.path != copied]
+    default = DEFAULT_SCRIPT if DEFAULT_SCRIPT in dict(scripts) else None
     others = tuple(
         choice
         for choice in question.choices
         if choice.value == answered or not Path(script_of(choice.value)).exists()
     )
-    menu = _menu(question, found, default)
+    menu = _menu(question, scripts, default)
     choices = (*menu.choices, *others)
     return replace(menu, choices=choices, default=menu.default or choices[0].value)
 
@@ -141,15 +141,15 @@ def _models(machine: Machine | None) -> list[tuple[str, str]]:
 
 def _menu(
     question: Question,
-    found: "tuple[tuple[str, str], ...] | list[tuple[str, str]]",
+    rows: "tuple[tuple[str, str], ...] | list[tuple[str, str]]",
     default: str | None = None,
 ) -> Question:
     """The question with what was found, the first of which is the default.
 
     What is typed is an answer, too.
     """
-    listed = (Choice(value=value, title=value, detail=detail) for value, detail in found)
-    first = found[0][0] if found else None
+    listed = (Choice(value=value, title=value, detail=detail) for value, detail in rows)
+    first = rows[0][0] if rows else None
     return replace(question, choices=tuple(listed), default=default or first)
 
 
@@ -181,11 +181,11 @@ def ask_words(person: Person, planned: InitPlan) -> Words | Back:
 
 
 def _names(planned: InitPlan) -> str:
-    return listing(f"`{each.name}`" for each in planned.missing)
+    return listing(f"`{row.name}`" for row in planned.missing)
 
 
 def _usage(planned: InitPlan) -> str:
-    return " ".join(each.usage for each in planned.missing)
+    return " ".join(row.usage for row in planned.missing)
 
 
 def _split(text: str) -> Words:
@@ -282,7 +282,7 @@ class NamedInputs:
         if self.typed.model is not None:
             # What is read without the network is refused now, not after the questions.
             read_near(self.typed.model, os.environ, trace=self.typed.trace)
-        script: ScriptFacts | list[str] = [each.path for each in self.nearby]
+        script: ScriptFacts | list[str] = [script.path for script in self.nearby]
         try:
             script = self.facts(Answers()) or script
         except ZerowizError:
@@ -358,11 +358,11 @@ class NamedInputs:
     def model(self, answers: Answers) -> ReadModel | None:
         """The model, where reading it takes neither the network nor a trace."""
         named, settings = self._named_model(answers), self.settings(answers)
-        made, own = made_for(named, settings), settings.model
-        name = named or (None if own is None else own.value)
-        key = name if made is None else f"{made.base} {made.source}"
+        built, loaded = made_for(named, settings), settings.model
+        name = named or (None if loaded is None else loaded.value)
+        key = name if built is None else f"{built.base} {built.source}"
         if key is not None and key not in self._models:
-            self._models[key] = self._near(name or "") if made is None else self._near_made(made)
+            self._models[key] = self._near(name or "") if built is None else self._near_made(built)
         return None if key is None else self._models[key]
 
     def _near(self, name: str) -> ReadModel | None:
@@ -374,9 +374,9 @@ class NamedInputs:
         known = next((ReadModel(model=row.build()) for row in rows), None)
         return near or known
 
-    def _near_made(self, made: ModelConfig) -> ReadModel | None:
+    def _near_made(self, config: ModelConfig) -> ReadModel | None:
         try:
-            return None if self.typed.trace else read_made_near(made, os.environ)
+            return None if self.typed.trace else read_made_near(config, os.environ)
         except ZerowizError:
             return None
 
@@ -451,49 +451,51 @@ class Wizard:
 
         What the script or a config of the person's own decides is no question.
         """
-        found = self._open(answers)
+        questions = self._open(answers)
         if self.named.script(answers) is None:
-            return found
-        return spare(found, answers.by_key, self._defaults(answers))
+            return questions
+        return spare(questions, answers.by_key, self._defaults(answers))
 
     def spared(self, answers: Answers) -> dict[str, str | None]:
         """What is not asked, so that there are few questions, by key."""
-        found = self._open(answers)
-        return {k: v for k, v in self.known(answers).items() if v != found[k]}
+        questions = self._open(answers)
+        return {k: v for k, v in self.known(answers).items() if v != questions[k]}
 
     def _open(self, answers: Answers) -> dict[str, str | None]:
         """As `known`, however many questions that is."""
-        found = self._asked(answers)
+        questions = self._asked(answers)
         known = {**dict(answers.given), **as_answers(answers.settings)}
         changed = (k for k, v in answers.given if k in _CHANGEABLE and self._takes(k, v, answers))
-        kept = {*found, *changed}
-        return {**found, **{k: v for k, v in known.items() if k in kept}}
+        kept = {*questions, *changed}
+        return {**questions, **{k: v for k, v in known.items() if k in kept}}
 
     def _asked(self, answers: Answers) -> dict[str, str | None]:
         """What is asked or was typed, by key, whatever was answered to it."""
-        found: dict[str, str | None] = {}
+        questions: dict[str, str | None] = {}
         if self.named.here is None or self.named.typed.machine is not None:
-            found["machine"] = self.named.typed.machine
+            questions["machine"] = self.named.typed.machine
         if not self._no_script:
             # The only one here is not asked for; with others it is what the menu points at.
-            found["script"] = self.named.script_here if len(self.named.nearby) < _SEVERAL else None
+            questions["script"] = (
+                self.named.script_here if len(self.named.nearby) < _SEVERAL else None
+            )
         script = self.named.script(answers)
         if not self.named.has_script(answers):
-            found |= open_questions(self.named.typed, ScriptSettings())
-            found["method"] = self.named.typed.method
+            questions |= open_questions(self.named.typed, ScriptSettings())
+            questions["method"] = self.named.typed.method
         elif script is not None:
-            found |= self._of_script(answers, self.named.options_of(script))
+            questions |= self._of_script(answers, self.named.options_of(script))
         read = self.named.model(answers)
         if read is not None and read.model.architecture.reads_images:
             # The size of its images decides it.
-            found.pop("sequence_tokens", None)
-        return found
+            questions.pop("sequence_tokens", None)
+        return questions
 
     def _defaults(self, answers: Answers) -> dict[str, str]:
         """What the script does where nobody says otherwise, by the keys of questions."""
         settings = self.named.settings(answers)
-        own = {"method": settings.method, "micro_batch": settings.micro_batch}
-        return {key: str(each.value) for key, each in own.items() if each is not None}
+        defaults = {"method": settings.method, "micro_batch": settings.micro_batch}
+        return {key: str(setting.value) for key, setting in defaults.items() if setting is not None}
 
     def _default_of(self, key: str, answers: Answers) -> str | None:
         """The script's own value, which is asked for where it decides that question alone."""
@@ -501,24 +503,24 @@ class Wizard:
 
     def _of_script(self, answers: Answers, options: Options) -> dict[str, str | None]:
         settings, facts = self.named.settings(answers), self.named.facts(answers)
-        found = open_questions(options, settings)
+        questions = open_questions(options, settings)
         for name in ("model", "sequence_tokens", "gradient_checkpointing"):
             # What the script decides is no question, and what was typed can be said anew.
-            if found[name] is not None and getattr(options, name) is None:
-                del found[name]
+            if questions[name] is not None and getattr(options, name) is None:
+                del questions[name]
         if facts is not None and facts.micro_batch.from_config:
-            found["micro_batch"] = found["micro_batch"] or "1"
+            questions["micro_batch"] = questions["micro_batch"] or "1"
         if splits(options, settings, own_config(options)):
             machine = self.named.machine(answers)
             # No time of a step is known there: the recommended split is the fastest known.
             on_cpu = machine is not None and machine.accelerator is Accelerator.CPU
-            found["goal"] = _goal(options) or (Objective.FLOWCHART.value if on_cpu else None)
-            found["micro_batch"] = None
-        elif found["micro_batch"] is not None and options.micro_batch is None:
-            del found["micro_batch"]
-        if options.method is not None or any(_is_open(settings, each) for each in Method):
-            found["method"] = options.method
-        return found
+            questions["goal"] = _goal(options) or (Objective.FLOWCHART.value if on_cpu else None)
+            questions["micro_batch"] = None
+        elif questions["micro_batch"] is not None and options.micro_batch is None:
+            del questions["micro_batch"]
+        if options.method is not None or any(_is_open(settings, method) for method in Method):
+            questions["method"] = options.method
+        return questions
 
     def options(self, answers: Answers) -> Options:
         """What was typed, with the answers that matter.
@@ -529,12 +531,12 @@ class Wizard:
         script = self.named.script(answers)
         options = self.named.typed if script is None else self.named.options_of(script)
         known = self.known(answers)
-        said = self._of_template(options, answers)
+        values = self._of_template(options, answers)
         for question in ALL_QUESTIONS:
             answer = answers.by_key.get(question.key)
             if answer is not None and is_relevant(question, known):
-                said |= _as_settings(question, answer)
-        return with_plain(options, {**said, **answers.settings})
+                values |= _as_settings(question, answer)
+        return with_plain(options, {**values, **answers.settings})
 
     def _of_template(self, options: Options, answers: Answers) -> dict[str, object]:
         """The machine's own precision for the Trainer's template, which trains in fp32 by itself.
@@ -654,7 +656,7 @@ class Wizard:
         fitting = (
             other
             for other in others
-            if (found := self._look(question, other, answers)) is not None and found.trains
+            if (fit := self._look(question, other, answers)) is not None and fit.trains
         )
         return replace(question, default=next(fitting, LARGEST_MACHINE))
 
@@ -676,13 +678,13 @@ class Wizard:
     def _global_batch(self, answers: Answers) -> int | None:
         """What the script learns from at a time; None where nobody says."""
         machine, settings = self.named.machine(answers), self.named.settings(answers)
-        if (said := self.options(answers).global_batch) is not None:
-            return said
+        if (whole := self.options(answers).global_batch) is not None:
+            return whole
         if machine is None or settings.micro_batch is None:
             return None
         steps = settings.accumulation_steps
-        each = settings.micro_batch.value * (1 if steps is None else steps.value)
-        return each * machine.world_size
+        per_rank = settings.micro_batch.value * (1 if steps is None else steps.value)
+        return per_rank * machine.world_size
 
     def check(self, key: str, answers: Answers) -> Callable[[str], object] | None:
         """What refuses an answer that would fail later."""

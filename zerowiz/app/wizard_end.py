@@ -183,7 +183,7 @@ class Refusals:
         """
         self._reporter.error(error)
         listed = [offer for offer in _OFFERS if offer.value in offers]
-        values = [each.value for each in listed]
+        values = [choice.value for choice in listed]
         # To try again would help no job that is too big.
         changes = isinstance(error, NothingFitsError) and LastAnswer.CHANGE in offers
         first = values.index(LastAnswer.CHANGE) if changes else 0
@@ -196,10 +196,10 @@ class Refusals:
             kind=AnswerKind.CHOICE,
             default=default,
             choices=tuple(
-                replace(each, detail=_("writes {config_path}", config_path=config_path))
-                if each.value == LastAnswer.WRITE
-                else each
-                for each in listed
+                replace(choice, detail=_("writes {config_path}", config_path=config_path))
+                if choice.value == LastAnswer.WRITE
+                else choice
+                for choice in listed
             ),
         )
         answer = self._person.ask(question, can_go_back=can_go_back)
@@ -218,12 +218,12 @@ def ask_loss(person: Person, paths: tuple[str, ...], *, is_shown: bool) -> Kept 
         paths: Of the files.
         is_shown: Whether the lines that would be lost stand above.
     """
-    one = len(paths) == 1
+    is_single = len(paths) == 1
     question = Question(
         key="overwrite",
         flag="$force",
         text=_("{path} was changed, or not written by zerowiz. Overwrite it?", path=paths[0])
-        if one
+        if is_single
         else _(
             "{paths} were changed, or not written by zerowiz. Overwrite them?",
             paths=joined(_(" and "), paths),
@@ -236,13 +236,13 @@ def ask_loss(person: Person, paths: tuple[str, ...], *, is_shown: bool) -> Kept 
                 value=Kept.FOLDER,
                 title=_("no, use another folder"),
                 detail=_("keeps it, and asks where the new files go")
-                if one
+                if is_single
                 else _("keeps them, and asks where the new files go"),
             ),
             Choice(
                 value=Kept.OVERWRITE,
                 title=_("yes, overwrite"),
-                detail=_("what is in it is lost") if one else _("what is in them is lost"),
+                detail=_("what is in it is lost") if is_single else _("what is in them is lost"),
             ),
         ),
     )
@@ -313,11 +313,11 @@ class Finish:
     def run(self, planned: InitPlan) -> InitPlan | LastAnswer | Back:
         """The plan once it is written, with its start if it is launched; or what is wanted."""
         can_launch = self._can_launch(planned)
-        said: LastAnswer | Back | None = LastAnswer.LAUNCH if self._wanted.launch else None
+        answered: LastAnswer | Back | None = LastAnswer.LAUNCH if self._wanted.launch else None
         default: LastAnswer | None = None
         while True:
-            answer = said or self._ask(planned, default, can_launch=can_launch)
-            said = None
+            answer = answered or self._ask(planned, default, can_launch=can_launch)
+            answered = None
             if answer is LastAnswer.EXPLAIN:
                 self._reporter.strategies(planned.plan.decision)
             elif not isinstance(answer, LastAnswer) or answer not in _GOES_ON:
@@ -328,11 +328,11 @@ class Finish:
                 if isinstance(done, InitPlan):
                     return done
                 if done is LastAnswer.FOLDER:
-                    planned, said = self._moved(planned), answer
+                    planned, answered = self._moved(planned), answer
                 elif done is LastAnswer.WORDS:
                     return self._with_words(planned)
                 elif done is not Back.BACK:
-                    said = answer if done is LastAnswer.AGAIN else done
+                    answered = answer if done is LastAnswer.AGAIN else done
 
     def _ask(
         self, planned: InitPlan, default: LastAnswer | None, *, can_launch: bool

@@ -107,8 +107,8 @@ def prepare_launch(
     """
     check_accounting(options)
     command = understand_command(script, script_args, options, reporter)
-    found = _require_script(command.script, command.script_args, command.options)
-    read = read_found(found, command.options, reporter)
+    script_file = _require_script(command.script, command.script_args, command.options)
+    read = read_found(script_file, command.options, reporter)
     facts, script_args, options = read.facts, read.script_args, read.options
     check_words(facts, script_args, reporter)
     check_local_rank(facts, script_args)
@@ -294,8 +294,8 @@ def start_planned(
 def _require_script(
     script: str | None, script_args: Sequence[str], options: Options
 ) -> FoundScript:
-    found = find_script(script, script_args, options)
-    if found is None:
+    script_file = find_script(script, script_args, options)
+    if script_file is None:
         raise PreflightError(
             _(
                 "no script to launch: you passed none, `zerowiz.toml` names none, and "
@@ -305,7 +305,7 @@ def _require_script(
             _("pass one: `zerowiz launch train.py`"),
             _("to start from one: `zerowiz template`"),
         )
-    return found
+    return script_file
 
 
 def _choose_launcher(ours: Launcher, theirs: Launcher | None) -> Launcher:

@@ -92,7 +92,7 @@ def introduce(node: NodeRank, machine: Machine) -> Join:
 def gather(
     job: Path,
     node: NodeRank,
-    own: Join,
+    join: Join,
     on_missing: Callable[[Sequence[str]], None],
     *,
     deadline_s: float = DEADLINE_S,
@@ -102,7 +102,7 @@ def gather(
     Args:
         job: The folder of the job.
         node: This node.
-        own: What this node tells of itself.
+        join: What this node tells of itself.
         on_missing: Called again and again with the hosts that have not joined yet.
         deadline_s: How long they may take.
 
@@ -110,13 +110,13 @@ def gather(
         ZerowizError: Some did not join in time, or they cannot train together; those that did
             join end too.
     """
-    rendezvous = Rendezvous(folder=job / own.word, own=own, joins=(own,))
-    replace_file(job / OPEN_FILE, encode_file(OpenRendezvous(word=own.word)))
+    rendezvous = Rendezvous(folder=job / join.word, own=join, joins=(join,))
+    replace_file(job / OPEN_FILE, encode_file(OpenRendezvous(word=join.word)))
     for late in ticks(deadline_s):
         rendezvous = _read_joins(rendezvous, node)
         missing = _find_missing(rendezvous, node)
         with _failing_all(rendezvous):
-            _refuse_other_rendezvous(job, own)
+            _refuse_other_rendezvous(job, join)
             if not missing:
                 refuse_unlike(rendezvous.joins)
                 return rendezvous
@@ -138,9 +138,9 @@ def _find_missing(rendezvous: Rendezvous, node: NodeRank) -> list[str]:
     return [host for rank, host in enumerate(node.hosts) if rank not in known]
 
 
-def _refuse_other_rendezvous(job: Path, own: Join) -> None:
+def _refuse_other_rendezvous(job: Path, join: Join) -> None:
     opened = read_open_rendezvous(job)
-    if opened is None or opened.word != own.word:
+    if opened is None or opened.word != join.word:
         raise ZerowizError(
             _("another job is using `{job}`", job=job),
             _("give each job its own output folder: `$output_dir DIR`"),
@@ -238,14 +238,14 @@ def _not_joined(missing: Sequence[str], job: Path, deadline_s: float) -> Zerowiz
 
 
 def follow(
-    job: Path, node: NodeRank, own: Join, *, deadline_s: float = DEADLINE_S
+    job: Path, node: NodeRank, join: Join, *, deadline_s: float = DEADLINE_S
 ) -> tuple[Rendezvous, AttemptSpec]:
     """Join the rendezvous that node 0 opens, and wait for the first attempt.
 
     Args:
         job: The folder of the job.
         node: This node.
-        own: What this node tells the leader of itself.
+        join: What this node tells the leader of itself.
         deadline_s: How long node 0 may take.
 
     Raises:
@@ -256,13 +256,13 @@ def follow(
         opened = read_open_rendezvous(job)
         # A node 0 that opens another has written before how the last one ended.
         for folder in joined:
-            attempt = _take(folder, own, 1)
+            attempt = _take(folder, join, 1)
             if attempt is not None:
-                return Rendezvous(folder=folder, own=own), attempt
+                return Rendezvous(folder=folder, own=join), attempt
         if opened is not None and job / opened.word not in joined:
             joined.append(job / opened.word)
-            replace_file(joined[-1] / join_name(own.rank), encode_file(own))
-    raise _no_attempt(node.hosts[0], joined, own, 1, deadline_s, job)
+            replace_file(joined[-1] / join_name(join.rank), encode_file(join))
+    raise _no_attempt(node.hosts[0], joined, join, 1, deadline_s, job)
 
 
 def follow_on(
@@ -293,10 +293,10 @@ def follow_on(
     raise _no_attempt(node.hosts[0], folders, rendezvous.own, number, deadline_s, rendezvous.folder)
 
 
-def _take(folder: Path, own: Join, number: int) -> AttemptSpec | None:
+def _take(folder: Path, join: Join, number: int) -> AttemptSpec | None:
     """The attempt, if it includes this node, and what its ranks read is here."""
     attempt = read_attempt(folder, number)
-    if attempt is None or own.word not in attempt.heard:
+    if attempt is None or join.word not in attempt.heard:
         return None
     return None if attempt.spec is not None and _missing(attempt.spec) else attempt
 
@@ -308,11 +308,11 @@ def _missing(spec: LaunchSpec) -> str | None:
 
 
 def _no_attempt(
-    leader: str, folders: Sequence[Path], own: Join, number: int, deadline_s: float, job: Path
+    leader: str, folders: Sequence[Path], join: Join, number: int, deadline_s: float, job: Path
 ) -> ZerowizError:
     attempts = [read_attempt(folder, number) for folder in folders]
     specs = [
-        attempt.spec for attempt in attempts if attempt is not None and own.word in attempt.heard
+        attempt.spec for attempt in attempts if attempt is not None and join.word in attempt.heard
     ]
     for spec in specs:
         if spec is not None:
@@ -369,8 +369,8 @@ def lead(
     """
     require_address(node)
     job = Path(job_folder(str(options.output_dir or ""), node.job_key))
-    own = introduce(node, _alone(machine))
-    rendezvous = gather(job, node, own, _noting_missing(node, reporter))
+    joined = introduce(node, _alone(machine))
+    rendezvous = gather(job, node, joined, _noting_missing(node, reporter))
     machines = [join.machine for join in rendezvous.joins]
 
     def publish_start(number: int, start: Start) -> None:

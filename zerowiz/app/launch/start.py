@@ -106,9 +106,9 @@ class NodeLaunch(Struct, frozen=True, kw_only=True):
     @property
     def ranks(self) -> tuple[int, ...]:
         """Those of this node; every node has as many."""
-        each = len(self.slots[self.node.node_rank])
-        first = self.node.node_rank * each
-        return tuple(range(first, first + each))
+        count = len(self.slots[self.node.node_rank])
+        first = self.node.node_rank * count
+        return tuple(range(first, first + count))
 
     def launcher_command(self, folder: Path, env: Mapping[str, str]) -> LauncherCommand:
         """DeepSpeed starts this node's ranks alone; they meet those of the others."""
@@ -192,13 +192,13 @@ def plan_files(
     plan: Plan, strategy: Strategy, script: str | None, script_args: Sequence[str]
 ) -> tuple[PlannedFile, ...]:
     """What this job writes: of a person's own config only one that stands in YAML."""
-    own = plan.options.config
-    if own is not None:
+    own_config = plan.options.config
+    if own_config is not None:
         from zerowiz.app.resolve.own_config import plan_yaml_config  # noqa: PLC0415 - takes long to load
 
         request = plan.request
         step, reader = request.job.workload, request.handover.integration
-        return plan_yaml_config(own, plan.options, step, reader)
+        return plan_yaml_config(own_config, plan.options, step, reader)
     path = config_file(plan.options, strategy)
     config = PlannedFile(path=path, text=render(plan, strategy))
     return with_plan(plan, config, script, script_args)
@@ -730,15 +730,15 @@ def plan_of(
 
 def _config(plan: Plan, strategy: Strategy) -> Mapping[str, object]:
     """What DeepSpeed will read: the person's own config, or the one that is written."""
-    own, job, handover = plan.options.config, plan.request.job, plan.request.handover
-    if own is None:
+    config, job, handover = plan.options.config, plan.request.job, plan.request.handover
+    if config is None:
         return write_config(job, plan.decision.of(strategy), handover)
     from zerowiz.app.resolve.own_config import ready_values  # noqa: PLC0415 - takes long to load
 
-    return ready_values(own, plan.options, job.workload, handover.integration)
+    return ready_values(config, plan.options, job.workload, handover.integration)
 
 
 def _output_folder(plan: Plan, facts: ScriptFacts | None, script_args: Sequence[str]) -> Path:
     """Where checkpoints go, as far as the script says."""
-    said = None if facts is None else output_folder(facts, script_args)
-    return plan.options.output_dir or Path() if said is None else Path(said)
+    folder = None if facts is None else output_folder(facts, script_args)
+    return plan.options.output_dir or Path() if folder is None else Path(folder)

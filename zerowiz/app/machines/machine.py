@@ -75,14 +75,14 @@ def is_here(machine: Machine) -> bool:
 
 def complete(machine: Machine, options: Options) -> Machine:
     """The machine with what options and scheduler add, the sources of it all, and warnings."""
-    machine, said = _with_links(machine, options.interconnect)
+    machine, stated_sources = _with_links(machine, options.interconnect)
     if options.host_memory is not None:
         machine = _with_host_memory(machine, options.host_memory)
-        said["host.available_bytes"] = said_with("$host_memory")
+        stated_sources["host.available_bytes"] = said_with("$host_memory")
     nodes = options.nodes
     allocated = machine.allocation
     if nodes is None and allocated is not None and allocated.nodes is not None:
-        nodes, said["nodes"] = allocated.nodes, allocated.scheduler
+        nodes, stated_sources["nodes"] = allocated.nodes, allocated.scheduler
         if nodes > 1:
             machine = machine.with_notes(
                 _(
@@ -93,9 +93,9 @@ def complete(machine: Machine, options: Options) -> Machine:
                 )
             )
     elif nodes is not None:
-        said["nodes"] = "`$hostfile`" if options.hostfile else "`$nodes`"
+        stated_sources["nodes"] = "`$hostfile`" if options.hostfile else "`$nodes`"
     elif is_here(machine) and (asked := choose_config_ranks(options)) and asked.nodes > 1:
-        nodes, said["nodes"] = asked.nodes, f"`{asked.config}`"
+        nodes, stated_sources["nodes"] = asked.nodes, f"`{asked.config}`"
     if nodes is not None:
         machine = with_nodes(machine, nodes)
     if _lacks_network(machine):
@@ -103,7 +103,7 @@ def complete(machine: Machine, options: Options) -> Machine:
 
         machine = note_network(machine, options)
     machine = machine.with_notes(*find_warnings(machine))
-    sources = {**machine.sources, **list_sources(machine, said)}
+    sources = {**machine.sources, **list_sources(machine, stated_sources)}
     return replace(
         machine,
         notes=tuple(map(spell, machine.notes)),
@@ -131,8 +131,8 @@ def _lacks_network(machine: Machine) -> bool:
 
 def state_links(machine: Machine, text: str | None) -> Machine:
     """A machine that is complete, with the links that a person states of it later."""
-    machine, said = _with_links(machine, text)
-    stated = {place: spell(words) for place, words in said.items()}
+    machine, sources = _with_links(machine, text)
+    stated = {place: spell(words) for place, words in sources.items()}
     return replace(machine, sources={**machine.sources, **stated})
 
 
@@ -173,20 +173,20 @@ def with_hostfile(options: Options) -> Options:
             ),
             _("give every host the same number of slots"),
         )
-    for flag, said, in_file in (
+    for flag, value, in_file in (
         ("$nodes", options.nodes, len(slots)),
         ("$gpus_per_node", options.gpus_per_node, fewest),
     ):
-        if said is not None and said != in_file:
+        if value is not None and value != in_file:
             raise UsageError(
                 _(
                     "`{flag} {said}` conflicts with `{hostfile}`, which says {in_file}",
                     flag=flag,
-                    said=said,
+                    said=value,
                     hostfile=options.hostfile,
                     in_file=in_file,
                 ),
-                _("remove `{flag} {said}`", flag=flag, said=said),
+                _("remove `{flag} {said}`", flag=flag, said=value),
             )
     return replace(options, nodes=len(slots), gpus_per_node=fewest)
 

@@ -73,13 +73,13 @@ def read_calibration(machine: Machine, environ: Mapping[str, str]) -> "Calibrati
 
 
 def defaults_used(
-    job: PlanInput, said: frozenset[str], settings: ScriptSettings
+    job: PlanInput, decided: frozenset[str], settings: ScriptSettings
 ) -> tuple[str, ...]:
     """What nobody decided and the plan rests on, one clause each.
 
     Args:
         job: What the plan is for.
-        said: The settings that somebody decided.
+        decided: The settings that somebody decided.
         settings: What the script shows, and what it decides without showing it.
     """
     always = {name: row for name, row in SETTINGS.items() if row.assumed_always}
@@ -88,14 +88,14 @@ def defaults_used(
         _("that `{code}` in line {line} has no effect", code=b.code, line=b.line)
         for b in settings.uncounted
     )
-    return (*_clauses(always, job, said), *_clauses(unseen, job, said), *ignored)
+    return (*_clauses(always, job, decided), *_clauses(unseen, job, decided), *ignored)
 
 
-def _clauses(rows: dict[str, SettingRow], job: PlanInput, said: frozenset[str]) -> Iterator[str]:
+def _clauses(rows: dict[str, SettingRow], job: PlanInput, decided: frozenset[str]) -> Iterator[str]:
     shown = job.workload.settings()
     if job.model.architecture.reads_images:
         # The size of its images decides it.
-        said |= {"sequence_tokens"}
+        decided |= {"sequence_tokens"}
     # What completions take has a default of its own.
     step = job.workload
     capped = not step.trainer.generates and step.sequence_tokens < Workload().sequence_tokens
@@ -110,7 +110,7 @@ def _clauses(rows: dict[str, SettingRow], job: PlanInput, said: frozenset[str]) 
     instead = {"method": _("adapters beside frozen 16-bit weights")} if adapts else {}
     for name, row in rows.items():
         assumed = instead.get(name, row.assumed)
-        if assumed is not None and name not in said and shown[name] is not None:
+        if assumed is not None and name not in decided and shown[name] is not None:
             why = reasons.get(name, "")
             yield f"{assumed.format(value=shown[name])}{why} (`${name}`)"
 
@@ -122,7 +122,7 @@ def find_freedom(
     options: Options,
     facts: ScriptFacts | None,
     settings: ScriptSettings,
-    own: UserConfig,
+    config: UserConfig,
     job: PlanInput,
 ) -> OpenSettings:
     """What of the step can be chosen.
@@ -135,23 +135,23 @@ def find_freedom(
         options: What was said.
         facts: What the script shows; None without one.
         settings: What the script says.
-        own: What a config of the person's own says.
+        config: What a config of the person's own says.
         job: With the step as it would be by itself.
     """
     if job.accounting is Accounting.TEXTBOOK:
         return OpenSettings()
     if options.config is not None:
-        return OpenSettings(split=facts is not None and splits(options, settings, own))
+        return OpenSettings(split=facts is not None and splits(options, settings, config))
     if facts is None:
-        said = options.gradient_checkpointing is not None
+        is_stated = options.gradient_checkpointing is not None
         names_batch = options.global_batch is not None
         searches = names_batch or options.objective is not Objective.FLOWCHART
         return OpenSettings(
-            split=names_batch and splits(options, settings, own),
-            checkpointing=(True,) if searches and not said else (),
+            split=names_batch and splits(options, settings, config),
+            checkpointing=(True,) if searches and not is_stated else (),
         )
     return OpenSettings(
-        split=splits(options, settings, own),
+        split=splits(options, settings, config),
         checkpointing=tuple(_checkpointing(options, facts, settings, job)),
         attention=tuple(_attentions(options, settings, job)),
         losses=tuple(_losses(options, settings, job)),
@@ -166,8 +166,8 @@ def _checkpointing(
     trains_all = job.workload.method is Method.FULL
     # A call of the script may turn it on again, and a trace with it on shows nothing without.
     takes = trains_all if other else facts.checkpoints_too is None and job.traced is None
-    said = options.gradient_checkpointing is not None
-    if takes and not said and settings.is_open("gradient_checkpointing", other):
+    is_stated = options.gradient_checkpointing is not None
+    if takes and not is_stated and settings.is_open("gradient_checkpointing", other):
         yield other
 
 
@@ -264,13 +264,13 @@ _IN_CODE = ("attention", "loss", "packing", "gradient_checkpointing", "method")
 
 def _trusted(options: Options, settings: ScriptSettings) -> tuple[str, ...]:
     """The options that a script has to live up to by itself, as one types them."""
-    found = []
+    words = []
     for name in _IN_CODE:
         value, setting = getattr(options, name), getattr(settings, name)
-        own = getattr(Workload(), name) if setting is None else setting.value
-        if value not in {None, own} and not settings.is_open(name, value):
-            found.append(as_typed(name, value))
-    return tuple(found)
+        default = getattr(Workload(), name) if setting is None else setting.value
+        if value not in {None, default} and not settings.is_open(name, value):
+            words.append(as_typed(name, value))
+    return tuple(words)
 
 
 def _handover(
@@ -289,7 +289,7 @@ def _handover(
             ),
             _("remove `$integration {integration}`", integration=options.integration),
         )
-    added = {each.name for each in settled}
+    added = {words.name for words in settled}
     # Without a script the file is for the Trainer, which fills what it is asked to.
     fields = [
         name
@@ -303,15 +303,15 @@ def _handover(
     )
 
 
-def _constraints(options: Options, own: UserConfig) -> Constraints:
-    own_stage = None if own.stage is None else str(own.stage)
+def _constraints(options: Options, config: UserConfig) -> Constraints:
+    own_stage = None if config.stage is None else str(config.stage)
     stage = by_config("stage", options.config, options.stage, own_stage)
-    if Uncounted.STAGE1_GRADIENTS in own.besides:
+    if Uncounted.STAGE1_GRADIENTS in config.besides:
         # No strategy of its own: the one that is nearest, and says what it does not count.
         stage = str(ZERO2_OFFLOAD.stage)
     return Constraints(
         stage=None if stage in {None, "auto"} else int(stage),
-        offload=by_config("offload", options.config, options.offload, own.offload),
+        offload=by_config("offload", options.config, options.offload, config.offload),
         allow_slow=options.allow_slow,
         force=options.force,
     )
@@ -355,7 +355,7 @@ def resolve_job(
     environ = os.environ
     settings = ScriptSettings() if facts is None else resolve_script(facts, tuple(script_args))
     reader = options.integration or (facts.integration if facts else None)
-    own = own_config(options, reader)
+    config = own_config(options, reader)
     model_words = () if facts is None else _model_words(options, settings, facts, script_args)
     loaded = settings.model
     is_stated = _is_stated(options, loaded)
@@ -372,16 +372,16 @@ def resolve_job(
             _("remove `$model {model}`", model=options.model),
         )
     named = _name_model(options.model, model_setting)
-    resolved = resolve_workload(options, settings, own, machine)
+    resolved = resolve_workload(options, settings, config, machine)
     workload = resolved.workload
     if _unfused_adam(facts) is not None:
         workload = replace(workload, optimizer_fused=False)
     if read is None:
-        made = made_for(options.model, settings)
+        model_config = made_for(options.model, settings)
         read = (
             read_and_trace(named, workload, environ, reporter, trace=options.trace)
-            if made is None
-            else read_made(made, workload, environ, reporter, trace=options.trace)
+            if model_config is None
+            else read_made(model_config, workload, environ, reporter, trace=options.trace)
         )
     if "sequence_tokens" not in resolved.said:
         workload = _within_positions(workload, read)
@@ -395,10 +395,10 @@ def resolve_job(
         workload = replace(workload, lora_target_modules=())
     named_trainer = options.trainer is not None
     not_counted = [e for e in settings.not_counted if not (named_trainer and e.settled_by_name)]
-    besides = (*own.besides, *((Uncounted.ADAPTERS,) if settings.widens_adapters else ()))
+    besides = (*config.besides, *((Uncounted.ADAPTERS,) if settings.widens_adapters else ()))
     budget = options.memory_budget
-    flag, said = "optimizer_state_dtype", options.optimizer_state_dtype
-    state_dtype = by_config(flag, options.config, said, own.state_dtype)
+    flag, dtype = "optimizer_state_dtype", options.optimizer_state_dtype
+    state_dtype = by_config(flag, options.config, dtype, config.state_dtype)
     job = PlanInput(
         machine=machine,
         model=read.model,
@@ -406,7 +406,7 @@ def resolve_job(
         accounting=options.accounting,
         state_dtype=state_dtype,
         budget_bytes=None if budget is None else parse_budget(budget, machine.total_bytes),
-        own_buffers=own.buffers,
+        own_buffers=config.buffers,
         traced=read.traced,
         expandable_segments=expands_segments(environ) and not shares_with_sleeping_vllm(workload),
         nvme_path=None if options.nvme_path is None else str(options.nvme_path),
@@ -416,9 +416,9 @@ def resolve_job(
         rates=find_rates(machine, read_gpu_table()),
         calibration=None if options.calibration is False else read_calibration(machine, environ),
         host_use=_host_use(facts, settings),
-        uncounted=tuple(dict.fromkeys((*(each.what for each in not_counted), *besides))),
+        uncounted=tuple(dict.fromkeys((*(item.what for item in not_counted), *besides))),
     )
-    freedom = find_freedom(options, facts, settings, own, job)
+    freedom = find_freedom(options, facts, settings, config, job)
     if not options.ignore_oom and has_histories(environ):
         keys = dict.fromkeys(variant.key for variant in list_variants(job, freedom))
         seen = (read_history(history_path(key, environ)).ran_out for key in keys)
@@ -427,7 +427,7 @@ def resolve_job(
     decided = resolved.said | ({"gradient_checkpointing"} if freedom.checkpointing else set())
     return ResolvedJob(
         job=job,
-        constraints=_constraints(options, own),
+        constraints=_constraints(options, config),
         handover=_handover(options, facts, settings, resolved.settled),
         assumed=(*defaults_used(job, decided, settings), *lacking),
         unfused_adam=_unfused_adam(facts),
@@ -435,8 +435,8 @@ def resolve_job(
         loads_16_bit=_loads_16_bit(facts),
         falls_back=_falls_back(job),
         traced=read.notes,
-        uncounted=own.uncounted,
-        not_counted=tuple(each.text for each in not_counted),
+        uncounted=config.uncounted,
+        not_counted=tuple(item.text for item in not_counted),
         metrics=settings.metrics if workload.eval_batch else None,
         cut_group=cut_group(settings.group, workload, machine.world_size),
         elsewhere=settings.vllm_server,
@@ -559,10 +559,10 @@ def _size_only(options: Options, settings: ScriptSettings) -> str | None:
 
 
 def _builds(options: Options, settings: ScriptSettings) -> str | None:
-    made = settings.model_config
-    if made is None or made_for(options.model, settings) is not None:
+    model_config = settings.model_config
+    if model_config is None or made_for(options.model, settings) is not None:
         return None
-    return made.source
+    return model_config.source
 
 
 def _model_words(
@@ -571,20 +571,20 @@ def _model_words(
     """The words by which the script loads the model that `--model` names."""
     if options.model is None or parse_size(options.model) is not None:
         return ()
-    model, own = hub_name(options.model, os.environ), settings.model
-    if own is not None and hub_name(own.value, os.environ) == model:
+    model, loaded = hub_name(options.model, os.environ), settings.model
+    if loaded is not None and hub_name(loaded.value, os.environ) == model:
         return ()
     given = read_said(facts, tuple(script_args)).values()
     # Such as `--config_name`, for a script that makes new weights.
-    if any(each.value == model for each in given):
+    if any(value.value == model for value in given):
         return ()
     return settings.settled("model", model)
 
 
 def _on_cpu(settings: ScriptSettings, machine: Machine) -> tuple[AddedWords, ...]:
     """The word without which a Trainer on the CPU accelerator does not see its other ranks."""
-    own = settings.use_cpu
-    if machine.accelerator is not Accelerator.CPU or (own is not None and own.value):
+    use_cpu = settings.use_cpu
+    if machine.accelerator is not Accelerator.CPU or (use_cpu is not None and use_cpu.value):
         return ()
     return settings.settled("use_cpu", value=True)
 
@@ -598,13 +598,17 @@ def _unfused_adam(facts: ScriptFacts | None) -> str | None:
     )
 
 
-def _in_fp32(own: ScriptValue[Precision] | None, job: PlanInput) -> str | None:
+def _in_fp32(precision: ScriptValue[Precision] | None, job: PlanInput) -> str | None:
     w, machine = job.workload, job.machine
     on_gpu = machine.accelerator is Accelerator.CUDA and machine.takes_bf16
-    left_open = own is not None and own.state is State.OPEN and own.value is Precision.FP32
-    if own is None or not (left_open and on_gpu) or w.torch_autocast is not None:
+    left_open = (
+        precision is not None
+        and precision.state is State.OPEN
+        and precision.value is Precision.FP32
+    )
+    if precision is None or not (left_open and on_gpu) or w.torch_autocast is not None:
         return None
-    return own.change_to(Precision.BF16) if w.precision is Precision.FP32 else None
+    return precision.change_to(Precision.BF16) if w.precision is Precision.FP32 else None
 
 
 def _loads_16_bit(facts: ScriptFacts | None) -> str | None:
@@ -626,11 +630,11 @@ def _falls_back(job: PlanInput) -> str | None:
 
 def config_file(options: Options, strategy: Strategy) -> str:
     """The config that the job runs with: the person's own, or where the strategy's is written."""
-    own, named = options.config, named_file(options.config_via)
-    if own is not None:
+    config, named = options.config, named_file(options.config_via)
+    if config is not None:
         from zerowiz.app.resolve.own_config import read_yaml_config  # noqa: PLC0415 - takes long to load
 
-        return read_yaml_config(own, options.output_dir).path
+        return read_yaml_config(config, options.output_dir).path
     return str((options.output_dir or Path()) / strategy.config_name if named is None else named)
 
 

@@ -42,8 +42,8 @@ def read_and_trace(
     with reporter.wait(_("reading config.json of `{text}`", text=text)):
         named = read_config(text, environ=environ)
     if named is None:
-        said = (basis.size_untraced(text),) if trace else ()
-        return ReadModel(model=model_of(text, None), notes=said)
+        notes = (basis.size_untraced(text),) if trace else ()
+        return ReadModel(model=model_of(text, None), notes=notes)
     return count_or_trace(text, named, workload, environ, reporter, trace=trace)
 
 
@@ -118,15 +118,15 @@ def made_for(model: str | None, settings: ScriptSettings) -> ModelConfig | None:
         model: The value of `--model`; None for none.
         settings: What the script says.
     """
-    made = settings.model_config
-    if made is not None and model is not None:
-        is_base = made.family is None and parse_size(model) is None
-        made = replace(made, base=model) if is_base else None
-    return made if made is not None and made.is_whole else None
+    config = settings.model_config
+    if config is not None and model is not None:
+        is_base = config.family is None and parse_size(model) is None
+        config = replace(config, base=model) if is_base else None
+    return config if config is not None and config.is_whole else None
 
 
 def read_made(
-    made: ModelConfig,
+    built: ModelConfig,
     workload: Workload,
     environ: Mapping[str, str],
     reporter: Reporter,
@@ -134,29 +134,33 @@ def read_made(
     trace: bool | None,
 ) -> ReadModel:
     """The model that a script builds; arguments and errors as of `read_and_trace`."""
-    named = _name(made, environ)
+    named = _name(built, environ)
     return count_or_trace(None, named, workload, environ, reporter, trace=trace)
 
 
-def read_made_near(made: ModelConfig, environ: Mapping[str, str]) -> ReadModel | None:
+def read_made_near(built: ModelConfig, environ: Mapping[str, str]) -> ReadModel | None:
     """The same; None where reading it takes the network, or a trace.
 
     Raises:
         ZerowizError: It cannot be read.
     """
-    if made.base is not None and not is_near(made.base, environ):
+    if built.base is not None and not is_near(built.base, environ):
         return None
-    named = _name(made, environ)
+    named = _name(built, environ)
     return None if is_unknown(named.config) else count_model(None, named)
 
 
-def _name(made: ModelConfig, environ: Mapping[str, str]) -> Named:
-    base = None if made.base is None else read_config(made.base, environ=environ)
-    named = Named(made.name, {"model_type": made.family}) if base is None else base
-    config = change_config(named.config, made.values)
+def _name(built: ModelConfig, environ: Mapping[str, str]) -> Named:
+    base = None if built.base is None else read_config(built.base, environ=environ)
+    named = Named(built.name, {"model_type": built.family}) if base is None else base
+    config = change_config(named.config, built.values)
     family = FAMILIES.get(str(config.get("model_type")))
     defaults = {} if family is None else family.defaults
-    assumed = {key: config.get(key, defaults.get(key)) for key in made.assumed}
-    said = () if named.note is None else (named.note,)
-    taken = (basis.taken(key, value, made.assumed[key]) for key, value in assumed.items())
-    return Named(named.name, config, joined("; ", (*said, basis.built(made.source), *taken)))
+    assumed = {key: config.get(key, defaults.get(key)) for key in built.assumed}
+    notes = () if named.note is None else (named.note,)
+    notes_of_defaults = (
+        basis.taken(key, value, built.assumed[key]) for key, value in assumed.items()
+    )
+    return Named(
+        named.name, config, joined("; ", (*notes, basis.built(built.source), *notes_of_defaults))
+    )

@@ -46,21 +46,21 @@ def lint_own_config(
     """
     config = read_config_text(path)
     of_config = _found(config, machine, facts, script_args, options.integration)
-    found = [*_in_naming_file(config), *((config.path, each) for each in of_config)]
-    findings = [(name, each) for name, each in found if not each.of_launcher]
-    errors = [(name, each) for name, each in findings if each.severity is Severity.ERROR]
+    named = [*_in_naming_file(config), *((config.path, finding) for finding in of_config)]
+    findings = [(name, finding) for name, finding in named if not finding.of_launcher]
+    errors = [(name, finding) for name, finding in findings if finding.severity is Severity.ERROR]
     with_script = () if facts is None else ("--script", facts.path)
     command = command_words.join(["zerowiz", "check", *with_script, path])
     whole = _("see why, and how to fix it: `{command}`", command=command)
     file_keys = {} if config.accelerate is None else config.accelerate.file_keys
-    is_final = any(_cannot_be_planned(each, file_keys) for _name, each in errors)
+    is_final = any(_cannot_be_planned(finding, file_keys) for _name, finding in errors)
     if errors and (is_final or not options.force):
-        first, *others = (show_found.in_short(name, each) for name, each in errors)
+        first, *others = (show_found.in_short(name, finding) for name, finding in errors)
         force = () if is_final else (_("add `$force` to go on anyway"),)
         raise ConfigMistakeError(first, *others, whole, *force)
-    noted = [(name, each) for name, each in findings if each.severity is not Severity.INFO]
-    for name, each in noted:
-        reporter.note(show_found.in_short(name, each))
+    noted = [(name, finding) for name, finding in findings if finding.severity is not Severity.INFO]
+    for name, finding in noted:
+        reporter.note(show_found.in_short(name, finding))
     if noted:
         reporter.note(whole)
 
@@ -68,8 +68,8 @@ def lint_own_config(
 def _in_naming_file(config: ConfigText) -> Iterator[tuple[str, ConfigFinding]]:
     """What is found in the file of Accelerate that names the config, with its path."""
     if config.named_by is not None:
-        for each in check_accelerate(config.named_by):
-            yield config.named_by.path, each
+        for finding in check_accelerate(config.named_by):
+            yield config.named_by.path, finding
 
 
 def _found(
@@ -122,8 +122,8 @@ def _cannot_be_planned(finding: ConfigFinding, file_keys: Mapping[str, str]) -> 
         finding: An error.
         file_keys: What the file calls keys of the config.
     """
-    own = (*BATCH_KEYS, *(f"{name}.enabled" for name in (Precision.BF16, Precision.FP16)))
-    in_file = {file_keys.get(key, key) for key in own}
+    keys = (*BATCH_KEYS, *(f"{name}.enabled" for name in (Precision.BF16, Precision.FP16)))
+    in_file = {file_keys.get(key, key) for key in keys}
     disagrees = finding.rule is SCRIPT_DISAGREES and finding.key in in_file
     return disagrees or finding.rule is UNREADABLE
 

@@ -75,7 +75,7 @@ def by_config(
     name: str,
     config: Path | None,
     option: T | None,
-    own: T | None,
+    of_config: T | None,
     setting: ScriptValue[T] | None = None,
 ) -> T | None:
     """What option, script and the user's own config say.
@@ -84,16 +84,16 @@ def by_config(
         name: Of the setting.
         config: The user's own.
         option: By the option.
-        own: By the config.
+        of_config: By the config.
         setting: By the script.
 
     Raises:
         UsageError: One contradicts another.
     """
-    said = by_script(name, option, setting)
-    if said is None or own is None or said == own:
-        return said if own is None else own
-    words = as_typed(name, said)
+    value = by_script(name, option, setting)
+    if value is None or of_config is None or value == of_config:
+        return value if of_config is None else of_config
+    words = as_typed(name, value)
     drop = (_("remove `{words}`", words=words),) if option is not None else ()
     if setting is None:
         raise UsageError(
@@ -101,7 +101,7 @@ def by_config(
                 "`{words}` conflicts with `{config}`, which says {own}",
                 words=words,
                 config=config,
-                own=own,
+                own=of_config,
             ),
             *drop,
         )
@@ -110,10 +110,10 @@ def by_config(
             "the script conflicts with `{config}`: {source} says {said}, the config {own}",
             config=config,
             source=setting.source,
-            said=said,
-            own=own,
+            said=value,
+            own=of_config,
         ),
-        joined("; ", (setting.change_to(own), *drop)),
+        joined("; ", (setting.change_to(of_config), *drop)),
     )
 
 
@@ -155,11 +155,11 @@ def check_words(
     """
     sees_all = facts.parser.complete and bool(facts.parser.options)
     sees_all = sees_all or facts.reads_no_words
-    own = set(flags().values()) if sees_all else {flags()[name] for name in _OWN_WORDS}
-    own -= {facts.parser.config_flag}
+    flags_of_ours = set(flags().values()) if sees_all else {flags()[name] for name in _OWN_WORDS}
+    flags_of_ours -= {facts.parser.config_flag}
     words = script_args[: script_args.index("--")] if "--" in script_args else script_args
-    said = dict.fromkeys(word.partition("=")[0] for word in words)
-    misplaced = [flag for flag in said if flag in own and not facts.parser.find(flag)]
+    typed = dict.fromkeys(word.partition("=")[0] for word in words)
+    misplaced = [flag for flag in typed if flag in flags_of_ours and not facts.parser.find(flag)]
     if misplaced:
         named = listing(f"`{flag}`" for flag in misplaced)
         raise UsageError(
@@ -258,33 +258,33 @@ _AGREES: Mapping[str, Callable[[object, object], bool]] = {
 
 
 def resolve_workload(
-    options: Options, settings: ScriptSettings, own: UserConfig, machine: Machine
+    options: Options, settings: ScriptSettings, config: UserConfig, machine: Machine
 ) -> ResolvedWorkload:
     """The workload; a default of ours where nobody says.
 
     Args:
         options: What was said.
         settings: What the script says.
-        own: What the user's own config says.
+        config: What the user's own config says.
         machine: Its ranks share a global batch, and it takes bf16 or not.
 
     Raises:
         UsageError: Two of them disagree.
     """
-    micro_batch, steps = own.batch(machine.world_size)
+    micro_batch, steps = config.batch(machine.world_size)
     by_own = {
         "micro_batch": micro_batch,
         "accumulation_steps": steps,
-        "precision": own.precision,
-        "torch_autocast": own.torch_autocast,
+        "precision": config.precision,
+        "torch_autocast": config.torch_autocast,
     }
     # How the optimizer's states are kept is no part of the step: each accounting has a default.
     named = [name for name in SETTINGS if name != "optimizer_state_dtype"]
-    said = {name: _said(name, options, settings, by_own.get(name)) for name in named}
-    said["precision"] = said["precision"] or own.fallback_precision
+    values = {name: _said(name, options, settings, by_own.get(name)) for name in named}
+    values["precision"] = values["precision"] or config.fallback_precision
     if options.global_batch is not None:
-        said |= _split(options.global_batch, options, said, settings, steps, machine.world_size)
-    known = {name: value for name, value in said.items() if value is not None}
+        values |= _split(options.global_batch, options, values, settings, steps, machine.world_size)
+    known = {name: value for name, value in values.items() if value is not None}
     if settings.adapts and "method" not in known:
         # The larger of the two: weights of 16 bits.
         known["method"] = Method.LORA
@@ -309,20 +309,20 @@ def resolve_workload(
     _refuse_idle(options, workload)
     return ResolvedWorkload(
         workload=workload,
-        said=frozenset(n for n, v in said.items() if v is not None),
-        settled=tuple(_settled(said, settings)),
+        said=frozenset(n for n, v in values.items() if v is not None),
+        settled=tuple(_settled(values, settings)),
     )
 
 
 def _set_elsewhere(
-    message: str, options: Options, settings: ScriptSettings, own: Mapping[str, object]
+    message: str, options: Options, settings: ScriptSettings, of_config: Mapping[str, object]
 ) -> Iterator[str]:
     """Where the settings that a message names are set, where that is no option."""
     for name in SETTINGS:
         if f"`${name}" not in message or getattr(options, name) is not None:
             continue
         setting: ScriptValue[object] | None = getattr(settings, name, None)
-        if own.get(name) is not None:
+        if of_config.get(name) is not None:
             yield _("`${name}` is set by {elsewhere}", name=name, elsewhere=f"`{options.config}`")
         elif setting is not None:
             yield _("`${name}` is set by {elsewhere}", name=name, elsewhere=setting.source)
@@ -366,26 +366,26 @@ def _of_trainer(
     known: Mapping[str, object], settings: ScriptSettings, ranks: int
 ) -> dict[str, object]:
     """What follows from what is known of a trainer, where nobody says it."""
-    found: dict[str, object] = {}
+    values: dict[str, object] = {}
     trainer = known.get("trainer", Workload().trainer)
     reference = known.get("reference")
     by_default = settings.reference is not None and settings.reference.state is State.OPEN
     adapts = known.get("method", Method.FULL) is not Method.FULL
     if "reference" in settings.unseen and reference is None and not adapts:
-        found["reference"] = Reference.MODEL
+        values["reference"] = Reference.MODEL
     elif by_default and reference is Reference.MODEL and adapts:
-        found["reference"] = Reference.NONE
+        values["reference"] = Reference.NONE
     if not (isinstance(trainer, Trainer) and trainer.generates):
-        return found
+        return values
     if "sequence_tokens" not in known:
         completion = known.get("completion_tokens", Workload().completion_tokens)
-        found["sequence_tokens"] = cast("int", completion) + _PROMPT_TOKENS
+        values["sequence_tokens"] = cast("int", completion) + _PROMPT_TOKENS
     if "vllm_memory_fraction" in settings.unseen and "vllm_memory_fraction" not in known:
-        found["vllm_memory_fraction"] = _VLLM_FRACTION
+        values["vllm_memory_fraction"] = _VLLM_FRACTION
     batch = _generation_batch(known, settings, ranks)
     if "generation_batch" not in known and batch is not None:
-        found["generation_batch"] = batch
-    return found
+        values["generation_batch"] = batch
+    return values
 
 
 def _generation_batch(
@@ -399,9 +399,9 @@ def _generation_batch(
     return None if steps is None else micro_batch * steps.value
 
 
-def _settled(said: Mapping[str, object], settings: ScriptSettings) -> Iterator[AddedWords]:
+def _settled(values: Mapping[str, object], settings: ScriptSettings) -> Iterator[AddedWords]:
     """The settings for which the script would take another value by itself."""
-    for name, value in said.items():
+    for name, value in values.items():
         setting: ScriptValue[object] | None = getattr(settings, name, None)
         if value is None or (setting is not None and _agrees(name, value, setting.value)):
             continue
@@ -413,19 +413,19 @@ def _agrees(name: str, value: object, script: object) -> bool:
     return value == script or (name in _AGREES and _AGREES[name](value, script))
 
 
-def _said(name: str, options: Options, settings: ScriptSettings, own: object) -> object:
+def _said(name: str, options: Options, settings: ScriptSettings, of_config: object) -> object:
     """What option, script and config say of one setting; None where nobody says."""
     option: object = getattr(options, name)
     setting: ScriptValue[object] | None = getattr(settings, name, None)
-    wanted = own if option is None else option
+    wanted = of_config if option is None else option
     if wanted is not None and setting is not None:
         same = option is not None and _agrees(name, option, setting.value)
         if same or settings.is_open(name, wanted):
             setting = None
-    return by_config(name, options.config, option, own, setting)
+    return by_config(name, options.config, option, of_config, setting)
 
 
-def splits(options: Options, settings: ScriptSettings, own: UserConfig) -> bool:
+def splits(options: Options, settings: ScriptSettings, config: UserConfig) -> bool:
     """Whether nobody decided how the sequences of an optimizer step are split.
 
     A config of the person's own that leaves it open (`"auto"`) stays as it is: words of the script
@@ -434,7 +434,7 @@ def splits(options: Options, settings: ScriptSettings, own: UserConfig) -> bool:
     silent = options.micro_batch is None and options.accumulation_steps is None
     averages = options.trainer is None or options.trainer.averages
     by_words = settings.is_open("micro_batch", 1) and settings.is_open("accumulation_steps", 1)
-    reaches = options.config is None or (own.leaves_batch_open and by_words)
+    reaches = options.config is None or (config.leaves_batch_open and by_words)
     return silent and averages and reaches and settings.splits
 
 
@@ -456,17 +456,17 @@ def solves_micro_batch(options: Options, settings: ScriptSettings) -> bool:
 def _split(
     whole: int,
     options: Options,
-    said: Mapping[str, object],
+    values: Mapping[str, object],
     settings: ScriptSettings,
-    own: int | None,
+    of_config: int | None,
     ranks: int,
 ) -> dict[str, object]:
     """Micro-batch and micro-steps of a global batch: it is solved for what is open of them."""
-    steps = cast("int | None", said["accumulation_steps"])
-    nobody = options.accumulation_steps is None and own is None
+    steps = cast("int | None", values["accumulation_steps"])
+    nobody = options.accumulation_steps is None and of_config is None
     if nobody and settings.is_open("accumulation_steps", 1):
         steps = None
-    micro_batch = cast("int", said["micro_batch"] or Workload().micro_batch)
+    micro_batch = cast("int", values["micro_batch"] or Workload().micro_batch)
     if solves_micro_batch(options, settings):
         if steps is None:
             part = divide_batch(whole, ranks, _("{ranks} ranks", ranks=ranks))
@@ -488,7 +488,7 @@ def _split(
         is_own = options.micro_batch is not None
         steps = solve_accumulation(whole, micro_batch, ranks, is_own=is_own)
     elif whole != steps * micro_batch * ranks:
-        raise _not_this_split(whole, micro_batch, steps, ranks, options, settings, own)
+        raise _not_this_split(whole, micro_batch, steps, ranks, options, settings, of_config)
     return {"accumulation_steps": steps}
 
 
@@ -503,7 +503,7 @@ def _not_this_split(
     ranks: int,
     options: Options,
     settings: ScriptSettings,
-    own: int | None,
+    of_config: int | None,
 ) -> UsageError:
     """The global batch has another size than the micro-batch and micro-steps that are decided."""
     setting = settings.accumulation_steps
@@ -512,7 +512,7 @@ def _not_this_split(
     if options.accumulation_steps is not None:
         by = f"`$accumulation_steps {steps}`"
         change = _("remove {by}", by=by)
-    elif setting is not None and own is None:
+    elif setting is not None and of_config is None:
         by, change = setting.source, setting.change_to(solved)
     drop = _("remove `$global_batch {whole}`", whole=whole)
     if solved and not rest:
@@ -530,7 +530,7 @@ def _not_this_split(
             change,
             _("or {drop}", drop=drop),
         )
-    made = micro_batch * steps * ranks
+    product = micro_batch * steps * ranks
     part, left = divmod(whole, steps * ranks)
     fits = options.micro_batch is not None and part and not left
     return UsageError(
@@ -541,7 +541,7 @@ def _not_this_split(
             micro_batch=micro_batch,
             ranks=ranks,
             micro_steps=_micro_steps(steps),
-            made=made,
+            made=product,
             by=by,
             steps=steps,
         ),
