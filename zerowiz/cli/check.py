@@ -113,18 +113,18 @@ def check(
         before = read_ds_schema(choose_version(from_version, "--from"))
         context = replace(context, before=before)
     reporter = TerminalReporter(with_waits=not (quiet or as_json or as_sarif))
-    found = find_configs(words, known, reporter)
-    checked = [check_file(config, known, context, fix=fix) for config in found.configs]
-    reports = [each.report for each in checked]
+    configs = find_configs(words, known, reporter)
+    checked = [check_file(config, known, context, fix=fix) for config in configs.configs]
+    reports = [file.report for file in checked]
     if not quiet:
         _note_fixes(checked)
     if as_json:
-        write_json(encode_reports(reports, found.unreadable))
+        write_json(encode_reports(reports, configs.unreadable))
     elif as_sarif:
-        write_json(encode_sarif(reports, RULES, __version__, found.unreadable))
+        write_json(encode_sarif(reports, RULES, __version__, configs.unreadable))
     else:
         _show(reports, known, quiet=quiet)
-    _end(reports, found)
+    _end(reports, configs)
 
 
 def _show(reports: Sequence[FileReport], known: Schema, *, quiet: bool) -> None:
@@ -134,13 +134,13 @@ def _show(reports: Sequence[FileReport], known: Schema, *, quiet: bool) -> None:
         show_found.reports(reports, known.version, sys.stdout)
 
 
-def _end(reports: Sequence[FileReport], found: FoundConfigs) -> None:
+def _end(reports: Sequence[FileReport], configs: FoundConfigs) -> None:
     """Say which paths were not checked, and exit as the worst of all demands."""
-    for error in found.unreadable:
+    for error in configs.unreadable:
         show.error(error.message, error.hints, sys.stderr)
     if any(report.failed for report in reports):
         raise typer.Exit(ExitCode.CHECK_FOUND_ERRORS)
-    if found.unreadable:
+    if configs.unreadable:
         raise typer.Exit(ExitCode.FAILED)
 
 

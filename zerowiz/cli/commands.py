@@ -173,14 +173,14 @@ def _refuse_unknown_language() -> None:
 
 def _takers(option: str) -> list[str]:
     """The commands that heed an option, of any spelling."""
-    found = []
+    names = []
     for name in COMMANDS:
         app = typer.Typer(add_completion=False)
         import_module(f"zerowiz.cli.{name}").register(app)
         heeded = heeded_params(typer.main.get_command(app), name)
-        if any(option in (*each.opts, *each.secondary_opts) for each in heeded):
-            found.append(name)
-    return found
+        if any(option in (*parameter.opts, *parameter.secondary_opts) for parameter in heeded):
+            names.append(name)
+    return names
 
 
 def _repair_streams() -> None:

@@ -63,20 +63,20 @@ def compare_plans(
             _("add them: `$compare $machine 8xH100-80GB`"),
         )
     reporter = _NotesOnce(quiet=options.quiet, with_waits=not options.as_json)
-    one = _plan(script, script_args, options, reporter)
-    other = _plan(script, script_args, changed, reporter, one)
+    first = _plan(script, script_args, options, reporter)
+    second = _plan(script, script_args, changed, reporter, first)
     if options.as_json or changed.as_json:
-        content = {"schema_version": 1, "plans": [each.to_dict() for each in (one, other)]}
+        content = {"schema_version": 1, "plans": [plan.to_dict() for plan in (first, second)]}
         write_json(content)
     else:
         before = _said(options, changes) or _("as you set it")
         compare(
-            Side(words=before, decision=one.decided.decision),
-            Side(words=words, decision=other.decided.decision),
+            Side(words=before, decision=first.decided.decision),
+            Side(words=words, decision=second.decided.decision),
             sys.stdout,
         )
-    if not (one or other):
-        require_strategy(one.decided)
+    if not (first or second):
+        require_strategy(first.decided)
 
 
 def _split(words: str) -> list[str]:
@@ -110,9 +110,9 @@ def _said(options: Options, changes: Options) -> str:
     defaults = structs.asdict(Options())
     words: list[str] = []
     for name, value in structs.asdict(changes).items():
-        own = getattr(options, name)
-        if value == defaults[name] or own == defaults[name]:
+        before = getattr(options, name)
+        if value == defaults[name] or before == defaults[name]:
             continue
-        words += [rows()[name].on if own is not False else rows()[name].off]
-        words += [] if isinstance(own, bool) else [str(own)]
+        words += [rows()[name].on if before is not False else rows()[name].off]
+        words += [] if isinstance(before, bool) else [str(before)]
     return command_words.join(words)

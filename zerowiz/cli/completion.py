@@ -67,14 +67,14 @@ def _files(pattern: str) -> list[str]:
     else:
         root = Path()
     try:
-        found = sorted(str(path) for path in islice(root.glob(pattern), _MOST_FILES))
+        paths = sorted(str(path) for path in islice(root.glob(pattern), _MOST_FILES))
     except (OSError, ValueError, NotImplementedError):
         return []
-    return [f"{name}/" for name in found if not name.startswith(".")] if folder else found
+    return [f"{name}/" for name in paths if not name.startswith(".")] if folder else paths
 
 
 def _begin(incomplete: str, names: Iterable[str]) -> Iterator[str]:
     """The names that begin so in any case, each once, with what was written as it was written."""
     begun = incomplete.lower()
-    found = dict.fromkeys(name for name in names if name.lower().startswith(begun))
-    return (incomplete + name[len(incomplete) :] for name in found)
+    matches = dict.fromkeys(name for name in names if name.lower().startswith(begun))
+    return (incomplete + name[len(incomplete) :] for name in matches)

@@ -256,8 +256,8 @@ def refuse_meaningless(command: Any, context: Any) -> None:  # noqa: ANN401 - ty
             _("remove `{option}`", option=option),
         )
     for need in NEEDS.get(command.name, ()):
-        said = (need.option, *need.alone)
-        if not all(_is_typed(context, name) for name in said) or context.params.get(need.beside):
+        names = (need.option, *need.alone)
+        if not all(_is_typed(context, name) for name in names) or context.params.get(need.beside):
             continue
         option, other = _long(spelled[need.option]), _spell(spelled[need.beside])
         raise UsageError(
@@ -296,9 +296,11 @@ _BOUNDS = re.compile(r"(; |\[|  \[)(?:-?\d+<=)?x[<>]=-?\d+\]")
 def write_options(command: Any, context: Any, formatter: Any) -> None:  # noqa: ANN401 - typer's own or click's, by typer's release
     """The arguments and options of a command under their headings, in the order of use."""
     unheeded = UNHEEDED.get(command.name, frozenset())
-    shown = [each for each in command.get_params(context) if each.name not in unheeded]
-    has_panels = any(_panel(each) for each in shown)
-    of_job = any(each.name == "gpus" for each in shown)
+    shown = [
+        parameter for parameter in command.get_params(context) if parameter.name not in unheeded
+    ]
+    has_panels = any(_panel(parameter) for parameter in shown)
+    of_job = any(parameter.name == "gpus" for parameter in shown)
     panels: dict[str, list[tuple[str, str]]] = {}
     for param in shown:
         record = param.get_help_record(context)
@@ -336,8 +338,8 @@ def _tidy(spelling: str, text: str, default: str | None) -> tuple[str, str]:
         if default is None or "[default: " in text
         else _(" [default: {default}]", default=default)
     )
-    text = _BOUNDS.sub(lambda found: "]" if found[1] == "; " else "", text)
-    text = _DEFAULT.sub(lambda found: _(" [default: {default}]", default=found[1]), text.strip())
+    text = _BOUNDS.sub(lambda match: "]" if match[1] == "; " else "", text)
+    text = _DEFAULT.sub(lambda match: _(" [default: {default}]", default=match[1]), text.strip())
     return _RANGE.sub(r"<\1>", spelling), f"{text}{told}"
 
 

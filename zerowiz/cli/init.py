@@ -95,8 +95,8 @@ def init(
 
 
 def _check_options(options: Options, *, launch: bool) -> None:
-    for said, flag in ((options.dry_run, "--dry-run"), (options.as_json, "--json")):
-        if launch and said:
+    for is_set, flag in ((options.dry_run, "--dry-run"), (options.as_json, "--json")):
+        if launch and is_set:
             raise UsageError(
                 _("`--launch` conflicts with `{flag}`, which launches nothing", flag=flag),
                 _("remove one of them"),

@@ -142,8 +142,8 @@ def measure(
 
 def _refuse_beside_script(given: Mapping[str, bool]) -> None:
     """Refuse options of the model that stands alone."""
-    for name, said in given.items():
-        if said:
+    for name, is_given in given.items():
+        if is_given:
             raise UsageError(
                 _("`{name}` does not work with your own script", name=name),
                 _("remove `{name}`", name=name),

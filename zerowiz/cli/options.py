@@ -37,7 +37,7 @@ _GATHERED = frozenset({"options", "layers"})
 
 def _with_options(command: Callable[..., None], *, use: FileUse | None) -> Callable[..., None]:
     wanted = inspect.signature(command).parameters
-    own = [p for p in wanted.values() if p.name not in _GATHERED]
+    visible = [p for p in wanted.values() if p.name not in _GATHERED]
     context = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
     shared = [
         inspect.Parameter(
@@ -72,7 +72,7 @@ def _with_options(command: Callable[..., None], *, use: FileUse | None) -> Calla
             error.hints = layers.hints(error, context.command_path, typed)
             raise
 
-    parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own]
+    parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in visible]
     signature = inspect.Signature([context, *parameters, *shared])
     gathered.__signature__ = signature  # type: ignore[attr-defined]
     gathered.__annotations__ = {p.name: p.annotation for p in [context, *parameters, *shared]}
@@ -143,25 +143,25 @@ def _parser_of(row: SettingRow, kind: type, choices: Sequence[str]) -> Callable[
     It gives a member of the enum: typer from 0.29 makes none of the word itself.
     """
 
-    def choice(said: str) -> object:
-        word = _choice(row, choices, said)
+    def choice(text: str) -> object:
+        word = _choice(row, choices, text)
         return kind(word) if issubclass(kind, Enum) else word
 
     return choice
 
 
-def _choice(row: SettingRow, choices: Sequence[str], said: str) -> str:
+def _choice(row: SettingRow, choices: Sequence[str], text: str) -> str:
     """The choice that a person means.
 
     Raises:
         BadParameter: There is none.
     """
-    word = canonical_choice(row.key, str(said), choices)
+    word = canonical_choice(row.key, str(text), choices)
     if word in choices:
         return word
     listed = listing(f"'{choice}'" for choice in choices)
     raise WrongChoiceError(
-        _("'{said}' is not one of {listed}.", said=said, listed=listed), row.on, word, choices
+        _("'{said}' is not one of {listed}.", said=text, listed=listed), row.on, word, choices
     )
 
 
@@ -175,15 +175,15 @@ def read_options(words: Sequence[str], command: str) -> Options:
     Raises:
         typer.Exit: They asked for its help, which was shown.
     """
-    found: list[Options] = []
+    instances: list[Options] = []
 
     @takes_options(None)
     def gather(options: Options) -> None:
-        found.append(options)
+        instances.append(options)
 
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
     app.command(cls=PlainCommand, help=_("The options of the other plan"))(gather)
     typer.main.get_command(app).main(list(words), command, standalone_mode=False)
-    if not found:
+    if not instances:
         raise typer.Exit
-    return found[0]
+    return instances[0]

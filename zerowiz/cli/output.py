@@ -53,14 +53,14 @@ def write_error(error: ZerowizError) -> None:
         return
     from zerowiz.core.command_words import spell  # noqa: PLC0415 - most runs end without an error
 
-    said = {
+    content = {
         "kind": ExitCode(error.exit_code).name.lower(),
         "message": spell(error.message),
         "hints": [spell(hint) for hint in error.hints],
         "exit_code": int(error.exit_code),
         "url": page_of(f"exit-{int(error.exit_code)}"),
     }
-    write_json({"schema_version": SCHEMA_VERSION, "error": said})
+    write_json({"schema_version": SCHEMA_VERSION, "error": content})
 
 
 def write_plan(

@@ -48,13 +48,13 @@ class PlanCommand(PlainCommand):
     # click's context is typer's own or click's, by typer's release.
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - as said above
         """Give each of the two the value that typer asks for."""
-        own, script = self._split(ctx, args)
-        words, _, other = _partition(own, COMPARE.flag)
+        words_of_ours, script = self._split(ctx, args)
+        words, _, other = _partition(words_of_ours, COMPARE.flag)
         given = [
             f"{word}={CHOSEN}" if word == EXPLAIN.flag and not _names(words, place) else word
             for place, word in enumerate(words)
         ]
-        compared = [f"{COMPARE.flag}={shlex.join(other)}"] if COMPARE.flag in own else []
+        compared = [f"{COMPARE.flag}={shlex.join(other)}"] if COMPARE.flag in words_of_ours else []
         return super().parse_args(ctx, [*given, *compared, *script])
 
     def _split(self, ctx: Any, args: list[str]) -> tuple[list[str], list[str]]:  # noqa: ANN401 - as above
@@ -110,7 +110,7 @@ def _explained(decision: Decision, name: str) -> StrategyEstimate | None:
         return decision.chosen
     strategy = find_strategy(name)
     if strategy is None:
-        names = listing(each.name for each in STRATEGIES)
+        names = listing(row.name for row in STRATEGIES)
         raise UsageError(
             _("`$explain {name}`: there is no such strategy", name=name),
             _("use one of {names}", names=names),
@@ -223,11 +223,11 @@ def _show_page(
     # Where nothing is chosen they are the hints of the error.
     listed = () if decision.chosen is None else result.remedies
     show.plan(decision, listed, sys.stdout, is_verbose=shown.is_verbose)
-    found = result.decided.search
-    if found is not None and options.objective is not Objective.FLOWCHART:
-        choice.search(found, options.objective, sys.stdout)
-    elif found is not None and shown.is_verbose:
-        choice.candidates(found, sys.stdout)
+    searched = result.decided.search
+    if searched is not None and options.objective is not Objective.FLOWCHART:
+        choice.search(searched, options.objective, sys.stdout)
+    elif searched is not None and shown.is_verbose:
+        choice.candidates(searched, sys.stdout)
     if largest is not None:
         choice.limits(largest, decision.job, sys.stdout)
     if explained is not None:
@@ -242,24 +242,24 @@ def _origins(result: PlanResult, layers: Layers) -> "tuple[SettingOrigin, ...]":
     return find_origins(result.decided, layers)
 
 
-def _show_machines(found: "MachineChoice", options: Options, reporter: Reporter) -> None:
+def _show_machines(offered: "MachineChoice", options: Options, reporter: Reporter) -> None:
     """The machines of the tables that the job fits."""
     from zerowiz.ui.catalog import machines  # noqa: PLC0415 - most plans are for one machine
 
-    for note in found.notes:
+    for note in offered.notes:
         reporter.note(note)
     if options.as_json:
-        write_json(found.to_dict())
+        write_json(offered.to_dict())
     else:
         machines(
-            found.offers,
-            found.request.job,
-            found.prices,
+            offered.offers,
+            offered.request.job,
+            offered.prices,
             sys.stdout,
-            found.find_wider(),
+            offered.find_wider(),
             options.objective,
         )
-    found.require_any()
+    offered.require_any()
 
 
 def register(app: typer.Typer) -> None:

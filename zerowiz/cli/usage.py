@@ -90,7 +90,9 @@ class PlainGroup(_Spoken, TyperGroup):
         """The commands, in the order of use."""
         listed = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
         with formatter.section(_("Commands")):
-            write_rows(formatter, [(name, each.help or "") for name, each in listed if each])
+            write_rows(
+                formatter, [(name, command.help or "") for name, command in listed if command]
+            )
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - as said above
         """What people run first, and how a shell completes it."""
@@ -139,8 +141,8 @@ def _command(error: Exception, commands: Iterable[str]) -> str:
     context = getattr(error, "ctx", None)
     if context is not None:
         return str(context.command_path)
-    said = next((word for word in sys.argv[1:] if word in set(commands)), None)
-    return "zerowiz" if said is None else f"zerowiz {said}"
+    name = next((word for word in sys.argv[1:] if word in set(commands)), None)
+    return "zerowiz" if name is None else f"zerowiz {name}"
 
 
 _NO_COMMAND = re.compile(r"No such command '([^']*)'")
@@ -197,16 +199,16 @@ _OTHER_OPTIONS_OF = {
 }
 
 
-def _other_option(error: Exception, said: str) -> str | None:
+def _other_option(error: Exception, flag: str) -> str | None:
     """The option of this command for which other tools have this name."""
     context = getattr(error, "ctx", None)
-    name = said.lstrip("-").lower().replace("_", "-")
+    name = flag.lstrip("-").lower().replace("_", "-")
     command = "" if context is None else context.command.name
     meant = _OTHER_OPTIONS_OF.get((command, name)) or _OTHER_OPTIONS.get(name)
-    taken = (
+    flags = (
         () if context is None else (name for param in context.command.params for name in param.opts)
     )
-    return meant if meant is not None and meant.partition("=")[0] in taken else None
+    return meant if meant is not None and meant.partition("=")[0] in flags else None
 
 
 def _meant(word: str, commands: Iterable[str]) -> tuple[str, ...]:
@@ -239,10 +241,10 @@ def _said_by_variable(error: Exception) -> Iterator[str]:
 _THOUSANDS = re.compile(r"'(\d+)[kK]' is not a valid int")
 
 
-def _written_out(said: str) -> Iterator[int]:
+def _written_out(text: str) -> Iterator[int]:
     """A whole number in place of `8k`, which is 8192 tokens to most people, and 8000 to some."""
-    if (found := _THOUSANDS.search(said)) is not None:
-        yield from (int(found[1]) * 1024, int(found[1]) * 1000)
+    if (number := _THOUSANDS.search(text)) is not None:
+        yield from (int(number[1]) * 1024, int(number[1]) * 1000)
 
 
 def _near(error: Exception) -> Sequence[str]:
@@ -262,15 +264,15 @@ def as_usage_error(
         commands: The names of all.
         takers: Finds those that take an option.
     """
-    said = getattr(error, "format_message", error.__str__)()
-    message = " ".join(str(said).split()).rstrip(".")
+    text = getattr(error, "format_message", error.__str__)()
+    message = " ".join(str(text).split()).rstrip(".")
     for pattern, words in _WORDS:
         message = pattern.sub(words, message)
-    hints = [*did_you_mean((*_near(error), *_written_out(str(said))))]
-    if (unknown := _NO_COMMAND.search(str(said))) is not None:
+    hints = [*did_you_mean((*_near(error), *_written_out(str(text))))]
+    if (unknown := _NO_COMMAND.search(str(text))) is not None:
         hints = [*did_you_mean(f"zerowiz {line}" for line in _meant(unknown[1], commands))]
     unheard = str(getattr(error, "option_name", ""))
-    if "No such option" in str(said) and (others := takers(unheard)):
+    if "No such option" in str(text) and (others := takers(unheard)):
         named = [f"`zerowiz {name}`" for name in others]
         hints = [_("`{unheard}` is an option of {named}", unheard=unheard, named=listing(named))]
     elif (other := _other_option(error, unheard)) is not None:

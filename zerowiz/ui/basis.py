@@ -53,11 +53,11 @@ def unused_configs(paths: Sequence[str]) -> str:
     )
 
 
-def batch_by_options(said: Change, batch: BatchChange) -> str:
+def batch_by_options(changes: Change, batch: BatchChange) -> str:
     """That options change the global batch which the script would have by itself."""
     return _(
         "your script's batch changes with `{options}`: {moves}",
-        options=remedies.options(said),
+        options=remedies.options(changes),
         moves=global_batch(batch),
     )
 
@@ -88,13 +88,15 @@ def global_batch(batch: BatchChange) -> str:
 # Say that a machine is not what it was when a job was planned, and what follows.
 
 _FACTS: Mapping[MachineFact, Callable[[ChangedFact], str]] = {
-    MachineFact.NODES: lambda each: _("{before} -> {now} nodes", before=each.before, now=each.now),
-    MachineFact.GPUS: lambda each: _(
-        "{before} -> {now} GPUs per node", before=each.before, now=each.now
+    MachineFact.NODES: lambda change: _(
+        "{before} -> {now} nodes", before=change.before, now=change.now
     ),
-    MachineFact.KIND: lambda each: f"{each.before} -> {each.now}",
-    MachineFact.FREE_MEMORY: lambda each: _(
-        "{before} -> {now} free per GPU", before=gib(int(each.before)), now=gib(int(each.now))
+    MachineFact.GPUS: lambda change: _(
+        "{before} -> {now} GPUs per node", before=change.before, now=change.now
+    ),
+    MachineFact.KIND: lambda change: f"{change.before} -> {change.now}",
+    MachineFact.FREE_MEMORY: lambda change: _(
+        "{before} -> {now} free per GPU", before=gib(int(change.before)), now=gib(int(change.now))
     ),
 }
 
@@ -159,11 +161,11 @@ def size_untraced(text: str) -> str:
 
 def traced(family: str | None, built: str, took_milliseconds: int) -> str:
     """What was traced; a family is named where it has no formulas."""
-    said = "" if family is None else _("zerowiz does not know `{family}` yet: ", family=family)
+    unknown = "" if family is None else _("zerowiz does not know `{family}` yet: ", family=family)
     took = f"{took_milliseconds / 1000:.1f} s"
     return _(
         "{said}traced `{built}` on the meta device ({took}; the result is cached)",
-        said=said,
+        said=unknown,
         built=built,
         took=took,
     )
@@ -219,10 +221,10 @@ def taken(key: str, value: object, code: str) -> str:
         code: What the script takes it from.
     """
     if value is None:
-        said = _("assumed the default of `{key}`", key=key)
+        assumption = _("assumed the default of `{key}`", key=key)
     else:
-        said = _("assumed `{key}` {value}", key=key, value=value)
-    return joined("; ", (said, _("the script takes it from `{code}`", code=code)))
+        assumption = _("assumed `{key}` {value}", key=key, value=value)
+    return joined("; ", (assumption, _("the script takes it from `{code}`", code=code)))
 
 
 METRICS = _(
@@ -361,7 +363,7 @@ def evaluation(workload: Workload, evaluated: StrategyEstimate) -> str:
 
 def vllm(workload: Workload, share: VllmShare) -> str:
     """What a vLLM takes of the same GPUs, and when."""
-    taken = _(
+    room = _(
         "{share_bytes} of each GPU ({vllm_memory_fraction:g} of it)",
         share_bytes=gib(share.share_bytes),
         vllm_memory_fraction=workload.vllm_memory_fraction,
@@ -371,7 +373,7 @@ def vllm(workload: Workload, share: VllmShare) -> str:
         return _(
             "{taken} while it generates, on top of {resting} of training; it frees "
             "that memory while the step trains (never measured)",
-            taken=taken,
+            taken=room,
             resting=resting,
         )
-    return _("{taken} at all times, on top of the peak (never measured)", taken=taken)
+    return _("{taken} at all times, on top of the peak (never measured)", taken=room)

@@ -41,7 +41,7 @@ _MOST_ROWS = 30
 
 
 def machines(
-    found: Offers,
+    offered: Offers,
     job: PlanInput,
     prices: PriceList,
     stream: TextIO,
@@ -51,7 +51,7 @@ def machines(
     """A row for each machine, the best first, what was left out, and what would help.
 
     Args:
-        found: The machines.
+        offered: The machines.
         job: The job on one of them.
         prices: What was said of prices.
         stream: Where to.
@@ -61,17 +61,17 @@ def machines(
     say(stream, labelled(_("Model"), sentences.model(job.model)), hang=LABEL_COLUMNS)
     stream.write("\n")
     left: tuple[str, ...] = ()
-    if found.offers:
-        left = _table(found, prices, stream)
+    if offered.offers:
+        left = _table(offered, prices, stream)
         stream.write("\n")
-    say(stream, *_legend(found, job, prices, objective, left), *_helps(wider))
+    say(stream, *_legend(offered, job, prices, objective, left), *_helps(wider))
 
 
-def _table(found: Offers, prices: PriceList, stream: TextIO) -> tuple[str, ...]:
+def _table(offered: Offers, prices: PriceList, stream: TextIO) -> tuple[str, ...]:
     """The rows; returns the headings for which the terminal is too narrow."""
-    timed = any(offer.run for offer in found.offers)
-    split, mixed = _splits(found), _mixes_checkpointing(found)
-    priced = any(offer.price_per_hour is not None for offer in found.offers)
+    timed = any(offer.run for offer in offered.offers)
+    split, mixed = _splits(offered), _mixes_checkpointing(offered)
+    priced = any(offer.price_per_hour is not None for offer in offered.offers)
     headings = (
         *("machine", "strategy", "verdict", "needs", "headroom"),
         *(("batch",) if split else ()),
@@ -89,7 +89,7 @@ def _table(found: Offers, prices: PriceList, stream: TextIO) -> tuple[str, ...]:
             *((_time(offer),) if timed else ()),
             *((_cost(offer, prices.currency),) if priced else ()),
         )
-        for offer in found.offers[:_MOST_ROWS]
+        for offer in offered.offers[:_MOST_ROWS]
     ]
     return show_rows(stream, headings, rows, _LEAVING)
 
@@ -105,14 +105,14 @@ def _machine(offer: Offer) -> tuple[str, ...]:
     )
 
 
-def _splits(found: Offers) -> bool:
+def _splits(offered: Offers) -> bool:
     """Whether a global batch makes the step of a GPU differ between the machines."""
-    return len({split_of(offer.workload) for offer in found.offers}) > 1
+    return len({split_of(offer.workload) for offer in offered.offers}) > 1
 
 
-def _mixes_checkpointing(found: Offers) -> bool:
+def _mixes_checkpointing(offered: Offers) -> bool:
     """Whether gradient checkpointing was chosen for some of the machines alone."""
-    return len({_checkpointing(offer) for offer in found.offers}) > 1
+    return len({_checkpointing(offer) for offer in offered.offers}) > 1
 
 
 def _checkpointing(offer: Offer) -> str:
@@ -141,13 +141,13 @@ def _cost(offer: Offer, currency: str) -> str:
 
 
 def _legend(
-    found: Offers,
+    offered: Offers,
     job: PlanInput,
     prices: PriceList,
     objective: Objective,
     left: Collection[str],
 ) -> Iterator[str]:
-    offers = found.offers
+    offers = offered.offers
     if offers:
         yield _rows(prices)
         yield _("In the table, {columns}.", columns=joined(_("; "), _columns(left)))
@@ -157,8 +157,8 @@ def _legend(
         )
     if offers and not any(offer.chosen.step_time for offer in offers):
         yield _("zerowiz predicts no step time: {why_untimed}.", why_untimed=job.why_untimed)
-    yield from _steps(found, left)
-    if len(found.offers) > 1 and objective is Objective.FLOWCHART:
+    yield from _steps(offered, left)
+    if len(offered.offers) > 1 and objective is Objective.FLOWCHART:
         yield _("The flowchart chose each strategy; `$objective fastest` chooses the fastest.")
     tokens = {offer.run.tokens for offer in offers if offer.run is not None}
     if tokens:
@@ -183,7 +183,7 @@ def _legend(
             if more == 1
             else _("{offers} more machines fit: list them all with `$as_json`.", offers=more)
         )
-    yield from _left_out(found)
+    yield from _left_out(offered)
 
 
 def _rows(prices: PriceList) -> str:
@@ -210,16 +210,16 @@ def _columns(left: Collection[str]) -> Iterator[str]:
     yield _("tokens/s is the total of all GPUs")
 
 
-def _steps(found: Offers, left: Collection[str]) -> Iterator[str]:
+def _steps(offered: Offers, left: Collection[str]) -> Iterator[str]:
     """What differs between the steps of the machines."""
-    if _splits(found) and "batch" not in left:
+    if _splits(offered) and "batch" not in left:
         yield _("Batch is the micro-batch and the number of micro-steps.")
-    if _mixes_checkpointing(found) and "ckpt" not in left:
+    if _mixes_checkpointing(offered) and "ckpt" not in left:
         yield _("Ckpt shows whether the plan uses gradient checkpointing.")
     steps = {
-        (offer.workload.micro_batch, offer.workload.accumulation_steps) for offer in found.offers
+        (offer.workload.micro_batch, offer.workload.accumulation_steps) for offer in offered.offers
     }
-    if len(found.offers) > 1 and steps == {(1, 1)}:
+    if len(offered.offers) > 1 and steps == {(1, 1)}:
         yield _(
             "Each GPU trains on one sequence at a time. A larger `$micro_batch`, or one "
             "`$global_batch` for all machines, can change this order."
@@ -230,16 +230,16 @@ def _helps(wider: Sequence[WiderFit]) -> Iterator[str]:
     """How many of the GPUs that are too small each change is enough for."""
     if wider:
         counts = [
-            _("{kinds} with `{change}`", kinds=each.kinds, change=options(each.change))
-            for each in wider
+            _("{kinds} with `{change}`", kinds=fit.kinds, change=options(fit.change))
+            for fit in wider
         ]
         yield _("Of these GPUs, it would fit {counts}.", counts=listing(counts))
 
 
-def _left_out(found: Offers) -> Iterator[str]:
+def _left_out(offered: Offers) -> Iterator[str]:
     """What has no row, and why."""
-    if found.kinds_without:
-        some, kinds = found.kinds_without, found.kinds
+    if offered.kinds_without:
+        some, kinds = offered.kinds_without, offered.kinds
         of_them = (
             _("any of the {kinds} GPUs of the table", kinds=kinds)
             if some == kinds
@@ -248,20 +248,20 @@ def _left_out(found: Offers) -> Iterator[str]:
         yield _(
             "The model does not fit {of_them} in any count that zerowiz tried.", of_them=of_them
         )
-    if found.kinds_unasked:
-        why = "" if found.why_unasked is None else f" ({found.why_unasked})"
-        also = _("a further ") if found.kinds_without else ""
+    if offered.kinds_unasked:
+        why = "" if offered.why_unasked is None else f" ({offered.why_unasked})"
+        also = _("a further ") if offered.kinds_without else ""
         yield _(
             "Not listed, {also}{kinds_unasked} of the {kinds} GPUs of the table: some "
             "counts of them cannot divide the batch that you set{why}, and smaller "
             "counts have too little memory.",
             also=also,
-            kinds_unasked=found.kinds_unasked,
-            kinds=found.kinds,
+            kinds_unasked=offered.kinds_unasked,
+            kinds=offered.kinds,
             why=why,
         )
-    if found.unlisted_prices:
-        names = listing(f"`{name}`" for name in found.unlisted_prices)
+    if offered.unlisted_prices:
+        names = listing(f"`{name}`" for name in offered.unlisted_prices)
         yield _(
             "These have a price, but the job fits on none that zerowiz tried: {names}.", names=names
         )
@@ -319,29 +319,29 @@ def _what(planned: PlannedRun) -> str:
     )
 
 
-def _row(each: StrategyRun, currency: str, *, priced: bool) -> tuple[str, ...]:
-    name, found = each.evaluated.strategy.name, each.run
-    if found is None:
+def _row(strategy_run: StrategyRun, currency: str, *, priced: bool) -> tuple[str, ...]:
+    name, predicted = strategy_run.evaluated.strategy.name, strategy_run.run
+    if predicted is None:
         return (name, *[_RUN_UNKNOWN] * (5 if priced else 3))
     return (
         name,
-        f"{found.steps:,}",
-        *_run_time(found),
-        *(_run_cost(found, currency) if priced else ()),
+        f"{predicted.steps:,}",
+        *_run_time(predicted),
+        *(_run_cost(predicted, currency) if priced else ()),
     )
 
 
-def _run_time(found: PredictedRun) -> tuple[str, str]:
+def _run_time(predicted: PredictedRun) -> tuple[str, str]:
     bounds = _(
         "({low_hours} to {high_hours})",
-        low_hours=hours(found.low_hours),
-        high_hours=hours(found.high_hours),
+        low_hours=hours(predicted.low_hours),
+        high_hours=hours(predicted.high_hours),
     )
-    return hours(found.expected_hours), bounds
+    return hours(predicted.expected_hours), bounds
 
 
-def _run_cost(found: PredictedRun, currency: str) -> tuple[str, str]:
-    cost = found.cost
+def _run_cost(predicted: PredictedRun, currency: str) -> tuple[str, str]:
+    cost = predicted.cost
     if cost is None:
         return _RUN_UNKNOWN, _RUN_UNKNOWN
     bounds = _(

@@ -113,8 +113,8 @@ class Slots:
         value = value.replace("`", "")
         place = self._keep(value)
         fixed = f" {attributes}" if attributes else ""
-        said = f' data-t="{place}"' if self._exchanged else ""
-        return f"<{tag}{fixed}{self._changing(changing)}{said}>{escape(value)}</{tag}>"
+        mark = f' data-t="{place}"' if self._exchanged else ""
+        return f"<{tag}{fixed}{self._changing(changing)}{mark}>{escape(value)}</{tag}>"
 
     def shape(self, tag: str, attributes: str = "", **changing: str) -> str:
         """An element without text."""
@@ -167,8 +167,8 @@ def table(caption: str, head: Iterable[str], rows: str, more: Container[str] = f
         more: The headings of those that a narrow page leaves out; their cells say so, too.
     """
     cells = "".join(
-        f'<th scope="col"{" class=more" if each in more else ""}>{escape(_(each))}</th>'
-        for each in head
+        f'<th scope="col"{" class=more" if heading in more else ""}>{escape(_(heading))}</th>'
+        for heading in head
     )
     label = escape(caption)
     return (
@@ -242,8 +242,8 @@ class LinearAxis(NamedTuple):
         power = 10 ** floor(log10(rough))
         step = next(power * n for n in (1, 2, 5, 10, 20) if power * n >= rough)
         first = -floor(-self.low / step)
-        found = [step * (first + n) for n in range(most)]
-        return [value for value in found if value <= self.high]
+        ticks = [step * (first + n) for n in range(most)]
+        return [value for value in ticks if value <= self.high]
 
 
 # The first digits of ticks, from many to few.
@@ -274,12 +274,12 @@ class LogAxis(NamedTuple):
         powers = range(floor(log10(self.low)), floor(log10(self.high)) + 1)
         for digits in _DIGITS:
             # The power as a divisor keeps 0.7 what it is.
-            found = [
+            ticks = [
                 digit * 10**power if power >= 0 else digit / 10**-power
                 for power in powers
                 for digit in digits
             ]
-            inside = [value for value in found if self.low <= value <= self.high]
+            inside = [value for value in ticks if self.low <= value <= self.high]
             if len(inside) <= most:
                 return inside
         return []
@@ -329,7 +329,7 @@ class Names:
         inside = self._inside
         fits = box.left > inside.left and box.right < inside.right
         fits = fits and box.top > inside.top and box.bottom < inside.bottom
-        return fits and not any(box.touches(each) for each in self._taken)
+        return fits and not any(box.touches(other) for other in self._taken)
 
 
 # Draw the time of a step against the headroom: every candidate, the strategies by name.
@@ -374,9 +374,9 @@ class _Point(NamedTuple):
     """The words, where they stand, and which end of them stands there."""
 
 
-def picture(found: Search | None, decision: Decision, slots: Slots) -> str:
+def picture(searched: Search | None, decision: Decision, slots: Slots) -> str:
     """The drawing, and the candidates that are fastest for their headroom as a table."""
-    others = _others(decision, found)
+    others = _others(decision, searched)
     axes = _axes(decision, others)
     why = "" if axes else _("No time is predicted: {why}.", why=decision.job.why_untimed)
     unknown = slots.text("p", on_device(why, decision.job.machine))
@@ -405,39 +405,42 @@ def picture(found: Search | None, decision: Decision, slots: Slots) -> str:
         f'<text class="axis-name" x="{_RIGHT}" y="{_HEIGHT - 4}" text-anchor="end">'
         f"{_('seconds of a step, logarithmic')}</text>"
         f'<text class="axis-name" x="4" y="10">{_("headroom, GiB")}</text></svg>'
-        f'<p class="dim">{_KEY}</p>{small}{_table(found, slots)}</div>'
+        f'<p class="dim">{_KEY}</p>{small}{_table(searched, slots)}</div>'
     )
 
 
-def _others(decision: Decision, found: Search | None) -> list[Candidate]:
+def _others(decision: Decision, searched: Search | None) -> list[Candidate]:
     """The candidates with a time that are not the strategies of the decision."""
-    named = [each for each in decision.evaluated if each.step_time is not None]
-    evaluated = () if found is None else found.evaluated
+    named = [estimate for estimate in decision.evaluated if estimate.step_time is not None]
+    evaluated = () if searched is None else searched.evaluated
     return [
-        each
-        for each in evaluated
-        if each.seconds is not None
-        and each.evaluated.headroom_bytes is not None
-        and each.evaluated not in named
+        candidate
+        for candidate in evaluated
+        if candidate.seconds is not None
+        and candidate.evaluated.headroom_bytes is not None
+        and candidate.evaluated not in named
     ]
 
 
 def _timed(decision: Decision) -> Iterator[tuple[StrategyEstimate, _Timed]]:
-    for each in decision.evaluated:
-        if each.step_time is not None and each.headroom_bytes is not None:
-            yield each, _Timed(each.step_time.expected_seconds, each.headroom_bytes / 2**30)
+    for evaluated in decision.evaluated:
+        if evaluated.step_time is not None and evaluated.headroom_bytes is not None:
+            yield (
+                evaluated,
+                _Timed(evaluated.step_time.expected_seconds, evaluated.headroom_bytes / 2**30),
+            )
 
 
 def _axes(decision: Decision, others: Sequence[Candidate]) -> _Axes | None:
-    found = [timed for _, timed in _timed(decision)]
-    found += [_Timed(other.seconds or 0, other.headroom_bytes / 2**30) for other in others]
-    if not found:
+    points = [timed for _, timed in _timed(decision)]
+    points += [_Timed(other.seconds or 0, other.headroom_bytes / 2**30) for other in others]
+    if not points:
         return None
-    times = [each.seconds for each in found]
+    times = [point.seconds for point in points]
     if decision.chosen is not None and decision.chosen.step_time is not None:
         times += [decision.chosen.step_time.low_seconds, decision.chosen.step_time.high_seconds]
     budget = (decision.job.gpu_budget_bytes or 0) / 2**30
-    rooms = [each.room_gib for each in found]
+    rooms = [point.room_gib for point in points]
     highest = max(0.0, *rooms) or 0.1 * budget
     # The best of them is seen, however much it lacks.
     deepest = min(-_DEEPEST * budget, _BELOW_BEST * max(rooms))
@@ -487,8 +490,8 @@ def _points(
     if axes is None:
         return [None] * len(decision.evaluated)
     places = {
-        each.strategy.name: (axes.time.at(timed.seconds), axes.room.at(timed.room_gib))
-        for each, timed in _timed(decision)
+        evaluated.strategy.name: (axes.time.at(timed.seconds), axes.room.at(timed.room_gib))
+        for evaluated, timed in _timed(decision)
     }
     names = Names(Box(_LEFT, _WIDTH, 0, _BOTTOM))
     zero = axes.room.at(0)
@@ -501,18 +504,18 @@ def _points(
         x, y = _place(candidate, axes)
         names.keep_off(Box(x, x, y, y).wider(_DOT_RADIUS))
     points: list[_Point | None] = []
-    for each in decision.evaluated:
-        place = places.get(each.strategy.name)
+    for evaluated in decision.evaluated:
+        place = places.get(evaluated.strategy.name)
         if place is None:
             points.append(None)
             continue
-        is_below = (each.headroom_bytes or 0) / 2**30 < axes.room.low
-        name = f"{each.strategy.name} ↓" if is_below else each.strategy.name
-        mark = " chosen" if each is decision.chosen else ""
+        is_below = (evaluated.headroom_bytes or 0) / 2**30 < axes.room.low
+        name = f"{evaluated.strategy.name} ↓" if is_below else evaluated.strategy.name
+        mark = " chosen" if evaluated is decision.chosen else ""
         points.append(
             _Point(
                 *place,
-                kind=f"point {VERDICTS[each.verdict]}{mark}",
+                kind=f"point {VERDICTS[evaluated.verdict]}{mark}",
                 label=(name, *names.place(name, *place, _RADIUS + 4)),
             )
         )
@@ -582,13 +585,13 @@ _MORE = frozenset({"checkpointing", "kernels"})
 _MOST_ROWS = 12
 
 
-def _table(found: Search | None, slots: Slots) -> str:
+def _table(searched: Search | None, slots: Slots) -> str:
     """The fastest for their headroom; as many rows in every plan, the others are off."""
-    front = () if found is None else found.pareto[:_MOST_ROWS]
+    front = () if searched is None else searched.pareto[:_MOST_ROWS]
     # The first alone says no more than the answer does.
     shown = front if len(front) > 1 else ()
-    choice = None if found is None else found.choice
-    rows = [_table_row(each, slots, is_chosen=each == choice) for each in shown]
+    choice = None if searched is None else searched.choice
+    rows = [_table_row(candidate, slots, is_chosen=candidate == choice) for candidate in shown]
     rows += [_table_row(None, slots) for _row in range(_MOST_ROWS - len(shown))]
     caption = _("Of those that fit, the fastest for their headroom: GiB, and seconds of a step")
     return (

@@ -19,18 +19,18 @@ COLOURS = {
 _HANG = "    "
 
 
-def reports(found: Sequence[FileReport], version: str, stream: TextIO) -> None:
+def reports(files: Sequence[FileReport], version: str, stream: TextIO) -> None:
     """Each finding with its reason and its fix, then how many there are, and what tells more.
 
     Args:
-        found: What was found.
+        files: What was found.
         version: Of DeepSpeed, against which it was found.
         stream: Where to.
     """
-    for report in found:
+    for report in files:
         _report(report.path, report.findings, stream)
-    stream.write(f"{_count(found, version)}\n")
-    findings = [finding for report in found for finding in report.findings]
+    stream.write(f"{_count(files, version)}\n")
+    findings = [finding for report in files for finding in report.findings]
     if findings:
         stream.write(f"{_folded(explained_by('check', findings), stream)}\n")
 
@@ -45,9 +45,9 @@ def explained_by(command: str, findings: Sequence[Finding]) -> str:
     )
 
 
-def errors(found: Sequence[FileReport], stream: TextIO) -> None:
+def errors(files: Sequence[FileReport], stream: TextIO) -> None:
     """The errors alone, with nothing around them."""
-    for report in found:
+    for report in files:
         _report(report.path, errors_of(report.findings), stream)
 
 
@@ -58,10 +58,10 @@ def not_fixed(path: str, stream: TextIO) -> None:
 
 def fixed(path: str, findings: Sequence[ConfigFinding], stream: TextIO) -> None:
     """What was fixed in a file, a line for each finding."""
-    said = (
+    count = (
         _("1 finding") if len(findings) == 1 else _("{findings} findings", findings=len(findings))
     )
-    note(_("fixed {said} in {path}", said=said, path=path), stream)
+    note(_("fixed {said} in {path}", said=count, path=path), stream)
     for finding in findings:
         line = _HANG + _(
             "line {line}: `{key}`: {fix}", line=finding.line, key=finding.key, fix=finding.fix
@@ -86,20 +86,20 @@ def in_short(path: str, finding: ConfigFinding) -> str:
 
 def _report(path: str, findings: Sequence[ConfigFinding], stream: TextIO) -> None:
     """The findings of a file; the reason that several share is printed with the first."""
-    said: set[str] = set()
+    reasons: set[str] = set()
     for finding in findings:
-        _finding(path, finding, stream, explained=finding.why in said)
-        said.add(finding.why)
+        _finding(path, finding, stream, explained=finding.why in reasons)
+        reasons.add(finding.why)
 
 
 def _finding(path: str, finding: ConfigFinding, stream: TextIO, *, explained: bool) -> None:
     rule, severity = finding.rule, finding.severity
-    said = f"{path}:{finding.line}:{finding.column} {severity} {rule.code} {rule.name}: "
-    line = _folded(f"{said}{finding.message}", stream)
+    place = f"{path}:{finding.line}:{finding.column} {severity} {rule.code} {rule.name}: "
+    line = _folded(f"{place}{finding.message}", stream)
     line = paint(line, {rf"(?<= ){severity} {rule.code}\b": COLOURS[severity]}, stream)
     why = [] if explained or not finding.why else [_("why: {why}", why=finding.why)]
     below = [*why, *([_("fix: {fix}", fix=finding.fix)] if finding.fix else [])]
-    stream.write("\n".join([line, *(_folded(_HANG + each, stream) for each in below)]) + "\n")
+    stream.write("\n".join([line, *(_folded(_HANG + text, stream) for text in below)]) + "\n")
 
 
 def _folded(line: str, stream: TextIO) -> str:
@@ -107,14 +107,16 @@ def _folded(line: str, stream: TextIO) -> str:
     return fold(plain(line), stream, hang=len(_HANG))
 
 
-def _count(found: Sequence[FileReport], version: str) -> str:
-    all_severities = (finding.severity for report in found for finding in report.findings)
+def _count(checked: Sequence[FileReport], version: str) -> str:
+    all_severities = (finding.severity for report in checked for finding in report.findings)
     counts = severities(all_severities, (_("piece of advice"), _("pieces of advice")))
     if not counts:
         return _("no findings")
-    files = sum(bool(report.findings) for report in found)
+    files = sum(bool(report.findings) for report in checked)
     where = (
-        _(" in {files} of {found} files", files=files, found=len(found)) if len(found) > 1 else ""
+        _(" in {files} of {found} files", files=files, found=len(checked))
+        if len(checked) > 1
+        else ""
     )
     return _(
         "{counts}{where}, for DeepSpeed {version}", counts=counts, where=where, version=version

@@ -31,19 +31,19 @@ from zerowiz.words import N_, _, listing
 
 
 def chosen_step(
-    own: Candidate, choice: Candidate, *, by_script: bool, can_keep: bool = True
+    unchosen: Candidate, choice: Candidate, *, by_script: bool, can_keep: bool = True
 ) -> str:
     """What was chosen, why, and the options that keep the step as it was.
 
     Args:
-        own: The step as it would be by itself, with the strategy of the choice.
+        unchosen: The step as it would be by itself, with the strategy of the choice.
         choice: What was chosen instead.
         by_script: Whether a default of the script says what the step would be by itself.
         can_keep: Whether the step as it would be by itself fits with any strategy.
     """
-    step, before = choice.workload, own.workload
+    step, before = choice.workload, unchosen.workload
     words = " ".join(_words(step, before, by_script=by_script))
-    what, why = listing(_changed(step, before)), _why(own, choice, by_script=by_script)
+    what, why = listing(_changed(step, before)), _why(unchosen, choice, by_script=by_script)
     if not can_keep:
         return f"{what}, {why}"
     says = _is_split(step, before) and not by_script
@@ -54,13 +54,13 @@ def chosen_step(
 
 def clearly_faster(faster: Candidate, choice: Candidate) -> str:
     """That another strategy is, and how to have it."""
-    other, own = STRATEGIES[faster.strategy.name], STRATEGIES[choice.strategy.name]
+    other, usual = STRATEGIES[faster.strategy.name], STRATEGIES[choice.strategy.name]
     return _(
         "{other} is predicted to be {times} faster than {own}: `$objective fastest` "
         "chooses by time",
         other=other,
         times=_times(choice, faster),
-        own=own,
+        own=usual,
     )
 
 
@@ -76,11 +76,11 @@ def split_of(step: Workload) -> str:
 def _changed(step: Workload, before: Workload) -> Iterator[str]:
     """What is not as it was."""
     if _is_split(step, before):
-        one = step.accumulation_steps == 1
+        is_single = step.accumulation_steps == 1
         split = split_of(step)
         yield (
             _("micro-batch {split} micro-step", split=split)
-            if one
+            if is_single
             else _("micro-batch {split} micro-steps", split=split)
         )
     if step.gradient_checkpointing is not before.gradient_checkpointing:
@@ -118,31 +118,31 @@ _UNFIT = {
 }
 
 
-def _why(own: Candidate, choice: Candidate, *, by_script: bool) -> str:
+def _why(unchosen: Candidate, choice: Candidate, *, by_script: bool) -> str:
     """Why another step was taken."""
-    before = own.workload.gradient_checkpointing
+    before = unchosen.workload.gradient_checkpointing
     whose = _("the step as it was")
     if choice.workload.gradient_checkpointing is not before:
         whose = _("the step with it") if before else _("the step without it")
-    if _is_split(choice.workload, own.workload):
-        split = split_of(own.workload)
+    if _is_split(choice.workload, unchosen.workload):
+        split = split_of(unchosen.workload)
         whose = _("the script's {split}", split=split) if by_script else split
-    if own.evaluated.verdict is not Verdict.FITS:
+    if unchosen.evaluated.verdict is not Verdict.FITS:
         return _(
             "as {whose} {unfit} with {strategy}",
             whose=whose,
-            unfit=_UNFIT[own.evaluated.verdict],
+            unfit=_UNFIT[unchosen.evaluated.verdict],
             strategy=STRATEGIES[choice.strategy.name],
         )
-    less_bytes = choice.headroom_bytes - own.headroom_bytes
+    less_bytes = choice.headroom_bytes - unchosen.headroom_bytes
     less = _("{less} less per rank", less=small(less_bytes)) if less_bytes > 0 else None
-    joins = choice.workload.accumulation_steps < own.workload.accumulation_steps
-    if own.seconds is None or choice.seconds is None:
+    joins = choice.workload.accumulation_steps < unchosen.workload.accumulation_steps
+    if unchosen.seconds is None or choice.seconds is None:
         fewest = _("the fewest micro-steps that fit, instead of {whose}", whose=whose)
         return fewest if joins else _needs(less, whose)
-    if choice.seconds * (1 + SAME_FRACTION) < own.seconds:
-        return _("{times} faster than {whose}", times=_times(own, choice), whose=whose)
-    if choice.seconds <= own.seconds * (1 + SAME_FRACTION):
+    if choice.seconds * (1 + SAME_FRACTION) < unchosen.seconds:
+        return _("{times} faster than {whose}", times=_times(unchosen, choice), whose=whose)
+    if choice.seconds <= unchosen.seconds * (1 + SAME_FRACTION):
         if less is None:
             return _("as fast as {whose}", whose=whose)
         return _("as fast as {whose} with {less}", whose=whose, less=less)
@@ -168,21 +168,21 @@ def _times(slow: Candidate, fast: Candidate) -> str:
     )
 
 
-def search(found: Search, asked: Objective, stream: TextIO) -> None:
+def search(searched: Search, asked: Objective, stream: TextIO) -> None:
     """The candidates that are fastest for their room, and why the choice wins."""
-    if found.objective is not asked:
+    if searched.objective is not asked:
         why = _("no candidate is certain to fit")
-        if found.candidates:
+        if searched.candidates:
             why = _(
                 "zerowiz predicts no step time, as {why_untimed}",
-                why_untimed=found.decision.job.why_untimed,
+                why_untimed=searched.decision.job.why_untimed,
             )
         # What was asked for is taken, whatever the flowchart says.
-        chooses = found.choice is not None and not found.decision.constraints.pinned
+        chooses = searched.choice is not None and not searched.decision.constraints.pinned
         so = _(", so the flowchart chooses") if chooses else ""
         say(stream, "", labelled(_("Search"), _("{why}{so}", why=why, so=so)), hang=LABEL_COLUMNS)
         return
-    choice = found.choice
+    choice = searched.choice
     if choice is None:
         return
     say(
@@ -192,26 +192,29 @@ def search(found: Search, asked: Objective, stream: TextIO) -> None:
             "{count} candidates compared: strategy, batch split, checkpointing, buffers "
             "and kernels, where you set none. Of those that fit, the fastest for their "
             "memory, and the choice:",
-            count=found.count,
+            count=searched.count,
         ),
         hang=2,
     )
-    front = found.pareto or (choice,)
+    front = searched.pareto or (choice,)
     # Without a column that tells them apart, two rows could look the same.
-    kernels = {(each.workload.attention, each.workload.loss) for each in front}
+    kernels = {(candidate.workload.attention, candidate.workload.loss) for candidate in front}
     named = ("kernels",) if len(kernels) > 1 else ()
     headings = ("strategy", N_("batch"), "ckpt", *named, "headroom", "time", "tokens/s", "")
-    rows = [_row(each, is_chosen=each == choice, names_kernels=bool(named)) for each in front]
+    rows = [
+        _row(candidate, is_chosen=candidate == choice, names_kernels=bool(named))
+        for candidate in front
+    ]
     show_rows(stream, headings, rows, ("tokens/s", "kernels", "ckpt", "headroom"))
-    say(stream, labelled(_("Why"), _why_taken(found, choice)), hang=LABEL_COLUMNS)
-    candidates(found, stream)
+    say(stream, labelled(_("Why"), _why_taken(searched, choice)), hang=LABEL_COLUMNS)
+    candidates(searched, stream)
 
 
-def candidates(found: Search, stream: TextIO) -> None:
+def candidates(searched: Search, stream: TextIO) -> None:
     """Every candidate by its time and its headroom."""
-    if found.choice is None:
+    if searched.choice is None:
         return
-    picture = speed(found.evaluated, found.choice, columns_of(stream))
+    picture = speed(searched.evaluated, searched.choice, columns_of(stream))
     if picture:
         stream.write("\n")
         draw(picture, stream)
@@ -231,16 +234,16 @@ def _row(candidate: Candidate, *, is_chosen: bool, names_kernels: bool) -> tuple
     )
 
 
-def _why_taken(found: Search, choice: Candidate) -> str:
+def _why_taken(searched: Search, choice: Candidate) -> str:
     """Why nothing faster was taken, or nothing smaller."""
-    if found.objective is Objective.SMALLEST:
+    if searched.objective is Objective.SMALLEST:
         return _(
             "no candidate needs less than {device_bytes} per device",
             device_bytes=small(choice.evaluated.device_bytes),
         )
-    fastest = found.candidates[0]
+    fastest = searched.candidates[0]
     if fastest.seconds is None or choice.seconds is None or fastest.seconds >= choice.seconds:
-        return _why_fastest(found, choice)
+        return _why_fastest(searched, choice)
     percent = 100 * (choice.seconds / fastest.seconds - 1)
     named = {
         "strategy": STRATEGIES[fastest.strategy.name],
@@ -256,7 +259,7 @@ def _why_taken(found: Search, choice: Candidate) -> str:
         return _("{faster}, but comes near the memory limit: {worth}", faster=faster, worth=_WORTH)
     if fastest.workload.gradient_checkpointing is not choice.workload.gradient_checkpointing:
         return _("{faster}, but recomputes activations: {worth}", faster=faster, worth=_WORTH)
-    if found.decision.job.machine.world_size == 1 and fastest.strategy != choice.strategy:
+    if searched.decision.job.machine.world_size == 1 and fastest.strategy != choice.strategy:
         return _(
             "{faster}, but sharding gains nothing with one rank: {same} zerowiz takes "
             "the simplest strategy",
@@ -272,9 +275,9 @@ def _why_taken(found: Search, choice: Candidate) -> str:
     )
 
 
-def _why_fastest(found: Search, choice: Candidate) -> str:
+def _why_fastest(searched: Search, choice: Candidate) -> str:
     """What the fastest was compared with."""
-    others = [candidate for candidate in found.candidates if candidate != choice]
+    others = [candidate for candidate in searched.candidates if candidate != choice]
     if not others:
         return _("it is the only candidate that is certain to fit")
     following = others[0]
@@ -297,7 +300,7 @@ _WORTH = _(
 )
 
 
-def limits(found: Sequence[Limit], job: PlanInput, stream: TextIO) -> None:
+def limits(largest: Sequence[Limit], job: PlanInput, stream: TextIO) -> None:
     """The largest micro-batch and the longest sequence of each strategy."""
     step = job.workload
     say(
@@ -314,17 +317,17 @@ def limits(found: Sequence[Limit], job: PlanInput, stream: TextIO) -> None:
     rows = [
         (
             plain.strategy.name,
-            *(str(each.micro_batch or "-") for each in (plain, recomputed)),
+            *(str(limit.micro_batch or "-") for limit in (plain, recomputed)),
             *(
-                f"{each.sequence_tokens or '-'}{'*' if each.by_positions else ''}"
-                for each in (plain, recomputed)
+                f"{limit.sequence_tokens or '-'}{'*' if limit.by_positions else ''}"
+                for limit in (plain, recomputed)
             ),
         )
-        for plain, recomputed in zip(found[::2], found[1::2], strict=True)
+        for plain, recomputed in zip(largest[::2], largest[1::2], strict=True)
     ]
     headings = ("strategy", "batch", N_("batch (ckpt)"), N_("tokens"), N_("tokens (ckpt)"))
     show_rows(stream, headings, rows)
-    if not all(each.micro_batch and each.sequence_tokens for each in found):
+    if not all(limit.micro_batch and limit.sequence_tokens for limit in largest):
         say(
             stream,
             _(
@@ -332,7 +335,7 @@ def limits(found: Sequence[Limit], job: PlanInput, stream: TextIO) -> None:
                 " (`$host_memory`)"
             ),
         )
-    if any(each.by_positions for each in found):
+    if any(limit.by_positions for limit in largest):
         say(
             stream,
             _(

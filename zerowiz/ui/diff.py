@@ -31,9 +31,9 @@ def error(refusal: HandEditedError, stream: TextIO) -> None:
     show.what_next(refusal.hints, stream)
 
 
-def losses(found: Sequence[LostEdit], stream: TextIO) -> None:
+def losses(edits: Sequence[LostEdit], stream: TextIO) -> None:
     """What would be lost, file by file, each after an empty line."""
-    for loss in found:
+    for loss in edits:
         stream.write("\n")
         lines = difference(loss.path, loss.there, loss.wanted)
         if isinstance(lines, Incomparable):

@@ -17,10 +17,10 @@ _SEVERITIES = {
 }
 
 
-def findings(found: Sequence[PreflightFinding], stream: TextIO) -> None:
+def findings(problems: Sequence[PreflightFinding], stream: TextIO) -> None:
     """Each finding with its reason and its fixes; the reason that several share is printed once."""
-    said: set[str] = set()
-    for finding in found:
+    explained: set[str] = set()
+    for finding in problems:
         rule, severity = finding.rule, _(_SEVERITIES[finding.severity])
         say(
             stream,
@@ -28,26 +28,26 @@ def findings(found: Sequence[PreflightFinding], stream: TextIO) -> None:
             hang=len(_HANG),
             marks={rf"^{severity} {rule.code}\b": COLOURS[finding.severity]},
         )
-        if rule.code not in said:
+        if rule.code not in explained:
             say(stream, _HANG + _("why: {why}", why=rule.why), hang=len(_HANG))
         for index, fix in enumerate(finding.fixes):
             say(stream, f"{_HANG}{_('or') if index else _('fix')}: {fix}", hang=len(_HANG))
-        said.add(rule.code)
+        explained.add(rule.code)
 
 
-def summary(found: Sequence[PreflightFinding], stream: TextIO) -> None:
+def summary(problems: Sequence[PreflightFinding], stream: TextIO) -> None:
     """How many there are, what that means for a launch, and what tells more."""
-    if not found:
+    if not problems:
         say(stream, _("no problems found"))
         return
-    counts = severities((finding.severity for finding in found), (_("remark"), _("remarks")))
+    counts = severities((finding.severity for finding in problems), (_("remark"), _("remarks")))
     say(
         stream,
         counts
-        if errors_of(found)
+        if errors_of(problems)
         else _("{counts}: nothing that is certain to make the job fail", counts=counts),
     )
-    say(stream, explained_by("doctor", found))
+    say(stream, explained_by("doctor", problems))
 
 
 def in_short(finding: PreflightFinding) -> str:

@@ -211,11 +211,11 @@ def _host(host: Host) -> str:
     return "; ".join((memory, *filter(None, more.values())))
 
 
-def _count(count: int | None, one: str, more: str) -> str | None:
+def _count(count: int | None, single: str, more: str) -> str | None:
     """So many of a thing, in the words for one or for several."""
     if count is None:
         return None
-    return one if count == 1 else _(more, count=count)
+    return single if count == 1 else _(more, count=count)
 
 
 def _lock(size_bytes: int) -> str:
@@ -255,20 +255,20 @@ def outlier(value: Outlier) -> str:
     where = _("node `{host}`", host=value.host) + (
         _(", GPU {gpu},", gpu=value.gpu) if value.gpu else ""
     )
-    own, usual = (_show(value.kind, each) for each in (value.value, value.usual))
+    value_text, usual = (_show(value.kind, size) for size in (value.value, value.usual))
     if value.kind is OutlierKind.FEWER_THAN_SLOTS:
         return _(
             "{where} {what}: {own} of {usual}",
             where=where,
             what=_SENTENCES[value.kind],
-            own=own,
+            own=value_text,
             usual=usual,
         )
     return _(
         "{where} {what}: {own}; most have {usual}",
         where=where,
         what=_SENTENCES[value.kind],
-        own=own,
+        own=value_text,
         usual=usual,
     )
 

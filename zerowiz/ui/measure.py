@@ -87,18 +87,18 @@ def _step_lines(comparison: Comparison) -> Iterator[str]:
         )
         yield labelled(_("Step"), _("not measured: {left}", left=left))
     if step.predicted is not None:
-        found = step.predicted
+        interval = step.predicted
         bounds = _(
             "{low_seconds} to {high_seconds}",
-            low_seconds=seconds(found.low_seconds),
-            high_seconds=seconds(found.high_seconds),
+            low_seconds=seconds(interval.low_seconds),
+            high_seconds=seconds(interval.high_seconds),
         )
         error = _error_at_end(step.error)
         yield labelled(
             _("Step"),
             _(
                 "predicted: {expected_seconds} s, {bounds}{error}",
-                expected_seconds=seconds(found.expected_seconds),
+                expected_seconds=seconds(interval.expected_seconds),
                 bounds=bounds,
                 error=error,
             ),
@@ -152,11 +152,13 @@ def comparison(comparison: Comparison, stream: TextIO) -> None:
     show_rows(stream, ("", N_("predicted"), N_("measured"), N_("off by")), rows)
     if comparison.row.get("accelerator") == Accelerator.CPU.value:
         say(stream, ROUGH_ON_CPU)
-    said = comparison.unpredicted if comparison.verdict is None else _VERDICTS[comparison.verdict]
+    judgement = (
+        comparison.unpredicted if comparison.verdict is None else _VERDICTS[comparison.verdict]
+    )
     predicted = (
-        _("predicted: {said}", said=said)
+        _("predicted: {said}", said=judgement)
         if comparison.verdict
-        else _("not predicted: {said}", said=said)
+        else _("not predicted: {said}", said=judgement)
     )
     verdict = labelled(
         _("Verdict"), _("{predicted}; {outcome}", predicted=predicted, outcome=outcome(comparison))
@@ -194,10 +196,10 @@ def candidates(comparisons: Sequence[Comparison], stream: TextIO) -> None:
     """Every candidate that has ended, the fastest first: predicted beside measured."""
     off = N_("off by")
     headings = ("predicted", N_("peak in GiB"), off, "predicted", N_("step in s"), off)
-    rows = [_candidate(each) for each in sorted(comparisons, key=_took)]
+    rows = [_candidate(row) for row in sorted(comparisons, key=_took)]
     show_rows(stream, ("strategy", *headings), rows, ("predicted", off))
-    say(stream, *(line for each in comparisons for line in _bus_lines(each)))
-    say(stream, *(f"{each.row['id']}: {outcome(each)}" for each in comparisons if not each.ok))
+    say(stream, *(line for row in comparisons for line in _bus_lines(row)))
+    say(stream, *(f"{row.row['id']}: {outcome(row)}" for row in comparisons if not row.ok))
 
 
 def _took(comparison: Comparison) -> float:
@@ -247,7 +249,7 @@ def _script_step(step: ComparedStep, samples: Sequence[Sequence[float]]) -> Iter
             yield _(
                 "Rank {rank}   {each_step} s",
                 rank=rank,
-                each_step=listing(f"{each:.3g}" for each in each_step),
+                each_step=listing(f"{value:.3g}" for value in each_step),
             )
     if step.measured is not None:
         yield _measured_line(step.measured)

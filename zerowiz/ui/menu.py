@@ -140,10 +140,10 @@ class Menu:
         """
         pointed, text = self.choice, typed.strip()
         words = text.casefold().split()
-        self.shown = tuple(each for each in self._all if _has(each, words))
+        self.shown = tuple(choice for choice in self._all if _has(choice, words))
         if self._takes_typed and text:
             self.shown = _with_typed(self.shown, text)
-            pointed = next(each for each in self.shown if _starts(each, text.casefold()))
+            pointed = next(choice for choice in self.shown if _starts(choice, text.casefold()))
         self.point_at(None if pointed is None else pointed.value)
 
     def point_at(self, value: str | None) -> None:
@@ -164,9 +164,9 @@ def _starts(choice: Choice, beginning: str) -> bool:
 
 def _with_typed(shown: tuple[Choice, ...], text: str) -> tuple[Choice, ...]:
     """The lines and what is typed, which comes first where it is one of them."""
-    same = [each for each in shown if text in (each.value, each.title)]
+    same = [choice for choice in shown if text in (choice.value, choice.title)]
     if same:
-        return (same[0], *(each for each in shown if each is not same[0]))
+        return (same[0], *(choice for choice in shown if choice is not same[0]))
     return (*shown, Choice(value=text, title=text, detail=_("as typed")))
 
 
@@ -180,11 +180,11 @@ def complete(typed: str) -> tuple[str, tuple[Choice, ...]]:
         typed: The beginning of a path; of a hidden one only if it says so.
     """
     folder, beginning = os.path.split(typed)
-    found = _list(folder, beginning)
-    names = [path for path, _name in found]
+    entries = _list(folder, beginning)
+    names = [path for path, _name in entries]
     shared = os.path.commonprefix(names)  # noqa: RUF071 - characters are meant, not components
     longer = max(shared, typed, key=len)
-    several = found if len(found) > 1 else []
+    several = entries if len(entries) > 1 else []
     return longer, tuple(Choice(value=path, title=name) for path, name in several)
 
 

@@ -53,7 +53,7 @@ _RESUMES_FROM: Mapping[ResumeFrom, str] = {
 
 def failure(end: JobEnd, strategy: Strategy, number: int, stream: TextIO) -> None:
     """Which rank failed first, why, and the last that it said."""
-    said = _(
+    sentence = _(
         "attempt {number} ({strategy}) ended with status {status}: {why}",
         number=number,
         strategy=strategy.name,
@@ -62,14 +62,14 @@ def failure(end: JobEnd, strategy: Strategy, number: int, stream: TextIO) -> Non
     )
     first = end.first
     if first is None:
-        say(stream, "", said)
+        say(stream, "", sentence)
         return
     say(
         stream,
         "",
         _(
             "{said}; rank {rank} on {host} was first, its log is {log}",
-            said=said,
+            said=sentence,
             rank=first.rank,
             host=first.host,
             log=first.log,

@@ -40,9 +40,9 @@ _MOST_STEPS = 8
 def steps(decision: Decision, slots: Slots) -> str:
     """Each question with its answer, the branch that was not taken, and where the path ends."""
     path = find_path(decision)
-    found = list(path.steps)
-    items = [_item(decision, step, slots, is_last=step is found[-1]) for step in found]
-    items += [_item(decision, None, slots) for _step in range(_MOST_STEPS - len(found))]
+    asked = list(path.steps)
+    items = [_item(decision, step, slots, is_last=step is asked[-1]) for step in asked]
+    items += [_item(decision, None, slots) for _step in range(_MOST_STEPS - len(asked))]
     called, kind, numbers = _("none"), "bad", ""
     if path.end is not None:
         called, kind = name(path.end), VERDICTS[path.end.verdict]
@@ -137,7 +137,7 @@ class Scale:
     """How long a size is, in per cent of the widest bar."""
 
     def __init__(self, decision: Decision) -> None:
-        totals = [each.device_bytes for each in decision.evaluated]
+        totals = [evaluated.device_bytes for evaluated in decision.evaluated]
         self.most_bytes = widest_bytes(totals, decision.job.gpu_budget_bytes)
 
     def percent(self, size_bytes: int) -> float:
@@ -148,7 +148,7 @@ class Scale:
 def bars(decision: Decision, slots: Slots) -> str:
     """A bar for each strategy; what each part is stands in the legend and in the table."""
     scale = Scale(decision)
-    rows = "".join(_row(decision, each, scale, slots) for each in decision.evaluated)
+    rows = "".join(_row(decision, evaluated, scale, slots) for evaluated in decision.evaluated)
     return f'<div class="bars">{rows}</div>'
 
 
@@ -228,14 +228,16 @@ def legend(decision: Decision) -> str:
 
 
 def _shown(decision: Decision) -> list[MemoryPart]:
-    has_vllm = any(each.vllm is not None for each in decision.evaluated)
+    has_vllm = any(evaluated.vllm is not None for evaluated in decision.evaluated)
     return [part for part in MemoryPart if part is not MemoryPart.VLLM or has_vllm]
 
 
 def numbers(decision: Decision, slots: Slots) -> str:
     """The same as a table."""
     shown = _shown(decision)
-    rows = "".join(_table_row(decision, each, shown, slots) for each in decision.evaluated)
+    rows = "".join(
+        _table_row(decision, evaluated, shown, slots) for evaluated in decision.evaluated
+    )
     caption = on_device(_("GiB of each GPU, where it is fullest"), decision.job.machine)
     return table(caption, ("strategy", *shown, N_("sum")), rows)
 
@@ -263,7 +265,7 @@ _MORE = frozenset({"host", "bounds of it"})
 
 def strategy_numbers(decision: Decision, slots: Slots) -> str:
     """The chosen one is marked by a word too."""
-    rows = "".join(_strategy_row(decision, each, slots) for each in decision.evaluated)
+    rows = "".join(_strategy_row(decision, evaluated, slots) for evaluated in decision.evaluated)
     caption = _("Sizes in GiB of each GPU, and of a node's host; times of a step in seconds")
     return table(on_device(caption, decision.job.machine), _HEADINGS, rows, _MORE)
 
@@ -312,9 +314,9 @@ def body(cell: GridCell, drawn: Decision, slots: Slots) -> str:
         drawn: Its decision; where it has none another one, which fills the slots and is not shown.
         slots: Collects what changes.
     """
-    said = slots.text("p", answer(cell), 'id="answer" role="status"', kind=answer_kind(cell))
+    text = slots.text("p", answer(cell), 'id="answer" role="status"', kind=answer_kind(cell))
     reasons = slots.text("p", why(cell))
-    parts = [section("answer", _("Answer"), said + reasons)]
+    parts = [section("answer", _("Answer"), text + reasons)]
     contents: Mapping[str, tuple[str, Callable[[Decision, Slots], str]]] = {
         "flowchart": (_("Flowchart"), steps),
         "speed": (_("Speed and headroom"), partial(charts.picture, cell.search)),
@@ -491,9 +493,9 @@ def _slider(name: str, label: str, stops: Sequence[int], at: int) -> str:
 
 
 def _links(decision: Decision) -> str:
-    found = decision.job.machine
+    machine = decision.job.machine
     return section(
-        "links", _("Links"), f"<p>{escape(sentences_document.links(found))}</p>{links(found)}"
+        "links", _("Links"), f"<p>{escape(sentences_document.links(machine))}</p>{links(machine)}"
     )
 
 

@@ -159,8 +159,8 @@ def other_branch(decision: Decision, step: FlowchartStep) -> str:
 
 def name(evaluated: StrategyEstimate) -> str:
     """Its name, short: `ZeRO-3`, `ZeRO-3 offload`."""
-    found = evaluated.strategy.name
-    return _OFFLOADS.get(found) or remedies.strategy(found)
+    strategy = evaluated.strategy.name
+    return _OFFLOADS.get(strategy) or remedies.strategy(strategy)
 
 
 def _within(branch: str, columns: int) -> str:
@@ -238,7 +238,7 @@ def links(machine: Machine, columns: int) -> Picture:
     lines: list[Line] = []
     for start in range(0, len(indices), at_once):
         shown = indices[start : start + at_once]
-        heading = "".join(f"{names[each]:>{width + gap}}" for each in shown)
+        heading = "".join(f"{names[link]:>{width + gap}}" for link in shown)
         lines.append(((f"{'':{label}}{heading}", Colour.LABEL),))
         for row in indices:
             cells = (_cell(by_pair, row, column, width + gap) for column in shown)
@@ -258,9 +258,9 @@ def _cell(
     return f"{link.word:>{width}}", Colour.GOOD if link.nvlinks else Colour.DOUBT
 
 
-def _meanings(found: Sequence[PairLink], columns: int) -> Iterator[Line]:
+def _meanings(pairs: Sequence[PairLink], columns: int) -> Iterator[Line]:
     """What the words mean that stand in the matrix, in as many lines as it takes."""
-    words = sorted({link.word: link.nvlinks for link in found}.items())
+    words = sorted({link.word: link.nvlinks for link in pairs}.items())
     line = ""
     for word, nvlinks in words:
         plural = "NVLink" if nvlinks == 1 else "NVLinks"
@@ -304,13 +304,15 @@ Sizes = Mapping[MemoryPart, int]
 
 def strategies(job: PlanInput, evaluated: Sequence[StrategyEstimate], columns: int) -> Picture:
     """Every strategy where its device is fullest."""
-    return _bars(job, {each.strategy.name: parts(job, each) for each in evaluated}, columns)
+    return _bars(
+        job, {strategy.strategy.name: parts(job, strategy) for strategy in evaluated}, columns
+    )
 
 
 def phases(job: PlanInput, evaluated: StrategyEstimate, columns: int) -> Picture:
     """One strategy at the peak of each phase."""
-    found = parts_by_phase(job, evaluated)
-    return _bars(job, {_(phase.value): sizes for phase, sizes in found.items()}, columns)
+    sizes_by_phase = parts_by_phase(job, evaluated)
+    return _bars(job, {_(phase.value): sizes for phase, sizes in sizes_by_phase.items()}, columns)
 
 
 def _bars(job: PlanInput, rows: Mapping[str, Sizes], columns: int) -> Picture:
@@ -371,10 +373,10 @@ def _heading(job: PlanInput, label: int, scale: _Scale) -> Line:
     title = on_device(_("GiB of each GPU"), job.machine)
     if scale.budget is None:
         return ((title, None),)
-    said = _("budget {gpu_budget_bytes}", gpu_budget_bytes=bare_gib(job.gpu_budget_bytes))
+    budget = _("budget {gpu_budget_bytes}", gpu_budget_bytes=bare_gib(job.gpu_budget_bytes))
     # It ends where its line is.
     room = label + 1 + scale.budget + 1 - cells_of(title)
-    return ((title, None), (pad_left(said, max(room, cells_of(said) + 2)), Colour.LABEL))
+    return ((title, None), (pad_left(budget, max(room, cells_of(budget) + 2)), Colour.LABEL))
 
 
 def _legend(seen: Sequence[MemoryPart], columns: int) -> Iterator[Line]:
@@ -405,9 +407,9 @@ _UNFIT: Mapping[Verdict, tuple[Span, str]] = {
     Verdict.DOES_NOT_FIT: (("x", Colour.BAD), _("not known to fit")),
 }
 # A digit where it is a stage alone, a letter where something is offloaded.
-_OFFLOADED = [each.name for each in STRATEGIES if each.offload is not Offload.NONE]
+_OFFLOADED = [strategy.name for strategy in STRATEGIES if strategy.offload is not Offload.NONE]
 SPEED_SIGNS: Mapping[str, str] = {
-    **{each.name: str(each.stage) for each in STRATEGIES},
+    **{strategy.name: str(strategy.stage) for strategy in STRATEGIES},
     **dict(zip(_OFFLOADED, ascii_lowercase, strict=False)),
 }
 
@@ -425,18 +427,19 @@ def speed(candidates: Sequence[Candidate], choice: Candidate, columns: int) -> P
         return ()
     times = [time for time, _ in timed]
     rooms = _Rooms(
-        [each for _, each in timed], min(columns, _SPEED_WIDEST_COLUMNS) - _LABEL_COLUMNS - 2
+        [candidate for _, candidate in timed],
+        min(columns, _SPEED_WIDEST_COLUMNS) - _LABEL_COLUMNS - 2,
     )
     cells: dict[tuple[int, int], Span] = {}
-    for time, each in sorted(timed, key=lambda one: _rank(one[1], choice), reverse=True):
+    for time, other in sorted(timed, key=lambda pair: _rank(pair[1], choice), reverse=True):
         row = _place(math.log(time), math.log(max(times)), math.log(min(times)), _ROWS)
-        cells[row, rooms.column(each)] = _CHOSEN if each == choice else _sign(each)
+        cells[row, rooms.column(other)] = _CHOSEN if other == choice else _sign(other)
     labels = {0: seconds(max(times)), _ROWS - 1: seconds(min(times))}
     return (
         ((_("seconds of a step (logarithmic; lower is faster)"), None),),
         *(_row(cells, row, rooms, labels.get(row, "")) for row in range(_ROWS)),
         *rooms.axis(),
-        *_speed_legend([each for _, each in timed], choice, columns),
+        *_speed_legend([candidate for _, candidate in timed], choice, columns),
     )
 
 
@@ -502,12 +505,12 @@ def _row(cells: Mapping[tuple[int, int], Span], row: int, rooms: _Rooms, label: 
 
 
 def _speed_legend(shown: Sequence[Candidate], choice: Candidate, columns: int) -> Iterator[Line]:
-    names = {each.strategy.name for each in shown if each.evaluated.is_sure}
+    names = {candidate.strategy.name for candidate in shown if candidate.evaluated.is_sure}
     entries: list[Line] = [
         (_CHOSEN, (_(" chosen: {strategy}", strategy=choice.strategy.name), None))
     ]
     entries += [((f"{SPEED_SIGNS[s.name]} {s.name}", None),) for s in STRATEGIES if s.name in names]
-    verdicts = {each.evaluated.verdict for each in shown}
+    verdicts = {candidate.evaluated.verdict for candidate in shown}
     unfit = [_UNFIT[verdict] for verdict in _UNFIT if verdict in verdicts]
     entries += [(sign, (f" {words}", None)) for sign, words in unfit]
     return wrap(entries, "  ", columns)
@@ -547,11 +550,14 @@ def table(decision: Decision, stream: TextIO, *, is_verbose: bool) -> None:
     budget = gib(decision.job.gpu_budget_bytes)
     title = _("Sizes in GiB, times in seconds; the budget of each GPU is {budget}", budget=budget)
     say(stream, on_device(title, machine), hang=_HANG)
-    rows = [_strategy_row(each, is_chosen=each is decision.chosen) for each in decision.evaluated]
+    rows = [
+        _strategy_row(evaluated, is_chosen=evaluated is decision.chosen)
+        for evaluated in decision.evaluated
+    ]
     names = [name for name in rows[0] if is_verbose or name not in _DETAILS]
     show_rows(stream, names, [[row[name] for name in names] for row in rows], _LEAVING)
     legend = [on_device(_LEGEND, machine)] if is_verbose else []
-    verdicts = {sentences.verdict(each) for each in decision.evaluated}
+    verdicts = {sentences.verdict(evaluated) for evaluated in decision.evaluated}
     legend += [on_device(words, machine) for v, words in _OF_THE_HOST.items() if v in verdicts]
     if legend:
         say(stream, "", *legend, hang=_HANG)
@@ -585,7 +591,7 @@ def rule_of_thumb_table(decision: Decision, stream: TextIO) -> None:
     """A row for each strategy with the four parts of the rule of thumb."""
     parts = tuple(_RULE_OF_THUMB_KINDS.values())
     total = on_device(_("per GPU"), decision.job.machine)
-    rows = [_rule_of_thumb_row(each) for each in decision.evaluated]
+    rows = [_rule_of_thumb_row(evaluated) for evaluated in decision.evaluated]
     headings = ("strategy", *parts, total, "verdict")
     show_rows(stream, headings, rows, (parts[3], *parts[:3]))
     say(stream, "", _RULE_OF_THUMB_LEGEND, hang=_HANG)
@@ -620,19 +626,19 @@ class Side(Struct, frozen=True, kw_only=True):
     decision: Decision
 
 
-def compare(one: Side, other: Side, stream: TextIO) -> None:
+def compare(plan_a: Side, plan_b: Side, stream: TextIO) -> None:
     """Two plans, A and B."""
-    for name, side in (("A", one), ("B", other)):
+    for name, side in (("A", plan_a), ("B", plan_b)):
         say(stream, f"{name}  {side.words}", hang=_COMPARE_LABEL_COLUMNS)
-    first, second = _facts(one.decision), _facts(other.decision)
+    first, second = _facts(plan_a.decision), _facts(plan_b.decision)
     facts = {name: (first.get(name, _OFF), second.get(name, _OFF)) for name in first | second}
     different = [(name, a, b) for name, (a, b) in facts.items() if a != b]
     stream.write("\n")
     if different:
         show_sides(stream, ("", "A", "B"), different)
-        _faster(one.decision, other.decision, stream)
+        _faster(plan_a.decision, plan_b.decision, stream)
         stream.write("\n")
-    _strategies(one.decision, other.decision, stream)
+    _strategies(plan_a.decision, plan_b.decision, stream)
     same = listing(
         f"{name} {a}" for name, (a, b) in facts.items() if a == b and a != _COMPARE_UNKNOWN
     )
@@ -689,33 +695,35 @@ def _outcome(decision: Decision) -> dict[str, str]:
 _AS_TIMES, _SAME_FRACTION = 1.5, 0.03
 
 
-def _faster(one: Decision, other: Decision, stream: TextIO) -> None:
+def _faster(plan_a: Decision, plan_b: Decision, stream: TextIO) -> None:
     """Which of the two trains more tokens a second."""
     speeds = [
-        each.chosen.step_time.tokens_per_s
-        for each in (one, other)
-        if each.chosen is not None and each.chosen.step_time is not None
+        decision.chosen.step_time.tokens_per_s
+        for decision in (plan_a, plan_b)
+        if decision.chosen is not None and decision.chosen.step_time is not None
     ]
     if len(speeds) < 2:  # noqa: PLR2004 - both of them
         return
     first, second = speeds
     name, ratio = ("A", first / second) if first >= second else ("B", second / first)
     if ratio < 1 + _SAME_FRACTION:
-        said = _("A and B train about as many tokens a second")
+        sentence = _("A and B train about as many tokens a second")
     elif ratio < _AS_TIMES:
-        said = _(
+        sentence = _(
             "{name} trains {ratio:.0f} % more tokens a second", name=name, ratio=100 * (ratio - 1)
         )
     else:
-        said = _("{name} trains {ratio:.1f} times as many tokens a second", name=name, ratio=ratio)
-    say(stream, "", said)
+        sentence = _(
+            "{name} trains {ratio:.1f} times as many tokens a second", name=name, ratio=ratio
+        )
+    say(stream, "", sentence)
 
 
-def _strategies(one: Decision, other: Decision, stream: TextIO) -> None:
+def _strategies(plan_a: Decision, plan_b: Decision, stream: TextIO) -> None:
     """Each strategy in both plans."""
     rows = [
-        (a.strategy.name, *_compared_row(a), *_compared_row(other.of(a.strategy)))
-        for a in one.evaluated
+        (a.strategy.name, *_compared_row(a), *_compared_row(plan_b.of(a.strategy)))
+        for a in plan_a.evaluated
     ]
     size, time = "GiB", N_("s/step")
     headings = ("strategy", size, time, N_("A verdict"), size, time, N_("B verdict"))
@@ -836,8 +844,8 @@ def _why(job: PlanInput, evaluated: StrategyEstimate, stream: TextIO) -> None:
 
 def _ledger(evaluated: StrategyEstimate, stream: TextIO) -> None:
     rows = [
-        (_(phase.value), _(each.kind.value), bare_gib(each.size_bytes), _(each.formula))
+        (_(phase.value), _(part.kind.value), bare_gib(part.size_bytes), _(part.formula))
         for phase, moment in evaluated.estimate.peaks().items()
-        for each in moment
+        for part in moment
     ]
     show_rows(stream, ("phase", "part", "GiB", "formula"), rows)

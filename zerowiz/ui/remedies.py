@@ -82,11 +82,11 @@ def _speed(remedy: Remedy) -> Iterator[str]:
         yield _("about {times:.0f} % {word}", times=100 * (times - 1), word=word)
     else:
         digits = 0 if times >= _MANY_TIMES else 1
-        said = f"{times:.{digits}f}"
+        number = f"{times:.{digits}f}"
         yield (
-            _("about {ratio} times as slow", ratio=said)
+            _("about {ratio} times as slow", ratio=number)
             if slower
-            else _("about {ratio} times as fast", ratio=said)
+            else _("about {ratio} times as fast", ratio=number)
         )
 
 
@@ -156,11 +156,11 @@ def none_found(config: str | None, *, only_cpu: bool) -> str:
 
 def listed(remedies: Sequence[Remedy], stream: TextIO) -> None:
     """All of them, those that need another script apart."""
-    own = [remedy for remedy in remedies if remedy.edit is None]
+    remedies_by_option = [remedy for remedy in remedies if remedy.edit is None]
     others = [remedy for remedy in remedies if remedy.edit is not None]
-    if own:
+    if remedies_by_option:
         stream.write(_("\nWhat would help, the cheapest first:\n"))
-        say(stream, *(f"  {hint(each)}" for each in own), hang=4)
+        say(stream, *(f"  {hint(remedy)}" for remedy in remedies_by_option), hang=4)
     if others:
         stream.write(_("\nWhat your script can change:\n"))
         say(stream, *(f"  {hint(other)}" for other in others), hang=4)

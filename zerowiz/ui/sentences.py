@@ -33,15 +33,15 @@ def method(value: Method) -> str:
 
 def model(value: Model) -> str:
     """A model, its size, and where that is from."""
-    said = _(
+    text = _(
         "{value}, {params} parameters ({source})",
         value=value.name,
         params=count(value.params),
         source=_(value.source.value),
     )
     if value.source is not ModelSource.SIZE:
-        return said
-    return _("{said}, interpolated: {shape}", said=said, shape=shape(value))
+        return text
+    return _("{said}, interpolated: {shape}", said=text, shape=shape(value))
 
 
 def shape(model: Model) -> str:
@@ -149,14 +149,14 @@ def assumption(value: Assumption) -> str:
 
 def never_together(pair: Pair) -> str:
     """Two settings that no measured run had at once."""
-    one, other = (_PAIRED.get(name, {}).get(value, value) for name, value in pair)
-    return _("{one} and {other}", one=one, other=other)
+    first, second = (_PAIRED.get(name, {}).get(value, value) for name, value in pair)
+    return _("{one} and {other}", one=first, other=second)
 
 
 def interval(value: Interval, of: Model) -> str:
     """The expected peak, its bounds and what they rest on."""
     expected, low, high = with_bounds(value.expected_bytes, value.low_bytes, value.high_bytes)
-    said = _(
+    peak = _(
         "torch allocates {expected_bytes}, {low} to {high} on any rank",
         expected_bytes=expected,
         low=low,
@@ -165,14 +165,14 @@ def interval(value: Interval, of: Model) -> str:
     # A trainer of which nothing was measured is not one of which a little was.
     never = Assumption.NEW_TRAINER in value.assumptions
     assumed = listing(
-        assumption(each)
-        for each in value.assumptions
-        if not (never and each is Assumption.OTHER_TRAINER)
+        assumption(basis)
+        for basis in value.assumptions
+        if not (never and basis is Assumption.OTHER_TRAINER)
     )
     besides = listing(map(uncounted, value.uncounted))
     apart = listing(map(never_together, value.never_together))
     parts = (
-        said,
+        peak,
         value.heaviest_bytes and of.heaviest and _heaviest(value.heaviest_bytes, of.heaviest),
         assumed and _("assumes {assumed}", assumed=assumed),
         besides and _("not counted: {besides}", besides=besides),
@@ -335,12 +335,12 @@ def reasons(decision: Decision) -> list[str]:
 
     Without the sizes, so that a plan says the same while free memory changes a little.
     """
-    said = [_said(decision, each) + _doubt(decision, each) for each in decision.reasons]
+    sentences = [_said(decision, value) + _doubt(decision, value) for value in decision.reasons]
     otherwise = None if decision.chosen is None else decision.otherwise
     if otherwise is not None:
         other = STRATEGIES[otherwise.strategy.name]
-        said.append(_("the flowchart would choose {other}", other=other))
-    return [on_device(each, decision.job.machine) for each in said]
+        sentences.append(_("the flowchart would choose {other}", other=other))
+    return [on_device(sentence, decision.job.machine) for sentence in sentences]
 
 
 def _said(decision: Decision, value: Reason) -> str:
@@ -356,9 +356,11 @@ def _doubt(decision: Decision, value: Reason) -> str:
         Reason.UNCERTAIN: [decision.chosen],
         Reason.UNCERTAIN_PASSED_OVER: _passed_over(decision),
     }.get(value, [])
-    others = (each for each in uncertain if each and each is not decision.chosen)
+    others = (
+        evaluated for evaluated in uncertain if evaluated and evaluated is not decision.chosen
+    )
     named = [STRATEGIES[other.strategy.name] for other in others]
-    intervals = [each.doubted for each in uncertain if each and each.doubted]
+    intervals = [evaluated.doubted for evaluated in uncertain if evaluated and evaluated.doubted]
     ways = [settles(settled_by(decision.job, interval)) for interval in intervals[:1]]
     names = listing(named)
     return joined("", [": " + names if named else "", *("; " + way for way in ways)])
@@ -367,8 +369,10 @@ def _doubt(decision: Decision, value: Reason) -> str:
 def _passed_over(decision: Decision) -> list[StrategyEstimate | None]:
     """The uncertain strategies that were asked of, and not taken."""
     asked = {answer.strategy for answer in decision.answers if not answer.answer}
-    uncertain = (each for each in decision.evaluated if each.verdict is Verdict.UNCERTAIN)
-    return [each for each in uncertain if each.strategy.name in asked]
+    uncertain = (
+        evaluated for evaluated in decision.evaluated if evaluated.verdict is Verdict.UNCERTAIN
+    )
+    return [evaluated for evaluated in uncertain if evaluated.strategy.name in asked]
 
 
 def question(value: FlowchartQuestion, about: Strategy | None) -> str:
@@ -394,14 +398,18 @@ def answered(decision: Decision, value: Answer) -> str:
 
 def _of(decision: Decision, value: Answer) -> StrategyEstimate:
     """The strategy that a question was about."""
-    return next(each for each in decision.evaluated if each.strategy.name == value.strategy)
+    return next(
+        evaluated for evaluated in decision.evaluated if evaluated.strategy.name == value.strategy
+    )
 
 
 def remarks(decision: Decision) -> list[str]:
     """What of the answers no number says: a run that died, what is not counted."""
     asked = [_of(decision, answer) for answer in decision.answers if answer.strategy is not None]
     return [
-        f"{STRATEGIES[each.strategy.name]}: {words}" for each in asked for words in _remarks(each)
+        f"{STRATEGIES[evaluated.strategy.name]}: {words}"
+        for evaluated in asked
+        for words in _remarks(evaluated)
     ]
 
 
@@ -428,30 +436,30 @@ def _remarks(evaluated: StrategyEstimate) -> Iterator[str]:
 def host(job: PlanInput, evaluated: StrategyEstimate) -> str:
     """What all ranks of a node hold of its memory, and when that is most."""
     need, room_bytes = evaluated.host, evaluated.host_budget_bytes
-    said = _(
+    text = _(
         "{peak_bytes} on each node, most of it {when}",
         peak_bytes=gib(need.peak_bytes),
         when=_WHEN[need.peak_phase],
     )
     if not job.host_use.is_seen:
-        said += _(" (as the Trainer saves it)") if need.peak_phase is HostPhase.SAVING else ""
+        text += _(" (as the Trainer saves it)") if need.peak_phase is HostPhase.SAVING else ""
     if room_bytes is None:
-        return _("{said}; the available memory is unknown (set it with `--host-memory`)", said=said)
+        return _("{said}; the available memory is unknown (set it with `--host-memory`)", said=text)
     if evaluated.lacks_to_save:
         return _(
             "{said}; {room_bytes} is available, so the kernel may kill the job then",
-            said=said,
+            said=text,
             room_bytes=gib(room_bytes),
         )
     if evaluated.nearly_fills_host:
         return _(
             "{said}; {room_bytes} is available, only {left_bytes} more: it just fits if no other "
             "program or data loader takes that",
-            said=said,
+            said=text,
             room_bytes=gib(room_bytes),
             left_bytes=small(room_bytes - need.peak_bytes),
         )
-    return _("{said}; {room_bytes} is available", said=said, room_bytes=gib(room_bytes))
+    return _("{said}; {room_bytes} is available", said=text, room_bytes=gib(room_bytes))
 
 
 def lack(evaluated: StrategyEstimate, machine: Machine) -> str:

@@ -51,14 +51,16 @@ def files(planned: Sequence[PlannedFile], stream: TextIO) -> None:
 # Show where each setting of a plan comes from.
 
 
-def origins(found: Sequence[tuple[str, object, str]], stream: TextIO) -> None:
+def origins(settings: Sequence[tuple[str, object, str]], stream: TextIO) -> None:
     """A table of the settings that have a value.
 
     Args:
-        found: Of each setting its name, its value, and what decides it.
+        settings: Of each setting its name, its value, and what decides it.
         stream: Where to.
     """
-    rows = [(flags()[name], _words(value), _(by)) for name, value, by in found if value is not None]
+    rows = [
+        (flags()[name], _words(value), _(by)) for name, value, by in settings if value is not None
+    ]
     show_rows(stream, ("setting", "value", "from"), rows)
 
 
@@ -71,10 +73,10 @@ def _words(value: object) -> str:
 def _job_lines(job: PlanInput) -> tuple[str, ...]:
     w, machine = job.workload, job.machine
     states = job.state_format
-    said = {name: row.shown for name, row in SETTINGS.items() if row.shown is not None}
+    texts = {name: row.shown for name, row in SETTINGS.items() if row.shown is not None}
     values = w.settings()
-    changed = (name for name in w.changed() if name in said and values[name] is not None)
-    others = [said[name].format(value=values[name]) for name in changed]
+    changed = (name for name in w.changed() if name in texts and values[name] is not None)
+    others = [texts[name].format(value=values[name]) for name in changed]
     step = _(
         "{sequences}, accumulation {accumulation_steps}, {precision}, {states} optimizer "
         "states, {method}, {checkpointing}",
@@ -301,12 +303,12 @@ def launch(plan: LaunchPlan, stream: TextIO) -> None:
     """The names of the files, and the plan as a shell line that can be copied."""
     stream.writelines(_("# writes {path}\n", path=file.path) for file in plan.files)
     if plan.by_rank_program:
-        said = (
+        heading = (
             _("worker/rank.py starts your script in each rank, keeps its output and status")
             if plan.supervised
             else _("worker/rank.py starts your script in each rank")
         )
-        stream.write(f"# {said}\n")
+        stream.write(f"# {heading}\n")
     env = [f"{name}={command_words.quote(value)}" for name, value in plan.env.items()]
     unset = ["env", *(word for name in plan.unset for word in ("-u", name))] if plan.unset else []
     words = [*unset, *env, *map(command_words.quote, plan.argv)]
@@ -334,8 +336,8 @@ def next_steps(
 
 def submit(job_file: str, elsewhere: str | None, stream: TextIO) -> None:
     """How to start a job script, and on which machine it runs."""
-    said = _("next: edit the lines marked FILL IN in {path}, and submit it", path=job_file)
-    say(stream, said, hang=cells(_("next: ")))
+    sentence = _("next: edit the lines marked FILL IN in {path}, and submit it", path=job_file)
+    say(stream, sentence, hang=cells(_("next: ")))
     stream.write(f"  {command_words.join(['sbatch', job_file])}\n")
     if elsewhere is not None:
         say(

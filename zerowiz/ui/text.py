@@ -186,10 +186,10 @@ def paint(text: str, marks: Mapping[str, Colour], stream: TextIO) -> str:
     if not is_coloured(stream):
         return text
     for pattern, colour in marks.items():
-        found = re.search(pattern, text)
-        if found is not None:
-            word = f"\x1b[{SGR[colour]}m{found[0]}\x1b[0m"
-            text = text[: found.start()] + word + text[found.end() :]
+        match = re.search(pattern, text)
+        if match is not None:
+            word = f"\x1b[{SGR[colour]}m{match[0]}\x1b[0m"
+            text = text[: match.start()] + word + text[match.end() :]
     return text
 
 
@@ -523,7 +523,7 @@ def bare_gib(size_bytes: int | None) -> str:
 def with_bounds(expected_bytes: int, low_bytes: int, high_bytes: int) -> tuple[str, str, str]:
     """A size with its unit, and its bounds in the same one: `310 MiB`, `301`, `318`."""
     if high_bytes < 2**30:
-        low, high = (f"{each / 2**20:.0f}" for each in (low_bytes, high_bytes))
+        low, high = (f"{size / 2**20:.0f}" for size in (low_bytes, high_bytes))
         return f"{expected_bytes / 2**20:.0f} MiB", low, high
     return gib(expected_bytes), bare_gib(low_bytes), bare_gib(high_bytes)
 
@@ -581,11 +581,11 @@ def count(params: int) -> str:
     return str(params)
 
 
-def severities(found: Iterable[Severity], advice: tuple[str, str]) -> str:
+def severities(severity_list: Iterable[Severity], advice: tuple[str, str]) -> str:
     """How many of each there are: `2 errors, 1 warning`; empty if there is none.
 
     Args:
-        found: Of every finding.
+        severity_list: Of every finding.
         advice: One finding of the mildest severity in words, and several.
     """
     one_and_more = {
@@ -593,10 +593,10 @@ def severities(found: Iterable[Severity], advice: tuple[str, str]) -> str:
         Severity.WARNING: (_("warning"), _("warnings")),
         Severity.INFO: advice,
     }
-    counts = Counter(found)
+    counts = Counter(severity_list)
     return listing(
-        _("{count} {kind}", count=counts[severity], kind=one if counts[severity] == 1 else more)
-        for severity, (one, more) in one_and_more.items()
+        _("{count} {kind}", count=counts[severity], kind=single if counts[severity] == 1 else more)
+        for severity, (single, more) in one_and_more.items()
         if counts[severity]
     )
 

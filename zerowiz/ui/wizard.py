@@ -47,9 +47,9 @@ def detected(
         )
     else:
         what = _("{script} found here", script=len(script)) if script else _("none found here")
-    found = [f"{name} {version}" for name, version in versions.items() if version is not None]
+    packages = [f"{name} {version}" for name, version in versions.items() if version is not None]
     missing = [name for name, version in versions.items() if version is None]
-    has = listing([*found, *(_("no {name}", name=name) for name in missing)])
+    has = listing([*packages, *(_("no {name}", name=name) for name in missing)])
     return (
         labelled(_("Machine"), where),
         labelled(_("Script"), what),
@@ -84,22 +84,22 @@ def consequence(decision: Decision) -> str:
             "nothing fits: {name} needs {memory}", name=name, memory=_memory(decision, closest)
         )
     fits = remedies.fits(chosen.strategy.name, chosen.verdict)
-    said = f"{fits}: {_memory(decision, chosen)}"
+    text = f"{fits}: {_memory(decision, chosen)}"
     if chosen.step_time is not None:
-        said += _(
+        text += _(
             ", {expected_seconds} s a step",
             expected_seconds=seconds(chosen.step_time.expected_seconds),
         )
     step = decision.job.workload
-    said += _(", micro-batch {micro_batch}", micro_batch=step.micro_batch)
+    text += _(", micro-batch {micro_batch}", micro_batch=step.micro_batch)
     return (
         _(
             "{said} x {accumulation_steps} steps",
-            said=said,
+            said=text,
             accumulation_steps=step.accumulation_steps,
         )
         if step.accumulation_steps > 1
-        else said
+        else text
     )
 
 
