@@ -285,11 +285,11 @@ def _obstacle(text: Config, sizes: Config) -> str | None:
 
 def _read_sizes(text: Config) -> dict[str, object]:
     """The values of the config, by Llama's keys."""
-    found = {
+    sizes = {
         key: next((text[name] for name in names if text.get(name) is not None), None)
         for key, names in _KEYS.items()
     }
-    return {key: value for key, value in found.items() if value is not None}
+    return {key: value for key, value in sizes.items() if value is not None}
 
 
 def _experts(text: Config, sizes: Config) -> dict[str, object]:
@@ -429,18 +429,18 @@ def find_known(text: str, table: Sequence[KnownModel]) -> KnownModel | None:
     None where there is none. Of an id its own name counts: a copy of a model keeps it. Of two rows
     with one short name the first is meant.
     """
-    own = _own_name(text).strip().lower()
+    wanted = _own_name(text).strip().lower()
     rows = {_own_name(name).lower(): row for row in reversed(table) for name in _names(row)}
-    if own in rows or "/" in text:
-        return rows.get(own)
-    return _by_short_name(table).get(_shorten(own))
+    if wanted in rows or "/" in text:
+        return rows.get(wanted)
+    return _by_short_name(table).get(_shorten(wanted))
 
 
 def close_known(text: str, table: Sequence[KnownModel]) -> tuple[str, ...]:
     """Names like this one, each of which `find_known` knows."""
     names = {_shorten(row.name.lower()): row.name for row in table}
-    found = get_close_matches(_shorten(_own_name(text).lower()), names, n=3, cutoff=0.7)
-    return tuple(names[key] for key in found)
+    keys = get_close_matches(_shorten(_own_name(text).lower()), names, n=3, cutoff=0.7)
+    return tuple(names[key] for key in keys)
 
 
 def _names(row: KnownModel) -> tuple[str, ...]:
@@ -452,12 +452,12 @@ def _own_name(model_id: str) -> str:
 
 
 def _by_short_name(table: Sequence[KnownModel]) -> dict[str, KnownModel]:
-    found: dict[str, KnownModel] = {}
+    rows: dict[str, KnownModel] = {}
     for row in table:
         for name in map(_own_name, _names(row)):
-            found.setdefault(_shorten(name.lower()), row)
-            found.setdefault(_shorten(name.lower(), without_release=True), row)
-    return found
+            rows.setdefault(_shorten(name.lower()), row)
+            rows.setdefault(_shorten(name.lower(), without_release=True), row)
+    return rows
 
 
 def _shorten(name: str, *, without_release: bool = False) -> str:
@@ -475,8 +475,8 @@ def find_siblings(model: Model, table: Sequence[KnownModel]) -> tuple[KnownModel
     """
     a = model.architecture
     shape = (a.family, a.vocab_size)
-    own = {
+    series = {
         row.series for row in table if (row.config["model_type"], row.config["vocab_size"]) == shape
     }
-    smaller = (row for row in table if row.series in own and row.params < model.params)
+    smaller = (row for row in table if row.series in series and row.params < model.params)
     return tuple(sorted(smaller, key=lambda row: -row.params))

@@ -71,7 +71,7 @@ def _shape(architecture: Architecture, text: str) -> Iterator[int]:
 
 
 def _tensor(architecture: Architecture, spec: Spec) -> Tensor:
-    own = (spec.name,) if spec.linear else ()
+    targets = (spec.name,) if spec.linear else ()
     copies = COPIES[spec.slot](architecture)
     return Tensor(
         name=spec.name,
@@ -79,7 +79,7 @@ def _tensor(architecture: Architecture, spec: Spec) -> Tensor:
         copies=copies,
         linear=spec.linear,
         transposed=spec.transposed,
-        targets=FAMILIES[architecture.family].lora_targets.get(spec.name, own),
+        targets=FAMILIES[architecture.family].lora_targets.get(spec.name, targets),
         in_block=spec.slot is not Slot.ENDS,
         is_output=spec.is_output,
         first_block=architecture.layers - copies if spec.slot in _IN_LAST_BLOCKS else 0,
@@ -125,13 +125,13 @@ class _Facts:
         return spellings[0] if spellings else key, defaults.get(key)
 
     def _refuse(self, key: str, value: object, wanted: str) -> UsageError:
-        found = (
+        problem = (
             _("is missing")
             if value is None
             else _("is `{value}`, not {wanted}", value=value, wanted=wanted)
         )
         return UsageError(
-            _("config.json of `{name}`: `{key}` {found}", name=self.name, key=key, found=found)
+            _("config.json of `{name}`: `{key}` {found}", name=self.name, key=key, found=problem)
         )
 
     def count(
@@ -256,20 +256,22 @@ def _count_sliding_layers(facts: _Facts, switches: frozenset[str], layers: int) 
 
 def _find_switches(facts: _Facts, hidden_size: int) -> frozenset[str]:
     """The family's switches that are on, and the conditions that follow from other keys."""
-    own = {name for name in facts.family.switches if facts.flag(name)}
-    new_falcon = "new_decoder_architecture" in own
+    switches = {name for name in facts.family.switches if facts.flag(name)}
+    new_falcon = "new_decoder_architecture" in switches
     norms = facts.count("num_ln_in_parallel_attn", 2 if new_falcon else 1)
-    pre_norm = "do_layer_norm_before" in own or "do_layer_norm_before" not in facts.family.switches
+    pre_norm = (
+        "do_layer_norm_before" in switches or "do_layer_norm_before" not in facts.family.switches
+    )
     derived = {
         "gated": facts.word("hidden_act").startswith("gated-"),
-        "parallel": new_falcon or bool(own & {"parallel_attn", "use_parallel_residual"}),
-        "two_norms": norms == 2 or "parallel_attn" not in own,  # noqa: PLR2004
+        "parallel": new_falcon or bool(switches & {"parallel_attn", "use_parallel_residual"}),
+        "two_norms": norms == 2 or "parallel_attn" not in switches,  # noqa: PLR2004
         "projected": facts.count("embedding_size", hidden_size) != hidden_size,
-        "final_norm": pre_norm and "_remove_final_layer_norm" not in own,
+        "final_norm": pre_norm and "_remove_final_layer_norm" not in switches,
         "labelled": _count_labels(facts) > 0,
         "softcapped_scores": facts.number("attn_logit_softcapping") != 0,
     }
-    return frozenset(own | {name for name, on in derived.items() if on})
+    return frozenset(switches | {name for name, on in derived.items() if on})
 
 
 def _count_labels(facts: _Facts) -> int:
@@ -458,7 +460,7 @@ def family_of_class(name: str, others: Iterable[str] = ()) -> str | None:
     if not name.endswith(_SUFFIX):
         return None
     wanted = _squeeze(name.removesuffix(_SUFFIX))
-    return next((each for each in chain(FAMILIES, others) if _squeeze(each) == wanted), None)
+    return next((family for family in chain(FAMILIES, others) if _squeeze(family) == wanted), None)
 
 
 def _squeeze(name: str) -> str:
