@@ -61,12 +61,12 @@ def list_sources(machine: Machine, stated: Mapping[str, str]) -> dict[str, str]:
         machine: As it was read and as options changed it.
         stated: The sources of numbers that an option or a scheduler set.
     """
-    found = {
+    sources = {
         path: source or _SOURCES[machine.source]
         for known, path, source in (*_device_numbers(machine), *_other_numbers(machine))
         if known
     }
-    return {path: source for path, source in {**found, **stated}.items() if source}
+    return {path: source for path, source in {**sources, **stated}.items() if source}
 
 
 # Whether a number is known, its path, and its source where it is not just the machine's.
@@ -385,8 +385,8 @@ def lanes_bytes_per_s(slot: PcieSlot) -> int | None:
 
 def slot_bytes_per_s(slot: PcieSlot) -> int | None:
     """The nominal rate of a PCIe slot and the bridges above it, in one direction."""
-    own = lanes_bytes_per_s(slot)
-    return own if slot.upstream_bytes_per_s is None else _slower(own, slot.upstream_bytes_per_s)
+    lanes = lanes_bytes_per_s(slot)
+    return lanes if slot.upstream_bytes_per_s is None else _slower(lanes, slot.upstream_bytes_per_s)
 
 
 def mesh_links(
@@ -416,9 +416,9 @@ def _mesh_link(pair: tuple[int, int], word: str, link: int, pcie: int) -> PairLi
     return PairLink(pair=pair, nvlinks=0, bytes_per_s=pcie, path=PciePath(word))
 
 
-def link_pair(one: Ports, other: Ports, answers: PairAnswers) -> PairLink:
+def link_pair(first: Ports, second: Ports, answers: PairAnswers) -> PairLink:
     """The link between two GPUs; their order does not matter."""
-    low, high = sorted((one, other), key=lambda ports: ports.gpu.index)
+    low, high = sorted((first, second), key=lambda ports: ports.gpu.index)
     nvlinks = _count_nvlinks(low, high, nvlink_p2p=answers.nvlink_p2p)
     if nvlinks:
         rate = _slower(low.nvlink_bytes_per_s, high.nvlink_bytes_per_s)
@@ -438,8 +438,8 @@ def without_nvlink(link: PairLink, gpus: Iterable[Gpu]) -> PairLink:
     """A pair where NCCL is told to use no peer-to-peer: what is left goes over PCIe."""
     # The slices of a GPU have its number and its slot.
     rates = {gpu.index: slot_bytes_per_s(gpu.pcie) for gpu in gpus}
-    one, other = link.pair
-    return replace(link, nvlinks=0, bytes_per_s=_slower(rates.get(one), rates.get(other)))
+    low, high = link.pair
+    return replace(link, nvlinks=0, bytes_per_s=_slower(rates.get(low), rates.get(high)))
 
 
 def without_peer_to_peer(machine: Machine) -> Machine:
@@ -465,5 +465,5 @@ def _count_nvlinks(low: Ports, high: Ports, *, nvlink_p2p: bool | None) -> int |
     return direct + (0 if nvlink_p2p is False else switched)
 
 
-def _slower(one: int | None, other: int | None) -> int | None:
-    return None if one is None or other is None else min(one, other)
+def _slower(first: int | None, second: int | None) -> int | None:
+    return None if first is None or second is None else min(first, second)

@@ -93,9 +93,9 @@ class Outlier(Struct, frozen=True, kw_only=True):
 
 def find_outliers(nodes: Mapping[str, Machine]) -> tuple[Outlier, ...]:
     """Each respect in which a node differs from most, in the order of the nodes."""
-    found = [outlier for find in _FINDERS for outlier in find(nodes)]
+    outliers = [outlier for find in _FINDERS for outlier in find(nodes)]
     position = {host: index for index, host in enumerate(nodes)}
-    return tuple(sorted(found, key=lambda outlier: position[outlier.host]))
+    return tuple(sorted(outliers, key=lambda outlier: position[outlier.host]))
 
 
 def link_rank(link: Interconnect) -> tuple[int, int]:
@@ -392,8 +392,8 @@ def _merge_gpus(nodes: Sequence[Sequence[Gpu]]) -> tuple[Gpu, ...]:
     numbered = min(nodes, key=lambda gpus: [_number(gpu) for gpu in gpus])
     merged = (_merge_position(gpus) for gpus in zip(*nodes, strict=True))
     return tuple(
-        replace(gpu, index=own.index, mig_slice=own.mig_slice, ordinal=own.ordinal)
-        for gpu, own in zip(merged, numbered, strict=True)
+        replace(gpu, index=numbers.index, mig_slice=numbers.mig_slice, ordinal=numbers.ordinal)
+        for gpu, numbers in zip(merged, numbered, strict=True)
     )
 
 
@@ -491,8 +491,8 @@ def _most(values: Iterable[float | None]) -> float | None:
 
 def _all_true(values: Iterable[bool | None]) -> bool | None:
     """False where any value is false, else unknown where any is, else true."""
-    found = set(values)
-    return next((value for value in (False, None) if value in found), True)
+    answers = set(values)
+    return next((value for value in (False, None) if value in answers), True)
 
 
 def _merge_disks(disks: Sequence[Disk | None]) -> Disk | None:
@@ -517,6 +517,6 @@ def _merge_sources(sources: Sequence[Mapping[str, str]]) -> Mapping[str, str]:
 
 
 def _oldest(versions: Iterable[str | None]) -> str | None:
-    found = list(versions)
-    known = [version for version in found if version is not None]
-    return min(known, key=version_rank) if len(known) == len(found) else None
+    releases = list(versions)
+    known = [version for version in releases if version is not None]
+    return min(known, key=version_rank) if len(known) == len(releases) else None

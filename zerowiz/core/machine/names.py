@@ -113,10 +113,10 @@ def _split_name(name: str) -> _NameParts:
     form = _FORM.search(text)
     text = _FORM.sub(" ", text).strip()
     memory = _MEMORY.search(text)
-    said = None if memory is None else memory[1] or memory[2]
+    size = None if memory is None else memory[1] or memory[2]
     return _NameParts(
         base=normalize_name(_MEMORY.sub(" ", text, count=1)),
-        memory=said,
+        memory=size,
         form=None if form is None else form[1],
     )
 
@@ -125,14 +125,14 @@ def _parts_of(model: GpuModel) -> list[_NameParts]:
     return [_split_name(name) for name in (model.name, *model.aliases)]
 
 
-def _can_mean(said: _NameParts, model: GpuModel) -> bool:
+def _can_mean(parts: _NameParts, model: GpuModel) -> bool:
     """Whether all that a name says is true of a row."""
     names = _parts_of(model)
     forms = {name.form for name in names} - {None} or ({"pcie"} if not model.nvlink_gpus else set())
     return (
-        said.base in {name.base for name in names}
-        and (said.memory is None or said.memory in {name.memory for name in names})
-        and (said.form is None or said.form in forms)
+        parts.base in {name.base for name in names}
+        and (parts.memory is None or parts.memory in {name.memory for name in names})
+        and (parts.form is None or parts.form in forms)
     )
 
 
@@ -157,21 +157,21 @@ _SERIES = re.compile(r"([a-z]+)(\d+)")
 
 def same_series(name: str, table: Sequence[GpuModel]) -> tuple[GpuModel, ...]:
     """The rows of the same letters, the nearest number first: the `H200` of `H199`."""
-    said = _SERIES.fullmatch(_split_name(name).base)
-    if said is None:
+    match = _SERIES.fullmatch(_split_name(name).base)
+    if match is None:
         return ()
     distances = {
-        row.name: min(abs(int(number) - int(said[2])) for number in numbers)
+        row.name: min(abs(int(number) - int(match[2])) for number in numbers)
         for row in table
-        if (numbers := _numbers(row, said[1]))
+        if (numbers := _numbers(row, match[1]))
     }
     near = sorted((row for row in table if row.name in distances), key=lambda r: distances[r.name])
     return tuple(near)
 
 
 def _numbers(model: GpuModel, series: str) -> list[str]:
-    found = (_SERIES.match(parts.base) for parts in _parts_of(model))
-    return [each[2] for each in found if each is not None and each[1] == series]
+    matches = (_SERIES.match(parts.base) for parts in _parts_of(model))
+    return [match[2] for match in matches if match is not None and match[1] == series]
 
 
 def pick_model(models: Sequence[GpuModel]) -> GpuModel:
@@ -197,7 +197,7 @@ def note_guess(name: str, model: GpuModel, table: Sequence[GpuModel]) -> tuple[s
         others = [model.pcie_spelling] if model.pcie_spelling and not is_said else []
     if not others:
         return ()
-    taken = (
+    guess = (
         _("`{name}` is taken to be the SXM version, `{model}`", name=name, model=model.name)
         if sxm
         else _("`{name}` is taken to be `{model}`", name=name, model=model.name)
@@ -209,7 +209,7 @@ def note_guess(name: str, model: GpuModel, table: Sequence[GpuModel]) -> tuple[s
         if others == [model.pcie_spelling]
         else _("for another one use {names}", names=names)
     )
-    return (joined("; ", (taken, use)),)
+    return (joined("; ", (guess, use)),)
 
 
 # The table of instances, and which of its rows a name means.
@@ -273,7 +273,7 @@ def find_instance(name: str, instances: Sequence[Instance]) -> Instance | None:
 
 def note_smallest(name: str, instances: Sequence[Instance]) -> tuple[str, ...]:
     """What was taken for granted of a name that several instances have."""
-    taken, *others = mean_instances(name, instances)
+    smallest, *others = mean_instances(name, instances)
     if not others:
         return ()
     names = joined(_(" or "), (f"`{row.name}`" for row in others))
@@ -281,7 +281,7 @@ def note_smallest(name: str, instances: Sequence[Instance]) -> tuple[str, ...]:
         _(
             "`{name}` is taken to be `{taken}`; for another one use {names}",
             name=name,
-            taken=taken.name,
+            taken=smallest.name,
             names=names,
         ),
     )
@@ -340,11 +340,11 @@ def likely_phrase(text: str) -> Phrase:
 def _ways(text: str, counts: Sequence[re.Pattern[str]], most: int = 2) -> Iterator[Phrase]:
     yield Phrase(name=text)
     for pattern in counts if most else ():
-        found = pattern.fullmatch(text)
-        if found is None:
+        match = pattern.fullmatch(text)
+        if match is None:
             continue
-        count = int(found["count"])
-        for way in _ways(found["rest"], counts, most - 1):
+        count = int(match["count"])
+        for way in _ways(match["rest"], counts, most - 1):
             if way.count is None:
                 yield replace(way, count=count)
             else:
@@ -445,6 +445,6 @@ def close_names(
     )
 
 
-def _first(*found: Iterable[str]) -> tuple[str, ...]:
+def _first(*groups: Iterable[str]) -> tuple[str, ...]:
     """The first few of them, each name once."""
-    return tuple(dict.fromkeys(chain(*found)))[:_MOST]
+    return tuple(dict.fromkeys(chain(*groups)))[:_MOST]

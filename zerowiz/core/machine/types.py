@@ -364,8 +364,8 @@ def _count_ring_links(pairs: Sequence[PairLink], nvlinks: Mapping[int, int | Non
 def _usable(gpu: int, halves: Mapping[_Hop, int], nvlinks: int | None) -> int:
     """The links of a GPU that end at the others."""
     wired = [count // 2 for hop, count in halves.items() if gpu in hop]
-    own = max(wired, default=0) if nvlinks is None else nvlinks
-    return min(own, sum(wired))
+    links = max(wired, default=0) if nvlinks is None else nvlinks
+    return min(links, sum(wired))
 
 
 def _list_rings(gpus: Sequence[int], hops: Container[_Hop]) -> Iterator[_Ring]:
@@ -669,9 +669,9 @@ class Machine(Struct, frozen=True, kw_only=True):
 
 def least(values: Iterable[_Ordered | None]) -> _Ordered | None:
     """The smallest of at least one value; unknown where any of them is."""
-    found = list(values)
-    known = [value for value in found if value is not None]
-    return min(known) if len(known) == len(found) else None
+    items = list(values)
+    known = [value for value in items if value is not None]
+    return min(known) if len(known) == len(items) else None
 
 
 def with_nodes(machine: Machine, nodes: int) -> Machine:

@@ -20,8 +20,8 @@ _P2P_WHY = {
 
 def find_warnings(machine: Machine) -> tuple[str, ...]:
     """The warnings about a machine, one sentence each."""
-    found = [sentence for find in _FINDERS for sentence in find(machine)]
-    return tuple(dict.fromkeys(found))
+    sentences = [sentence for find in _FINDERS for sentence in find(machine)]
+    return tuple(dict.fromkeys(sentences))
 
 
 def _renumbered(machine: Machine) -> Iterator[str]:
@@ -70,8 +70,8 @@ def _narrow(machine: Machine) -> Iterator[str]:
                 current_lanes=slot.current_lanes,
                 max_lanes=slot.max_lanes,
             )
-        own, whole = lanes_bytes_per_s(slot), slot_bytes_per_s(slot)
-        if own is not None and whole is not None and whole < own:
+        lanes_speed, path_speed = lanes_bytes_per_s(slot), slot_bytes_per_s(slot)
+        if lanes_speed is not None and path_speed is not None and path_speed < lanes_speed:
             yield _(
                 "GPU {label} is behind a PCIe bridge that is narrower than its slot",
                 label=gpu.label,
