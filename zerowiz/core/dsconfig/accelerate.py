@@ -249,10 +249,10 @@ def _build(section: Object, precision: Member | None) -> Object:
         precision: What says the precision.
     """
     built: dict[_Path, Node] = {}
-    said = {member.key.name: member for member in section.members if _is_said(member.value)}
-    values = {name: member.value for name, member in said.items()}
+    members = {member.key.name: member for member in section.members if _is_said(member.value)}
+    values = {name: member.value for name, member in members.items()}
     for name, key in _KEYS.items():
-        value, member = key.default, said.get(name)
+        value, member = key.default, members.get(name)
         if member is not None:
             node = member.value
             value = key.read(node.value) if isinstance(node, Scalar) else str(plain(node))
@@ -291,9 +291,9 @@ def _said_precision(member: Member | None) -> object:
 
 
 def _mixed_precision(member: Member | None) -> str:
-    said = _said_precision(member)
+    precision = _said_precision(member)
     # PyYAML reads a `no` without quotes as false.
-    return NO_PRECISION if said is None or said is False else str(said).lower()
+    return NO_PRECISION if precision is None or precision is False else str(precision).lower()
 
 
 def _splits(section: Node | None) -> bool:
@@ -342,7 +342,7 @@ def fill(
     config: Mapping[str, object],
     workload: Workload,
     integration: Integration,
-    said: Collection[str],
+    stated: Collection[str],
 ) -> dict[str, object]:
     """A config that Accelerate builds, for the program that will read it.
 
@@ -353,7 +353,7 @@ def fill(
         config: What Accelerate builds.
         workload: The step that is planned.
         integration: Who reads the config.
-        said: The settings that options of zerowiz say.
+        stated: The settings that options of zerowiz say.
 
     Example:
         >>> config = {"train_micro_batch_size_per_gpu": "auto", "bf16": {"enabled": True}}
@@ -365,7 +365,7 @@ def fill(
     """
 
     def is_ours(name: str) -> bool:
-        return integration is Integration.DEEPSPEED or name in said
+        return integration is Integration.DEEPSPEED or name in stated
 
     planned = {
         "train_micro_batch_size_per_gpu": ("micro_batch", workload.micro_batch),
@@ -381,6 +381,8 @@ def fill(
     by_trainer = integration is Integration.HF and not is_ours("precision")
     if config.keys() & formats or not (by_trainer or is_ours("precision")):
         return filled
-    for each in formats:
-        filled[each.value] = {"enabled": _AUTO if by_trainer else each is workload.precision}
+    for precision in formats:
+        filled[precision.value] = {
+            "enabled": _AUTO if by_trainer else precision is workload.precision
+        }
     return filled

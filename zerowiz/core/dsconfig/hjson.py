@@ -177,22 +177,22 @@ class TokenReader:
     def blank(self) -> str:
         """Skip blanks and comments; the character behind them, or nothing at the end."""
         text = self.text
-        found = text[self.at : self.at + 1]
-        if found not in _BLANK_BEGINS:
-            return found
+        char = text[self.at : self.at + 1]
+        if char not in _BLANK_BEGINS:
+            return char
         self.at += len(_matched(_BLANK, text, self.at))
-        found = text[self.at : self.at + 1]
-        if found == "/" and text.startswith("/*", self.at):
+        char = text[self.at : self.at + 1]
+        if char == "/" and text.startswith("/*", self.at):
             raise self.fault(_("this comment is never closed"), self.at, CrashError)
-        return found
+        return char
 
     def comma(self) -> str:
         """Skip what may stand between two values, as `blank` does."""
-        found = self.blank()
-        if found == ",":
+        char = self.blank()
+        if char == ",":
             self.at += 1
-            found = self.blank()
-        return found
+            char = self.blank()
+        return char
 
     def key(self) -> KeyToken | None:
         """The key that begins here, up to its `:`; None where none begins."""
@@ -211,13 +211,13 @@ class TokenReader:
 
     def _bare_key(self) -> KeyToken | None:
         start = self.at
-        found = _KEY.match(self.text, start)
-        if found is None:
+        match = _KEY.match(self.text, start)
+        if match is None:
             return None
-        word, gap, colon = found.groups()
+        word, gap, colon = match.groups()
         if not colon:
             raise self.fault(_("there is no `:` after the key `{name}`", name=_shown(word)), start)
-        self.at = found.end() - 1
+        self.at = match.end() - 1
         name = word.rstrip() if gap else word
         return KeyToken(place=self.place(start, start + len(name)), name=name, quote="")
 
@@ -243,11 +243,11 @@ class TokenReader:
                 break
             part, end = self._escape(end)
             parts.append(part)
-        found = text[end : end + 1]
-        if found in ("", "\r", "\n"):
+        char = text[end : end + 1]
+        if char in ("", "\r", "\n"):
             raise self.fault(_("this string is not closed on its line"), start)
-        if found != quote:
-            raise self.fault(_("`{found}` in a string must be escaped", found=_shown(found)), end)
+        if char != quote:
+            raise self.fault(_("`{found}` in a string must be escaped", found=_shown(char)), end)
         self.at = end + 1
         return "".join(parts)
 
@@ -346,8 +346,8 @@ class TokenReader:
 
 
 def _matched(pattern: re.Pattern[str], text: str, at: int) -> str:
-    found = pattern.match(text, at)
-    return found[0] if found else ""
+    match = pattern.match(text, at)
+    return match[0] if match else ""
 
 
 # Theory. The JSON dialect accepts what json itself accepts. Such a text is then read by the same
@@ -516,16 +516,16 @@ class _TreeReader(TokenReader):
 
     def value(self, opener: int) -> Node:
         """The value that begins here, in what began at `opener`."""
-        found = self.text[self.at : self.at + 1]
-        if not found:
+        char = self.text[self.at : self.at + 1]
+        if not char:
             raise self.unclosed(opener)
-        return _READ_BY_FIRST.get(found, TokenReader.token)(self)
+        return _READ_BY_FIRST.get(char, TokenReader.token)(self)
 
     def unclosed(self, opener: int) -> JsonTextError:
-        found = self.text[opener : opener + 1]
-        if found not in ("{", "["):
+        bracket = self.text[opener : opener + 1]
+        if bracket not in ("{", "["):
             return self.fault(_("the text ends too early"), self.at)
-        reason = _("this `{found}` is never closed", found=found)
+        reason = _("this `{found}` is never closed", found=bracket)
         if self.greedy is not None:
             line = self.place(self.greedy, self.greedy).line
             reason += _(
@@ -554,19 +554,19 @@ class _TreeReader(TokenReader):
     def braces(self) -> Object:
         opener = self.deeper()
         members: list[Member] = []
-        found = self.blank()
-        while found != "}":
+        char = self.blank()
+        while char != "}":
             members.append(self.member(opener))
-            found = self.comma()
+            char = self.comma()
         return Object(place=self.close(opener), members=tuple(members))
 
     def brackets(self) -> Array:
         opener = self.deeper()
         items: list[Node] = []
-        found = self.blank()
-        while found != "]":
+        char = self.blank()
+        while char != "]":
             items.append(self.value(opener))
-            found = self.comma()
+            char = self.comma()
         return Array(place=self.close(opener), items=tuple(items))
 
     def member(self, opener: int) -> Member:
@@ -578,10 +578,10 @@ class _TreeReader(TokenReader):
         return Member(key=key, value=self.value(opener))
 
     def no_key(self, opener: int) -> JsonTextError:
-        found = self.text[self.at : self.at + 1]
-        if not found:
+        char = self.text[self.at : self.at + 1]
+        if not char:
             return self.unclosed(opener)
-        return self.fault(_("`{found}` is not a key", found=found), self.at)
+        return self.fault(_("`{found}` is not a key", found=char), self.at)
 
 
 _READ_BY_FIRST: dict[str, Callable[[_TreeReader], Node]] = {

@@ -66,8 +66,8 @@ class Classes(Struct, frozen=True, kw_only=True):
 
     def optimizer(self, name: str, where: Where = Where.GPU) -> BuiltClass | None:
         """The class of a name; that of the GPU where no other is built."""
-        own = self._find("optimizer", name.lower(), where)
-        return own if own and own.is_deepspeeds else self._find("optimizer", name, where)
+        row = self._find("optimizer", name.lower(), where)
+        return row if row and row.is_deepspeeds else self._find("optimizer", name, where)
 
     def scheduler(self, name: str) -> BuiltClass | None:
         """The class of a name."""
@@ -76,8 +76,8 @@ class Classes(Struct, frozen=True, kw_only=True):
     @property
     def own_schedulers(self) -> tuple[str, ...]:
         """The names that are DeepSpeed's own."""
-        found = (row for path, row in self.rows.items() if path.startswith("scheduler "))
-        return tuple(sorted(row.name for row in found if row.is_deepspeeds))
+        rows = (row for path, row in self.rows.items() if path.startswith("scheduler "))
+        return tuple(sorted(row.name for row in rows if row.is_deepspeeds))
 
     def _find(self, section: str, name: str, where: Where) -> BuiltClass | None:
         path = f"{section} {name}"
@@ -313,7 +313,7 @@ def decode_schemas(value: object) -> tuple[Schema, ...]:
     for step in decode(_File, value, "ds_schema").versions:
         kept = {path: key for path, key in keys.items() if path not in step.dropped}
         keys = dict(sorted((kept | {key.path: key for key in step.keys}).items()))
-        left = {path: each for path, each in classes.items() if path not in step.dropped}
+        left = {path: class_ for path, class_ in classes.items() if path not in step.dropped}
         classes = left | {class_.path: class_ for class_ in step.classes}
         schemas.append(
             Schema(version=step.version, keys=keys, classes=classes_of(classes.values()))

@@ -223,13 +223,15 @@ def _client_optimizer(w: _Writing) -> Section:
         tested = w.builds_optimizer() and w.job.workload.optimizer in _TESTED
         untested = w.strategy.stage > 0 and not tested
         # A torch optimizer would be refused under offload (runtime/engine.py).
-        own = not w.builds_optimizer()
+        is_clients = not w.builds_optimizer()
     else:
         # The Trainer and Accelerate allow any themselves, but put DeepSpeed's Adam in the place of
         # others under offload, silently (accelerate/utils/deepspeed.py).
-        untested, own = False, w.job.workload.optimizer is not Optimizer.ADAMW
+        untested, is_clients = False, w.job.workload.optimizer is not Optimizer.ADAMW
     section = {"zero_allow_untested_optimizer": True} if untested else {}
-    return {**section, "zero_force_ds_cpu_optimizer": False} if own and w.offloads else section
+    return (
+        {**section, "zero_force_ds_cpu_optimizer": False} if is_clients and w.offloads else section
+    )
 
 
 def own_values(
@@ -249,14 +251,14 @@ def own_values(
     """
     left = {key: value for key, value in config.items() if key not in by_script}
     optimizer = left.get("optimizer")
-    made = optimizer if isinstance(optimizer, dict) else {"type": None, "params": {}}
-    found = {**made["params"], "gradient_clipping": left.get("gradient_clipping", AUTO)}
+    section = optimizer if isinstance(optimizer, dict) else {"type": None, "params": {}}
+    settings = {**section["params"], "gradient_clipping": left.get("gradient_clipping", AUTO)}
     values = {
         key: value
-        for key, value in found.items()
+        for key, value in settings.items()
         if key not in by_script and value != AUTO and not isinstance(value, bool)
     }
-    return made["type"], values
+    return section["type"], values
 
 
 _SECTIONS = (_batch, _clipping, _precision, _zero, _optimizer, _client_optimizer)
