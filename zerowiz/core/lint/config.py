@@ -315,14 +315,14 @@ def read_config(text: str, root: Object, schema: Schema, context: Context) -> Co
         for entry in _entries(root, (schema.keys, aliases), schema.keys[""], None)
     )
     # runtime/precision_config.py, get_bfloat16_config: `bf16` comes before `bfloat16`.
-    own = {entry.known_path: entry for entry in entries if entry.path == entry.known_path}
+    known = {entry.known_path: entry for entry in entries if entry.path == entry.known_path}
     return Config(
         text=text,
         root=root,
         schema=schema,
         context=context,
         entries=entries,
-        last={entry.known_path: entry for entry in entries} | own,
+        last={entry.known_path: entry for entry in entries} | known,
     )
 
 

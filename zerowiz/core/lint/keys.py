@@ -503,7 +503,7 @@ def _is_harmless(config: Config, entry: Entry, names: Sequence[str]) -> bool:
     if other is None:
         return False
     inner = [config.last.get(f"{entry.known_path}.{name}") for name in names]
-    usual = all(each is not None and _is_default(each) for each in inner)
+    usual = all(setting is not None and _is_default(setting) for setting in inner)
     return usual or config.truth(f"{other}.enabled") is not False
 
 
@@ -554,7 +554,9 @@ def is_no_config(config: Config) -> bool:
     if not top or any(entry.key is not None for entry in top):
         return False
     guessed = top[:_MOST_GUESSES]
-    return not any(_homes(config, each) or _guess(config, each, _LIKELY_RATE) for each in guessed)
+    return not any(
+        _homes(config, entry) or _guess(config, entry, _LIKELY_RATE) for entry in guessed
+    )
 
 
 NOT_A_CONFIG = Rule(

@@ -110,13 +110,13 @@ _FORMS: Mapping[str, _Form] = {
 
 def check_accelerate(file: AccelerateFile) -> tuple[ConfigFinding, ...]:
     """What is found of the keys of a file, beside what DeepSpeed makes of the config."""
-    found = [_refused(file, key) for key in file.refused]
-    found += map(_ignored, file.ignored)
-    found += map(_unknown, file.unknown)
-    found += map(_dropped, file.dropped)
-    wrong = {each.key for each in found}
-    found += (each for each in _misread(file) if each.key not in wrong)
-    return tuple(sorted(found, key=lambda each: (each.line, each.column)))
+    findings = [_refused(file, key) for key in file.refused]
+    findings += map(_ignored, file.ignored)
+    findings += map(_unknown, file.unknown)
+    findings += map(_dropped, file.dropped)
+    wrong = {finding.key for finding in findings}
+    findings += (finding for finding in _misread(file) if finding.key not in wrong)
+    return tuple(sorted(findings, key=lambda finding: (finding.line, finding.column)))
 
 
 def _misread(file: AccelerateFile) -> Iterator[ConfigFinding]:
@@ -255,7 +255,9 @@ def lint(text: str, schema: Schema, context: Context) -> tuple[ConfigFinding, ..
         return (keys.unreadable(error),)
     findings = [] if refused_by_json is None else [refused_by_json]
     findings += _of_tree(root, text, schema, context)
-    return tuple(sorted(findings, key=lambda each: (each.line, each.column, each.rule.code)))
+    return tuple(
+        sorted(findings, key=lambda finding: (finding.line, finding.column, finding.rule.code))
+    )
 
 
 def _refused_by_json(text: str, context: Context) -> ConfigFinding | None:
@@ -316,15 +318,15 @@ def check_config(config: ConfigText, schema: Schema, context: Context) -> tuple[
     """
     if not config.places:
         return lint(config.text, schema, context)
-    own: tuple[ConfigFinding, ...] = ()
+    of_accelerate: tuple[ConfigFinding, ...] = ()
     if config.accelerate is not None:
-        own = check_accelerate(config.accelerate)
+        of_accelerate = check_accelerate(config.accelerate)
         context = replace(context, file_keys=config.accelerate.file_keys)
-    found = (_placed(each, config.places) for each in lint(config.text, schema, context))
+    findings = (_placed(finding, config.places) for finding in lint(config.text, schema, context))
     # DeepSpeed gets nothing of what Accelerate cannot read.
-    misread = {each.key for each in own}
-    merged = [*own, *(each for each in found if each.key not in misread)]
-    return tuple(sorted(merged, key=lambda each: (each.line, each.column)))
+    misread = {finding.key for finding in of_accelerate}
+    merged = [*of_accelerate, *(finding for finding in findings if finding.key not in misread)]
+    return tuple(sorted(merged, key=lambda finding: (finding.line, finding.column)))
 
 
 def _placed(finding: ConfigFinding, places: Sequence[Span]) -> ConfigFinding:
@@ -386,25 +388,25 @@ def fix_text(text: str, check: Callable[[str], tuple[ConfigFinding, ...]]) -> Fi
         if not chosen:
             break
         changed = apply_edits(text, [edit for finding in chosen for edit in finding.edits])
-        found = check(changed)
-        if len(errors_of(found)) > len(errors_of(findings)):
+        rest = check(changed)
+        if len(errors_of(rest)) > len(errors_of(findings)):
             break
-        text, findings, fixed = changed, found, (*fixed, *chosen)
+        text, findings, fixed = changed, rest, (*fixed, *chosen)
     return FixedText(text=text, findings=findings, fixed=fixed)
 
 
 def _together(findings: Sequence[ConfigFinding]) -> tuple[ConfigFinding, ...]:
     """The findings, from the first on, whose edits do not overlap."""
     chosen: list[ConfigFinding] = []
-    taken: list[Edit] = []
+    edits: list[Edit] = []
     for finding in findings:
         try:
-            apply_edits("", [*taken, *finding.edits])
+            apply_edits("", [*edits, *finding.edits])
         except OverlapError:
             continue
         if finding.edits:
             chosen.append(finding)
-            taken += finding.edits
+            edits += finding.edits
     return tuple(chosen)
 
 

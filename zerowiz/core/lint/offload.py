@@ -144,7 +144,7 @@ def _named(config: Config, kind: Entry, name: str) -> Iterator[ConfigFinding]:
     untested = config.truth("zero_allow_untested_optimizer")
     built = config.schema.classes.optimizer(name)
     if built is None or not built.has_cpu_form:
-        found = kind.found(
+        finding = kind.found(
             OPTIMIZER_UNDER_OFFLOAD,
             _(
                 "`{kind}` has no CPU version, which `offload_optimizer` needs",
@@ -153,7 +153,7 @@ def _named(config: Config, kind: Entry, name: str) -> Iterator[ConfigFinding]:
             severity=Severity.WARNING if untested else Severity.ERROR,
             fix=_("write `AdamW`"),
         )
-        yield config.if_built(found)
+        yield config.if_built(finding)
     # runtime/engine.py, get_optimizer_configuration.
     elif config.truth("optimizer.params.torch_adam"):
         yield config.last["optimizer.params.torch_adam"].found(

@@ -130,7 +130,7 @@ def _not_params(config: Config) -> Iterator[ConfigFinding]:
     for entry in (optimizer, scheduler):
         is_unset = entry is optimizer and entry is not None and entry.value is None
         if entry is not None and not is_unset and not isinstance(entry.value, dict):
-            found = entry.found(
+            finding = entry.found(
                 WRONG_TYPE,
                 _(
                     "`{label}` must be an object, not `{entry}`",
@@ -141,7 +141,7 @@ def _not_params(config: Config) -> Iterator[ConfigFinding]:
                 fix=_("write `{}`"),
             )
             # runtime/engine.py looks into an optimizer's even where a script has its own.
-            yield found if entry is optimizer else config.if_built(found)
+            yield finding if entry is optimizer else config.if_built(finding)
 
 
 def _out_of_range(config: Config) -> Iterator[ConfigFinding]:
@@ -164,7 +164,7 @@ def _out_of_range(config: Config) -> Iterator[ConfigFinding]:
             _("two numbers, not {betas}", betas=len(betas.value)),
             _("the first step fails"),
         )
-    elif all(isinstance(each, (int, float)) and 0 <= each < 1 for each in betas.value):
+    elif all(isinstance(beta, (int, float)) and 0 <= beta < 1 for beta in betas.value):
         return
     else:
         message = _("from 0 to below 1, not `{betas}`", betas=shown(betas.value))
@@ -374,15 +374,15 @@ def check_optimizer_arguments(config: Config) -> Iterator[ConfigFinding]:
     if name is None or name == AUTO or not isinstance(params, dict):
         return
     built = _built(config, name)
-    if not built or any(each.arguments is None for each in built):
+    if not built or any(row.arguments is None for row in built):
         return
-    known = frozenset(word for each in built for word in each.arguments or ())
-    ignores = all(each.ignores_others for each in built)
+    known = frozenset(word for row in built for word in row.arguments or ())
+    ignores = all(row.ignores_others for row in built)
     for word in params:
         entry = config.last.get(f"optimizer.params.{word}")
         if entry is None or word in known or word == _REFUSED_BEFORE:
             continue
-        found = entry.found(
+        finding = entry.found(
             UNKNOWN_KEY,
             _(
                 "{optimizer} ignores the argument `{argument}`",
@@ -401,7 +401,7 @@ def check_optimizer_arguments(config: Config) -> Iterator[ConfigFinding]:
             else _("DeepSpeed passes it to the class, which stops with a TypeError"),
             fix=_fix(word, known),
         )
-        yield config.if_built(found)
+        yield config.if_built(finding)
 
 
 def _built(config: Config, name: str) -> tuple[BuiltClass, ...]:
@@ -421,7 +421,7 @@ def _built(config: Config, name: str) -> tuple[BuiltClass, ...]:
 
 def _who(name: str, built: Sequence[BuiltClass]) -> str:
     """The name, and the class where that has another."""
-    kinds = dict.fromkeys(each.class_name for each in built if each.class_name)
+    kinds = dict.fromkeys(row.class_name for row in built if row.class_name)
     others = [kind for kind in kinds if kind.lower() != name.lower()]
     return f"`{shown(name)}`" + (
         _(" (here {others})", others=joined(_(" or "), others)) if others else ""

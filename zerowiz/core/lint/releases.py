@@ -183,12 +183,12 @@ def _muon(config: Config) -> Iterator[ConfigFinding]:
     kind = config.last.get("optimizer.type")
     scatters = config.truth(f"{ZERO}.reduce_scatter", default=True)
     if kind and str(kind.value).lower() == "muon" and config.stage == STAGE_3 and scatters:
-        found = kind.found(
+        finding = kind.found(
             REFUSED_TOGETHER,
             _("Muon at stage 3 cannot be combined with `reduce_scatter`, which is on by default"),
             fix=_('write `"reduce_scatter": false` in `zero_optimization`'),
         )
-        yield config.if_built(found)
+        yield config.if_built(finding)
 
 
 def _zenflow(config: Config) -> Iterator[ConfigFinding]:

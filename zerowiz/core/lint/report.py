@@ -108,8 +108,8 @@ def encode_sarif(
 
 def _invocation(unreadable: Sequence[ZerowizError]) -> dict[str, object]:
     """Section 3.20: whether all was checked, and what was not."""
-    said = [{"level": "error", "message": {"text": error.message}} for error in unreadable]
-    return {"executionSuccessful": not unreadable, "toolExecutionNotifications": said}
+    notifications = [{"level": "error", "message": {"text": error.message}} for error in unreadable]
+    return {"executionSuccessful": not unreadable, "toolExecutionNotifications": notifications}
 
 
 def _rule(rule: Rule) -> dict[str, object]:
