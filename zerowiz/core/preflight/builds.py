@@ -429,8 +429,8 @@ def _libaio(inputs: PreflightInput) -> Iterator[PreflightFinding]:
 
 
 def _examine(inputs: PreflightInput) -> Iterator[PreflightFinding]:
-    for each in (_compiler, _cuda_toolkit, _arch_list, _folder, _locks, _libaio, _builds):
-        yield from each(inputs)
+    for check in (_compiler, _cuda_toolkit, _arch_list, _folder, _locks, _libaio, _builds):
+        yield from check(inputs)
 
 
 def check_builds(inputs: PreflightInput) -> Iterator[PreflightFinding]:

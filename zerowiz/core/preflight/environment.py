@@ -252,16 +252,16 @@ def _imports(inputs: PreflightInput) -> Iterator[PreflightFinding]:
     script, installed = inputs.facts.script, inputs.facts.installed
     if script is None or installed is None:
         return
-    for each in script.missing:
+    for module in script.missing:
         yield found(
             IMPORT_MISSING,
             _(
                 "{path} line {line} imports `{each}`, which is not installed",
                 path=script.path,
-                line=each.line,
-                each=each.name,
+                line=module.line,
+                each=module.name,
             ),
-            _OURS.get(each.name) or _install(each, installed),
+            _OURS.get(module.name) or _install(module, installed),
         )
     if script.relative is not None:
         package, stem = posixpath.split(posixpath.splitext(script.path)[0])
@@ -306,8 +306,8 @@ def _package(module: str) -> str:
 
 def check_environment(inputs: PreflightInput) -> Iterator[PreflightFinding]:
     """The Python of the ranks, its libraries, and what the script imports."""
-    for each in (_program, _packages, _age, _bad_releases, _imports):
-        yield from each(inputs)
+    for check in (_program, _packages, _age, _bad_releases, _imports):
+        yield from check(inputs)
 
 
 # Check whether the checkpoint that a job resumes from loads on its ranks and at its stage.

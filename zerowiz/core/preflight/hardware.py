@@ -204,8 +204,8 @@ def _allocator(inputs: PreflightInput) -> Iterator[PreflightFinding]:
 
 def check_network(inputs: PreflightInput) -> Iterator[PreflightFinding]:
     """The port, the interfaces, and variables of NCCL and of the allocator."""
-    for each in (_port, _interfaces, _switches, _allocator):
-        yield from each(inputs)
+    for check in (_port, _interfaces, _switches, _allocator):
+        yield from check(inputs)
 
 
 # Check that torch, the driver and the number format fit the chosen GPUs, or the CPU.
@@ -442,8 +442,8 @@ def _dotted(version: tuple[int, int]) -> str:
 
 def check_gpus(inputs: PreflightInput) -> Iterator[PreflightFinding]:
     """The accelerator, torch's build, the driver, other processes and the number format."""
-    for each in (_accelerator, _cuda_build, _driver, _code, _busy, _precision):
-        yield from each(inputs)
+    for check in (_accelerator, _cuda_build, _driver, _code, _busy, _precision):
+        yield from check(inputs)
 
 
 # Check the memory, the limits and the disks of the host.
@@ -706,5 +706,5 @@ def _host_memory(inputs: PreflightInput) -> Iterator[PreflightFinding]:
 
 def check_host(inputs: PreflightInput) -> Iterator[PreflightFinding]:
     """Disks, shared memory, locked memory and host memory."""
-    for each in (_nvme, _shm, _memlock, _checkpoints, _host_memory):
-        yield from each(inputs)
+    for check in (_nvme, _shm, _memlock, _checkpoints, _host_memory):
+        yield from check(inputs)

@@ -96,7 +96,7 @@ def _keys(planned: PlannedJob) -> Iterator[PreflightFinding]:
     if planned.script is None or planned.config is None:
         return
     run = Resolver(planned.script, planned.script_args)
-    made: set[tuple[str, ...]] = set()
+    settings: set[tuple[str, ...]] = set()
     where = planned.script.text_path
     for key in planned.script.config_keys:
         comes_there = _holds(run, key.conditions)
@@ -104,19 +104,19 @@ def _keys(planned: PlannedJob) -> Iterator[PreflightFinding]:
             continue
         needed = () if key.removes else key.keys[:-1] if key.sets and key.all_seen else key.keys
         lacking = _first_lacking(planned.config, needed)
-        if lacking and not any(lacking[: len(own)] == own for own in made):
+        if lacking and not any(lacking[: len(keys)] == keys for keys in settings):
             if comes_there:
                 yield _missing(key, lacking, where)
             continue
         if key.sets:
-            made.add(key.keys)
+            settings.add(key.keys)
             yield from _changed(key, planned.config, run, surely=comes_there is True)
 
 
 def _holds(run: Resolver, conditions: Iterable[ValueSource]) -> bool | None:
     """Whether the script comes to this place; None where that is not known."""
     told = [run.condition(binding) for binding in conditions]
-    if any(each is not None and not each.value for each in told):
+    if any(answer is not None and not answer.value for answer in told):
         return False
     return None if None in told else True
 
@@ -377,7 +377,7 @@ def _arguments(planned: PlannedJob) -> Iterator[PreflightFinding]:
     if script is None:
         return
     missing = unsaid_arguments(script, add_settled(planned.script_args, planned.settled))
-    words = " ".join(each.usage for each in missing)
+    words = " ".join(argument.usage for argument in missing)
     if missing:
         yield found(
             MISSING,
@@ -473,17 +473,17 @@ def _optimizers(planned: PlannedJob) -> Iterator[PreflightFinding]:
     if script is None or planned.integration is not Integration.HF:
         return
     run = Resolver(script, planned.script_args)
-    for each in script.optimizers_passed:
-        if _holds(run, each.conditions) is False:
+    for optimizer in script.optimizers_passed:
+        if _holds(run, optimizer.conditions) is False:
             continue
         yield found(
             OPTIMIZERS_DROPPED,
             _(
                 "`{code}` in {path} line {line} has no effect: under DeepSpeed, the Trainer makes"
                 " its own optimizer and scheduler",
-                code=each.code,
+                code=optimizer.code,
                 path=script.text_path,
-                line=each.line,
+                line=optimizer.line,
             ),
             _(
                 "set them in the `optimizer` and `scheduler` sections of the config: it has an"
