@@ -79,19 +79,19 @@ def read_config_file(path: Path, integration: Integration | None = None) -> User
                 renamed=command_words.quote(path.with_suffix(".yaml")),
             ),
         )
-    own = read_own_config(values, fills_in=not lenient)
+    config = read_own_config(values, fills_in=not lenient)
     of_schema = uncounted_keys(values, read_ds_schema(read_version("deepspeed")))
-    uncounted = tuple(dict.fromkeys((*of_schema, *own.uncounted)))
+    uncounted = tuple(dict.fromkeys((*of_schema, *config.uncounted)))
     more = (Uncounted.CONFIG,) if may_hold_more(uncounted, values) else ()
-    own = replace(own, uncounted=uncounted, besides=(*own.besides, *more))
-    return own if text.accelerate is None else _with_accelerate(path, own, text.accelerate)
+    config = replace(config, uncounted=uncounted, besides=(*config.besides, *more))
+    return config if text.accelerate is None else _with_accelerate(path, config, text.accelerate)
 
 
 # What zerowiz plans of the formats that Accelerate trains in.
 _PRECISIONS = frozenset({NO_PRECISION, Precision.BF16, Precision.FP16})
 
 
-def _with_accelerate(path: Path, own: UserConfig, file: AccelerateFile) -> UserConfig:
+def _with_accelerate(path: Path, config: UserConfig, file: AccelerateFile) -> UserConfig:
     """The config of a file of Accelerate, as Accelerate takes it.
 
     Raises:
@@ -132,8 +132,8 @@ def _with_accelerate(path: Path, own: UserConfig, file: AccelerateFile) -> UserC
             _("remove `parallelism_config` from `{path}`", path=path),
         )
     if file.config_file is not None or file.mixed_precision != NO_PRECISION:
-        return own
-    return replace(own, precision=None, fallback_precision=Precision.FP32)
+        return config
+    return replace(config, precision=None, fallback_precision=Precision.FP32)
 
 
 def read_config_values(path: Path) -> dict[str, object]:

@@ -376,7 +376,7 @@ def _json_files(folder: Path, at: Callable[[str], None]) -> Iterator[Path | Zero
             )
             break
         at(_("{count:,} folders", count=count_folders))
-        folders[:] = sorted(each for each in folders if not _NO_CONFIGS.fullmatch(each))
+        folders[:] = sorted(name for name in folders if not _NO_CONFIGS.fullmatch(name))
         paths = (Path(parent, name) for name in sorted(names) if name.endswith(".json"))
         for path in (path for path in paths if path.is_file()):
             count_files += 1
@@ -461,8 +461,8 @@ def _refuse_script(path: Path) -> UsageError:
 
 
 def _read_named(path: Path, read: NamedFile) -> ConfigText:
-    found = _named_by(path, read.path)
-    if _OF_SWIFT.fullmatch(read.path) and not found.exists():
+    named_path = _named_by(path, read.path)
+    if _OF_SWIFT.fullmatch(read.path) and not named_path.exists():
         raise UsageError(
             _(
                 "`{path}` names ms-swift's own config `{read_path}`, which is in its package",
@@ -471,7 +471,9 @@ def _read_named(path: Path, read: NamedFile) -> ConfigText:
             ),
             _("to check it, pass the file: it is in the folder `ds_config` of `swift`"),
         )
-    named = decode_config(str(found), _read_bytes(found, _("`{path}` names it", path=path)))
+    named = decode_config(
+        str(named_path), _read_bytes(named_path, _("`{path}` names it", path=path))
+    )
     return replace(named, integration=read.integration, accelerate=read.accelerate)
 
 
@@ -482,10 +484,10 @@ def _named_by(path: Path, name: str) -> Path:
     then beside the file, then in each folder above.
     """
     above = path.absolute().parents
-    places = (Path(name), *(each / name for each in above))
-    found = next((place for place in places if place.is_file()), Path(name))
+    places = (Path(name), *(folder / name for folder in above))
+    file = next((place for place in places if place.is_file()), Path(name))
     here = Path.cwd()
-    return found.relative_to(here) if found.is_relative_to(here) else found
+    return file.relative_to(here) if file.is_relative_to(here) else file
 
 
 # Rule: what people pass in the place of a config.

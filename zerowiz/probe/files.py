@@ -210,7 +210,7 @@ def find_answers_file(script: str | None, output_dir: Path | None) -> Path | Non
 
 def _from(here: Path, script: str | None) -> tuple[Path, ...]:
     """The folders in which a file counts, the nearest first."""
-    root = next((each for each in (here, *here.parents) if (each / ".git").exists()), here)
+    root = next((folder for folder in (here, *here.parents) if (folder / ".git").exists()), here)
     start = here if script is None else Path(script).absolute().parent
     if ".." in start.parts or not start.is_relative_to(here) or not start.is_dir():
         start = here

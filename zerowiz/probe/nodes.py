@@ -46,9 +46,9 @@ def find_master_address(hosts: Sequence[str]) -> str | None:
     Returns:
         None where the names do not resolve, as behind a jump host; DeepSpeed then asks the node.
     """
-    found = _resolve(_hostname(hosts[0]))
-    if found is None or not ipaddress.ip_address(found).is_loopback:
-        return found
+    address = _resolve(_hostname(hosts[0]))
+    if address is None or not ipaddress.ip_address(address).is_loopback:
+        return address
     return _own_address_towards(_hostname(hosts[1])) if len(hosts) > 1 else None
 
 
@@ -119,8 +119,8 @@ def read_env_files(environ: Mapping[str, str], folder: Path = Path()) -> tuple[E
     """
     name = environ.get("DS_ENV_FILE", _NAME)
     paths = (Path("~").expanduser() / name, folder / name)
-    found = (path for path in dict.fromkeys(paths) if path.is_file())
-    return tuple(EnvText(name=str(path), text=_read(path)) for path in found)
+    files = (path for path in dict.fromkeys(paths) if path.is_file())
+    return tuple(EnvText(name=str(path), text=_read(path)) for path in files)
 
 
 def _read(path: Path) -> str:
@@ -214,8 +214,8 @@ def read_node_rank(environ: Mapping[str, str]) -> NodeRank | None:
     _refuse_copies_of_torchrun(environ)
     if "SLURM_JOB_ID" in environ:
         return _read_slurm(environ)
-    found = (node_rank for row in _LAUNCHERS if (node_rank := _read_row(environ, row)))
-    return next(found, None)
+    ranks = (node_rank for row in _LAUNCHERS if (node_rank := _read_row(environ, row)))
+    return next(ranks, None)
 
 
 def require_address(node_rank: NodeRank) -> None:

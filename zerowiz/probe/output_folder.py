@@ -24,12 +24,12 @@ def read_plan_files(config_path: str) -> Iterator[tuple[str, bytes]]:
     Args:
         config_path: The config; it need not be there.
     """
-    own = Path(plan_path(config_path))
+    own_file = Path(plan_path(config_path))
     try:
-        found = [path for path in own.parent.iterdir() if is_plan_path(path.name)]
+        files = [path for path in own_file.parent.iterdir() if is_plan_path(path.name)]
     except OSError:
         return
-    for path in sorted(found, key=lambda each: (each == own, _written(each)), reverse=True):
+    for path in sorted(files, key=lambda file: (file == own_file, _written(file)), reverse=True):
         try:
             yield str(path), read_named(path)
         except (OSError, ValueError):
@@ -100,7 +100,7 @@ def read_kept(folder: Path) -> dict[str, Mapping[str, object]]:
     scripts = content.get("scripts")
     if not isinstance(scripts, dict):
         return {}
-    return {path: said for path, said in scripts.items() if isinstance(said, dict)}
+    return {path: entry for path, entry in scripts.items() if isinstance(entry, dict)}
 
 
 def script_key(script: str) -> str:
@@ -174,8 +174,8 @@ def read_saved(folder: Path | None, before: CheckpointStates | None = None) -> S
     if folder is None:
         return Saved()
     known = before or {}
-    found = sorted(_checkpoints(folder), reverse=True)
-    newest_first = [path for _, path in found if known.get(path) != _state(path)]
+    checkpoints = sorted(_checkpoints(folder), reverse=True)
+    newest_first = [path for _, path in checkpoints if known.get(path) != _state(path)]
     in_place = [path for path in newest_first if not path.name.startswith(".")]
     portable = {path: _saves(path) for path in newest_first if (path / _PORTABLE).is_file()}
     return Saved(
@@ -199,7 +199,7 @@ def read_resumed(path: str) -> Resumed:
 def _states_in(folder: Path) -> SavedStates | None:
     try:
         tag = read_named(folder / _LATEST).decode().strip()
-        names = {each.name for each in (folder / tag).iterdir()}
+        names = {file.name for file in (folder / tag).iterdir()}
     except (OSError, ValueError):
         return None
     ranks = sum(_ZERO_STATES.fullmatch(name) is not None for name in names)
@@ -231,7 +231,7 @@ def _checkpoints(folder: Path) -> Iterator[tuple[int, Path]]:
 def _state(path: Path) -> tuple[int, int]:
     """The inode, and when the last file was written, in nanoseconds; zeros if unreadable."""
     try:
-        times = (each.stat().st_mtime_ns for each in (path, *path.iterdir()))
+        times = (file.stat().st_mtime_ns for file in (path, *path.iterdir()))
         return path.stat().st_ino, max(times)
     except OSError:
         return 0, 0

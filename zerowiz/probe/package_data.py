@@ -79,17 +79,17 @@ def read_explanation(code: str) -> str:
     if code.lower() == ALL:
         rows = _ROW.findall(page)
         return "".join(
-            f"{each} {name} ({severity}): {about}\n" for each, name, severity, about in rows
+            f"{rule} {name} ({severity}): {about}\n" for rule, name, severity, about in rows
         )
     titles = re.findall(r"^### ([A-Z]{2}\d+|Exit \d+)$", page, re.MULTILINE)
     codes = {title.replace("Exit ", "exit-"): title for title in titles}
-    spelled = {each.lower(): each for each in codes}
+    spelled = {known.lower(): known for known in codes}
     wanted = code.lower()
     if wanted not in spelled:
         near = difflib.get_close_matches(wanted, spelled, n=3)
         raise UsageError(
             _("there is no code `{code}`", code=code),
-            *did_you_mean(spelled[each] for each in near),
+            *did_you_mean(spelled[name] for name in near),
             _("to list all codes: `zerowiz check --explain all`"),
         )
     title = codes[spelled[wanted]]
@@ -137,9 +137,9 @@ def _read(entry: Traversable, path: str) -> Iterator[PlannedFile]:
     if entry.is_file():
         yield PlannedFile(path=path, text=entry.read_text(encoding="utf-8"))
         return
-    for each in sorted(entry.iterdir(), key=lambda one: one.name):
-        if each.name != "__pycache__":
-            yield from _read(each, f"{path}/{each.name}")
+    for item in sorted(entry.iterdir(), key=lambda file: file.name):
+        if item.name != "__pycache__":
+            yield from _read(item, f"{path}/{item.name}")
 
 
 # Read the schema of DeepSpeed's configs that ships with the package.
@@ -264,8 +264,8 @@ def _changed_ns(folder: str) -> int | None:
 def _find_version(package: str, folders: tuple[tuple[str, int | None], ...]) -> str | None:
     for folder in (Path(name) for name, _changed in folders):
         with suppress(OSError):
-            for found in sorted(folder.glob(f"{package}-*.dist-info")):
-                return found.stem.removeprefix(f"{package}-")
+            for folder_of_package in sorted(folder.glob(f"{package}-*.dist-info")):
+                return folder_of_package.stem.removeprefix(f"{package}-")
             if (folder / package).is_dir():
                 return _read_metadata(package)
     return None
@@ -305,5 +305,5 @@ def read_trl_release() -> tuple[int, int]:
 
 def parse_release(text: str | None) -> tuple[int, int] | None:
     """Major and minor of a text like `5.23.0`; None for any other."""
-    found = _MAJOR_MINOR.match(text or "")
-    return (int(found[1]), int(found[2])) if found else None
+    match = _MAJOR_MINOR.match(text or "")
+    return (int(match[1]), int(match[2])) if match else None

@@ -271,9 +271,9 @@ def _scrub_answer(answer: Any) -> Any:
         case {"clusterUuid": cluster, **rest} if any(cluster):
             return {**rest, "clusterUuid": list(hash_bytes(bytes(cluster)))}
         case dict():
-            return {key: _scrub_answer(each) for key, each in answer.items()}
+            return {key: _scrub_answer(item) for key, item in answer.items()}
         case list():
-            return [_scrub_answer(each) for each in answer]
+            return [_scrub_answer(item) for item in answer]
         case _:
             return answer
 
@@ -286,7 +286,7 @@ def scrub_environ(environ: Mapping[str, str], uuids: tuple[str, ...]) -> dict[st
         uuids: Of all GPUs and slices, to complete a prefix before it is hashed.
     """
     hosts = _number(word for key in _HOST_LISTS for word in _words(environ.get(key, "")))
-    kept = {name: hash_addresses(each) for name, each in environ.items() if _KEPT.fullmatch(name)}
+    kept = {name: hash_addresses(text) for name, text in environ.items() if _KEPT.fullmatch(name)}
     for name, value in kept.items():
         if name in _HOST_LISTS:
             kept[name] = " ".join(hosts.get(word, word) for word in value.split())
@@ -311,7 +311,7 @@ def _complete(entry: str, uuids: tuple[str, ...]) -> str:
     """A prefix as the whole UUID, hashed; `unknown` for one that no GPU has."""
     if not entry.startswith(("GPU-", "MIG-")):
         return _NO_UUID.sub("unknown", entry)
-    known = [Gpu(index=index, name="", uuid=each) for index, each in enumerate(uuids)]
+    known = [Gpu(index=index, name="", uuid=identity) for index, identity in enumerate(uuids)]
     matching = [gpu.uuid for gpu in visible_gpus(entry, known)]
     return hash_uuids(matching[0] or "") if matching else f"{entry[:4]}unknown"
 
@@ -330,15 +330,15 @@ def scrub_files(files: FileAnswers, environ: Mapping[str, str]) -> FileAnswers:
         return hash_addresses(rename(path))
 
     def keep(answers: Mapping[str, Any]) -> dict[str, Any]:
-        return {clean(path): each for path, each in answers.items() if _PATHS.fullmatch(path)}
+        return {clean(path): item for path, item in answers.items() if _PATHS.fullmatch(path)}
 
     texts = {path: _scrub_text(path, text, rename) for path, text in keep(files.text).items()}
     for path, name in lists.items():
         texts[name] = _scrub_hosts(files.text.get(path))
     return FileAnswers(
         text=texts,
-        names={path: tuple(map(clean, each)) for path, each in keep(files.names).items()},
-        real={path: each and clean(each) for path, each in keep(files.real).items()},
+        names={path: tuple(map(clean, names)) for path, names in keep(files.names).items()},
+        real={path: target and clean(target) for path, target in keep(files.real).items()},
         space=keep(files.space),
         opens=keep(files.opens),
     )
@@ -491,21 +491,21 @@ def _plain(value: Any) -> Any:
             name: _plain(ctypes.Structure.__getattribute__(value, name))
             for name, *_ in value._fields_
         }
-        return {name: each for name, each in raw.items() if each}
+        return {name: part for name, part in raw.items() if part}
     if isinstance(value, bytes):
         return value.decode("utf-8", "surrogateescape")
     if isinstance(value, ctypes.Array) and not hasattr(value, "value"):
-        return [_plain(each) for each in value]
+        return [_plain(item) for item in value]
     return _plain(value.value) if hasattr(value, "value") else value
 
 
 def _fill(target: Any, value: Any) -> None:
     if isinstance(target, ctypes.Structure):
-        for name, each in value.items():
-            _fill_field(target, name, each)
+        for name, part in value.items():
+            _fill_field(target, name, part)
     elif isinstance(target, ctypes.Array) and not hasattr(target, "value"):
-        for item, each in zip(target, value, strict=False):
-            _fill(item, each)
+        for item, part in zip(target, value, strict=False):
+            _fill(item, part)
     else:
         target.value = _unplain(value)
         _check_kept(target.value, _unplain(value))
@@ -695,8 +695,8 @@ class Replay:
             ctypes.c_void_p.from_buffer(targets[0]).value = self._handles.address(value)
         else:
             values = value if len(targets) > 1 else [value] * len(targets)
-            for target, each in zip(targets, values, strict=True):
-                _fill(target, each)
+            for target, part in zip(targets, values, strict=True):
+                _fill(target, part)
         return _SUCCESS
 
 
@@ -806,8 +806,8 @@ def _expand(value: Any, inside: Mapping[str, Any] | None, indent: str = "") -> s
         return json.dumps(value)
     deeper = indent + " "
     lines = (
-        f"{deeper}{json.dumps(key)}: {_expand(each, inside.get(key), deeper)}"
-        for key, each in value.items()
+        f"{deeper}{json.dumps(key)}: {_expand(item, inside.get(key), deeper)}"
+        for key, item in value.items()
     )
     return "{\n" + ",\n".join(lines) + f"\n{indent}}}"
 

@@ -326,7 +326,7 @@ def tool(folder: Path, name: str, text: str = "#!/bin/sh\n") -> Path:
 
 
 def test_an_empty_path_has_no_tools(tmp_path: Path) -> None:
-    tools = read_toolchain({"PATH": str(tmp_path)}, (CPU_ADAM,), own=None, cuda=False)
+    tools = read_toolchain({"PATH": str(tmp_path)}, (CPU_ADAM,), is_own=None, cuda=False)
     assert (False, False, None) == (tools.has_compiler, tools.has_ninja, tools.python_headers)
     assert (None, None, None) == (tools.cuda_home, tools.cuda_version, tools.has_libaio)
 
@@ -334,7 +334,7 @@ def test_an_empty_path_has_no_tools(tmp_path: Path) -> None:
 def test_tools_are_looked_for_on_the_path_of_the_job(tmp_path: Path) -> None:
     tool(tmp_path, "c++")
     tool(tmp_path, "ninja")
-    tools = read_toolchain({"PATH": str(tmp_path)}, (CPU_ADAM,), own=None, cuda=False)
+    tools = read_toolchain({"PATH": str(tmp_path)}, (CPU_ADAM,), is_own=None, cuda=False)
     assert (True, True) == (tools.has_compiler, tools.has_ninja)
 
 
@@ -345,7 +345,7 @@ def test_tools_are_looked_for_on_the_path_of_the_job(tmp_path: Path) -> None:
 def test_the_compiler_is_the_one_of_cxx(tmp_path: Path, said: str, expected: bool) -> None:
     tool(tmp_path, "clang++")
     environ = {"PATH": str(tmp_path), "CXX": said}
-    assert expected is read_toolchain(environ, (CPU_ADAM,), own=None, cuda=False).has_compiler
+    assert expected is read_toolchain(environ, (CPU_ADAM,), is_own=None, cuda=False).has_compiler
 
 
 @pytest.mark.parametrize("variable", ["CUDA_HOME", "CUDA_PATH"])
@@ -361,14 +361,14 @@ def test_cuda_home_is_where_nvcc_on_the_path_lies(tmp_path: Path) -> None:
 def test_nvcc_is_asked_for_its_release_where_an_op_needs_it(tmp_path: Path) -> None:
     tool(tmp_path / "bin", "nvcc", NVCC)
     environ = {"CUDA_HOME": str(tmp_path), "PATH": os.environ["PATH"]}
-    needed = read_toolchain(environ, (FUSED_ADAM,), own=None, cuda=True)
+    needed = read_toolchain(environ, (FUSED_ADAM,), is_own=None, cuda=True)
     assert (True, (12, 8)) == (needed.has_nvcc, needed.cuda_version)
-    assert read_toolchain(environ, (CPU_ADAM,), own=None, cuda=True).cuda_version is None
+    assert read_toolchain(environ, (CPU_ADAM,), is_own=None, cuda=True).cuda_version is None
 
 
 def test_a_toolkit_without_nvcc_is_seen(tmp_path: Path) -> None:
     environ = {"CUDA_HOME": str(tmp_path), "PATH": ""}
-    tools = read_toolchain(environ, (FUSED_ADAM,), own=None, cuda=True)
+    tools = read_toolchain(environ, (FUSED_ADAM,), is_own=None, cuda=True)
     assert (False, None) == (tools.has_nvcc, tools.cuda_version)
 
 
@@ -377,7 +377,7 @@ def test_an_odd_nvcc_is_an_unknown_one(tmp_path: Path, text: str) -> None:
     tool(tmp_path / "bin", "nvcc", text)
     environ = {"CUDA_HOME": str(tmp_path), "PATH": os.environ["PATH"]}
     began_s = time.monotonic()
-    assert read_toolchain(environ, (FUSED_ADAM,), own=None, cuda=True).cuda_version is None
+    assert read_toolchain(environ, (FUSED_ADAM,), is_own=None, cuda=True).cuda_version is None
     assert 30 > time.monotonic() - began_s
 
 
@@ -398,13 +398,13 @@ def test_libaio_is_there_when_the_compiler_finds_header_and_library(tmp_path: Pa
     environ = {"PATH": os.environ["PATH"], **flags}
 
     def has_libaio(**changed: str) -> bool | None:
-        tools = read_toolchain({**environ, **changed}, (ASYNC_IO,), own=None, cuda=False)
+        tools = read_toolchain({**environ, **changed}, (ASYNC_IO,), is_own=None, cuda=False)
         return tools.has_libaio
 
     library.touch()
     assert has_libaio() is True
     assert has_libaio(CFLAGS="-nostdinc") is False
-    assert read_toolchain(environ, (CPU_ADAM,), own=None, cuda=False).has_libaio is None
+    assert read_toolchain(environ, (CPU_ADAM,), is_own=None, cuda=False).has_libaio is None
 
 
 # A compiler whose linker finds no library, and one that finds it.
@@ -423,14 +423,14 @@ esac
 def test_the_header_alone_is_not_enough(tmp_path: Path, library: str, expected: bool) -> None:
     tool(tmp_path, "c++", STUB.format(library=library))
     environ = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    tools = read_toolchain(environ, (ASYNC_IO,), own=None, cuda=False)
+    tools = read_toolchain(environ, (ASYNC_IO,), is_own=None, cuda=False)
     assert expected is tools.has_libaio
 
 
 def test_a_compiler_that_says_nothing_leaves_libaio_unknown(tmp_path: Path) -> None:
     tool(tmp_path, "c++")
     environ = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    assert read_toolchain(environ, (ASYNC_IO,), own=None, cuda=False).has_libaio is None
+    assert read_toolchain(environ, (ASYNC_IO,), is_own=None, cuda=False).has_libaio is None
 
 
 INSTALLED = Installed(program="deepspeed", own=True, torch=Torch(version="2.13.0"))

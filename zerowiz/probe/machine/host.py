@@ -319,15 +319,15 @@ def _list_drives(files: Files, device: str) -> list[str]:
 
     Major 0 (overlay, NFS) is no block device, and has no entry in /sys/dev/block.
     """
-    found = files.real(f"sys/dev/block/{device}")
-    layers = [] if found is None else [found]
+    top = files.real(f"sys/dev/block/{device}")
+    layers = [] if top is None else [top]
     drives: list[str] = []
     for layer in layers:  # the loop appends to the list
         # The folder of a RAID's partition lies in that of the RAID, which has the slaves.
         homes = (layer, layer.rpartition("/")[0]) if _is_virtual(layer) else ()
         links = [f"{home}/slaves/{name}" for home in homes for name in _slaves(files, home)]
         below = [files.real(link) or link for link in links]
-        layers += [one for one in below if one not in layers]
+        layers += [drive for drive in below if drive not in layers]
         drives += [] if below else [layer]
     return drives
 

@@ -77,7 +77,9 @@ def parse_machine_file(text: str, name: str, *, gpus: str | None = None) -> Mach
     elif version == DESCRIPTION:
         machine = select_gpus(_described(content, name), {}, gpus)
     else:
-        said = _("no `schema_version`") if version is None else f"`schema_version` {version!r:.40}"
+        version_text = (
+            _("no `schema_version`") if version is None else f"`schema_version` {version!r:.40}"
+        )
         known = _(
             "{description} (described) and {recording} (recorded)",
             description=DESCRIPTION,
@@ -87,7 +89,7 @@ def parse_machine_file(text: str, name: str, *, gpus: str | None = None) -> Mach
             _(
                 "machine file `{name}` has {said}; this version of zerowiz reads {known}",
                 name=name,
-                said=said,
+                said=version_text,
                 known=known,
             ),
             _HOW,

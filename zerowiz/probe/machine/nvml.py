@@ -74,19 +74,19 @@ def list_devices(
     left_out: list[LeftOutGpu] = []
     ordinal = 0
     for index in range(min(count, _MOST_GPUS)):
-        found = _read_device(session, files, index, ordinal)
-        if isinstance(found, Device):
-            devices.append(found)
+        answer = _read_device(session, files, index, ordinal)
+        if isinstance(answer, Device):
+            devices.append(answer)
             ordinal += 1
             continue
-        left_out.append(LeftOutGpu(index=index, why=found.why))
-        ordinal += found.is_counted
-        if found.is_missing and not devices:
+        left_out.append(LeftOutGpu(index=index, why=answer.why))
+        ordinal += answer.is_counted
+        if answer.is_missing and not devices:
             break  # the function is missing for the other GPUs too
     odd = {device.gpu.index for device in devices if _lacks_memory(device.gpu, devices)}
     left_out += [LeftOutGpu(index=index, why=_NO_MEMORY) for index in odd]
     usable = tuple(device for device in devices if device.gpu.index not in odd)
-    return usable, tuple(sorted(left_out, key=lambda each: each.index))
+    return usable, tuple(sorted(left_out, key=lambda gpu: gpu.index))
 
 
 def find_gone(session: Session, devices: Sequence[Device]) -> tuple[LeftOutGpu, ...]:
@@ -94,8 +94,8 @@ def find_gone(session: Session, devices: Sequence[Device]) -> tuple[LeftOutGpu, 
     if any(len(handles) > 1 for handles, _ in session.gone):  # which of the two it is
         for device in devices:
             _read_memory(session, device.handle)
-    found = ((device.gpu.index, session.why_gone(device.handle)) for device in devices)
-    return tuple(LeftOutGpu(index=index, why=_explain(why)) for index, why in found if why)
+    reasons = ((device.gpu.index, session.why_gone(device.handle)) for device in devices)
+    return tuple(LeftOutGpu(index=index, why=_explain(why)) for index, why in reasons if why)
 
 
 def _lacks_memory(gpu: Gpu, devices: Sequence[Device]) -> bool:
@@ -201,8 +201,8 @@ def _read_slot(session: Session, files: Files, handle: object, bus_id: str | Non
 
 
 def _read_processes(session: Session, files: Files, handle: object) -> tuple[GpuProcess, ...]:
-    found = session.maybe(nvml_calls.processes, handle) or ()
-    return tuple(replace(process, name=_name_of(files, process.pid)) for process in found)
+    processes = session.maybe(nvml_calls.processes, handle) or ()
+    return tuple(replace(process, name=_name_of(files, process.pid)) for process in processes)
 
 
 def _name_of(files: Files, pid: int) -> str | None:
@@ -318,8 +318,8 @@ def read_links(
     """The link of every pair of GPUs."""
     plugged = zip(devices, ports, strict=True)
     return tuple(
-        link_pair(one, other, _ask_pair(session, device.handle, peer.handle))
-        for (device, one), (peer, other) in combinations(plugged, 2)
+        link_pair(plug, other_plug, _ask_pair(session, device.handle, peer.handle))
+        for (device, plug), (peer, other_plug) in combinations(plugged, 2)
     )
 
 

@@ -305,8 +305,8 @@ def slice_handle(nvml: ModuleType, gpu: object, index: int) -> object:
 
 def processes(nvml: ModuleType, gpu: object) -> tuple[GpuProcess, ...]:
     """The processes that hold memory of it; in a container the pids may be the host's."""
-    found = nvml.nvmlDeviceGetComputeRunningProcesses(gpu)
-    return tuple(GpuProcess(pid=int(p.pid), used_bytes=p.usedGpuMemory) for p in found)
+    infos = nvml.nvmlDeviceGetComputeRunningProcesses(gpu)
+    return tuple(GpuProcess(pid=int(p.pid), used_bytes=p.usedGpuMemory) for p in infos)
 
 
 def max_generation(nvml: ModuleType, gpu: object) -> int:

@@ -90,8 +90,8 @@ def read_in_child(world: World, read: Callable[[World, Announce], _Value]) -> _V
     if world.log is not None:
         world.log.update(calls)
     if isinstance(world.files, FilesLog):
-        for name, found in answers.items():
-            getattr(world.files.answers, name).update(found)
+        for name, new in answers.items():
+            getattr(world.files.answers, name).update(new)
     if error is not None:
         raise error
     return cast("_Value", value)
@@ -162,7 +162,7 @@ def _read(note: mmap.mmap) -> tuple[bytes, str]:
 
 def _receive(reader: int, note: mmap.mmap, world: World) -> bytes:
     """All that the child sends; empty where it ends without that."""
-    received, seen, waited_s, said = bytearray(), b"", 0.0, ""
+    received, seen, waited_s, noted = bytearray(), b"", 0.0, ""
     at = time.monotonic()
     while True:
         ready, *_rest = select.select([reader], [], [], _POLL_S)
@@ -182,9 +182,11 @@ def _receive(reader: int, note: mmap.mmap, world: World) -> bytes:
         seen = count
         if waited_s > world.call_timeout_s:
             raise _hang(call, world.call_timeout_s)
-        if waited_s > _SAID_AFTER_S and said != whose(call):
-            said = whose(call)
-            world.on_wait(_("waiting for {said}: `{name}` takes long", said=said, name=_name(call)))
+        if waited_s > _SAID_AFTER_S and noted != whose(call):
+            noted = whose(call)
+            world.on_wait(
+                _("waiting for {said}: `{name}` takes long", said=noted, name=_name(call))
+            )
 
 
 def _end(pid: int, *, has_ended: bool) -> int | None:
@@ -221,8 +223,10 @@ def whose(call: str) -> str:
 
     Example: `GPU 3` of `nvmlDeviceGetName(gpu3)`.
     """
-    found = re.findall(r"gpu(\d+)", call) or re.findall(r"HandleByIndex\w*\((\d+)", call)
-    return _("GPU {found}", found=joined(_(" and "), found)) if found else _("the NVIDIA driver")
+    numbers = re.findall(r"gpu(\d+)", call) or re.findall(r"HandleByIndex\w*\((\d+)", call)
+    return (
+        _("GPU {found}", found=joined(_(" and "), numbers)) if numbers else _("the NVIDIA driver")
+    )
 
 
 def _name(call: str) -> str:

@@ -281,8 +281,8 @@ def _first_count(environ: _Environ, *keys: str) -> int | None:
     return next((count for count in counts if count is not None), None)
 
 
-def _times(one: int | None, other: int | None) -> int | None:
-    return None if one is None or other is None else one * other
+def _times(first: int | None, second: int | None) -> int | None:
+    return None if first is None or second is None else first * second
 
 
 def _divide(total: int | None, parts: int | None) -> int | None:

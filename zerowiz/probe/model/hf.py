@@ -376,10 +376,10 @@ def _fetch_or_know(model_id: str, environ: Mapping[str, str]) -> Named:
         known = find_known(model_id, read_known_models())
         if known is None:
             raise type(error)(error.message, *_close(model_id), *error.hints) from None
-        said = _("its shape is in zerowiz's table of models")
+        note = _("its shape is in zerowiz's table of models")
         if known.id != model_id:
-            said = _("zerowiz plans with the shape of `{id}`", id=known.id)
-        return Named(model_id.rpartition("/")[2], known.config, joined("; ", (error.message, said)))
+            note = _("zerowiz plans with the shape of `{id}`", id=known.id)
+        return Named(model_id.rpartition("/")[2], known.config, joined("; ", (error.message, note)))
 
 
 def _close(text: str) -> tuple[str, ...]:

@@ -200,13 +200,13 @@ def fused_kernels() -> Iterator[None]:
         (functional, "rms_norm", rms_norm),
         (torch, "rms_norm", rms_norm),
     )
-    own = [(module, name, getattr(module, name)) for module, name, _ in stand_ins]
+    originals = [(module, name, getattr(module, name)) for module, name, _ in stand_ins]
     try:
         for module, name, stand_in in stand_ins:
             setattr(module, name, stand_in)
         yield
     finally:
-        for module, name, function in own:
+        for module, name, function in originals:
             setattr(module, name, function)
 
 
@@ -249,13 +249,13 @@ def _model_class(config: Any) -> Any:
     import transformers
 
     for name in config.architectures or ():
-        if (found := getattr(transformers, name, None)) is not None:
-            return found
+        if (model_class := getattr(transformers, name, None)) is not None:
+            return model_class
     for name in HEADS:
         mapping = getattr(transformers, name)._model_mapping
         if type(config) in mapping:
-            found = mapping[type(config)]
-            return found[0] if isinstance(found, tuple) else found
+            model_class = mapping[type(config)]
+            return model_class[0] if isinstance(model_class, tuple) else model_class
     raise UsageError(
         _("transformers has no model for `{model_type}`", model_type=config.model_type)
     )
@@ -352,16 +352,16 @@ def find_blocks(model: Any) -> list[Any]:
     with suppress(ImportError):
         from transformers.modeling_layers import GradientCheckpointingLayer
 
-        if found := _outermost(model, lambda m: isinstance(m, GradientCheckpointingLayer)):
-            return found
+        if blocks := _outermost(model, lambda m: isinstance(m, GradientCheckpointingLayer)):
+            return blocks
     lists = _outermost(model, lambda m: isinstance(m, ModuleList))
-    return [block for each in lists for block in each]
+    return [block for modules in lists for block in modules]
 
 
 def _outermost(module: Any, wanted: Callable[[Any], bool]) -> list[Any]:
     if wanted(module):
         return [module]
-    return [found for child in module.children() for found in _outermost(child, wanted)]
+    return [block for child in module.children() for block in _outermost(child, wanted)]
 
 
 def _image_shape(config: Any) -> tuple[int, ...]:
@@ -410,9 +410,9 @@ def make_inputs(model: Any, workload: Workload) -> dict[str, Any]:
                 main=main,
             )
         )
-    one = any(word in type(model).__name__ for word in _ONE_LABEL)
+    takes_one_label = any(word in type(model).__name__ for word in _ONE_LABEL)
     labels = {
-        "labels": (batch,) if one else tokens,
+        "labels": (batch,) if takes_one_label else tokens,
         "start_positions": (batch,),
         "end_positions": (batch,),
     }
@@ -490,8 +490,8 @@ class StorageLog:
             made_before: Counts only storages that were allocated before this moment; None counts
                 all.
         """
-        made = {number for number, step in self.events[:made_before] if step == 1}
-        counted = made - self._gradients
+        storages = {number for number, step in self.events[:made_before] if step == 1}
+        counted = storages - self._gradients
         sizes_bytes = self._sizes_bytes
         steps = (step * sizes_bytes[n] if n in counted else 0 for n, step in self.events)
         return list(accumulate(steps, initial=0))
@@ -630,14 +630,14 @@ def _without_packing() -> Iterator[None]:
     from transformers import masking_utils
 
     name = "find_packed_sequence_indices"
-    own = getattr(masking_utils, name, None)
+    original = getattr(masking_utils, name, None)
     try:
-        if own is not None:
+        if original is not None:
             setattr(masking_utils, name, lambda *_: None)
         yield
     finally:
-        if own is not None:
-            setattr(masking_utils, name, own)
+        if original is not None:
+            setattr(masking_utils, name, original)
 
 
 # ruff: noqa: ANN401 -- torch need not be installed, so it has no types

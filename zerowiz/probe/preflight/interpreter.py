@@ -81,19 +81,19 @@ def read_installed(program: str, environ: Mapping[str, str], names: Iterable[str
         names: The libraries to look for.
     """
     interpreter = read_interpreter(program, environ)
-    own = None if interpreter is None else _is_own(interpreter)
-    folders = None if own is not False else _list_folders(interpreter or "")
-    found = {name: _find(name, folders) for name in names}
-    deepspeed, torch = found.get("deepspeed"), found.get("torch")
+    is_own = None if interpreter is None else _is_own(interpreter)
+    folders = None if is_own is not False else _list_folders(interpreter or "")
+    paths = {name: _find(name, folders) for name in names}
+    deepspeed, torch = paths.get("deepspeed"), paths.get("torch")
     version, prebuilt = _read_deepspeed(deepspeed)
-    packages = {name: _package(path, folders) for name, path in found.items()}
+    packages = {name: _package(path, folders) for name, path in paths.items()}
     if version is not None:
         packages["deepspeed"] = Package(present=True, version=version)
     return Installed(
         program=program,
         interpreter=interpreter,
         interpreter_exists=None if interpreter is None else Path(interpreter).exists(),
-        own=own,
+        own=is_own,
         packages=packages,
         torch=None if torch is None else _read_torch(torch),
         prebuilt=prebuilt,
@@ -118,8 +118,11 @@ def _is_own(interpreter: str) -> bool:
 def _list_folders(interpreter: str) -> list[str]:
     """The library folders of another Python, without those that its `.pth` files add."""
     prefix = Path(interpreter).parent.parent
-    found = [*prefix.glob("lib*/python3*/site-packages"), *prefix.glob("lib/python3/dist-packages")]
-    return [str(folder) for folder in sorted(found)]
+    folders = [
+        *prefix.glob("lib*/python3*/site-packages"),
+        *prefix.glob("lib/python3/dist-packages"),
+    ]
+    return [str(folder) for folder in sorted(folders)]
 
 
 def _find(name: str, folders: Sequence[str] | None) -> Path | None:
@@ -358,14 +361,14 @@ def read_interfaces(environ: Mapping[str, str], files: Files) -> dict[str, bool 
     """
     sockets, adapters = files.names("sys/class/net"), files.names("sys/class/infiniband")
     nccl, gloo = environ.get("NCCL_SOCKET_IFNAME", ""), environ.get("GLOO_SOCKET_IFNAME", "")
-    found: dict[str, bool | None] = {}
+    allowed: dict[str, bool | None] = {}
     # NCCL, ncclFindInterfaces: it ignores a value of one character.
     if len(nccl) > 1 and sockets:
         rules = parse_name_list("NCCL_SOCKET_IFNAME", nccl)
-        found["NCCL_SOCKET_IFNAME"] = any(rules.allows(name) for name in sockets)
+        allowed["NCCL_SOCKET_IFNAME"] = any(rules.allows(name) for name in sockets)
     if gloo and sockets:
         # torch, ProcessGroupGloo: names separated by commas, one for each thread.
-        found["GLOO_SOCKET_IFNAME"] = all(name in sockets for name in gloo.split(","))
+        allowed["GLOO_SOCKET_IFNAME"] = all(name in sockets for name in gloo.split(","))
     hcas = environ.get("NCCL_IB_HCA", "")
     if hcas and adapters:
         listed = parse_name_list("NCCL_IB_HCA", hcas)
@@ -373,8 +376,8 @@ def read_interfaces(environ: Mapping[str, str], files: Files) -> dict[str, bool 
         exact = (
             name in adapters if listed.exact else _is_prefix(name, adapters) for name in entries
         )
-        found["NCCL_IB_HCA"] = listed.excludes or not entries or any(exact)
-    return found
+        allowed["NCCL_IB_HCA"] = listed.excludes or not entries or any(exact)
+    return allowed
 
 
 def _is_prefix(entry: str, names: tuple[str, ...]) -> bool:
@@ -394,9 +397,9 @@ def find_programs(environ: Mapping[str, str]) -> Programs:
         PreflightError: There is no `deepspeed`.
     """
     bin_folder = Path(sys.executable).parent
-    own = bin_folder / "deepspeed"
-    found = str(own) if os.access(own, os.X_OK) else None
-    deepspeed = found or shutil.which("deepspeed", path=environ.get("PATH", ""))
+    beside = bin_folder / "deepspeed"
+    program = str(beside) if os.access(beside, os.X_OK) else None
+    deepspeed = program or shutil.which("deepspeed", path=environ.get("PATH", ""))
     if deepspeed is None:
         raise PreflightError(
             _(

@@ -65,7 +65,7 @@ def read_facts(
         installed=installed,
         bad_releases=read_bad_releases(),
         toolchain=read_toolchain(
-            environ, ops, own=None if installed is None else installed.own, cuda=cuda
+            environ, ops, is_own=None if installed is None else installed.own, cuda=cuda
         )
         if ops
         else None,

@@ -140,11 +140,11 @@ def _sees_all_of(user: int, holders: _Holders) -> bool:
     return os.geteuid() in {0, user} and user not in holders.hidden_users
 
 
-def _was_left_by_rank(path: Path, made: tuple[int, int]) -> bool:
+def _was_left_by_rank(path: Path, lock_id: tuple[int, int]) -> bool:
     """Whether a supervised rank of this PID namespace made it, and has died."""
     try:
         note = json.loads(path.with_name(LOCK_NOTE).read_text(encoding="utf-8"))
-        is_ours = note["space"] == read_pid_namespace() and tuple(note["made"]) == made
+        is_ours = note["space"] == read_pid_namespace() and tuple(note["made"]) == lock_id
         return is_ours and not _is_alive(int(note["pid"]), note["start_ticks"])
     except (OSError, ValueError, KeyError, TypeError):
         return False
@@ -180,14 +180,14 @@ _OCTAL = re.compile(r"\\([0-7]{3})")
 
 
 def read_toolchain(
-    environ: Mapping[str, str], ops: Sequence[Op], *, own: bool | None, cuda: bool
+    environ: Mapping[str, str], ops: Sequence[Op], *, is_own: bool | None, cuda: bool
 ) -> Toolchain:
     """The compilers that torch would start.
 
     Args:
         environ: The job's environment.
         ops: What is to be built.
-        own: Whether the ranks run with the Python of this process.
+        is_own: Whether the ranks run with the Python of this process.
         cuda: Whether they train on GPUs.
     """
     compiler, path = environ.get("CXX", "c++"), environ.get("PATH", "")
@@ -201,7 +201,7 @@ def read_toolchain(
         compiler=compiler,
         has_compiler=program is not None,
         has_ninja=shutil.which("ninja", path=path) is not None,
-        python_headers=_has_headers() if own else None,
+        python_headers=_has_headers() if is_own else None,
         cuda_home=home,
         has_nvcc=has_nvcc,
         cuda_version=_read_nvcc(nvcc, environ) if has_nvcc and wants_nvcc else None,
@@ -310,7 +310,9 @@ def read_extensions(folder: str, ops: Iterable[Op], files: Files) -> Extensions:
 def find_existing(path: Path) -> Path:
     """The path itself, or its nearest parent that exists."""
     absolute = path.absolute()
-    return next(each for each in (absolute, *absolute.parents) if each.exists() or not each.name)
+    return next(
+        folder for folder in (absolute, *absolute.parents) if folder.exists() or not folder.name
+    )
 
 
 def can_write(folder: Path) -> bool:
@@ -358,12 +360,12 @@ def try_core_binding(environ: Mapping[str, str], ranks: int, system: Path = _SYS
             cores=None, why_not=_("DeepSpeed does not bind cores if `KMP_AFFINITY` is set")
         )
     cores = sorted(_physical(os.sched_getaffinity(0), system))
-    each = len(cores) // ranks
-    if not each:
+    count = len(cores) // ranks
+    if not count:
         return CoreBinding(cores=None, why_not=_("there are fewer cores than ranks"))
     nodes = [*_nodes(system)]
-    of_ranks = [cores[each * rank : each * (rank + 1)] for rank in range(ranks)]
-    if all(_binds([numactl, *_words(own, nodes)], environ) for own in of_ranks):
+    of_ranks = [cores[count * rank : count * (rank + 1)] for rank in range(ranks)]
+    if all(_binds([numactl, *_words(share, nodes)], environ) for share in of_ranks):
         return CoreBinding(cores=_listed(cores))
     return CoreBinding(
         cores=None, why_not=_("`numactl` is not allowed to bind cores or memory here")

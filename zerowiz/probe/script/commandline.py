@@ -215,9 +215,9 @@ def find_arguments(
     if isinstance(expr, ast.Name) and expr.id in source.classes and expr.id not in seen:
         return _local_arguments(source, source.classes[expr.id], seen | {expr.id})
     if isinstance(expr, ast.Name) and expr.id in source.elsewhere:
-        found = _module_arguments(source, expr)
-        if found is not None:
-            return found
+        arguments = _module_arguments(source, expr)
+        if arguments is not None:
+            return arguments
     library, name = source.imported(expr)
     is_one = name not in _ONCE_NONE or _has_trainer(source, name)
     if library in HF_LIBRARIES and name in ARGUMENT_CLASSES and is_one:
@@ -262,14 +262,14 @@ def _library_arguments(source: Source, name: str, *, defaults_seen: bool) -> Arg
 def _module_arguments(source: Source, expr: ast.Name) -> Arguments | None:
     """The arguments class of a module beside the script; its lines are not the script's."""
     name = source.origin(expr).rpartition(".")[2]
-    found = find_arguments(source.elsewhere[expr.id], ast.Name(id=name))
-    if found is None:
+    arguments = find_arguments(source.elsewhere[expr.id], ast.Name(id=name))
+    if arguments is None:
         return None
     fields = {
         key: tuple(replace(option, line=None) for option in options)
-        for key, options in found.fields.items()
+        for key, options in arguments.fields.items()
     }
-    return replace(found, fields=fields)
+    return replace(arguments, fields=fields)
 
 
 def _local_arguments(source: Source, node: ast.ClassDef, seen: frozenset[str]) -> Arguments:
@@ -292,7 +292,11 @@ def _local_arguments(source: Source, node: ast.ClassDef, seen: frozenset[str]) -
 
 def _field_name(name: str, fields: Mapping[str, tuple[Option, ...]]) -> str:
     """The inherited field that this name is an alias of, or the name itself."""
-    same = (own for own, also in FIELD_ALIASES.items() if name in also and own in fields)
+    same = (
+        field_name
+        for field_name, also in FIELD_ALIASES.items()
+        if name in also and field_name in fields
+    )
     return next(same, name)
 
 
@@ -308,15 +312,15 @@ class Built(Struct, frozen=True, kw_only=True):
 
 def built_arguments(source: Source) -> list[Built]:
     """Every call that builds TrainingArguments or a subclass."""
-    found = []
+    built = []
     for call in source.calls:
         arguments = find_arguments(source, call.node.func)
         if arguments is None or not arguments.is_training:
             continue
         keywords, hidden = source.keywords(call)
         hidden = hidden or len(call.node.args) > 1
-        found.append(Built(call=call, arguments=arguments, keywords=keywords, hidden=hidden))
-    return found
+        built.append(Built(call=call, arguments=arguments, keywords=keywords, hidden=hidden))
+    return built
 
 
 # deepspeed 0.19.8, __init__.py, _add_core_arguments.
@@ -350,8 +354,8 @@ def command_line(source: Source) -> CommandLine:
     """The command line of a script, as far as its source shows it."""
     hf_calls = [call for call in source.calls if _is_hf_parser(source, call)]
     fills = _fills_arguments(source, hf_calls)
-    classes = [found for call in hf_calls for found in _parsed_classes(source, call)]
-    known = [found for found in classes if found is not None]
+    classes = [arguments for call in hf_calls for arguments in _parsed_classes(source, call)]
+    known = [arguments for arguments in classes if arguments is not None]
     fired = [option for name in sorted(source.fired) for option in _fired(source, name)]
     reads_words = bool(fired or fills) or any(
         call.method in PARSE_CALLS and not parses_literal(call) for call in source.calls
@@ -361,7 +365,7 @@ def command_line(source: Source) -> CommandLine:
         options=(*_added(source), *_fields(known if fills else []), *fired) if reads_words else (),
         abbreviates=not fired and not any(_forbids_abbreviation(call) for call in source.calls),
         complete=len(known) == len(classes)
-        and all(found.complete for found in known)
+        and all(arguments.complete for arguments in known)
         and shows_options(source),
         args_file_suffixes=tuple(suffixes) if hf_calls else (),
         is_foreign=any(_is_foreign(source, call) for call in hf_calls),
@@ -370,7 +374,7 @@ def command_line(source: Source) -> CommandLine:
     flags = {flag for option in parser.options for flag in option.flags}
     strict = parser.complete and is_strict(source, flags)
     parser = replace(parser, strict=strict)
-    training = next((found for found in known if found.is_training), None)
+    training = next((arguments for arguments in known if arguments.is_training), None)
     return CommandLine(
         parser=parser,
         reads_words=reads_words,
@@ -433,7 +437,7 @@ _WORDLESS = frozenset({*_FILE_READERS, "parse_dict"})
 
 def _fills_arguments(source: Source, hf_calls: list[FunctionCall]) -> bool:
     """Whether one of these parsers reads the command line, and not only a file."""
-    made = {id(call.node) for call in hf_calls}
+    parsers = {id(call.node) for call in hf_calls}
     for call in source.calls:
         func = call.node.func
         if parses_literal(call) or not isinstance(func, ast.Attribute):
@@ -442,7 +446,9 @@ def _fills_arguments(source: Source, hf_calls: list[FunctionCall]) -> bool:
             if call.method in _FILE_READERS and "sys.argv" in ast.unparse(call.node):
                 return True  # the words name the file
             continue
-        by_method = call.method.startswith("parse") and id(_maker(source, func.value, call)) in made
+        by_method = (
+            call.method.startswith("parse") and id(_maker(source, func.value, call)) in parsers
+        )
         if by_method or call.method in HF_PARSE_CALLS:
             return True
     return False
@@ -452,12 +458,12 @@ def _maker(source: Source, expr: ast.expr, before: FunctionCall) -> ast.expr | N
     """The call whose result a name has before another call; any other expression is itself."""
     if not isinstance(expr, ast.Name):
         return expr
-    found = [
+    makers = [
         call.node
         for call in source.calls
         if expr.id in call.target.split() and call.line < before.line
     ]
-    return max(found, key=lambda node: node.lineno, default=None)
+    return max(makers, key=lambda node: node.lineno, default=None)
 
 
 def _parsed_classes(source: Source, call: FunctionCall) -> list[Arguments | None]:
@@ -471,12 +477,12 @@ def _parsed_classes(source: Source, call: FunctionCall) -> list[Arguments | None
 
 def parsed_names(source: Source) -> set[str]:
     """The names of the classes that HfArgumentParser, or a parser like it, fills."""
-    taken = [
+    exprs = [
         follow(expr, call.scope)
         for call in source.calls
         if _is_hf_parser(source, call) and (expr := call.argument("dataclass_types", 0)) is not None
     ]
-    nodes = [node for expr in taken for node in ast.walk(expr)]
+    nodes = [node for expr in exprs for node in ast.walk(expr)]
     return {node.id for node in nodes if isinstance(node, ast.Name)}
 
 

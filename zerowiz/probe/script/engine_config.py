@@ -57,8 +57,8 @@ def with_local_engine(facts: ScriptFacts, read: Reader, module: ReadModule) -> S
     source, module = read.source, cache(module)
     if facts.obstacle is Obstacle.NO_CONFIG:
         engines = source.calls_to("deepspeed", "initialize")
-        taken = [call.argument("args", ARGS_POSITION) for call in engines]
-        adds = any(_is_parsed_there(expr, read, module) for expr in taken if expr is not None)
+        exprs = [call.argument("args", ARGS_POSITION) for call in engines]
+        adds = any(_is_parsed_there(expr, read, module) for expr in exprs if expr is not None)
         return _delivered(facts) if adds else facts
     engines = [*_engines(read, module)]
     if not engines or not all(map(_takes_args_alone, engines)):
@@ -66,10 +66,10 @@ def with_local_engine(facts: ScriptFacts, read: Reader, module: ReadModule) -> S
     facts = replace(facts, integration=Integration.DEEPSPEED, passed=passed_by(engines))
     if source.calls_to("deepspeed", "add_config_arguments"):
         return _delivered(facts)
-    own = next(iter(read.line.parser.of("deepspeed_config")), None)
-    if own is None:
+    option = next(iter(read.line.parser.of("deepspeed_config")), None)
+    if option is None:
         return facts
-    return replace(_delivered(facts), convention=Convention.OWN_FLAG, own_flag=own.flag)
+    return replace(_delivered(facts), convention=Convention.OWN_FLAG, own_flag=option.flag)
 
 
 def passed_by(engines: Iterable[FunctionCall]) -> frozenset[str]:
@@ -89,11 +89,11 @@ def _delivered(facts: ScriptFacts) -> ScriptFacts:
 def _is_parsed_there(expr: ast.expr, read: Reader, module: ReadModule) -> bool:
     """Whether `args` come from a module whose parser has DeepSpeed's options."""
     engine = next(iter(read.source.calls_to("deepspeed", "initialize")))
-    made = follow(expr, engine.scope)
-    if not isinstance(made, ast.Call):
+    parsed = follow(expr, engine.scope)
+    if not isinstance(parsed, ast.Call):
         return False
-    found = module(_module_of(read.source.origin(made.func)))
-    return found is not None and bool(found.calls_to("deepspeed", "add_config_arguments"))
+    source = module(_module_of(read.source.origin(parsed.func)))
+    return source is not None and bool(source.calls_to("deepspeed", "add_config_arguments"))
 
 
 def _engines(read: Reader, module: ReadModule) -> Iterator[FunctionCall]:
@@ -104,10 +104,10 @@ def _engines(read: Reader, module: ReadModule) -> Iterator[FunctionCall]:
         if not any(_is_namespace(expr, read.source) for expr in given):
             continue
         name = _module_of(read.source.origin(call.node.func))
-        found = None if name in seen else module(name)
+        imported = None if name in seen else module(name)
         seen.add(name)
-        if found is not None:
-            yield from found.calls_to("deepspeed", "initialize")
+        if imported is not None:
+            yield from imported.calls_to("deepspeed", "initialize")
 
 
 def _is_namespace(expr: ast.expr, source: Source) -> bool:
@@ -176,25 +176,25 @@ def with_config_keys(facts: ScriptFacts, read: Reader) -> ScriptFacts:
 
 def _with_batch(facts: ScriptFacts, read: Reader, values: dict[KeyUse, DictEntry]) -> ScriptFacts:
     """Add the batch that the script sets in the config; its keys then are no changes of a plan."""
-    found: dict[str, ValueSource] = {}
+    batch: dict[str, ValueSource] = {}
     for name in (_MICRO, _STEPS):
         setting = [key for key in values if key.keys == (name,)]
         if len(setting) == 1 and setting[0].value.seen:
-            found[name] = _shown(setting[0])
+            batch[name] = _shown(setting[0])
     whole = [(key, entry) for key, entry in values.items() if key.keys == (_WHOLE,)]
-    if len(whole) == 1 and _MICRO in found:
+    if len(whole) == 1 and _MICRO in batch:
         key, entry = whole[0]
-        steps = _steps_of(read, key, entry, found[_MICRO])
-        same = found.get(_STEPS, steps)
+        steps = _steps_of(read, key, entry, batch[_MICRO])
+        same = batch.get(_STEPS, steps)
         if steps is not None and same is not None and _same(steps, same):
-            found |= {_WHOLE: steps, _STEPS: same}
-    followed = {(name,) for name in found}
+            batch |= {_WHOLE: steps, _STEPS: same}
+    followed = {(name,) for name in batch}
     left = (key for key in facts.config_keys if not key.sets or key.keys not in followed)
     return replace(
         facts,
         config_keys=tuple(left),
-        micro_batch=_micro_batch(facts.micro_batch, found.get(_MICRO)),
-        accumulation_steps=found.get(_STEPS, facts.accumulation_steps),
+        micro_batch=_micro_batch(facts.micro_batch, batch.get(_MICRO)),
+        accumulation_steps=batch.get(_STEPS, facts.accumulation_steps),
     )
 
 
@@ -212,8 +212,8 @@ def _shown(key: KeyUse) -> ValueSource:
     return replace(key.value, code=f"{key.code} = {key.value.value}", keyword=None)
 
 
-def _same(one: ValueSource, other: ValueSource) -> bool:
-    return (one.flag, one.value) == (other.flag, other.value)
+def _same(first: ValueSource, second: ValueSource) -> bool:
+    return (first.flag, first.value) == (second.flag, second.value)
 
 
 def _steps_of(
@@ -332,11 +332,13 @@ class _Dicts:
         """Whether an expression is read from the file that the engine gets as well."""
         if isinstance(root, ast.Name) and entry.scope.value(root.id) is None:
             return False
-        found = self._read.config(root, _as_call(entry))
+        source = self._read.config(root, _as_call(entry))
         facts = self._facts
         if facts.literal_config is not None:
-            return found.flag is None and found.value == facts.literal_config
-        return found.flag is not None and found.flag == (facts.own_flag or _FLAGS[facts.convention])
+            return source.flag is None and source.value == facts.literal_config
+        return source.flag is not None and source.flag == (
+            facts.own_flag or _FLAGS[facts.convention]
+        )
 
     def _find_handed(self) -> Iterator[tuple[Scope, str]]:
         for call in self._read.source.calls:
@@ -435,11 +437,11 @@ def list_started(tree: ast.Module, read_module: Callable[[str], str | None]) -> 
         module = None if text is None else _parse(text)
         if text is None or module is None:
             continue
-        own = _defined(module)
+        names_of_module = _defined(module)
         # A name that both have would be taken for one.
-        if names & called & own and not own & _defined(tree):
-            body = [each for each in module.body if not _is_main(each)]
-            rest = [each for each in tree.body if each is not statement]
+        if names & called & names_of_module and not names_of_module & _defined(tree):
+            body = [node for node in module.body if not _is_main(node)]
+            rest = [node for node in tree.body if node is not statement]
             joined = ast.Module(body=[*body, *rest], type_ignores=[])
             yield Started(name=statement.module, text=text, tree=joined)
 
@@ -452,7 +454,7 @@ def _parse(text: str) -> ast.Module | None:
 
 
 def _defined(tree: ast.Module) -> set[str]:
-    return {each.name for each in tree.body if isinstance(each, _Definition)}
+    return {node.name for node in tree.body if isinstance(node, _Definition)}
 
 
 def _is_main(statement: ast.stmt) -> bool:
@@ -564,9 +566,9 @@ def _list_names(folder: Path) -> frozenset[str]:
 def with_convention(facts: ScriptFacts, read: Reader) -> ScriptFacts:
     """Add the convention of a script; where it has several, the one that takes precedence."""
     for route in (_by_initialize, _by_arguments, _by_accelerator, _by_hidden_arguments):
-        found = route(facts, read)
-        if found is not None:
-            return found
+        routed = route(facts, read)
+        if routed is not None:
+            return routed
     added = read.source.calls_to("deepspeed", "add_config_arguments")
     if not added:
         is_program = _runs_llama_factory(read)
@@ -611,18 +613,18 @@ def _by_initialize(facts: ScriptFacts, read: Reader) -> ScriptFacts | None:
         return _by_config(facts, read, configs, has_args=has_args)
     if has_args and adds_arguments:
         return facts
-    own = next(iter(read.line.parser.of("deepspeed_config")), None)
-    if has_args and own is not None:
-        return replace(facts, convention=Convention.OWN_FLAG, own_flag=own.flag)
+    option = next(iter(read.line.parser.of("deepspeed_config")), None)
+    if has_args and option is not None:
+        return replace(facts, convention=Convention.OWN_FLAG, own_flag=option.flag)
     return replace(facts, convention=Convention.UNKNOWN, obstacle=Obstacle.NO_CONFIG)
 
 
 def _is_made_here(args: ast.expr, read: Reader, engine: FunctionCall) -> bool:
     """Whether `args=` is surely no parsed command line: `SimpleNamespace(local_rank=0)`."""
-    made = follow(args, engine.scope)
-    if not isinstance(made, ast.Call) or last_name(made) in read.source.functions:
+    value = follow(args, engine.scope)
+    if not isinstance(value, ast.Call) or last_name(value) in read.source.functions:
         return False
-    parts = [*ast.walk(made)]
+    parts = [*ast.walk(value)]
     names = {part.id for part in parts if isinstance(part, ast.Name)}
     parses = any(isinstance(part, ast.Call) and last_name(part) in PARSE_CALLS for part in parts)
     return not parses and not names & read.source.namespaces
@@ -636,24 +638,24 @@ def _by_config(
     has_args: bool,
 ) -> ScriptFacts:
     """The convention of `initialize(config=...)`, which may be a path, an option, or a dict."""
-    found = agree(read.config(expr, call) for expr, call in configs)
+    source = agree(read.config(expr, call) for expr, call in configs)
     twice = has_args and any(
         isinstance(expr, ast.Attribute) and expr.attr == "deepspeed_config" for expr, _ in configs
     )
-    if twice and found.flag is not None:
+    if twice and source.flag is not None:
         return replace(facts, convention=Convention.UNKNOWN, obstacle=Obstacle.TWO_CONFIGS)
-    return _by_source(facts, found, Convention.CONFIG_LITERAL, Obstacle.BUILT)
+    return _by_source(facts, source, Convention.CONFIG_LITERAL, Obstacle.BUILT)
 
 
 def _by_source(
-    facts: ScriptFacts, found: ValueSource, literal: Convention, built: Obstacle
+    facts: ScriptFacts, source: ValueSource, literal: Convention, built: Obstacle
 ) -> ScriptFacts:
     """The convention by the config's source: an option, a literal path, or a built value."""
-    if found.flag is not None:
-        return replace(facts, convention=Convention.OWN_FLAG, own_flag=found.flag)
-    if found.value is not None:
+    if source.flag is not None:
+        return replace(facts, convention=Convention.OWN_FLAG, own_flag=source.flag)
+    if source.value is not None:
         return replace(
-            facts, convention=literal, literal_config=str(found.value), config_line=found.line
+            facts, convention=literal, literal_config=str(source.value), config_line=source.line
         )
     return replace(facts, convention=Convention.CONFIG_DICT, obstacle=built)
 
@@ -667,16 +669,16 @@ def _by_arguments(facts: ScriptFacts, read: Reader) -> ScriptFacts | None:
     built = built_arguments(read.source)
     if built:
         facts = replace(facts, config_line=built[0].call.line)
-    configs = [(unless_none(each.keywords.get("deepspeed")), each.call) for each in built]
+    configs = [(unless_none(call.keywords.get("deepspeed")), call.call) for call in built]
     given = [expr for expr, _ in configs if expr is not None]
     if given:
-        found = agree(read.config(expr, call) if expr else UNSEEN for expr, call in configs)
+        source = agree(read.config(expr, call) if expr else UNSEEN for expr, call in configs)
         facts = replace(facts, config_line=given[0].lineno)
-        return _by_source(facts, found, Convention.HF_LITERAL, Obstacle.BUILT_HF)
+        return _by_source(facts, source, Convention.HF_LITERAL, Obstacle.BUILT_HF)
     parsed = read.line.training is not None
     if parsed and read.line.fills_arguments:
         return replace(facts, convention=Convention.HF_PARSER)
-    if any(each.hidden for each in built):
+    if any(call.hidden for call in built):
         return replace(facts, convention=Convention.UNKNOWN, obstacle=Obstacle.HIDDEN_HF)
     return facts if built or parsed else _by_trainer(facts, read)
 
@@ -738,5 +740,5 @@ def _by_accelerator(facts: ScriptFacts, read: Reader) -> ScriptFacts | None:
     if config is None:
         return facts
     facts = replace(facts, config_line=built.line)
-    found = read.config(config, built)
-    return _by_source(facts, found, Convention.CONFIG_LITERAL, Obstacle.BUILT_ACCELERATE)
+    source = read.config(config, built)
+    return _by_source(facts, source, Convention.CONFIG_LITERAL, Obstacle.BUILT_ACCELERATE)

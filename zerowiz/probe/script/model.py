@@ -101,7 +101,7 @@ def _kind(call: FunctionCall) -> str:
 
 def _model(read: Reader) -> ValueSource:
     """The hub id or folder from which the model, or else its config, is loaded."""
-    found: dict[str, list[ValueSource]] = {"Model": [], "Trainer": [], "Config": []}
+    by_kind: dict[str, list[ValueSource]] = {"Model": [], "Trainer": [], "Config": []}
     paths = set()
     for call in read.source.calls:
         is_trainer = call.method.endswith("Trainer")
@@ -112,13 +112,13 @@ def _model(read: Reader) -> ValueSource:
         if kind == "Model" and is_other(call):
             continue
         paths |= {last_name(expr)} if kind == "Model" and not _is_parameter(expr, call) else set()
-        found[kind].append(read.bind(expr, call, "model" if is_trainer else None))
-    for bindings in found.values():
+        by_kind[kind].append(read.bind(expr, call, "model" if is_trainer else None))
+    for bindings in by_kind.values():
         seen = [b for b in bindings if b.flag is not None or isinstance(b.value, str)]
         if seen:
             return agree(seen)
     named = read.named(_MODEL_NAMES & paths if paths else _MODEL_NAMES)
-    ends = [b for bindings in found.values() for b in bindings if b.code is not None]
+    ends = [b for bindings in by_kind.values() for b in bindings if b.code is not None]
     return named if named.seen or not ends else ends[0]
 
 
@@ -132,7 +132,7 @@ _16_BIT = frozenset({"bfloat16", "float16", "half"})
 
 def _loaded_16_bit(read: Reader) -> ValueSource | None:
     """The `dtype=` with which every model that is to be trained is loaded in 16 bits."""
-    found: list[ValueSource | None] = []
+    dtypes: list[ValueSource | None] = []
     for call in read.source.calls:
         if loads(read.source, call) != "Model" or is_other(call):
             continue
@@ -141,8 +141,8 @@ def _loaded_16_bit(read: Reader) -> ValueSource | None:
         named = None if expr is None else read.follow(expr, call)
         text = literal(named, call.scope) or last_name(named)
         code = None if expr is None else f"{name}={ast.unparse(expr)}"
-        found.append(ValueSource(line=call.line, code=code) if text in _16_BIT else None)
-    return found[0] if found and None not in found else None
+        dtypes.append(ValueSource(line=call.line, code=code) if text in _16_BIT else None)
+    return dtypes[0] if dtypes and None not in dtypes else None
 
 
 def _placements(read: Reader) -> Iterator[Placement]:
@@ -152,7 +152,7 @@ def _placements(read: Reader) -> Iterator[Placement]:
         expr = unless_none(read.source.keywords(call)[0].get("device_map"))
         if expr is None or loads(read.source, call) != "Model" or is_other(call):
             continue
-        names = {name for each in (call, *_starts(read, call)) for name in each.target.split()}
+        names = {name for other in (call, *_starts(read, call)) for name in other.target.split()}
         if not names & trained:
             continue
         expr = read.follow(expr, call)
@@ -188,7 +188,7 @@ def _trained(call: FunctionCall) -> Iterator[str]:
 
 def _starts(read: Reader, call: FunctionCall) -> Iterator[FunctionCall]:
     """The calls of the function that a call stands in."""
-    return (each for each in read.source.calls if call.function and each.method == call.function)
+    return (other for other in read.source.calls if call.function and other.method == call.function)
 
 
 def is_other(call: FunctionCall) -> bool:
@@ -220,17 +220,17 @@ def _is_after_engine(read: Reader, call: FunctionCall) -> bool:
     before = [built.call for built in built_arguments(read.source)]
     before += read.source.calls_to("accelerate", "Accelerator")
     if parses:
-        before += [each for each in read.source.calls if each.method in HF_PARSE_CALLS]
+        before += [other for other in read.source.calls if other.method in HF_PARSE_CALLS]
     return any(
-        each.function == call.function and each.line < call.line and not each.tests
-        for each in before
+        other.function == call.function and other.line < call.line and not other.tests
+        for other in before
     )
 
 
 def _attention(read: Reader) -> ValueSource:
     name = "attn_implementation"
-    found = [value for call in read.source.calls if (value := read.keyword(call, name))]
-    return agree(found) if found else read.named(frozenset({name}))
+    values = [value for call in read.source.calls if (value := read.keyword(call, name))]
+    return agree(values) if values else read.named(frozenset({name}))
 
 
 def _sequence(read: Reader) -> ValueSource:
@@ -304,10 +304,10 @@ def with_built_config(facts: ScriptFacts, read: Reader) -> ScriptFacts:
     if loaded:
         return facts
     nodes = {id(expr) for expr in _configs(read)}
-    made = [call for call in calls if id(call.node) in nodes]
-    if len(made) != 1:
+    configs = [call for call in calls if id(call.node) in nodes]
+    if len(configs) != 1:
         return facts
-    built = _read(read, made[0])
+    built = _read(read, configs[0])
     return facts if built is None else replace(facts, model=built.base, built_config=built)
 
 
@@ -331,23 +331,23 @@ def _builds(read: Reader, call: FunctionCall) -> bool:
 def _read(read: Reader, call: FunctionCall) -> BuiltConfig | None:
     """What a call makes a config of; None where that is not seen."""
     given, hidden = read.source.keywords(call)
-    own, base = UNSEEN, UNSEEN
+    model_type, base = UNSEEN, UNSEEN
     named = call.argument("pretrained_model_name_or_path", 0)
     family = _family(read, call)
     if call.method in _READING:
         path = call.argument("json_file", 0) if named is None else named
         base = UNSEEN if path is None else read.bind(path, call)
     elif call.method == "for_model" and named is not None:
-        own = read.bind(named, call)
+        model_type = read.bind(named, call)
     elif family is not None and not call.node.args:
-        own = ValueSource(value=family, line=call.line)
+        model_type = ValueSource(value=family, line=call.line)
     names = call.target.split()
-    if hidden or not (own.seen or base.seen) or read.source.changed.keys() & {*names}:
+    if hidden or not (model_type.seen or base.seen) or read.source.changed.keys() & {*names}:
         return None
     values = {key: read.bind(expr, call, key) for key, expr in given.items()}
     return BuiltConfig(
         base=base,
-        family=own,
+        family=model_type,
         values={**values, **_set_later(read, call, names)},
         line=call.line,
         code=f"{call.name}(...)",
@@ -363,11 +363,11 @@ def _family(read: Reader, call: FunctionCall) -> str | None:
 
 def _set_later(read: Reader, call: FunctionCall, names: list[str]) -> Mapping[str, ValueSource]:
     """The values that are set on a config after it was made; unseen where that depends."""
-    found: dict[str, list[SetAttribute]] = {}
+    by_name: dict[str, list[SetAttribute]] = {}
     for attribute in read.source.attributes:
         if attribute.owner in names:
-            found.setdefault(attribute.name, []).append(attribute)
-    return {name: _bind(read, call, places) for name, places in found.items()}
+            by_name.setdefault(attribute.name, []).append(attribute)
+    return {name: _bind(read, call, places) for name, places in by_name.items()}
 
 
 def _bind(read: Reader, call: FunctionCall, places: list[SetAttribute]) -> ValueSource:
@@ -376,8 +376,8 @@ def _bind(read: Reader, call: FunctionCall, places: list[SetAttribute]) -> Value
     code = f"{last.owner}.{last.name} = {'...' if value is None else ast.unparse(value)}"
     if len(places) > 1 or value is None or last.tests != call.tests:
         return ValueSource(line=line, code=code)
-    found = read.bind(value, replace(call, scope=last.scope, tests=last.tests))
-    return found if found.seen or unless_none(value) is None else replace(found, code=code)
+    binding = read.bind(value, replace(call, scope=last.scope, tests=last.tests))
+    return binding if binding.seen or unless_none(value) is None else replace(binding, code=code)
 
 
 # Read the sizes of a model that a script builds of its own classes: `GPTConfig(n_layer=12)`.
@@ -455,9 +455,9 @@ def with_adapters(facts: ScriptFacts, read: Reader) -> ScriptFacts:
     return replace(
         facts,
         adapters=_adapters(read, used),
-        lora_rank=agree(_rank(read, config) for each in used for config in each.configs),
+        lora_rank=agree(_rank(read, config) for use in used for config in use.configs),
         lora_target_modules=agree(
-            _adapter_targets(read, config) for each in used for config in each.configs
+            _adapter_targets(read, config) for use in used for config in use.configs
         ),
     )
 
@@ -494,14 +494,14 @@ class _Use(Struct, frozen=True, kw_only=True):
 
 def _used(read: Reader) -> Iterator[_Use]:
     """The calls that add adapters to a model; without any, those that build their config."""
-    source, found = read.source, False
+    source, is_used = read.source, False
     built = tuple(source.calls_to("peft", _ADAPTERS_CONFIG))
     for call in source.calls:
         expr = _taken(source, call)
         if expr is not None:
-            found = True
+            is_used = True
             yield _resolve(source, call, expr, built)
-    if not found:
+    if not is_used:
         yield from (_Use(call=call, configs=(call,)) for call in built)
 
 
@@ -551,9 +551,9 @@ def _condition(read: Reader, use: _Use) -> ValueSource:
 
 def _adapters(read: Reader, used: list[_Use]) -> ValueSource:
     """The condition under which a model has adapters: new ones, or those of a checkpoint."""
-    found = _join([_condition(read, each) for each in used])
-    if found.seen or any(use.hidden or not use.configs for use in used):
-        return found
+    joined = _join([_condition(read, use) for use in used])
+    if joined.seen or any(use.hidden or not use.configs for use in used):
+        return joined
     calls = [*(use.call for use in used), *filter(_loads_adapters, read.source.calls)]
     tested = [_tests(read.source, call) for call in calls]
     branches = [dict(decide(_parsed(test)) for test in tests or ()) for tests in tested]
@@ -562,7 +562,7 @@ def _adapters(read: Reader, used: list[_Use]) -> ValueSource:
         others = [{n: b for n, b in branch.items() if n != name} for branch in branches]
         if all(branch.get(name) is holds for branch in branches) and is_complete(others):
             return _under(read, calls[0], [(test,)])
-    return found
+    return joined
 
 
 def _loads_adapters(call: FunctionCall) -> bool:
@@ -582,14 +582,14 @@ def _tests(source: Source, call: FunctionCall, depth: int = 0) -> tuple[str, ...
     Returns:
         None where that function is called under different conditions.
     """
-    own = tuple(ast.unparse(test) for test in call.tests)
+    tests = tuple(ast.unparse(test) for test in call.tests)
     callers = source.callers(call.function)
     if not callers or depth == _MOST_CALLERS:
-        return own
+        return tests
     around = {_tests(source, caller, depth + 1) for caller in callers}
     if len(around) > 1 or None in around:
         return None
-    return (*(around.pop() or ()), *own)
+    return (*(around.pop() or ()), *tests)
 
 
 def _under(read: Reader, call: FunctionCall, around: list[tuple[str, ...] | None]) -> ValueSource:
@@ -612,8 +612,8 @@ def _under(read: Reader, call: FunctionCall, around: list[tuple[str, ...] | None
     if len(tests) > 1:
         return replace(certain, value=None)
     node = _parsed(tests[0])
-    found = read.condition(ast.copy_location(node, call.node), call)
-    return replace(found, line=call.line) if found.flag is None else found
+    condition = read.condition(ast.copy_location(node, call.node), call)
+    return replace(condition, line=call.line) if condition.flag is None else condition
 
 
 def _join(bindings: list[ValueSource]) -> ValueSource:
@@ -626,10 +626,10 @@ def _join(bindings: list[ValueSource]) -> ValueSource:
     if certain:
         return certain[0]
     if len(bindings) == 2 and bindings[0].seen:  # noqa: PLR2004 - a pair
-        one, other = bindings
-        same = replace(one, unless=other.unless, line=None) == replace(other, line=None)
-        if same and one.unless is not other.unless:
-            return ValueSource(value=True, line=one.line, code=one.code)
+        first, second = bindings
+        same = replace(first, unless=second.unless, line=None) == replace(second, line=None)
+        if same and first.unless is not second.unless:
+            return ValueSource(value=True, line=first.line, code=first.code)
     return agree(bindings)
 
 
@@ -692,7 +692,9 @@ def _values(expr: ast.expr, scope: Scope) -> list[ast.expr]:
     if isinstance(expr, ast.IfExp):
         return [*_values(expr.body, scope), *_values(expr.orelse, scope)]
     if isinstance(expr, ast.Name):
-        return [each for each in scope.owner(expr.id).values.get(expr.id, []) if each is not None]
+        return [
+            value for value in scope.owner(expr.id).values.get(expr.id, []) if value is not None
+        ]
     return [expr]
 
 
@@ -716,9 +718,9 @@ def _quantized(read: Reader) -> ValueSource:
     source, name = read.source, "load_in_4bit"
     if source.calls_to("trl", "get_quantization_config"):
         return _by_model_config(read, name)
-    found = [_guarded(read, call, expr, name) for call, expr in _with_keyword(source, name)]
-    if found:
-        return _join([b for b in found if b.value is not False or b.flag] or found)
+    conditions = [_guarded(read, call, expr, name) for call, expr in _with_keyword(source, name)]
+    if conditions:
+        return _join([b for b in conditions if b.value is not False or b.flag] or conditions)
     hidden = next((call for call in source.calls if _may_quantize(source, call)), None)
     if hidden is not None and _builds_elsewhere(source, hidden) and read.line.parser.of(name):
         return _by_model_config(read, name)
@@ -744,19 +746,19 @@ def _builds_elsewhere(source: Source, call: FunctionCall) -> bool:
     is_named = isinstance(call.node.func, ast.Name) and call.method in source.imports
     if not is_named or library in _KNOWN:
         return False
-    handed_on = (each.keyword("model") is call.node for each in source.calls)
+    handed_on = (other.keyword("model") is call.node for other in source.calls)
     is_model = "model" in call.target.split() or any(handed_on)
     return is_model and not any(isinstance(a, ast.Name) and a.id == "model" for a in call.node.args)
 
 
 def _guarded(read: Reader, call: FunctionCall, expr: ast.expr, name: str) -> ValueSource:
     """A boolean argument of a call, together with the condition that the call itself is under."""
-    own = read.condition(expr, call, name)
+    condition = read.condition(expr, call, name)
     under = _under(read, call, [_tests(read.source, call)])
-    literal = own.flag is None and isinstance(own.value, bool) and not own.unless
-    if literal and own.value is False:
-        return own
+    literal = condition.flag is None and isinstance(condition.value, bool) and not condition.unless
+    if literal and condition.value is False:
+        return condition
     certain = under.value is True and under.flag is None and not under.unless
-    if certain or (under.flag is not None and under.flag == own.flag):
-        return own
+    if certain or (under.flag is not None and under.flag == condition.flag):
+        return condition
     return under if literal else ValueSource(line=call.line, code=show_argument(call, expr, name))

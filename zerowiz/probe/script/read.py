@@ -85,9 +85,9 @@ def _facts(
     if facts.obstacle is Obstacle.NO_ENGINE and not read.line.reads_words:
         for started in list_started(tree, read_module):
             inner = _reader(started.tree, trl_release, read_module)
-            found = _first_facts(started.text, started.tree, inner, path_name)
-            if found.obstacle is not Obstacle.NO_ENGINE:
-                text, read, facts = started.text, inner, replace(found, starts=started.name)
+            inner_facts = _first_facts(started.text, started.tree, inner, path_name)
+            if inner_facts.obstacle is not Obstacle.NO_ENGINE:
+                text, read, facts = started.text, inner, replace(inner_facts, starts=started.name)
                 break
     source = read.source
     if facts.obstacle in ENGINE_ELSEWHERE:
@@ -121,9 +121,9 @@ def _reader(
     source = replace(walk(tree), trl_release=trl_release)
     walk_module = cache(partial(_walk_module, read_module))
     for name in parsed_names(source) & source.imports.keys():
-        place, _dot, own = source.imports[name].rpartition(".")
+        place, _dot, class_name = source.imports[name].rpartition(".")
         module = None if place.startswith(".") else walk_module(place)
-        if module is not None and own in module.classes:
+        if module is not None and class_name in module.classes:
             source.elsewhere[name] = replace(module, trl_release=trl_release)
     return Reader(source=source, line=command_line(source))
 
@@ -282,7 +282,7 @@ def _find_module(script: Path, folder: Path, name: str) -> Path | None:
         return None
     parents = (*script.parents, *script.absolute().parents)
     around = next((parent.parent for parent in parents if parent.name == package), None)
-    for place in (each.joinpath(*name.split(".")) for each in (folder, around) if each is not None):
+    for place in (base.joinpath(*name.split(".")) for base in (folder, around) if base is not None):
         for path in (place.with_suffix(".py"), place / "__init__.py"):
             try:
                 if path.is_file():
@@ -460,8 +460,8 @@ def find_models(folder: Path, environ: Mapping[str, str]) -> tuple[tuple[str, st
     return tuple(islice(_once(chain(folders, cached)), _MOST_SHOWN))
 
 
-def _once(found: Iterator[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    yield from dict(found).items()
+def _once(pairs: Iterator[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    yield from dict(pairs).items()
 
 
 def _is_model(path: Path) -> bool:

@@ -90,7 +90,7 @@ def _cap(expr: ast.expr, scope: Scope) -> Cap | None:
     owner = scope.owner(expr.id)
     match owner.caps.get(expr.id), owner.values.get(expr.id):
         case ast.expr() as test, [ast.expr() as first, ast.expr() as most]:
-            names = {each.id for each in ast.walk(first) if isinstance(each, ast.Name)}
+            names = {node.id for node in ast.walk(first) if isinstance(node, ast.Name)}
             return None if expr.id in names else Cap(first, most, test)
         case _:
             return None
@@ -162,16 +162,16 @@ class Reader(Struct, frozen=True, kw_only=True):
 
     def _uncapped(self, expr: ast.expr, call: FunctionCall) -> ast.expr | None:
         """What `x` is after `if x > MOST: x = MOST`; None where that depends on something else."""
-        found = _cap(expr, call.scope)
-        if found is None:
+        cap = _cap(expr, call.scope)
+        if cap is None:
             return None
-        own = self.argument(found.first, call)
-        value, most = literal(own.expr, own.call.scope), literal(found.most, call.scope)
+        argument = self.argument(cap.first, call)
+        value, most = literal(argument.expr, argument.call.scope), literal(cap.most, call.scope)
         if not isinstance(value, int) or not isinstance(most, int):
             return None
         if value <= most:
-            return found.first
-        return found.most if found.is_sure and found.test.lineno < call.line else None
+            return cap.first
+        return cap.most if cap.is_sure and cap.test.lineno < call.line else None
 
     def argument(self, expr: ast.expr, call: FunctionCall) -> Argument:
         """The expression, or what the only call of a function passes for its parameter."""
@@ -220,16 +220,16 @@ class Reader(Struct, frozen=True, kw_only=True):
             return None
         name = base.func if isinstance(base, ast.Call) else base
         node = self.source.classes.get(name.id) if isinstance(name, ast.Name) else None
-        found = None
+        default = None
         for statement in node.body if node else ():
             match statement:
                 case ast.Assign(targets=[ast.Name(id=attr)], value=value) if attr == expr.attr:
-                    found = value
+                    default = value
                 case ast.AnnAssign(target=ast.Name(id=attr), value=value) if attr == expr.attr:
-                    found = value
+                    default = value
                 case _:
                     pass
-        return found
+        return default
 
     def condition(
         self, expr: ast.expr, call: FunctionCall, keyword: str | None = None, depth: int = 0
@@ -239,14 +239,14 @@ class Reader(Struct, frozen=True, kw_only=True):
         keyword, call = keyword if used is call else None, used
         match expr:
             case ast.UnaryOp(op=ast.Not(), operand=inner) if depth < MOST_STEPS:
-                found = self.condition(inner, call, keyword, depth + 1)
-                return replace(found, unless=not found.unless)
+                condition = self.condition(inner, call, keyword, depth + 1)
+                return replace(condition, unless=not condition.unless)
             case ast.Compare(left=left, ops=[op], comparators=[right]):
                 values = _compared(op, right)
-                found = self.bind(left, call) if values is not None else UNSEEN
-                known = found.flag is not None or found.value is not None
+                condition = self.bind(left, call) if values is not None else UNSEEN
+                known = condition.flag is not None or condition.value is not None
                 negated = isinstance(op, ast.NotEq | ast.NotIn)
-                return replace(found, when=values or (), unless=negated) if known else found
+                return replace(condition, when=values or (), unless=negated) if known else condition
             case _:
                 return self.bind(expr, call, keyword)
 
@@ -296,8 +296,8 @@ class Reader(Struct, frozen=True, kw_only=True):
 
     def named(self, names: frozenset[str]) -> ValueSource:
         """The setting of the only option with one of these names; unseen if there are several."""
-        found = {o.dest: o for o in reversed(self.line.parser.options) if o.dest in names}
-        return self.bind_option(next(iter(found.values()))) if len(found) == 1 else UNSEEN
+        options = {o.dest: o for o in reversed(self.line.parser.options) if o.dest in names}
+        return self.bind_option(next(iter(options.values()))) if len(options) == 1 else UNSEEN
 
     def config(self, expr: ast.expr, call: FunctionCall) -> ValueSource:
         """The file that a config expression is read from: a literal path or an option."""
@@ -307,9 +307,9 @@ class Reader(Struct, frozen=True, kw_only=True):
             if inner is None:
                 break
             expr = inner
-        found = self.bind(expr, call)
-        is_path = isinstance(found.value, str) and not found.value.lstrip().startswith("{")
-        return found if found.flag is not None or is_path else UNSEEN
+        binding = self.bind(expr, call)
+        is_path = isinstance(binding.value, str) and not binding.value.lstrip().startswith("{")
+        return binding if binding.flag is not None or is_path else UNSEEN
 
     def _unwrap(self, expr: ast.expr) -> ast.expr | None:
         """The path in a call that opens, reads or converts it; None for any other expression."""
@@ -395,6 +395,6 @@ def _asks_config(expr: ast.expr) -> bool:
 
 def agree(bindings: Iterable[ValueSource]) -> ValueSource:
     """The setting that all of these have; unseen where two differ, or if there is none."""
-    found = list(bindings)
-    distinct = {(b.value, b.flag, b.from_config, b.when, b.unless) for b in found}
-    return found[0] if len(distinct) == 1 else UNSEEN
+    values = list(bindings)
+    distinct = {(b.value, b.flag, b.from_config, b.when, b.unless) for b in values}
+    return values[0] if len(distinct) == 1 else UNSEEN

@@ -218,9 +218,9 @@ class _Follower:
         elif kind is _Kind.PARSER:
             raise _UnknownError  # it may be changed under another name
         else:
-            for each in ast.walk(target):
-                if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store):
-                    names[each.id] = _Kind.OTHER
+            for node in ast.walk(target):
+                if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                    names[node.id] = _Kind.OTHER
 
     def _pass_over(self, nodes: Iterable[ast.AST], names: _Names) -> None:
         """See that what may run or not neither ends the script, nor parses, nor makes a parser."""
@@ -247,16 +247,16 @@ class _Follower:
                 if name in self._functions and name not in seen:
                     seen.add(name)
                     inner = (n for f in self._functions[name] for n in f.body)
-                    for each in self._reached(inner, seen):
-                        if not isinstance(each, ast.Return | ast.Yield | ast.YieldFrom | ast.Name):
-                            yield each
+                    for below in self._reached(inner, seen):
+                        if not isinstance(below, ast.Return | ast.Yield | ast.YieldFrom | ast.Name):
+                            yield below
 
     def _is_handed_over(self, call: ast.Call, names: _Names) -> bool:
         """Whether a call gets the parser, which it could change."""
         given = (*call.args, *(word.value for word in call.keywords))
-        inner = (each.value if isinstance(each, ast.Starred) else each for each in given)
-        found = (self._look_up(each.id, names) for each in inner if isinstance(each, ast.Name))
-        return _Kind.PARSER in found
+        inner = (expr.value if isinstance(expr, ast.Starred) else expr for expr in given)
+        kinds = (self._look_up(expr.id, names) for expr in inner if isinstance(expr, ast.Name))
+        return _Kind.PARSER in kinds
 
     @staticmethod
     def _refuse_container(node: ast.AST) -> None:
@@ -308,11 +308,11 @@ class _Follower:
         self, name: str, given: list[_Kind], by_name: Mapping[str | None, _Kind]
     ) -> _Kind:
         """Follow a function of the script."""
-        found = self._functions[name]
-        node = found[0]
-        is_plain = {last_name(each) for each in node.decorator_list} <= _PLAIN_DECORATORS
+        functions = self._functions[name]
+        node = functions[0]
+        is_plain = {last_name(decorator) for decorator in node.decorator_list} <= _PLAIN_DECORATORS
         runs_now = not any(isinstance(n, ast.Yield | ast.YieldFrom) for n in ast.walk(node))
-        if len(found) > 1 or self._depth == _MOST_CALLS or None in by_name:
+        if len(functions) > 1 or self._depth == _MOST_CALLS or None in by_name:
             raise _UnknownError
         if not is_plain or not runs_now:
             if _Kind.PARSER in (*given, *by_name.values()):
@@ -324,19 +324,19 @@ class _Follower:
         defaults = dict(zip(reversed(positional), reversed(spec.defaults), strict=False))
         defaults |= {a.arg: d for a, d in zip(spec.kwonlyargs, spec.kw_defaults, strict=True) if d}
         names = dict.fromkeys((*positional, *(a.arg for a in spec.kwonlyargs)), _Kind.OTHER)
-        for each, default in defaults.items():
+        for parameter, default in defaults.items():
             if isinstance(default, ast.Constant) and default.value is None:
-                names[each] = _Kind.NONE
+                names[parameter] = _Kind.NONE
         names |= dict(zip(positional, given, strict=False))
-        names |= {each: kind for each, kind in by_name.items() if each is not None}
+        names |= {keyword: kind for keyword, kind in by_name.items() if keyword is not None}
         self._depth += 1
         returned = self.block(node.body, names)
         self._depth -= 1
         return returned or _Kind.OTHER
 
     def _is_constructor(self, call: ast.Call) -> bool:
-        library, name = found = self.source.imported(call.func)
-        return found == _PARSER or (library in HF_LIBRARIES and name in HF_PARSERS)
+        library, name = origin = self.source.imported(call.func)
+        return origin == _PARSER or (library in HF_LIBRARIES and name in HF_PARSERS)
 
     def _make(self, node: ast.Call) -> _Kind:
         if self._made or _UNREAD_MAKE & {word.arg for word in node.keywords}:
@@ -376,25 +376,29 @@ class _Follower:
     def _fire(self, node: ast.Call) -> NoReturn:
         match node:
             case ast.Call(args=[ast.Name(id=name)], keywords=[]) if not self._made:
-                found = self._functions.get(name, [])
+                functions = self._functions.get(name, [])
             case _:
-                found = []
+                functions = []
         if (
-            len(found) != 1
-            or found[0].decorator_list
-            or found[0].args.kwarg
-            or found[0].args.vararg
+            len(functions) != 1
+            or functions[0].decorator_list
+            or functions[0].args.kwarg
+            or functions[0].args.vararg
         ):
             raise _UnknownError
-        self.required += _parameters(found[0])
+        self.required += _parameters(functions[0])
         raise _ParsedError
 
 
 def _methods(node: ast.ClassDef) -> Iterator[ast.AST]:
     """What a class does when one of it is made."""
-    for each in node.body:
-        if isinstance(each, _Function) and each.name in {"__init__", "__new__", "__post_init__"}:
-            yield from _calls_of(each.body)
+    for statement in node.body:
+        if isinstance(statement, _Function) and statement.name in {
+            "__init__",
+            "__new__",
+            "__post_init__",
+        }:
+            yield from _calls_of(statement.body)
 
 
 def _calls_of(body: Iterable[ast.stmt]) -> Iterator[ast.AST]:
@@ -463,20 +467,23 @@ def _fields(source: Source, expr: ast.expr | None) -> Iterator[Required]:
 
 def _class_fields(source: Source, node: ast.ClassDef) -> Iterator[Required]:
     # A field without a default has that of a base which sets the same name.
-    decorators = [each.func if isinstance(each, ast.Call) else each for each in node.decorator_list]
+    decorators = [
+        decorator.func if isinstance(decorator, ast.Call) else decorator
+        for decorator in node.decorator_list
+    ]
     if node.bases or [source.imported(decorator) for decorator in decorators] != [
         ("dataclasses", "dataclass")
     ]:
         return
-    texts = [ast.unparse(each) for each in node.body]
-    for each in node.body:
-        match each:
-            case ast.AnnAssign(target=ast.Name(id=name)) if _is_required(source, each):
+    texts = [ast.unparse(statement) for statement in node.body]
+    for statement in node.body:
+        match statement:
+            case ast.AnnAssign(target=ast.Name(id=name)) if _is_required(source, statement):
                 is_set_again = any(text.startswith(f"{name} =") for text in texts)
                 again = sum(text.startswith(f"{name}:") for text in texts) > 1
                 if not is_set_again and not again:
                     flags = dict.fromkeys((f"--{name}", f"--{name.replace('_', '-')}"))
-                    yield Required(name=f"--{name}", flags=tuple(flags), line=each.lineno)
+                    yield Required(name=f"--{name}", flags=tuple(flags), line=statement.lineno)
             case _:
                 pass
 
@@ -575,7 +582,7 @@ def _has_hydra(source: Source) -> bool:
 
     hydra 1.3, main.py: `args_parser.parse_args()`.
     """
-    decorators = (each for f in source.functions.values() for each in f.decorator_list)
+    decorators = (decorator for f in source.functions.values() for decorator in f.decorator_list)
     return any(
         source.imported(decorator.func if isinstance(decorator, ast.Call) else decorator)
         == ("hydra", "main")

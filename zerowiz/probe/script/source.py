@@ -107,11 +107,11 @@ def capped_names(node: ast.If) -> Iterator[str]:
             case ast.Compare(
                 left=ast.Name(id=name), ops=[ast.Gt() | ast.GtE()], comparators=[most]
             ):
-                sets = (each for each in node.body if isinstance(each, ast.Assign))
+                sets = (assign for assign in node.body if isinstance(assign, ast.Assign))
                 if any(
-                    [last_name(target) for target in each.targets] == [name]
-                    and ast.unparse(each.value) == ast.unparse(most)
-                    for each in sets
+                    [last_name(target) for target in assign.targets] == [name]
+                    and ast.unparse(assign.value) == ast.unparse(most)
+                    for assign in sets
                 ):
                     yield name
             case _:
@@ -147,9 +147,9 @@ def _literal(expr: ast.expr | None, scope: Scope, depth: int) -> Scalar:
             number = literal(operand, scope, depth + 1)
             return -number if isinstance(number, int | float) else None
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _ARITHMETIC:
-            one, other = (literal(each, scope, depth + 1) for each in (left, right))
-            if isinstance(one, int) and isinstance(other, int):
-                return _ARITHMETIC[type(op)](one, other)
+            first, second = (literal(side, scope, depth + 1) for side in (left, right))
+            if isinstance(first, int) and isinstance(second, int):
+                return _ARITHMETIC[type(op)](first, second)
         case _:
             pass
     return None
@@ -172,8 +172,8 @@ def entries(expr: ast.expr, scope: Scope) -> dict[str, ast.expr] | None:
             names = [str(key.value) for key in keys if isinstance(key, ast.Constant)]
             return dict(zip(names, values, strict=True)) if len(names) == len(keys) else None
         case ast.Call(func=ast.Name(id="dict"), args=[], keywords=words):
-            found = {word.arg: word.value for word in words if word.arg}
-            return found if len(found) == len(words) else None
+            by_name = {word.arg: word.value for word in words if word.arg}
+            return by_name if len(by_name) == len(words) else None
         case _:
             return None
 
@@ -246,8 +246,8 @@ class FunctionCall(Struct, frozen=True, kw_only=True):
 
     def keyword(self, *names: str) -> ast.expr | None:
         """The value of the first of these keywords that the call has; None for none."""
-        found = {word.arg: word.value for word in self.node.keywords}
-        return next((found[name] for name in names if name in found), None)
+        by_name = {word.arg: word.value for word in self.node.keywords}
+        return next((by_name[name] for name in names if name in by_name), None)
 
     def argument(self, name: str, position: int) -> ast.expr | None:
         """An argument by keyword or by position; a literal None counts as not given."""
@@ -293,9 +293,9 @@ def _default(function: ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> ast
     positional = (*spec.posonlyargs, *spec.args)
     given = [*zip(reversed(positional), reversed(spec.defaults), strict=False)]
     given += [(a, d) for a, d in zip(spec.kwonlyargs, spec.kw_defaults, strict=True) if d]
-    found = next((default for arg, default in given if arg.arg == name), None)
-    is_plain = isinstance(found, ast.Constant) and not function.decorator_list
-    return unless_none(found) if is_plain else None
+    value = next((default for arg, default in given if arg.arg == name), None)
+    is_plain = isinstance(value, ast.Constant) and not function.decorator_list
+    return unless_none(value) if is_plain else None
 
 
 class Source(Struct, frozen=True, kw_only=True):
@@ -356,9 +356,9 @@ class Source(Struct, frozen=True, kw_only=True):
 
     def callers(self, function: str) -> list[FunctionCall]:
         """The calls of a function of the script; `trainer.train()` is none of its own `train`."""
-        found = [call for call in self.calls if function and call.method == function]
-        by_name = [call for call in found if isinstance(call.node.func, ast.Name)]
-        return found if function in self.methods else by_name
+        calls = [call for call in self.calls if function and call.method == function]
+        by_name = [call for call in calls if isinstance(call.node.func, ast.Name)]
+        return calls if function in self.methods else by_name
 
     def passed(self, name: ast.Name, scope: Scope) -> tuple[ast.expr, FunctionCall] | None:
         """What a parameter gets, and the only call that passes it; None for any other name.
@@ -385,19 +385,19 @@ class Source(Struct, frozen=True, kw_only=True):
 
     def keywords(self, call: FunctionCall) -> tuple[dict[str, ast.expr], bool]:
         """The keyword arguments of a call, also behind `**`, and whether others are hidden."""
-        found: dict[str, ast.expr] = {}
+        keywords: dict[str, ast.expr] = {}
         hidden = False
         for word in call.node.keywords:
             entries = {word.arg: word.value} if word.arg else self.entries(word.value, call.scope)
-            found |= entries or {}
+            keywords |= entries or {}
             hidden = hidden or entries is None
-        return found, hidden
+        return keywords, hidden
 
     def entry(self, expr: ast.expr, key: str, scope: Scope) -> ast.expr | None:
         """The value of a dict literal by one key; None where the script changes that one."""
         changed = self.changed.get(last_name(expr), set())
-        found = None if changed & {key, None} else entries(expr, scope)
-        return (found or {}).get(key)
+        values = None if changed & {key, None} else entries(expr, scope)
+        return (values or {}).get(key)
 
     def entries(self, expr: ast.expr, scope: Scope) -> dict[str, ast.expr] | None:
         """The values of a dict literal by its constant keys; None where the script changes it."""
@@ -585,8 +585,8 @@ class _ScopeVisitor(ast.NodeVisitor):
 
     def _note_parameters(self, target: ast.expr, values: ast.expr) -> None:
         """Remember the names that stand for each of a model's parameters."""
-        if any(last_name(each) in _ALL_PARAMETERS for each in ast.walk(values) if _is_call(each)):
-            names = {each.id for each in ast.walk(target) if isinstance(each, ast.Name)}
+        if any(last_name(node) in _ALL_PARAMETERS for node in ast.walk(values) if _is_call(node)):
+            names = {node.id for node in ast.walk(target) if isinstance(node, ast.Name)}
             self._parameters |= names
 
     def visit_With(self, node: ast.With) -> None:
@@ -623,8 +623,8 @@ class _ScopeVisitor(ast.NodeVisitor):
                 values: list[ast.expr | None] = [None] * len(targets)
                 if isinstance(value, ast.Tuple) and len(value.elts) == len(targets):
                     values = [*value.elts]
-                for one, its in zip(targets, values, strict=True):
-                    self._bind(one, its)
+                for element, its in zip(targets, values, strict=True):
+                    self._bind(element, its)
             case ast.Starred(value=inner):
                 self._bind(inner, None)
             case _:

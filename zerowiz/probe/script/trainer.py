@@ -64,12 +64,12 @@ def built_trainers(read: Reader) -> list[BuiltTrainer]:
 
     That of another module is known by its name, and by the arguments of a Trainer.
     """
-    found = []
+    trainers = []
     for call in read.source.calls:
         use = _use(read.source, call)
         if use is not None:
-            found.append(BuiltTrainer(call=call, use=use))
-    return found
+            trainers.append(BuiltTrainer(call=call, use=use))
+    return trainers
 
 
 def trainer_uses(read: Reader) -> Iterator[TrainerUse]:
@@ -93,9 +93,9 @@ def trainer_uses(read: Reader) -> Iterator[TrainerUse]:
 def _use(source: Source, call: FunctionCall) -> TrainerUse | None:
     """What a call builds, if that is a trainer."""
     func = call.node.func
-    own = source.classes.get(func.id) if isinstance(func, ast.Name) else None
-    if own is not None:
-        return _own_use(source, call, own)
+    own_class = source.classes.get(func.id) if isinstance(func, ast.Name) else None
+    if own_class is not None:
+        return _own_use(source, call, own_class)
     library, name = source.imported(func)
     if not name.endswith("Trainer") or (name == "Trainer" and library not in HF_LIBRARIES):
         return None
@@ -111,7 +111,7 @@ def _own_use(source: Source, call: FunctionCall, node: ast.ClassDef) -> TrainerU
     seen: set[str] = set()
     while node.name not in seen:
         seen.add(node.name)
-        methods += [each for each in node.body if isinstance(each, ast.FunctionDef)]
+        methods += [statement for statement in node.body if isinstance(statement, ast.FunctionDef)]
         names = [(last_name(base), base) for base in node.bases]
         base = next((b for n, b in names if n.endswith("Trainer") or n in source.classes), None)
         if base is None:
@@ -173,7 +173,7 @@ def with_weight_saves(facts: ScriptFacts, read: Reader) -> ScriptFacts:
     for call in read.source.calls:
         if call.function in _OF_TRAINERS & read.source.methods or _may_be_gathered(call):
             continue
-        if any(job.is_trained(*each) for each in _written(read, call)):
+        if any(job.is_trained(*model) for model in _written(read, call)):
             saves[call.line] = WeightSave(
                 conditions=tuple(read.conditions(call)),
                 line=call.line,
@@ -218,7 +218,7 @@ def _name(expr: ast.expr | None, scope: Scope) -> _Name:
 
 def _targets(call: FunctionCall) -> Iterator[_Name]:
     """What a call's result is assigned to."""
-    for name in (each for each in call.target.split() if each != "self"):
+    for name in (word for word in call.target.split() if word != "self"):
         is_bound = name in call.scope.owner(name).values
         yield (id(call.scope.owner(name)), name) if is_bound else (0, f"self.{name}")
 
@@ -257,7 +257,7 @@ def _held(
     inner: list[ast.expr] = []
     match follow(expr, call.scope):
         case ast.Call(func=ast.Attribute(value=model, attr="state_dict")) as node:
-            yield model, next(each for each in source.calls if each.node is node)
+            yield model, next(other for other in source.calls if other.node is node)
         case ast.Call(func=ast.Attribute(value=value, attr=name)) if name in _SAME_WEIGHTS:
             inner = [value]
         case ast.Call(func=ast.Name(id=name), args=args) if name in _SAME_WEIGHTS:
@@ -268,8 +268,8 @@ def _held(
             inner = [values]
         case _:
             pass
-    for each in inner if depth < MOST_STEPS else ():
-        yield from _held(source, each, call, depth + 1)
+    for part in inner if depth < MOST_STEPS else ():
+        yield from _held(source, part, call, depth + 1)
 
 
 class _Job(Struct, frozen=True, kw_only=True):
@@ -297,7 +297,7 @@ class _Job(Struct, frozen=True, kw_only=True):
         if inner and is_of_trainer:
             return True
         if inner or not _is_variable(expr):
-            return any(self.is_trained(each, call, before, depth + 1) for each in inner)
+            return any(self.is_trained(part, call, before, depth + 1) for part in inner)
         name = _name(expr, call.scope)
         engines = [e for e in self.engines if name in e.models and self._is_after(call, e)]
         value = _last_value(expr, call.scope, before)
@@ -323,10 +323,10 @@ class _Job(Struct, frozen=True, kw_only=True):
             return True
         # The Trainer hands it over when it trains.
         starts = [
-            each.line
-            for each in self.source.calls
-            if each.method == "train" and each.function == call.function
-            if _name(getattr(each.node.func, "value", None), each.scope) in engine.trainers
+            start.line
+            for start in self.source.calls
+            if start.method == "train" and start.function == call.function
+            if _name(getattr(start.node.func, "value", None), start.scope) in engine.trainers
         ]
         return call.line > min(starts, default=engine.call.line)
 
@@ -348,8 +348,8 @@ class _Job(Struct, frozen=True, kw_only=True):
 def _same_models(expr: ast.expr) -> list[ast.expr]:
     """What an expression is, or wraps, or is a part of, without a copy of the weights."""
     match expr:
-        case ast.IfExp(body=one, orelse=other):
-            return [one, other]
+        case ast.IfExp(body=chosen, orelse=other):
+            return [chosen, other]
         case ast.Call(func=func, args=[model, *_]) if last_name(func) in _UNWRAPPING:
             return [model]
         case ast.Call(func=ast.Attribute(value=model, attr=name)) if name in _SAME_MODEL:
@@ -362,16 +362,16 @@ def _same_models(expr: ast.expr) -> list[ast.expr]:
 
 def _may_be_gathered(call: FunctionCall) -> bool:
     tests = (*call.tests, *call.around)
-    names = (each for test in tests for each in ast.walk(test) if isinstance(each, ast.Name))
+    names = (node for test in tests for node in ast.walk(test) if isinstance(node, ast.Name))
     values = (follow(name, call.scope) for name in names)
-    return any(_MAY_BE_GATHERED.search(ast.unparse(each)) for each in (*tests, *values))
+    return any(_MAY_BE_GATHERED.search(ast.unparse(expr)) for expr in (*tests, *values))
 
 
 def _last_value(expr: ast.expr, scope: Scope, before: int) -> ast.expr | None:
     """What a variable was last set to above a line; None where that is not seen."""
     if not isinstance(expr, ast.Name):
         return None
-    values = [each for each in scope.owner(expr.id).values.get(expr.id, []) if each is not None]
+    values = [value for value in scope.owner(expr.id).values.get(expr.id, []) if value is not None]
     return max((v for v in values if v.lineno < before), key=lambda v: v.lineno, default=None)
 
 
@@ -386,7 +386,7 @@ def with_trainer(facts: ScriptFacts, read: Reader) -> ScriptFacts:
         optimizers_passed=tuple(_optimizers_passed(read, built)),
         trainer=TrainerFacts(
             uses=tuple(trainer_uses(read)),
-            reference=agree(_reference(read, each) for each in built) if built else UNSEEN,
+            reference=agree(_reference(read, trainer) for trainer in built) if built else UNSEEN,
             precomputed=field("precompute_ref_log_probs"),
             beta=field("beta"),
             prompt_tokens=field("max_prompt_length"),
@@ -398,7 +398,9 @@ def with_trainer(facts: ScriptFacts, read: Reader) -> ScriptFacts:
             vllm_mode=field("vllm_mode"),
             vllm_fraction=field("vllm_gpu_memory_utilization"),
             vllm_sleep=field("vllm_enable_sleep_mode"),
-            models_beside=tuple(found for each in built for found in _models_beside(read, each)),
+            models_beside=tuple(
+                model for trainer in built for model in _models_beside(read, trainer)
+            ),
             eval_batch=field("per_device_eval_batch_size"),
             eval_strategy=field("eval_strategy"),
             do_eval=field("do_eval"),
@@ -410,7 +412,7 @@ def with_trainer(facts: ScriptFacts, read: Reader) -> ScriptFacts:
 
 def _evaluations(read: Reader, built: list[BuiltTrainer]) -> Iterator[tuple[ValueSource, ...]]:
     """What has to hold for each call of a trainer's `evaluate`."""
-    names = {name for each in built for name in each.call.target.split()}
+    names = {name for trainer in built for name in trainer.call.target.split()}
     for call in read.source.calls:
         match call.node.func:
             case ast.Attribute(value=base, attr="evaluate"):
@@ -423,17 +425,17 @@ def _evaluations(read: Reader, built: list[BuiltTrainer]) -> Iterator[tuple[Valu
 
 def _metrics(built: list[BuiltTrainer]) -> Iterator[ValueSource]:
     """The `compute_metrics` of each trainer that has one."""
-    for each in built:
-        expr = unless_none(each.call.keyword("compute_metrics"))
+    for trainer in built:
+        expr = unless_none(trainer.call.keyword("compute_metrics"))
         if expr is not None:
             yield ValueSource(
-                line=expr.lineno, code=show_argument(each.call, expr, "compute_metrics")
+                line=expr.lineno, code=show_argument(trainer.call, expr, "compute_metrics")
             )
 
 
 def _optimizers_passed(read: Reader, built: list[BuiltTrainer]) -> Iterator[ScriptCall]:
     """The optimizer or the scheduler that a call hands its trainer; a subclass may use them."""
-    for call in (each.call for each in built):
+    for call in (trainer.call for trainer in built):
         expr = unless_none(call.keyword("optimizers"))
         pair = None if expr is None else read.follow(expr, call)
         items = pair.elts if isinstance(pair, ast.Tuple | ast.List) else []
@@ -480,18 +482,18 @@ def _models_beside(read: Reader, built: BuiltTrainer) -> Iterator[ValueSource]:
         judges_second = built.use.name in _JUDGED_SECOND and keyword == "reward_funcs"
         given = call.argument(keyword, 1) if judges_second else unless_none(call.keyword(keyword))
         for expr in () if given is None else _items(read, given, call):
-            found = _trainer_model(read, call, expr, keyword)
-            if found is not None:
-                yield found
+            binding = _trainer_model(read, call, expr, keyword)
+            if binding is not None:
+                yield binding
 
 
 def _items(read: Reader, expr: ast.expr, call: FunctionCall) -> Iterator[ast.expr]:
     """The items of a list, and what is appended to it; any other expression is its only one."""
     if isinstance(expr, ast.Name):
-        for each in read.source.calls:
-            match each.node.func:
+        for other in read.source.calls:
+            match other.node.func:
                 case ast.Attribute(value=base, attr="append") if last_name(base) == expr.id:
-                    yield from each.node.args[:1]
+                    yield from other.node.args[:1]
                 case _:
                     pass
     followed = read.follow(expr, call)
@@ -508,7 +510,7 @@ def _trainer_model(
         return replace(bound, line=call.line, code=code)
     followed = read.follow(expr, call)
     if isinstance(followed, ast.Call):
-        loader = next((each for each in read.source.calls if each.node is followed), None)
+        loader = next((other for other in read.source.calls if other.node is followed), None)
         is_model = loader is not None and loads(read.source, loader) == "Model"
         return ValueSource(line=expr.lineno, code=code) if is_model else None
     is_name = isinstance(bound.value, str)

@@ -47,14 +47,16 @@ def with_training(facts: ScriptFacts, read: Reader) -> ScriptFacts:
     if facts.integration is Integration.HF:
         return _with_arguments(facts, read)
     built = list(_own_optimizers(read))
-    own = [binding for _, binding in built]
+    bindings = [binding for _, binding in built]
     facts = replace(
         facts,
         micro_batch=_loader_batch(read),
         loader_workers=agree(_loader_workers(read)),
         # One that is built under a condition may not be the one that steps.
-        optimizer=UNSEEN if len(built) == 1 and built[0][0].tests else agree(own),
-        own_optimizers=tuple(dict.fromkeys(str(each.value) for each in own if each.value)),
+        optimizer=UNSEEN if len(built) == 1 and built[0][0].tests else agree(bindings),
+        own_optimizers=tuple(
+            dict.fromkeys(str(binding.value) for binding in bindings if binding.value)
+        ),
         unfused_adam_line=_unfused_adam_line(read),
     )
     if facts.integration is Integration.DEEPSPEED:
@@ -143,7 +145,9 @@ def _removed_fields(read: Reader) -> Iterator[RemovedUse]:
     """The fields of TrainingArguments in its calls that newer releases of transformers lack."""
     for built in built_arguments(read.source):
         for name in filter(REMOVED_FIELDS.__contains__, built.keywords):
-            also = next((own for own, names in FIELD_ALIASES.items() if name in names), name)
+            also = next(
+                (current for current, names in FIELD_ALIASES.items() if name in names), name
+            )
             options = built.arguments.fields.get(also, ())
             is_own = any(option.line is not None or also == name for option in options)
             if built.arguments.complete and not is_own:
@@ -162,7 +166,7 @@ def field_reader(facts: ScriptFacts, read: Reader) -> Callable[[str], ValueSourc
     if facts.convention is Convention.HF_PARSER and arguments is not None:
         return lambda name: _parsed_field(read, arguments, name)
     built = built_arguments(read.source)
-    return lambda name: agree(_built_field(read, each, name) for each in built)
+    return lambda name: agree(_built_field(read, built_call, name) for built_call in built)
 
 
 def _parsed_field(read: Reader, arguments: Arguments, name: str) -> ValueSource:
@@ -191,8 +195,8 @@ def _built_field(read: Reader, built: Built, name: str) -> ValueSource:
 def _bind_field(read: Reader, built: Built, name: str) -> ValueSource:
     """What an argument depends on, also as a condition: `not args.x`, `args.x == "bf16"`."""
     expr = built.keywords[name]
-    found = read.condition(expr, built.call, name)
-    return found if found.when or found.unless else read.bind(expr, built.call, name)
+    condition = read.condition(expr, built.call, name)
+    return condition if condition.when or condition.unless else read.bind(expr, built.call, name)
 
 
 # deepspeed 0.19.8, runtime/engine.py: the engine's methods that return the config's values.
@@ -204,16 +208,16 @@ def _loader_batch(read: Reader) -> ValueSource:
     """The micro-batch of a loop: `batch_size=` of the training DataLoader, else the config's."""
     if any(_takes_loader(call) for call in read.source.calls_to("deepspeed", "initialize")):
         return ValueSource(from_config=True)
-    found = []
+    sizes = []
     for call in read.source.calls:
         size = call.argument("batch_size", 1)
         if call.method != "DataLoader" or size is None:
             continue
         about = f"{call.target} {ast.unparse(call.node.args[0]) if call.node.args else ''}".lower()
         if not _OTHER_LOADER.search(about) and not _OTHER_BATCH.search(ast.unparse(size).lower()):
-            found.append(read.bind(size, call, "batch_size"))
-    if found:
-        return _unless_ambiguous(agree(found), read)
+            sizes.append(read.bind(size, call, "batch_size"))
+    if sizes:
+        return _unless_ambiguous(agree(sizes), read)
     engines = read.source.calls_to("deepspeed", "initialize")
     if any(engine.argument("training_data", _TRAINING_DATA) for engine in engines):
         return ValueSource(from_config=True)
@@ -242,15 +246,15 @@ def _takes_loader(initialize: FunctionCall) -> bool:
     return given and len(names) == _RETURNED and bool(names[2].strip("_"))
 
 
-def _unless_ambiguous(found: ValueSource, read: Reader) -> ValueSource:
+def _unless_ambiguous(batch: ValueSource, read: Reader) -> ValueSource:
     """The batch of a loader; unseen where another option rather has the name of that setting."""
-    own = {option.dest for option in read.line.parser.find(found.flag or "")}
-    if not own or any(map(_TRAINING_BATCH.search, own)):
-        return found
-    others = {option.dest for option in read.line.parser.options} - own
+    names = {option.dest for option in read.line.parser.find(batch.flag or "")}
+    if not names or any(map(_TRAINING_BATCH.search, names)):
+        return batch
+    others = {option.dest for option in read.line.parser.options} - names
     rather = [name for name in others if "batch" in name and _TRAINING_BATCH.search(name)]
     told = [n for n in rather if not _WHOLE_BATCH.search(n) and not _OTHER_BATCH.search(n)]
-    return UNSEEN if told else found
+    return UNSEEN if told else batch
 
 
 _PLUGIN, _DS_PLUGIN = "GradientAccumulationPlugin", "DeepSpeedPlugin"
@@ -263,8 +267,8 @@ def _accelerated_steps(read: Reader, call: FunctionCall) -> ValueSource:
         return UNSEEN
     values = [
         read.keyword(call, name),
-        *(read.keyword(each, name) for each in read.source.calls_to("accelerate", _DS_PLUGIN)),
-        *(_plugin_steps(read, each) for each in read.source.calls_to("accelerate", _PLUGIN)),
+        *(read.keyword(plugin, name) for plugin in read.source.calls_to("accelerate", _DS_PLUGIN)),
+        *(_plugin_steps(read, plugin) for plugin in read.source.calls_to("accelerate", _PLUGIN)),
     ]
     known = [value for value in values if value is not None]
     if known:
@@ -272,7 +276,7 @@ def _accelerated_steps(read: Reader, call: FunctionCall) -> ValueSource:
     words = [word.arg for word in call.node.keywords]
     if any(word is None or "plugin" in word for word in words):
         return UNSEEN
-    if not any(each.method == "prepare" for each in read.source.calls):
+    if not any(other.method == "prepare" for other in read.source.calls):
         # Whatever trains has an Accelerator of its own.
         return UNSEEN
     # accelerate 1.x, accelerator.py, Accelerator.__init__.
@@ -317,16 +321,16 @@ def with_checkpointing(facts: ScriptFacts, read: Reader) -> ScriptFacts:
     if not trains and _disables(read):
         return facts
     by_calls = list(_by_calls(read, of_arguments))
-    for found in by_calls:
-        if found.value is True and found.flag is None:
-            return replace(facts, gradient_checkpointing=found)
+    for binding in by_calls:
+        if binding.value is True and binding.flag is None:
+            return replace(facts, gradient_checkpointing=binding)
     if trains:
         # Where the arguments are not seen, neither is whether the Trainer turns it on.
         known = by_calls and of_arguments.seen
         return replace(facts, checkpoints_too=agree(by_calls)) if known else facts
     if by_calls:
-        found = agree(by_calls)
-        return _by_condition(facts, found if found.seen else _in_every_branch(read))
+        binding = agree(by_calls)
+        return _by_condition(facts, binding if binding.seen else _in_every_branch(read))
     return replace(facts, gradient_checkpointing=_nothing(read))
 
 
@@ -358,12 +362,12 @@ def _named_values(node: ast.AST) -> Iterator[tuple[str | None, ast.expr]]:
                 yield str(key.value), value
 
 
-def _by_condition(facts: ScriptFacts, found: ValueSource) -> ScriptFacts:
+def _by_condition(facts: ScriptFacts, condition: ValueSource) -> ScriptFacts:
     """The facts of a script that turns it on under this condition alone."""
-    if not found.when and not found.unless:
-        return replace(facts, gradient_checkpointing=found)
-    off = ValueSource(value=False, line=found.line, code=found.code)
-    return replace(facts, gradient_checkpointing=off, checkpoints_too=found)
+    if not condition.when and not condition.unless:
+        return replace(facts, gradient_checkpointing=condition)
+    off = ValueSource(value=False, line=condition.line, code=condition.code)
+    return replace(facts, gradient_checkpointing=off, checkpoints_too=condition)
 
 
 def _enabling(read: Reader) -> list[FunctionCall]:
@@ -373,13 +377,13 @@ def _enabling(read: Reader) -> list[FunctionCall]:
 def _by_calls(read: Reader, of_arguments: ValueSource) -> Iterator[ValueSource]:
     """The condition of each call that turns it on, apart from what the arguments say themselves."""
     for call in read.source.calls:
-        found: ValueSource | None = None
+        condition: ValueSource | None = None
         if call.method in _ENABLING:
-            found = _condition(read, call, of_arguments)
+            condition = _condition(read, call, of_arguments)
         elif call.method in _PREPARING:
-            found = _prepared(read, call, of_arguments)
-        if found is not None:
-            yield found
+            condition = _prepared(read, call, of_arguments)
+        if condition is not None:
+            yield condition
 
 
 def _in_every_branch(read: Reader) -> ValueSource:
@@ -394,11 +398,11 @@ def _in_every_branch(read: Reader) -> ValueSource:
     if len(known) < len(tested):
         return UNSEEN
     for test in known[0]:
-        found, name = read.condition(test, calls[0]), ast.unparse(test)
+        condition, name = read.condition(test, calls[0]), ast.unparse(test)
         others = [{n: b for n, b in branch.items() if n != name} for branch in branches]
-        is_option = found.flag is not None and not found.when and not found.unless
+        is_option = condition.flag is not None and not condition.when and not condition.unless
         if is_option and all(branch.get(name) for branch in branches) and is_complete(others):
-            return found
+            return condition
     return UNSEEN
 
 
@@ -407,8 +411,8 @@ def _tests_with_argument(source: Source, call: FunctionCall) -> list[ast.expr] |
     tests = _tests(source, call)
     if tests is None or call.method in _ENABLING:
         return tests
-    own = call.argument("use_gradient_checkpointing", 1)
-    return None if own is None else [*tests, own]
+    argument = call.argument("use_gradient_checkpointing", 1)
+    return None if argument is None else [*tests, argument]
 
 
 def _condition(read: Reader, call: FunctionCall, of_arguments: ValueSource) -> ValueSource | None:
@@ -469,16 +473,20 @@ def _prepared(read: Reader, call: FunctionCall, of_arguments: ValueSource) -> Va
     peft 0.21, utils/other.py: it turns checkpointing on, unless its argument is false.
     """
     expr = call.argument("use_gradient_checkpointing", 1)
-    own = None if expr is None else read.bind(expr, call)
-    if own is not None and of_arguments.seen:
+    argument = None if expr is None else read.bind(expr, call)
+    if argument is not None and of_arguments.seen:
         asks = isinstance(expr, ast.Attribute) and expr.attr in _FIELDS
-        if asks or (own.flag is not None and own.flag == of_arguments.flag):
+        if asks or (argument.flag is not None and argument.flag == of_arguments.flag):
             return None
-    if own is not None and own.value is False and own.flag is None:
+    if argument is not None and argument.value is False and argument.flag is None:
         return None
     if call.tests or not _is_quantized(read):
         return UNSEEN
-    return ValueSource(value=True, line=call.line, code=f"{call.name}(...)") if own is None else own
+    return (
+        ValueSource(value=True, line=call.line, code=f"{call.name}(...)")
+        if argument is None
+        else argument
+    )
 
 
 def _is_quantized(read: Reader) -> bool:
