@@ -106,10 +106,12 @@ class StrategyEstimate(Struct, frozen=True, kw_only=True):
     @property
     def doubted(self) -> Interval | None:
         """The interval for which it is uncertain; None where it lacks host memory to save alone."""
-        found = self.interval
-        if self.verdict is not Verdict.UNCERTAIN or found is None or self.budget_bytes is None:
+        interval = self.interval
+        if self.verdict is not Verdict.UNCERTAIN or interval is None or self.budget_bytes is None:
             return None
-        return found if found.uncounted or self.high_device_bytes > self.budget_bytes else None
+        return (
+            interval if interval.uncounted or self.high_device_bytes > self.budget_bytes else None
+        )
 
     @property
     def headroom_bytes(self) -> int | None:
@@ -425,39 +427,39 @@ def evaluate_all(job: PlanInput) -> tuple[StrategyEstimate, ...]:
     """Every strategy, in the order of the table; what ran out of memory here does not fit."""
     evaluated = tuple(evaluate(job, strategy) for strategy in STRATEGIES)
     for seen in job.ran_out:
-        failed = next((one for one in evaluated if one.strategy.name == seen.strategy), None)
+        failed = next((other for other in evaluated if other.strategy.name == seen.strategy), None)
         on_gpu = seen.memory is MemoryKind.GPU
         room_bytes = job.gpu_budget_bytes if on_gpu else job.machine.host.available_bytes
         of_this_job = seen.job_key == job.key
         if failed is not None and of_this_job and seen.rules_out(job.workload, room_bytes):
             without = _without_device if on_gpu else _without_host
-            evaluated = tuple(without(seen, failed, job, one) for one in evaluated)
+            evaluated = tuple(without(seen, failed, job, other) for other in evaluated)
     return evaluated
 
 
 def _without_device(
-    seen: RanOut, failed: StrategyEstimate, job: PlanInput, one: StrategyEstimate
+    seen: RanOut, failed: StrategyEstimate, job: PlanInput, other: StrategyEstimate
 ) -> StrategyEstimate:
     """A strategy after a run failed: there is less room than was predicted for that run.
 
     One that shards and offloads no more fails too; another may fit, perhaps with leaner buffers.
     """
-    if not one.strategy.shards_or_offloads_more_than(failed.strategy):
-        return replace(one, verdict=Verdict.DOES_NOT_FIT, ran_out=seen)
-    if one.device_bytes < failed.device_bytes or not one.runs:
-        return one
-    smaller = evaluate(replace(job, budget_bytes=failed.device_bytes - 1), one.strategy)
+    if not other.strategy.shards_or_offloads_more_than(failed.strategy):
+        return replace(other, verdict=Verdict.DOES_NOT_FIT, ran_out=seen)
+    if other.device_bytes < failed.device_bytes or not other.runs:
+        return other
+    smaller = evaluate(replace(job, budget_bytes=failed.device_bytes - 1), other.strategy)
     learned = None if smaller.runs else seen
     return replace(smaller, budget_bytes=job.gpu_budget_bytes, ran_out=learned)
 
 
 def _without_host(
-    seen: RanOut, failed: StrategyEstimate, job: PlanInput, one: StrategyEstimate
+    seen: RanOut, failed: StrategyEstimate, job: PlanInput, other: StrategyEstimate
 ) -> StrategyEstimate:
     """The same of the host: each strategy that needs as much there would fail as well."""
-    if one.load_bytes(job) < failed.load_bytes(job):
-        return one
-    return replace(one, verdict=Verdict.DOES_NOT_FIT, ran_out=seen)
+    if other.load_bytes(job) < failed.load_bytes(job):
+        return other
+    return replace(other, verdict=Verdict.DOES_NOT_FIT, ran_out=seen)
 
 
 # Group what a rank holds into the few parts that people tell memory by.
@@ -491,8 +493,8 @@ def outside(job: PlanInput, evaluated: StrategyEstimate) -> Outside:
 def group(moment: Moment) -> dict[MemoryPart, int]:
     """Bytes of each part in a moment; parts without any are left out."""
     sizes: dict[MemoryPart, int] = dict.fromkeys(MemoryPart, 0)
-    for each in moment:
-        sizes[PART_OF[each.kind]] += each.size_bytes
+    for allocation in moment:
+        sizes[PART_OF[allocation.kind]] += allocation.size_bytes
     return {part: size_bytes for part, size_bytes in sizes.items() if size_bytes}
 
 

@@ -113,12 +113,12 @@ class Decision(Struct, frozen=True, kw_only=True):
     def allowed(self) -> tuple[StrategyEstimate, ...]:
         """The strategies that the constraints leave open, whether or not they fit."""
         strategies = considered(self.constraints)
-        return tuple(each for each in self.evaluated if each.strategy in strategies)
+        return tuple(estimate for estimate in self.evaluated if estimate.strategy in strategies)
 
     @property
     def closest(self) -> StrategyEstimate:
         """Of the strategies that may be chosen, the one that lacks least."""
-        return min(self.allowed, key=lambda each: each.lacking_bytes)
+        return min(self.allowed, key=lambda estimate: estimate.lacking_bytes)
 
     @property
     def otherwise(self) -> StrategyEstimate | None:
@@ -131,7 +131,7 @@ class Decision(Struct, frozen=True, kw_only=True):
 
     def of(self, strategy: Strategy) -> StrategyEstimate:
         """The verdict on one strategy."""
-        return next(each for each in self.evaluated if each.strategy == strategy)
+        return next(estimate for estimate in self.evaluated if estimate.strategy == strategy)
 
 
 def _stages_with(offload: Offload) -> str:
@@ -190,13 +190,13 @@ class _OnDemand(dict[str, StrategyEstimate]):
     def __missing__(self, name: str) -> StrategyEstimate:
         if self._job.ran_out:
             # What ran out of memory here says something of other strategies too.
-            self.update({each.strategy.name: each for each in evaluate_all(self._job)})
+            self.update({estimate.strategy.name: estimate for estimate in evaluate_all(self._job)})
         else:
-            strategy = next(each for each in STRATEGIES if each.name == name)
+            strategy = next(row for row in STRATEGIES if row.name == name)
             *_, leanest = self._job.buffers(strategy)
-            found = evaluate_with(self._job, strategy, leanest)
+            lean = evaluate_with(self._job, strategy, leanest)
             # What the smallest buffers leave no room for, no others do.
-            self[name] = evaluate(self._job, strategy) if found.runs else found
+            self[name] = evaluate(self._job, strategy) if lean.runs else lean
         return self[name]
 
 
@@ -245,8 +245,8 @@ class _Flowchart:
 
     def first_offload(self) -> StrategyEstimate | None:
         strategies = [s for s in FLOWCHART_STRATEGIES if s.offload is not Offload.NONE]
-        found = (self.fitting(FlowchartQuestion.FITS_OFFLOAD, s) for s in strategies)
-        return next(filter(None, found), None)
+        estimates = (self.fitting(FlowchartQuestion.FITS_OFFLOAD, s) for s in strategies)
+        return next(filter(None, estimates), None)
 
 
 _Choice = tuple[StrategyEstimate | None, Reason]
@@ -351,7 +351,7 @@ def follow_flowchart(
     Followed once for what surely runs; an uncertain strategy is taken only where that finds none. A
     strategy without a verdict does not fit.
     """
-    by_name = {each.strategy.name: each for each in evaluated}
+    by_name = {estimate.strategy.name: estimate for estimate in evaluated}
     flowchart, chosen, reasons = _follow(by_name.get, job, constraints)
     if job.gpu_budget_bytes is None:
         reasons.append(Reason.BUDGET_UNKNOWN)
@@ -408,8 +408,8 @@ _BY_PREDICTION = frozenset(
 
 def find_path(decision: Decision) -> FlowchartPath:
     """The steps of a decision, in the order in which they were asked."""
-    by_name = {each.strategy.name: each for each in decision.evaluated}
-    order = [each.name for each in _order(decision.job, decision.constraints)]
+    by_name = {estimate.strategy.name: estimate for estimate in decision.evaluated}
+    order = [row.name for row in _order(decision.job, decision.constraints)]
     steps = []
     for answer in decision.answers:
         about = None if answer.strategy is None else by_name[answer.strategy]

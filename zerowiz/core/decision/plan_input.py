@@ -187,7 +187,7 @@ class History(Struct, frozen=True, kw_only=True):
 
     def plus(self, seen: RanOut) -> "History":
         """The history with one more run in it."""
-        others = (one for one in self.ran_out if one.strategy != seen.strategy)
+        others = (earlier for earlier in self.ran_out if earlier.strategy != seen.strategy)
         return History(ran_out=(*others, seen))
 
 
@@ -284,8 +284,8 @@ class PlanInput(Struct, frozen=True, kw_only=True):
             "$loss liger": (w.loss is Loss.LIGER, family is not None and family.liger),
             "$packing": (w.packing, counted and family is not None and family.packable),
         }
-        for words, (said, known) in asked.items():
-            if said and not known:
+        for words, (is_asked, is_known) in asked.items():
+            if is_asked and not is_known:
                 raise UsageError(
                     _(
                         "`{words}` cannot be predicted for `{model}` ({family})",
@@ -336,7 +336,7 @@ class PlanInput(Struct, frozen=True, kw_only=True):
         ranks_of_a_node = len(self.machine.gpus)
         if ranks_of_a_node == 1 or not self._may_copy(strategy):
             return fitted
-        copied = tuple(replace(each, hpz_partition_size=ranks_of_a_node) for each in fitted)
+        copied = tuple(replace(buffers, hpz_partition_size=ranks_of_a_node) for buffers in fitted)
         return copied if self.hpz else (*copied, *fitted)
 
     def _may_copy(self, strategy: Strategy) -> bool:

@@ -57,8 +57,10 @@ class Answers(Struct, frozen=True, kw_only=True):
         """With an answer, in the place of an earlier one to the same question, and of a remedy."""
         given = {**self.by_key, key: answer}
         decided = {key, *_DECIDES.get(key, ())}
-        kept = ({k: v for k, v in each.items() if k not in decided} for each in self.taken)
-        return replace(self, given=tuple(given.items()), taken=tuple(each for each in kept if each))
+        kept = ({k: v for k, v in change.items() if k not in decided} for change in self.taken)
+        return replace(
+            self, given=tuple(given.items()), taken=tuple(change for change in kept if change)
+        )
 
     def taking(self, *changes: Change) -> "Answers":
         """With remedies that were taken after these."""
@@ -75,7 +77,7 @@ class Answers(Struct, frozen=True, kw_only=True):
 
     def only(self, keys: Collection[str]) -> "Answers":
         """Without what does not matter any more, which is remembered as well."""
-        kept = tuple(each for each in self.given if each[0] in keys)
+        kept = tuple(answer for answer in self.given if answer[0] in keys)
         return replace(self, given=kept, before={**self.before, **self.by_key})
 
 
@@ -290,9 +292,9 @@ QUESTIONS: tuple[Question, ...] = (
 
 CHANGEABLE: tuple[Question, ...] = (
     *(
-        each
-        for each in QUESTIONS
-        if each.key in {"method", "micro_batch", "sequence_tokens", "gradient_checkpointing"}
+        question
+        for question in QUESTIONS
+        if question.key in {"method", "micro_batch", "sequence_tokens", "gradient_checkpointing"}
     ),
     Question(
         key="global_batch",
@@ -346,7 +348,7 @@ CHANGEABLE: tuple[Question, ...] = (
 
 Nobody is asked those that are none of QUESTIONS.
 """
-ALL_QUESTIONS = (*QUESTIONS, *(each for each in CHANGEABLE if each not in QUESTIONS))
+ALL_QUESTIONS = (*QUESTIONS, *(question for question in CHANGEABLE if question not in QUESTIONS))
 """All that a person can answer, by the order of the menu in which they are changed."""
 
 

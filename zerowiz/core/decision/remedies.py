@@ -118,8 +118,8 @@ class MachineTable:
         sliced = any(gpu.mig_slice is not None for gpu in machine.gpus)
         if machine.accelerator is Accelerator.CPU or not machine.is_uniform or sliced:
             return None
-        found = match_models(machine.gpus[0].name, self._table)
-        return found[0] if len(found) == 1 else None
+        models = match_models(machine.gpus[0].name, self._table)
+        return models[0] if len(models) == 1 else None
 
     def _on(
         self, gpu: GpuModel, size: Size, job: PlanInput, constraints: Constraints
@@ -206,8 +206,8 @@ def _at_all(chosen: StrategyEstimate | None) -> int:
     return 0 if chosen is None else 2
 
 
-def _size_of(found: Found) -> int:
-    return found.attempt.job.machine.free_bytes or 0
+def _size_of(way: Found) -> int:
+    return way.attempt.job.machine.free_bytes or 0
 
 
 class AttemptSearch:
@@ -245,8 +245,8 @@ class AttemptSearch:
 
         Surely, where the last one does; where nothing fits, an uncertain one is better than none.
         """
-        found = self._first(attempts, self._grade)
-        return None if found is None else found[1]
+        first = self._first(attempts, self._grade)
+        return None if first is None else first[1]
 
     def smallest(self, machines: Sequence[Lazy]) -> Found | None:
         """The first machine that leads to a strategy, of larger and larger ones.
@@ -254,16 +254,16 @@ class AttemptSearch:
         Surely, even where the doubt is that of a size: nobody buys a machine that may do. One
         without fast links can lack what a smaller one has: those just before it are tried too.
         """
-        found = self._first(machines, _surely)
-        if found is None:
+        first = self._first(machines, _surely)
+        if first is None:
             return None
-        index, best = found
+        index, best = first
         smaller = self._first(machines[:index], _at_all)
         if smaller is not None and _size_of(best) > _TIMES_AS_LARGE * _size_of(smaller[1]):
             index, best = smaller
         before = (self.mildest([machine]) for machine in machines[max(0, index - _NEAR) : index])
         wanted = _surely(best.chosen)
-        return next((each for each in before if each and _surely(each.chosen) >= wanted), best)
+        return next((way for way in before if way and _surely(way.chosen) >= wanted), best)
 
     def _first(
         self, attempts: Sequence[Lazy], grade: Callable[[StrategyEstimate | None], int]
@@ -279,8 +279,8 @@ class AttemptSearch:
                 chosen = self.leads(attempt)
                 both = attempt is not None and chosen is not None
                 known[index] = Found(attempt=attempt, chosen=chosen) if both else None  # type: ignore[arg-type]
-            found = known[index]
-            return grade(None if found is None else found.chosen)
+            way = known[index]
+            return grade(None if way is None else way.chosen)
 
         wanted = at(len(attempts) - 1)
         if wanted < self._wanted:
@@ -292,8 +292,8 @@ class AttemptSearch:
 
     def attempts(self, kind: Kind, base: Attempt) -> list[Attempt]:
         """What of a kind can be done after a change, and reaches the ranks."""
-        made = kind(base.job, base.constraints)
-        return [base.then(each) for each in made if self.scope.takes(each.change)]
+        attempts = kind(base.job, base.constraints)
+        return [base.then(attempt) for attempt in attempts if self.scope.takes(attempt.change)]
 
     def alone(self, kind: Kind, base: Attempt | None = None) -> Found | None:
         """The mildest of one kind that is enough."""
@@ -320,48 +320,48 @@ class AttemptSearch:
         if grade < self._wanted:
             return None
         for kind in reversed(kinds):
-            others = [each for each in kinds if each is not kind]
+            others = [other for other in kinds if other is not kind]
             if kind is needed:
                 continue
             if self._grade(self.leads(self.most(others, base))) >= grade:
                 kinds = others
         for kind in reversed(kinds):
-            rest = self.most([each for each in kinds if each is not kind], base)
-            found = self.alone(kind, rest)
-            if found is not None and len(self.attempts(kind, rest)) > 1:
-                return found
-        made = self.most(kinds, base)
-        chosen = self.leads(made)
-        return None if chosen is None else Found(attempt=made, chosen=chosen)
+            rest = self.most([other for other in kinds if other is not kind], base)
+            way = self.alone(kind, rest)
+            if way is not None and len(self.attempts(kind, rest)) > 1:
+                return way
+        attempt = self.most(kinds, base)
+        chosen = self.leads(attempt)
+        return None if chosen is None else Found(attempt=attempt, chosen=chosen)
 
     def found(self, attempt: Attempt) -> Found | None:
         """The attempt, if it leads to a strategy as surely as is asked for."""
         return self.mildest([partial(_same, attempt)])
 
-    def pruned(self, found: Found, kinds: Sequence[Kind], start: Attempt) -> Found:
+    def pruned(self, way: Found, kinds: Sequence[Kind], start: Attempt) -> Found:
         """Another machine or model with no more of these changes than it needs, the last first."""
-        grade = self._grade(found.chosen)
+        grade = self._grade(way.chosen)
         leaner = self.most(kinds, start).change
-        own = {name: value for name, value in found.attempt.change.items() if name not in leaner}
-        whole = replace(found.attempt, change=own)
-        taken: dict[Kind, int] = dict.fromkeys(kinds, _MOST)
+        change = {name: value for name, value in way.attempt.change.items() if name not in leaner}
+        whole = replace(way.attempt, change=change)
+        current: dict[Kind, int] = dict.fromkeys(kinds, _MOST)
         for kind in reversed(kinds):
-            others = {each: level for each, level in taken.items() if each is not kind}
+            others = {other: level for other, level in current.items() if other is not kind}
             levels = range(len(self.attempts(kind, self._with(others, start))))
-            milder = ({**taken, kind: level} for level in levels[:-1])
+            milder = ({**current, kind: level} for level in levels[:-1])
             for fewer in (others, *milder):
                 less = _elsewhere(self._with(fewer, start), whole)
                 chosen = self.leads(less)
                 if chosen is not None and self._grade(chosen) >= grade:
-                    taken, found = fewer, Found(attempt=less, chosen=chosen)
+                    current, way = fewer, Found(attempt=less, chosen=chosen)
                     break
-        return found
+        return way
 
     def _with(self, levels: Mapping[Kind, int], base: Attempt) -> Attempt:
         """So much of each of these changes; a level that a kind does not have is its most."""
         for kind, level in levels.items():
-            made = self.attempts(kind, base)
-            base = made[min(level, len(made) - 1)] if made else base
+            attempts = self.attempts(kind, base)
+            base = attempts[min(level, len(attempts) - 1)] if attempts else base
         return base
 
     def most(self, kinds: Iterable[Kind], base: Attempt) -> Attempt:
@@ -370,16 +370,16 @@ class AttemptSearch:
             base = next(reversed(self.attempts(kind, base)), base)
         return base
 
-    def past_slow_link(self, found: Found | None) -> Iterator[Found]:
+    def past_slow_link(self, way: Found | None) -> Iterator[Found]:
         """A combination that takes ZeRO-3 over a slow link, and the same by each other way."""
-        if found is None:
+        if way is None:
             return
-        yield found
-        if "allow_slow" not in found.attempt.change:
+        yield way
+        if "allow_slow" not in way.attempt.change:
             return
-        change = {n: v for n, v in found.attempt.change.items() if n != "allow_slow"}
-        free = replace(found.attempt.constraints, allow_slow=self.decision.constraints.allow_slow)
-        without = Attempt(change=change, job=found.attempt.job, constraints=free)
+        change = {n: v for n, v in way.attempt.change.items() if n != "allow_slow"}
+        free = replace(way.attempt.constraints, allow_slow=self.decision.constraints.allow_slow)
+        without = Attempt(change=change, job=way.attempt.job, constraints=free)
         for kind in PAST_SLOW_LINK:
             other = None if kind is allow_slow else self.alone(kind, without)
             if other is not None:
@@ -403,8 +403,8 @@ class AttemptSearch:
         now_bytes = machine.host.available_bytes or 0
         attempts = [_with_host(base, gib) for gib in needs if gib * _GIB > now_bytes]
         first = self._first([partial(_same, attempt) for attempt in attempts], _surely)
-        found = None if first is None else first[1]
-        return found if found and found.chosen.strategy.offload is not Offload.NONE else None
+        way = None if first is None else first[1]
+        return way if way and way.chosen.strategy.offload is not Offload.NONE else None
 
     def with_budget(self, base: Attempt) -> Found | None:
         """The least of each GPU that is enough, where a person allows less than is free."""
@@ -528,7 +528,7 @@ class _Finder:
     def find(self) -> Iterator[Found]:
         """Each change that is enough, or the combination where none is."""
         search = self.search
-        same = [found for kind in (*KEEPING, *ROUNDING) if (found := search.alone(kind))]
+        same = [way for kind in (*KEEPING, *ROUNDING) if (way := search.alone(kind))]
         same = same or list(search.past_slow_link(search.combined(_LEANER)))
         yield from same
         yield from self._in_bf16(same)
@@ -557,19 +557,19 @@ class _Finder:
         if smaller := self._smaller(leanest=leanest):
             yield smaller
 
-    def _in_bf16(self, found: Sequence[Found]) -> Iterator[Found]:
+    def _in_bf16(self, ways: Sequence[Found]) -> Iterator[Found]:
         """Weights in bf16 with what it takes besides, where only other changes were found.
 
         A Trainer trains in fp32 unless its script says otherwise, which few people mean: on a GPU
         it takes several times as long.
         """
-        if not any("precision" in each.attempt.change for each in found):
+        if not any("precision" in way.attempt.change for way in ways):
             yield from filter(None, [self.search.combined((use_bf16, *_LEANER), use_bf16)])
 
     def _shorter(self, *, leanest: bool) -> Iterator[Found]:
         """Shorter sequences; where nothing else does, with what it takes besides."""
-        if found := self.search.alone(shorten):
-            yield found
+        if way := self.search.alone(shorten):
+            yield way
         elif leanest:
             together = self.search.combined((*_LEANER, shorten), shorten)
             yield from self.search.past_slow_link(together)
@@ -580,20 +580,22 @@ class _Finder:
         """The longest sequences that fit with a leaner step, and no more of it than they need."""
         search = self.search
         for kinds in leaner:
-            found = search.alone(shorten, search.most(kinds, search.start))
-            if found is None:
+            way = search.alone(shorten, search.most(kinds, search.start))
+            if way is None:
                 continue
-            tokens = found.attempt.change["sequence_tokens"]
+            tokens = way.attempt.change["sequence_tokens"]
             shorter = search.attempts(shorten, search.start)
-            base = next(each for each in shorter if each.change["sequence_tokens"] == tokens)
+            base = next(
+                attempt for attempt in shorter if attempt.change["sequence_tokens"] == tokens
+            )
             return search.combined(kinds, base=base)
         return None
 
     def _adapters(self) -> Iterator[Found]:
         """Adapters; where that takes more changes, adapters on quantized weights as well."""
         for kind in (train_adapters, quantize):
-            if found := self.search.alone(kind):
-                yield found
+            if way := self.search.alone(kind):
+                yield way
                 return
             together = self.search.combined((*_LEANEST, allow_slow, kind), kind)
             yield from self.search.past_slow_link(together)
@@ -602,8 +604,8 @@ class _Finder:
         """More memory of each GPU, where a person set less than is free."""
         search = self.search
         for kinds in ((), _LEANEST) if leanest else ((),):
-            if found := search.with_budget(search.most(kinds, search.start)):
-                return search.pruned(found, kinds, search.start)
+            if way := search.with_budget(search.most(kinds, search.start)):
+                return search.pruned(way, kinds, search.start)
         return None
 
     def _host(self, *, leanest: bool) -> Found | None:
@@ -613,8 +615,8 @@ class _Finder:
         for kinds in ((), _LEANEST) if leanest else ((),):
             for start in offloading:
                 base = search.most(kinds, start)
-                if found := search.with_host(base):
-                    return search.pruned(found, kinds, start)
+                if way := search.with_host(base):
+                    return search.pruned(way, kinds, start)
         return None
 
     def _on_others(self, *, leanest: bool) -> Iterator[Found]:
@@ -622,14 +624,14 @@ class _Finder:
         for of_kind in (self._more_of_the_same, self._larger):
             for kinds in ((), _LEANEST) if leanest else ((),):
                 base = self.search.most(kinds, self.search.start)
-                if found := of_kind(base):
-                    yield self.search.pruned(found, kinds, self.search.start)
+                if way := of_kind(base):
+                    yield self.search.pruned(way, kinds, self.search.start)
                     break
 
     def _more_of_the_same(self, base: Attempt) -> Found | None:
         more = self.machines.more_of_the_same(base.job, base.constraints)
-        taken = (self.search.found(base.then(each)) for each in more if self._takes(each))
-        return next(filter(None, taken), None)
+        ways = (self.search.found(base.then(attempt)) for attempt in more if self._takes(attempt))
+        return next(filter(None, ways), None)
 
     def _larger(self, base: Attempt) -> Found | None:
         larger = self._after(base, self.machines.larger(base.job, base.constraints))
@@ -648,17 +650,17 @@ class _Finder:
         base = search.most(kinds, search.start)
         least = 0.0 if leanest else _FAR_SMALLER * base.job.model.params
         models = smaller_models(base.job, base.constraints, table, least)
-        found = search.mildest(self._after(base, models))
-        return search.pruned(found, kinds, search.start) if found else None
+        way = search.mildest(self._after(base, models))
+        return search.pruned(way, kinds, search.start) if way else None
 
     def _after(self, base: Attempt, attempts: Sequence[Lazy]) -> list[Lazy]:
         """Attempts that were made of the job after a change; those that reach the ranks."""
 
         def made(attempt: Lazy) -> Attempt | None:
-            found = attempt()
-            if found is None or not self._takes(found):
+            change = attempt()
+            if change is None or not self._takes(change):
                 return None
-            return base.then(found)
+            return base.then(change)
 
         return [partial(made, attempt) for attempt in attempts]
 
@@ -669,20 +671,23 @@ class _Finder:
             base = search.most(kinds, search.start)
             for size in SIZES:
                 gpus = self.machines.of_size(size, base.job, base.constraints)
-                if gpus and (found := search.smallest(self._after(base, gpus))):
-                    yield search.pruned(found, kinds, search.start)
+                if gpus and (way := search.smallest(self._after(base, gpus))):
+                    yield search.pruned(way, kinds, search.start)
                     return
 
 
 def _roomier(decision: Decision, chosen: StrategyEstimate) -> Iterator[Remedy]:
     """The strategies below the chosen one that fit, without being tight or uncertain."""
     forbidden = decision.constraints.offload is OffloadChoice.NONE
-    for each in decision.evaluated[decision.evaluated.index(chosen) + 1 :]:
-        offloads = each.strategy.offload is not Offload.NONE
-        if each.verdict is Verdict.FITS and not (forbidden and offloads):
-            change = {"stage": str(each.strategy.stage), "offload": each.strategy.offload.value}
-            remedy = make_remedy(decision, change, each)
-            yield replace(remedy, frees_bytes=max(0, chosen.device_bytes - each.device_bytes))
+    for estimate in decision.evaluated[decision.evaluated.index(chosen) + 1 :]:
+        offloads = estimate.strategy.offload is not Offload.NONE
+        if estimate.verdict is Verdict.FITS and not (forbidden and offloads):
+            change = {
+                "stage": str(estimate.strategy.stage),
+                "offload": estimate.strategy.offload.value,
+            }
+            remedy = make_remedy(decision, change, estimate)
+            yield replace(remedy, frees_bytes=max(0, chosen.device_bytes - estimate.device_bytes))
 
 
 def find_remedies(decision: Decision, scope: RemedyScope | None = None) -> tuple[Remedy, ...]:
@@ -705,8 +710,8 @@ def find_remedies(decision: Decision, scope: RemedyScope | None = None) -> tuple
         roomier = tuple(islice(_roomier(decision, chosen), 1))
         if roomier or chosen.verdict is Verdict.TIGHT or not _may_be_sure(chosen):
             return roomier
-    found = _Finder(decision, scope or RemedyScope()).find()
-    return worth_offering(make_remedy(decision, e.attempt.change, e.chosen) for e in found)
+    ways = _Finder(decision, scope or RemedyScope()).find()
+    return worth_offering(make_remedy(decision, e.attempt.change, e.chosen) for e in ways)
 
 
 def find_edits(decision: Decision, scope: RemedyScope) -> tuple[Remedy, ...]:
@@ -721,12 +726,12 @@ def find_edits(decision: Decision, scope: RemedyScope) -> tuple[Remedy, ...]:
     outside = replace(scope, takes=lambda change: not scope.takes(change))
     search = AttemptSearch(decision, outside)
     kinds = (*KEEPING, *ROUNDING, shorten)
-    found = [each for kind in kinds if (each := search.alone(kind))]
+    ways = [way for kind in kinds if (way := search.alone(kind))]
     free = _Finder(decision, replace(scope, takes=always))
-    found += free.with_edits(leanest=not found)
-    needed = (each for each in found if not scope.takes(each.attempt.change))
+    ways += free.with_edits(leanest=not ways)
+    needed = (edit for edit in ways if not scope.takes(edit.attempt.change))
     return worth_offering(
-        make_remedy(decision, each.attempt.change, each.chosen) for each in needed
+        make_remedy(decision, edit.attempt.change, edit.chosen) for edit in needed
     )
 
 

@@ -134,7 +134,7 @@ def own_seconds_per_token(decision: Decision) -> float | None:
     What is offloaded, and what the allocator flushes, is left out: it is there for want of memory.
     """
     plain = [e for e in decision.allowed if e.strategy.offload is Offload.NONE]
-    times = [each.step_time for each in plain or decision.allowed]
+    times = [estimate.step_time for estimate in plain or decision.allowed]
     known = [time.roomy_seconds / time.tokens for time in times if time is not None]
     return min(known) if len(known) == len(times) else None
 
@@ -146,7 +146,7 @@ def make_remedy(decision: Decision, change: Change, chosen: StrategyEstimate) ->
     """
     is_real = decision.job.accounting is Accounting.REAL
     before = decision.of(chosen.strategy) if is_real else decision.closest
-    own, now = own_seconds_per_token(decision), seconds_per_token(chosen)
+    old_time, new_time = own_seconds_per_token(decision), seconds_per_token(chosen)
     available_bytes = decision.job.machine.host.available_bytes
     more_host_bytes = None
     if "host_memory" in change and available_bytes is not None:
@@ -159,7 +159,7 @@ def make_remedy(decision: Decision, change: Change, chosen: StrategyEstimate) ->
         budget_bytes=chosen.budget_bytes,
         frees_bytes=max(0, before.device_bytes - chosen.device_bytes),
         step_seconds=None if chosen.step_time is None else chosen.step_time.expected_seconds,
-        time_fraction=None if own is None or now is None else now / own,
+        time_fraction=None if old_time is None or new_time is None else new_time / old_time,
         more_host_bytes=more_host_bytes,
     )
 
@@ -173,43 +173,44 @@ def _keeps_the_step(remedy: Remedy) -> bool:
     return remedy.change.keys() == {"eval_batch"}
 
 
-def _is_dominated(one: Remedy, by: Remedy) -> bool:
+def _is_dominated(remedy: Remedy, by: Remedy) -> bool:
     """Whether another remedy gives as much at no more cost.
 
     Nobody knows here what machines cost, nor whether a link is there that would have to be. Another
     loss takes a library, or a change of the script's code: a step without it stays beside it.
     """
     elsewhere = bool({"machine", "interconnect"} & by.change.keys())
-    takes_code = "loss" in by.change and "loss" not in one.change
-    if by.change != one.change and (elsewhere or takes_code or _keeps_the_step(one)):
+    takes_code = "loss" in by.change and "loss" not in remedy.change
+    if by.change != remedy.change and (elsewhere or takes_code or _keeps_the_step(remedy)):
         return False
-    if not by.costs <= one.costs or (one.is_sure and not by.is_sure):
+    if not by.costs <= remedy.costs or (remedy.is_sure and not by.is_sure):
         return False
-    if 0 < by.sequence_tokens < one.sequence_tokens:
+    if 0 < by.sequence_tokens < remedy.sequence_tokens:
         return False
-    if by.change == one.change:
+    if by.change == remedy.change:
         return True
-    fewer = by.change.items() < one.change.items()
-    if one.time_fraction is None or by.time_fraction is None:
-        return fewer and by.frees_bytes >= one.frees_bytes
-    as_fast = by.time_fraction <= one.time_fraction * (1 + _SAME_FRACTION)
-    same = by.costs == one.costs and one.time_fraction <= by.time_fraction * (1 + _SAME_FRACTION)
+    fewer = by.change.items() < remedy.change.items()
+    if remedy.time_fraction is None or by.time_fraction is None:
+        return fewer and by.frees_bytes >= remedy.frees_bytes
+    factor = 1 + _SAME_FRACTION
+    as_fast = by.time_fraction <= remedy.time_fraction * factor
+    same = by.costs == remedy.costs and remedy.time_fraction <= by.time_fraction * factor
     # Of those that cost the same, the one that changes least, then the first, is kept.
-    return as_fast and (not same or len(by.change) <= len(one.change))
+    return as_fast and (not same or len(by.change) <= len(remedy.change))
 
 
-def worth_offering(found: Iterable[Remedy]) -> tuple[Remedy, ...]:
+def worth_offering(remedies: Iterable[Remedy]) -> tuple[Remedy, ...]:
     """Those that no other one dominates, the cheapest first: in quality and money, then in time.
 
     Args:
-        found: In the order in which they stay where nothing tells their costs apart.
+        remedies: In the order in which they stay where nothing tells their costs apart.
     """
     kept: list[Remedy] = []
-    for each in found:
-        if any(_is_dominated(each, by) for by in kept):
+    for remedy in remedies:
+        if any(_is_dominated(remedy, by) for by in kept):
             continue
-        kept = [one for one in kept if not _is_dominated(one, each)]
-        kept.append(each)
+        kept = [other for other in kept if not _is_dominated(other, remedy)]
+        kept.append(remedy)
     return tuple(sorted(kept, key=price_of))
 
 

@@ -81,15 +81,17 @@ def _fastest(candidates: Sequence[Candidate], ranks: int) -> Candidate:
     Without a prediction it is the one with the fewest micro-steps: each of them reads the weights
     again and starts every kernel, and above stage 1 it communicates too.
     """
-    timed = [(each.seconds, each) for each in candidates if each.seconds is not None]
+    timed = [
+        (candidate.seconds, candidate) for candidate in candidates if candidate.seconds is not None
+    ]
     if len(timed) < len(candidates):
-        return min(candidates, key=lambda each: each.workload.accumulation_steps)
+        return min(candidates, key=lambda candidate: candidate.workload.accumulation_steps)
     least = min(seconds for seconds, _ in timed)
-    same = [each for seconds, each in timed if seconds <= least * (1 + SAME_FRACTION)]
+    same = [candidate for seconds, candidate in timed if seconds <= least * (1 + SAME_FRACTION)]
     if ranks == 1:
-        simplest = min((each.strategy for each in same), key=STRATEGIES.index)
-        same = [each for each in same if each.strategy == simplest]
-    return max(same, key=lambda each: each.headroom_bytes)
+        simplest = min((candidate.strategy for candidate in same), key=STRATEGIES.index)
+        same = [candidate for candidate in same if candidate.strategy == simplest]
+    return max(same, key=lambda candidate: candidate.headroom_bytes)
 
 
 def is_worth(faster: Candidate, than: Candidate, fraction: float = WORTH_FRACTION) -> bool:
@@ -119,36 +121,40 @@ def take_fastest(candidates: Iterable[Candidate], ranks: int) -> Candidate | Non
         ranks: How many GPUs the job has.
     """
     sure = [candidate for candidate in candidates if candidate.evaluated.is_sure]
-    taken: Candidate | None = None
+    best: Candidate | None = None
     for verdict, recomputes in product((Verdict.FITS, Verdict.TIGHT), (False, True)):
         group = [
-            each
-            for each in sure
-            if each.evaluated.verdict is verdict
-            and each.workload.gradient_checkpointing is recomputes
-            and (taken is None or is_worth(each, taken))
+            candidate
+            for candidate in sure
+            if candidate.evaluated.verdict is verdict
+            and candidate.workload.gradient_checkpointing is recomputes
+            and (best is None or is_worth(candidate, best))
         ]
-        taken = _fastest(group, ranks) if group else taken
-    return taken
+        best = _fastest(group, ranks) if group else best
+    return best
 
 
 def take_smallest(candidates: Iterable[Candidate]) -> Candidate | None:
     """The one of those that surely run that takes least of a device; None where none does."""
-    sure = [each for each in candidates if each.evaluated.is_sure]
+    sure = [candidate for candidate in candidates if candidate.evaluated.is_sure]
     return min(
-        sure, key=lambda each: (each.evaluated.device_bytes, each.seconds or 0), default=None
+        sure,
+        key=lambda candidate: (candidate.evaluated.device_bytes, candidate.seconds or 0),
+        default=None,
     )
 
 
 def sort_sure(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
     """Those that surely run, the fastest first; the largest micro-batch where none is timed."""
-    sure = [each for each in candidates if each.evaluated.is_sure]
+    sure = [candidate for candidate in candidates if candidate.evaluated.is_sure]
     return tuple(
         sorted(
             sure,
-            key=lambda each: (
-                each.seconds or 0,
-                -each.headroom_bytes if each.seconds else each.workload.accumulation_steps,
+            key=lambda candidate: (
+                candidate.seconds or 0,
+                -candidate.headroom_bytes
+                if candidate.seconds
+                else candidate.workload.accumulation_steps,
             ),
         )
     )
@@ -319,25 +325,25 @@ class Evaluator:
         fast: list[Candidate] = []
         is_asked = self.is_asked_of if runs else self.may_run
         if is_asked(whole, strategy):
-            found = self.candidate(whole, strategy)
-            fast += [found] if found.evaluated.verdict is Verdict.FITS else []
-            yield found
+            candidate = self.candidate(whole, strategy)
+            fast += [candidate] if candidate.evaluated.verdict is Verdict.FITS else []
+            yield candidate
         if not runs:
             return
         fitting = _Bisected(self, accumulating, strategy)
         for index in reversed(range(fitting.count)):
-            found = fitting.at(index)
-            yield found
-            if found.evaluated.verdict is Verdict.FITS:
-                fast.append(found)
-            if fast and _is_slow(found, fast):
+            candidate = fitting.at(index)
+            yield candidate
+            if candidate.evaluated.verdict is Verdict.FITS:
+                fast.append(candidate)
+            if fast and _is_slow(candidate, fast):
                 return
 
 
-def _is_slow(found: Candidate, fast: Sequence[Candidate]) -> bool:
+def _is_slow(candidate: Candidate, fast: Sequence[Candidate]) -> bool:
     """Whether those with smaller micro-batches, which are slower, need not be looked at."""
-    seconds = [each.seconds for each in fast if each.seconds is not None]
-    return found.seconds is None or found.seconds > min(seconds) * (1 + _SLOWER_FRACTION)
+    seconds = [rival.seconds for rival in fast if rival.seconds is not None]
+    return candidate.seconds is None or candidate.seconds > min(seconds) * (1 + _SLOWER_FRACTION)
 
 
 class _Bisected:
@@ -364,11 +370,11 @@ class _Bisected:
 
 def lean_out(job: PlanInput, candidate: Candidate) -> Candidate:
     """The same with the smallest communication buffers, where it surely runs with less so."""
-    own = replace(job, workload=candidate.workload)
-    *_, leanest = own.buffers(candidate.strategy)
+    variant = replace(job, workload=candidate.workload)
+    *_, leanest = variant.buffers(candidate.strategy)
     if candidate.evaluated.buffers == leanest or job.ran_out:
         return candidate
-    evaluated = evaluate_with(own, candidate.strategy, leanest)
+    evaluated = evaluate_with(variant, candidate.strategy, leanest)
     if not evaluated.is_sure or evaluated.device_bytes >= candidate.evaluated.device_bytes:
         return candidate
     return replace(candidate, evaluated=evaluated)
@@ -393,26 +399,26 @@ def cover(
         only_running: Whether what surely does not run is left out, and with it what the flowchart
             looks at.
     """
-    found: dict[tuple[Workload, str], Candidate] = {}
+    candidates: dict[tuple[Workload, str], Candidate] = {}
     walks: list[tuple[Candidate, ...]] = []
     count, w = 0, job.workload
     for variant in list_variants(job, freedom):
-        evaluator, own = Evaluator(variant, only_running=only_running), variant.workload
-        steps = split_batch(own) if freedom.split else (own,)
+        evaluator, full = Evaluator(variant, only_running=only_running), variant.workload
+        steps = split_batch(full) if freedom.split else (full,)
         of_each = [list(evaluator.splits(steps, strategy)) for strategy in strategies]
         count += len(steps) * sum(len(variant.buffers(strategy)) for strategy in strategies)
-        found |= {(e.workload, e.strategy.name): e for e in chain.from_iterable(of_each)}
-        if (own.attention, own.loss) != (w.attention, w.loss):
+        candidates |= {(e.workload, e.strategy.name): e for e in chain.from_iterable(of_each)}
+        if (full.attention, full.loss) != (w.attention, w.loss):
             continue
-        for workload in dict.fromkeys((own, steps[0])):
+        for workload in dict.fromkeys((full, steps[0])):
             walk = [
-                found.get((workload, s.name)) or evaluator.candidate(workload, s)
+                candidates.get((workload, s.name)) or evaluator.candidate(workload, s)
                 for s in strategies
                 if evaluator.is_asked_of(workload, s)
             ]
-            found |= {(e.workload, e.strategy.name): e for e in walk}
+            candidates |= {(e.workload, e.strategy.name): e for e in walk}
             walks += [] if only_running else [tuple(walk)]
-    return SearchResult(candidates=tuple(found.values()), walks=tuple(walks), count=count)
+    return SearchResult(candidates=tuple(candidates.values()), walks=tuple(walks), count=count)
 
 
 def cover_walks(
@@ -437,36 +443,38 @@ def cover_walks(
     walks_of: dict[Workload, list[tuple[Candidate, ...]]] = {}
     variants = [Evaluator(variant, only_running=True) for variant in list_variants(job, freedom)]
     steps_of = {
-        each.job.workload: split_batch(each.job.workload) if freedom.split else (each.job.workload,)
-        for each in variants
+        variant.job.workload: split_batch(variant.job.workload)
+        if freedom.split
+        else (variant.job.workload,)
+        for variant in variants
     }
-    taken: dict[str, StrategyRow] = {}
+    chosen_rows: dict[str, StrategyRow] = {}
     for evaluator in variants:
-        own = evaluator.job.workload
-        walks = walks_of.setdefault(own, [])
-        for workload in dict.fromkeys((own, steps_of[own][0])):
+        full = evaluator.job.workload
+        walks = walks_of.setdefault(full, [])
+        for workload in dict.fromkeys((full, steps_of[full][0])):
             walk = tuple(
-                evaluator.candidate(workload, each)
-                for each in strategies
-                if is_forced or evaluator.may_run(workload, each)
+                evaluator.candidate(workload, strategy)
+                for strategy in strategies
+                if is_forced or evaluator.may_run(workload, strategy)
             )
             if not walk:
                 continue
             walks.append(walk)
             chosen = choose(walk)
             if chosen is not None:
-                taken |= {e.name: e for e in strategies if e.name == chosen.strategy.name}
+                chosen_rows |= {e.name: e for e in strategies if e.name == chosen.strategy.name}
             if is_settled(chosen):
                 # The smallest micro-batch would lead to no other strategy.
                 break
-    found: list[Candidate] = []
+    splits: list[Candidate] = []
     for evaluator in variants:
-        own = evaluator.job.workload
+        full = evaluator.job.workload
         # In the order of `cover`: of those that are as good the first is taken.
-        for strategy in taken.values():
-            found += evaluator.splits(steps_of[own], strategy)
-        found += chain.from_iterable(walks_of[own])
-    candidates = {(each.workload, each.strategy.name): each for each in found}
+        for strategy in chosen_rows.values():
+            splits += evaluator.splits(steps_of[full], strategy)
+        splits += chain.from_iterable(walks_of[full])
+    candidates = {(candidate.workload, candidate.strategy.name): candidate for candidate in splits}
     return SearchResult(
         candidates=tuple(candidates.values()),
         walks=tuple(chain.from_iterable(walks_of.values())),
@@ -541,7 +549,7 @@ def search(
         covered = cover_by_walks()
     else:
         covered = cover(job, STRATEGIES, varied, only_running=walks_alone)
-    names = {each.name for each in _allowed(constraints) if supports(each)}
+    names = {strategy.name for strategy in _allowed(constraints) if supports(strategy)}
     allowed = [candidate for candidate in covered.candidates if candidate.strategy.name in names]
     # Who asks for the fastest comes near the limit of memory where that is worth it.
     fastest = objective is Objective.FASTEST
@@ -549,25 +557,25 @@ def search(
     if objective is Objective.SMALLEST:
         candidates = [lean_out(job, candidate) for candidate in candidates]
     ranks = job.machine.world_size
-    taken = None if by_flowchart else _take(objective, candidates, ranks)
-    if taken is None and walks_alone and not by_flowchart:
+    best = None if by_flowchart else _take(objective, candidates, ranks)
+    if best is None and walks_alone and not by_flowchart:
         covered = cover_by_walks()
     not_tight = without_needlessly_tight(covered.candidates)
     walks = _walk_each(job, constraints, covered.walks, not_tight)
-    choice = taken or _take_for(walks, not_tight, ranks)
+    choice = best or _take_for(walks, not_tight, ranks)
     decision = _decide(job, constraints, covered, choice.workload if choice else job.workload)
     sure = sort_sure(candidates)
-    if taken is not None:
-        decision = _taken(decision, taken, _reason(objective, taken, sure))
+    if best is not None:
+        decision = _taken(decision, best, _reason(objective, best, sure))
     elif choice is not None and decision.chosen != choice.evaluated:
         recomputes = choice.workload.gradient_checkpointing
         walk = next(w for w in walks if w.job.workload.gradient_checkpointing is recomputes)
         walk = _decide(job, constraints, covered, walk.job.workload)
         decision = _kept(decision, choice, walk)
-    has_rivals = compares and taken is None and constraints.free
+    has_rivals = compares and best is None and constraints.free
     faster = take_fastest(candidates, ranks) if has_rivals else None
     return Search(
-        objective=Objective.FLOWCHART if taken is None else objective,
+        objective=Objective.FLOWCHART if best is None else objective,
         decision=decision,
         choice=choice,
         candidates=sure,
@@ -602,14 +610,14 @@ def _take(objective: Objective, candidates: Sequence[Candidate], ranks: int) -> 
     """None where nothing surely runs, or no time is predicted that could be compared."""
     if objective is Objective.SMALLEST:
         return take_smallest(candidates)
-    taken = take_fastest(candidates, ranks)
-    return None if taken is None or taken.seconds is None else taken
+    fastest = take_fastest(candidates, ranks)
+    return None if fastest is None or fastest.seconds is None else fastest
 
 
 def _walk(job: PlanInput, constraints: Constraints, one_each: Sequence[Candidate]) -> Decision:
     """The flowchart, followed with one workload for these strategies; others do not fit."""
     workload = one_each[0].workload
-    evaluated = [each.evaluated for each in one_each]
+    evaluated = [candidate.evaluated for candidate in one_each]
     return follow_flowchart(evaluated, replace(job, workload=workload), constraints)
 
 
@@ -648,11 +656,11 @@ def _is_slower(walk: Decision, known: Decision, candidates: Sequence[Candidate])
     if known.chosen is None or known.chosen.step_time is None or not known.chosen.is_sure:
         return False
     ranks = known.job.machine.world_size
-    taken, other = (_take_for([each], candidates, ranks) for each in (walk, known))
-    if taken is None or taken.seconds is None or other is None or other.seconds is None:
+    new, old = (_take_for([decision], candidates, ranks) for decision in (walk, known))
+    if new is None or new.seconds is None or old is None or old.seconds is None:
         return False
     as_it_is_seconds = known.chosen.step_time.expected_seconds
-    return taken.seconds > max(as_it_is_seconds * (1 + SAME_FRACTION), other.seconds)
+    return new.seconds > max(as_it_is_seconds * (1 + SAME_FRACTION), old.seconds)
 
 
 def _is_sure(chosen: StrategyEstimate | None) -> bool:
@@ -699,28 +707,28 @@ def _decide(
     )
 
 
-def _reason(objective: Objective, taken: Candidate, sure: Sequence[Candidate]) -> Reason:
+def _reason(objective: Objective, choice: Candidate, sure: Sequence[Candidate]) -> Reason:
     """Why it was taken, among those that surely run, the fastest first."""
     if objective is Objective.SMALLEST:
         return Reason.SMALLEST
     fastest, *_ = sure
-    taken_seconds, least_seconds = taken.seconds or 0, fastest.seconds or 0
+    taken_seconds, least_seconds = choice.seconds or 0, fastest.seconds or 0
     if taken_seconds <= least_seconds:
         return Reason.FASTEST
     nearly = taken_seconds <= least_seconds * (1 + SAME_FRACTION)
     return Reason.AS_GOOD_AS_FASTEST if nearly else Reason.FASTER_NOT_WORTH
 
 
-def _taken(decision: Decision, taken: Candidate, reason: Reason) -> Decision:
+def _taken(decision: Decision, choice: Candidate, reason: Reason) -> Decision:
     """The decision for what a search took, whatever the flowchart says of it."""
     reasons = [reason]
-    if taken.evaluated.verdict is Verdict.TIGHT:
+    if choice.evaluated.verdict is Verdict.TIGHT:
         reasons.append(Reason.TIGHT)
     evaluated = tuple(
-        taken.evaluated if each.strategy.name == taken.strategy.name else each
-        for each in decision.evaluated
+        choice.evaluated if estimate.strategy.name == choice.strategy.name else estimate
+        for estimate in decision.evaluated
     )
-    return replace(decision, reasons=tuple(reasons), evaluated=evaluated, chosen=taken.evaluated)
+    return replace(decision, reasons=tuple(reasons), evaluated=evaluated, chosen=choice.evaluated)
 
 
 def _kept(decision: Decision, choice: Candidate, walk: Decision) -> Decision:
@@ -851,31 +859,31 @@ def without_empty(grid: Grid) -> Grid:
     )
 
 
-def list_micro_batches(own: int) -> tuple[int, ...]:
+def list_micro_batches(size: int) -> tuple[int, ...]:
     """The plan's own, and powers of two around it.
 
     Example:
         >>> list_micro_batches(1), list_micro_batches(12)
         ((1, 2, 4, 8, 16, 32), (2, 4, 8, 12, 16, 32, 64))
     """
-    return _around(own, 1, _MICRO_BATCHES)
+    return _around(size, 1, _MICRO_BATCHES)
 
 
-def list_lengths(own: int, model: Model) -> tuple[int, ...]:
+def list_lengths(tokens: int, model: Model) -> tuple[int, ...]:
     """The same of tokens in a sequence, where the model has positions for them.
 
     The stand-in for a size has positions of its own, which bind nobody. Images have one length.
     """
     if model.architecture.reads_images:
-        return (own,)
+        return (tokens,)
     longest = model.made_for_tokens
-    lengths = _around(own, _SHORTEST_TOKENS, _LENGTHS)
-    return tuple(n for n in lengths if n == own or longest is None or n <= longest)
+    lengths = _around(tokens, _SHORTEST_TOKENS, _LENGTHS)
+    return tuple(n for n in lengths if n == tokens or longest is None or n <= longest)
 
 
-def _around(own: int, least: int, count: int) -> tuple[int, ...]:
-    first = max(least.bit_length(), own.bit_length() - _BELOW) - 1
-    return tuple(sorted({own, *(2**power for power in range(first, first + count))}))
+def _around(number: int, least: int, count: int) -> tuple[int, ...]:
+    first = max(least.bit_length(), number.bit_length() - _BELOW) - 1
+    return tuple(sorted({number, *(2**power for power in range(first, first + count))}))
 
 
 def index_of(grid: Grid, cell: GridCell) -> tuple[int, int]:
