@@ -158,7 +158,7 @@ def hostfile_text(node_rank: NodeRank, slots: Sequence[Sequence[int]]) -> str:
         slots: Of each node, by its rank.
     """
     hosts = zip(node_rank.hosts, slots, strict=True)
-    return "".join(f"{host} slots={max(own) + 1}\n" for host, own in hosts)
+    return "".join(f"{host} slots={max(numbers) + 1}\n" for host, numbers in hosts)
 
 
 def node_options(
@@ -178,7 +178,7 @@ def node_options(
         master_addr: The address of node 0.
     """
     hosts = zip(node_rank.hosts, slots, strict=True)
-    named = (f"{host}:{','.join(map(str, own))}" for host, own in hosts)
+    named = (f"{host}:{','.join(map(str, numbers))}" for host, numbers in hosts)
     return (
         *("--hostfile", hostfile, "--no_ssh", "--node_rank", str(node_rank.node_rank)),
         *("--master_addr", master_addr, "--include", "@".join(named)),
@@ -340,15 +340,15 @@ def refuse_unlike(joins: Sequence[Join]) -> None:
                 ),
                 _("choose one with `$accelerator cpu` or `$accelerator cuda`"),
             )
-        own, others = len(slots_of(first.machine)), len(slots_of(other.machine))
-        if own != others:
+        count, other_count = len(slots_of(first.machine)), len(slots_of(other.machine))
+        if count != other_count:
             raise ZerowizError(
                 _(
                     "`{host}` has {own} devices for the job, `{other_host}` has {others}",
                     host=first.host,
-                    own=own,
+                    own=count,
                     other_host=other.host,
-                    others=others,
+                    others=other_count,
                 ),
                 _("use the same number on every node: select fewer with `$gpus 0,1`"),
             )

@@ -20,7 +20,7 @@ from zerowiz.words import _, joined
 #
 # torch 2.13, torch/distributed/run.py, get_args_parser; accelerate 1.15, commands/launch.py,
 # launch_command_parser; deepspeed 0.19.8, launcher/runner.py, parse_args; CPython's `python
-# --help`. `tests/core/launch/test_launcher_options.py` holds the tables to these parsers.
+# --help`. `tests/core/launch/test_other_launchers.py` holds the tables to these parsers.
 
 Values: TypeAlias = Mapping[str, object]
 """By the names of zerowiz's settings, and of the keys below."""
@@ -172,7 +172,7 @@ _ACCELERATE: Mapping[str, LauncherOption] = {
     **_values(
         _chosen("precision", {"no": "fp32", "fp16": "fp16", "bf16": "bf16"}), "--mixed_precision"
     ),
-    **_values(_chosen("stage", {each: each for each in "0123"}), "--zero_stage"),
+    **_values(_chosen("stage", {stage: stage for stage in "0123"}), "--zero_stage"),
     **_values(_count("accumulation_steps"), "--gradient_accumulation_steps"),
     **_values(_chosen(OPTIMIZER_DEVICE, _DEVICES), "--offload_optimizer_device"),
     **_values(_chosen(PARAMETER_DEVICE, _DEVICES), "--offload_param_device"),
@@ -180,7 +180,10 @@ _ACCELERATE: Mapping[str, LauncherOption] = {
     **_values(_include, "--deepspeed_inclusion_filter"),
     **_values(_exclude, "--deepspeed_exclusion_filter"),
     **_values(
-        _chosen(LAUNCHER, {"standard": None, **{each.value: each.value for each in Launcher}}),
+        _chosen(
+            LAUNCHER,
+            {"standard": None, **{launcher.value: launcher.value for launcher in Launcher}},
+        ),
         "--deepspeed_multinode_launcher",
     ),
     **_switches(Fate.OURS, "--multi_gpu", "--use_deepspeed", "--same_network"),
@@ -221,7 +224,9 @@ _DEEPSPEED: Mapping[str, LauncherOption] = {
     **_values(_exclude, "-e", "--exclude"),
     **_values(_count("nodes"), "--num_nodes"),
     **_values(_count("gpus_per_node"), "--num_gpus", "--num_accelerators"),
-    **_values(_chosen(LAUNCHER, {each.value: each.value for each in Launcher}), "--launcher"),
+    **_values(
+        _chosen(LAUNCHER, {launcher.value: launcher.value for launcher in Launcher}), "--launcher"
+    ),
     **_switches(_on(IS_MODULE), "--module"),
     **_switches(_on(NO_LOCAL_RANK), "--no_local_rank"),
     **_values(Fate.OURS, "--master_port", "--master_addr", "--node_rank"),
@@ -400,17 +405,17 @@ class _Typed:
     def _read_option(self, launcher: OtherLauncher, word: str) -> None:
         before = self._read
         flag, option = self._find_option(launcher, word)
-        value, said = self._take_value(flag, takes_word=option.takes_word)
+        value, words = self._take_value(flag, takes_word=option.takes_word)
         if option.fate is Fate.REFUSED:
             raise _refused(before, flag)
         if option.fate is Fate.LOST:
-            self._lost.append(said)
+            self._lost.append(words)
         try:
             values = option.read(value)
         except ValueError as error:
-            raise UsageError(f"`{said}`: " + error.args[0]) from None
+            raise UsageError(f"`{words}`: " + error.args[0]) from None
         self.settings |= values
-        self._said_by |= dict.fromkeys(values, said)
+        self._said_by |= dict.fromkeys(values, words)
 
     def _find_option(self, launcher: OtherLauncher, word: str) -> tuple[str, LauncherOption]:
         """The option that a word means, with its flag as it is written."""
@@ -418,19 +423,19 @@ class _Typed:
         flag = word.partition("=")[0] if takes_sign else word
         if launcher.of_family(flag):
             raise _refused(self._read, flag)
-        found = launcher.find(flag)
-        if not found and not word.startswith("--") and launcher.find(word[:2]):
+        names = launcher.find(flag)
+        if not names and not word.startswith("--") and launcher.find(word[:2]):
             self._split_short(launcher, word)
-            flag, found = word[:2], launcher.find(word[:2])
-        if len(found) == 1:
-            return flag, launcher.options[found[0]]
-        if found:
+            flag, names = word[:2], launcher.find(word[:2])
+        if len(names) == 1:
+            return flag, launcher.options[names[0]]
+        if names:
             raise UsageError(
                 _(
                     "`{read} {flag}`: `{flag}` could mean {options}",
                     read=self._read,
                     flag=flag,
-                    options=joined(_(" or "), (f"`{n}`" for n in found[:4])),
+                    options=joined(_(" or "), (f"`{n}`" for n in names[:4])),
                 )
             )
         raise UsageError(
@@ -497,12 +502,12 @@ class _Typed:
         )
 
 
-def _refused(launcher: str, said: str) -> UsageError:
+def _refused(launcher: str, words: str) -> UsageError:
     return UsageError(
         _(
             "`{launcher} {said}`: zerowiz starts DeepSpeed jobs, which have no `{said}`",
             launcher=launcher,
-            said=said,
+            said=words,
         ),
         _("remove it, or start this job without zerowiz"),
     )
@@ -513,7 +518,7 @@ def _settle_ranks(settings: dict[str, object], said_by: dict[str, str]) -> None:
     total = settings.pop(ALL_RANKS, None)
     if isinstance(total, int):
         nodes = settings.get("nodes", 1)
-        each, rest = divmod(total, nodes if isinstance(nodes, int) else 1)
+        ranks, rest = divmod(total, nodes if isinstance(nodes, int) else 1)
         if rest:
             raise UsageError(
                 _(
@@ -523,7 +528,7 @@ def _settle_ranks(settings: dict[str, object], said_by: dict[str, str]) -> None:
                     nodes=nodes,
                 )
             )
-        settings["gpus_per_node"] = each
+        settings["gpus_per_node"] = ranks
         said_by["gpus_per_node"] = said_by[ALL_RANKS]
     gpus, count = settings.get("gpus"), settings.get("gpus_per_node")
     if gpus is None or count is None:
@@ -545,15 +550,15 @@ def _settle_offload(settings: dict[str, object], said_by: dict[str, str]) -> Non
     devices = tuple(settings.pop(name, None) for name in (OPTIMIZER_DEVICE, PARAMETER_DEVICE))
     if devices == (None, None):
         return
-    said = [said_by[name] for name in (OPTIMIZER_DEVICE, PARAMETER_DEVICE) if name in said_by]
+    words = [said_by[name] for name in (OPTIMIZER_DEVICE, PARAMETER_DEVICE) if name in said_by]
     optimizer, parameters = (device == "cpu" for device in devices)
     if parameters and not optimizer:
         raise UsageError(
             _(
                 "`{said}`: zerowiz offloads parameters only together with the optimizer",
-                said=" ".join(said),
+                said=" ".join(words),
             ),
             _("offload both with `$offload all`"),
         )
     settings["offload"] = "all" if parameters else "optimizer" if optimizer else "none"
-    said_by["offload"] = " ".join(said)
+    said_by["offload"] = " ".join(words)

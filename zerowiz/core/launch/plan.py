@@ -164,8 +164,8 @@ def for_pdsh(env: RankEnv) -> RankEnv:
 
 def render_env(env: RankEnv) -> str:
     """The file for pdsh; the shell of the other node gets each value as it is."""
-    own = {name: escape(value) for name, value in env.values.items()}
-    lines = {**own, **env.user_lines}
+    variables = {name: escape(value) for name, value in env.values.items()}
+    lines = {**variables, **env.user_lines}
     return "".join(f"{name}={value}\n" for name, value in lines.items())
 
 

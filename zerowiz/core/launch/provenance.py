@@ -60,11 +60,11 @@ _PLAN_SHA256 = re.compile(rb'"plan_sha256": "([0-9a-f]{64})"')
 
 def is_unchanged_plan(plan: bytes) -> bool:
     """Whether the content of a plan file is as `render_plan` made it, by the hash inside."""
-    found = _PLAN_SHA256.search(plan)
-    if found is None:
+    match = _PLAN_SHA256.search(plan)
+    if match is None:
         return False
-    blank = plan[: found.start(1)] + plan[found.end(1) :]
-    return _sha256(blank).encode() == found[1]
+    blank = plan[: match.start(1)] + plan[match.end(1) :]
+    return _sha256(blank).encode() == match[1]
 
 
 def is_config_of_plan(name: str, config: bytes, plan: bytes) -> bool:
@@ -242,10 +242,10 @@ def difference(path: str, there: bytes, wanted: str) -> tuple[str, ...] | Incomp
     before, after = _lines(text), _lines(wanted)
     if before == after:
         return Incomparable.LINE_ENDS
-    found = difflib.unified_diff(
+    lines = difflib.unified_diff(
         before, after, path, _("{path} (by zerowiz)", path=path), lineterm=""
     )
-    return tuple(_plain(part) for line in found for part in line.split("\n"))
+    return tuple(_plain(part) for line in lines for part in line.split("\n"))
 
 
 def _is_large(content: bytes) -> bool:
@@ -339,10 +339,10 @@ def read_earlier_plan(path: str, content: bytes, script: str | None) -> EarlierP
         script: As it is named in the command; None for a config without a script.
     """
     try:
-        found = parse_json(content)
+        plan = parse_json(content)
     except ValueError:
         return None
-    match found:
+    match plan:
         case {
             "schema_version": int(version),
             "machine": machine,
@@ -388,9 +388,9 @@ def _are_of_other_kinds(before: Machine, now: Machine) -> bool:
     by_spec = {machine.source is MachineSource.SPEC for machine in (before, now)}
     if len(by_spec) == 1:
         return True
-    sizes = [min((gpu.total_bytes or 0) for gpu in each.gpus) for each in (before, now)]
+    sizes = [min((gpu.total_bytes or 0) for gpu in machine.gpus) for machine in (before, now)]
     least, most = sorted(sizes)
-    kinds = [{gpu.compute_capability for gpu in each.gpus} for each in (before, now)]
+    kinds = [{gpu.compute_capability for gpu in machine.gpus} for machine in (before, now)]
     return kinds[0] != kinds[1] or least < most * (1 - _NOTABLE_LOSS)
 
 

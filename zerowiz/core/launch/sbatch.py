@@ -64,8 +64,8 @@ def render_job_script(job: JobScript) -> str:
 
 def _title(job: JobScript) -> Sequence[str]:
     what = "GPU" if job.has_gpus else "CPU rank"
-    each = f"{job.ranks} {what}{'s' if job.ranks > 1 else ''}"
-    nodes = f"{job.nodes} nodes with {each} each" if job.nodes > 1 else f"a node with {each}"
+    share = f"{job.ranks} {what}{'s' if job.ranks > 1 else ''}"
+    nodes = f"{job.nodes} nodes with {share} each" if job.nodes > 1 else f"a node with {share}"
     script = command_words.quote(job.script)
     return (
         "#!/bin/bash",
