@@ -246,8 +246,8 @@ def left_over(parser: ScriptParser, words: tuple[str, ...]) -> tuple[str, ...]:
         ('--other', 'x')
     """
     known = [(i, given) for i, _, given in _each_option(parser, words) if given.value is not None]
-    taken = {i + offset for i, given in known for offset in range(len(given.written))}
-    return tuple(word for i, word in enumerate(words) if i not in taken)
+    places = {i + offset for i, given in known for offset in range(len(given.written))}
+    return tuple(word for i, word in enumerate(words) if i not in places)
 
 
 def _each_option(
@@ -281,20 +281,20 @@ def missing_arguments(parser: ScriptParser, words: tuple[str, ...]) -> tuple[Req
     options = words[: words.index("--")] if "--" in words else words
     flags = [word.partition("=")[0] for word in options if word.startswith("-")]
     loose = _count_loose(parser, words)
-    by_word = [each for each in parser.required if each.count]
+    by_word = [argument for argument in parser.required if argument.count]
     if any(_may_mean(flag, ("--help", "-h")) for flag in flags):
         return ()
     # A first word that nothing asks for may be a file of settings.
     if words and not words[0].startswith("-") and not by_word:
         return ()
     missing = []
-    for each in parser.required:
-        if any(_may_mean(flag, each.flags) for flag in flags):
+    for argument in parser.required:
+        if any(_may_mean(flag, argument.flags) for flag in flags):
             continue
-        if each.count and loose >= each.count:
-            loose -= each.count
+        if argument.count and loose >= argument.count:
+            loose -= argument.count
             continue
-        missing.append(each)
+        missing.append(argument)
     return tuple(missing)
 
 
@@ -333,8 +333,8 @@ def write_words(parser: ScriptParser, option: Option, value: object) -> tuple[st
         ('--micro_batch', '4')
     """
     if option.takes in SWITCHES:
-        same = (each for each in parser.of(option.dest) if SWITCHES.get(each.takes) == value)
-        return next(((each.flag,) for each in same), None)
+        same = (other for other in parser.of(option.dest) if SWITCHES.get(other.takes) == value)
+        return next(((other.flag,) for other in same), None)
     written = None if option.takes is Takes.UNSEEN else _write(option, value)
     if written is not None and parser.is_foreign:
         return (f"{option.flag}={','.join(written)}",)

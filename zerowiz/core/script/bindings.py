@@ -104,7 +104,9 @@ def removed_words(facts: ScriptFacts, script_args: tuple[str, ...]) -> Iterator[
             name = flag.removeprefix("--").replace("-", "_")
             # `--no_x` of a field that is on by default.
             names = (name, name.removeprefix("no_"))
-            field = next((each for each in names if _is_removed(facts.parser, each)), None)
+            field = next(
+                (candidate for candidate in names if _is_removed(facts.parser, candidate)), None
+            )
             if flag.startswith("--") and field is not None:
                 yield field, f"`{flag}` {where}"
 
@@ -116,9 +118,9 @@ def _is_removed(parser: ScriptParser, name: str) -> bool:
     """
     if name not in REMOVED_FIELDS:
         return False
-    found = parser.find(f"--{name}")
-    is_own = any(option.line is not None for option in found)
-    return not is_own and (not found or any(name in also for also in FIELD_ALIASES.values()))
+    options = parser.find(f"--{name}")
+    is_own = any(option.line is not None for option in options)
+    return not is_own and (not options or any(name in also for also in FIELD_ALIASES.values()))
 
 
 S = TypeVar("S")
@@ -175,8 +177,8 @@ class Resolver:
         """The setting that a binding has in this run; None where it is not known."""
         if not binding.unless and not binding.when:
             return self._value(binding)
-        found = self.condition(binding)
-        return None if found is None else cast(found, found.value)
+        value = self.condition(binding)
+        return None if value is None else cast(value, value.value)
 
     def _value(self, binding: ValueSource) -> ScriptValue[Scalar] | None:
         if binding.flag is not None:
@@ -187,9 +189,9 @@ class Resolver:
         """Whether something is done in this run, or may be: by an option that is on, or always."""
         if binding.flag is None:
             return True
-        found = self.setting(binding)
-        if found is not None:
-            return bool(found.value)
+        value = self.setting(binding)
+        if value is not None:
+            return bool(value.value)
         given = self.said.get(self.facts.parser.find(binding.flag)[0].dest)
         return self.all_hidden or (given is not None and not given.is_null)
 
@@ -442,7 +444,7 @@ def settle_own_model(run: Resolver) -> OwnModel | None:
     seen = run.facts.own_sizes
     if seen is None:
         return None
-    layers, width = (as_count(run.setting(each)) for each in (seen.layers, seen.hidden_size))
+    layers, width = (as_count(run.setting(binding)) for binding in (seen.layers, seen.hidden_size))
     vocabulary = as_count(run.setting(seen.vocab_size))
     if layers is None or width is None:
         return None
@@ -469,15 +471,15 @@ def settle_model(run: Resolver) -> SettledModel:
     built = run.facts.built_config
     if built is None:
         return SettledModel(as_text(run.setting(run.facts.model)))
-    base, family = (as_text(run.setting(each)) for each in (built.base, built.family))
+    base, family = (as_text(run.setting(source)) for source in (built.base, built.family))
     name = None if family is None else family.value
     values, assumed = dict[str, Scalar](), dict[str, str]()
     for key, binding in built.values.items():
-        found, code = run.setting(binding), binding.code or binding.flag
-        if (found is None and code is None) or not may_decide_size(name, key):
+        value, code = run.setting(binding), binding.code or binding.flag
+        if (value is None and code is None) or not may_decide_size(name, key):
             continue
-        if found is not None:
-            values[key] = found.value
+        if value is not None:
+            values[key] = value.value
         elif key in _ASSUMED:
             assumed[key] = code or ""
         else:

@@ -72,7 +72,7 @@ def with_config_via(
         return facts
     way, name = split_config_via(text)
     _, convention, reader = _WAYS[way]
-    said = replace(
+    stated = replace(
         facts,
         convention=convention,
         obstacle=None,
@@ -80,8 +80,8 @@ def with_config_via(
         literal_config=None,
     )
     if way == "file":
-        return _with_file(said, name, facts.literal_config)
-    return _with_flag(said, name, facts.obstacle) if way == "flag" else said
+        return _with_file(stated, name, facts.literal_config)
+    return _with_flag(stated, name, facts.obstacle) if way == "flag" else stated
 
 
 def _with_file(facts: ScriptFacts, name: str, seen: str | None) -> ScriptFacts:
@@ -108,7 +108,7 @@ def _with_flag(facts: ScriptFacts, name: str, obstacle: Obstacle | None) -> Scri
         return replace(facts, own_flag=flag)
     if parser.complete and parser.options:
         words = ("config", "deepspeed")
-        takes = [each for each in parser.options if any(word in each.dest for word in words)]
+        takes = [choice for choice in parser.options if any(word in choice.dest for word in words)]
         names = listing(f"`{take.flag}`" for take in takes)
         raise UsageError(
             _(
@@ -272,7 +272,7 @@ def add_words(script_args: Sequence[str], words: Sequence[str]) -> Words:
 
 def add_settled(script_args: Sequence[str], settled: Iterable[AddedWords]) -> Words:
     """The words after a script, with those of what was settled."""
-    return add_words(script_args, [word for each in settled for word in each.words])
+    return add_words(script_args, [word for addition in settled for word in addition.words])
 
 
 # deepspeed 0.19.8, __init__.py, _add_core_arguments.
@@ -362,8 +362,8 @@ def _is_named(run: _Run, flag: str) -> bool:
         UsageError: It names another.
     """
     options = run.facts.parser.find(flag)
-    said = read_said(run.facts, run.script_args)
-    given = said.get(options[0].dest) if options else None
+    values = read_said(run.facts, run.script_args)
+    given = values.get(options[0].dest) if options else None
     if given is None or given.is_null:
         return False
     if isinstance(given.value, str) and run.names(given.value):

@@ -29,7 +29,7 @@ class ProgramJob(Struct, frozen=True, kw_only=True):
 
 def make_job(
     values: Mapping[str, object],
-    found: Mapping[str, Value | None],
+    settings: Mapping[str, Value | None],
     unknown: Mapping[str, bool],
     *,
     not_counted: Iterable[str],
@@ -39,14 +39,14 @@ def make_job(
 
     Args:
         values: The keys and values of the file.
-        found: Its settings; None where it decides none.
+        settings: Its settings; None where it decides none.
         unknown: Keys, and whether the file has a value for them that zerowiz does not know.
         not_counted: The keys of the program that no formula counts, if they are set.
         excluding: Its keys that exclude DeepSpeed, if they are set.
     """
     lost = (key for key in not_counted if values.get(key))
     return ProgramJob(
-        settings={name: value for name, value in found.items() if value is not None},
+        settings={name: value for name, value in settings.items() if value is not None},
         not_counted=(*lost, *(key for key, is_unknown in unknown.items() if is_unknown)),
         excluding=tuple(key for key in excluding if values.get(key)),
     )
@@ -116,8 +116,8 @@ def read_counts(values: Mapping[str, object], keys: Mapping[str, str]) -> dict[s
         values: The keys and values of the file.
         keys: The key of each setting.
     """
-    found = ((name, values.get(key)) for name, key in keys.items())
-    return {n: v for n, v in found if isinstance(v, int) and not isinstance(v, bool)}
+    pairs = ((name, values.get(key)) for name, key in keys.items())
+    return {n: v for n, v in pairs if isinstance(v, int) and not isinstance(v, bool)}
 
 
 def list_changes(file: ProgramFile, planned: Change, config_path: str) -> Iterator[str]:
@@ -235,7 +235,7 @@ def read_axolotl(values: Mapping[str, object]) -> ProgramJob:
         "adapter": adapter not in _AXOLOTL_METHODS,
         "rl": trainer not in _AXOLOTL_TRAINERS,
     }
-    found: dict[str, Value | None] = {
+    settings: dict[str, Value | None] = {
         "model": str(values["base_model"]),
         "accumulation_steps": 1,
         **read_counts(values, _AXOLOTL_COUNTS),
@@ -250,7 +250,11 @@ def read_axolotl(values: Mapping[str, object]) -> ProgramJob:
         **(_axolotl_adapters(values) if adapter in _ADAPTERS else {}),
     }
     return make_job(
-        values, found, unknown, not_counted=_AXOLOTL_NOT_COUNTED, excluding=("fsdp", "fsdp_config")
+        values,
+        settings,
+        unknown,
+        not_counted=_AXOLOTL_NOT_COUNTED,
+        excluding=("fsdp", "fsdp_config"),
     )
 
 
@@ -416,7 +420,7 @@ def read_llama_factory(values: Mapping[str, object]) -> ProgramJob:
         "quantization_bit": bits not in {None, _QLORA_BITS},
         "stage": trainer is None,
     }
-    found: dict[str, Value | None] = {
+    settings: dict[str, Value | None] = {
         "model": str(values["model_name_or_path"]),
         **_DEFAULTS,
         **read_counts(values, _COUNTS),
@@ -432,7 +436,7 @@ def read_llama_factory(values: Mapping[str, object]) -> ProgramJob:
         "eval_batch": _eval_batch(values),
     }
     return make_job(
-        values, found, unknown, not_counted=_NOT_COUNTED, excluding=("fsdp", "fsdp_config")
+        values, settings, unknown, not_counted=_NOT_COUNTED, excluding=("fsdp", "fsdp_config")
     )
 
 
@@ -570,7 +574,7 @@ def read_swift(values: Mapping[str, object]) -> ProgramJob:
     }
     attention = str(values.get("attn_impl"))
     known = ATTENTIONS.get(attention)
-    found: dict[str, Value | None] = {
+    settings: dict[str, Value | None] = {
         "model": str(values["model"]),
         "micro_batch": 1,
         **read_counts(values, _MS_SWIFT_COUNTS),
@@ -585,7 +589,9 @@ def read_swift(values: Mapping[str, object]) -> ProgramJob:
         "trainer": _MS_SWIFT_TRAINERS.get(kind),
         "eval_batch": _swift_eval_batch(values),
     }
-    return make_job(values, found, unknown, not_counted=_MS_SWIFT_NOT_COUNTED, excluding=("fsdp",))
+    return make_job(
+        values, settings, unknown, not_counted=_MS_SWIFT_NOT_COUNTED, excluding=("fsdp",)
+    )
 
 
 def _swift_precision(values: Mapping[str, object]) -> str | None:

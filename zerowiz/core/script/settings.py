@@ -132,8 +132,8 @@ def _accumulation(run: Resolver, value: object) -> Words | None:
     Source: accelerate 1.15, accelerator.py, _prepare_deepspeed ("Using DeepSpeed's value").
     """
     binding = run.facts.accumulation_steps
-    own = run.facts.integration is Integration.ACCELERATE
-    if own and binding.default_of is not None:
+    by_accelerate = run.facts.integration is Integration.ACCELERATE
+    if by_accelerate and binding.default_of is not None:
         return ()
     return run.words_for(binding, value)
 
@@ -283,7 +283,7 @@ class ScriptSettings(Struct, frozen=True, kw_only=True):
     @property
     def widens_adapters(self) -> bool:
         """Whether some of `uncounted` adds parameters: a base of 8 bits is counted with 16."""
-        return any("load_in_8bit" not in (each.code or "") for each in self.uncounted)
+        return any("load_in_8bit" not in (part.code or "") for part in self.uncounted)
 
     def is_open(self, name: str, value: object) -> bool:
         """Whether nobody decides a setting, and the script can be given this value."""
@@ -417,11 +417,11 @@ def _metrics(facts: ScriptFacts) -> str | None:
 
 def _checkpointing(run: Resolver) -> ScriptValue[bool] | None:
     """Gradient checkpointing, which TrainingArguments or a call of the script turns on."""
-    said = as_truth(run.setting(run.facts.gradient_checkpointing))
-    if run.facts.checkpoints_too is None or (said is not None and said.value):
-        return said
+    switch = as_truth(run.setting(run.facts.gradient_checkpointing))
+    if run.facts.checkpoints_too is None or (switch is not None and switch.value):
+        return switch
     too = run.condition(run.facts.checkpoints_too)
-    return said if too is not None and not too.value else too
+    return switch if too is not None and not too.value else too
 
 
 def _plain_layers(run: Resolver) -> Iterator[NotCounted]:
@@ -429,17 +429,17 @@ def _plain_layers(run: Resolver) -> Iterator[NotCounted]:
 
     transformers 5.23, modeling_utils.py, activation_checkpointing_enable.
     """
-    checkpointing, found = _checkpointing(run), run.facts.every_n_layers
+    checkpointing, binding = _checkpointing(run), run.facts.every_n_layers
     if checkpointing is not None and not checkpointing.value:
         return
-    setting = run.setting(found)
+    setting = run.setting(binding)
     every = None if setting is None else setting.value
     if isinstance(every, str):
         every = _in_json(every, "every_n_layers")
-    if every is None and (setting is not None or found.code is None):
+    if every is None and (setting is not None or binding.code is None):
         return
     if every != 1:
-        source = f"`{found.code}`" if setting is None else setting.source
+        source = f"`{binding.code}`" if setting is None else setting.source
         yield NotCounted(
             what=Uncounted.PLAIN_LAYERS,
             text=_(
@@ -454,8 +454,8 @@ def _in_json(text: str, key: str) -> Scalar:
         values = json.loads(text)
     except ValueError:
         return None
-    found = values.get(key) if isinstance(values, dict) else None
-    return found if isinstance(found, int) else None
+    value = values.get(key) if isinstance(values, dict) else None
+    return value if isinstance(value, int) else None
 
 
 def _settled_method(run: Resolver) -> ScriptValue[Method] | None:

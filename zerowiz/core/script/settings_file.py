@@ -135,12 +135,12 @@ def copy_values(
         given: What the words give, by `dest`; values that are not known are left out.
     """
     values = dict(file.values)
-    for dest, one in given.items():
-        if one.value is None:
+    for dest, word in given.items():
+        if word.value is None:
             continue
         names = (key for key in file.values if any(o.dest == dest for o in _options(parser, key)))
         several = any(option.reads is Reads.WORDS for option in parser.of(dest))
-        value = str(one.value).split(",") if several else one.value
+        value = str(word.value).split(",") if several else word.value
         values[next(names, dest)] = value
     return values
 

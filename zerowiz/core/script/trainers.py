@@ -120,15 +120,15 @@ def settle_trainer(run: Resolver, method: ScriptValue[Method] | None) -> Trainer
     kind = trainer.value if trainer is not None else Trainer.SFT
     not_counted = [*_uses_not_counted(run), *_models_beside(run, kind)]
     evaluated = None if kind.generates else _eval_batch(run)
-    found = TrainerSettings(trainer=trainer, eval_batch=evaluated)
+    settings = TrainerSettings(trainer=trainer, eval_batch=evaluated)
     if kind.compares and all(row.refers for row in rows):
         reference = _reference(run, kind, method)
         unseen = {"reference"} if reference is None else set()
-        found = replace(found, reference=reference, unseen=frozenset(unseen))
+        settings = replace(settings, reference=reference, unseen=frozenset(unseen))
     elif kind.compares and trainer is not None:
-        found = replace(found, reference=cast(trainer, Reference.NONE))
+        settings = replace(settings, reference=cast(trainer, Reference.NONE))
     if not kind.generates:
-        return replace(found, not_counted=tuple(not_counted))
+        return replace(settings, not_counted=tuple(not_counted))
     completion = as_count(run.setting(seen.completion_tokens))
     prompt = as_count(run.setting(seen.prompt_tokens))
     fraction, server, engine = _vllm(run)
@@ -136,7 +136,7 @@ def settle_trainer(run: Resolver, method: ScriptValue[Method] | None) -> Trainer
     if fraction is None and (used := as_truth(run.setting(seen.use_vllm))) and used.value:
         unseen.add("vllm_memory_fraction")
     return replace(
-        found,
+        settings,
         sequence_tokens=_whole(prompt, completion),
         completion_tokens=completion,
         group=as_count(run.setting(seen.group)),
@@ -144,7 +144,7 @@ def settle_trainer(run: Resolver, method: ScriptValue[Method] | None) -> Trainer
         whole_generation=as_count(run.setting(seen.whole_generation)),
         vllm_memory_fraction=fraction,
         vllm_sleeps=as_truth(run.setting(seen.vllm_sleep)) if fraction is not None else None,
-        unseen=found.unseen | unseen,
+        unseen=settings.unseen | unseen,
         on_server=server,
         not_counted=(*not_counted, *engine),
     )
@@ -156,8 +156,8 @@ def _trainer(run: Resolver) -> tuple[ScriptValue[Trainer] | None, list[TrainerRo
     rows = [TRAINERS[use.name] for use in uses if use.name in TRAINERS]
     kinds = {row.trainer for row in rows}
     hidden = len(rows) < len(uses) or len(kinds) != 1
-    own = any(use.changed for use in uses) and kinds == {Trainer.SFT}
-    if hidden or own:
+    is_changed = any(use.changed for use in uses) and kinds == {Trainer.SFT}
+    if hidden or is_changed:
         return None, rows
     where = _("{path} line {line}", path=run.facts.text_path, line=uses[0].line)
     setting = ScriptValue(
@@ -189,8 +189,8 @@ _NEVER = "no"
 
 def _may_come(run: Resolver, conditions: tuple[ValueSource, ...]) -> bool:
     """Whether no condition is known not to hold."""
-    found = map(run.condition, conditions)
-    return all(each is None or each.value for each in found)
+    values = map(run.condition, conditions)
+    return all(value is None or value.value for value in values)
 
 
 def _uses_not_counted(run: Resolver) -> Iterator[NotCounted]:
