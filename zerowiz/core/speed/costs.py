@@ -86,15 +86,15 @@ def find_rates(machine: Machine, table: Sequence[GpuModel]) -> GpuRates | None:
     matches = match_models(machine.gpus[0].name, table)
     if len(matches) != 1:
         return None
-    (found,) = matches
+    (row,) = matches
     return GpuRates(
-        compute_capability=found.compute_capability,
-        bf16_flop_per_s=found.bf16_flop_per_s,
-        fp16_flop_per_s=found.fp16_flop_per_s,
-        fp32_flop_per_s=found.fp32_flop_per_s,
-        memory_bytes_per_s=found.memory_bytes_per_s,
-        pcie_bytes_per_s=found.pcie_bytes_per_s,
-        nvlink_bytes_per_s=found.nvlink_bytes_per_s,
+        compute_capability=row.compute_capability,
+        bf16_flop_per_s=row.bf16_flop_per_s,
+        fp16_flop_per_s=row.fp16_flop_per_s,
+        fp32_flop_per_s=row.fp32_flop_per_s,
+        memory_bytes_per_s=row.memory_bytes_per_s,
+        pcie_bytes_per_s=row.pcie_bytes_per_s,
+        nvlink_bytes_per_s=row.nvlink_bytes_per_s,
     )
 
 
@@ -384,7 +384,7 @@ def calibrate(
         measured: Steps of one machine.
         python_call_seconds: Of its host, on average: what they were predicted with.
     """
-    steps = [each for each in measured if each.measured_seconds > 0]
+    steps = [step for step in measured if step.measured_seconds > 0]
     if not steps:
         return None
     kinds = sorted({term.kind for step in steps for term in step.predicted.terms})

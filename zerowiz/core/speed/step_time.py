@@ -136,12 +136,12 @@ def find_ring(machine: Machine, rates: GpuRates, costs: Costs, *, inside: bool =
     node whose rate nobody knows is taken to be the PCIe of the GPUs.
     """
     link, network = machine.interconnect, machine.network
-    own = link_bytes_per_s(machine, rates) or rates.pcie_bytes_per_s
+    link_rate = link_bytes_per_s(machine, rates) or rates.pcie_bytes_per_s
     by_nvlink = link.link_class in _NVLINKS
     fraction = costs.nvlink_fraction if by_nvlink else costs.pcie_link_fraction
     reached = []
     if len(machine.gpus) > 1:
-        reached.append(own * fraction)
+        reached.append(link_rate * fraction)
     if machine.nodes > 1 and not inside:
         between = network.bytes_per_s or _UNKNOWN_NETWORK_BYTES_PER_S
         reached.append(between * costs.network_fraction)
@@ -422,10 +422,10 @@ def _recomputed_bytes(model: Model, rank: RankSizes) -> int:
         return upper_bytes
     # A packed row is one sequence, so its length counts; other sequences are alike.
     alike = workload if workload.packing else replace(workload, micro_batch=1)
-    one = replace(alike, gradient_checkpointing=False, accumulation_steps=1)
-    sequences = workload.micro_batch // one.micro_batch
+    single = replace(alike, gradient_checkpointing=False, accumulation_steps=1)
+    sequences = workload.micro_batch // single.micro_batch
     sharded = rank.strategy.shards_weights
-    return min(upper_bytes, sequences * _kept_bytes(a, one, sharded=sharded))
+    return min(upper_bytes, sequences * _kept_bytes(a, single, sharded=sharded))
 
 
 @lru_cache(maxsize=256)
@@ -474,8 +474,8 @@ def compute_passes(
     )
     again = 1 if workload.gradient_checkpointing else 0
     blocks, ends, adapters = (
-        _products_seconds(gpu, each, tokens, w)
-        for each in (counted.blocks, counted.ends, counted.adapters)
+        _products_seconds(gpu, products, tokens, w)
+        for products in (counted.blocks, counted.ends, counted.adapters)
     )
     # A frozen weight has no gradient; its input has one, and adapters train.
     gradients = 2 if workload.method is Method.FULL else 1
