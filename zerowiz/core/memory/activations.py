@@ -38,7 +38,7 @@ from zerowiz.words import _
 # which keeps its input whatever is frozen (runtime/zero/linear.py, LinearFunctionForZeroStage3),
 # and peft's adapters stay in fp32 (`value_bytes`), so each reads a fp32 copy of its own
 # (peft/tuners/lora/layer.py, _cast_input_dtype). Held against autograd by
-# tests/core/memory/forward/test_activations.py, with peft 0.21.
+# tests/core/memory/test_activations.py, with peft 0.21.
 
 
 class Input(StrEnum):
@@ -305,8 +305,8 @@ def cross_attention_bytes(architecture: Architecture, workload: Workload) -> int
         attended = _eager_attention_bytes(a, workload)
     else:
         attended = _fused_attention_bytes(a, w, masked=False)
-    own = 1 if workload.attention is Attention.SDPA else 0
-    bias = -(-own * length_tokens(a, workload) // workload.micro_batch)
+    biases = 1 if workload.attention is Attention.SDPA else 0
+    bias = -(-biases * length_tokens(a, workload) // workload.micro_batch)
     return attended + bias
 
 
@@ -443,8 +443,8 @@ _KEPT_INPUTS: Mapping[str, int] = {
 
 def _norm(architecture: Architecture) -> Norm:
     """How this model normalises."""
-    own = FAMILIES[architecture.family].norm
-    return Norm.RMS_OF_LIGER if _LIGER in architecture.switches else own
+    norm = FAMILIES[architecture.family].norm
+    return Norm.RMS_OF_LIGER if _LIGER in architecture.switches else norm
 
 
 def _norm_bytes(architecture: Architecture, width_size: int, size_bytes: int) -> int:
@@ -550,9 +550,9 @@ def _plain_block_bytes(architecture: Architecture, workload: Workload) -> int:
 def _product_bytes(architecture: Architecture, wide_size: int, size_bytes: int) -> int:
     """Per token, of what the last layer of one MLP reads and nothing else keeps."""
     a, family = architecture, FAMILIES[architecture.family]
-    own = holds(a, family.gated) or _KEPT_INPUTS.get(a.hidden_act, 1)
+    is_kept = holds(a, family.gated) or _KEPT_INPUTS.get(a.hidden_act, 1)
     dropped = family.mlp_dropout and a.residual_dropout_rate
-    return size_bytes * wide_size if own or dropped else 0
+    return size_bytes * wide_size if is_kept or dropped else 0
 
 
 def _unread_bytes(
@@ -564,8 +564,8 @@ def _unread_bytes(
     shared = _norms(a) == 1
     first = (Input.HIDDEN, Input.SECOND) if shared else (Input.HIDDEN,)
     # What a fused kernel gives is its own, unless the layer reads a copy of it.
-    own = is_fused(a, workload) and not copies_output(a, workload)
-    attended = 0 if own else w * a.query_size
+    is_kept = is_fused(a, workload) and not copies_output(a, workload)
+    attended = 0 if is_kept else w * a.query_size
     dense = _product_bytes(a, a.dense_intermediate_size, w)
     wide = w * a.shared_expert_intermediate_size
     visit = 0 if adapters.adapts("experts.gate_up_proj") else hidden
@@ -613,8 +613,8 @@ def _first_block_bytes(architecture: Architecture, workload: Workload, adapters:
     # Those of a parallel block read, and keep, the same hidden state.
     norms = reading * size_bytes - (reading - 1) * w * a.hidden_size
     norms -= _normalised_bytes(a, reading * a.hidden_size, w)
-    own = norms if holds(a, FAMILIES[a.family].first_norm) else 0
-    return stacks * (own + (reading * w * a.hidden_size if adapters.inputs_kept else 0))
+    first_norms = norms if holds(a, FAMILIES[a.family].first_norm) else 0
+    return stacks * (first_norms + (reading * w * a.hidden_size if adapters.inputs_kept else 0))
 
 
 def _parts(
@@ -683,14 +683,14 @@ def _frozen_ends_bytes(architecture: Architecture, workload: Workload, adapters:
     head = w * h if adapters.head_kept else 0
     last = w * h if adapters.reads_last(h) else 0
     # The head of a model of images reads one of its tokens.
-    own = 0 if a.image_tokens else adapters.own_bytes(Slot.ENDS)
+    ends = 0 if a.image_tokens else adapters.own_bytes(Slot.ENDS)
     if a.type_vocab_size:
-        return own + last + _KEPT_INPUTS.get(a.hidden_act, 1) * w * h + norm + head
+        return ends + last + _KEPT_INPUTS.get(a.hidden_act, 1) * w * h + norm + head
     dropped = h if a.encoder_layers and a.embedding_dropout_rate else 0
     encoded = w * h if a.encoder_layers and adapters.reads_encoder() else 0
     stacks = 2 if a.encoder_layers else 1
     norms = norm if "final_norm" in a.switches else 0
-    return own + last + encoded + stacks * (norms + dropped) + shared_mask_bytes(a, workload)
+    return ends + last + encoded + stacks * (norms + dropped) + shared_mask_bytes(a, workload)
 
 
 def _temporary_bytes(architecture: Architecture, workload: Workload) -> int:

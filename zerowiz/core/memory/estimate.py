@@ -129,7 +129,7 @@ def with_frozen_models(moments: Moments, model: Model, r: RankSizes) -> Moments:
         if phase is Phase.MODEL:
             return ()
         # The reference runs behind the model: what is held of its loss is there by then (tr1-024).
-        is_done = any(each.kind is AllocationKind.LOSS_SAVED for each in moment)
+        is_done = any(allocation.kind is AllocationKind.LOSS_SAVED for allocation in moment)
         return (*held, *running) if phase is Phase.FORWARD and is_done else held
 
     return {
@@ -213,7 +213,7 @@ def with_generation(moments: Moments, model: Model, r: RankSizes) -> Moments:
     if not r.workload.trainer.generates:
         return moments
     first = moments[Phase.FORWARD][0]
-    base = tuple(each for each in first if each.kind not in OF_A_MICRO_STEP)
+    base = tuple(allocation for allocation in first if allocation.kind not in OF_A_MICRO_STEP)
     here = r.workload.vllm_memory_fraction is None
     sampled = _generating(base, model.architecture, r) if here else ()
     return {**moments, Phase.GENERATE: (*sampled, _scoring(base, model, r))}
@@ -227,7 +227,7 @@ def _between_steps(moment: Moment, r: RankSizes) -> Moment:
     gone = OF_A_MICRO_STEP - _OF_ANY_PASS
     if not r.strategy.shards_weights:
         gone |= {AllocationKind.REDUCE_BUCKET}
-    return tuple(each for each in moment if each.kind not in gone)
+    return tuple(allocation for allocation in moment if allocation.kind not in gone)
 
 
 def with_evaluation(moments: Moments, r: RankSizes) -> Moments:
@@ -321,7 +321,9 @@ class Estimate(Struct, frozen=True, kw_only=True):
         """Of each phase, the largest moment in this memory, without what takes no bytes in it."""
         competing = self.moments if memory is MemoryKind.GPU else self.host
         return {
-            phase: tuple(each for each in max(moments, key=moment_bytes) if each.size_bytes)
+            phase: tuple(
+                allocation for allocation in max(moments, key=moment_bytes) if allocation.size_bytes
+            )
             for phase, moments in competing.items()
         }
 
@@ -377,7 +379,9 @@ class Estimate(Struct, frozen=True, kw_only=True):
         evaluated, peak_bytes = self.rank.workload.eval_batch, self.training_peak_bytes
         most = []
         for moment in self.moments.get(Phase.EVALUATE, ()):
-            growing = moment_bytes(each for each in moment if each.kind in GROWS_WITH_EVALUATION)
+            growing = moment_bytes(
+                allocation for allocation in moment if allocation.kind in GROWS_WITH_EVALUATION
+            )
             left = peak_bytes - (moment_bytes(moment) - growing)
             most.append(left * evaluated // growing if growing else evaluated)
         fewest = min(most, default=0)
@@ -463,8 +467,8 @@ def estimate_fullest(
     """
     ranks = (replace(rank, cut=cut) for cut in find_fullest(rank.cuts, offloaded=rank.offloaded))
     return max(
-        (estimate(model, each, accelerator) for each in ranks),
-        key=lambda one: one.flattened_on_host.peak_bytes,
+        (estimate(model, sizes, accelerator) for sizes in ranks),
+        key=lambda result: result.flattened_on_host.peak_bytes,
     )
 
 
@@ -524,7 +528,7 @@ def vllm_share(machine: Machine, workload: Workload, predicted: Estimate) -> Vll
 def _resting_bytes(predicted: Estimate) -> int:
     """What a rank holds between two steps."""
     return max(
-        moment_bytes(each for each in moment if each.kind not in OF_A_MICRO_STEP)
+        moment_bytes(allocation for allocation in moment if allocation.kind not in OF_A_MICRO_STEP)
         for moment in predicted.moments[Phase.FORWARD]
     )
 

@@ -146,14 +146,14 @@ def _targets(family: Family | None, tensor: TracedTensor) -> tuple[str, ...]:
     """The names by which peft adapts it: its module's, or what the family's table says."""
     module = tensor.name.removesuffix(".weight")
     named = {} if family is None else family.lora_targets
-    own = (module.rpartition("*.")[2],) if tensor.linear else ()
-    return next((names for name, names in named.items() if module.endswith(f".{name}")), own)
+    last = (module.rpartition("*.")[2],) if tensor.linear else ()
+    return next((names for name, names in named.items() if module.endswith(f".{name}")), last)
 
 
 def _role(name: str) -> str:
     """The name within its block; fused experts keep the word, as one module holds them all."""
-    before, found, after = name.partition(".experts.")
-    return f"experts.{after}" if found else before
+    before, separator, after = name.partition(".experts.")
+    return f"experts.{after}" if separator else before
 
 
 # Predict what a micro-step and an evaluation keep, also under autocast and of PPO's models.

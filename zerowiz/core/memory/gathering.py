@@ -416,8 +416,8 @@ def _block(build: _Builder, a: Architecture, tensors: list[Tensor]) -> tuple[Mod
             modules += [_NORM] if mixed or group[0].name == "fc1" else [_NORM, _MLP]
         of_block = build.module(*group)
         build.mixtures.update(of_block if mixed else ())
-        own = (of_block, *(m for tensor in group for m in build.adapters(tensor)))
-        modules += [module for module in own if module]
+        parts = (of_block, *(m for tensor in group for m in build.adapters(tensor)))
+        modules += [module for module in parts if module]
         if place == mlp and not mixed:
             modules.append(_ACTIVATION)
         if normed and group[0].name in _NORMED:

@@ -8,7 +8,7 @@ until the next one does not fit into it (reduce_independent_p_g_buckets_and_remo
 stage 2, and where communication overlaps, they come from the last tensor to the first while
 backward runs; at stage 1 from the first to the last when it is over (reduce_gradients). What a
 bucket has for several ranks is copied before it is reduced (allreduce_bucket, flatten).
-tests/core/memory/test_cuts.py holds this against the lists of real optimizers.
+tests/core/memory/test_gradient_shards.py holds this against the lists of real optimizers.
 """
 
 from bisect import bisect_left, bisect_right
@@ -241,8 +241,8 @@ def _copied(parts: Iterable[_Part], bucket: int) -> int:
         left, cycle = ranks, bucket // numel + 1
         while left:
             # As many as it takes to exceed the bucket.
-            taken = min(left, (bucket - pending) // numel + 1)
-            pending, count, left = pending + taken * numel, count + taken, left - taken
+            chunk = min(left, (bucket - pending) // numel + 1)
+            pending, count, left = pending + chunk * numel, count + chunk, left - chunk
             most = max(most, pending if count > 1 else 0)
             if pending > bucket:
                 pending = count = 0
@@ -302,7 +302,7 @@ def find_cuts(
         )
     named = range(ranks) if each_rank else _different_ranks(groups, ranks)
     last, copies = len(reduced) - 1, tuple(_growing(reduced))
-    found = (
+    shards = (
         RankShard(
             held=share.held,
             largest_slice=share.largest_slice,
@@ -312,7 +312,7 @@ def find_cuts(
         )
         for share in (_share(groups, rank) for rank in named)
     )
-    return tuple(found if each_rank else dict.fromkeys(found))
+    return tuple(shards if each_rank else dict.fromkeys(shards))
 
 
 def _flushes(
@@ -326,8 +326,8 @@ def _flushes(
         kind = autocast and gradient.is_cast
         if waiting[kind] and filled[kind] + gradient.numel > bucket:
             # A block has freed most of its own when its second gradient comes.
-            own = 0 if gradient.block == begun else 1
-            kept = gradient.block + own if gradient.block >= 0 else WITH_EMBEDDING
+            offset = 0 if gradient.block == begun else 1
+            kept = gradient.block + offset if gradient.block >= 0 else WITH_EMBEDDING
             yield waiting[kind], kept, moved
             waiting[kind], filled[kind] = [], 0
         begun = gradient.block
@@ -342,10 +342,10 @@ def _flushes(
 def _growing(reduced: Iterable[Reduction]) -> Iterator[Reduction]:
     """Those that copy more than any before them."""
     most = 0
-    for one in reduced:
-        if one.copied > most:
-            most = one.copied
-            yield one
+    for reduction in reduced:
+        if reduction.copied > most:
+            most = reduction.copied
+            yield reduction
 
 
 @lru_cache(maxsize=64)

@@ -3,7 +3,7 @@
 Symbols are those of `rank_sizes.py`. A group of G elements is stepped at a time; meanwhile the next
 group is being read and the one before is being written. Every tensor of a group (the master, a
 moment or two, the gradients) has a buffer of its own. Trained on 2 and 4 CPU ranks, where
-what is locked and what is written came out as counted here (tests/core/memory/test_nvme.py); never
+what is locked and what is written came out as counted here (tests/core/memory/test_host.py); never
 measured on a GPU.
 """
 
@@ -452,7 +452,9 @@ def predict_host(
 
 
 def _of_all(held: Moment, ranks: int) -> Moment:
-    return tuple(each._replace(size_bytes=each.size_bytes * ranks) for each in held)
+    return tuple(
+        allocation._replace(size_bytes=allocation.size_bytes * ranks) for allocation in held
+    )
 
 
 def _process(ranks: int, size_bytes: int) -> Moment:

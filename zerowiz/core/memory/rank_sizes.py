@@ -325,7 +325,7 @@ def _cuts(
     if not strategy.cuts_shares:
         return (RankShard(),)
     gradients = list_gradients(*job)
-    found = (
+    shards = (
         find_cuts(
             gradients,
             ranks,
@@ -337,7 +337,7 @@ def _cuts(
         )
         for apart in ((False, True) if decay_apart is None else (decay_apart,))
     )
-    return tuple(cut for cuts in found for cut in cuts)
+    return tuple(cut for cuts in shards for cut in cuts)
 
 
 def _experts(model: Model) -> list[Tensor]:

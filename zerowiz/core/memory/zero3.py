@@ -229,7 +229,7 @@ def _forward(r: RankSizes) -> tuple[Moment, ...]:
             for done, most in enumerate(gathering.forward, start=1)
             for gathered in most
         ),
-        key=lambda each: _whole_bytes(r, each[1]) + each[0] * block_bytes,
+        key=lambda pair: _whole_bytes(r, pair[1]) + pair[0] * block_bytes,
     )
     at_the_end = (*running, *_gathered_with_the_loss(r), *forward(r))
     return (at_the_end, (*running, *_gathered(r, most), _of_blocks(r, done)))
@@ -300,7 +300,7 @@ def _backward(r: RankSizes) -> tuple[Moment, ...]:
     block_bytes = r.activations.saved_bytes // blocks
     left, most = max(
         ((blocks - done, most.waiting) for done, most in enumerate(gathering.backward)),
-        key=lambda each: _arrived_bytes(r, each[1]) + each[0] * block_bytes,
+        key=lambda pair: _arrived_bytes(r, pair[1]) + pair[0] * block_bytes,
     )
     waiting = (*_gathered(r, _arrived(most)), _of_blocks(r, left))
     # A tensor that is larger than the bucket goes alone, and is not copied (f3-025).
