@@ -133,8 +133,8 @@ def share_of(cores: Sequence[int], case: Case, rank: int) -> Sequence[int]:
 
     Empty where it has none of its own: a launch binds a job that offloads, and no other.
     """
-    each = len(cores) // case["gpus"] if case["offload"] != "none" else 0
-    return cores[each * rank : each * (rank + 1)]
+    share = len(cores) // case["gpus"] if case["offload"] != "none" else 0
+    return cores[share * rank : share * (rank + 1)]
 
 
 def _run(case: Case, here: Path, rank: int, start: CaseStart, cores: Sequence[int]) -> CaseEnd:

@@ -152,9 +152,9 @@ def agree_on_most(value: float, device: torch.device) -> float:
 
 
 def _reduce(value: float, device: torch.device, how: distributed.ReduceOp) -> float:
-    said = torch.tensor(float(value), dtype=torch.float64, device=device)
-    distributed.all_reduce(said, op=how)
-    return float(said.item())
+    total = torch.tensor(float(value), dtype=torch.float64, device=device)
+    distributed.all_reduce(total, op=how)
+    return float(total.item())
 
 
 # Measure what the links between the ranks carry, as nccl-tests counts it.
@@ -378,7 +378,7 @@ class CudaClock:
 
     def read(self) -> list[float]:
         """The events count milliseconds."""
-        return [round(one.elapsed_time(other) / 1000, 6) for one, other in pairwise(self._moments)]
+        return [round(start.elapsed_time(end) / 1000, 6) for start, end in pairwise(self._moments)]
 
 
 class CpuClock:
@@ -393,7 +393,7 @@ class CpuClock:
 
     def read(self) -> list[float]:
         """They are seconds already."""
-        return [round(other - one, 6) for one, other in pairwise(self._moments)]
+        return [round(end - start, 6) for start, end in pairwise(self._moments)]
 
 
 class TimingPass:

@@ -101,10 +101,10 @@ class StepCounter:
     def _read_moments(self) -> None:
         """Read what has come so far, without waiting for the GPU."""
         while len(self._moments) > 1:
-            (one, _), (other, micro_batches) = self._moments[0], self._moments[1]
-            if self._on_gpu and not other.query():
+            (start, _), (end, micro_batches) = self._moments[0], self._moments[1]
+            if self._on_gpu and not end.query():
                 return
-            seconds = one.elapsed_time(other) / 1000 if self._on_gpu else other - one
+            seconds = start.elapsed_time(end) / 1000 if self._on_gpu else end - start
             self._seconds.append((round(seconds, 6), micro_batches))
             self._moments.popleft()
 

@@ -169,7 +169,7 @@ def _four_bits(
     The packed bits are stored as numbers of `dtype`: ZeRO-3 needs it (peft's guide to DeepSpeed).
     """
     has_bias = linear.bias is not None
-    made: torch.nn.Module = layers.Linear4bit(
+    layer: torch.nn.Module = layers.Linear4bit(
         linear.in_features,
         linear.out_features,
         bias=has_bias,
@@ -180,17 +180,17 @@ def _four_bits(
         device="meta",
     )
     weight = linear.weight.detach().cpu()
-    made.weight = layers.Params4bit(
+    layer.weight = layers.Params4bit(
         weight,
         requires_grad=False,
         compress_statistics=True,
         quant_type="nf4",
         quant_storage=dtype,
-        module=made,
+        module=layer,
     )
     if has_bias:
-        made.bias = linear.bias
-    return made.to(device)
+        layer.bias = linear.bias
+    return layer.to(device)
 
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
@@ -212,10 +212,10 @@ def _read_config(case: Case, folder: Path) -> Any:  # noqa: ANN401 - untyped lib
     """The config as transformers reads it: from a folder, or by the hub id of the case."""
     if not case["config"]:
         return transformers.AutoConfig.from_pretrained(case["model"])
-    own = folder / "model"
-    own.mkdir(exist_ok=True)
-    write_json(own / "config.json", case["config"])
-    return transformers.AutoConfig.from_pretrained(own)
+    model_folder = folder / "model"
+    model_folder.mkdir(exist_ok=True)
+    write_json(model_folder / "config.json", case["config"])
+    return transformers.AutoConfig.from_pretrained(model_folder)
 
 
 def _model_class(config: Any) -> Any:  # noqa: ANN401

@@ -279,14 +279,14 @@ class BuildLocks:
         """See which locks the rank holds now, and note beside each that it does."""
         if (began := time.monotonic()) < self.look_at and not at_once:
             return
-        for path in [path for path, made in self.held.items() if lock_made(path) != made]:
+        for path in [path for path, stamp in self.held.items() if lock_made(path) != stamp]:
             self.drop_note(path)
             del self.held[path]
-        for path, made in self.find():
+        for path, stamp in self.find():
             if path not in self.held:
-                content = {"space": read_pid_namespace(), **self.rank, "made": made}
+                content = {"space": read_pid_namespace(), **self.rank, "made": stamp}
                 write_whole(path.with_name(LOCK_NOTE), content)
-                self.held[path] = made
+                self.held[path] = stamp
         self.look_at = began + (time.monotonic() - began) / LOCKS_LOOK_SHARE
 
     def find(self) -> Iterator[tuple[Path, tuple[int, int]]]:
@@ -295,9 +295,9 @@ class BuildLocks:
             for descriptor in Path(f"/proc/{self.rank['pid']}/fd").iterdir():
                 path = link_of(descriptor)
                 if path.name == LOCK_FILE and builds_ops(path.parent.parent):
-                    made = lock_made(path)
-                    if made is not None:
-                        yield path, made
+                    stamp = lock_made(path)
+                    if stamp is not None:
+                        yield path, stamp
 
     def drop_note(self, path: Path) -> None:
         """Remove the note beside a lock, unless it is of another rank by now."""
@@ -308,9 +308,9 @@ class BuildLocks:
 
     def release(self) -> None:
         """Remove what the rank has left; it has ended."""
-        for path, made in self.held.items():
+        for path, stamp in self.held.items():
             end_compilers(path.parent)
-            if lock_made(path) == made:
+            if lock_made(path) == stamp:
                 with suppress(OSError):
                     path.unlink()
             self.drop_note(path)
@@ -318,8 +318,8 @@ class BuildLocks:
 
 def builds_ops(folder: Path) -> bool:
     """Whether torch builds ops in folders below this one."""
-    said = os.environ.get(EXTENSIONS_VARIABLE)
-    return os.path.realpath(said) == str(folder) if said else EXTENSIONS_FOLDER in folder.parts
+    value = os.environ.get(EXTENSIONS_VARIABLE)
+    return os.path.realpath(value) == str(folder) if value else EXTENSIONS_FOLDER in folder.parts
 
 
 def lock_made(path: Path) -> tuple[int, int] | None:

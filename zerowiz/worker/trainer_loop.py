@@ -171,8 +171,10 @@ def _examples(case: Case, model: Any) -> _Examples:  # noqa: ANN401 - untyped li
 
     The steps that are timed take those of the measured steps again: the host holds no more of them.
     """
-    one: Case = {**case, "micro_batch": 1}
+    example_case: Case = {**case, "micro_batch": 1}
     a_step = case["gpus"] * case["micro_batch"] * case["accumulation_steps"]
-    batches = (make_batch(model, one, torch.device("cpu")) for _ in range(a_step * case["steps"]))
+    batches = (
+        make_batch(model, example_case, torch.device("cpu")) for _ in range(a_step * case["steps"])
+    )
     examples = [{name: values[0] for name, values in batch.items()} for batch in batches]
     return list(islice(cycle(examples), a_step * (case["steps"] + case["most_timed_steps"])))
