@@ -74,7 +74,9 @@ def read_measured(folder: Path) -> dict[int, Mapping[str, object]]:
         folder: Of the attempt.
     """
     read = {path: _read(path) for path in (folder / MEASURED_FOLDER).glob("rank-*.json")}
-    return {int(path.stem.removeprefix("rank-")): each for path, each in read.items() if each}
+    return {
+        int(path.stem.removeprefix("rank-")): content for path, content in read.items() if content
+    }
 
 
 class AttemptFolder:

@@ -291,8 +291,8 @@ def _hints(losses: Sequence[LostEdit]) -> Iterator[str]:
             yield _("no run reads `{path}`: move it away, and zerowiz writes a new one", path=path)
         else:
             yield _("launch with it unchanged: `--config {path}`", path=command_words.quote(path))
-    for own in dict.fromkeys(loss.copy_of for loss in losses if loss.copy_of is not None):
-        yield _("it is a copy of `{own}`: make lasting changes there", own=own)
+    for original in dict.fromkeys(loss.copy_of for loss in losses if loss.copy_of is not None):
+        yield _("it is a copy of `{own}`: make lasting changes there", own=original)
     if configs or any(loss.copy_of is not None for loss in losses):
         yield _OTHER_PLACE
 
@@ -328,7 +328,7 @@ def write_held(files: Sequence[PlannedFile], *, force: bool = False) -> tuple[in
         write_files(files, force=force)
         contents = {Path(file.path): file.content for file in files}
         held = [hold(_marker(path, contents[path])) for path in read]
-    return tuple(each for each in held if each is not None)
+    return tuple(descriptor for descriptor in held if descriptor is not None)
 
 
 def write_file(file: PlannedFile, *, force: bool = False) -> None:

@@ -58,12 +58,12 @@ def noted_signals() -> Iterator[list[int]]:
         for ending_signal in ENDING_SIGNALS
         if signal.getsignal(ending_signal) != signal.SIG_IGN
     ]
-    before = {each: signal.signal(each, note) for each in caught}
+    before = {number: signal.signal(number, note) for number in caught}
     try:
         yield received
     finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def ignore_signals() -> None:
@@ -217,9 +217,9 @@ class SupervisedJob:
             self.refresh_at = time.monotonic() + _REFRESH_S
         self.folder.read_new()
         here = self.pid_namespace
-        for each, rank in self.folder.ranks.items():
+        for number, rank in self.folder.ranks.items():
             if rank.pid_namespace == here and not rank.runs_in(here):
-                self.gone_at.setdefault(each, time.time())
+                self.gone_at.setdefault(number, time.time())
 
     def launcher_is_gone(self) -> bool:
         """Whether the launcher has ended; it is not reaped, so no other process gets its pid."""
@@ -254,21 +254,21 @@ class SupervisedJob:
         # A scheduler signals the ranks and zerowiz at the same time, and the ranks may be faster.
         self.receive()
         ranks, ends = self.folder.ranks, dict(self.folder.ends)
-        for each, at in self.killed_at.items():
-            if each in ends and ends[each].status == KILLED:
-                asked_at = ends[each].asked_at or at
-                ends[each] = replace(ends[each], asked_at=asked_at, host_oom=False)
+        for number, at in self.killed_at.items():
+            if number in ends and ends[number].status == KILLED:
+                asked_at = ends[number].asked_at or at
+                ends[number] = replace(ends[number], asked_at=asked_at, host_oom=False)
         expected = set(ranks) if self.watch.local_ranks is None else {*self.watch.local_ranks}
         now = time.time()
         lost = [
             RankEnd(
-                rank=each,
-                host=ranks[each].host,
+                rank=number,
+                host=ranks[number].host,
                 status=None,
-                ended_at=self.gone_at.get(each, now),
-                asked_at=self.killed_at.get(each),
+                ended_at=self.gone_at.get(number, now),
+                asked_at=self.killed_at.get(number),
             )
-            for each in sorted(expected & ranks.keys() - ends.keys())
+            for number in sorted(expected & ranks.keys() - ends.keys())
         ]
         return judge(
             (*ends.values(), *lost),
@@ -285,10 +285,10 @@ class SupervisedJob:
         Where each host has its own supervisor, this one answers for its own ranks, and waits for
         the others only after a failure.
         """
-        own = self.watch.local_ranks
-        if own is not None:
+        local_ranks = self.watch.local_ranks
+        if local_ranks is not None:
             ended_well = self.launcher.returncode in {0, STDOUT_UNREAD}
-            went_well = ended_well and {*own} <= self.folder.ends.keys()
+            went_well = ended_well and {*local_ranks} <= self.folder.ends.keys()
             if not went_well and self.stopped_by is None:
                 # The other nodes learn of a launcher that failed, or a lost rank, by this alone.
                 self.folder.order_end()
@@ -301,8 +301,8 @@ class SupervisedJob:
         until = time.monotonic() + patience_s
         while any(
             rank.pid_namespace != self.pid_namespace
-            and each not in self.folder.ends.keys() | self.lost_ranks()
-            for each, rank in self.folder.ranks.items()
+            and number not in self.folder.ends.keys() | self.lost_ranks()
+            for number, rank in self.folder.ranks.items()
         ):
             self.receive()
             if time.monotonic() > until or self.kill_at == 0:
@@ -375,14 +375,14 @@ def _signals() -> Iterator[int]:
         for forwarded_signal in FORWARDED_SIGNALS
         if signal.getsignal(forwarded_signal) != signal.SIG_IGN
     ]
-    before = {each: signal.signal(each, _note) for each in (*caught, signal.SIGCHLD)}
+    before = {number: signal.signal(number, _note) for number in (*caught, signal.SIGCHLD)}
     wakeup_before = signal.set_wakeup_fd(writer)
     try:
         yield reader
     finally:
         signal.set_wakeup_fd(wakeup_before)
-        for each, handler in before.items():
-            signal.signal(each, handler)
+        for forwarded, handler in before.items():
+            signal.signal(forwarded, handler)
         unread = _read(reader)
         os.close(reader)
         os.close(writer)

@@ -179,17 +179,17 @@ def _ending_job(
         for ending_signal in ENDING_SIGNALS
         if signal.getsignal(ending_signal) != signal.SIG_IGN
     ]
-    before = {each: signal.signal(each, _interrupt) for each in caught}
+    before = {number: signal.signal(number, _interrupt) for number in caught}
     try:
         yield
     finally:
         # A second request must not interrupt this.
-        for each in before:
-            signal.signal(each, signal.SIG_IGN)
+        for number in before:
+            signal.signal(number, signal.SIG_IGN)
         end_job(f"{_JOB_VARIABLE}={folder}", process.pid, _PATIENCE_S, unrelated)
         process.poll()
-        for each, handler in before.items():
-            signal.signal(each, handler)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def start_batch(batch: Batch, folder: Path, environ: Mapping[str, str]) -> subprocess.Popen[bytes]:

@@ -123,7 +123,7 @@ def find_job(
     stats = _read_stats()
     here, not_the_jobs = os.getpid(), {os.getpid(), *unrelated}
     wanted = os.fsencode(job_variable)  # a folder may have any name
-    found = {
+    pids = {
         pid
         for pid, stat in stats.items()
         if pid not in not_the_jobs
@@ -133,20 +133,20 @@ def find_job(
             or _has_variable(pid, wanted)
         )
     }
-    found |= _descendants(found, stats) - not_the_jobs
-    for pid in found:
+    pids |= _descendants(pids, stats) - not_the_jobs
+    for pid in pids:
         if stats[pid].is_dead and stats[pid].parent == here and pid != launcher:
             with suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
-    return {stats[pid].process for pid in found if not stats[pid].is_dead}
+    return {stats[pid].process for pid in pids if not stats[pid].is_dead}
 
 
 def _descendants(roots: set[int], stats: Mapping[int, _ProcessStat]) -> set[int]:
-    found, fresh = set(roots), set(roots)
+    pids, fresh = set(roots), set(roots)
     while fresh:
-        fresh = {pid for pid, stat in stats.items() if stat.parent in fresh} - found
-        found |= fresh
-    return found
+        fresh = {pid for pid, stat in stats.items() if stat.parent in fresh} - pids
+        pids |= fresh
+    return pids
 
 
 def end_job(
@@ -210,10 +210,10 @@ class Connections:
 
     def __init__(self, launcher: int, hosts: Sequence[str], ranks: int) -> None:
         self._launcher = launcher
-        each = ranks // max(1, len(hosts))
+        share = ranks // max(1, len(hosts))
         # deepspeed/launcher/launch.py (0.19.8) and Hydra: ranks go by the order of the hosts.
         self._ranks_of = {
-            host: frozenset(range(number * each, (number + 1) * each))
+            host: frozenset(range(number * share, (number + 1) * share))
             for number, host in enumerate(hosts)
         }
         self._seen: set[str] = set()
@@ -310,17 +310,17 @@ def ending_as_ctrl_c() -> Iterator[None]:
 
     A signal that was ignored before, as `nohup` does it, stays ignored.
     """
-    caught = [each for each in _ENDING if signal.getsignal(each) != signal.SIG_IGN]
+    caught = [number for number in _ENDING if signal.getsignal(number) != signal.SIG_IGN]
 
     def interrupt(_number: int, _frame: object) -> NoReturn:
-        for each in caught:
+        for number in caught:
             # What is done about the first is not to be broken off by a second.
-            signal.signal(each, signal.SIG_IGN)
+            signal.signal(number, signal.SIG_IGN)
         raise KeyboardInterrupt
 
-    before = {each: signal.signal(each, interrupt) for each in caught}
+    before = {number: signal.signal(number, interrupt) for number in caught}
     try:
         yield
     finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
+        for number, handler in before.items():
+            signal.signal(number, handler)
