@@ -73,11 +73,11 @@ def _split(text: str) -> Iterator[Statement]:
             return
         begun += f"{line}\n"
         try:
-            found = tomllib.loads(begun)
+            table = tomllib.loads(begun)
         except tomllib.TOMLDecodeError:
             continue
-        key = next(iter(found), None)
-        yield Statement(text=begun, line=start, key=key, value=found.get(key) if key else None)
+        key = next(iter(table), None)
+        yield Statement(text=begun, line=start, key=key, value=table.get(key) if key else None)
         begun, start = "", number + 1
 
 
@@ -115,7 +115,7 @@ def rewrite(statements: Sequence[Statement], wanted: Mapping[str, object]) -> st
 def _comment(statement: Statement) -> str:
     """What stands behind the value."""
     line = statement.text.rstrip("\r\n")
-    for place in (found.start() for found in re.finditer(r"\s*#", line)):
+    for place in (match.start() for match in re.finditer(r"\s*#", line)):
         try:
             before = tomllib.loads(line[:place])
         except tomllib.TOMLDecodeError:
@@ -147,5 +147,5 @@ def _quote(text: str) -> str:
         shown = text.encode("ascii", "backslashreplace").decode()
         raise NotTextError(f"`{shown}` is not UTF-8, so it cannot be written as TOML")
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    controls = re.sub(r"[\x00-\x1f\x7f]", lambda found: f"\\u{ord(found[0]):04x}", escaped)
+    controls = re.sub(r"[\x00-\x1f\x7f]", lambda match: f"\\u{ord(match[0]):04x}", escaped)
     return f'"{controls}"'

@@ -143,9 +143,9 @@ def plan_run(
         chosen=None if chosen is None else chosen.strategy.name,
         why_untimed=None if chosen is None or chosen.step_time else decision.job.why_untimed,
         strategies=tuple(
-            StrategyRun(evaluated=each, run=run_of(each, tokens, per_hour))
-            for each in decision.evaluated
-            if each.runs or each is chosen
+            StrategyRun(evaluated=estimate, run=run_of(estimate, tokens, per_hour))
+            for estimate in decision.evaluated
+            if estimate.runs or estimate is chosen
         ),
     )
 
@@ -271,13 +271,13 @@ class _Trial:
         for size in sizes:
             candidate = kind.build(size, self.table)
             seen = _TooSmall.of(candidate.machine)
-            if any(one.covers(seen) for one in self.too_small):
+            if any(limit.covers(seen) for limit in self.too_small):
                 continue
             decision = self.decide(candidate)
             if decision is None:
                 self.unasked.add(kind.gpu.name)
                 continue
-            if not any(one.runs for one in decision.evaluated):
+            if not any(estimate.runs for estimate in decision.evaluated):
                 self.too_small.append(seen)
             chosen = decision.chosen
             if chosen is not None and chosen.runs:
@@ -305,7 +305,7 @@ def find_offers(
         length: Of the run whose time and cost are asked for.
     """
     trial = _Trial(decide, table)
-    found: list[Offer] = []
+    offers: list[Offer] = []
     fewest: dict[str, int] = {}
     too_small: list[MachineKind] = []
     unasked = 0
@@ -319,7 +319,7 @@ def find_offers(
             too_small.append(kind)
         else:
             fewest[kind.gpu.name] = fitting[0][0].size.world_size
-        found += (_offer(*each, prices, length) for each in fitting)
+        offers += (_offer(*fit, prices, length) for fit in fitting)
     for kind in kinds:
         instance = kind.instance
         if instance is None:
@@ -327,12 +327,12 @@ def find_offers(
         covered = fewest.get(kind.gpu.name, instance.gpus + 1) <= instance.gpus
         if not covered or prices.names(instance.name):
             fitting = list(islice(trial.fitting(kind, kind.sizes), 1))
-            found += (_offer(*each, prices, length) for each in fitting)
+            offers += (_offer(*fit, prices, length) for fit in fitting)
     return Offers(
-        offers=tuple(sorted(found, key=_order)),
+        offers=tuple(sorted(offers, key=_order)),
         too_small=tuple(too_small),
         kinds_unasked=unasked,
-        unlisted_prices=tuple(price.name for price in prices.prices if _is_unlisted(price, found)),
+        unlisted_prices=tuple(price.name for price in prices.prices if _is_unlisted(price, offers)),
         kinds=len(gpu_kinds),
     )
 
@@ -348,13 +348,13 @@ def _priced(trial: _Trial, kind: MachineKind, known: set[str]) -> Iterator[_Fitt
     for gpus in sorted({size.gpus for size in kind.priced_sizes}):
         sizes = [size for size in kind.priced_sizes if size.gpus == gpus]
         fitting = islice(trial.fitting(kind, sizes), 1)
-        yield from (each for each in fitting if each[0].name not in known)
+        yield from (fit for fit in fitting if fit[0].name not in known)
 
 
-def _is_unlisted(price: Price, found: Sequence[Offer]) -> bool:
+def _is_unlisted(price: Price, offers: Sequence[Offer]) -> bool:
     """Whether a price that has a name is for no machine that was found."""
     return bool(price.name) and not any(
-        price.is_for(offer.candidate.machine, offer.candidate.instance) for offer in found
+        price.is_for(offer.candidate.machine, offer.candidate.instance) for offer in offers
     )
 
 
@@ -410,26 +410,26 @@ class WiderFit(Struct, frozen=True, kw_only=True):
 
 
 def find_wider_fits(
-    found: Offers,
-    said: Collection[str],
+    offers: Offers,
+    stated: Collection[str],
     table: Sequence[GpuModel],
     decide_with: Callable[[Change], Decide],
 ) -> Iterator[WiderFit]:
     """The changes after which the job fits GPUs that are too small; none where most are not.
 
     Args:
-        found: The machines that it fits as it is.
-        said: The options that a person gave; no change of one is offered.
+        offers: The machines that it fits as it is.
+        stated: The options that a person gave; no change of one is offered.
         table: The GPUs, by which machines are built.
         decide_with: How the job is planned for a machine after a change.
     """
-    if 2 * found.kinds_without < found.kinds:
+    if 2 * offers.kinds_without < offers.kinds:
         return
     most = 0
     for change in _CHANGES:
-        if change.keys() & said:
+        if change.keys() & stated:
             continue
-        kinds = count_fitting(found.too_small, table, decide_with(change))
+        kinds = count_fitting(offers.too_small, table, decide_with(change))
         # A combination is worth it where it does more than one change.
         if kinds > (most if len(change) > 1 else 0):
             yield WiderFit(change=change, kinds=kinds)
@@ -503,7 +503,7 @@ def _encode_offer(offer: Offer) -> dict[str, object]:
 
 
 def encode_offers(
-    found: Offers, model: Model, prices: PriceList, *, version: str
+    offers: Offers, model: Model, prices: PriceList, *, version: str
 ) -> dict[str, object]:
     """One JSON object, whose `machines` are in the order of the table."""
     return {
@@ -511,9 +511,9 @@ def encode_offers(
         "zerowiz_version": version,
         "model": {"name": model.name, "params": model.params, "source": model.source.value},
         "currency": prices.currency or None,
-        "machines": [_encode_offer(offer) for offer in found.offers],
-        "gpus_tried": found.kinds,
-        "gpus_that_do_not_fit": found.kinds_without,
-        "gpus_without_a_plan": found.kinds_unasked,
-        "prices_without_a_machine": list(found.unlisted_prices),
+        "machines": [_encode_offer(offer) for offer in offers.offers],
+        "gpus_tried": offers.kinds,
+        "gpus_that_do_not_fit": offers.kinds_without,
+        "gpus_without_a_plan": offers.kinds_unasked,
+        "prices_without_a_machine": list(offers.unlisted_prices),
     }

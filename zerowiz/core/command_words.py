@@ -62,17 +62,17 @@ SYNONYMS: Mapping[str, Mapping[str, str]] = {
 }
 
 
-def canonical_choice(key: str, said: str, choices: Collection[str]) -> str:
+def canonical_choice(key: str, text: str, choices: Collection[str]) -> str:
     """The choice that a word means; the word itself where it means none.
 
     Args:
         key: That of the setting's row.
-        said: As a person wrote it: `zero3`, `BFloat16`.
+        text: As a person wrote it: `zero3`, `BFloat16`.
         choices: The words that zerowiz has.
     """
-    word = _plain(said)
+    word = _plain(text)
     known = {_plain(choice): choice for choice in choices}
-    return known.get(word) or SYNONYMS.get(key, {}).get(word) or said
+    return known.get(word) or SYNONYMS.get(key, {}).get(word) or text
 
 
 def _plain(word: str) -> str:
@@ -98,7 +98,7 @@ def spell(text: str) -> str:
 
 
 def _spelled(text: str) -> str:
-    return _NAMED.sub(lambda found: flags().get(found[1], found[0]), text)
+    return _NAMED.sub(lambda match: flags().get(match[1], match[0]), text)
 
 
 @cache

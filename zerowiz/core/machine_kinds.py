@@ -121,7 +121,7 @@ def split_prices(text: str) -> dict[str, str]:
     Raises:
         UsageError: A name has two prices, or none stands before its `=`.
     """
-    found: dict[str, str] = {}
+    prices: dict[str, str] = {}
     comma = _DECIMAL_COMMA.fullmatch(text)
     if comma is not None:
         raise UsageError(
@@ -132,13 +132,13 @@ def split_prices(text: str) -> dict[str, str]:
         name, equals, amount = entry.rpartition("=")
         if equals and not name.strip():
             raise UsageError(_("`$price {text}` has no name before `=`", text=text), *_HINTS)
-        if name.strip() in found:
+        if name.strip() in prices:
             whose = _(" of `{name}`", name=name.strip()) if equals else ""
             raise UsageError(
                 _("`$price {text}` gives two prices{whose}", text=text, whose=whose), *_HINTS
             )
-        found[name.strip()] = amount.strip()
-    return found
+        prices[name.strip()] = amount.strip()
+    return prices
 
 
 def read_prices(
@@ -175,8 +175,8 @@ def read_prices(
 
 def _generality(price: Price) -> int:
     """How many machines it can be for, as a rank."""
-    said = (price.instance is not None, price.gpus is not None, price.gpu is not None, True)
-    return said.index(True)
+    limits = (price.instance is not None, price.gpus is not None, price.gpu is not None, True)
+    return limits.index(True)
 
 
 def _read(
@@ -212,10 +212,12 @@ def _named(
         return replace(price, instance=instance.name)
     phrase = read_spec(name, table) or likely_phrase(name)
     count, gpu = phrase.count, phrase.name
-    own = [name for name in own_gpus if _is_own(gpu, name)]
-    if not own and not mean_models(gpu, table):
+    names = [name for name in own_gpus if _is_own(gpu, name)]
+    if not names and not mean_models(gpu, table):
         raise _refuse(phrase, table, instances)
-    found = own[0] if own and len(match_models(gpu, table)) != 1 else find_model(gpu, table).name
+    gpu_name = (
+        names[0] if names and len(match_models(gpu, table)) != 1 else find_model(gpu, table).name
+    )
     if price.unit is PriceUnit.NODE and count is None:
         raise UsageError(
             _(
@@ -228,7 +230,7 @@ def _named(
                 name=name,
             ),
         )
-    return replace(price, gpu=found, gpus=count)
+    return replace(price, gpu=gpu_name, gpus=count)
 
 
 def _refuse(phrase: Phrase, table: Sequence[GpuModel], instances: Sequence[Instance]) -> UsageError:
@@ -244,9 +246,9 @@ def _refuse(phrase: Phrase, table: Sequence[GpuModel], instances: Sequence[Insta
     )
 
 
-def _is_own(name: str, own: str) -> bool:
+def _is_own(name: str, own_gpu: str) -> bool:
     """Whether a name is that of a GPU of the job, or the words that it begins with."""
-    words, own_words = _words(name), _words(own)
+    words, own_words = _words(name), _words(own_gpu)
     return bool(words) and own_words[: len(words)] == words
 
 

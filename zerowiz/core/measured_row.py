@@ -147,9 +147,9 @@ ENDED = {"deadline": _("at the deadline"), "launcher": _("with the launcher")}
 
 def _error(ends: Sequence[TrialEnd]) -> str | None:
     """What went wrong first; a rank that was ended for its peer's sake knows nothing."""
-    said = [end.report["error"] for end in ends if end.report.get("error")]
-    if said:
-        return str(said[0])
+    errors = [end.report["error"] for end in ends if end.report.get("error")]
+    if errors:
+        return str(errors[0])
     for end in ends:
         if end.killed in ENDED:
             return _("rank {rank} was ended {ended}", rank=end.rank, ended=ENDED[end.killed])
@@ -276,8 +276,8 @@ def as_capped(job: PlanInput, row: Report) -> PlanInput:
 
 def _smaller_card(machine: Machine, cap_bytes: int, row: Report) -> Machine:
     """The card that a cap stands for: the cap, and what was really taken beside the allocator."""
-    taken = row["device_used_outside_allocator_bytes"] or row["context_and_nccl_bytes"] or 0
-    card_bytes = cap_bytes + cast("int", taken)
+    used_bytes = row["device_used_outside_allocator_bytes"] or row["context_and_nccl_bytes"] or 0
+    card_bytes = cap_bytes + cast("int", used_bytes)
     gpus = (
         replace(
             gpu,
@@ -340,7 +340,7 @@ def encode_comparison(comparison: Comparison) -> dict[str, object]:
             **encode_step_time(step.predicted),
             "why_not": comparison.unpredicted,
         },
-        "error": {**{each.name: each.error for each in compared}, "step_seconds": step.error},
+        "error": {**{figure.name: figure.error for figure in compared}, "step_seconds": step.error},
     }
 
 
@@ -403,7 +403,7 @@ class MachineResults(Struct, frozen=True, kw_only=True):
 
     def plus(self, run: KeptRun) -> "MachineResults":
         """The results with one more run in them; beyond a hundred the oldest goes."""
-        others = [one for one in self.runs if one.setting != run.setting]
+        others = [other for other in self.runs if other.setting != run.setting]
         return MachineResults(runs=(*others, run)[-_MOST_RUNS:])
 
     def calibration(self, formulas: str) -> Calibration | None:
@@ -504,7 +504,7 @@ def predict_run(
     on_cpu = accelerator is Accelerator.CPU
     step = planned.step_time
     single = replace(job, workload=replace(job.workload, accumulation_steps=1))
-    one = evaluate_with(single, planned.strategy, planned.buffers).step_time
+    step_time = evaluate_with(single, planned.strategy, planned.buffers).step_time
     return PredictedFigures(
         memory=CountedMemory.RESIDENT if on_cpu else CountedMemory.ALLOCATED,
         peak_bytes=planned.device_bytes if on_cpu else planned.estimate.peak_bytes,
@@ -513,7 +513,7 @@ def predict_run(
         low_step_seconds=None if step is None else step.low_seconds,
         high_step_seconds=None if step is None else step.high_seconds,
         accumulation_steps=job.workload.accumulation_steps,
-        one_micro_batch_seconds=None if one is None else one.expected_seconds,
+        one_micro_batch_seconds=None if step_time is None else step_time.expected_seconds,
     )
 
 
@@ -559,7 +559,11 @@ def _with_micro_batches(report: Mapping[str, object], count: int | None) -> Sequ
     samples, counted = samples_of(report), _micro_batches(report)
     if count is None or len(counted) != len(samples):
         return samples
-    return [seconds for seconds, each in zip(samples, counted, strict=True) if each == count]
+    return [
+        seconds
+        for seconds, micro_batches in zip(samples, counted, strict=True)
+        if micro_batches == count
+    ]
 
 
 # Hold the plan of a person's own script against what its ranks measured.

@@ -52,14 +52,14 @@ class PredictedFigures(Struct, frozen=True, kw_only=True):
 
     def of_micro_batches(self, count: int | None) -> "PredictedFigures":
         """The prediction for a step of fewer micro-batches; as it is where none are missing."""
-        planned, one, whole = (
+        planned, single, whole = (
             self.accumulation_steps,
             self.one_micro_batch_seconds,
             self.step_seconds,
         )
-        if not count or planned is None or one is None or not whole or count >= planned:
+        if not count or planned is None or single is None or not whole or count >= planned:
             return self
-        seconds = one + (whole - one) * (count - 1) / (planned - 1)
+        seconds = single + (whole - single) * (count - 1) / (planned - 1)
         low, high = (
             None if bound is None else bound * seconds / whole
             for bound in (self.low_step_seconds, self.high_step_seconds)
@@ -288,11 +288,13 @@ _TERMINATED = SIGNALLED + signal.SIGTERM
 KILLED = SIGNALLED + signal.SIGKILL
 # Another process sent one of these signals.
 _FROM_OUTSIDE = {
-    SIGNALLED + each for each in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    SIGNALLED + number for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 }
 # DeepSpeed's launcher leaves with `sys.exit(-9)`, which is 247 (deepspeed/launcher/launch.py, main,
 # 0.19.8). 255, which would be SIGHUP, is left out: ssh and pdsh end so when they fail themselves.
-_WRAPPED = {256 - each: SIGNALLED + each for each in signal.Signals if 1 < each < signal.SIGSYS}
+_WRAPPED = {
+    256 - number: SIGNALLED + number for number in signal.Signals if 1 < number < signal.SIGSYS
+}
 # The status of `ssh`, and of pdsh, when a connection breaks.
 _NODE_LOST = 255
 # The difference between clocks of two processes, and the time of a signal to the rank.
@@ -301,13 +303,15 @@ _SLACK_S = 1.0
 # broken connections. None is the end of a rank's supervisor, and of the rank with it.
 _SUDDEN = {
     None,
-    *(SIGNALLED + each for each in (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS)),
-    *(SIGNALLED + each for each in (signal.SIGILL, signal.SIGFPE)),
+    *(SIGNALLED + number for number in (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS)),
+    *(SIGNALLED + number for number in (signal.SIGILL, signal.SIGFPE)),
 }
 # How a Python process that already ends with an error can get another status: its C++ threads
 # crash, or a launcher that has seen another rank end first sends SIGTERM. And for how long it
 # unwinds.
-_WHILE_UNWINDING = {SIGNALLED + each for each in (signal.SIGABRT, signal.SIGSEGV, signal.SIGTERM)}
+_WHILE_UNWINDING = {
+    SIGNALLED + number for number in (signal.SIGABRT, signal.SIGSEGV, signal.SIGTERM)
+}
 _UNWINDING_S = 10.0
 # How long a process that has failed may take to end: atexit handlers, uploads of logs. An older
 # error was caught. worker/rank.py repeats it.
@@ -436,22 +440,22 @@ def judge(
     failed = _in_order([end for end in ends if end.status != 0])
     asked = _asked_to_end(ends)
     # A launcher sends SIGTERM to the other ranks, so an end by SIGTERM alone is no failure.
-    own = [
+    culprits = [
         end
         for end in failed
         if end.rank not in asked and (end.status != _TERMINATED or end.failed_at is not None)
     ]
-    early = [end for end in own if end.since < (stopped_at or 0.0) - _SLACK_S]
+    early = [end for end in culprits if end.since < (stopped_at or 0.0) - _SLACK_S]
     whole = len(ends) >= ranks and all(end.asked_at is None for end in ends)
-    first = _first(own, failed)
+    first = _first(culprits, failed)
     if not failed and launcher_status in {0, STDOUT_UNREAD} and whole:
         status, cause = 0, Cause.FINISHED
     elif stopped_by is not None and not early:
-        status, cause = _status_when_stopped(own, stopped_by), Cause.STOPPED
+        status, cause = _status_when_stopped(culprits, stopped_by), Cause.STOPPED
     elif first is not None and first.rank in lost:
         status, cause = _NODE_LOST, Cause.NODE
-    elif own and first is not None:
-        status, cause = _judge_rank(first, own, launcher_status)
+    elif culprits and first is not None:
+        status, cause = _judge_rank(first, culprits, launcher_status)
     else:
         status, cause = _judge_launcher({end.rank for end in failed} - asked, launcher_status)
     return JobEnd(
@@ -502,34 +506,38 @@ def _in_order(failed: Sequence[RankEnd]) -> list[RankEnd]:
     return sorted(failed, key=by_time)
 
 
-def _first(own: Sequence[RankEnd], failed: Sequence[RankEnd]) -> RankEnd | None:
+def _first(culprits: Sequence[RankEnd], failed: Sequence[RankEnd]) -> RankEnd | None:
     """The rank that the others ended for: one out of memory if there is one, else the earliest.
 
     No rank runs out of memory because another one has ended.
     """
-    out_of_memory = [end for end in own if end.cuda_oom or end.host_oom]
-    return next(iter((*out_of_memory, *own, *failed)), None)
+    out_of_memory = [end for end in culprits if end.cuda_oom or end.host_oom]
+    return next(iter((*out_of_memory, *culprits, *failed)), None)
 
 
-def _status_when_stopped(own: Sequence[RankEnd], stopped_by: int) -> int:
+def _status_when_stopped(culprits: Sequence[RankEnd], stopped_by: int) -> int:
     """The status that the script chose when it was asked to end, else that of the signal.
 
     A rank with an uncaught error chose nothing: it failed because the others had ended.
     """
     chosen = (
         end.status
-        for end in own
+        for end in culprits
         if end.status is not None and 0 < end.status < SIGNALLED and not end.raised
     )
     return next(chosen, SIGNALLED + stopped_by)
 
 
-def _judge_rank(end: RankEnd, own: Sequence[RankEnd], launcher_status: int) -> tuple[int, Cause]:
+def _judge_rank(
+    end: RankEnd, culprits: Sequence[RankEnd], launcher_status: int
+) -> tuple[int, Cause]:
     status = end.status
     if status is None:
         # The launcher returns the status of the first rank that it finds gone: maybe another one.
         of_launcher = plain_status(launcher_status)
-        status = KILLED if of_launcher in {0, *(each.status for each in own)} else of_launcher
+        status = (
+            KILLED if of_launcher in {0, *(other.status for other in culprits)} else of_launcher
+        )
     elif status == _TERMINATED:
         # SIGTERM came while Python unwound; without it Python would have ended with 1.
         status = 1

@@ -45,19 +45,19 @@ def _settled_by(job: PlanInput, evaluated: StrategyEstimate) -> str | None:
     return None if doubted is None else settled_by(job, doubted).value
 
 
-def _interval(found: Interval | None) -> dict[str, object] | None:
+def _interval(interval: Interval | None) -> dict[str, object] | None:
     """None for the rule of thumb."""
-    if found is None:
+    if interval is None:
         return None
     return {
-        "low_bytes": found.low_bytes,
-        "expected_bytes": found.expected_bytes,
-        "high_bytes": found.high_bytes,
-        "assumptions": [assumption.value for assumption in found.assumptions],
-        "heaviest_bytes": found.heaviest_bytes,
-        "uncounted": [each.value for each in found.uncounted],
+        "low_bytes": interval.low_bytes,
+        "expected_bytes": interval.expected_bytes,
+        "high_bytes": interval.high_bytes,
+        "assumptions": [assumption.value for assumption in interval.assumptions],
+        "heaviest_bytes": interval.heaviest_bytes,
+        "uncounted": [part.value for part in interval.uncounted],
         "never_measured_together": [
-            {name.value: value for name, value in pair} for pair in found.never_together
+            {name.value: value for name, value in pair} for pair in interval.never_together
         ],
     }
 
@@ -84,22 +84,22 @@ def _host(evaluated: StrategyEstimate) -> dict[str, object]:
     }
 
 
-def encode_step_time(found: StepTime | None) -> dict[str, object]:
+def encode_step_time(step_time: StepTime | None) -> dict[str, object]:
     """Null where no time is predicted."""
     names = ("step_seconds", "step_seconds_interval", "step_terms", "tokens_per_s")
-    if found is None:
+    if step_time is None:
         return dict.fromkeys(names)
     interval = {
-        "low_seconds": found.low_seconds,
-        "expected_seconds": found.expected_seconds,
-        "high_seconds": found.high_seconds,
-        "calibrated": found.calibrated,
+        "low_seconds": step_time.low_seconds,
+        "expected_seconds": step_time.expected_seconds,
+        "high_seconds": step_time.high_seconds,
+        "calibrated": step_time.calibrated,
     }
     terms = [
         {"part": term.kind.value, "seconds": term.exposed_seconds, "formula": term.formula}
-        for term in found.terms
+        for term in step_time.terms
     ]
-    values = (found.expected_seconds, interval, terms, found.tokens_per_s)
+    values = (step_time.expected_seconds, interval, terms, step_time.tokens_per_s)
     return dict(zip(names, values, strict=True))
 
 
@@ -172,7 +172,7 @@ def _candidates(search: Search) -> dict[str, object]:
     return {
         "objective": search.objective.value,
         "count": search.count,
-        "pareto": [_choice(each) for each in search.pareto],
+        "pareto": [_choice(candidate) for candidate in search.pareto],
         "clearly_faster": None if faster is None else _choice(faster),
     }
 
@@ -245,8 +245,8 @@ def encode_decision(
         "reasons": list(reasons),
         "remedies": list(remedies),
         "settled": [
-            {"setting": each.name, "value": each.value, "words": list(each.words)}
-            for each in settled
+            {"setting": setting.name, "value": setting.value, "words": list(setting.words)}
+            for setting in settled
         ],
         "config_path": config_path,
         "command": None if command is None else list(command),

@@ -156,4 +156,4 @@ def find_strategy(text: str) -> StrategyRow | None:
 
 
 def _letters(text: str) -> str:
-    return "".join(each for each in text.lower() if each.isalnum())
+    return "".join(letter for letter in text.lower() if letter.isalnum())

@@ -46,13 +46,13 @@ def shows(*paths: str) -> Callable[[AnyClass], AnyClass]:
     def decorate(cls: AnyClass) -> AnyClass:
         def figures(value: object) -> Iterator[tuple[str, object]]:
             for path in paths:
-                found = _at(value, path)
-                yield (f"len({path})", len(found)) if isinstance(found, tuple) else (path, found)
+                figure = _at(value, path)
+                yield (f"len({path})", len(figure)) if isinstance(figure, tuple) else (path, figure)
 
         def line(value: object) -> str:
             listed = (
-                f"{path}={found:.4g}" if isinstance(found, float) else f"{path}={found}"
-                for path, found in figures(value)
+                f"{path}={figure:.4g}" if isinstance(figure, float) else f"{path}={figure}"
+                for path, figure in figures(value)
             )
             return f"<{type(value).__name__}: {', '.join(listed)}>"
 
@@ -150,9 +150,9 @@ def decode(kind: type[_Value], value: object, path: str) -> _Value:
     try:
         return msgspec.convert(value, kind)
     except (*_NOT_TAKEN, UsageError):
-        said = _without_nulls(kind, value)
-        _refuse(kind, said, path)
-        return msgspec.convert(said, kind)
+        content = _without_nulls(kind, value)
+        _refuse(kind, content, path)
+        return msgspec.convert(content, kind)
 
 
 def _refuse(hint: object, value: object, path: str) -> None:
@@ -190,8 +190,8 @@ def _without_nulls(hint: object, value: object) -> object:
     parts = _parts(hint, value)
     if parts is None:
         return value
-    said = {key: _without_nulls(*part) for key, part in parts.items()}
-    return said if isinstance(value, Mapping) else list(said.values())
+    cleaned = {key: _without_nulls(*part) for key, part in parts.items()}
+    return cleaned if isinstance(value, Mapping) else list(cleaned.values())
 
 
 def _parts(hint: object, value: object) -> dict[str | int, tuple[object, object]] | None:

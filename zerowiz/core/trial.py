@@ -286,14 +286,14 @@ def decode_trial(value: object, path: str) -> Trial:
     Raises:
         UsageError: A key is missing or holds something else.
     """
-    said = dict(value) if isinstance(value, Mapping) else {}
-    step = {name: said[name] for name in _FLAT if name in said}
-    adapters = decode(_Adapters, said, path)
+    fields = dict(value) if isinstance(value, Mapping) else {}
+    step = {name: fields[name] for name in _FLAT if name in fields}
+    adapters = decode(_Adapters, fields, path)
     if adapters.lora_rank is not None:
         method = Method.QLORA if adapters.quantized else Method.LORA
         step |= {"method": method.value, "lora_rank": adapters.lora_rank}
-    said.pop("workload", None)
-    trial = decode(Trial, said or value, path)
+    fields.pop("workload", None)
+    trial = decode(Trial, fields or value, path)
     workload = decode(Workload, step, path)
     stepped = replace(
         workload,
@@ -327,7 +327,7 @@ def decode_trials(value: object) -> tuple[Trial, ...]:
             _("the cases must be a JSON list of objects"),
             '`[{"model": "10m", "stage": 2}]`',
         )
-    trials = [decode_trial(each, f"cases[{place}]") for place, each in enumerate(value)]
+    trials = [decode_trial(trial, f"cases[{place}]") for place, trial in enumerate(value)]
     named = [replace(t, id=t.id or f"case-{place}") for place, t in enumerate(trials)]
     return tuple(sorted(named, key=lambda trial: trial.kernel in OPS))
 
@@ -443,8 +443,10 @@ def plan_trial(
         rates: Of each GPU, where they are known.
     """
     if isinstance(model, str):
-        own = trial.ds_config or _own_config(trial, _bare_config(trial))
-        return PlannedTrial(trial=trial, ds_config=own, job=None, strategy=None, unpredicted=model)
+        ds_config = trial.ds_config or _own_config(trial, _bare_config(trial))
+        return PlannedTrial(
+            trial=trial, ds_config=ds_config, job=None, strategy=None, unpredicted=model
+        )
     chosen = with_gpus(machine, trial.gpus)
     half = trial.bf16.get("bf16_optimizer_states") is True
     job = PlanInput(
