@@ -285,7 +285,9 @@ def scrub_environ(environ: Mapping[str, str], uuids: tuple[str, ...]) -> dict[st
         environ: The variables that were looked up.
         uuids: Of all GPUs and slices, to complete a prefix before it is hashed.
     """
-    hosts = _number(word for key in _HOST_LISTS for word in _words(environ.get(key, "")))
+    hosts = _number(
+        word for key in _HOST_LISTS for word in environ.get(key, "").split() if not word.isdecimal()
+    )
     kept = {name: hash_addresses(text) for name, text in environ.items() if _KEPT.fullmatch(name)}
     for name, value in kept.items():
         if name in _HOST_LISTS:
@@ -297,10 +299,6 @@ def scrub_environ(environ: Mapping[str, str], uuids: tuple[str, ...]) -> dict[st
         elif name == VARIABLE:
             kept[name] = ",".join(_complete(entry, uuids) for entry in value.split(","))
     return kept
-
-
-def _words(text: str) -> Iterator[str]:
-    return (word for word in text.split() if not word.isdecimal())
 
 
 def _number(words: Iterator[str]) -> dict[str, str]:

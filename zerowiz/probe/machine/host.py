@@ -325,15 +325,13 @@ def _list_drives(files: Files, device: str) -> list[str]:
     for layer in layers:  # the loop appends to the list
         # The folder of a RAID's partition lies in that of the RAID, which has the slaves.
         homes = (layer, layer.rpartition("/")[0]) if _is_virtual(layer) else ()
-        links = [f"{home}/slaves/{name}" for home in homes for name in _slaves(files, home)]
+        links = [
+            f"{home}/slaves/{name}" for home in homes for name in files.names(f"{home}/slaves")
+        ]
         below = [files.real(link) or link for link in links]
         layers += [drive for drive in below if drive not in layers]
         drives += [] if below else [layer]
     return drives
-
-
-def _slaves(files: Files, folder: str) -> tuple[str, ...]:
-    return files.names(f"{folder}/slaves")
 
 
 def _read(files: Files, path: str) -> str:

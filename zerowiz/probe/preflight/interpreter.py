@@ -374,14 +374,13 @@ def read_interfaces(environ: Mapping[str, str], files: Files) -> dict[str, bool 
         listed = parse_name_list("NCCL_IB_HCA", hcas)
         entries = [name for name, _ in listed.entries]
         exact = (
-            name in adapters if listed.exact else _is_prefix(name, adapters) for name in entries
+            name in adapters
+            if listed.exact
+            else any(adapter.startswith(name) for adapter in adapters)
+            for name in entries
         )
         allowed["NCCL_IB_HCA"] = listed.excludes or not entries or any(exact)
     return allowed
-
-
-def _is_prefix(entry: str, names: tuple[str, ...]) -> bool:
-    return any(name.startswith(entry) for name in names)
 
 
 # Find the programs and folders of a launch, and a free port.

@@ -339,7 +339,6 @@ def find_file_system(mountinfo: str, path: Path) -> str | None:
 
 # Try whether each rank can be bound to cores of its own, as DeepSpeed's launcher would do it.
 
-_CORE_BINDING_PATIENCE_S = 2.0
 _SYSTEM = Path("/sys/devices/system")
 
 
@@ -417,7 +416,7 @@ def _binds(words: Sequence[str], environ: Mapping[str, str]) -> bool:
             words,
             env=dict(environ),
             capture_output=True,
-            timeout=_CORE_BINDING_PATIENCE_S,
+            timeout=_PATIENCE_S,
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired):

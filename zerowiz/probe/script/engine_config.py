@@ -101,17 +101,15 @@ def _engines(read: Reader, module: ReadModule) -> Iterator[FunctionCall]:
     seen: set[str] = set()
     for call in read.source.calls:
         given = (*call.node.args, *(word.value for word in call.node.keywords))
-        if not any(_is_namespace(expr, read.source) for expr in given):
+        if not any(
+            isinstance(expr, ast.Name) and expr.id in read.source.namespaces for expr in given
+        ):
             continue
         name = _module_of(read.source.origin(call.node.func))
         imported = None if name in seen else module(name)
         seen.add(name)
         if imported is not None:
             yield from imported.calls_to("deepspeed", "initialize")
-
-
-def _is_namespace(expr: ast.expr, source: Source) -> bool:
-    return isinstance(expr, ast.Name) and expr.id in source.namespaces
 
 
 def _module_of(origin: str) -> str:
@@ -440,7 +438,11 @@ def list_started(tree: ast.Module, read_module: Callable[[str], str | None]) -> 
         names_of_module = _defined(module)
         # A name that both have would be taken for one.
         if names & called & names_of_module and not names_of_module & _defined(tree):
-            body = [node for node in module.body if not _is_main(node)]
+            body = [
+                node
+                for node in module.body
+                if not (isinstance(node, ast.If) and is_main_guard(node.test))
+            ]
             rest = [node for node in tree.body if node is not statement]
             joined = ast.Module(body=[*body, *rest], type_ignores=[])
             yield Started(name=statement.module, text=text, tree=joined)
@@ -455,10 +457,6 @@ def _parse(text: str) -> ast.Module | None:
 
 def _defined(tree: ast.Module) -> set[str]:
     return {node.name for node in tree.body if isinstance(node, _Definition)}
-
-
-def _is_main(statement: ast.stmt) -> bool:
-    return isinstance(statement, ast.If) and is_main_guard(statement.test)
 
 
 # Find the libraries that a script needs and lacks, and the files that shadow its libraries.

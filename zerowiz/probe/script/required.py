@@ -513,7 +513,6 @@ def _is_required(source: Source, node: ast.AnnAssign) -> bool:
 # It must be seen of every parser that reads the command line. A parser that another module made,
 # or was handed, may have options that do not stand here.
 
-_STRICT_ALL_WORDS = "sys.argv[1:]"
 _STRICT_CALLS = PARSE_CALLS - {"parse_known_args"}
 # Arguments with which a parser takes words that none of its options spells (transformers 5.23,
 # hf_argparser.py; trl 1.x, scripts/utils.py).
@@ -637,11 +636,7 @@ def _reads_command_line(source: Source, call: FunctionCall) -> bool:
     if len(call.node.args) > 1:
         return False
     words = call.argument("args", 0)
-    return (
-        words is None
-        or ast.unparse(words) == _STRICT_ALL_WORDS
-        or _is_never_given(source, call, words)
-    )
+    return words is None or ast.unparse(words) == _ALL_WORDS or _is_never_given(source, call, words)
 
 
 def _is_never_given(source: Source, call: FunctionCall, words: ast.expr) -> bool:

@@ -4,7 +4,6 @@ import ast
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import product
-from typing import TypeGuard
 
 from msgspec import Struct, field
 
@@ -585,7 +584,11 @@ class _ScopeVisitor(ast.NodeVisitor):
 
     def _note_parameters(self, target: ast.expr, values: ast.expr) -> None:
         """Remember the names that stand for each of a model's parameters."""
-        if any(last_name(node) in _ALL_PARAMETERS for node in ast.walk(values) if _is_call(node)):
+        if any(
+            last_name(node) in _ALL_PARAMETERS
+            for node in ast.walk(values)
+            if isinstance(node, ast.Call)
+        ):
             names = {node.id for node in ast.walk(target) if isinstance(node, ast.Name)}
             self._parameters |= names
 
@@ -704,10 +707,6 @@ class _ScopeVisitor(ast.NodeVisitor):
             case _:
                 pass
         self.generic_visit(node)
-
-
-def _is_call(node: ast.AST) -> TypeGuard[ast.Call]:
-    return isinstance(node, ast.Call)
 
 
 def _negate(test: ast.expr) -> ast.expr:

@@ -370,10 +370,6 @@ def _by_condition(facts: ScriptFacts, condition: ValueSource) -> ScriptFacts:
     return replace(facts, gradient_checkpointing=off, checkpoints_too=condition)
 
 
-def _enabling(read: Reader) -> list[FunctionCall]:
-    return [call for call in read.source.calls if call.method in _ENABLING]
-
-
 def _by_calls(read: Reader, of_arguments: ValueSource) -> Iterator[ValueSource]:
     """The condition of each call that turns it on, apart from what the arguments say themselves."""
     for call in read.source.calls:
@@ -501,7 +497,12 @@ def _is_quantized(read: Reader) -> bool:
 
 def _disables(read: Reader) -> bool:
     """Whether a call may turn it off, other than in the branch beside the one that turns it on."""
-    enabling = {ast.dump(test) for call in _enabling(read) for test in call.tests[-1:]}
+    enabling = {
+        ast.dump(test)
+        for call in read.source.calls
+        if call.method in _ENABLING
+        for test in call.tests[-1:]
+    }
     return any(
         not any(
             isinstance(test, ast.UnaryOp) and ast.dump(test.operand) in enabling
