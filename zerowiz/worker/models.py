@@ -80,21 +80,9 @@ def _torch_adamw(**how: bool) -> Callable[[Parameters, Config], Any]:
     return lambda parameters, _: torch.optim.AdamW(parameters, lr=_RATE, **how)
 
 
-def _fused_adam(parameters: Parameters, _: Config) -> Any:  # noqa: ANN401 - untyped libraries
-    return deepspeed.ops.adam.FusedAdam(parameters, lr=_RATE)
-
-
-def _cpu_adam(parameters: Parameters, config: Config) -> Any:  # noqa: ANN401
+def _cpu_adam(parameters: Parameters, config: Config) -> Any:  # noqa: ANN401 - untyped libraries
     half = config.get("bf16", {}).get("bf16_optimizer_states", False)
     return deepspeed.ops.adam.DeepSpeedCPUAdam(parameters, lr=_RATE, fp32_optimizer_states=not half)
-
-
-def _fused_lion(parameters: Parameters, _: Config) -> Any:  # noqa: ANN401
-    return deepspeed.ops.lion.FusedLion(parameters, lr=_RATE)
-
-
-def _cpu_lion(parameters: Parameters, _: Config) -> Any:  # noqa: ANN401
-    return deepspeed.ops.lion.DeepSpeedCPULion(parameters, lr=_RATE)
 
 
 def _adamw_8bit(parameters: Parameters, _: Config) -> Any:  # noqa: ANN401
@@ -109,22 +97,20 @@ def _adafactor(parameters: Parameters, _: Config) -> Any:  # noqa: ANN401
     return transformers.Adafactor(parameters, lr=_RATE, scale_parameter=False, relative_step=False)
 
 
-def _sgd(parameters: Parameters, _: Config) -> Any:  # noqa: ANN401
-    return torch.optim.SGD(parameters, lr=_RATE)
-
-
 # The names are those of OptimizerKernel (`core/trial.py`). One of them is
 # missing here: DeepSpeed builds it from the config.
 BUILDERS: Mapping[str, Callable[[Parameters, Config], Any]] = {
     "torch AdamW fused=True": _torch_adamw(fused=True),
     "torch AdamW foreach=True": _torch_adamw(foreach=True),
-    "FusedAdam": _fused_adam,
+    "FusedAdam": lambda parameters, _: deepspeed.ops.adam.FusedAdam(parameters, lr=_RATE),
     "DeepSpeedCPUAdam": _cpu_adam,
     "AdamW8bit": _adamw_8bit,
     "Adafactor": _adafactor,
-    "FusedLion": _fused_lion,
-    "DeepSpeedCPULion": _cpu_lion,
-    "torch SGD": _sgd,
+    "FusedLion": lambda parameters, _: deepspeed.ops.lion.FusedLion(parameters, lr=_RATE),
+    "DeepSpeedCPULion": lambda parameters, _: deepspeed.ops.lion.DeepSpeedCPULion(
+        parameters, lr=_RATE
+    ),
+    "torch SGD": lambda parameters, _: torch.optim.SGD(parameters, lr=_RATE),
 }
 
 

@@ -643,7 +643,7 @@ def _walk_each(
             if is_settled(walk.chosen):
                 is_slower = _is_slower(walk, known, candidates)
                 walks[recomputes] = known if is_slower else walk
-            elif walk.chosen and not _is_sure(known.chosen):
+            elif walk.chosen and not (known.chosen and known.chosen.is_sure):
                 walks[recomputes] = walk
     return list(walks.values())
 
@@ -661,10 +661,6 @@ def _is_slower(walk: Decision, known: Decision, candidates: Sequence[Candidate])
         return False
     as_it_is_seconds = known.chosen.step_time.expected_seconds
     return new.seconds > max(as_it_is_seconds * (1 + SAME_FRACTION), old.seconds)
-
-
-def _is_sure(chosen: StrategyEstimate | None) -> bool:
-    return chosen is not None and chosen.is_sure
 
 
 def _take_for(

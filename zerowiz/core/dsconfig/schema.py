@@ -217,7 +217,7 @@ _SWITCHES = TRUTHS.keys() - {"1", "0"}
 def kind_of(value: object) -> Kind:
     """What a value of a parsed JSON text looks like."""
     if isinstance(value, str):
-        return _kind_of_text(value)
+        return next((kind for form, kind in _TEXTS if form.fullmatch(value)), Kind.WORD)
     if isinstance(value, float):
         return Kind.WHOLE if value.is_integer() else Kind.FRACTION
     return next(kind for of, kind in _KINDS if isinstance(value, of))
@@ -238,10 +238,6 @@ _TEXTS: Sequence[tuple[re.Pattern[str], Kind]] = (
     (re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE), Kind.NUMERAL),
     (re.compile("|".join(sorted(_SWITCHES)), re.IGNORECASE), Kind.SWITCH),
 )
-
-
-def _kind_of_text(text: str) -> Kind:
-    return next((kind for form, kind in _TEXTS if form.fullmatch(text)), Kind.WORD)
 
 
 def _number(value: object) -> float | None:

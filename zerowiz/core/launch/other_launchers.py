@@ -117,10 +117,6 @@ def _torch_nodes(word: str) -> Values:
     return _count("nodes")(fewest)
 
 
-def _gpu_ids(word: str) -> Values:
-    return {} if word == "all" else {"gpus": word}
-
-
 def _include(word: str) -> Values:
     """DeepSpeed's `localhost:0,1`."""
     host, _colon, slots = word.partition(":")
@@ -166,7 +162,7 @@ _ACCELERATE: Mapping[str, LauncherOption] = {
     **_values(_text("config"), "--config_file", "--deepspeed_config_file"),
     **_values(_count(ALL_RANKS), "--num_processes"),
     **_values(_count("nodes"), "--num_machines"),
-    **_values(_gpu_ids, "--gpu_ids"),
+    **_values(lambda word: {} if word == "all" else {"gpus": word}, "--gpu_ids"),
     **_switches(lambda _word: {"accelerator": "cpu"}, "--cpu"),
     **_switches(_on(IS_MODULE), "-m", "--module"),
     **_values(

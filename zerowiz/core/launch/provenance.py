@@ -231,7 +231,8 @@ def difference(path: str, there: bytes, wanted: str) -> tuple[str, ...] | Incomp
     Returns:
         Lines without their ends and without control characters.
     """
-    if any(map(_is_large, (there, wanted.encode("utf-8", "surrogateescape")))):
+    both = (there, wanted.encode("utf-8", "surrogateescape"))
+    if any(len(part) > _LARGEST_BYTES or part.count(b"\n") > _MOST_LINES for part in both):
         return Incomparable.TOO_LARGE
     try:
         text = there.decode()
@@ -245,11 +246,7 @@ def difference(path: str, there: bytes, wanted: str) -> tuple[str, ...] | Incomp
     lines = difflib.unified_diff(
         before, after, path, _("{path} (by zerowiz)", path=path), lineterm=""
     )
-    return tuple(_plain(part) for line in lines for part in line.split("\n"))
-
-
-def _is_large(content: bytes) -> bool:
-    return len(content) > _LARGEST_BYTES or content.count(b"\n") > _MOST_LINES
+    return tuple("".join(_escaped(part)) for line in lines for part in line.split("\n"))
 
 
 def _lines(text: str) -> list[str]:
@@ -258,18 +255,10 @@ def _lines(text: str) -> list[str]:
     return [*lines, f"{last}\n\\ No newline at end of file"] if last else lines
 
 
-def _plain(line: str) -> str:
-    return "".join(_escaped(line))
-
-
 def _escaped(line: str) -> Iterator[str]:
     """The characters of a line; those that are not printable are escaped."""
     for character in line:
-        yield character if character.isprintable() else _escape(character)
-
-
-def _escape(character: str) -> str:
-    return character.encode("unicode_escape").decode()
+        yield character if character.isprintable() else character.encode("unicode_escape").decode()
 
 
 # Compare the machine of an earlier plan with that of today, and say what becomes of the batch.

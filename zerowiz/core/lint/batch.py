@@ -74,20 +74,17 @@ AUTO_OUT_OF_PLACE = Rule(
 
 def _auto(config: Config, entry: Entry) -> Iterator[ConfigFinding]:
     if entry.key and entry.key.unknown and not entry.key.removed:
+        fails = config.by_accelerate or Kind.AUTO not in entry.key.takes
         yield entry.found(
             AUTO_OUT_OF_PLACE,
             _("`{label}` is a section: `auto` works for single keys only", label=entry.label),
-            severity=Severity.ERROR if _fails(config, entry) else Severity.WARNING,
+            severity=Severity.ERROR if fails else Severity.WARNING,
             fix=_("remove it, or write its keys"),
         )
     elif config.by_deepspeed:
         yield from _by_deepspeed(entry)
     elif entry.path not in _FILLED[config.context.integration]:
         yield from _by_accelerate(config, entry)
-
-
-def _fails(config: Config, entry: Entry) -> bool:
-    return config.by_accelerate or entry.key is None or Kind.AUTO not in entry.key.takes
 
 
 def _is_own_default(entry: Entry) -> bool:

@@ -291,7 +291,7 @@ def _quoted(entry: Entry, key: SchemaKey) -> ConfigFinding:
         fix=_("remove the quotes")
         if isinstance(bare, (int, float))
         else _("write {wants}", wants=_wants(key)),
-        edits=_unquote(entry, key, bare),
+        edits=put(entry, bare) if bare is not None and key.accepts(bare) else (),
     )
 
 
@@ -325,10 +325,6 @@ def _harm(entry: Entry, key: SchemaKey) -> Severity:
     if entry.kind is not Kind.SWITCH or entry.in_strict_section:
         return Severity.WARNING
     return Severity.ERROR if truth_of(entry.value) is False else Severity.INFO
-
-
-def _unquote(entry: Entry, key: SchemaKey, bare: object) -> tuple[Edit, ...]:
-    return put(entry, bare) if bare is not None and key.accepts(bare) else ()
 
 
 def _bare(word: str) -> object:

@@ -363,7 +363,7 @@ def apply_edits(text: str, edits: Sequence[Edit]) -> str:
     """
     pieces: list[str] = []
     done = 0
-    for edit in sorted(edits, key=_span):
+    for edit in sorted(edits, key=lambda edit: (edit.start, edit.end)):
         if edit.start < done or (pieces and edit.start == edit.end == done):
             raise OverlapError(_("two edits at character {start}", start=edit.start))
         pieces += [text[done : edit.start], edit.text]
@@ -408,7 +408,3 @@ def _together(findings: Sequence[ConfigFinding]) -> tuple[ConfigFinding, ...]:
             chosen.append(finding)
             edits += finding.edits
     return tuple(chosen)
-
-
-def _span(edit: Edit) -> tuple[int, int]:
-    return edit.start, edit.end

@@ -306,14 +306,6 @@ def _largest(model: Model, workload: Workload) -> tuple[int, int]:
     return min(model.largest_param, model.params), in_block
 
 
-def _gathered_head(a: Architecture, workload: Workload) -> int:
-    return a.embedding_params if has_fused_head(workload) else 0
-
-
-def _staying_embedding(a: Architecture, workload: Workload) -> int:
-    return a.embedding_params if workload.trainer is Trainer.REWARD else 0
-
-
 def _cuts(
     job: tuple[Model, Workload],
     ranks: int,
@@ -404,8 +396,10 @@ def rank_sizes(
         block=trainable // architecture.layers if adapters else model.layer_params,
         persistent_parameters=_persistent(model, workload, buffers) if adapters else 0,
         embedding=0 if adapters else architecture.embedding_params,
-        gathered_head=_gathered_head(architecture, workload),
-        staying_embedding=_staying_embedding(architecture, workload),
+        gathered_head=architecture.embedding_params if has_fused_head(workload) else 0,
+        staying_embedding=architecture.embedding_params
+        if workload.trainer is Trainer.REWARD
+        else 0,
         tied=tied,
         untied_head_bytes=weight_bytes * _untied(architecture) if tied else 0,
         master_bytes=_VALUE_BYTES[dtype],

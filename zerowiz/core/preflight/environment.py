@@ -293,15 +293,10 @@ def _install(missing: Import, installed: Installed) -> str:
     """How to get what a script imports; PyPI can have another package of the same name."""
     source = missing.source
     if source is None:
-        return f"{_pip(installed)} install {_package(missing.name)}"
+        return f"{_pip(installed)} install {_PACKAGES.get(missing.name, missing.name)}"
     if source.project is not None:
         return f"{_pip(installed)} install -e {command_words.quote(source.project)}"
     return f"export PYTHONPATH={command_words.quote(source.path)}"
-
-
-def _package(module: str) -> str:
-    """The package that has a module."""
-    return _PACKAGES.get(module, module)
 
 
 def check_environment(inputs: PreflightInput) -> Iterator[PreflightFinding]:

@@ -7,7 +7,7 @@ from msgspec import Struct
 from zerowiz.core import command_words
 from zerowiz.core.decision.plan_input import BF16_IS_EMULATED, emulates_bf16
 from zerowiz.core.findings import PreflightFinding, Rule, Severity, found, size
-from zerowiz.core.machine.types import UNLIMITED_BYTES, Gpu, Machine, NetworkKind
+from zerowiz.core.machine.types import UNLIMITED_BYTES, Machine, NetworkKind
 from zerowiz.core.memory.buffers import expands_segments
 from zerowiz.core.memory.host import HostPhase, offload_to_nvme
 from zerowiz.core.preflight.facts import PlannedJob, PreflightInput
@@ -374,7 +374,7 @@ def _precision(inputs: PreflightInput) -> Iterator[PreflightFinding]:
     if Precision.FP16 in formats:
         yield from _fp16(inputs, inputs.machine)
     if Precision.BF16 in formats and not inputs.machine.takes_bf16:
-        gpu = min(inputs.machine.gpus, key=_capability)
+        gpu = min(inputs.machine.gpus, key=lambda gpu: gpu.compute_capability or (99, 0))
         yield found(
             SLOW_BY_CHOICE,
             _(
@@ -430,10 +430,6 @@ def _fp16(inputs: PreflightInput, machine: Machine) -> Iterator[PreflightFinding
                     else []
                 ),
             )
-
-
-def _capability(gpu: Gpu) -> tuple[int, int]:
-    return gpu.compute_capability or (99, 0)
 
 
 def _dotted(version: tuple[int, int]) -> str:
