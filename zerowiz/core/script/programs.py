@@ -243,7 +243,7 @@ def read_axolotl(values: Mapping[str, object]) -> ProgramJob:
         "gradient_checkpointing": bool(values.get("gradient_checkpointing")),
         "optimizer": None if optimizer is None else optimizer.value,
         "method": "full" if unknown["adapter"] else str(adapter),
-        "attention": _attention(values),
+        "attention": _axolotl_attention(values),
         "loss": _axolotl_loss(values),
         "eval_batch": _axolotl_eval_batch(values),
         "trainer": None if unknown["rl"] else str(trainer),
@@ -258,7 +258,7 @@ def read_axolotl(values: Mapping[str, object]) -> ProgramJob:
     )
 
 
-def _attention(values: Mapping[str, object]) -> str | None:
+def _axolotl_attention(values: Mapping[str, object]) -> str | None:
     """By transformers' name, or by a switch; None where axolotl leaves it to transformers."""
     name = str(values.get("attn_implementation"))
     if "flash" in name:
@@ -305,7 +305,7 @@ def _axolotl_precision(values: Mapping[str, object]) -> str:
 
 # What a file of LLaMA-Factory says of its job.
 
-_COUNTS: Mapping[str, str] = {
+_LLAMA_COUNTS: Mapping[str, str] = {
     "micro_batch": "per_device_train_batch_size",
     "accumulation_steps": "gradient_accumulation_steps",
     "sequence_tokens": "cutoff_len",
@@ -318,7 +318,7 @@ LLAMA_FACTORY = Program(
     without_default=frozenset({"lora_rank"}),
     keys={
         "model": "model_name_or_path",
-        **_COUNTS,
+        **_LLAMA_COUNTS,
         "optimizer": "optim",
         "lora_rank": "lora_rank",
         "lora_target_modules": "lora_target",
@@ -345,9 +345,9 @@ LLAMA_FACTORY = Program(
     },
 )
 # llamafactory 0.9.5, hparams/: the keys that no other program has.
-_OWN_KEYS = frozenset({"cutoff_len", "finetuning_type", "stage", "template"})
+_LLAMA_OWN_KEYS = frozenset({"cutoff_len", "finetuning_type", "stage", "template"})
 # Rule: LLaMA-Factory's keys that change memory in ways that zerowiz does not count.
-_NOT_COUNTED = (
+_LLAMA_NOT_COUNTED = (
     "additional_target",
     "fp8",
     "mixture_of_depths",
@@ -366,16 +366,16 @@ _NOT_COUNTED = (
     "use_unsloth",
 )
 # llamafactory 0.9.5, hparams/finetuning_args.py, `stage`: those that train like a trainer of TRL.
-_TRAINERS: Mapping[object, str] = {
+_LLAMA_TRAINERS: Mapping[object, str] = {
     "pt": "sft",
     "sft": "sft",
     "rm": "reward",
     "dpo": "dpo",
     "kto": "kto",
 }
-_METHODS = frozenset({"full", "lora"})
+_LLAMA_METHODS = frozenset({"full", "lora"})
 # llamafactory 0.9.5, extras/constants.py, class AttentionFunction.
-_ATTENTIONS: Mapping[object, str] = {
+_LLAMA_ATTENTIONS: Mapping[object, str] = {
     "disabled": "eager",
     "sdpa": "sdpa",
     "fa2": "flash",
@@ -383,9 +383,9 @@ _ATTENTIONS: Mapping[object, str] = {
 }
 # llamafactory 0.9.5, hparams/finetuning_args.py, `use_ref_model`.
 _WITHOUT_REFERENCE = frozenset({"orpo", "simpo"})
-_QLORA_BITS = 4
+_LLAMA_QLORA_BITS = 4
 # transformers 5.6, training_args.py; llamafactory 0.9.5, hparams/.
-_DEFAULTS: Mapping[str, Value] = {
+_LLAMA_DEFAULTS: Mapping[str, Value] = {
     "micro_batch": 8,
     "accumulation_steps": 1,
     "sequence_tokens": 2048,
@@ -395,7 +395,9 @@ _DEFAULT_LORA_RANK, _DEFAULT_EVAL_BATCH = 8, 8
 
 def is_llama_factory(values: Mapping[str, object]) -> bool:
     """Whether a YAML file is LLaMA-Factory's: files of TRL name their model in the same way."""
-    return isinstance(values.get("model_name_or_path"), str) and not _OWN_KEYS.isdisjoint(values)
+    return isinstance(values.get("model_name_or_path"), str) and not _LLAMA_OWN_KEYS.isdisjoint(
+        values
+    )
 
 
 def read_llama_factory(values: Mapping[str, object]) -> ProgramJob:
@@ -412,63 +414,63 @@ def read_llama_factory(values: Mapping[str, object]) -> ProgramJob:
     tuning = read_word(values, "finetuning_type") or "lora"
     bits, trainer = (
         read_word(values, "quantization_bit"),
-        _TRAINERS.get(read_word(values, "stage") or "sft"),
+        _LLAMA_TRAINERS.get(read_word(values, "stage") or "sft"),
     )
     unknown = {
         "optim": optimizer is None,
-        "finetuning_type": tuning not in _METHODS,
-        "quantization_bit": bits not in {None, _QLORA_BITS},
+        "finetuning_type": tuning not in _LLAMA_METHODS,
+        "quantization_bit": bits not in {None, _LLAMA_QLORA_BITS},
         "stage": trainer is None,
     }
     settings: dict[str, Value | None] = {
         "model": str(values["model_name_or_path"]),
-        **_DEFAULTS,
-        **read_counts(values, _COUNTS),
-        "precision": _precision(values),
+        **_LLAMA_DEFAULTS,
+        **read_counts(values, _LLAMA_COUNTS),
+        "precision": _llama_precision(values),
         "gradient_checkpointing": not values.get("disable_gradient_checkpointing"),
         "optimizer": None if optimizer is None else optimizer.value,
         "method": "full",
-        **(_of_adapters(values) if tuning == "lora" else {}),
-        "attention": _ATTENTIONS.get(read_word(values, "flash_attn")),
-        "loss": _loss(values, trainer),
+        **(_llama_adapters(values) if tuning == "lora" else {}),
+        "attention": _LLAMA_ATTENTIONS.get(read_word(values, "flash_attn")),
+        "loss": _llama_loss(values, trainer),
         "trainer": trainer,
-        "reference": _reference(values, trainer),
-        "eval_batch": _eval_batch(values),
+        "reference": _llama_reference(values, trainer),
+        "eval_batch": _llama_eval_batch(values),
     }
     return make_job(
-        values, settings, unknown, not_counted=_NOT_COUNTED, excluding=("fsdp", "fsdp_config")
+        values, settings, unknown, not_counted=_LLAMA_NOT_COUNTED, excluding=("fsdp", "fsdp_config")
     )
 
 
-def _precision(values: Mapping[str, object]) -> str:
+def _llama_precision(values: Mapping[str, object]) -> str:
     if values.get("bf16") or values.get("pure_bf16"):
         return "bf16"
     return "fp16" if values.get("fp16") else "fp32"
 
 
-def _of_adapters(values: Mapping[str, object]) -> dict[str, Value | None]:
+def _llama_adapters(values: Mapping[str, object]) -> dict[str, Value | None]:
     rank, targets = values.get("lora_rank"), values.get("lora_target") or "all"
     names = join_names(targets)
     return {
-        "method": "qlora" if values.get("quantization_bit") == _QLORA_BITS else "lora",
+        "method": "qlora" if values.get("quantization_bit") == _LLAMA_QLORA_BITS else "lora",
         "lora_rank": rank if isinstance(rank, int) else _DEFAULT_LORA_RANK,
         "lora_target_modules": "all-linear" if names == "all" else names,
     }
 
 
-def _loss(values: Mapping[str, object], trainer: str | None) -> str:
+def _llama_loss(values: Mapping[str, object], trainer: str | None) -> str:
     """Liger's where logits are not needed (model/loader.py, `require_logits`)."""
     return "liger" if values.get("enable_liger_kernel") and trainer == "sft" else "plain"
 
 
-def _reference(values: Mapping[str, object], trainer: str | None) -> str | None:
+def _llama_reference(values: Mapping[str, object], trainer: str | None) -> str | None:
     """None where it is that of TRL's trainer (train/trainer_utils.py, create_ref_model)."""
     if trainer == "dpo" and read_word(values, "pref_loss") in _WITHOUT_REFERENCE:
         return "none"
     return "model" if trainer in {"dpo", "kto"} and values.get("ref_model") else None
 
 
-def _eval_batch(values: Mapping[str, object]) -> int | None:
+def _llama_eval_batch(values: Mapping[str, object]) -> int | None:
     """The sequences that are evaluated at a time; None where nothing is evaluated."""
     # YAML reads `no` as false.
     is_asked = values.get("do_eval") or read_word(values, "eval_strategy") not in {
@@ -484,7 +486,7 @@ def _eval_batch(values: Mapping[str, object]) -> int | None:
 
 # What a file of ms-swift says of its job.
 
-_MS_SWIFT_COUNTS: Mapping[str, str] = {
+_SWIFT_COUNTS: Mapping[str, str] = {
     "micro_batch": "per_device_train_batch_size",
     "accumulation_steps": "gradient_accumulation_steps",
     "sequence_tokens": "max_length",
@@ -497,7 +499,7 @@ MS_SWIFT = Program(
     without_default=frozenset({"accumulation_steps", "lora_rank", "precision", "sequence_tokens"}),
     keys={
         "model": "model",
-        **_MS_SWIFT_COUNTS,
+        **_SWIFT_COUNTS,
         "optimizer": "optim",
         "lora_rank": "lora_rank",
         "lora_target_modules": "target_modules",
@@ -524,9 +526,9 @@ MS_SWIFT = Program(
 )
 MS_SWIFT_RLHF = replace(MS_SWIFT, train=("NPROC_PER_NODE={ranks}", "swift", "rlhf"))
 # ms-swift 4.6, arguments/: keys that no other program has, by its names before 4 too.
-_MS_SWIFT_OWN_KEYS = frozenset({"rlhf_type", "split_dataset_ratio", "train_type", "tuner_type"})
+_SWIFT_OWN_KEYS = frozenset({"rlhf_type", "split_dataset_ratio", "train_type", "tuner_type"})
 # Rule: ms-swift's keys that change memory in ways that zerowiz does not count.
-_MS_SWIFT_NOT_COUNTED = (
+_SWIFT_NOT_COUNTED = (
     "deepspeed_autotp_size",
     "modules_to_save",
     "optimizer",
@@ -535,11 +537,11 @@ _MS_SWIFT_NOT_COUNTED = (
     "use_galore",
 )
 # ms-swift 4.6, arguments/rlhf_args.py, `rlhf_type`: those that train like a trainer of TRL.
-_MS_SWIFT_TRAINERS: Mapping[object, str] = {None: "sft", "rm": "reward", "dpo": "dpo", "kto": "kto"}
-_MS_SWIFT_METHODS = frozenset({"full", "lora"})
+_SWIFT_TRAINERS: Mapping[object, str] = {None: "sft", "rm": "reward", "dpo": "dpo", "kto": "kto"}
+_SWIFT_METHODS = frozenset({"full", "lora"})
 # ms-swift 4.6, arguments/base_args/model_args.py, _init_mixed_precision: fp32 trains in fp16.
-_PRECISIONS: Mapping[object, str] = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp16"}
-_MS_SWIFT_QLORA_BITS = 4
+_SWIFT_PRECISIONS: Mapping[object, str] = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp16"}
+_SWIFT_QLORA_BITS = 4
 
 
 def is_rlhf(values: Mapping[str, object]) -> bool:
@@ -549,7 +551,7 @@ def is_rlhf(values: Mapping[str, object]) -> bool:
 
 def is_swift(values: Mapping[str, object]) -> bool:
     """Whether a YAML file is ms-swift's: others too have a `model`."""
-    return isinstance(values.get("model"), str) and not _MS_SWIFT_OWN_KEYS.isdisjoint(values)
+    return isinstance(values.get("model"), str) and not _SWIFT_OWN_KEYS.isdisjoint(values)
 
 
 def read_swift(values: Mapping[str, object]) -> ProgramJob:
@@ -567,9 +569,9 @@ def read_swift(values: Mapping[str, object]) -> ProgramJob:
     bits, kind = read_word(values, "quant_bits"), read_word(values, "rlhf_type")
     unknown = {
         "optim": optimizer is None,
-        "tuner_type": tuner not in _MS_SWIFT_METHODS,
-        "quant_bits": bits not in {None, _MS_SWIFT_QLORA_BITS},
-        "rlhf_type": kind not in _MS_SWIFT_TRAINERS,
+        "tuner_type": tuner not in _SWIFT_METHODS,
+        "quant_bits": bits not in {None, _SWIFT_QLORA_BITS},
+        "rlhf_type": kind not in _SWIFT_TRAINERS,
         "sequence_parallel_size": values.get("sequence_parallel_size", 1) != 1,
     }
     attention = str(values.get("attn_impl"))
@@ -577,7 +579,7 @@ def read_swift(values: Mapping[str, object]) -> ProgramJob:
     settings: dict[str, Value | None] = {
         "model": str(values["model"]),
         "micro_batch": 1,
-        **read_counts(values, _MS_SWIFT_COUNTS),
+        **read_counts(values, _SWIFT_COUNTS),
         "precision": _swift_precision(values),
         "gradient_checkpointing": values.get("gradient_checkpointing") is not False,
         "optimizer": None if optimizer is None else optimizer.value,
@@ -586,12 +588,10 @@ def read_swift(values: Mapping[str, object]) -> ProgramJob:
         "attention": "flash" if "flash" in attention else None if known is None else known.value,
         "loss": "liger" if values.get("use_liger_kernel") else "plain",
         "packing": True if values.get("padding_free") else None,
-        "trainer": _MS_SWIFT_TRAINERS.get(kind),
+        "trainer": _SWIFT_TRAINERS.get(kind),
         "eval_batch": _swift_eval_batch(values),
     }
-    return make_job(
-        values, settings, unknown, not_counted=_MS_SWIFT_NOT_COUNTED, excluding=("fsdp",)
-    )
+    return make_job(values, settings, unknown, not_counted=_SWIFT_NOT_COUNTED, excluding=("fsdp",))
 
 
 def _swift_precision(values: Mapping[str, object]) -> str | None:
@@ -602,13 +602,13 @@ def _swift_precision(values: Mapping[str, object]) -> str | None:
         return "fp16"
     dtype = read_word(values, "torch_dtype")
     is_off = dtype == "float32" and values.get("fp16") is False
-    return "fp32" if is_off else _PRECISIONS.get(dtype)
+    return "fp32" if is_off else _SWIFT_PRECISIONS.get(dtype)
 
 
 def _swift_adapters(values: Mapping[str, object]) -> dict[str, Value | None]:
     rank, targets = values.get("lora_rank"), values.get("target_modules") or "all-linear"
     return {
-        "method": "qlora" if values.get("quant_bits") == _MS_SWIFT_QLORA_BITS else "lora",
+        "method": "qlora" if values.get("quant_bits") == _SWIFT_QLORA_BITS else "lora",
         "lora_rank": rank if isinstance(rank, int) else 8,
         "lora_target_modules": join_names(targets),
     }
