@@ -638,7 +638,11 @@ def _said_otherwise(layers: Layers, command: Command | None) -> Collection[str]:
         if command is None:
             return names
         changed = added(layers.options, command.options)
-        names |= {name for name in Options.__struct_fields__ if _differs(changed, name)}
+        names |= {
+            name
+            for name in Options.__struct_fields__
+            if getattr(changed, name) != getattr(_NOTHING, name)
+        }
         script, words = command.script, command.script_args
     if script is None or not words:
         return names
@@ -650,10 +654,6 @@ def _said_otherwise(layers: Layers, command: Command | None) -> Collection[str]:
 
 
 _NOTHING = Options()
-
-
-def _differs(options: Options, name: str) -> bool:
-    return bool(getattr(options, name) != getattr(_NOTHING, name))
 
 
 # Write the answers of `zerowiz init` into an answers file, and keep what a person wrote there.

@@ -23,7 +23,7 @@ from zerowiz.errors import (
     ZerowizError,
 )
 from zerowiz.probe.preflight.interpreter import find_programs
-from zerowiz.ui import wizard as lines
+from zerowiz.ui import wizard as wizard_text
 from zerowiz.words import _, joined
 
 
@@ -338,11 +338,11 @@ class Finish:
         self, planned: InitPlan, default: LastAnswer | None, *, can_launch: bool
     ) -> LastAnswer | Back:
         machine = planned.plan.request.job.machine
-        where = lines.where(machine, is_here=can_launch)
+        where = wizard_text.where(machine, is_here=can_launch)
         if planned.program_file is not None:
-            where = lines.where_program(planned.program_file)
+            where = wizard_text.where_program(planned.program_file)
         elif planned.facts is None:
-            where = lines.where_config(machine)
+            where = wizard_text.where_config(machine)
         return ask_last(
             self._person,
             planned.config_path,

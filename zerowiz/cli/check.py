@@ -29,7 +29,7 @@ from zerowiz.core.workload import Integration
 from zerowiz.errors import ExitCode, UsageError
 from zerowiz.probe.config_text import STDIN
 from zerowiz.probe.package_data import read_ds_schema
-from zerowiz.ui import check as show_found
+from zerowiz.ui import check as check_text
 from zerowiz.ui import show
 from zerowiz.ui.reporter import TerminalReporter
 from zerowiz.words import _
@@ -129,9 +129,9 @@ def check(
 
 def _show(reports: Sequence[FileReport], known: Schema, *, quiet: bool) -> None:
     if quiet:
-        show_found.errors(reports, sys.stdout)
+        check_text.errors(reports, sys.stdout)
     elif reports:
-        show_found.reports(reports, known.version, sys.stdout)
+        check_text.reports(reports, known.version, sys.stdout)
 
 
 def _end(reports: Sequence[FileReport], configs: FoundConfigs) -> None:
@@ -197,9 +197,9 @@ def _read_schema(version: str | None, *, quiet: bool) -> Schema:
 def _note_fixes(configs: Sequence[CheckedConfig]) -> None:
     for checked in configs:
         if checked.not_fixable:
-            show_found.not_fixed(checked.report.path, sys.stderr)
+            check_text.not_fixed(checked.report.path, sys.stderr)
         if checked.fixed:
-            show_found.fixed(checked.report.path, checked.fixed, sys.stderr)
+            check_text.fixed(checked.report.path, checked.fixed, sys.stderr)
 
 
 def register(app: typer.Typer) -> None:

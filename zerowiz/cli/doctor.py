@@ -17,7 +17,7 @@ from zerowiz.cli.usage import PlainCommand
 from zerowiz.core.findings import errors_of
 from zerowiz.core.preflight.examine import encode_findings
 from zerowiz.errors import ExitCode
-from zerowiz.ui import doctor as show_found
+from zerowiz.ui import doctor as doctor_text
 from zerowiz.ui.reporter import TerminalReporter
 from zerowiz.words import _
 
@@ -44,10 +44,10 @@ def doctor(
     if options.as_json:
         write_json(encode_findings(findings, __version__))
     elif options.quiet:
-        show_found.findings(errors_of(findings), sys.stdout)
+        doctor_text.findings(errors_of(findings), sys.stdout)
     else:
-        show_found.findings(findings, sys.stdout)
-        show_found.summary(findings, sys.stdout)
+        doctor_text.findings(findings, sys.stdout)
+        doctor_text.summary(findings, sys.stdout)
     if errors_of(findings):
         raise typer.Exit(ExitCode.PREFLIGHT)
 

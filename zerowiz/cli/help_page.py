@@ -344,7 +344,7 @@ def _tidy(spelling: str, text: str, default: str | None) -> tuple[str, str]:
 
 
 def default_of(name: str) -> str | None:
-    """What a setting is where nobody says it, in words; None where it is not set at all.
+    """What a setting is by default, in words; None where it has no default at all.
 
     Example:
         >>> default_of("micro_batch")

@@ -19,7 +19,7 @@ from zerowiz.core.measured_row import Comparison, encode_comparison
 from zerowiz.core.plan_json import SCHEMA_VERSION
 from zerowiz.core.workload import Loop
 from zerowiz.errors import UsageError
-from zerowiz.ui import measure as show_measured
+from zerowiz.ui import measure as measure_text
 from zerowiz.ui.reporter import TerminalReporter
 from zerowiz.ui.text import plain_log
 from zerowiz.words import _
@@ -117,9 +117,9 @@ def measure(
     def show_result(comparison: Comparison, log_tail: str) -> None:
         ended.append(comparison)
         if every:
-            reporter.note(show_measured.ended(comparison, len(ended), len(planned.trials)))
+            reporter.note(measure_text.ended(comparison, len(ended), len(planned.trials)))
         elif not options.as_json:
-            show_measured.comparison(comparison, sys.stdout)
+            measure_text.comparison(comparison, sys.stdout)
             sys.stdout.flush()
         if not comparison.measured and log_tail and not options.quiet:
             sys.stderr.write(f"{plain_log(log_tail)}\n")
@@ -175,7 +175,7 @@ def _measure_script(
         versions = {"schema_version": SCHEMA_VERSION, "zerowiz_version": __version__}
         write_json({**versions, "script": encode_script_run(run)})
     else:
-        show_measured.script_run(run, sys.stdout)
+        measure_text.script_run(run, sys.stdout)
     require_steps(run)
 
 
@@ -186,7 +186,7 @@ def _show_ended(ended: Sequence[Comparison], options: Options, *, every: bool) -
         versions = {"schema_version": SCHEMA_VERSION, "zerowiz_version": __version__}
         write_json({**versions, "runs": runs})
     elif every:
-        show_measured.candidates(ended, sys.stdout)
+        measure_text.candidates(ended, sys.stdout)
 
 
 def register(app: typer.Typer) -> None:

@@ -269,7 +269,6 @@ def _left_out(offered: Offers) -> Iterator[str]:
 
 # Show how long a run takes and what it costs, with each strategy that fits.
 
-_RUN_UNKNOWN = "-"
 _LEGEND = _(
     "times are for optimizer steps only, without startup, evaluation and saving; brackets show"
     " the bounds of the prediction"
@@ -322,7 +321,7 @@ def _what(planned: PlannedRun) -> str:
 def _row(strategy_run: StrategyRun, currency: str, *, priced: bool) -> tuple[str, ...]:
     name, predicted = strategy_run.evaluated.strategy.name, strategy_run.run
     if predicted is None:
-        return (name, *[_RUN_UNKNOWN] * (5 if priced else 3))
+        return (name, *[_UNKNOWN] * (5 if priced else 3))
     return (
         name,
         f"{predicted.steps:,}",
@@ -343,7 +342,7 @@ def _run_time(predicted: PredictedRun) -> tuple[str, str]:
 def _run_cost(predicted: PredictedRun, currency: str) -> tuple[str, str]:
     cost = predicted.cost
     if cost is None:
-        return _RUN_UNKNOWN, _RUN_UNKNOWN
+        return _UNKNOWN, _UNKNOWN
     bounds = _(
         "({low_cost} to {high_cost})",
         low_cost=money(cost.low_cost, currency),

@@ -464,13 +464,11 @@ _DOT_KINDS: Mapping[Verdict, tuple[str, ...]] = {
 def _dots(others: Sequence[Candidate], axes: _Axes | None, slots: Slots) -> str:
     drawn = []
     for kinds in dict.fromkeys(_DOT_KINDS.values()):
-        places = [_dot(other, axes) for other in others if _DOT_KINDS[_verdict(other)] == kinds]
+        places = [
+            _dot(other, axes) for other in others if _DOT_KINDS[other.evaluated.verdict] == kinds
+        ]
         drawn += [slots.shape("path", f'class="{kind}"', d="".join(places)) for kind in kinds]
     return "".join(drawn)
-
-
-def _verdict(candidate: Candidate) -> Verdict:
-    return candidate.evaluated.verdict
 
 
 def _place(candidate: Candidate, axes: _Axes) -> tuple[float, float]:

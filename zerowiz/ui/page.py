@@ -15,8 +15,6 @@ from zerowiz.core.machine.types import UNKNOWN_WORD, Machine, PairLink
 from zerowiz.core.memory.allocations import MemoryPart
 from zerowiz.core.workload import Accounting
 from zerowiz.ui import charts, remedies, sentences
-from zerowiz.ui import sentences as sentences_document
-from zerowiz.ui import sentences as sentences_strategies
 from zerowiz.ui.charts import (
     ANSWERS,
     PARTS,
@@ -284,9 +282,7 @@ def _strategy_row(decision: Decision, evaluated: StrategyEstimate, slots: Slots)
         + slots.text("td", host, "class=more")
         + slots.text("td", "-" if time is None else seconds(time.expected_seconds))
         + slots.text("td", bounds(evaluated), "class=more")
-        + slots.text(
-            "td", sentences_strategies.verdict(evaluated), kind=VERDICTS[evaluated.verdict]
-        )
+        + slots.text("td", sentences.verdict(evaluated), kind=VERDICTS[evaluated.verdict])
         + "</tr>"
     )
 
@@ -359,7 +355,7 @@ def answer(cell: GridCell) -> str:
         return f"{step}: {spell(cell.refusal)}"
     chosen = cell.decision.chosen
     if chosen is None:
-        return f"{step}: {sentences_strategies.nothing_fits(cell.decision)}"
+        return f"{step}: {sentences.nothing_fits(cell.decision)}"
     return f"{step}: {_chosen(chosen)}"
 
 
@@ -391,7 +387,7 @@ def answer_kind(cell: GridCell) -> str:
 
 def why(cell: GridCell) -> str:
     """What speaks for the choice."""
-    return "" if cell.decision is None else "; ".join(sentences_strategies.reasons(cell.decision))
+    return "" if cell.decision is None else "; ".join(sentences.reasons(cell.decision))
 
 
 # Write a plan as one page that opens offline, with sliders over plans that were worked out.
@@ -457,10 +453,10 @@ def _job(decision: Decision) -> str:
     words = _(
         "{model}. {precision}, {states} optimizer states, {method}, accumulation"
         " {accumulation_steps}, {checkpointing}.",
-        model=sentences_document.model(job.model),
+        model=sentences.model(job.model),
         precision=step.precision,
         states=job.state_format,
-        method=sentences_document.method(step.method),
+        method=sentences.method(step.method),
         accumulation_steps=step.accumulation_steps,
         checkpointing=_("with gradient checkpointing")
         if step.gradient_checkpointing
@@ -495,7 +491,7 @@ def _slider(name: str, label: str, stops: Sequence[int], at: int) -> str:
 def _links(decision: Decision) -> str:
     machine = decision.job.machine
     return section(
-        "links", _("Links"), f"<p>{escape(sentences_document.links(machine))}</p>{links(machine)}"
+        "links", _("Links"), f"<p>{escape(sentences.links(machine))}</p>{links(machine)}"
     )
 
 
@@ -560,7 +556,7 @@ def plan(decision: Decision, remedies: Sequence[Remedy]) -> str:
     """The flowchart, every strategy, what each holds; what would help, where nothing fits."""
     slots = Slots(exchanged=False)
     name = _("none") if decision.chosen is None else decision.chosen.strategy.name
-    why = prose("; ".join(sentences_strategies.reasons(decision)))
+    why = prose("; ".join(sentences.reasons(decision)))
     drawn = ""
     if decision.job.accounting is Accounting.REAL:
         drawn = bars(decision, slots) + legend(decision)

@@ -36,7 +36,6 @@ from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.strategy import Offload
 from zerowiz.core.workload import SETTINGS, Accounting, Workload
 from zerowiz.ui import remedies, sentences
-from zerowiz.ui import sentences as sentences_compare
 from zerowiz.ui.text import (
     OF,
     Cell,
@@ -612,8 +611,8 @@ def _rule_of_thumb_row(evaluated: StrategyEstimate) -> tuple[Cell, ...]:
 
 # Set two plans side by side: what differs first, then every strategy, then what is the same.
 
-_COMPARE_LABEL_COLUMNS = 3
-_COMPARE_UNKNOWN, _OFF = "-", _("off")
+_SIDE_COLUMNS = 3
+_NO_VALUE, _OFF = "-", _("off")
 # Shown of every step.
 _ALWAYS = ("micro_batch", "sequence_tokens", "accumulation_steps", "precision", "method")
 
@@ -629,7 +628,7 @@ class Side(Struct, frozen=True, kw_only=True):
 def compare(plan_a: Side, plan_b: Side, stream: TextIO) -> None:
     """Two plans, A and B."""
     for name, side in (("A", plan_a), ("B", plan_b)):
-        say(stream, f"{name}  {side.words}", hang=_COMPARE_LABEL_COLUMNS)
+        say(stream, f"{name}  {side.words}", hang=_SIDE_COLUMNS)
     first, second = _facts(plan_a.decision), _facts(plan_b.decision)
     facts = {name: (first.get(name, _OFF), second.get(name, _OFF)) for name in first | second}
     different = [(name, a, b) for name, (a, b) in facts.items() if a != b]
@@ -639,9 +638,7 @@ def compare(plan_a: Side, plan_b: Side, stream: TextIO) -> None:
         _faster(plan_a.decision, plan_b.decision, stream)
         stream.write("\n")
     _strategies(plan_a.decision, plan_b.decision, stream)
-    same = listing(
-        f"{name} {a}" for name, (a, b) in facts.items() if a == b and a != _COMPARE_UNKNOWN
-    )
+    same = listing(f"{name} {a}" for name, (a, b) in facts.items() if a == b and a != _NO_VALUE)
     if same:
         say(stream, "", _("The same in both: {same}", same=same))
 
@@ -649,13 +646,13 @@ def compare(plan_a: Side, plan_b: Side, stream: TextIO) -> None:
 def _facts(decision: Decision) -> dict[str, str]:
     """What a plan comes to, and what it is for."""
     job = decision.job
-    link = sentences_compare.link_class(job.machine.interconnect)
-    speed = sentences_compare.links(job.machine).removeprefix(link).lstrip(",;、 ")
+    link = sentences.link_class(job.machine.interconnect)
+    speed = sentences.links(job.machine).removeprefix(link).lstrip(",;、 ")
     return {
         **_outcome(decision),
         _("machine"): gpus(job.machine).replace("NVIDIA ", ""),
         _("links"): link,
-        _("link speed"): speed or _COMPARE_UNKNOWN,
+        _("link speed"): speed or _NO_VALUE,
         _("budget"): gib(job.gpu_budget_bytes),
         _("model"): _(
             "{model}, {params} parameters", model=job.model.name, params=count(job.model.params)
@@ -682,12 +679,12 @@ def _outcome(decision: Decision) -> dict[str, str]:
     name, time = shown.strategy.name, shown.step_time
     return {
         _("chosen"): name if decision.chosen else _("none (closest: {name})", name=name),
-        _("verdict"): sentences_compare.verdict(shown),
+        _("verdict"): sentences.verdict(shown),
         _("needs"): gib(shown.device_bytes),
         _("headroom"): gib(shown.headroom_bytes),
-        _("step time"): _COMPARE_UNKNOWN if time is None else f"{seconds(time.expected_seconds)} s",
-        _("tokens/s"): _COMPARE_UNKNOWN if time is None else f"{time.tokens_per_s:,.0f}",
-        _("host"): gib(shown.host_bytes) if shown.host_bytes else _COMPARE_UNKNOWN,
+        _("step time"): _NO_VALUE if time is None else f"{seconds(time.expected_seconds)} s",
+        _("tokens/s"): _NO_VALUE if time is None else f"{time.tokens_per_s:,.0f}",
+        _("host"): gib(shown.host_bytes) if shown.host_bytes else _NO_VALUE,
     }
 
 
@@ -733,8 +730,8 @@ def _strategies(plan_a: Decision, plan_b: Decision, stream: TextIO) -> None:
 def _compared_row(evaluated: StrategyEstimate) -> Iterator[Cell]:
     time = evaluated.step_time
     yield bare_gib(evaluated.device_bytes)
-    yield _COMPARE_UNKNOWN if time is None else seconds(time.expected_seconds)
-    yield sentences_compare.verdict(evaluated), VERDICT_COLOURS[evaluated.verdict]
+    yield _NO_VALUE if time is None else seconds(time.expected_seconds)
+    yield sentences.verdict(evaluated), VERDICT_COLOURS[evaluated.verdict]
 
 
 # Explain a strategy line by line: what its step takes its time for, and its memory.

@@ -17,7 +17,7 @@ from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.core.speed.costs import StepTime
 from zerowiz.core.workload import SETTINGS, Accounting, Trainer
 from zerowiz.ui import basis, pictures, sentences
-from zerowiz.ui import remedies as ui_remedies
+from zerowiz.ui import remedies as remedies_text
 from zerowiz.ui.pictures import VERDICT_COLOURS
 from zerowiz.ui.pictures import flowchart as draw_flowchart
 from zerowiz.ui.text import (
@@ -173,7 +173,7 @@ def _say_answers(decision: Decision, stream: TextIO) -> None:
         _say(decision, stream, "", *remarks, hang=LABEL_COLUMNS)
     reasons = "; ".join(sentences.reasons(decision))
     chosen = decision.chosen
-    name = _("none") if chosen is None else ui_remedies.strategy(chosen.strategy.name)
+    name = _("none") if chosen is None else remedies_text.strategy(chosen.strategy.name)
     colour = Colour.BAD if chosen is None else VERDICT_COLOURS[chosen.verdict]
     marks = {rf"(?<=^{re.escape(labelled(_('Chosen'), ''))}){re.escape(name)}(?=:)": colour}
     _say(
@@ -274,7 +274,7 @@ def plan(
     """
     flowchart(decision, stream)
     strategies(decision, stream, is_verbose=is_verbose)
-    ui_remedies.listed(remedies, stream)
+    remedies_text.listed(remedies, stream)
 
 
 def strategies(decision: Decision, stream: TextIO, *, is_verbose: bool = False) -> None:

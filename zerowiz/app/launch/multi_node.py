@@ -55,7 +55,7 @@ from zerowiz.probe.nodes import (
     require_address,
 )
 from zerowiz.probe.preflight.interpreter import find_programs
-from zerowiz.ui import machine as outliers
+from zerowiz.ui import machine as machine_text
 from zerowiz.words import _, listing
 
 DEADLINE_S = 300.0
@@ -483,7 +483,7 @@ def _merge(rendezvous: Rendezvous) -> Machine:
     """The weakest of all nodes, as often as there are nodes."""
     answers = [NodeAnswer(host=join.host, machine=join.machine) for join in rendezvous.joins]
     fleet = merge_nodes(answers)
-    noted = fleet.machine.with_notes(*outliers.notes(fleet))
+    noted = fleet.machine.with_notes(*machine_text.notes(fleet))
     return replace(noted, allocation=rendezvous.own.machine.allocation)
 
 

@@ -25,7 +25,7 @@ from zerowiz.probe.machine.network import read_network
 from zerowiz.probe.machine.read import read_here
 from zerowiz.probe.machine.scheduler import read_allocation, scheduler_here
 from zerowiz.probe.recording import HostFiles, Recorder, World
-from zerowiz.ui import machine as outliers
+from zerowiz.ui import machine as machine_text
 from zerowiz.words import _
 
 
@@ -38,7 +38,7 @@ class SeenMachine(Struct, frozen=True, kw_only=True):
     @property
     def notes(self) -> tuple[str, ...]:
         """What is remarkable about it."""
-        nodes = () if self.fleet is None else tuple(outliers.notes(self.fleet))
+        nodes = () if self.fleet is None else tuple(machine_text.notes(self.fleet))
         return (*self.machine.notes, *nodes)
 
     def describe(self) -> dict[str, object]:
@@ -72,7 +72,7 @@ class SeenMachine(Struct, frozen=True, kw_only=True):
         raise PreflightError(
             what,
             *(f"`{failure.host}`: {failure.why}" for failure in fleet.failures),
-            *map(outliers.outlier, fleet.short),
+            *map(machine_text.outlier, fleet.short),
         )
 
 

@@ -27,7 +27,7 @@ from zerowiz.errors import ConfigMistakeError
 from zerowiz.probe.config_file import read_config_text, read_config_values
 from zerowiz.probe.config_text import is_yaml
 from zerowiz.probe.package_data import read_ds_schema, read_version
-from zerowiz.ui import check as show_found
+from zerowiz.ui import check as check_text
 from zerowiz.words import _
 
 
@@ -55,12 +55,12 @@ def lint_own_config(
     file_keys = {} if config.accelerate is None else config.accelerate.file_keys
     is_final = any(_cannot_be_planned(finding, file_keys) for _name, finding in errors)
     if errors and (is_final or not options.force):
-        first, *others = (show_found.in_short(name, finding) for name, finding in errors)
+        first, *others = (check_text.in_short(name, finding) for name, finding in errors)
         force = () if is_final else (_("add `$force` to go on anyway"),)
         raise ConfigMistakeError(first, *others, whole, *force)
     noted = [(name, finding) for name, finding in findings if finding.severity is not Severity.INFO]
     for name, finding in noted:
-        reporter.note(show_found.in_short(name, finding))
+        reporter.note(check_text.in_short(name, finding))
     if noted:
         reporter.note(whole)
 
