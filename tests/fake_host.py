@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from zerowiz.probe.recording import FOLDER, FileAnswers, HostFiles, Space
+from zerowiz.probe.host_files import FOLDER, FileAnswers, HostFiles, Space
 
 # A host that answers whatever is asked of one: each fact of `Host` is read from these files.
 ANSWERING = FileAnswers(

@@ -206,7 +206,7 @@ SELDOM = {
     "zerowiz.app.machines.other_machine",
     "zerowiz.app.launch.multi_node",
 }
-LISTED = {f"zerowiz.cli.commands.{name}" for name in COMMANDS} | {"zerowiz.core.decision.flowchart"}
+LISTED = {f"zerowiz.cli.{name}" for name in COMMANDS} | {"zerowiz.core.decision.flowchart"}
 TINY = (
     *("--model", str(ROOT / "templates/model"), "--micro-batch", "1"),
     str(ROOT / "templates/train_deepspeed.py"),
@@ -268,5 +268,5 @@ def test_what_is_seldom_loaded_is_there_to_be_loaded(name: str) -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_list_of_commands_says_what_each_says_of_itself(name: str) -> None:
-    command = getattr(importlib.import_module(f"zerowiz.cli.commands.{name}"), name)
+    command = getattr(importlib.import_module(f"zerowiz.cli.{name}"), name)
     assert COMMANDS[name] == command.__doc__

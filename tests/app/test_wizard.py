@@ -9,7 +9,7 @@ from app.wizard.enters import Counting
 from cli.harness import HF_IN_CODE, HF_PARSER
 from recorded import Install, library
 
-from zerowiz.app.ask import Command
+from zerowiz.app.command import Command
 from zerowiz.app.init import ask_init, ask_open
 from zerowiz.app.init_plan import CopiedTemplate, InitOptions, InitPlan
 from zerowiz.app.options import Options

@@ -16,8 +16,8 @@ from shells.typed import PRINT_LINE, TYPED, completed, make_place, script_of
 
 from zerowiz.app.options import Options, rows
 from zerowiz.cli.commands import COMMANDS
-from zerowiz.cli.completion import complete_machine, complete_script
-from zerowiz.cli.help_page import EXAMPLES, IDLE, NEEDS, UNHEEDED, default_of, heeded_params
+from zerowiz.cli.completion import complete_machine, complete_script, default_of
+from zerowiz.cli.help_page import EXAMPLES, IDLE, NEEDS, UNHEEDED, heeded_params
 from zerowiz.core.machine.spec import parse_machine
 from zerowiz.probe.package_data import read_gpu_table, read_instances
 
@@ -230,7 +230,7 @@ def params(command: str) -> list[typer.core.TyperOption]:
     from importlib import import_module
 
     app = typer.Typer(add_completion=False)
-    import_module(f"zerowiz.cli.commands.{command}").register(app)
+    import_module(f"zerowiz.cli.{command}").register(app)
     found = heeded_params(typer.main.get_command(app), command)
     return [each for each in found if each.param_type_name == "option"]
 

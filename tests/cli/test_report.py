@@ -12,8 +12,8 @@ from paths import ROOT
 from ranks.harness import rank_environ, read_reports, run
 from templates.jobs import losses
 
+from zerowiz.core.decision.questions import TEMPLATES, Template
 from zerowiz.core.outcome import FILE_NAME
-from zerowiz.core.templates import TEMPLATES, Template
 from zerowiz.core.workload import Loop
 
 ENDED = {"status": 0, "cause": "finished", "rank": None, "last_lines": []}

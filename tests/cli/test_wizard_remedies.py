@@ -16,8 +16,8 @@ from paths import ROOT, TEMPLATES
 from ranks.harness import rank_environ, read_reports, run
 
 from zerowiz.core.machine.types import Host
+from zerowiz.probe.host_files import HostFiles
 from zerowiz.probe.machine.host import with_number_formats
-from zerowiz.probe.recording import HostFiles
 from zerowiz.ui.page import as_svg
 
 # The picture of the wizard in the README: its last screen, at a real pseudo-terminal.

@@ -8,16 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zerowiz.core.catalog import (
-    Offers,
-    RunCost,
-    RunLength,
-    encode_offers,
-    encode_run,
-    find_offers,
-    plan_run,
-    predict_run,
-)
+from zerowiz.core.catalog import Offers, encode_offers, encode_run, find_offers, plan_run
 from zerowiz.core.decision.flowchart import Constraints, Decision, decide
 from zerowiz.core.decision.plan_input import PlanInput, native_precision
 from zerowiz.core.machine.spec import parse_machine, parse_spec
@@ -31,7 +22,7 @@ from zerowiz.core.machine_kinds import (
     split_prices,
 )
 from zerowiz.core.model.from_name import model_from_size
-from zerowiz.core.speed.costs import StepTime, find_rates
+from zerowiz.core.speed.costs import RunCost, RunLength, StepTime, find_rates, predict_run
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Workload
 from zerowiz.probe.package_data import read_gpu_table, read_instances

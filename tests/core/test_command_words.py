@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from paths import ROOT
 
 from zerowiz.app.options import STAGES, Options, choices_of, kind_of, rows, with_plain
-from zerowiz.core import command_words
+from zerowiz.core import shell
 from zerowiz.core.command_words import SYNONYMS, canonical_choice, flags, spell
 from zerowiz.core.workload import Precision
 from zerowiz.errors import UsageError
@@ -97,17 +97,17 @@ def read_by_bash(line: str) -> list[str]:
 
 
 def test_a_shell_reads_back_every_word() -> None:
-    assert list(ODD) == read_by_bash(command_words.join(ODD))
+    assert list(ODD) == read_by_bash(shell.join(ODD))
 
 
 @given(st.lists(st.binary().map(lambda word: os.fsdecode(word.replace(b"\0", b"")))))
 def test_a_line_has_only_what_a_terminal_shows(words: list[str]) -> None:
-    line = command_words.join(words)
+    line = shell.join(words)
     assert line.isprintable()
 
 
 def test_plain_words_stay_plain() -> None:
-    assert "zerowiz plan 'my run.py'" == command_words.join(["zerowiz", "plan", "my run.py"])
+    assert "zerowiz plan 'my run.py'" == shell.join(["zerowiz", "plan", "my run.py"])
 
 
 # What people call a choice, and the choice that it is.

@@ -25,12 +25,10 @@ from zerowiz.core.measured_row import (
     keep_run,
     machine_key,
     make_row,
-    measure_run,
-    predict_run,
 )
 from zerowiz.core.memory.rank_sizes import StrategyRow
 from zerowiz.core.model.from_name import model_from_size
-from zerowiz.core.outcome import CountedMemory, PredictedFigures, error_of
+from zerowiz.core.outcome import CountedMemory, PredictedFigures, error_of, measure_run, predict_run
 from zerowiz.core.speed.costs import COSTS, TermKind, find_rates
 from zerowiz.core.strategies import ZERO2
 from zerowiz.core.structs import decode, encode, replace

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paths import TEMPLATES
 
+from zerowiz.core.launch.plan import ResumeFrom, Saved, output_folder, plan_resume, resumes
 from zerowiz.core.memory.allocations import MemoryKind
 from zerowiz.core.outcome import (
     AttemptRecord,
@@ -18,19 +19,14 @@ from zerowiz.core.outcome import (
     MeasuredFigures,
     PredictedFigures,
     RankEnd,
-    ResumeFrom,
     RunRecord,
-    Saved,
     died_for,
     judge,
     last_error,
-    output_folder,
     parse_end,
     parse_record,
     plain_status,
-    plan_resume,
     render_record,
-    resumes,
 )
 from zerowiz.core.script.delivery import deliver
 from zerowiz.core.script.facts import ScriptFacts

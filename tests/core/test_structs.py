@@ -17,7 +17,7 @@ from zerowiz.core.memory.forward import Traced
 from zerowiz.core.structs import decode, replace
 from zerowiz.core.trial import Trial
 from zerowiz.errors import UsageError
-from zerowiz.probe.recording import FileAnswers
+from zerowiz.probe.host_files import FileAnswers
 
 # Field by field, from their types: a new field is tried without a word here.
 sizes = st.integers(0, 2**60)

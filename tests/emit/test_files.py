@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from zerowiz.core.launch.plan import PlannedFile
-from zerowiz.emit.attempt_folder import release
 from zerowiz.emit.files import (
     add_files,
     find_losses,
     refuse_loss,
     refuse_other_files,
+    release,
     remove_added,
     write_file,
     write_files,

@@ -14,9 +14,8 @@ import pytest
 from kills.harness import HERE, SHIM, read_stat, supervised
 from kills.stand_in_ranks import PRELUDE, SAVES, SOON_S, STUBBORN, WAIT, end_of, meet, ranks, run
 
-from zerowiz.emit.attempt_folder import AttemptFolder
 from zerowiz.emit.job import Watch, noted_signals
-from zerowiz.emit.processes import read_children
+from zerowiz.emit.processes import AttemptFolder, read_children
 from zerowiz.emit.watchdog import watchdog
 
 DEAF = """

@@ -161,7 +161,7 @@ _ARGUMENTS = (
 def _options(command: str) -> list[Any]:
     """The options of a command that may be tried, as typer knows them."""
     app = typer.Typer(add_completion=False)
-    import_module(f"zerowiz.cli.commands.{command}").register(app)
+    import_module(f"zerowiz.cli.{command}").register(app)
     params = typer.main.get_command(app).params
     return [
         each for each in params if each.param_type_name == "option" and not _NEVER & {*each.opts}

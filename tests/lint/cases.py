@@ -8,8 +8,8 @@ from typing import Any
 
 from lint.rows import FOUND, Row, Truth
 
-from zerowiz.core.dsconfig.schema import BadRelease, Schema
-from zerowiz.core.findings import Severity
+from zerowiz.core.dsconfig.schema import Schema
+from zerowiz.core.findings import BadRelease, Severity
 from zerowiz.core.lint.config import Context
 from zerowiz.core.script.bindings import ScriptValue, State
 from zerowiz.core.script.settings import ScriptSettings

@@ -23,8 +23,7 @@ from lint.cases import (
 from lint.rows import Truth
 
 from zerowiz.core.dsconfig.hjson import Dialect, parse, plain
-from zerowiz.core.findings import Severity
-from zerowiz.core.lint.config import ConfigFinding
+from zerowiz.core.findings import ConfigFinding, Severity
 from zerowiz.core.lint.linter import RULES, lint
 from zerowiz.probe.package_data import read_ds_schema
 

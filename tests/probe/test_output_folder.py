@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from zerowiz.core.outcome import Saved
+from zerowiz.core.launch.plan import Saved
 from zerowiz.core.preflight.facts import Resumed, SavedStates
-from zerowiz.probe.output_folder import read_resumed, read_saved, read_states
+from zerowiz.probe.preflight.read import read_resumed, read_saved, read_states
 
 
 def save(folder: Path, *files: str) -> str:

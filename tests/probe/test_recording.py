@@ -14,22 +14,24 @@ from zerowiz.core.machine.job_gpus import visible_gpus
 from zerowiz.core.machine.types import Gpu, Machine
 from zerowiz.core.structs import replace
 from zerowiz.errors import PreflightError, UsageError
-from zerowiz.probe.machine.host import read_host
-from zerowiz.probe.machine.network import read_network
-from zerowiz.probe.machine.read import read_machine
-from zerowiz.probe.recording import (
+from zerowiz.probe.host_files import (
     FOLDER,
-    EnvironLog,
     FileAnswers,
     Files,
     FilesLog,
     HostFiles,
     RecordedFiles,
+    hash_addresses,
+    hash_uuids,
+)
+from zerowiz.probe.machine.host import read_host
+from zerowiz.probe.machine.network import read_network
+from zerowiz.probe.machine.read import read_machine
+from zerowiz.probe.recording import (
+    EnvironLog,
     Recorder,
     Replay,
     decode_recording,
-    hash_addresses,
-    hash_uuids,
     render_recording,
     scrub_calls,
     scrub_environ,

@@ -9,8 +9,8 @@ from regret.workloads import RegretJob
 
 from zerowiz.core.decision.evaluate import StrategyEstimate, evaluate
 from zerowiz.core.decision.flowchart import Constraints, decide
-from zerowiz.core.decision.plan_input import PlanInput
-from zerowiz.core.decision.search import Objective, OpenSettings, search
+from zerowiz.core.decision.plan_input import Objective, OpenSettings, PlanInput
+from zerowiz.core.decision.search import search
 from zerowiz.core.memory.rank_sizes import StrategyRow
 from zerowiz.core.strategies import STRATEGIES, ZERO2_OFFLOAD, ZERO3_OFFLOAD
 from zerowiz.core.structs import replace

@@ -7,10 +7,9 @@ from collections.abc import Callable
 import pytest
 from ui.streams import TerminalStream
 
-from zerowiz.core.catalog import RunLength, find_offers, plan_run
+from zerowiz.core.catalog import find_offers, plan_run
 from zerowiz.core.decision.flowchart import Constraints, Decision, decide
-from zerowiz.core.decision.plan_input import PlanInput
-from zerowiz.core.decision.search import Objective
+from zerowiz.core.decision.plan_input import Objective, PlanInput
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.machine_kinds import (
@@ -21,7 +20,7 @@ from zerowiz.core.machine_kinds import (
     split_prices,
 )
 from zerowiz.core.model.from_name import model_from_size
-from zerowiz.core.speed.costs import StepTime
+from zerowiz.core.speed.costs import RunLength, StepTime
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Workload
 from zerowiz.probe.package_data import read_gpu_table, read_instances

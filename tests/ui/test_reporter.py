@@ -12,7 +12,7 @@ from fake_host import ANSWERING
 from zerowiz.app.reporter import SILENT, LaunchReporter, Reporter
 from zerowiz.core.decision.flowchart import Constraints, decide
 from zerowiz.core.decision.plan_input import PlanInput
-from zerowiz.core.launch.plan import LaunchPlan
+from zerowiz.core.launch.plan import LaunchPlan, Resume, ResumeFrom
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.machine.types import Host
 from zerowiz.core.model.from_name import model_from_size
@@ -23,17 +23,15 @@ from zerowiz.core.outcome import (
     JobEnd,
     MeasuredFigures,
     PredictedFigures,
-    Resume,
-    ResumeFrom,
 )
 from zerowiz.core.script.facts import Convention, ScriptFacts
 from zerowiz.core.strategies import ZERO2
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Integration, Workload
 from zerowiz.errors import LostEdit, PreflightError
+from zerowiz.probe.host_files import RecordedFiles
 from zerowiz.probe.machine.host import cpu_machine, read_host, with_number_formats
 from zerowiz.probe.package_data import read_gpu_table
-from zerowiz.probe.recording import RecordedFiles
 from zerowiz.ui import machine
 from zerowiz.ui.reporter import TerminalLaunchReporter, TerminalReporter
 

@@ -42,7 +42,7 @@ from zerowiz.core.trial import (
     stepper_for,
 )
 from zerowiz.core.workload import SETTINGS, Attention, Loss, Precision, StateDtype, Workload
-from zerowiz.emit import attempt_folder, job, measure, processes
+from zerowiz.emit import job, measure, processes
 from zerowiz.errors import UsageError
 from zerowiz.probe.package_data import read_gpu_table
 from zerowiz.probe.preflight import toolchain
@@ -65,19 +65,19 @@ SAME = {
     "the variable of measured steps": (measured_script.STEPS_VARIABLE, measure.STEPS_VARIABLE),
     "the folder of measured steps": (
         measured_script.MEASURED_FOLDER,
-        attempt_folder.MEASURED_FOLDER,
+        processes.MEASURED_FOLDER,
     ),
     "the same folder's variable": (
         measured_script.ATTEMPT_VARIABLE,
-        attempt_folder.ATTEMPT_VARIABLE,
+        processes.ATTEMPT_VARIABLE,
     ),
-    "the folder's variable": (rank.ATTEMPT_VARIABLE, attempt_folder.ATTEMPT_VARIABLE),
-    "the supervisor's variable": (rank.SUPERVISOR_VARIABLE, attempt_folder.SUPERVISOR_VARIABLE),
-    "the memory's variable": (rank.MEMORY_VARIABLE, attempt_folder.MEMORY_VARIABLE),
-    "the grace's variable": (rank.GRACE_VARIABLE, attempt_folder.GRACE_VARIABLE),
+    "the folder's variable": (rank.ATTEMPT_VARIABLE, processes.ATTEMPT_VARIABLE),
+    "the supervisor's variable": (rank.SUPERVISOR_VARIABLE, processes.SUPERVISOR_VARIABLE),
+    "the memory's variable": (rank.MEMORY_VARIABLE, processes.MEMORY_VARIABLE),
+    "the grace's variable": (rank.GRACE_VARIABLE, processes.GRACE_VARIABLE),
     "the grace": (rank.GRACE_S, inspect.signature(launch).parameters["grace_seconds"].default),
-    "the file of orders": (rank.ORDERS_FILE, attempt_folder.ORDERS_FILE),
-    "the order to end": (rank.END_ORDER, attempt_folder.END_ORDER),
+    "the file of orders": (rank.ORDERS_FILE, processes.ORDERS_FILE),
+    "the order to end": (rank.END_ORDER, processes.END_ORDER),
     "the namespace": (rank.read_pid_namespace(), processes.read_pid_namespace()),
     "the namespace that a launch reads": (
         rank.read_pid_namespace(),
@@ -279,9 +279,9 @@ RANK_3 = {"RANK": "3", "LOCAL_RANK": "1", rank.LAUNCHER_VARIABLE: "0"}
 def test_the_supervisor_reads_what_a_rank_wrote(by: str, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text("import os, sys; sys.stderr.write('last words'); os.kill(os.getpid(), 9)")
-    folder = attempt_folder.AttemptFolder(tmp_path / "attempt")
+    folder = processes.AttemptFolder(tmp_path / "attempt")
     folder.create()
-    environ = {**os.environ, attempt_folder.ATTEMPT_VARIABLE: str(folder.path), **RANK_3}
+    environ = {**os.environ, processes.ATTEMPT_VARIABLE: str(folder.path), **RANK_3}
     environ |= folder.memory_env() if by == "memory" else {}
     words = [sys.executable, str(SHIM), "--local_rank=1", str(script)]
     done = subprocess.run(words, env=environ, capture_output=True, check=False)

@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 from kills.harness import SHIM
 
-from zerowiz.emit.attempt_folder import ATTEMPT_VARIABLE, read_measured
+from zerowiz.emit.processes import ATTEMPT_VARIABLE, read_measured
 
 AS_ALONE = """\
 import atexit, json, multiprocessing, sys

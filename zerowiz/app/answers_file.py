@@ -3,17 +3,23 @@
 import os
 import posixpath
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from enum import Enum, auto
+from collections.abc import Collection, Mapping, Sequence
+from enum import Enum
 from pathlib import Path
 
 from msgspec import Struct
 
-from zerowiz.app.ask import Command, read_as_said, said_after, said_by_config, understand_command
+from zerowiz.app.ask import said_by_config
+from zerowiz.app.command import Command, read_as_said, said_after, understand_command
 from zerowiz.app.decide import Plan
 from zerowiz.app.machines.machine import means_cpu
 from zerowiz.app.options import (
+    FileUse,
+    Layers,
     Options,
+    PlannedMachine,
+    TakesScript,
+    Typed,
     added,
     as_words,
     choices_of,
@@ -21,10 +27,9 @@ from zerowiz.app.options import (
     lasting,
     of_one_run,
     rows,
-    variable_of,
 )
 from zerowiz.app.reporter import SILENT
-from zerowiz.core import command_words
+from zerowiz.core import shell
 from zerowiz.core.answers_file import Statement, read_statements, rewrite
 from zerowiz.core.command_words import canonical_choice
 from zerowiz.core.decision.questions import OWN_MICRO_BATCH, QUESTIONS
@@ -36,133 +41,12 @@ from zerowiz.core.settings import SettingRow
 from zerowiz.core.structs import replace
 from zerowiz.emit.files import replace_file, rewrite_file
 from zerowiz.errors import (
-    NoGpuHereError,
-    NothingFitsError,
-    PreflightError,
     UsageError,
     ZerowizError,
     did_you_mean,
 )
-from zerowiz.probe.files import FILE_NAME, find_answers_file, read_answers_text
+from zerowiz.probe.files import FILE_NAME, read_answers_text
 from zerowiz.words import N_, _, listing
-
-
-class TakesScript(Enum):
-    """When a command that names no script takes that of the file."""
-
-    ALWAYS = auto()
-    WITHOUT_MODEL = auto()
-    """With `--model` it is about a model that stands alone."""
-    NEVER = auto()
-
-
-class FileUse(Struct, frozen=True, kw_only=True):
-    """What a command does with an answers file."""
-
-    takes_script: TakesScript
-    starts_here: bool
-    """Whether its job starts on this machine, whatever other one was planned for."""
-
-
-class Typed(Struct, frozen=True, kw_only=True):
-    """What is said on the command line, and by variables of the environment."""
-
-    options: Options
-    origins: Mapping[str, str]
-    """What says each setting, by its name."""
-    script: str | None
-    script_args: tuple[str, ...]
-
-
-class PlannedMachine(Struct, frozen=True, kw_only=True):
-    """Another machine, which the answers file names."""
-
-    name: str
-    place: str
-    """Where it is said."""
-
-    def hints(self, error: ZerowizError, command: str) -> tuple[str, ...]:
-        """Where the job was meant to run, where this machine cannot run it."""
-        if not isinstance(error, NoGpuHereError | NothingFitsError):
-            return ()
-        return (
-            _(
-                "{place} plans for `{machine}`, and `{command}` starts on this machine: copy this"
-                " folder there, and run `{command}`",
-                place=self.place,
-                machine=self.name,
-                command=command,
-            ),
-            _("to see that plan from here: `zerowiz plan`"),
-        )
-
-
-class Layers(Struct, frozen=True, kw_only=True):
-    """All that is said of a job, and by what."""
-
-    typed: Typed
-    options: Options
-    script: str | None
-    script_args: tuple[str, ...]
-    origins: Mapping[str, str]
-    """What says each setting, by its name; `script` is among them where the file names it."""
-    planned_for: PlannedMachine | None = None
-    """What the file plans for, where the job starts on this machine instead."""
-    notes: tuple[str, ...] = ()
-
-    def hints(self, error: ZerowizError, command: str, typed: str) -> tuple[str, ...]:
-        """Those of an error, with what it cannot know: what these layers say, and where.
-
-        Args:
-            error: What ended the command.
-            command: As it was typed, without its options.
-            typed: The whole of it.
-        """
-        elsewhere = () if self.planned_for is None else self.planned_for.hints(error, command)
-        hints = error.hints
-        if isinstance(error, PreflightError) and error.login_node_of is not None:
-            hints = (*self._in_a_job(error.login_node_of, command, typed), *hints[1:])
-        return (*elsewhere, *hints, *self._said_elsewhere(error.message))
-
-    def _in_a_job(self, scheduler: str, command: str, typed: str) -> tuple[str, ...]:
-        """How the same command is run from a login node."""
-        from zerowiz.probe.machine.read import run_inside  # noqa: PLC0415 - few commands end so
-
-        now = run_inside(scheduler, typed, self.options.gpus_per_node or 1)
-        if scheduler != "SLURM" or command not in {"zerowiz launch", "zerowiz init"}:
-            return (now,)
-        script = (self.script,) if self.script else ()
-        return (
-            now,
-            _(
-                "or write a job for `sbatch` here, for the GPUs of a node: `zerowiz init {words}`",
-                words=command_words.join(["--slurm", "--machine", "8xH100-80GB", *script]),
-            ),
-        )
-
-    def _said_elsewhere(self, message: str) -> tuple[str, ...]:
-        """Where the settings of an error are said, where that is not the command line."""
-        names = dict.fromkeys(re.sub(r"^no_", "", name) for name in _NAMED.findall(message))
-        elsewhere = {n: o for n, o in self.origins.items() if not o.startswith("-")}
-        hints = [
-            _("`${name}` is set by {elsewhere}", name=name, elsewhere=elsewhere[name])
-            for name in names
-            if name in elsewhere
-        ]
-        if any(FILE_NAME in elsewhere.get(name, "") for name in names):
-            hints.append(_("to leave the answers file out: `--isolated`"))
-        if "script" in elsewhere and f"`{self.script}`" in message:
-            hints.append(
-                _(
-                    "`{script}` is named by {variable}",
-                    script=self.script,
-                    variable=elsewhere["script"],
-                )
-            )
-        return tuple(hints)
-
-
-_NAMED = re.compile(r"\$([a-z][a-z_]*)")
 
 # Say where each setting of a plan comes from.
 
@@ -259,99 +143,6 @@ def _by_search(plan: Plan) -> Mapping[str, str]:
     changed = {n for n in names if getattr(step, n) != getattr(chosen, n)}
     chose = plan.search is not None and plan.search.choice is not None
     return dict.fromkeys((*changed, *(plan.request.freedom.names if chose else ())), N_("chosen"))
-
-
-# Join what is said of a job: on the command line, in the environment, in the answers file.
-#
-# What is said first counts: an option, a variable `ZEROWIZ_...`, the file; then what the script
-# or the machine shows, then a default.
-
-
-def join_layers(typed: Typed, use: FileUse) -> Layers:
-    """The options of a job with what the answers file says, where nothing else does.
-
-    Args:
-        typed: What is said now.
-        use: What the command does with a file.
-
-    Raises:
-        ZerowizError: There is a file, and it cannot be used.
-    """
-    options = typed.options
-    plain = Layers(
-        typed=typed,
-        options=options,
-        script=typed.script,
-        script_args=typed.script_args,
-        origins=typed.origins,
-        notes=_variable_notes(typed),
-    )
-    if options.isolated:
-        return plain
-    path = find_answers_file(typed.script, options.output_dir)
-    if path is None:
-        return plain if typed.script is not None else _with_old_record(plain)
-
-    return with_file(plain, read_answers_file(path), use)
-
-
-def _variable_notes(typed: Typed) -> tuple[str, ...]:
-    """Which variables say something, in one line."""
-    values = {
-        n: getattr(typed.options, n) for n, o in typed.origins.items() if not o.startswith("-")
-    }
-    words = as_words(replace(Options(), **values))
-    names = listing(typed.origins[name] for name in values)
-    notes = (
-        (_("from {names}: `{words}`", names=names, words=command_words.join(words)),)
-        if words
-        else ()
-    )
-    return (*notes, *_misspelt(os.environ))
-
-
-_PREFIX = "ZEROWIZ_"
-# So like a variable that it is meant; names of zerowiz's own (ZEROWIZ_NO_INPUT) are less like one.
-_ALIKE = 0.85
-
-
-def _misspelt(environ: Mapping[str, str]) -> Iterator[str]:
-    """Variables that are almost one that is read, or of an option that has none."""
-    known = [variable.removeprefix(_PREFIX) for variable in map(variable_of, rows()) if variable]
-    others = [name for name in environ if name.startswith(_PREFIX)]
-    for name in (other.removeprefix(_PREFIX) for other in others):
-        if name in known:
-            continue
-        option = name.lower().replace("_", "-")
-        if option in of_one_run():
-            yield _(
-                "{prefix}{name} is not read: `--{option}` is for one run",
-                prefix=_PREFIX,
-                name=name,
-                option=option,
-            )
-            continue
-        from difflib import get_close_matches  # noqa: PLC0415 - few variables are wrong
-
-        for near in get_close_matches(name, known, n=1, cutoff=_ALIKE):
-            yield _(
-                "{prefix}{name} is not read: did you mean {prefix}{near}?",
-                prefix=_PREFIX,
-                name=name,
-                near=near,
-            )
-
-
-_OLD_RECORD = Path(".zerowiz") / "init.json"
-
-
-def _with_old_record(layers: Layers) -> Layers:
-    """Say that an older zerowiz kept answers here in another file."""
-    folders = {layers.options.output_dir or Path(), Path()}
-    records = [folder / _OLD_RECORD for folder in folders if (folder / _OLD_RECORD).is_file()]
-    again = _("of an older zerowiz is not read: run `zerowiz init` again")
-    notes = [f"`{path}` {again}" for path in records]
-    return replace(layers, notes=(*layers.notes, *notes))
 
 
 # Read an answers file as settings of a job: each key is a long option, each value checked.
@@ -591,7 +382,7 @@ def with_file(layers: Layers, file: AnswersFile, use: FileUse) -> Layers:
     if layers.script is not None and typed.script is None:
         words += [layers.script, *hide_secrets(layers.script_args)]
     what = (
-        _("from `{file}`: `{words}`", file=file.name, words=command_words.join(words))
+        _("from `{file}`: `{words}`", file=file.name, words=shell.join(words))
         if words
         else _("`{file}` sets nothing", file=file.name)
     )

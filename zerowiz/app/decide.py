@@ -12,23 +12,21 @@ from zerowiz.app.reporter import SILENT, Reporter
 from zerowiz.app.resolve.job import ResolvedJob, config_file, find_basis, resolve_job
 from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict
 from zerowiz.core.decision.flowchart import Decision, choose_only, decide
-from zerowiz.core.decision.plan_input import BF16_IS_EMULATED, emulates_bf16
-from zerowiz.core.decision.remedy import Remedy, make_remedy, worth_offering
-from zerowiz.core.decision.search import (
-    Evaluator,
+from zerowiz.core.decision.plan_input import (
+    BF16_IS_EMULATED,
     Objective,
     OpenSettings,
-    Search,
-    search,
-    split_batch,
+    emulates_bf16,
 )
+from zerowiz.core.decision.remedy import Remedy, make_remedy, worth_offering
+from zerowiz.core.decision.search import Evaluator, Search, search, split_batch
 from zerowiz.core.decision.unsupported import refuse_unsupported
 from zerowiz.core.dsconfig.write import own_values, write_config
-from zerowiz.core.launch.provenance import BatchChange, change_batch
 from zerowiz.core.machine.job_gpus import choose_gpus
 from zerowiz.core.machine.types import Accelerator, Machine, pick_gpus
 from zerowiz.core.memory.forward import ReadModel
 from zerowiz.core.model.from_name import parse_size
+from zerowiz.core.plan_json import BatchChange, change_batch
 from zerowiz.core.script.facts import Convention, ScriptFacts
 from zerowiz.core.script.settings import can_be_given, check_method, resolve_script
 from zerowiz.core.settings import Change

@@ -6,16 +6,8 @@ from typing import TypeVar
 
 from msgspec import Struct, field
 
-from zerowiz.app.ask import (
-    FoundScript,
-    ReadScript,
-    answer,
-    by_default_of,
-    find_script,
-    open_questions,
-    read_found,
-    understand_command,
-)
+from zerowiz.app.ask import answer, by_default_of, open_questions
+from zerowiz.app.command import FoundScript, ReadScript, find_script, read_found, understand_command
 from zerowiz.app.decide import Plan, note_basis, note_settled, plan_options, require_strategy
 from zerowiz.app.launch.start import check_any_job, deliver_plan, preflight_input
 from zerowiz.app.machines.machine import find_machine, find_node, is_here, with_node

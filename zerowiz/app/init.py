@@ -3,13 +3,12 @@
 import os
 from collections.abc import Iterator, Mapping
 
-from zerowiz.app.ask import (
+from zerowiz.app.ask import Person, open_questions
+from zerowiz.app.command import (
     DEFAULT_SCRIPT,
     Command,
-    Person,
     answer_for,
     load_script_answers,
-    open_questions,
     read_as_said,
     require_reachable,
     understand_command,
@@ -32,7 +31,7 @@ from zerowiz.app.reporter import LaunchReporter, Reporter
 from zerowiz.app.resolve.workload import check_accounting, check_own_config, check_words
 from zerowiz.app.wizard import Wizard
 from zerowiz.app.wizard_end import Finish, LastAnswer, Refusals
-from zerowiz.core import command_words
+from zerowiz.core import shell
 from zerowiz.core.decision.questions import (
     ALL_QUESTIONS,
     QUESTIONS,
@@ -447,7 +446,7 @@ def _understand(
     if command.no_local_rank:
         # It is an option of DeepSpeed's launcher, and none of zerowiz that a record could hold.
         argv = ("zerowiz", "launch", "deepspeed", "--no_local_rank", str(command.script))
-        typed = command_words.join(argv)
+        typed = shell.join(argv)
         reporter.note(
             _("`--no_local_rank` is not kept: launch by `{typed}`, with all its words", typed=typed)
         )

@@ -5,14 +5,15 @@ import os
 from msgspec import Struct
 
 from zerowiz.app.answers_file import plan_answers, write_answers
-from zerowiz.app.ask import Command, Person, keep
+from zerowiz.app.ask import Person
+from zerowiz.app.command import Command, keep
 from zerowiz.app.decide import Plan, note_emulation, require_strategy
 from zerowiz.app.launch.start import Start, deliver_plan, plan_files
 from zerowiz.app.machines.machine import find_node, is_here
 from zerowiz.app.options import Options, as_words, with_plain
 from zerowiz.app.plan_files import losses_shown, plan_job_file
 from zerowiz.app.reporter import LaunchReporter, Reporter
-from zerowiz.core import command_words
+from zerowiz.core import shell
 from zerowiz.core.answers_file import NotTextError
 from zerowiz.core.decision.questions import TEMPLATE
 from zerowiz.core.launch.plan import PlannedFile
@@ -247,7 +248,7 @@ def _refuse_unsayable(options: Options, file: ProgramFile) -> None:
         value = getattr(options, name)
         if value is None or name in _OF_CONFIG or file.takes(name, value):
             continue
-        words = command_words.join(as_words(with_plain(Options(), {name: value})))
+        words = shell.join(as_words(with_plain(Options(), {name: value})))
         raise UsageError(
             _(
                 "zerowiz knows no key of {program} for `{words}`",

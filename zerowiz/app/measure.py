@@ -53,9 +53,9 @@ from zerowiz.core.trial import (
     stepper_for,
 )
 from zerowiz.core.workload import Loop, StateDtype
-from zerowiz.emit.attempt_folder import read_measured
 from zerowiz.emit.files import replace_file
 from zerowiz.emit.measure import Batch, append_line, run_batch, run_own_script
+from zerowiz.emit.processes import read_measured
 from zerowiz.errors import InterruptedByUserError, UsageError, ZerowizError
 from zerowiz.probe.machine.host import parse_list
 from zerowiz.probe.machine.machine_file import read_results, results_path

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from zerowiz.app.api import PlanResult, plan_with
 from zerowiz.app.ask import answer, by_default_of, open_questions
-from zerowiz.app.catalog import RunQuestion
 from zerowiz.app.machines.machine import find_machine, means_all
 from zerowiz.app.options import Options
 from zerowiz.app.reporter import Reporter
+from zerowiz.app.run_question import RunQuestion
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.core.script.settings import ScriptSettings, resolve_script
@@ -64,7 +64,7 @@ def plan_job(
         from zerowiz.app.launch.start import note_script  # noqa: PLC0415 - as above
 
         note_script(result.decided, facts, script_args, reporter)
-    from zerowiz.app.launch.start import note_change  # noqa: PLC0415 - as above
+    from zerowiz.app.plan_files import note_change  # noqa: PLC0415 - as above
 
     note_change(result.decided, reporter)
     return result
@@ -107,11 +107,7 @@ def _read(
 ) -> tuple[ScriptFacts, tuple[str, ...], Options]:
     """The script, the words after it, and the options with what another launcher's words say."""
     # Most plans are for no script.
-    from zerowiz.app.ask import (  # noqa: PLC0415 - takes long to load
-        load_script_answers,
-        read_as_said,
-        understand_command,
-    )
+    from zerowiz.app.command import load_script_answers, read_as_said, understand_command  # noqa: PLC0415 - takes long to load
     from zerowiz.app.resolve.workload import check_words  # noqa: PLC0415 - as above
 
     command = understand_command(script, tuple(script_args), options, reporter)

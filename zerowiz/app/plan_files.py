@@ -14,42 +14,54 @@ from zerowiz.app.resolve.job import config_file
 from zerowiz.core.decision.flowchart import Reason
 from zerowiz.core.decision.remedy import encode_remedy
 from zerowiz.core.decision.search import Limit
-from zerowiz.core.launch.plan import PlannedFile
+from zerowiz.core.launch.plan import RESUME, PlannedFile
 from zerowiz.core.launch.provenance import (
     LIBRARIES,
-    BatchChange,
-    EarlierPlan,
-    MachineChange,
     Provenance,
-    compare_batches,
-    compare_machines,
     hide_secret_values,
     hide_secrets,
     plan_path,
-    read_earlier_plan,
     render_plan,
     without_identities,
 )
 from zerowiz.core.launch.sbatch import JobScript, render_job_script
 from zerowiz.core.machine.spec import encode_machine
 from zerowiz.core.machine.types import Accelerator
-from zerowiz.core.outcome import RESUME
-from zerowiz.core.plan_json import encode_decision
+from zerowiz.core.plan_json import (
+    BatchChange,
+    EarlierPlan,
+    MachineChange,
+    compare_batches,
+    compare_machines,
+    encode_decision,
+    read_earlier_plan,
+)
 from zerowiz.core.script.delivery import add_words
 from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.core.script.settings_file import SettingsCopy, render_values
 from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.structs import replace
 from zerowiz.errors import HandEditedError
+from zerowiz.probe.host_files import hash_uuids
 from zerowiz.probe.output_folder import read_plan_files
 from zerowiz.probe.package_data import read_version
-from zerowiz.probe.recording import hash_uuids
 from zerowiz.ui import sentences
 from zerowiz.words import english
 
 if TYPE_CHECKING:
     from zerowiz.core.catalog import PlannedRun
 
+from zerowiz.app.ask import Person, confirms
+from zerowiz.app.decide import keeping
+from zerowiz.app.options import with_plain
+from zerowiz.app.reporter import Reporter
+from zerowiz.core.decision.questions import confirmation
+from zerowiz.core.launch.plan import (
+    resumes,
+)
+from zerowiz.ui import remedies
+from zerowiz.ui.basis import machine_change
+from zerowiz.words import _
 
 # Encode what was decided as the contract has it.
 
@@ -254,3 +266,41 @@ def _resuming(facts: ScriptFacts, script_args: Sequence[str]) -> list[str]:
     """The words by which a job that is queued again goes on, where they are not there yet."""
     spelled = [flag for flag in _RESUMES_FROM if facts.parser.spells(flag)]
     return [flag for flag in spelled if flag not in script_args]
+
+
+# Say that the machine has changed since the last plan of a job, and offer to keep its batch.
+
+
+def note_change(plan: Plan, reporter: Reporter, person: Person | None = None) -> Options:
+    """Note what has changed; the options of the job, with the batch kept if the person wants that.
+
+    Args:
+        plan: Of today; nothing of it is written yet.
+        reporter: Hears of the change.
+        person: Is asked whether the batch is kept; None where nobody is there.
+    """
+    change = find_machine_change(plan)
+    if change is None:
+        return plan.options
+    reporter.note(machine_change(change, plan.request.job.machine))
+    if plan.facts is not None and change.has_other_ranks and resumes(plan.facts, plan.script_args):
+        reporter.note(
+            _(
+                "`{resume}` continues on any number of ranks; the random numbers and each rank's"
+                " share of the data are new",
+                resume=RESUME,
+            )
+        )
+    batch = change.global_batch
+    kept = {} if batch is None else keeping(batch)
+    if person is None or batch is None or not kept:
+        return plan.options
+    question = confirmation(
+        "keep_batch",
+        _(
+            "Keep the global batch of {before}, with `{options}`?",
+            before=batch.before,
+            options=remedies.options(kept),
+        ),
+    )
+    return with_plain(plan.options, kept) if confirms(person, question) else plan.options

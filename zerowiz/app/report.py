@@ -2,11 +2,10 @@
 
 from pathlib import Path
 
-from zerowiz.core import command_words
-from zerowiz.core.measured_row import measure_run
-from zerowiz.core.outcome import FILE_NAME, AttemptSummary, RunSummary, parse_record
+from zerowiz.core import shell
+from zerowiz.core.outcome import FILE_NAME, AttemptSummary, RunSummary, measure_run, parse_record
 from zerowiz.core.structs import parse_json, replace
-from zerowiz.emit.attempt_folder import read_measured
+from zerowiz.emit.processes import read_measured
 from zerowiz.errors import UsageError, ZerowizError
 from zerowiz.probe.files import read_named
 from zerowiz.words import _
@@ -25,7 +24,7 @@ def read_run(folder: Path) -> RunSummary:
     if folder.is_file():
         raise UsageError(
             _("`{folder}` is a file, not the output folder of a launch", folder=folder),
-            f"`{command_words.join(['zerowiz', 'report', folder.parent])}`",
+            f"`{shell.join(['zerowiz', 'report', folder.parent])}`",
         )
     try:
         content = parse_json(read_named(path))

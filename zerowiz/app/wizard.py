@@ -8,13 +8,11 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from zerowiz.app.ask import (
+from zerowiz.app.ask import Person, as_value, open_questions
+from zerowiz.app.command import (
     DEFAULT_SCRIPT,
     Command,
-    Person,
-    as_value,
     load_script_answers,
-    open_questions,
     read_as_said,
     require_reachable,
 )
@@ -27,7 +25,12 @@ from zerowiz.app.resolve.job import own_config
 from zerowiz.app.resolve.model import check_model, made_for, read_made_near, read_near
 from zerowiz.app.resolve.workload import check_words, splits
 from zerowiz.core.decision.flowchart import Decision
-from zerowiz.core.decision.plan_input import longest_tokens, native_precision, refuse_length
+from zerowiz.core.decision.plan_input import (
+    Objective,
+    longest_tokens,
+    native_precision,
+    refuse_length,
+)
 from zerowiz.core.decision.questions import (
     ALL_QUESTIONS,
     CHANGEABLE,
@@ -40,8 +43,8 @@ from zerowiz.core.decision.questions import (
     Question,
     is_relevant,
     spare,
+    template_of,
 )
-from zerowiz.core.decision.search import Objective
 from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.memory.forward import ReadModel
 from zerowiz.core.script.bindings import ModelConfig, Words
@@ -55,7 +58,6 @@ from zerowiz.core.script.settings import (
 )
 from zerowiz.core.settings import Change
 from zerowiz.core.structs import replace
-from zerowiz.core.templates import template_of
 from zerowiz.core.workload import Loop, Method, Precision
 from zerowiz.errors import AnswerNeededError, PreflightError, UsageError, ZerowizError
 from zerowiz.probe.package_data import read_known_models, read_version

@@ -6,7 +6,8 @@ from collections.abc import Collection
 from enum import StrEnum
 from pathlib import Path
 
-from zerowiz.app.ask import Command, Person
+from zerowiz.app.ask import Person
+from zerowiz.app.command import Command
 from zerowiz.app.init_plan import InitOptions, InitPlan, plan_written, with_start, write_init
 from zerowiz.app.machines.machine import find_node
 from zerowiz.app.remedies import can_be_surer

@@ -17,10 +17,9 @@ from zerowiz.app.check import (
     find_context,
 )
 from zerowiz.cli.completion import complete_machine
-from zerowiz.cli.help_page import Explain
-from zerowiz.cli.output import write_json
-from zerowiz.cli.usage import PlainCommand
-from zerowiz.core import command_words
+from zerowiz.cli.output import Explain
+from zerowiz.cli.usage import PlainCommand, write_json
+from zerowiz.core import shell
 from zerowiz.core.dsconfig.schema import Schema
 from zerowiz.core.lint.linter import RULES
 from zerowiz.core.lint.report import FileReport, encode_json_schema, encode_reports, encode_sarif
@@ -153,7 +152,7 @@ def _refuse(words: Sequence[str], *, fix: bool, schema: bool, formats: int) -> N
     if schema and words:
         raise UsageError(
             _("`--schema` takes no file argument"),
-            _("to check it: `zerowiz check {words}`", words=command_words.quote(words[0])),
+            _("to check it: `zerowiz check {words}`", words=shell.quote(words[0])),
         )
     if not schema and not words:
         raise UsageError(_("no config to check"), "`zerowiz check ds_config.json`")

@@ -15,8 +15,7 @@ import typer
 
 from zerowiz import __version__
 from zerowiz.cli.help_page import heeded_params
-from zerowiz.cli.output import write_error
-from zerowiz.cli.usage import PlainGroup, TyperError, as_usage_error
+from zerowiz.cli.usage import PlainGroup, TyperError, as_usage_error, write_error
 from zerowiz.errors import (
     DeclinedError,
     ExitCode,

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from msgspec import structs
 
 from zerowiz.app.api import PlanResult
-from zerowiz.app.catalog import RunQuestion
 from zerowiz.app.decide import note_basis, note_settled, require_strategy
 from zerowiz.app.options import Options, changed_by, rows
 from zerowiz.app.plan import plan_job
 from zerowiz.app.reporter import Reporter
+from zerowiz.app.run_question import RunQuestion
 from zerowiz.cli.options import read_options
-from zerowiz.cli.output import write_json
-from zerowiz.core import command_words
+from zerowiz.cli.usage import write_json
+from zerowiz.core import shell
 from zerowiz.errors import UsageError
 from zerowiz.ui.pictures import Side, compare
 from zerowiz.ui.reporter import TerminalReporter
@@ -115,4 +115,4 @@ def _said(options: Options, changes: Options) -> str:
             continue
         words += [rows()[name].on if before is not False else rows()[name].off]
         words += [] if isinstance(before, bool) else [str(before)]
-    return command_words.join(words)
+    return shell.join(words)

@@ -6,14 +6,12 @@ from typing import Annotated
 import typer
 
 from zerowiz import __version__
-from zerowiz.app.answers_file import FileUse, TakesScript
 from zerowiz.app.doctor import find_preflight_findings
-from zerowiz.app.options import Options
+from zerowiz.app.options import FileUse, Options, TakesScript
 from zerowiz.cli.completion import complete_script
-from zerowiz.cli.help_page import Explain
 from zerowiz.cli.options import takes_options
-from zerowiz.cli.output import write_json
-from zerowiz.cli.usage import PlainCommand
+from zerowiz.cli.output import Explain
+from zerowiz.cli.usage import PlainCommand, write_json
 from zerowiz.core.findings import errors_of
 from zerowiz.core.preflight.examine import encode_findings
 from zerowiz.errors import ExitCode

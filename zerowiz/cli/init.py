@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from zerowiz.app.answers_file import FileUse, Layers, TakesScript, ask_anew
+from zerowiz.app.answers_file import ask_anew
 from zerowiz.app.init import ask_init, plan_init
 from zerowiz.app.init_plan import (
     InitOptions,
@@ -18,7 +18,7 @@ from zerowiz.app.init_plan import (
     write_init,
 )
 from zerowiz.app.machines.machine import is_here
-from zerowiz.app.options import Options, as_words
+from zerowiz.app.options import FileUse, Layers, Options, TakesScript, as_words
 from zerowiz.app.plan_files import NAME as JOB_FILE
 from zerowiz.cli.completion import complete_script
 from zerowiz.cli.options import takes_options

@@ -6,11 +6,10 @@ from typing import Annotated
 
 import typer
 
-from zerowiz.app.answers_file import FileUse, TakesScript
 from zerowiz.app.launch.attempts import RestartPolicy
 from zerowiz.app.launch.launch import RunOptions, plan_dry_run, prepare_launch, run_launch
 from zerowiz.app.launch.start import Start
-from zerowiz.app.options import Options
+from zerowiz.app.options import FileUse, Options, TakesScript
 from zerowiz.app.reporter import LaunchReporter
 from zerowiz.cli.completion import complete_script
 from zerowiz.cli.options import takes_options

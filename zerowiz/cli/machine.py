@@ -10,8 +10,7 @@ from zerowiz.app.machines.nodes import DEADLINE_S
 from zerowiz.app.machines.see import see_host, see_machine
 from zerowiz.app.options import Options
 from zerowiz.cli.completion import complete_machine
-from zerowiz.cli.output import write_json
-from zerowiz.cli.usage import PlainCommand
+from zerowiz.cli.usage import PlainCommand, write_json
 from zerowiz.core.machine.types import Accelerator
 from zerowiz.errors import PreflightError
 from zerowiz.ui.machine import host as show_host

@@ -8,13 +8,12 @@ from typing import Annotated
 import typer
 
 from zerowiz import __version__
-from zerowiz.app.answers_file import FileUse, TakesScript
 from zerowiz.app.measure import plan_measurement, require_all, run_measurement
-from zerowiz.app.options import Options
+from zerowiz.app.options import FileUse, Options, TakesScript
 from zerowiz.cli.completion import complete_script
 from zerowiz.cli.options import takes_options
-from zerowiz.cli.output import write_json, write_plan
-from zerowiz.cli.usage import PlainCommand
+from zerowiz.cli.output import write_plan
+from zerowiz.cli.usage import PlainCommand, write_json
 from zerowiz.core.measured_row import Comparison, encode_comparison
 from zerowiz.core.plan_json import SCHEMA_VERSION
 from zerowiz.core.workload import Loop

@@ -11,11 +11,20 @@ from typing import Annotated, get_args
 import typer
 from msgspec.structs import fields
 
-from zerowiz.app.answers_file import FileUse, Layers, Typed, join_layers
-from zerowiz.app.options import Options, choices_of, kinds, rows, variable_of
+from zerowiz.app.layers import join_layers
+from zerowiz.app.options import (
+    FileUse,
+    Layers,
+    Options,
+    Typed,
+    choices_of,
+    kinds,
+    rows,
+    variable_of,
+)
 from zerowiz.cli.completion import complete_setting
 from zerowiz.cli.usage import PlainCommand
-from zerowiz.core import command_words
+from zerowiz.core import shell
 from zerowiz.core.command_words import canonical_choice
 from zerowiz.core.settings import SettingRow
 from zerowiz.errors import ZerowizError
@@ -68,7 +77,7 @@ def _with_options(command: Callable[..., None], *, use: FileUse | None) -> Calla
         try:
             command(options=layers.options, **given)
         except ZerowizError as error:
-            typed = command_words.join(["zerowiz", *sys.argv[1:]])
+            typed = shell.join(["zerowiz", *sys.argv[1:]])
             error.hints = layers.hints(error, context.command_path, typed)
             raise
 

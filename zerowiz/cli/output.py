@@ -5,7 +5,6 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -13,54 +12,19 @@ import msgspec
 from zerowiz.app.decide import NoStrategyError, Plan
 from zerowiz.app.plan_files import encode_plan, find_machine_change
 from zerowiz.core.decision.search import Limit
-from zerowiz.core.launch.provenance import encode_machine_change
-from zerowiz.errors import ExitCode, ZerowizError, page_of
+from zerowiz.core.plan_json import encode_machine_change
+from zerowiz.errors import page_of
 
 if TYPE_CHECKING:
     from zerowiz.app.answers_file import SettingOrigin
     from zerowiz.core.catalog import PlannedRun
+from typing import Annotated
 
+import typer
 
-# The one JSON object that `--json` promises on stdout, also where a command fails.
-
-SCHEMA_VERSION = 1
-"""Of the object of an error."""
-_STDOUT = SimpleNamespace(asked=False, written=False)
-
-
-def expect_json(*, asked: bool) -> None:
-    """A command begins: whether its stdout is to be one JSON object."""
-    _STDOUT.asked, _STDOUT.written = asked, False
-
-
-def write_text(text: str) -> None:
-    """The object, as text."""
-    _STDOUT.written = True
-    sys.stdout.write(text + "\n")
-
-
-def write_json(content: object) -> None:
-    """One value of JSON."""
-    write_text(json.dumps(content, indent=2))
-
-
-def write_error(error: ZerowizError) -> None:
-    """Where JSON was asked for and nothing else was written: what went wrong.
-
-    A plan that says that nothing fits is an answer: it has been written, and stays the only object.
-    """
-    if not _STDOUT.asked or _STDOUT.written:
-        return
-    from zerowiz.core.command_words import spell  # noqa: PLC0415 - most runs end without an error
-
-    content = {
-        "kind": ExitCode(error.exit_code).name.lower(),
-        "message": spell(error.message),
-        "hints": [spell(hint) for hint in error.hints],
-        "exit_code": int(error.exit_code),
-        "url": page_of(f"exit-{int(error.exit_code)}"),
-    }
-    write_json({"schema_version": SCHEMA_VERSION, "error": content})
+from zerowiz.cli.usage import write_json, write_json_text
+from zerowiz.errors import HAS_SITE
+from zerowiz.words import _
 
 
 def write_plan(
@@ -81,7 +45,7 @@ def write_plan(
     # As `write_json`, eight times faster: only without an indent does json use its C encoder.
     text = json.dumps(content)
     try:
-        write_text(msgspec.json.format(text, indent=2))
+        write_json_text(msgspec.json.format(text, indent=2))
     except msgspec.DecodeError:  # it names a path that is no UTF-8, which json alone writes
         write_json(json.loads(text))
 
@@ -100,3 +64,31 @@ def showing_refused_plan(*, as_json: bool) -> Iterator[None]:
         if as_json:
             write_plan(error.plan)
         raise
+
+
+# The option that says what a code of `check` or `doctor` means, and what to do about it.
+
+
+def _show_explanation(code: str | None) -> None:
+    if code is None:
+        return
+    from zerowiz.probe.package_data import (  # noqa: PLC0415 - most runs explain none
+        ALL,
+        read_explanation,
+    )
+
+    address = f"\n{page_of(code)}\n" if HAS_SITE and code.lower() != ALL else ""
+    sys.stdout.write(f"{read_explanation(code)}{address}")
+    raise typer.Exit
+
+
+Explain = Annotated[
+    str | None,
+    typer.Option(
+        "--explain",
+        metavar="<code>",
+        callback=_show_explanation,
+        is_eager=True,
+        help=_("Show an example of a code (ZW101, PF402, exit-4) and the way out; all lists them"),
+    ),
+]

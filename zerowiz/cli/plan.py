@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from msgspec import Struct
 
-from zerowiz.app.answers_file import FileUse, Layers, TakesScript
 from zerowiz.app.api import PlanResult
-from zerowiz.app.catalog import RunQuestion
 from zerowiz.app.decide import note_basis, note_emulation, note_settled, require_strategy
-from zerowiz.app.options import Options
+from zerowiz.app.options import FileUse, Layers, Options, TakesScript
 from zerowiz.app.plan import plan_job
 from zerowiz.app.reporter import Reporter
+from zerowiz.app.run_question import RunQuestion
 from zerowiz.cli.completion import complete_script
 from zerowiz.cli.options import option_of, takes_options
-from zerowiz.cli.output import write_json, write_plan
-from zerowiz.cli.usage import PlainCommand
+from zerowiz.cli.output import write_plan
+from zerowiz.cli.usage import PlainCommand, write_json
 from zerowiz.core import settings
 from zerowiz.core.decision.evaluate import StrategyEstimate
 from zerowiz.core.decision.flowchart import Decision
-from zerowiz.core.decision.search import Limit, Objective
+from zerowiz.core.decision.plan_input import Objective
+from zerowiz.core.decision.search import Limit
 from zerowiz.core.settings import COMPARE, EXPLAIN
 from zerowiz.core.strategies import STRATEGIES, find_strategy
 from zerowiz.errors import UsageError

@@ -7,8 +7,7 @@ from typing import Annotated
 import typer
 
 from zerowiz.app.report import read_run
-from zerowiz.cli.output import write_json
-from zerowiz.cli.usage import PlainCommand
+from zerowiz.cli.usage import PlainCommand, write_json
 from zerowiz.core.outcome import encode_summary
 from zerowiz.ui.outcome import run as show_run
 from zerowiz.words import _

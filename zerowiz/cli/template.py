@@ -8,7 +8,7 @@ import typer
 
 from zerowiz.app.template import copy_template
 from zerowiz.cli.usage import PlainCommand
-from zerowiz.core.templates import TEMPLATES, template_of
+from zerowiz.core.decision.questions import TEMPLATES, template_of
 from zerowiz.core.workload import Loop
 from zerowiz.ui import wizard
 from zerowiz.words import _

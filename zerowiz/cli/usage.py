@@ -1,18 +1,19 @@
 """Say what typer says in zerowiz's own form: the help and the errors."""
 
+import json
 import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from zerowiz.cli.help_page import EXAMPLES, refuse_empty, refuse_meaningless, write_rows, write_text
-from zerowiz.cli.output import expect_json
-from zerowiz.core import command_words
-from zerowiz.errors import UsageError, did_you_mean
+from zerowiz.core import shell
+from zerowiz.errors import ExitCode, UsageError, ZerowizError, did_you_mean, page_of
 from zerowiz.words import _, listing
 
 # typer vendors click in newer releases; either way its own error is the ancestor of all of them.
@@ -56,7 +57,7 @@ class PlainCommand(_Spoken, TyperCommand):
 
     def format_options(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - as said above
         """The options under their panels' names, in the order of use."""
-        from zerowiz.cli.help_page import write_options  # noqa: PLC0415 - most runs show no page
+        from zerowiz.cli.completion import write_options  # noqa: PLC0415 - most runs show no page
 
         write_options(self, ctx, formatter)
 
@@ -281,9 +282,51 @@ def as_usage_error(
         hints.append(
             _(
                 "if it is an option of your script, put it after the script: `{line}`",
-                line=f"{_command(error, commands)} train.py {command_words.quote(unheard)}",
+                line=f"{_command(error, commands)} train.py {shell.quote(unheard)}",
             )
         )
     hints += _said_by_variable(error)
     hints.append(_("see `{command} --help`", command=_command(error, commands)))
     return UsageError(message[:1].lower() + message[1:], *hints)
+
+
+# The one JSON object that `--json` promises on stdout, also where a command fails.
+
+SCHEMA_VERSION = 1
+"""Of the object of an error."""
+_STDOUT = SimpleNamespace(asked=False, written=False)
+
+
+def expect_json(*, asked: bool) -> None:
+    """A command begins: whether its stdout is to be one JSON object."""
+    _STDOUT.asked, _STDOUT.written = asked, False
+
+
+def write_json_text(text: str) -> None:
+    """The object, as text."""
+    _STDOUT.written = True
+    sys.stdout.write(text + "\n")
+
+
+def write_json(content: object) -> None:
+    """One value of JSON."""
+    write_json_text(json.dumps(content, indent=2))
+
+
+def write_error(error: ZerowizError) -> None:
+    """Where JSON was asked for and nothing else was written: what went wrong.
+
+    A plan that says that nothing fits is an answer: it has been written, and stays the only object.
+    """
+    if not _STDOUT.asked or _STDOUT.written:
+        return
+    from zerowiz.core.command_words import spell  # noqa: PLC0415 - most runs end without an error
+
+    content = {
+        "kind": ExitCode(error.exit_code).name.lower(),
+        "message": spell(error.message),
+        "hints": [spell(hint) for hint in error.hints],
+        "exit_code": int(error.exit_code),
+        "url": page_of(f"exit-{int(error.exit_code)}"),
+    }
+    write_json({"schema_version": SCHEMA_VERSION, "error": content})

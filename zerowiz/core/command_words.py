@@ -1,8 +1,7 @@
 """What people call a choice otherwise, and the word that zerowiz has for it."""
 
 import re
-import shlex
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from functools import cache
 
 from zerowiz.core import settings
@@ -113,35 +112,3 @@ def _other_rows() -> Mapping[str, SettingRow]:
     """Those that stand in `core/settings.py`."""
     constants = vars(settings).items()
     return {name.lower(): row for name, row in constants if isinstance(row, SettingRow)}
-
-
-# Write words as a person can paste them into a shell, whatever letters are in them.
-
-
-def quote(word: object) -> str:
-    r"""A word, or a value that is one as text (a path, a number), as bash, zsh and ksh read it.
-
-    A line break, an escape sequence, or a byte that is no UTF-8 is neither shown by a terminal nor
-    taken back by it: such a letter stands as its bytes.
-
-    Example:
-        >>> quote("my run.py"), quote("caf" + chr(0xDCE9))
-        ("'my run.py'", "$'caf\\xe9'")
-    """
-    text = str(word)
-    if text.isprintable():
-        return shlex.quote(text)
-    return f"$'{''.join(map(_escape, text))}'"
-
-
-def join(words: Iterable[object]) -> str:
-    """A command of these words."""
-    return " ".join(map(quote, words))
-
-
-def _escape(letter: str) -> str:
-    if letter in "\\'":
-        return f"\\{letter}"
-    if letter.isprintable():
-        return letter
-    return "".join(f"\\x{byte:02x}" for byte in letter.encode(errors="surrogateescape"))

@@ -1,12 +1,19 @@
 """Describe what `check` and `doctor` share: rules, their severity, and findings."""
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import TypeVar
 
 from msgspec import Struct
 
+from zerowiz.core.dsconfig.hjson import (
+    Span,
+)
+from zerowiz.core.structs import decode
+from zerowiz.core.workload import Precision
 from zerowiz.errors import page_of
+from zerowiz.words import N_, _
 
 
 class Severity(StrEnum):
@@ -90,3 +97,136 @@ def size(size_bytes: int) -> str:
     """A size in a sentence: `3.1 GiB`, `64 MiB`."""
     whole = size_bytes >= 2**30
     return f"{size_bytes / 2**30:.1f} GiB" if whole else f"{size_bytes / 2**20:.0f} MiB"
+
+
+# Name the releases of libraries with which a job trains wrongly, or loses its weights.
+
+# Of an incomplete version such as 0.18 it is not known which release it is.
+_RELEASE = re.compile(r"(\d{1,9})\.(\d{1,9})\.(\d{1,9})", re.ASCII)
+
+
+class Harm(StrEnum):
+    """What a release does to a job."""
+
+    WRONG_GRADIENTS = "wrong-gradients"
+    REPEATED_MODULES = "wrong-gradients-of-repeated-modules"
+    EMPTY_ADAPTER = "empty-adapter"
+
+
+HARMS: Mapping[Harm, str] = {
+    Harm.WRONG_GRADIENTS: N_("ZeRO-2 computes wrong gradients"),
+    Harm.REPEATED_MODULES: N_(
+        "ZeRO-2 with bf16 computes wrong gradients if a module runs more than once in a step"
+    ),
+    Harm.EMPTY_ADAPTER: N_("at ZeRO-3 the Trainer saves an empty adapter"),
+}
+"""The same for people."""
+
+
+class BadRelease(Struct, frozen=True, kw_only=True):
+    """One row of `data/bad_releases.json`."""
+
+    library: str
+    since: str
+    until: str
+    """The first release without the fault."""
+    stages: tuple[int, ...]
+    harm: Harm
+    severity: Severity
+    """An error where a job of this kind surely meets it."""
+    upgrade: str
+    """The release to install."""
+    sources: tuple[str, ...]
+    precision: Precision | None = None
+    """The only precision that it happens with; None for any."""
+    adapters: bool = False
+    """Whether it happens only where the Trainer saves adapters, and nothing gathers weights."""
+
+    def affects(self, library: str, version: str | None) -> bool:
+        """Whether it happens with this release of a library."""
+        release = _parse(version)
+        return library == self.library and _parse(self.since) <= release < _parse(self.until)
+
+    @property
+    def words(self) -> str:
+        """What happens, and who says so."""
+        return _("{harm} ({sources})", harm=_(HARMS[self.harm]), sources=", ".join(self.sources))
+
+
+class _Table(Struct, frozen=True, kw_only=True):
+    releases: tuple[BadRelease, ...]
+
+
+def decode_bad_releases(value: object) -> tuple[BadRelease, ...]:
+    """The rows of `data/bad_releases.json`.
+
+    Raises:
+        UsageError: A row lacks a key, or a key has another type; the message names it.
+    """
+    return decode(_Table, value, _("table of releases")).releases
+
+
+def _parse(version: str | None) -> tuple[int, ...]:
+    """The three numbers of a release; none where there are not three."""
+    match = _RELEASE.match(version or "")
+    return () if match is None else tuple(int(part) for part in match.groups())
+
+
+# Describe one mistake in a config: where it is, how bad, and what fixes it.
+
+
+class Edit(Struct, frozen=True, kw_only=True):
+    """The characters from `start` up to `end` of the text, and what stands there afterwards."""
+
+    start: int
+    end: int
+    text: str
+
+
+class ConfigFinding(Finding, frozen=True, kw_only=True):
+    """One mistake in one file."""
+
+    key: str = ""
+    """Dotted path of the key that it is about; empty for the whole file."""
+    line: int
+    column: int
+    because: str | None = None
+    """Why this very case matters; None where what the rule says of all of them is enough."""
+    fix: str | None = None
+    """What to do, in words."""
+    edits: tuple[Edit, ...] = ()
+    """What `--fix` does, where that is safe."""
+    of_launcher: bool = False
+    """Whether only `accelerate launch` meets it: zerowiz passes the ranks what they get itself."""
+
+    @property
+    def why(self) -> str:
+        """Why it matters; empty where the message says it all."""
+        return self.rule.why if self.because is None else self.because
+
+
+def found_at(
+    place: Span,
+    rule: Rule,
+    message: str,
+    *,
+    key: str = "",
+    severity: Severity | None = None,
+    because: str | None = None,
+    fix: str | None = None,
+    edits: tuple[Edit, ...] = (),
+    of_launcher: bool = False,
+) -> ConfigFinding:
+    """A finding of this rule, with the severity of the rule unless another one is given."""
+    return ConfigFinding(
+        rule=rule,
+        severity=severity or rule.severity,
+        key=key,
+        line=place.line,
+        column=place.column,
+        message=message,
+        because=because,
+        fix=fix,
+        edits=edits,
+        of_launcher=of_launcher,
+    )

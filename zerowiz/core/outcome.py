@@ -3,20 +3,25 @@
 import json
 import re
 import signal
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
 from typing import cast
 
 from msgspec import Struct
 
+from zerowiz.core.decision.evaluate import StrategyEstimate, evaluate_with
 from zerowiz.core.decision.flowchart import Decision, decide
-from zerowiz.core.decision.plan_input import RanOut
+from zerowiz.core.decision.plan_input import PlanInput, RanOut
+from zerowiz.core.launch.plan import ResumeFrom
+from zerowiz.core.machine.types import Accelerator
 from zerowiz.core.memory.allocations import MemoryKind
-from zerowiz.core.script.arguments import SWITCHES, Takes
-from zerowiz.core.script.bindings import read_said
-from zerowiz.core.script.facts import Convention, ScriptFacts
-from zerowiz.core.strategy import Offload, Strategy
+from zerowiz.core.strategy import Strategy
 from zerowiz.core.structs import decode, encode, replace
+from zerowiz.core.trial import (
+    samples_of,
+    steady_step,
+)
 
 
 class CountedMemory(StrEnum):
@@ -164,118 +169,6 @@ def _reasons(lines: Sequence[str]) -> Sequence[str]:
     if any(_CLEANING_UP.match(line) for line in lines[opened + 1 : opened + 2]):
         return lines
     return lines[max((n for n, line in enumerate(lines) if _HANDLED.search(line)), default=0) :]
-
-
-# Decide from where a restarted script resumes, and with which arguments.
-
-
-class ResumeFrom(StrEnum):
-    """From where a restarted script resumes."""
-
-    CHECKPOINT = "checkpoint"
-    """Weights, optimizer, schedule and step."""
-    WEIGHTS = "weights"
-    """Its saved weights, with a new optimizer and schedule."""
-    START = "start"
-    """From nothing: it saved nothing that the new strategy can load."""
-
-
-class Saved(Struct, frozen=True, kw_only=True):
-    """The checkpoints in the script's output folder; None if there is none of a kind."""
-
-    portable: str | None = None
-    """The newest one of `portable_checkpoint`, which loads at every stage."""
-    engine: str | None = None
-    """The newest one of the Trainer with DeepSpeed's own state."""
-    weights: str | None = None
-    """The newest one of the Trainer with whole weights."""
-
-
-class Resume(Struct, frozen=True, kw_only=True):
-    """How a script is started again."""
-
-    resume_from: ResumeFrom
-    script_args: tuple[str, ...]
-    path: str | None = None
-    """Of the checkpoint."""
-
-
-RESUME = "--resume"
-"""The switch by which a script of the templates resumes from its newest checkpoint."""
-_RESUME_FROM = "--resume_from_checkpoint"
-# deepspeed 0.19.8, runtime/engine.py, load_checkpoint: a state of one of these stages loads at the
-# other; from 2 to 3 and from 0 to 2 it raises.
-_LOADS_EACH_OTHER = frozenset({1, 2})
-
-
-def output_folder(facts: ScriptFacts, script_args: Sequence[str]) -> str | None:
-    """The folder that the script saves to, by its options; None where they do not name one."""
-    given = read_said(facts, tuple(script_args)).get("output_dir")
-    if given is not None:
-        return given.value if isinstance(given.value, str) else None
-    defaults = [option.default for option in facts.parser.of("output_dir")]
-    return next((default for default in defaults if isinstance(default, str)), None)
-
-
-def resumed_checkpoint(facts: ScriptFacts, script_args: Sequence[str]) -> str | None:
-    """The checkpoint that the script's options name to go on from; None where they name none."""
-    given = read_said(facts, tuple(script_args)).get("resume_from_checkpoint")
-    return given.value if given is not None and isinstance(given.value, str) else None
-
-
-def plan_resume(
-    facts: ScriptFacts,
-    script_args: Sequence[str],
-    saved: Saved,
-    before: Strategy,
-    after: Strategy,
-) -> Resume:
-    """How to start the script again with another strategy, keeping as much progress as possible.
-
-    Args:
-        facts: What the script shows.
-        script_args: The words that it was started with.
-        saved: The checkpoints in its output folder.
-        before: The strategy that ran out of memory.
-        after: The next strategy.
-    """
-    words = tuple(script_args)
-    if facts.saves_portably and _is_switch(facts, RESUME):
-        if saved.portable is None:
-            return Resume(resume_from=ResumeFrom.START, script_args=words)
-        again = words if _has_option(facts, words, RESUME) else (*words, RESUME)
-        return Resume(resume_from=ResumeFrom.CHECKPOINT, script_args=again, path=saved.portable)
-    trainer = facts.convention is Convention.HF_PARSER
-    if trainer and saved.engine is not None and _loads(before, after):
-        again = (*words, _RESUME_FROM, saved.engine)
-        return Resume(resume_from=ResumeFrom.CHECKPOINT, script_args=again, path=saved.engine)
-    flag = facts.model.flag
-    if trainer and saved.weights is not None and flag is not None:
-        again = (*words, flag, saved.weights)
-        return Resume(resume_from=ResumeFrom.WEIGHTS, script_args=again, path=saved.weights)
-    return Resume(resume_from=ResumeFrom.START, script_args=words)
-
-
-def resumes(facts: ScriptFacts, script_args: Sequence[str]) -> bool:
-    """Whether these words make the script resume from its newest portable checkpoint."""
-    return facts.saves_portably and _has_option(facts, tuple(script_args), RESUME)
-
-
-def _loads(before: Strategy, after: Strategy) -> bool:
-    both = {before.stage, after.stage}
-    return both <= _LOADS_EACH_OTHER and {before.offload, after.offload} == {Offload.NONE}
-
-
-def _is_switch(facts: ScriptFacts, flag: str) -> bool:
-    return any(
-        option.takes in SWITCHES or option.takes is Takes.PERHAPS
-        for option in facts.parser.find(flag)
-    )
-
-
-def _has_option(facts: ScriptFacts, words: tuple[str, ...], flag: str) -> bool:
-    dests = {option.dest for option in facts.parser.find(flag)}
-    return any(dest in read_said(facts, words) for dest in dests)
 
 
 # Judge why a supervised job ended, from what its ranks and its launcher left behind.
@@ -757,3 +650,86 @@ _MEMORY = {Cause.CUDA_OOM: MemoryKind.GPU, Cause.HOST_OOM: MemoryKind.HOST}
 def memory_of(cause: Cause) -> MemoryKind | None:
     """The memory that a job ran out of; None where it ended for another reason."""
     return _MEMORY.get(cause)
+
+
+# Figures of a launched job: its prediction, and what its ranks report while they train.
+
+_KEYS: Mapping[CountedMemory, str] = {
+    CountedMemory.ALLOCATED: "peak_bytes",
+    CountedMemory.RESIDENT: "host_peak_rss_bytes",
+}
+
+
+def predict_run(
+    job: PlanInput, planned: StrategyEstimate, accelerator: Accelerator
+) -> PredictedFigures:
+    """What is compared of a plan with the job that it started.
+
+    Args:
+        job: What was planned.
+        planned: The strategy that runs.
+        accelerator: Where.
+    """
+    on_cpu = accelerator is Accelerator.CPU
+    step = planned.step_time
+    single = replace(job, workload=replace(job.workload, accumulation_steps=1))
+    step_time = evaluate_with(single, planned.strategy, planned.buffers).step_time
+    return PredictedFigures(
+        memory=CountedMemory.RESIDENT if on_cpu else CountedMemory.ALLOCATED,
+        peak_bytes=planned.device_bytes if on_cpu else planned.estimate.peak_bytes,
+        outside_bytes=planned.device_bytes - planned.estimate.peak_bytes if on_cpu else None,
+        step_seconds=None if step is None else step.expected_seconds,
+        low_step_seconds=None if step is None else step.low_seconds,
+        high_step_seconds=None if step is None else step.high_seconds,
+        accumulation_steps=job.workload.accumulation_steps,
+        one_micro_batch_seconds=None if step_time is None else step_time.expected_seconds,
+    )
+
+
+def measure_run(
+    reports: Collection[Mapping[str, object]], memory: CountedMemory
+) -> MeasuredFigures | None:
+    """What the ranks have reported; None where none of them took a step.
+
+    Args:
+        reports: Of each rank that said something.
+        memory: Which memory counts.
+    """
+    if not reports:
+        return None
+    most = max(reports, key=lambda report: _recorded_peak_bytes(report, memory) or 0)
+    micro_batches = _usual_micro_batches(reports)
+    steps = [steady_step([_with_micro_batches(report, micro_batches)]) for report in reports]
+    return MeasuredFigures(
+        ranks=len(reports),
+        peak_bytes=_recorded_peak_bytes(most, memory),
+        outside_bytes=cast("int | None", most.get("outside_bytes")),
+        step_seconds=max((step.seconds for step in steps if step is not None), default=None),
+        micro_batches=micro_batches,
+    )
+
+
+def _recorded_peak_bytes(report: Mapping[str, object], memory: CountedMemory) -> int | None:
+    return cast("int | None", report.get(_KEYS[memory]))
+
+
+def _usual_micro_batches(reports: Collection[Mapping[str, object]]) -> int | None:
+    """Of most steps, the larger number of two that are as frequent; None where none was counted."""
+    counts = Counter(count for report in reports for count in _micro_batches(report) if count)
+    return max(counts, key=lambda count: (counts[count], count), default=None)
+
+
+def _micro_batches(report: Mapping[str, object]) -> Sequence[int]:
+    return cast("Sequence[int]", report.get("timed_micro_batches") or ())
+
+
+def _with_micro_batches(report: Mapping[str, object], count: int | None) -> Sequence[float]:
+    """The seconds of the steps with so many micro-batches; of all where they were not counted."""
+    samples, counted = samples_of(report), _micro_batches(report)
+    if count is None or len(counted) != len(samples):
+        return samples
+    return [
+        seconds
+        for seconds, micro_batches in zip(samples, counted, strict=True)
+        if micro_batches == count
+    ]

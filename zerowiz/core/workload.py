@@ -11,6 +11,9 @@ from zerowiz.core.structs import Count
 from zerowiz.errors import UsageError
 from zerowiz.words import _
 
+MODEL_FOLDER = "model"
+"""Where the config.json of its small model lies."""
+
 # What a setting can be, where it is one of a few words.
 
 FP32_BYTES = 4

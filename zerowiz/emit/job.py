@@ -4,25 +4,27 @@ import os
 import select
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from typing import NoReturn
 
 from msgspec import Struct
 
+from zerowiz.core.launch.plan import LaunchPlan
 from zerowiz.core.outcome import KILLED, STDOUT_UNREAD, JobEnd, RankEnd, judge
 from zerowiz.core.structs import replace
-from zerowiz.emit.attempt_folder import (
-    ATTEMPT_VARIABLE,
-    GRACE_VARIABLE,
-    SUPERVISOR_VARIABLE,
-    AttemptFolder,
-)
+from zerowiz.emit.files import write_held
 from zerowiz.emit.processes import (
+    ATTEMPT_VARIABLE,
     ENDING_SIGNALS,
     FORWARDED_SIGNALS,
+    GRACE_VARIABLE,
     PATIENCE_S,
+    SUPERVISOR_VARIABLE,
+    AttemptFolder,
     Connections,
     adopt_orphans,
     end_job,
@@ -422,5 +424,29 @@ def _start(argv: Sequence[str], environ: Mapping[str, str]) -> "subprocess.Popen
     except OSError as error:
         raise PreflightError(
             _("cannot start `{argv}`: {strerror}", argv=argv[0], strerror=error.strerror),
+            _("see what the launch needs: `zerowiz doctor SCRIPT`"),
+        ) from error
+
+
+# Execute a LaunchPlan: write its files, then replace this process by the job.
+
+
+def execute(plan: LaunchPlan, environ: Mapping[str, str], *, force: bool = False) -> NoReturn:
+    """Write the plan's files and replace this process by its command.
+
+    Raises:
+        HandEditedError: A file was changed by hand, and `force` is off; no file is written then.
+        ZerowizError: A file could not be written, or the command could not be started.
+    """
+    # The command inherits the descriptors, and so holds the files.
+    write_held(plan.files, force=force)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    program, *_rest = plan.argv
+    try:
+        os.execvpe(program, plan.argv, plan.environ(environ))  # noqa: S606 - no shell is wanted
+    except OSError as error:
+        raise PreflightError(
+            _("cannot start `{program}`: {strerror}", program=program, strerror=error.strerror),
             _("see what the launch needs: `zerowiz doctor SCRIPT`"),
         ) from error

@@ -1,17 +1,20 @@
 """Find the processes of a job on this host, signal them, and see that none is left."""
 
 import ctypes
+import json
 import os
 import signal
+import socket
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from msgspec import Struct
 
-from zerowiz.core import command_words
+from zerowiz.core import shell
+from zerowiz.core.outcome import RankEnd, parse_end
 from zerowiz.core.preflight.facts import LOCK_NOTE, Lock
 from zerowiz.errors import PreflightError
 from zerowiz.words import _
@@ -293,7 +296,7 @@ def remove_lock(lock: Lock) -> bool:
                 path=path,
                 strerror=error.strerror,
             ),
-            f"rm {command_words.quote(path)}",
+            f"rm {shell.quote(path)}",
         ) from error
     return True
 
@@ -324,3 +327,152 @@ def ending_as_ctrl_c() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+ATTEMPT_VARIABLE = "ZEROWIZ_ATTEMPT"
+"""Environment variable: the path of this folder."""
+SUPERVISOR_VARIABLE = "ZEROWIZ_SUPERVISOR"
+"""Environment variable: the PID namespace of the supervisor, of `read_pid_namespace`."""
+GRACE_VARIABLE = "ZEROWIZ_GRACE_S"
+"""Environment variable: seconds from a request to end until a rank is killed."""
+MEMORY_VARIABLE = "ZEROWIZ_REPORTS"
+"""Environment variable: the path of the memory to which ranks of the supervisor's host report."""
+
+MEASURED_FOLDER = "measured"
+"""What the ranks have measured of their steps, a file for each (`worker/measured_script.py`)."""
+
+ORDERS_FILE = "orders"
+"""One order to a line: the number of a signal, or END_ORDER."""
+END_ORDER = "end"
+
+
+class RankProcess(Struct, frozen=True, kw_only=True):
+    """A rank that was started, on this host or another."""
+
+    rank: int
+    host: str
+    pid_namespace: str
+    """Processes of one namespace can signal each other; of `read_pid_namespace`."""
+    process: Process
+    """The training."""
+    supervisor: Process
+    """`worker/rank.py`, which keeps the rank's output and writes how it ended."""
+
+    def runs_in(self, pid_namespace: str) -> bool:
+        """Whether the rank, or its supervisor, is a living process of this namespace."""
+        return self.pid_namespace == pid_namespace and (
+            is_alive(self.process) or is_alive(self.supervisor)
+        )
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return content
+
+
+def read_measured(folder: Path) -> dict[int, Mapping[str, object]]:
+    """What each rank of an attempt has measured of its steps; ranks without a step are left out.
+
+    Args:
+        folder: Of the attempt.
+    """
+    read = {path: _read(path) for path in (folder / MEASURED_FOLDER).glob("rank-*.json")}
+    return {
+        int(path.stem.removeprefix("rank-")): content for path, content in read.items() if content
+    }
+
+
+class AttemptFolder:
+    """What is known of the ranks. Each file is written whole, so it is read once.
+
+    Args:
+        path: Of the folder, which need not be there.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._memory: int | None = None
+        self._memory_read = 0
+        self.ranks: dict[int, RankProcess] = {}
+        self.ends: dict[int, RankEnd] = {}
+        self.has_ordered_end = False
+
+    def read_new(self) -> None:
+        """Read the reports and the files that were not there at the last call."""
+        for content in self._read_memory():
+            seen = self.ends if "status" in content else self.ranks
+            if content["rank"] not in seen:
+                self._take(content)
+        with suppress(OSError):
+            for path in self.path.glob("rank-*.json"):
+                number, _, kind = path.name.removeprefix("rank-").partition(".")
+                seen = self.ends if kind == "end.json" else self.ranks
+                if int(number) not in seen and (written := _read(path)) is not None:
+                    self._take(written)
+
+    def _read_memory(self) -> Iterator[dict[str, Any]]:
+        """What was reported to the memory since the last call, a line for each report."""
+        if self._memory is None:
+            return
+        length = os.fstat(self._memory).st_size - self._memory_read
+        *lines, _ = os.pread(self._memory, length, self._memory_read).split(b"\n")
+        for line in lines:
+            self._memory_read += len(line) + 1
+            with suppress(ValueError):
+                yield json.loads(line)
+
+    def _take(self, content: dict[str, Any]) -> None:
+        rank = content["rank"]
+        if "status" in content:
+            self.ends[rank] = parse_end(content, str(self.path / f"rank-{rank}.log"))
+        else:
+            self.ranks[rank] = RankProcess(
+                rank=rank,
+                host=content["host"],
+                pid_namespace=content["space"],
+                process=Process(**content["process"]),
+                supervisor=Process(**content["beside"]),
+            )
+
+    def create(self) -> None:
+        """Make the folder, an empty file of orders, and the memory, before the job starts."""
+        self._memory = os.memfd_create("zerowiz-reports")
+        with suppress(OSError):
+            self.path.mkdir(parents=True, exist_ok=True)
+            (self.path / ORDERS_FILE).touch()
+
+    def close(self) -> None:
+        """Let go of the memory; what was read of it stays."""
+        if self._memory is not None:
+            os.close(self._memory)
+            self._memory = None
+
+    def memory_env(self) -> dict[str, str]:
+        """The variable that tells the ranks of this host where they report, once it is created."""
+        return {MEMORY_VARIABLE: f"/proc/{os.getpid()}/fd/{self._memory}"}
+
+    def append_order(self, order: str) -> bool:
+        """Leave an order for the rank supervisors; whether it could be written.
+
+        Args:
+            order: The number of a signal, or END_ORDER.
+        """
+        with suppress(OSError), (self.path / ORDERS_FILE).open("a", encoding="utf-8") as stream:
+            stream.write(f"{order}\n")
+            return True
+        return False
+
+    def order_end(self) -> None:
+        """Have every rank supervisor end its rank, on whichever host it is; written once."""
+        if not self.has_ordered_end:
+            self.has_ordered_end = self.append_order(END_ORDER)
+
+    def refresh(self) -> None:
+        """Change the folder: a network file system then shows what others wrote to it (nfs(5))."""
+        with suppress(OSError):
+            path = self.path / f"look-{socket.gethostname()}-{os.getpid()}"
+            path.touch()
+            path.unlink()

@@ -9,8 +9,14 @@ from typing import NoReturn
 
 from msgspec import Struct
 
-from zerowiz.emit.attempt_folder import AttemptFolder
-from zerowiz.emit.processes import FORWARDED_SIGNALS, PATIENCE_S, end_job, read_pid_namespace, send
+from zerowiz.emit.processes import (
+    FORWARDED_SIGNALS,
+    PATIENCE_S,
+    AttemptFolder,
+    end_job,
+    read_pid_namespace,
+    send,
+)
 
 _POLL_S = 0.1
 _JOB_HAS_ENDED = b"."

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from zerowiz.core import command_words
+from zerowiz.core import shell
 from zerowiz.core.decision.plan_input import Uncounted
 from zerowiz.core.dsconfig.accelerate import NO_PRECISION, AccelerateFile
 from zerowiz.core.dsconfig.hjson import Dialect, JsonTextError, Object, parse, plain
@@ -65,7 +65,7 @@ def read_config_file(path: Path, integration: Integration | None = None) -> User
     if {"machine", "schema_version"} <= values.keys():
         raise UsageError(
             _("`{path}` is a machine, not a config", path=path),
-            _("use `$machine {path}`", path=command_words.quote(path)),
+            _("use `$machine {path}`", path=shell.quote(path)),
         )
     if "distributed_type" in values:
         raise UsageError(
@@ -75,8 +75,8 @@ def read_config_file(path: Path, integration: Integration | None = None) -> User
             ),
             _(
                 "rename it: `mv {path} {renamed}`",
-                path=command_words.quote(path),
-                renamed=command_words.quote(path.with_suffix(".yaml")),
+                path=shell.quote(path),
+                renamed=shell.quote(path.with_suffix(".yaml")),
             ),
         )
     config = read_own_config(values, fills_in=not lenient)
@@ -111,7 +111,7 @@ def _with_accelerate(path: Path, config: UserConfig, file: AccelerateFile) -> Us
                 path=path,
                 config_file=file.config_file,
             ),
-            _("or use `$config {config_file}`", config_file=command_words.quote(file.config_file)),
+            _("or use `$config {config_file}`", config_file=shell.quote(file.config_file)),
         )
     if file.mixed_precision not in _PRECISIONS:
         raise UsageError(
@@ -208,7 +208,7 @@ def read_program_file(path: str) -> ProgramFile:
             ),
             _("pass the script that trains: `zerowiz init train.py`"),
             *_of_trl(path, values),
-            _("for a DeepSpeed config: `zerowiz check {path}`", path=command_words.quote(path)),
+            _("for a DeepSpeed config: `zerowiz check {path}`", path=shell.quote(path)),
         )
     return file
 
@@ -218,7 +218,7 @@ def _of_trl(path: str, values: object) -> Iterator[str]:
     if isinstance(values, Mapping) and "model_name_or_path" in values:
         yield _(
             "for a file of TRL: `zerowiz launch -m trl.scripts.sft --config {path}`",
-            path=command_words.quote(path),
+            path=shell.quote(path),
         )
 
 

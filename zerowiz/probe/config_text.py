@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from zerowiz.core import command_words
+from zerowiz.core import shell
 from zerowiz.core.dsconfig.accelerate import AccelerateFile, is_accelerate, read_accelerate
 from zerowiz.core.dsconfig.hjson import (
     DEEPEST_LEVEL,
@@ -88,7 +88,7 @@ def read_yaml(file: ConfigText, known: Collection[str]) -> ConfigText | NamedFil
             _("there is no DeepSpeed config in `{path}`: it has no `deepspeed`", path=file.path),
             _(
                 "choose a stage and write one: `zerowiz init {path}`",
-                path=command_words.quote(file.path),
+                path=shell.quote(file.path),
             ),
         )
     if values.keys() & set(known):
@@ -454,7 +454,7 @@ def _refuse_script(path: Path) -> UsageError:
         hints.append(
             _(
                 "compare a config with the script: `zerowiz check --script {path} ds_config.json`",
-                path=command_words.quote(path),
+                path=shell.quote(path),
             )
         )
     return UsageError(_("`{path}` is a script, not a DeepSpeed config", path=path), *hints)

@@ -10,26 +10,23 @@ from functools import cache, lru_cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from zerowiz.core.decision.plan_input import Pair, decode_measured_runs
-from zerowiz.core.dsconfig.schema import (
-    BadRelease,
-    Schema,
-    choose_schema,
-    decode_bad_releases,
-    decode_schemas,
-)
-from zerowiz.core.launch.plan import PlannedFile
-from zerowiz.core.machine.names import GpuModel, Instance, decode_gpu_table, decode_instances
-from zerowiz.core.model.from_name import KnownModel, decode_known_models
 from zerowiz.core.structs import parse_json
-from zerowiz.core.templates import MODEL_FOLDER
-from zerowiz.core.workload import NEWEST_TRANSFORMERS, NEWEST_TRL
+from zerowiz.core.workload import MODEL_FOLDER, NEWEST_TRANSFORMERS, NEWEST_TRL
 from zerowiz.errors import UsageError, did_you_mean
 from zerowiz.probe.files import read_named
 from zerowiz.words import _
+
+if TYPE_CHECKING:
+    from zerowiz.core.decision.plan_input import Pair
+    from zerowiz.core.dsconfig.schema import Schema
+    from zerowiz.core.findings import BadRelease
+    from zerowiz.core.launch.plan import PlannedFile
+    from zerowiz.core.machine.names import GpuModel, Instance
+    from zerowiz.core.model.from_name import KnownModel
 
 # Not by importlib.resources, which takes longer to load than a table.
 _DATA = Path(__file__).parents[1] / "data"
@@ -119,7 +116,7 @@ def find_templates() -> Traversable:
     return inside if inside.is_dir() else package.joinpath("..", "templates")
 
 
-def read_template(script: str, folder: Path = Path()) -> tuple[PlannedFile, ...]:
+def read_template(script: str, folder: Path = Path()) -> "tuple[PlannedFile, ...]":
     """A script of the templates and all that it needs, as files of a folder.
 
     Args:
@@ -133,7 +130,9 @@ def read_template(script: str, folder: Path = Path()) -> tuple[PlannedFile, ...]
     )
 
 
-def _read(entry: Traversable, path: str) -> Iterator[PlannedFile]:
+def _read(entry: Traversable, path: str) -> "Iterator[PlannedFile]":
+    from zerowiz.core.launch.plan import PlannedFile  # noqa: PLC0415 - one command reads one table
+
     if entry.is_file():
         yield PlannedFile(path=path, text=entry.read_text(encoding="utf-8"))
         return
@@ -145,18 +144,22 @@ def _read(entry: Traversable, path: str) -> Iterator[PlannedFile]:
 # Read the schema of DeepSpeed's configs that ships with the package.
 
 
-def read_ds_schema(version: str | None = None) -> Schema:
+def read_ds_schema(version: str | None = None) -> "Schema":
     """The schema of a DeepSpeed version, or of the nearest known one.
 
     Args:
         version: As in `deepspeed.__version__`; None takes the newest.
     """
+    from zerowiz.core.dsconfig.schema import choose_schema  # noqa: PLC0415 - one command reads one table
+
     return choose_schema(read_ds_schemas(), version)
 
 
 @cache
-def read_ds_schemas() -> tuple[Schema, ...]:
+def read_ds_schemas() -> "tuple[Schema, ...]":
     """Every version of `zerowiz/data/ds_schema.json`, the newest first."""
+    from zerowiz.core.dsconfig.schema import decode_schemas  # noqa: PLC0415 - one command reads one table
+
     text = files("zerowiz").joinpath("data", "ds_schema.json").read_text(encoding="utf-8")
     return decode_schemas(json.loads(text))
 
@@ -167,8 +170,10 @@ _BAD_RELEASES_TABLE = _DATA / "bad_releases.json"
 
 
 @cache
-def read_bad_releases() -> tuple[BadRelease, ...]:
+def read_bad_releases() -> "tuple[BadRelease, ...]":
     """Every row of `zerowiz/data/bad_releases.json`."""
+    from zerowiz.core.findings import decode_bad_releases  # noqa: PLC0415 - one command reads one table
+
     return decode_bad_releases(json.loads(_BAD_RELEASES_TABLE.read_bytes()))
 
 
@@ -199,14 +204,18 @@ def read_cases(path: Path) -> object:
 
 
 @cache
-def read_gpu_table() -> tuple[GpuModel, ...]:
+def read_gpu_table() -> "tuple[GpuModel, ...]":
     """Every row of `zerowiz/data/gpus.json`."""
+    from zerowiz.core.machine.names import decode_gpu_table  # noqa: PLC0415 - one command reads one table
+
     return decode_gpu_table(json.loads((_DATA / "gpus.json").read_bytes()))
 
 
 @cache
-def read_instances() -> tuple[Instance, ...]:
+def read_instances() -> "tuple[Instance, ...]":
     """Every row of `zerowiz/data/instances.json`."""
+    from zerowiz.core.machine.names import decode_instances  # noqa: PLC0415 - one command reads one table
+
     return decode_instances(json.loads((_DATA / "instances.json").read_bytes()))
 
 
@@ -216,8 +225,10 @@ _KNOWN_MODELS_TABLE = _DATA / "models.json"
 
 
 @cache
-def read_known_models() -> tuple[KnownModel, ...]:
+def read_known_models() -> "tuple[KnownModel, ...]":
     """Every row of `zerowiz/data/models.json`."""
+    from zerowiz.core.model.from_name import decode_known_models  # noqa: PLC0415 - one command reads one table
+
     return decode_known_models(json.loads(_KNOWN_MODELS_TABLE.read_bytes()))
 
 
@@ -227,8 +238,10 @@ _MEASURED_RUNS_TABLE = _DATA / "measured_runs.json"
 
 
 @cache
-def read_measured_pairs() -> frozenset[Pair]:
+def read_measured_pairs() -> "frozenset[Pair]":
     """Every pair of settings that some run of `zerowiz/data/measured_runs.json` had."""
+    from zerowiz.core.decision.plan_input import decode_measured_runs  # noqa: PLC0415 - one command reads one table
+
     return decode_measured_runs(json.loads(_MEASURED_RUNS_TABLE.read_bytes())).pairs()
 
 

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from zerowiz.core import command_words
+from zerowiz.core import shell
 from zerowiz.core.decision.evaluate import StrategyEstimate
-from zerowiz.core.launch.provenance import BatchChange, ChangedFact, MachineChange, MachineFact
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.memory.allocations import AllocationKind, Phase
 from zerowiz.core.memory.estimate import VllmShare
 from zerowiz.core.model.types import Model
+from zerowiz.core.plan_json import BatchChange, ChangedFact, MachineChange, MachineFact
 from zerowiz.core.script.settings import AddedWords
 from zerowiz.core.settings import Change
 from zerowiz.core.speed.costs import Calibration
@@ -46,7 +46,7 @@ def unused_configs(paths: Sequence[str]) -> str:
         return _(
             "`{path}` is not used; `$config {quoted}` runs with it",
             path=paths[0],
-            quoted=command_words.quote(paths[0]),
+            quoted=shell.quote(paths[0]),
         )
     return _(
         "{paths} are not used; `$config FILE` runs with one", paths=listing(f"`{p}`" for p in paths)
@@ -236,7 +236,7 @@ VLLM_ELSEWHERE = _("vLLM runs as a server on other GPUs, which this plan does no
 
 def settled(values: Sequence[AddedWords], copied: str | None) -> str:
     """The words that are added after a script, or to a copy of its settings file."""
-    words = command_words.join(word for value in values for word in value.words)
+    words = shell.join(word for value in values for word in value.words)
     where = _("after the script") if copied is None else _("to a copy of `{copied}`", copied=copied)
     return _(
         "zerowiz adds arguments {where}, which does not set them: `{words}`",

@@ -3,11 +3,11 @@
 from collections.abc import Collection, Iterator, Sequence
 from typing import TextIO
 
-from zerowiz.core.catalog import Offer, Offers, PlannedRun, PredictedRun, StrategyRun, WiderFit
-from zerowiz.core.decision.plan_input import PlanInput
-from zerowiz.core.decision.search import Objective
+from zerowiz.core.catalog import Offer, Offers, PlannedRun, StrategyRun, WiderFit
+from zerowiz.core.decision.plan_input import Objective, PlanInput
 from zerowiz.core.machine.interconnect import spell_network
 from zerowiz.core.machine_kinds import PriceList
+from zerowiz.core.speed.costs import PredictedRun
 from zerowiz.ui import sentences
 from zerowiz.ui.choice import split_of
 from zerowiz.ui.remedies import options

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from typing import TextIO
 
-from zerowiz.core.findings import Finding, Severity, errors_of
-from zerowiz.core.lint.config import ConfigFinding
+from zerowiz.core.findings import ConfigFinding, Finding, Severity, errors_of
 from zerowiz.core.lint.report import FileReport
 from zerowiz.ui.show import note
 from zerowiz.ui.text import Colour, fold, paint, plain, severities

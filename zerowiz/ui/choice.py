@@ -4,15 +4,8 @@ from collections.abc import Iterator, Sequence
 from typing import TextIO
 
 from zerowiz.core.decision.evaluate import Verdict
-from zerowiz.core.decision.plan_input import PlanInput
-from zerowiz.core.decision.search import (
-    SAME_FRACTION,
-    WORTH_FRACTION,
-    Candidate,
-    Limit,
-    Objective,
-    Search,
-)
+from zerowiz.core.decision.plan_input import Objective, PlanInput
+from zerowiz.core.decision.search import SAME_FRACTION, WORTH_FRACTION, Candidate, Limit, Search
 from zerowiz.core.workload import Workload
 from zerowiz.ui.pictures import speed
 from zerowiz.ui.remedies import STRATEGIES

@@ -5,7 +5,8 @@ import signal
 from collections.abc import Mapping
 from typing import TextIO
 
-from zerowiz.core import command_words
+from zerowiz.core import shell
+from zerowiz.core.launch.plan import Resume, ResumeFrom
 from zerowiz.core.outcome import (
     AttemptRecord,
     AttemptSummary,
@@ -14,8 +15,6 @@ from zerowiz.core.outcome import (
     JobEnd,
     MeasuredFigures,
     PredictedFigures,
-    Resume,
-    ResumeFrom,
     RunSummary,
     error_of,
 )
@@ -136,7 +135,7 @@ def last_lines(attempt: AttemptRecord, folder: str, stream: TextIO) -> None:
         ),
     )
     _table(attempt.predicted, attempt.measured, stream)
-    words = command_words.join(["zerowiz", "report", *([folder] if folder else [])])
+    words = shell.join(["zerowiz", "report", *([folder] if folder else [])])
     say(stream, _("`{words}` shows this again", words=words))
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TextIO
 
-from zerowiz.core import command_words
+from zerowiz.core import shell
 from zerowiz.core.command_words import flags
 from zerowiz.core.decision.evaluate import Verdict
 from zerowiz.core.decision.remedy import Remedy
@@ -36,7 +36,7 @@ _MANY_TIMES = 10
 def options(change: Change) -> str:
     """A change as the options to type."""
     words = [
-        flags()[name] if value is True else f"{flags()[name]} {command_words.quote(value)}"
+        flags()[name] if value is True else f"{flags()[name]} {shell.quote(value)}"
         for name, value in change.items()
         if value != Offload.NONE.value or name != "offload"
     ]

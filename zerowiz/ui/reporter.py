@@ -7,12 +7,12 @@ from typing import TextIO
 
 from zerowiz.core.decision.flowchart import Decision
 from zerowiz.core.decision.remedy import Remedy
-from zerowiz.core.launch.plan import LaunchPlan
-from zerowiz.core.outcome import AttemptRecord, JobEnd, Resume
+from zerowiz.core.launch.plan import LaunchPlan, Resume
+from zerowiz.core.outcome import AttemptRecord, JobEnd
 from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.core.strategy import Strategy
 from zerowiz.errors import LostEdit, ZerowizError
-from zerowiz.ui import outcome, show
+from zerowiz.ui import show
 from zerowiz.ui.progress import TerminalWait
 
 
@@ -115,16 +115,22 @@ class TerminalLaunchReporter(TerminalReporter):
 
     def attempt_ended(self, end: JobEnd, strategy: Strategy, number: int) -> None:
         """Which rank failed first, and why."""
+        from zerowiz.ui import outcome  # noqa: PLC0415 - a plan ends no job
+
         with suppress(OSError):
             outcome.failure(end, strategy, number, sys.stderr)
 
     def attempt_measured(self, attempt: AttemptRecord, folder: str) -> None:
         """What its memory and its steps were, beside the plan; the record is in the folder."""
+        from zerowiz.ui import outcome  # noqa: PLC0415 - a plan ends no job
+
         if not self.quiet:
             with suppress(OSError):
                 outcome.last_lines(attempt, folder, sys.stderr)
 
     def next_attempt(self, strategy: Strategy, resume: Resume, number: int) -> None:
         """What is tried next, and from where the script goes on."""
+        from zerowiz.ui import outcome  # noqa: PLC0415 - a plan ends no job
+
         with suppress(OSError):
             outcome.following(strategy, resume, number, sys.stderr)

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TextIO
 
-from zerowiz.core import command_words
+from zerowiz.core import shell
 from zerowiz.core.command_words import flags
 from zerowiz.core.decision.evaluate import buffer_costs
 from zerowiz.core.decision.flowchart import Decision
@@ -309,9 +309,9 @@ def launch(plan: LaunchPlan, stream: TextIO) -> None:
             else _("worker/rank.py starts your script in each rank")
         )
         stream.write(f"# {heading}\n")
-    env = [f"{name}={command_words.quote(value)}" for name, value in plan.env.items()]
+    env = [f"{name}={shell.quote(value)}" for name, value in plan.env.items()]
     unset = ["env", *(word for name in plan.unset for word in ("-u", name))] if plan.unset else []
-    words = [*unset, *env, *map(command_words.quote, plan.argv)]
+    words = [*unset, *env, *map(shell.quote, plan.argv)]
     stream.write(fold_command(words, stream) + "\n")
 
 
@@ -328,7 +328,7 @@ def next_steps(
     """
     then = _("next") if elsewhere is None else _("next, on the other machine")
     for label, command in ((then, words), (_("the same in a job script"), job_script)):
-        quoted = [command_words.quote(word) for word in command]
+        quoted = [shell.quote(word) for word in command]
         stream.write(fold_command(quoted, stream, before=f"{label}: ") + "\n")
     if elsewhere is not None:
         say(stream, _("Run it on {elsewhere}, in a copy of this folder", elsewhere=elsewhere))
@@ -338,7 +338,7 @@ def submit(job_file: str, elsewhere: str | None, stream: TextIO) -> None:
     """How to start a job script, and on which machine it runs."""
     sentence = _("next: edit the lines marked FILL IN in {path}, and submit it", path=job_file)
     say(stream, sentence, hang=cells(_("next: ")))
-    stream.write(f"  {command_words.join(['sbatch', job_file])}\n")
+    stream.write(f"  {shell.join(['sbatch', job_file])}\n")
     if elsewhere is not None:
         say(
             stream,
@@ -363,7 +363,7 @@ def config_alone(config_path: str, again: Sequence[str], stream: TextIO) -> None
         ),
         hang=cells(_("next: ")),
     )
-    quoted = [command_words.quote(word) for word in again]
+    quoted = [shell.quote(word) for word in again]
     stream.write(fold_command(quoted, stream, before=_("the same in a job script: ")) + "\n")
 
 
@@ -386,8 +386,8 @@ def for_program(
         stream: Where it is shown.
     """
     say(stream, _("next: set in {path}", path=path), *(f"  {line}" for line in changes), hang=4)
-    say(stream, _("then train: ") + command_words.join(train), hang=cells(_("then train: ")))
-    quoted = [command_words.quote(word) for word in again]
+    say(stream, _("then train: ") + shell.join(train), hang=cells(_("then train: ")))
+    quoted = [shell.quote(word) for word in again]
     stream.write(fold_command(quoted, stream, before=_("the same in a job script: ")) + "\n")
     if elsewhere is not None:
         say(stream, _("Run it on {elsewhere}, in a copy of this folder", elsewhere=elsewhere))

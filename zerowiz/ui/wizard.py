@@ -5,15 +5,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
 
-from zerowiz.core import command_words
+from zerowiz.core import shell
 from zerowiz.core.decision.evaluate import StrategyEstimate
 from zerowiz.core.decision.flowchart import Decision, Reason
+from zerowiz.core.decision.questions import TEMPLATES, Template
 from zerowiz.core.decision.remedy import Remedy
 from zerowiz.core.launch.plan import PlannedFile
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.core.script.programs import ProgramFile
-from zerowiz.core.templates import MODEL_FOLDER, TEMPLATES, Template
+from zerowiz.core.workload import MODEL_FOLDER
 from zerowiz.ui import remedies, sentences, show
 from zerowiz.ui.reporter import TerminalLaunchReporter
 from zerowiz.ui.text import gib, gpus, labelled, seconds, size_of
@@ -188,7 +189,7 @@ def copied(template: Template, folder: Path, added: Sequence[PlannedFile], strea
         stream.writelines(_("wrote {path}\n", path=file.path) for file in added)
     else:
         stream.write(_("all of it is in {folder} already\n", folder=folder))
-    enter = "" if folder == Path() else f"cd {command_words.quote(folder)} && "
+    enter = "" if folder == Path() else f"cd {shell.quote(folder)} && "
     rest = f"--model {MODEL_FOLDER} {template.script}"
     stream.write(_("\nnext: {enter}zerowiz launch {rest}\n", enter=enter, rest=rest))
     stream.write(

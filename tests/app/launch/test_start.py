@@ -25,7 +25,7 @@ from zerowiz.app.launch.start import (
 )
 from zerowiz.app.machines.machine import find_machine
 from zerowiz.app.options import Options
-from zerowiz.core.decision.search import Objective
+from zerowiz.core.decision.plan_input import Objective
 from zerowiz.core.findings import PreflightFinding, found
 from zerowiz.core.preflight.builds import BEING_BUILT, COMPILES, NO_NINJA
 from zerowiz.core.preflight.facts import Extensions

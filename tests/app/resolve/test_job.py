@@ -16,8 +16,7 @@ from probe.reading import RAW_HEAD, RAW_TAIL, facts_of
 from zerowiz.app.machines.machine import find_machine
 from zerowiz.app.options import Options
 from zerowiz.app.resolve.job import ResolvedJob, resolve_job
-from zerowiz.core.decision.plan_input import History, RanOut
-from zerowiz.core.decision.search import OpenSettings
+from zerowiz.core.decision.plan_input import History, OpenSettings, RanOut
 from zerowiz.core.memory.allocations import MemoryKind
 from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.core.structs import encode, replace

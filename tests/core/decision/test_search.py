@@ -10,14 +10,12 @@ from random_models import models
 
 from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict, evaluate, evaluate_with
 from zerowiz.core.decision.flowchart import Constraints, OffloadChoice, Reason, decide
-from zerowiz.core.decision.plan_input import PlanInput, RanOut
+from zerowiz.core.decision.plan_input import Objective, OpenSettings, PlanInput, RanOut
 from zerowiz.core.decision.search import (
     SAME_FRACTION,
     WORTH_FRACTION,
     Candidate,
     Limit,
-    Objective,
-    OpenSettings,
     Search,
     find_limits,
     find_pareto,

@@ -14,23 +14,14 @@ from recorded import play, recording
 
 from zerowiz.core.launch.plan import PlannedFile
 from zerowiz.core.launch.provenance import (
-    BatchChange,
-    ChangedFact,
-    EarlierPlan,
     Incomparable,
-    MachineChange,
-    MachineFact,
     Provenance,
-    compare_batches,
-    compare_machines,
     difference,
-    encode_machine_change,
     hide_secrets,
     is_config_of_plan,
     is_plan_path,
     is_unchanged_plan,
     plan_path,
-    read_earlier_plan,
     render_plan,
     without_identities,
     without_secrets,
@@ -44,6 +35,17 @@ from zerowiz.core.machine.types import (
     MachineSource,
     with_gpus,
     with_nodes,
+)
+from zerowiz.core.plan_json import (
+    BatchChange,
+    ChangedFact,
+    EarlierPlan,
+    MachineChange,
+    MachineFact,
+    compare_batches,
+    compare_machines,
+    encode_machine_change,
+    read_earlier_plan,
 )
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Workload

@@ -30,8 +30,16 @@ from core.preflight.cases import (
 from recorded import play, recording
 
 from zerowiz import words
-from zerowiz.core.dsconfig.schema import HARMS, BadRelease, Harm
-from zerowiz.core.findings import PreflightFinding, Severity, errors_of, rules_of, size
+from zerowiz.core.findings import (
+    HARMS,
+    BadRelease,
+    Harm,
+    PreflightFinding,
+    Severity,
+    errors_of,
+    rules_of,
+    size,
+)
 from zerowiz.core.machine.types import UNLIMITED_BYTES, Machine
 from zerowiz.core.memory.host import HostUse, Saving
 from zerowiz.core.memory.rank_sizes import StrategyRow
@@ -65,9 +73,9 @@ from zerowiz.core.strategies import DDP, STRATEGIES, ZERO1, ZERO2, ZERO3, ZERO3_
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Integration, Method, Precision, Workload
 from zerowiz.errors import page_of
+from zerowiz.probe.host_files import HostFiles
 from zerowiz.probe.package_data import read_bad_releases
 from zerowiz.probe.preflight.read import read_facts
-from zerowiz.probe.recording import HostFiles
 
 
 def codes(

@@ -6,6 +6,7 @@ from fake_host import ANSWERING, build_host
 
 from zerowiz.core.machine.types import UNLIMITED_BYTES, Accelerator, Disk, Host, LinkClass
 from zerowiz.errors import UsageError
+from zerowiz.probe.host_files import FOLDER, FileAnswers, HostFiles, RecordedFiles, Space
 from zerowiz.probe.machine.host import (
     cpu_machine,
     parse_cgroup_paths,
@@ -18,14 +19,7 @@ from zerowiz.probe.machine.host import (
     read_host,
     with_number_formats,
 )
-from zerowiz.probe.recording import (
-    FOLDER,
-    FileAnswers,
-    HostFiles,
-    RecordedFiles,
-    Space,
-    scrub_files,
-)
+from zerowiz.probe.recording import scrub_files
 
 # Which 16-bit formats a CPU computes, read from what its kernel shows.
 

@@ -5,6 +5,7 @@ import pytest
 from fake_host import build_host
 
 from zerowiz.core.machine.types import Network, NetworkKind, Nic
+from zerowiz.probe.host_files import FileAnswers, FilesLog, RecordedFiles
 from zerowiz.probe.machine.network import (
     hide_address,
     list_bridges,
@@ -19,7 +20,6 @@ from zerowiz.probe.machine.network import (
     read_numa_node,
     read_upstream_bytes_per_s,
 )
-from zerowiz.probe.recording import FileAnswers, FilesLog, RecordedFiles
 
 GBIT = 125_000_000
 

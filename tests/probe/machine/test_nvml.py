@@ -22,9 +22,10 @@ from zerowiz.core.machine.warnings import find_warnings
 from zerowiz.core.settings import PROBE_TIMEOUT
 from zerowiz.core.structs import replace
 from zerowiz.errors import PreflightError, UsageError
+from zerowiz.probe.host_files import FileAnswers, RecordedFiles
 from zerowiz.probe.machine import nvml_calls
 from zerowiz.probe.machine.nvml_child import Announce, DriverFailedError, read_in_child
-from zerowiz.probe.recording import CALL_TIMEOUT_S, FileAnswers, RecordedFiles, World
+from zerowiz.probe.recording import CALL_TIMEOUT_S, World
 
 # The process that reads the driver gets its time for each call, and nobody waits for its end.
 

@@ -10,8 +10,9 @@ from recorded import Install, library, recording
 
 from zerowiz.core.machine.types import LinkClass, MachineSource
 from zerowiz.errors import ExitCode, PreflightError, UsageError
+from zerowiz.probe.host_files import FileAnswers, Files, RecordedFiles
 from zerowiz.probe.machine.read import read_machine
-from zerowiz.probe.recording import FileAnswers, Files, RecordedFiles, Replay, World
+from zerowiz.probe.recording import Replay, World
 
 GIB = 2**30
 NO_FILES = RecordedFiles(answers=FileAnswers())

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from zerowiz.core.machine.types import JobAllocation
+from zerowiz.probe.host_files import FileAnswers, FilesLog, RecordedFiles
 from zerowiz.probe.machine.scheduler import (
     SCHEDULERS,
     parse_count,
@@ -23,7 +24,6 @@ from zerowiz.probe.machine.scheduler import (
     read_launch_environment,
     scheduler_here,
 )
-from zerowiz.probe.recording import FileAnswers, FilesLog, RecordedFiles
 
 # What a launch was started from, seen by real processes at a real terminal.
 

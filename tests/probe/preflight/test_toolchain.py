@@ -30,6 +30,7 @@ from zerowiz.core.preflight.facts import (
 from zerowiz.core.structs import replace
 from zerowiz.emit.processes import remove_lock
 from zerowiz.errors import PreflightError
+from zerowiz.probe.host_files import HostFiles
 from zerowiz.probe.preflight.toolchain import (
     can_write,
     find_cuda_home,
@@ -42,7 +43,6 @@ from zerowiz.probe.preflight.toolchain import (
     read_toolchain,
     try_core_binding,
 )
-from zerowiz.probe.recording import HostFiles
 
 # Who holds the lock of an op, with torch's own lock and processes that really hold it.
 

@@ -15,8 +15,8 @@ from zerowiz.app.reporter import LaunchReporter, Reporter
 from zerowiz.app.resolve.job import config_file
 from zerowiz.core.decision.flowchart import OffloadChoice
 from zerowiz.core.decision.plan_input import RanOut
+from zerowiz.core.launch.plan import output_folder, plan_resume, resumes
 from zerowiz.core.launch.provenance import hide_secrets, plan_path
-from zerowiz.core.measured_row import measure_run, predict_run
 from zerowiz.core.memory.allocations import MemoryKind
 from zerowiz.core.outcome import (
     FILE_NAME,
@@ -24,25 +24,19 @@ from zerowiz.core.outcome import (
     JobEnd,
     RunRecord,
     decide_again,
+    measure_run,
     memory_of,
-    output_folder,
-    plan_resume,
+    predict_run,
     remember,
     render_record,
-    resumes,
 )
 from zerowiz.core.structs import encode, replace
-from zerowiz.emit.attempt_folder import read_measured, release
-from zerowiz.emit.files import refuse_loss, replace_file, write_held, write_private
+from zerowiz.emit.files import refuse_loss, release, replace_file, write_held, write_private
 from zerowiz.emit.job import noted_signals, supervise
+from zerowiz.emit.processes import read_measured
 from zerowiz.errors import ZerowizError
-from zerowiz.probe.output_folder import (
-    CheckpointStates,
-    history_path,
-    read_history,
-    read_saved,
-    read_states,
-)
+from zerowiz.probe.output_folder import history_path, read_history
+from zerowiz.probe.preflight.read import CheckpointStates, read_saved, read_states
 from zerowiz.ui import sentences
 from zerowiz.words import _, joined
 

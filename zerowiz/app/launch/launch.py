@@ -7,14 +7,13 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from zerowiz.app.ask import (
+from zerowiz.app.ask import Person, confirms
+from zerowiz.app.command import (
     DEFAULT_SCRIPT,
     Command,
     FoundScript,
-    Person,
     answer_for,
     asker,
-    confirms,
     find_script,
     keep,
     read_found,
@@ -22,18 +21,10 @@ from zerowiz.app.ask import (
 )
 from zerowiz.app.decide import Plan, require_strategy
 from zerowiz.app.launch.attempts import RestartPolicy, run_attempts
-from zerowiz.app.launch.start import (
-    NodeLaunch,
-    Run,
-    Start,
-    check_script,
-    check_start,
-    note_change,
-    plan_launch,
-)
+from zerowiz.app.launch.start import NodeLaunch, Run, Start, check_script, check_start, plan_launch
 from zerowiz.app.machines.machine import find_machine, find_node, is_here, with_node
 from zerowiz.app.options import Options
-from zerowiz.app.plan_files import losses_shown
+from zerowiz.app.plan_files import losses_shown, note_change
 from zerowiz.app.remedies import decide_with
 from zerowiz.app.reporter import LaunchReporter, Reporter
 from zerowiz.app.resolve.workload import (
@@ -44,16 +35,15 @@ from zerowiz.app.resolve.workload import (
 )
 from zerowiz.core.decision.questions import confirmation
 from zerowiz.core.launch.nodes import NodeRank
-from zerowiz.core.launch.plan import Launcher, why_supervised
+from zerowiz.core.launch.plan import Launcher, Resume, ResumeFrom, why_supervised
 from zerowiz.core.machine.types import Machine
-from zerowiz.core.outcome import Resume, ResumeFrom
 from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.core.structs import replace
 from zerowiz.emit.files import RECORDS, refuse_loss
-from zerowiz.emit.measure import execute
+from zerowiz.emit.job import execute
 from zerowiz.errors import ExitCode, PreflightError, UsageError
+from zerowiz.probe.host_files import HostFiles
 from zerowiz.probe.machine.scheduler import read_launch_environment
-from zerowiz.probe.recording import HostFiles
 from zerowiz.ui import sentences
 from zerowiz.words import _, joined
 

@@ -8,14 +8,13 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from zerowiz.app.ask import Person, confirms, require_reachable
-from zerowiz.app.decide import Plan, keeping
-from zerowiz.app.options import Options, with_plain
-from zerowiz.app.plan_files import find_machine_change, plan_copy, with_plan
+from zerowiz.app.command import require_reachable
+from zerowiz.app.decide import Plan
+from zerowiz.app.options import Options
+from zerowiz.app.plan_files import plan_copy, with_plan
 from zerowiz.app.reporter import Reporter
 from zerowiz.app.resolve.job import config_file
 from zerowiz.app.resolve.workload import check_local_rank
-from zerowiz.core.decision.questions import confirmation
 from zerowiz.core.dsconfig.write import render_config, write_config
 from zerowiz.core.findings import PreflightFinding, Severity, errors_of
 from zerowiz.core.launch.nodes import (
@@ -34,17 +33,19 @@ from zerowiz.core.launch.plan import (
     LaunchPlan,
     PlannedFile,
     Programs,
+    Resume,
     entry_options,
     launch_argv,
     launch_env,
     launcher_options,
     merge_env,
+    output_folder,
     refuse_slices,
+    resumed_checkpoint,
     sees_one_rank,
 )
 from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.memory.buffers import shares_with_sleeping_vllm, without_expansion
-from zerowiz.core.outcome import RESUME, Resume, output_folder, resumed_checkpoint, resumes
 from zerowiz.core.preflight import script
 from zerowiz.core.preflight.builds import WAITS, dead_locks, judge_lock, will_compile
 from zerowiz.core.preflight.examine import examine
@@ -58,13 +59,12 @@ from zerowiz.core.workload import Integration, Method, Optimizer
 from zerowiz.emit.job import Watch, watched_env
 from zerowiz.emit.processes import remove_lock
 from zerowiz.errors import PreflightError, UsageError, ZerowizError
+from zerowiz.probe.host_files import HostFiles
 from zerowiz.probe.nodes import find_master_address, read_env_files, read_hostfile
 from zerowiz.probe.package_data import parse_release, read_version
 from zerowiz.probe.preflight.interpreter import check_launcher, find_programs
 from zerowiz.probe.preflight.read import read_builds, read_facts
-from zerowiz.probe.recording import HostFiles
-from zerowiz.ui import doctor, remedies
-from zerowiz.ui.basis import machine_change
+from zerowiz.ui import doctor
 from zerowiz.words import _
 
 # What the launch of a job is made of: the launcher's command, the node, the run.
@@ -348,44 +348,6 @@ def make_launch_plan(
         supervised=supervised,
         by_rank_program=by_rank_program,
     )
-
-
-# Say that the machine has changed since the last plan of a job, and offer to keep its batch.
-
-
-def note_change(plan: Plan, reporter: Reporter, person: Person | None = None) -> Options:
-    """Note what has changed; the options of the job, with the batch kept if the person wants that.
-
-    Args:
-        plan: Of today; nothing of it is written yet.
-        reporter: Hears of the change.
-        person: Is asked whether the batch is kept; None where nobody is there.
-    """
-    change = find_machine_change(plan)
-    if change is None:
-        return plan.options
-    reporter.note(machine_change(change, plan.request.job.machine))
-    if plan.facts is not None and change.has_other_ranks and resumes(plan.facts, plan.script_args):
-        reporter.note(
-            _(
-                "`{resume}` continues on any number of ranks; the random numbers and each rank's"
-                " share of the data are new",
-                resume=RESUME,
-            )
-        )
-    batch = change.global_batch
-    kept = {} if batch is None else keeping(batch)
-    if person is None or batch is None or not kept:
-        return plan.options
-    question = confirmation(
-        "keep_batch",
-        _(
-            "Keep the global batch of {before}, with `{options}`?",
-            before=batch.before,
-            options=remedies.options(kept),
-        ),
-    )
-    return with_plain(plan.options, kept) if confirms(person, question) else plan.options
 
 
 # Reach the ranks of the nodes that a hostfile names, through one of DeepSpeed's launchers.

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from zerowiz.app.options import Options, choose_config_ranks, note_config_ranks
 from zerowiz.app.reporter import SILENT, Reporter
 from zerowiz.core.command_words import spell
-from zerowiz.core.launch.nodes import NodeRank
 from zerowiz.core.machine.interconnect import list_sources, said_with
 from zerowiz.core.machine.types import (
     Accelerator,
@@ -21,10 +20,10 @@ from zerowiz.core.machine.warnings import find_warnings
 from zerowiz.core.structs import replace
 from zerowiz.core.units import parse_host_memory
 from zerowiz.errors import UsageError
-from zerowiz.probe.nodes import read_hostfile, read_node_rank
 from zerowiz.words import _
 
 if TYPE_CHECKING:
+    from zerowiz.core.launch.nodes import NodeRank
     from zerowiz.probe.recording import World
 
 
@@ -148,6 +147,8 @@ def _with_host_memory(machine: Machine, text: str) -> Machine:
 
 def with_hostfile(options: Options) -> Options:
     """Nodes and GPUs of each as the hostfile says; DeepSpeed starts one rank for every slot."""
+    from zerowiz.probe.nodes import read_hostfile  # noqa: PLC0415 - most jobs have no hostfile
+
     if options.hostfile is None:
         return options
     if options.gpus is not None:
@@ -230,19 +231,21 @@ def _read(
 # Find which node of its job this is, where a launcher started one zerowiz on each.
 
 
-def find_node(options: Options) -> NodeRank | None:
+def find_node(options: Options) -> "NodeRank | None":
     """This node; None where there is not one zerowiz on each node.
 
     Raises:
         UsageError: The launcher started it in another way, or its variables contradict each other.
     """
+    from zerowiz.probe.nodes import read_node_rank  # noqa: PLC0415 - most jobs have no hostfile
+
     named = options.machine is not None and not means_cpu(options.machine)
     if options.hostfile is not None or options.nodes == 1 or named:
         return None
     return read_node_rank(os.environ)
 
 
-def with_node(options: Options, node: NodeRank | None) -> Options:
+def with_node(options: Options, node: "NodeRank | None") -> Options:
     """With the nodes of the launcher, and without questions: nobody could answer on every node."""
     if node is None:
         return options

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from zerowiz.app.options import Options, as_words, with_count
 from zerowiz.app.reporter import Reporter
-from zerowiz.core import command_words
+from zerowiz.core import shell
 from zerowiz.core.machine.merge import Fleet, merge_nodes
 from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.structs import replace
@@ -66,7 +66,7 @@ def read_nodes(options: Options, environ: Mapping[str, str], reporter: Reporter)
             ),
             _(
                 "see each node: `zerowiz machine $hostfile {hostfile}`",
-                hostfile=command_words.quote(options.hostfile),
+                hostfile=shell.quote(options.hostfile),
             ),
             _("plan without asking the nodes: `$machine 8xH100-80GB`"),
         )

@@ -11,7 +11,7 @@ from zerowiz.app.machines.machine import complete, find_machine, with_hostfile
 from zerowiz.app.machines.nodes import read_fleet
 from zerowiz.app.options import Options
 from zerowiz.app.reporter import Reporter
-from zerowiz.core import command_words
+from zerowiz.core import shell
 from zerowiz.core.command_words import spell
 from zerowiz.core.launch.plan import PlannedFile
 from zerowiz.core.machine.merge import Fleet
@@ -20,11 +20,12 @@ from zerowiz.core.machine.types import Accelerator, Host, JobAllocation, Machine
 from zerowiz.core.structs import encode, replace
 from zerowiz.emit.files import write_file
 from zerowiz.errors import PreflightError, UsageError
+from zerowiz.probe.host_files import HostFiles
 from zerowiz.probe.machine.machine_file import DESCRIPTION
 from zerowiz.probe.machine.network import read_network
 from zerowiz.probe.machine.read import read_here
 from zerowiz.probe.machine.scheduler import read_allocation, scheduler_here
-from zerowiz.probe.recording import HostFiles, Recorder, World
+from zerowiz.probe.recording import Recorder, World
 from zerowiz.ui import machine as machine_text
 from zerowiz.words import _
 
@@ -151,7 +152,7 @@ def _read_and_save(options: Options, path: Path | None, reporter: Reporter) -> M
                 path=path,
                 parent=path.parent,
             ),
-            f"`mkdir -p {command_words.quote(path.parent)}`",
+            f"`mkdir -p {shell.quote(path.parent)}`",
         )
     on_cpu = Accelerator.CPU in (options.accelerator, environ.get("DS_ACCELERATOR"))
     if on_cpu or options.machine is not None:

@@ -14,9 +14,10 @@ from zerowiz.app.reporter import Reporter
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.structs import replace
 from zerowiz.errors import UsageError
+from zerowiz.probe.host_files import HostFiles
 from zerowiz.probe.machine.host import cpu_machine, with_number_formats
 from zerowiz.probe.machine.read import read_here, read_machine
-from zerowiz.probe.recording import CALL_TIMEOUT_S, HostFiles, World
+from zerowiz.probe.recording import CALL_TIMEOUT_S, World
 from zerowiz.words import _
 
 

@@ -14,8 +14,15 @@ from zerowiz.app.reporter import SILENT, Reporter
 from zerowiz.app.resolve.model import made_for, read_and_trace, read_made
 from zerowiz.app.resolve.workload import as_typed, by_config, by_script, resolve_workload, splits
 from zerowiz.core.decision.flowchart import Constraints
-from zerowiz.core.decision.plan_input import PlanInput, Uncounted, longest_tokens, why_no_bf16
-from zerowiz.core.decision.search import Objective, OpenSettings, list_variants
+from zerowiz.core.decision.plan_input import (
+    Objective,
+    OpenSettings,
+    PlanInput,
+    Uncounted,
+    longest_tokens,
+    why_no_bf16,
+)
+from zerowiz.core.decision.search import list_variants
 from zerowiz.core.dsconfig.own_config import UserConfig
 from zerowiz.core.dsconfig.write import Handover
 from zerowiz.core.machine.types import Accelerator, Machine, MachineSource

@@ -8,12 +8,12 @@ from msgspec import Struct, field
 
 from zerowiz.app.options import Options
 from zerowiz.app.reporter import Reporter
-from zerowiz.core import command_words
+from zerowiz.core import shell
 from zerowiz.core.dsconfig.accelerate import fill
 from zerowiz.core.dsconfig.write import render_config
-from zerowiz.core.findings import Severity
+from zerowiz.core.findings import ConfigFinding, Severity
 from zerowiz.core.launch.plan import PlannedFile
-from zerowiz.core.lint.config import BATCH_KEYS, ConfigFinding, ConfigText, Context, on_machine
+from zerowiz.core.lint.config import BATCH_KEYS, ConfigText, Context, on_machine
 from zerowiz.core.lint.keys import UNREADABLE, unreadable
 from zerowiz.core.lint.linter import check_accelerate, check_config
 from zerowiz.core.lint.releases import SCRIPT_DISAGREES
@@ -50,7 +50,7 @@ def lint_own_config(
     findings = [(name, finding) for name, finding in named if not finding.of_launcher]
     errors = [(name, finding) for name, finding in findings if finding.severity is Severity.ERROR]
     with_script = () if facts is None else ("--script", facts.path)
-    command = command_words.join(["zerowiz", "check", *with_script, path])
+    command = shell.join(["zerowiz", "check", *with_script, path])
     whole = _("see why, and how to fix it: `{command}`", command=command)
     file_keys = {} if config.accelerate is None else config.accelerate.file_keys
     is_final = any(_cannot_be_planned(finding, file_keys) for _name, finding in errors)

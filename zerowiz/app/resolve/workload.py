@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from zerowiz.app.options import Options
 from zerowiz.app.reporter import Reporter
-from zerowiz.core import command_words
+from zerowiz.core import shell
 from zerowiz.core.command_words import flags
 from zerowiz.core.decision.plan_input import native_precision
 from zerowiz.core.dsconfig.own_config import UserConfig
@@ -171,7 +171,7 @@ def check_words(
         reporter.note(
             _(
                 "`{words}` after {path} has no effect: the script does not read its command line",
-                words=command_words.join(hide_secrets(script_args)),
+                words=shell.join(hide_secrets(script_args)),
                 path=facts.path,
             )
         )

@@ -2,7 +2,6 @@
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from enum import StrEnum
 from functools import partial
 from itertools import chain, product
 
@@ -23,13 +22,13 @@ from zerowiz.core.decision.flowchart import (
     considered,
     follow_flowchart,
 )
-from zerowiz.core.decision.plan_input import PlanInput
+from zerowiz.core.decision.plan_input import Objective, OpenSettings, PlanInput
 from zerowiz.core.memory.rank_sizes import StrategyRow
 from zerowiz.core.model.types import Model
 from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.strategy import Offload, Strategy
 from zerowiz.core.structs import Count, replace, shows
-from zerowiz.core.workload import Attention, Loss, Workload
+from zerowiz.core.workload import Workload
 from zerowiz.errors import UsageError
 
 # One way to run a job, and which of several is taken.
@@ -173,49 +172,6 @@ def find_pareto(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
         if not front or candidate.headroom_bytes > front[-1].headroom_bytes:
             front.append(candidate)
     return tuple(front)
-
-
-# What a search may choose, and what it looks for.
-
-
-class Objective(StrEnum):
-    """The values of `--objective`."""
-
-    FLOWCHART = "flowchart"
-    """The strategy of the flowchart; the batch is split so that it is fastest."""
-    FASTEST = "fastest"
-    """The least predicted time of a step, whatever the strategy."""
-    SMALLEST = "smallest"
-    """The least memory of each device."""
-
-
-class OpenSettings(Struct, frozen=True, kw_only=True):
-    """The settings of a job that nobody decided, and that reach the ranks if they are chosen.
-
-    What is said on a command line, in a config or in a script stays as it is. The global batch is
-    never open: micro-batch times accumulation steps stays what it is in the job.
-    """
-
-    split: bool = False
-    """The micro-batch, and with it the accumulation steps."""
-    checkpointing: tuple[bool, ...] = ()
-    """Whether gradient checkpointing could be on, or off, instead of as in the job."""
-    attention: tuple[Attention, ...] = ()
-    """The kernels that could be taken instead of the job's."""
-    losses: tuple[Loss, ...] = ()
-    """The losses that could be taken instead of the job's."""
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """What a search may choose, by its names in options and in the step."""
-        is_open = {
-            "micro_batch": self.split,
-            "accumulation_steps": self.split,
-            "gradient_checkpointing": self.checkpointing,
-            "attention": self.attention,
-            "loss": self.losses,
-        }
-        return tuple(name for name, others in is_open.items() if others)
 
 
 # Cover the ways in which strategies can run a job, without evaluating each of them.

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from zerowiz.core import command_words
+from zerowiz.core import shell
 from zerowiz.core.launch.other_launchers import launcher_words, read_command
 from zerowiz.errors import UsageError
 
@@ -66,11 +66,11 @@ def _title(job: JobScript) -> Sequence[str]:
     what = "GPU" if job.has_gpus else "CPU rank"
     share = f"{job.ranks} {what}{'s' if job.ranks > 1 else ''}"
     nodes = f"{job.nodes} nodes with {share} each" if job.nodes > 1 else f"a node with {share}"
-    script = command_words.quote(job.script)
+    script = shell.quote(job.script)
     return (
         "#!/bin/bash",
         f"# Trains {script} on {nodes}. Edit the lines marked FILL IN, then:",
-        f"#   sbatch {command_words.quote(job.path)}",
+        f"#   sbatch {shell.quote(job.path)}",
     )
 
 
@@ -151,7 +151,7 @@ def _folders(job: JobScript) -> Iterator[str]:
     paths = [path for word in words if (path := _OUTSIDE.search(word))]
     if job.elsewhere and paths:
         yield "# FILL IN the paths of the cluster for these, unless its nodes have them too:"
-        yield from dict.fromkeys(f"#   {command_words.quote(path[1])}" for path in paths)
+        yield from dict.fromkeys(f"#   {shell.quote(path[1])}" for path in paths)
 
 
 def _fold(words: Sequence[str]) -> str:

@@ -10,18 +10,15 @@ from msgspec import Struct
 from zerowiz.core.dsconfig.hjson import JsonTextError, Node, repeated
 from zerowiz.core.dsconfig.own_config import truth_of
 from zerowiz.core.dsconfig.schema import NUMERALS, Kind, SchemaKey, Unknown
-from zerowiz.core.findings import Rule, Severity
+from zerowiz.core.findings import ConfigFinding, Edit, Rule, Severity, found_at
 from zerowiz.core.lint.config import (
     AUTO,
     BATCH_KEYS,
     STAGE_3,
     ZERO,
     Config,
-    ConfigFinding,
-    Edit,
     Entry,
     drop,
-    found_at,
     put,
     rename,
     shown,

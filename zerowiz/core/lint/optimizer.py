@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 
 from zerowiz.core.dsconfig.schema import NUMERALS, BuiltClass, Kind, Where, release
-from zerowiz.core.findings import Rule, Severity
-from zerowiz.core.lint.config import AUTO, Config, ConfigFinding, Entry, shown
+from zerowiz.core.findings import ConfigFinding, Rule, Severity
+from zerowiz.core.lint.config import AUTO, Config, Entry, shown
 from zerowiz.core.lint.keys import (
     NOT_A_CHOICE,
     NUMBER_IN_QUOTES,

@@ -7,8 +7,7 @@ from urllib.parse import quote
 from msgspec import Struct
 
 from zerowiz.core.dsconfig.schema import Kind, Schema, SchemaKey, Unknown
-from zerowiz.core.findings import Rule, Severity, errors_of
-from zerowiz.core.lint.config import ConfigFinding
+from zerowiz.core.findings import ConfigFinding, Rule, Severity, errors_of
 from zerowiz.errors import ZerowizError
 
 SCHEMA_VERSION = 1

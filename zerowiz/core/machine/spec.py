@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import cast
 
-from zerowiz.core import command_words
+from zerowiz.core import shell
 from zerowiz.core.machine.interconnect import mesh_links
 from zerowiz.core.machine.names import (
     GpuModel,
@@ -192,7 +192,7 @@ def _expected_link(model: GpuModel, count: int) -> Interconnect:
 
 
 def _note_one(name: str) -> tuple[str, ...]:
-    four = command_words.quote(f"4x{name}")
+    four = shell.quote(f"4x{name}")
     return (
         _("`{name}` is one GPU; for four in a node use `$machine {four}`", name=name, four=four),
     )

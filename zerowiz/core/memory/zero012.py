@@ -12,7 +12,9 @@ e4-000 name the run of tests/measured/h200.jsonl that settled a formula.
 from collections.abc import Callable, Iterator
 
 from zerowiz.core.memory.allocations import Allocation, AllocationKind, Moment, Moments, Phase
-from zerowiz.core.memory.common import (
+from zerowiz.core.memory.gradient_shards import WITH_EMBEDDING, Reduction
+from zerowiz.core.memory.rank_sizes import (
+    RankSizes,
     built,
     first_block,
     forward,
@@ -28,8 +30,6 @@ from zerowiz.core.memory.common import (
     summed_gradients,
     weights,
 )
-from zerowiz.core.memory.gradient_shards import WITH_EMBEDDING, Reduction
-from zerowiz.core.memory.rank_sizes import RankSizes
 from zerowiz.core.strategy import Part
 from zerowiz.core.workload import FP32_BYTES
 from zerowiz.words import N_

@@ -18,7 +18,9 @@ from zerowiz.core.memory.allocations import (
     Phase,
     moment_bytes,
 )
-from zerowiz.core.memory.common import (
+from zerowiz.core.memory.gathering import Gathered, Gathering, Limits, replay
+from zerowiz.core.memory.rank_sizes import (
+    RankSizes,
     built,
     embedding_gradient,
     first_block,
@@ -31,8 +33,6 @@ from zerowiz.core.memory.common import (
     optimizer,
     weights,
 )
-from zerowiz.core.memory.gathering import Gathered, Gathering, Limits, replay
-from zerowiz.core.memory.rank_sizes import RankSizes
 from zerowiz.core.strategy import Offload
 from zerowiz.core.workload import FP32_BYTES
 from zerowiz.words import N_

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 
-from zerowiz.core import command_words
+from zerowiz.core import shell
 from zerowiz.core.findings import PreflightFinding, Rule, Severity, errors_of, found
 from zerowiz.core.preflight.facts import Lock, Op, PreflightInput, Toolchain
 from zerowiz.core.structs import replace
@@ -362,7 +362,7 @@ def judge_lock(lock: Lock, file_system: str | None) -> PreflightFinding:
     return found(
         STALE_LOCK,
         f"`{lock.path}` " + text,
-        f"rm {command_words.quote(lock.path)}",
+        f"rm {shell.quote(lock.path)}",
         severity=severity,
     )
 

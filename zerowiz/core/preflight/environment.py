@@ -4,10 +4,9 @@ import posixpath
 import re
 from collections.abc import Iterator, Mapping
 
-from zerowiz.core import command_words
+from zerowiz.core import shell
 from zerowiz.core.dsconfig.own_config import truth_of
-from zerowiz.core.dsconfig.schema import BadRelease
-from zerowiz.core.findings import PreflightFinding, Rule, Severity, found
+from zerowiz.core.findings import BadRelease, PreflightFinding, Rule, Severity, found
 from zerowiz.core.preflight.facts import (
     Import,
     Installed,
@@ -285,7 +284,7 @@ def _imports(inputs: PreflightInput) -> Iterator[PreflightFinding]:
         yield found(
             SHADOWED,
             _("`{path}` has the name of a library, and hides it", path=path),
-            _("rename it: `mv {path} ...`", path=command_words.quote(path)),
+            _("rename it: `mv {path} ...`", path=shell.quote(path)),
         )
 
 
@@ -295,8 +294,8 @@ def _install(missing: Import, installed: Installed) -> str:
     if source is None:
         return f"{_pip(installed)} install {_PACKAGES.get(missing.name, missing.name)}"
     if source.project is not None:
-        return f"{_pip(installed)} install -e {command_words.quote(source.project)}"
-    return f"export PYTHONPATH={command_words.quote(source.path)}"
+        return f"{_pip(installed)} install -e {shell.quote(source.project)}"
+    return f"export PYTHONPATH={shell.quote(source.path)}"
 
 
 def check_environment(inputs: PreflightInput) -> Iterator[PreflightFinding]:
@@ -420,8 +419,8 @@ def _ways_out(path: str, states: SavedStates, planned: PlannedJob) -> Iterator[s
         "convert it with `{command}`, add `{section}` to a copy of `{name}`, and launch with that:"
         " `$config FILE`",
         command="python -m deepspeed.checkpoint.ds_to_universal --inject_missing_state"
-        f" --input_folder {command_words.quote(folder)}"
-        f" --output_folder {command_words.quote(folder)}_universal",
+        f" --input_folder {shell.quote(folder)}"
+        f" --output_folder {shell.quote(folder)}_universal",
         section='"checkpoint": {"load_universal": true}',
         name=planned.strategy.config_name,
     )

@@ -6,7 +6,7 @@ from msgspec import Struct, field
 
 from zerowiz.core.decision.evaluate import StrategyEstimate
 from zerowiz.core.decision.plan_input import PlanInput
-from zerowiz.core.dsconfig.schema import BadRelease
+from zerowiz.core.findings import BadRelease
 from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.script.arguments import Release
 from zerowiz.core.script.facts import ScriptFacts

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from msgspec import Struct
 
-from zerowiz.core import command_words
+from zerowiz.core import shell
 from zerowiz.core.decision.plan_input import BF16_IS_EMULATED, emulates_bf16
 from zerowiz.core.findings import PreflightFinding, Rule, Severity, found, size
 from zerowiz.core.machine.types import UNLIMITED_BYTES, Machine, NetworkKind
@@ -485,7 +485,7 @@ def _nvme(inputs: PreflightInput) -> Iterator[PreflightFinding]:
         yield found(
             NVME_FOLDER,
             _("`{path}` is not a folder", path=folder.path),
-            f"mkdir -p {command_words.quote(folder.path)}",
+            f"mkdir -p {shell.quote(folder.path)}",
         )
     elif folder.writable is False:
         yield found(
@@ -493,7 +493,7 @@ def _nvme(inputs: PreflightInput) -> Iterator[PreflightFinding]:
             _("`{path}` cannot be written to", path=folder.path),
             _(
                 "`sudo install -d -o $USER {path}/$USER`, then use `$nvme_path {path}/$USER`",
-                path=command_words.quote(folder.path),
+                path=shell.quote(folder.path),
             ),
         )
     elif folder.free_bytes is not None:

@@ -6,7 +6,7 @@ from typing import NoReturn
 
 from msgspec import Struct, field
 
-from zerowiz.core import command_words
+from zerowiz.core import shell
 from zerowiz.core.script.arguments import Given, Option, Takes, left_over, read_words
 from zerowiz.core.script.bindings import Words, read_said
 from zerowiz.core.script.facts import Convention, Obstacle, ScriptFacts
@@ -377,7 +377,7 @@ def _two_configs(run: _Run, given: Given) -> UsageError:
         hints.append(
             _(
                 "`$config {given}` before {path} uses your own file unchanged",
-                given=command_words.quote(given.value),
+                given=shell.quote(given.value),
                 path=path,
             )
         )
@@ -425,12 +425,12 @@ def _by_literal(run: _Run) -> Delivery:
             ),
             _(
                 "use `$config_via file:{config_path}` if {path} reads that file",
-                config_path=command_words.quote(run.config_path),
+                config_path=shell.quote(run.config_path),
                 path=run.facts.path,
             ),
             _(
                 "or remove `$config {config_path}`",
-                config_path=command_words.quote(run.config_path),
+                config_path=shell.quote(run.config_path),
             ),
         )
     where = _("{path} line {line}", path=run.facts.text_path, line=line)
@@ -443,7 +443,7 @@ def _by_literal(run: _Run) -> Delivery:
                 config_path=run.config_path,
             ),
             _("write `{config_path}` in {where}", config_path=run.config_path, where=where),
-            _("or use `$config {literal}`", literal=command_words.quote(literal)),
+            _("or use `$config {literal}`", literal=shell.quote(literal)),
         )
     raise ZerowizError(
         _(
@@ -455,12 +455,12 @@ def _by_literal(run: _Run) -> Delivery:
         _("write `{config_path}` in {where}", config_path=run.config_path, where=where),
         _(
             "or write the plan to that file: `$config_via file:{literal}`",
-            literal=command_words.quote(literal),
+            literal=shell.quote(literal),
         ),
         *_stage_hints(literal),
         _(
             "or use the script's own file unchanged: `$config {literal}`",
-            literal=command_words.quote(literal),
+            literal=shell.quote(literal),
         ),
     )
 

@@ -10,9 +10,6 @@ from zerowiz.core.machine.types import Machine, MachineSource
 from zerowiz.core.structs import decode, parse_json, replace
 from zerowiz.errors import UsageError
 from zerowiz.probe.files import cache_folder, read_named, read_named_text
-from zerowiz.probe.machine.read import read_machine
-from zerowiz.probe.recording import SCHEMA_VERSION as RECORDING
-from zerowiz.probe.recording import BrokenAnswerError, decode_recording
 from zerowiz.words import _
 
 if TYPE_CHECKING:
@@ -63,6 +60,8 @@ def parse_machine_file(text: str, name: str, *, gpus: str | None = None) -> Mach
     Raises:
         UsageError: It holds no machine that this version knows.
     """
+    from zerowiz.probe.recording import SCHEMA_VERSION as RECORDING  # noqa: PLC0415 - most plans read no machine
+
     try:
         content = parse_json(text)
     except ValueError as error:
@@ -98,6 +97,9 @@ def parse_machine_file(text: str, name: str, *, gpus: str | None = None) -> Mach
 
 
 def _replayed(content: Mapping[str, object], name: str, gpus: str | None) -> Machine:
+    from zerowiz.probe.machine.read import read_machine  # noqa: PLC0415 - most plans read no machine
+    from zerowiz.probe.recording import BrokenAnswerError, decode_recording  # noqa: PLC0415 - most plans read no machine
+
     try:
         return read_machine(decode_recording(content, name), gpus=gpus)
     except BrokenAnswerError as error:

@@ -18,12 +18,13 @@ from zerowiz.core.machine.interconnect import (
 from zerowiz.core.machine.names import match_models
 from zerowiz.core.machine.types import Gpu, GpuProcess, LeftOutGpu, PairLink, PcieSlot
 from zerowiz.core.structs import replace
+from zerowiz.probe.host_files import Files
 from zerowiz.probe.machine import nvml_calls
 from zerowiz.probe.machine.network import read_class, read_numa_node, read_upstream_bytes_per_s
 from zerowiz.probe.machine.nvml_calls import Code, NoDriverError, Session, Unavailable, open_session
 from zerowiz.probe.machine.nvml_child import HINTS, Announce, DriverFailedError, read_in_child
 from zerowiz.probe.package_data import read_gpu_table
-from zerowiz.probe.recording import Files, World
+from zerowiz.probe.recording import World
 from zerowiz.words import N_, _
 
 # Read every GPU that NVML lists: its model, its memory, its PCIe slot, its processes.

@@ -22,7 +22,8 @@ from contextlib import suppress
 from typing import NoReturn, TypeVar, cast
 
 from zerowiz.errors import PreflightError
-from zerowiz.probe.recording import FilesLog, World
+from zerowiz.probe.host_files import FilesLog
+from zerowiz.probe.recording import World
 from zerowiz.words import _, joined
 
 _Value = TypeVar("_Value")

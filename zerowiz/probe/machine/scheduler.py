@@ -13,8 +13,8 @@ from msgspec import Struct
 
 from zerowiz.core.launch.plan import LaunchEnvironment
 from zerowiz.core.machine.types import JobAllocation
+from zerowiz.probe.host_files import Files
 from zerowiz.probe.machine.host import parse_list
-from zerowiz.probe.recording import Files
 
 # Find out what a launch was started from: a terminal, `nohup`, CI, a container.
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from zerowiz.core import command_words
+from zerowiz.core import shell
 from zerowiz.core.model.from_name import (
     KnownModel,
     Stored,
@@ -215,7 +215,7 @@ def _name(config_path: Path) -> str:
 def _refuse_adapter(path: Path, adapter: Mapping[str, object]) -> UsageError:
     base = adapter.get("base_model_name_or_path")
     hint = (
-        _("plan with its base model: `$model {base} $method lora`", base=command_words.quote(base))
+        _("plan with its base model: `$model {base} $method lora`", base=shell.quote(base))
         if base
         else _WANTED
     )
@@ -238,9 +238,7 @@ def _refuse_folder(folder: Path) -> UsageError:
     return UsageError(
         _("`{folder}` has no config.json", folder=folder),
         _("it contains {listed}{more}", listed=listed, more=more) if names else _("it is empty"),
-        _("did you mean `$model {nested}`?", nested=command_words.quote(nested[-1]))
-        if nested
-        else _WANTED,
+        _("did you mean `$model {nested}`?", nested=shell.quote(nested[-1])) if nested else _WANTED,
     )
 
 
@@ -278,7 +276,7 @@ def _read_file(path: Path) -> Named:
     if what:
         raise UsageError(
             _("`{path}` is {what}, not a model", path=path, what=what),
-            hint.format(path=command_words.quote(path)),
+            hint.format(path=shell.quote(path)),
             _WANTED,
         )
     try:

@@ -16,12 +16,12 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from zerowiz.core import command_words
+from zerowiz.core import shell
 from zerowiz.core.launch.plan import Launcher, Programs
 from zerowiz.core.preflight.facts import Installed, Package, Torch
 from zerowiz.errors import PreflightError
+from zerowiz.probe.host_files import Files
 from zerowiz.probe.machine.network import parse_name_list
-from zerowiz.probe.recording import Files
 from zerowiz.words import _
 
 # Where a path is long or has a space, pip and uv write `#!/bin/sh` and this second line.
@@ -249,9 +249,7 @@ def find_module_file(name: str, environ: Mapping[str, str]) -> Path:
     """
     is_path = name.endswith(".py") or "/" in name
     if is_path or not all(name.split(".")):
-        as_script = _(
-            "to start it as a script: `zerowiz launch {name}`", name=command_words.quote(name)
-        )
+        as_script = _("to start it as a script: `zerowiz launch {name}`", name=shell.quote(name))
         raise PreflightError(
             _("`{name}` is not a module name", name=name), *([as_script] if is_path else [])
         )
@@ -287,7 +285,7 @@ def _main_of(package: Path, name: str) -> Path:
         _("the module `{name}` is a package without `{main}`", name=name, main=_MAIN),
         _(
             "name the module in it that starts the training: `zerowiz launch -m {name}.train`",
-            name=command_words.quote(name),
+            name=shell.quote(name),
         ),
     )
 

@@ -18,8 +18,8 @@ from msgspec import Struct
 from zerowiz.core.launch.plan import CoreBinding
 from zerowiz.core.preflight.facts import LOCK_NOTE, Extensions, Installed, Lock, Op, Toolchain
 from zerowiz.probe.files import cache_folder
+from zerowiz.probe.host_files import Files
 from zerowiz.probe.machine.host import parse_list
-from zerowiz.probe.recording import Files
 from zerowiz.words import _
 
 # Read the locks under which torch builds ops, and which process of this host has each open.

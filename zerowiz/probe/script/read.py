@@ -10,7 +10,7 @@ from functools import cache, partial
 from itertools import chain, islice
 from pathlib import Path
 
-from zerowiz.core import command_words
+from zerowiz.core import shell
 from zerowiz.core.launch.sbatch import find_training_command, is_shell_script
 from zerowiz.core.script.arguments import Release
 from zerowiz.core.script.facts import Convention, Obstacle, ScriptFacts
@@ -159,7 +159,7 @@ def _parse(text: str, path_name: str) -> ast.Module:
             _(
                 "plan for a file of axolotl, LLaMA-Factory or ms-swift by"
                 " `zerowiz init {path_name}`",
-                path_name=command_words.quote(path_name),
+                path_name=shell.quote(path_name),
             ),
         )
     try:
@@ -308,14 +308,14 @@ def _refuse_notebook(path: Path) -> None:
             _(
                 "convert it to `{script}`: `jupyter nbconvert --to script {path}`",
                 script=path.with_suffix(".py"),
-                path=command_words.quote(path),
+                path=shell.quote(path),
             ),
         )
 
 
 def _as_config(path: object) -> str:
     """How a file is named that is a config."""
-    return _("a DeepSpeed config has an option: `$config {path}`", path=command_words.quote(path))
+    return _("a DeepSpeed config has an option: `$config {path}`", path=shell.quote(path))
 
 
 def _refuse_config(path: Path) -> None:
@@ -324,7 +324,7 @@ def _refuse_config(path: Path) -> None:
         raise ZerowizError(
             _("`{path}` is a JSON file, not a script", path=path),
             _as_config(path),
-            _("to find mistakes in one: `zerowiz check {path}`", path=command_words.quote(path)),
+            _("to find mistakes in one: `zerowiz check {path}`", path=shell.quote(path)),
         )
 
 
@@ -341,7 +341,7 @@ def _refuse_shell_script(text: str, path: Path) -> None:
             ),
             _("pass the Python script: `zerowiz launch train.py`"),
         )
-    as_typed = [] if command.expands else [f"`zerowiz launch {command_words.join(command.words)}`"]
+    as_typed = [] if command.expands else [f"`zerowiz launch {shell.join(command.words)}`"]
     raise ZerowizError(
         _(
             "`{path}` is a shell script that starts the training with `{launcher}` in line {line}",
@@ -353,7 +353,7 @@ def _refuse_shell_script(text: str, path: Path) -> None:
         _(
             "write `zerowiz launch` before `{launcher}` in that line, then run `bash {path}`",
             launcher=command.launcher,
-            path=command_words.quote(path),
+            path=shell.quote(path),
         ),
     )
 
@@ -364,9 +364,7 @@ def _suggest(path: Path) -> tuple[str, ...]:
         return did_you_mean([whole])
     module = str(path).replace(".", "/")
     if Path(f"{module}.py").is_file() or Path(module, "__main__.py").is_file():
-        return (
-            _("to launch a module: `zerowiz launch -m {path}`", path=command_words.quote(path)),
-        )
+        return (_("to launch a module: `zerowiz launch -m {path}`", path=shell.quote(path)),)
     siblings = sorted(child.name for child in path.parent.glob("*.py"))
     near = difflib.get_close_matches(path.name, siblings, n=2)
     if near:
@@ -376,7 +374,7 @@ def _suggest(path: Path) -> tuple[str, ...]:
     model = (
         ()
         if path.suffix in {".py", ".sh"}
-        else (_("a model has an option: `$model {path}`", path=command_words.quote(path)),)
+        else (_("a model has an option: `$model {path}`", path=shell.quote(path)),)
     )
     if scripts:
         return (*model, _("scripts there: {scripts}", scripts=scripts))

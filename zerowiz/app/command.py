@@ -1,0 +1,446 @@
+"""Understand what is typed after `launch`: a script, or the command of another launcher."""
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import fields
+
+from zerowiz.app.ask import Ask, Person, answer, by_default_of, open_questions, said_by_config
+from zerowiz.app.machines.machine import find_machine
+from zerowiz.app.options import Options, added, as_words, rows, said, with_plain, with_recorded
+from zerowiz.app.reporter import Reporter
+from zerowiz.app.resolve.job import config_file, stated_settings
+from zerowiz.app.resolve.model import check_model
+from zerowiz.core import shell
+from zerowiz.core.decision.questions import (
+    Back,
+    Question,
+)
+from zerowiz.core.launch.other_launchers import MODULES, OtherCommand, is_launcher, read_command
+from zerowiz.core.launch.plan import Launcher
+from zerowiz.core.script.bindings import State
+from zerowiz.core.script.delivery import deliver, with_config_via
+from zerowiz.core.script.facts import ScriptFacts
+from zerowiz.core.script.settings import ScriptSettings, resolve_script
+from zerowiz.core.script.settings_file import YAML_SUFFIXES
+from zerowiz.core.strategies import ZERO2
+from zerowiz.core.structs import replace
+from zerowiz.core.workload import SETTINGS
+from zerowiz.emit.files import replace_file
+from zerowiz.errors import AnswerNeededError, UsageError, ZerowizError
+from zerowiz.probe.output_folder import SCHEMA_VERSION, kept_path, read_kept, script_key
+from zerowiz.probe.preflight.interpreter import find_module_file
+from zerowiz.probe.script.read import read_script
+from zerowiz.words import _, listing
+
+# Understand what stands where the script is named: a script, a module, or another launcher.
+
+_SHELLS = frozenset({"bash", "sh"})
+# Programs that start the one that their words name; in front of zerowiz they start it.
+_PREFIXES = frozenset({"env", "exec", "nice", "nohup", "numactl", "poetry", "srun", "time", "uv"})
+# Programs that start ranks of their own, and what zerowiz takes in their place.
+_TRAINERS = {
+    "axolotl": _("pass its YAML file: `zerowiz init {path}`"),
+    "llamafactory-cli": _("pass its YAML file: `zerowiz init {path}`"),
+    "swift": _("pass its arguments in a YAML file: `zerowiz init {path}`"),
+    "trl": _("launch its module: `zerowiz launch -m trl.scripts.{module}`"),
+}
+_VARIABLE = re.compile(r"[A-Za-z_]\w*=")
+
+
+class Command(Struct, frozen=True, kw_only=True):
+    """What is to be launched, once another launcher's words are understood."""
+
+    script: str | None
+    """The script, or with `options.module` the module; None where none was named."""
+    script_args: tuple[str, ...]
+    options: Options
+    no_local_rank: bool = False
+    """Whether the words of DeepSpeed's own launcher said that the script takes no such word."""
+    launcher: Launcher | None = None
+    """What they said reaches the nodes of a hostfile."""
+
+
+def understand_command(
+    script: str | None, script_args: tuple[str, ...], options: Options, reporter: Reporter
+) -> Command:
+    """The script, its words and the options, where `torchrun ...` may stand before them.
+
+    Args:
+        script: The first word, if there is one.
+        script_args: The words after it.
+        options: What the person said before it.
+        reporter: Hears what stands for the other launcher's words.
+
+    Raises:
+        UsageError: A word of the other launcher is not known, or contradicts an option; a module
+            is meant, and none is named; or it starts with words that belong before `zerowiz`.
+    """
+    if script is not None and not Path(script).is_file():
+        _refuse_program(script, script_args)
+    if script in _SHELLS and script_args and not Path(script).is_file():
+        # What reads the script says what to do about it.
+        script, *rest = script_args
+        script_args = tuple(rest)
+    plain = Command(script=script, script_args=script_args, options=options)
+    if script is None and options.module:
+        raise UsageError(
+            _("`$module` needs a module"), _("pass its name: `zerowiz launch -m pkg.train`")
+        )
+    if script is None:
+        return plain
+    if options.module:
+        other = read_command(("python", "-m", script, *script_args)) if script in MODULES else None
+    elif Path(script).is_file() and "/" not in script:
+        # A file of that name is meant, as any other script is.
+        other = None
+    else:
+        other = read_command((script, *script_args))
+    if other is None:
+        return plain
+    # The module was the launcher; whether its target is one, its own words say.
+    settled = _with_settings(replace(options, module=False), other)
+    reporter.note(_describe(other, settled))
+    return Command(
+        script=other.target,
+        script_args=other.args,
+        options=settled,
+        no_local_rank=other.no_local_rank,
+        launcher=other.launcher,
+    )
+
+
+def _refuse_program(script: str, script_args: Sequence[str]) -> None:
+    """Say what to do with a program: `CUDA=0` and `srun` start any other, `trl` its own ranks."""
+    if script in _TRAINERS:
+        named = (word for word in script_args if word.endswith(YAML_SUFFIXES))
+        path, module = (
+            shell.quote(next(named, "my.yaml")),
+            shell.join(script_args) or "sft",
+        )
+        hint = _TRAINERS[script].format(path=path, module=module)
+        raise UsageError(_("`{script}` starts ranks of its own", script=script), hint)
+    if script not in _PREFIXES and _VARIABLE.match(script) is None:
+        return
+    words = (script, *script_args)
+    ends = (at for at, word in enumerate(words) if word.endswith(".py") or is_launcher(word))
+    before = shell.join(words[: next(ends, 1)])
+    raise UsageError(
+        _("`{script}` is not a script", script=script),
+        _("put `{before}` before `zerowiz`", before=before),
+    )
+
+
+def _with_settings(options: Options, other: OtherCommand) -> Options:
+    """The options, and what the other launcher's words say.
+
+    Raises:
+        UsageError: Both say something, and it is not the same.
+    """
+    other_options = with_plain(Options(module=other.is_module), other.settings)
+    if options.gpus is not None and other_options.gpus_per_node == len(options.gpus.split(",")):
+        other_options = replace(other_options, gpus_per_node=None)
+    for field in fields(Options):
+        ours, theirs = getattr(options, field.name), getattr(other_options, field.name)
+        is_silent = ours == field.default or theirs in {field.default, ours}
+        if field.name in other.settings and not is_silent:
+            words = other.said_by[field.name]
+            raise UsageError(
+                _(
+                    "`${field} {ours}` conflicts with `{words}`",
+                    field=field.name,
+                    ours=ours,
+                    words=words,
+                ),
+                _(
+                    "remove `{on} {ours}`, or `{words}`",
+                    on=rows()[field.name].on,
+                    ours=ours,
+                    words=words,
+                ),
+            )
+    if options.gpus is not None and other_options.gpus_per_node is not None:
+        raise UsageError(
+            _(
+                "`$gpus {gpus}` conflicts with `{gpus_per_node}`",
+                gpus=options.gpus,
+                gpus_per_node=other.said_by["gpus_per_node"],
+            ),
+            _("remove `{gpus_per_node}`", gpus_per_node=other.said_by["gpus_per_node"]),
+        )
+    new = {
+        field.name: getattr(other_options, field.name)
+        for field in fields(Options)
+        if getattr(other_options, field.name) != field.default
+    }
+    return replace(options, **new)
+
+
+def _describe(other: OtherCommand, settled: Options) -> str:
+    """One line: what was replaced, and by what."""
+    words = " ".join(_means(other, settled))
+    by = _(" by `{words}`", words=words) if words else ""
+    lost = (
+        _("; {lost} has no effect", lost=listing(f"`{flag}`" for flag in other.lost))
+        if other.lost
+        else ""
+    )
+    return _(
+        "`{words}` is replaced{by}: zerowiz starts the ranks with deepspeed{lost}",
+        words=" ".join(other.words),
+        by=by,
+        lost=lost,
+    )
+
+
+def _means(other: OtherCommand, settled: Options) -> Iterator[str]:
+    """Zerowiz's own words for what the other launcher's say."""
+    names = {*other.settings, *(["module"] if other.is_module else [])}
+    kept = {name: getattr(settled, name) for name in names}
+    yield from as_words(replace(Options(), **kept))
+
+
+# Keep what a person says of a script, not of a job, so that it is said once.
+
+
+def load_script_answers(script: str, options: Options, reporter: Reporter) -> Options:
+    """The options with what was kept of a script, where the person says nothing now.
+
+    Args:
+        script: Its path.
+        options: What the person says.
+        reporter: Hears what was kept.
+
+    Raises:
+        ZerowizError: An option does not take what was kept.
+    """
+    folder, everything = _find_kept(script, options.output_dir or Path())
+    if not everything:
+        return options
+    by_config = {rows()[name].key for name in said_by_config(options)}
+    try:
+        known = with_recorded(options, {k: v for k, v in everything.items() if k not in by_config})
+    except ZerowizError as error:
+        raise ZerowizError(
+            _(
+                "`{kept_path}` cannot be used: {message}",
+                kept_path=kept_path(folder),
+                message=error.message,
+            ),
+            f"rm {shell.quote(kept_path(folder))}",
+        ) from None
+    words = as_words(added(options, known))
+    if words:
+        reporter.note(
+            _(
+                "arguments as in your last run of {script}: `{words}`",
+                script=script,
+                words=shell.join(words),
+            )
+        )
+    return known
+
+
+def _find_kept(script: str, folder: Path) -> tuple[Path, Mapping[str, object]]:
+    """The folder where something was kept of a script, and what; nothing where none has it."""
+    # Configs may be written elsewhere today: what was said of the script holds all the same.
+    for place in (folder, Path()):
+        if entry := read_kept(place).get(script_key(script)):
+            return place, entry
+    return folder, {}
+
+
+def keep(facts: ScriptFacts, script_args: tuple[str, ...], options: Options) -> None:
+    """Keep what was said of a script, if anything was; `--config-via` asks for it.
+
+    Args:
+        facts: What the script shows.
+        script_args: The words after it.
+        options: What was said of this job.
+
+    Raises:
+        ZerowizError: The file cannot be written.
+    """
+    if options.config_via is None:
+        return
+    names = {
+        "config_via",
+        "integration",
+        *stated_settings(options, resolve_script(facts, script_args)),
+    }
+    keys = {rows()[name].key for name in names}
+    folder = options.output_dir or Path()
+    known = read_kept(folder)
+    before = known.get(script_key(facts.target), {})
+    # What a config says of this job changes nothing of what holds without it.
+    by_config = {rows()[name].key for name in said_by_config(options)}
+    left = {key: value for key, value in before.items() if key in by_config}
+    now = left | {row.key: value for row, value in said(options) if row.key in keys}
+    text = json.dumps(
+        {"schema_version": SCHEMA_VERSION, "scripts": {**known, script_key(facts.target): now}},
+        indent=2,
+        default=str,
+    )
+    if before != json.loads(json.dumps(now, default=str)):
+        replace_file(kept_path(folder), text + "\n")
+
+
+# Find the script of a job, read it, and answer what it leaves open.
+
+DEFAULT_SCRIPT = "train.py"
+
+
+class FoundScript(Struct, frozen=True, kw_only=True):
+    """The script that is meant."""
+
+    path: str
+    """Of a module, its name."""
+    is_module: bool = False
+    script_args: tuple[str, ...] = ()
+
+
+class ReadScript(Struct, frozen=True, kw_only=True):
+    """A script that was read, the words after it, and all that is said of its job."""
+
+    facts: ScriptFacts
+    script_args: tuple[str, ...]
+    options: Options
+
+
+def find_script(
+    script: str | None, script_args: Sequence[str], options: Options
+) -> FoundScript | None:
+    """The script that is meant; None where none is.
+
+    Args:
+        script: As it was named, if it was.
+        script_args: The words after it.
+        options: What was said.
+    """
+    if script is not None:
+        is_module = options.module
+        return FoundScript(path=script, is_module=is_module, script_args=tuple(script_args))
+    return FoundScript(path=DEFAULT_SCRIPT) if Path(DEFAULT_SCRIPT).is_file() else None
+
+
+def read_found(script: FoundScript, options: Options, reporter: Reporter) -> ReadScript:
+    """Read a script, once it is sure that some config can reach it.
+
+    Args:
+        script: The script.
+        options: What the person says.
+        reporter: Hears what was kept of the script.
+
+    Raises:
+        ZerowizError: It cannot be read, or no config can reach it; nobody is asked anything then.
+    """
+    facts = read_named(script.path, script.script_args, is_module=script.is_module)
+    options = load_script_answers(script.path, options, reporter)
+    facts = with_config_via(facts, options.config_via, options.integration)
+    require_reachable(facts, script.script_args, options)
+    return ReadScript(facts=facts, script_args=script.script_args, options=options)
+
+
+def read_named(script: str, script_args: Sequence[str] = (), *, is_module: bool) -> ScriptFacts:
+    """The facts of a script, or of the file of a module.
+
+    Raises:
+        ZerowizError: It cannot be read.
+    """
+    if not is_module:
+        return read_script(Path(script), script_args)
+    file = find_module_file(script, os.environ)
+    # `python -m` imports from the working folder first.
+    return replace(read_script(file, script_args, Path()), module=script)
+
+
+def read_as_said(script: str, script_args: Sequence[str], options: Options) -> ScriptFacts:
+    """As `read_named`, with what the person says of how a config reaches the script.
+
+    Raises:
+        ZerowizError: It cannot be read, or shows that this is not so.
+    """
+    facts = read_named(script, script_args, is_module=options.module)
+    return with_config_via(facts, options.config_via, options.integration)
+
+
+def said_after(settings: ScriptSettings) -> frozenset[str]:
+    """The options of which the words after the script say something now."""
+    named = {name: getattr(settings, name, None) for name in (*SETTINGS, "model")}
+    names = {name for name, setting in named.items() if setting and setting.state is State.SAID}
+    batch = {"global_batch"} if names & {"micro_batch", "accumulation_steps"} else set()
+    return frozenset(names | batch)
+
+
+def require_reachable(facts: ScriptFacts, script_args: Sequence[str], options: Options) -> None:
+    """See that some config can reach a script.
+
+    Raises:
+        ZerowizError: None can; nobody is asked anything then.
+    """
+    if facts.obstacle is not None:
+        deliver(facts, tuple(script_args), config_file(options, ZERO2))
+
+
+def _must_say(settings: ScriptSettings, facts: ScriptFacts) -> Ask:
+    """Nobody is asked, and what the run is bound to is never guessed."""
+    unseen = facts.micro_batch
+    where = (
+        ()
+        if unseen.code is None
+        else (
+            _(
+                "zerowiz did not follow `{code}` in {path} line {line}",
+                code=unseen.code,
+                path=facts.text_path,
+                line=unseen.line,
+            ),
+        )
+    )
+
+    def ask(question: Question, *, can_go_back: bool) -> str | Back:
+        if question.key == "micro_batch":
+            raise AnswerNeededError(
+                _("zerowiz cannot see the script's micro-batch, and cannot ask here"),
+                *where,
+                _("set it with `$micro_batch`"),
+            )
+        return by_default_of(settings)(question, can_go_back=can_go_back)
+
+    return ask
+
+
+def answer_for(
+    options: Options, facts: ScriptFacts, script_args: Sequence[str], ask_person: Ask | None
+) -> Options:
+    """Close the open questions of this script: by a person, else by defaults where safe."""
+    settings = resolve_script(facts, tuple(script_args))
+    answers = open_questions(options, settings)
+    if ask_person is None:
+        answers.pop("gradient_checkpointing")
+        answers.pop("sequence_tokens")
+    if facts.micro_batch.from_config:
+        # The script asks the config, so zerowiz decides.
+        answers["micro_batch"] = answers["micro_batch"] or "1"
+    return answer(options, answers, ask_person or _must_say(settings, facts))
+
+
+# Check each answer of a person against the world before it is taken.
+
+
+def asker(person: Person, options: Options) -> Ask:
+    """How questions are asked; an answer that would fail later is asked again now."""
+    checks: Mapping[str, Callable[[str], object]] = {
+        "machine": lambda answer: find_machine(replace(options, machine=answer), os.environ),
+        "script": lambda answer: require_reachable(read_as_said(answer, (), options), (), options),
+        "model": lambda answer: check_model(answer, os.environ, trace=options.trace),
+    }
+
+    def ask_person(question: Question, *, can_go_back: bool) -> str | Back:
+        return person.ask(question, check=checks.get(question.key), can_go_back=can_go_back)
+
+    return ask_person

@@ -1,0 +1,109 @@
+"""Join what is said of a job: on the command line, in the environment, in the answers file."""
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from zerowiz.app.answers_file import read_answers_file, with_file
+from zerowiz.app.options import (
+    FileUse,
+    Layers,
+    Options,
+    Typed,
+    as_words,
+    of_one_run,
+    rows,
+    variable_of,
+)
+from zerowiz.core import shell
+from zerowiz.core.structs import replace
+from zerowiz.probe.files import find_answers_file
+from zerowiz.words import _, listing
+
+# Join what is said of a job: on the command line, in the environment, in the answers file.
+#
+# What is said first counts: an option, a variable `ZEROWIZ_...`, the file; then what the script
+# or the machine shows, then a default.
+
+
+def join_layers(typed: Typed, use: FileUse) -> Layers:
+    """The options of a job with what the answers file says, where nothing else does.
+
+    Args:
+        typed: What is said now.
+        use: What the command does with a file.
+
+    Raises:
+        ZerowizError: There is a file, and it cannot be used.
+    """
+    options = typed.options
+    plain = Layers(
+        typed=typed,
+        options=options,
+        script=typed.script,
+        script_args=typed.script_args,
+        origins=typed.origins,
+        notes=_variable_notes(typed),
+    )
+    if options.isolated:
+        return plain
+    path = find_answers_file(typed.script, options.output_dir)
+    if path is None:
+        return plain if typed.script is not None else _with_old_record(plain)
+
+    return with_file(plain, read_answers_file(path), use)
+
+
+def _variable_notes(typed: Typed) -> tuple[str, ...]:
+    """Which variables say something, in one line."""
+    values = {
+        n: getattr(typed.options, n) for n, o in typed.origins.items() if not o.startswith("-")
+    }
+    words = as_words(replace(Options(), **values))
+    names = listing(typed.origins[name] for name in values)
+    notes = (_("from {names}: `{words}`", names=names, words=shell.join(words)),) if words else ()
+    return (*notes, *_misspelt(os.environ))
+
+
+_PREFIX = "ZEROWIZ_"
+# So like a variable that it is meant; names of zerowiz's own (ZEROWIZ_NO_INPUT) are less like one.
+_ALIKE = 0.85
+
+
+def _misspelt(environ: Mapping[str, str]) -> Iterator[str]:
+    """Variables that are almost one that is read, or of an option that has none."""
+    known = [variable.removeprefix(_PREFIX) for variable in map(variable_of, rows()) if variable]
+    others = [name for name in environ if name.startswith(_PREFIX)]
+    for name in (other.removeprefix(_PREFIX) for other in others):
+        if name in known:
+            continue
+        option = name.lower().replace("_", "-")
+        if option in of_one_run():
+            yield _(
+                "{prefix}{name} is not read: `--{option}` is for one run",
+                prefix=_PREFIX,
+                name=name,
+                option=option,
+            )
+            continue
+        from difflib import get_close_matches  # noqa: PLC0415 - few variables are wrong
+
+        for near in get_close_matches(name, known, n=1, cutoff=_ALIKE):
+            yield _(
+                "{prefix}{name} is not read: did you mean {prefix}{near}?",
+                prefix=_PREFIX,
+                name=name,
+                near=near,
+            )
+
+
+_OLD_RECORD = Path(".zerowiz") / "init.json"
+
+
+def _with_old_record(layers: Layers) -> Layers:
+    """Say that an older zerowiz kept answers here in another file."""
+    folders = {layers.options.output_dir or Path(), Path()}
+    records = [folder / _OLD_RECORD for folder in folders if (folder / _OLD_RECORD).is_file()]
+    again = _("of an older zerowiz is not read: run `zerowiz init` again")
+    notes = [f"`{path}` {again}" for path in records]
+    return replace(layers, notes=(*layers.notes, *notes))
