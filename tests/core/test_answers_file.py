@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zerowiz.core.answers_file import read_statements, rewrite
+from zerowiz.app.answers_file import read_statements, rewrite
 from zerowiz.errors import UsageError, ZerowizError
 
 MINE = """\

@@ -15,10 +15,10 @@ from lint.rows import FOUND
 from recorded import put_under_pynvml
 
 from zerowiz.cli.commands import COMMANDS, main
-from zerowiz.core.findings import ConfigFinding, Rule, Severity
+from zerowiz.core.findings import Rule, Severity
 from zerowiz.core.lint.linter import RULES as CHECK_RULES
 from zerowiz.core.lint.linter import lint
-from zerowiz.core.lint.report import FileReport
+from zerowiz.core.lint.report import ConfigFinding, FileReport
 from zerowiz.core.preflight.examine import RULES as PREFLIGHT_RULES
 from zerowiz.core.preflight.examine import examine
 from zerowiz.errors import ExitCode

@@ -23,8 +23,9 @@ from lint.cases import (
 from lint.rows import Truth
 
 from zerowiz.core.dsconfig.hjson import Dialect, parse, plain
-from zerowiz.core.findings import ConfigFinding, Severity
+from zerowiz.core.findings import Severity
 from zerowiz.core.lint.linter import RULES, lint
+from zerowiz.core.lint.report import ConfigFinding
 from zerowiz.probe.package_data import read_ds_schema
 
 # The configs are those of the DeepSpeed whose truth is tested.

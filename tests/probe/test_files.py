@@ -8,7 +8,7 @@ from threading import Thread
 
 import pytest
 
-from zerowiz.core.answers_file import read_statements
+from zerowiz.app.answers_file import read_statements
 from zerowiz.errors import UsageError, ZerowizError
 from zerowiz.probe.files import LONGEST_SCRIPT_BYTES, read_named, read_named_text
 from zerowiz.probe.machine.machine_file import read_machine_file

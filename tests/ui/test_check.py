@@ -6,8 +6,8 @@ import re
 import pytest
 from ui.streams import TerminalStream
 
-from zerowiz.core.findings import ConfigFinding, Rule, Severity
-from zerowiz.core.lint.report import FileReport
+from zerowiz.core.findings import Rule, Severity
+from zerowiz.core.lint.report import ConfigFinding, FileReport
 from zerowiz.core.structs import replace
 from zerowiz.ui import check
 

@@ -16,12 +16,11 @@ from msgspec import Struct
 
 from zerowiz.app.decide import Plan, plan_options, require_strategy
 from zerowiz.app.machines.machine import find_machine, means_all
-from zerowiz.app.options import Options, lasting, settable, with_plain
+from zerowiz.app.options import Options, RunQuestion, lasting, settable, with_plain
 from zerowiz.app.plan_files import encode_plan
 from zerowiz.app.reporter import SILENT, Reporter
 from zerowiz.app.resolve.job import config_file
 from zerowiz.app.resolve.workload import check_own_config
-from zerowiz.app.run_question import RunQuestion
 from zerowiz.core.decision.evaluate import StrategyEstimate
 from zerowiz.core.decision.remedy import Remedy
 from zerowiz.core.decision.search import Candidate, Limit, find_limits
@@ -36,7 +35,7 @@ from zerowiz.words import _
 if TYPE_CHECKING:
     from zerowiz.app.catalog import MachineChoice
     from zerowiz.core.catalog import PlannedRun
-    from zerowiz.core.findings import ConfigFinding
+    from zerowiz.core.lint.report import ConfigFinding
     from zerowiz.core.script.facts import ScriptFacts
 
 # The script that a plan file names where no script was read.

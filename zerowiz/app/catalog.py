@@ -8,9 +8,8 @@ from msgspec import Struct, structs
 from zerowiz import __version__
 from zerowiz.app.decide import decide_options
 from zerowiz.app.machines.machine import complete
-from zerowiz.app.options import Options, with_plain
+from zerowiz.app.options import Options, RunQuestion, with_plain
 from zerowiz.app.resolve.job import ResolvedJob
-from zerowiz.app.run_question import RunQuestion
 from zerowiz.core import shell
 from zerowiz.core.catalog import (
     Decide,

@@ -13,11 +13,10 @@ from zerowiz.app.options import Options
 from zerowiz.app.reporter import SILENT, Reporter
 from zerowiz.core.dsconfig.accelerate import AccelerateFile
 from zerowiz.core.dsconfig.schema import Schema
-from zerowiz.core.findings import ConfigFinding
 from zerowiz.core.lint.config import ConfigText, Context, on_machine
 from zerowiz.core.lint.keys import unreadable
 from zerowiz.core.lint.linter import check_accelerate, check_config, fix_text, lint
-from zerowiz.core.lint.report import FileReport
+from zerowiz.core.lint.report import ConfigFinding, FileReport
 from zerowiz.core.script.settings import resolve_script
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Integration

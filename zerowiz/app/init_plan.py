@@ -4,7 +4,7 @@ import os
 
 from msgspec import Struct
 
-from zerowiz.app.answers_file import plan_answers, write_answers
+from zerowiz.app.answers_file import NotTextError, plan_answers, write_answers
 from zerowiz.app.ask import Person
 from zerowiz.app.command import Command, keep
 from zerowiz.app.decide import Plan, note_emulation, require_strategy
@@ -14,7 +14,6 @@ from zerowiz.app.options import Options, as_words, with_plain
 from zerowiz.app.plan_files import losses_shown, plan_job_file
 from zerowiz.app.reporter import LaunchReporter, Reporter
 from zerowiz.core import shell
-from zerowiz.core.answers_file import NotTextError
 from zerowiz.core.decision.questions import TEMPLATE
 from zerowiz.core.launch.plan import PlannedFile
 from zerowiz.core.model.types import ModelSource

@@ -4,7 +4,6 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from zerowiz.app.answers_file import read_answers_file, with_file
 from zerowiz.app.options import (
     FileUse,
     Layers,
@@ -50,6 +49,11 @@ def join_layers(typed: Typed, use: FileUse) -> Layers:
     path = find_answers_file(typed.script, options.output_dir)
     if path is None:
         return plain if typed.script is not None else _with_old_record(plain)
+
+    from zerowiz.app.answers_file import (  # noqa: PLC0415 - most folders have none
+        read_answers_file,
+        with_file,
+    )
 
     return with_file(plain, read_answers_file(path), use)
 

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 from zerowiz.app.api import PlanResult, plan_with
 from zerowiz.app.ask import answer, by_default_of, open_questions
 from zerowiz.app.machines.machine import find_machine, means_all
-from zerowiz.app.options import Options
+from zerowiz.app.options import Options, RunQuestion
 from zerowiz.app.reporter import Reporter
-from zerowiz.app.run_question import RunQuestion
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.core.script.settings import ScriptSettings, resolve_script

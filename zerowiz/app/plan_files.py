@@ -24,7 +24,6 @@ from zerowiz.core.launch.provenance import (
     render_plan,
     without_identities,
 )
-from zerowiz.core.launch.sbatch import JobScript, render_job_script
 from zerowiz.core.machine.spec import encode_machine
 from zerowiz.core.machine.types import Accelerator
 from zerowiz.core.plan_json import (
@@ -42,7 +41,6 @@ from zerowiz.core.script.settings_file import SettingsCopy, render_values
 from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.structs import replace
 from zerowiz.errors import HandEditedError
-from zerowiz.probe.host_files import hash_uuids
 from zerowiz.probe.output_folder import read_plan_files
 from zerowiz.probe.package_data import read_version
 from zerowiz.ui import sentences
@@ -60,7 +58,7 @@ from zerowiz.core.launch.plan import (
     resumes,
 )
 from zerowiz.ui import remedies
-from zerowiz.ui.basis import machine_change
+from zerowiz.ui.files import machine_change
 from zerowiz.words import _
 
 # Encode what was decided as the contract has it.
@@ -105,6 +103,8 @@ def with_plan(
     The plan goes first: a config is what a run takes, so where writing ends in between, no new
     config lies there without its reasons, and the hash in the plan shows that it is of another.
     """
+    from zerowiz.probe.host_files import hash_uuids  # noqa: PLC0415 - few plans are for this machine
+
     job = plan.decision.job
     machine = without_identities(
         job.machine, hash_uuids, names_hosts=plan.options.hostfile is not None
@@ -216,6 +216,8 @@ def plan_job_file(plan: Plan, facts: ScriptFacts, script_args: Sequence[str] = (
         facts: What the script shows.
         script_args: The words after it.
     """
+    from zerowiz.core.launch.sbatch import JobScript, render_job_script  # noqa: PLC0415 - few plans write a job script
+
     machine, options = plan.request.job.machine, plan.options
     has_gpus = machine.accelerator is Accelerator.CUDA
     # Each zerowiz reads its own node; the ranks of a CPU are as many as an option says.

@@ -17,8 +17,7 @@ from zerowiz.app.check import (
     find_context,
 )
 from zerowiz.cli.completion import complete_machine
-from zerowiz.cli.output import Explain
-from zerowiz.cli.usage import PlainCommand, write_json
+from zerowiz.cli.usage import Explain, PlainCommand, write_json
 from zerowiz.core import shell
 from zerowiz.core.dsconfig.schema import Schema
 from zerowiz.core.lint.linter import RULES

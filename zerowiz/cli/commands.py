@@ -110,9 +110,9 @@ def _fail(error: ZerowizError) -> NoReturn:
     """Print an error as one line, then what would be lost, then what to do next."""
     write_error(error)
     if isinstance(error, HandEditedError):
-        from zerowiz.ui import diff  # noqa: PLC0415 - most runs have no such error
+        from zerowiz.ui import files  # noqa: PLC0415 - most runs have no such error
 
-        diff.error(error, sys.stderr)
+        files.error(error, sys.stderr)
     else:
         _show_error(error.message, error.hints)
     sys.exit(error.exit_code)

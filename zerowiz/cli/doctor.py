@@ -10,8 +10,7 @@ from zerowiz.app.doctor import find_preflight_findings
 from zerowiz.app.options import FileUse, Options, TakesScript
 from zerowiz.cli.completion import complete_script
 from zerowiz.cli.options import takes_options
-from zerowiz.cli.output import Explain
-from zerowiz.cli.usage import PlainCommand, write_json
+from zerowiz.cli.usage import Explain, PlainCommand, write_json
 from zerowiz.core.findings import errors_of
 from zerowiz.core.preflight.examine import encode_findings
 from zerowiz.errors import ExitCode

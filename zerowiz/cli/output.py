@@ -1,7 +1,6 @@
 """Write a plan as the JSON that `--json` promises."""
 
 import json
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,18 +12,13 @@ from zerowiz.app.decide import NoStrategyError, Plan
 from zerowiz.app.plan_files import encode_plan, find_machine_change
 from zerowiz.core.decision.search import Limit
 from zerowiz.core.plan_json import encode_machine_change
-from zerowiz.errors import page_of
 
 if TYPE_CHECKING:
     from zerowiz.app.answers_file import SettingOrigin
     from zerowiz.core.catalog import PlannedRun
-from typing import Annotated
 
-import typer
 
 from zerowiz.cli.usage import write_json, write_json_text
-from zerowiz.errors import HAS_SITE
-from zerowiz.words import _
 
 
 def write_plan(
@@ -64,31 +58,3 @@ def showing_refused_plan(*, as_json: bool) -> Iterator[None]:
         if as_json:
             write_plan(error.plan)
         raise
-
-
-# The option that says what a code of `check` or `doctor` means, and what to do about it.
-
-
-def _show_explanation(code: str | None) -> None:
-    if code is None:
-        return
-    from zerowiz.probe.package_data import (  # noqa: PLC0415 - most runs explain none
-        ALL,
-        read_explanation,
-    )
-
-    address = f"\n{page_of(code)}\n" if HAS_SITE and code.lower() != ALL else ""
-    sys.stdout.write(f"{read_explanation(code)}{address}")
-    raise typer.Exit
-
-
-Explain = Annotated[
-    str | None,
-    typer.Option(
-        "--explain",
-        metavar="<code>",
-        callback=_show_explanation,
-        is_eager=True,
-        help=_("Show an example of a code (ZW101, PF402, exit-4) and the way out; all lists them"),
-    ),
-]

@@ -10,7 +10,7 @@ from zerowiz.app.template import copy_template
 from zerowiz.cli.usage import PlainCommand
 from zerowiz.core.decision.questions import TEMPLATES, template_of
 from zerowiz.core.workload import Loop
-from zerowiz.ui import wizard
+from zerowiz.ui import files
 from zerowiz.words import _
 
 
@@ -25,10 +25,10 @@ def template(
 ) -> None:
     """Copy a training script that works into a folder, to start from"""
     if folder is None:
-        wizard.listed(sys.stdout)
+        files.listed(sys.stdout)
         return
     chosen = template_of(loop)
-    wizard.copied(chosen, folder, copy_template(chosen, folder), sys.stdout)
+    files.copied(chosen, folder, copy_template(chosen, folder), sys.stdout)
 
 
 def register(app: typer.Typer) -> None:

@@ -6,14 +6,14 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from zerowiz.cli.help_page import EXAMPLES, refuse_empty, refuse_meaningless, write_rows, write_text
 from zerowiz.core import shell
-from zerowiz.errors import ExitCode, UsageError, ZerowizError, did_you_mean, page_of
+from zerowiz.errors import HAS_SITE, ExitCode, UsageError, ZerowizError, did_you_mean, page_of
 from zerowiz.words import _, listing
 
 # typer vendors click in newer releases; either way its own error is the ancestor of all of them.
@@ -330,3 +330,31 @@ def write_error(error: ZerowizError) -> None:
         "url": page_of(f"exit-{int(error.exit_code)}"),
     }
     write_json({"schema_version": SCHEMA_VERSION, "error": content})
+
+
+# The option that says what a code of `check` or `doctor` means, and what to do about it.
+
+
+def _show_explanation(code: str | None) -> None:
+    if code is None:
+        return
+    from zerowiz.probe.package_data import (  # noqa: PLC0415 - most runs explain none
+        ALL,
+        read_explanation,
+    )
+
+    address = f"\n{page_of(code)}\n" if HAS_SITE and code.lower() != ALL else ""
+    sys.stdout.write(f"{read_explanation(code)}{address}")
+    raise typer.Exit
+
+
+Explain = Annotated[
+    str | None,
+    typer.Option(
+        "--explain",
+        metavar="<code>",
+        callback=_show_explanation,
+        is_eager=True,
+        help=_("Show an example of a code (ZW101, PF402, exit-4) and the way out; all lists them"),
+    ),
+]

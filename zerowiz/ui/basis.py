@@ -1,20 +1,19 @@
 """Say what of a plan changes what a model learns: values of zerowiz's own, and another batch."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from zerowiz.core import shell
 from zerowiz.core.decision.evaluate import StrategyEstimate
-from zerowiz.core.machine.types import Machine
 from zerowiz.core.memory.allocations import AllocationKind, Phase
 from zerowiz.core.memory.estimate import VllmShare
 from zerowiz.core.model.types import Model
-from zerowiz.core.plan_json import BatchChange, ChangedFact, MachineChange, MachineFact
+from zerowiz.core.plan_json import BatchChange
 from zerowiz.core.script.settings import AddedWords
 from zerowiz.core.settings import Change
 from zerowiz.core.speed.costs import Calibration
 from zerowiz.core.workload import Reference, Trainer, Workload
 from zerowiz.ui import remedies
-from zerowiz.ui.text import gib, on_device
+from zerowiz.ui.text import gib
 from zerowiz.words import _, joined, listing
 
 
@@ -53,7 +52,7 @@ def unused_configs(paths: Sequence[str]) -> str:
     )
 
 
-def batch_by_options(changes: Change, batch: BatchChange) -> str:
+def batch_by_options(changes: Change, batch: "BatchChange") -> str:
     """That options change the global batch which the script would have by itself."""
     return _(
         "your script's batch changes with `{options}`: {moves}",
@@ -62,7 +61,7 @@ def batch_by_options(changes: Change, batch: BatchChange) -> str:
     )
 
 
-def global_batch(batch: BatchChange) -> str:
+def global_batch(batch: "BatchChange") -> str:
     """From what to what it changes, and how to keep it."""
     values = {"before": batch.before, "now": batch.now}
     moves = (
@@ -83,38 +82,6 @@ def global_batch(batch: BatchChange) -> str:
         moves=moves,
         options=remedies.options({"accumulation_steps": batch.accumulation_steps}),
     )
-
-
-# Say that a machine is not what it was when a job was planned, and what follows.
-
-_FACTS: Mapping[MachineFact, Callable[[ChangedFact], str]] = {
-    MachineFact.NODES: lambda change: _(
-        "{before} -> {now} nodes", before=change.before, now=change.now
-    ),
-    MachineFact.GPUS: lambda change: _(
-        "{before} -> {now} GPUs per node", before=change.before, now=change.now
-    ),
-    MachineFact.KIND: lambda change: f"{change.before} -> {change.now}",
-    MachineFact.FREE_MEMORY: lambda change: _(
-        "{before} -> {now} free per GPU", before=gib(int(change.before)), now=gib(int(change.now))
-    ),
-}
-
-
-def machine_change(change: MachineChange, machine: Machine) -> str:
-    """All of it in one line: what has changed, then the batch and how to keep it.
-
-    Args:
-        change: What has changed.
-        machine: That of today.
-    """
-    changed = _(
-        "the machine has changed since `{path}`: {facts}",
-        path=change.plan_path,
-        facts=listing(on_device(_FACTS[fact.fact](fact), machine) for fact in change.facts),
-    )
-    batch = change.global_batch
-    return changed if batch is None else f"{changed}; {global_batch(batch)}"
 
 
 # Sentences on what a plan was made of, and what it leaves to the person.

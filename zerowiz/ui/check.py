@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import TextIO
 
-from zerowiz.core.findings import ConfigFinding, Finding, Severity, errors_of
-from zerowiz.core.lint.report import FileReport
+from zerowiz.core.findings import Finding, Severity, errors_of
+from zerowiz.core.lint.report import ConfigFinding, FileReport
 from zerowiz.ui.show import note
 from zerowiz.ui.text import Colour, fold, paint, plain, severities
 from zerowiz.words import _

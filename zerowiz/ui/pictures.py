@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from string import ascii_lowercase
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from msgspec import Struct
 
@@ -27,7 +27,6 @@ from zerowiz.core.decision.flowchart import (
     find_path,
 )
 from zerowiz.core.decision.plan_input import PlanInput
-from zerowiz.core.decision.search import Candidate
 from zerowiz.core.machine.types import UNKNOWN_WORD, Accelerator, Machine, PairLink, PciePath
 from zerowiz.core.memory.allocations import AllocationKind, MemoryPart, Phase
 from zerowiz.core.speed.costs import StepTime, TermKind
@@ -66,6 +65,9 @@ from zerowiz.ui.text import (
 )
 from zerowiz.ui.text import cells as cells_of
 from zerowiz.words import N_, _, listing
+
+if TYPE_CHECKING:
+    from zerowiz.core.decision.search import Candidate
 
 MOST_LINES, MOST_COLUMNS = 10, 50
 
@@ -413,7 +415,7 @@ SPEED_SIGNS: Mapping[str, str] = {
 }
 
 
-def speed(candidates: Sequence[Candidate], choice: Candidate, columns: int) -> Picture:
+def speed(candidates: "Sequence[Candidate]", choice: "Candidate", columns: int) -> Picture:
     """Each candidate whose time is predicted; nothing where there are not several.
 
     Args:
@@ -442,12 +444,12 @@ def speed(candidates: Sequence[Candidate], choice: Candidate, columns: int) -> P
     )
 
 
-def _rank(candidate: Candidate, choice: Candidate) -> tuple[bool, bool, float]:
+def _rank(candidate: "Candidate", choice: "Candidate") -> tuple[bool, bool, float]:
     """Which stands before others in one cell: the choice, then what fits, then the faster."""
     return candidate != choice, not candidate.evaluated.is_sure, candidate.seconds or 0
 
 
-def _sign(candidate: Candidate) -> Span:
+def _sign(candidate: "Candidate") -> Span:
     verdict = candidate.evaluated.verdict
     if not candidate.evaluated.is_sure:
         return _UNFIT[verdict][0]
@@ -464,7 +466,7 @@ def _place(value: float, first: float, last: float, places: int) -> int:
 class _Rooms:
     """The columns of headrooms, and of none."""
 
-    def __init__(self, candidates: Sequence[Candidate], width: int) -> None:
+    def __init__(self, candidates: "Sequence[Candidate]", width: int) -> None:
         rooms = [candidate.headroom_bytes for candidate in candidates]
         budget_bytes = candidates[0].evaluated.budget_bytes or 0
         self.width = width
@@ -478,7 +480,7 @@ class _Rooms:
         least_bytes = self._least_bytes
         return _place(max(room_bytes, least_bytes), least_bytes, self._most_bytes, self.width)
 
-    def column(self, candidate: Candidate) -> int:
+    def column(self, candidate: "Candidate") -> int:
         """Where it stands; what lacks more than there is room for stands first."""
         return self._column(candidate.headroom_bytes)
 
@@ -503,7 +505,9 @@ def _row(cells: Mapping[tuple[int, int], Span], row: int, rooms: _Rooms, label: 
     return ((f"{label:>{_LABEL_COLUMNS}} ", None), ("│", Colour.DIM), *marks)
 
 
-def _speed_legend(shown: Sequence[Candidate], choice: Candidate, columns: int) -> Iterator[Line]:
+def _speed_legend(
+    shown: "Sequence[Candidate]", choice: "Candidate", columns: int
+) -> Iterator[Line]:
     names = {candidate.strategy.name for candidate in shown if candidate.evaluated.is_sure}
     entries: list[Line] = [
         (_CHOSEN, (_(" chosen: {strategy}", strategy=choice.strategy.name), None))

@@ -3,17 +3,19 @@
 import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, suppress
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from zerowiz.core.decision.flowchart import Decision
 from zerowiz.core.decision.remedy import Remedy
 from zerowiz.core.launch.plan import LaunchPlan, Resume
-from zerowiz.core.outcome import AttemptRecord, JobEnd
 from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.core.strategy import Strategy
 from zerowiz.errors import LostEdit, ZerowizError
 from zerowiz.ui import show
 from zerowiz.ui.progress import TerminalWait
+
+if TYPE_CHECKING:
+    from zerowiz.core.outcome import AttemptRecord, JobEnd
 
 
 class TerminalReporter:
@@ -83,10 +85,10 @@ class TerminalReporter:
     def losses(self, losses: Sequence[LostEdit]) -> None:
         """The lines that writing the files would lose."""
         if losses and not self.quiet:
-            from zerowiz.ui import diff  # noqa: PLC0415 - seldom needed
+            from zerowiz.ui import files  # noqa: PLC0415 - seldom needed
 
             with suppress(OSError):
-                diff.losses(losses, self.stream)
+                files.losses(losses, self.stream)
                 self.stream.write("\n")
 
     def wait(
@@ -113,14 +115,14 @@ class TerminalLaunchReporter(TerminalReporter):
                 sys.stderr.write("\n")
                 show.launch(launch_plan, sys.stderr)
 
-    def attempt_ended(self, end: JobEnd, strategy: Strategy, number: int) -> None:
+    def attempt_ended(self, end: "JobEnd", strategy: Strategy, number: int) -> None:
         """Which rank failed first, and why."""
         from zerowiz.ui import outcome  # noqa: PLC0415 - a plan ends no job
 
         with suppress(OSError):
             outcome.failure(end, strategy, number, sys.stderr)
 
-    def attempt_measured(self, attempt: AttemptRecord, folder: str) -> None:
+    def attempt_measured(self, attempt: "AttemptRecord", folder: str) -> None:
         """What its memory and its steps were, beside the plan; the record is in the folder."""
         from zerowiz.ui import outcome  # noqa: PLC0415 - a plan ends no job
 

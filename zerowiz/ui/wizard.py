@@ -2,19 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
-from typing import TextIO
 
-from zerowiz.core import shell
 from zerowiz.core.decision.evaluate import StrategyEstimate
 from zerowiz.core.decision.flowchart import Decision, Reason
-from zerowiz.core.decision.questions import TEMPLATES, Template
 from zerowiz.core.decision.remedy import Remedy
-from zerowiz.core.launch.plan import PlannedFile
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.core.script.programs import ProgramFile
-from zerowiz.core.workload import MODEL_FOLDER
 from zerowiz.ui import remedies, sentences, show
 from zerowiz.ui.reporter import TerminalLaunchReporter
 from zerowiz.ui.text import gib, gpus, labelled, seconds, size_of
@@ -161,41 +155,3 @@ class WizardReporter(TerminalLaunchReporter):
         if not self.quiet:
             with suppress(OSError):
                 show.answers(decision, self.stream)
-
-
-# What is said of a template: which there are, what was copied, and how to run it.
-
-
-def listed(stream: TextIO) -> None:
-    """The templates, and how one is copied."""
-    for template in TEMPLATES:
-        is_default = _(" (default)") if template is TEMPLATES[0] else ""
-        stream.write(
-            f"--loop {template.loop}{is_default}: {template.script}\n    {template.about}\n"
-        )
-    stream.write(_("\nto copy one: zerowiz template DIR\n"))
-
-
-def copied(template: Template, folder: Path, added: Sequence[PlannedFile], stream: TextIO) -> None:
-    """What lies in the folder now, and the command that trains it.
-
-    Args:
-        template: The template.
-        folder: Where it lies.
-        added: The files that were not there before.
-        stream: Where it is shown.
-    """
-    if added:
-        stream.writelines(_("wrote {path}\n", path=file.path) for file in added)
-    else:
-        stream.write(_("all of it is in {folder} already\n", folder=folder))
-    enter = "" if folder == Path() else f"cd {shell.quote(folder)} && "
-    rest = f"--model {MODEL_FOLDER} {template.script}"
-    stream.write(_("\nnext: {enter}zerowiz launch {rest}\n", enter=enter, rest=rest))
-    stream.write(
-        _(
-            "on a machine without a GPU: {enter}zerowiz launch --accelerator cpu {rest}\n",
-            enter=enter,
-            rest=rest,
-        )
-    )

@@ -11,9 +11,10 @@ from lint.rows import DEEPSPEED, FOUND, SILENT, ZERO_2, Row, optimizer, schedule
 from paths import GOLDEN, TEMPLATES
 
 from zerowiz.core.dsconfig.schema import Schema
-from zerowiz.core.findings import ConfigFinding, Edit, Rule, Severity
+from zerowiz.core.findings import Rule, Severity
 from zerowiz.core.lint.config import Context
 from zerowiz.core.lint.linter import RULES, OverlapError, apply_edits, fix_text, lint
+from zerowiz.core.lint.report import ConfigFinding, Edit
 from zerowiz.core.script.bindings import ScriptValue, State
 from zerowiz.core.script.settings import ScriptSettings
 from zerowiz.core.strategies import STRATEGIES

@@ -12,9 +12,9 @@ from paths import TEMPLATES
 
 from zerowiz.core.dsconfig.hjson import parse, plain
 from zerowiz.core.dsconfig.schema import Schema, SchemaKey, Unknown
-from zerowiz.core.findings import ConfigFinding, Severity
+from zerowiz.core.findings import Severity
 from zerowiz.core.lint.linter import RULES, lint
-from zerowiz.core.lint.report import FileReport, encode_json_schema, encode_sarif
+from zerowiz.core.lint.report import ConfigFinding, FileReport, encode_json_schema, encode_sarif
 from zerowiz.core.structs import replace
 from zerowiz.probe.package_data import read_ds_schema, read_ds_schemas
 

@@ -147,10 +147,10 @@ def _with_host_memory(machine: Machine, text: str) -> Machine:
 
 def with_hostfile(options: Options) -> Options:
     """Nodes and GPUs of each as the hostfile says; DeepSpeed starts one rank for every slot."""
-    from zerowiz.probe.nodes import read_hostfile  # noqa: PLC0415 - most jobs have no hostfile
-
     if options.hostfile is None:
         return options
+    from zerowiz.probe.nodes import read_hostfile  # noqa: PLC0415 - most jobs have no hostfile
+
     if options.gpus is not None:
         raise UsageError(
             _(
@@ -237,11 +237,11 @@ def find_node(options: Options) -> "NodeRank | None":
     Raises:
         UsageError: The launcher started it in another way, or its variables contradict each other.
     """
-    from zerowiz.probe.nodes import read_node_rank  # noqa: PLC0415 - most jobs have no hostfile
-
     named = options.machine is not None and not means_cpu(options.machine)
     if options.hostfile is not None or options.nodes == 1 or named:
         return None
+    from zerowiz.probe.nodes import read_node_rank  # noqa: PLC0415 - a plan for a named machine asks for none
+
     return read_node_rank(os.environ)
 
 

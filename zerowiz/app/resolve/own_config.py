@@ -11,12 +11,13 @@ from zerowiz.app.reporter import Reporter
 from zerowiz.core import shell
 from zerowiz.core.dsconfig.accelerate import fill
 from zerowiz.core.dsconfig.write import render_config
-from zerowiz.core.findings import ConfigFinding, Severity
+from zerowiz.core.findings import Severity
 from zerowiz.core.launch.plan import PlannedFile
 from zerowiz.core.lint.config import BATCH_KEYS, ConfigText, Context, on_machine
 from zerowiz.core.lint.keys import UNREADABLE, unreadable
 from zerowiz.core.lint.linter import check_accelerate, check_config
 from zerowiz.core.lint.releases import SCRIPT_DISAGREES
+from zerowiz.core.lint.report import ConfigFinding
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.script.bindings import ScriptValue
 from zerowiz.core.script.facts import ScriptFacts

@@ -5,9 +5,10 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 from zerowiz.core.dsconfig.schema import Kind
-from zerowiz.core.findings import ConfigFinding, Rule, Severity
+from zerowiz.core.findings import Rule, Severity
 from zerowiz.core.lint.config import AUTO, BATCH_KEYS, ZERO, Config, Entry, put
 from zerowiz.core.lint.keys import OUT_OF_RANGE
+from zerowiz.core.lint.report import ConfigFinding
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Integration
 from zerowiz.words import _

@@ -20,7 +20,8 @@ from zerowiz.core.dsconfig.hjson import (
 )
 from zerowiz.core.dsconfig.own_config import truth_of
 from zerowiz.core.dsconfig.schema import Kind, Schema, SchemaKey, Unknown, kind_of
-from zerowiz.core.findings import BadRelease, ConfigFinding, Edit, Rule, Severity, found_at
+from zerowiz.core.findings import BadRelease, Rule, Severity
+from zerowiz.core.lint.report import ConfigFinding, Edit, found_at
 from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.script.settings import ScriptSettings
 from zerowiz.core.structs import MOST_COUNT, replace

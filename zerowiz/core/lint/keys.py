@@ -10,7 +10,7 @@ from msgspec import Struct
 from zerowiz.core.dsconfig.hjson import JsonTextError, Node, repeated
 from zerowiz.core.dsconfig.own_config import truth_of
 from zerowiz.core.dsconfig.schema import NUMERALS, Kind, SchemaKey, Unknown
-from zerowiz.core.findings import ConfigFinding, Edit, Rule, Severity, found_at
+from zerowiz.core.findings import Rule, Severity
 from zerowiz.core.lint.config import (
     AUTO,
     BATCH_KEYS,
@@ -23,6 +23,7 @@ from zerowiz.core.lint.config import (
     rename,
     shown,
 )
+from zerowiz.core.lint.report import ConfigFinding, Edit, found_at
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Integration
 from zerowiz.words import _, joined, listing

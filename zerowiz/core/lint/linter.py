@@ -20,11 +20,12 @@ from zerowiz.core.dsconfig.hjson import (
     plain,
 )
 from zerowiz.core.dsconfig.schema import Schema
-from zerowiz.core.findings import ConfigFinding, Edit, Rule, Severity, errors_of, found_at, rules_of
+from zerowiz.core.findings import Rule, Severity, errors_of, rules_of
 from zerowiz.core.lint import batch, keys, offload, optimizer, releases
 from zerowiz.core.lint.config import Config, ConfigText, Context, read_config, shown
 from zerowiz.core.lint.keys import NOT_A_CHOICE, UNKNOWN_KEY, WRONG_TYPE
 from zerowiz.core.lint.releases import REFUSED_TOGETHER
+from zerowiz.core.lint.report import ConfigFinding, Edit, found_at
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Integration
 from zerowiz.words import _, joined

@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator, Mapping
 
-from zerowiz.core.findings import ConfigFinding, Rule, Severity
+from zerowiz.core.findings import Rule, Severity
 from zerowiz.core.lint.config import AUTO, STAGE_3, ZERO, Config, Entry, shown
 from zerowiz.core.lint.keys import OUT_OF_RANGE
+from zerowiz.core.lint.report import ConfigFinding
 from zerowiz.core.workload import FP32_BYTES
 from zerowiz.words import _
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 
 from zerowiz.core.dsconfig.schema import NUMERALS, BuiltClass, Kind, Where, release
-from zerowiz.core.findings import ConfigFinding, Rule, Severity
+from zerowiz.core.findings import Rule, Severity
 from zerowiz.core.lint.config import AUTO, Config, Entry, shown
 from zerowiz.core.lint.keys import (
     NOT_A_CHOICE,
@@ -15,6 +15,7 @@ from zerowiz.core.lint.keys import (
     WRONG_TYPE,
 )
 from zerowiz.core.lint.offload import offloads
+from zerowiz.core.lint.report import ConfigFinding
 from zerowiz.core.workload import Integration
 from zerowiz.words import _, joined, listing
 

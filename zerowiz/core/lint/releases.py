@@ -4,10 +4,11 @@ from collections.abc import Iterator
 
 from zerowiz.core.dsconfig.accelerate import PRECISION_KEYS
 from zerowiz.core.dsconfig.schema import Schema, SchemaKey
-from zerowiz.core.findings import ConfigFinding, Rule, Severity, found_at
+from zerowiz.core.findings import Rule, Severity
 from zerowiz.core.lint.config import AUTO, BATCH_KEYS, STAGE_3, ZERO, Config, Entry, shown
 from zerowiz.core.lint.keys import OUT_OF_RANGE
 from zerowiz.core.lint.offload import offloads
+from zerowiz.core.lint.report import ConfigFinding, found_at
 from zerowiz.core.script.settings import ScriptSettings
 from zerowiz.core.workload import Integration, Precision
 from zerowiz.words import _, joined

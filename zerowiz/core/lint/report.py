@@ -2,13 +2,50 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from msgspec import Struct
 
-from zerowiz.core.dsconfig.schema import Kind, Schema, SchemaKey, Unknown
-from zerowiz.core.findings import ConfigFinding, Rule, Severity, errors_of
+from zerowiz.core.dsconfig.hjson import (
+    Span,
+)
+from zerowiz.core.findings import Finding, Rule, Severity, errors_of
 from zerowiz.errors import ZerowizError
+
+if TYPE_CHECKING:
+    from zerowiz.core.dsconfig.schema import Schema, SchemaKey
+
+
+class Edit(Struct, frozen=True, kw_only=True):
+    """The characters from `start` up to `end` of the text, and what stands there afterwards."""
+
+    start: int
+    end: int
+    text: str
+
+
+class ConfigFinding(Finding, frozen=True, kw_only=True):
+    """One mistake in one file."""
+
+    key: str = ""
+    """Dotted path of the key that it is about; empty for the whole file."""
+    line: int
+    column: int
+    because: str | None = None
+    """Why this very case matters; None where what the rule says of all of them is enough."""
+    fix: str | None = None
+    """What to do, in words."""
+    edits: tuple[Edit, ...] = ()
+    """What `--fix` does, where that is safe."""
+    of_launcher: bool = False
+    """Whether only `accelerate launch` meets it: zerowiz passes the ranks what they get itself."""
+
+    @property
+    def why(self) -> str:
+        """Why it matters; empty where the message says it all."""
+        return self.rule.why if self.because is None else self.because
+
 
 SCHEMA_VERSION = 1
 
@@ -168,7 +205,7 @@ _FILLED = frozenset(
 )
 
 
-def encode_json_schema(schema: Schema) -> dict[str, object]:
+def encode_json_schema(schema: "Schema") -> dict[str, object]:
     """What is meant to stand in a config, for one version of DeepSpeed.
 
     It is stricter than DeepSpeed, which also reads `"8"` where a number is meant, and milder than
@@ -182,7 +219,9 @@ def encode_json_schema(schema: Schema) -> dict[str, object]:
     }
 
 
-def _value(schema: Schema, key: SchemaKey) -> dict[str, object]:
+def _value(schema: "Schema", key: "SchemaKey") -> dict[str, object]:
+    from zerowiz.core.dsconfig.schema import Kind  # noqa: PLC0415 - only a schema asks
+
     if key.removed:
         return {"not": {}, "deprecated": True, **_about(key)}
     meant = _meant(schema, key)
@@ -192,19 +231,21 @@ def _value(schema: Schema, key: SchemaKey) -> dict[str, object]:
     return {**_about(key), **meant, **_default(key), **deprecated}
 
 
-def _default(key: SchemaKey) -> dict[str, object]:
+def _default(key: "SchemaKey") -> dict[str, object]:
     """A null that is not meant to be written is none."""
     default = None if key.default is None else json.loads(key.default)
     return {} if default is None and "null" not in key.types else {"default": default}
 
 
-def _meant(schema: Schema, key: SchemaKey) -> dict[str, object]:
+def _meant(schema: "Schema", key: "SchemaKey") -> dict[str, object]:
     if key.unknown is not None:
         return {**_types(key), **_section(schema, key)}
     return {**_types(key), **_choices(key), **_bounds(key)}
 
 
-def _section(schema: Schema, section: SchemaKey) -> dict[str, object]:
+def _section(schema: "Schema", section: "SchemaKey") -> dict[str, object]:
+    from zerowiz.core.dsconfig.schema import Unknown  # noqa: PLC0415 - only a schema asks
+
     properties: dict[str, object] = {}
     for key in schema.children(section.path):
         properties |= dict.fromkeys(key.names, _value(schema, key))
@@ -212,14 +253,14 @@ def _section(schema: Schema, section: SchemaKey) -> dict[str, object]:
     return {"type": "object", **_types(section), "properties": properties, **closed}
 
 
-def _types(key: SchemaKey) -> dict[str, object]:
+def _types(key: "SchemaKey") -> dict[str, object]:
     """One type as a word, several as a list; none where no type of JSON is meant."""
     if not key.types:
         return {}
     return {"type": key.types[0] if len(key.types) == 1 else list(key.types)}
 
 
-def _choices(key: SchemaKey) -> dict[str, object]:
+def _choices(key: "SchemaKey") -> dict[str, object]:
     if not key.choices:
         return {}
     choices = [json.loads(choice) for choice in key.choices]
@@ -235,7 +276,7 @@ def _other_cases(choice: str) -> tuple[str, ...]:
     return tuple(sorted({choice.lower(), choice.upper(), choice.capitalize()} - {choice}))
 
 
-def _bounds(key: SchemaKey) -> dict[str, object]:
+def _bounds(key: "SchemaKey") -> dict[str, object]:
     """Of numbers; a switch has bounds too, for DeepSpeed takes 0 and 1 for it."""
     return (
         {_BOUNDS[word]: bound for word, bound in key.bounds.items()}
@@ -244,13 +285,45 @@ def _bounds(key: SchemaKey) -> dict[str, object]:
     )
 
 
-def _takes_auto(key: SchemaKey) -> bool:
+def _takes_auto(key: "SchemaKey") -> bool:
     """Where a replaced or a dropped "auto" is meant; a key that takes every kind is left out."""
+    from zerowiz.core.dsconfig.schema import Kind  # noqa: PLC0415 - only a schema asks
+
     looked_at = len(key.takes) < len(Kind)
     return key.path in _FILLED or (looked_at and Kind.AUTO in key.takes)
 
 
-def _about(key: SchemaKey) -> Mapping[str, object]:
+def _about(key: "SchemaKey") -> Mapping[str, object]:
     moved = f"Use {key.new_path}." if key.new_path else None
     text = " ".join(filter(None, (key.about, moved)))
     return {"description": text} if text else {}
+
+
+# Describe one mistake in a config: where it is, how bad, and what fixes it.
+
+
+def found_at(
+    place: Span,
+    rule: Rule,
+    message: str,
+    *,
+    key: str = "",
+    severity: Severity | None = None,
+    because: str | None = None,
+    fix: str | None = None,
+    edits: tuple[Edit, ...] = (),
+    of_launcher: bool = False,
+) -> ConfigFinding:
+    """A finding of this rule, with the severity of the rule unless another one is given."""
+    return ConfigFinding(
+        rule=rule,
+        severity=severity or rule.severity,
+        key=key,
+        line=place.line,
+        column=place.column,
+        message=message,
+        because=because,
+        fix=fix,
+        edits=edits,
+        of_launcher=of_launcher,
+    )

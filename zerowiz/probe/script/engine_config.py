@@ -6,10 +6,10 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from zerowiz.core.preflight.facts import Import, Script, SourceFolder
 from zerowiz.core.script.facts import UNSEEN, Convention, KeyUse, Obstacle, ScriptFacts, ValueSource
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Integration
@@ -33,6 +33,9 @@ from zerowiz.probe.script.source import (
     parse_quietly,
     unless_none,
 )
+
+if TYPE_CHECKING:
+    from zerowiz.core.preflight.facts import Import, Script, SourceFolder
 
 # What may be solved by a module of the script: the engine is there, or its parser.
 ENGINE_ELSEWHERE = frozenset({Obstacle.ENGINE_UNSEEN, Obstacle.NO_ENGINE, Obstacle.NO_CONFIG})
@@ -469,7 +472,7 @@ _PROJECT_FILES = ("pyproject.toml", "setup.py")
 _LIBRARIES = ("torch", "deepspeed", "transformers", "accelerate", "peft", "datasets", "numpy")
 
 
-def read_script_text(path: Path, is_there: Callable[[str], bool | None], folder: Path) -> Script:
+def read_script_text(path: Path, is_there: Callable[[str], bool | None], folder: Path) -> "Script":
     """The facts of a script's text; without any where Python cannot parse it.
 
     Args:
@@ -477,6 +480,8 @@ def read_script_text(path: Path, is_there: Callable[[str], bool | None], folder:
         is_there: Whether a library can be imported; None where that is not known.
         folder: The folder that it imports from first.
     """
+    from zerowiz.core.preflight.facts import Import, Script  # noqa: PLC0415 - only a launch asks
+
     try:
         text = read_named(path, LONGEST_SCRIPT_BYTES).decode(errors="replace")
         tree = parse_quietly(text)
@@ -495,8 +500,10 @@ def read_script_text(path: Path, is_there: Callable[[str], bool | None], folder:
     )
 
 
-def _find_relative(tree: ast.Module) -> Import | None:
+def _find_relative(tree: ast.Module) -> "Import | None":
     """The first unconditional import from the script's own package."""
+    from zerowiz.core.preflight.facts import Import  # noqa: PLC0415 - only a launch asks
+
     for statement in tree.body:
         if isinstance(statement, ast.ImportFrom) and statement.level:
             name = "." * statement.level + (statement.module or "")
@@ -517,8 +524,10 @@ def _list_missing(
                 yield name, statement.lineno
 
 
-def _find_source(name: str, script: Path) -> SourceFolder | None:
+def _find_source(name: str, script: Path) -> "SourceFolder | None":
     """The folder of the script's repository that has a package, as seen from here."""
+    from zerowiz.core.preflight.facts import SourceFolder  # noqa: PLC0415 - only a launch asks
+
     above = script.resolve().parents[:_HEIGHT]
     for place in (place for folder in above for place in (folder, folder / "src")):
         if (place / name / "__init__.py").is_file():

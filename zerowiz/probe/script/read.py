@@ -19,7 +19,6 @@ from zerowiz.core.structs import parse_json, replace
 from zerowiz.core.workload import NEWEST_TRL
 from zerowiz.errors import PreflightError, ZerowizError, did_you_mean
 from zerowiz.probe.files import LONGEST_SCRIPT_BYTES, read_named, read_named_text
-from zerowiz.probe.model.hf import cached_models
 from zerowiz.probe.package_data import read_trl_release
 from zerowiz.probe.script.commandline import command_line, parsed_names
 from zerowiz.probe.script.engine_config import (
@@ -451,6 +450,8 @@ def find_models(folder: Path, environ: Mapping[str, str]) -> tuple[tuple[str, st
         folder: It, its folders and theirs are looked at.
         environ: Names the cache of Hugging Face.
     """
+    from zerowiz.probe.model.hf import cached_models  # noqa: PLC0415 - only a missing script asks
+
     configs = chain(folder.glob("*/config.json"), folder.glob("*/*/config.json"))
     here = sorted(path.parent for path in islice(configs, _MOST_FOLDERS) if _is_model(path))
     folders = ((str(path), _("folder here")) for path in here)

@@ -1,0 +1,148 @@
+"""Show what somebody wrote into a file against what zerowiz would write there."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TextIO
+
+from zerowiz.core import shell
+from zerowiz.core.decision.questions import TEMPLATES, Template
+from zerowiz.core.launch.plan import PlannedFile
+from zerowiz.core.launch.provenance import Incomparable, difference
+from zerowiz.core.machine.types import Machine
+from zerowiz.core.plan_json import ChangedFact, MachineChange, MachineFact
+from zerowiz.core.workload import MODEL_FOLDER
+from zerowiz.errors import HandEditedError, LostEdit
+from zerowiz.ui import show
+from zerowiz.ui.basis import global_batch
+from zerowiz.ui.text import gib, on_device, say
+from zerowiz.words import _, listing
+
+# What one looks through at a terminal; a config takes some 40 lines.
+_MOST_LINES = 60
+# One line may be a whole config without line ends.
+_MOST_COLUMNS = 200
+
+_SENTENCES: Mapping[Incomparable, str] = {
+    Incomparable.NO_TEXT: _("it is not UTF-8 text, so zerowiz shows no diff"),
+    Incomparable.TOO_LARGE: _("it is too large to compare"),
+    Incomparable.LINE_ENDS: _("only its line endings differ (CRLF)"),
+}
+
+# As `diff --color` and git have it, by a line's first letters; the first that fits.
+_STYLES = (("---", "bold"), ("+++", "bold"), ("@@", "magenta"), ("-", "red"), ("+", "green"))
+
+
+def error(refusal: HandEditedError, stream: TextIO) -> None:
+    """What went wrong, what would be lost, what to do next."""
+    show.error(refusal.message, (), stream)
+    losses(refusal.losses, stream)
+    show.what_next(refusal.hints, stream)
+
+
+def losses(edits: Sequence[LostEdit], stream: TextIO) -> None:
+    """What would be lost, file by file, each after an empty line."""
+    for loss in edits:
+        stream.write("\n")
+        lines = difference(loss.path, loss.there, loss.wanted)
+        if isinstance(lines, Incomparable):
+            say(stream, f"{loss.path}: {_SENTENCES[lines]}", hang=2)
+            continue
+        _print([_cut(line) for line in lines[:_MOST_LINES]], stream)
+        if len(lines) > _MOST_LINES:
+            more = len(lines) - _MOST_LINES
+            say(
+                stream,
+                _("... 1 more line of this diff")
+                if more == 1
+                else _("... {lines} more lines of this diff", lines=more),
+            )
+
+
+def _cut(line: str) -> str:
+    more = len(line) - _MOST_COLUMNS
+    return (
+        line
+        if more <= 0
+        else _("{line} ... {more} more characters", line=line[:_MOST_COLUMNS], more=more)
+    )
+
+
+def _print(lines: Sequence[str], stream: TextIO) -> None:
+    """In colours at a terminal alone; lines are folded by the terminal, so they can be copied."""
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(file=stream, highlight=False)
+    for line in lines:
+        style = next((style for start, style in _STYLES if line.startswith(start)), "")
+        console.print(Text(line, style=style), soft_wrap=True)
+
+
+# What is said of a template: which there are, what was copied, and how to run it.
+
+
+def listed(stream: TextIO) -> None:
+    """The templates, and how one is copied."""
+    for template in TEMPLATES:
+        is_default = _(" (default)") if template is TEMPLATES[0] else ""
+        stream.write(
+            f"--loop {template.loop}{is_default}: {template.script}\n    {template.about}\n"
+        )
+    stream.write(_("\nto copy one: zerowiz template DIR\n"))
+
+
+def copied(template: Template, folder: Path, added: Sequence[PlannedFile], stream: TextIO) -> None:
+    """What lies in the folder now, and the command that trains it.
+
+    Args:
+        template: The template.
+        folder: Where it lies.
+        added: The files that were not there before.
+        stream: Where it is shown.
+    """
+    if added:
+        stream.writelines(_("wrote {path}\n", path=file.path) for file in added)
+    else:
+        stream.write(_("all of it is in {folder} already\n", folder=folder))
+    enter = "" if folder == Path() else f"cd {shell.quote(folder)} && "
+    rest = f"--model {MODEL_FOLDER} {template.script}"
+    stream.write(_("\nnext: {enter}zerowiz launch {rest}\n", enter=enter, rest=rest))
+    stream.write(
+        _(
+            "on a machine without a GPU: {enter}zerowiz launch --accelerator cpu {rest}\n",
+            enter=enter,
+            rest=rest,
+        )
+    )
+
+
+# Say that a machine is not what it was when a job was planned, and what follows.
+
+_FACTS: Mapping[MachineFact, Callable[[ChangedFact], str]] = {
+    MachineFact.NODES: lambda change: _(
+        "{before} -> {now} nodes", before=change.before, now=change.now
+    ),
+    MachineFact.GPUS: lambda change: _(
+        "{before} -> {now} GPUs per node", before=change.before, now=change.now
+    ),
+    MachineFact.KIND: lambda change: f"{change.before} -> {change.now}",
+    MachineFact.FREE_MEMORY: lambda change: _(
+        "{before} -> {now} free per GPU", before=gib(int(change.before)), now=gib(int(change.now))
+    ),
+}
+
+
+def machine_change(change: "MachineChange", machine: Machine) -> str:
+    """All of it in one line: what has changed, then the batch and how to keep it.
+
+    Args:
+        change: What has changed.
+        machine: That of today.
+    """
+    changed = _(
+        "the machine has changed since `{path}`: {facts}",
+        path=change.plan_path,
+        facts=listing(on_device(_FACTS[fact.fact](fact), machine) for fact in change.facts),
+    )
+    batch = change.global_batch
+    return changed if batch is None else f"{changed}; {global_batch(batch)}"
