@@ -76,7 +76,7 @@ WITHOUT_HINT: Mapping[str, frozenset[str]] = {
         {
             "`$compare`: `{words}`: {why}",
             "f'`{path}`: {refused.message}'",
-            "f'`{said}`: ' + error.args[0]",
+            "f'`{words}`: ' + error.args[0]",
             "given.fault",
             "str(error)",
             "why",

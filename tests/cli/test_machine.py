@@ -420,7 +420,7 @@ CPU = ("--machine", "cpu", "--model", "10m", "--seq-len", "64", "--micro-batch",
 
 
 @pytest.fixture
-def planned_machine_change(here: Run, folder: Path, driver: Install) -> None:
+def planned_before(here: Run, folder: Path, driver: Install) -> None:
     """The files of a job on four GPUs."""
     (folder / "train.py").write_text(HF_PARSER)
     driver(library("h200-x4"))
@@ -434,7 +434,7 @@ def note(result: Result) -> str:
     return text.partition("the machine has changed")[2].partition(" note: ")[0]
 
 
-@pytest.mark.usefixtures("planned")
+@pytest.mark.usefixtures("planned_before")
 def test_half_of_the_gpus_halve_the_batch_and_the_hint_keeps_it(here: Run, driver: Install) -> None:
     assert not note(here("launch", "--dry-run", *JOB)), "nothing has changed yet"
     driver(library("h200-x2"))
@@ -449,7 +449,7 @@ def test_half_of_the_gpus_halve_the_batch_and_the_hint_keeps_it(here: Run, drive
     assert "batch" not in stated
 
 
-@pytest.mark.usefixtures("planned")
+@pytest.mark.usefixtures("planned_before")
 def test_a_gpu_that_is_lost_changes_the_machine_and_all_of_them_end_the_launch(
     here: Run, driver: Install
 ) -> None:
@@ -466,7 +466,7 @@ def test_a_gpu_that_is_lost_changes_the_machine_and_all_of_them_end_the_launch(
     assert "GPU 3: the driver has lost it" in gone.hints
 
 
-@pytest.mark.usefixtures("planned")
+@pytest.mark.usefixtures("planned_before")
 def test_plan_and_launch_have_it_as_json(here: Run, driver: Install) -> None:
     driver(library("h200-x2"))
     for words in (("plan", "--json"), ("launch", "--dry-run", "--json")):
@@ -481,7 +481,7 @@ def test_plan_and_launch_have_it_as_json(here: Run, driver: Install) -> None:
         assert "machine_change" not in json.loads(here("plan", "--json", *of_another).stdout)
 
 
-@pytest.mark.usefixtures("planned")
+@pytest.mark.usefixtures("planned_before")
 def test_memory_that_others_took_is_said(here: Run, driver: Install) -> None:
     driver(library("h200-x4-busy"))
     said = note(here("plan", *JOB))

@@ -23,7 +23,7 @@ from docs.tables import SCHEMAS, plan_file_schema, plan_schema, row_schema, spec
 from paths import ROOT, TESTS
 from recorded import MACHINES
 
-from zerowiz.cli import help_page
+from zerowiz.cli import usage
 from zerowiz.core.findings import Rule
 from zerowiz.core.lint.linter import RULES as CHECK_RULES
 from zerowiz.core.machine.spec import parse_spec
@@ -103,7 +103,7 @@ def test_the_address_of_a_code_is_printed_once_there_is_a_site(
 ) -> None:
     assert HAS_SITE is (urlsplit(DOCUMENTATION).hostname != "zerowiz.example")
     for has_site in (True, False):
-        monkeypatch.setattr(help_page, "HAS_SITE", has_site)
+        monkeypatch.setattr(usage, "HAS_SITE", has_site)
         shown = here("check", "--explain", "ZW204").stdout
         assert has_site is shown.endswith(f"\n\n{page_of('zw204')}\n")
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from babel.messages.catalog import Catalog
 from babel.messages.mofile import write_mo
 from babel.messages.pofile import read_po, write_po
-from paths import ROOT
 
+ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "zerowiz"
 
 # What is done with others' text, or with a name: its arguments are shown to nobody.

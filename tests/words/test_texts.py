@@ -136,7 +136,7 @@ ALLOWED: Mapping[str, tuple[str, str]] = {
     "core/launch/plan.py": ("RTX 40", "names GPUs"),
     "core/speed/step_time.py": ("NVIDIA .*", "names a GPU"),
     "core/outcome.py": ("Traceback .*", "what Python prints"),
-    "core/script/programs/": (r"[\w.]+: .*|LLaMA-Factory", "lines of a file, and a name"),
+    "core/script/programs.py": (r"[\w.]+: .*|LLaMA-Factory", "lines of a file, and a name"),
     "probe/preflight/interpreter.py": ("Open MPI", "a name"),
     "probe/machine/scheduler.py": ("Open MPI", "a name"),
     "probe/machine/host.py": ("cgroup v.", "a name"),
@@ -405,7 +405,8 @@ def test_the_files_that_init_writes_are_english(words: Sequence[str], folder: Pa
 # The Python API and records ask for no `--json`, which chooses English before all else.
 _REFUSE = """\
 import json
-from zerowiz.core.script import Convention, Obstacle, ScriptFacts, deliver
+from zerowiz.core.script.delivery import deliver
+from zerowiz.core.script.facts import Convention, Obstacle, ScriptFacts
 from zerowiz.errors import PreflightError
 from zerowiz.words import english
 

@@ -1,13 +1,13 @@
 """Say what of a plan changes what a model learns: values of zerowiz's own, and another batch."""
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from zerowiz.core import shell
 from zerowiz.core.decision.evaluate import StrategyEstimate
 from zerowiz.core.memory.allocations import AllocationKind, Phase
 from zerowiz.core.memory.estimate import VllmShare
 from zerowiz.core.model.types import Model
-from zerowiz.core.plan_json import BatchChange
 from zerowiz.core.script.settings import AddedWords
 from zerowiz.core.settings import Change
 from zerowiz.core.speed.costs import Calibration
@@ -15,6 +15,9 @@ from zerowiz.core.workload import Reference, Trainer, Workload
 from zerowiz.ui import remedies
 from zerowiz.ui.text import gib
 from zerowiz.words import _, joined, listing
+
+if TYPE_CHECKING:
+    from zerowiz.core.plan_json import BatchChange
 
 
 def own_values(config: str, optimizer: str | None, values: Mapping[str, object]) -> str:

@@ -26,7 +26,7 @@ from typing import Any, NoReturn
 
 # emit/measure.py: after how many optimizer steps the training is ended, if it is.
 STEPS_VARIABLE = "ZEROWIZ_MEASURED_STEPS"
-# emit/attempt_folder.py: the folder of the attempt, and in it that of these reports.
+# emit/processes.py: the folder of the attempt, and in it that of these reports.
 ATTEMPT_VARIABLE, MEASURED_FOLDER = "ZEROWIZ_ATTEMPT", "measured"
 _ENGINE = "deepspeed.runtime.engine"
 # Of a long job the last ones count.

@@ -5,7 +5,7 @@ library alone. The training is its child process. This process ends as the train
 launcher sees the same exit status, or the same signal.
 
 zerowiz itself is the supervisor of the whole job (`emit/job.py`). Both sides exchange files
-in the folder of the attempt (`emit/attempt_folder.py`). This file may import neither core nor emit,
+in the folder of the attempt (`emit/processes.py`). This file may import neither core nor emit,
 so it repeats their values; `tests/worker/test_contract.py` holds them together.
 """
 
@@ -27,7 +27,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NoReturn
 
-# emit/attempt_folder.py: the environment variables of a supervised job, and its file of orders.
+# emit/processes.py: the environment variables of a supervised job, and its file of orders.
 ATTEMPT_VARIABLE = "ZEROWIZ_ATTEMPT"
 SUPERVISOR_VARIABLE = "ZEROWIZ_SUPERVISOR"
 GRACE_VARIABLE = "ZEROWIZ_GRACE_S"
