@@ -1,4 +1,4 @@
-"""What is said of a job, and by what: the command line, the environment, the answers file."""
+"""The answers file (`zerowiz.toml`): read it, join it with what else is said, and write it."""
 
 import os
 import posixpath

@@ -1,4 +1,4 @@
-"""Choose which ways to run a job are worth measuring."""
+"""Measure: choose the runs, plan their steps, run them, and hold the prediction against them."""
 
 import json
 import os

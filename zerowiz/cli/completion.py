@@ -1,4 +1,4 @@
-"""What a shell offers for a half-written value; typer asks, and writes the shells' scripts."""
+"""The options on a help page by their use, and what a shell offers for a half-written value."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence

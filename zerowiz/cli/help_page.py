@@ -1,4 +1,4 @@
-"""What people run most, by command: each line runs as it stands beside a script `train.py`."""
+"""What a help page says besides its options, and options that change nothing beside another."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

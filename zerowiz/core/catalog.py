@@ -1,4 +1,4 @@
-"""Predict how long a whole run takes, and what it costs.
+"""The machines of the tables that a job fits, in which order, and what a run costs on each.
 
 A run is optimizer steps alone: what starts it, evaluates and saves is no part of it. A step time
 has an interval, and the steps of one run are long or short together, so the run's interval is that

@@ -1,4 +1,4 @@
-"""What people call a choice otherwise, and the word that zerowiz has for it."""
+"""The names of options in texts, and other words that people have for a choice."""
 
 import re
 from collections.abc import Collection, Mapping

@@ -1,4 +1,4 @@
-"""Read what an hour of a machine costs, and find the price of one."""
+"""The machines of the tables that a job could have, and what an hour of each costs."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Turn what ranks reported into a measured row, and hold the prediction against it."""
+"""Turn what ranks reported into a measured row, hold the prediction against it, and keep it."""
 
 import hashlib
 import json

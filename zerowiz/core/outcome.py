@@ -1,4 +1,4 @@
-"""What was predicted of an attempt's memory and steps, and what its ranks measured."""
+"""Why an attempt ended, what its ranks measured beside the prediction, and what follows."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""The JSON of `plan --json`: other programs read it, so it changes only on purpose."""
+"""The JSON of a plan, and what changed since a kept one: programs read it, so it is a contract."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum

@@ -1,4 +1,4 @@
-"""Define what the value classes share."""
+"""What value classes share: `replace`, checks, a short repr, and their JSON."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Supervise a running job: pass on signals, end its processes, and collect how its ranks ended."""
+"""Start a job, supervise it, pass on signals, and collect how its ranks ended."""
 
 import os
 import select

@@ -1,4 +1,4 @@
-"""Find the processes of a job on this host, signal them, and see that none is left."""
+"""The processes of a job on this host, and the folder that its ranks report in."""
 
 import ctypes
 import json

@@ -1,4 +1,4 @@
-"""Read the configs that `zerowiz check` is to check."""
+"""Read the text of the configs to check: JSON, YAML, a script, a folder."""
 
 import difflib
 import importlib

@@ -1,4 +1,4 @@
-"""Read a file that a person names: it may be a folder, a pipe, a device, or without end."""
+"""Read a file that a person names, and find the answers file and the caches."""
 
 import errno
 import os

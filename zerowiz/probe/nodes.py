@@ -1,4 +1,4 @@
-"""Find the address by which the other nodes reach the first one."""
+"""What the nodes of a job say of each other: hostfile, rank, addresses, rendezvous."""
 
 import hashlib
 import ipaddress

@@ -1,4 +1,4 @@
-"""Read the plan files that earlier runs have written, and the configs that they have not."""
+"""Read what earlier runs have written into a folder: plan files, kept settings, OOM records."""
 
 import posixpath
 from collections.abc import Iterator, Mapping

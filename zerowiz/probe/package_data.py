@@ -1,4 +1,4 @@
-"""Read the style and the script of the page that `plan --html` writes."""
+"""Read zerowiz's own data, and the releases of the libraries beside it."""
 
 import difflib
 import json

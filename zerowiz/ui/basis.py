@@ -1,4 +1,4 @@
-"""Say what of a plan changes what a model learns: values of zerowiz's own, and another batch."""
+"""Say what a plan rests on: what of it changes learning, what was assumed, which trainer."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING

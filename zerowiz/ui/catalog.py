@@ -1,4 +1,4 @@
-"""Show the machines of the tables that a job fits."""
+"""Show the machines of the tables that a job fits, and what a run takes on each."""
 
 from collections.abc import Collection, Iterator, Sequence
 from typing import TextIO

@@ -1,4 +1,4 @@
-"""The colours of a page: one table for its style, its shapes, and the test of their contrast."""
+"""The charts of the page, its colours and its shapes."""
 
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Show what somebody wrote into a file against what zerowiz would write there."""
+"""Show what would be lost in a file, what changed since it was written, and a copied template."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The lines that a person can point at, and those that what they type leaves."""
+"""A menu of answers, what its keys do, and the paths that complete what is typed."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Tell how an attempt ended, and what follows it."""
+"""Tell how an attempt ended and what follows, and report what a launch took."""
 
 import re
 import signal

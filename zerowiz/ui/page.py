@@ -1,4 +1,4 @@
-"""Write the way through the flowchart as a list: what was asked, and where the other answer led."""
+"""Write the HTML page and the SVG of a plan."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence

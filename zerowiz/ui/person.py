@@ -1,4 +1,4 @@
-"""Ask a person at a terminal."""
+"""Ask a person: by a drawn menu at a terminal, else line by line."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence

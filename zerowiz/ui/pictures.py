@@ -1,4 +1,4 @@
-"""Draw the flowchart: the path that was taken, and below each question the branch that was not.
+"""Draw a plan at a terminal: flowchart, memory, strategies, speed, links, comparison.
 
 Example:
     ● Does a replica fit on one GPU?  no

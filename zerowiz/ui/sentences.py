@@ -1,4 +1,4 @@
-"""Say what is trained: the model, and which of its parameters."""
+"""Say in words what was decided, doubted, trained, and on which machine."""
 
 from collections.abc import Iterator, Mapping, Sequence
 

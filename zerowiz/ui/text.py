@@ -1,4 +1,4 @@
-"""A terminal that is not there: what would be shown on it is kept, to be drawn."""
+"""Lines of text at a terminal: cells, colours, folding, tables, numbers with units."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""The files of a batch: what `zerowiz measure` gives the ranks, and what they say in answer.
+"""The files of a batch that `measure` and the ranks exchange, and builds before the first case.
 
 core and emit read and write the other side of them. This room may not import emit, and takes
 nothing of core that says what a file has, so `tests/worker/test_contract.py` holds the two sides

@@ -1,4 +1,4 @@
-"""Measure a rank's memory: torch's allocator on CUDA, the resident set on the CPU accelerator."""
+"""The measured loops of a rank, and the meters of memory, steps and the bus."""
 
 import statistics
 import time

@@ -1,4 +1,4 @@
-"""Lead a job with one zerowiz on each node: gather them, publish each attempt, and the end."""
+"""Launch with one zerowiz on each node: lead, follow, and agree on each attempt."""
 
 import hashlib
 import os

@@ -1,4 +1,4 @@
-"""Plan one start of a job: the files, the command and the environment."""
+"""Plan one start of a job (files, command, environment), and check what would end it."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Read what was learned of a machine by measuring on it."""
+"""Resolve a job: options, script, config, model and machine become one PlanInput."""
 
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence

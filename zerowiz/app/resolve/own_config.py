@@ -1,4 +1,4 @@
-"""Lint a person's own config before a job runs with it."""
+"""A person's own config, DeepSpeed's or Accelerate's: checked, and with what a plan needs of it."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence

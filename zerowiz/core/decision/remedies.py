@@ -1,4 +1,4 @@
-"""Other machines for a job, from the table: more of its GPUs, larger ones, more nodes."""
+"""Find what would make a job fit: changes and their combinations, other machines, other models."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

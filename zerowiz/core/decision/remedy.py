@@ -1,4 +1,4 @@
-"""A change of options, what it leads to, and what it costs."""
+"""Changes of a job's options, what each leads to, and what it costs."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum

@@ -1,4 +1,4 @@
-"""This node's rank in a job with one zerowiz on each node, and DeepSpeed's options for it."""
+"""The nodes of a job: this one's rank, how the others are reached, and what they agree on."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Plan a launch: the files, the command and the environment, as one value that can be shown."""
+"""Plan a launch: files, command and environment as one value, supervised or not, new or resumed."""
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence

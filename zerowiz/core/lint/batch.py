@@ -1,4 +1,4 @@
-"""Find batch sizes that do not multiply to each other."""
+"""Find batch sizes that do not multiply to each other, and `auto` that nobody fills."""
 
 from collections.abc import Iterator
 

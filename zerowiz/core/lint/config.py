@@ -1,4 +1,4 @@
-"""Match a parsed config with the schema, so that a rule can ask for a key by its path."""
+"""A parsed config matched with the schema, so that a rule can ask for a key by its path."""
 
 import json
 import re

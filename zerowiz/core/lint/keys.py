@@ -1,4 +1,4 @@
-"""Find keys that DeepSpeed does not know, knows in another section, or has removed."""
+"""Find keys and values that DeepSpeed does not know, has removed, does not read or refuses."""
 
 import json
 import re

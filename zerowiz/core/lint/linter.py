@@ -1,4 +1,4 @@
-"""Check a DeepSpeed config without DeepSpeed."""
+"""Check a DeepSpeed config without DeepSpeed, and fix in its text what is safe to fix."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Find offloads that do nothing, or fail."""
+"""Find offloads that do nothing or fail, and settings that lose a training."""
 
 from collections.abc import Iterator, Mapping
 

@@ -1,4 +1,4 @@
-"""Find optimizers and schedulers that DeepSpeed does not build."""
+"""Find optimizers, schedulers and precisions that DeepSpeed does not build or does not heed."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence

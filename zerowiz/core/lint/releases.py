@@ -1,4 +1,4 @@
-"""Find pairs of settings that DeepSpeed or Accelerate refuses."""
+"""Find what a release, a pair of settings or the script makes DeepSpeed refuse."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""The JSON of `check --json`: other programs read it, so it changes only on purpose."""
+"""Findings in a config, and their reports: JSON, SARIF, and the JSON Schema of configs."""
 
 import json
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""The source of each number of a machine."""
+"""The links between the GPUs of a machine: as read, as an option says, and their source."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping

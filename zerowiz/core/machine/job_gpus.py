@@ -1,4 +1,4 @@
-"""Reduce a machine to the GPUs of a job."""
+"""The GPUs that a job gets of a machine, by CUDA_VISIBLE_DEVICES and `--gpus`."""
 
 import re
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Merge the machines of all nodes into the machine of a job that runs on all of them.
+"""Merge the machines of all nodes into that of a job, and find the nodes that are unlike.
 
 In each respect the weakest node limits a job, and that may be another node each time. So the merged
 machine has the worst value of every fact, not the facts of one node. A value that one node does not

@@ -1,4 +1,4 @@
-"""Size DeepSpeed's communication buffers, in elements, as its config counts them."""
+"""Size DeepSpeed's buffers, and the room that torch's allocator and vLLM leave beside them."""
 
 from collections.abc import Mapping
 

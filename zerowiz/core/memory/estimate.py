@@ -1,4 +1,4 @@
-"""Predict, allocation by allocation, what one rank holds under a strategy."""
+"""Predict, allocation by allocation, what one rank holds under a strategy, and in which trainer."""
 
 from collections.abc import Collection, Mapping
 

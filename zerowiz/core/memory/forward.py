@@ -1,4 +1,4 @@
-"""Describe what a trace of the real model found, in place of the analytic model."""
+"""What one micro-step keeps: of the analytic model, or of a trace of the real one."""
 
 from msgspec import Struct
 

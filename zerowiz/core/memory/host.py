@@ -1,4 +1,4 @@
-"""Fit DeepSpeed's offload to NVMe: the values of its sections, what it locks and what it writes.
+"""Predict what a node holds on its host, and what offload to NVMe writes.
 
 Symbols are those of `rank_sizes.py`. A group of G elements is stepped at a time; meanwhile the next
 group is being read and the one before is being written. Every tensor of a group (the master, a

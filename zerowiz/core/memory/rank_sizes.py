@@ -1,4 +1,4 @@
-"""Compute the sizes that the memory formulas are made of, for one rank of one job.
+"""Compute the sizes that the memory formulas are made of, and the allocations they share.
 
 Symbols of the formulas, here and in `zero012.py`, `zero3.py`, `host_offload.py` and `nvme.py`:
 

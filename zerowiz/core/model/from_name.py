@@ -1,4 +1,4 @@
-"""Make the model that stands for a size such as `7b`."""
+"""The model that a name, a size such as `7b`, or an unknown config.json stands for."""
 
 import math
 import re

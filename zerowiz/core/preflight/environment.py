@@ -1,4 +1,4 @@
-"""Check the Python that the ranks run with, its libraries, and the script's own imports."""
+"""Check the ranks' Python, its libraries, the script's imports, and the checkpoint to resume."""
 
 import posixpath
 import re

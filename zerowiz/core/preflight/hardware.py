@@ -1,4 +1,4 @@
-"""Check how the ranks meet, and variables that make them slower than the machine is."""
+"""Check the GPUs, the host and the network that the ranks get."""
 
 from collections.abc import Callable, Iterator, Mapping
 

@@ -1,4 +1,4 @@
-"""The libraries' arguments classes, and the options that HfArgumentParser makes of their fields."""
+"""The options of a script's parser, and how it reads the words after the script."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping

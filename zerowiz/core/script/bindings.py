@@ -1,4 +1,4 @@
-"""Resolve a script's bindings to settings, with the words that it is started with."""
+"""Where a script's values come from: the code, an option, a field, a config built in code."""
 
 import json
 from collections.abc import Iterator, Mapping

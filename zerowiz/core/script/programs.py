@@ -1,4 +1,4 @@
-"""What the file of a program says of its job, and which of its lines a plan changes.
+"""The files of axolotl, LLaMA-Factory and ms-swift: what they say of a job.
 
 Such a program has no script of the person's: it reads one YAML file, and hands the config under
 `deepspeed` to the Trainer.

@@ -1,4 +1,4 @@
-"""The constants of the step-time model: each has a physical meaning and a unit."""
+"""The constants and terms of the step-time model, its calibration, and the time of a whole run."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence

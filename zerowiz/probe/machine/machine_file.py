@@ -1,4 +1,4 @@
-"""Read a machine from a file, which was saved on this host or on another."""
+"""Read a machine, measured results or prices from a file."""
 
 from collections.abc import Mapping
 from pathlib import Path

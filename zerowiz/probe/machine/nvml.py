@@ -1,4 +1,4 @@
-"""Read the GPUs of a machine from NVML. No other package imports pynvml."""
+"""Read the GPUs of a machine and their links from NVML, in a child process."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import combinations

@@ -1,4 +1,4 @@
-"""Find the Python that the ranks run with, and its libraries, without loading any of them."""
+"""Find the Python that the ranks run with, its libraries, launchers, programs and ports."""
 
 import ast
 import errno

@@ -1,4 +1,4 @@
-"""Read the facts that the preflight checks of a launch are about."""
+"""Read the facts that the preflight checks are about, checkpoints included."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""Read the compilers that DeepSpeed's ops would be built with, and the folder of the builds."""
+"""Read the compilers for DeepSpeed's ops, the locks of builds, and the binding of cores."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Find the engine, or the parser, that a script has in a module beside it."""
+"""Find how a script's engine gets its config, and the engines in modules beside it."""
 
 import ast
 import os

@@ -1,4 +1,4 @@
-"""Read a script's model: its name, sequence length and attention."""
+"""Read a script's model: its name, sequence length, attention, adapters."""
 
 import ast
 import re

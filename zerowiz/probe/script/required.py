@@ -1,4 +1,4 @@
-"""Find what a script's parser requires, by following the script up to where it parses its words.
+"""Find what a script's parser requires, and whether it refuses words that it does not know.
 
 Rule: only what surely runs is followed, and one doubt about the parser leaves nothing required.
 A condition, a loop or a `try` is passed over, unless it may end the script or parse the words.

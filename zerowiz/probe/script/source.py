@@ -1,4 +1,4 @@
-"""The names that a script imports and defines, and the calls that it makes."""
+"""A script's syntax tree: imports, definitions, calls, and the values of expressions."""
 
 import ast
 import warnings

@@ -1,4 +1,4 @@
-"""Read a script's trainer: which it is, its reference, what it generates, and by which engine."""
+"""Read a script's trainer, what it passes to it, and how it saves the weights."""
 
 import ast
 import re

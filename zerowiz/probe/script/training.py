@@ -1,4 +1,4 @@
-"""Read a script's training loop: micro-batch, accumulation, precision, optimizer."""
+"""Read a script's training loop: micro-batch, accumulation, precision, checkpointing."""
 
 import ast
 import re
