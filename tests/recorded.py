@@ -10,7 +10,7 @@ import pytest
 
 from zerowiz.core.machine.types import Machine
 from zerowiz.probe.machine.read import read_machine
-from zerowiz.probe.recording import Replay, decode_recording
+from zerowiz.probe.machine_recording import Replay, decode_recording
 
 MACHINES = Path(__file__).parent / "machines"
 

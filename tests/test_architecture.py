@@ -20,7 +20,7 @@ from msgspec import Struct
 import zerowiz.core
 from zerowiz.cli.commands import COMMANDS
 from zerowiz.core.strategies import STRATEGIES
-from zerowiz.core.strategy import Strategy
+from zerowiz.core.strategy_types import Strategy
 from zerowiz.errors import ExitCode
 
 ROOT = Path(__file__).parents[1]
@@ -195,7 +195,7 @@ HEAVY = {
 # A plan for a machine that is described reads none.
 OF_REAL_MACHINES = {
     "zerowiz.probe.machine.nvml",
-    "zerowiz.probe.recording",
+    "zerowiz.probe.machine_recording",
     "zerowiz.core.machine.merge",
 }
 # Most launches need none of these.

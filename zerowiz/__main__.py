@@ -4,7 +4,7 @@ import gc
 import sys
 
 from zerowiz.errors import ExitCode
-from zerowiz.words import LANGUAGES, _, speak
+from zerowiz.translation import LANGUAGES, _, speak
 
 # What these print is read by programs, which know English.
 _FOR_PROGRAMS = frozenset({"--json", "--sarif", "--schema"})

@@ -11,7 +11,7 @@ from errno import ENAMETOOLONG
 
 from msgspec import Struct
 
-from zerowiz.words import Message, _
+from zerowiz.translation import Message, _
 
 DOCUMENTATION = "https://zerowiz.example/"
 """Where the site of docs/ is; pyproject.toml and mkdocs.yml say the same."""

@@ -77,11 +77,11 @@ from paths import MODELS, ROOT, TESTS
 
 from zerowiz.core.decision.evaluate import Verdict
 from zerowiz.core.measured_row import PHASES
+from zerowiz.core.measured_trial import decode_trials
 from zerowiz.core.model.families import FAMILIES
 from zerowiz.core.strategies import STRATEGIES
-from zerowiz.core.strategy import Offload
+from zerowiz.core.strategy_types import Offload
 from zerowiz.core.structs import encode, replace
-from zerowiz.core.trial import decode_trials
 
 COMMITTED = read_figures()
 

@@ -10,7 +10,7 @@ from zerowiz.app.machines.machine import find_machine
 from zerowiz.app.options import Options
 from zerowiz.core.machine.types import Machine
 from zerowiz.errors import UsageError
-from zerowiz.probe.recording import decode_recording
+from zerowiz.probe.machine_recording import decode_recording
 
 
 def found(folder: Path, text: str, **said: Any) -> Machine:

@@ -10,11 +10,11 @@ from cli.harness import HF_IN_CODE, HF_PARSER
 from recorded import Install, library
 
 from zerowiz.app.command import Command
-from zerowiz.app.init import ask_init, ask_open
-from zerowiz.app.init_plan import CopiedTemplate, InitOptions, InitPlan
 from zerowiz.app.options import Options
 from zerowiz.app.reporter import SILENT
-from zerowiz.app.wizard import Wizard
+from zerowiz.app.wizard import ask_init, ask_open
+from zerowiz.app.wizard_plan import CopiedTemplate, InitOptions, InitPlan
+from zerowiz.app.wizard_state import Wizard
 from zerowiz.core.decision.questions import Answers
 from zerowiz.core.machine.types import Accelerator
 from zerowiz.ui.wizard import WizardReporter

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from zerowiz.probe.machine.nvml import read_gpus
 from zerowiz.probe.machine.nvml_child import read_in_child
-from zerowiz.probe.recording import decode_recording
+from zerowiz.probe.machine_recording import decode_recording
 
 EIGHT = Path(__file__).parents[1] / "machines" / "synthetic" / "b200-x8-odd-gpu.json"
 RUNS = 101

@@ -26,7 +26,7 @@ from cli.harness import (
 )
 from paths import ROOT
 
-from zerowiz.probe.recording import Replay
+from zerowiz.probe.machine_recording import Replay
 
 # Nothing that refuses a job ends the wizard: the person says how it goes on, and keeps the
 # answers.

@@ -12,7 +12,7 @@ from cli.harness import CONFIG_ARGUMENTS, ENTER, HF_IN_CODE, HF_PARSER, Result, 
 from recorded import MACHINES, Install, library, names, recording
 
 from zerowiz.errors import ExitCode
-from zerowiz.probe.recording import Replay
+from zerowiz.probe.machine_recording import Replay
 
 NO_DRIVER = {"nvmlInitWithFlags(0)": {"err": 12}}
 # The torch of the tests is built for the CPU, which would stop a launch on GPUs.

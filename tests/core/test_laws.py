@@ -47,7 +47,7 @@ from zerowiz.core.strategies import (
     ZERO3_OFFLOAD,
     ZERO3_OFFLOAD_OPTIMIZER,
 )
-from zerowiz.core.strategy import Offload, Part
+from zerowiz.core.strategy_types import Offload, Part
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import (
     Accounting,

@@ -26,13 +26,13 @@ from zerowiz.core.measured_row import (
     machine_key,
     make_row,
 )
+from zerowiz.core.measured_trial import PlannedTrial, decode_trial, plan_trial
 from zerowiz.core.memory.rank_sizes import StrategyRow
 from zerowiz.core.model.from_name import model_from_size
 from zerowiz.core.outcome import CountedMemory, PredictedFigures, error_of, measure_run, predict_run
 from zerowiz.core.speed.costs import COSTS, TermKind, find_rates
 from zerowiz.core.strategies import ZERO2
 from zerowiz.core.structs import decode, encode, replace
-from zerowiz.core.trial import PlannedTrial, decode_trial, plan_trial
 from zerowiz.core.workload import Workload
 from zerowiz.probe.package_data import read_gpu_table
 

@@ -28,11 +28,11 @@ from zerowiz.core.outcome import (
     plain_status,
     render_record,
 )
-from zerowiz.core.script.delivery import deliver
+from zerowiz.core.script.config_delivery import deliver
 from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.core.script.settings_file import SettingsFile
 from zerowiz.core.strategies import DDP, ZERO1, ZERO2, ZERO2_OFFLOAD, ZERO3
-from zerowiz.core.strategy import Strategy
+from zerowiz.core.strategy_types import Strategy
 from zerowiz.core.structs import replace
 from zerowiz.errors import UsageError
 from zerowiz.probe.script.read import parse_script, read_script

@@ -13,9 +13,9 @@ from zerowiz.core.decision.plan_input import History
 from zerowiz.core.launch.nodes import AttemptSpec, Join, OpenRendezvous
 from zerowiz.core.machine.spec import decode_machine, encode_machine
 from zerowiz.core.machine.types import Gpu, Host, Interconnect, LinkClass, Machine, MachineSource
-from zerowiz.core.memory.forward import Traced
+from zerowiz.core.measured_trial import Trial
+from zerowiz.core.memory.micro_step import Traced
 from zerowiz.core.structs import decode, replace
-from zerowiz.core.trial import Trial
 from zerowiz.errors import UsageError
 from zerowiz.probe.host_files import FileAnswers
 

@@ -10,16 +10,7 @@ from measured.rows import read_config, read_model, read_rows
 from zerowiz.core.decision.evaluate import evaluate
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.machine.types import Accelerator, LinkClass
-from zerowiz.core.memory.activations import activations
-from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS, fit_buffers
-from zerowiz.core.memory.forward import Traced, TracedRun, TracedTensor
-from zerowiz.core.model.from_name import model_from_size
-from zerowiz.core.model.hf_config import model_from_config
-from zerowiz.core.speed.costs import StepTime
-from zerowiz.core.strategies import STRATEGIES, ZERO2
-from zerowiz.core.strategy import Offload, Strategy
-from zerowiz.core.structs import replace
-from zerowiz.core.trial import (
+from zerowiz.core.measured_trial import (
     ComparedStep,
     OptimizerKernel,
     PlannedTrial,
@@ -35,6 +26,15 @@ from zerowiz.core.trial import (
     steady_step,
     stepper_for,
 )
+from zerowiz.core.memory.activations import activations
+from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS, fit_buffers
+from zerowiz.core.memory.micro_step import Traced, TracedRun, TracedTensor
+from zerowiz.core.model.from_name import model_from_size
+from zerowiz.core.model.hf_config import model_from_config
+from zerowiz.core.speed.costs import StepTime
+from zerowiz.core.strategies import STRATEGIES, ZERO2
+from zerowiz.core.strategy_types import Offload, Strategy
+from zerowiz.core.structs import replace
 from zerowiz.core.workload import Attention, Method, Optimizer, Precision, StateDtype, Workload
 from zerowiz.errors import UsageError
 from zerowiz.probe.package_data import read_gpu_table

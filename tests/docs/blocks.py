@@ -22,8 +22,8 @@ from zerowiz.core.lint.report import ConfigFinding, FileReport
 from zerowiz.core.preflight.examine import RULES as PREFLIGHT_RULES
 from zerowiz.core.preflight.examine import examine
 from zerowiz.errors import ExitCode
+from zerowiz.probe.machine_recording import Replay
 from zerowiz.probe.package_data import read_ds_schema
-from zerowiz.probe.recording import Replay
 from zerowiz.ui import check as show_check
 from zerowiz.ui import doctor as show_doctor
 

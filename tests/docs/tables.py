@@ -22,7 +22,7 @@ from zerowiz.core.model.families import FAMILIES
 from zerowiz.core.model.from_name import KnownModel, find_known
 from zerowiz.core.script.trainers import TRAINERS, TrainerRow
 from zerowiz.core.strategies import FLOWCHART_STRATEGIES, STRATEGIES
-from zerowiz.core.strategy import Offload, Part, Strategy
+from zerowiz.core.strategy_types import Offload, Part, Strategy
 from zerowiz.errors import ExitCode, UsageError
 from zerowiz.probe.package_data import read_gpu_table, read_instances, read_known_models
 

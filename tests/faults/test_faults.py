@@ -17,7 +17,7 @@ from zerowiz.core.machine.types import Machine
 from zerowiz.core.machine.warnings import find_warnings
 from zerowiz.errors import PreflightError
 from zerowiz.probe.machine import nvml_calls
-from zerowiz.probe.recording import Replay
+from zerowiz.probe.machine_recording import Replay
 
 SEEDS = range(8)
 

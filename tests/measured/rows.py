@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from zerowiz.core.dsconfig.own_config import UserConfig, read_own_config
+from zerowiz.core.measured_trial import stepper_for
 from zerowiz.core.memory.allocations import Phase
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS, Buffers
 from zerowiz.core.memory.estimate import Estimate, estimate, estimate_fullest
@@ -16,9 +17,8 @@ from zerowiz.core.memory.rank_sizes import RankSizes, StrategyRow, rank_sizes
 from zerowiz.core.model.hf_config import model_from_config
 from zerowiz.core.model.types import Model
 from zerowiz.core.strategies import DDP, STRATEGIES, ZERO3
-from zerowiz.core.strategy import Offload
+from zerowiz.core.strategy_types import Offload
 from zerowiz.core.structs import replace
-from zerowiz.core.trial import stepper_for
 from zerowiz.core.workload import (
     Attention,
     Loss,

@@ -34,7 +34,7 @@ from measured.rows import (
 
 from zerowiz.core.memory.activations import activations
 from zerowiz.core.memory.estimate import Estimate
-from zerowiz.core.memory.forward import Traced
+from zerowiz.core.memory.micro_step import Traced
 from zerowiz.core.model.from_name import guess_model
 from zerowiz.core.model.hf_config import read_architecture
 from zerowiz.core.model.types import Model

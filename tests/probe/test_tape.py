@@ -10,7 +10,7 @@ from zerowiz.probe.host_files import FileAnswers, RecordedFiles
 from zerowiz.probe.machine import nvml_calls
 from zerowiz.probe.machine.nvml import NoDriverError, read_gpus
 from zerowiz.probe.machine.nvml_calls import Session, Unavailable, open_session
-from zerowiz.probe.recording import UNION_MEMBERS, CallLog, Replay, World, decode_recording
+from zerowiz.probe.machine_recording import UNION_MEMBERS, CallLog, Replay, World, decode_recording
 
 FUNCTION_NOT_FOUND = 13
 UNHEARD_OF = 777  # a code that pynvml has no words for: it asks the library

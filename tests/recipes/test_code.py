@@ -135,7 +135,7 @@ def test_a_preflight_check_touches_its_module_and_the_table_of_cases(copied: Cop
 
 # The recipe `a remedy`: a reference that is run before training, and not held while it trains.
 
-REMEDY_MODULE = "zerowiz/core/decision/remedy.py"
+REMEDY_MODULE = "zerowiz/core/decision/option_changes.py"
 CASES = "tests/core/decision/test_remedies.py"
 
 REMEDY = """\
@@ -337,7 +337,7 @@ def test_a_setting_touches_its_row_its_option_its_line_and_its_formula(copied: C
     copied.insert(FORMULA, CALLED, before="    if accelerator is Accelerator.CUDA:\n")
     copied.insert(
         FORMULA,
-        "from zerowiz.core.strategy import Part\n",
+        "from zerowiz.core.strategy_types import Part\n",
         before="from zerowiz.core.structs import",
     )
     held, averaged = plan(copied), plan(copied, "--average-weights")

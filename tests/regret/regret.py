@@ -10,7 +10,7 @@ from regret.settings import CHOICE, LEAST, RIVALS, TriedSetting
 from regret.workloads import RegretJob
 from speed.sweep import engine_of, fresh_seconds_of, start_seconds_of, steps_seconds_of
 
-from zerowiz.core.trial import encode_trial
+from zerowiz.core.measured_trial import encode_trial
 
 _SHORTEST_STEP_SECONDS = 0.2
 # So many runs decide between two settings, side by side: the fastest of many is partly luck.

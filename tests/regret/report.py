@@ -30,7 +30,7 @@ from regret.workloads import CPU
 
 from zerowiz.app.options import Options
 from zerowiz.core.machine.types import Accelerator
-from zerowiz.core.trial import encode_trial
+from zerowiz.core.measured_trial import encode_trial
 
 
 def _say(*lines: str) -> None:

@@ -33,7 +33,7 @@ from regret.workloads import CPU, GIB, JOBS, RegretJob
 
 from zerowiz.app.options import Options
 from zerowiz.core.machine.types import Accelerator
-from zerowiz.core.trial import decode_trials
+from zerowiz.core.measured_trial import decode_trials
 from zerowiz.core.workload import Precision
 
 JOB = next(job for job in JOBS if job.id == "llama-1b-24-2xh200")

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from zerowiz.core.measured_trial import decode_trials, encode_trial
 from zerowiz.core.structs import encode
-from zerowiz.core.trial import decode_trials, encode_trial
 from zerowiz.probe.machine.machine_file import read_machine_file
 from zerowiz.probe.model.trace import read_cached
 from zerowiz.probe.output_folder import read_history

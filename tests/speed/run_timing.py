@@ -40,10 +40,10 @@ from zerowiz.app.machines.machine import find_machine
 from zerowiz.app.options import Options
 from zerowiz.core.launch.plan import launch_env
 from zerowiz.core.machine.types import Accelerator, Machine, with_host_memory
+from zerowiz.core.measured_trial import OPS, ops_of
 from zerowiz.core.speed.costs import GpuRates, find_rates
-from zerowiz.core.strategy import Offload
+from zerowiz.core.strategy_types import Offload
 from zerowiz.core.structs import replace
-from zerowiz.core.trial import OPS, ops_of
 from zerowiz.core.units import parse_host_memory
 from zerowiz.emit.measure import append_line
 from zerowiz.probe.machine.host import parse_list

@@ -22,7 +22,7 @@ from zerowiz.core.memory.rank_sizes import RankSizes
 from zerowiz.core.model.types import Model
 from zerowiz.core.speed.costs import COSTS, Calibration, Costs, GpuRates, StepTime, find_rates
 from zerowiz.core.speed.step_time import predict_step_time
-from zerowiz.core.strategy import Offload, Part
+from zerowiz.core.strategy_types import Offload, Part
 from zerowiz.core.structs import replace
 from zerowiz.probe.package_data import read_gpu_table
 

@@ -20,8 +20,8 @@ from typing import Any
 
 from zerowiz.core.machine.types import Accelerator
 from zerowiz.core.measured_row import TrialEnd, make_row
-from zerowiz.core.strategy import Offload
-from zerowiz.core.trial import OPS, PlannedTrial, Trial, count_timed_steps
+from zerowiz.core.measured_trial import OPS, PlannedTrial, Trial, count_timed_steps
+from zerowiz.core.strategy_types import Offload
 from zerowiz.core.workload import Method
 from zerowiz.worker.batch import share_of
 from zerowiz.worker.batch_files import case_folder, finish_builds, read_report, report_file

@@ -43,10 +43,10 @@ from speed.traffic import Traffic, count_traffic
 from zerowiz.app.options import Options
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.machine.types import Accelerator, Machine, with_host_memory
+from zerowiz.core.measured_trial import decode_trial, decode_trials, encode_trial
 from zerowiz.core.speed.costs import COSTS, GpuRates, find_rates
 from zerowiz.core.speed.step_time import AT_ENDS, IN_BLOCKS, IN_FUSED_BLOCKS, Moved
 from zerowiz.core.structs import replace
-from zerowiz.core.trial import decode_trial, decode_trials, encode_trial
 from zerowiz.probe.package_data import read_gpu_table
 
 SAMPLES = read_samples()

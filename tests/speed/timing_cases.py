@@ -25,11 +25,17 @@ from speed.sweep import engine_of, start_seconds_of, steps_seconds_of
 from zerowiz.core.decision.evaluate import StrategyEstimate, evaluate
 from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.measured_row import measured_step
+from zerowiz.core.measured_trial import (
+    PlannedTrial,
+    config_of_size,
+    decode_trial,
+    plan_trial,
+    stepper_for,
+)
 from zerowiz.core.model.from_name import model_from_size, parse_size
 from zerowiz.core.model.types import Model
 from zerowiz.core.speed.costs import GpuRates
 from zerowiz.core.strategies import STRATEGIES
-from zerowiz.core.trial import PlannedTrial, config_of_size, decode_trial, plan_trial, stepper_for
 from zerowiz.core.workload import Optimizer
 
 Row = Mapping[str, Any]

@@ -14,7 +14,7 @@ import msgspec
 
 from zerowiz.core.decision.questions import Back, Question
 from zerowiz.errors import ExitCode, ZerowizError
-from zerowiz.ui.person import find_person
+from zerowiz.ui.prompt import find_person
 
 
 def check(answer: str) -> None:

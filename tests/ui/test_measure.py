@@ -7,9 +7,9 @@ from measured.rows import read_model, read_rows
 
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.measured_row import Comparison, compare
+from zerowiz.core.measured_trial import ComparedStep, decode_trial, plan_trial
 from zerowiz.core.speed.costs import StepTime
 from zerowiz.core.structs import replace
-from zerowiz.core.trial import ComparedStep, decode_trial, plan_trial
 from zerowiz.probe.package_data import read_gpu_table
 from zerowiz.ui.measure import comparison, outcome
 from zerowiz.ui.sentences import ROUGH_ON_CPU

@@ -17,7 +17,7 @@ import pytest
 from cli.harness import BACKSPACE, CTRL_C, CTRL_D, DOWN, ENTER, ESCAPE, TAB, UP, Terminal
 from ui.contrast import contrast
 
-from zerowiz.ui.menu import PENDING, Background
+from zerowiz.ui.prompt_menu import PENDING, Background
 
 PROGRAM = (str(Path(__file__).with_name("asking.py")),)
 MENU = {

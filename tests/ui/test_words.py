@@ -29,7 +29,7 @@ from zerowiz.core.structs import replace
 from zerowiz.core.workload import Method, Reference, Trainer, Workload
 from zerowiz.probe.package_data import read_gpu_table
 from zerowiz.ui import sentences, show
-from zerowiz.ui.basis import trainer, vllm
+from zerowiz.ui.assumptions import trainer, vllm
 from zerowiz.ui.text import bare_gib, count, decimal_gb, fold, fold_command, gib, is_coloured, small
 
 # Every text of the program keeps the rules for words that can be stated.

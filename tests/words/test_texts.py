@@ -44,9 +44,9 @@ from zerowiz.core.machine.spec import encode_machine, parse_machine
 from zerowiz.core.machine.types import Accelerator
 from zerowiz.core.structs import replace
 from zerowiz.probe.package_data import read_gpu_table, read_instances
+from zerowiz.translation import Message as Message_words
+from zerowiz.translation import english, fill, joined, speak, unknown_language, wanted_language
 from zerowiz.ui.text import on_device
-from zerowiz.words import Message as Message_words
-from zerowiz.words import english, fill, joined, speak, unknown_language, wanted_language
 
 # Every catalog has every text of the code, translated, with the same names, literals and
 # settings.
@@ -123,7 +123,7 @@ ALLOWED: Mapping[str, tuple[str, str]] = {
     "probe/model/trace.py": ("traced: .*", "formulas, which a cache keeps"),
     "core/model/": (r"[\w!+]+ [\w! ]+", "shapes of tensors, and fields of a config"),
     "core/machine/interconnect.py": (r"[NVSYX\d ]+", "a matrix of links"),
-    "core/trial.py": ("torch .*", "names in rows that programs read"),
+    "core/measured_trial.py": ("torch .*", "names in rows that programs read"),
     "core/measured_row.py": (".*gib.*", "names a file"),
     "core/decision/questions.py": ("template: ", "begins an answer that is kept"),
     "core/lint/report.py": (".*", "JSON for editors"),
@@ -141,11 +141,11 @@ ALLOWED: Mapping[str, tuple[str, str]] = {
     "probe/machine/scheduler.py": ("Open MPI", "a name"),
     "probe/machine/host.py": ("cgroup v.", "a name"),
     "probe/machine/network.py": ("4: RNIC|unknown", "what the kernel writes"),
-    "probe/model/hub.py": ("Bearer .*", "a header of HTTP"),
-    "probe/recording.py": ("zerowiz .|.: files|NVML error .", "what a recording holds"),
-    "app/init.py": ("remedy .", "an answer, not its title"),
+    "probe/model/download.py": ("Bearer .*", "a header of HTTP"),
+    "probe/machine_recording.py": ("zerowiz .|.: files|NVML error .", "what a recording holds"),
+    "app/wizard.py": ("remedy .", "an answer, not its title"),
     "cli/": ("(zerowiz|launch) .\n?", "commands"),
-    "ui/drawn.py": ("ansimagenta bold", "a style"),
+    "ui/prompt_drawn.py": ("ansimagenta bold", "a style"),
     "ui/machine.py": (".*(8xH100|p5.48xlarge).*", "names of machines"),
     "ui/text.py": ("reverse .*|. min|CPU rank", "a style; a unit; what programs read"),
     "ui/page.py": (
@@ -405,10 +405,10 @@ def test_the_files_that_init_writes_are_english(words: Sequence[str], folder: Pa
 # The Python API and records ask for no `--json`, which chooses English before all else.
 _REFUSE = """\
 import json
-from zerowiz.core.script.delivery import deliver
+from zerowiz.core.script.config_delivery import deliver
 from zerowiz.core.script.facts import Convention, Obstacle, ScriptFacts
 from zerowiz.errors import PreflightError
-from zerowiz.words import english
+from zerowiz.translation import english
 
 for obstacle in Obstacle:
     facts = ScriptFacts(
@@ -495,7 +495,7 @@ import json
 from lint.rows import FOUND
 from zerowiz.core.lint.linter import lint
 from zerowiz.probe.package_data import read_ds_schema
-from zerowiz.words import english
+from zerowiz.translation import english
 
 schema = read_ds_schema(None)
 found = [each for row in FOUND for each in lint(row.text, schema, row.context)]

@@ -26,12 +26,7 @@ from zerowiz.core import measured_row, outcome
 from zerowiz.core.launch.plan import sees_one_rank
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.machine.types import Accelerator
-from zerowiz.core.memory import losses as predicted_losses
-from zerowiz.core.memory.allocations import Phase
-from zerowiz.core.preflight import facts
-from zerowiz.core.preflight.facts import BUILT_BY
-from zerowiz.core.strategy import Offload
-from zerowiz.core.trial import (
+from zerowiz.core.measured_trial import (
     NOT_BY_TRAINER,
     OPS,
     OptimizerKernel,
@@ -41,6 +36,11 @@ from zerowiz.core.trial import (
     plan_trial,
     stepper_for,
 )
+from zerowiz.core.memory import losses as predicted_losses
+from zerowiz.core.memory.allocations import Phase
+from zerowiz.core.preflight import facts
+from zerowiz.core.preflight.facts import BUILT_BY
+from zerowiz.core.strategy_types import Offload
 from zerowiz.core.workload import SETTINGS, Attention, Loss, Precision, StateDtype, Workload
 from zerowiz.emit import job, measure, processes
 from zerowiz.errors import UsageError

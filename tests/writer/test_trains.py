@@ -17,7 +17,7 @@ from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.dsconfig.write import render_config
 from zerowiz.core.machine.types import Host
 from zerowiz.core.model.hf_config import model_from_config
-from zerowiz.core.strategy import Offload
+from zerowiz.core.strategy_types import Offload
 from zerowiz.core.workload import Integration, Precision, StateDtype, Workload
 from zerowiz.probe.machine.host import cpu_machine
 

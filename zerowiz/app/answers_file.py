@@ -46,7 +46,7 @@ from zerowiz.errors import (
     did_you_mean,
 )
 from zerowiz.probe.files import FILE_NAME, read_answers_text
-from zerowiz.words import N_, _, listing
+from zerowiz.translation import N_, _, listing
 
 
 class Statement(Struct, frozen=True, kw_only=True):

@@ -22,7 +22,7 @@ from zerowiz.app.reporter import SILENT, Reporter
 from zerowiz.app.resolve.job import config_file
 from zerowiz.app.resolve.workload import check_own_config
 from zerowiz.core.decision.evaluate import StrategyEstimate
-from zerowiz.core.decision.remedy import Remedy
+from zerowiz.core.decision.option_changes import Remedy
 from zerowiz.core.decision.search import Candidate, Limit, find_limits
 from zerowiz.core.dsconfig.write import write_config as render_values
 from zerowiz.core.machine.types import Machine
@@ -30,7 +30,7 @@ from zerowiz.core.model.types import Model
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Integration, Workload
 from zerowiz.errors import UsageError, did_you_mean, in_python
-from zerowiz.words import _
+from zerowiz.translation import _
 
 if TYPE_CHECKING:
     from zerowiz.app.catalog import MachineChoice

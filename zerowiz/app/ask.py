@@ -19,11 +19,11 @@ from zerowiz.core.decision.questions import (
 from zerowiz.core.script.settings import ScriptSettings
 from zerowiz.core.structs import replace
 from zerowiz.errors import AnswerNeededError, UsageError
-from zerowiz.words import _
+from zerowiz.translation import _
 
 
 class Person(Protocol):
-    """Answers questions at a terminal (`ui/ask/`)."""
+    """Answers questions at a terminal (`ui/prompt.py`)."""
 
     def ask(
         self,

@@ -22,7 +22,7 @@ from zerowiz.core.catalog import (
 from zerowiz.core.decision.flowchart import Decision
 from zerowiz.core.machine.spec import MOST_GPUS_PER_NODE
 from zerowiz.core.machine_kinds import MachineCandidate, MachineKind, PriceList, list_kinds
-from zerowiz.core.memory.forward import ReadModel
+from zerowiz.core.memory.micro_step import ReadModel
 from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.core.script.settings import resolve_script
 from zerowiz.core.settings import Change
@@ -30,8 +30,8 @@ from zerowiz.core.speed.costs import RunLength
 from zerowiz.core.structs import replace, shows
 from zerowiz.errors import NothingFitsError, UsageError
 from zerowiz.probe.package_data import read_gpu_table, read_instances
-from zerowiz.ui import basis
-from zerowiz.words import _, listing
+from zerowiz.translation import _, listing
+from zerowiz.ui import assumptions
 
 
 @shows("offers.offers", "offers.offers[0].candidate.name", "offers.kinds")
@@ -55,7 +55,7 @@ class MachineChoice(Struct, frozen=True, kw_only=True):
         """What all of the plans rest on, one sentence each."""
         request = self.request
         assumed = (_("assumed {assumed}", assumed=listing(self.assumed)),) if self.assumed else ()
-        too_long = basis.beyond_positions(request.job.model, request.job.workload)
+        too_long = assumptions.beyond_positions(request.job.model, request.job.workload)
         long = () if too_long is None else (too_long,)
         return (*request.traced, *assumed, *long, *request.not_counted)
 

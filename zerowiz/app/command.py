@@ -23,7 +23,7 @@ from zerowiz.core.decision.questions import (
 from zerowiz.core.launch.other_launchers import MODULES, OtherCommand, is_launcher, read_command
 from zerowiz.core.launch.plan import Launcher
 from zerowiz.core.script.bindings import State
-from zerowiz.core.script.delivery import deliver, with_config_via
+from zerowiz.core.script.config_delivery import deliver, with_config_via
 from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.core.script.settings import ScriptSettings, resolve_script
 from zerowiz.core.script.settings_file import YAML_SUFFIXES
@@ -35,7 +35,7 @@ from zerowiz.errors import AnswerNeededError, UsageError, ZerowizError
 from zerowiz.probe.output_folder import SCHEMA_VERSION, kept_path, read_kept, script_key
 from zerowiz.probe.preflight.interpreter import find_module_file
 from zerowiz.probe.script.read import read_script
-from zerowiz.words import _, listing
+from zerowiz.translation import _, listing
 
 # Understand what stands where the script is named: a script, a module, or another launcher.
 

@@ -12,33 +12,33 @@ from zerowiz.app.reporter import SILENT, Reporter
 from zerowiz.app.resolve.job import ResolvedJob, config_file, find_basis, resolve_job
 from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict
 from zerowiz.core.decision.flowchart import Decision, choose_only, decide
+from zerowiz.core.decision.option_changes import Remedy, make_remedy, worth_offering
 from zerowiz.core.decision.plan_input import (
     BF16_IS_EMULATED,
     Objective,
     OpenSettings,
     emulates_bf16,
 )
-from zerowiz.core.decision.remedy import Remedy, make_remedy, worth_offering
 from zerowiz.core.decision.search import Evaluator, Search, search, split_batch
 from zerowiz.core.decision.unsupported import refuse_unsupported
 from zerowiz.core.dsconfig.write import own_values, write_config
 from zerowiz.core.machine.job_gpus import choose_gpus
 from zerowiz.core.machine.types import Accelerator, Machine, pick_gpus
-from zerowiz.core.memory.forward import ReadModel
+from zerowiz.core.memory.micro_step import ReadModel
 from zerowiz.core.model.from_name import parse_size
 from zerowiz.core.plan_json import BatchChange, change_batch
 from zerowiz.core.script.facts import Convention, ScriptFacts
 from zerowiz.core.script.settings import can_be_given, check_method, resolve_script
 from zerowiz.core.settings import Change
-from zerowiz.core.strategy import Strategy
+from zerowiz.core.strategy_types import Strategy
 from zerowiz.core.structs import replace, shows
 from zerowiz.core.workload import SETTINGS, Integration, Loss, Workload
 from zerowiz.errors import NothingFitsError, UsageError, ZerowizError
 from zerowiz.probe.model.hf import model_of
 from zerowiz.probe.package_data import read_gpu_table, read_known_models, read_version
-from zerowiz.ui import basis, choice, sentences
+from zerowiz.translation import _, joined
+from zerowiz.ui import assumptions, choice, sentences
 from zerowiz.ui import remedies as remedies_text
-from zerowiz.words import _, joined
 
 
 class DecidedJob(Struct, frozen=True, kw_only=True):
@@ -474,9 +474,9 @@ def note_settled(plan: Plan, reporter: Reporter) -> None:
     for note in _choice_notes(plan):
         reporter.note(note)
     if plan.request.settled:
-        reporter.note(basis.settled(plan.request.settled, plan.request.copied))
+        reporter.note(assumptions.settled(plan.request.settled, plan.request.copied))
     if (changed := change_by_options(plan)) is not None:
-        reporter.note(basis.batch_by_options(*changed))
+        reporter.note(assumptions.batch_by_options(*changed))
     for note in _own_values(plan, plan.strategy):
         reporter.note(note)
 
@@ -493,9 +493,9 @@ def _own_values(plan: Plan, strategy: Strategy) -> Iterator[str]:
     if not values:
         return
     path = config_file(plan.options, strategy)
-    yield basis.own_values(path, optimizer, values)
+    yield assumptions.own_values(path, optimizer, values)
     if facts is not None and (unused := _unused_configs(facts, path)):
-        yield basis.unused_configs(unused)
+        yield assumptions.unused_configs(unused)
 
 
 def _unused_configs(facts: ScriptFacts, used: str) -> list[str]:

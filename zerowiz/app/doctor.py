@@ -38,7 +38,7 @@ from zerowiz.core.structs import replace
 from zerowiz.errors import AnswerNeededError, UsageError, ZerowizError
 from zerowiz.probe.machine.scheduler import parse_count
 from zerowiz.probe.preflight.interpreter import find_programs
-from zerowiz.words import _
+from zerowiz.translation import _
 
 T = TypeVar("T")
 

@@ -36,13 +36,7 @@ from zerowiz.core.measured_row import (
     machine_key,
     make_row,
 )
-from zerowiz.core.memory.forward import ReadModel
-from zerowiz.core.preflight.facts import BUILT_BY, Op
-from zerowiz.core.script.settings import ScriptSettings
-from zerowiz.core.speed.costs import GpuRates, find_rates
-from zerowiz.core.strategy import Offload, Strategy
-from zerowiz.core.structs import encode, replace
-from zerowiz.core.trial import (
+from zerowiz.core.measured_trial import (
     INTEGRATIONS,
     PlannedTrial,
     Trial,
@@ -52,6 +46,12 @@ from zerowiz.core.trial import (
     plan_trial,
     stepper_for,
 )
+from zerowiz.core.memory.micro_step import ReadModel
+from zerowiz.core.preflight.facts import BUILT_BY, Op
+from zerowiz.core.script.settings import ScriptSettings
+from zerowiz.core.speed.costs import GpuRates, find_rates
+from zerowiz.core.strategy_types import Offload, Strategy
+from zerowiz.core.structs import encode, replace
 from zerowiz.core.workload import Loop, StateDtype
 from zerowiz.emit.files import replace_file
 from zerowiz.emit.measure import Batch, append_line, run_batch, run_own_script
@@ -62,7 +62,7 @@ from zerowiz.probe.machine.machine_file import read_results, results_path
 from zerowiz.probe.model.hf import Named, read_config_json
 from zerowiz.probe.package_data import read_cases, read_gpu_table, read_transformers_release
 from zerowiz.probe.preflight.interpreter import find_programs
-from zerowiz.words import _, english, listing
+from zerowiz.translation import _, english, listing
 
 
 def find_candidates(plan: Plan, reporter: Reporter) -> list[Candidate]:

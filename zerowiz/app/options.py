@@ -18,7 +18,7 @@ from zerowiz.core.command_words import canonical_choice, flags
 from zerowiz.core.decision.flowchart import Decision, OffloadChoice
 from zerowiz.core.decision.plan_input import Objective
 from zerowiz.core.machine.types import Accelerator, Machine, with_gpus
-from zerowiz.core.script.delivery import split_config_via
+from zerowiz.core.script.config_delivery import split_config_via
 from zerowiz.core.settings import SettingRow, read_row
 from zerowiz.core.speed.costs import RunLength
 from zerowiz.core.structs import replace
@@ -44,7 +44,7 @@ from zerowiz.errors import (
     ZerowizError,
 )
 from zerowiz.probe.files import FILE_NAME
-from zerowiz.words import _
+from zerowiz.translation import _
 
 if TYPE_CHECKING:
     from zerowiz.core.catalog import PlannedRun

@@ -15,15 +15,15 @@ from zerowiz.core.decision.search import (
     without_empty,
 )
 from zerowiz.core.launch.plan import PlannedFile
-from zerowiz.core.memory.forward import ReadModel
+from zerowiz.core.memory.micro_step import ReadModel
 from zerowiz.core.structs import replace
 from zerowiz.emit.files import refuse_loss, write_files
 from zerowiz.errors import UsageError, ZerowizError
 from zerowiz.probe.package_data import read_page_files
+from zerowiz.translation import _
 from zerowiz.ui import page, show
 from zerowiz.ui.page import as_svg
 from zerowiz.ui.text import gpus
-from zerowiz.words import _
 
 # Plan a job again with other micro-batches and lengths, as `plan` does where they are typed.
 

@@ -13,7 +13,7 @@ from zerowiz.core.machine.types import Machine
 from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.core.script.settings import ScriptSettings, resolve_script
 from zerowiz.errors import NoGpuHereError
-from zerowiz.words import _
+from zerowiz.translation import _
 
 if TYPE_CHECKING:
     from zerowiz.app.catalog import MachineChoice

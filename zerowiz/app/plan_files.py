@@ -12,7 +12,7 @@ from zerowiz.app.machines.machine import is_here
 from zerowiz.app.options import Options, as_words
 from zerowiz.app.resolve.job import config_file
 from zerowiz.core.decision.flowchart import Reason
-from zerowiz.core.decision.remedy import encode_remedy
+from zerowiz.core.decision.option_changes import encode_remedy
 from zerowiz.core.decision.search import Limit
 from zerowiz.core.launch.plan import RESUME, PlannedFile
 from zerowiz.core.launch.provenance import (
@@ -35,7 +35,7 @@ from zerowiz.core.plan_json import (
     encode_decision,
     read_earlier_plan,
 )
-from zerowiz.core.script.delivery import add_words
+from zerowiz.core.script.config_delivery import add_words
 from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.core.script.settings_file import SettingsCopy, render_values
 from zerowiz.core.strategies import STRATEGIES
@@ -43,8 +43,8 @@ from zerowiz.core.structs import replace
 from zerowiz.errors import HandEditedError
 from zerowiz.probe.output_folder import read_plan_files
 from zerowiz.probe.package_data import read_version
+from zerowiz.translation import english
 from zerowiz.ui import sentences
-from zerowiz.words import english
 
 if TYPE_CHECKING:
     from zerowiz.core.catalog import PlannedRun
@@ -57,9 +57,9 @@ from zerowiz.core.decision.questions import confirmation
 from zerowiz.core.launch.plan import (
     resumes,
 )
+from zerowiz.translation import _
 from zerowiz.ui import remedies
 from zerowiz.ui.files import machine_change
-from zerowiz.words import _
 
 # Encode what was decided as the contract has it.
 

@@ -8,7 +8,7 @@ from zerowiz.core.structs import parse_json, replace
 from zerowiz.emit.processes import read_measured
 from zerowiz.errors import UsageError, ZerowizError
 from zerowiz.probe.files import read_named
-from zerowiz.words import _
+from zerowiz.translation import _
 
 _WRITTEN_ANEW = _("the next supervised launch writes it anew")
 

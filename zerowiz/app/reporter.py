@@ -8,11 +8,11 @@ from zerowiz.errors import LostEdit, ZerowizError
 
 if TYPE_CHECKING:
     from zerowiz.core.decision.flowchart import Decision
-    from zerowiz.core.decision.remedy import Remedy
+    from zerowiz.core.decision.option_changes import Remedy
     from zerowiz.core.launch.plan import LaunchPlan, Resume
     from zerowiz.core.outcome import AttemptRecord, JobEnd
     from zerowiz.core.script.facts import ScriptFacts
-    from zerowiz.core.strategy import Strategy
+    from zerowiz.core.strategy_types import Strategy
 
 
 class Wait(Protocol):

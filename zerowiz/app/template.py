@@ -7,7 +7,7 @@ from zerowiz.core.launch.plan import PlannedFile
 from zerowiz.emit.files import add_files
 from zerowiz.errors import ZerowizError
 from zerowiz.probe.package_data import read_template
-from zerowiz.words import _
+from zerowiz.translation import _
 
 
 def copy_template(template: Template, folder: Path) -> tuple[PlannedFile, ...]:

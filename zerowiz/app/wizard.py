@@ -1,812 +1,477 @@
-"""What is open after some answers, and what each answer leads to."""
+"""The wizard: detect, ask what is open, decide, then launch or write the config."""
 
-import json
 import os
-import shlex
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 
-from msgspec import Struct
-
-from zerowiz.app.ask import Person, as_value, open_questions
+from zerowiz.app.ask import Person, open_questions
+from zerowiz.app.choose_remedy import Again, Remedying, decide_with
 from zerowiz.app.command import (
     DEFAULT_SCRIPT,
     Command,
+    answer_for,
     load_script_answers,
     read_as_said,
     require_reachable,
+    understand_command,
 )
-from zerowiz.app.decide import DecidedJob, decide_options, machine_of
-from zerowiz.app.init_plan import CopiedTemplate, InitOptions, InitPlan, check_template, script_of
-from zerowiz.app.machines.machine import CPU_MACHINE, find_machine
-from zerowiz.app.options import Options, with_plain
-from zerowiz.app.reporter import SILENT, Reporter
-from zerowiz.app.resolve.job import own_config
-from zerowiz.app.resolve.model import check_model, made_for, read_made_near, read_near
-from zerowiz.app.resolve.workload import check_words, splits
-from zerowiz.core.decision.flowchart import Decision
-from zerowiz.core.decision.plan_input import (
-    Objective,
-    longest_tokens,
-    native_precision,
-    refuse_length,
+from zerowiz.app.decide import Plan
+from zerowiz.app.machines.machine import find_machine
+from zerowiz.app.options import Options
+from zerowiz.app.plan_files import losses_shown
+from zerowiz.app.reporter import LaunchReporter, Reporter
+from zerowiz.app.resolve.workload import check_accounting, check_own_config, check_words
+from zerowiz.app.wizard_end import Finish, LastAnswer, Refusals
+from zerowiz.app.wizard_plan import (
+    CopiedTemplate,
+    InitOptions,
+    InitPlan,
+    find_program_file,
+    plan_written,
+    with_program_file,
+    with_start,
 )
+from zerowiz.app.wizard_state import Wizard
+from zerowiz.core import shell
 from zerowiz.core.decision.questions import (
     ALL_QUESTIONS,
-    CHANGEABLE,
-    NO_SCRIPT,
-    OWN_MICRO_BATCH,
-    TEMPLATE,
+    QUESTIONS,
+    AnswerKind,
     Answers,
     Back,
     Choice,
     Question,
     is_relevant,
-    spare,
-    template_of,
+    next_question,
 )
-from zerowiz.core.machine.types import Accelerator, Machine
-from zerowiz.core.memory.forward import ReadModel
-from zerowiz.core.script.bindings import ModelConfig, Words
-from zerowiz.core.script.delivery import add_settled, add_words
+from zerowiz.core.machine.types import Machine
 from zerowiz.core.script.facts import ScriptFacts
-from zerowiz.core.script.settings import (
-    ScriptSettings,
-    can_be_given,
-    check_accelerator,
-    resolve_script,
-)
-from zerowiz.core.settings import Change
+from zerowiz.core.script.programs import ProgramFile
+from zerowiz.core.script.settings import ScriptSettings
 from zerowiz.core.structs import replace
-from zerowiz.core.workload import Loop, Method, Precision
-from zerowiz.errors import AnswerNeededError, PreflightError, UsageError, ZerowizError
-from zerowiz.probe.package_data import read_known_models, read_version
-from zerowiz.probe.preflight.interpreter import find_programs
-from zerowiz.probe.script.read import find_models, find_scripts
-from zerowiz.ui import sentences, wizard
-from zerowiz.ui.text import count
-from zerowiz.words import _, listing
-
-# The menus of the wizard: machines, scripts and models that lie near or are known by name.
-
-# The model that the menu starts with where none lies near.
-_COMMON, _COMMON_ON_CPU = "meta-llama/Llama-3.1-8B", "openai-community/gpt2"
-# What people rent or have, the common ones first.
-LARGEST_MACHINE = "8xH100-80GB-SXM"
-_OTHER_MACHINES = (
-    (LARGEST_MACHINE, _("8 GPUs of one node, NVLink")),
-    ("8xA100-80GB-SXM", _("8 GPUs of one node, NVLink")),
-    ("4xA100-40GB-SXM", _("4 GPUs of one node, NVLink")),
-    ("1xH100-80GB-SXM", _("one GPU")),
-    ("2xRTX4090", _("2 GPUs of a workstation, PCIe")),
-    ("1xRTX4090", _("one GPU of a workstation")),
+from zerowiz.emit.files import refuse_loss
+from zerowiz.emit.processes import ending_as_ctrl_c
+from zerowiz.errors import (
+    AnswerNeededError,
+    DeclinedError,
+    InterruptedByUserError,
+    UsageError,
+    ZerowizError,
 )
+from zerowiz.translation import _, listing
+from zerowiz.ui import remedies
+
+# Ask what is open, one question after the other; Esc goes back to the one before.
 
 
-def offer_machines(question: Question, options: Options) -> Question:
-    """The question with this machine first where it can train, and some that people rent."""
-    return _menu(question, _machines(options))
-
-
-def _machines(options: Options) -> list[tuple[str, str]]:
-    try:
-        here = find_machine(replace(options, machine=CPU_MACHINE), os.environ)
-    except ZerowizError:
-        # What was typed is for GPUs.
-        return [*_OTHER_MACHINES]
-    cpu = (CPU_MACHINE, _("this machine, without a GPU: {host}", host=wizard.host(here)))
-    return [cpu, *_OTHER_MACHINES] if _can_train_here() else [*_OTHER_MACHINES, cpu]
-
-
-def _can_train_here() -> bool:
-    try:
-        find_programs(os.environ)
-    except PreflightError:
-        return False
-    return all(read_version(name) for name in ("torch", "deepspeed"))
-
-
-def offer_scripts(question: Question, nearby: Sequence[ScriptFacts], answered: str) -> Question:
-    """The question with the scripts nearby, then what it offers by itself.
+def ask_open(person: Person, wizard: Wizard, answers: Answers) -> Iterator[Answers]:
+    """The answers after each question, until nothing is open: a refusal loses none of them.
 
     Args:
-        question: Of the script.
-        nearby: What was found.
-        answered: The answer before; empty where there was none.
-    """
-    copied = script_of(answered) if answered.startswith(TEMPLATE) else None
-    scripts = [(f.path, sentences.convention(f)) for f in nearby if f.path != copied]
-    default = DEFAULT_SCRIPT if DEFAULT_SCRIPT in dict(scripts) else None
-    others = tuple(
-        choice
-        for choice in question.choices
-        if choice.value == answered or not Path(script_of(choice.value)).exists()
-    )
-    menu = _menu(question, scripts, default)
-    choices = (*menu.choices, *others)
-    return replace(menu, choices=choices, default=menu.default or choices[0].value)
-
-
-def offer_models(question: Question, machine: Machine | None) -> Question:
-    """The question with what lies near, then what is known by name, a common one first."""
-    return _menu(question, _models(machine))
-
-
-def _models(machine: Machine | None) -> list[tuple[str, str]]:
-    near = dict(find_models(Path(), os.environ))
-    on_cpu = machine is not None and machine.accelerator is Accelerator.CPU
-    common = _COMMON_ON_CPU if on_cpu else _COMMON
-    rows = sorted(read_known_models(), key=lambda row: row.id != common)
-    known = {row.id: _("{params} parameters", params=count(row.params)) for row in rows}
-    return list({**near, **{k: v for k, v in known.items() if k not in near}}.items())
-
-
-def _menu(
-    question: Question,
-    rows: "tuple[tuple[str, str], ...] | list[tuple[str, str]]",
-    default: str | None = None,
-) -> Question:
-    """The question with what was found, the first of which is the default.
-
-    What is typed is an answer, too.
-    """
-    listed = (Choice(value=value, title=value, detail=detail) for value, detail in rows)
-    first = rows[0][0] if rows else None
-    return replace(question, choices=tuple(listed), default=default or first)
-
-
-def with_default(question: Question, default: str | None) -> Question:
-    """The question with this default, a line of its menu; as it is where there is none."""
-    if default is None:
-        return question
-    values = [choice.value for choice in question.choices]
-    if question.choices and default not in values:
-        listed = (Choice(value=default, title=default), *question.choices)
-        return replace(question, default=default, choices=listed)
-    return replace(question, default=default)
-
-
-# Ask for the arguments that the script requires, and that nobody has passed.
-
-
-def ask_words(person: Person, planned: InitPlan) -> Words | Back:
-    """The words that a person types after the script; they give it all that it requires."""
-    question = Question(
-        key="words",
-        flag="ARGS",
-        text=_("Which arguments does {path} get?", path=planned.script),
-        why=_("It requires {names}.", names=_names(planned)),
-        more=_("Type them as in a shell: `{words}`", words=_usage(planned)),
-    )
-    answer = person.ask(question, check=lambda text: _check(planned, text))
-    return answer if isinstance(answer, Back) else _split(answer)
-
-
-def _names(planned: InitPlan) -> str:
-    return listing(f"`{row.name}`" for row in planned.missing)
-
-
-def _usage(planned: InitPlan) -> str:
-    return " ".join(row.usage for row in planned.missing)
-
-
-def _split(text: str) -> Words:
-    try:
-        return tuple(shlex.split(text))
-    except ValueError as error:
-        raise UsageError(
-            _("not words of a shell: {error}", error=error),
-            _("type them as in a shell, each quote closed: `--name 'my data'`"),
-        ) from None
-
-
-def _check(planned: InitPlan, text: str) -> None:
-    """See that nothing is missing any more.
+        person: Answers.
+        wizard: Knows what is open.
+        answers: Those that were given before.
 
     Raises:
-        UsageError: Something is, or a quote has no end.
+        ZerowizError: What the answers name cannot be used, or cannot be read any more.
     """
-    after = replace(planned, script_args=add_words(planned.script_args, _split(text)))
-    if after.missing:
-        raise UsageError(
-            _("{path} also requires {names}", path=planned.script, names=_names(after)),
-            _("type `{words}` too", words=_usage(after)),
+    while True:
+        wizard.prepare(answers)
+        known = wizard.known(answers)
+        # What does not matter after the latest answer is not kept.
+        answers = answers.only({asked.key for asked in ALL_QUESTIONS if is_relevant(asked, known)})
+        yield answers
+        question = next_question(known)
+        if question is None:
+            return
+        answers = _ask(person, wizard, question, answers, can_go_back=bool(answers.given))
+        yield answers
+
+
+def change_one(person: Person, wizard: Wizard, answers: Answers) -> Answers:
+    """The answers, one of which the person has changed, or none."""
+    while True:
+        undoable = _taken(answers)
+        listed = (*_listed(wizard, answers, wizard.planned(answers)), *undoable, _NOTHING)
+        key = person.ask(replace(_WHICH, choices=listed, default=listed[0].value))
+        if isinstance(key, Back) or key == _NOTHING.value:
+            return answers
+        keys = [choice.value for choice in undoable]
+        if key in keys:
+            return answers.without_taken(keys.index(key))
+        question = next(row for row in ALL_QUESTIONS if row.key == key)
+        changed = _change(person, wizard, question, answers)
+        if changed is not None:
+            return changed
+
+
+def can_change(wizard: Wizard, answers: Answers) -> bool:
+    """Whether an answer could be another one; not where what is open cannot be read."""
+    try:
+        return bool(_listed(wizard, answers, {}) or answers.taken)
+    except ZerowizError:
+        return False
+
+
+def note_spared(wizard: Wizard, answers: Answers, reporter: Reporter) -> None:
+    """Say which answers nobody was asked for."""
+    spared = wizard.spared(answers)
+    took = [f"{_NAMES[q.key]} ({_shown(q, spared)})" for q in QUESTIONS if q.key in spared]
+    if took:
+        reporter.note(
+            _(
+                "not asked: {took}; choose `change something` for another one",
+                took=listing(took),
+            )
         )
 
 
-# What the answers name: the machine, the script and the model, each of which is read once.
-
-_TRAINING_LIBRARIES = ("torch", "deepspeed", "transformers")
-
-
-class NamedInputs:
-    """Machine, scripts and models are read once each, so that a consequence is shown at once.
-
-    Args:
-        command: The script and the options as they were typed.
-        reporter: Hears how many nodes of a hostfile have answered.
-        wanted: Whether a config alone is wanted, and of what.
-
-    Raises:
-        ZerowizError: What was typed cannot be used: there is no such script, model or machine.
-    """
-
-    def __init__(self, command: Command, reporter: Reporter, wanted: InitOptions) -> None:
-        self.typed, self.script_args = command.options, command.script_args
-        self._no_script, self._program_file = wanted.no_script, wanted.program_file
-        self._machines: dict[str | None, Machine] = {}
-        self._facts: dict[str, ScriptFacts] = {}
-        self._models: dict[str, ReadModel | None] = {}
-        self._recalled: dict[str, Options] = {}
-        self.here, self._why_not_here = self._find_machine(reporter)
-        self._has_typed_script = command.script is not None
-        is_open = command.script is None and not wanted.no_script
-        self.nearby = tuple(find_scripts(Path())) if is_open else ()
-        self.script_here = command.script or self._only_script()
-
-    def _find_machine(self, reporter: Reporter) -> tuple[Machine | None, str]:
-        """The machine, or else why there is none."""
-        try:
-            return find_machine(self.typed, os.environ, reporter=reporter), ""
-        except PreflightError as error:
-            return None, error.message
-
-    def _only_script(self) -> str | None:
-        """The one that is meant where nobody names it."""
-        if self._no_script:
-            return None
-        if len(self.nearby) == 1:
-            return self.nearby[0].path
-        is_there = not self.nearby and Path(DEFAULT_SCRIPT).is_file()
-        return DEFAULT_SCRIPT if is_there else None
-
-    def forget(self) -> None:
-        """Read scripts, models and named machines again: the person may have edited them."""
-        for read in (self._machines, self._facts, self._models, self._recalled):
-            read.clear()
-
-    def add_words(self, words: Words) -> None:
-        """Read the script with these words after it, too."""
-        self.script_args = add_words(self.script_args, words)
-        self._facts.clear()
-
-    def write_to(self, folder: Path) -> None:
-        """Plan for configs in another folder."""
-        self.typed = replace(self.typed, output_dir=folder)
-        self._recalled.clear()
-
-    def detected(self) -> tuple[str, str, str]:
-        """What is known before anything is asked, in three lines.
-
-        Raises:
-            ZerowizError: A script or a model that was typed cannot be used.
-        """
-        if self.typed.model is not None:
-            # What is read without the network is refused now, not after the questions.
-            read_near(self.typed.model, os.environ, trace=self.typed.trace)
-        script: ScriptFacts | list[str] = [script.path for script in self.nearby]
-        try:
-            script = self.facts(Answers()) or script
-        except ZerowizError:
-            if self._has_typed_script:
-                raise
-            # It is said where the person can do something about it.
-            script = [str(self.script_here)]
-        versions = {name: read_version(name) for name in _TRAINING_LIBRARIES}
-        what = script if self._program_file is None else self._program_file
-        return wizard.detected(self.here or self._why_not_here, what, versions)
-
-    def machine(self, answers: Answers) -> Machine | None:
-        """The machine of the job, once it is known."""
-        named = answers.by_key.get("machine")
-        options = self.typed if named is None else replace(self.typed, machine=named)
-        if named is None:
-            machine = self.here
-        else:
-            if named not in self._machines:
-                self._machines[named] = find_machine(options, os.environ)
-            machine = self._machines[named]
-        change = answers.settings
-        if machine is None or not change:
-            return machine
-        key = json.dumps([named, change])
-        if key not in self._machines:
-            self._machines[key] = machine_of(with_plain(options, change), change, machine)
-        return self._machines[key]
-
-    def has_script(self, answers: Answers) -> bool:
-        """Whether the job has a script, or will have one."""
-        return answers.by_key.get("script") != NO_SCRIPT and not self._no_script
-
-    def script(self, answers: Answers) -> str | None:
-        """The script, once it is known; None where there is none."""
-        if not self.has_script(answers):
-            return None
-        answer = answers.by_key.get("script")
-        return self.script_here if answer is None else script_of(answer)
-
-    def facts(self, answers: Answers) -> ScriptFacts | None:
-        """What the script shows, once it is known.
-
-        Raises:
-            ZerowizError: It cannot be read, or no config can reach it.
-        """
-        script = self.script(answers)
-        if script is None:
-            return None
-        if script not in self._facts:
-            options = self.options_of(script)
-            facts = read_as_said(script, self.script_args, options)
-            require_reachable(facts, self.script_args, options)
-            check_words(facts, self.script_args)
-            self._facts[script] = facts
-        return self._facts[script]
-
-    def options_of(self, script: str) -> Options:
-        """What was typed, and what was kept of a script."""
-        if script not in self._recalled:
-            self._recalled[script] = load_script_answers(script, self.typed, SILENT)
-        return self._recalled[script]
-
-    def settings(self, answers: Answers) -> ScriptSettings:
-        """What the script says, once it is known."""
-        facts = self.facts(answers)
-        return ScriptSettings() if facts is None else resolve_script(facts, self.script_args)
-
-    def _named_model(self, answers: Answers) -> str | None:
-        answered = {**answers.by_key, **as_answers(answers.settings)}
-        return answered.get("model") or self.typed.model
-
-    def model(self, answers: Answers) -> ReadModel | None:
-        """The model, where reading it takes neither the network nor a trace."""
-        named, settings = self._named_model(answers), self.settings(answers)
-        built, loaded = made_for(named, settings), settings.model
-        name = named or (None if loaded is None else loaded.value)
-        key = name if built is None else f"{built.base} {built.source}"
-        if key is not None and key not in self._models:
-            self._models[key] = self._near(name or "") if built is None else self._near_made(built)
-        return None if key is None else self._models[key]
-
-    def _near(self, name: str) -> ReadModel | None:
-        try:
-            near = read_near(name, os.environ, trace=self.typed.trace)
-        except ZerowizError:
-            near = None
-        rows = (row for row in read_known_models() if row.id == name and near is None)
-        known = next((ReadModel(model=row.build()) for row in rows), None)
-        return near or known
-
-    def _near_made(self, config: ModelConfig) -> ReadModel | None:
-        try:
-            return None if self.typed.trace else read_made_near(config, os.environ)
-        except ZerowizError:
-            return None
+def ask_other_script(person: Person, wizard: Wizard, answers: Answers) -> Answers:
+    """The answers with a script that the person names now; as they were where they go back."""
+    question = next(row for row in QUESTIONS if row.key == "script")
+    return _change(person, wizard, question, answers) or answers
 
 
-def as_answers(settings: Change) -> dict[str, str]:
-    """Settings as the answers to the questions of their names."""
-    words = {True: "yes", False: "no"}
-    return {k: words[v] if isinstance(v, bool) else str(v) for k, v in settings.items()}
+def _taken(answers: Answers) -> list[Choice]:
+    """The remedies that were taken, as a menu."""
+    return [
+        Choice(
+            value=f"remedy {index}",
+            title=remedies.options(change),
+            detail=_("you chose this change; Enter undoes it"),
+        )
+        for index, change in enumerate(answers.taken)
+    ]
 
 
-_SEVERAL = 2
-_CHANGEABLE = {question.key: question for question in CHANGEABLE}
+def _listed(wizard: Wizard, answers: Answers, planned: Mapping[str, str]) -> list[Choice]:
+    """The answers that matter, and what else the plan could have otherwise, as a menu."""
+    known = wizard.known(answers)
+    relevant = {q.key: known[q.key] for q in ALL_QUESTIONS if is_relevant(q, known)}
+    shown = {**planned, **relevant}
+    return [
+        Choice(value=question.key, title=f"{_NAMES[question.key]}: {_shown(question, shown)}")
+        for question in ALL_QUESTIONS
+        if question.key in shown
+    ]
 
 
-class AnsweredJob(Struct, frozen=True, kw_only=True):
-    """What the answers lead to."""
-
-    script: str | None
-    """None where a config alone is wanted."""
-    facts: ScriptFacts | None
-    machine: Machine
-    options: Options
-
-
-class _Outlook(Struct, frozen=True, kw_only=True):
-    """What an answer leads to."""
-
-    decision: Decision
-    refusal: str | None
-    """Why the script would not train there, whether or not the job fits."""
-
-    @property
-    def trains(self) -> bool:
-        return self.decision.chosen is not None and self.refusal is None
+_NAMES = {
+    "machine": _("machine"),
+    "script": _("script"),
+    "model": _("model"),
+    "method": _("trained parameters"),
+    "goal": _("goal"),
+    "micro_batch": _("micro-batch"),
+    "sequence_tokens": _("tokens per sequence"),
+    "gradient_checkpointing": _("gradient checkpointing"),
+    "global_batch": _("global batch"),
+    "precision": _("precision"),
+    "optimizer": _("optimizer"),
+    "attention": _("attention"),
+}
+_WHICH = Question(key="change", flag="$yes", text=_("Change which answer?"), kind=AnswerKind.CHOICE)
+_NOTHING = Choice(value="nothing", title=_("nothing, go on"))
 
 
-class Wizard:
-    """Knows what is open after some answers, and what each answer leads to.
+def _shown(question: Question, known: Mapping[str, str | None]) -> str:
+    """An answer, as a menu names it."""
+    answer = known[question.key] or ""
+    return next((choice.title for choice in question.choices if choice.value == answer), answer)
+
+
+def _change(person: Person, wizard: Wizard, question: Question, answers: Answers) -> Answers | None:
+    """The answers with another one to this question; None where the person goes back."""
+    answer = _answer(person, wizard, question, answers, can_go_back=True)
+    return None if isinstance(answer, Back) else wizard.with_answer(question.key, answer, answers)
+
+
+def _ask(
+    person: Person, wizard: Wizard, question: Question, answers: Answers, *, can_go_back: bool
+) -> Answers:
+    """The answers with one to this question, or without the one before."""
+    answer = _answer(person, wizard, question, answers, can_go_back=can_go_back)
+    if isinstance(answer, Back):
+        return answers.back()
+    return answers.with_answer(question.key, answer)
+
+
+def _answer(
+    person: Person, wizard: Wizard, question: Question, answers: Answers, *, can_go_back: bool
+) -> str | Back:
+    return person.ask(
+        wizard.question(question, answers),
+        check=wizard.check(question.key, answers),
+        consequence=wizard.consequence(question, answers),
+        can_go_back=can_go_back,
+    )
+
+
+def plan_init(
+    script: str | None,
+    script_args: tuple[str, ...],
+    options: Options,
+    wanted: InitOptions,
+    reporter: LaunchReporter,
+) -> InitPlan:
+    """Decide, and plan the files, asking nobody.
 
     Args:
-        command: The script and the options as they were typed.
-        template: The template that lies in the folder, if the person starts from one.
-        reporter: Hears how many nodes of a hostfile have answered.
-        wanted: Whether a config alone is wanted, and of what.
+        script: As it was named, if it was.
+        script_args: The words after it.
+        options: What was said.
+        wanted: What is done with the plan.
+        reporter: Hears what was decided, and why.
 
     Raises:
-        ZerowizError: What was typed cannot be used: there is no such script, model or machine.
+        ZerowizError: An answer is missing, nothing fits, or no config can reach the script.
     """
+    command, wanted = _understand(script, script_args, options, wanted, reporter)
+    script_args, options = command.script_args, command.options
+    machine = find_machine(options, os.environ, reporter=reporter)
+    if wanted.no_script:
+        return _plan_config(command, machine, wanted, reporter)
+    path = command.script or DEFAULT_SCRIPT
+    options = load_script_answers(path, options, reporter)
+    facts = read_as_said(path, script_args, options)
+    require_reachable(facts, script_args, options)
+    check_words(facts, script_args, reporter)
+    check_own_config(options, machine, facts, script_args, reporter)
+    options = answer_for(options, facts, script_args, None)
+    plan = decide_with(None, options, machine, facts, script_args, reporter)
+    planned = plan_written(command, path, facts, plan, wanted, reporter)
+    if options.dry_run:
+        # Said now what a writing run would say.
+        with losses_shown(shown=not options.quiet):
+            refuse_loss(*planned.files, force=options.force)
+    return with_start(command, planned, facts, reporter) if wanted.launch else planned
+
+
+def _plan_config(
+    command: Command, machine: Machine, wanted: InitOptions, reporter: Reporter
+) -> InitPlan:
+    """The plan of a config without a script."""
+    options = command.options
+    if open_questions(options, ScriptSettings())["model"] is None:
+        raise AnswerNeededError(
+            _("without a script, zerowiz cannot see which model is trained"),
+            _("set it with `$model`"),
+        )
+    check_own_config(options, machine, None, (), reporter)
+    plan = decide_with(None, options, machine, None, (), reporter)
+    return plan_written(command, None, None, plan, wanted, reporter)
+
+
+def ask_init(
+    script: str | None,
+    script_args: tuple[str, ...],
+    options: Options,
+    wanted: InitOptions,
+    reporter: LaunchReporter,
+    person: Person,
+    before: Mapping[str, str],
+) -> InitPlan | None:
+    """Show what was detected, ask what is open, decide, and do with the plan what the person says.
+
+    Args:
+        script: As it was named, if it was.
+        script_args: The words after it.
+        options: What was said.
+        wanted: What is done with the plan, where that was said already.
+        reporter: Hears what was decided, and why.
+        person: Answers.
+        before: What was answered in an earlier conversation, by the keys of the questions.
+
+    Returns:
+        What was written, unless `options.dry_run`; None where the person wants nothing of it.
+
+    Raises:
+        ZerowizError: What was typed cannot be used, before anything is asked.
+    """
+    command, wanted = _understand(script, script_args, options, wanted, reporter)
+    template = CopiedTemplate(person)
+    done: InitPlan | None = None
+    with ending_as_ctrl_c():
+        try:
+            wizard = Wizard(command, template, reporter, wanted)
+            # What was typed and cannot be used ends it here, whatever is shown.
+            detected = wizard.named.detected()
+            if not options.quiet:
+                person.tell(detected)
+            done = _Conversation(command, wizard, wanted, reporter, person, before).run()
+        finally:
+            if done is None or options.dry_run:
+                template.take_off()
+            else:
+                template.keep()
+    if done is None:
+        person.tell([_("nothing was written")])
+    return done
+
+
+class _Conversation:
+    """Asks until the answers lead to files, or to nothing; whatever happens, no answer is lost."""
 
     def __init__(
         self,
         command: Command,
-        template: CopiedTemplate,
-        reporter: Reporter,
+        wizard: Wizard,
         wanted: InitOptions,
+        reporter: LaunchReporter,
+        person: Person,
+        before: Mapping[str, str],
     ) -> None:
-        self._no_script = wanted.no_script
-        self._template = template
-        self.named = NamedInputs(command, reporter, wanted)
+        self._command, self._wizard, self._wanted = command, wizard, wanted
+        self._reporter, self._person = reporter, person
+        self._refusals = Refusals(person, reporter)
+        self._answers = Answers(before=before)
 
-    def prepare(self, answers: Answers) -> None:
-        """Lay a template that was chosen into the folder, and take off one that is no more.
+    def run(self) -> InitPlan | None:
+        """What was written; None where the person wants nothing of it."""
+        after: LastAnswer | Back | None = None
+        while True:
+            try:
+                self._go_on(after)
+                for given in ask_open(self._person, self._wizard, self._answers):
+                    # A refusal loses none of them.
+                    self._answers = given
+                outcome = self._decide_and_finish()
+            except InterruptedByUserError:
+                raise
+            except DeclinedError:
+                return None
+            except ZerowizError as error:
+                outcome = self._ask_refused(error)
+            if isinstance(outcome, InitPlan):
+                return outcome
+            if outcome is LastAnswer.STOP:
+                return None
+            after = outcome
 
-        Raises:
-            ZerowizError: It cannot be copied.
-        """
-        if self._template.follow(answers.by_key.get("script")):
-            self.named.forget()
+    def _ask_refused(self, error: ZerowizError) -> LastAnswer | Back:
+        changes = [LastAnswer.CHANGE] if can_change(self._wizard, self._answers) else []
+        others = [] if self._wanted.no_script else [LastAnswer.SCRIPT]
+        offers = (LastAnswer.RETRY, *changes, *others, LastAnswer.STOP)
+        can_go_back = bool(self._answers.given)
+        return self._refusals.ask(error, offers, can_go_back=can_go_back)
 
-    def known(self, answers: Answers) -> dict[str, str | None]:
-        """What is asked of this job, by key: the answer, what was typed, or None where it is open.
-
-        What the script or a config of the person's own decides is no question.
-        """
-        questions = self._open(answers)
-        if self.named.script(answers) is None:
-            return questions
-        return spare(questions, answers.by_key, self._defaults(answers))
-
-    def spared(self, answers: Answers) -> dict[str, str | None]:
-        """What is not asked, so that there are few questions, by key."""
-        questions = self._open(answers)
-        return {k: v for k, v in self.known(answers).items() if v != questions[k]}
-
-    def _open(self, answers: Answers) -> dict[str, str | None]:
-        """As `known`, however many questions that is."""
-        questions = self._asked(answers)
-        known = {**dict(answers.given), **as_answers(answers.settings)}
-        changed = (k for k, v in answers.given if k in _CHANGEABLE and self._takes(k, v, answers))
-        kept = {*questions, *changed}
-        return {**questions, **{k: v for k, v in known.items() if k in kept}}
-
-    def _asked(self, answers: Answers) -> dict[str, str | None]:
-        """What is asked or was typed, by key, whatever was answered to it."""
-        questions: dict[str, str | None] = {}
-        if self.named.here is None or self.named.typed.machine is not None:
-            questions["machine"] = self.named.typed.machine
-        if not self._no_script:
-            # The only one here is not asked for; with others it is what the menu points at.
-            questions["script"] = (
-                self.named.script_here if len(self.named.nearby) < _SEVERAL else None
-            )
-        script = self.named.script(answers)
-        if not self.named.has_script(answers):
-            questions |= open_questions(self.named.typed, ScriptSettings())
-            questions["method"] = self.named.typed.method
-        elif script is not None:
-            questions |= self._of_script(answers, self.named.options_of(script))
-        read = self.named.model(answers)
-        if read is not None and read.model.architecture.reads_images:
-            # The size of its images decides it.
-            questions.pop("sequence_tokens", None)
-        return questions
-
-    def _defaults(self, answers: Answers) -> dict[str, str]:
-        """What the script does where nobody says otherwise, by the keys of questions."""
-        settings = self.named.settings(answers)
-        defaults = {"method": settings.method, "micro_batch": settings.micro_batch}
-        return {key: str(setting.value) for key, setting in defaults.items() if setting is not None}
-
-    def _default_of(self, key: str, answers: Answers) -> str | None:
-        """The script's own value, which is asked for where it decides that question alone."""
-        return self._defaults(answers).get(key) if key in {"method", "micro_batch"} else None
-
-    def _of_script(self, answers: Answers, options: Options) -> dict[str, str | None]:
-        settings, facts = self.named.settings(answers), self.named.facts(answers)
-        questions = open_questions(options, settings)
-        for name in ("model", "sequence_tokens", "gradient_checkpointing"):
-            # What the script decides is no question, and what was typed can be said anew.
-            if questions[name] is not None and getattr(options, name) is None:
-                del questions[name]
-        if facts is not None and facts.micro_batch.from_config:
-            questions["micro_batch"] = questions["micro_batch"] or "1"
-        if splits(options, settings, own_config(options)):
-            machine = self.named.machine(answers)
-            # No time of a step is known there: the recommended split is the fastest known.
-            on_cpu = machine is not None and machine.accelerator is Accelerator.CPU
-            questions["goal"] = _goal(options) or (Objective.FLOWCHART.value if on_cpu else None)
-            questions["micro_batch"] = None
-        elif questions["micro_batch"] is not None and options.micro_batch is None:
-            del questions["micro_batch"]
-        if options.method is not None or any(_is_open(settings, method) for method in Method):
-            questions["method"] = options.method
-        return questions
-
-    def options(self, answers: Answers) -> Options:
-        """What was typed, with the answers that matter.
-
-        Raises:
-            ZerowizError: An answer contradicts what was typed.
-        """
-        script = self.named.script(answers)
-        options = self.named.typed if script is None else self.named.options_of(script)
-        known = self.known(answers)
-        values = self._of_template(options, answers)
-        for question in ALL_QUESTIONS:
-            answer = answers.by_key.get(question.key)
-            if answer is not None and is_relevant(question, known):
-                values |= _as_settings(question, answer)
-        return with_plain(options, {**values, **answers.settings})
-
-    def _of_template(self, options: Options, answers: Answers) -> dict[str, object]:
-        """The machine's own precision for the Trainer's template, which trains in fp32 by itself.
-
-        Nobody has chosen that: the person has not seen the script yet.
-        """
-        trainer = f"{TEMPLATE}{template_of(Loop.TRAINER).script}"
-        machine = self.named.machine(answers)
-        if answers.by_key.get("script") != trainer or options.precision or machine is None:
-            return {}
-        native = native_precision(machine, options.torch_autocast)
-        return {} if native is Precision.FP32 else {"precision": native.value}
-
-    def question(self, question: Question, answers: Answers) -> Question:
-        """The question with what was found here as a menu, and what was answered before."""
-        if self._is_planned(question.key, answers):
-            return self._of_plan(question, answers)
-        match question.key:
-            case "machine":
-                question = offer_machines(question, self.named.typed)
-            case "script":
-                answered = answers.by_key.get("script", "")
-                # Where one was named, others matter only once it is refused.
-                nearby = self.named.nearby or tuple(find_scripts(Path()))
-                question = offer_scripts(question, nearby, answered)
-            case "model":
-                question = offer_models(question, self.named.machine(answers))
-            case "goal":
-                question = _keeping(question, self._global_batch(answers))
-            case "method":
-                question = self._method_question(question, answers)
-            case "sequence_tokens":
-                question = self._length_question(question, answers)
+    def _go_on(self, after: LastAnswer | Back | None) -> None:
+        """Go on with the questions as the person has said, if they have."""
+        person, wizard, answers = self._person, self._wizard, self._answers
+        if after is not None:
+            wizard.named.forget()
+        match after:
+            case Back.BACK:
+                self._answers = answers.back()
+            case LastAnswer.CHANGE:
+                self._answers = change_one(person, wizard, answers)
+            case LastAnswer.SCRIPT:
+                self._answers = ask_other_script(person, wizard, answers)
             case _:
                 pass
-        known = {**answers.before, **answers.by_key, **as_answers(answers.settings)}
-        default = known.get(question.key) or self._default_of(question.key, answers)
-        question = with_default(question, default)
-        return self._fitting(question, answers) if question.key == "machine" else question
 
-    def planned(self, answers: Answers) -> dict[str, str]:
-        """What the plan takes of each setting that can be given another value, by its key.
-
-        What the script decides of it where the answers lead to no plan. Nothing where a config of
-        the person's own decides.
-        """
-        if self.named.typed.config is not None:
-            return {}
-        followed = self._follow(answers)
-        if followed is None:
-            values = self._of_settings(answers)
-        else:
-            job = followed.request.job
-            step = job.workload
-            batch = step.micro_batch * step.accumulation_steps * job.machine.world_size
-            values = {**step.settings(), "global_batch": batch}
-        shown = as_answers({k: v for k, v in values.items() if k in _CHANGEABLE})  # type: ignore[misc]
-        return {k: v for k, v in shown.items() if self._has_others(k, v, answers)}
-
-    def _of_settings(self, answers: Answers) -> dict[str, object]:
-        """What the script decides of each setting; a refusal can be of one that nobody typed."""
-        settings = self.named.settings(answers)
-        decided = ((key, getattr(settings, key, None)) for key in _CHANGEABLE)
-        return {
-            **{key: setting.value for key, setting in decided if setting is not None},
-            **answers.settings,
-        }
-
-    def _is_planned(self, key: str, answers: Answers) -> bool:
-        """Whether a setting is one that nobody is asked for, as something decides it."""
-        if key not in _CHANGEABLE:
-            return False
-        asked = {k: answers.by_key.get(k, v) for k, v in self._asked(answers).items()}
-        return not is_relevant(_CHANGEABLE[key], asked)
-
-    def _of_plan(self, question: Question, answers: Answers) -> Question:
-        """The question of such a setting: what the plan takes of it, and what else it can."""
-        had = answers.by_key.get(question.key) or self.planned(answers).get(question.key)
-        choices = [
-            choice
-            for choice in question.choices
-            if choice.value == had or self._takes(question.key, choice.value, answers)
-        ]
-        return replace(question, default=had, choices=tuple(choices))
-
-    def _has_others(self, key: str, value: str, answers: Answers) -> bool:
-        """Whether a setting can be given another value."""
-        choices = [choice.value for choice in _CHANGEABLE[key].choices] or [str(int(value) + 1)]
-        return any(self._takes(key, choice, answers) for choice in choices if choice != value)
-
-    def _takes(self, key: str, value: str, answers: Answers) -> bool:
-        """Whether the ranks can be given this value of a setting."""
-        if not self.named.has_script(answers):
-            return True
-        facts = self.named.facts(answers)
-        if facts is None or _CHANGEABLE[key].problem(value) is not None:
-            return False
-        name = "accumulation_steps" if key == "global_batch" else key
-        typed = with_plain(Options(), {name: as_value(_CHANGEABLE[key], value)})
-        return can_be_given(facts, self.named.settings(answers), name, getattr(typed, name))
-
-    def with_answer(self, key: str, answer: str, answers: Answers) -> Answers:
-        """The answers with another one; a micro-batch of one's own is a goal."""
-        if key == "micro_batch" and "goal" in self._open(answers):
-            answers = answers.with_answer("goal", OWN_MICRO_BATCH)
-        return answers.with_answer(key, answer)
-
-    def _fitting(self, question: Question, answers: Answers) -> Question:
-        """The question of the machine whose default is the first one that trains the job.
-
-        As it is where that is not known; else the largest, for which there are remedies.
-        """
-        outlook = self._look(question, str(question.default), answers)
-        if outlook is None or outlook.trains:
-            return question
-        others = [choice.value for choice in question.choices if choice.value != question.default]
-        fitting = (
-            other
-            for other in others
-            if (fit := self._look(question, other, answers)) is not None and fit.trains
+    def _decide_and_finish(self) -> InitPlan | LastAnswer | Back:
+        """The plan that is written, or what the person does instead."""
+        wizard, reporter, person = self._wizard, self._reporter, self._person
+        command = replace(self._command, script_args=wizard.named.script_args)
+        answers = self._answers
+        job = wizard.job(answers, reporter)
+        if job.facts is not None:
+            check_own_config(job.options, job.machine, job.facts, command.script_args, reporter)
+        remedying = Remedying(
+            person, job.facts, command.script_args, reporter, can_read_again=job.facts is not None
         )
-        return replace(question, default=next(fitting, LARGEST_MACHINE))
+        can_go_back = bool(answers.given)
+        plan = remedying.decide(job.options, job.machine, can_go_back=can_go_back)
+        self._note_spared(plan, answers.taking(*remedying.taken))
+        while True:
+            # A remedy is kept as an answer is.
+            self._answers = answers.taking(*remedying.taken)
+            if isinstance(plan, Back):
+                return plan
+            if isinstance(plan, Again):
+                return self._read_again(job.facts)
+            planned = plan_written(command, job.script, job.facts, plan, self._wanted, reporter)
+            if plan.options.dry_run:
+                return planned
+            finish = Finish(
+                command,
+                self._wanted,
+                wizard,
+                self._answers,
+                can_change=can_change(wizard, self._answers),
+                can_go_back=can_go_back or bool(remedying.taken),
+                reporter=reporter,
+                person=person,
+                refusals=self._refusals,
+            )
+            outcome = finish.run(planned)
+            if outcome is LastAnswer.SURER:
+                plan = remedying.make_surer() or plan
+                continue
+            if outcome is not Back.BACK or not remedying.taken:
+                return outcome
+            plan = remedying.undo(can_go_back=can_go_back)
 
-    def _method_question(self, question: Question, answers: Answers) -> Question:
-        if not self.named.has_script(answers):
-            return replace(question, why=_("Adapters (LoRA, QLoRA) take a fraction of the memory."))
-        settings = self.named.settings(answers)
-        open_ones = [c for c in question.choices if _is_open(settings, Method(c.value))]
-        return replace(question, choices=tuple(open_ones))
+    def _note_spared(self, plan: Plan | Back | Again, answers: Answers) -> None:
+        """Say once which answers nobody was asked for, where somebody can still change them."""
+        if isinstance(plan, Plan) and not plan.options.dry_run:
+            note_spared(self._wizard, answers, self._reporter)
 
-    def _length_question(self, question: Question, answers: Answers) -> Question:
-        """The question whose default is no longer than the model's positions."""
-        read = self.named.model(answers)
-        longest = None if read is None else longest_tokens(read.model)
-        if longest is None or longest > int(str(question.default)):
-            return question
-        return replace(question, default=str(longest))
+    def _read_again(self, before: ScriptFacts | None) -> LastAnswer:
+        """Read the script as it is now, and decide again."""
+        self._wizard.named.forget()
+        if before is not None and self._wizard.named.facts(self._answers) == before:
+            self._person.tell(
+                [_("zerowiz still reads the same settings from {path}", path=before.path)]
+            )
+        return LastAnswer.RETRY
 
-    def _global_batch(self, answers: Answers) -> int | None:
-        """What the script learns from at a time; None where nobody says."""
-        machine, settings = self.named.machine(answers), self.named.settings(answers)
-        if (whole := self.options(answers).global_batch) is not None:
-            return whole
-        if machine is None or settings.micro_batch is None:
-            return None
-        steps = settings.accumulation_steps
-        per_rank = settings.micro_batch.value * (1 if steps is None else steps.value)
-        return per_rank * machine.world_size
 
-    def check(self, key: str, answers: Answers) -> Callable[[str], object] | None:
-        """What refuses an answer that would fail later."""
-        checks: Mapping[str, Callable[[str], object]] = {
-            "machine": lambda answer: self.named.machine(answers.with_answer("machine", answer)),
-            "script": lambda answer: self._check_script(answer, answers),
-            "model": lambda answer: check_model(answer, os.environ, trace=self.named.typed.trace),
-            "sequence_tokens": lambda answer: self._check_length(answer, answers),
-        }
-        if self._is_planned(key, answers):
-            return lambda answer: self._followed(self.with_answer(key, answer, answers))
-        return checks.get(key)
-
-    def _check_script(self, answer: str, answers: Answers) -> None:
-        if answer.startswith(TEMPLATE):
-            check_template(answer)
-        else:
-            self.named.facts(answers.with_answer("script", answer))
-
-    def _check_length(self, answer: str, answers: Answers) -> None:
-        if (read := self.named.model(answers)) is not None:
-            refuse_length(read.model, int(answer))
-
-    def consequence(self, question: Question, answers: Answers) -> Callable[[str], str]:
-        """What an answer leads to, in one line; empty where that is not known at once."""
-        return lambda answer: self._leads_to(question, answer, answers)
-
-    def _leads_to(self, question: Question, answer: str, answers: Answers) -> str:
-        outlook = self._look(question, answer, answers)
-        if outlook is None:
-            return ""
-        return outlook.refusal or wizard.consequence(outlook.decision)
-
-    def _look(self, question: Question, answer: str, answers: Answers) -> _Outlook | None:
-        """What an answer leads to; None where that is not known at once."""
-        if question.problem(answer) is not None:
-            return None
-        answers = self.with_answer(question.key, answer, answers)
-        followed = self._follow(answers)
-        if followed is None:
-            return None
-        refusal = self._refusal(answers, followed)
-        return _Outlook(decision=followed.decision, refusal=refusal)
-
-    def _refusal(self, answers: Answers, followed: DecidedJob) -> str | None:
-        """Why the script would not train on this accelerator."""
-        facts = self.named.facts(answers)
-        if facts is None:
-            return None
-        words = add_settled(self.named.script_args, followed.request.settled)
-        try:
-            accelerator = followed.decision.job.machine.accelerator
-            check_accelerator(facts, resolve_script(facts, words), accelerator)
-        except PreflightError as error:
-            return error.message
-        return None
-
-    def _follow(self, answers: Answers) -> DecidedJob | None:
-        """What the answers lead to; None where that is not known at once, or is refused."""
-        try:
-            return self._followed(answers)
-        except (ZerowizError, OSError):
-            # Such as a name that is too long: the answer will be refused.
-            return None
-
-    def _followed(self, answers: Answers) -> DecidedJob | None:
-        """As `_follow`, but for what is refused."""
-        machine, read = self.named.machine(answers), self.named.model(answers)
-        if machine is None or read is None:
-            return None
-        options, facts = self.options(answers), self.named.facts(answers)
-        return decide_options(options, machine, facts, self.named.script_args, read)
-
-    def job(self, answers: Answers, reporter: Reporter) -> "AnsweredJob":
-        """The job, once nothing is open.
-
-        Args:
-            answers: All of them.
-            reporter: Hears what was kept of the script.
-
-        Raises:
-            ZerowizError: An answer contradicts what was typed, or the script.
-        """
-        named = self.named
-        script, facts, machine = named.script(answers), named.facts(answers), named.machine(answers)
-        if machine is None or (script is None and named.has_script(answers)):
-            raise AnswerNeededError(_("the script and the machine of the job are not known yet"))
-        if script is not None:
-            load_script_answers(script, self.named.typed, reporter)
-        return AnsweredJob(
-            script=script, facts=facts, machine=machine, options=self.options(answers)
+def _understand(
+    script: str | None,
+    script_args: tuple[str, ...],
+    options: Options,
+    wanted: InitOptions,
+    reporter: Reporter,
+) -> tuple[Command, InitOptions]:
+    """What was typed, and what is done with it: of a program's file a config alone."""
+    check_accounting(options)
+    if wanted.no_script:
+        _refuse_script(script, wanted)
+    command = understand_command(script, script_args, options, reporter)
+    file = find_program_file(command, reporter)
+    if file is not None:
+        _refuse_start(file, wanted)
+        return with_program_file(command, file), replace(wanted, no_script=True, program_file=file)
+    if command.no_local_rank:
+        # It is an option of DeepSpeed's launcher, and none of zerowiz that a record could hold.
+        argv = ("zerowiz", "launch", "deepspeed", "--no_local_rank", str(command.script))
+        typed = shell.join(argv)
+        reporter.note(
+            _("`--no_local_rank` is not kept: launch by `{typed}`, with all its words", typed=typed)
         )
+    return command, wanted
 
 
-def _goal(options: Options) -> str | None:
-    """What was typed of how the batch is run; None where nothing was."""
-    if options.global_batch is not None and options.objective is Objective.FLOWCHART:
-        return Objective.FLOWCHART
-    return None if options.objective is Objective.FLOWCHART else options.objective
+def _refuse_start(file: ProgramFile, wanted: InitOptions) -> None:
+    for flag, is_said in (("--launch", wanted.launch), ("--slurm", wanted.slurm)):
+        if is_said:
+            raise UsageError(
+                _(
+                    "`{flag}` conflicts with `{path}`: {program} starts its own ranks",
+                    flag=flag,
+                    path=file.path,
+                    program=file.program.name,
+                ),
+                _("remove `{flag}`; `zerowiz init` prints the command that trains", flag=flag),
+            )
 
 
-def _is_open(settings: ScriptSettings, method: Method) -> bool:
-    """Whether the script can be given a method, or trains adapters or not as nobody can see."""
-    return settings.is_open("method", method) or "method" in settings.unseen
-
-
-def _as_settings(question: Question, answer: str) -> dict[str, object]:
-    """An answer as the settings that it sets."""
-    match question.key:
-        case "script":
-            return {}
-        case "goal":
-            return {} if answer == OWN_MICRO_BATCH else {"objective": answer}
-        case _:
-            return {question.key: as_value(question, answer)}
-
-
-def _keeping(question: Question, global_batch: int | None) -> Question:
-    """The question of the goal, which names the global batch that is kept."""
-    if global_batch is None:
-        return question
-    batch = _("its global batch of {global_batch} sequences", global_batch=global_batch)
-    return replace(question, why=_("Your script leaves open how {batch} is split.", batch=batch))
+def _refuse_script(script: str | None, wanted: InitOptions) -> None:
+    reasons = {f"`{script}`": script, "`--launch`": wanted.launch, "`--slurm`": wanted.slurm}
+    for words, is_said in reasons.items():
+        if is_said:
+            raise UsageError(
+                _("{words} conflicts with `--no-script`, which writes a config alone", words=words),
+                _("remove one of them"),
+            )

@@ -7,12 +7,12 @@ from enum import StrEnum
 from pathlib import Path
 
 from zerowiz.app.ask import Person
+from zerowiz.app.choose_remedy import can_be_surer
 from zerowiz.app.command import Command
-from zerowiz.app.init_plan import InitOptions, InitPlan, plan_written, with_start, write_init
 from zerowiz.app.machines.machine import find_node
-from zerowiz.app.remedies import can_be_surer
 from zerowiz.app.reporter import SILENT, LaunchReporter, Reporter
-from zerowiz.app.wizard import Wizard, ask_words
+from zerowiz.app.wizard_plan import InitOptions, InitPlan, plan_written, with_start, write_init
+from zerowiz.app.wizard_state import Wizard, ask_words
 from zerowiz.core.decision.questions import AnswerKind, Answers, Back, Choice, Question
 from zerowiz.core.structs import replace
 from zerowiz.emit.files import find_losses
@@ -24,8 +24,8 @@ from zerowiz.errors import (
     ZerowizError,
 )
 from zerowiz.probe.preflight.interpreter import find_programs
+from zerowiz.translation import _, joined
 from zerowiz.ui import wizard as wizard_text
-from zerowiz.words import _, joined
 
 
 class LastAnswer(StrEnum):

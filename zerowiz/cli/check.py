@@ -27,10 +27,10 @@ from zerowiz.core.workload import Integration
 from zerowiz.errors import ExitCode, UsageError
 from zerowiz.probe.config_text import STDIN
 from zerowiz.probe.package_data import read_ds_schema
+from zerowiz.translation import _
 from zerowiz.ui import check as check_text
 from zerowiz.ui import show
 from zerowiz.ui.reporter import TerminalReporter
-from zerowiz.words import _
 
 
 def check(

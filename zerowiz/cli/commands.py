@@ -24,7 +24,7 @@ from zerowiz.errors import (
     ZerowizError,
     from_system,
 )
-from zerowiz.words import LANGUAGE_VARIABLE, LANGUAGES, _, listing, unknown_language
+from zerowiz.translation import LANGUAGE_VARIABLE, LANGUAGES, _, listing, unknown_language
 
 # Each is a module of this room with `register(app)`, and the first line of its help. The list of
 # commands needs no more: to load all of them costs as much time as a whole plan.

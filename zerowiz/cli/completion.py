@@ -11,7 +11,7 @@ from zerowiz.cli.help_page import UNHEEDED, write_rows
 from zerowiz.core import settings
 from zerowiz.core.settings import Panel, SettingRow
 from zerowiz.core.workload import SETTINGS, Workload
-from zerowiz.words import N_, _
+from zerowiz.translation import N_, _
 
 # `2x8xH1`: the counts stay, the name is completed.
 _COUNTS = re.compile(r"(?:\d{1,6}[x*])*", re.IGNORECASE)

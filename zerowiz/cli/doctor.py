@@ -14,9 +14,9 @@ from zerowiz.cli.usage import Explain, PlainCommand, write_json
 from zerowiz.core.findings import errors_of
 from zerowiz.core.preflight.examine import encode_findings
 from zerowiz.errors import ExitCode
+from zerowiz.translation import _
 from zerowiz.ui import doctor as doctor_text
 from zerowiz.ui.reporter import TerminalReporter
-from zerowiz.words import _
 
 
 @takes_options(FileUse(takes_script=TakesScript.WITHOUT_MODEL, starts_here=True))

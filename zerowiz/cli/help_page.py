@@ -6,7 +6,7 @@ from typing import Any
 from msgspec import Struct
 
 from zerowiz.errors import UsageError
-from zerowiz.words import N_, _
+from zerowiz.translation import N_, _
 
 EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
     "init": (

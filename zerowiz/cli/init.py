@@ -8,8 +8,11 @@ from typing import Annotated
 import typer
 
 from zerowiz.app.answers_file import ask_anew
-from zerowiz.app.init import ask_init, plan_init
-from zerowiz.app.init_plan import (
+from zerowiz.app.machines.machine import is_here
+from zerowiz.app.options import FileUse, Layers, Options, TakesScript, as_words
+from zerowiz.app.plan_files import NAME as JOB_FILE
+from zerowiz.app.wizard import ask_init, plan_init
+from zerowiz.app.wizard_plan import (
     InitOptions,
     InitPlan,
     launch_init,
@@ -17,9 +20,6 @@ from zerowiz.app.init_plan import (
     without_said,
     write_init,
 )
-from zerowiz.app.machines.machine import is_here
-from zerowiz.app.options import FileUse, Layers, Options, TakesScript, as_words
-from zerowiz.app.plan_files import NAME as JOB_FILE
 from zerowiz.cli.completion import complete_script
 from zerowiz.cli.options import takes_options
 from zerowiz.cli.output import showing_refused_plan, write_plan
@@ -27,12 +27,12 @@ from zerowiz.cli.usage import PlainCommand
 from zerowiz.core.script.programs import ProgramFile
 from zerowiz.core.structs import replace
 from zerowiz.errors import UsageError
+from zerowiz.translation import _
 from zerowiz.ui import show, wizard
-from zerowiz.ui.person import find_person
+from zerowiz.ui.prompt import find_person
 from zerowiz.ui.reporter import TerminalLaunchReporter
 from zerowiz.ui.show import files as show_files
 from zerowiz.ui.wizard import WizardReporter
-from zerowiz.words import _
 
 
 @takes_options(FileUse(takes_script=TakesScript.ALWAYS, starts_here=False))

@@ -19,11 +19,11 @@ from zerowiz.core.launch.plan import Launcher
 from zerowiz.core.strategies import FLOWCHART_STRATEGIES
 from zerowiz.core.structs import replace
 from zerowiz.errors import UsageError
+from zerowiz.translation import _
 from zerowiz.ui import show
-from zerowiz.ui.person import find_person
+from zerowiz.ui.prompt import find_person
 from zerowiz.ui.reporter import TerminalLaunchReporter
 from zerowiz.ui.show import files as show_files
-from zerowiz.words import _
 
 
 def _run_option(

@@ -13,10 +13,10 @@ from zerowiz.cli.completion import complete_machine
 from zerowiz.cli.usage import PlainCommand, write_json
 from zerowiz.core.machine.types import Accelerator
 from zerowiz.errors import PreflightError
+from zerowiz.translation import _
 from zerowiz.ui.machine import host as show_host
 from zerowiz.ui.machine import machine as show_machine
 from zerowiz.ui.reporter import TerminalReporter
-from zerowiz.words import _
 
 
 def machine(

@@ -18,10 +18,10 @@ from zerowiz.core.measured_row import Comparison, encode_comparison
 from zerowiz.core.plan_json import SCHEMA_VERSION
 from zerowiz.core.workload import Loop
 from zerowiz.errors import UsageError
+from zerowiz.translation import _
 from zerowiz.ui import measure as measure_text
 from zerowiz.ui.reporter import TerminalReporter
 from zerowiz.ui.text import plain_log
-from zerowiz.words import _
 
 _STEPS, _SCRIPT_STEPS = 3, 8
 

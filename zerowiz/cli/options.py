@@ -11,7 +11,6 @@ from typing import Annotated, get_args
 import typer
 from msgspec.structs import fields
 
-from zerowiz.app.layers import join_layers
 from zerowiz.app.options import (
     FileUse,
     Layers,
@@ -22,14 +21,15 @@ from zerowiz.app.options import (
     rows,
     variable_of,
 )
+from zerowiz.app.precedence import join_layers
 from zerowiz.cli.completion import complete_setting
 from zerowiz.cli.usage import PlainCommand
 from zerowiz.core import shell
 from zerowiz.core.command_words import canonical_choice
 from zerowiz.core.settings import SettingRow
 from zerowiz.errors import ZerowizError
+from zerowiz.translation import _, listing
 from zerowiz.ui.reporter import TerminalReporter
-from zerowiz.words import _, listing
 
 
 def takes_options(use: FileUse | None) -> Callable[[Callable[..., None]], Callable[..., None]]:

@@ -26,9 +26,9 @@ from zerowiz.core.decision.search import Limit
 from zerowiz.core.settings import COMPARE, EXPLAIN
 from zerowiz.core.strategies import STRATEGIES, find_strategy
 from zerowiz.errors import UsageError
+from zerowiz.translation import _, listing
 from zerowiz.ui import choice, show
 from zerowiz.ui.reporter import TerminalReporter
-from zerowiz.words import _, listing
 
 if TYPE_CHECKING:
     from zerowiz.app.answers_file import SettingOrigin

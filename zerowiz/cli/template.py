@@ -10,8 +10,8 @@ from zerowiz.app.template import copy_template
 from zerowiz.cli.usage import PlainCommand
 from zerowiz.core.decision.questions import TEMPLATES, template_of
 from zerowiz.core.workload import Loop
+from zerowiz.translation import _
 from zerowiz.ui import files
-from zerowiz.words import _
 
 
 def template(

@@ -14,7 +14,7 @@ from typer.core import TyperCommand, TyperGroup
 from zerowiz.cli.help_page import EXAMPLES, refuse_empty, refuse_meaningless, write_rows, write_text
 from zerowiz.core import shell
 from zerowiz.errors import HAS_SITE, ExitCode, UsageError, ZerowizError, did_you_mean, page_of
-from zerowiz.words import _, listing
+from zerowiz.translation import _, listing
 
 # typer vendors click in newer releases; either way its own error is the ancestor of all of them.
 TyperError: type[Exception] = next(

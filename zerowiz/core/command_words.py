@@ -7,7 +7,7 @@ from functools import cache
 from zerowiz.core import settings
 from zerowiz.core.settings import SettingRow
 from zerowiz.core.workload import SETTINGS
-from zerowiz.words import edited
+from zerowiz.translation import edited
 
 # Rule: words of other tools and of speech, by the key of the setting, without case and punctuation.
 # A choice answers to itself in any case and punctuation without a row.

@@ -10,7 +10,7 @@ from msgspec import Struct
 from zerowiz.core.structs import decode
 from zerowiz.core.workload import Precision
 from zerowiz.errors import page_of
-from zerowiz.words import N_, _
+from zerowiz.translation import N_, _
 
 
 class Severity(StrEnum):

@@ -22,7 +22,7 @@ from zerowiz.core.machine.spec import MOST_GPUS_PER_NODE, instance_node, parse_s
 from zerowiz.core.machine.types import Machine, Network, NetworkKind, with_nodes
 from zerowiz.core.structs import replace, shows
 from zerowiz.errors import UsageError
-from zerowiz.words import _, joined, listing
+from zerowiz.translation import _, joined, listing
 
 _AMOUNT = re.compile(
     r"([$€£¥]?)\s*(\d{1,12}(?:\.\d{1,9})?)\s*([A-Za-z]{3})?\s*/\s*(gpu|node)-(?:hour|hr|h)",

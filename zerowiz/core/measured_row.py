@@ -12,6 +12,15 @@ from msgspec import Struct
 from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict, evaluate
 from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.machine.types import Accelerator, Machine
+from zerowiz.core.measured_trial import (
+    ComparedStep,
+    PlannedTrial,
+    SteadyStep,
+    Trial,
+    encode_trial,
+    samples_of,
+    steady_step,
+)
 from zerowiz.core.memory.allocations import Phase
 from zerowiz.core.memory.estimate import Estimate
 from zerowiz.core.outcome import Cause, JobEnd
@@ -27,17 +36,8 @@ from zerowiz.core.speed.costs import (
     calibrate,
 )
 from zerowiz.core.structs import encode, replace
-from zerowiz.core.trial import (
-    ComparedStep,
-    PlannedTrial,
-    SteadyStep,
-    Trial,
-    encode_trial,
-    samples_of,
-    steady_step,
-)
 from zerowiz.core.workload import SETTINGS
-from zerowiz.words import _
+from zerowiz.translation import _
 
 Report = Mapping[str, object]
 

@@ -16,7 +16,7 @@ from zerowiz.core.decision.plan_input import PlanInput, RanOut
 from zerowiz.core.launch.plan import ResumeFrom
 from zerowiz.core.machine.types import Accelerator
 from zerowiz.core.memory.allocations import MemoryKind
-from zerowiz.core.strategy import Strategy
+from zerowiz.core.strategy_types import Strategy
 from zerowiz.core.structs import decode, encode, replace
 
 
@@ -691,7 +691,7 @@ def measure_run(
         reports: Of each rank that said something.
         memory: Which memory counts.
     """
-    from zerowiz.core.trial import steady_step  # noqa: PLC0415 - only a measured run needs it
+    from zerowiz.core.measured_trial import steady_step  # noqa: PLC0415 - only a measured run needs it
 
     if not reports:
         return None
@@ -723,7 +723,7 @@ def _micro_batches(report: Mapping[str, object]) -> Sequence[int]:
 
 def _with_micro_batches(report: Mapping[str, object], count: int | None) -> Sequence[float]:
     """The seconds of the steps with so many micro-batches; of all where they were not counted."""
-    from zerowiz.core.trial import samples_of  # noqa: PLC0415 - only a measured run needs it
+    from zerowiz.core.measured_trial import samples_of  # noqa: PLC0415 - only a measured run needs it
 
     samples, counted = samples_of(report), _micro_batches(report)
     if count is None or len(counted) != len(samples):

@@ -10,7 +10,7 @@ from typing import get_args
 
 from msgspec import Struct
 
-from zerowiz.words import N_, _
+from zerowiz.translation import N_, _
 
 Change = Mapping[str, int | str | bool]
 """Settings by the names of their fields, with the plain values that they are to have."""

@@ -20,7 +20,7 @@ from zerowiz.core.memory.zero012 import (
     zero2_offload_moments,
 )
 from zerowiz.core.memory.zero3 import zero3_moments
-from zerowiz.core.strategy import Offload, Part, RingPasses, ZeroKey
+from zerowiz.core.strategy_types import Offload, Part, RingPasses, ZeroKey
 
 _REDUCING_KEYS = (
     ZeroKey.CONTIGUOUS_GRADIENTS,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, TypeGuard, TypeVar, Union, cast, ge
 import msgspec
 
 from zerowiz.errors import UsageError
-from zerowiz.words import Message, _, english, listing
+from zerowiz.translation import Message, _, english, listing
 
 if TYPE_CHECKING:
     # mypy takes a Struct for a dataclass, and checks the keywords of this one alone.

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from decimal import Decimal
 
 from zerowiz.errors import UsageError
-from zerowiz.words import _, joined
+from zerowiz.translation import _, joined
 
 _AMOUNT = re.compile(r"(\d{1,18}(?:\.\d+)?)\s*([kmgt]i?b?|b)?", re.IGNORECASE)
 # No GPU has less than a MiB: a smaller bare number is one that lost its unit.

@@ -9,7 +9,7 @@ from msgspec import Struct
 from zerowiz.core.settings import Panel, SettingRow, read_rows
 from zerowiz.core.structs import Count
 from zerowiz.errors import UsageError
-from zerowiz.words import _
+from zerowiz.translation import _
 
 MODEL_FOLDER = "model"
 """Where the config.json of its small model lies."""

@@ -23,7 +23,7 @@ from zerowiz.core.launch.provenance import (
     plan_path,
 )
 from zerowiz.errors import HandEditedError, LostEdit, ZerowizError
-from zerowiz.words import _, joined
+from zerowiz.translation import _, joined
 
 # In this folder, next to the configs, lies one empty marker file for each content that zerowiz
 # wrote. Markers are only ever added, so concurrent jobs cannot contradict each other: a config is

@@ -35,7 +35,7 @@ from zerowiz.emit.processes import (
 )
 from zerowiz.emit.watchdog import watchdog
 from zerowiz.errors import PreflightError
-from zerowiz.words import _
+from zerowiz.translation import _
 
 # Keep signals from changing the exit status once the job is over and its status is known.
 #

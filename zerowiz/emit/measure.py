@@ -26,7 +26,7 @@ from zerowiz.emit.files import release, write_held
 from zerowiz.emit.job import Watch, supervise
 from zerowiz.emit.processes import ENDING_SIGNALS, PATIENCE_S, adopt_orphans, end_job, read_children
 from zerowiz.errors import PreflightError, ZerowizError
-from zerowiz.words import _
+from zerowiz.translation import _
 
 # The ranks are started by the name of their module: no room imports worker.
 WORKER_MODULE = "zerowiz.worker"

@@ -17,7 +17,7 @@ from zerowiz.core import shell
 from zerowiz.core.outcome import RankEnd, parse_end
 from zerowiz.core.preflight.facts import LOCK_NOTE, Lock
 from zerowiz.errors import PreflightError
-from zerowiz.words import _
+from zerowiz.translation import _
 
 _POLL_S = 0.02
 _PROC = Path("/proc")

@@ -25,7 +25,7 @@ from zerowiz.probe.config_text import (
 )
 from zerowiz.probe.files import read_beginning, require_text
 from zerowiz.probe.package_data import read_ds_schema, read_version
-from zerowiz.words import _, listing
+from zerowiz.translation import _, listing
 
 _HINT = _("a DeepSpeed config must be one JSON object, like those of `zerowiz init`")
 _WITHOUT = _("remove `$config` to let zerowiz write the config")

@@ -33,7 +33,7 @@ from zerowiz.core.structs import replace
 from zerowiz.core.workload import Integration
 from zerowiz.errors import UsageError, ZerowizError, did_you_mean
 from zerowiz.probe.files import read_beginning
-from zerowiz.words import _
+from zerowiz.translation import _
 
 # Find the DeepSpeed config in a YAML file, with the line and column of each key.
 

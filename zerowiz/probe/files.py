@@ -9,7 +9,7 @@ from pathlib import Path
 from select import select
 
 from zerowiz.errors import PreflightError, UsageError, ZerowizError
-from zerowiz.words import _
+from zerowiz.translation import _
 
 MOST_BYTES = 32 * 2**20
 """The index of a checkpoint of 671 billion parameters has 9 MB."""

@@ -13,7 +13,7 @@ from msgspec import Struct, field
 from zerowiz.core.speed.costs import time_python_call
 from zerowiz.core.structs import Count
 from zerowiz.probe.files import read_named
-from zerowiz.words import edited
+from zerowiz.translation import edited
 
 # Replace identifiers of a machine by hashes; equal identifiers get equal hashes.
 

@@ -28,7 +28,7 @@ from zerowiz.core.launch.plan import EnvText
 from zerowiz.errors import PreflightError, UsageError, ZerowizError
 from zerowiz.probe.files import read_named_text
 from zerowiz.probe.machine.scheduler import parse_count, parse_elastic
-from zerowiz.words import _
+from zerowiz.translation import _
 
 _LIMIT_S = 10
 

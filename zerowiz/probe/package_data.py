@@ -18,7 +18,7 @@ from zerowiz.core.structs import parse_json
 from zerowiz.core.workload import MODEL_FOLDER, NEWEST_TRANSFORMERS, NEWEST_TRL
 from zerowiz.errors import UsageError, did_you_mean
 from zerowiz.probe.files import read_named
-from zerowiz.words import _
+from zerowiz.translation import _
 
 if TYPE_CHECKING:
     from zerowiz.core.decision.plan_input import Pair

@@ -8,6 +8,7 @@ from zerowiz.core.decision.plan_input import Objective, PlanInput
 from zerowiz.core.machine.interconnect import spell_network
 from zerowiz.core.machine_kinds import PriceList
 from zerowiz.core.speed.costs import PredictedRun
+from zerowiz.translation import N_, _, joined, listing
 from zerowiz.ui import sentences
 from zerowiz.ui.choice import split_of
 from zerowiz.ui.remedies import options
@@ -22,7 +23,6 @@ from zerowiz.ui.text import (
     seconds,
     show_rows,
 )
-from zerowiz.words import N_, _, joined, listing
 
 _UNKNOWN = "-"
 # What can be seen of one machine's own plan leaves first.

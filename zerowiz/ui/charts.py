@@ -10,11 +10,11 @@ from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict
 from zerowiz.core.decision.flowchart import Decision
 from zerowiz.core.decision.search import Candidate, Search
 from zerowiz.core.memory.allocations import MemoryPart
+from zerowiz.translation import N_, _
 from zerowiz.ui import sentences
 from zerowiz.ui.choice import split_of
 from zerowiz.ui.pictures import ANSWER_COLOURS, VERDICT_COLOURS
 from zerowiz.ui.text import Colour, bare_gib, escape, on_device, seconds
-from zerowiz.words import N_, _
 
 LIGHT: Mapping[str, str] = {
     "page": "#ffffff",

@@ -7,6 +7,7 @@ from zerowiz.core.decision.evaluate import Verdict
 from zerowiz.core.decision.plan_input import Objective, PlanInput
 from zerowiz.core.decision.search import SAME_FRACTION, WORTH_FRACTION, Candidate, Limit, Search
 from zerowiz.core.workload import Workload
+from zerowiz.translation import N_, _, listing
 from zerowiz.ui.pictures import speed
 from zerowiz.ui.remedies import STRATEGIES
 from zerowiz.ui.text import (
@@ -20,7 +21,6 @@ from zerowiz.ui.text import (
     show_rows,
     small,
 )
-from zerowiz.words import N_, _, listing
 
 
 def chosen_step(

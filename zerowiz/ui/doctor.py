@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import TextIO
 
 from zerowiz.core.findings import PreflightFinding, Severity, errors_of
+from zerowiz.translation import N_, _
 from zerowiz.ui.check import COLOURS, explained_by
 from zerowiz.ui.text import say, severities
-from zerowiz.words import N_, _
 
 _HANG = "    "
 # `check` names them in English everywhere: editors read its lines.

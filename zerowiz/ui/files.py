@@ -12,10 +12,10 @@ from zerowiz.core.machine.types import Machine
 from zerowiz.core.plan_json import ChangedFact, MachineChange, MachineFact
 from zerowiz.core.workload import MODEL_FOLDER
 from zerowiz.errors import HandEditedError, LostEdit
+from zerowiz.translation import _, listing
 from zerowiz.ui import show
-from zerowiz.ui.basis import global_batch
+from zerowiz.ui.assumptions import global_batch
 from zerowiz.ui.text import gib, on_device, say
-from zerowiz.words import _, listing
 
 # What one looks through at a terminal; a config takes some 40 lines.
 _MOST_LINES = 60

@@ -16,10 +16,10 @@ from zerowiz.core.machine.types import (
     Nic,
     PcieSlot,
 )
+from zerowiz.translation import N_, _
 from zerowiz.ui import sentences
 from zerowiz.ui.pictures import links
 from zerowiz.ui.text import cells, columns_of, draw, gib, mib, pad, say, show_rows, small
-from zerowiz.words import N_, _
 
 _UNKNOWN = "-"
 

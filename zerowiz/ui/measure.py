@@ -8,10 +8,10 @@ from typing import Any, TextIO, cast
 from zerowiz.core.decision.evaluate import Verdict
 from zerowiz.core.machine.types import Accelerator
 from zerowiz.core.measured_row import HOST_MEMORY, Comparison, ScriptRun
-from zerowiz.core.trial import ComparedStep, SteadyStep
+from zerowiz.core.measured_trial import ComparedStep, SteadyStep
+from zerowiz.translation import N_, _, listing
 from zerowiz.ui.sentences import ROUGH_ON_CPU
 from zerowiz.ui.text import bare_gib, labelled, say, seconds, show_rows
-from zerowiz.words import N_, _, listing
 
 _VERDICTS = {
     Verdict.FITS: _("fits"),

@@ -19,10 +19,10 @@ from zerowiz.core.outcome import (
     error_of,
 )
 from zerowiz.core.script.arguments import LOCAL_RANK_FLAG
-from zerowiz.core.strategy import Strategy
+from zerowiz.core.strategy_types import Strategy
+from zerowiz.translation import N_, _
 from zerowiz.ui.sentences import ROUGH_ON_CPU
 from zerowiz.ui.text import plain_log, say, seconds, show_rows
-from zerowiz.words import N_, _
 
 CAUSES: Mapping[Cause, str] = {
     Cause.FINISHED: _("it finished"),

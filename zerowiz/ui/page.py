@@ -9,11 +9,12 @@ from typing import TextIO
 from zerowiz.core.command_words import spell
 from zerowiz.core.decision.evaluate import StrategyEstimate, parts
 from zerowiz.core.decision.flowchart import Decision, FlowchartQuestion, FlowchartStep, find_path
-from zerowiz.core.decision.remedy import Remedy
+from zerowiz.core.decision.option_changes import Remedy
 from zerowiz.core.decision.search import Grid, GridCell, index_of
 from zerowiz.core.machine.types import UNKNOWN_WORD, Machine, PairLink
 from zerowiz.core.memory.allocations import MemoryPart
 from zerowiz.core.workload import Accounting
+from zerowiz.translation import N_, _, language
 from zerowiz.ui import charts, remedies, sentences
 from zerowiz.ui.charts import (
     ANSWERS,
@@ -29,7 +30,6 @@ from zerowiz.ui.charts import (
 from zerowiz.ui.pictures import SIGNS, is_followed, name, other_branch, sizes, widest_bytes
 from zerowiz.ui.remedies import hint
 from zerowiz.ui.text import Canvas, bare_gib, escape, gib, gpus, on_device, seconds, size_of
-from zerowiz.words import N_, _, language
 
 # More than any decision asks.
 _MOST_STEPS = 8
@@ -577,7 +577,7 @@ def of_machine(value: Machine) -> str:
 
 # Draw what a terminal would show as SVG, which loads nothing: no font, no script, no address.
 
-# As the light page has them (`ui/page/colours.py`), in the order of a terminal's colours.
+# As the light page has them (`ui/charts.py`), in the order of a terminal's colours.
 _COLOURS = (
     (0x1A, 0x1D, 0x21),
     (0xB3, 0x26, 0x1E),

@@ -32,8 +32,9 @@ from zerowiz.core.memory.allocations import AllocationKind, MemoryPart, Phase
 from zerowiz.core.speed.costs import StepTime, TermKind
 from zerowiz.core.speed.step_time import is_assumed
 from zerowiz.core.strategies import STRATEGIES
-from zerowiz.core.strategy import Offload
+from zerowiz.core.strategy_types import Offload
 from zerowiz.core.workload import SETTINGS, Accounting, Workload
+from zerowiz.translation import N_, _, listing
 from zerowiz.ui import remedies, sentences
 from zerowiz.ui.text import (
     OF,
@@ -64,7 +65,6 @@ from zerowiz.ui.text import (
     wrap,
 )
 from zerowiz.ui.text import cells as cells_of
-from zerowiz.words import N_, _, listing
 
 if TYPE_CHECKING:
     from zerowiz.core.decision.search import Candidate

@@ -5,8 +5,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, Self, TextIO
 
+from zerowiz.translation import _, listing
 from zerowiz.ui.text import cells, is_dumb, plain
-from zerowiz.words import _, listing
 
 if TYPE_CHECKING:
     from rich.progress import Progress

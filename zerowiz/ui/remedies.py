@@ -6,11 +6,11 @@ from typing import TextIO
 from zerowiz.core import shell
 from zerowiz.core.command_words import flags
 from zerowiz.core.decision.evaluate import Verdict
-from zerowiz.core.decision.remedy import Remedy
+from zerowiz.core.decision.option_changes import Remedy
 from zerowiz.core.settings import Change
-from zerowiz.core.strategy import Offload
+from zerowiz.core.strategy_types import Offload
+from zerowiz.translation import N_, _, listing
 from zerowiz.ui.text import gib, say, seconds, size_of
-from zerowiz.words import N_, _, listing
 
 STRATEGIES: Mapping[str, str] = {
     "ddp": "DDP",

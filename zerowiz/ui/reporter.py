@@ -6,10 +6,10 @@ from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, TextIO
 
 from zerowiz.core.decision.flowchart import Decision
-from zerowiz.core.decision.remedy import Remedy
+from zerowiz.core.decision.option_changes import Remedy
 from zerowiz.core.launch.plan import LaunchPlan, Resume
 from zerowiz.core.script.facts import ScriptFacts
-from zerowiz.core.strategy import Strategy
+from zerowiz.core.strategy_types import Strategy
 from zerowiz.errors import LostEdit, ZerowizError
 from zerowiz.ui import show
 from zerowiz.ui.progress import TerminalWait

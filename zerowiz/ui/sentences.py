@@ -19,11 +19,11 @@ from zerowiz.core.memory.allocations import MemoryKind
 from zerowiz.core.memory.host import HostPhase
 from zerowiz.core.model.types import Model, ModelSource
 from zerowiz.core.script.facts import Convention, ScriptFacts, ValueSource
-from zerowiz.core.strategy import Offload, Strategy
+from zerowiz.core.strategy_types import Offload, Strategy
 from zerowiz.core.workload import Method
+from zerowiz.translation import _, joined, listing
 from zerowiz.ui.remedies import STRATEGIES
 from zerowiz.ui.text import count, gib, gpus, on_device, small, with_bounds
-from zerowiz.words import _, joined, listing
 
 
 def method(value: Method) -> str:

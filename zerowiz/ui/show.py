@@ -8,15 +8,16 @@ from zerowiz.core import shell
 from zerowiz.core.command_words import flags
 from zerowiz.core.decision.evaluate import buffer_costs
 from zerowiz.core.decision.flowchart import Decision
+from zerowiz.core.decision.option_changes import Remedy
 from zerowiz.core.decision.plan_input import PlanInput
-from zerowiz.core.decision.remedy import Remedy
 from zerowiz.core.launch.plan import LaunchPlan, PlannedFile
 from zerowiz.core.launch.provenance import is_plan_path
 from zerowiz.core.memory.allocations import Phase
 from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.core.speed.costs import StepTime
 from zerowiz.core.workload import SETTINGS, Accounting, Trainer
-from zerowiz.ui import basis, pictures, sentences
+from zerowiz.translation import _, listing
+from zerowiz.ui import assumptions, pictures, sentences
 from zerowiz.ui import remedies as remedies_text
 from zerowiz.ui.pictures import VERDICT_COLOURS
 from zerowiz.ui.pictures import flowchart as draw_flowchart
@@ -35,7 +36,6 @@ from zerowiz.ui.text import (
     show_rows,
     small,
 )
-from zerowiz.words import _, listing
 
 # Show the files that a run would write.
 
@@ -232,7 +232,7 @@ def _say_host(decision: Decision, stream: TextIO) -> None:
 def _say_trainer(decision: Decision, stream: TextIO) -> None:
     """What a trainer other than SFT runs and holds besides."""
     if decision.chosen is not None and decision.job.workload.trainer is not Trainer.SFT:
-        words = basis.trainer(decision.job.workload, decision.chosen)
+        words = assumptions.trainer(decision.job.workload, decision.chosen)
         _say(decision, stream, labelled(_("Trainer"), words), hang=LABEL_COLUMNS)
 
 
@@ -240,7 +240,7 @@ def _say_evaluation(decision: Decision, stream: TextIO) -> None:
     """That an evaluation, and no step, is where a GPU holds most."""
     chosen = decision.chosen
     if chosen is not None and chosen.estimate.peak_phase is Phase.EVALUATE:
-        words = basis.evaluation(decision.job.workload, chosen)
+        words = assumptions.evaluation(decision.job.workload, chosen)
         _say(decision, stream, labelled("", words), hang=LABEL_COLUMNS)
 
 
@@ -248,7 +248,7 @@ def _say_vllm(decision: Decision, stream: TextIO) -> None:
     """What a vLLM takes of the same GPUs."""
     chosen = decision.chosen
     if chosen is not None and chosen.vllm is not None:
-        words = basis.vllm(decision.job.workload, chosen.vllm)
+        words = assumptions.vllm(decision.job.workload, chosen.vllm)
         _say(decision, stream, labelled(_("vLLM"), words), hang=LABEL_COLUMNS)
 
 

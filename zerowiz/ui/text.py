@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, TextIO
 from zerowiz.core.command_words import spell
 from zerowiz.core.findings import Severity
 from zerowiz.core.machine.types import Accelerator, Machine
-from zerowiz.words import N_, Message, _, joined, listing
+from zerowiz.translation import N_, Message, _, joined, listing
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -127,7 +127,7 @@ def labelled(label: str, words: str) -> str:
 
 # Colour words at a terminal, where a sign or the word itself says the same.
 
-# As the wizard's prompts have it (`ui/ask`).
+# As the wizard's prompts have it (`ui/prompt_drawn.py`).
 _DUMB = frozenset({"", "dumb", "unknown"})
 
 

@@ -5,14 +5,14 @@ from contextlib import suppress
 
 from zerowiz.core.decision.evaluate import StrategyEstimate
 from zerowiz.core.decision.flowchart import Decision, Reason
-from zerowiz.core.decision.remedy import Remedy
+from zerowiz.core.decision.option_changes import Remedy
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.core.script.programs import ProgramFile
+from zerowiz.translation import _, listing
 from zerowiz.ui import remedies, sentences, show
 from zerowiz.ui.reporter import TerminalLaunchReporter
 from zerowiz.ui.text import gib, gpus, labelled, seconds, size_of
-from zerowiz.words import _, listing
 
 
 def detected(

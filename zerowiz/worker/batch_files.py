@@ -30,7 +30,7 @@ kernel killed for want of the host's memory."""
 
 
 class Case(TypedDict):
-    """The keys of a case that a rank reads; `core/trial.py` says what they mean."""
+    """The keys of a case that a rank reads; `core/measured_trial.py` says what they mean."""
 
     model: str
     config: dict[str, Any]

@@ -12,8 +12,8 @@ import deepspeed
 import torch
 from torch import distributed
 
+from zerowiz.core.measured_trial import count_timed_steps
 from zerowiz.core.speed.costs import time_python_call
-from zerowiz.core.trial import count_timed_steps
 from zerowiz.worker.batch_files import (
     BusReading,
     Case,

@@ -97,7 +97,7 @@ def _adafactor(parameters: Parameters, _: Config) -> Any:  # noqa: ANN401
     return transformers.Adafactor(parameters, lr=_RATE, scale_parameter=False, relative_step=False)
 
 
-# The names are those of OptimizerKernel (`core/trial.py`). One of them is
+# The names are those of OptimizerKernel (`core/measured_trial.py`). One of them is
 # missing here: DeepSpeed builds it from the config.
 BUILDERS: Mapping[str, Callable[[Parameters, Config], Any]] = {
     "torch AdamW fused=True": _torch_adamw(fused=True),

@@ -84,8 +84,8 @@ OPENMPI_VARIABLES = {
     name: f"OMPI_COMM_WORLD_{name.removeprefix('WORLD_')}"
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_SIZE")
 }
-# Of an Accelerator that is configured from outside (core/script/delivery.py); on DeepSpeed's CPU
-# accelerator it needs a state of its own first (accelerate_cpu.py).
+# Of an Accelerator that is configured from outside (core/script/config_delivery.py); on DeepSpeed's
+# CPU accelerator it needs a state of its own first (accelerate_cpu.py).
 ACCELERATE_ON_CPU = {"ACCELERATE_USE_DEEPSPEED": "true", "DS_ACCELERATOR": "cpu"}
 # Signals that this process ignores: launchers and terminals signal the process group or the tree,
 # so the rank gets them as well, and this process has to outlive it.

@@ -31,8 +31,8 @@ from zerowiz.core.machine.types import (
 )
 from zerowiz.core.memory.allocations import KINDS, AllocationKind, MemoryPart, Phase, moment_bytes
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS
-from zerowiz.core.memory.forward import Traced, TracedTensor
 from zerowiz.core.memory.host import HostPhase
+from zerowiz.core.memory.micro_step import Traced, TracedTensor
 from zerowiz.core.memory.rank_sizes import StrategyRow
 from zerowiz.core.model.from_name import model_from_size
 from zerowiz.core.model.types import Model

@@ -37,7 +37,7 @@ from zerowiz.core.strategies import (
     ZERO3_OFFLOAD,
     ZERO3_OFFLOAD_OPTIMIZER,
 )
-from zerowiz.core.strategy import Offload
+from zerowiz.core.strategy_types import Offload
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Workload
 from zerowiz.errors import UsageError

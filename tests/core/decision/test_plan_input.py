@@ -46,7 +46,7 @@ from zerowiz.core.strategies import (
     ZERO3,
     ZERO3_OFFLOAD,
 )
-from zerowiz.core.strategy import Strategy
+from zerowiz.core.strategy_types import Strategy
 from zerowiz.core.structs import decode, encode, replace
 from zerowiz.core.workload import Method, Precision, StateDtype, Workload
 from zerowiz.probe.package_data import read_gpu_table, read_measured_pairs

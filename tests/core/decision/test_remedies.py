@@ -16,9 +16,7 @@ from zerowiz.core.decision.flowchart import (
     choose_only,
     decide,
 )
-from zerowiz.core.decision.plan_input import PlanInput
-from zerowiz.core.decision.remedies import RemedyScope, find_edits, find_remedies
-from zerowiz.core.decision.remedy import (
+from zerowiz.core.decision.option_changes import (
     KEEPING,
     ROUNDING,
     Expense,
@@ -29,6 +27,8 @@ from zerowiz.core.decision.remedy import (
     train_adapters,
     worth_offering,
 )
+from zerowiz.core.decision.plan_input import PlanInput
+from zerowiz.core.decision.remedies import RemedyScope, find_edits, find_remedies
 from zerowiz.core.machine.interconnect import with_interconnect
 from zerowiz.core.machine.job_gpus import choose_gpus
 from zerowiz.core.machine.spec import parse_spec

@@ -51,7 +51,7 @@ from zerowiz.core.memory.activations import activations
 from zerowiz.core.memory.allocations import AllocationKind
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS
 from zerowiz.core.memory.estimate import estimate, estimate_emptiest
-from zerowiz.core.memory.forward import Traced
+from zerowiz.core.memory.micro_step import Traced
 from zerowiz.core.memory.rank_sizes import StrategyRow, rank_sizes
 from zerowiz.core.model.from_name import guess_model, model_from_size
 from zerowiz.core.model.types import Model, ModelSource

@@ -20,7 +20,7 @@ from zerowiz.core.strategies import (
     ZERO3_OFFLOAD,
     ZERO3_OFFLOAD_OPTIMIZER,
 )
-from zerowiz.core.strategy import Strategy
+from zerowiz.core.strategy_types import Strategy
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Integration, Optimizer, Precision, StateDtype, Workload
 from zerowiz.errors import UsageError

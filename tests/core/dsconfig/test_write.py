@@ -29,8 +29,8 @@ from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.machine.types import Host, Machine, Network, NetworkKind
 from zerowiz.core.memory.activations import Activations
 from zerowiz.core.memory.buffers import Buffers
-from zerowiz.core.memory.forward import Traced, TracedRun, TracedTensor
 from zerowiz.core.memory.host import HostPhase
+from zerowiz.core.memory.micro_step import Traced, TracedRun, TracedTensor
 from zerowiz.core.memory.rank_sizes import StrategyRow
 from zerowiz.core.strategies import (
     DDP,
@@ -42,7 +42,7 @@ from zerowiz.core.strategies import (
     ZERO3_OFFLOAD,
     ZERO3_OFFLOAD_OPTIMIZER,
 )
-from zerowiz.core.strategy import Offload
+from zerowiz.core.strategy_types import Offload
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Attention, Integration, Optimizer, Precision, StateDtype, Workload
 from zerowiz.probe.package_data import read_ds_schema, read_gpu_table

@@ -18,7 +18,7 @@ from zerowiz.core.lint.report import ConfigFinding, Edit
 from zerowiz.core.script.bindings import ScriptValue, State
 from zerowiz.core.script.settings import ScriptSettings
 from zerowiz.core.strategies import STRATEGIES
-from zerowiz.core.strategy import Strategy
+from zerowiz.core.strategy_types import Strategy
 from zerowiz.core.workload import Integration, Precision
 from zerowiz.probe.package_data import read_ds_schema, read_ds_schemas
 

@@ -18,8 +18,8 @@ from zerowiz.core.memory.activations import (
 from zerowiz.core.memory.allocations import AllocationKind
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS
 from zerowiz.core.memory.estimate import Estimate, estimate
-from zerowiz.core.memory.forward import Traced, TracedRun, TracedTensor
 from zerowiz.core.memory.losses import loss_bytes
+from zerowiz.core.memory.micro_step import Traced, TracedRun, TracedTensor
 from zerowiz.core.memory.rank_sizes import StrategyRow, rank_sizes
 from zerowiz.core.model.families import FAMILIES
 from zerowiz.core.model.hf_config import read_architecture

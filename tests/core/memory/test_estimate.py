@@ -52,7 +52,7 @@ from zerowiz.core.strategies import (
     ZERO3,
     ZERO3_OFFLOAD,
 )
-from zerowiz.core.strategy import Offload, Part
+from zerowiz.core.strategy_types import Offload, Part
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import (
     Accounting,

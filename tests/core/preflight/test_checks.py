@@ -29,7 +29,7 @@ from core.preflight.cases import (
 )
 from recorded import play, recording
 
-from zerowiz import words
+from zerowiz import translation
 from zerowiz.core.findings import (
     HARMS,
     BadRelease,
@@ -841,14 +841,14 @@ def test_what_programs_read_of_a_lock_is_english() -> None:
     left = Lock(
         path="/x/lock", op="x", age_milliseconds=1, made=(1, 1), holder_pid=None, left_by_rank=True
     )
-    words.speak("ja")
+    translation.speak("ja")
     try:
         message = judge_lock(left, "ext4").message
     finally:
-        words.speak("en")
+        translation.speak("en")
     assert "x/lock` " in message
-    assert message != words.english(message)
-    assert judge_lock(left, "ext4").message == words.english(message)
+    assert message != translation.english(message)
+    assert judge_lock(left, "ext4").message == translation.english(message)
 
 
 # Each row of the table of bad releases is found at its bounds, and for the jobs that it harms.

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zerowiz import words as language
+from zerowiz import translation
 from zerowiz.core.machine.types import Accelerator
 from zerowiz.core.model.families import FAMILIES
 from zerowiz.core.script.arguments import (
@@ -19,7 +19,7 @@ from zerowiz.core.script.arguments import (
     write_words,
 )
 from zerowiz.core.script.bindings import ScriptValue, State
-from zerowiz.core.script.delivery import deliver
+from zerowiz.core.script.config_delivery import deliver
 from zerowiz.core.script.facts import Convention, Obstacle, ScriptFacts, ValueSource
 from zerowiz.core.script.settings import ScriptSettings, check_accelerator, resolve_script
 from zerowiz.core.structs import replace
@@ -488,14 +488,14 @@ def test_what_the_config_decides_is_not_unseen() -> None:
 def test_what_programs_read_of_where_a_setting_comes_from_is_english() -> None:
     facts = script(Convention.HF_LITERAL)
     facts = replace(facts, micro_batch=ValueSource(value=2, line=3, code="batch=2"))
-    language.speak("ja")
+    translation.speak("ja")
     try:
         found = resolve_script(facts, ()).micro_batch
     finally:
-        language.speak("en")
+        translation.speak("en")
     assert found is not None
-    assert "`batch=2` in train.py line 3" == language.english(found.source)
-    assert found.source != language.english(found.source)
+    assert "`batch=2` in train.py line 3" == translation.english(found.source)
+    assert found.source != translation.english(found.source)
 
 
 # The words that zerowiz adds give a script the value that was settled, and nothing else.

@@ -8,7 +8,7 @@ import pytest
 
 from zerowiz.core.script.arguments import Reads, ScriptParser, field_options
 from zerowiz.core.script.bindings import ScriptValue, State, read_said
-from zerowiz.core.script.delivery import Delivery, deliver
+from zerowiz.core.script.config_delivery import Delivery, deliver
 from zerowiz.core.script.facts import Convention, ScriptFacts, ValueSource
 from zerowiz.core.script.settings import resolve_script
 from zerowiz.core.script.settings_file import SettingsFile, render_values

@@ -19,7 +19,7 @@ from zerowiz.probe.machine.host import (
     read_host,
     with_number_formats,
 )
-from zerowiz.probe.recording import scrub_files
+from zerowiz.probe.machine_recording import scrub_files
 
 # Which 16-bit formats a CPU computes, read from what its kernel shows.
 

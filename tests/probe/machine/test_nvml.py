@@ -25,7 +25,7 @@ from zerowiz.errors import PreflightError, UsageError
 from zerowiz.probe.host_files import FileAnswers, RecordedFiles
 from zerowiz.probe.machine import nvml_calls
 from zerowiz.probe.machine.nvml_child import Announce, DriverFailedError, read_in_child
-from zerowiz.probe.recording import CALL_TIMEOUT_S, World
+from zerowiz.probe.machine_recording import CALL_TIMEOUT_S, World
 
 # The process that reads the driver gets its time for each call, and nobody waits for its end.
 

@@ -12,7 +12,7 @@ from zerowiz.core.machine.types import LinkClass, MachineSource
 from zerowiz.errors import ExitCode, PreflightError, UsageError
 from zerowiz.probe.host_files import FileAnswers, Files, RecordedFiles
 from zerowiz.probe.machine.read import read_machine
-from zerowiz.probe.recording import Replay, World
+from zerowiz.probe.machine_recording import Replay, World
 
 GIB = 2**30
 NO_FILES = RecordedFiles(answers=FileAnswers())

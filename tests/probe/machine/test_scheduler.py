@@ -29,7 +29,7 @@ from zerowiz.probe.machine.scheduler import (
 
 SEE = """
 from pathlib import Path
-from zerowiz.probe.recording import HostFiles
+from zerowiz.probe.machine_recording import HostFiles
 from zerowiz.probe.machine.scheduler import read_launch_environment
 print(read_launch_environment({}, HostFiles(root=Path("/nowhere"))))
 """

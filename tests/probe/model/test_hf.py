@@ -378,7 +378,7 @@ def test_a_name_like_a_known_one_is_refused_with_names_that_are_taken(
 def test_a_hub_that_trickles_is_given_up(
     environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("zerowiz.probe.model.hub._DEADLINE_S", 0.5)
+    monkeypatch.setattr("zerowiz.probe.model.download._DEADLINE_S", 0.5)
 
     def trickle() -> None:
         with suppress(OSError):

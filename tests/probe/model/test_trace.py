@@ -14,7 +14,7 @@ from measured.rows import Row, read_config, read_rows, workload_of
 from paths import ROOT
 
 from zerowiz.core.memory.activations import Activations, activations
-from zerowiz.core.memory.forward import Traced
+from zerowiz.core.memory.micro_step import Traced
 from zerowiz.core.model.hf_config import model_from_config
 from zerowiz.core.structs import decode, encode, replace
 from zerowiz.core.workload import Attention, Precision, Workload

@@ -8,7 +8,7 @@ from probe.reading import HF_CALL, facts_of
 from probe.scripts import SCRIPTS
 
 from zerowiz.core.preflight.facts import SourceFolder
-from zerowiz.core.script.delivery import deliver
+from zerowiz.core.script.config_delivery import deliver
 from zerowiz.core.script.facts import UNSEEN, Convention, KeyUse, Obstacle, ScriptFacts, ValueSource
 from zerowiz.core.script.settings import resolve_script
 from zerowiz.core.workload import Attention, Integration

@@ -3,7 +3,7 @@
 import pytest
 
 from zerowiz.core.decision.plan_input import Uncounted
-from zerowiz.core.script.delivery import deliver
+from zerowiz.core.script.config_delivery import deliver
 from zerowiz.core.script.facts import Convention, Obstacle, ScriptFacts
 from zerowiz.core.script.settings import ScriptSettings, check_method, resolve_script
 from zerowiz.core.workload import Method, Optimizer

@@ -37,8 +37,8 @@ from zerowiz.emit.processes import read_measured
 from zerowiz.errors import ZerowizError
 from zerowiz.probe.output_folder import history_path, read_history
 from zerowiz.probe.preflight.read import CheckpointStates, read_saved, read_states
+from zerowiz.translation import _, joined
 from zerowiz.ui import sentences
-from zerowiz.words import _, joined
 
 # Plan the next start, with less memory, after a job ran out of it; remember that it did.
 

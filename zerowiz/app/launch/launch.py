@@ -8,6 +8,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from zerowiz.app.ask import Person, confirms
+from zerowiz.app.choose_remedy import decide_with
 from zerowiz.app.command import (
     DEFAULT_SCRIPT,
     Command,
@@ -25,7 +26,6 @@ from zerowiz.app.launch.start import NodeLaunch, Run, Start, check_script, check
 from zerowiz.app.machines.machine import find_machine, find_node, is_here, with_node
 from zerowiz.app.options import Options
 from zerowiz.app.plan_files import losses_shown, note_change
-from zerowiz.app.remedies import decide_with
 from zerowiz.app.reporter import LaunchReporter, Reporter
 from zerowiz.app.resolve.workload import (
     check_accounting,
@@ -44,8 +44,8 @@ from zerowiz.emit.job import execute
 from zerowiz.errors import ExitCode, PreflightError, UsageError
 from zerowiz.probe.host_files import HostFiles
 from zerowiz.probe.machine.scheduler import read_launch_environment
+from zerowiz.translation import _, joined
 from zerowiz.ui import sentences
-from zerowiz.words import _, joined
 
 _LAUNCH = confirmation("launch", _("Launch?"))
 

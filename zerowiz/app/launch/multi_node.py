@@ -55,8 +55,8 @@ from zerowiz.probe.nodes import (
     require_address,
 )
 from zerowiz.probe.preflight.interpreter import find_programs
+from zerowiz.translation import _, listing
 from zerowiz.ui import machine as machine_text
-from zerowiz.words import _, listing
 
 DEADLINE_S = 300.0
 

@@ -50,10 +50,10 @@ from zerowiz.core.preflight import script
 from zerowiz.core.preflight.builds import WAITS, dead_locks, judge_lock, will_compile
 from zerowiz.core.preflight.examine import examine
 from zerowiz.core.preflight.facts import Lock, Op, PlannedJob, PreflightInput, list_ops
-from zerowiz.core.script.delivery import Delivery, add_settled, deliver
+from zerowiz.core.script.config_delivery import Delivery, add_settled, deliver
 from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.core.script.settings import check_accelerator, resolve_script
-from zerowiz.core.strategy import Offload, Strategy
+from zerowiz.core.strategy_types import Offload, Strategy
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Integration, Method, Optimizer
 from zerowiz.emit.job import Watch, watched_env
@@ -64,8 +64,8 @@ from zerowiz.probe.nodes import find_master_address, read_env_files, read_hostfi
 from zerowiz.probe.package_data import parse_release, read_version
 from zerowiz.probe.preflight.interpreter import check_launcher, find_programs
 from zerowiz.probe.preflight.read import read_builds, read_facts
+from zerowiz.translation import _
 from zerowiz.ui import doctor
-from zerowiz.words import _
 
 # What the launch of a job is made of: the launcher's command, the node, the run.
 

@@ -20,11 +20,11 @@ from zerowiz.core.machine.warnings import find_warnings
 from zerowiz.core.structs import replace
 from zerowiz.core.units import parse_host_memory
 from zerowiz.errors import UsageError
-from zerowiz.words import _
+from zerowiz.translation import _
 
 if TYPE_CHECKING:
     from zerowiz.core.launch.nodes import NodeRank
-    from zerowiz.probe.recording import World
+    from zerowiz.probe.machine_recording import World
 
 
 CPU_MACHINE = "cpu"

@@ -11,8 +11,8 @@ from zerowiz.core.structs import replace
 from zerowiz.errors import PreflightError, UsageError
 from zerowiz.probe.machine.fleet import argv_for, ask_nodes, node_command, pick_transport
 from zerowiz.probe.nodes import read_hostfile
+from zerowiz.translation import _
 from zerowiz.ui import machine
-from zerowiz.words import _
 
 # A node with a cold file system takes seconds to load Python; one that is down never answers.
 DEADLINE_S = 60

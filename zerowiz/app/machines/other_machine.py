@@ -11,7 +11,7 @@ from zerowiz.core.structs import replace
 from zerowiz.errors import UsageError
 from zerowiz.probe.files import is_named_file
 from zerowiz.probe.package_data import read_gpu_table, read_instances
-from zerowiz.words import _
+from zerowiz.translation import _
 
 
 def read_named(options: Options) -> Machine:

@@ -25,9 +25,9 @@ from zerowiz.probe.machine.machine_file import DESCRIPTION
 from zerowiz.probe.machine.network import read_network
 from zerowiz.probe.machine.read import read_here
 from zerowiz.probe.machine.scheduler import read_allocation, scheduler_here
-from zerowiz.probe.recording import Recorder, World
+from zerowiz.probe.machine_recording import Recorder, World
+from zerowiz.translation import _
 from zerowiz.ui import machine as machine_text
-from zerowiz.words import _
 
 
 class SeenMachine(Struct, frozen=True, kw_only=True):

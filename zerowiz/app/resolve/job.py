@@ -28,20 +28,20 @@ from zerowiz.core.dsconfig.write import Handover
 from zerowiz.core.machine.types import Accelerator, Machine, MachineSource
 from zerowiz.core.memory.activations import runs_eager
 from zerowiz.core.memory.buffers import expands_segments, shares_with_sleeping_vllm
-from zerowiz.core.memory.forward import ReadModel
 from zerowiz.core.memory.host import HostUse, Saving
+from zerowiz.core.memory.micro_step import ReadModel
 from zerowiz.core.model.families import FAMILIES
 from zerowiz.core.model.from_name import parse_size
 from zerowiz.core.model.types import Model, ModelSource
 from zerowiz.core.script.bindings import ScriptValue, State, read_said
-from zerowiz.core.script.delivery import named_file
+from zerowiz.core.script.config_delivery import named_file
 from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.core.script.settings import AddedWords, ScriptSettings, resolve_script
 from zerowiz.core.script.trainers import cut_group
 from zerowiz.core.settings import SettingRow
 from zerowiz.core.speed.costs import find_rates
 from zerowiz.core.strategies import ZERO2_OFFLOAD
-from zerowiz.core.strategy import Strategy
+from zerowiz.core.strategy_types import Strategy
 from zerowiz.core.structs import replace, shows
 from zerowiz.core.units import parse_budget
 from zerowiz.core.workload import (
@@ -59,8 +59,8 @@ from zerowiz.probe.machine.machine_file import has_results, read_results, result
 from zerowiz.probe.model.hf import hub_name
 from zerowiz.probe.output_folder import has_histories, history_path, read_history
 from zerowiz.probe.package_data import read_gpu_table, read_measured_pairs, read_version
-from zerowiz.ui import basis
-from zerowiz.words import _, listing
+from zerowiz.translation import _, listing
+from zerowiz.ui import assumptions
 
 if TYPE_CHECKING:
     from zerowiz.core.speed.costs import Calibration
@@ -666,22 +666,22 @@ def find_basis(
     assumed = (_("assumed {assumed}", assumed=listing(clauses)),) if clauses else ()
     keys = listing(f"`{key}`" for key in request.uncounted)
     adam = request.unfused_adam
-    unfused = (f"{adam}: {basis.UNFUSED_ADAM}",) if adam else ()
-    slow = (basis.in_fp32(request.in_fp32, request.loads_16_bit),) if request.in_fp32 else ()
+    unfused = (f"{adam}: {assumptions.UNFUSED_ADAM}",) if adam else ()
+    slow = (assumptions.in_fp32(request.in_fp32, request.loads_16_bit),) if request.in_fp32 else ()
     family = request.job.model.architecture.family
-    eager = (basis.falls_back(family, request.falls_back),) if request.falls_back else ()
+    eager = (assumptions.falls_back(family, request.falls_back),) if request.falls_back else ()
     size = request.size_only
-    stated = () if size is None else (basis.size_only(model, size),)
-    built = (basis.built_beside(model, request.builds),) if request.builds else ()
-    trusted = (basis.trusted(request.trusted),) if request.trusted else ()
+    stated = () if size is None else (assumptions.size_only(model, size),)
+    built = (assumptions.built_beside(model, request.builds),) if request.builds else ()
+    trusted = (assumptions.trusted(request.trusted),) if request.trusted else ()
     uncounted = (_("`{config}`: {keys} not counted", config=config, keys=keys),) if keys else ()
-    too_long = basis.beyond_positions(request.job.model, request.job.workload)
+    too_long = assumptions.beyond_positions(request.job.model, request.job.workload)
     long = () if too_long is None else (too_long,)
     server = request.elsewhere
     learned = request.job.calibration
-    calibrated = (basis.calibrated(learned),) if learned else ()
-    elsewhere = (f"{server}: {basis.VLLM_ELSEWHERE}",) if server else ()
-    metrics = (f"{request.metrics}: {basis.METRICS}",) if request.metrics else ()
+    calibrated = (assumptions.calibrated(learned),) if learned else ()
+    elsewhere = (f"{server}: {assumptions.VLLM_ELSEWHERE}",) if server else ()
+    metrics = (f"{request.metrics}: {assumptions.METRICS}",) if request.metrics else ()
     return (
         *request.job.machine.notes,
         *request.traced,

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from zerowiz.app.reporter import Reporter
-from zerowiz.core.memory.forward import ReadModel
+from zerowiz.core.memory.micro_step import ReadModel
 from zerowiz.core.model.families import FAMILIES
 from zerowiz.core.model.from_name import is_unknown, parse_size
 from zerowiz.core.model.hf_config import change_config
@@ -12,8 +12,8 @@ from zerowiz.core.script.settings import ScriptSettings
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Workload
 from zerowiz.probe.model.hf import Named, is_near, model_of, read_config
-from zerowiz.ui import basis
-from zerowiz.words import _, joined
+from zerowiz.translation import _, joined
+from zerowiz.ui import assumptions
 
 # Seen on two cores: 10 s for the template's model, as for one of 32 layers.
 _TRACE_S = 10
@@ -42,7 +42,7 @@ def read_and_trace(
     with reporter.wait(_("reading config.json of `{text}`", text=text)):
         named = read_config(text, environ=environ)
     if named is None:
-        notes = (basis.size_untraced(text),) if trace else ()
+        notes = (assumptions.size_untraced(text),) if trace else ()
         return ReadModel(model=model_of(text, None), notes=notes)
     return count_or_trace(text, named, workload, environ, reporter, trace=trace)
 
@@ -159,8 +159,10 @@ def _name(built: ModelConfig, environ: Mapping[str, str]) -> Named:
     assumed = {key: config.get(key, defaults.get(key)) for key in built.assumed}
     notes = () if named.note is None else (named.note,)
     notes_of_defaults = (
-        basis.taken(key, value, built.assumed[key]) for key, value in assumed.items()
+        assumptions.taken(key, value, built.assumed[key]) for key, value in assumed.items()
     )
     return Named(
-        named.name, config, joined("; ", (*notes, basis.built(built.source), *notes_of_defaults))
+        named.name,
+        config,
+        joined("; ", (*notes, assumptions.built(built.source), *notes_of_defaults)),
     )

@@ -28,8 +28,8 @@ from zerowiz.errors import ConfigMistakeError
 from zerowiz.probe.config_file import read_config_text, read_config_values
 from zerowiz.probe.config_text import is_yaml
 from zerowiz.probe.package_data import read_ds_schema, read_version
+from zerowiz.translation import _
 from zerowiz.ui import check as check_text
-from zerowiz.words import _
 
 
 def lint_own_config(

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 
-from zerowiz.core.memory.forward import ReadModel, Traced
+from zerowiz.core.memory.micro_step import ReadModel, Traced
 from zerowiz.core.model.from_name import is_unknown
 from zerowiz.core.model.hf_config import read_architecture
 from zerowiz.core.structs import encode
@@ -13,8 +13,8 @@ from zerowiz.emit.files import replace_file
 from zerowiz.errors import PreflightError, UsageError, ZerowizError
 from zerowiz.probe.model.hf import Named, model_of
 from zerowiz.probe.model.trace import cache_path, can_trace, is_buildable, read_cached, trace_model
-from zerowiz.ui import basis
-from zerowiz.words import _
+from zerowiz.translation import _
+from zerowiz.ui import assumptions
 
 _NEEDS = "`pip install 'zerowiz[train]'`"
 
@@ -49,7 +49,7 @@ def trace_or_guess(
     return ReadModel(
         model=traced.model(name, architecture),
         traced=traced,
-        notes=(basis.traced(family, traced.built, traced.took_milliseconds),),
+        notes=(assumptions.traced(family, traced.built, traced.took_milliseconds),),
     )
 
 
@@ -84,7 +84,7 @@ def _guess(text: str | None, named: Named, exact: str) -> ReadModel:
     except UsageError as error:
         raise UsageError(error.message, exact, *error.hints) from error
     family, wraps = str(named.config["model_type"]), "text_config" in named.config
-    return ReadModel(model=model, notes=(basis.guess(family, exact, wraps=wraps),))
+    return ReadModel(model=model, notes=(assumptions.guess(family, exact, wraps=wraps),))
 
 
 def _trace(config: Mapping[str, object], workload: Workload, environ: Mapping[str, str]) -> Traced:

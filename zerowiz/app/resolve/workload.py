@@ -31,7 +31,7 @@ from zerowiz.core.workload import (
 )
 from zerowiz.errors import PreflightError, UsageError
 from zerowiz.probe.package_data import read_transformers_release, read_trl_release
-from zerowiz.words import _, joined, listing
+from zerowiz.translation import _, joined, listing
 
 # Settle what an option says and a script, or a config, says too; they may not disagree.
 

@@ -20,14 +20,14 @@ from zerowiz.core.memory.estimate import (
     rule_of_thumb_estimate,
     vllm_share,
 )
-from zerowiz.core.memory.forward import Traced
 from zerowiz.core.memory.host import HostNeed, HostPhase, predict_host, training_alone
+from zerowiz.core.memory.micro_step import Traced
 from zerowiz.core.memory.rank_sizes import RankSizes, StrategyRow, rank_sizes
 from zerowiz.core.model.types import Model
 from zerowiz.core.speed.costs import StepTime
 from zerowiz.core.speed.step_time import predict_step_time, wire_bytes_per_step
 from zerowiz.core.strategies import STRATEGIES
-from zerowiz.core.strategy import Offload, ZeroKey
+from zerowiz.core.strategy_types import Offload, ZeroKey
 from zerowiz.core.structs import replace, shows
 from zerowiz.core.workload import Accounting, Workload
 

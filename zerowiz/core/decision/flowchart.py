@@ -15,11 +15,11 @@ from zerowiz.core.decision.evaluate import (
 from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.strategies import DDP, FLOWCHART_STRATEGIES, STRATEGIES, ZERO1, ZERO2, ZERO3
-from zerowiz.core.strategy import Offload, Strategy
+from zerowiz.core.strategy_types import Offload, Strategy
 from zerowiz.core.structs import shows
 from zerowiz.core.workload import StateDtype
 from zerowiz.errors import UsageError
-from zerowiz.words import _, listing
+from zerowiz.translation import _, listing
 
 
 class OffloadChoice(StrEnum):
@@ -255,7 +255,7 @@ _Choice = tuple[StrategyEstimate | None, Reason]
 def _sharded(flowchart: _Flowchart, machine: Machine, constraints: Constraints) -> _Choice:
     """The part of the flowchart below "does it fit replicated": several GPUs."""
     fast = machine.is_fast
-    # ZeRO-1 reduces once per optimizer step, ZeRO-2 at every micro-step (speed/communication.py).
+    # ZeRO-1 reduces once per optimizer step, ZeRO-2 at every micro-step (speed/step_time.py).
     if not fast and (zero1 := flowchart.fitting(FlowchartQuestion.FITS_ZERO1, ZERO1)):
         return zero1, Reason.SLOW_LINK_ZERO1
     if zero2 := flowchart.fitting(FlowchartQuestion.FITS_ZERO2, ZERO2):

@@ -11,14 +11,14 @@ from msgspec import Struct, structs
 from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.memory.allocations import MemoryKind
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS, Buffers, fit_buffers
-from zerowiz.core.memory.forward import Traced
 from zerowiz.core.memory.host import HostUse, fit_sub_group
+from zerowiz.core.memory.micro_step import Traced
 from zerowiz.core.memory.rank_sizes import trainable_params
 from zerowiz.core.model.families import FAMILIES
 from zerowiz.core.model.types import Architecture, Model
 from zerowiz.core.speed.costs import Calibration, GpuRates
 from zerowiz.core.speed.step_time import why_untimed
-from zerowiz.core.strategy import Offload, Strategy
+from zerowiz.core.strategy_types import Offload, Strategy
 from zerowiz.core.structs import Count, decode, replace, shows
 from zerowiz.core.workload import (
     Accounting,
@@ -30,7 +30,7 @@ from zerowiz.core.workload import (
     Workload,
 )
 from zerowiz.errors import UsageError
-from zerowiz.words import _
+from zerowiz.translation import _
 
 # Say which settings of a job no measured run had together.
 #

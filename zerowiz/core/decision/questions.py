@@ -9,7 +9,7 @@ from zerowiz.core.settings import Change
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Loop
 from zerowiz.errors import AnswerNeededError
-from zerowiz.words import N_, _, listing
+from zerowiz.translation import N_, _, listing
 
 
 class Template(Struct, frozen=True, kw_only=True):

@@ -15,8 +15,7 @@ from zerowiz.core.decision.flowchart import (
     choose_only,
     considered,
 )
-from zerowiz.core.decision.plan_input import PlanInput
-from zerowiz.core.decision.remedy import (
+from zerowiz.core.decision.option_changes import (
     KEEPING,
     PAST_SLOW_LINK,
     ROUNDING,
@@ -39,6 +38,7 @@ from zerowiz.core.decision.remedy import (
     use_sdpa,
     worth_offering,
 )
+from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.machine.interconnect import with_interconnect
 from zerowiz.core.machine.names import GpuModel, match_models
 from zerowiz.core.machine.types import Accelerator, Machine, Network, with_host_memory
@@ -48,7 +48,7 @@ from zerowiz.core.model.types import Model, ModelSource
 from zerowiz.core.settings import Change
 from zerowiz.core.speed.costs import find_rates
 from zerowiz.core.strategies import STRATEGIES
-from zerowiz.core.strategy import Offload
+from zerowiz.core.strategy_types import Offload
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Precision
 from zerowiz.errors import UsageError

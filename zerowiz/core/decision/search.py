@@ -26,7 +26,7 @@ from zerowiz.core.decision.plan_input import Objective, OpenSettings, PlanInput
 from zerowiz.core.memory.rank_sizes import StrategyRow
 from zerowiz.core.model.types import Model
 from zerowiz.core.strategies import STRATEGIES
-from zerowiz.core.strategy import Offload, Strategy
+from zerowiz.core.strategy_types import Offload, Strategy
 from zerowiz.core.structs import Count, replace, shows
 from zerowiz.core.workload import Workload
 from zerowiz.errors import UsageError

@@ -27,7 +27,7 @@ from zerowiz.core.memory.estimate import Estimate, estimate_emptiest
 from zerowiz.core.memory.losses import has_fused_head
 from zerowiz.core.model.families import FAMILIES
 from zerowiz.core.model.types import ModelSource
-from zerowiz.core.strategy import Offload, Strategy
+from zerowiz.core.strategy_types import Offload, Strategy
 from zerowiz.core.workload import Accounting, Attention, Loss, Method, Optimizer, Trainer
 
 Stretch = Mapping[AllocationKind, tuple[float, float]]

@@ -7,10 +7,10 @@ from msgspec import Struct
 
 from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.machine.types import Accelerator
-from zerowiz.core.strategy import Offload, Strategy
+from zerowiz.core.strategy_types import Offload, Strategy
 from zerowiz.core.workload import Integration, Optimizer, Precision, StateDtype
 from zerowiz.errors import UsageError
-from zerowiz.words import _
+from zerowiz.translation import _
 
 
 class Effect(StrEnum):

@@ -17,7 +17,7 @@ from msgspec import Struct
 from zerowiz.core.dsconfig.hjson import KeyToken, Member, Node, Object, Scalar, Span, plain
 from zerowiz.core.workload import Integration, Precision, Workload
 from zerowiz.errors import UsageError
-from zerowiz.words import _
+from zerowiz.translation import _
 
 _Value = str | float | bool | None
 _Path = tuple[str, ...]

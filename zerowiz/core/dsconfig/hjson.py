@@ -9,7 +9,7 @@ from enum import StrEnum
 from msgspec import Struct
 
 from zerowiz.errors import UsageError
-from zerowiz.words import _
+from zerowiz.translation import _
 
 # Read the tokens of a config's text, as its reader does: strings, numbers, words and keys.
 

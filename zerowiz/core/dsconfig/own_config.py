@@ -11,7 +11,7 @@ from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS, Buffers
 from zerowiz.core.structs import MOST_COUNT
 from zerowiz.core.workload import Precision, StateDtype
 from zerowiz.errors import UsageError
-from zerowiz.words import _
+from zerowiz.translation import _
 
 # Theory. DeepSpeed's sections are pydantic models that convert what they can: "2" is a number to
 # them, and 1 or the word `yes`, which hjson takes without quotes, is true.

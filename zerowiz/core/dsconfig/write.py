@@ -10,7 +10,7 @@ from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.memory.host import HostPhase, offload_to_nvme
 from zerowiz.core.model.hf_config import APART, MOE_BLOCKS
 from zerowiz.core.model.types import ModelSource
-from zerowiz.core.strategy import Offload, Strategy, ZeroKey
+from zerowiz.core.strategy_types import Offload, Strategy, ZeroKey
 from zerowiz.core.workload import Integration, Optimizer, Precision, StateDtype
 
 Section = Mapping[str, object]

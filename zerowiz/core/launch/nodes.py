@@ -21,7 +21,7 @@ from zerowiz.core.launch.plan import (
 from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.structs import Count, decode, encode, parse_json
 from zerowiz.errors import UsageError, ZerowizError
-from zerowiz.words import _
+from zerowiz.translation import _
 
 OTHER_LAUNCHERS_VARIABLES = (
     # PyTorch, torch/distributed/elastic/agent/server/local_elastic_agent.py, _start_workers: the

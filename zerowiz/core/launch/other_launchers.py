@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from zerowiz.core.launch.plan import Launcher
 from zerowiz.errors import UsageError, did_you_mean
-from zerowiz.words import _, joined
+from zerowiz.translation import _, joined
 
 # The options of other launchers, and what zerowiz makes of each.
 #

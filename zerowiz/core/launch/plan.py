@@ -11,10 +11,10 @@ from zerowiz.core.memory.buffers import ALLOCATOR
 from zerowiz.core.script.arguments import SWITCHES, Takes
 from zerowiz.core.script.bindings import read_said
 from zerowiz.core.script.facts import Convention, ScriptFacts
-from zerowiz.core.strategy import Offload, Strategy
+from zerowiz.core.strategy_types import Offload, Strategy
 from zerowiz.core.structs import replace
 from zerowiz.errors import UsageError
-from zerowiz.words import _, listing
+from zerowiz.translation import _, listing
 
 # Choose the environment variables for the ranks of other nodes, and write the file of them.
 #
@@ -289,7 +289,7 @@ class PlannedFile(Struct, frozen=True, kw_only=True):
 
 
 class LaunchPlan(Struct, frozen=True, kw_only=True):
-    """What `emit.run.execute` does and `--dry-run` prints; there is no second path."""
+    """What `emit.job.execute` does and `--dry-run` prints; there is no second path."""
 
     files: tuple[PlannedFile, ...]
     argv: tuple[str, ...]

@@ -12,7 +12,7 @@ from zerowiz.core import shell
 from zerowiz.core.launch.plan import PlannedFile
 from zerowiz.core.machine.types import Gpu, Machine
 from zerowiz.core.structs import parse_json, replace
-from zerowiz.words import _
+from zerowiz.translation import _
 
 _CONFIG_SUFFIX, _PLAN_SUFFIX = ".json", ".plan.json"
 

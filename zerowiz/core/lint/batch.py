@@ -11,7 +11,7 @@ from zerowiz.core.lint.keys import OUT_OF_RANGE
 from zerowiz.core.lint.report import ConfigFinding
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Integration
-from zerowiz.words import _
+from zerowiz.translation import _
 
 # Find an "auto" that is never filled.
 

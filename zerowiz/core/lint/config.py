@@ -26,7 +26,7 @@ from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.script.settings import ScriptSettings
 from zerowiz.core.structs import MOST_COUNT, replace
 from zerowiz.core.workload import Integration
-from zerowiz.words import _
+from zerowiz.translation import _
 
 # Describe the run that a config is checked for.
 

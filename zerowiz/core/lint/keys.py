@@ -26,7 +26,7 @@ from zerowiz.core.lint.config import (
 from zerowiz.core.lint.report import ConfigFinding, Edit, found_at
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Integration
-from zerowiz.words import _, joined, listing
+from zerowiz.translation import _, joined, listing
 
 # Find texts that are no config: they cannot be read, are no object, or repeat a key.
 

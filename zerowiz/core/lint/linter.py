@@ -28,7 +28,7 @@ from zerowiz.core.lint.releases import REFUSED_TOGETHER
 from zerowiz.core.lint.report import ConfigFinding, Edit, found_at
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Integration
-from zerowiz.words import _, joined
+from zerowiz.translation import _, joined
 
 # Find what Accelerate refuses, ignores or misreads in its own file.
 

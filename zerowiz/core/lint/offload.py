@@ -7,7 +7,7 @@ from zerowiz.core.lint.config import AUTO, STAGE_3, ZERO, Config, Entry, shown
 from zerowiz.core.lint.keys import OUT_OF_RANGE
 from zerowiz.core.lint.report import ConfigFinding
 from zerowiz.core.workload import FP32_BYTES
-from zerowiz.words import _
+from zerowiz.translation import _
 
 
 def check_offload(config: Config) -> Iterator[ConfigFinding]:

@@ -17,7 +17,7 @@ from zerowiz.core.lint.keys import (
 from zerowiz.core.lint.offload import offloads
 from zerowiz.core.lint.report import ConfigFinding
 from zerowiz.core.workload import Integration
-from zerowiz.words import _, joined, listing
+from zerowiz.translation import _, joined, listing
 
 _WARMUP_RATES = frozenset({"warmup_min_lr", "warmup_max_lr"})
 _TOTAL = "total_num_steps"

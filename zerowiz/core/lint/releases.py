@@ -11,7 +11,7 @@ from zerowiz.core.lint.offload import offloads
 from zerowiz.core.lint.report import ConfigFinding, found_at
 from zerowiz.core.script.settings import ScriptSettings
 from zerowiz.core.workload import Integration, Precision
-from zerowiz.words import _, joined
+from zerowiz.translation import _, joined
 
 # runtime/config.py, GRADIENT_CLIPPING_DEFAULT, since 0.19.3.
 _DEFAULT_CLIPPING = 1.0

@@ -25,7 +25,7 @@ from zerowiz.core.machine.types import (
 )
 from zerowiz.core.structs import replace
 from zerowiz.errors import UsageError, did_you_mean
-from zerowiz.words import _, joined, listing
+from zerowiz.translation import _, joined, listing
 
 # By the machine's own source, for a number without a more specific one.
 _SOURCES: Mapping[MachineSource, str] = {

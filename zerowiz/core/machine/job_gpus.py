@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from zerowiz.core.machine.types import Gpu, Machine, pick_gpus
 from zerowiz.errors import PreflightError, UsageError
-from zerowiz.words import _, listing
+from zerowiz.translation import _, listing
 
 # Choose the GPUs of a job by `CUDA_VISIBLE_DEVICES` and `--gpus`.
 

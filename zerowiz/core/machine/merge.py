@@ -33,7 +33,7 @@ from zerowiz.core.machine.types import (
 )
 from zerowiz.core.structs import replace
 from zerowiz.errors import PreflightError, UsageError
-from zerowiz.words import _
+from zerowiz.translation import _
 
 # Find the nodes that have less than most nodes, or something else than most.
 

@@ -13,7 +13,7 @@ from zerowiz.core.machine.interconnect import PCIE_LANE_BYTES_PER_S
 from zerowiz.core.machine.types import Network
 from zerowiz.core.structs import Count, decode, replace, shows
 from zerowiz.errors import UsageError
-from zerowiz.words import _, joined, listing
+from zerowiz.translation import _, joined, listing
 
 _NOISE = re.compile(r"nvidia|geforce|tesla|[^a-z0-9]")
 

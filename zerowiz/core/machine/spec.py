@@ -33,7 +33,7 @@ from zerowiz.core.machine.types import (
 )
 from zerowiz.core.structs import decode, encode, replace
 from zerowiz.errors import UsageError
-from zerowiz.words import _
+from zerowiz.translation import _
 
 # GB200 NVL72, the largest NVLink domain in the table; more GPUs are several nodes.
 MOST_GPUS_PER_NODE = 72

@@ -10,7 +10,7 @@ from msgspec import Struct, field
 
 from zerowiz.core.structs import Count, replace, shows
 from zerowiz.errors import UsageError
-from zerowiz.words import _
+from zerowiz.translation import _
 
 # What a scheduler or a launcher gave this job, by its environment variables.
 

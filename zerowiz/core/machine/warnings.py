@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 
 from zerowiz.core.machine.interconnect import P2P_OK, lanes_bytes_per_s, slot_bytes_per_s
 from zerowiz.core.machine.types import Gpu, LinkClass, Machine
-from zerowiz.words import _, joined, listing
+from zerowiz.translation import _, joined, listing
 
 # The values of nvmlGpuP2PStatus_t as sentences.
 _P2P_WHY = {

@@ -26,7 +26,7 @@ from zerowiz.core.model.hf_config import COPIES, holds, list_tensors, list_tenso
 from zerowiz.core.model.types import Architecture, Tensor
 from zerowiz.core.structs import Count, replace
 from zerowiz.core.workload import FP32_BYTES, Attention, Loss, Method, Precision, Trainer, Workload
-from zerowiz.words import _
+from zerowiz.translation import _
 
 # Compute what forward saves less, and what more, where adapters train and the base is frozen.
 #
@@ -54,7 +54,7 @@ class Input(StrEnum):
     """Before the MLP's last layer."""
 
 
-# blocks.py lists them all.
+# families.py lists them all.
 _READS: Mapping[str, Input] = {
     **dict.fromkeys(("q_proj", "k_proj", "v_proj", "qkv_proj", "c_attn"), Input.HIDDEN),
     **dict.fromkeys(("query_key_value", "query", "key", "value", "q", "k", "v"), Input.HIDDEN),

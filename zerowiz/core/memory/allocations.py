@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
-from zerowiz.words import N_
+from zerowiz.translation import N_
 
 
 class Phase(StrEnum):

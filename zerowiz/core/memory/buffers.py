@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.model.types import Model
-from zerowiz.core.strategy import BufferSizes, Strategy
+from zerowiz.core.strategy_types import BufferSizes, Strategy
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Workload
 

@@ -17,10 +17,10 @@ from zerowiz.core.memory.allocations import (
 from zerowiz.core.memory.gradient_shards import find_emptiest, find_fullest
 from zerowiz.core.memory.rank_sizes import RankSizes, StrategyRow
 from zerowiz.core.model.types import Architecture, Model
-from zerowiz.core.strategy import Offload, Part
+from zerowiz.core.strategy_types import Offload, Part
 from zerowiz.core.structs import replace, shows
 from zerowiz.core.workload import FP32_BYTES, Reference, StateDtype, Trainer, Workload
-from zerowiz.words import N_
+from zerowiz.translation import N_
 
 # Add what trainers hold beside training: frozen copies, what generation and evaluation need.
 #

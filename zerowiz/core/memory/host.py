@@ -15,10 +15,10 @@ from msgspec import Struct
 from zerowiz.core.memory.allocations import Allocation, AllocationKind, Moment, moment_bytes
 from zerowiz.core.memory.rank_sizes import RankSizes
 from zerowiz.core.model.types import Model
-from zerowiz.core.strategy import Offload
+from zerowiz.core.strategy_types import Offload
 from zerowiz.core.structs import Count, shows
 from zerowiz.core.workload import FP32_BYTES, Method
-from zerowiz.words import N_, _
+from zerowiz.translation import N_, _
 
 Section = Mapping[str, bool | int | str]
 

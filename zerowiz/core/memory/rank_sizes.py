@@ -18,13 +18,13 @@ from msgspec import Struct
 from zerowiz.core.memory.activations import Activations, value_bytes
 from zerowiz.core.memory.allocations import Allocation, AllocationKind, Moment, Moments
 from zerowiz.core.memory.buffers import Buffers
-from zerowiz.core.memory.forward import Traced, evaluation, micro_step
 from zerowiz.core.memory.gathering import Layout, lay_out
 from zerowiz.core.memory.gradient_shards import RankShard, find_cuts, list_gradients
 from zerowiz.core.memory.losses import has_fused_head
+from zerowiz.core.memory.micro_step import Traced, evaluation, micro_step
 from zerowiz.core.model.families import FAMILIES
 from zerowiz.core.model.types import Architecture, Model, Tensor
-from zerowiz.core.strategy import Offload, Part, Strategy
+from zerowiz.core.strategy_types import Offload, Part, Strategy
 from zerowiz.core.structs import replace, shows
 from zerowiz.core.workload import (
     FP32_BYTES,
@@ -35,7 +35,7 @@ from zerowiz.core.workload import (
     Trainer,
     Workload,
 )
-from zerowiz.words import N_
+from zerowiz.translation import N_
 
 # Bytes of optimizer state per trainable parameter, without the master weights.
 # torch/optim/adamw.py: two moments; torch/optim/sgd.py: none without momentum; Chen et al. 2023
@@ -58,7 +58,7 @@ _STEPPING_BYTES: Mapping[Optimizer, int] = {Optimizer.ADAFACTOR: 8}
 # fp32 moments of tensors below `min_8bit_size`, 4096 elements, are too few to count.
 _BLOCK_OF_8BIT, _SCALES_BYTES = 256, 8
 
-# model/blocks.py: the head of a language model.
+# model/families.py: the head of a language model.
 _HEAD = "lm_head"
 
 # bitsandbytes/functional.py, quantize_4bit, compress_statistics: two weights a byte, one byte of

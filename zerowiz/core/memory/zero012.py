@@ -30,9 +30,9 @@ from zerowiz.core.memory.rank_sizes import (
     summed_gradients,
     weights,
 )
-from zerowiz.core.strategy import Part
+from zerowiz.core.strategy_types import Part
 from zerowiz.core.workload import FP32_BYTES
-from zerowiz.words import N_
+from zerowiz.translation import N_
 
 _NORM_BYTES = 8
 """stage_1_and_2.py, complete_grad_norm_calculation_for_cpu_offload: the norm in double."""

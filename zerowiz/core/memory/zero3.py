@@ -33,9 +33,9 @@ from zerowiz.core.memory.rank_sizes import (
     optimizer,
     weights,
 )
-from zerowiz.core.strategy import Offload
+from zerowiz.core.strategy_types import Offload
 from zerowiz.core.workload import FP32_BYTES
-from zerowiz.words import N_
+from zerowiz.translation import N_
 
 # stage3.py, _constant_buffered_norm2.
 _NORM_BYTES, _NORM_ELEMENTS = 8, 250_000_000

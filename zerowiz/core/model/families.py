@@ -455,7 +455,7 @@ _BERT_SPELLINGS: Mapping[str, tuple[str, ...]] = {
     "embedding_dropout": ("hidden_dropout_prob",),
 }
 
-# A family is described here and in blocks.py, and nowhere else.
+# A family is described in this module, and nowhere else.
 # Source of every row: transformers 5.23, models/<family>/configuration_<family>.py for the
 # defaults and modeling_<family>.py for the rest; tests/core/model/test_types.py builds them all.
 FAMILIES: Mapping[str, Family] = {

@@ -18,7 +18,7 @@ from zerowiz.core.model.hf_config import (
 from zerowiz.core.model.types import Model, ModelSource
 from zerowiz.core.structs import Count, decode, replace
 from zerowiz.errors import UsageError
-from zerowiz.words import _, listing
+from zerowiz.translation import _, listing
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)([kmbt])", re.IGNORECASE)
 _UNITS: Mapping[str, float] = {"k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}

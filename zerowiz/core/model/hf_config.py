@@ -8,11 +8,11 @@ from itertools import chain
 from zerowiz.core.model.families import FAMILIES, NEVER, Family, Slot, Spec
 from zerowiz.core.model.types import Architecture, Model, ModelSource, Tensor
 from zerowiz.errors import UsageError
-from zerowiz.words import _, listing
+from zerowiz.translation import _, listing
 
 # List the tensors that transformers builds for an architecture.
 
-# The sizes that the symbols in the rows of blocks.py stand for.
+# The sizes that the symbols in the rows of families.py stand for.
 SYMBOLS: Mapping[str, Callable[[Architecture], int]] = {
     "h": lambda a: a.hidden_size,
     "q": lambda a: a.query_size,
@@ -46,7 +46,7 @@ _IN_LAST_BLOCKS = frozenset({Slot.EXPERTS, Slot.DECODER})
 
 
 def holds(architecture: Architecture, when: str) -> bool:
-    """Whether a condition of blocks.py holds for an architecture."""
+    """Whether a condition of families.py holds for an architecture."""
     return when != NEVER and all(
         (name.lstrip("!") in architecture.switches) is not name.startswith("!")
         for name in when.split()

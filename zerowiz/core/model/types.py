@@ -9,7 +9,7 @@ from msgspec import Struct
 from zerowiz.core.structs import shows
 from zerowiz.core.workload import ALL_LINEAR
 from zerowiz.errors import UsageError
-from zerowiz.words import N_, _, listing
+from zerowiz.translation import N_, _, listing
 
 
 class ModelSource(StrEnum):

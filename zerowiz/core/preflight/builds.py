@@ -7,7 +7,7 @@ from zerowiz.core import shell
 from zerowiz.core.findings import PreflightFinding, Rule, Severity, errors_of, found
 from zerowiz.core.preflight.facts import Lock, Op, PreflightInput, Toolchain
 from zerowiz.core.structs import replace
-from zerowiz.words import _, listing
+from zerowiz.translation import _, listing
 
 # deepspeed/ops/op_builder/builder.py, compute_capability_args (0.19.8): `int` of each part around
 # the dot. torch takes `9.0a` and `Hopper`; DeepSpeed ends with a ValueError.

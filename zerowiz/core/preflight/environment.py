@@ -15,9 +15,9 @@ from zerowiz.core.preflight.facts import (
     Resumed,
     SavedStates,
 )
-from zerowiz.core.strategy import ZeroKey
+from zerowiz.core.strategy_types import ZeroKey
 from zerowiz.core.workload import Integration
-from zerowiz.words import _
+from zerowiz.translation import _
 
 # The oldest release that configs are written for (pyproject.toml, extra `train`).
 _DEEPSPEED = (0, 19, 8)

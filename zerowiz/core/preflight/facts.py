@@ -11,7 +11,7 @@ from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.script.arguments import Release
 from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.core.script.settings import AddedWords
-from zerowiz.core.strategy import Strategy
+from zerowiz.core.strategy_types import Strategy
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Integration
 

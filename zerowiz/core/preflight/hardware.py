@@ -12,7 +12,7 @@ from zerowiz.core.memory.buffers import expands_segments
 from zerowiz.core.memory.host import HostPhase, offload_to_nvme
 from zerowiz.core.preflight.facts import PlannedJob, PreflightInput
 from zerowiz.core.workload import Method, Precision, Workload
-from zerowiz.words import _, listing
+from zerowiz.translation import _, listing
 
 _RDMA = frozenset({NetworkKind.INFINIBAND, NetworkKind.ROCE, NetworkKind.EFA})
 

@@ -7,11 +7,11 @@ from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.preflight.facts import PlannedJob, PreflightInput
 from zerowiz.core.script.arguments import REMOVED_FIELDS, Required
 from zerowiz.core.script.bindings import Resolver, removed_words, unsaid_arguments
-from zerowiz.core.script.delivery import add_settled
+from zerowiz.core.script.config_delivery import add_settled
 from zerowiz.core.script.facts import KeyUse, Placement, ValueSource
 from zerowiz.core.workload import Integration
 from zerowiz.errors import ZerowizError
-from zerowiz.words import _, listing
+from zerowiz.translation import _, listing
 
 # Report what an earlier step of a launch refused.
 

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from zerowiz.core.workload import Attention, Loss, Optimizer, Precision
 from zerowiz.errors import UsageError
-from zerowiz.words import _
+from zerowiz.translation import _
 
 # Parse the words after a script as its own options.
 

@@ -28,7 +28,7 @@ from zerowiz.core.script.facts import Convention, ScriptFacts, ValueSource
 from zerowiz.core.script.settings_file import read_values
 from zerowiz.core.structs import replace
 from zerowiz.errors import UsageError
-from zerowiz.words import _, listing
+from zerowiz.translation import _, listing
 
 # Join what a person says to a script: in the words after it, and in the files that it reads.
 

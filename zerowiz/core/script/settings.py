@@ -49,7 +49,7 @@ from zerowiz.core.workload import (
     Trainer,
 )
 from zerowiz.errors import PreflightError, UsageError
-from zerowiz.words import _, joined
+from zerowiz.translation import _, joined
 
 # Find the words after a script that give one of its settings another value.
 

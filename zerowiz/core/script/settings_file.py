@@ -16,7 +16,7 @@ from zerowiz.core.script.arguments import (
     ScriptParser,
     read_word,
 )
-from zerowiz.words import _
+from zerowiz.translation import _
 
 YAML_SUFFIXES = (".yaml", ".yml")
 

@@ -20,7 +20,7 @@ from zerowiz.core.script.bindings import (
 from zerowiz.core.script.facts import ValueSource
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Method, Reference, Trainer, Workload
-from zerowiz.words import _, listing
+from zerowiz.translation import _, listing
 
 
 class TrainerRow(Struct, frozen=True, kw_only=True):

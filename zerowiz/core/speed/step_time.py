@@ -41,10 +41,10 @@ from zerowiz.core.speed.costs import (
     on_host,
     product_fraction_on,
 )
-from zerowiz.core.strategy import Offload, Part
+from zerowiz.core.strategy_types import Offload, Part
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import FP32_BYTES, HALF_BYTES, Loss, Method, Trainer, Workload
-from zerowiz.words import N_, _
+from zerowiz.translation import N_, _
 
 # Predict what a rank sends to the others per optimizer step.
 #

@@ -24,7 +24,7 @@ from zerowiz.core.machine.merge import NodeAnswer, NodeFailure
 from zerowiz.core.machine.spec import decode_machine
 from zerowiz.errors import PreflightError, UsageError
 from zerowiz.probe.machine.machine_file import DESCRIPTION
-from zerowiz.words import _
+from zerowiz.translation import _
 
 # Make the command line that runs a command on another node, by SSH, pdsh or SLURM.
 

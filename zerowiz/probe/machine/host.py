@@ -21,7 +21,7 @@ from zerowiz.core.machine.types import (
 from zerowiz.core.structs import replace
 from zerowiz.errors import UsageError
 from zerowiz.probe.host_files import FOLDER, Files
-from zerowiz.words import N_, _
+from zerowiz.translation import N_, _
 
 # Describe this host for DeepSpeed's CPU accelerator: ranks that share its memory and cores.
 

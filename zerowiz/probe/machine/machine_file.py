@@ -10,7 +10,7 @@ from zerowiz.core.machine.types import Machine, MachineSource
 from zerowiz.core.structs import decode, parse_json, replace
 from zerowiz.errors import UsageError
 from zerowiz.probe.files import cache_folder, read_named, read_named_text
-from zerowiz.words import _
+from zerowiz.translation import _
 
 if TYPE_CHECKING:
     from zerowiz.core.measured_row import MachineResults
@@ -60,7 +60,7 @@ def parse_machine_file(text: str, name: str, *, gpus: str | None = None) -> Mach
     Raises:
         UsageError: It holds no machine that this version knows.
     """
-    from zerowiz.probe.recording import SCHEMA_VERSION as RECORDING  # noqa: PLC0415 - most plans read no machine
+    from zerowiz.probe.machine_recording import SCHEMA_VERSION as RECORDING  # noqa: PLC0415 - most plans read no machine
 
     try:
         content = parse_json(text)
@@ -98,7 +98,10 @@ def parse_machine_file(text: str, name: str, *, gpus: str | None = None) -> Mach
 
 def _replayed(content: Mapping[str, object], name: str, gpus: str | None) -> Machine:
     from zerowiz.probe.machine.read import read_machine  # noqa: PLC0415 - most plans read no machine
-    from zerowiz.probe.recording import BrokenAnswerError, decode_recording  # noqa: PLC0415 - most plans read no machine
+    from zerowiz.probe.machine_recording import (  # noqa: PLC0415 - most plans read no machine
+        BrokenAnswerError,
+        decode_recording,
+    )
 
     try:
         return read_machine(decode_recording(content, name), gpus=gpus)

@@ -23,9 +23,9 @@ from zerowiz.probe.machine import nvml_calls
 from zerowiz.probe.machine.network import read_class, read_numa_node, read_upstream_bytes_per_s
 from zerowiz.probe.machine.nvml_calls import Code, NoDriverError, Session, Unavailable, open_session
 from zerowiz.probe.machine.nvml_child import HINTS, Announce, DriverFailedError, read_in_child
+from zerowiz.probe.machine_recording import World
 from zerowiz.probe.package_data import read_gpu_table
-from zerowiz.probe.recording import World
-from zerowiz.words import N_, _
+from zerowiz.translation import N_, _
 
 # Read every GPU that NVML lists: its model, its memory, its PCIe slot, its processes.
 

@@ -11,8 +11,8 @@ from msgspec import Struct, field
 
 from zerowiz.core.machine.types import GpuProcess
 from zerowiz.errors import PreflightError
-from zerowiz.probe.recording import UNION_MEMBERS, CallLog, Calls, CallWatch, Replay
-from zerowiz.words import _
+from zerowiz.probe.machine_recording import UNION_MEMBERS, CallLog, Calls, CallWatch, Replay
+from zerowiz.translation import _
 
 _Value = TypeVar("_Value")
 

@@ -23,8 +23,8 @@ from typing import NoReturn, TypeVar, cast
 
 from zerowiz.errors import PreflightError
 from zerowiz.probe.host_files import FilesLog
-from zerowiz.probe.recording import World
-from zerowiz.words import _, joined
+from zerowiz.probe.machine_recording import World
+from zerowiz.translation import _, joined
 
 _Value = TypeVar("_Value")
 Announce = Callable[[str], None]

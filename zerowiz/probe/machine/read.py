@@ -21,9 +21,9 @@ from zerowiz.probe.machine.host import read_host
 from zerowiz.probe.machine.network import read_network
 from zerowiz.probe.machine.nvml import DriverFailedError, GpuReading, NoDriverError, read_gpus
 from zerowiz.probe.machine.scheduler import read_allocation, scheduler_here
+from zerowiz.probe.machine_recording import World
 from zerowiz.probe.package_data import read_gpu_table
-from zerowiz.probe.recording import World
-from zerowiz.words import _
+from zerowiz.translation import _
 
 _PLAN_WITHOUT = (
     _(

@@ -28,7 +28,7 @@ from zerowiz.core.structs import parse_json
 from zerowiz.errors import UsageError, ZerowizError
 from zerowiz.probe.files import cache_folder, is_named_file, read_named, without_tilde
 from zerowiz.probe.package_data import read_known_models
-from zerowiz.words import _, joined, listing
+from zerowiz.translation import _, joined, listing
 
 # Read the tensors of a checkpoint from the headers of its safetensors files, without weights.
 
@@ -356,10 +356,10 @@ def _fetch(model_id: str, environ: Mapping[str, str]) -> Named:
             _WANTED,
         )
     # Imported here: urllib takes longer to load than all else that a plan needs.
-    from zerowiz.probe.model import hub
+    from zerowiz.probe.model import download
 
     endpoint = (environ.get("HF_ENDPOINT") or _ENDPOINT).rstrip("/")
-    content = hub.fetch_config(model_id, endpoint=endpoint, token=_read_token(environ))
+    content = download.fetch_config(model_id, endpoint=endpoint, token=_read_token(environ))
     return Named(
         model_id.rpartition("/")[2],
         parse_config(_("config.json of `{model_id}`", model_id=model_id), content),

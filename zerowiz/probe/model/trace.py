@@ -17,13 +17,13 @@ from typing import Any
 
 from zerowiz import __version__
 from zerowiz.core.memory.activations import Activations
-from zerowiz.core.memory.forward import Traced, TracedRun, TracedTensor
+from zerowiz.core.memory.micro_step import Traced, TracedRun, TracedTensor
 from zerowiz.core.structs import decode, parse_json, replace
 from zerowiz.core.workload import Attention, Precision, Workload
 from zerowiz.errors import UsageError, ZerowizError
 from zerowiz.probe.files import cache_folder, read_named
 from zerowiz.probe.package_data import read_version
-from zerowiz.words import _
+from zerowiz.translation import _
 
 # Replace operations of torch by stand-ins that keep the tensors that CUDA's kernels keep.
 #

@@ -22,7 +22,7 @@ from zerowiz.core.preflight.facts import Installed, Package, Torch
 from zerowiz.errors import PreflightError
 from zerowiz.probe.host_files import Files
 from zerowiz.probe.machine.network import parse_name_list
-from zerowiz.words import _
+from zerowiz.translation import _
 
 # Where a path is long or has a space, pip and uv write `#!/bin/sh` and this second line.
 _TRAMPOLINE = re.compile(r"""^'''exec' "?([^"\n]+?)"? "\$0" "\$@"$""")

@@ -20,7 +20,7 @@ from zerowiz.core.preflight.facts import LOCK_NOTE, Extensions, Installed, Lock,
 from zerowiz.probe.files import cache_folder
 from zerowiz.probe.host_files import Files
 from zerowiz.probe.machine.host import parse_list
-from zerowiz.words import _
+from zerowiz.translation import _
 
 # Read the locks under which torch builds ops, and which process of this host has each open.
 

@@ -34,7 +34,7 @@ from zerowiz.probe.script.source import (
     literal,
     unless_none,
 )
-from zerowiz.words import _
+from zerowiz.translation import _
 
 # Names that scripts use for these settings; they count only where no call has the setting.
 _SEQUENCE_NAMES = frozenset(

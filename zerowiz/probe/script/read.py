@@ -34,7 +34,7 @@ from zerowiz.probe.script.required import reads_no_words, required_arguments
 from zerowiz.probe.script.source import HF_PARSE_CALLS, Source, parse_quietly, walk
 from zerowiz.probe.script.trainer import with_trainer, with_weight_saves
 from zerowiz.probe.script.training import with_checkpointing, with_training
-from zerowiz.words import _, listing
+from zerowiz.translation import _, listing
 
 # Calls that make a model of a config, and texts by which a script makes it elsewhere than in host
 # memory. What `from_pretrained` reads stays mapped from its file.

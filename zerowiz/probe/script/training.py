@@ -19,7 +19,7 @@ from zerowiz.probe.script.commandline import Arguments, Built, built_arguments
 from zerowiz.probe.script.model import loads
 from zerowiz.probe.script.reader import Reader, agree, show_argument
 from zerowiz.probe.script.source import FunctionCall, Source, decide, is_complete, last_name
-from zerowiz.words import _
+from zerowiz.translation import _
 
 # Names that scripts use for the setting; they count only where no call has it.
 _MICRO_BATCH_NAMES = frozenset(

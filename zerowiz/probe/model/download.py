@@ -14,7 +14,7 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from zerowiz import __version__
 from zerowiz.errors import UsageError, ZerowizError
-from zerowiz.words import _
+from zerowiz.translation import _
 
 # Far longer than a small file takes. Whoever plans waits for it, and a size is known without.
 _DEADLINE_S = 6

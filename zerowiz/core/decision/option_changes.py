@@ -11,7 +11,7 @@ from zerowiz.core.decision.flowchart import Constraints, Decision, OffloadChoice
 from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.machine.types import Accelerator, Network, NetworkKind, pick_gpus
 from zerowiz.core.settings import Change
-from zerowiz.core.strategy import Offload
+from zerowiz.core.strategy_types import Offload
 from zerowiz.core.structs import replace
 from zerowiz.core.units import parse_host_memory
 from zerowiz.core.workload import (

@@ -13,12 +13,12 @@ from zerowiz.core.dsconfig.own_config import read_own_config
 from zerowiz.core.dsconfig.write import Handover, autocast_section, write_config
 from zerowiz.core.machine.interconnect import without_peer_to_peer
 from zerowiz.core.machine.types import Accelerator, Machine, with_gpus
-from zerowiz.core.memory.forward import Traced
+from zerowiz.core.memory.micro_step import Traced
 from zerowiz.core.memory.rank_sizes import StrategyRow
 from zerowiz.core.model.types import Model, ModelSource
 from zerowiz.core.speed.costs import GpuRates, StepTime
 from zerowiz.core.strategies import STRATEGIES
-from zerowiz.core.strategy import Offload
+from zerowiz.core.strategy_types import Offload
 from zerowiz.core.structs import Count, decode, encode, replace
 from zerowiz.core.workload import (
     SETTINGS,
@@ -31,7 +31,7 @@ from zerowiz.core.workload import (
     Workload,
 )
 from zerowiz.errors import UsageError
-from zerowiz.words import _, joined
+from zerowiz.translation import _, joined
 
 # Name what takes the step, as measured rows do, and say what the ledger counts it as.
 

@@ -25,7 +25,7 @@ from zerowiz.probe.host_files import (
     hash_bytes,
     hash_uuids,
 )
-from zerowiz.words import _
+from zerowiz.translation import _
 
 Calls = MutableMapping[str, Any]
 """NVML calls and their answers: the driver's part of a recording."""

@@ -17,7 +17,7 @@ from zerowiz.app.options import (
 from zerowiz.core import shell
 from zerowiz.core.structs import replace
 from zerowiz.probe.files import find_answers_file
-from zerowiz.words import _, listing
+from zerowiz.translation import _, listing
 
 # Join what is said of a job: on the command line, in the environment, in the answers file.
 #

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TextIO
 
 from zerowiz.core.decision.questions import AnswerKind, Choice, Question
-from zerowiz.words import _
+from zerowiz.translation import _
 
 # Work out what an answer leads to beside the keyboard, so that no key waits for it.
 

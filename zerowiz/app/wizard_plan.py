@@ -19,7 +19,7 @@ from zerowiz.core.launch.plan import PlannedFile
 from zerowiz.core.model.types import ModelSource
 from zerowiz.core.script.arguments import Required
 from zerowiz.core.script.bindings import unsaid_arguments
-from zerowiz.core.script.delivery import add_settled
+from zerowiz.core.script.config_delivery import add_settled
 from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.core.script.programs import ProgramFile, list_changes
 from zerowiz.core.structs import replace
@@ -30,7 +30,7 @@ from zerowiz.probe.config_file import names_yaml, read_program_file
 from zerowiz.probe.files import FILE_NAME
 from zerowiz.probe.model.hf import hub_name
 from zerowiz.probe.package_data import read_template
-from zerowiz.words import _, joined, listing
+from zerowiz.translation import _, joined, listing
 
 
 class InitOptions(Struct, frozen=True, kw_only=True):

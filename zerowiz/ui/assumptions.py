@@ -12,9 +12,9 @@ from zerowiz.core.script.settings import AddedWords
 from zerowiz.core.settings import Change
 from zerowiz.core.speed.costs import Calibration
 from zerowiz.core.workload import Reference, Trainer, Workload
+from zerowiz.translation import _, joined, listing
 from zerowiz.ui import remedies
 from zerowiz.ui.text import gib
-from zerowiz.words import _, joined, listing
 
 if TYPE_CHECKING:
     from zerowiz.core.plan_json import BatchChange

@@ -8,14 +8,14 @@ from zerowiz.app.decide import Plan, machine_of, note_basis, note_settled, plan_
 from zerowiz.app.machines.machine import is_here
 from zerowiz.app.options import Options, with_plain
 from zerowiz.app.reporter import Reporter
+from zerowiz.core.decision.option_changes import Expense, Remedy
 from zerowiz.core.decision.questions import AnswerKind, Back, Choice, Question
-from zerowiz.core.decision.remedy import Expense, Remedy
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.core.settings import Change
 from zerowiz.errors import DeclinedError, ZerowizError
+from zerowiz.translation import _
 from zerowiz.ui import remedies as remedies_text
-from zerowiz.words import _
 
 
 def takeable(plan: Plan) -> tuple[Remedy, ...]:

@@ -13,11 +13,11 @@ from zerowiz.core.script.facts import Convention, Obstacle, ScriptFacts
 from zerowiz.core.script.settings import AddedWords
 from zerowiz.core.script.settings_file import SettingsCopy, SettingsFile, copy_path, copy_values
 from zerowiz.core.strategies import STRATEGIES
-from zerowiz.core.strategy import Offload
+from zerowiz.core.strategy_types import Offload
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Integration
 from zerowiz.errors import PreflightError, UsageError, ZerowizError
-from zerowiz.words import _, listing
+from zerowiz.translation import _, listing
 
 # Read what a person says of how a config reaches a script: `--config-via`.
 

@@ -7,7 +7,7 @@ from zerowiz.core.model.families import FAMILIES, Family
 from zerowiz.core.model.types import Architecture, Model, ModelSource, Tensor
 from zerowiz.core.structs import Count, replace
 from zerowiz.core.workload import Attention, Precision, Trainer, Workload
-from zerowiz.words import _
+from zerowiz.translation import _
 
 
 class TracedTensor(Struct, frozen=True, kw_only=True):

@@ -39,9 +39,9 @@ from prompt_toolkit.utils import get_cwidth
 
 from zerowiz.core.command_words import spell
 from zerowiz.core.decision.questions import AnswerKind, Back, Question
-from zerowiz.ui.menu import MUST_CHOOSE, Background, Menu, as_answer, choices_of, complete
+from zerowiz.translation import _, listing
+from zerowiz.ui.prompt_menu import MUST_CHOOSE, Background, Menu, as_answer, choices_of, complete
 from zerowiz.ui.text import fill_wide, plain
-from zerowiz.words import _, listing
 
 _WIDEST_COLUMNS = 100
 # A menu of more rows scrolls.

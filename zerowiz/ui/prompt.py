@@ -9,13 +9,13 @@ from zerowiz.core.command_words import spell
 from zerowiz.core.decision.questions import AnswerKind, Back, Choice, Question
 from zerowiz.core.structs import replace
 from zerowiz.errors import InterruptedByUserError, ZerowizError, from_system
-from zerowiz.ui.menu import MUST_CHOOSE, as_answer, choices_of, counted
+from zerowiz.translation import _, joined, listing
 from zerowiz.ui.progress import TerminalWait
+from zerowiz.ui.prompt_menu import MUST_CHOOSE, as_answer, choices_of, counted
 from zerowiz.ui.text import cells, columns, fold, plain
-from zerowiz.words import _, joined, listing
 
 if TYPE_CHECKING:
-    from zerowiz.ui.drawn import Screen
+    from zerowiz.ui.prompt_drawn import Screen
 
 
 # Ask line by line, at a terminal that can only print: choices have numbers, nothing is redrawn.
@@ -270,7 +270,7 @@ class TerminalPerson:
         *,
         can_go_back: bool,
     ) -> str | Back:
-        from zerowiz.ui.drawn import DrawnQuestion  # noqa: PLC0415 - see there
+        from zerowiz.ui.prompt_drawn import DrawnQuestion  # noqa: PLC0415 - see there
 
         problem: str | None = None
         typed = ""
@@ -309,7 +309,7 @@ class TerminalPerson:
 
     @cached_property
     def _screen(self) -> "Screen":
-        from zerowiz.ui.drawn import Screen  # noqa: PLC0415 - see there
+        from zerowiz.ui.prompt_drawn import Screen  # noqa: PLC0415 - see there
 
         return Screen()
 
