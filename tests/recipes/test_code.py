@@ -118,7 +118,7 @@ def codes_preflight_check(copied: Copy) -> list[str]:
 def test_a_preflight_check_touches_its_module_and_the_table_of_cases(copied: Copy) -> None:
     recipe = read_recipes()["a preflight check"]
 
-    copied.insert(PREFLIGHT_CHECK_MODULE, CHECK, before="def check(inputs: PreflightInput)")
+    copied.insert(PREFLIGHT_CHECK_MODULE, CHECK, before="def check_network(inputs: PreflightInput)")
     copied.edit(
         PREFLIGHT_CHECK_MODULE,
         "_switches, _allocator)",
@@ -129,7 +129,7 @@ def test_a_preflight_check_touches_its_module_and_the_table_of_cases(copied: Cop
 
     copied.edit(PREFLIGHT_CHECK_TABLE, "\nCASES = (\n", "\nCASES = (\n" + CASE)
     copied.make_blocks(PREFLIGHT_CHECK_PAGE)
-    assert set() == copied.failed(PREFLIGHT_CHECK_BLOCKS, "tests/core/launch/doctor")
+    assert set() == copied.failed(PREFLIGHT_CHECK_BLOCKS, "tests/core/preflight")
     copied.check_files(recipe)
 
 
@@ -335,11 +335,6 @@ def test_a_setting_touches_its_row_its_option_its_line_and_its_formula(copied: C
     )
     copied.insert(FORMULA, AVERAGE, before="def estimate(\n")
     copied.insert(FORMULA, CALLED, before="    if accelerator is Accelerator.CUDA:\n")
-    copied.insert(
-        FORMULA,
-        "from zerowiz.core.strategy_types import Part\n",
-        before="from zerowiz.core.structs import",
-    )
     held, averaged = plan(copied), plan(copied, "--average-weights")
     assert held | {"averaged weights": held["parameters"]} == averaged
     refused = copied.zerowiz(
@@ -359,7 +354,7 @@ GOLDEN = "tests/core/dsconfig/test_write.py::test_a_config_is_the_golden_one"
 STRATEGY_PAGE = "docs/reference/configs.md"
 # What asks of all strategies at once.
 EVERY_STRATEGY = (
-    *("tests/test_architecture.py", "tests/core/test_plan_json.py", "tests/core/measure"),
+    *("tests/test_architecture.py", "tests/core/test_plan_json.py", "tests/core/test_measured_trial.py"),
     *("tests/core/decision/test_flowchart.py", "tests/core/speed"),
 )
 
