@@ -6,14 +6,7 @@ The names of the Python API are loaded when they are first used; `import zerowiz
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from zerowiz.app.api import (
-        PlanResult,
-        check,
-        find_machines,
-        plan,
-        read_machine,
-        write_config,
-    )
+    from zerowiz.app.api import PlanResult, check, find_machines, plan, read_machine, write_config
     from zerowiz.errors import ZerowizError
 
 __version__ = "1.0.0rc1"

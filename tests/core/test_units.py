@@ -2,12 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zerowiz.core.units import (
-    parse_budget,
-    parse_count,
-    parse_host_memory,
-    solve_accumulation,
-)
+from zerowiz.core.units import parse_budget, parse_count, parse_host_memory, solve_accumulation
 from zerowiz.errors import UsageError
 
 GIB = 2**30

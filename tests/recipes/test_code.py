@@ -354,7 +354,11 @@ GOLDEN = "tests/core/dsconfig/test_write.py::test_a_config_is_the_golden_one"
 STRATEGY_PAGE = "docs/reference/configs.md"
 # What asks of all strategies at once.
 EVERY_STRATEGY = (
-    *("tests/test_architecture.py", "tests/core/test_plan_json.py", "tests/core/test_measured_trial.py"),
+    *(
+        "tests/test_architecture.py",
+        "tests/core/test_plan_json.py",
+        "tests/core/test_measured_trial.py",
+    ),
     *("tests/core/decision/test_flowchart.py", "tests/core/speed"),
 )
 

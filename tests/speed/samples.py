@@ -5,14 +5,7 @@ from functools import cache
 from typing import NamedTuple
 
 from accuracy.split import Split, split_of
-from measured.rows import (
-    Row,
-    family_of,
-    rank_of,
-    read_every_row,
-    read_model,
-    read_times,
-)
+from measured.rows import Row, family_of, rank_of, read_every_row, read_model, read_times
 
 from zerowiz.core.machine.interconnect import without_peer_to_peer
 from zerowiz.core.machine.spec import parse_spec

@@ -40,11 +40,7 @@ from zerowiz.core.script.settings import ScriptSettings, resolve_script
 from zerowiz.core.settings import SettingRow
 from zerowiz.core.structs import replace
 from zerowiz.emit.files import replace_file, rewrite_file
-from zerowiz.errors import (
-    UsageError,
-    ZerowizError,
-    did_you_mean,
-)
+from zerowiz.errors import UsageError, ZerowizError, did_you_mean
 from zerowiz.probe.files import FILE_NAME, read_answers_text
 from zerowiz.translation import N_, _, listing
 

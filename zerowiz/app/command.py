@@ -16,10 +16,7 @@ from zerowiz.app.reporter import Reporter
 from zerowiz.app.resolve.job import config_file, stated_settings
 from zerowiz.app.resolve.model import check_model
 from zerowiz.core import shell
-from zerowiz.core.decision.questions import (
-    Back,
-    Question,
-)
+from zerowiz.core.decision.questions import Back, Question
 from zerowiz.core.launch.other_launchers import MODULES, OtherCommand, is_launcher, read_command
 from zerowiz.core.launch.plan import Launcher
 from zerowiz.core.script.bindings import State

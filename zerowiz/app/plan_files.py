@@ -54,9 +54,7 @@ from zerowiz.app.decide import keeping
 from zerowiz.app.options import with_plain
 from zerowiz.app.reporter import Reporter
 from zerowiz.core.decision.questions import confirmation
-from zerowiz.core.launch.plan import (
-    resumes,
-)
+from zerowiz.core.launch.plan import resumes
 from zerowiz.translation import _
 from zerowiz.ui import remedies
 from zerowiz.ui.files import machine_change

@@ -16,13 +16,7 @@ from writer.matrix import FIELDS, FORMATS, HANDOVERS, Case, cases
 
 from zerowiz.core.decision.evaluate import evaluate
 from zerowiz.core.decision.plan_input import PlanInput
-from zerowiz.core.dsconfig.write import (
-    AUTO,
-    Handover,
-    own_values,
-    render_config,
-    write_config,
-)
+from zerowiz.core.dsconfig.write import AUTO, Handover, own_values, render_config, write_config
 from zerowiz.core.lint.config import Context, on_machine
 from zerowiz.core.lint.linter import lint
 from zerowiz.core.machine.spec import parse_spec

@@ -7,9 +7,7 @@ from urllib.parse import quote
 
 from msgspec import Struct
 
-from zerowiz.core.dsconfig.hjson import (
-    Span,
-)
+from zerowiz.core.dsconfig.hjson import Span
 from zerowiz.core.findings import Finding, Rule, Severity, errors_of
 from zerowiz.errors import ZerowizError
 
