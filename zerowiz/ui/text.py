@@ -10,14 +10,14 @@ from enum import StrEnum
 from io import StringIO
 from typing import TYPE_CHECKING, Literal, TextIO
 
-from zerowiz.core.command_words import spell
-from zerowiz.core.findings import Severity
-from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.translation import N_, Message, _, joined, listing
 
 if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
+
+    from zerowiz.core.findings import Severity
+    from zerowiz.core.machine.types import Machine
 
 
 class Canvas(StringIO):
@@ -490,6 +490,8 @@ def say(
         hang: Spaces before a line that was folded.
         marks: The colours of patterns; the first match in each line has it.
     """
+    from zerowiz.core.command_words import spell  # noqa: PLC0415 - a list of commands needs none
+
     folded = (fold(plain(spell(line)), stream, hang=hang) for line in lines)
     stream.writelines(paint(line, marks or {}, stream) + "\n" for line in folded)
 
@@ -581,13 +583,15 @@ def count(params: int) -> str:
     return str(params)
 
 
-def severities(severity_list: Iterable[Severity], advice: tuple[str, str]) -> str:
+def severities(severity_list: "Iterable[Severity]", advice: tuple[str, str]) -> str:
     """How many of each there are: `2 errors, 1 warning`; empty if there is none.
 
     Args:
         severity_list: Of every finding.
         advice: One finding of the mildest severity in words, and several.
     """
+    from zerowiz.core.findings import Severity  # noqa: PLC0415 - a list of commands needs none
+
     one_and_more = {
         Severity.ERROR: (_("error"), _("errors")),
         Severity.WARNING: (_("warning"), _("warnings")),
@@ -601,8 +605,10 @@ def severities(severity_list: Iterable[Severity], advice: tuple[str, str]) -> st
     )
 
 
-def gpus(machine: Machine) -> str:
+def gpus(machine: "Machine") -> str:
     """The machine's devices in words: `2 nodes of 4 x NVIDIA H200`."""
+    from zerowiz.core.machine.types import Accelerator  # noqa: PLC0415 - a list of commands needs none
+
     count = len(machine.gpus)
     if machine.accelerator is Accelerator.CPU:
         node = _("1 CPU rank") if count == 1 else _("{count} CPU ranks", count=count)
@@ -614,8 +620,10 @@ def gpus(machine: Machine) -> str:
     )
 
 
-def on_device(text: str, machine: Machine) -> str:
+def on_device(text: str, machine: "Machine") -> str:
     """The text for the machine's devices: what a GPU is to a job is a rank on the CPU."""
+    from zerowiz.core.machine.types import Accelerator  # noqa: PLC0415 - a list of commands needs none
+
     if machine.accelerator is Accelerator.CUDA:
         return text
     rank = _("CPU rank")
