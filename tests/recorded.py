@@ -9,7 +9,7 @@ import pynvml
 import pytest
 
 from zerowiz.core.machine.types import Machine
-from zerowiz.probe.machine.read import read_machine
+from zerowiz.probe.machine.read_machine import read_machine
 from zerowiz.probe.machine_recording import Replay, decode_recording
 
 MACHINES = Path(__file__).parent / "machines"

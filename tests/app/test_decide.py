@@ -19,7 +19,7 @@ from zerowiz.app.options import Options
 from zerowiz.core.decision.flowchart import OffloadChoice
 from zerowiz.core.machine.types import Accelerator, with_host_memory
 from zerowiz.core.workload import Precision
-from zerowiz.probe.script.read import parse_script
+from zerowiz.probe.script.read_script import parse_script
 from zerowiz.ui.remedies import STRATEGIES
 
 MODEL = ("--model", str(TEMPLATES / "model"))

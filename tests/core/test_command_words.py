@@ -44,7 +44,7 @@ def test_core_names_no_flag_but_in_the_rows() -> None:
         if flag in ours
     }
     assert {
-        ("launch/nodes.py", "--hostfile"),
+        ("launch/job_nodes.py", "--hostfile"),
         ("launch/plan.py", "--module"),
     } == {
         each for each in found if each[0] not in {"launch/sbatch.py", "launch/other_launchers.py"}

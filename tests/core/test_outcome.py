@@ -35,7 +35,7 @@ from zerowiz.core.strategies import DDP, ZERO1, ZERO2, ZERO2_OFFLOAD, ZERO3
 from zerowiz.core.strategy_types import Strategy
 from zerowiz.core.structs import replace
 from zerowiz.errors import UsageError
-from zerowiz.probe.script.read import parse_script, read_script
+from zerowiz.probe.script.read_script import parse_script, read_script
 
 OPENS = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n'
 

@@ -10,7 +10,7 @@ from msgspec import inspect
 from msgspec.structs import fields
 
 from zerowiz.core.decision.plan_input import History
-from zerowiz.core.launch.nodes import AttemptSpec, Join, OpenRendezvous
+from zerowiz.core.launch.job_nodes import AttemptSpec, Join, OpenRendezvous
 from zerowiz.core.machine.spec import decode_machine, encode_machine
 from zerowiz.core.machine.types import Gpu, Host, Interconnect, LinkClass, Machine, MachineSource
 from zerowiz.core.measured_trial import Trial

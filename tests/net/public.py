@@ -165,7 +165,7 @@ def _changed(asked: Asked) -> dict[str, Any] | None:
 
 def _facts(path: Path) -> Any:
     from zerowiz.errors import ZerowizError
-    from zerowiz.probe.script.read import read_script
+    from zerowiz.probe.script.read_script import read_script
 
     os.chdir(path.parent)
     try:

@@ -3,7 +3,7 @@
 from probe.scripts import SCRIPTS
 
 from zerowiz.core.script.facts import ScriptFacts
-from zerowiz.probe.script.read import parse_script
+from zerowiz.probe.script.read_script import parse_script
 
 
 def facts_of(name: str) -> ScriptFacts:

@@ -10,7 +10,7 @@ from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.core.workload import Integration, Precision
 from zerowiz.errors import ExitCode, UsageError, ZerowizError
 from zerowiz.probe.config_file import read_config_file
-from zerowiz.probe.script.read import read_script
+from zerowiz.probe.script.read_script import read_script
 
 BY_HAND = """\
 {

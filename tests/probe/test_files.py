@@ -12,7 +12,7 @@ from zerowiz.app.answers_file import read_statements
 from zerowiz.errors import UsageError, ZerowizError
 from zerowiz.probe.files import LONGEST_SCRIPT_BYTES, read_named, read_named_text
 from zerowiz.probe.machine.machine_file import read_machine_file
-from zerowiz.probe.script.read import read_script
+from zerowiz.probe.script.read_script import read_script
 
 
 def _refusal(path: Path) -> str:

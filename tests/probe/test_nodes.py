@@ -4,7 +4,7 @@ from ipaddress import ip_address
 
 import pytest
 
-from zerowiz.core.launch.nodes import NodeRank
+from zerowiz.core.launch.job_nodes import NodeRank
 from zerowiz.errors import PreflightError, UsageError
 from zerowiz.probe.nodes import (
     find_master_address,

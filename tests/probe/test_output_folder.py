@@ -7,7 +7,7 @@ import pytest
 
 from zerowiz.core.launch.plan import Saved
 from zerowiz.core.preflight.facts import Resumed, SavedStates
-from zerowiz.probe.preflight.read import read_resumed, read_saved, read_states
+from zerowiz.probe.preflight.read_facts import read_resumed, read_saved, read_states
 
 
 def save(folder: Path, *files: str) -> str:

@@ -26,7 +26,7 @@ from zerowiz.probe.host_files import (
 )
 from zerowiz.probe.machine.host import read_host
 from zerowiz.probe.machine.network import read_network
-from zerowiz.probe.machine.read import read_machine
+from zerowiz.probe.machine.read_machine import read_machine
 from zerowiz.probe.machine_recording import (
     EnvironLog,
     Recorder,

@@ -14,7 +14,7 @@ import torch
 from paths import TEMPLATES
 from safetensors.torch import load_file, save_file
 
-from zerowiz.probe.preflight.read import read_saved
+from zerowiz.probe.preflight.read_facts import read_saved
 
 
 @pytest.fixture(scope="module")

@@ -132,7 +132,7 @@ ALLOWED: Mapping[str, tuple[str, str]] = {
         "a line of a config",
     ),
     "core/preflight/environment.py": (".* (install|-m) .*", "commands"),
-    "core/launch/nodes.py": (".* slots=.*|-o Server.*", "a line of a hostfile, options of ssh"),
+    "core/launch/job_nodes.py": (".* slots=.*|-o Server.*", "a line of a hostfile, options of ssh"),
     "core/launch/plan.py": ("RTX 40", "names GPUs"),
     "core/speed/step_time.py": ("NVIDIA .*", "names a GPU"),
     "core/outcome.py": ("Traceback .*", "what Python prints"),

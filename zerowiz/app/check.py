@@ -24,7 +24,7 @@ from zerowiz.emit.files import rewrite_file
 from zerowiz.errors import UsageError, ZerowizError
 from zerowiz.probe.config_text import is_yaml, read_configs
 from zerowiz.probe.package_data import read_bad_releases, read_version
-from zerowiz.probe.script.read import read_script
+from zerowiz.probe.script.read_script import read_script
 from zerowiz.translation import _
 
 # `0.19.8`, `0.19.8+cu13`.

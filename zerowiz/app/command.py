@@ -31,7 +31,7 @@ from zerowiz.emit.files import replace_file
 from zerowiz.errors import AnswerNeededError, UsageError, ZerowizError
 from zerowiz.probe.output_folder import SCHEMA_VERSION, kept_path, read_kept, script_key
 from zerowiz.probe.preflight.interpreter import find_module_file
-from zerowiz.probe.script.read import read_script
+from zerowiz.probe.script.read_script import read_script
 from zerowiz.translation import _, listing
 
 # Understand what stands where the script is named: a script, a module, or another launcher.

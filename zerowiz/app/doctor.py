@@ -20,7 +20,7 @@ from zerowiz.app.resolve.workload import (
     check_words,
 )
 from zerowiz.core.findings import PreflightFinding, Rule, found
-from zerowiz.core.launch.nodes import NodeRank
+from zerowiz.core.launch.job_nodes import NodeRank
 from zerowiz.core.launch.plan import Programs, launch_env
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.preflight.examine import examine

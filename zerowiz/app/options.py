@@ -487,7 +487,7 @@ class Layers(Struct, frozen=True, kw_only=True):
 
     def _in_a_job(self, scheduler: str, command: str, typed: str) -> tuple[str, ...]:
         """How the same command is run from a login node."""
-        from zerowiz.probe.machine.read import run_inside  # noqa: PLC0415 - few commands end so
+        from zerowiz.probe.machine.read_machine import run_inside  # noqa: PLC0415 - few commands end so
 
         now = run_inside(scheduler, typed, self.options.gpus_per_node or 1)
         if scheduler != "SLURM" or command not in {"zerowiz launch", "zerowiz init"}:

@@ -62,7 +62,7 @@ from zerowiz.core.workload import Loop, Method, Precision
 from zerowiz.errors import AnswerNeededError, PreflightError, UsageError, ZerowizError
 from zerowiz.probe.package_data import read_known_models, read_version
 from zerowiz.probe.preflight.interpreter import find_programs
-from zerowiz.probe.script.read import find_models, find_scripts
+from zerowiz.probe.script.read_script import find_models, find_scripts
 from zerowiz.translation import _, listing
 from zerowiz.ui import sentences, wizard
 from zerowiz.ui.text import count

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from zerowiz.app.machines.nodes import DEADLINE_S
+from zerowiz.app.machines.hostfile_nodes import DEADLINE_S
 from zerowiz.app.machines.see import see_host, see_machine
 from zerowiz.app.options import Options
 from zerowiz.cli.completion import complete_machine

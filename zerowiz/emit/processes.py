@@ -191,7 +191,7 @@ def end_job(
 # Find the nodes that a multi-node launcher has lost, by the `ssh` processes that it keeps.
 #
 # pdsh and MPICH keep one `ssh` for each node. It ends when the node's command ends, or when the
-# node no longer answers (`core/launch/nodes.py`, KEEPALIVE). After a loss these launchers wait
+# node no longer answers (`core/launch/job_nodes.py`, KEEPALIVE). After a loss these launchers wait
 # for the other nodes without end, and the ranks there wait for the lost ones. Open MPI keeps one
 # `ssh` for each node too, but ends the job by itself.
 

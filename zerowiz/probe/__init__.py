@@ -1,4 +1,4 @@
 """Reads the world and changes nothing: drivers, hosts, models, configs, scripts, files.
 
-Begin with the folder of the thing. `recording.py` has the `World` that a machine is read through.
+Begin with the folder of the thing. `machine_recording.py` has the `World` that a machine is read through.
 """

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from zerowiz.core.launch.nodes import (
+from zerowiz.core.launch.job_nodes import (
     OPEN_FILE,
     AttemptSpec,
     Join,

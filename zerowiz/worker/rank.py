@@ -70,7 +70,7 @@ SIGNALLED = 128  # what a shell adds to the number of a signal for the exit stat
 
 # DeepSpeed's own launcher sets this variable of each of its ranks, beside RANK and LOCAL_RANK
 # (deepspeed/launcher/launch.py, 0.19.8). mpirun does not, and zerowiz takes it out of the
-# environment that an mpirun passes on (core/launch/nodes.py).
+# environment that an mpirun passes on (core/launch/job_nodes.py).
 LAUNCHER_VARIABLE = "CROSS_RANK"
 # Without it, mpirun started the rank, and the first of these that is set says its number. Under
 # DeepSpeed's launcher they may be those of the job that zerowiz itself was started by.

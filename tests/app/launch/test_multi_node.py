@@ -28,7 +28,7 @@ from zerowiz.app.launch.multi_node import (
 )
 from zerowiz.app.options import Options
 from zerowiz.app.reporter import SILENT
-from zerowiz.core.launch.nodes import (
+from zerowiz.core.launch.job_nodes import (
     OPEN_FILE,
     Join,
     LaunchSpec,

@@ -32,7 +32,7 @@ from zerowiz.core.preflight.facts import Extensions
 from zerowiz.core.preflight.hardware import MEMLOCK, PORT_TAKEN
 from zerowiz.errors import PreflightError
 from zerowiz.probe.preflight.toolchain import read_locks
-from zerowiz.probe.script.read import parse_script
+from zerowiz.probe.script.read_script import parse_script
 from zerowiz.ui.reporter import TerminalReporter
 
 ERROR = found(PORT_TAKEN, "another process uses port 1", "choose another")

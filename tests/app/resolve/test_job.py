@@ -23,7 +23,7 @@ from zerowiz.core.structs import encode, replace
 from zerowiz.core.workload import Accounting, Trainer
 from zerowiz.errors import UsageError
 from zerowiz.probe.output_folder import history_path
-from zerowiz.probe.script.read import parse_script, read_script
+from zerowiz.probe.script.read_script import parse_script, read_script
 
 LOADER = "loader = DataLoader(data, batch_size=args.batch)\n"
 COUNTS = "steps = engine.gradient_accumulation_steps()\n"

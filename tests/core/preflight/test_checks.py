@@ -73,7 +73,7 @@ from zerowiz.core.workload import Integration, Method, Precision, Workload
 from zerowiz.errors import page_of
 from zerowiz.probe.host_files import HostFiles
 from zerowiz.probe.package_data import read_bad_releases
-from zerowiz.probe.preflight.read import read_facts
+from zerowiz.probe.preflight.read_facts import read_facts
 
 
 def codes(

@@ -14,7 +14,7 @@ from zerowiz.core.script.settings import resolve_script
 from zerowiz.core.workload import Attention, Integration
 from zerowiz.errors import PreflightError
 from zerowiz.probe.script.engine_config import read_script_text
-from zerowiz.probe.script.read import parse_script, read_script
+from zerowiz.probe.script.read_script import parse_script, read_script
 
 HF, RAW, ACCELERATE = Integration.HF, Integration.DEEPSPEED, Integration.ACCELERATE
 

@@ -6,7 +6,7 @@ from probe.reading import facts_of
 from zerowiz.core.script.bindings import OwnModel
 from zerowiz.core.script.settings import ScriptSettings, resolve_script
 from zerowiz.core.workload import Method, Optimizer
-from zerowiz.probe.script.read import parse_script
+from zerowiz.probe.script.read_script import parse_script
 
 
 def test_peft_chooses_the_layers_where_nobody_names_them() -> None:

@@ -8,7 +8,7 @@ from zerowiz.core.script.facts import Convention, Obstacle, ScriptFacts
 from zerowiz.core.script.settings import ScriptSettings, check_method, resolve_script
 from zerowiz.core.workload import Method, Optimizer
 from zerowiz.errors import UsageError
-from zerowiz.probe.script.read import parse_script
+from zerowiz.probe.script.read_script import parse_script
 
 
 def facts_of(text: str) -> ScriptFacts:

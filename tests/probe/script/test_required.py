@@ -15,7 +15,7 @@ from zerowiz.core.script.arguments import Option, Required, ScriptParser, Takes
 from zerowiz.core.script.bindings import unsaid_arguments
 from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.core.structs import replace
-from zerowiz.probe.script.read import parse_script
+from zerowiz.probe.script.read_script import parse_script
 
 HEAD = "import argparse, os, sys\n"
 NEEDED = 'parser.add_argument("--data_path", "-d", required=True)\n'

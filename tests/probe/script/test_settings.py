@@ -9,7 +9,7 @@ from zerowiz.core.script.bindings import ScriptValue
 from zerowiz.core.script.facts import Convention
 from zerowiz.core.script.settings import resolve_script
 from zerowiz.core.workload import Attention, Loss, Method, Optimizer, Precision, Trainer
-from zerowiz.probe.script.read import parse_script, read_script
+from zerowiz.probe.script.read_script import parse_script, read_script
 
 
 def values(name: str, *words: str) -> dict[str, object]:

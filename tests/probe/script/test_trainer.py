@@ -12,7 +12,7 @@ from zerowiz.core.script.bindings import ScriptValue, State
 from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.core.script.settings import ScriptSettings, resolve_script
 from zerowiz.core.workload import Method, Reference, Trainer
-from zerowiz.probe.script.read import parse_script
+from zerowiz.probe.script.read_script import parse_script
 
 OF_TRAINER = (
     *("trainer", "reference", "sequence_tokens", "completion_tokens", "steps_per_generation"),

@@ -36,7 +36,7 @@ from zerowiz.emit.job import noted_signals, supervise
 from zerowiz.emit.processes import read_measured
 from zerowiz.errors import ZerowizError
 from zerowiz.probe.output_folder import history_path, read_history
-from zerowiz.probe.preflight.read import CheckpointStates, read_saved, read_states
+from zerowiz.probe.preflight.read_facts import CheckpointStates, read_saved, read_states
 from zerowiz.translation import _, joined
 from zerowiz.ui import sentences
 

@@ -34,7 +34,7 @@ from zerowiz.app.resolve.workload import (
     check_words,
 )
 from zerowiz.core.decision.questions import confirmation
-from zerowiz.core.launch.nodes import NodeRank
+from zerowiz.core.launch.job_nodes import NodeRank
 from zerowiz.core.launch.plan import Launcher, Resume, ResumeFrom, why_supervised
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.script.facts import ScriptFacts

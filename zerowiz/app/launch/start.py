@@ -17,7 +17,7 @@ from zerowiz.app.resolve.job import config_file
 from zerowiz.app.resolve.workload import check_local_rank
 from zerowiz.core.dsconfig.write import render_config, write_config
 from zerowiz.core.findings import PreflightFinding, Severity, errors_of
-from zerowiz.core.launch.nodes import (
+from zerowiz.core.launch.job_nodes import (
     OTHER_LAUNCHERS_VARIABLES,
     NodeRank,
     hostfile_text,
@@ -63,7 +63,7 @@ from zerowiz.probe.host_files import HostFiles
 from zerowiz.probe.nodes import find_master_address, read_env_files, read_hostfile
 from zerowiz.probe.package_data import parse_release, read_version
 from zerowiz.probe.preflight.interpreter import check_launcher, find_programs
-from zerowiz.probe.preflight.read import read_builds, read_facts
+from zerowiz.probe.preflight.read_facts import read_builds, read_facts
 from zerowiz.translation import _
 from zerowiz.ui import doctor
 

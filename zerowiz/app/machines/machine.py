@@ -23,7 +23,7 @@ from zerowiz.errors import UsageError
 from zerowiz.translation import _
 
 if TYPE_CHECKING:
-    from zerowiz.core.launch.nodes import NodeRank
+    from zerowiz.core.launch.job_nodes import NodeRank
     from zerowiz.probe.machine_recording import World
 
 
@@ -196,7 +196,7 @@ def _read(
     options: Options, environ: Mapping[str, str], world: "World | None", reporter: Reporter
 ) -> Machine:
     if options.hostfile is not None and options.machine is None:
-        from zerowiz.app.machines.nodes import read_nodes  # noqa: PLC0415 - as below
+        from zerowiz.app.machines.hostfile_nodes import read_nodes  # noqa: PLC0415 - as below
 
         return read_nodes(options, environ, reporter)
     asked = options.accelerator or environ.get("DS_ACCELERATOR")

@@ -7,8 +7,8 @@ from pathlib import Path
 from msgspec import Struct
 
 from zerowiz import __version__
+from zerowiz.app.machines.hostfile_nodes import read_fleet
 from zerowiz.app.machines.machine import complete, find_machine, with_hostfile
-from zerowiz.app.machines.nodes import read_fleet
 from zerowiz.app.options import Options
 from zerowiz.app.reporter import Reporter
 from zerowiz.core import shell
@@ -23,7 +23,7 @@ from zerowiz.errors import PreflightError, UsageError
 from zerowiz.probe.host_files import HostFiles
 from zerowiz.probe.machine.machine_file import DESCRIPTION
 from zerowiz.probe.machine.network import read_network
-from zerowiz.probe.machine.read import read_here
+from zerowiz.probe.machine.read_machine import read_here
 from zerowiz.probe.machine.scheduler import read_allocation, scheduler_here
 from zerowiz.probe.machine_recording import Recorder, World
 from zerowiz.translation import _

@@ -16,7 +16,7 @@ from zerowiz.core.structs import replace
 from zerowiz.errors import UsageError
 from zerowiz.probe.host_files import HostFiles
 from zerowiz.probe.machine.host import cpu_machine, with_number_formats
-from zerowiz.probe.machine.read import read_here, read_machine
+from zerowiz.probe.machine.read_machine import read_here, read_machine
 from zerowiz.probe.machine_recording import CALL_TIMEOUT_S, World
 from zerowiz.translation import _
 

@@ -97,7 +97,7 @@ def parse_machine_file(text: str, name: str, *, gpus: str | None = None) -> Mach
 
 
 def _replayed(content: Mapping[str, object], name: str, gpus: str | None) -> Machine:
-    from zerowiz.probe.machine.read import read_machine  # noqa: PLC0415 - most plans read no machine
+    from zerowiz.probe.machine.read_machine import read_machine  # noqa: PLC0415 - most plans read no machine
     from zerowiz.probe.machine_recording import (  # noqa: PLC0415 - most plans read no machine
         BrokenAnswerError,
         decode_recording,

@@ -1,4 +1,4 @@
 """Reads a training script from its syntax tree, without running it.
 
-Begin with `read.py`; each other module reads one kind of fact.
+Begin with `read_script.py`; each other module reads one kind of fact.
 """

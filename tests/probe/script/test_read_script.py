@@ -18,7 +18,7 @@ from zerowiz.core.script.settings_file import SettingsFile
 from zerowiz.core.structs import replace
 from zerowiz.errors import PreflightError, ZerowizError
 from zerowiz.probe.package_data import parse_release
-from zerowiz.probe.script.read import parse_script, read_script
+from zerowiz.probe.script.read_script import parse_script, read_script
 
 
 def test_reading_a_script_runs_nothing_and_warns_of_nothing(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from zerowiz.core.launch.nodes import (
+from zerowiz.core.launch.job_nodes import (
     KEEPALIVE,
     AttemptSpec,
     HostLaunch,

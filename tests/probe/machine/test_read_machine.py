@@ -11,7 +11,7 @@ from recorded import Install, library, recording
 from zerowiz.core.machine.types import LinkClass, MachineSource
 from zerowiz.errors import ExitCode, PreflightError, UsageError
 from zerowiz.probe.host_files import FileAnswers, Files, RecordedFiles
-from zerowiz.probe.machine.read import read_machine
+from zerowiz.probe.machine.read_machine import read_machine
 from zerowiz.probe.machine_recording import Replay, World
 
 GIB = 2**30
