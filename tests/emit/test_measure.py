@@ -215,7 +215,7 @@ def test_a_log_that_is_not_there_has_no_tail(tmp_path: Path) -> None:
 _DO = """
 import sys
 from zerowiz.core.launch.plan import LaunchPlan, PlannedFile
-from zerowiz.emit.measure import execute
+from zerowiz.emit.job import execute
 from zerowiz.errors import ZerowizError
 sys.stdout.write("before\\n")
 plan = {plan!r}
@@ -286,7 +286,7 @@ def test_the_command_holds_its_files_as_long_as_it_runs(tmp_path: Path) -> None:
     plan = LaunchPlan(files=(first,), argv=("/bin/sleep", "60"), env={})
     code = _DO.format(plan=plan, environ={})
     with subprocess.Popen([sys.executable, "-c", code]) as job:
-        while Path(f"/proc/{job.pid}/comm").read_text() != "sleep\n":
+        while job.poll() is None and Path(f"/proc/{job.pid}/comm").read_text() != "sleep\n":
             time.sleep(0.01)
         with pytest.raises(ZerowizError, match=f"process {job.pid} on"):
             refuse_loss(second)
