@@ -16,7 +16,8 @@ from shells.typed import PRINT_LINE, TYPED, completed, make_place, script_of
 
 from zerowiz.app.options import Options, rows
 from zerowiz.cli.commands import COMMANDS
-from zerowiz.cli.completion import complete_machine, complete_script, default_of
+from zerowiz.cli.completion import complete_machine, complete_script
+from zerowiz.cli.help_options import default_of
 from zerowiz.cli.help_page import EXAMPLES, IDLE, NEEDS, UNHEEDED, heeded_params
 from zerowiz.core.machine.spec import parse_machine
 from zerowiz.probe.package_data import read_gpu_table, read_instances

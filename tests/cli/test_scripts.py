@@ -519,7 +519,6 @@ def test_a_launch_is_refused_before_anything_is_asked(here: Run, yaml: Path) -> 
 
 # What changes what a model learns is said: values of zerowiz's own, and another global batch.
 
-LEARNING_CPU = ("--accelerator", "cpu", "--gpus-per-node", "2", "--model", "10m", "--seq-len", "64")
 ON_GPUS = ("--machine", "4xA100-80GB", "--model", "125m", "--seq-len", "64")
 OWN = json.dumps({"train_micro_batch_size_per_gpu": 8, "optimizer": {"type": "AdamW"}})
 PASSING = CONFIG_ARGUMENTS.replace(
@@ -575,7 +574,7 @@ def test_the_optimizer_that_nobody_made_is_said_with_the_config_that_has_another
 ) -> None:
     (folder / "train.py").write_text(CONFIG_ARGUMENTS)
     (folder / "ds_config.json").write_text(OWN)
-    words = said(here(*command, "--stage", "1", *LEARNING_CPU, "--micro-batch", "2", "train.py"))
+    words = said(here(*command, "--stage", "1", *CPU, "--micro-batch", "2", "train.py"))
     assert "`ds_config_zero1.json` sets AdamW with `lr` 5e-05, `betas` [0.9, 0.999]," in words
     assert "`weight_decay` 0.0, `gradient_clipping` 1.0: these are zerowiz's own" in words
     assert "`ds_config.json` is not used; `--config ds_config.json` runs with it" in words
@@ -583,7 +582,7 @@ def test_the_optimizer_that_nobody_made_is_said_with_the_config_that_has_another
 
 def test_a_config_that_is_used_or_is_zerowizs_own_is_not_named(here: Run, folder: Path) -> None:
     (folder / "train.py").write_text(CONFIG_ARGUMENTS)
-    job = (*LEARNING_CPU, "--micro-batch", "2", "train.py")
+    job = (*CPU, "--micro-batch", "2", "train.py")
     assert here("init", "--yes", "--stage", "2", *job).code == 0
     (folder / "ds_notes.json").write_text("[1, 2")
     (folder / "ds_data.json").write_text('{"rows": 3}')
@@ -593,7 +592,7 @@ def test_a_config_that_is_used_or_is_zerowizs_own_is_not_named(here: Run, folder
     (folder / "ds_mine.json").write_text(OWN)
     both = said(here("plan", "--stage", "1", *job))
     assert "`ds_config_zero2.json`, `ds_mine.json` are not used; `--config FILE`" in both
-    own = said(here("plan", *LEARNING_CPU, "--config", "ds_config_zero2.json", "train.py"))
+    own = said(here("plan", *CPU, "--config", "ds_config_zero2.json", "train.py"))
     assert "own default" not in own
     assert "not used" not in own
 

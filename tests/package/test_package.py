@@ -61,7 +61,6 @@ def test_the_step_ends_as_the_check_does(
 
 # The wheel: built from a copy of the sources, installed apart from them, and run.
 
-PACKAGING_ROOT = Path(__file__).parents[2]
 NOT_SOURCES = shutil.ignore_patterns(".*", "__pycache__", "dist", "build", "demo")
 
 
@@ -77,7 +76,7 @@ def run(*command: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Built through the sdist, as a release is."""
     sources = tmp_path_factory.mktemp("sources") / "zerowiz"
-    shutil.copytree(PACKAGING_ROOT, sources, ignore=NOT_SOURCES)
+    shutil.copytree(ROOT, sources, ignore=NOT_SOURCES)
     built = run(sys.executable, "-m", "build", "--no-isolation", cwd=sources)
     assert built.returncode == 0, built.stdout + built.stderr
     (path,) = (sources / "dist").glob("*.whl")
@@ -121,8 +120,8 @@ def test_the_same_sources_make_the_same_bytes(wheel: Path, tmp_path: Path) -> No
 def test_the_wheel_carries_templates_and_tables_and_no_tests(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     folders = {
-        "zerowiz/templates": PACKAGING_ROOT / "templates",
-        "zerowiz/data": PACKAGING_ROOT / "zerowiz/data",
+        "zerowiz/templates": ROOT / "templates",
+        "zerowiz/data": ROOT / "zerowiz/data",
     }
     shipped = {
         f"{name}/{path.relative_to(folder)}"
@@ -149,15 +148,13 @@ def test_the_installed_command_plans_outside_of_the_checkout(
 def test_the_configs_in_the_wheel_are_those_of_the_checkout(wheel: Path) -> None:
     archive = zipfile.ZipFile(wheel)
     for strategy in STRATEGIES:
-        text = (PACKAGING_ROOT / "templates" / strategy.config_name).read_bytes()
+        text = (ROOT / "templates" / strategy.config_name).read_bytes()
         assert text == archive.read(f"zerowiz/templates/{strategy.config_name}")
 
 
 # The pre-commit hook, installed and run by pre-commit itself.
 
-PRE_COMMIT_ROOT = Path(__file__).parents[2]
-PRE_COMMIT_NOT_SOURCES = shutil.ignore_patterns(".*", "__pycache__", "dist", "build", "demo")
-HOOKS = PRE_COMMIT_ROOT / ".pre-commit-hooks.yaml"
+HOOKS = ROOT / ".pre-commit-hooks.yaml"
 
 IDENTITY = ("-c", "user.name=zerowiz", "-c", "user.email=zerowiz@example.org")
 
@@ -180,7 +177,7 @@ def committed(folder: Path) -> Path:
 @pytest.mark.thorough
 def test_pre_commit_finds_the_configs_and_stops_at_a_broken_one(tmp_path: Path) -> None:
     sources, work = tmp_path / "zerowiz", tmp_path / "work"
-    shutil.copytree(PRE_COMMIT_ROOT, sources, ignore=PRE_COMMIT_NOT_SOURCES)
+    shutil.copytree(ROOT, sources, ignore=NOT_SOURCES)
     shutil.copy(HOOKS, sources)
     committed(sources)
     work.mkdir()

@@ -73,10 +73,7 @@ def test_a_lint_rule_touches_its_module_and_the_table_of_cases(copied: Copy) -> 
 
 PREFLIGHT_CHECK_MODULE = "zerowiz/core/preflight/hardware.py"
 PREFLIGHT_CHECK_TABLE = "tests/core/preflight/cases.py"
-PREFLIGHT_CHECK_PAGE = "docs/reference/errors.md"
-PREFLIGHT_CHECK_BLOCKS = (
-    f"tests/docs/test_pages.py::test_a_page_has_what_its_blocks_make[{PREFLIGHT_CHECK_PAGE}]"
-)
+PREFLIGHT_CHECK_BLOCKS = f"tests/docs/test_pages.py::test_a_page_has_what_its_blocks_make[{PAGE}]"
 
 CHECK = """\
 DISTRIBUTED_DEBUG = Rule(
@@ -128,7 +125,7 @@ def test_a_preflight_check_touches_its_module_and_the_table_of_cases(copied: Cop
     assert set(recipe.tests) == copied.unfinished(recipe)
 
     copied.edit(PREFLIGHT_CHECK_TABLE, "\nCASES = (\n", "\nCASES = (\n" + CASE)
-    copied.make_blocks(PREFLIGHT_CHECK_PAGE)
+    copied.make_blocks(PAGE)
     assert set() == copied.failed(PREFLIGHT_CHECK_BLOCKS, "tests/core/preflight")
     copied.check_files(recipe)
 

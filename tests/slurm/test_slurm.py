@@ -65,8 +65,7 @@ def test_a_slurm_job_asks_its_own_nodes_with_srun(slurm: Slurm, memory: tuple[st
     assert "node" in told["failures"]["n9"].lower()
 
 
-SLURM_ROOT = Path(__file__).parents[2]
-TEMPLATES = SLURM_ROOT / "templates"
+TEMPLATES = ROOT / "templates"
 FOREVER = 100_000
 OPTIONS = ("--accelerator", "cpu", "--gpus-per-node", "2", "--model", str(TEMPLATES / "model"))
 
@@ -248,7 +247,7 @@ def test_a_rank_of_the_second_node_runs_out_and_all_nodes_go_one_strategy_up(
     submit: Callable[..., Job], tmp_path: Path
 ) -> None:
     env = {
-        "PYTHONPATH": f"{SLURM_ROOT}:{SLURM_ROOT / 'tests' / 'ranks'}",
+        "PYTHONPATH": f"{ROOT}:{ROOT / 'tests' / 'ranks'}",
         "XDG_CACHE_HOME": str(tmp_path / "cache"),
         "ZEROWIZ_RANK_RUNS_OUT": "2,5,2,raise",
     }

@@ -256,17 +256,8 @@ def test_what_is_known_at_once_is_shown_at_once() -> None:
 
 # Each kind of question at a real pseudo-terminal: what is drawn, which keys do what, what stays.
 
-PROMPTS_PROGRAM = (str(Path(__file__).with_name("asking.py")),)
 WHY = "This is why."
 PROMPTS_TEXT = {"key": "text", "flag": "$text", "text": "Which one?", "why": WHY}
-PROMPTS_COUNT = {
-    "key": "count",
-    "flag": "$count",
-    "text": "How many?",
-    "kind": "count",
-    "default": "8",
-}
-PROMPTS_PATH = {"key": "path", "flag": "PATH", "text": "Where?", "kind": "path"}
 PROMPTS_MENU = {
     "key": "menu",
     "flag": "$menu",
@@ -287,13 +278,11 @@ PROMPTS_CONFIRM = {
     "kind": "confirm",
     "default": "yes",
 }
-KINDS = (PROMPTS_TEXT, PROMPTS_COUNT, PROMPTS_PATH, PROMPTS_MENU, PROMPTS_CONFIRM)
-
-PromptsAsk = Callable[..., Terminal]
+KINDS = (PROMPTS_TEXT, COUNT, PATH, PROMPTS_MENU, PROMPTS_CONFIRM)
 
 
 @pytest.fixture
-def ask_prompts(tmp_path: Path) -> Iterator[PromptsAsk]:
+def ask_prompts(tmp_path: Path) -> Iterator[Ask]:
     """Ask these questions."""
     opened: list[Terminal] = []
     (tmp_path / "work").mkdir()
@@ -308,7 +297,7 @@ def ask_prompts(tmp_path: Path) -> Iterator[PromptsAsk]:
                 tmp_path / "work",
                 [str(listed)],
                 env,
-                program=PROMPTS_PROGRAM,
+                program=PROGRAM,
                 columns=columns,
                 lines=lines,
             )
@@ -348,8 +337,8 @@ def pointed(person: Terminal) -> str:
     return line[4:]
 
 
-def test_a_question_shows_why_and_leaves_one_line_for_its_answer(ask_prompts: PromptsAsk) -> None:
-    person = ask_prompts(PROMPTS_TEXT, {**PROMPTS_COUNT, "why": WHY})
+def test_a_question_shows_why_and_leaves_one_line_for_its_answer(ask_prompts: Ask) -> None:
+    person = ask_prompts(PROMPTS_TEXT, {**COUNT, "why": WHY})
     assert ["a line before", "", WHY, "? Which one?"] == see(person, "Which one?")[:4]
     assert "? Which one? seven" == press(person, "seven", "leads to <seven>")[3]
     shown = press(person, ENTER, "How many?")
@@ -365,8 +354,8 @@ def test_a_question_shows_why_and_leaves_one_line_for_its_answer(ask_prompts: Pr
     ] == person.text.splitlines()[:-1]
 
 
-def test_what_an_answer_leads_to_is_shown_as_it_is_typed(ask_prompts: PromptsAsk) -> None:
-    person = ask_prompts(PROMPTS_COUNT)
+def test_what_an_answer_leads_to_is_shown_as_it_is_typed(ask_prompts: Ask) -> None:
+    person = ask_prompts(COUNT)
     see(person, "leads to <8>")
     press(person, "1", "leads to <1>")
     press(person, "6", "leads to <16>")
@@ -375,7 +364,7 @@ def test_what_an_answer_leads_to_is_shown_as_it_is_typed(ask_prompts: PromptsAsk
     press(person, BACKSPACE * 2, "leads to <8>")
 
 
-def test_what_a_choice_leads_to_is_shown_as_it_is_pointed_at(ask_prompts: PromptsAsk) -> None:
+def test_what_a_choice_leads_to_is_shown_as_it_is_pointed_at(ask_prompts: Ask) -> None:
     person = ask_prompts(PROMPTS_MENU)
     see(person, "leads to <own>")
     assert "my own micro-batch" == pointed(person)
@@ -390,7 +379,7 @@ def test_what_a_choice_leads_to_is_shown_as_it_is_pointed_at(ask_prompts: Prompt
 
 @pytest.mark.parametrize("default", [None, "what is not in it"])
 def test_a_menu_without_a_default_starts_at_its_first_line(
-    ask_prompts: PromptsAsk, default: str | None
+    ask_prompts: Ask, default: str | None
 ) -> None:
     person = ask_prompts({**PROMPTS_MENU, "default": default})
     see(person, "leads to <fast>")
@@ -398,7 +387,7 @@ def test_a_menu_without_a_default_starts_at_its_first_line(
     assert ["fast"] == answers_prompts(person)
 
 
-def test_typing_filters_a_menu_by_words(ask_prompts: PromptsAsk) -> None:
+def test_typing_filters_a_menu_by_words(ask_prompts: Ask) -> None:
     person = ask_prompts(PROMPTS_MENU)
     see(person, "Which goal?")
     assert "my own" not in "\n".join(press(person, "st", "leads to <fast>"))
@@ -409,7 +398,7 @@ def test_typing_filters_a_menu_by_words(ask_prompts: PromptsAsk) -> None:
     assert ["joke"] == answers_prompts(person)
 
 
-def test_where_no_line_is_left_enter_takes_none_and_says_why(ask_prompts: PromptsAsk) -> None:
+def test_where_no_line_is_left_enter_takes_none_and_says_why(ask_prompts: Ask) -> None:
     person = ask_prompts(PROMPTS_MENU)
     see(person, "Which goal?")
     shown = "\n".join(press(person, "zz", "zz"))
@@ -423,7 +412,7 @@ def test_where_no_line_is_left_enter_takes_none_and_says_why(ask_prompts: Prompt
 
 @pytest.mark.parametrize("question", KINDS, ids=lambda question: question["key"])
 def test_letters_and_digits_are_never_keys(
-    ask_prompts: PromptsAsk, tmp_path: Path, question: Mapping[str, object]
+    ask_prompts: Ask, tmp_path: Path, question: Mapping[str, object]
 ) -> None:
     """Each is typed, so that it can be seen; none answers, moves or ends anything."""
     (tmp_path / "work" / "here.py").touch()
@@ -439,7 +428,7 @@ def test_letters_and_digits_are_never_keys(
 
 
 @pytest.mark.parametrize(("keys", "answer"), [("", "yes"), ("y", "yes"), ("n", "no"), (UP, "no")])
-def test_a_yes_or_no_takes_enter(ask_prompts: PromptsAsk, keys: str, answer: str) -> None:
+def test_a_yes_or_no_takes_enter(ask_prompts: Ask, keys: str, answer: str) -> None:
     person = ask_prompts(PROMPTS_CONFIRM)
     see(person, "leads to <yes>")
     press(person, keys, f"leads to <{answer}>")
@@ -447,7 +436,7 @@ def test_a_yes_or_no_takes_enter(ask_prompts: PromptsAsk, keys: str, answer: str
     assert [answer] == answers_prompts(person)
 
 
-def test_a_no_may_be_the_default(ask_prompts: PromptsAsk) -> None:
+def test_a_no_may_be_the_default(ask_prompts: Ask) -> None:
     person = ask_prompts({**PROMPTS_CONFIRM, "default": "no"})
     person.reply("leads to <no>", ENTER)
     assert ["no"] == answers_prompts(person)
@@ -458,7 +447,7 @@ def test_a_no_may_be_the_default(ask_prompts: PromptsAsk) -> None:
     [(PROMPTS_CONFIRM, "yes", "no"), (PROMPTS_MENU, "own", "joke")],
 )
 def test_an_enter_before_a_menu_is_drawn_is_no_answer_to_it(
-    ask_prompts: PromptsAsk, question: Mapping[str, object], default: str, other: str
+    ask_prompts: Ask, question: Mapping[str, object], default: str, other: str
 ) -> None:
     person = ask_prompts(PROMPTS_TEXT, question, CHECK_SECONDS="0.7")
     person.reply("Which one?", "x" + ENTER)
@@ -468,8 +457,8 @@ def test_an_enter_before_a_menu_is_drawn_is_no_answer_to_it(
     assert ["x", other] == answers_prompts(person)
 
 
-def test_what_is_typed_ahead_of_other_questions_counts(ask_prompts: PromptsAsk) -> None:
-    person = ask_prompts(PROMPTS_TEXT, PROMPTS_COUNT, CHECK_SECONDS="0.7")
+def test_what_is_typed_ahead_of_other_questions_counts(ask_prompts: Ask) -> None:
+    person = ask_prompts(PROMPTS_TEXT, COUNT, CHECK_SECONDS="0.7")
     person.reply("Which one?", "x" + ENTER)
     see(person, "? Which one? x")
     person.child.send("12")
@@ -480,9 +469,9 @@ def test_what_is_typed_ahead_of_other_questions_counts(ask_prompts: PromptsAsk) 
 
 
 def test_an_answer_of_the_wrong_kind_is_asked_again_with_the_reason(
-    ask_prompts: PromptsAsk,
+    ask_prompts: Ask,
 ) -> None:
-    person = ask_prompts(PROMPTS_COUNT)
+    person = ask_prompts(COUNT)
     person.reply("How many?", "zero" + ENTER)
     shown = see(person, "! a whole number from 1 on")
     assert ["a line before", "", "? How many? (8)", "  ! a whole number from 1 on"] == shown[:4]
@@ -494,9 +483,9 @@ def test_an_answer_of_the_wrong_kind_is_asked_again_with_the_reason(
 
 
 def test_an_answer_that_the_world_refuses_is_asked_again_with_the_reason(
-    ask_prompts: PromptsAsk,
+    ask_prompts: Ask,
 ) -> None:
-    person = ask_prompts(PROMPTS_COUNT, PROMPTS_TEXT)
+    person = ask_prompts(COUNT, PROMPTS_TEXT)
     person.reply("How many?", ENTER)
     person.reply("Which one?", "bad one" + ENTER)
     shown = see(person, "is bad")
@@ -513,20 +502,20 @@ def test_an_answer_that_the_world_refuses_is_asked_again_with_the_reason(
     ] == person.text.splitlines()[:-1]
 
 
-def test_while_an_answer_is_checked_it_stands_there(ask_prompts: PromptsAsk) -> None:
+def test_while_an_answer_is_checked_it_stands_there(ask_prompts: Ask) -> None:
     person = ask_prompts(PROMPTS_TEXT, CHECK_SECONDS="1")
     person.reply("Which one?", "good" + ENTER)
     assert ["a line before", "? Which one? good"] == see(person, "? Which one? good")
 
 
-def test_an_empty_answer_without_a_default_is_asked_again(ask_prompts: PromptsAsk) -> None:
+def test_an_empty_answer_without_a_default_is_asked_again(ask_prompts: Ask) -> None:
     person = ask_prompts(PROMPTS_TEXT)
     person.reply("Which one?", ENTER)
     person.reply("! an answer is needed", "x" + ENTER)
     assert ["x"] == answers_prompts(person)
 
 
-def test_question_marks_show_more_and_hide_it_again(ask_prompts: PromptsAsk) -> None:
+def test_question_marks_show_more_and_hide_it_again(ask_prompts: Ask) -> None:
     person = ask_prompts(PROMPTS_MENU)
     before = see(person, "? for more")
     shown = press(person, "?", "The second line")
@@ -536,8 +525,8 @@ def test_question_marks_show_more_and_hide_it_again(ask_prompts: PromptsAsk) -> 
     assert before == see(person, "? for more")
 
 
-def test_going_back_leaves_no_trace(ask_prompts: PromptsAsk) -> None:
-    questions = (PROMPTS_TEXT, PROMPTS_MENU, PROMPTS_COUNT)
+def test_going_back_leaves_no_trace(ask_prompts: Ask) -> None:
+    questions = (PROMPTS_TEXT, PROMPTS_MENU, COUNT)
     straight = ask_prompts(*questions)
     straight.reply("Which one?", "x" + ENTER)
     straight.reply("leads to <own>", ENTER)
@@ -559,7 +548,7 @@ def test_going_back_leaves_no_trace(ask_prompts: PromptsAsk) -> None:
     assert straight.text == person.text
 
 
-def test_the_first_question_goes_nowhere_and_says_how_to_leave(ask_prompts: PromptsAsk) -> None:
+def test_the_first_question_goes_nowhere_and_says_how_to_leave(ask_prompts: Ask) -> None:
     person = ask_prompts(PROMPTS_TEXT, PROMPTS_MENU)
     before = see(person, "Ctrl-C to stop")
     assert "Esc" not in person.text
@@ -573,7 +562,7 @@ def test_the_first_question_goes_nowhere_and_says_how_to_leave(ask_prompts: Prom
     assert ["x", "own"] == answers_prompts(person)
 
 
-def test_escape_does_not_lag_and_arrows_and_alt_are_none(ask_prompts: PromptsAsk) -> None:
+def test_escape_does_not_lag_and_arrows_and_alt_are_none(ask_prompts: Ask) -> None:
     person = ask_prompts(PROMPTS_TEXT, PROMPTS_MENU)
     person.reply("Which one?", "x" + ENTER)
     see(person, "leads to <own>")
@@ -588,9 +577,9 @@ def test_escape_does_not_lag_and_arrows_and_alt_are_none(ask_prompts: PromptsAsk
 
 @pytest.mark.parametrize("keys", [ESCAPE + ENTER, ENTER + ENTER, ESCAPE + CTRL_C, "x" + CTRL_C * 2])
 def test_a_key_that_comes_in_one_read_behind_the_last_one_of_a_question_breaks_nothing(
-    ask_prompts: PromptsAsk, keys: str
+    ask_prompts: Ask, keys: str
 ) -> None:
-    person = ask_prompts(PROMPTS_TEXT, PROMPTS_COUNT, PROMPTS_MENU)
+    person = ask_prompts(PROMPTS_TEXT, COUNT, PROMPTS_MENU)
     person.reply("Which one?", "x" + ENTER)
     see(person, "leads to <8>")
     person.child.send(keys)
@@ -626,9 +615,9 @@ def write_paths(folder: Path) -> None:
     ],
 )
 def test_tab_completes_a_path(
-    ask_prompts: PromptsAsk, tmp_path: Path, typed: str, completed: str, listed: list[str]
+    ask_prompts: Ask, tmp_path: Path, typed: str, completed: str, listed: list[str]
 ) -> None:
-    person = ask_prompts(PROMPTS_PATH, HOME=str(tmp_path / "home"))
+    person = ask_prompts(PATH, HOME=str(tmp_path / "home"))
     write_paths(tmp_path / "work")
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "home.py").touch()
@@ -642,10 +631,8 @@ def test_tab_completes_a_path(
     assert listed == [line.strip() for line in rows]
 
 
-def test_completed_paths_can_be_pointed_at_and_go_on(
-    ask_prompts: PromptsAsk, tmp_path: Path
-) -> None:
-    person = ask_prompts(PROMPTS_PATH)
+def test_completed_paths_can_be_pointed_at_and_go_on(ask_prompts: Ask, tmp_path: Path) -> None:
+    person = ask_prompts(PATH)
     write_paths(tmp_path / "work")
     person.reply("Where?", "models/l" + TAB)
     press(person, DOWN, "> llama/")
@@ -657,14 +644,14 @@ def test_completed_paths_can_be_pointed_at_and_go_on(
     assert ["models/llama"] == answers_prompts(person)
 
 
-def test_a_path_from_home_is_answered_in_full(ask_prompts: PromptsAsk) -> None:
-    person = ask_prompts(PROMPTS_PATH, HOME="/home/somebody")
+def test_a_path_from_home_is_answered_in_full(ask_prompts: Ask) -> None:
+    person = ask_prompts(PATH, HOME="/home/somebody")
     person.reply("Where?", "~/work/" + ENTER)
     assert ["/home/somebody/work"] == answers_prompts(person)
 
 
 PROMPTS_OPEN = {
-    **PROMPTS_PATH,
+    **PATH,
     "default": "./llama-7b",
     "choices": [
         {"value": "./llama-7b", "title": "llama-7b", "detail": "folder here"},
@@ -691,7 +678,7 @@ PROMPTS_OPEN = {
     ],
 )
 def test_what_is_found_is_a_menu_and_what_is_typed_is_an_answer_too(
-    ask_prompts: PromptsAsk, tmp_path: Path, keys: str, answer: str
+    ask_prompts: Ask, tmp_path: Path, keys: str, answer: str
 ) -> None:
     person = ask_prompts(PROMPTS_OPEN)
     (tmp_path / "work" / "own folder").mkdir()
@@ -702,9 +689,7 @@ def test_what_is_found_is_a_menu_and_what_is_typed_is_an_answer_too(
     assert [answer] == answers_prompts(person)
 
 
-def test_paths_can_be_completed_below_what_was_found(
-    ask_prompts: PromptsAsk, tmp_path: Path
-) -> None:
+def test_paths_can_be_completed_below_what_was_found(ask_prompts: Ask, tmp_path: Path) -> None:
     person = ask_prompts(PROMPTS_OPEN)
     write_paths(tmp_path / "work")
     see(person, "leads to <./llama-7b>")
@@ -714,7 +699,7 @@ def test_paths_can_be_completed_below_what_was_found(
     assert ["models/llava"] == answers_prompts(person)
 
 
-def test_a_pasted_line_is_typed_and_not_yet_answered(ask_prompts: PromptsAsk) -> None:
+def test_a_pasted_line_is_typed_and_not_yet_answered(ask_prompts: Ask) -> None:
     person = ask_prompts(PROMPTS_TEXT)
     person.reply("Which one?", "\x1b[200~what?\tis\r\n this\x1b[201~")
     see(person, "leads to <what? is this>")
@@ -730,7 +715,7 @@ def is_cooked(person: Terminal) -> bool:
 @pytest.mark.parametrize("term", ["xterm-256color", "dumb"])
 @pytest.mark.parametrize("question", KINDS, ids=lambda question: question["key"])
 def test_the_end_leaves_nothing_behind(
-    ask_prompts: PromptsAsk, question: Mapping[str, object], term: str, key: str
+    ask_prompts: Ask, question: Mapping[str, object], term: str, key: str
 ) -> None:
     person = ask_prompts(PROMPTS_TEXT, {**question, "key": "last", "text": "The last?"}, TERM=term)
     person.reply("Which one?", "x" + ENTER)
@@ -750,7 +735,7 @@ def test_the_end_leaves_nothing_behind(
     assert person.received.rindex(b"\x1b[?2004l") > person.received.rindex(b"\x1b[?2004h")
 
 
-def test_ctrl_d_in_a_line_ends_nothing(ask_prompts: PromptsAsk) -> None:
+def test_ctrl_d_in_a_line_ends_nothing(ask_prompts: Ask) -> None:
     person = ask_prompts(PROMPTS_TEXT)
     see(person, "Which one?")
     press(person, "x" + CTRL_D, "leads to <x>")
@@ -758,7 +743,7 @@ def test_ctrl_d_in_a_line_ends_nothing(ask_prompts: PromptsAsk) -> None:
     assert ["x"] == answers_prompts(person)
 
 
-def test_a_signal_ends_as_ctrl_c_does(ask_prompts: PromptsAsk) -> None:
+def test_a_signal_ends_as_ctrl_c_does(ask_prompts: Ask) -> None:
     person = ask_prompts(PROMPTS_MENU)
     see(person, "Which goal?")
     person.child.kill(signal.SIGINT)
@@ -784,7 +769,7 @@ LONG = {
 @pytest.mark.parametrize("question", [LONG, {**LONG, "kind": "text", "default": "a default"}])
 @pytest.mark.parametrize("columns", [50, 30, 200])
 def test_every_word_can_be_read_in_any_width(
-    ask_prompts: PromptsAsk, question: Mapping[str, object], columns: int
+    ask_prompts: Ask, question: Mapping[str, object], columns: int
 ) -> None:
     if question["kind"] == "text":
         question = {**question, "choices": []}
@@ -803,7 +788,7 @@ def test_every_word_can_be_read_in_any_width(
     assert all(len(line) < min(columns, 100) for line in person.lines)
 
 
-def test_a_question_is_drawn_anew_in_another_size(ask_prompts: PromptsAsk) -> None:
+def test_a_question_is_drawn_anew_in_another_size(ask_prompts: Ask) -> None:
     person = ask_prompts(PROMPTS_TEXT, LONG, columns=80)
     person.reply("Which one?", "x" + ENTER)
     see(person, "leads to <own>")
@@ -823,7 +808,7 @@ def test_a_question_is_drawn_anew_in_another_size(ask_prompts: PromptsAsk) -> No
     assert fresh.text == person.text
 
 
-def test_a_menu_that_is_higher_than_the_terminal_scrolls(ask_prompts: PromptsAsk) -> None:
+def test_a_menu_that_is_higher_than_the_terminal_scrolls(ask_prompts: Ask) -> None:
     choices = [{"value": str(n), "title": f"number {n} of them"} for n in range(60)]
     person = ask_prompts({**PROMPTS_MENU, "default": None, "choices": choices}, lines=12)
     see(person, "> number 0 of them")
@@ -836,7 +821,7 @@ def test_a_menu_that_is_higher_than_the_terminal_scrolls(ask_prompts: PromptsAsk
     assert ["42"] == answers_prompts(person)
 
 
-def test_a_terminal_of_few_lines_still_takes_answers(ask_prompts: PromptsAsk) -> None:
+def test_a_terminal_of_few_lines_still_takes_answers(ask_prompts: Ask) -> None:
     person = ask_prompts(PROMPTS_MENU, lines=4)
     person.wait_for("> my own micro-batch")
     person.settle()
@@ -846,7 +831,7 @@ def test_a_terminal_of_few_lines_still_takes_answers(ask_prompts: PromptsAsk) ->
 
 @pytest.mark.parametrize("kind", ["text", "choice"])
 def test_a_terminal_of_few_lines_shows_the_question_and_not_why(
-    ask_prompts: PromptsAsk, kind: str
+    ask_prompts: Ask, kind: str
 ) -> None:
     choices = [] if kind == "text" else PROMPTS_MENU["choices"]
     text = "Which goal is it that you have?"
@@ -856,7 +841,7 @@ def test_a_terminal_of_few_lines_shows_the_question_and_not_why(
     assert "you have?" in person.text
 
 
-def test_odd_characters_steer_nothing(ask_prompts: PromptsAsk) -> None:
+def test_odd_characters_steer_nothing(ask_prompts: Ask) -> None:
     odd = {"value": "odd", "title": "a\x1b[31mred\x07 名前\x9b one", "detail": "日本" * 30}
     person = ask_prompts(
         {**PROMPTS_MENU, "default": "odd", "choices": [odd]}, PROMPTS_TEXT, PYTHONIOENCODING="utf-8"
@@ -871,7 +856,7 @@ def test_odd_characters_steer_nothing(ask_prompts: PromptsAsk) -> None:
     assert "told after" not in person.text
 
 
-def test_an_ascii_terminal_is_enough(ask_prompts: PromptsAsk) -> None:
+def test_an_ascii_terminal_is_enough(ask_prompts: Ask) -> None:
     person = ask_prompts(PROMPTS_MENU, LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0")
     see(person, "leads to <own>")
     assert person.text.isascii()
@@ -888,10 +873,10 @@ def colours(received: bytes) -> set[int]:
     return {code for code in codes if code >= 30}
 
 
-def test_no_color_takes_the_colours_alone(ask_prompts: PromptsAsk) -> None:
+def test_no_color_takes_the_colours_alone(ask_prompts: Ask) -> None:
     texts = []
     for env in ({}, {"NO_COLOR": "1"}):
-        person = ask_prompts(PROMPTS_MENU, PROMPTS_COUNT, **env)
+        person = ask_prompts(PROMPTS_MENU, COUNT, **env)
         person.reply("Which goal?", ENTER)
         person.reply("How many?", "x" + ENTER)
         see(person, "! a whole number")
@@ -904,9 +889,9 @@ def test_no_color_takes_the_colours_alone(ask_prompts: PromptsAsk) -> None:
 XTERM = {31: (205, 0, 0), 35: (205, 0, 205)}
 
 
-def test_every_colour_can_be_read_on_white_and_on_black(ask_prompts: PromptsAsk) -> None:
+def test_every_colour_can_be_read_on_white_and_on_black(ask_prompts: Ask) -> None:
     """At 3:1 at least, which WCAG asks of large text; all of it is also said by a sign."""
-    person = ask_prompts(PROMPTS_MENU, PROMPTS_COUNT)
+    person = ask_prompts(PROMPTS_MENU, COUNT)
     person.reply("Which goal?", ENTER)
     person.reply("How many?", "x" + ENTER)
     see(person, "! a whole number")
@@ -917,8 +902,8 @@ def test_every_colour_can_be_read_on_white_and_on_black(ask_prompts: PromptsAsk)
             assert 3 <= contrast(XTERM[code], ground)
 
 
-def test_every_coloured_word_has_a_sign(ask_prompts: PromptsAsk) -> None:
-    person = ask_prompts(PROMPTS_MENU, PROMPTS_COUNT)
+def test_every_coloured_word_has_a_sign(ask_prompts: Ask) -> None:
+    person = ask_prompts(PROMPTS_MENU, COUNT)
     see(person, "leads to <own>")
     coloured = {
         line.strip()
@@ -934,11 +919,9 @@ def test_every_coloured_word_has_a_sign(ask_prompts: PromptsAsk) -> None:
 
 
 @pytest.mark.parametrize("seconds", ["0.02", "0.05", "0.3"])
-def test_a_slow_consequence_holds_up_no_key_and_no_answer(
-    ask_prompts: PromptsAsk, seconds: str
-) -> None:
+def test_a_slow_consequence_holds_up_no_key_and_no_answer(ask_prompts: Ask, seconds: str) -> None:
     person = ask_prompts(
-        PROMPTS_COUNT, PROMPTS_TEXT, PROMPTS_MENU, PROMPTS_CONFIRM, CONSEQUENCE_SECONDS=seconds
+        COUNT, PROMPTS_TEXT, PROMPTS_MENU, PROMPTS_CONFIRM, CONSEQUENCE_SECONDS=seconds
     )
     person.reply("How many?", "16" + ENTER)
     person.reply("Which one?", "name" + ENTER)
@@ -959,7 +942,7 @@ def test_a_slow_consequence_holds_up_no_key_and_no_answer(
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_no_keys_end_in_a_traceback(ask_prompts: PromptsAsk, seed: int) -> None:
+def test_no_keys_end_in_a_traceback(ask_prompts: Ask, seed: int) -> None:
     rng = random.Random(seed)  # noqa: S311 - keys, not secrets
     special = [
         "\x1b[A",
@@ -976,11 +959,11 @@ def test_no_keys_end_in_a_traceback(ask_prompts: PromptsAsk, seed: int) -> None:
     special += [chr(code) for code in range(32) if chr(code) not in "\x03\x04\x1a\x1c"]
     person = ask_prompts(
         PROMPTS_TEXT,
-        PROMPTS_PATH,
+        PATH,
         PROMPTS_MENU,
-        PROMPTS_COUNT,
+        COUNT,
         PROMPTS_TEXT,
-        PROMPTS_PATH,
+        PATH,
         PROMPTS_MENU,
     )
     see(person, "Which one?")
@@ -1000,14 +983,14 @@ def test_no_keys_end_in_a_traceback(ask_prompts: PromptsAsk, seed: int) -> None:
 
 
 def test_a_stopped_question_goes_on_and_takes_no_row_of_the_shell(tmp_path: Path) -> None:
-    (tmp_path / "questions.json").write_text(json.dumps([PROMPTS_TEXT, PROMPTS_COUNT]))
+    (tmp_path / "questions.json").write_text(json.dumps([PROMPTS_TEXT, COUNT]))
     shell = Terminal(
         tmp_path,
         ["-c", "import os; os.execlp('sh', 'sh', '-i')"],
         {"PS1": "shell> ", "ENV": ""},
         program=(),
     )
-    shell.reply("shell>", shlex.join([sys.executable, *PROMPTS_PROGRAM, "questions.json"]) + ENTER)
+    shell.reply("shell>", shlex.join([sys.executable, *PROGRAM, "questions.json"]) + ENTER)
     shell.reply("Which one?", "x" + ENTER)
     press(shell, "1\x1a", "Stopped")
     shell.reply("Stopped", "echo of the $((1 + 1))nd" + ENTER)

@@ -57,7 +57,7 @@ class PlainCommand(_Spoken, TyperCommand):
 
     def format_options(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - as said above
         """The options under their panels' names, in the order of use."""
-        from zerowiz.cli.completion import write_options  # noqa: PLC0415 - most runs show no page
+        from zerowiz.cli.help_options import write_options  # noqa: PLC0415 - most runs show no page
 
         write_options(self, ctx, formatter)
 

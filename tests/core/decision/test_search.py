@@ -107,7 +107,6 @@ def test_checkpointing_makes_every_limit_larger() -> None:
 GIB = 2**30
 # A search is a hundred estimates.
 LAW = settings(max_examples=settings().max_examples // 3)
-SEARCH_TABLE = read_gpu_table()
 KNOWN = (
     *(read_model(name) for name in ("llama-3.2-1b", "qwen2.5-0.5b", "llama-2-7b", "gpt2-medium")),
     model_from_size("3b", 3 * 10**9),
@@ -121,9 +120,9 @@ SLOWER = (1 + SAME_FRACTION) * (1 + WORTH_FRACTION) ** 3
 def job_on(
     spec: str, model: Model, workload: Workload, *, host_bytes: int | None = None
 ) -> PlanInput:
-    machine = replace(parse_spec(spec, SEARCH_TABLE), host=Host(available_bytes=host_bytes))
+    machine = replace(parse_spec(spec, TABLE), host=Host(available_bytes=host_bytes))
     return PlanInput(
-        machine=machine, model=model, workload=workload, rates=find_rates(machine, SEARCH_TABLE)
+        machine=machine, model=model, workload=workload, rates=find_rates(machine, TABLE)
     )
 
 

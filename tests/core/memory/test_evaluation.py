@@ -212,15 +212,11 @@ def test_a_launch_was_measured_with_its_evaluation_at_two_stages() -> None:
 
 # No setting of a training step is there for show: each changes what a rank holds or sends.
 
-SETTINGS_MODEL = read_model("llama-3.2-1b")
-
 
 def peaks(workload: Workload) -> list[dict[Phase, Moment]]:
     """What two ranks hold at the peak of each phase, under each strategy."""
-    ranks = [
-        rank_sizes(SETTINGS_MODEL, workload, 2, each, DEEPSPEED_DEFAULTS) for each in STRATEGIES
-    ]
-    return [dict(estimate(SETTINGS_MODEL, rank).peaks()) for rank in ranks]
+    ranks = [rank_sizes(LLAMA, workload, 2, each, DEEPSPEED_DEFAULTS) for each in STRATEGIES]
+    return [dict(estimate(LLAMA, rank).peaks()) for rank in ranks]
 
 
 def test_each_setting_has_a_step_that_changes_it_alone() -> None:

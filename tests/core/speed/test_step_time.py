@@ -163,7 +163,6 @@ def _known_rates() -> GpuRates:
 
 
 RATES = _known_rates()
-STEP_TIME_LARGE = model_from_size("7b", 7_000_000_000)
 
 strategies = st.sampled_from(STRATEGIES)
 workloads_step_time = st.builds(
@@ -286,15 +285,15 @@ def test_more_work_never_takes_less_time(
 
 
 def test_large_products_take_most_of_a_large_step() -> None:
-    found = step_time(STEP_TIME_LARGE, Workload(micro_batch=8), DDP)
+    found = step_time(LARGE, Workload(micro_batch=8), DDP)
     shares = {term.kind: term.exposed_seconds / found.expected_seconds for term in found.terms}
     # 6 N t operations at the nominal rate are a bound from below.
-    assert 6 * STEP_TIME_LARGE.params * 8 * 2048 / 989e12 < found.expected_seconds
+    assert 6 * LARGE.params * 8 * 2048 / 989e12 < found.expected_seconds
     assert shares[TermKind.MATRIX_PRODUCTS] > 0.4
 
 
 def test_an_optimizer_on_the_host_is_slower_by_its_cores_and_pcie() -> None:
-    here, there = (step_time(STEP_TIME_LARGE, Workload(), each) for each in (ZERO2, ZERO2_OFFLOAD))
+    here, there = (step_time(LARGE, Workload(), each) for each in (ZERO2, ZERO2_OFFLOAD))
     kinds = {term.kind for term in there.terms}
     assert here.expected_seconds * 2 < there.expected_seconds
     assert {TermKind.CPU_OPTIMIZER, TermKind.PCIE} <= kinds
@@ -307,7 +306,7 @@ def of_kind(found: StepTime, kind: TermKind) -> float:
 def test_between_micro_steps_stage_2_keeps_gradients_on_the_host() -> None:
     pcie = [
         of_kind(
-            step_time(STEP_TIME_LARGE, Workload(accumulation_steps=steps), ZERO2_OFFLOAD),
+            step_time(LARGE, Workload(accumulation_steps=steps), ZERO2_OFFLOAD),
             TermKind.PCIE,
         )
         for steps in (1, 2, 3)
@@ -319,17 +318,17 @@ def test_between_micro_steps_stage_2_keeps_gradients_on_the_host() -> None:
 def test_weights_that_stay_on_the_gpu_are_cast_by_the_host_where_it_steps_them() -> None:
     stays = next(each for each in STRATEGIES if each.name == "zero3-offload-optimizer")
     workload = Workload(micro_batch=64, gradient_checkpointing=True)
-    least = 2 * STEP_TIME_LARGE.params / 2 / COSTS.pageable_bytes_per_s
-    assert of_kind(step_time(STEP_TIME_LARGE, workload, stays), TermKind.PCIE) >= least
+    least = 2 * LARGE.params / 2 / COSTS.pageable_bytes_per_s
+    assert of_kind(step_time(LARGE, workload, stays), TermKind.PCIE) >= least
     whole = replace(workload, precision=Precision.FP32)
-    assert of_kind(step_time(STEP_TIME_LARGE, whole, stays), TermKind.PCIE) < least
+    assert of_kind(step_time(LARGE, whole, stays), TermKind.PCIE) < least
 
 
 def test_stage_3_gathers_within_each_micro_step() -> None:
     slow = linked(LinkClass.PCIE, 1_000_000_000)
     one, four = (
-        seconds(STEP_TIME_LARGE, Workload(accumulation_steps=steps), ZERO3, slow)
-        - seconds(STEP_TIME_LARGE, Workload(accumulation_steps=steps), ZERO3)
+        seconds(LARGE, Workload(accumulation_steps=steps), ZERO3, slow)
+        - seconds(LARGE, Workload(accumulation_steps=steps), ZERO3)
         for steps in (1, 4)
     )
     assert four == pytest.approx(4 * one, rel=0.1)
@@ -340,19 +339,17 @@ def test_copies_on_each_node_save_all_gathers_but_the_first_behind_a_step(steps:
     network = Network(kind=NetworkKind.ETHERNET, bytes_per_s=10**8)
     machine = replace(with_nodes(parse_spec("8xH200", TABLE), 2), network=network)
     workload = Workload(accumulation_steps=steps)
-    plain = replace(
-        fit_buffers(STEP_TIME_LARGE, STEP_TIME_LARGE.params, ZERO3)[0], stage3_max_live_parameters=0
-    )
+    plain = replace(fit_buffers(LARGE, LARGE.params, ZERO3)[0], stage3_max_live_parameters=0)
     gathered = []
     for buffers in (plain, replace(plain, hpz_partition_size=8)):
-        rank = rank_sizes(STEP_TIME_LARGE, workload, machine.world_size, ZERO3, buffers)
-        found = predict_step_time(STEP_TIME_LARGE, rank, machine, RATES)
+        rank = rank_sizes(LARGE, workload, machine.world_size, ZERO3, buffers)
+        found = predict_step_time(LARGE, rank, machine, RATES)
         assert found is not None
         kinds = {term.kind: term.exposed_seconds for term in found.terms}
         gathered.append(kinds[TermKind.GATHERING])
     without, with_copies = gathered
     # No network brings a rank the weights of all others faster than its nominal rate.
-    assert with_copies > 0.9 * 15 / 16 * 2 * STEP_TIME_LARGE.params / 10**8
+    assert with_copies > 0.9 * 15 / 16 * 2 * LARGE.params / 10**8
     # Once of twice in each micro-step.
     assert with_copies == pytest.approx(without / (2 * steps), rel=0.1)
 
@@ -361,12 +358,12 @@ def test_copies_of_frozen_weights_outlive_a_step() -> None:
     network = Network(kind=NetworkKind.ETHERNET, bytes_per_s=10**8)
     machine = replace(with_nodes(parse_spec("8xH200", TABLE), 2), network=network)
     workload = Workload(method=Method.LORA)
-    trainable = trainable_params(STEP_TIME_LARGE, workload)
-    buffers = replace(fit_buffers(STEP_TIME_LARGE, trainable, ZERO3)[0], hpz_partition_size=8)
-    rank = rank_sizes(STEP_TIME_LARGE, workload, machine.world_size, ZERO3, buffers)
-    found = predict_step_time(STEP_TIME_LARGE, rank, machine, RATES)
+    trainable = trainable_params(LARGE, workload)
+    buffers = replace(fit_buffers(LARGE, trainable, ZERO3)[0], hpz_partition_size=8)
+    rank = rank_sizes(LARGE, workload, machine.world_size, ZERO3, buffers)
+    found = predict_step_time(LARGE, rank, machine, RATES)
     assert found is not None
-    assert found.expected_seconds < 0.1 * 2 * STEP_TIME_LARGE.params / 10**8
+    assert found.expected_seconds < 0.1 * 2 * LARGE.params / 10**8
 
 
 def test_buckets_that_are_queued_cost_as_little_as_measured() -> None:
@@ -385,65 +382,57 @@ def test_buckets_that_are_queued_cost_as_little_as_measured() -> None:
 def test_pcie_without_a_rate_is_that_of_the_gpu() -> None:
     stated = linked(LinkClass.PCIE, RATES.pcie_bytes_per_s)
     unstated = linked(LinkClass.PCIE, None)
-    assert seconds(STEP_TIME_LARGE, Workload(), ZERO2, unstated) == seconds(
-        STEP_TIME_LARGE, Workload(), ZERO2, stated
-    )
+    assert seconds(LARGE, Workload(), ZERO2, unstated) == seconds(LARGE, Workload(), ZERO2, stated)
     # What nobody said stays less sure.
-    known, unknown = (
-        step_time(STEP_TIME_LARGE, Workload(), ZERO2, each) for each in (stated, unstated)
-    )
+    known, unknown = (step_time(LARGE, Workload(), ZERO2, each) for each in (stated, unstated))
     assert known.high_seconds < unknown.high_seconds
 
 
 def test_nvlink_without_a_rate_is_that_of_the_gpu() -> None:
     stated = linked(LinkClass.NVLINK_ALL, RATES.nvlink_bytes_per_s)
     unstated = linked(LinkClass.NVLINK_ALL, None)
-    known, unknown = (
-        step_time(STEP_TIME_LARGE, Workload(), ZERO2, each) for each in (stated, unstated)
-    )
+    known, unknown = (step_time(LARGE, Workload(), ZERO2, each) for each in (stated, unstated))
     assert known == unknown
 
 
 def test_nodes_over_a_slow_network_are_slower_than_one_node() -> None:
-    alone, together = (
-        seconds(STEP_TIME_LARGE, Workload(), ZERO2, with_nodes(H200, n)) for n in (1, 2)
-    )
+    alone, together = (seconds(LARGE, Workload(), ZERO2, with_nodes(H200, n)) for n in (1, 2))
     assert alone * 2 < together
 
 
 def test_what_nothing_counts_has_no_time() -> None:
     workload = Workload(trainer=Trainer.GRPO)
     rank = rank_sizes(
-        STEP_TIME_LARGE,
+        LARGE,
         workload,
         2,
         ZERO2,
-        fit_buffers(STEP_TIME_LARGE, STEP_TIME_LARGE.params, ZERO2)[0],
+        fit_buffers(LARGE, LARGE.params, ZERO2)[0],
     )
-    assert predict_step_time(STEP_TIME_LARGE, rank, H200, RATES) is None
+    assert predict_step_time(LARGE, rank, H200, RATES) is None
 
 
 def test_a_gpu_of_no_table_has_no_time() -> None:
     rank = rank_sizes(
-        STEP_TIME_LARGE,
+        LARGE,
         Workload(),
         2,
         ZERO2,
-        fit_buffers(STEP_TIME_LARGE, STEP_TIME_LARGE.params, ZERO2)[0],
+        fit_buffers(LARGE, LARGE.params, ZERO2)[0],
     )
-    assert predict_step_time(STEP_TIME_LARGE, rank, H200, None) is None
+    assert predict_step_time(LARGE, rank, H200, None) is None
 
 
 def test_a_step_near_the_limit_of_memory_is_slower_and_less_sure() -> None:
     rank = rank_sizes(
-        STEP_TIME_LARGE,
+        LARGE,
         Workload(),
         2,
         ZERO2,
-        fit_buffers(STEP_TIME_LARGE, STEP_TIME_LARGE.params, ZERO2)[0],
+        fit_buffers(LARGE, LARGE.params, ZERO2)[0],
     )
     roomy, tight = (
-        predict_step_time(STEP_TIME_LARGE, rank, H200, RATES, near_limit=near_limit)
+        predict_step_time(LARGE, rank, H200, RATES, near_limit=near_limit)
         for near_limit in (False, True)
     )
     assert roomy is not None
@@ -463,7 +452,7 @@ def test_a_step_near_the_limit_of_memory_is_slower_and_less_sure() -> None:
 )
 def test_a_step_without_a_time_has_a_reason(spec: str, workload: Workload, why: str) -> None:
     machine = parse_spec(spec, TABLE)
-    assert why in why_untimed(STEP_TIME_LARGE, workload, machine, find_rates(machine, TABLE))
+    assert why in why_untimed(LARGE, workload, machine, find_rates(machine, TABLE))
 
 
 def test_fp32_takes_as_much_longer_as_the_gpu_computes_it_slower() -> None:
@@ -472,13 +461,13 @@ def test_fp32_takes_as_much_longer_as_the_gpu_computes_it_slower() -> None:
     for precision in (Precision.BF16, Precision.FP32):
         workload = Workload(precision=precision)
         rank = rank_sizes(
-            STEP_TIME_LARGE,
+            LARGE,
             workload,
             2,
             ZERO2,
-            fit_buffers(STEP_TIME_LARGE, STEP_TIME_LARGE.params, ZERO2)[0],
+            fit_buffers(LARGE, LARGE.params, ZERO2)[0],
         )
-        found = predict_step_time(STEP_TIME_LARGE, rank, H200, RATES)
+        found = predict_step_time(LARGE, rank, H200, RATES)
         assert found is not None
         times[precision] = {term.kind: term.exposed_seconds for term in found.terms}
     bf16, fp32 = times[Precision.BF16], times[Precision.FP32]
@@ -493,9 +482,7 @@ def test_a_machine_without_rates_has_a_reason() -> None:
     mixed = replace(H200, gpus=(gpu, replace(gpu, index=1, name="NVIDIA Foo 9000")))
     cpu = replace(H200, accelerator=Accelerator.CPU)
     assert "NVIDIA Foo 9000 is not in the table of GPUs" == why_untimed(
-        STEP_TIME_LARGE, Workload(), foo, None
+        LARGE, Workload(), foo, None
     )
-    assert "the GPUs are of different models" == why_untimed(
-        STEP_TIME_LARGE, Workload(), mixed, None
-    )
-    assert "zerowiz has no speeds for a CPU" == why_untimed(STEP_TIME_LARGE, Workload(), cpu, None)
+    assert "the GPUs are of different models" == why_untimed(LARGE, Workload(), mixed, None)
+    assert "zerowiz has no speeds for a CPU" == why_untimed(LARGE, Workload(), cpu, None)

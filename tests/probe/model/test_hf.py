@@ -580,10 +580,6 @@ EXTRA: dict[str, list[int]] = {
 }
 
 
-def read_model_safetensors(text: str, *, environ: Mapping[str, str]) -> Model:
-    return model_of(text, read_config(text, environ=environ))
-
-
 def write_weights(path: Path, shapes: Mapping[str, list[int]], dtype: str = "BF16") -> None:
     """A file of safetensors whose weights were cut off: only its header is read."""
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
@@ -613,34 +609,28 @@ def folder_safetensors(tmp_path: Path) -> Path:
 
 def test_a_checkpoint_that_agrees_confirms_the_count(folder_safetensors: Path) -> None:
     write_weights(folder_safetensors / "model.safetensors", SHAPES)
-    model = read_model_safetensors(str(folder_safetensors), environ={})
+    model = read_model(str(folder_safetensors), environ={})
     assert (SAFETENSORS_PARAMS, ModelSource.SAFETENSORS) == (model.params, model.source)
     assert model.stored_params is None
 
 
 def test_a_checkpoint_in_parts_is_read_through_its_index(folder_safetensors: Path) -> None:
     split_weights(folder_safetensors)
-    assert (
-        ModelSource.SAFETENSORS
-        == read_model_safetensors(str(folder_safetensors), environ={}).source
-    )
+    assert ModelSource.SAFETENSORS == read_model(str(folder_safetensors), environ={}).source
 
 
 def test_buffers_and_a_tied_head_are_no_more_parameters(folder_safetensors: Path) -> None:
     write_weights(folder_safetensors / "model.safetensors", {**SHAPES, **EXTRA})
-    assert (
-        ModelSource.SAFETENSORS
-        == read_model_safetensors(str(folder_safetensors), environ={}).source
-    )
+    assert ModelSource.SAFETENSORS == read_model(str(folder_safetensors), environ={}).source
 
 
 def test_the_count_of_an_unknown_family_is_that_of_its_checkpoint(folder_safetensors: Path) -> None:
     (folder_safetensors / "config.json").write_text(
         json.dumps({**SAFETENSORS_CONFIG, "model_type": "unheard_of"})
     )
-    guessed = read_model_safetensors(str(folder_safetensors), environ={})
+    guessed = read_model(str(folder_safetensors), environ={})
     write_weights(folder_safetensors / "model.safetensors", SHAPES)
-    counted = read_model_safetensors(str(folder_safetensors), environ={})
+    counted = read_model(str(folder_safetensors), environ={})
     assert SAFETENSORS_PARAMS == counted.params != guessed.params
     assert (ModelSource.GUESS, ModelSource.GUESS) == (guessed.source, counted.source)
 
@@ -650,7 +640,7 @@ def test_a_head_that_is_not_tied_counts(folder_safetensors: Path) -> None:
         json.dumps({**SAFETENSORS_CONFIG, "tie_word_embeddings": False})
     )
     write_weights(folder_safetensors / "model.safetensors", {**SHAPES, "lm_head.weight": [7, 4]})
-    model = read_model_safetensors(str(folder_safetensors), environ={})
+    model = read_model(str(folder_safetensors), environ={})
     assert (SAFETENSORS_PARAMS + 7 * 4, ModelSource.SAFETENSORS) == (model.params, model.source)
 
 
@@ -660,7 +650,7 @@ def test_a_checkpoint_that_disagrees_is_named_and_the_config_counts(
     write_weights(
         folder_safetensors / "model.safetensors", {**SHAPES, "transformer.wte.weight": [9, 4]}
     )
-    model = read_model_safetensors(str(folder_safetensors), environ={})
+    model = read_model(str(folder_safetensors), environ={})
     assert (SAFETENSORS_PARAMS, ModelSource.CONFIG) == (model.params, model.source)
     assert SAFETENSORS_PARAMS + 2 * 4 == model.stored_params
 
@@ -668,7 +658,7 @@ def test_a_checkpoint_that_disagrees_is_named_and_the_config_counts(
 def test_a_download_that_is_not_finished_says_nothing(folder_safetensors: Path) -> None:
     split_weights(folder_safetensors)
     (folder_safetensors / "model-2.safetensors").unlink()
-    model = read_model_safetensors(str(folder_safetensors), environ={})
+    model = read_model(str(folder_safetensors), environ={})
     assert (ModelSource.CONFIG, None) == (model.source, model.stored_params)
 
 
@@ -717,4 +707,4 @@ def test_a_file_that_is_something_else_is_not_read_whole(folder_safetensors: Pat
         b"version https://git-lfs.github.com/spec/v1\n"
     )
     with pytest.raises(UsageError, match="is not a safetensors file"):
-        read_model_safetensors(str(folder_safetensors), environ={})
+        read_model(str(folder_safetensors), environ={})

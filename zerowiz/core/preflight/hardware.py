@@ -14,6 +14,7 @@ from zerowiz.core.preflight.facts import PlannedJob, PreflightInput
 from zerowiz.core.workload import Method, Precision, Workload
 from zerowiz.translation import _, listing
 
+# NICs of which a job locks the memory that it registers; Linux, RLIMIT_MEMLOCK, ibv_reg_mr(3).
 _RDMA = frozenset({NetworkKind.INFINIBAND, NetworkKind.ROCE, NetworkKind.EFA})
 
 
@@ -450,9 +451,6 @@ _SHM_OF_NCCL_BYTES = 2**30
 # and ended with signal 11 at the first `inference_all_reduce` (tried with 40 and 64 MiB).
 _SHM_OF_CPU_RANK_BYTES = 2 * 2**20 + 2 * 32 * 2**20
 
-# NICs of which a job locks the memory that it registers; Linux, RLIMIT_MEMLOCK, ibv_reg_mr(3).
-_LOCKING = frozenset({NetworkKind.INFINIBAND, NetworkKind.ROCE, NetworkKind.EFA})
-
 _SHM = "/dev/shm"  # noqa: S108 - shared memory, not a file of ours
 _CONTAINER = _(
     "in a container: `docker run --shm-size=8g`; in Kubernetes an `emptyDir` of `medium: Memory`"
@@ -577,7 +575,7 @@ def _memlock(inputs: PreflightInput) -> Iterator[PreflightFinding]:
     if machine is None or limit_bytes in (None, UNLIMITED_BYTES) or inputs.facts.locks_any_amount:
         return
     locking = [
-        nic.name for nic in machine.network.nics if nic.unusable is None and nic.kind in _LOCKING
+        nic.name for nic in machine.network.nics if nic.unusable is None and nic.kind in _RDMA
     ]
     need = None
     if machine.nodes > 1 and locking:

@@ -1,0 +1,95 @@
+"""The options on a help page, under headings in the order of use."""
+
+import re
+from typing import Any
+
+from zerowiz.app.options import rows
+from zerowiz.cli.help_page import UNHEEDED, write_rows
+from zerowiz.core import settings
+from zerowiz.core.settings import Panel, SettingRow
+from zerowiz.core.workload import SETTINGS, Workload
+from zerowiz.translation import N_, _
+
+# Write the page of `--help`: the options that a command heeds, in the order of use.
+
+# Rule: options stand in the order in which people come to need them.
+_PANELS = (N_("Arguments"), N_("Options"), N_("Run"), *Panel, N_("Other"))
+# typer's words for a range that any sensible number lies in.
+_RANGE = re.compile(r"<(int|float) range>")
+_DEFAULT = re.compile(r" \[default: ([^\]]*)\]")
+_BOUNDS = re.compile(r"(; |\[|  \[)(?:-?\d+<=)?x[<>]=-?\d+\]")
+
+
+def write_options(command: Any, context: Any, formatter: Any) -> None:  # noqa: ANN401 - typer's own or click's, by typer's release
+    """The arguments and options of a command under their headings, in the order of use."""
+    unheeded = UNHEEDED.get(command.name, frozenset())
+    shown = [
+        parameter for parameter in command.get_params(context) if parameter.name not in unheeded
+    ]
+    has_panels = any(_panel(parameter) for parameter in shown)
+    of_job = any(parameter.name == "gpus" for parameter in shown)
+    panels: dict[str, list[tuple[str, str]]] = {}
+    for param in shown:
+        record = param.get_help_record(context)
+        if record is None:
+            continue
+        spelling, text = record
+        if param.param_type_name == "argument":
+            spelling, *_type = spelling.split(" <", 1)  # typer from 0.29 names its type, too
+        text = _(text)
+        line = _tidy(spelling, text, default_of(param.name) if of_job else None)
+        panels.setdefault(_heading(param, has_panels=has_panels), []).append(line)
+    for panel in sorted(panels, key=_PANELS.index):
+        with formatter.section(_(panel)):
+            write_rows(formatter, panels[panel])
+
+
+def _panel(param: Any) -> str | None:  # noqa: ANN401 - as above
+    panel = getattr(param, "rich_help_panel", None)
+    return None if panel is None else str(panel)
+
+
+def _heading(param: Any, *, has_panels: bool) -> str:  # noqa: ANN401 - as above
+    """What an option stands under: a command without shared options has one list."""
+    if param.param_type_name == "argument":
+        return "Arguments"
+    if not has_panels:
+        return "Options"
+    return _panel(param) or ("Other" if param.name == "help" else "Run")
+
+
+def _tidy(spelling: str, text: str, default: str | None) -> tuple[str, str]:
+    """A line of the page: no bounds, and the default of a setting, where it has one."""
+    told = (
+        ""
+        if default is None or "[default: " in text
+        else _(" [default: {default}]", default=default)
+    )
+    text = _BOUNDS.sub(lambda match: "]" if match[1] == "; " else "", text)
+    text = _DEFAULT.sub(lambda match: _(" [default: {default}]", default=match[1]), text.strip())
+    return _RANGE.sub(r"<\1>", spelling), f"{text}{told}"
+
+
+def default_of(name: str) -> str | None:
+    """What a setting is by default, in words; None where it has no default at all.
+
+    Example:
+        >>> default_of("micro_batch")
+        "your script's, else 1"
+    """
+    row = rows().get(name) or getattr(settings, name.upper(), None)
+    if not isinstance(row, SettingRow) or row.default is not None:
+        return row.default if isinstance(row, SettingRow) else None
+    if name not in SETTINGS:
+        return None
+    step = Workload()
+    value = step.lora_targets if name == "lora_target_modules" else getattr(step, name)
+    told = {True: _("on"), False: _("off")}[value] if isinstance(value, bool) else str(value)
+    return _("your script's, else {told}", told=told) if name in _read_from_scripts() else told
+
+
+def _read_from_scripts() -> frozenset[str]:
+    """The settings that a script can show."""
+    from zerowiz.core.script.settings import ScriptSettings  # noqa: PLC0415 - most runs write no page
+
+    return frozenset(ScriptSettings.__struct_fields__)
