@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from zerowiz.core.launch.plan import PlannedFile
+from zerowiz.core.launch.provenance import PlannedFile
 from zerowiz.emit.files import (
     add_files,
     find_losses,
@@ -286,7 +286,7 @@ def test_racing_jobs_with_two_files_never_refuse_each_other(tmp_path: Path) -> N
 
 HOLD = """
 import sys, time
-from zerowiz.core.launch.plan import PlannedFile
+from zerowiz.core.launch.provenance import PlannedFile
 from zerowiz.emit.files import write_held
 write_held((PlannedFile(path=sys.argv[1], text="first"),))
 print(flush=True)

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from zerowiz.core.launch.plan import LaunchPlan, PlannedFile
+from zerowiz.core.launch.plan import LaunchPlan
+from zerowiz.core.launch.provenance import PlannedFile
 from zerowiz.core.structs import replace
 from zerowiz.emit.files import refuse_loss
 from zerowiz.emit.measure import Batch, EndedCase, append_line, run_batch, tail
@@ -214,7 +215,8 @@ def test_a_log_that_is_not_there_has_no_tail(tmp_path: Path) -> None:
 # Forked from the tests' own process, execute() would take pytest's place; so it runs in its own.
 _DO = """
 import sys
-from zerowiz.core.launch.plan import LaunchPlan, PlannedFile
+from zerowiz.core.launch.plan import LaunchPlan
+from zerowiz.core.launch.provenance import PlannedFile
 from zerowiz.emit.job import execute
 from zerowiz.errors import ZerowizError
 sys.stdout.write("before\\n")

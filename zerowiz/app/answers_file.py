@@ -33,8 +33,7 @@ from zerowiz.app.reporter import SILENT
 from zerowiz.core import shell
 from zerowiz.core.command_words import canonical_choice
 from zerowiz.core.decision.questions import OWN_MICRO_BATCH, QUESTIONS
-from zerowiz.core.launch.plan import PlannedFile
-from zerowiz.core.launch.provenance import hide_secrets, without_secrets
+from zerowiz.core.launch.provenance import PlannedFile, hide_secrets, without_secrets
 from zerowiz.core.machine.types import MachineSource
 from zerowiz.core.script.settings import ScriptSettings, resolve_script
 from zerowiz.core.settings import SettingRow

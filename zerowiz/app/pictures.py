@@ -14,7 +14,7 @@ from zerowiz.core.decision.search import (
     list_micro_batches,
     without_empty,
 )
-from zerowiz.core.launch.plan import PlannedFile
+from zerowiz.core.launch.provenance import PlannedFile
 from zerowiz.core.memory.micro_step import ReadModel
 from zerowiz.core.structs import replace
 from zerowiz.emit.files import refuse_loss, write_files

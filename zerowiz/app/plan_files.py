@@ -14,9 +14,10 @@ from zerowiz.app.resolve.job import config_file
 from zerowiz.core.decision.flowchart import Reason
 from zerowiz.core.decision.option_changes import encode_remedy
 from zerowiz.core.decision.search import Limit
-from zerowiz.core.launch.plan import RESUME, PlannedFile
+from zerowiz.core.launch.plan import RESUME
 from zerowiz.core.launch.provenance import (
     LIBRARIES,
+    PlannedFile,
     Provenance,
     hide_secret_values,
     hide_secrets,

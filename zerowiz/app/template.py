@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from zerowiz.core.decision.questions import Template
-from zerowiz.core.launch.plan import PlannedFile
+from zerowiz.core.launch.provenance import PlannedFile
 from zerowiz.emit.files import add_files
 from zerowiz.errors import ZerowizError
 from zerowiz.probe.package_data import read_template

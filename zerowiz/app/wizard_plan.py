@@ -15,7 +15,7 @@ from zerowiz.app.plan_files import losses_shown, plan_job_file
 from zerowiz.app.reporter import LaunchReporter, Reporter
 from zerowiz.core import shell
 from zerowiz.core.decision.questions import TEMPLATE
-from zerowiz.core.launch.plan import PlannedFile
+from zerowiz.core.launch.provenance import PlannedFile
 from zerowiz.core.model.types import ModelSource
 from zerowiz.core.script.arguments import Required
 from zerowiz.core.script.bindings import unsaid_arguments

@@ -15,8 +15,8 @@ from pathlib import Path
 from msgspec import Struct
 
 from zerowiz.core import shell
-from zerowiz.core.launch.plan import PlannedFile
 from zerowiz.core.launch.provenance import (
+    PlannedFile,
     is_config_of_plan,
     is_plan_path,
     is_unchanged_plan,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from zerowiz.core.decision.plan_input import Pair
     from zerowiz.core.dsconfig.schema import Schema
     from zerowiz.core.findings import BadRelease
-    from zerowiz.core.launch.plan import PlannedFile
+    from zerowiz.core.launch.provenance import PlannedFile
     from zerowiz.core.machine.names import GpuModel, Instance
     from zerowiz.core.model.from_name import KnownModel
 
@@ -131,7 +131,7 @@ def read_template(script: str, folder: Path = Path()) -> "tuple[PlannedFile, ...
 
 
 def _read(entry: Traversable, path: str) -> "Iterator[PlannedFile]":
-    from zerowiz.core.launch.plan import PlannedFile  # noqa: PLC0415 - one command reads one table
+    from zerowiz.core.launch.provenance import PlannedFile  # noqa: PLC0415 - one command reads one table
 
     if entry.is_file():
         yield PlannedFile(path=path, text=entry.read_text(encoding="utf-8"))

@@ -1,16 +1,11 @@
-"""Show what would be lost in a file, what changed since it was written, and a copied template."""
+"""Show what would be lost in a file, and what changed since it was written."""
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import TextIO
 
-from zerowiz.core import shell
-from zerowiz.core.decision.questions import TEMPLATES, Template
-from zerowiz.core.launch.plan import PlannedFile
 from zerowiz.core.launch.provenance import Incomparable, difference
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.plan_json import ChangedFact, MachineChange, MachineFact
-from zerowiz.core.workload import MODEL_FOLDER
 from zerowiz.errors import HandEditedError, LostEdit
 from zerowiz.translation import _, listing
 from zerowiz.ui import show
@@ -76,44 +71,6 @@ def _print(lines: Sequence[str], stream: TextIO) -> None:
     for line in lines:
         style = next((style for start, style in _STYLES if line.startswith(start)), "")
         console.print(Text(line, style=style), soft_wrap=True)
-
-
-# What is said of a template: which there are, what was copied, and how to run it.
-
-
-def listed(stream: TextIO) -> None:
-    """The templates, and how one is copied."""
-    for template in TEMPLATES:
-        is_default = _(" (default)") if template is TEMPLATES[0] else ""
-        stream.write(
-            f"--loop {template.loop}{is_default}: {template.script}\n    {template.about}\n"
-        )
-    stream.write(_("\nto copy one: zerowiz template DIR\n"))
-
-
-def copied(template: Template, folder: Path, added: Sequence[PlannedFile], stream: TextIO) -> None:
-    """What lies in the folder now, and the command that trains it.
-
-    Args:
-        template: The template.
-        folder: Where it lies.
-        added: The files that were not there before.
-        stream: Where it is shown.
-    """
-    if added:
-        stream.writelines(_("wrote {path}\n", path=file.path) for file in added)
-    else:
-        stream.write(_("all of it is in {folder} already\n", folder=folder))
-    enter = "" if folder == Path() else f"cd {shell.quote(folder)} && "
-    rest = f"--model {MODEL_FOLDER} {template.script}"
-    stream.write(_("\nnext: {enter}zerowiz launch {rest}\n", enter=enter, rest=rest))
-    stream.write(
-        _(
-            "on a machine without a GPU: {enter}zerowiz launch --accelerator cpu {rest}\n",
-            enter=enter,
-            rest=rest,
-        )
-    )
 
 
 # Say that a machine is not what it was when a job was planned, and what follows.

@@ -10,8 +10,8 @@ from zerowiz.core.decision.evaluate import buffer_costs
 from zerowiz.core.decision.flowchart import Decision
 from zerowiz.core.decision.option_changes import Remedy
 from zerowiz.core.decision.plan_input import PlanInput
-from zerowiz.core.launch.plan import LaunchPlan, PlannedFile
-from zerowiz.core.launch.provenance import is_plan_path
+from zerowiz.core.launch.plan import LaunchPlan
+from zerowiz.core.launch.provenance import PlannedFile, is_plan_path
 from zerowiz.core.memory.allocations import Phase
 from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.core.speed.costs import StepTime

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from recorded import play, recording
 
-from zerowiz.core.launch.plan import PlannedFile
 from zerowiz.core.launch.provenance import (
     Incomparable,
+    PlannedFile,
     Provenance,
     difference,
     hide_secrets,

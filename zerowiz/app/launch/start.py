@@ -31,7 +31,6 @@ from zerowiz.core.launch.plan import (
     EntryPoint,
     Launcher,
     LaunchPlan,
-    PlannedFile,
     Programs,
     Resume,
     entry_options,
@@ -44,6 +43,7 @@ from zerowiz.core.launch.plan import (
     resumed_checkpoint,
     sees_one_rank,
 )
+from zerowiz.core.launch.provenance import PlannedFile
 from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.memory.buffers import shares_with_sleeping_vllm, without_expansion
 from zerowiz.core.preflight import script

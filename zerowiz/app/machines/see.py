@@ -13,7 +13,7 @@ from zerowiz.app.options import Options
 from zerowiz.app.reporter import Reporter
 from zerowiz.core import shell
 from zerowiz.core.command_words import spell
-from zerowiz.core.launch.plan import PlannedFile
+from zerowiz.core.launch.provenance import PlannedFile
 from zerowiz.core.machine.merge import Fleet
 from zerowiz.core.machine.spec import encode_machine
 from zerowiz.core.machine.types import Accelerator, Host, JobAllocation, Machine, Network, with_gpus

@@ -12,7 +12,7 @@ from zerowiz.core import shell
 from zerowiz.core.dsconfig.accelerate import fill
 from zerowiz.core.dsconfig.write import render_config
 from zerowiz.core.findings import Severity
-from zerowiz.core.launch.plan import PlannedFile
+from zerowiz.core.launch.provenance import PlannedFile
 from zerowiz.core.lint.config import BATCH_KEYS, ConfigText, Context, on_machine
 from zerowiz.core.lint.keys import UNREADABLE, unreadable
 from zerowiz.core.lint.linter import check_accelerate, check_config

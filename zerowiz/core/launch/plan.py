@@ -6,6 +6,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
+from zerowiz.core.launch.provenance import PlannedFile
 from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.memory.buffers import ALLOCATOR
 from zerowiz.core.script.arguments import SWITCHES, Takes
@@ -266,26 +267,6 @@ class Launcher(StrEnum):
     PDSH = "pdsh"
     OPENMPI = "openmpi"
     MPICH = "mpich"
-
-
-class PlannedFile(Struct, frozen=True, kw_only=True):
-    """A file to write, whole."""
-
-    path: str
-    text: str
-    own_folder: bool = False
-    """Whether it lies in the folder of this run, which holds no person's work and is private."""
-    copy_of: str | None = None
-    """A person's own file, whose permissions it gets: it may hold a secret."""
-    shown: str | None = None
-    """What a person is shown of it, where that is not its text."""
-    elsewhere: str | None = None
-    """The hint where it cannot be written; None: another folder for what zerowiz writes."""
-
-    @property
-    def content(self) -> bytes:
-        """The bytes of the text; it may name a path that is no UTF-8."""
-        return self.text.encode("utf-8", "surrogateescape")
 
 
 class LaunchPlan(Struct, frozen=True, kw_only=True):

@@ -9,12 +9,32 @@ from enum import StrEnum
 from msgspec import Struct
 
 from zerowiz.core import shell
-from zerowiz.core.launch.plan import PlannedFile
 from zerowiz.core.machine.types import Gpu, Machine
 from zerowiz.core.structs import parse_json, replace
 from zerowiz.translation import _
 
 _CONFIG_SUFFIX, _PLAN_SUFFIX = ".json", ".plan.json"
+
+
+class PlannedFile(Struct, frozen=True, kw_only=True):
+    """A file to write, whole."""
+
+    path: str
+    text: str
+    own_folder: bool = False
+    """Whether it lies in the folder of this run, which holds no person's work and is private."""
+    copy_of: str | None = None
+    """A person's own file, whose permissions it gets: it may hold a secret."""
+    shown: str | None = None
+    """What a person is shown of it, where that is not its text."""
+    elsewhere: str | None = None
+    """The hint where it cannot be written; None: another folder for what zerowiz writes."""
+
+    @property
+    def content(self) -> bytes:
+        """The bytes of the text; it may name a path that is no UTF-8."""
+        return self.text.encode("utf-8", "surrogateescape")
+
 
 LIBRARIES = ("deepspeed", "torch", "transformers", "accelerate")
 """The libraries whose releases decide what a config does."""
