@@ -18,6 +18,7 @@ from zerowiz.app.machines.machine import find_machine
 from zerowiz.app.options import Options
 from zerowiz.core.decision.flowchart import OffloadChoice
 from zerowiz.core.machine.types import Accelerator, with_host_memory
+from zerowiz.core.script.settings import ScriptRun
 from zerowiz.core.workload import Precision
 from zerowiz.probe.script.read_script import parse_script
 from zerowiz.ui.remedies import STRATEGIES
@@ -232,7 +233,7 @@ def offers_liger(**said: object) -> bool:
     said = {**model, "sequence_tokens": 65536, "memory_budget": "30GiB", **said}
     options = Options(**said)  # type: ignore[arg-type]
     machine = find_machine(options, {})
-    plan = plan_options(options, machine, facts, ())
+    plan = plan_options(options, machine, ScriptRun(facts))
     assert plan.strategy is None
     return any("loss" in each.change for each in plan.remedies if each.edit is None)
 
@@ -272,7 +273,7 @@ def test_without_a_script_cpu_ranks_are_offered_a_loss_in_chunks() -> None:
     job = find_machine(options, {})
     # As much memory as the remedy asks for, whatever this host has.
     roomy = with_host_memory(job, 64 * 2**30)
-    plan = plan_options(options, roomy, None, ())
+    plan = plan_options(options, roomy, None)
     assert plan.strategy is None
     losses = {each.change["loss"] for each in plan.remedies if "loss" in each.change}
     assert {"chunked"} == losses

@@ -20,7 +20,13 @@ from zerowiz.app.measure import require_steps
 from zerowiz.core.decision.evaluate import StrategyEstimate, evaluate
 from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.machine.spec import parse_spec
-from zerowiz.core.measured_row import KeptRun, MachineResults, ScriptRun, formulas_of, machine_key
+from zerowiz.core.measured_row import (
+    KeptRun,
+    MachineResults,
+    ScriptMeasurement,
+    formulas_of,
+    machine_key,
+)
 from zerowiz.core.model.from_name import model_from_size, parse_size
 from zerowiz.core.model.hf_config import model_from_config
 from zerowiz.core.outcome import Cause, JobEnd
@@ -587,9 +593,9 @@ def planned() -> StrategyEstimate:
     return evaluate(job, ZERO2)
 
 
-def ran(*ranks: dict[str, object], **end: object) -> ScriptRun:
+def ran(*ranks: dict[str, object], **end: object) -> ScriptMeasurement:
     ended = decode(JobEnd, {"status": 0, "cause": Cause.FINISHED.value, **end}, "end")
-    return ScriptRun(planned=planned(), end=ended, ranks=ranks, wanted_steps=4)
+    return ScriptMeasurement(planned=planned(), end=ended, ranks=ranks, wanted_steps=4)
 
 
 def rank(*seconds: float, peak_bytes: int | None = 10**9) -> dict[str, object]:

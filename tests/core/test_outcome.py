@@ -30,6 +30,7 @@ from zerowiz.core.outcome import (
 )
 from zerowiz.core.script.config_delivery import deliver
 from zerowiz.core.script.facts import ScriptFacts
+from zerowiz.core.script.settings import ScriptRun
 from zerowiz.core.script.settings_file import SettingsFile
 from zerowiz.core.strategies import DDP, ZERO1, ZERO2, ZERO2_OFFLOAD, ZERO3
 from zerowiz.core.strategy_types import Strategy
@@ -257,22 +258,22 @@ def template(request: pytest.FixtureRequest) -> ScriptFacts:
 
 
 def test_our_templates_resume_at_every_stage(template: ScriptFacts) -> None:
-    resume = plan_resume(template, ("--seed", "3"), ALL, ZERO2, ZERO3)
+    resume = plan_resume(ScriptRun(template, ("--seed", "3")), ALL, ZERO2, ZERO3)
     assert (ResumeFrom.CHECKPOINT, "out/p-3") == (resume.resume_from, resume.path)
     assert ("--seed", "3", "--resume") == resume.script_args
 
 
 def test_a_script_that_was_told_to_resume_is_not_told_twice(template: ScriptFacts) -> None:
-    resume = plan_resume(template, ("--resume", "--seed", "3"), ALL, ZERO2, ZERO3)
+    resume = plan_resume(ScriptRun(template, ("--resume", "--seed", "3")), ALL, ZERO2, ZERO3)
     assert ("--resume", "--seed", "3") == resume.script_args
 
 
 def test_without_a_checkpoint_it_is_the_beginning_and_said_so(template: ScriptFacts) -> None:
-    resume = plan_resume(template, (), Saved(), ZERO2, ZERO3)
+    resume = plan_resume(ScriptRun(template), Saved(), ZERO2, ZERO3)
     # With `--resume` it would take that of an earlier run.
     assert (ResumeFrom.START, None, ()) == (resume.resume_from, resume.path, resume.script_args)
-    assert not resumes(template, ())
-    assert resumes(template, ("--resume",))
+    assert not resumes(ScriptRun(template))
+    assert resumes(ScriptRun(template, ("--resume",)))
 
 
 @pytest.mark.parametrize(
@@ -287,7 +288,7 @@ def test_without_a_checkpoint_it_is_the_beginning_and_said_so(template: ScriptFa
 def test_deepspeeds_own_checkpoint_is_taken_only_where_it_loads(
     before: Strategy, after: Strategy, resume_from: ResumeFrom, words: tuple[str, ...]
 ) -> None:
-    resume = plan_resume(FOREIGN, ("--output_dir", "out"), ALL, before, after)
+    resume = plan_resume(ScriptRun(FOREIGN, ("--output_dir", "out")), ALL, before, after)
     assert resume_from is resume.resume_from
     assert ("--output_dir", "out", *words) == resume.script_args
 
@@ -305,8 +306,8 @@ def test_a_script_that_takes_one_file_resumes_by_the_copy_of_it(
     said = {"output_dir": "mine", "model_name_or_path": "gpt2"}
     file = SettingsFile(path="args.json", values=said, is_whole=True)
     facts = replace(FOREIGN, settings_file=file)
-    assert "mine" == output_folder(facts, ("args.json",))
-    resume = plan_resume(facts, ("args.json",), ALL, ZERO1, after)
+    assert "mine" == output_folder(ScriptRun(facts, ("args.json",)))
+    resume = plan_resume(ScriptRun(facts, ("args.json",)), ALL, ZERO1, after)
     delivery = deliver(facts, resume.script_args, after.config_name)
     assert delivery.copy is not None
     assert {**said, **expected, "deepspeed": after.config_name} == delivery.copy.values
@@ -314,12 +315,12 @@ def test_a_script_that_takes_one_file_resumes_by_the_copy_of_it(
 
 
 def test_a_foreign_script_that_saved_nothing_starts_from_the_beginning() -> None:
-    resume = plan_resume(FOREIGN, ("--output_dir", "out"), Saved(), ZERO1, ZERO2)
+    resume = plan_resume(ScriptRun(FOREIGN, ("--output_dir", "out")), Saved(), ZERO1, ZERO2)
     assert (ResumeFrom.START, ("--output_dir", "out")) == (resume.resume_from, resume.script_args)
 
 
 def test_a_script_whose_model_cannot_be_named_starts_from_the_beginning() -> None:
-    resume = plan_resume(parse_script(HF_IN_CODE, "t.py"), (), ALL, ZERO1, ZERO2)
+    resume = plan_resume(ScriptRun(parse_script(HF_IN_CODE, "t.py")), ALL, ZERO1, ZERO2)
     assert (ResumeFrom.START, ()) == (resume.resume_from, resume.script_args)
 
 
@@ -330,11 +331,11 @@ def test_a_script_whose_model_cannot_be_named_starts_from_the_beginning() -> Non
 def test_the_folder_is_the_one_that_the_words_name(
     words: tuple[str, ...], expected: str | None
 ) -> None:
-    assert expected == output_folder(FOREIGN, words)
+    assert expected == output_folder(ScriptRun(FOREIGN, words))
 
 
 def test_else_it_is_the_scripts_own_default(template: ScriptFacts) -> None:
-    assert "out" == output_folder(template, ())
+    assert "out" == output_folder(ScriptRun(template))
 
 
 # A job's status and cause are those of who ended it, whoever else ended after.

@@ -35,7 +35,7 @@ from zerowiz.core.command_words import canonical_choice
 from zerowiz.core.decision.questions import OWN_MICRO_BATCH, QUESTIONS
 from zerowiz.core.launch.provenance import PlannedFile, hide_secrets, without_secrets
 from zerowiz.core.machine.types import MachineSource
-from zerowiz.core.script.settings import ScriptSettings, resolve_script
+from zerowiz.core.script.settings import ScriptSettings
 from zerowiz.core.settings import SettingRow
 from zerowiz.core.structs import replace
 from zerowiz.emit.files import replace_file, rewrite_file
@@ -120,13 +120,13 @@ def _detected(plan: Plan) -> Mapping[str, str]:
 
 def _by_script(plan: Plan) -> Mapping[str, str]:
     """What the script, or a word after it, says."""
-    if plan.facts is None:
+    if plan.script is None:
         return {}
-    settings = resolve_script(plan.facts, plan.script_args)
+    facts, settings = plan.script.facts, plan.script.settings
     by_name = {name: getattr(settings, name) for name in ScriptSettings.__struct_fields__}
     sources = {name: getattr(setting, "source", None) for name, setting in by_name.items()}
     sources["model"] = sources.pop("model_config") or sources["model"]
-    seen = {"integration": plan.facts.path} if plan.facts.integration is not None else {}
+    seen = {"integration": facts.path} if facts.integration is not None else {}
     return seen | {name: source for name, source in sources.items() if source is not None}
 
 
@@ -139,7 +139,9 @@ def _later(plan: Plan, layers: Layers) -> Mapping[str, str]:
     """What was said in another launcher's words, or in an earlier run of the script."""
     before, after = layers.options, plan.options
     names = [n for n in lasting().values() if getattr(before, n) != getattr(after, n)]
-    named = layers.script is not None and (plan.facts is None or plan.facts.target != layers.script)
+    named = layers.script is not None and (
+        plan.script is None or plan.script.facts.target != layers.script
+    )
     by = _("`{script}` on the command line", script=layers.script) if named else _("an earlier run")
     return dict.fromkeys(names, by)
 
@@ -446,10 +448,10 @@ def _said_otherwise(layers: Layers, command: Command | None) -> Collection[str]:
     if script is None or not words:
         return names
     try:
-        facts = read_as_said(script, words, layers.options if command is None else command.options)
+        run = read_as_said(script, words, layers.options if command is None else command.options)
     except ZerowizError:
         return names  # said where the script is read
-    return names | said_after(resolve_script(facts, words))
+    return names | said_after(run.settings)
 
 
 _NOTHING = Options()

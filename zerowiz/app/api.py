@@ -27,6 +27,7 @@ from zerowiz.core.decision.search import Candidate, Limit, find_limits
 from zerowiz.core.dsconfig.write import write_config as render_values
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.model.types import Model
+from zerowiz.core.script.settings import ScriptRun
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Integration, Workload
 from zerowiz.errors import UsageError, did_you_mean, in_python
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from zerowiz.app.catalog import MachineChoice
     from zerowiz.core.catalog import PlannedRun
     from zerowiz.core.lint.report import ConfigFinding
-    from zerowiz.core.script.facts import ScriptFacts
 
 # The script that a plan file names where no script was read.
 _SCRIPT = "train.py"
@@ -374,8 +374,7 @@ def plan(machine: Machine | str | os.PathLike[str] | None, options: Options) -> 
 def plan_with(
     options: Options,
     machine: Machine,
-    facts: "ScriptFacts | None" = None,
-    script_args: Sequence[str] = (),
+    script: ScriptRun | None = None,
     reporter: Reporter = SILENT,
 ) -> PlanResult:
     """Decide with these options on this machine: what `plan` and `zerowiz plan` do.
@@ -383,8 +382,8 @@ def plan_with(
     Raises:
         ConfigMistakeError: `config` holds an error, and `force` is not set.
     """
-    check_own_config(options, machine, facts, script_args, reporter)
-    return PlanResult(decided=plan_options(options, machine, facts, script_args, reporter))
+    check_own_config(options, machine, script, reporter)
+    return PlanResult(decided=plan_options(options, machine, script, reporter))
 
 
 def find_machines(
@@ -416,7 +415,7 @@ def find_machines(
     from zerowiz.app.catalog import find_machines as find  # noqa: PLC0415 - a plan is for one machine
 
     options = _with_model(_settings(settings))
-    return find(options, None, (), _question(tokens, sequences, epochs, price))
+    return find(options, None, _question(tokens, sequences, epochs, price))
 
 
 def write_config(

@@ -23,8 +23,7 @@ from zerowiz.core.decision.flowchart import Decision
 from zerowiz.core.machine.spec import MOST_GPUS_PER_NODE
 from zerowiz.core.machine_kinds import MachineCandidate, MachineKind, PriceList, list_kinds
 from zerowiz.core.memory.micro_step import ReadModel
-from zerowiz.core.script.facts import ScriptFacts
-from zerowiz.core.script.settings import resolve_script
+from zerowiz.core.script.settings import ScriptRun
 from zerowiz.core.settings import Change
 from zerowiz.core.speed.costs import RunLength
 from zerowiz.core.structs import replace, shows
@@ -94,13 +93,11 @@ class _Planner:
     def __init__(
         self,
         options: Options,
-        facts: ScriptFacts | None,
-        script_args: Sequence[str],
+        script: ScriptRun | None,
         read: ReadModel | None = None,
     ) -> None:
         self.options = replace(options, machine=None, gpus_per_node=None)
-        self.facts = facts
-        self.script_args = script_args
+        self.script = script
         self.read = read
         self.first: ResolvedJob | None = None
         self.assumed: tuple[str, ...] = ()
@@ -110,9 +107,7 @@ class _Planner:
         """The decision on a machine; None where the job cannot be asked of it."""
         try:
             machine = complete(candidate.machine, self.options)
-            followed = decide_options(
-                self.options, machine, self.facts, self.script_args, self._read()
-            )
+            followed = decide_options(self.options, machine, self.script, self._read())
         except UsageError as error:
             # A global batch that its ranks do not share evenly, fp16 states: another may do it.
             self.refused = self.refused or error
@@ -140,8 +135,7 @@ def _setting(clause: str) -> str:
 
 def find_machines(
     options: Options,
-    facts: ScriptFacts | None,
-    script_args: Sequence[str],
+    script: ScriptRun | None,
     question: RunQuestion,
 ) -> MachineChoice:
     """The machines of the tables that the job fits.
@@ -149,15 +143,14 @@ def find_machines(
     Args:
         options: What was said; of the machine, at most its nodes, its GPUs per node, its links and
             the memory of its hosts.
-        facts: What the script shows; None without one.
-        script_args: The words after it.
+        script: The script as it is run; None without one.
         question: What was said of the run's length and of prices.
 
     Raises:
         UsageError: No machine can be asked, or a price has no meaning here.
     """
     _check_options(options)
-    epochs = None if facts is None else resolve_script(facts, tuple(script_args)).epochs
+    epochs = None if script is None else script.settings.epochs
     length = question.length(None if epochs is None else epochs.value)
     prices = question.read_prices()
     if prices.of_any_node:
@@ -170,7 +163,7 @@ def find_machines(
     kinds = list_kinds(
         table, instances, nodes=options.nodes, gpus=options.gpus_per_node, prices=prices
     )
-    planner = _Planner(options, facts, script_args)
+    planner = _Planner(options, script)
     offers = find_offers(kinds, table, planner.decide, prices, length)
     if planner.first is None:
         raise planner.refused or UsageError(
@@ -185,15 +178,14 @@ def find_machines(
         length=length,
         prices=prices,
         largest=_largest(kinds),
-        find_wider=partial(_wider, offers, options, facts, script_args, planner.first),
+        find_wider=partial(_wider, offers, options, script, planner.first),
     )
 
 
 def _wider(
     offers: Offers,
     options: Options,
-    facts: ScriptFacts | None,
-    script_args: Sequence[str],
+    script: ScriptRun | None,
     request: ResolvedJob,
 ) -> tuple[WiderFit, ...]:
     """What would help; a trace is of one step, and slow to make again."""
@@ -203,7 +195,7 @@ def _wider(
     values = {name for name, value in structs.asdict(options).items() if value is not None}
 
     def decide_with(change: Change) -> Decide:
-        return _Planner(with_plain(options, change), facts, script_args, read).decide
+        return _Planner(with_plain(options, change), script, read).decide
 
     return tuple(find_wider_fits(offers, values, read_gpu_table(), decide_with))
 

@@ -17,7 +17,7 @@ from zerowiz.core.lint.config import ConfigText, Context, on_machine
 from zerowiz.core.lint.keys import unreadable
 from zerowiz.core.lint.linter import check_accelerate, check_config, fix_text, lint
 from zerowiz.core.lint.report import ConfigFinding, FileReport
-from zerowiz.core.script.settings import resolve_script
+from zerowiz.core.script.settings import ScriptRun
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Integration
 from zerowiz.emit.files import rewrite_file
@@ -82,12 +82,12 @@ def find_context(
         bad_releases=tuple(row for row in known if row.affects("deepspeed", version)),
     )
     if script is not None:
-        facts = read_script(script)
-        settings = resolve_script(facts, ())
+        run = ScriptRun(read_script(script))
+        facts = run.facts
         context = replace(
             context,
             integration=integration or facts.integration,
-            settings=settings,
+            settings=run.settings,
             passed=facts.passed,
         )
     if machine is not None:

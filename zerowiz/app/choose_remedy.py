@@ -11,7 +11,7 @@ from zerowiz.app.reporter import Reporter
 from zerowiz.core.decision.option_changes import Expense, Remedy
 from zerowiz.core.decision.questions import AnswerKind, Back, Choice, Question
 from zerowiz.core.machine.types import Machine
-from zerowiz.core.script.facts import ScriptFacts
+from zerowiz.core.script.settings import ScriptRun
 from zerowiz.core.settings import Change
 from zerowiz.errors import DeclinedError, ZerowizError
 from zerowiz.translation import _
@@ -122,8 +122,7 @@ def take_remedy(
     plan: Plan,
     change: Change,
     machine: Machine,
-    facts: ScriptFacts | None,
-    script_args: Sequence[str],
+    script: ScriptRun | None,
 ) -> tuple[Plan, Machine]:
     """The plan after a remedy was taken, and the machine that it is for.
 
@@ -131,15 +130,14 @@ def take_remedy(
         plan: The one that has the remedy.
         change: That of the remedy.
         machine: That of the plan.
-        facts: What the script shows.
-        script_args: The words after it.
+        script: The script as it is run.
 
     Raises:
         ZerowizError: The job cannot be so.
     """
     changed = with_plain(plan.options, change)
     machine = machine_of(changed, change, machine)
-    return plan_options(changed, machine, facts, script_args), machine
+    return plan_options(changed, machine, script), machine
 
 
 def _listed(plan: Plan) -> tuple[Remedy, ...]:
@@ -154,8 +152,7 @@ def decide_with(
     person: Person | None,
     options: Options,
     machine: Machine,
-    facts: ScriptFacts | None,
-    script_args: Sequence[str],
+    script: ScriptRun | None,
     reporter: Reporter,
 ) -> Plan:
     """Decide, and as long as nothing fits offer the remedies to the person, if there is one.
@@ -163,7 +160,7 @@ def decide_with(
     The menu does not offer to read the script again: what was read of it has been checked by now,
     no answer would be lost, and the same command reads it anew.
     """
-    remedying = Remedying(person, facts, script_args, reporter)
+    remedying = Remedying(person, script, reporter)
     while True:
         decided = remedying.decide(options, machine, can_go_back=False)
         if isinstance(decided, Plan):
@@ -175,8 +172,7 @@ class Remedying:
 
     Args:
         person: Takes them; None where nobody is there.
-        facts: What the script shows; None without one.
-        script_args: The words after it.
+        script: The script as it is run; None without one.
         reporter: Hears what is decided.
         can_read_again: Whether the person may have the script read again.
     """
@@ -184,13 +180,12 @@ class Remedying:
     def __init__(
         self,
         person: Person | None,
-        facts: ScriptFacts | None,
-        script_args: Sequence[str],
+        script: ScriptRun | None,
         reporter: Reporter,
         *,
         can_read_again: bool = False,
     ) -> None:
-        self._person, self._facts, self._script_args = person, facts, script_args
+        self._person, self._script = person, script
         self._reporter, self._can_read_again = reporter, can_read_again
         self._now: tuple[Plan, Machine] | None = None
         self._before: list[tuple[Plan, Machine]] = []
@@ -212,10 +207,10 @@ class Remedying:
         Raises:
             DeclinedError: The person takes none of the remedies.
         """
-        plan = plan_options(options, machine, self._facts, self._script_args, self._reporter)
+        plan = plan_options(options, machine, self._script, self._reporter)
         note_basis(plan, self._reporter)
-        if self._facts is not None:
-            self._reporter.script(self._facts)
+        if self._script is not None:
+            self._reporter.script(self._script.facts)
         self._reporter.decision(plan.decision, _listed(plan))
         return self._take(plan, machine, can_go_back=can_go_back)
 
@@ -248,7 +243,7 @@ class Remedying:
         """The plan after one of its remedies, and its machine; None where the job cannot be so."""
         change = takeable(plan)[index].change
         try:
-            after = take_remedy(plan, change, machine, self._facts, self._script_args)
+            after = take_remedy(plan, change, machine, self._script)
         except ZerowizError as error:
             self._reporter.error(error)
             return None

@@ -22,7 +22,7 @@ from zerowiz.core.launch.plan import Launcher
 from zerowiz.core.script.bindings import State
 from zerowiz.core.script.config_delivery import deliver, with_config_via
 from zerowiz.core.script.facts import ScriptFacts
-from zerowiz.core.script.settings import ScriptSettings, resolve_script
+from zerowiz.core.script.settings import ScriptRun, ScriptSettings
 from zerowiz.core.script.settings_file import YAML_SUFFIXES
 from zerowiz.core.strategies import ZERO2
 from zerowiz.core.structs import replace
@@ -251,12 +251,11 @@ def _find_kept(script: str, folder: Path) -> tuple[Path, Mapping[str, object]]:
     return folder, {}
 
 
-def keep(facts: ScriptFacts, script_args: tuple[str, ...], options: Options) -> None:
+def keep(script: ScriptRun, options: Options) -> None:
     """Keep what was said of a script, if anything was; `--config-via` asks for it.
 
     Args:
-        facts: What the script shows.
-        script_args: The words after it.
+        script: The script as it is run.
         options: What was said of this job.
 
     Raises:
@@ -267,18 +266,18 @@ def keep(facts: ScriptFacts, script_args: tuple[str, ...], options: Options) -> 
     names = {
         "config_via",
         "integration",
-        *stated_settings(options, resolve_script(facts, script_args)),
+        *stated_settings(options, script.settings),
     }
     keys = {rows()[name].key for name in names}
     folder = options.output_dir or Path()
-    known = read_kept(folder)
-    before = known.get(script_key(facts.target), {})
+    known, target = read_kept(folder), script_key(script.facts.target)
+    before = known.get(target, {})
     # What a config says of this job changes nothing of what holds without it.
     by_config = {rows()[name].key for name in said_by_config(options)}
     left = {key: value for key, value in before.items() if key in by_config}
     now = left | {row.key: value for row, value in said(options) if row.key in keys}
     text = json.dumps(
-        {"schema_version": SCHEMA_VERSION, "scripts": {**known, script_key(facts.target): now}},
+        {"schema_version": SCHEMA_VERSION, "scripts": {**known, target: now}},
         indent=2,
         default=str,
     )
@@ -301,10 +300,9 @@ class FoundScript(Struct, frozen=True, kw_only=True):
 
 
 class ReadScript(Struct, frozen=True, kw_only=True):
-    """A script that was read, the words after it, and all that is said of its job."""
+    """A script that was read, and all that is said of its job."""
 
-    facts: ScriptFacts
-    script_args: tuple[str, ...]
+    script: ScriptRun
     options: Options
 
 
@@ -338,8 +336,9 @@ def read_found(script: FoundScript, options: Options, reporter: Reporter) -> Rea
     facts = read_named(script.path, script.script_args, is_module=script.is_module)
     options = load_script_answers(script.path, options, reporter)
     facts = with_config_via(facts, options.config_via, options.integration)
-    require_reachable(facts, script.script_args, options)
-    return ReadScript(facts=facts, script_args=script.script_args, options=options)
+    run = ScriptRun(facts, script.script_args)
+    require_reachable(run, options)
+    return ReadScript(script=run, options=options)
 
 
 def read_named(script: str, script_args: Sequence[str] = (), *, is_module: bool) -> ScriptFacts:
@@ -355,14 +354,15 @@ def read_named(script: str, script_args: Sequence[str] = (), *, is_module: bool)
     return replace(read_script(file, script_args, Path()), module=script)
 
 
-def read_as_said(script: str, script_args: Sequence[str], options: Options) -> ScriptFacts:
+def read_as_said(script: str, script_args: Sequence[str], options: Options) -> ScriptRun:
     """As `read_named`, with what the person says of how a config reaches the script.
 
     Raises:
         ZerowizError: It cannot be read, or shows that this is not so.
     """
     facts = read_named(script, script_args, is_module=options.module)
-    return with_config_via(facts, options.config_via, options.integration)
+    facts = with_config_via(facts, options.config_via, options.integration)
+    return ScriptRun(facts, script_args)
 
 
 def said_after(settings: ScriptSettings) -> frozenset[str]:
@@ -373,14 +373,14 @@ def said_after(settings: ScriptSettings) -> frozenset[str]:
     return frozenset(names | batch)
 
 
-def require_reachable(facts: ScriptFacts, script_args: Sequence[str], options: Options) -> None:
+def require_reachable(script: ScriptRun, options: Options) -> None:
     """See that some config can reach a script.
 
     Raises:
         ZerowizError: None can; nobody is asked anything then.
     """
-    if facts.obstacle is not None:
-        deliver(facts, tuple(script_args), config_file(options, ZERO2))
+    if script.facts.obstacle is not None:
+        deliver(script.facts, script.words, config_file(options, ZERO2))
 
 
 def _must_say(settings: ScriptSettings, facts: ScriptFacts) -> Ask:
@@ -411,19 +411,17 @@ def _must_say(settings: ScriptSettings, facts: ScriptFacts) -> Ask:
     return ask
 
 
-def answer_for(
-    options: Options, facts: ScriptFacts, script_args: Sequence[str], ask_person: Ask | None
-) -> Options:
+def answer_for(options: Options, script: ScriptRun, ask_person: Ask | None) -> Options:
     """Close the open questions of this script: by a person, else by defaults where safe."""
-    settings = resolve_script(facts, tuple(script_args))
+    settings = script.settings
     answers = open_questions(options, settings)
     if ask_person is None:
         answers.pop("gradient_checkpointing")
         answers.pop("sequence_tokens")
-    if facts.micro_batch.from_config:
+    if script.facts.micro_batch.from_config:
         # The script asks the config, so zerowiz decides.
         answers["micro_batch"] = answers["micro_batch"] or "1"
-    return answer(options, answers, ask_person or _must_say(settings, facts))
+    return answer(options, answers, ask_person or _must_say(settings, script.facts))
 
 
 # Check each answer of a person against the world before it is taken.
@@ -433,7 +431,7 @@ def asker(person: Person, options: Options) -> Ask:
     """How questions are asked; an answer that would fail later is asked again now."""
     checks: Mapping[str, Callable[[str], object]] = {
         "machine": lambda answer: find_machine(replace(options, machine=answer), os.environ),
-        "script": lambda answer: require_reachable(read_as_said(answer, (), options), (), options),
+        "script": lambda answer: require_reachable(read_as_said(answer, (), options), options),
         "model": lambda answer: check_model(answer, os.environ, trace=options.trace),
     }
 

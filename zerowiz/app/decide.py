@@ -1,7 +1,7 @@
 """Decide what options lead to: choose what is open, and follow the flowchart."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from msgspec import Struct
@@ -28,7 +28,7 @@ from zerowiz.core.memory.micro_step import ReadModel
 from zerowiz.core.model.from_name import parse_size
 from zerowiz.core.plan_json import BatchChange, change_batch
 from zerowiz.core.script.facts import Convention, ScriptFacts
-from zerowiz.core.script.settings import can_be_given, check_method, resolve_script
+from zerowiz.core.script.settings import ScriptRun, can_be_given, check_method, facts_of
 from zerowiz.core.settings import Change
 from zerowiz.core.strategy_types import Strategy
 from zerowiz.core.structs import replace, shows
@@ -55,8 +55,7 @@ class DecidedJob(Struct, frozen=True, kw_only=True):
 def decide_options(
     options: Options,
     machine: Machine,
-    facts: ScriptFacts | None,
-    script_args: Sequence[str],
+    script: ScriptRun | None,
     read: ReadModel | None = None,
     reporter: Reporter = SILENT,
     *,
@@ -67,8 +66,7 @@ def decide_options(
     Args:
         options: What was said.
         machine: What the job runs on.
-        facts: What the script shows; None without one.
-        script_args: The words after the script.
+        script: The script as it is run; None without one.
         read: The model where it was read already.
         reporter: Hears what reading it waits for.
         compares: Whether what else there is is looked at; the decision is the same.
@@ -77,11 +75,11 @@ def decide_options(
         UsageError: The options contradict each other, the script or the machine, or DeepSpeed does
             not do what they ask for.
     """
-    request = resolve_job(options, machine, facts, script_args, read, reporter)
-    if facts is not None:
-        check_method(facts, request.job.workload.method)
+    request = resolve_job(options, machine, script, read, reporter)
+    if script is not None:
+        check_method(script.facts, request.job.workload.method)
     searched = choose_open(options, request, compares=compares)
-    chosen = _with_step(options, request, searched, facts, script_args)
+    chosen = _with_step(options, request, searched, script)
     decision = searched.decision
     if searched.choice is None:
         decision = decide(chosen.job, chosen.constraints)
@@ -108,8 +106,7 @@ def _with_step(
     options: Options,
     request: ResolvedJob,
     searched: Search,
-    facts: ScriptFacts | None,
-    script_args: Sequence[str],
+    script: ScriptRun | None,
 ) -> ResolvedJob:
     """The request with the step that was chosen, as if it had been said.
 
@@ -123,7 +120,7 @@ def _with_step(
     changed = {name: value for name, value in chosen.items() if value != getattr(before, name)}
     chosen_options = replace(options, **changed)
     read = ReadModel(model=job.model, traced=job.traced, notes=request.traced)
-    resolved = resolve_job(chosen_options, job.machine, facts, script_args, read)
+    resolved = resolve_job(chosen_options, job.machine, script, read)
     return replace(resolved, job=replace(job, workload=step), freedom=request.freedom)
 
 
@@ -173,14 +170,11 @@ class RemedyFinder:
         self,
         options: Options,
         request: ResolvedJob,
-        facts: ScriptFacts | None,
-        script_args: Sequence[str],
+        script: ScriptRun | None,
     ) -> None:
         self.options = options
         self.request = request
-        self.facts = facts
-        self.script_args = script_args
-        self.settings = None if facts is None else resolve_script(facts, tuple(script_args))
+        self.script = script
 
     def find(self, decision: Decision) -> tuple[Remedy, ...]:
         """The remedies that can be taken, then those that only a change of the script makes."""
@@ -200,32 +194,32 @@ class RemedyFinder:
         )
         checked = (self._checked(remedy, decision) for remedy in find_remedies(decision, scope))
         takeable = worth_offering(remedy for remedy in checked if remedy is not None)
-        if self.facts is None:
+        if self.script is None:
             return takeable
         edits = (replace(e, edit=self._edit(e)) for e in find_edits(decision, scope))
         return (*takeable, *edits)
 
     def _reaches(self, change: Change) -> bool:
         """Whether the ranks get each value that a change gives a setting of theirs."""
-        if self.settings is None:
+        if self.script is None:
             return True
         typed = with_plain(self.options, change)
         return all(self._takes(name, getattr(typed, name)) for name in change)
 
     def _takes(self, name: str, value: object) -> bool:
-        settings, facts = self.settings, self.facts
-        if settings is None or facts is None or name == "optimizer_state_dtype":
+        script = self.script
+        if script is None or name == "optimizer_state_dtype":
             return True
         if name == "model":
             # A script that is planned for a size can as well be planned for another one.
             by_size = parse_size(self.options.model or "") is not None
             is_size = parse_size(str(value)) is not None
-            return by_size if is_size else settings.is_open(name, value)
+            return by_size if is_size else script.settings.is_open(name, value)
         if name not in SETTINGS:
             return True
         if name == "loss" and value is Loss.LIGER and not self._has_liger():
             return False
-        return can_be_given(facts, settings, name, value)
+        return can_be_given(script, name, value)
 
     def _has_liger(self) -> bool:
         """Whether Liger's kernels are installed, where that can be seen."""
@@ -272,7 +266,7 @@ class RemedyFinder:
 
     def _edit(self, remedy: Remedy) -> str:
         """What to change in the script for it."""
-        path = "" if self.facts is None else self.facts.text_path
+        path = "" if self.script is None else self.script.facts.text_path
         return joined(
             "; ",
             (
@@ -284,7 +278,7 @@ class RemedyFinder:
 
     def _edit_of(self, name: str, value: int | str | bool, path: str) -> str:
         """What to change in the script for one setting."""
-        trains_adapters = self.facts is not None and self.facts.trains_adapters
+        trains_adapters = self.script is not None and self.script.facts.trains_adapters
         by_call = self.request.handover.integration is not Integration.HF
         if name == "method" and not trains_adapters:
             return _("wrap the model with peft in `{path}`", path=path)
@@ -309,7 +303,7 @@ class RemedyFinder:
         The machine and the model are those of the job, which were read once, unless the change
         names another.
         """
-        job, facts = self.request.job, self.facts
+        job = self.request.job
         changed = with_plain(self.options, change)
         machine = machine_of(changed, change, job.machine)
         model, traced = job.model, job.traced
@@ -319,9 +313,9 @@ class RemedyFinder:
             row = next(known, None)
             model = model_of(str(change["model"]), None) if row is None else row.build()
         read = ReadModel(model=model, traced=traced)
-        request = resolve_job(changed, machine, facts, self.script_args, read)
-        if facts is not None:
-            check_method(facts, request.job.workload.method)
+        request = resolve_job(changed, machine, self.script, read)
+        if self.script is not None:
+            check_method(self.script.facts, request.job.workload.method)
         return request
 
 
@@ -350,9 +344,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     """What was decided, and the options that led there."""
 
     options: Options
-    facts: ScriptFacts | None
-    """What the script shows; None without one."""
-    script_args: tuple[str, ...]
+    script: ScriptRun | None
+    """The script as it is run; None without one."""
     request: ResolvedJob
     decision: Decision
     search: Search | None
@@ -372,19 +365,15 @@ class Plan(Struct, frozen=True, kw_only=True):
 def plan_options(
     options: Options,
     machine: Machine,
-    facts: ScriptFacts | None,
-    script_args: Sequence[str],
+    script: ScriptRun | None,
     reporter: Reporter = SILENT,
 ) -> Plan:
     """Decide with these options on this machine, and choose what nobody decided."""
-    followed = decide_options(
-        options, machine, facts, script_args, reporter=reporter, compares=True
-    )
-    finder = RemedyFinder(options, followed.first, facts, script_args)
+    followed = decide_options(options, machine, script, reporter=reporter, compares=True)
+    finder = RemedyFinder(options, followed.first, script)
     return Plan(
         options=options,
-        facts=facts,
-        script_args=tuple(script_args),
+        script=script,
         request=followed.request,
         decision=followed.decision,
         search=followed.search,
@@ -431,9 +420,9 @@ def change_by_options(plan: Plan) -> tuple[Change, BatchChange] | None:
     options, step, machine = plan.options, plan.own_step, plan.request.job.machine
     values = {name: getattr(options, name) for name in _OF_BATCH}
     values = {name: value for name, value in values.items() if value is not None}
-    if plan.facts is None or not values or options.global_batch is not None:
+    if plan.script is None or not values or options.global_batch is not None:
         return None
-    settings, before = resolve_script(plan.facts, plan.script_args), machine.world_size
+    settings, before = plan.script.settings, machine.world_size
     for name in _OF_BATCH:
         setting = getattr(settings, name)
         before *= getattr(step, name) if setting is None else setting.value
@@ -455,7 +444,7 @@ def with_way_to_keep(plan: Plan, batch: BatchChange) -> BatchChange:
     read = ReadModel(model=job.model, traced=job.traced, notes=plan.request.traced)
     try:
         options = with_plain(plan.options, keeping(batch))
-        decision = decide_options(options, job.machine, plan.facts, plan.script_args, read).decision
+        decision = decide_options(options, job.machine, plan.script, read).decision
     except ZerowizError:
         return replace(batch, by_script=True)
     step = decision.job.workload
@@ -483,7 +472,7 @@ def note_settled(plan: Plan, reporter: Reporter) -> None:
 
 def _own_values(plan: Plan, strategy: Strategy) -> Iterator[str]:
     """What the config that is written decides by itself, and the configs that could do so."""
-    facts, request = plan.facts, plan.request
+    facts, request = facts_of(plan.script), plan.request
     reaches = facts is None or (facts.obstacle is None and facts.convention is not Convention.NONE)
     if plan.options.config is not None or not reaches:
         return

@@ -32,8 +32,7 @@ from zerowiz.core.preflight.script import (
     SCRIPT_REFUSED,
     refused,
 )
-from zerowiz.core.script.facts import ScriptFacts
-from zerowiz.core.script.settings import ScriptSettings, resolve_script
+from zerowiz.core.script.settings import ScriptRun, settings_of
 from zerowiz.core.structs import replace
 from zerowiz.errors import AnswerNeededError, UsageError, ZerowizError
 from zerowiz.probe.machine.scheduler import parse_count
@@ -50,9 +49,8 @@ class _Examination(Struct, frozen=True, kw_only=True):
 
     options: Options
     reporter: Reporter
-    facts: ScriptFacts | None = None
-    """Of the script; None where there is none, or it was refused."""
-    script_args: tuple[str, ...] = ()
+    script: ScriptRun | None = None
+    """None where there is none, or it was refused."""
     named: bool = False
     """Whether there is a script, read or refused."""
     refused: list[PreflightFinding] = field(default_factory=list)
@@ -125,16 +123,15 @@ def _with_script(
     return replace(
         examination,
         options=read.options,
-        facts=read.facts,
-        script_args=read.script_args,
+        script=read.script,
         named=True,
     )
 
 
 def _read_script(script: FoundScript, examination: _Examination) -> ReadScript:
     read = read_found(script, examination.options, examination.reporter)
-    check_words(read.facts, read.script_args, examination.reporter)
-    check_local_rank(read.facts, read.script_args)
+    check_words(read.script, examination.reporter)
+    check_local_rank(read.script)
     return read
 
 
@@ -155,18 +152,20 @@ def _said_port(node: NodeRank | None, machine: Machine) -> int | None:
 def _examine(examination: _Examination, node: NodeRank | None) -> tuple[PreflightFinding, ...]:
     programs = examination.attempt(NO_DEEPSPEED, lambda: find_programs(os.environ))
     machine = examination.attempt(NO_MACHINE, lambda: _find_machine(examination))
-    facts = examination.facts
-    plan = None if machine is None else _plan(examination, machine, facts)
+    plan = None if machine is None else _plan(examination, machine)
     program = None if programs is None else programs.deepspeed
     environ = _job_environ(machine, programs)
     if plan is None or machine is None:
         with examination.reporter.wait(_CHECKING):
-            return (*examination.refused, *check_any_job(program, machine, environ, facts))
+            return (
+                *examination.refused,
+                *check_any_job(program, machine, environ, examination.script),
+            )
     port = None if examination.options.hostfile else _said_port(node, machine)
     strategy = require_strategy(plan)
     with examination.reporter.wait(_CHECKING):
         inputs = preflight_input(
-            plan, facts, strategy, examination.script_args, program, environ, master_port=port
+            plan, examination.script, strategy, program, environ, master_port=port
         )
         return (*examination.refused, *examine(inputs))
 
@@ -189,9 +188,9 @@ def _find_machine(examination: _Examination) -> Machine:
     return machine
 
 
-def _plan(examination: _Examination, machine: Machine, facts: ScriptFacts | None) -> Plan | None:
+def _plan(examination: _Examination, machine: Machine) -> Plan | None:
     """The job as a launch without questions would have it; None if there is none."""
-    if facts is None and examination.options.model is None:
+    if examination.script is None and examination.options.model is None:
         if not examination.named:
             what = _(
                 "without a script or `$model`, `doctor` checked the machine only, not what a job"
@@ -199,26 +198,26 @@ def _plan(examination: _Examination, machine: Machine, facts: ScriptFacts | None
             )
             examination.refused.append(found(NO_PLAN, what, "zerowiz doctor train.py"))
         return None
-    plan = examination.attempt(PLAN_REFUSED, lambda: _decide(examination, machine, facts))
+    plan = examination.attempt(PLAN_REFUSED, lambda: _decide(examination, machine))
     if plan is not None:
         note_basis(plan, examination.reporter)
         note_settled(plan, examination.reporter)
     return plan
 
 
-def _decide(examination: _Examination, machine: Machine, facts: ScriptFacts | None) -> Plan:
+def _decide(examination: _Examination, machine: Machine) -> Plan:
     """What a launch decides, with its checks of script and config."""
-    options, words = examination.options, examination.script_args
-    settings = ScriptSettings() if facts is None else resolve_script(facts, words)
+    options, script = examination.options, examination.script
+    settings = settings_of(script)
     answers = open_questions(options, settings)
     # What a person would be asked, and a plan can do without, stays at its default.
     asked = {"model": answers["model"]}
-    options_answered = answer(options, asked, by_default_of(settings if facts else None))
-    plan = plan_options(options_answered, machine, facts, words, examination.reporter)
+    options_answered = answer(options, asked, by_default_of(settings if script else None))
+    plan = plan_options(options_answered, machine, script, examination.reporter)
     strategy = require_strategy(plan)
-    if facts is not None:
-        check_own_config(options, machine, facts, words, examination.reporter)
-        deliver_plan(plan, facts, words, strategy)
+    if script is not None:
+        check_own_config(options, machine, script, examination.reporter)
+        deliver_plan(plan, script, strategy)
     return plan
 
 

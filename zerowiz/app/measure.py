@@ -29,7 +29,7 @@ from zerowiz.core.launch.plan import Launcher, launch_env, launcher_options
 from zerowiz.core.machine.types import Accelerator, Machine, with_gpus
 from zerowiz.core.measured_row import (
     Comparison,
-    ScriptRun,
+    ScriptMeasurement,
     compare,
     formulas_of,
     keep_run,
@@ -247,7 +247,7 @@ def _trials_of(
     named = options.stage not in {None, "auto"}
     reader = INTEGRATIONS[loop]
     asked = replace(options, integration=reader, force=options.force or (named and not every))
-    plan = plan_options(asked, machine, None, (), reporter)
+    plan = plan_options(asked, machine, None, reporter)
     note_basis(plan, reporter)
     note_emulation(plan, reporter)
     job, config = plan.request.job, options.config
@@ -511,7 +511,7 @@ def plan_script(
 
 def measure_script(
     start: Start, steps: int, deadline_s: int, reporter: LaunchReporter
-) -> ScriptRun:
+) -> ScriptMeasurement:
     """Run it until its ranks have taken so many optimizer steps, and end them there.
 
     Args:
@@ -538,7 +538,7 @@ def measure_script(
         if end.status != 0:
             reporter.attempt_ended(end, start.strategy, 1)
         measured = read_measured(watch.folder)
-        return ScriptRun(
+        return ScriptMeasurement(
             planned=start.plan.decision.of(start.strategy),
             end=end,
             ranks=[measured.get(rank, {}) for rank in range(ranks)],
@@ -546,7 +546,7 @@ def measure_script(
         )
 
 
-def require_steps(run: ScriptRun) -> None:
+def require_steps(run: ScriptMeasurement) -> None:
     """See that the run says something; running out of memory does.
 
     Raises:

@@ -72,9 +72,7 @@ def _decided(cell: GridCell, plan: Plan, read: ReadModel) -> GridCell:
     try:
         options = replace(plan.options, micro_batch=micro_batch, sequence_tokens=tokens)
         machine = plan.decision.job.machine
-        decided = decide_options(
-            options, machine, plan.facts, plan.script_args, read, compares=True
-        )
+        decided = decide_options(options, machine, plan.script, read, compares=True)
     except ZerowizError as error:
         return replace(cell, decision=None, search=None, refusal=error.message)
     return replace(cell, decision=decided.decision, search=decided.search)

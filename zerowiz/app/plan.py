@@ -10,8 +10,7 @@ from zerowiz.app.machines.machine import find_machine, means_all
 from zerowiz.app.options import Options, RunQuestion
 from zerowiz.app.reporter import Reporter
 from zerowiz.core.machine.types import Machine
-from zerowiz.core.script.facts import ScriptFacts
-from zerowiz.core.script.settings import ScriptSettings, resolve_script
+from zerowiz.core.script.settings import ScriptRun, ScriptSettings, settings_of
 from zerowiz.errors import NoGpuHereError
 from zerowiz.translation import _
 
@@ -42,27 +41,27 @@ def plan_job(
         ZerowizError: The script cannot be read, nobody says which model, or the options contradict
             the script or the machine.
     """
-    facts = None
+    run = None
     if script is not None:
         from zerowiz.app.launch.start import note_refusal  # noqa: PLC0415 - most plans are for no script
 
-        facts, script_args, options = _read(script, script_args, options, reporter)
-        note_refusal(facts, script_args, options, reporter)
-    settings = ScriptSettings() if facts is None else resolve_script(facts, tuple(script_args))
+        run, options = _read(script, script_args, options, reporter)
+        note_refusal(run, options, reporter)
+    settings = settings_of(run)
     _note_epochs(question, settings, reporter)
     answers = {"model": open_questions(options, settings)["model"]}
-    options = answer(options, answers, by_default_of(settings if facts else None))
+    options = answer(options, answers, by_default_of(settings if run else None))
     machine = _find_or_list(options, reporter)
     if machine is None:
         from zerowiz.app.catalog import find_machines  # noqa: PLC0415 - most plans are for one machine
 
         with reporter.wait(_("planning for every machine of the tables")):
-            return find_machines(options, facts, script_args, question)
-    result = plan_with(options, machine, facts, script_args, reporter)
-    if facts is not None:
+            return find_machines(options, run, question)
+    result = plan_with(options, machine, run, reporter)
+    if run is not None:
         from zerowiz.app.launch.start import note_script  # noqa: PLC0415 - as above
 
-        note_script(result.decided, facts, script_args, reporter)
+        note_script(result.decided, run, reporter)
     from zerowiz.app.plan_files import note_change  # noqa: PLC0415 - as above
 
     note_change(result.decided, reporter)
@@ -103,8 +102,8 @@ def _find_or_list(options: Options, reporter: Reporter) -> Machine | None:
 
 def _read(
     script: str, script_args: Sequence[str], options: Options, reporter: Reporter
-) -> tuple[ScriptFacts, tuple[str, ...], Options]:
-    """The script, the words after it, and the options with what another launcher's words say."""
+) -> tuple[ScriptRun, Options]:
+    """The script with the words after it, and the options with what another launcher's say."""
     # Most plans are for no script.
     from zerowiz.app.command import load_script_answers, read_as_said, understand_command  # noqa: PLC0415 - takes long to load
     from zerowiz.app.resolve.workload import check_words  # noqa: PLC0415 - as above
@@ -112,6 +111,6 @@ def _read(
     command = understand_command(script, tuple(script_args), options, reporter)
     path = command.script or script
     options = load_script_answers(path, command.options, reporter)
-    facts = read_as_said(path, command.script_args, options)
-    check_words(facts, command.script_args, reporter)
-    return facts, command.script_args, options
+    run = read_as_said(path, command.script_args, options)
+    check_words(run, reporter)
+    return run, options

@@ -37,7 +37,7 @@ from zerowiz.core.plan_json import (
     read_earlier_plan,
 )
 from zerowiz.core.script.config_delivery import add_words
-from zerowiz.core.script.facts import ScriptFacts
+from zerowiz.core.script.settings import ScriptRun
 from zerowiz.core.script.settings_file import SettingsCopy, render_values
 from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.structs import replace
@@ -177,7 +177,7 @@ def find_machine_change(plan: Plan) -> MachineChange | None:
     machine = plan.request.job.machine
     if not is_here(machine):
         return None
-    script = None if plan.facts is None else plan.facts.target
+    script = None if plan.script is None else plan.script.facts.target
     # The plans of all strategies lie side by side.
     files = read_plan_files(config_file(plan.options, plan.strategy or STRATEGIES[0]))
     plans = (read_earlier_plan(path, content, script) for path, content in files)
@@ -207,13 +207,12 @@ NAME = "job.sbatch"
 _RESUMES_FROM = (RESUME, "--save_on_signal")
 
 
-def plan_job_file(plan: Plan, facts: ScriptFacts, script_args: Sequence[str] = ()) -> PlannedFile:
+def plan_job_file(plan: Plan, script: ScriptRun) -> PlannedFile:
     """The job script: the nodes of the plan, the answers that were given, the script.
 
     Args:
         plan: What was decided.
-        facts: What the script shows.
-        script_args: The words after it.
+        script: The script as it is run.
     """
     from zerowiz.core.launch.sbatch import JobScript, render_job_script  # noqa: PLC0415 - few plans write a job script
 
@@ -239,8 +238,8 @@ def plan_job_file(plan: Plan, facts: ScriptFacts, script_args: Sequence[str] = (
         activate=str(Path(sys.prefix) / "bin" / "activate") if virtual else None,
         stage=options.stage or "auto",
         options=tuple(as_words(on_node)),
-        script=_below(facts.target),
-        script_args=add_words(script_args, _resuming(facts, script_args)),
+        script=_below(script.facts.target),
+        script_args=add_words(script.words, _resuming(script)),
         path=path,
         elsewhere=not is_here(machine),
     )
@@ -263,10 +262,10 @@ def _below(path: str) -> str:
     return str(Path(path).relative_to(here)) if Path(path).is_relative_to(here) else path
 
 
-def _resuming(facts: ScriptFacts, script_args: Sequence[str]) -> list[str]:
+def _resuming(script: ScriptRun) -> list[str]:
     """The words by which a job that is queued again goes on, where they are not there yet."""
-    spelled = [flag for flag in _RESUMES_FROM if facts.parser.spells(flag)]
-    return [flag for flag in spelled if flag not in script_args]
+    spelled = [flag for flag in _RESUMES_FROM if script.facts.parser.spells(flag)]
+    return [flag for flag in spelled if flag not in script.words]
 
 
 # Say that the machine has changed since the last plan of a job, and offer to keep its batch.
@@ -284,7 +283,7 @@ def note_change(plan: Plan, reporter: Reporter, person: Person | None = None) ->
     if change is None:
         return plan.options
     reporter.note(machine_change(change, plan.request.job.machine))
-    if plan.facts is not None and change.has_other_ranks and resumes(plan.facts, plan.script_args):
+    if plan.script is not None and change.has_other_ranks and resumes(plan.script):
         reporter.note(
             _(
                 "`{resume}` continues on any number of ranks; the random numbers and each rank's"

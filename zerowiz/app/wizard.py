@@ -46,7 +46,7 @@ from zerowiz.core.decision.questions import (
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.core.script.programs import ProgramFile
-from zerowiz.core.script.settings import ScriptSettings
+from zerowiz.core.script.settings import ScriptSettings, facts_of
 from zerowiz.core.structs import replace
 from zerowiz.emit.files import refuse_loss
 from zerowiz.emit.processes import ending_as_ctrl_c
@@ -226,24 +226,24 @@ def plan_init(
         ZerowizError: An answer is missing, nothing fits, or no config can reach the script.
     """
     command, wanted = _understand(script, script_args, options, wanted, reporter)
-    script_args, options = command.script_args, command.options
+    options = command.options
     machine = find_machine(options, os.environ, reporter=reporter)
     if wanted.no_script:
         return _plan_config(command, machine, wanted, reporter)
     path = command.script or DEFAULT_SCRIPT
     options = load_script_answers(path, options, reporter)
-    facts = read_as_said(path, script_args, options)
-    require_reachable(facts, script_args, options)
-    check_words(facts, script_args, reporter)
-    check_own_config(options, machine, facts, script_args, reporter)
-    options = answer_for(options, facts, script_args, None)
-    plan = decide_with(None, options, machine, facts, script_args, reporter)
-    planned = plan_written(command, path, facts, plan, wanted, reporter)
+    run = read_as_said(path, command.script_args, options)
+    require_reachable(run, options)
+    check_words(run, reporter)
+    check_own_config(options, machine, run, reporter)
+    options = answer_for(options, run, None)
+    plan = decide_with(None, options, machine, run, reporter)
+    planned = plan_written(command, path, plan, wanted, reporter)
     if options.dry_run:
         # Said now what a writing run would say.
         with losses_shown(shown=not options.quiet):
             refuse_loss(*planned.files, force=options.force)
-    return with_start(command, planned, facts, reporter) if wanted.launch else planned
+    return with_start(command, planned, reporter) if wanted.launch else planned
 
 
 def _plan_config(
@@ -256,9 +256,9 @@ def _plan_config(
             _("without a script, zerowiz cannot see which model is trained"),
             _("set it with `$model`"),
         )
-    check_own_config(options, machine, None, (), reporter)
-    plan = decide_with(None, options, machine, None, (), reporter)
-    return plan_written(command, None, None, plan, wanted, reporter)
+    check_own_config(options, machine, None, reporter)
+    plan = decide_with(None, options, machine, None, reporter)
+    return plan_written(command, None, plan, wanted, reporter)
 
 
 def ask_init(
@@ -375,11 +375,9 @@ class _Conversation:
         command = replace(self._command, script_args=wizard.named.script_args)
         answers = self._answers
         job = wizard.job(answers, reporter)
-        if job.facts is not None:
-            check_own_config(job.options, job.machine, job.facts, command.script_args, reporter)
-        remedying = Remedying(
-            person, job.facts, command.script_args, reporter, can_read_again=job.facts is not None
-        )
+        if job.run is not None:
+            check_own_config(job.options, job.machine, job.run, reporter)
+        remedying = Remedying(person, job.run, reporter, can_read_again=job.run is not None)
         can_go_back = bool(answers.given)
         plan = remedying.decide(job.options, job.machine, can_go_back=can_go_back)
         self._note_spared(plan, answers.taking(*remedying.taken))
@@ -389,8 +387,8 @@ class _Conversation:
             if isinstance(plan, Back):
                 return plan
             if isinstance(plan, Again):
-                return self._read_again(job.facts)
-            planned = plan_written(command, job.script, job.facts, plan, self._wanted, reporter)
+                return self._read_again(facts_of(job.run))
+            planned = plan_written(command, job.script, plan, self._wanted, reporter)
             if plan.options.dry_run:
                 return planned
             finish = Finish(
@@ -420,7 +418,7 @@ class _Conversation:
     def _read_again(self, before: ScriptFacts | None) -> LastAnswer:
         """Read the script as it is now, and decide again."""
         self._wizard.named.forget()
-        if before is not None and self._wizard.named.facts(self._answers) == before:
+        if before is not None and facts_of(self._wizard.named.run(self._answers)) == before:
             self._person.tell(
                 [_("zerowiz still reads the same settings from {path}", path=before.path)]
             )

@@ -14,6 +14,7 @@ from zerowiz.app.reporter import SILENT, LaunchReporter, Reporter
 from zerowiz.app.wizard_plan import InitOptions, InitPlan, plan_written, with_start, write_init
 from zerowiz.app.wizard_state import Wizard, ask_words
 from zerowiz.core.decision.questions import AnswerKind, Answers, Back, Choice, Question
+from zerowiz.core.script.settings import facts_of
 from zerowiz.core.structs import replace
 from zerowiz.emit.files import find_losses
 from zerowiz.errors import (
@@ -342,14 +343,14 @@ class Finish:
         where = wizard_text.where(machine, is_here=can_launch)
         if planned.program_file is not None:
             where = wizard_text.where_program(planned.program_file)
-        elif planned.facts is None:
+        elif planned.plan.script is None:
             where = wizard_text.where_config(machine)
         return ask_last(
             self._person,
             planned.config_path,
             where=where,
             can_launch=can_launch,
-            has_script=planned.facts is not None,
+            has_script=planned.plan.script is not None,
             default=default,
             can_be_surer=can_be_surer(planned.plan),
             can_change=self._can_change,
@@ -361,7 +362,7 @@ class Finish:
         from zerowiz.app.launch.launch import check_node  # noqa: PLC0415 - takes long to load
 
         plan = planned.plan
-        if planned.facts is None:
+        if planned.plan.script is None:
             return False
         try:
             node = find_node(plan.options)
@@ -395,7 +396,7 @@ class Finish:
                 return LastAnswer.FOLDER if kept is Kept.FOLDER else Back.BACK
             self._let_go |= {*paths}
         planned = replace(planned, may_overwrite=bool(lost))
-        if launch and planned.facts is not None:
+        if launch and planned.plan.script is not None:
             try:
                 if self._was_edited(planned):
                     self._person.tell(
@@ -407,7 +408,7 @@ class Finish:
                         ]
                     )
                     return LastAnswer.RETRY
-                planned = with_start(self._command, planned, planned.facts, self._reporter)
+                planned = with_start(self._command, planned, self._reporter)
             except ZerowizError as error:
                 return self._refused(error, writes=False, planned=planned)
         try:
@@ -423,7 +424,8 @@ class Finish:
             ZerowizError: It cannot be read any more.
         """
         self._wizard.named.forget()
-        return self._wizard.named.facts(self._answers) != planned.facts
+        read = self._wizard.named.run(self._answers)
+        return facts_of(read) != facts_of(planned.plan.script)
 
     def _refused(
         self, error: ZerowizError, *, writes: bool, planned: InitPlan | None = None
@@ -454,9 +456,9 @@ class Finish:
             return planned
         plan = planned.plan
         moved = replace(plan, options=replace(plan.options, output_dir=Path(folder)))
-        script, facts = planned.script, planned.facts
+        script = planned.script
         try:
-            planned = plan_written(self._command, script, facts, moved, self._wanted, SILENT)
+            planned = plan_written(self._command, script, moved, self._wanted, SILENT)
         except ZerowizError as error:
             self._reporter.error(error)
             return planned

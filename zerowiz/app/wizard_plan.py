@@ -20,7 +20,6 @@ from zerowiz.core.model.types import ModelSource
 from zerowiz.core.script.arguments import Required
 from zerowiz.core.script.bindings import unsaid_arguments
 from zerowiz.core.script.config_delivery import add_settled
-from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.core.script.programs import ProgramFile, list_changes
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import SETTINGS, Method, Workload
@@ -51,8 +50,6 @@ class InitPlan(Struct, frozen=True, kw_only=True):
 
     script: str | None
     """None where a config is written alone."""
-    script_args: tuple[str, ...]
-    facts: ScriptFacts | None
     plan: Plan
     files: tuple[PlannedFile, ...]
     """The config is the last: it is what all others are written for."""
@@ -71,10 +68,10 @@ class InitPlan(Struct, frozen=True, kw_only=True):
     @property
     def missing(self) -> tuple[Required, ...]:
         """What the script requires, and neither its words nor zerowiz gives."""
-        if self.facts is None:
+        script = self.plan.script
+        if script is None:
             return ()
-        words = add_settled(self.script_args, self.plan.request.settled)
-        return unsaid_arguments(self.facts, words)
+        return unsaid_arguments(script.facts, add_settled(script.words, self.plan.request.settled))
 
     def answers(self) -> PlannedFile | None:
         """The answers file of the job, as it is to be now.
@@ -84,10 +81,10 @@ class InitPlan(Struct, frozen=True, kw_only=True):
         Raises:
             ZerowizError: A person's own cannot be read.
         """
-        if self.script is None or self.facts is None:
+        if self.script is None or self.plan.script is None:
             return None
         try:
-            return plan_answers(self.script, self.script_args, self.plan.options)
+            return plan_answers(self.script, self.plan.script.words, self.plan.options)
         except NotTextError:
             return None
 
@@ -95,7 +92,6 @@ class InitPlan(Struct, frozen=True, kw_only=True):
 def plan_written(
     command: Command,
     script: str | None,
-    facts: ScriptFacts | None,
     plan: Plan,
     wanted: InitOptions,
     reporter: Reporter,
@@ -105,7 +101,6 @@ def plan_written(
     Args:
         command: What was typed.
         script: Its path, or the name of the module.
-        facts: What it shows.
         plan: What was decided.
         wanted: What is done with it.
         reporter: Hears what is slow.
@@ -115,23 +110,21 @@ def plan_written(
     """
     note_emulation(plan, reporter)
     strategy = require_strategy(plan)
-    script_args = command.script_args
-    if facts is not None:
+    run = plan.script
+    if run is not None:
         # Refuse now what the launch would refuse later.
-        deliver_plan(plan, facts, script_args, strategy)
-    target = None if facts is None else facts.target
-    files = plan_files(plan, strategy, target, script_args)
-    if wanted.slurm and facts is not None:
-        files = (plan_job_file(plan, facts, script_args), *files)
+        deliver_plan(plan, run, strategy)
+    target = None if run is None else run.facts.target
+    files = plan_files(plan, strategy, target, command.script_args)
+    if wanted.slurm and run is not None:
+        files = (plan_job_file(plan, run), *files)
     planned = InitPlan(
         script=script,
-        script_args=script_args,
-        facts=facts,
         plan=plan,
         files=files,
         program_file=wanted.program_file,
     )
-    if facts is not None and planned.answers() is None:
+    if run is not None and planned.answers() is None:
         reporter.note(
             _(
                 "{file_name} is not written: a path in it is not UTF-8, as TOML has to be",
@@ -141,15 +134,12 @@ def plan_written(
     return planned
 
 
-def with_start(
-    command: Command, planned: InitPlan, facts: ScriptFacts, reporter: LaunchReporter
-) -> InitPlan:
+def with_start(command: Command, planned: InitPlan, reporter: LaunchReporter) -> InitPlan:
     """The plan with the start of its job, once it is seen that nothing ends it.
 
     Args:
         command: What was typed.
         planned: What is written.
-        facts: What the script shows.
         reporter: Hears what may go wrong.
 
     Raises:
@@ -157,7 +147,9 @@ def with_start(
     """
     from zerowiz.app.launch.launch import RunOptions, check_node, make_run, start_planned  # noqa: PLC0415 - takes long to load
 
-    plan = planned.plan
+    plan, script = planned.plan, planned.plan.script
+    if script is None:
+        return planned
     machine, how = plan.request.job.machine, RunOptions()
     if not is_here(machine) and not plan.options.dry_run:
         raise UsageError(
@@ -169,7 +161,7 @@ def with_start(
         )
     check_node(plan.options, machine, find_node(plan.options))
     run = make_run(command, plan.options, machine, how)
-    start = start_planned(plan, facts, planned.script_args, run, reporter)
+    start = start_planned(plan, script, run, reporter)
     return replace(planned, start=start)
 
 
@@ -183,11 +175,12 @@ def write_init(init_plan: InitPlan) -> None:
     answers = init_plan.answers()
     with losses_shown(shown=not options.quiet):
         write_files(files, force=init_plan.may_overwrite or options.force)
-    if init_plan.script is None or init_plan.facts is None:
+    script = init_plan.plan.script
+    if init_plan.script is None or script is None:
         return
     if answers is not None:
         write_answers(answers)
-    keep(init_plan.facts, init_plan.script_args, options)
+    keep(script, options)
 
 
 def launch_init(start: Start, reporter: LaunchReporter) -> int:

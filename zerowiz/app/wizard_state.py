@@ -51,10 +51,12 @@ from zerowiz.core.script.bindings import ModelConfig, Words
 from zerowiz.core.script.config_delivery import add_settled, add_words
 from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.core.script.settings import (
+    ScriptRun,
     ScriptSettings,
     can_be_given,
     check_accelerator,
-    resolve_script,
+    facts_of,
+    settings_of,
 )
 from zerowiz.core.settings import Change
 from zerowiz.core.structs import replace
@@ -206,7 +208,10 @@ def _check(planned: InitPlan, text: str) -> None:
     Raises:
         UsageError: Something is, or a quote has no end.
     """
-    after = replace(planned, script_args=add_words(planned.script_args, _split(text)))
+    run = planned.plan.script
+    words = () if run is None else add_words(run.words, _split(text))
+    script = None if run is None else run.with_words(words)
+    after = replace(planned, plan=replace(planned.plan, script=script))
     if after.missing:
         raise UsageError(
             _("{path} also requires {names}", path=planned.script, names=_names(after)),
@@ -235,7 +240,7 @@ class NamedInputs:
         self.typed, self.script_args = command.options, command.script_args
         self._no_script, self._program_file = wanted.no_script, wanted.program_file
         self._machines: dict[str | None, Machine] = {}
-        self._facts: dict[str, ScriptFacts] = {}
+        self._runs: dict[str, ScriptRun] = {}
         self._models: dict[str, ReadModel | None] = {}
         self._recalled: dict[str, Options] = {}
         self.here, self._why_not_here = self._find_machine(reporter)
@@ -262,13 +267,13 @@ class NamedInputs:
 
     def forget(self) -> None:
         """Read scripts, models and named machines again: the person may have edited them."""
-        for read in (self._machines, self._facts, self._models, self._recalled):
+        for read in (self._machines, self._runs, self._models, self._recalled):
             read.clear()
 
     def add_words(self, words: Words) -> None:
         """Read the script with these words after it, too."""
         self.script_args = add_words(self.script_args, words)
-        self._facts.clear()
+        self._runs.clear()
 
     def write_to(self, folder: Path) -> None:
         """Plan for configs in another folder."""
@@ -286,7 +291,7 @@ class NamedInputs:
             read_near(self.typed.model, os.environ, trace=self.typed.trace)
         script: ScriptFacts | list[str] = [script.path for script in self.nearby]
         try:
-            script = self.facts(Answers()) or script
+            script = facts_of(self.run(Answers())) or script
         except ZerowizError:
             if self._has_typed_script:
                 raise
@@ -325,8 +330,8 @@ class NamedInputs:
         answer = answers.by_key.get("script")
         return self.script_here if answer is None else script_of(answer)
 
-    def facts(self, answers: Answers) -> ScriptFacts | None:
-        """What the script shows, once it is known.
+    def run(self, answers: Answers) -> ScriptRun | None:
+        """The script as it is run, once it is known.
 
         Raises:
             ZerowizError: It cannot be read, or no config can reach it.
@@ -334,13 +339,13 @@ class NamedInputs:
         script = self.script(answers)
         if script is None:
             return None
-        if script not in self._facts:
+        if script not in self._runs:
             options = self.options_of(script)
-            facts = read_as_said(script, self.script_args, options)
-            require_reachable(facts, self.script_args, options)
-            check_words(facts, self.script_args)
-            self._facts[script] = facts
-        return self._facts[script]
+            run = read_as_said(script, self.script_args, options)
+            require_reachable(run, options)
+            check_words(run)
+            self._runs[script] = run
+        return self._runs[script]
 
     def options_of(self, script: str) -> Options:
         """What was typed, and what was kept of a script."""
@@ -350,8 +355,7 @@ class NamedInputs:
 
     def settings(self, answers: Answers) -> ScriptSettings:
         """What the script says, once it is known."""
-        facts = self.facts(answers)
-        return ScriptSettings() if facts is None else resolve_script(facts, self.script_args)
+        return settings_of(self.run(answers))
 
     def _named_model(self, answers: Answers) -> str | None:
         answered = {**answers.by_key, **as_answers(answers.settings)}
@@ -398,7 +402,7 @@ class AnsweredJob(Struct, frozen=True, kw_only=True):
 
     script: str | None
     """None where a config alone is wanted."""
-    facts: ScriptFacts | None
+    run: ScriptRun | None
     machine: Machine
     options: Options
 
@@ -504,13 +508,14 @@ class Wizard:
         return self._defaults(answers).get(key) if key in {"method", "micro_batch"} else None
 
     def _of_script(self, answers: Answers, options: Options) -> dict[str, str | None]:
-        settings, facts = self.named.settings(answers), self.named.facts(answers)
+        run = self.named.run(answers)
+        settings = settings_of(run)
         questions = open_questions(options, settings)
         for name in ("model", "sequence_tokens", "gradient_checkpointing"):
             # What the script decides is no question, and what was typed can be said anew.
             if questions[name] is not None and getattr(options, name) is None:
                 del questions[name]
-        if facts is not None and facts.micro_batch.from_config:
+        if run is not None and run.facts.micro_batch.from_config:
             questions["micro_batch"] = questions["micro_batch"] or "1"
         if splits(options, settings, own_config(options)):
             machine = self.named.machine(answers)
@@ -633,12 +638,12 @@ class Wizard:
         """Whether the ranks can be given this value of a setting."""
         if not self.named.has_script(answers):
             return True
-        facts = self.named.facts(answers)
-        if facts is None or _CHANGEABLE[key].problem(value) is not None:
+        run = self.named.run(answers)
+        if run is None or _CHANGEABLE[key].problem(value) is not None:
             return False
         name = "accumulation_steps" if key == "global_batch" else key
         typed = with_plain(Options(), {name: as_value(_CHANGEABLE[key], value)})
-        return can_be_given(facts, self.named.settings(answers), name, getattr(typed, name))
+        return can_be_given(run, name, getattr(typed, name))
 
     def with_answer(self, key: str, answer: str, answers: Answers) -> Answers:
         """The answers with another one; a micro-batch of one's own is a goal."""
@@ -704,7 +709,7 @@ class Wizard:
         if answer.startswith(TEMPLATE):
             check_template(answer)
         else:
-            self.named.facts(answers.with_answer("script", answer))
+            self.named.run(answers.with_answer("script", answer))
 
     def _check_length(self, answer: str, answers: Answers) -> None:
         if (read := self.named.model(answers)) is not None:
@@ -733,13 +738,13 @@ class Wizard:
 
     def _refusal(self, answers: Answers, followed: DecidedJob) -> str | None:
         """Why the script would not train on this accelerator."""
-        facts = self.named.facts(answers)
-        if facts is None:
+        run = self.named.run(answers)
+        if run is None:
             return None
-        words = add_settled(self.named.script_args, followed.request.settled)
+        words = add_settled(run.words, followed.request.settled)
         try:
             accelerator = followed.decision.job.machine.accelerator
-            check_accelerator(facts, resolve_script(facts, words), accelerator)
+            check_accelerator(run.with_words(words), accelerator)
         except PreflightError as error:
             return error.message
         return None
@@ -757,8 +762,7 @@ class Wizard:
         machine, read = self.named.machine(answers), self.named.model(answers)
         if machine is None or read is None:
             return None
-        options, facts = self.options(answers), self.named.facts(answers)
-        return decide_options(options, machine, facts, self.named.script_args, read)
+        return decide_options(self.options(answers), machine, self.named.run(answers), read)
 
     def job(self, answers: Answers, reporter: Reporter) -> "AnsweredJob":
         """The job, once nothing is open.
@@ -771,14 +775,12 @@ class Wizard:
             ZerowizError: An answer contradicts what was typed, or the script.
         """
         named = self.named
-        script, facts, machine = named.script(answers), named.facts(answers), named.machine(answers)
+        script, run, machine = named.script(answers), named.run(answers), named.machine(answers)
         if machine is None or (script is None and named.has_script(answers)):
             raise AnswerNeededError(_("the script and the machine of the job are not known yet"))
         if script is not None:
             load_script_answers(script, self.named.typed, reporter)
-        return AnsweredJob(
-            script=script, facts=facts, machine=machine, options=self.options(answers)
-        )
+        return AnsweredJob(script=script, run=run, machine=machine, options=self.options(answers))
 
 
 def _goal(options: Options) -> str | None:

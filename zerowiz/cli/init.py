@@ -114,7 +114,8 @@ def _show_next(planned: InitPlan) -> None:
     if planned.program_file is not None:
         _show_program(planned, planned.program_file, elsewhere)
         return
-    if planned.script is None:
+    run = planned.plan.script
+    if planned.script is None or run is None:
         words = ["zerowiz", "init", "--yes", *as_words(planned.plan.options), "--no-script"]
         show.config_alone(planned.config_path, words, sys.stdout)
         return
@@ -124,7 +125,7 @@ def _show_next(planned: InitPlan) -> None:
         return
     show.next_steps(
         ["zerowiz", "launch", *folder],
-        ["zerowiz", "launch", "--yes", *as_words(options), planned.script, *planned.script_args],
+        ["zerowiz", "launch", "--yes", *as_words(options), planned.script, *run.words],
         elsewhere,
         sys.stdout,
     )

@@ -487,7 +487,7 @@ def keep_run(
 _OUT_OF_MEMORY = {Cause.CUDA_OOM: "GPU", Cause.HOST_OOM: "host"}
 
 
-class ScriptRun(Struct, frozen=True, kw_only=True):
+class ScriptMeasurement(Struct, frozen=True, kw_only=True):
     """How a script ran for some steps, beside its plan."""
 
     planned: StrategyEstimate
@@ -544,7 +544,7 @@ def _measured_peak_bytes(rank: Mapping[str, object]) -> int | None:
     return cast("int", rank["host_peak_rss_bytes"]) - cast("int", outside)
 
 
-def encode_script_run(run: ScriptRun) -> dict[str, object]:
+def encode_script_run(run: ScriptMeasurement) -> dict[str, object]:
     """The run as `measure --json` says it."""
     step = run.step
     return {

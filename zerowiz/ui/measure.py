@@ -7,7 +7,7 @@ from typing import Any, TextIO, cast
 
 from zerowiz.core.decision.evaluate import Verdict
 from zerowiz.core.machine.types import Accelerator
-from zerowiz.core.measured_row import HOST_MEMORY, Comparison, ScriptRun
+from zerowiz.core.measured_row import HOST_MEMORY, Comparison, ScriptMeasurement
 from zerowiz.core.measured_trial import ComparedStep, SteadyStep
 from zerowiz.translation import N_, _, listing
 from zerowiz.ui.sentences import ROUGH_ON_CPU
@@ -208,7 +208,7 @@ def _took(comparison: Comparison) -> float:
     return inf if step is None else step.seconds
 
 
-def script_run(run: ScriptRun, stream: TextIO) -> None:
+def script_run(run: ScriptMeasurement, stream: TextIO) -> None:
     """A person's own script: its peak and its step, predicted beside measured."""
     peak = run.peak
     say(

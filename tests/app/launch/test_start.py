@@ -30,6 +30,7 @@ from zerowiz.core.findings import PreflightFinding, found
 from zerowiz.core.preflight.builds import BEING_BUILT, COMPILES, NO_NINJA
 from zerowiz.core.preflight.facts import Extensions
 from zerowiz.core.preflight.hardware import MEMLOCK, PORT_TAKEN
+from zerowiz.core.script.settings import ScriptRun
 from zerowiz.errors import PreflightError
 from zerowiz.probe.preflight.toolchain import read_locks
 from zerowiz.probe.script.read_script import parse_script
@@ -147,7 +148,7 @@ def test_a_further_attempt_keeps_all_that_was_chosen_of_the_step(driver: Install
         memory_budget="44GiB",
     )
     facts = parse_script(HF_PARSER, "train.py")
-    plan = plan_options(options, find_machine(options, {}), facts, ())
+    plan = plan_options(options, find_machine(options, {}), ScriptRun(facts))
     step = plan.decision.job.workload
     assert plan.request.freedom.losses
     assert {

@@ -19,6 +19,7 @@ from zerowiz.app.resolve.job import ResolvedJob, resolve_job
 from zerowiz.core.decision.plan_input import History, OpenSettings, RanOut
 from zerowiz.core.memory.allocations import MemoryKind
 from zerowiz.core.script.facts import ScriptFacts
+from zerowiz.core.script.settings import ScriptRun
 from zerowiz.core.structs import encode, replace
 from zerowiz.core.workload import Accounting, Trainer
 from zerowiz.errors import UsageError
@@ -40,7 +41,8 @@ PLAIN = read_script(TEMPLATES / "train_deepspeed.py")
 
 def requested(facts: ScriptFacts | None, *words: str, **said: object) -> ResolvedJob:
     options = Options(model="1b", machine="4xA100-40GB", **said)  # type: ignore[arg-type]
-    return resolve_job(options, find_machine(options, {}), facts, words)
+    script = None if facts is None else ScriptRun(facts, words)
+    return resolve_job(options, find_machine(options, {}), script)
 
 
 def raw(*lines: str) -> ScriptFacts:
@@ -219,14 +221,14 @@ def test_what_is_offered_for_a_global_batch_works(
 
 def test_a_model_takes_no_longer_a_sequence_than_its_learned_positions() -> None:
     options = Options(model=str(MODELS / "gpt2-medium"), machine="4xA100-40GB")
-    request = resolve_job(options, find_machine(options, {}), None, ())
+    request = resolve_job(options, find_machine(options, {}), None)
     assert 1024 == request.job.workload.sequence_tokens
     assert "1024 tokens per sequence, its learned positions (`$sequence_tokens`)" in request.assumed
     # Completions have a default of their own.
     assert not any("learned" in each for each in requested(None, trainer=Trainer.GRPO).assumed)
     longer = replace(options, sequence_tokens=1025)
     with pytest.raises(UsageError, match="learned positions"):
-        resolve_job(longer, find_machine(longer, {}), None, ())
+        resolve_job(longer, find_machine(longer, {}), None)
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,7 @@ from zerowiz.core.script.facts import (
     ValueSource,
     WeightSave,
 )
+from zerowiz.core.script.settings import ScriptRun
 from zerowiz.core.strategies import ZERO1, ZERO2, ZERO3, ZERO3_OFFLOAD
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Integration, Method, Precision, Workload
@@ -215,7 +216,7 @@ def using(
     )
     written = {"zero_optimization": {"stage": 2}, "gradient_clipping": 1.0}
     planned = replace(
-        plan(), script=facts, script_args=words, config=written if config is None else config
+        plan(), script=ScriptRun(facts, words), config=written if config is None else config
     )
     return given(None, planned)
 
@@ -249,7 +250,7 @@ def loaded(
         placements=(placement,),
     )
     job = plan(machine, strategy, integration=integration)
-    return given(None, replace(job, script=facts), machine)
+    return given(None, replace(job, script=ScriptRun(facts)), machine)
 
 
 def resuming(
@@ -277,7 +278,11 @@ def resuming_from(
     """A job of four ranks, from a checkpoint with these states."""
     resumed = Resumed(path=path, is_folder=is_folder, states=saved)
     job = plan(H200, strategy, integration=integration)
-    job = replace(job, config={"checkpoint": section or {}}, script=script)
+    job = replace(
+        job,
+        config={"checkpoint": section or {}},
+        script=None if script is None else ScriptRun(script),
+    )
     return given(PreflightFacts(resumed=resumed), job, H200)
 
 
@@ -296,7 +301,7 @@ def with_fsdp(
         integration=integration,
         fsdp=binding,
     )
-    return given(None, replace(plan(integration=integration), script=facts))
+    return given(None, replace(plan(integration=integration), script=ScriptRun(facts)))
 
 
 def saying(*words: str, release: tuple[int, int] | None = (5, 23)) -> PreflightInput:
@@ -307,7 +312,7 @@ def saying(*words: str, release: tuple[int, int] | None = (5, 23)) -> PreflightI
         integration=Integration.HF,
         parser=ScriptParser(options=field_options("bf16", Reads.TRUTH, default=None), strict=True),
     )
-    job = replace(plan(integration=Integration.HF), script=facts, script_args=words)
+    job = replace(plan(integration=Integration.HF), script=ScriptRun(facts, words))
     return given(None, replace(job, transformers_version=release))
 
 
@@ -320,7 +325,7 @@ def needing(*words: str) -> PreflightInput:
         integration=Integration.DEEPSPEED,
         parser=ScriptParser(required=(needed,)),
     )
-    return given(None, replace(plan(), script=facts, script_args=words))
+    return given(None, replace(plan(), script=ScriptRun(facts, words)))
 
 
 def piped(strategy: StrategyRow, *conditions: ValueSource) -> PreflightInput:
@@ -332,7 +337,7 @@ def piped(strategy: StrategyRow, *conditions: ValueSource) -> PreflightInput:
         pipelines=(pipeline,),
     )
     job = plan(H200, strategy, integration=Integration.DEEPSPEED)
-    return given(None, replace(job, script=facts), H200)
+    return given(None, replace(job, script=ScriptRun(facts)), H200)
 
 
 def saving(
@@ -355,7 +360,7 @@ def saving(
     )
     adapted = None if rank is None else Workload(method=Method.LORA, lora_rank=rank)
     job = plan(H200, strategy, workload=adapted, integration=integration)
-    job = replace(job, script=facts, uses_peft=rank is not None, escalates=escalates)
+    job = replace(job, script=ScriptRun(facts), uses_peft=rank is not None, escalates=escalates)
     return given(None, job, H200)
 
 
@@ -372,7 +377,7 @@ def handing(
         integration=integration,
         optimizers_passed=(call,),
     )
-    job = replace(plan(integration=integration), script=facts, config=config)
+    job = replace(plan(integration=integration), script=ScriptRun(facts), config=config)
     return given(None, job)
 
 

@@ -13,6 +13,7 @@ from zerowiz.core.preflight.facts import PreflightInput
 from zerowiz.core.preflight.script import OPTIMIZERS_DROPPED, SHARDS_SAVED
 from zerowiz.core.script.arguments import Option, Reads, ScriptParser
 from zerowiz.core.script.facts import Convention, ScriptFacts, ValueSource
+from zerowiz.core.script.settings import ScriptRun
 from zerowiz.core.strategies import ZERO2, ZERO3, ZERO3_OFFLOAD
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Integration
@@ -67,10 +68,10 @@ def test_an_option_that_overwrites_the_stage_is_told_with_the_words_that_fix_it(
         config_keys=(replace(stage, value=ValueSource(value=3, flag="--stage", line=2)),),
         parser=ScriptParser(options=(option,)),
     )
-    job = replace(plan(), script=facts, config={"zero_optimization": {"stage": 2}})
+    job = replace(plan(), script=ScriptRun(facts), config={"zero_optimization": {"stage": 2}})
     (finding,) = examine(PreflightInput(planned=job))
     assert "put `--stage 2` after train.py" == finding.fixes[0]
-    said = replace(job, script_args=("--stage", "2"))
+    said = replace(job, script=ScriptRun(facts, ("--stage", "2")))
     assert () == examine(PreflightInput(planned=said))
 
 
@@ -159,8 +160,8 @@ def test_a_save_is_a_warning_where_adapters_may_be_all_that_it_writes() -> None:
     job = saving(ZERO3)
     assert job.planned is not None
     assert job.planned.script is not None
-    script = replace(job.planned.script, trains_adapters=True)
-    doubtful = replace(job, planned=replace(job.planned, script=script))
+    facts = replace(job.planned.script.facts, trains_adapters=True)
+    doubtful = replace(job, planned=replace(job.planned, script=ScriptRun(facts)))
     assert ["warning"] == [each.severity.value for each in examine(doubtful)]
 
 

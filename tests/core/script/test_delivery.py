@@ -21,7 +21,7 @@ from zerowiz.core.script.arguments import (
 from zerowiz.core.script.bindings import ScriptValue, State
 from zerowiz.core.script.config_delivery import deliver
 from zerowiz.core.script.facts import Convention, Obstacle, ScriptFacts, ValueSource
-from zerowiz.core.script.settings import ScriptSettings, check_accelerator, resolve_script
+from zerowiz.core.script.settings import ScriptRun, ScriptSettings, check_accelerator
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Attention, Integration, Method, Optimizer, Precision
 from zerowiz.errors import PreflightError, UsageError, ZerowizError
@@ -71,7 +71,7 @@ def script(convention: Convention, **more: str | int | Obstacle) -> ScriptFacts:
 
 
 def micro_batch(*words: str) -> int | None:
-    said = resolve_script(HF_PARSER, words).micro_batch
+    said = ScriptRun(HF_PARSER, words).settings.micro_batch
     return said.value if said else None
 
 
@@ -110,21 +110,21 @@ def test_words_after_the_script_override_its_default(
 def test_precision_follows_the_booleans_of_hf_argument_parser(
     words: tuple[str, ...], expected: Precision | None
 ) -> None:
-    said = resolve_script(HF_PARSER, words).precision
+    said = ScriptRun(HF_PARSER, words).settings.precision
     assert expected == (said.value if said else None)
 
 
 def test_checkpointing_has_two_names_and_one_value() -> None:
-    old = resolve_script(HF_PARSER, ("--gradient_checkpointing", "true")).gradient_checkpointing
-    new = resolve_script(HF_PARSER, ("--activation-checkpointing",)).gradient_checkpointing
+    old = ScriptRun(HF_PARSER, ("--gradient_checkpointing", "true")).settings.gradient_checkpointing
+    new = ScriptRun(HF_PARSER, ("--activation-checkpointing",)).settings.gradient_checkpointing
     assert old is not None
     assert new is not None
     assert (old.value, new.value) == (True, True)
 
 
 def test_a_setting_says_who_said_it_and_how_to_change_it() -> None:
-    by_default = resolve_script(HF_PARSER, ()).micro_batch
-    by_word = resolve_script(HF_PARSER, ("--per-device-train-batch-size=4",)).micro_batch
+    by_default = ScriptRun(HF_PARSER, ()).settings.micro_batch
+    by_word = ScriptRun(HF_PARSER, ("--per-device-train-batch-size=4",)).settings.micro_batch
     assert by_default is not None
     assert by_word is not None
     assert by_default.source == "the default of TrainingArguments"
@@ -134,14 +134,14 @@ def test_a_setting_says_who_said_it_and_how_to_change_it() -> None:
 
 
 def test_an_optimizer_is_changed_to_the_name_that_the_script_knows() -> None:
-    said = resolve_script(HF_PARSER, ("--optim", "adamw_bnb_8bit")).optimizer
+    said = ScriptRun(HF_PARSER, ("--optim", "adamw_bnb_8bit")).settings.optimizer
     assert said is not None
     assert said.value is Optimizer.ADAMW_8BIT
     assert said.change_to(Optimizer.ADAMW) == "put `--optim adamw_torch` after train.py"
 
 
 def test_an_optimizer_that_the_ledger_does_not_know_is_unseen() -> None:
-    assert resolve_script(HF_PARSER, ("--optim", "galore_adamw")).optimizer is None
+    assert ScriptRun(HF_PARSER, ("--optim", "galore_adamw")).settings.optimizer is None
 
 
 def test_a_literal_names_its_line_and_keyword() -> None:
@@ -156,7 +156,7 @@ def test_a_literal_names_its_line_and_keyword() -> None:
             keyword="attn_implementation",
         ),
     )
-    said = resolve_script(facts, ()).attention
+    said = ScriptRun(facts, ()).settings.attention
     assert said is not None
     assert said.source == "`from_pretrained(attn_implementation='eager')` in train.py line 12"
     assert (
@@ -179,7 +179,7 @@ def test_a_switch_is_turned_round_by_its_other_half_or_dropped() -> None:
             parser=ScriptParser(options=options),
             gradient_checkpointing=ValueSource(value=False, flag="--ckpt", line=3),
         )
-        said = resolve_script(facts, words).gradient_checkpointing
+        said = ScriptRun(facts, words).settings.gradient_checkpointing
         assert said is not None
         changes.append(said.change)
     assert changes == [
@@ -190,7 +190,7 @@ def test_a_switch_is_turned_round_by_its_other_half_or_dropped() -> None:
 
 
 def test_an_arguments_file_hides_every_option() -> None:
-    settings = resolve_script(HF_PARSER, ("args.json",))
+    settings = ScriptRun(HF_PARSER, ("args.json",)).settings
     assert (settings.micro_batch, settings.precision) == (None, None)
 
 
@@ -203,7 +203,7 @@ def test_a_trl_config_file_hides_the_defaults_but_not_the_words() -> None:
         micro_batch=hf("per_device_train_batch_size", 8),
         optimizer=hf("optim", "sgd"),
     )
-    settings = resolve_script(facts, ("--config", "c.yaml", "--optim", "sgd"))
+    settings = ScriptRun(facts, ("--config", "c.yaml", "--optim", "sgd")).settings
     assert settings.micro_batch is None
     assert settings.optimizer is not None
 
@@ -216,7 +216,7 @@ def test_an_abbreviation_is_not_guessed_where_an_option_is_unseen() -> None:
         parser=ScriptParser(options=HF_OPTIONS, complete=False),
         micro_batch=hf("per_device_train_batch_size", 8),
     )
-    assert resolve_script(facts, ("--per_device_train", "4")).micro_batch is None
+    assert ScriptRun(facts, ("--per_device_train", "4")).settings.micro_batch is None
 
 
 def test_the_args_file_beside_the_script_speaks_before_the_command_line() -> None:
@@ -230,7 +230,7 @@ def test_the_args_file_beside_the_script_speaks_before_the_command_line() -> Non
         micro_batch=hf("per_device_train_batch_size", 8),
         optimizer=hf("optim", "adamw_torch"),
     )
-    settings = resolve_script(facts, ("--per_device_train_batch_size", "3"))
+    settings = ScriptRun(facts, ("--per_device_train_batch_size", "3")).settings
     assert settings.micro_batch is not None
     assert settings.optimizer is not None
     assert settings.micro_batch.source == "`--per_device_train_batch_size 3` after the script"
@@ -300,7 +300,7 @@ def test_words_mean_what_argparse_makes_of_them(words: list[str]) -> None:
         gradient_checkpointing=ValueSource(value=False, flag="--ckpt"),
         lora_target_modules=ValueSource(value="a", flag="--names"),
     )
-    settings = resolve_script(facts, tuple(words))
+    settings = ScriptRun(facts, tuple(words)).settings
     assert settings.lora_target_modules is not None
     assert ",".join(namespace.names) == settings.lora_target_modules.value
     batch, length = settings.micro_batch, settings.sequence_tokens
@@ -426,10 +426,11 @@ def test_a_trainer_that_was_not_told_of_the_cpu_is_refused_there(
         if use_cpu is None
         else ScriptValue(value=use_cpu, source="x", change="say {value}", state=State.FIXED)
     )
-    settings = ScriptSettings(use_cpu=said)
+    script = ScriptRun(HF_PARSER)
+    vars(script)["settings"] = ScriptSettings(use_cpu=said)
     expectation = pytest.raises(PreflightError) if refused else nullcontext()
     with expectation:
-        check_accelerator(HF_PARSER, settings, on)
+        check_accelerator(script, on)
 
 
 def test_the_layers_that_nobody_names_are_those_of_the_installed_peft() -> None:
@@ -463,14 +464,14 @@ def test_the_method_follows_two_conditions(
         adapters=ValueSource(value=False, flag="--lora", line=4),
         quantized=ValueSource(value=16, flag="--bits", line=5, when=(4,)),
     )
-    said = resolve_script(facts, words).method
+    said = ScriptRun(facts, words).settings.method
     assert (expected, by) == ((said.value, said.source) if said else (None, None))
 
 
 def test_what_the_config_decides_is_not_unseen() -> None:
     assert (
         frozenset()
-        == resolve_script(
+        == ScriptRun(
             ScriptFacts(
                 path="train.py",
                 convention=Convention.ADD_CONFIG_ARGUMENTS,
@@ -481,7 +482,7 @@ def test_what_the_config_decides_is_not_unseen() -> None:
                 sequence_tokens=ValueSource(value=8, line=1),
             ),
             (),
-        ).unseen
+        ).settings.unseen
     )
 
 
@@ -490,7 +491,7 @@ def test_what_programs_read_of_where_a_setting_comes_from_is_english() -> None:
     facts = replace(facts, micro_batch=ValueSource(value=2, line=3, code="batch=2"))
     translation.speak("ja")
     try:
-        found = resolve_script(facts, ()).micro_batch
+        found = ScriptRun(facts, ()).settings.micro_batch
     finally:
         translation.speak("en")
     assert found is not None
@@ -512,9 +513,9 @@ def test_what_programs_read_of_where_a_setting_comes_from_is_english() -> None:
     ],
 )
 def test_the_words_give_the_value(name: str, value: object) -> None:
-    words = resolve_script(HF_PARSER, ()).words_for(name, value)
+    words = ScriptRun(HF_PARSER, ()).settings.words_for(name, value)
     assert words is not None
-    setting = getattr(resolve_script(HF_PARSER, words), name)
+    setting = getattr(ScriptRun(HF_PARSER, words).settings, name)
     assert value == setting.value
     # bf16 is a default of this script already.
     by_words = value is not Precision.BF16
@@ -523,7 +524,9 @@ def test_the_words_give_the_value(name: str, value: object) -> None:
 
 
 def test_nobody_says_otherwise_what_was_said() -> None:
-    said = resolve_script(HF_PARSER, ("--per_device_train_batch_size", "4", "--fp16", "--no_bf16"))
+    said = ScriptRun(
+        HF_PARSER, ("--per_device_train_batch_size", "4", "--fp16", "--no_bf16")
+    ).settings
     assert said.words_for("micro_batch", 2) is None
     assert said.words_for("precision", Precision.BF16) is None
     asked = said.words_for("optimizer", Optimizer.SGD)
@@ -534,7 +537,7 @@ def test_what_the_code_fixes_stays_and_what_it_leaves_to_a_library_too() -> None
     fixed = ValueSource(value=4, line=7, code="TrainingArguments(...=4)", keyword="x")
     left = ValueSource(value=8, line=7, keyword="x", default_of="TrainingArguments")
     for binding, state in ((fixed, State.FIXED), (left, State.OPEN)):
-        settings = resolve_script(replace(HF_PARSER, micro_batch=binding), ())
+        settings = ScriptRun(replace(HF_PARSER, micro_batch=binding), ()).settings
         assert settings.micro_batch is not None
         assert state is settings.micro_batch.state
         assert settings.words_for("micro_batch", 2) is None
@@ -542,7 +545,7 @@ def test_what_the_code_fixes_stays_and_what_it_leaves_to_a_library_too() -> None
 
 def test_a_default_that_is_not_known_is_open_too() -> None:
     unseen = ValueSource(flag="--per_device_train_batch_size")
-    settings = resolve_script(replace(HF_PARSER, micro_batch=unseen), ())
+    settings = ScriptRun(replace(HF_PARSER, micro_batch=unseen), ()).settings
     assert settings.micro_batch is None
     assert settings.words_for("micro_batch", 2) == ("--per_device_train_batch_size", "2")
 
@@ -572,19 +575,19 @@ ADAPTERS = ScriptFacts(
 
 
 def test_a_method_takes_the_words_of_its_conditions() -> None:
-    settings = resolve_script(ADAPTERS, ())
+    settings = ScriptRun(ADAPTERS, ()).settings
     assert settings.words_for("method", Method.FULL) == ()
     assert settings.words_for("method", Method.LORA) == ("--lora",)
     assert settings.words_for("method", Method.QLORA) == ("--lora", "--qlora")
     kind = ValueSource(value="sft", flag="--kind", when=("lora", "adalora"))
-    by_kind = resolve_script(replace(ADAPTERS, adapters=kind), ())
+    by_kind = ScriptRun(replace(ADAPTERS, adapters=kind), ()).settings
     assert by_kind.words_for("method", Method.LORA) == ("--kind", "lora")
-    never = resolve_script(replace(ADAPTERS, adapters=ValueSource(value=True, line=3)), ())
+    never = ScriptRun(replace(ADAPTERS, adapters=ValueSource(value=True, line=3)), ()).settings
     assert never.words_for("method", Method.FULL) is None
 
 
 def test_accelerates_precision_has_one_word() -> None:
-    settings = resolve_script(ADAPTERS, ())
+    settings = ScriptRun(ADAPTERS, ()).settings
     found = [settings.words_for("precision", precision) for precision in Precision]
     assert [("--mixed", "bf16"), ("--mixed", "fp16"), ("--mixed", "no")] == found
 
@@ -653,8 +656,8 @@ def test_a_list_of_names_is_one_word_each_or_one_in_brackets() -> None:
 
 
 def test_an_accelerator_that_says_no_trains_in_fp32_unless_somebody_says_otherwise() -> None:
-    precision = resolve_script(ADAPTERS, ()).precision
+    precision = ScriptRun(ADAPTERS, ()).settings.precision
     assert precision is not None
     assert (Precision.FP32, State.OPEN) == (precision.value, precision.state)
-    unsaid = resolve_script(replace(ADAPTERS, mixed_precision=ValueSource(flag="--mixed")), ())
+    unsaid = ScriptRun(replace(ADAPTERS, mixed_precision=ValueSource(flag="--mixed")), ()).settings
     assert unsaid.precision is None

@@ -10,7 +10,7 @@ from zerowiz.core.script.arguments import Reads, ScriptParser, field_options
 from zerowiz.core.script.bindings import ScriptValue, State, read_said
 from zerowiz.core.script.config_delivery import Delivery, deliver
 from zerowiz.core.script.facts import Convention, ScriptFacts, ValueSource
-from zerowiz.core.script.settings import resolve_script
+from zerowiz.core.script.settings import ScriptRun
 from zerowiz.core.script.settings_file import SettingsFile, render_values
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Integration, Precision
@@ -59,7 +59,7 @@ def shown(setting: ScriptValue[int] | None) -> tuple[int, State, str, str]:
 
 def test_the_values_of_a_file_are_said_and_what_it_leaves_out_is_open() -> None:
     values = {"per_device_train_batch_size": 2, "bf16": True, "lora_target_modules": ["a", "b"]}
-    settings = resolve_script(facts("run/args.json", values), ("run/args.json",))
+    settings = ScriptRun(facts("run/args.json", values), ("run/args.json",)).settings
     key = "`per_device_train_batch_size`"
     assert (2, State.SAID, f"{key} in run/args.json", f"set {key} to 4 in run/args.json") == shown(
         settings.micro_batch
@@ -78,10 +78,10 @@ def test_a_file_of_defaults_gives_way_to_words_and_reads_texts_as_words() -> Non
     values = {"per_device_train_batch_size": "2", "max_seq_length": 512, "env": {"A": "b"}}
     words = ("--config", "c.yaml", "--per_device_train_batch_size", "3")
     read = facts("c.yaml", values, is_whole=False)
-    assert 2 == shown(resolve_script(read, words[:2]).micro_batch)[0]
+    assert 2 == shown(ScriptRun(read, words[:2]).settings.micro_batch)[0]
     after = "`--per_device_train_batch_size 3` after the script"
-    assert after == shown(resolve_script(read, words).micro_batch)[2]
-    assert "`max_seq_length` in c.yaml" == shown(resolve_script(read, words).sequence_tokens)[2]
+    assert after == shown(ScriptRun(read, words).settings.micro_batch)[2]
+    assert "`max_seq_length` in c.yaml" == shown(ScriptRun(read, words).settings.sequence_tokens)[2]
 
 
 def test_the_args_file_speaks_after_a_file_of_defaults_and_never_beside_a_whole_one() -> None:
@@ -89,7 +89,7 @@ def test_the_args_file_speaks_after_a_file_of_defaults_and_never_beside_a_whole_
     for is_whole, expected in ((False, 5), (True, 2)):
         read = facts("x.yaml", {"per_device_train_batch_size": 2}, is_whole=is_whole)
         words = ("x.yaml",) if is_whole else ("--config", "x.yaml")
-        settings = resolve_script(replace(read, **beside), words)  # type: ignore[arg-type]
+        settings = ScriptRun(replace(read, **beside), words).settings  # type: ignore[arg-type]
         assert expected == shown(settings.micro_batch)[0]
 
 
@@ -109,13 +109,13 @@ def test_a_value_of_another_type_is_an_error_that_names_its_key(
 ) -> None:
     words = ("a.json",) if is_whole else ("--config", "a.json")
     with pytest.raises(UsageError) as caught:
-        resolve_script(facts("a.json", {key: value}, is_whole=is_whole), words)
+        assert ScriptRun(facts("a.json", {key: value}, is_whole=is_whole), words).settings
     assert f"`{key}` in a.json is {expected}" == caught.value.message
 
 
 def test_a_trainer_that_gets_its_config_by_the_environment_is_told_its_steps() -> None:
     read = replace(facts("a.json", {}), convention=Convention.ACCELERATOR)
-    words = resolve_script(read, ("a.json",)).words_for("accumulation_steps", 4)
+    words = ScriptRun(read, ("a.json",)).settings.words_for("accumulation_steps", 4)
     assert ("--gradient_accumulation_steps", "4") == words
 
 
@@ -124,12 +124,12 @@ def test_a_switch_may_stand_for_a_text() -> None:
     assert (False, True) == tuple(
         read_said(read, ("a.json",))[name].value for name in ("deepspeed", "model_name_or_path")
     )
-    assert resolve_script(read, ("a.json",)).model is None
+    assert ScriptRun(read, ("a.json",)).settings.model is None
 
 
 def test_no_value_leaves_a_setting_unknown() -> None:
     values = {"per_device_train_batch_size": None, "model_name_or_path": None}
-    settings = resolve_script(facts("a.json", values), ("a.json",))
+    settings = ScriptRun(facts("a.json", values), ("a.json",)).settings
     assert (None, None) == (settings.micro_batch, settings.model)
 
 

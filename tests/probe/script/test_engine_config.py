@@ -10,7 +10,7 @@ from probe.scripts import SCRIPTS
 from zerowiz.core.preflight.facts import SourceFolder
 from zerowiz.core.script.config_delivery import deliver
 from zerowiz.core.script.facts import UNSEEN, Convention, KeyUse, Obstacle, ScriptFacts, ValueSource
-from zerowiz.core.script.settings import resolve_script
+from zerowiz.core.script.settings import ScriptRun
 from zerowiz.core.workload import Attention, Integration
 from zerowiz.errors import PreflightError
 from zerowiz.probe.script.engine_config import read_script_text
@@ -451,7 +451,7 @@ def test_a_batch_in_the_config_is_a_setting_of_the_script_where_it_can_be_follow
     lines: str, micro_batch: int | None, steps: int | None, left: list[str]
 ) -> None:
     facts = read(lines)
-    settings = resolve_script(facts, ())
+    settings = ScriptRun(facts, ()).settings
     assert micro_batch == (settings.micro_batch and settings.micro_batch.value)
     assert steps == (settings.accumulation_steps and settings.accumulation_steps.value)
     assert [each.strip().removesuffix(" =") for each in left] == [
@@ -460,7 +460,7 @@ def test_a_batch_in_the_config_is_a_setting_of_the_script_where_it_can_be_follow
 
 
 def test_a_batch_that_a_word_gives_goes_into_the_config_too() -> None:
-    settings = resolve_script(read(MICRO + "args.batch"), ("--batch", "1"))
+    settings = ScriptRun(read(MICRO + "args.batch"), ("--batch", "1")).settings
     assert settings.micro_batch is not None
     assert (1, "`--batch 1` after the script") == (
         settings.micro_batch.value,
@@ -480,7 +480,7 @@ def test_the_trainer_takes_its_batch_from_its_arguments_alone() -> None:
 
 def test_a_script_that_edits_its_config_is_followed() -> None:
     facts = facts_of("raw_config_edited")
-    settings = resolve_script(facts, ("--batch_size", "3"))
+    settings = ScriptRun(facts, ("--batch_size", "3")).settings
     assert settings.micro_batch is not None
     assert settings.accumulation_steps is not None
     assert (3, 2) == (settings.micro_batch.value, settings.accumulation_steps.value)
@@ -654,7 +654,7 @@ def read_started(script: str, **modules: str) -> ScriptFacts:
 def test_the_module_of_the_called_function_is_read() -> None:
     facts = read_started(SCRIPT, tools_fit=MODULE, tools_patches="def patch_attention(): pass")
     assert (Convention.HF_PARSER, "tools.fit") == (facts.convention, facts.starts)
-    settings = resolve_script(facts, ("--bf16",))
+    settings = ScriptRun(facts, ("--bf16",)).settings
     assert settings.attention is not None
     assert Attention.FLASH is settings.attention.value
     assert settings.model is not None

@@ -4,21 +4,21 @@ import pytest
 from probe.reading import facts_of
 
 from zerowiz.core.script.bindings import OwnModel
-from zerowiz.core.script.settings import ScriptSettings, resolve_script
+from zerowiz.core.script.settings import ScriptRun, ScriptSettings
 from zerowiz.core.workload import Method, Optimizer
 from zerowiz.probe.script.read_script import parse_script
 
 
 def test_peft_chooses_the_layers_where_nobody_names_them() -> None:
-    assert resolve_script(facts_of("lora_accelerate"), ()).targets_by_architecture
-    assert not resolve_script(facts_of("lora_tiny"), ()).targets_by_architecture
+    assert ScriptRun(facts_of("lora_accelerate"), ()).settings.targets_by_architecture
+    assert not ScriptRun(facts_of("lora_tiny"), ()).settings.targets_by_architecture
 
 
 def test_what_trains_beside_the_adapters_is_named_where_they_train() -> None:
     facts = facts_of("lora_optional")
-    (said,) = resolve_script(facts, ("--use_lora",)).uncounted
+    (said,) = ScriptRun(facts, ("--use_lora",)).settings.uncounted
     assert ("LoraConfig(modules_to_save=['lm_head'])", 27) == (said.code, said.line)
-    assert () == resolve_script(facts, ()).uncounted
+    assert () == ScriptRun(facts, ()).settings.uncounted
 
 
 LORA_HEAD = """import argparse
@@ -35,7 +35,7 @@ TrainingArguments("out")
 
 
 def lora_settings(text: str, *words: str) -> ScriptSettings:
-    return resolve_script(parse_script(LORA_HEAD + text, "train.py"), words)
+    return ScriptRun(parse_script(LORA_HEAD + text, "train.py"), words).settings
 
 
 @pytest.mark.parametrize(
@@ -227,7 +227,7 @@ def test_the_optimizer_of_a_loop_is_read_by_its_class(
 ) -> None:
     text = f"import bitsandbytes, deepspeed, torch\noptimizer = {built}\n"
     text += "engine = deepspeed.initialize(model=m, optimizer=optimizer, config='ds.json')\n"
-    said = resolve_script(parse_script(text, "train.py"), ())
+    said = ScriptRun(parse_script(text, "train.py"), ()).settings
     assert expected == (said.optimizer.value if said.optimizer else None)
     assert ("optimizer" in said.unseen) is (expected is None)
 
@@ -243,7 +243,7 @@ args = p.parse_args()
 
 
 def own_model(text: str, *words: str) -> OwnModel | None:
-    return resolve_script(parse_script(HEAD + text, "train.py"), words).own_model
+    return ScriptRun(parse_script(HEAD + text, "train.py"), words).settings.own_model
 
 
 @pytest.mark.parametrize(

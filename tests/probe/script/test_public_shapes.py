@@ -5,7 +5,7 @@ import pytest
 from zerowiz.core.decision.plan_input import Uncounted
 from zerowiz.core.script.config_delivery import deliver
 from zerowiz.core.script.facts import Convention, Obstacle, ScriptFacts
-from zerowiz.core.script.settings import ScriptSettings, check_method, resolve_script
+from zerowiz.core.script.settings import ScriptRun, ScriptSettings, check_method
 from zerowiz.core.workload import Method, Optimizer
 from zerowiz.errors import UsageError
 from zerowiz.probe.script.read_script import parse_script
@@ -16,7 +16,7 @@ def facts_of(text: str) -> ScriptFacts:
 
 
 def settings_of(text: str, *words: str) -> ScriptSettings:
-    return resolve_script(facts_of(text), words)
+    return ScriptRun(facts_of(text), words).settings
 
 
 RAW = """import argparse, deepspeed
@@ -449,7 +449,7 @@ class FitArguments(transformers.TrainingArguments):
 def test_arguments_of_a_module_beside_the_script_have_its_options_and_defaults() -> None:
     facts = parse_script(TAKEN, "train.py", {"tools.options": OPTIONS}.get)
     assert (Convention.HF_PARSER, True) == (facts.convention, facts.parser.complete)
-    settings = resolve_script(facts, ())
+    settings = ScriptRun(facts, ()).settings
     assert settings.micro_batch is not None
     assert (3, "the default of FitArguments") == (
         settings.micro_batch.value,
@@ -458,7 +458,7 @@ def test_arguments_of_a_module_beside_the_script_have_its_options_and_defaults()
     assert settings.model is not None
     assert ("gpt2", "the default of `--base`") == (settings.model.value, settings.model.source)
     assert "put `--base x` after train.py" == settings.model.change_to("x")
-    assert resolve_script(parse_script(TAKEN, "train.py"), ()).model is None
+    assert ScriptRun(parse_script(TAKEN, "train.py"), ()).settings.model is None
 
 
 def test_a_class_that_a_package_only_passes_on_is_that_of_its_library() -> None:
@@ -467,7 +467,7 @@ args, model = TrlParser((SFTConfig, ModelConfig)).parse_args_and_config()
 SFTTrainer(model=model.model_name_or_path, args=args)
 """
     modules = {"trl": "from .trainer import SFTConfig, SFTTrainer\n"}
-    settings = resolve_script(parse_script(script, "train.py", modules.get), ())
+    settings = ScriptRun(parse_script(script, "train.py", modules.get), ()).settings
     assert settings.micro_batch is not None
     assert "the default of SFTConfig" == settings.micro_batch.source
 
@@ -636,7 +636,7 @@ def test_a_parser_of_another_module_gets_joined_words() -> None:
     facts = facts_of(text)
     assert ("a.yaml", "--deepspeed=c") == deliver(facts, ("a.yaml",), "c").script_args
     assert ("--deepspeed=c",) == deliver(facts, ("--deepspeed=c",), "c").script_args
-    assert ("--per_device_train_batch_size=4",) == resolve_script(facts, ()).words_for(
+    assert ("--per_device_train_batch_size=4",) == ScriptRun(facts, ()).settings.words_for(
         "micro_batch", 4
     )
     assert facts.parser.refuses_local_rank(("a.yaml", "--bf16=true"))

@@ -13,7 +13,7 @@ from probe.scripts import SCRIPTS
 from zerowiz.core.script.arguments import REMOVED_FIELDS, Scalar
 from zerowiz.core.script.bindings import Resolver, State, removed_words
 from zerowiz.core.script.facts import Convention, Placement, ScriptFacts
-from zerowiz.core.script.settings import ScriptSettings, resolve_script
+from zerowiz.core.script.settings import ScriptRun, ScriptSettings
 from zerowiz.core.script.settings_file import SettingsFile
 from zerowiz.core.structs import replace
 from zerowiz.errors import PreflightError, ZerowizError
@@ -50,7 +50,7 @@ def test_an_encoding_that_python_refuses_is_an_error_of_one_line(
 def test_the_args_file_beside_the_script_is_read(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text((SCRIPTS / "hf_parser.py").read_text())
     (tmp_path / "train.args").write_text("--per_device_train_batch_size 2\n--bf16\n")
-    said = resolve_script(read_script(tmp_path / "train.py"), ()).micro_batch
+    said = ScriptRun(read_script(tmp_path / "train.py"), ()).settings.micro_batch
     assert said is not None
     assert said.value == 2
 
@@ -126,7 +126,7 @@ def in_code(arguments: str, more: str = "") -> str:
 
 
 def of(text: str, *words: str) -> ScriptSettings:
-    return resolve_script(parse_script(text, "train.py"), words)
+    return ScriptRun(parse_script(text, "train.py"), words).settings
 
 
 @pytest.mark.parametrize(
@@ -157,10 +157,10 @@ def test_a_script_evaluates_or_not(text: str, words: tuple[str, ...], expected: 
 
 
 def test_the_trainers_template_evaluates_and_the_plain_loop_does_not() -> None:
-    trainer = resolve_script(read_script(TEMPLATES / "train_hf.py"), ()).eval_batch
+    trainer = ScriptRun(read_script(TEMPLATES / "train_hf.py"), ()).settings.eval_batch
     assert trainer is not None
     assert (8, State.OPEN) == (trainer.value, trainer.state)
-    assert resolve_script(read_script(TEMPLATES / "train_deepspeed.py"), ()).eval_batch is None
+    assert ScriptRun(read_script(TEMPLATES / "train_deepspeed.py"), ()).settings.eval_batch is None
 
 
 def test_another_batch_is_given_by_the_option_of_the_trainer() -> None:

@@ -7,13 +7,13 @@ from probe.reading import HF_CALL, RAW_HEAD, RAW_TAIL, facts_of
 
 from zerowiz.core.script.bindings import ScriptValue
 from zerowiz.core.script.facts import Convention
-from zerowiz.core.script.settings import resolve_script
+from zerowiz.core.script.settings import ScriptRun
 from zerowiz.core.workload import Attention, Loss, Method, Optimizer, Precision, Trainer
 from zerowiz.probe.script.read_script import parse_script, read_script
 
 
 def values(name: str, *words: str) -> dict[str, object]:
-    settings = resolve_script(facts_of(name), words)
+    settings = ScriptRun(facts_of(name), words).settings
     said = {each.name: getattr(settings, each.name) for each in fields(settings)}
     return {name: each.value for name, each in said.items() if isinstance(each, ScriptValue)}
 
@@ -469,7 +469,7 @@ def test_what_replaces_a_section_of_the_config_is_seen(arguments: str, passed: s
     ],
 )
 def test_what_cannot_be_told_is_unseen(text: str) -> None:
-    assert resolve_script(parse_script(HF_CALL + text, "train.py"), ()).micro_batch is None
+    assert ScriptRun(parse_script(HF_CALL + text, "train.py"), ()).settings.micro_batch is None
 
 
 @pytest.mark.parametrize(
@@ -487,7 +487,7 @@ def test_what_cannot_be_told_is_unseen(text: str) -> None:
 )
 def test_what_is_said_once_is_followed(text: str) -> None:
     head = "" if "*\n" in text else HF_CALL
-    said = resolve_script(parse_script(head + text, "train.py"), ()).micro_batch
+    said = ScriptRun(parse_script(head + text, "train.py"), ()).settings.micro_batch
     assert said is not None
     assert said.value == 4
 
@@ -511,7 +511,7 @@ def test_an_option_takes_its_words_as_argparse_does(
         f"import argparse, deepspeed\np = argparse.ArgumentParser()\np.add_argument({declared})\n"
     )
     loop = "args = p.parse_args()\nloader = DataLoader(data, batch_size=args.n)"
-    said = resolve_script(parse_script(head + loop + RAW_TAIL, "train.py"), words).micro_batch
+    said = ScriptRun(parse_script(head + loop + RAW_TAIL, "train.py"), words).settings.micro_batch
     assert expected == (said.value if said else None)
 
 
@@ -525,7 +525,7 @@ def test_a_field_reads_its_word_by_its_annotation(annotation: str) -> None:
     )
     facts = parse_script(text, "train.py")
     said = [
-        resolve_script(facts, words).micro_batch
+        ScriptRun(facts, words).settings.micro_batch
         for words in ((), ("--per_device_train_batch_size", "2"))
     ]
     assert [each.value for each in said if each] == [3, 2]
@@ -552,7 +552,7 @@ def test_a_loader_that_asks_the_config_cannot_disagree_with_it(size: str) -> Non
     ],
 )
 def test_the_training_loader_gives_the_micro_batch(line: str, expected: int | None) -> None:
-    said = resolve_script(parse_script(RAW_HEAD + line + RAW_TAIL, "train.py"), ()).micro_batch
+    said = ScriptRun(parse_script(RAW_HEAD + line + RAW_TAIL, "train.py"), ()).settings.micro_batch
     assert expected == (said.value if said else None)
 
 
@@ -574,7 +574,7 @@ def test_of_two_batches_the_one_that_is_trained_is_meant_or_none(
 ) -> None:
     lines = f"p.add_argument('{option}', type=int, default=2)\nargs = p.parse_args()\n"
     text = f"{RAW_HEAD}{lines}loader = DataLoader(data, batch_size={size}){RAW_TAIL}"
-    said = resolve_script(parse_script(text, "train.py"), ()).micro_batch
+    said = ScriptRun(parse_script(text, "train.py"), ()).settings.micro_batch
     assert expected == (said.value if said else None)
 
 
@@ -621,13 +621,13 @@ def test_of_two_batches_the_one_that_is_trained_is_meant_or_none(
 )
 def test_checkpointing_is_seen_with_its_condition(lines: str, expected: bool | None) -> None:
     facts = parse_script(f"{RAW_HEAD}{lines}{RAW_TAIL}", "train.py")
-    said = resolve_script(facts, ()).gradient_checkpointing
+    said = ScriptRun(facts, ()).settings.gradient_checkpointing
     assert expected == (said.value if said else None)
 
 
 def test_the_trainer_and_the_model_can_both_ask_for_checkpointing() -> None:
     text = HF_CALL + "args = TrainingArguments('out')\nmodel.gradient_checkpointing_enable()"
-    said = resolve_script(parse_script(text, "train.py"), ()).gradient_checkpointing
+    said = ScriptRun(parse_script(text, "train.py"), ()).settings.gradient_checkpointing
     assert said is not None
     assert said.source == "`model.gradient_checkpointing_enable()` in train.py line 3"
 
@@ -660,7 +660,7 @@ def test_an_option_that_each_branch_asks_decides(lines: str, expected: bool | No
     )
     head = RAW_HEAD.replace("args = p.parse_args()", added + "args = p.parse_args()")
     facts = parse_script(f"{head}{lines}{RAW_TAIL}", "train.py")
-    said = resolve_script(facts, ("--ckpt",)).gradient_checkpointing
+    said = ScriptRun(facts, ("--ckpt",)).settings.gradient_checkpointing
     assert expected == (said.value if said else None)
 
 
@@ -690,9 +690,9 @@ Trainer(args=TrainingArguments("out", FIELDS)).train()
 def test_an_argument_that_is_a_condition_is_followed(
     fields: str, words: tuple[str, ...], expected: Precision | None
 ) -> None:
-    said = resolve_script(
+    said = ScriptRun(
         parse_script(NEGATED.replace("FIELDS", fields), "train.py"), words
-    ).precision
+    ).settings.precision
     assert expected == (said.value if said else None)
 
 
@@ -706,7 +706,7 @@ def test_an_argument_that_is_a_condition_is_followed(
 def test_a_condition_is_given_another_value_by_its_option(
     fields: str, expected: tuple[str, ...] | None
 ) -> None:
-    settings = resolve_script(parse_script(NEGATED.replace("FIELDS", fields), "train.py"), ())
+    settings = ScriptRun(parse_script(NEGATED.replace("FIELDS", fields), "train.py"), ()).settings
     assert expected == settings.words_for("precision", Precision.BF16)
     assert ("--no_half",) == settings.words_for("precision", Precision.FP32)
     assert settings.precision is not None
@@ -762,15 +762,15 @@ def test_checkpointing_of_parsed_arguments_holds_whatever_the_script_does_with_i
         (("--gradient_checkpointing", "True"), switched),
         (("--gradient_checkpointing", "False"), default),
     ):
-        said = resolve_script(facts, words).gradient_checkpointing
+        said = ScriptRun(facts, words).settings.gradient_checkpointing
         assert expected == (said.value if said else None)
 
 
 def test_an_option_beside_the_arguments_turns_checkpointing_on_too() -> None:
     lines = "if own.own:\n    m.gradient_checkpointing_enable()\n"
-    said = resolve_script(
+    said = ScriptRun(
         parse_script(HF_PARSED + lines, "train.py"), ("--own",)
-    ).gradient_checkpointing
+    ).settings.gradient_checkpointing
     assert said is not None
     assert (True, "`--own` after the script") == (said.value, said.source)
 
@@ -781,7 +781,7 @@ def test_a_name_that_shadows_its_own_base_is_still_read() -> None:
         "class TrainingArguments(TrainingArguments):\n    per_device_train_batch_size: int = 3\n"
         "HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()\n"
     )
-    said = resolve_script(parse_script(text, "train.py"), ()).micro_batch
+    said = ScriptRun(parse_script(text, "train.py"), ()).settings.micro_batch
     assert said is not None
     assert (
         said.value,
@@ -792,7 +792,7 @@ def test_a_name_that_shadows_its_own_base_is_still_read() -> None:
 def test_the_shipped_trainer_script_settles_its_batch() -> None:
     facts = read_script(TEMPLATES / "train_hf.py")
 
-    settings = resolve_script(facts, ("--bf16", "--per_device_train_batch_size", "2"))
+    settings = ScriptRun(facts, ("--bf16", "--per_device_train_batch_size", "2")).settings
 
     assert Convention.HF_PARSER == facts.convention
     assert settings.micro_batch is not None
@@ -842,7 +842,7 @@ def test_an_adam_that_holds_more_than_is_counted_is_seen(built: str, expected: i
 def test_what_a_script_decides_and_does_not_show_is_named(
     name: str, words: tuple[str, ...], expected: set[str]
 ) -> None:
-    assert expected == resolve_script(facts_of(name), words).unseen
+    assert expected == ScriptRun(facts_of(name), words).settings.unseen
 
 
 @pytest.mark.parametrize(
@@ -875,4 +875,4 @@ def test_the_places_where_reading_ended_are_named(
 @pytest.mark.parametrize("batch", ["9" * 4000, f"{'9' * 4000} * {'9' * 4000}", f"-{'9' * 30}"])
 def test_a_number_that_no_setting_has_is_not_followed(batch: str) -> None:
     text = f"{RAW_HEAD}B = {batch}\nloader = DataLoader(data, batch_size=B)\n{RAW_TAIL}"
-    assert resolve_script(parse_script(text, "t.py"), ()).micro_batch is None
+    assert ScriptRun(parse_script(text, "t.py"), ()).settings.micro_batch is None

@@ -10,7 +10,7 @@ from probe.scripts import SCRIPTS
 from zerowiz.core.decision.plan_input import Uncounted
 from zerowiz.core.script.bindings import ScriptValue, State
 from zerowiz.core.script.facts import ScriptFacts
-from zerowiz.core.script.settings import ScriptSettings, resolve_script
+from zerowiz.core.script.settings import ScriptRun, ScriptSettings
 from zerowiz.core.workload import Method, Reference, Trainer
 from zerowiz.probe.script.read_script import parse_script
 
@@ -107,7 +107,7 @@ def values(settings: ScriptSettings) -> dict[str, object]:
     ],
 )
 def test_a_trainer_is_read(name: str, words: tuple[str, ...], expected: dict[str, object]) -> None:
-    assert expected == values(resolve_script(facts_of(name), words))
+    assert expected == values(ScriptRun(facts_of(name), words).settings)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_a_trainer_is_read(name: str, words: tuple[str, ...], expected: dict[str
 def test_it_is_known_who_decides(
     name: str, words: tuple[str, ...], field: str, state: State
 ) -> None:
-    assert state is getattr(resolve_script(facts_of(name), words), field).state
+    assert state is getattr(ScriptRun(facts_of(name), words).settings, field).state
 
 
 @pytest.mark.parametrize(
@@ -171,10 +171,10 @@ def test_words_give_what_the_parser_leaves_open(
     name: str, words: tuple[str, ...], field: str, value: object, expected: tuple[str, ...] | None
 ) -> None:
     facts = facts_of(name)
-    found = resolve_script(facts, words).words_for(field, value)
+    found = ScriptRun(facts, words).settings.words_for(field, value)
     assert expected == found
     if found is not None:
-        assert value == getattr(resolve_script(facts, (*words, *found)), field).value
+        assert value == getattr(ScriptRun(facts, (*words, *found)).settings, field).value
 
 
 HEAD = """from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, Trainer
@@ -252,15 +252,15 @@ def facts_in(text: str, trl: tuple[int, int] = (1, 16)) -> ScriptFacts:
 def test_what_no_formula_counts_is_named_with_its_line(
     text: str, expected: list[Uncounted], trainer: Trainer | None
 ) -> None:
-    settings = resolve_script(facts_in(text), ())
+    settings = ScriptRun(facts_in(text), ()).settings
     assert expected == [each.what for each in settings.not_counted]
     assert all("train.py" in each.text for each in settings.not_counted)
     assert trainer == (None if settings.trainer is None else settings.trainer.value)
 
 
 def test_a_person_settles_by_name_what_a_class_of_theirs_trains() -> None:
-    by_name = resolve_script(facts_of("trl_own_loss"), ()).not_counted
-    beside = resolve_script(facts_in("GKDTrainer(model, args=GKDConfig())"), ()).not_counted
+    by_name = ScriptRun(facts_of("trl_own_loss"), ()).settings.not_counted
+    beside = ScriptRun(facts_in("GKDTrainer(model, args=GKDConfig())"), ()).settings.not_counted
     assert ([True], [False]) == (
         [each.settled_by_name for each in by_name],
         [each.settled_by_name for each in beside],
@@ -269,9 +269,9 @@ def test_a_person_settles_by_name_what_a_class_of_theirs_trains() -> None:
 
 def test_a_reward_model_by_an_option_counts_where_somebody_names_one() -> None:
     facts = facts_of("trl_grpo_parser")
-    named = resolve_script(facts, ("--reward_model_name_or_path", "org/judge"))
+    named = ScriptRun(facts, ("--reward_model_name_or_path", "org/judge")).settings
     assert [Uncounted.JUDGE] == [each.what for each in named.not_counted]
-    assert () == resolve_script(facts, ()).not_counted
+    assert () == ScriptRun(facts, ()).settings.not_counted
 
 
 @pytest.mark.parametrize(
@@ -298,7 +298,7 @@ def test_defaults_are_those_of_the_release(
     config: str, trl: tuple[int, int], expected: dict[str, object]
 ) -> None:
     trainer = config.partition("Config")[0]
-    found = values(resolve_script(facts_in(f"{trainer}Trainer(model, args={config})", trl), ()))
+    found = values(ScriptRun(facts_in(f"{trainer}Trainer(model, args={config})", trl), ()).settings)
     assert expected == {n: v for n, v in found.items() if n not in {"trainer", "reference"}}
 
 
@@ -324,7 +324,7 @@ def test_trainers_outside_of_trls_main_module_have_its_defaults(
         f"from trl.experimental.new import {name}Config, {name}Trainer\n"
         f"{name}Trainer(model, args={name}Config('out', per_device_train_batch_size=2))\n"
     )
-    found = resolve_script(parse_script(text, "train.py", trl_release=trl), ())
+    found = ScriptRun(parse_script(text, "train.py", trl_release=trl), ()).settings
     assert tokens == (found.sequence_tokens.value if found.sequence_tokens else None)
     assert found.gradient_checkpointing is not None
     assert checkpoints == found.gradient_checkpointing.value
@@ -334,14 +334,18 @@ def test_trainers_outside_of_trls_main_module_have_its_defaults(
 
 def test_the_reference_of_grpo_is_by_its_beta_of_the_release() -> None:
     text = "GRPOTrainer(model, args=GRPOConfig())"
-    older, newer = (resolve_script(facts_in(text, trl), ()).reference for trl in ((0, 18), (0, 19)))
+    older, newer = (
+        ScriptRun(facts_in(text, trl), ()).settings.reference for trl in ((0, 18), (0, 19))
+    )
     assert older is not None
     assert newer is not None
     assert (Reference.MODEL, Reference.NONE) == (older.value, newer.value)
 
 
 def test_a_reference_that_depends_on_what_is_not_seen_is_unseen() -> None:
-    settings = resolve_script(facts_in("GRPOTrainer(model, args=GRPOConfig(beta=cfg.beta))"), ())
+    settings = ScriptRun(
+        facts_in("GRPOTrainer(model, args=GRPOConfig(beta=cfg.beta))"), ()
+    ).settings
     assert settings.reference is None
     assert "reference" in settings.unseen
 
@@ -350,7 +354,7 @@ def test_adapters_need_no_reference_unless_one_is_handed_over() -> None:
     base = "from peft import LoraConfig\nref = AutoModelForCausalLM.from_pretrained('gpt2')\n"
     call = "DPOTrainer(model, {}args=DPOConfig(), peft_config=LoraConfig())"
     for ref, expected in (("", Reference.NONE), ("ref, ", Reference.MODEL)):
-        settings = resolve_script(facts_in(base + call.format(ref)), ())
+        settings = ScriptRun(facts_in(base + call.format(ref)), ()).settings
         assert settings.method is not None
         assert settings.reference is not None
         assert (Method.LORA, expected) == (settings.method.value, settings.reference.value)
@@ -358,7 +362,7 @@ def test_adapters_need_no_reference_unless_one_is_handed_over() -> None:
 
 def test_a_fraction_of_vllm_that_is_not_seen_is_unseen() -> None:
     config = "GRPOConfig(use_vllm=True, vllm_gpu_memory_utilization=f())"
-    settings = resolve_script(facts_in(f"GRPOTrainer(model, args={config})"), ())
+    settings = ScriptRun(facts_in(f"GRPOTrainer(model, args={config})"), ()).settings
     assert settings.vllm_memory_fraction is None
     assert "vllm_memory_fraction" in settings.unseen
 

@@ -63,13 +63,13 @@ def _open_step(plan: Plan) -> dict[str, object]:
 
 
 def _output_folder(start: Start) -> Path | None:
-    folder = output_folder(start.facts, start.script_args)
+    folder = output_folder(start.script)
     return None if folder is None else Path(folder)
 
 
 def checkpoints_before(start: Start) -> CheckpointStates:
     """The checkpoints of other runs; none where this run goes on from them too."""
-    if resumes(start.facts, start.script_args):
+    if resumes(start.script):
         return {}
     return read_states(_output_folder(start))
 
@@ -112,10 +112,11 @@ def escalate(
     }
     plan = replace(plan, options=replace(plan.options, **named))  # type: ignore[arg-type]
     saved = read_saved(_output_folder(start), before)
-    resume = plan_resume(start.facts, start.script_args, saved, start.strategy, strategy)
-    launch_plan = plan_launch(plan, start.facts, resume.script_args, strategy, start.run, number)
+    resume = plan_resume(start.script, saved, start.strategy, strategy)
+    script = start.script.with_words(resume.script_args)
+    launch_plan = plan_launch(plan, script, strategy, start.run, number)
     refuse_loss(*launch_plan.files, force=plan.options.force)
-    check_start(plan, start.facts, strategy, resume.script_args, launch_plan, reporter)
+    check_start(plan, script, strategy, launch_plan, reporter)
     reasons = joined("; ", sentences.reasons(decision))
     return replace(
         start,
@@ -158,8 +159,8 @@ def run_attempts(
     """
     record = RunRecord(
         zerowiz_version=__version__,
-        script=start.facts.target,
-        script_args=hide_secrets(start.script_args),
+        script=start.script.facts.target,
+        script_args=hide_secrets(start.script.words),
         job=_scheduler_job(),
         attempts=(),
     )

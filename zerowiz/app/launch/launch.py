@@ -37,7 +37,7 @@ from zerowiz.core.decision.questions import confirmation
 from zerowiz.core.launch.job_nodes import NodeRank
 from zerowiz.core.launch.plan import Launcher, Resume, ResumeFrom, why_supervised
 from zerowiz.core.machine.types import Machine
-from zerowiz.core.script.facts import ScriptFacts
+from zerowiz.core.script.settings import ScriptRun
 from zerowiz.core.structs import replace
 from zerowiz.emit.files import RECORDS, refuse_loss
 from zerowiz.emit.job import execute
@@ -66,8 +66,7 @@ class Launch(Struct, frozen=True, kw_only=True):
     """A job, before anything is decided: its script, its machine and how it will be run."""
 
     options: Options
-    facts: ScriptFacts
-    script_args: tuple[str, ...]
+    script: ScriptRun
     machine: Machine
     """Of this node alone where each node has a zerowiz of its own."""
     node: NodeRank | None
@@ -99,9 +98,9 @@ def prepare_launch(
     command = understand_command(script, script_args, options, reporter)
     script_file = _require_script(command.script, command.script_args, command.options)
     read = read_found(script_file, command.options, reporter)
-    facts, script_args, options = read.facts, read.script_args, read.options
-    check_words(facts, script_args, reporter)
-    check_local_rank(facts, script_args)
+    run_script, options = read.script, read.options
+    check_words(run_script, reporter)
+    check_local_rank(run_script)
     node = find_node(options)
     _refuse_to_leave(node, supervise=how.supervise)
     options = with_node(options, node)
@@ -110,8 +109,7 @@ def prepare_launch(
     run = make_run(command, options, machine, how, has_node=node is not None)
     return Launch(
         options=options,
-        facts=facts,
-        script_args=script_args,
+        script=run_script,
         machine=machine,
         node=node,
         run=run,
@@ -187,7 +185,7 @@ def run_start(start: Start, policy: RestartPolicy, reporter: LaunchReporter) -> 
         ZerowizError: It did not start.
     """
     options = start.plan.options
-    keep(start.facts, start.script_args, options)
+    keep(start.script, options)
     with losses_shown(shown=not options.quiet):
         if not start.launch_plan.supervised:
             execute(start.launch_plan, os.environ, force=options.force)
@@ -215,17 +213,16 @@ def _run_on_nodes(launch: Launch, node: NodeRank, reporter: LaunchReporter) -> i
 
 def _plan_start(launch: Launch, run: Run, reporter: LaunchReporter, person: Person | None) -> Start:
     """Decide, run the preflight checks, and plan the first start."""
-    options, machine, facts = launch.options, launch.machine, launch.facts
-    script_args = launch.script_args
-    check_own_config(options, machine, facts, script_args, reporter)
+    options, machine, script = launch.options, launch.machine, launch.script
+    check_own_config(options, machine, script, reporter)
     ask_person = None if person is None else asker(person, options)
-    options = answer_for(options, facts, script_args, ask_person)
-    plan = decide_with(person, options, machine, facts, script_args, reporter)
+    options = answer_for(options, script, ask_person)
+    plan = decide_with(person, options, machine, script, reporter)
     kept = note_change(plan, reporter, person)
     if kept != plan.options:
         machine = plan.request.job.machine
-        plan = decide_with(person, kept, machine, facts, script_args, reporter)
-    start = start_planned(plan, facts, script_args, run, reporter)
+        plan = decide_with(person, kept, machine, script, reporter)
+    start = start_planned(plan, script, run, reporter)
     with losses_shown(shown=not options.quiet):
         # A dry run says now what the launch would say.
         refuse_loss(*start.launch_plan.files, force=options.force)
@@ -234,8 +231,7 @@ def _plan_start(launch: Launch, run: Run, reporter: LaunchReporter, person: Pers
 
 def start_planned(
     plan: Plan,
-    facts: ScriptFacts,
-    script_args: tuple[str, ...],
+    script: ScriptRun,
     run: Run,
     reporter: Reporter,
 ) -> Start:
@@ -243,8 +239,7 @@ def start_planned(
 
     Args:
         plan: What was decided.
-        facts: Of the script.
-        script_args: The words after it.
+        script: The script as it is run.
         run: What all attempts share.
         reporter: Hears what may go wrong.
 
@@ -254,29 +249,27 @@ def start_planned(
     machine = plan.request.job.machine
     strategy = require_strategy(plan)
     with reporter.wait(_("preparing the launch")):
-        launch_plan = plan_launch(plan, facts, script_args, strategy, run)
+        launch_plan = plan_launch(plan, script, strategy, run)
     if is_here(machine):
         port = None if run.node_launch is None else run.node_launch.node.port_here
         check_start(
             plan,
-            facts,
+            script,
             strategy,
-            script_args,
             launch_plan,
             reporter,
             master_port=port,
             escalates=run.escalates,
         )
     else:
-        check_script(plan, facts, strategy, script_args, reporter, escalates=run.escalates)
+        check_script(plan, script, strategy, reporter, escalates=run.escalates)
     return Start(
         plan=plan,
-        facts=facts,
-        script_args=script_args,
+        script=script,
         strategy=strategy,
         run=run,
         launch_plan=launch_plan,
-        resume=Resume(resume_from=ResumeFrom.START, script_args=script_args),
+        resume=Resume(resume_from=ResumeFrom.START, script_args=script.words),
         why=joined("; ", sentences.reasons(plan.decision)),
     )
 

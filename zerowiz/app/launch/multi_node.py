@@ -491,12 +491,14 @@ def _launch_spec(start: Start) -> LaunchSpec:
     launch_plan, node_launch = start.launch_plan, start.run.node_launch
     if node_launch is None or launch_plan.master_port is None:
         raise UsageError(_("this job has one zerowiz only"))
-    delivery = deliver_plan(start.plan, start.facts, start.resume.script_args, start.strategy)
+    delivery = deliver_plan(
+        start.plan, start.script.with_words(start.resume.script_args), start.strategy
+    )
     copy = () if delivery.copy is None else (delivery.copy.path,)
     paths = (config_file(start.plan.options, start.strategy), *copy)
     return LaunchSpec(
         zerowiz_version=__version__,
-        entry=entry_point(start.facts, delivery.script_args, start.run),
+        entry=entry_point(start.script.facts, delivery.script_args, start.run),
         script_args=delivery.script_args,
         env=delivery.env,
         sha256_by_path={

@@ -46,13 +46,13 @@ from zerowiz.core.launch.plan import (
 from zerowiz.core.launch.provenance import PlannedFile
 from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.memory.buffers import shares_with_sleeping_vllm, without_expansion
-from zerowiz.core.preflight import script
+from zerowiz.core.preflight import script as script_checks
 from zerowiz.core.preflight.builds import WAITS, dead_locks, judge_lock, will_compile
 from zerowiz.core.preflight.examine import examine
 from zerowiz.core.preflight.facts import Lock, Op, PlannedJob, PreflightInput, list_ops
 from zerowiz.core.script.config_delivery import Delivery, add_settled, deliver
 from zerowiz.core.script.facts import ScriptFacts
-from zerowiz.core.script.settings import check_accelerator, resolve_script
+from zerowiz.core.script.settings import ScriptRun, check_accelerator, facts_of
 from zerowiz.core.strategy_types import Offload, Strategy
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Integration, Method, Optimizer
@@ -171,9 +171,8 @@ class Start(Struct, frozen=True, kw_only=True):
     """One start of a job, ready to be done."""
 
     plan: Plan
-    facts: ScriptFacts
-    script_args: tuple[str, ...]
-    """As the person said them."""
+    script: ScriptRun
+    """With the words that the person said."""
     strategy: Strategy
     run: Run
     launch_plan: LaunchPlan
@@ -206,8 +205,7 @@ def plan_files(
 
 def plan_launch(
     plan: Plan,
-    facts: ScriptFacts,
-    script_args: Sequence[str],
+    script: ScriptRun,
     strategy: Strategy,
     run: Run,
     number: int = 1,
@@ -218,13 +216,13 @@ def plan_launch(
         ZerowizError: The config cannot reach the script, or what starts it is missing.
     """
     machine = plan.request.job.machine
-    delivery = deliver_plan(plan, facts, script_args, strategy)
+    delivery = deliver_plan(plan, script, strategy)
     programs = find_programs(os.environ)
     env = launch_env(machine, programs, os.environ, delivery.env)
     offloads = strategy.offload is not Offload.NONE
     command = launcher_command(run, number, machine, programs, env, offloads=offloads)
-    entry = entry_point(facts, delivery.script_args, run)
-    files = plan_files(plan, strategy, facts.target, script_args)
+    entry = entry_point(script.facts, delivery.script_args, run)
+    files = plan_files(plan, strategy, script.facts.target, script.words)
     if delivery.copy is not None:
         files = (*files, plan_copy(delivery.copy))
     return make_launch_plan(
@@ -247,17 +245,15 @@ def entry_point(facts: ScriptFacts, script_args: tuple[str, ...], run: Run) -> E
     )
 
 
-def deliver_plan(
-    plan: Plan, facts: ScriptFacts, script_args: Sequence[str], strategy: Strategy
-) -> Delivery:
+def deliver_plan(plan: Plan, script: ScriptRun, strategy: Strategy) -> Delivery:
     """How the config, and what was settled, reach the script.
 
     Raises:
         ZerowizError: They cannot.
     """
     options = plan.options
-    words = add_settled(script_args, plan.request.settled)
-    check_accelerator(facts, resolve_script(facts, words), plan.request.job.machine.accelerator)
+    words = add_settled(script.words, plan.request.settled)
+    check_accelerator(script.with_words(words), plan.request.job.machine.accelerator)
     folder = str(options.output_dir or "")
     is_own = options.config is not None
     if options.config is not None and options.config.is_fifo():
@@ -265,7 +261,7 @@ def deliver_plan(
             _("`$config {path}` is a pipe, and each rank would read it", path=options.config),
             _("write it to a file, and name that"),
         )
-    delivery = deliver(facts, words, config_file(options, strategy), folder, is_own=is_own)
+    delivery = deliver(script.facts, words, config_file(options, strategy), folder, is_own=is_own)
     if shares_with_sleeping_vllm(plan.request.job.workload):
         delivery = replace(delivery, env={**delivery.env, **without_expansion(os.environ)})
     if options.config is None or plan.request.handover.integration is Integration.DEEPSPEED:
@@ -403,9 +399,8 @@ def hosts_command(
 
 def check_start(
     plan: Plan,
-    facts: ScriptFacts,
+    script: ScriptRun,
     strategy: Strategy,
-    script_args: Sequence[str],
     launch_plan: LaunchPlan,
     reporter: Reporter,
     *,
@@ -416,9 +411,8 @@ def check_start(
 
     Args:
         plan: What was decided.
-        facts: Of the script.
+        script: The script as it is run.
         strategy: The strategy that the job runs with.
-        script_args: The words after the script.
         launch_plan: The command, and what the job gets.
         reporter: Hears what may go wrong.
         master_port: A port on this host that somebody chose for the job.
@@ -430,9 +424,7 @@ def check_start(
     options, program = plan.options, launch_plan.argv[0]
     environ = launch_plan.environ(os.environ)
     with reporter.wait(_("checking what the job needs")):
-        inputs = preflight_input(
-            plan, facts, strategy, script_args, program, environ, master_port=master_port
-        )
+        inputs = preflight_input(plan, script, strategy, program, environ, master_port=master_port)
         findings = examine(_with_escalation(inputs, escalates=escalates))
     note_findings(findings, reporter, force=options.force)
     require_no_error(findings, force=options.force)
@@ -443,9 +435,8 @@ def check_start(
 
 def check_script(
     plan: Plan,
-    facts: ScriptFacts,
+    script: ScriptRun,
     strategy: Strategy,
-    script_args: Sequence[str],
     reporter: Reporter,
     *,
     escalates: bool = False,
@@ -455,9 +446,9 @@ def check_script(
     Raises:
         PreflightError: It does, and nobody forces it.
     """
-    planned, force = plan_of(plan, facts, strategy, script_args), plan.options.force
+    planned, force = plan_of(plan, script, strategy), plan.options.force
     inputs = _with_escalation(PreflightInput(planned=planned), escalates=escalates)
-    findings = [*script.check_script(inputs)]
+    findings = [*script_checks.check_script(inputs)]
     note_findings(findings, reporter, force=force)
     require_no_error(findings, force=force)
 
@@ -470,9 +461,8 @@ def _with_escalation(inputs: PreflightInput, *, escalates: bool) -> PreflightInp
 
 def preflight_input(
     plan: Plan,
-    facts: ScriptFacts | None,
+    script: ScriptRun | None,
     strategy: Strategy,
-    script_args: Sequence[str],
     program: str | None,
     environ: Mapping[str, str],
     *,
@@ -482,14 +472,13 @@ def preflight_input(
 
     Args:
         plan: What was decided.
-        facts: Of the script; None without one.
+        script: The script as it is run; None without one.
         strategy: The strategy that the job runs with.
-        script_args: The words after the script.
         program: `deepspeed`, as a launch found it; None where it found none.
         environ: What the job gets: the caller's environment, and what the launch adds.
         master_port: A port on this host that somebody chose for the job.
     """
-    planned = plan_of(plan, facts, strategy, script_args)
+    planned = plan_of(plan, script, strategy)
     job = planned.job
     return PreflightInput(
         machine=job.machine,
@@ -500,11 +489,11 @@ def preflight_input(
             HostFiles(),
             ops=planned.ops,
             cuda=job.machine.accelerator is Accelerator.CUDA,
-            script=None if facts is None else Path(facts.path),
-            import_folder=_import_folder(facts),
+            script=None if script is None else Path(script.facts.path),
+            import_folder=_import_folder(facts_of(script)),
             nvme_path=job.nvme_path,
-            output_folder=_output_folder(plan, facts, script_args),
-            resumed_from=None if facts is None else resumed_checkpoint(facts, script_args),
+            output_folder=_output_folder(plan, script),
+            resumed_from=None if script is None else resumed_checkpoint(script),
             master_port=master_port,
         ),
         environ=environ,
@@ -515,7 +504,7 @@ def check_any_job(
     program: str | None,
     machine: Machine | None,
     environ: Mapping[str, str],
-    script: ScriptFacts | None,
+    script: ScriptRun | None,
 ) -> tuple[PreflightFinding, ...]:
     """Run the preflight checks that need no plan: those of any job here, and of its imports."""
     facts = read_facts(
@@ -523,8 +512,8 @@ def check_any_job(
         environ,
         HostFiles(),
         cuda=machine is not None and machine.accelerator is Accelerator.CUDA,
-        script=None if script is None else Path(script.path),
-        import_folder=_import_folder(script),
+        script=None if script is None else Path(script.facts.path),
+        import_folder=_import_folder(facts_of(script)),
     )
     return examine(PreflightInput(machine=machine, facts=facts, environ=environ))
 
@@ -621,13 +610,11 @@ def check_locks(
     return compiled
 
 
-def note_refusal(
-    facts: ScriptFacts, script_args: Sequence[str], options: Options, reporter: Reporter
-) -> None:
+def note_refusal(script: ScriptRun, options: Options, reporter: Reporter) -> None:
     """Note why `launch` would refuse a script, whatever is planned, in its own words."""
     try:
-        check_local_rank(facts, script_args)
-        require_reachable(facts, script_args, options)
+        check_local_rank(script)
+        require_reachable(script, options)
     except ZerowizError as error:
         _note_refused(error, reporter)
 
@@ -641,27 +628,24 @@ def _note_refused(error: ZerowizError, reporter: Reporter) -> None:
     )
 
 
-def note_script(
-    plan: Plan, facts: ScriptFacts, script_args: Sequence[str], reporter: Reporter
-) -> None:
+def note_script(plan: Plan, script: ScriptRun, reporter: Reporter) -> None:
     """Note why the config of a plan would not reach a script, and what that does against it."""
     if plan.strategy is not None:
         try:
-            if facts.obstacle is None:
-                deliver_plan(plan, facts, script_args, plan.strategy)
+            if script.facts.obstacle is None:
+                deliver_plan(plan, script, plan.strategy)
         except ZerowizError as error:
             _note_refused(error, reporter)
-        planned = plan_of(plan, facts, plan.strategy, script_args)
+        planned = plan_of(plan, script, plan.strategy)
         note_findings(
-            (*script.check_script(PreflightInput(planned=planned)),), reporter, force=True
+            (*script_checks.check_script(PreflightInput(planned=planned)),), reporter, force=True
         )
 
 
 def plan_of(
     plan: Plan,
-    facts: ScriptFacts | None,
+    script: ScriptRun | None,
     strategy: Strategy,
-    script_args: Sequence[str] = (),
 ) -> PlannedJob:
     """The job as the checks read it."""
     request, evaluated = plan.request, plan.decision.of(strategy)
@@ -672,8 +656,8 @@ def plan_of(
         config,
         accelerator=request.job.machine.accelerator,
         integration=integration,
-        own_optimizers=() if facts is None else facts.own_optimizers,
-        passes_optimizer=facts is not None and facts.passes_optimizer,
+        own_optimizers=() if script is None else script.facts.own_optimizers,
+        passes_optimizer=script is not None and script.facts.passes_optimizer,
     )
     return PlannedJob(
         job=request.job,
@@ -682,8 +666,7 @@ def plan_of(
         ops=ops,
         uses_peft=step.method is not Method.FULL,
         uses_bitsandbytes=step.method is Method.QLORA or step.optimizer is Optimizer.ADAMW_8BIT,
-        script=facts,
-        script_args=tuple(script_args),
+        script=script,
         settled=tuple(request.settled),
         transformers_version=parse_release(read_version("transformers")),
         config=config,
@@ -700,7 +683,7 @@ def _config(plan: Plan, strategy: Strategy) -> Mapping[str, object]:
     return ready_values(config, plan.options, job.workload, handover.integration)
 
 
-def _output_folder(plan: Plan, facts: ScriptFacts | None, script_args: Sequence[str]) -> Path:
+def _output_folder(plan: Plan, script: ScriptRun | None) -> Path:
     """Where checkpoints go, as far as the script says."""
-    folder = None if facts is None else output_folder(facts, script_args)
+    folder = None if script is None else output_folder(script)
     return plan.options.output_dir or Path() if folder is None else Path(folder)

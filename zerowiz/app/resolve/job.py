@@ -33,10 +33,16 @@ from zerowiz.core.memory.micro_step import ReadModel
 from zerowiz.core.model.families import FAMILIES
 from zerowiz.core.model.from_name import parse_size
 from zerowiz.core.model.types import Model, ModelSource
-from zerowiz.core.script.bindings import ScriptValue, State, read_said
+from zerowiz.core.script.bindings import ScriptValue, State
 from zerowiz.core.script.config_delivery import named_file
 from zerowiz.core.script.facts import ScriptFacts
-from zerowiz.core.script.settings import AddedWords, ScriptSettings, resolve_script
+from zerowiz.core.script.settings import (
+    AddedWords,
+    ScriptRun,
+    ScriptSettings,
+    facts_of,
+    settings_of,
+)
 from zerowiz.core.script.trainers import cut_group
 from zerowiz.core.settings import SettingRow
 from zerowiz.core.speed.costs import find_rates
@@ -344,8 +350,7 @@ def own_config(options: Options, reader: Integration | None = None) -> UserConfi
 def resolve_job(
     options: Options,
     machine: Machine,
-    facts: ScriptFacts | None,
-    script_args: Sequence[str],
+    script: ScriptRun | None,
     read: ReadModel | None = None,
     reporter: Reporter = SILENT,
 ) -> ResolvedJob:
@@ -354,16 +359,15 @@ def resolve_job(
     Args:
         options: What was said.
         machine: What the job runs on.
-        facts: What the script shows; None without one.
-        script_args: The words after the script.
+        script: The script as it is run; None without one.
         read: The model where it was read already; None reads it, which may fetch it.
         reporter: Hears what that waits for.
     """
     environ = os.environ
-    settings = ScriptSettings() if facts is None else resolve_script(facts, tuple(script_args))
+    facts, settings = facts_of(script), settings_of(script)
     reader = options.integration or (facts.integration if facts else None)
     config = own_config(options, reader)
-    model_words = () if facts is None else _model_words(options, settings, facts, script_args)
+    model_words = () if script is None else _model_words(options, script)
     loaded = settings.model
     is_stated = _is_stated(options, loaded)
     model_setting = None if is_stated or model_words else loaded
@@ -454,7 +458,7 @@ def resolve_job(
         size_only=_size_only(options, settings),
         own_epochs=None if settings.epochs is None else settings.epochs.value,
         builds=_builds(options, settings),
-        trusted=() if facts is None else _trusted(options, settings),
+        trusted=() if script is None else _trusted(options, settings),
     )
 
 
@@ -572,20 +576,18 @@ def _builds(options: Options, settings: ScriptSettings) -> str | None:
     return model_config.source
 
 
-def _model_words(
-    options: Options, settings: ScriptSettings, facts: ScriptFacts, script_args: Sequence[str]
-) -> tuple[AddedWords, ...]:
+def _model_words(options: Options, script: ScriptRun) -> tuple[AddedWords, ...]:
     """The words by which the script loads the model that `--model` names."""
     if options.model is None or parse_size(options.model) is not None:
         return ()
-    model, loaded = hub_name(options.model, os.environ), settings.model
+    model, loaded = hub_name(options.model, os.environ), script.settings.model
     if loaded is not None and hub_name(loaded.value, os.environ) == model:
         return ()
-    given = read_said(facts, tuple(script_args)).values()
+    given = script.said.values()
     # Such as `--config_name`, for a script that makes new weights.
     if any(value.value == model for value in given):
         return ()
-    return settings.settled("model", model)
+    return script.settings.settled("model", model)
 
 
 def _on_cpu(settings: ScriptSettings, machine: Machine) -> tuple[AddedWords, ...]:

@@ -1,7 +1,7 @@
 """A person's own config, DeepSpeed's or Accelerate's: checked, and with what a plan needs of it."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from msgspec import Struct, field
@@ -21,7 +21,7 @@ from zerowiz.core.lint.report import ConfigFinding
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.script.bindings import ScriptValue
 from zerowiz.core.script.facts import ScriptFacts
-from zerowiz.core.script.settings import ScriptSettings, resolve_script
+from zerowiz.core.script.settings import ScriptRun, ScriptSettings
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Integration, Precision, Workload
 from zerowiz.errors import ConfigMistakeError
@@ -36,8 +36,7 @@ def lint_own_config(
     path: Path,
     options: Options,
     machine: Machine,
-    facts: ScriptFacts | None,
-    script_args: Sequence[str],
+    script: ScriptRun | None,
     reporter: Reporter,
 ) -> None:
     """As `guards.check_own_config`, for one that there is.
@@ -46,11 +45,11 @@ def lint_own_config(
         ConfigMistakeError: It holds an error, and nobody forces it.
     """
     config = read_config_text(path)
-    of_config = _found(config, machine, facts, script_args, options.integration)
+    of_config = _found(config, machine, script, options.integration)
     named = [*_in_naming_file(config), *((config.path, finding) for finding in of_config)]
     findings = [(name, finding) for name, finding in named if not finding.of_launcher]
     errors = [(name, finding) for name, finding in findings if finding.severity is Severity.ERROR]
-    with_script = () if facts is None else ("--script", facts.path)
+    with_script = () if script is None else ("--script", script.facts.path)
     command = shell.join(["zerowiz", "check", *with_script, path])
     whole = _("see why, and how to fix it: `{command}`", command=command)
     file_keys = {} if config.accelerate is None else config.accelerate.file_keys
@@ -76,19 +75,18 @@ def _in_naming_file(config: ConfigText) -> Iterator[tuple[str, ConfigFinding]]:
 def _found(
     config: ConfigText,
     machine: Machine,
-    facts: ScriptFacts | None,
-    script_args: Sequence[str],
+    script: ScriptRun | None,
     integration: Integration | None,
 ) -> tuple[ConfigFinding, ...]:
     if config.fault is not None:
         return (unreadable(config.fault),)
-    if facts is None:
+    if script is None:
         context = Context(integration=integration or config.integration)
     else:
         context = Context(
-            integration=integration or _reader(config, facts),
-            settings=_without_open(resolve_script(facts, tuple(script_args))),
-            passed=facts.passed,
+            integration=integration or _reader(config, script.facts),
+            settings=_without_open(script.settings),
+            passed=script.facts.passed,
         )
     schema = read_ds_schema(read_version("deepspeed"))
     return check_config(config, schema, on_machine(context, machine))

@@ -1,6 +1,6 @@
 """Settle what a rank of the job trains with: as options, the script and a config say."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar, cast
 
@@ -16,8 +16,7 @@ from zerowiz.core.launch.provenance import hide_secrets
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.script.arguments import LOCAL_RANK_FLAG
 from zerowiz.core.script.bindings import ScriptValue, State
-from zerowiz.core.script.facts import ScriptFacts
-from zerowiz.core.script.settings import AddedWords, ScriptSettings
+from zerowiz.core.script.settings import AddedWords, ScriptRun, ScriptSettings
 from zerowiz.core.units import divide_batch, largest_part, solve_accumulation
 from zerowiz.core.workload import (
     SETTINGS,
@@ -140,25 +139,23 @@ def check_accounting(options: Options) -> None:
         )
 
 
-def check_words(
-    facts: ScriptFacts, script_args: Sequence[str], reporter: Reporter | None = None
-) -> None:
+def check_words(script: ScriptRun, reporter: Reporter | None = None) -> None:
     """Check that no option of zerowiz follows the script, which alone would read it.
 
     Args:
-        facts: Of the script.
-        script_args: The words after it.
+        script: The script as it is run.
         reporter: Gets a note where the script surely reads no words; None notes nothing.
 
     Raises:
         UsageError: One does, and the script has no such option of its own.
     """
+    facts, words = script.facts, script.words
     sees_all = facts.parser.complete and bool(facts.parser.options)
     sees_all = sees_all or facts.reads_no_words
     flags_of_ours = set(flags().values()) if sees_all else {flags()[name] for name in _OWN_WORDS}
     flags_of_ours -= {facts.parser.config_flag}
-    words = script_args[: script_args.index("--")] if "--" in script_args else script_args
-    typed = dict.fromkeys(word.partition("=")[0] for word in words)
+    own = words[: words.index("--")] if "--" in words else words
+    typed = dict.fromkeys(word.partition("=")[0] for word in own)
     misplaced = [flag for flag in typed if flag in flags_of_ours and not facts.parser.find(flag)]
     if misplaced:
         named = listing(f"`{flag}`" for flag in misplaced)
@@ -167,26 +164,26 @@ def check_words(
             _("put {flags} before {path}", flags=named, path=facts.path),
             _("or put `--` before `{flag}` if the script reads it", flag=misplaced[0]),
         )
-    if reporter is not None and facts.reads_no_words and script_args:
+    if reporter is not None and facts.reads_no_words and words:
         reporter.note(
             _(
                 "`{words}` after {path} has no effect: the script does not read its command line",
-                words=shell.join(hide_secrets(script_args)),
+                words=shell.join(hide_secrets(words)),
                 path=facts.path,
             )
         )
 
 
-def check_local_rank(facts: ScriptFacts, script_args: Sequence[str]) -> None:
+def check_local_rank(script: ScriptRun) -> None:
     """Check that a script gets its local rank by the word that DeepSpeed's launcher passes.
 
     Raises:
         PreflightError: It spells the word differently, so that the launcher's would end it, and
             without it every rank would take the default.
     """
-    if not facts.parser.refuses_local_rank(tuple(script_args)):
+    if not script.facts.parser.refuses_local_rank(script.words):
         return
-    for option in facts.parser.of("local_rank"):
+    for option in script.facts.parser.of("local_rank"):
         if LOCAL_RANK_FLAG in option.flags:
             continue  # a settings file leaves no room for words
         raise PreflightError(
@@ -194,7 +191,7 @@ def check_local_rank(facts: ScriptFacts, script_args: Sequence[str]) -> None:
                 "DeepSpeed's launcher passes `{local_rank_flag}`, and {path} line {line} "
                 "takes `{flag}`",
                 local_rank_flag=LOCAL_RANK_FLAG,
-                path=facts.text_path,
+                path=script.facts.text_path,
                 line=option.line,
                 flag=option.flag,
             ),
@@ -209,8 +206,7 @@ def check_local_rank(facts: ScriptFacts, script_args: Sequence[str]) -> None:
 def check_own_config(
     options: Options,
     machine: Machine,
-    facts: ScriptFacts | None,
-    script_args: Sequence[str],
+    script: ScriptRun | None,
     reporter: Reporter,
 ) -> None:
     """See that a person's own config will do what it says; what else is found is noted.
@@ -221,7 +217,7 @@ def check_own_config(
     if options.config is not None:
         from zerowiz.app.resolve.own_config import lint_own_config  # noqa: PLC0415 - takes long to load
 
-        lint_own_config(options.config, options, machine, facts, script_args, reporter)
+        lint_own_config(options.config, options, machine, script, reporter)
 
 
 class ResolvedWorkload(Struct, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ from zerowiz.core.launch.provenance import PlannedFile
 from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.memory.buffers import ALLOCATOR
 from zerowiz.core.script.arguments import SWITCHES, Takes
-from zerowiz.core.script.bindings import read_said
+from zerowiz.core.script.bindings import Resolver
 from zerowiz.core.script.facts import Convention, ScriptFacts
 from zerowiz.core.strategy_types import Offload, Strategy
 from zerowiz.core.structs import replace
@@ -515,24 +515,23 @@ _RESUME_FROM = "--resume_from_checkpoint"
 _LOADS_EACH_OTHER = frozenset({1, 2})
 
 
-def output_folder(facts: ScriptFacts, script_args: Sequence[str]) -> str | None:
+def output_folder(script: Resolver) -> str | None:
     """The folder that the script saves to, by its options; None where they do not name one."""
-    given = read_said(facts, tuple(script_args)).get("output_dir")
+    given = script.said.get("output_dir")
     if given is not None:
         return given.value if isinstance(given.value, str) else None
-    defaults = [option.default for option in facts.parser.of("output_dir")]
+    defaults = [option.default for option in script.facts.parser.of("output_dir")]
     return next((default for default in defaults if isinstance(default, str)), None)
 
 
-def resumed_checkpoint(facts: ScriptFacts, script_args: Sequence[str]) -> str | None:
+def resumed_checkpoint(script: Resolver) -> str | None:
     """The checkpoint that the script's options name to go on from; None where they name none."""
-    given = read_said(facts, tuple(script_args)).get("resume_from_checkpoint")
+    given = script.said.get("resume_from_checkpoint")
     return given.value if given is not None and isinstance(given.value, str) else None
 
 
 def plan_resume(
-    facts: ScriptFacts,
-    script_args: Sequence[str],
+    script: Resolver,
     saved: Saved,
     before: Strategy,
     after: Strategy,
@@ -540,32 +539,31 @@ def plan_resume(
     """How to start the script again with another strategy, keeping as much progress as possible.
 
     Args:
-        facts: What the script shows.
-        script_args: The words that it was started with.
+        script: The script with the words that it was started with.
         saved: The checkpoints in its output folder.
         before: The strategy that ran out of memory.
         after: The next strategy.
     """
-    words = tuple(script_args)
-    if facts.saves_portably and _is_switch(facts, RESUME):
+    words = script.words
+    if script.facts.saves_portably and _is_switch(script.facts, RESUME):
         if saved.portable is None:
             return Resume(resume_from=ResumeFrom.START, script_args=words)
-        again = words if _has_option(facts, words, RESUME) else (*words, RESUME)
+        again = words if _has_option(script, RESUME) else (*words, RESUME)
         return Resume(resume_from=ResumeFrom.CHECKPOINT, script_args=again, path=saved.portable)
-    trainer = facts.convention is Convention.HF_PARSER
+    trainer = script.facts.convention is Convention.HF_PARSER
     if trainer and saved.engine is not None and _loads(before, after):
         again = (*words, _RESUME_FROM, saved.engine)
         return Resume(resume_from=ResumeFrom.CHECKPOINT, script_args=again, path=saved.engine)
-    flag = facts.model.flag
+    flag = script.facts.model.flag
     if trainer and saved.weights is not None and flag is not None:
         again = (*words, flag, saved.weights)
         return Resume(resume_from=ResumeFrom.WEIGHTS, script_args=again, path=saved.weights)
     return Resume(resume_from=ResumeFrom.START, script_args=words)
 
 
-def resumes(facts: ScriptFacts, script_args: Sequence[str]) -> bool:
+def resumes(script: Resolver) -> bool:
     """Whether these words make the script resume from its newest portable checkpoint."""
-    return facts.saves_portably and _has_option(facts, tuple(script_args), RESUME)
+    return script.facts.saves_portably and _has_option(script, RESUME)
 
 
 def _loads(before: Strategy, after: Strategy) -> bool:
@@ -580,6 +578,5 @@ def _is_switch(facts: ScriptFacts, flag: str) -> bool:
     )
 
 
-def _has_option(facts: ScriptFacts, words: tuple[str, ...], flag: str) -> bool:
-    dests = {option.dest for option in facts.parser.find(flag)}
-    return any(dest in read_said(facts, words) for dest in dests)
+def _has_option(script: Resolver, flag: str) -> bool:
+    return any(option.dest in script.said for option in script.facts.parser.find(flag))

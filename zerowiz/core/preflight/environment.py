@@ -384,7 +384,7 @@ def check_checkpoint(inputs: PreflightInput) -> Iterator[PreflightFinding]:
 def _check_there(resumed: Resumed, planned: PlannedJob) -> Iterator[PreflightFinding]:
     # Scripts give words of their own a meaning: `latest`, `true`.
     names_folder = "/" in resumed.path or resumed.path.startswith("checkpoint-")
-    portable = planned.script is not None and planned.script.saves_portably
+    portable = planned.script is not None and planned.script.facts.saves_portably
     if planned.integration is not Integration.HF or not names_folder or portable:
         return
     if not resumed.is_folder:

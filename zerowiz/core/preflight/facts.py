@@ -9,7 +9,7 @@ from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.findings import BadRelease
 from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.script.arguments import Release
-from zerowiz.core.script.facts import ScriptFacts
+from zerowiz.core.script.bindings import Resolver
 from zerowiz.core.script.settings import AddedWords
 from zerowiz.core.strategy_types import Strategy
 from zerowiz.core.structs import replace
@@ -327,8 +327,8 @@ class PlannedJob(Struct, frozen=True, kw_only=True):
     """What DeepSpeed compiles for it."""
     uses_peft: bool = False
     uses_bitsandbytes: bool = False
-    script: ScriptFacts | None = None
-    script_args: tuple[str, ...] = ()
+    script: Resolver | None = None
+    """The script with the words after it."""
     settled: tuple[AddedWords, ...] = ()
     """What zerowiz adds to these words."""
     transformers_version: Release | None = None

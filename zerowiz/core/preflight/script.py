@@ -95,10 +95,10 @@ _HARMLESS = frozenset(
 def _keys(planned: PlannedJob) -> Iterator[PreflightFinding]:
     if planned.script is None or planned.config is None:
         return
-    run = Resolver(planned.script, planned.script_args)
+    run = planned.script
     settings: set[tuple[str, ...]] = set()
-    where = planned.script.text_path
-    for key in planned.script.config_keys:
+    where = run.facts.text_path
+    for key in run.facts.config_keys:
         comes_there = _holds(run, key.conditions)
         if comes_there is False:
             continue
@@ -220,10 +220,10 @@ _FIRST_GPU = frozenset({0, "0", "cuda:0"})
 
 
 def _placements(planned: PlannedJob, machine: Machine) -> Iterator[PreflightFinding]:
-    script = planned.script
-    if script is None:
+    run = planned.script
+    if run is None:
         return
-    run = Resolver(script, planned.script_args)
+    script = run.facts
     several = machine.accelerator is Accelerator.CUDA and len(machine.gpus) > 1
     for placement in script.placements:
         setting = run.setting(placement.place)
@@ -276,7 +276,7 @@ def _placed(
 def _fsdp(planned: PlannedJob) -> Iterator[PreflightFinding]:
     if planned.script is None or planned.integration is not Integration.HF:
         return
-    setting = Resolver(planned.script, planned.script_args).setting(planned.script.fsdp)
+    setting = planned.script.setting(planned.script.facts.fsdp)
     # transformers 5.23, trainer.py, __init__: a ValueError.
     if setting is not None and setting.value and str(setting.value).lower() != "false":
         yield found(
@@ -300,8 +300,8 @@ _SHARDED_GRADIENTS = 2
 def _pipelines(planned: PlannedJob) -> Iterator[PreflightFinding]:
     if planned.script is None or planned.strategy.stage < _SHARDED_GRADIENTS:
         return
-    run = Resolver(planned.script, planned.script_args)
-    for pipeline in planned.script.pipelines:
+    run = planned.script
+    for pipeline in run.facts.pipelines:
         if _holds(run, pipeline.conditions) is True:
             yield found(
                 PIPELINE,
@@ -309,7 +309,7 @@ def _pipelines(planned: PlannedJob) -> Iterator[PreflightFinding]:
                     "`{code}` in {path} line {line} builds a pipeline, which DeepSpeed "
                     "rejects at stage {stage}",
                     code=pipeline.code,
-                    path=planned.script.text_path,
+                    path=run.facts.text_path,
                     line=pipeline.line,
                     stage=planned.strategy.stage,
                 ),
@@ -332,9 +332,9 @@ REMOVED = Rule(
 def _removed(planned: PlannedJob) -> Iterator[PreflightFinding]:
     if planned.script is None or planned.integration is not Integration.HF:
         return
-    script, release = planned.script, planned.transformers_version
-    run = Resolver(script, planned.script_args)
-    uses = [*removed_words(script, planned.script_args)]
+    run, release = planned.script, planned.transformers_version
+    script = run.facts
+    uses = [*removed_words(script, run.words)]
     for removed_field in script.removed_fields:
         # A script may ask for the release first.
         if _holds(run, removed_field.conditions) is True:
@@ -373,10 +373,10 @@ MISSING = Rule(
 
 
 def _arguments(planned: PlannedJob) -> Iterator[PreflightFinding]:
-    script = planned.script
-    if script is None:
+    if planned.script is None:
         return
-    missing = unsaid_arguments(script, add_settled(planned.script_args, planned.settled))
+    script = planned.script.facts
+    missing = unsaid_arguments(script, add_settled(planned.script.words, planned.settled))
     words = " ".join(argument.usage for argument in missing)
     if missing:
         yield found(
@@ -422,10 +422,10 @@ _GATHERS: Mapping[Integration, str] = {
 
 
 def _saves(planned: PlannedJob) -> Iterator[PreflightFinding]:
-    script, is_sharded = planned.script, planned.strategy.stage == _SHARDED_PARAMETERS
-    if script is None or planned.integration is None or not (is_sharded or planned.escalates):
+    run, is_sharded = planned.script, planned.strategy.stage == _SHARDED_PARAMETERS
+    if run is None or planned.integration is None or not (is_sharded or planned.escalates):
         return
-    run, size = Resolver(script, planned.script_args), planned.evaluated.estimate.rank
+    script, size = run.facts, planned.evaluated.estimate.rank
     # deepspeed 0.19.8, runtime/zero/parameter_offload.py, mark_persistent_parameters: each rank
     # has all of a smaller tensor.
     adapters_stay = is_sharded and size.largest <= size.buffers.stage3_param_persistence_threshold
@@ -467,12 +467,12 @@ OPTIMIZERS_DROPPED = Rule(
 
 
 def _optimizers(planned: PlannedJob) -> Iterator[PreflightFinding]:
-    script = planned.script
+    run = planned.script
     # transformers 5.23, integrations/deepspeed.py, deepspeed_init: `trainer.optimizer = None`, and
     # trainer.py takes what it returns as its scheduler. A section of the config comes before both.
-    if script is None or planned.integration is not Integration.HF:
+    if run is None or planned.integration is not Integration.HF:
         return
-    run = Resolver(script, planned.script_args)
+    script = run.facts
     for optimizer in script.optimizers_passed:
         if _holds(run, optimizer.conditions) is False:
             continue

@@ -1,8 +1,9 @@
 """Where a script's values come from: the code, an option, a field, a config built in code."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
+from functools import cached_property
 from typing import Generic, NamedTuple, TypeVar
 
 from msgspec import Struct, field
@@ -163,15 +164,24 @@ class Resolver:
 
     Args:
         facts: What the script shows.
-        script_args: The words after the script.
+        words: Those after the script.
     """
 
-    def __init__(self, facts: ScriptFacts, script_args: tuple[str, ...]) -> None:
+    def __init__(self, facts: ScriptFacts, words: Sequence[str] = ()) -> None:
         self.facts = facts
-        self.said = read_said(facts, script_args)
+        self.words = tuple(words)
         unread = facts.settings_file is None
-        self.all_hidden = unread and facts.parser.takes_file(script_args)
-        self.defaults_hidden = unread and facts.parser.config_flag in script_args
+        self.all_hidden = unread and facts.parser.takes_file(self.words)
+        self.defaults_hidden = unread and facts.parser.config_flag in self.words
+
+    @cached_property
+    def said(self) -> Mapping[str, Given]:
+        """What somebody says, as `read_said` has it.
+
+        Raises:
+            UsageError: A settings file has a value of another type.
+        """
+        return read_said(self.facts, self.words)
 
     def setting(self, binding: ValueSource) -> ScriptValue[Scalar] | None:
         """The setting that a binding has in this run; None where it is not known."""

@@ -1,8 +1,8 @@
 """Determine the settings of a run: the script's own values, overridden by the words after it."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
 
 from msgspec import Struct
 
@@ -312,28 +312,54 @@ _BY_CONFIG = frozenset(
 )
 
 
-def can_be_given(facts: ScriptFacts, settings: ScriptSettings, name: str, value: object) -> bool:
+def can_be_given(script: "ScriptRun", name: str, value: object) -> bool:
     """Whether the ranks can be given this value of a setting without a change of their script.
 
     Args:
-        facts: What the script shows.
-        settings: Those of the run.
+        script: The script as it is run.
         name: Of the setting.
         value: By words after the script, or by the config that zerowiz writes.
     """
+    settings = script.settings
     silent = getattr(settings, name, None) is None and name not in settings.unseen
-    by_config = name in _BY_CONFIG and facts.convention is not Convention.NONE
+    by_config = name in _BY_CONFIG and script.facts.convention is not Convention.NONE
     return settings.is_open(name, value) or (silent and by_config)
 
 
-def resolve_script(facts: ScriptFacts, script_args: tuple[str, ...]) -> ScriptSettings:
-    """The settings of a run.
+class ScriptRun(Resolver):
+    """A script with the words after it: read once, its settings worked out once.
 
     Args:
         facts: What the script shows.
-        script_args: The words after the script, which override its defaults.
+        words: Those after the script, which override its defaults.
+
+    Example:
+        >>> ScriptRun(ScriptFacts(path="train.py"), ["--bf16"]).settings.micro_batch is None
+        True
     """
-    run = Resolver(facts, script_args)
+
+    @cached_property
+    def settings(self) -> ScriptSettings:
+        """The settings of the run."""
+        return _resolve(self)
+
+    def with_words(self, words: Sequence[str]) -> "ScriptRun":
+        """The same script with these words after it."""
+        return self if tuple(words) == self.words else ScriptRun(self.facts, words)
+
+
+def facts_of(script: ScriptRun | None) -> ScriptFacts | None:
+    """What a script shows; None of a job without one."""
+    return None if script is None else script.facts
+
+
+def settings_of(script: ScriptRun | None) -> ScriptSettings:
+    """The settings of a run; none of a job without a script."""
+    return ScriptSettings() if script is None else script.settings
+
+
+def _resolve(run: Resolver) -> ScriptSettings:
+    facts = run.facts
     targets = as_text(run.setting(facts.lora_target_modules))
     method = _settled_method(run)
     model = settle_model(run)
@@ -499,19 +525,19 @@ def _unseen(facts: ScriptFacts, settings: ScriptSettings) -> Iterator[str]:
     return (name for name, is_own in decided.items() if is_own and getattr(settings, name) is None)
 
 
-def check_accelerator(facts: ScriptFacts, settings: ScriptSettings, on: Accelerator) -> None:
+def check_accelerator(script: ScriptRun, on: Accelerator) -> None:
     """Refuse a script that would not train on this accelerator.
 
     Raises:
         PreflightError: A Trainer on the CPU accelerator without `use_cpu`: with bf16 it refuses to
             start, and with fp32 each rank trains alone (transformers 5.23, TrainingArguments).
     """
-    use_cpu = settings.use_cpu
+    use_cpu = script.settings.use_cpu
     if on is Accelerator.CPU and use_cpu is not None and not use_cpu.value:
         raise PreflightError(
             _(
                 "{path} cannot train on CPU ranks: it does not set `use_cpu`",
-                path=facts.path,
+                path=script.facts.path,
             ),
             use_cpu.change_to(value=True),
         )
