@@ -207,11 +207,14 @@ def read_accelerate(path: str, root: Object) -> AccelerateFile:
     file = _said(plugin, _FILE)
     ids = _said(values, "gpu_ids")
     named = None if file in {None, _NO_FILE} else str(file)
-    precision = _precision_member(root)
+    members = {member.key.name: member for member in root.members}
+    precision = next((members[name] for name in PRECISION_KEYS if name in members), None)
     # utils/dataclasses.py, _deepspeed_config_checks: in the section, a key is enough.
     refused = [member.key for member in section.members if member.key.name in _KEYS]
     if precision is not None and _said_precision(precision) is not None:
         refused.append(precision.key)
+    parallelism = values.get("parallelism_config")
+    sizes = _members(parallelism) if isinstance(parallelism, Object) else {}
     return AccelerateFile(
         path=path,
         section=section.members,
@@ -237,7 +240,7 @@ def read_accelerate(path: str, root: Object) -> AccelerateFile:
             for member in section.members
             if member.key.name in plugin and named is None and _reads_path(plugin, member.key.name)
         ),
-        splits_sequences=_splits(values.get("parallelism_config")),
+        splits_sequences=any((_count(sizes, name) or 1) > 1 for name in _SPLITS),
     )
 
 
@@ -274,12 +277,6 @@ def _reads_path(values: Mapping[str, Node], name: str) -> bool:
     return name in _PATHS and str(_said(values, _PATHS[name])).lower() == _NVME
 
 
-def _precision_member(root: Object) -> Member | None:
-    """What says the precision of a file."""
-    members = {member.key.name: member for member in root.members}
-    return next((members[name] for name in PRECISION_KEYS if name in members), None)
-
-
 def _said_precision(member: Member | None) -> object:
     """What `process_config` of commands/config/config_args.py makes of it; None is nothing."""
     if member is None:
@@ -294,11 +291,6 @@ def _mixed_precision(member: Member | None) -> str:
     precision = _said_precision(member)
     # PyYAML reads a `no` without quotes as false.
     return NO_PRECISION if precision is None or precision is False else str(precision).lower()
-
-
-def _splits(section: Node | None) -> bool:
-    sizes = _members(section) if isinstance(section, Object) else {}
-    return any((_count(sizes, name) or 1) > 1 for name in _SPLITS)
 
 
 def _members(node: Object) -> dict[str, Node]:

@@ -139,10 +139,6 @@ def _shown(text: str) -> str:
     return repr(text[:_SHOWN_CHARACTERS])[1:-1]
 
 
-def _dedent(line: str, indent: int) -> str:
-    return line[:indent].lstrip(_BLOCK_INDENT) + line[indent:]
-
-
 class TokenReader:
     """A text and the position up to which it has been read.
 
@@ -289,7 +285,7 @@ class TokenReader:
         if end < 0:
             raise self.fault(_("this ''' is never closed"), start)
         first, *others = text[body:end].split("\n")
-        lines = [_dedent(line, indent) for line in others]
+        lines = [line[:indent].lstrip(_BLOCK_INDENT) + line[indent:] for line in others]
         value = "\n".join(lines if others and not first else [first, *lines]).replace("\r", "")
         self.at = end + len(_BLOCK)
         return Scalar(

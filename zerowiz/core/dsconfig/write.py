@@ -104,18 +104,6 @@ def _precision(w: _Writing) -> Section:
     return {"bf16": {"enabled": enabled, **(_HALF_STATES if half and w.strategy.stage else {})}}
 
 
-# From there on transformers holds all experts of a layer in one tensor.
-_FUSED_EXPERTS = (5, 0)
-
-
-def _expert_block(job: PlanInput) -> str | None:
-    """The module that has to be gathered whole, as each rank may run other experts of it."""
-    family, guessed = job.model.architecture.family, job.model.source is ModelSource.GUESS
-    fused = job.workload.transformers_version >= _FUSED_EXPERTS and family not in APART
-    # A guess is counted as another family, whose block the model does not have.
-    return None if fused or guessed else MOE_BLOCKS.get(family)
-
-
 def _gathers_on_save(w: _Writing) -> bool:
     """Whether the first rank's host can hold the weights whole, besides what trains there."""
     room_bytes, rank = w.evaluated.host_budget_bytes, w.evaluated.estimate.rank
@@ -134,8 +122,16 @@ def _hpz_partition_size(w: _Writing) -> int | None:
     return ranks if ranks > 1 else None
 
 
+# From there on transformers holds all experts of a layer in one tensor.
+_FUSED_EXPERTS = (5, 0)
+
+
 def _leaf_module(w: _Writing) -> Section | None:
-    block = _expert_block(w.job)
+    """The module that has to be gathered whole, as each rank may run other experts of it."""
+    family, guessed = w.job.model.architecture.family, w.job.model.source is ModelSource.GUESS
+    fused = w.job.workload.transformers_version >= _FUSED_EXPERTS and family not in APART
+    # A guess is counted as another family, whose block the model does not have.
+    block = None if fused or guessed else MOE_BLOCKS.get(family)
     return None if block is None else {"classes": [block]}
 
 
@@ -172,12 +168,8 @@ def _zero(w: _Writing) -> Section:
         section["offload_param"] = dict(_ON_HOST)
     if w.job.nvme_path is None or not w.evaluated.buffers.on_nvme:
         return {"zero_optimization": section}
-    return _on_nvme(w, section, w.job.nvme_path)
-
-
-def _on_nvme(w: _Writing, section: dict[str, object], path: str) -> Section:
     fitted = offload_to_nvme(w.job.model, w.evaluated.estimate.rank)
-    folder = {"nvme_path": path}
+    folder = {"nvme_path": w.job.nvme_path}
     section |= fitted.zero_optimization
     section["offload_optimizer"] = {**fitted.offload_optimizer, **folder}
     if fitted.offload_param is not None:
