@@ -423,7 +423,11 @@ def plan_host_launch(
     options: tuple[str, ...] = ("--hostfile", hostfile, "--launcher", launcher.value)
     if master_addr is not None:
         options += ("--master_addr", master_addr)
-    env = {"DS_ENV_FILE": env_file, **_keepalive(launcher, environ)}
+    ssh_options = _SSH_OPTIONS[launcher]
+    env = {
+        "DS_ENV_FILE": env_file,
+        ssh_options: f"{environ.get(ssh_options, '')} {KEEPALIVE}".strip(),
+    }
     shown = _list_shown_secrets(environ, rank_env)
     rank_env = without_shown(rank_env, shown)
     if launcher is Launcher.PDSH:
@@ -445,11 +449,6 @@ def plan_host_launch(
         without=(*shown, *garbled, *stale),
         notes=rank_env.notes,
     )
-
-
-def _keepalive(launcher: Launcher, environ: Mapping[str, str]) -> dict[str, str]:
-    name = _SSH_OPTIONS[launcher]
-    return {name: f"{environ.get(name, '')} {KEEPALIVE}".strip()}
 
 
 def _list_shown_secrets(environ: Mapping[str, str], rank_env: RankEnv) -> tuple[str, ...]:
@@ -499,18 +498,16 @@ def quote_words(launcher: Launcher, words: Sequence[str]) -> tuple[str, ...]:
     """
     if launcher is not Launcher.PDSH:
         return tuple(words)
-    return tuple(_for_pdsh(word) for word in words)
+    quoted = (
+        re.sub(r"([\\$`])", r"\\\1", word) if " " in word else shlex.quote(word) for word in words
+    )
+    # pdsh(1): it replaces `%h`, `%u` and `%n`, also inside quotes; `%%` is a `%`.
+    return tuple(word.replace("%", "%%") for word in quoted)
 
 
 def quote_script(launcher: Launcher, path: str) -> str:
     """The path of the script, quoted: PDSHRunner passes it to the shell as it is."""
     return shlex.quote(path).replace("%", "%%") if launcher is Launcher.PDSH else path
-
-
-def _for_pdsh(word: str) -> str:
-    quoted = re.sub(r"([\\$`])", r"\\\1", word) if " " in word else shlex.quote(word)
-    # pdsh(1): it replaces `%h`, `%u` and `%n`, also inside quotes; `%%` is a `%`.
-    return quoted.replace("%", "%%")
 
 
 def refuse_unsafe_paths(launcher: Launcher, paths: Mapping[str, str]) -> None:

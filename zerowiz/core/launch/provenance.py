@@ -9,7 +9,7 @@ from enum import StrEnum
 from msgspec import Struct
 
 from zerowiz.core import shell
-from zerowiz.core.machine.types import Gpu, Machine
+from zerowiz.core.machine.types import Machine
 from zerowiz.core.structs import parse_json, replace
 from zerowiz.translation import _
 
@@ -173,14 +173,17 @@ def without_identities(
         names_hosts: Whether its notes name hosts; then they are removed.
     """
     notes = () if names_hosts else tuple(map(rename, machine.notes))
-    gpus = tuple(_without_identity(gpu, rename) for gpu in machine.gpus)
+    gpus = tuple(
+        replace(
+            gpu,
+            uuid=gpu.uuid and rename(gpu.uuid),
+            # It contains the UUID of its cluster in hex, and is only compared with others.
+            clique=gpu.clique and _sha256(gpu.clique.encode())[:16],
+            processes=(),
+        )
+        for gpu in machine.gpus
+    )
     return replace(machine, gpus=gpus, notes=notes)
-
-
-def _without_identity(gpu: Gpu, rename: Callable[[str], str]) -> Gpu:
-    # A clique contains the UUID of its cluster in hex; it is only compared with others.
-    clique = gpu.clique and _sha256(gpu.clique.encode())[:16]
-    return replace(gpu, uuid=gpu.uuid and rename(gpu.uuid), clique=clique, processes=())
 
 
 def render_plan(plan: Mapping[str, object], provenance: Provenance) -> str:

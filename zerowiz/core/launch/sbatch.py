@@ -85,8 +85,17 @@ def _directives(job: JobScript) -> Iterator[str]:
     yield "#SBATCH --ntasks-per-node=1"
     if job.has_gpus:
         yield f"#SBATCH --gpus-per-node={job.ranks}"
-    yield from _cores(job)
-    yield from _memory(job)
+    if job.cores is None:
+        yield "# FILL IN the cores per node, or your share of them; all ranks of a node use them"
+    else:
+        yield "# All ranks of a node use these cores"
+    yield f"#SBATCH --cpus-per-task={job.cores or job.ranks * _CORES_PER_RANK}"
+    if job.memory_bytes is None:
+        yield "# FILL IN the memory per node for the job (remove one #); 0 is all of it"
+        yield "##SBATCH --mem=0"
+    else:
+        yield "# Memory of each node"
+        yield f"#SBATCH --mem={-(-job.memory_bytes // _GIB)}G"
     yield "# FILL IN the time limit, days-hours:minutes:seconds"
     yield f"#SBATCH --time={_TIME}"
     yield "# All output, in the folder of `sbatch`; a restart appends to it"
@@ -96,24 +105,6 @@ def _directives(job: JobScript) -> Iterator[str]:
     yield "#SBATCH --requeue"
     yield f"# Signal the ranks {_WARNING_S} s before the time is up, so that they can save"
     yield f"#SBATCH --signal=TERM@{_WARNING_S}"
-
-
-def _cores(job: JobScript) -> Iterator[str]:
-    if job.cores is None:
-        yield "# FILL IN the cores per node, or your share of them; all ranks of a node use them"
-    else:
-        yield "# All ranks of a node use these cores"
-    cores = job.cores or job.ranks * _CORES_PER_RANK
-    yield f"#SBATCH --cpus-per-task={cores}"
-
-
-def _memory(job: JobScript) -> Iterator[str]:
-    if job.memory_bytes is None:
-        yield "# FILL IN the memory per node for the job (remove one #); 0 is all of it"
-        yield "##SBATCH --mem=0"
-    else:
-        yield "# Memory of each node"
-        yield f"#SBATCH --mem={-(-job.memory_bytes // _GIB)}G"
 
 
 def _environment(job: JobScript) -> Sequence[str]:
@@ -156,17 +147,14 @@ def _folders(job: JobScript) -> Iterator[str]:
 
 def _fold(words: Sequence[str]) -> str:
     """A long command over several lines, broken between words."""
-    return " \\\n".join(_lines(words))
-
-
-def _lines(words: Sequence[str]) -> Iterator[str]:
+    lines: list[str] = []
     line = ""
     for word in map(shlex.quote, words):
         if line and len(line) + len(word) > _WIDTH:
-            yield line
+            lines.append(line)
             line = "   "
         line = f"{line} {word}" if line else f"  {word}"
-    yield line
+    return " \\\n".join([*lines, line])
 
 
 # Find the line of a shell script that starts a training.
