@@ -55,22 +55,29 @@ def check_auto(config: Config) -> Iterator[ConfigFinding]:
     yield from map(config.if_built, _not_filled(config))
 
 
-def _not_filled(config: Config) -> Iterator[ConfigFinding]:
-    for entry in config.entries:
-        if entry.value == AUTO:
-            yield from _auto(config, entry)
-        elif isinstance(entry.value, str) and entry.value.lower() == AUTO:
-            yield from _misspelt(config, entry)
-        elif isinstance(entry.value, list) and AUTO in entry.value:
-            yield from _in_array(entry)
-
-
 AUTO_OUT_OF_PLACE = Rule(
     code="ZW302",
     name="auto-out-of-place",
     severity=Severity.ERROR,
     why=_("only `auto` as the whole value of a key is replaced"),
 )
+
+
+def _not_filled(config: Config) -> Iterator[ConfigFinding]:
+    for entry in config.entries:
+        if entry.value == AUTO:
+            yield from _auto(config, entry)
+        elif isinstance(entry.value, str) and entry.value.lower() == AUTO:
+            yield from _misspelt(config, entry)
+        # fill_match compares the whole value: betas of ["auto", "auto"] reach the optimizer.
+        elif (
+            isinstance(entry.value, list) and AUTO in entry.value and entry.path.startswith(_PARAMS)
+        ):
+            yield entry.found(
+                AUTO_OUT_OF_PLACE,
+                _("nothing replaces an `auto` inside the array of `{label}`", label=entry.label),
+                fix=_('write `"auto"` for the whole array'),
+            )
 
 
 def _auto(config: Config, entry: Entry) -> Iterator[ConfigFinding]:
@@ -153,16 +160,6 @@ def _misspelt(config: Config, entry: Entry) -> Iterator[ConfigFinding]:
         )
 
 
-def _in_array(entry: Entry) -> Iterator[ConfigFinding]:
-    # fill_match compares the whole value: betas of ["auto", "auto"] reach the optimizer.
-    if entry.path.startswith(_PARAMS):
-        yield entry.found(
-            AUTO_OUT_OF_PLACE,
-            _("nothing replaces an `auto` inside the array of `{label}`", label=entry.label),
-            fix=_('write `"auto"` for the whole array'),
-        )
-
-
 # runtime/config.py, DeepSpeedConfig.__init__ and engine.py: these make the ranks that share a
 # batch fewer than all of them.
 _SEQUENCE_RANKS = "sequence_parallel_size"
@@ -209,7 +206,10 @@ def check_batch(config: Config) -> Iterator[ConfigFinding]:
         accumulation_steps=config.number(accumulated),
     )
     if _is_whole(config, batch):
-        yield from _equation(config, _with_default(config, batch))
+        if config.by_accelerate and batch.accumulation_steps is None:
+            # accelerate/utils/dataclasses.py, DeepSpeedPlugin.__post_init__.
+            batch = replace(batch, accumulation_steps=1)
+        yield from _equation(config, batch)
 
 
 BATCH_MISSING = Rule(
@@ -238,13 +238,6 @@ def _is_whole(config: Config, batch: _Batch) -> bool:
         config.get(key) is None or (number is not None and number > 0)
         for key, number in zip(BATCH_KEYS, numbers, strict=True)
     )
-
-
-def _with_default(config: Config, batch: _Batch) -> _Batch:
-    # accelerate/utils/dataclasses.py, DeepSpeedPlugin.__post_init__: 1 where it is missing.
-    if config.by_accelerate and batch.accumulation_steps is None:
-        return replace(batch, accumulation_steps=1)
-    return batch
 
 
 def _equation(config: Config, batch: _Batch) -> Iterator[ConfigFinding]:

@@ -23,7 +23,7 @@ from zerowiz.core.lint.config import (
     rename,
     shown,
 )
-from zerowiz.core.lint.report import ConfigFinding, Edit, found_at
+from zerowiz.core.lint.report import ConfigFinding, found_at
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Integration
 from zerowiz.translation import _, joined, listing
@@ -137,15 +137,20 @@ _JSON_NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][-+]?\d+)?", re.ASCII)
 def check_values(config: Config) -> Iterator[ConfigFinding]:
     """Values that are wrong by themselves."""
     for entry in config.entries:
-        if entry.key is None or entry.key.removed or _is_auto(entry.value):
+        is_auto = isinstance(entry.value, str) and entry.value.lower() == AUTO  # or meant to be
+        if entry.key is None or entry.key.removed or is_auto:
             continue
         if entry.key.path in _PARAMS:
             continue  # a class is handed them: rules/optimizer.py
         fault = _fault(entry, entry.key) or _clips_nothing(entry, entry.key)
-        if fault is not None and (section := _section_for(config, entry, entry.key)):
+        if fault is None:
+            continue
+        if section := _section_for(config, entry, entry.key):
             fault = replace(fault, fix=_("write `{meant}`", meant=json.dumps(section)))
-        if fault is not None:
-            yield _for_the_tuner(fault) if config.tunes and _is_choice(entry) else fault
+        if config.tunes and _is_choice(entry):
+            message = _("{message}: only DeepSpeed's autotuner accepts it", message=fault.message)
+            fault = replace(fault, severity=Severity.WARNING, message=message, edits=())
+        yield fault
 
 
 def _section_for(config: Config, entry: Entry, key: SchemaKey) -> Mapping[str, object] | None:
@@ -158,16 +163,6 @@ def _section_for(config: Config, entry: Entry, key: SchemaKey) -> Mapping[str, o
 def _is_choice(entry: Entry) -> bool:
     """Whether it is several values to the autotuner."""
     return entry.kind is Kind.ARRAY or (entry.path, entry.value) == _EVERY_STAGE
-
-
-def _for_the_tuner(fault: ConfigFinding) -> ConfigFinding:
-    message = _("{message}: only DeepSpeed's autotuner accepts it", message=fault.message)
-    return replace(fault, severity=Severity.WARNING, message=message, edits=())
-
-
-def _is_auto(value: object) -> bool:
-    """Whether it is the word, or was meant to be."""
-    return isinstance(value, str) and value.lower() == AUTO
 
 
 _CLIPPING = "gradient_clipping"
@@ -722,7 +717,9 @@ def _misplaced(config: Config, entry: Entry, homes: tuple[SchemaKey, ...]) -> Co
     is_lost = is_sure and not _comes_anyway(config, home, entry.value)
     refused = entry.in_strict_section
     places = joined(_(" or "), (_section(config.schema.keys[key.section]) for key in homes))
-    useless = _is_loss_scaling(entry)
+    # bf16 is strict since 0.17.1 (runtime/precision_config.py, DeepSpeedBF16Config), and a key of
+    # fp16 is not needed under it.
+    useless = entry.section is not None and entry.section.path == "bf16"
     return entry.found(
         MISPLACED_KEY,
         _(
@@ -745,14 +742,6 @@ def _comes_anyway(config: Config, key: SchemaKey, value: object) -> bool:
     if config.by_accelerate and key.path in BATCH_KEYS[:2]:
         return True
     return key.default is not None and json.loads(key.default) == value
-
-
-def _is_loss_scaling(entry: Entry) -> bool:
-    """Whether it is a key of fp16 under bf16, where it is not needed.
-
-    Strict since 0.17.1 (runtime/precision_config.py, DeepSpeedBF16Config).
-    """
-    return entry.section is not None and entry.section.path == "bf16"
 
 
 def _homes(config: Config, entry: Entry) -> tuple[SchemaKey, ...]:
@@ -845,28 +834,19 @@ def _deprecated(config: Config, entry: Entry) -> ConfigFinding:
     unseen = entry.name == "cpu_offload" and entry.value is True and config.by_accelerate
     raises = unseen and bool(config.stage) and "optimizer" not in config.last
     is_section = Unknown.REFUSED is getattr(config.schema.keys.get(new_path), "unknown", None)
-    fix = (
-        _('write `"{new_name}": {{"device": "cpu"}}`', new_name=new_name)
-        if is_section
-        else _("rename it to `{new_name}`", new_name=new_name)
-    )
+    fix, edits = _("rename it to `{new_name}`", new_name=new_name), rename(entry, new_name)
+    if is_section:
+        # runtime/zero/config.py, new_param_fn of cpu_offload and cpu_offload_param.
+        fix = _('write `"{new_name}": {{"device": "cpu"}}`', new_name=new_name)
+        edits = (*edits, *put(entry, {"device": "cpu"})) if entry.value is True else ()
     return entry.found(
         DEPRECATED_KEY,
         _("`{label}` is deprecated: use `{new_name}`", label=entry.label, new_name=new_name)
         + (_(", and Accelerate does not see it") if raises else ""),
         severity=Severity.ERROR if raises else Severity.WARNING,
         fix=fix,
-        edits=_modern(entry, new_name, is_section=is_section),
+        edits=edits,
     )
-
-
-def _modern(entry: Entry, new_name: str, *, is_section: bool) -> tuple[Edit, ...]:
-    if not is_section:
-        return rename(entry, new_name)
-    # runtime/zero/config.py, new_param_fn of cpu_offload and cpu_offload_param.
-    if entry.value is True:
-        return (*rename(entry, new_name), *put(entry, {"device": "cpu"}))
-    return ()
 
 
 def _section(section: SchemaKey | None) -> str:

@@ -15,7 +15,6 @@ from zerowiz.core.dsconfig.hjson import (
     Member,
     Node,
     Object,
-    Span,
     parse,
     plain,
 )
@@ -314,16 +313,14 @@ def check_config(config: ConfigText, schema: Schema, context: Context) -> tuple[
     if config.accelerate is not None:
         of_accelerate = check_accelerate(config.accelerate)
         context = replace(context, file_keys=config.accelerate.file_keys)
-    findings = (_placed(finding, config.places) for finding in lint(config.text, schema, context))
+    merged = [*of_accelerate]
     # DeepSpeed gets nothing of what Accelerate cannot read.
     misread = {finding.key for finding in of_accelerate}
-    merged = [*of_accelerate, *(finding for finding in findings if finding.key not in misread)]
+    for finding in lint(config.text, schema, context):
+        if finding.key not in misread:
+            place = config.places[min(finding.line, len(config.places)) - 1]
+            merged.append(replace(finding, line=place.line, column=place.column, edits=()))
     return tuple(sorted(merged, key=lambda finding: (finding.line, finding.column)))
-
-
-def _placed(finding: ConfigFinding, places: Sequence[Span]) -> ConfigFinding:
-    place = places[min(finding.line, len(places)) - 1]
-    return replace(finding, line=place.line, column=place.column, edits=())
 
 
 # Fix a text with the edits of its findings.

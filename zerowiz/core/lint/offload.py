@@ -129,21 +129,21 @@ OPTIMIZER_UNDER_OFFLOAD = Rule(
 
 def _optimizer(config: Config) -> Iterator[ConfigFinding]:
     kind = config.last.get("optimizer.type")
-    if kind is not None and isinstance(kind.value, str):
-        yield from _named(config, kind, kind.value)
-    elif config.by_deepspeed and config.truth("zero_force_ds_cpu_optimizer", default=True):
+    if kind is None or not isinstance(kind.value, str):
         # runtime/engine.py, _configure_optimizer.
-        yield _place(config).found(
-            OPTIMIZER_UNDER_OFFLOAD,
-            _("the script must pass a DeepSpeedCPUAdam: DeepSpeed rejects other optimizers here"),
-            fix=_('write an `optimizer`, or `"zero_force_ds_cpu_optimizer": false`'),
-        )
-
-
-def _named(config: Config, kind: Entry, name: str) -> Iterator[ConfigFinding]:
+        if config.by_deepspeed and config.truth("zero_force_ds_cpu_optimizer", default=True):
+            yield _place(config).found(
+                OPTIMIZER_UNDER_OFFLOAD,
+                _(
+                    "the script must pass a DeepSpeedCPUAdam: DeepSpeed rejects other optimizers"
+                    " here"
+                ),
+                fix=_('write an `optimizer`, or `"zero_force_ds_cpu_optimizer": false`'),
+            )
+        return
     # runtime/engine.py, _do_optimizer_sanity_check.
     untested = config.truth("zero_allow_untested_optimizer")
-    built = config.schema.classes.optimizer(name)
+    built = config.schema.classes.optimizer(kind.value)
     if built is None or not built.has_cpu_form:
         finding = kind.found(
             OPTIMIZER_UNDER_OFFLOAD,
@@ -223,7 +223,10 @@ def _reduce_bucket(config: Config) -> Iterator[ConfigFinding]:
     if elements is None:
         return
     entry, gpu_bytes = config.last[_REDUCE], config.context.gpu_bytes
-    size_bytes = elements * _element_bytes(config) * _buffers(config)
+    # runtime/zero/stage_1_and_2.py, setup_buckets: a second one with overlap_comm; stage3.py has
+    # one.
+    buckets = 2 if config.truth(f"{ZERO}.overlap_comm") and config.stage in {1, 2} else 1
+    size_bytes = elements * _element_bytes(config) * buckets
     most_bytes = _MOST_BYTES if gpu_bytes is None else int(gpu_bytes * _MOST_FRACTION)
     if size_bytes > most_bytes:
         yield entry.found(
@@ -345,10 +348,3 @@ def _nothing_prefetched(config: Config) -> Iterator[ConfigFinding]:
 def _element_bytes(config: Config) -> int:
     off = all(config.get(f"{name}.enabled") is False for name in ("bf16", "fp16"))
     return FP32_BYTES if off else _HALF_BYTES
-
-
-def _buffers(config: Config) -> int:
-    # runtime/zero/stage_1_and_2.py, setup_buckets: a second one with overlap_comm; stage3.py has
-    # one.
-    overlaps = config.truth(f"{ZERO}.overlap_comm")
-    return 2 if overlaps and config.stage in {1, 2} else 1

@@ -63,6 +63,14 @@ UNKNOWN_OPTIMIZER = Rule(
     severity=Severity.ERROR,
     why=_("DeepSpeed fails on a name that it does not know"),
 )
+UNTESTED_OPTIMIZER = Rule(
+    code="ZW507",
+    name="untested-optimizer",
+    severity=Severity.ERROR,
+    why=_(
+        "DeepSpeed rejects optimizers that it has not tested with ZeRO, unless a key allows them"
+    ),
+)
 
 
 def _optimizer(config: Config, kind: Entry, name: str) -> Iterator[ConfigFinding]:
@@ -85,23 +93,13 @@ def _optimizer(config: Config, kind: Entry, name: str) -> Iterator[ConfigFinding
             _("`{kind}` cannot be combined with ZeRO", kind=kind.value),
             fix=_("write stage 0"),
         )
-    elif built.tested_with_zero is False and config.stage and not offloads(config):
-        yield from _untested(config, kind, name)
-
-
-UNTESTED_OPTIMIZER = Rule(
-    code="ZW507",
-    name="untested-optimizer",
-    severity=Severity.ERROR,
-    why=_(
-        "DeepSpeed rejects optimizers that it has not tested with ZeRO, unless a key allows them"
-    ),
-)
-
-
-def _untested(config: Config, kind: Entry, name: str) -> Iterator[ConfigFinding]:
-    # runtime/engine.py, _do_optimizer_sanity_check.
-    if config.truth("zero_allow_untested_optimizer") is False:
+    elif (
+        built.tested_with_zero is False
+        and config.stage
+        and not offloads(config)
+        # runtime/engine.py, _do_optimizer_sanity_check.
+        and config.truth("zero_allow_untested_optimizer") is False
+    ):
         yield kind.found(
             UNTESTED_OPTIMIZER,
             _("`{name}` with ZeRO needs `zero_allow_untested_optimizer`", name=name),

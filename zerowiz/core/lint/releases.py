@@ -326,18 +326,15 @@ def _defaults(config: Config) -> Iterator[ConfigFinding]:
         return
     for key in config.schema.keys.values():
         old = before.keys.get(key.path)
-        if old is not None and _has_changed(old, key) and _counts(config, key):
+        # The config has its section, and leaves the key to DeepSpeed.
+        is_left = key.path not in config.last and (not key.section or key.section in config.last)
+        if old is not None and is_left and _has_changed(old, key):
             yield _changed(config, before, old, key)
 
 
 def _has_changed(old: SchemaKey, new: SchemaKey) -> bool:
     gone = old.removed or new.removed or new.deprecated
     return not gone and None not in (old.default, new.default) and old.default != new.default
-
-
-def _counts(config: Config, key: SchemaKey) -> bool:
-    """Whether the config has its section, and leaves the key to DeepSpeed."""
-    return key.path not in config.last and (not key.section or key.section in config.last)
 
 
 def _changed(config: Config, before: Schema, old: SchemaKey, new: SchemaKey) -> ConfigFinding:

@@ -130,20 +130,20 @@ def encode_sarif(
         for report in reports
         for finding in report.findings
     ]
+    # Section 3.20: whether all was checked, and what was not.
+    notifications = [{"level": "error", "message": {"text": error.message}} for error in unreadable]
+    invocation = {
+        "executionSuccessful": not unreadable,
+        "toolExecutionNotifications": notifications,
+    }
     # Section 3.14.17: a column counts characters, not UTF-16 code units.
     run = {
         "tool": {"driver": driver},
         "columnKind": "unicodeCodePoints",
         "results": results,
-        "invocations": [_invocation(unreadable)],
+        "invocations": [invocation],
     }
     return {"$schema": _SCHEMA, "version": VERSION, "runs": [run]}
-
-
-def _invocation(unreadable: Sequence[ZerowizError]) -> dict[str, object]:
-    """Section 3.20: whether all was checked, and what was not."""
-    notifications = [{"level": "error", "message": {"text": error.message}} for error in unreadable]
-    return {"executionSuccessful": not unreadable, "toolExecutionNotifications": notifications}
 
 
 def _rule(rule: Rule) -> dict[str, object]:
@@ -222,23 +222,17 @@ def _value(schema: "Schema", key: "SchemaKey") -> dict[str, object]:
 
     if key.removed:
         return {"not": {}, "deprecated": True, **_about(key)}
-    meant = _meant(schema, key)
-    if _takes_auto(key):
+    inner = {**_choices(key), **_bounds(key)} if key.unknown is None else _section(schema, key)
+    meant: dict[str, object] = {**_types(key), **inner}
+    # A replaced or a dropped "auto"; a key that takes every kind of value is not meant to have it.
+    looked_at = len(key.takes) < len(Kind)
+    if key.path in _FILLED or (looked_at and Kind.AUTO in key.takes):
         meant = {"anyOf": [meant, {"const": Kind.AUTO.value}]}
+    # A null that is not meant to be written is no default.
+    value = None if key.default is None else json.loads(key.default)
+    default = {} if value is None and "null" not in key.types else {"default": value}
     deprecated = {"deprecated": True} if key.deprecated else {}
-    return {**_about(key), **meant, **_default(key), **deprecated}
-
-
-def _default(key: "SchemaKey") -> dict[str, object]:
-    """A null that is not meant to be written is none."""
-    default = None if key.default is None else json.loads(key.default)
-    return {} if default is None and "null" not in key.types else {"default": default}
-
-
-def _meant(schema: "Schema", key: "SchemaKey") -> dict[str, object]:
-    if key.unknown is not None:
-        return {**_types(key), **_section(schema, key)}
-    return {**_types(key), **_choices(key), **_bounds(key)}
+    return {**_about(key), **meant, **default, **deprecated}
 
 
 def _section(schema: "Schema", section: "SchemaKey") -> dict[str, object]:
@@ -281,14 +275,6 @@ def _bounds(key: "SchemaKey") -> dict[str, object]:
         if _NUMBERS & set(key.types)
         else {}
     )
-
-
-def _takes_auto(key: "SchemaKey") -> bool:
-    """Where a replaced or a dropped "auto" is meant; a key that takes every kind is left out."""
-    from zerowiz.core.dsconfig.schema import Kind  # noqa: PLC0415 - only a schema asks
-
-    looked_at = len(key.takes) < len(Kind)
-    return key.path in _FILLED or (looked_at and Kind.AUTO in key.takes)
 
 
 def _about(key: "SchemaKey") -> Mapping[str, object]:
