@@ -63,19 +63,16 @@ def find_losses(files: Sequence[PlannedFile]) -> tuple[LostEdit, ...]:
     Raises:
         ZerowizError: An existing path cannot be read, or is no file.
     """
-    shared = (file for file in reversed(files) if not file.own_folder)
-    return tuple(loss for file in shared if (loss := _find_loss(file)) is not None)
-
-
-def _find_loss(file: PlannedFile) -> LostEdit | None:
-    path = Path(file.path)
-    there = _read_there(file)
-    if there is None or there == file.content or _marker(path, there).exists():
-        return None
-    # A job that replaces the plan file leaves the marker first: it is looked for once more.
-    if _is_of_plan(path, there) or _marker(path, there).exists():
-        return None
-    return LostEdit(path=file.path, there=there, wanted=file.text, copy_of=file.copy_of)
+    losses: list[LostEdit] = []
+    for file in (file for file in reversed(files) if not file.own_folder):
+        path, there = Path(file.path), _read_there(file)
+        if there is None or there == file.content or _marker(path, there).exists():
+            continue
+        # A job that replaces the plan file leaves the marker first: it is looked for once more.
+        if _is_of_plan(path, there) or _marker(path, there).exists():
+            continue
+        losses.append(LostEdit(path=file.path, there=there, wanted=file.text, copy_of=file.copy_of))
+    return tuple(losses)
 
 
 def _read_there(file: PlannedFile) -> bytes | None:
@@ -411,24 +408,20 @@ def add_files(files: Sequence[PlannedFile]) -> tuple[PlannedFile, ...]:
 def _add(file: PlannedFile) -> None:
     path = Path(file.path)
     try:
-        _add_whole(path, file.content)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Reserves the name; whoever made a file of it meanwhile keeps it.
+        path.touch(exist_ok=False)
+        try:
+            write_whole(path, file.content)
+        except BaseException:
+            path.unlink(missing_ok=True)
+            _remove_empty(path.parent)
+            raise
     except OSError as error:
         raise ZerowizError(
             _("cannot write `{path}`: {reason}", path=file.path, reason=_reason(error)),
             _("use a folder that you can write to"),
         ) from error
-
-
-def _add_whole(path: Path, content: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # Reserves the name; whoever made a file of it meanwhile keeps it.
-    path.touch(exist_ok=False)
-    try:
-        write_whole(path, content)
-    except BaseException:
-        path.unlink(missing_ok=True)
-        _remove_empty(path.parent)
-        raise
 
 
 def remove_added(files: Sequence[PlannedFile]) -> tuple[str, ...]:

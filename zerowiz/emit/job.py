@@ -385,18 +385,14 @@ def _signals() -> Iterator[int]:
         signal.set_wakeup_fd(wakeup_before)
         for forwarded, handler in before.items():
             signal.signal(forwarded, handler)
-        unread = _read(reader)
+        unread = b""
+        with suppress(BlockingIOError):
+            unread = os.read(reader, 1024)
         os.close(reader)
         os.close(writer)
         for number in unread:
             if number in ENDING_SIGNALS:
                 os.kill(os.getpid(), number)
-
-
-def _read(reader: int) -> bytes:
-    with suppress(BlockingIOError):
-        return os.read(reader, 1024)
-    return b""
 
 
 def _note(_number: int, _frame: object) -> None:
