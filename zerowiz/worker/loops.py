@@ -106,14 +106,11 @@ class CpuMeter:
     def begin(self) -> None:
         """Reset the peak, where the kernel lets us."""
         self._host_peak_bytes = self.host_peak_rss_bytes()
-        self._resets = self._reset()
-
-    def _reset(self) -> bool:
+        self._resets = True
         try:
             _CLEAR_REFS.write_text(_RESET_PEAK, encoding="utf-8")
         except OSError:
-            return False
-        return True
+            self._resets = False
 
     def end(self) -> Reading:
         """Resident at the end, and the peak in the phase."""
@@ -309,7 +306,17 @@ class StepRecorder:
         try:
             yield
         finally:
-            self._end(self.phase_name)
+            name = self.phase_name
+            reading, phases = self._meter.end(), self.report["phases"]
+            before = phases.get(name, reading)["peak_bytes"]
+            if reading["peak_bytes"] is not None and before is not None:
+                reading["peak_bytes"] = max(reading["peak_bytes"], before)
+            phases[name] = reading
+            self.add(
+                allocator_retries=self._meter.retries(),
+                peak_reserved_bytes=reading["peak_reserved_bytes"],
+                host_peak_rss_bytes=self._meter.host_peak_rss_bytes(),
+            )
 
     def end_iteration(self, seconds: float) -> None:
         """Note how long an optimizer step took; of those in the middle nothing else is kept."""
@@ -319,18 +326,6 @@ class StepRecorder:
             if not phase.startswith("middle_")
         }
         self.add(step_seconds=[*self.report["step_seconds"], round(seconds, 4)])
-
-    def _end(self, name: str) -> None:
-        reading, phases = self._meter.end(), self.report["phases"]
-        before = phases.get(name, reading)["peak_bytes"]
-        if reading["peak_bytes"] is not None and before is not None:
-            reading["peak_bytes"] = max(reading["peak_bytes"], before)
-        phases[name] = reading
-        self.add(
-            allocator_retries=self._meter.retries(),
-            peak_reserved_bytes=reading["peak_reserved_bytes"],
-            host_peak_rss_bytes=self._meter.host_peak_rss_bytes(),
-        )
 
     def describe_optimizer(self, optimizer: Any) -> None:  # noqa: ANN401 - untyped libraries
         """Report the classes that DeepSpeed wraps around the optimizer."""
@@ -431,7 +426,8 @@ class TimingPass:
         # Each was as slow as the last one, or faster: nothing is read inside them.
         step_seconds = self._recorder.report["step_seconds"][-1]
         wanted = count_timed_steps(self._least, self._most, step_seconds)
-        steps = agree_on_least(min(wanted, self._steps_left(step_seconds)), self._device)
+        steps_left = max(0, int((self._until - time.time()) / max(step_seconds, 1e-3)))
+        steps = agree_on_least(min(wanted, steps_left), self._device)
         if steps:
             self._recorder.name_phase("timing")
             self._retries = self._meter.retries() or 0
@@ -439,10 +435,6 @@ class TimingPass:
             self._call_seconds.append(time_python_call(time.perf_counter))
             self._clock.note()
         return steps
-
-    def _steps_left(self, step_seconds: float) -> int:
-        """How many steps of so many seconds end before the deadline."""
-        return max(0, int((self._until - time.time()) / max(step_seconds, 1e-3)))
 
     def end_step(self) -> None:
         """An optimizer step has been queued."""

@@ -215,13 +215,6 @@ def _model_class(config: Any) -> Any:  # noqa: ANN401
     return next(fitting, transformers.AutoModelForCausalLM)
 
 
-def _from_config(case: Case, config: Any) -> Any:  # noqa: ANN401
-    named = _model_class(config)
-    make = getattr(named, "_from_config", None) or named.from_config
-    attention = ATTENTION[case["attention"]]
-    return make(config, dtype=DTYPES[case["precision"]], attn_implementation=attention)
-
-
 def in_shards(case: Case) -> bool:
     """Whether stage 3 builds the model in shards; what is quantized has to be whole first."""
     return case["zero_init"] and not case["quantized"]
@@ -265,7 +258,10 @@ def build_model(case: Case, folder: Path, device: torch.device) -> Any:  # noqa:
     if config.is_encoder_decoder and config.decoder_start_token_id is None:
         config.decoder_start_token_id = config.pad_token_id or 0
     with _weights_on(case, device):
-        model = _from_config(case, config)
+        named = _model_class(config)
+        make = getattr(named, "_from_config", None) or named.from_config
+        attention = ATTENTION[case["attention"]]
+        model = make(config, dtype=DTYPES[case["precision"]], attn_implementation=attention)
     replace_loss(model, case["loss"])
     if case["quantized"]:
         quantize(model, DTYPES[case["precision"]], device)
