@@ -486,12 +486,9 @@ class Replay:
         if symbol == _ERROR_STRING:
             return lambda code: f"NVML error {code}".encode()
 
-        def replayed(*args: Any) -> int:
-            return self._answer(symbol, args)
+        return partial(self._answer, symbol)
 
-        return replayed
-
-    def _answer(self, symbol: str, args: Sequence[Any]) -> int:
+    def _answer(self, symbol: str, *args: Any) -> int:
         if symbol == "nvmlShutdown":
             return _SUCCESS
         words = _inputs(args, self._handles)

@@ -231,10 +231,10 @@ def _read_memory(files: Files) -> tuple[int | None, int | None]:
     """
     sizes = parse_meminfo(_read(files, "proc/meminfo"))
     total_bytes, free_bytes = sizes.get("MemTotal"), sizes.get("MemAvailable")
-    others = [
-        parse_meminfo(_read(files, f"{_NODES}/node{node}/meminfo"))
-        for node in _list_nodes_without_cores(files)
-    ]
+    with_cores = _read_list(files, f"{_NODES}/has_cpu")
+    with_memory = _read_list(files, f"{_NODES}/has_memory")
+    without_cores = sorted(with_memory - with_cores) if with_cores else []
+    others = [parse_meminfo(_read(files, f"{_NODES}/node{node}/meminfo")) for node in without_cores]
     not_host_bytes = sum(node.get("MemTotal", 0) for node in others)
     not_host_free_bytes = sum(node.get(key, 0) for node in others for key in _FREEABLE)
     total_bytes = None if total_bytes is None else max(0, total_bytes - not_host_bytes)
@@ -243,13 +243,6 @@ def _read_memory(files: Files) -> tuple[int | None, int | None]:
     free_bytes = max(0, free_bytes - not_host_free_bytes)
     # Where a container makes /proc/meminfo up, more may be available than there is.
     return total_bytes, free_bytes if total_bytes is None else min(free_bytes, total_bytes)
-
-
-def _list_nodes_without_cores(files: Files) -> list[int]:
-    """The NUMA nodes with memory and without cores."""
-    with_cores = _read_list(files, f"{_NODES}/has_cpu")
-    with_memory = _read_list(files, f"{_NODES}/has_memory")
-    return sorted(with_memory - with_cores) if with_cores else []
 
 
 def _read_cgroup_limits(files: Files, paths: dict[str, str]) -> list[tuple[int, str]]:

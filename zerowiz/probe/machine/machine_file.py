@@ -74,7 +74,10 @@ def parse_machine_file(text: str, name: str, *, gpus: str | None = None) -> Mach
     if version == RECORDING:
         machine = _replayed(content, name, gpus)
     elif version == DESCRIPTION:
-        machine = select_gpus(_described(content, name), {}, gpus)
+        if "machine" not in content:
+            raise UsageError(_("machine file `{name}` has no `machine`", name=name), _HOW)
+        machine = decode_machine(content["machine"], _("{name}: machine", name=name))
+        machine = select_gpus(machine, {}, gpus)
     else:
         version_text = (
             _("no `schema_version`") if version is None else f"`schema_version` {version!r:.40}"
@@ -109,12 +112,6 @@ def _replayed(content: Mapping[str, object], name: str, gpus: str | None) -> Mac
         raise UsageError(
             _("machine file `{name}`: {message}", name=name, message=error.message), _HOW
         ) from None
-
-
-def _described(content: Mapping[str, object], name: str) -> Machine:
-    if "machine" not in content:
-        raise UsageError(_("machine file `{name}` has no `machine`", name=name), _HOW)
-    return decode_machine(content["machine"], _("{name}: machine", name=name))
 
 
 # Read what `measure` kept of this machine.

@@ -240,15 +240,11 @@ def _is_true(text: str) -> bool:
 
 
 def _read_rdma(files: Files, rules: _Rules) -> Iterator[Nic]:
-    verbs_files = _read_verbs_files(files)
+    devices = {verbs: _read(files, f"{_VERBS}/{verbs}/ibdev") for verbs in files.names(_VERBS)}
+    # By the device's name, what opens it.
+    verbs_files = {device: f"dev/infiniband/{verbs}" for verbs, device in devices.items() if device}
     for name in files.names(_RDMA):
         yield _read_device(files, name, verbs_files.get(name), rules)
-
-
-def _read_verbs_files(files: Files) -> dict[str, str]:
-    """The file in /dev/infiniband that opens each device, by the device's name."""
-    devices = {verbs: _read(files, f"{_VERBS}/{verbs}/ibdev") for verbs in files.names(_VERBS)}
-    return {device: f"dev/infiniband/{verbs}" for verbs, device in devices.items() if device}
 
 
 def _read_device(files: Files, name: str, verbs_file: str | None, rules: _Rules) -> Nic:
@@ -267,9 +263,11 @@ def _read_device(files: Files, name: str, verbs_file: str | None, rules: _Rules)
         name=hide_address(name),
         kind=kind,
         bytes_per_s=sum(rates) or None,
+        # EFA uses a plugin of NCCL instead of verbs.
         unusable=_check_device(files, name, verbs_file)
         or same[0].unusable
-        or _check_rules(rules, kind),
+        or rules.no_rdma
+        or (None if kind is NetworkKind.EFA else rules.no_verbs),
         numa_node=parse_numa_node(files.text(f"{folder}/device/numa_node")),
     )
 
@@ -288,11 +286,6 @@ def _check_device(files: Files, name: str, verbs_file: str | None) -> str | None
         if files.opens(verbs_file)
         else _("no permission to open `/{verbs_file}`", verbs_file=verbs_file)
     )
-
-
-def _check_rules(rules: _Rules, kind: NetworkKind) -> str | None:
-    """Why NCCL may not use RDMA of this kind; EFA uses a plugin of NCCL instead of verbs."""
-    return rules.no_rdma or (None if kind is NetworkKind.EFA else rules.no_verbs)
 
 
 def _read_port(files: Files, name: str, port: str, *, is_efa: bool, hcas: _NameList) -> _Port:

@@ -203,11 +203,10 @@ def _read_slot(session: Session, files: Files, handle: object, bus_id: str | Non
 
 def _read_processes(session: Session, files: Files, handle: object) -> tuple[GpuProcess, ...]:
     processes = session.maybe(nvml_calls.processes, handle) or ()
-    return tuple(replace(process, name=_name_of(files, process.pid)) for process in processes)
-
-
-def _name_of(files: Files, pid: int) -> str | None:
-    return (files.text(f"proc/{pid}/comm") or "").strip() or None
+    return tuple(
+        replace(process, name=(files.text(f"proc/{process.pid}/comm") or "").strip() or None)
+        for process in processes
+    )
 
 
 def _read_slices(session: Session, handle: object, whole: Gpu) -> Iterator[Gpu]:
@@ -255,7 +254,13 @@ def _read_device_ports(
     nvlinks: tuple[NvLink, ...] | None = ()
     if not device.gpu.mig_mode:
         active = _list_active(session, device.handle)
-        ends = [_read_end(session, device.handle, link) for link in active or ()]
+        ends = [
+            NvLink(
+                remote_type=session.maybe(nvml_calls.remote_type, device.handle, link),
+                remote_bus_id=session.maybe(nvml_calls.remote_bus_id, device.handle, link),
+            )
+            for link in active or ()
+        ]
         nvlinks = None if active is None else tuple(_typed(end, files, peers) for end in ends)
     return Ports(
         gpu=device.gpu,
@@ -267,13 +272,6 @@ def _read_device_ports(
 def _read_raw_rate(session: Session, handle: object) -> int | None:
     megabytes_per_s = session.maybe(nvml_calls.read_field, handle, nvml_calls.FIELD_LINK_SPEED, 0)
     return megabytes_per_s * _BYTES_PER_MB if megabytes_per_s else None
-
-
-def _read_end(session: Session, handle: object, link: int) -> NvLink:
-    return NvLink(
-        remote_type=session.maybe(nvml_calls.remote_type, handle, link),
-        remote_bus_id=session.maybe(nvml_calls.remote_bus_id, handle, link),
-    )
 
 
 def _typed(link: NvLink, files: Files, peers: frozenset[str | None]) -> NvLink:

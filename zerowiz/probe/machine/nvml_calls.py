@@ -126,7 +126,11 @@ def open_session(
     import pynvml
 
     with _answered_by(pynvml, None if replay is None else Replay(replay)):
-        init_code = _init(pynvml)
+        init_code = 0
+        try:
+            pynvml.nvmlInit()
+        except pynvml.NVMLError as error:
+            init_code = int(error.value)
         if log is not None:
             log["nvmlInitWithFlags(0)"] = {"err": init_code} if init_code else {"ok": None}
         if init_code:
@@ -159,14 +163,6 @@ def _answered_by(pynvml: ModuleType, table: object | None) -> Iterator[None]:
         yield
     finally:
         names.update(before)
-
-
-def _init(pynvml: ModuleType) -> int:
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError as error:
-        return int(error.value)
-    return 0
 
 
 def _init_failure(code: int) -> NoDriverError:

@@ -26,11 +26,13 @@ _CONTAINER_VARIABLES = ("container", "KUBERNETES_SERVICE_HOST")
 
 def read_launch_environment(environ: Mapping[str, str], files: Files) -> LaunchEnvironment:
     """What this process was started from."""
+    by_file = any(files.real(path) is not None for path in _CONTAINER_FILES)
+    by_variable = any(environ.get(name) for name in _CONTAINER_VARIABLES)
     return LaunchEnvironment(
         in_foreground=_is_in_foreground(),
         survives_hangup=signal.getsignal(signal.SIGHUP) is signal.SIG_IGN,
         runs_ci=bool(environ.get("CI")),
-        container=_find_container(environ, files),
+        container="container" if by_file or by_variable else None,
     )
 
 
@@ -41,12 +43,6 @@ def _is_in_foreground() -> bool:
     except (OSError, ValueError):
         return False
     return owner == os.getpgrp() and sys.stderr.isatty()
-
-
-def _find_container(environ: Mapping[str, str], files: Files) -> str | None:
-    by_file = any(files.real(path) is not None for path in _CONTAINER_FILES)
-    by_variable = any(environ.get(name) for name in _CONTAINER_VARIABLES)
-    return "container" if by_file or by_variable else None
 
 
 _Environ = Mapping[str, str]
@@ -118,7 +114,8 @@ def parse_count(text: str | None) -> int | None:
 
 def parse_slurm(name: str, environ: _Environ, _hosts: str = "") -> JobAllocation:
     """A job of Slurm. Its variables come before those of the step, which may have less."""
-    nodes = _first_count(environ, "SLURM_JOB_NUM_NODES", "SLURM_NNODES")
+    job_nodes = parse_count(environ.get("SLURM_JOB_NUM_NODES"))
+    nodes = job_nodes or parse_count(environ.get("SLURM_NNODES"))
     gpus = _count_slurm_gpus(environ, nodes)
     return JobAllocation(
         scheduler=name, nodes=nodes, gpus_per_node=gpus, memory_bytes=_slurm_memory(environ, gpus)
@@ -274,11 +271,6 @@ SCHEDULERS = (
     # Open MPI, mpirun(1), "Exported environment variables".
     _Scheduler(name="Open MPI", job_variables=("OMPI_COMM_WORLD_SIZE",), parse=parse_open_mpi),
 )
-
-
-def _first_count(environ: _Environ, *keys: str) -> int | None:
-    counts = (parse_count(environ.get(key)) for key in keys)
-    return next((count for count in counts if count is not None), None)
 
 
 def _times(first: int | None, second: int | None) -> int | None:
