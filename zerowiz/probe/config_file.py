@@ -240,7 +240,16 @@ def read_settings_file(named: str, script: str, *, is_whole: bool) -> SettingsFi
     """
     # A parser's defaults are YAML, whatever the file is called.
     is_yaml = not is_whole or named.endswith(YAML_SUFFIXES)
-    text = _read(named, script)
+    try:
+        text = require_text(Path(named))
+    except FileNotFoundError:
+        raise PreflightError(
+            _(
+                "there is no file `{name}`, from which {script} reads its arguments",
+                name=named,
+                script=script,
+            )
+        ) from None
     content = (load_yaml if is_yaml else _parse_json)(named, text)
     if not isinstance(content, Mapping):
         raise UsageError(
@@ -252,19 +261,6 @@ def read_settings_file(named: str, script: str, *, is_whole: bool) -> SettingsFi
         )
     values = {str(key): value for key, value in content.items()}
     return SettingsFile(path=named, values=values, is_whole=is_whole)
-
-
-def _read(name: str, script: str) -> str:
-    try:
-        return require_text(Path(name))
-    except FileNotFoundError:
-        raise PreflightError(
-            _(
-                "there is no file `{name}`, from which {script} reads its arguments",
-                name=name,
-                script=script,
-            )
-        ) from None
 
 
 def _parse_json(name: str, text: str) -> object:

@@ -6,7 +6,6 @@ import os
 import re
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
-from functools import partial
 from glob import glob
 from pathlib import Path
 from typing import Any
@@ -69,21 +68,25 @@ def read_yaml(file: ConfigText, known: Collection[str]) -> ConfigText | NamedFil
         root = _YamlReader(file.path, file.text).root()
     except JsonTextError as fault:
         return replace(file, text="", fault=fault)
-    values = _values(root)
+    members = root.members if isinstance(root, Object) else ()
+    values = {member.key.name: member.value for member in members}
     if isinstance(root, Object) and is_accelerate(values):
         return _of_accelerate(file.path, root)
     inline = values.get("deepspeed")
     if isinstance(inline, Object):
         return render(file.path, inline, Integration.HF)
-    if path := _text(inline):
-        return NamedFile(path=path, integration=Integration.HF)
+    if isinstance(inline, Scalar) and isinstance(inline.value, str) and inline.value:
+        return NamedFile(path=inline.value, integration=Integration.HF)
     if "deepspeed" in values:
         # Axolotl's examples end with it, and train without DeepSpeed.
         raise UsageError(
             _("there is no DeepSpeed config in `{path}`: its `deepspeed` is empty", path=file.path),
             _("write the path of a config behind it, to train with DeepSpeed"),
         )
-    if read_program(file.path, {name: _scalar(value) for name, value in values.items()}):
+    scalars = {
+        name: value.value if isinstance(value, Scalar) else None for name, value in values.items()
+    }
+    if read_program(file.path, scalars):
         raise UsageError(
             _("there is no DeepSpeed config in `{path}`: it has no `deepspeed`", path=file.path),
             _(
@@ -100,19 +103,6 @@ def read_yaml(file: ConfigText, known: Collection[str]) -> ConfigText | NamedFil
             " alone"
         ),
     )
-
-
-def _values(node: Node | None) -> dict[str, Node]:
-    members = node.members if isinstance(node, Object) else ()
-    return {member.key.name: member.value for member in members}
-
-
-def _scalar(node: Node) -> str | float | bool | None:
-    return node.value if isinstance(node, Scalar) else None
-
-
-def _text(node: Node | None) -> str | None:
-    return node.value if isinstance(node, Scalar) and isinstance(node.value, str) else None
 
 
 def _of_accelerate(path: str, root: Object) -> ConfigText | NamedFile:
@@ -331,22 +321,19 @@ def _matches(word: str) -> list[str]:
     return sorted(glob(word, recursive=True))  # noqa: PTH207
 
 
-def _or_error(read: Callable[[], ConfigText]) -> ConfigText | ZerowizError:
-    try:
-        return read()
-    except ZerowizError as error:
-        return error
-
-
 def _read_folder(
     folder: Path, known: Collection[str], at: Callable[[str], None]
 ) -> Iterator[ConfigText | ZerowizError]:
     is_empty = True
     for path in _json_files(folder, at):
+        read: ConfigText | ZerowizError
         if isinstance(path, ZerowizError):
-            read: ConfigText | ZerowizError = path
+            read = path
         else:
-            read = _or_error(partial(_read_json, path))
+            try:
+                read = decode_config(str(path), _read_bytes(path))
+            except ZerowizError as error:
+                read = error
         if isinstance(read, ZerowizError) or _is_config(read, known):
             is_empty = False
             yield read
@@ -390,10 +377,6 @@ def _json_files(folder: Path, at: Callable[[str], None]) -> Iterator[Path | Zero
                 reason=reason,
             )
         )
-
-
-def _read_json(path: Path) -> ConfigText:
-    return decode_config(str(path), _read_bytes(path))
 
 
 def _is_config(config: ConfigText, known: Collection[str]) -> bool:

@@ -203,19 +203,16 @@ def find_answers_file(script: str | None, output_dir: Path | None) -> Path | Non
         output_dir: The folder of the configs, where it is said.
     """
     here = Path.cwd()
-    folders = () if output_dir is None else (here / output_dir,)
-    paths = (folder / FILE_NAME for folder in (*folders, *_from(here, script)))
-    return next((path for path in paths if path.is_file()), None)
-
-
-def _from(here: Path, script: str | None) -> tuple[Path, ...]:
-    """The folders in which a file counts, the nearest first."""
     root = next((folder for folder in (here, *here.parents) if (folder / ".git").exists()), here)
     start = here if script is None else Path(script).absolute().parent
     if ".." in start.parts or not start.is_relative_to(here) or not start.is_dir():
         start = here
-    folders = (start, *start.parents)
-    return folders[: folders.index(root) + 1]
+    levels = (start, *start.parents)
+    folders = levels[: levels.index(root) + 1]
+    if output_dir is not None:
+        folders = (here / output_dir, *folders)
+    paths = (folder / FILE_NAME for folder in folders)
+    return next((path for path in paths if path.is_file()), None)
 
 
 def read_answers_text(path: Path, name: str) -> str:

@@ -386,35 +386,6 @@ def _close(text: str) -> tuple[str, ...]:
     return (_("similar names: {names}", names=names),) if names else ()
 
 
-def _read(text: str, environ: Mapping[str, str]) -> Named | None:
-    path = _find_config(text)
-    if path is None and parse_size(text) is not None:
-        return None
-    is_id = _HUB_ID.fullmatch(text) is not None
-    path = path or (_find_cached(text, environ) if is_id else None)
-    if path is not None:
-        return _read_file(path)
-    known = _find_short(text)
-    if known is not None:
-        return Named(
-            known.name, known.config, _("`{text}` is taken to be `{id}`", text=text, id=known.id)
-        )
-    if text.startswith(_OF_PATHS):
-        raise UsageError(
-            _("there is no folder `{text}` on this machine", text=text), *_close(text), _ELSEWHERE
-        )
-    as_size = f"{text}b"
-    is_number = bool(parse_size(as_size))
-    if is_number or not is_id:
-        meant = (_("did you mean `$model {text}`?", text=as_size),) if is_number else ()
-        raise UsageError(
-            _("`{text}` is not a folder, a hub id or a size", text=text),
-            *(meant or _close(text)),
-            _WANTED,
-        )
-    return _fetch_or_know(text, environ)
-
-
 def _find_short(text: str) -> KnownModel | None:
     """The model of the table that a short name means; an id of the hub is asked for there."""
     return None if "/" in text else find_known(text, read_known_models())
@@ -435,7 +406,36 @@ def read_config(text: str, *, environ: Mapping[str, str]) -> Named | None:
     if not text.strip():
         raise UsageError(_("`$model` is empty"), _WANTED)
     with unreadable_refused(text):
-        return _read(text, environ)
+        path = _find_config(text)
+        if path is None and parse_size(text) is not None:
+            return None
+        is_id = _HUB_ID.fullmatch(text) is not None
+        path = path or (_find_cached(text, environ) if is_id else None)
+        if path is not None:
+            return _read_file(path)
+        known = _find_short(text)
+        if known is not None:
+            return Named(
+                known.name,
+                known.config,
+                _("`{text}` is taken to be `{id}`", text=text, id=known.id),
+            )
+        if text.startswith(_OF_PATHS):
+            raise UsageError(
+                _("there is no folder `{text}` on this machine", text=text),
+                *_close(text),
+                _ELSEWHERE,
+            )
+        as_size = f"{text}b"
+        is_number = bool(parse_size(as_size))
+        if is_number or not is_id:
+            meant = (_("did you mean `$model {text}`?", text=as_size),) if is_number else ()
+            raise UsageError(
+                _("`{text}` is not a folder, a hub id or a size", text=text),
+                *(meant or _close(text)),
+                _WANTED,
+            )
+        return _fetch_or_know(text, environ)
 
 
 def is_near(text: str, environ: Mapping[str, str]) -> bool:

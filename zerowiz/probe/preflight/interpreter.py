@@ -86,6 +86,8 @@ def read_installed(program: str, environ: Mapping[str, str], names: Iterable[str
     paths = {name: _find(name, folders) for name in names}
     deepspeed, torch = paths.get("deepspeed"), paths.get("torch")
     version, prebuilt = _read_deepspeed(deepspeed)
+    # Of the host's optimizers; older releases build them with nvcc (op_builder/).
+    builders = () if deepspeed is None else deepspeed.glob("ops/op_builder/cpu_*.py")
     packages = {name: _package(path, folders) for name, path in paths.items()}
     if version is not None:
         packages["deepspeed"] = Package(present=True, version=version)
@@ -97,7 +99,7 @@ def read_installed(program: str, environ: Mapping[str, str], names: Iterable[str
         packages=packages,
         torch=None if torch is None else _read_torch(torch),
         prebuilt=prebuilt,
-        cuda_builders=_list_cuda_builders(deepspeed),
+        cuda_builders=frozenset(builder.stem for builder in builders),
     )
 
 
@@ -161,12 +163,6 @@ def _read_deepspeed(folder: Path | None) -> tuple[str | None, frozenset[str]]:
     built = ops.items() if isinstance(ops, dict) else ()
     names = frozenset(str(name) for name, is_built in built if is_built is True)
     return (version if isinstance(version, str) else None), names
-
-
-def _list_cuda_builders(folder: Path | None) -> frozenset[str]:
-    """The ops of the host's optimizers; older releases build them with nvcc (op_builder/)."""
-    builders = () if folder is None else folder.glob("ops/op_builder/cpu_*.py")
-    return frozenset(path.stem for path in builders)
 
 
 def _read_torch(folder: Path) -> Torch | None:

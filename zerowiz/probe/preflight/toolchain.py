@@ -100,7 +100,7 @@ def _find_holders() -> _Holders:
     pids: dict[_FileId, int] = {}
     hidden_users: set[int] = set()
     folders: set[str] = set()
-    for process in _processes():
+    for process in (path for path in _PROC.iterdir() if path.name.isdigit()):
         try:
             opened = list((process / "fd").iterdir())
         except PermissionError:
@@ -118,10 +118,6 @@ def _find_holders() -> _Holders:
                     # processes by their number, and a parent's is the smaller one.
                     pids.setdefault(_file_id(descriptor.stat()), int(process.name))
     return _Holders(pids=pids, hidden_users=frozenset(hidden_users), folders=frozenset(folders))
-
-
-def _processes() -> Iterator[Path]:
-    return (path for path in _PROC.iterdir() if path.name.isdigit())
 
 
 def _user_of_python(process: Path) -> set[int]:
@@ -204,7 +200,10 @@ def read_toolchain(
         python_headers=_has_headers() if is_own else None,
         cuda_home=home,
         has_nvcc=has_nvcc,
-        cuda_version=_read_nvcc(nvcc, environ) if has_nvcc and wants_nvcc else None,
+        # As DeepSpeed reads it (op_builder/builder.py, installed_cuda_version).
+        cuda_version=parse_nvcc(_run([str(nvcc), "-V"], environ))
+        if has_nvcc and wants_nvcc
+        else None,
         has_libaio=_has_libaio(program, environ) if program and wants_libaio else None,
     )
 
@@ -222,11 +221,6 @@ def find_cuda_home(environ: Mapping[str, str]) -> str | None:
         return str(Path(nvcc).parent.parent)
     usual = Path("/usr/local/cuda")
     return str(usual) if usual.exists() else None
-
-
-def _read_nvcc(nvcc: Path | None, environ: Mapping[str, str]) -> tuple[int, int] | None:
-    """The release of nvcc, read like DeepSpeed (op_builder/builder.py, installed_cuda_version)."""
-    return parse_nvcc(_run([str(nvcc), "-V"], environ))
 
 
 def parse_nvcc(text: str) -> tuple[int, int] | None:
@@ -362,7 +356,10 @@ def try_core_binding(environ: Mapping[str, str], ranks: int, system: Path = _SYS
     count = len(cores) // ranks
     if not count:
         return CoreBinding(cores=None, why_not=_("there are fewer cores than ranks"))
-    nodes = [*_nodes(system)]
+    nodes = [
+        (folder.name.removeprefix("node"), _read(folder / "cpulist"))
+        for folder in sorted(system.glob("node/node[0-9]*"))
+    ]
     of_ranks = [cores[count * rank : count * (rank + 1)] for rank in range(ranks)]
     if all(_binds([numactl, *_words(share, nodes)], environ) for share in of_ranks):
         return CoreBinding(cores=_listed(cores))
@@ -377,12 +374,6 @@ def _physical(allowed: Collection[int], system: Path) -> Iterator[int]:
         threads = _read(system / f"cpu/cpu{core}/topology/thread_siblings_list")
         if core == min(threads.intersection(allowed), default=core):
             yield core
-
-
-def _nodes(system: Path) -> Iterator[tuple[str, frozenset[int]]]:
-    """Each NUMA node's number and cores."""
-    for folder in sorted(system.glob("node/node[0-9]*")):
-        yield folder.name.removeprefix("node"), _read(folder / "cpulist")
 
 
 def _read(path: Path) -> frozenset[int]:
