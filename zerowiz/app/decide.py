@@ -79,7 +79,9 @@ def decide_options(
     if script is not None:
         check_method(script.facts, request.job.workload.method)
     searched = choose_open(options, request, compares=compares)
-    chosen = _with_step(options, request, searched, script)
+    # Where nothing fits it is the least that the job can have, so that no remedy asks for it.
+    step = _least(request) if searched.choice is None else searched.choice.workload
+    chosen = request.with_step(step)
     decision = searched.decision
     if searched.choice is None:
         decision = decide(chosen.job, chosen.constraints)
@@ -100,28 +102,6 @@ def choose_open(options: Options, request: ResolvedJob, *, compares: bool = True
     job, open_step = request.job, request.freedom
     objective = options.objective
     return search(job, request.constraints, open_step, objective, supports, compares=compares)
-
-
-def _with_step(
-    options: Options,
-    request: ResolvedJob,
-    searched: Search,
-    script: ScriptRun | None,
-) -> ResolvedJob:
-    """The request with the step that was chosen, as if it had been said.
-
-    Where nothing fits it is the least that the job can have, so that no remedy asks for it.
-    """
-    job, before = request.job, request.job.workload
-    step = _least(request) if searched.choice is None else searched.choice.workload
-    if step == before:
-        return request
-    chosen = {name: getattr(step, name) for name in request.freedom.names}
-    changed = {name: value for name, value in chosen.items() if value != getattr(before, name)}
-    chosen_options = replace(options, **changed)
-    read = ReadModel(model=job.model, traced=job.traced, notes=request.traced)
-    resolved = resolve_job(chosen_options, job.machine, script, read)
-    return replace(resolved, job=replace(job, workload=step), freedom=request.freedom)
 
 
 def _least(request: ResolvedJob) -> Workload:
@@ -313,7 +293,7 @@ class RemedyFinder:
             row = next(known, None)
             model = model_of(str(change["model"]), None) if row is None else row.build()
         read = ReadModel(model=model, traced=traced)
-        request = resolve_job(changed, machine, self.script, read)
+        request = self.request.with_change(changed, machine, read)
         if self.script is not None:
             check_method(self.script.facts, request.job.workload.method)
         return request

@@ -58,7 +58,7 @@ STAGES = ("auto", "0", "1", "2", "3")
 """The values of `--stage`."""
 
 
-class Options(Struct, frozen=True, kw_only=True):
+class Options(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
     """What a person chose; None is no choice."""
 
     model: Annotated[str | None, settings.MODEL] = None

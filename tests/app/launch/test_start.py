@@ -15,7 +15,6 @@ from recorded import Install, library
 
 from zerowiz.app.decide import plan_options
 from zerowiz.app.launch import start
-from zerowiz.app.launch.attempts import _open_step
 from zerowiz.app.launch.start import (
     check_locks,
     note_findings,
@@ -154,7 +153,7 @@ def test_a_further_attempt_keeps_all_that_was_chosen_of_the_step(driver: Install
     assert {
         "gradient_checkpointing": step.gradient_checkpointing,
         "loss": step.loss,
-    } == _open_step(plan)
+    } == plan.request.freedom.values(step)
 
 
 # A person says how a config reaches a script that does not show it, once.

@@ -57,11 +57,6 @@ def keep(start: Start, memory: MemoryKind) -> RanOut | None:
     return seen
 
 
-def _open_step(plan: Plan) -> dict[str, object]:
-    """What was chosen of the step for the first attempt, which the next ones keep."""
-    return {name: getattr(plan.decision.job.workload, name) for name in plan.request.freedom.names}
-
-
 def _output_folder(start: Start) -> Path | None:
     folder = output_folder(start.script)
     return None if folder is None else Path(folder)
@@ -108,7 +103,7 @@ def escalate(
     named = {
         "stage": str(strategy.stage),
         "offload": OffloadChoice(strategy.offload.value),
-        **_open_step(plan),
+        **plan.request.freedom.values(plan.decision.job.workload),
     }
     plan = replace(plan, options=replace(plan.options, **named))  # type: ignore[arg-type]
     saved = read_saved(_output_folder(start), before)

@@ -2,9 +2,10 @@
 
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from msgspec import Struct
 
@@ -12,8 +13,8 @@ from zerowiz import __version__
 from zerowiz.app.options import Options
 from zerowiz.app.reporter import SILENT, Reporter
 from zerowiz.app.resolve.model import made_for, read_and_trace, read_made
-from zerowiz.app.resolve.workload import as_typed, by_config, by_script, resolve_workload, splits
-from zerowiz.core.decision.flowchart import Constraints
+from zerowiz.app.resolve.workload import gives_way, list_values, resolve_workload, splits
+from zerowiz.core.decision.flowchart import Constraints, OffloadChoice
 from zerowiz.core.decision.plan_input import (
     Objective,
     OpenSettings,
@@ -44,6 +45,7 @@ from zerowiz.core.script.settings import (
     settings_of,
 )
 from zerowiz.core.script.trainers import cut_group
+from zerowiz.core.setting_values import Origin, SettingValue, as_typed, fold
 from zerowiz.core.settings import SettingRow
 from zerowiz.core.speed.costs import find_rates
 from zerowiz.core.strategies import ZERO2_OFFLOAD
@@ -58,6 +60,7 @@ from zerowiz.core.workload import (
     Loss,
     Method,
     Precision,
+    StateDtype,
     Workload,
 )
 from zerowiz.errors import UsageError
@@ -216,6 +219,13 @@ def _has(package: str, job: PlanInput) -> bool:
 class ResolvedJob(Struct, frozen=True, kw_only=True):
     """Everything a command decides with."""
 
+    options: Options
+    script: ScriptRun | None
+    """The script as it is run; None without one."""
+    config: UserConfig
+    """What the person's own config says."""
+    values: tuple[SettingValue, ...]
+    """All that is said of its settings, and by what."""
     job: PlanInput
     constraints: Constraints
     handover: Handover
@@ -257,6 +267,38 @@ class ResolvedJob(Struct, frozen=True, kw_only=True):
     """What the script builds its own model by, where the plan is for the one that is named."""
     trusted: tuple[str, ...] = ()
     """Options of what the script's code does, which zerowiz neither sees there nor can pass."""
+
+    def with_step(self, step: Workload) -> "ResolvedJob":
+        """The job with this step, of which nobody decided what is chosen."""
+        before = self.job.workload
+        if step == before:
+            return self
+        changed = {n: v for n, v in self.freedom.values(step).items() if v != getattr(before, n)}
+        chosen = (
+            SettingValue(name=name, value=value, origin=Origin.CHOSEN, source=Origin.CHOSEN)
+            for name, value in changed.items()
+        )
+        made = _fold_job(
+            self.options,
+            tuple(chosen),
+            self.job.machine,
+            self.script,
+            self.config,
+            ReadModel(model=self.job.model, traced=self.job.traced, notes=self.traced),
+        )
+        return replace(made, job=replace(self.job, workload=step), freedom=self.freedom)
+
+    def with_change(
+        self, options: Options, machine: Machine, read: ReadModel | None = None
+    ) -> "ResolvedJob":
+        """The job with other options, on another machine, of another model.
+
+        Raises:
+            UsageError: It cannot have them.
+        """
+        job = self.job
+        read = read or ReadModel(model=job.model, traced=job.traced, notes=self.traced)
+        return _fold_job(options, (), machine, self.script, self.config, read)
 
 
 def stated_settings(options: Options, settings: ScriptSettings) -> frozenset[str]:
@@ -316,15 +358,16 @@ def _handover(
     )
 
 
-def _constraints(options: Options, config: UserConfig) -> Constraints:
-    own_stage = None if config.stage is None else str(config.stage)
-    stage = by_config("stage", options.config, options.stage, own_stage)
+def _constraints(
+    said: Mapping[str, SettingValue], options: Options, config: UserConfig
+) -> Constraints:
+    stage = said["stage"].value if "stage" in said else None
     if Uncounted.STAGE1_GRADIENTS in config.besides:
         # No strategy of its own: the one that is nearest, and says what it does not count.
         stage = str(ZERO2_OFFLOAD.stage)
     return Constraints(
-        stage=None if stage in {None, "auto"} else int(stage),
-        offload=by_config("offload", options.config, options.offload, config.offload),
+        stage=None if stage in {None, "auto"} else int(str(stage)),
+        offload=cast("OffloadChoice", said["offload"].value) if "offload" in said else None,
         allow_slow=options.allow_slow,
         force=options.force,
     )
@@ -362,28 +405,43 @@ def resolve_job(
         script: The script as it is run; None without one.
         read: The model where it was read already; None reads it, which may fetch it.
         reporter: Hears what that waits for.
+
+    Raises:
+        UsageError: Options, script and config contradict each other, or the model or the machine.
+    """
+    facts = facts_of(script)
+    reader = options.integration or (facts.integration if facts else None)
+    config = own_config(options, reader)
+    return _fold_job(options, (), machine, script, config, read, reporter)
+
+
+def _fold_job(
+    options: Options,
+    chosen: tuple[SettingValue, ...],
+    machine: Machine,
+    script: ScriptRun | None,
+    config: UserConfig,
+    read: ReadModel | None,
+    reporter: Reporter = SILENT,
+) -> ResolvedJob:
+    """The job of all that is said; nothing that was read is read again.
+
+    Args:
+        options: What was said.
+        chosen: What a search chose of what is open.
+        machine: What the job runs on.
+        script: The script as it is run; None without one.
+        config: What the person's own config says.
+        read: The model; None reads it.
+        reporter: Hears what that waits for.
     """
     environ = os.environ
     facts, settings = facts_of(script), settings_of(script)
-    reader = options.integration or (facts.integration if facts else None)
-    config = own_config(options, reader)
     model_words = () if script is None else _model_words(options, script)
-    loaded = settings.model
-    is_stated = _is_stated(options, loaded)
-    model_setting = None if is_stated or model_words else loaded
-    if options.model is not None and parse_size(options.model) is not None and model_setting:
-        raise UsageError(
-            _(
-                "`$model {model}` conflicts with the script: {source} says "
-                "{model_setting}, which can be read",
-                model=options.model,
-                source=model_setting.source,
-                model_setting=model_setting.value,
-            ),
-            _("remove `$model {model}`", model=options.model),
-        )
-    named = _name_model(options.model, model_setting)
-    resolved = resolve_workload(options, settings, config, machine)
+    named = _name_model(options, settings, is_loaded=bool(model_words))
+    values = (*list_values(options, settings, config, machine.world_size), *chosen)
+    said = fold(values, partial(gives_way, settings))
+    resolved = resolve_workload(said, options, settings, config, machine)
     workload = resolved.workload
     if _unfused_adam(facts) is not None:
         workload = replace(workload, optimizer_fused=False)
@@ -394,7 +452,7 @@ def resolve_job(
             if model_config is None
             else read_made(model_config, workload, environ, reporter, trace=options.trace)
         )
-    if "sequence_tokens" not in resolved.said:
+    if "sequence_tokens" not in resolved.decided:
         workload = _within_positions(workload, read)
     _refuse_length(options, settings, workload, read.model)
     if settings.targets_by_architecture and options.lora_target_modules is None:
@@ -408,14 +466,13 @@ def resolve_job(
     not_counted = [e for e in settings.not_counted if not (named_trainer and e.settled_by_name)]
     besides = (*config.besides, *((Uncounted.ADAPTERS,) if settings.widens_adapters else ()))
     budget = options.memory_budget
-    flag, dtype = "optimizer_state_dtype", options.optimizer_state_dtype
-    state_dtype = by_config(flag, options.config, dtype, config.state_dtype)
+    state_dtype = said.get("optimizer_state_dtype")
     job = PlanInput(
         machine=machine,
         model=read.model,
         workload=workload,
         accounting=options.accounting,
-        state_dtype=state_dtype,
+        state_dtype=None if state_dtype is None else cast("StateDtype", state_dtype.value),
         budget_bytes=None if budget is None else parse_budget(budget, machine.total_bytes),
         own_buffers=config.buffers,
         traced=read.traced,
@@ -435,10 +492,14 @@ def resolve_job(
         seen = (read_history(history_path(key, environ)).ran_out for key in keys)
         job = replace(job, ran_out=tuple(chain.from_iterable(seen)))
     # What is searched for is chosen, and not assumed.
-    decided = resolved.said | ({"gradient_checkpointing"} if freedom.checkpointing else set())
+    decided = resolved.decided | ({"gradient_checkpointing"} if freedom.checkpointing else set())
     return ResolvedJob(
+        options=options,
+        script=script,
+        config=config,
+        values=values,
         job=job,
-        constraints=_constraints(options, config),
+        constraints=_constraints(said, options, config),
         handover=_handover(options, facts, settings, resolved.settled),
         assumed=(*defaults_used(job, decided, settings), *lacking),
         unfused_adam=_unfused_adam(facts),
@@ -458,7 +519,7 @@ def resolve_job(
         size_only=_size_only(options, settings),
         own_epochs=None if settings.epochs is None else settings.epochs.value,
         builds=_builds(options, settings),
-        trusted=() if script is None else _trusted(options, settings),
+        trusted=() if facts is None else _trusted(options, settings),
     )
 
 
@@ -535,19 +596,49 @@ def _copied(facts: ScriptFacts | None) -> str | None:
     return file.path if file is not None and file.is_whole else None
 
 
-def _name_model(option: str | None, setting: ScriptValue[str] | None) -> str:
+def _name_model(options: Options, settings: ScriptSettings, *, is_loaded: bool) -> str:
     """The model that option or script name; the script's own spelling where both mean one.
+
+    Args:
+        options: What was said.
+        settings: What the script says.
+        is_loaded: Whether words make the script load the model that `--model` names.
 
     Raises:
         UsageError: They mean two.
     """
-    if option is not None and setting is not None:
-        loaded = hub_name(option, os.environ)
-        if loaded == hub_name(setting.value, os.environ):
-            option = None
-        elif loaded != option:
-            setting = replace(setting, spellings={option: loaded})
-    return by_script("model", option, setting) or ""
+    option, setting = options.model, settings.model
+    if is_loaded or _is_stated(options, setting):
+        setting = None
+    if option is None or setting is None:
+        return option or (setting.value if setting is not None else "")
+    if parse_size(option) is not None:
+        raise UsageError(
+            _(
+                "`$model {model}` conflicts with the script: {source} says "
+                "{model_setting}, which can be read",
+                model=option,
+                source=setting.source,
+                model_setting=setting.value,
+            ),
+            _("remove `$model {model}`", model=option),
+        )
+    loaded = hub_name(option, os.environ)
+    if loaded == hub_name(setting.value, os.environ) or option == setting.value:
+        return setting.value
+    if loaded != option:
+        setting = replace(setting, spellings={option: loaded})
+    values = [
+        SettingValue(
+            name="model",
+            value=setting.value,
+            origin=Origin.SCRIPT,
+            source=setting.source,
+            change_to=cast("ScriptValue[object]", setting).change_to,
+        ),
+        SettingValue(name="model", value=option, origin=Origin.OPTION, source=""),
+    ]
+    return str(fold(values, lambda _script, _option: False)["model"].value)
 
 
 def _is_stated(options: Options, setting: ScriptValue[str] | None) -> bool:

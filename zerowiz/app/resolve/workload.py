@@ -1,8 +1,7 @@
 """Settle what a rank of the job trains with: as options, the script and a config say."""
 
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
-from typing import TypeVar, cast
+from typing import cast
 
 from msgspec import Struct
 
@@ -17,6 +16,7 @@ from zerowiz.core.machine.types import Machine
 from zerowiz.core.script.arguments import LOCAL_RANK_FLAG
 from zerowiz.core.script.bindings import ScriptValue, State
 from zerowiz.core.script.settings import AddedWords, ScriptRun, ScriptSettings
+from zerowiz.core.setting_values import Origin, SettingValue, as_typed
 from zerowiz.core.units import divide_batch, largest_part, solve_accumulation
 from zerowiz.core.workload import (
     SETTINGS,
@@ -30,91 +30,7 @@ from zerowiz.core.workload import (
 )
 from zerowiz.errors import PreflightError, UsageError
 from zerowiz.probe.package_data import read_transformers_release, read_trl_release
-from zerowiz.translation import _, joined, listing
-
-# Settle what an option says and a script, or a config, says too; they may not disagree.
-
-T = TypeVar("T")
-
-
-def as_typed(name: str, value: object) -> str:
-    """The option as one types it."""
-    if isinstance(value, bool):
-        return f"${name}" if value else f"$no_{name}"
-    return f"${name} {value}"
-
-
-def by_script(name: str, option: T | None, setting: ScriptValue[T] | None) -> T | None:
-    """The option or the script's setting.
-
-    Args:
-        name: Of the setting.
-        option: By the option.
-        setting: By the script.
-
-    Raises:
-        UsageError: They contradict each other.
-    """
-    if option is None or setting is None or option == setting.value:
-        return setting.value if setting is not None else option
-    words = as_typed(name, option)
-    raise UsageError(
-        _(
-            "`{words}` conflicts with the script: {source} says {setting}",
-            words=words,
-            source=setting.source,
-            setting=setting.value,
-        ),
-        setting.change_to(option),
-        _("or remove `{words}`", words=words),
-    )
-
-
-def by_config(
-    name: str,
-    config: Path | None,
-    option: T | None,
-    of_config: T | None,
-    setting: ScriptValue[T] | None = None,
-) -> T | None:
-    """What option, script and the user's own config say.
-
-    Args:
-        name: Of the setting.
-        config: The user's own.
-        option: By the option.
-        of_config: By the config.
-        setting: By the script.
-
-    Raises:
-        UsageError: One contradicts another.
-    """
-    value = by_script(name, option, setting)
-    if value is None or of_config is None or value == of_config:
-        return value if of_config is None else of_config
-    words = as_typed(name, value)
-    drop = (_("remove `{words}`", words=words),) if option is not None else ()
-    if setting is None:
-        raise UsageError(
-            _(
-                "`{words}` conflicts with `{config}`, which says {own}",
-                words=words,
-                config=config,
-                own=of_config,
-            ),
-            *drop,
-        )
-    raise UsageError(
-        _(
-            "the script conflicts with `{config}`: {source} says {said}, the config {own}",
-            config=config,
-            source=setting.source,
-            said=value,
-            own=of_config,
-        ),
-        joined("; ", (setting.change_to(of_config), *drop)),
-    )
-
+from zerowiz.translation import _, listing
 
 # Refuse a run that would not be the one that was planned.
 
@@ -224,7 +140,7 @@ class ResolvedWorkload(Struct, frozen=True, kw_only=True):
     """The workload, and which of its settings somebody decided."""
 
     workload: Workload
-    said: frozenset[str]
+    decided: frozenset[str]
     """By the name of the field; the others have a default of ours."""
     settled: tuple[AddedWords, ...]
     """What the script leaves open, and is to take from words that are added after it."""
@@ -253,32 +169,86 @@ _AGREES: Mapping[str, Callable[[object, object], bool]] = {
 }
 
 
+# How the optimizer's states are kept is no part of the step: each accounting has a default.
+_OF_STEP = tuple(name for name in SETTINGS if name != "optimizer_state_dtype")
+
+
+def list_values(
+    options: Options, settings: ScriptSettings, config: UserConfig, ranks: int
+) -> Iterator[SettingValue]:
+    """All that a script, a config and options say of a job's settings.
+
+    Args:
+        options: What was said.
+        settings: What the script says.
+        config: What the person's own config says.
+        ranks: Of the job, which share a batch of the config.
+
+    Raises:
+        UsageError: The batch of the config does not multiply out.
+    """
+    for name in _OF_STEP:
+        setting: ScriptValue[object] | None = getattr(settings, name, None)
+        if setting is not None:
+            yield SettingValue(
+                name=name,
+                value=setting.value,
+                origin=Origin.SCRIPT,
+                source=setting.source,
+                change_to=setting.change_to,
+            )
+    micro_batch, steps = config.batch(ranks)
+    of_config = {
+        "micro_batch": micro_batch,
+        "accumulation_steps": steps,
+        "precision": config.precision,
+        "torch_autocast": config.torch_autocast,
+        "optimizer_state_dtype": config.state_dtype,
+        "stage": None if config.stage is None else str(config.stage),
+        "offload": config.offload,
+    }
+    for name, value in of_config.items():
+        if value is not None:
+            source = f"{options.config}"
+            yield SettingValue(name=name, value=value, origin=Origin.CONFIG, source=source)
+    for name in (*_OF_STEP, "optimizer_state_dtype", "stage", "offload"):
+        value = getattr(options, name)
+        if value is not None:
+            source = as_typed(name, value)
+            yield SettingValue(name=name, value=value, origin=Origin.OPTION, source=source)
+
+
+def gives_way(settings: ScriptSettings, script: SettingValue, other: SettingValue) -> bool:
+    """Whether a script can be given another value than its own, or has as good a one."""
+    is_option = other.origin is Origin.OPTION
+    same = is_option and _agrees(script.name, other.value, script.value)
+    return same or settings.is_open(script.name, other.value)
+
+
 def resolve_workload(
-    options: Options, settings: ScriptSettings, config: UserConfig, machine: Machine
+    said: Mapping[str, SettingValue],
+    options: Options,
+    settings: ScriptSettings,
+    config: UserConfig,
+    machine: Machine,
 ) -> ResolvedWorkload:
     """The workload; a default of ours where nobody says.
 
     Args:
+        said: The value that counts of each setting that anything is said of.
         options: What was said.
         settings: What the script says.
         config: What the user's own config says.
         machine: Its ranks share a global batch, and it takes bf16 or not.
 
     Raises:
-        UsageError: Two of them disagree.
+        UsageError: A global batch is no multiple of what is said, or no step has all of it.
     """
-    micro_batch, steps = config.batch(machine.world_size)
-    by_own = {
-        "micro_batch": micro_batch,
-        "accumulation_steps": steps,
-        "precision": config.precision,
-        "torch_autocast": config.torch_autocast,
-    }
-    # How the optimizer's states are kept is no part of the step: each accounting has a default.
-    named = [name for name in SETTINGS if name != "optimizer_state_dtype"]
-    values = {name: _said(name, options, settings, by_own.get(name)) for name in named}
+    values = {name: said[name].value if name in said else None for name in _OF_STEP}
     values["precision"] = values["precision"] or config.fallback_precision
-    if options.global_batch is not None:
+    is_chosen = "micro_batch" in said and said["micro_batch"].origin is Origin.CHOSEN
+    if options.global_batch is not None and not is_chosen:
+        steps = config.batch(machine.world_size)[1]
         values |= _split(options.global_batch, options, values, settings, steps, machine.world_size)
     known = {name: value for name, value in values.items() if value is not None}
     if settings.adapts and "method" not in known:
@@ -300,28 +270,26 @@ def resolve_workload(
             trl_version=read_trl_release(),
         )
     except UsageError as error:
-        hints = _set_elsewhere(error.message, options, settings, by_own)
+        elsewhere = (
+            value
+            for name, value in said.items()
+            if f"`${name}" in error.message and value.origin in {Origin.SCRIPT, Origin.CONFIG}
+        )
+        hints = (
+            _(
+                "`${name}` is set by {elsewhere}",
+                name=value.name,
+                elsewhere=f"`{value.source}`" if value.origin is Origin.CONFIG else value.source,
+            )
+            for value in elsewhere
+        )
         raise UsageError(error.message, *error.hints, *hints) from None
     _refuse_idle(options, workload)
     return ResolvedWorkload(
         workload=workload,
-        said=frozenset(n for n, v in values.items() if v is not None),
+        decided=frozenset(n for n, v in values.items() if v is not None),
         settled=tuple(_settled(values, settings)),
     )
-
-
-def _set_elsewhere(
-    message: str, options: Options, settings: ScriptSettings, of_config: Mapping[str, object]
-) -> Iterator[str]:
-    """Where the settings that a message names are set, where that is no option."""
-    for name in SETTINGS:
-        if f"`${name}" not in message or getattr(options, name) is not None:
-            continue
-        setting: ScriptValue[object] | None = getattr(settings, name, None)
-        if of_config.get(name) is not None:
-            yield _("`${name}` is set by {elsewhere}", name=name, elsewhere=f"`{options.config}`")
-        elif setting is not None:
-            yield _("`${name}` is set by {elsewhere}", name=name, elsewhere=setting.source)
 
 
 def _refuse_idle(options: Options, workload: Workload) -> None:
@@ -407,18 +375,6 @@ def _settled(values: Mapping[str, object], settings: ScriptSettings) -> Iterator
 def _agrees(name: str, value: object, script: object) -> bool:
     """Whether the script's value of a setting is as good as this one."""
     return value == script or (name in _AGREES and _AGREES[name](value, script))
-
-
-def _said(name: str, options: Options, settings: ScriptSettings, of_config: object) -> object:
-    """What option, script and config say of one setting; None where nobody says."""
-    option: object = getattr(options, name)
-    setting: ScriptValue[object] | None = getattr(settings, name, None)
-    wanted = of_config if option is None else option
-    if wanted is not None and setting is not None:
-        same = option is not None and _agrees(name, option, setting.value)
-        if same or settings.is_open(name, wanted):
-            setting = None
-    return by_config(name, options.config, option, of_config, setting)
 
 
 def splits(options: Options, settings: ScriptSettings, config: UserConfig) -> bool:

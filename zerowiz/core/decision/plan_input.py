@@ -476,3 +476,7 @@ class OpenSettings(Struct, frozen=True, kw_only=True):
             "loss": self.losses,
         }
         return tuple(name for name, others in is_open.items() if others)
+
+    def values(self, step: Workload) -> Mapping[str, object]:
+        """What a step has of all that may be chosen."""
+        return {name: getattr(step, name) for name in self.names}
