@@ -15,7 +15,7 @@ Attention is in attention.py, head and loss in losses.py, what adapters change i
 Held exactly against the `forward_backward` runs acts-000 to acts-045 of tests/measured/h200.jsonl.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from enum import StrEnum
 
 from msgspec import Struct
@@ -108,7 +108,8 @@ class Adapters(Struct, frozen=True, kw_only=True):
         """Per token, kept by the adapters of one block."""
         return sum(
             self.value_bytes * (self.rank + (t.input_size if self.copied else 0))
-            for t in self._linear(place)
+            for p, t in self.placed
+            if p is place and t.linear
         )
 
     def stack_bytes(self, weight_bytes: int) -> int:
@@ -120,9 +121,6 @@ class Adapters(Struct, frozen=True, kw_only=True):
         stacks = [t for _, t in self.placed if t.name.startswith(_EXPERTS)]
         cast = self.rank * sum(t.adapter_size for t in stacks) if self.copied else 0
         return weight_bytes * (sum(t.numel for t in stacks) + cast)
-
-    def _linear(self, place: Slot) -> Iterator[Tensor]:
-        return (t for p, t in self.placed if p is place and t.linear)
 
 
 def value_bytes(workload: Workload, *, sharded: bool) -> int:
@@ -621,21 +619,17 @@ def _parts(
     architecture: Architecture, workload: Workload, adapters: Adapters | None
 ) -> Mapping[Slot, int]:
     """Per token, what the blocks of each place keep."""
-    trained = _trained_parts(architecture, workload)
-    if adapters is None:
-        return trained
-    changes = _frozen_parts(architecture, workload, adapters)
-    return {place: part and part + changes[place] for place, part in trained.items()}
-
-
-def _trained_parts(architecture: Architecture, workload: Workload) -> Mapping[Slot, int]:
     a, w = architecture, workload.precision.size_bytes
-    return {
+    trained = {
         Slot.BLOCK: _plain_block_bytes(a, workload),
         Slot.DENSE: _mlp_bytes(a, a.dense_intermediate_size, w),
         Slot.EXPERTS: _experts_bytes(a, w) if a.expert_layers else 0,
         Slot.DECODER: _cross_attention_bytes(a, workload) if a.encoder_layers else 0,
     }
+    if adapters is None:
+        return trained
+    changes = _frozen_parts(a, workload, adapters)
+    return {place: part and part + changes[place] for place, part in trained.items()}
 
 
 def block_saved_bytes(
@@ -715,25 +709,11 @@ def _pass_bytes(architecture: Architecture, workload: Workload) -> int:
     return w * (wides * wide + 2 * a.hidden_size)
 
 
-def _with_kernels(architecture: Architecture, workload: Workload) -> Architecture:
-    """The model with Liger's kernels in it, where the loss is theirs."""
-    if workload.loss is not Loss.LIGER:
-        return architecture
-    return replace(architecture, switches=architecture.switches | {_LIGER})
-
-
 def _in_one_row(workload: Workload) -> Workload:
     """The sequences of a pass; packed ones are one, and stay packed for their attention's mask."""
     if not workload.packing:
         return replace(workload, micro_batch=workload.rows)
     return replace(workload, micro_batch=1, sequence_tokens=workload.tokens)
-
-
-def _as_it_runs(architecture: Architecture, workload: Workload) -> Workload:
-    """The micro-step with the attention that transformers takes for this model."""
-    if not runs_eager(architecture, workload):
-        return workload
-    return replace(workload, attention=Attention.EAGER)
 
 
 def activations(
@@ -748,8 +728,11 @@ def activations(
         workload: The micro-step.
         sharded: Whether ZeRO-3 holds the weights, which changes what adapters keep.
     """
-    a = _with_kernels(architecture, workload)
-    workload = _as_it_runs(a, _in_one_row(workload))
+    a, workload = architecture, _in_one_row(workload)
+    if workload.loss is Loss.LIGER:
+        a = replace(a, switches=a.switches | {_LIGER})
+    if runs_eager(a, workload):
+        workload = replace(workload, attention=Attention.EAGER)
     w, checkpointing = workload.precision.size_bytes, workload.gradient_checkpointing
     tokens = workload.micro_batch * length_tokens(a, workload)
     adapters = lay_adapters(a, workload, sharded=sharded)

@@ -188,13 +188,6 @@ def _generating(base: Moment, a: Architecture, r: RankSizes) -> tuple[Moment, ..
     )
 
 
-def _scoring(base: Moment, model: Model, r: RankSizes) -> Moment:
-    """The log-probabilities of the reference, or of the model itself, of a micro-batch."""
-    size_bytes = max(r.activations.pass_bytes, r.activations.loss_forward_bytes)
-    scoring = Allocation(AllocationKind.SCORING, size_bytes, N_("a pass without gradients"))
-    return (*base, *_gathered(model, r), scoring)
-
-
 def as_it_runs(r: RankSizes) -> RankSizes:
     """The rank in steady state: whether stage 3 knows in which order the modules come.
 
@@ -216,7 +209,10 @@ def with_generation(moments: Moments, model: Model, r: RankSizes) -> Moments:
     base = tuple(allocation for allocation in first if allocation.kind not in OF_A_MICRO_STEP)
     here = r.workload.vllm_memory_fraction is None
     sampled = _generating(base, model.architecture, r) if here else ()
-    return {**moments, Phase.GENERATE: (*sampled, _scoring(base, model, r))}
+    # The log-probabilities of the reference, or of the model itself, of a micro-batch.
+    scoring_bytes = max(r.activations.pass_bytes, r.activations.loss_forward_bytes)
+    scoring = Allocation(AllocationKind.SCORING, scoring_bytes, N_("a pass without gradients"))
+    return {**moments, Phase.GENERATE: (*sampled, (*base, *_gathered(model, r), scoring))}
 
 
 def _between_steps(moment: Moment, r: RankSizes) -> Moment:
@@ -521,15 +517,10 @@ def vllm_share(machine: Machine, workload: Workload, predicted: Estimate) -> Vll
     return VllmShare(
         share_bytes=int(fraction * total_bytes),
         sleeps=workload.vllm_sleeps,
-        resting_bytes=_resting_bytes(predicted),
-    )
-
-
-def _resting_bytes(predicted: Estimate) -> int:
-    """What a rank holds between two steps."""
-    return max(
-        moment_bytes(allocation for allocation in moment if allocation.kind not in OF_A_MICRO_STEP)
-        for moment in predicted.moments[Phase.FORWARD]
+        resting_bytes=max(
+            moment_bytes(held for held in moment if held.kind not in OF_A_MICRO_STEP)
+            for moment in predicted.moments[Phase.FORWARD]
+        ),
     )
 
 

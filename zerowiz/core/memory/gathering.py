@@ -339,27 +339,23 @@ class _Builder:
 
     def module(self, *tensors: Tensor) -> Module:
         """A module with these parameters."""
-        return tuple(
-            self._number(tensor) for tensor in tensors if not self._stays(self._numel(tensor))
-        )
-
-    def _stays(self, numel: int) -> bool:
-        # parameter_offload.py, mark_persistent_parameters.
-        if numel <= self._threshold:
-            self.small += numel
-            return True
-        return False
-
-    def _number(self, tensor: Tensor) -> int:
-        self.sizes.append(self._numel(tensor))
-        number = len(self.sizes) - 1
-        # transformers' experts multiply with slices of one tensor, and bitsandbytes with a view of
-        # the gathered one (autograd/_functions.py, MatMul4Bit): autograd keeps slices and views,
-        # which no partitioning frees (h1-002, i1-003). A checkpoint keeps none.
-        viewed = tensor.name.startswith(_EXPERTS) or self._is_4_bit(tensor)
-        if viewed and not self._workload.gradient_checkpointing:
-            self.kept.add(number)
-        return number
+        numbers = []
+        for tensor in tensors:
+            numel = self._numel(tensor)
+            # parameter_offload.py, mark_persistent_parameters.
+            if numel <= self._threshold:
+                self.small += numel
+                continue
+            number = len(self.sizes)
+            numbers.append(number)
+            self.sizes.append(numel)
+            # transformers' experts multiply with slices of one tensor, and bitsandbytes with a view
+            # of the gathered one (autograd/_functions.py, MatMul4Bit): autograd keeps slices and
+            # views, which no partitioning frees (h1-002, i1-003). A checkpoint keeps none.
+            viewed = tensor.name.startswith(_EXPERTS) or self._is_4_bit(tensor)
+            if viewed and not self._workload.gradient_checkpointing:
+                self.kept.add(number)
+        return tuple(numbers)
 
     def _is_4_bit(self, tensor: Tensor) -> bool:
         return self._workload.method is Method.QLORA and tensor.linear

@@ -208,14 +208,6 @@ def _pinned(size_bytes: int) -> int:
     return 1 << (size_bytes - 1).bit_length() if size_bytes else 0
 
 
-def _pinned_tensors(model: Model, r: RankSizes) -> int:
-    """This rank's part of every tensor, each pinned by itself."""
-    return sum(
-        tensor.copies * _pinned(-(-r.weight_bytes * tensor.numel // r.ranks))
-        for tensor in model.tensors
-    )
-
-
 def _states(r: RankSizes) -> Allocation:
     formula = f"{r.state_bytes} P"
     return Allocation(AllocationKind.OPTIMIZER_STATES, r.state_bytes * r.share, formula)
@@ -284,6 +276,9 @@ def zero3_host_allocations(model: Model, r: RankSizes) -> Moment:
         return (*optimizer, Allocation(AllocationKind.PARAMETERS_IN_FLIGHT, converted, "w G"))
     # partition_parameters.py, _partition_param pins each shard; _move_to_flat_buffer then pins all
     # anew, and torch's pinned allocator gives nothing back (f3-003, f3-004).
+    shards_bytes = sum(
+        tensor.copies * _pinned(-(-w * tensor.numel // r.ranks)) for tensor in model.tensors
+    )
     head_bytes = _pinned(r.untied_head_bytes // r.ranks) if r.zero_init else 0
     return (
         Allocation(
@@ -293,7 +288,7 @@ def zero3_host_allocations(model: Model, r: RankSizes) -> Moment:
         ),
         Allocation(
             AllocationKind.PARAMETERS_AS_BUILT_PINNED,
-            _pinned_tensors(model, r) + head_bytes,
+            shards_bytes + head_bytes,
             N_("w (N + F) / d, each tensor to a power of two"),
         ),
         *optimizer,

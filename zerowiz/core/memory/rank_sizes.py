@@ -23,7 +23,7 @@ from zerowiz.core.memory.gradient_shards import RankShard, find_cuts, list_gradi
 from zerowiz.core.memory.losses import has_fused_head
 from zerowiz.core.memory.micro_step import Traced, evaluation, micro_step
 from zerowiz.core.model.families import FAMILIES
-from zerowiz.core.model.types import Architecture, Model, Tensor
+from zerowiz.core.model.types import Model, Tensor
 from zerowiz.core.strategy_types import Offload, Part, Strategy
 from zerowiz.core.structs import replace, shows
 from zerowiz.core.workload import (
@@ -177,17 +177,6 @@ class RankSizes(Struct, frozen=True, kw_only=True):
         return self.strategy.offload is not Offload.NONE
 
 
-def _untied(a: Architecture) -> int:
-    """Elements of a head, and of an encoder's and a decoder's embedding, before they are tied.
-
-    transformers builds all of them (b4-000; f3-016 for encoder and decoder).
-    """
-    if not a.tied_embeddings:
-        return 0
-    times = 3 if a.encoder_layers else 1
-    return times * a.embedding_params
-
-
 def with_trainer_heads(model: Model, workload: Workload) -> Model:
     """The model as its trainer builds it: with a score for a head, or with a second model.
 
@@ -333,12 +322,6 @@ def _cuts(
     return tuple(cut for cuts in shards for cut in cuts)
 
 
-def _experts(model: Model) -> list[Tensor]:
-    return [
-        tensor for tensor in model.tensors if tensor.in_block and tensor.name.startswith("experts.")
-    ]
-
-
 def rank_sizes(
     model: Model,
     workload: Workload,
@@ -365,9 +348,12 @@ def rank_sizes(
     model = with_trainer_heads(model, workload)
     architecture, weight_bytes = model.architecture, workload.precision.size_bytes
     tied = architecture.tied_embeddings and workload.trainer is not Trainer.REWARD
+    # transformers builds a head, and an encoder's and a decoder's embedding, before it ties them
+    # (b4-000; f3-016 for encoder and decoder).
+    untied = (3 if architecture.encoder_layers else 1) * architecture.embedding_params
     adapters = workload.method is not Method.FULL
     sharded = strategy.shards_weights
-    experts = _experts(model)
+    experts = [t for t in model.tensors if t.in_block and t.name.startswith("experts.")]
     largest, block_largest = _largest(model, workload)
     cuts = _cuts((model, workload), ranks, strategy, buffers, decay_apart)
     # DeepSpeed keeps bf16 states at stages 1 to 3 only (runtime/config.py, 0.19.8).
@@ -402,7 +388,7 @@ def rank_sizes(
         if workload.trainer is Trainer.REWARD
         else 0,
         tied=tied,
-        untied_head_bytes=weight_bytes * _untied(architecture) if tied else 0,
+        untied_head_bytes=weight_bytes * untied if tied else 0,
         master_bytes=_VALUE_BYTES[dtype],
         state_bytes=_state_bytes(stepping, strategy, dtype),
         state_scales_bytes=_SCALES_BYTES if stepping is Optimizer.ADAMW_8BIT else 0,
@@ -463,11 +449,6 @@ def built(r: RankSizes) -> tuple[Moment, ...]:
     return ((frozen, _untied_head(r)), (frozen, new_adapters(r)))
 
 
-def _activations(r: RankSizes) -> Allocation:
-    saved = r.activations
-    return Allocation(AllocationKind.ACTIVATIONS, saved.saved_bytes, saved.saved_formula)
-
-
 def _half_weights(size_bytes: int) -> Allocation:
     return Allocation(AllocationKind.HALF_WEIGHTS, size_bytes, N_("2 N of the linear layers"))
 
@@ -479,8 +460,10 @@ def _saved_half_weights(r: RankSizes) -> Allocation:
 
 def _saved(r: RankSizes) -> Moment:
     saved = r.activations
-    loss = Allocation(AllocationKind.LOSS_SAVED, saved.head_bytes, saved.head_formula)
-    return (_activations(r), loss)
+    return (
+        Allocation(AllocationKind.ACTIVATIONS, saved.saved_bytes, saved.saved_formula),
+        Allocation(AllocationKind.LOSS_SAVED, saved.head_bytes, saved.head_formula),
+    )
 
 
 def forward(r: RankSizes) -> Moment:

@@ -175,7 +175,11 @@ def _blocks_at(r: RankSizes, reduction: Reduction) -> Moment:
     """What backward holds when a bucket is reduced, and in the block that comes then."""
     if reduction.blocks_kept >= 0:
         return some_blocks(r, min(reduction.blocks_kept, r.layers))
-    return (_embedding(r),) if reduction.blocks_kept == WITH_EMBEDDING or _is_alone(r) else ()
+    fits_bucket = r.embedding <= r.buffers.reduce_bucket_size
+    if reduction.blocks_kept != WITH_EMBEDDING and fits_bucket:
+        return ()
+    size_bytes = r.weight_bytes * r.embedding
+    return (Allocation(AllocationKind.EMBEDDING_GRADIENT, size_bytes, "w V h"),)
 
 
 def _alone(r: RankSizes, reduction: Reduction, carried: Callable[[int], Moment]) -> Moment:
@@ -184,16 +188,6 @@ def _alone(r: RankSizes, reduction: Reduction, carried: Callable[[int], Moment])
         return ()
     size_bytes = r.weight_bytes * reduction.alone
     return (Allocation(AllocationKind.GRADIENT_ALONE, size_bytes, "w M"),)
-
-
-def _embedding(r: RankSizes) -> Allocation:
-    size_bytes = r.weight_bytes * r.embedding
-    return Allocation(AllocationKind.EMBEDDING_GRADIENT, size_bytes, "w V h")
-
-
-def _is_alone(r: RankSizes) -> bool:
-    """Whether the embedding's gradient does not fit into the bucket."""
-    return r.embedding > r.buffers.reduce_bucket_size
 
 
 def _reduced_in_backward(
