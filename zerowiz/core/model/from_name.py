@@ -267,12 +267,6 @@ def is_unknown(config: Config) -> bool:
     return isinstance(model_type, str) and (wraps or model_type not in FAMILIES)
 
 
-def _text(config: Config) -> Config:
-    """The keys of the language model, which a multimodal model has in a section of their own."""
-    text = config.get("text_config")
-    return {**config, **text} if isinstance(text, dict) else config
-
-
 def _obstacle(text: Config, sizes: Config) -> str | None:
     """Why no Llama can stand for this model; None where one can."""
     if text.get("is_encoder_decoder"):
@@ -341,7 +335,9 @@ def guess_model(name: str, config: Config) -> Model:
     Raises:
         UsageError: A size is missing, or no Llama resembles the model.
     """
-    text = _text(config)
+    # The keys of the language model, which a multimodal model has in a section of their own.
+    section = config.get("text_config")
+    text = {**config, **section} if isinstance(section, dict) else config
     if text is not config and str(text.get("model_type")) in FAMILIES:
         model = model_from_config(name, {**text, "text_config": None})
         return replace(model, source=ModelSource.GUESS, wrapped=True)

@@ -286,12 +286,6 @@ def _count_kv_heads(facts: _Facts, switches: frozenset[str], heads: int) -> int:
     return facts.count("num_key_value_heads", heads)
 
 
-def _activation(facts: _Facts) -> str:
-    """The MLP's activation; for T5's `gated-gelu` it is the tanh form (T5Config.__post_init__)."""
-    name = facts.word("hidden_act")
-    return "gelu_new" if name == "gated-gelu" else name.removeprefix("gated-")
-
-
 def _cut_image(facts: _Facts) -> tuple[int, tuple[int, ...]]:
     """The tokens of one image with the class token; and channels, height and width of a patch."""
     if "image_size" not in facts.family.defaults:
@@ -324,6 +318,7 @@ def read_architecture(name: str, config: Mapping[str, object]) -> Architecture:
     wide = facts.count("intermediate_size", 4 * hidden_size)
     dense_wide = facts.count("dense_intermediate_size", wide)
     image_tokens, patch = _cut_image(facts)
+    activation = facts.word("hidden_act")
     return Architecture(
         family=model_type,
         layers=layers + decoder_layers,
@@ -350,7 +345,8 @@ def read_architecture(name: str, config: Mapping[str, object]) -> Architecture:
         ),
         sliding_window_tokens=facts.count("sliding_window", 0, at_least=0),
         sliding_layers=_count_sliding_layers(facts, switches, layers),
-        hidden_act=_activation(facts),
+        # For T5's `gated-gelu` it is the tanh form (T5Config.__post_init__).
+        hidden_act="gelu_new" if activation == "gated-gelu" else activation.removeprefix("gated-"),
         switches=switches,
         dropout_rate=facts.number("attention_dropout"),
         residual_dropout_rate=facts.number("residual_dropout"),
