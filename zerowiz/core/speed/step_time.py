@@ -13,7 +13,7 @@ partitioned_param_coordinator.py. The constants stand in costs.py.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from statistics import NormalDist
 from typing import NamedTuple
@@ -378,13 +378,6 @@ def _products_seconds(gpu: _Gpu, counted: Products, tokens: int, size_bytes: int
     return flops / gpu.product_flop_per_s + moved / gpu.bytes_per_s
 
 
-def _unpacking_seconds(gpu: _Gpu, counted: Products, workload: Workload) -> float:
-    """Each pass makes values of 16 bits of the weights in 4 bits (bitsandbytes, MatMul4Bit)."""
-    if workload.method is not Method.QLORA:
-        return 0.0
-    return counted.weights * (HALF_BYTES + 0.5) / gpu.bytes_per_s
-
-
 def _attention_seconds(
     architecture: Architecture, workload: Workload, tokens: int, flop_per_s: float, costs: Costs
 ) -> float:
@@ -433,12 +426,6 @@ def _kept_bytes(architecture: Architecture, workload: Workload, *, sharded: bool
     return activations(architecture, workload, sharded=sharded).saved_bytes
 
 
-def _moved_in_blocks(architecture: Architecture, workload: Workload) -> Moved:
-    family = FAMILIES.get(architecture.family)
-    fused = family is not None and family.norm is Norm.LAYER
-    return IN_FUSED_BLOCKS if fused or workload.loss is Loss.LIGER else IN_BLOCKS
-
-
 class Passes(NamedTuple):
     """The GPU's work of one micro-step."""
 
@@ -481,10 +468,14 @@ def compute_passes(
     gradients = 2 if workload.method is Method.FULL else 1
     attention = _attention_seconds(a, workload, tokens, flop_per_s, costs)
     saved = rank.activations
-    blocks += _unpacking_seconds(gpu, counted.blocks, workload)
+    if workload.method is Method.QLORA:
+        # Each pass makes values of 16 bits of the weights in 4 bits (bitsandbytes, MatMul4Bit).
+        blocks += counted.blocks.weights * (HALF_BYTES + 0.5) / gpu.bytes_per_s
     kept_bytes = _recomputed_bytes(model, rank) if again else saved.saved_bytes
     rate = rates.memory_bytes_per_s * costs.elementwise_fraction
-    moved = _moved_in_blocks(a, workload)
+    family = FAMILIES.get(a.family)
+    fused = workload.loss is Loss.LIGER or (family is not None and family.norm is Norm.LAYER)
+    moved = IN_FUSED_BLOCKS if fused else IN_BLOCKS
     blocks_bytes = moved.forward * kept_bytes
     forward_bytes = blocks_bytes + AT_ENDS.forward * (saved.head_bytes + saved.loss_forward_bytes)
     backward_bytes = moved.backward * kept_bytes + AT_ENDS.backward * (
@@ -870,30 +861,13 @@ def predict_step_time(
     seconds = _seconds(model, rank, machine, rates, flop_per_s, here)
     if near_limit:
         seconds[TermKind.ALLOCATOR] = costs.tight_fraction * sum(seconds.values())
-    terms = _terms(seconds, calibration)
-    return _step_time(model, rank, machine, rates, terms, calibration, near_limit=near_limit)
-
-
-def _terms(seconds: Seconds, calibration: Calibration | None) -> tuple[Term, ...]:
-    terms = (
+    terms = tuple(
         Term(kind=kind, exposed_seconds=seconds[kind], formula=_FORMULAS[kind])
         for kind in TermKind
         if seconds.get(kind)
     )
-    return tuple(terms if calibration is None else map(calibration.apply, terms))
-
-
-def _step_time(
-    model: Model,
-    rank: RankSizes,
-    machine: Machine,
-    rates: GpuRates,
-    terms: Iterable[Term],
-    calibration: Calibration | None,
-    *,
-    near_limit: bool,
-) -> StepTime:
-    terms, workload = tuple(terms), rank.workload
+    if calibration is not None:
+        terms = tuple(map(calibration.apply, terms))
     length = length_tokens(model.architecture, workload)
     expected = sum(term.exposed_seconds for term in terms)
     factor = 1 + doubt_fraction(
