@@ -37,28 +37,16 @@ def visible_gpus(text: str | None, gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
         gpus: Every usable GPU of the machine, in NVML's order, one in MIG mode as its slices.
     """
     if text is None:
-        return _default(gpus)
+        whole = tuple(gpu for gpu in gpus if gpu.mig_slice is None)
+        return whole or tuple(gpus[:1])
     if not text.startswith(("GPU-", "MIG-")):
-        return _one_slice(_visible_by_ordinal(text, _by_ordinal(gpus)))
+        return _one_slice(_visible_by_ordinal(text, gpus))
     return _one_slice(_visible_by_uuid(text, gpus))
-
-
-def _default(gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
-    whole = tuple(gpu for gpu in gpus if gpu.mig_slice is None)
-    return whole or tuple(gpus[:1])
 
 
 def _one_slice(chosen: Sequence[Gpu]) -> tuple[Gpu, ...]:
     slices = tuple(gpu for gpu in chosen if gpu.mig_slice is not None)
     return slices[:1] or tuple(chosen)
-
-
-def _by_ordinal(gpus: Sequence[Gpu]) -> dict[int, Gpu]:
-    """The GPUs by CUDA's ordinals; that of a GPU in MIG mode means its first slice."""
-    numbered: dict[int, Gpu] = {}
-    for gpu in gpus:
-        numbered.setdefault(gpu.cuda_ordinal, gpu)
-    return numbered
 
 
 def _read_ordinal(entry: str) -> int | None:
@@ -71,7 +59,9 @@ def _read_ordinal(entry: str) -> int | None:
     return ordinal if abs(number) <= _ULONG_MAX and ordinal <= _INT_MAX else None
 
 
-def _visible_by_ordinal(text: str, numbered: dict[int, Gpu]) -> tuple[Gpu, ...]:
+def _visible_by_ordinal(text: str, gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
+    # The ordinal of a GPU in MIG mode means its first slice.
+    numbered = {gpu.cuda_ordinal: gpu for gpu in reversed(gpus)}
     ordinals: list[int] = []
     for entry in text.split(","):
         ordinal = _read_ordinal(entry)
@@ -255,10 +245,6 @@ def _note_slices(picked: Machine, whole: Machine) -> Machine:
     )
 
 
-def _is_by_number(visible: str) -> bool:
-    return bool(visible) and not visible.startswith(("GPU-", "MIG-"))
-
-
 def _check_order(machine: Machine, environ: Mapping[str, str], asked: str | None) -> None:
     """Refuse numbers of different GPU models in an order that NVML does not know.
 
@@ -285,7 +271,8 @@ def _check_order(machine: Machine, environ: Mapping[str, str], asked: str | None
 def _note_unlike(machine: Machine, environ: Mapping[str, str]) -> Machine:
     """Note the order of the numbers, where they choose among different GPU models."""
     visible = environ.get(VARIABLE, "")
-    if machine.is_uniform or environ.get(ORDER) == BUS_ORDER or not _is_by_number(visible):
+    by_number = visible and not visible.startswith(("GPU-", "MIG-"))
+    if machine.is_uniform or environ.get(ORDER) == BUS_ORDER or not by_number:
         return machine
     remedy = _(
         "CUDA does so only with `{order}={bus_order}`, which `zerowiz launch` sets",
