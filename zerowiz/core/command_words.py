@@ -103,12 +103,9 @@ def _spelled(text: str) -> str:
 @cache
 def flags() -> Mapping[str, str]:
     """The spelling of each setting by its name; `no_hpz` is the one that switches it off."""
-    rows = {**SETTINGS, **_other_rows()}
+    others = {
+        name.lower(): row for name, row in vars(settings).items() if isinstance(row, SettingRow)
+    }
+    rows = {**SETTINGS, **others}
     off = {f"no_{name}": row.off for name, row in rows.items() if row.off}
     return {**{name: row.on for name, row in rows.items()}, **off}
-
-
-def _other_rows() -> Mapping[str, SettingRow]:
-    """Those that stand in `core/settings.py`."""
-    constants = vars(settings).items()
-    return {name.lower(): row for name, row in constants if isinstance(row, SettingRow)}

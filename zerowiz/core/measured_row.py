@@ -134,12 +134,6 @@ def _sections(trial: Trial, ds_config: Report) -> dict[str, object]:
     }
 
 
-def _settings(trial: Trial) -> dict[str, object]:
-    """Of the training step; `optimizer` is what takes the step."""
-    flat = encode_trial(trial)
-    return {name: flat[name] for name in (*SETTINGS, "quantized") if name in flat}
-
-
 # Why a case was killed, and how an error says it (worker/batch_files.py, KillReason).
 ENDED = {"deadline": _("at the deadline"), "launcher": _("with the launcher")}
 
@@ -210,7 +204,7 @@ def _times(first: Report, ends: Sequence[TrialEnd]) -> dict[str, object]:
 
 def make_row(planned: PlannedTrial, ends: Sequence[TrialEnd], accelerator: Accelerator) -> Report:
     """One line of measured truth; what nobody could tell is null."""
-    trial = planned.trial
+    trial, flat = planned.trial, encode_trial(planned.trial)
     first = ends[0].report
     ok = all(end.report.get("ok") is True for end in ends)
     died = [end.report["oom_phase"] for end in ends if end.report.get("oom_phase")]
@@ -228,7 +222,8 @@ def make_row(planned: PlannedTrial, ends: Sequence[TrialEnd], accelerator: Accel
         "kind": trial.loop.value,
         "accelerator": accelerator.value,
         "stage": planned.ds_config_stage,
-        **_settings(trial),
+        # Of these `optimizer` is what takes the step.
+        **{key: flat[key] for key in (*SETTINGS, "quantized") if key in flat},
         **_sections(trial, planned.ds_config),
         "expandable_segments": (trial.expandable_segments if seen is None else seen) and on_cuda,
         "memory_cap_bytes": trial.memory_cap_bytes if on_cuda else None,
@@ -270,11 +265,7 @@ def as_capped(job: PlanInput, row: Report) -> PlanInput:
     cap_bytes = cast("int | None", row["memory_cap_bytes"])
     if cap_bytes is None:
         return job
-    return replace(job, machine=_smaller_card(job.machine, cap_bytes, row))
-
-
-def _smaller_card(machine: Machine, cap_bytes: int, row: Report) -> Machine:
-    """The card that a cap stands for: the cap, and what was really taken beside the allocator."""
+    # The cap, and what was really taken beside the allocator.
     used_bytes = row["device_used_outside_allocator_bytes"] or row["context_and_nccl_bytes"] or 0
     card_bytes = cap_bytes + cast("int", used_bytes)
     gpus = (
@@ -282,9 +273,9 @@ def _smaller_card(machine: Machine, cap_bytes: int, row: Report) -> Machine:
             gpu,
             free_bytes=min(card_bytes, card_bytes if gpu.free_bytes is None else gpu.free_bytes),
         )
-        for gpu in machine.gpus
+        for gpu in job.machine.gpus
     )
-    return replace(machine, gpus=tuple(gpus))
+    return replace(job, machine=replace(job.machine, gpus=tuple(gpus)))
 
 
 def measured_step(row: Report) -> SteadyStep | None:

@@ -248,10 +248,8 @@ class Trial(Struct, frozen=True, kw_only=True):
                 _("`measure` cannot train with {named}", named=named),
                 _("remove {named}", named=named),
             )
-        if self.loop is Loop.TRAINER:
-            self._check_trainer()
-
-    def _check_trainer(self) -> None:
+        if self.loop is not Loop.TRAINER:
+            return
         if self.kernel in NOT_BY_TRAINER:
             raise UsageError(
                 _("the Trainer cannot use `{kernel}`", kernel=self.kernel),

@@ -336,7 +336,9 @@ def judge(
     ]
     early = [end for end in culprits if end.since < (stopped_at or 0.0) - _SLACK_S]
     whole = len(ends) >= ranks and all(end.asked_at is None for end in ends)
-    first = _first(culprits, failed)
+    # No rank runs out of memory because another one has ended.
+    out_of_memory = [end for end in culprits if end.cuda_oom or end.host_oom]
+    first = next(iter((*out_of_memory, *culprits, *failed)), None)
     if not failed and launcher_status in {0, STDOUT_UNREAD} and whole:
         status, cause = 0, Cause.FINISHED
     elif stopped_by is not None and not early:
@@ -393,15 +395,6 @@ def _in_order(failed: Sequence[RankEnd]) -> list[RankEnd]:
         return at - (_SLACK_S if is_sudden and at <= first_gone else 0.0), end.rank
 
     return sorted(failed, key=by_time)
-
-
-def _first(culprits: Sequence[RankEnd], failed: Sequence[RankEnd]) -> RankEnd | None:
-    """The rank that the others ended for: one out of memory if there is one, else the earliest.
-
-    No rank runs out of memory because another one has ended.
-    """
-    out_of_memory = [end for end in culprits if end.cuda_oom or end.host_oom]
-    return next(iter((*out_of_memory, *culprits, *failed)), None)
 
 
 def _status_when_stopped(culprits: Sequence[RankEnd], stopped_by: int) -> int:
@@ -696,7 +689,9 @@ def measure_run(
     if not reports:
         return None
     most = max(reports, key=lambda report: _recorded_peak_bytes(report, memory) or 0)
-    micro_batches = _usual_micro_batches(reports)
+    counts = Counter(count for report in reports for count in _micro_batches(report) if count)
+    # Of most steps, the larger number of two that are as frequent.
+    micro_batches = max(counts, key=lambda count: (counts[count], count), default=None)
     steps = [steady_step([_with_micro_batches(report, micro_batches)]) for report in reports]
     return MeasuredFigures(
         ranks=len(reports),
@@ -709,12 +704,6 @@ def measure_run(
 
 def _recorded_peak_bytes(report: Mapping[str, object], memory: CountedMemory) -> int | None:
     return cast("int | None", report.get(_KEYS[memory]))
-
-
-def _usual_micro_batches(reports: Collection[Mapping[str, object]]) -> int | None:
-    """Of most steps, the larger number of two that are as frequent; None where none was counted."""
-    counts = Counter(count for report in reports for count in _micro_batches(report) if count)
-    return max(counts, key=lambda count: (counts[count], count), default=None)
 
 
 def _micro_batches(report: Mapping[str, object]) -> Sequence[int]:

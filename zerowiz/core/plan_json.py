@@ -1,6 +1,6 @@
 """The JSON of a plan, and what changed since a kept one: programs read it, so it is a contract."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
 from msgspec import Struct
@@ -22,16 +22,6 @@ from zerowiz.errors import UsageError
 SCHEMA_VERSION = 1
 
 
-def _model(job: PlanInput) -> dict[str, object]:
-    model, workload = job.model, job.workload
-    return {
-        "name": model.name,
-        "params": model.params,
-        "trainable_params": trainable_params(model, workload),
-        "source": model.source.value,
-    }
-
-
 def _workload(job: PlanInput) -> dict[str, object]:
     """The settings in the order of their fields; the global batch stands after what it is of."""
     w, content = job.workload, dict[str, object]()
@@ -43,12 +33,6 @@ def _workload(job: PlanInput) -> dict[str, object]:
         "optimizer_state_dtype": job.state_format,
         "accounting": job.accounting.value,
     }
-
-
-def _settled_by(job: PlanInput, evaluated: StrategyEstimate) -> str | None:
-    """None where the verdict is certain, or where the host lacks memory to save."""
-    doubted = evaluated.doubted
-    return None if doubted is None else settled_by(job, doubted).value
 
 
 def _interval(interval: Interval | None) -> dict[str, object] | None:
@@ -110,13 +94,14 @@ def encode_step_time(step_time: StepTime | None) -> dict[str, object]:
 
 
 def _strategy(job: PlanInput, evaluated: StrategyEstimate) -> dict[str, object]:
-    estimate = evaluated.estimate
+    estimate, doubted = evaluated.estimate, evaluated.doubted
     return {
         "name": evaluated.strategy.name,
         "stage": evaluated.strategy.stage,
         "offload": evaluated.strategy.offload.value,
         "verdict": evaluated.verdict.value,
-        "settled_by": _settled_by(job, evaluated),
+        # None where the verdict is certain, or where the host lacks memory to save.
+        "settled_by": None if doubted is None else settled_by(job, doubted).value,
         "ran_out": None if evaluated.ran_out is None else encode(evaluated.ran_out),
         "gpu": {
             "peak_bytes": estimate.peak_bytes,
@@ -183,16 +168,6 @@ def _candidates(search: Search) -> dict[str, object]:
     }
 
 
-def _limit(limit: Limit) -> dict[str, object]:
-    return {
-        "strategy": limit.strategy.name,
-        "gradient_checkpointing": limit.gradient_checkpointing,
-        "micro_batch": limit.micro_batch,
-        "sequence_tokens": limit.sequence_tokens,
-        "by_positions": limit.by_positions,
-    }
-
-
 def encode_decision(
     decision: Decision,
     search: Search | None,
@@ -222,13 +197,18 @@ def encode_decision(
         run: How long the run takes and what it costs, where that was asked for.
         limits: Of every strategy, where they were asked for.
     """
-    chosen = decision.chosen
+    chosen, job = decision.chosen, decision.job
     return {
         "schema_version": SCHEMA_VERSION,
         "zerowiz_version": version,
-        "machine": encode_machine(decision.job.machine),
-        "model": _model(decision.job),
-        "workload": _workload(decision.job),
+        "machine": encode_machine(job.machine),
+        "model": {
+            "name": job.model.name,
+            "params": job.model.params,
+            "trainable_params": trainable_params(job.model, job.workload),
+            "source": job.model.source.value,
+        },
+        "workload": _workload(job),
         "flowchart": [
             {
                 "question": answer.question.value,
@@ -239,15 +219,24 @@ def encode_decision(
             }
             for answer in decision.answers
         ],
-        "strategies": [_strategy(decision.job, evaluated) for evaluated in decision.evaluated],
+        "strategies": [_strategy(job, evaluated) for evaluated in decision.evaluated],
         "chosen": None if chosen is None else chosen.strategy.name,
         "choice": (
-            None
-            if chosen is None
-            else _choice(Candidate(workload=decision.job.workload, evaluated=chosen))
+            None if chosen is None else _choice(Candidate(workload=job.workload, evaluated=chosen))
         ),
         "candidates": None if search is None else _candidates(search),
-        "limits": None if limits is None else [_limit(limit) for limit in limits],
+        "limits": None
+        if limits is None
+        else [
+            {
+                "strategy": limit.strategy.name,
+                "gradient_checkpointing": limit.gradient_checkpointing,
+                "micro_batch": limit.micro_batch,
+                "sequence_tokens": limit.sequence_tokens,
+                "by_positions": limit.by_positions,
+            }
+            for limit in limits
+        ],
         "reasons": list(reasons),
         "remedies": list(remedies),
         "settled": [
@@ -352,24 +341,22 @@ def compare_machines(before: Machine, now: Machine) -> tuple[ChangedFact, ...]:
     Example:
         8 GPUs and now 4 of them: one fact, `gpus_per_node`, from 8 to 4.
     """
-    return tuple(_compare(before, now))
-
-
-def _compare(before: Machine, now: Machine) -> Iterator[ChangedFact]:
     counts = (
         (MachineFact.NODES, before.nodes, now.nodes),
         (MachineFact.GPUS, len(before.gpus), len(now.gpus)),
     )
-    for fact, was, count in counts:
-        if was != count:
-            yield ChangedFact(fact=fact, before=was, now=count)
-    if _names(before) != _names(now) and _are_of_other_kinds(before, now):
-        yield ChangedFact(fact=MachineFact.KIND, before=_names(before), now=_names(now))
+    facts = [
+        ChangedFact(fact=fact, before=was, now=count) for fact, was, count in counts if was != count
+    ]
+    names, new_names = _names(before), _names(now)
+    if names != new_names and _are_of_other_kinds(before, now):
+        facts.append(ChangedFact(fact=MachineFact.KIND, before=names, now=new_names))
     was_free, is_free = before.free_bytes, now.free_bytes
     # Ranks on the CPU share what is free of the host: they have less where they are more.
     on_gpus = Accelerator.CPU not in {before.accelerator, now.accelerator}
     if on_gpus and was_free and is_free is not None and is_free < was_free * (1 - _NOTABLE_LOSS):
-        yield ChangedFact(fact=MachineFact.FREE_MEMORY, before=was_free, now=is_free)
+        facts.append(ChangedFact(fact=MachineFact.FREE_MEMORY, before=was_free, now=is_free))
+    return tuple(facts)
 
 
 def _are_of_other_kinds(before: Machine, now: Machine) -> bool:

@@ -178,8 +178,10 @@ def _refuse_parts(hint: object, value: object, path: str) -> None:
     parts = _parts(hint, value)
     if parts is None:
         return
-    for needed in _needed(hint):
-        if needed not in parts:
+    kind = _without_none(hint)
+    for field in msgspec.structs.fields(kind) if _is_struct(kind) else ():
+        needed = field.encode_name
+        if field.required and needed not in parts:
             raise UsageError(_("`{path}.{needed}` is missing", path=path, needed=needed))
     for key, (inner, part) in parts.items():
         _refuse(inner, part, f"{path}.{key}" if isinstance(key, str) else f"{path}[{key}]")
@@ -216,13 +218,6 @@ def _types_of_keys(kind: object, value: Mapping[str, object]) -> dict[str, objec
     if get_origin(kind) in (Mapping, dict):
         return dict.fromkeys(value, get_args(kind)[1])
     return None
-
-
-def _needed(hint: object) -> list[str]:
-    """The keys that an object of this type must have."""
-    kind = _without_none(hint)
-    fields = msgspec.structs.fields(kind) if _is_struct(kind) else ()
-    return [field.encode_name for field in fields if field.required]
 
 
 def _is_struct(kind: object) -> TypeGuard[type[msgspec.Struct]]:
