@@ -11,7 +11,7 @@ from zerowiz.core.script.arguments import Given, Option, Takes, left_over, read_
 from zerowiz.core.script.bindings import Words, read_said
 from zerowiz.core.script.facts import Convention, Obstacle, ScriptFacts
 from zerowiz.core.script.settings import AddedWords
-from zerowiz.core.script.settings_file import SettingsCopy, SettingsFile, copy_path, copy_values
+from zerowiz.core.script.settings_file import SettingsCopy, copy_path, copy_values
 from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.strategy_types import Offload
 from zerowiz.core.structs import replace
@@ -309,18 +309,16 @@ def deliver(
         is_own=is_own,
     )
     delivery, file = _ROUTES[facts.convention](run), facts.settings_file
-    return delivery if file is None or not file.is_whole else _into_copy(run, delivery, file)
-
-
-def _into_copy(run: _Run, delivery: Delivery, file: SettingsFile) -> Delivery:
-    """The same by a copy of the file: a script that takes all arguments from it reads no words."""
-    parser, words = run.facts.parser, delivery.script_args[1:]
+    if file is None or not file.is_whole:
+        return delivery
+    # A script that takes all arguments from a file reads no words: a copy of the file has them.
+    parser, words = facts.parser, delivery.script_args[1:]
     values = copy_values(parser, file, read_words(parser, words))
     # Words that are not understood are left to the script, which may know what they are for.
     left = left_over(parser, words)
     if values == file.values:
         return replace(delivery, script_args=(file.path, *left))
-    path = copy_path(run.folder, file.path, run.config_path)
+    path = copy_path(folder, file.path, config_path)
     copy = SettingsCopy(path=path, of=file.path, values=values)
     return replace(delivery, script_args=(path, *left), copy=copy)
 
@@ -348,26 +346,16 @@ def _by_config_arguments(run: _Run) -> Delivery:
 
 
 def _by_flag(run: _Run, flag: str) -> Delivery:
-    if _is_named(run, flag):
-        return Delivery(script_args=run.script_args)
-    words = (flag, run.config_path)
-    joined = run.facts.parser.is_foreign
-    return Delivery(script_args=run.append(*(("=".join(words),) if joined else words)))
-
-
-def _is_named(run: _Run, flag: str) -> bool:
-    """Whether a word, or a file that the script reads, names the config already.
-
-    Raises:
-        UsageError: It names another.
-    """
+    # A word, or a file that the script reads, may name a config already.
     options = run.facts.parser.find(flag)
     values = read_said(run.facts, run.script_args)
     given = values.get(options[0].dest) if options else None
     if given is None or given.is_null:
-        return False
+        words = (flag, run.config_path)
+        joined = run.facts.parser.is_foreign
+        return Delivery(script_args=run.append(*(("=".join(words),) if joined else words)))
     if isinstance(given.value, str) and run.names(given.value):
-        return True
+        return Delivery(script_args=run.script_args)
     raise _two_configs(run, given)
 
 

@@ -432,7 +432,8 @@ def read_llama_factory(values: Mapping[str, object]) -> ProgramJob:
         "method": "full",
         **(_llama_adapters(values) if tuning == "lora" else {}),
         "attention": _LLAMA_ATTENTIONS.get(read_word(values, "flash_attn")),
-        "loss": _llama_loss(values, trainer),
+        # Liger's where logits are not needed (model/loader.py, `require_logits`).
+        "loss": "liger" if values.get("enable_liger_kernel") and trainer == "sft" else "plain",
         "trainer": trainer,
         "reference": _llama_reference(values, trainer),
         "eval_batch": _llama_eval_batch(values),
@@ -456,11 +457,6 @@ def _llama_adapters(values: Mapping[str, object]) -> dict[str, Value | None]:
         "lora_rank": rank if isinstance(rank, int) else _DEFAULT_LORA_RANK,
         "lora_target_modules": "all-linear" if names == "all" else names,
     }
-
-
-def _llama_loss(values: Mapping[str, object], trainer: str | None) -> str:
-    """Liger's where logits are not needed (model/loader.py, `require_logits`)."""
-    return "liger" if values.get("enable_liger_kernel") and trainer == "sft" else "plain"
 
 
 def _llama_reference(values: Mapping[str, object], trainer: str | None) -> str | None:

@@ -291,11 +291,7 @@ def _reference(
         decided = computed or given
         return None if decided is None else cast(decided, Reference.MODEL)
     beta = as_number(run.setting(seen.beta))
-    return None if beta is None else cast(beta, _by_beta(beta.value))
-
-
-def _by_beta(beta: float) -> Reference:
-    return Reference.MODEL if beta else Reference.NONE
+    return None if beta is None else cast(beta, Reference.MODEL if beta.value else Reference.NONE)
 
 
 def _whole(
