@@ -126,18 +126,15 @@ def dataclass_options(name: str, node: ast.AnnAssign, scope: Scope) -> tuple[Opt
     """The options that HfArgumentParser makes of one field of a dataclass in the script."""
     value = node.value
     if isinstance(value, ast.Call) and last_name(value) in {"field", "HfArg"}:
-        value = next((_made(word) for word in value.keywords if word.arg in _DEFAULTS), None)
+        value = next((word.value for word in value.keywords if word.arg in _DEFAULTS), None)
+        # That of a factory is the body of its lambda.
+        value = value.body if isinstance(value, ast.Lambda) else value
     reads = _annotation(node.annotation)
     default = _default_words(value, scope) if reads is Reads.WORDS else literal(value, scope)
     return field_options(name, reads, default, node.lineno)
 
 
 _DEFAULTS = frozenset({"default", "default_factory"})
-
-
-def _made(word: ast.keyword) -> ast.expr:
-    """The default of a field; that of a factory is the body of its lambda."""
-    return word.value.body if isinstance(word.value, ast.Lambda) else word.value
 
 
 def _default_words(expr: ast.expr | None, scope: Scope) -> str | None:
@@ -356,13 +353,15 @@ def command_line(source: Source) -> CommandLine:
     fills = _fills_arguments(source, hf_calls)
     classes = [arguments for call in hf_calls for arguments in _parsed_classes(source, call)]
     known = [arguments for arguments in classes if arguments is not None]
-    fired = [option for name in sorted(source.fired) for option in _fired(source, name)]
+    fields = [o for class_ in known if fills for row in class_.fields.values() for o in row]
+    functions = [source.functions[name] for name in sorted(source.fired & source.functions.keys())]
+    fired = [option for function in functions for option in parameter_options(function)]
     reads_words = bool(fired or fills) or any(
         call.method in PARSE_CALLS and not parses_literal(call) for call in source.calls
     )
     suffixes = [suffix for call in source.calls for suffix in _FILE_READERS.get(call.method, ())]
     parser = ScriptParser(
-        options=(*_added(source), *_fields(known if fills else []), *fired) if reads_words else (),
+        options=(*_added(source), *fields, *fired) if reads_words else (),
         abbreviates=not fired and not any(_forbids_abbreviation(call) for call in source.calls),
         complete=len(known) == len(classes)
         and all(arguments.complete for arguments in known)
@@ -391,17 +390,6 @@ def _added(source: Source) -> list[Option]:
     if source.calls_to("deepspeed", "add_config_arguments"):
         options += _CONFIG_ARGUMENTS
     return options
-
-
-def _fields(classes: list[Arguments]) -> list[Option]:
-    """The options that HfArgumentParser makes of these classes."""
-    return [option for class_ in classes for row in class_.fields.values() for option in row]
-
-
-def _fired(source: Source, name: str) -> list[Option]:
-    """The options that Fire makes of a function."""
-    function = source.functions.get(name)
-    return [] if function is None else [*parameter_options(function)]
 
 
 def _is_hf_parser(source: Source, call: FunctionCall) -> bool:

@@ -435,8 +435,11 @@ def list_started(tree: ast.Module, read_module: Callable[[str], str | None]) -> 
             continue
         names = {alias.name for alias in statement.names if alias.asname is None}
         text = read_module(statement.module) if names & called else None
-        module = None if text is None else _parse(text)
-        if text is None or module is None:
+        if text is None:
+            continue
+        try:
+            module = parse_quietly(text)
+        except (SyntaxError, ValueError, MemoryError, RecursionError):
             continue
         names_of_module = _defined(module)
         # A name that both have would be taken for one.
@@ -449,13 +452,6 @@ def list_started(tree: ast.Module, read_module: Callable[[str], str | None]) -> 
             rest = [node for node in tree.body if node is not statement]
             joined = ast.Module(body=[*body, *rest], type_ignores=[])
             yield Started(name=statement.module, text=text, tree=joined)
-
-
-def _parse(text: str) -> ast.Module | None:
-    try:
-        return parse_quietly(text)
-    except (SyntaxError, ValueError, MemoryError, RecursionError):
-        return None
 
 
 def _defined(tree: ast.Module) -> set[str]:
@@ -490,12 +486,14 @@ def read_script_text(path: Path, is_there: Callable[[str], bool | None], folder:
     siblings = _list_names(folder)
     # A script that changes `sys.path` may import modules that are not found here.
     missing = () if "sys.path" in text else _list_missing(tree, siblings, is_there)
+    modules = (place for name in _LIBRARIES for place in (f"{name}.py", f"{name}/__init__.py"))
+    shadows = (folder / module for module in modules)
     return Script(
         path=str(path),
         missing=tuple(
             Import(name=name, line=line, source=_find_source(name, path)) for name, line in missing
         ),
-        shadowing=tuple(_list_shadowing(folder)),
+        shadowing=tuple(str(shadow) for shadow in shadows if shadow.is_file()),
         relative=_find_relative(tree) if folder == path.parent else None,
     )
 
@@ -549,13 +547,6 @@ def _imported(statement: ast.stmt) -> list[str]:
     return []
 
 
-def _list_shadowing(folder: Path) -> Iterator[str]:
-    for name in _LIBRARIES:
-        for shadow in (folder / f"{name}.py", folder / name / "__init__.py"):
-            if shadow.is_file():
-                yield str(shadow)
-
-
 def _list_names(folder: Path) -> frozenset[str]:
     """The names of the modules and packages in a folder."""
     try:
@@ -578,20 +569,15 @@ def with_convention(facts: ScriptFacts, read: Reader) -> ScriptFacts:
             return routed
     added = read.source.calls_to("deepspeed", "add_config_arguments")
     if not added:
-        is_program = _runs_llama_factory(read)
+        # Such as `src/train.py` of LLaMA-Factory's repository.
+        libraries = {origin.partition(".")[0] for origin in read.source.imports.values()}
+        is_program = "llamafactory" in libraries
         return replace(facts, obstacle=Obstacle.PROGRAM_FILE if is_program else Obstacle.NO_ENGINE)
     return replace(
         facts,
         integration=Integration.DEEPSPEED,
         config_line=added[0].line,
         obstacle=Obstacle.ENGINE_UNSEEN,
-    )
-
-
-def _runs_llama_factory(read: Reader) -> bool:
-    """Whether a script starts LLaMA-Factory, as `src/train.py` of its repository does."""
-    return any(
-        origin.partition(".")[0] == "llamafactory" for origin in read.source.imports.values()
     )
 
 
@@ -687,11 +673,8 @@ def _by_arguments(facts: ScriptFacts, read: Reader) -> ScriptFacts | None:
         return replace(facts, convention=Convention.HF_PARSER)
     if any(call.hidden for call in built):
         return replace(facts, convention=Convention.UNKNOWN, obstacle=Obstacle.HIDDEN_HF)
-    return facts if built or parsed else _by_trainer(facts, read)
-
-
-def _by_trainer(facts: ScriptFacts, read: Reader) -> ScriptFacts | None:
-    """The convention of a Trainer whose arguments come from elsewhere; None without a Trainer."""
+    if built or parsed:
+        return facts
     lines = [call.line for call in read.source.calls if _is_trainer(read, call.node.func)]
     return _hidden(facts, lines[0]) if lines else None
 

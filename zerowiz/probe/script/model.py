@@ -152,7 +152,8 @@ def _placements(read: Reader) -> Iterator[Placement]:
         expr = unless_none(read.source.keywords(call)[0].get("device_map"))
         if expr is None or loads(read.source, call) != "Model" or is_other(call):
             continue
-        names = {name for other in (call, *_starts(read, call)) for name in other.target.split()}
+        starts = [o for o in read.source.calls if call.function and o.method == call.function]
+        names = {name for other in (call, *starts) for name in other.target.split()}
         if not names & trained:
             continue
         expr = read.follow(expr, call)
@@ -184,11 +185,6 @@ def _trained(call: FunctionCall) -> Iterator[str]:
     elif call.method == "prepare":
         given = [*call.node.args]
     yield from (last_name(expr) for expr in given if isinstance(expr, ast.Name | ast.Attribute))
-
-
-def _starts(read: Reader, call: FunctionCall) -> Iterator[FunctionCall]:
-    """The calls of the function that a call stands in."""
-    return (other for other in read.source.calls if call.function and other.method == call.function)
 
 
 def is_other(call: FunctionCall) -> bool:
@@ -254,9 +250,10 @@ def _lengths(read: Reader) -> Iterator[tuple[bool, ValueSource]]:
     for call in read.source.calls:
         cuts = call.keyword("truncation", "padding") is not None
         for name in ("model_max_length", "max_seq_length", *(("max_length",) if cuts else ())):
-            length = read.keyword(call, name)
+            length, expr = read.keyword(call, name), call.keyword(name)
+            is_sum = isinstance(expr, ast.BinOp) and isinstance(expr.op, ast.Add | ast.Sub)
             # Of a sum some tokens are dropped again: it is not the length of what is trained.
-            if length is not None and not _is_sum(call.keyword(name)):
+            if length is not None and not is_sum:
                 yield _is_target(call, name), length
 
 
@@ -265,10 +262,6 @@ def _is_target(call: FunctionCall, name: str) -> bool:
     alone = call.keyword("text_target") is not None and call.argument("text", 0) is None
     expr = call.keyword(name)
     return alone or (expr is not None and "target" in last_name(expr))
-
-
-def _is_sum(expr: ast.expr | None) -> bool:
-    return isinstance(expr, ast.BinOp) and isinstance(expr.op, ast.Add | ast.Sub)
 
 
 def constants(read: Reader, names: frozenset[str]) -> Iterator[ValueSource]:
@@ -333,7 +326,9 @@ def _read(read: Reader, call: FunctionCall) -> BuiltConfig | None:
     given, hidden = read.source.keywords(call)
     model_type, base = UNSEEN, UNSEEN
     named = call.argument("pretrained_model_name_or_path", 0)
-    family = _family(read, call)
+    is_library = read.source.imported(call.node.func)[0] == "transformers"
+    # For a class that zerowiz does not know, the folders of the installed transformers are asked.
+    family = family_of_class(call.method, list_model_types()) if is_library else None
     if call.method in _READING:
         path = call.argument("json_file", 0) if named is None else named
         base = UNSEEN if path is None else read.bind(path, call)
@@ -352,13 +347,6 @@ def _read(read: Reader, call: FunctionCall) -> BuiltConfig | None:
         line=call.line,
         code=f"{call.name}(...)",
     )
-
-
-def _family(read: Reader, call: FunctionCall) -> str | None:
-    """The `model_type` of a class of transformers; if unknown, of the one that is installed."""
-    if read.source.imported(call.node.func)[0] != "transformers":
-        return None
-    return family_of_class(call.method, list_model_types())
 
 
 def _set_later(read: Reader, call: FunctionCall, names: list[str]) -> Mapping[str, ValueSource]:
@@ -527,16 +515,13 @@ def _resolve(
     ):
         if configs:
             # A function that returns at several places may return none.
-            returns = _returns(source, name) if isinstance(expr, ast.Call) else 1
+            function = source.functions.get(name) if isinstance(expr, ast.Call) else None
+            nodes = ast.walk(function) if function else ()
+            returns = sum(isinstance(node, ast.Return) for node in nodes)
             return _Use(call=call, configs=configs, hidden=returns > 1)
     # A parameter of a function: its callers pass one of the configs that the file builds, if any.
     passed = isinstance(expr, ast.Name) and expr.id in call.scope.values
     return _Use(call=call, configs=built, hidden=not (passed and built))
-
-
-def _returns(source: Source, name: str) -> int:
-    function = source.functions.get(name)
-    return sum(isinstance(node, ast.Return) for node in ast.walk(function)) if function else 0
 
 
 def _condition(read: Reader, use: _Use) -> ValueSource:

@@ -456,11 +456,8 @@ def find_models(folder: Path, environ: Mapping[str, str]) -> tuple[tuple[str, st
     here = sorted(path.parent for path in islice(configs, _MOST_FOLDERS) if _is_model(path))
     folders = ((str(path), _("folder here")) for path in here)
     cached = ((name, _("in the cache of the Hub")) for name in cached_models(environ))
-    return tuple(islice(_once(chain(folders, cached)), _MOST_SHOWN))
-
-
-def _once(pairs: Iterator[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    yield from dict(pairs).items()
+    places = dict(chain(folders, cached))  # each once
+    return tuple(islice(places.items(), _MOST_SHOWN))
 
 
 def _is_model(path: Path) -> bool:

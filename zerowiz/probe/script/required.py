@@ -168,8 +168,12 @@ class _Follower:
                 for item in items:
                     self._expr(item.context_expr, names)
                 return self.block(body, names)
-            case ast.Assign() | ast.AnnAssign(value=ast.expr()):
-                self._assign(node, names)
+            case ast.Assign(targets=targets, value=value):
+                kind = self._expr(value, names)
+                for target in targets:
+                    self._bind(target, kind, names)
+            case ast.AnnAssign(target=target, value=ast.expr() as value):
+                self._bind(target, self._expr(value, names), names)
             case _ if isinstance(node, _MAYBE):
                 self._pass_over([node], names)
             case _ if not isinstance(node, _DEFINITIONS):
@@ -178,15 +182,12 @@ class _Follower:
                 pass
         return None
 
-    def _assign(self, node: ast.Assign | ast.AnnAssign, names: _Names) -> None:
-        kind = _Kind.OTHER if node.value is None else self._expr(node.value, names)
-        for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-            self._bind(target, kind, names)
-
     def _children(self, node: ast.AST, names: _Names) -> None:
+        # A parser that is kept somewhere could be changed there.
+        keeps = not isinstance(node, ast.Attribute | ast.Expr)
         for child in ast.iter_child_nodes(node):
-            if isinstance(child, ast.expr) and self._expr(child, names) is _Kind.PARSER:
-                self._refuse_container(node)
+            if isinstance(child, ast.expr) and self._expr(child, names) is _Kind.PARSER and keeps:
+                raise _UnknownError
 
     def _if(self, node: ast.If, names: _Names) -> _Kind | None:
         if is_main_guard(node.test):
@@ -257,12 +258,6 @@ class _Follower:
         inner = (expr.value if isinstance(expr, ast.Starred) else expr for expr in given)
         kinds = (self._look_up(expr.id, names) for expr in inner if isinstance(expr, ast.Name))
         return _Kind.PARSER in kinds
-
-    @staticmethod
-    def _refuse_container(node: ast.AST) -> None:
-        """See that a parser is not kept where it could be changed."""
-        if not isinstance(node, ast.Attribute | ast.Expr):
-            raise _UnknownError
 
     def _expr(self, node: ast.expr, names: _Names) -> _Kind:
         match node:
@@ -571,7 +566,12 @@ def is_strict(source: Source, flags: Collection[str]) -> bool:
     return (
         bool(parse_calls or fire_calls or _has_hydra(source))
         and shows_options(source)
-        and all(_parses_strictly(source, call) for call in parse_calls)
+        and all(
+            call.method in _STRICT_CALLS
+            and _reads_command_line(source, call)
+            and call.keyword(*_LENIENT_PARSE) is None
+            for call in parse_calls
+        )
         and not _edits_words(source, flags)
     )
 
@@ -621,14 +621,6 @@ def parses_literal(call: FunctionCall) -> bool:
 def _is_own(source: Source, call: FunctionCall) -> bool:
     """Whether a call is of a function that the script defines."""
     return isinstance(call.node.func, ast.Name) and call.node.func.id in source.functions
-
-
-def _parses_strictly(source: Source, call: FunctionCall) -> bool:
-    return (
-        call.method in _STRICT_CALLS
-        and _reads_command_line(source, call)
-        and call.keyword(*_LENIENT_PARSE) is None
-    )
 
 
 def _reads_command_line(source: Source, call: FunctionCall) -> bool:

@@ -533,11 +533,6 @@ class _ScopeVisitor(ast.NodeVisitor):
             expr = expr.value
         self.visit(expr)
 
-    def _set_entry(self, target: ast.Subscript, value: ast.expr | None) -> None:
-        self._use_entry(target, sets=True, value=value)
-        if isinstance(target.value, ast.Name):
-            self._note_change(target.value.id, entry_key(target))
-
     def _note_change(self, name: str, key: str | None) -> None:
         self.source.changed.setdefault(name, set()).add(key)
 
@@ -620,8 +615,10 @@ class _ScopeVisitor(ast.NodeVisitor):
                 self._scope.bind(name, value)
             case ast.Attribute() as attribute:
                 self._set_attribute(attribute, value)
-            case ast.Subscript():
-                self._set_entry(target, value)
+            case ast.Subscript(value=whole):
+                self._use_entry(target, sets=True, value=value)
+                if isinstance(whole, ast.Name):
+                    self._note_change(whole.id, entry_key(target))
             case ast.Tuple(elts=targets) | ast.List(elts=targets):
                 values: list[ast.expr | None] = [None] * len(targets)
                 if isinstance(value, ast.Tuple) and len(value.elts) == len(targets):

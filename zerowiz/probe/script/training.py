@@ -64,7 +64,14 @@ def with_training(facts: ScriptFacts, read: Reader) -> ScriptFacts:
             facts,
             accumulation_steps=ValueSource(from_config=True),
             counts_micro_steps=any(call.method == _STEPS_OF_ENGINE for call in read.source.calls),
-            pipelines=tuple(_pipelines(read)),
+            pipelines=tuple(
+                ScriptCall(
+                    conditions=tuple(read.conditions(call)),
+                    line=call.line,
+                    code=f"{call.name}(...)",
+                )
+                for call in read.source.calls_to("deepspeed", "PipelineModule")
+            ),
         )
     calls = read.source.calls_to("accelerate", "Accelerator")
     return replace(
@@ -72,12 +79,6 @@ def with_training(facts: ScriptFacts, read: Reader) -> ScriptFacts:
         mixed_precision=agree(read.keyword(call, "mixed_precision") or UNSEEN for call in calls),
         accumulation_steps=agree(_accelerated_steps(read, call) for call in calls),
     )
-
-
-def _pipelines(read: Reader) -> Iterator[ScriptCall]:
-    for call in read.source.calls_to("deepspeed", "PipelineModule"):
-        conditions = tuple(read.conditions(call))
-        yield ScriptCall(conditions=conditions, line=call.line, code=f"{call.name}(...)")
 
 
 # The classes whose states the ledger counts, by their library.
