@@ -11,8 +11,20 @@ from hypothesis import strategies as st
 from measured.rows import read_model
 from random_models import models
 
-from zerowiz.core.decision.evaluate import Verdict, evaluate, evaluate_all, evaluate_with
-from zerowiz.core.decision.flowchart import Constraints, Decision, OffloadChoice, decide
+from zerowiz.core.decision.evaluate import (
+    Verdict,
+    evaluate,
+    evaluate_all,
+    evaluate_with,
+    is_hopeless,
+)
+from zerowiz.core.decision.flowchart import (
+    Constraints,
+    Decision,
+    OffloadChoice,
+    choose_only,
+    decide,
+)
 from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.decision.uncertainty import DOUBTS, Assumption, Doubt
 from zerowiz.core.dsconfig.write import Handover, render_config, write_config
@@ -29,7 +41,7 @@ from zerowiz.core.machine.types import (
 )
 from zerowiz.core.memory.allocations import MemoryKind, Phase
 from zerowiz.core.memory.buffers import fit_buffers
-from zerowiz.core.memory.estimate import Estimate, estimate
+from zerowiz.core.memory.estimate import Estimate, estimate, floor_bytes
 from zerowiz.core.memory.host import HostUse, Saving
 from zerowiz.core.memory.rank_sizes import RankSizes, StrategyRow, rank_sizes, trainable_params
 from zerowiz.core.model.families import FAMILIES
@@ -636,3 +648,31 @@ def test_a_config_renders_to_the_same_valid_json_each_time(
 def test_what_is_chosen_runs(job: PlanInput, constraints: Constraints) -> None:
     chosen = decide(job, constraints).chosen
     assert chosen is None or chosen.runs
+
+
+@given(job=jobs() | roomy_jobs(), strategy=st.sampled_from(STRATEGIES))
+def test_a_strategy_that_is_hopeless_does_not_fit(job: PlanInput, strategy: StrategyRow) -> None:
+    assume(is_hopeless(job, strategy))
+    assert Verdict.DOES_NOT_FIT is evaluate(job, strategy).verdict
+
+
+@given(step=steps(), ranks=WORLDS, strategy=st.sampled_from(STRATEGIES))
+def test_no_rank_holds_less_than_the_floor(
+    step: tuple[Model, Workload], ranks: int, strategy: StrategyRow
+) -> None:
+    rank = fitted(*step, ranks, strategy)
+    assert floor_bytes(rank) <= estimate(step[0], rank).flattened_on_host.peak_bytes
+
+
+@given(job=jobs() | roomy_jobs(), constraints=WISHES | PINNED_WISHES)
+def test_the_leanest_buffers_choose_what_all_buffers_choose(
+    job: PlanInput, constraints: Constraints
+) -> None:
+    whole, reason = choose_only(job, constraints)
+    lean, lean_reason = choose_only(job, constraints, leanest=True)
+    decided = decide(job, constraints).chosen
+    assert reason is lean_reason
+    for chosen in (whole, lean):
+        assert (chosen is None) is (decided is None)
+        if chosen is not None and decided is not None:
+            assert (decided.strategy, decided.verdict) == (chosen.strategy, chosen.verdict)

@@ -35,13 +35,13 @@ from zerowiz.core.command_words import canonical_choice
 from zerowiz.core.decision.questions import OWN_MICRO_BATCH, QUESTIONS
 from zerowiz.core.launch.provenance import PlannedFile, hide_secrets, without_secrets
 from zerowiz.core.machine.types import MachineSource
-from zerowiz.core.script.settings import ScriptSettings
+from zerowiz.core.setting_values import Origin, SettingValue, strongest
 from zerowiz.core.settings import SettingRow
 from zerowiz.core.structs import replace
 from zerowiz.emit.files import replace_file, rewrite_file
 from zerowiz.errors import UsageError, ZerowizError, did_you_mean
 from zerowiz.probe.files import FILE_NAME, read_answers_text
-from zerowiz.translation import N_, _, listing
+from zerowiz.translation import _, listing
 
 
 class Statement(Struct, frozen=True, kw_only=True):
@@ -57,8 +57,6 @@ class Statement(Struct, frozen=True, kw_only=True):
 
 
 # Say where each setting of a plan comes from.
-
-DEFAULT = N_("default")
 
 
 class SettingOrigin(Struct, frozen=True, kw_only=True):
@@ -77,11 +75,24 @@ def find_origins(plan: Plan, layers: Layers) -> tuple[SettingOrigin, ...]:
         plan: What was decided.
         layers: What was said, before the script was read.
     """
-    values, detected = _values(plan), _detected(plan)
-    decided = {**detected, **_by_script(plan), **_by_config(plan), **_later(plan, layers)}
-    decided |= {**_by_search(plan), **layers.origins}
+    values = _values(plan)
+    decided = strongest(
+        (
+            *_detected(plan),
+            # What options say stands in the layers, with the line or the variable that says it.
+            *(value for value in plan.request.values if value.origin is not Origin.OPTION),
+            *_besides(plan),
+            *_later(plan, layers),
+            *_chosen(plan),
+            *layers.values.values(),
+        )
+    )
     return tuple(
-        SettingOrigin(name=name, value=values[name], origin=decided.get(name, DEFAULT))
+        SettingOrigin(
+            name=name,
+            value=values[name],
+            origin=decided[name].source if name in decided else Origin.DEFAULT.value,
+        )
         for name in lasting().values()
     )
 
@@ -111,48 +122,50 @@ _DETECTED: Mapping[MachineSource, str] = {
 }
 
 
-def _detected(plan: Plan) -> Mapping[str, str]:
+def _detected(plan: Plan) -> Iterator[SettingValue]:
     """What the machine decides where nothing is said of it."""
     source = _DETECTED[plan.request.job.machine.source]
     follows = {"global_batch": _("micro-batch x accumulation x GPUs")}
-    return dict.fromkeys(("nodes", "gpus_per_node", "accelerator"), source) | follows
+    by_machine = dict.fromkeys(("nodes", "gpus_per_node", "accelerator"), source)
+    for name, by in (by_machine | follows).items():
+        yield SettingValue(name=name, value=None, origin=Origin.DETECTED, source=by)
 
 
-def _by_script(plan: Plan) -> Mapping[str, str]:
-    """What the script, or a word after it, says."""
-    if plan.script is None:
-        return {}
-    facts, settings = plan.script.facts, plan.script.settings
-    by_name = {name: getattr(settings, name) for name in ScriptSettings.__struct_fields__}
-    sources = {name: getattr(setting, "source", None) for name, setting in by_name.items()}
-    sources["model"] = sources.pop("model_config") or sources["model"]
-    seen = {"integration": facts.path} if facts.integration is not None else {}
-    return seen | {name: source for name, source in sources.items() if source is not None}
+def _besides(plan: Plan) -> Iterator[SettingValue]:
+    """What the script or a config of the person's own decides besides the step."""
+    if plan.script is not None:
+        facts, made = plan.script.facts, plan.script.settings.model_config
+        seen = {
+            "integration": facts.path if facts.integration is not None else None,
+            "model": None if made is None else made.source,
+        }
+        for name, source in seen.items():
+            if source is not None:
+                yield SettingValue(name=name, value=None, origin=Origin.SCRIPT, source=source)
+    if "global_batch" in said_by_config(plan.options):
+        source = str(plan.options.config)
+        yield SettingValue(name="global_batch", value=None, origin=Origin.CONFIG, source=source)
 
 
-def _by_config(plan: Plan) -> Mapping[str, str]:
-    """What a config of the person's own says."""
-    return dict.fromkeys(said_by_config(plan.options), str(plan.options.config))
-
-
-def _later(plan: Plan, layers: Layers) -> Mapping[str, str]:
+def _later(plan: Plan, layers: Layers) -> Iterator[SettingValue]:
     """What was said in another launcher's words, or in an earlier run of the script."""
     before, after = layers.options, plan.options
-    names = [n for n in lasting().values() if getattr(before, n) != getattr(after, n)]
     named = layers.script is not None and (
         plan.script is None or plan.script.facts.target != layers.script
     )
     by = _("`{script}` on the command line", script=layers.script) if named else _("an earlier run")
-    return dict.fromkeys(names, by)
+    for name in lasting().values():
+        value = getattr(after, name)
+        if getattr(before, name) != value:
+            yield SettingValue(name=name, value=value, origin=Origin.OPTION, source=by)
 
 
-def _by_search(plan: Plan) -> Mapping[str, str]:
+def _chosen(plan: Plan) -> Iterator[SettingValue]:
     """What zerowiz chose of what is open, also where it is as it was."""
-    step, chosen = plan.own_step, plan.request.job.workload
-    names = [n for n in lasting().values() if hasattr(step, n)]
-    changed = {n for n in names if getattr(step, n) != getattr(chosen, n)}
     chose = plan.search is not None and plan.search.choice is not None
-    return dict.fromkeys((*changed, *(plan.request.freedom.names if chose else ())), N_("chosen"))
+    values = plan.request.freedom.values(plan.request.job.workload) if chose else {}
+    for name, value in values.items():
+        yield SettingValue(name=name, value=value, origin=Origin.CHOSEN, source=Origin.CHOSEN.value)
 
 
 # Read an answers file as settings of a job: each key is a long option, each value checked.
@@ -182,6 +195,10 @@ class AnswersFile(Struct, frozen=True, kw_only=True):
     def place(self, name: str) -> str:
         """Where a setting is said."""
         return _("{name} line {lines}", name=self.name, lines=self.lines[name])
+
+    def said(self, name: str, value: object) -> SettingValue:
+        """A setting of it, with where it is said."""
+        return SettingValue(name=name, value=value, origin=Origin.FILE, source=self.place(name))
 
 
 def read_answers_file(path: Path) -> AnswersFile:
@@ -378,7 +395,7 @@ def with_file(layers: Layers, file: AnswersFile, use: FileUse) -> Layers:
             named=named,
         )
         return replace(layers, notes=(*layers.notes, note))
-    skipped = {*typed.origins, *_said_otherwise(layers, command)}
+    skipped = {*typed.values, *_said_otherwise(layers, command)}
     machine = file.values.get("machine")
     is_elsewhere = isinstance(machine, str) and not means_cpu(machine)
     if use.starts_here and is_elsewhere and "machine" not in skipped:
@@ -387,7 +404,7 @@ def with_file(layers: Layers, file: AnswersFile, use: FileUse) -> Layers:
         layers = replace(layers, planned_for=planned_for)
     values = {name: value for name, value in file.values.items() if name not in skipped}
     options = replace(layers.options, **values)  # type: ignore[arg-type]
-    origins = {**layers.origins, **{name: file.place(name) for name in values}}
+    said = {name: file.said(name, value) for name, value in values.items()}
     words = as_words(added(layers.typed.options, options))
     if layers.script is not None and typed.script is None:
         words += [layers.script, *hide_secrets(layers.script_args)]
@@ -396,13 +413,15 @@ def with_file(layers: Layers, file: AnswersFile, use: FileUse) -> Layers:
         if words
         else _("`{file}` sets nothing", file=file.name)
     )
-    return replace(layers, options=options, origins=origins, notes=(*layers.notes, what))
+    return replace(
+        layers, options=options, values={**layers.values, **said}, notes=(*layers.notes, what)
+    )
 
 
 def _with_script(layers: Layers, file: AnswersFile, use: FileUse) -> Layers:
     """With the script of the file, where the command takes it."""
     typed = layers.typed
-    with_model = use.takes_script is TakesScript.WITHOUT_MODEL and "model" in typed.origins
+    with_model = use.takes_script is TakesScript.WITHOUT_MODEL and "model" in typed.values
     is_never = use.takes_script is TakesScript.NEVER or typed.options.module
     if file.script is None or is_never or with_model:
         return layers
@@ -411,7 +430,7 @@ def _with_script(layers: Layers, file: AnswersFile, use: FileUse) -> Layers:
         script=file.script,
         script_args=file.script_args,
         options=replace(typed.options, module=file.is_module),
-        origins={**layers.origins, "script": file.place("script")},
+        values={**layers.values, "script": file.said("script", file.script)},
     )
 
 
@@ -550,7 +569,7 @@ class Conversation(Struct, frozen=True, kw_only=True):
 
 def ask_anew(layers: Layers) -> Conversation:
     """What a conversation starts with: what the file answers is asked anew."""
-    by_file = {name for name in layers.origins if name not in layers.typed.origins}
+    by_file = {name for name in layers.values if name not in layers.typed.values}
     asked = {*(question.key for question in QUESTIONS), "objective"} & by_file - {"script"}
     values = {name: getattr(layers.options, name) for name in asked}
     before = {name: _answer(value) for name, value in values.items()}

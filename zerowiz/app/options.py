@@ -19,6 +19,7 @@ from zerowiz.core.decision.flowchart import Decision, OffloadChoice
 from zerowiz.core.decision.plan_input import Objective
 from zerowiz.core.machine.types import Accelerator, Machine, with_gpus
 from zerowiz.core.script.config_delivery import split_config_via
+from zerowiz.core.setting_values import Origin, SettingValue
 from zerowiz.core.settings import SettingRow, read_row
 from zerowiz.core.speed.costs import RunLength
 from zerowiz.core.structs import replace
@@ -429,8 +430,8 @@ class Typed(Struct, frozen=True, kw_only=True):
     """What is said on the command line, and by variables of the environment."""
 
     options: Options
-    origins: Mapping[str, str]
-    """What says each setting, by its name."""
+    values: Mapping[str, SettingValue]
+    """What is said, by the name of its setting."""
     script: str | None
     script_args: tuple[str, ...]
 
@@ -465,8 +466,8 @@ class Layers(Struct, frozen=True, kw_only=True):
     options: Options
     script: str | None
     script_args: tuple[str, ...]
-    origins: Mapping[str, str]
-    """What says each setting, by its name; `script` is among them where the file names it."""
+    values: Mapping[str, SettingValue]
+    """What is said, by the name of its setting; `script` is among them if the file names it."""
     planned_for: PlannedMachine | None = None
     """What the file plans for, where the job starts on this machine instead."""
     notes: tuple[str, ...] = ()
@@ -504,7 +505,11 @@ class Layers(Struct, frozen=True, kw_only=True):
     def _said_elsewhere(self, message: str) -> tuple[str, ...]:
         """Where the settings of an error are said, where that is not the command line."""
         names = dict.fromkeys(re.sub(r"^no_", "", name) for name in _NAMED.findall(message))
-        elsewhere = {n: o for n, o in self.origins.items() if not o.startswith("-")}
+        elsewhere = {
+            name: value.source
+            for name, value in self.values.items()
+            if value.origin is not Origin.OPTION
+        }
         hints = [
             _("`${name}` is set by {elsewhere}", name=name, elsewhere=elsewhere[name])
             for name in names

@@ -15,6 +15,7 @@ from zerowiz.app.options import (
     variable_of,
 )
 from zerowiz.core import shell
+from zerowiz.core.setting_values import Origin
 from zerowiz.core.structs import replace
 from zerowiz.probe.files import find_answers_file
 from zerowiz.translation import _, listing
@@ -41,7 +42,7 @@ def join_layers(typed: Typed, use: FileUse) -> Layers:
         options=options,
         script=typed.script,
         script_args=typed.script_args,
-        origins=typed.origins,
+        values=typed.values,
         notes=_variable_notes(typed),
     )
     if options.isolated:
@@ -60,11 +61,10 @@ def join_layers(typed: Typed, use: FileUse) -> Layers:
 
 def _variable_notes(typed: Typed) -> tuple[str, ...]:
     """Which variables say something, in one line."""
-    values = {
-        n: getattr(typed.options, n) for n, o in typed.origins.items() if not o.startswith("-")
-    }
+    by_variable = [v for v in typed.values.values() if v.origin is Origin.ENVIRONMENT]
+    values = {value.name: getattr(typed.options, value.name) for value in by_variable}
     words = as_words(replace(Options(), **values))
-    names = listing(typed.origins[name] for name in values)
+    names = listing(value.source for value in by_variable)
     notes = (_("from {names}: `{words}`", names=names, words=shell.join(words)),) if words else ()
     return (*notes, *_misspelt(os.environ))
 

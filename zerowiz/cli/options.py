@@ -26,6 +26,7 @@ from zerowiz.cli.completion import complete_setting
 from zerowiz.cli.usage import PlainCommand
 from zerowiz.core import shell
 from zerowiz.core.command_words import canonical_choice
+from zerowiz.core.setting_values import Origin, SettingValue
 from zerowiz.core.settings import SettingRow
 from zerowiz.errors import ZerowizError
 from zerowiz.translation import _, listing
@@ -94,12 +95,30 @@ def _join(
     """What was said on the command line, in the environment and in the answers file."""
     sources = {name: context.get_parameter_source(name) for name in rows()}
     kinds = {name: source.name for name, source in sources.items() if source}
-    by_flag = {name: rows()[name].on for name, kind in kinds.items() if kind == "COMMANDLINE"}
-    variables = {n: str(variable_of(n)) for n, kind in kinds.items() if kind == "ENVIRONMENT"}
+    by_flag = {
+        name: SettingValue(
+            name=name,
+            value=getattr(options, name),
+            origin=Origin.OPTION,
+            source=rows()[name].on,
+        )
+        for name, kind in kinds.items()
+        if kind == "COMMANDLINE"
+    }
+    variables = {
+        name: SettingValue(
+            name=name,
+            value=getattr(options, name),
+            origin=Origin.ENVIRONMENT,
+            source=str(variable_of(name)),
+        )
+        for name, kind in kinds.items()
+        if kind == "ENVIRONMENT"
+    }
     script, args = given.get("script"), given.get("args")
     typed = Typed(
         options=options,
-        origins=by_flag | variables,
+        values=by_flag | variables,
         script=None if script is None else str(script),
         script_args=tuple(args) if isinstance(args, list) else (),
     )

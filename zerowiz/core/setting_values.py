@@ -66,19 +66,36 @@ def fold(values: Iterable[SettingValue], gives_way: GivesWay) -> dict[str, Setti
     by_name: dict[str, dict[Origin, SettingValue]] = {}
     for value in values:
         by_name.setdefault(value.name, {})[value.origin] = value
-    return {name: _strongest(of_one, gives_way) for name, of_one in by_name.items()}
+    return {name: _settle(of_one, gives_way) for name, of_one in by_name.items()}
 
 
 _ORDER = tuple(Origin)
 
 
-def _strongest(values: Mapping[Origin, SettingValue], gives_way: GivesWay) -> SettingValue:
+def strongest(values: Iterable[SettingValue]) -> dict[str, SettingValue]:
+    """Of each setting what counts most, and of two that count as much the later one.
+
+    Example:
+        >>> said = dict(name="packing", value=True, source="")
+        >>> option = SettingValue(origin=Origin.OPTION, **said)
+        >>> strongest([option, SettingValue(origin=Origin.FILE, **said)])["packing"].origin
+        <Origin.OPTION: 'option'>
+    """
+    by_name: dict[str, SettingValue] = {}
+    for value in values:
+        other = by_name.get(value.name)
+        if other is None or _ORDER.index(other.origin) <= _ORDER.index(value.origin):
+            by_name[value.name] = value
+    return by_name
+
+
+def _settle(values: Mapping[Origin, SettingValue], gives_way: GivesWay) -> SettingValue:
     by_strength = [values[origin] for origin in reversed(_ORDER) if origin in values]
-    strongest = by_strength[0]
+    winner = by_strength[0]
     script, config = values.get(Origin.SCRIPT), values.get(Origin.CONFIG)
-    if strongest.origin is Origin.CHOSEN or len(by_strength) == 1:
-        return strongest
-    option = None if strongest.origin in {Origin.CONFIG, Origin.SCRIPT} else strongest
+    if winner.origin is Origin.CHOSEN or len(by_strength) == 1:
+        return winner
+    option = None if winner.origin in {Origin.CONFIG, Origin.SCRIPT} else winner
     wanted = option or config
     if script is not None and wanted is not None and gives_way(script, wanted):
         script = None
@@ -97,7 +114,7 @@ def _strongest(values: Mapping[Origin, SettingValue], gives_way: GivesWay) -> Se
             ),
             _("remove `{words}`", words=words),
         )
-    return strongest
+    return winner
 
 
 def as_typed(name: str, value: object) -> str:

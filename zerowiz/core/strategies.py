@@ -14,12 +14,15 @@ from zerowiz.core.memory.buffers import (
 from zerowiz.core.memory.host import nothing_on_host, zero2_host_allocations, zero3_host_allocations
 from zerowiz.core.memory.rank_sizes import StrategyRow
 from zerowiz.core.memory.zero012 import (
+    ddp_lasting,
     ddp_moments,
+    divided_lasting,
     zero1_moments,
     zero2_moments,
+    zero2_offload_lasting,
     zero2_offload_moments,
 )
-from zerowiz.core.memory.zero3 import zero3_moments
+from zerowiz.core.memory.zero3 import zero3_lasting, zero3_moments
 from zerowiz.core.strategy_types import Offload, Part, RingPasses, ZeroKey
 
 _REDUCING_KEYS = (
@@ -60,6 +63,7 @@ DDP = StrategyRow(
     buffer_sizes=LEAN_BUFFERS,
     ring=RingPasses(per_step=2, per_micro_step=0),
     measured=True,
+    lasting=ddp_lasting,
     moments=ddp_moments,
     host_allocations=nothing_on_host,
 )
@@ -73,6 +77,7 @@ ZERO1 = StrategyRow(
     buffer_sizes=OVERLAPPED_BUFFERS,
     ring=RingPasses(per_step=3, per_micro_step=0),
     measured=True,
+    lasting=divided_lasting,
     moments=zero1_moments,
     host_allocations=nothing_on_host,
 )
@@ -86,6 +91,7 @@ ZERO2 = StrategyRow(
     buffer_sizes=REDUCING_BUFFERS,
     ring=_ZERO2_RING,
     measured=True,
+    lasting=divided_lasting,
     moments=zero2_moments,
     host_allocations=nothing_on_host,
 )
@@ -99,6 +105,7 @@ ZERO3 = StrategyRow(
     buffer_sizes=GATHERING_BUFFERS,
     ring=_ZERO3_RING,
     measured=True,
+    lasting=zero3_lasting,
     moments=zero3_moments,
     host_allocations=nothing_on_host,
 )
@@ -112,6 +119,7 @@ ZERO2_OFFLOAD = StrategyRow(
     buffer_sizes=REDUCING_OFFLOAD_BUFFERS,
     ring=_ZERO2_RING,
     measured=True,
+    lasting=zero2_offload_lasting,
     moments=zero2_offload_moments,
     host_allocations=zero2_host_allocations,
 )
@@ -125,6 +133,7 @@ ZERO3_OFFLOAD = StrategyRow(
     buffer_sizes=GATHERING_OFFLOAD_BUFFERS,
     ring=_ZERO3_RING,
     measured=True,
+    lasting=zero3_lasting,
     moments=zero3_moments,
     host_allocations=zero3_host_allocations,
 )
@@ -138,6 +147,7 @@ ZERO3_OFFLOAD_OPTIMIZER = StrategyRow(
     buffer_sizes=GATHERING_OFFLOAD_BUFFERS,
     ring=_ZERO3_RING,
     measured=True,
+    lasting=zero3_lasting,
     moments=zero3_moments,
     host_allocations=zero3_host_allocations,
 )

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping
-from decimal import Decimal
 
 from zerowiz.errors import UsageError
 from zerowiz.translation import _, joined
@@ -83,6 +82,8 @@ def parse_count(name: str, text: str) -> int:
     if match is None:
         raise UsageError(_("`${name} {text}` is not a number", name=name, text=text), hint)
     # No float: a part of one is found, however large the count is.
+    from decimal import Decimal  # noqa: PLC0415 - few commands read a count with a suffix
+
     exact = Decimal(match[1]) * _THOUSANDS[(match[2] or "").lower()]
     count = int(exact)
     if not 1 <= exact <= _MOST_COUNTED or exact != count:

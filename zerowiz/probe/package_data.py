@@ -7,8 +7,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache, lru_cache
-from importlib.resources import files
-from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,7 +27,8 @@ if TYPE_CHECKING:
     from zerowiz.core.model.from_name import KnownModel
 
 # Not by importlib.resources, which takes longer to load than a table.
-_DATA = Path(__file__).parents[1] / "data"
+_PACKAGE = Path(__file__).parents[1]
+_DATA = _PACKAGE / "data"
 
 
 class PageFiles(Struct, frozen=True, kw_only=True):
@@ -97,9 +96,8 @@ def read_explanation(code: str) -> str:
 
 def _read_page() -> str:
     """Of the installed package, or beside it in a checkout."""
-    package = files("zerowiz")
-    inside = package.joinpath("data", "errors.md")
-    page = inside if inside.is_file() else package.joinpath("..", "docs", "reference", "errors.md")
+    inside = _DATA / "errors.md"
+    page = inside if inside.is_file() else _PACKAGE / ".." / "docs" / "reference" / "errors.md"
     return page.read_text(encoding="utf-8")
 
 
@@ -109,11 +107,10 @@ def _read_page() -> str:
 _SHARED = ("portable_checkpoint", MODEL_FOLDER, "corpus.txt")
 
 
-def find_templates() -> Traversable:
+def find_templates() -> Path:
     """The folder of the templates: in the installed package, or beside it in a checkout."""
-    package = files("zerowiz")
-    inside = package.joinpath("templates")
-    return inside if inside.is_dir() else package.joinpath("..", "templates")
+    inside = _PACKAGE / "templates"
+    return inside if inside.is_dir() else _PACKAGE / ".." / "templates"
 
 
 def read_template(script: str, folder: Path = Path()) -> "tuple[PlannedFile, ...]":
@@ -130,7 +127,7 @@ def read_template(script: str, folder: Path = Path()) -> "tuple[PlannedFile, ...
     )
 
 
-def _read(entry: Traversable, path: str) -> "Iterator[PlannedFile]":
+def _read(entry: Path, path: str) -> "Iterator[PlannedFile]":
     from zerowiz.core.launch.provenance import PlannedFile  # noqa: PLC0415 - one command reads one table
 
     if entry.is_file():
@@ -160,7 +157,7 @@ def read_ds_schemas() -> "tuple[Schema, ...]":
     """Every version of `zerowiz/data/ds_schema.json`, the newest first."""
     from zerowiz.core.dsconfig.schema import decode_schemas  # noqa: PLC0415 - one command reads one table
 
-    text = files("zerowiz").joinpath("data", "ds_schema.json").read_text(encoding="utf-8")
+    text = (_DATA / "ds_schema.json").read_text(encoding="utf-8")
     return decode_schemas(json.loads(text))
 
 

@@ -244,7 +244,8 @@ def fold(text: str, stream: TextIO, *, hang: int = 0, in_parts: bool = True) -> 
 _WIDE = r"\u2e80-\u9fff\uf900-\ufaff\uff00-\uff60"
 _OPENING, _CLOSING = r"(\[「『", r"、。」』・ーっゃゅょァィゥェォッャュョ),.;:?!"
 _LETTER = rf"[{_OPENING}]*[{_WIDE}][{_CLOSING}]*"
-_ATOM = re.compile(rf" +|{_LETTER}|(?:(?!{_LETTER})[^ {_WIDE}])+[{_CLOSING}]*")
+# `re` compiles and keeps these as they are first used: few texts need them.
+_ATOM = rf" +|{_LETTER}|(?:(?!{_LETTER})[^ {_WIDE}])+[{_CLOSING}]*"
 
 
 def fill_wide(text: str, width: int, indent: str = "", hang: str = "") -> list[str]:
@@ -257,7 +258,7 @@ def fill_wide(text: str, width: int, indent: str = "", hang: str = "") -> list[s
         hang: Before the others.
     """
     lines = [indent]
-    for atom in _ATOM.findall(text):
+    for atom in re.findall(_ATOM, text):
         if cells(lines[-1] + atom.rstrip()) <= width or not lines[-1].strip():
             lines[-1] += atom
         elif atom.strip():
@@ -269,7 +270,7 @@ def fill_wide(text: str, width: int, indent: str = "", hang: str = "") -> list[s
 
 # Where a line may end, the best first: behind a clause, behind an item or before an option, behind
 # a word.
-_ENDS = (re.compile(r"(?<=;) "), re.compile(r"(?<=[,:]) | (?=--)"), re.compile(" "))
+_ENDS = (r"(?<=;) ", r"(?<=[,:]) | (?=--)", " ")
 
 
 def _fold_parts(text: str, width: int, hang: str) -> list[str]:
@@ -288,7 +289,7 @@ def _add(lines: list[str], part: str, width: int, hang: str, kind: int = 0) -> N
     elif len(hang) + len(part) <= width or kind == len(_ENDS):
         lines.append(hang + part)
     else:
-        for smaller in _ENDS[kind].split(part):
+        for smaller in re.split(_ENDS[kind], part):
             _add(lines, smaller, width, hang, kind + 1)
 
 

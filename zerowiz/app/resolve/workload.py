@@ -187,7 +187,7 @@ def list_values(
     Raises:
         UsageError: The batch of the config does not multiply out.
     """
-    for name in _OF_STEP:
+    for name in (*_OF_STEP, "model"):
         setting: ScriptValue[object] | None = getattr(settings, name, None)
         if setting is not None:
             yield SettingValue(
@@ -221,6 +221,9 @@ def list_values(
 def gives_way(settings: ScriptSettings, script: SettingValue, other: SettingValue) -> bool:
     """Whether a script can be given another value than its own, or has as good a one."""
     is_option = other.origin is Origin.OPTION
+    # What both may mean is compared with more than their texts, where it is read.
+    if script.name == "model":
+        return True
     same = is_option and _agrees(script.name, other.value, script.value)
     return same or settings.is_open(script.name, other.value)
 

@@ -17,6 +17,7 @@ from zerowiz.core.memory.estimate import (
     VllmShare,
     estimate_full,
     estimate_fullest,
+    floor_bytes,
     rule_of_thumb_estimate,
     vllm_share,
 )
@@ -272,13 +273,28 @@ def may_run(job: PlanInput, strategy: StrategyRow) -> bool:
 
     Where this says no, it says that the strategy does not fit.
     """
+    if is_hopeless(job, strategy):
+        return False
+    return any(_has_room(job, strategy, buffers) for buffers in reversed(job.buffers(strategy)))
+
+
+def is_hopeless(job: PlanInput, strategy: StrategyRow) -> bool:
+    """Whether it surely does not fit, by what is known in no time at all.
+
+    That is: its host is unknown, or what a rank always holds is too much with the leanest buffers.
+    """
     machine = job.machine
     is_real = job.accounting is not Accounting.TEXTBOOK
     unknown = machine.host.available_bytes is None and Uncounted.NVME not in job.uncounted
     if is_real and strategy.offload is not Offload.NONE and unknown:
         # As `_with_host` has it; ranks on CUDA hold some of the host always.
-        return machine.accelerator is not Accelerator.CUDA
-    return any(_has_room(job, strategy, buffers) for buffers in reversed(job.buffers(strategy)))
+        return machine.accelerator is Accelerator.CUDA
+    budget_bytes = job.gpu_budget_bytes
+    if budget_bytes is None or not is_real:
+        return False
+    *_, leanest = job.buffers(strategy)
+    sizes = (job.counted_workload, machine.world_size, strategy, leanest)
+    return _floor_bytes(job.model, *sizes, job.own_trace) > budget_bytes
 
 
 def _has_room(job: PlanInput, strategy: StrategyRow, buffers: Buffers) -> bool:
@@ -286,9 +302,10 @@ def _has_room(job: PlanInput, strategy: StrategyRow, buffers: Buffers) -> bool:
     budget_bytes = job.gpu_budget_bytes
     if budget_bytes is None or job.accounting is Accounting.TEXTBOOK:
         return True
-    ranks, step = job.machine.world_size, job.counted_workload
-    job_sizes = (step, ranks, strategy, buffers)
-    one_bytes = _one_peak_bytes(job.model, *job_sizes, job.own_trace, job.machine.accelerator)
+    sizes = (job.counted_workload, job.machine.world_size, strategy, buffers)
+    if _floor_bytes(job.model, *sizes, job.own_trace) > budget_bytes:
+        return False
+    one_bytes = _one_peak_bytes(job.model, *sizes, job.own_trace, job.machine.accelerator)
     return one_bytes <= budget_bytes
 
 
@@ -312,6 +329,19 @@ def _predict(
 
 
 @lru_cache(maxsize=4096)
+def _floor_bytes(
+    model: Model,
+    step: Workload,
+    ranks: int,
+    strategy: StrategyRow,
+    buffers: Buffers,
+    traced: Traced | None,
+) -> int:
+    """What a rank surely holds; most of what does not fit is known by this."""
+    return floor_bytes(rank_sizes(model, step, ranks, strategy, buffers, traced, is_whole=False))
+
+
+@lru_cache(maxsize=4096)
 def _one_peak_bytes(
     model: Model,
     step: Workload,
@@ -329,8 +359,10 @@ def _one_peak_bytes(
     return predicted.flattened_on_host.peak_bytes
 
 
-def evaluate_with(job: PlanInput, strategy: StrategyRow, buffers: Buffers) -> StrategyEstimate:
-    """The strategy with these buffers."""
+def evaluate_with(
+    job: PlanInput, strategy: StrategyRow, buffers: Buffers, *, is_timed: bool = True
+) -> StrategyEstimate:
+    """The strategy with these buffers; with the time of a step, if that is asked for."""
     machine, budget_bytes = job.machine, job.gpu_budget_bytes
     ranks, step = machine.world_size, job.counted_workload
     job_sizes = (step, ranks, strategy, buffers)
@@ -380,7 +412,9 @@ def evaluate_with(job: PlanInput, strategy: StrategyRow, buffers: Buffers) -> St
             job.rates,
             job.calibration,
             near_limit=need.is_near_limit(budget_bytes),
-        ),
+        )
+        if is_timed
+        else None,
         vllm=vllm,
     )
 

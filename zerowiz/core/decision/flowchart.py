@@ -11,9 +11,11 @@ from zerowiz.core.decision.evaluate import (
     evaluate,
     evaluate_all,
     evaluate_with,
+    is_hopeless,
 )
 from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.machine.types import Machine
+from zerowiz.core.memory.rank_sizes import StrategyRow
 from zerowiz.core.strategies import DDP, FLOWCHART_STRATEGIES, STRATEGIES, ZERO1, ZERO2, ZERO3
 from zerowiz.core.strategy_types import Offload, Strategy
 from zerowiz.core.structs import shows
@@ -183,21 +185,26 @@ def considered(constraints: Constraints) -> tuple[Strategy, ...]:
 class _OnDemand(dict[str, StrategyEstimate]):
     """The verdict on each strategy, by its name; evaluated when it is asked for."""
 
-    def __init__(self, job: PlanInput) -> None:
+    def __init__(self, job: PlanInput, *, leanest: bool) -> None:
         super().__init__()
-        self._job = job
+        self._job, self._leanest = job, leanest
 
     def __missing__(self, name: str) -> StrategyEstimate:
         if self._job.ran_out:
             # What ran out of memory here says something of other strategies too.
             self.update({estimate.strategy.name: estimate for estimate in evaluate_all(self._job)})
         else:
-            strategy = next(row for row in STRATEGIES if row.name == name)
+            strategy = _row(name)
             *_, leanest = self._job.buffers(strategy)
-            lean = evaluate_with(self._job, strategy, leanest)
+            lean = evaluate_with(self._job, strategy, leanest, is_timed=not self._leanest)
             # What the smallest buffers leave no room for, no others do.
-            self[name] = evaluate(self._job, strategy) if lean.runs else lean
+            is_enough = self._leanest or not lean.runs
+            self[name] = lean if is_enough else evaluate(self._job, strategy)
         return self[name]
+
+
+def _row(name: str) -> StrategyRow:
+    return next(row for row in STRATEGIES if row.name == name)
 
 
 _Find = Callable[[str], StrategyEstimate | None]
@@ -370,13 +377,28 @@ def decide(job: PlanInput, constraints: Constraints) -> Decision:
     return follow_flowchart(evaluate_all(job), job, constraints)
 
 
-def choose_only(job: PlanInput, constraints: Constraints) -> tuple[StrategyEstimate | None, Reason]:
+def choose_only(
+    job: PlanInput, constraints: Constraints, *, leanest: bool = False
+) -> tuple[StrategyEstimate | None, Reason]:
     """What `decide` chooses, and why; only what the flowchart asks of is evaluated.
+
+    Args:
+        job: What is planned.
+        constraints: What was asked of the decision.
+        leanest: Whether the smallest communication buffers are enough: the same is chosen, with as
+            good a verdict, and nothing is known of its time.
 
     Raises:
         UsageError: No strategy has what the constraints ask for.
     """
-    _, chosen, reasons = _follow(_OnDemand(job).__getitem__, job, constraints)
+    verdicts = _OnDemand(job, leanest=leanest)
+
+    def find(name: str) -> StrategyEstimate | None:
+        # Whoever forces a strategy gets it whether it fits or not.
+        is_asked = constraints.force or job.ran_out or name in verdicts
+        return verdicts[name] if is_asked or not is_hopeless(job, _row(name)) else None
+
+    _, chosen, reasons = _follow(find, job, constraints)
     return chosen, reasons[0]
 
 

@@ -229,10 +229,16 @@ class AttemptSearch:
         if attempt is None:
             return None
         try:
-            chosen, _ = choose_only(attempt.job, attempt.constraints)
+            chosen, _ = choose_only(attempt.job, attempt.constraints, leanest=True)
         except UsageError:
             return None
         return chosen if chosen is not None and chosen.runs else None
+
+    def remedy(self, way: Found) -> Remedy:
+        """The remedy that a change is, with the buffers that its job would have."""
+        attempt = way.attempt
+        chosen, _ = choose_only(attempt.job, attempt.constraints)
+        return make_remedy(self.decision, attempt.change, chosen or way.chosen)
 
     def _grade(self, chosen: StrategyEstimate | None) -> int:
         """0: it does not run; 1: perhaps; 2: it surely does, or nothing could tell more surely."""
@@ -710,8 +716,8 @@ def find_remedies(decision: Decision, scope: RemedyScope | None = None) -> tuple
         roomier = tuple(islice(_roomier(decision, chosen), 1))
         if roomier or chosen.verdict is Verdict.TIGHT or not _may_be_sure(chosen):
             return roomier
-    ways = _Finder(decision, scope or RemedyScope()).find()
-    return worth_offering(make_remedy(decision, e.attempt.change, e.chosen) for e in ways)
+    finder = _Finder(decision, scope or RemedyScope())
+    return worth_offering(finder.search.remedy(way) for way in finder.find())
 
 
 def find_edits(decision: Decision, scope: RemedyScope) -> tuple[Remedy, ...]:
@@ -730,9 +736,7 @@ def find_edits(decision: Decision, scope: RemedyScope) -> tuple[Remedy, ...]:
     free = _Finder(decision, replace(scope, takes=always))
     ways += free.with_edits(leanest=not ways)
     needed = (edit for edit in ways if not scope.takes(edit.attempt.change))
-    return worth_offering(
-        make_remedy(decision, edit.attempt.change, edit.chosen) for edit in needed
-    )
+    return worth_offering(search.remedy(edit) for edit in needed)
 
 
 def _may_be_sure(evaluated: StrategyEstimate) -> bool:

@@ -60,7 +60,7 @@ class GpuModel(Struct, frozen=True, kw_only=True):
     @property
     def spellings(self) -> frozenset[str]:
         """Every name of it, without case and punctuation."""
-        return frozenset(normalize_name(name) for name in (self.name, *self.aliases))
+        return _spellings(self.name, self.aliases)
 
 
 class _GpuTable(Struct, frozen=True, kw_only=True):
@@ -83,9 +83,15 @@ def normalize_name(name: str) -> str:
     return _NOISE.sub("", name.lower())
 
 
+@cache
+def _spellings(name: str, aliases: tuple[str, ...]) -> frozenset[str]:
+    return frozenset(map(normalize_name, (name, *aliases)))
+
+
 def match_models(name: str, table: Sequence[GpuModel]) -> tuple[GpuModel, ...]:
     """The rows that have a name; several for a name that is too short."""
-    return tuple(model for model in table if normalize_name(name) in model.spellings)
+    wanted = normalize_name(name)
+    return tuple([model for model in table if wanted in _spellings(model.name, model.aliases)])
 
 
 # Rule: what people add to the name of a GPU without meaning another one.
@@ -295,11 +301,10 @@ def note_smallest(name: str, instances: Sequence[Instance]) -> tuple[str, ...]:
 
 # `\N{MULTIPLICATION SIGN}` as well, which texts are pasted with.
 _TIMES, _GAP = "[x*\N{MULTIPLICATION SIGN}]", r"[\s_-]"
-_BEFORE = re.compile(
-    rf"(?P<count>\d{{1,6}})(?:{_GAP}*{_TIMES}{_GAP}*|{_GAP}+|(?=[a-z]))(?P<rest>.+)", re.IGNORECASE
-)
-_AFTER = re.compile(rf"(?P<rest>.+?){_GAP}*{_TIMES}{_GAP}*(?P<count>\d{{1,6}})", re.IGNORECASE)
-_COLON = re.compile(r"(?P<rest>.+?)\s*:\s*(?P<count>\d{1,6})")
+# `re` compiles and keeps these as they are first used: most names need none.
+_BEFORE = rf"(?i)(?P<count>\d{{1,6}})(?:{_GAP}*{_TIMES}{_GAP}*|{_GAP}+|(?=[a-z]))(?P<rest>.+)"
+_AFTER = rf"(?i)(?P<rest>.+?){_GAP}*{_TIMES}{_GAP}*(?P<count>\d{{1,6}})"
+_COLON = r"(?P<rest>.+?)\s*:\s*(?P<count>\d{1,6})"
 # Rule: the outer count first. `8xH100 x 4` are four of `8xH100`, and `2xH100:8` two of `H100:8`.
 _COUNTS = (_AFTER, _BEFORE, _COLON)
 # An `x` that stands before a number may belong to the name: `RTX 4080`.
@@ -337,10 +342,10 @@ def likely_phrase(text: str) -> Phrase:
     return max(ways, key=lambda way: (way.count is not None, way.nodes is not None))
 
 
-def _ways(text: str, counts: Sequence[re.Pattern[str]], most: int = 2) -> Iterator[Phrase]:
+def _ways(text: str, counts: Sequence[str], most: int = 2) -> Iterator[Phrase]:
     yield Phrase(name=text)
     for pattern in counts if most else ():
-        match = pattern.fullmatch(text)
+        match = re.fullmatch(pattern, text)
         if match is None:
             continue
         count = int(match["count"])
@@ -354,18 +359,15 @@ def _ways(text: str, counts: Sequence[re.Pattern[str]], most: int = 2) -> Iterat
 # Find the GPU that a name means; where none has it, names like it, or whose hardware it is.
 
 # Rule: accelerators that people name and that are not NVIDIA's, by their names or an instance's.
-_OTHERS = tuple(
-    (re.compile(pattern), what)
-    for what, pattern in (
-        (_("an AMD GPU"), r"(?:amd|radeon)\b.*|(?:instinct\W*)?mi\d{2,3}\w*|rx\W*\d{4}.*"),
-        (_("a Google TPU"), r"(?:\w+\W*)?tpu.*|v[2-6](?:[ep]|litepod)?\W\d+|trillium|ct\d\w+\W.*"),
-        (_("an Intel accelerator"), r"gaudi.*|hl\W?\d{3}|(?:intel\W*)?(?:arc|max\W*1\d{3}).*"),
-        (_("an AWS accelerator"), r"trainium.*|inferentia.*|(?:trn|inf)\d.*"),
-        (_("a Huawei NPU"), r"ascend.*|9[15]0[bcd]\d?"),
-        (_("an Apple GPU"), r"(?:apple\W*)?m[1-9](?:\W*(?:pro|max|ultra))?|mps|apple.*"),
-        (_("an instance with AMD GPUs"), r"(?:standard\W*)?nd\w+\W*mi\d+.*"),
-        (_("an instance with Intel Gaudi"), r"dl\dq?\W.*"),
-    )
+_OTHERS = (
+    (_("an AMD GPU"), r"(?:amd|radeon)\b.*|(?:instinct\W*)?mi\d{2,3}\w*|rx\W*\d{4}.*"),
+    (_("a Google TPU"), r"(?:\w+\W*)?tpu.*|v[2-6](?:[ep]|litepod)?\W\d+|trillium|ct\d\w+\W.*"),
+    (_("an Intel accelerator"), r"gaudi.*|hl\W?\d{3}|(?:intel\W*)?(?:arc|max\W*1\d{3}).*"),
+    (_("an AWS accelerator"), r"trainium.*|inferentia.*|(?:trn|inf)\d.*"),
+    (_("a Huawei NPU"), r"ascend.*|9[15]0[bcd]\d?"),
+    (_("an Apple GPU"), r"(?:apple\W*)?m[1-9](?:\W*(?:pro|max|ultra))?|mps|apple.*"),
+    (_("an instance with AMD GPUs"), r"(?:standard\W*)?nd\w+\W*mi\d+.*"),
+    (_("an instance with Intel Gaudi"), r"dl\dq?\W.*"),
 )
 
 _LIST = _("to see names that it knows: `zerowiz plan --machine all --model 7b`")
@@ -397,7 +399,7 @@ def refuse_name(
 ) -> UsageError:
     """The error for a phrase whose name is in no table; the names in its hint are accepted."""
     name = phrase.name.lower().replace("_", " ")
-    other = next((what for pattern, what in _OTHERS if pattern.fullmatch(name)), None)
+    other = next((what for what, pattern in _OTHERS if re.fullmatch(pattern, name)), None)
     if other is not None:
         return UsageError(
             _(

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
+from operator import attrgetter
 from typing import NamedTuple
 
 from zerowiz.translation import N_
@@ -241,6 +242,9 @@ Moments = Mapping[Phase, Sequence[Moment]]
 """Those that compete for the peak of each phase."""
 
 
+_SIZE = attrgetter("size_bytes")
+
+
 def moment_bytes(moment: Iterable[Allocation]) -> int:
     """The sum of a moment."""
-    return sum([allocation.size_bytes for allocation in moment])
+    return sum(map(_SIZE, moment))

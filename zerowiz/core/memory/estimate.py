@@ -15,7 +15,7 @@ from zerowiz.core.memory.allocations import (
     moment_bytes,
 )
 from zerowiz.core.memory.gradient_shards import find_emptiest, find_fullest
-from zerowiz.core.memory.rank_sizes import RankSizes, StrategyRow
+from zerowiz.core.memory.rank_sizes import RankSizes, StrategyRow, forward, opening
 from zerowiz.core.model.types import Architecture, Model
 from zerowiz.core.strategy_types import Offload, Part
 from zerowiz.core.structs import replace, shows
@@ -452,6 +452,16 @@ def estimate(
         moments=steady,
         host={phase: (host,) for phase in Phase if phase not in {Phase.MODEL, Phase.EVALUATE}},
     )
+
+
+def floor_bytes(rank: RankSizes) -> int:
+    """What a rank holds at least as a micro-step turns to backward, in much less time.
+
+    Args:
+        rank: Also one whose cuts, and what stage 3 gathers, were not worked out.
+    """
+    turning = max(moment_bytes(forward(rank)), moment_bytes(opening(rank)))
+    return moment_bytes(rank.strategy.lasting(rank)) + turning
 
 
 def estimate_fullest(

@@ -101,29 +101,34 @@ class _Visit(NamedTuple):
     """The moment to which it belongs, in the order of `Gathering`."""
 
 
-def _through(modules: Iterable[Module], place: int) -> Iterator[_Visit]:
+def _through(modules: Iterable[Module], place: int) -> list[_Visit]:
+    """Each module begins and ends."""
+    visits: list[_Visit] = []
     for module in modules:
-        yield _Visit(begins=True, module=module, place=place)
-        yield _Visit(begins=False, module=module, place=place)
+        visits += (
+            _Visit(begins=True, module=module, place=place),
+            _Visit(begins=False, module=module, place=place),
+        )
+    return visits
 
 
-def _visits(layout: Layout, *, checkpointing: bool) -> Iterator[_Visit]:
+def _visits(layout: Layout, *, checkpointing: bool) -> list[_Visit]:
     """One micro-step; hooks of DeepSpeed fire for modules without parameters too."""
     count = len(layout.blocks)
-    yield from _through(((), (), *layout.first, ()), 0)
+    visits = _through(((), (), *layout.first, ()), 0)
     for place, block in enumerate(layout.blocks):
-        yield from _through(block, place)
-    yield from _through(layout.last, count)
-    yield from _through(((), *reversed(layout.last), ()), count + 1)
+        visits += _through(block, place)
+    visits += _through(layout.last, count)
+    visits += _through(((), *reversed(layout.last), ()), count + 1)
     for place, block in enumerate(reversed(layout.blocks), start=count + 1):
-        yield from _through(((),), place)
+        visits += _through(((),), place)
         if checkpointing:
             # Its output's gradient comes to the last module first; that computes the block again.
-            yield from _through(((),), place)
-            yield _Visit(begins=True, module=block[-1], place=place)
-            yield from _through(block, place)
-        yield from _through(reversed(block), place)
-    yield from _through(reversed(layout.first), 2 * count + 1)
+            visits += _through(((),), place)
+            visits.append(_Visit(begins=True, module=block[-1], place=place))
+            visits += _through(block, place)
+        visits += _through(reversed(block), place)
+    return visits + _through(reversed(layout.first), 2 * count + 1)
 
 
 class _Order(NamedTuple):
@@ -152,20 +157,21 @@ def _order(layout: Layout, *, checkpointing: bool) -> _Order:
     for step, (_, module, place) in enumerate(begun):
         for number in (*module, *(layout.mixtures if step == opening else ())):
             uses[number].append(step)
-        size = sum(layout.sizes[number] for number in module)
+        size = sum(map(layout.sizes.__getitem__, module))
         mixed = bool(layout.mixtures) and not layout.mixtures.isdisjoint(module)
         passed.append(passed[-1] + (0 if mixed else size))
         times = 1 if place == len(layout.blocks) else 2
         passed_by_mixtures.append(passed_by_mixtures[-1] + times * size)
-    queue = tuple((number, step) for step, visit in enumerate(begun) for number in visit.module)
-    return _Order(visits, queue, uses, passed, passed_by_mixtures)
+    queue = [(number, step) for step, visit in enumerate(begun) for number in visit.module]
+    return _Order(visits, tuple(queue), uses, passed, passed_by_mixtures)
 
 
 class _Handle:
     """Parameters that are gathered together."""
 
-    def __init__(self, parameters: Sequence[int]) -> None:
-        self.parameters = parameters
+    def __init__(self, parameters: Collection[int], size: int) -> None:
+        self.size = size
+        self.together = len(parameters) > 1
         self.untaken = set(parameters)
         self.arrived = False
 
@@ -183,32 +189,32 @@ class _Coordinator:
         self.parameters = self.copies = self.alone = 0
         self._kept = layout.kept
         self._left: set[int] = set()
-        self._held = layout.small
+        self.held = layout.small
 
     def _gather(self, numbers: Collection[int]) -> None:
-        wanted = [number for number in numbers if number not in self._whole]
+        wanted = set(numbers).difference(self._whole)
         if not wanted:
             return
-        handle = _Handle(wanted)
+        size = 0
+        for number in wanted:
+            size += self._sizes[number]
+        handle = _Handle(wanted, size)
         self._handles.update(dict.fromkeys(wanted, handle))
         self._whole.update(wanted)
-        size = sum(self._sizes[number] for number in wanted)
         self.parameters += size
         self.alone += size if len(wanted) == 1 else 0
 
     def _take(self, number: int) -> int:
         """Wait for a parameter; the elements of the buffer that is dropped then."""
-        handle = self._handles.pop(number, None)
-        if handle is None:
-            return 0
-        size = sum(self._sizes[parameter] for parameter in handle.parameters)
-        together = len(handle.parameters) > 1
+        handle = self._handles.pop(number)
         if not handle.arrived:
             handle.arrived = True
-            self.copies += size if together else 0
-            self.alone -= 0 if together else size
+            if handle.together:
+                self.copies += handle.size
+            else:
+                self.alone -= handle.size
         handle.untaken.discard(number)
-        return size if together and not handle.untaken else 0
+        return handle.size if handle.together and not handle.untaken else 0
 
     def _ask_ahead(self) -> None:
         room = min(self._limits.live - self.parameters, self._limits.prefetch)
@@ -228,16 +234,22 @@ class _Coordinator:
         """fetch_sub_module: what is whole at its largest, which is before the buffers are freed."""
         dropped = 0
         if module:
-            self._gather(module)
-            dropped = sum(self._take(number) for number in module)
-        waited = self.now
+            if not self._whole.issuperset(module):
+                self._gather(module)
+            for number in module:
+                if number in self._handles:
+                    dropped += self._take(number)
+        waited = self.parameters + self.held, self.copies, self.alone
         self.copies -= dropped
         if known:
-            late = sum(1 for number in module if self._asked_until[number] < self._step)
+            late = 0
+            for number in module:
+                late += self._asked_until[number] < self._step
             for number, step in self._order.queue[self._next : self._next + late]:
                 self._asked_until[number] = step
             self._next += late
-            self._ask_ahead()
+            if self._next < len(self._order.queue) and self.parameters < self._limits.live:
+                self._ask_ahead()
         self._step += 1
         return waited
 
@@ -246,15 +258,16 @@ class _Coordinator:
         for number in module:
             if not forward and number in self._left:
                 self._left.remove(number)
-                self._held -= self._sizes[number]
-            wanted = known and (self._asked_until[number] > self._step or self._is_near(number))
-            if wanted or number not in self._whole or number in self._handles:
+                self.held -= self._sizes[number]
+            if number not in self._whole or number in self._handles:
+                continue
+            if known and (self._asked_until[number] > self._step or self._is_near(number)):
                 continue
             self._whole.remove(number)
             self.parameters -= self._sizes[number]
             if forward and number in self._kept:
                 self._left.add(number)
-                self._held += self._sizes[number]
+                self.held += self._sizes[number]
 
     def _is_near(self, number: int) -> bool:
         """Whether it is used again within the distance."""
@@ -265,11 +278,6 @@ class _Coordinator:
         order = self._order
         passed = order.passed_by_mixtures if number in self._mixtures else order.passed
         return passed[uses[following]] - passed[self._step] < self._limits.reuse
-
-    @property
-    def now(self) -> _Numbers:
-        """What is whole."""
-        return self.parameters + self._held, self.copies, self.alone
 
 
 @lru_cache(maxsize=128)
@@ -299,7 +307,7 @@ def replay(
             else:
                 # Nothing has changed since it began.
                 continue
-            now = coordinator.now
+            now = coordinator.parameters + coordinator.held, coordinator.copies, coordinator.alone
             # As forward ends counts, not while its last modules run.
             running[place] = now if place == count else max(running[place], now)
     most = tuple(

@@ -166,15 +166,15 @@ def _gradients(model: Model, adapters: _TrainedAdapters | None) -> tuple[Gradien
 
 def _groups(gradients: Sequence[Gradient], ranks: int, *, decay_apart: bool) -> Iterator[_Group]:
     for decays in (True, False):
-        places = tuple(
+        places = [
             place
             for place, gradient in enumerate(gradients)
             if (gradient.decays or not decay_apart) is decays
-        )
+        ]
         if places:
-            starts = (0, *accumulate(gradients[place].numel for place in places))
+            starts = (0, *accumulate([gradients[place].numel for place in places]))
             piece = -(-starts[-1] // (_ALIGNMENT * ranks)) * _ALIGNMENT
-            yield _Group(places, starts, piece)
+            yield _Group(tuple(places), starts, piece)
 
 
 def _different_ranks(groups: Iterable[_Group], ranks: int) -> list[int]:
@@ -182,8 +182,8 @@ def _different_ranks(groups: Iterable[_Group], ranks: int) -> list[int]:
 
     All ranks whose pieces lie inside the same gradients hold the same of them.
     """
-    ends = (start // group.piece for group in groups for start in group.starts)
-    around = {rank for end in ends for rank in (end - 1, end, end + 1)}
+    ends = {start // group.piece for group in groups for start in group.starts}
+    around = ends | {end - 1 for end in ends} | {end + 1 for end in ends}
     return sorted({0, ranks - 1} | {rank for rank in around if 0 <= rank < ranks})
 
 
@@ -208,22 +208,20 @@ def _owners(groups: Iterable[_Group], count: int) -> list[list[_Part]]:
     owners: list[list[_Part]] = [[]] * count
     for group in groups:
         for place, (start, end) in zip(group.places, pairwise(group.starts), strict=True):
-            owners[place] = list(_parts(start, end, group.piece))
+            owners[place] = _parts(start, end, group.piece)
     return owners
 
 
-def _parts(start: int, end: int, piece: int) -> Iterator[_Part]:
+def _parts(start: int, end: int, piece: int) -> list[_Part]:
     """The beginning and the end of a gradient, and the whole pieces between them."""
     if start == end:
-        return
+        return []
     first, last = start // piece, (end - 1) // piece
     if first == last:
-        yield _Part(first, 1, end - start)
-        return
-    yield _Part(first, 1, (first + 1) * piece - start)
-    if last - first > 1:
-        yield _Part(first + 1, last - first - 1, piece)
-    yield _Part(last, 1, end - last * piece)
+        return [_Part(first, 1, end - start)]
+    whole = [_Part(first + 1, last - first - 1, piece)] if last - first > 1 else []
+    ends = _Part(first, 1, (first + 1) * piece - start), _Part(last, 1, end - last * piece)
+    return [ends[0], *whole, ends[1]]
 
 
 def _copied(parts: Iterable[_Part], bucket: int) -> int:
@@ -290,13 +288,14 @@ def find_cuts(
     for places, blocks_kept, moved in _flushes(gradients, coming, bucket, autocast=autocast):
         for place in places:
             number[place] = len(reduced)
-        alone = sum(n for n in (gradients[place].numel for place in places) if n > bucket)
+        numels = [gradients[place].numel for place in places]
+        alone = sum([numel for numel in numels if numel > bucket])
         reduced.append(
             Reduction(
                 blocks_kept=blocks_kept if in_backward else AFTER_BACKWARD,
                 moved=moved,
                 left=moved + alone,
-                copied=_copied((part for place in places for part in owners[place]), bucket),
+                copied=_copied([part for place in places for part in owners[place]], bucket),
                 alone=alone,
             )
         )
@@ -306,7 +305,7 @@ def find_cuts(
         RankShard(
             held=share.held,
             largest_slice=share.largest_slice,
-            appearing=reduced[min((number[place] for place in share.places), default=last)],
+            appearing=reduced[min([number[place] for place in share.places], default=last)],
             groups=len(groups),
             copies=copies,
         )

@@ -70,6 +70,8 @@ _WEIGHTS_PER_SCALE, _SCALES_PER_SCALE = 64, 256
 class StrategyRow(Strategy, frozen=True, kw_only=True):
     """A strategy with the formulas of its memory: a row of core/strategies.py."""
 
+    lasting: "Callable[[RankSizes], Moment]"
+    """What a rank holds on the GPU from step to step."""
     moments: "Callable[[RankSizes], Moments]"
     """What a rank holds on the GPU, by the wrapper that DeepSpeed has for the strategy."""
     host_allocations: "Callable[[Model, RankSizes], Moment]"
@@ -304,8 +306,6 @@ def _cuts(
     decay_apart: bool | None,
 ) -> tuple[RankShard, ...]:
     """What is peculiar to each rank: ZeRO-1 and ZeRO-2 cut their shares from flat vectors."""
-    if not strategy.cuts_shares:
-        return (RankShard(),)
     gradients = list_gradients(*job)
     shards = (
         find_cuts(
@@ -330,6 +330,8 @@ def rank_sizes(
     buffers: Buffers,
     traced: Traced | None = None,
     decay_apart: bool | None = None,
+    *,
+    is_whole: bool = True,
 ) -> RankSizes:
     """Compute the sizes of the first rank of this job.
 
@@ -343,6 +345,7 @@ def rank_sizes(
         decay_apart: Whether weights that do not decay are a group of the optimizer of their own, as
             the Trainer makes it; then every rank has its cut. None where nobody knows: the cuts are
             those of both, each different one once.
+        is_whole: Whether the cuts, and what stage 3 gathers, are worked out: most of the time.
     """
     trainable = trainable_params(model, workload)
     model = with_trainer_heads(model, workload)
@@ -355,7 +358,9 @@ def rank_sizes(
     sharded = strategy.shards_weights
     experts = [t for t in model.tensors if t.in_block and t.name.startswith("experts.")]
     largest, block_largest = _largest(model, workload)
-    cuts = _cuts((model, workload), ranks, strategy, buffers, decay_apart)
+    cuts: tuple[RankShard, ...] = (RankShard(),)
+    if is_whole and strategy.cuts_shares:
+        cuts = _cuts((model, workload), ranks, strategy, buffers, decay_apart)
     # DeepSpeed keeps bf16 states at stages 1 to 3 only (runtime/config.py, 0.19.8).
     dtype = workload.optimizer_state_dtype if strategy.stage > 0 else StateDtype.FP32
     # Under offload DeepSpeed's own CPU Adam steps, whatever was asked for (accelerate/utils/
@@ -378,7 +383,7 @@ def rank_sizes(
         largest=largest,
         layers=architecture.layers,
         module=max(model.largest_param, sum(tensor.numel for tensor in experts)),
-        layout=lay_out(model, workload, buffers) if sharded else Layout(),
+        layout=lay_out(model, workload, buffers) if sharded and is_whole else Layout(),
         block_largest=block_largest,
         block=trainable // architecture.layers if adapters else model.layer_params,
         persistent_parameters=_persistent(model, workload, buffers) if adapters else 0,

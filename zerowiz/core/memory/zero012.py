@@ -64,13 +64,17 @@ def _temporaries(r: RankSizes, params: int, symbol: str) -> Allocation:
     return Allocation(AllocationKind.OPTIMIZER_TEMPORARIES, r.stepping_bytes * params, formula)
 
 
-def ddp_moments(r: RankSizes) -> Moments:
-    """The moments of stage 0: everything whole on each rank."""
+def ddp_lasting(r: RankSizes) -> Moment:
+    """What stage 0 holds from step to step: everything whole on each rank."""
     # fp16/unfused_optimizer.py, __init__: an fp32 master of each tensor; fp32 needs none.
     is_fp32 = r.weight_bytes == FP32_BYTES
-    states = optimizer_states(r, r.trainable, "N")
     masters = () if is_fp32 else (master_weights(r, r.trainable, "N"),)
-    lasting = (*weights(r), *masters, states)
+    return (*weights(r), *masters, optimizer_states(r, r.trainable, "N"))
+
+
+def ddp_moments(r: RankSizes) -> Moments:
+    """The moments of stage 0."""
+    is_fp32, lasting = r.weight_bytes == FP32_BYTES, ddp_lasting(r)
     gradients = _gradients(r)
     fp32_bytes = 0 if is_fp32 else FP32_BYTES * r.trainable
     fp32_gradients = Allocation(AllocationKind.FP32_GRADIENTS, fp32_bytes, "4 N")
@@ -124,7 +128,8 @@ def _slice(r: RankSizes) -> Allocation:
     return Allocation(AllocationKind.SLICE_IN_DOUBLE, _NORM_BYTES * r.cut.largest_slice, "8 M/d")
 
 
-def _partitioned(r: RankSizes) -> Moment:
+def divided_lasting(r: RankSizes) -> Moment:
+    """What stages 1 and 2 hold from step to step: whole weights, a share of the states."""
     # stage_1_and_2.py, DeepSpeedZeroOptimizer.__init__; the moments appear at the first step.
     return (*weights(r), *optimizer(r, r.share, "P"))
 
@@ -239,7 +244,7 @@ def _reduced_after_backward(
 
 def zero1_moments(r: RankSizes) -> Moments:
     """The moments of stage 1: the optimizer's states divided."""
-    lasting, bucket = _partitioned(r), _bucket(r)
+    lasting, bucket = divided_lasting(r), _bucket(r)
     # All gradients, and the bucket, stay between micro-steps (d4-008).
     kept = (bucket,) if r.buffers.contiguous_gradients else ()
     carried = (_gradients(r), *kept) if r.accumulating else ()
@@ -265,7 +270,7 @@ def zero1_moments(r: RankSizes) -> Moments:
 
 def zero2_moments(r: RankSizes) -> Moments:
     """The moments of stage 2: the optimizer's states and the gradients divided."""
-    lasting, shares = _partitioned(r), share_gradients(r)
+    lasting, shares = divided_lasting(r), share_gradients(r)
     # The share is held twice while the next micro-step is added (get_gradient_for_partition).
     accumulated = Allocation(
         AllocationKind.ACCUMULATED_GRADIENTS, shares.size_bytes, shares.formula
@@ -280,12 +285,18 @@ def zero2_moments(r: RankSizes) -> Moments:
     }
 
 
-def zero2_offload_moments(r: RankSizes) -> Moments:
-    """The moments of stage 2 with the optimizer on the host."""
+def zero2_offload_lasting(r: RankSizes) -> Moment:
+    """What stage 2 with the optimizer on the host holds from step to step."""
     # stage_1_and_2.py: temp_grad_gpu_buffer_for_param_offload holds the largest gradient, and
     # gradients leave at once (async_accumulate_grad_in_cpu_via_gpu), slice by slice (d4-027).
     staging = Allocation(AllocationKind.OFFLOAD_STAGING, r.weight_bytes * r.largest, "w M")
-    lasting, bucket = (*weights(r), staging), _bucket(r)
+    return (*weights(r), staging)
+
+
+def zero2_offload_moments(r: RankSizes) -> Moments:
+    """The moments of stage 2 with the optimizer on the host."""
+    lasting, bucket = zero2_offload_lasting(r), _bucket(r)
+    *_, staging = lasting
     # A gradient larger than the bucket stays outside it; the others were copied in (h1-028).
     alone_bytes = staging.size_bytes if r.largest > r.buffers.reduce_bucket_size else 0
     alone = Allocation(AllocationKind.GRADIENT_ALONE, alone_bytes, "w M")

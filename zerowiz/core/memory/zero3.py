@@ -184,7 +184,8 @@ def _slice(r: RankSizes, numel: int) -> Moment:
     )
 
 
-def _running(r: RankSizes) -> Moment:
+def zero3_lasting(r: RankSizes) -> Moment:
+    """What stage 3 holds from step to step: shards of everything, and what is never released."""
     # stage3.py, step: what is never released is gathered again when it is done.
     small_bytes, formula = r.trained_bytes * _persistent(r), N_("4 x those below threshold")
     return (*_lasting(r), Allocation(AllocationKind.SMALL_ADAPTERS, small_bytes, formula))
@@ -221,7 +222,7 @@ def _gathered_with_the_loss(r: RankSizes) -> Moment:
 
 
 def _forward(r: RankSizes) -> tuple[Moment, ...]:
-    running, gathering = _running(r), _gathering(r)
+    running, gathering = zero3_lasting(r), _gathering(r)
     block_bytes = r.activations.saved_bytes // max(1, len(gathering.forward))
     done, most = max(
         (
@@ -267,7 +268,7 @@ def _backward_unordered(r: RankSizes) -> tuple[Moment, ...]:
     parameter_offload.py, _end_of_forward_module_hook: a pass without gradients, as that of the
     reference, resets the step, so backward is held against the order of forward.
     """
-    running, with_loss = _running(r), _gathered_with_the_loss(r)
+    running, with_loss = zero3_lasting(r), _gathered_with_the_loss(r)
     last_block_bytes = r.activations.saved_bytes // r.layers
     return (
         (*running, *with_loss, *opening(r)),
@@ -284,7 +285,7 @@ def _backward_unordered(r: RankSizes) -> tuple[Moment, ...]:
 def _backward(r: RankSizes) -> tuple[Moment, ...]:
     if r.workload.is_own_reference:
         return _backward_unordered(r)
-    running, gathering = _running(r), _gathering(r)
+    running, gathering = zero3_lasting(r), _gathering(r)
     last = _gathered(r, gathering.end)
     # The embedding is the last of them, and a head that is not tied to it the first.
     early_slice = _slice(r, max(r.block_largest, r.own_head))

@@ -15,7 +15,6 @@ partitioned_param_coordinator.py. The constants stand in costs.py.
 import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from statistics import NormalDist
 from typing import NamedTuple
 
 from zerowiz.core.machine.types import Accelerator, LinkClass, Machine
@@ -578,7 +577,11 @@ _FORMULAS: Mapping[TermKind, str] = {
 }
 
 Seconds = dict[TermKind, float]
-_NORMAL = NormalDist()
+
+
+def _normal_cdf(x: float) -> float:
+    """Of the standard normal distribution; `statistics`, which has it, takes long to load."""
+    return 0.5 * (1 + math.erf(x / math.sqrt(2)))
 
 
 class _MicroStep(NamedTuple):
@@ -636,7 +639,7 @@ def _waited(gpu: float, host: float, spread: float) -> float:
     if not host or not spread:
         return max(0.0, host - gpu)
     upper = math.log(host / gpu) / spread + spread / 2
-    mean = host * _NORMAL.cdf(upper) - gpu * _NORMAL.cdf(upper - spread)
+    mean = host * _normal_cdf(upper) - gpu * _normal_cdf(upper - spread)
     # Of two numbers that are nearly equal the difference may round below 0.
     return max(0.0, mean)
 
