@@ -35,8 +35,7 @@ from zerowiz.core.command_words import canonical_choice
 from zerowiz.core.decision.questions import OWN_MICRO_BATCH, QUESTIONS
 from zerowiz.core.launch.provenance import PlannedFile, hide_secrets, without_secrets
 from zerowiz.core.machine.types import MachineSource
-from zerowiz.core.setting_values import Origin, SettingValue, strongest
-from zerowiz.core.settings import SettingRow
+from zerowiz.core.settings import Origin, SettingRow, SettingValue, strongest
 from zerowiz.core.structs import replace
 from zerowiz.emit.files import replace_file, rewrite_file
 from zerowiz.errors import UsageError, ZerowizError, did_you_mean

@@ -19,8 +19,7 @@ from zerowiz.core.decision.flowchart import Decision, OffloadChoice
 from zerowiz.core.decision.plan_input import Objective
 from zerowiz.core.machine.types import Accelerator, Machine, with_gpus
 from zerowiz.core.script.config_delivery import split_config_via
-from zerowiz.core.setting_values import Origin, SettingValue
-from zerowiz.core.settings import SettingRow, read_row
+from zerowiz.core.settings import Origin, SettingRow, SettingValue, read_row
 from zerowiz.core.speed.costs import RunLength
 from zerowiz.core.structs import replace
 from zerowiz.core.units import parse_count

@@ -15,7 +15,7 @@ from zerowiz.app.options import (
     variable_of,
 )
 from zerowiz.core import shell
-from zerowiz.core.setting_values import Origin
+from zerowiz.core.settings import Origin
 from zerowiz.core.structs import replace
 from zerowiz.probe.files import find_answers_file
 from zerowiz.translation import _, listing

@@ -26,8 +26,7 @@ from zerowiz.cli.completion import complete_setting
 from zerowiz.cli.usage import PlainCommand
 from zerowiz.core import shell
 from zerowiz.core.command_words import canonical_choice
-from zerowiz.core.setting_values import Origin, SettingValue
-from zerowiz.core.settings import SettingRow
+from zerowiz.core.settings import Origin, SettingRow, SettingValue
 from zerowiz.errors import ZerowizError
 from zerowiz.translation import _, listing
 from zerowiz.ui.reporter import TerminalReporter

@@ -45,8 +45,7 @@ from zerowiz.core.script.settings import (
     settings_of,
 )
 from zerowiz.core.script.trainers import cut_group
-from zerowiz.core.setting_values import Origin, SettingValue, as_typed, fold
-from zerowiz.core.settings import SettingRow
+from zerowiz.core.settings import Origin, SettingRow, SettingValue, as_typed, fold
 from zerowiz.core.speed.costs import find_rates
 from zerowiz.core.strategies import ZERO2_OFFLOAD
 from zerowiz.core.strategy_types import Strategy

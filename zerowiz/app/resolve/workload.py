@@ -16,7 +16,7 @@ from zerowiz.core.machine.types import Machine
 from zerowiz.core.script.arguments import LOCAL_RANK_FLAG
 from zerowiz.core.script.bindings import ScriptValue, State
 from zerowiz.core.script.settings import AddedWords, ScriptRun, ScriptSettings
-from zerowiz.core.setting_values import Origin, SettingValue, as_typed
+from zerowiz.core.settings import Origin, SettingValue, as_typed
 from zerowiz.core.units import divide_batch, largest_part, solve_accumulation
 from zerowiz.core.workload import (
     SETTINGS,
