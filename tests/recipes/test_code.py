@@ -282,20 +282,20 @@ def _with_average(moments: Moments, r: RankSizes) -> Moments:
 
 """
 CALLED = """\
-    steady = _with_average(steady, rank)
+    moments = _with_average(moments, r)
 """
 CHANGED = """\
     "average_weights": (_PLAIN, replace(_PLAIN, average_weights=True)),
 """
 
 
-def plan(copied: Copy, *words: str) -> dict[str, int]:
-    """What DDP holds in backward, by what it is for."""
+def plan(copied: Copy, *words: str) -> tuple[dict[str, int], dict[str, int]]:
+    """What DDP holds in backward, by what it is for, and in the phases of the first iteration."""
     done = copied.zerowiz("plan", "--machine", "4xH200", "--model", "1b", "--json", *words)
     assert 0 == done.returncode, done.stderr
-    ddp = json.loads(done.stdout)["strategies"][0]
-    lines = [line for line in ddp["gpu"]["lines"] if line["phase"] == "backward"]
-    return {line["part"]: line["bytes"] for line in lines}
+    ddp = json.loads(done.stdout)["strategies"][0]["gpu"]
+    lines = [line for line in ddp["lines"] if line["phase"] == "backward"]
+    return {line["part"]: line["bytes"] for line in lines}, ddp["first_iteration"]
 
 
 @pytest.mark.slow
@@ -304,7 +304,7 @@ def test_a_setting_touches_its_row_its_option_its_line_and_its_formula(copied: C
 
     copied.insert(WORKLOAD, FIELD, before="    zero_init: bool = True\n")
     copied.insert(OPTIONS, OPTION, before="    stage: Annotated[")
-    assert "averaged weights" not in plan(copied, "--average-weights")
+    assert "averaged weights" not in plan(copied, "--average-weights")[0]
     without_rows = copied.unfinished(recipe)
     assert without_rows
 
@@ -330,10 +330,12 @@ def test_a_setting_touches_its_row_its_option_its_line_and_its_formula(copied: C
         "            AllocationKind.AVERAGED_WEIGHTS,\n",
         before="            AllocationKind.DEQUANTIZED_LAYER,",
     )
-    copied.insert(FORMULA, AVERAGE, before="def estimate(\n")
-    copied.insert(FORMULA, CALLED, before="    if accelerator is Accelerator.CUDA:\n")
-    held, averaged = plan(copied), plan(copied, "--average-weights")
-    assert held | {"averaged weights": held["parameters"]} == averaged
+    copied.insert(FORMULA, AVERAGE, before="def _with_all(\n")
+    copied.insert(FORMULA, CALLED, before="    return _with_workspaces(moments, single) if ")
+    (held, first), (averaged, averaged_first) = plan(copied), plan(copied, "--average-weights")
+    copy_bytes = held["parameters"]
+    assert held | {"averaged weights": copy_bytes} == averaged
+    assert {phase: size + copy_bytes for phase, size in first.items()} == averaged_first
     refused = copied.zerowiz(
         "measure", "--accelerator", "cpu", "--model", "10m", "--average-weights"
     )

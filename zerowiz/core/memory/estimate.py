@@ -335,14 +335,11 @@ class Estimate(Struct, frozen=True, kw_only=True):
         if Phase.FORWARD not in self.moments:
             return {}
         r = self.rank
-        unordered = as_it_runs(replace(r, prefetching=r.accumulating))
+        # Nothing is evaluated in it.
+        unordered = as_it_runs(replace(r, prefetching=r.accumulating, evaluation=None))
         first = _first_iteration(r, r.strategy.moments(as_it_runs(r)))
-        first = with_generation(
-            with_frozen_models(first, self.model, unordered), self.model, unordered
-        )
-        if self.accelerator is not Accelerator.CUDA:
-            return first
-        return _with_workspaces(first, () if r.accumulating else _BEFORE_BACKWARD)
+        single = () if r.accumulating else _BEFORE_BACKWARD
+        return _with_all(first, self.model, unordered, self.accelerator, single)
 
     @property
     def first_iteration_bytes(self) -> Mapping[Phase, int]:
@@ -435,21 +432,38 @@ def _first_iteration(r: RankSizes, steady: Moments) -> Moments:
     }
 
 
+def _with_all(
+    moments: Moments,
+    model: Model,
+    r: RankSizes,
+    accelerator: Accelerator,
+    single: Collection[tuple[Phase, int]] = (),
+) -> Moments:
+    """The wrapper's moments with all else that a rank holds, in any iteration.
+
+    Args:
+        moments: As the row of the strategy makes them.
+        model: What is trained.
+        r: The rank, as it runs in this iteration.
+        accelerator: What it runs on.
+        single: The moments with one workspace, by phase and place.
+    """
+    moments = with_generation(with_frozen_models(moments, model, r), model, r)
+    moments = with_evaluation(moments, r)
+    return _with_workspaces(moments, single) if accelerator is Accelerator.CUDA else moments
+
+
 def estimate(
     model: Model, rank: RankSizes, accelerator: Accelerator = Accelerator.CUDA
 ) -> Estimate:
     """What this one rank holds; `rank` holds the strategy, whose row has the formulas."""
     steady = rank.strategy.moments(as_it_runs(rank))
-    steady = with_generation(with_frozen_models(steady, model, rank), model, rank)
-    steady = with_evaluation(steady, rank)
-    if accelerator is Accelerator.CUDA:
-        steady = _with_workspaces(steady, ())
     host = (*rank.strategy.host_allocations(model, rank), *host_allocations(model, rank))
     return Estimate(
         model=model,
         rank=rank,
         accelerator=accelerator,
-        moments=steady,
+        moments=_with_all(steady, model, rank, accelerator),
         host={phase: (host,) for phase in Phase if phase not in {Phase.MODEL, Phase.EVALUATE}},
     )
 
