@@ -23,8 +23,8 @@ from measured.rows import OPTIMIZERS, Row, family_of, read_every_row, strategy_o
 
 from zerowiz.core.decision.plan_input import MeasuredRuns, PairedSetting, accumulation_of
 from zerowiz.core.decision.plan_input import point_of as point_of_job
-from zerowiz.core.measured_trial import OptimizerKernel
 from zerowiz.core.strategies import STRATEGIES
+from zerowiz.core.workload import OptimizerKernel
 
 Point = Mapping[str, str]
 """A value of each setting; of some settings alone, where a run has none of the listed values."""

@@ -12,7 +12,6 @@ from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.machine.types import Accelerator, LinkClass
 from zerowiz.core.measured_trial import (
     ComparedStep,
-    OptimizerKernel,
     PlannedTrial,
     SteadyStep,
     Trial,
@@ -35,7 +34,15 @@ from zerowiz.core.speed.costs import StepTime
 from zerowiz.core.strategies import STRATEGIES, ZERO2
 from zerowiz.core.strategy_types import Offload, Strategy
 from zerowiz.core.structs import replace
-from zerowiz.core.workload import Attention, Method, Optimizer, Precision, StateDtype, Workload
+from zerowiz.core.workload import (
+    Attention,
+    Method,
+    Optimizer,
+    OptimizerKernel,
+    Precision,
+    StateDtype,
+    Workload,
+)
 from zerowiz.errors import UsageError
 from zerowiz.probe.package_data import read_gpu_table
 

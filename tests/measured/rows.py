@@ -19,6 +19,7 @@ from zerowiz.core.model.types import Model
 from zerowiz.core.strategies import DDP, STRATEGIES, ZERO3
 from zerowiz.core.strategy_types import Offload
 from zerowiz.core.structs import replace
+from zerowiz.core.workload import OPTIMIZERS as BY_OPTIMIZER
 from zerowiz.core.workload import (
     Attention,
     Loss,
@@ -43,12 +44,7 @@ _NAMED_BY_THE_CONFIG = frozenset({"FusedAdam", "torch AdamW via config (torch_ad
 # These copy lists of tensors during their step.
 FOREACH = frozenset({"torch AdamW foreach=True", "torch AdamW via config (torch_adam)"})
 OPTIMIZERS: Mapping[str, Optimizer] = {
-    **dict.fromkeys(FUSED | FOREACH, Optimizer.ADAMW),
-    "AdamW8bit": Optimizer.ADAMW_8BIT,
-    "Adafactor": Optimizer.ADAFACTOR,
-    "FusedLion": Optimizer.LION,
-    "DeepSpeedCPULion": Optimizer.LION,
-    "torch SGD": Optimizer.SGD,
+    kernel.value: optimizer for optimizer, row in BY_OPTIMIZER.items() for kernel in row.kernels
 }
 
 LAUNCHES = "launches.jsonl"

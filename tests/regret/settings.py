@@ -11,11 +11,11 @@ from zerowiz.core.decision.evaluate import StrategyEstimate, evaluate
 from zerowiz.core.decision.flowchart import Constraints, decide
 from zerowiz.core.decision.plan_input import Objective, OpenSettings, PlanInput
 from zerowiz.core.decision.search import search
-from zerowiz.core.measured_trial import OptimizerKernel, Trial, stepper_for
+from zerowiz.core.measured_trial import Trial, stepper_for
 from zerowiz.core.memory.rank_sizes import StrategyRow
 from zerowiz.core.strategies import STRATEGIES, ZERO2_OFFLOAD, ZERO3_OFFLOAD
 from zerowiz.core.structs import replace
-from zerowiz.core.workload import Workload
+from zerowiz.core.workload import OptimizerKernel, Workload
 
 CHOICE, FLOWCHART = "choice", "flowchart at micro-batch 1"
 HF_ZERO2, HF_ZERO3 = "ds_config_zero2.json", "ds_config_zero3.json"

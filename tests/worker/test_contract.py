@@ -27,9 +27,7 @@ from zerowiz.core.launch.plan import sees_one_rank
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.machine.types import Accelerator
 from zerowiz.core.measured_trial import (
-    NOT_BY_TRAINER,
     OPS,
-    OptimizerKernel,
     PlannedTrial,
     Trial,
     decode_trial,
@@ -41,7 +39,15 @@ from zerowiz.core.memory.allocations import Phase
 from zerowiz.core.preflight import facts
 from zerowiz.core.preflight.facts import BUILT_BY
 from zerowiz.core.strategy_types import Offload
-from zerowiz.core.workload import SETTINGS, Attention, Loss, Precision, StateDtype, Workload
+from zerowiz.core.workload import (
+    KERNELS,
+    SETTINGS,
+    Attention,
+    Loss,
+    Precision,
+    StateDtype,
+    Workload,
+)
 from zerowiz.emit import job, measure, processes
 from zerowiz.errors import UsageError
 from zerowiz.probe.package_data import read_gpu_table
@@ -142,7 +148,7 @@ def test_the_trainer_steps_with_every_optimizer_that_is_not_refused() -> None:
     pytest.importorskip("deepspeed")
     from zerowiz.worker.trainer_loop import OPTIMIZERS
 
-    assert {each.value for each in OptimizerKernel} - NOT_BY_TRAINER == set(OPTIMIZERS)
+    assert {kernel.value for kernel, row in KERNELS.items() if row.by_trainer} == {*OPTIMIZERS}
 
 
 def test_a_batch_is_written_with_the_keys_that_are_read(tmp_path: Path) -> None:
@@ -241,8 +247,7 @@ def test_the_ranks_know_every_name_that_a_case_may_hold() -> None:
     pytest.importorskip("deepspeed")
     from zerowiz.worker import models
 
-    from_config = {OptimizerKernel.ADAMW_CONFIG}
-    assert {*OptimizerKernel} - from_config == {*models.BUILDERS}
+    assert {kernel for kernel, row in KERNELS.items() if not row.section} == {*models.BUILDERS}
     assert {*Loss} == {*models.LOSSES}
     assert {*Attention} == {*models.ATTENTION}
     assert {*Precision} == {*models.DTYPES}

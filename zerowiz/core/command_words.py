@@ -6,7 +6,7 @@ from functools import cache
 
 from zerowiz.core import settings
 from zerowiz.core.settings import SettingRow
-from zerowiz.core.workload import SETTINGS
+from zerowiz.core.workload import OPTIMIZERS, SETTINGS
 from zerowiz.translation import edited
 
 # Rule: words of other tools and of speech, by the key of the setting, without case and punctuation.
@@ -28,11 +28,7 @@ SYNONYMS: Mapping[str, Mapping[str, str]] = {
         **dict.fromkeys(("bfloat16", "torchbfloat16"), "bf16"),
         **dict.fromkeys(("float32", "torchfloat32", "float"), "fp32"),
     },
-    # transformers, training_args.py: OptimizerNames.
-    "optimizer": {
-        **dict.fromkeys(("adam", "adamwtorch", "adamwtorchfused", "fusedadam"), "adamw"),
-        **dict.fromkeys(("adam8bit", "adamwbnb8bit", "pagedadamw8bit", "8bitadam"), "adamw_8bit"),
-    },
+    "optimizer": {word: name.value for name, row in OPTIMIZERS.items() for word in row.words},
     "method": {
         **dict.fromkeys(("fullfinetune", "finetune", "fullfinetuning", "fft"), "full"),
         **dict.fromkeys(("peft", "adapter", "adapters"), "lora"),

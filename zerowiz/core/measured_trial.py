@@ -2,7 +2,6 @@
 
 import statistics
 from collections.abc import Mapping, Sequence
-from enum import StrEnum
 from typing import cast
 
 from msgspec import Struct, field
@@ -21,11 +20,14 @@ from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.strategy_types import Offload
 from zerowiz.core.structs import Count, decode, encode, replace
 from zerowiz.core.workload import (
+    KERNELS,
+    OPTIMIZERS,
     SETTINGS,
     Integration,
     Loop,
     Method,
     Optimizer,
+    OptimizerKernel,
     Precision,
     StateDtype,
     Workload,
@@ -33,44 +35,11 @@ from zerowiz.core.workload import (
 from zerowiz.errors import UsageError
 from zerowiz.translation import _, joined
 
-# Name what takes the step, as measured rows do, and say what the ledger counts it as.
+# What takes the step, and what the ledger counts it as.
 
-
-class OptimizerKernel(StrEnum):
-    """What takes the step, by the names that measured rows have."""
-
-    ADAMW_FUSED = "torch AdamW fused=True"
-    ADAMW_FOREACH = "torch AdamW foreach=True"
-    ADAMW_CONFIG = "torch AdamW via config (torch_adam)"
-    FUSED_ADAM = "FusedAdam"
-    CPU_ADAM = "DeepSpeedCPUAdam"
-    ADAMW_8BIT = "AdamW8bit"
-    ADAFACTOR = "Adafactor"
-    FUSED_LION = "FusedLion"
-    CPU_LION = "DeepSpeedCPULion"
-    SGD = "torch SGD"
-
-
-_COUNTED_AS: Mapping[OptimizerKernel, Optimizer] = {
-    OptimizerKernel.ADAMW_FUSED: Optimizer.ADAMW,
-    OptimizerKernel.ADAMW_FOREACH: Optimizer.ADAMW,
-    OptimizerKernel.ADAMW_CONFIG: Optimizer.ADAMW,
-    OptimizerKernel.FUSED_ADAM: Optimizer.ADAMW,
-    OptimizerKernel.CPU_ADAM: Optimizer.ADAMW,
-    OptimizerKernel.ADAMW_8BIT: Optimizer.ADAMW_8BIT,
-    OptimizerKernel.ADAFACTOR: Optimizer.ADAFACTOR,
-    OptimizerKernel.FUSED_LION: Optimizer.LION,
-    OptimizerKernel.CPU_LION: Optimizer.LION,
-    OptimizerKernel.SGD: Optimizer.SGD,
-}
-
-# What DeepSpeed compiles at first use (deepspeed/ops/op_builder).
-OPS: Mapping[OptimizerKernel, str] = {
-    OptimizerKernel.FUSED_ADAM: "FusedAdamBuilder",
-    OptimizerKernel.CPU_ADAM: "CPUAdamBuilder",
-    OptimizerKernel.FUSED_LION: "FusedLionBuilder",
-    OptimizerKernel.CPU_LION: "CPULionBuilder",
-}
+OPS = {kernel: made.op for kernel, made in KERNELS.items() if made.op is not None}
+"""What DeepSpeed compiles at first use, by the class that builds it."""
+_COUNTED_AS = {kernel: member for member, row in OPTIMIZERS.items() for kernel in row.kernels}
 
 
 def counted_as(stepper: OptimizerKernel) -> Optimizer:
@@ -80,9 +49,8 @@ def counted_as(stepper: OptimizerKernel) -> Optimizer:
 
 def stepper_for(optimizer: Optimizer, offload: Offload) -> OptimizerKernel:
     """What a launch would step with; DeepSpeed steps on the CPU under offload."""
-    if offload is not Offload.NONE:
-        return OptimizerKernel.CPU_LION if optimizer is Optimizer.LION else OptimizerKernel.CPU_ADAM
-    return next(stepper for stepper, counted in _COUNTED_AS.items() if counted is optimizer)
+    row = OPTIMIZERS[optimizer]
+    return next(iter(row.kernels)) if offload is Offload.NONE else row.host_kernel
 
 
 # What steps took that ran freely, and the prediction of it.
@@ -179,9 +147,6 @@ _STEADY, _SLOW_TO_STEADY = 6, 8
 _MOST_TIMED_STEPS = 40
 _SHARDED_WEIGHTS = 3
 
-# transformers has no name for them in `optim`.
-NOT_BY_TRAINER = frozenset({OptimizerKernel.FUSED_LION, OptimizerKernel.CPU_LION})
-
 
 class Trial(Struct, frozen=True, kw_only=True):
     """One run to be measured: a training step, and what belongs to the job around it.
@@ -250,7 +215,7 @@ class Trial(Struct, frozen=True, kw_only=True):
             )
         if self.loop is not Loop.TRAINER:
             return
-        if self.kernel in NOT_BY_TRAINER:
+        if not KERNELS[self.kernel].by_trainer:
             raise UsageError(
                 _("the Trainer cannot use `{kernel}`", kernel=self.kernel),
                 _("remove `kind` from the case"),
@@ -410,8 +375,8 @@ def _own_config(trial: Trial, base: dict[str, object]) -> dict[str, object]:
     _with_section(base, "bf16", trial.bf16)
     # At DeepSpeed's own 2^16 the first steps overflow and are skipped, so no states appear.
     _with_section(base, "fp16", {"initial_scale_power": 8})
-    if trial.kernel is OptimizerKernel.ADAMW_CONFIG:
-        base["optimizer"] = {"type": "AdamW", "params": {"lr": 1e-5, "torch_adam": True}}
+    if section := KERNELS[trial.kernel].section:
+        base["optimizer"] = section
     if trial.kernel is OptimizerKernel.FUSED_ADAM and trial.loop is Loop.TRAINER:
         base["optimizer"] = {"type": "AdamW", "params": {"lr": "auto"}}
     return base

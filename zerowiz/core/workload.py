@@ -41,13 +41,214 @@ class StateDtype(StrEnum):
 
 
 class Optimizer(StrEnum):
-    """The optimizers whose states the ledger knows."""
+    """The optimizers whose states the ledger knows; OPTIMIZERS has a row of each."""
 
     ADAMW = "adamw"
     ADAMW_8BIT = "adamw_8bit"
     ADAFACTOR = "adafactor"
     LION = "lion"
     SGD = "sgd"
+
+
+class OptimizerKernel(StrEnum):
+    """What takes the step, by the names that measured rows have."""
+
+    ADAMW_FUSED = "torch AdamW fused=True"
+    ADAMW_FOREACH = "torch AdamW foreach=True"
+    ADAMW_CONFIG = "torch AdamW via config (torch_adam)"
+    FUSED_ADAM = "FusedAdam"
+    CPU_ADAM = "DeepSpeedCPUAdam"
+    ADAMW_8BIT = "AdamW8bit"
+    ADAFACTOR = "Adafactor"
+    FUSED_LION = "FusedLion"
+    CPU_LION = "DeepSpeedCPULion"
+    SGD = "torch SGD"
+
+
+class KernelRow(Struct, frozen=True, kw_only=True):
+    """Who makes a kernel where `measure` steps with it."""
+
+    op: str | None = None
+    """What compiles it at first use (deepspeed/ops/op_builder)."""
+    by_trainer: bool = True
+    """Whether the Trainer can step with it: transformers has a name for it in `optim`."""
+    section: Mapping[str, object] | None = None
+    """The section of the config by which DeepSpeed makes it, where nobody else can."""
+
+
+class OptimizerRow(Struct, frozen=True, kw_only=True):
+    """What an optimizer keeps, who makes it, and what others call it."""
+
+    title: str
+    detail: str
+    """What the wizard says of it."""
+    state_bytes: Mapping[StateDtype, int]
+    """Of one trainable parameter, without the master weights."""
+    flat_state_bytes: Mapping[StateDtype, int]
+    """The same under ZeRO, which hands the optimizer one flat vector."""
+    scales_bytes: int
+    """Of the scales that 256 parameters share, where states have 8 bits."""
+    stepping_bytes: int
+    """Of one parameter, allocated while it steps, without the gradients."""
+    section: Mapping[str, object] | None
+    """The section of the config by which DeepSpeed makes it; None where DeepSpeed cannot."""
+    tested: bool
+    """Whether DeepSpeed takes it under ZeRO unasked."""
+    measured: bool
+    """Whether it is in tests/measured, five times at least."""
+    kernels: Mapping[OptimizerKernel, KernelRow]
+    """What it is measured with; a launch without offload steps with the first."""
+    host_kernel: OptimizerKernel
+    """What steps under offload."""
+    needs_bitsandbytes: bool
+    trainer_names: tuple[str, ...]
+    """The `optim` of transformers' TrainingArguments; the first is written."""
+    classes: Mapping[str, tuple[str, ...]]
+    """The classes that a script builds in its own loop, by their library."""
+    axolotl_names: tuple[str, ...]
+    """Those that axolotl has beside transformers' ones."""
+    program_name: str
+    """What is written into a file of axolotl, LLaMA-Factory or ms-swift."""
+    words: tuple[str, ...]
+    """Other words that people have for it, without case and punctuation."""
+
+
+ADAMW_PARAMS: Mapping[str, object] = {
+    "lr": 5e-5,
+    "betas": [0.9, 0.999],
+    "eps": 1e-8,
+    "weight_decay": 0.0,
+}
+"""The arguments of torch's and DeepSpeed's Adam: transformers' arguments have the same defaults."""
+
+# States: torch/optim/adamw.py: two moments; torch/optim/sgd.py: none without momentum; Chen et al.
+# 2023 (Lion): one; Dettmers et al. 2022: two of one byte; Shazeer and Stern 2018: rows plus
+# columns, which a flat vector has not. Scales: bitsandbytes/optim/optimizer.py, Optimizer2State.
+# init_state: a fp32 scale a block and moment; the fp32 moments of tensors below `min_8bit_size`,
+# 4096 elements, are too few to count. Stepping: transformers Adafactor.step: the squared gradient
+# and the update (f3-022). Sections: runtime/engine.py, _configure_basic_optimizer: DeepSpeed's own,
+# and classes of torch.optim; torch's fused AdamW needs no compiler. Tested: runtime/zero/utils.py,
+# ZERO_SUPPORTED_OPTIMIZERS, 0.19.8. Names: transformers 5.23, training_args.py, OptimizerNames;
+# bitsandbytes' paged states are as large: that some are moved to the host is not counted.
+OPTIMIZERS: Mapping[Optimizer, OptimizerRow] = {
+    Optimizer.ADAMW: OptimizerRow(
+        title="AdamW",
+        detail=_("two states for each parameter"),
+        state_bytes={StateDtype.FP32: 8, StateDtype.BF16: 4},
+        flat_state_bytes={StateDtype.FP32: 8, StateDtype.BF16: 4},
+        scales_bytes=0,
+        stepping_bytes=0,
+        section={"type": "AdamW", "params": {**ADAMW_PARAMS, "torch_adam": True, "fused": True}},
+        tested=True,
+        measured=True,
+        kernels={
+            OptimizerKernel.ADAMW_FUSED: KernelRow(),
+            OptimizerKernel.ADAMW_FOREACH: KernelRow(),
+            OptimizerKernel.ADAMW_CONFIG: KernelRow(
+                section={"type": "AdamW", "params": {"lr": 1e-5, "torch_adam": True}}
+            ),
+            OptimizerKernel.FUSED_ADAM: KernelRow(op="FusedAdamBuilder"),
+            OptimizerKernel.CPU_ADAM: KernelRow(op="CPUAdamBuilder"),
+        },
+        host_kernel=OptimizerKernel.CPU_ADAM,
+        needs_bitsandbytes=False,
+        trainer_names=(
+            *("adamw_torch", "adamw_torch_fused", "adamw_torch_xla", "adamw_torch_npu_fused"),
+            "adamw_hf",  # before transformers 5
+            *("adamw_apex_fused", "paged_adamw_32bit", "paged_adamw"),
+        ),
+        classes={
+            "torch": ("Adam", "AdamW"),
+            "deepspeed": ("FusedAdam", "DeepSpeedCPUAdam"),
+            "bitsandbytes": ("PagedAdamW32bit",),
+        },
+        axolotl_names=("adamw",),
+        program_name="adamw_torch_fused",
+        words=("adam", "adamwtorch", "adamwtorchfused", "fusedadam"),
+    ),
+    Optimizer.ADAMW_8BIT: OptimizerRow(
+        title=_("AdamW in 8 bits"),
+        detail=_("needs bitsandbytes"),
+        state_bytes={StateDtype.FP32: 2, StateDtype.BF16: 2},
+        flat_state_bytes={StateDtype.FP32: 2, StateDtype.BF16: 2},
+        scales_bytes=8,
+        stepping_bytes=0,
+        section=None,
+        tested=False,
+        measured=True,
+        kernels={OptimizerKernel.ADAMW_8BIT: KernelRow()},
+        host_kernel=OptimizerKernel.CPU_ADAM,
+        needs_bitsandbytes=True,
+        trainer_names=("adamw_8bit", "adamw_bnb_8bit", "adamw_torch_8bit", "paged_adamw_8bit"),
+        classes={"bitsandbytes": ("Adam8bit", "AdamW8bit", "PagedAdamW8bit")},
+        axolotl_names=(),
+        program_name="adamw_bnb_8bit",
+        words=("adam8bit", "adamwbnb8bit", "pagedadamw8bit", "8bitadam"),
+    ),
+    Optimizer.ADAFACTOR: OptimizerRow(
+        title="Adafactor",
+        detail=_("a row and a column per matrix"),
+        state_bytes={StateDtype.FP32: 0, StateDtype.BF16: 0},
+        flat_state_bytes={StateDtype.FP32: 4, StateDtype.BF16: 2},
+        scales_bytes=0,
+        stepping_bytes=8,
+        section={"type": "Adafactor", "params": {"lr": 1e-2, "weight_decay": 0.0}},
+        tested=False,
+        measured=False,
+        kernels={OptimizerKernel.ADAFACTOR: KernelRow()},
+        host_kernel=OptimizerKernel.CPU_ADAM,
+        needs_bitsandbytes=False,
+        trainer_names=("adafactor",),
+        classes={"transformers": ("Adafactor",)},
+        axolotl_names=(),
+        program_name="adafactor",
+        words=(),
+    ),
+    Optimizer.LION: OptimizerRow(
+        title="Lion",
+        detail=_("one state for each parameter"),
+        state_bytes={StateDtype.FP32: 4, StateDtype.BF16: 2},
+        flat_state_bytes={StateDtype.FP32: 4, StateDtype.BF16: 2},
+        scales_bytes=0,
+        stepping_bytes=0,
+        section={"type": "Lion", "params": {"lr": 5e-5, "betas": [0.9, 0.99], "weight_decay": 0.0}},
+        tested=True,
+        measured=False,
+        kernels={
+            OptimizerKernel.FUSED_LION: KernelRow(op="FusedLionBuilder", by_trainer=False),
+            OptimizerKernel.CPU_LION: KernelRow(op="CPULionBuilder", by_trainer=False),
+        },
+        host_kernel=OptimizerKernel.CPU_LION,
+        needs_bitsandbytes=False,
+        trainer_names=("lion_32bit", "lion", "paged_lion_32bit"),
+        classes={"lion_pytorch": ("Lion",), "deepspeed": ("FusedLion", "DeepSpeedCPULion")},
+        axolotl_names=("lion_pytorch",),
+        program_name="lion_32bit",
+        words=(),
+    ),
+    Optimizer.SGD: OptimizerRow(
+        title="SGD",
+        detail=_("no state, without momentum"),
+        state_bytes={StateDtype.FP32: 0, StateDtype.BF16: 0},
+        flat_state_bytes={StateDtype.FP32: 0, StateDtype.BF16: 0},
+        scales_bytes=0,
+        stepping_bytes=0,
+        section={"type": "SGD", "params": {"lr": 5e-5, "weight_decay": 0.0}},
+        tested=False,
+        measured=False,
+        kernels={OptimizerKernel.SGD: KernelRow()},
+        host_kernel=OptimizerKernel.CPU_ADAM,
+        needs_bitsandbytes=False,
+        trainer_names=("sgd",),
+        classes={"torch": ("SGD",)},
+        axolotl_names=(),
+        program_name="sgd",
+        words=(),
+    ),
+}
+KERNELS: Mapping[OptimizerKernel, KernelRow] = {
+    kernel: made for row in OPTIMIZERS.values() for kernel, made in row.kernels.items()
+}
 
 
 class Method(StrEnum):

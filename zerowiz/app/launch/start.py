@@ -55,7 +55,7 @@ from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.core.script.settings import ScriptRun, check_accelerator, facts_of
 from zerowiz.core.strategy_types import Offload, Strategy
 from zerowiz.core.structs import replace
-from zerowiz.core.workload import Integration, Method, Optimizer
+from zerowiz.core.workload import OPTIMIZERS, Integration, Method
 from zerowiz.emit.job import Watch, watched_env
 from zerowiz.emit.processes import remove_lock
 from zerowiz.errors import PreflightError, UsageError, ZerowizError
@@ -665,7 +665,8 @@ def plan_of(
         integration=integration,
         ops=ops,
         uses_peft=step.method is not Method.FULL,
-        uses_bitsandbytes=step.method is Method.QLORA or step.optimizer is Optimizer.ADAMW_8BIT,
+        uses_bitsandbytes=step.method is Method.QLORA
+        or OPTIMIZERS[step.optimizer].needs_bitsandbytes,
         script=script,
         settled=tuple(request.settled),
         transformers_version=parse_release(read_version("transformers")),

@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from zerowiz.core.settings import Change
 from zerowiz.core.structs import replace
-from zerowiz.core.workload import Loop
+from zerowiz.core.workload import OPTIMIZERS, Loop
 from zerowiz.errors import AnswerNeededError
 from zerowiz.translation import N_, _, listing
 
@@ -364,12 +364,9 @@ CHANGEABLE: tuple[Question, ...] = (
         text=_("Which optimizer?"),
         why=_("It decides how many states each trained parameter has."),
         kind=AnswerKind.CHOICE,
-        choices=(
-            Choice(value="adamw", title="AdamW", detail=_("two states for each parameter")),
-            Choice(value="adamw_8bit", title=_("AdamW in 8 bits"), detail=_("needs bitsandbytes")),
-            Choice(value="adafactor", title="Adafactor", detail=_("a row and a column per matrix")),
-            Choice(value="lion", title="Lion", detail=_("one state for each parameter")),
-            Choice(value="sgd", title="SGD", detail=_("no state, without momentum")),
+        choices=tuple(
+            Choice(value=name.value, title=row.title, detail=row.detail)
+            for name, row in OPTIMIZERS.items()
         ),
     ),
     Question(

@@ -28,7 +28,15 @@ from zerowiz.core.memory.losses import has_fused_head
 from zerowiz.core.model.families import FAMILIES
 from zerowiz.core.model.types import ModelSource
 from zerowiz.core.strategy_types import Offload, Strategy
-from zerowiz.core.workload import Accounting, Attention, Loss, Method, Optimizer, Trainer
+from zerowiz.core.workload import (
+    OPTIMIZERS,
+    Accounting,
+    Attention,
+    Loss,
+    Method,
+    Optimizer,
+    Trainer,
+)
 
 Stretch = Mapping[AllocationKind, tuple[float, float]]
 """Least and most, as factors of what an allocation of that kind is predicted to take."""
@@ -145,9 +153,6 @@ _GUESSED: Stretch = {
     **dict.fromkeys(_LARGEST, (0.5, 1.0)),
 }
 
-# In tests/measured, five times at least.
-_KNOWN_OPTIMIZERS = frozenset({Optimizer.ADAMW, Optimizer.ADAMW_8BIT})
-
 
 def _steps_with(job: PlanInput, strategy: Strategy, *, fused: bool) -> bool:
     """Whether torch's own Adam steps so; under offload it is DeepSpeed's."""
@@ -237,7 +242,7 @@ DOUBTS: Sequence[Doubt] = (
     # f3-021: 0.17 %, but at most four runs each, at some stages.
     Doubt(
         what=Assumption.RARE_OPTIMIZER,
-        holds=lambda job, _: job.workload.optimizer not in _KNOWN_OPTIMIZERS,
+        holds=lambda job, _: not OPTIMIZERS[job.workload.optimizer].measured,
         rate=0.01,
     ),
     # f3-012: 0.74 %, but of Llamas and Qwen2 alone.

@@ -11,7 +11,14 @@ from zerowiz.core.memory.host import HostPhase, offload_to_nvme
 from zerowiz.core.model.hf_config import APART, MOE_BLOCKS
 from zerowiz.core.model.types import ModelSource
 from zerowiz.core.strategy_types import Offload, Strategy, ZeroKey
-from zerowiz.core.workload import Integration, Optimizer, Precision, StateDtype
+from zerowiz.core.workload import (
+    ADAMW_PARAMS,
+    OPTIMIZERS,
+    Integration,
+    Optimizer,
+    Precision,
+    StateDtype,
+)
 
 Section = Mapping[str, object]
 AUTO = "auto"
@@ -177,42 +184,24 @@ def _zero(w: _Writing) -> Section:
     return {"zero_optimization": section, "aio": fitted.aio}
 
 
-# The arguments of torch's and DeepSpeed's Adam, spelt out: transformers' TrainingArguments have the
-# same defaults.
-_ADAMW: Section = {"lr": 5e-5, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.0}
-# What DeepSpeed can make by name (runtime/engine.py, _configure_basic_optimizer): its own, and
-# classes of torch.optim. torch's fused AdamW needs no compiler.
-_BUILT: Mapping[Optimizer, Section] = {
-    Optimizer.ADAMW: {"type": "AdamW", "params": {**_ADAMW, "torch_adam": True, "fused": True}},
-    Optimizer.LION: {
-        "type": "Lion",
-        "params": {"lr": 5e-5, "betas": [0.9, 0.99], "weight_decay": 0.0},
-    },
-    Optimizer.ADAFACTOR: {"type": "Adafactor", "params": {"lr": 1e-2, "weight_decay": 0.0}},
-    Optimizer.SGD: {"type": "SGD", "params": {"lr": 5e-5, "weight_decay": 0.0}},
-}
-# runtime/zero/utils.py, ZERO_SUPPORTED_OPTIMIZERS, 0.19.8.
-_TESTED = frozenset({Optimizer.ADAMW, Optimizer.LION})
-
-
 def _optimizer(w: _Writing) -> Section:
     """The optimizer, where the script brings none that fits."""
     half = w.job.state_dtype is StateDtype.BF16
     if w.handover.integration is Integration.HF and w.offloads and half:
         # The Trainer's own swap builds a CPU Adam with fp32 moments, which DeepSpeed then refuses.
-        return {"optimizer": {"type": "AdamW", "params": dict.fromkeys(_ADAMW, AUTO)}}
+        return {"optimizer": {"type": "AdamW", "params": dict.fromkeys(ADAMW_PARAMS, AUTO)}}
     if not w.builds_optimizer():
         return {}
     asked = w.job.workload.optimizer
     if w.offloads and asked is Optimizer.ADAMW:
-        return {"optimizer": {"type": "AdamW", "params": dict(_ADAMW)}}  # its own CPU Adam
-    return {"optimizer": _BUILT[asked]}
+        return {"optimizer": {"type": "AdamW", "params": dict(ADAMW_PARAMS)}}  # its own CPU Adam
+    return {"optimizer": OPTIMIZERS[asked].section}
 
 
 def _client_optimizer(w: _Writing) -> Section:
     """What lets a job have an optimizer that DeepSpeed did not make for it."""
     if w.handover.integration is Integration.DEEPSPEED:
-        tested = w.builds_optimizer() and w.job.workload.optimizer in _TESTED
+        tested = w.builds_optimizer() and OPTIMIZERS[w.job.workload.optimizer].tested
         untested = w.strategy.stage > 0 and not tested
         # A torch optimizer would be refused under offload (runtime/engine.py).
         is_clients = not w.builds_optimizer()

@@ -29,6 +29,7 @@ from zerowiz.core.structs import replace, shows
 from zerowiz.core.workload import (
     FP32_BYTES,
     HALF_BYTES,
+    OPTIMIZERS,
     Method,
     Optimizer,
     StateDtype,
@@ -37,26 +38,10 @@ from zerowiz.core.workload import (
 )
 from zerowiz.translation import N_
 
-# Bytes of optimizer state per trainable parameter, without the master weights.
-# torch/optim/adamw.py: two moments; torch/optim/sgd.py: none without momentum; Chen et al. 2023
-# (Lion): one; Dettmers et al. 2022: two of one byte; Shazeer and Stern 2018: rows plus columns.
-_STATE_BYTES: Mapping[Optimizer, Mapping[StateDtype, int]] = {
-    Optimizer.ADAMW: {StateDtype.FP32: 8, StateDtype.BF16: 4},
-    Optimizer.ADAMW_8BIT: {StateDtype.FP32: 2, StateDtype.BF16: 2},
-    Optimizer.ADAFACTOR: {StateDtype.FP32: 0, StateDtype.BF16: 0},
-    Optimizer.LION: {StateDtype.FP32: 4, StateDtype.BF16: 2},
-    Optimizer.SGD: {StateDtype.FP32: 0, StateDtype.BF16: 0},
-}
 _VALUE_BYTES: Mapping[StateDtype, int] = {StateDtype.FP32: FP32_BYTES, StateDtype.BF16: 2}
 
-# What the optimizer allocates while it steps, in bytes of one parameter, without the gradients.
-# torch/optim/adam.py, _multi_tensor_adam: the denominators (f3-010, f3-011); transformers
-# Adafactor.step: the squared gradient and the update (f3-022).
-_STEPPING_BYTES: Mapping[Optimizer, int] = {Optimizer.ADAFACTOR: 8}
-
-# bitsandbytes/optim/optimizer.py, Optimizer2State.init_state: a fp32 scale a block and moment. The
-# fp32 moments of tensors below `min_8bit_size`, 4096 elements, are too few to count.
-_BLOCK_OF_8BIT, _SCALES_BYTES = 256, 8
+# bitsandbytes/optim/optimizer.py, Optimizer2State.init_state: so many parameters share scales.
+_BLOCK_OF_8BIT = 256
 
 # model/families.py: the head of a language model.
 _HEAD = "lm_head"
@@ -275,17 +260,11 @@ def _half_weight_bytes(model: Model, workload: Workload, *, sharded: bool) -> in
     return HALF_BYTES * (model.params - looked_up)
 
 
-def _state_bytes(optimizer: Optimizer, strategy: Strategy, dtype: StateDtype) -> int:
-    # Under ZeRO the optimizer is handed one flat vector, whose moments Adafactor cannot factor.
-    if optimizer is Optimizer.ADAFACTOR and strategy.stage > 0:
-        return _VALUE_BYTES[dtype]
-    return _STATE_BYTES[optimizer][dtype]
-
-
-def _stepping_bytes(optimizer: Optimizer, workload: Workload) -> int:
-    if optimizer is Optimizer.ADAMW and not workload.optimizer_fused:
+def _stepping_bytes(workload: Workload) -> int:
+    # torch/optim/adam.py, _multi_tensor_adam: the denominators (f3-010, f3-011).
+    if workload.optimizer is Optimizer.ADAMW and not workload.optimizer_fused:
         return _VALUE_BYTES[workload.optimizer_state_dtype]
-    return _STEPPING_BYTES.get(optimizer, 0)
+    return OPTIMIZERS[workload.optimizer].stepping_bytes
 
 
 def _largest(model: Model, workload: Workload) -> tuple[int, int]:
@@ -367,7 +346,8 @@ def rank_sizes(
     # deepspeed.py, map_pytorch_optim_to_deepspeed). Its CPU Lion takes as much: it makes a second
     # moment, which it never reads (deepspeed/ops/lion/cpu_lion.py, step).
     offloaded = strategy.offload is not Offload.NONE
-    stepping = Optimizer.ADAMW if offloaded else workload.optimizer
+    stepping = OPTIMIZERS[Optimizer.ADAMW if offloaded else workload.optimizer]
+    state_bytes = stepping.flat_state_bytes if strategy.stage > 0 else stepping.state_bytes
     return RankSizes(
         strategy=strategy,
         buffers=buffers,
@@ -395,11 +375,11 @@ def rank_sizes(
         tied=tied,
         untied_head_bytes=weight_bytes * untied if tied else 0,
         master_bytes=_VALUE_BYTES[dtype],
-        state_bytes=_state_bytes(stepping, strategy, dtype),
-        state_scales_bytes=_SCALES_BYTES if stepping is Optimizer.ADAMW_8BIT else 0,
+        state_bytes=state_bytes[dtype],
+        state_scales_bytes=stepping.scales_bytes,
         dequantized_bytes=_dequantized_bytes(model, workload),
         half_weight_bytes=_half_weight_bytes(model, workload, sharded=sharded),
-        stepping_bytes=0 if offloaded else _stepping_bytes(stepping, workload),
+        stepping_bytes=0 if offloaded else _stepping_bytes(workload),
         workload=workload,
         zero_init=workload.resolved_zero_init,
     )

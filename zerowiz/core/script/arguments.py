@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 
 from msgspec import Struct
 
-from zerowiz.core.workload import Attention, Loss, Optimizer, Precision
+from zerowiz.core.workload import OPTIMIZERS, Attention, Loss, Optimizer, Precision
 from zerowiz.errors import UsageError
 from zerowiz.translation import _
 
@@ -394,44 +394,17 @@ def _is_value(word: str) -> bool:
 
 # The names that libraries have for values of settings.
 
-# transformers 5.23, training_args.py, class OptimizerNames: those whose states the ledger counts.
 TRAINER_OPTIMIZERS: Mapping[Scalar, Optimizer] = {
-    "adamw_torch": Optimizer.ADAMW,
-    "adamw_torch_fused": Optimizer.ADAMW,
-    "adamw_torch_xla": Optimizer.ADAMW,
-    "adamw_torch_npu_fused": Optimizer.ADAMW,
-    # Before transformers 5.
-    "adamw_hf": Optimizer.ADAMW,
-    "adamw_apex_fused": Optimizer.ADAMW,
-    # bitsandbytes' paged states are as large; that some are moved to the host is not counted.
-    "paged_adamw_32bit": Optimizer.ADAMW,
-    "paged_adamw": Optimizer.ADAMW,
-    "adamw_8bit": Optimizer.ADAMW_8BIT,
-    "adamw_bnb_8bit": Optimizer.ADAMW_8BIT,
-    "adamw_torch_8bit": Optimizer.ADAMW_8BIT,
-    "paged_adamw_8bit": Optimizer.ADAMW_8BIT,
-    "adafactor": Optimizer.ADAFACTOR,
-    "lion_32bit": Optimizer.LION,
-    "lion": Optimizer.LION,
-    "paged_lion_32bit": Optimizer.LION,
-    "sgd": Optimizer.SGD,
+    name: optimizer for optimizer, row in OPTIMIZERS.items() for name in row.trainer_names
 }
-OPTIMIZERS: Mapping[Scalar, Optimizer] = {
+OPTIMIZER_NAMES: Mapping[Scalar, Optimizer] = {
     **TRAINER_OPTIMIZERS,
-    # The classes that a script builds in its own loop.
-    "Adam": Optimizer.ADAMW,
-    "AdamW": Optimizer.ADAMW,
-    "FusedAdam": Optimizer.ADAMW,
-    "DeepSpeedCPUAdam": Optimizer.ADAMW,
-    "Adam8bit": Optimizer.ADAMW_8BIT,
-    "AdamW8bit": Optimizer.ADAMW_8BIT,
-    "PagedAdamW8bit": Optimizer.ADAMW_8BIT,
-    "PagedAdamW32bit": Optimizer.ADAMW,
-    "Adafactor": Optimizer.ADAFACTOR,
-    "Lion": Optimizer.LION,
-    "FusedLion": Optimizer.LION,
-    "DeepSpeedCPULion": Optimizer.LION,
-    "SGD": Optimizer.SGD,
+    **{
+        name: optimizer
+        for optimizer, row in OPTIMIZERS.items()
+        for names in row.classes.values()
+        for name in names
+    },
 }
 # transformers 5.23, modeling_utils.py: the names `attn_implementation` accepts.
 ATTENTIONS: Mapping[Scalar, Attention] = {

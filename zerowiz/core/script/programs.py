@@ -11,7 +11,7 @@ from msgspec import Struct
 from zerowiz.core.script.arguments import ATTENTIONS, TRAINER_OPTIMIZERS, Scalar
 from zerowiz.core.settings import Change
 from zerowiz.core.structs import replace
-from zerowiz.core.workload import Attention, Optimizer
+from zerowiz.core.workload import OPTIMIZERS, Attention, Optimizer
 
 Value = int | str | bool
 
@@ -140,6 +140,14 @@ def list_changes(file: ProgramFile, planned: Change, config_path: str) -> Iterat
         yield f"{key}:"
 
 
+def _optimizer_lines(key: str) -> dict[tuple[str, Value], tuple[str, ...]]:
+    """The line of each optimizer, under the key that the program has for it."""
+    return {
+        ("optimizer", optimizer.value): (f"{key}: {row.program_name}",)
+        for optimizer, row in OPTIMIZERS.items()
+    }
+
+
 # What a file of axolotl says of its job.
 
 _AXOLOTL_COUNTS: Mapping[str, str] = {
@@ -165,9 +173,7 @@ AXOLOTL = Program(
         ("precision", "fp32"): ("bf16: false", "fp16: false"),
         ("gradient_checkpointing", True): ("gradient_checkpointing: true",),
         ("gradient_checkpointing", False): ("gradient_checkpointing: false",),
-        ("optimizer", "adamw"): ("optimizer: adamw_torch_fused",),
-        ("optimizer", "adamw_8bit"): ("optimizer: adamw_bnb_8bit",),
-        ("optimizer", "lion"): ("optimizer: lion_32bit",),
+        **_optimizer_lines("optimizer"),
         ("method", "full"): ("adapter:", "load_in_4bit: false"),
         ("method", "lora"): ("adapter: lora", "load_in_4bit: false"),
         ("method", "qlora"): ("adapter: qlora", "load_in_4bit: true"),
@@ -199,8 +205,7 @@ _AXOLOTL_NOT_COUNTED = (
 # Those of transformers, and what axolotl has besides.
 _OPTIMIZERS: Mapping[Scalar, Optimizer] = {
     **TRAINER_OPTIMIZERS,
-    "adamw": Optimizer.ADAMW,
-    "lion_pytorch": Optimizer.LION,
+    **{name: optimizer for optimizer, row in OPTIMIZERS.items() for name in row.axolotl_names},
 }
 # The switches that a file may have instead of `attn_implementation`, the one that counts first.
 _ATTENTION_SWITCHES: Mapping[str, str] = {
@@ -330,9 +335,7 @@ LLAMA_FACTORY = Program(
         ("precision", "fp32"): ("bf16: false", "fp16: false"),
         ("gradient_checkpointing", True): ("disable_gradient_checkpointing: false",),
         ("gradient_checkpointing", False): ("disable_gradient_checkpointing: true",),
-        ("optimizer", "adamw"): ("optim: adamw_torch_fused",),
-        ("optimizer", "adamw_8bit"): ("optim: adamw_bnb_8bit",),
-        ("optimizer", "lion"): ("optim: lion_32bit",),
+        **_optimizer_lines("optim"),
         ("method", "full"): ("finetuning_type: full", "quantization_bit: null"),
         ("method", "lora"): ("finetuning_type: lora", "quantization_bit: null"),
         ("method", "qlora"): ("finetuning_type: lora", "quantization_bit: 4"),
@@ -507,9 +510,7 @@ MS_SWIFT = Program(
         ("precision", "fp32"): ("torch_dtype: float32", "fp16: false"),
         ("gradient_checkpointing", True): ("gradient_checkpointing: true",),
         ("gradient_checkpointing", False): ("gradient_checkpointing: false",),
-        ("optimizer", "adamw"): ("optim: adamw_torch_fused",),
-        ("optimizer", "adamw_8bit"): ("optim: adamw_bnb_8bit",),
-        ("optimizer", "lion"): ("optim: lion_32bit",),
+        **_optimizer_lines("optim"),
         ("method", "full"): ("tuner_type: full",),
         ("method", "lora"): ("tuner_type: lora",),
         ("method", "qlora"): ("tuner_type: lora", "quant_method: bnb", "quant_bits: 4"),

@@ -14,7 +14,7 @@ from zerowiz.core.script.arguments import (
     COLOCATED,
     LOSSES,
     MIXED_PRECISIONS,
-    OPTIMIZERS,
+    OPTIMIZER_NAMES,
     Scalar,
 )
 from zerowiz.core.script.bindings import (
@@ -199,7 +199,7 @@ _ROUTES: Mapping[str, Route] = {
     "sequence_tokens": _sequence,
     "accumulation_steps": _accumulation,
     "attention": _by_option("attention", ATTENTIONS),
-    "optimizer": _by_option("optimizer", OPTIMIZERS),
+    "optimizer": _by_option("optimizer", OPTIMIZER_NAMES),
     "loss": _by_option("liger", LOSSES),
     "precision": _precision,
     "reference": _reference,
@@ -370,7 +370,7 @@ def _resolve(run: Resolver) -> ScriptSettings:
         precision=_settled_precision(run),
         gradient_checkpointing=_checkpointing(run),
         sequence_tokens=of_trainer.sequence_tokens or longer_side(run),
-        optimizer=as_named(run.setting(facts.optimizer), OPTIMIZERS),
+        optimizer=as_named(run.setting(facts.optimizer), OPTIMIZER_NAMES),
         attention=as_named(run.setting(facts.attention), ATTENTIONS),
         loss=as_named(run.setting(facts.liger), LOSSES),
         packing=either(run.setting(facts.packing), run.setting(facts.padding_free)),

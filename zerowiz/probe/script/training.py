@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 from zerowiz.core.script.arguments import FIELD_ALIASES, REMOVED_FIELDS
 from zerowiz.core.script.facts import (
@@ -14,7 +14,7 @@ from zerowiz.core.script.facts import (
     ValueSource,
 )
 from zerowiz.core.structs import replace
-from zerowiz.core.workload import Integration
+from zerowiz.core.workload import OPTIMIZERS, Integration
 from zerowiz.probe.script.commandline import Arguments, Built, built_arguments
 from zerowiz.probe.script.model import loads
 from zerowiz.probe.script.reader import Reader, agree, show_argument
@@ -81,13 +81,12 @@ def with_training(facts: ScriptFacts, read: Reader) -> ScriptFacts:
     )
 
 
-# The classes whose states the ledger counts, by their library.
-_OPTIMIZERS: Mapping[str, frozenset[str]] = {
-    "torch": frozenset({"Adam", "AdamW", "SGD"}),
-    "bitsandbytes": frozenset({"Adam8bit", "AdamW8bit", "PagedAdamW8bit", "PagedAdamW32bit"}),
-    "deepspeed": frozenset({"FusedAdam", "DeepSpeedCPUAdam", "FusedLion", "DeepSpeedCPULion"}),
-    "transformers": frozenset({"Adafactor"}),
-    "lion_pytorch": frozenset({"Lion"}),
+# The classes whose states the ledger counts, with their library.
+_OPTIMIZERS = {
+    (library, name)
+    for row in OPTIMIZERS.values()
+    for library, names in row.classes.items()
+    for name in names
 }
 
 
@@ -95,7 +94,7 @@ def _own_optimizers(read: Reader) -> Iterator[tuple[FunctionCall, ValueSource]]:
     """Each call that builds an optimizer, with its class; without one where it is not counted."""
     for call in read.source.calls:
         library, name = read.source.imported(call.node.func)
-        if name in _OPTIMIZERS.get(library, ()):
+        if (library, name) in _OPTIMIZERS:
             yield call, ValueSource(value=name, line=call.line, code=f"{call.name}(...)")
         elif (library, name) == ("accelerate", "DummyOptim"):
             # accelerate 1.x, utils/deepspeed.py: it stands for the config's.
