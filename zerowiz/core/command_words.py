@@ -6,7 +6,7 @@ from functools import cache
 
 from zerowiz.core import settings
 from zerowiz.core.settings import SettingRow
-from zerowiz.core.workload import OPTIMIZERS, SETTINGS
+from zerowiz.core.workload import OPTIMIZERS, PRECISIONS, SETTINGS
 from zerowiz.translation import edited
 
 # Rule: words of other tools and of speech, by the key of the setting, without case and punctuation.
@@ -18,12 +18,7 @@ SYNONYMS: Mapping[str, Mapping[str, str]] = {
         **dict.fromkeys(("zero2", "stage2", "z2"), "2"),
         **dict.fromkeys(("zero3", "stage3", "z3"), "3"),
     },
-    # torch's and numpy's names, and transformers' flags.
-    "precision": {
-        **dict.fromkeys(("bfloat16", "torchbfloat16", "bfloat"), "bf16"),
-        **dict.fromkeys(("float16", "torchfloat16", "half", "amp"), "fp16"),
-        **dict.fromkeys(("float32", "torchfloat32", "float", "single", "no"), "fp32"),
-    },
+    "precision": {word: name.value for name, row in PRECISIONS.items() for word in row.words},
     "optimizer_state_dtype": {
         **dict.fromkeys(("bfloat16", "torchbfloat16"), "bf16"),
         **dict.fromkeys(("float32", "torchfloat32", "float"), "fp32"),

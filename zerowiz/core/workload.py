@@ -21,7 +21,7 @@ HALF_BYTES = 2
 
 
 class Precision(StrEnum):
-    """The number format of weights and gradients on the GPU."""
+    """The number format of weights and gradients on the GPU; PRECISIONS has a row of each."""
 
     BF16 = "bf16"
     FP16 = "fp16"
@@ -30,7 +30,91 @@ class Precision(StrEnum):
     @property
     def size_bytes(self) -> int:
         """Bytes of one value."""
-        return FP32_BYTES if self is Precision.FP32 else 2
+        return PRECISIONS[self].size_bytes
+
+
+class PrecisionRow(Struct, frozen=True, kw_only=True):
+    """What a precision takes, and how others say it."""
+
+    size_bytes: int
+    """Of one value."""
+    detail: str
+    """What the wizard says of it."""
+    dtype_names: tuple[str, ...]
+    """Of torch's dtype, its own first, in a config (runtime/config.py, DtypeEnum)."""
+    section: str
+    """The section of DeepSpeed's config that is written for it."""
+    enabled: bool
+    """Whether that section enables it; else it is what is left without."""
+    section_values: Mapping[str, object]
+    """What the section has beside its switch."""
+    mixed_precision: str
+    """Accelerate's word (accelerate 1.x, utils/dataclasses.py, PrecisionType)."""
+    program_lines: Mapping[str, tuple[str, ...]]
+    """The lines of a file that ask for it, by the program that reads the file."""
+    words: tuple[str, ...]
+    """Other words that people have for it: torch's and numpy's names, and transformers' flags."""
+
+
+PRECISIONS: Mapping[Precision, PrecisionRow] = {
+    Precision.BF16: PrecisionRow(
+        size_bytes=HALF_BYTES,
+        detail=_("2 bytes, for Ampere GPUs and newer ones"),
+        dtype_names=("bfloat16", "bf16"),
+        section="bf16",
+        enabled=True,
+        section_values={},
+        mixed_precision="bf16",
+        program_lines={
+            "axolotl": ("bf16: true",),
+            "LLaMA-Factory": ("bf16: true", "fp16: false"),
+            "ms-swift": ("torch_dtype: bfloat16",),
+        },
+        words=("bfloat16", "torchbfloat16", "bfloat"),
+    ),
+    Precision.FP16: PrecisionRow(
+        size_bytes=HALF_BYTES,
+        detail=_("2 bytes, with loss scaling"),
+        dtype_names=("float16", "fp16", "half"),
+        section="fp16",
+        enabled=True,
+        # fp16/loss_scaler.py and runtime/precision_config.py, 0.19.8: 0 is a scale that adapts,
+        # from 2^16, doubled after 1000 good steps, halved at the second overflow, never below 1.
+        section_values={
+            "loss_scale": 0,
+            "loss_scale_window": 1000,
+            "initial_scale_power": 16,
+            "hysteresis": 2,
+            "min_loss_scale": 1,
+        },
+        mixed_precision="fp16",
+        program_lines={
+            "axolotl": ("fp16: true", "bf16: false"),
+            "LLaMA-Factory": ("fp16: true", "bf16: false"),
+            "ms-swift": ("torch_dtype: float16",),
+        },
+        words=("float16", "torchfloat16", "half", "amp"),
+    ),
+    Precision.FP32: PrecisionRow(
+        size_bytes=FP32_BYTES,
+        detail=_("4 bytes, several times slower on GPUs"),
+        dtype_names=("float32",),
+        section="bf16",
+        enabled=False,
+        section_values={},
+        # With `no` DeepSpeed trains as its config says (DeepSpeedPlugin.set_mixed_precision), and
+        # the config says what the script does.
+        mixed_precision="no",
+        program_lines={
+            "axolotl": ("bf16: false", "fp16: false"),
+            "LLaMA-Factory": ("bf16: false", "fp16: false"),
+            "ms-swift": ("torch_dtype: float32", "fp16: false"),
+        },
+        words=("float32", "torchfloat32", "float", "single", "no"),
+    ),
+}
+SWITCHED = tuple(precision for precision, row in PRECISIONS.items() if row.enabled)
+"""Those that a section of DeepSpeed's config enables, which has their name."""
 
 
 class StateDtype(StrEnum):

@@ -13,7 +13,7 @@ from zerowiz.core.lint.config import ConfigText
 from zerowiz.core.script.programs import ProgramFile, read_program
 from zerowiz.core.script.settings_file import YAML_SUFFIXES, SettingsFile
 from zerowiz.core.structs import parse_json, replace
-from zerowiz.core.workload import Integration, Precision
+from zerowiz.core.workload import PRECISIONS, Integration, Precision
 from zerowiz.errors import PreflightError, UsageError
 from zerowiz.probe.config_text import (
     LARGEST_BYTES,
@@ -88,7 +88,7 @@ def read_config_file(path: Path, integration: Integration | None = None) -> User
 
 
 # What zerowiz plans of the formats that Accelerate trains in.
-_PRECISIONS = frozenset({NO_PRECISION, Precision.BF16, Precision.FP16})
+_PRECISIONS = frozenset(row.mixed_precision for row in PRECISIONS.values())
 
 
 def _with_accelerate(path: Path, config: UserConfig, file: AccelerateFile) -> UserConfig:

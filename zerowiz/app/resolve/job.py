@@ -52,6 +52,7 @@ from zerowiz.core.strategy_types import Strategy
 from zerowiz.core.structs import replace, shows
 from zerowiz.core.units import parse_budget
 from zerowiz.core.workload import (
+    FP32_BYTES,
     SETTINGS,
     Accounting,
     Attention,
@@ -189,7 +190,7 @@ def _checkpointing(
 def _attentions(options: Options, settings: ScriptSettings, job: PlanInput) -> Iterator[Attention]:
     """FlashAttention takes 16-bit numbers alone."""
     step, flash = job.workload, Attention.FLASH
-    half = step.precision is not Precision.FP32 and job.traced is None
+    half = step.precision.size_bytes < FP32_BYTES and job.traced is None
     silent = options.attention is None and settings.is_open("attention", flash)
     if silent and half and step.attention is not flash and _has("flash_attn", job):
         yield flash

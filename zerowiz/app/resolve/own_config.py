@@ -23,7 +23,7 @@ from zerowiz.core.script.bindings import ScriptValue
 from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.core.script.settings import ScriptRun, ScriptSettings
 from zerowiz.core.structs import replace
-from zerowiz.core.workload import Integration, Precision, Workload
+from zerowiz.core.workload import SWITCHED, Integration, Workload
 from zerowiz.errors import ConfigMistakeError
 from zerowiz.probe.config_file import read_config_text, read_config_values
 from zerowiz.probe.config_text import is_yaml
@@ -121,7 +121,7 @@ def _cannot_be_planned(finding: ConfigFinding, file_keys: Mapping[str, str]) -> 
         finding: An error.
         file_keys: What the file calls keys of the config.
     """
-    keys = (*BATCH_KEYS, *(f"{name}.enabled" for name in (Precision.BF16, Precision.FP16)))
+    keys = (*BATCH_KEYS, *(f"{name}.enabled" for name in SWITCHED))
     in_file = {file_keys.get(key, key) for key in keys}
     disagrees = finding.rule is SCRIPT_DISAGREES and finding.key in in_file
     return disagrees or finding.rule is UNREADABLE

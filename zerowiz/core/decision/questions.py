@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from zerowiz.core.settings import Change
 from zerowiz.core.structs import replace
-from zerowiz.core.workload import OPTIMIZERS, Loop
+from zerowiz.core.workload import OPTIMIZERS, PRECISIONS, Loop
 from zerowiz.errors import AnswerNeededError
 from zerowiz.translation import N_, _, listing
 
@@ -352,10 +352,9 @@ CHANGEABLE: tuple[Question, ...] = (
         text=_("Which precision?"),
         why=_("It decides how many bytes a weight has, and how fast a GPU computes."),
         kind=AnswerKind.CHOICE,
-        choices=(
-            Choice(value="bf16", title="bf16", detail=_("2 bytes, for Ampere GPUs and newer ones")),
-            Choice(value="fp16", title="fp16", detail=_("2 bytes, with loss scaling")),
-            Choice(value="fp32", title="fp32", detail=_("4 bytes, several times slower on GPUs")),
+        choices=tuple(
+            Choice(value=name.value, title=name.value, detail=row.detail)
+            for name, row in PRECISIONS.items()
         ),
     ),
     Question(

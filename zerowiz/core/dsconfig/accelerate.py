@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Mapping
 from msgspec import Struct
 
 from zerowiz.core.dsconfig.hjson import KeyToken, Member, Node, Object, Scalar, Span, plain
-from zerowiz.core.workload import Integration, Precision, Workload
+from zerowiz.core.workload import SWITCHED, Integration, Precision, Workload
 from zerowiz.errors import UsageError
 from zerowiz.translation import _
 
@@ -139,7 +139,7 @@ _PRECISIONS: Mapping[str, Mapping[_Path, _Value]] = {
     "bf16": {("bf16", "enabled"): True},
     "fp8": {("bf16", "enabled"): True},
 }
-_SWITCHES = tuple(f"{name}.enabled" for name in (Precision.BF16, Precision.FP16))
+_SWITCHES = tuple(f"{name}.enabled" for name in SWITCHED)
 _ENV: Mapping[str, tuple[str, Callable[[_Value], _Value]]] = {
     "gradient_accumulation_steps": ("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", _whole),
     "zero3_init_flag": ("ACCELERATE_DEEPSPEED_ZERO3_INIT", _word),
@@ -368,12 +368,11 @@ def fill(
     filled = {
         key: numbers.get(key, value) if value == _AUTO else value for key, value in config.items()
     }
-    formats = (Precision.BF16, Precision.FP16)
     # The Trainer fills no section that is not there, and then casts its inputs to fp32.
     by_trainer = integration is Integration.HF and not is_ours("precision")
-    if config.keys() & formats or not (by_trainer or is_ours("precision")):
+    if config.keys() & {*SWITCHED} or not (by_trainer or is_ours("precision")):
         return filled
-    for precision in formats:
+    for precision in SWITCHED:
         filled[precision.value] = {
             "enabled": _AUTO if by_trainer else precision is workload.precision
         }

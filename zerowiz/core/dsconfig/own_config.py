@@ -9,7 +9,7 @@ from zerowiz.core.decision.flowchart import OffloadChoice
 from zerowiz.core.decision.plan_input import Uncounted
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS, Buffers
 from zerowiz.core.structs import MOST_COUNT
-from zerowiz.core.workload import Precision, StateDtype
+from zerowiz.core.workload import PRECISIONS, SWITCHED, Precision, StateDtype
 from zerowiz.errors import UsageError
 from zerowiz.translation import _
 
@@ -204,20 +204,13 @@ def _precision(values: Mapping[str, object]) -> Precision | None:
     return None if is_open else Precision.FP32
 
 
-# runtime/config.py, DtypeEnum; without a dtype it is the accelerator's.
-_AUTOCASTS: Mapping[object, Precision] = {
-    "bfloat16": Precision.BF16,
-    "bf16": Precision.BF16,
-    "float16": Precision.FP16,
-    "fp16": Precision.FP16,
-    "half": Precision.FP16,
-}
+# Without a dtype it is the accelerator's.
+_AUTOCASTS = {name: each for each in SWITCHED for name in PRECISIONS[each].dtype_names}
 
 
 def _autocast_beside_half(values: Mapping[str, object]) -> bool:
     """Whether autocast runs over weights of 16 bits (0.19.8 trains so), which it does not cast."""
-    is_half = _precision(values) in {Precision.BF16, Precision.FP16}
-    return is_half and _truth(_section(values, "torch_autocast"), "enabled")
+    return _precision(values) in SWITCHED and _truth(_section(values, "torch_autocast"), "enabled")
 
 
 def _torch_autocast(values: Mapping[str, object]) -> Precision | None:

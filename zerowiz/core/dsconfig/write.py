@@ -14,6 +14,7 @@ from zerowiz.core.strategy_types import Offload, Strategy, ZeroKey
 from zerowiz.core.workload import (
     ADAMW_PARAMS,
     OPTIMIZERS,
+    PRECISIONS,
     Integration,
     Optimizer,
     Precision,
@@ -66,18 +67,8 @@ class _Writing(Struct, frozen=True, kw_only=True):
         return raw and not self.handover.script_has_optimizer
 
 
-# fp16/loss_scaler.py and runtime/precision_config.py, 0.19.8: 0 is a scale that adapts, from 2^16,
-# doubled after 1000 good steps, halved at the second overflow, never below 1.
-_LOSS_SCALE: Section = {
-    "loss_scale": 0,
-    "loss_scale_window": 1000,
-    "initial_scale_power": 16,
-    "hysteresis": 2,
-    "min_loss_scale": 1,
-}
 # runtime/config.py, get_bfloat16_config: the states' switch needs the master weights' one.
 _HALF_STATES: Section = {"bf16_master_weights_and_grads": True, "bf16_optimizer_states": True}
-_TORCH_NAMES: Mapping[Precision, str] = {Precision.BF16: "bfloat16", Precision.FP16: "float16"}
 
 
 def _batch(w: _Writing) -> Section:
@@ -98,17 +89,17 @@ def _clipping(w: _Writing) -> Section:
 
 def autocast_section(dtype: Precision) -> Section:
     """What lets torch compute in this format over weights in fp32."""
-    return {"torch_autocast": {"enabled": True, "dtype": _TORCH_NAMES[dtype]}}
+    return {"torch_autocast": {"enabled": True, "dtype": PRECISIONS[dtype].dtype_names[0]}}
 
 
 def _precision(w: _Writing) -> Section:
     step, half = w.job.workload, w.job.state_dtype is StateDtype.BF16
+    row = PRECISIONS[step.precision]
     if step.torch_autocast is not None:
         return autocast_section(step.torch_autocast)
-    if step.precision is Precision.FP16:
-        return {"fp16": {"enabled": w.filled("precision", value=True), **_LOSS_SCALE}}
-    enabled = w.filled("precision", step.precision is Precision.BF16)
-    return {"bf16": {"enabled": enabled, **(_HALF_STATES if half and w.strategy.stage else {})}}
+    states = _HALF_STATES if half and w.strategy.stage and row.section == Precision.BF16 else {}
+    enabled = w.filled("precision", row.enabled)
+    return {row.section: {"enabled": enabled, **row.section_values, **states}}
 
 
 def _gathers_on_save(w: _Writing) -> bool:

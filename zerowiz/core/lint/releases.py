@@ -10,7 +10,7 @@ from zerowiz.core.lint.keys import OUT_OF_RANGE
 from zerowiz.core.lint.offload import offloads
 from zerowiz.core.lint.report import ConfigFinding, found_at
 from zerowiz.core.script.settings import ScriptSettings
-from zerowiz.core.workload import Integration, Precision
+from zerowiz.core.workload import SWITCHED, Integration, Precision
 from zerowiz.translation import _, joined
 
 # runtime/config.py, GRADIENT_CLIPPING_DEFAULT, since 0.19.3.
@@ -451,5 +451,5 @@ def _set_by_script(
             ),
         )
     if precision is not None:
-        for name in (Precision.BF16, Precision.FP16):
+        for name in SWITCHED:
             yield f"{name}.enabled", precision.value is name, precision.source

@@ -25,7 +25,7 @@ from zerowiz.core.model.families import FAMILIES, Norm, Slot
 from zerowiz.core.model.hf_config import COPIES, holds, list_tensors, list_tensors_by_slot
 from zerowiz.core.model.types import Architecture, Tensor
 from zerowiz.core.structs import Count, replace
-from zerowiz.core.workload import FP32_BYTES, Attention, Loss, Method, Precision, Trainer, Workload
+from zerowiz.core.workload import FP32_BYTES, Attention, Loss, Method, Trainer, Workload
 from zerowiz.translation import _
 
 # Compute what forward saves less, and what more, where adapters train and the base is frozen.
@@ -250,7 +250,7 @@ def _falls_back(architecture: Architecture, workload: Workload) -> bool:
     if FAMILIES[a.family].masked:
         return "new_decoder_architecture" not in a.switches
     # A mask of packed sequences wants repeated keys, which are no longer grouped.
-    return workload.precision is Precision.FP32 and not workload.packing
+    return workload.precision.size_bytes == FP32_BYTES and not workload.packing
 
 
 def is_fused(architecture: Architecture, workload: Workload) -> bool:
@@ -268,7 +268,7 @@ def copies_output(architecture: Architecture, workload: Workload) -> bool:
     queries where they are (h1-017).
     """
     joined = FAMILIES[architecture.family].rotated_in_parts and workload.loss is not Loss.LIGER
-    half = workload.precision is not Precision.FP32
+    half = workload.precision.size_bytes < FP32_BYTES
     return joined and half and is_fused(architecture, workload)
 
 

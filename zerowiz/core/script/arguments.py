@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 
 from msgspec import Struct
 
-from zerowiz.core.workload import OPTIMIZERS, Attention, Loss, Optimizer, Precision
+from zerowiz.core.workload import OPTIMIZERS, PRECISIONS, Attention, Loss, Optimizer, Precision
 from zerowiz.errors import UsageError
 from zerowiz.translation import _
 
@@ -415,12 +415,8 @@ ATTENTIONS: Mapping[Scalar, Attention] = {
 }
 # transformers 5.23, training_args.py, `use_liger_kernel`.
 LOSSES: Mapping[Scalar, Loss] = {True: Loss.LIGER, False: Loss.PLAIN}
-# accelerate 1.x, utils/dataclasses.py, PrecisionType. With `no` DeepSpeed trains as its config says
-# (DeepSpeedPlugin.set_mixed_precision), and the config says what the script does.
 MIXED_PRECISIONS: Mapping[Scalar, Precision] = {
-    "bf16": Precision.BF16,
-    "fp16": Precision.FP16,
-    "no": Precision.FP32,
+    row.mixed_precision: precision for precision, row in PRECISIONS.items()
 }
 # trl 1.16, trainer/grpo_config.py, `vllm_mode`.
 COLOCATED, SERVER = "colocate", "server"

@@ -11,7 +11,7 @@ from msgspec import Struct
 from zerowiz.core.script.arguments import ATTENTIONS, TRAINER_OPTIMIZERS, Scalar
 from zerowiz.core.settings import Change
 from zerowiz.core.structs import replace
-from zerowiz.core.workload import OPTIMIZERS, Attention, Optimizer
+from zerowiz.core.workload import OPTIMIZERS, PRECISIONS, Attention, Optimizer
 
 Value = int | str | bool
 
@@ -148,6 +148,13 @@ def _optimizer_lines(key: str) -> dict[tuple[str, Value], tuple[str, ...]]:
     }
 
 
+def _precision_lines(program: str) -> dict[tuple[str, Value], tuple[str, ...]]:
+    """The lines of each precision."""
+    return {
+        ("precision", name.value): row.program_lines[program] for name, row in PRECISIONS.items()
+    }
+
+
 # What a file of axolotl says of its job.
 
 _AXOLOTL_COUNTS: Mapping[str, str] = {
@@ -168,9 +175,7 @@ AXOLOTL = Program(
         "eval_batch": "eval_batch_size",
     },
     lines={
-        ("precision", "bf16"): ("bf16: true",),
-        ("precision", "fp16"): ("fp16: true", "bf16: false"),
-        ("precision", "fp32"): ("bf16: false", "fp16: false"),
+        **_precision_lines("axolotl"),
         ("gradient_checkpointing", True): ("gradient_checkpointing: true",),
         ("gradient_checkpointing", False): ("gradient_checkpointing: false",),
         **_optimizer_lines("optimizer"),
@@ -330,9 +335,7 @@ LLAMA_FACTORY = Program(
         "eval_batch": "per_device_eval_batch_size",
     },
     lines={
-        ("precision", "bf16"): ("bf16: true", "fp16: false"),
-        ("precision", "fp16"): ("fp16: true", "bf16: false"),
-        ("precision", "fp32"): ("bf16: false", "fp16: false"),
+        **_precision_lines("LLaMA-Factory"),
         ("gradient_checkpointing", True): ("disable_gradient_checkpointing: false",),
         ("gradient_checkpointing", False): ("disable_gradient_checkpointing: true",),
         **_optimizer_lines("optim"),
@@ -505,9 +508,7 @@ MS_SWIFT = Program(
         "eval_batch": "per_device_eval_batch_size",
     },
     lines={
-        ("precision", "bf16"): ("torch_dtype: bfloat16",),
-        ("precision", "fp16"): ("torch_dtype: float16",),
-        ("precision", "fp32"): ("torch_dtype: float32", "fp16: false"),
+        **_precision_lines("ms-swift"),
         ("gradient_checkpointing", True): ("gradient_checkpointing: true",),
         ("gradient_checkpointing", False): ("gradient_checkpointing: false",),
         **_optimizer_lines("optim"),

@@ -19,7 +19,7 @@ from zerowiz import __version__
 from zerowiz.core.memory.activations import Activations
 from zerowiz.core.memory.micro_step import Traced, TracedRun, TracedTensor
 from zerowiz.core.structs import decode, parse_json, replace
-from zerowiz.core.workload import Attention, Precision, Workload
+from zerowiz.core.workload import PRECISIONS, Attention, Workload
 from zerowiz.errors import UsageError, ZerowizError
 from zerowiz.probe.files import cache_folder, read_named
 from zerowiz.probe.package_data import read_version
@@ -223,7 +223,6 @@ _ATTENTION = {
     Attention.FLASH: (_FLASH, "sdpa", "eager"),
     Attention.EAGER: ("eager",),
 }
-_TORCH_NAMES = {Precision.BF16: "bfloat16", Precision.FP16: "float16", Precision.FP32: "float32"}
 # The usual crop of ImageNet, for a config that leaves the size to the preprocessor.
 IMAGE_SIZE = 224
 # Where config.json names no class: the first head that transformers has for its config. An encoder
@@ -302,7 +301,7 @@ def build_model(content: Mapping[str, object], workload: Workload) -> Any:
     # transformers/trainer.py: TrainingArguments.use_cache is false; a cache would copy the tensors.
     config.use_cache = False
     model_class = _model_class(config)
-    dtype = getattr(torch, _TORCH_NAMES[workload.precision])
+    dtype = getattr(torch, PRECISIONS[workload.precision].dtype_names[0])
     *preferred, last = _ATTENTION[workload.attention]
     with torch.device("meta"), warnings.catch_warnings(action="ignore"):
         for kernel in preferred:
