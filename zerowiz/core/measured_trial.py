@@ -35,16 +35,10 @@ from zerowiz.core.workload import (
 from zerowiz.errors import UsageError
 from zerowiz.translation import _, joined
 
-# What takes the step, and what the ledger counts it as.
+# What takes the step.
 
 OPS = {kernel: made.op for kernel, made in KERNELS.items() if made.op is not None}
 """What DeepSpeed compiles at first use, by the class that builds it."""
-_COUNTED_AS = {kernel: member for member, row in OPTIMIZERS.items() for kernel in row.kernels}
-
-
-def counted_as(stepper: OptimizerKernel) -> Optimizer:
-    """The optimizer whose states the ledger counts."""
-    return _COUNTED_AS[stepper]
 
 
 def stepper_for(optimizer: Optimizer, offload: Offload) -> OptimizerKernel:
@@ -260,7 +254,7 @@ def decode_trial(value: object, path: str) -> Trial:
     workload = decode(Workload, step, path)
     stepped = replace(
         workload,
-        optimizer=counted_as(trial.kernel),
+        optimizer=next(name for name, row in OPTIMIZERS.items() if trial.kernel in row.kernels),
         optimizer_fused=trial.kernel is not OptimizerKernel.ADAMW_FOREACH,
     )
     return replace(trial, workload=stepped)
@@ -356,7 +350,7 @@ def _bare_config(trial: Trial) -> dict[str, object]:
         "train_micro_batch_size_per_gpu": trial.workload.micro_batch,
         "gradient_accumulation_steps": trial.workload.accumulation_steps,
         "gradient_clipping": 1.0,
-        **{each.value: {"enabled": trial.workload.precision is each} for each in SWITCHED},
+        **{name.value: {"enabled": trial.workload.precision is name} for name in SWITCHED},
         **({} if autocast is None else autocast_section(autocast)),
         "zero_optimization": zero,
         **({} if trial.loop is Loop.TRAINER else _OWN_OPTIMIZER),

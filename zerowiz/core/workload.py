@@ -48,7 +48,7 @@ class PrecisionRow(Struct, frozen=True, kw_only=True):
     """Whether that section enables it; else it is what is left without."""
     section_values: Mapping[str, object]
     """What the section has beside its switch."""
-    mixed_precision: str
+    mixed_precision: str | None
     """Accelerate's word (accelerate 1.x, utils/dataclasses.py, PrecisionType)."""
     program_lines: Mapping[str, tuple[str, ...]]
     """The lines of a file that ask for it, by the program that reads the file."""
@@ -184,7 +184,6 @@ class OptimizerRow(Struct, frozen=True, kw_only=True):
     """What it is measured with; a launch without offload steps with the first."""
     host_kernel: OptimizerKernel
     """What steps under offload."""
-    needs_bitsandbytes: bool
     trainer_names: tuple[str, ...]
     """The `optim` of transformers' TrainingArguments; the first is written."""
     classes: Mapping[str, tuple[str, ...]]
@@ -235,7 +234,6 @@ OPTIMIZERS: Mapping[Optimizer, OptimizerRow] = {
             OptimizerKernel.CPU_ADAM: KernelRow(op="CPUAdamBuilder"),
         },
         host_kernel=OptimizerKernel.CPU_ADAM,
-        needs_bitsandbytes=False,
         trainer_names=(
             *("adamw_torch", "adamw_torch_fused", "adamw_torch_xla", "adamw_torch_npu_fused"),
             "adamw_hf",  # before transformers 5
@@ -262,7 +260,6 @@ OPTIMIZERS: Mapping[Optimizer, OptimizerRow] = {
         measured=True,
         kernels={OptimizerKernel.ADAMW_8BIT: KernelRow()},
         host_kernel=OptimizerKernel.CPU_ADAM,
-        needs_bitsandbytes=True,
         trainer_names=("adamw_8bit", "adamw_bnb_8bit", "adamw_torch_8bit", "paged_adamw_8bit"),
         classes={"bitsandbytes": ("Adam8bit", "AdamW8bit", "PagedAdamW8bit")},
         axolotl_names=(),
@@ -281,7 +278,6 @@ OPTIMIZERS: Mapping[Optimizer, OptimizerRow] = {
         measured=False,
         kernels={OptimizerKernel.ADAFACTOR: KernelRow()},
         host_kernel=OptimizerKernel.CPU_ADAM,
-        needs_bitsandbytes=False,
         trainer_names=("adafactor",),
         classes={"transformers": ("Adafactor",)},
         axolotl_names=(),
@@ -303,7 +299,6 @@ OPTIMIZERS: Mapping[Optimizer, OptimizerRow] = {
             OptimizerKernel.CPU_LION: KernelRow(op="CPULionBuilder", by_trainer=False),
         },
         host_kernel=OptimizerKernel.CPU_LION,
-        needs_bitsandbytes=False,
         trainer_names=("lion_32bit", "lion", "paged_lion_32bit"),
         classes={"lion_pytorch": ("Lion",), "deepspeed": ("FusedLion", "DeepSpeedCPULion")},
         axolotl_names=("lion_pytorch",),
@@ -322,7 +317,6 @@ OPTIMIZERS: Mapping[Optimizer, OptimizerRow] = {
         measured=False,
         kernels={OptimizerKernel.SGD: KernelRow()},
         host_kernel=OptimizerKernel.CPU_ADAM,
-        needs_bitsandbytes=False,
         trainer_names=("sgd",),
         classes={"torch": ("SGD",)},
         axolotl_names=(),

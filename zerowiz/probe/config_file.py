@@ -87,10 +87,6 @@ def read_config_file(path: Path, integration: Integration | None = None) -> User
     return config if text.accelerate is None else _with_accelerate(path, config, text.accelerate)
 
 
-# What zerowiz plans of the formats that Accelerate trains in.
-_PRECISIONS = frozenset(row.mixed_precision for row in PRECISIONS.values())
-
-
 def _with_accelerate(path: Path, config: UserConfig, file: AccelerateFile) -> UserConfig:
     """The config of a file of Accelerate, as Accelerate takes it.
 
@@ -113,7 +109,7 @@ def _with_accelerate(path: Path, config: UserConfig, file: AccelerateFile) -> Us
             ),
             _("or use `$config {config_file}`", config_file=shell.quote(file.config_file)),
         )
-    if file.mixed_precision not in _PRECISIONS:
+    if file.mixed_precision not in {row.mixed_precision for row in PRECISIONS.values()}:
         raise UsageError(
             _(
                 "`{path}` has `mixed_precision: {mixed_precision}`, which zerowiz does not support",

@@ -666,7 +666,7 @@ def plan_of(
         ops=ops,
         uses_peft=step.method is not Method.FULL,
         uses_bitsandbytes=step.method is Method.QLORA
-        or OPTIMIZERS[step.optimizer].needs_bitsandbytes,
+        or {*OPTIMIZERS[step.optimizer].classes} == {"bitsandbytes"},
         script=script,
         settled=tuple(request.settled),
         transformers_version=parse_release(read_version("transformers")),

@@ -139,7 +139,6 @@ _PRECISIONS: Mapping[str, Mapping[_Path, _Value]] = {
     "bf16": {("bf16", "enabled"): True},
     "fp8": {("bf16", "enabled"): True},
 }
-_SWITCHES = tuple(f"{name}.enabled" for name in SWITCHED)
 _ENV: Mapping[str, tuple[str, Callable[[_Value], _Value]]] = {
     "gradient_accumulation_steps": ("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", _whole),
     "zero3_init_flag": ("ACCELERATE_DEEPSPEED_ZERO3_INIT", _word),
@@ -222,7 +221,10 @@ def read_accelerate(path: str, root: Object) -> AccelerateFile:
         config_file=named,
         config=_build(section, precision),
         file_keys=_FILE_KEYS
-        | dict.fromkeys(_SWITCHES, _PRECISION if precision is None else precision.key.name),
+        | dict.fromkeys(
+            (f"{name}.enabled" for name in SWITCHED),
+            _PRECISION if precision is None else precision.key.name,
+        ),
         mixed_precision=_mixed_precision(precision),
         env={
             variable: str(read(_said(plugin, name)))

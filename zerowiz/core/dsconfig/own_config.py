@@ -179,16 +179,13 @@ def _besides(zero: Mapping[str, object], stage: int) -> tuple[Uncounted, ...]:
     return tuple(what for what, holds in held.items() if holds)
 
 
-_COUNTED_OPTIMIZERS = frozenset({"adam", "adamw"})
-
-
 def _uncounted(values: Mapping[str, object], zero: Mapping[str, object]) -> tuple[str, ...]:
     """The keys that the ledger counts, with a value for which it has no line."""
     optimizer = _section(values, "optimizer").get("type", "adamw")
     keys = [f"zero_optimization.{key}.device" for key in _OFFLOADS if _device(zero, key) == _NVME]
     if _autocast_beside_half(values):
         keys.append("torch_autocast.enabled")
-    if str(optimizer).lower() not in _COUNTED_OPTIMIZERS:
+    if str(optimizer).lower() not in {"adam", "adamw"}:
         keys.append("optimizer.type")
     return tuple(keys)
 
@@ -205,7 +202,7 @@ def _precision(values: Mapping[str, object]) -> Precision | None:
 
 
 # Without a dtype it is the accelerator's.
-_AUTOCASTS = {name: each for each in SWITCHED for name in PRECISIONS[each].dtype_names}
+_AUTOCASTS = {dtype: name for name in SWITCHED for dtype in PRECISIONS[name].dtype_names}
 
 
 def _autocast_beside_half(values: Mapping[str, object]) -> bool:

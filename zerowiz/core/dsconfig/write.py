@@ -67,10 +67,6 @@ class _Writing(Struct, frozen=True, kw_only=True):
         return raw and not self.handover.script_has_optimizer
 
 
-# runtime/config.py, get_bfloat16_config: the states' switch needs the master weights' one.
-_HALF_STATES: Section = {"bf16_master_weights_and_grads": True, "bf16_optimizer_states": True}
-
-
 def _batch(w: _Writing) -> Section:
     # Never `train_batch_size`: under zero.Init on the CPU accelerator it is checked before the
     # world size is known.
@@ -93,13 +89,22 @@ def autocast_section(dtype: Precision) -> Section:
 
 
 def _precision(w: _Writing) -> Section:
-    step, half = w.job.workload, w.job.state_dtype is StateDtype.BF16
-    row = PRECISIONS[step.precision]
+    step, row = w.job.workload, PRECISIONS[w.job.workload.precision]
     if step.torch_autocast is not None:
         return autocast_section(step.torch_autocast)
-    states = _HALF_STATES if half and w.strategy.stage and row.section == Precision.BF16 else {}
-    enabled = w.filled("precision", row.enabled)
-    return {row.section: {"enabled": enabled, **row.section_values, **states}}
+    half = w.job.state_dtype is StateDtype.BF16 and row.section == Precision.BF16
+    return {
+        row.section: {
+            "enabled": w.filled("precision", row.enabled),
+            **row.section_values,
+            # runtime/config.py, get_bfloat16_config: the second needs the first.
+            **(
+                {"bf16_master_weights_and_grads": True, "bf16_optimizer_states": True}
+                if half and w.strategy.stage
+                else {}
+            ),
+        }
+    }
 
 
 def _gathers_on_save(w: _Writing) -> bool:
@@ -192,7 +197,7 @@ def _optimizer(w: _Writing) -> Section:
 def _client_optimizer(w: _Writing) -> Section:
     """What lets a job have an optimizer that DeepSpeed did not make for it."""
     if w.handover.integration is Integration.DEEPSPEED:
-        tested = w.builds_optimizer() and OPTIMIZERS[w.job.workload.optimizer].tested
+        tested = OPTIMIZERS[w.job.workload.optimizer].tested and w.builds_optimizer()
         untested = w.strategy.stage > 0 and not tested
         # A torch optimizer would be refused under offload (runtime/engine.py).
         is_clients = not w.builds_optimizer()

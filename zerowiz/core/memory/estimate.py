@@ -266,8 +266,6 @@ _CUBLAS = Allocation(AllocationKind.CUBLAS_WORKSPACES, 64 * 2**20, "2 x 32 MiB")
 _SINGLE = Allocation(AllocationKind.CUBLAS_WORKSPACE, 32 * 2**20, "32 MiB")
 _BEFORE_BACKWARD = {(Phase.FORWARD, 0), (Phase.BACKWARD, 0)}
 _WITH_MATMULS = (Phase.GENERATE, Phase.FORWARD, Phase.BACKWARD, Phase.STEP, Phase.EVALUATE)
-# Of some trainers, and of runs that evaluate.
-_OF_SOME = frozenset({Phase.GENERATE, Phase.EVALUATE})
 
 
 @shows("strategy.name", "peak_bytes", "peak_phase")
@@ -326,7 +324,8 @@ class Estimate(Struct, frozen=True, kw_only=True):
     def phase_bytes(self, memory: MemoryKind = MemoryKind.GPU) -> Mapping[Phase, int]:
         """Bytes held at the peak of each phase."""
         peaks = _peaks_bytes(self.moments if memory is MemoryKind.GPU else self.host)
-        absent = _OF_SOME - peaks.keys()
+        # Of some trainers, and of runs that evaluate.
+        absent = {Phase.GENERATE, Phase.EVALUATE} - peaks.keys()
         return {phase: peaks.get(phase, 0) for phase in Phase if phase not in absent}
 
     @property
@@ -335,11 +334,33 @@ class Estimate(Struct, frozen=True, kw_only=True):
         if Phase.FORWARD not in self.moments:
             return {}
         r = self.rank
-        # Nothing is evaluated in it.
-        unordered = as_it_runs(replace(r, prefetching=r.accumulating, evaluation=None))
-        first = _first_iteration(r, r.strategy.moments(as_it_runs(r)))
-        single = () if r.accumulating else _BEFORE_BACKWARD
-        return _with_all(first, self.model, unordered, self.accelerator, single)
+        # Adam has no moments before it steps; only the wrapper of stage 0 steps once at init
+        # (fp16/unfused_optimizer.py, initialize_optimizer_states). Stage 3 gathers nothing early
+        # before it has seen a backward (partitioned_param_coordinator.py, fetch_sub_module).
+        stepped_at_init = r.strategy.stage == 0 and r.weight_bytes != FP32_BYTES
+        unstepped = replace(
+            r,
+            state_bytes=r.state_bytes if stepped_at_init else 0,
+            state_scales_bytes=r.state_scales_bytes if stepped_at_init else 0,
+            prefetching=r.accumulating,
+            evaluation=None,
+        )
+        early = r.strategy.moments(as_it_runs(unstepped))
+        return _with_all(
+            {
+                Phase.FORWARD: early[Phase.FORWARD],
+                Phase.BACKWARD: early[Phase.BACKWARD],
+                # The last moment is the optimizer's own, which makes its states as it begins.
+                Phase.STEP: (
+                    *early[Phase.STEP][:-1],
+                    r.strategy.moments(as_it_runs(r))[Phase.STEP][-1],
+                ),
+            },
+            self.model,
+            as_it_runs(unstepped),
+            self.accelerator,
+            () if r.accumulating else _BEFORE_BACKWARD,
+        )
 
     @property
     def first_iteration_bytes(self) -> Mapping[Phase, int]:
@@ -408,30 +429,6 @@ def _with_workspaces(moments: Moments, single: Collection[tuple[Phase, int]]) ->
     }
 
 
-def _first_iteration(r: RankSizes, steady: Moments) -> Moments:
-    """The moments of the first iteration, given the steady ones.
-
-    Adam has no moments before it steps; only the wrapper of stage 0 steps once at init
-    (fp16/unfused_optimizer.py, initialize_optimizer_states). Stage 3 gathers nothing early before
-    it has seen a backward (partitioned_param_coordinator.py, fetch_sub_module).
-    """
-    stepped_at_init = r.strategy.stage == 0 and r.weight_bytes != FP32_BYTES
-    unstepped = replace(
-        r,
-        state_bytes=r.state_bytes if stepped_at_init else 0,
-        state_scales_bytes=r.state_scales_bytes if stepped_at_init else 0,
-        prefetching=r.accumulating,
-    )
-    early = r.strategy.moments(as_it_runs(unstepped))
-    # The last moment of a step is the optimizer's own, which makes its states as it begins.
-    step = (*early[Phase.STEP][:-1], steady[Phase.STEP][-1])
-    return {
-        Phase.FORWARD: early[Phase.FORWARD],
-        Phase.BACKWARD: early[Phase.BACKWARD],
-        Phase.STEP: step,
-    }
-
-
 def _with_all(
     moments: Moments,
     model: Model,
@@ -448,8 +445,8 @@ def _with_all(
         accelerator: What it runs on.
         single: The moments with one workspace, by phase and place.
     """
-    moments = with_generation(with_frozen_models(moments, model, r), model, r)
-    moments = with_evaluation(moments, r)
+    moments = with_frozen_models(moments, model, r)
+    moments = with_evaluation(with_generation(moments, model, r), r)
     return _with_workspaces(moments, single) if accelerator is Accelerator.CUDA else moments
 
 
@@ -457,13 +454,12 @@ def estimate(
     model: Model, rank: RankSizes, accelerator: Accelerator = Accelerator.CUDA
 ) -> Estimate:
     """What this one rank holds; `rank` holds the strategy, whose row has the formulas."""
-    steady = rank.strategy.moments(as_it_runs(rank))
     host = (*rank.strategy.host_allocations(model, rank), *host_allocations(model, rank))
     return Estimate(
         model=model,
         rank=rank,
         accelerator=accelerator,
-        moments=_with_all(steady, model, rank, accelerator),
+        moments=_with_all(rank.strategy.moments(as_it_runs(rank)), model, rank, accelerator),
         host={phase: (host,) for phase in Phase if phase not in {Phase.MODEL, Phase.EVALUATE}},
     )
 

@@ -260,13 +260,6 @@ def _half_weight_bytes(model: Model, workload: Workload, *, sharded: bool) -> in
     return HALF_BYTES * (model.params - looked_up)
 
 
-def _stepping_bytes(workload: Workload) -> int:
-    # torch/optim/adam.py, _multi_tensor_adam: the denominators (f3-010, f3-011).
-    if workload.optimizer is Optimizer.ADAMW and not workload.optimizer_fused:
-        return _VALUE_BYTES[workload.optimizer_state_dtype]
-    return OPTIMIZERS[workload.optimizer].stepping_bytes
-
-
 def _largest(model: Model, workload: Workload) -> tuple[int, int]:
     """The largest trainable tensor, of the model and of its blocks."""
     if workload.method is not Method.FULL:
@@ -347,7 +340,9 @@ def rank_sizes(
     # moment, which it never reads (deepspeed/ops/lion/cpu_lion.py, step).
     offloaded = strategy.offload is not Offload.NONE
     stepping = OPTIMIZERS[Optimizer.ADAMW if offloaded else workload.optimizer]
-    state_bytes = stepping.flat_state_bytes if strategy.stage > 0 else stepping.state_bytes
+    # torch/optim/adam.py, _multi_tensor_adam: the denominators (f3-010, f3-011).
+    foreach = workload.optimizer is Optimizer.ADAMW and not workload.optimizer_fused
+    foreach_bytes = _VALUE_BYTES[workload.optimizer_state_dtype] if foreach else 0
     return RankSizes(
         strategy=strategy,
         buffers=buffers,
@@ -375,11 +370,13 @@ def rank_sizes(
         tied=tied,
         untied_head_bytes=weight_bytes * untied if tied else 0,
         master_bytes=_VALUE_BYTES[dtype],
-        state_bytes=state_bytes[dtype],
+        state_bytes=(stepping.flat_state_bytes if strategy.stage > 0 else stepping.state_bytes)[
+            dtype
+        ],
         state_scales_bytes=stepping.scales_bytes,
         dequantized_bytes=_dequantized_bytes(model, workload),
         half_weight_bytes=_half_weight_bytes(model, workload, sharded=sharded),
-        stepping_bytes=0 if offloaded else _stepping_bytes(workload),
+        stepping_bytes=0 if offloaded else stepping.stepping_bytes + foreach_bytes,
         workload=workload,
         zero_init=workload.resolved_zero_init,
     )

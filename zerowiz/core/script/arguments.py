@@ -416,7 +416,7 @@ ATTENTIONS: Mapping[Scalar, Attention] = {
 # transformers 5.23, training_args.py, `use_liger_kernel`.
 LOSSES: Mapping[Scalar, Loss] = {True: Loss.LIGER, False: Loss.PLAIN}
 MIXED_PRECISIONS: Mapping[Scalar, Precision] = {
-    row.mixed_precision: precision for precision, row in PRECISIONS.items()
+    row.mixed_precision: name for name, row in PRECISIONS.items() if row.mixed_precision is not None
 }
 # trl 1.16, trainer/grpo_config.py, `vllm_mode`.
 COLOCATED, SERVER = "colocate", "server"

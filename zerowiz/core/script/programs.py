@@ -140,18 +140,17 @@ def list_changes(file: ProgramFile, planned: Change, config_path: str) -> Iterat
         yield f"{key}:"
 
 
-def _optimizer_lines(key: str) -> dict[tuple[str, Value], tuple[str, ...]]:
-    """The line of each optimizer, under the key that the program has for it."""
+def _lines(program: str, key: str) -> dict[tuple[str, Value], tuple[str, ...]]:
+    """The lines of each precision, and of each optimizer under the key that the program has."""
     return {
-        ("optimizer", optimizer.value): (f"{key}: {row.program_name}",)
-        for optimizer, row in OPTIMIZERS.items()
-    }
-
-
-def _precision_lines(program: str) -> dict[tuple[str, Value], tuple[str, ...]]:
-    """The lines of each precision."""
-    return {
-        ("precision", name.value): row.program_lines[program] for name, row in PRECISIONS.items()
+        **{
+            ("precision", precision.value): row.program_lines[program]
+            for precision, row in PRECISIONS.items()
+        },
+        **{
+            ("optimizer", optimizer.value): (f"{key}: {row.program_name}",)
+            for optimizer, row in OPTIMIZERS.items()
+        },
     }
 
 
@@ -175,10 +174,9 @@ AXOLOTL = Program(
         "eval_batch": "eval_batch_size",
     },
     lines={
-        **_precision_lines("axolotl"),
+        **_lines("axolotl", "optimizer"),
         ("gradient_checkpointing", True): ("gradient_checkpointing: true",),
         ("gradient_checkpointing", False): ("gradient_checkpointing: false",),
-        **_optimizer_lines("optimizer"),
         ("method", "full"): ("adapter:", "load_in_4bit: false"),
         ("method", "lora"): ("adapter: lora", "load_in_4bit: false"),
         ("method", "qlora"): ("adapter: qlora", "load_in_4bit: true"),
@@ -335,10 +333,9 @@ LLAMA_FACTORY = Program(
         "eval_batch": "per_device_eval_batch_size",
     },
     lines={
-        **_precision_lines("LLaMA-Factory"),
+        **_lines("LLaMA-Factory", "optim"),
         ("gradient_checkpointing", True): ("disable_gradient_checkpointing: false",),
         ("gradient_checkpointing", False): ("disable_gradient_checkpointing: true",),
-        **_optimizer_lines("optim"),
         ("method", "full"): ("finetuning_type: full", "quantization_bit: null"),
         ("method", "lora"): ("finetuning_type: lora", "quantization_bit: null"),
         ("method", "qlora"): ("finetuning_type: lora", "quantization_bit: 4"),
@@ -508,10 +505,9 @@ MS_SWIFT = Program(
         "eval_batch": "per_device_eval_batch_size",
     },
     lines={
-        **_precision_lines("ms-swift"),
+        **_lines("ms-swift", "optim"),
         ("gradient_checkpointing", True): ("gradient_checkpointing: true",),
         ("gradient_checkpointing", False): ("gradient_checkpointing: false",),
-        **_optimizer_lines("optim"),
         ("method", "full"): ("tuner_type: full",),
         ("method", "lora"): ("tuner_type: lora",),
         ("method", "qlora"): ("tuner_type: lora", "quant_method: bnb", "quant_bits: 4"),
