@@ -10,7 +10,8 @@ import pkgutil
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from enum import StrEnum
 from pathlib import Path
 from typing import get_args, get_origin, get_type_hints
 
@@ -21,6 +22,14 @@ import zerowiz.core
 from zerowiz.cli.commands import COMMANDS
 from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.strategy_types import Strategy
+from zerowiz.core.workload import (
+    KERNELS,
+    OPTIMIZERS,
+    PRECISIONS,
+    Optimizer,
+    OptimizerKernel,
+    Precision,
+)
 from zerowiz.errors import ExitCode
 
 ROOT = Path(__file__).parents[1]
@@ -169,6 +178,14 @@ def test_a_number_carries_its_unit_or_is_a_plain_count(record: type) -> None:
 def test_no_count_is_allowed_that_no_value_has() -> None:
     held = {name for record in RECORDS for name in get_type_hints(record)}
     assert set() == COUNTS - held
+
+
+@pytest.mark.parametrize(
+    ("members", "rows"),
+    [(Optimizer, OPTIMIZERS), (OptimizerKernel, KERNELS), (Precision, PRECISIONS)],
+)
+def test_each_member_has_its_row(members: type[StrEnum], rows: Mapping[StrEnum, Struct]) -> None:
+    assert [] == [member for member in members if member not in rows]
 
 
 def templates() -> dict[str, int]:

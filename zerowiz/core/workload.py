@@ -702,9 +702,13 @@ class Workload(Struct, frozen=True, kw_only=True):
                 raise UsageError(
                     _("`${name}` must be at least 1, not {count}", name=name, count=count)
                 )
-        if self.torch_autocast is Precision.FP32:
+        if self.torch_autocast not in {None, *SWITCHED}:
             raise UsageError(
-                _("`$torch_autocast fp32` does not exist: autocast computes in 16 bits"),
+                _(
+                    "`$torch_autocast {torch_autocast}` does not exist: autocast computes in 16 "
+                    "bits",
+                    torch_autocast=self.torch_autocast,
+                ),
                 _("use bf16 or fp16"),
             )
         if self.torch_autocast is not None and self.precision is not Precision.FP32:

@@ -22,7 +22,14 @@ from zerowiz.core.strategies import (
 )
 from zerowiz.core.strategy_types import Strategy
 from zerowiz.core.structs import replace
-from zerowiz.core.workload import Integration, Optimizer, Precision, StateDtype, Workload
+from zerowiz.core.workload import (
+    OPTIMIZERS,
+    Integration,
+    Optimizer,
+    Precision,
+    StateDtype,
+    Workload,
+)
 from zerowiz.errors import UsageError
 from zerowiz.probe.package_data import read_gpu_table
 
@@ -162,6 +169,17 @@ def test_a_refusal_is_the_rows_message_about_this_strategy(name: str, case: Case
 @pytest.mark.parametrize("case", FINE.values(), ids=FINE.keys())
 def test_what_deepspeed_does_fine_with_is_not_refused(case: Case) -> None:
     assert case.refused is None
+
+
+@pytest.mark.parametrize("optimizer", Optimizer)
+def test_an_optimizer_is_written_into_a_config_or_refused(optimizer: Optimizer) -> None:
+    case = Case(
+        job=stepping(optimizer),
+        strategy=ZERO1,
+        integration=DEEPSPEED,
+        script_has_optimizer=False,
+    )
+    assert (case.refused is None) is (OPTIMIZERS[optimizer].section is not None)
 
 
 @pytest.mark.parametrize("integration", Integration)

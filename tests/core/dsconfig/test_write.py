@@ -38,7 +38,15 @@ from zerowiz.core.strategies import (
 )
 from zerowiz.core.strategy_types import Offload
 from zerowiz.core.structs import replace
-from zerowiz.core.workload import Attention, Integration, Optimizer, Precision, StateDtype, Workload
+from zerowiz.core.workload import (
+    OPTIMIZERS,
+    Attention,
+    Integration,
+    Optimizer,
+    Precision,
+    StateDtype,
+    Workload,
+)
 from zerowiz.probe.package_data import read_ds_schema, read_gpu_table
 
 TABLE = read_gpu_table()
@@ -137,14 +145,12 @@ FEATURES: Mapping[str, Feature] = {
     "experts": Feature(strategy=ZERO3, job=with_transformers(EXPERTS, 4, 57)),
     "small-host": Feature(strategy=ZERO3, job=SMALL_HOST),
     "little-room": Feature(strategy=ZERO3, job=replace(JOB, budget_bytes=LITTLE_ROOM_BYTES)),
-    "optimizer-adamw": stepping(Optimizer.ADAMW),
-    "optimizer-adamw-offload": stepping(Optimizer.ADAMW, ZERO2_OFFLOAD),
-    "optimizer-lion": stepping(Optimizer.LION),
-    "optimizer-adafactor": stepping(Optimizer.ADAFACTOR),
-    "optimizer-sgd": stepping(Optimizer.SGD),
-    "optimizer-lion-offload": stepping(Optimizer.LION, ZERO2_OFFLOAD),
-    "optimizer-adafactor-offload": stepping(Optimizer.ADAFACTOR, ZERO2_OFFLOAD),
-    "optimizer-sgd-offload": stepping(Optimizer.SGD, ZERO2_OFFLOAD),
+    **{
+        f"optimizer-{optimizer}{suffix}": stepping(optimizer, strategy)
+        for optimizer, row in OPTIMIZERS.items()
+        if row.section is not None
+        for suffix, strategy in (("", ZERO2), ("-offload", ZERO2_OFFLOAD))
+    },
 }
 each_feature = pytest.mark.parametrize("feature", FEATURES.values(), ids=FEATURES.keys())
 
