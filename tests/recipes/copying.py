@@ -21,7 +21,7 @@ COPIED = (
 PATIENCE_SECONDS = 600
 
 _PATH = re.compile(r"`((?:zerowiz|templates|tests|docs)/[^`]+)`")
-_PYTEST = ("-m", "pytest", "-q", "-rfE", "-p", "no:cacheprovider")
+PYTEST = ("-m", "pytest", "-q", "-rfE", "-p", "no:cacheprovider")
 _COUNTS = re.compile(r"(\d+) \+ (\d+)")
 
 
@@ -132,7 +132,7 @@ class Copy:
 
     def make_golden(self, *tests: str) -> None:
         """Let some tests rewrite what they generate, as `make golden` does."""
-        self.rewrite(*_PYTEST, "--update-golden", *tests)
+        self.rewrite(*PYTEST, "--update-golden", *tests)
 
     def make_blocks(self, page: str) -> None:
         """Let cog rewrite the blocks of a page, as `make golden` does."""
@@ -153,7 +153,7 @@ class Copy:
         return changed(self.before, dict(self._digests()))
 
     def _pytest(self, *words: str) -> subprocess.CompletedProcess[str]:
-        done = self.python(*_PYTEST, *words)
+        done = self.python(*PYTEST, *words)
         assert done.returncode in {0, 1}, done.stdout + done.stderr
         return done
 

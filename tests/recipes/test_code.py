@@ -1,9 +1,10 @@
 """The recipe `a lint rule`."""
 
 import json
+import subprocess
 
 import pytest
-from recipes.copying import Copy, read_recipes
+from recipes.copying import PYTEST, Copy, read_recipes
 
 MODULE = "zerowiz/core/lint/offload.py"
 TABLE = "tests/lint/rows.py"
@@ -233,6 +234,17 @@ def test_a_script_convention_touches_its_script_its_row_and_the_reader(copied: C
     copied.check_files(recipe)
 
 
+# What asks of all optimizers, and of all precisions, at once.
+EVERY_OPTIMIZER = (
+    *("tests/core/decision/test_unsupported.py", "tests/core/dsconfig/test_write.py"),
+    *("tests/core/test_measured_trial.py", "tests/core/script/test_programs.py"),
+    *("tests/core/test_laws.py", "tests/worker/test_contract.py"),
+)
+EVERY_PRECISION = (
+    *("tests/core/decision/test_unsupported.py", "tests/core/dsconfig/test_write.py"),
+    *("tests/core/script/test_programs.py", "tests/core/memory/test_activations.py"),
+)
+
 # The recipe `a setting`: a second copy of the weights, averaged over the steps.
 
 WORKLOAD = "zerowiz/core/workload.py"
@@ -341,6 +353,189 @@ def test_a_setting_touches_its_row_its_option_its_line_and_its_formula(copied: C
     )
     assert "`measure` cannot train with `--average-weights`" in refused.stderr
     assert set() == copied.failed(*recipe.tests, "tests/core/memory/test_evaluation.py")
+    copied.check_files(recipe)
+
+
+# The recipe `an optimizer`: Muon, as DeepSpeed 0.19.8 makes it, at stages 1 and 2.
+
+UNSUPPORTED = "zerowiz/core/decision/unsupported.py"
+OPS = "zerowiz/core/preflight/facts.py"
+MEASURE_PAGE = "docs/guides/measure.md"
+REFUSED = "tests/core/decision/test_unsupported.py"
+TRAINED = "tests/core/decision/test_unsupported_really.py"
+MUON_CONFIG = "tests/golden/features/optimizer-muon.json"
+FEATURES = "tests/core/dsconfig/test_write.py::test_a_feature_is_the_golden_one"
+
+KERNEL = """\
+    MUON = "Muon via config"
+"""
+OPTIMIZER_ROW = """\
+    # deepspeed/__init__.py, set_optimizer_flags: embeddings and vectors have Adam, whose moments
+    # take as much as the momentum of a matrix and its copy (runtime/zero/stage_1_and_2.py,
+    # _muon_staging_momentum), which are no larger than fp32.
+    Optimizer.MUON: OptimizerRow(
+        title="Muon",
+        detail="a momentum and its copy for each matrix",
+        state_bytes={StateDtype.FP32: 8, StateDtype.BF16: 8},
+        flat_state_bytes={StateDtype.FP32: 8, StateDtype.BF16: 8},
+        scales_bytes=0,
+        stepping_bytes=0,
+        section={
+            "type": "Muon",
+            "params": {"muon_lr": 2e-2, "adam_lr": 1e-4, "momentum": 0.95, "weight_decay": 0.0},
+        },
+        # runtime/zero/utils.py, is_zero_supported_optimizer.
+        tested=True,
+        measured=False,
+        kernels={
+            OptimizerKernel.MUON: KernelRow(
+                by_trainer=False, section={"type": "Muon", "params": {"lr": 1e-5}}
+            )
+        },
+        host_kernel=OptimizerKernel.MUON,
+        trainer_names=(),
+        classes={},
+        axolotl_names=(),
+        program_name="muon",
+        words=("muonwithauxadam",),
+    ),
+"""
+COMBINATION = """\
+    Combination(
+        name="muon-at-stage-3",
+        message="`$optimizer muon` does not work with `{strategy}`: DeepSpeed refuses it there",
+        hints=("use `$stage 2`",),
+        outcome=Effect.RAISES,
+        # zero/stage3.py, __init__: not beside `reduce_scatter`, which is on
+        is_asked=lambda a: (
+            a.job.workload.optimizer is Optimizer.MUON and a.strategy.shards_weights
+        ),
+    ),
+"""
+# runtime/engine.py, get_optimizer_configuration: without FusedAdam, Muon has an Adam of its own.
+OP = """\
+    "muon": (None, CPU_ADAM),
+"""
+MUON_REFUSED = """\
+    "muon-at-stage-3": (Case(job=stepping(Optimizer.MUON), strategy=ZERO3),),
+"""
+MUON_TRAINED = """\
+    "muon-at-stage-3": (
+        Try(
+            run=Run(
+                config=config(3, BF16, {"optimizer": {"type": "Muon", "params": {"lr": 0.01}}}),
+                optimizer=None,
+            ),
+            raises="ValueError: Muon and reduce scatter cannot be used together",
+        ),
+    ),
+"""
+ON_CPU = ("--accelerator", "cpu", "--gpus-per-node", "2", "--model", "templates/model")
+PLAIN_LOOP = """\
+import argparse
+
+import deepspeed
+
+parser = deepspeed.add_config_arguments(argparse.ArgumentParser())
+engine, _, _, _ = deepspeed.initialize(args=parser.parse_args(), model=build_model())
+"""
+
+
+def muon(copied: Copy, *words: str) -> subprocess.CompletedProcess[str]:
+    """A command about a plain loop that leaves its optimizer to the config."""
+    script = copied.root.parent / "plain.py"
+    script.write_text(PLAIN_LOOP, encoding="utf-8")
+    asked = ("--micro-batch", "1", "--seq-len", "128", "--optimizer", "muon")
+    return copied.zerowiz(*words, *ON_CPU, *asked, str(script))
+
+
+@pytest.mark.slow
+def test_an_optimizer_touches_its_row_its_refusal_its_op_and_its_page(copied: Copy) -> None:
+    recipe = read_recipes()["an optimizer"]
+
+    copied.insert(WORKLOAD, '    MUON = "muon"\n', before="\n\nclass OptimizerKernel(")
+    copied.insert(WORKLOAD, KERNEL, before="\n\nclass KernelRow(")
+    done = copied.python(*PYTEST, "tests/test_architecture.py", "-k", "member")
+    assert "<Optimizer.MUON: 'muon'>" in done.stdout
+    assert "<OptimizerKernel.MUON: 'Muon via config'>" in done.stdout
+    without_row = copied.unfinished(recipe)
+
+    copied.insert(WORKLOAD, OPTIMIZER_ROW, before="}\nKERNELS: Mapping")
+    copied.insert(UNSUPPORTED, COMBINATION, before='    Combination(\n        name="8-bit-adam-by')
+    copied.insert(OPS, OP, before='    "adagrad": (')
+    with_row = copied.unfinished(recipe)
+    assert set(recipe.tests) == without_row | with_row
+
+    copied.edit(MEASURE_PAGE, "`torch SGD` |", "`torch SGD`, `Muon via config` |")
+    copied.insert(REFUSED, MUON_REFUSED, before='    "8-bit-adam-by-name": (')
+    copied.insert(TRAINED, MUON_TRAINED, before='    "8-bit-adam-by-name": (')
+    copied.make_golden(FEATURES)
+    assert set() == copied.failed(*recipe.tests, *EVERY_OPTIMIZER)
+    written = json.loads((copied.root / MUON_CONFIG).read_text(encoding="utf-8"))
+    assert "Muon" == written["optimizer"]["type"]
+    assert "zero_allow_untested_optimizer" not in written
+    for stage in ("1", "2"):
+        launched = muon(copied, "launch", "--dry-run", "--force", "--stage", stage)
+        assert '"type": "Muon"' in launched.stdout, launched.stderr
+        planned = json.loads(muon(copied, "plan", "--json", "--stage", stage).stdout)
+        assert ("muon", f"zero{stage}") == (planned["step"]["optimizer"], planned["chosen"])
+    refused = muon(copied, "plan", "--stage", "3")
+    assert "`--optimizer muon` does not work with `zero3`" in refused.stderr
+    copied.check_files(recipe)
+
+
+# The recipe `a precision`: weights in fp32, whose products a GPU computes in TF32.
+
+RATES = "zerowiz/core/speed/costs.py"
+RANKS = "zerowiz/worker/models.py"
+PRECISION_ROW = """\
+    Precision.TF32: PrecisionRow(
+        size_bytes=FP32_BYTES,
+        detail="4 bytes, with products in TF32, which the script allows",
+        dtype_names=("float32",),
+        section="bf16",
+        enabled=False,
+        section_values={},
+        mixed_precision=None,
+        program_lines={
+            "axolotl": ("bf16: false", "fp16: false", "tf32: true"),
+            "LLaMA-Factory": ("bf16: false", "fp16: false", "tf32: true"),
+            "ms-swift": ("torch_dtype: float32", "fp16: false", "tf32: true"),
+        },
+        words=("tensorfloat32",),
+    ),
+"""
+# NVIDIA's A100 and H100 datasheets: half of what bf16 has; older GPUs compute it as fp32.
+RATE = """\
+            Precision.TF32: max(self.fp32_flop_per_s, (self.bf16_flop_per_s or 0) // 2),
+"""
+
+
+@pytest.mark.slow
+def test_a_precision_touches_its_row_its_rate_and_the_ranks_of_measure(copied: Copy) -> None:
+    recipe = read_recipes()["a precision"]
+
+    copied.insert(WORKLOAD, '    TF32 = "tf32"\n', before="\n    @property\n    def size_bytes")
+    done = copied.python(*PYTEST, "tests/test_architecture.py", "-k", "member")
+    assert "<Precision.TF32: 'tf32'>" in done.stdout
+    assert set(recipe.tests) == copied.unfinished(recipe)
+
+    copied.insert(WORKLOAD, PRECISION_ROW, before="}\nSWITCHED = ")
+    copied.insert(RATES, RATE, before="        }[precision]\n")
+    copied.edit(RANKS, '"fp32": torch.float32}', '"fp32": torch.float32, "tf32": torch.float32}')
+    assert set() == copied.failed(*recipe.tests, *EVERY_PRECISION)
+    asked = ("plan", "--machine", "8xH100", "--model", "1b", "--micro-batch", "1", "--json")
+    plans = [
+        json.loads(copied.zerowiz(*asked, "--precision", precision).stdout)["strategies"]
+        for precision in ("fp32", "tf32")
+    ]
+    assert [each["gpu"] for each in plans[0]] == [each["gpu"] for each in plans[1]]
+    assert plans[0][0]["step_time"] != plans[1][0]["step_time"]
+    launched = copied.zerowiz(
+        *("launch", "--dry-run", "--force", "--micro-batch", "1", "--precision", "tf32"),
+        *(*ON_CPU, "templates/train_deepspeed.py"),
+    )
+    assert '"bf16": {\n    "enabled": false\n  }' in launched.stdout, launched.stderr
     copied.check_files(recipe)
 
 

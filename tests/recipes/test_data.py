@@ -304,6 +304,8 @@ MOST = {
     "a model family": 1,
     "a strategy": 4,
     "a setting": 4,
+    "an optimizer": 4,
+    "a precision": 4,
 }
 # The same, with the files of the tests.
 MOST_IN_ALL = {"a GPU": 1, "a lint rule": 2, "a preflight check": 2}

@@ -123,7 +123,7 @@ ALLOWED: Mapping[str, tuple[str, str]] = {
     "probe/model/trace.py": ("traced: .*", "formulas, which a cache keeps"),
     "core/model/": (r"[\w!+]+ [\w! ]+", "shapes of tensors, and fields of a config"),
     "core/machine/interconnect.py": (r"[NVSYX\d ]+", "a matrix of links"),
-    "core/measured_trial.py": ("torch .*", "names in rows that programs read"),
+    "core/workload.py": (r"torch .*|\w+: \w+", "names in rows; lines of a program's file"),
     "core/measured_row.py": (".*gib.*", "names a file"),
     "core/decision/questions.py": ("template: ", "begins an answer that is kept"),
     "core/lint/report.py": (".*", "JSON for editors"),

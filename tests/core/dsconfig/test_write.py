@@ -40,6 +40,7 @@ from zerowiz.core.strategy_types import Offload
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import (
     OPTIMIZERS,
+    PRECISIONS,
     Attention,
     Integration,
     Optimizer,
@@ -210,7 +211,7 @@ def test_any_job_is_written_with_its_own_values(
     assert micro_batch == config["train_micro_batch_size_per_gpu"]
     assert accumulation_steps == config["gradient_accumulation_steps"]
     enabled = {p: config.get(p.value, {}).get("enabled", False) for p in Precision}
-    assert {p: p is precision and p is not Precision.FP32 for p in Precision} == enabled
+    assert {p: p is precision and PRECISIONS[p].enabled for p in Precision} == enabled
 
 
 def said_by_check(config: Mapping[str, object], integration: Integration, on: Machine) -> set[str]:

@@ -145,6 +145,13 @@ def _machine(*names: str) -> Machine:
     return Machine(source=MachineSource.SPEC, gpus=gpus)
 
 
+@pytest.mark.parametrize("precision", Precision)
+def test_an_h200_has_a_rate_in_every_precision(precision: Precision) -> None:
+    rates = find_rates(_machine("NVIDIA H200"), read_gpu_table())
+    assert rates is not None
+    assert rates.flop_per_s(precision)
+
+
 def test_an_h200_is_as_fast_as_its_datasheet_says() -> None:
     rates = find_rates(_machine("NVIDIA H200"), read_gpu_table())
     assert rates is not None
