@@ -407,9 +407,7 @@ COMBINATION = """\
         hints=("use `$stage 2`",),
         outcome=Effect.RAISES,
         # zero/stage3.py, __init__: not beside `reduce_scatter`, which is on
-        is_asked=lambda a: (
-            a.job.workload.optimizer is Optimizer.MUON and a.strategy.shards_weights
-        ),
+        is_asked=lambda a: a.job.workload.optimizer is Optimizer.MUON and a.strategy.shards_weights,
     ),
 """
 # runtime/engine.py, get_optimizer_configuration: without FusedAdam, Muon has an Adam of its own.
@@ -505,6 +503,12 @@ PRECISION_ROW = """\
         words=("tensorfloat32",),
     ),
 """
+DTYPES = """\
+{
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+    **dict.fromkeys(("fp32", "tf32"), torch.float32),
+}"""
 # NVIDIA's A100 and H100 datasheets: half of what bf16 has; older GPUs compute it as fp32.
 RATE = """\
             Precision.TF32: max(self.fp32_flop_per_s, (self.bf16_flop_per_s or 0) // 2),
@@ -522,7 +526,9 @@ def test_a_precision_touches_its_row_its_rate_and_the_ranks_of_measure(copied: C
 
     copied.insert(WORKLOAD, PRECISION_ROW, before="}\nSWITCHED = ")
     copied.insert(RATES, RATE, before="        }[precision]\n")
-    copied.edit(RANKS, '"fp32": torch.float32}', '"fp32": torch.float32, "tf32": torch.float32}')
+    copied.edit(
+        RANKS, '{"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}', DTYPES
+    )
     assert set() == copied.failed(*recipe.tests, *EVERY_PRECISION)
     asked = ("plan", "--machine", "8xH100", "--model", "1b", "--micro-batch", "1", "--json")
     plans = [
