@@ -575,6 +575,8 @@ def zero1_offload_moments(r: RankSizes) -> Moments:
 STRATEGY_ROW = """\
 ZERO1_OFFLOAD = StrategyRow(
     name="zero1-offload",
+    words="ZeRO-1 with the optimizer offloaded",
+    short_words="ZeRO-1 offload",
     stage=1,
     config_name="ds_config_zero1_offload.json",
     sharded=frozenset({Part.OPTIMIZER}),
@@ -631,7 +633,9 @@ def test_a_strategy_touches_its_row_and_its_formulas(copied: Copy) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("piece", ["ring", "measured", "moments", "host_allocations", "zero_keys"])
+@pytest.mark.parametrize(
+    "piece", ["words", "ring", "measured", "moments", "host_allocations", "zero_keys"]
+)
 def test_a_row_without_a_piece_is_refused_as_the_table_is_read(copied: Copy, piece: str) -> None:
     (line,) = (
         line for line in STRATEGY_ROW.splitlines(keepends=True) if line.startswith(f"    {piece}=")

@@ -24,6 +24,7 @@ from zerowiz.core.memory.zero012 import (
 )
 from zerowiz.core.memory.zero3 import zero3_lasting, zero3_moments
 from zerowiz.core.strategy_types import Offload, Part, RingPasses, ZeroKey
+from zerowiz.translation import _
 
 _REDUCING_KEYS = (
     ZeroKey.CONTIGUOUS_GRADIENTS,
@@ -55,6 +56,8 @@ _ZERO3_RING = RingPasses(per_step=0, per_micro_step=1, gathers_weights=True)
 # Which wrapper DeepSpeed takes: engine.py, _configure_optimizer.
 DDP = StrategyRow(
     name="ddp",
+    words="DDP",
+    short_words="DDP",
     stage=0,
     config_name="ds_config_zero0.json",
     sharded=frozenset(),
@@ -69,6 +72,8 @@ DDP = StrategyRow(
 )
 ZERO1 = StrategyRow(
     name="zero1",
+    words="ZeRO-1",
+    short_words="ZeRO-1",
     stage=1,
     config_name="ds_config_zero1.json",
     sharded=frozenset({Part.OPTIMIZER}),
@@ -83,6 +88,8 @@ ZERO1 = StrategyRow(
 )
 ZERO2 = StrategyRow(
     name="zero2",
+    words="ZeRO-2",
+    short_words="ZeRO-2",
     stage=2,
     config_name="ds_config_zero2.json",
     sharded=frozenset({Part.OPTIMIZER, Part.GRADIENTS}),
@@ -97,6 +104,8 @@ ZERO2 = StrategyRow(
 )
 ZERO3 = StrategyRow(
     name="zero3",
+    words="ZeRO-3",
+    short_words="ZeRO-3",
     stage=3,
     config_name="ds_config_zero3.json",
     sharded=frozenset(Part),
@@ -111,6 +120,8 @@ ZERO3 = StrategyRow(
 )
 ZERO2_OFFLOAD = StrategyRow(
     name="zero2-offload",
+    words=_("ZeRO-2 with the optimizer offloaded"),
+    short_words=_("ZeRO-2 offload"),
     stage=2,
     config_name="ds_config_zero2_offload.json",
     sharded=frozenset({Part.OPTIMIZER, Part.GRADIENTS}),
@@ -125,6 +136,8 @@ ZERO2_OFFLOAD = StrategyRow(
 )
 ZERO3_OFFLOAD = StrategyRow(
     name="zero3-offload",
+    words=_("ZeRO-3 with everything offloaded"),
+    short_words=_("ZeRO-3 offload"),
     stage=3,
     config_name="ds_config_zero3_offload.json",
     sharded=frozenset(Part),
@@ -139,6 +152,8 @@ ZERO3_OFFLOAD = StrategyRow(
 )
 ZERO3_OFFLOAD_OPTIMIZER = StrategyRow(
     name="zero3-offload-optimizer",
+    words=_("ZeRO-3 with the optimizer offloaded"),
+    short_words=_("ZeRO-3 optimizer offload"),
     stage=3,
     config_name="ds_config_zero3_offload_optimizer.json",
     sharded=frozenset(Part),

@@ -69,6 +69,10 @@ class Strategy(Struct, frozen=True, kw_only=True):
     """
 
     name: str
+    words: str
+    """What people read: `ZeRO-3 with the optimizer offloaded`."""
+    short_words: str
+    """The same where there is little room: `ZeRO-3 optimizer offload`."""
     stage: int
     config_name: str
     """The file that its config is written to, and its template."""

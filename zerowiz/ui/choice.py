@@ -9,7 +9,6 @@ from zerowiz.core.decision.search import SAME_FRACTION, WORTH_FRACTION, Candidat
 from zerowiz.core.workload import Workload
 from zerowiz.translation import N_, _, listing
 from zerowiz.ui.pictures import speed
-from zerowiz.ui.remedies import STRATEGIES
 from zerowiz.ui.text import (
     LABEL_COLUMNS,
     bare_gib,
@@ -47,7 +46,7 @@ def chosen_step(
 
 def clearly_faster(faster: Candidate, choice: Candidate) -> str:
     """That another strategy is, and how to have it."""
-    other, usual = STRATEGIES[faster.strategy.name], STRATEGIES[choice.strategy.name]
+    other, usual = faster.strategy.words, choice.strategy.words
     return _(
         "{other} is predicted to be {times} faster than {own}: `$objective fastest` "
         "chooses by time",
@@ -125,7 +124,7 @@ def _why(unchosen: Candidate, choice: Candidate, *, by_script: bool) -> str:
             "as {whose} {unfit} with {strategy}",
             whose=whose,
             unfit=_UNFIT[unchosen.evaluated.verdict],
-            strategy=STRATEGIES[choice.strategy.name],
+            strategy=choice.strategy.words,
         )
     less_bytes = choice.headroom_bytes - unchosen.headroom_bytes
     less = _("{less} less per rank", less=small(less_bytes)) if less_bytes > 0 else None
@@ -239,7 +238,7 @@ def _why_taken(searched: Search, choice: Candidate) -> str:
         return _why_fastest(searched, choice)
     percent = 100 * (choice.seconds / fastest.seconds - 1)
     named = {
-        "strategy": STRATEGIES[fastest.strategy.name],
+        "strategy": fastest.strategy.words,
         "split": split_of(fastest.workload),
     }
     # What rounds to nothing is no difference.
@@ -275,7 +274,7 @@ def _why_fastest(searched: Search, choice: Candidate) -> str:
         return _("it is the only candidate that is certain to fit")
     following = others[0]
     before, step = choice.workload, following.workload
-    how = listing([STRATEGIES[following.strategy.name], *_changed(step, before)])
+    how = listing([following.strategy.words, *_changed(step, before)])
     return _(
         "it is the fastest of {count} candidates that fit; the next, {how}, takes {seconds} s"
         " a step",

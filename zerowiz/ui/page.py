@@ -27,7 +27,7 @@ from zerowiz.ui.charts import (
     style_rules,
     table,
 )
-from zerowiz.ui.pictures import SIGNS, is_followed, name, other_branch, sizes, widest_bytes
+from zerowiz.ui.pictures import SIGNS, is_followed, other_branch, sizes, widest_bytes
 from zerowiz.ui.remedies import hint
 from zerowiz.ui.text import Canvas, bare_gib, escape, gib, gpus, on_device, seconds, size_of
 
@@ -43,7 +43,7 @@ def steps(decision: Decision, slots: Slots) -> str:
     items += [_item(decision, None, slots) for _step in range(_MOST_STEPS - len(asked))]
     called, kind, numbers = _("none"), "bad", ""
     if path.end is not None:
-        called, kind = name(path.end), VERDICTS[path.end.verdict]
+        called, kind = path.end.strategy.short_words, VERDICTS[path.end.verdict]
         numbers = f": {sizes(decision, path.end, None)}"
     end = slots.text("b", called, kind=kind) + slots.text("span", numbers)
     return f'<ol class="path">{"".join(items)}<li class="end">{end}</li></ol>'
@@ -360,7 +360,7 @@ def answer(cell: GridCell) -> str:
 
 
 def _chosen(chosen: StrategyEstimate) -> str:
-    fits = remedies.fits(chosen.strategy.name, chosen.verdict)
+    fits = remedies.fits(chosen.strategy.words, chosen.verdict)
     needs = f"{fits}: {size_of(chosen.device_bytes, chosen.budget_bytes)}"
     time = chosen.step_time
     if time is None:

@@ -35,7 +35,7 @@ from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.strategy_types import Offload
 from zerowiz.core.workload import SETTINGS, Accounting, Workload
 from zerowiz.translation import N_, _, listing
-from zerowiz.ui import remedies, sentences
+from zerowiz.ui import sentences
 from zerowiz.ui.text import (
     OF,
     Cell,
@@ -82,11 +82,6 @@ ANSWER_COLOURS: Mapping[str, Colour] = {
     _("no"): Colour.BAD,
     _("too slow"): Colour.BAD,
     _("uncertain"): Colour.DOUBT,
-}
-_OFFLOADS: Mapping[str, str] = {
-    "zero2-offload": _("ZeRO-2 offload"),
-    "zero3-offload": _("ZeRO-3 offload"),
-    "zero3-offload-optimizer": _("ZeRO-3 optimizer offload"),
 }
 _UNKNOWN = _(", unknown")
 # Where a question shares a line with its branch.
@@ -155,13 +150,7 @@ def other_branch(decision: Decision, step: FlowchartStep) -> str:
         is_link = step.answer.question is FlowchartQuestion.FAST_INTERCONNECT
         return f"{other} → {(_('ZeRO-3 would be slow') if is_link else _('what would help'))}"
     asked = step.answer if step.other is step.about else None
-    return f"{other} → {name(step.other)}: {sizes(decision, step.other, asked)}"
-
-
-def name(evaluated: StrategyEstimate) -> str:
-    """Its name, short: `ZeRO-3`, `ZeRO-3 offload`."""
-    strategy = evaluated.strategy.name
-    return _OFFLOADS.get(strategy) or remedies.strategy(strategy)
+    return f"{other} → {step.other.strategy.short_words}: {sizes(decision, step.other, asked)}"
 
 
 def _within(branch: str, columns: int) -> str:
@@ -175,7 +164,7 @@ def _within(branch: str, columns: int) -> str:
 def _end(decision: Decision, path: FlowchartPath) -> Line:
     if path.end is None:
         return (("┗ ", Colour.LABEL), (_("none"), Colour.BAD))
-    called = name(path.end)
+    called = path.end.strategy.short_words
     room = MOST_COLUMNS - cells_of(called) - len("┗ : ")
     return (
         ("┗ ", Colour.LABEL),

@@ -8,20 +8,11 @@ from zerowiz.core.command_words import flags
 from zerowiz.core.decision.evaluate import Verdict
 from zerowiz.core.decision.option_changes import Remedy
 from zerowiz.core.settings import Change
+from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.strategy_types import Offload
 from zerowiz.translation import N_, _, listing
 from zerowiz.ui.text import gib, say, seconds, size_of
 
-STRATEGIES: Mapping[str, str] = {
-    "ddp": "DDP",
-    "zero1": "ZeRO-1",
-    "zero2": "ZeRO-2",
-    "zero3": "ZeRO-3",
-    "zero2-offload": _("ZeRO-2 with the optimizer offloaded"),
-    "zero3-offload-optimizer": _("ZeRO-3 with the optimizer offloaded"),
-    "zero3-offload": _("ZeRO-3 with everything offloaded"),
-}
-"""Each strategy in words, by its name."""
 _VERDICTS: Mapping[Verdict, str] = {
     Verdict.FITS: N_("{strategy} fits"),
     Verdict.TIGHT: N_("{strategy} just fits"),
@@ -43,14 +34,9 @@ def options(change: Change) -> str:
     return " ".join(words)
 
 
-def strategy(name: str) -> str:
-    """A strategy in words: `ZeRO-3 with the optimizer offloaded`."""
-    return STRATEGIES.get(name, name)
-
-
-def fits(name: str, verdict: Verdict) -> str:
+def fits(strategy: str, verdict: Verdict) -> str:
     """Whether a strategy fits, in words: `ZeRO-3 fits`."""
-    return _(_VERDICTS[verdict], strategy=strategy(name))
+    return _(_VERDICTS[verdict], strategy=strategy)
 
 
 def outcome(remedy: Remedy) -> str:
@@ -59,9 +45,10 @@ def outcome(remedy: Remedy) -> str:
     Example: `ZeRO-3 fits: 32.1 of 39.4 GiB, 0.93 s a step, about 26 % slower`.
     """
     sizes = size_of(remedy.device_bytes, remedy.budget_bytes)
+    words = next(row.words for row in STRATEGIES if row.name == remedy.strategy)
     return "; ".join(
         [
-            listing([f"{fits(remedy.strategy, remedy.verdict)}: {sizes}", *_speed(remedy)]),
+            listing([f"{fits(words, remedy.verdict)}: {sizes}", *_speed(remedy)]),
             *_costs(remedy),
         ]
     )

@@ -19,10 +19,10 @@ from zerowiz.core.memory.allocations import MemoryKind
 from zerowiz.core.memory.host import HostPhase
 from zerowiz.core.model.types import Model, ModelSource
 from zerowiz.core.script.facts import Convention, ScriptFacts, ValueSource
+from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.strategy_types import Offload, Strategy
 from zerowiz.core.workload import Method
 from zerowiz.translation import _, joined, listing
-from zerowiz.ui.remedies import STRATEGIES
 from zerowiz.ui.text import count, gib, gpus, on_device, small, with_bounds
 
 
@@ -120,7 +120,7 @@ _UNCOUNTED: Mapping[Uncounted, str] = {
     Uncounted.PLAIN_LAYERS: _("the layers that `every_n_layers` does not checkpoint"),
 }
 _PAIRED: Mapping[PairedSetting, Mapping[str, str]] = {
-    PairedSetting.STRATEGY: STRATEGIES,
+    PairedSetting.STRATEGY: {row.name: row.words for row in STRATEGIES},
     PairedSetting.ACCUMULATION: {
         "1": _("no accumulation"),
         "2": _("2 to 7 micro-steps"),
@@ -338,7 +338,7 @@ def reasons(decision: Decision) -> list[str]:
     sentences = [_said(decision, value) + _doubt(decision, value) for value in decision.reasons]
     otherwise = None if decision.chosen is None else decision.otherwise
     if otherwise is not None:
-        other = STRATEGIES[otherwise.strategy.name]
+        other = otherwise.strategy.words
         sentences.append(_("the flowchart would choose {other}", other=other))
     return [on_device(sentence, decision.job.machine) for sentence in sentences]
 
@@ -359,7 +359,7 @@ def _doubt(decision: Decision, value: Reason) -> str:
     others = (
         evaluated for evaluated in uncertain if evaluated and evaluated is not decision.chosen
     )
-    named = [STRATEGIES[other.strategy.name] for other in others]
+    named = [other.strategy.words for other in others]
     intervals = [evaluated.doubted for evaluated in uncertain if evaluated and evaluated.doubted]
     ways = [settles(settled_by(decision.job, interval)) for interval in intervals[:1]]
     names = listing(named)
@@ -407,7 +407,7 @@ def remarks(decision: Decision) -> list[str]:
     """What of the answers no number says: a run that died, what is not counted."""
     asked = [_of(decision, answer) for answer in decision.answers if answer.strategy is not None]
     return [
-        f"{STRATEGIES[evaluated.strategy.name]}: {words}"
+        f"{evaluated.strategy.words}: {words}"
         for evaluated in asked
         for words in _remarks(evaluated)
     ]
@@ -517,7 +517,7 @@ def nothing_fits(decision: Decision) -> str:
             where=where,
             links=links(job.machine),
         )
-    name = STRATEGIES[closest.strategy.name]
+    name = closest.strategy.words
     if closest.runs:
         return _(
             "only {name} fits {model} on {where}; on one GPU, zerowiz uses it only if "

@@ -173,7 +173,7 @@ def _say_answers(decision: Decision, stream: TextIO) -> None:
         _say(decision, stream, "", *remarks, hang=LABEL_COLUMNS)
     reasons = "; ".join(sentences.reasons(decision))
     chosen = decision.chosen
-    name = _("none") if chosen is None else remedies_text.strategy(chosen.strategy.name)
+    name = _("none") if chosen is None else chosen.strategy.words
     colour = Colour.BAD if chosen is None else VERDICT_COLOURS[chosen.verdict]
     marks = {rf"(?<=^{re.escape(labelled(_('Chosen'), ''))}){re.escape(name)}(?=:)": colour}
     _say(
