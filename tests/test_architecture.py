@@ -10,7 +10,7 @@ import pkgutil
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import get_args, get_origin, get_type_hints
@@ -19,18 +19,31 @@ import pytest
 from msgspec import Struct
 
 import zerowiz.core
+from zerowiz.app.machines.this_machine import READERS
 from zerowiz.cli.commands import COMMANDS
+from zerowiz.core.lint.batch import FILLED
+from zerowiz.core.machine.types import ACCELERATOR_ROWS, Accelerator
+from zerowiz.core.memory.losses import LOSS_ROWS
+from zerowiz.core.script.trainers import TRAINERS
 from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.strategy_types import Strategy
 from zerowiz.core.workload import (
+    ATTENTION_ROWS,
+    INTEGRATION_ROWS,
     KERNELS,
     OPTIMIZERS,
     PRECISIONS,
+    TRAINER_ROWS,
+    Attention,
+    Integration,
+    Loss,
     Optimizer,
     OptimizerKernel,
     Precision,
+    Trainer,
 )
 from zerowiz.errors import ExitCode
+from zerowiz.probe.model.trace import ATTENTION_KERNELS
 
 ROOT = Path(__file__).parents[1]
 
@@ -180,12 +193,26 @@ def test_no_count_is_allowed_that_no_value_has() -> None:
     assert set() == COUNTS - held
 
 
-@pytest.mark.parametrize(
-    ("members", "rows"),
-    [(Optimizer, OPTIMIZERS), (OptimizerKernel, KERNELS), (Precision, PRECISIONS)],
-)
-def test_each_member_has_its_row(members: type[StrEnum], rows: Mapping[StrEnum, Struct]) -> None:
-    assert [] == [member for member in members if member not in rows]
+TABLES: Mapping[str, tuple[type[StrEnum], Collection[object]]] = {
+    "an optimizer": (Optimizer, OPTIMIZERS),
+    "a kernel of an optimizer": (OptimizerKernel, KERNELS),
+    "a precision": (Precision, PRECISIONS),
+    "an accelerator": (Accelerator, ACCELERATOR_ROWS),
+    "what reads the devices of an accelerator": (Accelerator, READERS),
+    "a trainer": (Trainer, TRAINER_ROWS),
+    "a class of a trainer": (Trainer, {row.trainer for row in TRAINERS.values()}),
+    "an attention kernel": (Attention, ATTENTION_ROWS),
+    "an attention kernel of a trace": (Attention, ATTENTION_KERNELS),
+    "a loss": (Loss, LOSS_ROWS),
+    "an integration": (Integration, INTEGRATION_ROWS),
+    "what an integration fills": (Integration, FILLED),
+}
+
+
+@pytest.mark.parametrize("what", TABLES)
+def test_each_member_has_its_row(what: str) -> None:
+    members, table = TABLES[what]
+    assert [] == [member for member in members if member not in table]
 
 
 def templates() -> dict[str, int]:

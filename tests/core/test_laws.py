@@ -397,7 +397,7 @@ def test_a_larger_micro_batch_never_needs_less(
 @given(
     step=steps(),
     ranks=WORLDS,
-    trainer=st.sampled_from([trainer for trainer in Trainer if trainer.compares]),
+    trainer=st.sampled_from([trainer for trainer in Trainer if trainer.row.compares]),
 )
 def test_a_reference_never_lowers_the_peak_and_one_computed_before_never_raises_it(
     step: tuple[Model, Workload], ranks: int, trainer: Trainer
@@ -405,7 +405,7 @@ def test_a_reference_never_lowers_the_peak_and_one_computed_before_never_raises_
     """Where all parameters train; adapters' own reference changes what stage 3 gathers."""
     model, workload = step
     # Nothing that is generated while it trains can be judged before.
-    before = () if trainer.generates else (Reference.PRECOMPUTED,)
+    before = () if trainer.row.generates else (Reference.PRECOMPUTED,)
     for strategy in STRATEGIES:
         peaks = [
             predict(model, compared, ranks, strategy).peak_bytes

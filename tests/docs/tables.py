@@ -20,7 +20,7 @@ from zerowiz.core.machine.spec import parse_machine
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.model.families import FAMILIES
 from zerowiz.core.model.from_name import KnownModel, find_known
-from zerowiz.core.script.trainers import TRAINERS, TrainerRow
+from zerowiz.core.script.trainers import TRAINERS, TrainerClass
 from zerowiz.core.strategies import FLOWCHART_STRATEGIES, STRATEGIES
 from zerowiz.core.strategy_types import Offload, Part, Strategy
 from zerowiz.errors import ExitCode, UsageError
@@ -140,8 +140,8 @@ def families() -> str:
     return f"{named}\n"
 
 
-def trainer_row(name: str, row: TrainerRow) -> str:
-    has_reference = row.trainer.compares and row.refers
+def trainer_row(name: str, row: TrainerClass) -> str:
+    has_reference = row.trainer.row.compares and row.refers
     cells = (f"`{name}`", row.trainer, "by its settings" if has_reference else "none")
     return f"| {' | '.join(cells)} | {row.uncounted or '-'} |\n"
 

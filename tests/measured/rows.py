@@ -164,7 +164,7 @@ def _of_trainer(row: Row) -> dict[str, Any]:
     reference = Reference(row["reference"])
     return {
         "trainer": trainer,
-        "reference": reference if trainer.compares else None,
+        "reference": reference if trainer.row.compares else None,
         "completion_tokens": row["completion_tokens"],
         "generation_batch": row["generation_batch"],
         "trl_version": _version(row, "trl"),

@@ -24,6 +24,7 @@ from zerowiz.core.decision.unsupported import refuse_unsupported
 from zerowiz.core.dsconfig.write import own_values, write_config
 from zerowiz.core.machine.job_gpus import choose_gpus
 from zerowiz.core.machine.types import Accelerator, Machine, pick_gpus
+from zerowiz.core.memory.losses import LOSS_ROWS
 from zerowiz.core.memory.micro_step import ReadModel
 from zerowiz.core.model.from_name import parse_size
 from zerowiz.core.plan_json import BatchChange, change_batch
@@ -137,8 +138,7 @@ def refuse_strategy(options: Options, request: ResolvedJob, strategy: Strategy) 
 
 # What a script has to do for a setting that it neither shows nor takes.
 _EDITS: Mapping[tuple[str, object], str] = {
-    ("loss", "liger"): _("let liger-kernel compute the loss"),
-    ("loss", "chunked"): _("compute the loss in chunks"),
+    **{("loss", loss.value): row.edit for loss, row in LOSS_ROWS.items() if row.edit},
     ("attention", "sdpa"): _('load the model with `attn_implementation="sdpa"`'),
 }
 
@@ -197,14 +197,14 @@ class RemedyFinder:
             return by_size if is_size else script.settings.is_open(name, value)
         if name not in SETTINGS:
             return True
-        if name == "loss" and value is Loss.LIGER and not self._has_liger():
+        if isinstance(value, Loss) and not self._has(LOSS_ROWS[value].package):
             return False
         return can_be_given(script, name, value)
 
-    def _has_liger(self) -> bool:
-        """Whether Liger's kernels are installed, where that can be seen."""
+    def _has(self, package: str | None) -> bool:
+        """Whether a package is installed, where that can be seen."""
         elsewhere = not is_here(self.request.job.machine)
-        return elsewhere or read_version("liger_kernel") is not None
+        return package is None or elsewhere or read_version(package) is not None
 
     def _complete(self, machine: Machine) -> Machine:
         """A machine of the table with what the options say of it, its links aside."""

@@ -165,7 +165,7 @@ def plan_measurement(
         raise UsageError(_("`--all` and `--cases` both choose what runs"), _("remove one of them"))
     listed = () if cases is None else decode_trials(read_cases(cases))
     machine = _find_machine(options, listed, reporter)
-    if cap_bytes is not None and machine.accelerator is Accelerator.CPU:
+    if cap_bytes is not None and machine.accelerator.row.on_host:
         raise UsageError(
             _("`--cap-bytes` limits the memory of GPUs, and these ranks run on the CPU"),
             _("remove `--cap-bytes`"),

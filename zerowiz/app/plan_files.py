@@ -217,7 +217,7 @@ def plan_job_file(plan: Plan, script: ScriptRun) -> PlannedFile:
     from zerowiz.core.launch.sbatch import JobScript, render_job_script  # noqa: PLC0415 - few plans write a job script
 
     machine, options = plan.request.job.machine, plan.options
-    has_gpus = machine.accelerator is Accelerator.CUDA
+    has_gpus = not machine.accelerator.row.on_host
     # Each zerowiz reads its own node; the ranks of a CPU are as many as an option says.
     # Answers that change while the job waits change nothing of it.
     on_node = replace(options, machine=None, nodes=None, hostfile=None, stage=None, isolated=True)

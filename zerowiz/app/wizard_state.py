@@ -45,7 +45,7 @@ from zerowiz.core.decision.questions import (
     spare,
     template_of,
 )
-from zerowiz.core.machine.types import Accelerator, Machine
+from zerowiz.core.machine.types import Machine
 from zerowiz.core.memory.micro_step import ReadModel
 from zerowiz.core.script.bindings import ModelConfig, Words
 from zerowiz.core.script.config_delivery import add_settled, add_words
@@ -136,7 +136,7 @@ def offer_models(question: Question, machine: Machine | None) -> Question:
 
 def _models(machine: Machine | None) -> list[tuple[str, str]]:
     near = dict(find_models(Path(), os.environ))
-    on_cpu = machine is not None and machine.accelerator is Accelerator.CPU
+    on_cpu = machine is not None and machine.accelerator.row.on_host
     common = _COMMON_ON_CPU if on_cpu else _COMMON
     rows = sorted(read_known_models(), key=lambda row: row.id != common)
     known = {row.id: _("{params} parameters", params=count(row.params)) for row in rows}
@@ -520,7 +520,7 @@ class Wizard:
         if splits(options, settings, own_config(options)):
             machine = self.named.machine(answers)
             # No time of a step is known there: the recommended split is the fastest known.
-            on_cpu = machine is not None and machine.accelerator is Accelerator.CPU
+            on_cpu = machine is not None and machine.accelerator.row.on_host
             questions["goal"] = _goal(options) or (Objective.FLOWCHART.value if on_cpu else None)
             questions["micro_batch"] = None
         elif questions["micro_batch"] is not None and options.micro_batch is None:

@@ -42,7 +42,7 @@ def read_config_file(path: Path, integration: Integration | None = None) -> User
         UsageError: The file cannot be read, or holds no JSON object.
     """
     text = read_config_text(path)
-    lenient = integration in {None, Integration.DEEPSPEED} and not text.places
+    lenient = (integration is None or integration.row.as_written) and not text.places
     try:
         if text.fault is not None:
             raise text.fault

@@ -6,7 +6,6 @@ from typing import TextIO
 from zerowiz.core.machine.merge import Fleet, Outlier, OutlierKind, OutlierValue
 from zerowiz.core.machine.types import (
     UNLIMITED_BYTES,
-    Accelerator,
     Gpu,
     Host,
     Interconnect,
@@ -72,7 +71,7 @@ def host(
 
 
 def _gpu_table(value: Machine, stream: TextIO) -> None:
-    if value.accelerator is Accelerator.CPU:
+    if value.accelerator.row.on_host:
         ranks = [(r.label, _(r.name), gib(r.total_bytes), gib(r.free_bytes)) for r in value.gpus]
         show_rows(stream, ("rank", "name", N_("share"), N_("free")), ranks, ("name",))
         return

@@ -27,7 +27,7 @@ from zerowiz.core.decision.flowchart import (
     find_path,
 )
 from zerowiz.core.decision.plan_input import PlanInput
-from zerowiz.core.machine.types import UNKNOWN_WORD, Accelerator, Machine, PairLink, PciePath
+from zerowiz.core.machine.types import UNKNOWN_WORD, Machine, PairLink, PciePath
 from zerowiz.core.memory.allocations import AllocationKind, MemoryPart, Phase
 from zerowiz.core.speed.costs import StepTime, TermKind
 from zerowiz.core.speed.step_time import is_assumed
@@ -817,10 +817,9 @@ def _why(job: PlanInput, evaluated: StrategyEstimate, stream: TextIO) -> None:
         for peak in evaluated.estimate.peaks()[phase]
     ]
     beside = outside(job, evaluated)
-    on_cuda = job.machine.accelerator is Accelerator.CUDA
     besides = (
         (
-            _("CUDA and NCCL") if on_cuda else _("libraries"),
+            job.machine.accelerator.row.libraries,
             beside.context_bytes,
             _("as it was measured"),
         ),

@@ -7,6 +7,7 @@ from zerowiz.core import shell
 from zerowiz.core.command_words import flags
 from zerowiz.core.decision.evaluate import Verdict
 from zerowiz.core.decision.option_changes import Remedy
+from zerowiz.core.memory.losses import LOSS_ROWS
 from zerowiz.core.settings import Change
 from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.strategy_types import Offload
@@ -84,8 +85,7 @@ _COSTS: Mapping[tuple[str, str | None], str] = {
     ("sequence_tokens", None): _("longer sequences are cut"),
     ("method", "lora"): _("trains only the adapters that your script creates"),
     ("method", "qlora"): _("trains only the adapters that your script creates, on 4-bit weights"),
-    ("loss", "liger"): _("needs liger-kernel"),
-    ("loss", "chunked"): _("needs a loss that is computed in chunks"),
+    **{("loss", loss.value): row.needs for loss, row in LOSS_ROWS.items() if row.needs},
     ("interconnect", None): _("if the nodes have this link"),
     ("gpus", None): _("leaves out the GPUs that others use"),
 }

@@ -7,7 +7,6 @@ from zerowiz.core.decision.flowchart import Answer, Decision, FlowchartQuestion,
 from zerowiz.core.decision.plan_input import Pair, PairedSetting, PlanInput, Uncounted
 from zerowiz.core.decision.uncertainty import Assumption, Interval, SettledBy, settled_by
 from zerowiz.core.machine.types import (
-    Accelerator,
     Interconnect,
     LinkClass,
     Machine,
@@ -245,7 +244,7 @@ def network(value: Network) -> str:
 
 def links(machine: Machine) -> str:
     """Every link that a job crosses: inside a node, and between nodes when there are several."""
-    if machine.accelerator is Accelerator.CPU and machine.world_size == 1:
+    if machine.accelerator.row.on_host and machine.world_size == 1:
         return _("one rank, no link")
     inside = link(machine.interconnect)
     if machine.nodes == 1:

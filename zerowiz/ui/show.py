@@ -15,7 +15,7 @@ from zerowiz.core.launch.provenance import PlannedFile, is_plan_path
 from zerowiz.core.memory.allocations import Phase
 from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.core.speed.costs import StepTime
-from zerowiz.core.workload import SETTINGS, Accounting, Trainer
+from zerowiz.core.workload import SETTINGS, Accounting
 from zerowiz.translation import _, listing
 from zerowiz.ui import assumptions, pictures, sentences
 from zerowiz.ui import remedies as remedies_text
@@ -231,7 +231,7 @@ def _say_host(decision: Decision, stream: TextIO) -> None:
 
 def _say_trainer(decision: Decision, stream: TextIO) -> None:
     """What a trainer other than SFT runs and holds besides."""
-    if decision.chosen is not None and decision.job.workload.trainer is not Trainer.SFT:
+    if decision.chosen is not None and decision.job.workload.trainer.row.runs:
         words = assumptions.trainer(decision.job.workload, decision.chosen)
         _say(decision, stream, labelled(_("Trainer"), words), hang=LABEL_COLUMNS)
 

@@ -608,10 +608,8 @@ def severities(severity_list: "Iterable[Severity]", advice: tuple[str, str]) -> 
 
 def gpus(machine: "Machine") -> str:
     """The machine's devices in words: `2 nodes of 4 x NVIDIA H200`."""
-    from zerowiz.core.machine.types import Accelerator  # noqa: PLC0415 - a list of commands needs none
-
     count = len(machine.gpus)
-    if machine.accelerator is Accelerator.CPU:
+    if machine.accelerator.row.on_host:
         node = _("1 CPU rank") if count == 1 else _("{count} CPU ranks", count=count)
     else:
         names = list(dict.fromkeys(_(gpu.name) for gpu in machine.gpus))
@@ -623,9 +621,7 @@ def gpus(machine: "Machine") -> str:
 
 def on_device(text: str, machine: "Machine") -> str:
     """The text for the machine's devices: what a GPU is to a job is a rank on the CPU."""
-    from zerowiz.core.machine.types import Accelerator  # noqa: PLC0415 - a list of commands needs none
-
-    if machine.accelerator is Accelerator.CUDA:
+    if not machine.accelerator.row.on_host:
         return text
     rank = _("CPU rank")
     if isinstance(text, Message):

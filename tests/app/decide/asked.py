@@ -61,7 +61,7 @@ def words_of(row: Row, folder: Path) -> list[str]:
     if workload.trainer is not Trainer.SFT:
         words += ["--trainer", workload.trainer.value]
         words += ["--reference", workload.reference.value] if workload.reference else []
-    if workload.trainer.generates:
+    if workload.trainer.row.generates:
         words += ["--completion-tokens", str(workload.completion_tokens)]
     config = folder / f"{row['id']}.json"
     config.write_text(json.dumps(config_of(row)), encoding="utf-8")

@@ -530,8 +530,8 @@ def test_what_is_offloaded_moves_to_the_host(
 LLAMA = read_model("llama-3.2-1b")
 PHI = read_model("phi-3-mini")
 SFT = Workload(micro_batch=2, sequence_tokens=1024)
-COMPARING = [trainer for trainer in Trainer if trainer.compares]
-GENERATING = [trainer for trainer in Trainer if trainer.generates]
+COMPARING = [trainer for trainer in Trainer if trainer.row.compares]
+GENERATING = [trainer for trainer in Trainer if trainer.row.generates]
 
 
 def training(trainer: Trainer, **said: object) -> Workload:
@@ -589,7 +589,7 @@ def test_at_stage_3_it_is_in_shards_on_the_host_where_parameters_are(strategy: S
 def test_a_copy_never_lowers_a_phase_and_what_was_computed_before_never_raises_one(
     trainer: Trainer, strategy: StrategyRow
 ) -> None:
-    computed = () if trainer.generates else (Reference.PRECOMPUTED,)
+    computed = () if trainer.row.generates else (Reference.PRECOMPUTED,)
     held = [
         predict_trainers(training(trainer, reference=each), strategy).phase_bytes()
         for each in (*computed, Reference.NONE, Reference.MODEL)
@@ -696,7 +696,7 @@ def test_ppo_trains_a_value_model_and_holds_two_copies() -> None:
 
 @pytest.mark.parametrize("trainer", Trainer)
 def test_only_those_that_sample_have_a_phase_for_it(trainer: Trainer) -> None:
-    assert trainer.generates is (
+    assert trainer.row.generates is (
         Phase.GENERATE in predict_trainers(training(trainer)).phase_bytes()
     )
 

@@ -55,7 +55,7 @@ from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.core.script.settings import ScriptRun, check_accelerator, facts_of
 from zerowiz.core.strategy_types import Offload, Strategy
 from zerowiz.core.structs import replace
-from zerowiz.core.workload import OPTIMIZERS, Integration, Method
+from zerowiz.core.workload import OPTIMIZERS, Method
 from zerowiz.emit.job import Watch, watched_env
 from zerowiz.emit.processes import remove_lock
 from zerowiz.errors import PreflightError, UsageError, ZerowizError
@@ -264,7 +264,7 @@ def deliver_plan(plan: Plan, script: ScriptRun, strategy: Strategy) -> Delivery:
     delivery = deliver(script.facts, words, config_file(options, strategy), folder, is_own=is_own)
     if shares_with_sleeping_vllm(plan.request.job.workload):
         delivery = replace(delivery, env={**delivery.env, **without_expansion(os.environ)})
-    if options.config is None or plan.request.handover.integration is Integration.DEEPSPEED:
+    if options.config is None or plan.request.handover.integration.row.as_written:
         return delivery
     from zerowiz.app.resolve.own_config import read_yaml_config  # noqa: PLC0415 - takes long to load
 

@@ -222,10 +222,11 @@ def _read(
                 _("remove one of them"),
             )
         return machine
-    from zerowiz.app.machines.this_machine import read_this  # noqa: PLC0415 - as above
+    from zerowiz.app.machines.this_machine import READERS, read_this  # noqa: PLC0415 - as above
 
-    on_cpu = means_cpu(options.machine) or asked == Accelerator.CPU
-    return read_this(options, environ, world, reporter, on_cpu=on_cpu)
+    wanted = Accelerator.CPU if means_cpu(options.machine) else asked
+    accelerator = next((each for each in READERS if each == wanted), Accelerator.CUDA)
+    return read_this(options, environ, world, reporter, accelerator=accelerator)
 
 
 # Find which node of its job this is, where a launcher started one zerowiz on each.

@@ -6,7 +6,7 @@ from zerowiz.app.options import Options, refuse_gpus, with_count
 from zerowiz.core.machine.job_gpus import select_gpus
 from zerowiz.core.machine.names import find_model
 from zerowiz.core.machine.spec import named_instance, parse_machine
-from zerowiz.core.machine.types import Accelerator, Machine
+from zerowiz.core.machine.types import Machine
 from zerowiz.core.structs import replace
 from zerowiz.errors import UsageError
 from zerowiz.probe.files import is_named_file
@@ -25,7 +25,7 @@ def read_named(options: Options) -> Machine:
     from zerowiz.probe.machine.machine_file import read_machine_file  # noqa: PLC0415 - see above
 
     machine = read_machine_file(path, gpus=options.gpus)
-    if machine.accelerator is Accelerator.CPU:
+    if machine.accelerator.row.on_host:
         refuse_gpus(options)
         ranks = count or len(machine.gpus)
         return replace(cpu_machine(ranks, machine.host), source=machine.source)

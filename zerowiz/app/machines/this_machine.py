@@ -1,6 +1,6 @@
 """Read the machine that this runs on: its GPUs, or its cores as ranks of the CPU accelerator."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from zerowiz.app.options import (
@@ -11,7 +11,7 @@ from zerowiz.app.options import (
     with_count,
 )
 from zerowiz.app.reporter import Reporter
-from zerowiz.core.machine.types import Machine
+from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.structs import replace
 from zerowiz.errors import UsageError
 from zerowiz.probe.host_files import HostFiles
@@ -27,7 +27,7 @@ def read_this(
     world: World | None,
     reporter: Reporter,
     *,
-    on_cpu: bool,
+    accelerator: Accelerator,
 ) -> Machine:
     """This machine, with as many of its GPUs or ranks as the options, or a config, ask for.
 
@@ -37,7 +37,7 @@ def read_this(
         world: What is read; None for this host. Offload would spill into the folder that is
             written to, so its disk is read.
         reporter: Hears which GPU is waited for, where the driver takes long.
-        on_cpu: Whether the job runs on the CPU accelerator.
+        accelerator: What the job runs on.
 
     Raises:
         PreflightError: There is no GPU here.
@@ -51,12 +51,25 @@ def read_this(
     files = HostFiles(folder=options.output_dir or Path())
     world = world or World(files=files, environ=environ)
     world = replace(world, call_timeout_s=timeout_s, on_wait=reporter.event)
+    return READERS[accelerator](options, world)
+
+
+def _read_gpus(options: Options, world: World) -> Machine:
     asked = choose_config_ranks(options)
-    if not on_cpu:
-        gpus = options.gpus if asked is None else asked.gpu_ids
-        machine = with_count(read_machine(world, gpus=gpus), options)
-        return with_config_ranks(machine, asked)
+    gpus = options.gpus if asked is None else asked.gpu_ids
+    return with_config_ranks(with_count(read_machine(world, gpus=gpus), options), asked)
+
+
+def _read_ranks(options: Options, world: World) -> Machine:
+    asked = choose_config_ranks(options)
     refuse_gpus(options)
-    host = with_number_formats(read_here(world), world.files, environ)
+    host = with_number_formats(read_here(world), world.files, world.environ)
     ranks = options.gpus_per_node if asked is None else asked.gpus_per_node
     return cpu_machine(ranks or 1, host)
+
+
+READERS: Mapping[Accelerator, Callable[[Options, World], Machine]] = {
+    Accelerator.CUDA: _read_gpus,
+    Accelerator.CPU: _read_ranks,
+}
+"""What reads the devices of an accelerator."""

@@ -114,7 +114,7 @@ def _clauses(rows: dict[str, SettingRow], job: PlanInput, decided: frozenset[str
         decided |= {"sequence_tokens"}
     # What completions take has a default of its own.
     step = job.workload
-    capped = not step.trainer.generates and step.sequence_tokens < Workload().sequence_tokens
+    capped = not step.trainer.row.generates and step.sequence_tokens < Workload().sequence_tokens
     positions = (
         _(", its positions") if longest_tokens(job.model) is None else _(", its learned positions")
     )
@@ -529,7 +529,7 @@ def _within_positions(workload: Workload, read: ReadModel) -> Workload:
     A trace was made of the step as it is, and completions that are generated have their own length.
     """
     longest, image_tokens = read.model.made_for_tokens, read.model.architecture.image_tokens
-    if longest is None or read.traced is not None or workload.trainer.generates:
+    if longest is None or read.traced is not None or workload.trainer.row.generates:
         return workload
     tokens = image_tokens or min(workload.sequence_tokens, longest)
     return replace(workload, sequence_tokens=tokens)
@@ -700,7 +700,7 @@ def _unfused_adam(facts: ScriptFacts | None) -> str | None:
 
 def _in_fp32(precision: ScriptValue[Precision] | None, job: PlanInput) -> str | None:
     w, machine = job.workload, job.machine
-    on_gpu = machine.accelerator is Accelerator.CUDA and machine.takes_bf16
+    on_gpu = not machine.accelerator.row.on_host and machine.takes_bf16
     left_open = (
         precision is not None
         and precision.state is State.OPEN

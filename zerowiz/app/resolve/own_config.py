@@ -95,7 +95,7 @@ def _found(
 def _reader(config: ConfigText, facts: ScriptFacts) -> Integration | None:
     """Who reads the config; a plain loop gets one of Accelerate with its numbers filled in."""
     by_accelerate = config.integration is Integration.ACCELERATE and config.places
-    is_plain = facts.integration is Integration.DEEPSPEED
+    is_plain = facts.integration is not None and facts.integration.row.as_written
     return config.integration if by_accelerate and is_plain else facts.integration
 
 

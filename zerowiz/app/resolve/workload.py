@@ -258,7 +258,7 @@ def resolve_workload(
         # The larger of the two: weights of 16 bits.
         known["method"] = Method.LORA
     trainer = known.get("trainer")
-    if isinstance(trainer, Trainer) and trainer.generates and options.eval_batch is None:
+    if isinstance(trainer, Trainer) and trainer.row.generates and options.eval_batch is None:
         known.pop("eval_batch", None)
     known |= _of_trainer(known, settings, machine.world_size)
     if "lora_target_modules" in known:
@@ -297,7 +297,7 @@ def resolve_workload(
 
 def _refuse_idle(options: Options, workload: Workload) -> None:
     """Refuse an option that this training step has no use for."""
-    trains_all, generates = workload.method is Method.FULL, workload.trainer.generates
+    trains_all, generates = workload.method is Method.FULL, workload.trainer.row.generates
     for name, row in SETTINGS.items():
         value = getattr(options, name)
         if not value:
@@ -342,7 +342,7 @@ def _of_trainer(
         values["reference"] = Reference.MODEL
     elif by_default and reference is Reference.MODEL and adapts:
         values["reference"] = Reference.NONE
-    if not (isinstance(trainer, Trainer) and trainer.generates):
+    if not (isinstance(trainer, Trainer) and trainer.row.generates):
         return values
     if "sequence_tokens" not in known:
         completion = known.get("completion_tokens", Workload().completion_tokens)
@@ -387,7 +387,7 @@ def splits(options: Options, settings: ScriptSettings, config: UserConfig) -> bo
     have to decide it then.
     """
     silent = options.micro_batch is None and options.accumulation_steps is None
-    averages = options.trainer is None or options.trainer.averages
+    averages = options.trainer is None or options.trainer.row.averages
     by_words = settings.is_open("micro_batch", 1) and settings.is_open("accumulation_steps", 1)
     reaches = options.config is None or (config.leaves_batch_open and by_words)
     return silent and averages and reaches and settings.splits
@@ -403,7 +403,7 @@ def solves_micro_batch(options: Options, settings: ScriptSettings) -> bool:
     if splits(options, settings, UserConfig()):
         return True
     trainer = Trainer.SFT if settings.trainer is None else settings.trainer.value
-    averages = (options.trainer or trainer).averages and not settings.not_counted
+    averages = (options.trainer or trainer).row.averages and not settings.not_counted
     by_config = settings.micro_batch is None and "micro_batch" not in settings.unseen
     return averages and (by_config or settings.is_open("micro_batch", 1))
 

@@ -288,7 +288,7 @@ def is_hopeless(job: PlanInput, strategy: StrategyRow) -> bool:
     unknown = machine.host.available_bytes is None and Uncounted.NVME not in job.uncounted
     if is_real and strategy.offload is not Offload.NONE and unknown:
         # As `_with_host` has it; ranks on CUDA hold some of the host always.
-        return machine.accelerator is Accelerator.CUDA
+        return not machine.accelerator.row.on_host
     budget_bytes = job.gpu_budget_bytes
     if budget_bytes is None or not is_real:
         return False
@@ -382,7 +382,7 @@ def evaluate_with(
             _, heaviest = _predict(other, *job_sizes, None, machine.accelerator)
     interval = find_interval(job, predicted, heaviest)
     need = _device_need(job, predicted, interval, buffers, vllm)
-    on_gpu = machine.accelerator is Accelerator.CUDA
+    on_gpu = not machine.accelerator.row.on_host
     if on_gpu and budget_bytes is not None and need.flattening_bytes > budget_bytes:
         predicted = predicted.flattened_on_host
         heaviest = None if heaviest is None else heaviest.flattened_on_host
@@ -424,7 +424,7 @@ def _host_need(job: PlanInput, predicted: Estimate, budget_bytes: int | None) ->
     held, ranks = predicted.host_peak, len(job.machine.gpus)
     if job.accounting is Accounting.TEXTBOOK:
         return training_alone(held, ranks)
-    on_cuda = job.machine.accelerator is Accelerator.CUDA
+    on_cuda = not job.machine.accelerator.row.on_host
     of = partial(predict_host, job.model, predicted.rank, held, ranks, job.host_use)
     of = partial(of, on_cuda=on_cuda, flattens=predicted.flattens_on_host)
     need = of()

@@ -10,6 +10,7 @@ from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict
 from zerowiz.core.decision.flowchart import Constraints, Decision, OffloadChoice
 from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.machine.types import Accelerator, Network, NetworkKind, pick_gpus
+from zerowiz.core.memory.losses import LOSS_ROWS
 from zerowiz.core.settings import Change
 from zerowiz.core.strategy_types import Offload
 from zerowiz.core.structs import replace
@@ -328,7 +329,7 @@ def use_bf16(job: PlanInput, constraints: Constraints) -> Iterator[Attempt]:
 
 def use_sdpa(job: PlanInput, constraints: Constraints) -> Iterator[Attempt]:
     """A fused attention kernel, which keeps no scores."""
-    if job.workload.attention is Attention.EAGER and job.own_trace is None:
+    if job.workload.attention.row.keeps_scores and job.own_trace is None:
         yield _step(job, constraints, attention=Attention.SDPA)
 
 
@@ -338,9 +339,10 @@ def cut_loss(job: PlanInput, constraints: Constraints) -> Iterator[Attempt]:
     by_rule = job.accounting is Accounting.TEXTBOOK
     if w.loss is not Loss.PLAIN or w.trainer is not Trainer.SFT or by_rule:
         return
-    # Liger's kernels are Triton's, which has no driver for a CPU.
+    # The kernels of a package are Triton's, which has no driver for a CPU.
     on_gpus = job.machine.accelerator is Accelerator.CUDA
-    for loss in (Loss.LIGER, Loss.CHUNKED) if on_gpus else (Loss.CHUNKED,):
+    others = (loss for loss in LOSS_ROWS if loss is not Loss.PLAIN)
+    for loss in (loss for loss in others if on_gpus or LOSS_ROWS[loss].package is None):
         try:
             yield _step(job, constraints, loss=loss)
         except UsageError:
@@ -419,7 +421,7 @@ def shorten(job: PlanInput, constraints: Constraints) -> Iterator[Attempt]:
     """Shorter sequences, by halves; completions and images have a length of their own."""
     w = job.workload
     tokens = w.sequence_tokens
-    is_fixed = w.trainer.generates or job.model.architecture.reads_images
+    is_fixed = w.trainer.row.generates or job.model.architecture.reads_images
     while tokens // 2 >= _LEAST_TOKENS and not is_fixed:
         tokens //= 2
         yield _step(job, constraints, sequence_tokens=tokens)
@@ -434,7 +436,7 @@ def train_adapters(job: PlanInput, constraints: Constraints) -> Iterator[Attempt
 def quantize(job: PlanInput, constraints: Constraints) -> Iterator[Attempt]:
     """Adapters on weights in 4 bits, which no CPU has."""
     by_rule = job.accounting is Accounting.TEXTBOOK
-    on_cpu = job.machine.accelerator is Accelerator.CPU
+    on_cpu = job.machine.accelerator.row.on_host
     if not (by_rule or on_cpu or job.workload.method is Method.QLORA):
         yield _step(job, constraints, method=Method.QLORA)
 

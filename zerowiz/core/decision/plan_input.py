@@ -8,10 +8,11 @@ from itertools import combinations
 
 from msgspec import Struct, structs
 
-from zerowiz.core.machine.types import Accelerator, Machine
+from zerowiz.core.machine.types import Machine
 from zerowiz.core.memory.allocations import MemoryKind
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS, Buffers, fit_buffers
 from zerowiz.core.memory.host import HostUse, fit_sub_group
+from zerowiz.core.memory.losses import LOSS_ROWS
 from zerowiz.core.memory.micro_step import Traced
 from zerowiz.core.memory.rank_sizes import trainable_params
 from zerowiz.core.model.families import FAMILIES
@@ -289,7 +290,7 @@ class PlanInput(Struct, frozen=True, kw_only=True):
         family = FAMILIES.get(a.family)
         asked = {
             f"$loss {w.loss}": (w.loss is not Loss.PLAIN, counted),
-            "$loss liger": (w.loss is Loss.LIGER, family is not None and family.liger),
+            "$loss liger": (LOSS_ROWS[w.loss].has_liger, family is not None and family.liger),
             "$packing": (w.packing, counted and family is not None and family.packable),
         }
         for words, (is_asked, is_known) in asked.items():
@@ -418,19 +419,19 @@ def native_precision(machine: Machine, torch_autocast: Precision | None = None) 
         return Precision.FP32
     if machine.takes_bf16:
         return Precision.BF16
-    return Precision.FP32 if machine.accelerator is Accelerator.CPU else Precision.FP16
+    return Precision.FP32 if machine.accelerator.row.on_host else Precision.FP16
 
 
 def why_no_bf16(machine: Machine, workload: Workload) -> str:
     """What to add to a default precision that is fp32 because of the CPU; else nothing."""
-    lacks = machine.accelerator is Accelerator.CPU and not machine.takes_bf16
+    lacks = machine.accelerator.row.on_host and not machine.takes_bf16
     chosen = workload.precision is Precision.FP32 and workload.torch_autocast is None
     return _(", as this CPU has no bf16 instructions") if lacks and chosen else ""
 
 
 def emulates_bf16(machine: Machine, workload: Workload) -> bool:
     """Whether a CPU would have to emulate the bf16 of this step."""
-    on_cpu = machine.accelerator is Accelerator.CPU
+    on_cpu = machine.accelerator.row.on_host
     formats = {workload.precision, workload.torch_autocast}
     return on_cpu and not machine.takes_bf16 and Precision.BF16 in formats
 

@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from zerowiz.core.settings import Change
 from zerowiz.core.structs import replace
-from zerowiz.core.workload import OPTIMIZERS, PRECISIONS, Loop
+from zerowiz.core.workload import ATTENTION_ROWS, OPTIMIZERS, PRECISIONS, Loop
 from zerowiz.errors import AnswerNeededError
 from zerowiz.translation import N_, _, listing
 
@@ -374,10 +374,9 @@ CHANGEABLE: tuple[Question, ...] = (
         text=_("Which attention kernel?"),
         why=_("Long sequences need a kernel that keeps no scores of all pairs of tokens."),
         kind=AnswerKind.CHOICE,
-        choices=(
-            Choice(value="sdpa", title="sdpa", detail=_("that of torch")),
-            Choice(value="flash", title="flash", detail=_("needs flash-attn")),
-            Choice(value="eager", title="eager", detail=_("keeps the scores of all pairs")),
+        choices=tuple(
+            Choice(value=attention.value, title=attention.value, detail=row.detail)
+            for attention, row in ATTENTION_ROWS.items()
         ),
     ),
 )

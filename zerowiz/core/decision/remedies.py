@@ -41,7 +41,7 @@ from zerowiz.core.decision.option_changes import (
 from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.machine.interconnect import with_interconnect
 from zerowiz.core.machine.names import GpuModel, match_models
-from zerowiz.core.machine.types import Accelerator, Machine, Network, with_host_memory
+from zerowiz.core.machine.types import Machine, Network, with_host_memory
 from zerowiz.core.machine_kinds import ADAPTER_BYTES_PER_S, GPUS_OF_A_NODE, NODES, MachineKind, Size
 from zerowiz.core.model.from_name import KnownModel, find_siblings, model_from_size, parse_size
 from zerowiz.core.model.types import Model, ModelSource
@@ -92,7 +92,7 @@ class MachineTable:
     def larger(self, job: PlanInput, constraints: Constraints) -> list[Lazy]:
         """As many GPUs with more memory, the smallest of them first."""
         machine = job.machine
-        if machine.accelerator is Accelerator.CPU:
+        if machine.accelerator.row.on_host:
             return []
         size = Size(nodes=machine.nodes, gpus=len(machine.gpus))
         return self.of_size(size, job, constraints, above_bytes=machine.total_bytes or 0)
@@ -116,7 +116,7 @@ class MachineTable:
     def _own(self, machine: Machine) -> GpuModel | None:
         """The row of a machine's GPUs; None where they are of two kinds, or in no table."""
         sliced = any(gpu.mig_slice is not None for gpu in machine.gpus)
-        if machine.accelerator is Accelerator.CPU or not machine.is_uniform or sliced:
+        if machine.accelerator.row.on_host or not machine.is_uniform or sliced:
             return None
         models = match_models(machine.gpus[0].name, self._table)
         return models[0] if len(models) == 1 else None

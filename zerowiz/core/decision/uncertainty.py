@@ -32,6 +32,7 @@ from zerowiz.core.workload import (
     OPTIMIZERS,
     Accounting,
     Attention,
+    Head,
     Loss,
     Method,
     Optimizer,
@@ -174,10 +175,10 @@ def _is_cut(job: PlanInput, strategy: Strategy) -> bool:
 def _is_new_trainer(job: PlanInput, strategy: Strategy) -> bool:
     """Whether no run of tests/measured trained so."""
     w = job.workload
-    scores = w.trainer not in {Trainer.SFT, Trainer.REWARD}
     other_adapters = w.method is not Method.FULL and w.trainer not in {Trainer.SFT, Trainer.DPO}
     in_shards = strategy.shards_weights
-    return (scores and not has_fused_head(w)) or (other_adapters and in_shards)
+    unfused = w.trainer.row.head is Head.LOG_PROBABILITIES and not has_fused_head(w)
+    return not w.trainer.row.measured or unfused or (other_adapters and in_shards)
 
 
 def _never_together(job: PlanInput, strategy: Strategy) -> tuple[Pair, ...]:
@@ -260,7 +261,7 @@ DOUBTS: Sequence[Doubt] = (
     # acts-043, without DeepSpeed: 2.9 %; seven runs with it are exact.
     Doubt(
         what=Assumption.EAGER,
-        holds=lambda job, _: job.workload.attention is Attention.EAGER,
+        holds=lambda job, _: job.workload.attention.row.keeps_scores,
         rate=0.025,
     ),
     # h1-012: 1.64 %; i1-020: 1.69 %, of which ZeRO-3 is a part.
@@ -332,7 +333,7 @@ DOUBTS: Sequence[Doubt] = (
     # What a rank holds on the CPU was never read from an allocator.
     Doubt(
         what=Assumption.ON_CPU,
-        holds=lambda job, _: job.machine.accelerator is Accelerator.CPU,
+        holds=lambda job, _: job.machine.accelerator.row.on_host,
         rate=0.10,
     ),
     Doubt(what=Assumption.CUT, holds=_is_cut),

@@ -359,7 +359,7 @@ def fill(
     """
 
     def is_ours(name: str) -> bool:
-        return integration is Integration.DEEPSPEED or name in stated
+        return integration.row.as_written or name in stated
 
     planned = {
         "train_micro_batch_size_per_gpu": ("micro_batch", workload.micro_batch),

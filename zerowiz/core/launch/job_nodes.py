@@ -18,7 +18,7 @@ from zerowiz.core.launch.plan import (
     render_env,
     without_shown,
 )
-from zerowiz.core.machine.types import Accelerator, Machine
+from zerowiz.core.machine.types import Machine
 from zerowiz.core.structs import Count, decode, encode, parse_json
 from zerowiz.errors import UsageError, ZerowizError
 from zerowiz.translation import _
@@ -141,7 +141,7 @@ def slots_of(machine: Machine) -> tuple[int, ...]:
     Raises:
         UsageError: One of the devices is a MIG slice.
     """
-    if machine.accelerator is Accelerator.CPU:
+    if machine.accelerator.row.on_host:
         return tuple(range(len(machine.gpus)))
     refuse_slices(machine)
     return tuple(sorted(gpu.cuda_ordinal for gpu in machine.gpus))

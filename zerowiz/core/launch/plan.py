@@ -352,7 +352,7 @@ def launcher_options(machine: Machine, bound_cores: str | None = None) -> tuple[
     CUDA_VISIBLE_DEVICES and takes the first GPUs. The CPU accelerator counts only one slot, so
     there it is `--num_gpus` (deepspeed/launcher/runner.py, 0.19.8).
     """
-    if machine.accelerator is Accelerator.CPU:
+    if machine.accelerator.row.on_host:
         return ("--num_gpus", str(len(machine.gpus)))
     refuse_slices(machine)
     slots = ",".join(str(gpu.cuda_ordinal) for gpu in machine.gpus)
@@ -400,8 +400,8 @@ def launch_env(
         delivery: The variables that pass the config to the script.
     """
     env = dict(delivery)
-    if machine.accelerator is Accelerator.CPU:
-        env["DS_ACCELERATOR"] = "cpu"
+    if machine.accelerator is not Accelerator.CUDA:
+        env["DS_ACCELERATOR"] = machine.accelerator.value
     else:
         # NVML's indices are in PCI order; CUDA's are only with this variable.
         env |= _unless_set(environ, {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"})

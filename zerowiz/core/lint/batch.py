@@ -33,11 +33,13 @@ _ACCELERATE = frozenset(
 )
 # transformers 5.23, integrations/deepspeed.py, HfTrainerDeepSpeedConfig; then Accelerate.
 _TRAINER = _ACCELERATE | {"optimizer.params.betas", "optimizer.params.eps"}
-_FILLED = {
+FILLED = {
     Integration.HF: _TRAINER,
+    Integration.DEEPSPEED: frozenset[str](),
     Integration.ACCELERATE: _ACCELERATE,
     None: _TRAINER,
 }
+"""The keys whose `"auto"` is replaced, by who hands the config over."""
 # What DeepSpeed's default turns into another training (runtime/config_utils.py drops every "auto"
 # of a strict section).
 _ANOTHER_TRAINING = frozenset(
@@ -91,7 +93,7 @@ def _auto(config: Config, entry: Entry) -> Iterator[ConfigFinding]:
         )
     elif config.by_deepspeed:
         yield from _by_deepspeed(entry)
-    elif entry.path not in _FILLED[config.context.integration]:
+    elif entry.path not in FILLED[config.context.integration]:
         yield from _by_accelerate(config, entry)
 
 
@@ -100,7 +102,7 @@ def _is_own_default(entry: Entry) -> bool:
     return entry.key is not None and entry.key.default == f'"{AUTO}"'
 
 
-AUTO_NOT_FILLED = Rule(
+AUTO_NOTFILLED = Rule(
     code="ZW301",
     name="auto-not-filled",
     severity=Severity.ERROR,
@@ -117,7 +119,7 @@ def _by_accelerate(config: Config, entry: Entry) -> Iterator[ConfigFinding]:
     if not certain and (_is_own_default(entry) or entry.key is None):
         return
     yield entry.found(
-        AUTO_NOT_FILLED,
+        AUTO_NOTFILLED,
         _("neither the Trainer nor Accelerate replaces `auto` of `{label}`", label=entry.label),
         severity=Severity.ERROR if certain else Severity.WARNING,
         fix=_("remove it to use the default, or write a value"),
@@ -128,7 +130,7 @@ def _by_deepspeed(entry: Entry) -> Iterator[ConfigFinding]:
     severity = _harm_by_deepspeed(entry)
     if severity is not None:
         yield entry.found(
-            AUTO_NOT_FILLED,
+            AUTO_NOTFILLED,
             _(
                 "nothing replaces `auto` of `{label}` when DeepSpeed reads the config itself",
                 label=entry.label,

@@ -22,7 +22,7 @@ from zerowiz.core.dsconfig.own_config import truth_of
 from zerowiz.core.dsconfig.schema import Kind, Schema, SchemaKey, Unknown, kind_of
 from zerowiz.core.findings import BadRelease, Rule, Severity
 from zerowiz.core.lint.report import ConfigFinding, Edit, found_at
-from zerowiz.core.machine.types import Accelerator, Machine
+from zerowiz.core.machine.types import Machine
 from zerowiz.core.script.settings import ScriptSettings
 from zerowiz.core.structs import MOST_COUNT, replace
 from zerowiz.core.workload import Integration
@@ -55,7 +55,7 @@ class Context(Struct, frozen=True, kw_only=True):
 def on_machine(context: Context, machine: Machine) -> Context:
     """The same run on this machine; a given number of ranks counts more than its own."""
     context = replace(context, world_size=context.world_size or machine.world_size)
-    if machine.accelerator is Accelerator.CPU:
+    if machine.accelerator.row.on_host:
         return context
     return replace(
         context, gpu_bytes=machine.total_bytes, compute_capability=machine.compute_capability
@@ -198,7 +198,7 @@ class Config(Struct, frozen=True, kw_only=True):
         DeepSpeed by itself does not take `auto` for a batch key (runtime/config.py).
         """
         if self.context.integration is not None:
-            return self.context.integration is not Integration.DEEPSPEED
+            return not self.context.integration.row.as_written
         return any(self.get(key) == AUTO for key in BATCH_KEYS)
 
     def if_built(self, finding: ConfigFinding) -> ConfigFinding:
@@ -238,7 +238,7 @@ class Config(Struct, frozen=True, kw_only=True):
     @property
     def by_deepspeed(self) -> bool:
         """Whether DeepSpeed is known to read the config by itself."""
-        return self.context.integration is Integration.DEEPSPEED
+        return self.context.integration is not None and self.context.integration.row.as_written
 
     def found(
         self, rule: Rule, message: str, *, fix: str, severity: Severity | None = None

@@ -26,7 +26,6 @@ from zerowiz.core.lint.keys import NOT_A_CHOICE, UNKNOWN_KEY, WRONG_TYPE
 from zerowiz.core.lint.releases import REFUSED_TOGETHER
 from zerowiz.core.lint.report import ConfigFinding, Edit, found_at
 from zerowiz.core.structs import replace
-from zerowiz.core.workload import Integration
 from zerowiz.translation import _, joined
 
 # Find what Accelerate refuses, ignores or misreads in its own file.
@@ -237,7 +236,8 @@ def lint(text: str, schema: Schema, context: Context) -> tuple[ConfigFinding, ..
         context: What else is known of the run.
     """
     refused_by_json = _refused_by_json(text, context)
-    strict = context.integration not in {None, Integration.DEEPSPEED} and refused_by_json is None
+    reader = context.integration
+    strict = reader is not None and not reader.row.as_written and refused_by_json is None
     try:
         root = parse(text, Dialect.JSON if strict else Dialect.HJSON)
     except JsonTextError as error:
@@ -256,7 +256,7 @@ def _refused_by_json(text: str, context: Context) -> ConfigFinding | None:
 
     It is only advice where the integration is not known.
     """
-    if context.integration is Integration.DEEPSPEED:
+    if context.integration is not None and context.integration.row.as_written:
         return None
     try:
         json.loads(text)

@@ -10,7 +10,6 @@ from msgspec import Struct
 
 from zerowiz.core.machine.types import (
     FAST_CLASSES,
-    Accelerator,
     Gpu,
     Interconnect,
     LinkClass,
@@ -78,7 +77,7 @@ def _device_numbers(machine: Machine) -> Iterator[_Number]:
     sources = dict.fromkeys(gpu.memory_source for gpu in gpus)
     memory = listing(source for source in sources if source is not None)
     total = free = memory
-    if machine.accelerator is Accelerator.CPU:
+    if machine.accelerator.row.on_host:
         total, free = _("host memory / ranks"), _("available host memory / ranks")
     yield any(gpu.total_bytes is not None for gpu in gpus), "gpus.total_bytes", total
     yield any(gpu.free_bytes is not None for gpu in gpus), "gpus.free_bytes", free
@@ -229,7 +228,7 @@ def _join_between(machine: Machine, link: _StatedLink) -> Machine:
 
 
 def _join_inside(machine: Machine, link: _StatedLink) -> Machine:
-    if machine.accelerator is Accelerator.CPU:
+    if machine.accelerator.row.on_host:
         raise UsageError(
             _("`{flag} {word}`: CPU ranks on one node have no link", flag=FLAG, word=link.word),
             _("remove it"),

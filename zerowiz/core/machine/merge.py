@@ -180,7 +180,7 @@ def _busy_gpus(nodes: Mapping[str, Machine]) -> Iterator[Outlier]:
 
 
 def _has_own_memory(machine: Machine, gpu: Gpu) -> bool:
-    return machine.accelerator is Accelerator.CUDA and not gpu.shares_host_memory
+    return not machine.accelerator.row.on_host and not gpu.shares_host_memory
 
 
 def _drivers(nodes: Mapping[str, Machine]) -> Iterator[Outlier]:

@@ -434,6 +434,26 @@ class Accelerator(StrEnum):
     CUDA = "cuda"
     CPU = "cpu"
 
+    @property
+    def row(self) -> "AcceleratorRow":
+        """What is known of it."""
+        return ACCELERATOR_ROWS[self]
+
+
+class AcceleratorRow(Struct, frozen=True, kw_only=True):
+    """What is known of an accelerator."""
+
+    on_host: bool
+    """Whether its ranks run on the cores of the host, and share its memory."""
+    libraries: str
+    """What takes memory of a device besides torch's allocator, in words."""
+
+
+ACCELERATOR_ROWS: Mapping[Accelerator, AcceleratorRow] = {
+    Accelerator.CUDA: AcceleratorRow(on_host=False, libraries=_("CUDA and NCCL")),
+    Accelerator.CPU: AcceleratorRow(on_host=True, libraries=_("libraries")),
+}
+
 
 class MachineSource(StrEnum):
     """Where a Machine was read from."""
@@ -619,7 +639,7 @@ class Machine(Struct, frozen=True, kw_only=True):
     def lives_on_host(self) -> bool:
         """Whether the memory of the ranks is the host's: CPU ranks, GPUs without own memory."""
         shared = any(gpu.shares_host_memory for gpu in self.gpus)
-        return shared or self.accelerator is Accelerator.CPU
+        return shared or self.accelerator.row.on_host
 
     @property
     def clique(self) -> str | None:
@@ -661,7 +681,7 @@ class Machine(Struct, frozen=True, kw_only=True):
     @property
     def takes_bf16(self) -> bool:
         """Whether every chosen GPU, or the CPU, computes bf16 natively; unknown counts as yes."""
-        if self.accelerator is Accelerator.CPU:
+        if self.accelerator.row.on_host:
             return self.host.computes_bf16 is not False
         capability = self.compute_capability
         return capability is None or capability >= _BF16_CAPABILITY
@@ -686,12 +706,12 @@ def with_host_memory(machine: Machine, size_bytes: int) -> Machine:
     """
     total_bytes = max(size_bytes, machine.host.total_bytes or 0)
     host = replace(machine.host, total_bytes=total_bytes, available_bytes=size_bytes)
-    ranks = len(machine.gpus) if machine.accelerator is Accelerator.CPU else 1
+    ranks = len(machine.gpus) if machine.accelerator.row.on_host else 1
     gpus = machine.gpus
     if machine.lives_on_host:
         share, whole = size_bytes // ranks, total_bytes // ranks
         # A GPU that shares the host's memory has at least that much.
-        on_cpu = machine.accelerator is Accelerator.CPU
+        on_cpu = machine.accelerator.row.on_host
         gpus = tuple(
             replace(
                 gpu,

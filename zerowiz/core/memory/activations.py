@@ -20,7 +20,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from zerowiz.core.memory.losses import loss_bytes, loss_pass_bytes
+from zerowiz.core.memory.losses import LOSS_ROWS, loss_bytes, loss_pass_bytes
 from zerowiz.core.model.families import FAMILIES, Norm, Slot
 from zerowiz.core.model.hf_config import COPIES, holds, list_tensors, list_tensors_by_slot
 from zerowiz.core.model.types import Architecture, Tensor
@@ -171,10 +171,9 @@ def lay_adapters(
 
 def runs_eager(architecture: Architecture, workload: Workload) -> bool:
     """Whether transformers takes eager attention, whatever was set."""
-    since = FAMILIES[architecture.family].eager_since
-    if workload.attention is not Attention.SDPA or since is None:
-        return workload.attention is Attention.EAGER
-    return workload.transformers_version >= since
+    since, row = FAMILIES[architecture.family].eager_since, workload.attention.row
+    is_refused = since is not None and workload.transformers_version >= since
+    return row.keeps_scores or (row.takes_masks and is_refused)
 
 
 def length_tokens(architecture: Architecture, workload: Workload) -> int:
@@ -240,7 +239,7 @@ def _falls_back(architecture: Architecture, workload: Workload) -> bool:
     nor a position bias whose rows are not contiguous (f2-003).
     """
     a = architecture
-    if workload.attention is not Attention.SDPA:
+    if not workload.attention.row.takes_masks:
         return False
     fused_since = FAMILIES[a.family].fused_bias_since
     if fused_since is not None:
@@ -255,7 +254,7 @@ def _falls_back(architecture: Architecture, workload: Workload) -> bool:
 
 def is_fused(architecture: Architecture, workload: Workload) -> bool:
     """Whether a kernel runs that keeps no scores."""
-    eager = workload.attention is Attention.EAGER
+    eager = workload.attention.row.keeps_scores
     return not eager and not _falls_back(architecture, workload)
 
 
@@ -267,9 +266,9 @@ def copies_output(architecture: Architecture, workload: Workload) -> bool:
     (g1-079; with a mask h1-045). The one of fp32 writes token by token, and Liger's rotation leaves
     queries where they are (h1-017).
     """
-    joined = FAMILIES[architecture.family].rotated_in_parts and workload.loss is not Loss.LIGER
-    half = workload.precision.size_bytes < FP32_BYTES
-    return joined and half and is_fused(architecture, workload)
+    joined = FAMILIES[architecture.family].rotated_in_parts
+    half, moved = workload.precision.size_bytes < FP32_BYTES, not LOSS_ROWS[workload.loss].has_liger
+    return joined and half and moved and is_fused(architecture, workload)
 
 
 def _plain_attention_bytes(architecture: Architecture, workload: Workload) -> int:
@@ -287,23 +286,23 @@ def _plain_attention_bytes(architecture: Architecture, workload: Workload) -> in
 def attention_bytes(architecture: Architecture, workload: Workload) -> int:
     """Per token, kept by one attention through no window."""
     a, w = architecture, workload.precision.size_bytes
-    if workload.attention is Attention.EAGER:
+    if workload.attention.row.keeps_scores:
         return _eager_attention_bytes(a, workload)
     if _falls_back(a, workload):
         return _plain_attention_bytes(a, workload)
-    masked = _masked(a, workload) and workload.attention is Attention.SDPA
+    fused = _fused_attention_bytes(a, w, masked=masks_all(a, workload))
     copied = w * a.query_size if copies_output(a, workload) else 0
-    return _fused_attention_bytes(a, w, masked=masked) + copied + _mask_bytes(a, workload)
+    return fused + copied + _mask_bytes(a, workload)
 
 
 def cross_attention_bytes(architecture: Architecture, workload: Workload) -> int:
     """Per token, kept by cross attention; its empty bias is one for all layers."""
     a, w = architecture, workload.precision.size_bytes
-    if workload.attention is Attention.EAGER:
+    if workload.attention.row.keeps_scores:
         attended = _eager_attention_bytes(a, workload)
     else:
         attended = _fused_attention_bytes(a, w, masked=False)
-    biases = 1 if workload.attention is Attention.SDPA else 0
+    biases = 1 if workload.attention.row.takes_masks else 0
     bias = -(-biases * length_tokens(a, workload) // workload.micro_batch)
     return attended + bias
 
@@ -315,7 +314,7 @@ def _mask_bytes(architecture: Architecture, workload: Workload) -> int:
     """
     a, w = architecture, workload.precision.size_bytes
     length = length_tokens(a, workload)
-    if workload.attention is not Attention.SDPA:
+    if not workload.attention.row.takes_masks:
         return 0
     if a.relative_attention_num_buckets:
         kept = 0 if _falls_back(a, workload) else w * a.heads * length
@@ -327,12 +326,12 @@ def _mask_bytes(architecture: Architecture, workload: Workload) -> int:
 def masks_window(architecture: Architecture, workload: Workload) -> bool:
     """Whether a layer with a window is given it as a mask, as it ends inside the sequence."""
     inside = 0 < architecture.sliding_window_tokens <= length_tokens(architecture, workload)
-    return inside and workload.attention is Attention.SDPA
+    return inside and workload.attention.row.takes_masks
 
 
 def masks_all(architecture: Architecture, workload: Workload) -> bool:
     """Whether torch's own attention is given a mask in every layer."""
-    return workload.attention is Attention.SDPA and _masked(architecture, workload)
+    return workload.attention.row.takes_masks and _masked(architecture, workload)
 
 
 def window_bytes(architecture: Architecture, workload: Workload) -> int:
@@ -366,10 +365,8 @@ def scores_pass_bytes(architecture: Architecture, workload: Workload) -> int:
     own plain matmuls stay in fp32.
     """
     a, w = architecture, workload.precision.size_bytes
-    if workload.attention is Attention.EAGER:
-        score_bytes = 2 * w + FP32_BYTES
-    else:
-        score_bytes = 2 * FP32_BYTES if _falls_back(a, workload) else 0
+    in_fp32 = 2 * FP32_BYTES if _falls_back(a, workload) else 0
+    score_bytes = 2 * w + FP32_BYTES if workload.attention.row.keeps_scores else in_fp32
     return score_bytes * a.heads * length_tokens(a, workload)
 
 
@@ -382,11 +379,11 @@ def shared_mask_bytes(architecture: Architecture, workload: Workload) -> int:
         # 64-bit buckets of both stacks, which checkpointing computes again, and the empty bias of
         # the cross attention; the biases of both stacks are handed on where layers keep no copy.
         biases = 3 if checkpointing else 1
-        biases = biases if workload.attention is Attention.SDPA else 0
+        biases = biases if workload.attention.row.takes_masks else 0
         looked_up = 0 if checkpointing or workload.method is not Method.FULL else 2 * 8
         kept = looked_up + biases * w * a.heads
         return -(-kept * length // workload.micro_batch)
-    if workload.attention is Attention.SDPA and "alibi" in a.switches:
+    if workload.attention.row.takes_masks and "alibi" in a.switches:
         return 0 if _falls_back(a, workload) else w * a.heads * length
     return _mask_argument_bytes(a, workload) if checkpointing else 0
 
@@ -395,11 +392,11 @@ def _mask_argument_bytes(architecture: Architecture, workload: Workload) -> int:
     """Per token, of the mask that a checkpoint keeps as its argument (acts-026, acts-043)."""
     a, length = architecture, length_tokens(architecture, workload)
     inside = a.sliding_layers and a.sliding_window_tokens <= length
-    if workload.attention is Attention.EAGER and FAMILIES[a.family].causal:
+    if workload.attention.row.keeps_scores and FAMILIES[a.family].causal:
         masks = 2 if inside and a.sliding_layers < a.layers else 1
         return masks * workload.precision.size_bytes * length
     wanted = inside or _masked(a, workload)
-    return length if workload.attention is Attention.SDPA and wanted else 0
+    return length if workload.attention.row.takes_masks and wanted else 0
 
 
 class Activations(Struct, frozen=True, kw_only=True):

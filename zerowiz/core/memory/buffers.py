@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from zerowiz.core.machine.types import Accelerator, Machine
+from zerowiz.core.machine.types import Machine
 from zerowiz.core.model.types import Model
 from zerowiz.core.strategy_types import BufferSizes, Strategy
 from zerowiz.core.structs import replace
@@ -151,7 +151,7 @@ def margin(*, expandable_segments: bool) -> Margin:
 
 def outside_bytes(machine: Machine, buffers: Buffers) -> int:
     """What a rank takes on its device outside torch's allocator."""
-    if machine.accelerator is Accelerator.CPU:
+    if machine.accelerator.row.on_host:
         return _CPU_OUTSIDE_BYTES
     if machine.world_size == 1:
         return _OUTSIDE_ALONE_BYTES

@@ -19,7 +19,7 @@ from zerowiz.core.memory.rank_sizes import RankSizes, StrategyRow, forward, open
 from zerowiz.core.model.types import Architecture, Model
 from zerowiz.core.strategy_types import Offload, Part
 from zerowiz.core.structs import replace, shows
-from zerowiz.core.workload import FP32_BYTES, Reference, StateDtype, Trainer, Workload
+from zerowiz.core.workload import FP32_BYTES, Reference, StateDtype, Workload
 from zerowiz.translation import N_
 
 # Add what trainers hold beside training: frozen copies, what generation and evaluation need.
@@ -64,8 +64,8 @@ _CONTAINERS = 4
 
 def _copies(r: RankSizes) -> int:
     """Frozen models beside the one that trains; PPO has a reward model too."""
-    scores = r.workload.trainer is Trainer.PPO
-    return int(r.workload.resolved_reference is Reference.MODEL) + int(scores)
+    w = r.workload
+    return int(w.resolved_reference is Reference.MODEL) + int(w.trainer.row.has_value_model)
 
 
 def _copy_bytes(model: Model, r: RankSizes) -> int:
@@ -123,7 +123,7 @@ def with_frozen_models(moments: Moments, model: Model, r: RankSizes) -> Moments:
     if not _copies(r):
         return moments
     # A trainer that generates asks its reference before the micro-steps.
-    running = () if r.workload.trainer.generates else _gathered(model, r)
+    running = () if r.workload.trainer.row.generates else _gathered(model, r)
 
     def beside(phase: Phase, moment: Moment) -> Moment:
         if phase is Phase.MODEL:
@@ -195,7 +195,7 @@ def as_it_runs(r: RankSizes) -> RankSizes:
     micro-step after that learns the order anew (tr1-005, tr1-021). A pass of the same model as its
     own reference ends the order in the middle of each micro-step (tr1-013).
     """
-    sampled = r.workload.trainer.generates and r.workload.vllm_memory_fraction is None
+    sampled = r.workload.trainer.row.generates and r.workload.vllm_memory_fraction is None
     if r.workload.is_own_reference:
         return replace(r, prefetching=False)
     return replace(r, prefetching=r.accumulating) if sampled else r
@@ -203,7 +203,7 @@ def as_it_runs(r: RankSizes) -> RankSizes:
 
 def with_generation(moments: Moments, model: Model, r: RankSizes) -> Moments:
     """The moments with those in which completions are sampled and scored."""
-    if not r.workload.trainer.generates:
+    if not r.workload.trainer.row.generates:
         return moments
     first = moments[Phase.FORWARD][0]
     base = tuple(allocation for allocation in first if allocation.kind not in OF_A_MICRO_STEP)
@@ -532,7 +532,7 @@ def vllm_share(machine: Machine, workload: Workload, predicted: Estimate) -> Vll
     """
     fraction = workload.vllm_memory_fraction
     total_bytes = machine.total_bytes
-    if not fraction or total_bytes is None or machine.accelerator is Accelerator.CPU:
+    if not fraction or total_bytes is None or machine.accelerator.row.on_host:
         return None
     return VllmShare(
         share_bytes=int(fraction * total_bytes),

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from zerowiz.core.memory.buffers import Buffers
 from zerowiz.core.model.types import Architecture, Model, Tensor
-from zerowiz.core.workload import Method, Trainer, Workload
+from zerowiz.core.workload import Head, Method, Workload
 
 Module = tuple[int, ...]
 """The parameters that a module has itself, by their number; empty for one that only has others."""
@@ -461,7 +461,7 @@ def _lay_out(model: Model, workload: Workload, threshold: int) -> Layout:
         for place in range(a.layers)
     ]
     last = [build.module(*group) for group in _modules(ends[before:])]
-    tied = a.tied_embeddings and workload.trainer is not Trainer.REWARD
+    tied = a.tied_embeddings and workload.trainer.row.head is not Head.VALUE
     head = [first[0]] if tied and first else []
     return Layout(
         sizes=tuple(build.sizes),

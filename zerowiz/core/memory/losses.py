@@ -18,7 +18,8 @@ from msgspec import Struct
 from zerowiz.core.model.families import FAMILIES
 from zerowiz.core.model.types import Architecture
 from zerowiz.core.structs import replace
-from zerowiz.core.workload import FP32_BYTES, Loss, Method, Trainer, Workload
+from zerowiz.core.workload import FP32_BYTES, Head, Loss, Method, Workload
+from zerowiz.translation import _
 
 # trl/trainer/sft_trainer.py, when `chunked_nll` was new; zerowiz/worker/models.py measures it.
 CHUNK_TOKENS = 256
@@ -90,16 +91,44 @@ def _liger(a: Architecture, workload: Workload, tokens: int) -> LossBytes:
     )
 
 
-_BY_LOSS: Mapping[Loss, Callable[[Architecture, Workload, int], LossBytes]] = {
-    Loss.PLAIN: _plain,
-    Loss.CHUNKED: _chunked,
-    Loss.LIGER: _liger,
+class LossRow(Struct, frozen=True, kw_only=True):
+    """What is known of a way to compute the loss."""
+
+    holds: Callable[[Architecture, Workload, int], LossBytes]
+    """For this many tokens."""
+    has_liger: bool
+    """Whether Liger's kernels replace norms, MLPs and rotations too, where the model trains."""
+    package: str | None
+    """What has to be installed."""
+    needs: str | None
+    """What a remedy needs that takes it; None where none does."""
+    edit: str | None
+    """What a script has to do for it."""
+
+
+# Of several that help, a remedy takes the first.
+LOSS_ROWS: Mapping[Loss, LossRow] = {
+    Loss.PLAIN: LossRow(holds=_plain, has_liger=False, package=None, needs=None, edit=None),
+    Loss.LIGER: LossRow(
+        holds=_liger,
+        has_liger=True,
+        package="liger_kernel",
+        needs=_("needs liger-kernel"),
+        edit=_("let liger-kernel compute the loss"),
+    ),
+    Loss.CHUNKED: LossRow(
+        holds=_chunked,
+        has_liger=False,
+        package=None,
+        needs=_("needs a loss that is computed in chunks"),
+        edit=_("compute the loss in chunks"),
+    ),
 }
 
 
 def _scored(workload: Workload, tokens: int) -> int:
     """The tokens whose log-probability is wanted: all, unless what was generated is known."""
-    if not workload.trainer.generates:
+    if not workload.trainer.row.generates:
         return tokens
     generated = min(workload.completion_tokens, workload.sequence_tokens)
     return tokens * generated // workload.sequence_tokens
@@ -146,8 +175,8 @@ def _one_value(a: Architecture, workload: Workload, tokens: int) -> LossBytes:
 
 def has_fused_head(workload: Workload) -> bool:
     """Whether TRL's head makes log-probabilities without all logits."""
-    scores = workload.trainer not in {Trainer.SFT, Trainer.REWARD, Trainer.PPO}
-    return scores and workload.trl_version >= _FUSED_SINCE
+    by_token = workload.trainer.row.head is Head.LOG_PROBABILITIES
+    return by_token and workload.trl_version >= _FUSED_SINCE
 
 
 def loss_pass_bytes(architecture: Architecture, workload: Workload, tokens: int) -> int:
@@ -156,7 +185,7 @@ def loss_pass_bytes(architecture: Architecture, workload: Workload, tokens: int)
     liger_kernel/transformers/model/llama.py, lce_forward: where the model does not train, all
     logits are made, and the loss is that of transformers.
     """
-    if workload.loss is Loss.LIGER:
+    if LOSS_ROWS[workload.loss].has_liger:
         workload = replace(workload, loss=Loss.PLAIN)
     loss = loss_bytes(architecture, workload, tokens)
     hidden_bytes = workload.precision.size_bytes * architecture.hidden_size * tokens
@@ -165,9 +194,9 @@ def loss_pass_bytes(architecture: Architecture, workload: Workload, tokens: int)
 
 def loss_bytes(architecture: Architecture, workload: Workload, tokens: int) -> LossBytes:
     """What head and loss hold for this many tokens."""
-    if workload.trainer is Trainer.REWARD:
+    if workload.trainer.row.head is Head.VALUE:
         return _one_value(architecture, workload, tokens)
-    if workload.trainer not in {Trainer.SFT, Trainer.PPO}:
+    if workload.trainer.row.head is Head.LOG_PROBABILITIES:
         scores = _fused if has_fused_head(workload) else _whole
         return scores(architecture, workload, tokens)
-    return _BY_LOSS[workload.loss](architecture, workload, tokens)
+    return LOSS_ROWS[workload.loss].holds(architecture, workload, tokens)

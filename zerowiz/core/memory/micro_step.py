@@ -181,7 +181,7 @@ def micro_step(
     """
     if traced is not None:
         return traced.activations(workload)
-    if workload.trainer is Trainer.PPO:
+    if workload.trainer.row.has_value_model:
         # The policy and the value model run forward, then both backward.
         alone = micro_step(
             model, replace(workload, trainer=Trainer.SFT, reference=None), None, sharded=sharded

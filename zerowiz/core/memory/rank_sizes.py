@@ -30,10 +30,10 @@ from zerowiz.core.workload import (
     FP32_BYTES,
     HALF_BYTES,
     OPTIMIZERS,
+    Head,
     Method,
     Optimizer,
     StateDtype,
-    Trainer,
     Workload,
 )
 from zerowiz.translation import N_
@@ -137,7 +137,7 @@ class RankSizes(Struct, frozen=True, kw_only=True):
 
         A tied one's comes with the embedding's, and a reward has a score in its place.
         """
-        has_one = not self.tied and self.workload.trainer is not Trainer.REWARD
+        has_one = not self.tied and self.workload.trainer.row.head is not Head.VALUE
         return self.embedding if has_one else 0
 
     @property
@@ -170,10 +170,10 @@ def with_trainer_heads(model: Model, workload: Workload) -> Model:
     trl 1.16, RewardTrainer: AutoModelForSequenceClassification with one label. trl 0.24,
     PPOTrainer, PolicyAndValueWrapper: the value model trains beside the policy.
     """
-    if workload.trainer is Trainer.PPO:
+    if workload.trainer.row.has_value_model:
         tensors = tuple(replace(tensor, copies=2 * tensor.copies) for tensor in model.tensors)
         return replace(model, params=2 * model.params, tensors=tensors)
-    if workload.trainer is not Trainer.REWARD:
+    if workload.trainer.row.head is not Head.VALUE:
         return model
     heads = [tensor for tensor in model.tensors if tensor.name == _HEAD]
     scored = model.params - sum(head.numel * head.copies for head in heads)
@@ -322,7 +322,7 @@ def rank_sizes(
     trainable = trainable_params(model, workload)
     model = with_trainer_heads(model, workload)
     architecture, weight_bytes = model.architecture, workload.precision.size_bytes
-    tied = architecture.tied_embeddings and workload.trainer is not Trainer.REWARD
+    tied = architecture.tied_embeddings and workload.trainer.row.head is not Head.VALUE
     # transformers builds a head, and an encoder's and a decoder's embedding, before it ties them
     # (b4-000; f3-016 for encoder and decoder).
     untied = (3 if architecture.encoder_layers else 1) * architecture.embedding_params
@@ -365,7 +365,7 @@ def rank_sizes(
         embedding=0 if adapters else architecture.embedding_params,
         gathered_head=architecture.embedding_params if has_fused_head(workload) else 0,
         staying_embedding=architecture.embedding_params
-        if workload.trainer is Trainer.REWARD
+        if workload.trainer.row.head is Head.VALUE
         else 0,
         tied=tied,
         untied_head_bytes=weight_bytes * untied if tied else 0,

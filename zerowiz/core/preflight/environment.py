@@ -103,11 +103,8 @@ def _wanted(inputs: PreflightInput) -> Iterator[tuple[str, str]]:
     planned = inputs.planned
     if planned is None:
         return
-    if planned.integration is Integration.HF:
-        yield "transformers", _("the script uses its Trainer")
-        yield "accelerate", _("the Trainer needs it")
-    if planned.integration is Integration.ACCELERATE:
-        yield "accelerate", _("the script imports it")
+    if planned.integration is not None:
+        yield from planned.integration.row.libraries.items()
     if planned.uses_peft:
         yield "peft", _("the script trains adapters")
     if planned.uses_bitsandbytes:

@@ -120,7 +120,7 @@ def _optimizer_ops(
             yield op
         return
     # accelerate/accelerator.py, _prepare_deepspeed (1.15): torch's Adam becomes DeepSpeed's own.
-    swaps = integration in (Integration.HF, Integration.ACCELERATE)
+    swaps = integration is not None and not integration.row.as_written
     if swaps and offloads and config.get("zero_force_ds_cpu_optimizer", True) is True:
         yield CPU_ADAM
     ops = _HOST_CLASSES if offloads else _DEVICE_CLASSES

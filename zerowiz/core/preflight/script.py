@@ -212,7 +212,6 @@ FSDP = Rule(
     when=_("`fsdp` of TrainingArguments beside DeepSpeed"),
 )
 _SHARDED_PARAMETERS = 3
-_LIBRARIES = frozenset({Integration.HF, Integration.ACCELERATE})
 # transformers 5.23, integrations/accelerate.py, _get_device_map: they share the model out to every
 # GPU that is seen.
 _SHARED = frozenset({"auto", "balanced"})
@@ -232,7 +231,7 @@ def _placements(planned: PlannedJob, machine: Machine) -> Iterator[PreflightFind
             placement.is_map or place not in {None, ""}
         ):
             continue
-        library = planned.integration in _LIBRARIES
+        library = planned.integration is not None and not planned.integration.row.as_written
         # transformers 5.23, integrations/accelerate.py, check_and_set_device_map: a ValueError.
         if planned.strategy.stage == _SHARDED_PARAMETERS and library and placement.engine_is_known:
             yield _placed(placement, script.text_path, _("at stage 3, which transformers refuses"))
@@ -406,19 +405,6 @@ SHARDS_SAVED = Rule(
         " there"
     ),
 )
-# What gathers the weights first: transformers 5.23, trainer.py, save_model; accelerate 1.15,
-# accelerator.py, get_state_dict; deepspeed 0.19.8, runtime/engine.py, save_16bit_model.
-_GATHERS: Mapping[Integration, str] = {
-    Integration.HF: _("call `trainer.save_model(...)` on all ranks instead"),
-    Integration.ACCELERATE: _(
-        "call this on all ranks instead: `unwrapped.save_pretrained(...,"
-        " is_main_process=accelerator.is_main_process,"
-        " state_dict=accelerator.get_state_dict(model))`"
-    ),
-    Integration.DEEPSPEED: _(
-        "call `engine.save_16bit_model(...)` or `engine.save_checkpoint(...)` on all ranks instead"
-    ),
-}
 
 
 def _saves(planned: PlannedJob) -> Iterator[PreflightFinding]:
@@ -447,7 +433,7 @@ def _saves(planned: PlannedJob) -> Iterator[PreflightFinding]:
                 path=script.text_path,
                 calls=calls,
             ),
-            _GATHERS[planned.integration],
+            planned.integration.row.gathers,
             _(
                 "enter `with deepspeed.zero.GatheredParameters(model.parameters()):` on all ranks,"
                 " and save inside it"

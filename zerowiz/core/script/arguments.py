@@ -8,7 +8,15 @@ from typing import NamedTuple, TypeAlias
 
 from msgspec import Struct
 
-from zerowiz.core.workload import OPTIMIZERS, PRECISIONS, Attention, Loss, Optimizer, Precision
+from zerowiz.core.workload import (
+    ATTENTION_ROWS,
+    OPTIMIZERS,
+    PRECISIONS,
+    Attention,
+    Loss,
+    Optimizer,
+    Precision,
+)
 from zerowiz.errors import UsageError
 from zerowiz.translation import _
 
@@ -406,12 +414,9 @@ OPTIMIZER_NAMES: Mapping[Scalar, Optimizer] = {
         for name in names
     },
 }
-# transformers 5.23, modeling_utils.py: the names `attn_implementation` accepts.
+# The names `attn_implementation` accepts.
 ATTENTIONS: Mapping[Scalar, Attention] = {
-    "sdpa": Attention.SDPA,
-    "eager": Attention.EAGER,
-    "flash_attention_2": Attention.FLASH,
-    "flash_attention_3": Attention.FLASH,
+    name: attention for attention, row in ATTENTION_ROWS.items() for name in row.names
 }
 # transformers 5.23, training_args.py, `use_liger_kernel`.
 LOSSES: Mapping[Scalar, Loss] = {True: Loss.LIGER, False: Loss.PLAIN}

@@ -423,7 +423,7 @@ def _splits(facts: ScriptFacts, settings: ScriptSettings) -> bool:
     rates; one that takes its whole batch from the config has none that another split could change.
     """
     trainer = Trainer.SFT if settings.trainer is None else settings.trainer.value
-    if settings.not_counted or not trainer.averages:
+    if settings.not_counted or not trainer.row.averages:
         return False
     micro_batch, steps = facts.micro_batch, facts.accumulation_steps
     by_config = steps.from_config and (micro_batch.from_config or facts.counts_micro_steps)

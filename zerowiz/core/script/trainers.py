@@ -23,8 +23,8 @@ from zerowiz.core.workload import Method, Reference, Trainer, Workload
 from zerowiz.translation import _, listing
 
 
-class TrainerRow(Struct, frozen=True, kw_only=True):
-    """What is known of a library's trainer."""
+class TrainerClass(Struct, frozen=True, kw_only=True):
+    """What is known of a library's class of a trainer."""
 
     trainer: Trainer = Trainer.SFT
     """What it is counted as."""
@@ -34,46 +34,48 @@ class TrainerRow(Struct, frozen=True, kw_only=True):
     """What it holds beyond that; empty where everything is counted."""
 
 
-def _sft(uncounted: str = "") -> TrainerRow:
-    return TrainerRow(uncounted=uncounted)
-
-
-def _preference(uncounted: str = "", *, refers: bool = False) -> TrainerRow:
-    return TrainerRow(trainer=Trainer.DPO, refers=refers, uncounted=uncounted)
-
-
 _OWN_LOSS = _("logits of its own loss")
 _TWO_MODELS = _("a teacher model and what it generates")
 
 # By the names of the classes: transformers 5.23, sentence-transformers 5, trl 0.12 to 1.16.
-TRAINERS: Mapping[str, TrainerRow] = {
-    "Trainer": _sft(),
-    "Seq2SeqTrainer": _sft(),
-    "SFTTrainer": _sft(),
-    "IterativeSFTTrainer": _sft(),
-    "CrossEncoderTrainer": _sft(),
-    "SentenceTransformerTrainer": _sft(_("a forward pass for each text of a row")),
-    "SparseEncoderTrainer": _sft(_("a forward pass for each text of a row")),
-    "DPOTrainer": _preference(refers=True),
+TRAINERS: Mapping[str, TrainerClass] = {
+    "Trainer": TrainerClass(),
+    "Seq2SeqTrainer": TrainerClass(),
+    "SFTTrainer": TrainerClass(),
+    "IterativeSFTTrainer": TrainerClass(),
+    "CrossEncoderTrainer": TrainerClass(),
+    "SentenceTransformerTrainer": TrainerClass(
+        uncounted=_("a forward pass for each text of a row")
+    ),
+    "SparseEncoderTrainer": TrainerClass(uncounted=_("a forward pass for each text of a row")),
+    "DPOTrainer": TrainerClass(trainer=Trainer.DPO),
     # Their loss joins chosen and rejected too; it has no reference.
-    "CPOTrainer": _preference(_OWN_LOSS),
-    "ORPOTrainer": _preference(_OWN_LOSS),
-    "TPOTrainer": _preference(_("a third sequence of each pair")),
-    "RewardTrainer": TrainerRow(trainer=Trainer.REWARD),
-    "PRMTrainer": _sft(_("a head that judges each step")),
-    "KTOTrainer": TrainerRow(trainer=Trainer.KTO),
-    "BCOTrainer": TrainerRow(trainer=Trainer.KTO, uncounted=_OWN_LOSS),
-    "GRPOTrainer": TrainerRow(trainer=Trainer.GRPO),
-    "RLOOTrainer": TrainerRow(trainer=Trainer.RLOO),
-    "PPOTrainer": TrainerRow(trainer=Trainer.PPO),
-    "PPOv2Trainer": TrainerRow(trainer=Trainer.PPO),
-    "OnlineDPOTrainer": _preference(_("a reward model and what it generates"), refers=True),
-    "NashMDTrainer": _preference(_("a reward model and what it generates"), refers=True),
-    "XPOTrainer": _preference(_("a reward model and what it generates"), refers=True),
-    "GKDTrainer": _sft(_TWO_MODELS),
-    "GOLDTrainer": _sft(_TWO_MODELS),
-    "MiniLLMTrainer": _sft(_TWO_MODELS),
-    "DistillationTrainer": _sft(_TWO_MODELS),
+    "CPOTrainer": TrainerClass(trainer=Trainer.DPO, refers=False, uncounted=_OWN_LOSS),
+    "ORPOTrainer": TrainerClass(trainer=Trainer.DPO, refers=False, uncounted=_OWN_LOSS),
+    "TPOTrainer": TrainerClass(
+        trainer=Trainer.DPO, refers=False, uncounted=_("a third sequence of each pair")
+    ),
+    "RewardTrainer": TrainerClass(trainer=Trainer.REWARD),
+    "PRMTrainer": TrainerClass(uncounted=_("a head that judges each step")),
+    "KTOTrainer": TrainerClass(trainer=Trainer.KTO),
+    "BCOTrainer": TrainerClass(trainer=Trainer.KTO, uncounted=_OWN_LOSS),
+    "GRPOTrainer": TrainerClass(trainer=Trainer.GRPO),
+    "RLOOTrainer": TrainerClass(trainer=Trainer.RLOO),
+    "PPOTrainer": TrainerClass(trainer=Trainer.PPO),
+    "PPOv2Trainer": TrainerClass(trainer=Trainer.PPO),
+    "OnlineDPOTrainer": TrainerClass(
+        trainer=Trainer.DPO, uncounted=_("a reward model and what it generates")
+    ),
+    "NashMDTrainer": TrainerClass(
+        trainer=Trainer.DPO, uncounted=_("a reward model and what it generates")
+    ),
+    "XPOTrainer": TrainerClass(
+        trainer=Trainer.DPO, uncounted=_("a reward model and what it generates")
+    ),
+    "GKDTrainer": TrainerClass(uncounted=_TWO_MODELS),
+    "GOLDTrainer": TrainerClass(uncounted=_TWO_MODELS),
+    "MiniLLMTrainer": TrainerClass(uncounted=_TWO_MODELS),
+    "DistillationTrainer": TrainerClass(uncounted=_TWO_MODELS),
 }
 
 
@@ -119,15 +121,15 @@ def settle_trainer(run: Resolver, method: ScriptValue[Method] | None) -> Trainer
     trainer, rows = _trainer(run)
     kind = trainer.value if trainer is not None else Trainer.SFT
     not_counted = [*_uses_not_counted(run), *_models_beside(run, kind)]
-    evaluated = None if kind.generates else _eval_batch(run)
+    evaluated = None if kind.row.generates else _eval_batch(run)
     settings = TrainerSettings(trainer=trainer, eval_batch=evaluated)
-    if kind.compares and all(row.refers for row in rows):
+    if kind.row.compares and all(row.refers for row in rows):
         reference = _reference(run, kind, method)
         unseen = {"reference"} if reference is None else set()
         settings = replace(settings, reference=reference, unseen=frozenset(unseen))
-    elif kind.compares and trainer is not None:
+    elif kind.row.compares and trainer is not None:
         settings = replace(settings, reference=cast(trainer, Reference.NONE))
-    if not kind.generates:
+    if not kind.row.generates:
         return replace(settings, not_counted=tuple(not_counted))
     completion = as_count(run.setting(seen.completion_tokens))
     prompt = as_count(run.setting(seen.prompt_tokens))
@@ -150,7 +152,7 @@ def settle_trainer(run: Resolver, method: ScriptValue[Method] | None) -> Trainer
     )
 
 
-def _trainer(run: Resolver) -> tuple[ScriptValue[Trainer] | None, list[TrainerRow]]:
+def _trainer(run: Resolver) -> tuple[ScriptValue[Trainer] | None, list[TrainerClass]]:
     """What is trained for, where every trainer of the script is known and they are of one kind."""
     uses = run.facts.trainer.uses
     rows = [TRAINERS[use.name] for use in uses if use.name in TRAINERS]
@@ -249,8 +251,8 @@ def _uses_not_counted(run: Resolver) -> Iterator[NotCounted]:
 
 
 def _models_beside(run: Resolver, kind: Trainer) -> Iterator[NotCounted]:
-    """The models that judge completions; that of PPO is counted."""
-    judged = () if kind is Trainer.PPO else run.facts.trainer.models_beside
+    """The models that judge completions; the one that scores is counted."""
+    judged = () if kind.row.has_value_model else run.facts.trainer.models_beside
     for model in judged:
         if run.may_hold(model):
             yield NotCounted(
@@ -263,9 +265,6 @@ def _models_beside(run: Resolver, kind: Trainer) -> Iterator[NotCounted]:
                     code=model.code,
                 ),
             )
-
-
-_BETA_TRAINERS = frozenset({Trainer.GRPO, Trainer.RLOO})
 
 
 def _reference(
@@ -281,13 +280,13 @@ def _reference(
     computed = as_truth(run.setting(seen.precomputed))
     if given is not None and given.value:
         return cast(given, Reference.MODEL)
-    if computed is not None and computed.value and not kind.generates:
+    if computed is not None and computed.value and not kind.row.generates:
         return cast(computed, Reference.PRECOMPUTED)
     if method is not None and method.value is not Method.FULL:
         return cast(method, Reference.NONE)
     if method is None and run.facts.trains_adapters:
         return None
-    if kind not in _BETA_TRAINERS:
+    if not kind.row.in_groups:
         decided = computed or given
         return None if decided is None else cast(decided, Reference.MODEL)
     beta = as_number(run.setting(seen.beta))
@@ -350,7 +349,7 @@ def cut_group(group: ScriptValue[int] | None, workload: Workload, ranks: int) ->
         ranks: All of them.
     """
     at_once = workload.resolved_generation_batch * ranks
-    if group is None or workload.trainer not in _BETA_TRAINERS or at_once % group.value == 0:
+    if group is None or not workload.trainer.row.in_groups or at_once % group.value == 0:
         return None
     return _(
         "{at_once} completions are generated at once by all GPUs, but {source} needs "

@@ -25,6 +25,7 @@ from zerowiz.core.memory.activations import (
     masks_all,
     masks_window,
 )
+from zerowiz.core.memory.losses import LOSS_ROWS
 from zerowiz.core.memory.rank_sizes import RankSizes
 from zerowiz.core.model.families import FAMILIES, Norm
 from zerowiz.core.model.types import Architecture, Model, ModelSource, Tensor
@@ -42,7 +43,14 @@ from zerowiz.core.speed.costs import (
 )
 from zerowiz.core.strategy_types import Offload, Part
 from zerowiz.core.structs import replace
-from zerowiz.core.workload import FP32_BYTES, HALF_BYTES, Loss, Method, Trainer, Workload
+from zerowiz.core.workload import (
+    FP32_BYTES,
+    HALF_BYTES,
+    Head,
+    Method,
+    Trainer,
+    Workload,
+)
 from zerowiz.translation import N_, _
 
 # Predict what a rank sends to the others per optimizer step.
@@ -313,7 +321,7 @@ def _adapters(tensor: Tensor, architecture: Architecture, rank: int) -> Products
 def _head(model: Model, trainer: Trainer) -> Products:
     """The logits: a reward has one, and a model of images a few."""
     a = model.architecture
-    if not a.vocab_size or trainer is Trainer.REWARD:
+    if not a.vocab_size or trainer.row.head is Head.VALUE:
         return Products()
     size = a.embedding_params
     return Products(size, size, a.vocab_size + a.embedding_size)
@@ -473,7 +481,7 @@ def compute_passes(
     kept_bytes = _recomputed_bytes(model, rank) if again else saved.saved_bytes
     rate = rates.memory_bytes_per_s * costs.elementwise_fraction
     family = FAMILIES.get(a.family)
-    fused = workload.loss is Loss.LIGER or (family is not None and family.norm is Norm.LAYER)
+    fused = LOSS_ROWS[workload.loss].has_liger or (family is not None and family.norm is Norm.LAYER)
     moved = IN_FUSED_BLOCKS if fused else IN_BLOCKS
     blocks_bytes = moved.forward * kept_bytes
     forward_bytes = blocks_bytes + AT_ENDS.forward * (saved.head_bytes + saved.loss_forward_bytes)
@@ -789,7 +797,7 @@ def _seconds(
 def _is_unknown(model: Model, r: RankSizes) -> bool:
     """What takes time that nothing here counts: sampling, disks, and images in no known patches."""
     on_disk = r.offloaded and r.buffers.on_nvme
-    return r.workload.trainer.generates or on_disk or model.architecture.has_unknown_patches
+    return r.workload.trainer.row.generates or on_disk or model.architecture.has_unknown_patches
 
 
 def why_untimed(model: Model, workload: Workload, machine: Machine, rates: GpuRates | None) -> str:
@@ -814,7 +822,7 @@ def why_untimed(model: Model, workload: Workload, machine: Machine, rates: GpuRa
             gpus=machine.gpus[0].name,
             precision=precision,
         )
-    if workload.trainer.generates:
+    if workload.trainer.row.generates:
         return _("zerowiz cannot predict the time to generate completions")
     if model.architecture.has_unknown_patches:
         return _("zerowiz has no formulas for this model of images")

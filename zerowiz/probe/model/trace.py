@@ -218,11 +218,12 @@ def fused_kernels() -> Iterator[None]:
 
 # Without "flash" in the name: transformers would take that for a package to load.
 _FLASH = "zerowiz_fused"
-_ATTENTION = {
+ATTENTION_KERNELS = {
     Attention.SDPA: ("sdpa", "eager"),
     Attention.FLASH: (_FLASH, "sdpa", "eager"),
     Attention.EAGER: ("eager",),
 }
+"""What a model is built with to trace it; the next where it does not support one."""
 # The usual crop of ImageNet, for a config that leaves the size to the preprocessor.
 IMAGE_SIZE = 224
 # Where config.json names no class: the first head that transformers has for its config. An encoder
@@ -302,7 +303,7 @@ def build_model(content: Mapping[str, object], workload: Workload) -> Any:
     config.use_cache = False
     model_class = _model_class(config)
     dtype = getattr(torch, PRECISIONS[workload.precision].dtype_names[0])
-    *preferred, last = _ATTENTION[workload.attention]
+    *preferred, last = ATTENTION_KERNELS[workload.attention]
     with torch.device("meta"), warnings.catch_warnings(action="ignore"):
         for kernel in preferred:
             with suppress(ValueError, ImportError):
