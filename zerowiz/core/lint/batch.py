@@ -102,7 +102,7 @@ def _is_own_default(entry: Entry) -> bool:
     return entry.key is not None and entry.key.default == f'"{AUTO}"'
 
 
-AUTO_NOTFILLED = Rule(
+AUTO_NOT_FILLED = Rule(
     code="ZW301",
     name="auto-not-filled",
     severity=Severity.ERROR,
@@ -119,7 +119,7 @@ def _by_accelerate(config: Config, entry: Entry) -> Iterator[ConfigFinding]:
     if not certain and (_is_own_default(entry) or entry.key is None):
         return
     yield entry.found(
-        AUTO_NOTFILLED,
+        AUTO_NOT_FILLED,
         _("neither the Trainer nor Accelerate replaces `auto` of `{label}`", label=entry.label),
         severity=Severity.ERROR if certain else Severity.WARNING,
         fix=_("remove it to use the default, or write a value"),
@@ -130,7 +130,7 @@ def _by_deepspeed(entry: Entry) -> Iterator[ConfigFinding]:
     severity = _harm_by_deepspeed(entry)
     if severity is not None:
         yield entry.found(
-            AUTO_NOTFILLED,
+            AUTO_NOT_FILLED,
             _(
                 "nothing replaces `auto` of `{label}` when DeepSpeed reads the config itself",
                 label=entry.label,
