@@ -1,6 +1,6 @@
 """Ask of every machine in the tables whether a job fits, how fast it is there and what it costs."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 
 from msgspec import Struct, structs
@@ -21,7 +21,7 @@ from zerowiz.core.catalog import (
 )
 from zerowiz.core.decision.flowchart import Decision
 from zerowiz.core.machine.spec import MOST_GPUS_PER_NODE
-from zerowiz.core.machine_kinds import MachineCandidate, MachineKind, PriceList, list_kinds
+from zerowiz.core.machine_kinds import MachineCandidate, PriceList, list_kinds
 from zerowiz.core.memory.micro_step import ReadModel
 from zerowiz.core.script.settings import ScriptRun
 from zerowiz.core.settings import Change
@@ -105,9 +105,13 @@ class _Planner:
 
     def decide(self, candidate: MachineCandidate) -> Decision | None:
         """The decision on a machine; None where the job cannot be asked of it."""
+        read = self.read
+        if self.first is not None:
+            job = self.first.job
+            read = ReadModel(model=job.model, traced=job.traced, notes=self.first.traced)
         try:
             machine = complete(candidate.machine, self.options)
-            followed = decide_options(self.options, machine, self.script, self._read())
+            followed = decide_options(self.options, machine, self.script, read)
         except UsageError as error:
             # A global batch that its ranks do not share evenly, fp16 states: another may do it.
             self.refused = self.refused or error
@@ -119,13 +123,6 @@ class _Planner:
             settings = {_setting(clause) for clause in request.assumed}
             self.assumed = tuple(clause for clause in self.assumed if _setting(clause) in settings)
         return followed.decision
-
-    def _read(self) -> ReadModel | None:
-        """The model and its trace, once they were read."""
-        if self.first is None:
-            return self.read
-        job = self.first.job
-        return ReadModel(model=job.model, traced=job.traced, notes=self.first.traced)
 
 
 def _setting(clause: str) -> str:
@@ -171,13 +168,15 @@ def find_machines(
         )
     if planner.refused is not None:
         offers = replace(offers, why_unasked=planner.refused.message)
+    # What has most memory in all.
+    largest = max(kinds, key=lambda kind: kind.sizes[-1].world_size * kind.gpu.usable_bytes)
     return MachineChoice(
         request=planner.first,
         assumed=planner.assumed,
         offers=offers,
         length=length,
         prices=prices,
-        largest=_largest(kinds),
+        largest=largest.build(largest.sizes[-1], table).name,
         find_wider=partial(_wider, offers, options, script, planner.first),
     )
 
@@ -223,9 +222,3 @@ def _check_options(options: Options) -> None:
             ),
             _("for several nodes add `$nodes 2`"),
         )
-
-
-def _largest(kinds: Sequence[MachineKind]) -> str:
-    """What has most memory in all."""
-    kind = max(kinds, key=lambda kind: kind.sizes[-1].world_size * kind.gpu.usable_bytes)
-    return kind.build(kind.sizes[-1], read_gpu_table()).name

@@ -95,7 +95,20 @@ def find_preflight_findings(
     )
     node = None if _is_before_srun() else find_node(examination.options)
     examination = replace(examination, options=with_node(examination.options, node))
-    return _examine(examination, node)
+    programs = examination.attempt(NO_DEEPSPEED, lambda: find_programs(os.environ))
+    machine = examination.attempt(NO_MACHINE, lambda: _find_machine(examination))
+    run = examination.script
+    plan = None if machine is None else _plan(examination, machine)
+    program = None if programs is None else programs.deepspeed
+    environ = _job_environ(machine, programs)
+    if plan is None or machine is None:
+        with reporter.wait(_CHECKING):
+            return (*examination.refused, *check_any_job(program, machine, environ, run))
+    port = None if examination.options.hostfile else _said_port(node, machine)
+    strategy = require_strategy(plan)
+    with reporter.wait(_CHECKING):
+        inputs = preflight_input(plan, run, strategy, program, environ, master_port=port)
+        return (*examination.refused, *examine(inputs))
 
 
 def _with_script(
@@ -147,27 +160,6 @@ def _said_port(node: NodeRank | None, machine: Machine) -> int | None:
     # A batch script runs on the first node of the job, where its ranks will meet; salloc may not.
     is_first = _is_before_srun() and os.environ.get("SLURM_NODEID") == "0"
     return parse_count(os.environ.get("MASTER_PORT")) if is_first and machine.nodes > 1 else None
-
-
-def _examine(examination: _Examination, node: NodeRank | None) -> tuple[PreflightFinding, ...]:
-    programs = examination.attempt(NO_DEEPSPEED, lambda: find_programs(os.environ))
-    machine = examination.attempt(NO_MACHINE, lambda: _find_machine(examination))
-    plan = None if machine is None else _plan(examination, machine)
-    program = None if programs is None else programs.deepspeed
-    environ = _job_environ(machine, programs)
-    if plan is None or machine is None:
-        with examination.reporter.wait(_CHECKING):
-            return (
-                *examination.refused,
-                *check_any_job(program, machine, environ, examination.script),
-            )
-    port = None if examination.options.hostfile else _said_port(node, machine)
-    strategy = require_strategy(plan)
-    with examination.reporter.wait(_CHECKING):
-        inputs = preflight_input(
-            plan, examination.script, strategy, program, environ, master_port=port
-        )
-        return (*examination.refused, *examine(inputs))
 
 
 def _find_machine(examination: _Examination) -> Machine:

@@ -47,7 +47,7 @@ from zerowiz.core.measured_trial import (
     stepper_for,
 )
 from zerowiz.core.memory.micro_step import ReadModel
-from zerowiz.core.preflight.facts import BUILT_BY, Op
+from zerowiz.core.preflight.facts import BUILT_BY
 from zerowiz.core.script.settings import ScriptSettings
 from zerowiz.core.speed.costs import GpuRates, find_rates
 from zerowiz.core.strategy_types import Offload, Strategy
@@ -178,7 +178,17 @@ def plan_measurement(
             for trial in _trials_of(options, machine, loop, reporter, every=every)
         )
     )
-    planned = _plan_all(trials, machine, reporter, trace=options.trace)
+    release, rates = read_transformers_release(), find_rates(machine, read_gpu_table())
+    planned = [
+        _plan(
+            replace(trial, workload=replace(trial.workload, transformers_version=release)),
+            machine,
+            rates,
+            reporter,
+            trace=options.trace,
+        )
+        for trial in trials
+    ]
     if listed:
         # Many runs share a note. Of a run by options the notes were said when it was decided.
         for note in dict.fromkeys(note for _, notes in planned for note in notes):
@@ -289,23 +299,6 @@ def _under(strategy: Strategy, trial: Trial) -> Trial:
     )
 
 
-def _plan_all(
-    trials: Sequence[Trial], machine: Machine, reporter: Reporter, *, trace: bool | None
-) -> list[tuple[PlannedTrial, Notes]]:
-    """Every case as it will run, and what its prediction rests on."""
-    release, rates = read_transformers_release(), find_rates(machine, read_gpu_table())
-    return [
-        _plan(
-            replace(trial, workload=replace(trial.workload, transformers_version=release)),
-            machine,
-            rates,
-            reporter,
-            trace=trace,
-        )
-        for trial in trials
-    ]
-
-
 def _plan(
     trial: Trial,
     machine: Machine,
@@ -385,7 +378,12 @@ def run_measurement(
             run_batch(batch, environ, lambda index: wait.at(str(planned[index].trial.id)))
         ) as ended,
     ):
-        wait.at(_before_first(compiled))
+        # What the ranks do before the first case begins.
+        wait.at(
+            _("DeepSpeed compiles {compiled}", compiled=listing(op.name for op in compiled))
+            if compiled
+            else _("loading torch and DeepSpeed")
+        )
         for trial in ended:
             plan = planned[trial.index]
             row = make_row(plan, trial.ends, machine.accelerator)
@@ -396,13 +394,6 @@ def run_measurement(
             on_result(comparisons[-1], trial.log_tail)
             wait.done(str(plan.trial.id))
     return comparisons
-
-
-def _before_first(compiled: Sequence[Op]) -> str:
-    """What the ranks do before the first case begins."""
-    if not compiled:
-        return _("loading torch and DeepSpeed")
-    return _("DeepSpeed compiles {compiled}", compiled=listing(op.name for op in compiled))
 
 
 def _keep(plan: PlannedTrial, comparison: Comparison, reporter: Reporter) -> None:

@@ -72,6 +72,11 @@ def encode_plan(
 ) -> dict[str, object]:
     """The contract's object of what was decided."""
     strategy, decision = plan.strategy, plan.decision
+    encoded_run = None
+    if run is not None:
+        from zerowiz.core.catalog import encode_run  # noqa: PLC0415 - most plans ask for no run
+
+        encoded_run = encode_run(run)
     encoded = encode_decision(
         decision,
         plan.search,
@@ -82,16 +87,10 @@ def encode_plan(
         config_path=None if strategy is None else config_file(plan.options, strategy),
         command=command,
         env=env,
-        run=None if run is None else _encode_run(run),
+        run=encoded_run,
         limits=limits,
     )
     return cast("dict[str, object]", english(encoded))
-
-
-def _encode_run(run: "PlannedRun") -> dict[str, object]:
-    from zerowiz.core.catalog import encode_run  # noqa: PLC0415 - most plans ask for no run
-
-    return encode_run(run)
 
 
 def with_plan(
@@ -111,10 +110,12 @@ def with_plan(
     # `command` and `env` stay null: the port, PATH and folders of one start on one host would
     # differ each time, and `reproduce` makes them anew.
     content = {**encode_plan(plan), "machine": encode_machine(machine)}
+    python = ".".join(map(str, sys.version_info[:3]))
+    libraries = {name: read_version(name) for name in LIBRARIES}
     provenance = Provenance(
         config=config,
         argv=tuple(reproducing_words(plan, script, script_args)),
-        versions=_versions(),
+        versions={"zerowiz": __version__, "python": python, **libraries},
     )
     text = render_plan(content, provenance)
     return PlannedFile(path=plan_path(config.path), text=text), config
@@ -145,12 +146,6 @@ def reproducing_words(plan: Plan, script: str | None, script_args: Sequence[str]
     options = replace(plan.options, isolated=True)
     words = ["zerowiz", command, "--yes", *forced, *as_words(options)]
     return [*words, *((script, *hide_secrets(script_args)) if script else ("--no-script",))]
-
-
-def _versions() -> dict[str, str | None]:
-    python = ".".join(map(str, sys.version_info[:3]))
-    libraries = {name: read_version(name) for name in LIBRARIES}
-    return {"zerowiz": __version__, "python": python, **libraries}
 
 
 @contextmanager
@@ -229,6 +224,8 @@ def plan_job_file(plan: Plan, script: ScriptRun) -> PlannedFile:
         )
     on_node = _seen_from_here(on_node)
     virtual = sys.prefix != sys.base_prefix
+    resuming = [flag for flag in _RESUMES_FROM if script.facts.parser.spells(flag)]
+    missing = [flag for flag in resuming if flag not in script.words]
     path = str((on_node.output_dir or Path()) / NAME)
     job = JobScript(
         nodes=machine.nodes,
@@ -239,7 +236,7 @@ def plan_job_file(plan: Plan, script: ScriptRun) -> PlannedFile:
         stage=options.stage or "auto",
         options=tuple(as_words(on_node)),
         script=_below(script.facts.target),
-        script_args=add_words(script.words, _resuming(script)),
+        script_args=add_words(script.words, missing),
         path=path,
         elsewhere=not is_here(machine),
     )
@@ -260,12 +257,6 @@ def _below(path: str) -> str:
     """A path, relative to this folder if it is in it."""
     here = Path.cwd()
     return str(Path(path).relative_to(here)) if Path(path).is_relative_to(here) else path
-
-
-def _resuming(script: ScriptRun) -> list[str]:
-    """The words by which a job that is queued again goes on, where they are not there yet."""
-    spelled = [flag for flag in _RESUMES_FROM if script.facts.parser.spells(flag)]
-    return [flag for flag in spelled if flag not in script.words]
 
 
 # Say that the machine has changed since the last plan of a job, and offer to keep its batch.

@@ -114,7 +114,8 @@ def gather(
     replace_file(job / OPEN_FILE, encode_file(OpenRendezvous(word=join.word)))
     for late in ticks(deadline_s):
         rendezvous = _read_joins(rendezvous, node)
-        missing = _find_missing(rendezvous, node)
+        joined = {each.rank for each in rendezvous.joins}
+        missing = [host for rank, host in enumerate(node.hosts) if rank not in joined]
         with _failing_all(rendezvous):
             _refuse_other_rendezvous(job, join)
             if not missing:
@@ -131,11 +132,6 @@ def _read_joins(rendezvous: Rendezvous, node: NodeRank) -> Rendezvous:
     known = {join.rank: join for join in rendezvous.joins}
     joins = (known.get(r) or read_join(rendezvous.folder, r) for r in range(node.nodes))
     return replace(rendezvous, joins=tuple(join for join in joins if join is not None))
-
-
-def _find_missing(rendezvous: Rendezvous, node: NodeRank) -> list[str]:
-    known = {join.rank for join in rendezvous.joins}
-    return [host for rank, host in enumerate(node.hosts) if rank not in known]
 
 
 def _refuse_other_rendezvous(job: Path, join: Join) -> None:
@@ -377,7 +373,11 @@ def lead(
         publish(rendezvous, number, _launch_spec(start))
 
     def run_all() -> int:
-        start = start_on(_merge(rendezvous), _node_launch(node, machines))
+        answers = [NodeAnswer(host=join.host, machine=join.machine) for join in rendezvous.joins]
+        fleet = merge_nodes(answers)
+        noted = fleet.machine.with_notes(*machine_text.notes(fleet))
+        weakest = replace(noted, allocation=rendezvous.own.machine.allocation)
+        start = start_on(weakest, _node_launch(node, machines))
         status = run_attempts(start, policy, reporter, publish_start)
         ignore_signals()
         return status
@@ -477,14 +477,6 @@ def _node_launch(node: NodeRank, machines: Sequence[Machine]) -> NodeLaunch:
 def _alone(machine: Machine) -> Machine:
     """This node, without the others of its allocation."""
     return replace(machine, nodes=1)
-
-
-def _merge(rendezvous: Rendezvous) -> Machine:
-    """The weakest of all nodes, as often as there are nodes."""
-    answers = [NodeAnswer(host=join.host, machine=join.machine) for join in rendezvous.joins]
-    fleet = merge_nodes(answers)
-    noted = fleet.machine.with_notes(*machine_text.notes(fleet))
-    return replace(noted, allocation=rendezvous.own.machine.allocation)
 
 
 def _launch_spec(start: Start) -> LaunchSpec:

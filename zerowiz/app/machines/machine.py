@@ -97,7 +97,8 @@ def complete(machine: Machine, options: Options) -> Machine:
         nodes, stated_sources["nodes"] = asked.nodes, f"`{asked.config}`"
     if nodes is not None:
         machine = with_nodes(machine, nodes)
-    if _lacks_network(machine):
+    is_unknown = machine.network.kind is NetworkKind.UNKNOWN
+    if is_unknown and machine.nodes > 1 and machine.source is MachineSource.SPEC:
         from zerowiz.app.machines.other_machine import note_network  # noqa: PLC0415 - takes long to load
 
         machine = note_network(machine, options)
@@ -120,12 +121,6 @@ def _with_links(machine: Machine, text: str | None) -> tuple[Machine, dict[str, 
     )
 
     return with_interconnect(machine, text), interconnect_sources(text)
-
-
-def _lacks_network(machine: Machine) -> bool:
-    """Whether it is a spec of several nodes whose network is unknown."""
-    unknown = machine.network.kind is NetworkKind.UNKNOWN
-    return unknown and machine.nodes > 1 and machine.source is MachineSource.SPEC
 
 
 def state_links(machine: Machine, text: str | None) -> Machine:
