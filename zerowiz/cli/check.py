@@ -120,16 +120,11 @@ def check(
         write_json(encode_reports(reports, configs.unreadable))
     elif as_sarif:
         write_json(encode_sarif(reports, RULES, __version__, configs.unreadable))
-    else:
-        _show(reports, known, quiet=quiet)
-    _end(reports, configs)
-
-
-def _show(reports: Sequence[FileReport], known: Schema, *, quiet: bool) -> None:
-    if quiet:
+    elif quiet:
         check_text.errors(reports, sys.stdout)
     elif reports:
         check_text.reports(reports, known.version, sys.stdout)
+    _end(reports, configs)
 
 
 def _end(reports: Sequence[FileReport], configs: FoundConfigs) -> None:

@@ -48,7 +48,8 @@ def build_app(words: Sequence[str]) -> typer.Typer:
         cls=PlainGroup,
         help=_("Turn a training script, a model and GPUs into a running DeepSpeed job"),
         epilog=_("Completion for your shell: zerowiz --install-completion"),
-        add_completion=_is_about_completion(words),
+        # typer's options for completion take long to load.
+        add_completion=_COMPLETES in os.environ or any("completion" in word for word in words[:1]),
         context_settings={"help_option_names": ["-h", "--help"]},
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
@@ -65,11 +66,6 @@ def build_app(words: Sequence[str]) -> typer.Typer:
 
 # typer's: set by the scripts that it writes for the shells, with the words of the line so far.
 _COMPLETES, _LINE = "_ZEROWIZ_COMPLETE", ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")
-
-
-def _is_about_completion(words: Sequence[str]) -> bool:
-    """Whether typer's options for completion are needed; they take long to load."""
-    return _COMPLETES in os.environ or any("completion" in word for word in words[:1])
 
 
 def _words() -> list[str]:
@@ -124,12 +120,6 @@ def _show_error(message: str, hints: Sequence[str]) -> None:
     show.error(message, hints, sys.stderr)
 
 
-def _show_note(message: str) -> None:
-    from zerowiz.ui import show  # noqa: PLC0415 - as above
-
-    show.note(message, sys.stderr)
-
-
 def _run() -> int:
     """Run one command; the exit code that it ends with."""
     try:
@@ -142,7 +132,9 @@ def _run() -> int:
         code = app(standalone_mode=False, prog_name="zerowiz")
         sys.stdout.flush()
     except DeclinedError as declined:
-        _show_note(declined.message)
+        from zerowiz.ui import show  # noqa: PLC0415 - as above
+
+        show.note(declined.message, sys.stderr)
         return ExitCode.OK
     except ZerowizError as error:
         _fail(error)

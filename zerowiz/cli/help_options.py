@@ -85,11 +85,7 @@ def default_of(name: str) -> str | None:
     step = Workload()
     value = step.lora_targets if name == "lora_target_modules" else getattr(step, name)
     told = {True: _("on"), False: _("off")}[value] if isinstance(value, bool) else str(value)
-    return _("your script's, else {told}", told=told) if name in _read_from_scripts() else told
-
-
-def _read_from_scripts() -> frozenset[str]:
-    """The settings that a script can show."""
     from zerowiz.core.script.settings import ScriptSettings  # noqa: PLC0415 - most runs write no page
 
-    return frozenset(ScriptSettings.__struct_fields__)
+    by_script = name in ScriptSettings.__struct_fields__
+    return _("your script's, else {told}", told=told) if by_script else told

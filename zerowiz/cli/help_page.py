@@ -198,7 +198,8 @@ def refuse_empty(command: Any, context: Any, words: list[str]) -> None:  # noqa:
     values = command.make_parser(context).parse_args(args=[*words])[0]
     for param in command.params:
         value = values.get(param.name)
-        if param.name not in _MAY_BE_EMPTY and "" in _several(value):
+        several = value if isinstance(value, (tuple, list)) else (value,)
+        if param.name not in _MAY_BE_EMPTY and "" in several:
             is_option = param.param_type_name == "option"
             shown = (param.metavar or param.name).rstrip(".").upper()
             name = f"`{_long(param)}`" if is_option else shown
@@ -234,10 +235,6 @@ def refuse_meaningless(command: Any, context: Any) -> None:  # noqa: ANN401 - ty
             _("`{option}` has no effect without {other}", option=option, other=other),
             _("add {other}, or remove `{option}`", other=other, option=option),
         )
-
-
-def _several(value: object) -> tuple[object, ...] | list[object]:
-    return value if isinstance(value, (tuple, list)) else (value,)
 
 
 def _long(param: Any, is_off: bool = False) -> str:  # noqa: ANN401 - as above

@@ -8,9 +8,7 @@ import typer
 
 from zerowiz.app.launch.attempts import RestartPolicy
 from zerowiz.app.launch.launch import RunOptions, plan_dry_run, prepare_launch, run_launch
-from zerowiz.app.launch.start import Start
 from zerowiz.app.options import FileUse, Options, TakesScript
-from zerowiz.app.reporter import LaunchReporter
 from zerowiz.cli.completion import complete_script
 from zerowiz.cli.options import takes_options
 from zerowiz.cli.output import showing_refused_plan, write_plan
@@ -128,16 +126,11 @@ def launch(
         raise typer.Exit(run_launch(prepared, reporter, person))
     with showing_refused_plan(as_json=options.as_json):
         start = plan_dry_run(prepared, reporter, person)
-    _show(start, reporter)
-
-
-def _show(start: Start, reporter: LaunchReporter) -> None:
-    """Show what a launch would do."""
-    plan, launch_plan = start.plan, start.launch_plan
+    launch_plan = start.launch_plan
     for note in launch_plan.notes:
         reporter.note(note)
-    if plan.options.as_json:
-        write_plan(plan, launch_plan.argv, launch_plan.env)
+    if start.plan.options.as_json:
+        write_plan(start.plan, launch_plan.argv, launch_plan.env)
     else:
         show_files(launch_plan.files, sys.stdout)
         show.launch(replace(launch_plan, files=()), sys.stdout)

@@ -1,7 +1,7 @@
 """`zerowiz measure`: real steps on this machine, and the prediction of each."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -85,6 +85,7 @@ def measure(
 ) -> None:
     """Run real steps on this machine, and compare them with the prediction"""
     if script is not None:
+        # Options of the model that stands alone.
         given = {
             "--cases": cases is not None,
             "--all": every,
@@ -93,7 +94,11 @@ def measure(
             "--timed-steps": timed_steps is not None,
             "--output": output is not None,
         }
-        _refuse_beside_script(given)
+        for name in (name for name, is_given in given.items() if is_given):
+            raise UsageError(
+                _("`{name}` does not work with your own script", name=name),
+                _("remove `{name}`", name=name),
+            )
         _measure_script(script, tuple(args or ()), options, steps or _SCRIPT_STEPS, deadline)
         return
     reporter = TerminalReporter(quiet=options.quiet, with_waits=not options.as_json)
@@ -137,16 +142,6 @@ def measure(
         if ended:
             _show_ended(ended, options, every=every)
     require_all(ended, planned)
-
-
-def _refuse_beside_script(given: Mapping[str, bool]) -> None:
-    """Refuse options of the model that stands alone."""
-    for name, is_given in given.items():
-        if is_given:
-            raise UsageError(
-                _("`{name}` does not work with your own script", name=name),
-                _("remove `{name}`", name=name),
-            )
 
 
 def _measure_script(

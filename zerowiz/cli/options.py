@@ -171,25 +171,14 @@ def _parser_of(row: SettingRow, kind: type, choices: Sequence[str]) -> Callable[
     """
 
     def choice(text: str) -> object:
-        word = _choice(row, choices, text)
+        word = canonical_choice(row.key, str(text), choices)
+        if word not in choices:
+            listed = listing(f"'{each}'" for each in choices)
+            what = _("'{said}' is not one of {listed}.", said=text, listed=listed)
+            raise WrongChoiceError(what, row.on, word, choices)
         return kind(word) if issubclass(kind, Enum) else word
 
     return choice
-
-
-def _choice(row: SettingRow, choices: Sequence[str], text: str) -> str:
-    """The choice that a person means.
-
-    Raises:
-        BadParameter: There is none.
-    """
-    word = canonical_choice(row.key, str(text), choices)
-    if word in choices:
-        return word
-    listed = listing(f"'{choice}'" for choice in choices)
-    raise WrongChoiceError(
-        _("'{said}' is not one of {listed}.", said=text, listed=listed), row.on, word, choices
-    )
 
 
 def read_options(words: Sequence[str], command: str) -> Options:

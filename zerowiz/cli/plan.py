@@ -31,7 +31,6 @@ from zerowiz.ui import choice, show
 from zerowiz.ui.reporter import TerminalReporter
 
 if TYPE_CHECKING:
-    from zerowiz.app.answers_file import SettingOrigin
     from zerowiz.app.catalog import MachineChoice
 from msgspec import structs
 
@@ -53,12 +52,14 @@ class PlanCommand(PlainCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - as said above
         """Give each of the two the value that typer asks for."""
         words_of_ours, script = self._split(ctx, args)
-        words, _, other = _partition(words_of_ours, COMPARE.flag)
+        compares = COMPARE.flag in words_of_ours
+        end = words_of_ours.index(COMPARE.flag) if compares else len(words_of_ours)
+        words, other = words_of_ours[:end], words_of_ours[end + 1 :]
         given = [
             f"{word}={CHOSEN}" if word == EXPLAIN.flag and not _names(words, place) else word
             for place, word in enumerate(words)
         ]
-        compared = [f"{COMPARE.flag}={shlex.join(other)}"] if COMPARE.flag in words_of_ours else []
+        compared = [f"{COMPARE.flag}={shlex.join(other)}"] if compares else []
         return super().parse_args(ctx, [*given, *compared, *script])
 
     def _split(self, ctx: Any, args: list[str]) -> tuple[list[str], list[str]]:  # noqa: ANN401 - as above
@@ -82,14 +83,6 @@ class PlanCommand(PlainCommand):
 def _names(words: list[str], place: int) -> bool:
     """Whether the word behind this one is a strategy."""
     return place + 1 < len(words) and find_strategy(words[place + 1]) is not None
-
-
-def _partition(words: list[str], at: str) -> tuple[list[str], bool, list[str]]:
-    """The words before one, whether it is there, and those behind it."""
-    if at not in words:
-        return words, False, []
-    place = words.index(at)
-    return words[:place], True, words[place + 1 :]
 
 
 class Shown(Struct, frozen=True, kw_only=True):
@@ -194,7 +187,11 @@ def _show_plan(
     note_settled(result.decided, reporter)
     note_emulation(result.decided, reporter)
     largest = result.limits() if shown.limits else None
-    origins = None if shown.origins_of is None else _origins(result, shown.origins_of)
+    origins = None
+    if shown.origins_of is not None:
+        from zerowiz.app.answers_file import find_origins  # noqa: PLC0415 - few plans show them
+
+        origins = find_origins(result.decided, shown.origins_of)
     if options.as_json:
         write_plan(result.decided, run=run, limits=largest, origins=origins)
     else:
@@ -236,12 +233,6 @@ def _show_page(
         from zerowiz.ui.pictures import explain  # noqa: PLC0415 - most plans explain nothing
 
         explain(decision, explained, sys.stdout)
-
-
-def _origins(result: PlanResult, layers: Layers) -> "tuple[SettingOrigin, ...]":
-    from zerowiz.app.answers_file import find_origins  # noqa: PLC0415 - few plans show them
-
-    return find_origins(result.decided, layers)
 
 
 def _show_machines(offered: "MachineChoice", options: Options, reporter: Reporter) -> None:
