@@ -82,7 +82,11 @@ def _table(offered: Offers, prices: PriceList, stream: TextIO) -> tuple[str, ...
     )
     rows = [
         (
-            *_machine(offer),
+            offer.candidate.name + ("*" if offer.assumes_network else ""),
+            offer.chosen.strategy.name,
+            sentences.verdict(offer.chosen),
+            bare_gib(offer.chosen.device_bytes),
+            bare_gib(offer.chosen.headroom_bytes),
             *((split_of(offer.workload),) if split else ()),
             *((_checkpointing(offer),) if mixed else ()),
             *_speed(offer),
@@ -92,17 +96,6 @@ def _table(offered: Offers, prices: PriceList, stream: TextIO) -> tuple[str, ...
         for offer in offered.offers[:_MOST_ROWS]
     ]
     return show_rows(stream, headings, rows, _LEAVING)
-
-
-def _machine(offer: Offer) -> tuple[str, ...]:
-    chosen = offer.chosen
-    return (
-        offer.candidate.name + ("*" if offer.assumes_network else ""),
-        chosen.strategy.name,
-        sentences.verdict(chosen),
-        bare_gib(chosen.device_bytes),
-        bare_gib(chosen.headroom_bytes),
-    )
 
 
 def _splits(offered: Offers) -> bool:
@@ -322,21 +315,18 @@ def _row(strategy_run: StrategyRun, currency: str, *, priced: bool) -> tuple[str
     name, predicted = strategy_run.evaluated.strategy.name, strategy_run.run
     if predicted is None:
         return (name, *[_UNKNOWN] * (5 if priced else 3))
-    return (
-        name,
-        f"{predicted.steps:,}",
-        *_run_time(predicted),
-        *(_run_cost(predicted, currency) if priced else ()),
-    )
-
-
-def _run_time(predicted: PredictedRun) -> tuple[str, str]:
     bounds = _(
         "({low_hours} to {high_hours})",
         low_hours=hours(predicted.low_hours),
         high_hours=hours(predicted.high_hours),
     )
-    return hours(predicted.expected_hours), bounds
+    return (
+        name,
+        f"{predicted.steps:,}",
+        hours(predicted.expected_hours),
+        bounds,
+        *(_run_cost(predicted, currency) if priced else ()),
+    )
 
 
 def _run_cost(predicted: PredictedRun, currency: str) -> tuple[str, str]:

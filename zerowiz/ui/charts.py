@@ -464,22 +464,15 @@ _DOT_KINDS: Mapping[Verdict, tuple[str, ...]] = {
 def _dots(others: Sequence[Candidate], axes: _Axes | None, slots: Slots) -> str:
     drawn = []
     for kinds in dict.fromkeys(_DOT_KINDS.values()):
-        places = [
-            _dot(other, axes) for other in others if _DOT_KINDS[other.evaluated.verdict] == kinds
-        ]
-        drawn += [slots.shape("path", f'class="{kind}"', d="".join(places)) for kind in kinds]
+        same = [other for other in others if _DOT_KINDS[other.evaluated.verdict] == kinds]
+        places = [] if axes is None else [_place(other, axes) for other in same]
+        path = "".join(f"M{x:.0f} {y:.0f}h.01" for x, y in places)
+        drawn += [slots.shape("path", f'class="{kind}"', d=path) for kind in kinds]
     return "".join(drawn)
 
 
 def _place(candidate: Candidate, axes: _Axes) -> tuple[float, float]:
     return axes.time.at(candidate.seconds or 0), axes.room.at(candidate.headroom_bytes / 2**30)
-
-
-def _dot(candidate: Candidate, axes: _Axes | None) -> str:
-    if axes is None:
-        return ""
-    x, y = _place(candidate, axes)
-    return f"M{x:.0f} {y:.0f}h.01"
 
 
 def _points(

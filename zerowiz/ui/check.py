@@ -87,18 +87,15 @@ def _report(path: str, findings: Sequence[ConfigFinding], stream: TextIO) -> Non
     """The findings of a file; the reason that several share is printed with the first."""
     reasons: set[str] = set()
     for finding in findings:
-        _finding(path, finding, stream, explained=finding.why in reasons)
+        rule, severity = finding.rule, finding.severity
+        place = f"{path}:{finding.line}:{finding.column} {severity} {rule.code} {rule.name}: "
+        line = _folded(f"{place}{finding.message}", stream)
+        line = paint(line, {rf"(?<= ){severity} {rule.code}\b": COLOURS[severity]}, stream)
+        is_new = finding.why and finding.why not in reasons
         reasons.add(finding.why)
-
-
-def _finding(path: str, finding: ConfigFinding, stream: TextIO, *, explained: bool) -> None:
-    rule, severity = finding.rule, finding.severity
-    place = f"{path}:{finding.line}:{finding.column} {severity} {rule.code} {rule.name}: "
-    line = _folded(f"{place}{finding.message}", stream)
-    line = paint(line, {rf"(?<= ){severity} {rule.code}\b": COLOURS[severity]}, stream)
-    why = [] if explained or not finding.why else [_("why: {why}", why=finding.why)]
-    below = [*why, *([_("fix: {fix}", fix=finding.fix)] if finding.fix else [])]
-    stream.write("\n".join([line, *(_folded(_HANG + text, stream) for text in below)]) + "\n")
+        why = [_("why: {why}", why=finding.why)] if is_new else []
+        below = [*why, *([_("fix: {fix}", fix=finding.fix)] if finding.fix else [])]
+        stream.write("\n".join([line, *(_folded(_HANG + text, stream) for text in below)]) + "\n")
 
 
 def _folded(line: str, stream: TextIO) -> str:

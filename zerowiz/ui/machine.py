@@ -153,7 +153,8 @@ def _host_facts(
                 kind=kind,
             ),
         )
-    yield "Network", _network(network)
+    nics = "; ".join(map(_nic, network.nics))
+    yield "Network", sentences.network(network) + (f" ({nics})" if nics else "")
     if allocation is not None:
         yield "Job", _allocation(allocation)
 
@@ -219,12 +220,6 @@ def _count(count: int | None, single: str, more: str) -> str | None:
 
 def _lock(size_bytes: int) -> str:
     return _("unlimited") if size_bytes == UNLIMITED_BYTES else small(size_bytes)
-
-
-def _network(network: Network) -> str:
-    words = sentences.network(network)
-    nics = "; ".join(_nic(nic) for nic in network.nics)
-    return f"{words} ({nics})" if nics else words
 
 
 def _nic(nic: Nic) -> str:

@@ -145,10 +145,13 @@ def run(summary: RunSummary, stream: TextIO) -> None:
         if attempt.number > 1:
             say(stream, "")
         say(stream, _title(attempt, summary.script))
-        if attempt.measured is None:
-            say(stream, _why_unmeasured(attempt))
-        else:
+        if attempt.measured is not None:
             _table(attempt.predicted, attempt.measured, stream)
+        elif attempt.end is None:
+            text = _("Nothing is measured yet: DeepSpeed's engine has taken no optimizer step")
+            say(stream, text)
+        else:
+            say(stream, _("Nothing was measured: DeepSpeed's engine took no optimizer step"))
         say(stream, _("Logs: {logs}", logs=attempt.logs))
 
 
@@ -170,12 +173,6 @@ def _title(attempt: AttemptSummary, script: str) -> str:
     )
 
 
-def _why_unmeasured(attempt: AttemptSummary) -> str:
-    if attempt.end is None:
-        return _("Nothing is measured yet: DeepSpeed's engine has taken no optimizer step")
-    return _("Nothing was measured: DeepSpeed's engine took no optimizer step")
-
-
 def _table(predicted: PredictedFigures, measured: MeasuredFigures, stream: TextIO) -> None:
     planned = predicted.accumulation_steps
     outside = measured.outside_bytes
@@ -188,7 +185,16 @@ def _table(predicted: PredictedFigures, measured: MeasuredFigures, stream: TextI
     ]
     show_rows(stream, ("", N_("predicted"), N_("measured"), N_("off by")), rows)
     if predicted.memory is CountedMemory.RESIDENT:
-        say(stream, ROUGH_ON_CPU if outside is None else _outside(outside))
+        sentence = (
+            ROUGH_ON_CPU
+            if outside is None
+            else _(
+                "Both figures include {size} of Python and its libraries, as measured; the rest"
+                " of a CPU rank is predicted only roughly",
+                size=_gib(outside),
+            )
+        )
+        say(stream, sentence)
     low, high = predicted.low_step_seconds, predicted.high_step_seconds
     if low is not None and high is not None:
         bounds = _("{low} to {high}", low=seconds(low), high=seconds(high))
@@ -203,14 +209,6 @@ def _table(predicted: PredictedFigures, measured: MeasuredFigures, stream: TextI
         say(stream, text)
     if measured.step_seconds is None:
         say(stream, _("A step time needs four optimizer steps; this attempt took fewer"))
-
-
-def _outside(size_bytes: int) -> str:
-    return _(
-        "Both figures include {size} of Python and its libraries, as measured; the rest of a CPU "
-        "rank is predicted only roughly",
-        size=_gib(size_bytes),
-    )
 
 
 def _gib(size_bytes: float | None) -> str:

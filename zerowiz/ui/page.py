@@ -327,10 +327,10 @@ def body(cell: GridCell, drawn: Decision, slots: Slots) -> str:
 
 
 def _memory(drawn: Decision, slots: Slots) -> str:
-    budget = budget_words(drawn)
+    words = _("Where it is fullest. The budget is {budget}.", budget=budget_words(drawn))
     return "".join(
         (
-            f'<p class="dim">{_fullest(budget)}</p>',
+            f'<p class="dim">{words}</p>',
             bars(drawn, slots),
             legend(drawn),
             f"<details><summary>{_('Memory as a table')}</summary>",
@@ -338,10 +338,6 @@ def _memory(drawn: Decision, slots: Slots) -> str:
             "</details>",
         )
     )
-
-
-def _fullest(budget: str) -> str:
-    return _("Where it is fullest. The budget is {budget}.", budget=budget)
 
 
 def answer(cell: GridCell) -> str:
@@ -418,6 +414,12 @@ def write(
     title = escape(_("{model} on {machine}", model=job.model.name, machine=gpus(job.machine)))
     slots = Slots()
     drawn = body(grid.own, decision, slots)
+    joined = f"<p>{escape(sentences.links(job.machine))}</p>{links(job.machine)}"
+    planned_by = _(
+        "Planned by zerowiz {version}. Memory and times are predicted; nothing was measured for"
+        " this page.",
+        version=escape(version),
+    )
     return "".join(
         (
             "<!doctype html>\n",
@@ -429,21 +431,13 @@ def write(
             '<button type="button" id="theme" aria-pressed="false" hidden>',
             f"{_('Dark')}</button></header>",
             f"<main>{_job(decision)}{_sliders(grid)}{drawn}",
-            _links(decision),
+            section("links", _("Links"), joined),
             _list("remedies", _("What would help the plan"), [hint(remedy) for remedy in remedies]),
             _list("notes", _("What the plan assumes"), notes),
-            f"</main><footer><p>{_planned_by(version)}</p></footer>",
+            f"</main><footer><p>{planned_by}</p></footer>",
             _data(grid, decision),
             f"<script>{script}</script></body></html>\n",
         )
-    )
-
-
-def _planned_by(version: str) -> str:
-    return _(
-        "Planned by zerowiz {version}. Memory and times are predicted; nothing was measured for"
-        " this page.",
-        version=escape(version),
     )
 
 
@@ -485,13 +479,6 @@ def _slider(name: str, label: str, stops: Sequence[int], at: int) -> str:
         f'<input type="range" id="{name}" min="0" max="{len(stops) - 1}" step="1" value="{at}"'
         f' data-stops="{" ".join(map(str, stops))}" aria-valuetext="{stops[at]}"{disabled}>'
         f'<output for="{name}" aria-hidden="true">{stops[at]}</output></p>'
-    )
-
-
-def _links(decision: Decision) -> str:
-    machine = decision.job.machine
-    return section(
-        "links", _("Links"), f"<p>{escape(sentences.links(machine))}</p>{links(machine)}"
     )
 
 

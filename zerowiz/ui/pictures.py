@@ -318,7 +318,9 @@ def _bars(job: PlanInput, rows: Mapping[str, Sizes], columns: int) -> Picture:
         number = f"{bare_gib(sum(sizes.values())):>{_NUMBER_COLUMNS}}" if numbered else ""
         lines.append(((pad(name, label) + " ", None), *scale.bar(sizes), (number, None)))
     seen = {part for sizes in rows.values() for part in sizes}
-    return (*lines, *_legend([part for part in MemoryPart if part in seen], columns))
+    # What the letters mean, in as many lines as it takes.
+    entries = ((SIGNS[part], (f"={_(part.value)}", None)) for part in MemoryPart if part in seen)
+    return (*lines, *wrap(entries, " ", columns))
 
 
 def widest_bytes(totals: Sequence[int], budget_bytes: int | None) -> int:
@@ -351,12 +353,12 @@ class _Scale:
         if len(cells) > self.cells:
             cells[self.cells - 1 :] = [("»", Colour.BAD)]
         cells += [(" ", None)] * (self.cells - len(cells))
-        cells.insert(self.cells if self.budget is None else self.budget, self._line())
+        if self.budget is None:
+            cells.append((" ", None))
+        else:
+            cells.insert(self.budget, ("│", Colour.LABEL))
         runs = ((key, len(list(run))) for key, run in groupby(cells))
         return tuple((sign * count, colour) for (sign, colour), count in runs)
-
-    def _line(self) -> Span:
-        return (" ", None) if self.budget is None else ("│", Colour.LABEL)
 
 
 def _heading(job: PlanInput, label: int, scale: _Scale) -> Line:
@@ -367,12 +369,6 @@ def _heading(job: PlanInput, label: int, scale: _Scale) -> Line:
     # It ends where its line is.
     room = label + 1 + scale.budget + 1 - cells_of(title)
     return ((title, None), (pad_left(budget, max(room, cells_of(budget) + 2)), Colour.LABEL))
-
-
-def _legend(seen: Sequence[MemoryPart], columns: int) -> Iterator[Line]:
-    """What the letters mean, in as many lines as it takes."""
-    entries = ((SIGNS[part], (f"={_(part.value)}", None)) for part in seen)
-    return wrap(entries, " ", columns)
 
 
 # Draw speed: the step time of each candidate against its headroom, the choice marked.
@@ -765,7 +761,12 @@ def explain(decision: Decision, evaluated: StrategyEstimate, stream: TextIO) -> 
     if job.accounting is Accounting.REAL:
         draw(phases(job, evaluated, columns_of(stream)), stream)
         stream.write("\n")
-    _ledger(evaluated, stream)
+    rows = [
+        (_(phase.value), _(part.kind.value), bare_gib(part.size_bytes), _(part.formula))
+        for phase, moment in evaluated.estimate.peaks().items()
+        for part in moment
+    ]
+    show_rows(stream, ("phase", "part", "GiB", "formula"), rows)
 
 
 def _times(value: StepTime, stream: TextIO) -> None:
@@ -829,12 +830,3 @@ def _why(job: PlanInput, evaluated: StrategyEstimate, stream: TextIO) -> None:
     rows += [(name, bare_gib(size), spell(why)) for name, size, why in besides if size]
     rows.append((_("sum"), needs, ""))
     show_rows(stream, ("part", "GiB", "formula"), rows)
-
-
-def _ledger(evaluated: StrategyEstimate, stream: TextIO) -> None:
-    rows = [
-        (_(phase.value), _(part.kind.value), bare_gib(part.size_bytes), _(part.formula))
-        for phase, moment in evaluated.estimate.peaks().items()
-        for part in moment
-    ]
-    show_rows(stream, ("phase", "part", "GiB", "formula"), rows)

@@ -92,7 +92,17 @@ class Screen:
 
     def fold(self, text: str, indent: int = 0, hang: int = 0) -> list[str]:
         """The text in lines that fit; all but the first start with `hang` blanks more."""
-        return _fold(text, self.width, " " * indent, " " * (indent + hang))
+        first, others = " " * indent, " " * (indent + hang)
+        if get_cwidth(text) > len(text):
+            return fill_wide(text, self.width, first, others)
+        lines = textwrap.wrap(
+            text,
+            max(self.width, len(others) + 1),
+            initial_indent=first,
+            subsequent_indent=others,
+            break_on_hyphens=False,
+        )
+        return lines or [""]
 
     def show_answer(self, question: Question, answer: str) -> int:
         """A line for what was answered; how many rows it takes."""
@@ -134,19 +144,6 @@ class Screen:
         if rows:
             self.output.cursor_up(rows)
             self.clear_line()
-
-
-def _fold(text: str, width: int, indent: str = "", hang: str = "") -> list[str]:
-    if get_cwidth(text) > len(text):
-        return fill_wide(text, width, indent, hang)
-    lines = textwrap.wrap(
-        text,
-        max(width, len(hang) + 1),
-        initial_indent=indent,
-        subsequent_indent=hang,
-        break_on_hyphens=False,
-    )
-    return lines or [""]
 
 
 def _printable(text: str) -> str:
@@ -239,7 +236,9 @@ class DrawnQuestion:
         keys.add("down", filter=can_point)(lambda _event: self._menu.move(1))
         keys.add("up", filter=can_point)(lambda _event: self._menu.move(-1))
         keys.add("escape", filter=can_go_back)(lambda event: _end(event, result=Back.BACK))
-        keys.add(Keys.BracketedPaste)(lambda event: self._paste(event.data))
+        keys.add(Keys.BracketedPaste)(
+            lambda event: self._buffer.insert_text(" ".join(event.data.split()))
+        )
         keys.add("c-c")(lambda event: _end(event, exception=KeyboardInterrupt))
         keys.add("<sigint>")(lambda event: _end(event, exception=KeyboardInterrupt))
         keys.add("c-d", filter=is_empty)(lambda event: _end(event, exception=EOFError))
@@ -280,9 +279,6 @@ class DrawnQuestion:
 
     def _take(self, text: str) -> None:
         self._buffer.set_document(Document(text))
-
-    def _paste(self, text: str) -> None:
-        self._buffer.insert_text(" ".join(text.split()))
 
     def _toggle_more(self) -> None:
         self._shows_more = not self._shows_more

@@ -172,20 +172,18 @@ def interval(value: Interval, of: Model) -> str:
     apart = listing(map(never_together, value.never_together))
     parts = (
         peak,
-        value.heaviest_bytes and of.heaviest and _heaviest(value.heaviest_bytes, of.heaviest),
+        value.heaviest_bytes
+        and of.heaviest
+        and _(
+            "another model of that size may need up to {size_bytes}, such as {shape}",
+            size_bytes=gib(value.heaviest_bytes),
+            shape=shape(of.heaviest),
+        ),
         assumed and _("assumes {assumed}", assumed=assumed),
         besides and _("not counted: {besides}", besides=besides),
         apart and _("never measured together: {apart}", apart=apart),
     )
     return "; ".join(part for part in parts if part)
-
-
-def _heaviest(size_bytes: int, of: Model) -> str:
-    return _(
-        "another model of that size may need up to {size_bytes}, such as {shape}",
-        size_bytes=gib(size_bytes),
-        shape=shape(of),
-    )
 
 
 # Say what joins the GPUs of a machine, and where the machine was read from.

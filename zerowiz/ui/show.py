@@ -14,7 +14,6 @@ from zerowiz.core.launch.plan import LaunchPlan
 from zerowiz.core.launch.provenance import PlannedFile, is_plan_path
 from zerowiz.core.memory.allocations import Phase
 from zerowiz.core.script.facts import ScriptFacts
-from zerowiz.core.speed.costs import StepTime
 from zerowiz.core.workload import SETTINGS, Accounting
 from zerowiz.translation import _, listing
 from zerowiz.ui import assumptions, pictures, sentences
@@ -77,10 +76,19 @@ def _job_lines(job: PlanInput) -> tuple[str, ...]:
     values = w.settings()
     changed = (name for name in w.changed() if name in texts and values[name] is not None)
     others = [texts[name].format(value=values[name]) for name in changed]
+    sequences = (
+        _("{micro_batch} images per GPU", micro_batch=w.micro_batch)
+        if job.model.architecture.has_unknown_patches
+        else _(
+            "{micro_batch} x {sequence_tokens} tokens per GPU",
+            micro_batch=w.micro_batch,
+            sequence_tokens=w.sequence_tokens,
+        )
+    )
     step = _(
         "{sequences}, accumulation {accumulation_steps}, {precision}, {states} optimizer "
         "states, {method}, {checkpointing}",
-        sequences=_sequences(job),
+        sequences=sequences,
         accumulation_steps=w.accumulation_steps,
         precision=w.precision,
         states=states,
@@ -101,17 +109,6 @@ def _job_lines(job: PlanInput) -> tuple[str, ...]:
         ),
         labelled(_("Model"), sentences.model(job.model)),
         labelled(_("Step"), listing([step, *others])),
-    )
-
-
-def _sequences(job: PlanInput) -> str:
-    w = job.workload
-    if job.model.architecture.has_unknown_patches:
-        return _("{micro_batch} images per GPU", micro_batch=w.micro_batch)
-    return _(
-        "{micro_batch} x {sequence_tokens} tokens per GPU",
-        micro_batch=w.micro_batch,
-        sequence_tokens=w.sequence_tokens,
     )
 
 
@@ -195,31 +192,23 @@ def _say_interval(decision: Decision, stream: TextIO) -> None:
         _say(decision, stream, "", labelled(_("Peak"), words), hang=LABEL_COLUMNS)
 
 
-def _time(value: StepTime) -> str:
-    low, high = seconds(value.low_seconds), seconds(value.high_seconds)
-    steps = value.measured_steps
-    scaled = _(", scaled by {steps} measured here", steps=steps) if value.calibrated else ""
-    return _(
-        "{expected_seconds} s per optimizer step expected, {low} to {high}{scaled}; "
-        "{tokens_per_s:,.0f} tokens/s on all GPUs together",
-        expected_seconds=seconds(value.expected_seconds),
-        low=low,
-        high=high,
-        scaled=scaled,
-        tokens_per_s=value.tokens_per_s,
-    )
-
-
 def _say_time(decision: Decision, stream: TextIO) -> None:
     """How long a step of the chosen strategy takes, and how far off that may be."""
-    chosen = decision.chosen
-    if chosen is not None and chosen.step_time is not None:
-        _say(
-            decision,
-            stream,
-            labelled(_("Time"), _time(chosen.step_time)),
-            hang=LABEL_COLUMNS,
-        )
+    time = None if decision.chosen is None else decision.chosen.step_time
+    if time is None:
+        return
+    steps = time.measured_steps
+    scaled = _(", scaled by {steps} measured here", steps=steps) if time.calibrated else ""
+    words = _(
+        "{expected_seconds} s per optimizer step expected, {low} to {high}{scaled}; "
+        "{tokens_per_s:,.0f} tokens/s on all GPUs together",
+        expected_seconds=seconds(time.expected_seconds),
+        low=seconds(time.low_seconds),
+        high=seconds(time.high_seconds),
+        scaled=scaled,
+        tokens_per_s=time.tokens_per_s,
+    )
+    _say(decision, stream, labelled(_("Time"), words), hang=LABEL_COLUMNS)
 
 
 def _say_host(decision: Decision, stream: TextIO) -> None:

@@ -230,7 +230,10 @@ def fold(text: str, stream: TextIO, *, hang: int = 0, in_parts: bool = True) -> 
     if cells(text) > len(text):
         return "\n".join(fill_wide(text, width, hang=" " * hang))
     if hang and in_parts:
-        return "\n".join(_fold_parts(text, width, " " * hang))
+        words = text.lstrip(" ")
+        lines = [" " * (len(text) - len(words))]
+        _add(lines, words, width, " " * hang)
+        return "\n".join(line.rstrip() for line in lines)
     return textwrap.fill(
         text,
         width,
@@ -271,13 +274,6 @@ def fill_wide(text: str, width: int, indent: str = "", hang: str = "") -> list[s
 # Where a line may end, the best first: behind a clause, behind an item or before an option, behind
 # a word.
 _ENDS = (r"(?<=;) ", r"(?<=[,:]) | (?=--)", " ")
-
-
-def _fold_parts(text: str, width: int, hang: str) -> list[str]:
-    words = text.lstrip(" ")
-    lines = [" " * (len(text) - len(words))]
-    _add(lines, words, width, hang)
-    return [line.rstrip() for line in lines]
 
 
 def _add(lines: list[str], part: str, width: int, hang: str, kind: int = 0) -> None:

@@ -29,9 +29,11 @@ def detected(
         script: What it shows, or the names of those that could be meant; or the file of a program.
         versions: Of the libraries that train, None for what is not installed.
     """
-    where = (
-        _("no GPU: {machine}", machine=machine) if isinstance(machine, str) else _machine(machine)
-    )
+    if isinstance(machine, str):
+        where = _("no GPU: {machine}", machine=machine)
+    else:
+        where = f"{gpus(machine)} ({sentences.source(machine)})"
+        where += f"; {sentences.links(machine)}" if machine.world_size > 1 else ""
     if isinstance(script, ScriptFacts):
         what = f"{script.target}: {sentences.convention(script)}"
     elif isinstance(script, ProgramFile):
@@ -50,11 +52,6 @@ def detected(
         labelled(_("Script"), what),
         labelled(_("Python"), has),
     )
-
-
-def _machine(machine: Machine) -> str:
-    shown = f"{gpus(machine)} ({sentences.source(machine)})"
-    return f"{shown}; {sentences.links(machine)}" if machine.world_size > 1 else shown
 
 
 def host(machine: Machine) -> str:
