@@ -6,10 +6,10 @@ from functools import partial
 from msgspec import Struct, structs
 
 from zerowiz import __version__
-from zerowiz.app.decide import decide_options
+from zerowiz.app.decide import decide_job
 from zerowiz.app.machines.machine import complete
 from zerowiz.app.options import Options, RunQuestion, with_plain
-from zerowiz.app.resolve.job import ResolvedJob
+from zerowiz.app.resolve.job import ResolvedJob, resolve_job
 from zerowiz.core import shell
 from zerowiz.core.catalog import (
     Decide,
@@ -105,13 +105,15 @@ class _Planner:
 
     def decide(self, candidate: MachineCandidate) -> Decision | None:
         """The decision on a machine; None where the job cannot be asked of it."""
-        read = self.read
-        if self.first is not None:
-            job = self.first.job
-            read = ReadModel(model=job.model, traced=job.traced, notes=self.first.traced)
+        first, options = self.first, self.options
         try:
-            machine = complete(candidate.machine, self.options)
-            followed = decide_options(self.options, machine, self.script, read)
+            machine = complete(candidate.machine, options)
+            job = (
+                resolve_job(options, machine, self.script, self.read)
+                if first is None
+                else first.with_change(options, machine, first.read)
+            )
+            followed = decide_job(job)
         except UsageError as error:
             # A global batch that its ranks do not share evenly, fp16 states: another may do it.
             self.refused = self.refused or error

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from enum import Enum
 
 from zerowiz.app.ask import Person
-from zerowiz.app.decide import Plan, machine_of, note_basis, note_settled, plan_options
+from zerowiz.app.decide import Plan, machine_of, note_basis, note_settled, plan_resolved, plan_options
 from zerowiz.app.machines.machine import is_here
 from zerowiz.app.options import Options, with_plain
 from zerowiz.app.reporter import Reporter
@@ -118,26 +118,21 @@ def _beyond(plan: Plan) -> list[str]:
     return text
 
 
-def take_remedy(
-    plan: Plan,
-    change: Change,
-    machine: Machine,
-    script: ScriptRun | None,
-) -> tuple[Plan, Machine]:
+def take_remedy(plan: Plan, change: Change, machine: Machine) -> tuple[Plan, Machine]:
     """The plan after a remedy was taken, and the machine that it is for.
 
     Args:
         plan: The one that has the remedy.
         change: That of the remedy.
         machine: That of the plan.
-        script: The script as it is run.
 
     Raises:
         ZerowizError: The job cannot be so.
     """
     changed = with_plain(plan.options, change)
     machine = machine_of(changed, change, machine)
-    return plan_options(changed, machine, script), machine
+    read = None if "model" in change else plan.request.read
+    return plan_resolved(plan.request.with_change(changed, machine, read)), machine
 
 
 def _listed(plan: Plan) -> tuple[Remedy, ...]:
@@ -243,7 +238,7 @@ class Remedying:
         """The plan after one of its remedies, and its machine; None where the job cannot be so."""
         change = takeable(plan)[index].change
         try:
-            after = take_remedy(plan, change, machine, self._script)
+            after = take_remedy(plan, change, machine)
         except ZerowizError as error:
             self._reporter.error(error)
             return None

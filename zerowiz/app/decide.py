@@ -76,32 +76,46 @@ def decide_options(
         UsageError: The options contradict each other, the script or the machine, or DeepSpeed does
             not do what they ask for.
     """
-    request = resolve_job(options, machine, script, read, reporter)
-    if script is not None:
-        check_method(script.facts, request.job.workload.method)
-    searched = choose_open(options, request, compares=compares)
+    return decide_job(resolve_job(options, machine, script, read, reporter), compares=compares)
+
+
+def decide_job(request: ResolvedJob, *, compares: bool = False) -> DecidedJob:
+    """The decision on a job that is resolved, without remedies.
+
+    Args:
+        request: The job, with the step as it would be by itself.
+        compares: Whether what else there is is looked at; the decision is the same.
+
+    Raises:
+        UsageError: DeepSpeed does not do what was asked for, or the script does not train so.
+    """
+    if request.script is not None:
+        check_method(request.script.facts, request.job.workload.method)
+    searched = choose_open(request, compares=compares)
     # Where nothing fits it is the least that the job can have, so that no remedy asks for it.
     step = _least(request) if searched.choice is None else searched.choice.workload
     chosen = request.with_step(step)
     decision = searched.decision
     if searched.choice is None:
         decision = decide(chosen.job, chosen.constraints)
-    _refuse_unsupported(options, chosen, decision)
+    if decision.chosen is not None:
+        # A config is written only where DeepSpeed trains what was asked for.
+        refuse_strategy(chosen, decision.chosen.strategy)
     return DecidedJob(first=request, request=chosen, search=searched, decision=decision)
 
 
-def choose_open(options: Options, request: ResolvedJob, *, compares: bool = True) -> Search:
+def choose_open(request: ResolvedJob, *, compares: bool = True) -> Search:
     """What is taken of what is open."""
 
     def supports(strategy: Strategy) -> bool:
         try:
-            refuse_strategy(options, request, strategy)
+            refuse_strategy(request, strategy)
         except UsageError:
             return False
         return True
 
     job, open_step = request.job, request.freedom
-    objective = options.objective
+    objective = request.options.objective
     return search(job, request.constraints, open_step, objective, supports, compares=compares)
 
 
@@ -112,15 +126,9 @@ def _least(request: ResolvedJob) -> Workload:
     return replace(smallest, gradient_checkpointing=recomputes)
 
 
-def _refuse_unsupported(options: Options, request: ResolvedJob, decision: Decision) -> None:
-    """A config is written only where DeepSpeed trains what was asked for."""
-    if decision.chosen is not None:
-        refuse_strategy(options, request, decision.chosen.strategy)
-
-
-def refuse_strategy(options: Options, request: ResolvedJob, strategy: Strategy) -> None:
+def refuse_strategy(request: ResolvedJob, strategy: Strategy) -> None:
     """Raise where DeepSpeed does not train what was asked for with this strategy."""
-    if options.config is not None:
+    if request.options.config is not None:
         return
     handover, job = request.handover, request.job
     if request.constraints.stage is None and strategy.stage == 0:
@@ -222,7 +230,7 @@ class RemedyFinder:
             chosen = self._lead(request)
             if chosen is None or not chosen.runs:
                 return None
-            refuse_strategy(self.options, request, chosen.strategy)
+            refuse_strategy(request, chosen.strategy)
         except ZerowizError:
             return None
         return make_remedy(decision, change, chosen)
@@ -242,7 +250,7 @@ class RemedyFinder:
         """The strategy that is chosen for a request."""
         if request.freedom == OpenSettings() and self.options.objective is Objective.FLOWCHART:
             return choose_only(request.job, request.constraints)[0]
-        return choose_open(self.options, request).decision.chosen
+        return choose_open(request).decision.chosen
 
     def _edit(self, remedy: Remedy) -> str:
         """What to change in the script for it."""
@@ -349,7 +357,13 @@ def plan_options(
     reporter: Reporter = SILENT,
 ) -> Plan:
     """Decide with these options on this machine, and choose what nobody decided."""
-    followed = decide_options(options, machine, script, reporter=reporter, compares=True)
+    return plan_resolved(resolve_job(options, machine, script, reporter=reporter))
+
+
+def plan_resolved(job: ResolvedJob) -> Plan:
+    """The plan of a job that is resolved."""
+    options, script = job.options, job.script
+    followed = decide_job(job, compares=True)
     finder = RemedyFinder(options, followed.first, script)
     return Plan(
         options=options,
@@ -420,11 +434,10 @@ def with_way_to_keep(plan: Plan, batch: BatchChange) -> BatchChange:
     """The change, with micro-steps only where the job can have them and fits."""
     if batch.accumulation_steps is None:
         return batch
-    job = plan.request.job
-    read = ReadModel(model=job.model, traced=job.traced, notes=plan.request.traced)
+    request, job = plan.request, plan.request.job
     try:
         options = with_plain(plan.options, keeping(batch))
-        decision = decide_options(options, job.machine, plan.script, read).decision
+        decision = decide_job(request.with_change(options, job.machine, request.read)).decision
     except ZerowizError:
         return replace(batch, by_script=True)
     step = decision.job.workload

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TextIO
 
 from zerowiz import __version__
-from zerowiz.app.decide import Plan, decide_options
+from zerowiz.app.decide import Plan, decide_job
 from zerowiz.app.reporter import Reporter
 from zerowiz.app.resolve.job import find_basis
 from zerowiz.core.decision.search import (
@@ -15,7 +15,6 @@ from zerowiz.core.decision.search import (
     without_empty,
 )
 from zerowiz.core.launch.provenance import PlannedFile
-from zerowiz.core.memory.micro_step import ReadModel
 from zerowiz.core.structs import replace
 from zerowiz.emit.files import refuse_loss, write_files
 from zerowiz.errors import UsageError, ZerowizError
@@ -49,13 +48,12 @@ def find_grid(plan: Plan, reporter: Reporter) -> Grid:
     if job.own_trace is not None:
         batches, lengths = (planned.micro_batch,), (planned.sequence_tokens,)
         why_fewer = _("the model was traced for this step alone")
-    read = ReadModel(model=job.model, traced=job.traced)
     cells = []
     with reporter.wait(_("planning for other settings"), len(batches) * len(lengths)) as wait:
         for micro_batch in batches:
             for tokens in lengths:
                 cell = replace(planned, micro_batch=micro_batch, sequence_tokens=tokens)
-                cells.append(planned if cell == planned else _decided(cell, plan, read))
+                cells.append(planned if cell == planned else _decided(cell, plan))
                 wait.done(f"{micro_batch} x {tokens}")
     grid = Grid(
         micro_batch_stops=batches,
@@ -67,12 +65,13 @@ def find_grid(plan: Plan, reporter: Reporter) -> Grid:
     return without_empty(grid)
 
 
-def _decided(cell: GridCell, plan: Plan, read: ReadModel) -> GridCell:
+def _decided(cell: GridCell, plan: Plan) -> GridCell:
     micro_batch, tokens = cell.micro_batch, cell.sequence_tokens
     try:
         options = replace(plan.options, micro_batch=micro_batch, sequence_tokens=tokens)
-        machine = plan.decision.job.machine
-        decided = decide_options(options, machine, plan.script, read, compares=True)
+        request, machine = plan.request, plan.decision.job.machine
+        changed = request.with_change(options, machine, request.read)
+        decided = decide_job(changed, compares=True)
     except ZerowizError as error:
         return replace(cell, decision=None, search=None, refusal=error.message)
     return replace(cell, decision=decided.decision, search=decided.search)

@@ -16,11 +16,11 @@ from zerowiz.app.command import (
     read_as_said,
     require_reachable,
 )
-from zerowiz.app.decide import DecidedJob, decide_options, machine_of
+from zerowiz.app.decide import DecidedJob, decide_job, machine_of
 from zerowiz.app.machines.machine import CPU_MACHINE, find_machine
 from zerowiz.app.options import Options, with_plain
 from zerowiz.app.reporter import SILENT, Reporter
-from zerowiz.app.resolve.job import own_config
+from zerowiz.app.resolve.job import ResolvedJob, own_config, resolve_job
 from zerowiz.app.resolve.model import check_model, made_for, read_made_near, read_near
 from zerowiz.app.resolve.workload import check_words, splits
 from zerowiz.app.wizard_plan import CopiedTemplate, InitOptions, InitPlan, check_template, script_of
@@ -243,6 +243,7 @@ class NamedInputs:
         self._runs: dict[str, ScriptRun] = {}
         self._models: dict[str, ReadModel | None] = {}
         self._recalled: dict[str, Options] = {}
+        self._job: ResolvedJob | None = None
         self.here, self._why_not_here = self._find_machine(reporter)
         self._has_typed_script = command.script is not None
         is_open = command.script is None and not wanted.no_script
@@ -269,6 +270,16 @@ class NamedInputs:
         """Read scripts, models and named machines again: the person may have edited them."""
         for read in (self._machines, self._runs, self._models, self._recalled):
             read.clear()
+        self._job = None
+
+    def resolve(
+        self, options: Options, machine: Machine, run: ScriptRun | None, read: ReadModel
+    ) -> ResolvedJob:
+        """The job of answers: the first one is resolved, the others are changes of it."""
+        if self._job is None or self._job.script is not run:
+            self._job = resolve_job(options, machine, run, read)
+            return self._job
+        return self._job.with_change(options, machine, read)
 
     def add_words(self, words: Words) -> None:
         """Read the script with these words after it, too."""
@@ -762,7 +773,8 @@ class Wizard:
         machine, read = self.named.machine(answers), self.named.model(answers)
         if machine is None or read is None:
             return None
-        return decide_options(self.options(answers), machine, self.named.run(answers), read)
+        options, run = self.options(answers), self.named.run(answers)
+        return decide_job(self.named.resolve(options, machine, run, read))
 
     def job(self, answers: Answers, reporter: Reporter) -> "AnsweredJob":
         """The job, once nothing is open.

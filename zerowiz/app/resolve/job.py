@@ -268,6 +268,11 @@ class ResolvedJob(Struct, frozen=True, kw_only=True):
     trusted: tuple[str, ...] = ()
     """Options of what the script's code does, which zerowiz neither sees there nor can pass."""
 
+    @property
+    def read(self) -> ReadModel:
+        """Its model, as it was read."""
+        return ReadModel(model=self.job.model, traced=self.job.traced, notes=self.traced)
+
     def with_step(self, step: Workload) -> "ResolvedJob":
         """The job with this step, of which nobody decided what is chosen."""
         before = self.job.workload
@@ -284,21 +289,29 @@ class ResolvedJob(Struct, frozen=True, kw_only=True):
             self.job.machine,
             self.script,
             self.config,
-            ReadModel(model=self.job.model, traced=self.job.traced, notes=self.traced),
+            self.read,
         )
         return replace(made, job=replace(self.job, workload=step), freedom=self.freedom)
 
     def with_change(
-        self, options: Options, machine: Machine, read: ReadModel | None = None
+        self,
+        options: Options,
+        machine: Machine,
+        read: ReadModel | None,
+        reporter: Reporter = SILENT,
     ) -> "ResolvedJob":
         """The job with other options, on another machine, of another model.
+
+        Args:
+            options: What is said now.
+            machine: What the job runs on.
+            read: Its model; None reads the one that the options name.
+            reporter: Hears what that waits for.
 
         Raises:
             UsageError: It cannot have them.
         """
-        job = self.job
-        read = read or ReadModel(model=job.model, traced=job.traced, notes=self.traced)
-        return _fold_job(options, (), machine, self.script, self.config, read)
+        return _fold_job(options, (), machine, self.script, self.config, read, reporter)
 
 
 def stated_settings(options: Options, settings: ScriptSettings) -> frozenset[str]:
