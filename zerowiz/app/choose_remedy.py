@@ -4,7 +4,14 @@ from collections.abc import Sequence
 from enum import Enum
 
 from zerowiz.app.ask import Person
-from zerowiz.app.decide import Plan, machine_of, note_basis, note_settled, plan_resolved, plan_options
+from zerowiz.app.decide import (
+    Plan,
+    machine_of,
+    note_basis,
+    note_settled,
+    plan_options,
+    plan_resolved,
+)
 from zerowiz.app.machines.machine import is_here
 from zerowiz.app.options import Options, with_plain
 from zerowiz.app.reporter import Reporter

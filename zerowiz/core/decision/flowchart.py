@@ -15,7 +15,6 @@ from zerowiz.core.decision.evaluate import (
 )
 from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.machine.types import Machine
-from zerowiz.core.memory.rank_sizes import StrategyRow
 from zerowiz.core.strategies import DDP, FLOWCHART_STRATEGIES, STRATEGIES, ZERO1, ZERO2, ZERO3
 from zerowiz.core.strategy_types import Offload, Strategy
 from zerowiz.core.structs import shows
@@ -194,7 +193,7 @@ class _OnDemand(dict[str, StrategyEstimate]):
             # What ran out of memory here says something of other strategies too.
             self.update({estimate.strategy.name: estimate for estimate in evaluate_all(self._job)})
         else:
-            strategy = _row(name)
+            strategy = _ROWS[name]
             *_, leanest = self._job.buffers(strategy)
             lean = evaluate_with(self._job, strategy, leanest, is_timed=not self._leanest)
             # What the smallest buffers leave no room for, no others do.
@@ -203,8 +202,7 @@ class _OnDemand(dict[str, StrategyEstimate]):
         return self[name]
 
 
-def _row(name: str) -> StrategyRow:
-    return next(row for row in STRATEGIES if row.name == name)
+_ROWS = {row.name: row for row in STRATEGIES}
 
 
 _Find = Callable[[str], StrategyEstimate | None]
@@ -396,7 +394,7 @@ def choose_only(
     def find(name: str) -> StrategyEstimate | None:
         # Whoever forces a strategy gets it whether it fits or not.
         is_asked = constraints.force or job.ran_out or name in verdicts
-        return verdicts[name] if is_asked or not is_hopeless(job, _row(name)) else None
+        return verdicts[name] if is_asked or not is_hopeless(job, _ROWS[name]) else None
 
     _, chosen, reasons = _follow(find, job, constraints)
     return chosen, reasons[0]

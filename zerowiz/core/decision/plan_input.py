@@ -70,8 +70,10 @@ class MeasuredRuns(Struct, frozen=True, kw_only=True):
 
     def pairs(self) -> frozenset[Pair]:
         """Every pair that some run had."""
-        points = (dict(zip(self.settings, run, strict=True)) for run in self.runs)
-        return frozenset(pair for point in points for pair in pairs_of(point))
+        pairs: set[Pair] = set()
+        for run in self.runs:
+            pairs.update(pairs_of(dict(zip(self.settings, run, strict=True))))
+        return frozenset(pairs)
 
 
 def decode_measured_runs(value: object) -> MeasuredRuns:

@@ -666,12 +666,12 @@ class Machine(Struct, frozen=True, kw_only=True):
     @property
     def free_bytes(self) -> int | None:
         """The least free memory of a chosen GPU; unknown where any is unknown."""
-        return least(gpu.free_bytes for gpu in self.gpus)
+        return least([gpu.free_bytes for gpu in self.gpus])
 
     @property
     def total_bytes(self) -> int | None:
         """The least total memory of a chosen GPU; unknown where any is unknown."""
-        return least(gpu.total_bytes for gpu in self.gpus)
+        return least([gpu.total_bytes for gpu in self.gpus])
 
     @property
     def compute_capability(self) -> tuple[int, int] | None:
@@ -689,9 +689,8 @@ class Machine(Struct, frozen=True, kw_only=True):
 
 def least(values: Iterable[_Ordered | None]) -> _Ordered | None:
     """The smallest of at least one value; unknown where any of them is."""
-    items = list(values)
-    known = [value for value in items if value is not None]
-    return min(known) if len(known) == len(items) else None
+    items = [*values]
+    return None if None in items else min(items)  # type: ignore[type-var, return-value]
 
 
 def with_nodes(machine: Machine, nodes: int) -> Machine:

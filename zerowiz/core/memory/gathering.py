@@ -169,10 +169,11 @@ def _order(layout: Layout, *, checkpointing: bool) -> _Order:
 class _Handle:
     """Parameters that are gathered together."""
 
-    def __init__(self, parameters: Collection[int], size: int) -> None:
-        self.size = size
-        self.together = len(parameters) > 1
-        self.untaken = set(parameters)
+    __slots__ = ("arrived", "size", "together", "untaken")
+
+    def __init__(self, size: int, count: int) -> None:
+        self.size, self.untaken = size, count
+        self.together = count > 1
         self.arrived = False
 
 
@@ -192,42 +193,49 @@ class _Coordinator:
         self.held = layout.small
 
     def _gather(self, numbers: Collection[int]) -> None:
-        wanted = set(numbers).difference(self._whole)
+        whole, handles, sizes = self._whole, self._handles, self._sizes
+        wanted = [number for number in numbers if number not in whole]
         if not wanted:
             return
-        size = 0
+        size = sum([sizes[number] for number in wanted])
+        handle = _Handle(size, len(wanted))
         for number in wanted:
-            size += self._sizes[number]
-        handle = _Handle(wanted, size)
-        self._handles.update(dict.fromkeys(wanted, handle))
-        self._whole.update(wanted)
+            handles[number] = handle
+        whole.update(wanted)
         self.parameters += size
-        self.alone += size if len(wanted) == 1 else 0
+        if not handle.together:
+            self.alone += size
 
-    def _take(self, number: int) -> int:
-        """Wait for a parameter; the elements of the buffer that is dropped then."""
-        handle = self._handles.pop(number)
-        if not handle.arrived:
-            handle.arrived = True
+    def _take(self, module: Module) -> int:
+        """Wait for parameters; the elements of the buffers that are dropped then."""
+        handles, dropped = self._handles, 0
+        for number in module:
+            handle = handles.pop(number, None)
+            if handle is None:
+                continue
+            handle.untaken -= 1
             if handle.together:
-                self.copies += handle.size
-            else:
+                self.copies += 0 if handle.arrived else handle.size
+                dropped += 0 if handle.untaken else handle.size
+            elif not handle.arrived:
                 self.alone -= handle.size
-        handle.untaken.discard(number)
-        return handle.size if handle.together and not handle.untaken else 0
+            handle.arrived = True
+        return dropped
 
     def _ask_ahead(self) -> None:
         room = min(self._limits.live - self.parameters, self._limits.prefetch)
+        queue, following, until = self._order.queue, self._next, self._asked_until
         asked: dict[int, None] = {}
         size = 0
-        queue = self._order.queue
-        while self._next < len(queue) and size < room:
-            number, step = queue[self._next]
-            self._next += 1
-            self._asked_until[number] = max(self._asked_until[number], step)
+        while size < room and following < len(queue):
+            number, step = queue[following]
+            following += 1
+            if until[number] < step:  # noqa: PLR1730 - `max` takes longer, thousands of times
+                until[number] = step
             if number not in self._whole and number not in asked:
                 asked[number] = None
                 size += self._sizes[number]
+        self._next = following
         self._gather(asked)
 
     def begin(self, module: Module, *, known: bool) -> _Numbers:
@@ -236,19 +244,19 @@ class _Coordinator:
         if module:
             if not self._whole.issuperset(module):
                 self._gather(module)
-            for number in module:
-                if number in self._handles:
-                    dropped += self._take(number)
+            dropped = self._take(module)
         waited = self.parameters + self.held, self.copies, self.alone
         self.copies -= dropped
         if known:
+            until, queue = self._asked_until, self._order.queue
             late = 0
             for number in module:
-                late += self._asked_until[number] < self._step
-            for number, step in self._order.queue[self._next : self._next + late]:
-                self._asked_until[number] = step
-            self._next += late
-            if self._next < len(self._order.queue) and self.parameters < self._limits.live:
+                late += until[number] < self._step
+            if late:
+                for number, step in queue[self._next : self._next + late]:
+                    until[number] = step
+                self._next += late
+            if self._next < len(queue) and self.parameters < self._limits.live:
                 self._ask_ahead()
         self._step += 1
         return waited
@@ -301,7 +309,9 @@ def replay(
         coordinator = _Coordinator(layout, limits, order)
         for begins, module, place in order.visits:
             if begins:
-                waiting[place] = max(waiting[place], coordinator.begin(module, known=known))
+                waited = coordinator.begin(module, known=known)
+                if waiting[place] < waited:  # noqa: PLR1730 - as above
+                    waiting[place] = waited
             elif module:
                 coordinator.end(module, known=known, forward=place <= count)
             else:
@@ -309,7 +319,8 @@ def replay(
                 continue
             now = coordinator.parameters + coordinator.held, coordinator.copies, coordinator.alone
             # As forward ends counts, not while its last modules run.
-            running[place] = now if place == count else max(running[place], now)
+            if place == count or running[place] < now:
+                running[place] = now
     most = tuple(
         Most(Gathered(*run), Gathered(*wait)) for run, wait in zip(running, waiting, strict=True)
     )

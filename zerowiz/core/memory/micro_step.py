@@ -1,5 +1,7 @@
 """What one micro-step keeps: of the analytic model, or of a trace of the real one."""
 
+from functools import lru_cache
+
 from msgspec import Struct
 
 from zerowiz.core.memory.activations import Activations, activations
@@ -168,6 +170,7 @@ _POWERS_BYTES = 6
 _WITH_POWERS = frozenset({"gelu_new", "gelu_accurate"})
 
 
+@lru_cache(maxsize=256)
 def micro_step(
     model: Model, workload: Workload, traced: Traced | None, *, sharded: bool
 ) -> Activations:

@@ -12,6 +12,7 @@ Symbols of the formulas, here and in `zero012.py`, `zero3.py`, `host_offload.py`
 """
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 
 from msgspec import Struct
 
@@ -184,6 +185,8 @@ def with_trainer_heads(model: Model, workload: Workload) -> Model:
     )
 
 
+# A search asks the same of a model for every strategy.
+@lru_cache(maxsize=256)
 def trainable_params(model: Model, workload: Workload) -> int:
     """The parameters that this method trains: all, or the adapters alone."""
     model = with_trainer_heads(model, workload)
@@ -208,6 +211,7 @@ def _persistent(model: Model, workload: Workload, buffers: Buffers) -> int:
     return sum(copies * numel for copies, numel in halves if numel <= threshold)
 
 
+@lru_cache(maxsize=256)
 def _frozen_bytes(model: Model, workload: Workload) -> int:
     """The base below the adapters; of QLoRA, only linear layers have 4 bits."""
     if workload.method is Method.FULL:
@@ -260,6 +264,7 @@ def _half_weight_bytes(model: Model, workload: Workload, *, sharded: bool) -> in
     return HALF_BYTES * (model.params - looked_up)
 
 
+@lru_cache(maxsize=256)
 def _largest(model: Model, workload: Workload) -> tuple[int, int]:
     """The largest trainable tensor, of the model and of its blocks."""
     if workload.method is not Method.FULL:

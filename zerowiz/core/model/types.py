@@ -195,7 +195,7 @@ class Model(Struct, frozen=True, kw_only=True):
     @property
     def largest_param(self) -> int:
         """Elements of the largest tensor."""
-        return max(tensor.numel for tensor in self.tensors)
+        return max([math.prod(tensor.shape) for tensor in self.tensors])
 
     @property
     def layer_params(self) -> int:
