@@ -7,9 +7,9 @@ import pytest
 
 from zerowiz.core.decision.evaluate import Verdict
 from zerowiz.core.decision.flowchart import Constraints, Decision, FlowchartQuestion, decide
-from zerowiz.core.decision.option_changes import encode_remedy
 from zerowiz.core.decision.plan_input import Objective, OpenSettings, PlanInput
 from zerowiz.core.decision.remedies import find_remedies
+from zerowiz.core.decision.remedy_table import encode_remedy
 from zerowiz.core.decision.search import Search, find_limits, search
 from zerowiz.core.decision.uncertainty import Assumption
 from zerowiz.core.machine.spec import decode_machine, parse_spec

@@ -133,7 +133,7 @@ def test_a_preflight_check_touches_its_module_and_the_table_of_cases(copied: Cop
 
 # The recipe `a remedy`: a reference that is run before training, and not held while it trains.
 
-REMEDY_MODULE = "zerowiz/core/decision/option_changes.py"
+REMEDY_MODULE = "zerowiz/core/decision/remedy_table.py"
 CASES = "tests/core/decision/test_remedies.py"
 
 REMEDY = """\

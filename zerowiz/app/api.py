@@ -22,7 +22,7 @@ from zerowiz.app.reporter import SILENT, Reporter
 from zerowiz.app.resolve.job import config_file
 from zerowiz.app.resolve.workload import check_own_config
 from zerowiz.core.decision.evaluate import StrategyEstimate
-from zerowiz.core.decision.option_changes import Remedy
+from zerowiz.core.decision.remedy_table import Remedy
 from zerowiz.core.decision.search import Candidate, Limit, find_limits
 from zerowiz.core.dsconfig.write import write_config as render_values
 from zerowiz.core.machine.types import Machine

@@ -15,8 +15,8 @@ from zerowiz.app.decide import (
 from zerowiz.app.machines.machine import is_here
 from zerowiz.app.options import Options, with_plain
 from zerowiz.app.reporter import Reporter
-from zerowiz.core.decision.option_changes import Expense, Remedy
 from zerowiz.core.decision.questions import AnswerKind, Back, Choice, Question
+from zerowiz.core.decision.remedy_table import Expense, Remedy
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.script.settings import ScriptRun
 from zerowiz.core.settings import Change

@@ -12,13 +12,13 @@ from zerowiz.app.reporter import SILENT, Reporter
 from zerowiz.app.resolve.job import ResolvedJob, config_file, find_basis, resolve_job
 from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict
 from zerowiz.core.decision.flowchart import Decision, choose_only, decide
-from zerowiz.core.decision.option_changes import Remedy, make_remedy, worth_offering
 from zerowiz.core.decision.plan_input import (
     BF16_IS_EMULATED,
     Objective,
     OpenSettings,
     emulates_bf16,
 )
+from zerowiz.core.decision.remedy_table import Remedy, make_remedy, worth_offering
 from zerowiz.core.decision.search import Evaluator, Search, search, split_batch
 from zerowiz.core.decision.unsupported import refuse_unsupported
 from zerowiz.core.dsconfig.write import own_values, write_config

@@ -12,7 +12,7 @@ from zerowiz.app.machines.machine import is_here
 from zerowiz.app.options import Options, as_words
 from zerowiz.app.resolve.job import config_file
 from zerowiz.core.decision.flowchart import Reason
-from zerowiz.core.decision.option_changes import encode_remedy
+from zerowiz.core.decision.remedy_table import encode_remedy
 from zerowiz.core.decision.search import Limit
 from zerowiz.core.launch.plan import RESUME
 from zerowiz.core.launch.provenance import (

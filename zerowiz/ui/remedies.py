@@ -6,7 +6,7 @@ from typing import TextIO
 from zerowiz.core import shell
 from zerowiz.core.command_words import flags
 from zerowiz.core.decision.evaluate import Verdict
-from zerowiz.core.decision.option_changes import Remedy
+from zerowiz.core.decision.remedy_table import Remedy
 from zerowiz.core.memory.losses import LOSS_ROWS
 from zerowiz.core.settings import Change
 from zerowiz.core.strategies import STRATEGIES

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, TextIO
 
 from zerowiz.core.decision.flowchart import Decision
-from zerowiz.core.decision.option_changes import Remedy
+from zerowiz.core.decision.remedy_table import Remedy
 from zerowiz.core.launch.plan import LaunchPlan, Resume
 from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.core.strategy_types import Strategy

@@ -8,8 +8,8 @@ from zerowiz.core import shell
 from zerowiz.core.command_words import flags
 from zerowiz.core.decision.evaluate import buffer_costs
 from zerowiz.core.decision.flowchart import Decision
-from zerowiz.core.decision.option_changes import Remedy
 from zerowiz.core.decision.plan_input import PlanInput
+from zerowiz.core.decision.remedy_table import Remedy
 from zerowiz.core.launch.plan import LaunchPlan
 from zerowiz.core.launch.provenance import PlannedFile, is_plan_path
 from zerowiz.core.memory.allocations import Phase

@@ -16,7 +16,9 @@ from zerowiz.core.decision.flowchart import (
     choose_only,
     decide,
 )
-from zerowiz.core.decision.option_changes import (
+from zerowiz.core.decision.plan_input import PlanInput
+from zerowiz.core.decision.remedies import RemedyScope, find_edits, find_remedies
+from zerowiz.core.decision.remedy_table import (
     KEEPING,
     ROUNDING,
     Expense,
@@ -27,8 +29,6 @@ from zerowiz.core.decision.option_changes import (
     train_adapters,
     worth_offering,
 )
-from zerowiz.core.decision.plan_input import PlanInput
-from zerowiz.core.decision.remedies import RemedyScope, find_edits, find_remedies
 from zerowiz.core.machine.interconnect import with_interconnect
 from zerowiz.core.machine.job_gpus import choose_gpus
 from zerowiz.core.machine.spec import parse_spec

@@ -15,7 +15,8 @@ from zerowiz.core.decision.flowchart import (
     choose_only,
     considered,
 )
-from zerowiz.core.decision.option_changes import (
+from zerowiz.core.decision.plan_input import PlanInput
+from zerowiz.core.decision.remedy_table import (
     KEEPING,
     PAST_SLOW_LINK,
     ROUNDING,
@@ -38,7 +39,6 @@ from zerowiz.core.decision.option_changes import (
     use_sdpa,
     worth_offering,
 )
-from zerowiz.core.decision.plan_input import PlanInput
 from zerowiz.core.machine.interconnect import with_interconnect
 from zerowiz.core.machine.names import GpuModel, match_models
 from zerowiz.core.machine.types import Machine, Network, with_host_memory
