@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from zerowiz.core.decision.plan_input import Uncounted
 from zerowiz.core.machine.types import Accelerator
@@ -36,7 +36,7 @@ from zerowiz.core.script.bindings import (
     spell,
 )
 from zerowiz.core.script.facts import Convention, ScriptFacts, ValueSource
-from zerowiz.core.script.trainers import NotCounted, settle_trainer
+from zerowiz.core.script.trainers import NotCounted, TrainerSettings, settle_trainer
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import (
     Attention,
@@ -216,14 +216,13 @@ def _no_words(_name: str, _value: object) -> Words | None:
     return None
 
 
-class ScriptSettings(Struct, frozen=True, kw_only=True):
+class ScriptSettings(TrainerSettings, frozen=True, kw_only=True):
     """The settings of a run; None where the script does not decide one, or where it is unknown."""
 
     micro_batch: ScriptValue[int] | None = None
     accumulation_steps: ScriptValue[int] | None = None
     precision: ScriptValue[Precision] | None = None
     gradient_checkpointing: ScriptValue[bool] | None = None
-    sequence_tokens: ScriptValue[int] | None = None
     optimizer: ScriptValue[Optimizer] | None = None
     attention: ScriptValue[Attention] | None = None
     loss: ScriptValue[Loss] | None = None
@@ -241,24 +240,8 @@ class ScriptSettings(Struct, frozen=True, kw_only=True):
     """Of each rank; None where there are none as well."""
     epochs: ScriptValue[float] | None = None
     """How often it trains on its data; None where a number of steps ends it as well."""
-    trainer: ScriptValue[Trainer] | None = None
-    reference: ScriptValue[Reference] | None = None
-    completion_tokens: ScriptValue[int] | None = None
-    group: ScriptValue[int] | None = None
-    """The completions of one prompt."""
-    steps_per_generation: ScriptValue[int] | None = None
-    whole_generation: ScriptValue[int] | None = None
-    """Completions of all ranks that are generated at a time."""
-    vllm_memory_fraction: ScriptValue[float] | None = None
-    vllm_sleeps: ScriptValue[bool] | None = None
-    eval_batch: ScriptValue[int] | None = None
-    """None where the run does not evaluate as well."""
     metrics: str | None = None
     """What computes metrics of all logits of an evaluation."""
-    vllm_server: str | None = None
-    """What says that vLLM generates on GPUs of its own."""
-    not_counted: tuple[NotCounted, ...] = ()
-    """What the script holds, and what no formula counts."""
     method: ScriptValue[Method] | None = None
     adapts: bool = False
     """Whether adapters train, and only the bits of the frozen weights are not known."""
@@ -267,8 +250,6 @@ class ScriptSettings(Struct, frozen=True, kw_only=True):
     """In the syntax of `--lora-target-modules`."""
     targets_by_architecture: bool = False
     """Whether peft chooses the layers by the model's type."""
-    unseen: frozenset[str] = frozenset()
-    """The settings that this script decides, and whose values are not known."""
     uncounted: tuple[ValueSource, ...] = ()
     """What the script does with adapters that the ledger does not count."""
     splits: bool = True
@@ -364,12 +345,17 @@ def _resolve(run: Resolver) -> ScriptSettings:
     method = _settled_method(run)
     model = settle_model(run)
     of_trainer = settle_trainer(run, method)
+    of_trainer = replace(
+        of_trainer,
+        sequence_tokens=of_trainer.sequence_tokens or longer_side(run),
+        not_counted=(*of_trainer.not_counted, *_plain_layers(run)),
+    )
     settings = ScriptSettings(
+        **structs.asdict(of_trainer),
         micro_batch=as_count(run.setting(facts.micro_batch)),
         accumulation_steps=as_count(run.setting(facts.accumulation_steps)),
         precision=_settled_precision(run),
         gradient_checkpointing=_checkpointing(run),
-        sequence_tokens=of_trainer.sequence_tokens or longer_side(run),
         optimizer=as_named(run.setting(facts.optimizer), OPTIMIZER_NAMES),
         attention=as_named(run.setting(facts.attention), ATTENTIONS),
         loss=as_named(run.setting(facts.liger), LOSSES),
@@ -381,18 +367,7 @@ def _resolve(run: Resolver) -> ScriptSettings:
         use_cpu=as_truth(run.setting(facts.use_cpu)),
         loader_workers=as_count(run.setting(facts.loader_workers)),
         epochs=_epochs(run),
-        trainer=of_trainer.trainer,
-        reference=of_trainer.reference,
-        completion_tokens=of_trainer.completion_tokens,
-        group=of_trainer.group,
-        steps_per_generation=of_trainer.steps_per_generation,
-        whole_generation=of_trainer.whole_generation,
-        vllm_memory_fraction=of_trainer.vllm_memory_fraction,
-        vllm_sleeps=of_trainer.vllm_sleeps,
-        eval_batch=of_trainer.eval_batch,
         metrics=_metrics(facts) if of_trainer.eval_batch else None,
-        vllm_server=of_trainer.on_server,
-        not_counted=(*of_trainer.not_counted, *_plain_layers(run)),
         method=method,
         adapts=method is None and _adapts(run),
         lora_rank=as_count(run.setting(facts.lora_rank)),

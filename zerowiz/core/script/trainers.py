@@ -98,16 +98,20 @@ class TrainerSettings(Struct, frozen=True, kw_only=True):
     """Of what is generated: the prompt, where it is cut, and its completion."""
     completion_tokens: ScriptValue[int] | None = None
     group: ScriptValue[int] | None = None
+    """The completions of one prompt."""
     steps_per_generation: ScriptValue[int] | None = None
     whole_generation: ScriptValue[int] | None = None
+    """Completions of all ranks that are generated at a time."""
     vllm_memory_fraction: ScriptValue[float] | None = None
     vllm_sleeps: ScriptValue[bool] | None = None
     eval_batch: ScriptValue[int] | None = None
     """None where the run does not evaluate as well."""
     unseen: frozenset[str] = frozenset()
+    """The settings that this script decides, and whose values are not known."""
     not_counted: tuple[NotCounted, ...] = ()
-    on_server: str | None = None
-    """What says that vLLM generates elsewhere."""
+    """What the script holds, and what no formula counts."""
+    vllm_server: str | None = None
+    """What says that vLLM generates on GPUs of its own."""
 
 
 def settle_trainer(run: Resolver, method: ScriptValue[Method] | None) -> TrainerSettings:
@@ -147,7 +151,7 @@ def settle_trainer(run: Resolver, method: ScriptValue[Method] | None) -> Trainer
         vllm_memory_fraction=fraction,
         vllm_sleeps=as_truth(run.setting(seen.vllm_sleep)) if fraction is not None else None,
         unseen=settings.unseen | unseen,
-        on_server=server,
+        vllm_server=server,
         not_counted=(*not_counted, *engine),
     )
 
