@@ -104,7 +104,7 @@ def decide_job(request: ResolvedJob, *, compares: bool = False) -> DecidedJob:
     return DecidedJob(first=request, request=chosen, search=searched, decision=decision)
 
 
-def choose_open(request: ResolvedJob, *, compares: bool = True) -> Search:
+def choose_open(request: ResolvedJob, *, compares: bool) -> Search:
     """What is taken of what is open."""
 
     def supports(strategy: Strategy) -> bool:
@@ -250,7 +250,7 @@ class RemedyFinder:
         """The strategy that is chosen for a request."""
         if request.freedom == OpenSettings() and self.options.objective is Objective.FLOWCHART:
             return choose_only(request.job, request.constraints)[0]
-        return choose_open(request).decision.chosen
+        return choose_open(request, compares=False).decision.chosen
 
     def _edit(self, remedy: Remedy) -> str:
         """What to change in the script for it."""

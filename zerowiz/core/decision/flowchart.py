@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
+from functools import cache
 
 from msgspec import Struct
 
@@ -391,10 +392,11 @@ def choose_only(
     """
     verdicts = _OnDemand(job, leanest=leanest)
 
+    @cache
     def find(name: str) -> StrategyEstimate | None:
         # Whoever forces a strategy gets it whether it fits or not.
-        is_asked = constraints.force or job.ran_out or name in verdicts
-        return verdicts[name] if is_asked or not is_hopeless(job, _ROWS[name]) else None
+        is_asked = constraints.force or job.ran_out or not is_hopeless(job, _ROWS[name])
+        return verdicts[name] if is_asked else None
 
     _, chosen, reasons = _follow(find, job, constraints)
     return chosen, reasons[0]
