@@ -21,8 +21,8 @@ if __name__ == "__main__":
 from accuracy.split import Split, split_of
 from measured.rows import OPTIMIZERS, Row, family_of, read_every_row, strategy_of, workload_of
 
-from zerowiz.core.decision.plan_input import MeasuredRuns, PairedSetting, accumulation_of
-from zerowiz.core.decision.plan_input import point_of as point_of_job
+from zerowiz.core.decision.job import MeasuredRuns, PairedSetting, accumulation_of
+from zerowiz.core.decision.job import point_of as point_of_job
 from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.workload import OptimizerKernel
 

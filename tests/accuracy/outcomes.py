@@ -9,7 +9,7 @@ from measured.rows import Row, buffers_of, strategy_of, workload_of
 from measured.traces import model_of, stand_in
 
 from zerowiz.core.decision.evaluate import Verdict, evaluate
-from zerowiz.core.decision.plan_input import PlanInput
+from zerowiz.core.decision.job import Job
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.machine.types import Host
 from zerowiz.core.structs import replace
@@ -91,7 +91,7 @@ def verdict_of(row: Row, rows: Sequence[Row]) -> Verdict:
         gpus = tuple(replace(gpu, free_bytes=free_bytes) for gpu in machine.gpus)
         machine = replace(machine, gpus=gpus)
     workload = workload_of(row)
-    job = PlanInput(
+    job = Job(
         machine=replace(machine, host=Host(available_bytes=_ANY_HOST_BYTES)),
         model=model_of(row),
         workload=workload,

@@ -22,7 +22,7 @@ from rich.console import Console
 import zerowiz
 from zerowiz.app import api
 from zerowiz.app.options import Options
-from zerowiz.core.decision.plan_input import Objective
+from zerowiz.core.decision.job import Objective
 from zerowiz.core.workload import Method
 from zerowiz.errors import HandEditedError, NothingFitsError, UsageError
 

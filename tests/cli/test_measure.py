@@ -18,7 +18,7 @@ from recorded import Install, library
 from zerowiz import __version__
 from zerowiz.app.measure import require_steps
 from zerowiz.core.decision.evaluate import StrategyEstimate, evaluate
-from zerowiz.core.decision.plan_input import PlanInput
+from zerowiz.core.decision.job import Job
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.measured_row import (
     KeptRun,
@@ -584,7 +584,7 @@ def planned() -> StrategyEstimate:
     machine, table = parse_spec("2xH200", read_gpu_table()), read_gpu_table()
     size = parse_size("1b")
     assert size is not None
-    job = PlanInput(
+    job = Job(
         machine=machine,
         model=model_from_size("1b", size),
         workload=Workload(),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from zerowiz.core.catalog import Offers, encode_offers, encode_run, find_offers, plan_run
 from zerowiz.core.decision.flowchart import Constraints, Decision, decide
-from zerowiz.core.decision.plan_input import PlanInput, native_precision
+from zerowiz.core.decision.job import Job, native_precision
 from zerowiz.core.machine.spec import parse_machine, parse_spec
 from zerowiz.core.machine.types import Machine, NetworkKind
 from zerowiz.core.machine_kinds import (
@@ -43,9 +43,7 @@ def planner(params: int, tried: list[str] | None = None) -> Callable[[MachineCan
             tried.append(candidate.name)
         machine = candidate.machine
         workload = Workload(gradient_checkpointing=True, precision=native_precision(machine))
-        job = PlanInput(
-            machine=machine, model=model, workload=workload, rates=find_rates(machine, TABLE)
-        )
+        job = Job(machine=machine, model=model, workload=workload, rates=find_rates(machine, TABLE))
         return decide(job, Constraints())
 
     return decide_on
@@ -256,7 +254,7 @@ TIMES = {"steps": "int", "hours": "float", "cost": "float", **INTERVAL}
 def decided(machine: Machine, *, timed: bool = True) -> Decision:
     rates = find_rates(machine, OFFERS_JSON_TABLE) if timed else None
     workload = Workload(gradient_checkpointing=True)
-    job = PlanInput(machine=machine, model=MODEL, workload=workload, rates=rates)
+    job = Job(machine=machine, model=MODEL, workload=workload, rates=rates)
     return decide(job, Constraints())
 
 

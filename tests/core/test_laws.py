@@ -25,7 +25,7 @@ from zerowiz.core.decision.flowchart import (
     choose_only,
     decide,
 )
-from zerowiz.core.decision.plan_input import PlanInput
+from zerowiz.core.decision.job import Job
 from zerowiz.core.decision.uncertainty import DOUBTS, Assumption, Doubt
 from zerowiz.core.dsconfig.write import Handover, render_config, write_config
 from zerowiz.core.machine.types import (
@@ -149,7 +149,7 @@ LONE = Machine(
 def is_counted(model: Model, workload: Workload) -> bool:
     """Whether a job may ask for it; some losses and packed rows are refused."""
     try:
-        PlanInput(machine=LONE, model=model, workload=workload)
+        Job(machine=LONE, model=model, workload=workload)
     except UsageError:
         return False
     return True
@@ -221,11 +221,11 @@ def machines(draw: st.DrawFn) -> Machine:
 
 
 @st.composite
-def jobs(draw: st.DrawFn) -> PlanInput:
+def jobs(draw: st.DrawFn) -> Job:
     model, workload = draw(steps())
     accounting = draw(st.sampled_from(Accounting))
     has_rule = workload.method is Method.FULL
-    return PlanInput(
+    return Job(
         machine=draw(machines()),
         model=model,
         workload=workload,
@@ -277,34 +277,34 @@ def states(
     return total
 
 
-def free_set(job: PlanInput, free_bytes: int | None) -> PlanInput:
+def free_set(job: Job, free_bytes: int | None) -> Job:
     gpus = tuple(replace(gpu, free_bytes=free_bytes) for gpu in job.machine.gpus)
     return replace(job, machine=replace(job.machine, gpus=gpus))
 
 
 @st.composite
-def budgets(draw: st.DrawFn, job: PlanInput) -> int:
+def budgets(draw: st.DrawFn, job: Job) -> int:
     """Bytes a GPU around what some strategy needs: elsewhere nothing changes."""
     need_bytes = evaluate(job, draw(st.sampled_from(STRATEGIES))).device_bytes
     return max(0, need_bytes + draw(st.sampled_from((-1, 0, need_bytes // 10))))
 
 
 @st.composite
-def roomy_jobs(draw: st.DrawFn) -> PlanInput:
+def roomy_jobs(draw: st.DrawFn) -> Job:
     """A job on GPUs that some strategies fit and others do not."""
     job = hosted(draw(jobs()), draw(st.sampled_from((None, 100 * GB, 10**6 * GB))))
     return free_set(job, draw(budgets(job)))
 
 
-def linked(job: PlanInput, link: LinkClass) -> PlanInput:
+def linked(job: Job, link: LinkClass) -> Job:
     return replace(job, machine=replace(job.machine, interconnect=Interconnect(link_class=link)))
 
 
-def networked(job: PlanInput, network: Network) -> PlanInput:
+def networked(job: Job, network: Network) -> Job:
     return replace(job, machine=replace(job.machine, network=network))
 
 
-def hosted(job: PlanInput, available_bytes: int | None) -> PlanInput:
+def hosted(job: Job, available_bytes: int | None) -> Job:
     return replace(job, machine=replace(job.machine, host=Host(available_bytes=available_bytes)))
 
 
@@ -419,7 +419,7 @@ def test_a_reference_never_lowers_the_peak_and_one_computed_before_never_raises_
 
 @given(job=roomy_jobs(), constraints=WISHES | PINNED_WISHES, data=st.data())
 def test_more_memory_never_picks_a_more_frugal_strategy(
-    job: PlanInput, constraints: Constraints, data: st.DataObject
+    job: Job, constraints: Constraints, data: st.DataObject
 ) -> None:
     """None is no strategy: a slow ZeRO-3 that fits is refused where only offload fitted before.
 
@@ -441,7 +441,7 @@ VERDICTS = (Verdict.DOES_NOT_FIT, Verdict.UNCERTAIN, Verdict.TIGHT, Verdict.FITS
 
 
 @given(job=roomy_jobs(), data=st.data())
-def test_more_memory_never_worsens_a_verdict(job: PlanInput, data: st.DataObject) -> None:
+def test_more_memory_never_worsens_a_verdict(job: Job, data: st.DataObject) -> None:
     sizes = sorted((data.draw(budgets(job)), data.draw(budgets(job))))
     before, after = (evaluate_all(free_set(job, size)) for size in sizes)
     for with_less, with_more in zip(before, after, strict=True):
@@ -449,7 +449,7 @@ def test_more_memory_never_worsens_a_verdict(job: PlanInput, data: st.DataObject
 
 
 @given(job=roomy_jobs())
-def test_what_surely_runs_has_room_for_its_upper_bound(job: PlanInput) -> None:
+def test_what_surely_runs_has_room_for_its_upper_bound(job: Job) -> None:
     for each in evaluate_all(job):
         assert each.device_bytes <= each.high_device_bytes
         if each.is_sure and each.interval is not None:
@@ -460,7 +460,7 @@ def test_what_surely_runs_has_room_for_its_upper_bound(job: PlanInput) -> None:
 
 @given(job=roomy_jobs(), strategy=st.sampled_from(STRATEGIES), rate=st.floats(0, 1))
 def test_a_wider_interval_never_betters_a_verdict(
-    job: PlanInput, strategy: StrategyRow, rate: float
+    job: Job, strategy: StrategyRow, rate: float
 ) -> None:
     """Nor does it turn what the expected peak fits into what does not fit."""
     doubt = Doubt(what=Assumption.TRACED, holds=lambda *_: True, rate=rate)
@@ -474,7 +474,7 @@ def test_a_wider_interval_never_betters_a_verdict(
 
 @given(job=roomy_jobs(), constraints=WISHES)
 def test_what_is_uncertain_is_chosen_only_where_nothing_surely_runs(
-    job: PlanInput, constraints: Constraints
+    job: Job, constraints: Constraints
 ) -> None:
     """But for what the flowchart never takes: a slow ZeRO-3, and ZeRO-1 over a fast link."""
     decision = decide(job, constraints)
@@ -502,7 +502,7 @@ def test_a_longer_sequence_never_needs_less(
 
 @given(job=roomy_jobs(), data=st.data())
 def test_more_memory_never_turns_a_strategy_that_runs_into_one_that_does_not(
-    job: PlanInput, data: st.DataObject
+    job: Job, data: st.DataObject
 ) -> None:
     sizes = sorted((data.draw(budgets(job)), data.draw(budgets(job))))
     before, after = (evaluate_all(free_set(job, size)) for size in sizes)
@@ -514,7 +514,7 @@ ROOMS = (0.5, 0.99, 1.0, 1.02, 1.04, 1.06, 1.08, 1.1, 1.2, 1.5)
 
 
 @given(job=jobs(), strategy=st.sampled_from(STRATEGIES))
-def test_less_memory_never_predicts_a_faster_step(job: PlanInput, strategy: StrategyRow) -> None:
+def test_less_memory_never_predicts_a_faster_step(job: Job, strategy: StrategyRow) -> None:
     """With the same buffers: less memory may choose leaner ones."""
     timed = hosted(replace(job, rates=GPU_RATES), 10**6 * GB)
     first = evaluate(timed, strategy)
@@ -530,7 +530,7 @@ def test_less_memory_never_predicts_a_faster_step(job: PlanInput, strategy: Stra
 
 @given(job=roomy_jobs(), constraints=WISHES | PINNED_WISHES, link=st.sampled_from(LinkClass))
 def test_a_slower_link_never_picks_a_strategy_that_sends_more(
-    job: PlanInput, constraints: Constraints, link: LinkClass
+    job: Job, constraints: Constraints, link: LinkClass
 ) -> None:
     """Unless `--offload auto` asks for it: ZeRO-2 with offload can send more than ZeRO-3."""
     assume(constraints.offload is not OffloadChoice.AUTO)
@@ -542,7 +542,7 @@ def test_a_slower_link_never_picks_a_strategy_that_sends_more(
 
 @given(job=roomy_jobs(), constraints=WISHES | PINNED_WISHES, data=st.data())
 def test_the_order_of_the_gpus_never_changes_a_decision(
-    job: PlanInput, constraints: Constraints, data: st.DataObject
+    job: Job, constraints: Constraints, data: st.DataObject
 ) -> None:
     shuffled = tuple(data.draw(st.permutations(job.machine.gpus)))
     other = replace(job, machine=replace(job.machine, gpus=shuffled))
@@ -553,7 +553,7 @@ def test_the_order_of_the_gpus_never_changes_a_decision(
 
 @given(job=roomy_jobs(), strategy=st.sampled_from(STRATEGIES))
 def test_unknown_free_memory_never_looks_better_than_any_known_amount(
-    job: PlanInput, strategy: StrategyRow
+    job: Job, strategy: StrategyRow
 ) -> None:
     """One GPU that does not tell is enough; only a person's own budget can stand for it."""
     *others, last = job.machine.gpus
@@ -573,7 +573,7 @@ STAYING = [each for each in STRATEGIES if each.offload is Offload.NONE]
 
 @given(job=roomy_jobs(), strategy=st.sampled_from(OFFLOADING))
 def test_unknown_host_memory_never_looks_better_to_offload_than_any_known_amount(
-    job: PlanInput, strategy: StrategyRow
+    job: Job, strategy: StrategyRow
 ) -> None:
     unknown, worst = (evaluate(hosted(job, size), strategy).runs for size in (None, 0))
     assert unknown <= worst
@@ -581,7 +581,7 @@ def test_unknown_host_memory_never_looks_better_to_offload_than_any_known_amount
 
 @given(job=roomy_jobs(), strategy=st.sampled_from(STAYING))
 def test_a_host_that_is_unknown_stands_in_the_way_of_nothing_but_offload(
-    job: PlanInput, strategy: StrategyRow
+    job: Job, strategy: StrategyRow
 ) -> None:
     """Every machine has a host that starts jobs; the plan says how much of it one takes."""
     unknown, ample = (evaluate(hosted(job, size), strategy) for size in (None, 10**18))
@@ -601,7 +601,7 @@ def test_a_host_that_is_unknown_stands_in_the_way_of_nothing_but_offload(
     ),
 )
 def test_more_host_memory_never_worsens_a_verdict(
-    job: PlanInput, strategy: StrategyRow, sizes: tuple[int, int], use: HostUse
+    job: Job, strategy: StrategyRow, sizes: tuple[int, int], use: HostUse
 ) -> None:
     job = replace(job, host_use=use)
     less, more = (evaluate(hosted(job, size), strategy).verdict for size in sorted(sizes))
@@ -610,7 +610,7 @@ def test_more_host_memory_never_worsens_a_verdict(
 
 @given(job=roomy_jobs(), constraints=WISHES | PINNED_WISHES)
 def test_an_unknown_link_is_decided_as_the_worst_known_one(
-    job: PlanInput, constraints: Constraints
+    job: Job, constraints: Constraints
 ) -> None:
     unknown, worst = (
         decide(linked(job, link), constraints) for link in (LinkClass.UNKNOWN, LinkClass.PCIE)
@@ -620,7 +620,7 @@ def test_an_unknown_link_is_decided_as_the_worst_known_one(
 
 @given(job=roomy_jobs(), constraints=WISHES | PINNED_WISHES, kind=st.sampled_from(NetworkKind))
 def test_an_unknown_network_is_decided_as_the_worst_known_one(
-    job: PlanInput, constraints: Constraints, kind: NetworkKind
+    job: Job, constraints: Constraints, kind: NetworkKind
 ) -> None:
     """Neither an unknown kind nor the unknown rate of a known one makes a network fast."""
     worst = decide(networked(job, Network(kind=NetworkKind.ETHERNET, bytes_per_s=0)), constraints)
@@ -637,7 +637,7 @@ def test_an_unknown_network_is_decided_as_the_worst_known_one(
     job=roomy_jobs(), strategy=st.sampled_from(STRATEGIES), integration=st.sampled_from(Integration)
 )
 def test_a_config_renders_to_the_same_valid_json_each_time(
-    job: PlanInput, strategy: StrategyRow, integration: Integration
+    job: Job, strategy: StrategyRow, integration: Integration
 ) -> None:
     handover, evaluated = Handover(integration=integration), evaluate(job, strategy)
     first, second = (render_config(write_config(job, evaluated, handover)) for _ in range(2))
@@ -645,13 +645,13 @@ def test_a_config_renders_to_the_same_valid_json_each_time(
 
 
 @given(job=roomy_jobs(), constraints=WISHES | PINNED_WISHES)
-def test_what_is_chosen_runs(job: PlanInput, constraints: Constraints) -> None:
+def test_what_is_chosen_runs(job: Job, constraints: Constraints) -> None:
     chosen = decide(job, constraints).chosen
     assert chosen is None or chosen.runs
 
 
 @given(job=jobs() | roomy_jobs(), strategy=st.sampled_from(STRATEGIES))
-def test_a_strategy_that_is_hopeless_does_not_fit(job: PlanInput, strategy: StrategyRow) -> None:
+def test_a_strategy_that_is_hopeless_does_not_fit(job: Job, strategy: StrategyRow) -> None:
     assume(is_hopeless(job, strategy))
     assert Verdict.DOES_NOT_FIT is evaluate(job, strategy).verdict
 
@@ -666,7 +666,7 @@ def test_no_rank_holds_less_than_the_floor(
 
 @given(job=jobs() | roomy_jobs(), constraints=WISHES | PINNED_WISHES)
 def test_the_leanest_buffers_choose_what_all_buffers_choose(
-    job: PlanInput, constraints: Constraints
+    job: Job, constraints: Constraints
 ) -> None:
     whole, reason = choose_only(job, constraints)
     lean, lean_reason = choose_only(job, constraints, leanest=True)

@@ -11,7 +11,7 @@ import pytest
 from measured.rows import family_of, read_every_row, read_model, read_rows
 
 from zerowiz.core.decision.evaluate import Verdict, evaluate
-from zerowiz.core.decision.plan_input import PlanInput
+from zerowiz.core.decision.job import Job
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.machine.types import Accelerator, with_gpus
 from zerowiz.core.measured_row import (
@@ -204,7 +204,7 @@ def _errors(slower: float) -> tuple[list[float], list[float]]:
     assert calibration.measured_steps >= 40
     assert len(held_out) >= 40
 
-    def error(job: PlanInput, strategy: StrategyRow, seconds: float) -> float:
+    def error(job: Job, strategy: StrategyRow, seconds: float) -> float:
         predicted = evaluate(job, strategy).step_time
         assert predicted is not None
         return abs(math.log(predicted.expected_seconds / seconds))
@@ -505,7 +505,7 @@ def test_on_a_gpu_the_peak_of_the_allocator_is_predicted_and_on_the_cpu_the_proc
     machine, table = parse_spec("2xH200", read_gpu_table()), read_gpu_table()
     model = model_from_size("1b", 10**9)
     rates = find_rates(machine, table)
-    job = PlanInput(machine=machine, model=model, workload=Workload(), rates=rates)
+    job = Job(machine=machine, model=model, workload=Workload(), rates=rates)
     planned = evaluate(job, ZERO2)
     on_gpu = predict_run(job, planned, Accelerator.CUDA)
     assert (ALLOCATED, planned.estimate.peak_bytes) == (on_gpu.memory, on_gpu.peak_bytes)
@@ -526,7 +526,7 @@ def test_steps_with_fewer_micro_batches_are_held_against_the_prediction_for_as_m
 
     def predict(steps: int) -> PredictedFigures:
         workload = Workload(accumulation_steps=steps)
-        job = PlanInput(machine=machine, model=model, workload=workload, rates=rates)
+        job = Job(machine=machine, model=model, workload=workload, rates=rates)
         return predict_run(job, evaluate(job, ZERO2), Accelerator.CUDA)
 
     counted = report_run_figures(9, 2, 2, 8, 2, 2) | {"timed_micro_batches": [3, 3, 3, 4, 3, 3]}

@@ -7,7 +7,7 @@ import pytest
 
 from zerowiz.core.decision.evaluate import Verdict
 from zerowiz.core.decision.flowchart import Constraints, Decision, FlowchartQuestion, decide
-from zerowiz.core.decision.plan_input import Objective, OpenSettings, PlanInput
+from zerowiz.core.decision.job import Job, Objective, OpenSettings
 from zerowiz.core.decision.remedies import find_remedies
 from zerowiz.core.decision.remedy_table import encode_remedy
 from zerowiz.core.decision.search import Search, find_limits, search
@@ -24,7 +24,7 @@ from zerowiz.core.workload import Accounting, Method, Workload
 from zerowiz.probe.package_data import read_gpu_table
 
 TABLE = read_gpu_table()
-JOB = PlanInput(
+JOB = Job(
     machine=parse_spec("4xA100-40GB", TABLE),
     model=model_from_size("7b", 7 * 10**9),
     workload=Workload(micro_batch=2, accumulation_steps=8, gradient_checkpointing=True),

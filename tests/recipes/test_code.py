@@ -137,7 +137,7 @@ REMEDY_MODULE = "zerowiz/core/decision/remedy_table.py"
 CASES = "tests/core/decision/test_remedies.py"
 
 REMEDY = """\
-def precompute(job: PlanInput, constraints: Constraints) -> Iterator[Attempt]:
+def precompute(job: Job, constraints: Constraints) -> Iterator[Attempt]:
     \"\"\"The reference's log-probabilities from before training.\"\"\"
     w = job.workload
     if w.trainer is Trainer.DPO and w.resolved_reference is Reference.MODEL:

@@ -4,7 +4,7 @@ from functools import partial
 from typing import NamedTuple
 
 import zerowiz
-from zerowiz.core.decision.plan_input import Objective
+from zerowiz.core.decision.job import Objective
 from zerowiz.core.workload import Attention, Precision
 
 # One node of 16 V100 with 32 GB, which NVSwitch joins.

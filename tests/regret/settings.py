@@ -9,7 +9,7 @@ from regret.workloads import RegretJob
 
 from zerowiz.core.decision.evaluate import StrategyEstimate, evaluate
 from zerowiz.core.decision.flowchart import Constraints, decide
-from zerowiz.core.decision.plan_input import Objective, OpenSettings, PlanInput
+from zerowiz.core.decision.job import Job, Objective, OpenSettings
 from zerowiz.core.decision.search import search
 from zerowiz.core.measured_trial import Trial, stepper_for
 from zerowiz.core.memory.rank_sizes import StrategyRow
@@ -72,7 +72,7 @@ class Way(Struct, frozen=True, kw_only=True):
         return inf if time is None else time.expected_seconds
 
 
-def every_way(job: PlanInput) -> list[Way]:
+def every_way(job: Job) -> list[Way]:
     """Every strategy with every micro-batch that is a power of 2, with checkpointing and without.
 
     All of them are evaluated, one by one: a search that leaves some out is held against this.
@@ -96,7 +96,7 @@ def every_way(job: PlanInput) -> list[Way]:
     ]
 
 
-def settings_of(job: RegretJob, plan_input: PlanInput) -> tuple[TriedSetting, ...]:
+def settings_of(job: RegretJob, plan_input: Job) -> tuple[TriedSetting, ...]:
     """What is measured of a job, the choice first, then the fastest as predicted."""
     ways = {way.id: way for way in every_way(plan_input)}
     roles: dict[str, list[str]] = {}
@@ -117,7 +117,7 @@ def settings_of(job: RegretJob, plan_input: PlanInput) -> tuple[TriedSetting, ..
     return (*settings, *_hugging_face(job, plan_input))
 
 
-def _roles(job: RegretJob, plan_input: PlanInput, ways: Sequence[Way]) -> Iterator[tuple[str, Way]]:
+def _roles(job: RegretJob, plan_input: Job, ways: Sequence[Way]) -> Iterator[tuple[str, Way]]:
     chosen = choose(plan_input)
     if chosen is not None:
         yield CHOICE, chosen
@@ -142,7 +142,7 @@ def _draw(job: RegretJob, way: Way) -> bytes:
     return hashlib.sha256(f"{job.id}/{way.id}".encode()).digest()
 
 
-def choose(job: PlanInput) -> Way | None:
+def choose(job: Job) -> Way | None:
     """What `plan --objective fastest` takes, with the batch and the checkpointing open."""
     freedom = OpenSettings(split=True, checkpointing=(False, True))
     found = search(job, Constraints(), freedom, Objective.FASTEST)
@@ -193,7 +193,7 @@ def _of_zero3(hidden: int) -> Mapping[str, object]:
 _EXAMPLES = {HF_ZERO2: (ZERO2_OFFLOAD, _of_zero2), HF_ZERO3: (ZERO3_OFFLOAD, _of_zero3)}
 
 
-def _hugging_face(job: RegretJob, plan_input: PlanInput) -> Iterator[TriedSetting]:
+def _hugging_face(job: RegretJob, plan_input: Job) -> Iterator[TriedSetting]:
     """The Trainer's examples as they stand, both with offload, at its default micro-batch.
 
     Neither knows checkpointing, so none is on; where the global batch is smaller, so is theirs.

@@ -11,7 +11,7 @@ from regret.rows import read_regret_rows
 
 from zerowiz.app.machines.machine import find_machine
 from zerowiz.app.options import Options
-from zerowiz.core.decision.plan_input import PlanInput
+from zerowiz.core.decision.job import Job
 from zerowiz.core.machine.interconnect import with_interconnect
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.machine.types import Accelerator, Machine, with_host_memory
@@ -97,10 +97,10 @@ class RegretJob(Struct, frozen=True, kw_only=True):
             return step
         return replace(step, method=Method.LORA, lora_rank=self.lora_rank)
 
-    def plan_input(self, model: Model) -> PlanInput:
+    def plan_input(self, model: Model) -> Job:
         """What its strategies are evaluated with."""
         machine = self.machine
-        return PlanInput(
+        return Job(
             machine=machine,
             model=model,
             workload=self.workload,

@@ -9,7 +9,7 @@ from ui.streams import TerminalStream
 
 from zerowiz.core.catalog import find_offers, plan_run
 from zerowiz.core.decision.flowchart import Constraints, Decision, decide
-from zerowiz.core.decision.plan_input import Objective, PlanInput
+from zerowiz.core.decision.job import Job, Objective
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.machine_kinds import (
@@ -38,7 +38,7 @@ PRICES = read_prices(
 def decided(machine: Machine, params: int, *, timed: bool = True) -> Decision:
     """A plan whose times are made up: these pages do not change with a constant of theirs."""
     model, workload = model_from_size("m", params), Workload(gradient_checkpointing=True)
-    made = decide(PlanInput(machine=machine, model=model, workload=workload), Constraints())
+    made = decide(Job(machine=machine, model=model, workload=workload), Constraints())
     if not timed:
         return made
     tokens = 2048 * machine.world_size

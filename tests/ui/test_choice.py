@@ -3,7 +3,7 @@
 import pytest
 
 from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict, evaluate
-from zerowiz.core.decision.plan_input import PlanInput
+from zerowiz.core.decision.job import Job
 from zerowiz.core.decision.search import Candidate
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.model.from_name import model_from_size
@@ -14,7 +14,7 @@ from zerowiz.core.workload import Attention, Loss, Workload
 from zerowiz.probe.package_data import read_gpu_table
 from zerowiz.ui import choice
 
-JOB = PlanInput(
+JOB = Job(
     machine=parse_spec("4xH100-80GB", read_gpu_table()),
     model=model_from_size("1b", 10**9),
     workload=Workload(micro_batch=8),

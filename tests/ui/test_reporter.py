@@ -11,7 +11,7 @@ from fake_host import ANSWERING
 
 from zerowiz.app.reporter import SILENT, LaunchReporter, Reporter
 from zerowiz.core.decision.flowchart import Constraints, decide
-from zerowiz.core.decision.plan_input import PlanInput
+from zerowiz.core.decision.job import Job
 from zerowiz.core.launch.plan import LaunchPlan, Resume, ResumeFrom
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.machine.types import Host
@@ -36,7 +36,7 @@ from zerowiz.ui import machine
 from zerowiz.ui.reporter import TerminalLaunchReporter, TerminalReporter
 
 DECISION = decide(
-    PlanInput(
+    Job(
         machine=parse_spec("4xA100-40GB", read_gpu_table()),
         model=model_from_size("7b", 7 * 10**9),
         workload=Workload(gradient_checkpointing=True),

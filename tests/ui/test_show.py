@@ -5,7 +5,7 @@ from changed_settings import CHANGED
 from ui.streams import TerminalStream
 
 from zerowiz.core.decision.flowchart import Constraints, decide
-from zerowiz.core.decision.plan_input import PlanInput
+from zerowiz.core.decision.job import Job
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.model.from_name import model_from_size
 from zerowiz.core.script.facts import Convention, ScriptFacts, ValueSource
@@ -14,14 +14,14 @@ from zerowiz.core.workload import Accounting, Integration, Workload
 from zerowiz.probe.package_data import read_gpu_table
 from zerowiz.ui import show
 
-JOB = PlanInput(
+JOB = Job(
     machine=parse_spec("4xA100-40GB", read_gpu_table()),
     model=model_from_size("7b", 7 * 10**9),
     workload=Workload(gradient_checkpointing=True),
 )
 
 
-def shown(job: PlanInput) -> str:
+def shown(job: Job) -> str:
     stream = TerminalStream()
     show.plan(decide(job, Constraints()), (), stream)
     return stream.getvalue()

@@ -19,7 +19,7 @@ from zerowiz.cli.commands import COMMANDS, build_app
 from zerowiz.core.command_words import flags
 from zerowiz.core.decision.evaluate import Verdict, evaluate
 from zerowiz.core.decision.flowchart import FlowchartQuestion, Reason
-from zerowiz.core.decision.plan_input import PlanInput, Uncounted
+from zerowiz.core.decision.job import Job, Uncounted
 from zerowiz.core.decision.questions import QUESTIONS, AnswerKind
 from zerowiz.core.decision.uncertainty import Assumption, SettledBy
 from zerowiz.core.machine.spec import parse_spec
@@ -203,7 +203,7 @@ def test_a_log_has_no_colours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
 
 # What a plan says of a trainer other than SFT.
 
-JOB = PlanInput(
+JOB = Job(
     machine=parse_spec("8xH100-80GB", read_gpu_table()),
     model=read_model("llama-3.2-1b"),
     workload=Workload(micro_batch=2, sequence_tokens=1024, gradient_checkpointing=True),
@@ -353,7 +353,7 @@ def test_an_interval_says_its_bounds_and_what_it_assumes(
 ) -> None:
     model = read_model("llama-2-7b")
     machine = parse_spec("4xH100-80GB", read_gpu_table())
-    job = PlanInput(machine=machine, model=model, workload=Workload())
+    job = Job(machine=machine, model=model, workload=Workload())
     found = evaluate(job, ZERO2).interval
     assert found is not None
     interval = replace(found, assumptions=assumptions, never_together=())

@@ -6,7 +6,7 @@ from itertools import combinations, product
 from typing import Any
 
 from zerowiz.core.decision.evaluate import StrategyEstimate, evaluate
-from zerowiz.core.decision.plan_input import PlanInput
+from zerowiz.core.decision.job import Job
 from zerowiz.core.decision.unsupported import refuse_unsupported
 from zerowiz.core.dsconfig.write import Handover, write_config
 from zerowiz.core.memory.rank_sizes import StrategyRow
@@ -35,7 +35,7 @@ class NumberFormat:
     torch_autocast: Precision | None = None
     states: StateDtype = StateDtype.FP32
 
-    def of(self, job: PlanInput) -> PlanInput:
+    def of(self, job: Job) -> Job:
         """The same job in these formats."""
         step = replace(job.workload, precision=self.precision, torch_autocast=self.torch_autocast)
         return replace(job, workload=step, state_dtype=self.states)
@@ -84,16 +84,16 @@ class Case:
         """What is computed in."""
         return FORMATS[self.numbers]
 
-    def evaluated(self, job: PlanInput) -> StrategyEstimate:
+    def evaluated(self, job: Job) -> StrategyEstimate:
         """This strategy of a job in these formats."""
         return evaluate(self.format.of(job), self.strategy)
 
-    def config(self, job: PlanInput) -> dict[str, Any]:
+    def config(self, job: Job) -> dict[str, Any]:
         """What zerowiz writes for a job in these formats."""
         return write_config(self.format.of(job), self.evaluated(job), self.handover)
 
 
-def is_written(case: Case, job: PlanInput) -> bool:
+def is_written(case: Case, job: Job) -> bool:
     """Whether zerowiz writes this config, and does not refuse to."""
     try:
         refuse_unsupported(
@@ -107,7 +107,7 @@ def is_written(case: Case, job: PlanInput) -> bool:
     return True
 
 
-def cases(job: PlanInput) -> tuple[Case, ...]:
+def cases(job: Job) -> tuple[Case, ...]:
     """All that is written for a job."""
     every = product(STRATEGIES, HANDOVERS, FORMATS)
     asked = (Case(strategy=s, to=to, numbers=numbers) for s, to, numbers in every)

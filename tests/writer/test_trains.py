@@ -13,7 +13,7 @@ from paths import TESTS
 from ranks.harness import rank_environ, run
 from writer.matrix import Case, cases, pairwise
 
-from zerowiz.core.decision.plan_input import PlanInput
+from zerowiz.core.decision.job import Job
 from zerowiz.core.dsconfig.write import render_config
 from zerowiz.core.machine.types import Host
 from zerowiz.core.model.hf_config import model_from_config
@@ -34,7 +34,7 @@ TINY: Mapping[str, object] = {
     "max_position_embeddings": 128,
     "tie_word_embeddings": False,
 }
-JOB = PlanInput(
+JOB = Job(
     machine=cpu_machine(2, Host(total_bytes=64 * 2**30, available_bytes=64 * 2**30)),
     model=model_from_config("tiny", TINY),
     workload=Workload(micro_batch=2, accumulation_steps=2, sequence_tokens=16),

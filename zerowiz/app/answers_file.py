@@ -79,7 +79,7 @@ def find_origins(plan: Plan, layers: Layers) -> tuple[SettingOrigin, ...]:
         (
             *_detected(plan),
             # What options say stands in the layers, with the line or the variable that says it.
-            *(value for value in plan.request.values if value.origin is not Origin.OPTION),
+            *(value for value in plan.resolved.values if value.origin is not Origin.OPTION),
             *_besides(plan),
             *_later(plan, layers),
             *_chosen(plan),
@@ -98,19 +98,23 @@ def find_origins(plan: Plan, layers: Layers) -> tuple[SettingOrigin, ...]:
 
 def _values(plan: Plan) -> Mapping[str, object]:
     """What the plan takes of each setting."""
-    options, job = plan.options, plan.request.job
+    options, job = plan.options, plan.resolved.job
     machine, step = job.machine, job.workload
     values = {name: getattr(options, name) for name in lasting().values()}
-    resolved: dict[str, object] = {
+    worked_out: dict[str, object] = {
         "model": options.model or job.model.name,
         "nodes": machine.nodes,
         "gpus_per_node": len(machine.gpus),
         "accelerator": machine.accelerator,
         "optimizer_state_dtype": job.state_format,
         "global_batch": step.micro_batch * step.accumulation_steps * machine.world_size,
-        "integration": plan.request.handover.integration,
+        "integration": plan.resolved.handover.integration,
     }
-    return {**values, **resolved, **{n: v for n, v in step.settings().items() if n not in resolved}}
+    return {
+        **values,
+        **worked_out,
+        **{n: v for n, v in step.settings().items() if n not in worked_out},
+    }
 
 
 _DETECTED: Mapping[MachineSource, str] = {
@@ -123,7 +127,7 @@ _DETECTED: Mapping[MachineSource, str] = {
 
 def _detected(plan: Plan) -> Iterator[SettingValue]:
     """What the machine decides where nothing is said of it."""
-    source = _DETECTED[plan.request.job.machine.source]
+    source = _DETECTED[plan.resolved.job.machine.source]
     follows = {"global_batch": _("micro-batch x accumulation x GPUs")}
     by_machine = dict.fromkeys(("nodes", "gpus_per_node", "accelerator"), source)
     for name, by in (by_machine | follows).items():
@@ -162,7 +166,7 @@ def _later(plan: Plan, layers: Layers) -> Iterator[SettingValue]:
 def _chosen(plan: Plan) -> Iterator[SettingValue]:
     """What zerowiz chose of what is open, also where it is as it was."""
     chose = plan.search is not None and plan.search.choice is not None
-    values = plan.request.freedom.values(plan.request.job.workload) if chose else {}
+    values = plan.resolved.freedom.values(plan.resolved.job.workload) if chose else {}
     for name, value in values.items():
         yield SettingValue(name=name, value=value, origin=Origin.CHOSEN, source=Origin.CHOSEN.value)
 

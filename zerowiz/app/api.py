@@ -19,7 +19,7 @@ from zerowiz.app.machines.machine import find_machine, means_all
 from zerowiz.app.options import Options, RunQuestion, lasting, settable, with_plain
 from zerowiz.app.plan_files import encode_plan
 from zerowiz.app.reporter import SILENT, Reporter
-from zerowiz.app.resolve.job import config_file
+from zerowiz.app.resolve.resolved_job import config_file
 from zerowiz.app.resolve.workload import check_own_config
 from zerowiz.core.decision.evaluate import StrategyEstimate
 from zerowiz.core.decision.remedy_table import Remedy
@@ -101,7 +101,7 @@ class PlanResult(Struct, frozen=True, kw_only=True):
     @property
     def assumed(self) -> tuple[str, ...]:
         """The defaults that the plan rests on."""
-        return tuple(map(in_python, self.decided.request.assumed))
+        return tuple(map(in_python, self.decided.resolved.assumed))
 
     def config(self) -> dict[str, object]:
         """The DeepSpeed config of the chosen strategy.
@@ -110,8 +110,8 @@ class PlanResult(Struct, frozen=True, kw_only=True):
             NothingFitsError: There is none.
         """
         chosen = self.decided.decision.of(require_strategy(self.decided))
-        request = self.decided.request
-        return render_values(request.job, chosen, request.handover)
+        resolved = self.decided.resolved
+        return render_values(resolved.job, chosen, resolved.handover)
 
     def run(
         self,
@@ -133,7 +133,7 @@ class PlanResult(Struct, frozen=True, kw_only=True):
             UsageError: No length is given, it makes no sense, or no price is for this machine.
         """
         question = _question(tokens, sequences, epochs, price)
-        own_epochs = self.decided.request.own_epochs
+        own_epochs = self.decided.resolved.own_epochs
         run = question.plan_run(self.decided.decision, self.decided.options.machine, own_epochs)
         if run is None:
             raise UsageError(_("a run needs a length"), _("give it with `tokens` or `sequences`"))

@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from zerowiz.app.options import Options
-from zerowiz.app.resolve.job import own_config
 from zerowiz.app.resolve.model import made_for
+from zerowiz.app.resolve.resolved_job import own_config
 from zerowiz.app.resolve.workload import solves_micro_batch
 from zerowiz.core.decision.questions import (
     QUESTIONS,

@@ -9,7 +9,7 @@ from zerowiz import __version__
 from zerowiz.app.decide import decide_job
 from zerowiz.app.machines.machine import complete
 from zerowiz.app.options import Options, RunQuestion, with_plain
-from zerowiz.app.resolve.job import ResolvedJob, resolve_job
+from zerowiz.app.resolve.resolved_job import ResolvedJob, resolve_job
 from zerowiz.core import shell
 from zerowiz.core.catalog import (
     Decide,
@@ -37,7 +37,7 @@ from zerowiz.ui import assumptions
 class MachineChoice(Struct, frozen=True, kw_only=True):
     """The machines of the tables that a job fits."""
 
-    request: ResolvedJob
+    resolved: ResolvedJob
     """Of one of the machines that were tried."""
     assumed: tuple[str, ...]
     """The defaults that each of the plans rests on, one clause each."""
@@ -52,15 +52,15 @@ class MachineChoice(Struct, frozen=True, kw_only=True):
     @property
     def notes(self) -> tuple[str, ...]:
         """What all of the plans rest on, one sentence each."""
-        request = self.request
+        resolved = self.resolved
         assumed = (_("assumed {assumed}", assumed=listing(self.assumed)),) if self.assumed else ()
-        too_long = assumptions.beyond_positions(request.job.model, request.job.workload)
+        too_long = assumptions.beyond_positions(resolved.job.model, resolved.job.workload)
         long = () if too_long is None else (too_long,)
-        return (*request.traced, *assumed, *long, *request.not_counted)
+        return (*resolved.traced, *assumed, *long, *resolved.not_counted)
 
     def to_dict(self) -> dict[str, object]:
         """The JSON of `plan --json --machine all`."""
-        model = self.request.job.model
+        model = self.resolved.job.model
         return encode_offers(self.offers, model, self.prices, version=__version__)
 
     def require_any(self) -> None:
@@ -70,7 +70,7 @@ class MachineChoice(Struct, frozen=True, kw_only=True):
             NothingFitsError: None does.
         """
         if not self.offers.offers:
-            name = self.request.job.model.name
+            name = self.resolved.job.model.name
             raise NothingFitsError(
                 _(
                     "{name} does not fit on any machine that zerowiz tried; the "
@@ -118,11 +118,11 @@ class _Planner:
             # A global batch that its ranks do not share evenly, fp16 states: another may do it.
             self.refused = self.refused or error
             return None
-        request = followed.request
+        resolved = followed.resolved
         if self.first is None:
-            self.first, self.assumed = request, request.assumed
+            self.first, self.assumed = resolved, resolved.assumed
         else:
-            settings = {_setting(clause) for clause in request.assumed}
+            settings = {_setting(clause) for clause in resolved.assumed}
             self.assumed = tuple(clause for clause in self.assumed if _setting(clause) in settings)
         return followed.decision
 
@@ -173,7 +173,7 @@ def find_machines(
     # What has most memory in all.
     largest = max(kinds, key=lambda kind: kind.sizes[-1].world_size * kind.gpu.usable_bytes)
     return MachineChoice(
-        request=planner.first,
+        resolved=planner.first,
         assumed=planner.assumed,
         offers=offers,
         length=length,
@@ -187,12 +187,12 @@ def _wider(
     offers: Offers,
     options: Options,
     script: ScriptRun | None,
-    request: ResolvedJob,
+    resolved: ResolvedJob,
 ) -> tuple[WiderFit, ...]:
     """What would help; a trace is of one step, and slow to make again."""
-    if request.job.traced is not None:
+    if resolved.job.traced is not None:
         return ()
-    read = ReadModel(model=request.job.model)
+    read = ReadModel(model=resolved.job.model)
     values = {name for name, value in structs.asdict(options).items() if value is not None}
 
     def decide_with(change: Change) -> Decide:

@@ -31,7 +31,7 @@ def takeable(plan: Plan) -> tuple[Remedy, ...]:
     What only the script can change is none of them, nor for a job on this machine another machine.
     """
     hardware = frozenset({Expense.GPUS, Expense.HOST_MEMORY})
-    here = is_here(plan.request.job.machine)
+    here = is_here(plan.resolved.job.machine)
     return tuple(
         remedy
         for remedy in plan.remedies
@@ -138,8 +138,8 @@ def take_remedy(plan: Plan, change: Change, machine: Machine) -> tuple[Plan, Mac
     """
     changed = with_plain(plan.options, change)
     machine = machine_of(changed, change, machine)
-    read = None if "model" in change else plan.request.read
-    return plan_resolved(plan.request.with_change(changed, machine, read)), machine
+    read = None if "model" in change else plan.resolved.read
+    return plan_resolved(plan.resolved.with_change(changed, machine, read)), machine
 
 
 def _listed(plan: Plan) -> tuple[Remedy, ...]:

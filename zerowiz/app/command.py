@@ -13,8 +13,8 @@ from zerowiz.app.ask import Ask, Person, answer, by_default_of, open_questions, 
 from zerowiz.app.machines.machine import find_machine
 from zerowiz.app.options import Options, added, as_words, rows, said, with_plain, with_recorded
 from zerowiz.app.reporter import Reporter
-from zerowiz.app.resolve.job import config_file, stated_settings
 from zerowiz.app.resolve.model import check_model
+from zerowiz.app.resolve.resolved_job import config_file, stated_settings
 from zerowiz.core import shell
 from zerowiz.core.decision.questions import Back, Question
 from zerowiz.core.launch.other_launchers import MODULES, OtherCommand, is_launcher, read_command

@@ -9,10 +9,10 @@ from msgspec import Struct
 from zerowiz.app.machines.machine import complete, find_machine, is_here, state_links
 from zerowiz.app.options import Options, with_plain
 from zerowiz.app.reporter import SILENT, Reporter
-from zerowiz.app.resolve.job import ResolvedJob, config_file, find_basis, resolve_job
+from zerowiz.app.resolve.resolved_job import ResolvedJob, config_file, find_basis, resolve_job
 from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict
 from zerowiz.core.decision.flowchart import Decision, choose_only, decide
-from zerowiz.core.decision.plan_input import (
+from zerowiz.core.decision.job import (
     BF16_IS_EMULATED,
     Objective,
     OpenSettings,
@@ -47,7 +47,7 @@ class DecidedJob(Struct, frozen=True, kw_only=True):
 
     first: ResolvedJob
     """With the step as it would be by itself."""
-    request: ResolvedJob
+    resolved: ResolvedJob
     """With the step that was chosen."""
     search: Search
     decision: Decision
@@ -79,59 +79,59 @@ def decide_options(
     return decide_job(resolve_job(options, machine, script, read, reporter), compares=compares)
 
 
-def decide_job(request: ResolvedJob, *, compares: bool = False) -> DecidedJob:
+def decide_job(resolved: ResolvedJob, *, compares: bool = False) -> DecidedJob:
     """The decision on a job that is resolved, without remedies.
 
     Args:
-        request: The job, with the step as it would be by itself.
+        resolved: The job, with the step as it would be by itself.
         compares: Whether what else there is is looked at; the decision is the same.
 
     Raises:
         UsageError: DeepSpeed does not do what was asked for, or the script does not train so.
     """
-    if request.script is not None:
-        check_method(request.script.facts, request.job.workload.method)
-    searched = choose_open(request, compares=compares)
+    if resolved.script is not None:
+        check_method(resolved.script.facts, resolved.job.workload.method)
+    searched = choose_open(resolved, compares=compares)
     # Where nothing fits it is the least that the job can have, so that no remedy asks for it.
-    step = _least(request) if searched.choice is None else searched.choice.workload
-    chosen = request.with_step(step)
+    step = _least(resolved) if searched.choice is None else searched.choice.workload
+    chosen = resolved.with_step(step)
     decision = searched.decision
     if searched.choice is None:
         decision = decide(chosen.job, chosen.constraints)
     if decision.chosen is not None:
         # A config is written only where DeepSpeed trains what was asked for.
         refuse_strategy(chosen, decision.chosen.strategy)
-    return DecidedJob(first=request, request=chosen, search=searched, decision=decision)
+    return DecidedJob(first=resolved, resolved=chosen, search=searched, decision=decision)
 
 
-def choose_open(request: ResolvedJob, *, compares: bool) -> Search:
+def choose_open(resolved: ResolvedJob, *, compares: bool) -> Search:
     """What is taken of what is open."""
 
     def supports(strategy: Strategy) -> bool:
         try:
-            refuse_strategy(request, strategy)
+            refuse_strategy(resolved, strategy)
         except UsageError:
             return False
         return True
 
-    job, open_step = request.job, request.freedom
-    objective = request.options.objective
-    return search(job, request.constraints, open_step, objective, supports, compares=compares)
+    job, open_step = resolved.job, resolved.freedom
+    objective = resolved.options.objective
+    return search(job, resolved.constraints, open_step, objective, supports, compares=compares)
 
 
-def _least(request: ResolvedJob) -> Workload:
-    step = request.job.workload
-    smallest = split_batch(step)[0] if request.freedom.split else step
-    recomputes = step.gradient_checkpointing or True in request.freedom.checkpointing
+def _least(resolved: ResolvedJob) -> Workload:
+    step = resolved.job.workload
+    smallest = split_batch(step)[0] if resolved.freedom.split else step
+    recomputes = step.gradient_checkpointing or True in resolved.freedom.checkpointing
     return replace(smallest, gradient_checkpointing=recomputes)
 
 
-def refuse_strategy(request: ResolvedJob, strategy: Strategy) -> None:
+def refuse_strategy(resolved: ResolvedJob, strategy: Strategy) -> None:
     """Raise where DeepSpeed does not train what was asked for with this strategy."""
-    if request.options.config is not None:
+    if resolved.options.config is not None:
         return
-    handover, job = request.handover, request.job
-    if request.constraints.stage is None and strategy.stage == 0:
+    handover, job = resolved.handover, resolved.job
+    if resolved.constraints.stage is None and strategy.stage == 0:
         # Where all fits one GPU the states stay in fp32: the flowchart chose stage 0, no person.
         job = replace(job, state_dtype=None)
     refuse_unsupported(
@@ -157,11 +157,11 @@ class RemedyFinder:
     def __init__(
         self,
         options: Options,
-        request: ResolvedJob,
+        resolved: ResolvedJob,
         script: ScriptRun | None,
     ) -> None:
         self.options = options
-        self.request = request
+        self.resolved = resolved
         self.script = script
 
     def find(self, decision: Decision) -> tuple[Remedy, ...]:
@@ -211,7 +211,7 @@ class RemedyFinder:
 
     def _has(self, package: str | None) -> bool:
         """Whether a package is installed, where that can be seen."""
-        elsewhere = not is_here(self.request.job.machine)
+        elsewhere = not is_here(self.resolved.job.machine)
         return package is None or elsewhere or read_version(package) is not None
 
     def _complete(self, machine: Machine) -> Machine:
@@ -222,15 +222,15 @@ class RemedyFinder:
     def _checked(self, remedy: Remedy, decision: Decision) -> Remedy | None:
         """The remedy with what it leads to when it is typed; None where it leads nowhere."""
         change = self._restated(remedy.change)
-        if is_here(self.request.job.machine) and "host_memory" in change:
+        if is_here(self.resolved.job.machine) and "host_memory" in change:
             # Nobody can type memory that this host does not have.
             return remedy
         try:
-            request = self._request(change)
-            chosen = self._lead(request)
+            resolved = self._request(change)
+            chosen = self._lead(resolved)
             if chosen is None or not chosen.runs:
                 return None
-            refuse_strategy(request, chosen.strategy)
+            refuse_strategy(resolved, chosen.strategy)
         except ZerowizError:
             return None
         return make_remedy(decision, change, chosen)
@@ -246,11 +246,11 @@ class RemedyFinder:
             return change
         return {**change, "interconnect": f"{interconnect},{text}"}
 
-    def _lead(self, request: ResolvedJob) -> StrategyEstimate | None:
-        """The strategy that is chosen for a request."""
-        if request.freedom == OpenSettings() and self.options.objective is Objective.FLOWCHART:
-            return choose_only(request.job, request.constraints)[0]
-        return choose_open(request, compares=False).decision.chosen
+    def _lead(self, resolved: ResolvedJob) -> StrategyEstimate | None:
+        """The strategy that is chosen for a resolved."""
+        if resolved.freedom == OpenSettings() and self.options.objective is Objective.FLOWCHART:
+            return choose_only(resolved.job, resolved.constraints)[0]
+        return choose_open(resolved, compares=False).decision.chosen
 
     def _edit(self, remedy: Remedy) -> str:
         """What to change in the script for it."""
@@ -267,7 +267,7 @@ class RemedyFinder:
     def _edit_of(self, name: str, value: int | str | bool, path: str) -> str:
         """What to change in the script for one setting."""
         trains_adapters = self.script is not None and self.script.facts.trains_adapters
-        by_call = self.request.handover.integration is not Integration.HF
+        by_call = self.resolved.handover.integration is not Integration.HF
         if name == "method" and not trains_adapters:
             return _("wrap the model with peft in `{path}`", path=path)
         if name == "gradient_checkpointing" and by_call:
@@ -291,7 +291,7 @@ class RemedyFinder:
         The machine and the model are those of the job, which were read once, unless the change
         names another.
         """
-        job = self.request.job
+        job = self.resolved.job
         changed = with_plain(self.options, change)
         machine = machine_of(changed, change, job.machine)
         model, traced = job.model, job.traced
@@ -301,10 +301,10 @@ class RemedyFinder:
             row = next(known, None)
             model = model_of(str(change["model"]), None) if row is None else row.build()
         read = ReadModel(model=model, traced=traced)
-        request = self.request.with_change(changed, machine, read)
+        resolved = self.resolved.with_change(changed, machine, read)
         if self.script is not None:
-            check_method(self.script.facts, request.job.workload.method)
-        return request
+            check_method(self.script.facts, resolved.job.workload.method)
+        return resolved
 
 
 def _nodes_of(spec: object) -> int:
@@ -334,7 +334,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     options: Options
     script: ScriptRun | None
     """The script as it is run; None without one."""
-    request: ResolvedJob
+    resolved: ResolvedJob
     decision: Decision
     search: Search | None
     """None for a further attempt of a job, whose step is that of the first."""
@@ -368,7 +368,7 @@ def plan_resolved(job: ResolvedJob) -> Plan:
     return Plan(
         options=options,
         script=script,
-        request=followed.request,
+        resolved=followed.resolved,
         decision=followed.decision,
         search=followed.search,
         own_step=followed.first.job.workload,
@@ -411,7 +411,7 @@ def change_by_options(plan: Plan) -> tuple[Change, BatchChange] | None:
     None where they change nothing, where nobody sees what the script would have, and where a
     global batch was asked for.
     """
-    options, step, machine = plan.options, plan.own_step, plan.request.job.machine
+    options, step, machine = plan.options, plan.own_step, plan.resolved.job.machine
     values = {name: getattr(options, name) for name in _OF_BATCH}
     values = {name: value for name, value in values.items() if value is not None}
     if plan.script is None or not values or options.global_batch is not None:
@@ -434,10 +434,10 @@ def with_way_to_keep(plan: Plan, batch: BatchChange) -> BatchChange:
     """The change, with micro-steps only where the job can have them and fits."""
     if batch.accumulation_steps is None:
         return batch
-    request, job = plan.request, plan.request.job
+    resolved, job = plan.resolved, plan.resolved.job
     try:
         options = with_plain(plan.options, keeping(batch))
-        decision = decide_job(request.with_change(options, job.machine, request.read)).decision
+        decision = decide_job(resolved.with_change(options, job.machine, resolved.read)).decision
     except ZerowizError:
         return replace(batch, by_script=True)
     step = decision.job.workload
@@ -455,8 +455,8 @@ def note_settled(plan: Plan, reporter: Reporter) -> None:
         return
     for note in _choice_notes(plan):
         reporter.note(note)
-    if plan.request.settled:
-        reporter.note(assumptions.settled(plan.request.settled, plan.request.copied))
+    if plan.resolved.settled:
+        reporter.note(assumptions.settled(plan.resolved.settled, plan.resolved.copied))
     if (changed := change_by_options(plan)) is not None:
         reporter.note(assumptions.batch_by_options(*changed))
     for note in _own_values(plan, plan.strategy):
@@ -465,11 +465,11 @@ def note_settled(plan: Plan, reporter: Reporter) -> None:
 
 def _own_values(plan: Plan, strategy: Strategy) -> Iterator[str]:
     """What the config that is written decides by itself, and the configs that could do so."""
-    facts, request = facts_of(plan.script), plan.request
+    facts, resolved = facts_of(plan.script), plan.resolved
     reaches = facts is None or (facts.obstacle is None and facts.convention is not Convention.NONE)
     if plan.options.config is not None or not reaches:
         return
-    config = write_config(request.job, plan.decision.of(strategy), request.handover)
+    config = write_config(resolved.job, plan.decision.of(strategy), resolved.handover)
     by_script = () if facts is None else [use.keys[-1] for use in facts.config_keys if use.sets]
     optimizer, values = own_values(config, by_script)
     if not values:
@@ -494,13 +494,13 @@ def _choice_notes(plan: Plan) -> Iterator[str]:
     if searched is None or searched.choice is None:
         return
     if searched.choice.workload != plan.own_step:
-        job = plan.request.job
+        job = plan.resolved.job
         before = Evaluator(job).candidate(plan.own_step, searched.choice.strategy)
         can_keep = before.evaluated.verdict is not Verdict.DOES_NOT_FIT
         if not can_keep:
-            kept = decide(replace(job, workload=plan.own_step), plan.request.constraints)
+            kept = decide(replace(job, workload=plan.own_step), plan.resolved.constraints)
             can_keep = kept.chosen is not None
-        by_script = plan.request.has_own_batch
+        by_script = plan.resolved.has_own_batch
         yield choice.chosen_step(before, searched.choice, by_script=by_script, can_keep=can_keep)
     if searched.clearly_faster is not None:
         yield choice.clearly_faster(searched.clearly_faster, searched.choice)
@@ -508,13 +508,13 @@ def _choice_notes(plan: Plan) -> Iterator[str]:
 
 def note_basis(plan: Plan, reporter: Reporter, beside: Plan | None = None) -> None:
     """Note what a result rests on, but for what a plan beside it assumes as well."""
-    known = () if beside is None else beside.request.assumed
-    for note in find_basis(plan.request, plan.options.model, plan.options.config, known):
+    known = () if beside is None else beside.resolved.assumed
+    for note in find_basis(plan.resolved, plan.options.model, plan.options.config, known):
         reporter.note(note)
 
 
 def note_emulation(plan: Plan, reporter: Reporter) -> None:
     """Warn of a bf16 that the CPU would emulate, where no doctor's finding will say it."""
-    job = plan.request.job
+    job = plan.resolved.job
     if emulates_bf16(job.machine, job.workload):
         reporter.note(BF16_IS_EMULATED)

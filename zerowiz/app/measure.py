@@ -72,7 +72,7 @@ def find_candidates(plan: Plan, reporter: Reporter) -> list[Candidate]:
         plan: What was decided.
         reporter: Hears which strategy is left out, and why.
     """
-    workload, chosen = plan.request.job.workload, plan.decision.chosen
+    workload, chosen = plan.resolved.job.workload, plan.decision.chosen
     ways: dict[str, Candidate] = {}
     if chosen is not None:
         ways[chosen.strategy.name] = Candidate(workload=workload, evaluated=chosen)
@@ -93,7 +93,7 @@ def find_candidates(plan: Plan, reporter: Reporter) -> list[Candidate]:
 
 def name_candidate(candidate: Candidate, plan: Plan) -> str:
     """Its strategy, and what of its step is not as in the plan: `zero2-mb4-ckpt`."""
-    step, planned = candidate.workload, plan.request.job.workload
+    step, planned = candidate.workload, plan.resolved.job.workload
     if step == planned:
         return candidate.strategy.name
     recomputes = "-ckpt" if step.gradient_checkpointing else ""
@@ -102,11 +102,11 @@ def name_candidate(candidate: Candidate, plan: Plan) -> str:
 
 def _is_supported(strategy: Strategy, plan: Plan, reporter: Reporter) -> bool:
     """Whether DeepSpeed trains this job under the strategy; else it is said why not."""
-    request = plan.request
-    handover = request.handover
+    resolved = plan.resolved
+    handover = resolved.handover
     try:
         refuse_unsupported(
-            request.job,
+            resolved.job,
             strategy,
             handover.integration,
             script_has_optimizer=handover.script_has_optimizer,
@@ -260,7 +260,7 @@ def _trials_of(
     plan = plan_options(asked, machine, None, reporter)
     note_basis(plan, reporter)
     note_emulation(plan, reporter)
-    job, config = plan.request.job, options.config
+    job, config = plan.resolved.job, options.config
     chosen = Trial(
         id="run",
         loop=loop,
@@ -515,7 +515,7 @@ def measure_script(
         ZerowizError: It could not be started.
     """
     reporter.start(start.launch_plan)
-    ranks = start.plan.request.job.machine.world_size
+    ranks = start.plan.resolved.job.machine.world_size
     with tempfile.TemporaryDirectory(prefix="zerowiz-measure-") as name:
         watch = replace(start.run, folder=Path(name)).watch(1, ranks)
         end = run_own_script(

@@ -16,7 +16,7 @@ from msgspec.structs import fields
 from zerowiz.core import settings, shell
 from zerowiz.core.command_words import canonical_choice, flags
 from zerowiz.core.decision.flowchart import Decision, OffloadChoice
-from zerowiz.core.decision.plan_input import Objective
+from zerowiz.core.decision.job import Objective
 from zerowiz.core.machine.types import Accelerator, Machine, with_gpus
 from zerowiz.core.script.config_delivery import split_config_via
 from zerowiz.core.settings import Origin, SettingRow, SettingValue, read_row

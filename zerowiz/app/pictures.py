@@ -6,7 +6,7 @@ from typing import TextIO
 from zerowiz import __version__
 from zerowiz.app.decide import Plan, decide_job
 from zerowiz.app.reporter import Reporter
-from zerowiz.app.resolve.job import find_basis
+from zerowiz.app.resolve.resolved_job import find_basis
 from zerowiz.core.decision.search import (
     Grid,
     GridCell,
@@ -69,8 +69,8 @@ def _decided(cell: GridCell, plan: Plan) -> GridCell:
     micro_batch, tokens = cell.micro_batch, cell.sequence_tokens
     try:
         options = replace(plan.options, micro_batch=micro_batch, sequence_tokens=tokens)
-        request, machine = plan.request, plan.decision.job.machine
-        changed = request.with_change(options, machine, request.read)
+        resolved, machine = plan.resolved, plan.decision.job.machine
+        changed = resolved.with_change(options, machine, resolved.read)
         decided = decide_job(changed, compares=True)
     except ZerowizError as error:
         return replace(cell, decision=None, search=None, refusal=error.message)
@@ -124,7 +124,7 @@ def _page(plan: Plan, reporter: Reporter) -> str:
         plan.decision,
         find_grid(plan, reporter),
         plan.remedies,
-        find_basis(plan.request, plan.options.model, plan.options.config),
+        find_basis(plan.resolved, plan.options.model, plan.options.config),
         style=files.style,
         script=files.script,
         version=__version__,

@@ -10,7 +10,7 @@ from zerowiz import __version__
 from zerowiz.app.decide import Plan, with_way_to_keep
 from zerowiz.app.machines.machine import is_here
 from zerowiz.app.options import Options, as_words
-from zerowiz.app.resolve.job import config_file
+from zerowiz.app.resolve.resolved_job import config_file
 from zerowiz.core.decision.flowchart import Reason
 from zerowiz.core.decision.remedy_table import encode_remedy
 from zerowiz.core.decision.search import Limit
@@ -83,7 +83,7 @@ def encode_plan(
         version=__version__,
         reasons=sentences.reasons(decision),
         remedies=[encode_remedy(remedy) for remedy in plan.remedies],
-        settled=plan.request.settled,
+        settled=plan.resolved.settled,
         config_path=None if strategy is None else config_file(plan.options, strategy),
         command=command,
         env=env,
@@ -169,7 +169,7 @@ def find_machine_change(plan: Plan) -> MachineChange | None:
     Args:
         plan: Of today; nothing of it is written yet.
     """
-    machine = plan.request.job.machine
+    machine = plan.resolved.job.machine
     if not is_here(machine):
         return None
     script = None if plan.script is None else plan.script.facts.target
@@ -188,7 +188,7 @@ def find_machine_change(plan: Plan) -> MachineChange | None:
 
 def _find_batch_change(plan: Plan, earlier: EarlierPlan) -> BatchChange | None:
     """What becomes of a batch that nobody stated, with a way to keep it that was tried."""
-    job = plan.request.job
+    job = plan.resolved.job
     if plan.options.global_batch is not None:
         return None
     batch = compare_batches(earlier, job.workload, job.machine)
@@ -211,7 +211,7 @@ def plan_job_file(plan: Plan, script: ScriptRun) -> PlannedFile:
     """
     from zerowiz.core.launch.sbatch import JobScript, render_job_script  # noqa: PLC0415 - few plans write a job script
 
-    machine, options = plan.request.job.machine, plan.options
+    machine, options = plan.resolved.job.machine, plan.options
     has_gpus = not machine.accelerator.row.on_host
     # Each zerowiz reads its own node; the ranks of a CPU are as many as an option says.
     # Answers that change while the job waits change nothing of it.
@@ -273,7 +273,7 @@ def note_change(plan: Plan, reporter: Reporter, person: Person | None = None) ->
     change = find_machine_change(plan)
     if change is None:
         return plan.options
-    reporter.note(machine_change(change, plan.request.job.machine))
+    reporter.note(machine_change(change, plan.resolved.job.machine))
     if plan.script is not None and change.has_other_ranks and resumes(plan.script):
         reporter.note(
             _(

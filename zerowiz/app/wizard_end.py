@@ -339,7 +339,7 @@ class Finish:
     def _ask(
         self, planned: InitPlan, default: LastAnswer | None, *, can_launch: bool
     ) -> LastAnswer | Back:
-        machine = planned.plan.request.job.machine
+        machine = planned.plan.resolved.job.machine
         where = wizard_text.where(machine, is_here=can_launch)
         if planned.program_file is not None:
             where = wizard_text.where_program(planned.program_file)
@@ -366,7 +366,7 @@ class Finish:
             return False
         try:
             node = find_node(plan.options)
-            check_node(plan.options, plan.request.job.machine, node)
+            check_node(plan.options, plan.resolved.job.machine, node)
         except UsageError:
             return False
         try:

@@ -71,7 +71,7 @@ class InitPlan(Struct, frozen=True, kw_only=True):
         script = self.plan.script
         if script is None:
             return ()
-        return unsaid_arguments(script.facts, add_settled(script.words, self.plan.request.settled))
+        return unsaid_arguments(script.facts, add_settled(script.words, self.plan.resolved.settled))
 
     def answers(self) -> PlannedFile | None:
         """The answers file of the job, as it is to be now.
@@ -150,7 +150,7 @@ def with_start(command: Command, planned: InitPlan, reporter: LaunchReporter) ->
     plan, script = planned.plan, planned.plan.script
     if script is None:
         return planned
-    machine, how = plan.request.job.machine, RunOptions()
+    machine, how = plan.resolved.job.machine, RunOptions()
     if not is_here(machine) and not plan.options.dry_run:
         raise UsageError(
             _(
@@ -264,7 +264,7 @@ def with_program_file(command: Command, file: ProgramFile) -> Command:
 
 def lines_to_set(file: ProgramFile, plan: Plan, config_path: str) -> tuple[str, ...]:
     """The lines that the file is to have, and has not."""
-    step, default = plan.request.job.workload, Workload()
+    step, default = plan.resolved.job.workload, Workload()
     has_adapters = step.method is not Method.FULL
     lines = {
         name: getattr(step, name)
@@ -280,7 +280,7 @@ def lines_to_set(file: ProgramFile, plan: Plan, config_path: str) -> tuple[str, 
         lines["lora_target_modules"] = step.lora_targets
     # A size describes the model of the file, and names no other.
     model = plan.options.model
-    if model is not None and plan.request.job.model.source is not ModelSource.SIZE:
+    if model is not None and plan.resolved.job.model.source is not ModelSource.SIZE:
         lines["model"] = hub_name(model, os.environ)
     return tuple(list_changes(file, lines, config_path))
 

@@ -20,12 +20,12 @@ from zerowiz.app.decide import DecidedJob, decide_job, machine_of
 from zerowiz.app.machines.machine import CPU_MACHINE, find_machine
 from zerowiz.app.options import Options, with_plain
 from zerowiz.app.reporter import SILENT, Reporter
-from zerowiz.app.resolve.job import ResolvedJob, own_config, resolve_job
 from zerowiz.app.resolve.model import check_model, made_for, read_made_near, read_near
+from zerowiz.app.resolve.resolved_job import ResolvedJob, own_config, resolve_job
 from zerowiz.app.resolve.workload import check_words, splits
 from zerowiz.app.wizard_plan import CopiedTemplate, InitOptions, InitPlan, check_template, script_of
 from zerowiz.core.decision.flowchart import Decision
-from zerowiz.core.decision.plan_input import (
+from zerowiz.core.decision.job import (
     Objective,
     longest_tokens,
     native_precision,
@@ -607,7 +607,7 @@ class Wizard:
         if followed is None:
             values = self._of_settings(answers)
         else:
-            job = followed.request.job
+            job = followed.resolved.job
             step = job.workload
             batch = step.micro_batch * step.accumulation_steps * job.machine.world_size
             values = {**step.settings(), "global_batch": batch}
@@ -752,7 +752,7 @@ class Wizard:
         run = self.named.run(answers)
         if run is None:
             return None
-        words = add_settled(run.words, followed.request.settled)
+        words = add_settled(run.words, followed.resolved.settled)
         try:
             accelerator = followed.decision.job.machine.accelerator
             check_accelerator(run.with_words(words), accelerator)

@@ -105,7 +105,7 @@ def _check_options(options: Options, *, launch: bool) -> None:
 
 def _show_next(planned: InitPlan) -> None:
     """The command that goes on, the one that needs no wizard, and the machine that they run on."""
-    options, machine = planned.plan.options, planned.plan.request.job.machine
+    options, machine = planned.plan.options, planned.plan.resolved.job.machine
     elsewhere = None
     if not is_here(machine):
         # A launch on that machine looks around by itself.
@@ -137,7 +137,7 @@ def _show_program(planned: InitPlan, file: ProgramFile, elsewhere: str | None) -
     words = as_words(without_said(plan.options, file))
     again = ["zerowiz", "init", "--yes", *words, file.path]
     changes = lines_to_set(file, plan, planned.config_path)
-    train = file.command(len(plan.request.job.machine.gpus))
+    train = file.command(len(plan.resolved.job.machine.gpus))
     show.for_program(file.path, changes, train, again, elsewhere, sys.stdout)
 
 

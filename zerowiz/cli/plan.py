@@ -21,7 +21,7 @@ from zerowiz.cli.usage import PlainCommand, write_json
 from zerowiz.core import settings
 from zerowiz.core.decision.evaluate import StrategyEstimate
 from zerowiz.core.decision.flowchart import Decision
-from zerowiz.core.decision.plan_input import Objective
+from zerowiz.core.decision.job import Objective
 from zerowiz.core.decision.search import Limit
 from zerowiz.core.settings import COMPARE, EXPLAIN
 from zerowiz.core.strategies import STRATEGIES, find_strategy
@@ -182,7 +182,7 @@ def _show_plan(
     decision = result.decided.decision
     if shown.explain is not None:
         _explained(decision, shown.explain)  # a wrong name is refused before anything is shown
-    run = question.plan_run(decision, options.machine, result.decided.request.own_epochs)
+    run = question.plan_run(decision, options.machine, result.decided.resolved.own_epochs)
     note_basis(result.decided, reporter)
     note_settled(result.decided, reporter)
     note_emulation(result.decided, reporter)
@@ -246,7 +246,7 @@ def _show_machines(offered: "MachineChoice", options: Options, reporter: Reporte
     else:
         machines(
             offered.offers,
-            offered.request.job,
+            offered.resolved.job,
             offered.prices,
             sys.stdout,
             offered.find_wider(),

@@ -10,7 +10,7 @@ from typing import cast
 from msgspec import Struct
 
 from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict, evaluate
-from zerowiz.core.decision.plan_input import PlanInput
+from zerowiz.core.decision.job import Job
 from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.measured_trial import (
     ComparedStep,
@@ -260,7 +260,7 @@ def measured_phases(row: Report) -> dict[str, int | None]:
     return {name: readings[name]["peak_bytes"] if name in readings else None for name in PHASES}
 
 
-def as_capped(job: PlanInput, row: Report) -> PlanInput:
+def as_capped(job: Job, row: Report) -> Job:
     """The job on the card that the row's cap stands for."""
     cap_bytes = cast("int | None", row["memory_cap_bytes"])
     if cap_bytes is None:

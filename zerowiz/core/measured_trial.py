@@ -7,7 +7,7 @@ from typing import cast
 from msgspec import Struct, field
 
 from zerowiz.core.decision.evaluate import evaluate
-from zerowiz.core.decision.plan_input import PlanInput
+from zerowiz.core.decision.job import Job
 from zerowiz.core.dsconfig.own_config import read_own_config
 from zerowiz.core.dsconfig.write import Handover, autocast_section, write_config
 from zerowiz.core.machine.interconnect import without_peer_to_peer
@@ -294,7 +294,7 @@ class PlannedTrial(Struct, frozen=True, kw_only=True):
 
     trial: Trial
     ds_config: Section
-    job: PlanInput | None
+    job: Job | None
     strategy: StrategyRow | None
     unpredicted: str | None
     """Why there is no prediction."""
@@ -405,7 +405,7 @@ def plan_trial(
         )
     chosen = with_gpus(machine, trial.gpus)
     half = trial.bf16.get("bf16_optimizer_states") is True
-    job = PlanInput(
+    job = Job(
         machine=chosen if trial.nccl_p2p else without_peer_to_peer(chosen),
         model=model,
         workload=trial.workload,

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from zerowiz.core.decision.evaluate import StrategyEstimate, evaluate_with
 from zerowiz.core.decision.flowchart import Decision, decide
-from zerowiz.core.decision.plan_input import PlanInput, RanOut
+from zerowiz.core.decision.job import Job, RanOut
 from zerowiz.core.launch.plan import ResumeFrom
 from zerowiz.core.machine.types import Accelerator
 from zerowiz.core.memory.allocations import MemoryKind
@@ -649,9 +649,7 @@ _KEYS: Mapping[CountedMemory, str] = {
 }
 
 
-def predict_run(
-    job: PlanInput, planned: StrategyEstimate, accelerator: Accelerator
-) -> PredictedFigures:
+def predict_run(job: Job, planned: StrategyEstimate, accelerator: Accelerator) -> PredictedFigures:
     """What is compared of a plan with the job that it started.
 
     Args:

@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from zerowiz.core.decision.evaluate import StrategyEstimate, buffer_costs
 from zerowiz.core.decision.flowchart import Decision
-from zerowiz.core.decision.plan_input import PlanInput
+from zerowiz.core.decision.job import Job
 from zerowiz.core.decision.search import Candidate, Limit, Search
 from zerowiz.core.decision.uncertainty import Interval, settled_by
 from zerowiz.core.machine.spec import decode_machine, encode_machine
@@ -22,7 +22,7 @@ from zerowiz.errors import UsageError
 SCHEMA_VERSION = 1
 
 
-def _workload(job: PlanInput) -> dict[str, object]:
+def _workload(job: Job) -> dict[str, object]:
     """The settings in the order of their fields; the global batch stands after what it is of."""
     w, content = job.workload, dict[str, object]()
     for name, value in w.settings().items():
@@ -93,7 +93,7 @@ def encode_step_time(step_time: StepTime | None) -> dict[str, object]:
     return dict(zip(names, values, strict=True))
 
 
-def _strategy(job: PlanInput, evaluated: StrategyEstimate) -> dict[str, object]:
+def _strategy(job: Job, evaluated: StrategyEstimate) -> dict[str, object]:
     estimate, doubted = evaluated.estimate, evaluated.doubted
     return {
         "name": evaluated.strategy.name,

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from zerowiz.core import shell
-from zerowiz.core.decision.plan_input import Uncounted
+from zerowiz.core.decision.job import Uncounted
 from zerowiz.core.dsconfig.accelerate import NO_PRECISION, AccelerateFile
 from zerowiz.core.dsconfig.hjson import Dialect, JsonTextError, Object, parse, plain
 from zerowiz.core.dsconfig.own_config import UserConfig, read_own_config

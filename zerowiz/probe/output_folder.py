@@ -4,7 +4,7 @@ import posixpath
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from zerowiz.core.decision.plan_input import History
+from zerowiz.core.decision.job import History
 from zerowiz.core.launch.provenance import is_config_of_plan, is_plan_path, plan_path
 from zerowiz.core.structs import decode, parse_json
 from zerowiz.errors import UsageError

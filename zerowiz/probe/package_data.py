@@ -19,7 +19,7 @@ from zerowiz.probe.files import read_named
 from zerowiz.translation import _
 
 if TYPE_CHECKING:
-    from zerowiz.core.decision.plan_input import Pair
+    from zerowiz.core.decision.job import Pair
     from zerowiz.core.dsconfig.schema import Schema
     from zerowiz.core.findings import BadRelease
     from zerowiz.core.launch.provenance import PlannedFile
@@ -237,7 +237,7 @@ _MEASURED_RUNS_TABLE = _DATA / "measured_runs.json"
 @cache
 def read_measured_pairs() -> "frozenset[Pair]":
     """Every pair of settings that some run of `zerowiz/data/measured_runs.json` had."""
-    from zerowiz.core.decision.plan_input import decode_measured_runs  # noqa: PLC0415 - one command reads one table
+    from zerowiz.core.decision.job import decode_measured_runs  # noqa: PLC0415 - one command reads one table
 
     return decode_measured_runs(json.loads(_MEASURED_RUNS_TABLE.read_bytes())).pairs()
 

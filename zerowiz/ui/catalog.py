@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import TextIO
 
 from zerowiz.core.catalog import Offer, Offers, PlannedRun, StrategyRun, WiderFit
-from zerowiz.core.decision.plan_input import Objective, PlanInput
+from zerowiz.core.decision.job import Job, Objective
 from zerowiz.core.machine.interconnect import spell_network
 from zerowiz.core.machine_kinds import PriceList
 from zerowiz.core.speed.costs import PredictedRun
@@ -42,7 +42,7 @@ _MOST_ROWS = 30
 
 def machines(
     offered: Offers,
-    job: PlanInput,
+    job: Job,
     prices: PriceList,
     stream: TextIO,
     wider: Sequence[WiderFit] = (),
@@ -135,7 +135,7 @@ def _cost(offer: Offer, currency: str) -> str:
 
 def _legend(
     offered: Offers,
-    job: PlanInput,
+    job: Job,
     prices: PriceList,
     objective: Objective,
     left: Collection[str],

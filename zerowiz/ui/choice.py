@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import TextIO
 
 from zerowiz.core.decision.evaluate import Verdict
-from zerowiz.core.decision.plan_input import Objective, PlanInput
+from zerowiz.core.decision.job import Job, Objective
 from zerowiz.core.decision.search import SAME_FRACTION, WORTH_FRACTION, Candidate, Limit, Search
 from zerowiz.core.workload import Workload
 from zerowiz.translation import N_, _, listing
@@ -292,7 +292,7 @@ _WORTH = _(
 )
 
 
-def limits(largest: Sequence[Limit], job: PlanInput, stream: TextIO) -> None:
+def limits(largest: Sequence[Limit], job: Job, stream: TextIO) -> None:
     """The largest micro-batch and the longest sequence of each strategy."""
     step = job.workload
     say(

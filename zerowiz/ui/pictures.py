@@ -26,7 +26,7 @@ from zerowiz.core.decision.flowchart import (
     FlowchartStep,
     find_path,
 )
-from zerowiz.core.decision.plan_input import PlanInput
+from zerowiz.core.decision.job import Job
 from zerowiz.core.machine.types import UNKNOWN_WORD, Machine, PairLink, PciePath
 from zerowiz.core.memory.allocations import AllocationKind, MemoryPart, Phase
 from zerowiz.core.speed.costs import StepTime, TermKind
@@ -292,20 +292,20 @@ _FEWEST_CELLS = 8
 Sizes = Mapping[MemoryPart, int]
 
 
-def strategies(job: PlanInput, evaluated: Sequence[StrategyEstimate], columns: int) -> Picture:
+def strategies(job: Job, evaluated: Sequence[StrategyEstimate], columns: int) -> Picture:
     """Every strategy where its device is fullest."""
     return _bars(
         job, {strategy.strategy.name: parts(job, strategy) for strategy in evaluated}, columns
     )
 
 
-def phases(job: PlanInput, evaluated: StrategyEstimate, columns: int) -> Picture:
+def phases(job: Job, evaluated: StrategyEstimate, columns: int) -> Picture:
     """One strategy at the peak of each phase."""
     sizes_by_phase = parts_by_phase(job, evaluated)
     return _bars(job, {_(phase.value): sizes for phase, sizes in sizes_by_phase.items()}, columns)
 
 
-def _bars(job: PlanInput, rows: Mapping[str, Sizes], columns: int) -> Picture:
+def _bars(job: Job, rows: Mapping[str, Sizes], columns: int) -> Picture:
     columns = min(columns, _WIDEST_COLUMNS)
     numbered = columns >= _WITH_NUMBERS_COLUMNS
     label = max(map(cells_of, rows))
@@ -361,7 +361,7 @@ class _Scale:
         return tuple((sign * count, colour) for (sign, colour), count in runs)
 
 
-def _heading(job: PlanInput, label: int, scale: _Scale) -> Line:
+def _heading(job: Job, label: int, scale: _Scale) -> Line:
     title = on_device(_("GiB of each GPU"), job.machine)
     if scale.budget is None:
         return ((title, None),)
@@ -783,7 +783,7 @@ def _times(value: StepTime, stream: TextIO) -> None:
     show_rows(stream, ("part", N_("seconds"), N_("share"), "formula"), rows)
 
 
-def _pcie(job: PlanInput, evaluated: StrategyEstimate) -> Iterator[str]:
+def _pcie(job: Job, evaluated: StrategyEstimate) -> Iterator[str]:
     """Where the PCIe rate of the GPU enters the time, and how large it is taken to be."""
     if job.rates is None:
         return
@@ -803,7 +803,7 @@ def _pcie(job: PlanInput, evaluated: StrategyEstimate) -> Iterator[str]:
         )
 
 
-def _why(job: PlanInput, evaluated: StrategyEstimate, stream: TextIO) -> None:
+def _why(job: Job, evaluated: StrategyEstimate, stream: TextIO) -> None:
     """Every line of what a device holds where that is most; they add up to what is needed."""
     phase = evaluated.estimate.peak_phase
     needs = bare_gib(evaluated.device_bytes)

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict
 from zerowiz.core.decision.flowchart import Answer, Decision, FlowchartQuestion, Reason
-from zerowiz.core.decision.plan_input import Pair, PairedSetting, PlanInput, Uncounted
+from zerowiz.core.decision.job import Job, Pair, PairedSetting, Uncounted
 from zerowiz.core.decision.uncertainty import Assumption, Interval, SettledBy, settled_by
 from zerowiz.core.machine.types import (
     Interconnect,
@@ -430,7 +430,7 @@ def _remarks(evaluated: StrategyEstimate) -> Iterator[str]:
             yield _("the host lacks memory to save")
 
 
-def host(job: PlanInput, evaluated: StrategyEstimate) -> str:
+def host(job: Job, evaluated: StrategyEstimate) -> str:
     """What all ranks of a node hold of its memory, and when that is most."""
     need, room_bytes = evaluated.host, evaluated.host_budget_bytes
     text = _(

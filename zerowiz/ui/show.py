@@ -8,7 +8,7 @@ from zerowiz.core import shell
 from zerowiz.core.command_words import flags
 from zerowiz.core.decision.evaluate import buffer_costs
 from zerowiz.core.decision.flowchart import Decision
-from zerowiz.core.decision.plan_input import PlanInput
+from zerowiz.core.decision.job import Job
 from zerowiz.core.decision.remedy_table import Remedy
 from zerowiz.core.launch.plan import LaunchPlan
 from zerowiz.core.launch.provenance import PlannedFile, is_plan_path
@@ -69,7 +69,7 @@ def _words(value: object) -> str:
     return str(value)
 
 
-def _job_lines(job: PlanInput) -> tuple[str, ...]:
+def _job_lines(job: Job) -> tuple[str, ...]:
     w, machine = job.workload, job.machine
     states = job.state_format
     texts = {name: row.shown for name, row in SETTINGS.items() if row.shown is not None}

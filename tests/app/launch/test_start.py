@@ -24,7 +24,7 @@ from zerowiz.app.launch.start import (
 )
 from zerowiz.app.machines.machine import find_machine
 from zerowiz.app.options import Options
-from zerowiz.core.decision.plan_input import Objective
+from zerowiz.core.decision.job import Objective
 from zerowiz.core.findings import PreflightFinding, found
 from zerowiz.core.preflight.builds import BEING_BUILT, COMPILES, NO_NINJA
 from zerowiz.core.preflight.facts import Extensions
@@ -149,11 +149,11 @@ def test_a_further_attempt_keeps_all_that_was_chosen_of_the_step(driver: Install
     facts = parse_script(HF_PARSER, "train.py")
     plan = plan_options(options, find_machine(options, {}), ScriptRun(facts))
     step = plan.decision.job.workload
-    assert plan.request.freedom.losses
+    assert plan.resolved.freedom.losses
     assert {
         "gradient_checkpointing": step.gradient_checkpointing,
         "loss": step.loss,
-    } == plan.request.freedom.values(step)
+    } == plan.resolved.freedom.values(step)
 
 
 # A person says how a config reaches a script that does not show it, once.

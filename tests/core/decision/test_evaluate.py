@@ -17,7 +17,7 @@ from zerowiz.core.decision.evaluate import (
     parts,
     parts_by_phase,
 )
-from zerowiz.core.decision.plan_input import PlanInput
+from zerowiz.core.decision.job import Job
 from zerowiz.core.dsconfig.write import Handover, write_config
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.machine.types import (
@@ -44,7 +44,7 @@ from zerowiz.probe.package_data import read_gpu_table
 
 # What the sizes in a config cost, against the config itself and the ledger.
 
-JOB = PlanInput(
+JOB = Job(
     machine=parse_spec("4xA100-80GB", read_gpu_table()),
     model=read_model("llama-3.1-8b"),
     workload=Workload(gradient_checkpointing=True),
@@ -52,7 +52,7 @@ JOB = PlanInput(
 MB = 10**6
 
 
-def costs(strategy: StrategyRow, job: PlanInput = JOB) -> dict[str, Cost]:
+def costs(strategy: StrategyRow, job: Job = JOB) -> dict[str, Cost]:
     return {cost.key: cost for cost in buffer_costs(job, evaluate(job, strategy))}
 
 
@@ -126,8 +126,8 @@ def cpu_machine(ranks: int, available_bytes: int) -> Machine:
     )
 
 
-def job_with(budget_bytes: int | None = None, free_bytes: int | None = None) -> PlanInput:
-    return PlanInput(
+def job_with(budget_bytes: int | None = None, free_bytes: int | None = None) -> Job:
+    return Job(
         machine=with_free(A100S, free_bytes),
         model=SEVEN,
         workload=CHECKPOINTED,
@@ -140,7 +140,7 @@ def job_with(budget_bytes: int | None = None, free_bytes: int | None = None) -> 
 def test_7b_on_four_gpus_of_40_gb_runs_under_zero3_whatever_its_states(
     model: Model, state_dtype: StateDtype
 ) -> None:
-    job = PlanInput(machine=A100S, model=model, workload=CHECKPOINTED, state_dtype=state_dtype)
+    job = Job(machine=A100S, model=model, workload=CHECKPOINTED, state_dtype=state_dtype)
     assert evaluate(job, ZERO3).runs
 
 
@@ -151,7 +151,7 @@ def test_7b_on_four_gpus_of_40_gb_runs_under_zero3_whatever_its_states(
 def test_7b_on_four_gpus_of_40_gb_runs_under_zero2_with_bf16_states_alone(
     model: Model, state_dtype: StateDtype | None, runs: bool
 ) -> None:
-    job = PlanInput(machine=A100S, model=model, workload=CHECKPOINTED, state_dtype=state_dtype)
+    job = Job(machine=A100S, model=model, workload=CHECKPOINTED, state_dtype=state_dtype)
     assert runs is evaluate(job, ZERO2).runs
 
 
@@ -168,7 +168,7 @@ def test_the_flat_copy_of_the_weights_never_makes_a_job_too_big(
     machine = machine if free_bytes is None else with_free(machine, free_bytes)
     model = read_model("llama-2-7b")
     step = Workload(gradient_checkpointing=True, sequence_tokens=1024)
-    evaluated = evaluate(PlanInput(machine=machine, model=model, workload=step), ZERO2_OFFLOAD)
+    evaluated = evaluate(Job(machine=machine, model=model, workload=step), ZERO2_OFFLOAD)
     assert (Verdict.FITS, on_host) == (evaluated.verdict, evaluated.estimate.flattens_on_host)
     flat = [
         allocation.size_bytes
@@ -181,7 +181,7 @@ def test_the_flat_copy_of_the_weights_never_makes_a_job_too_big(
 def test_one_gpu_with_offload_copies_all_weights_at_the_start() -> None:
     """Its share is the whole: that copy stays on the GPU, wherever the weights are flattened."""
     machine = with_host(parse_spec("1xRTX4090", read_gpu_table()), 1024 * GIB)
-    job = PlanInput(machine=machine, model=read_model("llama-2-7b"), workload=CHECKPOINTED)
+    job = Job(machine=machine, model=read_model("llama-2-7b"), workload=CHECKPOINTED)
     evaluated = evaluate(job, ZERO2_OFFLOAD)
     assert Verdict.DOES_NOT_FIT is evaluated.verdict
     assert Phase.INIT is evaluated.estimate.peak_phase
@@ -198,7 +198,7 @@ def capped(row: Row) -> StrategyEstimate:
         host=Host(),
     )
     workload = workload_of(row)
-    job = PlanInput(
+    job = Job(
         machine=machine,
         model=read_model(row["model"]),
         workload=workload,
@@ -259,7 +259,7 @@ def test_a_run_that_the_allocator_had_to_flush_for_is_tight() -> None:
     """Qwen3-32B under ZeRO-3 took 139.3 GB of each of four H200s, and flushed five times."""
     row = next(row for row in read_rows() if row["id"] == "d4-000")
     assert (5, True) == (row["allocator_retries"], row["ok"])
-    job = PlanInput(
+    job = Job(
         machine=parse_spec(f"{row['gpus']}xH200", read_gpu_table()),
         model=read_model(row["model"]),
         workload=workload_of(row),
@@ -310,15 +310,13 @@ def test_without_a_known_budget_nothing_is_said_to_fit() -> None:
 def test_the_tightest_gpu_decides() -> None:
     tight = replace(A100S.gpus[2], free_bytes=GB)
     machine = replace(A100S, gpus=(*A100S.gpus[:2], tight, A100S.gpus[3]))
-    job = PlanInput(machine=machine, model=SEVEN, workload=CHECKPOINTED)
+    job = Job(machine=machine, model=SEVEN, workload=CHECKPOINTED)
     assert GB == evaluate(job, ZERO2).budget_bytes
 
 
 def test_a_lone_rank_takes_less_beside_its_tensors_than_one_with_nccl() -> None:
     alone, joined = (
-        evaluate(
-            PlanInput(machine=replace(A100S, gpus=gpus), model=SEVEN, workload=Workload()), DDP
-        )
+        evaluate(Job(machine=replace(A100S, gpus=gpus), model=SEVEN, workload=Workload()), DDP)
         for gpus in (A100S.gpus[:1], A100S.gpus)
     )
     assert alone.estimate.peak_bytes == joined.estimate.peak_bytes
@@ -327,7 +325,7 @@ def test_a_lone_rank_takes_less_beside_its_tensors_than_one_with_nccl() -> None:
 
 @pytest.mark.parametrize(("missing", "runs"), [(1, False), (0, True)])
 def test_offload_needs_host_memory_for_all_ranks_of_a_node(missing: int, runs: bool) -> None:
-    job = PlanInput(machine=A100S, model=SEVEN, workload=CHECKPOINTED)
+    job = Job(machine=A100S, model=SEVEN, workload=CHECKPOINTED)
     needed = evaluate(job, ZERO2_OFFLOAD)
     need_bytes = needed.host.running_bytes
     assert need_bytes > 4 * moment_bytes(needed.estimate.host_peak)
@@ -340,7 +338,7 @@ def test_offload_needs_host_memory_for_all_ranks_of_a_node(missing: int, runs: b
 def test_more_nodes_do_not_share_their_host_memory() -> None:
     one, two = (
         evaluate(
-            PlanInput(machine=replace(A100S, nodes=nodes), model=SEVEN, workload=Workload()),
+            Job(machine=replace(A100S, nodes=nodes), model=SEVEN, workload=Workload()),
             ZERO2_OFFLOAD,
         )
         for nodes in (1, 2)
@@ -352,9 +350,7 @@ def test_more_nodes_do_not_share_their_host_memory() -> None:
 
 
 def test_offload_is_not_judged_by_a_host_nobody_looked_at() -> None:
-    evaluated = evaluate(
-        PlanInput(machine=A100S, model=SEVEN, workload=CHECKPOINTED), ZERO2_OFFLOAD
-    )
+    evaluated = evaluate(Job(machine=A100S, model=SEVEN, workload=CHECKPOINTED), ZERO2_OFFLOAD)
     assert evaluated.host_headroom_bytes is None
     assert Verdict.DOES_NOT_FIT is evaluated.verdict
 
@@ -364,33 +360,33 @@ def test_cpu_ranks_gain_nothing_by_offloading_to_the_memory_they_live_in(
     offloaded: StrategyRow,
 ) -> None:
     """The ranks' own share and what they move to the host come out of one pool."""
-    job = PlanInput(machine=cpu_machine(2, 100 * GB), model=SEVEN, workload=Workload())
+    job = Job(machine=cpu_machine(2, 100 * GB), model=SEVEN, workload=Workload())
     evaluated = evaluate(job, offloaded)
     assert 100 * GB - 2 * evaluated.device_bytes == evaluated.host_budget_bytes
 
 
 def test_a_strategy_lacks_what_is_missing_on_its_scarcer_side() -> None:
-    job = PlanInput(machine=with_host(with_free(A100S, GB), GB), model=SEVEN, workload=Workload())
+    job = Job(machine=with_host(with_free(A100S, GB), GB), model=SEVEN, workload=Workload())
     evaluated = evaluate(job, ZERO2_OFFLOAD)
     needs = (evaluated.device_bytes, evaluated.host.running_bytes)
     assert max(needs) - GB == evaluated.lacking_bytes
 
 
 def test_a_host_that_nobody_knows_has_nothing_free() -> None:
-    unknown = evaluate(PlanInput(machine=A100S, model=SEVEN, workload=CHECKPOINTED), ZERO2_OFFLOAD)
+    unknown = evaluate(Job(machine=A100S, model=SEVEN, workload=CHECKPOINTED), ZERO2_OFFLOAD)
     none = evaluate(
-        PlanInput(machine=with_host(A100S, 0), model=SEVEN, workload=CHECKPOINTED), ZERO2_OFFLOAD
+        Job(machine=with_host(A100S, 0), model=SEVEN, workload=CHECKPOINTED), ZERO2_OFFLOAD
     )
     assert none.lacking_bytes == unknown.lacking_bytes > 0
 
 
 def test_every_strategy_is_weighed_in_order() -> None:
-    evaluated = evaluate_all(PlanInput(machine=A100S, model=SEVEN, workload=Workload()))
+    evaluated = evaluate_all(Job(machine=A100S, model=SEVEN, workload=Workload()))
     assert STRATEGIES == tuple(w.strategy for w in evaluated)
 
 
 def test_a_persons_own_buffers_are_what_is_weighed() -> None:
-    job = PlanInput(machine=A100S, model=SEVEN, workload=Workload(), own_buffers=DEEPSPEED_DEFAULTS)
+    job = Job(machine=A100S, model=SEVEN, workload=Workload(), own_buffers=DEEPSPEED_DEFAULTS)
     for strategy in STRATEGIES:
         assert DEEPSPEED_DEFAULTS == evaluate(job, strategy).buffers
         assert DEEPSPEED_DEFAULTS not in replace(job, own_buffers=None).buffers(strategy)
@@ -398,22 +394,22 @@ def test_a_persons_own_buffers_are_what_is_weighed() -> None:
 
 def test_buffers_fit_the_adapters_that_train() -> None:
     workload = Workload(method=Method.LORA, lora_rank=8)
-    job = PlanInput(machine=A100S, model=SEVEN, workload=workload)
+    job = Job(machine=A100S, model=SEVEN, workload=workload)
     assert SEVEN.lora_params(8) == evaluate(job, ZERO3).buffers.reduce_bucket_size
 
 
 def test_a_sequence_may_not_be_longer_than_the_positions_that_were_learned() -> None:
     gpt2 = read_model("gpt2-medium")
-    assert PlanInput(machine=A100S, model=gpt2, workload=Workload(sequence_tokens=1024))
+    assert Job(machine=A100S, model=gpt2, workload=Workload(sequence_tokens=1024))
     with pytest.raises(UsageError, match="1024 learned positions") as caught:
-        PlanInput(machine=A100S, model=gpt2, workload=Workload(sequence_tokens=1025))
+        Job(machine=A100S, model=gpt2, workload=Workload(sequence_tokens=1025))
     assert ("use at most `$sequence_tokens 1024`",) == caught.value.hints
 
 
 def test_the_rule_of_thumb_knows_no_adapters() -> None:
     adapters = Workload(method=Method.LORA)
     with pytest.raises(UsageError, match='has no rule for `method="lora"`'):
-        PlanInput(machine=A100S, model=SEVEN, workload=adapters, accounting=Accounting.TEXTBOOK)
+        Job(machine=A100S, model=SEVEN, workload=adapters, accounting=Accounting.TEXTBOOK)
 
 
 @pytest.mark.parametrize(
@@ -428,7 +424,7 @@ def test_the_rule_of_thumb_knows_no_adapters() -> None:
 def test_states_are_fp32_unless_said_otherwise_and_of_the_weights_format_by_the_rule_of_thumb(
     accounting: Accounting, said: StateDtype | None, expected: str
 ) -> None:
-    job = PlanInput(
+    job = Job(
         machine=A100S, model=SEVEN, workload=Workload(), accounting=accounting, state_dtype=said
     )
     assert expected == job.state_format
@@ -448,13 +444,13 @@ def test_a_trace_of_another_model_is_not_used() -> None:
         runs=(),
         took_milliseconds=1,
     )
-    own = PlanInput(machine=A100S, model=traced.model("a"), workload=Workload(), traced=traced)
+    own = Job(machine=A100S, model=traced.model("a"), workload=Workload(), traced=traced)
     assert (traced, None) == (own.own_trace, replace(own, model=SEVEN).own_trace)
 
 
 # Every byte of a plan belongs to one part.
 
-MEMORY_PARTS_JOB = PlanInput(
+MEMORY_PARTS_JOB = Job(
     machine=parse_spec("4xA100-40GB", read_gpu_table()),
     model=model_from_size("7b", 7 * 10**9),
     workload=Workload(gradient_checkpointing=True),
@@ -469,7 +465,7 @@ JOBS = [
 
 
 @pytest.mark.parametrize("job", JOBS)
-def test_the_parts_add_up_to_what_a_strategy_needs(job: PlanInput) -> None:
+def test_the_parts_add_up_to_what_a_strategy_needs(job: Job) -> None:
     for each in evaluate_all(job):
         found = parts(job, each)
         assert each.device_bytes == sum(found.values())

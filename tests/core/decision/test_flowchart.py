@@ -16,7 +16,7 @@ from zerowiz.core.decision.flowchart import (
     decide,
     follow_flowchart,
 )
-from zerowiz.core.decision.plan_input import PlanInput
+from zerowiz.core.decision.job import Job
 from zerowiz.core.decision.remedies import find_remedies
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.machine.types import Host, LinkClass, Machine
@@ -55,8 +55,8 @@ FAST, ONE = (parse_spec(spec, TABLE) for spec in ("4xA100-40GB", "A100-40GB"))
 SLOW = parse_spec("4xRTX4090", TABLE)
 
 
-def job_on(machine: Machine) -> PlanInput:
-    return PlanInput(machine=machine, model=SEVEN, workload=Workload())
+def job_on(machine: Machine) -> Job:
+    return Job(machine=machine, model=SEVEN, workload=Workload())
 
 
 def held_on_host(size_bytes: int) -> HostNeed:
@@ -264,7 +264,7 @@ def test_an_uncertain_stage_that_was_asked_for_is_taken() -> None:
 
 def test_beside_an_uncertain_choice_what_makes_it_fit_is_offered() -> None:
     """7B of an unknown shape: the Llama fits, and the heaviest model of that size does not."""
-    job = PlanInput(machine=parse_spec("8xA100-40GB", TABLE), model=SEVEN, workload=Workload())
+    job = Job(machine=parse_spec("8xA100-40GB", TABLE), model=SEVEN, workload=Workload())
     decision = decide(job, Constraints())
     assert decision.chosen is not None
     assert UNCERTAIN is decision.chosen.verdict
@@ -493,11 +493,11 @@ def test_several_nodes_count_as_a_slow_link_until_somebody_knows_better() -> Non
 
 
 def test_the_flowchart_over_real_numbers_finds_7b_on_four_gpus_of_40_gb_a_zero3_job() -> None:
-    job = PlanInput(machine=FAST, model=SEVEN, workload=Workload(gradient_checkpointing=True))
+    job = Job(machine=FAST, model=SEVEN, workload=Workload(gradient_checkpointing=True))
     assert ZERO3 == chosen(decide(job, Constraints()))
 
 
 def test_the_same_job_offloads_where_the_link_is_slow_and_the_cards_are_small() -> None:
     machine = replace(SLOW, host=Host(available_bytes=500 * 10**9))
-    job = PlanInput(machine=machine, model=SEVEN, workload=Workload(gradient_checkpointing=True))
+    job = Job(machine=machine, model=SEVEN, workload=Workload(gradient_checkpointing=True))
     assert ZERO3_OFFLOAD == chosen(decide(job, Constraints(offload=OffloadChoice.AUTO)))

@@ -16,7 +16,7 @@ from zerowiz.core.decision.flowchart import (
     choose_only,
     decide,
 )
-from zerowiz.core.decision.plan_input import PlanInput
+from zerowiz.core.decision.job import Job
 from zerowiz.core.decision.remedies import RemedyScope, find_edits, find_remedies
 from zerowiz.core.decision.remedy_table import (
     KEEPING,
@@ -70,10 +70,10 @@ SEVEN, LLAMA3 = read_model("llama-2-7b"), read_model("llama-3.1-8b")
 HUGE, SMALL = (model_from_size(name, parse_size(name) or 0) for name in ("405b", "1.5b"))
 
 
-def planned(machine: Machine, workload: Workload, **values: Any) -> PlanInput:
+def planned(machine: Machine, workload: Workload, **values: Any) -> Job:
     """A job on GPUs of the table."""
     rates = find_rates(machine, TABLE)
-    return PlanInput(machine=machine, workload=workload, rates=rates, **values)
+    return Job(machine=machine, workload=workload, rates=rates, **values)
 
 
 def refused(
@@ -91,7 +91,7 @@ def refused(
     return decision
 
 
-def _on_machine(job: PlanInput, name: str, value: str) -> PlanInput:
+def _on_machine(job: Job, name: str, value: str) -> Job:
     machine = job.machine
     if name == "machine":
         machine = parse_spec(value, TABLE)
@@ -112,7 +112,7 @@ def _allowed(constraints: Constraints, name: str, value: object) -> Constraints:
     return replace(constraints, allow_slow=True)
 
 
-def apply(decision: Decision, change: Change) -> tuple[PlanInput, Constraints]:
+def apply(decision: Decision, change: Change) -> tuple[Job, Constraints]:
     """What the person gets by typing the options."""
     job, constraints = decision.job, decision.constraints
     for name in sorted(change, key=lambda each: each != "machine"):
@@ -612,9 +612,7 @@ def test_no_other_machine_is_offered_to_a_cpu_job_that_can_do_without() -> None:
 
 
 def test_a_good_choice_needs_no_remedy() -> None:
-    job = PlanInput(
-        machine=parse_spec("8xH200", TABLE), model=read_model("llama-3.2-1b"), workload=LEAN
-    )
+    job = Job(machine=parse_spec("8xH200", TABLE), model=read_model("llama-3.2-1b"), workload=LEAN)
     assert () == find_remedies(decide(job, Constraints()), SCOPE)
 
 

@@ -10,7 +10,7 @@ from random_models import models
 
 from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict, evaluate, evaluate_with
 from zerowiz.core.decision.flowchart import Constraints, OffloadChoice, Reason, decide
-from zerowiz.core.decision.plan_input import Objective, OpenSettings, PlanInput, RanOut
+from zerowiz.core.decision.job import Job, Objective, OpenSettings, RanOut
 from zerowiz.core.decision.search import (
     SAME_FRACTION,
     WORTH_FRACTION,
@@ -48,7 +48,7 @@ TABLE = read_gpu_table()
 def test_the_limits_fit_and_what_is_larger_does_not(name: str) -> None:
     model = read_model(name)
     positions = model.architecture.positions
-    job = PlanInput(
+    job = Job(
         machine=parse_spec("4xA100-40GB", TABLE),
         model=model,
         workload=Workload(sequence_tokens=1024, accumulation_steps=2),
@@ -80,7 +80,7 @@ def test_positions_of_a_stand_in_or_short_of_the_job_end_no_sequence() -> None:
     beyond = 2 * rotary.architecture.positions
     for model, tokens in ((by_size, 1024), (rotary, beyond)):
         step = Workload(sequence_tokens=tokens, gradient_checkpointing=True)
-        job = PlanInput(machine=machine, model=model, workload=step)
+        job = Job(machine=machine, model=model, workload=step)
         for limit in find_limits(job):
             assert not limit.by_positions
             if limit.gradient_checkpointing and evaluate(job, limit.strategy).is_sure:
@@ -90,7 +90,7 @@ def test_positions_of_a_stand_in_or_short_of_the_job_end_no_sequence() -> None:
 
 
 def test_checkpointing_makes_every_limit_larger() -> None:
-    job = PlanInput(
+    job = Job(
         machine=parse_spec("8xH100-80GB", TABLE),
         model=read_model("llama-3.2-1b"),
         workload=Workload(),
@@ -117,17 +117,13 @@ OPEN = OpenSettings(split=True, checkpointing=(True,))
 SLOWER = (1 + SAME_FRACTION) * (1 + WORTH_FRACTION) ** 3
 
 
-def job_on(
-    spec: str, model: Model, workload: Workload, *, host_bytes: int | None = None
-) -> PlanInput:
+def job_on(spec: str, model: Model, workload: Workload, *, host_bytes: int | None = None) -> Job:
     machine = replace(parse_spec(spec, TABLE), host=Host(available_bytes=host_bytes))
-    return PlanInput(
-        machine=machine, model=model, workload=workload, rates=find_rates(machine, TABLE)
-    )
+    return Job(machine=machine, model=model, workload=workload, rates=find_rates(machine, TABLE))
 
 
 @st.composite
-def jobs(draw: st.DrawFn) -> PlanInput:
+def jobs(draw: st.DrawFn) -> Job:
     model = draw(st.sampled_from(KNOWN) | models())
     positions = model.architecture.positions
     learned = FAMILIES[model.architecture.family].learned_positions
@@ -155,7 +151,7 @@ def jobs(draw: st.DrawFn) -> PlanInput:
     return free_set(job, int(need_bytes * draw(st.sampled_from((0.99, 1.01, 1.15, 2)))))
 
 
-def free_set(job: PlanInput, free_bytes: int) -> PlanInput:
+def free_set(job: Job, free_bytes: int) -> Job:
     gpus = tuple(
         replace(gpu, total_bytes=free_bytes, free_bytes=free_bytes) for gpu in job.machine.gpus
     )
@@ -184,7 +180,7 @@ def seconds(found: Search) -> float:
     return found.choice.seconds
 
 
-def every_one(job: PlanInput, freedom: OpenSettings) -> Iterator[Candidate]:
+def every_one(job: Job, freedom: OpenSettings) -> Iterator[Candidate]:
     """All candidates, each evaluated."""
     w = job.workload
     for recomputes in dict.fromkeys((w.gradient_checkpointing, *freedom.checkpointing)):
@@ -208,7 +204,7 @@ def test_a_batch_is_split_in_every_way_that_keeps_it(micro_batch: int, steps: in
 @LAW
 @given(job=jobs(), freedom=FREEDOMS, wish=WISHES, objective=st.sampled_from(Objective))
 def test_a_choice_changes_nothing_but_what_is_open(
-    job: PlanInput, freedom: OpenSettings, wish: Constraints, objective: Objective
+    job: Job, freedom: OpenSettings, wish: Constraints, objective: Objective
 ) -> None:
     found = search(job, wish, freedom, objective)
     assert (found.choice is None) is (found.decision.chosen is None)
@@ -231,12 +227,12 @@ def test_a_choice_changes_nothing_but_what_is_open(
 @LAW
 @given(job=jobs(), wish=WISHES)
 def test_where_nothing_is_open_the_flowchart_decides_as_without_a_search(
-    job: PlanInput, wish: Constraints
+    job: Job, wish: Constraints
 ) -> None:
     assert decide(job, wish) == search(job, wish, OpenSettings()).decision
 
 
-def fastest_split(job: PlanInput, strategy: StrategyRow) -> float:
+def fastest_split(job: Job, strategy: StrategyRow) -> float:
     """The seconds of its fastest split that fits well, else of its fastest that fits."""
     splits = [
         each for each in every_one(job, OpenSettings(split=True)) if each.strategy == strategy
@@ -247,7 +243,7 @@ def fastest_split(job: PlanInput, strategy: StrategyRow) -> float:
     return fastest.seconds
 
 
-def is_slower(job: PlanInput, taken: StrategyEstimate, than: StrategyEstimate) -> bool:
+def is_slower(job: Job, taken: StrategyEstimate, than: StrategyEstimate) -> bool:
     """Whether every split of one strategy takes longer than another, as it is and split."""
     assert than.step_time is not None
     as_it_is_seconds = than.step_time.expected_seconds * (1 + SAME_FRACTION)
@@ -258,7 +254,7 @@ def is_slower(job: PlanInput, taken: StrategyEstimate, than: StrategyEstimate) -
 @LAW
 @given(job=jobs(), freedom=FREEDOMS, wish=WISHES)
 def test_the_flowchart_keeps_the_strategy_that_it_takes_for_the_job_as_it_is(
-    job: PlanInput, freedom: OpenSettings, wish: Constraints
+    job: Job, freedom: OpenSettings, wish: Constraints
 ) -> None:
     found = search(job, wish, freedom).choice
     assume(found is not None)
@@ -283,7 +279,7 @@ def test_the_flowchart_keeps_the_strategy_that_it_takes_for_the_job_as_it_is(
 @LAW
 @given(job=jobs(), freedom=FREEDOMS, wish=WISHES, objective=st.sampled_from(Objective))
 def test_the_same_is_chosen_where_rivals_do_not_matter(
-    job: PlanInput, freedom: OpenSettings, wish: Constraints, objective: Objective
+    job: Job, freedom: OpenSettings, wish: Constraints, objective: Objective
 ) -> None:
     whole, alone = (search(job, wish, freedom, objective, compares=each) for each in (True, False))
     assert (whole.decision, whole.choice) == (alone.decision, alone.choice)
@@ -304,7 +300,7 @@ def test_of_splits_as_good_the_same_is_chosen_where_rivals_do_not_matter() -> No
 
 @LAW
 @given(job=jobs(), wish=WISHES)
-def test_a_split_is_no_slower_than_the_job_as_it_is(job: PlanInput, wish: Constraints) -> None:
+def test_a_split_is_no_slower_than_the_job_as_it_is(job: Job, wish: Constraints) -> None:
     before = decide(job, wish).chosen
     assume(before is not None and before.verdict is Verdict.FITS)
     assert before is not None
@@ -335,7 +331,7 @@ def test_offload_is_left_for_a_smaller_micro_batch_where_that_is_no_slower(
 @LAW
 @given(job=jobs(), freedom=FREEDOMS)
 def test_the_fastest_is_as_fast_as_the_fastest_of_all_that_fit(
-    job: PlanInput, freedom: OpenSettings
+    job: Job, freedom: OpenSettings
 ) -> None:
     surely = [each for each in every_one(job, freedom) if each.evaluated.is_sure]
     found = search(job, Constraints(), freedom, Objective.FASTEST)
@@ -363,7 +359,7 @@ def test_one_micro_step_is_found_where_no_split_with_accumulation_runs() -> None
 @LAW
 @given(job=jobs(), freedom=FREEDOMS)
 def test_the_fastest_is_no_slower_than_what_the_flowchart_takes(
-    job: PlanInput, freedom: OpenSettings
+    job: Job, freedom: OpenSettings
 ) -> None:
     followed = search(job, Constraints(allow_slow=True), freedom)
     assume(followed.choice is not None and followed.choice.evaluated.is_sure)
@@ -374,7 +370,7 @@ def test_the_fastest_is_no_slower_than_what_the_flowchart_takes(
 @LAW
 @given(job=jobs(), freedom=FREEDOMS)
 def test_the_smallest_is_no_larger_than_any_other_that_surely_runs(
-    job: PlanInput, freedom: OpenSettings
+    job: Job, freedom: OpenSettings
 ) -> None:
     surely = [each for each in every_one(job, freedom) if each.evaluated.is_sure]
     assume(surely)
@@ -388,7 +384,7 @@ def test_the_smallest_is_no_larger_than_any_other_that_surely_runs(
 @LAW
 @given(job=jobs(), freedom=FREEDOMS, factor=st.sampled_from((1.02, 1.3, 4)))
 def test_with_more_memory_the_fastest_is_no_slower(
-    job: PlanInput, freedom: OpenSettings, factor: float
+    job: Job, freedom: OpenSettings, factor: float
 ) -> None:
     before = search(job, Constraints(), freedom, Objective.FASTEST)
     assume(before.choice is not None and before.choice.evaluated.is_sure)
@@ -402,7 +398,7 @@ def test_with_more_memory_the_fastest_is_no_slower(
 @LAW
 @given(job=jobs(), strategy=st.sampled_from(STRATEGIES))
 def test_memory_rises_with_the_micro_batch_where_micro_steps_accumulate(
-    job: PlanInput, strategy: StrategyRow
+    job: Job, strategy: StrategyRow
 ) -> None:
     buffers, *_ = job.buffers(strategy)
     steps = [each for each in split_batch(job.workload) if each.accumulation_steps > 1]
@@ -415,7 +411,7 @@ def test_memory_rises_with_the_micro_batch_where_micro_steps_accumulate(
 @LAW
 @given(job=jobs(), freedom=FREEDOMS, objective=st.sampled_from(Objective))
 def test_each_point_of_the_front_but_the_choice_has_more_headroom_than_all_that_are_faster(
-    job: PlanInput, freedom: OpenSettings, objective: Objective
+    job: Job, freedom: OpenSettings, objective: Objective
 ) -> None:
     found = search(job, Constraints(), freedom, objective)
     times = [each.seconds or 0 for each in found.pareto]
@@ -440,7 +436,7 @@ def test_each_point_of_the_front_but_the_choice_has_more_headroom_than_all_that_
 @LAW
 @given(job=jobs(), freedom=FREEDOMS)
 def test_what_is_faster_than_the_choice_is_the_same_or_not_worth_its_cost(
-    job: PlanInput, freedom: OpenSettings
+    job: Job, freedom: OpenSettings
 ) -> None:
     found = search(job, Constraints(), freedom, Objective.FASTEST)
     assume(found.objective is Objective.FASTEST)

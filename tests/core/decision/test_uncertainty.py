@@ -29,7 +29,7 @@ from paths import MODELS, ROOT
 from random_models import models
 
 from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict, evaluate
-from zerowiz.core.decision.plan_input import PlanInput, Uncounted
+from zerowiz.core.decision.job import Job, Uncounted
 from zerowiz.core.decision.uncertainty import (
     DOUBTS,
     Assumption,
@@ -92,7 +92,7 @@ def gpus(count: int, accelerator: Accelerator = Accelerator.CUDA) -> Machine:
     )
 
 
-def surely(job: PlanInput, strategy: StrategyRow) -> Interval:
+def surely(job: Job, strategy: StrategyRow) -> Interval:
     """The interval of a job that has one."""
     found = evaluate(job, strategy).interval
     assert found is not None
@@ -102,7 +102,7 @@ def surely(job: PlanInput, strategy: StrategyRow) -> Interval:
 def interval_of(row: Row, model: Model | None = None, traced: Traced | None = None) -> Interval:
     """What zerowiz says about the run, or would say of it with another count of its model."""
     workload = workload_of(row)
-    job = PlanInput(
+    job = Job(
         machine=gpus(row["gpus"]),
         model=model or read_model(row["model"]),
         workload=workload,
@@ -181,7 +181,7 @@ def test_intervals_are_narrow_where_much_was_measured() -> None:
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: s.name)
 @given(job=jobs())
-def test_what_is_expected_lies_between_the_bounds(strategy: StrategyRow, job: PlanInput) -> None:
+def test_what_is_expected_lies_between_the_bounds(strategy: StrategyRow, job: Job) -> None:
     evaluated = evaluate(job, strategy)
     interval = evaluated.interval
     if job.accounting is Accounting.TEXTBOOK:
@@ -195,7 +195,7 @@ def test_what_is_expected_lies_between_the_bounds(strategy: StrategyRow, job: Pl
 @pytest.mark.parametrize("strategy", [s for s in STRATEGIES if s.cuts_shares], ids=lambda s: s.name)
 @given(job=jobs(), draw=st.data())
 def test_no_rank_holds_more_than_the_fullest_or_less_than_the_emptiest(
-    strategy: StrategyRow, job: PlanInput, draw: st.DataObject
+    strategy: StrategyRow, job: Job, draw: st.DataObject
 ) -> None:
     fullest = evaluate(replace(job, accounting=Accounting.REAL), strategy).estimate
     cut = draw.draw(st.sampled_from(fullest.rank.cuts))
@@ -208,7 +208,7 @@ def test_no_rank_holds_more_than_the_fullest_or_less_than_the_emptiest(
 
 def test_where_a_gradient_is_reduced_alone_a_lone_rank_is_the_fullest_and_the_emptiest() -> None:
     """The head of Llama-2 does not fit into the bucket: it has left its memory by then."""
-    job = PlanInput(
+    job = Job(
         machine=gpus(1),
         model=read_model("llama-2-7b"),
         workload=Workload(micro_batch=4, accumulation_steps=2, sequence_tokens=4096),
@@ -221,7 +221,7 @@ def test_where_a_gradient_is_reduced_alone_a_lone_rank_is_the_fullest_and_the_em
 
 @given(job=jobs(), strategy=st.sampled_from(STRATEGIES), source=st.sampled_from(ModelSource))
 def test_a_model_that_is_known_less_well_never_has_a_narrower_interval(
-    job: PlanInput, strategy: StrategyRow, source: ModelSource
+    job: Job, strategy: StrategyRow, source: ModelSource
 ) -> None:
     known, unknown = (
         surely(
@@ -236,7 +236,7 @@ def test_a_model_that_is_known_less_well_never_has_a_narrower_interval(
 
 
 @given(job=jobs(), strategy=st.sampled_from(STRATEGIES))
-def test_doubts_add_up(job: PlanInput, strategy: StrategyRow) -> None:
+def test_doubts_add_up(job: Job, strategy: StrategyRow) -> None:
     interval = surely(replace(job, accounting=Accounting.REAL), strategy)
     rate = sum(doubt.rate for doubt in DOUBTS if doubt.what in interval.assumptions)
     assert interval.low_bytes < (1 - rate) * interval.expected_bytes
@@ -263,19 +263,19 @@ def test_the_fullest_rank_is_expected_and_the_emptiest_one_bounds_it(row: Row) -
     assert interval.low_bytes < min(peaks)
 
 
-JOB = PlanInput(machine=gpus(2), model=read_model("llama-3.2-1b"), workload=Workload())
+JOB = Job(machine=gpus(2), model=read_model("llama-3.2-1b"), workload=Workload())
 PLAIN = {Assumption.FUSED_OPTIMIZER, Assumption.FUSED_ATTENTION, Assumption.UNPADDED}
 
 
-def training(**changes: object) -> PlanInput:
+def training(**changes: object) -> Job:
     return replace(JOB, workload=replace(JOB.workload, **changes))  # type: ignore[arg-type]
 
 
-def of(name: str) -> PlanInput:
+def of(name: str) -> Job:
     return replace(JOB, model=read_model(name))
 
 
-def from_source(source: ModelSource) -> PlanInput:
+def from_source(source: ModelSource) -> Job:
     return replace(JOB, model=replace(JOB.model, source=source))
 
 
@@ -350,7 +350,7 @@ def from_source(source: ModelSource) -> PlanInput:
     ],
 )
 def test_an_interval_says_what_it_rests_on(
-    job: PlanInput, strategy: StrategyRow, expected: set[Assumption]
+    job: Job, strategy: StrategyRow, expected: set[Assumption]
 ) -> None:
     assert expected == {*surely(job, strategy).assumptions}
 
@@ -371,14 +371,14 @@ def test_an_optimizer_is_called_seldom_measured_until_it_is_not(optimizer: Optim
     assert (measured < 5) is seldom
 
 
-def steps(model: Model, part: slice) -> Iterator[PlanInput]:
+def steps(model: Model, part: slice) -> Iterator[Job]:
     """What people ask: long and short steps, alone and on many GPUs."""
     positions = model.architecture.positions
     lengths = ((1, 2048), (4, 2048), (8, 4096))
     for count, (micro_batch, tokens), checkpointing in [
         *product((1, 2, 8), lengths, (False, True))
     ][part]:
-        yield PlanInput(
+        yield Job(
             machine=gpus(count),
             model=model,
             workload=Workload(
@@ -467,7 +467,7 @@ def test_a_size_fits_where_the_heaviest_model_of_it_fits() -> None:
     verdicts = {
         free_gib: [
             evaluate(
-                PlanInput(machine=free(4, free_gib * 2**30), model=each, workload=Workload()), ZERO2
+                Job(machine=free(4, free_gib * 2**30), model=each, workload=Workload()), ZERO2
             ).verdict
             for each in (model, model.heaviest)
         ]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from zerowiz.core.decision.plan_input import PlanInput
+from zerowiz.core.decision.job import Job
 from zerowiz.core.decision.unsupported import COMBINATIONS, Asked, refuse_unsupported
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.machine.types import Accelerator
@@ -34,7 +34,7 @@ from zerowiz.errors import UsageError
 from zerowiz.probe.package_data import read_gpu_table
 
 MACHINE = parse_spec("4xA100-40GB", read_gpu_table())
-JOB = PlanInput(machine=MACHINE, model=model_from_size("7b", 7 * 10**9), workload=Workload())
+JOB = Job(machine=MACHINE, model=model_from_size("7b", 7 * 10**9), workload=Workload())
 NVME = replace(JOB, nvme_path="/nvme")
 HPZ = replace(JOB, hpz=True)
 QUANTIZED = replace(JOB, quantized_weights=True)
@@ -43,17 +43,17 @@ ON_CPU = replace(JOB, machine=replace(MACHINE, accelerator=Accelerator.CPU))
 HF, ACCELERATE, DEEPSPEED = Integration.HF, Integration.ACCELERATE, Integration.DEEPSPEED
 
 
-def autocast(precision: Precision) -> PlanInput:
+def autocast(precision: Precision) -> Job:
     return replace(JOB, workload=Workload(precision=Precision.FP32, torch_autocast=precision))
 
 
-def stepping(optimizer: Optimizer) -> PlanInput:
+def stepping(optimizer: Optimizer) -> Job:
     return replace(JOB, workload=Workload(optimizer=optimizer))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Case:
-    job: PlanInput
+    job: Job
     strategy: Strategy
     integration: Integration = HF
     script_has_optimizer: bool = True

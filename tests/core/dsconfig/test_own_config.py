@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from zerowiz.core.decision.flowchart import OffloadChoice
-from zerowiz.core.decision.plan_input import Uncounted
+from zerowiz.core.decision.job import Uncounted
 from zerowiz.core.dsconfig.own_config import UserConfig, read_own_config
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS, Buffers
 from zerowiz.core.structs import MOST_COUNT

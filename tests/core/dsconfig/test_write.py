@@ -15,7 +15,7 @@ from paths import GOLDEN
 from writer.matrix import FIELDS, FORMATS, HANDOVERS, Case, cases
 
 from zerowiz.core.decision.evaluate import evaluate
-from zerowiz.core.decision.plan_input import PlanInput
+from zerowiz.core.decision.job import Job
 from zerowiz.core.dsconfig.write import AUTO, Handover, own_values, render_config, write_config
 from zerowiz.core.lint.config import Context, on_machine
 from zerowiz.core.lint.linter import lint
@@ -61,7 +61,7 @@ def machine(spec: str, host_bytes: int = 1024 * GIB) -> Machine:
 
 
 # The templates are this job's configs.
-JOB = PlanInput(
+JOB = Job(
     machine=machine("4xA100-80GB"),
     model=read_model("llama-3.1-8b"),
     workload=Workload(micro_batch=2, accumulation_steps=4, gradient_checkpointing=True),
@@ -74,7 +74,7 @@ RAW = HANDOVERS["deepspeed-no-optimizer"]
 HF = HANDOVERS["hf-settled"]
 
 
-def write(strategy: StrategyRow, handover: Handover = HF, job: PlanInput = JOB) -> dict[str, Any]:
+def write(strategy: StrategyRow, handover: Handover = HF, job: Job = JOB) -> dict[str, Any]:
     return write_config(job, evaluate(job, strategy), handover)
 
 
@@ -108,7 +108,7 @@ class Feature:
     """A config that holds what most do not."""
 
     strategy: StrategyRow
-    job: PlanInput
+    job: Job
     handover: Handover = HF
 
 
@@ -128,7 +128,7 @@ EXPERTS = replace(JOB, model=read_model("mixtral-8x7b"), machine=machine("8xH200
 SMALL_HOST = replace(JOB, machine=machine("4xA100-80GB", 20 * GIB))
 
 
-def with_transformers(job: PlanInput, *version: int) -> PlanInput:
+def with_transformers(job: Job, *version: int) -> Job:
     release = (version[0], version[1])
     return replace(job, workload=replace(job.workload, transformers_version=release))
 
@@ -313,12 +313,12 @@ def test_the_less_room_there_is_the_leaner_are_the_buffers(strategy: StrategyRow
     ids=["slow nodes", "forbidden", "fast nodes", "one node", "asked for", "no room"],
 )
 def test_a_node_keeps_a_copy_of_the_weights_where_that_saves_a_slow_link(
-    job: PlanInput, partition: int | None
+    job: Job, partition: int | None
 ) -> None:
     assert partition == write(ZERO3, job=job)["zero_optimization"].get("zero_hpz_partition_size")
 
 
-def traced(family: str, *version: int) -> PlanInput:
+def traced(family: str, *version: int) -> Job:
     """A job with a model that only a trace knows."""
     weight = TracedTensor(name="mlp.experts.*.fc1.weight", shape=(64, 64), copies=4, linear=True)
     nothing = Activations(
@@ -371,7 +371,7 @@ def traced(family: str, *version: int) -> PlanInput:
         "no experts",
     ],
 )
-def test_experts_that_are_modules_are_gathered_together(job: PlanInput, block: str | None) -> None:
+def test_experts_that_are_modules_are_gathered_together(job: Job, block: str | None) -> None:
     leaf = write(ZERO3, job=job)["zero_optimization"].get("leaf_module")
     assert (None if block is None else {"classes": [block]}) == leaf
     assert "leaf_module" not in write(ZERO2, job=job)["zero_optimization"]

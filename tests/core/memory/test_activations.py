@@ -6,7 +6,7 @@ import pytest
 from measured.rows import Row, read_model, read_rows, workload_of
 from saved_tensors import measure_saved_bytes
 
-from zerowiz.core.decision.plan_input import PlanInput
+from zerowiz.core.decision.job import Job
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.memory.activations import (
     Activations,
@@ -638,7 +638,7 @@ def test_a_step_that_is_not_counted_for_a_family_is_refused(
 ) -> None:
     workload = replace(Workload(sequence_tokens=128), **change)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match=f"`{words}` cannot be predicted for `{model}`"):
-        PlanInput(machine=H200S, model=read_model(model), workload=workload)
+        Job(machine=H200S, model=read_model(model), workload=workload)
 
 
 # What a trace stands for: the activations of another micro-step, and the model it was made of.

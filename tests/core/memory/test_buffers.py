@@ -6,7 +6,7 @@ import pytest
 from measured.rows import read_model
 
 from zerowiz.core.decision.evaluate import evaluate
-from zerowiz.core.decision.plan_input import PlanInput
+from zerowiz.core.decision.job import Job
 from zerowiz.core.machine.types import Gpu, Host, Interconnect, LinkClass, Machine, MachineSource
 from zerowiz.core.memory.buffers import Buffers, expands_segments, margin, outside_bytes
 from zerowiz.core.strategies import ZERO2
@@ -63,7 +63,7 @@ def test_tight_is_at_most_a_tenth_of_the_budget_wide(expandable: bool) -> None:
 @pytest.mark.parametrize("expandable", [True, False])
 def test_the_verdict_changes_where_the_margin_says(expandable: bool) -> None:
     near, two = margin(expandable_segments=expandable), machine_of(2)
-    job = PlanInput(
+    job = Job(
         machine=two,
         model=read_model("llama-3.2-1b"),
         workload=Workload(),

@@ -15,7 +15,7 @@ from measured.rows import (
 )
 
 from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict, evaluate, evaluate_all
-from zerowiz.core.decision.plan_input import PlanInput, Uncounted
+from zerowiz.core.decision.job import Job, Uncounted
 from zerowiz.core.decision.uncertainty import Assumption
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.machine.types import (
@@ -483,9 +483,7 @@ def test_7b_on_four_gpus_of_40_gb_is_judged_by_it(strategy: StrategyRow, verdict
         interconnect=Interconnect(link_class=LinkClass.NVLINK_ALL),
         host=Host(),
     )
-    job = PlanInput(
-        machine=machine, model=SEVEN, workload=Workload(), accounting=Accounting.TEXTBOOK
-    )
+    job = Job(machine=machine, model=SEVEN, workload=Workload(), accounting=Accounting.TEXTBOOK)
     assert verdict is evaluate(job, strategy).verdict
 
 
@@ -741,7 +739,7 @@ def test_what_no_formula_counts_is_named(
 ) -> None:
     machine = parse_spec("2xH200", read_gpu_table())
     workload = replace(training(trainer), sequence_tokens=512)
-    evaluated = evaluate(PlanInput(machine=machine, model=read_model(name), workload=workload), DDP)
+    evaluated = evaluate(Job(machine=machine, model=read_model(name), workload=workload), DDP)
     assert evaluated.interval is not None
     assert uncounted == evaluated.interval.uncounted
     named = Assumption.OTHER_TRAINER in evaluated.interval.assumptions
@@ -762,7 +760,7 @@ GRPO = Workload(
     gradient_checkpointing=True,
     vllm_memory_fraction=0.0,
 )
-JOB = PlanInput(
+JOB = Job(
     machine=parse_spec("8xH100-80GB", read_gpu_table()),
     model=read_model("llama-3.1-8b"),
     workload=GRPO,

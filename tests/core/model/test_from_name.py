@@ -11,7 +11,7 @@ import pytest
 from paths import MODELS
 
 from zerowiz.core.decision.evaluate import evaluate
-from zerowiz.core.decision.plan_input import PlanInput
+from zerowiz.core.decision.job import Job
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.model.from_name import (
     KnownModel,
@@ -118,9 +118,7 @@ def both(name: str) -> tuple[Model, Model]:
 def peak_bytes(model: Model, micro_batch: int) -> int:
     # Since 5.21 transformers runs Gemma 2 with eager attention, which no guess foresees.
     workload = Workload(micro_batch=micro_batch, sequence_tokens=512, transformers_version=(5, 20))
-    return evaluate(
-        PlanInput(machine=H200S, model=model, workload=workload), ZERO2
-    ).estimate.peak_bytes
+    return evaluate(Job(machine=H200S, model=model, workload=workload), ZERO2).estimate.peak_bytes
 
 
 def peak_error(name: str, micro_batch: int) -> float:

@@ -7,7 +7,7 @@ from typing import Any
 from recorded import play, recording
 
 from zerowiz.core.decision.evaluate import evaluate
-from zerowiz.core.decision.plan_input import PlanInput
+from zerowiz.core.decision.job import Job
 from zerowiz.core.machine.types import (
     Accelerator,
     Gpu,
@@ -105,7 +105,7 @@ def plan(
     integration: Integration = Integration.DEEPSPEED,
     host_use: HostUse | None = None,
 ) -> PlannedJob:
-    job = PlanInput(
+    job = Job(
         machine=machine,
         model=SEVEN,
         workload=workload or Workload(),

@@ -7,7 +7,7 @@ from paths import ROOT, TEMPLATES
 from probe.reading import facts_of
 from probe.scripts import SCRIPTS
 
-from zerowiz.core.decision.plan_input import Uncounted
+from zerowiz.core.decision.job import Uncounted
 from zerowiz.core.script.bindings import ScriptValue, State
 from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.core.script.settings import ScriptRun, ScriptSettings

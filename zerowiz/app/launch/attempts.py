@@ -12,9 +12,9 @@ from zerowiz import __version__
 from zerowiz.app.decide import Plan, require_strategy
 from zerowiz.app.launch.start import Start, check_start, plan_launch
 from zerowiz.app.reporter import LaunchReporter, Reporter
-from zerowiz.app.resolve.job import config_file
+from zerowiz.app.resolve.resolved_job import config_file
 from zerowiz.core.decision.flowchart import OffloadChoice
-from zerowiz.core.decision.plan_input import RanOut
+from zerowiz.core.decision.job import RanOut
 from zerowiz.core.launch.plan import output_folder, plan_resume, resumes
 from zerowiz.core.launch.provenance import hide_secrets, plan_path
 from zerowiz.core.memory.allocations import MemoryKind
@@ -93,7 +93,7 @@ def escalate(
     decision = decide_again(start.plan.decision, seen)
     plan = replace(
         start.plan,
-        request=replace(start.plan.request, job=decision.job, constraints=decision.constraints),
+        resolved=replace(start.plan.resolved, job=decision.job, constraints=decision.constraints),
         decision=decision,
         search=None,
         remedies=(),
@@ -103,7 +103,7 @@ def escalate(
     named = {
         "stage": str(strategy.stage),
         "offload": OffloadChoice(strategy.offload.value),
-        **plan.request.freedom.values(plan.decision.job.workload),
+        **plan.resolved.freedom.values(plan.decision.job.workload),
     }
     plan = replace(plan, options=replace(plan.options, **named))  # type: ignore[arg-type]
     saved = read_saved(_output_folder(start), before)
@@ -163,7 +163,7 @@ def run_attempts(
     with noted_signals() as signals:
         while True:
             number = len(record.attempts) + 1
-            watch = start.run.watch(number, start.plan.request.job.machine.world_size)
+            watch = start.run.watch(number, start.plan.resolved.job.machine.world_size)
             attempt = _attempt(start, watch.folder)
             last, record = record, replace(record, attempts=(*record.attempts, attempt))
             try:

@@ -220,7 +220,7 @@ def _plan_start(launch: Launch, run: Run, reporter: LaunchReporter, person: Pers
     plan = decide_with(person, options, machine, script, reporter)
     kept = note_change(plan, reporter, person)
     if kept != plan.options:
-        machine = plan.request.job.machine
+        machine = plan.resolved.job.machine
         plan = decide_with(person, kept, machine, script, reporter)
     start = start_planned(plan, script, run, reporter)
     with losses_shown(shown=not options.quiet):
@@ -246,7 +246,7 @@ def start_planned(
     Raises:
         ZerowizError: Nothing fits, it would not start, or a file of the person's is in the way.
     """
-    machine = plan.request.job.machine
+    machine = plan.resolved.job.machine
     strategy = require_strategy(plan)
     with reporter.wait(_("preparing the launch")):
         launch_plan = plan_launch(plan, script, strategy, run)

@@ -25,7 +25,7 @@ from zerowiz.app.launch.start import (
 )
 from zerowiz.app.options import Options
 from zerowiz.app.reporter import LaunchReporter, Reporter
-from zerowiz.app.resolve.job import config_file
+from zerowiz.app.resolve.resolved_job import config_file
 from zerowiz.core.launch.job_nodes import (
     OPEN_FILE,
     AttemptSpec,

@@ -13,7 +13,7 @@ from zerowiz.app.decide import Plan
 from zerowiz.app.options import Options
 from zerowiz.app.plan_files import plan_copy, with_plan
 from zerowiz.app.reporter import Reporter
-from zerowiz.app.resolve.job import config_file
+from zerowiz.app.resolve.resolved_job import config_file
 from zerowiz.app.resolve.workload import check_local_rank
 from zerowiz.core.dsconfig.write import render_config, write_config
 from zerowiz.core.findings import PreflightFinding, Severity, errors_of
@@ -183,7 +183,7 @@ class Start(Struct, frozen=True, kw_only=True):
 
 def render(plan: Plan, strategy: Strategy) -> str:
     """The config of this job under this strategy."""
-    job, handover = plan.request.job, plan.request.handover
+    job, handover = plan.resolved.job, plan.resolved.handover
     return render_config(write_config(job, plan.decision.of(strategy), handover))
 
 
@@ -195,8 +195,8 @@ def plan_files(
     if own_config is not None:
         from zerowiz.app.resolve.own_config import plan_yaml_config  # noqa: PLC0415 - takes long to load
 
-        request = plan.request
-        step, reader = request.job.workload, request.handover.integration
+        resolved = plan.resolved
+        step, reader = resolved.job.workload, resolved.handover.integration
         return plan_yaml_config(own_config, plan.options, step, reader)
     path = config_file(plan.options, strategy)
     config = PlannedFile(path=path, text=render(plan, strategy))
@@ -215,7 +215,7 @@ def plan_launch(
     Raises:
         ZerowizError: The config cannot reach the script, or what starts it is missing.
     """
-    machine = plan.request.job.machine
+    machine = plan.resolved.job.machine
     delivery = deliver_plan(plan, script, strategy)
     programs = find_programs(os.environ)
     env = launch_env(machine, programs, os.environ, delivery.env)
@@ -252,8 +252,8 @@ def deliver_plan(plan: Plan, script: ScriptRun, strategy: Strategy) -> Delivery:
         ZerowizError: They cannot.
     """
     options = plan.options
-    words = add_settled(script.words, plan.request.settled)
-    check_accelerator(script.with_words(words), plan.request.job.machine.accelerator)
+    words = add_settled(script.words, plan.resolved.settled)
+    check_accelerator(script.with_words(words), plan.resolved.job.machine.accelerator)
     folder = str(options.output_dir or "")
     is_own = options.config is not None
     if options.config is not None and options.config.is_fifo():
@@ -262,9 +262,9 @@ def deliver_plan(plan: Plan, script: ScriptRun, strategy: Strategy) -> Delivery:
             _("write it to a file, and name that"),
         )
     delivery = deliver(script.facts, words, config_file(options, strategy), folder, is_own=is_own)
-    if shares_with_sleeping_vllm(plan.request.job.workload):
+    if shares_with_sleeping_vllm(plan.resolved.job.workload):
         delivery = replace(delivery, env={**delivery.env, **without_expansion(os.environ)})
-    if options.config is None or plan.request.handover.integration.row.as_written:
+    if options.config is None or plan.resolved.handover.integration.row.as_written:
         return delivery
     from zerowiz.app.resolve.own_config import read_yaml_config  # noqa: PLC0415 - takes long to load
 
@@ -648,19 +648,19 @@ def plan_of(
     strategy: Strategy,
 ) -> PlannedJob:
     """The job as the checks read it."""
-    request, evaluated = plan.request, plan.decision.of(strategy)
-    step = request.job.workload
-    integration = request.handover.integration
+    resolved, evaluated = plan.resolved, plan.decision.of(strategy)
+    step = resolved.job.workload
+    integration = resolved.handover.integration
     config = _config(plan, strategy)
     ops = list_ops(
         config,
-        accelerator=request.job.machine.accelerator,
+        accelerator=resolved.job.machine.accelerator,
         integration=integration,
         own_optimizers=() if script is None else script.facts.own_optimizers,
         passes_optimizer=script is not None and script.facts.passes_optimizer,
     )
     return PlannedJob(
-        job=request.job,
+        job=resolved.job,
         evaluated=evaluated,
         integration=integration,
         ops=ops,
@@ -668,7 +668,7 @@ def plan_of(
         uses_bitsandbytes=step.method is Method.QLORA
         or {*OPTIMIZERS[step.optimizer].classes} == {"bitsandbytes"},
         script=script,
-        settled=tuple(request.settled),
+        settled=tuple(resolved.settled),
         transformers_version=parse_release(read_version("transformers")),
         config=config,
     )
@@ -676,7 +676,7 @@ def plan_of(
 
 def _config(plan: Plan, strategy: Strategy) -> Mapping[str, object]:
     """What DeepSpeed will read: the person's own config, or the one that is written."""
-    config, job, handover = plan.options.config, plan.request.job, plan.request.handover
+    config, job, handover = plan.options.config, plan.resolved.job, plan.resolved.handover
     if config is None:
         return write_config(job, plan.decision.of(strategy), handover)
     from zerowiz.app.resolve.own_config import ready_values  # noqa: PLC0415 - takes long to load

@@ -9,7 +9,7 @@ from zerowiz.app.options import Options
 from zerowiz.app.reporter import Reporter
 from zerowiz.core import shell
 from zerowiz.core.command_words import flags
-from zerowiz.core.decision.plan_input import native_precision
+from zerowiz.core.decision.job import native_precision
 from zerowiz.core.dsconfig.own_config import UserConfig
 from zerowiz.core.launch.provenance import hide_secrets
 from zerowiz.core.machine.types import Machine

@@ -7,7 +7,7 @@ from functools import lru_cache, partial
 
 from msgspec import Struct
 
-from zerowiz.core.decision.plan_input import PlanInput, RanOut, Uncounted
+from zerowiz.core.decision.job import Job, RanOut, Uncounted
 from zerowiz.core.decision.uncertainty import Interval, find_interval
 from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.memory.allocations import PART_OF, MemoryKind, MemoryPart, Moment, Phase
@@ -168,7 +168,7 @@ class StrategyEstimate(Struct, frozen=True, kw_only=True):
             unknown_bytes if on_host is None else -on_host,
         )
 
-    def load_bytes(self, job: PlanInput) -> int:
+    def load_bytes(self, job: Job) -> int:
         """What the ranks of a node may hold of its memory in all.
 
         Below stage 3 every rank may build the whole model there; at stage 3 none does (zero.Init).
@@ -210,7 +210,7 @@ class _DeviceNeed(Struct, frozen=True, kw_only=True):
 
 
 def _device_need(
-    job: PlanInput,
+    job: Job,
     predicted: Estimate,
     interval: Interval | None,
     buffers: Buffers,
@@ -240,7 +240,7 @@ def _device_need(
     )
 
 
-def evaluate(job: PlanInput, strategy: StrategyRow) -> StrategyEstimate:
+def evaluate(job: Job, strategy: StrategyRow) -> StrategyEstimate:
     """Predict the strategy and compare it with what the machine has.
 
     The fastest buffers that leave room are taken; where none do, the leanest.
@@ -259,7 +259,7 @@ def evaluate(job: PlanInput, strategy: StrategyRow) -> StrategyEstimate:
 
 
 def _evaluate_where_it_fits(
-    job: PlanInput, strategy: StrategyRow, buffers: Buffers
+    job: Job, strategy: StrategyRow, buffers: Buffers
 ) -> StrategyEstimate | None:
     """The strategy with these buffers where it fits; what else it takes is not asked before."""
     if not _has_room(job, strategy, buffers):
@@ -268,7 +268,7 @@ def _evaluate_where_it_fits(
     return evaluated if evaluated.verdict is Verdict.FITS else None
 
 
-def may_run(job: PlanInput, strategy: StrategyRow) -> bool:
+def may_run(job: Job, strategy: StrategyRow) -> bool:
     """Whether `evaluate` may find that it runs, known in a fraction of the time.
 
     Where this says no, it says that the strategy does not fit.
@@ -278,7 +278,7 @@ def may_run(job: PlanInput, strategy: StrategyRow) -> bool:
     return any(_has_room(job, strategy, buffers) for buffers in reversed(job.buffers(strategy)))
 
 
-def is_hopeless(job: PlanInput, strategy: StrategyRow) -> bool:
+def is_hopeless(job: Job, strategy: StrategyRow) -> bool:
     """Whether it surely does not fit, by what is known in no time at all.
 
     That is: its host is unknown, or what a rank always holds is too much with the leanest buffers.
@@ -297,7 +297,7 @@ def is_hopeless(job: PlanInput, strategy: StrategyRow) -> bool:
     return _floor_bytes(job.model, *sizes, job.own_trace) > budget_bytes
 
 
-def _has_room(job: PlanInput, strategy: StrategyRow, buffers: Buffers) -> bool:
+def _has_room(job: Job, strategy: StrategyRow, buffers: Buffers) -> bool:
     """Whether the device has room for the tensors alone of one of the ranks that hold most."""
     budget_bytes = job.gpu_budget_bytes
     if budget_bytes is None or job.accounting is Accounting.TEXTBOOK:
@@ -360,7 +360,7 @@ def _one_peak_bytes(
 
 
 def evaluate_with(
-    job: PlanInput, strategy: StrategyRow, buffers: Buffers, *, is_timed: bool = True
+    job: Job, strategy: StrategyRow, buffers: Buffers, *, is_timed: bool = True
 ) -> StrategyEstimate:
     """The strategy with these buffers; with the time of a step, if that is asked for."""
     machine, budget_bytes = job.machine, job.gpu_budget_bytes
@@ -419,7 +419,7 @@ def evaluate_with(
     )
 
 
-def _host_need(job: PlanInput, predicted: Estimate, budget_bytes: int | None) -> HostNeed:
+def _host_need(job: Job, predicted: Estimate, budget_bytes: int | None) -> HostNeed:
     """Of a node; stage 3 collects its weights to save them where the host has the room for it."""
     held, ranks = predicted.host_peak, len(job.machine.gpus)
     if job.accounting is Accounting.TEXTBOOK:
@@ -457,7 +457,7 @@ def _with_host(
     return Verdict.UNCERTAIN if lacks else verdict
 
 
-def evaluate_all(job: PlanInput) -> tuple[StrategyEstimate, ...]:
+def evaluate_all(job: Job) -> tuple[StrategyEstimate, ...]:
     """Every strategy, in the order of the table; what ran out of memory here does not fit."""
     evaluated = tuple(evaluate(job, strategy) for strategy in STRATEGIES)
     for seen in job.ran_out:
@@ -472,7 +472,7 @@ def evaluate_all(job: PlanInput) -> tuple[StrategyEstimate, ...]:
 
 
 def _without_device(
-    seen: RanOut, failed: StrategyEstimate, job: PlanInput, other: StrategyEstimate
+    seen: RanOut, failed: StrategyEstimate, job: Job, other: StrategyEstimate
 ) -> StrategyEstimate:
     """A strategy after a run failed: there is less room than was predicted for that run.
 
@@ -488,7 +488,7 @@ def _without_device(
 
 
 def _without_host(
-    seen: RanOut, failed: StrategyEstimate, job: PlanInput, other: StrategyEstimate
+    seen: RanOut, failed: StrategyEstimate, job: Job, other: StrategyEstimate
 ) -> StrategyEstimate:
     """The same of the host: each strategy that needs as much there would fail as well."""
     if other.load_bytes(job) < failed.load_bytes(job):
@@ -509,7 +509,7 @@ class Outside(Struct, frozen=True, kw_only=True):
     vllm_bytes: int
 
 
-def outside(job: PlanInput, evaluated: StrategyEstimate) -> Outside:
+def outside(job: Job, evaluated: StrategyEstimate) -> Outside:
     """What a strategy takes beside its tensors; the rule of thumb knows tensors alone."""
     if job.accounting is Accounting.TEXTBOOK:
         return Outside(context_bytes=0, slack_bytes=0, vllm_bytes=0)
@@ -532,9 +532,7 @@ def group(moment: Moment) -> dict[MemoryPart, int]:
     return {part: size_bytes for part, size_bytes in sizes.items() if size_bytes}
 
 
-def parts_by_phase(
-    job: PlanInput, evaluated: StrategyEstimate
-) -> dict[Phase, dict[MemoryPart, int]]:
+def parts_by_phase(job: Job, evaluated: StrategyEstimate) -> dict[Phase, dict[MemoryPart, int]]:
     """Bytes of each part at the peak of each phase, what torch does not count included."""
     beside = outside(job, evaluated)
     always = {
@@ -547,7 +545,7 @@ def parts_by_phase(
     }
 
 
-def parts(job: PlanInput, evaluated: StrategyEstimate) -> dict[MemoryPart, int]:
+def parts(job: Job, evaluated: StrategyEstimate) -> dict[MemoryPart, int]:
     """Bytes of each part where the device is fullest; their sum is `device_bytes`."""
     return parts_by_phase(job, evaluated)[evaluated.estimate.peak_phase]
 
@@ -596,7 +594,7 @@ def _of_parameters(model: Model, r: RankSizes) -> Iterator[Cost]:
         yield Cost(key=ZeroKey.HPZ_PARTITION_SIZE, value=ranks, size_bytes=w * numel // ranks)
 
 
-def buffer_costs(job: PlanInput, evaluated: StrategyEstimate) -> tuple[Cost, ...]:
+def buffer_costs(job: Job, evaluated: StrategyEstimate) -> tuple[Cost, ...]:
     """What the buffers of this strategy cost, in the order of the config."""
     r = evaluated.estimate.rank
     if ZeroKey.REDUCE_BUCKET_SIZE not in r.strategy.zero_keys:

@@ -14,7 +14,7 @@ from zerowiz.core.decision.evaluate import (
     evaluate_with,
     is_hopeless,
 )
-from zerowiz.core.decision.plan_input import PlanInput
+from zerowiz.core.decision.job import Job
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.strategies import DDP, FLOWCHART_STRATEGIES, STRATEGIES, ZERO1, ZERO2, ZERO3
 from zerowiz.core.strategy_types import Offload, Strategy
@@ -103,7 +103,7 @@ class Answer(Struct, frozen=True, kw_only=True):
 class Decision(Struct, frozen=True, kw_only=True):
     """The chosen strategy, or None, with every verdict and the answers that led to it."""
 
-    job: PlanInput
+    job: Job
     constraints: Constraints
     evaluated: tuple[StrategyEstimate, ...]
     answers: tuple[Answer, ...]
@@ -185,7 +185,7 @@ def considered(constraints: Constraints) -> tuple[Strategy, ...]:
 class _OnDemand(dict[str, StrategyEstimate]):
     """The verdict on each strategy, by its name; evaluated when it is asked for."""
 
-    def __init__(self, job: PlanInput, *, leanest: bool) -> None:
+    def __init__(self, job: Job, *, leanest: bool) -> None:
         super().__init__()
         self._job, self._leanest = job, leanest
 
@@ -281,7 +281,7 @@ def _offloaded(flowchart: _Flowchart, constraints: Constraints) -> _Choice:
     return strategy, Reason.ONLY_OFFLOAD_FITS if strategy else Reason.NOTHING_FITS
 
 
-def _unpinned(flowchart: _Flowchart, job: PlanInput, constraints: Constraints) -> _Choice:
+def _unpinned(flowchart: _Flowchart, job: Job, constraints: Constraints) -> _Choice:
     if ddp := flowchart.fitting(FlowchartQuestion.FITS_ONE_GPU, DDP):
         return ddp, Reason.REPLICATED_FITS
     if job.machine.world_size > 1:
@@ -319,7 +319,7 @@ _REMARKED: Mapping[Verdict, Reason] = {
 
 
 def _choose(
-    flowchart: _Flowchart, job: PlanInput, constraints: Constraints
+    flowchart: _Flowchart, job: Job, constraints: Constraints
 ) -> tuple[StrategyEstimate | None, list[Reason]]:
     strategies = considered(constraints)
     if constraints.pinned:
@@ -338,7 +338,7 @@ def _choose(
 
 
 def _follow(
-    find: _Find, job: PlanInput, constraints: Constraints
+    find: _Find, job: Job, constraints: Constraints
 ) -> tuple[_Flowchart, StrategyEstimate | None, list[Reason]]:
     """Followed for what surely runs; where that finds none, for what is uncertain."""
     flowchart = _Flowchart(find, surely=True)
@@ -350,7 +350,7 @@ def _follow(
 
 
 def follow_flowchart(
-    evaluated: Sequence[StrategyEstimate], job: PlanInput, constraints: Constraints
+    evaluated: Sequence[StrategyEstimate], job: Job, constraints: Constraints
 ) -> Decision:
     """Decide from verdicts that exist already.
 
@@ -371,13 +371,13 @@ def follow_flowchart(
     )
 
 
-def decide(job: PlanInput, constraints: Constraints) -> Decision:
+def decide(job: Job, constraints: Constraints) -> Decision:
     """Evaluate every strategy and follow the flowchart."""
     return follow_flowchart(evaluate_all(job), job, constraints)
 
 
 def choose_only(
-    job: PlanInput, constraints: Constraints, *, leanest: bool = False
+    job: Job, constraints: Constraints, *, leanest: bool = False
 ) -> tuple[StrategyEstimate | None, Reason]:
     """What `decide` chooses, and why; only what the flowchart asks of is evaluated.
 
@@ -454,7 +454,7 @@ def _other(answer: Answer, order: Sequence[str]) -> str | None:
     return next(iter(later), None)
 
 
-def _order(job: PlanInput, constraints: Constraints) -> tuple[Strategy, ...]:
+def _order(job: Job, constraints: Constraints) -> tuple[Strategy, ...]:
     """The strategies that the flowchart asks of for a job, one after the other."""
     if constraints.pinned:
         return considered(constraints)

@@ -15,7 +15,7 @@ from zerowiz.core.decision.flowchart import (
     choose_only,
     considered,
 )
-from zerowiz.core.decision.plan_input import PlanInput
+from zerowiz.core.decision.job import Job
 from zerowiz.core.decision.remedy_table import (
     KEEPING,
     PAST_SLOW_LINK,
@@ -75,7 +75,7 @@ class MachineTable:
         )
         self._complete = complete
 
-    def more_of_the_same(self, job: PlanInput, constraints: Constraints) -> Iterator[Attempt]:
+    def more_of_the_same(self, job: Job, constraints: Constraints) -> Iterator[Attempt]:
         """More GPUs like those of the job in its node, then more nodes."""
         gpu, machine = self._own(job.machine), job.machine
         if gpu is None:
@@ -89,7 +89,7 @@ class MachineTable:
             if nodes <= NODES[-1]:
                 yield from self._on(gpu, Size(nodes=nodes, gpus=count), job, constraints)
 
-    def larger(self, job: PlanInput, constraints: Constraints) -> list[Lazy]:
+    def larger(self, job: Job, constraints: Constraints) -> list[Lazy]:
         """As many GPUs with more memory, the smallest of them first."""
         machine = job.machine
         if machine.accelerator.row.on_host:
@@ -98,7 +98,7 @@ class MachineTable:
         return self.of_size(size, job, constraints, above_bytes=machine.total_bytes or 0)
 
     def of_size(
-        self, size: Size, job: PlanInput, constraints: Constraints, above_bytes: int = 0
+        self, size: Size, job: Job, constraints: Constraints, above_bytes: int = 0
     ) -> list[Lazy]:
         """Every GPU of the table in this number, the smallest first; over nodes with a network."""
         bf16 = job.workload.precision is Precision.BF16
@@ -109,7 +109,7 @@ class MachineTable:
         ]
 
     def _last(
-        self, gpu: GpuModel, size: Size, job: PlanInput, constraints: Constraints
+        self, gpu: GpuModel, size: Size, job: Job, constraints: Constraints
     ) -> Attempt | None:
         return list(self._on(gpu, size, job, constraints))[-1]
 
@@ -122,7 +122,7 @@ class MachineTable:
         return models[0] if len(models) == 1 else None
 
     def _on(
-        self, gpu: GpuModel, size: Size, job: PlanInput, constraints: Constraints
+        self, gpu: GpuModel, size: Size, job: Job, constraints: Constraints
     ) -> Iterator[Attempt]:
         """The job on so many of these; over several nodes also with the network of their time."""
         built = MachineKind(gpu=gpu, sizes=()).build(size, self._table)
@@ -136,7 +136,7 @@ class MachineTable:
             yield self._attempt(change, joined, job, constraints)
 
     def _attempt(
-        self, change: Change, machine: Machine, job: PlanInput, constraints: Constraints
+        self, change: Change, machine: Machine, job: Job, constraints: Constraints
     ) -> Attempt:
         machine = self._complete(machine)
         changed = replace(
@@ -478,7 +478,7 @@ _AT_MOST = 0.8
 
 
 def smaller_models(
-    job: PlanInput,
+    job: Job,
     constraints: Constraints,
     table: Sequence[KnownModel],
     at_least_params: float = 0,
@@ -499,7 +499,7 @@ def smaller_models(
 
 
 def _with_model(
-    name: str, build: Callable[[], Model], job: PlanInput, constraints: Constraints
+    name: str, build: Callable[[], Model], job: Job, constraints: Constraints
 ) -> Attempt | None:
     """The job with another model; None where that cannot take the step."""
     try:

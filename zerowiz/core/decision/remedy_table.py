@@ -8,7 +8,7 @@ from msgspec import Struct
 from zerowiz.core.command_words import flags
 from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict
 from zerowiz.core.decision.flowchart import Constraints, Decision, OffloadChoice
-from zerowiz.core.decision.plan_input import PlanInput
+from zerowiz.core.decision.job import Job
 from zerowiz.core.machine.types import Accelerator, Network, NetworkKind, pick_gpus
 from zerowiz.core.memory.losses import LOSS_ROWS
 from zerowiz.core.settings import Change
@@ -70,7 +70,7 @@ class Attempt(Struct, frozen=True, kw_only=True):
     """A change, and the job and the constraints that it makes."""
 
     change: Change
-    job: PlanInput
+    job: Job
     constraints: Constraints
 
     def then(self, further: "Attempt") -> "Attempt":
@@ -261,7 +261,7 @@ def encode_remedy(remedy: Remedy) -> dict[str, object]:
 
 # The single changes of a job that may make it fit, as a table: each yields the mildest first.
 
-Kind = Callable[[PlanInput, Constraints], Iterator[Attempt]]
+Kind = Callable[[Job, Constraints], Iterator[Attempt]]
 
 # NVIDIA's reference designs for H100 have one NDR adapter, 400 Gb/s, for each GPU; one is enough to
 # count as fast.
@@ -274,7 +274,7 @@ _EACH_EVAL_BATCH = 1024
 _BUSY_FRACTION = 0.9
 
 
-def _step(job: PlanInput, constraints: Constraints, **settings: object) -> Attempt:
+def _step(job: Job, constraints: Constraints, **settings: object) -> Attempt:
     """The job with other settings of its training step.
 
     Raises:
@@ -289,7 +289,7 @@ def _step(job: PlanInput, constraints: Constraints, **settings: object) -> Attem
     )
 
 
-def state_network(job: PlanInput, constraints: Constraints) -> Iterator[Attempt]:
+def state_network(job: Job, constraints: Constraints) -> Iterator[Attempt]:
     """The statement that a network of which nothing is known is InfiniBand."""
     machine = job.machine
     if machine.nodes == 1 or machine.network.kind is not NetworkKind.UNKNOWN:
@@ -301,7 +301,7 @@ def state_network(job: PlanInput, constraints: Constraints) -> Iterator[Attempt]
     yield Attempt(change={"interconnect": _INFINIBAND}, job=changed, constraints=constraints)
 
 
-def leave_busy_gpus(job: PlanInput, constraints: Constraints) -> Iterator[Attempt]:
+def leave_busy_gpus(job: Job, constraints: Constraints) -> Iterator[Attempt]:
     """The GPUs of one node without the fullest of them, as long as one has clearly less room."""
     gpus = job.machine.gpus
     free = [gpu.free_bytes for gpu in gpus if gpu.free_bytes is not None]
@@ -320,20 +320,20 @@ def leave_busy_gpus(job: PlanInput, constraints: Constraints) -> Iterator[Attemp
             )
 
 
-def use_bf16(job: PlanInput, constraints: Constraints) -> Iterator[Attempt]:
+def use_bf16(job: Job, constraints: Constraints) -> Iterator[Attempt]:
     """Weights in bf16 instead of fp32."""
     w = job.workload
     if w.precision is Precision.FP32 and w.torch_autocast is None and job.machine.takes_bf16:
         yield _step(job, constraints, precision=Precision.BF16)
 
 
-def use_sdpa(job: PlanInput, constraints: Constraints) -> Iterator[Attempt]:
+def use_sdpa(job: Job, constraints: Constraints) -> Iterator[Attempt]:
     """A fused attention kernel, which keeps no scores."""
     if job.workload.attention.row.keeps_scores and job.own_trace is None:
         yield _step(job, constraints, attention=Attention.SDPA)
 
 
-def cut_loss(job: PlanInput, constraints: Constraints) -> Iterator[Attempt]:
+def cut_loss(job: Job, constraints: Constraints) -> Iterator[Attempt]:
     """A loss that never holds all logits, which grow with the sequence and the vocabulary."""
     w = job.workload
     by_rule = job.accounting is Accounting.TEXTBOOK
@@ -350,7 +350,7 @@ def cut_loss(job: PlanInput, constraints: Constraints) -> Iterator[Attempt]:
             continue
 
 
-def evaluate_fewer(job: PlanInput, constraints: Constraints) -> Iterator[Attempt]:
+def evaluate_fewer(job: Job, constraints: Constraints) -> Iterator[Attempt]:
     """Fewer sequences evaluated at a time, a very large batch by halves; training is as it was."""
     sequences = job.workload.eval_batch
     while sequences > _EACH_EVAL_BATCH:
@@ -360,13 +360,13 @@ def evaluate_fewer(job: PlanInput, constraints: Constraints) -> Iterator[Attempt
         yield _step(job, constraints, eval_batch=fewer)
 
 
-def recompute(job: PlanInput, constraints: Constraints) -> Iterator[Attempt]:
+def recompute(job: Job, constraints: Constraints) -> Iterator[Attempt]:
     """Gradient checkpointing."""
     if not job.workload.gradient_checkpointing:
         yield _step(job, constraints, gradient_checkpointing=True)
 
 
-def split_batch(job: PlanInput, constraints: Constraints) -> Iterator[Attempt]:
+def split_batch(job: Job, constraints: Constraints) -> Iterator[Attempt]:
     """A part of the micro-batch at a time, in as many more micro-steps: the same global batch."""
     batch, steps = job.workload.micro_batch, job.workload.accumulation_steps
     for parts in range(2, batch + 1):
@@ -376,7 +376,7 @@ def split_batch(job: PlanInput, constraints: Constraints) -> Iterator[Attempt]:
             )
 
 
-def unpin_stage(job: PlanInput, constraints: Constraints) -> Iterator[Attempt]:
+def unpin_stage(job: Job, constraints: Constraints) -> Iterator[Attempt]:
     """Any stage, where one was set; then any offload too, where that was set."""
     if constraints.stage is None:
         return
@@ -387,28 +387,28 @@ def unpin_stage(job: PlanInput, constraints: Constraints) -> Iterator[Attempt]:
         yield Attempt(change={"stage": "auto", "offload": "auto"}, job=job, constraints=free)
 
 
-def shard_one_gpu(job: PlanInput, constraints: Constraints) -> Iterator[Attempt]:
+def shard_one_gpu(job: Job, constraints: Constraints) -> Iterator[Attempt]:
     """ZeRO-3 on one GPU: it shards nothing there, and holds fewer copies than stage 0."""
     if job.machine.world_size == 1 and constraints.free:
         pinned = replace(constraints, stage=3)
         yield Attempt(change={"stage": "3"}, job=job, constraints=pinned)
 
 
-def allow_offload(job: PlanInput, constraints: Constraints) -> Iterator[Attempt]:
+def allow_offload(job: Job, constraints: Constraints) -> Iterator[Attempt]:
     """Optimizer states and weights in host memory, where that was forbidden or is not asked for."""
     if constraints.offload is not OffloadChoice.AUTO:
         free = replace(constraints, offload=OffloadChoice.AUTO)
         yield Attempt(change={"offload": "auto"}, job=job, constraints=free)
 
 
-def allow_slow(job: PlanInput, constraints: Constraints) -> Iterator[Attempt]:
+def allow_slow(job: Job, constraints: Constraints) -> Iterator[Attempt]:
     """ZeRO-3 over a slow link."""
     if not constraints.allow_slow:
         free = replace(constraints, allow_slow=True)
         yield Attempt(change={"allow_slow": True}, job=job, constraints=free)
 
 
-def halve_states(job: PlanInput, constraints: Constraints) -> Iterator[Attempt]:
+def halve_states(job: Job, constraints: Constraints) -> Iterator[Attempt]:
     """Optimizer states in bf16."""
     if job.workload.precision is Precision.BF16 and job.state_dtype is not StateDtype.BF16:
         changed = replace(job, state_dtype=StateDtype.BF16)
@@ -417,7 +417,7 @@ def halve_states(job: PlanInput, constraints: Constraints) -> Iterator[Attempt]:
         )
 
 
-def shorten(job: PlanInput, constraints: Constraints) -> Iterator[Attempt]:
+def shorten(job: Job, constraints: Constraints) -> Iterator[Attempt]:
     """Shorter sequences, by halves; completions and images have a length of their own."""
     w = job.workload
     tokens = w.sequence_tokens
@@ -427,13 +427,13 @@ def shorten(job: PlanInput, constraints: Constraints) -> Iterator[Attempt]:
         yield _step(job, constraints, sequence_tokens=tokens)
 
 
-def train_adapters(job: PlanInput, constraints: Constraints) -> Iterator[Attempt]:
+def train_adapters(job: Job, constraints: Constraints) -> Iterator[Attempt]:
     """Adapters alone."""
     if job.accounting is not Accounting.TEXTBOOK and job.workload.method is Method.FULL:
         yield _step(job, constraints, method=Method.LORA)
 
 
-def quantize(job: PlanInput, constraints: Constraints) -> Iterator[Attempt]:
+def quantize(job: Job, constraints: Constraints) -> Iterator[Attempt]:
     """Adapters on weights in 4 bits, which no CPU has."""
     by_rule = job.accounting is Accounting.TEXTBOOK
     on_cpu = job.machine.accelerator.row.on_host

@@ -22,7 +22,7 @@ from zerowiz.core.decision.flowchart import (
     considered,
     follow_flowchart,
 )
-from zerowiz.core.decision.plan_input import Objective, OpenSettings, PlanInput
+from zerowiz.core.decision.job import Job, Objective, OpenSettings
 from zerowiz.core.memory.rank_sizes import StrategyRow
 from zerowiz.core.model.types import Model
 from zerowiz.core.strategies import STRATEGIES
@@ -207,7 +207,7 @@ def split_batch(workload: Workload) -> tuple[Workload, ...]:
     )
 
 
-def list_variants(job: PlanInput, freedom: OpenSettings) -> Iterator[PlanInput]:
+def list_variants(job: Job, freedom: OpenSettings) -> Iterator[Job]:
     """The job with each choice of what is open besides the split of the batch."""
     w = job.workload
     choices = product(
@@ -232,7 +232,7 @@ class Evaluator:
         only_running: Whether splits that surely do not run are left out, and not evaluated.
     """
 
-    def __init__(self, job: PlanInput, *, only_running: bool = False) -> None:
+    def __init__(self, job: Job, *, only_running: bool = False) -> None:
         self.job = job
         self._only_running = only_running
         self._known: dict[Workload, tuple[StrategyEstimate, ...]] = {}
@@ -324,7 +324,7 @@ class _Bisected:
         return self._evaluator.candidate(self._steps[index], self._strategy)
 
 
-def lean_out(job: PlanInput, candidate: Candidate) -> Candidate:
+def lean_out(job: Job, candidate: Candidate) -> Candidate:
     """The same with the smallest communication buffers, where it surely runs with less so."""
     variant = replace(job, workload=candidate.workload)
     *_, leanest = variant.buffers(candidate.strategy)
@@ -337,7 +337,7 @@ def lean_out(job: PlanInput, candidate: Candidate) -> Candidate:
 
 
 def cover(
-    job: PlanInput,
+    job: Job,
     strategies: Sequence[StrategyRow],
     freedom: OpenSettings,
     *,
@@ -378,7 +378,7 @@ def cover(
 
 
 def cover_walks(
-    job: PlanInput,
+    job: Job,
     strategies: Sequence[StrategyRow],
     freedom: OpenSettings,
     choose: Callable[[Sequence[Candidate]], StrategyEstimate | None],
@@ -473,7 +473,7 @@ class Search(Struct, frozen=True, kw_only=True):
 
 
 def search(
-    job: PlanInput,
+    job: Job,
     constraints: Constraints,
     freedom: OpenSettings,
     objective: Objective = Objective.FLOWCHART,
@@ -541,7 +541,7 @@ def search(
     )
 
 
-def _cover_walks(job: PlanInput, constraints: Constraints, freedom: OpenSettings) -> SearchResult:
+def _cover_walks(job: Job, constraints: Constraints, freedom: OpenSettings) -> SearchResult:
     def choose(walk: Sequence[Candidate]) -> StrategyEstimate | None:
         return _walk(job, constraints, walk).chosen
 
@@ -570,7 +570,7 @@ def _take(objective: Objective, candidates: Sequence[Candidate], ranks: int) -> 
     return None if fastest is None or fastest.seconds is None else fastest
 
 
-def _walk(job: PlanInput, constraints: Constraints, one_each: Sequence[Candidate]) -> Decision:
+def _walk(job: Job, constraints: Constraints, one_each: Sequence[Candidate]) -> Decision:
     """The flowchart, followed with one workload for these strategies; others do not fit."""
     workload = one_each[0].workload
     evaluated = [candidate.evaluated for candidate in one_each]
@@ -578,7 +578,7 @@ def _walk(job: PlanInput, constraints: Constraints, one_each: Sequence[Candidate
 
 
 def _walk_each(
-    job: PlanInput,
+    job: Job,
     constraints: Constraints,
     walks_of: Iterable[Sequence[Candidate]],
     candidates: Sequence[Candidate],
@@ -643,7 +643,7 @@ def _take_for(
 
 
 def _decide(
-    job: PlanInput, constraints: Constraints, covered: SearchResult, workload: Workload
+    job: Job, constraints: Constraints, covered: SearchResult, workload: Workload
 ) -> Decision:
     """The flowchart with every strategy, and these settings."""
     known = {
@@ -716,7 +716,7 @@ class Limit(Struct, frozen=True, kw_only=True):
     """Whether the model's positions end before memory does."""
 
 
-def find_limits(job: PlanInput) -> tuple[Limit, ...]:
+def find_limits(job: Job) -> tuple[Limit, ...]:
     """The limits of every strategy, without and with checkpointing of activations."""
     return tuple(
         _limit(job, strategy, replace(job.workload, gradient_checkpointing=recomputes))
@@ -725,7 +725,7 @@ def find_limits(job: PlanInput) -> tuple[Limit, ...]:
     )
 
 
-def _limit(job: PlanInput, strategy: StrategyRow, step: Workload) -> Limit:
+def _limit(job: Job, strategy: StrategyRow, step: Workload) -> Limit:
 
     def runs(workload: Workload) -> bool:
         return evaluate(replace(job, workload=workload), strategy).is_sure
@@ -744,7 +744,7 @@ def _limit(job: PlanInput, strategy: StrategyRow, step: Workload) -> Limit:
     )
 
 
-def _positions(job: PlanInput) -> int:
+def _positions(job: Job) -> int:
     """No more tokens than the model was made for.
 
     The stand-in for a size has positions of its own. Where none are learned a job may go beyond.

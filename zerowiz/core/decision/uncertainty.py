@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from zerowiz.core.decision.plan_input import (
+from zerowiz.core.decision.job import (
+    Job,
     Pair,
-    PlanInput,
     Uncounted,
     find_never_together,
     point_of,
@@ -122,7 +122,7 @@ class Doubt(NamedTuple):
     """One assumption of a prediction, and how far off it can be because of that."""
 
     what: Assumption
-    holds: Callable[[PlanInput, Strategy], object]
+    holds: Callable[[Job, Strategy], object]
     rate: float = 0
     """Of the whole peak, to either side."""
     parts: Stretch = _NONE
@@ -155,7 +155,7 @@ _GUESSED: Stretch = {
 }
 
 
-def _steps_with(job: PlanInput, strategy: Strategy, *, fused: bool) -> bool:
+def _steps_with(job: Job, strategy: Strategy, *, fused: bool) -> bool:
     """Whether torch's own Adam steps so; under offload it is DeepSpeed's."""
     w = job.workload
     here = strategy.offload is Offload.NONE
@@ -167,12 +167,12 @@ def _is_new(family: str) -> bool:
     return family in FAMILIES and not FAMILIES[family].measured
 
 
-def _is_cut(job: PlanInput, strategy: Strategy) -> bool:
+def _is_cut(job: Job, strategy: Strategy) -> bool:
     """Whether shares are cut from one flat vector; ZeRO-3 divides each tensor evenly."""
     return job.machine.world_size > 1 and strategy.cuts_shares
 
 
-def _is_new_trainer(job: PlanInput, strategy: Strategy) -> bool:
+def _is_new_trainer(job: Job, strategy: Strategy) -> bool:
     """Whether no run of tests/measured trained so."""
     w = job.workload
     other_adapters = w.method is not Method.FULL and w.trainer not in {Trainer.SFT, Trainer.DPO}
@@ -181,7 +181,7 @@ def _is_new_trainer(job: PlanInput, strategy: Strategy) -> bool:
     return not w.trainer.row.measured or unfused or (other_adapters and in_shards)
 
 
-def _never_together(job: PlanInput, strategy: Strategy) -> tuple[Pair, ...]:
+def _never_together(job: Job, strategy: Strategy) -> tuple[Pair, ...]:
     family, gpus = job.model.architecture.family, job.machine.world_size
     return find_never_together(point_of(family, strategy, job.workload, gpus), job.measured_pairs)
 
@@ -389,8 +389,8 @@ def _extremes(estimate: Estimate, stretch: Stretch) -> tuple[int, int]:
 
 
 # Rule: what no formula counts is named here; such a job never `fits`. What a script alone shows is
-# in `PlanInput.uncounted`, which is added to it.
-UNCOUNTED: Mapping[Uncounted, Callable[[PlanInput, Strategy], object]] = MappingProxyType(
+# in `Job.uncounted`, which is added to it.
+UNCOUNTED: Mapping[Uncounted, Callable[[Job, Strategy], object]] = MappingProxyType(
     {
         Uncounted.WRAPPED_MODEL: lambda job, _: job.model.wrapped,
         Uncounted.TRAINER_OF_ANOTHER_MODEL: lambda job, _: (
@@ -402,7 +402,7 @@ UNCOUNTED: Mapping[Uncounted, Callable[[PlanInput, Strategy], object]] = Mapping
 )
 
 
-def find_uncounted(job: PlanInput, strategy: Strategy) -> tuple[Uncounted, ...]:
+def find_uncounted(job: Job, strategy: Strategy) -> tuple[Uncounted, ...]:
     """What the job holds besides what is predicted of this strategy."""
     held = (what for what, holds in UNCOUNTED.items() if holds(job, strategy))
     return tuple(dict.fromkeys((*held, *job.uncounted)))
@@ -414,7 +414,7 @@ _COUNTED_BY: Mapping[Uncounted, SettledBy] = MappingProxyType(
 )
 
 
-def settled_by(job: PlanInput, interval: Interval) -> SettledBy:
+def settled_by(job: Job, interval: Interval) -> SettledBy:
     """The cheapest way to know whether a strategy with this interval fits."""
     needed = {_COUNTED_BY.get(what, SettledBy.RUN) for what in interval.uncounted}
     if needed:
@@ -426,7 +426,7 @@ def settled_by(job: PlanInput, interval: Interval) -> SettledBy:
 
 
 def find_interval(
-    job: PlanInput, predicted: Estimate, heaviest: Estimate | None = None
+    job: Job, predicted: Estimate, heaviest: Estimate | None = None
 ) -> Interval | None:
     """Around a prediction; None for the rule of thumb, which predicts no run.
 

@@ -5,7 +5,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from zerowiz.core.decision.plan_input import PlanInput
+from zerowiz.core.decision.job import Job
 from zerowiz.core.machine.types import Accelerator
 from zerowiz.core.strategy_types import Offload, Strategy
 from zerowiz.core.workload import Integration, Optimizer, Precision, StateDtype
@@ -26,7 +26,7 @@ class Effect(StrEnum):
 class Asked(Struct, frozen=True, kw_only=True):
     """A job with one strategy, and the integration that hands its config to DeepSpeed."""
 
-    job: PlanInput
+    job: Job
     strategy: Strategy
     integration: Integration
     script_has_optimizer: bool
@@ -243,7 +243,7 @@ COMBINATIONS: tuple[Combination, ...] = (
 
 
 def refuse_unsupported(
-    job: PlanInput, strategy: Strategy, integration: Integration, *, script_has_optimizer: bool
+    job: Job, strategy: Strategy, integration: Integration, *, script_has_optimizer: bool
 ) -> None:
     """Let only what DeepSpeed trains as asked reach the config.
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from zerowiz.core.decision.flowchart import OffloadChoice
-from zerowiz.core.decision.plan_input import Uncounted
+from zerowiz.core.decision.job import Uncounted
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS, Buffers
 from zerowiz.core.structs import MOST_COUNT
 from zerowiz.core.workload import PRECISIONS, SWITCHED, Precision, StateDtype

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from msgspec import Struct
 
 from zerowiz.core.decision.evaluate import StrategyEstimate
-from zerowiz.core.decision.plan_input import PlanInput
+from zerowiz.core.decision.job import Job
 from zerowiz.core.memory.host import HostPhase, offload_to_nvme
 from zerowiz.core.model.hf_config import APART, MOE_BLOCKS
 from zerowiz.core.model.types import ModelSource
@@ -44,7 +44,7 @@ class Handover(Struct, frozen=True, kw_only=True):
 class _Writing(Struct, frozen=True, kw_only=True):
     """What the sections are written from."""
 
-    job: PlanInput
+    job: Job
     evaluated: StrategyEstimate
     handover: Handover
 
@@ -241,9 +241,7 @@ def own_values(
 _SECTIONS = (_batch, _clipping, _precision, _zero, _optimizer, _client_optimizer)
 
 
-def write_config(
-    job: PlanInput, evaluated: StrategyEstimate, handover: Handover
-) -> dict[str, object]:
+def write_config(job: Job, evaluated: StrategyEstimate, handover: Handover) -> dict[str, object]:
     """The config with which this job runs under the strategy that was evaluated."""
     writing = _Writing(job=job, evaluated=evaluated, handover=handover)
     return {key: value for section in _SECTIONS for key, value in section(writing).items()}

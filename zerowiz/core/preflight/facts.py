@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Mapping
 from msgspec import Struct, field
 
 from zerowiz.core.decision.evaluate import StrategyEstimate
-from zerowiz.core.decision.plan_input import PlanInput
+from zerowiz.core.decision.job import Job
 from zerowiz.core.findings import BadRelease
 from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.script.arguments import Release
@@ -320,7 +320,7 @@ class PreflightFacts(Struct, frozen=True, kw_only=True):
 class PlannedJob(Struct, frozen=True, kw_only=True):
     """The job that is to start."""
 
-    job: PlanInput
+    job: Job
     evaluated: StrategyEstimate
     integration: Integration | None = None
     ops: tuple[Op, ...] = ()

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from msgspec import Struct
 
 from zerowiz.core import shell
-from zerowiz.core.decision.plan_input import BF16_IS_EMULATED, emulates_bf16
+from zerowiz.core.decision.job import BF16_IS_EMULATED, emulates_bf16
 from zerowiz.core.findings import PreflightFinding, Rule, Severity, found, size
 from zerowiz.core.machine.types import UNLIMITED_BYTES, Machine, NetworkKind
 from zerowiz.core.memory.buffers import expands_segments

@@ -6,7 +6,7 @@ from functools import cached_property, partial
 
 from msgspec import Struct, structs
 
-from zerowiz.core.decision.plan_input import Uncounted
+from zerowiz.core.decision.job import Uncounted
 from zerowiz.core.machine.types import Accelerator
 from zerowiz.core.script.arguments import (
     ATTENTIONS,

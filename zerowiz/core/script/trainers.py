@@ -5,7 +5,7 @@ from functools import partial
 
 from msgspec import Struct
 
-from zerowiz.core.decision.plan_input import Uncounted
+from zerowiz.core.decision.job import Uncounted
 from zerowiz.core.script.arguments import SERVER
 from zerowiz.core.script.bindings import (
     Resolver,

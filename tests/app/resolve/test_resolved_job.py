@@ -15,8 +15,8 @@ from probe.reading import RAW_HEAD, RAW_TAIL, facts_of
 
 from zerowiz.app.machines.machine import find_machine
 from zerowiz.app.options import Options
-from zerowiz.app.resolve.job import ResolvedJob, resolve_job
-from zerowiz.core.decision.plan_input import History, OpenSettings, RanOut
+from zerowiz.app.resolve.resolved_job import ResolvedJob, resolve_job
+from zerowiz.core.decision.job import History, OpenSettings, RanOut
 from zerowiz.core.memory.allocations import MemoryKind
 from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.core.script.settings import ScriptRun
@@ -49,8 +49,8 @@ def raw(*lines: str) -> ScriptFacts:
     return parse_script(RAW_HEAD + "".join(lines) + RAW_TAIL, "train.py")
 
 
-def batch(request: ResolvedJob) -> tuple[int, int]:
-    return request.job.workload.micro_batch, request.job.workload.accumulation_steps
+def batch(resolved: ResolvedJob) -> tuple[int, int]:
+    return resolved.job.workload.micro_batch, resolved.job.workload.accumulation_steps
 
 
 @pytest.mark.parametrize(
@@ -147,27 +147,27 @@ def test_what_an_option_says_is_decided(said: dict[str, int]) -> None:
 
 
 def test_a_global_batch_leaves_its_split_open() -> None:
-    request = requested(None, global_batch=32)
-    assert (1, 8) == batch(request)
-    assert OpenSettings(split=True, checkpointing=(True,)) == request.freedom
+    resolved = requested(None, global_batch=32)
+    assert (1, 8) == batch(resolved)
+    assert OpenSettings(split=True, checkpointing=(True,)) == resolved.freedom
 
 
 @pytest.mark.parametrize("trainer", Trainer)
 def test_a_trainer_that_looks_at_its_micro_batch_keeps_it(trainer: Trainer) -> None:
     alike = {Trainer.SFT, Trainer.DPO, Trainer.REWARD}
-    request = requested(None, global_batch=32, trainer=trainer)
-    assert (trainer in alike) is request.freedom.split
+    resolved = requested(None, global_batch=32, trainer=trainer)
+    assert (trainer in alike) is resolved.freedom.split
 
 
 def test_without_a_script_and_a_batch_nobody_says_what_would_run() -> None:
-    request = requested(None)
-    assert ((1, 1), OpenSettings()) == (batch(request), request.freedom)
+    resolved = requested(None)
+    assert ((1, 1), OpenSettings()) == (batch(resolved), resolved.freedom)
 
 
 def test_a_global_batch_that_the_default_does_not_divide_is_kept_exactly() -> None:
-    request = requested(facts_of("hf_parser"), global_batch=24)
-    assert (6, 1) == batch(request)
-    words = [word for each in request.settled for word in each.words]
+    resolved = requested(facts_of("hf_parser"), global_batch=24)
+    assert (6, 1) == batch(resolved)
+    words = [word for each in resolved.settled for word in each.words]
     assert ["--per_device_train_batch_size", "6"] == words
     with pytest.raises(UsageError):
         requested(facts_of("hf_parser"), global_batch=24, micro_batch=4)
@@ -188,9 +188,9 @@ def test_a_global_batch_that_the_default_does_not_divide_is_kept_exactly() -> No
 def test_a_global_batch_is_solved_for_an_open_micro_batch(
     facts: ScriptFacts | None, words: tuple[str, ...], said: dict[str, int], expected: object
 ) -> None:
-    request = requested(facts, *words, **said)
-    assert expected == batch(request)
-    added = {each.name: each.value for each in request.settled}
+    resolved = requested(facts, *words, **said)
+    assert expected == batch(resolved)
+    added = {each.name: each.value for each in resolved.settled}
     assert facts is None or expected == (added["micro_batch"], expected[1])
 
 
@@ -221,9 +221,11 @@ def test_what_is_offered_for_a_global_batch_works(
 
 def test_a_model_takes_no_longer_a_sequence_than_its_learned_positions() -> None:
     options = Options(model=str(MODELS / "gpt2-medium"), machine="4xA100-40GB")
-    request = resolve_job(options, find_machine(options, {}), None)
-    assert 1024 == request.job.workload.sequence_tokens
-    assert "1024 tokens per sequence, its learned positions (`$sequence_tokens`)" in request.assumed
+    resolved = resolve_job(options, find_machine(options, {}), None)
+    assert 1024 == resolved.job.workload.sequence_tokens
+    assert (
+        "1024 tokens per sequence, its learned positions (`$sequence_tokens`)" in resolved.assumed
+    )
     # Completions have a default of their own.
     assert not any("learned" in each for each in requested(None, trainer=Trainer.GRPO).assumed)
     longer = replace(options, sequence_tokens=1025)
@@ -256,8 +258,8 @@ def test_checkpointing_is_open_where_a_word_can_change_it(
 
 
 def test_the_rule_of_thumb_knows_no_step() -> None:
-    request = requested(facts_of("hf_parser"), accounting=Accounting.TEXTBOOK)
-    assert OpenSettings() == request.freedom
+    resolved = requested(facts_of("hf_parser"), accounting=Accounting.TEXTBOOK)
+    assert OpenSettings() == resolved.freedom
 
 
 def test_what_ran_out_is_known_with_checkpointing_and_without(

@@ -14,12 +14,12 @@ from paths import ROOT
 
 from zerowiz.core.decision.evaluate import evaluate
 from zerowiz.core.decision.flowchart import Constraints, Decision, OffloadChoice, decide
-from zerowiz.core.decision.plan_input import (
+from zerowiz.core.decision.job import (
     History,
+    Job,
     MeasuredRuns,
     Pair,
     PairedSetting,
-    PlanInput,
     RanOut,
     accumulation_of,
     decode_measured_runs,
@@ -98,8 +98,8 @@ def test_a_run_is_in_no_hole() -> None:
         assert () == find_never_together(point, measured)
 
 
-def job(measured: frozenset[Pair]) -> PlanInput:
-    return PlanInput(
+def job(measured: frozenset[Pair]) -> Job:
+    return Job(
         machine=parse_spec("2xH200", read_gpu_table()),
         model=read_model("llama-3.2-1b"),
         workload=Workload(method=Method.LORA),
@@ -141,7 +141,7 @@ def test_every_value_that_a_job_can_have_has_words() -> None:
 TABLE = read_gpu_table()
 HOST = Host(total_bytes=10**12, available_bytes=10**12)
 FOUR = replace(parse_spec("4xA100-80GB-SXM", TABLE), host=HOST)
-JOB = PlanInput(
+JOB = Job(
     machine=FOUR,
     model=read_model("llama-3.2-1b"),
     workload=Workload(micro_batch=4, gradient_checkpointing=True),
@@ -243,7 +243,7 @@ def test_optimizer_states_in_another_format_are_another_job() -> None:
 
 
 KEY = """
-from zerowiz.core.decision.plan_input import job_key
+from zerowiz.core.decision.job import job_key
 from zerowiz.core.model.from_name import model_from_size
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.workload import Workload
@@ -368,7 +368,7 @@ def test_bf16_is_a_remedy_only_where_it_is_not_known_to_be_emulated(
 ) -> None:
     """A budget that ZeRO-1 keeps in bf16, and not in fp32."""
     model, stage_1 = model_from_size("100m", 10**8), Constraints(stage=1)
-    job = PlanInput(machine=machine, model=model, workload=Workload(precision=FP32))
+    job = Job(machine=machine, model=model, workload=Workload(precision=FP32))
     halved = replace(job, workload=Workload(precision=BF16))
     needs = [evaluate(each, ZERO1).device_bytes for each in (halved, job)]
     decision = decide(replace(job, budget_bytes=sum(needs) // 2), stage_1)

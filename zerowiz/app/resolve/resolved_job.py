@@ -1,4 +1,4 @@
-"""Resolve a job: options, script, config, model and machine become one PlanInput."""
+"""Resolve a job: options, script, config, model and machine become one Job."""
 
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -15,10 +15,10 @@ from zerowiz.app.reporter import SILENT, Reporter
 from zerowiz.app.resolve.model import made_for, read_and_trace, read_made
 from zerowiz.app.resolve.workload import gives_way, list_values, resolve_workload, splits
 from zerowiz.core.decision.flowchart import Constraints, OffloadChoice
-from zerowiz.core.decision.plan_input import (
+from zerowiz.core.decision.job import (
+    Job,
     Objective,
     OpenSettings,
-    PlanInput,
     Uncounted,
     longest_tokens,
     why_no_bf16,
@@ -88,9 +88,7 @@ def read_calibration(machine: Machine, environ: Mapping[str, str]) -> "Calibrati
 # Say which defaults a plan rests on.
 
 
-def defaults_used(
-    job: PlanInput, decided: frozenset[str], settings: ScriptSettings
-) -> tuple[str, ...]:
+def defaults_used(job: Job, decided: frozenset[str], settings: ScriptSettings) -> tuple[str, ...]:
     """What nobody decided and the plan rests on, one clause each.
 
     Args:
@@ -107,7 +105,7 @@ def defaults_used(
     return (*_clauses(always, job, decided), *_clauses(unseen, job, decided), *ignored)
 
 
-def _clauses(rows: dict[str, SettingRow], job: PlanInput, decided: frozenset[str]) -> Iterator[str]:
+def _clauses(rows: dict[str, SettingRow], job: Job, decided: frozenset[str]) -> Iterator[str]:
     shown = job.workload.settings()
     if job.model.architecture.reads_images:
         # The size of its images decides it.
@@ -139,7 +137,7 @@ def find_freedom(
     facts: ScriptFacts | None,
     settings: ScriptSettings,
     config: UserConfig,
-    job: PlanInput,
+    job: Job,
 ) -> OpenSettings:
     """What of the step can be chosen.
 
@@ -175,7 +173,7 @@ def find_freedom(
 
 
 def _checkpointing(
-    options: Options, facts: ScriptFacts, settings: ScriptSettings, job: PlanInput
+    options: Options, facts: ScriptFacts, settings: ScriptSettings, job: Job
 ) -> Iterator[bool]:
     """Adapters need their inputs to ask for gradients then, which not every script sees to."""
     other = not job.workload.gradient_checkpointing
@@ -187,7 +185,7 @@ def _checkpointing(
         yield other
 
 
-def _attentions(options: Options, settings: ScriptSettings, job: PlanInput) -> Iterator[Attention]:
+def _attentions(options: Options, settings: ScriptSettings, job: Job) -> Iterator[Attention]:
     """FlashAttention takes 16-bit numbers alone."""
     step, flash = job.workload, Attention.FLASH
     half = step.precision.size_bytes < FP32_BYTES and job.traced is None
@@ -196,7 +194,7 @@ def _attentions(options: Options, settings: ScriptSettings, job: PlanInput) -> I
         yield flash
 
 
-def _losses(options: Options, settings: ScriptSettings, job: PlanInput) -> Iterator[Loss]:
+def _losses(options: Options, settings: ScriptSettings, job: Job) -> Iterator[Loss]:
     family = FAMILIES.get(job.model.architecture.family)
     counted = family is not None and family.liger and job.own_trace is None
     silent = options.loss is None and settings.is_open("loss", Loss.LIGER)
@@ -204,7 +202,7 @@ def _losses(options: Options, settings: ScriptSettings, job: PlanInput) -> Itera
         yield Loss.LIGER
 
 
-def _has(package: str, job: PlanInput) -> bool:
+def _has(package: str, job: Job) -> bool:
     """Whether the GPUs of this host can run a package's kernels."""
     here = job.machine.source is MachineSource.NVML
     return (
@@ -226,7 +224,7 @@ class ResolvedJob(Struct, frozen=True, kw_only=True):
     """What the person's own config says."""
     values: tuple[SettingValue, ...]
     """All that is said of its settings, and by what."""
-    job: PlanInput
+    job: Job
     constraints: Constraints
     handover: Handover
     assumed: tuple[str, ...]
@@ -454,8 +452,8 @@ def _fold_job(
     named = _name_model(options, settings, is_loaded=bool(model_words))
     values = (*list_values(options, settings, config, machine.world_size), *chosen)
     said = fold(values, partial(gives_way, settings))
-    resolved = resolve_workload(said, options, settings, config, machine)
-    workload = resolved.workload
+    of_step = resolve_workload(said, options, settings, config, machine)
+    workload = of_step.workload
     if _unfused_adam(facts) is not None:
         workload = replace(workload, optimizer_fused=False)
     if read is None:
@@ -465,7 +463,7 @@ def _fold_job(
             if model_config is None
             else read_made(model_config, workload, environ, reporter, trace=options.trace)
         )
-    if "sequence_tokens" not in resolved.decided:
+    if "sequence_tokens" not in of_step.decided:
         workload = _within_positions(workload, read)
     _refuse_length(options, settings, workload, read.model)
     if settings.targets_by_architecture and options.lora_target_modules is None:
@@ -480,7 +478,7 @@ def _fold_job(
     besides = (*config.besides, *((Uncounted.ADAPTERS,) if settings.widens_adapters else ()))
     budget = options.memory_budget
     state_dtype = said.get("optimizer_state_dtype")
-    job = PlanInput(
+    job = Job(
         machine=machine,
         model=read.model,
         workload=workload,
@@ -505,7 +503,7 @@ def _fold_job(
         seen = (read_history(history_path(key, environ)).ran_out for key in keys)
         job = replace(job, ran_out=tuple(chain.from_iterable(seen)))
     # What is searched for is chosen, and not assumed.
-    decided = resolved.decided | ({"gradient_checkpointing"} if freedom.checkpointing else set())
+    decided = of_step.decided | ({"gradient_checkpointing"} if freedom.checkpointing else set())
     return ResolvedJob(
         options=options,
         script=script,
@@ -513,7 +511,7 @@ def _fold_job(
         values=values,
         job=job,
         constraints=_constraints(said, options, config),
-        handover=_handover(options, facts, settings, resolved.settled),
+        handover=_handover(options, facts, settings, of_step.settled),
         assumed=(*defaults_used(job, decided, settings), *lacking),
         unfused_adam=_unfused_adam(facts),
         in_fp32=_in_fp32(settings.precision, job),
@@ -527,7 +525,7 @@ def _fold_job(
         elsewhere=settings.vllm_server,
         freedom=freedom,
         has_own_batch=settings.micro_batch is not None,
-        settled=(*model_words, *resolved.settled, *_on_cpu(settings, machine)),
+        settled=(*model_words, *of_step.settled, *_on_cpu(settings, machine)),
         copied=_copied(facts),
         size_only=_size_only(options, settings),
         own_epochs=None if settings.epochs is None else settings.epochs.value,
@@ -711,7 +709,7 @@ def _unfused_adam(facts: ScriptFacts | None) -> str | None:
     )
 
 
-def _in_fp32(precision: ScriptValue[Precision] | None, job: PlanInput) -> str | None:
+def _in_fp32(precision: ScriptValue[Precision] | None, job: Job) -> str | None:
     w, machine = job.workload, job.machine
     on_gpu = not machine.accelerator.row.on_host and machine.takes_bf16
     left_open = (
@@ -733,7 +731,7 @@ def _loads_16_bit(facts: ScriptFacts | None) -> str | None:
     return f"`{loaded.code}` {where}"
 
 
-def _falls_back(job: PlanInput) -> str | None:
+def _falls_back(job: Job) -> str | None:
     w, known = job.workload, job.model.architecture.family in FAMILIES
     asked = w.attention is Attention.SDPA and job.own_trace is None
     if not known or not asked or not runs_eager(job.model.architecture, w):
@@ -755,7 +753,7 @@ def config_file(options: Options, strategy: Strategy) -> str:
 
 
 def find_basis(
-    request: ResolvedJob,
+    resolved: ResolvedJob,
     model: str | None,
     config: Path | None,
     known: Collection[str] = (),
@@ -763,34 +761,36 @@ def find_basis(
     """What a plan rests on, one sentence each.
 
     Args:
-        request: What was planned.
+        resolved: What was planned.
         model: As it was named.
         config: The person's own config, if there is one.
         known: Clauses on what is assumed that need no other note.
     """
-    clauses = [clause for clause in request.assumed if clause not in known]
+    clauses = [clause for clause in resolved.assumed if clause not in known]
     assumed = (_("assumed {assumed}", assumed=listing(clauses)),) if clauses else ()
-    keys = listing(f"`{key}`" for key in request.uncounted)
-    adam = request.unfused_adam
+    keys = listing(f"`{key}`" for key in resolved.uncounted)
+    adam = resolved.unfused_adam
     unfused = (f"{adam}: {assumptions.UNFUSED_ADAM}",) if adam else ()
-    slow = (assumptions.in_fp32(request.in_fp32, request.loads_16_bit),) if request.in_fp32 else ()
-    family = request.job.model.architecture.family
-    eager = (assumptions.falls_back(family, request.falls_back),) if request.falls_back else ()
-    size = request.size_only
+    slow = (
+        (assumptions.in_fp32(resolved.in_fp32, resolved.loads_16_bit),) if resolved.in_fp32 else ()
+    )
+    family = resolved.job.model.architecture.family
+    eager = (assumptions.falls_back(family, resolved.falls_back),) if resolved.falls_back else ()
+    size = resolved.size_only
     stated = () if size is None else (assumptions.size_only(model, size),)
-    built = (assumptions.built_beside(model, request.builds),) if request.builds else ()
-    trusted = (assumptions.trusted(request.trusted),) if request.trusted else ()
+    built = (assumptions.built_beside(model, resolved.builds),) if resolved.builds else ()
+    trusted = (assumptions.trusted(resolved.trusted),) if resolved.trusted else ()
     uncounted = (_("`{config}`: {keys} not counted", config=config, keys=keys),) if keys else ()
-    too_long = assumptions.beyond_positions(request.job.model, request.job.workload)
+    too_long = assumptions.beyond_positions(resolved.job.model, resolved.job.workload)
     long = () if too_long is None else (too_long,)
-    server = request.elsewhere
-    learned = request.job.calibration
+    server = resolved.elsewhere
+    learned = resolved.job.calibration
     calibrated = (assumptions.calibrated(learned),) if learned else ()
     elsewhere = (f"{server}: {assumptions.VLLM_ELSEWHERE}",) if server else ()
-    metrics = (f"{request.metrics}: {assumptions.METRICS}",) if request.metrics else ()
+    metrics = (f"{resolved.metrics}: {assumptions.METRICS}",) if resolved.metrics else ()
     return (
-        *request.job.machine.notes,
-        *request.traced,
+        *resolved.job.machine.notes,
+        *resolved.traced,
         *calibrated,
         *stated,
         *built,
@@ -801,8 +801,8 @@ def find_basis(
         *long,
         *eager,
         *uncounted,
-        *request.not_counted,
+        *resolved.not_counted,
         *elsewhere,
         *metrics,
-        *((request.cut_group,) if request.cut_group else ()),
+        *((resolved.cut_group,) if resolved.cut_group else ()),
     )

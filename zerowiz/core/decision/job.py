@@ -236,7 +236,7 @@ class Uncounted(StrEnum):
 
 
 @shows("machine", "model", "workload.micro_batch", "workload.sequence_tokens")
-class PlanInput(Struct, frozen=True, kw_only=True):
+class Job(Struct, frozen=True, kw_only=True):
     """Everything that a strategy is evaluated with."""
 
     machine: Machine
