@@ -507,7 +507,8 @@ DTYPES = """\
 {
     "bf16": torch.bfloat16,
     "fp16": torch.float16,
-    **dict.fromkeys(("fp32", "tf32"), torch.float32),
+    "fp32": torch.float32,
+    "tf32": torch.float32,
 }"""
 # NVIDIA's A100 and H100 datasheets: half of what bf16 has; older GPUs compute it as fp32.
 RATE = """\
@@ -585,6 +586,7 @@ ZERO1_OFFLOAD = StrategyRow(
     buffer_sizes=REDUCING_OFFLOAD_BUFFERS,
     ring=RingPasses(per_step=3, per_micro_step=0),
     measured=False,
+    lasting=zero2_offload_lasting,
     moments=zero1_offload_moments,
     host_allocations=zero2_host_allocations,
 )
@@ -634,7 +636,7 @@ def test_a_strategy_touches_its_row_and_its_formulas(copied: Copy) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "piece", ["words", "ring", "measured", "moments", "host_allocations", "zero_keys"]
+    "piece", ["words", "ring", "measured", "lasting", "moments", "host_allocations", "zero_keys"]
 )
 def test_a_row_without_a_piece_is_refused_as_the_table_is_read(copied: Copy, piece: str) -> None:
     (line,) = (
