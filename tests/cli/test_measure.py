@@ -19,6 +19,7 @@ from zerowiz import __version__
 from zerowiz.app.measure import require_steps
 from zerowiz.core.decision.evaluate import StrategyEstimate, evaluate
 from zerowiz.core.decision.job import Job
+from zerowiz.core.job_end import Cause, JobEnd
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.measured_row import (
     KeptRun,
@@ -29,7 +30,6 @@ from zerowiz.core.measured_row import (
 )
 from zerowiz.core.model.from_name import model_from_size, parse_size
 from zerowiz.core.model.hf_config import model_from_config
-from zerowiz.core.outcome import Cause, JobEnd
 from zerowiz.core.preflight.facts import Op
 from zerowiz.core.speed.costs import TermKind, find_rates
 from zerowiz.core.strategies import ZERO2

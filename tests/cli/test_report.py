@@ -13,7 +13,7 @@ from ranks.harness import rank_environ, read_reports, run
 from templates.jobs import losses
 
 from zerowiz.core.decision.questions import TEMPLATES, Template
-from zerowiz.core.outcome import FILE_NAME
+from zerowiz.core.job_end import FILE_NAME
 from zerowiz.core.workload import Loop
 
 ENDED = {"status": 0, "cause": "finished", "rank": None, "last_lines": []}

@@ -12,6 +12,7 @@ from measured.rows import family_of, read_every_row, read_model, read_rows
 
 from zerowiz.core.decision.evaluate import Verdict, evaluate
 from zerowiz.core.decision.job import Job
+from zerowiz.core.job_end import CountedMemory, PredictedFigures, error_of, measure_run, predict_run
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.machine.types import Accelerator, with_gpus
 from zerowiz.core.measured_row import (
@@ -29,7 +30,6 @@ from zerowiz.core.measured_row import (
 from zerowiz.core.measured_trial import PlannedTrial, decode_trial, plan_trial
 from zerowiz.core.memory.rank_sizes import StrategyRow
 from zerowiz.core.model.from_name import model_from_size
-from zerowiz.core.outcome import CountedMemory, PredictedFigures, error_of, measure_run, predict_run
 from zerowiz.core.speed.costs import COSTS, TermKind, find_rates
 from zerowiz.core.strategies import ZERO2
 from zerowiz.core.structs import decode, encode, replace

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
+from zerowiz.core.decision.candidates import Search, find_limits, search
 from zerowiz.core.decision.evaluate import Verdict
 from zerowiz.core.decision.flowchart import Constraints, Decision, FlowchartQuestion, decide
 from zerowiz.core.decision.job import Job, Objective, OpenSettings
 from zerowiz.core.decision.remedies import find_remedies
 from zerowiz.core.decision.remedy_table import encode_remedy
-from zerowiz.core.decision.search import Search, find_limits, search
 from zerowiz.core.decision.uncertainty import Assumption
 from zerowiz.core.machine.spec import decode_machine, parse_spec
 from zerowiz.core.memory.allocations import Phase

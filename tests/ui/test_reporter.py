@@ -12,11 +12,7 @@ from fake_host import ANSWERING
 from zerowiz.app.reporter import SILENT, LaunchReporter, Reporter
 from zerowiz.core.decision.flowchart import Constraints, decide
 from zerowiz.core.decision.job import Job
-from zerowiz.core.launch.plan import LaunchPlan, Resume, ResumeFrom
-from zerowiz.core.machine.spec import parse_spec
-from zerowiz.core.machine.types import Host
-from zerowiz.core.model.from_name import model_from_size
-from zerowiz.core.outcome import (
+from zerowiz.core.job_end import (
     AttemptRecord,
     Cause,
     CountedMemory,
@@ -24,6 +20,10 @@ from zerowiz.core.outcome import (
     MeasuredFigures,
     PredictedFigures,
 )
+from zerowiz.core.launch.plan import LaunchPlan, Resume, ResumeFrom
+from zerowiz.core.machine.spec import parse_spec
+from zerowiz.core.machine.types import Host
+from zerowiz.core.model.from_name import model_from_size
 from zerowiz.core.script.facts import Convention, ScriptFacts
 from zerowiz.core.strategies import ZERO2
 from zerowiz.core.structs import replace

@@ -135,7 +135,7 @@ ALLOWED: Mapping[str, tuple[str, str]] = {
     "core/launch/job_nodes.py": (".* slots=.*|-o Server.*", "a line of a hostfile, options of ssh"),
     "core/launch/plan.py": ("RTX 40", "names GPUs"),
     "core/speed/step_time.py": ("NVIDIA .*", "names a GPU"),
-    "core/outcome.py": ("Traceback .*", "what Python prints"),
+    "core/job_end.py": ("Traceback .*", "what Python prints"),
     "core/script/programs.py": (r"[\w.]+: .*|LLaMA-Factory", "lines of a file, and a name"),
     "probe/preflight/interpreter.py": ("Open MPI", "a name"),
     "probe/machine/scheduler.py": ("Open MPI", "a name"),

@@ -25,7 +25,7 @@ from measured.rows import read_model, read_rows
 
 import zerowiz.worker
 from zerowiz.cli.launch import launch
-from zerowiz.core import measured_row, outcome
+from zerowiz.core import job_end, measured_row
 from zerowiz.core.launch.plan import sees_one_rank
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.machine.types import Accelerator
@@ -59,17 +59,17 @@ from zerowiz.worker import batch_files, measured_script, rank
 
 KILL_REASONS = {*get_args(batch_files.KillReason)}
 SAME = {
-    "how long a failed rank may take to end": (rank.TAKING_DOWN_S, outcome.TAKING_DOWN_S),
+    "how long a failed rank may take to end": (rank.TAKING_DOWN_S, job_end.TAKING_DOWN_S),
     "the line above an error that ends nothing": (
         rank.ENDS_NOTHING.pattern.decode(),
-        outcome.ENDS_NOTHING.pattern,
+        job_end.ENDS_NOTHING.pattern,
     ),
     "how that line is matched": (
         rank.ENDS_NOTHING.flags,
-        outcome.ENDS_NOTHING.flags & ~re.UNICODE,
+        job_end.ENDS_NOTHING.flags & ~re.UNICODE,
     ),
-    "how a traceback begins": (rank.TRACEBACK.decode(), outcome.TRACEBACK),
-    "what a shell adds to a signal": (rank.SIGNALLED, outcome.SIGNALLED),
+    "how a traceback begins": (rank.TRACEBACK.decode(), job_end.TRACEBACK),
+    "what a shell adds to a signal": (rank.SIGNALLED, job_end.SIGNALLED),
     "what an Accelerator is told on the CPU": (sees_one_rank(rank.ACCELERATE_ON_CPU), True),
     "the variable of measured steps": (measured_script.STEPS_VARIABLE, measure.STEPS_VARIABLE),
     "the folder of measured steps": (
@@ -312,7 +312,7 @@ def test_the_supervisor_reads_what_a_rank_wrote(by: str, tmp_path: Path) -> None
     folder.read_new()
     folder.close()
     started, end = folder.ranks[3], folder.ends[3]
-    assert (-signal.SIGKILL, outcome.KILLED) == (done.returncode, end.status)
+    assert (-signal.SIGKILL, job_end.KILLED) == (done.returncode, end.status)
     assert processes.read_pid_namespace() == started.pid_namespace
     assert started.process.pid != started.supervisor.pid
     assert (started.host, ("last words",), str(folder.path / "rank-3.log")) == (

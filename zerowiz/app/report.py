@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from zerowiz.core import shell
-from zerowiz.core.outcome import FILE_NAME, AttemptSummary, RunSummary, measure_run, parse_record
+from zerowiz.core.job_end import FILE_NAME, AttemptSummary, RunSummary, measure_run, parse_record
 from zerowiz.core.structs import parse_json, replace
 from zerowiz.emit.processes import read_measured
 from zerowiz.errors import UsageError, ZerowizError

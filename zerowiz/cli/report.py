@@ -8,9 +8,9 @@ import typer
 
 from zerowiz.app.report import read_run
 from zerowiz.cli.usage import PlainCommand, write_json
-from zerowiz.core.outcome import encode_summary
+from zerowiz.core.job_end import encode_summary
 from zerowiz.translation import _
-from zerowiz.ui.outcome import run as show_run
+from zerowiz.ui.job_end import run as show_run
 
 
 def report(

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict, evaluate
 from zerowiz.core.decision.job import Job
+from zerowiz.core.job_end import Cause, JobEnd
 from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.measured_trial import (
     ComparedStep,
@@ -23,7 +24,6 @@ from zerowiz.core.measured_trial import (
 )
 from zerowiz.core.memory.allocations import Phase
 from zerowiz.core.memory.estimate import Estimate
-from zerowiz.core.outcome import Cause, JobEnd
 from zerowiz.core.plan_json import encode_step_time
 from zerowiz.core.speed.costs import (
     COSTS,

@@ -13,8 +13,8 @@ from typing import NoReturn
 
 from msgspec import Struct
 
+from zerowiz.core.job_end import KILLED, STDOUT_UNREAD, JobEnd, RankEnd, judge
 from zerowiz.core.launch.plan import LaunchPlan
-from zerowiz.core.outcome import KILLED, STDOUT_UNREAD, JobEnd, RankEnd, judge
 from zerowiz.core.structs import replace
 from zerowiz.emit.files import write_held
 from zerowiz.emit.processes import (

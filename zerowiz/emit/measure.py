@@ -19,9 +19,9 @@ from typing import NoReturn, cast
 
 from msgspec import Struct
 
+from zerowiz.core.job_end import JobEnd
 from zerowiz.core.launch.plan import LaunchPlan
 from zerowiz.core.measured_row import TrialEnd
-from zerowiz.core.outcome import JobEnd
 from zerowiz.emit.files import release, write_held
 from zerowiz.emit.job import Watch, supervise
 from zerowiz.emit.processes import ENDING_SIGNALS, PATIENCE_S, adopt_orphans, end_job, read_children

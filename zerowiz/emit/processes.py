@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from msgspec import Struct
 
 from zerowiz.core import shell
-from zerowiz.core.outcome import RankEnd, parse_end
+from zerowiz.core.job_end import RankEnd, parse_end
 from zerowiz.core.preflight.facts import LOCK_NOTE, Lock
 from zerowiz.errors import PreflightError
 from zerowiz.translation import _

@@ -15,7 +15,7 @@ from zerowiz.ui import show
 from zerowiz.ui.progress import TerminalWait
 
 if TYPE_CHECKING:
-    from zerowiz.core.outcome import AttemptRecord, JobEnd
+    from zerowiz.core.job_end import AttemptRecord, JobEnd
 
 
 class TerminalReporter:
@@ -117,22 +117,22 @@ class TerminalLaunchReporter(TerminalReporter):
 
     def attempt_ended(self, end: "JobEnd", strategy: Strategy, number: int) -> None:
         """Which rank failed first, and why."""
-        from zerowiz.ui import outcome  # noqa: PLC0415 - a plan ends no job
+        from zerowiz.ui import job_end  # noqa: PLC0415 - a plan ends no job
 
         with suppress(OSError):
-            outcome.failure(end, strategy, number, sys.stderr)
+            job_end.failure(end, strategy, number, sys.stderr)
 
     def attempt_measured(self, attempt: "AttemptRecord", folder: str) -> None:
         """What its memory and its steps were, beside the plan; the record is in the folder."""
-        from zerowiz.ui import outcome  # noqa: PLC0415 - a plan ends no job
+        from zerowiz.ui import job_end  # noqa: PLC0415 - a plan ends no job
 
         if not self.quiet:
             with suppress(OSError):
-                outcome.last_lines(attempt, folder, sys.stderr)
+                job_end.last_lines(attempt, folder, sys.stderr)
 
     def next_attempt(self, strategy: Strategy, resume: Resume, number: int) -> None:
         """What is tried next, and from where the script goes on."""
-        from zerowiz.ui import outcome  # noqa: PLC0415 - a plan ends no job
+        from zerowiz.ui import job_end  # noqa: PLC0415 - a plan ends no job
 
         with suppress(OSError):
-            outcome.following(strategy, resume, number, sys.stderr)
+            job_end.following(strategy, resume, number, sys.stderr)

@@ -49,9 +49,9 @@ TAIL_LINES = 200
 LINE_BYTES = 2000
 REPORT_BYTES = 1 << 15  # disk space that is reserved for the report of the end
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
-# core/outcome.py: how long a failed rank may take to end; an older error was caught.
+# core/job_end.py: how long a failed rank may take to end; an older error was caught.
 TAKING_DOWN_S = 300.0
-# core/outcome.py: how an uncaught error begins, and the line above one that ends nothing.
+# core/job_end.py: how an uncaught error begins, and the line above one that ends nothing.
 TRACEBACK = b"Traceback (most recent call last)"
 ENDS_NOTHING = re.compile(
     rb"Exception ignored |Exception in thread |Error in atexit|--- Logging error ---|^Process \S+:$"

@@ -31,11 +31,11 @@ from zerowiz.core.decision.job import (
 )
 from zerowiz.core.decision.remedies import find_remedies
 from zerowiz.core.decision.uncertainty import Assumption
+from zerowiz.core.job_end import Cause, decide_again, memory_of, remember
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.machine.types import Accelerator, Gpu, Host, Machine, MachineSource
 from zerowiz.core.memory.allocations import MemoryKind
 from zerowiz.core.model.from_name import model_from_size
-from zerowiz.core.outcome import Cause, decide_again, memory_of, remember
 from zerowiz.core.strategies import (
     DDP,
     FLOWCHART_STRATEGIES,

@@ -15,10 +15,7 @@ from zerowiz.app.reporter import LaunchReporter, Reporter
 from zerowiz.app.resolve.resolved_job import config_file
 from zerowiz.core.decision.flowchart import OffloadChoice
 from zerowiz.core.decision.job import RanOut
-from zerowiz.core.launch.plan import output_folder, plan_resume, resumes
-from zerowiz.core.launch.provenance import hide_secrets, plan_path
-from zerowiz.core.memory.allocations import MemoryKind
-from zerowiz.core.outcome import (
+from zerowiz.core.job_end import (
     FILE_NAME,
     AttemptRecord,
     JobEnd,
@@ -30,6 +27,9 @@ from zerowiz.core.outcome import (
     remember,
     render_record,
 )
+from zerowiz.core.launch.plan import output_folder, plan_resume, resumes
+from zerowiz.core.launch.provenance import hide_secrets, plan_path
+from zerowiz.core.memory.allocations import MemoryKind
 from zerowiz.core.structs import encode, replace
 from zerowiz.emit.files import refuse_loss, release, replace_file, write_held, write_private
 from zerowiz.emit.job import noted_signals, supervise

@@ -8,10 +8,7 @@ from hypothesis import strategies as st
 from measured.rows import read_model
 from random_models import models
 
-from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict, evaluate, evaluate_with
-from zerowiz.core.decision.flowchart import Constraints, OffloadChoice, Reason, decide
-from zerowiz.core.decision.job import Job, Objective, OpenSettings, RanOut
-from zerowiz.core.decision.search import (
+from zerowiz.core.decision.candidates import (
     SAME_FRACTION,
     WORTH_FRACTION,
     Candidate,
@@ -25,6 +22,9 @@ from zerowiz.core.decision.search import (
     take_fastest,
     without_needlessly_tight,
 )
+from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict, evaluate, evaluate_with
+from zerowiz.core.decision.flowchart import Constraints, OffloadChoice, Reason, decide
+from zerowiz.core.decision.job import Job, Objective, OpenSettings, RanOut
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.machine.types import Host
 from zerowiz.core.memory.allocations import MemoryKind

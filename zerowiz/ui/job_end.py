@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import TextIO
 
 from zerowiz.core import shell
-from zerowiz.core.launch.plan import Resume, ResumeFrom
-from zerowiz.core.outcome import (
+from zerowiz.core.job_end import (
     AttemptRecord,
     AttemptSummary,
     Cause,
@@ -18,6 +17,7 @@ from zerowiz.core.outcome import (
     RunSummary,
     error_of,
 )
+from zerowiz.core.launch.plan import Resume, ResumeFrom
 from zerowiz.core.script.arguments import LOCAL_RANK_FLAG
 from zerowiz.core.strategy_types import Strategy
 from zerowiz.translation import N_, _

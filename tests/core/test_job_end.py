@@ -9,9 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paths import TEMPLATES
 
-from zerowiz.core.launch.plan import ResumeFrom, Saved, output_folder, plan_resume, resumes
-from zerowiz.core.memory.allocations import MemoryKind
-from zerowiz.core.outcome import (
+from zerowiz.core.job_end import (
     AttemptRecord,
     Cause,
     CountedMemory,
@@ -28,6 +26,8 @@ from zerowiz.core.outcome import (
     plain_status,
     render_record,
 )
+from zerowiz.core.launch.plan import ResumeFrom, Saved, output_folder, plan_resume, resumes
+from zerowiz.core.memory.allocations import MemoryKind
 from zerowiz.core.script.config_delivery import deliver
 from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.core.script.settings import ScriptRun

@@ -4,10 +4,10 @@ import io
 
 import pytest
 
-from zerowiz.core.outcome import Cause, JobEnd, RankEnd
+from zerowiz.core.job_end import Cause, JobEnd, RankEnd
 from zerowiz.core.strategies import ZERO2
 from zerowiz.core.structs import replace
-from zerowiz.ui.outcome import failure
+from zerowiz.ui.job_end import failure
 
 FIRST = RankEnd(rank=1, host="n1", status=139, ended_at=0.0, log="rank-1.log", tail=("a", "b"))
 
