@@ -505,7 +505,9 @@ def search(
         covered = cover_by_walks()
     else:
         covered = cover(job, STRATEGIES, varied, only_running=walks_alone)
-    names = {strategy.name for strategy in _allowed(constraints) if supports(strategy)}
+    # The flowchart leaves out what is rarely the best; a search may find that it is.
+    looked_at = STRATEGIES if constraints.free else considered(constraints)
+    names = {strategy.name for strategy in looked_at if supports(strategy)}
     allowed = [candidate for candidate in covered.candidates if candidate.strategy.name in names]
     # Who asks for the fastest comes near the limit of memory where that is worth it.
     fastest = objective is Objective.FASTEST
@@ -527,15 +529,20 @@ def search(
         recomputes = choice.workload.gradient_checkpointing
         walk = next(w for w in walks if w.job.workload.gradient_checkpointing is recomputes)
         walk = _decide(job, constraints, covered, walk.job.workload)
-        decision = _kept(decision, choice, walk)
+        # It is for the flowchart's strategy, where a larger micro-batch would change it.
+        decision = replace(
+            decision, chosen=choice.evaluated, answers=walk.answers, reasons=walk.reasons
+        )
     has_rivals = compares and best is None and constraints.free
     faster = take_fastest(candidates, ranks) if has_rivals else None
+    every = (*covered.candidates, *candidates, *((choice,) if choice else ()))
     return Search(
         objective=Objective.FLOWCHART if best is None else objective,
         decision=decision,
         choice=choice,
         candidates=sure,
-        evaluated=_each_once((*covered.candidates, *candidates, *((choice,) if choice else ()))),
+        # Of those with one strategy and one workload the last.
+        evaluated=tuple({(each.workload, each.strategy.name): each for each in every}.values()),
         count=covered.count,
         clearly_faster=faster if _is_clearly_faster(faster, choice) else None,
     )
@@ -546,20 +553,6 @@ def _cover_walks(job: Job, constraints: Constraints, freedom: OpenSettings) -> S
         return _walk(job, constraints, walk).chosen
 
     return cover_walks(job, STRATEGIES, freedom, choose, is_forced=constraints.force)
-
-
-def _each_once(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
-    """Of those with one strategy and one workload the last."""
-    return tuple(
-        {
-            (candidate.workload, candidate.strategy.name): candidate for candidate in candidates
-        }.values()
-    )
-
-
-def _allowed(constraints: Constraints) -> Sequence[Strategy]:
-    """The flowchart leaves out what is rarely the best; a search may find that it is."""
-    return STRATEGIES if constraints.free else considered(constraints)
 
 
 def _take(objective: Objective, candidates: Sequence[Candidate], ranks: int) -> Candidate | None:
@@ -681,11 +674,6 @@ def _taken(decision: Decision, choice: Candidate, reason: Reason) -> Decision:
         for estimate in decision.evaluated
     )
     return replace(decision, reasons=tuple(reasons), evaluated=evaluated, chosen=choice.evaluated)
-
-
-def _kept(decision: Decision, choice: Candidate, walk: Decision) -> Decision:
-    """The decision for the flowchart's strategy where a larger micro-batch would change it."""
-    return replace(decision, chosen=choice.evaluated, answers=walk.answers, reasons=walk.reasons)
 
 
 def _is_clearly_faster(faster: Candidate | None, choice: Candidate | None) -> bool:

@@ -563,15 +563,6 @@ class Cost(Struct, frozen=True, kw_only=True):
     """The most that it can hold of each GPU at a time."""
 
 
-def _bucket(r: RankSizes) -> Cost:
-    size = r.buffers.reduce_bucket_size
-    # stage_1_and_2.py, setup_buckets: two where communication overlaps; stage3.py has one, and
-    # copies its content to reduce it.
-    copies = 2 if r.strategy.shards_weights else r.buffers.buckets
-    size_bytes = copies * r.weight_bytes * size
-    return Cost(key=ZeroKey.REDUCE_BUCKET_SIZE, value=size, size_bytes=size_bytes)
-
-
 def _of_parameters(model: Model, r: RankSizes) -> Iterator[Cost]:
     b, w = r.buffers, r.weight_bytes
     numel = r.trainable + r.frozen_bytes // w
@@ -599,5 +590,10 @@ def buffer_costs(job: Job, evaluated: StrategyEstimate) -> tuple[Cost, ...]:
     r = evaluated.estimate.rank
     if ZeroKey.REDUCE_BUCKET_SIZE not in r.strategy.zero_keys:
         return ()
-    sharded = r.strategy.shards_weights
-    return (_bucket(r), *(_of_parameters(job.model, r) if sharded else ()))
+    size, sharded = r.buffers.reduce_bucket_size, r.strategy.shards_weights
+    # stage_1_and_2.py, setup_buckets: two where communication overlaps; stage3.py has one, and
+    # copies its content to reduce it.
+    copies = 2 if sharded else r.buffers.buckets
+    size_bytes = copies * r.weight_bytes * size
+    bucket = Cost(key=ZeroKey.REDUCE_BUCKET_SIZE, value=size, size_bytes=size_bytes)
+    return (bucket, *(_of_parameters(job.model, r) if sharded else ()))

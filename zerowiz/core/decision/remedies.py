@@ -714,7 +714,9 @@ def find_remedies(decision: Decision, scope: RemedyScope | None = None) -> tuple
         if chosen.verdict not in {Verdict.TIGHT, Verdict.UNCERTAIN}:
             return ()
         roomier = tuple(islice(_roomier(decision, chosen), 1))
-        if roomier or chosen.verdict is Verdict.TIGHT or not _may_be_sure(chosen):
+        # Less memory makes nothing sure where something is not counted.
+        stays_unsure = chosen.interval is not None and chosen.interval.uncounted
+        if roomier or chosen.verdict is Verdict.TIGHT or stays_unsure:
             return roomier
     finder = _Finder(decision, scope or RemedyScope())
     return worth_offering(finder.search.remedy(way) for way in finder.find())
@@ -737,8 +739,3 @@ def find_edits(decision: Decision, scope: RemedyScope) -> tuple[Remedy, ...]:
     ways += free.with_edits(leanest=not ways)
     needed = (edit for edit in ways if not scope.takes(edit.attempt.change))
     return worth_offering(search.remedy(edit) for edit in needed)
-
-
-def _may_be_sure(evaluated: StrategyEstimate) -> bool:
-    """Whether less memory makes it sure: not where something is not counted."""
-    return evaluated.interval is None or not evaluated.interval.uncounted

@@ -167,11 +167,6 @@ def _is_new(family: str) -> bool:
     return family in FAMILIES and not FAMILIES[family].measured
 
 
-def _is_cut(job: Job, strategy: Strategy) -> bool:
-    """Whether shares are cut from one flat vector; ZeRO-3 divides each tensor evenly."""
-    return job.machine.world_size > 1 and strategy.cuts_shares
-
-
 def _is_new_trainer(job: Job, strategy: Strategy) -> bool:
     """Whether no run of tests/measured trained so."""
     w = job.workload
@@ -336,7 +331,11 @@ DOUBTS: Sequence[Doubt] = (
         holds=lambda job, _: job.machine.accelerator.row.on_host,
         rate=0.10,
     ),
-    Doubt(what=Assumption.CUT, holds=_is_cut),
+    # Shares are cut from one flat vector; ZeRO-3 divides each tensor evenly.
+    Doubt(
+        what=Assumption.CUT,
+        holds=lambda job, strategy: job.machine.world_size > 1 and strategy.cuts_shares,
+    ),
     # What follows is assumed, and not a matter of degree.
     Doubt(
         what=Assumption.STAND_IN,
