@@ -237,8 +237,11 @@ class Resolver:
         return self._words(binding, value)
 
     def _words(self, binding: ValueSource, value: object) -> Words | None:
-        option = self._open_option(binding)
-        return None if option is None else write_words(self.facts.parser, option, value)
+        """By the option that decides the binding's setting, where no word names it yet."""
+        if binding.flag is None or self.all_hidden or self.defaults_hidden:
+            return None
+        option = self.facts.parser.find(binding.flag)[0]
+        return None if option.dest in self.said else write_words(self.facts.parser, option, value)
 
     def words_where(self, binding: ValueSource, *, holds: bool) -> Words | None:
         """The words after the script with which a condition holds, or does not; None as above."""
@@ -249,13 +252,6 @@ class Resolver:
         if not binding.when:
             return self._words(binding, wanted)
         return self._words(binding, binding.when[0]) if wanted else None
-
-    def _open_option(self, binding: ValueSource) -> Option | None:
-        """The option that decides a binding's setting, where no word names it yet."""
-        if binding.flag is None or self.all_hidden or self.defaults_hidden:
-            return None
-        option = self.facts.parser.find(binding.flag)[0]
-        return None if option.dest in self.said else option
 
     def _from_code(self, binding: ValueSource) -> ScriptValue[Scalar]:
         where = _("in {path} line {line}", path=self.facts.text_path, line=binding.line)

@@ -322,7 +322,48 @@ class ScriptRun(Resolver):
     @cached_property
     def settings(self) -> ScriptSettings:
         """The settings of the run."""
-        return _resolve(self)
+        facts = self.facts
+        targets = as_text(self.setting(facts.lora_target_modules))
+        adapters, method = self.condition(facts.adapters), _settled_method(self)
+        model = settle_model(self)
+        of_trainer = settle_trainer(self, method)
+        of_trainer = replace(
+            of_trainer,
+            sequence_tokens=of_trainer.sequence_tokens or longer_side(self),
+            not_counted=(*of_trainer.not_counted, *_plain_layers(self)),
+        )
+        settings = ScriptSettings(
+            **structs.asdict(of_trainer),
+            micro_batch=as_count(self.setting(facts.micro_batch)),
+            accumulation_steps=as_count(self.setting(facts.accumulation_steps)),
+            precision=_settled_precision(self),
+            gradient_checkpointing=_checkpointing(self),
+            optimizer=as_named(self.setting(facts.optimizer), OPTIMIZER_NAMES),
+            attention=as_named(self.setting(facts.attention), ATTENTIONS),
+            loss=as_named(self.setting(facts.liger), LOSSES),
+            packing=either(self.setting(facts.packing), self.setting(facts.padding_free)),
+            model=model.named,
+            model_config=model.made,
+            hidden_size=model.hidden,
+            own_model=settle_own_model(self),
+            use_cpu=as_truth(self.setting(facts.use_cpu)),
+            loader_workers=as_count(self.setting(facts.loader_workers)),
+            epochs=_epochs(self),
+            metrics=_metrics(facts) if of_trainer.eval_batch else None,
+            method=method,
+            adapts=method is None and adapters is not None and adapters.value,
+            lora_rank=as_count(self.setting(facts.lora_rank)),
+            lora_target_modules=targets if targets and targets.value != BY_ARCHITECTURE else None,
+            targets_by_architecture=targets is not None and targets.value == BY_ARCHITECTURE,
+            words_for=partial(words_for, self),
+        )
+        frozen = settings.method is None or settings.method.value is not Method.FULL
+        return replace(
+            settings,
+            unseen=frozenset(_unseen(facts, settings)) | of_trainer.unseen,
+            uncounted=tuple(filter(self.may_hold, facts.uncounted)) if frozen else (),
+            splits=_splits(facts, settings),
+        )
 
     def with_words(self, words: Sequence[str]) -> "ScriptRun":
         """The same script with these words after it."""
@@ -337,51 +378,6 @@ def facts_of(script: ScriptRun | None) -> ScriptFacts | None:
 def settings_of(script: ScriptRun | None) -> ScriptSettings:
     """The settings of a run; none of a job without a script."""
     return ScriptSettings() if script is None else script.settings
-
-
-def _resolve(run: Resolver) -> ScriptSettings:
-    facts = run.facts
-    targets = as_text(run.setting(facts.lora_target_modules))
-    method = _settled_method(run)
-    model = settle_model(run)
-    of_trainer = settle_trainer(run, method)
-    of_trainer = replace(
-        of_trainer,
-        sequence_tokens=of_trainer.sequence_tokens or longer_side(run),
-        not_counted=(*of_trainer.not_counted, *_plain_layers(run)),
-    )
-    settings = ScriptSettings(
-        **structs.asdict(of_trainer),
-        micro_batch=as_count(run.setting(facts.micro_batch)),
-        accumulation_steps=as_count(run.setting(facts.accumulation_steps)),
-        precision=_settled_precision(run),
-        gradient_checkpointing=_checkpointing(run),
-        optimizer=as_named(run.setting(facts.optimizer), OPTIMIZER_NAMES),
-        attention=as_named(run.setting(facts.attention), ATTENTIONS),
-        loss=as_named(run.setting(facts.liger), LOSSES),
-        packing=either(run.setting(facts.packing), run.setting(facts.padding_free)),
-        model=model.named,
-        model_config=model.made,
-        hidden_size=model.hidden,
-        own_model=settle_own_model(run),
-        use_cpu=as_truth(run.setting(facts.use_cpu)),
-        loader_workers=as_count(run.setting(facts.loader_workers)),
-        epochs=_epochs(run),
-        metrics=_metrics(facts) if of_trainer.eval_batch else None,
-        method=method,
-        adapts=method is None and _adapts(run),
-        lora_rank=as_count(run.setting(facts.lora_rank)),
-        lora_target_modules=targets if targets and targets.value != BY_ARCHITECTURE else None,
-        targets_by_architecture=targets is not None and targets.value == BY_ARCHITECTURE,
-        words_for=partial(words_for, run),
-    )
-    frozen = settings.method is None or settings.method.value is not Method.FULL
-    return replace(
-        settings,
-        unseen=frozenset(_unseen(facts, settings)) | of_trainer.unseen,
-        uncounted=tuple(filter(run.may_hold, facts.uncounted)) if frozen else (),
-        splits=_splits(facts, settings),
-    )
 
 
 def _epochs(run: Resolver) -> ScriptValue[float] | None:
@@ -471,11 +467,6 @@ def _settled_method(run: Resolver) -> ScriptValue[Method] | None:
         return None
     method = Method.QLORA if quantized.value else Method.LORA
     return cast(quantized if quantized.value else adapters, method)
-
-
-def _adapts(run: Resolver) -> bool:
-    adapters = run.condition(run.facts.adapters)
-    return adapters is not None and adapters.value
 
 
 def _unseen(facts: ScriptFacts, settings: ScriptSettings) -> Iterator[str]:
