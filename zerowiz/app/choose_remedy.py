@@ -85,6 +85,11 @@ def _menu(text: str, remedies: Sequence[Remedy], others: Sequence[Choice], first
         )
         for index, remedy in enumerate(remedies)
     ]
+    free = (
+        str(index)
+        for index, remedy in enumerate(remedies)
+        if index >= first and not _STATED & remedy.change.keys()
+    )
     return Question(
         key="remedy",
         flag="$stage",
@@ -94,20 +99,11 @@ def _menu(text: str, remedies: Sequence[Remedy], others: Sequence[Choice], first
             "Slower and faster compare with the job as it is, if it did fit. What costs nothing"
             " but time comes first, then what costs precision, then hardware, then another model."
         ),
-        default=_default(remedies, others, first),
+        # The first remedy from there on that Enter alone may take, else the last of the others.
+        default=next(free, others[-1].value),
         kind=AnswerKind.CHOICE,
         choices=(*listed, *others),
     )
-
-
-def _default(remedies: Sequence[Remedy], others: Sequence[Choice], first: int) -> str:
-    """The first remedy from there on that Enter alone may take, else the last of the others."""
-    free = (
-        str(index)
-        for index, remedy in enumerate(remedies)
-        if index >= first and not _STATED & remedy.change.keys()
-    )
-    return next(free, others[-1].value)
 
 
 def _beyond(plan: Plan) -> list[str]:

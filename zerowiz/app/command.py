@@ -3,7 +3,7 @@
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct
@@ -179,7 +179,9 @@ def _with_settings(options: Options, other: OtherCommand) -> Options:
 
 def _describe(other: OtherCommand, settled: Options) -> str:
     """One line: what was replaced, and by what."""
-    words = " ".join(_means(other, settled))
+    names = {*other.settings, *(["module"] if other.is_module else [])}
+    kept = {name: getattr(settled, name) for name in names}
+    words = " ".join(as_words(replace(Options(), **kept)))
     by = _(" by `{words}`", words=words) if words else ""
     lost = (
         _("; {lost} has no effect", lost=listing(f"`{flag}`" for flag in other.lost))
@@ -192,13 +194,6 @@ def _describe(other: OtherCommand, settled: Options) -> str:
         by=by,
         lost=lost,
     )
-
-
-def _means(other: OtherCommand, settled: Options) -> Iterator[str]:
-    """Zerowiz's own words for what the other launcher's say."""
-    names = {*other.settings, *(["module"] if other.is_module else [])}
-    kept = {name: getattr(settled, name) for name in names}
-    yield from as_words(replace(Options(), **kept))
 
 
 # Keep what a person says of a script, not of a job, so that it is said once.

@@ -10,7 +10,7 @@ from zerowiz.app.machines.machine import find_machine, means_all
 from zerowiz.app.options import Options, RunQuestion
 from zerowiz.app.reporter import Reporter
 from zerowiz.core.machine.types import Machine
-from zerowiz.core.script.settings import ScriptRun, ScriptSettings, settings_of
+from zerowiz.core.script.settings import ScriptRun, settings_of
 from zerowiz.errors import NoGpuHereError
 from zerowiz.translation import _
 
@@ -48,7 +48,15 @@ def plan_job(
         run, options = _read(script, script_args, options, reporter)
         note_refusal(run, options, reporter)
     settings = settings_of(run)
-    _note_epochs(question, settings, reporter)
+    if settings.epochs is not None and question.leaves_epochs():
+        # They decide how long the run takes.
+        reporter.note(
+            _(
+                "{epochs:g} epochs, by {source}; `$epochs N` sets another number",
+                epochs=settings.epochs.value,
+                source=settings.epochs.source,
+            )
+        )
     answers = {"model": open_questions(options, settings)["model"]}
     options = answer(options, answers, by_default_of(settings if run else None))
     machine = _find_or_list(options, reporter)
@@ -66,18 +74,6 @@ def plan_job(
 
     note_change(result.decided, reporter)
     return result
-
-
-def _note_epochs(question: RunQuestion, settings: ScriptSettings, reporter: Reporter) -> None:
-    """Say how often the script trains on its data, where that decides how long the run takes."""
-    if settings.epochs is not None and question.leaves_epochs():
-        reporter.note(
-            _(
-                "{epochs:g} epochs, by {source}; `$epochs N` sets another number",
-                epochs=settings.epochs.value,
-                source=settings.epochs.source,
-            )
-        )
 
 
 _OF_ONE_MACHINE = ("machine", "gpus", "hostfile", "accelerator")

@@ -83,14 +83,26 @@ def ask_open(person: Person, wizard: Wizard, answers: Answers) -> Iterator[Answe
         question = next_question(known)
         if question is None:
             return
-        answers = _ask(person, wizard, question, answers, can_go_back=bool(answers.given))
+        answer = _answer(person, wizard, question, answers, can_go_back=bool(answers.given))
+        answers = (
+            answers.back()
+            if isinstance(answer, Back)
+            else answers.with_answer(question.key, answer)
+        )
         yield answers
 
 
 def change_one(person: Person, wizard: Wizard, answers: Answers) -> Answers:
     """The answers, one of which the person has changed, or none."""
     while True:
-        undoable = _taken(answers)
+        undoable = [
+            Choice(
+                value=f"remedy {index}",
+                title=remedies.options(change),
+                detail=_("you chose this change; Enter undoes it"),
+            )
+            for index, change in enumerate(answers.taken)
+        ]
         listed = (*_listed(wizard, answers, wizard.planned(answers)), *undoable, _NOTHING)
         key = person.ask(replace(_WHICH, choices=listed, default=listed[0].value))
         if isinstance(key, Back) or key == _NOTHING.value:
@@ -129,18 +141,6 @@ def ask_other_script(person: Person, wizard: Wizard, answers: Answers) -> Answer
     """The answers with a script that the person names now; as they were where they go back."""
     question = next(row for row in QUESTIONS if row.key == "script")
     return _change(person, wizard, question, answers) or answers
-
-
-def _taken(answers: Answers) -> list[Choice]:
-    """The remedies that were taken, as a menu."""
-    return [
-        Choice(
-            value=f"remedy {index}",
-            title=remedies.options(change),
-            detail=_("you chose this change; Enter undoes it"),
-        )
-        for index, change in enumerate(answers.taken)
-    ]
 
 
 def _listed(wizard: Wizard, answers: Answers, planned: Mapping[str, str]) -> list[Choice]:
@@ -183,16 +183,6 @@ def _change(person: Person, wizard: Wizard, question: Question, answers: Answers
     """The answers with another one to this question; None where the person goes back."""
     answer = _answer(person, wizard, question, answers, can_go_back=True)
     return None if isinstance(answer, Back) else wizard.with_answer(question.key, answer, answers)
-
-
-def _ask(
-    person: Person, wizard: Wizard, question: Question, answers: Answers, *, can_go_back: bool
-) -> Answers:
-    """The answers with one to this question, or without the one before."""
-    answer = _answer(person, wizard, question, answers, can_go_back=can_go_back)
-    if isinstance(answer, Back):
-        return answers.back()
-    return answers.with_answer(question.key, answer)
 
 
 def _answer(
@@ -380,7 +370,9 @@ class _Conversation:
         remedying = Remedying(person, job.run, reporter, can_read_again=job.run is not None)
         can_go_back = bool(answers.given)
         plan = remedying.decide(job.options, job.machine, can_go_back=can_go_back)
-        self._note_spared(plan, answers.taking(*remedying.taken))
+        if isinstance(plan, Plan) and not plan.options.dry_run:
+            # Said once, where somebody can still change them.
+            note_spared(wizard, answers.taking(*remedying.taken), reporter)
         while True:
             # A remedy is kept as an answer is.
             self._answers = answers.taking(*remedying.taken)
@@ -409,11 +401,6 @@ class _Conversation:
             if outcome is not Back.BACK or not remedying.taken:
                 return outcome
             plan = remedying.undo(can_go_back=can_go_back)
-
-    def _note_spared(self, plan: Plan | Back | Again, answers: Answers) -> None:
-        """Say once which answers nobody was asked for, where somebody can still change them."""
-        if isinstance(plan, Plan) and not plan.options.dry_run:
-            note_spared(self._wizard, answers, self._reporter)
 
     def _read_again(self, before: ScriptFacts | None) -> LastAnswer:
         """Read the script as it is now, and decide again."""

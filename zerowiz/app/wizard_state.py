@@ -368,13 +368,10 @@ class NamedInputs:
         """What the script says, once it is known."""
         return settings_of(self.run(answers))
 
-    def _named_model(self, answers: Answers) -> str | None:
-        answered = {**answers.by_key, **as_answers(answers.settings)}
-        return answered.get("model") or self.typed.model
-
     def model(self, answers: Answers) -> ReadModel | None:
         """The model, where reading it takes neither the network nor a trace."""
-        named, settings = self._named_model(answers), self.settings(answers)
+        answered = {**answers.by_key, **as_answers(answers.settings)}
+        named, settings = answered.get("model") or self.typed.model, self.settings(answers)
         built, loaded = made_for(named, settings), settings.model
         name = named or (None if loaded is None else loaded.value)
         key = name if built is None else f"{built.base} {built.source}"
@@ -514,10 +511,6 @@ class Wizard:
         defaults = {"method": settings.method, "micro_batch": settings.micro_batch}
         return {key: str(setting.value) for key, setting in defaults.items() if setting is not None}
 
-    def _default_of(self, key: str, answers: Answers) -> str | None:
-        """The script's own value, which is asked for where it decides that question alone."""
-        return self._defaults(answers).get(key) if key in {"method", "micro_batch"} else None
-
     def _of_script(self, answers: Answers, options: Options) -> dict[str, str | None]:
         run = self.named.run(answers)
         settings = settings_of(run)
@@ -591,7 +584,11 @@ class Wizard:
             case _:
                 pass
         known = {**answers.before, **answers.by_key, **as_answers(answers.settings)}
-        default = known.get(question.key) or self._default_of(question.key, answers)
+        default = known.get(question.key)
+        if not default:
+            # The script's own value is asked for where it decides that question alone.
+            alone = question.key in {"method", "micro_batch"}
+            default = self._defaults(answers).get(question.key) if alone else None
         question = with_default(question, default)
         return self._fitting(question, answers) if question.key == "machine" else question
 
@@ -728,13 +725,14 @@ class Wizard:
 
     def consequence(self, question: Question, answers: Answers) -> Callable[[str], str]:
         """What an answer leads to, in one line; empty where that is not known at once."""
-        return lambda answer: self._leads_to(question, answer, answers)
 
-    def _leads_to(self, question: Question, answer: str, answers: Answers) -> str:
-        outlook = self._look(question, answer, answers)
-        if outlook is None:
-            return ""
-        return outlook.refusal or wizard.consequence(outlook.decision)
+        def leads_to(answer: str) -> str:
+            outlook = self._look(question, answer, answers)
+            if outlook is None:
+                return ""
+            return outlook.refusal or wizard.consequence(outlook.decision)
+
+        return leads_to
 
     def _look(self, question: Question, answer: str, answers: Answers) -> _Outlook | None:
         """What an answer leads to; None where that is not known at once."""

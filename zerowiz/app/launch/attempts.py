@@ -152,11 +152,13 @@ def run_attempts(
     Raises:
         ZerowizError: The first attempt could not be started.
     """
+    # What a person finds the job by.
+    names = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "TORCHELASTIC_RUN_ID")
     record = RunRecord(
         zerowiz_version=__version__,
         script=start.script.facts.target,
         script_args=hide_secrets(start.script.words),
-        job=_scheduler_job(),
+        job=next((f"{name}={os.environ[name]}" for name in names if name in os.environ), None),
         attempts=(),
     )
     before, end = checkpoints_before(start), None
@@ -269,9 +271,3 @@ def _write(record: RunRecord, plan: Plan) -> None:
 
 def _now() -> str:
     return datetime.now(tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def _scheduler_job() -> str | None:
-    """What a person finds the job by."""
-    names = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "TORCHELASTIC_RUN_ID")
-    return next((f"{name}={os.environ[name]}" for name in names if name in os.environ), None)

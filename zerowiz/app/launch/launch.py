@@ -102,7 +102,14 @@ def prepare_launch(
     check_words(run_script, reporter)
     check_local_rank(run_script)
     node = find_node(options)
-    _refuse_to_leave(node, supervise=how.supervise)
+    if node is not None and how.supervise is False:
+        raise UsageError(
+            _(
+                "`--no-supervise` works on one node only: on several, zerowiz supervises the"
+                " ranks of each"
+            ),
+            _("remove `--no-supervise`, or launch on this node only with `$nodes 1`"),
+        )
     options = with_node(options, node)
     machine = find_machine(options, os.environ, reporter=reporter)
     check_node(options, machine, node)
@@ -303,17 +310,6 @@ def _choose_launcher(ours: Launcher, theirs: Launcher | None) -> Launcher:
             _("remove one of them"),
         )
     return theirs or ours
-
-
-def _refuse_to_leave(node: NodeRank | None, *, supervise: bool | None) -> None:
-    if node is not None and supervise is False:
-        raise UsageError(
-            _(
-                "`--no-supervise` works on one node only: on several, zerowiz supervises the"
-                " ranks of each"
-            ),
-            _("remove `--no-supervise`, or launch on this node only with `$nodes 1`"),
-        )
 
 
 def check_node(options: Options, machine: Machine, node: NodeRank | None) -> None:

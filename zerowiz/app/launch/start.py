@@ -480,6 +480,8 @@ def preflight_input(
     """
     planned = plan_of(plan, script, strategy)
     job = planned.job
+    # Where checkpoints go, as far as the script says.
+    folder = None if script is None else output_folder(script)
     return PreflightInput(
         machine=job.machine,
         planned=planned,
@@ -492,7 +494,7 @@ def preflight_input(
             script=None if script is None else Path(script.facts.path),
             import_folder=_import_folder(facts_of(script)),
             nvme_path=job.nvme_path,
-            output_folder=_output_folder(plan, script),
+            output_folder=plan.options.output_dir or Path() if folder is None else Path(folder),
             resumed_from=None if script is None else resumed_checkpoint(script),
             master_port=master_port,
         ),
@@ -682,9 +684,3 @@ def _config(plan: Plan, strategy: Strategy) -> Mapping[str, object]:
     from zerowiz.app.resolve.own_config import ready_values  # noqa: PLC0415 - takes long to load
 
     return ready_values(config, plan.options, job.workload, handover.integration)
-
-
-def _output_folder(plan: Plan, script: ScriptRun | None) -> Path:
-    """Where checkpoints go, as far as the script says."""
-    folder = None if script is None else output_folder(script)
-    return plan.options.output_dir or Path() if folder is None else Path(folder)

@@ -1,7 +1,7 @@
 """A person's own config, DeepSpeed's or Accelerate's: checked, and with what a plan needs of it."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from msgspec import Struct, field
@@ -19,7 +19,6 @@ from zerowiz.core.lint.linter import check_accelerate, check_config
 from zerowiz.core.lint.releases import SCRIPT_DISAGREES
 from zerowiz.core.lint.report import ConfigFinding
 from zerowiz.core.machine.types import Machine
-from zerowiz.core.script.bindings import ScriptValue
 from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.core.script.settings import ScriptRun, ScriptSettings
 from zerowiz.core.structs import replace
@@ -46,7 +45,10 @@ def lint_own_config(
     """
     config = read_config_text(path)
     of_config = _found(config, machine, script, options.integration)
-    named = [*_in_naming_file(config), *((config.path, finding) for finding in of_config)]
+    # The file of Accelerate that names the config has findings of its own.
+    naming = config.named_by
+    of_naming = () if naming is None else ((naming.path, e) for e in check_accelerate(naming))
+    named = [*of_naming, *((config.path, finding) for finding in of_config)]
     findings = [(name, finding) for name, finding in named if not finding.of_launcher]
     errors = [(name, finding) for name, finding in findings if finding.severity is Severity.ERROR]
     with_script = () if script is None else ("--script", script.facts.path)
@@ -63,13 +65,6 @@ def lint_own_config(
         reporter.note(check_text.in_short(name, finding))
     if noted:
         reporter.note(whole)
-
-
-def _in_naming_file(config: ConfigText) -> Iterator[tuple[str, ConfigFinding]]:
-    """What is found in the file of Accelerate that names the config, with its path."""
-    if config.named_by is not None:
-        for finding in check_accelerate(config.named_by):
-            yield config.named_by.path, finding
 
 
 def _found(
@@ -101,17 +96,14 @@ def _reader(config: ConfigText, facts: ScriptFacts) -> Integration | None:
 
 def _without_open(settings: ScriptSettings) -> ScriptSettings:
     """The settings without those that take the config's value, by words added after the script."""
-    names = [
+    names = ("micro_batch", "accumulation_steps", "precision")
+    said = {name: getattr(settings, name) for name in names}
+    open_ones = [
         name
-        for name in ("micro_batch", "accumulation_steps", "precision")
-        if _takes_another(settings, name)
+        for name, setting in said.items()
+        if setting is not None and settings.is_open(name, setting.value)
     ]
-    return replace(settings, **dict.fromkeys(names))  # type: ignore[arg-type]
-
-
-def _takes_another(settings: ScriptSettings, name: str) -> bool:
-    setting: ScriptValue[object] | None = getattr(settings, name)
-    return setting is not None and settings.is_open(name, setting.value)
+    return replace(settings, **dict.fromkeys(open_ones))  # type: ignore[arg-type]
 
 
 def _cannot_be_planned(finding: ConfigFinding, file_keys: Mapping[str, str]) -> bool:

@@ -504,6 +504,8 @@ def _fold_job(
         job = replace(job, ran_out=tuple(chain.from_iterable(seen)))
     # What is searched for is chosen, and not assumed.
     decided = of_step.decided | ({"gradient_checkpointing"} if freedom.checkpointing else set())
+    file = None if facts is None else facts.settings_file
+    built = settings.model_config if made_for(options.model, settings) is None else None
     return ResolvedJob(
         options=options,
         script=script,
@@ -526,10 +528,10 @@ def _fold_job(
         freedom=freedom,
         has_own_batch=settings.micro_batch is not None,
         settled=(*model_words, *of_step.settled, *_on_cpu(settings, machine)),
-        copied=_copied(facts),
+        copied=file.path if file is not None and file.is_whole else None,
         size_only=_size_only(options, settings),
         own_epochs=None if settings.epochs is None else settings.epochs.value,
-        builds=_builds(options, settings),
+        builds=None if built is None else built.source,
         trusted=() if facts is None else _trusted(options, settings),
     )
 
@@ -602,11 +604,6 @@ def _lacks_layers(options: Options, model: Model, workload: Workload) -> tuple[s
     return ()
 
 
-def _copied(facts: ScriptFacts | None) -> str | None:
-    file = None if facts is None else facts.settings_file
-    return file.path if file is not None and file.is_whole else None
-
-
 def _name_model(options: Options, settings: ScriptSettings, *, is_loaded: bool) -> str:
     """The model that option or script name; the script's own spelling where both mean one.
 
@@ -669,13 +666,6 @@ def _size_only(options: Options, settings: ScriptSettings) -> str | None:
         return f"`{loaded.value}`, {loaded.source}" if _is_stated(options, loaded) else None
     is_size = options.model is not None and parse_size(options.model) is not None
     return "" if is_size and settings.is_open("model", options.model) else None
-
-
-def _builds(options: Options, settings: ScriptSettings) -> str | None:
-    model_config = settings.model_config
-    if model_config is None or made_for(options.model, settings) is not None:
-        return None
-    return model_config.source
 
 
 def _model_words(options: Options, script: ScriptRun) -> tuple[AddedWords, ...]:
