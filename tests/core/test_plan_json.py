@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from zerowiz.core.decision.candidates import Search, find_limits, search
 from zerowiz.core.decision.evaluate import Verdict
 from zerowiz.core.decision.flowchart import Constraints, Decision, FlowchartQuestion, decide
 from zerowiz.core.decision.job import Job, Objective, OpenSettings
+from zerowiz.core.decision.open_settings import Search, find_limits, search
 from zerowiz.core.decision.remedies import find_remedies
 from zerowiz.core.decision.remedy_table import encode_remedy
 from zerowiz.core.decision.uncertainty import Assumption

@@ -7,10 +7,10 @@ from math import inf
 from msgspec import Struct
 from regret.workloads import RegretJob
 
-from zerowiz.core.decision.candidates import search
 from zerowiz.core.decision.evaluate import StrategyEstimate, evaluate
 from zerowiz.core.decision.flowchart import Constraints, decide
 from zerowiz.core.decision.job import Job, Objective, OpenSettings
+from zerowiz.core.decision.open_settings import search
 from zerowiz.core.measured_trial import Trial, stepper_for
 from zerowiz.core.memory.rank_sizes import StrategyRow
 from zerowiz.core.strategies import STRATEGIES, ZERO2_OFFLOAD, ZERO3_OFFLOAD

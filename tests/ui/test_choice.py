@@ -2,9 +2,9 @@
 
 import pytest
 
-from zerowiz.core.decision.candidates import Candidate
 from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict, evaluate
 from zerowiz.core.decision.job import Job
+from zerowiz.core.decision.open_settings import Candidate
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.model.from_name import model_from_size
 from zerowiz.core.speed.costs import StepTime

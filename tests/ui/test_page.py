@@ -14,7 +14,7 @@ from ui.contrast import contrast
 import zerowiz
 from zerowiz.app.pictures import find_grid
 from zerowiz.app.reporter import SILENT
-from zerowiz.core.decision.candidates import Grid, GridCell
+from zerowiz.core.decision.open_settings import Grid, GridCell
 from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Accounting

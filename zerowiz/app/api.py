@@ -21,8 +21,8 @@ from zerowiz.app.plan_files import encode_plan
 from zerowiz.app.reporter import SILENT, Reporter
 from zerowiz.app.resolve.resolved_job import config_file
 from zerowiz.app.resolve.workload import check_own_config
-from zerowiz.core.decision.candidates import Candidate, Limit, find_limits
 from zerowiz.core.decision.evaluate import StrategyEstimate
+from zerowiz.core.decision.open_settings import Candidate, Limit, find_limits
 from zerowiz.core.decision.remedy_table import Remedy
 from zerowiz.core.dsconfig.write import write_config as render_values
 from zerowiz.core.machine.types import Machine

@@ -10,7 +10,6 @@ from zerowiz.app.machines.machine import complete, find_machine, is_here, state_
 from zerowiz.app.options import Options, with_plain
 from zerowiz.app.reporter import SILENT, Reporter
 from zerowiz.app.resolve.resolved_job import ResolvedJob, config_file, find_basis, resolve_job
-from zerowiz.core.decision.candidates import Evaluator, Search, search, split_batch
 from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict
 from zerowiz.core.decision.flowchart import Decision, choose_only, decide
 from zerowiz.core.decision.job import (
@@ -19,6 +18,7 @@ from zerowiz.core.decision.job import (
     OpenSettings,
     emulates_bf16,
 )
+from zerowiz.core.decision.open_settings import Evaluator, Search, search, split_batch
 from zerowiz.core.decision.remedy_table import Remedy, make_remedy, worth_offering
 from zerowiz.core.decision.unsupported import refuse_unsupported
 from zerowiz.core.dsconfig.write import own_values, write_config

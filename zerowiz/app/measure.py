@@ -23,7 +23,7 @@ from zerowiz.app.reporter import LaunchReporter, Reporter
 from zerowiz.app.resolve.model import count_or_trace, read_and_trace
 from zerowiz.app.resolve.own_config import ready_values
 from zerowiz.app.resolve.workload import check_accounting
-from zerowiz.core.decision.candidates import Candidate
+from zerowiz.core.decision.open_settings import Candidate
 from zerowiz.core.decision.unsupported import refuse_unsupported
 from zerowiz.core.launch.plan import Launcher, launch_env, launcher_options
 from zerowiz.core.machine.types import Accelerator, Machine, with_gpus

@@ -7,7 +7,7 @@ from zerowiz import __version__
 from zerowiz.app.decide import Plan, decide_job
 from zerowiz.app.reporter import Reporter
 from zerowiz.app.resolve.resolved_job import find_basis
-from zerowiz.core.decision.candidates import (
+from zerowiz.core.decision.open_settings import (
     Grid,
     GridCell,
     list_lengths,

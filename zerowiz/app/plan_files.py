@@ -11,8 +11,8 @@ from zerowiz.app.decide import Plan, with_way_to_keep
 from zerowiz.app.machines.machine import is_here
 from zerowiz.app.options import Options, as_words
 from zerowiz.app.resolve.resolved_job import config_file
-from zerowiz.core.decision.candidates import Limit
 from zerowiz.core.decision.flowchart import Reason
+from zerowiz.core.decision.open_settings import Limit
 from zerowiz.core.decision.remedy_table import encode_remedy
 from zerowiz.core.launch.plan import RESUME
 from zerowiz.core.launch.provenance import (

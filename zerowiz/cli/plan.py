@@ -19,10 +19,10 @@ from zerowiz.cli.options import option_of, takes_options
 from zerowiz.cli.output import write_plan
 from zerowiz.cli.usage import PlainCommand, write_json
 from zerowiz.core import settings
-from zerowiz.core.decision.candidates import Limit
 from zerowiz.core.decision.evaluate import StrategyEstimate
 from zerowiz.core.decision.flowchart import Decision
 from zerowiz.core.decision.job import Objective
+from zerowiz.core.decision.open_settings import Limit
 from zerowiz.core.settings import COMPARE, EXPLAIN
 from zerowiz.core.strategies import STRATEGIES, find_strategy
 from zerowiz.errors import UsageError

@@ -5,10 +5,10 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from zerowiz.core.decision.candidates import Candidate, Limit, Search
 from zerowiz.core.decision.evaluate import StrategyEstimate, buffer_costs
 from zerowiz.core.decision.flowchart import Decision
 from zerowiz.core.decision.job import Job
+from zerowiz.core.decision.open_settings import Candidate, Limit, Search
 from zerowiz.core.decision.uncertainty import Interval, settled_by
 from zerowiz.core.machine.spec import decode_machine, encode_machine
 from zerowiz.core.machine.types import Accelerator, Machine, MachineSource

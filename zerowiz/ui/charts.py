@@ -6,9 +6,9 @@ from math import floor, log10
 from typing import NamedTuple
 
 from zerowiz.core.command_words import spell
-from zerowiz.core.decision.candidates import Candidate, Search
 from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict
 from zerowiz.core.decision.flowchart import Decision
+from zerowiz.core.decision.open_settings import Candidate, Search
 from zerowiz.core.memory.allocations import MemoryPart
 from zerowiz.translation import N_, _
 from zerowiz.ui import sentences

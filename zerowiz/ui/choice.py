@@ -3,9 +3,15 @@
 from collections.abc import Iterator, Sequence
 from typing import TextIO
 
-from zerowiz.core.decision.candidates import SAME_FRACTION, WORTH_FRACTION, Candidate, Limit, Search
 from zerowiz.core.decision.evaluate import Verdict
 from zerowiz.core.decision.job import Job, Objective
+from zerowiz.core.decision.open_settings import (
+    SAME_FRACTION,
+    WORTH_FRACTION,
+    Candidate,
+    Limit,
+    Search,
+)
 from zerowiz.core.workload import Workload
 from zerowiz.translation import N_, _, listing
 from zerowiz.ui.pictures import speed

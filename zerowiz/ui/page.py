@@ -7,9 +7,9 @@ from io import StringIO
 from typing import TextIO
 
 from zerowiz.core.command_words import spell
-from zerowiz.core.decision.candidates import Grid, GridCell, index_of
 from zerowiz.core.decision.evaluate import StrategyEstimate, parts
 from zerowiz.core.decision.flowchart import Decision, FlowchartQuestion, FlowchartStep, find_path
+from zerowiz.core.decision.open_settings import Grid, GridCell, index_of
 from zerowiz.core.decision.remedy_table import Remedy
 from zerowiz.core.machine.types import UNKNOWN_WORD, Machine, PairLink
 from zerowiz.core.memory.allocations import MemoryPart

@@ -67,7 +67,7 @@ from zerowiz.ui.text import (
 from zerowiz.ui.text import cells as cells_of
 
 if TYPE_CHECKING:
-    from zerowiz.core.decision.candidates import Candidate
+    from zerowiz.core.decision.open_settings import Candidate
 
 MOST_LINES, MOST_COLUMNS = 10, 50
 

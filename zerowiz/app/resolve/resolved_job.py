@@ -14,7 +14,6 @@ from zerowiz.app.options import Options
 from zerowiz.app.reporter import SILENT, Reporter
 from zerowiz.app.resolve.model import made_for, read_and_trace, read_made
 from zerowiz.app.resolve.workload import gives_way, list_values, resolve_workload, splits
-from zerowiz.core.decision.candidates import list_variants
 from zerowiz.core.decision.flowchart import Constraints, OffloadChoice
 from zerowiz.core.decision.job import (
     Job,
@@ -24,6 +23,7 @@ from zerowiz.core.decision.job import (
     longest_tokens,
     why_no_bf16,
 )
+from zerowiz.core.decision.open_settings import list_variants
 from zerowiz.core.dsconfig.own_config import UserConfig
 from zerowiz.core.dsconfig.write import Handover
 from zerowiz.core.machine.types import Accelerator, Machine, MachineSource

@@ -8,7 +8,10 @@ from hypothesis import strategies as st
 from measured.rows import read_model
 from random_models import models
 
-from zerowiz.core.decision.candidates import (
+from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict, evaluate, evaluate_with
+from zerowiz.core.decision.flowchart import Constraints, OffloadChoice, Reason, decide
+from zerowiz.core.decision.job import Job, Objective, OpenSettings, RanOut
+from zerowiz.core.decision.open_settings import (
     SAME_FRACTION,
     WORTH_FRACTION,
     Candidate,
@@ -22,9 +25,6 @@ from zerowiz.core.decision.candidates import (
     take_fastest,
     without_needlessly_tight,
 )
-from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict, evaluate, evaluate_with
-from zerowiz.core.decision.flowchart import Constraints, OffloadChoice, Reason, decide
-from zerowiz.core.decision.job import Job, Objective, OpenSettings, RanOut
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.machine.types import Host
 from zerowiz.core.memory.allocations import MemoryKind
