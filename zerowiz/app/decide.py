@@ -53,32 +53,6 @@ class DecidedJob(Struct, frozen=True, kw_only=True):
     decision: Decision
 
 
-def decide_options(
-    options: Options,
-    machine: Machine,
-    script: ScriptRun | None,
-    read: ReadModel | None = None,
-    reporter: Reporter = SILENT,
-    *,
-    compares: bool = False,
-) -> DecidedJob:
-    """The decision with these options on this machine, without remedies.
-
-    Args:
-        options: What was said.
-        machine: What the job runs on.
-        script: The script as it is run; None without one.
-        read: The model where it was read already.
-        reporter: Hears what reading it waits for.
-        compares: Whether what else there is is looked at; the decision is the same.
-
-    Raises:
-        UsageError: The options contradict each other, the script or the machine, or DeepSpeed does
-            not do what they ask for.
-    """
-    return decide_job(resolve_job(options, machine, script, read, reporter), compares=compares)
-
-
 def decide_job(resolved: ResolvedJob, *, compares: bool = False) -> DecidedJob:
     """The decision on a job that is resolved, without remedies.
 
