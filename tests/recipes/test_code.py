@@ -376,8 +376,8 @@ OPTIMIZER_ROW = """\
     Optimizer.MUON: OptimizerRow(
         title="Muon",
         detail="a momentum and its copy for each matrix",
-        state_bytes={StateDtype.FP32: 8, StateDtype.BF16: 8},
-        flat_state_bytes={StateDtype.FP32: 8, StateDtype.BF16: 8},
+        state_bytes={StateDtype.FP32: 8, StateDtype.BF16: 4},
+        flat_state_bytes={StateDtype.FP32: 8, StateDtype.BF16: 4},
         scales_bytes=0,
         stepping_bytes=0,
         section={
