@@ -145,7 +145,8 @@ def _besides(plan: Plan) -> Iterator[SettingValue]:
         for name, source in seen.items():
             if source is not None:
                 yield SettingValue(name=name, value=None, origin=Origin.SCRIPT, source=source)
-    if "global_batch" in said_by_config(plan.options):
+    config = plan.resolved.config
+    if config.accumulation_steps is not None or config.train_batch_size is not None:
         source = str(plan.options.config)
         yield SettingValue(name="global_batch", value=None, origin=Origin.CONFIG, source=source)
 

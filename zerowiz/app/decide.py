@@ -128,15 +128,9 @@ _EDITS: Mapping[tuple[str, object], str] = {
 class RemedyFinder:
     """Finds what would help a plan, each as it would be if it were typed."""
 
-    def __init__(
-        self,
-        options: Options,
-        resolved: ResolvedJob,
-        script: ScriptRun | None,
-    ) -> None:
-        self.options = options
+    def __init__(self, resolved: ResolvedJob) -> None:
         self.resolved = resolved
-        self.script = script
+        self.options, self.script = resolved.options, resolved.script
 
     def find(self, decision: Decision) -> tuple[Remedy, ...]:
         """The remedies that can be taken, then those that only a change of the script makes."""
@@ -338,7 +332,7 @@ def plan_resolved(job: ResolvedJob) -> Plan:
     """The plan of a job that is resolved."""
     options, script = job.options, job.script
     followed = decide_job(job, compares=True)
-    finder = RemedyFinder(options, followed.first, script)
+    finder = RemedyFinder(followed.first)
     return Plan(
         options=options,
         script=script,

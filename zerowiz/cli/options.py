@@ -88,36 +88,30 @@ def _with_options(command: Callable[..., None], *, use: FileUse | None) -> Calla
     return gathered
 
 
+# What typer calls where a value comes from.
+_ORIGINS = {"COMMANDLINE": Origin.OPTION, "ENVIRONMENT": Origin.ENVIRONMENT}
+
+
 def _join(
     context: typer.Context, options: Options, given: Mapping[str, object], use: FileUse
 ) -> Layers:
     """What was said on the command line, in the environment and in the answers file."""
-    sources = {name: context.get_parameter_source(name) for name in rows()}
-    kinds = {name: source.name for name, source in sources.items() if source}
-    by_flag = {
-        name: SettingValue(
+    values = {}
+    for name, row in rows().items():
+        kind = context.get_parameter_source(name)
+        if kind is None or kind.name not in _ORIGINS:
+            continue
+        origin = _ORIGINS[kind.name]
+        values[name] = SettingValue(
             name=name,
             value=getattr(options, name),
-            origin=Origin.OPTION,
-            source=rows()[name].on,
+            origin=origin,
+            source=row.on if origin is Origin.OPTION else str(variable_of(name)),
         )
-        for name, kind in kinds.items()
-        if kind == "COMMANDLINE"
-    }
-    variables = {
-        name: SettingValue(
-            name=name,
-            value=getattr(options, name),
-            origin=Origin.ENVIRONMENT,
-            source=str(variable_of(name)),
-        )
-        for name, kind in kinds.items()
-        if kind == "ENVIRONMENT"
-    }
     script, args = given.get("script"), given.get("args")
     typed = Typed(
         options=options,
-        values=by_flag | variables,
+        values=values,
         script=None if script is None else str(script),
         script_args=tuple(args) if isinstance(args, list) else (),
     )

@@ -174,17 +174,16 @@ def strongest(values: Iterable[SettingValue]) -> dict[str, SettingValue]:
 
 
 def _settle(values: Mapping[Origin, SettingValue], gives_way: GivesWay) -> SettingValue:
-    by_strength = [values[origin] for origin in reversed(_ORDER) if origin in values]
-    winner = by_strength[0]
+    winner = values[max(values, key=_ORDER.index)]
     script, config = values.get(Origin.SCRIPT), values.get(Origin.CONFIG)
-    if winner.origin is Origin.CHOSEN or len(by_strength) == 1:
+    if winner.origin is Origin.CHOSEN or len(values) == 1:
         return winner
     option = None if winner.origin in {Origin.CONFIG, Origin.SCRIPT} else winner
     wanted = option or config
     if script is not None and wanted is not None and gives_way(script, wanted):
         script = None
     if script is not None and option is not None and option.value != script.value:
-        raise _script_against_option(script, option)
+        raise script_against_option(script, option)
     if config is not None and script is not None and config.value != script.value:
         raise _script_against_config(script, config, option)
     if config is not None and option is not None and config.value != option.value:
@@ -213,7 +212,8 @@ def as_typed(name: str, value: object) -> str:
     return f"${name} {value}"
 
 
-def _script_against_option(script: SettingValue, option: SettingValue) -> UsageError:
+def script_against_option(script: SettingValue, option: SettingValue) -> UsageError:
+    """The error where a script says another value than an option."""
     words = as_typed(option.name, option.value)
     return UsageError(
         _(

@@ -13,7 +13,13 @@ from zerowiz import __version__
 from zerowiz.app.options import Options
 from zerowiz.app.reporter import SILENT, Reporter
 from zerowiz.app.resolve.model import made_for, read_and_trace, read_made
-from zerowiz.app.resolve.workload import gives_way, list_values, resolve_workload, splits
+from zerowiz.app.resolve.workload import (
+    by_script,
+    gives_way,
+    list_values,
+    resolve_workload,
+    splits,
+)
 from zerowiz.core.decision.flowchart import Constraints, OffloadChoice
 from zerowiz.core.decision.job import (
     Job,
@@ -45,7 +51,14 @@ from zerowiz.core.script.settings import (
     settings_of,
 )
 from zerowiz.core.script.trainers import cut_group
-from zerowiz.core.settings import Origin, SettingRow, SettingValue, as_typed, fold
+from zerowiz.core.settings import (
+    Origin,
+    SettingRow,
+    SettingValue,
+    as_typed,
+    fold,
+    script_against_option,
+)
 from zerowiz.core.speed.costs import find_rates
 from zerowiz.core.strategies import ZERO2_OFFLOAD
 from zerowiz.core.strategy_types import Strategy
@@ -296,7 +309,6 @@ class ResolvedJob(Struct, frozen=True, kw_only=True):
         options: Options,
         machine: Machine,
         read: ReadModel | None,
-        reporter: Reporter = SILENT,
     ) -> "ResolvedJob":
         """The job with other options, on another machine, of another model.
 
@@ -304,12 +316,11 @@ class ResolvedJob(Struct, frozen=True, kw_only=True):
             options: What is said now.
             machine: What the job runs on.
             read: Its model; None reads the one that the options name.
-            reporter: Hears what that waits for.
 
         Raises:
             UsageError: It cannot have them.
         """
-        return _fold_job(options, (), machine, self.script, self.config, read, reporter)
+        return _fold_job(options, (), machine, self.script, self.config, read)
 
 
 def stated_settings(options: Options, settings: ScriptSettings) -> frozenset[str]:
@@ -636,17 +647,8 @@ def _name_model(options: Options, settings: ScriptSettings, *, is_loaded: bool) 
         return setting.value
     if loaded != option:
         setting = replace(setting, spellings={option: loaded})
-    values = [
-        SettingValue(
-            name="model",
-            value=setting.value,
-            origin=Origin.SCRIPT,
-            source=setting.source,
-            change_to=cast("ScriptValue[object]", setting).change_to,
-        ),
-        SettingValue(name="model", value=option, origin=Origin.OPTION, source=""),
-    ]
-    return str(fold(values, lambda _script, _option: False)["model"].value)
+    typed = SettingValue(name="model", value=option, origin=Origin.OPTION, source="")
+    raise script_against_option(by_script("model", setting), typed)
 
 
 def _is_stated(options: Options, setting: ScriptValue[str] | None) -> bool:

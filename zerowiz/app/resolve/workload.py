@@ -1,7 +1,7 @@
 """Settle what a rank of the job trains with: as options, the script and a config say."""
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import cast
+from typing import Any, cast
 
 from msgspec import Struct
 
@@ -173,6 +173,17 @@ _AGREES: Mapping[str, Callable[[object, object], bool]] = {
 _OF_STEP = tuple(name for name in SETTINGS if name != "optimizer_state_dtype")
 
 
+def by_script(name: str, setting: ScriptValue[Any]) -> SettingValue:
+    """A setting as the script has it."""
+    return SettingValue(
+        name=name,
+        value=setting.value,
+        origin=Origin.SCRIPT,
+        source=setting.source,
+        change_to=setting.change_to,
+    )
+
+
 def list_values(
     options: Options, settings: ScriptSettings, config: UserConfig, ranks: int
 ) -> Iterator[SettingValue]:
@@ -190,13 +201,7 @@ def list_values(
     for name in (*_OF_STEP, "model"):
         setting: ScriptValue[object] | None = getattr(settings, name, None)
         if setting is not None:
-            yield SettingValue(
-                name=name,
-                value=setting.value,
-                origin=Origin.SCRIPT,
-                source=setting.source,
-                change_to=setting.change_to,
-            )
+            yield by_script(name, setting)
     micro_batch, steps = config.batch(ranks)
     of_config = {
         "micro_batch": micro_batch,
@@ -220,11 +225,10 @@ def list_values(
 
 def gives_way(settings: ScriptSettings, script: SettingValue, other: SettingValue) -> bool:
     """Whether a script can be given another value than its own, or has as good a one."""
-    is_option = other.origin is Origin.OPTION
     # What both may mean is compared with more than their texts, where it is read.
     if script.name == "model":
         return True
-    same = is_option and _agrees(script.name, other.value, script.value)
+    same = other.origin is Origin.OPTION and _agrees(script.name, other.value, script.value)
     return same or settings.is_open(script.name, other.value)
 
 

@@ -182,27 +182,6 @@ def considered(constraints: Constraints) -> tuple[Strategy, ...]:
     return strategies
 
 
-class _OnDemand(dict[str, StrategyEstimate]):
-    """The verdict on each strategy, by its name; evaluated when it is asked for."""
-
-    def __init__(self, job: Job, *, leanest: bool) -> None:
-        super().__init__()
-        self._job, self._leanest = job, leanest
-
-    def __missing__(self, name: str) -> StrategyEstimate:
-        if self._job.ran_out:
-            # What ran out of memory here says something of other strategies too.
-            self.update({estimate.strategy.name: estimate for estimate in evaluate_all(self._job)})
-        else:
-            strategy = _ROWS[name]
-            *_, leanest = self._job.buffers(strategy)
-            lean = evaluate_with(self._job, strategy, leanest, is_timed=not self._leanest)
-            # What the smallest buffers leave no room for, no others do.
-            is_enough = self._leanest or not lean.runs
-            self[name] = lean if is_enough else evaluate(self._job, strategy)
-        return self[name]
-
-
 _ROWS = {row.name: row for row in STRATEGIES}
 
 
@@ -390,13 +369,20 @@ def choose_only(
     Raises:
         UsageError: No strategy has what the constraints ask for.
     """
-    verdicts = _OnDemand(job, leanest=leanest)
+    # What ran out of memory here says something of other strategies too.
+    known = {e.strategy.name: e for e in evaluate_all(job)} if job.ran_out else {}
 
     @cache
     def find(name: str) -> StrategyEstimate | None:
+        if name in known:
+            return known[name]
+        row = _ROWS[name]
         # Whoever forces a strategy gets it whether it fits or not.
-        is_asked = constraints.force or job.ran_out or not is_hopeless(job, _ROWS[name])
-        return verdicts[name] if is_asked else None
+        if not constraints.force and is_hopeless(job, row):
+            return None
+        lean = evaluate_with(job, row, job.buffers(row)[-1], is_timed=not leanest)
+        # What the smallest buffers leave no room for, no others do.
+        return lean if leanest or not lean.runs else evaluate(job, row)
 
     _, chosen, reasons = _follow(find, job, constraints)
     return chosen, reasons[0]

@@ -25,7 +25,7 @@ from zerowiz.core.model.families import FAMILIES, Norm, Slot
 from zerowiz.core.model.hf_config import COPIES, holds, list_tensors, list_tensors_by_slot
 from zerowiz.core.model.types import Architecture, Tensor
 from zerowiz.core.structs import Count, replace
-from zerowiz.core.workload import FP32_BYTES, Attention, Loss, Method, Trainer, Workload
+from zerowiz.core.workload import FP32_BYTES, Attention, Method, Trainer, Workload
 from zerowiz.translation import _
 
 # Compute what forward saves less, and what more, where adapters train and the base is frozen.
@@ -726,7 +726,7 @@ def activations(
         sharded: Whether ZeRO-3 holds the weights, which changes what adapters keep.
     """
     a, workload = architecture, _in_one_row(workload)
-    if workload.loss is Loss.LIGER:
+    if LOSS_ROWS[workload.loss].has_liger:
         a = replace(a, switches=a.switches | {_LIGER})
     if runs_eager(a, workload):
         workload = replace(workload, attention=Attention.EAGER)

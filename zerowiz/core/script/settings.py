@@ -498,8 +498,9 @@ def check_accelerator(script: ScriptRun, on: Accelerator) -> None:
         PreflightError: A Trainer on the CPU accelerator without `use_cpu`: with bf16 it refuses to
             start, and with fp32 each rank trains alone (transformers 5.23, TrainingArguments).
     """
-    use_cpu = script.settings.use_cpu
-    if on is Accelerator.CPU and use_cpu is not None and not use_cpu.value:
+    # Most jobs are for GPUs, and settings of other words are worked out anew.
+    use_cpu = script.settings.use_cpu if on is Accelerator.CPU else None
+    if use_cpu is not None and not use_cpu.value:
         raise PreflightError(
             _(
                 "{path} cannot train on CPU ranks: it does not set `use_cpu`",
