@@ -50,7 +50,7 @@ class _Examination(Struct, frozen=True, kw_only=True):
     options: Options
     reporter: Reporter
     script: ScriptRun | None = None
-    """None where there is none, or it was refused."""
+    """None without a script, or if it was refused."""
     named: bool = False
     """Whether there is a script, read or refused."""
     refused: list[PreflightFinding] = field(default_factory=list)
