@@ -11,7 +11,7 @@ from errno import ENAMETOOLONG
 
 from msgspec import Struct
 
-from zerowiz.translation import Message, _
+from zerowiz.translation import Message
 
 DOCUMENTATION = "https://zerowiz.example/"
 """Where the site of docs/ is; pyproject.toml and mkdocs.yml say the same."""
@@ -55,7 +55,7 @@ def _as_keyword(typed: re.Match[str]) -> str:
 
 def did_you_mean(near: Iterable[object]) -> tuple[str, ...]:
     """A hint for each of what somebody may have meant."""
-    return tuple(_("did you mean `{name}`?", name=each) for each in near)
+    return tuple(f"did you mean `{each}`?" for each in near)
 
 
 # What a message quotes is somebody's, and may be a whole file in one line.
@@ -109,7 +109,7 @@ class ZerowizError(Exception):
         self.hints = hints
         for hint in hints:
             # A traceback shows it, in a notebook too.
-            self.add_note(_("hint: ") + in_python(hint))
+            self.add_note("hint: " + in_python(hint))
 
     def __str__(self) -> str:
         """The message with the names that settings have in Python."""
@@ -204,8 +204,7 @@ def from_system(error: OSError, without_name: str) -> ZerowizError:
     # No program makes such a name: a person typed it.
     kind = UsageError if error.errno == ENAMETOOLONG else ZerowizError
     return kind(
-        _(
-            "{what} cannot be used: {strerror}",
+        "{what} cannot be used: {strerror}".format(
             what=f"`{error.filename}`" if error.filename else without_name,
             strerror=(error.strerror or str(error)).lower(),
         )

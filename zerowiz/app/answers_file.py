@@ -40,7 +40,6 @@ from zerowiz.core.structs import replace
 from zerowiz.emit.files import replace_file, rewrite_file
 from zerowiz.errors import UsageError, ZerowizError, did_you_mean
 from zerowiz.probe.files import FILE_NAME, read_answers_text
-from zerowiz.translation import _, listing
 
 
 class Statement(Struct, frozen=True, kw_only=True):
@@ -118,17 +117,17 @@ def _values(plan: Plan) -> Mapping[str, object]:
 
 
 _DETECTED: Mapping[MachineSource, str] = {
-    MachineSource.NVML: _("detected: NVML"),
-    MachineSource.CPU: _("detected: host"),
-    MachineSource.FILE: _("machine file"),
-    MachineSource.SPEC: _("machine spec"),
+    MachineSource.NVML: "detected: NVML",
+    MachineSource.CPU: "detected: host",
+    MachineSource.FILE: "machine file",
+    MachineSource.SPEC: "machine spec",
 }
 
 
 def _detected(plan: Plan) -> Iterator[SettingValue]:
     """What the machine decides where nothing is said of it."""
     source = _DETECTED[plan.resolved.job.machine.source]
-    follows = {"global_batch": _("micro-batch x accumulation x GPUs")}
+    follows = {"global_batch": "micro-batch x accumulation x GPUs"}
     by_machine = dict.fromkeys(("nodes", "gpus_per_node", "accelerator"), source)
     for name, by in (by_machine | follows).items():
         yield SettingValue(name=name, value=None, origin=Origin.DETECTED, source=by)
@@ -157,7 +156,7 @@ def _later(plan: Plan, layers: Layers) -> Iterator[SettingValue]:
     named = layers.script is not None and (
         plan.script is None or plan.script.facts.target != layers.script
     )
-    by = _("`{script}` on the command line", script=layers.script) if named else _("an earlier run")
+    by = f"`{layers.script}` on the command line" if named else "an earlier run"
     for name in lasting().values():
         value = getattr(after, name)
         if getattr(before, name) != value:
@@ -198,7 +197,7 @@ class AnswersFile(Struct, frozen=True, kw_only=True):
 
     def place(self, name: str) -> str:
         """Where a setting is said."""
-        return _("{name} line {lines}", name=self.name, lines=self.lines[name])
+        return f"{self.name} line {self.lines[name]}"
 
     def said(self, name: str, value: object) -> SettingValue:
         """A setting of it, with where it is said."""
@@ -220,9 +219,7 @@ def read_answers_file(path: Path) -> AnswersFile:
         try:
             field, value = _read(str(line.key), line.value)
         except UsageError as error:
-            where = _(
-                "`{name}` line {line}: {message}", name=name, line=line.line, message=error.message
-            )
+            where = f"`{name}` line {line.line}: {error.message}"
             raise UsageError(where, *error.hints) from None
         values[field], lines[field] = value, line.line
     script, words = values.pop(SCRIPT, None), values.pop(SCRIPT_ARGS, ())
@@ -251,7 +248,7 @@ def _read(key: str, value: object) -> tuple[str, object]:
     if key == SCRIPT_ARGS:
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
             raise UsageError(
-                _("`{key}` takes a list of texts, not {kind_of}", key=key, kind_of=_kind_of(value)),
+                f"`{key}` takes a list of texts, not {_kind_of(value)}",
                 '`script-args = ["--output_dir", "out"]`',
             )
         return key, value
@@ -266,21 +263,21 @@ def _unknown(key: str, value: object) -> UsageError:
 
     if isinstance(value, dict):
         return UsageError(
-            _("there are no tables, and `{key}` is one", key=key),
-            _("write each option in a line of its own: `seq-len = 2048`"),
+            f"there are no tables, and `{key}` is one",
+            "write each option in a line of its own: `seq-len = 2048`",
         )
     if key in of_one_run():
         return UsageError(
-            _("`{key}` is for one run, so it cannot stand in a file", key=key),
-            _("set it on the command line: `--{key}`", key=key),
+            f"`{key}` is for one run, so it cannot stand in a file",
+            f"set it on the command line: `--{key}`",
         )
     plain = key.lower().replace("_", "-").removeprefix("no-")
     known = [SCRIPT, SCRIPT_ARGS, MODULE, *lasting()]
     near = [name for name in known if plain == name] or get_close_matches(plain, known, n=2)
     return UsageError(
-        _("there is no setting `{key}`", key=key),
+        f"there is no setting `{key}`",
         *did_you_mean(near),
-        _("the keys are the long options of `zerowiz plan`"),
+        "the keys are the long options of `zerowiz plan`",
     )
 
 
@@ -297,14 +294,7 @@ def _typed(key: str, kind: type, row: SettingRow, value: object) -> object:
     if kind is float and is_number:
         return float(str(value))
     if kind in {bool, int, float}:
-        raise UsageError(
-            _(
-                "`{key}` takes {kinds}, not {kind_of}",
-                key=key,
-                kinds=_KINDS[kind],
-                kind_of=_kind_of(value),
-            )
-        )
+        raise UsageError(f"`{key}` takes {_KINDS[kind]}, not {_kind_of(value)}")
     text = str(value) if is_number and kind is str else _text(key, value)
     return Path(text) if issubclass(kind, Path) else text
 
@@ -316,36 +306,34 @@ def _choice(key: str, kind: type, row: SettingRow, choices: Sequence[str], value
         from difflib import get_close_matches  # noqa: PLC0415 - few words are wrong
 
         near = get_close_matches(word, choices)
-        hints = [_('did you mean `{key} = "{each}"`?', key=key, each=choice) for choice in near]
-        listed = _("{choices} or {last}", choices=listing(choices[:-1]), last=choices[-1])
-        raise UsageError(
-            _("`{key}` is {listed}, not `{said}`", key=key, listed=listed, said=text), *hints
-        )
+        hints = [f'did you mean `{key} = "{choice}"`?' for choice in near]
+        listed = f"{', '.join(choices[:-1])} or {choices[-1]}"
+        raise UsageError(f"`{key}` is {listed}, not `{text}`", *hints)
     return kind(word) if issubclass(kind, Enum) else word
 
 
 def _text(key: str, value: object) -> str:
     if not isinstance(value, str):
-        raise UsageError(_("`{key}` takes text, not {kind_of}", key=key, kind_of=_kind_of(value)))
+        raise UsageError(f"`{key}` takes text, not {_kind_of(value)}")
     if not value:
-        raise UsageError(_("`{key}` is empty", key=key))
+        raise UsageError(f"`{key}` is empty")
     return value
 
 
 _KINDS: Mapping[type, str] = {
-    bool: _("true or false"),
-    int: _("a whole number"),
-    float: _("a number"),
-    list: _("a list"),
-    dict: _("a table"),
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    list: "a list",
+    dict: "a table",
 }
 
 
 def _kind_of(value: object) -> str:
     """What a value of TOML is called."""
     if isinstance(value, str):
-        return _('text (`"{value}"`)', value=value)
-    return _KINDS.get(type(value)) or _("a date")
+        return f'text (`"{value}"`)'
+    return _KINDS.get(type(value)) or "a date"
 
 
 _NAMED_VALUES = re.compile(r"\$([a-z_]+)")
@@ -357,7 +345,7 @@ def _check_together(values: Mapping[str, object], lines: Mapping[str, int], name
         Options(**values)  # type: ignore[arg-type]
     except UsageError as error:
         places = [lines[key] for key in _NAMED_VALUES.findall(error.message) if key in lines]
-        where = _(" line {said}", said=places[0]) if places else ""
+        where = f" line {places[0]}" if places else ""
         raise UsageError(f"`{name}`{where}: {error.message}", *error.hints) from None
 
 
@@ -392,12 +380,7 @@ def with_file(layers: Layers, file: AnswersFile, use: FileUse) -> Layers:
     if typed.script is None:
         layers = _with_script(layers, file, use)
     elif file.script is not None and not _is_same(file, named, command):
-        note = _(
-            "`{file}` is for `{script}`, and sets nothing for `{named}`",
-            file=file.name,
-            script=file.script,
-            named=named,
-        )
+        note = f"`{file.name}` is for `{file.script}`, and sets nothing for `{named}`"
         return replace(layers, notes=(*layers.notes, note))
     skipped = {*typed.values, *_said_otherwise(layers, command)}
     machine = file.values.get("machine")
@@ -412,11 +395,7 @@ def with_file(layers: Layers, file: AnswersFile, use: FileUse) -> Layers:
     words = as_words(added(layers.typed.options, options))
     if layers.script is not None and typed.script is None:
         words += [layers.script, *hide_secrets(layers.script_args)]
-    what = (
-        _("from `{file}`: `{words}`", file=file.name, words=shell.join(words))
-        if words
-        else _("`{file}` sets nothing", file=file.name)
-    )
+    what = f"from `{file.name}`: `{shell.join(words)}`" if words else f"`{file.name}` sets nothing"
     return replace(
         layers, options=options, values={**layers.values, **said}, notes=(*layers.notes, what)
     )
@@ -621,21 +600,14 @@ def read_statements(text: str, name: str) -> tuple[Statement, ...]:
     try:
         tomllib.loads(text)
     except RecursionError:
-        raise UsageError(
-            _("`{name}` is not an answers file: it has too many levels", name=name)
-        ) from None
+        raise UsageError(f"`{name}` is not an answers file: it has too many levels") from None
     except tomllib.TOMLDecodeError as error:
         place = _PLACE.search(str(error))
-        where = _(" line {place}", place=place[1]) if place else ""
+        where = f" line {place[1]}" if place else ""
         what = _PLACE.sub("", str(error))
         raise UsageError(
-            _(
-                "`{name}`{where} is not TOML: {what}",
-                name=name,
-                where=where,
-                what=what[:1].lower() + what[1:],
-            ),
-            _("write each option in a line of its own: `seq-len = 2048`"),
+            f"`{name}`{where} is not TOML: {what[:1].lower() + what[1:]}",
+            "write each option in a line of its own: `seq-len = 2048`",
         ) from None
     return tuple(_split(text))
 

@@ -31,7 +31,6 @@ from zerowiz.core.script.settings import ScriptRun
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Integration, Workload
 from zerowiz.errors import UsageError, did_you_mean, in_python
-from zerowiz.translation import _
 
 if TYPE_CHECKING:
     from zerowiz.app.catalog import MachineChoice
@@ -136,7 +135,7 @@ class PlanResult(Struct, frozen=True, kw_only=True):
         own_epochs = self.decided.resolved.own_epochs
         run = question.plan_run(self.decided.decision, self.decided.options.machine, own_epochs)
         if run is None:
-            raise UsageError(_("a run needs a length"), _("give it with `tokens` or `sequences`"))
+            raise UsageError("a run needs a length", "give it with `tokens` or `sequences`")
         return run
 
     def limits(self) -> tuple[Limit, ...]:
@@ -216,11 +215,11 @@ def _settings(values: Mapping[str, object]) -> Options:
         if name not in settable():
             near = difflib.get_close_matches(key, {*settable(), *by_option}, n=2)
             raise UsageError(
-                _("there is no setting `{name}`", name=key),
+                f"there is no setting `{key}`",
                 *did_you_mean(near),
             )
         if name in named:
-            raise UsageError(_("`{name}` is set twice", name=name))
+            raise UsageError(f"`{name}` is set twice")
         if value is not None:
             named[name] = value
     return with_plain(Options(), named)
@@ -286,15 +285,15 @@ def _find(machine: Machine | str | os.PathLike[str] | None, options: Options) ->
     if not isinstance(machine, Machine):
         if means_all(options.machine):
             raise UsageError(
-                _("`machine` has to be one machine here"),
-                _("use `zerowiz.find_machines` to compare machines"),
+                "`machine` has to be one machine here",
+                "use `zerowiz.find_machines` to compare machines",
             )
         return find_machine(options, os.environ)
     for name in _OF_MACHINE:
         if getattr(options, name) is not None:
             raise UsageError(
-                _("`${name}` has no effect on a machine that was read before", name=name),
-                _("pass it to `read_machine`"),
+                f"`${name}` has no effect on a machine that was read before",
+                "pass it to `read_machine`",
             )
     return machine
 
@@ -314,8 +313,8 @@ def _with_model(options: Options) -> Options:
     """
     if not options.model:
         raise UsageError(
-            _("`$model` is needed"),
-            _("a folder with config.json, a hub id, or a size such as `7b`"),
+            "`$model` is needed",
+            "a folder with config.json, a hub id, or a size such as `7b`",
         )
     return options
 
@@ -456,7 +455,7 @@ def _as_json(config: Mapping[str, object]) -> bytes:
     try:
         return json.dumps(dict(config), indent=2).encode()
     except (TypeError, ValueError, RecursionError) as error:
-        raise UsageError(_("the config holds what JSON cannot: {error}", error=error)) from None
+        raise UsageError(f"the config holds what JSON cannot: {error}") from None
 
 
 def check(

@@ -29,7 +29,6 @@ from zerowiz.core.speed.costs import RunLength
 from zerowiz.core.structs import replace, shows
 from zerowiz.errors import NothingFitsError, UsageError
 from zerowiz.probe.package_data import read_gpu_table, read_instances
-from zerowiz.translation import _, listing
 from zerowiz.ui import assumptions
 
 
@@ -53,7 +52,7 @@ class MachineChoice(Struct, frozen=True, kw_only=True):
     def notes(self) -> tuple[str, ...]:
         """What all of the plans rest on, one sentence each."""
         resolved = self.resolved
-        assumed = (_("assumed {assumed}", assumed=listing(self.assumed)),) if self.assumed else ()
+        assumed = (f"assumed {', '.join(self.assumed)}",) if self.assumed else ()
         too_long = assumptions.beyond_positions(resolved.job.model, resolved.job.workload)
         long = () if too_long is None else (too_long,)
         return (*resolved.traced, *assumed, *long, *resolved.not_counted)
@@ -72,16 +71,13 @@ class MachineChoice(Struct, frozen=True, kw_only=True):
         if not self.offers.offers:
             name = self.resolved.job.model.name
             raise NothingFitsError(
-                _(
-                    "{name} does not fit on any machine that zerowiz tried; the "
-                    "largest is {largest}",
-                    name=name,
-                    largest=self.largest,
+                (
+                    f"{name} does not fit on any machine that zerowiz tried; the largest is "
+                    f"{self.largest}"
                 ),
-                _(
-                    "`zerowiz plan $machine {largest} $model {name}` shows what would help",
-                    largest=self.largest,
-                    name=shell.quote(name),
+                (
+                    f"`zerowiz plan $machine {self.largest} $model {shell.quote(name)}` "
+                    "shows what would help"
                 ),
                 *((self.offers.why_unasked,) if self.offers.why_unasked else ()),
             )
@@ -154,8 +150,8 @@ def find_machines(
     prices = question.read_prices()
     if prices.of_any_node:
         raise UsageError(
-            _("`$price` is per node, and the nodes of the table differ: choose one machine"),
-            _("write `$price p5.48xlarge=98/node-hour` or `$price 8xH100-80GB=32/node-hour`"),
+            "`$price` is per node, and the nodes of the table differ: choose one machine",
+            "write `$price p5.48xlarge=98/node-hour` or `$price 8xH100-80GB=32/node-hour`",
         )
     table = read_gpu_table()
     instances = read_instances()
@@ -166,7 +162,7 @@ def find_machines(
     offers = find_offers(kinds, table, planner.decide, prices, length)
     if planner.first is None:
         raise planner.refused or UsageError(
-            _("no machine of the tables has that size"), _("remove `$nodes` or `$gpus_per_node`")
+            "no machine of the tables has that size", "remove `$nodes` or `$gpus_per_node`"
         )
     if planner.refused is not None:
         offers = replace(offers, why_unasked=planner.refused.message)
@@ -207,20 +203,12 @@ def _check_options(options: Options) -> None:
         value = getattr(options, name)
         if value is not None:
             raise UsageError(
-                _(
-                    "`${name} {value}` is for one machine, and `$machine all` compares many",
-                    name=name,
-                    value=value,
-                ),
-                _("remove `${name} {value}`, or choose one machine", name=name, value=value),
+                f"`${name} {value}` is for one machine, and `$machine all` compares many",
+                f"remove `${name} {value}`, or choose one machine",
             )
     gpus = options.gpus_per_node
     if gpus is not None and gpus > MOST_GPUS_PER_NODE:
         raise UsageError(
-            _(
-                "`$gpus_per_node {gpus}`: a node has 1 to {most_gpus_per_node} GPUs",
-                gpus=gpus,
-                most_gpus_per_node=MOST_GPUS_PER_NODE,
-            ),
-            _("for several nodes add `$nodes 2`"),
+            f"`$gpus_per_node {gpus}`: a node has 1 to {MOST_GPUS_PER_NODE} GPUs",
+            "for several nodes add `$nodes 2`",
         )

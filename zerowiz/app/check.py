@@ -25,7 +25,6 @@ from zerowiz.errors import UsageError, ZerowizError
 from zerowiz.probe.config_text import is_yaml, read_configs
 from zerowiz.probe.package_data import read_bad_releases, read_version
 from zerowiz.probe.script.read_script import read_script
-from zerowiz.translation import _
 
 # `0.19.8`, `0.19.8+cu13`.
 _VERSION = re.compile(r"\d+\.\d+.*")
@@ -53,8 +52,8 @@ def choose_version(version: str | None, option: str = "--deepspeed-version") -> 
     """
     if version is not None and not _VERSION.fullmatch(version):
         raise UsageError(
-            _("`{option} {version}` is not a version", option=option, version=version),
-            _("use a version such as `0.19.8`"),
+            f"`{option} {version}` is not a version",
+            "use a version such as `0.19.8`",
         )
     return version or read_version("deepspeed")
 
@@ -107,7 +106,7 @@ class FoundConfigs(Struct, frozen=True, kw_only=True):
 def find_configs(paths: Sequence[str], schema: Schema, reporter: Reporter = SILENT) -> FoundConfigs:
     """Every config that these paths name: files, folders of them, patterns, or `-` for stdin."""
     names = schema.top_names
-    with reporter.wait(_("looking for configs")) as wait:
+    with reporter.wait("looking for configs") as wait:
         files = [config for path in paths for config in read_configs(path, names, wait.at)]
     configs = {config.path: config for config in files if not isinstance(config, ZerowizError)}
     return FoundConfigs(

@@ -32,7 +32,6 @@ from zerowiz.errors import AnswerNeededError, UsageError, ZerowizError
 from zerowiz.probe.output_folder import SCHEMA_VERSION, kept_path, read_kept, script_key
 from zerowiz.probe.preflight.interpreter import find_module_file
 from zerowiz.probe.script.read_script import read_script
-from zerowiz.translation import _, listing
 
 # Understand what stands where the script is named: a script, a module, or another launcher.
 
@@ -41,10 +40,10 @@ _SHELLS = frozenset({"bash", "sh"})
 _PREFIXES = frozenset({"env", "exec", "nice", "nohup", "numactl", "poetry", "srun", "time", "uv"})
 # Programs that start ranks of their own, and what zerowiz takes in their place.
 _TRAINERS = {
-    "axolotl": _("pass its YAML file: `zerowiz init {path}`"),
-    "llamafactory-cli": _("pass its YAML file: `zerowiz init {path}`"),
-    "swift": _("pass its arguments in a YAML file: `zerowiz init {path}`"),
-    "trl": _("launch its module: `zerowiz launch -m trl.scripts.{module}`"),
+    "axolotl": "pass its YAML file: `zerowiz init {path}`",
+    "llamafactory-cli": "pass its YAML file: `zerowiz init {path}`",
+    "swift": "pass its arguments in a YAML file: `zerowiz init {path}`",
+    "trl": "launch its module: `zerowiz launch -m trl.scripts.{module}`",
 }
 _VARIABLE = re.compile(r"[A-Za-z_]\w*=")
 
@@ -85,9 +84,7 @@ def understand_command(
         script_args = tuple(rest)
     plain = Command(script=script, script_args=script_args, options=options)
     if script is None and options.module:
-        raise UsageError(
-            _("`$module` needs a module"), _("pass its name: `zerowiz launch -m pkg.train`")
-        )
+        raise UsageError("`$module` needs a module", "pass its name: `zerowiz launch -m pkg.train`")
     if script is None:
         return plain
     if options.module:
@@ -120,15 +117,15 @@ def _refuse_program(script: str, script_args: Sequence[str]) -> None:
             shell.join(script_args) or "sft",
         )
         hint = _TRAINERS[script].format(path=path, module=module)
-        raise UsageError(_("`{script}` starts ranks of its own", script=script), hint)
+        raise UsageError(f"`{script}` starts ranks of its own", hint)
     if script not in _PREFIXES and _VARIABLE.match(script) is None:
         return
     words = (script, *script_args)
     ends = (at for at, word in enumerate(words) if word.endswith(".py") or is_launcher(word))
     before = shell.join(words[: next(ends, 1)])
     raise UsageError(
-        _("`{script}` is not a script", script=script),
-        _("put `{before}` before `zerowiz`", before=before),
+        f"`{script}` is not a script",
+        f"put `{before}` before `zerowiz`",
     )
 
 
@@ -147,27 +144,13 @@ def _with_settings(options: Options, other: OtherCommand) -> Options:
         if field.name in other.settings and not is_silent:
             words = other.said_by[field.name]
             raise UsageError(
-                _(
-                    "`${field} {ours}` conflicts with `{words}`",
-                    field=field.name,
-                    ours=ours,
-                    words=words,
-                ),
-                _(
-                    "remove `{on} {ours}`, or `{words}`",
-                    on=rows()[field.name].on,
-                    ours=ours,
-                    words=words,
-                ),
+                f"`${field.name} {ours}` conflicts with `{words}`",
+                f"remove `{rows()[field.name].on} {ours}`, or `{words}`",
             )
     if options.gpus is not None and other_options.gpus_per_node is not None:
         raise UsageError(
-            _(
-                "`$gpus {gpus}` conflicts with `{gpus_per_node}`",
-                gpus=options.gpus,
-                gpus_per_node=other.said_by["gpus_per_node"],
-            ),
-            _("remove `{gpus_per_node}`", gpus_per_node=other.said_by["gpus_per_node"]),
+            f"`$gpus {options.gpus}` conflicts with `{other.said_by['gpus_per_node']}`",
+            f"remove `{other.said_by['gpus_per_node']}`",
         )
     new = {
         field.name: getattr(other_options, field.name)
@@ -182,17 +165,14 @@ def _describe(other: OtherCommand, settled: Options) -> str:
     names = {*other.settings, *(["module"] if other.is_module else [])}
     kept = {name: getattr(settled, name) for name in names}
     words = " ".join(as_words(replace(Options(), **kept)))
-    by = _(" by `{words}`", words=words) if words else ""
+    by = f" by `{words}`" if words else ""
     lost = (
-        _("; {lost} has no effect", lost=listing(f"`{flag}`" for flag in other.lost))
+        "; {lost} has no effect".format(lost=", ".join(f"`{flag}`" for flag in other.lost))
         if other.lost
         else ""
     )
-    return _(
-        "`{words}` is replaced{by}: zerowiz starts the ranks with deepspeed{lost}",
-        words=" ".join(other.words),
-        by=by,
-        lost=lost,
+    return (
+        f"`{' '.join(other.words)}` is replaced{by}: zerowiz starts the ranks with deepspeed{lost}"
     )
 
 
@@ -218,22 +198,12 @@ def load_script_answers(script: str, options: Options, reporter: Reporter) -> Op
         known = with_recorded(options, {k: v for k, v in everything.items() if k not in by_config})
     except ZerowizError as error:
         raise ZerowizError(
-            _(
-                "`{kept_path}` cannot be used: {message}",
-                kept_path=kept_path(folder),
-                message=error.message,
-            ),
+            f"`{kept_path(folder)}` cannot be used: {error.message}",
             f"rm {shell.quote(kept_path(folder))}",
         ) from None
     words = as_words(added(options, known))
     if words:
-        reporter.note(
-            _(
-                "arguments as in your last run of {script}: `{words}`",
-                script=script,
-                words=shell.join(words),
-            )
-        )
+        reporter.note(f"arguments as in your last run of {script}: `{shell.join(words)}`")
     return known
 
 
@@ -384,22 +354,15 @@ def _must_say(settings: ScriptSettings, facts: ScriptFacts) -> Ask:
     where = (
         ()
         if unseen.code is None
-        else (
-            _(
-                "zerowiz did not follow `{code}` in {path} line {line}",
-                code=unseen.code,
-                path=facts.text_path,
-                line=unseen.line,
-            ),
-        )
+        else (f"zerowiz did not follow `{unseen.code}` in {facts.text_path} line {unseen.line}",)
     )
 
     def ask(question: Question, *, can_go_back: bool) -> str | Back:
         if question.key == "micro_batch":
             raise AnswerNeededError(
-                _("zerowiz cannot see the script's micro-batch, and cannot ask here"),
+                "zerowiz cannot see the script's micro-batch, and cannot ask here",
                 *where,
-                _("set it with `$micro_batch`"),
+                "set it with `$micro_batch`",
             )
         return by_default_of(settings)(question, can_go_back=can_go_back)
 

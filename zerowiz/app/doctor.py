@@ -37,11 +37,10 @@ from zerowiz.core.structs import replace
 from zerowiz.errors import AnswerNeededError, UsageError, ZerowizError
 from zerowiz.probe.machine.scheduler import parse_count
 from zerowiz.probe.preflight.interpreter import find_programs
-from zerowiz.translation import _
 
 T = TypeVar("T")
 
-_CHECKING = _("checking what a job needs here")
+_CHECKING = "checking what a job needs here"
 
 
 class _Examination(Struct, frozen=True, kw_only=True):
@@ -125,10 +124,7 @@ def _with_script(
         return replace(examination, named=script is not None)
     if script is None:
         reporter.note(
-            _(
-                "checking `{path}`, the script that `zerowiz launch` would start",
-                path=script_file.path,
-            )
+            f"checking `{script_file.path}`, the script that `zerowiz launch` would start"
         )
     read = examination.attempt(SCRIPT_REFUSED, lambda: _read_script(script_file, examination))
     if read is None:
@@ -167,15 +163,12 @@ def _find_machine(examination: _Examination) -> Machine:
     machine = find_machine(options, os.environ, reporter=examination.reporter)
     if not is_here(machine):
         raise UsageError(
-            _(
-                "`$machine {machine}` names another machine; `doctor` checks this one",
-                machine=options.machine,
-            ),
-            _("remove `$machine`, or run `zerowiz doctor` there"),
+            f"`$machine {options.machine}` names another machine; `doctor` checks this one",
+            "remove `$machine`, or run `zerowiz doctor` there",
         )
     if options.hostfile is not None:
         examination.reporter.note(
-            _("`doctor` checked the GPUs of all nodes, and everything else on this node only")
+            "`doctor` checked the GPUs of all nodes, and everything else on this node only"
         )
     return machine
 
@@ -184,9 +177,9 @@ def _plan(examination: _Examination, machine: Machine) -> Plan | None:
     """The job as a launch without questions would have it; None if there is none."""
     if examination.script is None and examination.options.model is None:
         if not examination.named:
-            what = _(
-                "without a script or `$model`, `doctor` checked the machine only, not what a job"
-                " needs"
+            what = (
+                "without a script or `$model`, `doctor` checked the machine only, not what "
+                "a job needs"
             )
             examination.refused.append(found(NO_PLAN, what, "zerowiz doctor train.py"))
         return None

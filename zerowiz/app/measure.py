@@ -62,7 +62,7 @@ from zerowiz.probe.machine.machine_file import read_results, results_path
 from zerowiz.probe.model.hf import Named, read_config_json
 from zerowiz.probe.package_data import read_cases, read_gpu_table, read_transformers_release
 from zerowiz.probe.preflight.interpreter import find_programs
-from zerowiz.translation import _, english, listing
+from zerowiz.translation import english
 
 
 def find_candidates(plan: Plan, reporter: Reporter) -> list[Candidate]:
@@ -112,9 +112,7 @@ def _is_supported(strategy: Strategy, plan: Plan, reporter: Reporter) -> bool:
             script_has_optimizer=handover.script_has_optimizer,
         )
     except UsageError as error:
-        reporter.event(
-            _("{strategy} is left out: {message}", strategy=strategy.name, message=error.message)
-        )
+        reporter.event(f"{strategy.name} is left out: {error.message}")
         return False
     return True
 
@@ -162,13 +160,13 @@ def plan_measurement(
     check_alone(options)
     check_accounting(options)
     if every and cases is not None:
-        raise UsageError(_("`--all` and `--cases` both choose what runs"), _("remove one of them"))
+        raise UsageError("`--all` and `--cases` both choose what runs", "remove one of them")
     listed = () if cases is None else decode_trials(read_cases(cases))
     machine = _find_machine(options, listed, reporter)
     if cap_bytes is not None and machine.accelerator.row.on_host:
         raise UsageError(
-            _("`--cap-bytes` limits the memory of GPUs, and these ranks run on the CPU"),
-            _("remove `--cap-bytes`"),
+            "`--cap-bytes` limits the memory of GPUs, and these ranks run on the CPU",
+            "remove `--cap-bytes`",
         )
     trials = (
         _with_room(listed, machine, reporter)
@@ -203,9 +201,7 @@ def check_alone(options: Options) -> None:
         UsageError: Several are named.
     """
     if options.hostfile is not None or (options.nodes or 1) > 1:
-        raise UsageError(
-            _("`measure` runs on this machine only"), _("remove `$nodes`, `$hostfile`")
-        )
+        raise UsageError("`measure` runs on this machine only", "remove `$nodes`, `$hostfile`")
 
 
 def _find_machine(options: Options, trials: Sequence[Trial], reporter: Reporter) -> Machine:
@@ -215,11 +211,8 @@ def _find_machine(options: Options, trials: Sequence[Trial], reporter: Reporter)
     machine = find_machine(options, os.environ, reporter=reporter)
     if not is_here(machine):
         raise UsageError(
-            _(
-                "`$machine {machine}` names another machine; `measure` runs on this one",
-                machine=options.machine,
-            ),
-            _("remove `$machine`, or run `zerowiz measure` there"),
+            f"`$machine {options.machine}` names another machine; `measure` runs on this one",
+            "remove `$machine`, or run `zerowiz measure` there",
         )
     return machine
 
@@ -230,16 +223,11 @@ def _with_room(trials: Sequence[Trial], machine: Machine, reporter: Reporter) ->
     left_out = [str(trial.id) for trial in trials if trial not in few]
     if not few:
         raise UsageError(
-            _(
-                "every case needs more than the {world_size} ranks of this machine",
-                world_size=machine.world_size,
-            ),
-            _("set fewer `gpus` in a case"),
+            f"every case needs more than the {machine.world_size} ranks of this machine",
+            "set fewer `gpus` in a case",
         )
     if left_out:
-        reporter.event(
-            _("this machine has too few ranks for {left_out}", left_out=listing(left_out))
-        )
+        reporter.event(f"this machine has too few ranks for {', '.join(left_out)}")
     return few
 
 
@@ -373,16 +361,16 @@ def run_measurement(
     ops = [BUILT_BY[builder] for builder in batch.ops]
     compiled = check_locks(batch.launcher[0], {**environ, **batch.env}, ops, reporter)
     with (
-        reporter.wait(_("measuring"), len(planned)) as wait,
+        reporter.wait("measuring", len(planned)) as wait,
         closing(
             run_batch(batch, environ, lambda index: wait.at(str(planned[index].trial.id)))
         ) as ended,
     ):
         # What the ranks do before the first case begins.
         wait.at(
-            _("DeepSpeed compiles {compiled}", compiled=listing(op.name for op in compiled))
+            f"DeepSpeed compiles {', '.join(op.name for op in compiled)}"
             if compiled
-            else _("loading torch and DeepSpeed")
+            else "loading torch and DeepSpeed"
         )
         for trial in ended:
             plan = planned[trial.index]
@@ -408,7 +396,7 @@ def _keep(plan: PlannedTrial, comparison: Comparison, reporter: Reporter) -> Non
     try:
         replace_file(path, json.dumps(encode(before.plus(run)), indent=1) + "\n")
     except ZerowizError as error:
-        reporter.note(_("cannot save the result for later plans: {message}", message=error.message))
+        reporter.note(f"cannot save the result for later plans: {error.message}")
 
 
 def require_all(comparisons: Sequence[Comparison], measurement: Measurement) -> None:
@@ -423,22 +411,13 @@ def require_all(comparisons: Sequence[Comparison], measurement: Measurement) -> 
         return
     hints = [f"{c.row['id']}: {c.row['error']}" for c in failed]
     late = (
-        [
-            _(
-                "{missing} did not start: set a longer `--deadline`, or run fewer cases",
-                missing=missing,
-            )
-        ]
+        [f"{missing} did not start: set a longer `--deadline`, or run fewer cases"]
         if missing
         else []
     )
     count = len(failed) + missing
     raise ZerowizError(
-        _(
-            "{count} of {trials} cases were not measured",
-            count=count,
-            trials=len(measurement.trials),
-        ),
+        f"{count} of {len(measurement.trials)} cases were not measured",
         *hints,
         *late,
     )
@@ -496,7 +475,7 @@ def plan_script(
     )
     launch = prepare_launch(script, script_args, options, how, reporter)
     if launch.node is not None:
-        raise UsageError(_("`measure` runs on this machine only"), _("add `$nodes 1`"))
+        raise UsageError("`measure` runs on this machine only", "add `$nodes 1`")
     return plan_dry_run(launch, reporter, None)
 
 
@@ -548,21 +527,15 @@ def require_steps(run: ScriptMeasurement) -> None:
         return
     if run.end.status == 0:
         raise ZerowizError(
-            _("the script ended before its first optimizer step"),
-            _(
-                "`measure` counts the steps of DeepSpeed's engine: check that the script trains"
-                " with it"
+            "the script ended before its first optimizer step",
+            (
+                "`measure` counts the steps of DeepSpeed's engine: check that the script "
+                "trains with it"
             ),
         )
-    ended = _(
-        "the script was ended after {steps} of {wanted_steps} optimizer steps",
-        steps=run.steps,
-        wanted_steps=run.wanted_steps,
-    )
+    ended = f"the script was ended after {run.steps} of {run.wanted_steps} optimizer steps"
     if run.end.stopped_by == signal.SIGINT:
         raise InterruptedByUserError(ended)
     if run.end.stopped_by is not None:
-        raise ZerowizError(ended, _("set a longer `--deadline`, or fewer `--steps`"))
-    raise ZerowizError(
-        _("the script was not measured: it ended with status {status}", status=run.end.status)
-    )
+        raise ZerowizError(ended, "set a longer `--deadline`, or fewer `--steps`")
+    raise ZerowizError(f"the script was not measured: it ended with status {run.end.status}")

@@ -44,7 +44,6 @@ from zerowiz.errors import (
     ZerowizError,
 )
 from zerowiz.probe.files import FILE_NAME
-from zerowiz.translation import _
 
 if TYPE_CHECKING:
     from zerowiz.core.catalog import PlannedRun
@@ -121,19 +120,17 @@ class Options(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
         """Refuse what the types of the fields let through."""
         if self.stage not in {None, *STAGES}:
             raise UsageError(
-                _("`$stage {stage}` is not a ZeRO stage", stage=self.stage),
-                _("use auto, 0, 1, 2 or 3"),
+                f"`$stage {self.stage}` is not a ZeRO stage",
+                "use auto, 0, 1, 2 or 3",
             )
         generated, whole = self.completion_tokens, self.sequence_tokens
         if generated is not None and whole is not None and generated >= whole:
             raise UsageError(
-                _(
-                    "`$completion_tokens {generated}` leaves no token of `$sequence_tokens "
-                    "{whole}` to the prompt",
-                    generated=generated,
-                    whole=whole,
+                (
+                    f"`$completion_tokens {generated}` leaves no token of `$sequence_tokens "
+                    f"{whole}` to the prompt"
                 ),
-                _("`$sequence_tokens` counts prompt and completion together"),
+                "`$sequence_tokens` counts prompt and completion together",
             )
         if self.config_via is not None:
             split_config_via(self.config_via)
@@ -142,13 +139,7 @@ class Options(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
             counts = isinstance(value, int) and not isinstance(value, bool)
             if counts and not row.least <= value <= _MOST:
                 raise UsageError(
-                    _(
-                        "`${name} {value}` must be a whole number from {least} to {most}",
-                        name=name,
-                        value=value,
-                        least=row.least,
-                        most=_MOST,
-                    )
+                    f"`${name} {value}` must be a whole number from {row.least} to {_MOST}"
                 )
 
 
@@ -291,19 +282,17 @@ def _read(kind: type, value: object, name: str) -> object:
     if choices and isinstance(value, str):
         value = canonical_choice(row.key, value, choices)
     if issubclass(kind, Enum) and value not in list(kind):
-        _refuse(name, value, _("one of {choices}", choices=", ".join(choices)))
+        _refuse(name, value, f"one of {', '.join(choices)}")
     if kind not in (bool, int, str):
         return kind(str(value.value if isinstance(value, Enum) else value))
     if type(value) is not kind:
-        takes = {bool: _("true or false"), int: _("a whole number"), str: _("a text")}
+        takes = {bool: "true or false", int: "a whole number", str: "a text"}
         _refuse(name, value, takes[kind])
     return value
 
 
 def _refuse(name: str, value: object, takes: str) -> NoReturn:
-    raise UsageError(
-        _("`${name}` must be {takes}, not {value!r:.40}", name=name, takes=takes, value=value)
-    )
+    raise UsageError(f"`${name}` must be {takes}, not {value!r:.40}")
 
 
 # Take the ranks that a config of Accelerate asks for, where no option says them.
@@ -363,14 +352,11 @@ def with_config_ranks(machine: Machine, asked: ConfigRanks | None) -> Machine:
     here = len(machine.gpus)
     if asked.gpus_per_node > here:
         raise UsageError(
-            _(
-                "`{config}` asks for {gpus_per_node} processes per node, and this machine "
-                "has room for {here}",
-                config=asked.config,
-                gpus_per_node=asked.gpus_per_node,
-                here=here,
+            (
+                f"`{asked.config}` asks for {asked.gpus_per_node} processes per node, and "
+                f"this machine has room for {here}"
             ),
-            _("use what is here: `$gpus_per_node {here}`", here=here),
+            f"use what is here: `$gpus_per_node {here}`",
         )
     return with_gpus(machine, asked.gpus_per_node)
 
@@ -381,12 +367,7 @@ def note_config_ranks(machine: Machine, options: Options) -> Machine:
     if asked is None or asked.ranks == machine.world_size:
         return machine
     return machine.with_notes(
-        _(
-            "`{config}` asks for {ranks} processes; the plan is for {world_size}",
-            config=asked.config,
-            ranks=asked.ranks,
-            world_size=machine.world_size,
-        )
+        f"`{asked.config}` asks for {asked.ranks} processes; the plan is for {machine.world_size}"
     )
 
 
@@ -403,8 +384,8 @@ def refuse_gpus(options: Options) -> None:
     """See that no GPUs are named for ranks on the CPU."""
     if options.gpus is not None:
         raise UsageError(
-            _("`$gpus {gpus}` selects GPUs, and the CPU accelerator has none", gpus=options.gpus),
-            _("set the number of CPU ranks: `$gpus_per_node 2`"),
+            f"`$gpus {options.gpus}` selects GPUs, and the CPU accelerator has none",
+            "set the number of CPU ranks: `$gpus_per_node 2`",
         )
 
 
@@ -447,14 +428,11 @@ class PlannedMachine(Struct, frozen=True, kw_only=True):
         if not isinstance(error, NoGpuHereError | NothingFitsError):
             return ()
         return (
-            _(
-                "{place} plans for `{machine}`, and `{command}` starts on this machine: copy this"
-                " folder there, and run `{command}`",
-                place=self.place,
-                machine=self.name,
-                command=command,
+            (
+                f"{self.place} plans for `{self.name}`, and `{command}` starts on this "
+                f"machine: copy this folder there, and run `{command}`"
             ),
-            _("to see that plan from here: `zerowiz plan`"),
+            "to see that plan from here: `zerowiz plan`",
         )
 
 
@@ -495,9 +473,9 @@ class Layers(Struct, frozen=True, kw_only=True):
         script = (self.script,) if self.script else ()
         return (
             now,
-            _(
-                "or write a job for `sbatch` here, for the GPUs of a node: `zerowiz init {words}`",
-                words=shell.join(["--slurm", "--machine", "8xH100-80GB", *script]),
+            (
+                "or write a job for `sbatch` here, for the GPUs of a node: `zerowiz init "
+                f"{shell.join(['--slurm', '--machine', '8xH100-80GB', *script])}`"
             ),
         )
 
@@ -509,21 +487,11 @@ class Layers(Struct, frozen=True, kw_only=True):
             for name, value in self.values.items()
             if value.origin is not Origin.OPTION
         }
-        hints = [
-            _("`${name}` is set by {elsewhere}", name=name, elsewhere=elsewhere[name])
-            for name in names
-            if name in elsewhere
-        ]
+        hints = [f"`${name}` is set by {elsewhere[name]}" for name in names if name in elsewhere]
         if any(FILE_NAME in elsewhere.get(name, "") for name in names):
-            hints.append(_("to leave the answers file out: `--isolated`"))
+            hints.append("to leave the answers file out: `--isolated`")
         if "script" in elsewhere and f"`{self.script}`" in message:
-            hints.append(
-                _(
-                    "`{script}` is named by {variable}",
-                    script=self.script,
-                    variable=elsewhere["script"],
-                )
-            )
+            hints.append(f"`{self.script}` is named by {elsewhere['script']}")
         return tuple(hints)
 
 
@@ -551,12 +519,11 @@ class RunQuestion(Struct, frozen=True, kw_only=True):
         epochs = self._epochs(1.0 if own_epochs is None else own_epochs)
         if self.tokens is not None and self.sequences is not None:
             raise UsageError(
-                _(
-                    "`$tokens {tokens}` and `$sequences {sequences}` both set the amount of data",
-                    tokens=self.tokens,
-                    sequences=self.sequences,
+                (
+                    f"`$tokens {self.tokens}` and `$sequences {self.sequences}` both set the "
+                    "amount of data"
                 ),
-                _("remove one of them"),
+                "remove one of them",
             )
         if self.tokens is not None:
             return RunLength(data_tokens=parse_count("tokens", self.tokens), epochs=epochs)
@@ -564,8 +531,8 @@ class RunQuestion(Struct, frozen=True, kw_only=True):
             return RunLength(data_sequences=parse_count("sequences", self.sequences), epochs=epochs)
         if self.epochs is not None:
             raise UsageError(
-                _("`$epochs {epochs:g}` needs the size of the data", epochs=self.epochs),
-                _("set it with `$tokens 50M` or `$sequences 52k`"),
+                f"`$epochs {self.epochs:g}` needs the size of the data",
+                "set it with `$tokens 50M` or `$sequences 52k`",
             )
         return RunLength(data_tokens=_COMPARED_TOKENS) if self.prices else None
 
@@ -580,19 +547,13 @@ class RunQuestion(Struct, frozen=True, kw_only=True):
 
         if not self.prices or self.tokens is not None or self.sequences is not None:
             return None
-        words = _("{tokens} tokens of data (`$tokens`)", tokens=count(_COMPARED_TOKENS))
-        return _("assumed {assumed}", assumed=words)
+        words = f"{count(_COMPARED_TOKENS)} tokens of data (`$tokens`)"
+        return f"assumed {words}"
 
     def _epochs(self, script_epochs: float) -> float:
         epochs = script_epochs if self.epochs is None else self.epochs
         if not 0 < epochs <= _MOST_EPOCHS:
-            raise UsageError(
-                _(
-                    "`$epochs {epochs:g}` must be above 0, and at most {most_epochs}",
-                    epochs=epochs,
-                    most_epochs=_MOST_EPOCHS,
-                )
-            )
+            raise UsageError(f"`$epochs {epochs:g}` must be above 0, and at most {_MOST_EPOCHS}")
         return epochs
 
     def read_prices(self, machine: "Machine | None" = None) -> "PriceList":
@@ -616,12 +577,10 @@ class RunQuestion(Struct, frozen=True, kw_only=True):
             path = Path(text)
             read = read_price_file(path) if path.suffix in _PRICE_FILES else split_prices(text)
             for name in read.keys() & amounts.keys():
+                of_name = f" of `{name}`" if name else ""
                 raise UsageError(
-                    _(
-                        "`$price` gives two prices{name}",
-                        name=_(" of `{name}`", name=name) if name else "",
-                    ),
-                    _("remove one of them"),
+                    f"`$price` gives two prices{of_name}",
+                    "remove one of them",
                 )
             amounts |= read
         gpus = () if machine is None else tuple(gpu.name for gpu in machine.gpus)
@@ -653,8 +612,8 @@ class RunQuestion(Struct, frozen=True, kw_only=True):
         run = plan_run(decision, length, prices, None if instance is None else instance.name)
         if prices.prices and run.price_per_hour is None:
             raise UsageError(
-                _("`$price` has no price for {gpus}", gpus=decision.job.machine.gpus[0].name),
-                _("`$price 2.50/gpu-hour`, without a name, applies to any machine"),
+                f"`$price` has no price for {decision.job.machine.gpus[0].name}",
+                "`$price 2.50/gpu-hour`, without a name, applies to any machine",
             )
         return run
 

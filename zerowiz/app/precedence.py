@@ -18,7 +18,6 @@ from zerowiz.core import shell
 from zerowiz.core.settings import Origin
 from zerowiz.core.structs import replace
 from zerowiz.probe.files import find_answers_file
-from zerowiz.translation import _, listing
 
 # Join what is said of a job: on the command line, in the environment, in the answers file.
 #
@@ -64,8 +63,8 @@ def _variable_notes(typed: Typed) -> tuple[str, ...]:
     by_variable = [v for v in typed.values.values() if v.origin is Origin.ENVIRONMENT]
     values = {value.name: getattr(typed.options, value.name) for value in by_variable}
     words = as_words(replace(Options(), **values))
-    names = listing(value.source for value in by_variable)
-    notes = (_("from {names}: `{words}`", names=names, words=shell.join(words)),) if words else ()
+    names = ", ".join(value.source for value in by_variable)
+    notes = (f"from {names}: `{shell.join(words)}`",) if words else ()
     return (*notes, *_misspelt(os.environ))
 
 
@@ -83,22 +82,12 @@ def _misspelt(environ: Mapping[str, str]) -> Iterator[str]:
             continue
         option = name.lower().replace("_", "-")
         if option in of_one_run():
-            yield _(
-                "{prefix}{name} is not read: `--{option}` is for one run",
-                prefix=_PREFIX,
-                name=name,
-                option=option,
-            )
+            yield f"{_PREFIX}{name} is not read: `--{option}` is for one run"
             continue
         from difflib import get_close_matches  # noqa: PLC0415 - few variables are wrong
 
         for near in get_close_matches(name, known, n=1, cutoff=_ALIKE):
-            yield _(
-                "{prefix}{name} is not read: did you mean {prefix}{near}?",
-                prefix=_PREFIX,
-                name=name,
-                near=near,
-            )
+            yield f"{_PREFIX}{name} is not read: did you mean {_PREFIX}{near}?"
 
 
 _OLD_RECORD = Path(".zerowiz") / "init.json"
@@ -108,6 +97,6 @@ def _with_old_record(layers: Layers) -> Layers:
     """Say that an older zerowiz kept answers here in another file."""
     folders = {layers.options.output_dir or Path(), Path()}
     records = [folder / _OLD_RECORD for folder in folders if (folder / _OLD_RECORD).is_file()]
-    again = _("of an older zerowiz is not read: run `zerowiz init` again")
+    again = "of an older zerowiz is not read: run `zerowiz init` again"
     notes = [f"`{path}` {again}" for path in records]
     return replace(layers, notes=(*layers.notes, *notes))

@@ -8,9 +8,8 @@ from zerowiz.core.structs import parse_json, replace
 from zerowiz.emit.processes import read_measured
 from zerowiz.errors import UsageError, ZerowizError
 from zerowiz.probe.files import read_named
-from zerowiz.translation import _
 
-_WRITTEN_ANEW = _("the next supervised launch writes it anew")
+_WRITTEN_ANEW = "the next supervised launch writes it anew"
 
 
 def read_run(folder: Path) -> RunSummary:
@@ -23,38 +22,34 @@ def read_run(folder: Path) -> RunSummary:
     path = folder / FILE_NAME
     if folder.is_file():
         raise UsageError(
-            _("`{folder}` is a file, not the output folder of a launch", folder=folder),
+            f"`{folder}` is a file, not the output folder of a launch",
             f"`{shell.join(['zerowiz', 'report', folder.parent])}`",
         )
     try:
         content = parse_json(read_named(path))
     except FileNotFoundError as error:
         raise ZerowizError(
-            _("no supervised launch was recorded here: there is no `{path}`", path=path),
-            _(
-                "to record one, use `zerowiz launch --supervise SCRIPT`; at a "
-                "terminal, zerowiz does not supervise a launch by default"
+            f"no supervised launch was recorded here: there is no `{path}`",
+            (
+                "to record one, use `zerowiz launch --supervise SCRIPT`; at a terminal, "
+                "zerowiz does not supervise a launch by default"
             ),
-            _("`zerowiz report FOLDER` takes the `--output-dir` of the launch"),
+            "`zerowiz report FOLDER` takes the `--output-dir` of the launch",
         ) from error
     except OSError as error:
         raise ZerowizError(
-            _(
-                "`{path}` cannot be read: {strerror}",
-                path=path,
-                strerror=(error.strerror or str(error)).lower(),
-            )
+            f"`{path}` cannot be read: {(error.strerror or str(error)).lower()}"
         ) from error
     except ValueError as error:
         raise ZerowizError(
-            _("`{path}` is not JSON: {error}", path=path, error=error),
+            f"`{path}` is not JSON: {error}",
             _WRITTEN_ANEW,
         ) from error
     try:
         summary = parse_record(content, str(path))
     except UsageError as error:
         raise ZerowizError(
-            _("`{path}` is not a record of a launch: {message}", path=path, message=error.message),
+            f"`{path}` is not a record of a launch: {error.message}",
             _WRITTEN_ANEW,
         ) from error
     attempts = tuple(

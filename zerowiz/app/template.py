@@ -7,7 +7,6 @@ from zerowiz.core.launch.provenance import PlannedFile
 from zerowiz.emit.files import add_files
 from zerowiz.errors import ZerowizError
 from zerowiz.probe.package_data import read_template
-from zerowiz.translation import _
 
 
 def copy_template(template: Template, folder: Path) -> tuple[PlannedFile, ...]:
@@ -21,7 +20,5 @@ def copy_template(template: Template, folder: Path) -> tuple[PlannedFile, ...]:
             written. Nothing is copied then.
     """
     if folder.exists() and not folder.is_dir():
-        raise ZerowizError(
-            _("`{folder}` is not a folder", folder=folder), _("name a folder, new or empty")
-        )
+        raise ZerowizError(f"`{folder}` is not a folder", "name a folder, new or empty")
     return add_files(read_template(template.script, folder))

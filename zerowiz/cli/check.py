@@ -27,7 +27,6 @@ from zerowiz.core.workload import Integration
 from zerowiz.errors import ExitCode, UsageError
 from zerowiz.probe.config_text import STDIN
 from zerowiz.probe.package_data import read_ds_schema
-from zerowiz.translation import _
 from zerowiz.ui import check as check_text
 from zerowiz.ui import show
 from zerowiz.ui.reporter import TerminalReporter
@@ -36,26 +35,26 @@ from zerowiz.ui.reporter import TerminalReporter
 def check(
     files: Annotated[
         list[str] | None,
-        typer.Argument(metavar="FILE...", help=_("Configs, folders, patterns, or - for stdin")),
+        typer.Argument(metavar="FILE...", help="Configs, folders, patterns, or - for stdin"),
     ] = None,
-    fix: Annotated[bool, typer.Option("--fix", help=_("Apply the safe fixes"))] = False,
+    fix: Annotated[bool, typer.Option("--fix", help="Apply the safe fixes")] = False,
     integration: Annotated[
         Integration | None,
-        typer.Option("--integration", help=_("Which library passes the config to DeepSpeed")),
+        typer.Option("--integration", help="Which library passes the config to DeepSpeed"),
     ] = None,
     world_size: Annotated[
         int | None,
-        typer.Option("--world-size", min=1, metavar="<ranks>", help=_("Ranks of the job")),
+        typer.Option("--world-size", min=1, metavar="<ranks>", help="Ranks of the job"),
     ] = None,
     script: Annotated[
-        Path | None, typer.Option("--script", help=_("The training script that the config is for"))
+        Path | None, typer.Option("--script", help="The training script that the config is for")
     ] = None,
     machine: Annotated[
         str | None,
         typer.Option(
             "--machine",
             metavar="<machine>",
-            help=_("Machine of the job: a saved file, or a spec (8xH100)"),
+            help="Machine of the job: a saved file, or a spec (8xH100)",
             autocompletion=complete_machine,
         ),
     ] = None,
@@ -64,7 +63,7 @@ def check(
         typer.Option(
             "--deepspeed-version",
             metavar="<version>",
-            help=_("DeepSpeed version; default: the installed one, else the newest"),
+            help="DeepSpeed version; default: the installed one, else the newest",
         ),
     ] = None,
     from_version: Annotated[
@@ -72,7 +71,7 @@ def check(
         typer.Option(
             "--from",
             metavar="<version>",
-            help=_("DeepSpeed version that you upgrade from: show what the new one changes"),
+            help="DeepSpeed version that you upgrade from: show what the new one changes",
         ),
     ] = None,
     to_version: Annotated[
@@ -80,20 +79,20 @@ def check(
         typer.Option(
             "--to",
             metavar="<version>",
-            help=_("DeepSpeed version that you upgrade to; the same as --deepspeed-version"),
+            help="DeepSpeed version that you upgrade to; the same as --deepspeed-version",
         ),
     ] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help=_("Print one JSON object on stdout"))
+        bool, typer.Option("--json", help="Print one JSON object on stdout")
     ] = False,
     as_sarif: Annotated[
-        bool, typer.Option("--sarif", help=_("Print SARIF 2.1.0 on stdout, for code annotations"))
+        bool, typer.Option("--sarif", help="Print SARIF 2.1.0 on stdout, for code annotations")
     ] = False,
     schema: Annotated[
-        bool, typer.Option("--schema", help=_("Print the JSON Schema of a config, for editors"))
+        bool, typer.Option("--schema", help="Print the JSON Schema of a config, for editors")
     ] = False,
     quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help=_("Show errors only, no warnings or advice"))
+        bool, typer.Option("--quiet", "-q", help="Show errors only, no warnings or advice")
     ] = False,
     explain: Explain = None,
 ) -> None:
@@ -145,15 +144,15 @@ def _refuse(words: Sequence[str], *, fix: bool, schema: bool, formats: int) -> N
     """
     if schema and words:
         raise UsageError(
-            _("`--schema` takes no file argument"),
-            _("to check it: `zerowiz check {words}`", words=shell.quote(words[0])),
+            "`--schema` takes no file argument",
+            f"to check it: `zerowiz check {shell.quote(words[0])}`",
         )
     if not schema and not words:
-        raise UsageError(_("no config to check"), "`zerowiz check ds_config.json`")
+        raise UsageError("no config to check", "`zerowiz check ds_config.json`")
     if formats > 1:
-        raise UsageError(_("`--json` and `--sarif` both write to stdout"), _("remove one of them"))
+        raise UsageError("`--json` and `--sarif` both write to stdout", "remove one of them")
     if fix and STDIN in words:
-        raise UsageError(_("`--fix` changes files, and `-` is stdin"), _("remove `--fix`"))
+        raise UsageError("`--fix` changes files, and `-` is stdin", "remove `--fix`")
 
 
 def _one_version(version: str | None, to: str | None) -> str | None:
@@ -164,7 +163,7 @@ def _one_version(version: str | None, to: str | None) -> str | None:
     """
     if version is not None and to is not None:
         raise UsageError(
-            _("`--to` and `--deepspeed-version` both set the version"), _("remove one of them")
+            "`--to` and `--deepspeed-version` both set the version", "remove one of them"
         )
     if to is not None:
         choose_version(to, "--to")
@@ -177,10 +176,9 @@ def _read_schema(version: str | None, *, quiet: bool) -> Schema:
     plain = (version or "").partition("+")[0]
     if not quiet and version is not None and not f"{schema.version}.".startswith(f"{plain}."):
         show.note(
-            _(
-                "zerowiz has no list of the keys of DeepSpeed {wanted}, and uses that of {version}",
-                wanted=version,
-                version=schema.version,
+            (
+                f"zerowiz has no list of the keys of DeepSpeed {version}, and uses that of "
+                f"{schema.version}"
             ),
             sys.stderr,
         )

@@ -24,20 +24,20 @@ from zerowiz.errors import (
     ZerowizError,
     from_system,
 )
-from zerowiz.translation import LANGUAGE_VARIABLE, LANGUAGES, _, listing, unknown_language
+from zerowiz.translation import LANGUAGE_VARIABLE, LANGUAGES, unknown_language
 
 # Each is a module of this room with `register(app)`, and the first line of its help. The list of
 # commands needs no more: to load all of them costs as much time as a whole plan.
 COMMANDS: Mapping[str, str] = {
-    "init": _("Ask a few questions, choose a strategy, and launch the job or write its config"),
-    "template": _("Copy a training script that works into a folder, to start from"),
-    "plan": _("Show what each ZeRO strategy needs on this machine, and choose one"),
-    "launch": _("Plan, write the config, and run the script with deepspeed"),
-    "machine": _("Show the GPUs, the links between them, the host, the network and the scheduler"),
-    "measure": _("Run real steps on this machine, and compare them with the prediction"),
-    "report": _("Compare the memory and step time of the last launch with its plan"),
-    "check": _("Find mistakes in DeepSpeed configs, and fix them"),
-    "doctor": _("Find what would make a job fail on this machine, before it starts"),
+    "init": "Ask a few questions, choose a strategy, and launch the job or write its config",
+    "template": "Copy a training script that works into a folder, to start from",
+    "plan": "Show what each ZeRO strategy needs on this machine, and choose one",
+    "launch": "Plan, write the config, and run the script with deepspeed",
+    "machine": "Show the GPUs, the links between them, the host, the network and the scheduler",
+    "measure": "Run real steps on this machine, and compare them with the prediction",
+    "report": "Compare the memory and step time of the last launch with its plan",
+    "check": "Find mistakes in DeepSpeed configs, and fix them",
+    "doctor": "Find what would make a job fail on this machine, before it starts",
 }
 
 
@@ -46,8 +46,8 @@ def build_app(words: Sequence[str]) -> typer.Typer:
     app = typer.Typer(
         name="zerowiz",
         cls=PlainGroup,
-        help=_("Turn a training script, a model and GPUs into a running DeepSpeed job"),
-        epilog=_("Completion for your shell: zerowiz --install-completion"),
+        help="Turn a training script, a model and GPUs into a running DeepSpeed job",
+        epilog="Completion for your shell: zerowiz --install-completion",
         # typer's options for completion take long to load.
         add_completion=_COMPLETES in os.environ or any("completion" in word for word in words[:1]),
         context_settings={"help_option_names": ["-h", "--help"]},
@@ -92,14 +92,14 @@ def zerowiz(
     version: Annotated[
         bool,
         typer.Option(
-            "--version", "-V", callback=_show_version, is_eager=True, help=_("Show the version")
+            "--version", "-V", callback=_show_version, is_eager=True, help="Show the version"
         ),
     ] = False,
 ) -> None:
     """Turn a training script, a model and GPUs into a running DeepSpeed job"""
     del version
     if context.invoked_subcommand is None:
-        sys.stdout.write(context.get_help() + _("\n\nNew here? Start with `zerowiz init`\n"))
+        sys.stdout.write(context.get_help() + "\n\nNew here? Start with `zerowiz init`\n")
 
 
 def _fail(error: ZerowizError) -> NoReturn:
@@ -144,7 +144,7 @@ def _run() -> int:
         # What it makes of an EOFError; where zerowiz asks, the end of the input is heard there.
         raise EOFError from ended
     except KeyboardInterrupt:
-        _show_error(_("interrupted"), ())
+        _show_error("interrupted", ())
         return ExitCode.INTERRUPTED
     return code if isinstance(code, int) else ExitCode.OK
 
@@ -153,12 +153,8 @@ def _refuse_unknown_language() -> None:
     unknown = unknown_language(os.environ)
     if unknown is not None:
         raise UsageError(
-            _(
-                "`{variable}` is `{unknown}`, a language that zerowiz does not speak",
-                variable=LANGUAGE_VARIABLE,
-                unknown=unknown,
-            ),
-            _("set it to one of: {languages}", languages=listing(LANGUAGES)),
+            f"`{LANGUAGE_VARIABLE}` is `{unknown}`, a language that zerowiz does not speak",
+            f"set it to one of: {', '.join(LANGUAGES)}",
         )
 
 
@@ -215,7 +211,7 @@ def _run_to_the_end() -> NoReturn:
         _close_output()
         code = ExitCode.FAILED
     except OSError as error:
-        without_name = _("the current folder") if error.errno == ENOENT else _("the output")
+        without_name = "the current folder" if error.errno == ENOENT else "the output"
         failure = from_system(error, without_name)
         with suppress(OSError):
             write_error(failure)

@@ -14,7 +14,6 @@ from zerowiz.cli.usage import Explain, PlainCommand, write_json
 from zerowiz.core.findings import errors_of
 from zerowiz.core.preflight.examine import encode_findings
 from zerowiz.errors import ExitCode
-from zerowiz.translation import _
 from zerowiz.ui import doctor as doctor_text
 from zerowiz.ui.reporter import TerminalReporter
 
@@ -25,12 +24,12 @@ def doctor(
     script: Annotated[
         str | None,
         typer.Argument(
-            help=_("Training script; default without --model: as for launch"),
+            help="Training script; default without --model: as for launch",
             autocompletion=complete_script,
         ),
     ] = None,
     args: Annotated[
-        list[str] | None, typer.Argument(help=_("Arguments of the script, passed on unchanged"))
+        list[str] | None, typer.Argument(help="Arguments of the script, passed on unchanged")
     ] = None,
     explain: Explain = None,
 ) -> None:

@@ -8,12 +8,11 @@ from zerowiz.cli.help_page import UNHEEDED, write_rows
 from zerowiz.core import settings
 from zerowiz.core.settings import Panel, SettingRow
 from zerowiz.core.workload import SETTINGS, Workload
-from zerowiz.translation import N_, _
 
 # Write the page of `--help`: the options that a command heeds, in the order of use.
 
 # Rule: options stand in the order in which people come to need them.
-_PANELS = (N_("Arguments"), N_("Options"), N_("Run"), *Panel, N_("Other"))
+_PANELS = ("Arguments", "Options", "Run", *Panel, "Other")
 # typer's words for a range that any sensible number lies in.
 _RANGE = re.compile(r"<(int|float) range>")
 _DEFAULT = re.compile(r" \[default: ([^\]]*)\]")
@@ -36,11 +35,10 @@ def write_options(command: Any, context: Any, formatter: Any) -> None:  # noqa: 
         spelling, text = record
         if param.param_type_name == "argument":
             spelling, *_type = spelling.split(" <", 1)  # typer from 0.29 names its type, too
-        text = _(text)
         line = _tidy(spelling, text, default_of(param.name) if of_job else None)
         panels.setdefault(_heading(param, has_panels=has_panels), []).append(line)
     for panel in sorted(panels, key=_PANELS.index):
-        with formatter.section(_(panel)):
+        with formatter.section(panel):
             write_rows(formatter, panels[panel])
 
 
@@ -60,13 +58,9 @@ def _heading(param: Any, *, has_panels: bool) -> str:  # noqa: ANN401 - as above
 
 def _tidy(spelling: str, text: str, default: str | None) -> tuple[str, str]:
     """A line of the page: no bounds, and the default of a setting, where it has one."""
-    told = (
-        ""
-        if default is None or "[default: " in text
-        else _(" [default: {default}]", default=default)
-    )
+    told = "" if default is None or "[default: " in text else f" [default: {default}]"
     text = _BOUNDS.sub(lambda match: "]" if match[1] == "; " else "", text)
-    text = _DEFAULT.sub(lambda match: _(" [default: {default}]", default=match[1]), text.strip())
+    text = _DEFAULT.sub(lambda match: f" [default: {match[1]}]", text.strip())
     return _RANGE.sub(r"<\1>", spelling), f"{text}{told}"
 
 
@@ -84,8 +78,8 @@ def default_of(name: str) -> str | None:
         return None
     step = Workload()
     value = step.lora_targets if name == "lora_target_modules" else getattr(step, name)
-    told = {True: _("on"), False: _("off")}[value] if isinstance(value, bool) else str(value)
+    told = {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)
     from zerowiz.core.script.settings import ScriptSettings  # noqa: PLC0415 - most runs write no page
 
     by_script = name in ScriptSettings.__struct_fields__
-    return _("your script's, else {told}", told=told) if by_script else told
+    return f"your script's, else {told}" if by_script else told

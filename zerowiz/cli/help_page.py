@@ -6,59 +6,58 @@ from typing import Any
 from msgspec import Struct
 
 from zerowiz.errors import UsageError
-from zerowiz.translation import N_, _
 
 EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
     "init": (
-        ("zerowiz init", _("answer a few questions, and launch")),
-        ("zerowiz init train.py", _("the same for this script")),
-        ("zerowiz init --yes --model 7b --machine 8xH100", _("write a config, and ask nothing")),
+        ("zerowiz init", "answer a few questions, and launch"),
+        ("zerowiz init train.py", "the same for this script"),
+        ("zerowiz init --yes --model 7b --machine 8xH100", "write a config, and ask nothing"),
     ),
     "template": (
-        ("zerowiz template first-run", _("a script for the Trainer, a small model and a text")),
-        ("zerowiz template --loop engine first-run", _("a plain loop over DeepSpeed's engine")),
-        ("zerowiz template", _("list the templates")),
+        ("zerowiz template first-run", "a script for the Trainer, a small model and a text"),
+        ("zerowiz template --loop engine first-run", "a plain loop over DeepSpeed's engine"),
+        ("zerowiz template", "list the templates"),
     ),
     "plan": (
-        ("zerowiz plan train.py", _("plan with the script's own settings")),
-        ("zerowiz plan --model llama-3.1-8b --machine 8xH100", _("a model and a machine by name")),
-        ("zerowiz plan --model 7b --machine 4xA100-40 --method lora --limits", _("how much fits")),
-        ("zerowiz plan --model 7b --machine all", _("compare the machines that the job fits")),
+        ("zerowiz plan train.py", "plan with the script's own settings"),
+        ("zerowiz plan --model llama-3.1-8b --machine 8xH100", "a model and a machine by name"),
+        ("zerowiz plan --model 7b --machine 4xA100-40 --method lora --limits", "how much fits"),
+        ("zerowiz plan --model 7b --machine all", "compare the machines that the job fits"),
     ),
     "launch": (
         (
             "zerowiz launch --dry-run train.py",
-            _("show the config and the command, and start nothing"),
+            "show the config and the command, and start nothing",
         ),
-        ("zerowiz launch train.py", _("write the config, and train")),
-        ("zerowiz launch --stage zero2 train.py", _("choose the strategy yourself")),
+        ("zerowiz launch train.py", "write the config, and train"),
+        ("zerowiz launch --stage zero2 train.py", "choose the strategy yourself"),
     ),
     "machine": (
-        ("zerowiz machine", _("show this machine")),
-        ("zerowiz machine --machine p5.48xlarge", _("show what a spec or an instance stands for")),
+        ("zerowiz machine", "show this machine"),
+        ("zerowiz machine --machine p5.48xlarge", "show what a spec or an instance stands for"),
         (
             "zerowiz machine --save node.json",
-            _("save it, to plan elsewhere with --machine node.json"),
+            "save it, to plan elsewhere with --machine node.json",
         ),
     ),
     "measure": (
         (
             "zerowiz measure --model 10m --seq-len 64",
-            _("train a model of this size for some steps"),
+            "train a model of this size for some steps",
         ),
-        ("zerowiz measure train.py", _("run the script for some steps")),
+        ("zerowiz measure train.py", "run the script for some steps"),
     ),
-    "report": (("zerowiz report", _("compare the last launch in this folder with its plan")),),
+    "report": (("zerowiz report", "compare the last launch in this folder with its plan"),),
     "check": (
-        ("zerowiz check .", _("every config of this folder")),
-        ("zerowiz check --fix ds_config.json", _("apply the safe fixes")),
-        ("zerowiz check --script train.py ds_config.json", _("compare it with the script, too")),
+        ("zerowiz check .", "every config of this folder"),
+        ("zerowiz check --fix ds_config.json", "apply the safe fixes"),
+        ("zerowiz check --script train.py ds_config.json", "compare it with the script, too"),
     ),
     "doctor": (
-        ("zerowiz doctor train.py", _("find what would make this job fail")),
+        ("zerowiz doctor train.py", "find what would make this job fail"),
         (
             "zerowiz doctor --stage zero3 --offload optimizer train.py",
-            _("the same, with a strategy that you choose"),
+            "the same, with a strategy that you choose",
         ),
     ),
 }
@@ -68,9 +67,9 @@ EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
 
 # Rule: what click and typer say of their own options.
 _OF_TYPER = (
-    N_("Show this message and exit."),
-    N_("Install completion for the current shell."),
-    N_("Show completion for the current shell, to copy it or customize the installation."),
+    "Show this message and exit.",
+    "Install completion for the current shell.",
+    "Show completion for the current shell, to copy it or customize the installation.",
 )
 # A longer name has its description below it.
 _WIDEST_NAME_COLUMNS = 30
@@ -204,8 +203,8 @@ def refuse_empty(command: Any, context: Any, words: list[str]) -> None:  # noqa:
             shown = (param.metavar or param.name).rstrip(".").upper()
             name = f"`{_long(param)}`" if is_option else shown
             raise UsageError(
-                _("{name} is empty", name=name),
-                _("leave it out, or set the shell variable that it comes from"),
+                f"{name} is empty",
+                "leave it out, or set the shell variable that it comes from",
             )
 
 
@@ -223,8 +222,8 @@ def refuse_meaningless(command: Any, context: Any) -> None:  # noqa: ANN401 - ty
             continue
         option, other = _long(spelled[idle.option]), _spell(spelled[idle.beside], idle.is_off)
         raise UsageError(
-            _("`{option}` has no effect with {other}", option=option, other=other),
-            _("remove `{option}`", option=option),
+            f"`{option}` has no effect with {other}",
+            f"remove `{option}`",
         )
     for need in NEEDS.get(command.name, ()):
         names = (need.option, *need.alone)
@@ -232,8 +231,8 @@ def refuse_meaningless(command: Any, context: Any) -> None:  # noqa: ANN401 - ty
             continue
         option, other = _long(spelled[need.option]), _spell(spelled[need.beside])
         raise UsageError(
-            _("`{option}` has no effect without {other}", option=option, other=other),
-            _("add {other}, or remove `{option}`", other=other, option=option),
+            f"`{option}` has no effect without {other}",
+            f"add {other}, or remove `{option}`",
         )
 
 

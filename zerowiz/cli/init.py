@@ -41,21 +41,19 @@ def init(
     layers: Layers,
     script: Annotated[
         str | None,
-        typer.Argument(
-            help=_("Training script; default: train.py"), autocompletion=complete_script
-        ),
+        typer.Argument(help="Training script; default: train.py", autocompletion=complete_script),
     ] = None,
     args: Annotated[
-        list[str] | None, typer.Argument(help=_("Arguments of the script, passed on unchanged"))
+        list[str] | None, typer.Argument(help="Arguments of the script, passed on unchanged")
     ] = None,
     slurm: Annotated[
-        bool, typer.Option("--slurm", help=_("Also write job.sbatch, for a SLURM cluster"))
+        bool, typer.Option("--slurm", help="Also write job.sbatch, for a SLURM cluster")
     ] = False,
     launch: Annotated[
-        bool, typer.Option("--launch", help=_("Answer yes to `Launch now?`, even with --yes"))
+        bool, typer.Option("--launch", help="Answer yes to `Launch now?`, even with --yes")
     ] = False,
     no_script: Annotated[
-        bool, typer.Option("--no-script", help=_("Only write a config, without a script"))
+        bool, typer.Option("--no-script", help="Only write a config, without a script")
     ] = False,
 ) -> None:
     """Ask a few questions, choose a strategy, and launch the job or write its config"""
@@ -98,8 +96,8 @@ def _check_options(options: Options, *, launch: bool) -> None:
     for is_set, flag in ((options.dry_run, "--dry-run"), (options.as_json, "--json")):
         if launch and is_set:
             raise UsageError(
-                _("`--launch` conflicts with `{flag}`, which launches nothing", flag=flag),
-                _("remove one of them"),
+                f"`--launch` conflicts with `{flag}`, which launches nothing",
+                "remove one of them",
             )
 
 

@@ -17,7 +17,6 @@ from zerowiz.core.launch.plan import Launcher
 from zerowiz.core.strategies import FLOWCHART_STRATEGIES
 from zerowiz.core.structs import replace
 from zerowiz.errors import UsageError
-from zerowiz.translation import _
 from zerowiz.ui import show
 from zerowiz.ui.prompt import find_person
 from zerowiz.ui.reporter import TerminalLaunchReporter
@@ -34,30 +33,29 @@ def _check_options(options: Options, how: RunOptions) -> None:
     supervise, escalate = how.supervise, how.policy.escalate
     if how.launcher is not Launcher.PDSH and options.hostfile is None:
         raise UsageError(
-            _("`--launcher {launcher}` has no effect without `--hostfile`", launcher=how.launcher),
-            _("add `--hostfile`, or remove `--launcher`"),
+            f"`--launcher {how.launcher}` has no effect without `--hostfile`",
+            "add `--hostfile`, or remove `--launcher`",
         )
     if escalate and supervise is False:
         raise UsageError(
-            _(
-                "`--escalate` and `--no-supervise` conflict: to restart the job, zerowiz must"
-                " supervise it"
+            (
+                "`--escalate` and `--no-supervise` conflict: to restart the job, zerowiz "
+                "must supervise it"
             ),
-            _("remove one of them"),
+            "remove one of them",
         )
     if escalate and options.config is not None:
         raise UsageError(
-            _(
-                "`--escalate` and `--config {config}` conflict: `--escalate` writes a "
-                "config for each attempt",
-                config=options.config,
+            (
+                f"`--escalate` and `--config {options.config}` conflict: `--escalate` writes "
+                "a config for each attempt"
             ),
-            _("remove one of them"),
+            "remove one of them",
         )
     if options.as_json and not options.dry_run:
         raise UsageError(
-            _("`launch --json` needs `--dry-run`: a launch leaves stdout to the training"),
-            _("to print the plan only: `zerowiz plan --json`"),
+            "`launch --json` needs `--dry-run`: a launch leaves stdout to the training",
+            "to print the plan only: `zerowiz plan --json`",
         )
 
 
@@ -67,43 +65,39 @@ def launch(
     script: Annotated[
         str | None,
         typer.Argument(
-            help=_("Training script; default: the one in zerowiz.toml, or train.py"),
+            help="Training script; default: the one in zerowiz.toml, or train.py",
             autocompletion=complete_script,
         ),
     ] = None,
     args: Annotated[
-        list[str] | None, typer.Argument(help=_("Arguments of the script, passed on unchanged"))
+        list[str] | None, typer.Argument(help="Arguments of the script, passed on unchanged")
     ] = None,
     supervise: Annotated[
         bool | None,
         _run_option(
             "--supervise/--no-supervise",
-            text=_(
-                "Supervise the job, or exec deepspeed; default: supervise, except at a terminal"
-            ),
+            text="Supervise the job, or exec deepspeed; default: supervise, except at a terminal",
         ),
     ] = None,
     escalate: Annotated[
         bool,
         _run_option(
             "--escalate",
-            text=_("After an out-of-memory error, restart with the next strategy that needs less"),
+            text="After an out-of-memory error, restart with the next strategy that needs less",
         ),
     ] = False,
     max_attempts: Annotated[
         int,
-        _run_option(
-            "--max-attempts", text=_("Maximum number of attempts with --escalate"), least=1
-        ),
+        _run_option("--max-attempts", text="Maximum number of attempts with --escalate", least=1),
     ] = len(FLOWCHART_STRATEGIES),
     launcher: Annotated[
-        Launcher, _run_option("--launcher", text=_("DeepSpeed's launcher for the --hostfile"))
+        Launcher, _run_option("--launcher", text="DeepSpeed's launcher for the --hostfile")
     ] = Launcher.PDSH,
     grace_seconds: Annotated[
         int,
         _run_option(
             "--grace-seconds",
-            text=_("Seconds for ranks to save and exit after SIGTERM"),
+            text="Seconds for ranks to save and exit after SIGTERM",
             least=0,
             value="<seconds>",
         ),

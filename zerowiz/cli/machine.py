@@ -13,7 +13,6 @@ from zerowiz.cli.completion import complete_machine
 from zerowiz.cli.usage import PlainCommand, write_json
 from zerowiz.core.machine.types import Accelerator
 from zerowiz.errors import PreflightError
-from zerowiz.translation import _
 from zerowiz.ui.machine import host as show_host
 from zerowiz.ui.machine import machine as show_machine
 from zerowiz.ui.reporter import TerminalReporter
@@ -25,38 +24,34 @@ def machine(
         typer.Option(
             "--machine",
             metavar="<machine>",
-            help=_("Saved file, spec (8xH100) or instance (p5.48xlarge)"),
+            help="Saved file, spec (8xH100) or instance (p5.48xlarge)",
             autocompletion=complete_machine,
         ),
     ] = None,
     gpus: Annotated[
         str | None,
         typer.Option(
-            "--gpus", metavar="<list>", help=_("NVML indices to use: 0,2,3; a MIG slice: 0:1")
+            "--gpus", metavar="<list>", help="NVML indices to use: 0,2,3; a MIG slice: 0:1"
         ),
     ] = None,
     accelerator: Annotated[
-        Accelerator | None, typer.Option("--accelerator", help=_("Accelerator that DeepSpeed uses"))
+        Accelerator | None, typer.Option("--accelerator", help="Accelerator that DeepSpeed uses")
     ] = None,
-    nodes: Annotated[
-        int | None, typer.Option("--nodes", help=_("Number of nodes, all alike"))
-    ] = None,
+    nodes: Annotated[int | None, typer.Option("--nodes", help="Number of nodes, all alike")] = None,
     gpus_per_node: Annotated[
-        int | None, typer.Option("--gpus-per-node", help=_("GPUs (or CPU ranks) per node"))
+        int | None, typer.Option("--gpus-per-node", help="GPUs (or CPU ranks) per node")
     ] = None,
     interconnect: Annotated[
         str | None,
         typer.Option(
             "--interconnect",
             metavar="<links>",
-            help=_("Links that zerowiz cannot detect: nvlink,infiniband:400Gb/s"),
+            help="Links that zerowiz cannot detect: nvlink,infiniband:400Gb/s",
         ),
     ] = None,
     hostfile: Annotated[
         Path | None,
-        typer.Option(
-            "--hostfile", help=_("Read all nodes of this file: one `host slots=N` per line")
-        ),
+        typer.Option("--hostfile", help="Read all nodes of this file: one `host slots=N` per line"),
     ] = None,
     probe_timeout: Annotated[
         int | None,
@@ -64,7 +59,7 @@ def machine(
             "--probe-timeout",
             min=1,
             max=3600,
-            help=_("Time limit for each call of the NVIDIA driver"),
+            help="Time limit for each call of the NVIDIA driver",
         ),
     ] = None,
     deadline: Annotated[
@@ -74,19 +69,19 @@ def machine(
             min=1,
             max=3600,
             metavar="<seconds>",
-            help=_("Time limit for each node to answer"),
+            help="Time limit for each node to answer",
         ),
     ] = DEADLINE_S,
     disk: Annotated[
-        Path | None, typer.Option("--disk", help=_("Folder that offload would use"))
+        Path | None, typer.Option("--disk", help="Folder that offload would use")
     ] = None,
     save: Annotated[
-        Path | None, typer.Option("--save", help=_("Save the machine to a file for --machine"))
+        Path | None, typer.Option("--save", help="Save the machine to a file for --machine")
     ] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help=_("Print one JSON object on stdout"))
+        bool, typer.Option("--json", help="Print one JSON object on stdout")
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help=_("Overwrite the file"))] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the file")] = False,
 ) -> None:
     """Show the GPUs, the links between them, the host, the network and the scheduler"""
     options = Options(

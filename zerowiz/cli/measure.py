@@ -18,7 +18,6 @@ from zerowiz.core.measured_row import Comparison, encode_comparison
 from zerowiz.core.plan_json import SCHEMA_VERSION
 from zerowiz.core.workload import Loop
 from zerowiz.errors import UsageError
-from zerowiz.translation import _
 from zerowiz.ui import measure as measure_text
 from zerowiz.ui.reporter import TerminalReporter
 from zerowiz.ui.text import plain_log
@@ -32,22 +31,22 @@ def measure(
     script: Annotated[
         str | None,
         typer.Argument(
-            help=_("Training script; without one, zerowiz trains the model itself"),
+            help="Training script; without one, zerowiz trains the model itself",
             autocompletion=complete_script,
         ),
     ] = None,
     args: Annotated[
-        list[str] | None, typer.Argument(help=_("Arguments of the script, passed on unchanged"))
+        list[str] | None, typer.Argument(help="Arguments of the script, passed on unchanged")
     ] = None,
     cases: Annotated[
         Path | None,
-        typer.Option("--cases", help=_("JSON file with a list of runs, instead of the options")),
+        typer.Option("--cases", help="JSON file with a list of runs, instead of the options"),
     ] = None,
     every: Annotated[
-        bool, typer.Option("--all", help=_("Run every strategy that fits, not only the chosen one"))
+        bool, typer.Option("--all", help="Run every strategy that fits, not only the chosen one")
     ] = False,
     loop: Annotated[
-        Loop, typer.Option("--loop", help=_("Training loop: DeepSpeed's engine or the Trainer"))
+        Loop, typer.Option("--loop", help="Training loop: DeepSpeed's engine or the Trainer")
     ] = Loop.ENGINE,
     cap_bytes: Annotated[
         int | None,
@@ -55,32 +54,28 @@ def measure(
             "--cap-bytes",
             min=1,
             metavar="<bytes>",
-            help=_("Limit torch's allocator, as on a smaller GPU"),
+            help="Limit torch's allocator, as on a smaller GPU",
         ),
     ] = None,
     steps: Annotated[
         int | None,
-        typer.Option(
-            "--steps", min=1, help=_("Measured optimizer steps; default: 3, of a script 8")
-        ),
+        typer.Option("--steps", min=1, help="Measured optimizer steps; default: 3, of a script 8"),
     ] = None,
     timed_steps: Annotated[
         int | None,
-        typer.Option("--timed-steps", min=0, help=_("Timed optimizer steps after those; 0: none")),
+        typer.Option("--timed-steps", min=0, help="Timed optimizer steps after those; 0: none"),
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", help=_("Append each run to this file, as a line of JSON")),
+        typer.Option("--output", help="Append each run to this file, as a line of JSON"),
     ] = None,
     deadline: Annotated[
         int,
-        typer.Option("--deadline", min=1, metavar="<seconds>", help=_("Time limit for all runs")),
+        typer.Option("--deadline", min=1, metavar="<seconds>", help="Time limit for all runs"),
     ] = 900,
     case_deadline: Annotated[
         int,
-        typer.Option(
-            "--case-deadline", min=1, metavar="<seconds>", help=_("Time limit for one run")
-        ),
+        typer.Option("--case-deadline", min=1, metavar="<seconds>", help="Time limit for one run"),
     ] = 300,
 ) -> None:
     """Run real steps on this machine, and compare them with the prediction"""
@@ -96,8 +91,8 @@ def measure(
         }
         for name in (name for name, is_given in given.items() if is_given):
             raise UsageError(
-                _("`{name}` does not work with your own script", name=name),
-                _("remove `{name}`", name=name),
+                f"`{name}` does not work with your own script",
+                f"remove `{name}`",
             )
         _measure_script(script, tuple(args or ()), options, steps or _SCRIPT_STEPS, deadline)
         return

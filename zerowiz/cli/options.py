@@ -28,7 +28,6 @@ from zerowiz.core import shell
 from zerowiz.core.command_words import canonical_choice
 from zerowiz.core.settings import Origin, SettingRow, SettingValue
 from zerowiz.errors import ZerowizError
-from zerowiz.translation import _, listing
 from zerowiz.ui.reporter import TerminalReporter
 
 
@@ -167,8 +166,8 @@ def _parser_of(row: SettingRow, kind: type, choices: Sequence[str]) -> Callable[
     def choice(text: str) -> object:
         word = canonical_choice(row.key, str(text), choices)
         if word not in choices:
-            listed = listing(f"'{each}'" for each in choices)
-            what = _("'{said}' is not one of {listed}.", said=text, listed=listed)
+            listed = ", ".join(f"'{each}'" for each in choices)
+            what = f"'{text}' is not one of {listed}."
             raise WrongChoiceError(what, row.on, word, choices)
         return kind(word) if issubclass(kind, Enum) else word
 
@@ -192,7 +191,7 @@ def read_options(words: Sequence[str], command: str) -> Options:
         instances.append(options)
 
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
-    app.command(cls=PlainCommand, help=_("The options of the other plan"))(gather)
+    app.command(cls=PlainCommand, help="The options of the other plan")(gather)
     typer.main.get_command(app).main(list(words), command, standalone_mode=False)
     if not instances:
         raise typer.Exit

@@ -26,7 +26,6 @@ from zerowiz.core.decision.open_settings import Limit
 from zerowiz.core.settings import COMPARE, EXPLAIN
 from zerowiz.core.strategies import STRATEGIES, find_strategy
 from zerowiz.errors import UsageError
-from zerowiz.translation import _, listing
 from zerowiz.ui import choice, show
 from zerowiz.ui.reporter import TerminalReporter
 
@@ -107,10 +106,10 @@ def _explained(decision: Decision, name: str) -> StrategyEstimate | None:
         return decision.chosen
     strategy = find_strategy(name)
     if strategy is None:
-        names = listing(row.name for row in STRATEGIES)
+        names = ", ".join(row.name for row in STRATEGIES)
         raise UsageError(
-            _("`$explain {name}`: there is no such strategy", name=name),
-            _("use one of {names}", names=names),
+            f"`$explain {name}`: there is no such strategy",
+            f"use one of {names}",
         )
     return decision.of(strategy)
 
@@ -122,10 +121,10 @@ def plan(
     script: Annotated[
         str | None,
         typer.Argument(
-            help=_("Training script; the plan uses its settings"), autocompletion=complete_script
+            help="Training script; the plan uses its settings", autocompletion=complete_script
         ),
     ] = None,
-    args: Annotated[list[str] | None, typer.Argument(help=_("Arguments of the script"))] = None,
+    args: Annotated[list[str] | None, typer.Argument(help="Arguments of the script")] = None,
     *,
     explain: Annotated[str | None, option_of(settings.EXPLAIN)] = None,
     verbose: Annotated[bool, option_of(settings.VERBOSE)] = False,
@@ -165,8 +164,8 @@ def plan(
         of_one |= {"$origins": origins}
         for alone in (name for name, value in of_one.items() if value):
             raise UsageError(
-                _("`{alone}` is for one machine, and this plan compares many", alone=alone),
-                _("name one: `$machine 8xH100-80GB`"),
+                f"`{alone}` is for one machine, and this plan compares many",
+                "name one: `$machine 8xH100-80GB`",
             )
         _show_machines(planned, options, reporter)
 
@@ -300,8 +299,8 @@ def compare_plans(
     changed = changed_by(options, changes)
     if changed == options:
         raise UsageError(
-            _("`$compare` needs options that make the other plan differ"),
-            _("add them: `$compare $machine 8xH100-80GB`"),
+            "`$compare` needs options that make the other plan differ",
+            "add them: `$compare $machine 8xH100-80GB`",
         )
     reporter = _NotesOnce(quiet=options.quiet, with_waits=not options.as_json)
     first = _plan(script, script_args, options, reporter)
@@ -310,7 +309,7 @@ def compare_plans(
         content = {"schema_version": 1, "plans": [plan.to_dict() for plan in (first, second)]}
         write_json(content)
     else:
-        before = _said(options, changes) or _("as you set it")
+        before = _said(options, changes) or "as you set it"
         compare(
             Side(words=before, decision=first.decided.decision),
             Side(words=words, decision=second.decided.decision),
@@ -325,7 +324,7 @@ def _split(words: str) -> list[str]:
         return shlex.split(words)
     except ValueError as error:
         why = str(error).lower()
-        raise UsageError(_("`$compare`: `{words}`: {why}", words=words, why=why)) from error
+        raise UsageError(f"`$compare`: `{words}`: {why}") from error
 
 
 def _plan(
@@ -338,8 +337,8 @@ def _plan(
     planned = plan_job(script, script_args, options, _NO_LENGTH, reporter)
     if not isinstance(planned, PlanResult):
         raise UsageError(
-            _("`$compare` is for two plans, and one of them compares many machines"),
-            _("name one machine: `$machine 8xH100-80GB`"),
+            "`$compare` is for two plans, and one of them compares many machines",
+            "name one machine: `$machine 8xH100-80GB`",
         )
     note_basis(planned.decided, reporter, None if beside is None else beside.decided)
     note_settled(planned.decided, reporter)

@@ -9,7 +9,6 @@ import typer
 from zerowiz.app.report import read_run
 from zerowiz.cli.usage import PlainCommand, write_json
 from zerowiz.core.job_end import encode_summary
-from zerowiz.translation import _
 from zerowiz.ui.job_end import run as show_run
 
 
@@ -17,10 +16,10 @@ def report(
     folder: Annotated[
         Path,
         typer.Argument(
-            help=_("The `--output-dir` of the launch; default: this folder"), show_default=False
+            help="The `--output-dir` of the launch; default: this folder", show_default=False
         ),
     ] = Path(),
-    as_json: Annotated[bool, typer.Option("--json", help=_("One JSON object on stdout"))] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout")] = False,
 ) -> None:
     """Compare the memory and step time of the last launch with its plan"""
     summary = read_run(folder)

@@ -13,16 +13,15 @@ from zerowiz.core import shell
 from zerowiz.core.decision.questions import TEMPLATES, Template, template_of
 from zerowiz.core.launch.provenance import PlannedFile
 from zerowiz.core.workload import MODEL_FOLDER, Loop
-from zerowiz.translation import _
 
 
 def template(
     folder: Annotated[
         Path | None,
-        typer.Argument(help=_("Folder to copy it into; without one, zerowiz lists the templates")),
+        typer.Argument(help="Folder to copy it into; without one, zerowiz lists the templates"),
     ] = None,
     loop: Annotated[
-        Loop, typer.Option("--loop", help=_("Training loop: the Trainer, or a plain loop"))
+        Loop, typer.Option("--loop", help="Training loop: the Trainer, or a plain loop")
     ] = TEMPLATES[0].loop,
 ) -> None:
     """Copy a training script that works into a folder, to start from"""
@@ -36,11 +35,11 @@ def template(
 def _list_templates(stream: TextIO) -> None:
     """The templates, and how one is copied."""
     for template in TEMPLATES:
-        is_default = _(" (default)") if template is TEMPLATES[0] else ""
+        is_default = " (default)" if template is TEMPLATES[0] else ""
         stream.write(
             f"--loop {template.loop}{is_default}: {template.script}\n    {template.about}\n"
         )
-    stream.write(_("\nto copy one: zerowiz template DIR\n"))
+    stream.write("\nto copy one: zerowiz template DIR\n")
 
 
 def _show_copy(
@@ -55,19 +54,13 @@ def _show_copy(
         stream: Where it is shown.
     """
     if added:
-        stream.writelines(_("wrote {path}\n", path=file.path) for file in added)
+        stream.writelines(f"wrote {file.path}\n" for file in added)
     else:
-        stream.write(_("all of it is in {folder} already\n", folder=folder))
+        stream.write(f"all of it is in {folder} already\n")
     enter = "" if folder == Path() else f"cd {shell.quote(folder)} && "
     rest = f"--model {MODEL_FOLDER} {template.script}"
-    stream.write(_("\nnext: {enter}zerowiz launch {rest}\n", enter=enter, rest=rest))
-    stream.write(
-        _(
-            "on a machine without a GPU: {enter}zerowiz launch --accelerator cpu {rest}\n",
-            enter=enter,
-            rest=rest,
-        )
-    )
+    stream.write(f"\nnext: {enter}zerowiz launch {rest}\n")
+    stream.write(f"on a machine without a GPU: {enter}zerowiz launch --accelerator cpu {rest}\n")
 
 
 def register(app: typer.Typer) -> None:

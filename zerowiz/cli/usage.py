@@ -14,7 +14,6 @@ from typer.core import TyperCommand, TyperGroup
 from zerowiz.cli.help_page import EXAMPLES, refuse_empty, refuse_meaningless, write_rows, write_text
 from zerowiz.core import shell
 from zerowiz.errors import HAS_SITE, ExitCode, UsageError, ZerowizError, did_you_mean, page_of
-from zerowiz.translation import _, listing
 
 # typer vendors click in newer releases; either way its own error is the ancestor of all of them.
 TyperError: type[Exception] = next(
@@ -28,14 +27,14 @@ class _Spoken:
     def format_usage(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - click's context and formatter are typer's own or click's, by typer's release
         """The words of the command line."""
         pieces = " ".join(self.collect_usage_pieces(ctx))  # type: ignore[attr-defined]
-        formatter.write_usage(ctx.command_path, pieces, prefix=_("Usage: "))
+        formatter.write_usage(ctx.command_path, pieces, prefix="Usage: ")
 
     def format_help_text(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - as said above
         """What the command does."""
         del ctx
         formatter.write_paragraph()
         with formatter.indentation():
-            write_text(formatter, _(str(self.help)))  # type: ignore[attr-defined]
+            write_text(formatter, str(self.help))  # type: ignore[attr-defined]
 
 
 class PlainCommand(_Spoken, TyperCommand):
@@ -68,7 +67,7 @@ class PlainCommand(_Spoken, TyperCommand):
 
 
 def _write_examples(formatter: Any, examples: Iterable[tuple[str, str]]) -> None:  # noqa: ANN401 - as said above
-    with formatter.section(_("Examples")):
+    with formatter.section("Examples"):
         for line, what in examples:
             formatter.write(f"  {line}\n      {what}\n")
 
@@ -83,14 +82,14 @@ class PlainGroup(_Spoken, TyperGroup):
     def format_options(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - as said above
         """The few of the program, then its commands."""
         records = [param.get_help_record(ctx) for param in self.get_params(ctx)]
-        with formatter.section(_("Options")):
-            write_rows(formatter, [(name, _(text)) for name, text in filter(None, records)])
+        with formatter.section("Options"):
+            write_rows(formatter, [(name, text) for name, text in filter(None, records)])
         self.format_commands(ctx, formatter)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - as said above
         """The commands, in the order of use."""
         listed = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
-        with formatter.section(_("Commands")):
+        with formatter.section("Commands"):
             write_rows(
                 formatter, [(name, command.help or "") for name, command in listed if command]
             )
@@ -109,31 +108,31 @@ class PlainGroup(_Spoken, TyperGroup):
 _WORDS = (
     (re.compile(r"^Invalid value for '([^']+)'(?: / '[^']+')*: "), r"`\1`: "),
     (re.compile(r"Value error, "), ""),
-    (re.compile(r"Input should be a valid integer.*"), _("it takes a whole number")),
-    (re.compile(r"Input should be a valid number.*"), _("it takes a number")),
+    (re.compile(r"Input should be a valid integer.*"), "it takes a whole number"),
+    (re.compile(r"Input should be a valid number.*"), "it takes a number"),
     (
         re.compile(r"'([^']*)' is not a valid (?:int|integer)\b.*"),
-        _(r"it takes a whole number, not `\1`"),
+        "it takes a whole number, not `\\1`",
     ),
     (
         re.compile(r"'([^']*)' is not a valid (?:number|float)\b.*"),
-        _(r"it takes a number, not `\1`"),
+        "it takes a number, not `\\1`",
     ),
-    (re.compile(r"^Option (\S+) requires an argument$"), _(r"option \1 requires an argument")),
+    (re.compile(r"^Option (\S+) requires an argument$"), "option \\1 requires an argument"),
     (
         re.compile(r"^Got unexpected extra argument\(s\) \((.*)\)$"),
-        _(r"got unexpected extra argument(s) (\1)"),
+        "got unexpected extra argument(s) (\\1)",
     ),
     (
         re.compile(r"(\S+) is not in the range x>=(\S+)$"),
-        _(r"it must be at least \2, not `\1`"),
+        "it must be at least \\2, not `\\1`",
     ),
     (re.compile(r" \(Possible options: .*\)$"), ""),
-    (re.compile(r"No such option: (\S+)"), _(r"there is no option `\1`")),
-    (re.compile(r"No such command"), _("there is no command")),
+    (re.compile(r"No such option: (\S+)"), "there is no option `\\1`"),
+    (re.compile(r"No such command"), "there is no command"),
     (re.compile(r"\.? Did you mean .*\?$"), ""),
     (re.compile(r"'([^'\s]*)'"), r"`\1`"),
-    (re.compile(r"(`\S*`) is not one of (`.*`)$"), _(r"\1 is not one of \2")),
+    (re.compile(r"(`\S*`) is not one of (`.*`)$"), "\\1 is not one of \\2"),
 )
 
 
@@ -236,7 +235,7 @@ def _said_by_variable(error: Exception) -> Iterator[str]:
         return
     flags = set(getattr(option, "opts", ()))
     if not any(word.partition("=")[0] in flags for word in sys.argv[1:]):
-        yield _("`{variable}` is set to `{value}`", variable=variable, value=os.environ[variable])
+        yield f"`{variable}` is set to `{os.environ[variable]}`"
 
 
 _THOUSANDS = re.compile(r"'(\d+)[kK]' is not a valid int")
@@ -275,18 +274,17 @@ def as_usage_error(
     unheard = str(getattr(error, "option_name", ""))
     if "No such option" in str(text) and (others := takers(unheard)):
         named = [f"`zerowiz {name}`" for name in others]
-        hints = [_("`{unheard}` is an option of {named}", unheard=unheard, named=listing(named))]
+        hints = [f"`{unheard}` is an option of {', '.join(named)}"]
     elif (other := _other_option(error, unheard)) is not None:
         hints = [*did_you_mean([other])]
     elif unheard and _takes_words_of_script(error):
         hints.append(
-            _(
-                "if it is an option of your script, put it after the script: `{line}`",
-                line=f"{_command(error, commands)} train.py {shell.quote(unheard)}",
+            "if it is an option of your script, put it after the script: `{line}`".format(
+                line=f"{_command(error, commands)} train.py {shell.quote(unheard)}"
             )
         )
     hints += _said_by_variable(error)
-    hints.append(_("see `{command} --help`", command=_command(error, commands)))
+    hints.append(f"see `{_command(error, commands)} --help`")
     return UsageError(message[:1].lower() + message[1:], *hints)
 
 
@@ -355,6 +353,6 @@ Explain = Annotated[
         metavar="<code>",
         callback=_show_explanation,
         is_eager=True,
-        help=_("Show an example of a code (ZW101, PF402, exit-4) and the way out; all lists them"),
+        help="Show an example of a code (ZW101, PF402, exit-4) and the way out; all lists them",
     ),
 ]

@@ -10,7 +10,6 @@ from msgspec import Struct
 from zerowiz.core.structs import decode
 from zerowiz.core.workload import Precision
 from zerowiz.errors import page_of
-from zerowiz.translation import N_, _
 
 
 class Severity(StrEnum):
@@ -111,11 +110,11 @@ class Harm(StrEnum):
 
 
 HARMS: Mapping[Harm, str] = {
-    Harm.WRONG_GRADIENTS: N_("ZeRO-2 computes wrong gradients"),
-    Harm.REPEATED_MODULES: N_(
+    Harm.WRONG_GRADIENTS: "ZeRO-2 computes wrong gradients",
+    Harm.REPEATED_MODULES: (
         "ZeRO-2 with bf16 computes wrong gradients if a module runs more than once in a step"
     ),
-    Harm.EMPTY_ADAPTER: N_("at ZeRO-3 the Trainer saves an empty adapter"),
+    Harm.EMPTY_ADAPTER: "at ZeRO-3 the Trainer saves an empty adapter",
 }
 """The same for people."""
 
@@ -147,7 +146,7 @@ class BadRelease(Struct, frozen=True, kw_only=True):
     @property
     def words(self) -> str:
         """What happens, and who says so."""
-        return _("{harm} ({sources})", harm=_(HARMS[self.harm]), sources=", ".join(self.sources))
+        return f"{HARMS[self.harm]} ({', '.join(self.sources)})"
 
 
 class _Table(Struct, frozen=True, kw_only=True):
@@ -160,7 +159,7 @@ def decode_bad_releases(value: object) -> tuple[BadRelease, ...]:
     Raises:
         UsageError: A row lacks a key, or a key has another type; the message names it.
     """
-    return decode(_Table, value, _("table of releases")).releases
+    return decode(_Table, value, "table of releases").releases
 
 
 def _parse(version: str | None) -> tuple[int, ...]:

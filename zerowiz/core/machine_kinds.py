@@ -22,7 +22,6 @@ from zerowiz.core.machine.spec import MOST_GPUS_PER_NODE, instance_node, parse_s
 from zerowiz.core.machine.types import Machine, Network, NetworkKind, with_nodes
 from zerowiz.core.structs import replace, shows
 from zerowiz.errors import UsageError
-from zerowiz.translation import _, joined, listing
 
 _AMOUNT = re.compile(
     r"([$€£¥]?)\s*(\d{1,12}(?:\.\d{1,9})?)\s*([A-Za-z]{3})?\s*/\s*(gpu|node)-(?:hour|hr|h)",
@@ -31,9 +30,9 @@ _AMOUNT = re.compile(
 # As half of the world writes 2.50.
 _DECIMAL_COMMA = re.compile(r"(\D*\d+),(\d{1,2}\D*)")
 _HINTS = (
-    _("write `$price 2.50/gpu-hour` or `$price 32/node-hour`"),
-    _("of several machines: `$price H100-80GB=2.50/gpu-hour,p5.48xlarge=98/node-hour`"),
-    _('or a file, in TOML with `"H100-80GB" = "2.50/gpu-hour"`'),
+    "write `$price 2.50/gpu-hour` or `$price 32/node-hour`",
+    "of several machines: `$price H100-80GB=2.50/gpu-hour,p5.48xlarge=98/node-hour`",
+    'or a file, in TOML with `"H100-80GB" = "2.50/gpu-hour"`',
 )
 
 
@@ -125,18 +124,16 @@ def split_prices(text: str) -> dict[str, str]:
     comma = _DECIMAL_COMMA.fullmatch(text)
     if comma is not None:
         raise UsageError(
-            _("`$price {text}` has a comma in its number", text=text),
-            _("did you mean `$price {text}`?", text=f"{comma[1]}.{comma[2]}"),
+            f"`$price {text}` has a comma in its number",
+            f"did you mean `$price {comma[1]}.{comma[2]}`?",
         )
     for entry in text.split(","):
         name, equals, amount = entry.rpartition("=")
         if equals and not name.strip():
-            raise UsageError(_("`$price {text}` has no name before `=`", text=text), *_HINTS)
+            raise UsageError(f"`$price {text}` has no name before `=`", *_HINTS)
         if name.strip() in prices:
-            whose = _(" of `{name}`", name=name.strip()) if equals else ""
-            raise UsageError(
-                _("`$price {text}` gives two prices{whose}", text=text, whose=whose), *_HINTS
-            )
+            whose = f" of `{name.strip()}`" if equals else ""
+            raise UsageError(f"`$price {text}` gives two prices{whose}", *_HINTS)
         prices[name.strip()] = amount.strip()
     return prices
 
@@ -163,12 +160,10 @@ def read_prices(
     prices = [_read(name, amount, table, instances, own_gpus) for name, amount in amounts.items()]
     currencies = sorted({price.currency for price in prices})
     if len(currencies) > 1:
-        shown = joined(
-            _(" and "), (f"`{currency}`" if currency else _("none") for currency in currencies)
-        )
+        shown = " and ".join(f"`{currency}`" if currency else "none" for currency in currencies)
         raise UsageError(
-            _("`$price` has more than one currency: {shown}", shown=shown),
-            _("use one currency for all"),
+            f"`$price` has more than one currency: {shown}",
+            "use one currency for all",
         )
     return PriceList(prices=tuple(sorted(prices, key=_generality)))
 
@@ -189,7 +184,7 @@ def _read(
     match = _AMOUNT.fullmatch(amount.strip())
     if match is None or (match[1] and match[3]):
         words = f"{name}={amount}" if name else amount
-        raise UsageError(_("`$price {words}` is not an hourly price", words=words), *_HINTS)
+        raise UsageError(f"`$price {words}` is not an hourly price", *_HINTS)
     price = Price(
         amount=float(match[2]),
         unit=PriceUnit(match[4].lower()),
@@ -220,29 +215,25 @@ def _named(
     )
     if price.unit is PriceUnit.NODE and count is None:
         raise UsageError(
-            _(
-                "`$price {name}=...` is the price of a node, and does not say how many "
-                "GPUs a node has",
-                name=name,
+            (
+                f"`$price {name}=...` is the price of a node, and does not say how many GPUs "
+                "a node has"
             ),
-            _(
-                "write `8x{name}=.../node-hour`, or the price of a GPU: `{name}=.../gpu-hour`",
-                name=name,
-            ),
+            f"write `8x{name}=.../node-hour`, or the price of a GPU: `{name}=.../gpu-hour`",
         )
     return replace(price, gpu=gpu_name, gpus=count)
 
 
 def _refuse(phrase: Phrase, table: Sequence[GpuModel], instances: Sequence[Instance]) -> UsageError:
     """The error for a price whose name is in no table."""
-    close = listing(f"`{phrase.of(name)}`" for name in close_names(phrase.name, table, instances))
+    close = ", ".join(f"`{phrase.of(name)}`" for name in close_names(phrase.name, table, instances))
     return UsageError(
-        _(
-            "`$price {name}=...`: `{name}` is not a GPU or an instance that zerowiz knows",
-            name=phrase.name,
+        (
+            f"`$price {phrase.name}=...`: `{phrase.name}` is not a GPU or an instance that "
+            "zerowiz knows"
         ),
-        *((_("similar names: {close}", close=close),) if close else ()),
-        _("`$price 2.50/gpu-hour`, without a name, applies to any machine"),
+        *((f"similar names: {close}",) if close else ()),
+        "`$price 2.50/gpu-hour`, without a name, applies to any machine",
     )
 
 

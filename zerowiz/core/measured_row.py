@@ -37,7 +37,6 @@ from zerowiz.core.speed.costs import (
 )
 from zerowiz.core.structs import encode, replace
 from zerowiz.core.workload import SETTINGS
-from zerowiz.translation import _
 
 Report = Mapping[str, object]
 
@@ -135,7 +134,7 @@ def _sections(trial: Trial, ds_config: Report) -> dict[str, object]:
 
 
 # Why a case was killed, and how an error says it (worker/batch_files.py, KillReason).
-ENDED = {"deadline": _("at the deadline"), "launcher": _("with the launcher")}
+ENDED = {"deadline": "at the deadline", "launcher": "with the launcher"}
 
 
 def _error(ends: Sequence[TrialEnd]) -> str | None:
@@ -145,15 +144,11 @@ def _error(ends: Sequence[TrialEnd]) -> str | None:
         return str(errors[0])
     for end in ends:
         if end.killed in ENDED:
-            return _("rank {rank} was ended {ended}", rank=end.rank, ended=ENDED[end.killed])
+            return f"rank {end.rank} was ended {ENDED[end.killed]}"
     for end in ends:
         if end.killed is None and end.status != 0:
-            how = (
-                _("signal {status}", status=-end.status)
-                if end.status < 0
-                else _("status {status}", status=end.status)
-            )
-            return _("rank {rank} ended by {how}", rank=end.rank, how=how)
+            how = f"signal {-end.status}" if end.status < 0 else f"status {end.status}"
+            return f"rank {end.rank} ended by {how}"
     return None
 
 

@@ -33,7 +33,6 @@ from zerowiz.core.workload import (
     Workload,
 )
 from zerowiz.errors import UsageError
-from zerowiz.translation import _, joined
 
 # What takes the step.
 
@@ -199,24 +198,24 @@ class Trial(Struct, frozen=True, kw_only=True):
         """Refuse what cannot be run."""
         for name, count in (("gpus", self.gpus), ("steps", self.steps)):
             if count < 1:
-                raise UsageError(_("`{name}` must be at least 1", name=name))
+                raise UsageError(f"`{name}` must be at least 1")
         changed = [n for n in self.workload.changed() if not SETTINGS[n].measurable]
         if changed:
-            named = joined(_(" and "), (f"`${name}`" for name in changed))
+            named = " and ".join(f"`${name}`" for name in changed)
             raise UsageError(
-                _("`measure` cannot train with {named}", named=named),
-                _("remove {named}", named=named),
+                f"`measure` cannot train with {named}",
+                f"remove {named}",
             )
         if self.loop is not Loop.TRAINER:
             return
         if not KERNELS[self.kernel].by_trainer:
             raise UsageError(
-                _("the Trainer cannot use `{kernel}`", kernel=self.kernel),
-                _("remove `kind` from the case"),
+                f"the Trainer cannot use `{self.kernel}`",
+                "remove `kind` from the case",
             )
         if self.workload.packing:
             raise UsageError(
-                _("`measure` cannot pack sequences with the Trainer"), _("remove `$packing`")
+                "`measure` cannot pack sequences with the Trainer", "remove `$packing`"
             )
 
 
@@ -228,7 +227,7 @@ class _Adapters(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.quantized and self.lora_rank is None:
-            raise UsageError(_("`quantized` trains LoRA adapters: add a `lora_rank`"))
+            raise UsageError("`quantized` trains LoRA adapters: add a `lora_rank`")
 
 
 # A row says these in its own way, or not at all.
@@ -281,7 +280,7 @@ def decode_trials(value: object) -> tuple[Trial, ...]:
     """
     if not isinstance(value, list) or not value:
         raise UsageError(
-            _("the cases must be a JSON list of objects"),
+            "the cases must be a JSON list of objects",
             '`[{"model": "10m", "stage": 2}]`',
         )
     trials = [decode_trial(trial, f"cases[{place}]") for place, trial in enumerate(value)]
@@ -433,7 +432,7 @@ def plan_trial(
         ds_config=config,
         job=replace(job, own_buffers=own_config.buffers, state_dtype=own_config.state_dtype),
         strategy=strategy,
-        unpredicted=None if strategy else _("no strategy has this stage and offload"),
+        unpredicted=None if strategy else "no strategy has this stage and offload",
     )
 
 

@@ -12,7 +12,6 @@ from msgspec import Struct
 
 from zerowiz.core.structs import shows
 from zerowiz.errors import UsageError
-from zerowiz.translation import N_, _, joined
 
 Change = Mapping[str, int | str | bool]
 """Settings by the names of their fields, with the plain values that they are to have."""
@@ -21,12 +20,12 @@ Change = Mapping[str, int | str | bool]
 class Panel(StrEnum):
     """The headings under which `--help` lists options."""
 
-    MODEL = N_("Model")
-    MACHINE = N_("Machine")
-    JOB = N_("Training step")
-    CHOICE = N_("Choice")
-    LENGTH = N_("Time and cost")
-    OUTPUT = N_("Output")
+    MODEL = "Model"
+    MACHINE = "Machine"
+    JOB = "Training step"
+    CHOICE = "Choice"
+    LENGTH = "Time and cost"
+    OUTPUT = "Output"
 
 
 class SettingRow(Struct, frozen=True, kw_only=True):
@@ -97,7 +96,7 @@ def read_row(annotation: object) -> SettingRow:
 class Origin(StrEnum):
     """What can say a setting; what stands later counts more."""
 
-    DEFAULT = N_("default")
+    DEFAULT = "default"
     DETECTED = "detected"
     SCRIPT = "script"
     """Its code, or a word after it."""
@@ -108,7 +107,7 @@ class Origin(StrEnum):
     ENVIRONMENT = "environment"
     OPTION = "option"
     """Also an answer of a person, which stands for an option."""
-    CHOSEN = N_("chosen")
+    CHOSEN = "chosen"
     """By a search, among what nobody decided."""
 
 
@@ -189,13 +188,8 @@ def _settle(values: Mapping[Origin, SettingValue], gives_way: GivesWay) -> Setti
     if config is not None and option is not None and config.value != option.value:
         words = as_typed(option.name, option.value)
         raise UsageError(
-            _(
-                "`{words}` conflicts with `{config}`, which says {own}",
-                words=words,
-                config=config.source,
-                own=config.value,
-            ),
-            _("remove `{words}`", words=words),
+            f"`{words}` conflicts with `{config.source}`, which says {config.value}",
+            f"remove `{words}`",
         )
     return winner
 
@@ -216,271 +210,257 @@ def script_against_option(script: SettingValue, option: SettingValue) -> UsageEr
     """The error where a script says another value than an option."""
     words = as_typed(option.name, option.value)
     return UsageError(
-        _(
-            "`{words}` conflicts with the script: {source} says {setting}",
-            words=words,
-            source=script.source,
-            setting=script.value,
-        ),
+        f"`{words}` conflicts with the script: {script.source} says {script.value}",
         script.change_to(option.value),
-        _("or remove `{words}`", words=words),
+        f"or remove `{words}`",
     )
 
 
 def _script_against_config(
     script: SettingValue, config: SettingValue, option: SettingValue | None
 ) -> UsageError:
-    drop = (
-        ()
-        if option is None
-        else (_("remove `{words}`", words=as_typed(option.name, option.value)),)
-    )
+    drop = () if option is None else (f"remove `{as_typed(option.name, option.value)}`",)
     return UsageError(
-        _(
-            "the script conflicts with `{config}`: {source} says {said}, the config {own}",
-            config=config.source,
-            source=script.source,
-            said=script.value,
-            own=config.value,
+        (
+            f"the script conflicts with `{config.source}`: {script.source} says "
+            f"{script.value}, the config {config.value}"
         ),
-        joined("; ", (script.change_to(config.value), *drop)),
+        "; ".join((script.change_to(config.value), *drop)),
     )
 
 
 # The settings that are no part of a training step. Those that are have their row in `Workload`.
 MODEL = SettingRow(
     flag="--model",
-    help=_("Folder, hub id, name (llama-3.1-8b) or size (7b)"),
+    help="Folder, hub id, name (llama-3.1-8b) or size (7b)",
     panel=Panel.MODEL,
     value="<model>",
-    default=_("the one that your script names"),
+    default="the one that your script names",
 )
 TRACE = SettingRow(
     flag="--trace/--no-trace",
-    help=_("Run the model on the meta device to count it exactly"),
+    help="Run the model on the meta device to count it exactly",
     panel=Panel.MODEL,
-    default=_("for a family that zerowiz does not know"),
+    default="for a family that zerowiz does not know",
 )
 MACHINE = SettingRow(
     flag="--machine",
-    help=_("File, spec (4xA100-40GB) or instance (p5.48xlarge); `plan` also takes `all`"),
+    help="File, spec (4xA100-40GB) or instance (p5.48xlarge); `plan` also takes `all`",
     panel=Panel.MACHINE,
     value="<machine>",
-    default=_("this one"),
+    default="this one",
 )
 ACCELERATOR = SettingRow(
     flag="--accelerator",
-    help=_("Accelerator that DeepSpeed uses"),
+    help="Accelerator that DeepSpeed uses",
     panel=Panel.MACHINE,
-    default=_("cuda, or what your script or DS_ACCELERATOR says"),
+    default="cuda, or what your script or DS_ACCELERATOR says",
 )
 GPUS = SettingRow(
     flag="--gpus",
-    help=_("NVML indices to use: 0,2,3"),
+    help="NVML indices to use: 0,2,3",
     panel=Panel.MACHINE,
     value="<list>",
-    default=_("all that are visible"),
+    default="all that are visible",
 )
 NODES = SettingRow(
     flag="--nodes",
-    help=_("Number of nodes, all alike"),
+    help="Number of nodes, all alike",
     panel=Panel.MACHINE,
-    default=_("1, or those of the scheduler's job"),
+    default="1, or those of the scheduler's job",
 )
 GPUS_PER_NODE = SettingRow(
     flag="--gpus-per-node",
-    help=_("GPUs (or CPU ranks) per node"),
+    help="GPUs (or CPU ranks) per node",
     panel=Panel.MACHINE,
-    default=_("all GPUs, or 1 CPU rank"),
+    default="all GPUs, or 1 CPU rank",
 )
 HOSTFILE = SettingRow(
     flag="--hostfile",
-    help=_("DeepSpeed hostfile: one `host slots=N` per line"),
+    help="DeepSpeed hostfile: one `host slots=N` per line",
     panel=Panel.MACHINE,
 )
 INTERCONNECT = SettingRow(
     flag="--interconnect",
-    help=_("Links that zerowiz cannot detect: nvlink, infiniband:400Gb/s"),
+    help="Links that zerowiz cannot detect: nvlink, infiniband:400Gb/s",
     panel=Panel.MACHINE,
     value="<links>",
-    default=_("detected"),
+    default="detected",
 )
 HOST_MEMORY = SettingRow(
     flag="--host-memory",
-    help=_("Memory of each node's host: 1TiB, 512GB"),
+    help="Memory of each node's host: 1TiB, 512GB",
     panel=Panel.MACHINE,
     value="<amount>",
-    default=_("what is available"),
+    default="what is available",
 )
 PROBE_TIMEOUT = SettingRow(
     flag="--probe-timeout",
-    help=_("Timeout of a call to the NVIDIA driver, in seconds"),
+    help="Timeout of a call to the NVIDIA driver, in seconds",
     value="<seconds>",
     default="30",
     panel=Panel.MACHINE,
 )
 MEMORY_BUDGET = SettingRow(
     flag="--memory-budget",
-    help=_("Memory per GPU: 30GiB, 24GB, bytes, or a fraction"),
+    help="Memory per GPU: 30GiB, 24GB, bytes, or a fraction",
     panel=Panel.MACHINE,
     value="<amount>",
-    default=_("what is free"),
+    default="what is free",
 )
 GLOBAL_BATCH = SettingRow(
     flag="--global-batch",
-    help=_("Sequences per optimizer step, over all GPUs"),
+    help="Sequences per optimizer step, over all GPUs",
     panel=Panel.JOB,
-    default=_("micro-batch x accumulation x GPUs"),
+    default="micro-batch x accumulation x GPUs",
 )
 OBJECTIVE = SettingRow(
     flag="--objective",
-    help=_("How to choose: by the flowchart, the fastest step, or the least memory"),
+    help="How to choose: by the flowchart, the fastest step, or the least memory",
     panel=Panel.CHOICE,
     default="flowchart",
 )
 STAGE = SettingRow(
     flag="--stage",
-    help=_("ZeRO stage"),
+    help="ZeRO stage",
     panel=Panel.CHOICE,
     default="auto",
 )
 OFFLOAD = SettingRow(
     flag="--offload",
-    help=_("What to offload to host memory"),
+    help="What to offload to host memory",
     panel=Panel.CHOICE,
-    default=_("as the flowchart says; none with --stage"),
+    default="as the flowchart says; none with --stage",
 )
 NVME_PATH = SettingRow(
     flag="--nvme-path",
-    help=_("Offload to this folder on NVMe (stage 3)"),
+    help="Offload to this folder on NVMe (stage 3)",
     panel=Panel.CHOICE,
 )
 HPZ = SettingRow(
     flag="--hpz/--no-hpz",
-    help=_("Stage 3: each node keeps a copy of the weights"),
+    help="Stage 3: each node keeps a copy of the weights",
     panel=Panel.CHOICE,
-    default=_("where it pays"),
+    default="where it pays",
 )
 QUANTIZED_WEIGHTS = SettingRow(
-    flag="--quantized-weights", help=_("Stage 3: gather the weights in int8"), panel=Panel.CHOICE
+    flag="--quantized-weights", help="Stage 3: gather the weights in int8", panel=Panel.CHOICE
 )
 ALLOW_SLOW = SettingRow(
-    flag="--allow-slow", help=_("Allow ZeRO-3 over a slow link"), panel=Panel.CHOICE
+    flag="--allow-slow", help="Allow ZeRO-3 over a slow link", panel=Panel.CHOICE
 )
 IGNORE_OOM = SettingRow(
     flag="--ignore-oom",
-    help=_("Ignore earlier out-of-memory errors on this machine"),
+    help="Ignore earlier out-of-memory errors on this machine",
     panel=Panel.CHOICE,
 )
 CALIBRATION = SettingRow(
     flag="--calibration/--no-calibration",
-    help=_("Scale times by what `measure` found on this machine"),
+    help="Scale times by what `measure` found on this machine",
     panel=Panel.CHOICE,
     default="on",
 )
 ACCOUNTING = SettingRow(
     flag="--accounting",
-    help=_("Count what DeepSpeed allocates, or use the rule of thumb"),
+    help="Count what DeepSpeed allocates, or use the rule of thumb",
     panel=Panel.CHOICE,
     default="real",
 )
 INTEGRATION = SettingRow(
     flag="--integration",
-    help=_("Which library passes the config to DeepSpeed"),
+    help="Which library passes the config to DeepSpeed",
     panel=Panel.CHOICE,
-    default=_("detected in your script"),
+    default="detected in your script",
 )
 CONFIG_VIA = SettingRow(
     flag="--config-via",
-    help=_("How the script gets the config: flag:NAME, env, file:PATH, none"),
+    help="How the script gets the config: flag:NAME, env, file:PATH, none",
     panel=Panel.CHOICE,
     value="<way>",
-    default=_("detected in your script"),
+    default="detected in your script",
 )
-CONFIG = SettingRow(
-    flag="--config", help=_("Use this DeepSpeed config unchanged"), panel=Panel.CHOICE
-)
+CONFIG = SettingRow(flag="--config", help="Use this DeepSpeed config unchanged", panel=Panel.CHOICE)
 MODULE = SettingRow(
     flag="--module",
     short="-m",
-    help=_("Run SCRIPT as a module, like `python -m`"),
+    help="Run SCRIPT as a module, like `python -m`",
     panel=Panel.CHOICE,
 )
 TOKENS = SettingRow(
     flag="--tokens",
-    help=_("Tokens per epoch: 2B, 500M"),
+    help="Tokens per epoch: 2B, 500M",
     panel=Panel.LENGTH,
     value="<count>",
 )
 SEQUENCES = SettingRow(
     flag="--sequences",
-    help=_("Sequences per epoch, of --seq-len tokens: 52k"),
+    help="Sequences per epoch, of --seq-len tokens: 52k",
     panel=Panel.LENGTH,
     value="<count>",
 )
 EPOCHS = SettingRow(
     flag="--epochs",
-    help=_("Number of epochs"),
+    help="Number of epochs",
     panel=Panel.LENGTH,
-    default=_("your script's, or 1"),
+    default="your script's, or 1",
 )
 PRICE = SettingRow(
     flag="--price",
-    help=_("Price: 2.50/gpu-hour, 32/node-hour, NAME=..., or a file"),
+    help="Price: 2.50/gpu-hour, 32/node-hour, NAME=..., or a file",
     panel=Panel.LENGTH,
     value="<price>",
 )
 OUTPUT_DIR = SettingRow(
     flag="--output-dir",
-    help=_("Folder for the configs"),
+    help="Folder for the configs",
     panel=Panel.OUTPUT,
-    default=_("this folder"),
+    default="this folder",
 )
 ISOLATED = SettingRow(
-    flag="--isolated", help=_("Ignore zerowiz.toml, the answers file"), panel=Panel.OUTPUT
+    flag="--isolated", help="Ignore zerowiz.toml, the answers file", panel=Panel.OUTPUT
 )
 ORIGINS = SettingRow(
-    flag="--origins", help=_("Show where each setting comes from"), panel=Panel.OUTPUT
+    flag="--origins", help="Show where each setting comes from", panel=Panel.OUTPUT
 )
-YES = SettingRow(flag="--yes", short="-y", help=_("Ask nothing"), panel=Panel.OUTPUT)
+YES = SettingRow(flag="--yes", short="-y", help="Ask nothing", panel=Panel.OUTPUT)
 LIMITS = SettingRow(
     flag="--limits",
-    help=_("Show the largest micro-batch and the longest sequence that fit"),
+    help="Show the largest micro-batch and the longest sequence that fit",
     panel=Panel.OUTPUT,
 )
 COMPARE = SettingRow(
     flag="--compare",
-    help=_("Compare with a plan in which these options differ: --compare --machine 8xH100-80GB"),
+    help="Compare with a plan in which these options differ: --compare --machine 8xH100-80GB",
     value="<options>...",
     panel=Panel.OUTPUT,
 )
 EXPLAIN = SettingRow(
     flag="--explain",
     value="[<strategy>]",
-    help=_("Show what takes time and memory in the chosen strategy, or in another: zero2"),
+    help="Show what takes time and memory in the chosen strategy, or in another: zero2",
     panel=Panel.OUTPUT,
 )
 VERBOSE = SettingRow(
     flag="--verbose",
     short="-v",
-    help=_("Show more columns for each strategy"),
+    help="Show more columns for each strategy",
     panel=Panel.OUTPUT,
 )
 HTML = SettingRow(
     flag="--html",
-    help=_("Also write an HTML page, with pictures and sliders for other settings"),
+    help="Also write an HTML page, with pictures and sliders for other settings",
     panel=Panel.OUTPUT,
 )
-SVG = SettingRow(flag="--svg", help=_("Also write the plan as a picture (SVG)"), panel=Panel.OUTPUT)
-AS_JSON = SettingRow(flag="--json", help=_("Print one JSON object on stdout"), panel=Panel.OUTPUT)
+SVG = SettingRow(flag="--svg", help="Also write the plan as a picture (SVG)", panel=Panel.OUTPUT)
+AS_JSON = SettingRow(flag="--json", help="Print one JSON object on stdout", panel=Panel.OUTPUT)
 DRY_RUN = SettingRow(
-    flag="--dry-run", help=_("Show what would happen, and change nothing"), panel=Panel.OUTPUT
+    flag="--dry-run", help="Show what would happen, and change nothing", panel=Panel.OUTPUT
 )
 FORCE = SettingRow(
     flag="--force",
-    help=_("Overwrite files, and use a strategy that does not fit"),
+    help="Overwrite files, and use a strategy that does not fit",
     panel=Panel.OUTPUT,
 )
 QUIET = SettingRow(
-    flag="--quiet", short="-q", help=_("Show errors and results only"), panel=Panel.OUTPUT
+    flag="--quiet", short="-q", help="Show errors and results only", panel=Panel.OUTPUT
 )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, TypeGuard, TypeVar, Union, cast, ge
 import msgspec
 
 from zerowiz.errors import UsageError
-from zerowiz.translation import Message, _, english, listing
+from zerowiz.translation import Message, english
 
 if TYPE_CHECKING:
     # mypy takes a Struct for a dataclass, and checks the keywords of this one alone.
@@ -103,19 +103,14 @@ def parse_json(text: str | bytes) -> object:
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
-        reason = _(
-            "{reason} at line {line} column {column}",
-            reason=error.msg,
-            line=error.lineno,
-            column=error.colno,
-        )
+        reason = f"{error.msg} at line {error.lineno} column {error.colno}"
     except UnicodeDecodeError as error:
-        reason = _("byte {start} is not UTF-8", start=error.start)
+        reason = f"byte {error.start} is not UTF-8"
     except RecursionError:
-        reason = _("too many levels")
+        reason = "too many levels"
     except ValueError:
         # Python converts no more digits than sys.get_int_max_str_digits().
-        reason = _("a number has too many digits")
+        reason = "a number has too many digits"
     raise ValueError(reason)
 
 
@@ -164,14 +159,7 @@ def _refuse(hint: object, value: object, path: str) -> None:
         raise UsageError(f"`{path}`: {refused.message}") from None
     except _NOT_TAKEN:
         _refuse_parts(hint, value, path)
-        raise UsageError(
-            _(
-                "`{path}` is {value!r:.40}, not {words}",
-                path=path,
-                value=value,
-                words=_words(hint, value),
-            )
-        ) from None
+        raise UsageError(f"`{path}` is {value!r:.40}, not {_words(hint, value)}") from None
 
 
 def _refuse_parts(hint: object, value: object, path: str) -> None:
@@ -182,7 +170,7 @@ def _refuse_parts(hint: object, value: object, path: str) -> None:
     for field in msgspec.structs.fields(kind) if _is_struct(kind) else ():
         needed = field.encode_name
         if field.required and needed not in parts:
-            raise UsageError(_("`{path}.{needed}` is missing", path=path, needed=needed))
+            raise UsageError(f"`{path}.{needed}` is missing")
     for key, (inner, part) in parts.items():
         _refuse(inner, part, f"{path}.{key}" if isinstance(key, str) else f"{path}[{key}]")
 
@@ -235,9 +223,9 @@ def _without_none(hint: object) -> object:
 
 
 _WORDS: Mapping[object, str] = {
-    str: _("a text"),
-    int: _("a whole number from 0"),
-    bool: _("true or false"),
+    str: "a text",
+    int: "a whole number from 0",
+    bool: "true or false",
 }
 
 
@@ -245,11 +233,7 @@ def _words(hint: object, value: object) -> str:
     """What a value of this type is called, where this value is none."""
     kind = _without_none(hint)
     if isinstance(kind, type) and issubclass(kind, StrEnum):
-        return _("one of {choices}", choices=listing(kind))
+        return f"one of {', '.join(kind)}"
     if get_origin(kind) is tuple:
-        return (
-            _("a list of {count}", count=len(get_args(kind)))
-            if isinstance(value, list)
-            else _("a list")
-        )
+        return f"a list of {len(get_args(kind))}" if isinstance(value, list) else "a list"
     return _WORDS.get(kind, "an object")

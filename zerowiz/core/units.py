@@ -4,7 +4,6 @@ import re
 from collections.abc import Mapping
 
 from zerowiz.errors import UsageError
-from zerowiz.translation import _, joined
 
 _AMOUNT = re.compile(r"(\d{1,18}(?:\.\d+)?)\s*([kmgt]i?b?|b)?", re.IGNORECASE)
 # No GPU has less than a MiB: a smaller bare number is one that lost its unit.
@@ -25,8 +24,8 @@ def parse_budget(text: str, total_bytes: int | None) -> int:
     match = _AMOUNT.fullmatch(text.strip())
     if match is None or float(match[1]) == 0:
         raise UsageError(
-            _("`$memory_budget {text}` is not an amount of memory", text=text),
-            _("use an amount such as `30GiB` or `24GB`, or a fraction such as `0.5`"),
+            f"`$memory_budget {text}` is not an amount of memory",
+            "use an amount such as `30GiB` or `24GB`, or a fraction such as `0.5`",
         )
     number, unit = float(match[1]), (match[2] or "").lower()
     if unit:
@@ -35,13 +34,13 @@ def parse_budget(text: str, total_bytes: int | None) -> int:
         return int(number)
     if number > 1:
         raise UsageError(
-            _("`$memory_budget {text}` is {text} bytes", text=text),
-            _("did you mean `{text}GiB`?", text=text),
+            f"`$memory_budget {text}` is {text} bytes",
+            f"did you mean `{text}GiB`?",
         )
     if total_bytes is None:
         raise UsageError(
-            _("`$memory_budget {text}` is a fraction, and the total memory is unknown", text=text),
-            _("use an amount such as `30GiB`"),
+            f"`$memory_budget {text}` is a fraction, and the total memory is unknown",
+            "use an amount such as `30GiB`",
         )
     return int(number * total_bytes)
 
@@ -55,8 +54,8 @@ def parse_host_memory(text: str) -> int:
     match = _AMOUNT.fullmatch(text.strip())
     if match is None or not match[2] or float(match[1]) == 0:
         raise UsageError(
-            _("`$host_memory {text}` is not an amount of memory", text=text),
-            _("use an amount such as `1TiB` or `512GiB`"),
+            f"`$host_memory {text}` is not an amount of memory",
+            "use an amount such as `1TiB` or `512GiB`",
         )
     return _to_bytes(float(match[1]), match[2])
 
@@ -78,23 +77,18 @@ def parse_count(name: str, text: str) -> int:
         UsageError: The text is no whole count, or one beyond any run.
     """
     match = _COUNT.fullmatch(text.strip())
-    hint = _("use a number such as `2B`, `500M`, `52k` or `52000`")
+    hint = "use a number such as `2B`, `500M`, `52k` or `52000`"
     if match is None:
-        raise UsageError(_("`${name} {text}` is not a number", name=name, text=text), hint)
+        raise UsageError(f"`${name} {text}` is not a number", hint)
     # No float: a part of one is found, however large the count is.
     from decimal import Decimal  # noqa: PLC0415 - few commands read a count with a suffix
 
     exact = Decimal(match[1]) * _THOUSANDS[(match[2] or "").lower()]
     count = int(exact)
     if not 1 <= exact <= _MOST_COUNTED or exact != count:
+        most = f"{_MOST_COUNTED // _THOUSANDS['t']}T"
         raise UsageError(
-            _(
-                "`${name} {value}` must be a whole number from {least} to {most}",
-                name=name,
-                value=text,
-                least=1,
-                most=f"{_MOST_COUNTED // _THOUSANDS['t']}T",
-            ),
+            f"`${name} {text}` must be a whole number from 1 to {most}",
             hint,
         )
     return count
@@ -131,16 +125,12 @@ def divide_batch(global_batch: int, unit: int, words: str, *hints: str) -> int:
         return times
     nearest = [str(size * unit) for size in (times, times + 1) if size]
     use = (
-        _("use the nearest multiple: {nearest}", nearest=nearest[0])
+        f"use the nearest multiple: {nearest[0]}"
         if len(nearest) == 1
-        else _("use one of the nearest multiples: {nearest}", nearest=joined(_(" or "), nearest))
+        else f"use one of the nearest multiples: {' or '.join(nearest)}"
     )
     raise UsageError(
-        _(
-            "`$global_batch {global_batch}` is not a multiple of {words}",
-            global_batch=global_batch,
-            words=words,
-        ),
+        f"`$global_batch {global_batch}` is not a multiple of {words}",
         use,
         *hints,
     )
@@ -165,12 +155,7 @@ def solve_accumulation(
     return divide_batch(
         global_batch,
         unit,
-        _(
-            "{micro_batch} x {ranks} ranks = {unit}",
-            micro_batch=micro_batch,
-            ranks=ranks,
-            unit=unit,
-        ),
+        f"{micro_batch} x {ranks} ranks = {unit}",
         *others,
     )
 
@@ -183,5 +168,5 @@ def _nearest_micro_batches(global_batch: int, micro_batch: int, ranks: int) -> t
     below = largest_part(part, micro_batch)
     above = next((size for size in range(micro_batch, part + 1) if part % size == 0), None)
     sizes = [size for size in dict.fromkeys((below, above)) if size is not None]
-    nearest = joined(_(" or "), (f"`$micro_batch {size}`" for size in sizes))
-    return (_("or use {nearest}", nearest=nearest),)
+    nearest = " or ".join(f"`$micro_batch {size}`" for size in sizes)
+    return (f"or use {nearest}",)

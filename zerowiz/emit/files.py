@@ -23,7 +23,6 @@ from zerowiz.core.launch.provenance import (
     plan_path,
 )
 from zerowiz.errors import HandEditedError, LostEdit, ZerowizError
-from zerowiz.translation import _, joined
 
 # In this folder, next to the configs, lies one empty marker file for each content that zerowiz
 # wrote. Markers are only ever added, so concurrent jobs cannot contradict each other: a config is
@@ -36,7 +35,7 @@ RECORDS = ".zerowiz"
 _LARGEST_BYTES = 16_000_000
 
 
-_OTHER_PLACE = _("choose another folder with `--output-dir DIR`")
+_OTHER_PLACE = "choose another folder with `--output-dir DIR`"
 
 
 def _marker(path: Path, content: bytes) -> Path:
@@ -49,9 +48,7 @@ def _elsewhere(file: PlannedFile) -> str:
 
 def _cannot_write(path: Path, error: OSError, hint: str = _OTHER_PLACE) -> ZerowizError:
     reason = error.strerror or str(error)
-    return ZerowizError(
-        _("cannot write `{path}`: {reason}", path=path, reason=reason.lower()), hint
-    )
+    return ZerowizError(f"cannot write `{path}`: {reason.lower()}", hint)
 
 
 def find_losses(files: Sequence[PlannedFile]) -> tuple[LostEdit, ...]:
@@ -195,9 +192,7 @@ def rewrite_file(path: Path, text: str) -> None:
         write_whole(path, os.fsencode(text), _mode(path))
     except OSError as error:
         reason = error.strerror or str(error)
-        raise ZerowizError(
-            _("cannot write `{path}`: {reason}", path=path, reason=reason.lower())
-        ) from error
+        raise ZerowizError(f"cannot write `{path}`: {reason.lower()}") from error
 
 
 def _refuse_special(path: Path, hint: str = _OTHER_PLACE) -> None:
@@ -207,7 +202,7 @@ def _refuse_special(path: Path, hint: str = _OTHER_PLACE) -> None:
     except OSError:
         return  # a path whose status cannot be read is refused where it is written
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-        raise ZerowizError(_("cannot write `{path}`: it is not a regular file", path=path), hint)
+        raise ZerowizError(f"cannot write `{path}`: it is not a regular file", hint)
 
 
 def _refuse_folder(file: PlannedFile) -> None:
@@ -235,16 +230,12 @@ def _refuse_held(file: PlannedFile) -> None:
     holder = find_holder(_marker(Path(file.path), there))
     if holder is not None:
         raise ZerowizError(
-            _(
-                "`{path}` is in use: a job runs with it since {since} (process {pid} on {host}),"
-                " and this one needs other settings in it",
-                path=file.path,
-                since=holder.since,
-                pid=holder.pid,
-                host=holder.host,
+            (
+                f"`{file.path}` is in use: a job runs with it since {holder.since} (process "
+                f"{holder.pid} on {holder.host}), and this one needs other settings in it"
             ),
             _elsewhere(file),
-            _("wait until that job has ended"),
+            "wait until that job has ended",
         )
 
 
@@ -269,31 +260,27 @@ def refuse_loss(*files: PlannedFile, force: bool = False) -> None:
 
 
 def _refusal(losses: Sequence[LostEdit]) -> str:
-    names = joined(_(" and "), (f"`{loss.path}`" for loss in losses))
+    names = " and ".join(f"`{loss.path}`" for loss in losses)
     if len(losses) == 1:
-        return _(
-            "{names} exists and was not written by zerowiz, or was changed since; it "
-            "stays unchanged",
-            names=names,
+        return (
+            f"{names} exists and was not written by zerowiz, or was changed since; it stays "
+            "unchanged"
         )
-    return _(
-        "{names} exist and were not written by zerowiz, or were changed since; they stay unchanged",
-        names=names,
+    return (
+        f"{names} exist and were not written by zerowiz, or were changed since; they stay unchanged"
     )
 
 
 def _hints(losses: Sequence[LostEdit]) -> Iterator[str]:
-    yield (
-        _("overwrite it with `--force`") if len(losses) == 1 else _("overwrite them with `--force`")
-    )
+    yield ("overwrite it with `--force`" if len(losses) == 1 else "overwrite them with `--force`")
     configs = [loss.path for loss in losses if Path(loss.path).name.startswith("ds_config")]
     for path in configs:
         if is_plan_path(path):
-            yield _("no run reads `{path}`: move it away, and zerowiz writes a new one", path=path)
+            yield f"no run reads `{path}`: move it away, and zerowiz writes a new one"
         else:
-            yield _("launch with it unchanged: `--config {path}`", path=shell.quote(path))
+            yield f"launch with it unchanged: `--config {shell.quote(path)}`"
     for original in dict.fromkeys(loss.copy_of for loss in losses if loss.copy_of is not None):
-        yield _("it is a copy of `{own}`: make lasting changes there", own=original)
+        yield f"it is a copy of `{original}`: make lasting changes there"
     if configs or any(loss.copy_of is not None for loss in losses):
         yield _OTHER_PLACE
 
@@ -373,16 +360,13 @@ def _missing(files: Sequence[PlannedFile]) -> Iterator[PlannedFile]:
             continue
         except OSError as error:
             raise ZerowizError(
-                _("`{path}` cannot be read: {reason}", path=file.path, reason=_reason(error)),
-                _("use another folder"),
+                f"`{file.path}` cannot be read: {_reason(error)}",
+                "use another folder",
             ) from error
         if there != file.content:
             raise ZerowizError(
-                _(
-                    "`{path}` already exists with other content; zerowiz does not change it",
-                    path=file.path,
-                ),
-                _("use an empty folder"),
+                f"`{file.path}` already exists with other content; zerowiz does not change it",
+                "use an empty folder",
             )
 
 
@@ -419,8 +403,8 @@ def _add(file: PlannedFile) -> None:
             raise
     except OSError as error:
         raise ZerowizError(
-            _("cannot write `{path}`: {reason}", path=file.path, reason=_reason(error)),
-            _("use a folder that you can write to"),
+            f"cannot write `{file.path}`: {_reason(error)}",
+            "use a folder that you can write to",
         ) from error
 
 

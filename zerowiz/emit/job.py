@@ -35,7 +35,6 @@ from zerowiz.emit.processes import (
 )
 from zerowiz.emit.watchdog import watchdog
 from zerowiz.errors import PreflightError
-from zerowiz.translation import _
 
 # Keep signals from changing the exit status once the job is over and its status is known.
 #
@@ -419,8 +418,8 @@ def _start(argv: Sequence[str], environ: Mapping[str, str]) -> "subprocess.Popen
         )
     except OSError as error:
         raise PreflightError(
-            _("cannot start `{argv}`: {strerror}", argv=argv[0], strerror=error.strerror),
-            _("see what the launch needs: `zerowiz doctor SCRIPT`"),
+            f"cannot start `{argv[0]}`: {error.strerror}",
+            "see what the launch needs: `zerowiz doctor SCRIPT`",
         ) from error
 
 
@@ -443,6 +442,6 @@ def execute(plan: LaunchPlan, environ: Mapping[str, str], *, force: bool = False
         os.execvpe(program, plan.argv, plan.environ(environ))  # noqa: S606 - no shell is wanted
     except OSError as error:
         raise PreflightError(
-            _("cannot start `{program}`: {strerror}", program=program, strerror=error.strerror),
-            _("see what the launch needs: `zerowiz doctor SCRIPT`"),
+            f"cannot start `{program}`: {error.strerror}",
+            "see what the launch needs: `zerowiz doctor SCRIPT`",
         ) from error

@@ -26,7 +26,6 @@ from zerowiz.emit.files import release, write_held
 from zerowiz.emit.job import Watch, supervise
 from zerowiz.emit.processes import ENDING_SIGNALS, PATIENCE_S, adopt_orphans, end_job, read_children
 from zerowiz.errors import PreflightError, ZerowizError
-from zerowiz.translation import _
 
 # The ranks are started by the name of their module: no room imports worker.
 WORKER_MODULE = "zerowiz.worker"
@@ -84,8 +83,8 @@ def append_line(path: Path, line: str) -> None:
             stream.write(f"{line}\n")
     except OSError as error:
         raise ZerowizError(
-            _("cannot write `{path}`: {strerror}", path=path, strerror=error.strerror),
-            _("choose another file with `--output FILE`"),
+            f"cannot write `{path}`: {error.strerror}",
+            "choose another file with `--output FILE`",
         ) from error
 
 
@@ -223,8 +222,8 @@ def start_batch(batch: Batch, folder: Path, environ: Mapping[str, str]) -> subpr
             )
     except OSError as error:
         raise PreflightError(
-            _("cannot start `{argv}`: {strerror}", argv=argv[0], strerror=error.strerror),
-            _("see what the launch needs: `zerowiz doctor SCRIPT`"),
+            f"cannot start `{argv[0]}`: {error.strerror}",
+            "see what the launch needs: `zerowiz doctor SCRIPT`",
         ) from error
 
 
@@ -276,11 +275,11 @@ def run_batch(
 
 def _raise_failed_start(process: subprocess.Popen[bytes], folder: Path) -> NoReturn:
     status = process.poll()
-    how = _("at the deadline") if not status else _("with status {status}", status=status)
-    ended = _("the ranks ended {how}, before the first case began", how=how)
+    how = "at the deadline" if not status else f"with status {status}"
+    ended = f"the ranks ended {how}, before the first case began"
     if not status:
         # What the launcher wrote until then says nothing of it.
-        raise ZerowizError(ended, _("set a longer `--deadline`: DeepSpeed has to start first"))
+        raise ZerowizError(ended, "set a longer `--deadline`: DeepSpeed has to start first")
     log = tail(folder / "launcher.log").splitlines()
     raise ZerowizError(ended, *(line for line in log if line.strip()))
 

@@ -17,7 +17,6 @@ from zerowiz.core import shell
 from zerowiz.core.job_end import RankEnd, parse_end
 from zerowiz.core.preflight.facts import LOCK_NOTE, Lock
 from zerowiz.errors import PreflightError
-from zerowiz.translation import _
 
 _POLL_S = 0.02
 _PROC = Path("/proc")
@@ -291,11 +290,7 @@ def remove_lock(lock: Lock) -> bool:
         return False
     except OSError as error:
         raise PreflightError(
-            _(
-                "cannot remove `{path}`, which a dead rank left behind: {strerror}",
-                path=path,
-                strerror=error.strerror,
-            ),
+            f"cannot remove `{path}`, which a dead rank left behind: {error.strerror}",
             f"rm {shell.quote(path)}",
         ) from error
     return True

@@ -25,10 +25,9 @@ from zerowiz.probe.config_text import (
 )
 from zerowiz.probe.files import read_beginning, require_text
 from zerowiz.probe.package_data import read_ds_schema, read_version
-from zerowiz.translation import _, listing
 
-_HINT = _("a DeepSpeed config must be one JSON object, like those of `zerowiz init`")
-_WITHOUT = _("remove `$config` to let zerowiz write the config")
+_HINT = "a DeepSpeed config must be one JSON object, like those of `zerowiz init`"
+_WITHOUT = "remove `$config` to let zerowiz write the config"
 
 
 def read_config_file(path: Path, integration: Integration | None = None) -> UserConfig:
@@ -48,36 +47,24 @@ def read_config_file(path: Path, integration: Integration | None = None) -> User
             raise text.fault
         root = parse(text.text, Dialect.HJSON if lenient else Dialect.JSON)
     except JsonTextError as error:
-        where = _(
-            "{reason} at line {line} column {column}",
-            reason=error.reason,
-            line=error.line,
-            column=error.column,
-        )
+        where = f"{error.reason} at line {error.line} column {error.column}"
         form = "YAML" if is_yaml(Path(text.path)) else "JSON"
         raise UsageError(
-            _("config `{path}` is not {form}: {where}", path=text.path, form=form, where=where),
+            f"config `{text.path}` is not {form}: {where}",
             _HINT,
         ) from None
     if not isinstance(root, Object):
-        raise UsageError(_("config `{path}` holds no JSON object", path=text.path), _HINT)
+        raise UsageError(f"config `{text.path}` holds no JSON object", _HINT)
     values = _values(root)
     if {"machine", "schema_version"} <= values.keys():
         raise UsageError(
-            _("`{path}` is a machine, not a config", path=path),
-            _("use `$machine {path}`", path=shell.quote(path)),
+            f"`{path}` is a machine, not a config",
+            f"use `$machine {shell.quote(path)}`",
         )
     if "distributed_type" in values:
         raise UsageError(
-            _(
-                "`{path}` is a config of Accelerate in JSON, which zerowiz reads as YAML only",
-                path=path,
-            ),
-            _(
-                "rename it: `mv {path} {renamed}`",
-                path=shell.quote(path),
-                renamed=shell.quote(path.with_suffix(".yaml")),
-            ),
+            f"`{path}` is a config of Accelerate in JSON, which zerowiz reads as YAML only",
+            f"rename it: `mv {shell.quote(path)} {shell.quote(path.with_suffix('.yaml'))}`",
         )
     config = read_own_config(values, fills_in=not lenient)
     of_schema = uncounted_keys(values, read_ds_schema(read_version("deepspeed")))
@@ -95,37 +82,27 @@ def _with_accelerate(path: Path, config: UserConfig, file: AccelerateFile) -> Us
     """
     if file.config_file is not None and file.refused:
         # accelerate 1.15, utils/dataclasses.py, DeepSpeedPlugin._deepspeed_config_checks.
+        keys = ", ".join(f"`{key.name}`" for key in file.refused)
         raise UsageError(
-            _(
-                "`{path}` names `{config_file}` and also sets {code}, which Accelerate rejects",
-                path=path,
-                config_file=file.config_file,
-                code=listing(f"`{key.name}`" for key in file.refused),
-            ),
-            _(
-                "remove them from `{path}`: `{config_file}` sets them",
-                path=path,
-                config_file=file.config_file,
-            ),
-            _("or use `$config {config_file}`", config_file=shell.quote(file.config_file)),
+            f"`{path}` names `{file.config_file}` and also sets {keys}, which Accelerate rejects",
+            f"remove them from `{path}`: `{file.config_file}` sets them",
+            f"or use `$config {shell.quote(file.config_file)}`",
         )
     if file.mixed_precision not in {row.mixed_precision for row in PRECISIONS.values()}:
         raise UsageError(
-            _(
-                "`{path}` has `mixed_precision: {mixed_precision}`, which zerowiz does not support",
-                path=path,
-                mixed_precision=file.mixed_precision,
+            (
+                f"`{path}` has `mixed_precision: {file.mixed_precision}`, which zerowiz does "
+                "not support"
             ),
-            _("write `bf16`, `fp16` or `'no'`"),
+            "write `bf16`, `fp16` or `'no'`",
         )
     if file.splits_sequences:
         raise UsageError(
-            _(
-                "`{path}` has `parallelism_config`: zerowiz does not support sequence or "
-                "tensor parallelism",
-                path=path,
+            (
+                f"`{path}` has `parallelism_config`: zerowiz does not support sequence or "
+                "tensor parallelism"
             ),
-            _("remove `parallelism_config` from `{path}`", path=path),
+            f"remove `parallelism_config` from `{path}`",
         )
     if file.config_file is not None or file.mixed_precision != NO_PRECISION:
         return config
@@ -161,10 +138,10 @@ def read_config_text(path: Path) -> ConfigText:
         return decode_config(str(path), read_beginning(path, LARGEST_BYTES))
     except FileNotFoundError:
         near = near_names(path) or (_WITHOUT,)
-        raise UsageError(_("config `{path}` does not exist", path=path), *near) from None
+        raise UsageError(f"config `{path}` does not exist", *near) from None
     except OSError as error:
         raise UsageError(
-            _("config `{path}` cannot be read: {strerror}", path=path, strerror=error.strerror),
+            f"config `{path}` cannot be read: {error.strerror}",
             _HINT,
         ) from None
 
@@ -191,20 +168,19 @@ def read_program_file(path: str) -> ProgramFile:
     try:
         text = require_text(Path(path))
     except FileNotFoundError:
-        raise PreflightError(_("there is no file `{path}`", path=path)) from None
+        raise PreflightError(f"there is no file `{path}`") from None
     values = load_yaml(path, text)
     file = read_program(path, values) if isinstance(values, Mapping) else None
     if file is None:
         raise UsageError(
-            _(
-                "`{path}` is neither a training script nor a file of axolotl (`base_model`),"
-                " LLaMA-Factory (`model_name_or_path` and `stage`) or ms-swift (`model` and"
-                " `tuner_type`)",
-                path=path,
+            (
+                f"`{path}` is neither a training script nor a file of axolotl "
+                "(`base_model`), LLaMA-Factory (`model_name_or_path` and `stage`) or "
+                "ms-swift (`model` and `tuner_type`)"
             ),
-            _("pass the script that trains: `zerowiz init train.py`"),
+            "pass the script that trains: `zerowiz init train.py`",
             *_of_trl(path, values),
-            _("for a DeepSpeed config: `zerowiz check {path}`", path=shell.quote(path)),
+            f"for a DeepSpeed config: `zerowiz check {shell.quote(path)}`",
         )
     return file
 
@@ -212,9 +188,8 @@ def read_program_file(path: str) -> ProgramFile:
 def _of_trl(path: str, values: object) -> Iterator[str]:
     """What to do with a file of TRL, whose scripts zerowiz launches."""
     if isinstance(values, Mapping) and "model_name_or_path" in values:
-        yield _(
-            "for a file of TRL: `zerowiz launch -m trl.scripts.sft --config {path}`",
-            path=shell.quote(path),
+        yield (
+            f"for a file of TRL: `zerowiz launch -m trl.scripts.sft --config {shell.quote(path)}`"
         )
 
 
@@ -240,21 +215,11 @@ def read_settings_file(named: str, script: str, *, is_whole: bool) -> SettingsFi
         text = require_text(Path(named))
     except FileNotFoundError:
         raise PreflightError(
-            _(
-                "there is no file `{name}`, from which {script} reads its arguments",
-                name=named,
-                script=script,
-            )
+            f"there is no file `{named}`, from which {script} reads its arguments"
         ) from None
     content = (load_yaml if is_yaml else _parse_json)(named, text)
     if not isinstance(content, Mapping):
-        raise UsageError(
-            _(
-                "`{named}` has no named values, but {script} reads its arguments from it",
-                named=named,
-                script=script,
-            )
-        )
+        raise UsageError(f"`{named}` has no named values, but {script} reads its arguments from it")
     values = {str(key): value for key, value in content.items()}
     return SettingsFile(path=named, values=values, is_whole=is_whole)
 
@@ -263,4 +228,4 @@ def _parse_json(name: str, text: str) -> object:
     try:
         return parse_json(text)
     except ValueError as error:
-        raise UsageError(_("`{name}` is not JSON: {error}", name=name, error=error)) from None
+        raise UsageError(f"`{name}` is not JSON: {error}") from None

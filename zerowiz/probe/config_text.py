@@ -32,7 +32,6 @@ from zerowiz.core.structs import replace
 from zerowiz.core.workload import Integration
 from zerowiz.errors import UsageError, ZerowizError, did_you_mean
 from zerowiz.probe.files import read_beginning
-from zerowiz.translation import _
 
 # Find the DeepSpeed config in a YAML file, with the line and column of each key.
 
@@ -80,27 +79,24 @@ def read_yaml(file: ConfigText, known: Collection[str]) -> ConfigText | NamedFil
     if "deepspeed" in values:
         # Axolotl's examples end with it, and train without DeepSpeed.
         raise UsageError(
-            _("there is no DeepSpeed config in `{path}`: its `deepspeed` is empty", path=file.path),
-            _("write the path of a config behind it, to train with DeepSpeed"),
+            f"there is no DeepSpeed config in `{file.path}`: its `deepspeed` is empty",
+            "write the path of a config behind it, to train with DeepSpeed",
         )
     scalars = {
         name: value.value if isinstance(value, Scalar) else None for name, value in values.items()
     }
     if read_program(file.path, scalars):
         raise UsageError(
-            _("there is no DeepSpeed config in `{path}`: it has no `deepspeed`", path=file.path),
-            _(
-                "choose a stage and write one: `zerowiz init {path}`",
-                path=shell.quote(file.path),
-            ),
+            f"there is no DeepSpeed config in `{file.path}`: it has no `deepspeed`",
+            f"choose a stage and write one: `zerowiz init {shell.quote(file.path)}`",
         )
     if values.keys() & set(known):
         return render(file.path, root, None)
     raise UsageError(
-        _("there is no DeepSpeed config in `{path}`", path=file.path),
-        _(
-            "zerowiz looks under `deepspeed_config` (Accelerate) and `deepspeed`, or for a config"
-            " alone"
+        f"there is no DeepSpeed config in `{file.path}`",
+        (
+            "zerowiz looks under `deepspeed_config` (Accelerate) and `deepspeed`, or for a "
+            "config alone"
         ),
     )
 
@@ -128,26 +124,19 @@ def load_yaml(path: str, text: str) -> object:
     try:
         return _load(yaml, text)
     except JsonTextError as error:
-        where = _("line {line} column {column}", line=error.line, column=error.column)
-        raise UsageError(
-            _(
-                "`{path}` is not YAML: {reason} at {where}",
-                path=path,
-                reason=error.reason,
-                where=where,
-            )
-        ) from None
+        where = f"line {error.line} column {error.column}"
+        raise UsageError(f"`{path}` is not YAML: {error.reason} at {where}") from None
 
 
 def _load(yaml: Any, text: str) -> object:  # noqa: ANN401 - PyYAML has no types
     if len(text) > _LONGEST:
-        raise JsonTextError(_("more than {longest} characters", longest=_LONGEST), 1, 1)
+        raise JsonTextError(f"more than {_LONGEST} characters", 1, 1)
     try:
         return yaml.load(text, Loader=yaml.SafeLoader)
     except yaml.YAMLError as error:
         raise _fault(error) from None
     except RecursionError:
-        raise JsonTextError(_("too many levels"), 1, 1) from None
+        raise JsonTextError("too many levels", 1, 1) from None
     except (ValueError, OverflowError) as error:
         raise JsonTextError(str(error), 1, 1) from None
 
@@ -158,7 +147,7 @@ def _import_yaml(path: str) -> Any:  # noqa: ANN401
         return importlib.import_module("yaml")
     except ImportError:
         raise ZerowizError(
-            _("`{path}` is YAML, and PyYAML is not installed", path=path), "`pip install pyyaml`"
+            f"`{path}` is YAML, and PyYAML is not installed", "`pip install pyyaml`"
         ) from None
 
 
@@ -183,7 +172,7 @@ class _YamlReader:
         except self.yaml.YAMLError as error:
             raise _fault(error) from None
         except RecursionError:
-            raise JsonTextError(_("too many levels"), 1, 1) from None
+            raise JsonTextError("too many levels", 1, 1) from None
 
     # PyYAML has no types.
     def node(self, node: Any, level: int) -> Node:  # noqa: ANN401
@@ -191,7 +180,7 @@ class _YamlReader:
         place = _place(node)
         self.nodes += 1
         if level > DEEPEST_LEVEL or self.nodes > _MOST_NODES:
-            raise JsonTextError(_("too many levels or aliases"), place.line, place.column)
+            raise JsonTextError("too many levels or aliases", place.line, place.column)
         if isinstance(node, self.yaml.MappingNode):
             self.loader.flatten_mapping(node)
             return Object(place=place, members=self.members(node.value, level))
@@ -231,11 +220,9 @@ _START = Span(start=0, end=0, line=1, column=1)
 def _fault(error: Any) -> JsonTextError:  # noqa: ANN401
     """PyYAML's error, in one line."""
     mark = getattr(error, "problem_mark", None)
-    reason = getattr(error, "problem", None) or getattr(error, "reason", None) or _("not YAML")
+    reason = getattr(error, "problem", None) or getattr(error, "reason", None) or "not YAML"
     line, column = (1, 1) if mark is None else (mark.line + 1, mark.column + 1)
-    return JsonTextError(
-        _("syntax error: {split}", split=" ".join(str(reason).split())), line, column
-    )
+    return JsonTextError(f"syntax error: {' '.join(str(reason).split())}", line, column)
 
 
 STDIN = "-"
@@ -288,15 +275,13 @@ def read_configs(
         return
     names = _matches(word)
     if not names:
-        yield UsageError(
-            _("no file matches `{word}`", word=word), _("`**` stands for folders in folders")
-        )
+        yield UsageError(f"no file matches `{word}`", "`**` stands for folders in folders")
     for name in names:
         path = Path(name)
         if path.is_dir():
             yield from _read_folder(path, known, at)
         else:
-            hint = _("pass a file, a folder, or `-` for stdin")
+            hint = "pass a file, a folder, or `-` for stdin"
             yield from _read_file(path, known, hint)
 
 
@@ -339,8 +324,8 @@ def _read_folder(
             yield read
     if is_empty:
         yield UsageError(
-            _("there is no DeepSpeed config in the folder `{folder}`", folder=folder),
-            _("to check a file whatever it holds, pass it by name"),
+            f"there is no DeepSpeed config in the folder `{folder}`",
+            "to check a file whatever it holds, pass it by name",
         )
 
 
@@ -352,17 +337,14 @@ def _json_files(folder: Path, at: Callable[[str], None]) -> Iterator[Path | Zero
     for count_folders, (parent, folders, names) in enumerate(walk):
         if count_folders >= MOST_FOLDERS or count_files >= MOST_FILES:
             yield UsageError(
-                _(
-                    "`{folder}` is too large: {files:,} JSON files in {folders:,} of its folders"
-                    " were read, and the others were not",
-                    folder=folder,
-                    files=count_files,
-                    folders=count_folders,
+                (
+                    f"`{folder}` is too large: {count_files:,} JSON files in "
+                    f"{count_folders:,} of its folders were read, and the others were not"
                 ),
-                _("pass the folder of your configs, or a pattern such as `{glob}`", glob=_PATTERN),
+                f"pass the folder of your configs, or a pattern such as `{_PATTERN}`",
             )
             break
-        at(_("{count:,} folders", count=count_folders))
+        at(f"{count_folders:,} folders")
         folders[:] = sorted(name for name in folders if not _NO_CONFIGS.fullmatch(name))
         paths = (Path(parent, name) for name in sorted(names) if name.endswith(".json"))
         for path in (path for path in paths if path.is_file()):
@@ -370,13 +352,7 @@ def _json_files(folder: Path, at: Callable[[str], None]) -> Iterator[Path | Zero
             yield path
     for error in errors:
         reason = (error.strerror or str(error)).lower()
-        yield UsageError(
-            _(
-                "the folder `{filename}` cannot be read: {reason}",
-                filename=error.filename,
-                reason=reason,
-            )
-        )
+        yield UsageError(f"the folder `{error.filename}` cannot be read: {reason}")
 
 
 def _is_config(config: ConfigText, known: Collection[str]) -> bool:
@@ -432,31 +408,23 @@ def _read_here(path: Path, known: Collection[str], *hints: str) -> ConfigText | 
 
 
 def _refuse_script(path: Path) -> UsageError:
-    hints = [_("check the configs of this folder: `zerowiz check .`")]
+    hints = ["check the configs of this folder: `zerowiz check .`"]
     if path.suffix == ".py":
         hints.append(
-            _(
-                "compare a config with the script: `zerowiz check --script {path} ds_config.json`",
-                path=shell.quote(path),
-            )
+            "compare a config with the script: `zerowiz check --script "
+            f"{shell.quote(path)} ds_config.json`"
         )
-    return UsageError(_("`{path}` is a script, not a DeepSpeed config", path=path), *hints)
+    return UsageError(f"`{path}` is a script, not a DeepSpeed config", *hints)
 
 
 def _read_named(path: Path, read: NamedFile) -> ConfigText:
     named_path = _named_by(path, read.path)
     if _OF_SWIFT.fullmatch(read.path) and not named_path.exists():
         raise UsageError(
-            _(
-                "`{path}` names ms-swift's own config `{read_path}`, which is in its package",
-                path=path,
-                read_path=read.path,
-            ),
-            _("to check it, pass the file: it is in the folder `ds_config` of `swift`"),
+            f"`{path}` names ms-swift's own config `{read.path}`, which is in its package",
+            "to check it, pass the file: it is in the folder `ds_config` of `swift`",
         )
-    named = decode_config(
-        str(named_path), _read_bytes(named_path, _("`{path}` names it", path=path))
-    )
+    named = decode_config(str(named_path), _read_bytes(named_path, f"`{path}` names it"))
     return replace(named, integration=read.integration, accelerate=read.accelerate)
 
 
@@ -489,12 +457,10 @@ def _read_bytes(path: Path, *hints: str, otherwise: Sequence[str] = ()) -> bytes
         return read_beginning(path, LARGEST_BYTES)
     except (FileNotFoundError, NotADirectoryError):
         near = near_names(path) or otherwise
-        raise UsageError(_("config `{path}` does not exist", path=path), *hints, *near) from None
+        raise UsageError(f"config `{path}` does not exist", *hints, *near) from None
     except OSError as error:
         reason = error.strerror or str(error)
-        raise UsageError(
-            _("config `{path}` cannot be read: {reason}", path=path, reason=reason), *hints
-        ) from None
+        raise UsageError(f"config `{path}` cannot be read: {reason}", *hints) from None
 
 
 def near_names(path: Path) -> tuple[str, ...]:
@@ -515,18 +481,15 @@ def decode_config(path: str, data: bytes) -> ConfigText:
         data: The bytes of the file.
     """
     if len(data) > LARGEST_BYTES:
-        reason = _(
-            "the file has more than {largest_bytes} bytes, which is too large for a config",
-            largest_bytes=LARGEST_BYTES,
-        )
+        reason = f"the file has more than {LARGEST_BYTES} bytes, which is too large for a config"
         return ConfigText(path=path, fault=JsonTextError(reason, 1, 1))
     if data.startswith(_UTF16_MARKS):
-        reason = _("the file is UTF-16, not UTF-8")
+        reason = "the file is UTF-16, not UTF-8"
         return ConfigText(path=path, fault=JsonTextError(reason, 1, 1))
     try:
         return ConfigText(path=path, text=data.decode())
     except UnicodeDecodeError as error:
         lines = _LINE_END.split(data[: error.start].decode())
-        reason = _("the byte {byte:#04x} is not UTF-8", byte=data[error.start])
+        reason = f"the byte {data[error.start]:#04x} is not UTF-8"
         fault = JsonTextError(reason, len(lines), len(lines[-1]) + 1)
         return ConfigText(path=path, fault=fault)

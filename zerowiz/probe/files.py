@@ -9,7 +9,6 @@ from pathlib import Path
 from select import select
 
 from zerowiz.errors import PreflightError, UsageError, ZerowizError
-from zerowiz.translation import _
 
 MOST_BYTES = 32 * 2**20
 """The index of a checkpoint of 671 billion parameters has 9 MB."""
@@ -25,10 +24,10 @@ _PART_BYTES = 2**16
 
 # What is at a path that is neither a file nor a pipe.
 _KINDS = (
-    (stat.S_ISDIR, errno.EISDIR, _("it is a folder, not a file")),
-    (stat.S_ISCHR, errno.EINVAL, _("it is a device, not a file")),
-    (stat.S_ISBLK, errno.EINVAL, _("it is a device, not a file")),
-    (stat.S_ISSOCK, errno.EINVAL, _("it is a socket, not a file")),
+    (stat.S_ISDIR, errno.EISDIR, "it is a folder, not a file"),
+    (stat.S_ISCHR, errno.EINVAL, "it is a device, not a file"),
+    (stat.S_ISBLK, errno.EINVAL, "it is a device, not a file"),
+    (stat.S_ISSOCK, errno.EINVAL, "it is a socket, not a file"),
 )
 
 
@@ -49,7 +48,7 @@ def read_named(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
     """
     data = read_beginning(path, most_bytes)
     if len(data) > most_bytes:
-        raise OSError(errno.EFBIG, _("it has more than {size}", size=_size(most_bytes)))
+        raise OSError(errno.EFBIG, f"it has more than {_size(most_bytes)}")
     return data
 
 
@@ -77,13 +76,9 @@ def require_text(path: Path) -> str:
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise PreflightError(
-            _("`{path}` cannot be read: {strerror}", path=path, strerror=error.strerror)
-        ) from None
+        raise PreflightError(f"`{path}` cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
-        raise UsageError(
-            _("`{path}` is not UTF-8 text (byte {start})", path=path, start=error.start)
-        ) from None
+        raise UsageError(f"`{path}` is not UTF-8 text (byte {error.start})") from None
 
 
 def read_beginning(path: Path, most_bytes: int) -> bytes:
@@ -128,7 +123,7 @@ def _read_file(handle: int, most_bytes: int) -> bytes:
             data += part
     except BlockingIOError:
         # A log of the kernel, whose reader waits for its next line.
-        raise OSError(errno.EINVAL, _("it has no end")) from None
+        raise OSError(errno.EINVAL, "it has no end") from None
     return data
 
 
@@ -155,9 +150,7 @@ def _read_pipe(handle: int, most_bytes: int) -> bytes:
 
 
 def _silent(seconds: int) -> TimeoutError:
-    return TimeoutError(
-        errno.ETIMEDOUT, _("nothing was written to it for {seconds} seconds", seconds=seconds)
-    )
+    return TimeoutError(errno.ETIMEDOUT, f"nothing was written to it for {seconds} seconds")
 
 
 def _size(count_bytes: int) -> str:
@@ -229,10 +222,6 @@ def read_answers_text(path: Path, name: str) -> str:
         return read_named_text(path, "utf-8-sig", _MOST_BYTES)
     except OSError as error:
         why = (error.strerror or str(error)).lower()
-        raise ZerowizError(
-            _("`{name}` cannot be read: {why}", name=name, why=why), _("ignore it: `$isolated`")
-        ) from None
+        raise ZerowizError(f"`{name}` cannot be read: {why}", "ignore it: `$isolated`") from None
     except UnicodeDecodeError:
-        raise UsageError(
-            _("`{name}` is not UTF-8", name=name), _("ignore it: `$isolated`")
-        ) from None
+        raise UsageError(f"`{name}` is not UTF-8", "ignore it: `$isolated`") from None

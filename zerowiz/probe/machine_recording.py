@@ -25,7 +25,6 @@ from zerowiz.probe.host_files import (
     hash_bytes,
     hash_uuids,
 )
-from zerowiz.translation import _
 
 Calls = MutableMapping[str, Any]
 """NVML calls and their answers: the driver's part of a recording."""
@@ -505,11 +504,7 @@ class Replay:
         try:
             return _code(answer["err"]) if "err" in answer else fill(answer["ok"])
         except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
-            why = _(
-                "the recorded answer of `{call}` is broken: {answer!r:.60}",
-                call=call,
-                answer=answer,
-            )
+            why = f"the recorded answer of `{call}` is broken: {answer!r:.60}"
             raise BrokenAnswerError(why) from None
 
     def _fill_outputs(self, args: Sequence[Any], value: Any) -> int:
@@ -615,7 +610,7 @@ def _expand(value: Any, inside: Mapping[str, Any] | None, indent: str = "") -> s
     return "{\n" + ",\n".join(lines) + f"\n{indent}}}"
 
 
-_AGAIN = _("record it again on that machine: `zerowiz machine --save FILE`")
+_AGAIN = "record it again on that machine: `zerowiz machine --save FILE`"
 
 
 def decode_recording(content: Mapping[str, Any], name: str) -> World:
@@ -630,20 +625,13 @@ def decode_recording(content: Mapping[str, Any], name: str) -> World:
     """
     for key in ("nvml", "environ", "files"):
         if not isinstance(content.get(key), dict):
-            raise UsageError(
-                _("`{name}: {key}` is not an object with answers", name=name, key=key), _AGAIN
-            )
+            raise UsageError(f"`{name}: {key}` is not an object with answers", _AGAIN)
     if not content["nvml"]:
-        raise UsageError(_("`{name}: nvml` holds no call", name=name), _AGAIN)
+        raise UsageError(f"`{name}: nvml` holds no call", _AGAIN)
     for variable, value in content["environ"].items():
         if not isinstance(value, str):
             raise UsageError(
-                _(
-                    "`{name}: environ.{variable}` is {value!r:.40}, not a text",
-                    name=name,
-                    variable=variable,
-                    value=value,
-                ),
+                f"`{name}: environ.{variable}` is {value!r:.40}, not a text",
                 _AGAIN,
             )
     return World(

@@ -28,7 +28,6 @@ from zerowiz.core.launch.plan import EnvText
 from zerowiz.errors import PreflightError, UsageError, ZerowizError
 from zerowiz.probe.files import read_named_text
 from zerowiz.probe.machine.scheduler import parse_count, parse_elastic
-from zerowiz.translation import _
 
 _LIMIT_S = 10
 
@@ -127,13 +126,9 @@ def _read(path: Path) -> str:
     try:
         return read_named_text(path)
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or _("it is not text")
+        reason = getattr(error, "strerror", None) or "it is not text"
         raise UsageError(
-            _(
-                "`{path}`, whose variables DeepSpeed sends, cannot be read: {reason}",
-                path=path,
-                reason=reason,
-            )
+            f"`{path}`, whose variables DeepSpeed sends, cannot be read: {reason}"
         ) from None
 
 
@@ -160,19 +155,12 @@ def parse_hostfile(text: str, name: str) -> dict[str, int]:
         match = _LINE.match(line.strip())
         if match is None or match[1] in slots or int(match[2]) < 1:
             raise UsageError(
-                _(
-                    "hostfile `{name}` line {number}: `{line}` is not valid",
-                    name=name,
-                    number=number,
-                    line=line.strip(),
-                ),
-                _("list each host once, as `host slots=N`"),
+                f"hostfile `{name}` line {number}: `{line.strip()}` is not valid",
+                "list each host once, as `host slots=N`",
             )
         slots[match[1]] = int(match[2])
     if not slots:
-        raise UsageError(
-            _("hostfile `{name}` names no host", name=name), _("write one `host slots=N` per line")
-        )
+        raise UsageError(f"hostfile `{name}` names no host", "write one `host slots=N` per line")
     return slots
 
 
@@ -185,10 +173,10 @@ def read_hostfile(path: Path) -> dict[str, int]:
     try:
         text = read_named_text(path, "utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or _("it is not text")
+        reason = getattr(error, "strerror", None) or "it is not text"
         raise UsageError(
-            _("hostfile `{path}` cannot be read: {reason}", path=path, reason=reason),
-            _("write one `host slots=N` per line"),
+            f"hostfile `{path}` cannot be read: {reason}",
+            "write one `host slots=N` per line",
         ) from None
     return parse_hostfile(text, str(path))
 
@@ -199,7 +187,7 @@ def read_hostfile(path: Path) -> dict[str, int]:
 
 _Environ = Mapping[str, str]
 
-_ALONE = _("launch on this node only: `$nodes 1`")
+_ALONE = "launch on this node only: `$nodes 1`"
 _NUMBER = re.compile(r"\d{1,9}", re.ASCII)
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
@@ -228,14 +216,11 @@ def require_address(node_rank: NodeRank) -> None:
         socket.getaddrinfo(node_rank.master_addr, None)
     except OSError:
         raise PreflightError(
-            _(
-                "`{master_addr}`, the first of the job's {nodes} nodes, has no address on "
-                "`{hosts}`",
-                master_addr=node_rank.master_addr,
-                nodes=node_rank.nodes,
-                hosts=node_rank.hosts[node_rank.node_rank],
+            (
+                f"`{node_rank.master_addr}`, the first of the job's {node_rank.nodes} nodes, "
+                f"has no address on `{node_rank.hosts[node_rank.node_rank]}`"
             ),
-            _("in the job script, set MASTER_ADDR to an address of that node"),
+            "in the job script, set MASTER_ADDR to an address of that node",
         ) from None
 
 
@@ -271,26 +256,20 @@ def _refuse_tasks(environ: _Environ, nodes: int) -> None:
     tasks = re.sub(r"\(x\d+\)", "", environ.get("SLURM_STEP_TASKS_PER_NODE", "1"))
     if set(tasks.split(",")) != {"1"} or environ.get("SLURM_LOCALID", "0") != "0":
         raise UsageError(
-            _(
-                "SLURM started zerowiz more than once on a node; one zerowiz starts all ranks of"
-                " the node"
+            (
+                "SLURM started zerowiz more than once on a node; one zerowiz starts all "
+                "ranks of the node"
             ),
-            _("start it once per node: `{srun_line}`", srun_line=_srun_line(nodes)),
+            f"start it once per node: `{_srun_line(nodes)}`",
         )
 
 
 def _srun_is_missing(nodes: int, *, in_step: bool) -> UsageError:
     if in_step:
-        message = _(
-            "SLURM gave the job {nodes} nodes, but zerowiz runs on one of them only", nodes=nodes
-        )
+        message = f"SLURM gave the job {nodes} nodes, but zerowiz runs on one of them only"
     else:
-        message = _(
-            "SLURM gave the job {nodes} nodes, but zerowiz runs without `srun`", nodes=nodes
-        )
-    return UsageError(
-        message, _("start one per node: `{srun_line}`", srun_line=_srun_line(nodes)), _ALONE
-    )
+        message = f"SLURM gave the job {nodes} nodes, but zerowiz runs without `srun`"
+    return UsageError(message, f"start one per node: `{_srun_line(nodes)}`", _ALONE)
 
 
 def _srun_line(nodes: int) -> str:
@@ -355,20 +334,19 @@ def _refuse_copies_of_torchrun(environ: _Environ) -> None:
     copies = parse_count(environ.get("LOCAL_WORLD_SIZE"))
     if copies is not None and copies > 1:
         raise UsageError(
-            _(
-                "a launcher started zerowiz {copies} times on this node; one zerowiz "
-                "starts all ranks of the node",
-                copies=copies,
+            (
+                f"a launcher started zerowiz {copies} times on this node; one zerowiz starts "
+                "all ranks of the node"
             ),
-            _("on one node, start it without the launcher: `zerowiz launch train.py`"),
-            _("on several nodes: `torchrun --nproc-per-node=1 ... --no-python zerowiz launch ...`"),
+            "on one node, start it without the launcher: `zerowiz launch train.py`",
+            "on several nodes: `torchrun --nproc-per-node=1 ... --no-python zerowiz launch ...`",
         )
 
 
 def _rank(environ: _Environ, name: str) -> int:
     text = environ.get(name, "")
     if not _NUMBER.fullmatch(text):
-        raise UsageError(_("`{name}={text}` is not a node number", name=name, text=text))
+        raise UsageError(f"`{name}={text}` is not a node number")
     return int(text)
 
 
@@ -434,6 +412,4 @@ def _read_rendezvous(kind: type[_Value], path: Path) -> _Value | None:
         return None
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        raise ZerowizError(
-            _("`{path}` cannot be read: {reason}", path=path, reason=reason)
-        ) from None
+        raise ZerowizError(f"`{path}` cannot be read: {reason}") from None

@@ -16,7 +16,6 @@ from zerowiz.core.structs import parse_json
 from zerowiz.core.workload import MODEL_FOLDER, NEWEST_TRANSFORMERS, NEWEST_TRL
 from zerowiz.errors import UsageError, did_you_mean
 from zerowiz.probe.files import read_named
-from zerowiz.translation import _
 
 if TYPE_CHECKING:
     from zerowiz.core.decision.job import Pair
@@ -84,9 +83,9 @@ def read_explanation(code: str) -> str:
     if wanted not in spelled:
         near = difflib.get_close_matches(wanted, spelled, n=3)
         raise UsageError(
-            _("there is no code `{code}`", code=code),
+            f"there is no code `{code}`",
             *did_you_mean(spelled[name] for name in near),
-            _("to list all codes: `zerowiz check --explain all`"),
+            "to list all codes: `zerowiz check --explain all`",
         )
     title = codes[spelled[wanted]]
     section = page.partition(f"\n### {title}\n")[2]
@@ -183,18 +182,14 @@ def read_cases(path: Path) -> object:
     Raises:
         UsageError: The file cannot be read, or is no JSON.
     """
-    hint = _('write a JSON list: `[{"model": "7b", "stage": 2, "gpus": 2}]`')
+    hint = 'write a JSON list: `[{"model": "7b", "stage": 2, "gpus": 2}]`'
     try:
         return parse_json(read_named(path))
     except OSError as error:
         reason = error.strerror
-        raise UsageError(
-            _("cases `{path}` cannot be read: {reason}", path=path, reason=reason), hint
-        ) from None
+        raise UsageError(f"cases `{path}` cannot be read: {reason}", hint) from None
     except ValueError as error:
-        raise UsageError(
-            _("cases `{path}` is not JSON: {error}", path=path, error=error), hint
-        ) from None
+        raise UsageError(f"cases `{path}` is not JSON: {error}", hint) from None
 
 
 # Read the tables of GPUs and of instances that ship with the package.

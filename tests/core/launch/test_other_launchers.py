@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from zerowiz import translation
 from zerowiz.core.launch.other_launchers import (
     LAUNCHERS,
     MODULES,
@@ -266,19 +265,6 @@ def test_what_zerowiz_has_nothing_for_is_named(line: str, expected: str) -> None
     with pytest.raises(UsageError) as raised:
         read(line)
     assert expected in raised.value.message
-
-
-def test_what_is_wrong_with_a_value_is_said_in_the_persons_language() -> None:
-    translation.speak("ja")
-    try:
-        with pytest.raises(UsageError) as raised:
-            read("torchrun --nnodes 1:4 train.py")
-    finally:
-        translation.speak("en")
-    assert "`--nnodes 1:4`: ノード数を" in raised.value.message
-    assert "`--nnodes 1:4`: set a fixed number of nodes: `$nodes 2`" == translation.english(
-        raised.value.message
-    )
 
 
 def test_a_secret_is_not_repeated() -> None:

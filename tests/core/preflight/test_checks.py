@@ -29,7 +29,6 @@ from core.preflight.cases import (
 )
 from recorded import play, recording
 
-from zerowiz import translation
 from zerowiz.core.findings import (
     HARMS,
     BadRelease,
@@ -42,7 +41,7 @@ from zerowiz.core.findings import (
 from zerowiz.core.machine.types import UNLIMITED_BYTES, Machine
 from zerowiz.core.memory.host import HostUse, Saving
 from zerowiz.core.memory.rank_sizes import StrategyRow
-from zerowiz.core.preflight.builds import COMPILES, dead_locks, judge_lock
+from zerowiz.core.preflight.builds import COMPILES, dead_locks
 from zerowiz.core.preflight.environment import NO_CHECKPOINT, OTHER_RANKS, OTHER_STAGE
 from zerowiz.core.preflight.examine import RULES, encode_findings, examine
 from zerowiz.core.preflight.facts import (
@@ -835,20 +834,6 @@ def test_a_checkpoint_that_is_not_there_stops_a_script_of_the_trainer(
     given: PreflightInput, finds: bool
 ) -> None:
     assert finds == (NO_CHECKPOINT in [each.rule for each in examine(given)])
-
-
-def test_what_programs_read_of_a_lock_is_english() -> None:
-    left = Lock(
-        path="/x/lock", op="x", age_milliseconds=1, made=(1, 1), holder_pid=None, left_by_rank=True
-    )
-    translation.speak("ja")
-    try:
-        message = judge_lock(left, "ext4").message
-    finally:
-        translation.speak("en")
-    assert "x/lock` " in message
-    assert message != translation.english(message)
-    assert judge_lock(left, "ext4").message == translation.english(message)
 
 
 # Each row of the table of bad releases is found at its bounds, and for the jobs that it harms.

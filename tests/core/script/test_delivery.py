@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zerowiz import translation
 from zerowiz.core.machine.types import Accelerator
 from zerowiz.core.model.families import FAMILIES
 from zerowiz.core.script.arguments import (
@@ -484,19 +483,6 @@ def test_what_the_config_decides_is_not_unseen() -> None:
             (),
         ).settings.unseen
     )
-
-
-def test_what_programs_read_of_where_a_setting_comes_from_is_english() -> None:
-    facts = script(Convention.HF_LITERAL)
-    facts = replace(facts, micro_batch=ValueSource(value=2, line=3, code="batch=2"))
-    translation.speak("ja")
-    try:
-        found = ScriptRun(facts, ()).settings.micro_batch
-    finally:
-        translation.speak("en")
-    assert found is not None
-    assert "`batch=2` in train.py line 3" == translation.english(found.source)
-    assert found.source != translation.english(found.source)
 
 
 # The words that zerowiz adds give a script the value that was settled, and nothing else.

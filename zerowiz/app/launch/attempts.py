@@ -37,7 +37,6 @@ from zerowiz.emit.processes import read_measured
 from zerowiz.errors import ZerowizError
 from zerowiz.probe.output_folder import history_path, read_history
 from zerowiz.probe.preflight.read_facts import CheckpointStates, read_saved, read_states
-from zerowiz.translation import _, joined
 from zerowiz.ui import sentences
 
 # Plan the next start, with less memory, after a job ran out of it; remember that it did.
@@ -87,8 +86,8 @@ def escalate(
     """
     if seen is None:
         raise ZerowizError(
-            _("zerowiz does not try again: the free memory is unknown"),
-            _("set it: `--memory-budget 30GiB`"),
+            "zerowiz does not try again: the free memory is unknown",
+            "set it: `--memory-budget 30GiB`",
         )
     decision = decide_again(start.plan.decision, seen)
     plan = replace(
@@ -112,19 +111,14 @@ def escalate(
     launch_plan = plan_launch(plan, script, strategy, start.run, number)
     refuse_loss(*launch_plan.files, force=plan.options.force)
     check_start(plan, script, strategy, launch_plan, reporter)
-    reasons = joined("; ", sentences.reasons(decision))
+    reasons = "; ".join(sentences.reasons(decision))
     return replace(
         start,
         plan=plan,
         strategy=strategy,
         launch_plan=launch_plan,
         resume=resume,
-        why=_(
-            "{strategy} ran out of {memory} memory; {reasons}",
-            strategy=seen.strategy,
-            memory=seen.memory,
-            reasons=reasons,
-        ),
+        why=f"{seen.strategy} ran out of {seen.memory} memory; {reasons}",
     )
 
 
@@ -215,10 +209,7 @@ def _next_start(
         return None
     if number >= policy.max_attempts:
         reporter.event(
-            _(
-                "zerowiz does not try again: `--max-attempts {max_attempts}` is reached",
-                max_attempts=policy.max_attempts,
-            )
+            f"zerowiz does not try again: `--max-attempts {policy.max_attempts}` is reached"
         )
         return None
     try:
@@ -227,7 +218,7 @@ def _next_start(
         reporter.error(error)
     except OSError as error:
         # Whatever could not be read for the next attempt, the end of this one is known.
-        reporter.event(_("zerowiz does not try again: {error}", error=error))
+        reporter.event(f"zerowiz does not try again: {error}")
     return None
 
 

@@ -104,11 +104,11 @@ def prepare_launch(
     node = find_node(options)
     if node is not None and how.supervise is False:
         raise UsageError(
-            _(
-                "`--no-supervise` works on one node only: on several, zerowiz supervises the"
-                " ranks of each"
+            (
+                "`--no-supervise` works on one node only: on several, zerowiz supervises the "
+                "ranks of each"
             ),
-            _("remove `--no-supervise`, or launch on this node only with `$nodes 1`"),
+            "remove `--no-supervise`, or launch on this node only with `$nodes 1`",
         )
     options = with_node(options, node)
     machine = find_machine(options, os.environ, reporter=reporter)
@@ -287,13 +287,12 @@ def _require_script(
     script_file = find_script(script, script_args, options)
     if script_file is None:
         raise PreflightError(
-            _(
-                "no script to launch: you passed none, `zerowiz.toml` names none, and "
-                "there is no `./{default_script}`",
-                default_script=DEFAULT_SCRIPT,
+            (
+                "no script to launch: you passed none, `zerowiz.toml` names none, and there "
+                f"is no `./{DEFAULT_SCRIPT}`"
             ),
-            _("pass one: `zerowiz launch train.py`"),
-            _("to start from one: `zerowiz template`"),
+            "pass one: `zerowiz launch train.py`",
+            "to start from one: `zerowiz template`",
         )
     return script_file
 
@@ -302,12 +301,8 @@ def _choose_launcher(ours: Launcher, theirs: Launcher | None) -> Launcher:
     """What reaches the nodes of a hostfile: as an option says, or the words of `deepspeed`."""
     if theirs is not None and ours not in {Launcher.PDSH, theirs}:
         raise UsageError(
-            _(
-                "`--launcher {ours}` conflicts with `--launcher {theirs}` of `deepspeed`",
-                ours=ours,
-                theirs=theirs,
-            ),
-            _("remove one of them"),
+            f"`--launcher {ours}` conflicts with `--launcher {theirs}` of `deepspeed`",
+            "remove one of them",
         )
     return theirs or ours
 
@@ -320,11 +315,11 @@ def check_node(options: Options, machine: Machine, node: NodeRank | None) -> Non
     """
     if not is_here(machine) and not options.dry_run:
         raise UsageError(
-            _(
-                "`$machine {machine}` plans for another machine; `launch` starts on this one",
-                machine=options.machine,
+            (
+                f"`$machine {options.machine}` plans for another machine; `launch` starts on "
+                "this one"
             ),
-            _("add `$dry_run` to see the launch, or run `zerowiz plan` to see the decision"),
+            "add `$dry_run` to see the launch, or run `zerowiz plan` to see the decision",
         )
     if machine.nodes > 1 and options.hostfile is None and node is None:
         said_by = f"`$nodes {machine.nodes}`"
@@ -343,10 +338,10 @@ def check_node(options: Options, machine: Machine, node: NodeRank | None) -> Non
                 nodes=machine.nodes,
             )
         raise UsageError(
-            _("{said_by}: zerowiz does not know their hosts", said_by=said_by),
-            _("list them in a file, one `host slots=N` per line, and pass `$hostfile FILE`"),
-            _("launch on this node only: `$nodes 1`"),
-            _("under SLURM, `srun` starts zerowiz on each node: `zerowiz init --slurm`"),
+            f"{said_by}: zerowiz does not know their hosts",
+            "list them in a file, one `host slots=N` per line, and pass `$hostfile FILE`",
+            "launch on this node only: `$nodes 1`",
+            "under SLURM, `srun` starts zerowiz on each node: `zerowiz init --slurm`",
         )
 
 

@@ -55,7 +55,6 @@ from zerowiz.probe.nodes import (
     require_address,
 )
 from zerowiz.probe.preflight.interpreter import find_programs
-from zerowiz.translation import _, listing
 from zerowiz.ui import machine as machine_text
 
 DEADLINE_S = 300.0
@@ -66,7 +65,7 @@ _FIRST_TICK_S, _SLOWER, _LAST_TICK_S = 0.02, 1.3, 1.0
 _HURRIED_S = 5.0
 _MOST_NAMED = 5
 
-SHARED = _("put the output folder on a file system that all nodes share: `$output_dir DIR`")
+SHARED = "put the output folder on a file system that all nodes share: `$output_dir DIR`"
 
 
 class Rendezvous(Struct, frozen=True, kw_only=True):
@@ -138,8 +137,8 @@ def _refuse_other_rendezvous(job: Path, join: Join) -> None:
     opened = read_open_rendezvous(job)
     if opened is None or opened.word != join.word:
         raise ZerowizError(
-            _("another job is using `{job}`", job=job),
-            _("give each job its own output folder: `$output_dir DIR`"),
+            f"another job is using `{job}`",
+            "give each job its own output folder: `$output_dir DIR`",
         )
 
 
@@ -211,21 +210,11 @@ def ticks(deadline_s: float, hurry: Callable[[], bool] = lambda: False) -> Itera
 
 
 def _not_joined(missing: Sequence[str], job: Path, deadline_s: float) -> ZerowizError:
-    names = listing(f"`{host}`" for host in missing[:_MOST_NAMED])
-    more = (
-        _(" and {missing} more", missing=len(missing) - _MOST_NAMED)
-        if len(missing) > _MOST_NAMED
-        else ""
-    )
+    names = ", ".join(f"`{host}`" for host in missing[:_MOST_NAMED])
+    more = f" and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
     return ZerowizError(
-        _(
-            "{names}{more} wrote nothing to `{job}` within {deadline_s:g} s",
-            names=names,
-            more=more,
-            job=job,
-            deadline_s=deadline_s,
-        ),
-        _("start one `zerowiz launch` on every node, all of the same version"),
+        f"{names}{more} wrote nothing to `{job}` within {deadline_s:g} s",
+        "start one `zerowiz launch` on every node, all of the same version",
         SHARED,
     )
 
@@ -314,25 +303,16 @@ def _no_attempt(
         if spec is not None:
             path = _missing(spec) or next(iter(spec.sha256_by_path))
             return ZerowizError(
-                _("`{path}` differs here from what `{leader}` wrote", path=path, leader=leader),
+                f"`{path}` differs here from what `{leader}` wrote",
                 SHARED,
             )
     if folders:
         return ZerowizError(
-            _(
-                "`{leader}` started, but sent no instructions within {deadline_s:g} s",
-                leader=leader,
-                deadline_s=deadline_s,
-            ),
-            _("see the output on that node"),
+            f"`{leader}` started, but sent no instructions within {deadline_s:g} s",
+            "see the output on that node",
         )
     return ZerowizError(
-        _(
-            "`{leader}` wrote nothing to `{job}` within {deadline_s:g} s",
-            leader=leader,
-            job=job,
-            deadline_s=deadline_s,
-        ),
+        f"`{leader}` wrote nothing to `{job}` within {deadline_s:g} s",
         SHARED,
     )
 
@@ -417,7 +397,7 @@ def follow_leader(
     ignore_signals()
     # Node 0 may have ended well before a rank of this node failed.
     if attempt.why:
-        reporter.event(_("`{hosts}` ends the job: {why}", hosts=node.hosts[0], why=attempt.why))
+        reporter.event(f"`{node.hosts[0]}` ends the job: {attempt.why}")
     return attempt.end or status
 
 
@@ -482,7 +462,7 @@ def _alone(machine: Machine) -> Machine:
 def _launch_spec(start: Start) -> LaunchSpec:
     launch_plan, node_launch = start.launch_plan, start.run.node_launch
     if node_launch is None or launch_plan.master_port is None:
-        raise UsageError(_("this job has one zerowiz only"))
+        raise UsageError("this job has one zerowiz only")
     delivery = deliver_plan(
         start.plan, start.script.with_words(start.resume.script_args), start.strategy
     )
@@ -513,14 +493,7 @@ def _noting_missing(node: NodeRank, reporter: Reporter) -> Callable[[Sequence[st
         nonlocal is_noted
         if not is_noted:
             is_noted = True
-            names = listing(missing[:3])
-            reporter.note(
-                _(
-                    "waiting for {missing} of {nodes} nodes ({names})",
-                    missing=len(missing),
-                    nodes=node.nodes,
-                    names=names,
-                )
-            )
+            names = ", ".join(missing[:3])
+            reporter.note(f"waiting for {len(missing)} of {node.nodes} nodes ({names})")
 
     return note_missing

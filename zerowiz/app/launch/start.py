@@ -258,8 +258,8 @@ def deliver_plan(plan: Plan, script: ScriptRun, strategy: Strategy) -> Delivery:
     is_own = options.config is not None
     if options.config is not None and options.config.is_fifo():
         raise UsageError(
-            _("`$config {path}` is a pipe, and each rank would read it", path=options.config),
-            _("write it to a file, and name that"),
+            f"`$config {options.config}` is a pipe, and each rank would read it",
+            "write it to a file, and name that",
         )
     delivery = deliver(script.facts, words, config_file(options, strategy), folder, is_own=is_own)
     if shares_with_sleeping_vllm(plan.resolved.job.workload):
@@ -539,7 +539,7 @@ def require_no_error(findings: Sequence[PreflightFinding], *, force: bool = Fals
             doctor.in_short(first),
             *first.fixes,
             *(line for other in others for line in (doctor.in_short(other), *other.fixes)),
-            _("add `$force` to go on anyway"),
+            "add `$force` to go on anyway",
         )
 
 

@@ -11,7 +11,6 @@ from zerowiz.core.structs import replace
 from zerowiz.errors import PreflightError, UsageError
 from zerowiz.probe.machine.fleet import argv_for, ask_nodes, node_command, pick_transport
 from zerowiz.probe.nodes import read_hostfile
-from zerowiz.translation import _
 from zerowiz.ui import machine
 
 # A node with a cold file system takes seconds to load Python; one that is down never answers.
@@ -35,12 +34,12 @@ def read_fleet(
         UsageError: The hostfile makes no sense.
     """
     if options.hostfile is None:
-        raise UsageError(_("no hostfile was given"), _("pass one: `$hostfile hosts`"))
+        raise UsageError("no hostfile was given", "pass one: `$hostfile hosts`")
     slots = read_hostfile(options.hostfile)
     hosts = list(slots)
     command = node_command(_node_words(options, environ), limit_s=deadline_s)
     argv = argv_for(pick_transport(environ), command, environ)
-    with reporter.wait(_("asking nodes"), len(hosts)) as wait:
+    with reporter.wait("asking nodes", len(hosts)) as wait:
         answers = ask_nodes(
             hosts, argv, concurrency=_AT_ONCE, deadline_s=deadline_s, on_answer=wait.done
         )
@@ -53,22 +52,16 @@ def read_nodes(options: Options, environ: Mapping[str, str], reporter: Reporter)
     for short in fleet.short:
         raise PreflightError(
             machine.outlier(short),
-            _("give it that many slots in `{hostfile}`", hostfile=options.hostfile),
+            f"give it that many slots in `{options.hostfile}`",
         )
     for failure in fleet.failures:
         raise PreflightError(
-            _(
-                "{failures} of {nodes} nodes did not answer; `{host}`: {why}",
-                failures=len(fleet.failures),
-                nodes=options.nodes,
-                host=failure.host,
-                why=failure.why,
+            (
+                f"{len(fleet.failures)} of {options.nodes} nodes did not answer; "
+                f"`{failure.host}`: {failure.why}"
             ),
-            _(
-                "see each node: `zerowiz machine $hostfile {hostfile}`",
-                hostfile=shell.quote(options.hostfile),
-            ),
-            _("plan without asking the nodes: `$machine 8xH100-80GB`"),
+            f"see each node: `zerowiz machine $hostfile {shell.quote(options.hostfile)}`",
+            "plan without asking the nodes: `$machine 8xH100-80GB`",
         )
     return with_count(fleet.machine.with_notes(*machine.notes(fleet)), options)
 

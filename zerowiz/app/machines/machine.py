@@ -20,7 +20,6 @@ from zerowiz.core.machine.warnings import find_warnings
 from zerowiz.core.structs import replace
 from zerowiz.core.units import parse_host_memory
 from zerowiz.errors import UsageError
-from zerowiz.translation import _
 
 if TYPE_CHECKING:
     from zerowiz.core.launch.job_nodes import NodeRank
@@ -84,12 +83,9 @@ def complete(machine: Machine, options: Options) -> Machine:
         nodes, stated_sources["nodes"] = allocated.nodes, allocated.scheduler
         if nodes > 1:
             machine = machine.with_notes(
-                _(
-                    "{scheduler} gave the job {nodes} nodes: the plan assumes that all "
-                    "of them are like this one (`$nodes 1` plans for this node only)",
-                    scheduler=allocated.scheduler,
-                    nodes=nodes,
-                )
+                f"{allocated.scheduler} gave the job {nodes} nodes: the plan assumes "
+                "that all of them are like this one (`$nodes 1` plans for this node "
+                "only)"
             )
     elif nodes is not None:
         stated_sources["nodes"] = "`$hostfile`" if options.hostfile else "`$nodes`"
@@ -134,9 +130,7 @@ def _with_host_memory(machine: Machine, text: str) -> Machine:
     """The machine with the memory that a person states; of a host that is here, no more than is."""
     size_bytes, available_bytes = parse_host_memory(text), machine.host.available_bytes
     if is_here(machine) and available_bytes is not None and size_bytes > available_bytes:
-        return machine.with_notes(
-            _("`$host_memory {text}` is more than this host has available", text=text)
-        )
+        return machine.with_notes(f"`$host_memory {text}` is more than this host has available")
     return with_host_memory(machine, size_bytes)
 
 
@@ -148,26 +142,19 @@ def with_hostfile(options: Options) -> Options:
 
     if options.gpus is not None:
         raise UsageError(
-            _(
-                "`$gpus {gpus}` has no effect with `$hostfile`: DeepSpeed takes the first "
-                "GPUs of each node, one per slot",
-                gpus=options.gpus,
+            (
+                f"`$gpus {options.gpus}` has no effect with `$hostfile`: DeepSpeed takes the "
+                "first GPUs of each node, one per slot"
             ),
-            _("remove `$gpus`"),
+            "remove `$gpus`",
         )
     slots = read_hostfile(options.hostfile)
     fewest, most = min(slots.values()), max(slots.values())
     if fewest != most:
         host = min(slots, key=lambda name: slots[name])
         raise UsageError(
-            _(
-                "hostfile `{hostfile}`: `{host}` has {fewest} slots, others have {most}",
-                hostfile=options.hostfile,
-                host=host,
-                fewest=fewest,
-                most=most,
-            ),
-            _("give every host the same number of slots"),
+            f"hostfile `{options.hostfile}`: `{host}` has {fewest} slots, others have {most}",
+            "give every host the same number of slots",
         )
     for flag, value, in_file in (
         ("$nodes", options.nodes, len(slots)),
@@ -175,14 +162,8 @@ def with_hostfile(options: Options) -> Options:
     ):
         if value is not None and value != in_file:
             raise UsageError(
-                _(
-                    "`{flag} {said}` conflicts with `{hostfile}`, which says {in_file}",
-                    flag=flag,
-                    said=value,
-                    hostfile=options.hostfile,
-                    in_file=in_file,
-                ),
-                _("remove `{flag} {said}`", flag=flag, said=value),
+                f"`{flag} {value}` conflicts with `{options.hostfile}`, which says {in_file}",
+                f"remove `{flag} {value}`",
             )
     return replace(options, nodes=len(slots), gpus_per_node=fewest)
 
@@ -197,8 +178,8 @@ def _read(
     asked = options.accelerator or environ.get("DS_ACCELERATOR")
     if means_all(options.machine):
         raise UsageError(
-            _("`$machine all` works with `zerowiz plan` only, which compares machines"),
-            _("name one machine: `$machine 8xH100-80GB`"),
+            "`$machine all` works with `zerowiz plan` only, which compares machines",
+            "name one machine: `$machine 8xH100-80GB`",
         )
     named = options.machine is not None and not means_cpu(options.machine)
     if named:
@@ -207,14 +188,11 @@ def _read(
         machine = read_named(options)
         if options.accelerator not in {None, machine.accelerator}:
             raise UsageError(
-                _(
-                    "`$accelerator {accelerator}` conflicts with `$machine {machine}`, "
-                    "which is for {machine_accelerator}",
-                    accelerator=options.accelerator,
-                    machine=options.machine,
-                    machine_accelerator=machine.accelerator,
+                (
+                    f"`$accelerator {options.accelerator}` conflicts with `$machine "
+                    f"{options.machine}`, which is for {machine.accelerator}"
                 ),
-                _("remove one of them"),
+                "remove one of them",
             )
         return machine
     from zerowiz.app.machines.this_machine import READERS, read_this  # noqa: PLC0415 - as above
@@ -247,11 +225,7 @@ def with_node(options: Options, node: "NodeRank | None") -> Options:
         return options
     if options.nodes not in {None, node.nodes}:
         raise UsageError(
-            _(
-                "`$nodes {nodes}`: this job has {node_nodes} nodes",
-                nodes=options.nodes,
-                node_nodes=node.nodes,
-            ),
-            _("remove `$nodes`"),
+            f"`$nodes {options.nodes}`: this job has {node.nodes} nodes",
+            "remove `$nodes`",
         )
     return replace(options, nodes=node.nodes, yes=True)

@@ -11,7 +11,6 @@ from zerowiz.core.structs import replace
 from zerowiz.errors import UsageError
 from zerowiz.probe.files import is_named_file
 from zerowiz.probe.package_data import read_gpu_table, read_instances
-from zerowiz.translation import _
 
 
 def read_named(options: Options) -> Machine:
@@ -45,11 +44,8 @@ def note_network(machine: Machine, options: Options) -> Machine:
 
     gpu = find_model(machine.gpus[0].name, read_gpu_table())
     return machine.with_notes(
-        _(
-            "the network between the nodes is unknown and counts as slow; `$machine all` assumes"
-            " `$interconnect {network}`",
-            network=spell_network(assume_network(gpu, len(machine.gpus))),
-        )
+        "the network between the nodes is unknown and counts as slow; `$machine all` "
+        f"assumes `$interconnect {spell_network(assume_network(gpu, len(machine.gpus)))}`"
     )
 
 
@@ -59,12 +55,10 @@ def _read_spec(text: str, options: Options) -> Machine:
     )
     if options.nodes is not None and machine.nodes not in {1, options.nodes}:
         raise UsageError(
-            _(
-                "`$nodes {nodes}` conflicts with `$machine {text}`, which has {machine_nodes}",
-                nodes=options.nodes,
-                text=text,
-                machine_nodes=machine.nodes,
+            (
+                f"`$nodes {options.nodes}` conflicts with `$machine {text}`, which has "
+                f"{machine.nodes}"
             ),
-            _("remove `$nodes {nodes}`", nodes=options.nodes),
+            f"remove `$nodes {options.nodes}`",
         )
     return machine

@@ -26,7 +26,6 @@ from zerowiz.probe.machine.network import read_network
 from zerowiz.probe.machine.read_machine import read_here
 from zerowiz.probe.machine.scheduler import read_allocation, scheduler_here
 from zerowiz.probe.machine_recording import Recorder, World
-from zerowiz.translation import _
 from zerowiz.ui import machine as machine_text
 
 
@@ -65,11 +64,7 @@ class SeenMachine(Struct, frozen=True, kw_only=True):
         if fleet is None or not (fleet.failures or fleet.short):
             return
         silent, asked = len(fleet.failures), fleet.machine.nodes + len(fleet.failures)
-        what = (
-            _("{silent} of {asked} nodes did not answer", silent=silent, asked=asked)
-            if silent
-            else _("some slots have no GPU")
-        )
+        what = f"{silent} of {asked} nodes did not answer" if silent else "some slots have no GPU"
         raise PreflightError(
             what,
             *(f"`{failure.host}`: {failure.why}" for failure in fleet.failures),
@@ -142,16 +137,12 @@ def _read_and_save(options: Options, path: Path | None, reporter: Reporter) -> M
     """The machine; saved as a recording when it is this one, else as a description."""
     environ = os.environ
     if options.output_dir is not None and not options.output_dir.is_dir():
-        raise UsageError(_("`--disk {output_dir}` is not a folder", output_dir=options.output_dir))
+        raise UsageError(f"`--disk {options.output_dir}` is not a folder")
     if path is None:
         return find_machine(options, environ, reporter=reporter)
     if not path.parent.is_dir():
         raise UsageError(
-            _(
-                "`{path}` cannot be saved: folder `{parent}` does not exist",
-                path=path,
-                parent=path.parent,
-            ),
+            f"`{path}` cannot be saved: folder `{path.parent}` does not exist",
             f"`mkdir -p {shell.quote(path.parent)}`",
         )
     on_cpu = Accelerator.CPU in (options.accelerator, environ.get("DS_ACCELERATOR"))
@@ -165,7 +156,7 @@ def _read_and_save(options: Options, path: Path | None, reporter: Reporter) -> M
     except PreflightError as error:
         # What NVML refused is what a bug report needs.
         _save(recorder, path, force=options.force)
-        read = _("`{path}` has what zerowiz read before it failed", path=path)
+        read = f"`{path}` has what zerowiz read before it failed"
         raise PreflightError(error.message, *error.hints, read) from None
     _save(recorder, path, force=options.force)
     left = {name: getattr(options, name) for name in _NOT_RECORDED}
@@ -173,12 +164,8 @@ def _read_and_save(options: Options, path: Path | None, reporter: Reporter) -> M
     # A recording is what the machine answered, not what was made of it.
     return (
         seen.with_notes(
-            _(
-                "`{path}` has the machine without `{again}`: use `{again}` again when "
-                "you plan with the file",
-                path=path,
-                again=again,
-            )
+            f"`{path}` has the machine without `{again}`: use `{again}` again when you "
+            "plan with the file"
         )
         if again
         else seen
@@ -195,5 +182,5 @@ def _save_description(machine: Machine, path: Path, *, force: bool) -> None:
 
 
 def _write(path: Path, text: str, *, force: bool) -> None:
-    elsewhere = _("choose another file with `--save FILE`")
+    elsewhere = "choose another file with `--save FILE`"
     write_file(PlannedFile(path=str(path), text=text, elsewhere=elsewhere), force=force)

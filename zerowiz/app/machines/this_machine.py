@@ -18,7 +18,6 @@ from zerowiz.probe.host_files import HostFiles
 from zerowiz.probe.machine.host import cpu_machine, with_number_formats
 from zerowiz.probe.machine.read_machine import read_here, read_machine
 from zerowiz.probe.machine_recording import CALL_TIMEOUT_S, World
-from zerowiz.translation import _
 
 
 def read_this(
@@ -45,9 +44,7 @@ def read_this(
     """
     timeout_s = CALL_TIMEOUT_S if options.probe_timeout is None else options.probe_timeout
     if timeout_s < 1:
-        raise UsageError(
-            _("`$probe_timeout {timeout_s:g}` must be at least 1 s", timeout_s=timeout_s)
-        )
+        raise UsageError(f"`$probe_timeout {timeout_s:g}` must be at least 1 s")
     files = HostFiles(folder=options.output_dir or Path())
     world = world or World(files=files, environ=environ)
     world = replace(world, call_timeout_s=timeout_s, on_wait=reporter.event)

@@ -12,7 +12,6 @@ from zerowiz.core.script.settings import ScriptSettings
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Workload
 from zerowiz.probe.model.hf import Named, is_near, model_of, read_config
-from zerowiz.translation import _, joined
 from zerowiz.ui import assumptions
 
 # Seen on two cores: 10 s for the template's model, as for one of 32 layers.
@@ -39,7 +38,7 @@ def read_and_trace(
     Raises:
         ZerowizError: There is no such model, or it can be neither counted, traced nor guessed.
     """
-    with reporter.wait(_("reading config.json of `{text}`", text=text)):
+    with reporter.wait(f"reading config.json of `{text}`"):
         named = read_config(text, environ=environ)
     if named is None:
         notes = (assumptions.size_untraced(text),) if trace else ()
@@ -65,9 +64,7 @@ def count_or_trace(
         return count_model(text, named)
     from zerowiz.app.resolve.trace import trace_or_guess  # noqa: PLC0415 - takes long to load
 
-    with reporter.wait(
-        _("tracing `{named}` on the meta device", named=named.name), usual_seconds=_TRACE_S
-    ):
+    with reporter.wait(f"tracing `{named.name}` on the meta device", usual_seconds=_TRACE_S):
         read = trace_or_guess(text, named, workload, environ, trace=trace)
     return read if named.note is None else replace(read, notes=(named.note, *read.notes))
 
@@ -164,5 +161,5 @@ def _name(built: ModelConfig, environ: Mapping[str, str]) -> Named:
     return Named(
         named.name,
         config,
-        joined("; ", (*notes, assumptions.built(built.source), *notes_of_defaults)),
+        "; ".join((*notes, assumptions.built(built.source), *notes_of_defaults)),
     )

@@ -27,7 +27,6 @@ from zerowiz.errors import ConfigMistakeError
 from zerowiz.probe.config_file import read_config_text, read_config_values
 from zerowiz.probe.config_text import is_yaml
 from zerowiz.probe.package_data import read_ds_schema, read_version
-from zerowiz.translation import _
 from zerowiz.ui import check as check_text
 
 
@@ -53,12 +52,12 @@ def lint_own_config(
     errors = [(name, finding) for name, finding in findings if finding.severity is Severity.ERROR]
     with_script = () if script is None else ("--script", script.facts.path)
     command = shell.join(["zerowiz", "check", *with_script, path])
-    whole = _("see why, and how to fix it: `{command}`", command=command)
+    whole = f"see why, and how to fix it: `{command}`"
     file_keys = {} if config.accelerate is None else config.accelerate.file_keys
     is_final = any(_cannot_be_planned(finding, file_keys) for _name, finding in errors)
     if errors and (is_final or not options.force):
         first, *others = (check_text.in_short(name, finding) for name, finding in errors)
-        force = () if is_final else (_("add `$force` to go on anyway"),)
+        force = () if is_final else ("add `$force` to go on anyway",)
         raise ConfigMistakeError(first, *others, whole, *force)
     noted = [(name, finding) for name, finding in findings if finding.severity is not Severity.INFO]
     for name, finding in noted:

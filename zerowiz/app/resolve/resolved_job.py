@@ -81,7 +81,6 @@ from zerowiz.probe.machine.machine_file import has_results, read_results, result
 from zerowiz.probe.model.hf import hub_name
 from zerowiz.probe.output_folder import has_histories, history_path, read_history
 from zerowiz.probe.package_data import read_gpu_table, read_measured_pairs, read_version
-from zerowiz.translation import _, listing
 from zerowiz.ui import assumptions
 
 if TYPE_CHECKING:
@@ -111,10 +110,7 @@ def defaults_used(job: Job, decided: frozenset[str], settings: ScriptSettings) -
     """
     always = {name: row for name, row in SETTINGS.items() if row.assumed_always}
     unseen = {n: row for n, row in SETTINGS.items() if n in settings.unseen and n not in always}
-    ignored = (
-        _("that `{code}` in line {line} has no effect", code=b.code, line=b.line)
-        for b in settings.uncounted
-    )
+    ignored = (f"that `{b.code}` in line {b.line} has no effect" for b in settings.uncounted)
     return (*_clauses(always, job, decided), *_clauses(unseen, job, decided), *ignored)
 
 
@@ -127,14 +123,14 @@ def _clauses(rows: dict[str, SettingRow], job: Job, decided: frozenset[str]) -> 
     step = job.workload
     capped = not step.trainer.row.generates and step.sequence_tokens < Workload().sequence_tokens
     positions = (
-        _(", its positions") if longest_tokens(job.model) is None else _(", its learned positions")
+        ", its positions" if longest_tokens(job.model) is None else ", its learned positions"
     )
     reasons = {
         "precision": why_no_bf16(job.machine, job.workload),
         "sequence_tokens": positions if capped else "",
     }
     adapts = job.workload.method is not Method.FULL
-    instead = {"method": _("adapters beside frozen 16-bit weights")} if adapts else {}
+    instead = {"method": "adapters beside frozen 16-bit weights"} if adapts else {}
     for name, row in rows.items():
         assumed = instead.get(name, row.assumed)
         if assumed is not None and name not in decided and shown[name] is not None:
@@ -359,12 +355,8 @@ def _handover(
     seen = None if facts is None else facts.integration
     if options.integration is not None and seen is not None and options.integration is not seen:
         raise UsageError(
-            _(
-                "`$integration {integration}` conflicts with the script, which is `{seen}`",
-                integration=options.integration,
-                seen=seen,
-            ),
-            _("remove `$integration {integration}`", integration=options.integration),
+            f"`$integration {options.integration}` conflicts with the script, which is `{seen}`",
+            f"remove `$integration {options.integration}`",
         )
     added = {words.name for words in settled}
     # Without a script the file is for the Trainer, which fills what it is asked to.
@@ -572,12 +564,9 @@ def _refuse_length(
         return
     if positions < length.value == workload.sequence_tokens:
         raise UsageError(
-            _(
-                "{source} says {tokens}: `{model}` has only {positions} learned positions",
-                source=length.source,
-                tokens=length.value,
-                model=model.name,
-                positions=positions,
+            (
+                f"{length.source} says {length.value}: `{model.name}` has only {positions} "
+                "learned positions"
             ),
             length.change_to(positions),
         )
@@ -607,10 +596,7 @@ def _lacks_layers(options: Options, model: Model, workload: Workload) -> tuple[s
         model.adapted(modules)
     except UsageError:
         return (
-            _(
-                "adapters on every linear layer, as a size has no layer names `{modules}`",
-                modules=",".join(modules),
-            ),
+            f"adapters on every linear layer, as a size has no layer names `{','.join(modules)}`",
         )
     return ()
 
@@ -633,14 +619,11 @@ def _name_model(options: Options, settings: ScriptSettings, *, is_loaded: bool) 
         return option or (setting.value if setting is not None else "")
     if parse_size(option) is not None:
         raise UsageError(
-            _(
-                "`$model {model}` conflicts with the script: {source} says "
-                "{model_setting}, which can be read",
-                model=option,
-                source=setting.source,
-                model_setting=setting.value,
+            (
+                f"`$model {option}` conflicts with the script: {setting.source} says "
+                f"{setting.value}, which can be read"
             ),
-            _("remove `$model {model}`", model=option),
+            f"remove `$model {option}`",
         )
     loaded = hub_name(option, os.environ)
     if loaded == hub_name(setting.value, os.environ) or option == setting.value:
@@ -694,11 +677,7 @@ def _on_cpu(settings: ScriptSettings, machine: Machine) -> tuple[AddedWords, ...
 
 def _unfused_adam(facts: ScriptFacts | None) -> str | None:
     line = None if facts is None else facts.unfused_adam_line
-    return (
-        None
-        if facts is None or line is None
-        else _("{path} line {line}", path=facts.text_path, line=line)
-    )
+    return None if facts is None or line is None else f"{facts.text_path} line {line}"
 
 
 def _in_fp32(precision: ScriptValue[Precision] | None, job: Job) -> str | None:
@@ -719,7 +698,7 @@ def _loads_16_bit(facts: ScriptFacts | None) -> str | None:
     loaded = None if facts is None else facts.loads_16_bit
     if facts is None or loaded is None:
         return None
-    where = _("in {path} line {line}", path=facts.text_path, line=loaded.line)
+    where = f"in {facts.text_path} line {loaded.line}"
     return f"`{loaded.code}` {where}"
 
 
@@ -759,8 +738,8 @@ def find_basis(
         known: Clauses on what is assumed that need no other note.
     """
     clauses = [clause for clause in resolved.assumed if clause not in known]
-    assumed = (_("assumed {assumed}", assumed=listing(clauses)),) if clauses else ()
-    keys = listing(f"`{key}`" for key in resolved.uncounted)
+    assumed = (f"assumed {', '.join(clauses)}",) if clauses else ()
+    keys = ", ".join(f"`{key}`" for key in resolved.uncounted)
     adam = resolved.unfused_adam
     unfused = (f"{adam}: {assumptions.UNFUSED_ADAM}",) if adam else ()
     slow = (
@@ -772,7 +751,7 @@ def find_basis(
     stated = () if size is None else (assumptions.size_only(model, size),)
     built = (assumptions.built_beside(model, resolved.builds),) if resolved.builds else ()
     trusted = (assumptions.trusted(resolved.trusted),) if resolved.trusted else ()
-    uncounted = (_("`{config}`: {keys} not counted", config=config, keys=keys),) if keys else ()
+    uncounted = (f"`{config}`: {keys} not counted",) if keys else ()
     too_long = assumptions.beyond_positions(resolved.job.model, resolved.job.workload)
     long = () if too_long is None else (too_long,)
     server = resolved.elsewhere

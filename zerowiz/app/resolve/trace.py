@@ -13,7 +13,6 @@ from zerowiz.emit.files import replace_file
 from zerowiz.errors import PreflightError, UsageError, ZerowizError
 from zerowiz.probe.model.hf import Named, model_of
 from zerowiz.probe.model.trace import cache_path, can_trace, is_buildable, read_cached, trace_model
-from zerowiz.translation import _
 from zerowiz.ui import assumptions
 
 _NEEDS = "`pip install 'zerowiz[train]'`"
@@ -35,7 +34,7 @@ def trace_or_guess(
     name, config, _note = named
     unknown = is_unknown(config)
     if trace and not can_trace():
-        raise PreflightError(_("`$trace` needs torch and transformers"), _NEEDS)
+        raise PreflightError("`$trace` needs torch and transformers", _NEEDS)
     if trace is False or not can_trace():
         return _guess(text, named, _exact(trace))
     try:
@@ -69,11 +68,11 @@ def check_unknown(text: str, named: Named, *, trace: bool | None) -> None:
 def _exact(trace: bool | None) -> str:
     """How a model of an unknown family is counted exactly."""
     if not can_trace():
-        return _("to count it exactly, install torch and transformers: {needs}", needs=_NEEDS)
+        return f"to count it exactly, install torch and transformers: {_NEEDS}"
     return (
-        _("remove `$no_trace` to count it exactly")
+        "remove `$no_trace` to count it exactly"
         if trace is False
-        else _("zerowiz cannot trace it either")
+        else "zerowiz cannot trace it either"
     )
 
 

@@ -30,7 +30,6 @@ from zerowiz.core.workload import (
 )
 from zerowiz.errors import PreflightError, UsageError
 from zerowiz.probe.package_data import read_transformers_release, read_trl_release
-from zerowiz.translation import _, listing
 
 # Refuse a run that would not be the one that was planned.
 
@@ -47,11 +46,11 @@ def check_accounting(options: Options) -> None:
     """
     if options.accounting is Accounting.TEXTBOOK:
         raise UsageError(
-            _(
-                "`$accounting textbook` works with `zerowiz plan` only: a real run needs more"
-                " memory than the rule of thumb"
+            (
+                "`$accounting textbook` works with `zerowiz plan` only: a real run needs "
+                "more memory than the rule of thumb"
             ),
-            _("remove `$accounting textbook`"),
+            "remove `$accounting textbook`",
         )
 
 
@@ -74,19 +73,16 @@ def check_words(script: ScriptRun, reporter: Reporter | None = None) -> None:
     typed = dict.fromkeys(word.partition("=")[0] for word in own)
     misplaced = [flag for flag in typed if flag in flags_of_ours and not facts.parser.find(flag)]
     if misplaced:
-        named = listing(f"`{flag}`" for flag in misplaced)
+        named = ", ".join(f"`{flag}`" for flag in misplaced)
         raise UsageError(
-            _("{flags} after {path} would go to the script", flags=named, path=facts.path),
-            _("put {flags} before {path}", flags=named, path=facts.path),
-            _("or put `--` before `{flag}` if the script reads it", flag=misplaced[0]),
+            f"{named} after {facts.path} would go to the script",
+            f"put {named} before {facts.path}",
+            f"or put `--` before `{misplaced[0]}` if the script reads it",
         )
     if reporter is not None and facts.reads_no_words and words:
         reporter.note(
-            _(
-                "`{words}` after {path} has no effect: the script does not read its command line",
-                words=shell.join(hide_secrets(words)),
-                path=facts.path,
-            )
+            f"`{shell.join(hide_secrets(words))}` after {facts.path} has no effect: the "
+            "script does not read its command line"
         )
 
 
@@ -103,19 +99,11 @@ def check_local_rank(script: ScriptRun) -> None:
         if LOCAL_RANK_FLAG in option.flags:
             continue  # a settings file leaves no room for words
         raise PreflightError(
-            _(
-                "DeepSpeed's launcher passes `{local_rank_flag}`, and {path} line {line} "
-                "takes `{flag}`",
-                local_rank_flag=LOCAL_RANK_FLAG,
-                path=script.facts.text_path,
-                line=option.line,
-                flag=option.flag,
+            (
+                f"DeepSpeed's launcher passes `{LOCAL_RANK_FLAG}`, and "
+                f"{script.facts.text_path} line {option.line} takes `{option.flag}`"
             ),
-            _(
-                'accept both there: `add_argument("{flag}", "{local_rank_flag}", ...)`',
-                flag=option.flag,
-                local_rank_flag=LOCAL_RANK_FLAG,
-            ),
+            (f'accept both there: `add_argument("{option.flag}", "{LOCAL_RANK_FLAG}", ...)`'),
         )
 
 
@@ -283,8 +271,7 @@ def resolve_workload(
             if f"`${name}" in error.message and value.origin in {Origin.SCRIPT, Origin.CONFIG}
         )
         hints = (
-            _(
-                "`${name}` is set by {elsewhere}",
+            "`${name}` is set by {elsewhere}".format(
                 name=value.name,
                 elsewhere=f"`{value.source}`" if value.origin is Origin.CONFIG else value.source,
             )
@@ -308,22 +295,16 @@ def _refuse_idle(options: Options, workload: Workload) -> None:
             continue
         if row.of_adapters and trains_all:
             raise UsageError(
-                _(
-                    "`${name} {value}` has no effect: all parameters are trained, without adapters",
-                    name=name,
-                    value=value,
-                ),
-                _("add `$method lora`, or remove `${name}`", name=name),
+                f"`${name} {value}` has no effect: all parameters are trained, without adapters",
+                f"add `$method lora`, or remove `${name}`",
             )
         if row.of_generation and not generates:
             raise UsageError(
-                _(
-                    "`${name} {value}` has no effect: `$trainer {trainer}` generates nothing",
-                    name=name,
-                    value=value,
-                    trainer=workload.trainer,
+                (
+                    f"`${name} {value}` has no effect: `$trainer {workload.trainer}` "
+                    "generates nothing"
                 ),
-                _("remove `${name}`", name=name),
+                f"remove `${name}`",
             )
 
 
@@ -428,19 +409,14 @@ def _split(
     micro_batch = cast("int", values["micro_batch"] or Workload().micro_batch)
     if solves_micro_batch(options, settings):
         if steps is None:
-            part = divide_batch(whole, ranks, _("{ranks} ranks", ranks=ranks))
+            part = divide_batch(whole, ranks, f"{ranks} ranks")
             micro_batch = largest_part(part, micro_batch)
             return {"micro_batch": micro_batch, "accumulation_steps": part // micro_batch}
         unit = steps * ranks
         part = divide_batch(
             whole,
             unit,
-            _(
-                "{micro_steps} x {ranks} ranks = {unit}",
-                micro_steps=_micro_steps(steps),
-                ranks=ranks,
-                unit=unit,
-            ),
+            f"{_micro_steps(steps)} x {ranks} ranks = {unit}",
         )
         return {"micro_batch": part, "accumulation_steps": steps}
     if steps is None:
@@ -452,7 +428,7 @@ def _split(
 
 
 def _micro_steps(steps: int) -> str:
-    return _("1 micro-step") if steps == 1 else _("{steps} micro-steps", steps=steps)
+    return "1 micro-step" if steps == 1 else f"{steps} micro-steps"
 
 
 def _not_this_split(
@@ -467,43 +443,30 @@ def _not_this_split(
     """The global batch has another size than the micro-batch and micro-steps that are decided."""
     setting = settings.accumulation_steps
     solved, rest = divmod(whole, micro_batch * ranks)
-    by, change = f"`{options.config}`", _("set it to {solved} there", solved=solved)
+    by, change = f"`{options.config}`", f"set it to {solved} there"
     if options.accumulation_steps is not None:
         by = f"`$accumulation_steps {steps}`"
-        change = _("remove {by}", by=by)
+        change = f"remove {by}"
     elif setting is not None and of_config is None:
         by, change = setting.source, setting.change_to(solved)
-    drop = _("remove `$global_batch {whole}`", whole=whole)
+    drop = f"remove `$global_batch {whole}`"
     if solved and not rest:
         return UsageError(
-            _(
-                "`$global_batch {whole}` needs {micro_steps} of {micro_batch} x {ranks} "
-                "ranks, but {by} says {steps}",
-                whole=whole,
-                micro_steps=_micro_steps(solved),
-                micro_batch=micro_batch,
-                ranks=ranks,
-                by=by,
-                steps=steps,
+            (
+                f"`$global_batch {whole}` needs {_micro_steps(solved)} of {micro_batch} x "
+                f"{ranks} ranks, but {by} says {steps}"
             ),
             change,
-            _("or {drop}", drop=drop),
+            f"or {drop}",
         )
     product = micro_batch * steps * ranks
     part, left = divmod(whole, steps * ranks)
     fits = options.micro_batch is not None and part and not left
     return UsageError(
-        _(
-            "`$global_batch {whole}` is not {micro_batch} x {ranks} ranks x {micro_steps} "
-            "= {made}, and {by} says {steps}",
-            whole=whole,
-            micro_batch=micro_batch,
-            ranks=ranks,
-            micro_steps=_micro_steps(steps),
-            made=product,
-            by=by,
-            steps=steps,
+        (
+            f"`$global_batch {whole}` is not {micro_batch} x {ranks} ranks x "
+            f"{_micro_steps(steps)} = {product}, and {by} says {steps}"
         ),
-        *((_("use `$micro_batch {part}`", part=part),) if fits else ()),
-        _("or {drop}", drop=drop) if fits else drop,
+        *((f"use `$micro_batch {part}`",) if fits else ()),
+        f"or {drop}" if fits else drop,
     )

@@ -17,7 +17,6 @@ from msgspec import Struct
 from zerowiz.core.dsconfig.hjson import KeyToken, Member, Node, Object, Scalar, Span, plain
 from zerowiz.core.workload import SWITCHED, Integration, Precision, Workload
 from zerowiz.errors import UsageError
-from zerowiz.translation import _
 
 _Value = str | float | bool | None
 _Path = tuple[str, ...]
@@ -193,12 +192,8 @@ def read_accelerate(path: str, root: Object) -> AccelerateFile:
     if kind not in {None, _DEEPSPEED}:
         # PyYAML reads a `NO` without quotes as false.
         raise UsageError(
-            _(
-                "`{path}` is an Accelerate config for {kind}, not for DeepSpeed",
-                path=path,
-                kind=kind or "NO",
-            ),
-            _("leave out `{path}` to let zerowiz write the DeepSpeed config", path=path),
+            f"`{path}` is an Accelerate config for {kind or 'NO'}, not for DeepSpeed",
+            f"leave out `{path}` to let zerowiz write the DeepSpeed config",
         )
     section = values.get(_SECTION)
     section = section if isinstance(section, Object) else Object(place=root.place, members=())

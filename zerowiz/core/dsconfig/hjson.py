@@ -9,7 +9,6 @@ from enum import StrEnum
 from msgspec import Struct
 
 from zerowiz.errors import UsageError
-from zerowiz.translation import _
 
 # Read the tokens of a config's text, as its reader does: strings, numbers, words and keys.
 
@@ -68,9 +67,7 @@ class JsonTextError(UsageError):
     """
 
     def __init__(self, reason: str, line: int, column: int) -> None:
-        super().__init__(
-            _("line {line}, column {column}: {reason}", line=line, column=column, reason=reason)
-        )
+        super().__init__(f"line {line}, column {column}: {reason}")
         self.reason = reason
         self.line = line
         self.column = column
@@ -179,7 +176,7 @@ class TokenReader:
         self.at += len(_matched(_BLANK, text, self.at))
         char = text[self.at : self.at + 1]
         if char == "/" and text.startswith("/*", self.at):
-            raise self.fault(_("this comment is never closed"), self.at, CrashError)
+            raise self.fault("this comment is never closed", self.at, CrashError)
         return char
 
     def comma(self) -> str:
@@ -200,9 +197,7 @@ class TokenReader:
         name = self._string()
         key = KeyToken(place=self.place(start, self.at), name=name, quote=self.text[start])
         if self.blank() != ":":
-            raise self.fault(
-                _("there is no `:` after the key `{name}`", name=_shown(name)), self.at
-            )
+            raise self.fault(f"there is no `:` after the key `{_shown(name)}`", self.at)
         return key
 
     def _bare_key(self) -> KeyToken | None:
@@ -212,7 +207,7 @@ class TokenReader:
             return None
         word, gap, colon = match.groups()
         if not colon:
-            raise self.fault(_("there is no `:` after the key `{name}`", name=_shown(word)), start)
+            raise self.fault(f"there is no `:` after the key `{_shown(word)}`", start)
         self.at = match.end() - 1
         name = word.rstrip() if gap else word
         return KeyToken(place=self.place(start, start + len(name)), name=name, quote="")
@@ -241,9 +236,9 @@ class TokenReader:
             parts.append(part)
         char = text[end : end + 1]
         if char in ("", "\r", "\n"):
-            raise self.fault(_("this string is not closed on its line"), start)
+            raise self.fault("this string is not closed on its line", start)
         if char != quote:
-            raise self.fault(_("`{found}` in a string must be escaped", found=_shown(char)), end)
+            raise self.fault(f"`{_shown(char)}` in a string must be escaped", end)
         self.at = end + 1
         return "".join(parts)
 
@@ -252,7 +247,7 @@ class TokenReader:
         letter = self.text[at + 1 : at + 2]
         if letter != "u":
             if letter not in _ESCAPES:
-                raise self.fault(_("`\\{letter}` is not an escape", letter=_shown(letter)), at)
+                raise self.fault(f"`\\{_shown(letter)}` is not an escape", at)
             return _ESCAPES[letter], at + 2
         high = self._code_unit(at)
         if high in _HIGH and self.text.startswith("\\u", at + 6):
@@ -267,9 +262,9 @@ class TokenReader:
         try:
             unit = int(_matched(_CODE_UNIT, self.text, at + 2), 16)
         except ValueError:
-            raise self.fault(_("`{sequence}` is not an escape", sequence=sequence), at) from None
+            raise self.fault(f"`{sequence}` is not an escape", at) from None
         if unit < 0:
-            raise self.fault(_("`{sequence}` is not an escape", sequence=sequence), at, CrashError)
+            raise self.fault(f"`{sequence}` is not an escape", at, CrashError)
         return unit
 
     def _block(self) -> Scalar:
@@ -280,10 +275,10 @@ class TokenReader:
         while text[body : body + 1] in (" ", "\t", "\r"):
             body += 1
         if body == len(text):
-            raise self.fault(_("this ''' is never closed"), start, CrashError)
+            raise self.fault("this ''' is never closed", start, CrashError)
         end = text.find(_BLOCK, body)
         if end < 0:
-            raise self.fault(_("this ''' is never closed"), start)
+            raise self.fault("this ''' is never closed", start)
         first, *others = text[body:end].split("\n")
         lines = [line[:indent].lstrip(_BLOCK_INDENT) + line[indent:] for line in others]
         value = "\n".join(lines if others and not first else [first, *lines]).replace("\r", "")
@@ -300,7 +295,7 @@ class TokenReader:
         last = self.text.rfind("\n")
         if last < 0:
             raise self.fault(
-                _("hjson fails on a ''' in a text without a line break"), self.at, CrashError
+                "hjson fails on a ''' in a text without a line break", self.at, CrashError
             )
         return self.at - 1 - last + len(self.text)
 
@@ -308,7 +303,7 @@ class TokenReader:
         """A number, a literal, or else text without quotes, which takes its whole line."""
         text, start = self.text, self.at
         if text[start] in _PUNCTUATION:
-            raise self.fault(_("`{text}` is not a value", text=text[start]), start)
+            raise self.fault(f"`{text[start]}` is not a value", start)
         token = _matched(_TOKEN, text, start)
         word = token.rstrip()
         if word in self.words:
@@ -334,11 +329,9 @@ class TokenReader:
         try:
             return self.number(integer, fraction + exponent)
         except OverflowError:
-            raise self.fault(
-                _("`{number}` is too large", number=_shown(number[0])), self.at, CrashError
-            ) from None
+            raise self.fault(f"`{_shown(number[0])}` is too large", self.at, CrashError) from None
         except ValueError:
-            raise self.fault(_("this number has too many digits"), self.at, CrashError) from None
+            raise self.fault("this number has too many digits", self.at, CrashError) from None
 
 
 def _matched(pattern: re.Pattern[str], text: str, at: int) -> str:
@@ -421,14 +414,14 @@ DEEPEST_LEVEL = 100
 
 # What people write that json refuses, by what stands where it stops.
 _REFUSED_BY_JSON = (
-    (re.compile(r"#|//|/\*"), _("JSON allows no comments")),
-    (re.compile(r"'"), _("JSON allows no single quotes")),
-    (re.compile(r",[ \t\r\n]*[}\]]"), _("JSON allows no comma after the last value")),
+    (re.compile(r"#|//|/\*"), "JSON allows no comments"),
+    (re.compile(r"'"), "JSON allows no single quotes"),
+    (re.compile(r",[ \t\r\n]*[}\]]"), "JSON allows no comma after the last value"),
     (
         re.compile(r"True|False|None"),
-        _("JSON has `true`, `false` and `null`, not `True`, `False` and `None`"),
+        "JSON has `true`, `false` and `null`, not `True`, `False` and `None`",
     ),
-    (re.compile("\ufeff"), _("JSON allows no byte order mark")),
+    (re.compile("\ufeff"), "JSON allows no byte order mark"),
 )
 
 
@@ -464,7 +457,7 @@ class _TreeReader(TokenReader):
             for cause, reason in _REFUSED_BY_JSON:
                 if cause.match(text, start):
                     return self.fault(reason, start)
-        return self.fault(_("syntax error: {msg}", msg=error.msg), at)
+        return self.fault(f"syntax error: {error.msg}", at)
 
     def document(self) -> Node:
         """The root: an object with or without braces, an array, or one lone scalar."""
@@ -480,7 +473,7 @@ class _TreeReader(TokenReader):
 
     def end(self) -> None:
         if self.blank():
-            raise self.fault(_("the config ends before this"), self.at)
+            raise self.fault("the config ends before this", self.at)
 
     def root_without_braces(self) -> Node:
         start = self.at
@@ -520,13 +513,11 @@ class _TreeReader(TokenReader):
     def unclosed(self, opener: int) -> JsonTextError:
         bracket = self.text[opener : opener + 1]
         if bracket not in ("{", "["):
-            return self.fault(_("the text ends too early"), self.at)
-        reason = _("this `{found}` is never closed", found=bracket)
+            return self.fault("the text ends too early", self.at)
+        reason = f"this `{bracket}` is never closed"
         if self.greedy is not None:
             line = self.place(self.greedy, self.greedy).line
-            reason += _(
-                "; the unquoted text on line {line} runs to the end of that line", line=line
-            )
+            reason += f"; the unquoted text on line {line} runs to the end of that line"
         return self.fault(reason, opener)
 
     def deeper(self) -> int:
@@ -535,7 +526,7 @@ class _TreeReader(TokenReader):
         self.level += 1
         if self.level > DEEPEST_LEVEL:
             raise self.fault(
-                _("more than {deepest_level} levels", deepest_level=DEEPEST_LEVEL),
+                f"more than {DEEPEST_LEVEL} levels",
                 opener,
                 CrashError,
             )
@@ -577,7 +568,7 @@ class _TreeReader(TokenReader):
         char = self.text[self.at : self.at + 1]
         if not char:
             return self.unclosed(opener)
-        return self.fault(_("`{found}` is not a key", found=char), self.at)
+        return self.fault(f"`{char}` is not a key", self.at)
 
 
 _READ_BY_FIRST: dict[str, Callable[[_TreeReader], Node]] = {

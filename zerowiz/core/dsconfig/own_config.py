@@ -11,7 +11,6 @@ from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS, Buffers
 from zerowiz.core.structs import MOST_COUNT
 from zerowiz.core.workload import PRECISIONS, SWITCHED, Precision, StateDtype
 from zerowiz.errors import UsageError
-from zerowiz.translation import _
 
 # Theory. DeepSpeed's sections are pydantic models that convert what they can: "2" is a number to
 # them, and 1 or the word `yes`, which hjson takes without quotes, is true.
@@ -69,14 +68,8 @@ class UserConfig(Struct, frozen=True, kw_only=True):
             steps = whole // (ranks * max(1, micro))
         if micro * steps * ranks != whole:
             raise UsageError(
-                _(
-                    "`train_batch_size` {whole} is not {micro} x {steps} x {ranks} ranks",
-                    whole=whole,
-                    micro=micro,
-                    steps=steps,
-                    ranks=ranks,
-                ),
-                _("remove `train_batch_size`: DeepSpeed computes it from the other two"),
+                f"`train_batch_size` {whole} is not {micro} x {steps} x {ranks} ranks",
+                "remove `train_batch_size`: DeepSpeed computes it from the other two",
             )
         return micro, steps
 
@@ -121,8 +114,8 @@ def _buffers(zero: Mapping[str, object], stage: int) -> Buffers:
         if value is not None and value < 0:
             # runtime/zero/config.py: pydantic refuses these as well (0.19.8).
             raise UsageError(
-                _("`zero_optimization.{key}` is negative: `{value}`", key=keys[0], value=value),
-                _("write 0 or more, or remove it: DeepSpeed has a default"),
+                f"`zero_optimization.{keys[0]}` is negative: `{value}`",
+                "write 0 or more, or remove it: DeepSpeed has a default",
             )
         return default if value is None else value
 
@@ -234,8 +227,8 @@ def read_own_config(values: Mapping[str, object], *, fills_in: bool = False) -> 
     stage = 2 if written == "auto" and fills_in else _whole(written)
     if stage not in {0, 1, 2, 3}:
         raise UsageError(
-            _("`zero_optimization.stage` is `{written}`, not a ZeRO stage", written=written),
-            _("write 0, 1, 2 or 3"),
+            f"`zero_optimization.stage` is `{written}`, not a ZeRO stage",
+            "write 0, 1, 2 or 3",
         )
     half = _truth(_section(values, "bf16"), "bf16_optimizer_states")
     return UserConfig(

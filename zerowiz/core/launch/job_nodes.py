@@ -21,7 +21,6 @@ from zerowiz.core.launch.plan import (
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.structs import Count, decode, encode, parse_json
 from zerowiz.errors import UsageError, ZerowizError
-from zerowiz.translation import _
 
 OTHER_LAUNCHERS_VARIABLES = (
     # PyTorch, torch/distributed/elastic/agent/server/local_elastic_agent.py, _start_workers: the
@@ -74,14 +73,11 @@ class NodeRank(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if not 0 <= self.node_rank < self.nodes or len(set(self.hosts)) != self.nodes:
             raise UsageError(
-                _(
-                    "this process is node {node_rank} of {nodes}, but the job's hosts are "
-                    "`{hosts}`",
-                    node_rank=self.node_rank,
-                    nodes=self.nodes,
-                    hosts=",".join(self.hosts),
+                (
+                    f"this process is node {self.node_rank} of {self.nodes}, but the job's "
+                    f"hosts are `{','.join(self.hosts)}`"
                 ),
-                _("the launcher that started this process set conflicting variables"),
+                "the launcher that started this process set conflicting variables",
             )
 
 
@@ -129,7 +125,7 @@ def _count(ranges: str, text: str) -> Iterator[str]:
 
 
 def _no_list(text: str) -> UsageError:
-    return UsageError(_("`{text:.60}` is not a list of hosts as SLURM writes it", text=text))
+    return UsageError(f"`{text:.60}` is not a list of hosts as SLURM writes it")
 
 
 def slots_of(machine: Machine) -> tuple[int, ...]:
@@ -299,8 +295,8 @@ def decode_file(kind: type[_Value], text: str, name: str) -> _Value:
         content = None
     if not isinstance(content, dict) or content.get("schema_version") != SCHEMA_VERSION:
         raise UsageError(
-            _("`{name}` was written by another version of zerowiz", name=name),
-            _("install the same version on every node"),
+            f"`{name}` was written by another version of zerowiz",
+            "install the same version on every node",
         )
     return decode(kind, content.get("value"), name)
 
@@ -319,38 +315,28 @@ def refuse_unlike(joins: Sequence[Join]) -> None:
     for other in joins[1:]:
         if other.zerowiz_version != first.zerowiz_version:
             raise ZerowizError(
-                _(
-                    "zerowiz is {zerowiz_version} on `{host}`, {other_zerowiz_version} on "
-                    "`{other_host}`",
-                    zerowiz_version=first.zerowiz_version,
-                    host=first.host,
-                    other_zerowiz_version=other.zerowiz_version,
-                    other_host=other.host,
+                (
+                    f"zerowiz is {first.zerowiz_version} on `{first.host}`, "
+                    f"{other.zerowiz_version} on `{other.host}`"
                 ),
-                _("install the same version on every node"),
+                "install the same version on every node",
             )
         if other.machine.accelerator is not first.machine.accelerator:
             raise ZerowizError(
-                _(
-                    "`{host}` trains on {accelerator}, `{other_host}` on {machine_accelerator}",
-                    host=first.host,
-                    accelerator=first.machine.accelerator,
-                    other_host=other.host,
-                    machine_accelerator=other.machine.accelerator,
+                (
+                    f"`{first.host}` trains on {first.machine.accelerator}, `{other.host}` "
+                    f"on {other.machine.accelerator}"
                 ),
-                _("choose one with `$accelerator cpu` or `$accelerator cuda`"),
+                "choose one with `$accelerator cpu` or `$accelerator cuda`",
             )
         count, other_count = len(slots_of(first.machine)), len(slots_of(other.machine))
         if count != other_count:
             raise ZerowizError(
-                _(
-                    "`{host}` has {own} devices for the job, `{other_host}` has {others}",
-                    host=first.host,
-                    own=count,
-                    other_host=other.host,
-                    others=other_count,
+                (
+                    f"`{first.host}` has {count} devices for the job, `{other.host}` has "
+                    f"{other_count}"
                 ),
-                _("use the same number on every node: select fewer with `$gpus 0,1`"),
+                "use the same number on every node: select fewer with `$gpus 0,1`",
             )
 
 
@@ -523,12 +509,9 @@ def refuse_unsafe_paths(launcher: Launcher, paths: Mapping[str, str]) -> None:
     for what, path in paths.items():
         if shlex.quote(path) != path or (launcher is Launcher.PDSH and "%" in path):
             raise UsageError(
-                _(
-                    "{what} `{path}`: DeepSpeed's {launcher} launcher cannot handle these "
-                    "characters",
-                    what=what,
-                    path=path,
-                    launcher=launcher,
+                (
+                    f"{what} `{path}`: DeepSpeed's {launcher} launcher cannot handle these "
+                    "characters"
                 ),
-                _("move it to a path with letters, digits and `._-/` only"),
+                "move it to a path with letters, digits and `._-/` only",
             )

@@ -14,7 +14,6 @@ from msgspec import Struct
 
 from zerowiz.core.launch.plan import Launcher
 from zerowiz.errors import UsageError, did_you_mean
-from zerowiz.translation import _, joined
 
 # The options of other launchers, and what zerowiz makes of each.
 #
@@ -76,7 +75,7 @@ def _option(meaning: Fate | Reader, *, takes_word: bool) -> LauncherOption:
 def _count(setting: str) -> Reader:
     def read(word: str) -> Values:
         if not word.isdecimal() or int(word) < 1:
-            raise ValueError(_("it must be a whole number of at least 1"))
+            raise ValueError("it must be a whole number of at least 1")
         return {setting: int(word)}
 
     return read
@@ -93,7 +92,7 @@ def _on(setting: str) -> Reader:
 def _chosen(setting: str, names: Mapping[str, object]) -> Reader:
     def read(word: str) -> Values:
         if word not in names:
-            raise ValueError(_("use one of {names}", names=", ".join(names)))
+            raise ValueError(f"use one of {', '.join(names)}")
         value = names[word]
         return {} if value is None else {setting: value}
 
@@ -105,7 +104,7 @@ def _ranks(word: str) -> Values:
     if word in {"gpu", "auto"}:
         return {}
     if word == "cpu":
-        raise ValueError(_("set the number of CPU ranks: `$accelerator cpu $gpus_per_node 2`"))
+        raise ValueError("set the number of CPU ranks: `$accelerator cpu $gpus_per_node 2`")
     return _count("gpus_per_node")(word)
 
 
@@ -113,7 +112,7 @@ def _torch_nodes(word: str) -> Values:
     """Torchrun's number of nodes, or a range of it."""
     fewest, _colon, most = word.partition(":")
     if most and most != fewest:
-        raise ValueError(_("set a fixed number of nodes: `$nodes 2`"))
+        raise ValueError("set a fixed number of nodes: `$nodes 2`")
     return _count("nodes")(fewest)
 
 
@@ -121,17 +120,13 @@ def _include(word: str) -> Values:
     """DeepSpeed's `localhost:0,1`."""
     host, _colon, slots = word.partition(":")
     if host not in {"localhost", "127.0.0.1"} or "@" in word:
-        raise ValueError(
-            _("zerowiz uses every slot of `$hostfile`: write one with these slots only")
-        )
+        raise ValueError("zerowiz uses every slot of `$hostfile`: write one with these slots only")
     return {"gpus": slots} if slots else {}
 
 
 def _exclude(word: str) -> Values:
     if word:
-        raise ValueError(
-            _("select the others: `$gpus 0,1`, or a `$hostfile` with those hosts only")
-        )
+        raise ValueError("select the others: `$gpus 0,1`, or a `$hostfile` with those hosts only")
     return {}
 
 
@@ -426,24 +421,14 @@ class _Typed:
         if len(names) == 1:
             return flag, launcher.options[names[0]]
         if names:
-            raise UsageError(
-                _(
-                    "`{read} {flag}`: `{flag}` could mean {options}",
-                    read=self._read,
-                    flag=flag,
-                    options=joined(_(" or "), (f"`{n}`" for n in names[:4])),
-                )
-            )
+            options = " or ".join(f"`{name}`" for name in names[:4])
+            raise UsageError(f"`{self._read} {flag}`: `{flag}` could mean {options}")
         raise UsageError(
-            _(
-                "`{read} {flag}`: `{flag}` is not an option that zerowiz knows",
-                read=self._read,
-                flag=flag,
-            ),
+            f"`{self._read} {flag}`: `{flag}` is not an option that zerowiz knows",
             *did_you_mean(get_close_matches(flag.replace("-", "_"), launcher.options, n=1)),
-            _(
-                "remove it: zerowiz starts the ranks with deepspeed, and reads the options before"
-                " SCRIPT"
+            (
+                "remove it: zerowiz starts the ranks with deepspeed, and reads the options "
+                "before SCRIPT"
             ),
         )
 
@@ -456,7 +441,7 @@ class _Typed:
         if word != flag:
             return word.partition("=")[2], word
         if self._at == len(self._words):
-            raise UsageError(_("`{read}`: `{flag}` needs a value", read=self._read, flag=flag))
+            raise UsageError(f"`{self._read}`: `{flag}` needs a value")
         self._at += 1
         return self._words[self._at - 1], f"{flag} {self._words[self._at - 1]}"
 
@@ -475,7 +460,7 @@ class _Typed:
         """
         if self._at >= len(self._words):
             raise UsageError(
-                _("`{read}` has no script", read=self._read),
+                f"`{self._read}` has no script",
                 f"`zerowiz launch {self._read} train.py`",
             )
         settings, said_by = self.settings, self._said_by
@@ -500,12 +485,8 @@ class _Typed:
 
 def _refused(launcher: str, words: str) -> UsageError:
     return UsageError(
-        _(
-            "`{launcher} {said}`: zerowiz starts DeepSpeed jobs, which have no `{said}`",
-            launcher=launcher,
-            said=words,
-        ),
-        _("remove it, or start this job without zerowiz"),
+        f"`{launcher} {words}`: zerowiz starts DeepSpeed jobs, which have no `{words}`",
+        "remove it, or start this job without zerowiz",
     )
 
 
@@ -517,12 +498,8 @@ def _settle_ranks(settings: dict[str, object], said_by: dict[str, str]) -> None:
         ranks, rest = divmod(total, nodes if isinstance(nodes, int) else 1)
         if rest:
             raise UsageError(
-                _(
-                    "`{said_by}`: {total} ranks cannot be divided equally over {nodes} nodes",
-                    said_by=said_by[ALL_RANKS],
-                    total=total,
-                    nodes=nodes,
-                )
+                f"`{said_by[ALL_RANKS]}`: {total} ranks cannot be divided equally over "
+                f"{nodes} nodes"
             )
         settings["gpus_per_node"] = ranks
         said_by["gpus_per_node"] = said_by[ALL_RANKS]
@@ -531,12 +508,8 @@ def _settle_ranks(settings: dict[str, object], said_by: dict[str, str]) -> None:
         return
     if len(str(gpus).split(",")) != count:
         raise UsageError(
-            _(
-                "`{gpus}` conflicts with `{gpus_per_node}`",
-                gpus=said_by["gpus"],
-                gpus_per_node=said_by["gpus_per_node"],
-            ),
-            _("remove one of them"),
+            f"`{said_by['gpus']}` conflicts with `{said_by['gpus_per_node']}`",
+            "remove one of them",
         )
     del settings["gpus_per_node"]
 
@@ -550,11 +523,8 @@ def _settle_offload(settings: dict[str, object], said_by: dict[str, str]) -> Non
     optimizer, parameters = (device == "cpu" for device in devices)
     if parameters and not optimizer:
         raise UsageError(
-            _(
-                "`{said}`: zerowiz offloads parameters only together with the optimizer",
-                said=" ".join(words),
-            ),
-            _("offload both with `$offload all`"),
+            f"`{' '.join(words)}`: zerowiz offloads parameters only together with the optimizer",
+            "offload both with `$offload all`",
         )
     settings["offload"] = "all" if parameters else "optimizer" if optimizer else "none"
     said_by["offload"] = " ".join(words)

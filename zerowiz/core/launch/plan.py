@@ -15,7 +15,6 @@ from zerowiz.core.script.facts import Convention, ScriptFacts
 from zerowiz.core.strategy_types import Offload, Strategy
 from zerowiz.core.structs import replace
 from zerowiz.errors import UsageError
-from zerowiz.translation import _, listing
 
 # Choose the environment variables for the ranks of other nodes, and write the file of them.
 #
@@ -112,14 +111,7 @@ def merge_env(
                 continue
             why = _why_not(read, planned)
             if why is not None:
-                notes.append(
-                    _(
-                        "`{file}` line {number} is ignored: {why}",
-                        file=file.name,
-                        number=number,
-                        why=why,
-                    )
-                )
+                notes.append(f"`{file.name}` line {number} is ignored: {why}")
                 continue
             values.pop(read.name, None)
             user_lines.pop(read.name, None)
@@ -136,10 +128,9 @@ def merge_env(
 def without_shown(env: RankEnv, names: Collection[str]) -> RankEnv:
     """The variables without these, which a command line would show; a note names each."""
     notes = (
-        _(
-            "`{name}` is not sent to the nodes, where every user could see it in the "
-            "process list; to send it, add it to `.deepspeed_env`",
-            name=name,
+        (
+            f"`{name}` is not sent to the nodes, where every user could see it in the "
+            "process list; to send it, add it to `.deepspeed_env`"
         )
         for name in names
     )
@@ -156,11 +147,8 @@ def for_pdsh(env: RankEnv) -> RankEnv:
     for name, value in env.values.items():
         if any(character in value for character in "\n\r\0"):
             notes.append(
-                _(
-                    "`{name}` is not sent to the nodes: DeepSpeed cannot send a value with "
-                    "a line break",
-                    name=name,
-                )
+                f"`{name}` is not sent to the nodes: DeepSpeed cannot send a value with "
+                "a line break"
             )
         else:
             values[name] = value
@@ -219,11 +207,11 @@ def _read_line(line: str) -> _Line | None:
 
 def _why_not(line: _Line, planned: Mapping[str, str]) -> str | None:
     if _NAME.fullmatch(line.name) is None:
-        return _("it is not `NAME=VALUE`, and DeepSpeed would fail on it")
+        return "it is not `NAME=VALUE`, and DeepSpeed would fail on it"
     if line.name in planned and line.name.startswith(_OURS):
-        return _("this job sets `{line}` itself", line=line.name)
+        return f"this job sets `{line.name}` itself"
     if not line.is_literal and line.value.count("`") % 2:
-        return _("its backtick is not closed")
+        return "its backtick is not closed"
     return None
 
 
@@ -335,14 +323,8 @@ class CoreBinding(Struct, frozen=True, kw_only=True):
         if self.why_not is None:
             return ()
         # DeepSpeed's own measurement of its `--bind_cores_to_rank`.
-        gain = _("DeepSpeed measured an offloaded optimizer 1.29 times faster with bound cores")
-        return (
-            _(
-                "the ranks are not bound to cores, as {why_not}; {gain}",
-                why_not=self.why_not,
-                gain=gain,
-            ),
-        )
+        gain = "DeepSpeed measured an offloaded optimizer 1.29 times faster with bound cores"
+        return (f"the ranks are not bound to cores, as {self.why_not}; {gain}",)
 
 
 def launcher_options(machine: Machine, bound_cores: str | None = None) -> tuple[str, ...]:
@@ -374,15 +356,12 @@ def refuse_slices(machine: Machine) -> None:
     slices = [gpu.label for gpu in machine.gpus if gpu.mig_slice is not None]
     if slices:
         raise UsageError(
-            _(
-                "GPU {slices}: DeepSpeed's launcher cannot name a MIG slice",
-                slices=listing(slices),
+            f"GPU {', '.join(slices)}: DeepSpeed's launcher cannot name a MIG slice",
+            (
+                "write the config with `zerowiz init`, then start the job with "
+                "`CUDA_VISIBLE_DEVICES=MIG-... torchrun --nproc-per-node 1 SCRIPT ...`"
             ),
-            _(
-                "write the config with `zerowiz init`, then start the job with"
-                " `CUDA_VISIBLE_DEVICES=MIG-... torchrun --nproc-per-node 1 SCRIPT ...`"
-            ),
-            _("or use whole GPUs: `$gpus 0,1`"),
+            "or use whole GPUs: `$gpus 0,1`",
         )
 
 

@@ -11,7 +11,6 @@ from msgspec import Struct
 from zerowiz.core import shell
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.structs import parse_json, replace
-from zerowiz.translation import _
 
 _CONFIG_SUFFIX, _PLAN_SUFFIX = ".json", ".plan.json"
 
@@ -262,9 +261,7 @@ def difference(path: str, there: bytes, wanted: str) -> tuple[str, ...] | Incomp
     before, after = _lines(text), _lines(wanted)
     if before == after:
         return Incomparable.LINE_ENDS
-    lines = difflib.unified_diff(
-        before, after, path, _("{path} (by zerowiz)", path=path), lineterm=""
-    )
+    lines = difflib.unified_diff(before, after, path, f"{path} (by zerowiz)", lineterm="")
     return tuple("".join(_escaped(part)) for line in lines for part in line.split("\n"))
 
 

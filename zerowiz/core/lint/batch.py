@@ -11,7 +11,6 @@ from zerowiz.core.lint.keys import OUT_OF_RANGE
 from zerowiz.core.lint.report import ConfigFinding
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Integration
-from zerowiz.translation import _
 
 # Find an "auto" that is never filled.
 
@@ -61,7 +60,7 @@ AUTO_OUT_OF_PLACE = Rule(
     code="ZW302",
     name="auto-out-of-place",
     severity=Severity.ERROR,
-    why=_("only `auto` as the whole value of a key is replaced"),
+    why="only `auto` as the whole value of a key is replaced",
 )
 
 
@@ -77,8 +76,8 @@ def _not_filled(config: Config) -> Iterator[ConfigFinding]:
         ):
             yield entry.found(
                 AUTO_OUT_OF_PLACE,
-                _("nothing replaces an `auto` inside the array of `{label}`", label=entry.label),
-                fix=_('write `"auto"` for the whole array'),
+                f"nothing replaces an `auto` inside the array of `{entry.label}`",
+                fix='write `"auto"` for the whole array',
             )
 
 
@@ -87,9 +86,9 @@ def _auto(config: Config, entry: Entry) -> Iterator[ConfigFinding]:
         fails = config.by_accelerate or Kind.AUTO not in entry.key.takes
         yield entry.found(
             AUTO_OUT_OF_PLACE,
-            _("`{label}` is a section: `auto` works for single keys only", label=entry.label),
+            f"`{entry.label}` is a section: `auto` works for single keys only",
             severity=Severity.ERROR if fails else Severity.WARNING,
-            fix=_("remove it, or write its keys"),
+            fix="remove it, or write its keys",
         )
     elif config.by_deepspeed:
         yield from _by_deepspeed(entry)
@@ -106,9 +105,9 @@ AUTO_NOT_FILLED = Rule(
     code="ZW301",
     name="auto-not-filled",
     severity=Severity.ERROR,
-    why=_(
-        "the Trainer and Accelerate fail on an `auto` that they cannot replace; DeepSpeed alone"
-        " uses its default or fails"
+    why=(
+        "the Trainer and Accelerate fail on an `auto` that they cannot replace; DeepSpeed "
+        "alone uses its default or fails"
     ),
 )
 
@@ -120,9 +119,9 @@ def _by_accelerate(config: Config, entry: Entry) -> Iterator[ConfigFinding]:
         return
     yield entry.found(
         AUTO_NOT_FILLED,
-        _("neither the Trainer nor Accelerate replaces `auto` of `{label}`", label=entry.label),
+        f"neither the Trainer nor Accelerate replaces `auto` of `{entry.label}`",
         severity=Severity.ERROR if certain else Severity.WARNING,
-        fix=_("remove it to use the default, or write a value"),
+        fix="remove it to use the default, or write a value",
     )
 
 
@@ -131,12 +130,9 @@ def _by_deepspeed(entry: Entry) -> Iterator[ConfigFinding]:
     if severity is not None:
         yield entry.found(
             AUTO_NOT_FILLED,
-            _(
-                "nothing replaces `auto` of `{label}` when DeepSpeed reads the config itself",
-                label=entry.label,
-            ),
+            f"nothing replaces `auto` of `{entry.label}` when DeepSpeed reads the config itself",
             severity=severity,
-            fix=_("write a value"),
+            fix="write a value",
         )
 
 
@@ -156,8 +152,8 @@ def _misspelt(config: Config, entry: Entry) -> Iterator[ConfigFinding]:
     if entry.path in _TRAINER or (entry.key and not _NO_NUMBER & {*entry.key.types}):
         yield entry.found(
             AUTO_OUT_OF_PLACE,
-            _("`{entry}` must be written in lower case: `auto`", entry=entry.value),
-            fix=_("write `auto`"),
+            f"`{entry.value}` must be written in lower case: `auto`",
+            fix="write `auto`",
             edits=() if config.by_deepspeed else put(entry, AUTO),
         )
 
@@ -188,13 +184,9 @@ def check_batch(config: Config) -> Iterator[ConfigFinding]:
         # runtime/config.py, DeepSpeedConfig.__init__ divides the ranks by it.
         yield config.last[_SEQUENCE_RANKS].found(
             OUT_OF_RANGE,
-            _(
-                "`{sequence_ranks}` must be at least 1, not {ranks}",
-                sequence_ranks=_SEQUENCE_RANKS,
-                ranks=ranks,
-            ),
-            because=_("DeepSpeed divides the number of ranks by it"),
-            fix=_("write 1, or remove it"),
+            f"`{_SEQUENCE_RANKS}` must be at least 1, not {ranks}",
+            because="DeepSpeed divides the number of ranks by it",
+            fix="write 1, or remove it",
         )
     if all(config.get(key) is None for key in BATCH_KEYS[:2]):
         yield _missing(config)
@@ -218,7 +210,7 @@ BATCH_MISSING = Rule(
     code="ZW402",
     name="batch-missing",
     severity=Severity.ERROR,
-    why=_("DeepSpeed rejects a config without train_batch_size and train_micro_batch_size_per_gpu"),
+    why="DeepSpeed rejects a config without train_batch_size and train_micro_batch_size_per_gpu",
 )
 
 
@@ -226,10 +218,10 @@ def _missing(config: Config) -> ConfigFinding:
     known = config.context.integration is not None
     return config.found(
         BATCH_MISSING,
-        _("neither `train_batch_size` nor `train_micro_batch_size_per_gpu` is set"),
+        "neither `train_batch_size` nor `train_micro_batch_size_per_gpu` is set",
         severity=Severity.ERROR if known else Severity.WARNING,
-        fix=_("write `train_micro_batch_size_per_gpu`")
-        + ("" if config.by_deepspeed else _(', as `"auto"` for the Trainer')),
+        fix="write `train_micro_batch_size_per_gpu`"
+        + ("" if config.by_deepspeed else ', as `"auto"` for the Trainer'),
     )
 
 
@@ -252,17 +244,12 @@ def _equation(config: Config, batch: _Batch) -> Iterator[ConfigFinding]:
     if train % batch.divisor:
         yield _unequal(
             config,
-            _("{train} is not a multiple of {product}", train=train, product=_product(batch)),
+            f"{train} is not a multiple of {_product(batch)}",
         )
     elif ranks is not None and not _holds(batch, train, ranks):
         yield _unequal(
             config,
-            _(
-                "{train} is not {product} * {ranks} ranks",
-                train=train,
-                product=_product(batch),
-                ranks=ranks,
-            ),
+            f"{train} is not {_product(batch)} * {ranks} ranks",
         )
 
 
@@ -283,9 +270,9 @@ BATCH_EQUATION = Rule(
     code="ZW401",
     name="batch-equation",
     severity=Severity.ERROR,
-    why=_(
-        "DeepSpeed requires train_batch_size = train_micro_batch_size_per_gpu *"
-        " gradient_accumulation_steps * number of ranks"
+    why=(
+        "DeepSpeed requires train_batch_size = train_micro_batch_size_per_gpu * "
+        "gradient_accumulation_steps * number of ranks"
     ),
 )
 
@@ -293,6 +280,6 @@ BATCH_EQUATION = Rule(
 def _unequal(config: Config, message: str) -> ConfigFinding:
     return config.last[BATCH_KEYS[0]].found(
         BATCH_EQUATION,
-        _("the `train_batch_size` of {message}", message=message),
-        fix=_("remove `train_batch_size`: DeepSpeed computes it"),
+        f"the `train_batch_size` of {message}",
+        fix="remove `train_batch_size`: DeepSpeed computes it",
     )

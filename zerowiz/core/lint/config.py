@@ -26,7 +26,6 @@ from zerowiz.core.machine.types import Machine
 from zerowiz.core.script.settings import ScriptSettings
 from zerowiz.core.structs import MOST_COUNT, replace
 from zerowiz.core.workload import Integration
-from zerowiz.translation import _
 
 # Describe the run that a config is checked for.
 
@@ -212,17 +211,12 @@ class Config(Struct, frozen=True, kw_only=True):
         if argument is None or finding.severity is not Severity.ERROR:
             return finding
         if self.by_deepspeed and argument in self.context.passed:
-            because = _(
-                "DeepSpeed ignores it, because the script passes its own `{argument}`",
-                argument=argument,
-            )
+            because = f"DeepSpeed ignores it, because the script passes its own `{argument}`"
             return replace(finding, severity=Severity.WARNING, because=because)
         if self.context.integration is None and not self.by_accelerate:
-            message = _(
-                "{finding}: an error unless the script passes its own `{argument}` to"
-                " `deepspeed.initialize`",
-                finding=finding.message,
-                argument=argument,
+            message = (
+                f"{finding.message}: an error unless the script passes its own `{argument}` "
+                "to `deepspeed.initialize`"
             )
             return replace(finding, severity=Severity.WARNING, message=message)
         return finding
@@ -306,7 +300,7 @@ def shown(value: object) -> str:
     try:
         text = value if isinstance(value, str) else json.dumps(value)
     except ValueError:
-        text = _("a number of too many digits")
+        text = "a number of too many digits"
     line = repr(text)[1:-1]
     return line if len(line) <= _SHOWN_CHARACTERS else f"{line[:_SHOWN_CHARACTERS]}..."
 

@@ -26,7 +26,6 @@ from zerowiz.core.lint.config import (
 from zerowiz.core.lint.report import ConfigFinding, found_at
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Integration
-from zerowiz.translation import _, joined, listing
 
 # Find texts that are no config: they cannot be read, are no object, or repeat a key.
 
@@ -34,7 +33,7 @@ UNREADABLE = Rule(
     code="ZW001",
     name="unreadable",
     severity=Severity.ERROR,
-    why=_("a strict JSON reader refuses the whole config"),
+    why="a strict JSON reader refuses the whole config",
 )
 
 
@@ -54,8 +53,8 @@ def unreadable(
         line=fault.line,
         column=fault.column,
         message=fault.reason,
-        because=_("a YAML reader refuses the whole file") if is_yaml else None,
-        fix=_("write valid JSON") if severity is Severity.INFO else None,
+        because="a YAML reader refuses the whole file" if is_yaml else None,
+        fix="write valid JSON" if severity is Severity.INFO else None,
     )
 
 
@@ -63,7 +62,7 @@ NOT_AN_OBJECT = Rule(
     code="ZW003",
     name="not-an-object",
     severity=Severity.ERROR,
-    why=_("DeepSpeed needs an object with keys"),
+    why="DeepSpeed needs an object with keys",
 )
 
 
@@ -72,8 +71,8 @@ def not_an_object(root: Node) -> ConfigFinding:
     return found_at(
         root.place,
         NOT_AN_OBJECT,
-        _("a config must be an object, `{...}`"),
-        fix=_("put the keys of the config in braces"),
+        "a config must be an object, `{...}`",
+        fix="put the keys of the config in braces",
     )
 
 
@@ -81,7 +80,7 @@ DUPLICATE_KEY = Rule(
     code="ZW002",
     name="duplicate-key",
     severity=Severity.ERROR,
-    why=_("DeepSpeed rejects a duplicate key; the Trainer and Accelerate use the last one"),
+    why="DeepSpeed rejects a duplicate key; the Trainer and Accelerate use the last one",
 )
 
 
@@ -95,14 +94,13 @@ def check_structure(config: Config) -> Iterator[ConfigFinding]:
         yield found_at(
             member.key.place,
             DUPLICATE_KEY,
-            _(
-                "`{key}` is a duplicate of the key on line {line}",
-                key=shown(member.key.name),
-                line=earlier.key.place.line,
+            (
+                f"`{shown(member.key.name)}` is a duplicate of the key on line "
+                f"{earlier.key.place.line}"
             ),
             key=entry.path if entry else member.key.name,
             severity=severity,
-            fix=_("remove one of them"),
+            fix="remove one of them",
         )
 
 
@@ -146,9 +144,9 @@ def check_values(config: Config) -> Iterator[ConfigFinding]:
         if fault is None:
             continue
         if section := _section_for(config, entry, entry.key):
-            fault = replace(fault, fix=_("write `{meant}`", meant=json.dumps(section)))
+            fault = replace(fault, fix=f"write `{json.dumps(section)}`")
         if config.tunes and _is_choice(entry):
-            message = _("{message}: only DeepSpeed's autotuner accepts it", message=fault.message)
+            message = f"{fault.message}: only DeepSpeed's autotuner accepts it"
             fault = replace(fault, severity=Severity.WARNING, message=message, edits=())
         yield fault
 
@@ -168,13 +166,13 @@ def _is_choice(entry: Entry) -> bool:
 _CLIPPING = "gradient_clipping"
 _PARAMS = frozenset({"optimizer.params", "scheduler.params"})
 # runtime/engine.py, step.
-_COMPARED = _("DeepSpeed compares it with 0 in the first step, and fails")
-_UNCHECKED = _("DeepSpeed does not check the value when it reads it")
+_COMPARED = "DeepSpeed compares it with 0 in the first step, and fails"
+_UNCHECKED = "DeepSpeed does not check the value when it reads it"
 WRONG_TYPE = Rule(
     code="ZW201",
     name="wrong-type",
     severity=Severity.ERROR,
-    why=_("DeepSpeed rejects the value, or reads it as something else"),
+    why="DeepSpeed rejects the value, or reads it as something else",
 )
 
 
@@ -199,10 +197,10 @@ def _fault(entry: Entry, key: SchemaKey) -> ConfigFinding | None:
 
 
 OUT_OF_RANGE = Rule(
-    code="ZW203", name="out-of-range", severity=Severity.ERROR, why=_("DeepSpeed rejects the value")
+    code="ZW203", name="out-of-range", severity=Severity.ERROR, why="DeepSpeed rejects the value"
 )
 NOT_A_CHOICE = Rule(
-    code="ZW204", name="not-a-choice", severity=Severity.ERROR, why=_("DeepSpeed rejects the value")
+    code="ZW204", name="not-a-choice", severity=Severity.ERROR, why="DeepSpeed rejects the value"
 )
 
 
@@ -210,19 +208,14 @@ def _not_offered(entry: Entry, key: SchemaKey) -> ConfigFinding:
     if entry.kind in key.takes and replace(key, bounds={}).accepts(entry.value):
         is_switch = "boolean" in key.types
         return _refused(entry, OUT_OF_RANGE, _wants(key) if is_switch else _bounds(key))
-    return _refused(entry, NOT_A_CHOICE, _("one of {choices}", choices=listing(key.choices)))
+    return _refused(entry, NOT_A_CHOICE, f"one of {', '.join(key.choices)}")
 
 
 def _refused(entry: Entry, rule: Rule, wanted: str) -> ConfigFinding:
     return entry.found(
         rule,
-        _(
-            "`{label}` must be {wanted}, not `{entry}`",
-            label=entry.label,
-            wanted=wanted,
-            entry=shown(entry.value),
-        ),
-        fix=_("write {wanted}", wanted=wanted),
+        f"`{entry.label}` must be {wanted}, not `{shown(entry.value)}`",
+        fix=f"write {wanted}",
     )
 
 
@@ -232,14 +225,10 @@ def _unmeant(entry: Entry, key: SchemaKey) -> ConfigFinding | None:
     if key.path == _STAGE and isinstance(entry.value, bool):
         return entry.found(
             WRONG_TYPE,
-            _(
-                "`stage` is {entry}, which is stage {entry_value}",
-                entry=shown(entry.value),
-                entry_value=int(entry.value),
-            ),
+            f"`stage` is {shown(entry.value)}, which is stage {int(entry.value)}",
             severity=Severity.WARNING,
-            because=_("DeepSpeed reads true as 1 and false as 0"),
-            fix=_("write {entry}, or the stage that you mean", entry=int(entry.value)),
+            because="DeepSpeed reads true as 1 and false as 0",
+            fix=f"write {int(entry.value)}, or the stage that you mean",
         )
     is_meant = any(entry.kind in _MEANT[word] for word in key.types)
     if is_meant or not key.types or entry.in_strict_section:
@@ -249,7 +238,7 @@ def _unmeant(entry: Entry, key: SchemaKey) -> ConfigFinding | None:
         _not_wanted(entry, key),
         severity=Severity.ERROR if key.path == _CLIPPING else Severity.WARNING,
         because=_COMPARED if key.path == _CLIPPING else _UNCHECKED,
-        fix=_("write {wants}", wants=_wants(key)),
+        fix=f"write {_wants(key)}",
     )
 
 
@@ -260,10 +249,10 @@ def _clips_nothing(entry: Entry, key: SchemaKey) -> ConfigFinding | None:
         return None
     return entry.found(
         OUT_OF_RANGE,
-        _("a `gradient_clipping` of {value} clips nothing", value=shown(value)),
+        f"a `gradient_clipping` of {shown(value)} clips nothing",
         severity=Severity.WARNING,
-        because=_("DeepSpeed clips to a norm above 0 only"),
-        fix=_("write 0 to train without clipping, or the norm that you mean"),
+        because="DeepSpeed clips to a norm above 0 only",
+        fix="write 0 to train without clipping, or the norm that you mean",
     )
 
 
@@ -271,7 +260,7 @@ NUMBER_IN_QUOTES = Rule(
     code="ZW202",
     name="number-in-quotes",
     severity=Severity.WARNING,
-    why=_("some readers do not convert strings: any non-empty string counts as true"),
+    why="some readers do not convert strings: any non-empty string counts as true",
 )
 
 
@@ -279,11 +268,9 @@ def _quoted(entry: Entry, key: SchemaKey) -> ConfigFinding:
     bare = _bare(str(entry.value))
     return entry.found(
         NUMBER_IN_QUOTES,
-        _("`{label}` is the string `{entry}`", label=entry.label, entry=shown(entry.value)),
+        f"`{entry.label}` is the string `{shown(entry.value)}`",
         severity=_harm(entry, key),
-        fix=_("remove the quotes")
-        if isinstance(bare, (int, float))
-        else _("write {wants}", wants=_wants(key)),
+        fix="remove the quotes" if isinstance(bare, (int, float)) else f"write {_wants(key)}",
         edits=put(entry, bare) if bare is not None and key.accepts(bare) else (),
     )
 
@@ -298,8 +285,8 @@ def _switch(entry: Entry, key: SchemaKey) -> ConfigFinding:
         WRONG_TYPE,
         _not_wanted(entry, key),
         severity=_harm(entry, key),
-        because=_("DeepSpeed reads it as {read}", read=shown(read)),
-        fix=_("write {meant}", meant=shown(meant)),
+        because=f"DeepSpeed reads it as {shown(read)}",
+        fix=f"write {shown(meant)}",
         edits=put(entry, meant),
     )
 
@@ -332,40 +319,35 @@ def _bare(word: str) -> object:
 
 _WORDS: Mapping[str, tuple[str, ...]] = {
     "boolean": ("true", "false"),
-    "integer": (_("a whole number"),),
-    "number": (_("a number"),),
-    "string": (_("a string"),),
-    "array": (_("an array"),),
-    "object": (_("an object"),),
+    "integer": ("a whole number",),
+    "number": ("a number",),
+    "string": ("a string",),
+    "array": ("an array",),
+    "object": ("an object",),
     "null": ("null",),
 }
 _BOUND_WORDS: Mapping[str, str] = {
-    "ge": _("at least {bound}"),
-    "gt": _("more than {bound}"),
-    "le": _("at most {bound}"),
-    "lt": _("less than {bound}"),
+    "ge": "at least {bound}",
+    "gt": "more than {bound}",
+    "le": "at most {bound}",
+    "lt": "less than {bound}",
 }
 
 
 def _not_wanted(entry: Entry, key: SchemaKey) -> str:
-    return _(
-        "`{label}` should be {wants}, not `{entry}`",
-        label=entry.label,
-        wants=_wants(key),
-        entry=shown(entry.value),
-    )
+    return f"`{entry.label}` should be {_wants(key)}, not `{shown(entry.value)}`"
 
 
 def _wants(key: SchemaKey) -> str:
     if not key.types:
-        return _("something else")
+        return "something else"
     *others, last = (words for name in key.types for words in _WORDS[name])
-    return joined(_(" or "), (listing(others), last)) if others else last
+    return " or ".join((", ".join(others), last)) if others else last
 
 
 def _bounds(key: SchemaKey) -> str:
     bounds = (_BOUND_WORDS[word].format(bound=bound) for word, bound in key.bounds.items())
-    return joined(_(" and "), bounds)
+    return " and ".join(bounds)
 
 
 # Find keys that do nothing where they stand.
@@ -400,7 +382,7 @@ KEY_OF_ANOTHER_STAGE = Rule(
     code="ZW601",
     name="key-of-another-stage",
     severity=Severity.WARNING,
-    why=_("DeepSpeed reads the key only at other stages"),
+    why="DeepSpeed reads the key only at other stages",
 )
 
 
@@ -411,8 +393,8 @@ def _stage(config: Config, entry: Entry) -> Iterator[ConfigFinding]:
         return
     yield entry.found(
         KEY_OF_ANOTHER_STAGE,
-        _("`{label}` has no effect at stage {stage}", label=entry.label, stage=config.stage),
-        fix=_("remove it, or write stage {stages}", stages=joined(_(" or "), map(str, stages))),
+        f"`{entry.label}` has no effect at stage {config.stage}",
+        fix=f"remove it, or write stage {' or '.join(map(str, stages))}",
     )
 
 
@@ -426,7 +408,7 @@ KEY_DOES_NOTHING = Rule(
     code="ZW602",
     name="key-does-nothing",
     severity=Severity.WARNING,
-    why=_("this version of DeepSpeed does not read the key"),
+    why="this version of DeepSpeed does not read the key",
 )
 
 
@@ -435,11 +417,7 @@ def _inert(config: Config, entry: Entry) -> Iterator[ConfigFinding]:
         is_default = _is_default(entry)
         yield entry.found(
             KEY_DOES_NOTHING,
-            _(
-                "DeepSpeed {version} does not read `{label}`: remove it",
-                version=config.schema.version,
-                label=entry.label,
-            ),
+            f"DeepSpeed {config.schema.version} does not read `{entry.label}`: remove it",
             severity=Severity.INFO if is_default else Severity.WARNING,
             because="" if is_default else None,
         )
@@ -450,9 +428,9 @@ def _inert(config: Config, entry: Entry) -> Iterator[ConfigFinding]:
     ):
         yield entry.found(
             KEY_DOES_NOTHING,
-            _("transformers models ignore `activation_checkpointing`"),
+            "transformers models ignore `activation_checkpointing`",
             severity=Severity.INFO,
-            fix=_("set `gradient_checkpointing=True` in TrainingArguments"),
+            fix="set `gradient_checkpointing=True` in TrainingArguments",
         )
 
 
@@ -460,7 +438,7 @@ SECTION_DISABLED = Rule(
     code="ZW603",
     name="section-disabled",
     severity=Severity.WARNING,
-    why=_("a section is off until its `enabled` is true"),
+    why="a section is off until its `enabled` is true",
 )
 
 
@@ -474,15 +452,15 @@ def _disabled(config: Config, entry: Entry) -> Iterator[ConfigFinding]:
     if "enabled" not in entry.value:
         yield entry.found(
             SECTION_DISABLED,
-            _("`{label}` has no `enabled`, so it is off", label=entry.label),
-            fix=_('write `"enabled": true`, or remove the section'),
+            f"`{entry.label}` has no `enabled`, so it is off",
+            fix='write `"enabled": true`, or remove the section',
         )
     elif entry.value["enabled"] is False and not _is_harmless(config, entry, rest):
         yield entry.found(
             SECTION_DISABLED,
-            _("`{label}` is off, so its other keys have no effect", label=entry.label),
+            f"`{entry.label}` is off, so its other keys have no effect",
             severity=Severity.INFO,
-            fix=_("drop the section, or enable it"),
+            fix="drop the section, or enable it",
         )
 
 
@@ -516,7 +494,7 @@ _HOMES = 2
 # What is no key of DeepSpeed's, and is said in another way: 0 is dynamic, and the default
 # (runtime/precision_config.py, DeepSpeedFP16Config).
 _INSTEAD = {
-    "fp16.dynamic_loss_scale": _("remove it: a `loss_scale` of 0, the default, is dynamic"),
+    "fp16.dynamic_loss_scale": "remove it: a `loss_scale` of 0, the default, is dynamic",
 }
 # A key of these that stands elsewhere was meant for them; a `seed` is anybody's, as is `enabled`.
 _DISTINCT_HOMES = frozenset({"", "zero_optimization", "fp16", "bf16"})
@@ -552,7 +530,7 @@ NOT_A_CONFIG = Rule(
     code="ZW004",
     name="not-a-config",
     severity=Severity.WARNING,
-    why=_("DeepSpeed ignores keys that it does not know, and may train with its defaults"),
+    why="DeepSpeed ignores keys that it does not know, and may train with its defaults",
 )
 
 
@@ -561,9 +539,9 @@ def no_config(config: Config) -> ConfigFinding:
     known = config.context.integration is not None
     return config.found(
         NOT_A_CONFIG,
-        _("this is not a DeepSpeed config: DeepSpeed knows none of its keys"),
+        "this is not a DeepSpeed config: DeepSpeed knows none of its keys",
         severity=Severity.ERROR if known else Severity.WARNING,
-        fix=_("check the file that the script passes to DeepSpeed"),
+        fix="check the file that the script passes to DeepSpeed",
     )
 
 
@@ -573,11 +551,8 @@ def check_keys(config: Config) -> Iterator[ConfigFinding]:
     if anothers:
         yield config.found(
             NOT_A_CONFIG,
-            _(
-                "DeepSpeed does not know {anothers} of the top-level keys, and ignores them",
-                anothers=len(anothers),
-            ),
-            fix=_("make sure that the script passes this very file to DeepSpeed"),
+            f"DeepSpeed does not know {len(anothers)} of the top-level keys, and ignores them",
+            fix="make sure that the script passes this very file to DeepSpeed",
         )
     guesses = 0
     for entry in config.entries:
@@ -608,7 +583,7 @@ DEPRECATED_KEY = Rule(
     code="ZW103",
     name="deprecated-key",
     severity=Severity.WARNING,
-    why=_("a later version of DeepSpeed will reject the key"),
+    why="a later version of DeepSpeed will reject the key",
 )
 
 
@@ -619,16 +594,16 @@ def _old_form(config: Config, entry: Entry) -> Iterator[ConfigFinding]:
     if entry.path == "bfloat16" and (has_bf16 or config.by_accelerate):
         yield entry.found(
             KEY_DOES_NOTHING,
-            _("`bfloat16` has no effect because `bf16` is set too"),
-            fix=_("remove it"),
+            "`bfloat16` has no effect because `bf16` is set too",
+            fix="remove it",
         )
     # runtime/zero/config.py, read_zero_config_deprecated; Accelerate looks for a stage in it.
     if entry.path == "zero_optimization" and isinstance(entry.value, bool):
         yield entry.found(
             DEPRECATED_KEY,
-            _("`zero_optimization` as {entry} is deprecated", entry=str(entry.value).lower()),
+            f"`zero_optimization` as {str(entry.value).lower()} is deprecated",
             severity=Severity.ERROR if config.by_accelerate else Severity.WARNING,
-            fix=_('write `"zero_optimization": {{"stage": {entry}}}`', entry=int(entry.value)),
+            fix=f'write `"zero_optimization": {{"stage": {int(entry.value)}}}`',
         )
 
 
@@ -636,7 +611,7 @@ UNKNOWN_KEY = Rule(
     code="ZW101",
     name="unknown-key",
     severity=Severity.WARNING,
-    why=_("DeepSpeed rejects unknown keys in some sections and ignores them in others"),
+    why="DeepSpeed rejects unknown keys in some sections and ignores them in others",
 )
 
 
@@ -653,14 +628,10 @@ def _unknown(config: Config, entry: Entry, *, guessed: bool) -> Iterator[ConfigF
     elif guess:
         yield config.if_built(_misspelt(config, entry, guess))
     else:
-        instead = _INSTEAD.get(entry.known_path) or _in_params(entry) or _("remove it")
+        instead = _INSTEAD.get(entry.known_path) or _in_params(entry) or "remove it"
         yield entry.found(
             UNKNOWN_KEY,
-            _(
-                "`{label}` is not a key of {section}",
-                label=entry.label,
-                section=_section(entry.section),
-            ),
+            f"`{entry.label}` is not a key of {_section(entry.section)}",
             severity=Severity.ERROR if refused else Severity.WARNING,
             because=_fate(refused=refused),
             fix=instead,
@@ -672,14 +643,14 @@ def _in_params(entry: Entry) -> str | None:
     path = entry.section.path if entry.section else ""
     if path not in {"optimizer", "scheduler"}:
         return None
-    return _("move it into `{path}.params`, or remove it", path=path)
+    return f"move it into `{path}.params`, or remove it"
 
 
 def _fate(*, refused: bool) -> str:
     """What becomes of a key that DeepSpeed does not know."""
     if refused:
-        return _("DeepSpeed rejects a config with an unknown key in this section")
-    return _("DeepSpeed ignores the key")
+        return "DeepSpeed rejects a config with an unknown key in this section"
+    return "DeepSpeed ignores the key"
 
 
 def _misspelt(config: Config, entry: Entry, guess: _Guess) -> ConfigFinding:
@@ -687,18 +658,16 @@ def _misspelt(config: Config, entry: Entry, guess: _Guess) -> ConfigFinding:
     refused = entry.in_strict_section
     is_free = guess.key.path not in config.last
     is_lost = guess.is_sure and is_free and not _comes_anyway(config, guess.key, entry.value)
-    fix, edits = _("rename it to `{guess}`", guess=guess.name), rename(entry, guess.name)
+    fix, edits = f"rename it to `{guess.name}`", rename(entry, guess.name)
     return entry.found(
         UNKNOWN_KEY,
-        _(
-            "`{label}` is not a key of {section}, did you mean `{guess}`?",
-            label=entry.label,
-            section=_section(entry.section),
-            guess=guess.name,
+        (
+            f"`{entry.label}` is not a key of {_section(entry.section)}, did you mean "
+            f"`{guess.name}`?"
         ),
         severity=Severity.ERROR if refused or is_lost else Severity.WARNING,
         because=_fate(refused=refused),
-        fix=fix if is_free else _("remove it: `{guess}` is set too", guess=guess.name),
+        fix=fix if is_free else f"remove it: `{guess.name}` is set too",
         edits=edits if guess.is_sure and is_free and not guess.key.deprecated else (),
     )
 
@@ -707,7 +676,7 @@ MISPLACED_KEY = Rule(
     code="ZW102",
     name="misplaced-key",
     severity=Severity.WARNING,
-    why=_("DeepSpeed rejects the key here, or ignores it and uses the default"),
+    why="DeepSpeed rejects the key here, or ignores it and uses the default",
 )
 
 
@@ -716,23 +685,16 @@ def _misplaced(config: Config, entry: Entry, homes: tuple[SchemaKey, ...]) -> Co
     is_sure = len(homes) == 1 and home.path not in config.last
     is_lost = is_sure and not _comes_anyway(config, home, entry.value)
     refused = entry.in_strict_section
-    places = joined(_(" or "), (_section(config.schema.keys[key.section]) for key in homes))
+    places = " or ".join(_section(config.schema.keys[key.section]) for key in homes)
     # bf16 is strict since 0.17.1 (runtime/precision_config.py, DeepSpeedBF16Config), and a key of
     # fp16 is not needed under it.
     useless = entry.section is not None and entry.section.path == "bf16"
     return entry.found(
         MISPLACED_KEY,
-        _(
-            "`{label}` belongs to {places}, not to {section}",
-            label=entry.label,
-            places=places,
-            section=_section(entry.section),
-        ),
+        f"`{entry.label}` belongs to {places}, not to {_section(entry.section)}",
         severity=Severity.ERROR if refused or is_lost else Severity.WARNING,
         because=_fate(refused=refused),
-        fix=_("remove it: bf16 needs no loss scale")
-        if useless
-        else _("move it to {places}", places=places),
+        fix="remove it: bf16 needs no loss scale" if useless else f"move it to {places}",
         edits=drop(config.text, entry) if useless else (),
     )
 
@@ -790,7 +752,7 @@ REMOVED_KEY = Rule(
     code="ZW104",
     name="removed-key",
     severity=Severity.ERROR,
-    why=_("this version of DeepSpeed rejects a config with the key"),
+    why="this version of DeepSpeed rejects a config with the key",
 )
 
 
@@ -800,12 +762,8 @@ def _removed(config: Config, entry: Entry) -> ConfigFinding:
     is_off = value is False or (isinstance(value, dict) and value.get("enabled") is False)
     return entry.found(
         REMOVED_KEY,
-        _(
-            "DeepSpeed {version} rejects `{label}`, which was removed",
-            version=config.schema.version,
-            label=entry.label,
-        ),
-        fix=_("remove it: it was off") if is_off else _("remove it, or install an older DeepSpeed"),
+        f"DeepSpeed {config.schema.version} rejects `{entry.label}`, which was removed",
+        fix="remove it: it was off" if is_off else "remove it, or install an older DeepSpeed",
         edits=drop(config.text, entry) if is_off else (),
     )
 
@@ -814,35 +772,29 @@ def _deprecated(config: Config, entry: Entry) -> ConfigFinding:
     # runtime/config_utils.py, DeepSpeedConfigModel._process_deprecated_field.
     new_path = entry.key.new_path if entry.key else None
     if new_path is None:
-        return entry.found(
-            DEPRECATED_KEY, _("`{label}` is deprecated", label=entry.label), fix=_("remove it")
-        )
+        return entry.found(DEPRECATED_KEY, f"`{entry.label}` is deprecated", fix="remove it")
     new_name = new_path.rpartition(".")[2]
     if new_path in config.last:
         return entry.found(
             DEPRECATED_KEY,
-            _(
-                "`{label}` is deprecated, and DeepSpeed rejects it together with `{new_name}`",
-                label=entry.label,
-                new_name=new_name,
-            ),
+            f"`{entry.label}` is deprecated, and DeepSpeed rejects it together with `{new_name}`",
             severity=Severity.ERROR,
-            fix=_("remove it"),
+            fix="remove it",
         )
     # accelerate/accelerator.py, _prepare_deepspeed looks at offload_optimizer.device, and keeps
     # an optimizer that runtime/engine.py, _configure_optimizer refuses.
     unseen = entry.name == "cpu_offload" and entry.value is True and config.by_accelerate
     raises = unseen and bool(config.stage) and "optimizer" not in config.last
     is_section = Unknown.REFUSED is getattr(config.schema.keys.get(new_path), "unknown", None)
-    fix, edits = _("rename it to `{new_name}`", new_name=new_name), rename(entry, new_name)
+    fix, edits = f"rename it to `{new_name}`", rename(entry, new_name)
     if is_section:
         # runtime/zero/config.py, new_param_fn of cpu_offload and cpu_offload_param.
-        fix = _('write `"{new_name}": {{"device": "cpu"}}`', new_name=new_name)
+        fix = f'write `"{new_name}": {{"device": "cpu"}}`'
         edits = (*edits, *put(entry, {"device": "cpu"})) if entry.value is True else ()
     return entry.found(
         DEPRECATED_KEY,
-        _("`{label}` is deprecated: use `{new_name}`", label=entry.label, new_name=new_name)
-        + (_(", and Accelerate does not see it") if raises else ""),
+        f"`{entry.label}` is deprecated: use `{new_name}`"
+        + (", and Accelerate does not see it" if raises else ""),
         severity=Severity.ERROR if raises else Severity.WARNING,
         fix=fix,
         edits=edits,
@@ -850,4 +802,4 @@ def _deprecated(config: Config, entry: Entry) -> ConfigFinding:
 
 
 def _section(section: SchemaKey | None) -> str:
-    return f"`{section.path}`" if section and section.path else _("the top level")
+    return f"`{section.path}`" if section and section.path else "the top level"

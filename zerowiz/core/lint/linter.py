@@ -26,16 +26,15 @@ from zerowiz.core.lint.keys import NOT_A_CHOICE, UNKNOWN_KEY, WRONG_TYPE
 from zerowiz.core.lint.releases import REFUSED_TOGETHER
 from zerowiz.core.lint.report import ConfigFinding, Edit, found_at
 from zerowiz.core.structs import replace
-from zerowiz.translation import _, joined
 
 # Find what Accelerate refuses, ignores or misreads in its own file.
 
 # Sources: accelerate 1.15, as core/dsconfig/accelerate.py names them.
 
-_OR = _(" or ")
+_OR = " or "
 _AUTO = "auto"
 _SLIP_RATE = 0.85
-_FAILS = _("Accelerate cannot read the value, and fails")
+_FAILS = "Accelerate cannot read the value, and fails"
 # utils/environment.py, str_to_bool.
 _TRUE = frozenset({"y", "yes", "t", "true", "on", "1"})
 _FALSE = frozenset({"n", "no", "f", "false", "off", "0"})
@@ -65,33 +64,33 @@ def _is_number(word: str) -> bool:
     return True
 
 
-_SWITCH = _("true or false")
+_SWITCH = "true or false"
 # What offloads to where is not here: DeepSpeed refuses a wrong device, and `linter.py` finds it.
 _FORMS: Mapping[str, _Form] = {
-    "zero_stage": _Form(takes=_is_whole, wanted=_("a whole number")),
+    "zero_stage": _Form(takes=_is_whole, wanted="a whole number"),
     "gradient_accumulation_steps": _Form(
         takes=lambda word: word == _AUTO or _is_whole(word),
-        wanted=joined(_OR, (_("a whole number"), f"`{_AUTO}`")),
+        wanted=_OR.join(("a whole number", f"`{_AUTO}`")),
     ),
     "gradient_clipping": _Form(
         takes=lambda word: word.lower() == _AUTO or _is_number(word),
-        wanted=joined(_OR, (_("a number"), f"`{_AUTO}`")),
+        wanted=_OR.join(("a number", f"`{_AUTO}`")),
     ),
     "zero3_init_flag": _Form(takes=lambda word: word.lower() in _TRUE | _FALSE, wanted=_SWITCH),
     "zero3_save_16bit_model": _Form(
         takes=lambda word: word.lower() in {"true", *_FALSE},
         wanted=_SWITCH,
-        because=_("Accelerate reads every word but `true` as false"),
+        because="Accelerate reads every word but `true` as false",
     ),
     # set_moe_leaf_modules splits it at its commas.
     "deepspeed_moe_layer_cls_names": _Form(
         takes=lambda word: not word.startswith(("[", "{")),
-        wanted=_("a string with commas between the names"),
+        wanted="a string with commas between the names",
     ),
     # prepare_deepspeed_cmd_env; PyYAML reads a `no` without quotes as false.
     PRECISION_KEYS[0]: _Form(
         takes=lambda word: word.lower() in {"no", "fp8", "fp16", "bf16"},
-        wanted=_("`bf16`, `fp16`, `fp8` or `'no'`"),
+        wanted="`bf16`, `fp16`, `fp8` or `'no'`",
         rule=NOT_A_CHOICE,
         of_launcher=True,
     ),
@@ -123,15 +122,10 @@ def _of_value(member: Member, key: str) -> Iterator[ConfigFinding]:
     yield found_at(
         member.key.place,
         form.rule,
-        _(
-            "`{label}` must be {wanted}, not `{entry}`",
-            label=member.key.name,
-            wanted=form.wanted,
-            entry=shown(value),
-        ),
+        f"`{member.key.name}` must be {form.wanted}, not `{shown(value)}`",
         key=key,
         because=form.because,
-        fix=_("write {wanted}", wanted=form.wanted),
+        fix=f"write {form.wanted}",
         of_launcher=form.of_launcher,
     )
 
@@ -141,10 +135,10 @@ def _refused(file: AccelerateFile, key: KeyToken) -> ConfigFinding:
     return found_at(
         key.place,
         REFUSED_TOGETHER,
-        _("Accelerate rejects `{key}` beside `deepspeed_config_file`", key=key.name),
+        f"Accelerate rejects `{key.name}` beside `deepspeed_config_file`",
         key=f"deepspeed_config.{key.name}" if is_of_section else key.name,
-        because=_("Accelerate takes these settings only from the file that is named"),
-        fix=_("remove it, and set it in `{config_file}`", config_file=file.config_file),
+        because="Accelerate takes these settings only from the file that is named",
+        fix=f"remove it, and set it in `{file.config_file}`",
     )
 
 
@@ -157,11 +151,11 @@ def _ignored(key: KeyToken) -> ConfigFinding:
     return found_at(
         key.place,
         UNKNOWN_KEY,
-        _("Accelerate does not read `{key}` in `deepspeed_config`", key=shown(key.name)),
+        f"Accelerate does not read `{shown(key.name)}` in `deepspeed_config`",
         key=f"deepspeed_config.{key.name}",
-        fix=_("rename it to `{near}`", near=near[0])
+        fix=f"rename it to `{near[0]}`"
         if near
-        else _("remove it, or set it in a file that `deepspeed_config_file` names"),
+        else "remove it, or set it in a file that `deepspeed_config_file` names",
     )
 
 
@@ -175,11 +169,11 @@ def _unknown(key: KeyToken) -> ConfigFinding:
     return found_at(
         key.place,
         UNKNOWN_KEY,
-        _("Accelerate does not know `{key}`", key=shown(key.name)),
+        f"Accelerate does not know `{shown(key.name)}`",
         key=key.name,
         severity=Severity.ERROR if near else None,
-        because=_("`accelerate launch` rejects the whole file"),
-        fix=_("rename it to `{near}`", near=near[0]) if near else _("remove it"),
+        because="`accelerate launch` rejects the whole file",
+        fix=f"rename it to `{near[0]}`" if near else "remove it",
         of_launcher=True,
     )
 
@@ -193,12 +187,11 @@ def _dropped(key: KeyToken) -> ConfigFinding:
     return found_at(
         key.place,
         UNKNOWN_KEY,
-        _("`accelerate launch` does not pass `{key}` to the ranks", key=key.name),
+        f"`accelerate launch` does not pass `{key.name}` to the ranks",
         key=f"deepspeed_config.{key.name}",
-        because=_("they offload into a folder with the name `none`"),
-        fix=_(
-            "set `{variable}`, or set the path in a file that `deepspeed_config_file` names",
-            variable=f"ACCELERATE_DEEPSPEED_{key.name.upper()}",
+        because="they offload into a folder with the name `none`",
+        fix="set `{variable}`, or set the path in a file that `deepspeed_config_file` names".format(
+            variable=f"ACCELERATE_DEEPSPEED_{key.name.upper()}"
         ),
         of_launcher=True,
     )
@@ -354,7 +347,7 @@ def apply_edits(text: str, edits: Sequence[Edit]) -> str:
     done = 0
     for edit in sorted(edits, key=lambda edit: (edit.start, edit.end)):
         if edit.start < done or (pieces and edit.start == edit.end == done):
-            raise OverlapError(_("two edits at character {start}", start=edit.start))
+            raise OverlapError(f"two edits at character {edit.start}")
         pieces += [text[done : edit.start], edit.text]
         done = edit.end
     return "".join([*pieces, text[done:]])

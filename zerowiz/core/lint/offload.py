@@ -7,7 +7,6 @@ from zerowiz.core.lint.config import AUTO, STAGE_3, ZERO, Config, Entry, shown
 from zerowiz.core.lint.keys import OUT_OF_RANGE
 from zerowiz.core.lint.report import ConfigFinding
 from zerowiz.core.workload import FP32_BYTES
-from zerowiz.translation import _
 
 
 def check_offload(config: Config) -> Iterator[ConfigFinding]:
@@ -31,7 +30,7 @@ OFFLOAD_WITHOUT_STAGE = Rule(
     code="ZW502",
     name="offload-without-stage",
     severity=Severity.WARNING,
-    why=_("the offload has no effect at this stage, or fails in the first step"),
+    why="the offload has no effect at this stage, or fails in the first step",
 )
 
 
@@ -43,17 +42,17 @@ def _stages(config: Config) -> Iterator[ConfigFinding]:
         entry = _place(config)
         yield entry.found(
             OFFLOAD_WITHOUT_STAGE,
-            _("`{last}` needs stage 1, 2 or 3", last=entry.label),
+            f"`{entry.label}` needs stage 1, 2 or 3",
             severity=Severity.ERROR if forced else Severity.WARNING,
-            fix=_("write stage 1, 2 or 3, or remove it"),
+            fix="write stage 1, 2 or 3, or remove it",
         )
     # runtime/engine.py, _configure_zero_optimizer hands offload_param to stage 3 alone.
     if config.device("offload_param") and config.stage in {0, 1, 2}:
         entry = _at(config, "offload_param")
         yield entry.found(
             OFFLOAD_WITHOUT_STAGE,
-            _("`{label}` has no effect at stage {stage}", label=entry.label, stage=config.stage),
-            fix=_("write stage 3, or remove it"),
+            f"`{entry.label}` has no effect at stage {config.stage}",
+            fix="write stage 3, or remove it",
         )
 
 
@@ -61,13 +60,13 @@ NVME_WITHOUT_STAGE_3 = Rule(
     code="ZW509",
     name="nvme-without-stage-3",
     severity=Severity.WARNING,
-    why=_("below stage 3, DeepSpeed treats `nvme` as host memory"),
+    why="below stage 3, DeepSpeed treats `nvme` as host memory",
 )
 NVME_WITHOUT_PATH = Rule(
     code="ZW510",
     name="nvme-without-path",
     severity=Severity.ERROR,
-    why=_("DeepSpeed needs a path to write to, and fails without one"),
+    why="DeepSpeed needs a path to write to, and fails without one",
 )
 
 
@@ -76,11 +75,11 @@ def _nvme(config: Config) -> Iterator[ConfigFinding]:
     if config.device("offload_optimizer") == "nvme" and config.stage in {1, 2}:
         yield _at(config, "offload_optimizer.device").found(
             NVME_WITHOUT_STAGE_3,
-            _(
-                "at stage {stage} DeepSpeed offloads the optimizer to host memory, not to NVMe",
-                stage=config.stage,
+            (
+                f"at stage {config.stage} DeepSpeed offloads the optimizer to host memory, "
+                "not to NVMe"
             ),
-            fix=_("write stage 3, or `cpu`"),
+            fix="write stage 3, or `cpu`",
         )
     for part in ("offload_optimizer", "offload_param"):
         # runtime/zero/stage3.py, _configure_tensor_swapping and partition_parameters.py.
@@ -90,8 +89,8 @@ def _nvme(config: Config) -> Iterator[ConfigFinding]:
             entry, key = _at(config, part), config.label(path)
             yield entry.found(
                 NVME_WITHOUT_PATH,
-                _("`{part}` has no `{key}`", part=entry.label, key=key),
-                fix=_("write `{key}`", key=key),
+                f"`{entry.label}` has no `{key}`",
+                fix=f"write `{key}`",
             )
 
 
@@ -99,7 +98,7 @@ PARTIAL_OFFLOAD = Rule(
     code="ZW512",
     name="partial-offload",
     severity=Severity.ERROR,
-    why=_("only stage 3 can offload a part of the states"),
+    why="only stage 3 can offload a part of the states",
 )
 
 
@@ -110,12 +109,8 @@ def _ratio(config: Config) -> Iterator[ConfigFinding]:
     if entry and is_part and config.stage in {0, 1, 2}:
         yield entry.found(
             PARTIAL_OFFLOAD,
-            _(
-                "a `ratio` of {entry} needs stage 3, not {stage}",
-                entry=entry.value,
-                stage=config.stage,
-            ),
-            fix=_("remove it, or write stage 3"),
+            f"a `ratio` of {entry.value} needs stage 3, not {config.stage}",
+            fix="remove it, or write stage 3",
         )
 
 
@@ -123,7 +118,7 @@ OPTIMIZER_UNDER_OFFLOAD = Rule(
     code="ZW503",
     name="optimizer-under-offload",
     severity=Severity.WARNING,
-    why=_("DeepSpeed rejects an optimizer without a CPU version, or runs it slowly"),
+    why="DeepSpeed rejects an optimizer without a CPU version, or runs it slowly",
 )
 
 
@@ -134,11 +129,11 @@ def _optimizer(config: Config) -> Iterator[ConfigFinding]:
         if config.by_deepspeed and config.truth("zero_force_ds_cpu_optimizer", default=True):
             yield _place(config).found(
                 OPTIMIZER_UNDER_OFFLOAD,
-                _(
-                    "the script must pass a DeepSpeedCPUAdam: DeepSpeed rejects other optimizers"
-                    " here"
+                (
+                    "the script must pass a DeepSpeedCPUAdam: DeepSpeed rejects other "
+                    "optimizers here"
                 ),
-                fix=_('write an `optimizer`, or `"zero_force_ds_cpu_optimizer": false`'),
+                fix='write an `optimizer`, or `"zero_force_ds_cpu_optimizer": false`',
             )
         return
     # runtime/engine.py, _do_optimizer_sanity_check.
@@ -147,20 +142,17 @@ def _optimizer(config: Config) -> Iterator[ConfigFinding]:
     if built is None or not built.has_cpu_form:
         finding = kind.found(
             OPTIMIZER_UNDER_OFFLOAD,
-            _(
-                "`{kind}` has no CPU version, which `offload_optimizer` needs",
-                kind=shown(kind.value),
-            ),
+            f"`{shown(kind.value)}` has no CPU version, which `offload_optimizer` needs",
             severity=Severity.WARNING if untested else Severity.ERROR,
-            fix=_("write `AdamW`"),
+            fix="write `AdamW`",
         )
         yield config.if_built(finding)
     # runtime/engine.py, get_optimizer_configuration.
     elif config.truth("optimizer.params.torch_adam"):
         yield config.last["optimizer.params.torch_adam"].found(
             OPTIMIZER_UNDER_OFFLOAD,
-            _("`torch_adam` uses torch's own AdamW on the CPU, which is slow"),
-            fix=_("remove it"),
+            "`torch_adam` uses torch's own AdamW on the CPU, which is slow",
+            fix="remove it",
         )
 
 
@@ -214,7 +206,7 @@ BUCKET_TOO_LARGE = Rule(
     code="ZW801",
     name="bucket-too-large",
     severity=Severity.WARNING,
-    why=_("DeepSpeed allocates the whole buffer, even for a small model"),
+    why="DeepSpeed allocates the whole buffer, even for a small model",
 )
 
 
@@ -231,12 +223,8 @@ def _reduce_bucket(config: Config) -> Iterator[ConfigFinding]:
     if size_bytes > most_bytes:
         yield entry.found(
             BUCKET_TOO_LARGE,
-            _(
-                "buckets of {elements} elements take {size_bytes} bytes on each GPU",
-                elements=elements,
-                size_bytes=size_bytes,
-            ),
-            fix=_("write 50000000"),
+            f"buckets of {elements} elements take {size_bytes} bytes on each GPU",
+            fix="write 50000000",
         )
     # 0.16.9, runtime/zero/stage_1_and_2.py and stage3.py, and 0.17.6 and 0.18.9,
     # runtime/base_optimizer.py, report_ipg_memory_usage; from 0.19 on the schema has a bound. At
@@ -244,7 +232,7 @@ def _reduce_bucket(config: Config) -> Iterator[ConfigFinding]:
     is_taken = entry.key is not None and entry.key.accepts(elements)
     if elements == 0 and is_taken and config.stage != 1:
         yield entry.found(
-            OUT_OF_RANGE, _("DeepSpeed divides by `reduce_bucket_size`"), fix=_("write 50000000")
+            OUT_OF_RANGE, "DeepSpeed divides by `reduce_bucket_size`", fix="write 50000000"
         )
 
 
@@ -252,7 +240,7 @@ SMALL_PIECES = Rule(
     code="ZW806",
     name="small-pieces",
     severity=Severity.INFO,
-    why=_("starting each of so many small pieces takes longer than the work"),
+    why="starting each of so many small pieces takes longer than the work",
 )
 
 
@@ -261,8 +249,8 @@ def _small_pieces(config: Config) -> Iterator[ConfigFinding]:
     if elements is not None and 0 < elements < _LEAST_ELEMENTS:
         yield config.last[_REDUCE].found(
             SMALL_PIECES,
-            _("gradients are reduced only {elements} elements at a time", elements=elements),
-            fix=_("write 50000000"),
+            f"gradients are reduced only {elements} elements at a time",
+            fix="write 50000000",
         )
     # runtime/zero/stage3.py, _create_fp16_sub_groups: a group ends behind the parameter that fills
     # it, so that at 0 each is a group, with an optimizer step of its own.
@@ -270,11 +258,11 @@ def _small_pieces(config: Config) -> Iterator[ConfigFinding]:
     if sub_group is not None and sub_group < _LEAST_ELEMENTS and config.stage == STAGE_3:
         yield config.last[_SUB_GROUP].found(
             SMALL_PIECES,
-            _("the optimizer steps {sub_group} elements at a time", sub_group=sub_group)
+            f"the optimizer steps {sub_group} elements at a time"
             if sub_group
-            else _("the optimizer steps each parameter by itself"),
+            else "the optimizer steps each parameter by itself",
             severity=Severity.INFO if sub_group else Severity.WARNING,
-            fix=_("remove it to use the default of 1000000000"),
+            fix="remove it to use the default of 1000000000",
         )
 
 
@@ -288,12 +276,9 @@ def _kept_whole(config: Config) -> Iterator[ConfigFinding]:
         if size_bytes > gpu_bytes * _MOST_FRACTION:
             yield _held(
                 config.last[path],
-                _(
-                    "`{label}` lets {size_bytes} bytes of parameters stay unsharded on a "
-                    "GPU of {gpu_bytes}",
-                    label=config.last[path].label,
-                    size_bytes=size_bytes,
-                    gpu_bytes=gpu_bytes,
+                (
+                    f"`{config.last[path].label}` lets {size_bytes} bytes of parameters stay "
+                    f"unsharded on a GPU of {gpu_bytes}"
                 ),
                 int(gpu_bytes * _MOST_FRACTION / _element_bytes(config) / fraction),
             )
@@ -304,7 +289,7 @@ def _persistent(config: Config) -> Iterator[ConfigFinding]:
     if elements is not None and elements > _MOST_PERSISTENT_ELEMENTS:
         yield _held(
             config.last[_PERSISTENCE],
-            _("weights of up to {elements} elements are not sharded at all", elements=elements),
+            f"weights of up to {elements} elements are not sharded at all",
             10**5,
         )
 
@@ -313,7 +298,7 @@ KEPT_WHOLE = Rule(
     code="ZW805",
     name="kept-whole",
     severity=Severity.INFO,
-    why=_("stage 3 shards the parameters, but keeps this many gathered on each GPU"),
+    why="stage 3 shards the parameters, but keeps this many gathered on each GPU",
 )
 
 
@@ -322,7 +307,7 @@ def _held(entry: Entry, message: str, most_elements: int) -> ConfigFinding:
     return entry.found(
         KEPT_WHOLE,
         message,
-        fix=_("write {most_elements} or less", most_elements=most_elements // digits * digits),
+        fix=f"write {most_elements // digits * digits} or less",
     )
 
 
@@ -330,7 +315,7 @@ NOTHING_PREFETCHED = Rule(
     code="ZW807",
     name="nothing-prefetched",
     severity=Severity.INFO,
-    why=_("stage 3 then gathers parameters only when they are needed, and the GPU waits"),
+    why="stage 3 then gathers parameters only when they are needed, and the GPU waits",
 )
 
 
@@ -340,8 +325,8 @@ def _nothing_prefetched(config: Config) -> Iterator[ConfigFinding]:
         if config.number(path) == 0:
             yield config.last[path].found(
                 NOTHING_PREFETCHED,
-                _("a `{label}` of 0 prefetches nothing", label=config.last[path].label),
-                fix=_("remove it to use the default of {default}", default=default),
+                f"a `{config.last[path].label}` of 0 prefetches nothing",
+                fix=f"remove it to use the default of {default}",
             )
 
 

@@ -17,7 +17,6 @@ from zerowiz.core.lint.keys import (
 from zerowiz.core.lint.offload import offloads
 from zerowiz.core.lint.report import ConfigFinding
 from zerowiz.core.workload import Integration
-from zerowiz.translation import _, joined, listing
 
 _WARMUP_RATES = frozenset({"warmup_min_lr", "warmup_max_lr"})
 _TOTAL = "total_num_steps"
@@ -61,15 +60,13 @@ UNKNOWN_OPTIMIZER = Rule(
     code="ZW508",
     name="unknown-optimizer",
     severity=Severity.ERROR,
-    why=_("DeepSpeed fails on a name that it does not know"),
+    why="DeepSpeed fails on a name that it does not know",
 )
 UNTESTED_OPTIMIZER = Rule(
     code="ZW507",
     name="untested-optimizer",
     severity=Severity.ERROR,
-    why=_(
-        "DeepSpeed rejects optimizers that it has not tested with ZeRO, unless a key allows them"
-    ),
+    why="DeepSpeed rejects optimizers that it has not tested with ZeRO, unless a key allows them",
 )
 
 
@@ -79,19 +76,18 @@ def _optimizer(config: Config, kind: Entry, name: str) -> Iterator[ConfigFinding
         # runtime/engine.py, _do_sanity_check.
         yield kind.found(
             UNKNOWN_OPTIMIZER,
-            _(
-                "neither DeepSpeed {version} nor `torch.optim` has an optimizer `{name}`",
-                version=config.schema.version,
-                name=shown(name),
+            (
+                f"neither DeepSpeed {config.schema.version} nor `torch.optim` has an "
+                f"optimizer `{shown(name)}`"
             ),
-            fix=_("write `AdamW`"),
+            fix="write `AdamW`",
         )
     elif built.refuses_zero and config.stage:
         # 0.18.9, runtime/engine.py, _configure_basic_optimizer.
         yield kind.found(
             UNTESTED_OPTIMIZER,
-            _("`{kind}` cannot be combined with ZeRO", kind=kind.value),
-            fix=_("write stage 0"),
+            f"`{kind.value}` cannot be combined with ZeRO",
+            fix="write stage 0",
         )
     elif (
         built.tested_with_zero is False
@@ -102,8 +98,8 @@ def _optimizer(config: Config, kind: Entry, name: str) -> Iterator[ConfigFinding
     ):
         yield kind.found(
             UNTESTED_OPTIMIZER,
-            _("`{name}` with ZeRO needs `zero_allow_untested_optimizer`", name=name),
-            fix=_('write `"zero_allow_untested_optimizer": true` at the top level'),
+            f"`{name}` with ZeRO needs `zero_allow_untested_optimizer`",
+            fix='write `"zero_allow_untested_optimizer": true` at the top level',
         )
 
 
@@ -116,9 +112,9 @@ def _nameless(config: Config, kind: Entry | None) -> Iterator[ConfigFinding]:
     if kind is None or kind.value is None:
         yield config.last["optimizer"].found(
             UNKNOWN_OPTIMIZER,
-            _("the `optimizer` has no `type`"),
-            because=_("DeepSpeed then builds no optimizer, and the first backward pass fails"),
-            fix=_('write `"type": "AdamW"` in it'),
+            "the `optimizer` has no `type`",
+            because="DeepSpeed then builds no optimizer, and the first backward pass fails",
+            fix='write `"type": "AdamW"` in it',
         )
 
 
@@ -131,13 +127,9 @@ def _not_params(config: Config) -> Iterator[ConfigFinding]:
         if entry is not None and not is_unset and not isinstance(entry.value, dict):
             finding = entry.found(
                 WRONG_TYPE,
-                _(
-                    "`{label}` must be an object, not `{entry}`",
-                    label=entry.label,
-                    entry=shown(entry.value),
-                ),
-                because=_("DeepSpeed hands them over as keyword arguments"),
-                fix=_("write `{}`"),
+                f"`{entry.label}` must be an object, not `{shown(entry.value)}`",
+                because="DeepSpeed hands them over as keyword arguments",
+                fix="write `{}`",
             )
             # runtime/engine.py looks into an optimizer's even where a script has its own.
             yield finding if entry is optimizer else config.if_built(finding)
@@ -149,30 +141,30 @@ def _out_of_range(config: Config) -> Iterator[ConfigFinding]:
         if value is not None and value < 0:
             yield config.last[f"optimizer.params.{name}"].found(
                 OUT_OF_RANGE,
-                _("`{name}` must be at least 0, not {value}", name=name, value=value),
-                because=_("torch's optimizers reject it; with DeepSpeed's own the loss rises")
+                f"`{name}` must be at least 0, not {value}",
+                because="torch's optimizers reject it; with DeepSpeed's own the loss rises"
                 if name == "lr"
-                else _("torch's optimizers reject it; DeepSpeed's own do not check it"),
-                fix=_("write {value}", value=-value),
+                else "torch's optimizers reject it; DeepSpeed's own do not check it",
+                fix=f"write {-value}",
             )
     betas = config.last.get("optimizer.params.betas")
     if betas is None or not isinstance(betas.value, list) or AUTO in betas.value:
         return
     if len(betas.value) != _BETAS:
         message, because = (
-            _("two numbers, not {betas}", betas=len(betas.value)),
-            _("the first step fails"),
+            f"two numbers, not {len(betas.value)}",
+            "the first step fails",
         )
     elif all(isinstance(beta, (int, float)) and 0 <= beta < 1 for beta in betas.value):
         return
     else:
-        message = _("from 0 to below 1, not `{betas}`", betas=shown(betas.value))
-        because = _("torch's optimizers reject it; with DeepSpeed's own the loss becomes NaN")
+        message = f"from 0 to below 1, not `{shown(betas.value)}`"
+        because = "torch's optimizers reject it; with DeepSpeed's own the loss becomes NaN"
     yield betas.found(
         OUT_OF_RANGE,
-        _("`betas` must be {message}", message=message),
+        f"`betas` must be {message}",
         because=because,
-        fix=_("write `[0.9, 0.999]`, the default"),
+        fix="write `[0.9, 0.999]`, the default",
     )
 
 
@@ -180,7 +172,7 @@ CLIPPING_IN_OPTIMIZER = Rule(
     code="ZW513",
     name="clipping-in-optimizer",
     severity=Severity.ERROR,
-    why=_("DeepSpeed rejects max_grad_norm among the arguments of the optimizer"),
+    why="DeepSpeed rejects max_grad_norm among the arguments of the optimizer",
 )
 
 
@@ -190,8 +182,8 @@ def _clipping(config: Config) -> Iterator[ConfigFinding]:
     if entry is not None:
         yield entry.found(
             CLIPPING_IN_OPTIMIZER,
-            _("`max_grad_norm` is not an argument of the optimizer"),
-            fix=_("write `gradient_clipping` at the top level"),
+            "`max_grad_norm` is not an argument of the optimizer",
+            fix="write `gradient_clipping` at the top level",
         )
 
 
@@ -199,19 +191,19 @@ SCHEDULER_WITHOUT_OPTIMIZER = Rule(
     code="ZW504",
     name="scheduler-without-optimizer",
     severity=Severity.INFO,
-    why=_("the scheduler needs an optimizer, and the config has none"),
+    why="the scheduler needs an optimizer, and the config has none",
 )
 SCHEDULER_REFUSED = Rule(
     code="ZW518",
     name="scheduler-refused",
     severity=Severity.ERROR,
-    why=_("DeepSpeed cannot build the scheduler"),
+    why="DeepSpeed cannot build the scheduler",
 )
 UNKNOWN_SCHEDULER = Rule(
     code="ZW520",
     name="unknown-scheduler",
     severity=Severity.ERROR,
-    why=_("DeepSpeed fails on a name that it does not know"),
+    why="DeepSpeed fails on a name that it does not know",
 )
 
 
@@ -220,22 +212,19 @@ def _scheduler(config: Config, scheduler: Entry, name: str) -> Iterator[ConfigFi
     if config.get("optimizer") is None and config.by_deepspeed:
         yield scheduler.found(
             SCHEDULER_WITHOUT_OPTIMIZER,
-            _(
-                "`{name}` needs an optimizer: the config has none, so the script must pass one",
-                name=shown(name),
+            (
+                f"`{shown(name)}` needs an optimizer: the config has none, so the script "
+                "must pass one"
             ),
-            fix=_("make sure that the script passes an optimizer to `deepspeed.initialize`"),
+            fix="make sure that the script passes an optimizer to `deepspeed.initialize`",
         )
     built = config.schema.classes.scheduler(name)
     if built is None:
         # runtime/engine.py, _scheduler_from_config.
         yield scheduler.found(
             UNKNOWN_SCHEDULER,
-            _("neither DeepSpeed nor torch has a scheduler `{name}`", name=shown(name)),
-            fix=_(
-                "write one of {own_schedulers}",
-                own_schedulers=listing(config.schema.classes.own_schedulers),
-            ),
+            f"neither DeepSpeed nor torch has a scheduler `{shown(name)}`",
+            fix=f"write one of {', '.join(config.schema.classes.own_schedulers)}",
         )
         return
     yield from _arguments(config, scheduler, built)
@@ -252,24 +241,24 @@ def _arguments(config: Config, scheduler: Entry, built: BuiltClass) -> Iterator[
         if entry is not None and word not in (built.arguments or ()):
             yield entry.found(
                 SCHEDULER_REFUSED,
-                _("`{built}` has no argument `{word}`", built=built.name, word=shown(word)),
-                fix=_("remove it"),
+                f"`{built.name}` has no argument `{shown(word)}`",
+                fix="remove it",
             )
     if not isinstance(params, dict) and "scheduler.params" not in config.last and not built.needs:
         yield scheduler.found(
             SCHEDULER_REFUSED,
-            _("`{built}` has no `params`", built=built.name),
-            because=_("DeepSpeed fails on a scheduler without `params`"),
-            fix=_('write `"params": {}` beside it'),
+            f"`{built.name}` has no `params`",
+            because="DeepSpeed fails on a scheduler without `params`",
+            fix='write `"params": {}` beside it',
         )
     missing = [word for word in built.needs if word not in given]
     if missing:
-        names = joined(_(" and "), (f"`{word}`" for word in missing))
-        auto = _(', for the Trainer as `"auto"`') if missing == [_TOTAL] else ""
+        names = " and ".join(f"`{word}`" for word in missing)
+        auto = ', for the Trainer as `"auto"`' if missing == [_TOTAL] else ""
         yield scheduler.found(
             SCHEDULER_REFUSED,
-            _("`{built}` needs {names} in its params", built=built.name, names=names),
-            fix=_("write {names}{auto}", names=names, auto=auto),
+            f"`{built.name}` needs {names} in its params",
+            fix=f"write {names}{auto}",
         )
 
 
@@ -278,20 +267,20 @@ def _warmup(config: Config) -> Iterator[ConfigFinding]:
     if steps is not None and _is_refused(config.schema.version, steps):
         yield steps.found(
             SCHEDULER_REFUSED,
-            _(
-                "`warmup_num_steps` must be an integer above 0, without a decimal point or"
-                " an exponent"
+            (
+                "`warmup_num_steps` must be an integer above 0, without a decimal point or "
+                "an exponent"
             ),
-            fix=_("write 1 or more"),
+            fix="write 1 or more",
         )
     form = config.last.get("scheduler.params.warmup_type")
     if form is not None and form.value not in (AUTO, *_WARMUP_TYPES):
         # runtime/lr_schedules.py, WarmupLR warns and takes `log`.
         yield form.found(
             NOT_A_CHOICE,
-            _("`{form}` is no `warmup_type`", form=shown(form.value)),
-            because=_("DeepSpeed warns, and trains with `log` instead"),
-            fix=_("write `log` or `linear`"),
+            f"`{shown(form.value)}` is no `warmup_type`",
+            because="DeepSpeed warns, and trains with `log` instead",
+            fix="write `log` or `linear`",
         )
     yield from _warmup_rates(config)
     yield from _warmup_length(config)
@@ -302,10 +291,10 @@ def _warmup_rates(config: Config) -> Iterator[ConfigFinding]:
     if low is not None and high is not None and low > high:
         yield config.last["scheduler.params.warmup_min_lr"].found(
             OUT_OF_RANGE,
-            _("`warmup_min_lr` is {low}, above the `warmup_max_lr` of {high}", low=low, high=high),
+            f"`warmup_min_lr` is {low}, above the `warmup_max_lr` of {high}",
             severity=Severity.WARNING,
-            because=_("the learning rate falls while it is meant to warm up"),
-            fix=_("swap them"),
+            because="the learning rate falls while it is meant to warm up",
+            fix="swap them",
         )
 
 
@@ -318,15 +307,10 @@ def _warmup_length(config: Config) -> Iterator[ConfigFinding]:
     if total is not None and steps is not None and total < steps:
         yield config.last[f"scheduler.params.{_TOTAL}"].found(
             OUT_OF_RANGE,
-            _(
-                "`{key}` is {total}, less than the {steps} steps of the warm-up",
-                key=_TOTAL,
-                total=total,
-                steps=steps,
-            ),
+            f"`{_TOTAL}` is {total}, less than the {steps} steps of the warm-up",
             severity=Severity.WARNING,
-            because=_("the learning rate never reaches its maximum, nor decays from it"),
-            fix=_("write all steps of the run, or shorten `warmup_num_steps`"),
+            because="the learning rate never reaches its maximum, nor decays from it",
+            fix="write all steps of the run, or shorten `warmup_num_steps`",
         )
 
 
@@ -348,9 +332,9 @@ def _quoted(config: Config) -> Iterator[ConfigFinding]:
         if entry.kind in NUMERALS:
             yield entry.found(
                 NUMBER_IN_QUOTES,
-                _("`{label}` is the string `{entry}`", label=entry.label, entry=shown(entry.value)),
+                f"`{entry.label}` is the string `{shown(entry.value)}`",
                 severity=Severity.ERROR,
-                fix=_("remove the quotes"),
+                fix="remove the quotes",
             )
 
 
@@ -383,21 +367,13 @@ def check_optimizer_arguments(config: Config) -> Iterator[ConfigFinding]:
             continue
         finding = entry.found(
             UNKNOWN_KEY,
-            _(
-                "{optimizer} ignores the argument `{argument}`",
-                optimizer=_who(name, built),
-                argument=shown(word),
-            )
+            f"{_who(name, built)} ignores the argument `{shown(word)}`"
             if ignores
-            else _(
-                "{optimizer} has no argument `{argument}`",
-                optimizer=_who(name, built),
-                argument=shown(word),
-            ),
+            else f"{_who(name, built)} has no argument `{shown(word)}`",
             severity=Severity.WARNING if ignores else Severity.ERROR,
-            because=_("DeepSpeed does not look at it")
+            because="DeepSpeed does not look at it"
             if ignores
-            else _("DeepSpeed passes it to the class, which stops with a TypeError"),
+            else "DeepSpeed passes it to the class, which stops with a TypeError",
             fix=_fix(word, known),
         )
         yield config.if_built(finding)
@@ -422,16 +398,14 @@ def _who(name: str, built: Sequence[BuiltClass]) -> str:
     """The name, and the class where that has another."""
     kinds = dict.fromkeys(row.class_name for row in built if row.class_name)
     others = [kind for kind in kinds if kind.lower() != name.lower()]
-    return f"`{shown(name)}`" + (
-        _(" (here {others})", others=joined(_(" or "), others)) if others else ""
-    )
+    return f"`{shown(name)}`" + (f" (here {' or '.join(others)})" if others else "")
 
 
 def _fix(word: str, known: frozenset[str]) -> str:
     near = get_close_matches(word, sorted(known), n=1)
     other = _OTHER_WORDS.get(word)
     meant = other if other in known else near[0] if near else None
-    return _("write `{meant}`", meant=meant) if meant else _("remove it")
+    return f"write `{meant}`" if meant else "remove it"
 
 
 # Find number formats that contradict each other.
@@ -474,7 +448,7 @@ TWO_PRECISIONS = Rule(
     code="ZW501",
     name="two-precisions",
     severity=Severity.ERROR,
-    why=_("DeepSpeed rejects fp16 together with bf16"),
+    why="DeepSpeed rejects fp16 together with bf16",
 )
 
 
@@ -483,7 +457,7 @@ def _two(config: Config) -> Iterator[ConfigFinding]:
     if config.truth("fp16.enabled") and config.truth("bf16.enabled"):
         places = [config.last[f"{name}.enabled"] for name in ("fp16", "bf16")]
         yield max(places, key=lambda entry: entry.member.key.place.start).found(
-            TWO_PRECISIONS, _("fp16 and bf16 are both enabled"), fix=_("disable one of them")
+            TWO_PRECISIONS, "fp16 and bf16 are both enabled", fix="disable one of them"
         )
 
 
@@ -491,7 +465,7 @@ STATES_WITHOUT_MASTER = Rule(
     code="ZW505",
     name="states-without-master",
     severity=Severity.ERROR,
-    why=_("DeepSpeed rejects 16-bit states unless these conditions are met"),
+    why="DeepSpeed rejects 16-bit states unless these conditions are met",
 )
 
 
@@ -500,8 +474,8 @@ def _states(config: Config) -> Iterator[ConfigFinding]:
     if config.truth(_STATES) and config.truth(_MASTER) is False:
         yield config.last[_STATES].found(
             STATES_WITHOUT_MASTER,
-            _("`bf16_optimizer_states` needs `bf16_master_weights_and_grads`"),
-            fix=_('write `"bf16_master_weights_and_grads": true` beside it'),
+            "`bf16_optimizer_states` needs `bf16_master_weights_and_grads`",
+            fix='write `"bf16_master_weights_and_grads": true` beside it',
         )
 
 
@@ -511,8 +485,8 @@ def _masters(config: Config) -> Iterator[ConfigFinding]:
             # runtime/config.py, _do_error_check.
             yield config.last[path].found(
                 STATES_WITHOUT_MASTER,
-                _("`{last}` needs stage 1, 2 or 3", last=config.last[path].name),
-                fix=_("write stage 1, 2 or 3, or remove it"),
+                f"`{config.last[path].name}` needs stage 1, 2 or 3",
+                fix="write stage 1, 2 or 3, or remove it",
             )
     # runtime/base_optimizer.py, _configure_master_weights.
     on_gpu = config.truth(_STATES) is not False
@@ -520,9 +494,9 @@ def _masters(config: Config) -> Iterator[ConfigFinding]:
         if config.truth(path) and config.stage and not is_free and offloads(config) is False:
             yield config.last[path].found(
                 STATES_WITHOUT_MASTER,
-                _("`{last}` needs the optimizer on the CPU", last=config.last[path].name),
-                fix=_('write `"offload_optimizer": {"device": "cpu"}`')
-                + (_(", or `bf16_optimizer_states` too") if path == _MASTER else ""),
+                f"`{config.last[path].name}` needs the optimizer on the CPU",
+                fix='write `"offload_optimizer": {"device": "cpu"}`'
+                + (", or `bf16_optimizer_states` too" if path == _MASTER else ""),
             )
 
 
@@ -530,7 +504,7 @@ ZERO_WITHOUT_16_BIT = Rule(
     code="ZW506",
     name="zero-without-16-bit",
     severity=Severity.INFO,
-    why=_("the model trains in fp32, which takes twice the memory"),
+    why="the model trains in fp32, which takes twice the memory",
 )
 
 
@@ -542,8 +516,8 @@ def _none(config: Config) -> Iterator[ConfigFinding]:
     if config.by_deepspeed and config.stage and off and not meant:
         yield config.last["zero_optimization"].found(
             ZERO_WITHOUT_16_BIT,
-            _("neither bf16 nor fp16 is enabled"),
-            fix=_('write `"bf16": {"enabled": true}` if the GPU supports bf16'),
+            "neither bf16 nor fp16 is enabled",
+            fix='write `"bf16": {"enabled": true}` if the GPU supports bf16',
         )
 
 
@@ -551,7 +525,7 @@ ANOTHER_PARAM_DTYPE = Rule(
     code="ZW519",
     name="another-param-dtype",
     severity=Severity.ERROR,
-    why=_("DeepSpeed rejects a param_dtype other than the precision in use"),
+    why="DeepSpeed rejects a param_dtype other than the precision in use",
 )
 
 
@@ -564,12 +538,8 @@ def _param_dtype(config: Config) -> Iterator[ConfigFinding]:
     if entry and entry.key and wanted and known and wanted not in known:
         yield entry.found(
             ANOTHER_PARAM_DTYPE,
-            _(
-                "`param_dtype` is {wanted}, but the model trains in {known}",
-                wanted=wanted,
-                known=known[0],
-            ),
-            fix=_("remove it"),
+            f"`param_dtype` is {wanted}, but the model trains in {known[0]}",
+            fix="remove it",
         )
 
 
@@ -584,13 +554,8 @@ def _dtypes(config: Config) -> Iterator[ConfigFinding]:
                 continue
             yield entry.found(
                 NOT_A_CHOICE,
-                _(
-                    "`{label}` must be one of {names}, not `{entry}`",
-                    label=entry.label,
-                    names=listing(names),
-                    entry=shown(entry.value),
-                ),
-                fix=_("write `fp32`, `bf16` or `fp16`"),
+                f"`{entry.label}` must be one of {', '.join(names)}, not `{shown(entry.value)}`",
+                fix="write `fp32`, `bf16` or `fp16`",
             )
 
 
@@ -598,22 +563,22 @@ BF16_EMULATED = Rule(
     code="ZW802",
     name="bf16-emulated",
     severity=Severity.WARNING,
-    why=_(
-        "GPUs below compute capability 8.0 do not support bf16: torch emulates it slowly, without"
-        " a warning"
+    why=(
+        "GPUs below compute capability 8.0 do not support bf16: torch emulates it slowly, "
+        "without a warning"
     ),
 )
 FP16_ON_NEW_GPU = Rule(
     code="ZW803",
     name="fp16-on-new-gpu",
     severity=Severity.INFO,
-    why=_("bf16 has the range of fp32, so it needs no loss scale"),
+    why="bf16 has the range of fp32, so it needs no loss scale",
 )
 FP16_REFUSED = Rule(
     code="ZW804",
     name="fp16-refused",
     severity=Severity.ERROR,
-    why=_("DeepSpeed rejects fp16 on GPUs below compute capability 7.0"),
+    why="DeepSpeed rejects fp16 on GPUs below compute capability 7.0",
 )
 
 
@@ -627,35 +592,32 @@ def _on_gpu(config: Config) -> Iterator[ConfigFinding]:
     if bf16 and capability < _BF16_CAPABILITY:
         yield config.last["bf16.enabled"].found(
             BF16_EMULATED,
-            _("the GPU has compute capability {shown}, which does not support bf16", shown=has),
+            f"the GPU has compute capability {has}, which does not support bf16",
             fix=_without_bf16(config, capability),
         )
     if fp16 and capability < _FP16_CAPABILITY:
         by_hand = capability >= _DEPRECATED_FP16_CAPABILITY
         yield config.last["fp16.enabled"].found(
             FP16_REFUSED,
-            _(
-                "the GPU has compute capability {shown}, and DeepSpeed needs 7.0 for fp16",
-                shown=has,
-            ),
-            fix=_("train in fp32")
-            + (_(", or set DS_ALLOW_DEPRECATED_FP16=1 in the environment") if by_hand else ""),
+            f"the GPU has compute capability {has}, and DeepSpeed needs 7.0 for fp16",
+            fix="train in fp32"
+            + (", or set DS_ALLOW_DEPRECATED_FP16=1 in the environment" if by_hand else ""),
         )
     if fp16 and capability >= _BF16_CAPABILITY:
         yield config.last["fp16.enabled"].found(
             FP16_ON_NEW_GPU,
-            _("the GPU has compute capability {shown}, which supports bf16", shown=has),
-            fix=_("write `{precision}` instead", precision=_written(config, "bf16")),
+            f"the GPU has compute capability {has}, which supports bf16",
+            fix=f"write `{_written(config, 'bf16')}` instead",
         )
 
 
 def _without_bf16(config: Config, capability: tuple[int, int]) -> str:
     """What trains there: fp16, which TrainingArguments have to name too."""
     if capability < _FP16_CAPABILITY:
-        return _("train in fp32")
+        return "train in fp32"
     script = config.context.integration is Integration.HF
-    return _("write `{precision}` instead", precision=_written(config, "fp16")) + (
-        _(", and `fp16` in TrainingArguments") if script else ""
+    return f"write `{_written(config, 'fp16')}` instead" + (
+        ", and `fp16` in TrainingArguments" if script else ""
     )
 
 

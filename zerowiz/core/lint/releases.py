@@ -11,7 +11,6 @@ from zerowiz.core.lint.offload import offloads
 from zerowiz.core.lint.report import ConfigFinding, found_at
 from zerowiz.core.script.settings import ScriptSettings
 from zerowiz.core.workload import SWITCHED, Integration, Precision
-from zerowiz.translation import _, joined
 
 # runtime/config.py, GRADIENT_CLIPPING_DEFAULT, since 0.19.3.
 _DEFAULT_CLIPPING = 1.0
@@ -27,7 +26,7 @@ NO_ZERO_SECTION = Rule(
     code="ZW516",
     name="no-zero-section",
     severity=Severity.ERROR,
-    why=_("Accelerate rejects a config without zero_optimization"),
+    why="Accelerate rejects a config without zero_optimization",
 )
 
 
@@ -37,8 +36,8 @@ def _no_zero(config: Config) -> Iterator[ConfigFinding]:
     if is_known and config.by_accelerate and ZERO not in config.last:
         yield config.found(
             NO_ZERO_SECTION,
-            _("there is no `zero_optimization`"),
-            fix=_('write `"zero_optimization": {"stage": 0}` to train without ZeRO'),
+            "there is no `zero_optimization`",
+            fix='write `"zero_optimization": {"stage": 0}` to train without ZeRO',
         )
 
 
@@ -46,7 +45,7 @@ SUM_REFUSED = Rule(
     code="ZW511",
     name="sum-refused",
     severity=Severity.ERROR,
-    why=_("DeepSpeed cannot sum gradients with this setting"),
+    why="DeepSpeed cannot sum gradients with this setting",
 )
 
 
@@ -56,7 +55,7 @@ def _sum(config: Config) -> Iterator[ConfigFinding]:
     if entry is None or str(entry.value).lower() != "sum":
         return
     others = (
-        (_("stage 3"), config.stage == STAGE_3),
+        ("stage 3", config.stage == STAGE_3),
         ("ZenFlow", isinstance(config.get(f"{ZERO}.zenflow"), dict)),
         ("DeepCompile", config.truth("compile.deepcompile")),
     )
@@ -64,8 +63,8 @@ def _sum(config: Config) -> Iterator[ConfigFinding]:
         if is_there:
             yield entry.found(
                 SUM_REFUSED,
-                _("`sum` cannot be combined with {name}", name=name),
-                fix=_("write `mean`"),
+                f"`sum` cannot be combined with {name}",
+                fix="write `mean`",
             )
 
 
@@ -73,7 +72,7 @@ PRESCALE_REFUSED = Rule(
     code="ZW514",
     name="prescale-refused",
     severity=Severity.ERROR,
-    why=_("DeepSpeed cannot scale gradients before it scatters them"),
+    why="DeepSpeed cannot scale gradients before it scatters them",
 )
 
 
@@ -91,12 +90,8 @@ def _prescale(config: Config) -> Iterator[ConfigFinding]:
     for entry in refused:
         yield entry.found(
             PRESCALE_REFUSED,
-            _(
-                "`{name}` cannot be combined with `reduce_scatter` at stage {stage}",
-                name=entry.name,
-                stage=config.stage,
-            ),
-            fix=_("remove it"),
+            f"`{entry.name}` cannot be combined with `reduce_scatter` at stage {config.stage}",
+            fix="remove it",
         )
 
 
@@ -104,7 +99,7 @@ LEGACY_STAGE_1 = Rule(
     code="ZW515",
     name="legacy-stage-1",
     severity=Severity.ERROR,
-    why=_("DeepSpeed removed the old stage 1"),
+    why="DeepSpeed removed the old stage 1",
 )
 
 
@@ -112,7 +107,7 @@ def _legacy(config: Config) -> Iterator[ConfigFinding]:
     # runtime/engine.py, _configure_zero_optimizer.
     if config.stage and config.truth(f"{ZERO}.legacy_stage1"):
         yield config.last[f"{ZERO}.legacy_stage1"].found(
-            LEGACY_STAGE_1, _("DeepSpeed has no `legacy_stage1` any more"), fix=_("remove it")
+            LEGACY_STAGE_1, "DeepSpeed has no `legacy_stage1` any more", fix="remove it"
         )
 
 
@@ -120,7 +115,7 @@ NO_GRAD_NORM = Rule(
     code="ZW517",
     name="no-grad-norm",
     severity=Severity.ERROR,
-    why=_(
+    why=(
         "DeepSpeed can skip the gradient norm only at stages 1 and 2, without clipping and offload"
     ),
 )
@@ -134,19 +129,19 @@ def _no_norm(config: Config) -> Iterator[ConfigFinding]:
     clipping = config.last.get("gradient_clipping")
     clips = _DEFAULT_CLIPPING if clipping is None else clipping.value
     refused = (
-        (_("`compute_grad_norm: false` needs stage 1 or 2"), config.stage in {0, 3}),
+        ("`compute_grad_norm: false` needs stage 1 or 2", config.stage in {0, 3}),
         (
-            _("`compute_grad_norm: false` needs a `gradient_clipping` of 0"),
+            "`compute_grad_norm: false` needs a `gradient_clipping` of 0",
             clips not in (AUTO, 0),
         ),
         (
-            _("`compute_grad_norm: false` cannot be combined with `offload_optimizer`"),
+            "`compute_grad_norm: false` cannot be combined with `offload_optimizer`",
             offloads(config),
         ),
     )
     for message, is_so in refused:
         if is_so:
-            yield entry.found(NO_GRAD_NORM, message, fix=_("remove it"))
+            yield entry.found(NO_GRAD_NORM, message, fix="remove it")
 
 
 def _odd_bucket(config: Config) -> Iterator[ConfigFinding]:
@@ -156,8 +151,8 @@ def _odd_bucket(config: Config) -> Iterator[ConfigFinding]:
     if elements is not None and elements % 2 and config.stage in {1, 2}:
         yield config.last[path].found(
             OUT_OF_RANGE,
-            _("`allgather_bucket_size` must be even, not {elements}", elements=elements),
-            fix=_("write {elements}", elements=elements + 1),
+            f"`allgather_bucket_size` must be even, not {elements}",
+            fix=f"write {elements + 1}",
         )
 
 
@@ -165,7 +160,7 @@ REFUSED_TOGETHER = Rule(
     code="ZW521",
     name="refused-together",
     severity=Severity.ERROR,
-    why=_("DeepSpeed rejects these settings together"),
+    why="DeepSpeed rejects these settings together",
 )
 
 
@@ -176,8 +171,8 @@ def _muon(config: Config) -> Iterator[ConfigFinding]:
     if kind and str(kind.value).lower() == "muon" and config.stage == STAGE_3 and scatters:
         finding = kind.found(
             REFUSED_TOGETHER,
-            _("Muon at stage 3 cannot be combined with `reduce_scatter`, which is on by default"),
-            fix=_('write `"reduce_scatter": false` in `zero_optimization`'),
+            "Muon at stage 3 cannot be combined with `reduce_scatter`, which is on by default",
+            fix='write `"reduce_scatter": false` in `zero_optimization`',
         )
         yield config.if_built(finding)
 
@@ -192,26 +187,22 @@ def _zenflow(config: Config) -> Iterator[ConfigFinding]:
     if by_step and select is not None and update is not None and 0 != select < update:
         yield config.last[f"{path}.select_interval"].found(
             REFUSED_TOGETHER,
-            _(
-                "a `select_interval` of {select} is below the `update_interval` of {update}",
-                select=select,
-                update=update,
-            ),
-            fix=_("write {update} or more", update=update),
+            f"a `select_interval` of {select} is below the `update_interval` of {update}",
+            fix=f"write {update} or more",
         )
     # runtime/zenflow/zenflow_stage_1_and_2.py, __init__ and create.
     overlaps = config.truth(f"{ZERO}.overlap_comm")
     if config.truth(f"{path}.offload") and config.stage != STAGE_3 and overlaps is False:
         yield config.last[f"{path}.offload"].found(
             REFUSED_TOGETHER,
-            _("`offload` of ZenFlow needs `overlap_comm`"),
-            fix=_('write `"overlap_comm": true` in `zero_optimization`'),
+            "`offload` of ZenFlow needs `overlap_comm`",
+            fix='write `"overlap_comm": true` in `zero_optimization`',
         )
     if config.stage != STAGE_3 and offloads(config) is False:
         yield config.last[path].found(
             REFUSED_TOGETHER,
-            _("ZenFlow at stage {stage} needs the optimizer on the CPU", stage=config.stage),
-            fix=_('write `"offload_optimizer": {"device": "cpu"}` beside it'),
+            f"ZenFlow at stage {config.stage} needs the optimizer on the CPU",
+            fix='write `"offload_optimizer": {"device": "cpu"}` beside it',
         )
 
 
@@ -227,8 +218,8 @@ def _passes(config: Config) -> Iterator[ConfigFinding]:
     ):
         yield config.last["compile.passes"].found(
             REFUSED_TOGETHER,
-            _("the pass `autotp` cannot be combined with `autosp`, `z1` or `z3`"),
-            fix=_('write `["autotp"]`, or remove it'),
+            "the pass `autotp` cannot be combined with `autosp`, `z1` or `z3`",
+            fix='write `["autotp"]`, or remove it',
         )
     # compile/init_z3.py, init_z3.
     offloaded = [
@@ -239,11 +230,10 @@ def _passes(config: Config) -> Iterator[ConfigFinding]:
     if len(offloaded) > 1 and config.stage == STAGE_3:
         yield config.last[f"compile.{offloaded[0]}"].found(
             REFUSED_TOGETHER,
-            _(
-                "{offloaded} exclude each other",
-                offloaded=joined(_(" and "), (f"`{name}`" for name in offloaded)),
+            "{offloaded} exclude each other".format(
+                offloaded=" and ".join(f"`{name}`" for name in offloaded)
             ),
-            fix=_("keep one of them"),
+            fix="keep one of them",
         )
 
 
@@ -256,19 +246,15 @@ def _hpz(config: Config) -> Iterator[ConfigFinding]:
     if ranks is not None and size < ranks and ranks % size:
         yield config.last[path].found(
             REFUSED_TOGETHER,
-            _(
-                "a `zero_hpz_partition_size` of {size} does not divide {ranks} ranks",
-                size=size,
-                ranks=ranks,
-            ),
-            fix=_("write the number of GPUs of a node"),
+            f"a `zero_hpz_partition_size` of {size} does not divide {ranks} ranks",
+            fix="write the number of GPUs of a node",
         )
     # runtime/engine.py, _validate_zero3_moe_compatibility.
     if config.truth("expert_parallel.enabled"):
         yield config.last[path].found(
             REFUSED_TOGETHER,
-            _("`expert_parallel` at stage 3 cannot be combined with `zero_hpz_partition_size`"),
-            fix=_("remove it"),
+            "`expert_parallel` at stage 3 cannot be combined with `zero_hpz_partition_size`",
+            fix="remove it",
         )
 
 
@@ -280,11 +266,11 @@ DEFAULT_CHANGED = Rule(
     code="ZW604",
     name="default-changed",
     severity=Severity.WARNING,
-    why=_("the config does not set the key, so it trains with another value than before"),
+    why="the config does not set the key, so it trains with another value than before",
 )
 
 # A file of Accelerate has few keys.
-_IN_ANOTHER_FILE = _(", in a file that `deepspeed_config_file` names")
+_IN_ANOTHER_FILE = ", in a file that `deepspeed_config_file` names"
 
 
 def check_versions(config: Config) -> Iterator[ConfigFinding]:
@@ -297,7 +283,7 @@ BAD_RELEASE = Rule(
     code="ZW605",
     name="bad-release",
     severity=Severity.ERROR,
-    why=_("the job trains wrongly, and ends without an error"),
+    why="the job trains wrongly, and ends without an error",
 )
 
 
@@ -309,14 +295,9 @@ def _bad_releases(config: Config) -> Iterator[ConfigFinding]:
             continue
         yield entry.found(
             BAD_RELEASE,
-            _(
-                "DeepSpeed from {since} until {until}: {words}",
-                since=row.since,
-                until=row.until,
-                words=row.words,
-            ),
+            f"DeepSpeed from {row.since} until {row.until}: {row.words}",
             severity=row.severity,
-            fix=_("install DeepSpeed {upgrade}, or write another stage", upgrade=row.upgrade),
+            fix=f"install DeepSpeed {row.upgrade}, or write another stage",
         )
 
 
@@ -339,25 +320,14 @@ def _has_changed(old: SchemaKey, new: SchemaKey) -> bool:
 
 def _changed(config: Config, before: Schema, old: SchemaKey, new: SchemaKey) -> ConfigFinding:
     section = config.last.get(new.section)
-    where = _(" in `{section}`", section=new.section) if section else ""
-    write = _(
-        'write `"{new}": {default}`{where} to keep what it was',
-        new=new.name,
-        default=old.default,
-        where=where,
-    )
+    where = f" in `{new.section}`" if section else ""
+    write = f'write `"{new.name}": {old.default}`{where} to keep what it was'
     return found_at(
         section.member.key.place if section else config.root.place,
         DEFAULT_CHANGED,
-        _(
-            "the default of `{new}`{where} was {default} in DeepSpeed {version}, and is "
-            "{new_default} in {schema_version}",
-            new=new.name,
-            where=where,
-            default=old.default,
-            version=before.version,
-            new_default=new.default,
-            schema_version=config.schema.version,
+        (
+            f"the default of `{new.name}`{where} was {old.default} in DeepSpeed "
+            f"{before.version}, and is {new.default} in {config.schema.version}"
         ),
         key=new.path,
         fix=write + (_IN_ANOTHER_FILE if config.context.file_keys else ""),
@@ -370,7 +340,7 @@ SCRIPT_DISAGREES = Rule(
     code="ZW701",
     name="script-disagrees",
     severity=Severity.ERROR,
-    why=_("the Trainer fails if the config and its TrainingArguments have different values"),
+    why="the Trainer fails if the config and its TrainingArguments have different values",
 )
 
 
@@ -389,15 +359,12 @@ def check_against_script(config: Config) -> Iterator[ConfigFinding]:
         here, there = _compared(entry, value, settings)
         yield entry.found(
             SCRIPT_DISAGREES,
-            _(
-                "`{path}` is {entry} here and {value} in {source}",
-                path=path if entry.file_key is None else entry.label,
-                entry=here,
-                value=there,
-                source=source,
+            (
+                f"`{path if entry.file_key is None else entry.label}` is {here} here and "
+                f"{there} in {source}"
             ),
             severity=Severity.ERROR if is_trainer else Severity.WARNING,
-            fix=_('write `"auto"`') if takes_auto else _("set both to the same value"),
+            fix='write `"auto"`' if takes_auto else "set both to the same value",
         )
 
 
@@ -419,12 +386,11 @@ def _two_rates(config: Config) -> Iterator[ConfigFinding]:
     if None not in (rate, peak.value) and AUTO not in (rate, peak.value) and rate != peak.value:
         yield peak.found(
             SCRIPT_DISAGREES,
-            _(
-                "`warmup_max_lr` is {peak}, `lr` is {rate}: the Trainer has one learning rate",
-                peak=shown(peak.value),
-                rate=shown(rate),
+            (
+                f"`warmup_max_lr` is {shown(peak.value)}, `lr` is {shown(rate)}: the Trainer "
+                "has one learning rate"
             ),
-            fix=_('write `"auto"` for both'),
+            fix='write `"auto"` for both',
         )
 
 
@@ -443,12 +409,7 @@ def _set_by_script(
         yield (
             whole,
             product,
-            _(
-                "{micro} * {steps} * {ranks} ranks",
-                micro=micro.value,
-                steps=steps.value,
-                ranks=ranks,
-            ),
+            f"{micro.value} * {steps.value} * {ranks} ranks",
         )
     if precision is not None:
         for name in SWITCHED:

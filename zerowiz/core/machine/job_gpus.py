@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 
 from zerowiz.core.machine.types import Gpu, Machine, pick_gpus
 from zerowiz.errors import PreflightError, UsageError
-from zerowiz.translation import _, listing
 
 # Choose the GPUs of a job by `CUDA_VISIBLE_DEVICES` and `--gpus`.
 
@@ -104,9 +103,9 @@ def why_fewer(text: str, gpus: Sequence[Gpu]) -> str | None:
     if text.strip() in ("", "-1", "NoDevFiles") or sliced or len(chosen) == len(entries):
         return None
     if not chosen and visible_gpus(entries[0], gpus):
-        return _("CUDA uses no GPU if one is listed twice")
+        return "CUDA uses no GPU if one is listed twice"
     bad = "".join(c if c.isprintable() else "?" for c in entries[len(chosen)])
-    return _("CUDA stops at `{bad}`, which is not a GPU here", bad=bad)
+    return f"CUDA stops at `{bad}`, which is not a GPU here"
 
 
 def parse_gpus(text: str) -> tuple[str, ...]:
@@ -119,14 +118,14 @@ def parse_gpus(text: str) -> tuple[str, ...]:
     bad = [entry for entry in entries if not _LABEL.fullmatch(entry)]
     if bad:
         raise UsageError(
-            _("`$gpus {text}`: `{bad}` is not a GPU index", text=text, bad=bad[0]),
-            _("use the indices of `nvidia-smi`, such as `$gpus 0,2,3`"),
-            _("to plan for another machine: `$machine 8xH100-80GB`"),
+            f"`$gpus {text}`: `{bad[0]}` is not a GPU index",
+            "use the indices of `nvidia-smi`, such as `$gpus 0,2,3`",
+            "to plan for another machine: `$machine 8xH100-80GB`",
         )
     labels = tuple(":".join(str(int(part)) for part in entry.split(":")) for entry in entries)
     twice = [label for position, label in enumerate(labels) if label in labels[:position]]
     if twice:
-        raise UsageError(_("`$gpus {text}` names GPU {twice} twice", text=text, twice=twice[0]))
+        raise UsageError(f"`$gpus {text}` names GPU {twice[0]} twice")
     return labels
 
 
@@ -151,19 +150,13 @@ def choose_gpus(
     absent = [label for label in labels if label not in by_label]
     if absent:
         raise UsageError(
-            _("`$gpus {asked}`: there is no usable GPU {absent}", asked=asked, absent=absent[0]),
-            _("use one of {gpus}", gpus=listing(by_label)),
+            f"`$gpus {asked}`: there is no usable GPU {absent[0]}",
+            f"use one of {', '.join(by_label)}",
         )
     hidden = [label for label in labels if visible is not None and by_label[label] not in seen]
     if hidden:
         raise UsageError(
-            _(
-                "`$gpus {asked}` names GPU {hidden}, which `{variable}={visible}` hides",
-                asked=asked,
-                hidden=hidden[0],
-                variable=VARIABLE,
-                visible=visible,
-            ),
+            f"`$gpus {asked}` names GPU {hidden[0]}, which `{VARIABLE}={visible}` hides",
             f"unset `{VARIABLE}`, or choose from its GPUs",
         )
     return tuple(by_label[label] for label in labels)
@@ -194,12 +187,7 @@ def select_gpus(machine: Machine, environ: Mapping[str, str], asked: str | None)
     ended = None if visible is None else why_fewer(visible, machine.gpus)
     if not chosen:
         raise PreflightError(
-            _(
-                "`{variable}={visible}` hides all {gpus} usable GPUs",
-                variable=VARIABLE,
-                visible=_shown(visible),
-                gpus=len(machine.gpus),
-            ),
+            f"`{VARIABLE}={_shown(visible)}` hides all {len(machine.gpus)} usable GPUs",
             *([] if ended is None else [f"{ended}"]),
             f"unset `{VARIABLE}`, or give it indices or `GPU-...` UUIDs that exist",
         )
@@ -220,11 +208,11 @@ def _refuse_mixture(chosen: Sequence[Gpu]) -> None:
     slices = [gpu.label for gpu in chosen if gpu.mig_slice is not None]
     if slices and len(slices) < len(chosen):
         raise UsageError(
-            _(
-                "GPU {slices}: CUDA cannot use a MIG slice and a whole GPU in one process",
-                slices=listing(slices),
+            (
+                f"GPU {', '.join(slices)}: CUDA cannot use a MIG slice and a whole GPU in "
+                "one process"
             ),
-            _("choose whole GPUs, or a single slice"),
+            "choose whole GPUs, or a single slice",
         )
 
 
@@ -234,14 +222,10 @@ def _note_slices(picked: Machine, whole: Machine) -> Machine:
     left_out = [gpu for gpu in whole.gpus if gpu.mig_slice is not None and gpu.index not in chosen]
     if not left_out:
         return picked
-    indices = listing(str(index) for index in dict.fromkeys(gpu.index for gpu in left_out))
+    indices = ", ".join(str(index) for index in dict.fromkeys(gpu.index for gpu in left_out))
     return picked.with_notes(
-        _(
-            "GPU {indices} is split into MIG slices and not used; to plan for a slice: "
-            "`$gpus {label}`",
-            indices=indices,
-            label=left_out[0].label,
-        )
+        f"GPU {indices} is split into MIG slices and not used; to plan for a slice: "
+        f"`$gpus {left_out[0].label}`"
     )
 
 
@@ -255,16 +239,8 @@ def _check_order(machine: Machine, environ: Mapping[str, str], asked: str | None
     if machine.is_uniform or order in (None, BUS_ORDER) or not chosen:
         return
     raise UsageError(
-        _(
-            "`{variable}={order}` numbers different GPUs in an order that zerowiz cannot know",
-            variable=ORDER,
-            order=order,
-        ),
-        _(
-            "to number them as `nvidia-smi` does: `export {order}={bus_order}`",
-            order=ORDER,
-            bus_order=BUS_ORDER,
-        ),
+        f"`{ORDER}={order}` numbers different GPUs in an order that zerowiz cannot know",
+        f"to number them as `nvidia-smi` does: `export {ORDER}={BUS_ORDER}`",
     )
 
 
@@ -274,16 +250,5 @@ def _note_unlike(machine: Machine, environ: Mapping[str, str]) -> Machine:
     by_number = visible and not visible.startswith(("GPU-", "MIG-"))
     if machine.is_uniform or environ.get(ORDER) == BUS_ORDER or not by_number:
         return machine
-    remedy = _(
-        "CUDA does so only with `{order}={bus_order}`, which `zerowiz launch` sets",
-        order=ORDER,
-        bus_order=BUS_ORDER,
-    )
-    return machine.with_notes(
-        _(
-            "`{variable}={visible}` is read in PCI bus order; {remedy}",
-            variable=VARIABLE,
-            visible=visible,
-            remedy=remedy,
-        )
-    )
+    remedy = f"CUDA does so only with `{ORDER}={BUS_ORDER}`, which `zerowiz launch` sets"
+    return machine.with_notes(f"`{VARIABLE}={visible}` is read in PCI bus order; {remedy}")

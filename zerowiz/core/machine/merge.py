@@ -33,7 +33,6 @@ from zerowiz.core.machine.types import (
 )
 from zerowiz.core.structs import replace
 from zerowiz.errors import PreflightError, UsageError
-from zerowiz.translation import _
 
 # Find the nodes that have less than most nodes, or something else than most.
 
@@ -300,7 +299,7 @@ def merge_nodes(
     nodes = {answer.host: answer.machine for answer in ranked if isinstance(answer, NodeAnswer)}
     if not nodes:
         raise PreflightError(
-            _("none of {failures} nodes answered", failures=len(failures)),
+            f"none of {len(failures)} nodes answered",
             *(f"`{failure.host}`: {failure.why}" for failure in failures[:_MOST_REASONS]),
         )
     _refuse_two_accelerators(nodes)
@@ -348,12 +347,8 @@ def _refuse_two_accelerators(nodes: Mapping[str, Machine]) -> None:
     hosts = {machine.accelerator: host for host, machine in nodes.items()}
     if len(hosts) > 1:
         raise UsageError(
-            _(
-                "`{cpu_host}` runs on the CPU, `{gpu_host}` on GPUs",
-                cpu_host=hosts[Accelerator.CPU],
-                gpu_host=hosts[Accelerator.CUDA],
-            ),
-            _("choose one with `$accelerator`, or remove the other node from the hostfile"),
+            f"`{hosts[Accelerator.CPU]}` runs on the CPU, `{hosts[Accelerator.CUDA]}` on GPUs",
+            "choose one with `$accelerator`, or remove the other node from the hostfile",
         )
 
 

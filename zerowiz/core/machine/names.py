@@ -13,7 +13,6 @@ from zerowiz.core.machine.interconnect import PCIE_LANE_BYTES_PER_S
 from zerowiz.core.machine.types import Network
 from zerowiz.core.structs import Count, decode, replace, shows
 from zerowiz.errors import UsageError
-from zerowiz.translation import _, joined, listing
 
 _NOISE = re.compile(r"nvidia|geforce|tesla|[^a-z0-9]")
 
@@ -73,7 +72,7 @@ def decode_gpu_table(value: object) -> tuple[GpuModel, ...]:
     Raises:
         UsageError: A row lacks a key, or a key has another type; the message names it.
     """
-    return decode(_GpuTable, value, _("gpu table")).gpus
+    return decode(_GpuTable, value, "gpu table").gpus
 
 
 # A plan for all machines looks each GPU up in each row.
@@ -204,18 +203,18 @@ def note_guess(name: str, model: GpuModel, table: Sequence[GpuModel]) -> tuple[s
     if not others:
         return ()
     guess = (
-        _("`{name}` is taken to be the SXM version, `{model}`", name=name, model=model.name)
+        f"`{name}` is taken to be the SXM version, `{model.name}`"
         if sxm
-        else _("`{name}` is taken to be `{model}`", name=name, model=model.name)
+        else f"`{name}` is taken to be `{model.name}`"
     )
     *most, last = [f"`{other}`" for other in others]
-    names = _("{most} or {last}", most=listing(most), last=last) if most else last
+    names = f"{', '.join(most)} or {last}" if most else last
     use = (
-        _("for the PCIe version use {names}", names=names)
+        f"for the PCIe version use {names}"
         if others == [model.pcie_spelling]
-        else _("for another one use {names}", names=names)
+        else f"for another one use {names}"
     )
-    return (joined("; ", (guess, use)),)
+    return (f"{guess}; {use}",)
 
 
 # The table of instances, and which of its rows a name means.
@@ -256,7 +255,7 @@ def decode_instances(value: object) -> tuple[Instance, ...]:
     Raises:
         UsageError: A row lacks a key, or a key has another type; the message names it.
     """
-    return decode(_InstanceTable, value, _("instance table")).instances
+    return decode(_InstanceTable, value, "instance table").instances
 
 
 def normalize_instance(name: str) -> str:
@@ -282,15 +281,8 @@ def note_smallest(name: str, instances: Sequence[Instance]) -> tuple[str, ...]:
     smallest, *others = mean_instances(name, instances)
     if not others:
         return ()
-    names = joined(_(" or "), (f"`{row.name}`" for row in others))
-    return (
-        _(
-            "`{name}` is taken to be `{taken}`; for another one use {names}",
-            name=name,
-            taken=smallest.name,
-            names=names,
-        ),
-    )
+    names = " or ".join(f"`{row.name}`" for row in others)
+    return (f"`{name}` is taken to be `{smallest.name}`; for another one use {names}",)
 
 
 # Take apart what people write for a machine: `8xH100`, `h100:8`, `4 x 8 x H200`, `2xp5.48xlarge`.
@@ -360,18 +352,18 @@ def _ways(text: str, counts: Sequence[str], most: int = 2) -> Iterator[Phrase]:
 
 # Rule: accelerators that people name and that are not NVIDIA's, by their names or an instance's.
 _OTHERS = (
-    (_("an AMD GPU"), r"(?:amd|radeon)\b.*|(?:instinct\W*)?mi\d{2,3}\w*|rx\W*\d{4}.*"),
-    (_("a Google TPU"), r"(?:\w+\W*)?tpu.*|v[2-6](?:[ep]|litepod)?\W\d+|trillium|ct\d\w+\W.*"),
-    (_("an Intel accelerator"), r"gaudi.*|hl\W?\d{3}|(?:intel\W*)?(?:arc|max\W*1\d{3}).*"),
-    (_("an AWS accelerator"), r"trainium.*|inferentia.*|(?:trn|inf)\d.*"),
-    (_("a Huawei NPU"), r"ascend.*|9[15]0[bcd]\d?"),
-    (_("an Apple GPU"), r"(?:apple\W*)?m[1-9](?:\W*(?:pro|max|ultra))?|mps|apple.*"),
-    (_("an instance with AMD GPUs"), r"(?:standard\W*)?nd\w+\W*mi\d+.*"),
-    (_("an instance with Intel Gaudi"), r"dl\dq?\W.*"),
+    ("an AMD GPU", r"(?:amd|radeon)\b.*|(?:instinct\W*)?mi\d{2,3}\w*|rx\W*\d{4}.*"),
+    ("a Google TPU", r"(?:\w+\W*)?tpu.*|v[2-6](?:[ep]|litepod)?\W\d+|trillium|ct\d\w+\W.*"),
+    ("an Intel accelerator", r"gaudi.*|hl\W?\d{3}|(?:intel\W*)?(?:arc|max\W*1\d{3}).*"),
+    ("an AWS accelerator", r"trainium.*|inferentia.*|(?:trn|inf)\d.*"),
+    ("a Huawei NPU", r"ascend.*|9[15]0[bcd]\d?"),
+    ("an Apple GPU", r"(?:apple\W*)?m[1-9](?:\W*(?:pro|max|ultra))?|mps|apple.*"),
+    ("an instance with AMD GPUs", r"(?:standard\W*)?nd\w+\W*mi\d+.*"),
+    ("an instance with Intel Gaudi", r"dl\dq?\W.*"),
 )
 
-_LIST = _("to see names that it knows: `zerowiz plan --machine all --model 7b`")
-_NODE_FILE = _("to plan for another GPU, describe it in a file: `$machine node.json`")
+_LIST = "to see names that it knows: `zerowiz plan --machine all --model 7b`"
+_NODE_FILE = "to plan for another GPU, describe it in a file: `$machine node.json`"
 _MAKERS = re.compile(r"NVIDIA |Tesla |GeForce ")
 _MOST = 3
 
@@ -386,10 +378,10 @@ def find_model(name: str, table: Sequence[GpuModel]) -> GpuModel:
     if len(models) == 1:
         return models[0]
     if models:
-        choices = listing(f"`{own_name(model, table)}`" for model in models)
+        choices = ", ".join(f"`{own_name(model, table)}`" for model in models)
         raise UsageError(
-            _("`{name}` matches more than one GPU", name=name),
-            _("use one of {choices}", choices=choices),
+            f"`{name}` matches more than one GPU",
+            f"use one of {choices}",
         )
     raise refuse_name(Phrase(name=name), table, ())
 
@@ -402,20 +394,16 @@ def refuse_name(
     other = next((what for what, pattern in _OTHERS if re.fullmatch(pattern, name)), None)
     if other is not None:
         return UsageError(
-            _(
-                "`{phrase}` is {other}; zerowiz plans for NVIDIA GPUs only",
-                phrase=phrase.name,
-                other=other,
-            ),
-            _(
-                "name an NVIDIA GPU, such as `$machine 8xH100`, or plan for CPU ranks:"
-                " `$machine cpu`"
+            f"`{phrase.name}` is {other}; zerowiz plans for NVIDIA GPUs only",
+            (
+                "name an NVIDIA GPU, such as `$machine 8xH100`, or plan for CPU ranks: "
+                "`$machine cpu`"
             ),
         )
-    close = listing(f"`{phrase.of(name)}`" for name in close_names(phrase.name, table, instances))
+    close = ", ".join(f"`{phrase.of(name)}`" for name in close_names(phrase.name, table, instances))
     return UsageError(
-        _("`{phrase}` is not a GPU or an instance that zerowiz knows", phrase=phrase.name),
-        *((_("similar names: {close}", close=close),) if close else ()),
+        f"`{phrase.name}` is not a GPU or an instance that zerowiz knows",
+        *((f"similar names: {close}",) if close else ()),
         _LIST,
         _NODE_FILE,
     )

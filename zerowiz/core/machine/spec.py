@@ -33,7 +33,6 @@ from zerowiz.core.machine.types import (
 )
 from zerowiz.core.structs import decode, encode, replace
 from zerowiz.errors import UsageError
-from zerowiz.translation import _
 
 # GB200 NVL72, the largest NVLink domain in the table; more GPUs are several nodes.
 MOST_GPUS_PER_NODE = 72
@@ -63,17 +62,8 @@ def parse_machine(
         return parse_spec(text, table, instances, gpus_per_node=gpus_per_node)
     if phrase.nodes is not None:
         raise UsageError(
-            _(
-                "`{text}` has two counts, and each `{row}` has {gpus} GPUs",
-                text=text,
-                row=row.name,
-                gpus=row.gpus,
-            ),
-            _(
-                "write the number of nodes: `$machine {nodes}x{row}`",
-                nodes=phrase.nodes,
-                row=row.name,
-            ),
+            f"`{text}` has two counts, and each `{row.name}` has {row.gpus} GPUs",
+            f"write the number of nodes: `$machine {phrase.nodes}x{row.name}`",
         )
     node = instance_node(row, table).with_notes(*note_smallest(phrase.name, instances))
     if gpus_per_node is not None:
@@ -120,20 +110,15 @@ def parse_spec(
         UsageError: The count is not that of a node, or the name means no GPU.
     """
     if not text.strip():
-        raise UsageError(_("`$machine` has no GPU name"), _("write it as `8xH100-80GB`"))
+        raise UsageError("`$machine` has no GPU name", "write it as `8xH100-80GB`")
     phrase = read_spec(text, table)
     if phrase is None:
         raise refuse_name(likely_phrase(text), table, instances)
     count = gpus_per_node or (1 if phrase.count is None else phrase.count)
     if not 1 <= count <= MOST_GPUS_PER_NODE:
         raise UsageError(
-            _(
-                "`{text}`: a node has 1 to {most_gpus_per_node} GPUs, not {count}",
-                text=text,
-                most_gpus_per_node=MOST_GPUS_PER_NODE,
-                count=count,
-            ),
-            _("for several nodes add `$nodes 2`, and give the GPUs of one node here"),
+            f"`{text}`: a node has 1 to {MOST_GPUS_PER_NODE} GPUs, not {count}",
+            "for several nodes add `$nodes 2`, and give the GPUs of one node here",
         )
     model = pick_model(mean_models(phrase.name, table))
     gpus, links = tuple(_idle_gpu(model, index) for index in range(count)), _links(model, count)
@@ -164,7 +149,7 @@ def _idle_gpu(model: GpuModel, index: int) -> Gpu:
         free_bytes=model.usable_bytes,
         compute_capability=model.compute_capability,
         nvlinks=model.nvlink_links if model.nvlink_mesh else None,
-        memory_source=_("GPU table: an idle GPU"),
+        memory_source="GPU table: an idle GPU",
     )
 
 
@@ -193,34 +178,17 @@ def _expected_link(model: GpuModel, count: int) -> Interconnect:
 
 def _note_one(name: str) -> tuple[str, ...]:
     four = shell.quote(f"4x{name}")
-    return (
-        _("`{name}` is one GPU; for four in a node use `$machine {four}`", name=name, four=four),
-    )
+    return (f"`{name}` is one GPU; for four in a node use `$machine {four}`",)
 
 
 def _note_link(model: GpuModel, count: int) -> tuple[str, ...]:
     if _links(model, count):
-        return (
-            _(
-                "NVLink between `{model}` is assumed to be that of a {nvlink_mesh}",
-                model=model.name,
-                nvlink_mesh=model.nvlink_mesh,
-            ),
-        )
+        return (f"NVLink between `{model.name}` is assumed to be that of a {model.nvlink_mesh}",)
     if count == 1 or count <= model.nvlink_gpus or not model.nvlink_links:
         return ()
     if not model.nvlink_gpus:
-        return (
-            _("NVLink bridges between `{model}` cards are assumed to be absent", model=model.name),
-        )
-    return (
-        _(
-            "NVLink joins all pairs of up to {nvlink_gpus} `{model}`, not of {count}",
-            nvlink_gpus=model.nvlink_gpus,
-            model=model.name,
-            count=count,
-        ),
-    )
+        return (f"NVLink bridges between `{model.name}` cards are assumed to be absent",)
+    return (f"NVLink joins all pairs of up to {model.nvlink_gpus} `{model.name}`, not of {count}",)
 
 
 # The machine as JSON: what `plan --json` has of it, and a file that `--machine` reads.

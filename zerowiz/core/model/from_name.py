@@ -18,7 +18,6 @@ from zerowiz.core.model.hf_config import (
 from zerowiz.core.model.types import Model, ModelSource
 from zerowiz.core.structs import Count, decode, replace
 from zerowiz.errors import UsageError
-from zerowiz.translation import _, listing
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)([kmbt])", re.IGNORECASE)
 _UNITS: Mapping[str, float] = {"k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
@@ -138,8 +137,8 @@ def model_from_size(name: str, params: int) -> Model:
     """
     if not _SMALLEST_PARAMS <= params <= _LARGEST_PARAMS:
         raise UsageError(
-            _("a size such as `{name}` must be between `1m` and `1t`", name=name),
-            _("for another size, pass a folder with the model's config.json"),
+            f"a size such as `{name}` must be between `1m` and `1t`",
+            "for another size, pass a folder with the model's config.json",
         )
     return replace(_model_of(name, params, _LLAMA), heaviest=_model_of(name, params, _GEMMA))
 
@@ -257,7 +256,7 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
 # transformers, modeling_{bert,gpt2,clip,opt,nemotron,apertus}.py: an MLP with one of these has two
 # matrices, where Llama's has three.
 _WITHOUT_GATE = frozenset({"gelu", "gelu_new", "gelu_fast", "quick_gelu", "relu", "relu2", "xielu"})
-_BY_SIZE = _("or plan with a Llama of about the same size: `$model 7b`")
+_BY_SIZE = "or plan with a Llama of about the same size: `$model 7b`"
 
 
 def is_unknown(config: Config) -> bool:
@@ -270,11 +269,11 @@ def is_unknown(config: Config) -> bool:
 def _obstacle(text: Config, sizes: Config) -> str | None:
     """Why no Llama can stand for this model; None where one can."""
     if text.get("is_encoder_decoder"):
-        return _("zerowiz does not estimate unknown encoder-decoders")
+        return "zerowiz does not estimate unknown encoder-decoders"
     missing = [key for key in _NEEDED if key not in sizes]
     if "vocab_size" in missing and "image_size" in text:
-        return _("zerowiz does not estimate unknown image models")
-    return _("`{missing}` is missing", missing=missing[0]) if missing else None
+        return "zerowiz does not estimate unknown image models"
+    return f"`{missing[0]}` is missing" if missing else None
 
 
 def _read_sizes(text: Config) -> dict[str, object]:
@@ -345,13 +344,11 @@ def guess_model(name: str, config: Config) -> Model:
     obstacle = _obstacle(text, sizes)
     if obstacle is not None:
         raise UsageError(
-            _(
-                "config.json of `{name}`: `{model_type}` is not supported yet, and {obstacle}",
-                name=name,
-                model_type=config.get("model_type"),
-                obstacle=obstacle,
+            (
+                f"config.json of `{name}`: `{config.get('model_type')}` is not supported "
+                f"yet, and {obstacle}"
             ),
-            _("supported: {families}", families=listing(sorted(FAMILIES))),
+            f"supported: {', '.join(sorted(FAMILIES))}",
             _BY_SIZE,
         )
     model = model_from_config(name, _as_llama(text, sizes))
@@ -408,7 +405,7 @@ def decode_known_models(value: object) -> tuple[KnownModel, ...]:
     Raises:
         UsageError: A row lacks a key, or a key has another type; the message names it.
     """
-    return decode(_ModelTable, value, _("model table")).models
+    return decode(_ModelTable, value, "model table").models
 
 
 # Rule: the words of an id that say nothing of a model's shape.

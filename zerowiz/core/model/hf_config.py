@@ -8,7 +8,6 @@ from itertools import chain
 from zerowiz.core.model.families import FAMILIES, NEVER, Family, Slot, Spec
 from zerowiz.core.model.types import Architecture, Model, ModelSource, Tensor
 from zerowiz.errors import UsageError
-from zerowiz.translation import _, listing
 
 # List the tensors that transformers builds for an architecture.
 
@@ -125,14 +124,8 @@ class _Facts:
         return spellings[0] if spellings else key, defaults.get(key)
 
     def _refuse(self, key: str, value: object, wanted: str) -> UsageError:
-        problem = (
-            _("is missing")
-            if value is None
-            else _("is `{value}`, not {wanted}", value=value, wanted=wanted)
-        )
-        return UsageError(
-            _("config.json of `{name}`: `{key}` {found}", name=self.name, key=key, found=problem)
-        )
+        problem = "is missing" if value is None else f"is `{value}`, not {wanted}"
+        return UsageError(f"config.json of `{self.name}`: `{key}` {problem}")
 
     def count(
         self, key: str, derived: int | None = None, *, at_least: int = 1, at_most: int = _MOST
@@ -140,31 +133,27 @@ class _Facts:
         spelling, value = self._read(key)
         value = derived if value is None else value
         if not isinstance(value, int) or isinstance(value, bool) or value < at_least:
-            raise self._refuse(
-                spelling, value, _("a count of at least {at_least}", at_least=at_least)
-            )
+            raise self._refuse(spelling, value, f"a count of at least {at_least}")
         if value > at_most:
-            raise self._refuse(
-                spelling, value, _("a count of at most {at_most:,}", at_most=at_most)
-            )
+            raise self._refuse(spelling, value, f"a count of at most {at_most:,}")
         return value
 
     def flag(self, key: str) -> bool:
         spelling, value = self._read(key)
         if not isinstance(value, bool | None):
-            raise self._refuse(spelling, value, _("true or false"))
+            raise self._refuse(spelling, value, "true or false")
         return bool(value)
 
     def number(self, key: str) -> float:
         spelling, value = self._read(key)
         if not isinstance(value, int | float | None) or isinstance(value, bool):
-            raise self._refuse(spelling, value, _("a number"))
+            raise self._refuse(spelling, value, "a number")
         return float(value or 0)
 
     def word(self, key: str) -> str:
         spelling, value = self._read(key)
         if not isinstance(value, str):
-            raise self._refuse(spelling, value, _("a word"))
+            raise self._refuse(spelling, value, "a word")
         return value
 
     def pair(self, key: str) -> tuple[int, int]:
@@ -175,12 +164,12 @@ class _Facts:
             case [int(height), int(width)] if min(height, width) > 0:
                 return height, width
             case _:
-                raise self._refuse(spelling, value, _("a height and a width"))
+                raise self._refuse(spelling, value, "a height and a width")
 
     def listed(self, key: str) -> list[object] | None:
         spelling, value = self._read(key)
         if not isinstance(value, list | None):
-            raise self._refuse(spelling, value, _("a list of layers"))
+            raise self._refuse(spelling, value, "a list of layers")
         return value
 
     def indices(self, key: str) -> frozenset[int]:
@@ -193,37 +182,29 @@ def _find_family(name: str, config: Mapping[str, object]) -> tuple[str, Family]:
     Raises:
         UsageError: The family is not in the table, or a switch is on that adds uncounted tensors.
     """
-    by_size = _("or plan with a Llama of about the same size: `$model 7b`")
+    by_size = "or plan with a Llama of about the same size: `$model 7b`"
     model_type = config.get("model_type")
     if isinstance(config.get("text_config"), dict):
         raise UsageError(
-            _(
-                "config.json of `{name}`: `{model_type}` combines a language model with "
-                "others, which zerowiz does not support yet",
-                name=name,
-                model_type=model_type,
+            (
+                f"config.json of `{name}`: `{model_type}` combines a language model with "
+                "others, which zerowiz does not support yet"
             ),
             by_size,
         )
     if not isinstance(model_type, str) or model_type not in FAMILIES:
-        why = (
-            _("has no `model_type`")
-            if model_type is None
-            else _("`{model_type}` is not known yet", model_type=model_type)
-        )
+        why = "has no `model_type`" if model_type is None else f"`{model_type}` is not known yet"
         raise UsageError(
-            _("config.json of `{name}`: {why}", name=name, why=why),
-            _("supported: {families}", families=listing(sorted(FAMILIES))),
+            f"config.json of `{name}`: {why}",
+            f"supported: {', '.join(sorted(FAMILIES))}",
             by_size,
         )
     for switch in FAMILIES[model_type].unsupported:
         if config.get(switch):
             raise UsageError(
-                _(
-                    "config.json of `{name}`: `{switch}` adds tensors that zerowiz does "
-                    "not count yet",
-                    name=name,
-                    switch=switch,
+                (
+                    f"config.json of `{name}`: `{switch}` adds tensors that zerowiz does not "
+                    "count yet"
                 ),
                 by_size,
             )

@@ -9,18 +9,17 @@ from msgspec import Struct
 from zerowiz.core.structs import shows
 from zerowiz.core.workload import ALL_LINEAR
 from zerowiz.errors import UsageError
-from zerowiz.translation import N_, _, listing
 
 
 class ModelSource(StrEnum):
     """The source of the parameter count."""
 
-    CONFIG = N_("config")
-    SAFETENSORS = N_("safetensors")
+    CONFIG = "config"
+    SAFETENSORS = "safetensors"
     """The config, which the checkpoint in its folder confirms."""
-    SIZE = N_("size")
-    TRACE = N_("trace")
-    GUESS = N_("guess")
+    SIZE = "size"
+    TRACE = "trace"
+    GUESS = "guess"
     """The sizes in the config of an unknown family."""
 
 
@@ -181,7 +180,7 @@ class Model(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         """Refuse a model without parameters."""
         if self.params < 1:
-            raise UsageError(_("model `{name}` has no parameters", name=self.name))
+            raise UsageError(f"model `{self.name}` has no parameters")
 
     @property
     def made_for_tokens(self) -> int | None:
@@ -237,13 +236,9 @@ class Model(Struct, frozen=True, kw_only=True):
             targets = dict.fromkeys(t for tensor in self.tensors for t in tensor.targets)
             named = ",".join(unmet) or ALL_LINEAR
             raise UsageError(
-                _(
-                    "`$lora_target_modules {named}`: `{name}` has no such linear layer",
-                    named=named,
-                    name=self.name,
-                ),
-                _("its linear layers: {targets}", targets=listing(targets) or _("none")),
-                _("use `{all_linear}` for all of them", all_linear=ALL_LINEAR),
+                f"`$lora_target_modules {named}`: `{self.name}` has no such linear layer",
+                f"its linear layers: {', '.join(targets) or 'none'}",
+                f"use `{ALL_LINEAR}` for all of them",
             )
         return tensors
 

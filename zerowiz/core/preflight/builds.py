@@ -7,7 +7,6 @@ from zerowiz.core import shell
 from zerowiz.core.findings import PreflightFinding, Rule, Severity, errors_of, found
 from zerowiz.core.preflight.facts import Lock, Op, PreflightInput, Toolchain
 from zerowiz.core.structs import replace
-from zerowiz.translation import _, listing
 
 # deepspeed/ops/op_builder/builder.py, compute_capability_args (0.19.8): `int` of each part around
 # the dot. torch takes `9.0a` and `Hopper`; DeepSpeed ends with a ValueError.
@@ -49,28 +48,28 @@ def _with_nvcc(inputs: PreflightInput, ops: Sequence[Op]) -> tuple[Op, ...]:
 
 
 def _names(ops: Sequence[Op]) -> str:
-    return listing(f"`{op.name}`" for op in ops)
+    return ", ".join(f"`{op.name}`" for op in ops)
 
 
 NO_COMPILER = Rule(
     code="PF401",
     name="no-compiler",
     severity=Severity.ERROR,
-    why=_("DeepSpeed compiles the op when the job starts"),
-    when=_("needed to build an op"),
+    why="DeepSpeed compiles the op when the job starts",
+    when="needed to build an op",
 )
 NO_NINJA = Rule(
     code="PF402",
     name="no-ninja",
     severity=Severity.ERROR,
-    why=_("torch needs ninja even to load an op that is already built"),
-    when=_("needed for any op, even one that is already built"),
+    why="torch needs ninja even to load an op that is already built",
+    when="needed for any op, even one that is already built",
 )
 NO_PYTHON_HEADERS = Rule(
     code="PF403",
     name="no-python-headers",
     severity=Severity.ERROR,
-    why=_("the op includes `Python.h`"),
+    why="the op includes `Python.h`",
     when="`Python.h`",
 )
 
@@ -82,18 +81,14 @@ def _compiler(inputs: PreflightInput) -> Iterator[PreflightFinding]:
     if missing and not tools.has_compiler:
         yield found(
             NO_COMPILER,
-            _(
-                "no C++ compiler `{compiler}` found to build {names}",
-                compiler=tools.compiler,
-                names=_names(missing),
-            ),
+            f"no C++ compiler `{tools.compiler}` found to build {_names(missing)}",
             "apt install g++",
             "dnf install gcc-c++",
         )
     if not tools.has_ninja:
         yield found(
             NO_NINJA,
-            _("no `ninja` found, which is needed for {names}", names=_names(needed)),
+            f"no `ninja` found, which is needed for {_names(needed)}",
             "pip install ninja",
             "apt install ninja-build",
             "dnf install ninja-build",
@@ -101,9 +96,9 @@ def _compiler(inputs: PreflightInput) -> Iterator[PreflightFinding]:
     if missing and tools.python_headers is False:
         yield found(
             NO_PYTHON_HEADERS,
-            _(
-                "the headers of this Python are missing, which are needed to build {names}",
-                names=_names(missing),
+            (
+                "the headers of this Python are missing, which are needed to build "
+                f"{_names(missing)}"
             ),
             "apt install python3-dev",
             "dnf install python3-devel",
@@ -114,8 +109,8 @@ NO_CUDA_TOOLKIT = Rule(
     code="PF404",
     name="no-cuda-toolkit",
     severity=Severity.ERROR,
-    why=_("nvcc builds the op"),
-    when=_("nvcc, for ops that need it: `fused_adam`, `quantizer`, `async_io` on GPUs"),
+    why="nvcc builds the op",
+    when="nvcc, for ops that need it: `fused_adam`, `quantizer`, `async_io` on GPUs",
 )
 
 
@@ -124,15 +119,12 @@ def _cuda_toolkit(inputs: PreflightInput) -> Iterator[PreflightFinding]:
     if tools is None or not needed:
         return
     if tools.cuda_home is None or tools.has_nvcc is False:
-        where = f"`{tools.cuda_home}/bin/nvcc`" if tools.cuda_home else _("nvcc, nor `CUDA_HOME`")
+        where = f"`{tools.cuda_home}/bin/nvcc`" if tools.cuda_home else "nvcc, nor `CUDA_HOME`"
         missing = _with_nvcc(inputs, _missing(inputs))
         yield found(
             NO_CUDA_TOOLKIT,
-            _("there is no {where} for {names}", where=where, names=_names(missing or needed)),
-            _(
-                "install CUDA's toolkit{of_torch}, then `export CUDA_HOME=/usr/local/cuda`",
-                of_torch=_of_torch(inputs),
-            ),
+            f"there is no {where} for {_names(missing or needed)}",
+            f"install CUDA's toolkit{_of_torch(inputs)}, then `export CUDA_HOME=/usr/local/cuda`",
             # What is built may load; DeepSpeed asks nvcc for its version first, for some ops.
             severity=Severity.ERROR if missing else Severity.WARNING,
         )
@@ -144,8 +136,8 @@ OTHER_CUDA_TOOLKIT = Rule(
     code="PF405",
     name="other-cuda-toolkit",
     severity=Severity.WARNING,
-    why=_("the op would link to another CUDA runtime than torch"),
-    when=_("nvcc of another major version than torch's CUDA"),
+    why="the op would link to another CUDA runtime than torch",
+    when="nvcc of another major version than torch's CUDA",
 )
 
 
@@ -159,20 +151,12 @@ def _other_toolkit(
         major, minor = tools.cuda_version
         yield found(
             OTHER_CUDA_TOOLKIT,
-            _(
-                "nvcc in `{cuda_home}` is {major}.{minor}, but torch is built for CUDA "
-                "{torch_major}.{torch_minor}; nvcc builds {names}",
-                cuda_home=tools.cuda_home,
-                major=major,
-                minor=minor,
-                torch_major=torch.cuda_version[0],
-                torch_minor=torch.cuda_version[1],
-                names=_names(needed),
+            (
+                f"nvcc in `{tools.cuda_home}` is {major}.{minor}, but torch is built for "
+                f"CUDA {torch.cuda_version[0]}.{torch.cuda_version[1]}; nvcc builds "
+                f"{_names(needed)}"
             ),
-            _(
-                "install CUDA's toolkit{of_torch}, then `export CUDA_HOME=/usr/local/cuda`",
-                of_torch=_of_torch(inputs),
-            ),
+            f"install CUDA's toolkit{_of_torch(inputs)}, then `export CUDA_HOME=/usr/local/cuda`",
         )
 
 
@@ -187,15 +171,15 @@ ARCH_LIST = Rule(
     code="PF406",
     name="arch-list",
     severity=Severity.ERROR,
-    why=_("DeepSpeed understands lists such as `8.0;9.0+PTX` only"),
-    when=_("`TORCH_CUDA_ARCH_LIST` has an entry that DeepSpeed cannot read, such as `9.0a`"),
+    why="DeepSpeed understands lists such as `8.0;9.0+PTX` only",
+    when="`TORCH_CUDA_ARCH_LIST` has an entry that DeepSpeed cannot read, such as `9.0a`",
 )
 ARCH_LIST_LACKS = Rule(
     code="PF407",
     name="arch-list-lacks",
     severity=Severity.ERROR,
-    why=_("the op would have no code for this GPU"),
-    when=_("it has no entry for a GPU of the job"),
+    why="the op would have no code for this GPU",
+    when="it has no entry for a GPU of the job",
 )
 
 
@@ -209,11 +193,7 @@ def _arch_list(inputs: PreflightInput) -> Iterator[PreflightFinding]:
     if bad:
         yield found(
             ARCH_LIST,
-            _(
-                "`TORCH_CUDA_ARCH_LIST={text}`: DeepSpeed cannot read `{bad}`",
-                text=text,
-                bad=bad[0],
-            ),
+            f"`TORCH_CUDA_ARCH_LIST={text}`: DeepSpeed cannot read `{bad[0]}`",
             "unset TORCH_CUDA_ARCH_LIST",
         )
         return
@@ -222,14 +202,9 @@ def _arch_list(inputs: PreflightInput) -> Iterator[PreflightFinding]:
             dotted = f"{gpu.compute_capability[0]}.{gpu.compute_capability[1]}"
             yield found(
                 ARCH_LIST_LACKS,
-                _(
-                    "`TORCH_CUDA_ARCH_LIST={text}` has no entry for GPU {label} ({gpu}, "
-                    "{dotted}); nvcc builds {names}",
-                    text=text,
-                    label=gpu.label,
-                    gpu=gpu.name,
-                    dotted=dotted,
-                    names=_names(needed),
+                (
+                    f"`TORCH_CUDA_ARCH_LIST={text}` has no entry for GPU {gpu.label} "
+                    f"({gpu.name}, {dotted}); nvcc builds {_names(needed)}"
                 ),
                 "unset TORCH_CUDA_ARCH_LIST",
                 f"export TORCH_CUDA_ARCH_LIST={dotted}",
@@ -253,15 +228,15 @@ EXTENSIONS_FOLDER = Rule(
     code="PF409",
     name="extensions-folder",
     severity=Severity.ERROR,
-    why=_("DeepSpeed cannot write the ops that it builds"),
-    when=_("the folder for built ops is not writable"),
+    why="DeepSpeed cannot write the ops that it builds",
+    when="the folder for built ops is not writable",
 )
 EXTENSIONS_ON_NETWORK = Rule(
     code="PF410",
     name="extensions-on-network",
     severity=Severity.INFO,
-    why=_("builds are slow on a network file system, and nodes wait for each other's lock"),
-    when=_("ops would be built on NFS or another network file system"),
+    why="builds are slow on a network file system, and nodes wait for each other's lock",
+    when="ops would be built on NFS or another network file system",
 )
 
 
@@ -272,21 +247,18 @@ def _folder(inputs: PreflightInput) -> Iterator[PreflightFinding]:
     if extensions.writable is False:
         yield found(
             EXTENSIONS_FOLDER,
-            _(
-                "`{folder}`, where DeepSpeed builds {names}, is not writable",
-                folder=extensions.folder,
-                names=_names(_needed(inputs)),
+            (
+                f"`{extensions.folder}`, where DeepSpeed builds {_names(_needed(inputs))}, "
+                "is not writable"
             ),
             "export TORCH_EXTENSIONS_DIR=/tmp/torch_extensions",
         )
     if missing and extensions.file_system in _NETWORK_FILE_SYSTEMS:
         yield found(
             EXTENSIONS_ON_NETWORK,
-            _(
-                "`{folder}`, where DeepSpeed builds {names}, is on {file_system}",
-                folder=extensions.folder,
-                names=_names(missing),
-                file_system=extensions.file_system,
+            (
+                f"`{extensions.folder}`, where DeepSpeed builds {_names(missing)}, is on "
+                f"{extensions.file_system}"
             ),
             "export TORCH_EXTENSIONS_DIR=/tmp/torch_extensions",
         )
@@ -296,18 +268,18 @@ STALE_LOCK = Rule(
     code="PF408",
     name="stale-lock",
     severity=Severity.ERROR,
-    why=_("torch waits until the lock file is gone, and a killed build leaves it behind"),
-    when=_(
-        "a `lock` that no process has open, so the ranks would wait forever; a warning if"
-        " another host or container may have it open"
+    why="torch waits until the lock file is gone, and a killed build leaves it behind",
+    when=(
+        "a `lock` that no process has open, so the ranks would wait forever; a warning if "
+        "another host or container may have it open"
     ),
 )
 BEING_BUILT = Rule(
     code="PF412",
     name="being-built",
     severity=Severity.INFO,
-    why=_("the ranks wait until the build is done"),
-    when=_("another process is building an op of the job"),
+    why="the ranks wait until the build is done",
+    when="another process is building an op of the job",
 )
 
 
@@ -338,26 +310,20 @@ def judge_lock(lock: Lock, file_system: str | None) -> PreflightFinding:
     if lock.holder_pid is not None:
         return found(
             BEING_BUILT,
-            _(
-                "process {holder_pid} is building `{op}`; the ranks will wait for it",
-                holder_pid=lock.holder_pid,
-                op=lock.op,
-            ),
+            f"process {lock.holder_pid} is building `{lock.op}`; the ranks will wait for it",
         )
     if lock.left_by_rank:
         text, severity = (
-            _("was left by a rank that died; `zerowiz launch` removes it"),
+            "was left by a rank that died; `zerowiz launch` removes it",
             Severity.INFO,
         )
     elif _is_nobodys(lock, file_system):
-        text, severity = _("was left by a build that was killed"), Severity.ERROR
+        text, severity = "was left by a build that was killed", Severity.ERROR
     else:
         minutes = lock.age_milliseconds // 60_000
         is_young = lock.age_milliseconds < _LONGEST_BUILD_MILLISECONDS
-        text = _(
-            "is {minutes} minutes old, and no process on this host has it open", minutes=minutes
-        )
-        text += _(": another host or container may be building") if is_young else ""
+        text = f"is {minutes} minutes old, and no process on this host has it open"
+        text += ": another host or container may be building" if is_young else ""
         severity = Severity.WARNING
     return found(
         STALE_LOCK,
@@ -377,8 +343,8 @@ COMPILES = Rule(
     code="PF413",
     name="compiles",
     severity=Severity.INFO,
-    why=_("the first job that needs an op builds it; later jobs load it"),
-    when=_("ops that are not built yet"),
+    why="the first job that needs an op builds it; later jobs load it",
+    when="ops that are not built yet",
 )
 
 
@@ -388,14 +354,12 @@ WAITS = frozenset({BEING_BUILT, COMPILES})
 
 def will_compile(ops: Sequence[Op]) -> PreflightFinding:
     """That a job compiles these ops when it starts."""
-    likely = _("likely ") if all(op.likely for op in ops) else ""
+    likely = "likely " if all(op.likely for op in ops) else ""
     return found(
         COMPILES,
-        _(
-            "DeepSpeed {likely}compiles {names} when the job starts; this takes about half "
-            "a minute, once",
-            likely=likely,
-            names=_names(ops),
+        (
+            f"DeepSpeed {likely}compiles {_names(ops)} when the job starts; this takes about "
+            "half a minute, once"
         ),
     )
 
@@ -411,8 +375,8 @@ NO_LIBAIO = Rule(
     code="PF411",
     name="no-libaio",
     severity=Severity.ERROR,
-    why=_("DeepSpeed reads and writes NVMe through libaio"),
-    when=_("needed for offload to NVMe"),
+    why="DeepSpeed reads and writes NVMe through libaio",
+    when="needed for offload to NVMe",
 )
 
 
@@ -421,10 +385,10 @@ def _libaio(inputs: PreflightInput) -> Iterator[PreflightFinding]:
     if tools is not None and ops and tools.has_libaio is False:
         yield found(
             NO_LIBAIO,
-            _("libaio or its header is missing, and {names} needs both", names=_names(ops)),
+            f"libaio or its header is missing, and {_names(ops)} needs both",
             "apt install libaio-dev",
             "dnf install libaio-devel",
-            _("if they are in another folder: `export CFLAGS=-I.../include LDFLAGS=-L.../lib`"),
+            "if they are in another folder: `export CFLAGS=-I.../include LDFLAGS=-L.../lib`",
         )
 
 

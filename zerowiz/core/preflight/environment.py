@@ -17,7 +17,6 @@ from zerowiz.core.preflight.facts import (
 )
 from zerowiz.core.strategy_types import ZeroKey
 from zerowiz.core.workload import Integration
-from zerowiz.translation import _
 
 # The oldest release that configs are written for (pyproject.toml, extra `train`).
 _DEEPSPEED = (0, 19, 8)
@@ -28,15 +27,15 @@ OTHER_ENVIRONMENT = Rule(
     code="PF204",
     name="other-environment",
     severity=Severity.WARNING,
-    why=_("the ranks run with that Python and its packages, not with zerowiz's"),
-    when=_("the `deepspeed` on PATH belongs to another Python than zerowiz"),
+    why="the ranks run with that Python and its packages, not with zerowiz's",
+    when="the `deepspeed` on PATH belongs to another Python than zerowiz",
 )
 NO_INTERPRETER = Rule(
     code="PF205",
     name="no-interpreter",
     severity=Severity.ERROR,
-    why=_("`deepspeed` cannot start"),
-    when=_("its first line names a Python that does not exist (a moved environment)"),
+    why="`deepspeed` cannot start",
+    when="its first line names a Python that does not exist (a moved environment)",
 )
 
 
@@ -47,25 +46,17 @@ def _program(inputs: PreflightInput) -> Iterator[PreflightFinding]:
     if installed.interpreter_exists is False:
         yield found(
             NO_INTERPRETER,
-            _(
-                "`{program}` needs `{interpreter}`, which does not exist",
-                program=installed.program,
-                interpreter=installed.interpreter,
-            ),
-            _('create the environment again, then `pip install "zerowiz[train]"`'),
+            f"`{installed.program}` needs `{installed.interpreter}`, which does not exist",
+            'create the environment again, then `pip install "zerowiz[train]"`',
         )
     elif installed.own is False:
         yield found(
             OTHER_ENVIRONMENT,
-            _(
-                "`{program}` belongs to `{interpreter}`",
-                program=installed.program,
-                interpreter=installed.interpreter,
-            ),
-            _('install DeepSpeed in the environment of zerowiz: `pip install "zerowiz[train]"`'),
-            _(
-                "or install zerowiz in that of DeepSpeed: `{interpreter} -m pip install zerowiz`",
-                interpreter=installed.interpreter,
+            f"`{installed.program}` belongs to `{installed.interpreter}`",
+            ('install DeepSpeed in the environment of zerowiz: `pip install "zerowiz[train]"`'),
+            (
+                f"or install zerowiz in that of DeepSpeed: `{installed.interpreter} -m pip "
+                "install zerowiz`"
             ),
         )
 
@@ -74,10 +65,10 @@ PACKAGE_MISSING = Rule(
     code="PF202",
     name="package-missing",
     severity=Severity.ERROR,
-    why=_("the ranks fail when they import it"),
-    when=_(
-        "deepspeed, torch, transformers, accelerate, peft, bitsandbytes, setuptools: packages"
-        " that this job needs"
+    why="the ranks fail when they import it",
+    when=(
+        "deepspeed, torch, transformers, accelerate, peft, bitsandbytes, setuptools: "
+        "packages that this job needs"
     ),
 )
 
@@ -91,26 +82,26 @@ def _packages(inputs: PreflightInput) -> Iterator[PreflightFinding]:
         if package is not None and package.present is False:
             yield found(
                 PACKAGE_MISSING,
-                _("`{name}` is not installed, and {wants}", name=name, wants=wants),
+                f"`{name}` is not installed, and {wants}",
                 f"{_pip(installed)} install {name}",
             )
 
 
 def _wanted(inputs: PreflightInput) -> Iterator[tuple[str, str]]:
     """The libraries of this job, each with who needs it."""
-    yield "torch", _("DeepSpeed needs it")
-    yield "deepspeed", _("the ranks need it")
+    yield "torch", "DeepSpeed needs it"
+    yield "deepspeed", "the ranks need it"
     planned = inputs.planned
     if planned is None:
         return
     if planned.integration is not None:
         yield from planned.integration.row.libraries.items()
     if planned.uses_peft:
-        yield "peft", _("the script trains adapters")
+        yield "peft", "the script trains adapters"
     if planned.uses_bitsandbytes:
-        yield "bitsandbytes", _("8-bit states and 4-bit weights need it")
+        yield "bitsandbytes", "8-bit states and 4-bit weights need it"
     if planned.ops:
-        yield "setuptools", _("torch needs it to build DeepSpeed's ops")
+        yield "setuptools", "torch needs it to build DeepSpeed's ops"
 
 
 def _pip(installed: Installed) -> str:
@@ -122,11 +113,11 @@ OLD_DEEPSPEED = Rule(
     code="PF203",
     name="old-deepspeed",
     severity=Severity.WARNING,
-    why=_(
-        "zerowiz is tested with 0.19.8; older versions have other keys and use other amounts of"
-        " memory"
+    why=(
+        "zerowiz is tested with 0.19.8; older versions have other keys and use other "
+        "amounts of memory"
     ),
-    when=_("older than 0.19.8"),
+    when="older than 0.19.8",
 )
 
 
@@ -140,10 +131,9 @@ def _age(inputs: PreflightInput) -> Iterator[PreflightFinding]:
         least = ".".join(map(str, _DEEPSPEED))
         yield found(
             OLD_DEEPSPEED,
-            _(
-                "DeepSpeed {match} is installed, and zerowiz writes configs for {least} and later",
-                match=match[0],
-                least=least,
+            (
+                f"DeepSpeed {match[0]} is installed, and zerowiz writes configs for {least} "
+                "and later"
             ),
             f'{_pip(installed)} install "deepspeed>={least}"',
         )
@@ -153,8 +143,8 @@ BAD_RELEASE = Rule(
     code="PF206",
     name="bad-release",
     severity=Severity.ERROR,
-    why=_("the job trains wrongly or loses its weights, and ends without an error"),
-    when=_("a release of DeepSpeed or transformers that is known to harm such a job"),
+    why="the job trains wrongly or loses its weights, and ends without an error",
+    when="a release of DeepSpeed or transformers that is known to harm such a job",
 )
 
 
@@ -167,17 +157,12 @@ def _bad_releases(inputs: PreflightInput) -> Iterator[PreflightFinding]:
         version = None if package is None else package.version
         if not row.affects(row.library, version) or not _meets(planned, row):
             continue
-        gather = _('write `"{key}": true` in the config', key=ZeroKey.GATHER_ON_SAVE)
+        gather = f'write `"{ZeroKey.GATHER_ON_SAVE}": true` in the config'
         yield found(
             BAD_RELEASE,
-            _(
-                "{library} {version} is installed: {words}",
-                library=row.library,
-                version=version,
-                words=row.words,
-            ),
+            f"{row.library} {version} is installed: {row.words}",
             f'{_pip(installed)} install "{row.library}>={row.upgrade}"',
-            *((gather,) if row.adapters else (_("choose another stage with `$stage`"),)),
+            *((gather,) if row.adapters else ("choose another stage with `$stage`",)),
             severity=row.severity,
         )
 
@@ -200,7 +185,7 @@ def _saves_empty(planned: PlannedJob) -> bool:
 
 # No package has it.
 _OURS: Mapping[str, str] = {
-    "portable_checkpoint": _("copy zerowiz's `templates/portable_checkpoint` next to the script")
+    "portable_checkpoint": "copy zerowiz's `templates/portable_checkpoint` next to the script"
 }
 
 # Where a package has another name than its module; some of these modules' names are other packages.
@@ -223,24 +208,24 @@ IMPORT_MISSING = Rule(
     code="PF102",
     name="import-missing",
     severity=Severity.ERROR,
-    why=_("every rank fails at that line of the script"),
-    when=_("the script imports a package that is not installed, at its top and without `try`"),
+    why="every rank fails at that line of the script",
+    when="the script imports a package that is not installed, at its top and without `try`",
 )
 SHADOWED = Rule(
     code="PF103",
     name="shadowed",
     severity=Severity.WARNING,
-    why=_(
+    why=(
         "Python looks in the script's folder first, so it imports the file instead of the library"
     ),
-    when=_("a file next to the script has the name of a library: `torch.py`"),
+    when="a file next to the script has the name of a library: `torch.py`",
 )
 RELATIVE = Rule(
     code="PF111",
     name="relative-import",
     severity=Severity.ERROR,
-    why=_("a script that is started by its path belongs to no package"),
-    when=_("`from .x import y` at the top of a script that does not start as a module (`-m`)"),
+    why="a script that is started by its path belongs to no package",
+    when="`from .x import y` at the top of a script that does not start as a module (`-m`)",
 )
 
 
@@ -251,12 +236,7 @@ def _imports(inputs: PreflightInput) -> Iterator[PreflightFinding]:
     for module in script.missing:
         yield found(
             IMPORT_MISSING,
-            _(
-                "{path} line {line} imports `{each}`, which is not installed",
-                path=script.path,
-                line=module.line,
-                each=module.name,
-            ),
+            f"{script.path} line {module.line} imports `{module.name}`, which is not installed",
             _OURS.get(module.name) or _install(module, installed),
         )
     if script.relative is not None:
@@ -264,24 +244,17 @@ def _imports(inputs: PreflightInput) -> Iterator[PreflightFinding]:
         package = posixpath.basename(package) or "PACKAGE"
         yield found(
             RELATIVE,
-            _(
-                "{path} line {line} imports from its own package, `{relative}`",
-                path=script.path,
-                line=script.relative.line,
-                relative=script.relative.name,
+            (
+                f"{script.path} line {script.relative.line} imports from its own package, "
+                f"`{script.relative.name}`"
             ),
-            _(
-                "start it as a module from the folder above its package: `$module "
-                "{package}.{stem}`",
-                package=package,
-                stem=stem,
-            ),
+            f"start it as a module from the folder above its package: `$module {package}.{stem}`",
         )
     for path in script.shadowing:
         yield found(
             SHADOWED,
-            _("`{path}` has the name of a library, and hides it", path=path),
-            _("rename it: `mv {path} ...`", path=shell.quote(path)),
+            f"`{path}` has the name of a library, and hides it",
+            f"rename it: `mv {shell.quote(path)} ...`",
         )
 
 
@@ -307,33 +280,33 @@ OTHER_RANKS = Rule(
     code="PF112",
     name="other-ranks",
     severity=Severity.ERROR,
-    why=_("DeepSpeed loads the optimizer states of ZeRO only on as many ranks as saved them"),
-    when=_(
-        "`--resume_from_checkpoint` names a checkpoint of DeepSpeed that another number of ranks"
-        " saved; a warning if the script does not use the Trainer"
+    why="DeepSpeed loads the optimizer states of ZeRO only on as many ranks as saved them",
+    when=(
+        "`--resume_from_checkpoint` names a checkpoint of DeepSpeed that another number of "
+        "ranks saved; a warning if the script does not use the Trainer"
     ),
 )
 OTHER_STAGE = Rule(
     code="PF114",
     name="other-stage",
     severity=Severity.ERROR,
-    why=_("DeepSpeed loads a checkpoint only at its own stage; stages 1 and 2 load each other's"),
-    when=_(
-        "`--resume_from_checkpoint` names a checkpoint of DeepSpeed that another stage saved;"
-        " a warning if the script does not use the Trainer"
+    why="DeepSpeed loads a checkpoint only at its own stage; stages 1 and 2 load each other's",
+    when=(
+        "`--resume_from_checkpoint` names a checkpoint of DeepSpeed that another stage "
+        "saved; a warning if the script does not use the Trainer"
     ),
 )
 NO_CHECKPOINT = Rule(
     code="PF115",
     name="no-checkpoint",
     severity=Severity.ERROR,
-    why=_(
-        "with DeepSpeed, the Trainer resumes only from states of DeepSpeed, and looks for them"
-        " after it has built its model"
+    why=(
+        "with DeepSpeed, the Trainer resumes only from states of DeepSpeed, and looks for "
+        "them after it has built its model"
     ),
-    when=_(
-        "`--resume_from_checkpoint` of a Trainer script names a folder that does not exist, or"
-        " that has no states of DeepSpeed"
+    when=(
+        "`--resume_from_checkpoint` of a Trainer script names a folder that does not exist, "
+        "or that has no states of DeepSpeed"
     ),
 )
 
@@ -353,26 +326,19 @@ def check_checkpoint(inputs: PreflightInput) -> Iterator[PreflightFinding]:
     if stages and stage not in stages:
         yield found(
             OTHER_STAGE,
-            _(
-                "the checkpoint `{path}` is of stage {saved}, and this job trains at stage {stage}",
-                path=resumed.path,
-                saved="/".join(map(str, stages)),
-                stage=stage,
+            (
+                f"the checkpoint `{resumed.path}` is of stage {'/'.join(map(str, stages))}, "
+                f"and this job trains at stage {stage}"
             ),
-            _("resume at a stage that loads it: `$stage {stage}`", stage=stages[-1]),
-            _("for the next job: save with `portable_checkpoint`, which loads at every stage"),
+            f"resume at a stage that loads it: `$stage {stages[-1]}`",
+            "for the next job: save with `portable_checkpoint`, which loads at every stage",
             severity=severity,
         )
     saved, ranks = resumed.states.ranks, planned.job.machine.world_size
     if saved not in {None, ranks} and stage != 0:
         yield found(
             OTHER_RANKS,
-            _(
-                "{saved} ranks saved the checkpoint `{path}`, and this job has {ranks}",
-                saved=saved,
-                path=resumed.path,
-                ranks=ranks,
-            ),
+            f"{saved} ranks saved the checkpoint `{resumed.path}`, and this job has {ranks}",
             *_ways_out(resumed.path, resumed.states, planned),
             severity=severity,
         )
@@ -387,17 +353,17 @@ def _check_there(resumed: Resumed, planned: PlannedJob) -> Iterator[PreflightFin
     if not resumed.is_folder:
         yield found(
             NO_CHECKPOINT,
-            _("there is no checkpoint `{path}`", path=resumed.path),
-            _("name a checkpoint that is there after `--resume_from_checkpoint`"),
-            _("remove `--resume_from_checkpoint` to start from the beginning"),
+            f"there is no checkpoint `{resumed.path}`",
+            "name a checkpoint that is there after `--resume_from_checkpoint`",
+            "remove `--resume_from_checkpoint` to start from the beginning",
         )
         return
     yield found(
         NO_CHECKPOINT,
-        _("the checkpoint `{path}` has no states of DeepSpeed", path=resumed.path),
-        _(
-            "to go on from its weights with a new optimizer, remove `--resume_from_checkpoint`,"
-            " and name the folder as the model"
+        f"the checkpoint `{resumed.path}` has no states of DeepSpeed",
+        (
+            "to go on from its weights with a new optimizer, remove "
+            "`--resume_from_checkpoint`, and name the folder as the model"
         ),
     )
 
@@ -408,17 +374,16 @@ def _loads_universal(config: Mapping[str, object] | None) -> bool:
 
 
 def _ways_out(path: str, states: SavedStates, planned: PlannedJob) -> Iterator[str]:
-    yield _("resume on {saved} ranks again", saved=states.ranks)
+    yield f"resume on {states.ranks} ranks again"
     folder = f"{path}/{states.tag}"
     # For states of stages 1 and 2 the converter wants a note in the checkpoint, which none of the
     # Trainer has.
-    yield _(
-        "convert it with `{command}`, add `{section}` to a copy of `{name}`, and launch with that:"
-        " `$config FILE`",
-        command="python -m deepspeed.checkpoint.ds_to_universal --inject_missing_state"
-        f" --input_folder {shell.quote(folder)}"
-        f" --output_folder {shell.quote(folder)}_universal",
-        section='"checkpoint": {"load_universal": true}',
-        name=planned.strategy.config_name,
+    command = (
+        "python -m deepspeed.checkpoint.ds_to_universal --inject_missing_state"
+        f" --input_folder {shell.quote(folder)} --output_folder {shell.quote(folder)}_universal"
     )
-    yield _("for the next job: save with `portable_checkpoint`, which loads on any number of ranks")
+    yield (
+        f'convert it with `{command}`, add `"checkpoint": {{"load_universal": true}}` to a copy'
+        f" of `{planned.strategy.config_name}`, and launch with that: `$config FILE`"
+    )
+    yield "for the next job: save with `portable_checkpoint`, which loads on any number of ranks"

@@ -12,7 +12,6 @@ from zerowiz.core.memory.buffers import expands_segments
 from zerowiz.core.memory.host import HostPhase, offload_to_nvme
 from zerowiz.core.preflight.facts import PlannedJob, PreflightInput
 from zerowiz.core.workload import Method, Precision, Workload
-from zerowiz.translation import _, listing
 
 # NICs of which a job locks the memory that it registers; Linux, RLIMIT_MEMLOCK, ibv_reg_mr(3).
 _RDMA = frozenset({NetworkKind.INFINIBAND, NetworkKind.ROCE, NetworkKind.EFA})
@@ -22,8 +21,8 @@ PORT_TAKEN = Rule(
     code="PF601",
     name="port-taken",
     severity=Severity.ERROR,
-    why=_("the ranks cannot open the port where they connect to each other"),
-    when=_("another process uses the `MASTER_PORT` of a job on several nodes"),
+    why="the ranks cannot open the port where they connect to each other",
+    when="another process uses the `MASTER_PORT` of a job on several nodes",
 )
 
 
@@ -31,15 +30,9 @@ def _port(inputs: PreflightInput) -> Iterator[PreflightFinding]:
     if inputs.facts.port_taken:
         yield found(
             PORT_TAKEN,
-            _(
-                "another process uses port {master_port} (`MASTER_PORT`)",
-                master_port=inputs.facts.master_port,
-            ),
-            _(
-                "see which: `ss -ltnp 'sport = :{master_port}'`",
-                master_port=inputs.facts.master_port,
-            ),
-            _("or set another port on all nodes: `export MASTER_PORT=29501`"),
+            f"another process uses port {inputs.facts.master_port} (`MASTER_PORT`)",
+            f"see which: `ss -ltnp 'sport = :{inputs.facts.master_port}'`",
+            "or set another port on all nodes: `export MASTER_PORT=29501`",
         )
 
 
@@ -69,17 +62,17 @@ NO_SUCH_ADAPTER = Rule(
     code="PF603",
     name="no-such-adapter",
     severity=Severity.WARNING,
-    why=_("NCCL uses TCP instead, which is many times slower"),
-    when=_("RDMA between nodes is disabled, or `NCCL_IB_HCA` names no adapter"),
+    why="NCCL uses TCP instead, which is many times slower",
+    when="RDMA between nodes is disabled, or `NCCL_IB_HCA` names no adapter",
 )
 SLOW_BY_CHOICE = Rule(
     code="PF604",
     name="slow-by-choice",
     severity=Severity.WARNING,
-    why=_("the job runs slower than it could"),
-    when=_(
-        "`NCCL_P2P_DISABLE` with NVLink, `NCCL_SHM_DISABLE` without, `CUDA_LAUNCH_BLOCKING`,"
-        " bf16 before Ampere or on a CPU that emulates it"
+    why="the job runs slower than it could",
+    when=(
+        "`NCCL_P2P_DISABLE` with NVLink, `NCCL_SHM_DISABLE` without, "
+        "`CUDA_LAUNCH_BLOCKING`, bf16 before Ampere or on a CPU that emulates it"
     ),
 )
 
@@ -91,7 +84,7 @@ _SWITCHES = (
         variable="NCCL_P2P_DISABLE",
         is_bad=lambda text, machine: _is_on(text) and _has_nvlink(machine),
         rule=SLOW_BY_CHOICE,
-        why=_("the GPUs have NVLink, but NCCL will copy through the host"),
+        why="the GPUs have NVLink, but NCCL will copy through the host",
     ),
     _Switch(
         variable="NCCL_SHM_DISABLE",
@@ -99,25 +92,25 @@ _SWITCHES = (
             _is_on(text) and len(machine.gpus) > 1 and not _has_nvlink(machine)
         ),
         rule=SLOW_BY_CHOICE,
-        why=_("without shared memory, NCCL may use TCP within a node"),
+        why="without shared memory, NCCL may use TCP within a node",
     ),
     _Switch(
         variable="NCCL_IB_DISABLE",
         is_bad=lambda text, machine: _is_on(text) and _between_rdma(machine),
         rule=NO_SUCH_ADAPTER,
-        why=_("the nodes have RDMA adapters"),
+        why="the nodes have RDMA adapters",
     ),
     _Switch(
         variable="NCCL_NET",
         is_bad=lambda text, machine: text.lower() == "socket" and _between_rdma(machine),
         rule=NO_SUCH_ADAPTER,
-        why=_("the nodes have RDMA adapters"),
+        why="the nodes have RDMA adapters",
     ),
     _Switch(
         variable="CUDA_LAUNCH_BLOCKING",
         is_bad=lambda text, _: _is_on(text),
         rule=SLOW_BY_CHOICE,
-        why=_("CUDA waits for every kernel, which is meant for debugging"),
+        why="CUDA waits for every kernel, which is meant for debugging",
     ),
 )
 
@@ -149,10 +142,8 @@ NO_SUCH_INTERFACE = Rule(
     code="PF602",
     name="no-such-interface",
     severity=Severity.ERROR,
-    why=_("the ranks find no network interface to connect through"),
-    when=_(
-        "`NCCL_SOCKET_IFNAME` (`GLOO_SOCKET_IFNAME` on the CPU) names no interface of this host"
-    ),
+    why="the ranks find no network interface to connect through",
+    when="`NCCL_SOCKET_IFNAME` (`GLOO_SOCKET_IFNAME` on the CPU) names no interface of this host",
 )
 
 
@@ -170,13 +161,12 @@ def _interfaces(inputs: PreflightInput) -> Iterator[PreflightFinding]:
         if inputs.facts.interfaces.get(variable) is False and is_used(inputs):
             yield found(
                 rule,
-                _(
-                    "`{variable}={value}` names no interface of this host",
-                    variable=variable,
-                    value=inputs.environ.get(variable, ""),
+                (
+                    f"`{variable}={inputs.environ.get(variable, '')}` names no interface of "
+                    "this host"
                 ),
                 f"unset {variable}",
-                _("`ls /sys/class/net /sys/class/infiniband` lists those that exist"),
+                "`ls /sys/class/net /sys/class/infiniband` lists those that exist",
             )
 
 
@@ -184,11 +174,11 @@ FRAGMENTS = Rule(
     code="PF605",
     name="fragments",
     severity=Severity.INFO,
-    why=_(
-        "without it, torch reserves up to a third more memory than it uses; the plan allows for"
-        " that"
+    why=(
+        "without it, torch reserves up to a third more memory than it uses; the plan allows "
+        "for that"
     ),
-    when=_("the allocator setting lacks `expandable_segments:True`"),
+    when="the allocator setting lacks `expandable_segments:True`",
 )
 
 
@@ -198,7 +188,7 @@ def _allocator(inputs: PreflightInput) -> Iterator[PreflightFinding]:
         setting = next(f"{name}={inputs.environ[name]}" for name in names if name in inputs.environ)
         yield found(
             FRAGMENTS,
-            _("`{setting}` lacks `expandable_segments:True`", setting=setting),
+            f"`{setting}` lacks `expandable_segments:True`",
             f"export {setting},expandable_segments:True",
         )
 
@@ -220,7 +210,7 @@ _FIRST_COMPATIBLE_MAJOR = 11
 _DRIVERS = {11: "450", 12: "525", 13: "580"}
 
 # Reinstalling picks the build for another CUDA; https://pytorch.org/get-started/locally.
-_TORCH_PAGE = _("choose a build at https://pytorch.org/get-started/locally")
+_TORCH_PAGE = "choose a build at https://pytorch.org/get-started/locally"
 
 # deepspeed/accelerator/cuda_accelerator.py, is_fp16_supported (0.19.8).
 _FP16_MAJOR = 7
@@ -231,8 +221,8 @@ ACCELERATOR = Rule(
     code="PF307",
     name="accelerator",
     severity=Severity.ERROR,
-    why=_("DeepSpeed uses the device that the variable names"),
-    when=_("`DS_ACCELERATOR` conflicts with the plan"),
+    why="DeepSpeed uses the device that the variable names",
+    when="`DS_ACCELERATOR` conflicts with the plan",
 )
 
 
@@ -242,9 +232,9 @@ def _accelerator(inputs: PreflightInput) -> Iterator[PreflightFinding]:
     if name is not None and inputs.on_gpus and name != "cuda":
         yield found(
             ACCELERATOR,
-            _("`DS_ACCELERATOR={name}` is set, but the plan is for GPUs", name=name),
+            f"`DS_ACCELERATOR={name}` is set, but the plan is for GPUs",
             "unset DS_ACCELERATOR",
-            _("use the CPU instead: `$accelerator cpu`"),
+            "use the CPU instead: `$accelerator cpu`",
         )
 
 
@@ -252,18 +242,18 @@ TORCH_WITHOUT_CUDA = Rule(
     code="PF302",
     name="torch-without-cuda",
     severity=Severity.ERROR,
-    why=_("torch sees none of the GPUs"),
-    when=_("torch is a build for the CPU or ROCm, and the GPUs are NVIDIA's"),
+    why="torch sees none of the GPUs",
+    when="torch is a build for the CPU or ROCm, and the GPUs are NVIDIA's",
 )
 
 
 def _cuda_build(inputs: PreflightInput) -> Iterator[PreflightFinding]:
     torch = inputs.facts.torch
     if inputs.on_gpus and torch is not None and torch.cuda_version is None:
-        kind = "ROCm" if torch.hip else _("the CPU")
+        kind = "ROCm" if torch.hip else "the CPU"
         yield found(
             TORCH_WITHOUT_CUDA,
-            _("torch {version} is a build for {kind}", version=torch.version, kind=kind),
+            f"torch {torch.version} is a build for {kind}",
             _TORCH_PAGE,
         )
 
@@ -272,8 +262,8 @@ OLD_DRIVER = Rule(
     code="PF303",
     name="old-driver",
     severity=Severity.ERROR,
-    why=_("a driver supports its own major version of CUDA and older ones only"),
-    when=_("torch is built for a newer major version of CUDA than the driver supports"),
+    why="a driver supports its own major version of CUDA and older ones only",
+    when="torch is built for a newer major version of CUDA than the driver supports",
 )
 
 
@@ -290,20 +280,12 @@ def _driver(inputs: PreflightInput) -> Iterator[PreflightFinding]:
     wanted, least = _dotted(torch.cuda_version), _DRIVERS.get(torch.cuda_version[0])
     yield found(
         OLD_DRIVER,
-        _(
-            "torch {version} is built for CUDA {wanted}, and driver {driver_version} "
-            "supports up to {newest}",
-            version=torch.version,
-            wanted=wanted,
-            driver_version=machine.driver_version or _("here"),
-            newest=_dotted(newest),
+        (
+            f"torch {torch.version} is built for CUDA {wanted}, and driver "
+            f"{machine.driver_version or 'here'} supports up to {_dotted(newest)}"
         ),
-        _(
-            "install a torch built for CUDA {newest}: {torch_page}",
-            newest=newest[0],
-            torch_page=_TORCH_PAGE,
-        ),
-        *([_("or install driver {least} or later", least=least)] if least else []),
+        f"install a torch built for CUDA {newest[0]}: {_TORCH_PAGE}",
+        *([f"or install driver {least} or later"] if least else []),
     )
 
 
@@ -311,8 +293,8 @@ NO_CODE_FOR_GPU = Rule(
     code="PF304",
     name="no-code-for-gpu",
     severity=Severity.ERROR,
-    why=_("the first kernel fails with `no kernel image is available`"),
-    when=_("the GPU is too old for this release of torch"),
+    why="the first kernel fails with `no kernel image is available`",
+    when="the GPU is too old for this release of torch",
 )
 
 
@@ -327,16 +309,11 @@ def _code(inputs: PreflightInput) -> Iterator[PreflightFinding]:
         if capability is not None and capability < oldest:
             yield found(
                 NO_CODE_FOR_GPU,
-                _(
-                    "torch {version} supports compute capability {oldest} and later, and "
-                    "GPU {label} ({gpu}) is {capability}",
-                    version=torch.version,
-                    oldest=_dotted(oldest),
-                    label=gpu.label,
-                    gpu=gpu.name,
-                    capability=_dotted(capability),
+                (
+                    f"torch {torch.version} supports compute capability {_dotted(oldest)} "
+                    f"and later, and GPU {gpu.label} ({gpu.name}) is {_dotted(capability)}"
                 ),
-                _("install a torch built for an older CUDA: {torch_page}", torch_page=_TORCH_PAGE),
+                f"install a torch built for an older CUDA: {_TORCH_PAGE}",
             )
 
 
@@ -344,8 +321,8 @@ BUSY_GPU = Rule(
     code="PF305",
     name="busy-gpu",
     severity=Severity.INFO,
-    why=_("the plan uses the memory that is free now"),
-    when=_("other processes use a GPU of the job"),
+    why="the plan uses the memory that is free now",
+    when="other processes use a GPU of the job",
 )
 
 
@@ -353,14 +330,11 @@ def _busy(inputs: PreflightInput) -> Iterator[PreflightFinding]:
     for gpu in () if inputs.machine is None or not inputs.on_gpus else inputs.machine.gpus:
         if gpu.processes:
             pids = " ".join(str(process.pid) for process in gpu.processes)
-            names = listing(f"{p.name or _('a process')} ({p.pid})" for p in gpu.processes)
+            names = ", ".join(f"{p.name or 'a process'} ({p.pid})" for p in gpu.processes)
             yield found(
                 BUSY_GPU,
-                _("GPU {label} is in use by {names}", label=gpu.label, names=names),
-                _(
-                    "see whose they are with `ps -fp {pids}`, or choose other GPUs with `$gpus`",
-                    pids=pids,
-                ),
+                f"GPU {gpu.label} is in use by {names}",
+                f"see whose they are with `ps -fp {pids}`, or choose other GPUs with `$gpus`",
             )
 
 
@@ -378,12 +352,8 @@ def _precision(inputs: PreflightInput) -> Iterator[PreflightFinding]:
         gpu = min(inputs.machine.gpus, key=lambda gpu: gpu.compute_capability or (99, 0))
         yield found(
             SLOW_BY_CHOICE,
-            _(
-                "the job uses bf16, and GPU {label} ({gpu}) has no matrix units for it",
-                label=gpu.label,
-                gpu=gpu.name,
-            ),
-            _("use fp16, unless the script sets bf16: `$precision fp16`"),
+            f"the job uses bf16, and GPU {gpu.label} ({gpu.name}) has no matrix units for it",
+            "use fp16, unless the script sets bf16: `$precision fp16`",
         )
 
 
@@ -391,17 +361,17 @@ HALF_PRECISION = Rule(
     code="PF306",
     name="half-precision",
     severity=Severity.ERROR,
-    why=_("DeepSpeed rejects fp16 on this device"),
-    when=_("fp16 on a GPU or CPU that DeepSpeed does not support it on"),
+    why="DeepSpeed rejects fp16 on this device",
+    when="fp16 on a GPU or CPU that DeepSpeed does not support it on",
 )
 
 
 def _precision_on_cpu(machine: Machine, step: Workload) -> Iterator[PreflightFinding]:
-    fixes = ("`$precision fp32`", _("if the script sets fp16, remove that"))
+    fixes = ("`$precision fp32`", "if the script sets fp16, remove that")
     # deepspeed/runtime/engine.py, _do_sanity_check (0.19.8); autocast does not ask.
     if step.precision is Precision.FP16 and machine.host.computes_fp16 is False:
         yield found(
-            HALF_PRECISION, _("the job uses fp16, and this CPU has no fp16 instructions"), *fixes
+            HALF_PRECISION, "the job uses fp16, and this CPU has no fp16 instructions", *fixes
         )
     if emulates_bf16(machine, step):
         yield found(SLOW_BY_CHOICE, BF16_IS_EMULATED, *fixes)
@@ -417,19 +387,12 @@ def _fp16(inputs: PreflightInput, machine: Machine) -> Iterator[PreflightFinding
         if not (allowed and capability[0] == major):
             yield found(
                 HALF_PRECISION,
-                _(
-                    "the job uses fp16, and GPU {label} ({gpu}) has compute capability "
-                    "{capability}",
-                    label=gpu.label,
-                    gpu=gpu.name,
-                    capability=_dotted(capability),
+                (
+                    f"the job uses fp16, and GPU {gpu.label} ({gpu.name}) has compute "
+                    f"capability {_dotted(capability)}"
                 ),
-                _("use fp32, unless the script sets fp16: `$precision fp32`"),
-                *(
-                    [_("or `export {variable}=1`", variable=variable)]
-                    if capability[0] == major
-                    else []
-                ),
+                "use fp32, unless the script sets fp16: `$precision fp32`",
+                *([f"or `export {variable}=1`"] if capability[0] == major else []),
             )
 
 
@@ -452,7 +415,7 @@ _SHM_OF_NCCL_BYTES = 2**30
 _SHM_OF_CPU_RANK_BYTES = 2 * 2**20 + 2 * 32 * 2**20
 
 _SHM = "/dev/shm"  # noqa: S108 - shared memory, not a file of ours
-_CONTAINER = _(
+_CONTAINER = (
     "in a container: `docker run --shm-size=8g`; in Kubernetes an `emptyDir` of `medium: Memory`"
 )
 # DeepSpeed's buffers of CPU ranks stay there after a job that was killed.
@@ -463,15 +426,15 @@ NVME_FOLDER = Rule(
     code="PF501",
     name="nvme-folder",
     severity=Severity.ERROR,
-    why=_("DeepSpeed cannot write the offloaded states"),
-    when=_("the folder for NVMe offload does not exist or is not writable"),
+    why="DeepSpeed cannot write the offloaded states",
+    when="the folder for NVMe offload does not exist or is not writable",
 )
 NVME_FULL = Rule(
     code="PF502",
     name="nvme-full",
     severity=Severity.ERROR,
-    why=_("the offloaded states do not fit on the drive"),
-    when=_("the drive has less free space than the ranks write"),
+    why="the offloaded states do not fit on the drive",
+    when="the drive has less free space than the ranks write",
 )
 
 
@@ -482,16 +445,16 @@ def _nvme(inputs: PreflightInput) -> Iterator[PreflightFinding]:
     if folder.is_folder is False:
         yield found(
             NVME_FOLDER,
-            _("`{path}` is not a folder", path=folder.path),
+            f"`{folder.path}` is not a folder",
             f"mkdir -p {shell.quote(folder.path)}",
         )
     elif folder.writable is False:
         yield found(
             NVME_FOLDER,
-            _("`{path}` cannot be written to", path=folder.path),
-            _(
-                "`sudo install -d -o $USER {path}/$USER`, then use `$nvme_path {path}/$USER`",
-                path=shell.quote(folder.path),
+            f"`{folder.path}` cannot be written to",
+            (
+                f"`sudo install -d -o $USER {shell.quote(folder.path)}/$USER`, then use "
+                f"`$nvme_path {shell.quote(folder.path)}/$USER`"
             ),
         )
     elif folder.free_bytes is not None:
@@ -500,13 +463,11 @@ def _nvme(inputs: PreflightInput) -> Iterator[PreflightFinding]:
         if need_bytes > folder.free_bytes:
             yield found(
                 NVME_FULL,
-                _(
-                    "`{path}` has {free_bytes} free, and the ranks write {need_bytes}",
-                    path=folder.path,
-                    free_bytes=size(folder.free_bytes),
-                    need_bytes=size(need_bytes),
+                (
+                    f"`{folder.path}` has {size(folder.free_bytes)} free, and the ranks "
+                    f"write {size(need_bytes)}"
                 ),
-                _("choose another drive with `$nvme_path DIR`"),
+                "choose another drive with `$nvme_path DIR`",
                 severity=Severity.WARNING if folder.holds_states else Severity.ERROR,
             )
 
@@ -515,11 +476,11 @@ SMALL_SHM = Rule(
     code="PF503",
     name="small-shm",
     severity=Severity.WARNING,
-    why=_(
-        "ranks and data loaders exchange data through it: a rank dies with a bus error or a"
-        " segmentation fault"
+    why=(
+        "ranks and data loaders exchange data through it: a rank dies with a bus error or a "
+        "segmentation fault"
     ),
-    when=_("`/dev/shm` is too small for the ranks, as the 64 MiB of a default container"),
+    when="`/dev/shm` is too small for the ranks, as the 64 MiB of a default container",
 )
 
 
@@ -532,12 +493,7 @@ def _shm(inputs: PreflightInput) -> Iterator[PreflightFinding]:
             size_bytes = machine.host.shm_bytes or free_bytes
             yield found(
                 SMALL_SHM,
-                _(
-                    "{shm} has {size_bytes}; NCCL asks for {shm_of_nccl_bytes}",
-                    shm=_SHM,
-                    size_bytes=size(size_bytes),
-                    shm_of_nccl_bytes=size(_SHM_OF_NCCL_BYTES),
-                ),
+                f"{_SHM} has {size(size_bytes)}; NCCL asks for {size(_SHM_OF_NCCL_BYTES)}",
                 _CONTAINER,
             )
         return
@@ -545,17 +501,13 @@ def _shm(inputs: PreflightInput) -> Iterator[PreflightFinding]:
     if free_bytes < need_bytes:
         yield found(
             SMALL_SHM,
-            _(
-                "{shm} has {free_bytes} free, and {gpus} ranks take {need_bytes}",
-                shm=_SHM,
-                free_bytes=size(free_bytes),
-                gpus=len(machine.gpus),
-                need_bytes=size(need_bytes),
+            (
+                f"{_SHM} has {size(free_bytes)} free, and {len(machine.gpus)} ranks take "
+                f"{size(need_bytes)}"
             ),
-            _(
-                "`{left_behind}` removes what killed jobs left behind; run it only while "
-                "no job runs",
-                left_behind=_LEFT_BEHIND,
+            (
+                f"`{_LEFT_BEHIND}` removes what killed jobs left behind; run it only while "
+                "no job runs"
             ),
             _CONTAINER,
         )
@@ -565,8 +517,8 @@ MEMLOCK = Rule(
     code="PF504",
     name="memlock",
     severity=Severity.WARNING,
-    why=_("memory that an RDMA adapter or an NVMe drive reads must be locked"),
-    when=_("`ulimit -l` is too low for RDMA between nodes, or for NVMe"),
+    why="memory that an RDMA adapter or an NVMe drive reads must be locked",
+    when="`ulimit -l` is too low for RDMA between nodes, or for NVMe",
 )
 
 
@@ -579,23 +531,18 @@ def _memlock(inputs: PreflightInput) -> Iterator[PreflightFinding]:
     ]
     need = None
     if machine.nodes > 1 and locking:
-        need = _(
-            "NCCL registers memory with {locking}",
-            locking=listing(f"`{name}`" for name in locking),
+        need = "NCCL registers memory with {locking}".format(
+            locking=", ".join(f"`{name}`" for name in locking)
         )
     if inputs.planned is not None and inputs.planned.evaluated.buffers.on_nvme:
-        need = _("DeepSpeed locks its buffers for NVMe")
+        need = "DeepSpeed locks its buffers for NVMe"
     if need is not None:
         yield found(
             MEMLOCK,
-            _(
-                "this process may lock only {limit_bytes} (`ulimit -l`), and {need}",
-                limit_bytes=size(limit_bytes or 0),
-                need=need,
-            ),
+            f"this process may lock only {size(limit_bytes or 0)} (`ulimit -l`), and {need}",
             "ulimit -l unlimited",
-            _("permanently: add `* - memlock unlimited` to /etc/security/limits.conf"),
-            _("in a container: `docker run --ulimit memlock=-1`"),
+            "permanently: add `* - memlock unlimited` to /etc/security/limits.conf",
+            "in a container: `docker run --ulimit memlock=-1`",
         )
 
 
@@ -603,8 +550,8 @@ CHECKPOINT_ROOM = Rule(
     code="PF505",
     name="checkpoint-room",
     severity=Severity.WARNING,
-    why=_("the job fails when it saves, hours later"),
-    when=_("the script's output folder has no space for one checkpoint"),
+    why="the job fails when it saves, hours later",
+    when="the script's output folder has no space for one checkpoint",
 )
 
 
@@ -616,15 +563,12 @@ def _checkpoints(inputs: PreflightInput) -> Iterator[PreflightFinding]:
     if need_bytes > folder.free_bytes:
         yield found(
             CHECKPOINT_ROOM,
-            _(
-                "`{path}` has {free_bytes} left, and one checkpoint (weights, master "
-                "weights, optimizer states) takes about {need_bytes}",
-                path=folder.path,
-                free_bytes=size(folder.free_bytes),
-                need_bytes=size(need_bytes),
+            (
+                f"`{folder.path}` has {size(folder.free_bytes)} left, and one checkpoint "
+                f"(weights, master weights, optimizer states) takes about {size(need_bytes)}"
             ),
-            _("set the script's output folder to a larger disk"),
-            _("the Trainer: `--save_total_limit 1`, `--save_only_model`"),
+            "set the script's output folder to a larger disk",
+            "the Trainer: `--save_total_limit 1`, `--save_only_model`",
         )
 
 
@@ -641,32 +585,32 @@ HOST_MEMORY = Rule(
     code="PF506",
     name="host-memory",
     severity=Severity.WARNING,
-    why=_("when the host runs out of memory, the kernel kills a rank, and the job ends"),
-    when=_(
-        "the ranks of a node need more host memory than is free to build, start, train or save;"
-        " an error if all of it is too little even to start"
+    why="when the host runs out of memory, the kernel kills a rank, and the job ends",
+    when=(
+        "the ranks of a node need more host memory than is free to build, start, train or "
+        "save; an error if all of it is too little even to start"
     ),
 )
 
 # What is done, and how to do with less.
 _PHASES: Mapping[HostPhase, tuple[str, tuple[str, ...]]] = {
     HostPhase.LOAD: (
-        _("build the model at once"),
+        "build the model at once",
         (
-            _("build it in shards with `$stage 3`"),
-            _("build it on the GPU: `with torch.device(local_rank): ...`"),
+            "build it in shards with `$stage 3`",
+            "build it on the GPU: `with torch.device(local_rank): ...`",
         ),
     ),
-    HostPhase.INIT: (_("move their shares of the weights through the host"), ()),
+    HostPhase.INIT: ("move their shares of the weights through the host", ()),
     HostPhase.TRAINING: (
-        _("keep what is offloaded there"),
-        (_("keep everything on the GPUs with `$offload none`"),),
+        "keep what is offloaded there",
+        ("keep everything on the GPUs with `$offload none`",),
     ),
     HostPhase.SAVING: (
-        _("collect the weights to save them"),
+        "collect the weights to save them",
         (
-            _("collect them on one rank only with `$stage 3`"),
-            _("the Trainer: `--save_strategy no` saves nothing"),
+            "collect them on one rank only with `$stage 3`",
+            "the Trainer: `--save_strategy no` saves nothing",
         ),
     ),
 }
@@ -685,13 +629,10 @@ def _host_memory(inputs: PreflightInput) -> Iterator[PreflightFinding]:
     done, hints = _PHASES[phase]
     yield found(
         HOST_MEMORY,
-        _(
-            "{gpus} ranks {done}: {phase_bytes} of host memory, of which {left_bytes} {rest}",
-            gpus=len(machine.gpus),
-            done=done,
-            phase_bytes=size(need.phase_bytes[phase]),
-            left_bytes=size(all_bytes if never and all_bytes else free_bytes),
-            rest=_("is all there is") if never else _("is free"),
+        (
+            f"{len(machine.gpus)} ranks {done}: {size(need.phase_bytes[phase])} of host "
+            f"memory, of which {size(all_bytes if never and all_bytes else free_bytes)} "
+            f"{'is all there is' if never else 'is free'}"
         ),
         *hints,
         severity=Severity.ERROR if never else Severity.WARNING,

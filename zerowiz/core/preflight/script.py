@@ -11,7 +11,6 @@ from zerowiz.core.script.config_delivery import add_settled
 from zerowiz.core.script.facts import KeyUse, Placement, ValueSource
 from zerowiz.core.workload import Integration
 from zerowiz.errors import ZerowizError
-from zerowiz.translation import _, listing
 
 # Report what an earlier step of a launch refused.
 
@@ -19,36 +18,36 @@ SCRIPT_REFUSED = Rule(
     code="PF101",
     name="script-refused",
     severity=Severity.ERROR,
-    why=_("`launch` refuses the script"),
-    when=_("the script does not exist, is not Python, or cannot get a config"),
+    why="`launch` refuses the script",
+    when="the script does not exist, is not Python, or cannot get a config",
 )
 PLAN_REFUSED = Rule(
     code="PF104",
     name="plan-refused",
     severity=Severity.ERROR,
-    why=_("`launch` refuses the job"),
-    when=_("nothing fits, or the script, the config and the options conflict"),
+    why="`launch` refuses the job",
+    when="nothing fits, or the script, the config and the options conflict",
 )
 NO_PLAN = Rule(
     code="PF105",
     name="no-plan",
     severity=Severity.INFO,
-    why=_("`doctor` could not check what depends on the plan"),
-    when=_("there is no script, or its model is unknown"),
+    why="`doctor` could not check what depends on the plan",
+    when="there is no script, or its model is unknown",
 )
 NO_DEEPSPEED = Rule(
     code="PF201",
     name="no-deepspeed",
     severity=Severity.ERROR,
-    why=_("zerowiz cannot start a job without `deepspeed`"),
-    when=_("`deepspeed` is neither in zerowiz's environment nor on `PATH`"),
+    why="zerowiz cannot start a job without `deepspeed`",
+    when="`deepspeed` is neither in zerowiz's environment nor on `PATH`",
 )
 NO_MACHINE = Rule(
     code="PF301",
     name="no-machine",
     severity=Severity.ERROR,
-    why=_("zerowiz cannot train without a GPU"),
-    when=_("no driver, no usable GPU"),
+    why="zerowiz cannot train without a GPU",
+    when="no driver, no usable GPU",
 )
 
 
@@ -61,17 +60,17 @@ KEY_MISSING = Rule(
     code="PF106",
     name="config-key-missing",
     severity=Severity.ERROR,
-    why=_("every rank fails there with a KeyError"),
-    when=_('the script reads a key that the config does not have: `ds_config["scheduler"]`'),
+    why="every rank fails there with a KeyError",
+    when='the script reads a key that the config does not have: `ds_config["scheduler"]`',
 )
 KEY_CHANGED = Rule(
     code="PF107",
     name="config-key-changed",
     severity=Severity.ERROR,
-    why=_("the job would differ from the plan"),
-    when=_(
-        "the script overwrites a key that the plan depends on, such as `zero_optimization`, with"
-        " a value that zerowiz cannot read; a warning if it only may"
+    why="the job would differ from the plan",
+    when=(
+        "the script overwrites a key that the plan depends on, such as `zero_optimization`, "
+        "with a value that zerowiz cannot read; a warning if it only may"
     ),
 )
 
@@ -136,31 +135,24 @@ def _first_lacking(config: Mapping[str, object], keys: tuple[str, ...]) -> tuple
 def _missing(key: KeyUse, lacking: tuple[str, ...], where: str) -> PreflightFinding:
     return found(
         KEY_MISSING,
-        _(
-            "`{code}` in {where} line {line} needs `{lacking}`, which the config does not have",
-            code=key.code,
-            where=where,
-            line=key.line,
-            lacking=".".join(lacking),
+        (
+            f"`{key.code}` in {where} line {key.line} needs `{'.'.join(lacking)}`, which the "
+            "config does not have"
         ),
-        _(
-            "read it with `.get(...)` in {where} line {line}, or remove the line",
-            where=where,
-            line=key.line,
-        ),
-        _("or use your own config that has it: `$config FILE`"),
+        f"read it with `.get(...)` in {where} line {key.line}, or remove the line",
+        "or use your own config that has it: `$config FILE`",
     )
 
 
 def _changed(
     key: KeyUse, config: Mapping[str, object], run: Resolver, *, surely: bool
 ) -> Iterator[PreflightFinding]:
-    place = _("{path} line {line}", path=run.facts.text_path, line=key.line)
+    place = f"{run.facts.text_path} line {key.line}"
     if not key.all_seen and not key.keys:
         yield found(
             KEY_CHANGED,
-            _("`{code}` in {place} may change any key of the config", code=key.code, place=place),
-            _("write the keys out in {place}", place=place),
+            f"`{key.code}` in {place} may change any key of the config",
+            f"write the keys out in {place}",
             severity=Severity.WARNING,
         )
         return
@@ -170,19 +162,13 @@ def _changed(
     planned, value = _value(config, key.keys), run.setting(key.value)
     if (key.removes and not is_there) or (is_there and value and value.value == planned):
         return
-    verb = _("removes") if key.removes else _("overwrites") if is_there else _("sets")
+    verb = "removes" if key.removes else "overwrites" if is_there else "sets"
     by_option = value if key.value.flag is not None else None
     yield found(
         KEY_CHANGED,
-        _(
-            "`{code}` in {place} {verb} `{keys}` of the config",
-            code=key.code,
-            place=place,
-            verb=verb,
-            keys=".".join(key.keys),
-        ),
+        f"`{key.code}` in {place} {verb} `{'.'.join(key.keys)}` of the config",
         *((by_option.change_to(planned),) if by_option and isinstance(planned, int | str) else ()),
-        _("remove {place}: the plan depends on `{keys}`", place=place, keys=key.keys[0]),
+        f"remove {place}: the plan depends on `{key.keys[0]}`",
         severity=None if surely and key.all_seen else Severity.WARNING,
     )
 
@@ -198,18 +184,18 @@ DEVICE_MAP = Rule(
     code="PF108",
     name="device-map",
     severity=Severity.ERROR,
-    why=_("DeepSpeed places the model itself, one replica or shard per rank"),
-    when=_(
-        'the script loads the model with `device_map=` at stage 3, or with `"auto"` where a rank'
-        " sees several GPUs; a warning if every rank loads it onto GPU 0"
+    why="DeepSpeed places the model itself, one replica or shard per rank",
+    when=(
+        'the script loads the model with `device_map=` at stage 3, or with `"auto"` where '
+        "a rank sees several GPUs; a warning if every rank loads it onto GPU 0"
     ),
 )
 FSDP = Rule(
     code="PF109",
     name="fsdp",
     severity=Severity.ERROR,
-    why=_("the Trainer fails if both are set"),
-    when=_("`fsdp` of TrainingArguments beside DeepSpeed"),
+    why="the Trainer fails if both are set",
+    when="`fsdp` of TrainingArguments beside DeepSpeed",
 )
 _SHARDED_PARAMETERS = 3
 # transformers 5.23, integrations/accelerate.py, _get_device_map: they share the model out to every
@@ -234,15 +220,15 @@ def _placements(planned: PlannedJob, machine: Machine) -> Iterator[PreflightFind
         library = planned.integration is not None and not planned.integration.row.as_written
         # transformers 5.23, integrations/accelerate.py, check_and_set_device_map: a ValueError.
         if planned.strategy.stage == _SHARDED_PARAMETERS and library and placement.engine_is_known:
-            yield _placed(placement, script.text_path, _("at stage 3, which transformers refuses"))
+            yield _placed(placement, script.text_path, "at stage 3, which transformers refuses")
         elif several and place in _SHARED:
             # accelerate 1.15, accelerator.py, verify_device_map: a ValueError in `prepare`.
             yield _placed(
                 placement,
                 script.text_path,
-                _(
-                    "but each rank sees {gpus} GPUs, and would spread it over all of them",
-                    gpus=len(machine.gpus),
+                (
+                    f"but each rank sees {len(machine.gpus)} GPUs, and would spread it over "
+                    "all of them"
                 ),
                 None if library else Severity.WARNING,
             )
@@ -250,7 +236,7 @@ def _placements(planned: PlannedJob, machine: Machine) -> Iterator[PreflightFind
             yield _placed(
                 placement,
                 script.text_path,
-                _("so every rank loads it onto GPU 0"),
+                "so every rank loads it onto GPU 0",
                 Severity.WARNING,
             )
 
@@ -258,16 +244,11 @@ def _placements(planned: PlannedJob, machine: Machine) -> Iterator[PreflightFind
 def _placed(
     placement: Placement, path: str, what: str, severity: Severity | None = None
 ) -> PreflightFinding:
-    where = _("{path} line {line}", path=path, line=placement.line)
+    where = f"{path} line {placement.line}"
     return found(
         DEVICE_MAP,
-        _(
-            "`{code}` in {where} places the model, {what}",
-            code=placement.code,
-            where=where,
-            what=what,
-        ),
-        _("remove `device_map=` in {where}", where=where),
+        f"`{placement.code}` in {where} places the model, {what}",
+        f"remove `device_map=` in {where}",
         severity=severity,
     )
 
@@ -280,8 +261,8 @@ def _fsdp(planned: PlannedJob) -> Iterator[PreflightFinding]:
     if setting is not None and setting.value and str(setting.value).lower() != "false":
         yield found(
             FSDP,
-            _("{source} asks for FSDP, but the job runs with DeepSpeed", source=setting.source),
-            _("remove {source}", source=setting.source),
+            f"{setting.source} asks for FSDP, but the job runs with DeepSpeed",
+            f"remove {setting.source}",
         )
 
 
@@ -289,8 +270,8 @@ PIPELINE = Rule(
     code="PF110",
     name="pipeline-sharded",
     severity=Severity.ERROR,
-    why=_("every rank fails in `deepspeed.initialize`"),
-    when=_("the script trains a `PipelineModule`, and the stage is 2 or 3"),
+    why="every rank fails in `deepspeed.initialize`",
+    when="the script trains a `PipelineModule`, and the stage is 2 or 3",
 )
 # deepspeed 0.19.8, runtime/pipe/engine.py, PipelineEngine.__init__: an assertion refuses those.
 _SHARDED_GRADIENTS = 2
@@ -304,15 +285,11 @@ def _pipelines(planned: PlannedJob) -> Iterator[PreflightFinding]:
         if _holds(run, pipeline.conditions) is True:
             yield found(
                 PIPELINE,
-                _(
-                    "`{code}` in {path} line {line} builds a pipeline, which DeepSpeed "
-                    "rejects at stage {stage}",
-                    code=pipeline.code,
-                    path=run.facts.text_path,
-                    line=pipeline.line,
-                    stage=planned.strategy.stage,
+                (
+                    f"`{pipeline.code}` in {run.facts.text_path} line {pipeline.line} builds "
+                    f"a pipeline, which DeepSpeed rejects at stage {planned.strategy.stage}"
                 ),
-                _("use ZeRO-1, which works with pipelines: `$stage 1`"),
+                "use ZeRO-1, which works with pipelines: `$stage 1`",
             )
 
 
@@ -320,10 +297,10 @@ REMOVED = Rule(
     code="PF113",
     name="removed-option",
     severity=Severity.ERROR,
-    why=_("every rank ends at the start, with an unexpected argument"),
-    when=_(
-        "an option of TrainingArguments that your transformers no longer has, such as"
-        " `--evaluation_strategy`; a warning if transformers is not installed here"
+    why="every rank ends at the start, with an unexpected argument",
+    when=(
+        "an option of TrainingArguments that your transformers no longer has, such as "
+        "`--evaluation_strategy`; a warning if transformers is not installed here"
     ),
 )
 
@@ -337,10 +314,8 @@ def _removed(planned: PlannedJob) -> Iterator[PreflightFinding]:
     for removed_field in script.removed_fields:
         # A script may ask for the release first.
         if _holds(run, removed_field.conditions) is True:
-            where = _("{path} line {line}", path=script.text_path, line=removed_field.line)
-            uses.append(
-                (removed_field.name, _("`{code}` in {where}", code=removed_field.code, where=where))
-            )
+            where = f"{script.text_path} line {removed_field.line}"
+            uses.append((removed_field.name, f"`{removed_field.code}` in {where}"))
     for name, source in uses:
         since, instead = REMOVED_FIELDS[name]
         version = ".".join(map(str, since))
@@ -348,16 +323,9 @@ def _removed(planned: PlannedJob) -> Iterator[PreflightFinding]:
             continue
         yield found(
             REMOVED,
-            _(
-                "{source}: TrainingArguments has no `{name}` since transformers {version}",
-                source=source,
-                name=name,
-                version=version,
-            ),
-            _("use `{instead}`, which replaces it", instead=instead)
-            if instead
-            else _("remove {source}", source=source),
-            _('run `pip install "transformers<{version}"`', version=version),
+            f"{source}: TrainingArguments has no `{name}` since transformers {version}",
+            f"use `{instead}`, which replaces it" if instead else f"remove {source}",
+            f'run `pip install "transformers<{version}"`',
             severity=None if release is not None else Severity.WARNING,
         )
 
@@ -366,8 +334,8 @@ MISSING = Rule(
     code="PF116",
     name="missing-argument",
     severity=Severity.ERROR,
-    why=_("every rank prints the usage of the script and ends"),
-    when=_("you do not pass an argument that the parser of the script requires"),
+    why="every rank prints the usage of the script and ends",
+    when="you do not pass an argument that the parser of the script requires",
 )
 
 
@@ -380,29 +348,28 @@ def _arguments(planned: PlannedJob) -> Iterator[PreflightFinding]:
     if missing:
         yield found(
             MISSING,
-            _(
-                "{path} requires {names}, which you did not pass",
-                path=script.text_path,
-                names=listing(map(_named, missing)),
+            (
+                f"{script.text_path} requires {', '.join(map(_named, missing))}, which you "
+                "did not pass"
             ),
-            _("put `{words}` after {path}", words=words, path=script.path),
+            f"put `{words}` after {script.path}",
         )
 
 
 def _named(argument: Required) -> str:
     name = f"`{argument.name}`"
-    return name if argument.line is None else name + _(" (line {line})", line=argument.line)
+    return name if argument.line is None else name + f" (line {argument.line})"
 
 
 SHARDS_SAVED = Rule(
     code="PF117",
     name="shards-saved",
     severity=Severity.ERROR,
-    why=_("at stage 3 each rank has a shard of the weights, so the file has empty tensors"),
-    when=_(
-        "the script saves the model by itself (`model.save_pretrained(...)`,"
-        " `torch.save(model.state_dict(), ...)`) at stage 3; a warning if only `--escalate` can go"
-        " there"
+    why="at stage 3 each rank has a shard of the weights, so the file has empty tensors",
+    when=(
+        "the script saves the model by itself (`model.save_pretrained(...)`, "
+        "`torch.save(model.state_dict(), ...)`) at stage 3; a warning if only `--escalate` "
+        "can go there"
     ),
 )
 
@@ -417,8 +384,8 @@ def _saves(planned: PlannedJob) -> Iterator[PreflightFinding]:
     adapters_stay = is_sharded and size.largest <= size.buffers.stage3_param_persistence_threshold
     may_be_adapters = script.trains_adapters and not (planned.uses_peft or script.adapters.seen)
     surely = is_sharded and not (may_be_adapters or script.builds_elsewhere)
-    calls = listing(
-        _("`{code}` (line {line})", code=weight_save.code, line=weight_save.line)
+    calls = ", ".join(
+        f"`{weight_save.code}` (line {weight_save.line})"
         for weight_save in script.weight_saves
         if not (weight_save.adapters_only and planned.uses_peft and adapters_stay)
         and _holds(run, weight_save.conditions) is not False
@@ -426,19 +393,18 @@ def _saves(planned: PlannedJob) -> Iterator[PreflightFinding]:
     if calls:
         yield found(
             SHARDS_SAVED,
-            _("{path} saves empty weights at stage 3: {calls}", path=script.text_path, calls=calls)
+            f"{script.text_path} saves empty weights at stage 3: {calls}"
             if is_sharded
-            else _(
-                "{path} would save empty weights at stage 3, to which `--escalate` can go: {calls}",
-                path=script.text_path,
-                calls=calls,
+            else (
+                f"{script.text_path} would save empty weights at stage 3, to which "
+                f"`--escalate` can go: {calls}"
             ),
             planned.integration.row.gathers,
-            _(
-                "enter `with deepspeed.zero.GatheredParameters(model.parameters()):` on all ranks,"
-                " and save inside it"
+            (
+                "enter `with deepspeed.zero.GatheredParameters(model.parameters()):` on all "
+                "ranks, and save inside it"
             ),
-            _("use a stage that keeps the weights whole: `$stage 2`"),
+            "use a stage that keeps the weights whole: `$stage 2`",
             severity=None if surely else Severity.WARNING,
         )
 
@@ -447,8 +413,8 @@ OPTIMIZERS_DROPPED = Rule(
     code="PF118",
     name="optimizers-dropped",
     severity=Severity.WARNING,
-    why=_("the job trains with another optimizer or learning rate than your script sets"),
-    when=_("the script passes `optimizers=` to a Trainer, which ignores it under DeepSpeed"),
+    why="the job trains with another optimizer or learning rate than your script sets",
+    when="the script passes `optimizers=` to a Trainer, which ignores it under DeepSpeed",
 )
 
 
@@ -464,22 +430,17 @@ def _optimizers(planned: PlannedJob) -> Iterator[PreflightFinding]:
             continue
         yield found(
             OPTIMIZERS_DROPPED,
-            _(
-                "`{code}` in {path} line {line} has no effect: under DeepSpeed, the Trainer makes"
-                " its own optimizer and scheduler",
-                code=optimizer.code,
-                path=script.text_path,
-                line=optimizer.line,
+            (
+                f"`{optimizer.code}` in {script.text_path} line {optimizer.line} has no "
+                "effect: under DeepSpeed, the Trainer makes its own optimizer and scheduler"
             ),
-            _(
-                "set them in the `optimizer` and `scheduler` sections of the config: it has an"
-                " `optimizer` section, which the Trainer uses"
+            (
+                "set them in the `optimizer` and `scheduler` sections of the config: it has "
+                "an `optimizer` section, which the Trainer uses"
             )
             if "optimizer" in (planned.config or {})
-            else _(
-                "override `create_optimizer` or `create_scheduler` in a subclass of the Trainer"
-            ),
-            _("choose them by `--optim` and `--lr_scheduler_type`"),
+            else "override `create_optimizer` or `create_scheduler` in a subclass of the Trainer",
+            "choose them by `--optim` and `--lr_scheduler_type`",
         )
 
 

@@ -18,7 +18,6 @@ from zerowiz.core.workload import (
     Precision,
 )
 from zerowiz.errors import UsageError
-from zerowiz.translation import _
 
 # Parse the words after a script as its own options.
 
@@ -205,16 +204,15 @@ class ScriptParser(Struct, frozen=True, kw_only=True):
         if joined is not None:
             name = joined.partition("=")[2]
             raise UsageError(
-                _(
-                    "`{joined}` after the script: TrlParser does not read a file that is "
-                    "passed like this",
-                    joined=joined,
+                (
+                    f"`{joined}` after the script: TrlParser does not read a file that is "
+                    "passed like this"
                 ),
-                _("write two words: `{flag} {name}`", flag=flag, name=name),
+                f"write two words: `{flag} {name}`",
             )
         after = script_args[script_args.index(flag) + 1 :] if flag in script_args else None
         if after == ():
-            raise UsageError(_("`{flag}` after the script has no file name", flag=flag))
+            raise UsageError(f"`{flag}` after the script has no file name")
         return after[0] if after else None
 
 
@@ -225,7 +223,7 @@ class Given(Struct, frozen=True, kw_only=True):
     """The words, one by one; a key in a settings file."""
     value: Scalar
     """None where it is not known."""
-    where: str = _("after the script")
+    where: str = "after the script"
     """Where they stand, for messages."""
     in_file: bool = False
     """Whether a key of a settings file gives it."""

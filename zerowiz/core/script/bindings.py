@@ -29,7 +29,6 @@ from zerowiz.core.script.facts import Convention, ScriptFacts, ValueSource
 from zerowiz.core.script.settings_file import read_values
 from zerowiz.core.structs import replace
 from zerowiz.errors import UsageError
-from zerowiz.translation import _, listing
 
 # Join what a person says to a script: in the words after it, and in the files that it reads.
 
@@ -46,7 +45,7 @@ def read_said(facts: ScriptFacts, script_args: tuple[str, ...]) -> Mapping[str, 
     if file is not None and file.is_whole:
         return {**values, **words}
     beside = {
-        dest: replace(given, where=_("in {args_file}", args_file=facts.args_file))
+        dest: replace(given, where=f"in {facts.args_file}")
         for dest, given in read_words(facts.parser, facts.args_file_words).items()
     }
     # trl 1.16, scripts/utils.py, parse_args_and_config: the file's values become defaults, and
@@ -93,12 +92,12 @@ def removed_words(facts: ScriptFacts, script_args: tuple[str, ...]) -> Iterator[
     file = facts.settings_file
     for key in () if file is None else file.values:
         if _is_removed(facts.parser, key):
-            yield key, _("`{key}` in {path}", key=key, path=file.path if file else "")
+            yield key, f"`{key}` in {file.path if file else ''}"
     if file is not None and file.is_whole:
         return
     for words, where in (
-        (facts.args_file_words, _("in {args_file}", args_file=facts.args_file)),
-        (script_args, _("after the script")),
+        (facts.args_file_words, f"in {facts.args_file}"),
+        (script_args, "after the script"),
     ):
         for word in words[: words.index("--")] if "--" in words else words:
             flag = word.partition("=")[0]
@@ -213,13 +212,11 @@ class Resolver:
         holds = decider.value in binding.when if binding.when else bool(decider.value)
         change = decider.change
         if binding.flag is None:
-            change = _("edit {path} line {line}", path=self.facts.text_path, line=binding.line)
+            change = f"edit {self.facts.text_path} line {binding.line}"
         elif "{value}" in change and isinstance(decider.value, bool):
             change = change.replace("{value}", str(not decider.value))
         elif "{value}" in change:
-            change = _(
-                "choose another `{flag}` after {path}", flag=binding.flag, path=self.facts.path
-            )
+            change = f"choose another `{binding.flag}` after {self.facts.path}"
         return ScriptValue(
             value=holds is not binding.unless,
             source=decider.source,
@@ -254,19 +251,14 @@ class Resolver:
         return self._words(binding, binding.when[0]) if wanted else None
 
     def _from_code(self, binding: ValueSource) -> ScriptValue[Scalar]:
-        where = _("in {path} line {line}", path=self.facts.text_path, line=binding.line)
+        where = f"in {self.facts.text_path} line {binding.line}"
         source = f"`{binding.code}` " + where
         if binding.default_of is not None:
-            source = _("the default of {default_of}", default_of=binding.default_of)
-        change = _("edit {path} line {line}", path=self.facts.text_path, line=binding.line)
+            source = f"the default of {binding.default_of}"
+        change = f"edit {self.facts.text_path} line {binding.line}"
         if binding.keyword is not None:
             quote = '"' if isinstance(binding.value, str) else ""
-            change = _(
-                "set `{keyword}={quote}{{value}}{quote}` {where}",
-                keyword=binding.keyword,
-                quote=quote,
-                where=where,
-            )
+            change = f"set `{binding.keyword}={quote}{{value}}{quote}` {where}"
         return ScriptValue(
             value=binding.value,
             source=source,
@@ -282,18 +274,13 @@ class Resolver:
         value = given.value if given else None if self.defaults_hidden else binding.value
         if self.all_hidden or value is None:
             return None
-        source = _(
-            "the default of `{flag}` in {path} line {line}",
-            flag=flag,
-            path=self.facts.text_path,
-            line=binding.line,
-        )
+        source = f"the default of `{flag}` in {self.facts.text_path} line {binding.line}"
         if binding.line is None:
-            source = _("the default of `{flag}`", flag=flag)
+            source = f"the default of `{flag}`"
         if given:
             source = f"`{given.words}` " + given.where
         elif binding.default_of is not None:
-            source = _("the default of {default_of}", default_of=binding.default_of)
+            source = f"the default of {binding.default_of}"
         return ScriptValue(
             value=value,
             source=source,
@@ -305,28 +292,19 @@ class Resolver:
         """How to switch the option, or give it another value."""
         if given and given.in_file:
             wanted = json.dumps(not value) if isinstance(value, bool) else "{value}"
-            return _(
-                "set `{words}` to {wanted} {where}",
-                words=given.words,
-                wanted=wanted,
-                where=given.where,
-            )
-        after = _("after {path}", path=self.facts.path)
+            return f"set `{given.words}` to {wanted} {given.where}"
+        after = f"after {self.facts.path}"
         if option.reads is Reads.NONEMPTY and option.takes is Takes.VALUE:
             word = "''" if value else "1"
-            return _("put `{flag} {word}` {after}", flag=option.flag, word=word, after=after)
+            return f"put `{option.flag} {word}` {after}"
         if option.takes is Takes.WORDS:
-            return _("name others with `{flag}` {after}", flag=option.flag, after=after)
+            return f"name others with `{option.flag}` {after}"
         if option.takes not in SWITCHES:
-            return _("put `{flag} {{value}}` {after}", flag=option.flag, after=after)
+            return f"put `{option.flag} {{value}}` {after}"
         for other in self.facts.parser.of(option.dest):
             if SWITCHES.get(other.takes, value) != value:
-                return _("put `{flag}` {after}", flag=other.flag, after=after)
-        return (
-            _("remove `{words}` {after}", words=given.words, after=after)
-            if given
-            else _("edit {path}", path=self.facts.text_path)
-        )
+                return f"put `{other.flag}` {after}"
+        return f"remove `{given.words}` {after}" if given else f"edit {self.facts.text_path}"
 
 
 def cast(
@@ -458,7 +436,7 @@ def settle_own_model(run: Resolver) -> OwnModel | None:
         layers=layers.value,
         hidden_size=width.value,
         vocab_size=_VOCABULARY if vocabulary is None else vocabulary.value,
-        source=listing(dict.fromkeys((layers.source, width.source))),
+        source=", ".join(dict.fromkeys((layers.source, width.source))),
     )
 
 
@@ -503,4 +481,4 @@ def settle_model(run: Resolver) -> SettledModel:
 
 
 def _where(run: Resolver, code: str, line: int | None) -> str:
-    return f"`{code}` " + _("in {path} line {line}", path=run.facts.text_path, line=line)
+    return f"`{code}` " + f"in {run.facts.text_path} line {line}"

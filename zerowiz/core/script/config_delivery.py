@@ -17,7 +17,6 @@ from zerowiz.core.strategy_types import Offload
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Integration
 from zerowiz.errors import PreflightError, UsageError, ZerowizError
-from zerowiz.translation import _, listing
 
 # Read what a person says of how a config reaches a script: `--config-via`.
 
@@ -46,10 +45,10 @@ def split_config_via(text: str) -> tuple[str, str]:
     is_empty = not posixpath.basename(name).strip("-. ")
     if way not in _WAYS or bool(colon) is not named or (named and is_empty):
         raise UsageError(
-            _("`$config_via {text}` is not a way to pass a config", text=text),
-            _(
-                "use `flag:NAME` (an option of the script), `env` (Accelerate's variables),"
-                " `file:PATH` (a file that it reads) or `none`"
+            f"`$config_via {text}` is not a way to pass a config",
+            (
+                "use `flag:NAME` (an option of the script), `env` (Accelerate's variables), "
+                "`file:PATH` (a file that it reads) or `none`"
             ),
         )
     return way, name
@@ -90,14 +89,8 @@ def _with_file(facts: ScriptFacts, name: str, seen: str | None) -> ScriptFacts:
         return replace(facts, literal_config=name, config_line=None)
     if posixpath.basename(seen) != posixpath.basename(name):
         raise UsageError(
-            _(
-                "`$config_via file:{name}`: {path} line {config_line} names `{seen}`",
-                name=name,
-                path=facts.path,
-                config_line=facts.config_line,
-                seen=seen,
-            ),
-            _("use `$config_via file:{seen}`", seen=seen),
+            f"`$config_via file:{name}`: {facts.path} line {facts.config_line} names `{seen}`",
+            f"use `$config_via file:{seen}`",
         )
     return replace(facts, literal_config=name)
 
@@ -109,19 +102,14 @@ def _with_flag(facts: ScriptFacts, name: str, obstacle: Obstacle | None) -> Scri
     if parser.complete and parser.options:
         words = ("config", "deepspeed")
         takes = [choice for choice in parser.options if any(word in choice.dest for word in words)]
-        names = listing(f"`{take.flag}`" for take in takes)
+        names = ", ".join(f"`{take.flag}`" for take in takes)
         raise UsageError(
-            _(
-                "`$config_via flag:{name}`: {path} has no option `{flag}`",
-                name=name,
-                path=facts.path,
-                flag=flag,
-            ),
-            *([_("its options: {names}", names=names)] if names else []),
+            f"`$config_via flag:{name}`: {facts.path} has no option `{flag}`",
+            *([f"its options: {names}"] if names else []),
             *(
                 []
                 if obstacle
-                else [_("remove `$config_via`: zerowiz can see how the script gets its config")]
+                else ["remove `$config_via`: zerowiz can see how the script gets its config"]
             ),
         )
     option = Option(flags=(flag,), dest=flag.lstrip("-"))
@@ -141,70 +129,70 @@ def named_file(text: str | None) -> str | None:
 # For each obstacle the reason, then the hints; {path}, {line} and {config} are filled in.
 _OBSTACLES: Mapping[Obstacle, tuple[str, ...]] = {
     Obstacle.NO_ENGINE: (
-        _("it has no `deepspeed.initialize`, TrainingArguments or `Accelerator()`"),
-        _(
-            "raw DeepSpeed: call `deepspeed.add_config_arguments(parser)`, then pass `args=args`"
-            " to `deepspeed.initialize`"
+        "it has no `deepspeed.initialize`, TrainingArguments or `Accelerator()`",
+        (
+            "raw DeepSpeed: call `deepspeed.add_config_arguments(parser)`, then pass "
+            "`args=args` to `deepspeed.initialize`"
         ),
-        _('HF Trainer: `TrainingArguments(..., deepspeed="{config}")`'),
+        'HF Trainer: `TrainingArguments(..., deepspeed="{config}")`',
     ),
     Obstacle.ENGINE_UNSEEN: (
-        _(
-            "`deepspeed.add_config_arguments` in line {line} adds options, but zerowiz cannot see"
-            " a `deepspeed.initialize(args=...)` that gets them, in the script or in a module"
-            " next to it"
+        (
+            "`deepspeed.add_config_arguments` in line {line} adds options, but zerowiz "
+            "cannot see a `deepspeed.initialize(args=...)` that gets them, in the script or "
+            "in a module next to it"
         ),
-        _("use `$config_via flag:deepspeed_config` if an engine does get them"),
-        _("use `$config_via none` if the script builds its config itself"),
+        "use `$config_via flag:deepspeed_config` if an engine does get them",
+        "use `$config_via none` if the script builds its config itself",
     ),
     Obstacle.NO_CONFIG: (
-        _("`deepspeed.initialize` in line {line} gets no config that zerowiz can see"),
-        _("call `deepspeed.add_config_arguments(parser)`, and pass `args=args` in line {line}"),
+        "`deepspeed.initialize` in line {line} gets no config that zerowiz can see",
+        "call `deepspeed.add_config_arguments(parser)`, and pass `args=args` in line {line}",
     ),
     # deepspeed 0.19.8, __init__.py, initialize: an assertion refuses both.
     Obstacle.TWO_CONFIGS: (
-        _(
-            "`deepspeed.initialize` in line {line} gets the config twice, as `args=` and as"
-            " `config=`"
+        (
+            "`deepspeed.initialize` in line {line} gets the config twice, as `args=` and as "
+            "`config=`"
         ),
-        _("remove `config=` in {path} line {line}: `args=` already has it"),
+        "remove `config=` in {path} line {line}: `args=` already has it",
     ),
     Obstacle.BUILT: (
-        _("`deepspeed.initialize` in line {line} takes a config that the script builds itself"),
-        _(
-            "remove `config=` in {path} line {line} and pass `args=args` there, from a parser"
-            " with `deepspeed.add_config_arguments(parser)`"
+        "`deepspeed.initialize` in line {line} takes a config that the script builds itself",
+        (
+            "remove `config=` in {path} line {line} and pass `args=args` there, from a "
+            "parser with `deepspeed.add_config_arguments(parser)`"
         ),
     ),
     Obstacle.BUILT_HF: (
-        _("`deepspeed=` in line {line} is a value that the script computes"),
-        _("remove `deepspeed=` in {path} line {line}: zerowiz then passes its file"),
-        _('or write `deepspeed="{config}"` there'),
+        "`deepspeed=` in line {line} is a value that the script computes",
+        "remove `deepspeed=` in {path} line {line}: zerowiz then passes its file",
+        'or write `deepspeed="{config}"` there',
     ),
     Obstacle.BUILT_ACCELERATE: (
-        _("the DeepSpeed plugin in line {line} is built by the script"),
-        _("remove `deepspeed_plugin=` in {path} line {line}: zerowiz then passes its file"),
+        "the DeepSpeed plugin in line {line} is built by the script",
+        "remove `deepspeed_plugin=` in {path} line {line}: zerowiz then passes its file",
     ),
     Obstacle.HIDDEN_HF: (
-        _("zerowiz cannot see where its TrainingArguments come from (line {line})"),
-        _('write `deepspeed="{config}"` where TrainingArguments is called, in {path} itself'),
-        _(
-            "or use `$config_via env` if it is called without `deepspeed=`, `$config_via"
-            " flag:deepspeed` if a parser fills it"
+        "zerowiz cannot see where its TrainingArguments come from (line {line})",
+        ('write `deepspeed="{config}"` where TrainingArguments is called, in {path} itself'),
+        (
+            "or use `$config_via env` if it is called without `deepspeed=`, `$config_via "
+            "flag:deepspeed` if a parser fills it"
         ),
     ),
     Obstacle.PROGRAM_FILE: (
-        _("LLaMA-Factory takes the config from its YAML file, by the key `deepspeed`"),
-        _("pass that file instead: `zerowiz init my.yaml`"),
+        "LLaMA-Factory takes the config from its YAML file, by the key `deepspeed`",
+        "pass that file instead: `zerowiz init my.yaml`",
     ),
 }
 
-_SAY_HOW = _(
-    "or set how the script gets its config: `$config_via flag:NAME`, `$config_via env` or"
-    " `$config_via file:PATH`; with `$config_via none` it keeps its own"
+_SAY_HOW = (
+    "or set how the script gets its config: `$config_via flag:NAME`, `$config_via env` or "
+    "`$config_via file:PATH`; with `$config_via none` it keeps its own"
 )
 
-_SAY_WHO = _("and add `$integration hf` if a Trainer reads it that zerowiz cannot see")
+_SAY_WHO = "and add `$integration hf` if a Trainer reads it that zerowiz cannot see"
 
 
 def refuse(facts: ScriptFacts, config_path: str) -> NoReturn:
@@ -221,11 +209,7 @@ def refuse(facts: ScriptFacts, config_path: str) -> NoReturn:
     general = (_SAY_HOW, *((_SAY_WHO,) if facts.integration is None else ()))
     words = {"path": facts.text_path, "line": str(facts.config_line), "config": config_path}
     raise PreflightError(
-        _(
-            "zerowiz cannot pass a config to {path}: {reason}",
-            path=facts.text_path,
-            reason=reason.format(**words),
-        ),
+        f"zerowiz cannot pass a config to {facts.text_path}: {reason.format(**words)}",
         *(hint.format(**words) for hint in hints),
         *(() if facts.obstacle is Obstacle.PROGRAM_FILE else general),
     )
@@ -363,28 +347,14 @@ def _two_configs(run: _Run, given: Given) -> UsageError:
     path, hints = run.facts.path, []
     if isinstance(given.value, str):
         hints.append(
-            _(
-                "`$config {given}` before {path} uses your own file unchanged",
-                given=shell.quote(given.value),
-                path=path,
-            )
+            f"`$config {shell.quote(given.value)}` before {path} uses your own file unchanged"
         )
     hints.append(
-        _(
-            "remove `{words}`{place} to use `{config_path}`",
-            words=given.words,
-            place=" " + given.where if given.in_file else "",
-            config_path=run.config_path,
-        )
+        f"remove `{given.words}`{' ' + given.where if given.in_file else ''} to use "
+        f"`{run.config_path}`"
     )
     return UsageError(
-        _(
-            "{path} would get two configs: `{words}` {where}, and `{config_path}`",
-            path=path,
-            words=given.words,
-            where=given.where,
-            config_path=run.config_path,
-        ),
+        f"{path} would get two configs: `{given.words}` {given.where}, and `{run.config_path}`",
         *hints,
     )
 
@@ -406,50 +376,26 @@ def _by_literal(run: _Run) -> Delivery:
     line = run.facts.config_line
     if line is None:
         raise UsageError(
-            _(
-                "`$config_via file:{literal}` and `$config {config_path}` name two configs",
-                literal=literal,
-                config_path=run.config_path,
+            f"`$config_via file:{literal}` and `$config {run.config_path}` name two configs",
+            (
+                f"use `$config_via file:{shell.quote(run.config_path)}` if {run.facts.path} "
+                "reads that file"
             ),
-            _(
-                "use `$config_via file:{config_path}` if {path} reads that file",
-                config_path=shell.quote(run.config_path),
-                path=run.facts.path,
-            ),
-            _(
-                "or remove `$config {config_path}`",
-                config_path=shell.quote(run.config_path),
-            ),
+            f"or remove `$config {shell.quote(run.config_path)}`",
         )
-    where = _("{path} line {line}", path=run.facts.text_path, line=line)
+    where = f"{run.facts.text_path} line {line}"
     if run.is_own:
         raise UsageError(
-            _(
-                "{where} names `{literal}`, but `$config` is `{config_path}`",
-                where=where,
-                literal=literal,
-                config_path=run.config_path,
-            ),
-            _("write `{config_path}` in {where}", config_path=run.config_path, where=where),
-            _("or use `$config {literal}`", literal=shell.quote(literal)),
+            f"{where} names `{literal}`, but `$config` is `{run.config_path}`",
+            f"write `{run.config_path}` in {where}",
+            f"or use `$config {shell.quote(literal)}`",
         )
     raise ZerowizError(
-        _(
-            "{where} names `{literal}`, but zerowiz writes `{config_path}`",
-            where=where,
-            literal=literal,
-            config_path=run.config_path,
-        ),
-        _("write `{config_path}` in {where}", config_path=run.config_path, where=where),
-        _(
-            "or write the plan to that file: `$config_via file:{literal}`",
-            literal=shell.quote(literal),
-        ),
+        f"{where} names `{literal}`, but zerowiz writes `{run.config_path}`",
+        f"write `{run.config_path}` in {where}",
+        f"or write the plan to that file: `$config_via file:{shell.quote(literal)}`",
         *_stage_hints(literal),
-        _(
-            "or use the script's own file unchanged: `$config {literal}`",
-            literal=shell.quote(literal),
-        ),
+        f"or use the script's own file unchanged: `$config {shell.quote(literal)}`",
     )
 
 
@@ -458,13 +404,7 @@ def _stage_hints(literal: str) -> tuple[str, ...]:
     for strategy in STRATEGIES:
         if strategy.config_name == posixpath.normpath(literal):
             offload = f" $offload {strategy.offload}" if strategy.offload != Offload.NONE else ""
-            return (
-                _(
-                    "or choose the strategy of that file: `$stage {stage}{offload}`",
-                    stage=strategy.stage,
-                    offload=offload,
-                ),
-            )
+            return (f"or choose the strategy of that file: `$stage {strategy.stage}{offload}`",)
     return ()
 
 

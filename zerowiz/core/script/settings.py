@@ -49,7 +49,6 @@ from zerowiz.core.workload import (
     Trainer,
 )
 from zerowiz.errors import PreflightError, UsageError
-from zerowiz.translation import _, joined
 
 # Find the words after a script that give one of its settings another value.
 
@@ -408,7 +407,7 @@ def _metrics(facts: ScriptFacts) -> str | None:
     metrics = facts.trainer.metrics
     if metrics is None:
         return None
-    where = _("{path} line {line}", path=facts.text_path, line=metrics.line)
+    where = f"{facts.text_path} line {metrics.line}"
     return where + f": `{metrics.code}`"
 
 
@@ -439,10 +438,7 @@ def _plain_layers(run: Resolver) -> Iterator[NotCounted]:
         source = f"`{binding.code}`" if setting is None else setting.source
         yield NotCounted(
             what=Uncounted.PLAIN_LAYERS,
-            text=_(
-                "{source} checkpoints only some layers; what the others keep is not counted",
-                source=source,
-            ),
+            text=f"{source} checkpoints only some layers; what the others keep is not counted",
         )
 
 
@@ -502,10 +498,7 @@ def check_accelerator(script: ScriptRun, on: Accelerator) -> None:
     use_cpu = script.settings.use_cpu if on is Accelerator.CPU else None
     if use_cpu is not None and not use_cpu.value:
         raise PreflightError(
-            _(
-                "{path} cannot train on CPU ranks: it does not set `use_cpu`",
-                path=script.facts.path,
-            ),
+            f"{script.facts.path} cannot train on CPU ranks: it does not set `use_cpu`",
             use_cpu.change_to(value=True),
         )
 
@@ -519,13 +512,9 @@ def check_method(facts: ScriptFacts, method: Method) -> None:
     is_whole = facts.integration is not None and not facts.builds_elsewhere
     if method is not Method.FULL and is_whole and not facts.trains_adapters:
         raise UsageError(
-            _(
-                "`$method {method}` conflicts with {path}, which does not import peft",
-                method=method,
-                path=facts.path,
-            ),
-            _("remove `$method {method}`: the script trains every parameter", method=method),
-            _("to train adapters, wrap the model with peft in `{path}`", path=facts.text_path),
+            f"`$method {method}` conflicts with {facts.path}, which does not import peft",
+            f"remove `$method {method}`: the script trains every parameter",
+            f"to train adapters, wrap the model with peft in `{facts.text_path}`",
         )
 
 
@@ -563,17 +552,12 @@ def _precision_change(facts: ScriptFacts) -> tuple[str, dict[Precision, Scalar]]
     }
     if any(binding.when or binding.unless for binding in (facts.bf16, facts.fp16)):
         line = facts.bf16.line or facts.fp16.line
-        return _("edit {path} line {line}", path=facts.text_path, line=line), {}
+        return f"edit {facts.text_path} line {line}", {}
     if flags:
-        change = _("put {value} after {path}", value="{value}", path=facts.path)
+        change = f"put {{value}} after {facts.path}"
         words = flags
     else:
-        change = _(
-            "set {value} in {path} line {line}",
-            value="{value}",
-            path=facts.text_path,
-            line=facts.bf16.line or facts.fp16.line,
-        )
+        change = f"set {{value}} in {facts.text_path} line {facts.bf16.line or facts.fp16.line}"
         words = {Precision.BF16: "`bf16=True`", Precision.FP16: "`fp16=True`"}
-    neither = _("neither {names}", names=joined(_(" nor "), words.values()))
+    neither = f"neither {' nor '.join(words.values())}"
     return change, {**words, Precision.FP32: neither}

@@ -16,7 +16,6 @@ from zerowiz.core.script.arguments import (
     ScriptParser,
     read_word,
 )
-from zerowiz.translation import _
 
 YAML_SUFFIXES = (".yaml", ".yml")
 
@@ -63,17 +62,11 @@ def _given(option: Option, key: str, file: SettingsFile) -> Given:
     fault = None
     if value is None and written is not None and expected is not None:
         shown = json.dumps(written, default=str, ensure_ascii=False)
-        fault = _(
-            "`{key}` in {path} is {shown}, and not {expected}",
-            key=key,
-            path=file.path,
-            shown=shown,
-            expected=expected,
-        )
+        fault = f"`{key}` in {file.path} is {shown}, and not {expected}"
     return Given(
         written=(key,),
         value=value,
-        where=_("in {path}", path=file.path),
+        where=f"in {file.path}",
         fault=fault,
         is_null=written is None,
         in_file=True,
@@ -117,10 +110,10 @@ _READERS: Mapping[Reads, Callable[[object], Scalar]] = {
 }
 # What a value has to be; fields of text have values of other types too, such as dicts.
 _EXPECTED: Mapping[Reads, str] = {
-    Reads.INT: _("a whole number"),
-    Reads.FLOAT: _("a number"),
-    Reads.TRUTH: _("true or false"),
-    Reads.WORDS: _("a list of names"),
+    Reads.INT: "a whole number",
+    Reads.FLOAT: "a number",
+    Reads.TRUTH: "true or false",
+    Reads.WORDS: "a list of names",
 }
 
 

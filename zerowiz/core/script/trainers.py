@@ -20,7 +20,6 @@ from zerowiz.core.script.bindings import (
 from zerowiz.core.script.facts import ValueSource
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Method, Reference, Trainer, Workload
-from zerowiz.translation import _, listing
 
 
 class TrainerClass(Struct, frozen=True, kw_only=True):
@@ -34,8 +33,8 @@ class TrainerClass(Struct, frozen=True, kw_only=True):
     """What it holds beyond that; empty where everything is counted."""
 
 
-_OWN_LOSS = _("logits of its own loss")
-_TWO_MODELS = _("a teacher model and what it generates")
+_OWN_LOSS = "logits of its own loss"
+_TWO_MODELS = "a teacher model and what it generates"
 
 # By the names of the classes: transformers 5.23, sentence-transformers 5, trl 0.12 to 1.16.
 TRAINERS: Mapping[str, TrainerClass] = {
@@ -44,19 +43,17 @@ TRAINERS: Mapping[str, TrainerClass] = {
     "SFTTrainer": TrainerClass(),
     "IterativeSFTTrainer": TrainerClass(),
     "CrossEncoderTrainer": TrainerClass(),
-    "SentenceTransformerTrainer": TrainerClass(
-        uncounted=_("a forward pass for each text of a row")
-    ),
-    "SparseEncoderTrainer": TrainerClass(uncounted=_("a forward pass for each text of a row")),
+    "SentenceTransformerTrainer": TrainerClass(uncounted="a forward pass for each text of a row"),
+    "SparseEncoderTrainer": TrainerClass(uncounted="a forward pass for each text of a row"),
     "DPOTrainer": TrainerClass(trainer=Trainer.DPO),
     # Their loss joins chosen and rejected too; it has no reference.
     "CPOTrainer": TrainerClass(trainer=Trainer.DPO, refers=False, uncounted=_OWN_LOSS),
     "ORPOTrainer": TrainerClass(trainer=Trainer.DPO, refers=False, uncounted=_OWN_LOSS),
     "TPOTrainer": TrainerClass(
-        trainer=Trainer.DPO, refers=False, uncounted=_("a third sequence of each pair")
+        trainer=Trainer.DPO, refers=False, uncounted="a third sequence of each pair"
     ),
     "RewardTrainer": TrainerClass(trainer=Trainer.REWARD),
-    "PRMTrainer": TrainerClass(uncounted=_("a head that judges each step")),
+    "PRMTrainer": TrainerClass(uncounted="a head that judges each step"),
     "KTOTrainer": TrainerClass(trainer=Trainer.KTO),
     "BCOTrainer": TrainerClass(trainer=Trainer.KTO, uncounted=_OWN_LOSS),
     "GRPOTrainer": TrainerClass(trainer=Trainer.GRPO),
@@ -64,13 +61,13 @@ TRAINERS: Mapping[str, TrainerClass] = {
     "PPOTrainer": TrainerClass(trainer=Trainer.PPO),
     "PPOv2Trainer": TrainerClass(trainer=Trainer.PPO),
     "OnlineDPOTrainer": TrainerClass(
-        trainer=Trainer.DPO, uncounted=_("a reward model and what it generates")
+        trainer=Trainer.DPO, uncounted="a reward model and what it generates"
     ),
     "NashMDTrainer": TrainerClass(
-        trainer=Trainer.DPO, uncounted=_("a reward model and what it generates")
+        trainer=Trainer.DPO, uncounted="a reward model and what it generates"
     ),
     "XPOTrainer": TrainerClass(
-        trainer=Trainer.DPO, uncounted=_("a reward model and what it generates")
+        trainer=Trainer.DPO, uncounted="a reward model and what it generates"
     ),
     "GKDTrainer": TrainerClass(uncounted=_TWO_MODELS),
     "GOLDTrainer": TrainerClass(uncounted=_TWO_MODELS),
@@ -165,11 +162,11 @@ def _trainer(run: Resolver) -> tuple[ScriptValue[Trainer] | None, list[TrainerCl
     is_changed = any(use.changed for use in uses) and kinds == {Trainer.SFT}
     if hidden or is_changed:
         return None, rows
-    where = _("{path} line {line}", path=run.facts.text_path, line=uses[0].line)
+    where = f"{run.facts.text_path} line {uses[0].line}"
     setting = ScriptValue(
         value=rows[0].trainer,
-        source=_("`{code}` in {where}", code=uses[0].code, where=where),
-        change=_("edit {where}", where=where),
+        source=f"`{uses[0].code}` in {where}",
+        change=f"edit {where}",
         state=State.FIXED,
     )
     return setting, rows
@@ -204,51 +201,39 @@ def _uses_not_counted(run: Resolver) -> Iterator[NotCounted]:
     uses, path = run.facts.trainer.uses, run.facts.text_path
     for use in uses:
         row = TRAINERS.get(use.name)
-        where = _("{path} line {line}: `{code}`", path=path, line=use.line, code=use.code)
+        where = f"{path} line {use.line}: `{use.code}`"
         if row is None:
             yield NotCounted(
                 what=Uncounted.TRAINER,
-                text=_(
-                    "{where} is a trainer that zerowiz does not know; it is counted as sft "
-                    "(`$trainer` sets another)",
-                    where=where,
+                text=(
+                    f"{where} is a trainer that zerowiz does not know; it is counted as sft "
+                    "(`$trainer` sets another)"
                 ),
                 settled_by_name=True,
             )
         elif row.uncounted:
             yield NotCounted(
                 what=Uncounted.TRAINER,
-                text=_(
-                    "{where} is counted as {trainer}; {uncounted}: not counted",
-                    where=where,
-                    trainer=row.trainer,
-                    uncounted=row.uncounted,
-                ),
+                text=f"{where} is counted as {row.trainer}; {row.uncounted}: not counted",
             )
         if use.changed is not None:
             kind = Trainer.SFT if row is None else row.trainer
             yield NotCounted(
                 what=Uncounted.OWN_LOSS,
-                text=_(
-                    "{path} line {changed_line}: `{changed}` computes its own loss, which "
-                    "is counted as that of {kind} (`$trainer` sets another)",
-                    path=path,
-                    changed_line=use.changed_line,
-                    changed=use.changed,
-                    kind=kind,
+                text=(
+                    f"{path} line {use.changed_line}: `{use.changed}` computes its own loss, "
+                    f"which is counted as that of {kind} (`$trainer` sets another)"
                 ),
                 settled_by_name=True,
             )
     kinds = {row.trainer for use in uses if (row := TRAINERS.get(use.name)) is not None}
     if len(kinds) > 1:
-        built = listing(_("`{code}` in line {line}", code=use.code, line=use.line) for use in uses)
+        built = ", ".join(f"`{use.code}` in line {use.line}" for use in uses)
         yield NotCounted(
             what=Uncounted.TRAINER,
-            text=_(
-                "{path} builds several trainers: {built}; it is counted as sft (`$trainer` "
-                "sets the one that trains)",
-                path=path,
-                built=built,
+            text=(
+                f"{path} builds several trainers: {built}; it is counted as sft (`$trainer` "
+                "sets the one that trains)"
             ),
             settled_by_name=True,
         )
@@ -261,12 +246,9 @@ def _models_beside(run: Resolver, kind: Trainer) -> Iterator[NotCounted]:
         if run.may_hold(model):
             yield NotCounted(
                 what=Uncounted.JUDGE,
-                text=_(
-                    "{path} line {line}: `{code}` puts another model on every GPU, which "
-                    "is not counted",
-                    path=run.facts.text_path,
-                    line=model.line,
-                    code=model.code,
+                text=(
+                    f"{run.facts.text_path} line {model.line}: `{model.code}` puts another "
+                    "model on every GPU, which is not counted"
                 ),
             )
 
@@ -306,11 +288,7 @@ def _whole(
     decided = prompt if completion.state is State.OPEN else completion
     return ScriptValue(
         value=prompt.value + completion.value,
-        source=_(
-            "{source}, with {completion_source},",
-            source=prompt.source,
-            completion_source=completion.source,
-        ),
+        source=f"{prompt.source}, with {completion.source},",
         change=decided.change,
         state=decided.state,
     )
@@ -324,16 +302,13 @@ def _vllm(
     used = as_truth(run.setting(seen.use_vllm))
     mode = as_text(run.setting(seen.vllm_mode))
     if used is None and seen.use_vllm.code is not None:
-        text = _(
-            "{path} line {line}: `{code}` may use vLLM",
-            path=run.facts.text_path,
-            line=seen.use_vllm.line,
-            code=seen.use_vllm.code,
+        text = (
+            f"{run.facts.text_path} line {seen.use_vllm.line}: `{seen.use_vllm.code}` may use vLLM"
         )
         return (
             None,
             None,
-            (NotCounted(what=Uncounted.ENGINE, text=_("{text}: not counted", text=text)),),
+            (NotCounted(what=Uncounted.ENGINE, text=f"{text}: not counted"),),
         )
     if used is None or not used.value:
         return None, None, ()
@@ -355,11 +330,8 @@ def cut_group(group: ScriptValue[int] | None, workload: Workload, ranks: int) ->
     at_once = workload.resolved_generation_batch * ranks
     if group is None or not workload.trainer.row.in_groups or at_once % group.value == 0:
         return None
-    return _(
-        "{at_once} completions are generated at once by all GPUs, but {source} needs "
-        "groups of {group}: TRL will refuse to start; change `$micro_batch` or "
-        "`$accumulation_steps`",
-        at_once=at_once,
-        source=group.source,
-        group=group.value,
+    return (
+        f"{at_once} completions are generated at once by all GPUs, but {group.source} needs "
+        f"groups of {group.value}: TRL will refuse to start; change `$micro_batch` or "
+        "`$accumulation_steps`"
     )

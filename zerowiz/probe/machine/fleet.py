@@ -24,7 +24,6 @@ from zerowiz.core.machine.merge import NodeAnswer, NodeFailure
 from zerowiz.core.machine.spec import decode_machine
 from zerowiz.errors import PreflightError, UsageError
 from zerowiz.probe.machine.machine_file import DESCRIPTION
-from zerowiz.translation import _
 
 # Make the command line that runs a command on another node, by SSH, pdsh or SLURM.
 
@@ -89,8 +88,8 @@ def pick_transport(
         if takes and which(transport.value) is not None:
             return transport
     raise PreflightError(
-        _("no `ssh` on PATH, which zerowiz needs to reach the nodes"),
-        _("install an SSH client, or plan for nodes like this one: `$nodes 2`"),
+        "no `ssh` on PATH, which zerowiz needs to reach the nodes",
+        "install an SSH client, or plan for nodes like this one: `$nodes 2`",
     )
 
 
@@ -120,7 +119,7 @@ def argv_for(
 
     def argv(host: str) -> Sequence[str]:
         if _HOST.fullmatch(host) is None:
-            raise UsageError(_("`{host}` is not the name of a host", host=host))
+            raise UsageError(f"`{host}` is not the name of a host")
         return _ARGV[transport](host, command, environ)
 
     return argv
@@ -241,16 +240,12 @@ def ask_nodes(
     finally:
         _end(queries.in_flight)
     for child in queries.in_flight:
-        queries.done(
-            NodeFailure(
-                host=child.host, why=_("no answer within {deadline_s:g} s", deadline_s=deadline_s)
-            )
-        )
+        queries.done(NodeFailure(host=child.host, why=f"no answer within {deadline_s:g} s"))
     for host in queries.waiting:
         queries.done(
             NodeFailure(
                 host=host,
-                why=_("its turn did not come within {deadline_s:g} s", deadline_s=deadline_s),
+                why=f"its turn did not come within {deadline_s:g} s",
             )
         )
     return [queries.answers[host] for host in hosts]
@@ -278,7 +273,7 @@ class _Queries(Struct, kw_only=True):
         status, stdout, stderr = child.close()
         self.in_flight.remove(child)
         if too_much:
-            why = _("it printed more than {output_bytes} bytes", output_bytes=_OUTPUT_BYTES)
+            why = f"it printed more than {_OUTPUT_BYTES} bytes"
             self.done(NodeFailure(host=child.host, why=why))
         else:
             self.done(parse_answer(child.host, status, stdout, stderr))
@@ -289,11 +284,7 @@ class _Queries(Struct, kw_only=True):
             with _ctrl_c_held():
                 self.in_flight.append(_start(host, argv))
         except OSError as error:
-            why = _(
-                "cannot start `{argv}` here: {strerror}",
-                argv=argv[0],
-                strerror=(error.strerror or str(error)).lower(),
-            )
+            why = f"cannot start `{argv[0]}` here: {(error.strerror or str(error)).lower()}"
             self.done(NodeFailure(host=host, why=why))
 
     def done(self, answer: NodeAnswer | NodeFailure) -> None:
@@ -332,17 +323,11 @@ def parse_answer(host: str, status: int, stdout: str, stderr: str) -> NodeAnswer
             return NodeFailure(host=host, why=_reason(status, stdout, stderr))
         version = content["schema_version"]
         if version != DESCRIPTION:
-            why = _(
-                "its zerowiz answers in schema {version!r:.40}, this one reads {description}",
-                version=version,
-                description=DESCRIPTION,
-            )
+            why = f"its zerowiz answers in schema {version!r:.40}, this one reads {DESCRIPTION}"
             return NodeFailure(host=host, why=why)
         return NodeAnswer(host=host, machine=decode_machine(content.get("machine"), "machine"))
     except UsageError as error:
-        return NodeFailure(
-            host=host, why=_("its answer is not valid: {message}", message=error.message)
-        )
+        return NodeFailure(host=host, why=f"its answer is not valid: {error.message}")
 
 
 def _objects(text: str) -> Iterator[dict[str, object]]:
@@ -355,21 +340,17 @@ def _reason(status: int, stdout: str, stderr: str) -> str:
     """One line about what went wrong on the node."""
     missing = _MISSING.findall(stderr)
     if missing and (status in _NOT_RUN or "No module named zerowiz" in stderr):
-        return _("zerowiz is not installed at `{missing}` on that node", missing=missing[-1])
+        return f"zerowiz is not installed at `{missing[-1]}` on that node"
     lines = [line for line in _lines(stderr) if _EPILOGUE.match(line) is None]
     errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
     if errors or (lines and status != 0):
         return (errors or lines)[-1]
     if status in _TIMED_OUT:
-        return _("zerowiz took too long on that node")
+        return "zerowiz took too long on that node"
     if status != 0:
-        return _("its command ended with status {status} without output", status=status)
+        return f"its command ended with status {status} without output"
     printed = _lines(stdout)
-    return (
-        _("it printed `{printed}` instead of a machine", printed=printed[-1])
-        if printed
-        else _("it printed nothing")
-    )
+    return f"it printed `{printed[-1]}` instead of a machine" if printed else "it printed nothing"
 
 
 def _lines(text: str) -> list[str]:

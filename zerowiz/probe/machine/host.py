@@ -21,7 +21,6 @@ from zerowiz.core.machine.types import (
 from zerowiz.core.structs import replace
 from zerowiz.errors import UsageError
 from zerowiz.probe.host_files import FOLDER, Files
-from zerowiz.translation import N_, _
 
 # Describe this host for DeepSpeed's CPU accelerator: ranks that share its memory and cores.
 
@@ -40,11 +39,11 @@ def cpu_machine(ranks: int, host: Host) -> Machine:
         UsageError: `ranks` is below 1.
     """
     if ranks < 1:
-        raise UsageError(_("a CPU job has at least one rank, not {ranks}", ranks=ranks))
+        raise UsageError(f"a CPU job has at least one rank, not {ranks}")
     gpus = tuple(
         Gpu(
             index=index,
-            name=N_("CPU rank"),
+            name="CPU rank",
             total_bytes=_share(host.total_bytes, ranks),
             free_bytes=_share(host.available_bytes, ranks),
         )

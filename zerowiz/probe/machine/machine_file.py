@@ -10,7 +10,6 @@ from zerowiz.core.machine.types import Machine, MachineSource
 from zerowiz.core.structs import decode, parse_json, replace
 from zerowiz.errors import UsageError
 from zerowiz.probe.files import cache_folder, read_named, read_named_text
-from zerowiz.translation import _
 
 if TYPE_CHECKING:
     from zerowiz.core.measured_row import MachineResults
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 DESCRIPTION = 1
 """The `schema_version` of a file that describes a machine: `plan --json`, or a person's own."""
 
-_HOW = _("to write one, run on that host: `zerowiz machine --save node.json`")
+_HOW = "to write one, run on that host: `zerowiz machine --save node.json`"
 
 
 def read_machine_file(path: Path, *, gpus: str | None = None) -> Machine:
@@ -35,17 +34,11 @@ def read_machine_file(path: Path, *, gpus: str | None = None) -> Machine:
     try:
         text = read_named_text(path)
     except FileNotFoundError:
-        raise UsageError(_("machine file `{path}` does not exist", path=path), _HOW) from None
+        raise UsageError(f"machine file `{path}` does not exist", _HOW) from None
     except UnicodeDecodeError:
-        raise UsageError(_("machine file `{path}` is not text", path=path), _HOW) from None
+        raise UsageError(f"machine file `{path}` is not text", _HOW) from None
     except OSError as error:
-        raise UsageError(
-            _(
-                "machine file `{path}` cannot be read: {strerror}",
-                path=path,
-                strerror=error.strerror,
-            )
-        ) from None
+        raise UsageError(f"machine file `{path}` cannot be read: {error.strerror}") from None
     return parse_machine_file(text, str(path), gpus=gpus)
 
 
@@ -65,35 +58,24 @@ def parse_machine_file(text: str, name: str, *, gpus: str | None = None) -> Mach
     try:
         content = parse_json(text)
     except ValueError as error:
-        raise UsageError(
-            _("machine file `{name}` is not JSON: {error}", name=name, error=error), _HOW
-        ) from None
+        raise UsageError(f"machine file `{name}` is not JSON: {error}", _HOW) from None
     if not isinstance(content, dict):
-        raise UsageError(_("machine file `{name}` has no JSON object", name=name), _HOW)
+        raise UsageError(f"machine file `{name}` has no JSON object", _HOW)
     version = content.get("schema_version")
     if version == RECORDING:
         machine = _replayed(content, name, gpus)
     elif version == DESCRIPTION:
         if "machine" not in content:
-            raise UsageError(_("machine file `{name}` has no `machine`", name=name), _HOW)
-        machine = decode_machine(content["machine"], _("{name}: machine", name=name))
+            raise UsageError(f"machine file `{name}` has no `machine`", _HOW)
+        machine = decode_machine(content["machine"], f"{name}: machine")
         machine = select_gpus(machine, {}, gpus)
     else:
         version_text = (
-            _("no `schema_version`") if version is None else f"`schema_version` {version!r:.40}"
+            "no `schema_version`" if version is None else f"`schema_version` {version!r:.40}"
         )
-        known = _(
-            "{description} (described) and {recording} (recorded)",
-            description=DESCRIPTION,
-            recording=RECORDING,
-        )
+        known = f"{DESCRIPTION} (described) and {RECORDING} (recorded)"
         raise UsageError(
-            _(
-                "machine file `{name}` has {said}; this version of zerowiz reads {known}",
-                name=name,
-                said=version_text,
-                known=known,
-            ),
+            f"machine file `{name}` has {version_text}; this version of zerowiz reads {known}",
             _HOW,
         )
     return replace(machine, source=MachineSource.FILE)
@@ -109,9 +91,7 @@ def _replayed(content: Mapping[str, object], name: str, gpus: str | None) -> Mac
     try:
         return read_machine(decode_recording(content, name), gpus=gpus)
     except BrokenAnswerError as error:
-        raise UsageError(
-            _("machine file `{name}`: {message}", name=name, message=error.message), _HOW
-        ) from None
+        raise UsageError(f"machine file `{name}`: {error.message}", _HOW) from None
 
 
 # Read what `measure` kept of this machine.
@@ -143,7 +123,7 @@ def read_results(path: Path) -> "MachineResults":
 
 # Read a file of prices: TOML or JSON, the price of an hour by the name of a machine.
 
-_AS = _('`"H100-80GB" = "2.50/gpu-hour"` in TOML, `{"H100-80GB": "2.50/gpu-hour"}` in JSON')
+_AS = '`"H100-80GB" = "2.50/gpu-hour"` in TOML, `{"H100-80GB": "2.50/gpu-hour"}` in JSON'
 
 
 def read_price_file(path: Path) -> dict[str, str]:
@@ -158,18 +138,16 @@ def read_price_file(path: Path) -> dict[str, str]:
         text = read_named_text(path)
         content = tomllib.loads(text) if path.suffix == ".toml" else parse_json(text)
     except OSError as error:
-        raise UsageError(
-            _("`{path}` cannot be read: {strerror}", path=path, strerror=error.strerror)
-        ) from None
+        raise UsageError(f"`{path}` cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
         kind = "TOML" if path.suffix == ".toml" else "JSON"
         raise UsageError(
-            _("`{path}` is not {kind}: {error}", path=path, kind=kind, error=error),
+            f"`{path}` is not {kind}: {error}",
             _AS,
         ) from None
     if not isinstance(content, dict) or not all(isinstance(v, str) for v in content.values()):
         raise UsageError(
-            _("`{path}` is not a list of prices", path=path),
+            f"`{path}` is not a list of prices",
             _AS,
         )
     return content

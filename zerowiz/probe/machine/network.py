@@ -11,7 +11,6 @@ from msgspec import Struct
 from zerowiz.core.machine.interconnect import PCIE_LANE_BYTES_PER_S
 from zerowiz.core.machine.types import Network, NetworkKind, Nic, join_nics
 from zerowiz.probe.host_files import Files
-from zerowiz.translation import _
 
 # Read a GPU's place on the PCI bus: its NUMA node, and the slowest link to its host bridge.
 
@@ -253,7 +252,7 @@ def _read_device(files: Files, name: str, verbs_file: str | None, rules: _Rules)
     ports = [
         _read_port(files, name, port, is_efa=is_efa, hcas=rules.hcas)
         for port in files.names(f"{folder}/ports")
-    ] or [_Port(kind=NetworkKind.UNKNOWN, unusable=_("it has no port"))]
+    ] or [_Port(kind=NetworkKind.UNKNOWN, unusable="it has no port")]
     usable = [port for port in ports if port.unusable is None]
     # InfiniBand before RoCE on an adapter with a port of each.
     kind = min((port.kind for port in usable or ports), key=tuple(NetworkKind).index)
@@ -278,14 +277,10 @@ def _check_device(files: Files, name: str, verbs_file: str | None) -> str | None
     # old kernels such a device shows the interface's PCI device as its own.
     soft = files.text(f"{_RDMA}/{name}/parent") is not None
     if soft or "/pci" not in (files.real(f"{_RDMA}/{name}/device") or ""):
-        return _("RDMA in software, without a PCI device")
+        return "RDMA in software, without a PCI device"
     if verbs_file is None or files.real(verbs_file) is None:
-        return _("no `/dev/infiniband/uverbs*` for it here")
-    return (
-        None
-        if files.opens(verbs_file)
-        else _("no permission to open `/{verbs_file}`", verbs_file=verbs_file)
-    )
+        return "no `/dev/infiniband/uverbs*` for it here"
+    return None if files.opens(verbs_file) else f"no permission to open `/{verbs_file}`"
 
 
 def _read_port(files: Files, name: str, port: str, *, is_efa: bool, hcas: _NameList) -> _Port:
@@ -293,16 +288,16 @@ def _read_port(files: Files, name: str, port: str, *, is_efa: bool, hcas: _NameL
     layer = _read(files, f"{folder}/link_layer")
     kind = NetworkKind.EFA if is_efa else _KINDS.get(layer, NetworkKind.UNKNOWN)
     match = _STATE.match(_read(files, f"{folder}/state"))
-    state = match[1] if match else _("of unknown state")
+    state = match[1] if match else "of unknown state"
     if state != _ACTIVE:
-        return _Port(kind=kind, unusable=_("port {port} is {state}", port=port, state=state))
+        return _Port(kind=kind, unusable=f"port {port} is {state}")
     unusable = None
     if kind is NetworkKind.UNKNOWN:
-        unusable = _("port {port} has the link layer `{layer}`", port=port, layer=layer)
+        unusable = f"port {port} has the link layer `{layer}`"
     elif kind is NetworkKind.ROCE:
         unusable = _check_roce(files, name, port)
     if unusable is None and not is_efa and not hcas.allows(name, _parse_port(port)):
-        unusable = _("`{variable}` excludes it", variable=hcas.variable)
+        unusable = f"`{hcas.variable}` excludes it"
     return _Port(
         kind=kind, bytes_per_s=parse_rate(_read(files, f"{folder}/rate")), unusable=unusable
     )
@@ -311,10 +306,10 @@ def _read_port(files: Files, name: str, port: str, *, is_efa: bool, hcas: _NameL
 def _check_roce(files: Files, name: str, port: str) -> str | None:
     """Why an Ethernet port carries no RoCE; it needs a GID of type `RoCE v2` or `IB/RoCE v1`."""
     if _read(files, f"{_RDMA}/{name}/node_type") == _IWARP:
-        return _("it speaks iWARP, not RoCE")
+        return "it speaks iWARP, not RoCE"
     types = f"{_RDMA}/{name}/ports/{port}/gid_attrs/types"
     has_gid = any("RoCE" in _read(files, f"{types}/{gid}") for gid in files.names(types))
-    return None if has_gid else _("port {port} has no RoCE address", port=port)
+    return None if has_gid else f"port {port} has no RoCE address"
 
 
 def _read_sockets(files: Files, rules: _Rules) -> Iterator[Nic]:
@@ -341,13 +336,11 @@ def _is_adapter(files: Files, name: str) -> bool:
 def _check_socket(files: Files, name: str, names: list[str], sockets: _NameList) -> str | None:
     master = (files.real(f"{_NET}/{name}/master") or "").rpartition("/")[2]
     if master in names:
-        return _("part of `{address}`", address=hide_address(master))
+        return f"part of `{hide_address(master)}`"
     state = _read(files, f"{_NET}/{name}/operstate") or "unknown"
     if state not in _WORKING_STATES:
-        return _("it is {state}", state=state)
-    return (
-        None if sockets.allows(name) else _("`{variable}` excludes it", variable=sockets.variable)
-    )
+        return f"it is {state}"
+    return None if sockets.allows(name) else f"`{sockets.variable}` excludes it"
 
 
 def hide_address(name: str) -> str:

@@ -25,7 +25,6 @@ from zerowiz.probe.machine.nvml_calls import Code, NoDriverError, Session, Unava
 from zerowiz.probe.machine.nvml_child import HINTS, Announce, DriverFailedError, read_in_child
 from zerowiz.probe.machine_recording import World
 from zerowiz.probe.package_data import read_gpu_table
-from zerowiz.translation import N_, _
 
 # Read every GPU that NVML lists: its model, its memory, its PCIe slot, its processes.
 
@@ -33,13 +32,13 @@ from zerowiz.translation import N_, _
 _UNUSABLE = (Code.NO_PERMISSION, Code.GPU_IS_LOST, Code.RESET_REQUIRED, Code.UNKNOWN)
 
 _EXPLANATIONS: Mapping[int, str] = {
-    Code.NO_PERMISSION: _("no permission to open it"),
-    Code.GPU_IS_LOST: _("the driver has lost it (see `dmesg` for `Xid`)"),
-    Code.RESET_REQUIRED: _("it has to be reset"),
+    Code.NO_PERMISSION: "no permission to open it",
+    Code.GPU_IS_LOST: "the driver has lost it (see `dmesg` for `Xid`)",
+    Code.RESET_REQUIRED: "it has to be reset",
 }
 
-_NO_SLICES = _("it is in MIG mode without slices: see `nvidia-smi mig --help` to create some")
-_NO_MEMORY = _("NVML does not report how much memory it has")
+_NO_SLICES = "it is in MIG mode without slices: see `nvidia-smi mig --help` to create some"
+_NO_MEMORY = "NVML does not report how much memory it has"
 
 # More than any host has; a broken driver may count four billion.
 _MOST_GPUS = 1024
@@ -113,7 +112,7 @@ def _lacks_memory(gpu: Gpu, devices: Sequence[Device]) -> bool:
 
 
 def _explain(why: Unavailable) -> str:
-    answer = _("NVML returned `{why}`", why=why.name)
+    answer = f"NVML returned `{why.name}`"
     return answer if why.code is None else _EXPLANATIONS.get(why.code, answer)
 
 
@@ -132,18 +131,14 @@ def _read_device(session: Session, files: Files, index: int, ordinal: int) -> De
         if isinstance(answer, Unavailable) and answer.code in _UNUSABLE:
             return _unusable(answer)
     if isinstance(memory, nvml_calls.GpuMemory) and memory.is_impossible and not mig_mode:
-        sizes = _(
-            "{free_bytes} of {total_bytes} bytes",
-            free_bytes=memory.free_bytes,
-            total_bytes=memory.total_bytes,
-        )
-        return _Unusable(why=_("NVML returned that {sizes} are free", sizes=sizes), is_counted=True)
+        sizes = f"{memory.free_bytes} of {memory.total_bytes} bytes"
+        return _Unusable(why=f"NVML returned that {sizes} are free", is_counted=True)
     fabric = session.maybe(nvml_calls.fabric, handle)
     bus_id = session.maybe(nvml_calls.bus_id, handle)
     gpu = Gpu(
         index=index,
         ordinal=ordinal,
-        name=N_("unknown GPU") if isinstance(name, Unavailable) else name,
+        name="unknown GPU" if isinstance(name, Unavailable) else name,
         uuid=session.maybe(nvml_calls.uuid, handle),
         compute_capability=session.maybe(nvml_calls.compute_capability, handle),
         bus_id=bus_id,
@@ -374,9 +369,7 @@ def _read(world: World, announce: Announce | None) -> GpuReading:
     with open_session(world.replay, world.log, announce) as session:
         count = session.ask(nvml_calls.count)
         if isinstance(count, Unavailable):
-            raise DriverFailedError(
-                _("the GPUs cannot be counted: `{count}`", count=count.name), *HINTS
-            )
+            raise DriverFailedError(f"the GPUs cannot be counted: `{count.name}`", *HINTS)
         devices, left_out = list_devices(session, world.files, count)
         ports = read_ports(session, world.files, devices)
         links = read_links(session, devices, ports)

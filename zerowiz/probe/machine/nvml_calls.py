@@ -12,7 +12,6 @@ from msgspec import Struct, field
 from zerowiz.core.machine.types import GpuProcess
 from zerowiz.errors import PreflightError
 from zerowiz.probe.machine_recording import UNION_MEMBERS, CallLog, Calls, CallWatch, Replay
-from zerowiz.translation import _
 
 _Value = TypeVar("_Value")
 
@@ -35,24 +34,24 @@ class Code(IntEnum):
 # By the return code of init: what it means, and what to do.
 _INIT_FAILURES: Mapping[int, tuple[str, tuple[str, ...]]] = {
     Code.LIBRARY_NOT_FOUND: (
-        _("no NVIDIA driver found: `libnvidia-ml.so.1` is not on this machine"),
-        (_("in a container, start it with its GPUs: `docker run --gpus all ...`"),),
+        "no NVIDIA driver found: `libnvidia-ml.so.1` is not on this machine",
+        ("in a container, start it with its GPUs: `docker run --gpus all ...`",),
     ),
     Code.DRIVER_NOT_LOADED: (
-        _("the NVIDIA driver is installed, but its kernel module is not loaded"),
-        (_("load it: `sudo modprobe nvidia`"),),
+        "the NVIDIA driver is installed, but its kernel module is not loaded",
+        ("load it: `sudo modprobe nvidia`",),
     ),
     Code.LIB_RM_VERSION_MISMATCH: (
-        _("the NVIDIA driver library and its kernel module have different versions"),
-        (_("reboot, or restart the container: the driver was upgraded"),),
+        "the NVIDIA driver library and its kernel module have different versions",
+        ("reboot, or restart the container: the driver was upgraded",),
     ),
     Code.NO_PERMISSION: (
-        _("no permission to use the NVIDIA driver"),
-        (_("check the permissions: `ls -l /dev/nvidia*`"),),
+        "no permission to use the NVIDIA driver",
+        ("check the permissions: `ls -l /dev/nvidia*`",),
     ),
     Code.UNKNOWN: (
-        _("the NVIDIA driver returns `unknown error`"),
-        (_("restart the container: `systemctl daemon-reload` on the host removes its GPUs"),),
+        "the NVIDIA driver returns `unknown error`",
+        ("restart the container: `systemctl daemon-reload` on the host removes its GPUs",),
     ),
 }
 
@@ -167,8 +166,8 @@ def _answered_by(pynvml: ModuleType, table: object | None) -> Iterator[None]:
 
 def _init_failure(code: int) -> NoDriverError:
     other = (
-        _("the NVIDIA driver does not start: NVML error {code}", code=code),
-        (_("see `nvidia-smi`"),),
+        f"the NVIDIA driver does not start: NVML error {code}",
+        ("see `nvidia-smi`",),
     )
     message, hints = _INIT_FAILURES.get(code, other)
     failure = NoDriverError(message, *hints)

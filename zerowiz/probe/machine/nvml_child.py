@@ -24,7 +24,6 @@ from typing import NoReturn, TypeVar, cast
 from zerowiz.errors import PreflightError
 from zerowiz.probe.host_files import FilesLog
 from zerowiz.probe.machine_recording import World
-from zerowiz.translation import _, joined
 
 _Value = TypeVar("_Value")
 Announce = Callable[[str], None]
@@ -42,7 +41,7 @@ _LOADING = "nvmlInit"
 
 
 HINTS = (
-    _("see what the driver says: `dmesg | grep -i -e NVRM -e Xid`; `nvidia-smi` may hang as well"),
+    "see what the driver says: `dmesg | grep -i -e NVRM -e Xid`; `nvidia-smi` may hang as well",
 )
 """What a person can look at where the driver fails."""
 
@@ -185,9 +184,7 @@ def _receive(reader: int, note: mmap.mmap, world: World) -> bytes:
             raise _hang(call, world.call_timeout_s)
         if waited_s > _SAID_AFTER_S and noted != whose(call):
             noted = whose(call)
-            world.on_wait(
-                _("waiting for {said}: `{name}` takes long", said=noted, name=_name(call))
-            )
+            world.on_wait(f"waiting for {noted}: `{_name(call)}` takes long")
 
 
 def _end(pid: int, *, has_ended: bool) -> int | None:
@@ -225,34 +222,25 @@ def whose(call: str) -> str:
     Example: `GPU 3` of `nvmlDeviceGetName(gpu3)`.
     """
     numbers = re.findall(r"gpu(\d+)", call) or re.findall(r"HandleByIndex\w*\((\d+)", call)
-    return (
-        _("GPU {found}", found=joined(_(" and "), numbers)) if numbers else _("the NVIDIA driver")
-    )
+    return f"GPU {' and '.join(numbers)}" if numbers else "the NVIDIA driver"
 
 
 def _name(call: str) -> str:
-    return call.partition("(")[0] or _("a file of it")
+    return call.partition("(")[0] or "a file of it"
 
 
 def _hang(call: str, timeout_s: float) -> DriverFailedError:
     return DriverFailedError(
-        _(
-            "{whose} did not answer: `{name}` has taken {timeout_s:g} s",
-            whose=whose(call),
-            name=_name(call),
-            timeout_s=timeout_s,
-        ),
-        _("without persistence mode a GPU takes long to wake: `sudo nvidia-smi -pm 1`"),
-        _("wait longer: `$probe_timeout {seconds}`", seconds=max(120, round(4 * timeout_s))),
+        f"{whose(call)} did not answer: `{_name(call)}` has taken {timeout_s:g} s",
+        "without persistence mode a GPU takes long to wake: `sudo nvidia-smi -pm 1`",
+        f"wait longer: `$probe_timeout {max(120, round(4 * timeout_s))}`",
         *HINTS,
     )
 
 
 def _crash(status: int | None, call: str) -> DriverFailedError:
-    how = _("ended without an answer")
+    how = "ended without an answer"
     if status is not None and status < 0:
-        how = _("crashed ({signal})", signal=signal.Signals(-status).name)
-    of = _(" of {whose}", whose=whose(call)) if "gpu" in call or "HandleByIndex" in call else ""
-    return DriverFailedError(
-        _("the NVIDIA driver {how} in `{name}`{of}", how=how, name=_name(call), of=of), *HINTS
-    )
+        how = f"crashed ({signal.Signals(-status).name})"
+    of = f" of {whose(call)}" if "gpu" in call or "HandleByIndex" in call else ""
+    return DriverFailedError(f"the NVIDIA driver {how} in `{_name(call)}`{of}", *HINTS)

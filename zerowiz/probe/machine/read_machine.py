@@ -23,14 +23,13 @@ from zerowiz.probe.machine.nvml import DriverFailedError, GpuReading, NoDriverEr
 from zerowiz.probe.machine.scheduler import read_allocation, scheduler_here
 from zerowiz.probe.machine_recording import World
 from zerowiz.probe.package_data import read_gpu_table
-from zerowiz.translation import _
 
 _PLAN_WITHOUT = (
-    _(
-        "plan without a GPU: `zerowiz plan --machine 8xH100-80GB`, or for a saved node:"
-        " `zerowiz plan --machine node.json`"
+    (
+        "plan without a GPU: `zerowiz plan --machine 8xH100-80GB`, or for a saved node: "
+        "`zerowiz plan --machine node.json`"
     ),
-    _("use the CPU instead: `$accelerator cpu`"),
+    "use the CPU instead: `$accelerator cpu`",
 )
 
 # What runs a command inside a job, by scheduler; that of PBS opens a shell there.
@@ -66,11 +65,8 @@ def read_machine(world: World, *, gpus: str | None = None) -> Machine:
     except DriverFailedError as error:
         raise PreflightError(error.message, *error.hints, *_PLAN_WITHOUT) from None
     if not reading.gpus:
-        why = [
-            _("zerowiz does not use GPU {index}: {why}", index=gpu.index, why=gpu.why)
-            for gpu in reading.left_out
-        ]
-        raise PreflightError(_("this machine has no usable GPU"), *why, *_PLAN_WITHOUT)
+        why = [f"zerowiz does not use GPU {gpu.index}: {gpu.why}" for gpu in reading.left_out]
+        raise PreflightError("this machine has no usable GPU", *why, *_PLAN_WITHOUT)
     return select_gpus(_join(reading, world), world.environ, gpus)
 
 
@@ -84,11 +80,7 @@ def run_inside(scheduler: str, command: str, gpus: int = 1) -> str:
     """
     form = _INSIDE.get(scheduler)
     run = f": `{form.format(gpus=gpus, command=command)}`" if form else ""
-    return _(
-        "this looks like a login node of {scheduler}: run zerowiz inside a job{run}",
-        scheduler=scheduler,
-        run=run,
-    )
+    return f"this looks like a login node of {scheduler}: run zerowiz inside a job{run}"
 
 
 def read_here(world: World) -> Host:
@@ -114,9 +106,7 @@ def _join(reading: GpuReading, world: World) -> Machine:
     off = _p2p_off(world.environ)
     if off is not None and any(link.nvlinks for link in links):
         links = tuple(without_nvlink(link, reading.gpus) for link in links)
-        notes.append(
-            _("`{off}` is set: NCCL does not use NVLink, and copies through the host", off=off)
-        )
+        notes.append(f"`{off}` is set: NCCL does not use NVLink, and copies through the host")
     unknown = Interconnect(link_class=LinkClass.UNKNOWN)
     return Machine(
         source=MachineSource.NVML,
@@ -159,5 +149,5 @@ def _complete(gpu: Gpu, host: Host) -> Gpu:
         gpu,
         total_bytes=host.total_bytes,
         free_bytes=host.available_bytes,
-        memory_source=_("host, {available_by}", available_by=host.available_by or _("unknown")),
+        memory_source=f"host, {host.available_by or 'unknown'}",
     )

@@ -14,14 +14,13 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from zerowiz import __version__
 from zerowiz.errors import UsageError, ZerowizError
-from zerowiz.translation import _
 
 # Far longer than a small file takes. Whoever plans waits for it, and a size is known without.
 _DEADLINE_S = 6
 # The largest config.json on the Hub are some 100 kB (long `id2label` tables).
 _LARGEST_CONFIG_BYTES = 1 << 22
 
-ELSEWHERE = _("use a folder with config.json, or a size such as `$model 7b`")
+ELSEWHERE = "use a folder with config.json, or a size such as `$model 7b`"
 
 
 class _Refusal(NamedTuple):
@@ -34,18 +33,18 @@ class _Refusal(NamedTuple):
 
 _GATED = _Refusal(
     ZerowizError,
-    _("`{model_id}` is gated or private, and {endpoint} denied access"),
-    (_("accept its terms at {endpoint}/{model_id}, then set `HF_TOKEN` to your token"), ELSEWHERE),
+    "`{model_id}` is gated or private, and {endpoint} denied access",
+    ("accept its terms at {endpoint}/{model_id}, then set `HF_TOKEN` to your token", ELSEWHERE),
 )
 _ABSENT = _Refusal(
     UsageError,
-    _("`{model_id}` is not a folder here, and not a model on {endpoint}"),
-    (_("check the spelling; if it is private, set `HF_TOKEN` to your token"), ELSEWHERE),
+    "`{model_id}` is not a folder here, and not a model on {endpoint}",
+    ("check the spelling; if it is private, set `HF_TOKEN` to your token", ELSEWHERE),
 )
 _NO_CONFIG = _Refusal(
     UsageError,
-    _("`{model_id}` on {endpoint} has no config.json"),
-    (_("an adapter or GGUF repository has none: use its base model"), ELSEWHERE),
+    "`{model_id}` on {endpoint} has no config.json",
+    ("an adapter or GGUF repository has none: use its base model", ELSEWHERE),
 )
 # The `X-Error-Code` header where the Hub sends one (huggingface_hub, utils/_http.py,
 # hf_raise_for_status), else the status.
@@ -78,12 +77,7 @@ def _refuse(error: HTTPError, model_id: str, endpoint: str) -> ZerowizError:
     refusal = _REFUSALS.get(code) or _REFUSALS.get(status)
     if refusal is None:
         return ZerowizError(
-            _(
-                "{endpoint} answered {status} when asked for the config.json of `{model_id}`",
-                endpoint=endpoint,
-                status=status,
-                model_id=model_id,
-            ),
+            f"{endpoint} answered {status} when asked for the config.json of `{model_id}`",
             ELSEWHERE,
         )
     facts = {"model_id": model_id, "endpoint": endpoint}
@@ -111,7 +105,7 @@ def _within_deadline(ask: Callable[[], bytes]) -> bytes:
     try:
         return answered.result(_DEADLINE_S)
     except TimeoutError:
-        raise URLError(_("no answer within {deadline_s} s", deadline_s=_DEADLINE_S)) from None
+        raise URLError(f"no answer within {_DEADLINE_S} s") from None
 
 
 def _is_http(endpoint: str) -> bool:
@@ -134,7 +128,7 @@ def fetch_config(model_id: str, *, endpoint: str, token: str | None) -> bytes:
     """
     if not _is_http(endpoint):
         raise UsageError(
-            _("`HF_ENDPOINT` is not a http address: `{endpoint}`", endpoint=endpoint),
+            f"`HF_ENDPOINT` is not a http address: `{endpoint}`",
             "`unset HF_ENDPOINT`",
         )
     headers = {"User-Agent": f"zerowiz/{__version__}"}
@@ -150,17 +144,10 @@ def fetch_config(model_id: str, *, endpoint: str, token: str | None) -> bytes:
     except (URLError, HTTPException, OSError) as error:
         reason = getattr(error, "reason", None) or error
         raise ZerowizError(
-            _(
-                "cannot reach {endpoint} for the config.json of `{model_id}`: {reason}",
-                endpoint=endpoint,
-                model_id=model_id,
-                reason=reason,
-            ),
+            f"cannot reach {endpoint} for the config.json of `{model_id}`: {reason}",
             ELSEWHERE,
         ) from error
     except ValueError as error:
         # The error's text would show the token.
-        raise UsageError(
-            _("`HF_ENDPOINT` or `HF_TOKEN` cannot be sent to {endpoint}", endpoint=endpoint)
-        ) from error
+        raise UsageError(f"`HF_ENDPOINT` or `HF_TOKEN` cannot be sent to {endpoint}") from error
     return content

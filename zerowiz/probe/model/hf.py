@@ -28,7 +28,6 @@ from zerowiz.core.structs import parse_json
 from zerowiz.errors import UsageError, ZerowizError
 from zerowiz.probe.files import cache_folder, is_named_file, read_named, without_tilde
 from zerowiz.probe.package_data import read_known_models
-from zerowiz.translation import _, joined, listing
 
 # Read the tensors of a checkpoint from the headers of its safetensors files, without weights.
 
@@ -36,7 +35,7 @@ _WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
 # safetensors, src/tensor.rs: N_LEN, MAX_HEADER_SIZE.
 _LENGTH_BYTES = 8
 _LARGEST_HEADER_BYTES = 100_000_000
-_CUT_SHORT = _("download the file again if it is incomplete")
+_CUT_SHORT = "download the file again if it is incomplete"
 
 
 def parse_header(where: str, content: bytes) -> tuple[StoredTensor, ...]:
@@ -58,7 +57,7 @@ def parse_header(where: str, content: bytes) -> tuple[StoredTensor, ...]:
         )
     except (ValueError, AttributeError, KeyError, TypeError) as error:
         raise UsageError(
-            _("{where} is not a safetensors file: its header is invalid", where=where), _CUT_SHORT
+            f"{where} is not a safetensors file: its header is invalid", _CUT_SHORT
         ) from error
 
 
@@ -83,9 +82,7 @@ def parse_index(where: str, content: bytes) -> Sequence[str]:
         index = cast("Any", parse_json(content))
         return sorted({os.fspath(name) for name in index["weight_map"].values()})
     except (ValueError, AttributeError, KeyError, TypeError) as error:
-        raise UsageError(
-            _("{where} is not an index of safetensors", where=where), _CUT_SHORT
-        ) from error
+        raise UsageError(f"{where} is not an index of safetensors", _CUT_SHORT) from error
 
 
 def _read_header(path: Path) -> tuple[StoredTensor, ...]:
@@ -122,15 +119,16 @@ def read_stored(folder: Path) -> Stored | None:
 
 
 _CONFIG, _ADAPTER = "config.json", "adapter_config.json"
-_WANTED = _(
-    "`$model` takes a folder with config.json, a hub id like `Qwen/Qwen3-8B`, a well-known name"
-    " like `llama-3.1-8b`, or a size like `7b`"
+_WANTED = (
+    "`$model` takes a folder with config.json, a hub id like `Qwen/Qwen3-8B`, a well-known "
+    "name like `llama-3.1-8b`, or a size like `7b`"
 )
 # How what can only be a path begins.
 _OF_PATHS = ("/", "./", "../", "~")
-_ELSEWHERE = _(
-    "to plan for a model that only another machine has, copy its config.json into a folder here,"
-    " or use its hub id, a well-known name like `$model llama-3.1-8b`, or a size like `$model 7b`"
+_ELSEWHERE = (
+    "to plan for a model that only another machine has, copy its config.json into a folder "
+    "here, or use its hub id, a well-known name like `$model llama-3.1-8b`, or a size like "
+    "`$model 7b`"
 )
 
 # huggingface_hub, utils/_validators.py, validate_repo_id.
@@ -169,9 +167,7 @@ def unreadable_refused(text: str) -> Iterator[None]:
     except (OSError, RuntimeError) as error:
         # A folder without permission, a path that is too long, the home of an unknown user.
         reason = getattr(error, "strerror", None) or error
-        raise UsageError(
-            _("cannot read the model `{text}`: {reason}", text=text, reason=reason), _WANTED
-        ) from error
+        raise UsageError(f"cannot read the model `{text}`: {reason}", _WANTED) from error
 
 
 def parse_config(where: str, content: bytes) -> Mapping[str, object]:
@@ -187,14 +183,14 @@ def parse_config(where: str, content: bytes) -> Mapping[str, object]:
     try:
         config = parse_json(content.decode())
     except UnicodeDecodeError as error:
-        raise UsageError(_("{where} is a binary file, not text", where=where), _WANTED) from error
+        raise UsageError(f"{where} is a binary file, not text", _WANTED) from error
     except ValueError as error:
         raise UsageError(
-            _("{where} is not JSON: {error}", where=where, error=error),
-            _("download the file again if it is incomplete, or plan with a size: `$model 7b`"),
+            f"{where} is not JSON: {error}",
+            "download the file again if it is incomplete, or plan with a size: `$model 7b`",
         ) from error
     if not isinstance(config, dict):
-        raise UsageError(_("{where} is not a JSON object", where=where), _WANTED)
+        raise UsageError(f"{where} is not a JSON object", _WANTED)
     return config
 
 
@@ -215,11 +211,9 @@ def _name(config_path: Path) -> str:
 def _refuse_adapter(path: Path, adapter: Mapping[str, object]) -> UsageError:
     base = adapter.get("base_model_name_or_path")
     hint = (
-        _("plan with its base model: `$model {base} $method lora`", base=shell.quote(base))
-        if base
-        else _WANTED
+        f"plan with its base model: `$model {shell.quote(base)} $method lora`" if base else _WANTED
     )
-    return UsageError(_("`{path}` is an adapter, not a model", path=path), hint)
+    return UsageError(f"`{path}` is an adapter, not a model", hint)
 
 
 def _refuse_folder(folder: Path) -> UsageError:
@@ -228,17 +222,13 @@ def _refuse_folder(folder: Path) -> UsageError:
     if adapter_path.is_file():
         return _refuse_adapter(folder, _read_config(adapter_path))
     names = sorted(path.name + "/" * path.is_dir() for path in folder.iterdir())
-    listed = listing(f"`{name}`" for name in names[:_LISTED_FILES])
-    more = (
-        _(" and {names} more", names=len(names) - _LISTED_FILES)
-        if len(names) > _LISTED_FILES
-        else ""
-    )
+    listed = ", ".join(f"`{name}`" for name in names[:_LISTED_FILES])
+    more = f" and {len(names) - _LISTED_FILES} more" if len(names) > _LISTED_FILES else ""
     nested = sorted(path.parent for path in folder.glob(f"*/{_CONFIG}"))
     return UsageError(
-        _("`{folder}` has no config.json", folder=folder),
-        _("it contains {listed}{more}", listed=listed, more=more) if names else _("it is empty"),
-        _("did you mean `$model {nested}`?", nested=shell.quote(nested[-1])) if nested else _WANTED,
+        f"`{folder}` has no config.json",
+        f"it contains {listed}{more}" if names else "it is empty",
+        f"did you mean `$model {shell.quote(nested[-1])}`?" if nested else _WANTED,
     )
 
 
@@ -255,14 +245,14 @@ def _find_config(text: str) -> Path | None:
 
 # Rule: what a file holds that is no config.json, by its suffix, and what to say instead.
 _NO_MODELS = {
-    ".py": (_("a script"), _("the script stands after the options: `zerowiz plan {path}`")),
-    ".safetensors": (_("a file of weights"), _("use the folder that holds its config.json too")),
-    ".bin": (_("a file of weights"), _("use the folder that holds its config.json too")),
-    ".pt": (_("a file of weights"), _("use the folder that holds its config.json too")),
-    ".pth": (_("a file of weights"), _("use the folder that holds its config.json too")),
+    ".py": ("a script", "the script stands after the options: `zerowiz plan {path}`"),
+    ".safetensors": ("a file of weights", "use the folder that holds its config.json too"),
+    ".bin": ("a file of weights", "use the folder that holds its config.json too"),
+    ".pt": ("a file of weights", "use the folder that holds its config.json too"),
+    ".pth": ("a file of weights", "use the folder that holds its config.json too"),
     ".gguf": (
-        _("a file of weights for inference"),
-        _("use the model that it was made of, or a size"),
+        "a file of weights for inference",
+        "use the model that it was made of, or a size",
     ),
 }
 # Some of these stand in every config.json (transformers writes the first); a size may be enough.
@@ -275,7 +265,7 @@ def _read_file(path: Path) -> Named:
     what, hint = _NO_MODELS.get(path.suffix, ("", ""))
     if what:
         raise UsageError(
-            _("`{path}` is {what}, not a model", path=path, what=what),
+            f"`{path}` is {what}, not a model",
             hint.format(path=shell.quote(path)),
             _WANTED,
         )
@@ -284,11 +274,11 @@ def _read_file(path: Path) -> Named:
     except UsageError:
         if path.suffix == ".json":
             raise
-        raise UsageError(_("`{path}` is a file, but not a model", path=path), _WANTED) from None
+        raise UsageError(f"`{path}` is a file, but not a model", _WANTED) from None
     if not _OF_MODELS & config.keys() and "peft_type" not in config:
-        keys = listing(f"`{key}`" for key in [*config][:_LISTED_KEYS]) or _("no key")
+        keys = ", ".join(f"`{key}`" for key in [*config][:_LISTED_KEYS]) or "no key"
         raise UsageError(
-            _("`{path}` is not the config.json of a model: it has {keys}", path=path, keys=keys),
+            f"`{path}` is not the config.json of a model: it has {keys}",
             _WANTED,
         )
     if "peft_type" in config:
@@ -344,15 +334,8 @@ def _fetch(model_id: str, environ: Mapping[str, str]) -> Named:
     switch = next((s for s in _OFFLINE_SWITCHES if environ.get(s, "").upper() in _TRUE), None)
     if switch is not None:
         raise ZerowizError(
-            _(
-                "`{model_id}` is not in the local cache, and `{switch}` forbids a download",
-                model_id=model_id,
-                switch=switch,
-            ),
-            _(
-                "download it where there is a network: `hf download {model_id} config.json`",
-                model_id=model_id,
-            ),
+            f"`{model_id}` is not in the local cache, and `{switch}` forbids a download",
+            f"download it where there is a network: `hf download {model_id} config.json`",
             _WANTED,
         )
     # Imported here: urllib takes longer to load than all else that a plan needs.
@@ -362,7 +345,7 @@ def _fetch(model_id: str, environ: Mapping[str, str]) -> Named:
     content = download.fetch_config(model_id, endpoint=endpoint, token=_read_token(environ))
     return Named(
         model_id.rpartition("/")[2],
-        parse_config(_("config.json of `{model_id}`", model_id=model_id), content),
+        parse_config(f"config.json of `{model_id}`", content),
     )
 
 
@@ -374,16 +357,16 @@ def _fetch_or_know(model_id: str, environ: Mapping[str, str]) -> Named:
         known = find_known(model_id, read_known_models())
         if known is None:
             raise type(error)(error.message, *_close(model_id), *error.hints) from None
-        note = _("its shape is in zerowiz's table of models")
+        note = "its shape is in zerowiz's table of models"
         if known.id != model_id:
-            note = _("zerowiz plans with the shape of `{id}`", id=known.id)
-        return Named(model_id.rpartition("/")[2], known.config, joined("; ", (error.message, note)))
+            note = f"zerowiz plans with the shape of `{known.id}`"
+        return Named(model_id.rpartition("/")[2], known.config, f"{error.message}; {note}")
 
 
 def _close(text: str) -> tuple[str, ...]:
     """A hint at models of the table whose names are close; none where none is."""
-    names = listing(f"`$model {name}`" for name in close_known(text, read_known_models()))
-    return (_("similar names: {names}", names=names),) if names else ()
+    names = ", ".join(f"`$model {name}`" for name in close_known(text, read_known_models()))
+    return (f"similar names: {names}",) if names else ()
 
 
 def _find_short(text: str) -> KnownModel | None:
@@ -404,7 +387,7 @@ def read_config(text: str, *, environ: Mapping[str, str]) -> Named | None:
         ZerowizError: There is no such model.
     """
     if not text.strip():
-        raise UsageError(_("`$model` is empty"), _WANTED)
+        raise UsageError("`$model` is empty", _WANTED)
     with unreadable_refused(text):
         path = _find_config(text)
         if path is None and parse_size(text) is not None:
@@ -418,20 +401,20 @@ def read_config(text: str, *, environ: Mapping[str, str]) -> Named | None:
             return Named(
                 known.name,
                 known.config,
-                _("`{text}` is taken to be `{id}`", text=text, id=known.id),
+                f"`{text}` is taken to be `{known.id}`",
             )
         if text.startswith(_OF_PATHS):
             raise UsageError(
-                _("there is no folder `{text}` on this machine", text=text),
+                f"there is no folder `{text}` on this machine",
                 *_close(text),
                 _ELSEWHERE,
             )
         as_size = f"{text}b"
         is_number = bool(parse_size(as_size))
         if is_number or not is_id:
-            meant = (_("did you mean `$model {text}`?", text=as_size),) if is_number else ()
+            meant = (f"did you mean `$model {as_size}`?",) if is_number else ()
             raise UsageError(
-                _("`{text}` is not a folder, a hub id or a size", text=text),
+                f"`{text}` is not a folder, a hub id or a size",
                 *(meant or _close(text)),
                 _WANTED,
             )

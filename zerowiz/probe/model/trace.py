@@ -23,7 +23,6 @@ from zerowiz.core.workload import PRECISIONS, Attention, Workload
 from zerowiz.errors import UsageError, ZerowizError
 from zerowiz.probe.files import cache_folder, read_named
 from zerowiz.probe.package_data import read_version
-from zerowiz.translation import _
 
 # Replace operations of torch by stand-ins that keep the tensors that CUDA's kernels keep.
 #
@@ -256,9 +255,7 @@ def _model_class(config: Any) -> Any:
         if type(config) in mapping:
             model_class = mapping[type(config)]
             return model_class[0] if isinstance(model_class, tuple) else model_class
-    raise UsageError(
-        _("transformers has no model for `{model_type}`", model_type=config.model_type)
-    )
+    raise UsageError(f"transformers has no model for `{config.model_type}`")
 
 
 def _register_flash() -> None:
@@ -290,9 +287,7 @@ def build_model(content: Mapping[str, object], workload: Workload) -> Any:
     """
     # Before all that takes long to load.
     if not is_buildable(content):
-        raise UsageError(
-            _("transformers has no model for `{model_type}`", model_type=content.get("model_type"))
-        )
+        raise UsageError(f"transformers has no model for `{content.get('model_type')}`")
     import torch
     import transformers
 
@@ -318,7 +313,7 @@ def checkpoint_blocks(model: Any) -> None:
         UsageError: The model does not support it.
     """
     if not model.supports_gradient_checkpointing:
-        raise UsageError(_("`{name__}` has no gradient checkpointing", name__=type(model).__name__))
+        raise UsageError(f"`{type(model).__name__}` has no gradient checkpointing")
     enable = getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)
     # The fake device has no state of random numbers.
     enable({"use_reentrant": False, "preserve_rng_state": False})
@@ -404,11 +399,7 @@ def make_inputs(model: Any, workload: Workload) -> dict[str, Any]:
         inputs = {main: torch.zeros(tokens, dtype=torch.int64)}
     else:
         raise UsageError(
-            _(
-                "`{name__}` reads `{main}`, for which zerowiz cannot make an input",
-                name__=type(model).__name__,
-                main=main,
-            )
+            f"`{type(model).__name__}` reads `{main}`, for which zerowiz cannot make an input"
         )
     takes_one_label = any(word in type(model).__name__ for word in _ONE_LABEL)
     labels = {
@@ -704,12 +695,8 @@ def trace_model(content: Mapping[str, object], workload: Workload) -> Traced:
     except Exception as error:  # the code of a model may raise anything
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise UsageError(
-            _(
-                "`{model_type}` cannot be traced: {reason}",
-                model_type=content.get("model_type"),
-                reason=reason,
-            ),
-            _("or plan with a Llama of about the same size: `$model 7b`"),
+            f"`{content.get('model_type')}` cannot be traced: {reason}",
+            "or plan with a Llama of about the same size: `$model 7b`",
         ) from error
     return replace(traced, took_milliseconds=int(1000 * (time.monotonic() - began)))
 

@@ -22,7 +22,6 @@ from zerowiz.core.preflight.facts import Installed, Package, Torch
 from zerowiz.errors import PreflightError
 from zerowiz.probe.host_files import Files
 from zerowiz.probe.machine.network import parse_name_list
-from zerowiz.translation import _
 
 # Where a path is long or has a space, pip and uv write `#!/bin/sh` and this second line.
 _TRAMPOLINE = re.compile(r"""^'''exec' "?([^"\n]+?)"? "\$0" "\$@"$""")
@@ -245,10 +244,8 @@ def find_module_file(name: str, environ: Mapping[str, str]) -> Path:
     """
     is_path = name.endswith(".py") or "/" in name
     if is_path or not all(name.split(".")):
-        as_script = _("to start it as a script: `zerowiz launch {name}`", name=shell.quote(name))
-        raise PreflightError(
-            _("`{name}` is not a module name", name=name), *([as_script] if is_path else [])
-        )
+        as_script = f"to start it as a script: `zerowiz launch {shell.quote(name)}`"
+        raise PreflightError(f"`{name}` is not a module name", *([as_script] if is_path else []))
     relative = Path(*name.split("."))
     places = [folder / relative for folder in _module_folders(environ)]
     for place in places:
@@ -260,17 +257,12 @@ def find_module_file(name: str, environ: Mapping[str, str]) -> Path:
         if (place / _MAIN).is_file():
             return place / _MAIN
     raise PreflightError(
-        _(
-            "there is no module `{name}`: neither `{relative}.py` nor "
-            "`{relative}/__main__.py` exists here, in PYTHONPATH or in the installed "
-            "packages",
-            name=name,
-            relative=relative,
+        (
+            f"there is no module `{name}`: neither `{relative}.py` nor "
+            f"`{relative}/__main__.py` exists here, in PYTHONPATH or in the installed "
+            "packages"
         ),
-        _(
-            "start zerowiz in the folder that contains the package, or add that folder to"
-            " PYTHONPATH"
-        ),
+        "start zerowiz in the folder that contains the package, or add that folder to PYTHONPATH",
     )
 
 
@@ -278,10 +270,10 @@ def _main_of(package: Path, name: str) -> Path:
     if (package / _MAIN).is_file():
         return package / _MAIN
     raise PreflightError(
-        _("the module `{name}` is a package without `{main}`", name=name, main=_MAIN),
-        _(
-            "name the module in it that starts the training: `zerowiz launch -m {name}.train`",
-            name=shell.quote(name),
+        f"the module `{name}` is a package without `{_MAIN}`",
+        (
+            "name the module in it that starts the training: `zerowiz launch -m "
+            f"{shell.quote(name)}.train`"
         ),
     )
 
@@ -395,10 +387,7 @@ def find_programs(environ: Mapping[str, str]) -> Programs:
     deepspeed = program or shutil.which("deepspeed", path=environ.get("PATH", ""))
     if deepspeed is None:
         raise PreflightError(
-            _(
-                "no `deepspeed` in the environment of {executable} or on PATH",
-                executable=sys.executable,
-            ),
+            f"no `deepspeed` in the environment of {sys.executable} or on PATH",
             '`pip install "zerowiz[train]"`',
         )
     virtual = sys.prefix != sys.base_prefix
@@ -451,27 +440,21 @@ def check_launcher(launcher: Launcher, environ: Mapping[str, str]) -> None:
         if shutil.which(program, path=path) is None:
             package = "openssh-client" if program == "ssh" else needs.package
             raise PreflightError(
-                _(
-                    "`--launcher {launcher}` needs `{program}`, which is not on PATH",
-                    launcher=launcher,
-                    program=program,
-                ),
-                _(
-                    "install it: `apt-get install {package}`, or the package of that name "
-                    "on your system",
-                    package=package,
+                f"`--launcher {launcher}` needs `{program}`, which is not on PATH",
+                (
+                    f"install it: `apt-get install {package}`, or the package of that name "
+                    "on your system"
                 ),
             )
     version = _version(environ) if "mpirun" in needs.programs else ""
     if not any(words in version for words in needs.version_words):
         raise PreflightError(
-            _(
-                "`--launcher {launcher}`: `{which}` belongs to another MPI",
-                launcher=launcher,
-                which=shutil.which("mpirun", path=path),
+            (
+                f"`--launcher {launcher}`: `{shutil.which('mpirun', path=path)}` belongs to "
+                "another MPI"
             ),
-            _("put the `mpirun` of {package} first on PATH", package=needs.package),
-            _("on Debian: `update-alternatives --config mpirun`"),
+            f"put the `mpirun` of {needs.package} first on PATH",
+            "on Debian: `update-alternatives --config mpirun`",
         )
 
 

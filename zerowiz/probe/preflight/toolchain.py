@@ -20,7 +20,6 @@ from zerowiz.core.preflight.facts import LOCK_NOTE, Extensions, Installed, Lock,
 from zerowiz.probe.files import cache_folder
 from zerowiz.probe.host_files import Files
 from zerowiz.probe.machine.host import parse_list
-from zerowiz.translation import _
 
 # Read the locks under which torch builds ops, and which process of this host has each open.
 
@@ -346,16 +345,16 @@ def try_core_binding(environ: Mapping[str, str], ranks: int, system: Path = _SYS
     """
     numactl = shutil.which("numactl", path=environ.get("PATH", ""))
     if numactl is None:
-        return CoreBinding(cores=None, why_not=_("`numactl` is not installed"))
+        return CoreBinding(cores=None, why_not="`numactl` is not installed")
     # deepspeed/utils/numa.py, get_numactl_cmd.
     if "KMP_AFFINITY" in environ:
         return CoreBinding(
-            cores=None, why_not=_("DeepSpeed does not bind cores if `KMP_AFFINITY` is set")
+            cores=None, why_not="DeepSpeed does not bind cores if `KMP_AFFINITY` is set"
         )
     cores = sorted(_physical(os.sched_getaffinity(0), system))
     count = len(cores) // ranks
     if not count:
-        return CoreBinding(cores=None, why_not=_("there are fewer cores than ranks"))
+        return CoreBinding(cores=None, why_not="there are fewer cores than ranks")
     nodes = [
         (folder.name.removeprefix("node"), _read(folder / "cpulist"))
         for folder in sorted(system.glob("node/node[0-9]*"))
@@ -363,9 +362,7 @@ def try_core_binding(environ: Mapping[str, str], ranks: int, system: Path = _SYS
     of_ranks = [cores[count * rank : count * (rank + 1)] for rank in range(ranks)]
     if all(_binds([numactl, *_words(share, nodes)], environ) for share in of_ranks):
         return CoreBinding(cores=_listed(cores))
-    return CoreBinding(
-        cores=None, why_not=_("`numactl` is not allowed to bind cores or memory here")
-    )
+    return CoreBinding(cores=None, why_not="`numactl` is not allowed to bind cores or memory here")
 
 
 def _physical(allowed: Collection[int], system: Path) -> Iterator[int]:

@@ -34,7 +34,6 @@ from zerowiz.probe.script.source import (
     literal,
     unless_none,
 )
-from zerowiz.translation import _
 
 # Names that scripts use for these settings; they count only where no call has the setting.
 _SEQUENCE_NAMES = frozenset(
@@ -710,7 +709,7 @@ def _quantized(read: Reader) -> ValueSource:
     if hidden is not None and _builds_elsewhere(source, hidden) and read.line.parser.of(name):
         return _by_model_config(read, name)
     if hidden is None or [*_with_keyword(source, "load_in_8bit")]:
-        return ValueSource(value=False, line=1, code=_("no `load_in_4bit`"))
+        return ValueSource(value=False, line=1, code="no `load_in_4bit`")
     return ValueSource(line=hidden.line, code=f"{hidden.name}(...)")
 
 

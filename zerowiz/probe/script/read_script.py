@@ -34,7 +34,6 @@ from zerowiz.probe.script.required import reads_no_words, required_arguments
 from zerowiz.probe.script.source import HF_PARSE_CALLS, Source, parse_quietly, walk
 from zerowiz.probe.script.trainer import with_trainer, with_weight_saves
 from zerowiz.probe.script.training import with_checkpointing, with_training
-from zerowiz.translation import _, listing
 
 # Calls that make a model of a config, and texts by which a script makes it elsewhere than in host
 # memory. What `from_pretrained` reads stays mapped from its file.
@@ -45,7 +44,7 @@ _PLACES = re.compile(
 )
 
 
-_WANTED = _("pass the Python training script, not a shell script or a notebook")
+_WANTED = "pass the Python training script, not a shell script or a notebook"
 
 
 def parse_script(
@@ -70,7 +69,7 @@ def parse_script(
     except (MemoryError, RecursionError):
         # Of Python's parser, and of what visits a tree.
         raise ZerowizError(
-            _("{path} cannot be read: an expression in it has too many levels", path=path_name),
+            f"{path_name} cannot be read: an expression in it has too many levels",
             _WANTED,
         ) from None
 
@@ -152,31 +151,21 @@ def _parse(text: str, path_name: str) -> ast.Module:
     # The keys and values of many such files are Python too: they read as annotations.
     if path_name.endswith(YAML_SUFFIXES):
         raise ZerowizError(
-            _("{path_name} is a YAML file, and no training script", path_name=path_name),
+            f"{path_name} is a YAML file, and no training script",
             _WANTED,
             _as_config(path_name),
-            _(
-                "plan for a file of axolotl, LLaMA-Factory or ms-swift by"
-                " `zerowiz init {path_name}`",
-                path_name=shell.quote(path_name),
+            (
+                "plan for a file of axolotl, LLaMA-Factory or ms-swift by `zerowiz init "
+                f"{shell.quote(path_name)}`"
             ),
         )
     try:
         return parse_quietly(text)
     except (SyntaxError, ValueError) as error:
-        line = (
-            _(" line {lineno}", lineno=error.lineno)
-            if isinstance(error, SyntaxError) and error.lineno
-            else ""
-        )
+        line = f" line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
         reason = error.msg if isinstance(error, SyntaxError) else str(error)
         raise ZerowizError(
-            _(
-                "{path_name}{line} is not Python: {reason}",
-                path_name=path_name,
-                line=line,
-                reason=reason,
-            ),
+            f"{path_name}{line} is not Python: {reason}",
             _WANTED,
         ) from None
 
@@ -231,13 +220,11 @@ def read_script(
         words = read_named_text(Path(facts.args_file)).split()
     except (OSError, UnicodeDecodeError) as error:
         raise PreflightError(
-            _(
-                "`{args_file}`, from which {path} reads arguments, cannot be read: {error}",
-                args_file=facts.args_file,
-                path=facts.path,
-                error=error,
+            (
+                f"`{facts.args_file}`, from which {facts.path} reads arguments, cannot be "
+                f"read: {error}"
             ),
-            _("save it as UTF-8 text, or move it away"),
+            "save it as UTF-8 text, or move it away",
         ) from None
     return replace(facts, args_file_words=tuple(words))
 
@@ -246,7 +233,7 @@ def _read_source(path: Path, import_folder: Path) -> ScriptFacts:
     if path.is_dir():
         scripts = sorted(child.name for child in path.glob("*.py"))
         raise PreflightError(
-            _("`{path}` is a folder, not a script", path=path),
+            f"`{path}` is a folder, not a script",
             *did_you_mean(path / name for name in scripts[:3]),
         )
     if path.exists():
@@ -255,11 +242,9 @@ def _read_source(path: Path, import_folder: Path) -> ScriptFacts:
     try:
         data = read_named(path, LONGEST_SCRIPT_BYTES)
     except FileNotFoundError:
-        raise PreflightError(_("there is no script `{path}`", path=path), *_suggest(path)) from None
+        raise PreflightError(f"there is no script `{path}`", *_suggest(path)) from None
     except OSError as error:
-        raise PreflightError(
-            _("`{path}` cannot be read: {strerror}", path=path, strerror=error.strerror)
-        ) from None
+        raise PreflightError(f"`{path}` cannot be read: {error.strerror}") from None
     text = _decode(data, path)
     _refuse_shell_script(text, path)
     find = partial(_find_module, path, import_folder)
@@ -303,27 +288,26 @@ def _refuse_notebook(path: Path) -> None:
     """Say of a notebook how its training is launched; with its pictures it may be large."""
     if path.suffix == ".ipynb":
         raise ZerowizError(
-            _("`{path}` is a notebook, not a script", path=path),
-            _(
-                "convert it to `{script}`: `jupyter nbconvert --to script {path}`",
-                script=path.with_suffix(".py"),
-                path=shell.quote(path),
+            f"`{path}` is a notebook, not a script",
+            (
+                f"convert it to `{path.with_suffix('.py')}`: `jupyter nbconvert --to script "
+                f"{shell.quote(path)}`"
             ),
         )
 
 
 def _as_config(path: object) -> str:
     """How a file is named that is a config."""
-    return _("a DeepSpeed config has an option: `$config {path}`", path=shell.quote(path))
+    return f"a DeepSpeed config has an option: `$config {shell.quote(path)}`"
 
 
 def _refuse_config(path: Path) -> None:
     """Say of a config how it is passed; `{"a": 1}` could also be read as Python."""
     if path.suffix == ".json":
         raise ZerowizError(
-            _("`{path}` is a JSON file, not a script", path=path),
+            f"`{path}` is a JSON file, not a script",
             _as_config(path),
-            _("to find mistakes in one: `zerowiz check {path}`", path=shell.quote(path)),
+            f"to find mistakes in one: `zerowiz check {shell.quote(path)}`",
         )
 
 
@@ -334,25 +318,19 @@ def _refuse_shell_script(text: str, path: Path) -> None:
     command = find_training_command(text)
     if command is None:
         raise ZerowizError(
-            _(
-                "`{path}` is a shell script, and zerowiz cannot see which Python script it starts",
-                path=path,
-            ),
-            _("pass the Python script: `zerowiz launch train.py`"),
+            f"`{path}` is a shell script, and zerowiz cannot see which Python script it starts",
+            "pass the Python script: `zerowiz launch train.py`",
         )
     as_typed = [] if command.expands else [f"`zerowiz launch {shell.join(command.words)}`"]
     raise ZerowizError(
-        _(
-            "`{path}` is a shell script that starts the training with `{launcher}` in line {line}",
-            path=path,
-            launcher=command.launcher,
-            line=command.line,
+        (
+            f"`{path}` is a shell script that starts the training with `{command.launcher}` "
+            f"in line {command.line}"
         ),
         *as_typed,
-        _(
-            "write `zerowiz launch` before `{launcher}` in that line, then run `bash {path}`",
-            launcher=command.launcher,
-            path=shell.quote(path),
+        (
+            f"write `zerowiz launch` before `{command.launcher}` in that line, then run "
+            f"`bash {shell.quote(path)}`"
         ),
     )
 
@@ -363,21 +341,21 @@ def _suggest(path: Path) -> tuple[str, ...]:
         return did_you_mean([whole])
     module = str(path).replace(".", "/")
     if Path(f"{module}.py").is_file() or Path(module, "__main__.py").is_file():
-        return (_("to launch a module: `zerowiz launch -m {path}`", path=shell.quote(path)),)
+        return (f"to launch a module: `zerowiz launch -m {shell.quote(path)}`",)
     siblings = sorted(child.name for child in path.parent.glob("*.py"))
     near = difflib.get_close_matches(path.name, siblings, n=2)
     if near:
         return did_you_mean(path.parent / name for name in near)
-    scripts = listing(f"`{path.parent / name}`" for name in siblings[:3])
+    scripts = ", ".join(f"`{path.parent / name}`" for name in siblings[:3])
     # `zerowiz plan llama-3.1-8b`
     model = (
         ()
         if path.suffix in {".py", ".sh"}
-        else (_("a model has an option: `$model {path}`", path=shell.quote(path)),)
+        else (f"a model has an option: `$model {shell.quote(path)}`",)
     )
     if scripts:
-        return (*model, _("scripts there: {scripts}", scripts=scripts))
-    return (*model, _("to start from one: `zerowiz template`"))
+        return (*model, f"scripts there: {scripts}")
+    return (*model, "to start from one: `zerowiz template`")
 
 
 def _decode(data: bytes, path: Path) -> str:
@@ -391,21 +369,16 @@ def _decode(data: bytes, path: Path) -> str:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise ZerowizError(
-            _(
-                "{path} line {line} is not valid {encoding}",
-                path=path,
-                line=line,
-                encoding=error.encoding,
-            ),
-            _("save it as UTF-8, or declare its encoding in line 1: `# -*- coding: latin-1 -*-`"),
+            f"{path} line {line} is not valid {error.encoding}",
+            "save it as UTF-8, or declare its encoding in line 1: `# -*- coding: latin-1 -*-`",
         ) from None
     except (LookupError, UnicodeError):
         # A codec that is for bytes (`hex`), or refuses all of it; the words are CPython's own.
-        raise _no_python(path, _("encoding problem: {encoding}", encoding=encoding)) from None
+        raise _no_python(path, f"encoding problem: {encoding}") from None
 
 
 def _no_python(path: Path, msg: str) -> ZerowizError:
-    return ZerowizError(_("{path} line 1 is not Python: {msg}", path=path, msg=msg))
+    return ZerowizError(f"{path} line 1 is not Python: {msg}")
 
 
 # Find what lies near: training scripts, model folders, models in the cache of the Hub.
@@ -454,8 +427,8 @@ def find_models(folder: Path, environ: Mapping[str, str]) -> tuple[tuple[str, st
 
     configs = chain(folder.glob("*/config.json"), folder.glob("*/*/config.json"))
     here = sorted(path.parent for path in islice(configs, _MOST_FOLDERS) if _is_model(path))
-    folders = ((str(path), _("folder here")) for path in here)
-    cached = ((name, _("in the cache of the Hub")) for name in cached_models(environ))
+    folders = ((str(path), "folder here") for path in here)
+    cached = ((name, "in the cache of the Hub") for name in cached_models(environ))
     places = dict(chain(folders, cached))  # each once
     return tuple(islice(places.items(), _MOST_SHOWN))
 

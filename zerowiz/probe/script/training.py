@@ -19,7 +19,6 @@ from zerowiz.probe.script.commandline import Arguments, Built, built_arguments
 from zerowiz.probe.script.model import loads
 from zerowiz.probe.script.reader import Reader, agree, show_argument
 from zerowiz.probe.script.source import FunctionCall, Source, decide, is_complete, last_name
-from zerowiz.translation import _
 
 # Names that scripts use for the setting; they count only where no call has it.
 _MICRO_BATCH_NAMES = frozenset(
@@ -519,7 +518,7 @@ def _nothing(read: Reader) -> ValueSource:
         return UNSEEN
     for call in read.source.calls:
         if loads(read.source, call) == "Model":
-            code = _("{call}(...)` with no `gradient_checkpointing_enable()", call=call.name)
+            code = f"{call.name}(...)` with no `gradient_checkpointing_enable()"
             return ValueSource(value=False, line=call.line, code=code)
     return UNSEEN
 
