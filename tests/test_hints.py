@@ -10,72 +10,71 @@ from paths import ROOT
 WITHOUT_HINT: Mapping[str, frozenset[str]] = {
     "it says what the value has to be": frozenset(
         {
-            "`$epochs {epochs:g}` must be above 0, and at most {most_epochs}",
-            "`$gpus {text}` names GPU {twice} twice",
-            "`$probe_timeout {timeout_s:g}` must be at least 1 s",
-            "`${name} {value}` must be a whole number from {least} to {most}",
-            "`${name}` must be {takes}, not {value!r:.40}",
-            "`{name}` is set twice",
-            "`${name}` must be at least 1, not {count}",
-            "`--disk {output_dir}` is not a folder",
-            "`{flag}` after the script has no file name",
-            "`{host}` is not the name of a host",
-            "`{key}` is empty",
-            "`{key}` takes text, not {kind_of}",
-            "`{key}` takes {kinds}, not {kind_of}",
-            "`{name}={text}` is not a node number",
-            "`{name}` must be at least 1",
-            "`{path}.{needed}` is missing",
-            "`{path}` is {value!r:.40}, not {words}",
-            "`{read} {flag}`: `{flag}` could mean {options}",
-            "`{read}`: `{flag}` needs a value",
-            "`{said_by}`: {total} ranks cannot be divided equally over {nodes} nodes",
-            "`{text:.60}` is not a list of hosts as SLURM writes it",
+            "`$epochs {}` must be above 0, and at most {}",
+            "`$gpus {}` names GPU {} twice",
+            "`$probe_timeout {}` must be at least 1 s",
+            "`${} {}` must be a whole number from {} to {}",
+            "`${}` must be {}, not {}",
+            "`{}` is set twice",
+            "`${}` must be at least 1, not {}",
+            "`--disk {}` is not a folder",
+            "`{}` after the script has no file name",
+            "`{}` is not the name of a host",
+            "`{}` is empty",
+            "`{}` takes text, not {}",
+            "`{}` takes {}, not {}",
+            "`{}={}` is not a node number",
+            "`{}` must be at least 1",
+            "`{}.{}` is missing",
+            "`{}` is {}, not {}",
+            "`{} {}`: `{}` could mean {}",
+            "`{}`: `{}` needs a value",
+            "`{}`: {} ranks cannot be divided equally over {} nodes",
+            "`{}` is not a list of hosts as SLURM writes it",
             "`quantized` trains LoRA adapters: add a `lora_rank`",
-            "GPU {index} cannot have {free} of {total} bytes free",
-            "GPU {index} cannot have {size_bytes} bytes of {label} memory",
-            "`python_call_seconds` must be more than 0 and less than 1, not {call_seconds}",
-            "a CPU job has at least one rank, not {ranks}",
+            "GPU {} cannot have {} of {} bytes free",
+            "GPU {} cannot have {} bytes of {} memory",
+            "`python_call_seconds` must be more than 0 and less than 1, not {}",
+            "a CPU job has at least one rank, not {}",
             "a GPU is listed twice",
-            "a machine has at least one node, not {nodes}",
+            "a machine has at least one node, not {}",
             "a machine needs at least one GPU",
-            "config.json of `{name}`: `{key}` {found}",
-            "the config holds what JSON cannot: {error}",
-            "model `{name}` has no parameters",
-            "the index of a GPU cannot be negative: {index}",
-            "`HF_ENDPOINT` or `HF_TOKEN` cannot be sent to {endpoint}",
+            "config.json of `{}`: `{}` {}",
+            "the config holds what JSON cannot: {}",
+            "model `{}` has no parameters",
+            "the index of a GPU cannot be negative: {}",
+            "`HF_ENDPOINT` or `HF_TOKEN` cannot be sent to {}",
         }
     ),
     "it names a file, and what is wrong with it": frozenset(
         {
-            "`{name}` is not JSON: {error}",
-            "`{name}` is not an answers file: it has too many levels",
-            "`{named}` has no named values, but {script} reads its arguments from it",
-            "`{path}` cannot be read: {reason}",
-            "`{path}` cannot be read: {strerror}",
-            "`{path}` is not UTF-8 text (byte {start})",
-            "`{path}` is not YAML: {reason} at {where}",
-            "`{path}`, whose variables DeepSpeed sends, cannot be read: {reason}",
-            "cannot write `{path}`: {reason}",
-            "machine file `{path}` cannot be read: {strerror}",
-            "the folder `{filename}` cannot be read: {reason}",
-            "there is no file `{name}`, from which {script} reads its arguments",
-            "there is no file `{path}`",
-            "{path} line 1 is not Python: {msg}",
+            "`{}` is not JSON: {}",
+            "`{}` is not an answers file: it has too many levels",
+            "`{}` has no named values, but {} reads its arguments from it",
+            "`{}` cannot be read: {}",
+            "`{}` is not UTF-8 text (byte {})",
+            "`{}` is not YAML: {} at {}",
+            "`{}`, whose variables DeepSpeed sends, cannot be read: {}",
+            "cannot write `{}`: {}",
+            "machine file `{}` cannot be read: {}",
+            "the folder `{}` cannot be read: {}",
+            "there is no file `{}`, from which {} reads its arguments",
+            "there is no file `{}`",
+            "{} line 1 is not Python: {}",
         }
     ),
     "it says how something ended": frozenset(
         {
             "interrupted; nothing was written",
             "nothing was written",
-            "the script was not measured: it ended with status {status}",
+            "the script was not measured: it ended with status {}",
             "ended",
         }
     ),
     "it says what another error said, and where": frozenset(
         {
-            "`$compare`: `{words}`: {why}",
-            "f'`{path}`: {refused.message}'",
+            "`$compare`: `{}`: {}",
+            "`{}`: {}",
             "f'`{words}`: ' + error.args[0]",
             "given.fault",
             "str(error)",
@@ -84,12 +83,12 @@ WITHOUT_HINT: Mapping[str, frozenset[str]] = {
     ),
     "it is caught, and no person sees it": frozenset(
         {
-            "`{name__}` has no gradient checkpointing",
-            "`{name__}` reads `{main}`, for which zerowiz cannot make an input",
-            "f'`{shown}` is not UTF-8, so it cannot be written as TOML'",
+            "`{}` has no gradient checkpointing",
+            "`{}` reads `{}`, for which zerowiz cannot make an input",
+            "`{}` is not UTF-8, so it cannot be written as TOML",
             "the script and the machine of the job are not known yet",
             "this job has one zerowiz only",
-            "transformers has no model for `{model_type}`",
+            "transformers has no model for `{}`",
         }
     ),
 }
@@ -123,11 +122,14 @@ def errors() -> set[str]:
 
 
 def message_of(call: ast.Call) -> str:
-    """The English text of an error, where its first argument is one."""
-    first = call.args[0]
-    is_text = isinstance(first, ast.Call) and ast.unparse(first.func) == "_"
-    text = first.args[0] if isinstance(first, ast.Call) and is_text else first
-    return str(text.value) if isinstance(text, ast.Constant) else ast.unparse(text)
+    """The text of an error, where its first argument is one, with a hole for each value."""
+    match call.args[0]:
+        case ast.JoinedStr(values=values):
+            return "".join(str(v.value) if isinstance(v, ast.Constant) else "{}" for v in values)
+        case ast.Constant(value=str(text)) | ast.Call(args=[ast.Constant(value=str(text)), *_]):
+            return re.sub(r"\{[^{}]*\}", "{}", text)
+        case other:
+            return ast.unparse(other)
 
 
 def without_hint() -> Iterator[tuple[str, str]]:

@@ -11,8 +11,6 @@ from errno import ENAMETOOLONG
 
 from msgspec import Struct
 
-from zerowiz.translation import Message
-
 DOCUMENTATION = "https://zerowiz.example/"
 """Where the site of docs/ is; pyproject.toml and mkdocs.yml say the same."""
 # RFC 2606, section 2: no site is ever there.
@@ -65,8 +63,6 @@ _LONGEST = 800
 
 def _shorten(message: str) -> str:
     """A message that can be read: what is cut of it was quoted, or stands in its middle."""
-    if isinstance(message, Message):
-        return Message(_shorten(str(message)), _shorten(message.english))
     message = _LONG_QUOTE.sub(r"`\1…\2`", message)
     if len(message) <= _LONGEST:
         return message

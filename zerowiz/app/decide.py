@@ -37,7 +37,7 @@ from zerowiz.core.workload import SETTINGS, Integration, Loss, Workload
 from zerowiz.errors import NothingFitsError, UsageError, ZerowizError
 from zerowiz.probe.model.hf import model_of
 from zerowiz.probe.package_data import read_gpu_table, read_known_models, read_version
-from zerowiz.translation import _, joined
+from zerowiz.translation import _
 from zerowiz.ui import assumptions, choice, sentences
 from zerowiz.ui import remedies as remedies_text
 
@@ -120,7 +120,7 @@ def refuse_strategy(resolved: ResolvedJob, strategy: Strategy) -> None:
 
 # What a script has to do for a setting that it neither shows nor takes.
 _EDITS: Mapping[tuple[str, object], str] = {
-    **{("loss", loss.value): row.edit for loss, row in LOSS_ROWS.items() if row.edit},
+    **{("loss", loss.value): _(row.edit) for loss, row in LOSS_ROWS.items() if row.edit},
     ("attention", "sdpa"): _('load the model with `attn_implementation="sdpa"`'),
 }
 
@@ -223,8 +223,7 @@ class RemedyFinder:
     def _edit(self, remedy: Remedy) -> str:
         """What to change in the script for it."""
         path = "" if self.script is None else self.script.facts.text_path
-        return joined(
-            "; ",
+        return "; ".join(
             (
                 self._edit_of(name, value, path)
                 for name, value in remedy.change.items()

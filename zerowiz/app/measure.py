@@ -62,7 +62,6 @@ from zerowiz.probe.machine.machine_file import read_results, results_path
 from zerowiz.probe.model.hf import Named, read_config_json
 from zerowiz.probe.package_data import read_cases, read_gpu_table, read_transformers_release
 from zerowiz.probe.preflight.interpreter import find_programs
-from zerowiz.translation import english
 
 
 def find_candidates(plan: Plan, reporter: Reporter) -> list[Candidate]:
@@ -376,7 +375,7 @@ def run_measurement(
             plan = planned[trial.index]
             row = make_row(plan, trial.ends, machine.accelerator)
             if output is not None:
-                append_line(output, json.dumps(english(row)))
+                append_line(output, json.dumps(row))
             comparisons.append(compare(plan, row))
             _keep(plan, comparisons[-1], reporter)
             on_result(comparisons[-1], trial.log_tail)

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from zerowiz import __version__
 from zerowiz.app.decide import Plan, with_way_to_keep
@@ -44,7 +44,7 @@ from zerowiz.core.structs import replace
 from zerowiz.errors import HandEditedError
 from zerowiz.probe.output_folder import read_plan_files
 from zerowiz.probe.package_data import read_version
-from zerowiz.translation import english
+from zerowiz.translation import _, in_english
 from zerowiz.ui import sentences
 
 if TYPE_CHECKING:
@@ -56,7 +56,6 @@ from zerowiz.app.options import with_plain
 from zerowiz.app.reporter import Reporter
 from zerowiz.core.decision.questions import confirmation
 from zerowiz.core.launch.plan import resumes
-from zerowiz.translation import _
 from zerowiz.ui import remedies
 from zerowiz.ui.files import machine_change
 
@@ -77,11 +76,13 @@ def encode_plan(
         from zerowiz.core.catalog import encode_run  # noqa: PLC0415 - most plans ask for no run
 
         encoded_run = encode_run(run)
-    encoded = encode_decision(
+    with in_english():
+        reasons = sentences.reasons(decision)
+    return encode_decision(
         decision,
         plan.search,
         version=__version__,
-        reasons=sentences.reasons(decision),
+        reasons=reasons,
         remedies=[encode_remedy(remedy) for remedy in plan.remedies],
         settled=plan.resolved.settled,
         config_path=None if strategy is None else config_file(plan.options, strategy),
@@ -90,7 +91,6 @@ def encode_plan(
         run=encoded_run,
         limits=limits,
     )
-    return cast("dict[str, object]", english(encoded))
 
 
 def with_plan(

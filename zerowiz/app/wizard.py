@@ -176,7 +176,7 @@ _NOTHING = Choice(value="nothing", title=_("nothing, go on"))
 def _shown(question: Question, known: Mapping[str, str | None]) -> str:
     """An answer, as a menu names it."""
     answer = known[question.key] or ""
-    return next((choice.title for choice in question.choices if choice.value == answer), answer)
+    return next((_(choice.title) for choice in question.choices if choice.value == answer), answer)
 
 
 def _change(person: Person, wizard: Wizard, question: Question, answers: Answers) -> Answers | None:

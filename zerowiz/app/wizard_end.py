@@ -25,7 +25,7 @@ from zerowiz.errors import (
     ZerowizError,
 )
 from zerowiz.probe.preflight.interpreter import find_programs
-from zerowiz.translation import _, joined
+from zerowiz.translation import _
 from zerowiz.ui import wizard as wizard_text
 
 
@@ -228,7 +228,7 @@ def ask_loss(person: Person, paths: tuple[str, ...], *, is_shown: bool) -> Kept 
         if is_single
         else _(
             "{paths} were changed, or not written by zerowiz. Overwrite them?",
-            paths=joined(_(" and "), paths),
+            paths=_(" and ").join(paths),
         ),
         why=_LINES_LOST if is_shown else "",
         kind=AnswerKind.CHOICE,

@@ -29,7 +29,7 @@ from zerowiz.probe.config_file import names_yaml, read_program_file
 from zerowiz.probe.files import FILE_NAME
 from zerowiz.probe.model.hf import hub_name
 from zerowiz.probe.package_data import read_template
-from zerowiz.translation import _, joined, listing
+from zerowiz.translation import _, listing
 
 
 class InitOptions(Struct, frozen=True, kw_only=True):
@@ -349,7 +349,7 @@ class CopiedTemplate:
                 [
                     _(
                         "{stays} stays: it was edited since it was copied",
-                        stays=joined(_(" and "), stays),
+                        stays=_(" and ").join(stays),
                     )
                 ]
             )

@@ -7,7 +7,6 @@ from functools import cache
 from zerowiz.core import settings
 from zerowiz.core.settings import SettingRow
 from zerowiz.core.workload import OPTIMIZERS, PRECISIONS, SETTINGS
-from zerowiz.translation import edited
 
 # Rule: words of other tools and of speech, by the key of the setting, without case and punctuation.
 # A choice answers to itself in any case and punctuation without a row.
@@ -84,10 +83,6 @@ def spell(text: str) -> str:
         >>> spell("`$micro_batch 0`: `$no_hpz` helps nobody in $HOME")
         '`--micro-batch 0`: `--no-hpz` helps nobody in $HOME'
     """
-    return edited(text, _spelled)
-
-
-def _spelled(text: str) -> str:
     return _NAMED.sub(lambda match: flags().get(match[1], match[0]), text)
 
 

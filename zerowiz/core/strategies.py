@@ -24,7 +24,7 @@ from zerowiz.core.memory.zero012 import (
 )
 from zerowiz.core.memory.zero3 import zero3_lasting, zero3_moments
 from zerowiz.core.strategy_types import Offload, Part, RingPasses, ZeroKey
-from zerowiz.translation import _
+from zerowiz.translation import N_
 
 _REDUCING_KEYS = (
     ZeroKey.CONTIGUOUS_GRADIENTS,
@@ -120,8 +120,8 @@ ZERO3 = StrategyRow(
 )
 ZERO2_OFFLOAD = StrategyRow(
     name="zero2-offload",
-    words=_("ZeRO-2 with the optimizer offloaded"),
-    short_words=_("ZeRO-2 offload"),
+    words=N_("ZeRO-2 with the optimizer offloaded"),
+    short_words=N_("ZeRO-2 offload"),
     stage=2,
     config_name="ds_config_zero2_offload.json",
     sharded=frozenset({Part.OPTIMIZER, Part.GRADIENTS}),
@@ -136,8 +136,8 @@ ZERO2_OFFLOAD = StrategyRow(
 )
 ZERO3_OFFLOAD = StrategyRow(
     name="zero3-offload",
-    words=_("ZeRO-3 with everything offloaded"),
-    short_words=_("ZeRO-3 offload"),
+    words=N_("ZeRO-3 with everything offloaded"),
+    short_words=N_("ZeRO-3 offload"),
     stage=3,
     config_name="ds_config_zero3_offload.json",
     sharded=frozenset(Part),
@@ -152,8 +152,8 @@ ZERO3_OFFLOAD = StrategyRow(
 )
 ZERO3_OFFLOAD_OPTIMIZER = StrategyRow(
     name="zero3-offload-optimizer",
-    words=_("ZeRO-3 with the optimizer offloaded"),
-    short_words=_("ZeRO-3 optimizer offload"),
+    words=N_("ZeRO-3 with the optimizer offloaded"),
+    short_words=N_("ZeRO-3 optimizer offload"),
     stage=3,
     config_name="ds_config_zero3_offload_optimizer.json",
     sharded=frozenset(Part),

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, TypeGuard, TypeVar, Union, cast, ge
 import msgspec
 
 from zerowiz.errors import UsageError
-from zerowiz.translation import Message, english
 
 if TYPE_CHECKING:
     # mypy takes a Struct for a dataclass, and checks the keywords of this one alone.
@@ -123,10 +122,8 @@ def encode(value: object) -> object:
 
 
 def _as_json(value: object) -> object:
-    """What msgspec does not know: a text that is English in JSON, and a Mapping that is no dict."""
-    return (
-        english(value) if isinstance(value, Message) else dict(cast("Mapping[str, object]", value))
-    )
+    """What msgspec does not know: a Mapping that is no dict."""
+    return dict(cast("Mapping[str, object]", value))
 
 
 def decode(kind: type[_Value], value: object, path: str) -> _Value:

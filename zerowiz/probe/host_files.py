@@ -13,7 +13,6 @@ from msgspec import Struct, field
 from zerowiz.core.speed.costs import time_python_call
 from zerowiz.core.structs import Count
 from zerowiz.probe.files import read_named
-from zerowiz.translation import edited
 
 # Replace identifiers of a machine by hashes; equal identifiers get equal hashes.
 
@@ -26,7 +25,7 @@ _ADDRESS_NAME = re.compile(r"\b([a-z]+)x([0-9a-f]{12,40})\b")
 
 def hash_uuids(text: str) -> str:
     """The text with every UUID replaced by a UUID made of its hash."""
-    return edited(text, lambda words: _UUID.sub(lambda match: _hash_uuid(match[0]), words))
+    return _UUID.sub(lambda match: _hash_uuid(match[0]), text)
 
 
 def hash_addresses(text: str) -> str:

@@ -12,7 +12,7 @@ from zerowiz.core.script.settings import AddedWords
 from zerowiz.core.settings import Change
 from zerowiz.core.speed.costs import Calibration
 from zerowiz.core.workload import Reference, Workload
-from zerowiz.translation import _, joined, listing
+from zerowiz.translation import _, listing
 from zerowiz.ui import remedies
 from zerowiz.ui.text import gib
 
@@ -194,7 +194,7 @@ def taken(key: str, value: object, code: str) -> str:
         assumption = _("assumed the default of `{key}`", key=key)
     else:
         assumption = _("assumed `{key}` {value}", key=key, value=value)
-    return joined("; ", (assumption, _("the script takes it from `{code}`", code=code)))
+    return "; ".join((assumption, _("the script takes it from `{code}`", code=code)))
 
 
 METRICS = _(
@@ -273,7 +273,7 @@ def trainer(workload: Workload, evaluated: StrategyEstimate) -> str:
     if workload.vllm_memory_fraction is not None:
         engine = "vLLM" if workload.vllm_memory_fraction else _("vLLM on other GPUs")
     count = workload.resolved_generation_batch
-    runs = workload.trainer.row.runs.format(count=count, engine=engine)
+    runs = _(workload.trainer.row.runs, count=count, engine=engine)
     return "; ".join(filter(None, (f"{workload.trainer}: {runs}", _frozen(workload, evaluated))))
 
 

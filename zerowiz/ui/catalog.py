@@ -8,7 +8,7 @@ from zerowiz.core.decision.job import Job, Objective
 from zerowiz.core.machine.interconnect import spell_network
 from zerowiz.core.machine_kinds import PriceList
 from zerowiz.core.speed.costs import PredictedRun
-from zerowiz.translation import N_, _, joined, listing
+from zerowiz.translation import N_, _, listing
 from zerowiz.ui import sentences
 from zerowiz.ui.choice import split_of
 from zerowiz.ui.remedies import options
@@ -143,7 +143,7 @@ def _legend(
     offers = offered.offers
     if offers:
         yield _rows(prices)
-        yield _("In the table, {columns}.", columns=joined(_("; "), _columns(left)))
+        yield _("In the table, {columns}.", columns=_("; ").join(_columns(left)))
     if left:
         yield _(
             "A wider terminal also shows: {columns}.", columns=listing(_(name) for name in left)

@@ -52,7 +52,7 @@ def chosen_step(
 
 def clearly_faster(faster: Candidate, choice: Candidate) -> str:
     """That another strategy is, and how to have it."""
-    other, usual = faster.strategy.words, choice.strategy.words
+    other, usual = _(faster.strategy.words), _(choice.strategy.words)
     return _(
         "{other} is predicted to be {times} faster than {own}: `$objective fastest` "
         "chooses by time",
@@ -130,7 +130,7 @@ def _why(unchosen: Candidate, choice: Candidate, *, by_script: bool) -> str:
             "as {whose} {unfit} with {strategy}",
             whose=whose,
             unfit=_UNFIT[unchosen.evaluated.verdict],
-            strategy=choice.strategy.words,
+            strategy=_(choice.strategy.words),
         )
     less_bytes = choice.headroom_bytes - unchosen.headroom_bytes
     less = _("{less} less per rank", less=small(less_bytes)) if less_bytes > 0 else None
@@ -244,7 +244,7 @@ def _why_taken(searched: Search, choice: Candidate) -> str:
         return _why_fastest(searched, choice)
     percent = 100 * (choice.seconds / fastest.seconds - 1)
     named = {
-        "strategy": fastest.strategy.words,
+        "strategy": _(fastest.strategy.words),
         "split": split_of(fastest.workload),
     }
     # What rounds to nothing is no difference.
@@ -280,7 +280,7 @@ def _why_fastest(searched: Search, choice: Candidate) -> str:
         return _("it is the only candidate that is certain to fit")
     following = others[0]
     before, step = choice.workload, following.workload
-    how = listing([following.strategy.words, *_changed(step, before)])
+    how = listing([_(following.strategy.words), *_changed(step, before)])
     return _(
         "it is the fastest of {count} candidates that fit; the next, {how}, takes {seconds} s"
         " a step",

@@ -186,7 +186,7 @@ def _table(predicted: PredictedFigures, measured: MeasuredFigures, stream: TextI
     show_rows(stream, ("", N_("predicted"), N_("measured"), N_("off by")), rows)
     if predicted.memory is CountedMemory.RESIDENT:
         sentence = (
-            ROUGH_ON_CPU
+            _(ROUGH_ON_CPU)
             if outside is None
             else _(
                 "Both figures include {size} of Python and its libraries, as measured; the rest"

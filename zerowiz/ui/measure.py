@@ -151,7 +151,7 @@ def comparison(comparison: Comparison, stream: TextIO) -> None:
     ]
     show_rows(stream, ("", N_("predicted"), N_("measured"), N_("off by")), rows)
     if comparison.row.get("accelerator") == Accelerator.CPU.value:
-        say(stream, ROUGH_ON_CPU)
+        say(stream, _(ROUGH_ON_CPU))
     judgement = (
         comparison.unpredicted if comparison.verdict is None else _VERDICTS[comparison.verdict]
     )
@@ -237,7 +237,7 @@ def script_run(run: ScriptMeasurement, stream: TextIO) -> None:
         ),
     )
     if run.on_cpu:
-        say(stream, ROUGH_ON_CPU)
+        say(stream, _(ROUGH_ON_CPU))
     say(stream, *_script_step(run.step, run.samples))
     if run.out_of_memory is not None:
         say(stream, _("It ran out of {memory} memory", memory=run.out_of_memory))

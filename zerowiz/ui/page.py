@@ -43,7 +43,7 @@ def steps(decision: Decision, slots: Slots) -> str:
     items += [_item(decision, None, slots) for _step in range(_MOST_STEPS - len(asked))]
     called, kind, numbers = _("none"), "bad", ""
     if path.end is not None:
-        called, kind = path.end.strategy.short_words, VERDICTS[path.end.verdict]
+        called, kind = _(path.end.strategy.short_words), VERDICTS[path.end.verdict]
         numbers = f": {sizes(decision, path.end, None)}"
     end = slots.text("b", called, kind=kind) + slots.text("span", numbers)
     return f'<ol class="path">{"".join(items)}<li class="end">{end}</li></ol>'
@@ -356,7 +356,7 @@ def answer(cell: GridCell) -> str:
 
 
 def _chosen(chosen: StrategyEstimate) -> str:
-    fits = remedies.fits(chosen.strategy.words, chosen.verdict)
+    fits = remedies.fits(_(chosen.strategy.words), chosen.verdict)
     needs = f"{fits}: {size_of(chosen.device_bytes, chosen.budget_bytes)}"
     time = chosen.step_time
     if time is None:

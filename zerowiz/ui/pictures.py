@@ -150,7 +150,7 @@ def other_branch(decision: Decision, step: FlowchartStep) -> str:
         is_link = step.answer.question is FlowchartQuestion.FAST_INTERCONNECT
         return f"{other} → {(_('ZeRO-3 would be slow') if is_link else _('what would help'))}"
     asked = step.answer if step.other is step.about else None
-    return f"{other} → {step.other.strategy.short_words}: {sizes(decision, step.other, asked)}"
+    return f"{other} → {_(step.other.strategy.short_words)}: {sizes(decision, step.other, asked)}"
 
 
 def _within(branch: str, columns: int) -> str:
@@ -164,7 +164,7 @@ def _within(branch: str, columns: int) -> str:
 def _end(decision: Decision, path: FlowchartPath) -> Line:
     if path.end is None:
         return (("┗ ", Colour.LABEL), (_("none"), Colour.BAD))
-    called = path.end.strategy.short_words
+    called = _(path.end.strategy.short_words)
     room = MOST_COLUMNS - cells_of(called) - len("┗ : ")
     return (
         ("┗ ", Colour.LABEL),

@@ -9,7 +9,7 @@ from zerowiz.core.command_words import spell
 from zerowiz.core.decision.questions import AnswerKind, Back, Choice, Question
 from zerowiz.core.structs import replace
 from zerowiz.errors import InterruptedByUserError, ZerowizError, from_system
-from zerowiz.translation import _, joined, listing
+from zerowiz.translation import _, listing
 from zerowiz.ui.progress import TerminalWait
 from zerowiz.ui.prompt_menu import MUST_CHOOSE, as_answer, choices_of, counted
 from zerowiz.ui.text import cells, columns, fold, plain
@@ -31,12 +31,12 @@ def show(question: Question) -> None:
     """The question, and its choices with their numbers."""
     sys.stderr.write("\n")
     if question.why:
-        say(question.why)
-    say(f"? {question.text}")
+        say(_(question.why))
+    say(f"? {_(question.text)}")
     listed = _listed(question)
     for number, choice in enumerate(listed, 1):
-        detail = f" - {choice.detail}" if choice.detail else ""
-        say(f"{number}) {choice.title}{detail}", indent=2)
+        detail = f" - {_(choice.detail)}" if choice.detail else ""
+        say(f"{number}) {_(choice.title)}{detail}", indent=2)
     if len(listed) < len(question.choices):
         say(
             _("and {choices} more: type a name", choices=len(question.choices) - len(listed)),
@@ -64,7 +64,7 @@ def read_answer(question: Question, *, can_go_back: bool) -> str | Back:
             return Back.BACK
         if line != _MORE or not question.more:
             return _answer(question, line)
-        say(question.more, indent=2)
+        say(_(question.more), indent=2)
 
 
 def answer_problem(question: Question, answer: str) -> str | None:
@@ -99,7 +99,7 @@ def _prompt(question: Question, *, can_go_back: bool) -> str:
         _("number"): bool(question.choices),
         _("answer"): question.kind is not AnswerKind.CHOICE,
     }
-    what = joined(_(" or "), (word for word, is_known in words.items() if is_known))
+    what = _(" or ").join((word for word, is_known in words.items() if is_known))
     return f"  {what} ({keys}): " if keys else f"  {what}: "
 
 
@@ -139,7 +139,7 @@ def _answer(question: Question, line: str) -> str:
     if question.kind not in MUST_CHOOSE:
         return line
     beginning = line.casefold()
-    titles = {choice.value: choice.title.casefold() for choice in choices_of(question)}
+    titles = {choice.value: _(choice.title).casefold() for choice in choices_of(question)}
     meant = [value for value, title in titles.items() if title.startswith(beginning)]
     return meant[0] if len(meant) == 1 else line
 

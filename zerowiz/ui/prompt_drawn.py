@@ -106,9 +106,9 @@ class Screen:
 
     def show_answer(self, question: Question, answer: str) -> int:
         """A line for what was answered; how many rows it takes."""
-        titles = {choice.value: choice.title for choice in choices_of(question)}
+        titles = {choice.value: _(choice.title) for choice in choices_of(question)}
         shown = _printable(titles.get(answer, answer))
-        lines = self.fold(f"? {_printable(question.text)} {shown}", hang=2)
+        lines = self.fold(f"? {_printable(_(question.text))} {shown}", hang=2)
         # The answer is what stands last.
         text, at = "\n".join(lines), len("\n".join(lines)) - len(shown)
         same = text.endswith(shown)
@@ -313,13 +313,13 @@ class DrawnQuestion:
         # The line of a menu that is pointed at is its default.
         has_menu = bool(choices_of(question))
         default = f" ({question.default})" if question.default and not has_menu else ""
-        lines = self._screen.fold(_printable(f"? {question.text}{default}"), hang=2)
+        lines = self._screen.fold(_printable(f"? {_(question.text)}{default}"), hang=2)
         if self._screen.width - get_cwidth(lines[-1]) < _NARROWEST_INPUT_COLUMNS:
             lines.append(" ")
         return lines
 
     def _above_input(self) -> StyleAndTextTuples:
-        why = self._screen.fold(_printable(self._question.why)) if self._question.why else []
+        why = self._screen.fold(_printable(_(self._question.why))) if self._question.why else []
         fragments: StyleAndTextTuples = [("", "\n".join(["", *why]))]
         for index, line in enumerate(self._prompt()[:-1]):
             fragments += [("", "\n"), *_as_question(line, is_first=index == 0)]
@@ -333,22 +333,22 @@ class DrawnQuestion:
     def _listed(self) -> StyleAndTextTuples:
         """The menu; the pointer stands before the line that Enter takes."""
         shown = self._menu.shown
-        widest = max(get_cwidth(choice.title) for choice in shown)
+        widest = max(get_cwidth(_(choice.title)) for choice in shown)
         left = self._screen.width - widest - len("  > ") - 2
-        longest = max(get_cwidth(choice.detail) for choice in shown)
+        longest = max(get_cwidth(_(choice.detail)) for choice in shown)
         fits = widest <= _WIDEST_TITLE_COLUMNS and left >= _NARROWEST_DETAIL_COLUMNS
         beside = fits or longest <= left
         fragments: StyleAndTextTuples = []
         for index, choice in enumerate(shown):
             is_pointed = index == self._menu.pointed
-            title = self._screen.fold(_printable(choice.title), indent=4)
+            title = self._screen.fold(_printable(_(choice.title)), indent=4)
             if is_pointed:
                 fragments.append(("[SetCursorPosition]", ""))
                 title[0] = f"  > {title[0][4:]}"
             style = "class:pointed" if is_pointed else ""
             fragments.append((style, "\n".join(title)))
             if choice.detail:
-                fragments.append(("", self._detail(choice.detail, title, widest, beside=beside)))
+                fragments.append(("", self._detail(_(choice.detail), title, widest, beside=beside)))
             fragments.append(("", "\n"))
         return fragments[:-1]
 

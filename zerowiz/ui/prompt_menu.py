@@ -154,17 +154,17 @@ class Menu:
 
 
 def _has(choice: Choice, words: Sequence[str]) -> bool:
-    text = f"{choice.title} {choice.value}".casefold()
+    text = f"{_(choice.title)} {choice.value}".casefold()
     return all(word in text for word in words)
 
 
 def _starts(choice: Choice, beginning: str) -> bool:
-    return any(text.casefold().startswith(beginning) for text in (choice.title, choice.value))
+    return any(text.casefold().startswith(beginning) for text in (_(choice.title), choice.value))
 
 
 def _with_typed(shown: tuple[Choice, ...], text: str) -> tuple[Choice, ...]:
     """The lines and what is typed, which comes first where it is one of them."""
-    same = [choice for choice in shown if text in (choice.value, choice.title)]
+    same = [choice for choice in shown if text in (choice.value, _(choice.title))]
     if same:
         return (same[0], *(choice for choice in shown if choice is not same[0]))
     return (*shown, Choice(value=text, title=text, detail=_("as typed")))

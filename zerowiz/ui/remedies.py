@@ -46,7 +46,7 @@ def outcome(remedy: Remedy) -> str:
     Example: `ZeRO-3 fits: 32.1 of 39.4 GiB, 0.93 s a step, about 26 % slower`.
     """
     sizes = size_of(remedy.device_bytes, remedy.budget_bytes)
-    words = next(row.words for row in STRATEGIES if row.name == remedy.strategy)
+    words = next(_(row.words) for row in STRATEGIES if row.name == remedy.strategy)
     return "; ".join(
         [
             listing([f"{fits(words, remedy.verdict)}: {sizes}", *_speed(remedy)]),
@@ -85,7 +85,7 @@ _COSTS: Mapping[tuple[str, str | None], str] = {
     ("sequence_tokens", None): _("longer sequences are cut"),
     ("method", "lora"): _("trains only the adapters that your script creates"),
     ("method", "qlora"): _("trains only the adapters that your script creates, on 4-bit weights"),
-    **{("loss", loss.value): row.needs for loss, row in LOSS_ROWS.items() if row.needs},
+    **{("loss", loss.value): _(row.needs) for loss, row in LOSS_ROWS.items() if row.needs},
     ("interconnect", None): _("if the nodes have this link"),
     ("gpus", None): _("leaves out the GPUs that others use"),
 }

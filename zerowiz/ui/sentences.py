@@ -21,7 +21,7 @@ from zerowiz.core.script.facts import Convention, ScriptFacts, ValueSource
 from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.strategy_types import Offload, Strategy
 from zerowiz.core.workload import Method
-from zerowiz.translation import _, joined, listing
+from zerowiz.translation import N_, _, listing
 from zerowiz.ui.text import count, gib, gpus, on_device, small, with_bounds
 
 
@@ -58,97 +58,100 @@ def shape(model: Model) -> str:
 
 # Say how far off a predicted peak may be, what that rests on, and what would settle it.
 
-ROUGH_ON_CPU = _(
+ROUGH_ON_CPU = N_(
     "The memory of CPU ranks is predicted only roughly: a process also holds Python and its"
     " libraries"
 )
 """What stands below a predicted and a measured memory of CPU ranks."""
 _SETTLED_BY: Mapping[SettledBy, str] = {
-    SettledBy.CONFIG: _("to be sure, pass your model's config.json (`--model FOLDER`)"),
-    SettledBy.TRACE: _("to be sure, add `--trace` (it needs torch)"),
-    SettledBy.MEASURE: _("to be sure, run `zerowiz measure` on these GPUs"),
-    SettledBy.RUN: _("only a few steps of the job itself can show it"),
+    SettledBy.CONFIG: N_("to be sure, pass your model's config.json (`--model FOLDER`)"),
+    SettledBy.TRACE: N_("to be sure, add `--trace` (it needs torch)"),
+    SettledBy.MEASURE: N_("to be sure, run `zerowiz measure` on these GPUs"),
+    SettledBy.RUN: N_("only a few steps of the job itself can show it"),
 }
 _ASSUMPTIONS: Mapping[Assumption, str] = {
-    Assumption.STAND_IN: _("a Llama of that size"),
-    Assumption.GUESSED: _("a Llama of the config's sizes"),
-    Assumption.TRACED: _("the model as it was traced"),
-    Assumption.NEW_FAMILY: _("a family that was never measured"),
-    Assumption.NEW_STRATEGY: _("a strategy that was never measured"),
-    Assumption.MIXTURE: _("experts that share the tokens evenly"),
-    Assumption.ENCODER_DECODER: _("an encoder-decoder (measured a few times)"),
-    Assumption.NEVER_TOGETHER: _("settings that were never measured together"),
-    Assumption.SEPARATE: _("gradients that are not contiguous, measured twice"),
-    Assumption.IMAGES: _("an image encoder (measured a few times)"),
-    Assumption.QUANTIZED: _("4-bit weights (measured a few times)"),
-    Assumption.RARE_OPTIMIZER: _("an optimizer that was measured a few times"),
-    Assumption.FOREACH: _("an Adam that copies lists of tensors"),
-    Assumption.SHARDED_ADAPTERS: _("adapters recomputed under ZeRO-3, measured twice"),
-    Assumption.AUTOCAST: _("torch's autocast (measured a few times)"),
-    Assumption.EAGER: _("eager attention (measured a few times)"),
-    Assumption.OTHER_LOSS: _("a loss that was measured a few times"),
-    Assumption.OTHER_TRAINER: _("another trainer than SFT (measured a few times)"),
-    Assumption.NEW_TRAINER: _("a trainer that was never measured with these settings"),
-    Assumption.OFFLOADED: _("offload (measured a few times)"),
-    Assumption.FIXED_SEGMENTS: _("an allocator whose segments cannot expand"),
-    Assumption.GATHERED: _("as much gathered as on the measured machines"),
-    Assumption.ON_CPU: _("the CPU (never measured)"),
-    Assumption.CUT: _("shards that split tensors"),
-    Assumption.FUSED_OPTIMIZER: _("a fused Adam"),
-    Assumption.FUSED_ATTENTION: _("a fused attention kernel"),
-    Assumption.UNPADDED: _("a batch without padding"),
+    Assumption.STAND_IN: N_("a Llama of that size"),
+    Assumption.GUESSED: N_("a Llama of the config's sizes"),
+    Assumption.TRACED: N_("the model as it was traced"),
+    Assumption.NEW_FAMILY: N_("a family that was never measured"),
+    Assumption.NEW_STRATEGY: N_("a strategy that was never measured"),
+    Assumption.MIXTURE: N_("experts that share the tokens evenly"),
+    Assumption.ENCODER_DECODER: N_("an encoder-decoder (measured a few times)"),
+    Assumption.NEVER_TOGETHER: N_("settings that were never measured together"),
+    Assumption.SEPARATE: N_("gradients that are not contiguous, measured twice"),
+    Assumption.IMAGES: N_("an image encoder (measured a few times)"),
+    Assumption.QUANTIZED: N_("4-bit weights (measured a few times)"),
+    Assumption.RARE_OPTIMIZER: N_("an optimizer that was measured a few times"),
+    Assumption.FOREACH: N_("an Adam that copies lists of tensors"),
+    Assumption.SHARDED_ADAPTERS: N_("adapters recomputed under ZeRO-3, measured twice"),
+    Assumption.AUTOCAST: N_("torch's autocast (measured a few times)"),
+    Assumption.EAGER: N_("eager attention (measured a few times)"),
+    Assumption.OTHER_LOSS: N_("a loss that was measured a few times"),
+    Assumption.OTHER_TRAINER: N_("another trainer than SFT (measured a few times)"),
+    Assumption.NEW_TRAINER: N_("a trainer that was never measured with these settings"),
+    Assumption.OFFLOADED: N_("offload (measured a few times)"),
+    Assumption.FIXED_SEGMENTS: N_("an allocator whose segments cannot expand"),
+    Assumption.GATHERED: N_("as much gathered as on the measured machines"),
+    Assumption.ON_CPU: N_("the CPU (never measured)"),
+    Assumption.CUT: N_("shards that split tensors"),
+    Assumption.FUSED_OPTIMIZER: N_("a fused Adam"),
+    Assumption.FUSED_ATTENTION: N_("a fused attention kernel"),
+    Assumption.UNPADDED: N_("a batch without padding"),
 }
 _UNCOUNTED: Mapping[Uncounted, str] = {
-    Uncounted.WRAPPED_MODEL: _("the parts of the model besides its language model"),
-    Uncounted.TRAINER_OF_ANOTHER_MODEL: _("what this trainer adds to this model"),
-    Uncounted.PPO_ROLLOUT: _("the logits that PPO keeps while it generates"),
-    Uncounted.TRAINER: _("what its trainer adds"),
-    Uncounted.OWN_LOSS: _("the loss that the script computes itself"),
-    Uncounted.JUDGE: _("the model that judges completions"),
-    Uncounted.ENGINE: _("what generates completions"),
-    Uncounted.VLLM: _("what vLLM holds beyond its fraction"),
-    Uncounted.OPTIMIZER_ON_GPU: _(
+    Uncounted.WRAPPED_MODEL: N_("the parts of the model besides its language model"),
+    Uncounted.TRAINER_OF_ANOTHER_MODEL: N_("what this trainer adds to this model"),
+    Uncounted.PPO_ROLLOUT: N_("the logits that PPO keeps while it generates"),
+    Uncounted.TRAINER: N_("what its trainer adds"),
+    Uncounted.OWN_LOSS: N_("the loss that the script computes itself"),
+    Uncounted.JUDGE: N_("the model that judges completions"),
+    Uncounted.ENGINE: N_("what generates completions"),
+    Uncounted.VLLM: N_("what vLLM holds beyond its fraction"),
+    Uncounted.OPTIMIZER_ON_GPU: N_(
         "the master weights and optimizer states, which stay on the GPU without `offload_optimizer`"
     ),
-    Uncounted.STAGE1_GRADIENTS: _(
+    Uncounted.STAGE1_GRADIENTS: N_(
         "the gradients that stage 1 keeps with offload (planned as ZeRO-2 with offload)"
     ),
-    Uncounted.NVME: _("the host buffers of the NVMe offload in your config"),
-    Uncounted.CONFIG: _("keys of your config"),
-    Uncounted.ADAPTERS: _("what the script adds to its adapters"),
-    Uncounted.PLAIN_LAYERS: _("the layers that `every_n_layers` does not checkpoint"),
+    Uncounted.NVME: N_("the host buffers of the NVMe offload in your config"),
+    Uncounted.CONFIG: N_("keys of your config"),
+    Uncounted.ADAPTERS: N_("what the script adds to its adapters"),
+    Uncounted.PLAIN_LAYERS: N_("the layers that `every_n_layers` does not checkpoint"),
 }
 _PAIRED: Mapping[PairedSetting, Mapping[str, str]] = {
     PairedSetting.STRATEGY: {row.name: row.words for row in STRATEGIES},
     PairedSetting.ACCUMULATION: {
-        "1": _("no accumulation"),
-        "2": _("2 to 7 micro-steps"),
-        "8": _("8 or more micro-steps"),
+        "1": N_("no accumulation"),
+        "2": N_("2 to 7 micro-steps"),
+        "8": N_("8 or more micro-steps"),
     },
-    PairedSetting.CHECKPOINTING: {"on": _("gradient checkpointing"), "off": _("no checkpointing")},
-    PairedSetting.METHOD: {"full": _("full training"), "lora": "LoRA", "qlora": "QLoRA"},
-    PairedSetting.GPUS: {"1": _("one GPU"), "2": _("several GPUs")},
+    PairedSetting.CHECKPOINTING: {
+        "on": N_("gradient checkpointing"),
+        "off": N_("no checkpointing"),
+    },
+    PairedSetting.METHOD: {"full": N_("full training"), "lora": "LoRA", "qlora": "QLoRA"},
+    PairedSetting.GPUS: {"1": N_("one GPU"), "2": N_("several GPUs")},
 }
 
 
 def settles(value: SettledBy) -> str:
     """What would show whether an uncertain strategy fits."""
-    return _SETTLED_BY[value]
+    return _(_SETTLED_BY[value])
 
 
 def uncounted(value: Uncounted) -> str:
     """What a job holds besides what is predicted."""
-    return _UNCOUNTED[value]
+    return _(_UNCOUNTED[value])
 
 
 def assumption(value: Assumption) -> str:
     """What an interval rests on."""
-    return _ASSUMPTIONS[value]
+    return _(_ASSUMPTIONS[value])
 
 
 def never_together(pair: Pair) -> str:
     """Two settings that no measured run had at once."""
-    first, second = (_PAIRED.get(name, {}).get(value, value) for name, value in pair)
+    first, second = (_(_PAIRED.get(name, {}).get(value, value)) for name, value in pair)
     return _("{one} and {other}", one=first, other=second)
 
 
@@ -189,37 +192,37 @@ def interval(value: Interval, of: Model) -> str:
 # Say what joins the GPUs of a machine, and where the machine was read from.
 
 _LINKS: Mapping[LinkClass, str] = {
-    LinkClass.NVLINK_ALL: _("NVLink between every pair"),
-    LinkClass.NVLINK_RING: _("NVLink in NCCL's rings, but not between every pair"),
-    LinkClass.NVLINK_PARTIAL: _("NVLink between some pairs only, so NCCL's ring crosses PCIe"),
-    LinkClass.PCIE: _("PCIe between the GPUs"),
-    LinkClass.NONE: _("one GPU, no link"),
-    LinkClass.UNKNOWN: _("unknown link, treated as slow"),
+    LinkClass.NVLINK_ALL: N_("NVLink between every pair"),
+    LinkClass.NVLINK_RING: N_("NVLink in NCCL's rings, but not between every pair"),
+    LinkClass.NVLINK_PARTIAL: N_("NVLink between some pairs only, so NCCL's ring crosses PCIe"),
+    LinkClass.PCIE: N_("PCIe between the GPUs"),
+    LinkClass.NONE: N_("one GPU, no link"),
+    LinkClass.UNKNOWN: N_("unknown link, treated as slow"),
 }
 _NETWORKS: Mapping[NetworkKind, str] = {
-    NetworkKind.NVLINK: _("one NVLink domain"),
+    NetworkKind.NVLINK: N_("one NVLink domain"),
     NetworkKind.INFINIBAND: "InfiniBand",
     NetworkKind.ROCE: "RoCE",
     NetworkKind.EFA: "EFA",
     NetworkKind.ETHERNET: "Ethernet",
-    NetworkKind.UNKNOWN: _("unknown"),
+    NetworkKind.UNKNOWN: N_("unknown"),
 }
 _SOURCES: Mapping[MachineSource, str] = {
     MachineSource.NVML: "NVML",
-    MachineSource.FILE: _("machine file"),
-    MachineSource.SPEC: _("GPU table"),
-    MachineSource.CPU: _("this host"),
+    MachineSource.FILE: N_("machine file"),
+    MachineSource.SPEC: N_("GPU table"),
+    MachineSource.CPU: N_("this host"),
 }
 
 
 def source(machine: Machine) -> str:
     """Where the machine was read from."""
-    return _SOURCES[machine.source]
+    return _(_SOURCES[machine.source])
 
 
 def link_class(interconnect: Interconnect) -> str:
     """The link in words, without its rate."""
-    return _LINKS[interconnect.link_class]
+    return _(_LINKS[interconnect.link_class])
 
 
 def link(interconnect: Interconnect) -> str:
@@ -234,7 +237,7 @@ def link(interconnect: Interconnect) -> str:
 
 def network(value: Network) -> str:
     """The way to other nodes in words, with its nominal rate one way where it is known."""
-    words = _NETWORKS[value.kind]
+    words = _(_NETWORKS[value.kind])
     if value.bytes_per_s:
         words += _(", {gigabytes_per_s:g} GB/s one way", gigabytes_per_s=value.bytes_per_s / 1e9)
     return words
@@ -258,56 +261,59 @@ def links(machine: Machine) -> str:
 # Say what was decided: the answers, the verdicts, why, and what is lacking.
 
 _QUESTIONS: Mapping[FlowchartQuestion, str] = {
-    FlowchartQuestion.FITS_ONE_GPU: _("Does a replica fit on one GPU?"),
-    FlowchartQuestion.FITS_ZERO1: _("Slow link: does it fit with ZeRO-1?"),
-    FlowchartQuestion.FITS_ZERO2: _("Does it fit with ZeRO-2?"),
-    FlowchartQuestion.FAST_INTERCONNECT: _("Is the interconnect fast?"),
-    FlowchartQuestion.FITS_ZERO3: _("Does it fit with ZeRO-3?"),
-    FlowchartQuestion.FITS_OFFLOAD: _("Does it fit with offload?"),
+    FlowchartQuestion.FITS_ONE_GPU: N_("Does a replica fit on one GPU?"),
+    FlowchartQuestion.FITS_ZERO1: N_("Slow link: does it fit with ZeRO-1?"),
+    FlowchartQuestion.FITS_ZERO2: N_("Does it fit with ZeRO-2?"),
+    FlowchartQuestion.FAST_INTERCONNECT: N_("Is the interconnect fast?"),
+    FlowchartQuestion.FITS_ZERO3: N_("Does it fit with ZeRO-3?"),
+    FlowchartQuestion.FITS_OFFLOAD: N_("Does it fit with offload?"),
 }
 _OFFLOADS: Mapping[Offload, str] = {
-    Offload.OPTIMIZER: _("With the optimizer offloaded?"),
-    Offload.ALL: _("With everything offloaded?"),
+    Offload.OPTIMIZER: N_("With the optimizer offloaded?"),
+    Offload.ALL: N_("With everything offloaded?"),
 }
 
-_ASKED_FOR = _("you asked for it")
 _REASONS: Mapping[Reason, str] = {
-    Reason.REPLICATED_FITS: _("a full replica fits each GPU, so nothing needs to be sharded"),
-    Reason.SLOW_LINK_ZERO1: _(
+    Reason.REPLICATED_FITS: N_("a full replica fits each GPU, so nothing needs to be sharded"),
+    Reason.SLOW_LINK_ZERO1: N_(
         "sharding the optimizer states is enough, and over a slow link ZeRO-1 is faster: it"
         " reduces once per optimizer step, ZeRO-2 at every micro-step"
     ),
-    Reason.MIDDLE_FITS: _("sharding gradients and optimizer states is enough"),
-    Reason.FAST_LINK_ZERO3: _("it fits only with sharded parameters, and the link is fast enough"),
-    Reason.SLOW_ALLOWED: _("ZeRO-3 runs over a slow link, which `--allow-slow` allows"),
-    Reason.ONLY_OFFLOAD_FITS: _("the GPUs have too little memory, and the host has enough"),
-    Reason.OFFLOAD_OVER_SLOW_ZERO3: _(
+    Reason.MIDDLE_FITS: N_("sharding gradients and optimizer states is enough"),
+    Reason.FAST_LINK_ZERO3: N_("it fits only with sharded parameters, and the link is fast enough"),
+    Reason.SLOW_ALLOWED: N_("ZeRO-3 runs over a slow link, which `--allow-slow` allows"),
+    Reason.ONLY_OFFLOAD_FITS: N_("the GPUs have too little memory, and the host has enough"),
+    Reason.OFFLOAD_OVER_SLOW_ZERO3: N_(
         "`--offload auto` prefers host memory to ZeRO-3 on a slow link"
     ),
-    Reason.SLOW_LINK_REFUSES_ZERO3: _(
+    Reason.SLOW_LINK_REFUSES_ZERO3: N_(
         "only ZeRO-3 fits, and over this slow link it would gather every layer at each micro-step;"
         " `--allow-slow` takes it"
     ),
-    Reason.ASKED_FOR: _("{asked_for}, and it fits", asked_for=_ASKED_FOR),
-    Reason.FORCED: _("you asked for it with `--force`, and it does not fit"),
-    Reason.TIGHT: _("it is tight: near the memory limit, steps may be slower or run out of memory"),
-    Reason.UNCERTAIN: _("it is uncertain, and may run out of memory"),
-    Reason.UNCERTAIN_PASSED_OVER: _("zerowiz skipped strategies that are uncertain"),
-    Reason.NOTHING_FITS: _("no strategy fits with your options"),
-    Reason.BUDGET_UNKNOWN: _("the free GPU memory is unknown, so it may not fit"),
-    Reason.FASTEST: _("its step is predicted to be the fastest of all that fit"),
-    Reason.AS_GOOD_AS_FASTEST: _("its step is predicted to be within 3 % of the fastest that fits"),
-    Reason.FASTER_NOT_WORTH: _(
+    Reason.ASKED_FOR: N_("you asked for it, and it fits"),
+    Reason.FORCED: N_("you asked for it with `--force`, and it does not fit"),
+    Reason.TIGHT: N_(
+        "it is tight: near the memory limit, steps may be slower or run out of memory"
+    ),
+    Reason.UNCERTAIN: N_("it is uncertain, and may run out of memory"),
+    Reason.UNCERTAIN_PASSED_OVER: N_("zerowiz skipped strategies that are uncertain"),
+    Reason.NOTHING_FITS: N_("no strategy fits with your options"),
+    Reason.BUDGET_UNKNOWN: N_("the free GPU memory is unknown, so it may not fit"),
+    Reason.FASTEST: N_("its step is predicted to be the fastest of all that fit"),
+    Reason.AS_GOOD_AS_FASTEST: N_(
+        "its step is predicted to be within 3 % of the fastest that fits"
+    ),
+    Reason.FASTER_NOT_WORTH: N_(
         "the faster ones recompute activations or come near the memory limit, and gain less than"
         " 5 %"
     ),
-    Reason.SMALLEST: _("it needs the least memory of all that fit"),
+    Reason.SMALLEST: N_("it needs the least memory of all that fit"),
 }
 _WHEN: Mapping[HostPhase, str] = {
-    HostPhase.LOAD: _("while each rank builds the model"),
-    HostPhase.INIT: _("while DeepSpeed starts"),
-    HostPhase.TRAINING: _("while it trains"),
-    HostPhase.SAVING: _("while a checkpoint is saved"),
+    HostPhase.LOAD: N_("while each rank builds the model"),
+    HostPhase.INIT: N_("while DeepSpeed starts"),
+    HostPhase.TRAINING: N_("while it trains"),
+    HostPhase.SAVING: N_("while a checkpoint is saved"),
 }
 
 HOST_UNKNOWN = _("host?")
@@ -324,7 +330,7 @@ VERDICTS: Mapping[Verdict, str] = {
 
 def reason(value: Reason) -> str:
     """Why this strategy was chosen, or none."""
-    return _REASONS[value]
+    return _(_REASONS[value])
 
 
 def reasons(decision: Decision) -> list[str]:
@@ -335,7 +341,7 @@ def reasons(decision: Decision) -> list[str]:
     sentences = [_said(decision, value) + _doubt(decision, value) for value in decision.reasons]
     otherwise = None if decision.chosen is None else decision.otherwise
     if otherwise is not None:
-        other = otherwise.strategy.words
+        other = _(otherwise.strategy.words)
         sentences.append(_("the flowchart would choose {other}", other=other))
     return [on_device(sentence, decision.job.machine) for sentence in sentences]
 
@@ -343,7 +349,7 @@ def reasons(decision: Decision) -> list[str]:
 def _said(decision: Decision, value: Reason) -> str:
     """What is uncertain was asked for, and nobody says that it fits."""
     if value is Reason.ASKED_FOR and Reason.UNCERTAIN in decision.reasons:
-        return _ASKED_FOR
+        return _("you asked for it")
     return reason(value)
 
 
@@ -356,11 +362,11 @@ def _doubt(decision: Decision, value: Reason) -> str:
     others = (
         evaluated for evaluated in uncertain if evaluated and evaluated is not decision.chosen
     )
-    named = [other.strategy.words for other in others]
+    named = [_(other.strategy.words) for other in others]
     intervals = [evaluated.doubted for evaluated in uncertain if evaluated and evaluated.doubted]
     ways = [settles(settled_by(decision.job, interval)) for interval in intervals[:1]]
     names = listing(named)
-    return joined("", [": " + names if named else "", *("; " + way for way in ways)])
+    return "".join([": " + names if named else "", *("; " + way for way in ways)])
 
 
 def _passed_over(decision: Decision) -> list[StrategyEstimate | None]:
@@ -375,8 +381,8 @@ def _passed_over(decision: Decision) -> list[StrategyEstimate | None]:
 def question(value: FlowchartQuestion, about: Strategy | None) -> str:
     """A question of the flowchart; of offload it names what is offloaded."""
     if value is FlowchartQuestion.FITS_OFFLOAD and about is not None:
-        return _OFFLOADS[about.offload]
-    return _QUESTIONS[value]
+        return _(_OFFLOADS[about.offload])
+    return _(_QUESTIONS[value])
 
 
 def answered(decision: Decision, value: Answer) -> str:
@@ -404,7 +410,7 @@ def remarks(decision: Decision) -> list[str]:
     """What of the answers no number says: a run that died, what is not counted."""
     asked = [_of(decision, answer) for answer in decision.answers if answer.strategy is not None]
     return [
-        f"{evaluated.strategy.words}: {words}"
+        f"{_(evaluated.strategy.words)}: {words}"
         for evaluated in asked
         for words in _remarks(evaluated)
     ]
@@ -424,7 +430,7 @@ def _remarks(evaluated: StrategyEstimate) -> Iterator[str]:
         if evaluated.interval is not None and evaluated.interval.uncounted:
             yield _(
                 "not counting {uncounted}",
-                uncounted=joined(_(" and "), map(uncounted, evaluated.interval.uncounted)),
+                uncounted=_(" and ").join(map(uncounted, evaluated.interval.uncounted)),
             )
         if evaluated.lacks_to_save:
             yield _("the host lacks memory to save")
@@ -436,7 +442,7 @@ def host(job: Job, evaluated: StrategyEstimate) -> str:
     text = _(
         "{peak_bytes} on each node, most of it {when}",
         peak_bytes=gib(need.peak_bytes),
-        when=_WHEN[need.peak_phase],
+        when=_(_WHEN[need.peak_phase]),
     )
     if not job.host_use.is_seen:
         text += _(" (as the Trainer saves it)") if need.peak_phase is HostPhase.SAVING else ""
@@ -476,7 +482,7 @@ def lack(evaluated: StrategyEstimate, machine: Machine) -> str:
         if room < 0
         else []
     )
-    when = _WHEN[evaluated.host.running_phase]
+    when = _(_WHEN[evaluated.host.running_phase])
     if host_room is None and evaluated.needs_known_host:
         needs = _(
             "needs {running_bytes} of host memory", running_bytes=gib(evaluated.host.running_bytes)
@@ -491,7 +497,7 @@ def lack(evaluated: StrategyEstimate, machine: Machine) -> str:
         lacks.append(
             _("lacks {host_room} of host memory {when}", host_room=small(-host_room), when=when)
         )
-    return joined(_(", and "), lacks) or _("fits")
+    return _(", and ").join(lacks) or _("fits")
 
 
 def _too_full(evaluated: StrategyEstimate, machine: Machine) -> str:
@@ -514,7 +520,7 @@ def nothing_fits(decision: Decision) -> str:
             where=where,
             links=links(job.machine),
         )
-    name = closest.strategy.words
+    name = _(closest.strategy.words)
     if closest.runs:
         return _(
             "only {name} fits {model} on {where}; on one GPU, zerowiz uses it only if "
@@ -558,20 +564,20 @@ def verdict(evaluated: StrategyEstimate) -> str:
 # Say what was read of a script: how it gets its config, and where something stands.
 
 _CONVENTIONS: Mapping[Convention, str] = {
-    Convention.HF_PARSER: _(
+    Convention.HF_PARSER: N_(
         "HF Trainer that parses its arguments, gets the config by `--deepspeed`"
     ),
-    Convention.HF_IN_CODE: _(
+    Convention.HF_IN_CODE: N_(
         "HF Trainer with arguments in code, gets the config through environment variables"
     ),
-    Convention.HF_LITERAL: _("HF Trainer with the config's file name in the code"),
-    Convention.ADD_CONFIG_ARGUMENTS: _("DeepSpeed loop, gets the config by `--deepspeed_config`"),
-    Convention.OWN_FLAG: _("gets the config by its own option"),
-    Convention.CONFIG_LITERAL: _("has the config's file name in the code"),
-    Convention.CONFIG_DICT: _("builds its config itself"),
-    Convention.ACCELERATOR: _("Accelerate, gets the config through environment variables"),
-    Convention.NONE: _("keeps its own config: zerowiz passes none, and plans with your options"),
-    Convention.UNKNOWN: _("zerowiz cannot see how it gets a config"),
+    Convention.HF_LITERAL: N_("HF Trainer with the config's file name in the code"),
+    Convention.ADD_CONFIG_ARGUMENTS: N_("DeepSpeed loop, gets the config by `--deepspeed_config`"),
+    Convention.OWN_FLAG: N_("gets the config by its own option"),
+    Convention.CONFIG_LITERAL: N_("has the config's file name in the code"),
+    Convention.CONFIG_DICT: N_("builds its config itself"),
+    Convention.ACCELERATOR: N_("Accelerate, gets the config through environment variables"),
+    Convention.NONE: N_("keeps its own config: zerowiz passes none, and plans with your options"),
+    Convention.UNKNOWN: N_("zerowiz cannot see how it gets a config"),
 }
 
 
@@ -583,7 +589,7 @@ def convention(facts: ScriptFacts) -> str:
             "HF Trainer with its arguments in `{path}`, gets the config by a copy of it",
             path=file.path,
         )
-    return _CONVENTIONS[facts.convention]
+    return _(_CONVENTIONS[facts.convention])
 
 
 def places(bindings: Sequence[ValueSource]) -> str:

@@ -72,7 +72,7 @@ def _words(value: object) -> str:
 def _job_lines(job: Job) -> tuple[str, ...]:
     w, machine = job.workload, job.machine
     states = job.state_format
-    texts = {name: row.shown for name, row in SETTINGS.items() if row.shown is not None}
+    texts = {name: _(row.shown) for name, row in SETTINGS.items() if row.shown is not None}
     values = w.settings()
     changed = (name for name in w.changed() if name in texts and values[name] is not None)
     others = [texts[name].format(value=values[name]) for name in changed]
@@ -170,7 +170,7 @@ def _say_answers(decision: Decision, stream: TextIO) -> None:
         _say(decision, stream, "", *remarks, hang=LABEL_COLUMNS)
     reasons = "; ".join(sentences.reasons(decision))
     chosen = decision.chosen
-    name = _("none") if chosen is None else chosen.strategy.words
+    name = _("none") if chosen is None else _(chosen.strategy.words)
     colour = Colour.BAD if chosen is None else VERDICT_COLOURS[chosen.verdict]
     marks = {rf"(?<=^{re.escape(labelled(_('Chosen'), ''))}){re.escape(name)}(?=:)": colour}
     _say(

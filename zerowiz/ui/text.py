@@ -10,7 +10,7 @@ from enum import StrEnum
 from io import StringIO
 from typing import TYPE_CHECKING, Literal, TextIO
 
-from zerowiz.translation import N_, Message, _, joined, listing
+from zerowiz.translation import N_, _, listing
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -619,11 +619,7 @@ def on_device(text: str, machine: "Machine") -> str:
     """The text for the machine's devices: what a GPU is to a job is a rank on the CPU."""
     if not machine.accelerator.row.on_host:
         return text
-    rank = _("CPU rank")
-    if isinstance(text, Message):
-        shown = str(joined(rank, _GPU.split(text)))
-        return Message(shown, _GPU.sub("CPU rank", text.english))
-    return _GPU.sub(rank, text)
+    return _GPU.sub(_("CPU rank"), text)
 
 
 def hours(value: float) -> str:

@@ -69,13 +69,13 @@ def consequence(decision: Decision) -> str:
     chosen = decision.chosen
     if chosen is None:
         closest = decision.closest
-        name = closest.strategy.words
+        name = _(closest.strategy.words)
         if decision.reasons[0] is Reason.SLOW_LINK_REFUSES_ZERO3:
             return _("only {name} fits, and the link is slow for it", name=name)
         return _(
             "nothing fits: {name} needs {memory}", name=name, memory=_memory(decision, closest)
         )
-    fits = remedies.fits(chosen.strategy.words, chosen.verdict)
+    fits = remedies.fits(_(chosen.strategy.words), chosen.verdict)
     text = f"{fits}: {_memory(decision, chosen)}"
     if chosen.step_time is not None:
         text += _(

@@ -44,7 +44,7 @@ from zerowiz.emit.job import execute
 from zerowiz.errors import ExitCode, PreflightError, UsageError
 from zerowiz.probe.host_files import HostFiles
 from zerowiz.probe.machine.scheduler import read_launch_environment
-from zerowiz.translation import _, joined
+from zerowiz.translation import _
 from zerowiz.ui import sentences
 
 _LAUNCH = confirmation("launch", _("Launch?"))
@@ -277,7 +277,7 @@ def start_planned(
         run=run,
         launch_plan=launch_plan,
         resume=Resume(resume_from=ResumeFrom.START, script_args=script.words),
-        why=joined("; ", sentences.reasons(plan.decision)),
+        why="; ".join(sentences.reasons(plan.decision)),
     )
 
 

@@ -21,7 +21,6 @@ from zerowiz.core.strategy_types import Offload, Strategy
 from zerowiz.core.structs import shows
 from zerowiz.core.workload import StateDtype
 from zerowiz.errors import UsageError
-from zerowiz.translation import _, listing
 
 
 class OffloadChoice(StrEnum):
@@ -141,11 +140,7 @@ def _stages_with(offload: Offload) -> str:
     *others, last = sorted(
         {str(strategy.stage) for strategy in STRATEGIES if strategy.offload is offload}
     )
-    return (
-        _("stages {others} and {last}", others=listing(others), last=last)
-        if others
-        else _("stage {last} alone", last=last)
-    )
+    return f"stages {', '.join(others)} and {last}" if others else f"stage {last} alone"
 
 
 def considered(constraints: Constraints) -> tuple[Strategy, ...]:
@@ -167,16 +162,13 @@ def considered(constraints: Constraints) -> tuple[Strategy, ...]:
     )
     if not strategies:
         raise UsageError(
-            _(
-                "`$stage {stage}` cannot be combined with `$offload {offload}`",
-                stage=constraints.stage,
-                offload=constraints.offload,
+            (
+                f"`$stage {constraints.stage}` cannot be combined with `$offload "
+                f"{constraints.offload}`"
             ),
-            _(
-                "DeepSpeed offloads the optimizer at {optimizer_stages}, the parameters at "
-                "{parameter_stages}",
-                optimizer_stages=_stages_with(Offload.OPTIMIZER),
-                parameter_stages=_stages_with(Offload.ALL),
+            (
+                f"DeepSpeed offloads the optimizer at {_stages_with(Offload.OPTIMIZER)}, the "
+                f"parameters at {_stages_with(Offload.ALL)}"
             ),
         )
     return strategies

@@ -31,7 +31,6 @@ from zerowiz.core.workload import (
     Workload,
 )
 from zerowiz.errors import UsageError
-from zerowiz.translation import _
 
 # Say which settings of a job no measured run had together.
 #
@@ -278,11 +277,8 @@ class Job(Struct, frozen=True, kw_only=True):
         by_rule = self.accounting is Accounting.TEXTBOOK
         if by_rule and self.workload.method is not Method.FULL:
             raise UsageError(
-                _(
-                    "`$accounting textbook` has no rule for `$method {method}`",
-                    method=self.workload.method,
-                ),
-                _("remove `$accounting textbook` to count what DeepSpeed allocates"),
+                f"`$accounting textbook` has no rule for `$method {self.workload.method}`",
+                "remove `$accounting textbook` to count what DeepSpeed allocates",
             )
         self._refuse_uncounted_step()
 
@@ -298,13 +294,8 @@ class Job(Struct, frozen=True, kw_only=True):
         for words, (is_asked, is_known) in asked.items():
             if is_asked and not is_known:
                 raise UsageError(
-                    _(
-                        "`{words}` cannot be predicted for `{model}` ({family})",
-                        words=words,
-                        model=self.model.name,
-                        family=a.family,
-                    ),
-                    _("remove `{words}` to get an upper bound", words=words),
+                    f"`{words}` cannot be predicted for `{self.model.name}` ({a.family})",
+                    f"remove `{words}` to get an upper bound",
                 )
 
     @property
@@ -392,19 +383,14 @@ def refuse_length(model: Model, tokens: int) -> None:
     positions = longest_tokens(model)
     if positions is not None and tokens > positions:
         raise UsageError(
-            _(
-                "`$sequence_tokens {tokens}`: `{model}` has only {positions} learned positions",
-                tokens=tokens,
-                model=model.name,
-                positions=positions,
-            ),
-            _("use at most `$sequence_tokens {positions}`", positions=positions),
+            f"`$sequence_tokens {tokens}`: `{model.name}` has only {positions} learned positions",
+            f"use at most `$sequence_tokens {positions}`",
         )
 
 
 # Choose the number format of a step by what the machine computes natively.
 
-BF16_IS_EMULATED = _("this CPU has no bf16 instructions: torch emulates bf16, many times slower")
+BF16_IS_EMULATED = "this CPU has no bf16 instructions: torch emulates bf16, many times slower"
 """What becomes of a bf16 that was asked for on such a CPU."""
 
 
@@ -428,7 +414,7 @@ def why_no_bf16(machine: Machine, workload: Workload) -> str:
     """What to add to a default precision that is fp32 because of the CPU; else nothing."""
     lacks = machine.accelerator.row.on_host and not machine.takes_bf16
     chosen = workload.precision is Precision.FP32 and workload.torch_autocast is None
-    return _(", as this CPU has no bf16 instructions") if lacks and chosen else ""
+    return ", as this CPU has no bf16 instructions" if lacks and chosen else ""
 
 
 def emulates_bf16(machine: Machine, workload: Workload) -> bool:

@@ -9,7 +9,7 @@ from zerowiz.core.settings import Change
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import ATTENTION_ROWS, OPTIMIZERS, PRECISIONS, Loop
 from zerowiz.errors import AnswerNeededError
-from zerowiz.translation import N_, _, listing
+from zerowiz.translation import N_
 
 
 class Template(Struct, frozen=True, kw_only=True):
@@ -29,14 +29,14 @@ TEMPLATES = (
     Template(
         loop=Loop.TRAINER,
         script="train_hf.py",
-        title=_("a template for the Trainer"),
-        about=_("the Trainer of transformers, with every option of TrainingArguments"),
+        title=N_("a template for the Trainer"),
+        about=N_("the Trainer of transformers, with every option of TrainingArguments"),
     ),
     Template(
         loop=Loop.ENGINE,
         script="train_deepspeed.py",
-        title=_("a template without the Trainer"),
-        about=_("a plain loop over the engine of deepspeed.initialize, to change as you like"),
+        title=N_("a template without the Trainer"),
+        about=N_("a plain loop over the engine of deepspeed.initialize, to change as you like"),
     ),
 )
 """The first one is the default."""
@@ -177,13 +177,13 @@ class Question(Struct, frozen=True, kw_only=True):
         values = [choice.value for choice in self.choices]
         match self.kind:
             case AnswerKind.COUNT if not answer.isdecimal() or int(answer) < 1:
-                return _("a whole number from 1 on")
+                return N_("a whole number from 1 on")
             case AnswerKind.CHOICE if answer not in values:
-                return _("one of {values}", values=listing(values))
+                return f"one of {', '.join(values)}"
             case AnswerKind.CONFIRM if answer not in {"yes", "no"}:
-                return _("yes or no")
+                return N_("yes or no")
             case _:
-                return None if answer.strip() else _("an answer is needed")
+                return None if answer.strip() else N_("an answer is needed")
 
 
 def confirmation(key: str, text: str, *, default: bool = True) -> Question:
@@ -205,9 +205,9 @@ QUESTIONS: tuple[Question, ...] = (
     Question(
         key="machine",
         flag="$machine",
-        text=_("Plan for which machine?"),
-        why=_("No GPU is visible here: choose the machine that the job will run on, or name it."),
-        more=_(
+        text=N_("Plan for which machine?"),
+        why=N_("No GPU is visible here: choose the machine that the job will run on, or name it."),
+        more=N_(
             "Write COUNTxNAME (8xH100-80GB-SXM), the name of a cloud instance (2xp5.48xlarge), a"
             " file that `zerowiz machine --save` wrote on the other machine, or cpu for this one."
         ),
@@ -215,12 +215,12 @@ QUESTIONS: tuple[Question, ...] = (
     Question(
         key="script",
         flag="SCRIPT",
-        text=_("Which training script?"),
-        why=_(
+        text=N_("Which training script?"),
+        why=N_(
             "zerowiz reads its batch, its precision and how it gets a config. It never "
             "runs the script."
         ),
-        more=_(
+        more=N_(
             "Your script stays as it is. The menu has the scripts here that train with the"
             " Trainer, with DeepSpeed or with Accelerate; you can type the path of any other. A"
             " template is copied into this folder, with a small model and a text, and trains"
@@ -234,23 +234,21 @@ QUESTIONS: tuple[Question, ...] = (
                 Choice(
                     value=f"{TEMPLATE}{template.script}",
                     title=template.title,
-                    detail=_(
-                        "copies {script} into this folder, ready to run", script=template.script
-                    ),
+                    detail=f"copies {template.script} into this folder, ready to run",
                 )
                 for template in TEMPLATES
             ),
             Choice(
-                value=NO_SCRIPT, title=_(NO_SCRIPT), detail=_("only writes a config, for later")
+                value=NO_SCRIPT, title=N_(NO_SCRIPT), detail=N_("only writes a config, for later")
             ),
         ),
     ),
     Question(
         key="model",
         flag="$model",
-        text=_("Which model? (a folder, a hub id, or a size like 7b)"),
-        why=_("zerowiz reads the shape of the model. It does not download the weights."),
-        more=_(
+        text=N_("Which model? (a folder, a hub id, or a size like 7b)"),
+        why=N_("zerowiz reads the shape of the model. It does not download the weights."),
+        more=N_(
             "A folder has a config.json. Of a hub id, config.json is fetched if it is not in the"
             " cache of Hugging Face, and zerowiz knows the models of the menu offline. A size is"
             " enough to plan."
@@ -260,26 +258,26 @@ QUESTIONS: tuple[Question, ...] = (
     Question(
         key="method",
         flag="$method",
-        text=_("Which parameters does it train?"),
-        why=_("Your script does not decide this. Adapters need much less memory."),
-        more=_(
+        text=N_("Which parameters does it train?"),
+        why=N_("Your script does not decide this. Adapters need much less memory."),
+        more=N_(
             "LoRA trains small matrices beside frozen weights. QLoRA keeps those weights in 4"
             " bits: least memory, slower steps."
         ),
         default="full",
         kind=AnswerKind.CHOICE,
         choices=(
-            Choice(value="full", title=_("all of them"), detail=_("full fine-tuning")),
-            Choice(value="lora", title="LoRA", detail=_("adapters beside frozen 16-bit weights")),
-            Choice(value="qlora", title="QLoRA", detail=_("adapters beside frozen 4-bit weights")),
+            Choice(value="full", title=N_("all of them"), detail=N_("full fine-tuning")),
+            Choice(value="lora", title="LoRA", detail=N_("adapters beside frozen 16-bit weights")),
+            Choice(value="qlora", title="QLoRA", detail=N_("adapters beside frozen 4-bit weights")),
         ),
     ),
     Question(
         key="goal",
         flag="$objective",
-        text=_("What is your goal?"),
-        why=_("Your script does not set how many sequences a rank trains at a time."),
-        more=_(
+        text=N_("What is your goal?"),
+        why=N_("Your script does not set how many sequences a rank trains at a time."),
+        more=N_(
             "The first two keep your global batch, so the job learns the same. The global batch is"
             " micro-batch times accumulation steps times ranks."
         ),
@@ -289,25 +287,25 @@ QUESTIONS: tuple[Question, ...] = (
             Choice(
                 value="flowchart",
                 title="recommended",
-                detail=_("the ZeRO stage of the flowchart with its fastest micro-batch"),
+                detail=N_("the ZeRO stage of the flowchart with its fastest micro-batch"),
             ),
             Choice(
                 value="fastest",
                 title="fastest",
-                detail=_("the stage and the micro-batch with the shortest step"),
+                detail=N_("the stage and the micro-batch with the shortest step"),
             ),
             Choice(
                 value=OWN_MICRO_BATCH,
-                title=_("my own micro-batch"),
-                detail=_("you set it in the next question"),
+                title=N_("my own micro-batch"),
+                detail=N_("you set it in the next question"),
             ),
         ),
     ),
     Question(
         key="micro_batch",
         flag="$micro_batch",
-        text=_("How many sequences per rank at a time?"),
-        why=_("A larger micro-batch needs more memory, and makes the global batch larger."),
+        text=N_("How many sequences per rank at a time?"),
+        why=N_("A larger micro-batch needs more memory, and makes the global batch larger."),
         default="1",
         kind=AnswerKind.COUNT,
         only_if=("goal", OWN_MICRO_BATCH),
@@ -315,16 +313,16 @@ QUESTIONS: tuple[Question, ...] = (
     Question(
         key="sequence_tokens",
         flag="$sequence_tokens",
-        text=_("How many tokens per sequence?"),
-        why=_("The longest sequence in your data. Longer sequences need more memory."),
+        text=N_("How many tokens per sequence?"),
+        why=N_("The longest sequence in your data. Longer sequences need more memory."),
         default="2048",
         kind=AnswerKind.COUNT,
     ),
     Question(
         key="gradient_checkpointing",
         flag="$gradient_checkpointing",
-        text=_("Does the job use gradient checkpointing?"),
-        why=_("It recomputes activations instead of keeping them."),
+        text=N_("Does the job use gradient checkpointing?"),
+        why=N_("It recomputes activations instead of keeping them."),
         default="no",
         kind=AnswerKind.CHOICE,
         choices=(Choice(value="no", title="no"), Choice(value="yes", title="yes")),
@@ -340,8 +338,8 @@ CHANGEABLE: tuple[Question, ...] = (
     Question(
         key="global_batch",
         flag="$global_batch",
-        text=_("How many sequences per optimizer step, on all ranks together?"),
-        why=_(
+        text=N_("How many sequences per optimizer step, on all ranks together?"),
+        why=N_(
             "It is micro-batch times accumulation steps times ranks. It changes what is learned."
         ),
         kind=AnswerKind.COUNT,
@@ -349,8 +347,8 @@ CHANGEABLE: tuple[Question, ...] = (
     Question(
         key="precision",
         flag="$precision",
-        text=_("Which precision?"),
-        why=_("It decides how many bytes a weight has, and how fast a GPU computes."),
+        text=N_("Which precision?"),
+        why=N_("It decides how many bytes a weight has, and how fast a GPU computes."),
         kind=AnswerKind.CHOICE,
         choices=tuple(
             Choice(value=name.value, title=name.value, detail=row.detail)
@@ -360,8 +358,8 @@ CHANGEABLE: tuple[Question, ...] = (
     Question(
         key="optimizer",
         flag="$optimizer",
-        text=_("Which optimizer?"),
-        why=_("It decides how many states each trained parameter has."),
+        text=N_("Which optimizer?"),
+        why=N_("It decides how many states each trained parameter has."),
         kind=AnswerKind.CHOICE,
         choices=tuple(
             Choice(value=name.value, title=row.title, detail=row.detail)
@@ -371,8 +369,8 @@ CHANGEABLE: tuple[Question, ...] = (
     Question(
         key="attention",
         flag="$attention",
-        text=_("Which attention kernel?"),
-        why=_("Long sequences need a kernel that keeps no scores of all pairs of tokens."),
+        text=N_("Which attention kernel?"),
+        why=N_("Long sequences need a kernel that keeps no scores of all pairs of tokens."),
         kind=AnswerKind.CHOICE,
         choices=tuple(
             Choice(value=attention.value, title=attention.value, detail=row.detail)
@@ -453,7 +451,7 @@ def answer_or_default(question: Question) -> str:
     if question.default is None:
         flag = question.flag
         raise AnswerNeededError(
-            _("an answer is missing, and zerowiz cannot ask here: {text}", text=question.text),
-            _("set it with `{flag}`", flag=flag),
+            f"an answer is missing, and zerowiz cannot ask here: {question.text}",
+            f"set it with `{flag}`",
         )
     return question.default

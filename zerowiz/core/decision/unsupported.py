@@ -10,7 +10,6 @@ from zerowiz.core.machine.types import Accelerator
 from zerowiz.core.strategy_types import Offload, Strategy
 from zerowiz.core.workload import Integration, Optimizer, Precision, StateDtype
 from zerowiz.errors import UsageError
-from zerowiz.translation import _
 
 
 class Effect(StrEnum):
@@ -74,30 +73,30 @@ class Combination(Struct, frozen=True, kw_only=True):
 COMBINATIONS: tuple[Combination, ...] = (
     Combination(
         name="nvme-below-stage-3",
-        message=_(
-            "`$nvme_path` has no effect with `{strategy}`: below stage 3, DeepSpeed offloads"
-            " to host memory only"
+        message=(
+            "`$nvme_path` has no effect with `{strategy}`: below stage 3, DeepSpeed offloads "
+            "to host memory only"
         ),
-        hints=(_("offload to NVMe with `$stage 3 $offload all`"), _("remove `$nvme_path`")),
+        hints=("offload to NVMe with `$stage 3 $offload all`", "remove `$nvme_path`"),
         outcome=Effect.IGNORED,
         # engine.py, zero_use_cpu_optimizer; zero/stage_1_and_2.py, cpu_offload
         is_asked=lambda a: a.on_nvme and a.offloaded and not a.strategy.shards_weights,
     ),
     Combination(
         name="nvme-without-offload",
-        message=_("`$nvme_path` has no effect with `{strategy}`, which offloads nothing"),
-        hints=(_("offload to NVMe with `$stage 3 $offload all`"), _("remove `$nvme_path`")),
+        message="`$nvme_path` has no effect with `{strategy}`, which offloads nothing",
+        hints=("offload to NVMe with `$stage 3 $offload all`", "remove `$nvme_path`"),
         outcome=Effect.IGNORED,
         # zero/offload_config.py: `device` is none
         is_asked=lambda a: a.on_nvme and not a.offloaded,
     ),
     Combination(
         name="nvme-with-bf16-states",
-        message=_(
-            "`$nvme_path` cannot be combined with `$optimizer_state_dtype bf16`: DeepSpeed"
-            " swaps fp32 states only, and fails at the first step"
+        message=(
+            "`$nvme_path` cannot be combined with `$optimizer_state_dtype bf16`: DeepSpeed "
+            "swaps fp32 states only, and fails at the first step"
         ),
-        hints=(_("remove `$optimizer_state_dtype bf16`"), _("remove `$nvme_path`")),
+        hints=("remove `$optimizer_state_dtype bf16`", "remove `$nvme_path`"),
         outcome=Effect.RAISES,
         # What is released is an empty fp32 tensor from then on, and the swap buffers are bf16.
         # swap_tensor/optimizer_utils.py, SwapTensorContext.release_memory; swap_tensor/utils.py,
@@ -106,11 +105,11 @@ COMBINATIONS: tuple[Combination, ...] = (
     ),
     Combination(
         name="nvme-with-8-bit-adam",
-        message=_(
-            "`$nvme_path` cannot be combined with `$optimizer adamw_8bit`: DeepSpeed swaps"
-            " its 8-bit states as if they were fp32, and the training diverges"
+        message=(
+            "`$nvme_path` cannot be combined with `$optimizer adamw_8bit`: DeepSpeed swaps "
+            "its 8-bit states as if they were fp32, and the training diverges"
         ),
-        hints=(_("keep fp32 states on NVMe with `$optimizer adamw`"), _("remove `$nvme_path`")),
+        hints=("keep fp32 states on NVMe with `$optimizer adamw`", "remove `$nvme_path`"),
         outcome=Effect.DIFFERS,
         # swap_tensor/optimizer_utils.py, set_swap_buffers and is_swappable_tensor
         is_asked=lambda a: (
@@ -121,11 +120,11 @@ COMBINATIONS: tuple[Combination, ...] = (
     ),
     Combination(
         name="nvme-parameters-with-hpz",
-        message=_(
-            "`$nvme_path` cannot be combined with `$hpz` and `{strategy}`: DeepSpeed puts"
-            " hpZ's copy of the weights on a device `nvme`, which torch does not have"
+        message=(
+            "`$nvme_path` cannot be combined with `$hpz` and `{strategy}`: DeepSpeed puts "
+            "hpZ's copy of the weights on a device `nvme`, which torch does not have"
         ),
-        hints=("`$no_hpz`", _("keep the weights off NVMe with `$offload optimizer`")),
+        hints=("`$no_hpz`", "keep the weights off NVMe with `$offload optimizer`"),
         outcome=Effect.RAISES,
         # zero/partition_parameters.py, _partition_param_sec: `device=self.remote_device`
         is_asked=lambda a: (
@@ -137,32 +136,32 @@ COMBINATIONS: tuple[Combination, ...] = (
     ),
     Combination(
         name="hpz-below-stage-3",
-        message=_("`$hpz` has no effect with `{strategy}`: below stage 3, ranks hold all weights"),
-        hints=(_("shard the weights with `$stage 3`"), _("remove `$hpz`")),
+        message="`$hpz` has no effect with `{strategy}`: below stage 3, ranks hold all weights",
+        hints=("shard the weights with `$stage 3`", "remove `$hpz`"),
         outcome=Effect.IGNORED,
         # zero/stage3.py and zero/partition_parameters.py alone read zero_hpz_partition_size
         is_asked=lambda a: a.job.hpz is True and not a.strategy.shards_weights,
     ),
     Combination(
         name="quantized-weights-below-stage-3",
-        message=_(
-            "`$quantized_weights` has no effect with `{strategy}`: below stage 3, no weights are"
-            " gathered"
+        message=(
+            "`$quantized_weights` has no effect with `{strategy}`: below stage 3, no weights "
+            "are gathered"
         ),
-        hints=(_("gather the weights with `$stage 3`"), _("remove `$quantized_weights`")),
+        hints=("gather the weights with `$stage 3`", "remove `$quantized_weights`"),
         outcome=Effect.IGNORED,
         # zero/partition_parameters.py alone reads zero_quantized_weights
         is_asked=lambda a: a.job.quantized_weights and not a.strategy.shards_weights,
     ),
     Combination(
         name="quantized-weights-with-autocast",
-        message=_(
-            "`$quantized_weights` cannot be combined with `$torch_autocast`: DeepSpeed supports"
-            " only one of them"
+        message=(
+            "`$quantized_weights` cannot be combined with `$torch_autocast`: DeepSpeed "
+            "supports only one of them"
         ),
         hints=(
-            _("gather in int8 with `$precision bf16` instead"),
-            _("remove `$quantized_weights`"),
+            "gather in int8 with `$precision bf16` instead",
+            "remove `$quantized_weights`",
         ),
         outcome=Effect.RAISES,
         # torch_autocast.py, _validate_auto_cast_settings
@@ -170,25 +169,25 @@ COMBINATIONS: tuple[Combination, ...] = (
     ),
     Combination(
         name="quantized-weights-on-cpu",
-        message=_(
-            "`$quantized_weights` does not work on the CPU accelerator: DeepSpeed's quantizer"
-            " needs CUDA"
+        message=(
+            "`$quantized_weights` does not work on the CPU accelerator: DeepSpeed's quantizer "
+            "needs CUDA"
         ),
-        hints=(_("remove `$quantized_weights`"),),
+        hints=("remove `$quantized_weights`",),
         outcome=Effect.RAISES,
         # zero/partition_parameters.py, CUDAQuantizer; ../ops/op_builder/cpu/no_impl.py
         is_asked=lambda a: a.job.quantized_weights and a.job.machine.accelerator is Accelerator.CPU,
     ),
     Combination(
         name="fp16-autocast-with-zero",
-        message=_(
-            "`$torch_autocast fp16` does not train with `{strategy}`: ZeRO clips gradients"
-            " before it removes the loss scale, so almost nothing is left of them"
+        message=(
+            "`$torch_autocast fp16` does not train with `{strategy}`: ZeRO clips gradients "
+            "before it removes the loss scale, so almost nothing is left of them"
         ),
         hints=(
-            _("use bf16, which has no loss scale: `$torch_autocast bf16`"),
-            _("use fp16 weights, which are clipped correctly: `$precision fp16`"),
-            _("or do without ZeRO: `$stage 0`"),
+            "use bf16, which has no loss scale: `$torch_autocast bf16`",
+            "use fp16 weights, which are clipped correctly: `$precision fp16`",
+            "or do without ZeRO: `$stage 0`",
         ),
         outcome=Effect.DIFFERS,
         # GradScaler scales the loss, but unscale_and_clip_grads divides by ZeRO's own scale, 1.
@@ -197,24 +196,24 @@ COMBINATIONS: tuple[Combination, ...] = (
     ),
     Combination(
         name="bf16-states-without-zero",
-        message=_(
-            "`$optimizer_state_dtype bf16` does not work with `{strategy}`: DeepSpeed keeps"
-            " bf16 states at stages 1 to 3 only"
+        message=(
+            "`$optimizer_state_dtype bf16` does not work with `{strategy}`: DeepSpeed keeps "
+            "bf16 states at stages 1 to 3 only"
         ),
-        hints=(_("use `$stage 1` or higher"), _("remove `$optimizer_state_dtype bf16`")),
+        hints=("use `$stage 1` or higher", "remove `$optimizer_state_dtype bf16`"),
         outcome=Effect.RAISES,
         # config.py, DeepSpeedConfig._do_error_check
         is_asked=lambda a: a.half_states and a.strategy.stage == 0,
     ),
     Combination(
         name="8-bit-adam-by-name",
-        message=_(
-            "`$optimizer adamw_8bit` needs a script that builds it: DeepSpeed cannot build"
-            " bitsandbytes' Adam"
+        message=(
+            "`$optimizer adamw_8bit` needs a script that builds it: DeepSpeed cannot build "
+            "bitsandbytes' Adam"
         ),
         hints=(
-            _("build it in the script: `deepspeed.initialize(..., optimizer=...)`"),
-            _("remove `$optimizer adamw_8bit`"),
+            "build it in the script: `deepspeed.initialize(..., optimizer=...)`",
+            "remove `$optimizer adamw_8bit`",
         ),
         outcome=Effect.RAISES,
         # engine.py, _configure_basic_optimizer: its own names, and those of torch.optim
@@ -226,13 +225,13 @@ COMBINATIONS: tuple[Combination, ...] = (
     ),
     Combination(
         name="bf16-states-with-offload-and-own-optimizer",
-        message=_(
-            "`$optimizer_state_dtype bf16` does not work with `{strategy}` and the script's"
-            " own optimizer: under offload, only DeepSpeed's CPU Adam keeps bf16 states"
+        message=(
+            "`$optimizer_state_dtype bf16` does not work with `{strategy}` and the script's "
+            "own optimizer: under offload, only DeepSpeed's CPU Adam keeps bf16 states"
         ),
         hints=(
-            _("remove `$optimizer_state_dtype bf16`"),
-            _("or remove the optimizer from the script: zerowiz then writes AdamW into the config"),
+            "remove `$optimizer_state_dtype bf16`",
+            "or remove the optimizer from the script: zerowiz then writes AdamW into the config",
         ),
         outcome=Effect.RAISES,
         # DeepSpeedCPUAdam(fp32_optimizer_states=False) would do; Accelerate cannot build it.

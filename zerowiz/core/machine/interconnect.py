@@ -24,33 +24,30 @@ from zerowiz.core.machine.types import (
 )
 from zerowiz.core.structs import replace
 from zerowiz.errors import UsageError, did_you_mean
-from zerowiz.translation import _, joined, listing
 
 # By the machine's own source, for a number without a more specific one.
 _SOURCES: Mapping[MachineSource, str] = {
     MachineSource.NVML: "NVML",
-    MachineSource.FILE: _("machine file"),
-    MachineSource.SPEC: _("GPU table"),
+    MachineSource.FILE: "machine file",
+    MachineSource.SPEC: "GPU table",
     MachineSource.CPU: "host",
 }
 
 _CLASSES: Mapping[MachineSource, str] = {
-    MachineSource.NVML: _("NVML: state, far end and peer-to-peer status of every link"),
+    MachineSource.NVML: "NVML: state, far end and peer-to-peer status of every link",
 }
 
 _RATES: Mapping[LinkClass, str] = {
-    LinkClass.NVLINK_ALL: _("NVLinks of the best rings x nominal rate of their generation"),
-    LinkClass.NVLINK_RING: _("NVLinks of the best rings x nominal rate of their generation"),
-    LinkClass.NVLINK_PARTIAL: _(
-        "PCIe of the weakest pair: best generation x lanes in use, nominal"
-    ),
-    LinkClass.PCIE: _("PCIe of the weakest pair: best generation x lanes in use, nominal"),
+    LinkClass.NVLINK_ALL: "NVLinks of the best rings x nominal rate of their generation",
+    LinkClass.NVLINK_RING: "NVLinks of the best rings x nominal rate of their generation",
+    LinkClass.NVLINK_PARTIAL: "PCIe of the weakest pair: best generation x lanes in use, nominal",
+    LinkClass.PCIE: "PCIe of the weakest pair: best generation x lanes in use, nominal",
 }
 
 
 def said_with(setting: str) -> str:
     """The source of a number that a person states, such as `$interconnect`."""
-    return _("set with `{setting}`", setting=setting)
+    return f"set with `{setting}`"
 
 
 def list_sources(machine: Machine, stated: Mapping[str, str]) -> dict[str, str]:
@@ -75,10 +72,10 @@ _Number = tuple[bool, str, str | None]
 def _device_numbers(machine: Machine) -> Iterator[_Number]:
     gpus, link = machine.gpus, machine.interconnect
     sources = dict.fromkeys(gpu.memory_source for gpu in gpus)
-    memory = listing(source for source in sources if source is not None)
+    memory = ", ".join(source for source in sources if source is not None)
     total = free = memory
     if machine.accelerator.row.on_host:
-        total, free = _("host memory / ranks"), _("available host memory / ranks")
+        total, free = "host memory / ranks", "available host memory / ranks"
     yield any(gpu.total_bytes is not None for gpu in gpus), "gpus.total_bytes", total
     yield any(gpu.free_bytes is not None for gpu in gpus), "gpus.free_bytes", free
     is_known = link.link_class is not LinkClass.UNKNOWN
@@ -90,7 +87,7 @@ def _device_numbers(machine: Machine) -> Iterator[_Number]:
 def _other_numbers(machine: Machine) -> Iterator[_Number]:
     host, network = machine.host, machine.network
     # Both sizes are read together, and only a probe names the limit.
-    named = _("instance table") if machine.source is MachineSource.SPEC else None
+    named = "instance table" if machine.source is MachineSource.SPEC else None
     total = named if host.available_by is None else "MemTotal"
     yield host.total_bytes is not None, "host.total_bytes", total
     yield host.available_bytes is not None, "host.available_bytes", host.available_by or named
@@ -122,12 +119,8 @@ _OTHER_WORDS: Mapping[str, str] = {"ib": "infiniband", "eth": "ethernet", "tcp":
 _BARE_RATE = re.compile(r"\d{1,6}(?:\.\d{1,3})?", re.ASCII)
 
 _HINTS = (
-    _(
-        "inside a node: {inside}; between nodes: {between}",
-        inside=joined(_(" or "), _INSIDE),
-        between=listing(_BETWEEN),
-    ),
-    _("add the rate one way if you know it: `{flag} nvlink,infiniband:400Gb/s`", flag=FLAG),
+    f"inside a node: {' or '.join(_INSIDE)}; between nodes: {', '.join(_BETWEEN)}",
+    f"add the rate one way if you know it: `{FLAG} nvlink,infiniband:400Gb/s`",
 )
 
 
@@ -176,9 +169,7 @@ def spell_network(network: Network) -> str:
 def _parse(text: str) -> tuple[_StatedLink, ...]:
     links = tuple(_parse_entry(entry.strip(), text) for entry in text.split(","))
     if len({link.word in _INSIDE for link in links}) != len(links):
-        raise UsageError(
-            _("`{flag} {text}` gives two links for the same place", flag=FLAG, text=text), *_HINTS
-        )
+        raise UsageError(f"`{FLAG} {text}` gives two links for the same place", *_HINTS)
     return links
 
 
@@ -189,7 +180,7 @@ def _parse_entry(entry: str, text: str) -> _StatedLink:
     bytes_per_s = round(float(match[2]) * _BYTES[match[3]]) if match and match[2] else None
     if match is None or match[1] not in (*_INSIDE, *_BETWEEN) or bytes_per_s == 0:
         raise UsageError(
-            _("`{flag} {text}`: `{entry}` is not a link", flag=FLAG, text=text, entry=entry),
+            f"`{FLAG} {text}`: `{entry}` is not a link",
             *_meant(word.strip().lower(), rate.strip()),
             *_HINTS,
         )
@@ -203,7 +194,7 @@ def _meant(word: str, rate: str) -> tuple[str, ...]:
     near = [other] if other else get_close_matches(word, words, n=1)
     if near and _BARE_RATE.fullmatch(rate):
         stated = f"{near[0]}:{rate}Gb/s"
-        return (_("a rate needs its unit, Gb/s or GB/s: `{stated}`", stated=stated),)
+        return (f"a rate needs its unit, Gb/s or GB/s: `{stated}`",)
     if near and near[0] != word:
         return did_you_mean([f"{near[0]}:{rate}" if rate else near[0]])
     return ()
@@ -230,16 +221,12 @@ def _join_between(machine: Machine, link: _StatedLink) -> Machine:
 def _join_inside(machine: Machine, link: _StatedLink) -> Machine:
     if machine.accelerator.row.on_host:
         raise UsageError(
-            _("`{flag} {word}`: CPU ranks on one node have no link", flag=FLAG, word=link.word),
-            _("remove it"),
+            f"`{FLAG} {link.word}`: CPU ranks on one node have no link",
+            "remove it",
         )
     if len(machine.gpus) == 1:
         raise UsageError(
-            _(
-                "`{flag} {word}`: a single GPU has no link inside its node",
-                flag=FLAG,
-                word=link.word,
-            ),
+            f"`{FLAG} {link.word}`: a single GPU has no link inside its node",
             *_HINTS,
         )
     known, link_class = machine.interconnect, _INSIDE[link.word]

@@ -10,7 +10,6 @@ from msgspec import Struct, field
 
 from zerowiz.core.structs import Count, replace, shows
 from zerowiz.errors import UsageError
-from zerowiz.translation import _
 
 # What a scheduler or a launcher gave this job, by its environment variables.
 
@@ -93,10 +92,7 @@ class Host(Struct, frozen=True, kw_only=True):
         # What is no number is between no two.
         if call_seconds is not None and not 0 < call_seconds < 1:
             raise UsageError(
-                _(
-                    "`python_call_seconds` must be more than 0 and less than 1, not {call_seconds}",
-                    call_seconds=call_seconds,
-                )
+                f"`python_call_seconds` must be more than 0 and less than 1, not {call_seconds}"
             )
 
 
@@ -450,8 +446,8 @@ class AcceleratorRow(Struct, frozen=True, kw_only=True):
 
 
 ACCELERATOR_ROWS: Mapping[Accelerator, AcceleratorRow] = {
-    Accelerator.CUDA: AcceleratorRow(on_host=False, libraries=_("CUDA and NCCL")),
-    Accelerator.CPU: AcceleratorRow(on_host=True, libraries=_("libraries")),
+    Accelerator.CUDA: AcceleratorRow(on_host=False, libraries="CUDA and NCCL"),
+    Accelerator.CPU: AcceleratorRow(on_host=True, libraries="libraries"),
 }
 
 
@@ -565,27 +561,15 @@ class Gpu(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         """Refuse a GPU that cannot exist."""
         if self.index < 0:
-            raise UsageError(_("the index of a GPU cannot be negative: {index}", index=self.index))
+            raise UsageError(f"the index of a GPU cannot be negative: {self.index}")
         for label, size_bytes in (("total", self.total_bytes), ("free", self.free_bytes)):
             if size_bytes is not None and size_bytes < 0:
                 raise UsageError(
-                    _(
-                        "GPU {index} cannot have {size_bytes} bytes of {label} memory",
-                        index=self.label,
-                        size_bytes=size_bytes,
-                        label=label,
-                    )
+                    f"GPU {self.label} cannot have {size_bytes} bytes of {label} memory"
                 )
         total, free = self.total_bytes, self.free_bytes
         if total is not None and free is not None and free > total:
-            raise UsageError(
-                _(
-                    "GPU {index} cannot have {free} of {total} bytes free",
-                    index=self.label,
-                    free=free,
-                    total=total,
-                )
-            )
+            raise UsageError(f"GPU {self.label} cannot have {free} of {total} bytes free")
 
 
 @shows("source", "nodes", "world_size", "gpus[0].name", "free_bytes", "interconnect.link_class")
@@ -624,11 +608,11 @@ class Machine(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         """Refuse a machine that cannot exist."""
         if self.nodes < 1:
-            raise UsageError(_("a machine has at least one node, not {nodes}", nodes=self.nodes))
+            raise UsageError(f"a machine has at least one node, not {self.nodes}")
         if not self.gpus:
-            raise UsageError(_("a machine needs at least one GPU"))
+            raise UsageError("a machine needs at least one GPU")
         if len({gpu.label for gpu in self.gpus}) != len(self.gpus):
-            raise UsageError(_("a GPU is listed twice"))
+            raise UsageError("a GPU is listed twice")
 
     @property
     def is_uniform(self) -> bool:
@@ -769,11 +753,7 @@ def with_gpus(machine: Machine, count: int) -> Machine:
     """
     if not 1 <= count <= len(machine.gpus):
         raise UsageError(
-            _(
-                "`$gpus_per_node {count}`: this machine has {gpus}",
-                count=count,
-                gpus=len(machine.gpus),
-            ),
-            _("to plan for another one: `$machine {count}xH100-80GB`", count=count),
+            f"`$gpus_per_node {count}`: this machine has {len(machine.gpus)}",
+            f"to plan for another one: `$machine {count}xH100-80GB`",
         )
     return pick_gpus(machine, machine.gpus[:count])

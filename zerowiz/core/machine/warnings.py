@@ -5,16 +5,15 @@ from collections.abc import Callable, Iterator
 
 from zerowiz.core.machine.interconnect import P2P_OK, lanes_bytes_per_s, slot_bytes_per_s
 from zerowiz.core.machine.types import Gpu, LinkClass, Machine
-from zerowiz.translation import _, joined, listing
 
 # The values of nvmlGpuP2PStatus_t as sentences.
 _P2P_WHY = {
-    "CNS": _("the chipset does not support it"),
-    "GNS": _("the GPUs do not support it"),
-    "TNS": _("the PCIe path does not support it"),
-    "DR": _("a registry key disables it"),
-    "NS": _("it is not supported"),
-    "U": _("the reason is unknown"),
+    "CNS": "the chipset does not support it",
+    "GNS": "the GPUs do not support it",
+    "TNS": "the PCIe path does not support it",
+    "DR": "a registry key disables it",
+    "NS": "it is not supported",
+    "U": "the reason is unknown",
 }
 
 
@@ -28,20 +27,13 @@ def _renumbered(machine: Machine) -> Iterator[str]:
     """CUDA's numbers differ from those of `nvidia-smi`."""
     moved = [gpu for gpu in machine.gpus if gpu.cuda_ordinal != gpu.index]
     if moved and machine.left_out:
-        pairs = listing(
-            _(
-                "GPU {index} is number {cuda_ordinal}",
-                index=gpu.index,
-                cuda_ordinal=gpu.cuda_ordinal,
-            )
-            for gpu in moved
-        )
-        yield _("CUDA numbers only GPUs that it can open: {pairs}", pairs=pairs)
+        pairs = ", ".join(f"GPU {gpu.index} is number {gpu.cuda_ordinal}" for gpu in moved)
+        yield f"CUDA numbers only GPUs that it can open: {pairs}"
 
 
 def _left_out(machine: Machine) -> Iterator[str]:
     for gpu in machine.left_out:
-        yield _("zerowiz does not use GPU {index}: {why}", index=gpu.index, why=gpu.why)
+        yield f"zerowiz does not use GPU {gpu.index}: {gpu.why}"
 
 
 def _unlike(machine: Machine) -> Iterator[str]:
@@ -50,13 +42,10 @@ def _unlike(machine: Machine) -> Iterator[str]:
         return
     [(usual, _count), *others] = Counter(gpu.name for gpu in machine.gpus).most_common()
     for name, _count in others:
-        labels = listing(gpu.label for gpu in machine.gpus if gpu.name == name)
-        yield _(
-            "GPU {labels} is not like the others (`{name}`, not `{usual}`): the plan uses the "
-            "GPU with the least memory",
-            labels=labels,
-            name=name,
-            usual=usual,
+        labels = ", ".join(gpu.label for gpu in machine.gpus if gpu.name == name)
+        yield (
+            f"GPU {labels} is not like the others (`{name}`, not `{usual}`): the plan uses "
+            "the GPU with the least memory"
         )
 
 
@@ -64,29 +53,19 @@ def _narrow(machine: Machine) -> Iterator[str]:
     for gpu in machine.gpus:
         slot = gpu.pcie
         if slot.current_lanes and slot.max_lanes and slot.current_lanes < slot.max_lanes:
-            yield _(
-                "GPU {label} uses {current_lanes} of its {max_lanes} PCIe lanes",
-                label=gpu.label,
-                current_lanes=slot.current_lanes,
-                max_lanes=slot.max_lanes,
-            )
+            yield f"GPU {gpu.label} uses {slot.current_lanes} of its {slot.max_lanes} PCIe lanes"
         lanes_speed, path_speed = lanes_bytes_per_s(slot), slot_bytes_per_s(slot)
         if lanes_speed is not None and path_speed is not None and path_speed < lanes_speed:
-            yield _(
-                "GPU {label} is behind a PCIe bridge that is narrower than its slot",
-                label=gpu.label,
-            )
+            yield f"GPU {gpu.label} is behind a PCIe bridge that is narrower than its slot"
 
 
 def _fabric(machine: Machine) -> Iterator[str]:
     # A virtual machine with one GPU of a board never trains its links, and does not need them.
     waiting = [gpu.label for gpu in machine.gpus if not gpu.fabric_ready and gpu.nvlinks]
     if waiting:
-        yield _(
-            "Fabric Manager is not ready for GPU {waiting}: NVSwitch does not work, "
-            "and CUDA may fail to start (error 802); see `systemctl status "
-            "nvidia-fabricmanager`",
-            waiting=listing(waiting),
+        yield (
+            f"Fabric Manager is not ready for GPU {', '.join(waiting)}: NVSwitch does not work, and"
+            " CUDA may fail to start (error 802); see `systemctl status nvidia-fabricmanager`"
         )
 
 
@@ -102,12 +81,7 @@ def _fewer_links(machine: Machine) -> Iterator[str]:
         if gpu.nvlinks is not None and gpu.nvlinks < most[gpu.name]:
             lacking.setdefault((gpu.nvlinks, most[gpu.name]), []).append(gpu.label)
     for (active, of), labels in lacking.items():
-        yield _(
-            "{active} of {of} NVLinks are active on GPU {labels}",
-            active=active,
-            of=of,
-            labels=listing(labels),
-        )
+        yield f"{active} of {of} NVLinks are active on GPU {', '.join(labels)}"
 
 
 def _no_p2p(machine: Machine) -> Iterator[str]:
@@ -115,36 +89,29 @@ def _no_p2p(machine: Machine) -> Iterator[str]:
         link.p2p for link in machine.links if link.p2p not in (None, P2P_OK) and not link.nvlinks
     )
     around = machine.interconnect.link_class is LinkClass.NVLINK_RING
-    so = _("NCCL's rings avoid these pairs") if around else _("NCCL copies through the host")
+    so = "NCCL's rings avoid these pairs" if around else "NCCL copies through the host"
     for word, count in refused.items():
         why = _P2P_WHY.get(word or "", _P2P_WHY["U"])
-        yield _(
-            "{count} of {links} pairs of GPUs cannot reach each other's memory "
-            "({word}: {why}): {so}",
-            count=count,
-            links=len(machine.links),
-            word=word,
-            why=why,
-            so=so,
+        yield (
+            f"{count} of {len(machine.links)} pairs of GPUs cannot reach each other's memory "
+            f"({word}: {why}): {so}"
         )
 
 
 def _shared_memory(machine: Machine) -> Iterator[str]:
     if any(gpu.shares_host_memory for gpu in machine.gpus):
-        yield _(
-            "the GPU and the host share their memory: the budget of both is what the host has"
-            " available"
+        yield (
+            "the GPU and the host share their memory: the budget of both is what the host has "
+            "available"
         )
 
 
 def _busy(machine: Machine) -> Iterator[str]:
     for gpu in machine.gpus:
         if gpu.processes:
-            held = joined("; ", ((p.name or _("a process")) + f" ({p.pid})" for p in gpu.processes))
-            yield _(
-                "GPU {label} is in use by {held}: the plan uses the memory that is free now",
-                label=gpu.label,
-                held=held,
+            held = "; ".join((p.name or "a process") + f" ({p.pid})" for p in gpu.processes)
+            yield (
+                f"GPU {gpu.label} is in use by {held}: the plan uses the memory that is free now"
             )
 
 
@@ -161,32 +128,23 @@ def _held(machine: Machine) -> Iterator[str]:
     if not held:
         return
     few, most = min(held.values()), max(held.values())
-    range_of = f"{most} %" if few == most else _("{few} to {most} %", few=few, most=most)
+    range_of = f"{most} %" if few == most else f"{few} to {most} %"
     if len(held) == len(machine.gpus):
         if all(gpu.processes for gpu in machine.gpus):
             return  # `_busy` names them
-        whose = _("the GPU") if len(held) == 1 else _("every GPU")
-        yield _(
-            "others hold {range_of} of the memory of {whose}: the plan uses what is free now",
-            range_of=range_of,
-            whose=whose,
-        )
+        whose = "the GPU" if len(held) == 1 else "every GPU"
+        yield f"others hold {range_of} of the memory of {whose}: the plan uses what is free now"
         return
     left = ",".join(label for label in percent if label not in held)
     sliced = any(gpu.mig_slice is not None for gpu in machine.gpus)
     advice = (
         ""
         if sliced
-        else _(": `$gpus {left}` leaves it out", left=left)
+        else f": `$gpus {left}` leaves it out"
         if len(held) == 1
-        else _(": `$gpus {left}` leaves them out", left=left)
+        else f": `$gpus {left}` leaves them out"
     )
-    yield _(
-        "others hold {range_of} of the memory of GPU {held}{advice}",
-        range_of=range_of,
-        held=listing(held),
-        advice=advice,
-    )
+    yield f"others hold {range_of} of the memory of GPU {', '.join(held)}{advice}"
 
 
 def _held_percent(gpu: Gpu) -> int:
@@ -200,12 +158,12 @@ def _held_percent(gpu: Gpu) -> int:
 def _slices(machine: Machine) -> Iterator[str]:
     slices = [gpu for gpu in machine.gpus if gpu.mig_slice is not None]
     if len(slices) == 1:
-        yield _(
-            "GPU {label} is a MIG slice: a process can use only one, so a node has one rank",
-            label=slices[0].label,
+        yield (
+            f"GPU {slices[0].label} is a MIG slice: a process can use only one, so a node "
+            "has one rank"
         )
     elif slices:
-        yield _("MIG slices have no links, and exchange data through the host")
+        yield "MIG slices have no links, and exchange data through the host"
 
 
 def _bound_task(machine: Machine) -> Iterator[str]:
@@ -214,14 +172,10 @@ def _bound_task(machine: Machine) -> Iterator[str]:
         return
     given, planned = allocation.gpus_per_node, len(machine.gpus)
     if planned != given:
-        advice = _(": select yours with `$gpus 0,1`") if planned > given else ""
-        yield _(
-            "{scheduler} gave the job {given} GPUs per node, but this plan is for "
-            "{planned}{advice}",
-            scheduler=allocation.scheduler,
-            given=given,
-            planned=planned,
-            advice=advice,
+        advice = ": select yours with `$gpus 0,1`" if planned > given else ""
+        yield (
+            f"{allocation.scheduler} gave the job {given} GPUs per node, but this plan is for "
+            f"{planned}{advice}"
         )
 
 
@@ -229,11 +183,7 @@ def _slow_network(machine: Machine) -> Iterator[str]:
     if machine.nodes > 1:
         for nic in machine.network.nics:
             if nic.unusable is not None:
-                yield _(
-                    "zerowiz does not use network adapter `{nic}`: {unusable}",
-                    nic=nic.name,
-                    unusable=nic.unusable,
-                )
+                yield f"zerowiz does not use network adapter `{nic.name}`: {nic.unusable}"
 
 
 _FINDERS: tuple[Callable[[Machine], Iterator[str]], ...] = (

@@ -26,7 +26,6 @@ from zerowiz.core.model.hf_config import COPIES, holds, list_tensors, list_tenso
 from zerowiz.core.model.types import Architecture, Tensor
 from zerowiz.core.structs import Count, replace
 from zerowiz.core.workload import FP32_BYTES, Attention, Method, Trainer, Workload
-from zerowiz.translation import _
 
 # Compute what forward saves less, and what more, where adapters train and the base is frozen.
 #
@@ -750,7 +749,7 @@ def activations(
     again_bytes = passing_bytes if workload.runs_reference else 0
     return Activations(
         saved_bytes=saved,
-        saved_formula=_("{layers} layers x {name} x t", layers=a.layers, name=name),
+        saved_formula=f"{a.layers} layers x {name} x t",
         head_bytes=loss.kept_bytes + ends * tokens,
         head_formula=f"{loss.kept_formula}{ends} t",
         loss_forward_bytes=max(loss.forward_bytes, again_bytes),

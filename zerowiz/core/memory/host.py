@@ -18,7 +18,7 @@ from zerowiz.core.model.types import Model
 from zerowiz.core.strategy_types import Offload
 from zerowiz.core.structs import Count, shows
 from zerowiz.core.workload import FP32_BYTES, Method
-from zerowiz.translation import N_, _
+from zerowiz.translation import N_
 
 Section = Mapping[str, bool | int | str]
 
@@ -423,7 +423,7 @@ def predict_host(
         Allocation(
             AllocationKind.LOADER_WORKERS,
             use.workers * ranks * _WORKER_BYTES,
-            _("{workers} of each rank", workers=use.workers),
+            f"{use.workers} of each rank",
         ),
     )
     sharded = r.strategy.shards_weights

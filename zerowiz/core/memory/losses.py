@@ -19,7 +19,7 @@ from zerowiz.core.model.families import FAMILIES
 from zerowiz.core.model.types import Architecture
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import FP32_BYTES, Head, Loss, Method, Workload
-from zerowiz.translation import _
+from zerowiz.translation import N_
 
 # trl/trainer/sft_trainer.py, when `chunked_nll` was new; zerowiz/worker/models.py measures it.
 CHUNK_TOKENS = 256
@@ -113,15 +113,15 @@ LOSS_ROWS: Mapping[Loss, LossRow] = {
         holds=_liger,
         has_liger=True,
         package="liger_kernel",
-        needs=_("needs liger-kernel"),
-        edit=_("let liger-kernel compute the loss"),
+        needs=N_("needs liger-kernel"),
+        edit=N_("let liger-kernel compute the loss"),
     ),
     Loss.CHUNKED: LossRow(
         holds=_chunked,
         has_liger=False,
         package=None,
-        needs=_("needs a loss that is computed in chunks"),
-        edit=_("compute the loss in chunks"),
+        needs=N_("needs a loss that is computed in chunks"),
+        edit=N_("compute the loss in chunks"),
     ),
 }
 

@@ -9,7 +9,6 @@ from zerowiz.core.model.families import FAMILIES, Family
 from zerowiz.core.model.types import Architecture, Model, ModelSource, Tensor
 from zerowiz.core.structs import Count, replace
 from zerowiz.core.workload import Attention, Precision, Trainer, Workload
-from zerowiz.translation import _
 
 
 class TracedTensor(Struct, frozen=True, kw_only=True):
@@ -231,7 +230,7 @@ def _autocast_run(
             block_bytes=block_bytes,
         )
     saved_bytes = min(whole.saved_bytes, half.saved_bytes + casts_bytes * a.layers)
-    formula = _("{formula} + casts", formula=half.saved_formula)
+    formula = f"{half.saved_formula} + casts"
     return replace(half, saved_bytes=saved_bytes, saved_formula=formula, block_bytes=block_bytes)
 
 

@@ -51,7 +51,7 @@ from zerowiz.core.workload import (
     Trainer,
     Workload,
 )
-from zerowiz.translation import N_, _
+from zerowiz.translation import N_
 
 # Predict what a rank sends to the others per optimizer step.
 #
@@ -811,30 +811,24 @@ def why_untimed(model: Model, workload: Workload, machine: Machine, rates: GpuRa
     """
     precision = workload.torch_autocast or workload.precision
     if machine.accelerator is not Accelerator.CUDA:
-        return _(
-            "zerowiz has no speeds for a {accelerator}", accelerator=machine.accelerator.upper()
-        )
+        return f"zerowiz has no speeds for a {machine.accelerator.upper()}"
     if rates is None:
         return _why_no_rates(machine)
     if rates.flop_per_s(precision) is None:
-        return _(
-            "zerowiz has no speed for {gpus} in {precision}",
-            gpus=machine.gpus[0].name,
-            precision=precision,
-        )
+        return f"zerowiz has no speed for {machine.gpus[0].name} in {precision}"
     if workload.trainer.row.generates:
-        return _("zerowiz cannot predict the time to generate completions")
+        return N_("zerowiz cannot predict the time to generate completions")
     if model.architecture.has_unknown_patches:
-        return _("zerowiz has no formulas for this model of images")
-    return _("zerowiz cannot predict the time of NVMe offload")
+        return N_("zerowiz has no formulas for this model of images")
+    return N_("zerowiz cannot predict the time of NVMe offload")
 
 
 def _why_no_rates(machine: Machine) -> str:
     if not machine.is_uniform:
-        return _("the GPUs are of different models")
+        return N_("the GPUs are of different models")
     if any(gpu.mig_slice is not None for gpu in machine.gpus):
-        return _("zerowiz has no speeds for MIG slices")
-    return _("{gpus} is not in the table of GPUs", gpus=machine.gpus[0].name)
+        return N_("zerowiz has no speeds for MIG slices")
+    return f"{machine.gpus[0].name} is not in the table of GPUs"
 
 
 def predict_step_time(
