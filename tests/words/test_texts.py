@@ -1,8 +1,11 @@
-"""No string for people stands outside the catalog, but for those named here with a reason."""
+"""Texts in other languages: what a catalog may say, who speaks it, and what stays English."""
 
 import os
 import re
+import runpy
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from string import Formatter
@@ -18,11 +21,14 @@ from cli.harness import (
     Result,
     Run,
     Terminal,
+    clean_environ,
     run_process,
 )
 from rich.cells import cell_len
 from words.catalog import (
     LANGUAGES,
+    PACKAGE,
+    ROOT,
     make_catalog,
     path_of,
     read_catalog,
@@ -112,8 +118,25 @@ def test_an_unknown_language_is_one_error_in_english(process: Run) -> None:
     assert (2, "") == (result.code, result.stdout)
     assert [
         "error: `ZEROWIZ_LANG` is `klingon`, a language that zerowiz does not speak",
-        "hint: set it to one of: en, ja",
+        f"hint: set it to one of: {', '.join(('en', *LANGUAGES))}",
     ] == [line for line in result.stderr.splitlines() if line]
+
+
+_LITTLE = 'msgid ""\nmsgstr "Content-Type: text/plain; charset=utf-8\\n"\n\nmsgid "Model"\nmsgstr "Modèle"\n'
+
+
+def test_a_language_of_one_text_is_spoken_and_the_rest_is_english(tmp_path: Path) -> None:
+    shutil.copytree(PACKAGE, tmp_path / "zerowiz", ignore=shutil.ignore_patterns("__pycache__"))
+    catalog = tmp_path / "zerowiz" / "data" / "locale" / "fr" / "LC_MESSAGES" / "zerowiz.po"
+    catalog.parent.mkdir(parents=True)
+    catalog.write_text(_LITTLE)
+    runpy.run_path(str(ROOT / "hatch_build.py"))["compile_catalog"](catalog)
+    command = [sys.executable, "-m", "zerowiz", "plan", "--machine", "8xH100", "--model", "7b"]
+    environ = {**clean_environ(ZEROWIZ_LANG="fr"), "PYTHONPATH": os.fspath(tmp_path)}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=True
+    )
+    assert re.search(r"^Modèle +7b.*^Chosen ", done.stdout, re.MULTILINE | re.DOTALL)
 
 
 def test_a_text_for_a_program_is_english() -> None:
