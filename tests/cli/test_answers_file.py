@@ -201,7 +201,10 @@ def test_an_error_says_where_its_setting_comes_from(process: Run, folder: Path) 
     assert 2 == here_only.code
     assert "--isolated" not in here_only.hints
     wrong = process("plan", ZEROWIZ_SEQ_LEN="long")
-    assert (2, "`--seq-len`: it takes a whole number, not `long`") == (wrong.code, wrong.problem)
+    assert (2, "invalid value for '--seq-len': 'long' is not a valid int") == (
+        wrong.code,
+        wrong.problem,
+    )
     assert "`ZEROWIZ_SEQ_LEN` is set to `long`" in wrong.hints
 
 

@@ -158,7 +158,7 @@ def test_prices_may_stand_in_a_file(here: Run, folder: Path, text: str) -> None:
         (("--epochs", "3"), "`--epochs 3` needs the size of the data"),
         (("--tokens", "1B", "--epochs", "0"), "`--epochs 0` must be above 0"),
         (("--tokens", "1B", "--epochs", "nan"), "`--epochs nan` must be above 0"),
-        (("--tokens", "1B", "--epochs", "x"), "it takes a number"),
+        (("--tokens", "1B", "--epochs", "x"), "'x' is not a valid float"),
         (("--tokens", "1B", "--sequences", "5"), "both set the amount of data"),
         (("--price", "cheap"), "`--price cheap` is not an hourly price"),
         (("--price", "1/gpu-hour", "--price", "2/gpu-hour"), "two prices"),

@@ -111,7 +111,7 @@ def test_what_one_of_them_assumes_alone_is_noted_without_the_rest(
         ((), "needs options that make the other plan differ"),
         (("--machine", "8xH100-80GB-SXM"), "needs options that make the other plan differ"),
         (("--machine", "all"), "one of them compares many machines"),
-        (("--machin", "4xA100-80GB"), "there is no option `--machin`"),
+        (("--machin", "4xA100-80GB"), "no such option: --machin"),
     ],
 )
 def test_what_cannot_be_compared_is_refused(here: Run, words: tuple[str, ...], why: str) -> None:

@@ -294,7 +294,7 @@ def test_an_option_of_another_command_is_named_as_that(here: Run, command: str) 
     hidden = {name for row in rows_left_out for name in (row.on, row.off, row.short)}
     for option in sorted(others - spellings(command) - hidden):
         result = here(command, option)
-        assert (2, f"there is no option `{option}`") == (result.code, result.problem), option
+        assert (2, f"no such option: {option}") == (result.code, result.problem), option
         named = re.findall(r"`zerowiz (\w+)`", result.hints)
         assert named
         for each in named:

@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 from zerowiz.app.options import rows
-from zerowiz.cli.help_page import UNHEEDED, write_rows
+from zerowiz.cli.help_page import UNHEEDED
 from zerowiz.core import settings
 from zerowiz.core.settings import Panel, SettingRow
 from zerowiz.core.workload import SETTINGS, Workload
@@ -15,7 +15,6 @@ from zerowiz.core.workload import SETTINGS, Workload
 _PANELS = ("Arguments", "Options", "Run", *Panel, "Other")
 # typer's words for a range that any sensible number lies in.
 _RANGE = re.compile(r"<(int|float) range>")
-_DEFAULT = re.compile(r" \[default: ([^\]]*)\]")
 _BOUNDS = re.compile(r"(; |\[|  \[)(?:-?\d+<=)?x[<>]=-?\d+\]")
 
 
@@ -39,7 +38,7 @@ def write_options(command: Any, context: Any, formatter: Any) -> None:  # noqa: 
         panels.setdefault(_heading(param, has_panels=has_panels), []).append(line)
     for panel in sorted(panels, key=_PANELS.index):
         with formatter.section(panel):
-            write_rows(formatter, panels[panel])
+            formatter.write_dl(panels[panel])
 
 
 def _panel(param: Any) -> str | None:  # noqa: ANN401 - as above
@@ -60,8 +59,7 @@ def _tidy(spelling: str, text: str, default: str | None) -> tuple[str, str]:
     """A line of the page: no bounds, and the default of a setting, where it has one."""
     told = "" if default is None or "[default: " in text else f" [default: {default}]"
     text = _BOUNDS.sub(lambda match: "]" if match[1] == "; " else "", text)
-    text = _DEFAULT.sub(lambda match: f" [default: {match[1]}]", text.strip())
-    return _RANGE.sub(r"<\1>", spelling), f"{text}{told}"
+    return _RANGE.sub(r"<\1>", spelling), f"{text.strip()}{told}"
 
 
 def default_of(name: str) -> str | None:

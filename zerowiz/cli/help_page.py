@@ -1,6 +1,6 @@
 """What a help page says besides its options, and options that change nothing beside another."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from msgspec import Struct
@@ -61,47 +61,6 @@ EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
         ),
     ),
 }
-
-
-# Write texts and lists of a help page; click counts letters, and some are two columns wide.
-
-# Rule: what click and typer say of their own options.
-_OF_TYPER = (
-    "Show this message and exit.",
-    "Install completion for the current shell.",
-    "Show completion for the current shell, to copy it or customize the installation.",
-)
-# A longer name has its description below it.
-_WIDEST_NAME_COLUMNS = 30
-
-
-def write_text(formatter: Any, text: str) -> None:  # noqa: ANN401 - typer's own or click's, by typer's release
-    """A paragraph."""
-    from zerowiz.ui.text import cells, fill_wide  # noqa: PLC0415 - only a help page is drawn
-
-    if cells(text) == len(text):
-        formatter.write_text(text)
-        return
-    indent = " " * formatter.current_indent
-    formatter.write("\n".join(fill_wide(text, formatter.width, indent, indent)) + "\n")
-
-
-def write_rows(formatter: Any, rows: Sequence[tuple[str, str]]) -> None:  # noqa: ANN401 - as above
-    """Names, and what they mean in a column beside them."""
-    from zerowiz.ui.text import cells, fill_wide, pad  # noqa: PLC0415 - only a help page is drawn
-
-    if all(cells(text) == len(text) for row in rows for text in row):
-        formatter.write_dl(rows)
-        return
-    indent = " " * formatter.current_indent
-    room = min(_WIDEST_NAME_COLUMNS, max(cells(name) for name, _ in rows)) + 2
-    hang = indent + " " * room
-    for name, text in rows:
-        lines = fill_wide(text, formatter.width, hang, hang)
-        fits = cells(name) <= room - 2
-        first = lines[0].removeprefix(hang) if lines else ""
-        head = indent + (pad(name, room) + first if fits else name)
-        formatter.write("\n".join([head.rstrip(), *lines[fits:]]) + "\n")
 
 
 # What an option means to which command, and what it needs beside it.

@@ -4,14 +4,14 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import SimpleNamespace
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from zerowiz.cli.help_page import EXAMPLES, refuse_empty, refuse_meaningless, write_rows, write_text
+from zerowiz.cli.help_page import EXAMPLES, refuse_empty, refuse_meaningless
 from zerowiz.core import shell
 from zerowiz.errors import HAS_SITE, ExitCode, UsageError, ZerowizError, did_you_mean, page_of
 
@@ -21,23 +21,7 @@ TyperError: type[Exception] = next(
 )
 
 
-class _Spoken:
-    """What typer writes above the options, in the person's language."""
-
-    def format_usage(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - click's context and formatter are typer's own or click's, by typer's release
-        """The words of the command line."""
-        pieces = " ".join(self.collect_usage_pieces(ctx))  # type: ignore[attr-defined]
-        formatter.write_usage(ctx.command_path, pieces, prefix="Usage: ")
-
-    def format_help_text(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - as said above
-        """What the command does."""
-        del ctx
-        formatter.write_paragraph()
-        with formatter.indentation():
-            write_text(formatter, str(self.help))  # type: ignore[attr-defined]
-
-
-class PlainCommand(_Spoken, TyperCommand):
+class PlainCommand(TyperCommand):
     """A command whose help is plain lines under headings, in a pipe as in a terminal."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - as said above
@@ -76,23 +60,14 @@ def _write_examples(formatter: Any, examples: Iterable[tuple[str, str]]) -> None
 _FIRST = ("init", "plan", "launch")
 
 
-class PlainGroup(_Spoken, TyperGroup):
+class PlainGroup(TyperGroup):
     """The program: its commands are listed whole, a line or two each."""
-
-    def format_options(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - as said above
-        """The few of the program, then its commands."""
-        records = [param.get_help_record(ctx) for param in self.get_params(ctx)]
-        with formatter.section("Options"):
-            write_rows(formatter, [(name, text) for name, text in filter(None, records)])
-        self.format_commands(ctx, formatter)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - as said above
         """The commands, in the order of use."""
         listed = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
         with formatter.section("Commands"):
-            write_rows(
-                formatter, [(name, command.help or "") for name, command in listed if command]
-            )
+            formatter.write_dl([(name, command.help or "") for name, command in listed if command])
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - as said above
         """What people run first, and how a shell completes it."""
@@ -100,49 +75,7 @@ class PlainGroup(_Spoken, TyperGroup):
         _write_examples(formatter, (EXAMPLES[name][0] for name in _FIRST))
         formatter.write_paragraph()
         with formatter.indentation():
-            write_text(formatter, self.epilog or "")
-
-
-# Rule: what typer writes, and how it is said here; the first words of a choice or a number are
-# pydantic's, passed on by newer typer.
-_WORDS = (
-    (re.compile(r"^Invalid value for '([^']+)'(?: / '[^']+')*: "), r"`\1`: "),
-    (re.compile(r"Value error, "), ""),
-    (re.compile(r"Input should be a valid integer.*"), "it takes a whole number"),
-    (re.compile(r"Input should be a valid number.*"), "it takes a number"),
-    (
-        re.compile(r"'([^']*)' is not a valid (?:int|integer)\b.*"),
-        "it takes a whole number, not `\\1`",
-    ),
-    (
-        re.compile(r"'([^']*)' is not a valid (?:number|float)\b.*"),
-        "it takes a number, not `\\1`",
-    ),
-    (re.compile(r"^Option (\S+) requires an argument$"), "option \\1 requires an argument"),
-    (
-        re.compile(r"^Got unexpected extra argument\(s\) \((.*)\)$"),
-        "got unexpected extra argument(s) (\\1)",
-    ),
-    (
-        re.compile(r"(\S+) is not in the range x>=(\S+)$"),
-        "it must be at least \\2, not `\\1`",
-    ),
-    (re.compile(r" \(Possible options: .*\)$"), ""),
-    (re.compile(r"No such option: (\S+)"), "there is no option `\\1`"),
-    (re.compile(r"No such command"), "there is no command"),
-    (re.compile(r"\.? Did you mean .*\?$"), ""),
-    (re.compile(r"'([^'\s]*)'"), r"`\1`"),
-    (re.compile(r"(`\S*`) is not one of (`.*`)$"), "\\1 is not one of \\2"),
-)
-
-
-def _command(error: Exception, commands: Iterable[str]) -> str:
-    """The command whose help lists what could have been said."""
-    context = getattr(error, "ctx", None)
-    if context is not None:
-        return str(context.command_path)
-    name = next((word for word in sys.argv[1:] if word in set(commands)), None)
-    return "zerowiz" if name is None else f"zerowiz {name}"
+            formatter.write_text(self.epilog or "")
 
 
 _NO_COMMAND = re.compile(r"No such command '([^']*)'")
@@ -199,19 +132,17 @@ _OTHER_OPTIONS_OF = {
 }
 
 
-def _other_option(error: Exception, flag: str) -> str | None:
+def _other_option(context: Any, flag: str) -> str | None:  # noqa: ANN401 - as said above
     """The option of this command for which other tools have this name."""
-    context = getattr(error, "ctx", None)
+    if context is None:
+        return None
     name = flag.lstrip("-").lower().replace("_", "-")
-    command = "" if context is None else context.command.name
-    meant = _OTHER_OPTIONS_OF.get((command, name)) or _OTHER_OPTIONS.get(name)
-    flags = (
-        () if context is None else (name for param in context.command.params for name in param.opts)
-    )
-    return meant if meant is not None and meant.partition("=")[0] in flags else None
+    meant = _OTHER_OPTIONS_OF.get((context.command.name, name)) or _OTHER_OPTIONS.get(name, "")
+    flags = {flag for param in context.command.params for flag in param.opts}
+    return meant if meant.partition("=")[0] in flags else None
 
 
-def _meant(word: str, commands: Iterable[str]) -> tuple[str, ...]:
+def _meant_command(word: str, commands: Iterable[str]) -> tuple[str, ...]:
     """What may have been meant by a first word that is no command."""
     from difflib import get_close_matches  # noqa: PLC0415 - few words are wrong
 
@@ -221,71 +152,57 @@ def _meant(word: str, commands: Iterable[str]) -> tuple[str, ...]:
     return (other,) if other else tuple(get_close_matches(word.lower(), list(commands), n=2))
 
 
-def _takes_words_of_script(error: Exception) -> bool:
-    """Whether the command hands words on to a script."""
-    context = getattr(error, "ctx", None)
-    return context is not None and any(param.name == "args" for param in context.command.params)
-
-
-def _said_by_variable(error: Exception) -> Iterator[str]:
-    """Where the environment says a wrong value, the variable."""
-    option = getattr(error, "param", None)
-    variable = getattr(option, "envvar", None)
-    if not isinstance(variable, str) or variable not in os.environ:
-        return
-    flags = set(getattr(option, "opts", ()))
-    if not any(word.partition("=")[0] in flags for word in sys.argv[1:]):
-        yield f"`{variable}` is set to `{os.environ[variable]}`"
-
-
-_THOUSANDS = re.compile(r"'(\d+)[kK]' is not a valid int")
-
-
-def _written_out(text: str) -> Iterator[int]:
-    """A whole number in place of `8k`, which is 8192 tokens to most people, and 8000 to some."""
-    if (number := _THOUSANDS.search(text)) is not None:
-        yield from (int(number[1]) * 1024, int(number[1]) * 1000)
-
-
-def _near(error: Exception) -> Sequence[str]:
-    """The options that may have been meant; the one alone that other tools write with `_`."""
-    near = getattr(error, "possibilities", None) or ()
-    dashed = str(getattr(error, "option_name", "")).lower().replace("_", "-")
-    return [dashed] if dashed in near else [*near][:2]
+def _for_unknown_option(
+    context: Any,  # noqa: ANN401 - as said above
+    option: str,
+    near: Sequence[str],
+    takers: Callable[[str], Sequence[str]],
+) -> tuple[str, ...]:
+    """What may have been meant by an option that a command does not have."""
+    if others := takers(option):
+        return (f"`{option}` is an option of {', '.join(f'`zerowiz {name}`' for name in others)}",)
+    if (other := _other_option(context, option)) is not None:
+        return did_you_mean([other])
+    # The one alone that other tools write with `_`.
+    dashed = option.lower().replace("_", "-")
+    hints = did_you_mean([dashed] if dashed in near else near[:2])
+    if context is None or all(param.name != "args" for param in context.command.params):
+        return hints
+    line = f"{context.command_path} train.py {shell.quote(option)}"
+    return (*hints, f"if it is an option of your script, put it after the script: `{line}`")
 
 
 def as_usage_error(
-    error: Exception, commands: Iterable[str], takers: Callable[[str], Sequence[str]]
+    error: Any,  # noqa: ANN401 - as said above
+    commands: Iterable[str],
+    takers: Callable[[str], Sequence[str]],
 ) -> UsageError:
-    """An error of typer as one of ours: one line, literals in backticks, what to do next.
+    """An error of typer as one of ours: its own sentence, and what to do next.
 
     Args:
         error: What typer says.
         commands: The names of all.
         takers: Finds those that take an option.
     """
-    text = getattr(error, "format_message", error.__str__)()
-    message = " ".join(str(text).split()).rstrip(".")
-    for pattern, words in _WORDS:
-        message = pattern.sub(words, message)
-    hints = [*did_you_mean((*_near(error), *_written_out(str(text))))]
-    if (unknown := _NO_COMMAND.search(str(text))) is not None:
-        hints = [*did_you_mean(f"zerowiz {line}" for line in _meant(unknown[1], commands))]
-    unheard = str(getattr(error, "option_name", ""))
-    if "No such option" in str(text) and (others := takers(unheard)):
-        named = [f"`zerowiz {name}`" for name in others]
-        hints = [f"`{unheard}` is an option of {', '.join(named)}"]
-    elif (other := _other_option(error, unheard)) is not None:
-        hints = [*did_you_mean([other])]
-    elif unheard and _takes_words_of_script(error):
-        hints.append(
-            "if it is an option of your script, put it after the script: `{line}`".format(
-                line=f"{_command(error, commands)} train.py {shell.quote(unheard)}"
-            )
-        )
-    hints += _said_by_variable(error)
-    hints.append(f"see `{_command(error, commands)} --help`")
-    return UsageError(message[:1].lower() + message[1:], *hints)
+    context, param = getattr(error, "ctx", None), getattr(error, "param", None)
+    near, option = getattr(error, "possibilities", ()), getattr(error, "option_name", None)
+    if context is not None and param is None and option is not None:
+        message = str(error.message)
+        hints = _for_unknown_option(context, option, near, takers)
+    else:
+        message = error.format_message()
+        hints = did_you_mean(near)
+    if (unknown := _NO_COMMAND.match(message)) is not None:
+        message = unknown[0]
+        hints = did_you_mean(f"zerowiz {line}" for line in _meant_command(unknown[1], commands))
+    if param is not None and context is not None:
+        source = context.get_parameter_source(param.name)
+        if source is not None and source.name == "ENVIRONMENT":
+            hints = (*hints, f"`{param.envvar}` is set to `{os.environ[param.envvar]}`")
+    called = [word for word in sys.argv[1:2] if word in set(commands)]
+    command = " ".join(["zerowiz", *called]) if context is None else context.command_path
+    message = " ".join(message.split()).rstrip(".")
+    return UsageError(message[:1].lower() + message[1:], *hints, f"see `{command} --help`")
 
 
 # The one JSON object that `--json` promises on stdout, also where a command fails.
