@@ -5,10 +5,9 @@ does for the ranks to meet is done by DeepSpeed's own launcher.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from enum import StrEnum
-from typing import TypeAlias
 
 from msgspec import Struct
 
@@ -21,9 +20,6 @@ from zerowiz.errors import UsageError, did_you_mean
 # launch_command_parser; deepspeed 0.19.8, launcher/runner.py, parse_args; CPython's `python
 # --help`. `tests/core/launch/test_other_launchers.py` holds the tables to these parsers.
 
-Values: TypeAlias = Mapping[str, object]
-"""By the names of zerowiz's settings, and of the keys below."""
-
 # What is no setting of its own: the ranks of all nodes, DeepSpeed's devices of accelerate, the kind
 # of target, the word that the launcher would not pass, and what reaches the nodes of a hostfile.
 ALL_RANKS = "all_ranks"
@@ -31,6 +27,7 @@ OPTIMIZER_DEVICE, PARAMETER_DEVICE = "optimizer_device", "parameter_device"
 IS_MODULE = "is_module"
 NO_LOCAL_RANK = "no_local_rank"
 LAUNCHER = "launcher"
+_COUNTS = frozenset({"gpus_per_node", "nodes", "accumulation_steps", ALL_RANKS})
 
 
 class Fate(StrEnum):
@@ -46,244 +43,184 @@ class Fate(StrEnum):
     """It would be another job."""
 
 
-Reader: TypeAlias = Callable[[str], Values]
-
-
 class LauncherOption(Struct, frozen=True, kw_only=True):
-    """One option of another launcher."""
+    """One option of another launcher, and which setting its word says."""
 
     takes_word: bool
     fate: Fate = Fate.SETS
-    read: Reader = lambda _word: {}
-    """What its word says; a ValueError says what is wrong with it."""
+    setting: str = ""
+    pattern: str = "(.+)"
+    """Of the words that it takes; the group is the value, and without one nothing is said."""
+    hint: str = ""
+    """What to do about another word."""
+    values: Mapping[str, object] | None = None
+    """The value of each word that it takes; None where the pattern decides."""
+
+    def read(self, word: str) -> Mapping[str, object]:
+        """The setting that its word says; empty where it says none.
+
+        Raises:
+            ValueError: It does not take this word; the text says what to do.
+        """
+        if self.fate is not Fate.SETS:
+            return {}
+        if self.values is not None:
+            if word not in self.values:
+                raise ValueError(f"use one of {', '.join(self.values)}")
+            value = self.values[word]
+        else:
+            match = re.fullmatch(self.pattern, word)
+            if match is None:
+                raise ValueError(self.hint)
+            value = int(match[1]) if match[1] and self.setting in _COUNTS else match[1]
+        return {} if value is None else {self.setting: value}
 
 
-def _switches(meaning: Fate | Reader, *names: str) -> dict[str, LauncherOption]:
-    return dict.fromkeys(names, _option(meaning, takes_word=False))
+def _each(fate: Fate, names: str, *, takes_word: bool) -> dict[str, LauncherOption]:
+    return dict.fromkeys(names.split(), LauncherOption(takes_word=takes_word, fate=fate))
 
 
-def _values(meaning: Fate | Reader, *names: str) -> dict[str, LauncherOption]:
-    return dict.fromkeys(names, _option(meaning, takes_word=True))
+def _text(setting: str, pattern: str = "(.+)", hint: str = "") -> LauncherOption:
+    return LauncherOption(takes_word=True, setting=setting, pattern=pattern, hint=hint)
 
 
-def _option(meaning: Fate | Reader, *, takes_word: bool) -> LauncherOption:
-    if isinstance(meaning, Fate):
-        return LauncherOption(takes_word=takes_word, fate=meaning)
-    return LauncherOption(takes_word=takes_word, read=meaning)
+def _count(setting: str, others: str = "") -> LauncherOption:
+    return _text(setting, rf"([1-9]\d*){others}", "it must be a whole number of at least 1")
 
 
-def _count(setting: str) -> Reader:
-    def read(word: str) -> Values:
-        if not word.isdecimal() or int(word) < 1:
-            raise ValueError("it must be a whole number of at least 1")
-        return {setting: int(word)}
-
-    return read
+def _switch(setting: str, value: object = True) -> LauncherOption:
+    return LauncherOption(takes_word=False, setting=setting, values={"": value})
 
 
-def _text(setting: str) -> Reader:
-    return lambda word: {setting: word}
+def _choice(setting: str, values: Mapping[str, object]) -> LauncherOption:
+    return LauncherOption(takes_word=True, setting=setting, values=values)
 
 
-def _on(setting: str) -> Reader:
-    return lambda _word: {setting: True}
+_LAUNCHER_NAMES = {launcher.value: launcher.value for launcher in Launcher}
+_DEVICES = {"none": "none", "cpu": "cpu"}
+_INCLUDE = _text(
+    "gpus",
+    r"(?:localhost|127\.0\.0\.1)(?::([^@]+))?",
+    "zerowiz uses every slot of `$hostfile`: write one with these slots only",
+)
+_EXCLUDE = _text(
+    "gpus", "()", "select the others: `$gpus 0,1`, or a `$hostfile` with those hosts only"
+)
 
-
-def _chosen(setting: str, names: Mapping[str, object]) -> Reader:
-    def read(word: str) -> Values:
-        if word not in names:
-            raise ValueError(f"use one of {', '.join(names)}")
-        value = names[word]
-        return {} if value is None else {setting: value}
-
-    return read
-
-
-def _ranks(word: str) -> Values:
-    """Torchrun's ranks of each node: a number, or all GPUs."""
-    if word in {"gpu", "auto"}:
-        return {}
-    if word == "cpu":
-        raise ValueError("set the number of CPU ranks: `$accelerator cpu $gpus_per_node 2`")
-    return _count("gpus_per_node")(word)
-
-
-def _torch_nodes(word: str) -> Values:
-    """Torchrun's number of nodes, or a range of it."""
-    fewest, _colon, most = word.partition(":")
-    if most and most != fewest:
-        raise ValueError("set a fixed number of nodes: `$nodes 2`")
-    return _count("nodes")(fewest)
-
-
-def _include(word: str) -> Values:
-    """DeepSpeed's `localhost:0,1`."""
-    host, _colon, slots = word.partition(":")
-    if host not in {"localhost", "127.0.0.1"} or "@" in word:
-        raise ValueError("zerowiz uses every slot of `$hostfile`: write one with these slots only")
-    return {"gpus": slots} if slots else {}
-
-
-def _exclude(word: str) -> Values:
-    if word:
-        raise ValueError("select the others: `$gpus 0,1`, or a `$hostfile` with those hosts only")
-    return {}
-
-
-_TORCHRUN: Mapping[str, LauncherOption] = {
-    **_values(_torch_nodes, "--nnodes"),
-    **_values(_ranks, "--nproc_per_node"),
-    **_switches(_on(IS_MODULE), "-m", "--module"),
-    **_values(
+TORCHRUN: Mapping[str, LauncherOption] = {
+    "--nnodes": _count("nodes", r"(?::\1)?"),
+    "--nproc_per_node": _count("gpus_per_node", "|gpu|auto"),
+    **dict.fromkeys(("-m", "--module"), _switch(IS_MODULE)),
+    **_each(
         Fate.OURS,
-        *("--rdzv_backend", "--rdzv_endpoint", "--rdzv_id", "--rdzv_conf", "--role"),
-        *("--node_rank", "--master_addr", "--master_port", "--local_addr", "--start_method"),
+        "--rdzv_backend --rdzv_endpoint --rdzv_id --rdzv_conf --role --node_rank --master_addr "
+        "--master_port --local_addr --start_method",
+        takes_word=True,
     ),
-    **_switches(Fate.OURS, "--standalone"),
-    **_values(
+    **_each(Fate.OURS, "--standalone", takes_word=False),
+    **_each(
         Fate.LOST,
-        *("--max_restarts", "--monitor_interval", "--event_log_handler", "--log_dir", "-r"),
-        *("--redirects", "-t", "--tee", "--local_ranks_filter", "--duplicate_stdout_filters"),
-        *("--duplicate_stderr_filters", "--logs_specs", "--numa_binding", "--signals_to_handle"),
-        "--shutdown_timeout",
+        "--max_restarts --monitor_interval --event_log_handler --log_dir -r --redirects -t --tee "
+        "--local_ranks_filter --duplicate_stdout_filters --duplicate_stderr_filters --logs_specs "
+        "--numa_binding --signals_to_handle --shutdown_timeout",
+        takes_word=True,
     ),
-    **_switches(Fate.REFUSED, "--no_python", "--run_path", "--virtual_local_rank"),
+    **_each(Fate.REFUSED, "--no_python --run_path --virtual_local_rank", takes_word=False),
 }
 # torch 2.13, torch/distributed/launch.py.
-_TORCH_LAUNCH = {**_TORCHRUN, **_switches(Fate.OURS, "--use_env")}
+TORCH_LAUNCH = {**TORCHRUN, **_each(Fate.OURS, "--use_env", takes_word=False)}
 
-_DEVICES = {"none": "none", "cpu": "cpu"}
-_ACCELERATE: Mapping[str, LauncherOption] = {
-    **_values(_text("config"), "--config_file", "--deepspeed_config_file"),
-    **_values(_count(ALL_RANKS), "--num_processes"),
-    **_values(_count("nodes"), "--num_machines"),
-    **_values(lambda word: {} if word == "all" else {"gpus": word}, "--gpu_ids"),
-    **_switches(lambda _word: {"accelerator": "cpu"}, "--cpu"),
-    **_switches(_on(IS_MODULE), "-m", "--module"),
-    **_values(
-        _chosen("precision", {"no": "fp32", "fp16": "fp16", "bf16": "bf16"}), "--mixed_precision"
-    ),
-    **_values(_chosen("stage", {stage: stage for stage in "0123"}), "--zero_stage"),
-    **_values(_count("accumulation_steps"), "--gradient_accumulation_steps"),
-    **_values(_chosen(OPTIMIZER_DEVICE, _DEVICES), "--offload_optimizer_device"),
-    **_values(_chosen(PARAMETER_DEVICE, _DEVICES), "--offload_param_device"),
-    **_values(_text("hostfile"), "--deepspeed_hostfile"),
-    **_values(_include, "--deepspeed_inclusion_filter"),
-    **_values(_exclude, "--deepspeed_exclusion_filter"),
-    **_values(
-        _chosen(
-            LAUNCHER,
-            {"standard": None, **{launcher.value: launcher.value for launcher in Launcher}},
-        ),
-        "--deepspeed_multinode_launcher",
-    ),
-    **_switches(Fate.OURS, "--multi_gpu", "--use_deepspeed", "--same_network"),
-    **_values(
+ACCELERATE: Mapping[str, LauncherOption] = {
+    **dict.fromkeys(("--config_file", "--deepspeed_config_file"), _text("config")),
+    "--num_processes": _count(ALL_RANKS),
+    "--num_machines": _count("nodes"),
+    "--gpu_ids": _text("gpus", "all|(.+)"),
+    "--cpu": _switch("accelerator", "cpu"),
+    **dict.fromkeys(("-m", "--module"), _switch(IS_MODULE)),
+    "--mixed_precision": _choice("precision", {"no": "fp32", "fp16": "fp16", "bf16": "bf16"}),
+    "--zero_stage": _choice("stage", {stage: stage for stage in "0123"}),
+    "--gradient_accumulation_steps": _count("accumulation_steps"),
+    "--offload_optimizer_device": _choice(OPTIMIZER_DEVICE, _DEVICES),
+    "--offload_param_device": _choice(PARAMETER_DEVICE, _DEVICES),
+    "--deepspeed_hostfile": _text("hostfile"),
+    "--deepspeed_inclusion_filter": _INCLUDE,
+    "--deepspeed_exclusion_filter": _EXCLUDE,
+    "--deepspeed_multinode_launcher": _choice(LAUNCHER, {"standard": None, **_LAUNCHER_NAMES}),
+    **_each(Fate.OURS, "--multi_gpu --use_deepspeed --same_network", takes_word=False),
+    **_each(
         Fate.OURS,
-        *("--machine_rank", "--main_process_ip", "--main_process_port", "--rdzv_backend"),
-        *("--rdzv_conf", "--role"),
+        "--machine_rank --main_process_ip --main_process_port --rdzv_backend --rdzv_conf --role",
+        takes_word=True,
     ),
-    **_values(
+    **_each(
         Fate.LOST,
-        *("--num_cpu_threads_per_process", "-t", "--tee", "--log_dir", "--max_restarts"),
-        *("--monitor_interval", "--dynamo_backend", "--dynamo_mode", "--gradient_clipping"),
-        *("--zero3_init_flag", "--zero3_save_16bit_model", "--deepspeed_moe_layer_cls_names"),
+        "--num_cpu_threads_per_process -t --tee --log_dir --max_restarts --monitor_interval "
+        "--dynamo_backend --dynamo_mode --gradient_clipping --zero3_init_flag "
+        "--zero3_save_16bit_model --deepspeed_moe_layer_cls_names",
+        takes_word=True,
     ),
-    **_switches(
+    **_each(
         Fate.LOST,
-        *("--quiet", "-q", "--debug", "--enable_cpu_affinity", "--dynamo_use_fullgraph"),
-        *("--dynamo_use_dynamic", "--dynamo_use_regional_compilation"),
+        "--quiet -q --debug --enable_cpu_affinity --dynamo_use_fullgraph --dynamo_use_dynamic "
+        "--dynamo_use_regional_compilation",
+        takes_word=False,
     ),
-    **_switches(
+    **_each(
         Fate.REFUSED,
-        *("--tpu", "--use_fsdp", "--use_parallelism_config", "--use_megatron_lm", "--no_python"),
-        *("--tpu_cluster", "--no_tpu_cluster", "--tpu_use_sudo", "--downcast_bf16"),
+        "--tpu --use_fsdp --use_parallelism_config --use_megatron_lm --no_python --tpu_cluster "
+        "--no_tpu_cluster --tpu_use_sudo --downcast_bf16",
+        takes_word=False,
     ),
-    **_values(
+    # A star stands for all that begin so: they belong to another engine than DeepSpeed.
+    **_each(
         Fate.REFUSED,
-        *("--vm", "--env", "--main_training_function", "--mpirun_hostfile"),
-        *("--aws_access_key_id", "--aws_secret_access_key", "--offload_optimizer_nvme_path"),
-        "--offload_param_nvme_path",
+        "--vm --env --main_training_function --mpirun_hostfile --aws_access_key_id "
+        "--aws_secret_access_key --offload_optimizer_nvme_path --offload_param_nvme_path "
+        "--fsdp_* --megatron_lm_* --fp8_* --parallelism_config_*",
+        takes_word=True,
     ),
 }
-# Options of accelerate that begin so take a word and belong to another engine than DeepSpeed.
-_ACCELERATE_FAMILIES = ("--fsdp_", "--megatron_lm_", "--fp8_", "--parallelism_config_")
 
-_DEEPSPEED: Mapping[str, LauncherOption] = {
-    **_values(_text("hostfile"), "-H", "--hostfile"),
-    **_values(_include, "-i", "--include"),
-    **_values(_exclude, "-e", "--exclude"),
-    **_values(_count("nodes"), "--num_nodes"),
-    **_values(_count("gpus_per_node"), "--num_gpus", "--num_accelerators"),
-    **_values(
-        _chosen(LAUNCHER, {launcher.value: launcher.value for launcher in Launcher}), "--launcher"
-    ),
-    **_switches(_on(IS_MODULE), "--module"),
-    **_switches(_on(NO_LOCAL_RANK), "--no_local_rank"),
-    **_values(Fate.OURS, "--master_port", "--master_addr", "--node_rank"),
-    **_switches(Fate.OURS, "--no_ssh", "--no_ssh_check", "--force_multi"),
-    **_values(Fate.LOST, "--enable_each_rank_log", "--bind_core_list", "--log_level"),
-    **_switches(Fate.LOST, "--save_pid", "--bind_cores_to_rank", "-q", "--quiet"),
-    **_values(Fate.REFUSED, "--launcher_args", "--autotuning", "--ssh_port", "--venv_script"),
-    **_switches(Fate.REFUSED, "--no_python"),
+DEEPSPEED: Mapping[str, LauncherOption] = {
+    **dict.fromkeys(("-H", "--hostfile"), _text("hostfile")),
+    **dict.fromkeys(("-i", "--include"), _INCLUDE),
+    **dict.fromkeys(("-e", "--exclude"), _EXCLUDE),
+    "--num_nodes": _count("nodes"),
+    **dict.fromkeys(("--num_gpus", "--num_accelerators"), _count("gpus_per_node")),
+    "--launcher": _choice(LAUNCHER, _LAUNCHER_NAMES),
+    "--module": _switch(IS_MODULE),
+    "--no_local_rank": _switch(NO_LOCAL_RANK),
+    **_each(Fate.OURS, "--master_port --master_addr --node_rank", takes_word=True),
+    **_each(Fate.OURS, "--no_ssh --no_ssh_check --force_multi", takes_word=False),
+    **_each(Fate.LOST, "--enable_each_rank_log --bind_core_list --log_level", takes_word=True),
+    **_each(Fate.LOST, "--save_pid --bind_cores_to_rank -q --quiet", takes_word=False),
+    **_each(Fate.REFUSED, "--launcher_args --autotuning --ssh_port --venv_script", takes_word=True),
+    **_each(Fate.REFUSED, "--no_python", takes_word=False),
 }
 
 # `-m` takes the module, which ends the options.
-_PYTHON: Mapping[str, LauncherOption] = {
-    **_switches(_on(IS_MODULE), "-m"),
-    **_switches(Fate.OURS, "-u"),
-    **_switches(
-        Fate.LOST,
-        *("-b", "-B", "-d", "-E", "-I", "-O", "-OO", "-P", "-q", "-s", "-S", "-v", "-x"),
-    ),
-    **_values(Fate.LOST, "-W", "-X", "--check_hash_based_pycs"),
-    **_switches(Fate.REFUSED, "-i", "-V", "-h", "--help", "--version"),
-    **_values(Fate.REFUSED, "-c"),
+PYTHON: Mapping[str, LauncherOption] = {
+    "-m": _switch(IS_MODULE),
+    **_each(Fate.OURS, "-u", takes_word=False),
+    **_each(Fate.LOST, "-b -B -d -E -I -O -OO -P -q -s -S -v -x", takes_word=False),
+    **_each(Fate.LOST, "-W -X --check_hash_based_pycs", takes_word=True),
+    **_each(Fate.REFUSED, "-i -V -h --help --version", takes_word=False),
+    **_each(Fate.REFUSED, "-c", takes_word=True),
 }
 
-
-class OtherLauncher(Struct, frozen=True, kw_only=True):
-    """A program that people start trainings with."""
-
-    options: Mapping[str, LauncherOption]
-    """By their names with underscores."""
-    refused_families: tuple[str, ...] = ()
-    uses_argparse: bool = True
-    """Whether a unique beginning of a long option stands for it, and `-H=hosts` is `-H hosts`."""
-
-    def find(self, word: str) -> tuple[str, ...]:
-        """The names of the options that a word may mean."""
-        name = "--" + word[2:].replace("-", "_") if word.startswith("--") else word
-        if name in self.options:
-            return (name,)
-        if not self.uses_argparse or not name.startswith("--"):
-            return ()
-        return tuple(option for option in self.options if option.startswith(name))
-
-    def of_family(self, word: str) -> bool:
-        """Whether an option belongs to another engine."""
-        name = word.replace("-", "_").replace("__", "--", 1)
-        return name.startswith(self.refused_families)
-
-
-_TORCH = OtherLauncher(options=_TORCHRUN)
-_ACCELERATE_LAUNCH = OtherLauncher(options=_ACCELERATE, refused_families=_ACCELERATE_FAMILIES)
-_DEEPSPEED_RUNNER = OtherLauncher(options=_DEEPSPEED)
-PYTHON = OtherLauncher(options=_PYTHON, uses_argparse=False)
-
-LAUNCHERS: Mapping[tuple[str, ...], OtherLauncher] = {
-    ("torchrun",): _TORCH,
-    ("accelerate", "launch"): _ACCELERATE_LAUNCH,
-    ("accelerate-launch",): _ACCELERATE_LAUNCH,
-    ("deepspeed",): _DEEPSPEED_RUNNER,
+LAUNCHERS: Mapping[tuple[str, ...], Mapping[str, LauncherOption]] = {
+    ("torchrun",): TORCHRUN,
+    ("accelerate", "launch"): ACCELERATE,
+    ("accelerate-launch",): ACCELERATE,
+    ("deepspeed",): DEEPSPEED,
 }
 """By the words that start them; `python`, `python3.12` beside these."""
 
-MODULES: Mapping[str, OtherLauncher] = {
-    "torch.distributed.run": _TORCH,
-    "torch.distributed.launch": OtherLauncher(options=_TORCH_LAUNCH),
-    "accelerate.commands.launch": _ACCELERATE_LAUNCH,
-    "deepspeed.launcher.runner": _DEEPSPEED_RUNNER,
+MODULES: Mapping[str, Mapping[str, LauncherOption]] = {
+    "torch.distributed.run": TORCHRUN,
+    "torch.distributed.launch": TORCH_LAUNCH,
+    "accelerate.commands.launch": ACCELERATE,
+    "deepspeed.launcher.runner": DEEPSPEED,
 }
 """By the module that `python -m` runs."""
 
@@ -314,8 +251,18 @@ class OtherCommand(Struct, frozen=True, kw_only=True):
 
 def is_launcher(word: str) -> bool:
     """Whether a word may be the first of another launcher's command."""
-    names = {name[0] for name in LAUNCHERS}
-    return word in names or _PYTHON_NAME.fullmatch(word) is not None
+    return word in {name[0] for name in LAUNCHERS} or _PYTHON_NAME.fullmatch(word) is not None
+
+
+def launcher_words(words: Sequence[str]) -> tuple[str, ...]:
+    """The words that start another launcher; empty where they start none."""
+    folder, _, base = (words[0] if words else "").rpartition("/")
+    # A path may be a script of that name; one in a `bin` is the program.
+    program = base if not folder or folder.rpartition("/")[2] == "bin" else ""
+    if _PYTHON_NAME.fullmatch(program):
+        return (program,)
+    starts = (name for name in LAUNCHERS if (program, *words[1 : len(name)]) == name)
+    return next(starts, ())
 
 
 def read_command(words: Sequence[str]) -> OtherCommand | None:
@@ -326,36 +273,34 @@ def read_command(words: Sequence[str]) -> OtherCommand | None:
 
     Raises:
         UsageError: An option that it does not have, or that zerowiz cannot stand in for.
+
+    Example:
+        >>> command = read_command(["torchrun", "--nproc_per_node", "8", "train.py", "--lr", "1"])
+        >>> command.settings, command.target, command.args
+        ({'gpus_per_node': 8}, 'train.py', ('--lr', '1'))
     """
-    name, launcher = _find_launcher(words)
-    if launcher is None:
+    name = launcher_words(words)
+    if not name:
         return None
-    typed = _Typed(words)
-    typed.take(len(name))
-    module = typed.read_options(launcher)
-    if module is not None and module in MODULES:
-        typed.take(1)
-        typed.settings.pop(IS_MODULE)
+    typed = _Typed(words, len(name))
+    typed.read_options(LAUNCHERS.get(name, PYTHON))
+    module = typed.words[typed.at] if name not in LAUNCHERS and typed.at < len(words) else ""
+    if IS_MODULE in typed.settings and module in MODULES:
+        typed.at += 1
+        del typed.settings[IS_MODULE]
         typed.read_options(MODULES[module])
     return typed.command()
 
 
-def launcher_words(words: Sequence[str]) -> tuple[str, ...]:
-    """The words that start another launcher; empty where they start none."""
-    return _find_launcher(words)[0]
-
-
-def _find_launcher(words: Sequence[str]) -> tuple[tuple[str, ...], OtherLauncher | None]:
-    first, *rest = words or ("",)
-    folder, _, base = first.rpartition("/")
-    # A path may be a script of that name; one in a `bin` is the program.
-    program = base if not folder or folder.rpartition("/")[2] == "bin" else ""
-    for name, launcher in LAUNCHERS.items():
-        if (program, *rest[: len(name) - 1]) == name:
-            return name, launcher
-    if _PYTHON_NAME.fullmatch(program):
-        return (program,), PYTHON
-    return (), None
+def find_option(options: Mapping[str, LauncherOption], flag: str) -> tuple[str, ...]:
+    """The options of a launcher that a word may mean: a unique beginning stands for one."""
+    name = "--" + flag[2:].replace("-", "_") if flag.startswith("--") else flag
+    if name in options:
+        return (name,)
+    families = (each for each in options if each[-1] == "*" and name.startswith(each[:-1]))
+    if family := next(families, None):
+        return (family,)
+    return tuple(each for each in options if name.startswith("--") and each.startswith(name))
 
 
 class _Typed:
@@ -363,94 +308,81 @@ class _Typed:
 
     Args:
         words: All of them.
+        at: Where the first option is.
     """
 
-    def __init__(self, words: Sequence[str]) -> None:
-        self._words = tuple(words)
-        self._at = 0
+    def __init__(self, words: Sequence[str], at: int) -> None:
+        self.words = [*words]
+        self.at = at
         self.settings: dict[str, object] = {}
         self._said_by: dict[str, str] = {}
         self._lost: list[str] = []
 
-    def take(self, count: int) -> None:
-        """Go past these words."""
-        self._at += count
-
     @property
     def _read(self) -> str:
-        return " ".join(self._words[: self._at])
+        return " ".join(self.words[: self.at])
 
-    def read_options(self, launcher: OtherLauncher) -> str | None:
-        """Read the options of a launcher; the module, where the words name one."""
-        while self._at < len(self._words) and self._words[self._at].startswith("-"):
-            word = self._words[self._at]
-            if word == "--":
-                self._at += 1
-                break
-            self._read_option(launcher, word)
-            if launcher is PYTHON and IS_MODULE in self.settings:
-                break
-        target = self._words[self._at] if self._at < len(self._words) else None
-        return target if IS_MODULE in self.settings else None
+    def read_options(self, options: Mapping[str, LauncherOption]) -> None:
+        """Read the options of a launcher; of python those before the module."""
+        ends = options is PYTHON
+        while self.at < len(self.words) and self.words[self.at].startswith("-"):
+            if self.words[self.at] == "--":
+                self.at += 1
+                return
+            self._read_option(options)
+            if ends and IS_MODULE in self.settings:
+                return
 
-    def _read_option(self, launcher: OtherLauncher, word: str) -> None:
-        before = self._read
-        flag, option = self._find_option(launcher, word)
-        value, words = self._take_value(flag, takes_word=option.takes_word)
+    def _read_option(self, options: Mapping[str, LauncherOption]) -> None:
+        before, start, word = self._read, self.at, self.words[self.at]
+        if word not in options and not word.startswith("--") and word[2:3] not in {"", "="}:
+            self._split_short(options, word)
+        flag, equals, value = self.words[self.at].partition("=")
+        option = options[self._find(options, flag)]
         if option.fate is Fate.REFUSED:
-            raise _refused(before, flag)
+            raise UsageError(
+                f"`{before} {flag}`: zerowiz starts DeepSpeed jobs, which have no `{flag}`",
+                "remove it, or start this job without zerowiz",
+            )
+        self.at += 1
+        if option.takes_word and not equals:
+            if self.at == len(self.words):
+                raise UsageError(f"`{self._read}`: `{flag}` needs a value")
+            value = self.words[self.at]
+            self.at += 1
+        said = " ".join(self.words[start : self.at])
         if option.fate is Fate.LOST:
-            self._lost.append(words)
+            self._lost.append(said)
         try:
-            values = option.read(value)
+            values = option.read(value if option.takes_word else "")
         except ValueError as error:
-            raise UsageError(f"`{words}`: " + error.args[0]) from None
+            raise UsageError(f"`{said}`: {error}") from None
         self.settings |= values
-        self._said_by |= dict.fromkeys(values, words)
+        self._said_by |= dict.fromkeys(values, said)
 
-    def _find_option(self, launcher: OtherLauncher, word: str) -> tuple[str, LauncherOption]:
-        """The option that a word means, with its flag as it is written."""
-        takes_sign = word.startswith("--") or launcher.uses_argparse
-        flag = word.partition("=")[0] if takes_sign else word
-        if launcher.of_family(flag):
-            raise _refused(self._read, flag)
-        names = launcher.find(flag)
-        if not names and not word.startswith("--") and launcher.find(word[:2]):
-            self._split_short(launcher, word)
-            flag, names = word[:2], launcher.find(word[:2])
+    def _split_short(self, options: Mapping[str, LauncherOption], word: str) -> None:
+        """Split `-Wignore` and `-mpkg.train` into two words, `-uB` into two options."""
+        option = options.get(word[:2])
+        if option is not None:
+            is_word = option.takes_word or word[:2] == "-m"
+            parts = (word[:2], word[2:] if is_word else f"-{word[2:]}")
+            self.words[self.at : self.at + 1] = parts
+
+    def _find(self, options: Mapping[str, LauncherOption], flag: str) -> str:
+        names = find_option(options, flag)
         if len(names) == 1:
-            return flag, launcher.options[names[0]]
+            return names[0]
         if names:
-            options = " or ".join(f"`{name}`" for name in names[:4])
-            raise UsageError(f"`{self._read} {flag}`: `{flag}` could mean {options}")
+            raise UsageError(
+                f"`{self._read} {flag}`: `{flag}` could mean "
+                + " or ".join(f"`{name}`" for name in names[:4])
+            )
         raise UsageError(
             f"`{self._read} {flag}`: `{flag}` is not an option that zerowiz knows",
-            *did_you_mean(get_close_matches(flag.replace("-", "_"), launcher.options, n=1)),
-            (
-                "remove it: zerowiz starts the ranks with deepspeed, and reads the options "
-                "before SCRIPT"
-            ),
+            *did_you_mean(get_close_matches(flag.replace("-", "_"), options, n=1)),
+            "remove it: zerowiz starts the ranks with deepspeed, and reads the options before"
+            " SCRIPT",
         )
-
-    def _take_value(self, flag: str, *, takes_word: bool) -> tuple[str, str]:
-        """The word of the option that is next, and the whole of it as it is written."""
-        word = self._words[self._at]
-        self._at += 1
-        if not takes_word:
-            return "", word
-        if word != flag:
-            return word.partition("=")[2], word
-        if self._at == len(self._words):
-            raise UsageError(f"`{self._read}`: `{flag}` needs a value")
-        self._at += 1
-        return self._words[self._at - 1], f"{flag} {self._words[self._at - 1]}"
-
-    def _split_short(self, launcher: OtherLauncher, word: str) -> None:
-        """Split `-Wignore` and `-mpkg.train` into two words, `-uB` into two options."""
-        option = launcher.options[word[:2]]
-        switch = not option.takes_word and word[:2] != "-m"
-        parts = (word[:2], f"-{word[2:]}" if switch else word[2:])
-        self._words = (*self._words[: self._at], *parts, *self._words[self._at + 1 :])
 
     def command(self) -> OtherCommand:
         """What was read.
@@ -458,10 +390,9 @@ class _Typed:
         Raises:
             UsageError: No script follows, or the options contradict each other.
         """
-        if self._at >= len(self._words):
+        if self.at >= len(self.words):
             raise UsageError(
-                f"`{self._read}` has no script",
-                f"`zerowiz launch {self._read} train.py`",
+                f"`{self._read}` has no script", f"`zerowiz launch {self._read} train.py`"
             )
         settings, said_by = self.settings, self._said_by
         is_module = bool(settings.pop(IS_MODULE, False))
@@ -469,9 +400,9 @@ class _Typed:
         launcher = settings.pop(LAUNCHER, None)
         _settle_ranks(settings, said_by)
         _settle_offload(settings, said_by)
-        target, *args = self._words[self._at :]
+        target, *args = self.words[self.at :]
         return OtherCommand(
-            words=self._words[: self._at],
+            words=tuple(self.words[: self.at]),
             target=target,
             is_module=is_module,
             args=tuple(args),
@@ -483,48 +414,42 @@ class _Typed:
         )
 
 
-def _refused(launcher: str, words: str) -> UsageError:
-    return UsageError(
-        f"`{launcher} {words}`: zerowiz starts DeepSpeed jobs, which have no `{words}`",
-        "remove it, or start this job without zerowiz",
-    )
-
-
 def _settle_ranks(settings: dict[str, object], said_by: dict[str, str]) -> None:
     """The ranks of each node, of all ranks; and GPUs that are named, beside their number."""
-    total = settings.pop(ALL_RANKS, None)
-    if isinstance(total, int):
-        nodes = settings.get("nodes", 1)
-        ranks, rest = divmod(total, nodes if isinstance(nodes, int) else 1)
+    total, nodes = settings.pop(ALL_RANKS, None), settings.get("nodes", 1)
+    if isinstance(total, int) and isinstance(nodes, int):
+        settings["gpus_per_node"], rest = divmod(total, nodes)
+        said_by["gpus_per_node"] = said_by[ALL_RANKS]
         if rest:
             raise UsageError(
                 f"`{said_by[ALL_RANKS]}`: {total} ranks cannot be divided equally over "
                 f"{nodes} nodes"
             )
-        settings["gpus_per_node"] = ranks
-        said_by["gpus_per_node"] = said_by[ALL_RANKS]
     gpus, count = settings.get("gpus"), settings.get("gpus_per_node")
     if gpus is None or count is None:
         return
     if len(str(gpus).split(",")) != count:
         raise UsageError(
-            f"`{said_by['gpus']}` conflicts with `{said_by['gpus_per_node']}`",
-            "remove one of them",
+            f"`{said_by['gpus']}` conflicts with `{said_by['gpus_per_node']}`", "remove one of them"
         )
     del settings["gpus_per_node"]
 
 
+# By accelerate's devices of the optimizer and of the parameters.
+_OFFLOAD = {("cpu", "cpu"): "all", ("cpu", "none"): "optimizer", ("none", "none"): "none"}
+
+
 def _settle_offload(settings: dict[str, object], said_by: dict[str, str]) -> None:
     """Accelerate's devices of the optimizer and the parameters, as one setting."""
-    devices = tuple(settings.pop(name, None) for name in (OPTIMIZER_DEVICE, PARAMETER_DEVICE))
-    if devices == (None, None):
+    names = [name for name in (OPTIMIZER_DEVICE, PARAMETER_DEVICE) if name in settings]
+    if not names:
         return
-    words = [said_by[name] for name in (OPTIMIZER_DEVICE, PARAMETER_DEVICE) if name in said_by]
-    optimizer, parameters = (device == "cpu" for device in devices)
-    if parameters and not optimizer:
+    said_by["offload"] = " ".join(said_by[name] for name in names)
+    devices = [settings.pop(name, "none") for name in (OPTIMIZER_DEVICE, PARAMETER_DEVICE)]
+    offload = _OFFLOAD.get((str(devices[0]), str(devices[1])))
+    if offload is None:
         raise UsageError(
-            f"`{' '.join(words)}`: zerowiz offloads parameters only together with the optimizer",
+            f"`{said_by['offload']}`: zerowiz offloads parameters only together with the optimizer",
             "offload both with `$offload all`",
         )
-    settings["offload"] = "all" if parameters else "optimizer" if optimizer else "none"
-    said_by["offload"] = " ".join(words)
+    settings["offload"] = offload
