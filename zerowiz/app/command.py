@@ -1,6 +1,5 @@
 """Understand what is typed after `launch`: a script, or the command of another launcher."""
 
-import json
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -9,12 +8,12 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import fields
 
-from zerowiz.app.ask import Ask, Person, answer, by_default_of, open_questions, said_by_config
+from zerowiz.app.ask import Ask, Person, answer, by_default_of, open_questions
 from zerowiz.app.machines.machine import find_machine
-from zerowiz.app.options import Options, added, as_words, rows, said, with_plain, with_recorded
+from zerowiz.app.options import Options, as_words, rows, with_plain
 from zerowiz.app.reporter import Reporter
 from zerowiz.app.resolve.model import check_model
-from zerowiz.app.resolve.resolved_job import config_file, stated_settings
+from zerowiz.app.resolve.resolved_job import config_file
 from zerowiz.core import shell
 from zerowiz.core.decision.questions import Back, Question
 from zerowiz.core.launch.other_launchers import MODULES, OtherCommand, is_launcher, read_command
@@ -27,9 +26,7 @@ from zerowiz.core.script.settings_file import YAML_SUFFIXES
 from zerowiz.core.strategies import ZERO2
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import SETTINGS
-from zerowiz.emit.files import replace_file
-from zerowiz.errors import AnswerNeededError, UsageError, ZerowizError
-from zerowiz.probe.output_folder import SCHEMA_VERSION, kept_path, read_kept, script_key
+from zerowiz.errors import AnswerNeededError, UsageError
 from zerowiz.probe.preflight.interpreter import find_module_file
 from zerowiz.probe.script.read_script import read_script
 
@@ -176,80 +173,6 @@ def _describe(other: OtherCommand, settled: Options) -> str:
     )
 
 
-# Keep what a person says of a script, not of a job, so that it is said once.
-
-
-def load_script_answers(script: str, options: Options, reporter: Reporter) -> Options:
-    """The options with what was kept of a script, where the person says nothing now.
-
-    Args:
-        script: Its path.
-        options: What the person says.
-        reporter: Hears what was kept.
-
-    Raises:
-        ZerowizError: An option does not take what was kept.
-    """
-    folder, everything = _find_kept(script, options.output_dir or Path())
-    if not everything:
-        return options
-    by_config = {rows()[name].key for name in said_by_config(options)}
-    try:
-        known = with_recorded(options, {k: v for k, v in everything.items() if k not in by_config})
-    except ZerowizError as error:
-        raise ZerowizError(
-            f"`{kept_path(folder)}` cannot be used: {error.message}",
-            f"rm {shell.quote(kept_path(folder))}",
-        ) from None
-    words = as_words(added(options, known))
-    if words:
-        reporter.note(f"arguments as in your last run of {script}: `{shell.join(words)}`")
-    return known
-
-
-def _find_kept(script: str, folder: Path) -> tuple[Path, Mapping[str, object]]:
-    """The folder where something was kept of a script, and what; nothing where none has it."""
-    # Configs may be written elsewhere today: what was said of the script holds all the same.
-    for place in (folder, Path()):
-        if entry := read_kept(place).get(script_key(script)):
-            return place, entry
-    return folder, {}
-
-
-def keep(script: ScriptRun, options: Options) -> None:
-    """Keep what was said of a script, if anything was; `--config-via` asks for it.
-
-    Args:
-        script: The script as it is run.
-        options: What was said of this job.
-
-    Raises:
-        ZerowizError: The file cannot be written.
-    """
-    if options.config_via is None:
-        return
-    names = {
-        "config_via",
-        "integration",
-        *stated_settings(options, script.settings),
-    }
-    keys = {rows()[name].key for name in names}
-    folder = options.output_dir or Path()
-    known, target = read_kept(folder), script_key(script.facts.target)
-    before = known.get(target, {})
-    # What a config says of this job changes nothing of what holds without it.
-    by_config = {rows()[name].key for name in said_by_config(options)}
-    left = {key: value for key, value in before.items() if key in by_config}
-    now = left | {row.key: value for row, value in said(options) if row.key in keys}
-    text = json.dumps(
-        {"schema_version": SCHEMA_VERSION, "scripts": {**known, target: now}},
-        indent=2,
-        default=str,
-    )
-    if before != json.loads(json.dumps(now, default=str)):
-        replace_file(kept_path(folder), text + "\n")
-
-
 # Find the script of a job, read it, and answer what it leaves open.
 
 DEFAULT_SCRIPT = "train.py"
@@ -262,13 +185,6 @@ class FoundScript(Struct, frozen=True, kw_only=True):
     """Of a module, its name."""
     is_module: bool = False
     script_args: tuple[str, ...] = ()
-
-
-class ReadScript(Struct, frozen=True, kw_only=True):
-    """A script that was read, and all that is said of its job."""
-
-    script: ScriptRun
-    options: Options
 
 
 def find_script(
@@ -287,23 +203,21 @@ def find_script(
     return FoundScript(path=DEFAULT_SCRIPT) if Path(DEFAULT_SCRIPT).is_file() else None
 
 
-def read_found(script: FoundScript, options: Options, reporter: Reporter) -> ReadScript:
+def read_found(script: FoundScript, options: Options) -> ScriptRun:
     """Read a script, once it is sure that some config can reach it.
 
     Args:
         script: The script.
         options: What the person says.
-        reporter: Hears what was kept of the script.
 
     Raises:
         ZerowizError: It cannot be read, or no config can reach it; nobody is asked anything then.
     """
     facts = read_named(script.path, script.script_args, is_module=script.is_module)
-    options = load_script_answers(script.path, options, reporter)
     facts = with_config_via(facts, options.config_via, options.integration)
     run = ScriptRun(facts, script.script_args)
     require_reachable(run, options)
-    return ReadScript(script=run, options=options)
+    return run
 
 
 def read_named(script: str, script_args: Sequence[str] = (), *, is_module: bool) -> ScriptFacts:

@@ -7,7 +7,7 @@ from typing import TypeVar
 from msgspec import Struct, field
 
 from zerowiz.app.ask import answer, by_default_of, open_questions
-from zerowiz.app.command import FoundScript, ReadScript, find_script, read_found, understand_command
+from zerowiz.app.command import FoundScript, find_script, read_found, understand_command
 from zerowiz.app.decide import Plan, note_basis, note_settled, plan_options, require_strategy
 from zerowiz.app.launch.start import check_any_job, deliver_plan, preflight_input
 from zerowiz.app.machines.machine import find_machine, find_node, is_here, with_node
@@ -126,22 +126,15 @@ def _with_script(
         reporter.note(
             f"checking `{script_file.path}`, the script that `zerowiz launch` would start"
         )
-    read = examination.attempt(SCRIPT_REFUSED, lambda: _read_script(script_file, examination))
-    if read is None:
-        return replace(examination, named=True)
-    return replace(
-        examination,
-        options=read.options,
-        script=read.script,
-        named=True,
-    )
+    run = examination.attempt(SCRIPT_REFUSED, lambda: _read_script(script_file, examination))
+    return replace(examination, script=run, named=True)
 
 
-def _read_script(script: FoundScript, examination: _Examination) -> ReadScript:
-    read = read_found(script, examination.options, examination.reporter)
-    check_words(read.script, examination.reporter)
-    check_local_rank(read.script)
-    return read
+def _read_script(script: FoundScript, examination: _Examination) -> ScriptRun:
+    run = read_found(script, examination.options)
+    check_words(run, examination.reporter)
+    check_local_rank(run)
+    return run
 
 
 def _is_before_srun() -> bool:

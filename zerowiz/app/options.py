@@ -222,24 +222,6 @@ def added(before: Options, after: Options) -> Options:
     return Options(**{name: value for name, value in new.items() if value != old[name]})
 
 
-def with_recorded(options: Options, recorded: Mapping[str, object]) -> Options:
-    """The options with recorded answers where nobody says anything now.
-
-    Args:
-        options: What the person says.
-        recorded: Plain values, by the keys of their rows; other keys are left alone.
-
-    Raises:
-        UsageError: A value that its option does not take.
-    """
-    silent = {
-        rows()[field.name].key: field.name
-        for field in fields(Options)
-        if field.name not in _PRESENTATION and getattr(options, field.name) == field.default
-    }
-    return with_plain(options, {silent[k]: v for k, v in recorded.items() if k in silent})
-
-
 _DEFAULTS = structs.asdict(Options())
 
 

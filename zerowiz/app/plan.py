@@ -101,12 +101,11 @@ def _read(
 ) -> tuple[ScriptRun, Options]:
     """The script with the words after it, and the options with what another launcher's say."""
     # Most plans are for no script.
-    from zerowiz.app.command import load_script_answers, read_as_said, understand_command  # noqa: PLC0415 - takes long to load
+    from zerowiz.app.command import read_as_said, understand_command  # noqa: PLC0415 - takes long to load
     from zerowiz.app.resolve.workload import check_words  # noqa: PLC0415 - as above
 
     command = understand_command(script, tuple(script_args), options, reporter)
     path = command.script or script
-    options = load_script_answers(path, command.options, reporter)
-    run = read_as_said(path, command.script_args, options)
+    run = read_as_said(path, command.script_args, command.options)
     check_words(run, reporter)
-    return run, options
+    return run, command.options

@@ -9,7 +9,6 @@ from zerowiz.app.command import (
     DEFAULT_SCRIPT,
     Command,
     answer_for,
-    load_script_answers,
     read_as_said,
     require_reachable,
     understand_command,
@@ -221,7 +220,6 @@ def plan_init(
     if wanted.no_script:
         return _plan_config(command, machine, wanted, reporter)
     path = command.script or DEFAULT_SCRIPT
-    options = load_script_answers(path, options, reporter)
     run = read_as_said(path, command.script_args, options)
     require_reachable(run, options)
     check_words(run, reporter)
@@ -364,7 +362,7 @@ class _Conversation:
         wizard, reporter, person = self._wizard, self._reporter, self._person
         command = replace(self._command, script_args=wizard.named.script_args)
         answers = self._answers
-        job = wizard.job(answers, reporter)
+        job = wizard.job(answers)
         if job.run is not None:
             check_own_config(job.options, job.machine, job.run, reporter)
         remedying = Remedying(person, job.run, reporter, can_read_again=job.run is not None)

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from zerowiz.app.answers_file import NotTextError, plan_answers, write_answers
 from zerowiz.app.ask import Person
-from zerowiz.app.command import Command, keep
+from zerowiz.app.command import Command
 from zerowiz.app.decide import Plan, note_emulation, require_strategy
 from zerowiz.app.launch.start import Start, deliver_plan, plan_files
 from zerowiz.app.machines.machine import find_node, is_here
@@ -180,7 +180,6 @@ def write_init(init_plan: InitPlan) -> None:
         return
     if answers is not None:
         write_answers(answers)
-    keep(script, options)
 
 
 def launch_init(start: Start, reporter: LaunchReporter) -> int:

@@ -12,14 +12,13 @@ from zerowiz.app.ask import Person, as_value, open_questions
 from zerowiz.app.command import (
     DEFAULT_SCRIPT,
     Command,
-    load_script_answers,
     read_as_said,
     require_reachable,
 )
 from zerowiz.app.decide import DecidedJob, decide_job, machine_of
 from zerowiz.app.machines.machine import CPU_MACHINE, find_machine
 from zerowiz.app.options import Options, with_plain
-from zerowiz.app.reporter import SILENT, Reporter
+from zerowiz.app.reporter import Reporter
 from zerowiz.app.resolve.model import check_model, made_for, read_made_near, read_near
 from zerowiz.app.resolve.resolved_job import ResolvedJob, own_config, resolve_job
 from zerowiz.app.resolve.workload import check_words, splits
@@ -242,7 +241,6 @@ class NamedInputs:
         self._machines: dict[str | None, Machine] = {}
         self._runs: dict[str, ScriptRun] = {}
         self._models: dict[str, ReadModel | None] = {}
-        self._recalled: dict[str, Options] = {}
         self._job: ResolvedJob | None = None
         self.here, self._why_not_here = self._find_machine(reporter)
         self._has_typed_script = command.script is not None
@@ -268,7 +266,7 @@ class NamedInputs:
 
     def forget(self) -> None:
         """Read scripts, models and named machines again: the person may have edited them."""
-        for read in (self._machines, self._runs, self._models, self._recalled):
+        for read in (self._machines, self._runs, self._models):
             read.clear()
         self._job = None
 
@@ -289,7 +287,6 @@ class NamedInputs:
     def write_to(self, folder: Path) -> None:
         """Plan for configs in another folder."""
         self.typed = replace(self.typed, output_dir=folder)
-        self._recalled.clear()
 
     def detected(self) -> tuple[str, str, str]:
         """What is known before anything is asked, in three lines.
@@ -351,18 +348,11 @@ class NamedInputs:
         if script is None:
             return None
         if script not in self._runs:
-            options = self.options_of(script)
-            run = read_as_said(script, self.script_args, options)
-            require_reachable(run, options)
+            run = read_as_said(script, self.script_args, self.typed)
+            require_reachable(run, self.typed)
             check_words(run)
             self._runs[script] = run
         return self._runs[script]
-
-    def options_of(self, script: str) -> Options:
-        """What was typed, and what was kept of a script."""
-        if script not in self._recalled:
-            self._recalled[script] = load_script_answers(script, self.typed, SILENT)
-        return self._recalled[script]
 
     def settings(self, answers: Answers) -> ScriptSettings:
         """What the script says, once it is known."""
@@ -498,7 +488,7 @@ class Wizard:
             questions |= open_questions(self.named.typed, ScriptSettings())
             questions["method"] = self.named.typed.method
         elif script is not None:
-            questions |= self._of_script(answers, self.named.options_of(script))
+            questions |= self._of_script(answers, self.named.typed)
         read = self.named.model(answers)
         if read is not None and read.model.architecture.reads_images:
             # The size of its images decides it.
@@ -539,9 +529,7 @@ class Wizard:
         Raises:
             ZerowizError: An answer contradicts what was typed.
         """
-        script = self.named.script(answers)
-        options = self.named.typed if script is None else self.named.options_of(script)
-        known = self.known(answers)
+        options, known = self.named.typed, self.known(answers)
         values = self._of_template(options, answers)
         for question in ALL_QUESTIONS:
             answer = answers.by_key.get(question.key)
@@ -774,12 +762,11 @@ class Wizard:
         options, run = self.options(answers), self.named.run(answers)
         return decide_job(self.named.resolve(options, machine, run, read))
 
-    def job(self, answers: Answers, reporter: Reporter) -> "AnsweredJob":
+    def job(self, answers: Answers) -> "AnsweredJob":
         """The job, once nothing is open.
 
         Args:
             answers: All of them.
-            reporter: Hears what was kept of the script.
 
         Raises:
             ZerowizError: An answer contradicts what was typed, or the script.
@@ -788,8 +775,6 @@ class Wizard:
         script, run, machine = named.script(answers), named.run(answers), named.machine(answers)
         if machine is None or (script is None and named.has_script(answers)):
             raise AnswerNeededError(_("the script and the machine of the job are not known yet"))
-        if script is not None:
-            load_script_answers(script, self.named.typed, reporter)
         return AnsweredJob(script=script, run=run, machine=machine, options=self.options(answers))
 
 

@@ -1,6 +1,5 @@
-"""Read what earlier runs have written into a folder: plan files, kept settings, OOM records."""
+"""Read what earlier runs have written into a folder: plan files, OOM records."""
 
-import posixpath
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -66,42 +65,6 @@ def _is_ours(path: Path, content: bytes) -> bool:
         return is_config_of_plan(path.name, content, read_named(Path(plan_path(str(path)))))
     except OSError:
         return False
-
-
-# Read what was said of a script once, and holds for each of its jobs.
-
-SCHEMA_VERSION = 1
-
-
-def kept_path(folder: Path) -> Path:
-    """The path of the file that remembers it."""
-    return folder / ".zerowiz" / "scripts.json"
-
-
-def read_kept(folder: Path) -> dict[str, Mapping[str, object]]:
-    """What was said of each script, by its path; nothing where the file cannot be read.
-
-    Args:
-        folder: Where configs are written.
-
-    Returns:
-        Plain values, by the keys of their rows.
-    """
-    try:
-        content = parse_json(read_named(kept_path(folder)))
-    except (OSError, ValueError):
-        return {}
-    if not isinstance(content, dict) or content.get("schema_version") != SCHEMA_VERSION:
-        return {}
-    scripts = content.get("scripts")
-    if not isinstance(scripts, dict):
-        return {}
-    return {path: entry for path, entry in scripts.items() if isinstance(entry, dict)}
-
-
-def script_key(script: str) -> str:
-    """The name under which a script is remembered."""
-    return posixpath.normpath(script)
 
 
 # Read which runs of a job ran out of memory on this machine.

@@ -16,7 +16,6 @@ from zerowiz.app.command import (
     answer_for,
     asker,
     find_script,
-    keep,
     read_found,
     understand_command,
 )
@@ -97,8 +96,8 @@ def prepare_launch(
     check_accounting(options)
     command = understand_command(script, script_args, options, reporter)
     script_file = _require_script(command.script, command.script_args, command.options)
-    read = read_found(script_file, command.options, reporter)
-    run_script, options = read.script, read.options
+    options = command.options
+    run_script = read_found(script_file, options)
     check_words(run_script, reporter)
     check_local_rank(run_script)
     node = find_node(options)
@@ -192,7 +191,6 @@ def run_start(start: Start, policy: RestartPolicy, reporter: LaunchReporter) -> 
         ZerowizError: It did not start.
     """
     options = start.plan.options
-    keep(start.script, options)
     with losses_shown(shown=not options.quiet):
         if not start.launch_plan.supervised:
             execute(start.launch_plan, os.environ, force=options.force)

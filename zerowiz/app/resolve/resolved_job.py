@@ -319,18 +319,6 @@ class ResolvedJob(Struct, frozen=True, kw_only=True):
         return _fold_job(options, (), machine, self.script, self.config, read)
 
 
-def stated_settings(options: Options, settings: ScriptSettings) -> frozenset[str]:
-    """The settings that options state of a script, which neither shows them nor takes words."""
-    names = {name: getattr(options, name) for name in (*SETTINGS, "model")}
-    return frozenset(
-        name
-        for name, value in names.items()
-        if value is not None
-        and getattr(settings, name, None) is None
-        and not settings.is_open(name, value)
-    )
-
-
 # What no config sets.
 _IN_CODE = ("attention", "loss", "packing", "gradient_checkpointing", "method")
 
