@@ -8,7 +8,7 @@ from threading import Thread
 
 import pytest
 
-from zerowiz.app.answers_file import read_statements
+from zerowiz.app.answers_file import read_answers_file
 from zerowiz.errors import UsageError, ZerowizError
 from zerowiz.probe.files import LONGEST_SCRIPT_BYTES, read_named, read_named_text
 from zerowiz.probe.machine.machine_file import read_machine_file
@@ -96,9 +96,11 @@ def test_a_script_that_nobody_wrote_is_not_parsed(tmp_path: Path) -> None:
         read_script(path)
 
 
-def test_an_answers_file_with_too_many_levels_is_an_error() -> None:
+def test_an_answers_file_with_too_many_levels_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "zerowiz.toml"
+    path.write_text("a = " + "[" * 50_000)
     with pytest.raises(UsageError, match="too many levels"):
-        read_statements("a = " + "[" * 50_000, "zerowiz.toml")
+        read_answers_file(path)
 
 
 def test_a_long_line_is_cut_where_it_was_quoted(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The answers file (`zerowiz.toml`): read it, join it with what else is said, and write it."""
 
+import json
 import os
 import posixpath
 import re
@@ -7,6 +8,7 @@ import tomllib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
+from typing import Any
 
 from msgspec import Struct
 
@@ -23,36 +25,22 @@ from zerowiz.app.options import (
     Typed,
     added,
     as_words,
-    choices_of,
     kinds,
     lasting,
     of_one_run,
     rows,
+    with_plain,
 )
 from zerowiz.app.reporter import SILENT
 from zerowiz.core import shell
-from zerowiz.core.command_words import canonical_choice
 from zerowiz.core.decision.questions import OWN_MICRO_BATCH, QUESTIONS
 from zerowiz.core.launch.provenance import PlannedFile, hide_secrets, without_secrets
 from zerowiz.core.machine.types import MachineSource
-from zerowiz.core.settings import Origin, SettingRow, SettingValue, strongest
+from zerowiz.core.settings import Origin, SettingValue, strongest
 from zerowiz.core.structs import replace
 from zerowiz.emit.files import replace_file, rewrite_file
 from zerowiz.errors import UsageError, ZerowizError, did_you_mean
 from zerowiz.probe.files import FILE_NAME, read_answers_text
-
-
-class Statement(Struct, frozen=True, kw_only=True):
-    """One `key = value`, or a line without one."""
-
-    text: str
-    """All its lines, with the line break at the end."""
-    line: int
-    """The number of the first, from 1."""
-    key: str | None = None
-    """None for a comment or a blank line."""
-    value: object = None
-
 
 # Say where each setting of a plan comes from.
 
@@ -79,9 +67,7 @@ def find_origins(plan: Plan, layers: Layers) -> tuple[SettingOrigin, ...]:
             *_detected(plan),
             # What options say stands in the layers, with the line or the variable that says it.
             *(value for value in plan.resolved.values if value.origin is not Origin.OPTION),
-            *_besides(plan),
-            *_later(plan, layers),
-            *_chosen(plan),
+            *_besides(plan, layers),
             *layers.values.values(),
         )
     )
@@ -99,8 +85,9 @@ def _values(plan: Plan) -> Mapping[str, object]:
     """What the plan takes of each setting."""
     options, job = plan.options, plan.resolved.job
     machine, step = job.machine, job.workload
-    values = {name: getattr(options, name) for name in lasting().values()}
-    worked_out: dict[str, object] = {
+    return {
+        **{name: getattr(options, name) for name in lasting().values()},
+        **step.settings(),
         "model": options.model or job.model.name,
         "nodes": machine.nodes,
         "gpus_per_node": len(machine.gpus),
@@ -108,11 +95,6 @@ def _values(plan: Plan) -> Mapping[str, object]:
         "optimizer_state_dtype": job.state_format,
         "global_batch": step.micro_batch * step.accumulation_steps * machine.world_size,
         "integration": plan.resolved.handover.integration,
-    }
-    return {
-        **values,
-        **worked_out,
-        **{n: v for n, v in step.settings().items() if n not in worked_out},
     }
 
 
@@ -127,48 +109,33 @@ _DETECTED: Mapping[MachineSource, str] = {
 def _detected(plan: Plan) -> Iterator[SettingValue]:
     """What the machine decides where nothing is said of it."""
     source = _DETECTED[plan.resolved.job.machine.source]
-    follows = {"global_batch": "micro-batch x accumulation x GPUs"}
-    by_machine = dict.fromkeys(("nodes", "gpus_per_node", "accelerator"), source)
-    for name, by in (by_machine | follows).items():
-        yield SettingValue(name=name, value=None, origin=Origin.DETECTED, source=by)
+    for name in ("nodes", "gpus_per_node", "accelerator"):
+        yield SettingValue(name=name, value=None, origin=Origin.DETECTED, source=source)
+    follows = "micro-batch x accumulation x GPUs"
+    yield SettingValue(name="global_batch", value=None, origin=Origin.DETECTED, source=follows)
 
 
-def _besides(plan: Plan) -> Iterator[SettingValue]:
-    """What the script or a config of the person's own decides besides the step."""
+def _besides(plan: Plan, layers: Layers) -> Iterator[SettingValue]:
+    """What script, config, another launcher's words and the search decide besides the step."""
+
+    def said(name: str, origin: Origin, source: str) -> SettingValue:
+        return SettingValue(name=name, value=None, origin=origin, source=source)
+
     if plan.script is not None:
-        facts, made = plan.script.facts, plan.script.settings.model_config
-        seen = {
-            "integration": facts.path if facts.integration is not None else None,
-            "model": None if made is None else made.source,
-        }
-        for name, source in seen.items():
-            if source is not None:
-                yield SettingValue(name=name, value=None, origin=Origin.SCRIPT, source=source)
+        facts, built = plan.script.facts, plan.script.settings.model_config
+        if facts.integration is not None:
+            yield said("integration", Origin.SCRIPT, facts.path)
+        if built is not None:
+            yield said("model", Origin.SCRIPT, built.source)
     config = plan.resolved.config
     if config.accumulation_steps is not None or config.train_batch_size is not None:
-        source = str(plan.options.config)
-        yield SettingValue(name="global_batch", value=None, origin=Origin.CONFIG, source=source)
-
-
-def _later(plan: Plan, layers: Layers) -> Iterator[SettingValue]:
-    """What was said in another launcher's words, or in an earlier run of the script."""
-    before, after = layers.options, plan.options
-    named = layers.script is not None and (
-        plan.script is None or plan.script.facts.target != layers.script
-    )
-    by = f"`{layers.script}` on the command line" if named else "an earlier run"
+        yield said("global_batch", Origin.CONFIG, str(plan.options.config))
     for name in lasting().values():
-        value = getattr(after, name)
-        if getattr(before, name) != value:
-            yield SettingValue(name=name, value=value, origin=Origin.OPTION, source=by)
-
-
-def _chosen(plan: Plan) -> Iterator[SettingValue]:
-    """What zerowiz chose of what is open, also where it is as it was."""
-    chose = plan.search is not None and plan.search.choice is not None
-    values = plan.resolved.freedom.values(plan.resolved.job.workload) if chose else {}
-    for name, value in values.items():
-        yield SettingValue(name=name, value=value, origin=Origin.CHOSEN, source=Origin.CHOSEN.value)
+        if getattr(layers.options, name) != getattr(plan.options, name):
+            yield said(name, Origin.OPTION, f"`{layers.script}` on the command line")
+    if plan.search is not None and plan.search.choice is not None:
+        for name in plan.resolved.freedom.values(plan.resolved.job.workload):
+            yield said(name, Origin.CHOSEN, Origin.CHOSEN.value)
 
 
 # Read an answers file as settings of a job: each key is a long option, each value checked.
@@ -180,12 +147,16 @@ MAY_BE_PATHS = frozenset({"model", "machine"})
 """The settings whose text may name a file or a folder."""
 
 
+class NotTextError(ZerowizError):
+    """A value that no TOML can hold, such as a path that is not UTF-8."""
+
+
 class AnswersFile(Struct, frozen=True, kw_only=True):
     """What a file says of a job; its paths are as seen from the working folder."""
 
     name: str
     """Its path, for messages."""
-    statements: tuple[Statement, ...]
+    text: str
     script: str | None = None
     """The script that the settings are for; None: for any."""
     script_args: tuple[str, ...] = ()
@@ -204,6 +175,10 @@ class AnswersFile(Struct, frozen=True, kw_only=True):
         return SettingValue(name=name, value=value, origin=Origin.FILE, source=self.place(name))
 
 
+_KEY = re.compile(r"\s*[\"']?([\w-]+)[\"']?\s*=|\s*\[")
+_PLACE = re.compile(r" \(at line (\d+), column \d+\)$")
+
+
 def read_answers_file(path: Path) -> AnswersFile:
     """The settings in a file.
 
@@ -212,50 +187,85 @@ def read_answers_file(path: Path) -> AnswersFile:
         UsageError: A key or a value is none that it can have.
     """
     name = os.path.relpath(path)
-    statements = read_statements(read_answers_text(path, name), name)
-    values: dict[str, object] = {}
-    lines: dict[str, int] = {}
-    for line in (statement for statement in statements if statement.key is not None):
+    text = read_answers_text(path, name)
+    content = _parse(text, name)
+    # A table is a mistake whose line begins otherwise: None stands for it.
+    keys: dict[str | None, int] = {
+        match[1]: number
+        for number, line in reversed([*enumerate(text.splitlines(), start=1)])
+        if (match := _KEY.match(line))
+    }
+    options, lines = Options(), dict[str, int]()
+    for key, value in content.items():
+        field = lasting().get(key, key)
+        lines[field] = keys.get(key) or keys.get(None, 1)
         try:
-            field, value = _read(str(line.key), line.value)
+            options = _with_key(options, key, value)
         except UsageError as error:
-            where = f"`{name}` line {line.line}: {error.message}"
+            where = f"`{name}` line {lines[field]}: {error.message}"
             raise UsageError(where, *error.hints) from None
-        values[field], lines[field] = value, line.line
-    script, words = values.pop(SCRIPT, None), values.pop(SCRIPT_ARGS, ())
-    is_module = values.pop(MODULE, False) is True
-    _check_together(values, lines, name)
-    here = {field: _from_here(field, value, path.parent) for field, value in values.items()}
-    if script is not None and not is_module:
-        script = _path_from_here(str(script), path.parent)
+    script, here = content.get(SCRIPT), path.parent
+    values = {
+        field: _from_here(field, getattr(options, field), here)
+        for field in lines
+        if field in lasting().values()
+    }
     return AnswersFile(
         name=name,
-        statements=statements,
-        script=None if script is None else str(script),
-        script_args=tuple(words) if isinstance(words, list) else (),
-        is_module=is_module,
-        values=here,
+        text=text,
+        script=script if script is None or options.module else _path_from_here(script, here),
+        script_args=tuple(content.get(SCRIPT_ARGS, ())),
+        is_module=options.module,
+        values=values,
         lines=lines,
     )
 
 
-def _read(key: str, value: object) -> tuple[str, object]:
-    """The field that a key means, and its value."""
-    if key == SCRIPT:
-        return key, _text(key, value)
-    if key == MODULE:
-        return key, _typed(key, bool, rows()["module"], value)
-    if key == SCRIPT_ARGS:
-        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-            raise UsageError(
-                f"`{key}` takes a list of texts, not {_kind_of(value)}",
-                '`script-args = ["--output_dir", "out"]`',
-            )
-        return key, value
-    name = lasting().get(key)
-    if name is None:
+def _parse(text: str, name: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise UsageError(f"`{name}` is not an answers file: it has too many levels") from None
+    except tomllib.TOMLDecodeError as error:
+        place = _PLACE.search(str(error))
+        where = f" line {place[1]}" if place else ""
+        what = _PLACE.sub("", str(error))
+        raise UsageError(
+            f"`{name}`{where} is not TOML: {what[:1].lower()}{what[1:]}",
+            "write each option in a line of its own: `seq-len = 2048`",
+        ) from None
+
+
+def _with_key(options: Options, key: str, value: object) -> Options:
+    """The options with what a key says; script and words of the script are none of them."""
+    if key == SCRIPT and not (isinstance(value, str) and value):
+        raise UsageError(f"`{key}` takes a text")
+    is_words = isinstance(value, list) and all(isinstance(word, str) for word in value)
+    if key == SCRIPT_ARGS and not is_words:
+        raise UsageError(
+            f"`{key}` takes a list of texts", '`script-args = ["--output_dir", "out"]`'
+        )
+    if key in {SCRIPT, SCRIPT_ARGS}:
+        return options
+    return with_plain(options, {lasting().get(key, key): _plain(key, value)})
+
+
+def _plain(key: str, value: object) -> object:
+    """A value as `with_plain` takes it: a number may stand for a text, `memory-budget = 0.5`.
+
+    Raises:
+        UsageError: There is no such setting, or it takes no such value.
+    """
+    if key != MODULE and key not in lasting():
         raise _unknown(key, value)
-    return name, _typed(key, kinds()[name], rows()[name], value)
+    kind = kinds()[lasting().get(key, key)]
+    if kind is str and type(value) in {int, float}:
+        return str(value)
+    takes_text = issubclass(kind, Path | Enum)
+    is_plain = isinstance(value, str) if takes_text else isinstance(value, str | bool | int | float)
+    if not is_plain or value == "" or (kind is float and type(value) not in {int, float}):
+        raise UsageError(f"`{key}` cannot be {json.dumps(value, default=str)}")
+    return value
 
 
 def _unknown(key: str, value: object) -> UsageError:
@@ -272,81 +282,12 @@ def _unknown(key: str, value: object) -> UsageError:
             f"set it on the command line: `--{key}`",
         )
     plain = key.lower().replace("_", "-").removeprefix("no-")
-    known = [SCRIPT, SCRIPT_ARGS, MODULE, *lasting()]
-    near = [name for name in known if plain == name] or get_close_matches(plain, known, n=2)
+    near = get_close_matches(plain, [SCRIPT, SCRIPT_ARGS, MODULE, *lasting()], n=2)
     return UsageError(
         f"there is no setting `{key}`",
-        *did_you_mean(near),
+        *did_you_mean(near[:1] if plain in near else near),
         "the keys are the long options of `zerowiz plan`",
     )
-
-
-def _typed(key: str, kind: type, row: SettingRow, value: object) -> object:
-    """The value that a setting has."""
-    choices = choices_of(kind, row)
-    if choices:
-        return _choice(key, kind, row, choices, value)
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if kind is bool and isinstance(value, bool):
-        return value
-    if kind is int and is_number and isinstance(value, int):
-        return value
-    if kind is float and is_number:
-        return float(str(value))
-    if kind in {bool, int, float}:
-        raise UsageError(f"`{key}` takes {_KINDS[kind]}, not {_kind_of(value)}")
-    text = str(value) if is_number and kind is str else _text(key, value)
-    return Path(text) if issubclass(kind, Path) else text
-
-
-def _choice(key: str, kind: type, row: SettingRow, choices: Sequence[str], value: object) -> object:
-    text = str(value) if type(value) is int else _text(key, value)
-    word = canonical_choice(row.key, text, choices)
-    if word not in choices:
-        from difflib import get_close_matches  # noqa: PLC0415 - few words are wrong
-
-        near = get_close_matches(word, choices)
-        hints = [f'did you mean `{key} = "{choice}"`?' for choice in near]
-        listed = f"{', '.join(choices[:-1])} or {choices[-1]}"
-        raise UsageError(f"`{key}` is {listed}, not `{text}`", *hints)
-    return kind(word) if issubclass(kind, Enum) else word
-
-
-def _text(key: str, value: object) -> str:
-    if not isinstance(value, str):
-        raise UsageError(f"`{key}` takes text, not {_kind_of(value)}")
-    if not value:
-        raise UsageError(f"`{key}` is empty")
-    return value
-
-
-_KINDS: Mapping[type, str] = {
-    bool: "true or false",
-    int: "a whole number",
-    float: "a number",
-    list: "a list",
-    dict: "a table",
-}
-
-
-def _kind_of(value: object) -> str:
-    """What a value of TOML is called."""
-    if isinstance(value, str):
-        return f'text (`"{value}"`)'
-    return _KINDS.get(type(value)) or "a date"
-
-
-_NAMED_VALUES = re.compile(r"\$([a-z_]+)")
-
-
-def _check_together(values: Mapping[str, object], lines: Mapping[str, int], name: str) -> None:
-    """Refuse values that contradict each other, or that no job can have."""
-    try:
-        Options(**values)  # type: ignore[arg-type]
-    except UsageError as error:
-        places = [lines[key] for key in _NAMED_VALUES.findall(error.message) if key in lines]
-        where = f" line {places[0]}" if places else ""
-        raise UsageError(f"`{name}`{where}: {error.message}", *error.hints) from None
 
 
 def _from_here(name: str, value: object, folder: Path) -> object:
@@ -436,27 +377,23 @@ def _is_same(file: AnswersFile, named: str | None, command: Command | None) -> b
 def _said_otherwise(layers: Layers, command: Command | None) -> Collection[str]:
     """The settings that another launcher, a word after the script, or a config says."""
     names = set(said_by_config(layers.options))
-    script, words = layers.script, layers.script_args
+    script, words, options = layers.script, layers.script_args, layers.options
     if layers.typed.script is not None:
         if command is None:
             return names
-        changed = added(layers.options, command.options)
-        names |= {
-            name
-            for name in Options.__struct_fields__
-            if getattr(changed, name) != getattr(_NOTHING, name)
-        }
-        script, words = command.script, command.script_args
+        names |= {name for name in rows() if _differs(name, options, command.options)}
+        script, words, options = command.script, command.script_args, command.options
     if script is None or not words:
         return names
     try:
-        run = read_as_said(script, words, layers.options if command is None else command.options)
+        run = read_as_said(script, words, options)
     except ZerowizError:
         return names  # said where the script is read
     return names | said_after(run.settings)
 
 
-_NOTHING = Options()
+def _differs(name: str, before: Options, after: Options) -> bool:
+    return bool(getattr(before, name) != getattr(after, name))
 
 
 # Write the answers of `zerowiz init` into an answers file, and keep what a person wrote there.
@@ -490,9 +427,48 @@ def plan_answers(script: str, script_args: Sequence[str], options: Options) -> P
     values = _written_values(script, script_args, options)
     if folder != Path():
         values.pop("output-dir", None)
-    wanted = {key: _as_there(key, value, folder, file) for key, value in values.items()}
-    text = rewrite(() if file is None else file.statements, wanted)
+    wanted = {key: _as_there(key, value, folder) for key, value in values.items()}
+    before = {} if file is None else file.values
+    same = {key for key in wanted if before.get(lasting().get(key, key)) == values[key]}
+    text = rewrite("" if file is None else file.text, wanted, same)
     return PlannedFile(path=str(path), text=text if file is not None else _HEADER + text)
+
+
+def rewrite(text: str, wanted: Mapping[str, object], same: Collection[str] = ()) -> str:
+    r"""The text of an answers file with these values; comments stay.
+
+    Args:
+        text: As it is.
+        wanted: Every value by its key.
+        same: The keys whose values the text has already, perhaps in another form.
+
+    Raises:
+        NotTextError: TOML cannot hold a value.
+
+    Example:
+        >>> rewrite("# mine\nnodes = 2  # all\ngpus = '0'\n", {"nodes": 4, "model": "7b"})
+        '# mine\nnodes = 4  # all\nmodel = "7b"\n'
+    """
+    import tomlkit  # noqa: PLC0415 - only `init` writes the file
+
+    document = tomlkit.parse(text)
+    for key in document.keys() - wanted.keys():
+        del document[key]
+    for key, value in wanted.items():
+        if key not in document or (key not in same and document[key] != value):
+            document[key] = value
+    written = tomlkit.dumps(document)
+    if not _is_utf8(written):
+        raise NotTextError("a path or word that is not UTF-8 cannot be written as TOML")
+    return written
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def write_answers(file: PlannedFile) -> None:
@@ -525,14 +501,11 @@ def _written_values(script: str, script_args: Sequence[str], options: Options) -
     }
 
 
-def _as_there(key: str, value: object, folder: Path, file: AnswersFile | None) -> object:
-    """A value as TOML has it; as it is written already, where it means the same."""
-    name = lasting().get(key)
-    if file is not None and name is not None and file.values.get(name) == value:
-        return next(statement.value for statement in file.statements if statement.key == key)
+def _as_there(key: str, value: object, folder: Path) -> object:
+    """A value as TOML has it, a path as seen from the file's folder."""
     if isinstance(value, Enum):
         return value.value
-    may_be_path = name in MAY_BE_PATHS and os.path.exists(str(value))  # noqa: PTH110 - no text makes it raise
+    may_be_path = lasting().get(key) in MAY_BE_PATHS and os.path.exists(str(value))  # noqa: PTH110 - no text makes it raise
     if not (may_be_path or isinstance(value, Path)):
         return value
     return str(value) if Path(str(value)).is_absolute() else os.path.relpath(str(value), folder)
@@ -574,126 +547,3 @@ def _answer(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return str(value)
-
-
-_PLACE = re.compile(r" \(at line (\d+), column \d+\)$")
-
-
-class NotTextError(ZerowizError):
-    """A value that no TOML can hold, such as a path that is not UTF-8."""
-
-
-def read_statements(text: str, name: str) -> tuple[Statement, ...]:
-    r"""The statements of a file, in its order.
-
-    Args:
-        text: Its content.
-        name: What errors call it.
-
-    Raises:
-        UsageError: It is not TOML.
-
-    Example:
-        >>> [(each.key, each.value) for each in read_statements("# mine\nnodes = 2\n", "a.toml")]
-        [(None, None), ('nodes', 2)]
-    """
-    try:
-        tomllib.loads(text)
-    except RecursionError:
-        raise UsageError(f"`{name}` is not an answers file: it has too many levels") from None
-    except tomllib.TOMLDecodeError as error:
-        place = _PLACE.search(str(error))
-        where = f" line {place[1]}" if place else ""
-        what = _PLACE.sub("", str(error))
-        raise UsageError(
-            f"`{name}`{where} is not TOML: {what[:1].lower() + what[1:]}",
-            "write each option in a line of its own: `seq-len = 2048`",
-        ) from None
-    return tuple(_split(text))
-
-
-def _split(text: str) -> Iterator[Statement]:
-    """A statement ends with the line after which what was read so far is TOML."""
-    lines = text.split("\n")
-    begun, start = "", 1
-    for number, line in enumerate(lines, start=1):
-        if number == len(lines) and not line and not begun:
-            return
-        begun += f"{line}\n"
-        try:
-            table = tomllib.loads(begun)
-        except tomllib.TOMLDecodeError:
-            continue
-        key = next(iter(table), None)
-        yield Statement(text=begun, line=start, key=key, value=table.get(key) if key else None)
-        begun, start = "", number + 1
-
-
-def rewrite(statements: Sequence[Statement], wanted: Mapping[str, object]) -> str:
-    r"""The text with these values: what is right stays as it is written, comments stay in any case.
-
-    Args:
-        statements: Of the file as it is.
-        wanted: Every value by its key: text, a whole number, a number, a truth, or a list of texts.
-
-    Raises:
-        NotTextError: TOML cannot hold a value.
-
-    Example:
-        >>> found = read_statements("# mine\nnodes = 2  # all\ngpus = '0'\n", "a.toml")
-        >>> rewrite(found, {"nodes": 4, "model": "7b"})
-        '# mine\nnodes = 4  # all\nmodel = "7b"\n'
-    """
-    left = dict(wanted)
-    text = ""
-    for statement in statements:
-        if statement.key is None:
-            text += statement.text
-        elif statement.key in left:
-            value = left.pop(statement.key)
-            same = type(value) is type(statement.value) and value == statement.value
-            text += (
-                statement.text
-                if same
-                else f"{_render(statement.key, value)}{_comment(statement)}\n"
-            )
-    return text + "".join(f"{_render(key, value)}\n" for key, value in left.items())
-
-
-def _comment(statement: Statement) -> str:
-    """What stands behind the value."""
-    line = statement.text.rstrip("\r\n")
-    for place in (match.start() for match in re.finditer(r"\s*#", line)):
-        try:
-            before = tomllib.loads(line[:place])
-        except tomllib.TOMLDecodeError:
-            continue
-        if before:
-            return line[place:]
-    return ""
-
-
-def _render(key: str, value: object) -> str:
-    return f"{key} = {_value(value)}"
-
-
-def _value(value: object) -> str:
-    match value:
-        case bool():
-            return "true" if value else "false"
-        case int() | float():
-            return repr(value)
-        case list() | tuple():
-            return f"[{', '.join(map(_value, value))}]"
-        case _:
-            return _quote(str(value))
-
-
-def _quote(text: str) -> str:
-    """A basic string; toml.io/en/v1.0.0, String: quotes, backslashes and controls are escaped."""
-    if any("\ud800" <= character <= "\udfff" for character in text):
-        shown = text.encode("ascii", "backslashreplace").decode()
-        raise NotTextError(f"`{shown}` is not UTF-8, so it cannot be written as TOML")
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    controls = re.sub(r"[\x00-\x1f\x7f]", lambda match: f"\\u{ord(match[0]):04x}", escaped)
-    return f'"{controls}"'
