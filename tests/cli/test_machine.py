@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli.harness import CONFIG_ARGUMENTS, ENTER, HF_IN_CODE, HF_PARSER, Result, Run, Terminal
+from cli.harness import CONFIG_ARGUMENTS, HF_IN_CODE, HF_PARSER, Result, Run
 from recorded import MACHINES, Install, library, names, recording
 
 from zerowiz.errors import ExitCode
@@ -481,14 +481,6 @@ def test_plan_and_launch_have_it_as_json(here: Run, driver: Install) -> None:
         assert "machine_change" not in json.loads(here("plan", "--json", *of_another).stdout)
 
 
-@pytest.mark.usefixtures("planned_before")
-def test_memory_that_others_took_is_said(here: Run, driver: Install) -> None:
-    driver(library("h200-x4-busy"))
-    said = note(here("plan", *JOB))
-    assert "free per GPU" in said
-    assert "batch" not in said
-
-
 def test_it_is_said_of_gpus_that_were_planned_for_by_name_and_where_nothing_fits(
     here: Run, folder: Path, driver: Install
 ) -> None:
@@ -496,7 +488,7 @@ def test_it_is_said_of_gpus_that_were_planned_for_by_name_and_where_nothing_fits
     driver(library("h200-x4"))
     assert here("init", "--yes", "--machine", "8xH100-80GB", *JOB).code == 0
     said = note(here("launch", "--dry-run", *JOB))
-    assert "8 -> 4 GPUs per node, NVIDIA H100 80GB HBM3 -> NVIDIA H200; " in said
+    assert "8 -> 4 GPUs per node; " in said
     assert "falls from 64 to 32; keep it with `--grad-accum 2`" in said
     refused = here("launch", "--dry-run", "--memory-budget", "2GiB", *JOB)
     assert refused.code == ExitCode.NOTHING_FITS
@@ -557,13 +549,3 @@ def test_a_portable_checkpoint_continues_on_fewer_ranks(here: Run) -> None:
     assert "`--resume` continues on any number of ranks" in " ".join(resumed.stderr.split())
     assert note(anew)
     assert "continues on any number" not in " ".join(anew.stderr.split())
-
-
-def test_a_person_keeps_the_batch_by_enter(here: Run, folder: Path) -> None:
-    (folder / "train.py").write_text(HF_PARSER)
-    assert here("init", "--yes", "--gpus-per-node", "2", *CPU, "train.py").code == 0
-    words = ("launch", "--dry-run", "--gpus-per-node", "1", *CPU, "train.py")
-    terminal = Terminal(folder, words, {})
-    terminal.reply("Keep the global batch of 16, with `--grad-accum 2`?", ENTER)
-    assert terminal.end() == 0
-    assert "--gradient_accumulation_steps 2" in terminal.text

@@ -22,12 +22,12 @@ from zerowiz.core.decision.open_settings import Evaluator, Search, search, split
 from zerowiz.core.decision.remedy_table import Remedy, make_remedy, worth_offering
 from zerowiz.core.decision.unsupported import refuse_unsupported
 from zerowiz.core.dsconfig.write import own_values, write_config
+from zerowiz.core.launch.provenance import BatchChange, change_batch
 from zerowiz.core.machine.job_gpus import choose_gpus
 from zerowiz.core.machine.types import Accelerator, Machine, pick_gpus
 from zerowiz.core.memory.losses import LOSS_ROWS
 from zerowiz.core.memory.micro_step import ReadModel
 from zerowiz.core.model.from_name import parse_size
-from zerowiz.core.plan_json import BatchChange, change_batch
 from zerowiz.core.script.facts import Convention, ScriptFacts
 from zerowiz.core.script.settings import ScriptRun, can_be_given, check_method, facts_of
 from zerowiz.core.settings import Change

@@ -10,32 +10,29 @@ from zerowiz import __version__
 from zerowiz.app.decide import Plan, with_way_to_keep
 from zerowiz.app.machines.machine import is_here
 from zerowiz.app.options import Options, as_words
+from zerowiz.app.reporter import Reporter
 from zerowiz.app.resolve.resolved_job import config_file
 from zerowiz.core.decision.flowchart import Reason
 from zerowiz.core.decision.open_settings import Limit
 from zerowiz.core.decision.remedy_table import encode_remedy
-from zerowiz.core.launch.plan import RESUME
+from zerowiz.core.launch.plan import RESUME, resumes
 from zerowiz.core.launch.provenance import (
     LIBRARIES,
+    MachineChange,
     PlannedFile,
     Provenance,
+    change_batch,
+    compare_machines,
     hide_secret_values,
     hide_secrets,
     plan_path,
+    read_earlier_plan,
     render_plan,
     without_identities,
 )
 from zerowiz.core.machine.spec import encode_machine
 from zerowiz.core.machine.types import Accelerator
-from zerowiz.core.plan_json import (
-    BatchChange,
-    EarlierPlan,
-    MachineChange,
-    compare_batches,
-    compare_machines,
-    encode_decision,
-    read_earlier_plan,
-)
+from zerowiz.core.plan_json import encode_decision
 from zerowiz.core.script.config_delivery import add_words
 from zerowiz.core.script.settings import ScriptRun
 from zerowiz.core.script.settings_file import SettingsCopy, render_values
@@ -46,18 +43,10 @@ from zerowiz.probe.output_folder import read_plan_files
 from zerowiz.probe.package_data import read_version
 from zerowiz.translation import _, in_english
 from zerowiz.ui import sentences
+from zerowiz.ui.files import machine_change
 
 if TYPE_CHECKING:
     from zerowiz.core.catalog import PlannedRun
-
-from zerowiz.app.ask import Person, confirms
-from zerowiz.app.decide import keeping
-from zerowiz.app.options import with_plain
-from zerowiz.app.reporter import Reporter
-from zerowiz.core.decision.questions import confirmation
-from zerowiz.core.launch.plan import resumes
-from zerowiz.ui import remedies
-from zerowiz.ui.files import machine_change
 
 # Encode what was decided as the contract has it.
 
@@ -182,17 +171,13 @@ def find_machine_change(plan: Plan) -> MachineChange | None:
     facts = compare_machines(earlier.machine, machine)
     if not facts:
         return None
-    batch = _find_batch_change(plan, earlier)
+    # A batch that somebody stated is what it was, and so is one on as many ranks.
+    is_kept = plan.options.global_batch is not None
+    if is_kept or machine.world_size == earlier.machine.world_size:
+        return MachineChange(plan_path=earlier.path, facts=facts)
+    batch = change_batch(earlier.global_batch, plan.resolved.job.workload, machine)
+    batch = None if batch is None else with_way_to_keep(plan, batch)
     return MachineChange(plan_path=earlier.path, facts=facts, global_batch=batch)
-
-
-def _find_batch_change(plan: Plan, earlier: EarlierPlan) -> BatchChange | None:
-    """What becomes of a batch that nobody stated, with a way to keep it that was tried."""
-    job = plan.resolved.job
-    if plan.options.global_batch is not None:
-        return None
-    batch = compare_batches(earlier, job.workload, job.machine)
-    return None if batch is None else with_way_to_keep(plan, batch)
 
 
 # Plan the file that trains the decided job on a SLURM cluster.
@@ -259,22 +244,22 @@ def _below(path: str) -> str:
     return str(Path(path).relative_to(here)) if Path(path).is_relative_to(here) else path
 
 
-# Say that the machine has changed since the last plan of a job, and offer to keep its batch.
+# Say that the machine has changed since the last plan of a job.
 
 
-def note_change(plan: Plan, reporter: Reporter, person: Person | None = None) -> Options:
-    """Note what has changed; the options of the job, with the batch kept if the person wants that.
+def note_change(plan: Plan, reporter: Reporter) -> None:
+    """Note what has changed, and how the batch is kept.
 
     Args:
         plan: Of today; nothing of it is written yet.
         reporter: Hears of the change.
-        person: Is asked whether the batch is kept; None where nobody is there.
     """
     change = find_machine_change(plan)
     if change is None:
-        return plan.options
+        return
     reporter.note(machine_change(change, plan.resolved.job.machine))
-    if plan.script is not None and change.has_other_ranks and resumes(plan.script):
+    has_other_ranks = any(fact.fact != "gpu_names" for fact in change.facts)
+    if plan.script is not None and has_other_ranks and resumes(plan.script):
         reporter.note(
             _(
                 "`{resume}` continues on any number of ranks; the random numbers and each rank's"
@@ -282,16 +267,3 @@ def note_change(plan: Plan, reporter: Reporter, person: Person | None = None) ->
                 resume=RESUME,
             )
         )
-    batch = change.global_batch
-    kept = {} if batch is None else keeping(batch)
-    if person is None or batch is None or not kept:
-        return plan.options
-    question = confirmation(
-        "keep_batch",
-        _(
-            "Keep the global batch of {before}, with `{options}`?",
-            before=batch.before,
-            options=remedies.options(kept),
-        ),
-    )
-    return with_plain(plan.options, kept) if confirms(person, question) else plan.options

@@ -11,7 +11,7 @@ import msgspec
 from zerowiz.app.decide import NoStrategyError, Plan
 from zerowiz.app.plan_files import encode_plan, find_machine_change
 from zerowiz.core.decision.open_settings import Limit
-from zerowiz.core.plan_json import encode_machine_change
+from zerowiz.core.launch.provenance import encode_machine_change
 
 if TYPE_CHECKING:
     from zerowiz.app.answers_file import SettingOrigin

@@ -17,7 +17,7 @@ from zerowiz.ui import remedies
 from zerowiz.ui.text import gib
 
 if TYPE_CHECKING:
-    from zerowiz.core.plan_json import BatchChange
+    from zerowiz.core.launch.provenance import BatchChange
 
 
 def own_values(config: str, optimizer: str | None, values: Mapping[str, object]) -> str:

@@ -1,27 +1,20 @@
 """Show what would be lost in a file, and what changed since it was written."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import TextIO
 
-from zerowiz.core.launch.provenance import Incomparable, difference
+from zerowiz.core.launch.provenance import MachineChange, difference
 from zerowiz.core.machine.types import Machine
-from zerowiz.core.plan_json import ChangedFact, MachineChange, MachineFact
 from zerowiz.errors import HandEditedError, LostEdit
-from zerowiz.translation import _, listing
+from zerowiz.translation import N_, _, listing
 from zerowiz.ui import show
 from zerowiz.ui.assumptions import global_batch
-from zerowiz.ui.text import gib, on_device, say
+from zerowiz.ui.text import on_device, say
 
 # What one looks through at a terminal; a config takes some 40 lines.
 _MOST_LINES = 60
 # One line may be a whole config without line ends.
 _MOST_COLUMNS = 200
-
-_SENTENCES: Mapping[Incomparable, str] = {
-    Incomparable.NO_TEXT: _("it is not UTF-8 text, so zerowiz shows no diff"),
-    Incomparable.TOO_LARGE: _("it is too large to compare"),
-    Incomparable.LINE_ENDS: _("only its line endings differ (CRLF)"),
-}
 
 # As `diff --color` and git have it, by a line's first letters; the first that fits.
 _STYLES = (("---", "bold"), ("+++", "bold"), ("@@", "magenta"), ("-", "red"), ("+", "green"))
@@ -39,8 +32,8 @@ def losses(edits: Sequence[LostEdit], stream: TextIO) -> None:
     for loss in edits:
         stream.write("\n")
         lines = difference(loss.path, loss.there, loss.wanted)
-        if isinstance(lines, Incomparable):
-            say(stream, f"{loss.path}: {_SENTENCES[lines]}", hang=2)
+        if isinstance(lines, str):
+            say(stream, f"{loss.path}: {lines}", hang=2)
             continue
         _print([_cut(line) for line in lines[:_MOST_LINES]], stream)
         if len(lines) > _MOST_LINES:
@@ -75,31 +68,25 @@ def _print(lines: Sequence[str], stream: TextIO) -> None:
 
 # Say that a machine is not what it was when a job was planned, and what follows.
 
-_FACTS: Mapping[MachineFact, Callable[[ChangedFact], str]] = {
-    MachineFact.NODES: lambda change: _(
-        "{before} -> {now} nodes", before=change.before, now=change.now
-    ),
-    MachineFact.GPUS: lambda change: _(
-        "{before} -> {now} GPUs per node", before=change.before, now=change.now
-    ),
-    MachineFact.KIND: lambda change: f"{change.before} -> {change.now}",
-    MachineFact.FREE_MEMORY: lambda change: _(
-        "{before} -> {now} free per GPU", before=gib(int(change.before)), now=gib(int(change.now))
-    ),
+_FACTS = {
+    "nodes": N_("{before} -> {now} nodes"),
+    "gpus_per_node": N_("{before} -> {now} GPUs per node"),
+    "gpu_names": "{before} -> {now}",
 }
 
 
-def machine_change(change: "MachineChange", machine: Machine) -> str:
+def machine_change(change: MachineChange, machine: Machine) -> str:
     """All of it in one line: what has changed, then the batch and how to keep it.
 
     Args:
         change: What has changed.
         machine: That of today.
     """
+    facts = (_(_FACTS[fact.fact], before=fact.before, now=fact.now) for fact in change.facts)
     changed = _(
         "the machine has changed since `{path}`: {facts}",
         path=change.plan_path,
-        facts=listing(on_device(_FACTS[fact.fact](fact), machine) for fact in change.facts),
+        facts=listing(on_device(fact, machine) for fact in facts),
     )
     batch = change.global_batch
     return changed if batch is None else f"{changed}; {global_batch(batch)}"

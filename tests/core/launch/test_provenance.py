@@ -13,39 +13,34 @@ from hypothesis import strategies as st
 from recorded import play, recording
 
 from zerowiz.core.launch.provenance import (
-    Incomparable,
+    BatchChange,
+    ChangedFact,
+    EarlierPlan,
+    MachineChange,
     PlannedFile,
     Provenance,
+    change_batch,
+    compare_machines,
     difference,
+    encode_machine_change,
     hide_secrets,
     is_config_of_plan,
     is_plan_path,
     is_unchanged_plan,
     plan_path,
+    read_earlier_plan,
     render_plan,
     without_identities,
     without_secrets,
 )
 from zerowiz.core.machine.spec import encode_machine
 from zerowiz.core.machine.types import (
-    Accelerator,
     Gpu,
     GpuProcess,
     Machine,
     MachineSource,
     with_gpus,
     with_nodes,
-)
-from zerowiz.core.plan_json import (
-    BatchChange,
-    ChangedFact,
-    EarlierPlan,
-    MachineChange,
-    MachineFact,
-    compare_batches,
-    compare_machines,
-    encode_machine_change,
-    read_earlier_plan,
 )
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Workload
@@ -75,7 +70,7 @@ def test_the_missing_end_of_a_last_line_is_said() -> None:
 
 def test_line_ends_of_windows_are_one_difference_not_one_a_line() -> None:
     crlf = WANTED.replace("\n", "\r\n")
-    assert Incomparable.LINE_ENDS is difference("a.json", crlf.encode(), WANTED)
+    assert "line endings" in difference("a.json", crlf.encode(), WANTED)
     found = difference("a.json", crlf.replace("2", "3").encode(), WANTED)
     assert ['-  "stage": 3,', '+  "stage": 2,'] == [
         line for line in found[2:] if line.startswith(("-", "+"))
@@ -90,13 +85,13 @@ def test_what_cannot_be_seen_is_spelled_out() -> None:
 
 @pytest.mark.parametrize("there", [b"\xff\xfe{\x00}\x00", b"\x89PNG\r\n", b"{\0}"])
 def test_what_is_no_text_is_said_to_be_none(there: bytes) -> None:
-    assert Incomparable.NO_TEXT is difference("a.json", there, WANTED)
+    assert "not UTF-8" in difference("a.json", there, WANTED)
 
 
 @pytest.mark.parametrize("there", [b"x" * 10**6, b"\n" * 20_000])
 def test_what_is_huge_is_not_compared(there: bytes) -> None:
-    assert Incomparable.TOO_LARGE is difference("a.json", there, WANTED)
-    assert Incomparable.TOO_LARGE is difference("a.json", WANTED.encode(), there.decode())
+    assert "too large" in difference("a.json", there, WANTED)
+    assert "too large" in difference("a.json", WANTED.encode(), there.decode())
 
 
 def test_the_worst_that_is_compared_keeps_nobody_waiting() -> None:
@@ -112,7 +107,7 @@ def test_the_worst_that_is_compared_keeps_nobody_waiting() -> None:
 @given(st.binary(max_size=200), st.text(max_size=200))
 def test_nothing_that_is_shown_steers_a_terminal(there: bytes, wanted: str) -> None:
     found = difference("a.json", there, wanted.encode("utf-8", "replace").decode())
-    assert isinstance(found, Incomparable) or all(line.isprintable() for line in found)
+    assert isinstance(found, str) or all(line.isprintable() for line in found)
 
 
 @settings(deadline=None)
@@ -123,7 +118,7 @@ def test_what_goes_and_what_comes_make_up_the_difference(
     found = difference(
         "f", "".join(f"{x}\n" for x in there).encode(), "".join(f"{x}\n" for x in wanted)
     )
-    lines = () if isinstance(found, Incomparable) else found[2:]
+    lines = () if isinstance(found, str) else found[2:]
     gone = sum(line.startswith("-") for line in lines)
     come = sum(line.startswith("+") for line in lines)
     assert len(wanted) - len(there) == come - gone
@@ -133,15 +128,9 @@ def test_what_goes_and_what_comes_make_up_the_difference(
 
 FOUR = play(recording("h200-x4"))
 TWO = with_gpus(FOUR, 2)
-GIB = 2**30
 
 
-def free(size_bytes: int, accelerator: Accelerator = Accelerator.CUDA) -> Machine:
-    gpus = tuple(replace(gpu, free_bytes=size_bytes) for gpu in FOUR.gpus)
-    return replace(FOUR, gpus=gpus, accelerator=accelerator)
-
-
-def facts(before: Machine, now: Machine) -> list[tuple[MachineFact, int | str, int | str]]:
+def facts(before: Machine, now: Machine) -> list[tuple[str, int | str, int | str]]:
     return [(each.fact, each.before, each.now) for each in compare_machines(before, now)]
 
 
@@ -150,56 +139,36 @@ def test_a_machine_is_like_itself() -> None:
 
 
 def test_gpus_and_nodes_are_counted_apart() -> None:
-    assert facts(FOUR, TWO) == [(MachineFact.GPUS, 4, 2)]
-    assert facts(with_nodes(FOUR, 2), FOUR) == [(MachineFact.NODES, 2, 1)]
+    assert facts(FOUR, TWO) == [("gpus_per_node", 4, 2)]
+    assert facts(with_nodes(FOUR, 2), FOUR) == [("nodes", 2, 1)]
 
 
 def test_another_kind_of_gpu_is_named() -> None:
     other = replace(FOUR, gpus=tuple(replace(gpu, name="NVIDIA L4") for gpu in FOUR.gpus))
-    assert facts(FOUR, other) == [(MachineFact.KIND, "NVIDIA H200", "NVIDIA L4")]
+    assert facts(FOUR, other) == [("gpu_names", "NVIDIA H200", "NVIDIA L4")]
     by_spec = replace(FOUR, source=MachineSource.SPEC)
     assert not facts(by_spec, other), "names of the table differ"
-    small = replace(
-        other,
-        gpus=tuple(replace(gpu, total_bytes=24 * GIB, free_bytes=None) for gpu in other.gpus),
-    )
-    assert facts(by_spec, small) == [(MachineFact.KIND, "NVIDIA H200", "NVIDIA L4")]
-
-
-@pytest.mark.parametrize(("now", "said"), [(89, True), (91, False), (130, False)])
-def test_free_memory_counts_where_more_than_a_tenth_is_gone(now: int, *, said: bool) -> None:
-    wanted = [(MachineFact.FREE_MEMORY, 100 * GIB, now * GIB)] if said else []
-    assert facts(free(100 * GIB), free(now * GIB)) == wanted
-
-
-def test_the_share_of_a_rank_on_the_cpu_is_no_change() -> None:
-    before, now = (free(size, Accelerator.CPU) for size in (8 * GIB, 4 * GIB))
-    assert not facts(before, now)
 
 
 @pytest.mark.parametrize(
-    ("before", "ranks", "step", "wanted"),
+    ("before", "step", "wanted"),
     [
-        (64, 4, Workload(micro_batch=16), None),
-        (64, 8, Workload(micro_batch=8), BatchChange(before=64, now=32, accumulation_steps=2)),
-        (24, 8, Workload(micro_batch=5), BatchChange(before=24, now=20)),
-        (8, 2, Workload(micro_batch=4), BatchChange(before=8, now=16)),
-        (64, 2, Workload(micro_batch=8, accumulation_steps=2), None),
+        (64, Workload(micro_batch=8), BatchChange(before=64, now=32, accumulation_steps=2)),
+        (24, Workload(micro_batch=5), BatchChange(before=24, now=20)),
+        (8, Workload(micro_batch=4), BatchChange(before=8, now=16)),
+        (64, Workload(micro_batch=8, accumulation_steps=2), None),
         (
             32,
-            2,
             Workload(micro_batch=8, accumulation_steps=2),
             BatchChange(before=32, now=64, accumulation_steps=1),
         ),
     ],
-    ids=["same ranks", "halved", "no whole number", "micro-batch too large", "kept", "doubled"],
+    ids=["halved", "no whole number", "micro-batch too large", "kept", "doubled"],
 )
 def test_the_batch_is_kept_by_whole_micro_steps(
-    before: int, ranks: int, step: Workload, wanted: BatchChange | None
+    before: int, step: Workload, wanted: BatchChange | None
 ) -> None:
-    machine = with_gpus(with_nodes(FOUR, 2), ranks // 2)
-    earlier = EarlierPlan(path="p", machine=machine, global_batch=before)
-    assert compare_batches(earlier, step, FOUR) == wanted
+    assert change_batch(before, step, FOUR) == wanted
 
 
 def plan(**fields: object) -> bytes:
@@ -239,7 +208,7 @@ def test_what_is_no_plan_of_this_script_is_passed_over(content: bytes) -> None:
 def test_a_change_as_json() -> None:
     change = MachineChange(
         plan_path="ds_config_zero2.plan.json",
-        facts=(ChangedFact(fact=MachineFact.GPUS, before=8, now=4),),
+        facts=(ChangedFact(fact="gpus_per_node", before=8, now=4),),
         global_batch=BatchChange(before=64, now=32, accumulation_steps=2),
     )
     assert encode_machine_change(change) == {

@@ -223,10 +223,7 @@ def _plan_start(launch: Launch, run: Run, reporter: LaunchReporter, person: Pers
     ask_person = None if person is None else asker(person, options)
     options = answer_for(options, script, ask_person)
     plan = decide_with(person, options, machine, script, reporter)
-    kept = note_change(plan, reporter, person)
-    if kept != plan.options:
-        machine = plan.resolved.job.machine
-        plan = decide_with(person, kept, machine, script, reporter)
+    note_change(plan, reporter)
     start = start_planned(plan, script, run, reporter)
     with losses_shown(shown=not options.quiet):
         # A dry run says now what the launch would say.

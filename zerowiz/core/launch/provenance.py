@@ -1,16 +1,22 @@
-"""The plan file of a config: why the config is as it is, and the command that makes it again."""
+"""The plan file of a config: why it is as it is, the command that makes it again, what has changed.
+
+What has changed is a person's edit of the file, or the machine since an earlier plan.
+"""
 
 import difflib
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from enum import StrEnum
 
 from msgspec import Struct
 
 from zerowiz.core import shell
-from zerowiz.core.machine.types import Machine
-from zerowiz.core.structs import parse_json, replace
+from zerowiz.core.machine.spec import decode_machine
+from zerowiz.core.machine.types import Machine, MachineSource
+from zerowiz.core.plan_json import SCHEMA_VERSION
+from zerowiz.core.structs import encode, parse_json, replace
+from zerowiz.core.workload import Workload
+from zerowiz.errors import UsageError
 
 _CONFIG_SUFFIX, _PLAN_SUFFIX = ".json", ".plan.json"
 
@@ -228,17 +234,7 @@ _LARGEST_BYTES = 250_000
 _MOST_LINES = 10_000
 
 
-class Incomparable(StrEnum):
-    """Why there are no lines to show."""
-
-    NO_TEXT = "no_text"
-    """The file is not UTF-8, or holds a NUL."""
-    TOO_LARGE = "too_large"
-    LINE_ENDS = "line_ends"
-    """Only the line ends differ, as after an editor on Windows."""
-
-
-def difference(path: str, there: bytes, wanted: str) -> tuple[str, ...] | Incomparable:
+def difference(path: str, there: bytes, wanted: str) -> tuple[str, ...] | str:
     """A unified diff from the existing content to the new one; line ends do not count.
 
     Args:
@@ -247,20 +243,20 @@ def difference(path: str, there: bytes, wanted: str) -> tuple[str, ...] | Incomp
         wanted: The new content.
 
     Returns:
-        Lines without their ends and without control characters.
+        Lines without their ends and without control characters; or why there are none, in words.
     """
     both = (there, wanted.encode("utf-8", "surrogateescape"))
     if any(len(part) > _LARGEST_BYTES or part.count(b"\n") > _MOST_LINES for part in both):
-        return Incomparable.TOO_LARGE
+        return "it is too large to compare"
     try:
         text = there.decode()
     except UnicodeDecodeError:
-        return Incomparable.NO_TEXT
+        text = "\0"
     if "\0" in text:
-        return Incomparable.NO_TEXT
+        return "it is not UTF-8 text, so zerowiz shows no diff"
     before, after = _lines(text), _lines(wanted)
     if before == after:
-        return Incomparable.LINE_ENDS
+        return "only its line endings differ (CRLF)"
     lines = difflib.unified_diff(before, after, path, f"{path} (by zerowiz)", lineterm="")
     return tuple("".join(_escaped(part)) for line in lines for part in line.split("\n"))
 
@@ -275,3 +271,120 @@ def _escaped(line: str) -> Iterator[str]:
     """The characters of a line; those that are not printable are escaped."""
     for character in line:
         yield character if character.isprintable() else character.encode("unicode_escape").decode()
+
+
+# Compare the machine of an earlier plan with that of today, and say what becomes of the batch.
+
+
+class ChangedFact(Struct, frozen=True, kw_only=True):
+    """A fact of the machine that is not what it was."""
+
+    fact: str
+    """As the machine's JSON calls it."""
+    before: int | str
+    now: int | str
+
+
+class BatchChange(Struct, frozen=True, kw_only=True):
+    """A global batch that is not what it was, or not what the script would have by itself."""
+
+    before: int
+    now: int
+    accumulation_steps: int | None = None
+    """What keeps it; None where no whole number does, or nothing would fit."""
+    by_script: bool = False
+    """Whether only the script, or a config of the person's, can say so."""
+
+
+class MachineChange(Struct, frozen=True, kw_only=True):
+    """What has changed since an earlier plan of the same script."""
+
+    plan_path: str
+    """The file of the earlier plan."""
+    facts: tuple[ChangedFact, ...]
+    """At least one."""
+    global_batch: BatchChange | None = None
+
+
+class EarlierPlan(Struct, frozen=True, kw_only=True):
+    """What a plan file says of the job that it was made for."""
+
+    path: str
+    machine: Machine
+    global_batch: int
+
+
+def read_earlier_plan(path: str, content: bytes, script: str | None) -> EarlierPlan | None:
+    """The plan in a plan file; None where it is not one of this script.
+
+    Args:
+        path: Of the file.
+        content: Its bytes, which anybody may have edited.
+        script: As it is named in the command; None for a config without a script.
+    """
+    try:
+        match parse_json(content):
+            case {
+                "schema_version": int(version),
+                "machine": machine,
+                "workload": {"global_batch": int(batch)},
+                "reproduce": {"argv": list(argv)},
+            } if version == SCHEMA_VERSION and (script or "--no-script") in argv and batch > 0:
+                return EarlierPlan(path=path, machine=decode_machine(machine), global_batch=batch)
+    except (ValueError, UsageError):
+        return None
+    return None
+
+
+def compare_machines(before: Machine, now: Machine) -> tuple[ChangedFact, ...]:
+    """What has changed.
+
+    Example:
+        8 GPUs and now 4 of them: one fact, `gpus_per_node`, from 8 to 4.
+    """
+    old, new = _summary(before), _summary(now)
+    # A spec has the names of the table, a driver its own.
+    by_spec = {machine.source is MachineSource.SPEC for machine in (before, now)}
+    return tuple(
+        ChangedFact(fact=fact, before=was, now=new[fact])
+        for fact, was in old.items()
+        if was != new[fact] and (fact != "gpu_names" or len(by_spec) == 1)
+    )
+
+
+def _summary(machine: Machine) -> Mapping[str, int | str]:
+    return {
+        "nodes": machine.nodes,
+        "gpus_per_node": len(machine.gpus),
+        "gpu_names": " + ".join(sorted({gpu.name for gpu in machine.gpus})),
+    }
+
+
+def change_batch(before: int, step: Workload, machine: Machine) -> BatchChange | None:
+    """The change from a global batch to that of a step; None if there is none.
+
+    Example:
+        128 sequences, and now 1 x 8 on each of 4 GPUs: to 32, and 32 micro-steps would keep it.
+    """
+    ranks = machine.world_size
+    now = step.micro_batch * step.accumulation_steps * ranks
+    if now == before:
+        return None
+    steps, rest = divmod(before, step.micro_batch * ranks)
+    return BatchChange(before=before, now=now, accumulation_steps=None if rest else steps)
+
+
+def encode_machine_change(change: MachineChange) -> dict[str, object]:
+    """As JSON values; names and sizes as in `machine`, a batch in samples of all ranks."""
+    batch = change.global_batch
+    return {
+        "plan_path": change.plan_path,
+        "facts": [encode(fact) for fact in change.facts],
+        "global_batch": None
+        if batch is None
+        else {
+            "before": batch.before,
+            "now": batch.now,
+            "keep_with_accumulation_steps": batch.accumulation_steps,
+        },
+    }
