@@ -29,8 +29,6 @@ def main() -> None:
     subprocess.Popen(["sleep", "60"], cwd=folder, stdout=subprocess.DEVNULL)
     time.sleep(seconds)
     baton.release()
-    # The note beside it goes at the next look.
-    time.sleep(2)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """Whatever happens to a real DeepSpeed job: its status tells it, and nothing is left of it."""
 
 import random
-import shutil
 import signal
 import subprocess
 import sys
@@ -75,7 +74,9 @@ def test_a_job_that_ends_while_it_compiles_leaves_no_lock(
     env = {**rank_environ(tmp_path / "reports"), "TORCH_EXTENSIONS_DIR": str(ops)}
     launcher = (DEEPSPEED, "--num_gpus", str(RANKS), "--master_port", str(port))
     with supervised(tmp_path, (*launcher, SHIM, HERE / "train.py", tmp_path, "go"), env=env) as job:
-        job.wait_for_files(ops / OP / "lock.zerowiz")
+        job.wait_for_files(ops / OP / "lock")
+        # The parent of the rank looks twice a second.
+        time.sleep(1)
         # Else it would build the op itself, as soon as the lock is gone.
         job.wait_for("rank that waits", lambda: any(tmp_path.glob("waits-*")))
         happens(job)
@@ -105,43 +106,24 @@ def kill_launch(argv: list[str], env: dict[str, str], folder: Path, lock: Path) 
 
 @pytest.mark.deepspeed
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "way", ["--supervise", pytest.param("--no-supervise", marks=pytest.mark.thorough)]
-)
-def test_the_launch_after_a_killed_compile_trains_or_says_what_to_do(
-    way: str, tmp_path: Path
-) -> None:
+def test_the_launch_after_a_killed_compile_says_what_to_do(tmp_path: Path) -> None:
     env, ops = rank_environ(tmp_path / "reports"), tmp_path / "ops"
-    built = Path(env["TORCH_EXTENSIONS_DIR"]) / OP
     env["TORCH_EXTENSIONS_DIR"] = str(ops)
     lock = ops / OP / "lock"
     options = ("--yes", "--accelerator", "cpu", "--gpus-per-node", "2", "--micro-batch", "2")
-    argv = [sys.executable, "-m", "zerowiz", "launch", *options, way]
+    argv = [sys.executable, "-m", "zerowiz", "launch", *options, "--supervise"]
     argv += ["--model", str(TEMPLATES / "model"), str(TEMPLATES / "train_deepspeed.py")]
     argv += ["--steps", "2", "--output_dir", str(tmp_path / "out")]
 
-    noted = lock.with_name("lock.zerowiz") if way == "--supervise" else lock
-    kill_launch(argv, env, tmp_path, noted)
+    kill_launch(argv, env, tmp_path, lock)
     assert lock.exists()
     said = (tmp_path / "killed").read_text()
     assert f"note: DeepSpeed compiles `{OP}` when the job starts" in said
-    # It stands in for the rest of the compile; torch waits for the lock all the same.
-    if built.exists():
-        shutil.copytree(built, lock.parent, dirs_exist_ok=True)
-    assert lock.exists()
-
     began_s = time.monotonic()
-    if way == "--no-supervise":
-        done = run(argv, env, tmp_path, timeout_s=PATIENCE_S)
-        assert time.monotonic() - began_s < SAYS_WITHIN_S
-        assert 5 == done.returncode, done.stderr
-        assert f"hint: rm {lock}\n" in done.stderr
-        return
-    done = run(argv, env, tmp_path)
-    assert 0 == done.returncode, done.stderr[-4000:]
-    assert f"note: removed the lock `{lock}`" in done.stderr
-    assert "step 1" in done.stdout
-    assert [] == [*lock.parent.glob("lock*")]
+    done = run(argv, env, tmp_path, timeout_s=PATIENCE_S)
+    assert time.monotonic() - began_s < SAYS_WITHIN_S
+    assert 5 == done.returncode, done.stderr
+    assert f"hint: rm {lock}\n" in done.stderr
 
 
 # A rank that ends by itself, one that is killed, and a job that is asked to end.

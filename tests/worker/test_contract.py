@@ -39,7 +39,6 @@ from zerowiz.core.measured_trial import (
 )
 from zerowiz.core.memory import losses as predicted_losses
 from zerowiz.core.memory.allocations import Phase
-from zerowiz.core.preflight import facts
 from zerowiz.core.preflight.facts import BUILT_BY
 from zerowiz.core.strategy_types import Offload
 from zerowiz.core.workload import (
@@ -88,12 +87,7 @@ SAME = {
     "the file of orders": (rank.ORDERS_FILE, processes.ORDERS_FILE),
     "the order to end": (rank.END_ORDER, processes.END_ORDER),
     "the namespace": (rank.read_pid_namespace(), processes.read_pid_namespace()),
-    "the namespace that a launch reads": (
-        rank.read_pid_namespace(),
-        toolchain.read_pid_namespace(),
-    ),
     "torch's lock": (rank.LOCK_FILE, toolchain.LOCK_FILE),
-    "the note beside it": (rank.LOCK_NOTE, facts.LOCK_NOTE),
     "the worker's module": (zerowiz.worker.__name__, measure.WORKER_MODULE),
     "why a case was killed": (
         KILL_REASONS,

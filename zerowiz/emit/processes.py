@@ -13,10 +13,7 @@ from typing import Any, NoReturn
 
 from msgspec import Struct
 
-from zerowiz.core import shell
 from zerowiz.core.job_end import RankEnd, parse_end
-from zerowiz.core.preflight.facts import LOCK_NOTE, Lock
-from zerowiz.errors import PreflightError
 
 _POLL_S = 0.02
 _PROC = Path("/proc")
@@ -268,32 +265,6 @@ def _words(pid: int) -> list[str]:
     except OSError:
         return []
     return text.split("\0")
-
-
-# Remove the lock of a build that was killed.
-
-
-def remove_lock(lock: Lock) -> bool:
-    """Remove a lock that its maker has left, and its note; whether it was there, and no later one.
-
-    Raises:
-        PreflightError: It cannot be removed.
-    """
-    path = Path(lock.path)
-    try:
-        status = path.stat()
-        if (status.st_ino, status.st_mtime_ns) != lock.made:
-            return False
-        path.unlink()
-        path.with_name(LOCK_NOTE).unlink(missing_ok=True)
-    except FileNotFoundError:
-        return False
-    except OSError as error:
-        raise PreflightError(
-            f"cannot remove `{path}`, which a dead rank left behind: {error.strerror}",
-            f"rm {shell.quote(path)}",
-        ) from error
-    return True
 
 
 # End as Ctrl-C does where another signal asks for it, so that nothing is left behind.

@@ -33,7 +33,7 @@ def losses(edits: Sequence[LostEdit], stream: TextIO) -> None:
         stream.write("\n")
         lines = difference(loss.path, loss.there, loss.wanted)
         if isinstance(lines, str):
-            say(stream, f"{loss.path}: {lines}", hang=2)
+            say(stream, f"{loss.path}: {_(lines)}", hang=2)
             continue
         _print([_cut(line) for line in lines[:_MOST_LINES]], stream)
         if len(lines) > _MOST_LINES:

@@ -21,7 +21,7 @@ import socket
 import sys
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
@@ -57,15 +57,12 @@ ENDS_NOTHING = re.compile(
     rb"Exception ignored |Exception in thread |Error in atexit|--- Logging error ---|^Process \S+:$"
 )
 # torch/utils/file_baton.py (2.13): the file that stands while an op is built; the process that made
-# it keeps it open. Beside it stands for as long which rank that is (probe/preflight/toolchain.py).
+# it keeps it open, and leaves it where it is killed.
 LOCK_FILE = "lock"
-LOCK_NOTE = "lock.zerowiz"
 # torch/utils/cpp_extension.py, _get_build_directory (2.13): where the folders of the ops are.
 EXTENSIONS_VARIABLE, EXTENSIONS_FOLDER = "TORCH_EXTENSIONS_DIR", "torch_extensions"
 # A look at the open files of a rank takes 5 ms for a thousand of them: a hundredth of the time.
-LOCKS_LOOK_SHARE = 0.01
-# How long the compilers of a rank that has died may take to end, once they are killed.
-COMPILERS_S = 2.0
+LOOK_S = 0.5
 SIGNALLED = 128  # what a shell adds to the number of a signal for the exit status
 
 # DeepSpeed's own launcher sets this variable of each of its ranks, beside RANK and LOCAL_RANK
@@ -263,57 +260,17 @@ class Stream:
         return lines[:-1] if lines and not lines[-1] else lines
 
 
-class BuildLocks:
-    """The locks of the ops that one rank builds: torch leaves them where the rank is killed.
-
-    Args:
-        rank: The process of the rank: its `pid` and its `start_ticks`.
-    """
-
-    def __init__(self, rank: dict[str, int]) -> None:
-        self.rank = rank
-        self.held: dict[Path, tuple[int, int]] = {}
-        self.look_at = 0.0
-
-    def look(self, *, at_once: bool = False) -> None:
-        """See which locks the rank holds now, and note beside each that it does."""
-        if (began := time.monotonic()) < self.look_at and not at_once:
-            return
-        for path in [path for path, stamp in self.held.items() if lock_made(path) != stamp]:
-            self.drop_note(path)
-            del self.held[path]
-        for path, stamp in self.find():
-            if path not in self.held:
-                content = {"space": read_pid_namespace(), **self.rank, "made": stamp}
-                write_whole(path.with_name(LOCK_NOTE), content)
-                self.held[path] = stamp
-        self.look_at = began + (time.monotonic() - began) / LOCKS_LOOK_SHARE
-
-    def find(self) -> Iterator[tuple[Path, tuple[int, int]]]:
-        """Each lock that the rank has open, and what tells it from a later one at its path."""
-        with suppress(OSError):
-            for descriptor in Path(f"/proc/{self.rank['pid']}/fd").iterdir():
-                path = link_of(descriptor)
+def open_locks(pid: int) -> dict[Path, tuple[int, int]]:
+    """Each lock of an op that a rank has open, and what tells it from a later one at its path."""
+    held: dict[Path, tuple[int, int]] = {}
+    with suppress(OSError):
+        for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(OSError):
+                path = descriptor.readlink()
                 if path.name == LOCK_FILE and builds_ops(path.parent.parent):
-                    stamp = lock_made(path)
-                    if stamp is not None:
-                        yield path, stamp
-
-    def drop_note(self, path: Path) -> None:
-        """Remove the note beside a lock, unless it is of another rank by now."""
-        note = path.with_name(LOCK_NOTE)
-        with suppress(OSError, ValueError):
-            if json.loads(note.read_text())["pid"] == self.rank["pid"]:
-                note.unlink()
-
-    def release(self) -> None:
-        """Remove what the rank has left; it has ended."""
-        for path, stamp in self.held.items():
-            end_compilers(path.parent)
-            if lock_made(path) == stamp:
-                with suppress(OSError):
-                    path.unlink()
-            self.drop_note(path)
+                    made = lock_made(path)
+                    held |= {} if made is None else {path: made}
+    return held
 
 
 def builds_ops(folder: Path) -> bool:
@@ -328,32 +285,6 @@ def lock_made(path: Path) -> tuple[int, int] | None:
         status = path.stat()
         return status.st_ino, status.st_mtime_ns
     return None
-
-
-def link_of(path: Path) -> Path:
-    """What a link in /proc names; an empty path where it is gone."""
-    with suppress(OSError):
-        return path.readlink()
-    return Path()
-
-
-def end_compilers(folder: Path) -> None:
-    """Kill what this job compiles in a folder, before its lock goes and another job may begin."""
-    job = os.fsencode(f"{ATTEMPT_VARIABLE}={os.environ.get(ATTEMPT_VARIABLE)}")
-    until = time.monotonic() + COMPILERS_S
-    while time.monotonic() < until:
-        left = []
-        for process in Path("/proc").iterdir():
-            with suppress(OSError):
-                is_there = link_of(process / "cwd") == folder
-                if is_there and job in (process / "environ").read_bytes().split(b"\0"):
-                    left.append(int(process.name))
-        for pid in left:
-            with suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
-        if not left:
-            return
-        time.sleep(HOLD_S)
 
 
 class RankSupervisor:
@@ -386,7 +317,8 @@ class RankSupervisor:
         self.streams = {out: Stream(out, [1, *log]), err: self.stderr}
         self.identity = {"rank": self.rank, "host": socket.gethostname()}
         processes = {"process": identify(self.pid), "beside": identify(os.getpid())}
-        self.locks = BuildLocks(processes["process"])
+        self.locks: dict[Path, tuple[int, int]] = {}
+        self.look_at = 0.0
         started = {**self.identity, **processes, "local_rank": local_rank, "space": namespace}
         self.remember(started)
         write_whole(folder / f"rank-{self.rank}.json", started)
@@ -421,13 +353,15 @@ class RankSupervisor:
         if self.asked_by is None:
             self.asked_by, self.asked_at = why, time.time()
             self.kill_at = time.monotonic() + self.grace_s
-            self.locks.look(at_once=True)
+            self.locks = open_locks(self.pid)
             self.send(signal.SIGTERM)
 
     def poll_reasons(self) -> None:
         """Signal or end the rank where the launcher, an order or the grace period asks for it."""
         self.oom_kills.append(oom_kills())
-        self.locks.look()
+        if time.monotonic() >= self.look_at:
+            self.locks = open_locks(self.pid)
+            self.look_at = time.monotonic() + LOOK_S
         if os.getppid() != self.launcher:
             self.end("launcher")
         orders = self.orders()
@@ -592,7 +526,10 @@ def main() -> NoReturn:
     status, ended_at = rank.watch(), time.time()
     rank.drain()
     rank.report(status, ended_at)
-    rank.locks.release()
+    for path, made in rank.locks.items():
+        if lock_made(path) == made:
+            with suppress(OSError):
+                path.unlink()
     leave(status)
 
 

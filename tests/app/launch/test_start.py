@@ -19,7 +19,6 @@ from zerowiz.app.launch.start import (
     note_findings,
     note_waits,
     require_no_error,
-    take_over,
 )
 from zerowiz.app.machines.machine import find_machine
 from zerowiz.app.options import Options
@@ -30,7 +29,6 @@ from zerowiz.core.preflight.facts import Extensions
 from zerowiz.core.preflight.hardware import MEMLOCK, PORT_TAKEN
 from zerowiz.core.script.settings import ScriptRun
 from zerowiz.errors import PreflightError
-from zerowiz.probe.preflight.toolchain import read_locks
 from zerowiz.probe.script.read_script import parse_script
 from zerowiz.ui.reporter import TerminalReporter
 
@@ -78,20 +76,6 @@ def test_what_the_job_waits_for_is_said_in_one_line(capsys: pytest.CaptureFixtur
     assert expected == capsys.readouterr().err.splitlines()
 
 
-def test_a_lock_is_taken_over_once_and_with_a_note(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "cpu_adam").mkdir()
-    (tmp_path / "cpu_adam" / "lock").touch()
-    left = read_locks(tmp_path, ("cpu_adam",))
-    take_over(left, TerminalReporter())
-    assert () == read_locks(tmp_path, ("cpu_adam",))
-    (note,) = capsys.readouterr().err.splitlines()
-    assert note.startswith(f"note: removed the lock `{tmp_path}/cpu_adam/lock`")
-    take_over(left, TerminalReporter())
-    assert "" == capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("extensions", "expected"),
     [
@@ -99,8 +83,6 @@ def test_a_lock_is_taken_over_once_and_with_a_note(
         (Extensions(folder="/e"), ""),
         (locked(lock(holder_pid=7)), "note: process 7 is building `cpu_adam`"),
         (locked(lock()), "note: `/e/cpu_adam/lock` is 15 minutes old"),
-        # It is gone meanwhile: nothing to say.
-        (locked(lock(left_by_rank=True)), ""),
     ],
 )
 def test_what_waits_for_no_lock_may_start(

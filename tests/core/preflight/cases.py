@@ -395,7 +395,6 @@ def lock(
     *,
     age_milliseconds: int = 900_000,
     holder_pid: int | None = None,
-    left_by_rank: bool = False,
     sees_all: bool = False,
     in_container: bool = False,
 ) -> Lock:
@@ -403,9 +402,7 @@ def lock(
         path=f"/e/{op}/lock",
         op=op,
         age_milliseconds=age_milliseconds,
-        made=(1, 1),
         holder_pid=holder_pid,
-        left_by_rank=left_by_rank,
         sees_all=sees_all,
         in_container=in_container,
     )

@@ -15,7 +15,6 @@ from core.preflight.cases import (
     TOOLS,
     Case,
     bad_release,
-    given,
     install,
     lock,
     locked,
@@ -41,7 +40,7 @@ from zerowiz.core.findings import (
 from zerowiz.core.machine.types import UNLIMITED_BYTES, Machine
 from zerowiz.core.memory.host import HostUse, Saving
 from zerowiz.core.memory.rank_sizes import StrategyRow
-from zerowiz.core.preflight.builds import COMPILES, dead_locks
+from zerowiz.core.preflight.builds import COMPILES
 from zerowiz.core.preflight.environment import NO_CHECKPOINT, OTHER_RANKS, OTHER_STAGE
 from zerowiz.core.preflight.examine import RULES, encode_findings, examine
 from zerowiz.core.preflight.facts import (
@@ -499,9 +498,6 @@ def test_the_folder_of_ops_must_take_them(extensions: Extensions, expected: list
     [
         (locked(lock(holder_pid=7, sees_all=True), "ext4"), Severity.INFO),
         (locked(lock(sees_all=True), "ext4"), Severity.ERROR),
-        # A dead rank of a supervised job left it, whoever else could have the file open.
-        (locked(lock(left_by_rank=True)), Severity.INFO),
-        (locked(lock(left_by_rank=True, sees_all=True), "ext4"), Severity.INFO),
         # A process of this host, of another container, or of another host may have it open.
         (locked(lock(), "ext4"), Severity.WARNING),
         (locked(lock(sees_all=True, in_container=True), "ext4"), Severity.WARNING),
@@ -528,21 +524,13 @@ def test_only_a_young_lock_may_be_of_a_build(age_milliseconds: int, may_build: b
     assert ("rm /e/cpu_adam/lock",) == seen.fixes
 
 
-def test_the_locks_of_dead_ranks_are_those_of_the_jobs_ops() -> None:
-    left = (lock(left_by_rank=True), lock("gds", left_by_rank=True), lock("pin_memory"))
-    facts = PreflightFacts(extensions=Extensions(folder="/e", locks=left))
-    planned = plan(H200, ZERO2, CPU_ADAM, PIN_MEMORY)
-    assert left[:1] == dead_locks(given(facts, planned))
-
-
 @pytest.mark.parametrize(
     ("ops", "locks", "expected"),
     [
         ((CPU_ADAM,), (), "DeepSpeed compiles `cpu_adam`"),
         ((CPU_ADAM, PIN_MEMORY), (), "DeepSpeed compiles `cpu_adam`, `pin_memory`"),
         ((replace(CPU_ADAM, likely=True),), (), "DeepSpeed likely compiles `cpu_adam`"),
-        # Once a left lock is removed the ranks build it; what another one builds they load.
-        ((CPU_ADAM,), (lock(left_by_rank=True),), "DeepSpeed compiles `cpu_adam`"),
+        # What another one builds they load.
         ((CPU_ADAM,), (lock(holder_pid=7),), None),
     ],
 )

@@ -1,6 +1,5 @@
 """Compilers, CUDA's toolkit, libaio and the folder of ops, as torch and DeepSpeed look for them."""
 
-import json
 import os
 import shutil
 import signal
@@ -22,14 +21,11 @@ from zerowiz.core.preflight.facts import (
     ASYNC_IO,
     CPU_ADAM,
     FUSED_ADAM,
-    LOCK_NOTE,
     Installed,
     Lock,
     Torch,
 )
 from zerowiz.core.structs import replace
-from zerowiz.emit.processes import remove_lock
-from zerowiz.errors import PreflightError
 from zerowiz.probe.host_files import HostFiles
 from zerowiz.probe.preflight.toolchain import (
     can_write,
@@ -39,7 +35,6 @@ from zerowiz.probe.preflight.toolchain import (
     parse_nvcc,
     read_extensions,
     read_locks,
-    read_pid_namespace,
     read_toolchain,
     try_core_binding,
 )
@@ -71,24 +66,13 @@ def read(folder: Path) -> Lock:
     return lock
 
 
-def start_ticks(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
-
-
-def write_note(lock: Lock, **changed: object) -> None:
-    """What a rank supervisor writes beside the lock of its rank."""
-    note = {"space": read_pid_namespace(), "pid": 1, "start_ticks": -1, "made": lock.made}
-    Path(lock.path).with_name(LOCK_NOTE).write_text(json.dumps({**note, **changed}))
-
-
 @needs_torch
 def test_who_builds_is_found_and_who_was_killed_is_not(tmp_path: Path) -> None:
     with builder(tmp_path) as pid:
         lock = read(tmp_path)
         assert (str(tmp_path / OP / "lock"), OP, pid) == (lock.path, lock.op, lock.holder_pid)
-        assert lock.left_by_rank is False
     left = read(tmp_path)
-    assert (None, False, lock.made) == (left.holder_pid, left.left_by_rank, left.made)
+    assert left.holder_pid is None
     assert 60_000 > left.age_milliseconds >= 0
 
 
@@ -130,49 +114,6 @@ def test_a_lock_that_is_closed_already_is_about_to_go(
     assert () == read_locks(tmp_path, (OP,))
 
 
-@needs_torch
-def test_a_rank_that_died_left_the_lock_that_its_note_names(tmp_path: Path) -> None:
-    with builder(tmp_path) as pid:
-        write_note(read(tmp_path), pid=pid, start_ticks=start_ticks(pid))
-        assert (pid, False) == (read(tmp_path).holder_pid, read(tmp_path).left_by_rank)
-        ticks = start_ticks(pid)
-    lock = read(tmp_path)
-    write_note(lock, pid=pid, start_ticks=ticks)
-    assert read(tmp_path).left_by_rank
-    with subprocess.Popen(["sleep", "60"], cwd=tmp_path / OP) as compiler:
-        assert read(tmp_path).left_by_rank is False
-        compiler.kill()
-    assert read(tmp_path).left_by_rank
-
-
-@pytest.mark.parametrize(
-    ("changed", "expected"),
-    [
-        ({}, True),
-        ({"space": "another boot:1"}, False),
-        ({"made": [1, 1]}, False),
-        ({"pid": os.getpid(), "start_ticks": start_ticks(os.getpid())}, False),
-        ({"pid": os.getpid(), "start_ticks": 1}, True),
-        ({"pid": None}, False),
-    ],
-)
-def test_a_note_is_believed_for_its_own_lock_namespace_and_process(
-    tmp_path: Path, changed: dict[str, object], expected: bool
-) -> None:
-    (tmp_path / OP).mkdir()
-    (tmp_path / OP / "lock").touch()
-    write_note(read(tmp_path), **changed)
-    assert expected == read(tmp_path).left_by_rank
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{", "{}"])
-def test_a_note_that_is_none_says_nothing(tmp_path: Path, text: str) -> None:
-    (tmp_path / OP).mkdir()
-    (tmp_path / OP / "lock").touch()
-    (tmp_path / OP / LOCK_NOTE).write_text(text)
-    assert read(tmp_path).left_by_rank is False
-
-
 NOBODY = 65534
 
 
@@ -209,28 +150,6 @@ def test_a_process_that_cannot_be_looked_at_may_hold_it() -> None:
             assert b"\n" == hidden.stdout.readline()
             assert (read_as(NOBODY, folder), read(folder).sees_all) == (False, True)
             hidden.kill()
-
-
-def test_only_the_lock_that_was_read_is_removed(tmp_path: Path) -> None:
-    path = tmp_path / OP / "lock"
-    path.parent.mkdir()
-    path.touch()
-    lock = read(tmp_path)
-    os.utime(path, (1, 1))
-    assert (False, True) == (remove_lock(lock), path.exists())
-    write_note(read(tmp_path))
-    assert remove_lock(read(tmp_path)) is True
-    assert [] == [*path.parent.iterdir()]
-    assert remove_lock(lock) is False
-
-
-def test_a_lock_that_cannot_be_removed_is_an_error_with_the_command(tmp_path: Path) -> None:
-    folder = tmp_path / "my ops"
-    path = folder / OP / "lock"
-    path.mkdir(parents=True)
-    with pytest.raises(PreflightError, match="cannot remove") as e:
-        remove_lock(read(folder))
-    assert (f"rm '{path}'",) == e.value.hints
 
 
 # Ranks get cores of their own where a trial shows that they can.

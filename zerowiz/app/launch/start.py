@@ -47,9 +47,9 @@ from zerowiz.core.launch.provenance import PlannedFile
 from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.memory.buffers import shares_with_sleeping_vllm, without_expansion
 from zerowiz.core.preflight import script as script_checks
-from zerowiz.core.preflight.builds import WAITS, dead_locks, judge_lock, will_compile
+from zerowiz.core.preflight.builds import WAITS, judge_lock, will_compile
 from zerowiz.core.preflight.examine import examine
-from zerowiz.core.preflight.facts import Lock, Op, PlannedJob, PreflightInput, list_ops
+from zerowiz.core.preflight.facts import Op, PlannedJob, PreflightInput, list_ops
 from zerowiz.core.script.config_delivery import Delivery, add_settled, deliver
 from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.core.script.settings import ScriptRun, check_accelerator, facts_of
@@ -57,7 +57,6 @@ from zerowiz.core.strategy_types import Offload, Strategy
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import OPTIMIZERS, Method
 from zerowiz.emit.job import Watch, watched_env
-from zerowiz.emit.processes import remove_lock
 from zerowiz.errors import PreflightError, UsageError, ZerowizError
 from zerowiz.probe.host_files import HostFiles
 from zerowiz.probe.nodes import find_master_address, read_env_files, read_hostfile
@@ -407,7 +406,7 @@ def check_start(
     master_port: int | None = None,
     escalates: bool = False,
 ) -> None:
-    """See that nothing surely ends a start, note what may, and take over the locks of dead ranks.
+    """See that nothing surely ends a start, and note what may.
 
     Args:
         plan: What was decided.
@@ -428,8 +427,6 @@ def check_start(
         findings = examine(_with_escalation(inputs, escalates=escalates))
     note_findings(findings, reporter, force=options.force)
     require_no_error(findings, force=options.force)
-    if not options.dry_run:
-        take_over(dead_locks(inputs), reporter)
     note_waits(findings, reporter)
 
 
@@ -561,23 +558,6 @@ def note_waits(findings: Sequence[PreflightFinding], reporter: Reporter) -> None
             reporter.note(finding.message)
 
 
-def take_over(locks: Sequence[Lock], reporter: Reporter) -> None:
-    """Remove locks that ranks of a supervised job have left.
-
-    Raises:
-        PreflightError: One cannot be removed.
-    """
-    for lock in locks:
-        if remove_lock(lock):
-            reporter.note(
-                _(
-                    "removed the lock `{path}` of a build of `{op}` that was killed",
-                    path=lock.path,
-                    op=lock.op,
-                )
-            )
-
-
 def check_locks(
     program: str, environ: Mapping[str, str], ops: Sequence[Op], reporter: Reporter
 ) -> tuple[Op, ...]:
@@ -589,7 +569,7 @@ def check_locks(
         program: `deepspeed`.
         environ: What the ranks get.
         ops: What they load.
-        reporter: Hears what they may wait for, and which locks are taken over.
+        reporter: Hears what they may wait for.
 
     Raises:
         PreflightError: They would wait for ever.
@@ -597,12 +577,7 @@ def check_locks(
     extensions = read_builds(program, environ, ops, HostFiles())
     if extensions is None:
         return ()
-    take_over([lock for lock in extensions.locks if lock.left_by_rank], reporter)
-    findings = [
-        judge_lock(lock, extensions.file_system)
-        for lock in extensions.locks
-        if not lock.left_by_rank
-    ]
+    findings = [judge_lock(lock, extensions.file_system) for lock in extensions.locks]
     compiled = tuple(op for op in ops if op.name not in extensions.built)
     waits = [will_compile(compiled)] if compiled else []
     note_findings(findings, reporter)

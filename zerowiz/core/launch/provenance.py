@@ -17,6 +17,7 @@ from zerowiz.core.plan_json import SCHEMA_VERSION
 from zerowiz.core.structs import encode, parse_json, replace
 from zerowiz.core.workload import Workload
 from zerowiz.errors import UsageError
+from zerowiz.translation import N_
 
 _CONFIG_SUFFIX, _PLAN_SUFFIX = ".json", ".plan.json"
 
@@ -247,16 +248,16 @@ def difference(path: str, there: bytes, wanted: str) -> tuple[str, ...] | str:
     """
     both = (there, wanted.encode("utf-8", "surrogateescape"))
     if any(len(part) > _LARGEST_BYTES or part.count(b"\n") > _MOST_LINES for part in both):
-        return "it is too large to compare"
+        return N_("it is too large to compare")
     try:
         text = there.decode()
     except UnicodeDecodeError:
         text = "\0"
     if "\0" in text:
-        return "it is not UTF-8 text, so zerowiz shows no diff"
+        return N_("it is not UTF-8 text, so zerowiz shows no diff")
     before, after = _lines(text), _lines(wanted)
     if before == after:
-        return "only its line endings differ (CRLF)"
+        return N_("only its line endings differ (CRLF)")
     lines = difflib.unified_diff(before, after, path, f"{path} (by zerowiz)", lineterm="")
     return tuple("".join(_escaped(part)) for line in lines for part in line.split("\n"))
 

@@ -289,11 +289,6 @@ def _locks_of(inputs: PreflightInput) -> tuple[Lock, ...]:
     return tuple(lock for lock in extensions.locks if lock.op in names) if extensions else ()
 
 
-def dead_locks(inputs: PreflightInput) -> tuple[Lock, ...]:
-    """The locks that ranks of a supervised job have left: a launch removes them."""
-    return tuple(lock for lock in _locks_of(inputs) if lock.left_by_rank)
-
-
 def _locks(inputs: PreflightInput) -> Iterator[PreflightFinding]:
     extensions = inputs.facts.extensions
     file_system = None if extensions is None else extensions.file_system
@@ -312,12 +307,7 @@ def judge_lock(lock: Lock, file_system: str | None) -> PreflightFinding:
             BEING_BUILT,
             f"process {lock.holder_pid} is building `{lock.op}`; the ranks will wait for it",
         )
-    if lock.left_by_rank:
-        text, severity = (
-            "was left by a rank that died; `zerowiz launch` removes it",
-            Severity.INFO,
-        )
-    elif _is_nobodys(lock, file_system):
+    if _is_nobodys(lock, file_system):
         text, severity = "was left by a build that was killed", Severity.ERROR
     else:
         minutes = lock.age_milliseconds // 60_000

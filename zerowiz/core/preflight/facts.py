@@ -192,10 +192,6 @@ class Toolchain(Struct, frozen=True, kw_only=True):
     has_libaio: bool | None = None
 
 
-LOCK_NOTE = "lock.zerowiz"
-"""Beside a lock: the file that says which rank made it; `worker/rank.py` writes it."""
-
-
 class Lock(Struct, frozen=True, kw_only=True):
     """A file that stands while an op is built."""
 
@@ -203,12 +199,8 @@ class Lock(Struct, frozen=True, kw_only=True):
     op: str
     """What is built."""
     age_milliseconds: int
-    made: tuple[int, int]
-    """Its inode, and when it was made in nanoseconds: no other lock at this path has both."""
     holder_pid: int | None = None
     """A process of this host that has it open: it builds the op."""
-    left_by_rank: bool = False
-    """A supervised rank made it, in this PID namespace; it and its compilers have ended."""
     sees_all: bool = False
     """Whether every process of this PID namespace that could have it open was looked at."""
     in_container: bool = False

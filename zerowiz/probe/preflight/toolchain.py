@@ -1,6 +1,5 @@
 """Read the compilers for DeepSpeed's ops, the locks of builds, and the binding of cores."""
 
-import json
 import os
 import re
 import shlex
@@ -16,7 +15,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from zerowiz.core.launch.plan import CoreBinding
-from zerowiz.core.preflight.facts import LOCK_NOTE, Extensions, Installed, Lock, Op, Toolchain
+from zerowiz.core.preflight.facts import Extensions, Installed, Lock, Op, Toolchain
 from zerowiz.probe.files import cache_folder
 from zerowiz.probe.host_files import Files
 from zerowiz.probe.machine.host import parse_list
@@ -41,8 +40,6 @@ class _Holders(Struct, frozen=True, kw_only=True):
     """By the device and the inode of the lock: in a container its path may be another."""
     hidden_users: frozenset[int]
     """Whose Pythons could not be looked at."""
-    folders: frozenset[str]
-    """Where processes run: compilers that have lost their rank, in the folder of their op."""
 
 
 def read_locks(folder: Path, ops: Iterable[str]) -> tuple[Lock, ...]:
@@ -81,14 +78,11 @@ def _stat(path: Path) -> os.stat_result | None:
 
 def _describe(path: Path, op: str, status: os.stat_result, holders: _Holders) -> Lock:
     holder_pid = holders.pids.get(_file_id(status))
-    is_quiet = holder_pid is None and os.path.realpath(path.parent) not in holders.folders
     return Lock(
         path=str(path),
         op=op,
         age_milliseconds=int(1000 * max(0.0, time.time() - status.st_mtime)),
-        made=_made(status),
         holder_pid=holder_pid,
-        left_by_rank=is_quiet and _was_left_by_rank(path, _made(status)),
         sees_all=_sees_all_of(status.st_uid, holders),
         in_container=_namespace_inode() != _HOST_NAMESPACE,
     )
@@ -98,7 +92,6 @@ def _find_holders() -> _Holders:
     """Which process has which lock open."""
     pids: dict[_FileId, int] = {}
     hidden_users: set[int] = set()
-    folders: set[str] = set()
     for process in (path for path in _PROC.iterdir() if path.name.isdigit()):
         try:
             opened = list((process / "fd").iterdir())
@@ -107,8 +100,6 @@ def _find_holders() -> _Holders:
             continue
         except OSError:
             continue
-        with suppress(OSError):
-            folders.add(str((process / "cwd").readlink()))
         for descriptor in opened:
             with suppress(OSError):
                 # Of all others not even the status is read: a dead file server would not answer.
@@ -116,7 +107,7 @@ def _find_holders() -> _Holders:
                     # A child that it starts has it too, until it is another program. Linux lists
                     # processes by their number, and a parent's is the smaller one.
                     pids.setdefault(_file_id(descriptor.stat()), int(process.name))
-    return _Holders(pids=pids, hidden_users=frozenset(hidden_users), folders=frozenset(folders))
+    return _Holders(pids=pids, hidden_users=frozenset(hidden_users))
 
 
 def _user_of_python(process: Path) -> set[int]:
@@ -135,34 +126,9 @@ def _sees_all_of(user: int, holders: _Holders) -> bool:
     return os.geteuid() in {0, user} and user not in holders.hidden_users
 
 
-def _was_left_by_rank(path: Path, lock_id: tuple[int, int]) -> bool:
-    """Whether a supervised rank of this PID namespace made it, and has died."""
-    try:
-        note = json.loads(path.with_name(LOCK_NOTE).read_text(encoding="utf-8"))
-        is_ours = note["space"] == read_pid_namespace() and tuple(note["made"]) == lock_id
-        return is_ours and not _is_alive(int(note["pid"]), note["start_ticks"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
-
-
-def _is_alive(pid: int, start_ticks: int) -> bool:
-    try:
-        words = (_PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
-    except OSError:
-        return False
-    # proc(5), stat, fields 3 and 22.
-    return words[0] not in {b"Z", b"X"} and int(words[19]) == start_ticks
-
-
 def _namespace_inode() -> int:
     status = _stat(_PROC / "self/ns/pid")
     return 0 if status is None else status.st_ino
-
-
-def read_pid_namespace() -> str:
-    """This boot and its PID namespace, as `worker/rank.py` writes it."""
-    boot = (_PROC / "sys/kernel/random/boot_id").read_text().strip()
-    return f"{boot}:{_namespace_inode()}"
 
 
 _NVCC_RELEASE = re.compile(r"release (\d{1,3})\.(\d{1,3})", re.ASCII)
