@@ -10,22 +10,60 @@ from zerowiz.core import shell
 from zerowiz.core.launch.other_launchers import launcher_words, read_command
 from zerowiz.errors import UsageError
 
-_GIB = 2**30
 _WIDTH = 96
-# A job without a time limit gets its partition's, and a backfilling scheduler cannot fit it in.
-_TIME = "24:00:00"
-# sbatch(1), --signal: it may come up to a minute early.
-_WARNING_S = 120
 # For a rank's own threads and those of its data loader; DeepSpeed's offload uses more.
 _CORES_PER_RANK = 4
-# Less than the warning, so that the ranks have saved before the time is up.
-_GRACE_S = 90
-_AGAIN = (
-    "status=$?",
-    "# FILL IN: to queue the job again when its time is up (status 143), uncomment the line below",
-    '# if [ "$status" -eq 143 ]; then scontrol requeue "$SLURM_JOB_ID"; fi',
-    'exit "$status"',
-)
+# A job without a time limit gets its partition's, and a backfilling scheduler cannot fit it in.
+# sbatch(1), --signal: it may come up to a minute early. The grace is less than the warning, so that
+# the ranks have saved before the time is up.
+_TEXT = """\
+#!/bin/bash
+# Trains {script} on {nodes}. Edit the lines marked FILL IN, then:
+#   sbatch {path}
+
+#SBATCH --job-name={name}
+# FILL IN what your site requires (remove one #): `sacctmgr show associations`, `sinfo`
+##SBATCH --account=NAME
+##SBATCH --partition=NAME
+#SBATCH --nodes={job.nodes}
+# One zerowiz per node, which starts the ranks of that node
+#SBATCH --ntasks-per-node=1
+{gpus}{about_cores}
+#SBATCH --cpus-per-task={cores}
+# FILL IN the memory per node for the job (remove one #); 0 is all of it
+##SBATCH --mem=0
+# FILL IN the time limit, days-hours:minutes:seconds
+#SBATCH --time=24:00:00
+# All output, in the folder of `sbatch`; a restart appends to it
+#SBATCH --output=%x-%j.out
+#SBATCH --open-mode=append
+# Start again after a node failure or preemption; it starts over if it cannot resume
+#SBATCH --requeue
+# Signal the ranks 120 s before the time is up, so that they can save
+#SBATCH --signal=TERM@120
+
+{environment}
+# One copy on each node; they agree in the output folder, which all have to share.
+# srun itself does not read --cpus-per-task of above (since Slurm 22.05).
+{folders}srun --kill-on-bad-exit=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" \\
+{command}
+status=$?
+# FILL IN: to queue the job again when its time is up (status 143), uncomment the line below
+# if [ "$status" -eq 143 ]; then scontrol requeue "$SLURM_JOB_ID"; fi
+exit "$status"
+"""
+_ACTIVATE = """\
+# FILL IN the modules that your site needs; every node must see this environment
+# module load cuda
+# shellcheck source=/dev/null
+source {activate}
+"""
+_TO_ACTIVATE = """\
+# FILL IN how to activate the environment of `zerowiz` and `deepspeed` on every node
+# module load cuda
+# source /path/to/environment/bin/activate
+"""
+_TO_FILL_IN = "# FILL IN the cores per node, or your share of them; all ranks of a node use them"
 # A word, or the value in it, that is an absolute path or leaves the folder.
 _OUTSIDE = re.compile(r"^(?:--?[\w-]+=)?((?:/|\.\./)[^/].*)", re.DOTALL)
 _NAME = re.compile(r"[^A-Za-z0-9._-]+")
@@ -41,8 +79,6 @@ class JobScript(Struct, frozen=True, kw_only=True):
     """Whether the ranks run on GPUs, not on the CPU."""
     cores: int | None = None
     """Of the job on each node; None where the nodes are not known."""
-    memory_bytes: int | None = None
-    """Of the host, on each node; None where it is not known."""
     activate: str | None = None
     """The `activate` of a virtual environment, which is sourced first."""
     stage: str = "auto"
@@ -58,82 +94,27 @@ class JobScript(Struct, frozen=True, kw_only=True):
 
 def render_job_script(job: JobScript) -> str:
     """The text of the file, for a person to read and edit."""
-    parts = (_title(job), _directives(job), _environment(job), (*_start(job), *_AGAIN))
-    return "\n".join("".join(f"{line}\n" for line in part) for part in parts)
-
-
-def _title(job: JobScript) -> Sequence[str]:
     what = "GPU" if job.has_gpus else "CPU rank"
     share = f"{job.ranks} {what}{'s' if job.ranks > 1 else ''}"
-    nodes = f"{job.nodes} nodes with {share} each" if job.nodes > 1 else f"a node with {share}"
-    script = shell.quote(job.script)
-    return (
-        "#!/bin/bash",
-        f"# Trains {script} on {nodes}. Edit the lines marked FILL IN, then:",
-        f"#   sbatch {shell.quote(job.path)}",
+    launch = ["zerowiz", "launch", "--stage", job.stage, "--yes", "--grace-seconds", "90"]
+    launch += job.options
+    script = [job.script, *job.script_args]
+    one_line = _fold([*launch, *script])
+    return _TEXT.format(
+        job=job,
+        script=shell.quote(job.script),
+        path=shell.quote(job.path),
+        nodes=f"{job.nodes} nodes with {share} each" if job.nodes > 1 else f"a node with {share}",
+        name=_NAME.sub("-", job.script.rpartition("/")[2].removesuffix(".py")) or "train",
+        gpus=f"#SBATCH --gpus-per-node={job.ranks}\n" if job.has_gpus else "",
+        about_cores="# All ranks of a node use these cores" if job.cores else _TO_FILL_IN,
+        cores=job.cores or job.ranks * _CORES_PER_RANK,
+        environment=_ACTIVATE.format(activate=shlex.quote(job.activate))
+        if job.activate
+        else _TO_ACTIVATE,
+        folders="".join(f"{line}\n" for line in _folders(job)),
+        command=f"{_fold(launch)} \\\n{_fold(script)}" if job.script_args else one_line,
     )
-
-
-def _directives(job: JobScript) -> Iterator[str]:
-    name = _NAME.sub("-", job.script.rpartition("/")[2].removesuffix(".py")) or "train"
-    yield f"#SBATCH --job-name={name}"
-    yield "# FILL IN what your site requires (remove one #): `sacctmgr show associations`, `sinfo`"
-    yield "##SBATCH --account=NAME"
-    yield "##SBATCH --partition=NAME"
-    yield f"#SBATCH --nodes={job.nodes}"
-    yield "# One zerowiz per node, which starts the ranks of that node"
-    yield "#SBATCH --ntasks-per-node=1"
-    if job.has_gpus:
-        yield f"#SBATCH --gpus-per-node={job.ranks}"
-    if job.cores is None:
-        yield "# FILL IN the cores per node, or your share of them; all ranks of a node use them"
-    else:
-        yield "# All ranks of a node use these cores"
-    yield f"#SBATCH --cpus-per-task={job.cores or job.ranks * _CORES_PER_RANK}"
-    if job.memory_bytes is None:
-        yield "# FILL IN the memory per node for the job (remove one #); 0 is all of it"
-        yield "##SBATCH --mem=0"
-    else:
-        yield "# Memory of each node"
-        yield f"#SBATCH --mem={-(-job.memory_bytes // _GIB)}G"
-    yield "# FILL IN the time limit, days-hours:minutes:seconds"
-    yield f"#SBATCH --time={_TIME}"
-    yield "# All output, in the folder of `sbatch`; a restart appends to it"
-    yield "#SBATCH --output=%x-%j.out"
-    yield "#SBATCH --open-mode=append"
-    yield "# Start again after a node failure or preemption; it starts over if it cannot resume"
-    yield "#SBATCH --requeue"
-    yield f"# Signal the ranks {_WARNING_S} s before the time is up, so that they can save"
-    yield f"#SBATCH --signal=TERM@{_WARNING_S}"
-
-
-def _environment(job: JobScript) -> Sequence[str]:
-    if job.activate is not None:
-        return (
-            "# FILL IN the modules that your site needs; every node must see this environment",
-            "# module load cuda",
-            "# shellcheck source=/dev/null",
-            f"source {shlex.quote(job.activate)}",
-        )
-    return (
-        "# FILL IN how to activate the environment of `zerowiz` and `deepspeed` on every node",
-        "# module load cuda",
-        "# source /path/to/environment/bin/activate",
-    )
-
-
-def _start(job: JobScript) -> Iterator[str]:
-    yield "# One copy on each node; they agree in the output folder, which all have to share."
-    yield "# srun itself does not read --cpus-per-task of above (since Slurm 22.05)."
-    yield from _folders(job)
-    yield 'srun --kill-on-bad-exit=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" \\'
-    words = ["zerowiz", "launch", "--stage", job.stage, "--yes"]
-    words += ["--grace-seconds", str(_GRACE_S), *job.options]
-    if job.script_args:
-        yield f"{_fold(words)} \\"
-        yield f"{_fold([job.script, *job.script_args])}"
-    else:
-        yield _fold([*words, job.script])
 
 
 def _folders(job: JobScript) -> Iterator[str]:
