@@ -3,7 +3,7 @@
 import json
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from msgspec import Struct
@@ -426,14 +426,26 @@ def plan_host_launch(
     if master_addr is not None:
         values["MASTER_ADDR"] = master_addr
     seen = {name: value for name, value in environ.items() if name not in shown} | values
-    garbled = {name: seen[name] for name in sorted(seen) if _is_garbled(name, seen[name])}
+    garbled = sorted(name for name, value in seen.items() if _is_garbled(name, value))
+    if launcher is Launcher.OPENMPI:
+        # DeepSpeed names eth0, and MPI_Init fails on a node without it; with an empty list Open MPI
+        # chooses itself (tried with 4.1.4).
+        words = ["--mca", "btl_tcp_if_include", environ.get("OMPI_MCA_btl_tcp_if_include", "")]
+        # Only the names: Open MPI reads the values on this host, so no process list shows them.
+        # What DeepSpeed sends as well would be sent twice. (Hydra sends the whole environment.)
+        names = [name for name in values if not name.startswith(_EXPORTED)]
+        words += [word for name in names for word in ("-x", name)]
+        options += (f"--launcher_args={shlex.join(words)}",)
     stale = tuple(name for name in LAUNCHERS_OWN if name in environ)
-    words = _MPI_WORDS[launcher](seen, [name for name in values if name not in garbled], garbled)
+    notes = (
+        f"`{name}` is not sent to the nodes: DeepSpeed would put quotes around its value"
+        for name in garbled
+    )
     return HostLaunch(
-        options=(*options, f"--launcher_args={shlex.join(words)}") if words else options,
+        options=options,
         env={**{name: values[name] for name in values if name not in garbled}, **env},
         without=(*shown, *garbled, *stale),
-        notes=rank_env.notes,
+        notes=(*rank_env.notes, *notes),
     )
 
 
@@ -447,33 +459,6 @@ def _list_shown_secrets(environ: Mapping[str, str], rank_env: RankEnv) -> tuple[
 def _is_garbled(name: str, value: str) -> bool:
     """Whether DeepSpeed would send the value with quotes that no shell removes."""
     return name.startswith(_EXPORTED) and _PLAIN.fullmatch(value) is None
-
-
-def _openmpi_words(
-    seen: Mapping[str, str], names: Iterable[str], garbled: Mapping[str, str]
-) -> list[str]:
-    # DeepSpeed names eth0, and MPI_Init fails on a node without it; with an empty list Open MPI
-    # chooses itself (tried with 4.1.4).
-    words = ["--mca", "btl_tcp_if_include", seen.get("OMPI_MCA_btl_tcp_if_include", "")]
-    for name in names:
-        # Only the name: Open MPI reads the value on this host, so no process list shows it. What
-        # DeepSpeed sends as well would be sent twice.
-        words += [] if name.startswith(_EXPORTED) else ["-x", name]
-    for name, value in garbled.items():
-        words += ["-x", f"{name}={value}"]
-    return words
-
-
-def _mpich_words(
-    _seen: Mapping[str, str], _names: Iterable[str], garbled: Mapping[str, str]
-) -> list[str]:
-    # Hydra sends the whole environment.
-    return [word for name, value in garbled.items() for word in ("-genv", name, value)]
-
-
-_MPI_WORDS: Mapping[
-    Launcher, Callable[[Mapping[str, str], Iterable[str], Mapping[str, str]], list[str]]
-] = {Launcher.OPENMPI: _openmpi_words, Launcher.MPICH: _mpich_words}
 
 
 def quote_words(launcher: Launcher, words: Sequence[str]) -> tuple[str, ...]:
