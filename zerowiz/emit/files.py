@@ -51,6 +51,14 @@ def _cannot_write(path: Path, error: OSError, hint: str = _OTHER_PLACE) -> Zerow
     return ZerowizError(f"cannot write `{path}`: {reason.lower()}", hint)
 
 
+@contextmanager
+def _writing(path: Path, hint: str = _OTHER_PLACE) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise _cannot_write(path, error, hint) from error
+
+
 def find_losses(files: Sequence[PlannedFile]) -> tuple[LostEdit, ...]:
     """What writing these files would lose: existing contents that zerowiz did not write.
 
@@ -107,10 +115,8 @@ def _mark_known(file: PlannedFile) -> None:
     there = None if file.own_folder else _read_there(file)
     if there is None or _marker(path, there).exists() or not _is_of_plan(path, there):
         return
-    try:
+    with _writing(path, _elsewhere(file)):
         _touch_marker(path, there)
-    except OSError as error:
-        raise _cannot_write(path, error, _elsewhere(file)) from error
 
 
 def _touch_marker(path: Path, content: bytes) -> None:
@@ -163,10 +169,8 @@ def replace_file(path: Path, text: str) -> None:
     Raises:
         ZerowizError: Its folder cannot be written.
     """
-    try:
+    with _writing(path):
         write_whole(path, os.fsencode(text))
-    except OSError as error:
-        raise _cannot_write(path, error) from error
 
 
 def write_private(path: Path, content: bytes) -> None:
@@ -175,10 +179,8 @@ def write_private(path: Path, content: bytes) -> None:
     Raises:
         ZerowizError: Its folder cannot be written.
     """
-    try:
+    with _writing(path):
         write_whole(path, content, stat.S_IRUSR | stat.S_IWUSR)
-    except OSError as error:
-        raise _cannot_write(path, error) from error
 
 
 def rewrite_file(path: Path, text: str) -> None:
@@ -188,11 +190,8 @@ def rewrite_file(path: Path, text: str) -> None:
         ZerowizError: It is gone or no regular file, or its folder cannot be written.
     """
     _refuse_special(path)
-    try:
+    with _writing(path):
         write_whole(path, os.fsencode(text), _mode(path))
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise ZerowizError(f"cannot write `{path}`: {reason.lower()}") from error
 
 
 def _refuse_special(path: Path, hint: str = _OTHER_PLACE) -> None:
@@ -331,11 +330,9 @@ def write_file(file: PlannedFile, *, force: bool = False) -> None:
         write_private(path, content)
         return
     refuse_loss(file, force=force)
-    try:
+    with _writing(path, _elsewhere(file)):
         _touch_marker(path, content)
         write_whole(path, content, None if file.copy_of is None else _mode(Path(file.copy_of)))
-    except OSError as error:
-        raise _cannot_write(path, error, _elsewhere(file)) from error
 
 
 # Add files to a person's folder, each whole or not at all; what is there is never overwritten.

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import partial
+from operator import lt, ne
 from statistics import median_high, multimode
 from typing import TypeVar
 
@@ -76,6 +77,8 @@ class OutlierKind(StrEnum):
 
 
 OutlierValue = int | str | Interconnect | Network
+_Compared = TypeVar("_Compared", bound=OutlierValue)
+_Rank = int | tuple[int, int] | tuple[bool, int, int] | tuple[list[int], str]
 
 
 class Outlier(Struct, frozen=True, kw_only=True):
@@ -92,9 +95,10 @@ class Outlier(Struct, frozen=True, kw_only=True):
 
 def find_outliers(nodes: Mapping[str, Machine]) -> tuple[Outlier, ...]:
     """Each respect in which a node differs from most, in the order of the nodes."""
-    outliers = [outlier for find in _FINDERS for outlier in find(nodes)]
+    outliers = (*_unlike_nodes(nodes), *_gpu_models(nodes), *_busy_gpus(nodes))
     position = {host: index for index, host in enumerate(nodes)}
-    return tuple(sorted(outliers, key=lambda outlier: position[outlier.host]))
+    kinds = [*OutlierKind]
+    return tuple(sorted(outliers, key=lambda odd: (position[odd.host], kinds.index(odd.kind))))
 
 
 def link_rank(link: Interconnect) -> tuple[int, int]:
@@ -127,12 +131,55 @@ def usual(values: Sequence[_Value], better: Callable[[Sequence[_Value]], _Value]
     return better(multimode(values))
 
 
-def _fewer_gpus(nodes: Mapping[str, Machine]) -> Iterator[Outlier]:
-    counts = {host: len(machine.gpus) for host, machine in nodes.items()}
-    most = usual(list(counts.values()), max)
-    for host, count in counts.items():
-        if count < most:
-            yield Outlier(host=host, kind=OutlierKind.FEWER_GPUS, value=count, usual=most)
+def _unlike_nodes(nodes: Mapping[str, Machine]) -> Iterator[Outlier]:
+    machines = nodes.items()
+    yield from _unlike(
+        OutlierKind.FEWER_GPUS, {host: len(m.gpus) for host, m in machines}, _most(int), lt
+    )
+    drivers = {host: m.driver_version for host, m in machines}
+    yield from _unlike(OutlierKind.DRIVER, drivers, _most(version_rank), ne)
+    # A node with one GPU has no link between them.
+    links = {
+        host: replace(m.interconnect, weakest_pair=None) for host, m in machines if len(m.gpus) > 1
+    }
+    yield from _unlike(
+        OutlierKind.SLOWER_LINK,
+        links,
+        _most(link_rank),
+        lambda link, most: link_rank(link) < link_rank(most),
+    )
+    yield from _unlike(
+        OutlierKind.SLOWER_NETWORK,
+        {host: replace(m.network, nics=()) for host, m in machines},
+        _most(network_rank),
+        lambda network, most: network_rank(network) < network_rank(most),
+    )
+    yield from _unlike(
+        OutlierKind.LESS_HOST_MEMORY,
+        {host: m.host.available_bytes for host, m in machines},
+        median_high,
+        lambda size, middle: size < _LITTLE_MEMORY_FRACTION * middle,
+    )
+
+
+def _most(rank: Callable[[_Compared], _Rank]) -> Callable[[Sequence[_Compared]], _Compared]:
+    return lambda values: usual(values, partial(max, key=rank))
+
+
+def _unlike(
+    kind: OutlierKind,
+    values: Mapping[str, _Compared | None],
+    find_usual: Callable[[Sequence[_Compared]], _Compared],
+    is_odd: Callable[[_Compared, _Compared], bool],
+) -> Iterator[Outlier]:
+    """The nodes whose value is odd beside the usual one; those without a value are left out."""
+    known = {host: value for host, value in values.items() if value is not None}
+    if not known:
+        return
+    most = find_usual([*known.values()])
+    for host, value in known.items():
+        if is_odd(value, most):
+            yield Outlier(host=host, kind=kind, value=value, usual=most)
 
 
 def _gpu_models(nodes: Mapping[str, Machine]) -> Iterator[Outlier]:
@@ -181,64 +228,6 @@ def _busy_gpus(nodes: Mapping[str, Machine]) -> Iterator[Outlier]:
 def _has_own_memory(machine: Machine, gpu: Gpu) -> bool:
     return not machine.accelerator.row.on_host and not gpu.shares_host_memory
 
-
-def _drivers(nodes: Mapping[str, Machine]) -> Iterator[Outlier]:
-    versions = {h: m.driver_version for h, m in nodes.items() if m.driver_version is not None}
-    if not versions:
-        return
-    most = usual(list(versions.values()), partial(max, key=version_rank))
-    for host, version in versions.items():
-        if version != most:
-            yield Outlier(host=host, kind=OutlierKind.DRIVER, value=version, usual=most)
-
-
-def _slower_links(nodes: Mapping[str, Machine]) -> Iterator[Outlier]:
-    """Nodes with a slower link between their GPUs; a node with one GPU has no link."""
-    links = {
-        host: replace(machine.interconnect, weakest_pair=None)
-        for host, machine in nodes.items()
-        if len(machine.gpus) > 1
-    }
-    if not links:
-        return
-    most = usual(list(links.values()), partial(max, key=link_rank))
-    for host, link in links.items():
-        if link_rank(link) < link_rank(most):
-            yield Outlier(host=host, kind=OutlierKind.SLOWER_LINK, value=link, usual=most)
-
-
-def _slower_networks(nodes: Mapping[str, Machine]) -> Iterator[Outlier]:
-    networks = {host: replace(machine.network, nics=()) for host, machine in nodes.items()}
-    most = usual(list(networks.values()), partial(max, key=network_rank))
-    for host, network in networks.items():
-        if network_rank(network) < network_rank(most):
-            yield Outlier(host=host, kind=OutlierKind.SLOWER_NETWORK, value=network, usual=most)
-
-
-def _less_host_memory(nodes: Mapping[str, Machine]) -> Iterator[Outlier]:
-    available = {
-        host: machine.host.available_bytes
-        for host, machine in nodes.items()
-        if machine.host.available_bytes is not None
-    }
-    if not available:
-        return
-    middle = median_high(available.values())
-    for host, size_bytes in available.items():
-        if size_bytes < _LITTLE_MEMORY_FRACTION * middle:
-            kind = OutlierKind.LESS_HOST_MEMORY
-            yield Outlier(host=host, kind=kind, value=size_bytes, usual=middle)
-
-
-_FINDERS: Sequence[Callable[[Mapping[str, Machine]], Iterator[Outlier]]] = (
-    _fewer_gpus,
-    _gpu_models,
-    _busy_gpus,
-    _drivers,
-    _slower_links,
-    _slower_networks,
-    _less_host_memory,
-)
 
 _MergeValue = TypeVar("_MergeValue")
 
@@ -468,7 +457,7 @@ def _merge_hosts(hosts: Sequence[Host]) -> Host:
         available_bytes=tightest.available_bytes,
         available_by=tightest.available_by,
         cores=least(host.cores for host in hosts),
-        python_call_seconds=_most(host.python_call_seconds for host in hosts),
+        python_call_seconds=_largest(host.python_call_seconds for host in hosts),
         numa_nodes=least(host.numa_nodes for host in hosts),
         shm_bytes=least(host.shm_bytes for host in hosts),
         memlock_bytes=least(host.memlock_bytes for host in hosts),
@@ -478,7 +467,7 @@ def _merge_hosts(hosts: Sequence[Host]) -> Host:
     )
 
 
-def _most(values: Iterable[float | None]) -> float | None:
+def _largest(values: Iterable[float | None]) -> float | None:
     """The largest; unknown where any is."""
     known = [*values]
     return None if None in known else max(filter(None, known), default=None)
