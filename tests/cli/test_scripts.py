@@ -8,25 +8,20 @@ import pytest
 from cli.harness import CONFIG_ARGUMENTS, DOWN, ENTER, HF_IN_CODE, HF_PARSER, Open, Result, Run
 
 CPU = ("--accelerator", "cpu", "--gpus-per-node", "2", "--model", "10m", "--seq-len", "64")
-EDITED = """\
+PLAIN = """\
 import argparse, json, deepspeed
 from torch.utils.data import DataLoader
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--ds_config")
 parser.add_argument("--batch", type=int, default=2)
-parser.add_argument("--stage", type=int, default=2)
-parser.add_argument("--warmup", action="store_true")
 parser.add_argument("--local_rank", type=int)
 args = parser.parse_args()
 config = json.load(open(args.ds_config))
-config["train_micro_batch_size_per_gpu"] = args.batch
-config["zero_optimization"]["stage"] = args.stage
-if args.warmup:
-    config["scheduler"]["params"]["warmup_num_steps"] = 10
+loader = DataLoader(data, batch_size=args.batch)
 deepspeed.initialize(model=build(), config=config)
 """
-NEEDING = EDITED.replace('"--ds_config"', '"--ds_config", required=True', 1).replace(
+NEEDING = PLAIN.replace('"--ds_config"', '"--ds_config", required=True', 1).replace(
     "args =", 'parser.add_argument("--data_path", required=True)\nargs =', 1
 )
 MAPPED = HF_PARSER.replace(
@@ -43,15 +38,10 @@ ESCALATE = ("--supervise", "--escalate")
     [
         (HF_PARSER, "2", (), None),
         (HF_PARSER, "2", ("--fsdp", "full_shard"), "PF109 fsdp"),
-        (HF_PARSER, "2", ("--evaluation_strategy", "steps"), "PF113 removed-option"),
-        (HF_IN_CODE.replace("use_cpu", "no_cuda=True, use_cpu"), "2", (), "PF113 removed-option"),
         (MAPPED, "2", (), None),
         (MAPPED, "3", (), "PF108 device-map"),
-        (EDITED, "2", (), None),
-        (EDITED, "2", ("--batch", "4"), None),
-        (EDITED, "2", ("--stage", "3"), "PF107 config-key-changed"),
-        (EDITED, "3", ("--stage", "3"), None),
-        (EDITED, "2", ("--warmup",), "PF106 config-key-missing"),
+        (PLAIN, "2", (), None),
+        (PLAIN, "2", ("--batch", "4"), None),
         (SAVING, "2", (), None),
         (SAVING, "3", (), "PF117 shards-saved"),
         (SAVING.replace("net.save_pretrained", "trainer.save_model"), "3", (), None),
@@ -126,24 +116,13 @@ def test_a_dry_run_for_another_machine_says_what_would_stop_the_launch_there(
     assert 0 == here(*launch, *words[:2]).code
 
 
-def test_a_plan_notes_what_its_script_asks_against_it(here: Run, folder: Path) -> None:
-    (folder / "train.py").write_text(EDITED, encoding="utf-8")
-    asked = ("plan", "--machine", "cpu", "--gpus-per-node", "2", "--model", "10m", "--stage", "1")
-    result = here(*asked, "--seq-len", "64", "train.py")
-    assert 0 == result.code, result.stderr
-    assert "overwrites `zero_optimization.stage` of the config (PF107" in result.stderr
-    assert "; put `--stage 1` after train.py" in result.stderr
-    kept = here(*asked, "--seq-len", "64", "train.py", "--stage", "1")
-    assert (0, False) == (kept.code, "PF107" in kept.stderr)
-
-
 def test_a_plan_and_a_launch_say_the_same_of_an_argument_that_is_missing(
     here: Run, folder: Path
 ) -> None:
     (folder / "train.py").write_text(NEEDING, encoding="utf-8")
     refused = here("launch", "--dry-run", "--yes", *CPU, "--stage", "2", "train.py")
     noted = here("plan", "--machine", "cpu", *CPU[2:], "--stage", "2", "train.py")
-    said = "train.py requires `--data_path` (line 10), which you did not pass (PF116"
+    said = "train.py requires `--data_path` (line 8), which you did not pass (PF116"
     assert (5, 0) == (refused.code, noted.code), refused.stderr + noted.stderr
     assert said in refused.stderr
     assert said in noted.stderr
@@ -153,7 +132,7 @@ def test_a_plan_and_a_launch_say_the_same_of_an_argument_that_is_missing(
 
 
 def test_an_option_that_zerowiz_passes_itself_is_not_missing(here: Run, folder: Path) -> None:
-    text = EDITED.replace('"--batch", type=int, default=2', '"--batch", type=int, required=True')
+    text = PLAIN.replace('"--batch", type=int, default=2', '"--batch", type=int, required=True')
     (folder / "train.py").write_text(text, encoding="utf-8")
     launch = ("launch", "--dry-run", "--yes", *CPU, "--stage", "2")
     result = here(*launch, "--micro-batch", "4", "train.py")
@@ -169,9 +148,7 @@ def test_an_option_that_zerowiz_passes_itself_is_not_missing(here: Run, folder: 
     [
         "import torch\nmodel = torch.nn.Linear(4, 4)\ntorch.optim.AdamW(model.parameters())\n",
         "import deepspeed\ndeepspeed.initialize(model=build(), config=make_config())\n",
-        f"# No such flag at DeepSpeed's launcher.\n{EDITED}".replace(
-            "--local_rank", "--local-rank"
-        ),
+        f"# No such flag at DeepSpeed's launcher.\n{PLAIN}".replace("--local_rank", "--local-rank"),
     ],
 )
 def test_a_plan_says_that_a_launch_refuses_its_script(
@@ -530,18 +507,6 @@ from accelerate import Accelerator
 accelerator = Accelerator()
 model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
 """
-EDITING = """\
-import argparse, json, deepspeed
-
-parser = argparse.ArgumentParser()
-parser.add_argument("--ds_config")
-parser.add_argument("--local_rank", type=int)
-args = parser.parse_args()
-config = json.load(open(args.ds_config))
-config["optimizer"]["params"]["lr"] = 6e-4
-config["gradient_clipping"] = 0.5
-deepspeed.initialize(model=build(), config=config)
-"""
 # A Trainer behind a parser of its own, which has the batch as its options.
 BATCHES = """\
 import argparse
@@ -605,11 +570,10 @@ def test_a_config_that_is_used_or_is_zerowizs_own_is_not_named(here: Run, folder
             "`ds_config_zero1.json` sets `gradient_clipping` 1.0, a default of zerowiz's own",
         ),
         (ACCELERATE, "`ds_config_zero1.json` sets `gradient_clipping` 1.0, a default of"),
-        (EDITING, "sets AdamW with `betas` [0.9, 0.999], `eps` 1e-08, `weight_decay` 0.0: these"),
         (HF_IN_CODE, None),
         (BATCHES, None),
     ],
-    ids=["own optimizer", "accelerate", "sets some later", "trainer", "parsed trainer"],
+    ids=["own optimizer", "accelerate", "trainer", "parsed trainer"],
 )
 def test_what_else_is_of_zerowiz_alone(
     here: Run, folder: Path, text: str, expected: str | None

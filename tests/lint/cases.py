@@ -92,13 +92,17 @@ ARGUMENTS: Mapping[str, Any] = {
     "gradient_accumulation_steps": 4,
 }
 SETTINGS = ScriptSettings(
-    micro_batch=ScriptValue(value=2, source="the script", change="{value}", state=State.FIXED),
-    accumulation_steps=ScriptValue(
-        value=4, source="the script", change="{value}", state=State.FIXED
-    ),
-    precision=ScriptValue(
-        value=Precision.BF16, source="the script", change="{value}", state=State.FIXED
-    ),
+    values={
+        "micro_batch": ScriptValue(
+            value=2, source="the script", change="{value}", state=State.FIXED
+        ),
+        "accumulation_steps": ScriptValue(
+            value=4, source="the script", change="{value}", state=State.FIXED
+        ),
+        "precision": ScriptValue(
+            value=Precision.BF16, source="the script", change="{value}", state=State.FIXED
+        ),
+    }
 )
 
 

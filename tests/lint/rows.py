@@ -40,13 +40,17 @@ SCRIPT = Context(
     integration=Integration.HF,
     world_size=2,
     settings=ScriptSettings(
-        micro_batch=ScriptValue(value=2, source="`batch=2`", change="edit it", state=State.FIXED),
-        accumulation_steps=ScriptValue(
-            value=4, source="`steps=4`", change="edit it", state=State.FIXED
-        ),
-        precision=ScriptValue(
-            value=Precision.BF16, source="`bf16=True`", change="edit it", state=State.FIXED
-        ),
+        values={
+            "micro_batch": ScriptValue(
+                value=2, source="`batch=2`", change="edit it", state=State.FIXED
+            ),
+            "accumulation_steps": ScriptValue(
+                value=4, source="`steps=4`", change="edit it", state=State.FIXED
+            ),
+            "precision": ScriptValue(
+                value=Precision.BF16, source="`bf16=True`", change="edit it", state=State.FIXED
+            ),
+        }
     ),
 )
 OF_0_18_2, OF_0_19_3 = (

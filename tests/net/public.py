@@ -172,6 +172,7 @@ def _facts(path: Path) -> Any:
         facts = _differing(read_script(Path(path.name)))
     except ZerowizError as error:
         return {"error": str(error)}
+    facts |= facts.pop("sources", {})
     options = facts.get("parser", {}).pop("options", [])
     if options:
         facts["parser"]["options"] = f"{len(options)} {digest(options)}"

@@ -83,7 +83,7 @@ def test_a_script_that_only_calls_a_module_is_shown_with_it() -> None:
 
 def test_a_script_that_is_seen_whole_takes_one_line() -> None:
     stream = TerminalStream()
-    show.script(replace(FACTS, micro_batch=ValueSource(value=4, line=3, code="x")), stream)
+    show.script(FACTS.with_sources(micro_batch=ValueSource(value=4, line=3, code="x")), stream)
     said = " ".join(stream.getvalue().split())
     assert (
         "Script train.py: HF Trainer with arguments in code, gets the config through environment variables"
@@ -94,7 +94,7 @@ def test_where_the_reading_of_a_script_ended_is_said_once_by_line() -> None:
     stream = TerminalStream()
     end = ValueSource(line=9, code="LoraConfig(**...)")
     model = ValueSource(line=4, code="load(cfg['model'])")
-    show.script(replace(FACTS, lora_rank=end, lora_target_modules=end, model=model), stream)
+    show.script(FACTS.with_sources(lora_rank=end, lora_target_modules=end, model=model), stream)
     said = " ".join(stream.getvalue().split())
     assert (
         "Unseen zerowiz did not follow `load(cfg['model'])` in line 4, `LoraConfig(**...)` in line 9"

@@ -121,12 +121,8 @@ def _besides(plan: Plan, layers: Layers) -> Iterator[SettingValue]:
     def said(name: str, origin: Origin, source: str) -> SettingValue:
         return SettingValue(name=name, value=None, origin=origin, source=source)
 
-    if plan.script is not None:
-        facts, built = plan.script.facts, plan.script.settings.model_config
-        if facts.integration is not None:
-            yield said("integration", Origin.SCRIPT, facts.path)
-        if built is not None:
-            yield said("model", Origin.SCRIPT, built.source)
+    if plan.script is not None and plan.script.facts.integration is not None:
+        yield said("integration", Origin.SCRIPT, plan.script.facts.path)
     config = plan.resolved.config
     if config.accumulation_steps is not None or config.train_batch_size is not None:
         yield said("global_batch", Origin.CONFIG, str(plan.options.config))

@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from zerowiz.app.options import Options
-from zerowiz.app.resolve.model import made_for
 from zerowiz.app.resolve.resolved_job import own_config
 from zerowiz.app.resolve.workload import solves_micro_batch
 from zerowiz.core.decision.questions import (
@@ -57,8 +56,6 @@ _BUILT = _(
     '`model.config.save_pretrained("my-model")`'
 )
 
-_HIDDEN = _("zerowiz cannot read {code}, which decides the size of the model")
-
 
 class Ask(Protocol):
     """How an open question gets its answer: from a person, or from its default."""
@@ -89,8 +86,7 @@ def by_default_of(settings: ScriptSettings | None) -> Ask:
         except AnswerNeededError as error:
             if question.key != "model" or settings is None:
                 raise
-            hidden = settings.hidden_size
-            seen = (_HIDDEN.format(code=hidden),) if hidden else _own_size(settings)
+            seen = _own_size(settings)
             raise AnswerNeededError(error.message, *seen, *error.hints, _BUILT) from None
 
     return of_script
@@ -142,7 +138,7 @@ def said_by_config(options: Options) -> frozenset[str]:
 def open_questions(options: Options, settings: ScriptSettings) -> dict[str, str | None]:
     """The answers by key, None where neither an option, nor the script, nor a config says."""
     known: dict[str, object] = {
-        "model": options.model or settings.model or made_for(None, settings),
+        "model": options.model or settings.model,
         "micro_batch": (
             options.micro_batch
             or settings.micro_batch

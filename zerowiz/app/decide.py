@@ -437,8 +437,7 @@ def _own_values(plan: Plan, strategy: Strategy) -> Iterator[str]:
     if plan.options.config is not None or not reaches:
         return
     config = write_config(resolved.job, plan.decision.of(strategy), resolved.handover)
-    by_script = () if facts is None else [use.keys[-1] for use in facts.config_keys if use.sets]
-    optimizer, values = own_values(config, by_script)
+    optimizer, values = own_values(config)
     if not values:
         return
     path = config_file(plan.options, strategy)

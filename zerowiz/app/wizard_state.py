@@ -19,7 +19,7 @@ from zerowiz.app.decide import DecidedJob, decide_job, machine_of
 from zerowiz.app.machines.machine import CPU_MACHINE, find_machine
 from zerowiz.app.options import Options, with_plain
 from zerowiz.app.reporter import Reporter
-from zerowiz.app.resolve.model import check_model, made_for, read_made_near, read_near
+from zerowiz.app.resolve.model import check_model, read_near
 from zerowiz.app.resolve.resolved_job import ResolvedJob, own_config, resolve_job
 from zerowiz.app.resolve.workload import check_words, splits
 from zerowiz.app.wizard_plan import CopiedTemplate, InitOptions, InitPlan, check_template, script_of
@@ -46,7 +46,7 @@ from zerowiz.core.decision.questions import (
 )
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.memory.micro_step import ReadModel
-from zerowiz.core.script.bindings import ModelConfig, Words
+from zerowiz.core.script.bindings import Words
 from zerowiz.core.script.config_delivery import add_settled, add_words
 from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.core.script.settings import (
@@ -362,12 +362,10 @@ class NamedInputs:
         """The model, where reading it takes neither the network nor a trace."""
         answered = {**answers.by_key, **as_answers(answers.settings)}
         named, settings = answered.get("model") or self.typed.model, self.settings(answers)
-        built, loaded = made_for(named, settings), settings.model
-        name = named or (None if loaded is None else loaded.value)
-        key = name if built is None else f"{built.base} {built.source}"
-        if key is not None and key not in self._models:
-            self._models[key] = self._near(name or "") if built is None else self._near_made(built)
-        return None if key is None else self._models[key]
+        name = named or (None if settings.model is None else settings.model.value)
+        if name is not None and name not in self._models:
+            self._models[name] = self._near(name)
+        return None if name is None else self._models[name]
 
     def _near(self, name: str) -> ReadModel | None:
         try:
@@ -377,12 +375,6 @@ class NamedInputs:
         rows = (row for row in read_known_models() if row.id == name and near is None)
         known = next((ReadModel(model=row.build()) for row in rows), None)
         return near or known
-
-    def _near_made(self, config: ModelConfig) -> ReadModel | None:
-        try:
-            return None if self.typed.trace else read_made_near(config, os.environ)
-        except ZerowizError:
-            return None
 
 
 def as_answers(settings: Change) -> dict[str, str]:
@@ -687,7 +679,7 @@ class Wizard:
             return None
         steps = settings.accumulation_steps
         per_rank = settings.micro_batch.value * (1 if steps is None else steps.value)
-        return per_rank * machine.world_size
+        return int(per_rank * machine.world_size)
 
     def check(self, key: str, answers: Answers) -> Callable[[str], object] | None:
         """What refuses an answer that would fail later."""

@@ -6,13 +6,15 @@ the table: options, help, JSON, assumptions and comparison rows are made from it
 
 from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
-from typing import get_args
+from typing import TypeAlias, get_args
 
 from msgspec import Struct
 
 from zerowiz.core.structs import shows
 from zerowiz.errors import UsageError
 
+Written: TypeAlias = int | float | str | bool | None
+"""A value as a script or a file writes it."""
 Change = Mapping[str, int | str | bool]
 """Settings by the names of their fields, with the plain values that they are to have."""
 
@@ -55,6 +57,17 @@ class SettingRow(Struct, frozen=True, kw_only=True):
     """The smallest count that it can be."""
     measurable: bool = True
     """Whether the ranks of `measure` can train with it; else `measure` refuses it."""
+    script_names: frozenset[str] = frozenset()
+    """The names that scripts give an option or a constant of their own for it."""
+    trainer_fields: tuple[str, ...] = ()
+    """The fields of TrainingArguments, or of a class made of it, that say it; the first that is
+    seen counts."""
+    config_key: str | None = None
+    """Its key in DeepSpeed's config, which is also what the engine calls it."""
+    program_keys: Mapping[str, str] = {}
+    """Its key in the files of axolotl, LLaMA-Factory and ms-swift, by the program's name."""
+    names: Mapping[Written, object] = {}
+    """What each of a script's words for a value means, where it has other ones than zerowiz."""
 
     @property
     def key(self) -> str:
@@ -235,6 +248,14 @@ MODEL = SettingRow(
     help="Folder, hub id, name (llama-3.1-8b) or size (7b)",
     panel=Panel.MODEL,
     value="<model>",
+    script_names=frozenset(
+        {"base_model", "model_id", "model_name", "model_name_or_path", "model_path"}
+    ),
+    program_keys={
+        "axolotl": "base_model",
+        "LLaMA-Factory": "model_name_or_path",
+        "ms-swift": "model",
+    },
     default="the one that your script names",
 )
 TRACE = SettingRow(

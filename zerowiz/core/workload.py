@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated
+from functools import cache
+from typing import Annotated, get_args, get_origin, get_type_hints
 
 from msgspec import Struct
 
-from zerowiz.core.settings import Panel, SettingRow, read_rows
+from zerowiz.core.settings import Panel, SettingRow, Written, read_rows
 from zerowiz.core.structs import Count
 from zerowiz.errors import UsageError
 from zerowiz.translation import N_
@@ -324,6 +325,18 @@ OPTIMIZERS: Mapping[Optimizer, OptimizerRow] = {
         words=(),
     ),
 }
+TRAINER_OPTIMIZERS: Mapping[Written, Optimizer] = {
+    name: optimizer for optimizer, row in OPTIMIZERS.items() for name in row.trainer_names
+}
+OPTIMIZER_NAMES: Mapping[Written, Optimizer] = {
+    **TRAINER_OPTIMIZERS,
+    **{
+        name: optimizer
+        for optimizer, row in OPTIMIZERS.items()
+        for names in row.classes.values()
+        for name in names
+    },
+}
 KERNELS: Mapping[OptimizerKernel, KernelRow] = {
     kernel: made for row in OPTIMIZERS.values() for kernel, made in row.kernels.items()
 }
@@ -379,6 +392,9 @@ ATTENTION_ROWS: Mapping[Attention, AttentionRow] = {
         keeps_scores=True,
         takes_masks=False,
     ),
+}
+ATTENTION_NAMES: Mapping[Written, Attention] = {
+    name: attention for attention, row in ATTENTION_ROWS.items() for name in row.names
 }
 
 
@@ -670,6 +686,22 @@ class Workload(Struct, frozen=True, kw_only=True):
             flag="--micro-batch",
             help="Sequences per GPU in one forward pass",
             panel=Panel.JOB,
+            script_names=frozenset(
+                {
+                    "micro_batch",
+                    "micro_batch_size",
+                    "per_device_train_batch_size",
+                    "per_device_training_batch_size",
+                    "train_micro_batch_size_per_gpu",
+                }
+            ),
+            trainer_fields=("per_device_train_batch_size",),
+            config_key="train_micro_batch_size_per_gpu",
+            program_keys={
+                "axolotl": "micro_batch_size",
+                "LLaMA-Factory": "per_device_train_batch_size",
+                "ms-swift": "per_device_train_batch_size",
+            },
             assumed=N_("micro-batch {value}"),
             assumed_always=True,
         ),
@@ -681,6 +713,29 @@ class Workload(Struct, frozen=True, kw_only=True):
             flag="--seq-len",
             help="Tokens per sequence",
             panel=Panel.JOB,
+            script_names=frozenset(
+                {
+                    "block_size",
+                    "context_length",
+                    "cutoff_len",
+                    "max_len",
+                    "max_length",
+                    "max_seq_len",
+                    "max_seq_length",
+                    "max_sequence_length",
+                    "max_source_length",
+                    "model_max_length",
+                    "seq_len",
+                    "seq_length",
+                    "sequence_length",
+                }
+            ),
+            trainer_fields=("max_length",),
+            program_keys={
+                "axolotl": "sequence_len",
+                "LLaMA-Factory": "cutoff_len",
+                "ms-swift": "max_length",
+            },
             assumed=N_("{value} tokens per sequence"),
             assumed_always=True,
         ),
@@ -691,6 +746,13 @@ class Workload(Struct, frozen=True, kw_only=True):
             flag="--grad-accum",
             help="Micro-steps per optimizer step",
             panel=Panel.JOB,
+            trainer_fields=("gradient_accumulation_steps",),
+            config_key="gradient_accumulation_steps",
+            program_keys={
+                "axolotl": "gradient_accumulation_steps",
+                "LLaMA-Factory": "gradient_accumulation_steps",
+                "ms-swift": "gradient_accumulation_steps",
+            },
             assumed=N_("accumulation {value}"),
         ),
     ] = 1
@@ -723,6 +785,9 @@ class Workload(Struct, frozen=True, kw_only=True):
             flag="--optimizer",
             help="Optimizer; its states take memory",
             panel=Panel.JOB,
+            trainer_fields=("optim",),
+            program_keys={"axolotl": "optimizer", "LLaMA-Factory": "optim", "ms-swift": "optim"},
+            names=OPTIMIZER_NAMES,
             shown="{value}",
             assumed="{value}",
         ),
@@ -752,6 +817,11 @@ class Workload(Struct, frozen=True, kw_only=True):
             flag="--lora-rank",
             help="Rank of the adapters",
             panel=Panel.MODEL,
+            program_keys={
+                "axolotl": "lora_r",
+                "LLaMA-Factory": "lora_rank",
+                "ms-swift": "lora_rank",
+            },
             shown=N_("adapters of rank {value}"),
             assumed=N_("adapters of rank {value}"),
             of_adapters=True,
@@ -764,6 +834,11 @@ class Workload(Struct, frozen=True, kw_only=True):
             help="Layers with adapters: all-linear, or q_proj,v_proj",
             value="<names>",
             panel=Panel.MODEL,
+            program_keys={
+                "axolotl": "lora_target_modules",
+                "LLaMA-Factory": "lora_target",
+                "ms-swift": "target_modules",
+            },
             shown=N_("adapters on {value}"),
             assumed=N_("adapters on {value}"),
             of_adapters=True,
@@ -776,12 +851,20 @@ class Workload(Struct, frozen=True, kw_only=True):
             flag="--gradient-checkpointing/--no-gradient-checkpointing",
             help="Recompute activations in backward",
             panel=Panel.JOB,
+            trainer_fields=("gradient_checkpointing",),
             assumed=N_("no gradient checkpointing"),
             assumed_always=True,
         ),
     ] = False
     attention: Annotated[
-        Attention, SettingRow(flag="--attention", help="Attention kernel", panel=Panel.JOB)
+        Attention,
+        SettingRow(
+            flag="--attention",
+            help="Attention kernel",
+            panel=Panel.JOB,
+            script_names=frozenset({"attn_implementation"}),
+            names=ATTENTION_NAMES,
+        ),
     ] = Attention.SDPA
     loss: Annotated[
         Loss,
@@ -789,6 +872,8 @@ class Workload(Struct, frozen=True, kw_only=True):
             flag="--loss",
             help="How to compute the loss from logits",
             panel=Panel.JOB,
+            trainer_fields=("use_liger_kernel",),
+            names={True: Loss.LIGER, False: Loss.PLAIN},
             shown=N_("{value} loss"),
         ),
     ] = Loss.PLAIN
@@ -802,6 +887,7 @@ class Workload(Struct, frozen=True, kw_only=True):
             flag="--packing/--no-packing",
             help="Pack all sequences of a micro-batch into one row",
             panel=Panel.JOB,
+            trainer_fields=("packing",),
             shown="packed",
         ),
     ] = False
@@ -835,6 +921,7 @@ class Workload(Struct, frozen=True, kw_only=True):
             flag="--completion-tokens",
             help="Maximum number of tokens generated per sequence (GRPO, RLOO, PPO)",
             panel=Panel.JOB,
+            trainer_fields=("max_completion_length", "response_length"),
             assumed=N_("{value} tokens generated"),
             assumed_always=True,
             shown=N_("{value} tokens generated"),
@@ -863,6 +950,7 @@ class Workload(Struct, frozen=True, kw_only=True):
             help="Fraction of each GPU for a vLLM on it; 0: vLLM has its own GPUs",
             default="your script's, else no vLLM",
             panel=Panel.JOB,
+            trainer_fields=("vllm_gpu_memory_utilization",),
             assumed=N_("vLLM in {value} of each GPU"),
             shown=N_("vLLM in {value} of each GPU"),
             measurable=False,
@@ -876,6 +964,7 @@ class Workload(Struct, frozen=True, kw_only=True):
             flag="--vllm-sleeps/--no-vllm-sleeps",
             help="vLLM frees its memory during training steps (sleep mode)",
             panel=Panel.JOB,
+            trainer_fields=("vllm_enable_sleep_mode",),
             shown=N_("vLLM asleep while it trains"),
             measurable=False,
             of_generation=True,
@@ -889,6 +978,12 @@ class Workload(Struct, frozen=True, kw_only=True):
             help="Sequences that a GPU evaluates at a time; 0: no evaluation",
             default="your script's, else no evaluation",
             panel=Panel.JOB,
+            trainer_fields=("per_device_eval_batch_size",),
+            program_keys={
+                "axolotl": "eval_batch_size",
+                "LLaMA-Factory": "per_device_eval_batch_size",
+                "ms-swift": "per_device_eval_batch_size",
+            },
             shown=N_("{value} evaluated at a time"),
             least=0,
             measurable=False,
@@ -1079,3 +1174,20 @@ class Workload(Struct, frozen=True, kw_only=True):
 SETTINGS: Mapping[str, SettingRow] = read_rows(Workload)
 """The row of each setting of a training step, in the order of the fields."""
 _DEFAULTS = Workload()
+
+
+@cache
+def setting_kinds() -> Mapping[str, type]:
+    """The type of each setting's values, None aside, by the field's name.
+
+    Example:
+        >>> setting_kinds()["micro_batch"]
+        <class 'int'>
+    """
+    hints = get_type_hints(Workload)
+    return {name: _kind(hints[name]) for name in SETTINGS}
+
+
+def _kind(hint: object) -> type:
+    kind = tuple if get_origin(hint) is tuple else next(iter(get_args(hint)), hint)
+    return kind if isinstance(kind, type) else object

@@ -286,18 +286,6 @@ def _read_metadata(package: str) -> str | None:
         return None
 
 
-def list_model_types() -> Iterator[str]:
-    """The folders that the installed transformers has for its models; none where it is missing.
-
-    A folder is looked at as the first of them is asked for.
-    """
-    for folder in sys.path:
-        with suppress(OSError):
-            models = Path(folder) / "transformers" / "models"
-            yield from sorted(path.name for path in models.iterdir() if path.is_dir())
-            return
-
-
 def read_transformers_release() -> tuple[int, int]:
     """Major and minor release of the installed transformers; the newest if there is none."""
     return parse_release(read_version("transformers")) or NEWEST_TRANSFORMERS

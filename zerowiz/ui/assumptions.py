@@ -159,44 +159,6 @@ def calibrated(calibration: Calibration) -> str:
     return _("step times are scaled by {settings} measured on this machine", settings=settings)
 
 
-def built(source: str) -> str:
-    """That the script makes its model.
-
-    Args:
-        source: The code that makes its config, and where it stands.
-    """
-    return _("the script builds its model with new weights, by {source}", source=source)
-
-
-def built_beside(model: str | None, source: str) -> str:
-    """That the plan is for another model than the one that the script makes.
-
-    Args:
-        model: As it was named.
-        source: As of `built`.
-    """
-    return _(
-        "the plan is for `$model {model}`, but the script builds another model, by {source}",
-        model=model,
-        source=source,
-    )
-
-
-def taken(key: str, value: object, code: str) -> str:
-    """That a value of the config which the script makes is not known.
-
-    Args:
-        key: Of the value.
-        value: The one that is assumed; None for the default of a class that is not known.
-        code: What the script takes it from.
-    """
-    if value is None:
-        assumption = _("assumed the default of `{key}`", key=key)
-    else:
-        assumption = _("assumed `{key}` {value}", key=key, value=value)
-    return "; ".join((assumption, _("the script takes it from `{code}`", code=code)))
-
-
 METRICS = _(
     "keeps the logits of a whole evaluation on the GPU, unless `eval_accumulation_steps` is set: "
     "not counted"

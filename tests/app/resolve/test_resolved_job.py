@@ -61,7 +61,6 @@ def batch(resolved: ResolvedJob) -> tuple[int, int]:
         (TRAINER, (), (4, 1)),
         (PLAIN, (), (1, 1)),
         (facts_of("accelerate_bare"), (), (8, 1)),
-        (facts_of("raw_config_edited"), (), (4, 2)),
         (raw(LOADER), (), (4, 1)),
         (None, (), (1, 1)),
     ],
@@ -82,7 +81,6 @@ def test_by_itself_a_job_has_the_batch_that_its_script_would_run(
         (facts_of("accelerate_bare"), True),
         # Its Accelerator is told of no accumulation, and its loop may not know of any.
         (facts_of("lora_accelerate"), False),
-        (facts_of("raw_config_edited"), True),
         # A loop that does not know of micro-steps counts them as steps of the optimizer.
         (raw(LOADER), False),
         (raw(LOADER, COUNTS), True),

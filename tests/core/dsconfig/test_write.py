@@ -560,12 +560,10 @@ def test_what_changes_the_learning_and_nobody_said_is_known(case: Case) -> None:
     assert optimizer == made["type"]
 
 
-def test_a_trainer_fills_in_its_own_values_and_a_script_may_set_them_later() -> None:
+def test_a_trainer_fills_in_its_own_values() -> None:
     assert own_values(write(ZERO2)) == (None, {})
     raw = write(ZERO2, RAW)
     optimizer, values = own_values(raw)
     assert (optimizer, values["lr"], values["weight_decay"]) == ("AdamW", 5e-5, 0.0)
     assert values["gradient_clipping"] == 1.0
-    assert own_values(raw, ("optimizer",)) == (None, {"gradient_clipping": 1.0})
-    assert "lr" not in own_values(raw, ("lr", "gradient_clipping"))[1]
     assert own_values(write(ZERO2, HANDOVERS["accelerate"])) == (None, {"gradient_clipping": 1.0})

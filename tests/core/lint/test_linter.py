@@ -124,9 +124,15 @@ def test_what_has_no_edits_is_left_to_the_person() -> None:
 GOLDENS = GOLDEN / "configs"
 HF, LINTER_DEEPSPEED, ACCELERATE = Integration.HF, Integration.DEEPSPEED, Integration.ACCELERATE
 SETTINGS = ScriptSettings(
-    micro_batch=ScriptValue(value=2, source="here", change="there", state=State.FIXED),
-    accumulation_steps=ScriptValue(value=4, source="here", change="there", state=State.FIXED),
-    precision=ScriptValue(value=Precision.BF16, source="here", change="there", state=State.FIXED),
+    values={
+        "micro_batch": ScriptValue(value=2, source="here", change="there", state=State.FIXED),
+        "accumulation_steps": ScriptValue(
+            value=4, source="here", change="there", state=State.FIXED
+        ),
+        "precision": ScriptValue(
+            value=Precision.BF16, source="here", change="there", state=State.FIXED
+        ),
+    }
 )
 CONTEXTS = st.builds(
     Context,

@@ -44,16 +44,11 @@ from zerowiz.core.preflight.facts import (
     Torch,
 )
 from zerowiz.core.script.arguments import (
-    Option,
-    Reads,
     Required,
     ScriptParser,
-    Takes,
-    field_options,
 )
 from zerowiz.core.script.facts import (
     Convention,
-    KeyUse,
     Placement,
     ScriptCall,
     ScriptFacts,
@@ -201,36 +196,6 @@ def script(
     return given(PreflightFacts(installed=install(), script=facts))
 
 
-def using(
-    *keys: KeyUse, config: Mapping[str, object] | None = None, words: tuple[str, ...] = ()
-) -> PreflightInput:
-    """A script with an option `--on`, that uses these keys of its config."""
-    facts = ScriptFacts(
-        path="train.py",
-        convention=Convention.OWN_FLAG,
-        integration=Integration.DEEPSPEED,
-        config_keys=keys,
-        parser=ScriptParser(
-            options=(Option(flags=("--on",), dest="on", default=False, takes=Takes.STORE_TRUE),)
-        ),
-    )
-    written = {"zero_optimization": {"stage": 2}, "gradient_clipping": 1.0}
-    planned = replace(
-        plan(), script=ScriptRun(facts, words), config=written if config is None else config
-    )
-    return given(None, planned)
-
-
-def key(*keys: str, value: int | None = None, **fields: Any) -> KeyUse:
-    return KeyUse(
-        keys=keys,
-        value=ValueSource(value=value),
-        line=7,
-        code="".join(["config", *(f"['{each}']" for each in keys)]),
-        **fields,
-    )
-
-
 def loaded(
     place: str | int | None,
     machine: Machine = H200,
@@ -299,21 +264,9 @@ def with_fsdp(
         path="train.py",
         convention=Convention.HF_PARSER,
         integration=integration,
-        fsdp=binding,
+        sources={"fsdp": binding},
     )
     return given(None, replace(plan(integration=integration), script=ScriptRun(facts)))
-
-
-def saying(*words: str, release: tuple[int, int] | None = (5, 23)) -> PreflightInput:
-    """A Trainer script whose options are all known, with these words after it."""
-    facts = ScriptFacts(
-        path="train.py",
-        convention=Convention.HF_PARSER,
-        integration=Integration.HF,
-        parser=ScriptParser(options=field_options("bf16", Reads.TRUTH, default=None), strict=True),
-    )
-    job = replace(plan(integration=Integration.HF), script=ScriptRun(facts, words))
-    return given(None, replace(job, transformers_version=release))
 
 
 def needing(*words: str) -> PreflightInput:
@@ -326,18 +279,6 @@ def needing(*words: str) -> PreflightInput:
         parser=ScriptParser(required=(needed,)),
     )
     return given(None, replace(plan(), script=ScriptRun(facts, words)))
-
-
-def piped(strategy: StrategyRow, *conditions: ValueSource) -> PreflightInput:
-    pipeline = ScriptCall(line=7, code="PipelineModule(...)", conditions=conditions)
-    facts = ScriptFacts(
-        path="train.py",
-        convention=Convention.ADD_CONFIG_ARGUMENTS,
-        integration=Integration.DEEPSPEED,
-        pipelines=(pipeline,),
-    )
-    job = plan(H200, strategy, integration=Integration.DEEPSPEED)
-    return given(None, replace(job, script=ScriptRun(facts)), H200)
 
 
 def saving(
@@ -433,26 +374,14 @@ def loading(machine: Machine) -> PreflightInput:
 
 RDMA = two_nodes(None, INFINIBAND)
 CASES = (
-    case("config-key-missing", using(key("scheduler")), using(key("zero_optimization"))),
     case("device-map", loaded("auto"), loaded("cuda")),
     case("fsdp", with_fsdp("full_shard"), with_fsdp("")),
-    case(
-        "removed-option",
-        saying("--evaluation_strategy", "steps"),
-        saying("--evaluation_strategy", "steps", release=(4, 50)),
-    ),
     case("missing-argument", needing("--lr", "3"), needing("--data", "texts")),
     case("other-ranks", resuming(8), resuming(4)),
     case("other-stage", resuming_from(saved_at(3)), resuming_from(saved_at(1, 2))),
     case("no-checkpoint", resuming_from(None), resuming_from(None, path="latest")),
-    case("pipeline-sharded", piped(ZERO2), piped(ZERO1)),
     case("shards-saved", saving(ZERO3), saving(ZERO2)),
     case("optimizers-dropped", handing(), handing(Integration.ACCELERATE)),
-    case(
-        "config-key-changed",
-        using(key("zero_optimization", "stage", sets=True, value=3)),
-        using(key("zero_optimization", "stage", sets=True, value=2)),
-    ),
     case(
         "import-missing",
         script(Import(name="datasets", line=3)),

@@ -5,76 +5,19 @@ import sys
 from pathlib import Path
 
 import pytest
-from core.preflight.cases import CPU, H200, handing, key, loaded, plan, saving, using, with_fsdp
+from core.preflight.cases import CPU, H200, handing, loaded, saving, with_fsdp
 from ranks.harness import rank_environ, run
 
 from zerowiz.core.preflight.examine import examine
 from zerowiz.core.preflight.facts import PreflightInput
 from zerowiz.core.preflight.script import OPTIMIZERS_DROPPED, SHARDS_SAVED
-from zerowiz.core.script.arguments import Option, Reads, ScriptParser
-from zerowiz.core.script.facts import Convention, ScriptFacts, ValueSource
+from zerowiz.core.script.facts import ValueSource
 from zerowiz.core.script.settings import ScriptRun
 from zerowiz.core.strategies import ZERO2, ZERO3, ZERO3_OFFLOAD
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Integration
 
-ON, UNKNOWN = ValueSource(value=False, flag="--on"), ValueSource()
-
-
-@pytest.mark.parametrize(
-    ("used", "expected"),
-    [
-        (using(key("scheduler", "params", "lr", sets=True)), ["error"]),
-        (using(key("scheduler", conditions=(ON,))), []),
-        (using(key("scheduler", conditions=(ON,)), words=("--on",)), ["error"]),
-        (using(key("scheduler", conditions=(UNKNOWN,))), []),
-        (using(key("scheduler", conditions=(UNKNOWN, ON))), []),
-        # What the script put there itself, it finds again.
-        (using(key("scheduler", sets=True), key("scheduler", "params")), []),
-        (using(key("scheduler"), config={"scheduler": {}}), []),
-        (using(key("scheduler", "params"), config={"scheduler": {}}), ["error"]),
-        (using(key("scheduler", "params"), config={"scheduler": "auto"}), []),
-        (using(key("steps_per_print", sets=True, value=1)), []),
-        (using(key("optimizer", "params", "lr", sets=True), config={"optimizer": {}}), ["error"]),
-        (
-            using(
-                key("optimizer", "params", "lr", sets=True), config={"optimizer": {"params": {}}}
-            ),
-            [],
-        ),
-        (using(key("optimizer", sets=True)), ["error"]),
-        (using(key("fp16", sets=True, removes=True)), []),
-        (using(key("zero_optimization", sets=True, removes=True)), ["error"]),
-        (using(key("zero_optimization", sets=True, conditions=(UNKNOWN,))), ["warning"]),
-        (using(key("zero_optimization", sets=True, conditions=(ON,))), []),
-        (using(key("zero_optimization", sets=True, all_seen=False)), ["warning"]),
-        (using(key(sets=True, all_seen=False)), ["warning"]),
-        (using(key("wandb", sets=True, all_seen=False), config={"wandb": {}}), []),
-    ],
-)
-def test_what_a_script_does_with_its_config_is_held_against_the_config(
-    used: PreflightInput, expected: list[str]
-) -> None:
-    assert expected == [each.severity.value for each in examine(used)]
-
-
-def test_an_option_that_overwrites_the_stage_is_told_with_the_words_that_fix_it() -> None:
-    stage = key("zero_optimization", "stage", sets=True)
-    option = Option(flags=("--stage",), dest="stage", default=3, reads=Reads.INT, line=2)
-    facts = ScriptFacts(
-        path="train.py",
-        convention=Convention.OWN_FLAG,
-        integration=Integration.DEEPSPEED,
-        config_keys=(replace(stage, value=ValueSource(value=3, flag="--stage", line=2)),),
-        parser=ScriptParser(options=(option,)),
-    )
-    job = replace(plan(), script=ScriptRun(facts), config={"zero_optimization": {"stage": 2}})
-    (finding,) = examine(PreflightInput(planned=job))
-    assert "put `--stage 2` after train.py" == finding.fixes[0]
-    said = replace(job, script=ScriptRun(facts, ("--stage", "2")))
-    assert () == examine(PreflightInput(planned=said))
-
-
+UNKNOWN = ValueSource()
 ONE_GPU = replace(H200, gpus=H200.gpus[:1])
 TWO_NODES = replace(ONE_GPU, nodes=2)
 

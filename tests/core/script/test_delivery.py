@@ -45,11 +45,13 @@ HF_PARSER = ScriptFacts(
     convention=Convention.HF_PARSER,
     integration=Integration.HF,
     parser=ScriptParser(options=HF_OPTIONS, args_file_suffixes=(".json",)),
-    micro_batch=hf("per_device_train_batch_size", 8),
-    gradient_checkpointing=hf("gradient_checkpointing", value=False),
-    bf16=ValueSource(value=True, flag="--bf16", line=9),
-    fp16=hf("fp16", value=False),
-    optimizer=hf("optim", "adamw_torch_fused"),
+    sources={
+        "micro_batch": hf("per_device_train_batch_size", 8),
+        "gradient_checkpointing": hf("gradient_checkpointing", value=False),
+        "bf16": ValueSource(value=True, flag="--bf16", line=9),
+        "fp16": hf("fp16", value=False),
+        "optimizer": hf("optim", "adamw_torch_fused"),
+    },
 )
 ADD_CONFIG_ARGUMENTS = ScriptFacts(
     path="train.py",
@@ -148,12 +150,14 @@ def test_a_literal_names_its_line_and_keyword() -> None:
         path="train.py",
         convention=Convention.HF_IN_CODE,
         integration=Integration.HF,
-        attention=ValueSource(
-            value="eager",
-            line=12,
-            code="from_pretrained(attn_implementation='eager')",
-            keyword="attn_implementation",
-        ),
+        sources={
+            "attention": ValueSource(
+                value="eager",
+                line=12,
+                code="from_pretrained(attn_implementation='eager')",
+                keyword="attn_implementation",
+            )
+        },
     )
     said = ScriptRun(facts, ()).settings.attention
     assert said is not None
@@ -176,7 +180,7 @@ def test_a_switch_is_turned_round_by_its_other_half_or_dropped() -> None:
             convention=Convention.OWN_FLAG,
             integration=None,
             parser=ScriptParser(options=options),
-            gradient_checkpointing=ValueSource(value=False, flag="--ckpt", line=3),
+            sources={"gradient_checkpointing": ValueSource(value=False, flag="--ckpt", line=3)},
         )
         said = ScriptRun(facts, words).settings.gradient_checkpointing
         assert said is not None
@@ -199,8 +203,10 @@ def test_a_trl_config_file_hides_the_defaults_but_not_the_words() -> None:
         convention=Convention.HF_PARSER,
         integration=Integration.HF,
         parser=ScriptParser(options=HF_OPTIONS, config_flag="--config"),
-        micro_batch=hf("per_device_train_batch_size", 8),
-        optimizer=hf("optim", "sgd"),
+        sources={
+            "micro_batch": hf("per_device_train_batch_size", 8),
+            "optimizer": hf("optim", "sgd"),
+        },
     )
     settings = ScriptRun(facts, ("--config", "c.yaml", "--optim", "sgd")).settings
     assert settings.micro_batch is None
@@ -213,7 +219,7 @@ def test_an_abbreviation_is_not_guessed_where_an_option_is_unseen() -> None:
         convention=Convention.HF_PARSER,
         integration=Integration.HF,
         parser=ScriptParser(options=HF_OPTIONS, complete=False),
-        micro_batch=hf("per_device_train_batch_size", 8),
+        sources={"micro_batch": hf("per_device_train_batch_size", 8)},
     )
     assert ScriptRun(facts, ("--per_device_train", "4")).settings.micro_batch is None
 
@@ -226,8 +232,10 @@ def test_the_args_file_beside_the_script_speaks_before_the_command_line() -> Non
         parser=ScriptParser(options=HF_OPTIONS),
         args_file="train.args",
         args_file_words=("--per_device_train_batch_size", "2", "--optim", "sgd"),
-        micro_batch=hf("per_device_train_batch_size", 8),
-        optimizer=hf("optim", "adamw_torch"),
+        sources={
+            "micro_batch": hf("per_device_train_batch_size", 8),
+            "optimizer": hf("optim", "adamw_torch"),
+        },
     )
     settings = ScriptRun(facts, ("--per_device_train_batch_size", "3")).settings
     assert settings.micro_batch is not None
@@ -294,10 +302,12 @@ def test_words_mean_what_argparse_makes_of_them(words: list[str]) -> None:
                 ),
             )
         ),
-        micro_batch=ValueSource(value=8, flag="--batch_size"),
-        sequence_tokens=ValueSource(value=512, flag="--length"),
-        gradient_checkpointing=ValueSource(value=False, flag="--ckpt"),
-        lora_target_modules=ValueSource(value="a", flag="--names"),
+        sources={
+            "micro_batch": ValueSource(value=8, flag="--batch_size"),
+            "sequence_tokens": ValueSource(value=512, flag="--length"),
+            "gradient_checkpointing": ValueSource(value=False, flag="--ckpt"),
+            "lora_target_modules": ValueSource(value="a", flag="--names"),
+        },
     )
     settings = ScriptRun(facts, tuple(words)).settings
     assert settings.lora_target_modules is not None
@@ -420,13 +430,9 @@ def test_every_obstacle_is_refused_in_one_line_with_a_line_to_change(obstacle: O
 def test_a_trainer_that_was_not_told_of_the_cpu_is_refused_there(
     use_cpu: bool | None, on: Accelerator, *, refused: bool
 ) -> None:
-    said = (
-        None
-        if use_cpu is None
-        else ScriptValue(value=use_cpu, source="x", change="say {value}", state=State.FIXED)
-    )
+    said = ScriptValue(value=use_cpu, source="x", change="say {value}", state=State.FIXED)
     script = ScriptRun(HF_PARSER)
-    vars(script)["settings"] = ScriptSettings(use_cpu=said)
+    vars(script)["settings"] = ScriptSettings(values={} if use_cpu is None else {"use_cpu": said})
     expectation = pytest.raises(PreflightError) if refused else nullcontext()
     with expectation:
         check_accelerator(script, on)
@@ -460,8 +466,10 @@ def test_the_method_follows_two_conditions(
         integration=Integration.HF,
         parser=ScriptParser(options=(on, bits)),
         trains_adapters=True,
-        adapters=ValueSource(value=False, flag="--lora", line=4),
-        quantized=ValueSource(value=16, flag="--bits", line=5, when=(4,)),
+        sources={
+            "adapters": ValueSource(value=False, flag="--lora", line=4),
+            "quantized": ValueSource(value=16, flag="--bits", line=5, when=(4,)),
+        },
     )
     said = ScriptRun(facts, words).settings.method
     assert (expected, by) == ((said.value, said.source) if said else (None, None))
@@ -475,10 +483,12 @@ def test_what_the_config_decides_is_not_unseen() -> None:
                 path="train.py",
                 convention=Convention.ADD_CONFIG_ARGUMENTS,
                 integration=Integration.DEEPSPEED,
-                micro_batch=ValueSource(from_config=True),
-                accumulation_steps=ValueSource(from_config=True),
-                gradient_checkpointing=ValueSource(value=False, line=1),
-                sequence_tokens=ValueSource(value=8, line=1),
+                sources={
+                    "micro_batch": ValueSource(from_config=True),
+                    "accumulation_steps": ValueSource(from_config=True),
+                    "gradient_checkpointing": ValueSource(value=False, line=1),
+                    "sequence_tokens": ValueSource(value=8, line=1),
+                },
             ),
             (),
         ).settings.unseen
@@ -523,7 +533,7 @@ def test_what_the_code_fixes_stays_and_what_it_leaves_to_a_library_too() -> None
     fixed = ValueSource(value=4, line=7, code="TrainingArguments(...=4)", keyword="x")
     left = ValueSource(value=8, line=7, keyword="x", default_of="TrainingArguments")
     for binding, state in ((fixed, State.FIXED), (left, State.OPEN)):
-        settings = ScriptRun(replace(HF_PARSER, micro_batch=binding), ()).settings
+        settings = ScriptRun(HF_PARSER.with_sources(micro_batch=binding), ()).settings
         assert settings.micro_batch is not None
         assert state is settings.micro_batch.state
         assert settings.words_for("micro_batch", 2) is None
@@ -531,7 +541,7 @@ def test_what_the_code_fixes_stays_and_what_it_leaves_to_a_library_too() -> None
 
 def test_a_default_that_is_not_known_is_open_too() -> None:
     unseen = ValueSource(flag="--per_device_train_batch_size")
-    settings = ScriptRun(replace(HF_PARSER, micro_batch=unseen), ()).settings
+    settings = ScriptRun(HF_PARSER.with_sources(micro_batch=unseen), ()).settings
     assert settings.micro_batch is None
     assert settings.words_for("micro_batch", 2) == ("--per_device_train_batch_size", "2")
 
@@ -554,9 +564,11 @@ ADAPTERS = ScriptFacts(
         )
     ),
     trains_adapters=True,
-    adapters=ValueSource(value=False, flag="--lora"),
-    quantized=ValueSource(value=False, flag="--qlora"),
-    mixed_precision=ValueSource(value="no", flag="--mixed"),
+    sources={
+        "adapters": ValueSource(value=False, flag="--lora"),
+        "quantized": ValueSource(value=False, flag="--qlora"),
+        "mixed_precision": ValueSource(value="no", flag="--mixed"),
+    },
 )
 
 
@@ -566,9 +578,9 @@ def test_a_method_takes_the_words_of_its_conditions() -> None:
     assert settings.words_for("method", Method.LORA) == ("--lora",)
     assert settings.words_for("method", Method.QLORA) == ("--lora", "--qlora")
     kind = ValueSource(value="sft", flag="--kind", when=("lora", "adalora"))
-    by_kind = ScriptRun(replace(ADAPTERS, adapters=kind), ()).settings
+    by_kind = ScriptRun(ADAPTERS.with_sources(adapters=kind), ()).settings
     assert by_kind.words_for("method", Method.LORA) == ("--kind", "lora")
-    never = ScriptRun(replace(ADAPTERS, adapters=ValueSource(value=True, line=3)), ()).settings
+    never = ScriptRun(ADAPTERS.with_sources(adapters=ValueSource(value=True, line=3)), ()).settings
     assert never.words_for("method", Method.FULL) is None
 
 
@@ -645,5 +657,7 @@ def test_an_accelerator_that_says_no_trains_in_fp32_unless_somebody_says_otherwi
     precision = ScriptRun(ADAPTERS, ()).settings.precision
     assert precision is not None
     assert (Precision.FP32, State.OPEN) == (precision.value, precision.state)
-    unsaid = ScriptRun(replace(ADAPTERS, mixed_precision=ValueSource(flag="--mixed")), ()).settings
+    unsaid = ScriptRun(
+        ADAPTERS.with_sources(mixed_precision=ValueSource(flag="--mixed")), ()
+    ).settings
     assert unsaid.precision is None

@@ -3,24 +3,22 @@
 import pytest
 
 from zerowiz.app.options import Options, with_plain
-from zerowiz.core.script.programs import (
-    is_axolotl,
-    is_llama_factory,
-    is_swift,
-    list_changes,
-    read_axolotl,
-    read_llama_factory,
-    read_program,
-    read_swift,
-)
+from zerowiz.core.script.programs import ProgramJob, list_changes, read_program
+
+
+def read(values: dict[str, object]) -> ProgramJob:
+    file = read_program("my.yaml", values)
+    assert file is not None
+    return file.job
+
 
 FULL = {"base_model": "m", "sequence_len": 8192, "micro_batch_size": 1, "bf16": "auto"}
 
 
 def test_no_other_yaml_is_taken_for_a_file_of_axolotl() -> None:
-    assert is_axolotl(FULL)
-    assert not is_axolotl({"model_name_or_path": "m", "deepspeed": "ds.json"})
-    assert not is_axolotl({"base_model": None})
+    assert read_program("my.yaml", FULL) is not None
+    assert read_program("my.yaml", {"model_name_or_path": "m", "deepspeed": "ds.json"}) is None
+    assert read_program("my.yaml", {"base_model": None}) is None
 
 
 @pytest.mark.parametrize(
@@ -63,7 +61,7 @@ def test_no_other_yaml_is_taken_for_a_file_of_axolotl() -> None:
 def test_each_key_is_read_as_a_setting(
     values: dict[str, object], name: str, wanted: object
 ) -> None:
-    job = read_axolotl(FULL | values)
+    job = read(FULL | values)
     assert wanted == job.settings.get(name)
     # Each is a value that its option takes.
     assert wanted == getattr(with_plain(Options(), job.settings), name) or wanted is None
@@ -76,8 +74,8 @@ def test_what_is_not_counted_is_named() -> None:
         "optimizer": "muon",
         "rl": "simpo",
     }
-    assert ("load_in_8bit", "optimizer", "adapter", "rl") == read_axolotl(values).not_counted
-    assert () == read_axolotl(FULL).not_counted
+    assert ("load_in_8bit", "optimizer", "rl", "adapter") == read(values).not_counted
+    assert () == read(FULL).not_counted
 
 
 def test_only_what_differs_is_to_be_set() -> None:
@@ -92,9 +90,9 @@ def test_only_what_differs_is_to_be_set() -> None:
     assert [
         "deepspeed: ds.json",
         "gradient_accumulation_steps: 2",
-        "gradient_checkpointing: true",
         "adapter: qlora",
         "load_in_4bit: true",
+        "gradient_checkpointing: true",
         "fsdp:",
     ] == list(list_changes(file, planned, "ds.json"))
 
@@ -119,11 +117,11 @@ LLAMA_FACTORY_FULL = LORA | {"finetuning_type": "full"}
 
 
 def test_no_other_yaml_is_taken_for_a_file_of_llama_factory() -> None:
-    assert is_llama_factory(LORA)
-    assert is_llama_factory({"model_name_or_path": "m", "cutoff_len": 1024})
+    assert read_program("my.yaml", LORA) is not None
+    assert read_program("my.yaml", {"model_name_or_path": "m", "cutoff_len": 1024}) is not None
     # TRL's, and one without a model.
-    assert not is_llama_factory({"model_name_or_path": "m", "dataset_name": "d"})
-    assert not is_llama_factory({"stage": "sft", "template": "llama3"})
+    assert read_program("my.yaml", {"model_name_or_path": "m", "dataset_name": "d"}) is None
+    assert read_program("my.yaml", {"stage": "sft", "template": "llama3"}) is None
 
 
 @pytest.mark.parametrize(
@@ -174,7 +172,7 @@ def test_no_other_yaml_is_taken_for_a_file_of_llama_factory() -> None:
 def test_each_key_is_read_as_a_setting_llama_factory(
     values: dict[str, object], name: str, wanted: object
 ) -> None:
-    job = read_llama_factory(LORA | values)
+    job = read(LORA | values)
     assert wanted == job.settings.get(name)
     # Each is a value that its option takes.
     typed = getattr(with_plain(Options(), job.settings), name)
@@ -189,9 +187,9 @@ def test_what_is_not_counted_is_named_llama_factory() -> None:
         "finetuning_type": "oft",
         "stage": "ppo",
     }
-    expected = ("use_dora", "optim", "finetuning_type", "quantization_bit", "stage")
-    assert expected == read_llama_factory(values).not_counted
-    assert () == read_llama_factory(LORA).not_counted
+    expected = ("use_dora", "optim", "stage", "finetuning_type", "quantization_bit")
+    assert expected == read(values).not_counted
+    assert () == read(LORA).not_counted
 
 
 def test_only_what_differs_is_to_be_set_llama_factory() -> None:
@@ -209,9 +207,9 @@ def test_only_what_differs_is_to_be_set_llama_factory() -> None:
         "deepspeed: ds.json",
         "per_device_train_batch_size: 2",
         "gradient_accumulation_steps: 2",
-        "disable_gradient_checkpointing: true",
         "finetuning_type: lora",
         "quantization_bit: 4",
+        "disable_gradient_checkpointing: true",
         "lora_rank: 16",
         "fsdp:",
     ] == list(list_changes(file, planned, "ds.json"))
@@ -238,10 +236,10 @@ MS_SWIFT_LORA = {
 
 
 def test_no_other_yaml_is_taken_for_a_file_of_ms_swift() -> None:
-    assert is_swift(MS_SWIFT_LORA)
-    assert is_swift({"model": "m", "train_type": "full"})
-    assert not is_swift({"model": "m", "learning_rate": 1})
-    assert not is_swift({"tuner_type": "lora"})
+    assert read_program("my.yaml", MS_SWIFT_LORA) is not None
+    assert read_program("my.yaml", {"model": "m", "train_type": "full"}) is not None
+    assert read_program("my.yaml", {"model": "m", "learning_rate": 1}) is None
+    assert read_program("my.yaml", {"tuner_type": "lora"}) is None
 
 
 @pytest.mark.parametrize(
@@ -262,7 +260,7 @@ def test_no_other_yaml_is_taken_for_a_file_of_ms_swift() -> None:
         ({}, "gradient_checkpointing", True),
         ({"gradient_checkpointing": False}, "gradient_checkpointing", False),
         ({}, "method", "lora"),
-        ({"tuner_type": None}, "method", "lora"),
+        ({"tuner_type": None, "split_dataset_ratio": 0.0}, "method", "lora"),
         ({"tuner_type": "full"}, "method", "full"),
         ({"tuner_type": None, "train_type": "full"}, "method", "full"),
         ({"quant_method": "bnb", "quant_bits": 4}, "method", "qlora"),
@@ -287,7 +285,7 @@ def test_no_other_yaml_is_taken_for_a_file_of_ms_swift() -> None:
 def test_each_key_is_read_as_a_setting_ms_swift(
     values: dict[str, object], name: str, wanted: object
 ) -> None:
-    job = read_swift(MS_SWIFT_LORA | values)
+    job = read(MS_SWIFT_LORA | values)
     assert wanted == job.settings.get(name)
     # Each is a value that its option takes.
     typed = getattr(with_plain(Options(), job.settings), name)
@@ -296,8 +294,8 @@ def test_each_key_is_read_as_a_setting_ms_swift(
 
 def test_what_is_not_counted_is_named_ms_swift() -> None:
     values = MS_SWIFT_LORA | {"use_dora": True, "tuner_type": "longlora", "rlhf_type": "grpo"}
-    assert ("use_dora", "tuner_type", "rlhf_type") == read_swift(values).not_counted
-    assert () == read_swift(MS_SWIFT_LORA).not_counted
+    assert ("use_dora", "rlhf_type", "tuner_type") == read(values).not_counted
+    assert () == read(MS_SWIFT_LORA).not_counted
 
 
 def test_only_what_differs_is_to_be_set_ms_swift() -> None:

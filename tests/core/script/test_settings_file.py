@@ -42,13 +42,15 @@ def facts(path: str, values: Mapping[str, object], *, is_whole: bool = True) -> 
             options=OPTIONS, args_file_suffixes=(".json", ".yaml"), config_flag="--config"
         ),
         settings_file=SettingsFile(path=path, values=values, is_whole=is_whole),
-        micro_batch=hf("per_device_train_batch_size", 8),
-        accumulation_steps=hf("gradient_accumulation_steps", 1),
-        bf16=ValueSource(value=False, flag="--bf16", default_of="TrainingArguments"),
-        fp16=ValueSource(value=False, flag="--fp16", default_of="TrainingArguments"),
-        sequence_tokens=hf("max_length", 1024),
-        lora_target_modules=hf("lora_target_modules"),
-        model=hf("model_name_or_path"),
+        sources={
+            "micro_batch": hf("per_device_train_batch_size", 8),
+            "accumulation_steps": hf("gradient_accumulation_steps", 1),
+            "bf16": ValueSource(value=False, flag="--bf16", default_of="TrainingArguments"),
+            "fp16": ValueSource(value=False, flag="--fp16", default_of="TrainingArguments"),
+            "sequence_tokens": hf("max_length", 1024),
+            "lora_target_modules": hf("lora_target_modules"),
+            "model": hf("model_name_or_path"),
+        },
     )
 
 

@@ -203,51 +203,6 @@ def test_two_models_that_get_adapters_under_one_condition(
     assert expected is said.value
 
 
-# As the examples of transformers cut texts and their summaries.
-BOTH_SIDES = """import argparse
-from accelerate import Accelerator
-p = argparse.ArgumentParser()
-p.add_argument("--max_source_length", type=int, default=1024)
-p.add_argument("--max_target_length", type=int, default=128)
-args = p.parse_args()
-Accelerator()
-longest_target = args.max_target_length
-ids = t(texts, max_length=args.max_source_length, truncation=True)
-labels = t(text_target=sums, max_length=longest_target, truncation=True)
-"""
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "words", "expected"),
-    [
-        ("", "", (), 1024),
-        ("", "", ("--max_source_length", "256"), 256),
-        ("", "", ("--max_target_length", "2048"), 2048),
-        ("text_target=", "", (), 1024),
-        ("longest_target =", "longest_target = None\nlongest_target =", (), 1024),
-        ("= t(", "= cut(", ("--max_source_length", "64"), 128),
-        # One call that cuts both sides.
-        (
-            "text_target=sums, max_length=longest_target",
-            "x, text_target=y, max_length=64",
-            (),
-            None,
-        ),
-    ],
-)
-def test_the_length_of_an_encoder_decoder_is_that_of_its_longer_side(
-    old: str, new: str, words: tuple[str, ...], expected: int | None
-) -> None:
-    said = settings_of(BOTH_SIDES.replace(old, new), *words).sequence_tokens
-    assert expected == (said.value if said else None)
-
-
-def test_no_word_makes_a_sequence_shorter_than_its_target() -> None:
-    settings = settings_of(BOTH_SIDES)
-    assert ("--max_source_length", "512") == settings.words_for("sequence_tokens", 512)
-    assert settings.words_for("sequence_tokens", 64) is None
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -654,14 +609,6 @@ def test_a_loader_that_samples_pictures_is_not_the_one_of_the_training() -> None
     said = settings_of(text).micro_batch
     assert said is not None
     assert 2 == said.value
-
-
-def test_a_pipeline_is_seen_with_its_condition() -> None:
-    text = RAW + "from deepspeed.pipe import PipelineModule\ndef pipe():\n"
-    text += "    net = PipelineModule(layers=layers, num_stages=2)\nif args.lora:\n    pipe()\n"
-    text += "deepspeed.initialize(args=args, model=net)\n"
-    (pipeline,) = facts_of(text).pipelines
-    assert (9, ["--lora"]) == (pipeline.line, [each.flag for each in pipeline.conditions])
 
 
 @pytest.mark.parametrize(

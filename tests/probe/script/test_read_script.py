@@ -1,8 +1,6 @@
 """A script is read as a file, and what cannot be read is one line."""
 
-import importlib.metadata
 import sys
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -10,14 +8,11 @@ from paths import TEMPLATES
 from probe.reading import HF_CALL, facts_of
 from probe.scripts import SCRIPTS
 
-from zerowiz.core.script.arguments import REMOVED_FIELDS, Scalar
-from zerowiz.core.script.bindings import Resolver, State, removed_words
-from zerowiz.core.script.facts import Convention, Placement, ScriptFacts
+from zerowiz.core.script.arguments import Scalar
+from zerowiz.core.script.bindings import Resolver, State
+from zerowiz.core.script.facts import Convention, Placement
 from zerowiz.core.script.settings import ScriptRun, ScriptSettings
-from zerowiz.core.script.settings_file import SettingsFile
-from zerowiz.core.structs import replace
 from zerowiz.errors import PreflightError, ZerowizError
-from zerowiz.probe.package_data import parse_release
 from zerowiz.probe.script.read_script import parse_script, read_script
 
 
@@ -176,122 +171,6 @@ def test_metrics_of_all_logits_are_named_where_it_evaluates() -> None:
     assert "train.py line 5: `Trainer(compute_metrics=accuracy)`" == found
     assert of(f"{METRICS}\nmain()\n").metrics is None
     assert of(f"{PARSED}\nmain()\n", "--eval_strategy", "epoch").metrics is None
-
-
-# Which options of TrainingArguments a script still gives that transformers has removed.
-
-REMOVED_PARSED = """from dataclasses import dataclass
-from transformers import HfArgumentParser, Trainer, TrainingArguments
-@dataclass
-class Mine(TrainingArguments):
-    length: int = 64
-def main():
-    (args,) = HfArgumentParser(Mine).parse_args_into_dataclasses()
-    Trainer(args=args)
-main()
-"""
-OWN = "    length: int = 64\n    evaluation_strategy: str = 'no'\n    no_cuda: bool = False\n"
-
-
-def facts_of_removed(text: str) -> ScriptFacts:
-    return parse_script(text, "train.py")
-
-
-def test_the_installed_transformers_lacks_what_its_release_removed() -> None:
-    from transformers import TrainingArguments
-
-    own = {each.name for each in fields(TrainingArguments)}
-    release = parse_release(importlib.metadata.version("transformers"))
-    assert release is not None
-    for name, (since, instead) in REMOVED_FIELDS.items():
-        assert (release < since) == (name in own), name
-        assert not instead or instead in own, name
-
-
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        ((), []),
-        (("--eval_strategy", "steps", "--length", "8"), []),
-        (("--evaluation_strategy", "steps"), ["evaluation_strategy"]),
-        (("--evaluation-strategy=steps", "--do_eval"), ["evaluation_strategy"]),
-        (("--no_cuda",), ["no_cuda"]),
-        (("--no_save_safetensors", "--save-safetensors", "False"), ["save_safetensors"] * 2),
-        (("--unknown", "no_cuda", "--", "--no_cuda"), []),
-    ],
-)
-def test_the_parser_of_transformers_refuses_what_is_named(
-    words: tuple[str, ...], expected: list[str]
-) -> None:
-    assert expected == [name for name, _ in removed_words(facts_of_removed(REMOVED_PARSED), words)]
-    known = [word for word in words if word != "--unknown"]
-    if "--" in words:
-        return
-    from transformers import HfArgumentParser, TrainingArguments
-
-    parser = HfArgumentParser(TrainingArguments)
-    parser.add_argument("--length", type=int)
-    rest = parser.parse_args_into_dataclasses(
-        ["--output_dir", "x", *known], return_remaining_strings=True
-    )
-    assert bool(expected) == bool(rest[-1])
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        REMOVED_PARSED.replace("    length: int = 64\n", OWN),
-        REMOVED_PARSED.replace("dataclasses()", "dataclasses(return_remaining_strings=True)[:1]"),
-        REMOVED_PARSED.replace("(Mine)", "((Mine, Theirs))").replace(
-            "@data", "from x import Theirs\n@data", 1
-        ),
-        (
-            "import argparse\nfrom transformers import TrainingArguments\n"
-            "p = argparse.ArgumentParser()\nargs = p.parse_args()\nTrainingArguments('out')\n"
-        ),
-    ],
-    ids=["its own", "lenient", "another module", "argparse"],
-)
-def test_a_word_that_the_script_may_know_is_not_named(text: str) -> None:
-    words = ("--evaluation_strategy", "no", "--no_cuda")
-    assert [] == [*removed_words(facts_of_removed(text), words)]
-
-
-def test_a_key_of_a_settings_file_is_named() -> None:
-    values = {"no_cuda": True, "bf16": True}
-    file = SettingsFile(path="a.json", values=values, is_whole=True)
-    facts = replace(facts_of_removed(REMOVED_PARSED), settings_file=file)
-    # A script that takes all arguments from a file reads no words.
-    found = [*removed_words(facts, ("a.json", "--adafactor"))]
-    assert [("no_cuda", "`no_cuda` in a.json")] == found
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (HF_CALL + "TrainingArguments('out', eval_strategy='no')", []),
-        (
-            HF_CALL + "TrainingArguments('out', evaluation_strategy='no', no_cuda=True)",
-            ["evaluation_strategy", "no_cuda"],
-        ),
-        (HF_CALL + "TrainingArguments(**{'output_dir': 'o', 'adafactor': True})", ["adafactor"]),
-        ("from trl import SFTConfig\nSFTConfig('out', warmup_ratio=0.1)", ["warmup_ratio"]),
-        ("from ours import OurTrainingArguments\nOurTrainingArguments('o', no_cuda=True)", []),
-        (
-            (
-                "from sentence_transformers import SentenceTransformerTrainingArguments as A\n"
-                "A('o', warmup_ratio=0.1)"
-            ),
-            [],
-        ),
-        (
-            REMOVED_PARSED.replace("    length: int = 64\n", OWN) + "Mine('o', no_cuda=True)\n",
-            [],
-        ),
-    ],
-)
-def test_an_argument_in_the_code_is_named(text: str, expected: list[str]) -> None:
-    assert expected == [each.name for each in facts_of_removed(text).removed_fields]
 
 
 # With which `device_map` a script loads its model, and whether it asks for FSDP.

@@ -1,11 +1,9 @@
 """What a script settles, by its defaults and by the words after it."""
 
 import pytest
-from msgspec.structs import fields
 from paths import TEMPLATES
 from probe.reading import HF_CALL, RAW_HEAD, RAW_TAIL, facts_of
 
-from zerowiz.core.script.bindings import ScriptValue
 from zerowiz.core.script.facts import Convention
 from zerowiz.core.script.settings import ScriptRun
 from zerowiz.core.workload import Attention, Loss, Method, Optimizer, Precision, Trainer
@@ -14,8 +12,7 @@ from zerowiz.probe.script.read_script import parse_script, read_script
 
 def values(name: str, *words: str) -> dict[str, object]:
     settings = ScriptRun(facts_of(name), words).settings
-    said = {each.name: getattr(settings, each.name) for each in fields(settings)}
-    return {name: each.value for name, each in said.items() if isinstance(each, ScriptValue)}
+    return {name: each.value for name, each in settings.values.items()}
 
 
 ALL_DEFAULT: dict[str, object] = {

@@ -4,11 +4,7 @@ from collections.abc import Mapping
 
 from zerowiz.app.reporter import Reporter
 from zerowiz.core.memory.micro_step import ReadModel
-from zerowiz.core.model.families import FAMILIES
-from zerowiz.core.model.from_name import is_unknown, parse_size
-from zerowiz.core.model.hf_config import change_config
-from zerowiz.core.script.bindings import ModelConfig
-from zerowiz.core.script.settings import ScriptSettings
+from zerowiz.core.model.from_name import is_unknown
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Workload
 from zerowiz.probe.model.hf import Named, is_near, model_of, read_config
@@ -104,62 +100,3 @@ def read_near(text: str, environ: Mapping[str, str], *, trace: bool | None) -> R
 
 
 # Read the model of a config that a script makes in its code.
-
-
-def made_for(model: str | None, settings: ScriptSettings) -> ModelConfig | None:
-    """The config that the script makes, also where it starts from the model that is named.
-
-    None where it makes none, or where the name, or the size, stands for all of it.
-
-    Args:
-        model: The value of `--model`; None for none.
-        settings: What the script says.
-    """
-    config = settings.model_config
-    if config is not None and model is not None:
-        is_base = config.family is None and parse_size(model) is None
-        config = replace(config, base=model) if is_base else None
-    return config if config is not None and config.is_whole else None
-
-
-def read_made(
-    built: ModelConfig,
-    workload: Workload,
-    environ: Mapping[str, str],
-    reporter: Reporter,
-    *,
-    trace: bool | None,
-) -> ReadModel:
-    """The model that a script builds; arguments and errors as of `read_and_trace`."""
-    named = _name(built, environ)
-    return count_or_trace(None, named, workload, environ, reporter, trace=trace)
-
-
-def read_made_near(built: ModelConfig, environ: Mapping[str, str]) -> ReadModel | None:
-    """The same; None where reading it takes the network, or a trace.
-
-    Raises:
-        ZerowizError: It cannot be read.
-    """
-    if built.base is not None and not is_near(built.base, environ):
-        return None
-    named = _name(built, environ)
-    return None if is_unknown(named.config) else count_model(None, named)
-
-
-def _name(built: ModelConfig, environ: Mapping[str, str]) -> Named:
-    base = None if built.base is None else read_config(built.base, environ=environ)
-    named = Named(built.name, {"model_type": built.family}) if base is None else base
-    config = change_config(named.config, built.values)
-    family = FAMILIES.get(str(config.get("model_type")))
-    defaults = {} if family is None else family.defaults
-    assumed = {key: config.get(key, defaults.get(key)) for key in built.assumed}
-    notes = () if named.note is None else (named.note,)
-    notes_of_defaults = (
-        assumptions.taken(key, value, built.assumed[key]) for key, value in assumed.items()
-    )
-    return Named(
-        named.name,
-        config,
-        "; ".join((*notes, assumptions.built(built.source), *notes_of_defaults)),
-    )

@@ -96,13 +96,12 @@ def _reader(config: ConfigText, facts: ScriptFacts) -> Integration | None:
 def _without_open(settings: ScriptSettings) -> ScriptSettings:
     """The settings without those that take the config's value, by words added after the script."""
     names = ("micro_batch", "accumulation_steps", "precision")
-    said = {name: getattr(settings, name) for name in names}
-    open_ones = [
-        name
-        for name, setting in said.items()
-        if setting is not None and settings.is_open(name, setting.value)
-    ]
-    return replace(settings, **dict.fromkeys(open_ones))  # type: ignore[arg-type]
+    decided = {
+        name: setting
+        for name, setting in settings.values.items()
+        if name not in names or not settings.is_open(name, setting.value)
+    }
+    return replace(settings, values=decided)
 
 
 def _cannot_be_planned(finding: ConfigFinding, file_keys: Mapping[str, str]) -> bool:

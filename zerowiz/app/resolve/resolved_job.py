@@ -12,7 +12,7 @@ from msgspec import Struct
 from zerowiz import __version__
 from zerowiz.app.options import Options
 from zerowiz.app.reporter import SILENT, Reporter
-from zerowiz.app.resolve.model import made_for, read_and_trace, read_made
+from zerowiz.app.resolve.model import read_and_trace
 from zerowiz.app.resolve.workload import (
     by_script,
     gives_way,
@@ -270,8 +270,6 @@ class ResolvedJob(Struct, frozen=True, kw_only=True):
     """The model that the script loads where `--model` is only a size; empty if words name it."""
     own_epochs: float | None = None
     """How often the script trains on its data, where it decides that."""
-    builds: str | None = None
-    """What the script builds its own model by, where the plan is for the one that is named."""
     trusted: tuple[str, ...] = ()
     """Options of what the script's code does, which zerowiz neither sees there nor can pass."""
 
@@ -448,12 +446,7 @@ def _fold_job(
     if _unfused_adam(facts) is not None:
         workload = replace(workload, optimizer_fused=False)
     if read is None:
-        model_config = made_for(options.model, settings)
-        read = (
-            read_and_trace(named, workload, environ, reporter, trace=options.trace)
-            if model_config is None
-            else read_made(model_config, workload, environ, reporter, trace=options.trace)
-        )
+        read = read_and_trace(named, workload, environ, reporter, trace=options.trace)
     if "sequence_tokens" not in of_step.decided:
         workload = _within_positions(workload, read)
     _refuse_length(options, settings, workload, read.model)
@@ -496,7 +489,6 @@ def _fold_job(
     # What is searched for is chosen, and not assumed.
     decided = of_step.decided | ({"gradient_checkpointing"} if freedom.checkpointing else set())
     file = None if facts is None else facts.settings_file
-    built = settings.model_config if made_for(options.model, settings) is None else None
     return ResolvedJob(
         options=options,
         script=script,
@@ -522,7 +514,6 @@ def _fold_job(
         copied=file.path if file is not None and file.is_whole else None,
         size_only=_size_only(options, settings),
         own_epochs=None if settings.epochs is None else settings.epochs.value,
-        builds=None if built is None else built.source,
         trusted=() if facts is None else _trusted(options, settings),
     )
 
@@ -600,7 +591,8 @@ def _name_model(options: Options, settings: ScriptSettings, *, is_loaded: bool) 
     Raises:
         UsageError: They mean two.
     """
-    option, setting = options.model, settings.model
+    option = options.model
+    setting: ScriptValue[str] | None = settings.model
     if is_loaded or _is_stated(options, setting):
         setting = None
     if option is None or setting is None:
@@ -737,7 +729,6 @@ def find_basis(
     eager = (assumptions.falls_back(family, resolved.falls_back),) if resolved.falls_back else ()
     size = resolved.size_only
     stated = () if size is None else (assumptions.size_only(model, size),)
-    built = (assumptions.built_beside(model, resolved.builds),) if resolved.builds else ()
     trusted = (assumptions.trusted(resolved.trusted),) if resolved.trusted else ()
     uncounted = (f"`{config}`: {keys} not counted",) if keys else ()
     too_long = assumptions.beyond_positions(resolved.job.model, resolved.job.workload)
@@ -752,7 +743,6 @@ def find_basis(
         *resolved.traced,
         *calibrated,
         *stated,
-        *built,
         *trusted,
         *assumed,
         *unfused,

@@ -344,7 +344,8 @@ def _generation_batch(
     known: Mapping[str, object], settings: ScriptSettings, ranks: int
 ) -> int | None:
     """The completions that a GPU generates at a time, where the script says so."""
-    whole, steps = settings.whole_generation, settings.steps_per_generation
+    whole: ScriptValue[int] | None = settings.whole_generation
+    steps: ScriptValue[int] | None = settings.steps_per_generation
     if whole is not None:
         return max(1, whole.value // ranks)
     micro_batch = cast("int", known.get("micro_batch", Workload().micro_batch))

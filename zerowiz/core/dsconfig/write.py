@@ -1,7 +1,7 @@
 """Write the DeepSpeed config of a job: the keys that matter to it, each with a chosen value."""
 
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 
 from msgspec import Struct
 
@@ -211,9 +211,7 @@ def _client_optimizer(w: _Writing) -> Section:
     )
 
 
-def own_values(
-    config: Section, by_script: Collection[str] = ()
-) -> tuple[str | None, dict[str, object]]:
+def own_values(config: Section) -> tuple[str | None, dict[str, object]]:
     """The values of a written config that decide how the model learns, and that zerowiz chose.
 
     Batch and precision are no part of it: a plan names them. What the Trainer fills in is its own,
@@ -221,19 +219,17 @@ def own_values(
 
     Args:
         config: As `write_config` made it.
-        by_script: The keys that the script sets in it later.
 
     Returns:
         The optimizer that DeepSpeed makes, if it makes one, and the values by their keys.
     """
-    left = {key: value for key, value in config.items() if key not in by_script}
-    optimizer = left.get("optimizer")
+    optimizer = config.get("optimizer")
     section = optimizer if isinstance(optimizer, dict) else {"type": None, "params": {}}
-    settings = {**section["params"], "gradient_clipping": left.get("gradient_clipping", AUTO)}
+    settings = {**section["params"], "gradient_clipping": config.get("gradient_clipping", AUTO)}
     values = {
         key: value
         for key, value in settings.items()
-        if key not in by_script and value != AUTO and not isinstance(value, bool)
+        if value != AUTO and not isinstance(value, bool)
     }
     return section["type"], values
 

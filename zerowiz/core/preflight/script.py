@@ -1,14 +1,14 @@
 """Check what the script itself does with the config and the model, against what was planned."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 from zerowiz.core.findings import PreflightFinding, Rule, Severity, found
 from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.preflight.facts import PlannedJob, PreflightInput
-from zerowiz.core.script.arguments import REMOVED_FIELDS, Required
-from zerowiz.core.script.bindings import Resolver, removed_words, unsaid_arguments
+from zerowiz.core.script.arguments import Required
+from zerowiz.core.script.bindings import Resolver, unsaid_arguments
 from zerowiz.core.script.config_delivery import add_settled
-from zerowiz.core.script.facts import KeyUse, Placement, ValueSource
+from zerowiz.core.script.facts import Placement, ValueSource
 from zerowiz.core.workload import Integration
 from zerowiz.errors import ZerowizError
 
@@ -56,128 +56,12 @@ def refused(rule: Rule, error: ZerowizError) -> PreflightFinding:
     return found(rule, error.message, *error.hints)
 
 
-KEY_MISSING = Rule(
-    code="PF106",
-    name="config-key-missing",
-    severity=Severity.ERROR,
-    why="every rank fails there with a KeyError",
-    when='the script reads a key that the config does not have: `ds_config["scheduler"]`',
-)
-KEY_CHANGED = Rule(
-    code="PF107",
-    name="config-key-changed",
-    severity=Severity.ERROR,
-    why="the job would differ from the plan",
-    when=(
-        "the script overwrites a key that the plan depends on, such as `zero_optimization`, "
-        "with a value that zerowiz cannot read; a warning if it only may"
-    ),
-)
-
-# What memory and strategy follow from; a script may change any other key.
-_PLANNED = frozenset(
-    {
-        *("zero_optimization", "optimizer", "bf16", "fp16", "amp", "torch_autocast", "data_types"),
-        *("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"),
-        *("elasticity", "tensor_parallel", "hybrid_engine", "compression_training"),
-        *("zero_force_ds_cpu_optimizer", "zero_allow_untested_optimizer"),
-    }
-)
-_HARMLESS = frozenset(
-    {
-        ("optimizer", "params"),
-        ("zero_optimization", "stage3_gather_16bit_weights_on_model_save"),
-    }
-)
-
-
-def _keys(planned: PlannedJob) -> Iterator[PreflightFinding]:
-    if planned.script is None or planned.config is None:
-        return
-    run = planned.script
-    settings: set[tuple[str, ...]] = set()
-    where = run.facts.text_path
-    for key in run.facts.config_keys:
-        comes_there = _holds(run, key.conditions)
-        if comes_there is False:
-            continue
-        needed = () if key.removes else key.keys[:-1] if key.sets and key.all_seen else key.keys
-        lacking = _first_lacking(planned.config, needed)
-        if lacking and not any(lacking[: len(keys)] == keys for keys in settings):
-            if comes_there:
-                yield _missing(key, lacking, where)
-            continue
-        if key.sets:
-            settings.add(key.keys)
-            yield from _changed(key, planned.config, run, surely=comes_there is True)
-
-
 def _holds(run: Resolver, conditions: Iterable[ValueSource]) -> bool | None:
     """Whether the script comes to this place; None where that is not known."""
     told = [run.condition(binding) for binding in conditions]
     if any(answer is not None and not answer.value for answer in told):
         return False
     return None if None in told else True
-
-
-def _first_lacking(config: Mapping[str, object], keys: tuple[str, ...]) -> tuple[str, ...]:
-    """The shortest part of these keys that the config does not have; empty where it has all."""
-    section: object = config
-    for index, key in enumerate(keys):
-        if not isinstance(section, Mapping):
-            return ()
-        if key not in section:
-            return keys[: index + 1]
-        section = section[key]
-    return ()
-
-
-def _missing(key: KeyUse, lacking: tuple[str, ...], where: str) -> PreflightFinding:
-    return found(
-        KEY_MISSING,
-        (
-            f"`{key.code}` in {where} line {key.line} needs `{'.'.join(lacking)}`, which the "
-            "config does not have"
-        ),
-        f"read it with `.get(...)` in {where} line {key.line}, or remove the line",
-        "or use your own config that has it: `$config FILE`",
-    )
-
-
-def _changed(
-    key: KeyUse, config: Mapping[str, object], run: Resolver, *, surely: bool
-) -> Iterator[PreflightFinding]:
-    place = f"{run.facts.text_path} line {key.line}"
-    if not key.all_seen and not key.keys:
-        yield found(
-            KEY_CHANGED,
-            f"`{key.code}` in {place} may change any key of the config",
-            f"write the keys out in {place}",
-            severity=Severity.WARNING,
-        )
-        return
-    if key.keys[0] not in _PLANNED or key.keys[:2] in _HARMLESS:
-        return
-    is_there = not _first_lacking(config, key.keys)
-    planned, value = _value(config, key.keys), run.setting(key.value)
-    if (key.removes and not is_there) or (is_there and value and value.value == planned):
-        return
-    verb = "removes" if key.removes else "overwrites" if is_there else "sets"
-    by_option = value if key.value.flag is not None else None
-    yield found(
-        KEY_CHANGED,
-        f"`{key.code}` in {place} {verb} `{'.'.join(key.keys)}` of the config",
-        *((by_option.change_to(planned),) if by_option and isinstance(planned, int | str) else ()),
-        f"remove {place}: the plan depends on `{key.keys[0]}`",
-        severity=None if surely and key.all_seen else Severity.WARNING,
-    )
-
-
-def _value(config: Mapping[str, object], keys: tuple[str, ...]) -> object:
-    section: object = config
-    for key in keys:
-        section = section.get(key) if isinstance(section, Mapping) else None
-    return section
 
 
 DEVICE_MAP = Rule(
@@ -263,70 +147,6 @@ def _fsdp(planned: PlannedJob) -> Iterator[PreflightFinding]:
             FSDP,
             f"{setting.source} asks for FSDP, but the job runs with DeepSpeed",
             f"remove {setting.source}",
-        )
-
-
-PIPELINE = Rule(
-    code="PF110",
-    name="pipeline-sharded",
-    severity=Severity.ERROR,
-    why="every rank fails in `deepspeed.initialize`",
-    when="the script trains a `PipelineModule`, and the stage is 2 or 3",
-)
-# deepspeed 0.19.8, runtime/pipe/engine.py, PipelineEngine.__init__: an assertion refuses those.
-_SHARDED_GRADIENTS = 2
-
-
-def _pipelines(planned: PlannedJob) -> Iterator[PreflightFinding]:
-    if planned.script is None or planned.strategy.stage < _SHARDED_GRADIENTS:
-        return
-    run = planned.script
-    for pipeline in run.facts.pipelines:
-        if _holds(run, pipeline.conditions) is True:
-            yield found(
-                PIPELINE,
-                (
-                    f"`{pipeline.code}` in {run.facts.text_path} line {pipeline.line} builds "
-                    f"a pipeline, which DeepSpeed rejects at stage {planned.strategy.stage}"
-                ),
-                "use ZeRO-1, which works with pipelines: `$stage 1`",
-            )
-
-
-REMOVED = Rule(
-    code="PF113",
-    name="removed-option",
-    severity=Severity.ERROR,
-    why="every rank ends at the start, with an unexpected argument",
-    when=(
-        "an option of TrainingArguments that your transformers no longer has, such as "
-        "`--evaluation_strategy`; a warning if transformers is not installed here"
-    ),
-)
-
-
-def _removed(planned: PlannedJob) -> Iterator[PreflightFinding]:
-    if planned.script is None or planned.integration is not Integration.HF:
-        return
-    run, release = planned.script, planned.transformers_version
-    script = run.facts
-    uses = [*removed_words(script, run.words)]
-    for removed_field in script.removed_fields:
-        # A script may ask for the release first.
-        if _holds(run, removed_field.conditions) is True:
-            where = f"{script.text_path} line {removed_field.line}"
-            uses.append((removed_field.name, f"`{removed_field.code}` in {where}"))
-    for name, source in uses:
-        since, instead = REMOVED_FIELDS[name]
-        version = ".".join(map(str, since))
-        if release is not None and release < since:
-            continue
-        yield found(
-            REMOVED,
-            f"{source}: TrainingArguments has no `{name}` since transformers {version}",
-            f"use `{instead}`, which replaces it" if instead else f"remove {source}",
-            f'run `pip install "transformers<{version}"`',
-            severity=None if release is not None else Severity.WARNING,
         )
 
 
@@ -450,10 +270,7 @@ def check_script(inputs: PreflightInput) -> Iterator[PreflightFinding]:
     if planned is None:
         return
     yield from _arguments(planned)
-    yield from _keys(planned)
     yield from _placements(planned, planned.job.machine)
     yield from _fsdp(planned)
-    yield from _pipelines(planned)
-    yield from _removed(planned)
     yield from _saves(planned)
     yield from _optimizers(planned)

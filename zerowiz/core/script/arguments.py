@@ -9,12 +9,7 @@ from typing import NamedTuple, TypeAlias
 from msgspec import Struct
 
 from zerowiz.core.workload import (
-    ATTENTION_ROWS,
-    OPTIMIZERS,
     PRECISIONS,
-    Attention,
-    Loss,
-    Optimizer,
     Precision,
 )
 from zerowiz.errors import UsageError
@@ -400,24 +395,6 @@ def _is_value(word: str) -> bool:
 
 # The names that libraries have for values of settings.
 
-TRAINER_OPTIMIZERS: Mapping[Scalar, Optimizer] = {
-    name: optimizer for optimizer, row in OPTIMIZERS.items() for name in row.trainer_names
-}
-OPTIMIZER_NAMES: Mapping[Scalar, Optimizer] = {
-    **TRAINER_OPTIMIZERS,
-    **{
-        name: optimizer
-        for optimizer, row in OPTIMIZERS.items()
-        for names in row.classes.values()
-        for name in names
-    },
-}
-# The names `attn_implementation` accepts.
-ATTENTIONS: Mapping[Scalar, Attention] = {
-    name: attention for attention, row in ATTENTION_ROWS.items() for name in row.names
-}
-# transformers 5.23, training_args.py, `use_liger_kernel`.
-LOSSES: Mapping[Scalar, Loss] = {True: Loss.LIGER, False: Loss.PLAIN}
 MIXED_PRECISIONS: Mapping[Scalar, Precision] = {
     row.mixed_precision: name for name, row in PRECISIONS.items() if row.mixed_precision is not None
 }
@@ -571,54 +548,6 @@ FIELD_ALIASES: Mapping[str, tuple[str, ...]] = {
     "gradient_checkpointing_kwargs": ("activation_checkpointing_kwargs",),
     "eval_strategy": ("evaluation_strategy",),
     "max_length": ("max_seq_length",),
-}
-
-
-class Removed(NamedTuple):
-    """A field that TrainingArguments no longer has."""
-
-    since: Release
-    """The first release of transformers without it."""
-    instead: str = ""
-    """The field that replaces it; empty for none."""
-
-
-# training_args.py of transformers 4.34 to 5.24, with the fields that its warnings name instead.
-REMOVED_FIELDS: Mapping[str, Removed] = {
-    "sharded_ddp": Removed((4, 35), "fsdp"),
-    "evaluation_strategy": Removed((4, 51), "eval_strategy"),
-    "dispatch_batches": Removed((4, 51), "accelerator_config"),
-    "split_batches": Removed((4, 51), "accelerator_config"),
-    "tp_size": Removed((4, 52)),
-    "use_ipex": Removed((4, 57)),
-    "adafactor": Removed((5, 0), "optim"),
-    "fp16_backend": Removed((5, 0)),
-    "fp16_opt_level": Removed((5, 0)),
-    "fsdp_min_num_params": Removed((5, 0), "fsdp_config"),
-    "fsdp_transformer_layer_cls_to_wrap": Removed((5, 0), "fsdp_config"),
-    "half_precision_backend": Removed((5, 0)),
-    "include_inputs_for_metrics": Removed((5, 0), "include_for_metrics"),
-    "include_tokens_per_second": Removed((5, 0)),
-    "jit_mode_eval": Removed((5, 0)),
-    "mp_parameters": Removed((5, 0)),
-    "no_cuda": Removed((5, 0), "use_cpu"),
-    "overwrite_output_dir": Removed((5, 0)),
-    "past_index": Removed((5, 0)),
-    "per_gpu_eval_batch_size": Removed((5, 0), "per_device_eval_batch_size"),
-    "per_gpu_train_batch_size": Removed((5, 0), "per_device_train_batch_size"),
-    "push_to_hub_model_id": Removed((5, 0), "hub_model_id"),
-    "push_to_hub_organization": Removed((5, 0), "hub_model_id"),
-    "push_to_hub_token": Removed((5, 0), "hub_token"),
-    "ray_scope": Removed((5, 0)),
-    "save_safetensors": Removed((5, 0)),
-    "torchdynamo": Removed((5, 0), "torch_compile_backend"),
-    "tpu_metrics_debug": Removed((5, 0), "debug"),
-    "tpu_num_cores": Removed((5, 0)),
-    "use_legacy_prediction_loop": Removed((5, 0)),
-    "use_mps_device": Removed((5, 0)),
-    "group_by_length": Removed((5, 2), "train_sampling_strategy"),
-    "logging_dir": Removed((5, 15)),
-    "warmup_ratio": Removed((5, 15), "warmup_steps"),
 }
 
 

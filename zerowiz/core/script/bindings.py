@@ -1,31 +1,27 @@
 """Where a script's values come from: the code, an option, a field, a config built in code."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from functools import cached_property
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from msgspec import Struct, field
 
-from zerowiz.core.model.hf_config import may_decide_size
 from zerowiz.core.script.arguments import (
-    FIELD_ALIASES,
     LOCAL_RANK_FLAG,
-    REMOVED_FIELDS,
     SWITCHES,
     Given,
     Option,
     Reads,
     Required,
     Scalar,
-    ScriptParser,
     Takes,
     missing_arguments,
     read_words,
     write_words,
 )
-from zerowiz.core.script.facts import Convention, ScriptFacts, ValueSource
+from zerowiz.core.script.facts import ScriptFacts, ValueSource
 from zerowiz.core.script.settings_file import read_values
 from zerowiz.core.structs import replace
 from zerowiz.errors import UsageError
@@ -74,55 +70,6 @@ def unsaid_arguments(facts: ScriptFacts, script_args: tuple[str, ...]) -> tuple[
     )
 
 
-def removed_words(facts: ScriptFacts, script_args: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    """What a person says by fields that newer releases of transformers do not have.
-
-    transformers 5.23, hf_argparser.py, and trl 1.16, scripts/utils.py: a parser that does not ask
-    for what it leaves over ends the script, and so does a file with a key of no field.
-
-    Args:
-        facts: What the script shows, with the settings file that these words name.
-        script_args: The words after the script.
-
-    Yields:
-        The field, and where it stands, for messages.
-    """
-    if facts.convention is not Convention.HF_PARSER or not facts.parser.strict:
-        return
-    file = facts.settings_file
-    for key in () if file is None else file.values:
-        if _is_removed(facts.parser, key):
-            yield key, f"`{key}` in {file.path if file else ''}"
-    if file is not None and file.is_whole:
-        return
-    for words, where in (
-        (facts.args_file_words, f"in {facts.args_file}"),
-        (script_args, "after the script"),
-    ):
-        for word in words[: words.index("--")] if "--" in words else words:
-            flag = word.partition("=")[0]
-            name = flag.removeprefix("--").replace("-", "_")
-            # `--no_x` of a field that is on by default.
-            names = (name, name.removeprefix("no_"))
-            field = next(
-                (candidate for candidate in names if _is_removed(facts.parser, candidate)), None
-            )
-            if flag.startswith("--") and field is not None:
-                yield field, f"`{flag}` {where}"
-
-
-def _is_removed(parser: ScriptParser, name: str) -> bool:
-    """Whether newer releases have no field of that name, and the script has no option of its own.
-
-    The name before of a field is an option of older releases.
-    """
-    if name not in REMOVED_FIELDS:
-        return False
-    options = parser.find(f"--{name}")
-    is_own = any(option.line is not None for option in options)
-    return not is_own and (not options or any(name in also for also in FIELD_ALIASES.values()))
-
-
 S = TypeVar("S")
 T = TypeVar("T")
 
@@ -156,6 +103,10 @@ class ScriptValue(Struct, Generic[T], frozen=True, kw_only=True):
     def change_to(self, value: T) -> str:
         """How to give it this value."""
         return self.change.replace("{value}", str(self.spellings.get(value, value)))
+
+
+# Of the type that the setting has; only its row knows it.
+SettledValue: TypeAlias = ScriptValue[Any]  # type: ignore[explicit-any]
 
 
 class Resolver:
@@ -375,34 +326,6 @@ def spell(names: Mapping[Scalar, T]) -> dict[T, Scalar]:
 
 # Settle the model config that a script makes in its code.
 
-# A script takes it from its tokenizer, and it changes the model little.
-_ASSUMED = frozenset({"vocab_size"})
-
-
-class ModelConfig(Struct, frozen=True, kw_only=True):
-    """The config of the model that a run builds, as far as it is known."""
-
-    base: str | None
-    """The model whose config it changes; None for a config of its own, or where nobody names it."""
-    family: str | None
-    """The `model_type` of a config of its own."""
-    values: Mapping[str, Scalar]
-    """Those that decide how large the model is, by their keys in a config.json."""
-    assumed: Mapping[str, str]
-    """The code of values that are not known, and for which the default counts."""
-    source: str
-    """What makes it, for messages."""
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether it is known what it changes."""
-        return self.base is not None or self.family is not None
-
-    @property
-    def name(self) -> str:
-        """A short one."""
-        return self.base or self.family or ""
-
 
 class OwnModel(Struct, frozen=True, kw_only=True):
     """A model of the script's own classes, as large as a GPT of the same sizes."""
@@ -438,47 +361,3 @@ def settle_own_model(run: Resolver) -> OwnModel | None:
         vocab_size=_VOCABULARY if vocabulary is None else vocabulary.value,
         source=", ".join(dict.fromkeys((layers.source, width.source))),
     )
-
-
-class SettledModel(NamedTuple):
-    """The model of a run."""
-
-    named: ScriptValue[str] | None
-    """The one that it loads, or whose config it changes."""
-    made: ModelConfig | None = None
-    hidden: str | None = None
-    """The code that decides the size of the model, where nothing says what it gives."""
-
-
-def settle_model(run: Resolver) -> SettledModel:
-    """The model that this run loads or builds, as far as that is known."""
-    built = run.facts.built_config
-    if built is None:
-        return SettledModel(as_text(run.setting(run.facts.model)))
-    base, family = (as_text(run.setting(source)) for source in (built.base, built.family))
-    name = None if family is None else family.value
-    values, assumed = dict[str, Scalar](), dict[str, str]()
-    for key, binding in built.values.items():
-        value, code = run.setting(binding), binding.code or binding.flag
-        if (value is None and code is None) or not may_decide_size(name, key):
-            continue
-        if value is not None:
-            values[key] = value.value
-        elif key in _ASSUMED:
-            assumed[key] = code or ""
-        else:
-            return SettledModel(None, hidden=_where(run, code or "", binding.line))
-    if family is None and not (values or assumed):
-        return SettledModel(base)
-    config = ModelConfig(
-        base=None if base is None else base.value,
-        family=name,
-        values=values,
-        assumed=assumed,
-        source=_where(run, built.code, built.line),
-    )
-    return SettledModel(base, config)
-
-
-def _where(run: Resolver, code: str, line: int | None) -> str:
-    return f"`{code}` " + f"in {run.facts.text_path} line {line}"

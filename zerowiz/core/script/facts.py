@@ -7,7 +7,8 @@ from msgspec import Struct, field
 
 from zerowiz.core.script.arguments import Scalar, ScriptParser
 from zerowiz.core.script.settings_file import SettingsFile
-from zerowiz.core.workload import Integration
+from zerowiz.core.structs import replace
+from zerowiz.core.workload import SETTINGS, Integration
 
 
 class Convention(StrEnum):
@@ -78,39 +79,6 @@ class ValueSource(Struct, frozen=True, kw_only=True):
 UNSEEN = ValueSource()
 
 
-class KeyUse(Struct, frozen=True, kw_only=True):
-    """A place where the script asks for a key of the config that it gets, or sets one."""
-
-    keys: tuple[str, ...]
-    """The key, after those of the sections around it; as far as they are constants."""
-    all_seen: bool = True
-    """Whether they all are."""
-    sets: bool = False
-    removes: bool = False
-    """Whether it takes the key out, if it is there."""
-    value: ValueSource = UNSEEN
-    """What it is set to."""
-    conditions: tuple[ValueSource, ...] = ()
-    """What has to hold for the script to come there."""
-    line: int
-    code: str
-
-
-class Placement(Struct, frozen=True, kw_only=True):
-    """A `device_map=` with which the script loads the model that it trains."""
-
-    place: ValueSource
-    """The map, where it is a word or a number; that of `{"": x}` is x."""
-    is_map: bool
-    """Whether it is a map by how it is written, and so surely not None."""
-    conditions: tuple[ValueSource, ...] = ()
-    """What has to hold for the script to come there."""
-    engine_is_known: bool = False
-    """Whether the library has read the config by then."""
-    line: int
-    code: str
-
-
 class ScriptCall(Struct, frozen=True, kw_only=True):
     """A call of the script that some strategies, or DeepSpeed, do not go with."""
 
@@ -120,34 +88,22 @@ class ScriptCall(Struct, frozen=True, kw_only=True):
     code: str
 
 
+class Placement(ScriptCall, frozen=True, kw_only=True):
+    """A call with `device_map=` by which the script loads the model that it trains."""
+
+    place: ValueSource
+    """The map, where it is a word or a number; that of `{"": x}` is x."""
+    is_map: bool
+    """Whether it is a map by how it is written, and so surely not None."""
+    engine_is_known: bool = False
+    """Whether the library has read the config by then."""
+
+
 class WeightSave(ScriptCall, frozen=True, kw_only=True):
     """A call that writes the weights of the trained model as this rank has them."""
 
     adapters_only: bool
     """Whether it writes the adapters alone, where the model has some."""
-
-
-class RemovedUse(Struct, frozen=True, kw_only=True):
-    """A field that the script gives TrainingArguments, and that newer releases do not have."""
-
-    name: str
-    conditions: tuple[ValueSource, ...] = ()
-    """What has to hold for the script to come there."""
-    line: int
-    code: str
-
-
-class BuiltConfig(Struct, frozen=True, kw_only=True):
-    """The config of a model that the script makes in its code, and then builds with new weights."""
-
-    base: ValueSource = UNSEEN
-    """The model whose config it changes; unseen for a config of its own."""
-    family: ValueSource = UNSEEN
-    """The `model_type` of a config of its own."""
-    values: Mapping[str, ValueSource]
-    """Those that it sets, by their keys in a config.json."""
-    line: int
-    code: str
 
 
 class OwnSizes(Struct, frozen=True, kw_only=True):
@@ -174,35 +130,48 @@ class TrainerFacts(Struct, frozen=True, kw_only=True):
     """What a script shows of its trainer."""
 
     uses: tuple[TrainerUse, ...] = ()
-    reference: ValueSource = UNSEEN
-    """Whether it is handed a reference model; unseen where that depends on something."""
-    precomputed: ValueSource = UNSEEN
-    """`precompute_ref_log_probs`."""
-    beta: ValueSource = UNSEEN
-    prompt_tokens: ValueSource = UNSEEN
-    completion_tokens: ValueSource = UNSEEN
-    """`max_completion_length`, PPO's `response_length`."""
-    group: ValueSource = UNSEEN
-    """`num_generations`: the completions of one prompt."""
-    steps_per_generation: ValueSource = UNSEEN
-    whole_generation: ValueSource = UNSEEN
-    """`generation_batch_size`: the completions of all ranks that are generated at a time."""
-    use_vllm: ValueSource = UNSEEN
-    vllm_mode: ValueSource = UNSEEN
-    vllm_fraction: ValueSource = UNSEEN
-    """`vllm_gpu_memory_utilization`."""
-    vllm_sleep: ValueSource = UNSEEN
-    """`vllm_enable_sleep_mode`."""
     models_beside: tuple[ValueSource, ...] = ()
     """The models that judge completions."""
-    eval_batch: ValueSource = UNSEEN
-    """`per_device_eval_batch_size`."""
-    eval_strategy: ValueSource = UNSEEN
-    do_eval: ValueSource = UNSEEN
     evaluations: tuple[tuple[ValueSource, ...], ...] = ()
     """Of each call of the trainer's `evaluate`, what has to hold for the script to come there."""
     metrics: ValueSource | None = None
     """The `compute_metrics` that it is handed; None for none."""
+
+
+# What a script shows of its trainer: the fields of TrainingArguments and its subclasses, by the
+# setting that they say, or by a name of what they say beside the settings.
+TRAINER_FIELDS: Mapping[str, tuple[str, ...]] = {
+    **{name: row.trainer_fields for name, row in SETTINGS.items() if row.trainer_fields},
+    "bf16": ("bf16",),
+    "fp16": ("fp16",),
+    "every_n_layers": ("gradient_checkpointing_kwargs",),
+    "padding_free": ("padding_free",),
+    "use_cpu": ("use_cpu",),
+    "fsdp": ("fsdp",),
+    "loader_workers": ("dataloader_num_workers",),
+    "epochs": ("num_train_epochs",),
+    "max_steps": ("max_steps",),
+    "do_eval": ("do_eval",),
+    "eval_strategy": ("eval_strategy",),
+    "precomputed": ("precompute_ref_log_probs",),
+    "beta": ("beta",),
+    "prompt_tokens": ("max_prompt_length",),
+    "group": ("num_generations",),
+    "steps_per_generation": ("steps_per_generation",),
+    "whole_generation": ("generation_batch_size",),
+    "use_vllm": ("use_vllm",),
+    "vllm_mode": ("vllm_mode",),
+}
+_SOURCES = {
+    *SETTINGS,
+    *TRAINER_FIELDS,
+    # `Accelerator(mixed_precision=...)`.
+    "mixed_precision",
+    "model",
+    # The conditions under which it trains adapters of LoRA, and loads their base in 4 bits.
+    "adapters",
+    "quantized",
+}
 
 
 class ScriptFacts(Struct, frozen=True, kw_only=True):
@@ -224,9 +193,6 @@ class ScriptFacts(Struct, frozen=True, kw_only=True):
     config_line: int | None = None
     """The line at which the script names its config, or would have to."""
     obstacle: Obstacle | None = None
-    config_keys: tuple[KeyUse, ...] = ()
-    """The keys of its config that the script itself uses, in the order of its text."""
-    removed_fields: tuple[RemovedUse, ...] = ()
     trains_adapters: bool = False
     """Whether it imports peft, or a library's configuration of it."""
     builds_elsewhere: bool = False
@@ -251,59 +217,37 @@ class ScriptFacts(Struct, frozen=True, kw_only=True):
     settings_file: SettingsFile | None = None
     """The file of values that the words after the script name."""
 
-    micro_batch: ValueSource = UNSEEN
-    accumulation_steps: ValueSource = UNSEEN
-    bf16: ValueSource = UNSEEN
-    fp16: ValueSource = UNSEEN
-    mixed_precision: ValueSource = UNSEEN
-    """`Accelerator(mixed_precision=...)`."""
-    gradient_checkpointing: ValueSource = UNSEEN
+    sources: Mapping[str, ValueSource] = {}
+    """What decides each setting that it shows. As an attribute of its name each is there, unseen
+    where the script does not show it: `facts.micro_batch`.
+
+    `reference` says whether its trainer is handed a reference model, `every_n_layers` has a value
+    of the code, or the text that may have it, and `lora_target_modules` names that commas separate,
+    `all-linear`, or BY_ARCHITECTURE."""
     checkpoints_too: ValueSource | None = None
-    """The condition under which a call of the script turns that on as well; None for no call."""
-    every_n_layers: ValueSource = UNSEEN
-    """Its value in code, or else `gradient_checkpointing_kwargs`, the text that may have it."""
-    sequence_tokens: ValueSource = UNSEEN
-    target_tokens: ValueSource = UNSEEN
-    """Of what a decoder gets beside the sequence of its encoder."""
+    """The condition under which a call of the script turns gradient checkpointing on as well; None
+    for no call."""
     trainer: TrainerFacts = field(default_factory=TrainerFacts)
-    optimizer: ValueSource = UNSEEN
-    """`optim` of TrainingArguments, or the class that the script builds."""
-    attention: ValueSource = UNSEEN
-    liger: ValueSource = UNSEEN
-    """`use_liger_kernel` of TrainingArguments."""
-    packing: ValueSource = UNSEEN
-    padding_free: ValueSource = UNSEEN
-    """Of SFTConfig; like `packing` it puts a micro-batch into one row."""
-    model: ValueSource = UNSEEN
     loads_16_bit: ValueSource | None = None
     """What makes the weights that it loads 16-bit ones, whatever the job trains in."""
-    built_config: BuiltConfig | None = None
-    """What it builds its model of; None where it loads weights, or where that is not seen."""
     own_sizes: OwnSizes | None = None
     """By the names that it has for them; None where it shows none."""
     placements: tuple[Placement, ...] = ()
-    pipelines: tuple[ScriptCall, ...] = ()
-    """Where it cuts its model into stages of a pipeline."""
     weight_saves: tuple[WeightSave, ...] = ()
     optimizers_passed: tuple[ScriptCall, ...] = ()
     """Where it hands a Trainer an optimizer or a scheduler of its own."""
-    fsdp: ValueSource = UNSEEN
-    """`fsdp` of TrainingArguments."""
-    use_cpu: ValueSource = UNSEEN
-    """`use_cpu` of TrainingArguments."""
-    loader_workers: ValueSource = UNSEEN
-    """`dataloader_num_workers` of TrainingArguments, or `num_workers` of a DataLoader."""
-    epochs: ValueSource = UNSEEN
-    """`num_train_epochs` of TrainingArguments."""
-    max_steps: ValueSource = UNSEEN
-    """`max_steps` of TrainingArguments."""
-    adapters: ValueSource = UNSEEN
-    """The condition under which it trains adapters of LoRA."""
-    quantized: ValueSource = UNSEEN
-    """The condition under which their base has 4 bits."""
-    lora_rank: ValueSource = UNSEEN
-    lora_target_modules: ValueSource = UNSEEN
-    """Names separated by commas, `all-linear`, or BY_ARCHITECTURE."""
+
+    def __getattr__(self, name: str) -> ValueSource:
+        """What decides a setting; unseen where the script does not show it."""
+        if name not in _SOURCES:
+            raise AttributeError(name)
+        return self.sources.get(name, UNSEEN)
+
+    def with_sources(self, **sources: ValueSource) -> "ScriptFacts":
+        """The facts with what decides these settings; what is unseen is left out."""
+        seen = {name: source for name, source in sources.items() if source != UNSEEN}
+        kept = {name: source for name, source in self.sources.items() if name not in sources}
+        return replace(self, sources=kept | seen)
 
     @property
     def target(self) -> str:
@@ -323,7 +267,7 @@ class ScriptFacts(Struct, frozen=True, kw_only=True):
     @property
     def unfollowed(self) -> tuple[ValueSource, ...]:
         """The expressions that decide settings and could not be followed, by line."""
-        bindings: list[ValueSource] = [getattr(self, name) for name in _DECISIVE]
+        bindings = [self.sources.get(name, UNSEEN) for name in _DECISIVE]
         ends = {b.code: b for b in bindings if b.code is not None and not b.seen}
         return tuple(sorted(ends.values(), key=lambda b: b.line or 0))
 

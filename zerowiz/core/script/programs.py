@@ -1,19 +1,30 @@
 """The files of axolotl, LLaMA-Factory and ms-swift: what they say of a job.
 
 Such a program has no script of the person's: it reads one YAML file, and hands the config under
-`deepspeed` to the Trainer.
+`deepspeed` to the Trainer. A program is a row of PROGRAMS; what it calls a setting stands in the
+row of the setting.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from msgspec import Struct
 
-from zerowiz.core.script.arguments import ATTENTIONS, TRAINER_OPTIMIZERS, Scalar
-from zerowiz.core.settings import Change
+from zerowiz.core.settings import MODEL, Change
 from zerowiz.core.structs import replace
-from zerowiz.core.workload import OPTIMIZERS, PRECISIONS, Attention, Optimizer
+from zerowiz.core.workload import (
+    ALL_LINEAR,
+    ATTENTION_NAMES,
+    OPTIMIZERS,
+    PRECISIONS,
+    SETTINGS,
+    TRAINER_OPTIMIZERS,
+    Attention,
+    Optimizer,
+)
 
 Value = int | str | bool
+_Values = Mapping[str, object]
+_Reads = tuple[tuple[str, Value, _Values], ...]
 
 
 class ProgramJob(Struct, frozen=True, kw_only=True):
@@ -27,48 +38,45 @@ class ProgramJob(Struct, frozen=True, kw_only=True):
     """Its keys that exclude DeepSpeed, such as those of FSDP."""
 
 
-def make_job(
-    values: Mapping[str, object],
-    settings: Mapping[str, Value | None],
-    unknown: Mapping[str, bool],
-    *,
-    not_counted: Iterable[str],
-    excluding: Iterable[str],
-) -> ProgramJob:
-    """A job of what was read of a file.
-
-    Args:
-        values: The keys and values of the file.
-        settings: Its settings; None where it decides none.
-        unknown: Keys, and whether the file has a value for them that zerowiz does not know.
-        not_counted: The keys of the program that no formula counts, if they are set.
-        excluding: Its keys that exclude DeepSpeed, if they are set.
-    """
-    lost = (key for key in not_counted if values.get(key))
-    return ProgramJob(
-        settings={name: value for name, value in settings.items() if value is not None},
-        not_counted=(*lost, *(key for key, is_unknown in unknown.items() if is_unknown)),
-        excluding=tuple(key for key in excluding if values.get(key)),
-    )
-
-
-def join_names(names: object) -> str:
-    """The modules of adapters, in the syntax of `--lora-target-modules`: a list, or one text."""
-    return ",".join(map(str, names)) if isinstance(names, list) else str(names)
-
-
 class Program(Struct, frozen=True, kw_only=True):
-    """A program, and how its file says what a plan changes."""
+    """A program: how it is started, and what its file says of a job."""
 
     name: str
     train: tuple[str, ...]
     """The words before its file; `{ranks}` is the number of ranks on a node."""
+    own_keys: frozenset[str]
+    """The keys of which no other program has any."""
+    aliases: Mapping[str, str] = {}
+    """Other names of its keys."""
     without_default: frozenset[str] = frozenset()
     """The settings that a file has to say: the program has no default for them, or its own."""
-    keys: Mapping[str, str]
-    """The key of each setting, whose values are the same words there."""
+    defaults: Mapping[str, Value]
+    """The value of each setting that a file leaves out."""
+    words: Mapping[str, tuple[str, Mapping[object, str]]]
+    """The key of each setting whose values have other names there, and what each name means."""
+    reads: _Reads
+    """Settings that several keys decide: the setting, its value, and what the file has then. True
+    and False stand for any value that is on or off, a set for any of its members. The first of a
+    setting that holds counts."""
     lines: Mapping[tuple[str, Value], tuple[str, ...]]
     """The lines of a value that has other words there."""
+    known: Mapping[str, frozenset[object]]
+    """All values of a key that zerowiz knows."""
+    eval_data: tuple[str, ...]
+    """The keys that name what is evaluated."""
+    eval_asked_by: tuple[str, ...] = ()
+    """The keys that ask for an evaluation, beside `eval_strategy`."""
+    evaluates_unasked: bool = False
+    not_counted: tuple[str, ...]
+    """Its keys that change memory in ways that zerowiz does not count."""
+    excluding: tuple[str, ...] = ("fsdp", "fsdp_config")
+
+    @property
+    def keys(self) -> dict[str, str]:
+        """The key of each setting that has one, by the field of the options."""
+        rows = {"model": MODEL, **SETTINGS}
+        keys = {name: row.program_keys.get(self.name) for name, row in rows.items()}
+        return {name: key for name, key in keys.items() if key is not None}
 
 
 class ProgramFile(Struct, frozen=True, kw_only=True):
@@ -98,28 +106,6 @@ class ProgramFile(Struct, frozen=True, kw_only=True):
         return (*(word.format(ranks=ranks) for word in self.program.train), self.path)
 
 
-def read_word(values: Mapping[str, object], key: str) -> Value | float | None:
-    """A value to look up in a table; a list or a mapping, which no table has, is its text.
-
-    Args:
-        values: The keys and values of the file.
-        key: The key.
-    """
-    value = values.get(key)
-    return value if isinstance(value, str | int | float | None) else str(value)
-
-
-def read_counts(values: Mapping[str, object], keys: Mapping[str, str]) -> dict[str, Value | None]:
-    """The whole numbers of a file, by their settings.
-
-    Args:
-        values: The keys and values of the file.
-        keys: The key of each setting.
-    """
-    pairs = ((name, values.get(key)) for name, key in keys.items())
-    return {n: v for n, v in pairs if isinstance(v, int) and not isinstance(v, bool)}
-
-
 def list_changes(file: ProgramFile, planned: Change, config_path: str) -> Iterator[str]:
     """The lines that the file is to have for a plan, and has not.
 
@@ -140,39 +126,160 @@ def list_changes(file: ProgramFile, planned: Change, config_path: str) -> Iterat
         yield f"{key}:"
 
 
-def _lines(program: str, key: str) -> dict[tuple[str, Value], tuple[str, ...]]:
+def read_program(path: str, values: Mapping[str, object]) -> ProgramFile | None:
+    """What a YAML file says of a job; None where it is no file of these programs.
+
+    Args:
+        path: The file.
+        values: Its keys and values.
+
+    Example:
+        >>> file = read_program("my.yaml", {"base_model": "m", "adapter": "lora"})
+        >>> file.job.settings["method"]
+        'lora'
+    """
+    for program in PROGRAMS:
+        is_named = isinstance(values.get(program.keys["model"]), str)
+        if is_named and not program.own_keys.isdisjoint(values):
+            older = {new: values.get(old) for old, new in program.aliases.items()}
+            known = {key: values[key] for key in values if values[key] is not None}
+            return ProgramFile(path=path, program=program, job=_read_job(program, older | known))
+    return None
+
+
+def _read_job(program: Program, values: _Values) -> ProgramJob:
+    """What a file says; a key that it lacks has the program's default."""
+    said: dict[str, Value] = {}
+    for name, value, wanted in program.reads:
+        if name not in said and all(_is(_word(values, key), want) for key, want in wanted.items()):
+            said[name] = value
+    for name, (key, meanings) in program.words.items():
+        meaning = _meaning(name, _word(values, key) or None, meanings)
+        if meaning is not None:
+            said[name] = meaning
+    for name, key in program.keys.items():
+        written = values.get(key)
+        if name in _TEXTS and written:
+            said[name] = _text(written)
+        elif name not in program.words and type(written) is int:
+            said[name] = written
+    settings = {**program.defaults, **said}
+    left_out = set() if _evaluates(program, values) else {"eval_batch"}
+    if settings["method"] == "full":
+        left_out |= {name for name, row in SETTINGS.items() if row.of_adapters}
+    known: dict[str, Collection[object]] = {
+        **{key: words for name, (key, words) in program.words.items() if name != "attention"},
+        **program.known,
+    }
+    unknown = (key for key, words in known.items() if (_word(values, key) or None) not in words)
+    return ProgramJob(
+        settings={
+            name: settings[name]
+            for name in ("model", *SETTINGS)
+            if name in settings and name not in left_out
+        },
+        not_counted=(*(key for key in program.not_counted if values.get(key)), *unknown),
+        excluding=tuple(key for key in program.excluding if values.get(key)),
+    )
+
+
+# The settings whose values are names of a model or of its layers, and no words of a program.
+_TEXTS = frozenset({"model", "lora_target_modules"})
+
+
+def _text(written: object) -> str:
+    """A name, or names in the syntax of `--lora-target-modules`."""
+    text = ",".join(map(str, written)) if isinstance(written, list) else str(written)
+    return ALL_LINEAR if text == "all" else text
+
+
+def _word(values: _Values, key: str) -> Value | float | None:
+    """A value to look up in a table; a list or a mapping, which no table has, is its text."""
+    value = values.get(key)
+    return value if isinstance(value, str | int | float | None) else str(value)
+
+
+def _is(word: object, wanted: object) -> bool:
+    if isinstance(wanted, bool):
+        return bool(word) is wanted
+    return word in wanted if isinstance(wanted, frozenset) else word == wanted
+
+
+def _meaning(name: str, word: object, meanings: Mapping[object, str]) -> str | None:
+    # Such as `flash_attention_2` and `kernels-community/flash-attn`.
+    is_flash = name == "attention" and "flash" in str(word)
+    return Attention.FLASH.value if is_flash else meanings.get(word)
+
+
+def _evaluates(program: Program, values: _Values) -> bool:
+    # YAML reads `no` as false.
+    never = {False, "no"} if program.evaluates_unasked else {None, False, "no"}
+    is_asked = any(map(values.get, program.eval_asked_by))
+    is_due = is_asked or _word(values, "eval_strategy") not in never
+    return is_due and any(map(values.get, program.eval_data))
+
+
+# The programs whose files zerowiz plans for.
+
+
+def _lines(program: str, optimizer_key: str) -> Mapping[tuple[str, Value], tuple[str, ...]]:
     """The lines of each precision, and of each optimizer under the key that the program has."""
     return {
+        **{("precision", p.value): row.program_lines[program] for p, row in PRECISIONS.items()},
         **{
-            ("precision", precision.value): row.program_lines[program]
-            for precision, row in PRECISIONS.items()
-        },
-        **{
-            ("optimizer", optimizer.value): (f"{key}: {row.program_name}",)
+            ("optimizer", optimizer.value): (f"{optimizer_key}: {row.program_name}",)
             for optimizer, row in OPTIMIZERS.items()
         },
     }
 
 
-# What a file of axolotl says of its job.
-
-_AXOLOTL_COUNTS: Mapping[str, str] = {
-    "micro_batch": "micro_batch_size",
-    "accumulation_steps": "gradient_accumulation_steps",
-    "sequence_tokens": "sequence_len",
+_OPTIMIZERS: Mapping[object, str] = {
+    **{name: optimizer.value for name, optimizer in TRAINER_OPTIMIZERS.items()},
+    None: Optimizer.ADAMW.value,
 }
+_ATTENTIONS: Mapping[object, str] = {name: kind.value for name, kind in ATTENTION_NAMES.items()}
+_LORA = frozenset({None, "lora"})
+
 AXOLOTL = Program(
     name="axolotl",
     train=("axolotl", "train"),
+    own_keys=frozenset({"base_model"}),
     without_default=frozenset({"lora_rank", "micro_batch", "sequence_tokens"}),
-    keys={
-        "model": "base_model",
-        **_AXOLOTL_COUNTS,
-        "optimizer": "optimizer",
-        "lora_rank": "lora_r",
-        "lora_target_modules": "lora_target_modules",
-        "eval_batch": "eval_batch_size",
+    defaults={
+        "accumulation_steps": 1,
+        "precision": "fp32",
+        "gradient_checkpointing": False,
+        "method": "full",
     },
+    words={
+        # Those of transformers, and what axolotl has besides.
+        "optimizer": (
+            "optimizer",
+            {
+                **{n: o.value for o, row in OPTIMIZERS.items() for n in row.axolotl_names},
+                **_OPTIMIZERS,
+            },
+        ),
+        "attention": ("attn_implementation", _ATTENTIONS),
+        "trainer": (
+            "rl",
+            {None: "sft", **{name: name for name in ("sft", "dpo", "kto", "grpo")}},
+        ),
+    },
+    reads=(
+        ("precision", "bf16", {"bf16": True}),
+        ("precision", "bf16", {"bfloat16": True}),
+        ("precision", "fp16", {"fp16": True}),
+        ("precision", "fp16", {"float16": True}),
+        ("gradient_checkpointing", True, {"gradient_checkpointing": True}),
+        ("method", "lora", {"adapter": "lora"}),
+        ("method", "qlora", {"adapter": "qlora"}),
+        ("attention", "flash", {"flash_attention": True}),
+        ("attention", "sdpa", {"sdp_attention": True}),
+        ("attention", "eager", {"eager_attention": True}),
+        ("loss", "liger", {"liger_fused_linear_cross_entropy": True}),
+        ("loss", "chunked", {"chunked_cross_entropy": True}),
+    ),
     lines={
         **_lines("axolotl", "optimizer"),
         ("gradient_checkpointing", True): ("gradient_checkpointing: true",),
@@ -180,7 +287,7 @@ AXOLOTL = Program(
         ("method", "full"): ("adapter:", "load_in_4bit: false"),
         ("method", "lora"): ("adapter: lora", "load_in_4bit: false"),
         ("method", "qlora"): ("adapter: qlora", "load_in_4bit: true"),
-        ("lora_target_modules", "all-linear"): ("lora_target_linear: true", "lora_target_modules:"),
+        ("lora_target_modules", ALL_LINEAR): ("lora_target_linear: true", "lora_target_modules:"),
         ("attention", "flash"): ("flash_attention: true",),
         ("attention", "sdpa"): ("flash_attention: false", "sdp_attention: true"),
         ("attention", "eager"): ("flash_attention: false", "eager_attention: true"),
@@ -190,148 +297,68 @@ AXOLOTL = Program(
             "liger_fused_linear_cross_entropy: true",
         ),
     },
+    known={"adapter": frozenset({None, "full", "lora", "qlora"})},
+    # core/builders/base.py, _configure_save_and_eval_strategy. Without a batch of its own it is
+    # that of training, which needs no more memory than to train it.
+    eval_data=("val_set_size", "test_datasets"),
+    eval_asked_by=("eval_steps", "evals_per_epoch"),
+    not_counted=(
+        "context_parallel_size",
+        "fp8",
+        "lisa_layers",
+        "load_in_8bit",
+        "qat",
+        "quantize_moe_experts",
+        "relora",
+        "reward_model",
+        "sequence_parallel_degree",
+        "tensor_parallel_size",
+        "unfrozen_parameters",
+    ),
 )
-# Rule: axolotl's keys that change memory in ways that zerowiz does not count.
-_AXOLOTL_NOT_COUNTED = (
-    "context_parallel_size",
-    "fp8",
-    "lisa_layers",
-    "load_in_8bit",
-    "qat",
-    "quantize_moe_experts",
-    "relora",
-    "reward_model",
-    "sequence_parallel_degree",
-    "tensor_parallel_size",
-    "unfrozen_parameters",
-)
-# Those of transformers, and what axolotl has besides.
-_OPTIMIZERS: Mapping[Scalar, Optimizer] = {
-    **TRAINER_OPTIMIZERS,
-    **{name: optimizer for optimizer, row in OPTIMIZERS.items() for name in row.axolotl_names},
-}
-# The switches that a file may have instead of `attn_implementation`, the one that counts first.
-_ATTENTION_SWITCHES: Mapping[str, str] = {
-    "flash_attention": "flash",
-    "sdp_attention": "sdpa",
-    "eager_attention": "eager",
-}
-_ADAPTERS = frozenset({"lora", "qlora"})
-_AXOLOTL_METHODS = frozenset({"full", *_ADAPTERS})
-_AXOLOTL_TRAINERS = frozenset({"sft", "dpo", "kto", "grpo"})
-
-
-def is_axolotl(values: Mapping[str, object]) -> bool:
-    """Whether a YAML file is axolotl's: no other program names its model so."""
-    return isinstance(values.get("base_model"), str)
-
-
-def read_axolotl(values: Mapping[str, object]) -> ProgramJob:
-    """What a file says; a key that it lacks has axolotl's default.
-
-    Args:
-        values: Its keys and values; `is_axolotl`.
-
-    Example:
-        >>> read_axolotl({"base_model": "m", "adapter": "lora"}).settings["method"]
-        'lora'
-    """
-    optimizer = _OPTIMIZERS.get(str(values.get("optimizer") or "adamw_torch"))
-    adapter, trainer = read_word(values, "adapter") or "full", read_word(values, "rl") or "sft"
-    unknown = {
-        "optimizer": optimizer is None,
-        "adapter": adapter not in _AXOLOTL_METHODS,
-        "rl": trainer not in _AXOLOTL_TRAINERS,
-    }
-    settings: dict[str, Value | None] = {
-        "model": str(values["base_model"]),
-        "accumulation_steps": 1,
-        **read_counts(values, _AXOLOTL_COUNTS),
-        "precision": _axolotl_precision(values),
-        "gradient_checkpointing": bool(values.get("gradient_checkpointing")),
-        "optimizer": None if optimizer is None else optimizer.value,
-        "method": "full" if unknown["adapter"] else str(adapter),
-        "attention": _axolotl_attention(values),
-        "loss": _axolotl_loss(values),
-        "eval_batch": _axolotl_eval_batch(values),
-        "trainer": None if unknown["rl"] else str(trainer),
-        **(_axolotl_adapters(values) if adapter in _ADAPTERS else {}),
-    }
-    return make_job(
-        values,
-        settings,
-        unknown,
-        not_counted=_AXOLOTL_NOT_COUNTED,
-        excluding=("fsdp", "fsdp_config"),
-    )
-
-
-def _axolotl_attention(values: Mapping[str, object]) -> str | None:
-    """By transformers' name, or by a switch; None where axolotl leaves it to transformers."""
-    name = str(values.get("attn_implementation"))
-    if "flash" in name:
-        return Attention.FLASH.value
-    if name in ATTENTIONS:
-        return ATTENTIONS[name].value
-    return next((kind for key, kind in _ATTENTION_SWITCHES.items() if values.get(key)), None)
-
-
-def _axolotl_eval_batch(values: Mapping[str, object]) -> int | None:
-    """The sequences that are evaluated at a time; None where nothing is evaluated, or by default.
-
-    By default they are those of a micro-batch, which need no more memory than to train them.
-    """
-    batch = values.get("eval_batch_size")
-    has_rows = values.get("val_set_size") or values.get("test_datasets")
-    # core/builders/base.py, _configure_save_and_eval_strategy. YAML reads `no` as false.
-    is_off = read_word(values, "eval_strategy") in {None, False, "no"}
-    is_due = values.get("eval_steps") or values.get("evals_per_epoch") or not is_off
-    return batch if has_rows and is_due and isinstance(batch, int) else None
-
-
-def _axolotl_loss(values: Mapping[str, object]) -> str | None:
-    if values.get("liger_fused_linear_cross_entropy"):
-        return "liger"
-    return "chunked" if values.get("chunked_cross_entropy") else None
-
-
-def _axolotl_adapters(values: Mapping[str, object]) -> dict[str, Value | None]:
-    rank, targets = values.get("lora_r"), values.get("lora_target_modules")
-    return {
-        "lora_rank": rank if isinstance(rank, int) else None,
-        "lora_target_modules": join_names(targets)
-        if isinstance(targets, list) and targets
-        else None,
-    }
-
-
-def _axolotl_precision(values: Mapping[str, object]) -> str:
-    if values.get("bf16") or values.get("bfloat16"):
-        return "bf16"
-    return "fp16" if values.get("fp16") or values.get("float16") else "fp32"
-
-
-# What a file of LLaMA-Factory says of its job.
-
-_LLAMA_COUNTS: Mapping[str, str] = {
-    "micro_batch": "per_device_train_batch_size",
-    "accumulation_steps": "gradient_accumulation_steps",
-    "sequence_tokens": "cutoff_len",
-}
-# llamafactory 0.9.5, launcher.py: without the first variable it starts no ranks for one GPU, and
-# refuses DeepSpeed; without the second it takes all GPUs.
+# llamafactory 0.9.5. launcher.py: without the first variable it starts no ranks for one GPU, and
+# refuses DeepSpeed; without the second it takes all GPUs. hparams/, extras/constants.py
+# (AttentionFunction), model/loader.py (`require_logits`: Liger's loss where logits are not needed),
+# train/trainer_utils.py (create_ref_model: else the reference is that of TRL's trainer).
 LLAMA_FACTORY = Program(
     name="LLaMA-Factory",
     train=("FORCE_TORCHRUN=1", "NPROC_PER_NODE={ranks}", "llamafactory-cli", "train"),
+    own_keys=frozenset({"cutoff_len", "finetuning_type", "stage", "template"}),
     without_default=frozenset({"lora_rank"}),
-    keys={
-        "model": "model_name_or_path",
-        **_LLAMA_COUNTS,
-        "optimizer": "optim",
-        "lora_rank": "lora_rank",
-        "lora_target_modules": "lora_target",
-        "eval_batch": "per_device_eval_batch_size",
+    defaults={
+        "micro_batch": 8,
+        "accumulation_steps": 1,
+        "sequence_tokens": 2048,
+        "precision": "fp32",
+        "gradient_checkpointing": True,
+        "method": "full",
+        "lora_rank": 8,
+        "lora_target_modules": ALL_LINEAR,
+        "loss": "plain",
+        "eval_batch": 8,
     },
+    words={
+        "optimizer": ("optim", _OPTIMIZERS),
+        "attention": (
+            "flash_attn",
+            {"disabled": "eager", "sdpa": "sdpa", "fa2": "flash", "fa3": "flash"},
+        ),
+        "trainer": (
+            "stage",
+            {None: "sft", "pt": "sft", "sft": "sft", "rm": "reward", "dpo": "dpo", "kto": "kto"},
+        ),
+    },
+    reads=(
+        ("precision", "bf16", {"bf16": True}),
+        ("precision", "bf16", {"pure_bf16": True}),
+        ("precision", "fp16", {"fp16": True}),
+        ("gradient_checkpointing", False, {"disable_gradient_checkpointing": True}),
+        ("method", "qlora", {"finetuning_type": _LORA, "quantization_bit": 4}),
+        ("method", "lora", {"finetuning_type": _LORA}),
+        ("loss", "liger", {"enable_liger_kernel": True, "stage": frozenset({None, "pt", "sft"})}),
+        ("reference", "none", {"stage": "dpo", "pref_loss": frozenset({"orpo", "simpo"})}),
+        ("reference", "model", {"stage": frozenset({"dpo", "kto"}), "ref_model": True}),
+    ),
     lines={
         **_lines("LLaMA-Factory", "optim"),
         ("gradient_checkpointing", True): ("disable_gradient_checkpointing: false",),
@@ -339,171 +366,75 @@ LLAMA_FACTORY = Program(
         ("method", "full"): ("finetuning_type: full", "quantization_bit: null"),
         ("method", "lora"): ("finetuning_type: lora", "quantization_bit: null"),
         ("method", "qlora"): ("finetuning_type: lora", "quantization_bit: 4"),
-        ("lora_target_modules", "all-linear"): ("lora_target: all",),
+        ("lora_target_modules", ALL_LINEAR): ("lora_target: all",),
         ("attention", "flash"): ("flash_attn: fa2",),
         ("attention", "sdpa"): ("flash_attn: sdpa",),
         ("attention", "eager"): ("flash_attn: disabled",),
         ("loss", "plain"): ("enable_liger_kernel: false",),
         ("loss", "liger"): ("enable_liger_kernel: true",),
     },
+    known={
+        "finetuning_type": frozenset({None, "full", "lora"}),
+        "quantization_bit": frozenset({None, 4}),
+    },
+    eval_data=("val_size", "eval_dataset"),
+    eval_asked_by=("do_eval",),
+    not_counted=(
+        "additional_target",
+        "fp8",
+        "mixture_of_depths",
+        "neat_packing",
+        "pure_bf16",
+        "shift_attn",
+        "upcast_layernorm",
+        "use_adam_mini",
+        "use_apollo",
+        "use_badam",
+        "use_dora",
+        "use_galore",
+        "use_kt",
+        "use_llama_pro",
+        "use_muon",
+        "use_unsloth",
+    ),
 )
-# llamafactory 0.9.5, hparams/: the keys that no other program has.
-_LLAMA_OWN_KEYS = frozenset({"cutoff_len", "finetuning_type", "stage", "template"})
-# Rule: LLaMA-Factory's keys that change memory in ways that zerowiz does not count.
-_LLAMA_NOT_COUNTED = (
-    "additional_target",
-    "fp8",
-    "mixture_of_depths",
-    "neat_packing",
-    "pure_bf16",
-    "shift_attn",
-    "upcast_layernorm",
-    "use_adam_mini",
-    "use_apollo",
-    "use_badam",
-    "use_dora",
-    "use_galore",
-    "use_kt",
-    "use_llama_pro",
-    "use_muon",
-    "use_unsloth",
-)
-# llamafactory 0.9.5, hparams/finetuning_args.py, `stage`: those that train like a trainer of TRL.
-_LLAMA_TRAINERS: Mapping[object, str] = {
-    "pt": "sft",
-    "sft": "sft",
-    "rm": "reward",
-    "dpo": "dpo",
-    "kto": "kto",
-}
-_LLAMA_METHODS = frozenset({"full", "lora"})
-# llamafactory 0.9.5, extras/constants.py, class AttentionFunction.
-_LLAMA_ATTENTIONS: Mapping[object, str] = {
-    "disabled": "eager",
-    "sdpa": "sdpa",
-    "fa2": "flash",
-    "fa3": "flash",
-}
-# llamafactory 0.9.5, hparams/finetuning_args.py, `use_ref_model`.
-_WITHOUT_REFERENCE = frozenset({"orpo", "simpo"})
-_LLAMA_QLORA_BITS = 4
-# transformers 5.6, training_args.py; llamafactory 0.9.5, hparams/.
-_LLAMA_DEFAULTS: Mapping[str, Value] = {
-    "micro_batch": 8,
-    "accumulation_steps": 1,
-    "sequence_tokens": 2048,
-}
-_DEFAULT_LORA_RANK, _DEFAULT_EVAL_BATCH = 8, 8
-
-
-def is_llama_factory(values: Mapping[str, object]) -> bool:
-    """Whether a YAML file is LLaMA-Factory's: files of TRL name their model in the same way."""
-    return isinstance(values.get("model_name_or_path"), str) and not _LLAMA_OWN_KEYS.isdisjoint(
-        values
-    )
-
-
-def read_llama_factory(values: Mapping[str, object]) -> ProgramJob:
-    """What a file says; a key that it lacks has LLaMA-Factory's default.
-
-    Args:
-        values: Its keys and values; `is_llama_factory`.
-
-    Example:
-        >>> read_llama_factory({"model_name_or_path": "m", "stage": "sft"}).settings["method"]
-        'lora'
-    """
-    optimizer = TRAINER_OPTIMIZERS.get(str(values.get("optim") or "adamw_torch"))
-    tuning = read_word(values, "finetuning_type") or "lora"
-    bits, trainer = (
-        read_word(values, "quantization_bit"),
-        _LLAMA_TRAINERS.get(read_word(values, "stage") or "sft"),
-    )
-    unknown = {
-        "optim": optimizer is None,
-        "finetuning_type": tuning not in _LLAMA_METHODS,
-        "quantization_bit": bits not in {None, _LLAMA_QLORA_BITS},
-        "stage": trainer is None,
-    }
-    settings: dict[str, Value | None] = {
-        "model": str(values["model_name_or_path"]),
-        **_LLAMA_DEFAULTS,
-        **read_counts(values, _LLAMA_COUNTS),
-        "precision": _llama_precision(values),
-        "gradient_checkpointing": not values.get("disable_gradient_checkpointing"),
-        "optimizer": None if optimizer is None else optimizer.value,
-        "method": "full",
-        **(_llama_adapters(values) if tuning == "lora" else {}),
-        "attention": _LLAMA_ATTENTIONS.get(read_word(values, "flash_attn")),
-        # Liger's where logits are not needed (model/loader.py, `require_logits`).
-        "loss": "liger" if values.get("enable_liger_kernel") and trainer == "sft" else "plain",
-        "trainer": trainer,
-        "reference": _llama_reference(values, trainer),
-        "eval_batch": _llama_eval_batch(values),
-    }
-    return make_job(
-        values, settings, unknown, not_counted=_LLAMA_NOT_COUNTED, excluding=("fsdp", "fsdp_config")
-    )
-
-
-def _llama_precision(values: Mapping[str, object]) -> str:
-    if values.get("bf16") or values.get("pure_bf16"):
-        return "bf16"
-    return "fp16" if values.get("fp16") else "fp32"
-
-
-def _llama_adapters(values: Mapping[str, object]) -> dict[str, Value | None]:
-    rank, targets = values.get("lora_rank"), values.get("lora_target") or "all"
-    names = join_names(targets)
-    return {
-        "method": "qlora" if values.get("quantization_bit") == _LLAMA_QLORA_BITS else "lora",
-        "lora_rank": rank if isinstance(rank, int) else _DEFAULT_LORA_RANK,
-        "lora_target_modules": "all-linear" if names == "all" else names,
-    }
-
-
-def _llama_reference(values: Mapping[str, object], trainer: str | None) -> str | None:
-    """None where it is that of TRL's trainer (train/trainer_utils.py, create_ref_model)."""
-    if trainer == "dpo" and read_word(values, "pref_loss") in _WITHOUT_REFERENCE:
-        return "none"
-    return "model" if trainer in {"dpo", "kto"} and values.get("ref_model") else None
-
-
-def _llama_eval_batch(values: Mapping[str, object]) -> int | None:
-    """The sequences that are evaluated at a time; None where nothing is evaluated."""
-    # YAML reads `no` as false.
-    is_asked = values.get("do_eval") or read_word(values, "eval_strategy") not in {
-        None,
-        False,
-        "no",
-    }
-    if not is_asked or not (values.get("val_size") or values.get("eval_dataset")):
-        return None
-    batch = values.get("per_device_eval_batch_size")
-    return batch if isinstance(batch, int) else _DEFAULT_EVAL_BATCH
-
-
-# What a file of ms-swift says of its job.
-
-_SWIFT_COUNTS: Mapping[str, str] = {
-    "micro_batch": "per_device_train_batch_size",
-    "accumulation_steps": "gradient_accumulation_steps",
-    "sequence_tokens": "max_length",
-}
-# ms-swift 4.6, cli/main.py: without the variable it starts one rank.
+# ms-swift 4.6. cli/main.py: without the variable it starts one rank. arguments/rlhf_args.py:
+# `rlhf_type`. arguments/base_args/model_args.py, _init_mixed_precision: fp32 trains in fp16, and
+# the dtype of the model decides where nothing else does.
 MS_SWIFT = Program(
     name="ms-swift",
     train=("NPROC_PER_NODE={ranks}", "swift", "sft"),
+    own_keys=frozenset({"split_dataset_ratio", "train_type", "tuner_type"}),
+    # The other one is of before ms-swift 4.
+    aliases={"train_type": "tuner_type"},
     # It takes length and dtype from the model, and accumulates to 16 sequences of all ranks.
     without_default=frozenset({"accumulation_steps", "lora_rank", "precision", "sequence_tokens"}),
-    keys={
-        "model": "model",
-        **_SWIFT_COUNTS,
-        "optimizer": "optim",
-        "lora_rank": "lora_rank",
-        "lora_target_modules": "target_modules",
-        "eval_batch": "per_device_eval_batch_size",
+    defaults={
+        "micro_batch": 1,
+        "gradient_checkpointing": True,
+        "method": "full",
+        "lora_rank": 8,
+        "lora_target_modules": ALL_LINEAR,
+        "loss": "plain",
+        "eval_batch": 1,
     },
+    words={
+        "optimizer": ("optim", _OPTIMIZERS),
+        "attention": ("attn_impl", _ATTENTIONS),
+        "trainer": ("rlhf_type", {None: "sft", "rm": "reward", "dpo": "dpo", "kto": "kto"}),
+    },
+    reads=(
+        ("precision", "bf16", {"bf16": True}),
+        ("precision", "fp16", {"fp16": True}),
+        ("precision", "fp32", {"torch_dtype": "float32", "fp16": frozenset({False})}),
+        ("precision", "bf16", {"torch_dtype": "bfloat16"}),
+        ("precision", "fp16", {"torch_dtype": frozenset({"float16", "float32"})}),
+        ("gradient_checkpointing", False, {"gradient_checkpointing": frozenset({False})}),
+        ("method", "qlora", {"tuner_type": _LORA, "quant_bits": 4}),
+        ("method", "lora", {"tuner_type": _LORA}),
+        ("loss", "liger", {"use_liger_kernel": True}),
+        ("packing", True, {"padding_free": True}),
+    ),
     lines={
         **_lines("ms-swift", "optim"),
         ("gradient_checkpointing", True): ("gradient_checkpointing: true",),
@@ -517,126 +448,30 @@ MS_SWIFT = Program(
         ("loss", "plain"): ("use_liger_kernel: false",),
         ("loss", "liger"): ("use_liger_kernel: true",),
     },
+    known={
+        "tuner_type": frozenset({None, "full", "lora"}),
+        "quant_bits": frozenset({None, 4}),
+        "sequence_parallel_size": frozenset({None, 1}),
+    },
+    eval_data=("val_dataset", "split_dataset_ratio"),
+    evaluates_unasked=True,
+    not_counted=(
+        "deepspeed_autotp_size",
+        "modules_to_save",
+        "optimizer",
+        "reward_model",
+        "use_dora",
+        "use_galore",
+    ),
+    excluding=("fsdp",),
 )
-MS_SWIFT_RLHF = replace(MS_SWIFT, train=("NPROC_PER_NODE={ranks}", "swift", "rlhf"))
-# ms-swift 4.6, arguments/: keys that no other program has, by its names before 4 too.
-_SWIFT_OWN_KEYS = frozenset({"rlhf_type", "split_dataset_ratio", "train_type", "tuner_type"})
-# Rule: ms-swift's keys that change memory in ways that zerowiz does not count.
-_SWIFT_NOT_COUNTED = (
-    "deepspeed_autotp_size",
-    "modules_to_save",
-    "optimizer",
-    "reward_model",
-    "use_dora",
-    "use_galore",
+PROGRAMS = (
+    AXOLOTL,
+    LLAMA_FACTORY,
+    replace(
+        MS_SWIFT,
+        train=("NPROC_PER_NODE={ranks}", "swift", "rlhf"),
+        own_keys=frozenset({"rlhf_type"}),
+    ),
+    MS_SWIFT,
 )
-# ms-swift 4.6, arguments/rlhf_args.py, `rlhf_type`: those that train like a trainer of TRL.
-_SWIFT_TRAINERS: Mapping[object, str] = {None: "sft", "rm": "reward", "dpo": "dpo", "kto": "kto"}
-_SWIFT_METHODS = frozenset({"full", "lora"})
-# ms-swift 4.6, arguments/base_args/model_args.py, _init_mixed_precision: fp32 trains in fp16.
-_SWIFT_PRECISIONS: Mapping[object, str] = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp16"}
-_SWIFT_QLORA_BITS = 4
-
-
-def is_rlhf(values: Mapping[str, object]) -> bool:
-    """Whether a YAML file is one for `swift rlhf`."""
-    return is_swift(values) and values.get("rlhf_type") is not None
-
-
-def is_swift(values: Mapping[str, object]) -> bool:
-    """Whether a YAML file is ms-swift's: others too have a `model`."""
-    return isinstance(values.get("model"), str) and not _SWIFT_OWN_KEYS.isdisjoint(values)
-
-
-def read_swift(values: Mapping[str, object]) -> ProgramJob:
-    """What a file says; a key that it lacks has ms-swift's default.
-
-    Args:
-        values: Its keys and values; `is_swift`.
-
-    Example:
-        >>> read_swift({"model": "m", "tuner_type": "full"}).settings["method"]
-        'full'
-    """
-    optimizer = TRAINER_OPTIMIZERS.get(str(values.get("optim") or "adamw_torch"))
-    tuner = read_word(values, "tuner_type") or read_word(values, "train_type") or "lora"
-    bits, kind = read_word(values, "quant_bits"), read_word(values, "rlhf_type")
-    unknown = {
-        "optim": optimizer is None,
-        "tuner_type": tuner not in _SWIFT_METHODS,
-        "quant_bits": bits not in {None, _SWIFT_QLORA_BITS},
-        "rlhf_type": kind not in _SWIFT_TRAINERS,
-        "sequence_parallel_size": values.get("sequence_parallel_size", 1) != 1,
-    }
-    attention = str(values.get("attn_impl"))
-    known = ATTENTIONS.get(attention)
-    settings: dict[str, Value | None] = {
-        "model": str(values["model"]),
-        "micro_batch": 1,
-        **read_counts(values, _SWIFT_COUNTS),
-        "precision": _swift_precision(values),
-        "gradient_checkpointing": values.get("gradient_checkpointing") is not False,
-        "optimizer": None if optimizer is None else optimizer.value,
-        "method": "full",
-        **(_swift_adapters(values) if tuner == "lora" else {}),
-        "attention": "flash" if "flash" in attention else None if known is None else known.value,
-        "loss": "liger" if values.get("use_liger_kernel") else "plain",
-        "packing": True if values.get("padding_free") else None,
-        "trainer": _SWIFT_TRAINERS.get(kind),
-        "eval_batch": _swift_eval_batch(values),
-    }
-    return make_job(values, settings, unknown, not_counted=_SWIFT_NOT_COUNTED, excluding=("fsdp",))
-
-
-def _swift_precision(values: Mapping[str, object]) -> str | None:
-    """None where the dtype of the model decides it."""
-    if values.get("bf16"):
-        return "bf16"
-    if values.get("fp16"):
-        return "fp16"
-    dtype = read_word(values, "torch_dtype")
-    is_off = dtype == "float32" and values.get("fp16") is False
-    return "fp32" if is_off else _SWIFT_PRECISIONS.get(dtype)
-
-
-def _swift_adapters(values: Mapping[str, object]) -> dict[str, Value | None]:
-    rank, targets = values.get("lora_rank"), values.get("target_modules") or "all-linear"
-    return {
-        "method": "qlora" if values.get("quant_bits") == _SWIFT_QLORA_BITS else "lora",
-        "lora_rank": rank if isinstance(rank, int) else 8,
-        "lora_target_modules": join_names(targets),
-    }
-
-
-def _swift_eval_batch(values: Mapping[str, object]) -> int | None:
-    """The sequences that are evaluated at a time; None where nothing is evaluated."""
-    # YAML reads `no` as false.
-    is_off = read_word(values, "eval_strategy") in {False, "no"}
-    if is_off or not (values.get("val_dataset") or values.get("split_dataset_ratio")):
-        return None
-    batch = values.get("per_device_eval_batch_size")
-    return batch if isinstance(batch, int) else 1
-
-
-# The programs whose files zerowiz plans for.
-
-_Values = Mapping[str, object]
-_READERS: tuple[tuple[Program, Callable[[_Values], bool], Callable[[_Values], ProgramJob]], ...] = (
-    (AXOLOTL, is_axolotl, read_axolotl),
-    (LLAMA_FACTORY, is_llama_factory, read_llama_factory),
-    (MS_SWIFT_RLHF, is_rlhf, read_swift),
-    (MS_SWIFT, is_swift, read_swift),
-)
-
-
-def read_program(path: str, values: Mapping[str, object]) -> ProgramFile | None:
-    """What a YAML file says of a job; None where it is no file of these programs.
-
-    Args:
-        path: The file.
-        values: Its keys and values.
-    """
-    for program, is_its, read in _READERS:
-        if is_its(values):
-            return ProgramFile(path=path, program=program, job=read(values))
-    return None

@@ -2,26 +2,24 @@
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import Enum
 from functools import cached_property, partial
 
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from zerowiz.core.decision.job import Uncounted
 from zerowiz.core.machine.types import Accelerator
 from zerowiz.core.script.arguments import (
-    ATTENTIONS,
     BY_ARCHITECTURE,
     COLOCATED,
-    LOSSES,
     MIXED_PRECISIONS,
-    OPTIMIZER_NAMES,
     Scalar,
 )
 from zerowiz.core.script.bindings import (
-    ModelConfig,
     OwnModel,
     Resolver,
     ScriptValue,
+    SettledValue,
     State,
     Words,
     as_count,
@@ -31,22 +29,20 @@ from zerowiz.core.script.bindings import (
     as_truth,
     cast,
     either,
-    settle_model,
     settle_own_model,
     spell,
 )
-from zerowiz.core.script.facts import Convention, ScriptFacts, ValueSource
-from zerowiz.core.script.trainers import NotCounted, TrainerSettings, settle_trainer
+from zerowiz.core.script.facts import UNSEEN, Convention, ScriptFacts, ValueSource
+from zerowiz.core.script.trainers import NotCounted, TrainerSettings, known, settle_trainer
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import (
-    Attention,
+    SETTINGS,
     Integration,
-    Loss,
     Method,
-    Optimizer,
     Precision,
     Reference,
     Trainer,
+    setting_kinds,
 )
 from zerowiz.errors import PreflightError, UsageError
 
@@ -67,21 +63,15 @@ def words_for(run: Resolver, name: str, value: object) -> Words | None:
         An empty tuple where the config gives it the value. None where no words can, or where
         somebody said it or the code fixes it.
     """
-    route = _ROUTES.get(name)
-    return None if route is None else route(run, value)
+    return _ROUTES.get(name, partial(_by_option, name))(run, value)
 
 
-def _by_option(field: str, names: Mapping[Scalar, object] | None = None) -> Route:
+def _by_option(name: str, run: Resolver, value: object) -> Words | None:
     """By the option that decides a setting; its values may have other names there."""
-    theirs = None if names is None else spell(names)
-
-    def route(run: Resolver, value: object) -> Words | None:
-        binding: ValueSource = getattr(run.facts, field)
-        if theirs is not None and value not in theirs:
-            return None
-        return run.words_for(binding, value if theirs is None else theirs[value])
-
-    return route
+    theirs = spell(SETTINGS[name].names) if name in SETTINGS else {}
+    if theirs and value not in theirs:
+        return None
+    return run.words_for(run.facts.sources.get(name, UNSEEN), theirs.get(value, value))
 
 
 def _precision(run: Resolver, value: object) -> Words | None:
@@ -104,25 +94,6 @@ def _precision(run: Resolver, value: object) -> Words | None:
 
 
 _MIXED_NAMES: Mapping[object, Scalar] = {**spell(MIXED_PRECISIONS)}
-
-
-def longer_side(run: Resolver) -> ScriptValue[int] | None:
-    """The sequence length; of an encoder-decoder that of its longer side.
-
-    The ledger counts as many tokens on both.
-    """
-    source = as_count(run.setting(run.facts.sequence_tokens))
-    target = as_count(run.setting(run.facts.target_tokens))
-    if source is None or target is None:
-        return source
-    return target if target.value > source.value else source
-
-
-def _sequence(run: Resolver, value: object) -> Words | None:
-    """By the option of the length; none makes it shorter than what a decoder gets."""
-    target = as_count(run.setting(run.facts.target_tokens))
-    is_shorter = target is not None and isinstance(value, int) and value < target.value
-    return None if is_shorter else run.words_for(run.facts.sequence_tokens, value)
 
 
 def _accumulation(run: Resolver, value: object) -> Words | None:
@@ -150,61 +121,37 @@ def _method(run: Resolver, value: object) -> Words | None:
 def _reference(run: Resolver, value: object) -> Words | None:
     """By `precompute_ref_log_probs`; no word hands a model over, or changes what is trained."""
     wanted = value is Reference.PRECOMPUTED
-    handed = as_truth(run.setting(run.facts.trainer.reference))
+    handed = as_truth(run.setting(run.facts.reference))
     if value is Reference.NONE or handed is None or handed.value:
         return None
-    return run.words_for(run.facts.trainer.precomputed, wanted)
+    return run.words_for(run.facts.precomputed, wanted)
 
 
 def _vllm_fraction(run: Resolver, value: object) -> Words | None:
     """By the options of trl that start vLLM in the same GPUs, and give it this part of each."""
-    seen = run.facts.trainer
-    words: Words = ()
-    for binding, wanted in ((seen.use_vllm, True), (seen.vllm_mode, COLOCATED)):
+    facts, words = run.facts, Words()
+    for binding, wanted in ((facts.use_vllm, True), (facts.vllm_mode, COLOCATED)):
         now = run.setting(binding)
-        known = now is not None and now.value == wanted
-        more = () if known else run.words_for(binding, wanted)
+        is_known = now is not None and now.value == wanted
+        more = () if is_known else run.words_for(binding, wanted)
         if more is None:
             return None
         words += more
-    more = run.words_for(seen.vllm_fraction, value)
+    more = run.words_for(facts.vllm_memory_fraction, value)
     return None if more is None else words + more
 
 
 def _eval_batch(run: Resolver, value: object) -> Words | None:
     """By the option of the Trainer; no evaluation is no batch of none."""
-    return run.words_for(run.facts.trainer.eval_batch, value) if value else None
+    return _by_option("eval_batch", run, value) if value else None
 
 
-def _in_trainer(field: str) -> Route:
-    """By the option that decides a setting of the trainer."""
-
-    def route(run: Resolver, value: object) -> Words | None:
-        binding: ValueSource = getattr(run.facts.trainer, field)
-        return run.words_for(binding, value)
-
-    return route
-
-
-# The settings that a script may have, by their names.
+# The settings that more than their own option decides.
 _ROUTES: Mapping[str, Route] = {
-    **{
-        name: _by_option(name)
-        for name in (
-            *("model", "micro_batch", "packing"),
-            *("gradient_checkpointing", "lora_rank", "lora_target_modules", "use_cpu"),
-        )
-    },
-    "sequence_tokens": _sequence,
     "accumulation_steps": _accumulation,
-    "attention": _by_option("attention", ATTENTIONS),
-    "optimizer": _by_option("optimizer", OPTIMIZER_NAMES),
-    "loss": _by_option("liger", LOSSES),
     "precision": _precision,
     "reference": _reference,
-    "completion_tokens": _in_trainer("completion_tokens"),
     "vllm_memory_fraction": _vllm_fraction,
-    "vllm_sleeps": _in_trainer("vllm_sleep"),
     "eval_batch": _eval_batch,
     "method": _method,
 }
@@ -216,37 +163,20 @@ def _no_words(_name: str, _value: object) -> Words | None:
 
 
 class ScriptSettings(TrainerSettings, frozen=True, kw_only=True):
-    """The settings of a run; None where the script does not decide one, or where it is unknown."""
+    """The settings of a run.
 
-    micro_batch: ScriptValue[int] | None = None
-    accumulation_steps: ScriptValue[int] | None = None
-    precision: ScriptValue[Precision] | None = None
-    gradient_checkpointing: ScriptValue[bool] | None = None
-    optimizer: ScriptValue[Optimizer] | None = None
-    attention: ScriptValue[Attention] | None = None
-    loss: ScriptValue[Loss] | None = None
-    packing: ScriptValue[bool] | None = None
-    model: ScriptValue[str] | None = None
-    """The one that it loads, or whose config it changes."""
-    model_config: ModelConfig | None = None
-    """What it makes in its code to build its model of."""
-    hidden_size: str | None = None
-    """The code that decides the size of its model, where nothing says what it gives."""
+    As an attribute of its name each is there, None where the script does not decide it, or where it
+    is unknown: `settings.micro_batch`. Besides those of a plan: `model`, `use_cpu`,
+    `loader_workers` of each rank, and `epochs`, how often it trains on its data, if nothing else
+    ends it.
+    """
+
     own_model: OwnModel | None = None
     """The sizes of a model of its own classes."""
-    use_cpu: ScriptValue[bool] | None = None
-    loader_workers: ScriptValue[int] | None = None
-    """Of each rank; None where there are none as well."""
-    epochs: ScriptValue[float] | None = None
-    """How often it trains on its data; None where a number of steps ends it as well."""
     metrics: str | None = None
     """What computes metrics of all logits of an evaluation."""
-    method: ScriptValue[Method] | None = None
     adapts: bool = False
     """Whether adapters train, and only the bits of the frozen weights are not known."""
-    lora_rank: ScriptValue[int] | None = None
-    lora_target_modules: ScriptValue[str] | None = None
-    """In the syntax of `--lora-target-modules`."""
     targets_by_architecture: bool = False
     """Whether peft chooses the layers by the model's type."""
     uncounted: tuple[ValueSource, ...] = ()
@@ -260,6 +190,12 @@ class ScriptSettings(TrainerSettings, frozen=True, kw_only=True):
     None where none can, and where somebody said it or the code fixes it: that is never changed.
     """
 
+    def __getattr__(self, name: str) -> SettledValue | None:
+        """The setting of this name."""
+        if name not in _NAMES:
+            raise AttributeError(name)
+        return self.values.get(name)
+
     @property
     def widens_adapters(self) -> bool:
         """Whether some of `uncounted` adds parameters: a base of 8 bits is counted with 16."""
@@ -267,7 +203,7 @@ class ScriptSettings(TrainerSettings, frozen=True, kw_only=True):
 
     def is_open(self, name: str, value: object) -> bool:
         """Whether nobody decides a setting, and the script can be given this value."""
-        setting: ScriptValue[object] | None = getattr(self, name, None)
+        setting = self.values.get(name)
         is_decided = setting is not None and setting.state is not State.OPEN
         return not is_decided and self.words_for(name, value) is not None
 
@@ -286,6 +222,27 @@ class AddedWords(Struct, frozen=True, kw_only=True):
     words: Words
 
 
+# What a script decides beside the settings of a step, and the type of its values.
+_BESIDES: Mapping[str, type] = {
+    "model": str,
+    "use_cpu": bool,
+    "loader_workers": int,
+    "epochs": float,
+}
+_OF_TRAINER = (
+    *("trainer", "reference", "eval_batch", "group", "steps_per_generation", "whole_generation"),
+    *(name for name, row in SETTINGS.items() if row.of_generation),
+)
+_NAMES = {*SETTINGS, *_BESIDES, *_OF_TRAINER}
+_READERS: Mapping[type, Callable[[ScriptValue[Scalar] | None], SettledValue | None]] = {
+    int: as_count,
+    float: as_number,
+    bool: as_truth,
+    str: as_text,
+    tuple: as_text,
+}
+
+
 # What the config that zerowiz writes decides where the script says nothing of it.
 _BY_CONFIG = frozenset(
     {"micro_batch", "accumulation_steps", "precision", "torch_autocast", "optimizer"}
@@ -301,7 +258,7 @@ def can_be_given(script: "ScriptRun", name: str, value: object) -> bool:
         value: By words after the script, or by the config that zerowiz writes.
     """
     settings = script.settings
-    silent = getattr(settings, name, None) is None and name not in settings.unseen
+    silent = name not in settings.values and name not in settings.unseen
     by_config = name in _BY_CONFIG and script.facts.convention is not Convention.NONE
     return settings.is_open(name, value) or (silent and by_config)
 
@@ -322,38 +279,29 @@ class ScriptRun(Resolver):
     def settings(self) -> ScriptSettings:
         """The settings of the run."""
         facts = self.facts
-        targets = as_text(self.setting(facts.lora_target_modules))
         adapters, method = self.condition(facts.adapters), _settled_method(self)
-        model = settle_model(self)
+        targets = as_text(self.setting(facts.lora_target_modules))
+        by_architecture = targets is not None and targets.value == BY_ARCHITECTURE
         of_trainer = settle_trainer(self, method)
-        of_trainer = replace(
-            of_trainer,
-            sequence_tokens=of_trainer.sequence_tokens or longer_side(self),
-            not_counted=(*of_trainer.not_counted, *_plain_layers(self)),
-        )
+        values = {
+            **{name: self._value_of(name) for name in (*SETTINGS, *_BESIDES)},
+            "precision": _settled_precision(self),
+            "gradient_checkpointing": _checkpointing(self),
+            "packing": either(self.setting(facts.packing), self.setting(facts.padding_free)),
+            "epochs": _epochs(self),
+            "method": method,
+            "lora_target_modules": None if by_architecture else targets,
+            **dict.fromkeys(_OF_TRAINER),
+            **of_trainer.values,
+        }
         settings = ScriptSettings(
-            **structs.asdict(of_trainer),
-            micro_batch=as_count(self.setting(facts.micro_batch)),
-            accumulation_steps=as_count(self.setting(facts.accumulation_steps)),
-            precision=_settled_precision(self),
-            gradient_checkpointing=_checkpointing(self),
-            optimizer=as_named(self.setting(facts.optimizer), OPTIMIZER_NAMES),
-            attention=as_named(self.setting(facts.attention), ATTENTIONS),
-            loss=as_named(self.setting(facts.liger), LOSSES),
-            packing=either(self.setting(facts.packing), self.setting(facts.padding_free)),
-            model=model.named,
-            model_config=model.made,
-            hidden_size=model.hidden,
+            values=known(values),
+            not_counted=(*of_trainer.not_counted, *_plain_layers(self)),
+            vllm_server=of_trainer.vllm_server,
             own_model=settle_own_model(self),
-            use_cpu=as_truth(self.setting(facts.use_cpu)),
-            loader_workers=as_count(self.setting(facts.loader_workers)),
-            epochs=_epochs(self),
-            metrics=_metrics(facts) if of_trainer.eval_batch else None,
-            method=method,
+            metrics=_metrics(facts) if "eval_batch" in of_trainer.values else None,
             adapts=method is None and adapters is not None and adapters.value,
-            lora_rank=as_count(self.setting(facts.lora_rank)),
-            lora_target_modules=targets if targets and targets.value != BY_ARCHITECTURE else None,
-            targets_by_architecture=targets is not None and targets.value == BY_ARCHITECTURE,
+            targets_by_architecture=by_architecture,
             words_for=partial(words_for, self),
         )
         frozen = settings.method is None or settings.method.value is not Method.FULL
@@ -363,6 +311,17 @@ class ScriptRun(Resolver):
             uncounted=tuple(filter(self.may_hold, facts.uncounted)) if frozen else (),
             splits=_splits(facts, settings),
         )
+
+    def _value_of(self, name: str) -> SettledValue | None:
+        """A setting that its own source alone decides."""
+        setting = self.setting(self.facts.sources.get(name, UNSEEN))
+        if setting is None:
+            return None
+        kind = _BESIDES.get(name) or setting_kinds()[name]
+        names = SETTINGS[name].names if name in SETTINGS else {}
+        if issubclass(kind, Enum):
+            names = names or {member.value: member for member in kind}
+        return as_named(setting, names) if names else _READERS[kind](setting)
 
     def with_words(self, words: Sequence[str]) -> "ScriptRun":
         """The same script with these words after it."""
@@ -484,7 +443,7 @@ def _unseen(facts: ScriptFacts, settings: ScriptSettings) -> Iterator[str]:
         "lora_rank": facts.trains_adapters and adapters,
         "lora_target_modules": facts.trains_adapters and adapters,
     }
-    return (name for name, is_own in decided.items() if is_own and getattr(settings, name) is None)
+    return (name for name, is_own in decided.items() if is_own and name not in settings.values)
 
 
 def check_accelerator(script: ScriptRun, on: Accelerator) -> None:

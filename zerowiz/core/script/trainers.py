@@ -10,6 +10,7 @@ from zerowiz.core.script.arguments import SERVER
 from zerowiz.core.script.bindings import (
     Resolver,
     ScriptValue,
+    SettledValue,
     State,
     as_count,
     as_number,
@@ -18,7 +19,6 @@ from zerowiz.core.script.bindings import (
     cast,
 )
 from zerowiz.core.script.facts import ValueSource
-from zerowiz.core.structs import replace
 from zerowiz.core.workload import Method, Reference, Trainer, Workload
 
 
@@ -87,28 +87,23 @@ class NotCounted(Struct, frozen=True, kw_only=True):
 
 
 class TrainerSettings(Struct, frozen=True, kw_only=True):
-    """What a run shows of its trainer; None where nobody decides, or where it is unknown."""
+    """What a run shows of its trainer."""
 
-    trainer: ScriptValue[Trainer] | None = None
-    reference: ScriptValue[Reference] | None = None
-    sequence_tokens: ScriptValue[int] | None = None
-    """Of what is generated: the prompt, where it is cut, and its completion."""
-    completion_tokens: ScriptValue[int] | None = None
-    group: ScriptValue[int] | None = None
-    """The completions of one prompt."""
-    steps_per_generation: ScriptValue[int] | None = None
-    whole_generation: ScriptValue[int] | None = None
-    """Completions of all ranks that are generated at a time."""
-    vllm_memory_fraction: ScriptValue[float] | None = None
-    vllm_sleeps: ScriptValue[bool] | None = None
-    eval_batch: ScriptValue[int] | None = None
-    """None where the run does not evaluate as well."""
+    values: Mapping[str, SettledValue] = {}
+    """What the script decides, by the name of the setting; also the `group` of completions of one
+    prompt, `steps_per_generation`, and `whole_generation`: the completions of all ranks that are
+    generated at a time. An `eval_batch` is there where the run evaluates as well."""
     unseen: frozenset[str] = frozenset()
     """The settings that this script decides, and whose values are not known."""
     not_counted: tuple[NotCounted, ...] = ()
     """What the script holds, and what no formula counts."""
     vllm_server: str | None = None
     """What says that vLLM generates on GPUs of its own."""
+
+
+def known(values: Mapping[str, SettledValue | None]) -> dict[str, SettledValue]:
+    """Those that somebody decides, and that are known."""
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def settle_trainer(run: Resolver, method: ScriptValue[Method] | None) -> TrainerSettings:
@@ -118,36 +113,39 @@ def settle_trainer(run: Resolver, method: ScriptValue[Method] | None) -> Trainer
         run: The script, and the words that it is started with.
         method: Which parameters it trains.
     """
-    seen = run.facts.trainer
+    facts = run.facts
     trainer, rows = _trainer(run)
     kind = trainer.value if trainer is not None else Trainer.SFT
-    not_counted = [*_uses_not_counted(run), *_models_beside(run, kind)]
-    evaluated = None if kind.row.generates else _eval_batch(run)
-    settings = TrainerSettings(trainer=trainer, eval_batch=evaluated)
+    not_counted = (*_uses_not_counted(run), *_models_beside(run, kind))
+    values: dict[str, SettledValue | None] = {"trainer": trainer}
+    wanted: set[str] = set()
     if kind.row.compares and all(row.refers for row in rows):
-        reference = _reference(run, kind, method)
-        unseen = {"reference"} if reference is None else set()
-        settings = replace(settings, reference=reference, unseen=frozenset(unseen))
+        values["reference"] = _reference(run, kind, method)
+        wanted.add("reference")
     elif kind.row.compares and trainer is not None:
-        settings = replace(settings, reference=cast(trainer, Reference.NONE))
+        values["reference"] = cast(trainer, Reference.NONE)
     if not kind.row.generates:
-        return replace(settings, not_counted=tuple(not_counted))
-    completion = as_count(run.setting(seen.completion_tokens))
-    prompt = as_count(run.setting(seen.prompt_tokens))
+        values["eval_batch"] = _eval_batch(run)
+        unseen = wanted - known(values).keys()
+        return TrainerSettings(
+            values=known(values), unseen=frozenset(unseen), not_counted=not_counted
+        )
+    completion = as_count(run.setting(facts.completion_tokens))
     fraction, server, engine = _vllm(run)
-    unseen = {"completion_tokens"} if completion is None else set()
-    if fraction is None and (used := as_truth(run.setting(seen.use_vllm))) and used.value:
-        unseen.add("vllm_memory_fraction")
-    return replace(
-        settings,
-        sequence_tokens=_whole(prompt, completion),
-        completion_tokens=completion,
-        group=as_count(run.setting(seen.group)),
-        steps_per_generation=as_count(run.setting(seen.steps_per_generation)),
-        whole_generation=as_count(run.setting(seen.whole_generation)),
-        vllm_memory_fraction=fraction,
-        vllm_sleeps=as_truth(run.setting(seen.vllm_sleep)) if fraction is not None else None,
-        unseen=settings.unseen | unseen,
+    used = as_truth(run.setting(facts.use_vllm))
+    wanted |= {"completion_tokens"} | ({"vllm_memory_fraction"} if used and used.value else set())
+    values |= {
+        "sequence_tokens": _whole(as_count(run.setting(facts.prompt_tokens)), completion),
+        "completion_tokens": completion,
+        "group": as_count(run.setting(facts.group)),
+        "steps_per_generation": as_count(run.setting(facts.steps_per_generation)),
+        "whole_generation": as_count(run.setting(facts.whole_generation)),
+        "vllm_memory_fraction": fraction,
+        "vllm_sleeps": None if fraction is None else as_truth(run.setting(facts.vllm_sleeps)),
+    }
+    return TrainerSettings(
+        values=known(values),
+        unseen=frozenset(wanted - known(values).keys()),
         vllm_server=server,
         not_counted=(*not_counted, *engine),
     )
@@ -178,12 +176,13 @@ def _eval_batch(run: Resolver) -> ScriptValue[int] | None:
     transformers 5.23, trainer.py: `eval_strategy` evaluates between steps; `do_eval` alone does
     not, but scripts that know it evaluate when they have trained.
     """
-    seen = run.facts.trainer
-    strategy, asked = run.setting(seen.eval_strategy), as_truth(run.setting(seen.do_eval))
+    facts = run.facts
+    strategy, asked = run.setting(facts.eval_strategy), as_truth(run.setting(facts.do_eval))
     by_strategy = strategy is not None and strategy.value not in {_NEVER, False}
     by_word = asked is not None and asked.value
-    evaluates = by_strategy or by_word or any(map(partial(_may_come, run), seen.evaluations))
-    return as_count(run.setting(seen.eval_batch)) if evaluates else None
+    by_call = any(map(partial(_may_come, run), facts.trainer.evaluations))
+    evaluates = by_strategy or by_word or by_call
+    return as_count(run.setting(facts.eval_batch)) if evaluates else None
 
 
 # transformers 5.23, trainer_utils.py, IntervalStrategy.
@@ -261,9 +260,8 @@ def _reference(
     trl 1.16, dpo_trainer.py, kto_trainer.py, grpo_trainer.py, rloo_trainer.py: where adapters train
     they are switched off for it. A model that is handed over is held, whatever was computed before.
     """
-    seen = run.facts.trainer
-    given = as_truth(run.setting(seen.reference))
-    computed = as_truth(run.setting(seen.precomputed))
+    given = as_truth(run.setting(run.facts.reference))
+    computed = as_truth(run.setting(run.facts.precomputed))
     if given is not None and given.value:
         return cast(given, Reference.MODEL)
     if computed is not None and computed.value and not kind.row.generates:
@@ -275,7 +273,7 @@ def _reference(
     if not kind.row.in_groups:
         decided = computed or given
         return None if decided is None else cast(decided, Reference.MODEL)
-    beta = as_number(run.setting(seen.beta))
+    beta = as_number(run.setting(run.facts.beta))
     return None if beta is None else cast(beta, Reference.MODEL if beta.value else Reference.NONE)
 
 
@@ -298,13 +296,11 @@ def _vllm(
     run: Resolver,
 ) -> tuple[ScriptValue[float] | None, str | None, tuple[NotCounted, ...]]:
     """Its fraction of each GPU, what says that it is a server, and what of it is not known."""
-    seen = run.facts.trainer
-    used = as_truth(run.setting(seen.use_vllm))
-    mode = as_text(run.setting(seen.vllm_mode))
-    if used is None and seen.use_vllm.code is not None:
-        text = (
-            f"{run.facts.text_path} line {seen.use_vllm.line}: `{seen.use_vllm.code}` may use vLLM"
-        )
+    seen = run.facts.use_vllm
+    used = as_truth(run.setting(seen))
+    mode = as_text(run.setting(run.facts.vllm_mode))
+    if used is None and seen.code is not None:
+        text = f"{run.facts.text_path} line {seen.line}: `{seen.code}` may use vLLM"
         return (
             None,
             None,
@@ -314,7 +310,7 @@ def _vllm(
         return None, None, ()
     if mode is not None and mode.value == SERVER:
         return cast(mode, 0.0), mode.source, ()
-    return as_number(run.setting(seen.vllm_fraction)), None, ()
+    return as_number(run.setting(run.facts.vllm_memory_fraction)), None, ()
 
 
 def cut_group(group: ScriptValue[int] | None, workload: Workload, ranks: int) -> str | None:

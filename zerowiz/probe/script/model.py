@@ -6,18 +6,18 @@ from collections.abc import Iterator, Mapping
 
 from msgspec import Struct
 
-from zerowiz.core.model.hf_config import family_of_class
+from zerowiz.core.model.hf_config import size_keys
 from zerowiz.core.script.arguments import BY_ARCHITECTURE
 from zerowiz.core.script.facts import (
     UNSEEN,
-    BuiltConfig,
     OwnSizes,
     Placement,
     ScriptFacts,
     ValueSource,
 )
+from zerowiz.core.settings import MODEL
 from zerowiz.core.structs import replace
-from zerowiz.probe.package_data import list_model_types
+from zerowiz.core.workload import SETTINGS
 from zerowiz.probe.script.commandline import built_arguments
 from zerowiz.probe.script.reader import Reader, agree, show_argument
 from zerowiz.probe.script.source import (
@@ -25,7 +25,6 @@ from zerowiz.probe.script.source import (
     HF_PARSE_CALLS,
     FunctionCall,
     Scope,
-    SetAttribute,
     Source,
     decide,
     follow,
@@ -35,29 +34,8 @@ from zerowiz.probe.script.source import (
     unless_none,
 )
 
-# Names that scripts use for these settings; they count only where no call has the setting.
-_SEQUENCE_NAMES = frozenset(
-    {
-        "block_size",
-        "context_length",
-        "cutoff_len",
-        "max_len",
-        "max_length",
-        "max_seq_len",
-        "max_seq_length",
-        "max_sequence_length",
-        "max_source_length",
-        "model_max_length",
-        "seq_len",
-        "seq_length",
-        "sequence_length",
-    }
-)
-# transformers' examples/pytorch/summarization and translation: what the decoder gets.
-_TARGET_NAMES = frozenset({"max_target_length"})
-_MODEL_NAMES = frozenset(
-    {"base_model", "model_id", "model_name", "model_name_or_path", "model_path"}
-)
+# transformers' examples/pytorch/summarization and translation: what the decoder gets beside it.
+_OF_DECODER = "max_target_length"
 # Models that a script loads beside the one that it trains, and what it loads of its own output.
 _OTHER_MODEL = re.compile(
     r"(?<![a-z])(reward|ref|teacher|critic|value|judge|draft|rm|output_dir)(?![a-z])"
@@ -72,12 +50,13 @@ def with_model(facts: ScriptFacts, read: Reader) -> ScriptFacts:
     origins = read.source.imports.values()
     if any(origin.partition(".")[0] == "diffusers" for origin in origins):
         return facts
-    return replace(
-        facts,
+    facts = facts.with_sources(
         sequence_tokens=facts.sequence_tokens if facts.sequence_tokens.seen else _sequence(read),
-        target_tokens=_targets(read),
         attention=_attention(read),
         model=_model(read),
+    )
+    return replace(
+        facts,
         loads_16_bit=_loaded_16_bit(read),
         placements=tuple(_placements(read)),
     )
@@ -112,13 +91,40 @@ def _model(read: Reader) -> ValueSource:
             continue
         paths |= {last_name(expr)} if kind == "Model" and not _is_parameter(expr, call) else set()
         by_kind[kind].append(read.bind(expr, call, "model" if is_trainer else None))
+    if not by_kind["Model"] and _is_resized(read):
+        return UNSEEN
     for bindings in by_kind.values():
         seen = [b for b in bindings if b.flag is not None or isinstance(b.value, str)]
         if seen:
             return agree(seen)
-    named = read.named(_MODEL_NAMES & paths if paths else _MODEL_NAMES)
+    named = read.named(MODEL.script_names & paths if paths else MODEL.script_names)
     ends = [b for bindings in by_kind.values() for b in bindings if b.code is not None]
     return named if named.seen or not ends else ends[0]
+
+
+# transformers, models/*/modeling_*.py: what makes new weights of a config.
+_BUILDING = re.compile(r"(Model|For[A-Z]\w*)$")
+# What a script takes from its tokenizer, and what changes the model little.
+_OF_TOKENIZER = "vocab_size"
+
+
+def _is_resized(read: Reader) -> bool:
+    """Whether the script builds its model of a config that it makes, or changes the size of one."""
+    changed = (read.source.altered & size_keys()) - {_OF_TOKENIZER}
+    for call in read.source.calls:
+        func, expr = call.node.func, call.argument("config", 0)
+        if isinstance(func, ast.Attribute) and func.attr in {"from_config", "_from_config"}:
+            func = func.value
+        library = read.source.origin(func).partition(".")[0]
+        if library != "transformers" or not _BUILDING.search(last_name(func)) or expr is None:
+            continue
+        made = read.argument(expr, call).expr
+        if isinstance(made, ast.Call) and not is_other(call):
+            given = {word.arg for word in made.keywords} & size_keys() - {_OF_TOKENIZER}
+            is_changed = changed or (isinstance(expr, ast.Name) and expr.id in read.source.changed)
+            if is_changed or given or last_name(made) != "from_pretrained":
+                return True
+    return False
 
 
 def _is_parameter(expr: ast.expr, call: FunctionCall) -> bool:
@@ -223,29 +229,28 @@ def _is_after_engine(read: Reader, call: FunctionCall) -> bool:
 
 
 def _attention(read: Reader) -> ValueSource:
-    name = "attn_implementation"
-    values = [value for call in read.source.calls if (value := read.keyword(call, name))]
-    return agree(values) if values else read.named(frozenset({name}))
+    names = SETTINGS["attention"].script_names
+    values = [
+        value for call in read.source.calls for name in names if (value := read.keyword(call, name))
+    ]
+    return agree(values) if values else read.named(names)
 
 
 def _sequence(read: Reader) -> ValueSource:
     """The sequence length: the argument of a call, else an option or a constant by its name."""
-    seen = [length for is_target, length in _lengths(read) if length.seen and not is_target]
+    if any(option.dest == _OF_DECODER for option in read.line.parser.options):
+        return UNSEEN
+    seen = [length for length in _lengths(read) if length.seen]
     if seen:
         return agree(seen)
-    if any(option.dest in _SEQUENCE_NAMES for option in read.line.parser.options):
-        return read.named(_SEQUENCE_NAMES)
-    return agree(constants(read, _SEQUENCE_NAMES))
+    names = SETTINGS["sequence_tokens"].script_names
+    if any(option.dest in names for option in read.line.parser.options):
+        return read.named(names)
+    return agree(constants(read, names))
 
 
-def _targets(read: Reader) -> ValueSource:
-    """The length of what a decoder gets beside the sequence of its encoder."""
-    seen = [length for is_target, length in _lengths(read) if length.seen and is_target]
-    return agree(seen) if seen else read.named(_TARGET_NAMES)
-
-
-def _lengths(read: Reader) -> Iterator[tuple[bool, ValueSource]]:
-    """The arguments of calls that are a sequence length, and whether it is that of targets."""
+def _lengths(read: Reader) -> Iterator[ValueSource]:
+    """The arguments of calls that are a sequence length."""
     for call in read.source.calls:
         cuts = call.keyword("truncation", "padding") is not None
         for name in ("model_max_length", "max_seq_length", *(("max_length",) if cuts else ())):
@@ -253,14 +258,7 @@ def _lengths(read: Reader) -> Iterator[tuple[bool, ValueSource]]:
             is_sum = isinstance(expr, ast.BinOp) and isinstance(expr.op, ast.Add | ast.Sub)
             # Of a sum some tokens are dropped again: it is not the length of what is trained.
             if length is not None and not is_sum:
-                yield _is_target(call, name), length
-
-
-def _is_target(call: FunctionCall, name: str) -> bool:
-    """Whether a length is that of a decoder's texts alone; one call may cut both sides."""
-    alone = call.keyword("text_target") is not None and call.argument("text", 0) is None
-    expr = call.keyword(name)
-    return alone or (expr is not None and "target" in last_name(expr))
+                yield length
 
 
 def constants(read: Reader, names: frozenset[str]) -> Iterator[ValueSource]:
@@ -274,97 +272,6 @@ def constants(read: Reader, names: frozenset[str]) -> Iterator[ValueSource]:
 
 
 # Read the model config that a script makes in its code: `LlamaConfig(hidden_size=1024)`.
-
-# transformers, models/*/modeling_*.py: what takes a config and makes new weights.
-_BUILDING = re.compile(r"(Model|For[A-Z]\w*)$")
-_BY_METHOD = frozenset({"from_config", "_from_config"})
-# transformers, configuration_utils.py: what reads the config of a model, and takes other values.
-_READING = frozenset({"from_pretrained", "from_json_file"})
-
-
-def with_built_config(facts: ScriptFacts, read: Reader) -> ScriptFacts:
-    """Add the config of the model that the script builds with new weights.
-
-    One that it loads with its weights is known by its name.
-    """
-    calls = read.source.calls
-    loaded = any(
-        loads(read.source, call) == "Model" and call.method == "from_pretrained"
-        for call in calls
-        if not is_other(call)
-    )
-    if loaded:
-        return facts
-    nodes = {id(expr) for expr in _configs(read)}
-    configs = [call for call in calls if id(call.node) in nodes]
-    if len(configs) != 1:
-        return facts
-    built = _read(read, configs[0])
-    return facts if built is None else replace(facts, model=built.base, built_config=built)
-
-
-def _configs(read: Reader) -> Iterator[ast.expr]:
-    """The expressions of the configs of models that are built."""
-    for call in read.source.calls:
-        expr = call.argument("config", 0)
-        if expr is not None and _builds(read, call) and not is_other(call):
-            yield read.argument(expr, call).expr
-
-
-def _builds(read: Reader, call: FunctionCall) -> bool:
-    """Whether a call makes a model of a config: `LlamaModel(config)`, `X.from_config(config)`."""
-    func = call.node.func
-    if isinstance(func, ast.Attribute) and func.attr in _BY_METHOD:
-        func = func.value
-    is_library = read.source.origin(func).partition(".")[0] == "transformers"
-    return is_library and _BUILDING.search(last_name(func)) is not None
-
-
-def _read(read: Reader, call: FunctionCall) -> BuiltConfig | None:
-    """What a call makes a config of; None where that is not seen."""
-    given, hidden = read.source.keywords(call)
-    model_type, base = UNSEEN, UNSEEN
-    named = call.argument("pretrained_model_name_or_path", 0)
-    is_library = read.source.imported(call.node.func)[0] == "transformers"
-    # For a class that zerowiz does not know, the folders of the installed transformers are asked.
-    family = family_of_class(call.method, list_model_types()) if is_library else None
-    if call.method in _READING:
-        path = call.argument("json_file", 0) if named is None else named
-        base = UNSEEN if path is None else read.bind(path, call)
-    elif call.method == "for_model" and named is not None:
-        model_type = read.bind(named, call)
-    elif family is not None and not call.node.args:
-        model_type = ValueSource(value=family, line=call.line)
-    names = call.target.split()
-    if hidden or not (model_type.seen or base.seen) or read.source.changed.keys() & {*names}:
-        return None
-    values = {key: read.bind(expr, call, key) for key, expr in given.items()}
-    return BuiltConfig(
-        base=base,
-        family=model_type,
-        values={**values, **_set_later(read, call, names)},
-        line=call.line,
-        code=f"{call.name}(...)",
-    )
-
-
-def _set_later(read: Reader, call: FunctionCall, names: list[str]) -> Mapping[str, ValueSource]:
-    """The values that are set on a config after it was made; unseen where that depends."""
-    by_name: dict[str, list[SetAttribute]] = {}
-    for attribute in read.source.attributes:
-        if attribute.owner in names:
-            by_name.setdefault(attribute.name, []).append(attribute)
-    return {name: _bind(read, call, places) for name, places in by_name.items()}
-
-
-def _bind(read: Reader, call: FunctionCall, places: list[SetAttribute]) -> ValueSource:
-    last, value = places[-1], places[-1].value
-    line = call.line if value is None else value.lineno
-    code = f"{last.owner}.{last.name} = {'...' if value is None else ast.unparse(value)}"
-    if len(places) > 1 or value is None or last.tests != call.tests:
-        return ValueSource(line=line, code=code)
-    binding = read.bind(value, replace(call, scope=last.scope, tests=last.tests))
-    return binding if binding.seen or unless_none(value) is None else replace(binding, code=code)
 
 
 # Read the sizes of a model that a script builds of its own classes: `GPTConfig(n_layer=12)`.
@@ -430,17 +337,16 @@ def with_adapters(facts: ScriptFacts, read: Reader) -> ScriptFacts:
     )
     if not facts.trains_adapters:
         return facts
-    facts = replace(facts, quantized=_quantized(read), uncounted=tuple(_uncounted(read)))
+    facts = replace(facts, uncounted=tuple(_uncounted(read)))
+    facts = facts.with_sources(quantized=_quantized(read))
     if source.calls_to("trl", "get_peft_config"):
-        return replace(
-            facts,
+        return facts.with_sources(
             adapters=_by_model_config(read, "use_peft"),
             lora_rank=_by_model_config(read, "lora_r"),
             lora_target_modules=_by_model_config(read, "lora_target_modules"),
         )
     used = [*_used(read)]
-    return replace(
-        facts,
+    return facts.with_sources(
         adapters=_adapters(read, used),
         lora_rank=agree(_rank(read, config) for use in used for config in use.configs),
         lora_target_modules=agree(

@@ -24,11 +24,10 @@ from zerowiz.probe.script.commandline import command_line, parsed_names
 from zerowiz.probe.script.engine_config import (
     ENGINE_ELSEWHERE,
     list_started,
-    with_config_keys,
     with_convention,
     with_local_engine,
 )
-from zerowiz.probe.script.model import with_adapters, with_built_config, with_model, with_own_sizes
+from zerowiz.probe.script.model import with_adapters, with_model, with_own_sizes
 from zerowiz.probe.script.reader import Reader
 from zerowiz.probe.script.required import reads_no_words, required_arguments
 from zerowiz.probe.script.source import HF_PARSE_CALLS, Source, parse_quietly, walk
@@ -37,7 +36,7 @@ from zerowiz.probe.script.training import with_checkpointing, with_training
 
 # Calls that make a model of a config, and texts by which a script makes it elsewhere than in host
 # memory. What `from_pretrained` reads stays mapped from its file.
-_BUILDS = re.compile(r"(Model|LM|For[A-Z])\w*\._?from_config\(")
+_BUILDS = re.compile(r"(Model|LM|For[A-Z])\w*(\._?from_config\(|\((config=)?\w*config\b)")
 _PLACES = re.compile(
     r"device_map|torch\.device|\.device\b|init_empty_weights|OnDevice|set_default_device|cuda"
     r"|[\"']meta[\"']"
@@ -101,15 +100,13 @@ def _facts(
     for add in (
         with_training,
         with_trainer,
-        with_config_keys,
         with_model,
-        with_built_config,
         with_checkpointing,
         with_adapters,
         with_weight_saves,
     ):
         facts = add(facts, read)
-    builds = facts.built_config is not None or _BUILDS.search(text) is not None
+    builds = _BUILDS.search(text) is not None
     return replace(facts, builds_on_host=builds and not _PLACES.search(text))
 
 

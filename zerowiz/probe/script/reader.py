@@ -9,7 +9,7 @@ from msgspec import Struct
 from zerowiz.core.script.arguments import Option, Reads, Scalar
 from zerowiz.core.script.facts import UNSEEN, ValueSource
 from zerowiz.core.structs import replace
-from zerowiz.core.workload import ALL_LINEAR
+from zerowiz.core.workload import ALL_LINEAR, SETTINGS
 from zerowiz.probe.script.commandline import CommandLine
 from zerowiz.probe.script.source import (
     MOST_STEPS,
@@ -41,7 +41,7 @@ _PATH_CALLS = frozenset(
     }
 )
 _PATH_METHODS = frozenset({"absolute", "expanduser", "open", "read", "read_text", "resolve"})
-_CONFIG_READS = frozenset({"train_micro_batch_size_per_gpu", "gradient_accumulation_steps"})
+_CONFIG_READS = frozenset(row.config_key for row in SETTINGS.values() if row.config_key)
 
 
 class Argument(NamedTuple):

@@ -62,20 +62,6 @@ def last_name(expr: ast.expr | None) -> str:
     return expr.attr if isinstance(expr, ast.Attribute) else getattr(expr, "id", "")
 
 
-def key_path(expr: ast.expr) -> tuple[ast.expr, tuple[str, ...], bool]:
-    """What `config["a"]["b"]` is an entry of, its keys, and whether all of them are constants."""
-    keys: list[str] = []
-    all_seen = True
-    while isinstance(expr, ast.Subscript):
-        match expr.slice:
-            case ast.Constant(value=str(key)):
-                keys.insert(0, key)
-            case _:
-                keys, all_seen = [], False
-        expr = expr.value
-    return expr, tuple(keys), all_seen
-
-
 def unless_none(expr: ast.expr | None) -> ast.expr | None:
     """The expression; None where it is the literal None, which counts as not given."""
     return None if isinstance(expr, ast.Constant) and expr.value is None else expr
@@ -256,36 +242,6 @@ class FunctionCall(Struct, frozen=True, kw_only=True):
         return unless_none(value)
 
 
-class DictEntry(Struct, frozen=True, kw_only=True):
-    """One place where an entry of a dict is asked for, set or removed: `config["a"]["b"]`."""
-
-    node: ast.expr
-    scope: Scope
-    tests: tuple[ast.expr, ...]
-    """The conditions around it."""
-    function: str
-    """The name of the function that it stands in."""
-    guarded: bool
-    """Whether it may not run, or may fail, for a reason that is no condition: `try`, `and`."""
-    sets: bool
-    value: ast.expr | None = None
-    """What it is set to; None where that is not known."""
-
-
-class SetAttribute(Struct, frozen=True, kw_only=True):
-    """One place where an attribute of a name is set: `config.num_hidden_layers = 4`."""
-
-    owner: str
-    name: str
-    value: ast.expr | None
-    """None for one that is not followed."""
-    scope: Scope
-    tests: tuple[ast.expr, ...]
-    """The conditions around it."""
-    function: str
-    """The name of the function that it stands in."""
-
-
 def _default(function: ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> ast.expr | None:
     """The constant that a parameter is by default; None where a decorator may give it another."""
     spec = function.args
@@ -317,11 +273,8 @@ class Source(Struct, frozen=True, kw_only=True):
     fired: set[str] = field(default_factory=set)
     """The functions of whose parameters `fire.Fire` makes options."""
     calls: list[FunctionCall] = field(default_factory=list)
-    entries_used: list[DictEntry] = field(default_factory=list)
     altered: set[str] = field(default_factory=set)
     """Attributes that are assigned."""
-    attributes: list[SetAttribute] = field(default_factory=list)
-    """Where those of a name are."""
     changed: dict[str, set[str | None]] = field(default_factory=dict)
     """Names of containers that are changed after they were made, with the keys of which the values
     are set there; None is any."""
@@ -432,7 +385,6 @@ class _ScopeVisitor(ast.NodeVisitor):
         self._tests: tuple[ast.expr, ...] = ()
         self._around: tuple[ast.expr, ...] = ()
         self._target = ""
-        self._guarded = False
         self._files: dict[str, ast.expr] = {}
         """The expressions that the `with` blocks around opened, by name."""
         self._results: list[tuple[list[str], ast.expr]] = []
@@ -474,9 +426,8 @@ class _ScopeVisitor(ast.NodeVisitor):
 
     def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
         self._scope.bind(node.name, None)
-        outer, function, guarded = self._scope, self._function, self._guarded
+        outer, function = self._scope, self._function
         around, self._around = self._around, ()
-        self._guarded = False
         parent = outer.parent if outer.is_class else outer
         self._scope, self._function = Scope(parent, function=node.name), node.name
         self.source.functions[node.name] = node
@@ -488,7 +439,7 @@ class _ScopeVisitor(ast.NodeVisitor):
                 self._scope.bind(arg.arg, None)
                 self.source.namespaces.update({arg.arg} - _SELF)
         self._visit_all(node.body)
-        self._scope, self._function, self._guarded = outer, function, guarded
+        self._scope, self._function = outer, function
         self._around = around
 
     visit_AsyncFunctionDef = visit_FunctionDef  # noqa: N815 - the name ast looks for
@@ -525,44 +476,8 @@ class _ScopeVisitor(ast.NodeVisitor):
             if isinstance(target, ast.Subscript):
                 self._bind(target, None)
 
-    def visit_Subscript(self, node: ast.Subscript) -> None:
-        self._use_entry(node)
-        expr: ast.expr = node
-        while isinstance(expr, ast.Subscript):
-            self.visit(expr.slice)
-            expr = expr.value
-        self.visit(expr)
-
     def _note_change(self, name: str, key: str | None) -> None:
         self.source.changed.setdefault(name, set()).add(key)
-
-    def _use_entry(
-        self, node: ast.Subscript, *, sets: bool = False, value: ast.expr | None = None
-    ) -> None:
-        self.source.entries_used.append(
-            DictEntry(
-                node=node,
-                scope=self._scope,
-                tests=self._tests,
-                function=self._function,
-                guarded=self._guarded,
-                sets=sets,
-                value=value,
-            )
-        )
-
-    def visit_Try(self, node: ast.Try) -> None:
-        outer, self._guarded = self._guarded, True
-        self.generic_visit(node)
-        self._guarded = outer
-
-    def visit_BoolOp(self, node: ast.BoolOp) -> None:
-        first, *others = node.values
-        self.visit(first)
-        outer, self._guarded = self._guarded, True
-        for value in others:
-            self.visit(value)
-        self._guarded = outer
 
     def visit_NamedExpr(self, node: ast.NamedExpr) -> None:
         self._bind(node.target, node.value)
@@ -615,10 +530,8 @@ class _ScopeVisitor(ast.NodeVisitor):
                 self._scope.bind(name, value)
             case ast.Attribute() as attribute:
                 self._set_attribute(attribute, value)
-            case ast.Subscript(value=whole):
-                self._use_entry(target, sets=True, value=value)
-                if isinstance(whole, ast.Name):
-                    self._note_change(whole.id, entry_key(target))
+            case ast.Subscript(value=ast.Name(id=name)):
+                self._note_change(name, entry_key(target))
             case ast.Tuple(elts=targets) | ast.List(elts=targets):
                 values: list[ast.expr | None] = [None] * len(targets)
                 if isinstance(value, ast.Tuple) and len(value.elts) == len(targets):
@@ -635,17 +548,6 @@ class _ScopeVisitor(ast.NodeVisitor):
         stays = isinstance(value, ast.Attribute) and value.attr == target.attr
         if last_name(target.value) not in _SELF and not stays:
             self.source.altered.add(target.attr)
-        if isinstance(target.value, ast.Name):
-            self.source.attributes.append(
-                SetAttribute(
-                    owner=target.value.id,
-                    name=target.attr,
-                    value=value,
-                    scope=self._scope,
-                    tests=self._tests,
-                    function=self._function,
-                )
-            )
 
     def visit_Constant(self, node: ast.Constant) -> None:
         if isinstance(node.value, str) and node.value.startswith("--"):

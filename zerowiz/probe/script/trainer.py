@@ -31,7 +31,6 @@ from zerowiz.probe.script.source import (
     last_name,
     unless_none,
 )
-from zerowiz.probe.script.training import field_reader
 
 # Find the trainer that a script builds: a library's class, or a class of its own.
 
@@ -379,31 +378,16 @@ def with_trainer(facts: ScriptFacts, read: Reader) -> ScriptFacts:
     """Add the trainer of a script that has one of transformers' or of a library on top of it."""
     if facts.integration is not Integration.HF:
         return facts
-    field, built = field_reader(facts, read), built_trainers(read)
-    completion = field("max_completion_length")
+    built = built_trainers(read)
+    reference = agree(_reference(read, trainer) for trainer in built) if built else UNSEEN
     return replace(
-        facts,
+        facts.with_sources(reference=reference),
         optimizers_passed=tuple(_optimizers_passed(read, built)),
         trainer=TrainerFacts(
             uses=tuple(trainer_uses(read)),
-            reference=agree(_reference(read, trainer) for trainer in built) if built else UNSEEN,
-            precomputed=field("precompute_ref_log_probs"),
-            beta=field("beta"),
-            prompt_tokens=field("max_prompt_length"),
-            completion_tokens=completion if completion.seen else field("response_length"),
-            group=field("num_generations"),
-            steps_per_generation=field("steps_per_generation"),
-            whole_generation=field("generation_batch_size"),
-            use_vllm=field("use_vllm"),
-            vllm_mode=field("vllm_mode"),
-            vllm_fraction=field("vllm_gpu_memory_utilization"),
-            vllm_sleep=field("vllm_enable_sleep_mode"),
             models_beside=tuple(
                 model for trainer in built for model in _models_beside(read, trainer)
             ),
-            eval_batch=field("per_device_eval_batch_size"),
-            eval_strategy=field("eval_strategy"),
-            do_eval=field("do_eval"),
             evaluations=tuple(_evaluations(read, built)),
             metrics=next(_metrics(built), None),
         ),

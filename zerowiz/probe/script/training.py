@@ -4,32 +4,21 @@ import ast
 import re
 from collections.abc import Callable, Iterator
 
-from zerowiz.core.script.arguments import FIELD_ALIASES, REMOVED_FIELDS
+from zerowiz.core.script.arguments import FIELD_ALIASES
 from zerowiz.core.script.facts import (
+    TRAINER_FIELDS,
     UNSEEN,
     Convention,
-    RemovedUse,
-    ScriptCall,
     ScriptFacts,
     ValueSource,
 )
 from zerowiz.core.structs import replace
-from zerowiz.core.workload import OPTIMIZERS, Integration
+from zerowiz.core.workload import OPTIMIZERS, SETTINGS, Integration
 from zerowiz.probe.script.commandline import Arguments, Built, built_arguments
 from zerowiz.probe.script.model import loads
-from zerowiz.probe.script.reader import Reader, agree, show_argument
+from zerowiz.probe.script.reader import Reader, agree
 from zerowiz.probe.script.source import FunctionCall, Source, decide, is_complete, last_name
 
-# Names that scripts use for the setting; they count only where no call has it.
-_MICRO_BATCH_NAMES = frozenset(
-    {
-        "micro_batch",
-        "micro_batch_size",
-        "per_device_train_batch_size",
-        "per_device_training_batch_size",
-        "train_micro_batch_size_per_gpu",
-    }
-)
 # Loaders that nothing is trained from directly, and options that are their batch.
 _OTHER_LOADER = re.compile(r"(?<![a-z])(eval|val|test)")
 _OTHER_BATCH = re.compile(r"(?<![a-z])(eval|val|test|gen_|generat|sample_|rollout|infer|predict)")
@@ -47,34 +36,31 @@ def with_training(facts: ScriptFacts, read: Reader) -> ScriptFacts:
         return _with_arguments(facts, read)
     built = list(_own_optimizers(read))
     bindings = [binding for _, binding in built]
-    facts = replace(
-        facts,
+    facts = facts.with_sources(
         micro_batch=_loader_batch(read),
         loader_workers=agree(_loader_workers(read)),
         # One that is built under a condition may not be the one that steps.
         optimizer=UNSEEN if len(built) == 1 and built[0][0].tests else agree(bindings),
+    )
+    facts = replace(
+        facts,
         own_optimizers=tuple(
             dict.fromkeys(str(binding.value) for binding in bindings if binding.value)
         ),
         unfused_adam_line=_unfused_adam_line(read),
     )
     if facts.integration is Integration.DEEPSPEED:
-        return replace(
-            facts,
-            accumulation_steps=ValueSource(from_config=True),
-            counts_micro_steps=any(call.method == _STEPS_OF_ENGINE for call in read.source.calls),
-            pipelines=tuple(
-                ScriptCall(
-                    conditions=tuple(read.conditions(call)),
-                    line=call.line,
-                    code=f"{call.name}(...)",
-                )
-                for call in read.source.calls_to("deepspeed", "PipelineModule")
-            ),
-        )
+        counts = any(call.method == _STEPS_OF_ENGINE for call in read.source.calls)
+        facts = replace(facts, counts_micro_steps=counts)
+        facts = facts.with_sources(accumulation_steps=ValueSource(from_config=True))
+        set_keys = {key for keys in read.source.changed.values() for key in keys}
+        if facts.convention is Convention.CONFIG_DICT or not set_keys & _BATCH_KEYS:
+            return facts
+        # What it puts into the config that it gets is not followed.
+        by_loader = UNSEEN if facts.micro_batch.from_config else facts.micro_batch
+        return facts.with_sources(micro_batch=by_loader, accumulation_steps=UNSEEN)
     calls = read.source.calls_to("accelerate", "Accelerator")
-    return replace(
-        facts,
+    return facts.with_sources(
         mixed_precision=agree(read.keyword(call, "mixed_precision") or UNSEEN for call in calls),
         accumulation_steps=agree(_accelerated_steps(read, call) for call in calls),
     )
@@ -118,45 +104,13 @@ def _unfused_adam_line(read: Reader) -> int | None:
 def _with_arguments(facts: ScriptFacts, read: Reader) -> ScriptFacts:
     """Add the settings of a Trainer, which are fields of TrainingArguments and its subclasses."""
     field = field_reader(facts, read)
-    return replace(
-        facts,
-        micro_batch=field("per_device_train_batch_size"),
-        accumulation_steps=field("gradient_accumulation_steps"),
-        bf16=field("bf16"),
-        fp16=field("fp16"),
-        gradient_checkpointing=field("gradient_checkpointing"),
-        every_n_layers=field("gradient_checkpointing_kwargs"),
-        optimizer=field("optim"),
-        use_cpu=field("use_cpu"),
-        loader_workers=field("dataloader_num_workers"),
-        epochs=field("num_train_epochs"),
-        max_steps=field("max_steps"),
-        fsdp=field("fsdp"),
-        sequence_tokens=field("max_length"),
-        liger=field("use_liger_kernel"),
-        packing=field("packing"),
-        padding_free=field("padding_free"),
-        removed_fields=tuple(_removed_fields(read)),
+    fields = {name: [*map(field, names)] for name, names in TRAINER_FIELDS.items()}
+    return facts.with_sources(
+        **{
+            name: next((source for source in sources if source.seen), sources[0])
+            for name, sources in fields.items()
+        }
     )
-
-
-def _removed_fields(read: Reader) -> Iterator[RemovedUse]:
-    """The fields of TrainingArguments in its calls that newer releases of transformers lack."""
-    for built in built_arguments(read.source):
-        for name in filter(REMOVED_FIELDS.__contains__, built.keywords):
-            also = next(
-                (current for current, names in FIELD_ALIASES.items() if name in names), name
-            )
-            options = built.arguments.fields.get(also, ())
-            is_own = any(option.line is not None or also == name for option in options)
-            if built.arguments.complete and not is_own:
-                expr = built.keywords[name]
-                yield RemovedUse(
-                    name=name,
-                    conditions=tuple(read.conditions(built.call)),
-                    line=expr.lineno,
-                    code=show_argument(built.call, expr, name),
-                )
 
 
 def field_reader(facts: ScriptFacts, read: Reader) -> Callable[[str], ValueSource]:
@@ -199,8 +153,9 @@ def _bind_field(read: Reader, built: Built, name: str) -> ValueSource:
 
 
 # deepspeed 0.19.8, runtime/engine.py: the engine's methods that return the config's values.
-_MICRO_BATCH_OF_ENGINE = "train_micro_batch_size_per_gpu"
-_STEPS_OF_ENGINE = "gradient_accumulation_steps"
+_MICRO_BATCH_OF_ENGINE = SETTINGS["micro_batch"].config_key
+_STEPS_OF_ENGINE = SETTINGS["accumulation_steps"].config_key
+_BATCH_KEYS = {_MICRO_BATCH_OF_ENGINE, _STEPS_OF_ENGINE, "train_batch_size"}
 
 
 def _loader_batch(read: Reader) -> ValueSource:
@@ -220,7 +175,7 @@ def _loader_batch(read: Reader) -> ValueSource:
     engines = read.source.calls_to("deepspeed", "initialize")
     if any(engine.argument("training_data", _TRAINING_DATA) for engine in engines):
         return ValueSource(from_config=True)
-    named = read.named(_MICRO_BATCH_NAMES)
+    named = read.named(SETTINGS["micro_batch"].script_names)
     asks = any(call.method == _MICRO_BATCH_OF_ENGINE for call in read.source.calls)
     return ValueSource(from_config=True) if asks and not named.seen else named
 
@@ -261,7 +216,7 @@ _PLUGIN, _DS_PLUGIN = "GradientAccumulationPlugin", "DeepSpeedPlugin"
 
 def _accelerated_steps(read: Reader, call: FunctionCall) -> ValueSource:
     """`Accelerator(gradient_accumulation_steps=)`, or the value of one of its plugins."""
-    name = "gradient_accumulation_steps"
+    (name,) = SETTINGS["accumulation_steps"].trainer_fields
     if name in read.source.altered:
         return UNSEEN
     values = [
@@ -315,14 +270,14 @@ def with_checkpointing(facts: ScriptFacts, read: Reader) -> ScriptFacts:
     script does; a call of the script can turn it on as well.
     """
     by_words = facts.every_n_layers if facts.every_n_layers.flag else UNSEEN
-    facts = replace(facts, every_n_layers=_every_n_layers(read) or by_words)
+    facts = facts.with_sources(every_n_layers=_every_n_layers(read) or by_words)
     of_arguments, trains = facts.gradient_checkpointing, facts.integration is Integration.HF
     if not trains and _disables(read):
         return facts
     by_calls = list(_by_calls(read, of_arguments))
     for binding in by_calls:
         if binding.value is True and binding.flag is None:
-            return replace(facts, gradient_checkpointing=binding)
+            return facts.with_sources(gradient_checkpointing=binding)
     if trains:
         # Where the arguments are not seen, neither is whether the Trainer turns it on.
         known = by_calls and of_arguments.seen
@@ -330,7 +285,7 @@ def with_checkpointing(facts: ScriptFacts, read: Reader) -> ScriptFacts:
     if by_calls:
         binding = agree(by_calls)
         return _by_condition(facts, binding if binding.seen else _in_every_branch(read))
-    return replace(facts, gradient_checkpointing=_nothing(read))
+    return facts.with_sources(gradient_checkpointing=_nothing(read))
 
 
 _EVERY = "every_n_layers"
@@ -364,9 +319,9 @@ def _named_values(node: ast.AST) -> Iterator[tuple[str | None, ast.expr]]:
 def _by_condition(facts: ScriptFacts, condition: ValueSource) -> ScriptFacts:
     """The facts of a script that turns it on under this condition alone."""
     if not condition.when and not condition.unless:
-        return replace(facts, gradient_checkpointing=condition)
+        return facts.with_sources(gradient_checkpointing=condition)
     off = ValueSource(value=False, line=condition.line, code=condition.code)
-    return replace(facts, gradient_checkpointing=off, checkpoints_too=condition)
+    return replace(facts, checkpoints_too=condition).with_sources(gradient_checkpointing=off)
 
 
 def _by_calls(read: Reader, of_arguments: ValueSource) -> Iterator[ValueSource]:
