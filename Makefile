@@ -153,7 +153,7 @@ rooms: $(STAMP)
 
 golden: $(STAMP)  ## rewrite the golden files, the configs of templates/ and the blocks of pages; read the diff
 	$(BIN)/python -m pytest --update-golden -q tests/core/dsconfig/test_write.py  # others read these
-	env -u ZEROWIZ_LANG LANGUAGE=en $(BIN)/cog -r -I tests $$(grep -rl --include='*.md' '\[\[\[cog' docs)
+	env -u ZEROWIZ_LANG LANGUAGE=en $(BIN)/cog -r -I tests $$(grep -rl '\[\[\[cog' docs zerowiz --include='*.md' --include='*.py')
 	$(BIN)/python -m pytest --update-golden -q tests/core tests/cli tests/docs tests/ui/test_screens.py
 	git diff --stat tests/golden templates docs
 

@@ -21,6 +21,7 @@ from zerowiz.core.lint.linter import lint
 from zerowiz.core.lint.report import ConfigFinding, FileReport
 from zerowiz.core.preflight.examine import RULES as PREFLIGHT_RULES
 from zerowiz.core.preflight.examine import examine
+from zerowiz.core.workload import SETTINGS, setting_kinds
 from zerowiz.errors import ExitCode
 from zerowiz.probe.machine_recording import Replay
 from zerowiz.probe.package_data import read_ds_schema
@@ -52,6 +53,24 @@ def run(*words: str) -> Result:
     code = ended.value.code
     assert isinstance(code, int)
     return Result(stdout=stdout.getvalue(), stderr=stderr.getvalue(), code=int(code))
+
+
+def step_options(panel: str, skip: int = 0, most: int | None = None) -> str:
+    """The fields of Options for the settings of a training step.
+
+    Args:
+        panel: Under which heading of `--help` they stand.
+        skip: How many of them stand elsewhere, before this block.
+        most: How many there are at most, with those.
+    """
+    names = [name for name, row in SETTINGS.items() if row.panel == panel][skip:most]
+    lines = []
+    for name in names:
+        kind = setting_kinds()[name]
+        own = kind.__name__ if kind.__module__ == "builtins" else f"workload.{kind.__name__}"
+        said = "str" if kind is tuple else own
+        lines.append(f"{name}: {said} | None = None\n")
+    return "".join(lines)
 
 
 # Tables, links and code as markdown.

@@ -42,9 +42,10 @@ PAGES = [
     for path in sorted((ROOT / "docs").rglob("*.md"))
     if "[[[cog" in path.read_text(encoding="utf-8")
 ]
+OPTIONS = "zerowiz/app/options.py"
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", [*PAGES, OPTIONS])
 def test_a_page_has_what_its_blocks_make(page: str) -> None:
     cog = [sys.executable, "-m", "cogapp", "--check", "--diff", "-I", "tests", page]
     done = subprocess.run(

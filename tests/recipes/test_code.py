@@ -249,6 +249,7 @@ EVERY_PRECISION = (
 
 WORKLOAD = "zerowiz/core/workload.py"
 OPTIONS = "zerowiz/app/options.py"
+TYPED = f"tests/docs/test_pages.py::test_a_page_has_what_its_blocks_make[{OPTIONS}]"
 KINDS = "zerowiz/core/memory/allocations.py"
 FORMULA = "zerowiz/core/memory/estimate.py"
 STEPS = "tests/changed_settings.py"
@@ -262,6 +263,8 @@ FIELD = """\
             flag="--average-weights/--no-average-weights",
             help="A second copy of the weights, averaged",
             panel=Panel.JOB,
+            trainer_fields=("average_weights",),
+            program_keys={"axolotl": "average_weights"},
         ),
     ] = False
     \"\"\"Whether the script keeps an average of what trains on each GPU.\"\"\"
@@ -269,13 +272,22 @@ FIELD = """\
 BARE = """\
             help="A second copy of the weights, averaged",
             panel=Panel.JOB,
+            trainer_fields=("average_weights",),
 """
 WHOLE = f"""\
 {BARE}            shown="averaged",
             measurable=False,
 """
-OPTION = """\
-    average_weights: Annotated[bool | None, SETTINGS["average_weights"]] = None
+AVERAGING = """\
+from dataclasses import dataclass
+from transformers import HfArgumentParser, Trainer, TrainingArguments
+
+@dataclass
+class Mine(TrainingArguments):
+    average_weights: bool = False
+
+(args,) = HfArgumentParser(Mine).parse_args_into_dataclasses()
+Trainer(args=args).train()
 """
 AVERAGE = """\
 def _with_average(moments: Moments, r: RankSizes) -> Moments:
@@ -311,11 +323,17 @@ def plan(copied: Copy, *words: str) -> tuple[dict[str, int], dict[str, int]]:
 
 
 @pytest.mark.slow
-def test_a_setting_touches_its_row_its_option_its_line_and_its_formula(copied: Copy) -> None:
+def test_a_setting_touches_its_row_and_its_formula(copied: Copy) -> None:
     recipe = read_recipes()["a setting"]
 
     copied.insert(WORKLOAD, FIELD, before="    zero_init: bool = True\n")
-    copied.insert(OPTIONS, OPTION, before="    stage: Annotated[")
+    assert TYPED in copied.unfinished(recipe)
+    copied.make_blocks(OPTIONS)
+    (copied.root.parent / "train.py").write_text(AVERAGING, encoding="utf-8")
+    train = str(copied.root.parent / "train.py")
+    for words in (("--average-weights",), (train, "--average_weights", "true")):
+        done = copied.zerowiz("plan", "--machine", "4xH200", "--model", "1b", "--json", *words)
+        assert json.loads(done.stdout)["workload"]["average_weights"], done.stderr
     assert "averaged weights" not in plan(copied, "--average-weights")[0]
     without_rows = copied.unfinished(recipe)
     assert without_rows
@@ -331,7 +349,7 @@ def test_a_setting_touches_its_row_its_option_its_line_and_its_formula(copied: C
         '    *("--average-weights", "--no-average-weights"),\n',
         before='    *("--ignore-oom", "--calibration", "--no-calibration"),\n',
     )
-    assert set(recipe.tests) - without_rows == copied.unfinished(recipe)
+    assert set(recipe.tests) - without_rows - {TYPED} == copied.unfinished(recipe)
 
     copied.edit(WORKLOAD, BARE, WHOLE)
     copied.insert(

@@ -303,7 +303,7 @@ MOST = {
     "a GPU": 1,
     "a model family": 1,
     "a strategy": 4,
-    "a setting": 4,
+    "a setting": 3,
     "an optimizer": 4,
     "a precision": 4,
 }

@@ -9,14 +9,14 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar, get_args
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 import msgspec
 from msgspec import Struct
 
 from zerowiz.app.decide import Plan, plan_options, require_strategy
 from zerowiz.app.machines.machine import find_machine, means_all
-from zerowiz.app.options import Options, RunQuestion, lasting, settable, with_plain
+from zerowiz.app.options import Options, RunQuestion, hints, lasting, settable, with_plain
 from zerowiz.app.plan_files import encode_plan
 from zerowiz.app.reporter import SILENT, Reporter
 from zerowiz.app.resolve.resolved_job import config_file
@@ -258,14 +258,13 @@ def _takes_settings(
 
 def _signature() -> inspect.Signature:
     """The machine, and a keyword for each setting; for `help` and for editors."""
-    hints = Options.__annotations__
     keywords = (
         inspect.Parameter(
             name,
             inspect.Parameter.KEYWORD_ONLY,
             default=None,
             # Without its row, which `help` would print whole.
-            annotation=get_args(hints[name])[0],
+            annotation=hints()[name],
         )
         for name in settable()
         if name != "machine"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn, get_args
 from msgspec import Struct, structs
 from msgspec.structs import fields
 
-from zerowiz.core import settings, shell
+from zerowiz.core import settings, shell, workload
 from zerowiz.core.command_words import canonical_choice, flags
 from zerowiz.core.decision.flowchart import Decision, OffloadChoice
 from zerowiz.core.decision.job import Objective
@@ -23,19 +23,7 @@ from zerowiz.core.settings import Origin, SettingRow, SettingValue, read_row
 from zerowiz.core.speed.costs import RunLength
 from zerowiz.core.structs import replace
 from zerowiz.core.units import parse_count
-from zerowiz.core.workload import (
-    SETTINGS,
-    Accounting,
-    Attention,
-    Integration,
-    Loss,
-    Method,
-    Optimizer,
-    Precision,
-    Reference,
-    StateDtype,
-    Trainer,
-)
+from zerowiz.core.workload import SETTINGS, Accounting, Integration
 from zerowiz.errors import (
     NoGpuHereError,
     NothingFitsError,
@@ -58,12 +46,21 @@ STAGES = ("auto", "0", "1", "2", "3")
 
 
 class Options(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
-    """What a person chose; None is no choice."""
+    """What a person chose; None is no choice.
+
+    `make golden` writes the fields of the training step, whose rows are in `Workload`.
+    """
 
     model: Annotated[str | None, settings.MODEL] = None
-    method: Annotated[Method | None, SETTINGS["method"]] = None
-    lora_rank: Annotated[int | None, SETTINGS["lora_rank"]] = None
-    lora_target_modules: Annotated[str | None, SETTINGS["lora_target_modules"]] = None
+    # [[[cog
+    # import cog
+    # from docs import blocks
+    # cog.out(blocks.step_options("Model"))
+    # ]]]
+    method: workload.Method | None = None
+    lora_rank: int | None = None
+    lora_target_modules: str | None = None
+    # [[[end]]]
     trace: Annotated[bool | None, settings.TRACE] = None
     machine: Annotated[str | None, settings.MACHINE] = None
     accelerator: Annotated[Accelerator | None, settings.ACCELERATOR] = None
@@ -75,25 +72,37 @@ class Options(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
     host_memory: Annotated[str | None, settings.HOST_MEMORY] = None
     probe_timeout: Annotated[int | None, settings.PROBE_TIMEOUT] = None
     memory_budget: Annotated[str | None, settings.MEMORY_BUDGET] = None
-    micro_batch: Annotated[int | None, SETTINGS["micro_batch"]] = None
-    sequence_tokens: Annotated[int | None, SETTINGS["sequence_tokens"]] = None
-    accumulation_steps: Annotated[int | None, SETTINGS["accumulation_steps"]] = None
+    # [[[cog
+    # import cog
+    # from docs import blocks
+    # cog.out(blocks.step_options("Training step", 0, 3))
+    # ]]]
+    micro_batch: int | None = None
+    sequence_tokens: int | None = None
+    accumulation_steps: int | None = None
+    # [[[end]]]
     global_batch: Annotated[int | None, settings.GLOBAL_BATCH] = None
-    precision: Annotated[Precision | None, SETTINGS["precision"]] = None
-    torch_autocast: Annotated[Precision | None, SETTINGS["torch_autocast"]] = None
-    optimizer: Annotated[Optimizer | None, SETTINGS["optimizer"]] = None
-    optimizer_state_dtype: Annotated[StateDtype | None, SETTINGS["optimizer_state_dtype"]] = None
-    gradient_checkpointing: Annotated[bool | None, SETTINGS["gradient_checkpointing"]] = None
-    attention: Annotated[Attention | None, SETTINGS["attention"]] = None
-    loss: Annotated[Loss | None, SETTINGS["loss"]] = None
-    packing: Annotated[bool | None, SETTINGS["packing"]] = None
-    trainer: Annotated[Trainer | None, SETTINGS["trainer"]] = None
-    reference: Annotated[Reference | None, SETTINGS["reference"]] = None
-    completion_tokens: Annotated[int | None, SETTINGS["completion_tokens"]] = None
-    generation_batch: Annotated[int | None, SETTINGS["generation_batch"]] = None
-    vllm_memory_fraction: Annotated[float | None, SETTINGS["vllm_memory_fraction"]] = None
-    vllm_sleeps: Annotated[bool | None, SETTINGS["vllm_sleeps"]] = None
-    eval_batch: Annotated[int | None, SETTINGS["eval_batch"]] = None
+    # [[[cog
+    # import cog
+    # from docs import blocks
+    # cog.out(blocks.step_options("Training step", 3))
+    # ]]]
+    precision: workload.Precision | None = None
+    torch_autocast: workload.Precision | None = None
+    optimizer: workload.Optimizer | None = None
+    optimizer_state_dtype: workload.StateDtype | None = None
+    gradient_checkpointing: bool | None = None
+    attention: workload.Attention | None = None
+    loss: workload.Loss | None = None
+    packing: bool | None = None
+    trainer: workload.Trainer | None = None
+    reference: workload.Reference | None = None
+    completion_tokens: int | None = None
+    generation_batch: int | None = None
+    vllm_memory_fraction: float | None = None
+    vllm_sleeps: bool | None = None
+    eval_batch: int | None = None
+    # [[[end]]]
     objective: Annotated[Objective, settings.OBJECTIVE] = Objective.FLOWCHART
     stage: Annotated[str | None, settings.STAGE] = None
     offload: Annotated[OffloadChoice | None, settings.OFFLOAD] = None
@@ -195,7 +204,10 @@ def choices_of(kind: type, row: SettingRow) -> tuple[str, ...]:
 @cache
 def rows() -> Mapping[str, SettingRow]:
     """The row of each field, by the field's name."""
-    return {name: read_row(hint) for name, hint in Options.__annotations__.items()}
+    return {
+        name: SETTINGS[name] if name in SETTINGS else read_row(hint)
+        for name, hint in Options.__annotations__.items()
+    }
 
 
 def said(options: Options) -> Iterator[tuple[SettingRow, object]]:
@@ -247,7 +259,14 @@ def with_plain(options: Options, values: Mapping[str, object]) -> Options:
 @cache
 def kinds() -> Mapping[str, type]:
     """The type of each field's values, None aside, by the field's name."""
-    return {field.name: kind_of(get_args(field.type)[0]) for field in fields(Options)}
+    return {name: kind_of(hint) for name, hint in hints().items()}
+
+
+@cache
+def hints() -> Mapping[str, object]:
+    """The type of each field as it is written, without its row."""
+    written = Options.__annotations__.items()
+    return {n: get_args(hint)[0] if hasattr(hint, "__metadata__") else hint for n, hint in written}
 
 
 def kind_of(hint: object) -> type:

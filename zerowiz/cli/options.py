@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from functools import partial
-from typing import Annotated, get_args
+from typing import Annotated
 
 import typer
 from msgspec.structs import fields
@@ -17,6 +17,7 @@ from zerowiz.app.options import (
     Options,
     Typed,
     choices_of,
+    hints,
     kinds,
     rows,
     variable_of,
@@ -53,7 +54,7 @@ def _with_options(command: Callable[..., None], *, use: FileUse | None) -> Calla
             inspect.Parameter.KEYWORD_ONLY,
             default=field.default,
             annotation=Annotated[
-                get_args(field.type)[0],
+                hints()[field.name],
                 option_of(
                     rows()[field.name],
                     kinds()[field.name],
