@@ -4,6 +4,7 @@ import json
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, islice
 from typing import TypeVar
 
 from msgspec import Struct
@@ -42,12 +43,9 @@ OTHER_LAUNCHERS_VARIABLES = (
 DeepSpeed sets RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT itself (launch.py, 0.19.8).
 """
 
-# Slurm, slurm.conf(5), NodeName: numbers in brackets, with leading zeros kept.
-_HOSTS = re.compile(r"[^,\[\]]*(?:\[[^\[\]]*\][^,\[\]]*)*", re.ASCII)
-_BRACKETS = re.compile(r"\[([^\[\]]*)\]")
-_NUMBERS = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?", re.ASCII)
-
-# Slurm, MAX_RANGE of src/common/hostlist.c: Slurm itself expands no more.
+# Slurm, slurm.conf(5), NodeName: words between commas, with numbers in brackets whose leading zeros
+# are kept. MAX_RANGE of src/common/hostlist.c: Slurm itself expands no more hosts.
+_WORDS = re.compile(r"[^,\[\]]*(?:\[[\d,-]+\][^,\[\]]*)*", re.ASCII)
 _MOST_HOSTS = 65_536
 
 
@@ -87,45 +85,31 @@ def expand_hosts(text: str) -> tuple[str, ...]:
     Raises:
         UsageError: The text is no such list.
     """
-    hosts: list[str] = []
-    position = 0
-    while position <= len(text):
-        match = _HOSTS.match(text, position)
-        if match is None or not match[0] or text[match.end() : match.end() + 1] not in {"", ","}:
-            raise _no_list(text)
-        for host in _expand(match[0], text):
-            hosts.append(host)
-            if len(hosts) > _MOST_HOSTS:
-                raise _no_list(text)
-        position = match.end() + 1
-    return tuple(hosts)
+    words = [word for word in _WORDS.findall(text) if word]
+    try:
+        hosts = tuple(islice(chain.from_iterable(map(_expand, words)), _MOST_HOSTS + 1))
+    except ValueError:
+        hosts = ()
+    if ",".join(words) != text or not 0 < len(hosts) <= _MOST_HOSTS:
+        raise UsageError(f"`{text:.60}` is not a list of hosts as SLURM writes it")
+    return hosts
 
 
-def _expand(word: str, text: str) -> Iterator[str]:
+def _expand(word: str) -> Iterator[str]:
     """The hosts of one word with brackets; the number in the last bracket changes fastest."""
-    match = _BRACKETS.search(word)
-    if match is None:
+    before, bracket, rest = word.partition("[")
+    if not bracket:
         yield word
         return
-    for number in _count(match[1], text):
-        for rest in _expand(word[match.end() :], text):
-            yield word[: match.start()] + number + rest
-
-
-def _count(ranges: str, text: str) -> Iterator[str]:
+    ranges, _, rest = rest.partition("]")
     for part in ranges.split(","):
-        match = _NUMBERS.fullmatch(part)
-        if match is None:
-            raise _no_list(text)
-        first, last = match[1], match[2] or match[1]
-        if int(last) < int(first):
-            raise _no_list(text)
-        for number in range(int(first), int(last) + 1):
-            yield f"{number:0{len(first)}d}"
-
-
-def _no_list(text: str) -> UsageError:
-    return UsageError(f"`{text:.60}` is not a list of hosts as SLURM writes it")
+        first, _, last = part.partition("-")
+        numbers = range(int(first), int(last or first) + 1)
+        if part[-1:] == "-" or not numbers:
+            raise ValueError(part)
+        for number in numbers:
+            for end in _expand(rest):
+                yield f"{before}{number:0{len(first)}d}{end}"
 
 
 def slots_of(machine: Machine) -> tuple[int, ...]:
@@ -453,7 +437,7 @@ def _list_shown_secrets(environ: Mapping[str, str], rank_env: RankEnv) -> tuple[
     """The secrets that DeepSpeed would put into a command line by itself."""
     sent = (name for name, value in environ.items() if value and name.startswith(_EXPORTED))
     secrets = (name for name in sent if is_secret(name))
-    return tuple(sorted(name for name in secrets if name not in rank_env.user_names))
+    return tuple(sorted(name for name in secrets if name not in rank_env.user_lines))
 
 
 def _is_garbled(name: str, value: str) -> bool:

@@ -74,9 +74,7 @@ class RankEnv(Struct, frozen=True, kw_only=True):
     values: Mapping[str, str]
     """By name; a rank gets exactly these values."""
     user_lines: Mapping[str, str]
-    """The user's own lines; under pdsh the shell of the node expands `$NAME` in them."""
-    user_names: frozenset[str] = frozenset()
-    """The variables that have a line of the user's."""
+    """The user's own, as DeepSpeed reads them: the shell of the node expands `$NAME` in them."""
     notes: tuple[str, ...] = ()
     """For a person to read."""
 
@@ -99,30 +97,26 @@ def merge_env(
         planned: The variables that zerowiz sets for the job.
         files: The user's files; a later one takes precedence.
     """
-    values = {name: value for name, value in environ.items() if _is_sent(name)}
-    values |= planned
+    values = {name: value for name, value in environ.items() if _is_sent(name)} | planned
     user_lines: dict[str, str] = {}
-    user_names: set[str] = set()
     notes: list[str] = []
     for file in files:
         for number, line in enumerate(file.text.splitlines(), start=1):
-            read = _read_line(line)
-            if read is None:
+            name, equals, value = line.strip().removeprefix("export ").partition("=")
+            # DeepSpeed's runner fails on a blank line, and takes a comment for a variable.
+            if not line.strip() or name.startswith("#"):
                 continue
-            why = _why_not(read, planned)
-            if why is not None:
+            why = None
+            if not equals or _NAME.fullmatch(name) is None:
+                why = "it is not `NAME=VALUE`, and DeepSpeed would fail on it"
+            elif name in planned and name.startswith(_OURS):
+                why = f"this job sets `{name}` itself"
+            if why is None:
+                user_lines[name] = value
+            else:
                 notes.append(f"`{file.name}` line {number} is ignored: {why}")
-                continue
-            values.pop(read.name, None)
-            user_lines.pop(read.name, None)
-            (values if read.is_literal else user_lines)[read.name] = read.value
-            user_names.add(read.name)
-    return RankEnv(
-        values=values,
-        user_lines=user_lines,
-        user_names=frozenset(user_names),
-        notes=tuple(notes),
-    )
+    kept = {name: value for name, value in values.items() if name not in user_lines}
+    return RankEnv(values=kept, user_lines=user_lines, notes=tuple(notes))
 
 
 def without_shown(env: RankEnv, names: Collection[str]) -> RankEnv:
@@ -140,8 +134,9 @@ def without_shown(env: RankEnv, names: Collection[str]) -> RankEnv:
 
 def for_pdsh(env: RankEnv) -> RankEnv:
     """The variables that pdsh can send: no line breaks, and only secrets that the user lists."""
-    secrets = [name for name, value in env.values.items() if value and is_secret(name)]
-    env = without_shown(env, [name for name in secrets if name not in env.user_names])
+    env = without_shown(
+        env, [name for name, value in env.values.items() if value and is_secret(name)]
+    )
     notes = list(env.notes)
     values = {}
     for name, value in env.values.items():
@@ -175,44 +170,6 @@ def is_secret(name: str) -> bool:
 def _is_sent(name: str) -> bool:
     chosen = name in _NAMES or name.startswith(_FAMILIES)
     return chosen and name not in _NEVER and _NAME.fullmatch(name) is not None
-
-
-class _Line(Struct, frozen=True, kw_only=True):
-    name: str
-    value: str
-    """Escaped for a shell within `"`, or literal."""
-    is_literal: bool
-
-
-def _read_line(line: str) -> _Line | None:
-    """A line of the user's; None where it is blank or a comment.
-
-    DeepSpeed's runner fails on a blank line, a comment would end the command of the node, and
-    quotes around a value would close those that DeepSpeed adds.
-    """
-    words = line.strip()
-    if not words or words.startswith("#"):
-        return None
-    name, equals, value = words.removeprefix("export ").partition("=")
-    name, value = name.strip(), value.strip()
-    quote = value[0] if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"" else ""
-    if quote:
-        value = value[1:-1]
-    literal = quote == "'"
-    if not literal:
-        # A `"` or a last backslash would close the quotes that DeepSpeed puts around the value.
-        value = re.sub(r'\\.|["\\]', lambda m: m[0] if len(m[0]) > 1 else f"\\{m[0]}", value)
-    return _Line(name=name if equals else "", value=value, is_literal=literal)
-
-
-def _why_not(line: _Line, planned: Mapping[str, str]) -> str | None:
-    if _NAME.fullmatch(line.name) is None:
-        return "it is not `NAME=VALUE`, and DeepSpeed would fail on it"
-    if line.name in planned and line.name.startswith(_OURS):
-        return f"this job sets `{line.name}` itself"
-    if not line.is_literal and line.value.count("`") % 2:
-        return "its backtick is not closed"
-    return None
 
 
 # Decide whether zerowiz supervises a job, or is replaced by it.

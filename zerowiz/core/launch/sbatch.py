@@ -143,6 +143,8 @@ def _fold(words: Sequence[str]) -> str:
 _SUFFIXES = (".sh", ".bash", ".zsh", ".sbatch", ".slurm")
 _SHEBANG = re.compile(r"#!\S*\b(env +)?(ba|da|k|z)?sh\b")
 _PYTHON = "python"
+# A line, with those that a backslash continues; one at the end of a comment is a part of it.
+_LINE = re.compile(r"[ \t]*#[^\n]*\n?|(?:[^\n]*\\\n)*[^\n]*\n?")
 # What ends a command, or a word with its quotes; else a quote that stays open.
 _TOKEN = re.compile(
     r"""(?P<end>[|&;]|\d*[<>])"""
@@ -179,11 +181,16 @@ def find_training_command(text: str) -> ShellCommand | None:
 
 
 def _list_commands(text: str) -> Iterator[ShellCommand]:
-    for number, line in _join_lines(text):
-        starts = (words[at:] for words in _split_commands(line) for at in range(len(words)))
+    for line in _LINE.finditer(text):
+        starts = (
+            words[at:]
+            for words in _split_commands(line[0].replace("\\\n", " "))
+            for at in range(len(words))
+        )
         for words in starts:
             name = launcher_words(words)
             if name and _starts_training(words):
+                number = text.count("\n", 0, line.start()) + 1
                 yield ShellCommand(line=number, launcher=" ".join(name), words=words)
                 break
 
@@ -205,22 +212,6 @@ def _split_commands(line: str) -> list[tuple[str, ...]]:
         else:
             commands[-1] += (*shlex.split(word),)
     return commands
-
-
-def _join_lines(text: str) -> Iterator[tuple[int, str]]:
-    """The lines with those that a backslash continues, and the number of the first."""
-    begun, number = "", 0
-    for at, line in enumerate(text.splitlines(), start=1):
-        number = number if begun else at
-        # A backslash at the end of a comment is a part of it.
-        is_comment = not begun and line.lstrip().startswith("#")
-        if line.rstrip().endswith("\\") and not is_comment:
-            begun += f"{line.rstrip()[:-1]} "
-            continue
-        yield number, begun + line
-        begun = ""
-    if begun:
-        yield number, begun
 
 
 def _starts_training(words: Sequence[str]) -> bool:
