@@ -137,7 +137,7 @@ def test_what_zerowiz_says_there_is_the_reason_here(transport: Transport) -> Non
 @pytest.mark.usefixtures("cluster")
 def test_a_node_without_zerowiz_says_where_it_was_looked_for(transport: Transport) -> None:
     [answer] = ask(transport, ["n1"], node_command(limit_s=60, python="/no/bin/python"))
-    assert "zerowiz is not installed at `/no/bin/python` there" == why(answer)
+    assert "/no/bin/python" in why(answer)
 
 
 @over_ssh
@@ -146,7 +146,7 @@ def test_a_python_without_zerowiz_says_which_it_is(transport: Transport) -> None
     python = "/usr/bin/python3"
     command = ("env", "-u", "PYTHONPATH", python, "-m", "zerowiz", "machine", "--json")
     [answer] = ask(transport, ["n1"], command)
-    assert f"zerowiz is not installed at `{python}` there" == why(answer)
+    assert f"{python}: No module named zerowiz" == why(answer)
 
 
 @over_ssh

@@ -234,23 +234,11 @@ FAILURES: Mapping[str, tuple[int, str, str, str]] = {
         "Welcome\nroot@n1: Permission denied (publickey,password).\r\n",
         "root@n1: Permission denied (publickey,password)",
     ),
-    "no interpreter there": (
-        127,
-        "",
-        "timeout: failed to run command '/opt/v/bin/python': No such file or directory\n",
-        "zerowiz is not installed at `/opt/v/bin/python` on that node",
-    ),
-    "no interpreter there, in a UTF-8 locale": (
-        127,
-        "",
-        "timeout: failed to run command \u2018/opt/v/bin/python\u2019: No such file or directory\n",
-        "zerowiz is not installed at `/opt/v/bin/python` on that node",
-    ),
     "no zerowiz there": (
         1,
         "",
         "/opt/v/bin/python: No module named zerowiz\n",
-        "zerowiz is not installed at `/opt/v/bin/python` on that node",
+        "/opt/v/bin/python: No module named zerowiz",
     ),
     "no timeout there": (
         127,
@@ -276,9 +264,9 @@ FAILURES: Mapping[str, tuple[int, str, str, str]] = {
         "srun: error: Unable to create step for job 5: Invalid node name\n",
         "srun: error: Unable to create step for job 5: Invalid node name",
     ),
-    "time ran out": (124, "", "", "zerowiz took too long on that node"),
+    "time ran out": (124, "", "", "its command ended with status 124 without output"),
     "killed": (-9, "", "", "its command ended with status -9 without output"),
-    "silence": (0, "", "", "it printed nothing"),
+    "silence": (0, "", "", "its command ended with status 0 without output"),
     "a warning is no reason": (0, "x\n", "Warning: y\n", "it printed `x` instead of a machine"),
     "colours": (1, "", "\x1b[31mno\x1b[0m disk.\n", "[31mno[0m disk"),
     "another version": (

@@ -294,15 +294,6 @@ class _Queries(Struct, kw_only=True):
 
 # How the output of `zerowiz machine --json` begins; login shells may print other text before it.
 _OBJECT = re.compile(r'\{\s*"schema_version"')
-# The messages of `timeout`, a shell or Python about a missing program or module.
-_MISSING = re.compile(
-    r"(/[^\s'`\u2018\u2019:]+)['\u2019]?: "
-    r"(?:No module named zerowiz|No such file or directory|Permission denied|[Cc]ommand not found)"
-)
-# bash(1), exit status: 127 for a command that is not found, 126 for one that cannot be executed.
-# timeout(1): the same, and 124 when the time ran out, 137 when it had to kill.
-_NOT_RUN = (126, 127)
-_TIMED_OUT = (124, 137)
 # The transport's own last line about a command that failed; the command's reason stands above it.
 _EPILOGUE = re.compile(r"pdsh@|srun: error: .*: Exited with exit code|srun: Terminating|slurmstepd")
 _SHOWN = 200
@@ -338,19 +329,14 @@ def _objects(text: str) -> Iterator[dict[str, object]]:
 
 def _reason(status: int, stdout: str, stderr: str) -> str:
     """One line about what went wrong on the node."""
-    missing = _MISSING.findall(stderr)
-    if missing and (status in _NOT_RUN or "No module named zerowiz" in stderr):
-        return f"zerowiz is not installed at `{missing[-1]}` on that node"
     lines = [line for line in _lines(stderr) if _EPILOGUE.match(line) is None]
     errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
     if errors or (lines and status != 0):
         return (errors or lines)[-1]
-    if status in _TIMED_OUT:
-        return "zerowiz took too long on that node"
-    if status != 0:
-        return f"its command ended with status {status} without output"
     printed = _lines(stdout)
-    return f"it printed `{printed[-1]}` instead of a machine" if printed else "it printed nothing"
+    if printed and status == 0:
+        return f"it printed `{printed[-1]}` instead of a machine"
+    return f"its command ended with status {status} without output"
 
 
 def _lines(text: str) -> list[str]:
