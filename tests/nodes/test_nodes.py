@@ -224,7 +224,7 @@ def test_ranks_of_every_node_see_the_variables_and_the_words(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     (tmp_path / ".deepspeed_env").write_text(
-        '# mine\n\nexport WANDB_NAME=of $(hostname)\nHF_HUB_OFFLINE=1\nno equals\n',
+        "# mine\n\nexport WANDB_NAME=of $(hostname)\nHF_HUB_OFFLINE=1\nno equals\n",
         encoding="utf-8",
     )
     more = {"HF_HOME": "/a b/$c", "HF_HUB_OFFLINE": "0", "HF_TOKEN": "hidden"}

@@ -6,11 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct
-from msgspec.structs import fields
 
 from zerowiz.app.ask import Ask, Person, answer, by_default_of, open_questions
 from zerowiz.app.machines.machine import find_machine
-from zerowiz.app.options import Options, as_words, rows, with_plain
+from zerowiz.app.options import Options, as_words, changed_by, with_plain
 from zerowiz.app.reporter import Reporter
 from zerowiz.app.resolve.model import check_model
 from zerowiz.app.resolve.resolved_job import config_file
@@ -135,26 +134,16 @@ def _with_settings(options: Options, other: OtherCommand) -> Options:
     other_options = with_plain(Options(module=other.is_module), other.settings)
     if options.gpus is not None and other_options.gpus_per_node == len(options.gpus.split(",")):
         other_options = replace(other_options, gpus_per_node=None)
-    for field in fields(Options):
-        ours, theirs = getattr(options, field.name), getattr(other_options, field.name)
-        is_silent = ours == field.default or theirs in {field.default, ours}
-        if field.name in other.settings and not is_silent:
-            words = other.said_by[field.name]
+    said = [(name, getattr(options, name), words) for name, words in other.said_by.items()]
+    if other_options.gpus_per_node is not None:
+        said.append(("gpus", options.gpus, other.said_by["gpus_per_node"]))
+    for name, ours, words in said:
+        if ours not in (getattr(Options(), name), getattr(other_options, name)):
             raise UsageError(
-                f"`${field.name} {ours}` conflicts with `{words}`",
-                f"remove `{rows()[field.name].on} {ours}`, or `{words}`",
+                f"`${name} {ours}` conflicts with `{words}`",
+                f"remove `${name} {ours}`, or `{words}`",
             )
-    if options.gpus is not None and other_options.gpus_per_node is not None:
-        raise UsageError(
-            f"`$gpus {options.gpus}` conflicts with `{other.said_by['gpus_per_node']}`",
-            f"remove `{other.said_by['gpus_per_node']}`",
-        )
-    new = {
-        field.name: getattr(other_options, field.name)
-        for field in fields(Options)
-        if getattr(other_options, field.name) != field.default
-    }
-    return replace(options, **new)
+    return changed_by(options, other_options)
 
 
 def _describe(other: OtherCommand, settled: Options) -> str:

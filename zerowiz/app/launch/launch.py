@@ -317,21 +317,10 @@ def check_node(options: Options, machine: Machine, node: NodeRank | None) -> Non
             "add `$dry_run` to see the launch, or run `zerowiz plan` to see the decision",
         )
     if machine.nodes > 1 and options.hostfile is None and node is None:
-        said_by = f"`$nodes {machine.nodes}`"
-        if options.nodes is None and machine.allocation is not None:
-            said_by = _(
-                "{scheduler} gave the job {nodes} nodes",
-                scheduler=machine.allocation.scheduler,
-                nodes=machine.nodes,
-            )
-        elif options.nodes is None and options.config is None:
-            said_by = f"`$machine {options.machine}`"
-        elif options.nodes is None:
-            said_by = _(
-                "`$config {config}` is for {nodes} nodes",
-                config=options.config,
-                nodes=machine.nodes,
-            )
+        names = (name for name in ("nodes", "machine", "config") if getattr(options, name))
+        said_by = next((f"`${name} {getattr(options, name)}`" for name in names), "")
+        if not said_by and machine.allocation is not None:
+            said_by = f"{machine.allocation.scheduler} gave the job {machine.nodes} nodes"
         raise UsageError(
             f"{said_by}: zerowiz does not know their hosts",
             "list them in a file, one `host slots=N` per line, and pass `$hostfile FILE`",

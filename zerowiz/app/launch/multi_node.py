@@ -295,25 +295,15 @@ def _missing(spec: LaunchSpec) -> str | None:
 def _no_attempt(
     leader: str, folders: Sequence[Path], join: Join, number: int, deadline_s: float, job: Path
 ) -> ZerowizError:
-    attempts = [read_attempt(folder, number) for folder in folders]
-    specs = [
-        attempt.spec for attempt in attempts if attempt is not None and join.word in attempt.heard
-    ]
-    for spec in specs:
+    for attempt in (read_attempt(folder, number) for folder in folders):
+        spec = None if attempt is None or join.word not in attempt.heard else attempt.spec
         if spec is not None:
             path = _missing(spec) or next(iter(spec.sha256_by_path))
-            return ZerowizError(
-                f"`{path}` differs here from what `{leader}` wrote",
-                SHARED,
-            )
-    if folders:
-        return ZerowizError(
-            f"`{leader}` started, but sent no instructions within {deadline_s:g} s",
-            "see the output on that node",
-        )
+            return ZerowizError(f"`{path}` differs here from what `{leader}` wrote", SHARED)
+    what = "started, but sent no instructions" if folders else f"wrote nothing to `{job}`"
     return ZerowizError(
-        f"`{leader}` wrote nothing to `{job}` within {deadline_s:g} s",
-        SHARED,
+        f"`{leader}` {what} within {deadline_s:g} s",
+        "see the output on that node" if folders else SHARED,
     )
 
 

@@ -97,7 +97,8 @@ def merge_env(
         planned: The variables that zerowiz sets for the job.
         files: The user's files; a later one takes precedence.
     """
-    values = {name: value for name, value in environ.items() if _is_sent(name)} | planned
+    values = {name: value for name, value in environ.items() if _is_sent(name)}
+    values |= planned
     user_lines: dict[str, str] = {}
     notes: list[str] = []
     for file in files:
