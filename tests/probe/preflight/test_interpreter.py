@@ -216,18 +216,15 @@ def test_an_odd_program_is_an_unknown_one(tmp_path: Path, content: bytes) -> Non
 # Whether what starts ranks on other nodes is installed.
 
 
-def install(folder: Path, *names: str, says: str = "") -> dict[str, str]:
+def install(folder: Path, *names: str) -> dict[str, str]:
     for name in names:
-        program = folder / name
-        program.write_text(f"#!/bin/sh\necho '{says}'\n", encoding="utf-8")
-        program.chmod(0o755)
+        (folder / name).touch(mode=0o755)
     return {"PATH": str(folder)}
 
 
 def test_what_is_installed_passes(tmp_path: Path) -> None:
     check_launcher(Launcher.PDSH, install(tmp_path, "pdsh", "ssh"))
-    check_launcher(Launcher.OPENMPI, install(tmp_path, "ompi_info", "mpirun", says="Open MPI 4"))
-    check_launcher(Launcher.MPICH, install(tmp_path, "mpirun", says="HYDRA build details"))
+    check_launcher(Launcher.OPENMPI, install(tmp_path, "ompi_info", "mpirun"))
 
 
 @pytest.mark.parametrize(
@@ -240,18 +237,6 @@ def test_what_is_missing_is_named_with_its_package(
     with pytest.raises(PreflightError) as caught:
         check_launcher(launcher, install(tmp_path, "ssh"))
     assert f"`apt-get install {package}`" in caught.value.hints[0]
-
-
-def test_the_mpirun_of_another_mpi_is_refused(tmp_path: Path) -> None:
-    environ = install(tmp_path, "mpirun", "ssh", says="mpirun (Open MPI) 4.1")
-    with pytest.raises(PreflightError, match=f"`{tmp_path}/mpirun` belongs to another MPI"):
-        check_launcher(Launcher.MPICH, environ)
-
-
-def test_an_mpirun_that_prints_no_utf_8_is_told_by_the_rest(tmp_path: Path) -> None:
-    environ = install(tmp_path, "ompi_info", "mpirun", "ssh", says="Open MPI")
-    (tmp_path / "mpirun").write_bytes(b"#!/bin/sh\necho 'Open MPI \xff'\n")
-    check_launcher(Launcher.OPENMPI, environ)
 
 
 # Where the file of a module lies, found without importing it.
@@ -309,7 +294,7 @@ def test_the_file_is_the_one_that_python_runs(
 
 def test_a_module_of_pythonpath_is_found(place: Path) -> None:
     found = find_module_file("far.train", {"PYTHONPATH": f"/nowhere:{place / 'other'}"})
-    assert place / "other" / "far" / "train.py" == found
+    assert place / "other" / "far" / "train.py" == found.absolute()
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "pkg.", ".train", "pkg..train"])
