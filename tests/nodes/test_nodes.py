@@ -18,7 +18,7 @@ from nodes.harness import Cluster, Job, wait_for
 
 from zerowiz.core.launch.job_nodes import ALIVE_EVERY_S, ALIVE_TRIES
 from zerowiz.core.launch.plan import Launcher
-from zerowiz.probe.preflight.toolchain import try_core_binding
+from zerowiz.probe.preflight.read_facts import try_core_binding
 
 HERE = Path(__file__).parent
 ROOT, BIN = HERE.parents[1], Path(sys.executable).parent

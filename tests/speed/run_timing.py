@@ -49,7 +49,7 @@ from zerowiz.emit.measure import append_line
 from zerowiz.probe.machine.host import parse_list
 from zerowiz.probe.package_data import read_gpu_table
 from zerowiz.probe.preflight.interpreter import find_programs
-from zerowiz.probe.preflight.toolchain import try_core_binding
+from zerowiz.probe.preflight.read_facts import try_core_binding
 from zerowiz.worker.batch_files import start_builds
 
 _MEASURED = Path(__file__).parents[1] / "measured" / "times"

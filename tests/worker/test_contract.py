@@ -53,7 +53,7 @@ from zerowiz.core.workload import (
 from zerowiz.emit import job, measure, processes
 from zerowiz.errors import UsageError
 from zerowiz.probe.package_data import read_gpu_table
-from zerowiz.probe.preflight import toolchain
+from zerowiz.probe.preflight import read_facts
 from zerowiz.worker import batch_files, measured_script, rank
 
 KILL_REASONS = {*get_args(batch_files.KillReason)}
@@ -87,7 +87,7 @@ SAME = {
     "the file of orders": (rank.ORDERS_FILE, processes.ORDERS_FILE),
     "the order to end": (rank.END_ORDER, processes.END_ORDER),
     "the namespace": (rank.read_pid_namespace(), processes.read_pid_namespace()),
-    "torch's lock": (rank.LOCK_FILE, toolchain.LOCK_FILE),
+    "torch's lock": (rank.LOCK_FILE, read_facts.LOCK_FILE),
     "the worker's module": (zerowiz.worker.__name__, measure.WORKER_MODULE),
     "why a case was killed": (
         KILL_REASONS,

@@ -446,7 +446,7 @@ def _find_cores(trials: Sequence[Trial], machine: Machine) -> Sequence[int]:
     offloads = any(trial.offload is not Offload.NONE for trial in trials)
     if not offloads or machine.accelerator is not Accelerator.CUDA:
         return ()
-    from zerowiz.probe.preflight.toolchain import try_core_binding  # noqa: PLC0415 - seldom needed
+    from zerowiz.probe.preflight.read_facts import try_core_binding  # noqa: PLC0415 - seldom needed
 
     return sorted(parse_list(try_core_binding(os.environ, len(machine.gpus)).cores or ""))
 

@@ -62,7 +62,7 @@ from zerowiz.probe.host_files import HostFiles
 from zerowiz.probe.nodes import find_master_address, read_env_files, read_hostfile
 from zerowiz.probe.package_data import parse_release, read_version
 from zerowiz.probe.preflight.interpreter import check_launcher, find_programs
-from zerowiz.probe.preflight.read_facts import read_builds, read_facts
+from zerowiz.probe.preflight.read_facts import read_builds, read_facts, try_core_binding
 from zerowiz.translation import _
 from zerowiz.ui import doctor
 
@@ -299,8 +299,6 @@ def _on_this_host(machine: Machine, env: Mapping[str, str], *, offloads: bool) -
     """With cores of their own for ranks whose optimizer steps there, where that can be had."""
     if not offloads or machine.accelerator is not Accelerator.CUDA:
         return LauncherCommand(options=launcher_options(machine), env=env)
-    from zerowiz.probe.preflight.toolchain import try_core_binding  # noqa: PLC0415 - seldom needed
-
     binding = try_core_binding(os.environ, len(machine.gpus))
     options = launcher_options(machine, binding.cores)
     return LauncherCommand(options=options, env=env, notes=binding.notes)

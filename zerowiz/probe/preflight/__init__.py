@@ -1,4 +1,4 @@
 """Reads the facts of the preflight checks: interpreter, libraries, compilers, ports.
 
-Begin with `read_facts.py`, which joins the others.
+Begin with `read_facts.py`.
 """

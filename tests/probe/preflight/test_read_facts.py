@@ -27,7 +27,7 @@ from zerowiz.core.preflight.facts import (
 )
 from zerowiz.core.structs import replace
 from zerowiz.probe.host_files import HostFiles
-from zerowiz.probe.preflight.toolchain import (
+from zerowiz.probe.preflight.read_facts import (
     can_write,
     find_cuda_home,
     find_extensions_folder,
