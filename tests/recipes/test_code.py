@@ -119,8 +119,8 @@ def test_a_preflight_check_touches_its_module_and_the_table_of_cases(copied: Cop
     copied.insert(PREFLIGHT_CHECK_MODULE, CHECK, before="def check_network(inputs: PreflightInput)")
     copied.edit(
         PREFLIGHT_CHECK_MODULE,
-        "_switches, _allocator)",
-        "_switches, _allocator, _distributed_debug)",
+        "    if facts.taken_port is not None:",
+        "    yield from _distributed_debug(inputs)\n    if facts.taken_port is not None:",
     )
     assert "PF606" in codes_preflight_check(copied)
     assert set(recipe.tests) == copied.unfinished(recipe)

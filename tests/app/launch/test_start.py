@@ -99,7 +99,7 @@ def test_what_waits_for_no_lock_may_start(
 
 
 def test_what_would_wait_for_ever_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    left = locked(lock(sees_all=True), "ext4")
+    left = locked(lock(sees_all=True))
     monkeypatch.setattr(start, "read_builds", lambda *_: left)
     with pytest.raises(PreflightError, match="PF408") as e:
         check_locks("deepspeed", {}, (), TerminalReporter())

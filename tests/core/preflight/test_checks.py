@@ -1,6 +1,7 @@
 """What would end a job: each check on a case that has it, one that has not, and an unknown."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 from core.preflight.cases import (
@@ -54,7 +55,6 @@ from zerowiz.core.preflight.facts import (
     Installed,
     Lock,
     Op,
-    Package,
     PlannedJob,
     PreflightFacts,
     PreflightInput,
@@ -116,10 +116,7 @@ def test_where_nothing_is_known_nothing_is_found(machine: Machine | None) -> Non
 
 def test_where_all_is_as_it_should_be_nothing_is_found() -> None:
     facts = PreflightFacts(
-        installed=replace(
-            install(deepspeed=Package(present=True, version="0.19.8")),
-            interpreter="/env/bin/python",
-        ),
+        installed=install(deepspeed="0.19.8"),
         toolchain=TOOLS,
         extensions=Extensions(
             folder="/ext",
@@ -128,7 +125,6 @@ def test_where_all_is_as_it_should_be_nothing_is_found() -> None:
             built=frozenset({"cpu_adam", "fused_adam"}),
         ),
         shm_free_bytes=64 * GIB,
-        port_taken=False,
         checkpoints=Folder(path="out", free_bytes=2**50),
     )
     assert [] == codes(H200, facts, plan(H200, ZERO2, CPU_ADAM, FUSED_ADAM))
@@ -138,22 +134,22 @@ def test_no_code_and_no_name_stands_twice() -> None:
     assert len(RULES) == len({rule.code for rule in RULES}) == len({rule.name for rule in RULES})
 
 
-def test_the_program_of_a_python_that_is_gone_ends_the_job() -> None:
-    gone = Installed(
-        program="/old/bin/deepspeed", interpreter="/old/bin/python", interpreter_exists=False
-    )
-    assert ["no-interpreter"] == codes(facts=PreflightFacts(installed=gone))
-    assert [] == codes(facts=PreflightFacts(installed=replace(gone, interpreter_exists=None)))
-
-
-def test_the_program_of_another_python_is_a_warning() -> None:
-    other = Installed(
-        program="/x/bin/deepspeed", interpreter="/x/bin/python", interpreter_exists=True, own=False
-    )
-    (finding,) = look(facts=PreflightFacts(installed=other))
-    assert ("other-environment", Severity.WARNING) == (finding.rule.name, finding.severity)
-    assert [] == codes(facts=PreflightFacts(installed=replace(other, own=True)))
-    assert [] == codes(facts=PreflightFacts(installed=replace(other, own=None)))
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"failure": "does not exist"}, "no-interpreter: error"),
+        ({"failure": "does not answer within 20 s", "is_slow": True}, "no-interpreter: warning"),
+        ({"own": False}, "other-environment: warning"),
+        ({"own": True}, None),
+        ({"interpreter": None}, None),
+    ],
+)
+def test_the_python_of_the_ranks_must_start_and_is_best_that_of_zerowiz(
+    fields: dict[str, Any], expected: str | None
+) -> None:
+    program = Installed(**{"program": "/x/deepspeed", "interpreter": "/x/python", **fields})
+    found = [f"{f.rule.name}: {f.severity}" for f in look(facts=PreflightFacts(installed=program))]
+    assert ([] if expected is None else [expected]) == found
 
 
 @pytest.mark.parametrize(
@@ -172,12 +168,11 @@ def test_the_program_of_another_python_is_a_warning() -> None:
 def test_a_library_that_the_job_needs_and_is_not_there_ends_it(
     name: str, planned: PlannedJob | None
 ) -> None:
-    lacking = PreflightFacts(installed=install(**{name: Package(present=False)}))
+    lacking = PreflightFacts(installed=install(lacks=name))
     (finding,) = errors_of(look(H200, lacking, planned))
     assert f"`{name}` is not installed" in finding.message
-    assert [] == codes(
-        H200, PreflightFacts(installed=install(**{name: Package(present=None)})), planned
-    )
+    unknown = PreflightFacts(installed=replace(install(), modules=None))
+    assert [] == codes(H200, unknown, planned)
     if planned is not None:
         assert [] == codes(H200, lacking, plan())
 
@@ -195,24 +190,24 @@ def test_a_library_that_the_job_needs_and_is_not_there_ends_it(
     ],
 )
 def test_an_old_deepspeed_is_a_warning(version: str | None, expected: list[str]) -> None:
-    facts = PreflightFacts(installed=install(deepspeed=Package(present=True, version=version)))
+    facts = PreflightFacts(installed=install(deepspeed=version))
     assert expected == codes(facts=facts)
     assert () == errors_of(look(facts=facts))
 
 
 def test_what_the_templates_bring_is_copied_and_not_installed() -> None:
-    script = Script(path="train.py", missing=(Import(name="portable_checkpoint", line=2),))
+    script = Script(path="train.py", imports=(Import(name="portable_checkpoint", line=2),))
     (finding,) = errors_of(look(facts=PreflightFacts(installed=install(), script=script)))
     assert "templates/portable_checkpoint" in finding.fixes[0]
 
 
 @pytest.mark.parametrize(
-    ("module", "package"), [("sklearn", "scikit-learn"), ("datasets", "datasets")]
+    ("module", "package"), [("sklearn", "scikit-learn"), ("my_data", "my_data")]
 )
 def test_a_module_that_is_missing_is_installed_by_the_name_of_its_package(
     module: str, package: str
 ) -> None:
-    script = Script(path="train.py", missing=(Import(name=module, line=2),))
+    script = Script(path="train.py", imports=(Import(name=module, line=2),))
     (finding,) = errors_of(look(facts=PreflightFacts(installed=install(), script=script)))
     assert finding.fixes[0].endswith(f" install {package}")
 
@@ -230,15 +225,9 @@ def test_a_package_of_the_scripts_own_repository_is_not_fetched_by_its_name(
 ) -> None:
     """PyPI has another `fastchat`, and another `alignment`."""
     own = Import(name="fastchat", line=2, source=source)
-    script = Script(path="fastchat/train/train.py", missing=(own,))
+    script = Script(path="fastchat/train/train.py", imports=(own,))
     (finding,) = errors_of(look(facts=PreflightFacts(installed=install(), script=script)))
     assert finding.fixes[0].endswith(fix)
-
-
-def test_what_the_script_imports_and_is_not_there_ends_the_job() -> None:
-    script = Script(path="train.py", missing=(Import(name="datasets", line=3),))
-    (finding,) = errors_of(look(facts=PreflightFacts(installed=install(), script=script)))
-    assert "train.py line 3 imports `datasets`, which is not installed" == finding.message
 
 
 def test_a_file_with_a_librarys_name_is_a_warning() -> None:
@@ -384,21 +373,14 @@ def built_with(tools: Toolchain, *ops: Op, built: tuple[str, ...] = ()) -> list[
     [
         (replace(TOOLS, has_compiler=False), CPU_ADAM, ["no-compiler: error"], []),
         (replace(TOOLS, has_ninja=False), CPU_ADAM, ["no-ninja: error"], ["no-ninja: error"]),
-        (replace(TOOLS, python_headers=False), CPU_ADAM, ["no-python-headers: error"], []),
-        (replace(TOOLS, python_headers=None), CPU_ADAM, [], []),
-        (replace(TOOLS, cuda_home=None, has_nvcc=None), CPU_ADAM, [], []),
+        (replace(TOOLS, cuda_home=None, has_nvcc=False), CPU_ADAM, [], []),
         (
-            replace(TOOLS, cuda_home=None, has_nvcc=None),
+            replace(TOOLS, cuda_home=None, has_nvcc=False),
             FUSED_ADAM,
             ["no-cuda-toolkit: error"],
-            ["no-cuda-toolkit: warning"],
+            [],
         ),
-        (
-            replace(TOOLS, has_nvcc=False),
-            ASYNC_IO,
-            ["no-cuda-toolkit: error"],
-            ["no-cuda-toolkit: warning"],
-        ),
+        (replace(TOOLS, has_nvcc=False), ASYNC_IO, ["no-cuda-toolkit: error"], []),
         (
             replace(TOOLS, cuda_version=(12, 8)),
             FUSED_ADAM,
@@ -428,20 +410,14 @@ def test_what_an_op_misses_that_is_only_likely_is_a_warning() -> None:
 
 
 def test_an_op_that_came_with_deepspeed_needs_nothing() -> None:
-    bare = replace(TOOLS, has_compiler=False, has_ninja=False, cuda_home=None)
+    bare = replace(TOOLS, has_compiler=False, has_ninja=False, has_nvcc=False)
     installed = replace(install(), prebuilt=frozenset({"fused_adam"}))
     facts = PreflightFacts(installed=installed, toolchain=bare)
     assert [] == codes(H200, facts, plan(H200, ZERO2, FUSED_ADAM))
 
 
-def test_releases_that_build_the_host_optimizer_with_nvcc_need_it() -> None:
-    installed = replace(install(), cuda_builders=frozenset({"cpu_adam"}))
-    facts = PreflightFacts(installed=installed, toolchain=replace(TOOLS, cuda_home=None))
-    assert ["no-cuda-toolkit"] == codes(H200, facts, plan(H200, ZERO2, CPU_ADAM))
-
-
 def test_ranks_on_the_cpu_need_no_nvcc() -> None:
-    facts = PreflightFacts(installed=install(), toolchain=replace(TOOLS, cuda_home=None))
+    facts = PreflightFacts(installed=install(), toolchain=replace(TOOLS, has_nvcc=False))
     assert [] == codes(CPU, facts, plan(CPU, ZERO2, FUSED_ADAM))
 
 
@@ -456,23 +432,14 @@ def test_ranks_on_the_cpu_need_no_nvcc() -> None:
         ("9.0+PTX", []),
         ("8.0 9.0", []),
         ("8.0;9.0;", []),
-        ("8.0", []),
-        ("8.0+PTX;12.0", []),
-        ("8.0;10.0", ["arch-list-lacks"]),
-        ("10.0;12.0+PTX", ["arch-list-lacks"]),
         (" ", []),
     ],
 )
-def test_the_arch_list_must_be_one_that_deepspeed_reads_and_cover_the_gpus(
-    text: str, expected: list[str]
-) -> None:
+def test_the_arch_list_must_be_one_that_deepspeed_reads(text: str, expected: list[str]) -> None:
     facts = PreflightFacts(installed=install(), toolchain=TOOLS)
     environ = {"TORCH_CUDA_ARCH_LIST": text}
     assert expected == codes(H200, facts, plan(H200, ZERO2, FUSED_ADAM), environ)
     assert [] == codes(H200, facts, plan(H200, ZERO2, CPU_ADAM), environ)
-    unknown = with_capability(None)
-    expected = [name for name in expected if name == "arch-list"]
-    assert expected == codes(unknown, facts, plan(unknown, ZERO2, FUSED_ADAM), environ)
 
 
 @pytest.mark.parametrize(
@@ -496,17 +463,11 @@ def test_the_folder_of_ops_must_take_them(extensions: Extensions, expected: list
 @pytest.mark.parametrize(
     ("extensions", "expected"),
     [
-        (locked(lock(holder_pid=7, sees_all=True), "ext4"), Severity.INFO),
-        (locked(lock(sees_all=True), "ext4"), Severity.ERROR),
-        # A process of this host, of another container, or of another host may have it open.
-        (locked(lock(), "ext4"), Severity.WARNING),
-        (locked(lock(sees_all=True, in_container=True), "ext4"), Severity.WARNING),
-        (locked(lock(sees_all=True), "nfs4"), Severity.WARNING),
-        (locked(lock(sees_all=True), "fuse.unheard-of"), Severity.WARNING),
-        # What a container alone writes to.
-        (locked(lock(sees_all=True, in_container=True), "overlay"), Severity.ERROR),
-        (locked(lock(in_container=True), "overlay"), Severity.WARNING),
-        (locked(lock("gds", sees_all=True), "ext4"), None),
+        (locked(lock(holder_pid=7, sees_all=True)), Severity.INFO),
+        (locked(lock(sees_all=True)), Severity.ERROR),
+        # A process of another user, of another container, or of another host may have it open.
+        (locked(lock()), Severity.WARNING),
+        (locked(lock("gds", sees_all=True)), None),
     ],
 )
 def test_a_lock_ends_a_launch_where_nobody_can_have_it_open(
@@ -681,13 +642,6 @@ def test_a_model_that_is_built_in_shards_or_on_the_gpu_needs_no_host_memory(
     assert [] == codes(planned.job.machine, PreflightFacts(script=PLAIN), planned)
 
 
-@pytest.mark.parametrize(("taken", "expected"), [(True, ["port-taken"]), (False, []), (None, [])])
-def test_a_port_that_somebody_listens_on_ends_the_job(
-    taken: bool | None, expected: list[str]
-) -> None:
-    assert expected == codes(facts=PreflightFacts(master_port=29500, port_taken=taken))
-
-
 @pytest.mark.parametrize(
     ("machine", "variable", "expected"),
     [
@@ -695,15 +649,13 @@ def test_a_port_that_somebody_listens_on_ends_the_job(
         (CPU, "NCCL_SOCKET_IFNAME", []),
         (CPU, "GLOO_SOCKET_IFNAME", ["no-such-interface"]),
         (H200, "GLOO_SOCKET_IFNAME", []),
-        (two_nodes(None, INFINIBAND), "NCCL_IB_HCA", ["no-such-adapter"]),
-        (H200, "NCCL_IB_HCA", []),
     ],
 )
 def test_a_name_that_nothing_has_is_told_where_it_is_used(
     machine: Machine, variable: str, expected: list[str]
 ) -> None:
     environ = {variable: "eth9"}
-    for exists, told in ((False, expected), (True, []), (None, [])):
+    for exists, told in ((False, expected), (True, [])):
         assert told == codes(
             machine, PreflightFacts(interfaces={variable: exists}), environ=environ
         )
@@ -749,7 +701,7 @@ def test_the_json_of_a_finding() -> None:
                 "severity": "error",
                 "what": "`DS_ACCELERATOR=cpu` is set, but the plan is for GPUs",
                 "why": "DeepSpeed uses the device that the variable names",
-                "mends": ["unset DS_ACCELERATOR", "use the CPU instead: `--accelerator cpu`"],
+                "mends": ["unset DS_ACCELERATOR"],
                 "url": page_of("pf307"),
             }
         ],

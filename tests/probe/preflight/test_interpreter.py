@@ -1,56 +1,50 @@
 """Which Python a program starts, and what its files say of torch and DeepSpeed."""
 
+import ast
+import json
 import os
 import socket
 import subprocess
 import sys
+import venv
 from pathlib import Path
 
 import pytest
 from fake_host import build_host
 
 from zerowiz.core.launch.plan import Launcher
-from zerowiz.core.preflight.facts import Package, Torch
+from zerowiz.core.preflight.facts import Installed, Torch
 from zerowiz.errors import PreflightError
+from zerowiz.probe.preflight import interpreter, python_report
 from zerowiz.probe.preflight.interpreter import (
     check_launcher,
     find_free_port,
+    find_interpreter,
     find_module_file,
     is_taken,
-    parse_capabilities,
-    parse_interpreter,
-    parse_torch_version,
     read_installed,
     read_interfaces,
-    read_interpreter,
 )
+from zerowiz.probe.preflight.python_report import _TABLE as TORCH_TABLE
+from zerowiz.probe.preflight.python_report import report
 
-CPU_TORCH = """\
+TORCH = """\
 from typing import Optional
 
 __all__ = ['__version__', 'debug', 'cuda', 'git_version', 'hip', 'rocm', 'xpu']
-__version__ = '2.13.0+cpu'
+__version__ = '{version}'
 debug = False
-cuda: Optional[str] = None
-git_version = 'cf30153c4c131c8164ee7798e5022d810682e2cb'
-hip: Optional[str] = None
+cuda: Optional[str] = {cuda!r}
+hip: Optional[str] = {hip!r}
 """
-TABLE = """\
+TABLE = f"""\
 import torch
 
-PYTORCH_RELEASES_CODE_CC: dict[str, dict[str, set[int]]] = {
-    "12.6": {
-        "x86_64": {50, 60},
-        "aarch64": {80, 90},
-    },
-    "13.0": {
-        "x86_64": {75, 80},
-    },
-}
-
-
-def after():
-    return {}
+PYTORCH_RELEASES_CODE_CC: dict[str, dict[str, set[int]]] = {{
+    "13.0": {{
+        "{os.uname().machine}": {{75, 120}},
+    }},
+}}
 """
 
 
@@ -58,8 +52,8 @@ def after():
     ("text", "expected"),
     [
         ("#!/env/bin/python\nimport x\n", "/env/bin/python"),
-        ("#! /env/bin/python3.11\n", "/env/bin/python3.11"),
-        ("#!/bin/sh\n'''exec' /a b/python \"$0\" \"$@\"\n' '''\n", "/a b/python"),
+        ("#! /env/bin/python3.11 -s\n", "/env/bin/python3.11"),
+        ("#!/bin/sh\n'''exec' /long/python \"$0\" \"$@\"\n' '''\n", "/long/python"),
         ("#!/bin/sh\n'''exec' \"/a b/python\" \"$0\" \"$@\"\n' '''\n", "/a b/python"),
         ("#!/bin/sh\nexec something\n", None),
         ("#!python\n", None),
@@ -67,150 +61,166 @@ def after():
         ("", None),
         ("#!\n", None),
         ("\x7fELF\x02", None),
+        ("#!" + "x" * 5000, None),
     ],
 )
-def test_the_first_line_names_the_python(text: str, expected: str | None) -> None:
-    assert expected == parse_interpreter(text, "")
+def test_the_first_line_names_the_python(tmp_path: Path, text: str, expected: str | None) -> None:
+    program = tmp_path / "deepspeed"
+    program.write_text(text)
+    assert expected == find_interpreter(str(program), {})
+    assert find_interpreter(str(tmp_path / "none"), {}) is None
 
 
 def test_env_looks_on_the_path(tmp_path: Path) -> None:
-    python = tmp_path / "python3"
+    python, program = tmp_path / "python3", tmp_path / "deepspeed"
     python.touch(mode=0o755)
-    assert str(python) == parse_interpreter("#!/usr/bin/env python3\n", str(tmp_path))
-    assert parse_interpreter("#!/usr/bin/env python3\n", "") is None
+    program.write_text("#!/usr/bin/env python3\n")
+    assert str(python) == find_interpreter(str(program), {"PATH": str(tmp_path)})
+    assert find_interpreter(str(program), {"PATH": ""}) is None
 
 
-def test_a_program_that_is_not_there_names_none(tmp_path: Path) -> None:
-    assert read_interpreter(str(tmp_path / "none"), {}) is None
+# Another Python is asked: that of a virtual environment with libraries that are made here.
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (CPU_TORCH, Torch(version="2.13.0+cpu")),
-        (
-            CPU_TORCH.replace("cuda: Optional[str] = None", "cuda: Optional[str] = '13.0'"),
-            Torch(version="2.13.0+cpu", cuda_version=(13, 0)),
-        ),
-        (
-            "__version__ = '2.6.0a0+nv25.1'\ncuda = '12.8'\n",
-            Torch(version="2.6.0a0+nv25.1", cuda_version=(12, 8)),
-        ),
-        (
-            "__version__ = '2.9.1+rocm6.4'\ncuda = None\nhip: Optional[str] = '6.4.43'\n",
-            Torch(version="2.9.1+rocm6.4", hip=True),
-        ),
-        ("__version__ = something()\ncuda = None\n", None),
-        ("__version__ = '2.9.1'\n", None),
-        ("", None),
-    ],
-)
-def test_torch_says_what_it_was_built_with(text: str, expected: Torch | None) -> None:
-    assert expected == parse_torch_version(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "cuda", "architecture", "expected"),
-    [
-        (TABLE, (12, 6), "x86_64", frozenset({(5, 0), (6, 0)})),
-        (TABLE, (12, 6), "aarch64", frozenset({(8, 0), (9, 0)})),
-        (TABLE, (13, 0), "aarch64", None),
-        (TABLE, (12, 8), "x86_64", None),
-        ("", (12, 6), "x86_64", None),
-        ("PYTORCH_RELEASES_CODE_CC = {\n    1 +\n}\n", (12, 6), "x86_64", None),
-        ('PYTORCH_RELEASES_CODE_CC = {\n    "12.6": {50},\n}\n', (12, 6), "x86_64", None),
-    ],
-)
-def test_the_table_of_torch_tells_for_which_gpus_a_release_has_code(
-    text: str, cuda: tuple[int, int], architecture: str, expected: frozenset[tuple[int, int]] | None
-) -> None:
-    assert expected == parse_capabilities(text, cuda, architecture)
-
-
-def test_what_is_read_of_torch_is_what_torch_says() -> None:
-    import torch
-    import torch.cuda
-
-    told = parse_torch_version(Path(torch.__file__).with_name("version.py").read_text())
-    assert told is not None
-    assert (torch.__version__, torch.version.cuda is None) == (
-        told.version,
-        told.cuda_version is None,
-    )
-    text = Path(torch.cuda.__file__).read_text()
-    for cuda, row in torch.cuda.PYTORCH_RELEASES_CODE_CC.items():
-        major, minor = cuda.split(".")
-        for architecture, codes in row.items():
-            read = parse_capabilities(text, (int(major), int(minor)), architecture)
-            assert frozenset(divmod(code, 10) for code in codes) == read
-
-
-def make_environment(root: Path, python: str = "python3") -> Path:
-    """Another Python's folder, with a DeepSpeed that was installed with one op."""
-    site = root / "lib" / "python3.12" / "site-packages"
-    for name in ("deepspeed", "torch"):
-        (site / name).mkdir(parents=True)
+@pytest.fixture(scope="module")
+def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment of its own, with a DeepSpeed that was installed with one op."""
+    root = tmp_path_factory.mktemp("other")
+    venv.create(root, symlinks=True)
+    (site,) = root.glob("lib/python3*/site-packages")
+    for name in ("deepspeed", "torch", "torch/cuda", "transformers", "bare"):
+        (site / name).mkdir()
         (site / name / "__init__.py").touch()
+    for name in ("deepspeed-0.18.1", "transformers-4.57.1", "transformers_more-1"):
+        (site / f"{name}.dist-info").mkdir()
     (site / "deepspeed" / "git_version_info_installed.py").write_text(
-        "version='0.18.1'\ngit_hash='unknown'\ninstalled_ops={'cpu_adam': True, 'async_io': False}\n"
+        "version='0.18.1'\ninstalled_ops={'cpu_adam': True, 'async_io': False}\n"
     )
-    (site / "deepspeed" / "ops" / "op_builder").mkdir(parents=True)
-    (site / "deepspeed" / "ops" / "op_builder" / "cpu_adam.py").touch()
-    (site / "torch" / "version.py").write_text(CPU_TORCH)
-    (root / "bin").mkdir()
-    (root / "bin" / python).touch(mode=0o755)
+    (site / "torch" / "cuda" / "__init__.py").write_text(TABLE)
     program = root / "bin" / "deepspeed"
-    program.write_text(f"#!{root}/bin/{python}\n")
+    program.write_text(f"#!{root}/bin/python\n")
     return program
 
 
-def test_another_python_is_read_by_its_own_folders(tmp_path: Path) -> None:
-    program = make_environment(tmp_path)
-    installed = read_installed(str(program), {}, ("deepspeed", "torch", "peft"))
-    assert (False, True) == (installed.own, installed.interpreter_exists)
-    assert Package(present=True, version="0.18.1") == installed.packages["deepspeed"]
-    assert Torch(version="2.13.0+cpu") == installed.torch
-    assert frozenset({"cpu_adam"}) == installed.prebuilt == installed.cuda_builders
+def write_torch(program: Path, version: str, cuda: str | None, hip: str | None = None) -> None:
+    (folder,) = program.parents[1].glob("lib/python3*/site-packages/torch")
+    (folder / "version.py").write_text(TORCH.format(version=version, cuda=cuda, hip=hip))
 
 
-def test_the_version_of_a_library_is_that_of_its_metadata(tmp_path: Path) -> None:
-    program = make_environment(tmp_path)
-    [site] = tmp_path.glob("lib/python3*/site-packages")
-    for name in ("transformers", "transformers-4.57.1.dist-info", "transformers_more-1.dist-info"):
-        (site / name).mkdir()
-    (site / "transformers" / "__init__.py").touch()
-    installed = read_installed(str(program), {}, ("transformers",))
-    assert Package(present=True, version="4.57.1") == installed.packages["transformers"]
+def ask(program: Path, *names: str, **environ: str) -> Installed:
+    return read_installed(str(program), {"HOME": "/home/x", **environ}, names)
 
 
-def test_what_another_python_seems_to_lack_is_unknown(tmp_path: Path) -> None:
-    program = make_environment(tmp_path)
-    assert Package(present=None) == read_installed(str(program), {}, ("peft",)).packages["peft"]
+def test_another_python_says_what_it_has(other: Path) -> None:
+    write_torch(other, "2.13.0+cpu", None)
+    told = ask(other, "deepspeed", "torch", "transformers", "bare", "peft")
+    assert (False, None) == (told.own, told.failure)
+    expected = {"deepspeed": "0.18.1", "torch": None, "transformers": "4.57.1", "bare": None}
+    assert expected == told.modules
+    assert (True, False) == (told.lacks("peft"), told.lacks("bare"))
+    assert (frozenset({"cpu_adam"}), True) == (told.prebuilt, told.has_headers)
 
 
-def test_an_environment_that_moved_has_no_python(tmp_path: Path) -> None:
-    program = make_environment(tmp_path)
-    (tmp_path / "bin" / "python3").unlink()
-    assert read_installed(str(program), {}, ()).interpreter_exists is False
+@pytest.mark.parametrize(
+    ("version", "cuda", "hip", "torch", "folder"),
+    [
+        ("2.13.0+cpu", None, None, Torch(version="2.13.0+cpu"), "cpu"),
+        (
+            "2.13.0+cu130",
+            "13.0",
+            None,
+            Torch(
+                version="2.13.0+cu130",
+                cuda_version=(13, 0),
+                capabilities=frozenset({(7, 5), (12, 0)}),
+            ),
+            "cu130",
+        ),
+        (
+            "2.13.0+cu128",
+            "12.8",
+            None,
+            Torch(version="2.13.0+cu128", cuda_version=(12, 8)),
+            "cu128",
+        ),
+        (
+            "2.6.0a0+nv25.1",
+            "13.0",
+            None,
+            Torch(version="2.6.0a0+nv25.1", cuda_version=(13, 0)),
+            "cu130",
+        ),
+        ("2.9.1+rocm6.4", None, "6.4", Torch(version="2.9.1+rocm6.4", hip=True), None),
+    ],
+)
+def test_torch_says_what_it_was_built_with(
+    other: Path, version: str, cuda: str | None, hip: str | None, torch: Torch, folder: str | None
+) -> None:
+    write_torch(other, version, cuda, hip)
+    told = ask(other, "torch")
+    assert torch == told.torch
+    python = f"py{sys.version_info.major}{sys.version_info.minor}"
+    expected = folder and f"/home/x/.cache/torch_extensions/{python}_{folder}"
+    assert expected == told.extensions_folder
+    assert "/ops" == ask(other, "torch", TORCH_EXTENSIONS_DIR="/ops").extensions_folder
 
 
-def test_this_python_is_known_as_its_own(tmp_path: Path) -> None:
+def test_a_torch_that_says_nothing_is_an_unknown_one(other: Path) -> None:
+    (folder,) = other.parents[1].glob("lib/python3*/site-packages/torch")
+    (folder / "version.py").write_text("__version__ = something()\n")
+    told = ask(other, "torch")
+    assert (None, False, None) == (told.torch, told.lacks("torch"), told.extensions_folder)
+
+
+def test_what_is_read_of_torch_is_what_torch_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+    import torch.cuda
+    from torch.utils import cpp_extension
+
+    monkeypatch.delenv("TORCH_EXTENSIONS_DIR", raising=False)
+    told = report(["torch"], os.environ)
+    assert torch.__version__ == told["torch"]["version"]
+    assert (torch.version.cuda is None) == (told["torch"]["cuda_version"] is None)
+    folder = Path(cpp_extension._get_build_directory("op", verbose=False))
+    assert str(folder.parent) == told["extensions_folder"]
+    table = TORCH_TABLE.search(Path(torch.cuda.__file__).read_text())
+    assert table is not None
+    assert torch.cuda.PYTORCH_RELEASES_CODE_CC == ast.literal_eval(table[1])
+
+
+def test_this_python_is_its_own_and_says_the_same_as_a_child(tmp_path: Path) -> None:
     program = tmp_path / "deepspeed"
     program.write_text(f"#!{sys.executable}\n")
-    installed = read_installed(str(program), {}, ("json", "no_such_library"))
-    assert installed.own is True
-    assert (True, False) == (
-        installed.packages["json"].present,
-        installed.packages["no_such_library"].present,
-    )
+    names = ("torch", "deepspeed", "json", "no_such_library")
+    told = read_installed(str(program), os.environ, names)
+    assert (True, None, True) == (told.own, told.failure, told.lacks("no_such_library"))
+    child = [sys.executable, python_report.__file__, *names]
+    assert report(names, os.environ) == json.loads(subprocess.check_output(child))
 
 
-@pytest.mark.parametrize("content", [b"", b"\xff\xfe\x00", b"#!" + b"x" * 5000])
-def test_an_odd_program_is_an_unknown_one(tmp_path: Path, content: bytes) -> None:
-    program = tmp_path / "deepspeed"
-    program.write_bytes(content)
-    installed = read_installed(str(program), dict(os.environ), ("deepspeed",))
-    assert (None, None) == (installed.interpreter, installed.own)
+@pytest.mark.parametrize(
+    ("text", "failure"),
+    [
+        (None, "does not exist"),
+        ("#!/bin/sh\necho 'no module named encodings' >&2\nexit 3\n", "status 3: no module named"),
+        ("#!/bin/sh\nsleep 60\n", "does not answer within 0.2 s"),
+        ("#!/bin/sh\necho hello\n", "cannot be asked"),
+        ("", "cannot be asked"),
+    ],
+    ids=["moved", "broken", "slow", "odd", "empty"],
+)
+def test_a_python_that_does_not_start_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None, failure: str
+) -> None:
+    monkeypatch.setattr(interpreter, "_PATIENCE_S", 0.2 if "within" in failure else 30)
+    program, python = tmp_path / "deepspeed", tmp_path / "python3"
+    program.write_text(f"#!{python}\n")
+    if text is not None:
+        python.write_text(text)
+        python.chmod(0o755)
+    told = ask(program, "torch")
+    assert failure in (told.failure or "")
+    assert (None, False) == (told.modules, told.lacks("torch"))
 
 
 # Whether what starts ranks on other nodes is installed.
@@ -321,8 +331,6 @@ def test_what_is_no_module_is_refused(name: str) -> None:
 ADAPTERS = {
     "sys/class/net/lo/type": "772",
     "sys/class/net/eth0/type": "1",
-    "sys/class/infiniband/mlx5_0/node_type": "1: CA",
-    "sys/class/infiniband/mlx5_1/node_type": "1: CA",
 }
 
 
@@ -381,11 +389,6 @@ def test_no_port_at_all_is_unknown() -> None:
         ("NCCL_SOCKET_IFNAME", "^lo,eth", False),
         ("GLOO_SOCKET_IFNAME", "eth0", True),
         ("GLOO_SOCKET_IFNAME", "eth", False),
-        ("NCCL_IB_HCA", "mlx5", True),
-        ("NCCL_IB_HCA", "=mlx5_1:1", True),
-        ("NCCL_IB_HCA", "=mlx5", False),
-        ("NCCL_IB_HCA", "mlx4_0", False),
-        ("NCCL_IB_HCA", "^mlx5_0", True),
     ],
 )
 def test_a_variable_names_what_is_there_or_nothing(
@@ -396,6 +399,6 @@ def test_a_variable_names_what_is_there_or_nothing(
 
 
 def test_where_nothing_is_listed_nothing_is_said(tmp_path: Path) -> None:
-    names = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "NCCL_IB_HCA")
+    names = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
     assert {} == read_interfaces(dict.fromkeys(names, "eth0"), build_host(tmp_path, {}))
     assert {} == read_interfaces({"NCCL_SOCKET_IFNAME": "x"}, build_host(tmp_path, ADAPTERS))

@@ -575,7 +575,7 @@ def check_locks(
     extensions = read_builds(program, environ, ops, HostFiles())
     if extensions is None:
         return ()
-    findings = [judge_lock(lock, extensions.file_system) for lock in extensions.locks]
+    findings = [judge_lock(lock) for lock in extensions.locks]
     compiled = tuple(op for op in ops if op.name not in extensions.built)
     waits = [will_compile(compiled)] if compiled else []
     note_findings(findings, reporter)

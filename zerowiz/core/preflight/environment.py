@@ -2,7 +2,7 @@
 
 import posixpath
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from zerowiz.core import shell
 from zerowiz.core.dsconfig.own_config import truth_of
@@ -14,6 +14,7 @@ from zerowiz.core.preflight.facts import (
     PreflightInput,
     Resumed,
     SavedStates,
+    Script,
 )
 from zerowiz.core.strategy_types import ZeroKey
 from zerowiz.core.workload import Integration
@@ -35,29 +36,28 @@ NO_INTERPRETER = Rule(
     name="no-interpreter",
     severity=Severity.ERROR,
     why="`deepspeed` cannot start",
-    when="its first line names a Python that does not exist (a moved environment)",
+    when=(
+        "its first line names a Python that does not exist (a moved environment), or that does "
+        "not start; a warning if that Python does not answer in time"
+    ),
 )
 
 
-def _program(inputs: PreflightInput) -> Iterator[PreflightFinding]:
-    installed = inputs.facts.installed
-    if installed is None or installed.interpreter is None:
-        return
-    if installed.interpreter_exists is False:
+def _program(installed: Installed) -> Iterator[PreflightFinding]:
+    program, interpreter = installed.program, installed.interpreter
+    if installed.failure is not None:
         yield found(
             NO_INTERPRETER,
-            f"`{installed.program}` needs `{installed.interpreter}`, which does not exist",
+            f"`{program}` needs `{interpreter}`, which {installed.failure}",
             'create the environment again, then `pip install "zerowiz[train]"`',
+            severity=Severity.WARNING if installed.is_slow else None,
         )
-    elif installed.own is False:
+    elif interpreter is not None and not installed.own:
         yield found(
             OTHER_ENVIRONMENT,
-            f"`{installed.program}` belongs to `{installed.interpreter}`",
-            ('install DeepSpeed in the environment of zerowiz: `pip install "zerowiz[train]"`'),
-            (
-                f"or install zerowiz in that of DeepSpeed: `{installed.interpreter} -m pip "
-                "install zerowiz`"
-            ),
+            f"`{program}` belongs to `{interpreter}`",
+            'install DeepSpeed in the environment of zerowiz: `pip install "zerowiz[train]"`',
+            (f"or install zerowiz in that of DeepSpeed: `{interpreter} -m pip install zerowiz`"),
         )
 
 
@@ -73,13 +73,9 @@ PACKAGE_MISSING = Rule(
 )
 
 
-def _packages(inputs: PreflightInput) -> Iterator[PreflightFinding]:
-    installed = inputs.facts.installed
-    if installed is None:
-        return
-    for name, wants in _wanted(inputs):
-        package = installed.packages.get(name)
-        if package is not None and package.present is False:
+def _packages(installed: Installed, planned: PlannedJob | None) -> Iterator[PreflightFinding]:
+    for name, wants in _wanted(planned):
+        if installed.lacks(name):
             yield found(
                 PACKAGE_MISSING,
                 f"`{name}` is not installed, and {wants}",
@@ -87,11 +83,10 @@ def _packages(inputs: PreflightInput) -> Iterator[PreflightFinding]:
             )
 
 
-def _wanted(inputs: PreflightInput) -> Iterator[tuple[str, str]]:
+def _wanted(planned: PlannedJob | None) -> Iterator[tuple[str, str]]:
     """The libraries of this job, each with who needs it."""
     yield "torch", "DeepSpeed needs it"
     yield "deepspeed", "the ranks need it"
-    planned = inputs.planned
     if planned is None:
         return
     if planned.integration is not None:
@@ -121,13 +116,9 @@ OLD_DEEPSPEED = Rule(
 )
 
 
-def _age(inputs: PreflightInput) -> Iterator[PreflightFinding]:
-    installed = inputs.facts.installed
-    package = installed and installed.packages.get("deepspeed")
-    match = _RELEASE.match((package and package.version) or "")
-    if installed is None or match is None:
-        return
-    if tuple(int(part) for part in match.groups()) < _DEEPSPEED:
+def _age(installed: Installed) -> Iterator[PreflightFinding]:
+    match = _RELEASE.match(installed.version("deepspeed") or "")
+    if match is not None and tuple(map(int, match.groups())) < _DEEPSPEED:
         least = ".".join(map(str, _DEEPSPEED))
         yield found(
             OLD_DEEPSPEED,
@@ -148,23 +139,20 @@ BAD_RELEASE = Rule(
 )
 
 
-def _bad_releases(inputs: PreflightInput) -> Iterator[PreflightFinding]:
-    installed, planned = inputs.facts.installed, inputs.planned
-    if installed is None or planned is None:
-        return
-    for row in inputs.facts.bad_releases:
-        package = installed.packages.get(row.library)
-        version = None if package is None else package.version
-        if not row.affects(row.library, version) or not _meets(planned, row):
-            continue
-        gather = f'write `"{ZeroKey.GATHER_ON_SAVE}": true` in the config'
-        yield found(
-            BAD_RELEASE,
-            f"{row.library} {version} is installed: {row.words}",
-            f'{_pip(installed)} install "{row.library}>={row.upgrade}"',
-            *((gather,) if row.adapters else ("choose another stage with `$stage`",)),
-            severity=row.severity,
-        )
+def _bad_releases(
+    installed: Installed, planned: PlannedJob, rows: Sequence[BadRelease]
+) -> Iterator[PreflightFinding]:
+    for row in rows:
+        version = installed.version(row.library)
+        if row.affects(row.library, version) and _meets(planned, row):
+            gather = f'write `"{ZeroKey.GATHER_ON_SAVE}": true` in the config'
+            yield found(
+                BAD_RELEASE,
+                f"{row.library} {version} is installed: {row.words}",
+                f'{_pip(installed)} install "{row.library}>={row.upgrade}"',
+                gather if row.adapters else "choose another stage with `$stage`",
+                severity=row.severity,
+            )
 
 
 def _meets(planned: PlannedJob, row: BadRelease) -> bool:
@@ -229,16 +217,14 @@ RELATIVE = Rule(
 )
 
 
-def _imports(inputs: PreflightInput) -> Iterator[PreflightFinding]:
-    script, installed = inputs.facts.script, inputs.facts.installed
-    if script is None or installed is None:
-        return
-    for module in script.missing:
-        yield found(
-            IMPORT_MISSING,
-            f"{script.path} line {module.line} imports `{module.name}`, which is not installed",
-            _OURS.get(module.name) or _install(module, installed),
-        )
+def _imports(script: Script, installed: Installed) -> Iterator[PreflightFinding]:
+    for module in script.imports:
+        if installed.lacks(module.name):
+            yield found(
+                IMPORT_MISSING,
+                f"{script.path} line {module.line} imports `{module.name}`, which is not installed",
+                _OURS.get(module.name) or _install(module, installed),
+            )
     if script.relative is not None:
         package, stem = posixpath.split(posixpath.splitext(script.path)[0])
         package = posixpath.basename(package) or "PACKAGE"
@@ -270,8 +256,16 @@ def _install(missing: Import, installed: Installed) -> str:
 
 def check_environment(inputs: PreflightInput) -> Iterator[PreflightFinding]:
     """The Python of the ranks, its libraries, and what the script imports."""
-    for check in (_program, _packages, _age, _bad_releases, _imports):
-        yield from check(inputs)
+    installed, planned, facts = inputs.facts.installed, inputs.planned, inputs.facts
+    if installed is None:
+        return
+    yield from _program(installed)
+    yield from _packages(installed, planned)
+    yield from _age(installed)
+    if planned is not None:
+        yield from _bad_releases(installed, planned, facts.bad_releases)
+    if facts.script is not None:
+        yield from _imports(facts.script, installed)
 
 
 # Check whether the checkpoint that a job resumes from loads on its ranks and at its stage.
@@ -350,22 +344,22 @@ def _check_there(resumed: Resumed, planned: PlannedJob) -> Iterator[PreflightFin
     portable = planned.script is not None and planned.script.facts.saves_portably
     if planned.integration is not Integration.HF or not names_folder or portable:
         return
-    if not resumed.is_folder:
+    if resumed.is_folder:
+        yield found(
+            NO_CHECKPOINT,
+            f"the checkpoint `{resumed.path}` has no states of DeepSpeed",
+            (
+                "to go on from its weights with a new optimizer, remove "
+                "`--resume_from_checkpoint`, and name the folder as the model"
+            ),
+        )
+    else:
         yield found(
             NO_CHECKPOINT,
             f"there is no checkpoint `{resumed.path}`",
             "name a checkpoint that is there after `--resume_from_checkpoint`",
             "remove `--resume_from_checkpoint` to start from the beginning",
         )
-        return
-    yield found(
-        NO_CHECKPOINT,
-        f"the checkpoint `{resumed.path}` has no states of DeepSpeed",
-        (
-            "to go on from its weights with a new optimizer, remove "
-            "`--resume_from_checkpoint`, and name the folder as the model"
-        ),
-    )
 
 
 def _loads_universal(config: Mapping[str, object] | None) -> bool:

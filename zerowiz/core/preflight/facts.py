@@ -140,13 +140,6 @@ def _device(zero: Values, key: str) -> object:
     return _section(zero, key).get("device")
 
 
-class Package(Struct, frozen=True, kw_only=True):
-    """A library of the ranks."""
-
-    present: bool | None = None
-    version: str | None = None
-
-
 class Torch(Struct, frozen=True, kw_only=True):
     """What torch's own files show of it."""
 
@@ -165,15 +158,29 @@ class Installed(Struct, frozen=True, kw_only=True):
     """`deepspeed`."""
     interpreter: str | None = None
     """What its first line starts."""
-    interpreter_exists: bool | None = None
-    own: bool | None = None
+    own: bool = False
     """Whether that is the Python of zerowiz."""
-    packages: Mapping[str, Package] = field(default_factory=dict)
+    failure: str | None = None
+    """Why it could not be asked: `does not exist`."""
+    is_slow: bool = False
+    """Whether it could not be asked because it took too long."""
+    modules: Mapping[str, str | None] | None = None
+    """What it can import of what it was asked for, each with its release where that is known."""
     torch: Torch | None = None
     prebuilt: frozenset[str] = frozenset()
     """Ops that were compiled when DeepSpeed was installed."""
-    cuda_builders: frozenset[str] = frozenset()
-    """Ops for the host that this release builds with nvcc all the same."""
+    has_headers: bool | None = None
+    """Whether `Python.h` is there."""
+    extensions_folder: str | None = None
+    """Where torch builds ops."""
+
+    def version(self, name: str) -> str | None:
+        """The release of a module; None where it is not known."""
+        return None if self.modules is None else self.modules.get(name)
+
+    def lacks(self, name: str) -> bool:
+        """Whether it surely cannot import a module for which it was asked."""
+        return self.modules is not None and name not in self.modules
 
 
 class Toolchain(Struct, frozen=True, kw_only=True):
@@ -183,10 +190,9 @@ class Toolchain(Struct, frozen=True, kw_only=True):
     """As torch calls it: `$CXX`, else `c++`."""
     has_compiler: bool
     has_ninja: bool
-    python_headers: bool | None = None
     cuda_home: str | None = None
     """As torch finds it; None where it finds none."""
-    has_nvcc: bool | None = None
+    has_nvcc: bool = False
     cuda_version: tuple[int, int] | None = None
     """The version that nvcc prints, where it was run."""
     has_libaio: bool | None = None
@@ -202,9 +208,7 @@ class Lock(Struct, frozen=True, kw_only=True):
     holder_pid: int | None = None
     """A process of this host that has it open: it builds the op."""
     sees_all: bool = False
-    """Whether every process of this PID namespace that could have it open was looked at."""
-    in_container: bool = False
-    """Whether there are other PID namespaces on this host, whose processes are not seen here."""
+    """Whether every process that could have it open was looked at."""
 
 
 class Extensions(Struct, frozen=True, kw_only=True):
@@ -272,8 +276,8 @@ class Script(Struct, frozen=True, kw_only=True):
     """What a script's text shows apart from its settings."""
 
     path: str
-    missing: tuple[Import, ...] = ()
-    """Imported at the top of it, and not to be found."""
+    imports: tuple[Import, ...] = ()
+    """The libraries that it imports at its top, without a condition."""
     shadowing: tuple[str, ...] = ()
     """Files in its folder that have a library's name."""
     relative: Import | None = None
@@ -295,9 +299,9 @@ class PreflightFacts(Struct, frozen=True, kw_only=True):
     shm_free_bytes: int | None = None
     locks_any_amount: bool | None = None
     """Whether the limit on locked memory does not bind this process."""
-    master_port: int | None = None
-    port_taken: bool | None = None
-    interfaces: Mapping[str, bool | None] = field(default_factory=dict)
+    taken_port: int | None = None
+    """A port that was chosen for the job on this host, and that another process uses."""
+    interfaces: Mapping[str, bool] = field(default_factory=dict)
     """Whether anything here has the name that a variable gives: `NCCL_SOCKET_IFNAME`."""
 
     @property

@@ -2,20 +2,13 @@
 
 import os
 import re
-import shlex
 import shutil
 import subprocess
-import sys
-import sysconfig
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
-
-from msgspec import Struct
 
 from zerowiz.core.launch.plan import CoreBinding, Saved
 from zerowiz.core.preflight.facts import (
@@ -30,7 +23,7 @@ from zerowiz.core.preflight.facts import (
     Toolchain,
 )
 from zerowiz.core.structs import parse_json
-from zerowiz.probe.files import cache_folder, read_named
+from zerowiz.probe.files import read_named
 from zerowiz.probe.host_files import Files
 from zerowiz.probe.machine.host import parse_list
 from zerowiz.probe.package_data import read_bad_releases
@@ -75,37 +68,29 @@ def read_facts(
         resumed_from: The checkpoint that the script resumes from, by its arguments.
         master_port: A port that was chosen for the job on this host.
     """
-    installed = None if program is None else read_installed(program, environ, _LIBRARIES)
+    text = None if script is None else read_script_text(script, import_folder or script.parent)
+    names = (*_LIBRARIES, *(module.name for module in (text.imports if text else ())))
+    installed = None if program is None else read_installed(program, environ, names)
     shm = files.space("dev/shm")
+    capabilities = _CAPABILITIES.search(files.text("proc/self/status") or "")
     return PreflightFacts(
         installed=installed,
         bad_releases=read_bad_releases(),
-        toolchain=read_toolchain(
-            environ, ops, is_own=None if installed is None else installed.own, cuda=cuda
-        )
-        if ops
-        else None,
-        extensions=None if installed is None else _read_extensions(environ, installed, ops, files),
-        script=None
-        if script is None
-        else read_script_text(
-            script, partial(_is_there, installed=installed), import_folder or script.parent
-        ),
+        toolchain=read_toolchain(environ, ops, cuda=cuda) if ops else None,
+        extensions=None if installed is None else _read_extensions(installed, ops, files),
+        script=text,
         nvme=None if nvme_path is None else _read_folder(Path(nvme_path)),
         checkpoints=None if output_folder is None else _read_folder(output_folder),
         resumed=None if resumed_from is None else read_resumed(resumed_from),
         shm_free_bytes=None if shm is None else shm.free_bytes,
-        locks_any_amount=_locks_any_amount(files),
-        master_port=master_port,
-        port_taken=None if master_port is None else is_taken(master_port),
+        locks_any_amount=capabilities and bool(int(capabilities[1], 16) & _CAN_LOCK),
+        taken_port=master_port if master_port is not None and is_taken(master_port) else None,
         interfaces=read_interfaces(environ, files),
     )
 
 
-def _read_extensions(
-    environ: Mapping[str, str], installed: Installed, ops: Sequence[Op], files: Files
-) -> Extensions | None:
-    folder = find_extensions_folder(environ, installed) if ops else None
+def _read_extensions(installed: Installed, ops: Sequence[Op], files: Files) -> Extensions | None:
+    folder = installed.extensions_folder if ops else None
     return None if folder is None else read_extensions(folder, ops, files)
 
 
@@ -120,17 +105,7 @@ def read_builds(
         ops: What the job loads.
         files: The files of the host.
     """
-    return _read_extensions(environ, read_installed(program, environ, _LIBRARIES), ops, files)
-
-
-def _is_there(name: str, installed: Installed | None) -> bool | None:
-    """Whether the ranks find a library; None for the libraries of another Python."""
-    if installed is None or not installed.own:
-        return None
-    try:
-        return find_spec(name) is not None
-    except (ImportError, ValueError):
-        return None  # a module that was loaded without a spec
+    return _read_extensions(read_installed(program, environ, _LIBRARIES), ops, files)
 
 
 def _read_folder(path: Path) -> Folder:
@@ -150,11 +125,6 @@ def _read_folder(path: Path) -> Folder:
     )
 
 
-def _locks_any_amount(files: Files) -> bool | None:
-    match = _CAPABILITIES.search(files.text("proc/self/status") or "")
-    return None if match is None else bool(int(match[1], 16) & _CAN_LOCK)
-
-
 # Read the locks under which torch builds ops, and which process of this host has each open.
 
 _PROC = Path("/proc")
@@ -164,44 +134,49 @@ LOCK_FILE = "lock"
 _CLOSED_BEFORE_REMOVED_S = 0.1
 # Linux, include/linux/proc_ns.h, PROC_PID_INIT_INO: the PID namespace that sees every process.
 _HOST_NAMESPACE = 0xEFFFFFFC
+# File systems of one host alone; Linux, /proc/filesystems.
+_LOCAL_FILE_SYSTEMS = frozenset(
+    {"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs", "jfs", "tmpfs", "ramfs"}
+)
+# The layers of a container's image; the containers of a host do not share the uppermost one.
+_CONTAINER_FILE_SYSTEM = "overlay"
 
 _FileId = tuple[int, int]
 
 
-class _Holders(Struct, frozen=True, kw_only=True):
-    """Who has which lock open."""
-
-    pids: Mapping[_FileId, int]
-    """By the device and the inode of the lock: in a container its path may be another."""
-    hidden_users: frozenset[int]
-    """Whose Pythons could not be looked at."""
-
-
-def read_locks(folder: Path, ops: Iterable[str]) -> tuple[Lock, ...]:
+def read_locks(
+    folder: Path, ops: Iterable[str], file_system: str | None = None
+) -> tuple[Lock, ...]:
     """The locks on these ops.
 
     Args:
         folder: Where torch builds ops, each in a folder with its name.
         ops: Their names.
+        file_system: The type of the one that the folder is on.
     """
     seen = {op: status for op in ops if (status := _stat(folder / op / LOCK_FILE)) is not None}
     if not seen:
         return ()
     holders = _find_holders()
     time.sleep(_CLOSED_BEFORE_REMOVED_S)
+    later = {op: _stat(folder / op / LOCK_FILE) for op in seen}
     return tuple(
-        _describe(folder / op / LOCK_FILE, op, status, holders)
+        Lock(
+            path=str(folder / op / LOCK_FILE),
+            op=op,
+            age_milliseconds=int(1000 * max(0.0, time.time() - status.st_mtime)),
+            holder_pid=holders.get(_file_id(status)),
+            # The processes of other users are hidden, and so are those outside of a container.
+            sees_all=os.geteuid() in {0, status.st_uid} and _shares_with_no_other(file_system),
+        )
         for op, status in seen.items()
-        if _made(status) == _made(_stat(folder / op / LOCK_FILE))
+        if (same := later[op])
+        and (same.st_ino, same.st_mtime_ns) == (status.st_ino, status.st_mtime_ns)
     )
 
 
 def _file_id(status: os.stat_result) -> _FileId:
     return status.st_dev, status.st_ino
-
-
-def _made(status: os.stat_result | None) -> tuple[int, int]:
-    return (0, 0) if status is None else (status.st_ino, status.st_mtime_ns)
 
 
 def _stat(path: Path) -> os.stat_result | None:
@@ -211,63 +186,34 @@ def _stat(path: Path) -> os.stat_result | None:
         return None
 
 
-def _describe(path: Path, op: str, status: os.stat_result, holders: _Holders) -> Lock:
-    holder_pid = holders.pids.get(_file_id(status))
-    return Lock(
-        path=str(path),
-        op=op,
-        age_milliseconds=int(1000 * max(0.0, time.time() - status.st_mtime)),
-        holder_pid=holder_pid,
-        sees_all=_sees_all_of(status.st_uid, holders),
-        in_container=_namespace_inode() != _HOST_NAMESPACE,
+def _shares_with_no_other(file_system: str | None) -> bool:
+    """Whether only processes that are seen here can use a file system of this type."""
+    space = _stat(_PROC / "self/ns/pid")
+    sees_host = space is not None and space.st_ino == _HOST_NAMESPACE
+    return file_system == _CONTAINER_FILE_SYSTEM or (
+        file_system in _LOCAL_FILE_SYSTEMS and sees_host
     )
 
 
-def _find_holders() -> _Holders:
-    """Which process has which lock open."""
-    pids: dict[_FileId, int] = {}
-    hidden_users: set[int] = set()
+def _find_holders() -> dict[_FileId, int]:
+    """Which process has which lock open: in a container its path may be another."""
+    holders: dict[_FileId, int] = {}
     for process in (path for path in _PROC.iterdir() if path.name.isdigit()):
-        try:
-            opened = list((process / "fd").iterdir())
-        except PermissionError:
-            hidden_users |= _user_of_python(process)
-            continue
-        except OSError:
-            continue
-        for descriptor in opened:
-            with suppress(OSError):
-                # Of all others not even the status is read: a dead file server would not answer.
-                if descriptor.readlink().name == LOCK_FILE:
-                    # A child that it starts has it too, until it is another program. Linux lists
-                    # processes by their number, and a parent's is the smaller one.
-                    pids.setdefault(_file_id(descriptor.stat()), int(process.name))
-    return _Holders(pids=pids, hidden_users=frozenset(hidden_users))
-
-
-def _user_of_python(process: Path) -> set[int]:
-    """Whose process it is, if it is a Python: nothing else makes such a lock."""
-    with suppress(OSError):
-        if b"python" in (process / "cmdline").read_bytes():
-            lines = (process / "status").read_text(errors="replace").splitlines()
-            users = next(line for line in lines if line.startswith("Uid:")).split()
-            # proc(5): the real, effective, saved and file system user; a file is the last one's.
-            return {int(users[4])}
-    return set()
-
-
-def _sees_all_of(user: int, holders: _Holders) -> bool:
-    """Whether a process of this user would have been seen; those of others may be hidden."""
-    return os.geteuid() in {0, user} and user not in holders.hidden_users
-
-
-def _namespace_inode() -> int:
-    status = _stat(_PROC / "self/ns/pid")
-    return 0 if status is None else status.st_ino
+        with suppress(OSError):
+            for descriptor in list((process / "fd").iterdir()):
+                with suppress(OSError):
+                    # Of all others not even the status is read: a dead file server would not
+                    # answer.
+                    if descriptor.readlink().name == LOCK_FILE:
+                        # A child that it starts has it too, until it is another program. Linux
+                        # lists processes by their number, and a parent's is the smaller one.
+                        holders.setdefault(_file_id(descriptor.stat()), int(process.name))
+    return holders
 
 
 _NVCC_RELEASE = re.compile(r"release (\d{1,3})\.(\d{1,3})", re.ASCII)
-_PATIENCE_S = 2.0
+# A file server may be slow; a compiler takes a second.
+_PATIENCE_S = 20.0
 
 # Linux, proc(5), /proc/PID/mountinfo: the mount point, and after ` - ` the type. Spaces in a path
 # are octal.
@@ -275,36 +221,32 @@ _MOUNT = re.compile(r"^\d+ \d+ \S+ \S+ (\S+) .*? - (\S+) ", re.MULTILINE)
 _OCTAL = re.compile(r"\\([0-7]{3})")
 
 
-def read_toolchain(
-    environ: Mapping[str, str], ops: Sequence[Op], *, is_own: bool | None, cuda: bool
-) -> Toolchain:
+def read_toolchain(environ: Mapping[str, str], ops: Sequence[Op], *, cuda: bool) -> Toolchain:
     """The compilers that torch would start.
 
     Args:
         environ: The job's environment.
         ops: What is to be built.
-        is_own: Whether the ranks run with the Python of this process.
-        cuda: Whether they train on GPUs.
+        cuda: Whether the ranks train on GPUs.
     """
     compiler, path = environ.get("CXX", "c++"), environ.get("PATH", "")
-    words = _split(compiler)
-    program = shutil.which(words[0], path=path) if words else None
+    program = shutil.which((compiler.split() or [""])[0], path=path)
     home = find_cuda_home(environ) if cuda else None
-    nvcc = None if home is None else Path(home) / "bin" / "nvcc"
-    has_nvcc = None if nvcc is None else os.access(nvcc, os.X_OK)
-    wants_libaio, wants_nvcc = any(op.libaio for op in ops), any(op.nvcc for op in ops)
+    nvcc = None if home is None else f"{home}/bin/nvcc"
+    has_nvcc = nvcc is not None and os.access(nvcc, os.X_OK)
+    # As DeepSpeed reads it (op_builder/builder.py, installed_cuda_version).
+    told = _run([nvcc, "-V"], environ) if nvcc and any(op.nvcc for op in ops) else None
+    release = _NVCC_RELEASE.search(told or "")
     return Toolchain(
         compiler=compiler,
         has_compiler=program is not None,
         has_ninja=shutil.which("ninja", path=path) is not None,
-        python_headers=_has_headers() if is_own else None,
         cuda_home=home,
         has_nvcc=has_nvcc,
-        # As DeepSpeed reads it (op_builder/builder.py, installed_cuda_version).
-        cuda_version=parse_nvcc(_run([str(nvcc), "-V"], environ))
-        if has_nvcc and wants_nvcc
+        cuda_version=(int(release[1]), int(release[2])) if release else None,
+        has_libaio=_has_libaio(program, environ)
+        if program and any(op.libaio for op in ops)
         else None,
-        has_libaio=_has_libaio(program, environ) if program and wants_libaio else None,
     )
 
 
@@ -314,43 +256,23 @@ def find_cuda_home(environ: Mapping[str, str]) -> str | None:
     Source: torch/utils/cpp_extension.py, _find_cuda_home (2.13).
     """
     home = environ.get("CUDA_HOME") or environ.get("CUDA_PATH")
-    if home:
-        return home
     nvcc = shutil.which("nvcc", path=environ.get("PATH", ""))
-    if nvcc is not None:
-        return str(Path(nvcc).parent.parent)
-    usual = Path("/usr/local/cuda")
-    return str(usual) if usual.exists() else None
+    usual = Path(nvcc).parent.parent if nvcc else Path("/usr/local/cuda")
+    return home or (str(usual) if usual.exists() else None)
 
 
-def parse_nvcc(text: str) -> tuple[int, int] | None:
-    """The release in the output of `nvcc -V`; None if there is none."""
-    match = _NVCC_RELEASE.search(text)
-    return (int(match[1]), int(match[2])) if match else None
+def _has_libaio(compiler: str, environ: Mapping[str, str]) -> bool:
+    """Whether a program links to libaio; DeepSpeed tries it too (op_builder/async_io.py)."""
+    flags = f"{environ.get('CFLAGS', '')} {environ.get('LDFLAGS', '')}".split()
+    argv = [compiler, "-x", "c++", "-", *flags, "-laio", "-o", os.devnull]
+    source = "#include <libaio.h>\nint main() { io_context_t context; return !&context; }\n"
+    return _run(argv, environ, source) is not None
 
 
-def _has_headers() -> bool:
-    folders = (sysconfig.get_path(name) for name in ("include", "platinclude"))
-    return any((Path(folder) / "Python.h").is_file() for folder in folders if folder)
-
-
-def _has_libaio(compiler: str, environ: Mapping[str, str]) -> bool | None:
-    """Whether the compiler finds libaio; only it knows which folders it and its linker search."""
-    flags, links = _split(environ.get("CFLAGS", "")), _split(environ.get("LDFLAGS", ""))
-    path = _run([compiler, *links, "-print-file-name=libaio.so"], environ).strip()
-    folders = [Path(flag.removeprefix("-L")) for flag in links if flag.startswith("-L")]
-    linked = Path(path).is_absolute() or any((folder / "libaio.so").exists() for folder in folders)
-    argv = [compiler, *flags, "-E", "-x", "c++", "-"]
-    preprocessed = _run(argv, environ, "#include <libaio.h>\nio_context_t zerowiz;\n")
-    if not path:
-        return None
-    return linked and "zerowiz" in preprocessed and "struct io_context" in preprocessed
-
-
-def _run(argv: list[str], environ: Mapping[str, str], text: str = "") -> str:
-    """The output of a program; empty where it fails or takes too long."""
+def _run(argv: Sequence[str | Path], environ: Mapping[str, str], text: str = "") -> str | None:
+    """The output of a program; None where it fails or takes too long."""
     try:
-        done = subprocess.run(  # noqa: S603 - the compilers that torch itself would start
+        done = subprocess.run(  # noqa: S603 - the compilers that torch itself would start, numactl
             argv,
             input=text,
             capture_output=True,
@@ -358,46 +280,23 @@ def _run(argv: list[str], environ: Mapping[str, str], text: str = "") -> str:
             errors="replace",
             env=dict(environ),
             timeout=_PATIENCE_S,
-            check=False,
+            check=True,
         )
     except (OSError, ValueError, subprocess.SubprocessError):
-        return ""
-    return done.stdout if done.returncode == 0 else ""
-
-
-def _split(text: str) -> list[str]:
-    try:
-        return shlex.split(text)
-    except ValueError:
-        return text.split()
-
-
-def find_extensions_folder(environ: Mapping[str, str], installed: Installed) -> str | None:
-    """The folder in which torch builds; None where it is not known.
-
-    Source: torch/utils/cpp_extension.py, _get_build_directory (2.13).
-    """
-    folder = environ.get("TORCH_EXTENSIONS_DIR")
-    if folder:
-        return folder
-    torch = installed.torch
-    if torch is None or torch.hip or not installed.own:
         return None
-    python = f"py{sys.version_info.major}{sys.version_info.minor}{sys.abiflags}"
-    kind = f"cu{torch.cuda_version[0]}{torch.cuda_version[1]}" if torch.cuda_version else "cpu"
-    return str(cache_folder(environ) / "torch_extensions" / f"{python}_{kind}")
+    return done.stdout
 
 
 def read_extensions(folder: str, ops: Iterable[Op], files: Files) -> Extensions:
     """The builds of these ops in the folder, its locks, and whether it can be written."""
-    root = Path(folder)
-    names = [op.name for op in ops]
+    root, names = Path(folder), [op.name for op in ops]
+    file_system = find_file_system(files.text("proc/self/mountinfo") or "", root)
     return Extensions(
         folder=folder,
         writable=can_write(root),
-        file_system=find_file_system(files.text("proc/self/mountinfo") or "", root),
+        file_system=file_system,
         built=frozenset(name for name in names if (root / name / f"{name}.so").is_file()),
-        locks=read_locks(root, names),
+        locks=read_locks(root, names, file_system),
     )
 
 
@@ -431,13 +330,13 @@ def find_file_system(mountinfo: str, path: Path) -> str | None:
     return next((types[point] for point in above if point in types), None)
 
 
-# Try whether each rank can be bound to cores of its own, as DeepSpeed's launcher would do it.
+# Try whether ranks can be bound to cores, as DeepSpeed's launcher would do it.
 
 _SYSTEM = Path("/sys/devices/system")
 
 
 def try_core_binding(environ: Mapping[str, str], ranks: int, system: Path = _SYSTEM) -> CoreBinding:
-    """The cores to bind the ranks of this host to, if a trial of each rank's own succeeds.
+    """The cores to bind the ranks of this host to, if a trial with all of them succeeds.
 
     Args:
         environ: The job's environment.
@@ -445,25 +344,24 @@ def try_core_binding(environ: Mapping[str, str], ranks: int, system: Path = _SYS
         system: Where the kernel lists cores and NUMA nodes.
     """
     numactl = shutil.which("numactl", path=environ.get("PATH", ""))
-    if numactl is None:
-        return CoreBinding(cores=None, why_not="`numactl` is not installed")
-    # deepspeed/utils/numa.py, get_numactl_cmd.
-    if "KMP_AFFINITY" in environ:
-        return CoreBinding(
-            cores=None, why_not="DeepSpeed does not bind cores if `KMP_AFFINITY` is set"
-        )
     cores = sorted(_physical(os.sched_getaffinity(0), system))
-    count = len(cores) // ranks
-    if not count:
-        return CoreBinding(cores=None, why_not="there are fewer cores than ranks")
+    # deepspeed/utils/numa.py, get_numactl_cmd: memory of the nodes that the cores are of.
+    folders = sorted(system.glob("node/node[0-9]*"))
     nodes = [
-        (folder.name.removeprefix("node"), _read(folder / "cpulist"))
-        for folder in sorted(system.glob("node/node[0-9]*"))
+        f.name.removeprefix("node") for f in folders if not _read(f / "cpulist").isdisjoint(cores)
     ]
-    of_ranks = [cores[count * rank : count * (rank + 1)] for rank in range(ranks)]
-    if all(_binds([numactl, *_words(share, nodes)], environ) for share in of_ranks):
+    memory = ("-m", ",".join(nodes)) if nodes else ()
+    if numactl is None:
+        why_not = "`numactl` is not installed"
+    elif "KMP_AFFINITY" in environ:
+        why_not = "DeepSpeed does not bind cores if `KMP_AFFINITY` is set"
+    elif len(cores) < ranks:
+        why_not = "there are fewer cores than ranks"
+    elif _run([numactl, *memory, "-C", _listed(cores), "true"], environ) is None:
+        why_not = "`numactl` is not allowed to bind cores or memory here"
+    else:
         return CoreBinding(cores=_listed(cores))
-    return CoreBinding(cores=None, why_not="`numactl` is not allowed to bind cores or memory here")
+    return CoreBinding(cores=None, why_not=why_not)
 
 
 def _physical(allowed: Collection[int], system: Path) -> Iterator[int]:
@@ -481,13 +379,6 @@ def _read(path: Path) -> frozenset[int]:
         return frozenset()
 
 
-def _words(cores: Sequence[int], nodes: Sequence[tuple[str, frozenset[int]]]) -> tuple[str, ...]:
-    """As DeepSpeed does: memory of the node too, where all cores of a rank are of one."""
-    node = next((name for name, inside in nodes if inside.issuperset(cores)), None)
-    memory = () if node is None else ("-m", node)
-    return (*memory, "-C", _listed(cores), "true")
-
-
 def _listed(cores: Sequence[int]) -> str:
     """`0-3,8`; DeepSpeed wants them in ascending order."""
     spans: list[list[int]] = []
@@ -497,20 +388,6 @@ def _listed(cores: Sequence[int]) -> str:
         else:
             spans.append([core, core])
     return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in spans)
-
-
-def _binds(words: Sequence[str], environ: Mapping[str, str]) -> bool:
-    try:
-        done = subprocess.run(  # noqa: S603 - numactl's own words
-            words,
-            env=dict(environ),
-            capture_output=True,
-            timeout=_PATIENCE_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    return done.returncode == 0
 
 
 # Find the checkpoints that a script has saved, from which a restart could resume.

@@ -29,7 +29,7 @@ from zerowiz.probe.script.source import (
 )
 
 if TYPE_CHECKING:
-    from zerowiz.core.preflight.facts import Import, Script, SourceFolder
+    from zerowiz.core.preflight.facts import Script, SourceFolder
 
 # What may be solved by a module of the script: the engine is there, or its parser.
 ENGINE_ELSEWHERE = frozenset({Obstacle.ENGINE_UNSEEN, Obstacle.NO_ENGINE, Obstacle.NO_CONFIG})
@@ -195,12 +195,11 @@ _PROJECT_FILES = ("pyproject.toml", "setup.py")
 _LIBRARIES = ("torch", "deepspeed", "transformers", "accelerate", "peft", "datasets", "numpy")
 
 
-def read_script_text(path: Path, is_there: Callable[[str], bool | None], folder: Path) -> "Script":
+def read_script_text(path: Path, folder: Path) -> "Script":
     """The facts of a script's text; without any where Python cannot parse it.
 
     Args:
         path: The script.
-        is_there: Whether a library can be imported; None where that is not known.
         folder: The folder that it imports from first.
     """
     from zerowiz.core.preflight.facts import Import, Script  # noqa: PLC0415 - only a launch asks
@@ -210,43 +209,29 @@ def read_script_text(path: Path, is_there: Callable[[str], bool | None], folder:
         tree = parse_quietly(text)
     except (OSError, SyntaxError, ValueError, MemoryError, RecursionError):
         return Script(path=str(path))
-    siblings = _list_names(folder)
+    known = {*sys.stdlib_module_names, *_list_names(folder)}
+    lines: dict[str, int] = {}
     # A script that changes `sys.path` may import modules that are not found here.
-    missing = () if "sys.path" in text else _list_missing(tree, siblings, is_there)
+    for statement in () if "sys.path" in text else tree.body:
+        for name in _imported(statement):
+            lines.setdefault(name, statement.lineno)
+    own = (
+        Import(name="." * node.level + (node.module or ""), line=node.lineno)
+        for node in tree.body
+        if isinstance(node, ast.ImportFrom) and node.level
+    )
     modules = (place for name in _LIBRARIES for place in (f"{name}.py", f"{name}/__init__.py"))
     shadows = (folder / module for module in modules)
     return Script(
         path=str(path),
-        missing=tuple(
-            Import(name=name, line=line, source=_find_source(name, path)) for name, line in missing
+        imports=tuple(
+            Import(name=name, line=line, source=_find_source(name, path))
+            for name, line in lines.items()
+            if name not in known
         ),
         shadowing=tuple(str(shadow) for shadow in shadows if shadow.is_file()),
-        relative=_find_relative(tree) if folder == path.parent else None,
+        relative=next(own, None) if folder == path.parent else None,
     )
-
-
-def _find_relative(tree: ast.Module) -> "Import | None":
-    """The first unconditional import from the script's own package."""
-    from zerowiz.core.preflight.facts import Import  # noqa: PLC0415 - only a launch asks
-
-    for statement in tree.body:
-        if isinstance(statement, ast.ImportFrom) and statement.level:
-            name = "." * statement.level + (statement.module or "")
-            return Import(name=name, line=statement.lineno)
-    return None
-
-
-def _list_missing(
-    tree: ast.Module, siblings: frozenset[str], is_there: Callable[[str], bool | None]
-) -> Iterator[tuple[str, int]]:
-    """The missing libraries of unconditional imports at the top level, each once, and the lines."""
-    seen: set[str] = set()
-    for statement in tree.body:
-        for name in _imported(statement):
-            known = name in seen or name in siblings or name in sys.stdlib_module_names
-            seen.add(name)
-            if not known and is_there(name) is False:
-                yield name, statement.lineno
 
 
 def _find_source(name: str, script: Path) -> "SourceFolder | None":
