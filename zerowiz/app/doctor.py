@@ -7,7 +7,7 @@ from typing import TypeVar
 from msgspec import Struct, field
 
 from zerowiz.app.ask import answer, by_default_of, open_questions
-from zerowiz.app.command import FoundScript, find_script, read_found, understand_command
+from zerowiz.app.command import Command, FoundScript, find_script, read_found, understand_command
 from zerowiz.app.decide import Plan, note_basis, note_settled, plan_options, require_strategy
 from zerowiz.app.launch.start import check_any_job, deliver_plan, preflight_input
 from zerowiz.app.machines.machine import find_machine, find_node, is_here, with_node
@@ -30,10 +30,8 @@ from zerowiz.core.preflight.script import (
     NO_PLAN,
     PLAN_REFUSED,
     SCRIPT_REFUSED,
-    refused,
 )
 from zerowiz.core.script.settings import ScriptRun, settings_of
-from zerowiz.core.structs import replace
 from zerowiz.errors import AnswerNeededError, UsageError, ZerowizError
 from zerowiz.probe.machine.scheduler import parse_count
 from zerowiz.probe.preflight.interpreter import find_programs
@@ -41,18 +39,15 @@ from zerowiz.probe.preflight.interpreter import find_programs
 T = TypeVar("T")
 
 _CHECKING = "checking what a job needs here"
+_NOTHING_PLANNED = (
+    "without a script or `$model`, `doctor` checked the machine only, not what a job needs"
+)
 
 
-class _Examination(Struct, frozen=True, kw_only=True):
-    """What is examined, and the findings of the steps of a launch that failed."""
+class _Refusals(Struct, frozen=True):
+    """The findings of the steps of a launch that failed."""
 
-    options: Options
-    reporter: Reporter
-    script: ScriptRun | None = None
-    """None without a script, or if it was refused."""
-    named: bool = False
-    """Whether there is a script, read or refused."""
-    refused: list[PreflightFinding] = field(default_factory=list)
+    findings: list[PreflightFinding] = field(default_factory=list)
 
     def attempt(self, rule: Rule, step: Callable[[], T]) -> T | None:
         """The result of a step of a launch; None where it failed, and its error is a finding.
@@ -64,10 +59,9 @@ class _Examination(Struct, frozen=True, kw_only=True):
             return step()
         except UsageError:
             raise
-        except AnswerNeededError as error:
-            self.refused.append(refused(NO_PLAN, error))
         except ZerowizError as error:
-            self.refused.append(refused(rule, error))
+            is_open = isinstance(error, AnswerNeededError)
+            self.findings.append(found(NO_PLAN if is_open else rule, error.message, *error.hints))
         return None
 
 
@@ -87,52 +81,43 @@ def find_preflight_findings(
     """
     check_accounting(options)
     command = understand_command(script, script_args, options, reporter)
-    examination = _with_script(
-        _Examination(options=command.options, reporter=reporter),
-        command.script,
-        command.script_args,
-    )
-    node = None if _is_before_srun() else find_node(examination.options)
-    examination = replace(examination, options=with_node(examination.options, node))
-    programs = examination.attempt(NO_DEEPSPEED, lambda: find_programs(os.environ))
-    machine = examination.attempt(NO_MACHINE, lambda: _find_machine(examination))
-    run = examination.script
-    plan = None if machine is None else _plan(examination, machine)
+    options, refusals, plan = command.options, _Refusals(), None
+    file = _find_script(command, reporter)
+    run = None
+    if file is not None:
+        run = refusals.attempt(SCRIPT_REFUSED, lambda: _read_script(file, options, reporter))
+    node = None if _is_before_srun() else find_node(options)
+    options = with_node(options, node)
+    programs = refusals.attempt(NO_DEEPSPEED, lambda: find_programs(os.environ))
+    machine = refusals.attempt(NO_MACHINE, lambda: _find_machine(options, reporter))
+    if machine is not None and (run is not None or options.model is not None):
+        plan = refusals.attempt(PLAN_REFUSED, lambda: _decide(options, machine, run, reporter))
+    elif machine is not None and file is None:
+        refusals.findings.append(found(NO_PLAN, _NOTHING_PLANNED, "zerowiz doctor train.py"))
     program = None if programs is None else programs.deepspeed
     environ = _job_environ(machine, programs)
-    if plan is None or machine is None:
-        with reporter.wait(_CHECKING):
-            return (*examination.refused, *check_any_job(program, machine, environ, run))
-    port = None if examination.options.hostfile else _said_port(node, machine)
-    strategy = require_strategy(plan)
     with reporter.wait(_CHECKING):
+        if plan is None or machine is None:
+            return (*refusals.findings, *check_any_job(program, machine, environ, run))
+        port = None if options.hostfile else _said_port(node, machine)
+        strategy = require_strategy(plan)
         inputs = preflight_input(plan, run, strategy, program, environ, master_port=port)
-        return (*examination.refused, *examine(inputs))
+        return (*refusals.findings, *examine(inputs))
 
 
-def _with_script(
-    examination: _Examination, script: str | None, script_args: tuple[str, ...]
-) -> _Examination:
-    """With the script that was named, or that a launch would take, and what is recorded for it."""
-    options, reporter = examination.options, examination.reporter
-    if script is None and options.model is not None:
-        return examination
-    script_file = examination.attempt(
-        SCRIPT_REFUSED, lambda: find_script(script, script_args, options)
-    )
-    if script_file is None:
-        return replace(examination, named=script is not None)
-    if script is None:
-        reporter.note(
-            f"checking `{script_file.path}`, the script that `zerowiz launch` would start"
-        )
-    run = examination.attempt(SCRIPT_REFUSED, lambda: _read_script(script_file, examination))
-    return replace(examination, script=run, named=True)
+def _find_script(command: Command, reporter: Reporter) -> FoundScript | None:
+    """The script that was named, or that a launch would take."""
+    if command.script is None and command.options.model is not None:
+        return None
+    script = find_script(command.script, command.script_args, command.options)
+    if command.script is None and script is not None:
+        reporter.note(f"checking `{script.path}`, the script that `zerowiz launch` would start")
+    return script
 
 
-def _read_script(script: FoundScript, examination: _Examination) -> ScriptRun:
-    run = read_found(script, examination.options)
-    check_words(run, examination.reporter)
+def _read_script(script: FoundScript, options: Options, reporter: Reporter) -> ScriptRun:
+    run = read_found(script, options)
+    check_words(run, reporter)
     check_local_rank(run)
     return run
 
@@ -151,51 +136,35 @@ def _said_port(node: NodeRank | None, machine: Machine) -> int | None:
     return parse_count(os.environ.get("MASTER_PORT")) if is_first and machine.nodes > 1 else None
 
 
-def _find_machine(examination: _Examination) -> Machine:
-    options = examination.options
-    machine = find_machine(options, os.environ, reporter=examination.reporter)
+def _find_machine(options: Options, reporter: Reporter) -> Machine:
+    machine = find_machine(options, os.environ, reporter=reporter)
     if not is_here(machine):
         raise UsageError(
             f"`$machine {options.machine}` names another machine; `doctor` checks this one",
             "remove `$machine`, or run `zerowiz doctor` there",
         )
     if options.hostfile is not None:
-        examination.reporter.note(
+        reporter.note(
             "`doctor` checked the GPUs of all nodes, and everything else on this node only"
         )
     return machine
 
 
-def _plan(examination: _Examination, machine: Machine) -> Plan | None:
-    """The job as a launch without questions would have it; None if there is none."""
-    if examination.script is None and examination.options.model is None:
-        if not examination.named:
-            what = (
-                "without a script or `$model`, `doctor` checked the machine only, not what "
-                "a job needs"
-            )
-            examination.refused.append(found(NO_PLAN, what, "zerowiz doctor train.py"))
-        return None
-    plan = examination.attempt(PLAN_REFUSED, lambda: _decide(examination, machine))
-    if plan is not None:
-        note_basis(plan, examination.reporter)
-        note_settled(plan, examination.reporter)
-    return plan
-
-
-def _decide(examination: _Examination, machine: Machine) -> Plan:
-    """What a launch decides, with its checks of script and config."""
-    options, script = examination.options, examination.script
+def _decide(
+    options: Options, machine: Machine, script: ScriptRun | None, reporter: Reporter
+) -> Plan:
+    """What a launch without questions decides, with its checks of script and config."""
     settings = settings_of(script)
-    answers = open_questions(options, settings)
     # What a person would be asked, and a plan can do without, stays at its default.
-    asked = {"model": answers["model"]}
+    asked = {"model": open_questions(options, settings)["model"]}
     options_answered = answer(options, asked, by_default_of(settings if script else None))
-    plan = plan_options(options_answered, machine, script, examination.reporter)
+    plan = plan_options(options_answered, machine, script, reporter)
     strategy = require_strategy(plan)
     if script is not None:
-        check_own_config(options, machine, script, examination.reporter)
+        check_own_config(options, machine, script, reporter)
         deliver_plan(plan, script, strategy)
+    note_basis(plan, reporter)
+    note_settled(plan, reporter)
     return plan
 
 

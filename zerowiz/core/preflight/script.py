@@ -10,7 +10,6 @@ from zerowiz.core.script.bindings import Resolver, unsaid_arguments
 from zerowiz.core.script.config_delivery import add_settled
 from zerowiz.core.script.facts import Placement, ValueSource
 from zerowiz.core.workload import Integration
-from zerowiz.errors import ZerowizError
 
 # Report what an earlier step of a launch refused.
 
@@ -49,11 +48,6 @@ NO_MACHINE = Rule(
     why="zerowiz cannot train without a GPU",
     when="no driver, no usable GPU",
 )
-
-
-def refused(rule: Rule, error: ZerowizError) -> PreflightFinding:
-    """The error of such a step as a finding."""
-    return found(rule, error.message, *error.hints)
 
 
 def _holds(run: Resolver, conditions: Iterable[ValueSource]) -> bool | None:
