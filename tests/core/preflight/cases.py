@@ -452,7 +452,11 @@ CASES = (
         building(FUSED_ADAM, TORCH_CUDA_ARCH_LIST="9.0a"),
         building(FUSED_ADAM, TORCH_CUDA_ARCH_LIST="9.0+PTX"),
     ),
-    case("stale-lock", built_in(locked(lock())), built_in(locked(lock("gds")))),
+    case(
+        "stale-lock",
+        built_in(locked(lock(sees_all=True))),
+        built_in(locked(lock("gds", sees_all=True))),
+    ),
     case("being-built", built_in(locked(lock(holder_pid=1))), built_in(locked(lock()))),
     case(
         "compiles",

@@ -98,13 +98,15 @@ def look(
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.rule)
 def test_a_check_finds_its_case_and_not_what_is_nearly_one(case: Case) -> None:
-    assert case.rule in {each.rule.name for each in examine(case.found)}
+    found = [each for each in examine(case.found) if each.rule.name == case.rule]
+    assert {each.rule.severity for each in found} == {each.severity for each in found} != set()
     assert case.rule not in {each.rule.name for each in examine(case.near)}
 
 
 def test_every_rule_of_a_check_has_a_case() -> None:
     by_earlier_steps = {"script-refused", "plan-refused", "no-plan", "no-deepspeed", "no-machine"}
     assert {rule.name for rule in RULES} - by_earlier_steps == {case.rule for case in CASES}
+    assert len(RULES) == len({rule.code for rule in RULES}) == len({rule.name for rule in RULES})
 
 
 @pytest.mark.parametrize("machine", [H200, CPU, None])
@@ -128,10 +130,6 @@ def test_where_all_is_as_it_should_be_nothing_is_found() -> None:
         checkpoints=Folder(path="out", free_bytes=2**50),
     )
     assert [] == codes(H200, facts, plan(H200, ZERO2, CPU_ADAM, FUSED_ADAM))
-
-
-def test_no_code_and_no_name_stands_twice() -> None:
-    assert len(RULES) == len({rule.code for rule in RULES}) == len({rule.name for rule in RULES})
 
 
 @pytest.mark.parametrize(
@@ -230,12 +228,6 @@ def test_a_package_of_the_scripts_own_repository_is_not_fetched_by_its_name(
     assert finding.fixes[0].endswith(fix)
 
 
-def test_a_file_with_a_librarys_name_is_a_warning() -> None:
-    script = Script(path="train.py", shadowing=("torch.py",))
-    (finding,) = look(facts=PreflightFacts(installed=install(), script=script))
-    assert ("shadowed", Severity.WARNING) == (finding.rule.name, finding.severity)
-
-
 @pytest.mark.parametrize(
     ("torch", "machine", "expected"),
     [
@@ -288,13 +280,6 @@ def test_a_torch_of_somebodys_own_build_is_not_judged_by_its_gpus() -> None:
     assert [] == codes(with_capability((7, 0)), PreflightFacts(installed=install(own)))
 
 
-def test_who_uses_a_gpu_is_told_and_ends_nothing() -> None:
-    busy = play(recording("h200-x1-busy"))
-    (finding,) = look(busy)
-    assert ("busy-gpu", Severity.INFO) == (finding.rule.name, finding.severity)
-    assert str(busy.gpus[0].processes[0].pid) in finding.message
-
-
 @pytest.mark.parametrize(
     ("precision", "capability", "environ", "expected"),
     [
@@ -343,22 +328,6 @@ def test_a_number_format_is_held_against_the_cpu(
     host = replace(CPU.host, computes_bf16=computes, computes_fp16=computes)
     machine = replace(CPU, host=host)
     assert expected == codes(machine, planned=plan(machine, workload=workload))
-
-
-@pytest.mark.parametrize(
-    ("machine", "said", "expected"),
-    [
-        (H200, "cpu", ["accelerator"]),
-        (H200, "xpu", ["accelerator"]),
-        (H200, "cuda", []),
-        (CPU, "cpu", []),
-        (CPU, "cuda", []),
-    ],
-)
-def test_the_accelerator_of_the_environment_must_be_that_of_the_plan(
-    machine: Machine, said: str, expected: list[str]
-) -> None:
-    assert expected == codes(machine, environ={"DS_ACCELERATOR": said})
 
 
 def built_with(tools: Toolchain, *ops: Op, built: tuple[str, ...] = ()) -> list[str]:
@@ -586,17 +555,6 @@ def test_a_checkpoint_of_adapters_is_theirs_alone() -> None:
     assert checkpoint_bytes(plan()) > 50 * checkpoint_bytes(adapters) > 0
 
 
-@pytest.mark.parametrize(
-    ("free_bytes", "expected"), [(90 * 10**9, ["checkpoint-room"]), (99 * 10**9, []), (None, [])]
-)
-def test_a_disk_without_room_for_a_checkpoint_is_a_warning(
-    free_bytes: int | None, expected: list[str]
-) -> None:
-    facts = PreflightFacts(checkpoints=Folder(path="out", free_bytes=free_bytes))
-    assert expected == codes(H200, facts, plan())
-    assert () == errors_of(look(H200, facts, plan()))
-
-
 BUILDS = HostUse(saving=Saving.PORTABLE, builds_on_host=True, is_seen=True)
 
 
@@ -674,6 +632,9 @@ def test_a_name_that_nothing_has_is_told_where_it_is_used(
         (H200, "CUDA_LAUNCH_BLOCKING", "1", ["slow-by-choice"]),
         (H200, "CUDA_LAUNCH_BLOCKING", "", []),
         (CPU, "CUDA_LAUNCH_BLOCKING", "1", []),
+        (H200, "DS_ACCELERATOR", "xpu", ["accelerator"]),
+        (H200, "DS_ACCELERATOR", "cuda", []),
+        (CPU, "DS_ACCELERATOR", "cuda", []),
         (H200, "NCCL_DEBUG", "INFO", []),
         (H200, "OMP_NUM_THREADS", "1", []),
         (H200, "PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:128", ["fragments"]),
@@ -681,12 +642,11 @@ def test_a_name_that_nothing_has_is_told_where_it_is_used(
         (H200, "PYTORCH_ALLOC_CONF", "expandable_segments:False", ["fragments"]),
     ],
 )
-def test_a_variable_that_works_against_the_machine_is_told_and_ends_nothing(
+def test_a_variable_that_works_against_the_machine_is_told(
     machine: Machine, variable: str, value: str, expected: list[str]
 ) -> None:
     found = look(machine, environ={variable: value})
     assert expected == [each.rule.name for each in found if each.rule.name != "busy-gpu"]
-    assert () == errors_of(found)
 
 
 def test_the_json_of_a_finding() -> None:
