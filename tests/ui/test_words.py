@@ -28,9 +28,19 @@ from zerowiz.core.strategies import STRATEGIES, ZERO2
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Method, Reference, Trainer, Workload
 from zerowiz.probe.package_data import read_gpu_table
-from zerowiz.ui import sentences, show
+from zerowiz.ui import sentences
 from zerowiz.ui.assumptions import trainer, vllm
-from zerowiz.ui.text import bare_gib, count, decimal_gb, fold, fold_command, gib, is_coloured, small
+from zerowiz.ui.text import (
+    bare_gib,
+    count,
+    decimal_gb,
+    error,
+    fold,
+    fold_command,
+    gib,
+    is_coloured,
+    small,
+)
 
 # Every text of the program keeps the rules for words that can be stated.
 
@@ -185,11 +195,11 @@ def test_without_colours_an_error_loses_nothing_else(
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.delenv("NO_COLOR", raising=False)
     coloured, plain = TerminalStream(), TerminalStream()
-    show.error("it failed", ("`zerowiz doctor` finds out why",), coloured)
+    error("it failed", ("`zerowiz doctor` finds out why",), coloured)
     assert is_coloured(coloured)
     assert "\x1b[31merror:\x1b[0m it failed" in coloured.getvalue()
     monkeypatch.setenv(name, value)
-    show.error("it failed", ("`zerowiz doctor` finds out why",), plain)
+    error("it failed", ("`zerowiz doctor` finds out why",), plain)
     assert not is_coloured(plain)
     assert plain.getvalue() == re.sub(r"\x1b\[\d+m", "", coloured.getvalue())
 
@@ -197,7 +207,7 @@ def test_without_colours_an_error_loses_nothing_else(
 def test_a_log_has_no_colours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TERM", "xterm-256color")
     with (tmp_path / "log").open("w", encoding="utf-8") as log:
-        show.error("it failed", ("a hint",), log)
+        error("it failed", ("a hint",), log)
     assert "error: it failed\n\nhint: a hint\n" == (tmp_path / "log").read_text(encoding="utf-8")
 
 

@@ -28,8 +28,9 @@ from zerowiz.errors import ExitCode, UsageError
 from zerowiz.probe.config_text import STDIN
 from zerowiz.probe.package_data import read_ds_schema
 from zerowiz.ui import check as check_text
-from zerowiz.ui import show
 from zerowiz.ui.reporter import TerminalReporter
+from zerowiz.ui.text import error as show_error
+from zerowiz.ui.text import note
 
 
 def check(
@@ -129,7 +130,7 @@ def check(
 def _end(reports: Sequence[FileReport], configs: FoundConfigs) -> None:
     """Say which paths were not checked, and exit as the worst of all demands."""
     for error in configs.unreadable:
-        show.error(error.message, error.hints, sys.stderr)
+        show_error(error.message, error.hints, sys.stderr)
     if any(report.failed for report in reports):
         raise typer.Exit(ExitCode.CHECK_FOUND_ERRORS)
     if configs.unreadable:
@@ -175,7 +176,7 @@ def _read_schema(version: str | None, *, quiet: bool) -> Schema:
     schema = read_ds_schema(version)
     plain = (version or "").partition("+")[0]
     if not quiet and version is not None and not f"{schema.version}.".startswith(f"{plain}."):
-        show.note(
+        note(
             (
                 f"zerowiz has no list of the keys of DeepSpeed {version}, and uses that of "
                 f"{schema.version}"

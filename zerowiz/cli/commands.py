@@ -115,9 +115,9 @@ def _fail(error: ZerowizError) -> NoReturn:
 
 
 def _show_error(message: str, hints: Sequence[str]) -> None:
-    from zerowiz.ui import show  # noqa: PLC0415 - `--version` and `--help` show none
+    from zerowiz.ui import text  # noqa: PLC0415 - `--version` and `--help` show none
 
-    show.error(message, hints, sys.stderr)
+    text.error(message, hints, sys.stderr)
 
 
 def _run() -> int:
@@ -132,9 +132,9 @@ def _run() -> int:
         code = app(standalone_mode=False, prog_name="zerowiz")
         sys.stdout.flush()
     except DeclinedError as declined:
-        from zerowiz.ui import show  # noqa: PLC0415 - as above
+        from zerowiz.ui import text  # noqa: PLC0415 - as above
 
-        show.note(declined.message, sys.stderr)
+        text.note(declined.message, sys.stderr)
         return ExitCode.OK
     except ZerowizError as error:
         _fail(error)

@@ -6,8 +6,7 @@ from typing import TextIO
 from zerowiz.core.findings import Finding, Severity, errors_of
 from zerowiz.core.lint.report import ConfigFinding, FileReport
 from zerowiz.translation import _
-from zerowiz.ui.show import note
-from zerowiz.ui.text import Colour, fold, paint, plain, severities
+from zerowiz.ui.text import Colour, fold, note, paint, plain, severities
 
 COLOURS = {
     Severity.ERROR: Colour.BAD,

@@ -7,7 +7,7 @@ from zerowiz.core.launch.provenance import MachineChange, difference
 from zerowiz.core.machine.types import Machine
 from zerowiz.errors import HandEditedError, LostEdit
 from zerowiz.translation import N_, _, listing
-from zerowiz.ui import show
+from zerowiz.ui import text
 from zerowiz.ui.assumptions import global_batch
 from zerowiz.ui.text import on_device, say
 
@@ -22,9 +22,9 @@ _STYLES = (("---", "bold"), ("+++", "bold"), ("@@", "magenta"), ("-", "red"), ("
 
 def error(refusal: HandEditedError, stream: TextIO) -> None:
     """What went wrong, what would be lost, what to do next."""
-    show.error(refusal.message, (), stream)
+    text.error(refusal.message, (), stream)
     losses(refusal.losses, stream)
-    show.what_next(refusal.hints, stream)
+    text.what_next(refusal.hints, stream)
 
 
 def losses(edits: Sequence[LostEdit], stream: TextIO) -> None:

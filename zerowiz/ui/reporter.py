@@ -13,6 +13,8 @@ from zerowiz.core.strategy_types import Strategy
 from zerowiz.errors import LostEdit, ZerowizError
 from zerowiz.ui import show
 from zerowiz.ui.progress import TerminalWait
+from zerowiz.ui.text import error as show_error
+from zerowiz.ui.text import note
 
 if TYPE_CHECKING:
     from zerowiz.core.job_end import AttemptRecord, JobEnd
@@ -54,12 +56,12 @@ class TerminalReporter:
     def event(self, text: str) -> None:
         """What happened to a run."""
         with suppress(OSError):
-            show.note(text, self.stream)
+            note(text, self.stream)
 
     def error(self, error: ZerowizError) -> None:
         """A failure that does not end the run."""
         with suppress(OSError):
-            show.error(error.message, error.hints, self.stream)
+            show_error(error.message, error.hints, self.stream)
 
     def script(self, facts: ScriptFacts) -> None:
         """How its config reaches the training script, and where the reading ended."""
@@ -108,8 +110,8 @@ class TerminalLaunchReporter(TerminalReporter):
 
     def start(self, launch_plan: LaunchPlan) -> None:
         """The command, as a shell line."""
-        for note in launch_plan.notes:
-            self.note(note)
+        for text in launch_plan.notes:
+            self.note(text)
         if not self.quiet:
             with suppress(OSError):
                 sys.stderr.write("\n")

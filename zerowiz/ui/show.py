@@ -380,27 +380,3 @@ def for_program(
     stream.write(fold_command(quoted, stream, before=_("the same in a job script: ")) + "\n")
     if elsewhere is not None:
         say(stream, _("Run it on {elsewhere}, in a copy of this folder", elsewhere=elsewhere))
-
-
-def note(text: str, stream: TextIO) -> None:
-    """What a result rests on."""
-    _say_marked(_("note: "), [text], Colour.LABEL, stream)
-
-
-def error(message: str, hints: Sequence[str], stream: TextIO) -> None:
-    """What went wrong in one line, then what to do next."""
-    _say_marked(_("error: "), [message], Colour.BAD, stream)
-    what_next(hints, stream)
-
-
-def what_next(hints: Sequence[str], stream: TextIO) -> None:
-    """What to do, after an empty line."""
-    if hints:
-        stream.write("\n")
-        _say_marked(_("hint: "), hints, Colour.GOOD, stream)
-
-
-def _say_marked(mark: str, texts: Sequence[str], colour: Colour, stream: TextIO) -> None:
-    """Lines that begin with a word in a colour."""
-    marks = {f"^{re.escape(mark.rstrip())}": colour}
-    say(stream, *(mark + text for text in texts), hang=cells(mark), marks=marks)

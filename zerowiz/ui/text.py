@@ -493,6 +493,30 @@ def say(
     stream.writelines(paint(line, marks or {}, stream) + "\n" for line in folded)
 
 
+def note(text: str, stream: TextIO) -> None:
+    """What a result rests on."""
+    _say_marked(_("note: "), [text], Colour.LABEL, stream)
+
+
+def error(message: str, hints: Sequence[str], stream: TextIO) -> None:
+    """What went wrong in one line, then what to do next."""
+    _say_marked(_("error: "), [message], Colour.BAD, stream)
+    what_next(hints, stream)
+
+
+def what_next(hints: Sequence[str], stream: TextIO) -> None:
+    """What to do, after an empty line."""
+    if hints:
+        stream.write("\n")
+        _say_marked(_("hint: "), hints, Colour.GOOD, stream)
+
+
+def _say_marked(mark: str, texts: Sequence[str], colour: Colour, stream: TextIO) -> None:
+    """Lines that begin with a word in a colour."""
+    marks = {f"^{re.escape(mark.rstrip())}": colour}
+    say(stream, *(mark + text for text in texts), hang=cells(mark), marks=marks)
+
+
 # Write sizes and counts as people read them; GiB lives only here.
 
 OF = _(" of ")
