@@ -187,13 +187,13 @@ class _YamlReader:
         if isinstance(node, self.yaml.SequenceNode):
             items = tuple(self.node(item, level + 1) for item in node.value)
             return Array(place=place, items=items)
-        return Scalar(place=place, value=self.scalar(node), quote="")
+        return Scalar(place=place, value=self.scalar(node))
 
     def members(self, pairs: Sequence[tuple[Any, Any]], level: int) -> tuple[Member, ...]:
         """The members of an object; of equal keys the last one counts, as for a trainer."""
         last: dict[str, Member] = {}
         for name, value in pairs:
-            key = KeyToken(place=_place(name), name=str(name.value), quote="")
+            key = KeyToken(place=_place(name), name=str(name.value))
             last[key.name] = Member(key=key, value=self.node(value, level + 1))
         return tuple(last.values())
 

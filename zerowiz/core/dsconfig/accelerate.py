@@ -310,7 +310,7 @@ def _count(values: Mapping[str, Node], name: str) -> int | None:
 
 
 def _scalar(value: _Value, place: Span) -> Scalar:
-    return Scalar(place=place, value=value, quote="")
+    return Scalar(place=place, value=value)
 
 
 def _nested(values: Mapping[_Path, Node], place: Span) -> Object:
@@ -319,7 +319,7 @@ def _nested(values: Mapping[_Path, Node], place: Span) -> Object:
     for name in dict.fromkeys(path[0] for path in values):
         inner = {path[1:]: value for path, value in values.items() if path[0] == name}
         value = inner.get(()) or _nested(inner, next(iter(inner.values())).place)
-        members.append(Member(key=KeyToken(place=value.place, name=name, quote=""), value=value))
+        members.append(Member(key=KeyToken(place=value.place, name=name), value=value))
     return Object(place=place, members=tuple(members))
 
 

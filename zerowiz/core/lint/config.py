@@ -311,10 +311,11 @@ def shown(value: object) -> str:
 _GAP = re.compile(r"[\s,]*")
 
 
-def rename(entry: Entry, name: str) -> tuple[Edit, ...]:
+def rename(text: str, entry: Entry, name: str) -> tuple[Edit, ...]:
     """Give the key another name, in the quotes that it has."""
-    key = entry.member.key
-    return (_over(key.place, f"{key.quote}{name}{key.quote}"),)
+    place = entry.member.key.place
+    quote = text[place.start] if text[place.start] in "\"'" else ""
+    return (_over(place, f"{quote}{name}{quote}"),)
 
 
 def put(entry: Entry, value: object) -> tuple[Edit, ...]:

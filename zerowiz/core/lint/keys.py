@@ -658,7 +658,7 @@ def _misspelt(config: Config, entry: Entry, guess: _Guess) -> ConfigFinding:
     refused = entry.in_strict_section
     is_free = guess.key.path not in config.last
     is_lost = guess.is_sure and is_free and not _comes_anyway(config, guess.key, entry.value)
-    fix, edits = f"rename it to `{guess.name}`", rename(entry, guess.name)
+    fix, edits = f"rename it to `{guess.name}`", rename(config.text, entry, guess.name)
     return entry.found(
         UNKNOWN_KEY,
         (
@@ -786,7 +786,7 @@ def _deprecated(config: Config, entry: Entry) -> ConfigFinding:
     unseen = entry.name == "cpu_offload" and entry.value is True and config.by_accelerate
     raises = unseen and bool(config.stage) and "optimizer" not in config.last
     is_section = Unknown.REFUSED is getattr(config.schema.keys.get(new_path), "unknown", None)
-    fix, edits = f"rename it to `{new_name}`", rename(entry, new_name)
+    fix, edits = f"rename it to `{new_name}`", rename(config.text, entry, new_name)
     if is_section:
         # runtime/zero/config.py, new_param_fn of cpu_offload and cpu_offload_param.
         fix = f'write `"{new_name}": {{"device": "cpu"}}`'
