@@ -176,7 +176,8 @@ def is_number(hint: object) -> bool:
     """Whether nothing but numbers can stand there: `int`, `float | None`, `tuple[int, ...]`."""
     if get_origin(hint) is Callable:
         return False
-    kinds = set(get_args(hint) or (hint,)) - {type(None), Ellipsis}
+    parts = [part for part in get_args(hint) or (hint,) if get_origin(part) is not Callable]
+    kinds = set(parts) - {type(None), Ellipsis}
     inner = {a for kind in kinds for a in (get_args(kind) or (kind,))}
     return inner - {Ellipsis} <= {int, float} and bool(inner)
 

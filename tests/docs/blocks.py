@@ -15,10 +15,10 @@ from lint.rows import FOUND
 from recorded import put_under_pynvml
 
 from zerowiz.cli.commands import COMMANDS, main
-from zerowiz.core.findings import Rule, Severity
+from zerowiz.core.findings import Finding, Rule, Severity
 from zerowiz.core.lint.linter import RULES as CHECK_RULES
 from zerowiz.core.lint.linter import lint
-from zerowiz.core.lint.report import ConfigFinding, FileReport
+from zerowiz.core.lint.report import FileReport
 from zerowiz.core.preflight.examine import RULES as PREFLIGHT_RULES
 from zerowiz.core.preflight.examine import examine
 from zerowiz.core.workload import SETTINGS, setting_kinds
@@ -26,7 +26,6 @@ from zerowiz.errors import ExitCode
 from zerowiz.probe.machine_recording import Replay
 from zerowiz.probe.package_data import read_ds_schema
 from zerowiz.ui import check as show_check
-from zerowiz.ui import doctor as show_doctor
 
 
 @contextmanager
@@ -113,7 +112,7 @@ def section(rule: Rule, *parts: str) -> str:
     return "\n\n".join([f"### {rule.code}", *parts]) + "\n"
 
 
-def example_of(rule: Rule) -> tuple[str, ConfigFinding]:
+def example_of(rule: Rule) -> tuple[str, Finding]:
     """The first config of the tests that has the mistake in its usual form, with a fix."""
     schema = read_ds_schema(None)
     examples = [
@@ -188,7 +187,7 @@ def of_cases() -> Iterator[tuple[str, str]]:
     for case in CASES:
         stream = io.StringIO()
         found = [each for each in examine(case.found) if each.rule.name == case.rule]
-        show_doctor.findings(found, stream)
+        show_check.findings(found, stream)
         yield case.rule, stream.getvalue()
 
 

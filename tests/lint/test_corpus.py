@@ -23,9 +23,8 @@ from lint.cases import (
 from lint.rows import Truth
 
 from zerowiz.core.dsconfig.hjson import Dialect, parse, plain
-from zerowiz.core.findings import Severity
+from zerowiz.core.findings import Finding, Severity
 from zerowiz.core.lint.linter import RULES, lint
-from zerowiz.core.lint.report import ConfigFinding
 from zerowiz.probe.package_data import read_ds_schema
 
 # The configs are those of the DeepSpeed whose truth is tested.
@@ -34,7 +33,7 @@ VERSION = "0.19.8"
 each_broken = pytest.mark.parametrize("case", BROKEN_CASES, ids=str)
 
 
-def findings(case: Case) -> tuple[ConfigFinding, ...]:
+def findings(case: Case) -> tuple[Finding, ...]:
     return lint(case.text, read_ds_schema(VERSION), case.context)
 
 

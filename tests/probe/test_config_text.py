@@ -123,7 +123,6 @@ def test_each_line_of_the_config_knows_its_place_in_the_yaml_file() -> None:
     assert (3, 5) == places['"enabled":']
     assert (3, 14) == places["true"]
     assert (5, 7) == places["7"]
-    assert not config.is_fixable
     assert Integration.HF is config.integration
 
 

@@ -19,7 +19,7 @@ def test_four_minor_versions_ship_and_every_patch_with_keys_of_its_own() -> None
 
 def test_a_key_is_known_from_its_patch_on() -> None:
     found = {
-        patch: read_ds_schema(f"0.19.{patch}").find("zero_optimization.compute_grad_norm")
+        patch: read_ds_schema(f"0.19.{patch}").names().get("zero_optimization.compute_grad_norm")
         for patch in range(9)
     }
     assert [7, 8] == [patch for patch, key in found.items() if key is not None]
@@ -46,25 +46,25 @@ def test_a_version_without_a_schema_of_its_own_reads_the_one_before_it() -> None
     ],
 )
 def test_a_default_is_that_of_its_version(path: str, defaults: list[str]) -> None:
-    found = [read_ds_schema(version).find(path) for version in MINORS]
+    found = [read_ds_schema(version).names().get(path) for version in MINORS]
     assert defaults == [key and key.default for key in found]
 
 
 def test_fp16_keys_under_bf16_were_ignored_once_and_are_refused_now() -> None:
-    fates = [read_ds_schema(version).fate("bf16.loss_scale") for version in MINORS]
+    fates = [read_ds_schema(version).keys["bf16"].unknown for version in MINORS]
     assert [Unknown.REFUSED, Unknown.REFUSED, Unknown.REFUSED, Unknown.IGNORED] == fates
 
 
 def test_a_section_that_was_removed_is_still_known() -> None:
-    amps = [read_ds_schema(version).find("amp") for version in MINORS]
+    amps = [read_ds_schema(version).names().get("amp") for version in MINORS]
     assert [True, False, False, False] == [amp and amp.removed for amp in amps]
 
 
 def test_a_documented_name_and_a_field_name_are_one_key() -> None:
     schema = read_ds_schema()
-    documented = schema.find("zero_optimization.stage3_max_live_parameters")
+    documented = schema.names().get("zero_optimization.stage3_max_live_parameters")
     assert documented is not None
-    assert documented == schema.find("zero_optimization.max_live_parameters")
+    assert documented == schema.names().get("zero_optimization.max_live_parameters")
 
 
 def test_every_key_says_where_deepspeed_reads_it() -> None:

@@ -12,23 +12,20 @@ PAGE = "docs/reference/errors.md"
 BLOCKS = f"tests/docs/test_pages.py::test_a_page_has_what_its_blocks_make[{PAGE}]"
 
 RULE = """\
-PRINTS_EACH_STEP = Rule(
-    code="ZW808",
-    name="prints-each-step",
-    severity=Severity.INFO,
-    why="a line a step hides what else is written, and each one waits for the GPU",
-)
-
-
-def _prints(config: Config) -> Iterator[ConfigFinding]:
-    if config.number("steps_per_print") == 1:
-        yield config.last["steps_per_print"].found(
-            PRINTS_EACH_STEP, "DeepSpeed prints a line for each step", fix="write 100"
-        )
-
-
+    Rule(
+        code="ZW808",
+        name="prints-each-step",
+        severity=Severity.INFO,
+        why="a line a step hides what else is written, and each one waits for the GPU",
+    ): (
+        Relation(
+            at="steps_per_print",
+            when=lambda config, entry: config.number(entry.known_path) == 1,
+            says="DeepSpeed prints a line for each step",
+            fix="write 100",
+        ),
+    ),
 """
-FIRST = "    if config.stage:\n        yield from _reduce_bucket(config)\n"
 FOUND = """\
     has(
         "prints-each-step",
@@ -58,8 +55,7 @@ def codes(copied: Copy) -> list[str]:
 def test_a_lint_rule_touches_its_module_and_the_table_of_cases(copied: Copy) -> None:
     recipe = read_recipes()["a lint rule"]
 
-    copied.insert(MODULE, RULE, before="def _reduce_bucket(")
-    copied.insert(MODULE, "    yield from _prints(config)\n", before=FIRST)
+    copied.insert(MODULE, RULE, before='    Rule(\n        code="ZW801",\n')
     assert "ZW808" in codes(copied)
     assert set(recipe.tests) == copied.unfinished(recipe)
 
@@ -86,7 +82,7 @@ DISTRIBUTED_DEBUG = Rule(
 )
 
 
-def _distributed_debug(inputs: PreflightInput) -> Iterator[PreflightFinding]:
+def _distributed_debug(inputs: PreflightInput) -> Iterator[Finding]:
     if inputs.environ.get("TORCH_DISTRIBUTED_DEBUG") == "DETAIL":
         yield found(
             DISTRIBUTED_DEBUG,

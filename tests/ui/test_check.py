@@ -6,8 +6,8 @@ import re
 import pytest
 from ui.streams import TerminalStream
 
-from zerowiz.core.findings import Rule, Severity
-from zerowiz.core.lint.report import ConfigFinding, FileReport
+from zerowiz.core.findings import Finding, Rule, Severity
+from zerowiz.core.lint.report import FileReport
 from zerowiz.core.structs import replace
 from zerowiz.ui import check
 
@@ -17,18 +17,18 @@ RULE = Rule(
     severity=Severity.ERROR,
     why="DeepSpeed refuses an unknown key in this section, and the job ends before its first step",
 )
-FOUND = ConfigFinding(
+FOUND = Finding(
     rule=RULE,
     severity=Severity.ERROR,
     key="zero_optimization.stagee",
     line=12,
     column=5,
     message="`zero_optimization.stagee`, did you mean `zero_optimization.stage`?",
-    fix="rename it to `stage`",
+    fixes=("rename it to `stage`",),
 )
 
 
-def shown(*findings: ConfigFinding, stream: io.StringIO | None = None, files: int = 1) -> str:
+def shown(*findings: Finding, stream: io.StringIO | None = None, files: int = 1) -> str:
     stream = stream or io.StringIO()
     clean = [FileReport(path="other.json", findings=()) for _ in range(files - 1)]
     check.reports([FileReport(path="ds.json", findings=findings), *clean], "0.19.8", stream)
@@ -53,7 +53,7 @@ def test_a_finding_is_a_line_that_editors_jump_to_then_why_and_fix() -> None:
 
 
 def test_a_finding_without_a_why_or_a_fix_has_no_line_of_it() -> None:
-    bare = replace(FOUND, rule=replace(RULE, why=""), fix=None)
+    bare = replace(FOUND, rule=replace(RULE, why=""), fixes=())
     assert [f"ds.json:12:5 error ZW101 unknown-key: {FOUND.message}"] == shown(bare).splitlines()[
         :-2
     ]
@@ -81,7 +81,7 @@ def test_nobody_who_wants_no_colour_gets_one(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_another_command_says_a_finding_in_one_line() -> None:
     said = "ds.json line 12: `a?` (ZW101 unknown-key)"
-    assert said == check.in_short("ds.json", replace(FOUND, message="`a\n`"))
+    assert said == check.in_short(replace(FOUND, message="`a\n`"), "ds.json")
 
 
 def test_nothing_found_is_one_line() -> None:

@@ -35,7 +35,7 @@ from zerowiz.errors import UsageError, did_you_mean, in_python
 if TYPE_CHECKING:
     from zerowiz.app.catalog import MachineChoice
     from zerowiz.core.catalog import PlannedRun
-    from zerowiz.core.lint.report import ConfigFinding
+    from zerowiz.core.findings import Finding
 
 # The script that a plan file names where no script was read.
 _SCRIPT = "train.py"
@@ -464,7 +464,7 @@ def check(
     machine: Machine | str | os.PathLike[str] | None = None,
     world_size: int | None = None,
     deepspeed_version: str | None = None,
-) -> "tuple[ConfigFinding, ...]":
+) -> "tuple[Finding, ...]":
     """The mistakes in a DeepSpeed config, in the order of its text.
 
     Args:

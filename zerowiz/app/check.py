@@ -2,29 +2,24 @@
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
 from msgspec import Struct
 
-from zerowiz.app.machines.machine import find_machine
-from zerowiz.app.options import Options
-from zerowiz.app.reporter import SILENT, Reporter
 from zerowiz.core.dsconfig.accelerate import AccelerateFile
 from zerowiz.core.dsconfig.schema import Schema
+from zerowiz.core.findings import Finding
 from zerowiz.core.lint.config import ConfigText, Context, on_machine
 from zerowiz.core.lint.keys import unreadable
 from zerowiz.core.lint.linter import check_accelerate, check_config, fix_text, lint
-from zerowiz.core.lint.report import ConfigFinding, FileReport
-from zerowiz.core.script.settings import ScriptRun
+from zerowiz.core.lint.report import FileReport
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Integration
-from zerowiz.emit.files import rewrite_file
 from zerowiz.errors import UsageError, ZerowizError
 from zerowiz.probe.config_text import is_yaml, read_configs
 from zerowiz.probe.package_data import read_bad_releases, read_version
-from zerowiz.probe.script.read_script import read_script
 
 # `0.19.8`, `0.19.8+cu13`.
 _VERSION = re.compile(r"\d+\.\d+.*")
@@ -34,7 +29,7 @@ class CheckedConfig(Struct, frozen=True, kw_only=True):
     """What was found in one config, and what was done to its file."""
 
     report: FileReport
-    fixed: tuple[ConfigFinding, ...] = ()
+    fixed: tuple[Finding, ...] = ()
     """What was fixed in the file, at the places where it stood."""
     not_fixable: bool = False
     """Whether fixes were wanted, and the file is of a kind that is not changed."""
@@ -51,10 +46,7 @@ def choose_version(version: str | None, option: str = "--deepspeed-version") -> 
         UsageError: It is no version.
     """
     if version is not None and not _VERSION.fullmatch(version):
-        raise UsageError(
-            f"`{option} {version}` is not a version",
-            "use a version such as `0.19.8`",
-        )
+        raise UsageError(f"`{option} {version}` is not a version", "use a version such as `0.19.8`")
     return version or read_version("deepspeed")
 
 
@@ -80,16 +72,22 @@ def find_context(
         world_size=world_size,
         bad_releases=tuple(row for row in known if row.affects("deepspeed", version)),
     )
+    # Most configs are checked for no script and no machine, and these load the whole planner.
     if script is not None:
+        from zerowiz.core.script.settings import ScriptRun  # noqa: PLC0415 - see above
+        from zerowiz.probe.script.read_script import read_script  # noqa: PLC0415 - see above
+
         run = ScriptRun(read_script(script))
-        facts = run.facts
         context = replace(
             context,
-            integration=integration or facts.integration,
+            integration=integration or run.facts.integration,
             settings=run.settings,
-            passed=facts.passed,
+            passed=run.facts.passed,
         )
     if machine is not None:
+        from zerowiz.app.machines.machine import find_machine  # noqa: PLC0415 - see above
+        from zerowiz.app.options import Options  # noqa: PLC0415 - see above
+
         context = on_machine(context, find_machine(Options(machine=machine), os.environ))
     return context
 
@@ -103,11 +101,15 @@ class FoundConfigs(Struct, frozen=True, kw_only=True):
     """Why a path has no config; the others are checked all the same."""
 
 
-def find_configs(paths: Sequence[str], schema: Schema, reporter: Reporter = SILENT) -> FoundConfigs:
-    """Every config that these paths name: files, folders of them, patterns, or `-` for stdin."""
-    names = schema.top_names
-    with reporter.wait("looking for configs") as wait:
-        files = [config for path in paths for config in read_configs(path, names, wait.at)]
+def find_configs(paths: Sequence[str], schema: Schema, *at: Callable[[str], None]) -> FoundConfigs:
+    """Every config that these paths name: files, folders of them, patterns, or `-` for stdin.
+
+    Args:
+        paths: As they stand on the command line.
+        schema: What the DeepSpeed knows that will read the configs.
+        at: Hears how many folders have been read.
+    """
+    files = [config for path in paths for config in read_configs(path, schema.top_names, *at)]
     configs = {config.path: config for config in files if not isinstance(config, ZerowizError)}
     return FoundConfigs(
         configs=tuple(configs.values()),
@@ -126,22 +128,22 @@ def check_file(
         context: What is known of the run.
         fix: Whether the fixes that are safe are written to its file.
     """
+    fixed: tuple[Finding, ...] = ()
     if isinstance(config, AccelerateFile):
         findings = check_accelerate(config)
-        report = FileReport(path=config.path, findings=findings)
-        return CheckedConfig(report=report, not_fixable=fix and bool(findings))
-    if config.fault is not None:
-        finding = unreadable(config.fault, is_yaml=is_yaml(Path(config.path)))
-        report = FileReport(path=config.path, findings=(finding,))
-        return CheckedConfig(report=report)
-    if context.integration is None:
-        context = replace(context, integration=config.integration)
-    if not fix or not config.is_fixable:
+    elif config.fault is not None:
+        findings = (unreadable(config.fault, is_yaml=is_yaml(Path(config.path))),)
+        fix = False
+    else:
+        context = replace(context, integration=context.integration or config.integration)
         findings = check_config(config, schema, context)
-        report = FileReport(path=config.path, findings=findings)
-        return CheckedConfig(report=report, not_fixable=fix and bool(findings))
-    result = fix_text(config.text, partial(lint, schema=schema, context=context))
-    if result.fixed:
-        rewrite_file(Path(config.path), result.text)
-    report = FileReport(path=config.path, findings=result.findings)
-    return CheckedConfig(report=report, fixed=result.fixed)
+    if fix and isinstance(config, ConfigText) and not config.places:
+        from zerowiz.emit.files import rewrite_file  # noqa: PLC0415 - takes long to load
+
+        fix = False
+        result = fix_text(config.text, partial(lint, schema=schema, context=context))
+        findings, fixed = result.findings, result.fixed
+        if fixed:
+            rewrite_file(Path(config.path), result.text)
+    report = FileReport(path=config.path, findings=findings)
+    return CheckedConfig(report=report, fixed=fixed, not_fixable=fix and bool(findings))

@@ -19,7 +19,7 @@ from zerowiz.app.resolve.workload import (
     check_own_config,
     check_words,
 )
-from zerowiz.core.findings import PreflightFinding, Rule, found
+from zerowiz.core.findings import Finding, Rule, found
 from zerowiz.core.launch.job_nodes import NodeRank
 from zerowiz.core.launch.plan import Programs, launch_env
 from zerowiz.core.machine.types import Machine
@@ -47,7 +47,7 @@ _NOTHING_PLANNED = (
 class _Refusals(Struct, frozen=True):
     """The findings of the steps of a launch that failed."""
 
-    findings: list[PreflightFinding] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
 
     def attempt(self, rule: Rule, step: Callable[[], T]) -> T | None:
         """The result of a step of a launch; None where it failed, and its error is a finding.
@@ -67,7 +67,7 @@ class _Refusals(Struct, frozen=True):
 
 def find_preflight_findings(
     script: str | None, script_args: tuple[str, ...], options: Options, reporter: Reporter
-) -> tuple[PreflightFinding, ...]:
+) -> tuple[Finding, ...]:
     """Run every preflight check for the job, or those of any job where none is described.
 
     Args:

@@ -10,7 +10,6 @@ import typer
 from zerowiz import __version__
 from zerowiz.app.check import (
     CheckedConfig,
-    FoundConfigs,
     check_file,
     choose_version,
     find_configs,
@@ -21,16 +20,15 @@ from zerowiz.cli.usage import Explain, PlainCommand, write_json
 from zerowiz.core import shell
 from zerowiz.core.dsconfig.schema import Schema
 from zerowiz.core.lint.linter import RULES
-from zerowiz.core.lint.report import FileReport, encode_json_schema, encode_reports, encode_sarif
+from zerowiz.core.lint.report import encode_json_schema, encode_reports, encode_sarif
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Integration
 from zerowiz.errors import ExitCode, UsageError
 from zerowiz.probe.config_text import STDIN
 from zerowiz.probe.package_data import read_ds_schema
 from zerowiz.ui import check as check_text
-from zerowiz.ui.reporter import TerminalReporter
-from zerowiz.ui.text import error as show_error
-from zerowiz.ui.text import note
+from zerowiz.ui.progress import TerminalWait
+from zerowiz.ui.text import error, note
 
 
 def check(
@@ -110,8 +108,9 @@ def check(
     if from_version is not None:
         before = read_ds_schema(choose_version(from_version, "--from"))
         context = replace(context, before=before)
-    reporter = TerminalReporter(with_waits=not (quiet or as_json or as_sarif))
-    configs = find_configs(words, known, reporter)
+    is_shown = not (quiet or as_json or as_sarif)
+    with TerminalWait("looking for configs", sys.stderr if is_shown else None) as wait:
+        configs = find_configs(words, known, wait.at)
     checked = [check_file(config, known, context, fix=fix) for config in configs.configs]
     reports = [file.report for file in checked]
     if not quiet:
@@ -124,17 +123,20 @@ def check(
         check_text.errors(reports, sys.stdout)
     elif reports:
         check_text.reports(reports, known.version, sys.stdout)
-    _end(reports, configs)
-
-
-def _end(reports: Sequence[FileReport], configs: FoundConfigs) -> None:
-    """Say which paths were not checked, and exit as the worst of all demands."""
-    for error in configs.unreadable:
-        show_error(error.message, error.hints, sys.stderr)
+    for failure in configs.unreadable:
+        error(failure.message, failure.hints, sys.stderr)
     if any(report.failed for report in reports):
         raise typer.Exit(ExitCode.CHECK_FOUND_ERRORS)
     if configs.unreadable:
         raise typer.Exit(ExitCode.FAILED)
+
+
+def _note_fixes(configs: Sequence[CheckedConfig]) -> None:
+    for checked in configs:
+        if checked.not_fixable:
+            check_text.not_fixed(checked.report.path, sys.stderr)
+        if checked.fixed:
+            check_text.fixed(checked.report.path, checked.fixed, sys.stderr)
 
 
 def _refuse(words: Sequence[str], *, fix: bool, schema: bool, formats: int) -> None:
@@ -184,14 +186,6 @@ def _read_schema(version: str | None, *, quiet: bool) -> Schema:
             sys.stderr,
         )
     return schema
-
-
-def _note_fixes(configs: Sequence[CheckedConfig]) -> None:
-    for checked in configs:
-        if checked.not_fixable:
-            check_text.not_fixed(checked.report.path, sys.stderr)
-        if checked.fixed:
-            check_text.fixed(checked.report.path, checked.fixed, sys.stderr)
 
 
 def register(app: typer.Typer) -> None:

@@ -14,7 +14,7 @@ from zerowiz.cli.usage import Explain, PlainCommand, write_json
 from zerowiz.core.findings import errors_of
 from zerowiz.core.preflight.examine import encode_findings
 from zerowiz.errors import ExitCode
-from zerowiz.ui import doctor as doctor_text
+from zerowiz.ui import check as check_text
 from zerowiz.ui.reporter import TerminalReporter
 
 
@@ -40,10 +40,10 @@ def doctor(
     if options.as_json:
         write_json(encode_findings(findings, __version__))
     elif options.quiet:
-        doctor_text.findings(errors_of(findings), sys.stdout)
+        check_text.findings(errors_of(findings), sys.stdout)
     else:
-        doctor_text.findings(findings, sys.stdout)
-        doctor_text.summary(findings, sys.stdout)
+        check_text.findings(findings, sys.stdout)
+        check_text.summary(findings, sys.stdout)
     if errors_of(findings):
         raise typer.Exit(ExitCode.PREFLIGHT)
 

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
-from typing import TypeVar
 
 from msgspec import Struct
 
@@ -46,47 +45,63 @@ class Rule(Struct, frozen=True, kw_only=True):
         return page_of(self.code)
 
 
+class Edit(Struct, frozen=True, kw_only=True):
+    """The characters from `start` up to `end` of a text, and what stands there afterwards."""
+
+    start: int
+    end: int
+    text: str
+
+
 class Finding(Struct, frozen=True, kw_only=True):
-    """What a check found; each command adds fields of its own."""
+    """One mistake in a config, or one obstacle of a job."""
 
     rule: Rule
     severity: Severity
     message: str
     """What was seen, in one line."""
+    fixes: tuple[str, ...] = ()
+    """What to do, in words, commands and lines; one of them is enough."""
+    because: str | None = None
+    """Why this very case matters; None where what the rule says of all of them is enough."""
+    key: str = ""
+    """Dotted path of the key that it is about; empty for a whole file, and outside of files."""
+    line: int = 0
+    """From 1; 0 for what is in no file."""
+    column: int = 0
+    edits: tuple[Edit, ...] = ()
+    """What `--fix` does, where that is safe."""
+    of_launcher: bool = False
+    """Whether only `accelerate launch` meets it: zerowiz passes the ranks what they get itself."""
+
+    @property
+    def why(self) -> str:
+        """Why it matters; empty where the message says it all."""
+        return self.rule.why if self.because is None else self.because
+
+    @property
+    def fix(self) -> str | None:
+        """The first of its fixes; None where there is none."""
+        return self.fixes[0] if self.fixes else None
 
 
-AnyFinding = TypeVar("AnyFinding", bound=Finding)
+def found(rule: Rule, message: str, *fixes: str, severity: Severity | None = None) -> Finding:
+    """A finding of this rule, with the severity of the rule unless another one is given."""
+    return Finding(rule=rule, severity=severity or rule.severity, message=message, fixes=fixes)
 
 
-def errors_of(findings: Iterable[AnyFinding]) -> tuple[AnyFinding, ...]:
+def errors_of(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """The findings that are errors."""
     return tuple(finding for finding in findings if finding.severity is Severity.ERROR)
 
 
-def rules_of(modules: Iterable[object]) -> tuple[Rule, ...]:
-    """Every rule that is a name of one of these modules, by its code."""
+def rules_of(
+    modules: Iterable[object], tables: Iterable[Mapping[Rule, object]] = ()
+) -> tuple[Rule, ...]:
+    """Every rule that is a name of one of these modules, or has rows in a table, by its code."""
     names = (value for module in modules for value in vars(module).values())
-    rules = {value for value in names if isinstance(value, Rule)}
+    rules = {value for value in names if isinstance(value, Rule)}.union(*tables)
     return tuple(sorted(rules, key=lambda rule: rule.code))
-
-
-# Describe what stands in a job's way: what was seen, why it matters, and what fixes it.
-
-
-class PreflightFinding(Finding, frozen=True, kw_only=True):
-    """One obstacle."""
-
-    fixes: tuple[str, ...] = ()
-    """Commands and lines that fix it; one of them is enough."""
-
-
-def found(
-    rule: Rule, message: str, *fixes: str, severity: Severity | None = None
-) -> PreflightFinding:
-    """A finding of this rule, with the severity of the rule unless another one is given."""
-    return PreflightFinding(
-        rule=rule, severity=severity or rule.severity, message=message, fixes=fixes
-    )
 
 
 def size(size_bytes: int) -> str:
@@ -101,24 +116,6 @@ def size(size_bytes: int) -> str:
 _RELEASE = re.compile(r"(\d{1,9})\.(\d{1,9})\.(\d{1,9})", re.ASCII)
 
 
-class Harm(StrEnum):
-    """What a release does to a job."""
-
-    WRONG_GRADIENTS = "wrong-gradients"
-    REPEATED_MODULES = "wrong-gradients-of-repeated-modules"
-    EMPTY_ADAPTER = "empty-adapter"
-
-
-HARMS: Mapping[Harm, str] = {
-    Harm.WRONG_GRADIENTS: "ZeRO-2 computes wrong gradients",
-    Harm.REPEATED_MODULES: (
-        "ZeRO-2 with bf16 computes wrong gradients if a module runs more than once in a step"
-    ),
-    Harm.EMPTY_ADAPTER: "at ZeRO-3 the Trainer saves an empty adapter",
-}
-"""The same for people."""
-
-
 class BadRelease(Struct, frozen=True, kw_only=True):
     """One row of `data/bad_releases.json`."""
 
@@ -127,7 +124,8 @@ class BadRelease(Struct, frozen=True, kw_only=True):
     until: str
     """The first release without the fault."""
     stages: tuple[int, ...]
-    harm: Harm
+    harm: str
+    """What it does to a job: `ZeRO-2 computes wrong gradients`."""
     severity: Severity
     """An error where a job of this kind surely meets it."""
     upgrade: str
@@ -146,7 +144,7 @@ class BadRelease(Struct, frozen=True, kw_only=True):
     @property
     def words(self) -> str:
         """What happens, and who says so."""
-        return f"{HARMS[self.harm]} ({', '.join(self.sources)})"
+        return f"{self.harm} ({', '.join(self.sources)})"
 
 
 class _Table(Struct, frozen=True, kw_only=True):

@@ -1,20 +1,40 @@
-"""Show what was found in configs."""
+"""Show what was found: mistakes in configs, and obstacles of a job."""
 
 from collections.abc import Sequence
 from typing import TextIO
 
 from zerowiz.core.findings import Finding, Severity, errors_of
-from zerowiz.core.lint.report import ConfigFinding, FileReport
-from zerowiz.translation import _
-from zerowiz.ui.text import Colour, fold, note, paint, plain, severities
+from zerowiz.core.lint.report import FileReport
+from zerowiz.ui.text import Colour, note, plain, say, severities
 
-COLOURS = {
+_COLOURS = {
     Severity.ERROR: Colour.BAD,
     Severity.WARNING: Colour.DOUBT,
     Severity.INFO: Colour.LABEL,
 }
-
 _HANG = "    "
+
+
+def findings(found: Sequence[Finding], stream: TextIO, path: str | None = None) -> None:
+    """Each finding with its reason and its fixes; the reason that several share is printed once.
+
+    Args:
+        found: What to show.
+        stream: Where to.
+        path: Of the file where they stand; None for those of a job.
+    """
+    explained: set[str] = set()
+    for finding in found:
+        rule, severity = finding.rule, finding.severity
+        place = "" if path is None else f"{path}:{finding.line}:{finding.column} "
+        code = f"{severity} {rule.code}"
+        marks = {rf"(?:^|(?<= )){code}\b": _COLOURS[severity]}
+        line = f"{place}{code} {rule.name}: {finding.message}"
+        say(stream, line, hang=len(_HANG), marks=marks)
+        below = [] if finding.why in {"", *explained} else [f"why: {finding.why}"]
+        below += [f"{'or' if index else 'fix'}: {fix}" for index, fix in enumerate(finding.fixes)]
+        say(stream, *(_HANG + text for text in below), hang=len(_HANG))
+        explained.add(finding.why)
 
 
 def reports(files: Sequence[FileReport], version: str, stream: TextIO) -> None:
@@ -26,93 +46,60 @@ def reports(files: Sequence[FileReport], version: str, stream: TextIO) -> None:
         stream: Where to.
     """
     for report in files:
-        _report(report.path, report.findings, stream)
-    stream.write(f"{_count(files, version)}\n")
-    findings = [finding for report in files for finding in report.findings]
-    if findings:
-        stream.write(f"{_folded(explained_by('check', findings), stream)}\n")
+        findings(report.findings, stream, report.path)
+    found = [finding for report in files for finding in report.findings]
+    counts = _count(found, ("piece of advice", "pieces of advice"))
+    if not found:
+        say(stream, "no findings")
+        return
+    broken = sum(bool(report.findings) for report in files)
+    where = f" in {broken} of {len(files)} files" if len(files) > 1 else ""
+    say(stream, f"{counts}{where}, for DeepSpeed {version}", _explained_by("check", found))
 
 
-def explained_by(command: str, findings: Sequence[Finding]) -> str:
+def summary(problems: Sequence[Finding], stream: TextIO) -> None:
+    """How many obstacles of a job there are, what that means for a launch, and what tells more."""
+    if not problems:
+        say(stream, "no problems found")
+        return
+    counts = _count(problems, ("remark", "remarks"))
+    if not errors_of(problems):
+        counts += ": nothing that is certain to make the job fail"
+    say(stream, counts, _explained_by("doctor", problems))
+
+
+def _count(found: Sequence[Finding], advice: tuple[str, str]) -> str:
+    return severities((finding.severity for finding in found), advice)
+
+
+def _explained_by(command: str, found: Sequence[Finding]) -> str:
     """The command that tells more of the first error, or else of the first finding."""
-    code = (errors_of(findings) or findings)[0].rule.code
-    return _(
-        "for an example and the way out: `zerowiz {command} --explain {code}`",
-        command=command,
-        code=code,
-    )
+    code = (errors_of(found) or found)[0].rule.code
+    return f"for an example and the way out: `zerowiz {command} --explain {code}`"
 
 
 def errors(files: Sequence[FileReport], stream: TextIO) -> None:
     """The errors alone, with nothing around them."""
     for report in files:
-        _report(report.path, errors_of(report.findings), stream)
+        findings(errors_of(report.findings), stream, report.path)
 
 
 def not_fixed(path: str, stream: TextIO) -> None:
     """Why a file with findings stays as it is."""
-    note(_("`--fix` changes JSON only: fix {path} by hand, at the lines below", path=path), stream)
+    note(f"`--fix` changes JSON only: fix {path} by hand, at the lines below", stream)
 
 
-def fixed(path: str, findings: Sequence[ConfigFinding], stream: TextIO) -> None:
+def fixed(path: str, found: Sequence[Finding], stream: TextIO) -> None:
     """What was fixed in a file, a line for each finding."""
-    count = (
-        _("1 finding") if len(findings) == 1 else _("{findings} findings", findings=len(findings))
-    )
-    note(_("fixed {said} in {path}", said=count, path=path), stream)
-    for finding in findings:
-        line = _HANG + _(
-            "line {line}: `{key}`: {fix}", line=finding.line, key=finding.key, fix=finding.fix
-        )
-        stream.write(f"{_folded(line, stream)}\n")
+    count = "1 finding" if len(found) == 1 else f"{len(found)} findings"
+    note(f"fixed {count} in {path}", stream)
+    lines = (f"line {finding.line}: `{finding.key}`: {finding.fix}" for finding in found)
+    say(stream, *(_HANG + line for line in lines), hang=len(_HANG))
 
 
-def in_short(path: str, finding: ConfigFinding) -> str:
-    """One finding in half a sentence, for a command that does something else."""
-    rule = finding.rule
-    return plain(
-        _(
-            "{path} line {line}: {message} ({code} {rule})",
-            path=path,
-            line=finding.line,
-            message=finding.message,
-            code=rule.code,
-            rule=rule.name,
-        )
-    )
-
-
-def _report(path: str, findings: Sequence[ConfigFinding], stream: TextIO) -> None:
-    """The findings of a file; the reason that several share is printed with the first."""
-    reasons: set[str] = set()
-    for finding in findings:
-        rule, severity = finding.rule, finding.severity
-        place = f"{path}:{finding.line}:{finding.column} {severity} {rule.code} {rule.name}: "
-        line = _folded(f"{place}{finding.message}", stream)
-        line = paint(line, {rf"(?<= ){severity} {rule.code}\b": COLOURS[severity]}, stream)
-        is_new = finding.why and finding.why not in reasons
-        reasons.add(finding.why)
-        why = [_("why: {why}", why=finding.why)] if is_new else []
-        below = [*why, *([_("fix: {fix}", fix=finding.fix)] if finding.fix else [])]
-        stream.write("\n".join([line, *(_folded(_HANG + text, stream) for text in below)]) + "\n")
-
-
-def _folded(line: str, stream: TextIO) -> str:
-    """As the terminal shows it best; what would steer it is shown as `?`."""
-    return fold(plain(line), stream, hang=len(_HANG))
-
-
-def _count(checked: Sequence[FileReport], version: str) -> str:
-    all_severities = (finding.severity for report in checked for finding in report.findings)
-    counts = severities(all_severities, (_("piece of advice"), _("pieces of advice")))
-    if not counts:
-        return _("no findings")
-    files = sum(bool(report.findings) for report in checked)
-    where = (
-        _(" in {files} of {found} files", files=files, found=len(checked))
-        if len(checked) > 1
-        else ""
-    )
-    return _(
-        "{counts}{where}, for DeepSpeed {version}", counts=counts, where=where, version=version
-    )
+def in_short(finding: Finding, path: str | None = None) -> str:
+    """One finding in a sentence, for a command that does something else."""
+    code = f"({finding.rule.code} {finding.rule.name})"
+    if path is None:
+        return f"{finding.message} {code}: {finding.rule.why}"
+    return plain(f"{path} line {finding.line}: {finding.message} {code}")

@@ -23,7 +23,7 @@ from zerowiz.app.launch.start import (
 from zerowiz.app.machines.machine import find_machine
 from zerowiz.app.options import Options
 from zerowiz.core.decision.job import Objective
-from zerowiz.core.findings import PreflightFinding, found
+from zerowiz.core.findings import Finding, found
 from zerowiz.core.preflight.builds import BEING_BUILT, COMPILES, NO_NINJA
 from zerowiz.core.preflight.facts import Extensions
 from zerowiz.core.preflight.hardware import MEMLOCK, PORT_TAKEN
@@ -58,7 +58,7 @@ def test_what_may_go_well_stops_nothing() -> None:
     [((WARNING, ERROR), False, 1), ((WARNING, ERROR), True, 2), ((), False, 0)],
 )
 def test_warnings_are_notes(
-    findings: tuple[PreflightFinding, ...],
+    findings: tuple[Finding, ...],
     force: bool,
     expected: int,
     capsys: pytest.CaptureFixture[str],

@@ -147,6 +147,7 @@ REFUSED: dict[str, tuple[str, tuple[int, int, str]]] = {
     "a Python word on one line": ('{"a": True}', (1, 1, f"this `{{` {NEVER}{GREEDY}")),
     "NaN on one line": ('{"a": [NaN]}', (1, 7, f"this `[` {NEVER}{GREEDY}")),
     "a root that ends too early": ("a: 1\nb:", (2, 3, "the text ends too early")),
+    "a mark and nothing else": ("\ufeff", (1, 1, "the text ends too early")),
     "a second root": ("{}\n{}", (2, 1, "the config ends before this")),
     "a bracket too many": ("[1]]", (1, 4, "the config ends before this")),
     "two commas": ("[1,,2]", (1, 4, "`,` is not a value")),

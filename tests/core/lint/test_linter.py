@@ -11,10 +11,9 @@ from lint.rows import DEEPSPEED, FOUND, SILENT, ZERO_2, Row, optimizer, schedule
 from paths import GOLDEN, TEMPLATES
 
 from zerowiz.core.dsconfig.schema import Schema
-from zerowiz.core.findings import Rule, Severity
+from zerowiz.core.findings import Edit, Finding, Rule, Severity
 from zerowiz.core.lint.config import Context
-from zerowiz.core.lint.linter import RULES, OverlapError, apply_edits, fix_text, lint
-from zerowiz.core.lint.report import ConfigFinding, Edit
+from zerowiz.core.lint.linter import RULES, apply_edits, fix_text, lint
 from zerowiz.core.script.bindings import ScriptValue, State
 from zerowiz.core.script.settings import ScriptSettings
 from zerowiz.core.strategies import STRATEGIES
@@ -27,8 +26,8 @@ from zerowiz.probe.package_data import read_ds_schema, read_ds_schemas
 RULE = Rule(code="ZW101", name="unknown-key", severity=Severity.ERROR, why="it is refused")
 
 
-def finding(*edits: Edit, severity: Severity = Severity.ERROR) -> ConfigFinding:
-    return ConfigFinding(
+def finding(*edits: Edit, severity: Severity = Severity.ERROR) -> Finding:
+    return Finding(
         rule=RULE, severity=severity, key="k", line=1, column=1, message="m", edits=edits
     )
 
@@ -37,7 +36,7 @@ def edit(start: int, end: int, text: str) -> Edit:
     return Edit(start=start, end=end, text=text)
 
 
-def upper_case(text: str) -> tuple[ConfigFinding, ...]:
+def upper_case(text: str) -> tuple[Finding, ...]:
     """Every lower case `x` is a mistake, and is fixed by a capital."""
     return tuple(finding(edit(m.start(), m.end(), "X")) for m in re.finditer("x", text))
 
@@ -66,9 +65,11 @@ def test_edits_are_of_the_old_text_in_any_order(edits: tuple[Edit, ...], expecte
         (edit(0, 4, ""), edit(1, 2, "y")),
     ],
 )
-def test_edits_of_the_same_characters_are_refused(edits: tuple[Edit, ...]) -> None:
-    with pytest.raises(OverlapError):
-        apply_edits("abcdef", edits)
+def test_of_edits_of_the_same_characters_the_first_is_made(edits: tuple[Edit, ...]) -> None:
+    def both(text: str) -> tuple[Finding, ...]:
+        return tuple(map(finding, edits)) if text == "abcdef" else ()
+
+    assert apply_edits("abcdef", edits[:1]) == fix_text("abcdef", both).text
 
 
 @given(st.text(alphabet="xyz\r\n\ufeff"))
@@ -80,7 +81,7 @@ def test_what_no_edit_touches_stays(text: str) -> None:
 
 
 def test_a_finding_in_the_way_of_another_is_fixed_in_the_next_round() -> None:
-    def doubled(text: str) -> tuple[ConfigFinding, ...]:
+    def doubled(text: str) -> tuple[Finding, ...]:
         return tuple(
             finding(edit(m.start(), m.start() + 2, "a")) for m in re.finditer("(?=aa)", text)
         )
@@ -89,7 +90,7 @@ def test_a_finding_in_the_way_of_another_is_fixed_in_the_next_round() -> None:
 
 
 def test_a_finding_is_fixed_whole_or_not_at_all() -> None:
-    def two(text: str) -> tuple[ConfigFinding, ...]:
+    def two(text: str) -> tuple[Finding, ...]:
         if "b" not in text:
             return ()
         return (finding(edit(0, 1, "A")), finding(edit(0, 1, "B"), edit(2, 3, "C")))
@@ -98,7 +99,7 @@ def test_a_finding_is_fixed_whole_or_not_at_all() -> None:
 
 
 def test_a_fix_that_makes_an_error_is_taken_back() -> None:
-    def worse(text: str) -> tuple[ConfigFinding, ...]:
+    def worse(text: str) -> tuple[Finding, ...]:
         milder = finding(edit(0, 1, "!"), severity=Severity.WARNING)
         return (finding(),) if text == "!" else (milder,)
 
@@ -109,7 +110,7 @@ def test_a_fix_that_makes_an_error_is_taken_back() -> None:
 
 
 def test_two_fixes_that_undo_each_other_end() -> None:
-    def back_and_forth(text: str) -> tuple[ConfigFinding, ...]:
+    def back_and_forth(text: str) -> tuple[Finding, ...]:
         return (finding(edit(0, 1, "b" if text == "a" else "a")),)
 
     assert 10 == len(fix_text("a", back_and_forth).fixed)
@@ -267,7 +268,7 @@ def test_of_what_zerowiz_writes_there_is_nothing_to_say(path: Path) -> None:
 # Each rule finds its mistake, at its key and line, and does not find what is nearly one.
 
 
-def found(text: str, context: Context, version: str | None = None) -> tuple[ConfigFinding, ...]:
+def found(text: str, context: Context, version: str | None = None) -> tuple[Finding, ...]:
     return lint(text, read_ds_schema(version), context)
 
 
@@ -427,12 +428,12 @@ SIZES = (
 
 def found_danger(
     stage: int, key: str, elements: int, gpu_bytes: int | None = None, version: str | None = None
-) -> tuple[ConfigFinding, ...]:
+) -> tuple[Finding, ...]:
     config = {"train_batch_size": 8, "zero_optimization": {"stage": stage, key: elements}}
     return lint(json.dumps(config), read_ds_schema(version), Context(gpu_bytes=gpu_bytes))
 
 
-def names(findings: tuple[ConfigFinding, ...]) -> set[str]:
+def names(findings: tuple[Finding, ...]) -> set[str]:
     return {each.rule.name for each in findings if each.rule.name in OF_DANGER}
 
 

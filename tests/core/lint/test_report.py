@@ -12,9 +12,9 @@ from paths import TEMPLATES
 
 from zerowiz.core.dsconfig.hjson import parse, plain
 from zerowiz.core.dsconfig.schema import Schema, SchemaKey, Unknown
-from zerowiz.core.findings import Severity
+from zerowiz.core.findings import Finding, Severity
 from zerowiz.core.lint.linter import RULES, lint
-from zerowiz.core.lint.report import ConfigFinding, FileReport, encode_json_schema, encode_sarif
+from zerowiz.core.lint.report import FileReport, encode_json_schema, encode_sarif
 from zerowiz.core.structs import replace
 from zerowiz.probe.package_data import read_ds_schema, read_ds_schemas
 
@@ -142,14 +142,14 @@ LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "
 
 
 def report(path: str = "ds_config.json", severity: Severity = Severity.ERROR) -> FileReport:
-    found = ConfigFinding(
+    found = Finding(
         rule=RULES[1],
         severity=severity,
         key="a",
         line=3,
         column=7,
         message="`a` stands twice",
-        fix="delete one",
+        fixes=("delete one",),
     )
     return FileReport(path=path, findings=(found,))
 

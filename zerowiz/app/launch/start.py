@@ -16,7 +16,7 @@ from zerowiz.app.reporter import Reporter
 from zerowiz.app.resolve.resolved_job import config_file
 from zerowiz.app.resolve.workload import check_local_rank
 from zerowiz.core.dsconfig.write import render_config, write_config
-from zerowiz.core.findings import PreflightFinding, Severity, errors_of
+from zerowiz.core.findings import Finding, Severity, errors_of
 from zerowiz.core.launch.job_nodes import (
     OTHER_LAUNCHERS_VARIABLES,
     NodeRank,
@@ -64,7 +64,7 @@ from zerowiz.probe.package_data import parse_release, read_version
 from zerowiz.probe.preflight.interpreter import check_launcher, find_programs
 from zerowiz.probe.preflight.read_facts import read_builds, read_facts, try_core_binding
 from zerowiz.translation import _
-from zerowiz.ui import doctor
+from zerowiz.ui import check as check_text
 
 # What the launch of a job is made of: the launcher's command, the node, the run.
 
@@ -502,7 +502,7 @@ def check_any_job(
     machine: Machine | None,
     environ: Mapping[str, str],
     script: ScriptRun | None,
-) -> tuple[PreflightFinding, ...]:
+) -> tuple[Finding, ...]:
     """Run the preflight checks that need no plan: those of any job here, and of its imports."""
     facts = read_facts(
         program,
@@ -521,7 +521,7 @@ def _import_folder(script: ScriptFacts | None) -> Path | None:
     return None if script is None or script.module is None else Path()
 
 
-def require_no_error(findings: Sequence[PreflightFinding], *, force: bool = False) -> None:
+def require_no_error(findings: Sequence[Finding], *, force: bool = False) -> None:
     """See that nothing surely ends the job.
 
     Raises:
@@ -531,25 +531,23 @@ def require_no_error(findings: Sequence[PreflightFinding], *, force: bool = Fals
     if errors and not force:
         first, *others = errors
         raise PreflightError(
-            doctor.in_short(first),
+            check_text.in_short(first),
             *first.fixes,
-            *(line for other in others for line in (doctor.in_short(other), *other.fixes)),
+            *(line for other in others for line in (check_text.in_short(other), *other.fixes)),
             "add `$force` to go on anyway",
         )
 
 
-def note_findings(
-    findings: Sequence[PreflightFinding], reporter: Reporter, *, force: bool = False
-) -> None:
+def note_findings(findings: Sequence[Finding], reporter: Reporter, *, force: bool = False) -> None:
     """Note what may go wrong, with the first fix; errors too, where they are forced."""
     noted = (Severity.ERROR, Severity.WARNING) if force else (Severity.WARNING,)
     for finding in findings:
         if finding.severity in noted:
             fixes = [fix if "`" in fix else f"`{fix}`" for fix in finding.fixes[:1]]
-            reporter.note("; ".join((doctor.in_short(finding), *fixes)))
+            reporter.note("; ".join((check_text.in_short(finding), *fixes)))
 
 
-def note_waits(findings: Sequence[PreflightFinding], reporter: Reporter) -> None:
+def note_waits(findings: Sequence[Finding], reporter: Reporter) -> None:
     """Say for what the job waits when it starts, as it writes nothing meanwhile."""
     for finding in findings:
         if finding.rule in WAITS:
@@ -581,7 +579,7 @@ def check_locks(
     note_findings(findings, reporter)
     note_waits([*findings, *waits], reporter)
     for finding in errors_of(findings):
-        raise PreflightError(doctor.in_short(finding), *finding.fixes)
+        raise PreflightError(check_text.in_short(finding), *finding.fixes)
     return compiled
 
 

@@ -11,13 +11,12 @@ from zerowiz.app.reporter import Reporter
 from zerowiz.core import shell
 from zerowiz.core.dsconfig.accelerate import fill
 from zerowiz.core.dsconfig.write import render_config
-from zerowiz.core.findings import Severity
+from zerowiz.core.findings import Finding, Severity
 from zerowiz.core.launch.provenance import PlannedFile
 from zerowiz.core.lint.config import BATCH_KEYS, ConfigText, Context, on_machine
 from zerowiz.core.lint.keys import UNREADABLE, unreadable
 from zerowiz.core.lint.linter import check_accelerate, check_config
 from zerowiz.core.lint.releases import SCRIPT_DISAGREES
-from zerowiz.core.lint.report import ConfigFinding
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.core.script.settings import ScriptRun, ScriptSettings
@@ -56,12 +55,12 @@ def lint_own_config(
     file_keys = {} if config.accelerate is None else config.accelerate.file_keys
     is_final = any(_cannot_be_planned(finding, file_keys) for _name, finding in errors)
     if errors and (is_final or not options.force):
-        first, *others = (check_text.in_short(name, finding) for name, finding in errors)
+        first, *others = (check_text.in_short(finding, name) for name, finding in errors)
         force = () if is_final else ("add `$force` to go on anyway",)
         raise ConfigMistakeError(first, *others, whole, *force)
     noted = [(name, finding) for name, finding in findings if finding.severity is not Severity.INFO]
     for name, finding in noted:
-        reporter.note(check_text.in_short(name, finding))
+        reporter.note(check_text.in_short(finding, name))
     if noted:
         reporter.note(whole)
 
@@ -71,7 +70,7 @@ def _found(
     machine: Machine,
     script: ScriptRun | None,
     integration: Integration | None,
-) -> tuple[ConfigFinding, ...]:
+) -> tuple[Finding, ...]:
     if config.fault is not None:
         return (unreadable(config.fault),)
     if script is None:
@@ -104,7 +103,7 @@ def _without_open(settings: ScriptSettings) -> ScriptSettings:
     return replace(settings, values=decided)
 
 
-def _cannot_be_planned(finding: ConfigFinding, file_keys: Mapping[str, str]) -> bool:
+def _cannot_be_planned(finding: Finding, file_keys: Mapping[str, str]) -> bool:
     """Whether no plan can be made: the file is not readable, or the script trains otherwise.
 
     Args:

@@ -227,8 +227,10 @@ class _Reader:
 
     def document(self) -> Node:
         """The root: an object with or without braces, an array, or what json takes alone."""
-        start = self.at
-        if self.next() not in ("{", "[") and self.dialect is Dialect.HJSON:
+        start, first = self.at, self.next()
+        if start and not first:
+            raise self.unclosed()
+        if first not in ("{", "[") and self.dialect is Dialect.HJSON:
             members = self.until("", self.member)
             return Object(place=self.place(start, self.at), members=members)
         root = self.value()

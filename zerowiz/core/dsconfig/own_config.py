@@ -7,6 +7,7 @@ from msgspec import Struct
 
 from zerowiz.core.decision.flowchart import OffloadChoice
 from zerowiz.core.decision.job import Uncounted
+from zerowiz.core.dsconfig.schema import truth_of
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS, Buffers
 from zerowiz.core.structs import MOST_COUNT
 from zerowiz.core.workload import PRECISIONS, SWITCHED, Precision, StateDtype
@@ -16,11 +17,6 @@ from zerowiz.errors import UsageError
 # them, and 1 or the word `yes`, which hjson takes without quotes, is true.
 
 
-# pydantic-core, src/input/shared.rs, str_as_bool and int_as_bool.
-TRUTHS: Mapping[str, bool] = {
-    **dict.fromkeys(("true", "on", "yes", "t", "y", "1"), True),
-    **dict.fromkeys(("false", "off", "no", "f", "n", "0"), False),
-}
 # runtime/zero/config.py: overlap_comm is on by default at this stage alone.
 _SHARDED_PARAMETERS = 3
 # As many digits as Python turns into a number without a look at the limit.
@@ -93,11 +89,6 @@ def _whole(value: object) -> int | None:
     if not isinstance(value, int) or isinstance(value, bool):
         return None
     return max(-MOST_COUNT, min(value, MOST_COUNT))
-
-
-def truth_of(value: object) -> bool | None:
-    """What pydantic makes of a switch; None where it refuses the value."""
-    return TRUTHS.get(str(value).lower()) if isinstance(value, (bool, int, str)) else None
 
 
 def _truth(values: Mapping[str, object], key: str, *, default: bool = False) -> bool:

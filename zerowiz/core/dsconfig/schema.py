@@ -13,8 +13,19 @@ from enum import StrEnum
 
 from msgspec import Struct, field
 
-from zerowiz.core.dsconfig.own_config import TRUTHS
 from zerowiz.core.structs import Count, decode
+
+# pydantic-core, src/input/shared.rs, str_as_bool and int_as_bool.
+_TRUTHS: Mapping[str, bool] = {
+    **dict.fromkeys(("true", "on", "yes", "t", "y", "1"), True),
+    **dict.fromkeys(("false", "off", "no", "f", "n", "0"), False),
+}
+
+
+def truth_of(value: object) -> bool | None:
+    """What pydantic makes of a switch; None where it refuses the value."""
+    return _TRUTHS.get(str(value).lower()) if isinstance(value, (bool, int, str)) else None
+
 
 # Define the classes that the `type` of an optimizer or a scheduler names, and what they take.
 #
@@ -53,37 +64,6 @@ class BuiltClass(Struct, frozen=True, kw_only=True):
     refuses_zero: bool = False
     tested_with_zero: bool | None = False
     """Whether ZeRO takes it unasked."""
-
-
-class Classes(Struct, frozen=True, kw_only=True):
-    """The optimizers and schedulers of one version."""
-
-    rows: Mapping[str, BuiltClass]
-    """By their paths."""
-
-    def optimizer(self, name: str, where: Where = Where.GPU) -> BuiltClass | None:
-        """The class of a name; that of the GPU where no other is built."""
-        row = self._find("optimizer", name.lower(), where)
-        return row if row and row.is_deepspeeds else self._find("optimizer", name, where)
-
-    def scheduler(self, name: str) -> BuiltClass | None:
-        """The class of a name."""
-        return self.rows.get(f"scheduler {name}")
-
-    @property
-    def own_schedulers(self) -> tuple[str, ...]:
-        """The names that are DeepSpeed's own."""
-        rows = (row for path, row in self.rows.items() if path.startswith("scheduler "))
-        return tuple(sorted(row.name for row in rows if row.is_deepspeeds))
-
-    def _find(self, section: str, name: str, where: Where) -> BuiltClass | None:
-        path = f"{section} {name}"
-        return self.rows.get(f"{path} {where}") or self.rows.get(f"{path} {Where.GPU}")
-
-
-def classes_of(rows: Iterable[BuiltClass]) -> Classes:
-    """The classes in these rows."""
-    return Classes(rows={row.path: row for row in rows})
 
 
 class Kind(StrEnum):
@@ -208,7 +188,7 @@ class SchemaKey(Struct, frozen=True, kw_only=True):
 _NO_CHOICE = frozenset({Kind.NULL, Kind.AUTO, Kind.OBJECT})
 
 # Words alone: "1" and "0" are digits first.
-_SWITCHES = TRUTHS.keys() - {"1", "0"}
+_SWITCHES = _TRUTHS.keys() - {"1", "0"}
 
 
 def kind_of(value: object) -> Kind:
@@ -255,18 +235,17 @@ class Schema(Struct, frozen=True, kw_only=True):
     version: str
     keys: Mapping[str, SchemaKey]
     """By their paths."""
-    classes: Classes = Classes(rows={})
+    classes: Mapping[str, BuiltClass] = field(default_factory=dict)
+    """The optimizers and schedulers, by their paths."""
 
-    def find(self, path: str) -> SchemaKey | None:
-        """The key of this path, whichever of its names the path uses."""
-        key: SchemaKey | None = self.keys[""]
-        for name in filter(None, path.split(".")):
-            key = key and self._child(key, name)
-        return key
-
-    def _child(self, section: SchemaKey, name: str) -> SchemaKey | None:
-        exact = self.keys.get(f"{section.path}.{name}".lstrip("."))
-        return exact or next((k for k in self.children(section.path) if name in k.aliases), None)
+    def names(self) -> Mapping[str, SchemaKey]:
+        """Every key, by each of its names behind the path of its section."""
+        aliases = {
+            join_path(key.section, alias): key
+            for key in self.keys.values()
+            for alias in key.aliases
+        }
+        return {**aliases, **self.keys}
 
     def children(self, section: str) -> tuple[SchemaKey, ...]:
         """The keys right inside a section."""
@@ -277,12 +256,29 @@ class Schema(Struct, frozen=True, kw_only=True):
         """Every name at the top level of a config."""
         return frozenset(name for key in self.children("") for name in key.names)
 
-    def fate(self, path: str) -> Unknown:
-        """What DeepSpeed does with a key of this path that `find` does not know."""
-        above = path.rpartition(".")[0]
-        while (section := self.find(above)) is None:
-            above = above.rpartition(".")[0]
-        return section.unknown or Unknown.FREE
+    def optimizer(self, name: str, where: Where = Where.GPU) -> BuiltClass | None:
+        """The class of a name; that of the GPU where no other is built."""
+        for spelled in (name.lower(), name):
+            for place in (where, Where.GPU):
+                row = self.classes.get(f"optimizer {spelled} {place}")
+                if row is not None and (row.is_deepspeeds or spelled == name):
+                    return row
+        return None
+
+    def scheduler(self, name: str) -> BuiltClass | None:
+        """The class of a name."""
+        return self.classes.get(f"scheduler {name}")
+
+    @property
+    def own_schedulers(self) -> tuple[str, ...]:
+        """The names of schedulers that are DeepSpeed's own."""
+        rows = (row for path, row in self.classes.items() if path.startswith("scheduler "))
+        return tuple(sorted(row.name for row in rows if row.is_deepspeeds))
+
+
+def join_path(section: str, name: str) -> str:
+    """The path of a key; that of the whole config is empty."""
+    return f"{section}.{name}" if section else name
 
 
 class _Step(Struct, frozen=True, kw_only=True):
@@ -308,9 +304,7 @@ def decode_schemas(value: object) -> tuple[Schema, ...]:
         keys = dict(sorted((kept | {key.path: key for key in step.keys}).items()))
         left = {path: class_ for path, class_ in classes.items() if path not in step.dropped}
         classes = left | {class_.path: class_ for class_ in step.classes}
-        schemas.append(
-            Schema(version=step.version, keys=keys, classes=classes_of(classes.values()))
-        )
+        schemas.append(Schema(version=step.version, keys=keys, classes=classes))
     return tuple(schemas)
 
 
@@ -421,36 +415,31 @@ def uncounted_keys(values: Mapping[str, object], schema: Schema) -> tuple[str, .
         A section that is switched on by its `enabled` is named as a whole:
         `expert_parallel`, but `compile.deepcompile`.
     """
-    return tuple(dict.fromkeys(_uncounted(values, schema, "")))
+    return tuple(dict.fromkeys(_uncounted(values, schema, schema.names(), "")))
 
 
-def _uncounted(values: Mapping[str, object], schema: Schema, above: str) -> Iterator[str]:
+def _uncounted(
+    values: Mapping[str, object], schema: Schema, names: Mapping[str, SchemaKey], above: str
+) -> Iterator[str]:
     for name, value in values.items():
-        key = schema.find(f"{above}.{name}".lstrip(".")) if "." not in name else None
+        key = names.get(join_path(above, name)) if "." not in name else None
         if key is None or key.removed or key.path in _NEVER_NAMED:
             continue
+        switch = names.get(f"{key.path}.enabled")
         if not isinstance(value, Mapping):
             if not _is_default(key, value):
                 yield key.path
-        else:
-            yield from _of_section(value, schema, key)
-
-
-def _of_section(section: Mapping[str, object], schema: Schema, key: SchemaKey) -> Iterator[str]:
-    """One that is switched on as a whole is named as a whole, any other by its keys."""
-    switch = schema.keys.get(f"{key.path}.enabled")
-    if switch is not None and switch.path not in _COUNTED:
-        if section.get("enabled", switch.default == "true"):
+        elif switch is not None and switch.path not in _COUNTED:
+            # It is switched on as a whole, and named as a whole.
+            if value.get("enabled", switch.default == "true"):
+                yield key.path
+        elif Kind.NULL in key.takes and not any(
+            inner.path in _NEVER_NAMED for inner in schema.children(key.path)
+        ):
+            # What is off until it is there: `zenflow`, even if empty.
             yield key.path
-    elif Kind.NULL in key.takes and not _has_counted(schema, key):
-        # What is off until it is there: `zenflow`, even if empty.
-        yield key.path
-    else:
-        yield from _uncounted(section, schema, key.path)
-
-
-def _has_counted(schema: Schema, section: SchemaKey) -> bool:
-    return any(key.path in _NEVER_NAMED for key in schema.children(section.path))
+        else:
+            yield from _uncounted(value, schema, names, key.path)
 
 
 def _is_default(key: SchemaKey, value: object) -> bool:

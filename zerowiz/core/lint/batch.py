@@ -1,15 +1,13 @@
 """Find batch sizes that do not multiply to each other, and `auto` that nobody fills."""
 
-from collections.abc import Iterator
-
-from msgspec import Struct
+import math
+from collections.abc import Iterator, Mapping
 
 from zerowiz.core.dsconfig.schema import Kind
-from zerowiz.core.findings import Rule, Severity
-from zerowiz.core.lint.config import AUTO, BATCH_KEYS, ZERO, Config, Entry, put
+from zerowiz.core.findings import Finding, Rule, Severity
+from zerowiz.core.lint.config import AUTO, BATCH_KEYS, ZERO, Config, Entry, Relation, put
 from zerowiz.core.lint.keys import OUT_OF_RANGE
-from zerowiz.core.lint.report import ConfigFinding
-from zerowiz.core.structs import replace
+from zerowiz.core.structs import MOST_COUNT
 from zerowiz.core.workload import Integration
 
 # Find an "auto" that is never filled.
@@ -40,22 +38,22 @@ FILLED = {
 }
 """The keys whose `"auto"` is replaced, by who hands the config over."""
 # What DeepSpeed's default turns into another training (runtime/config_utils.py drops every "auto"
-# of a strict section).
+# of a strict section). runtime/engine.py compares the clipping with 0 in the first step.
 _ANOTHER_TRAINING = frozenset(
     {
-        *("bf16.enabled", "fp16.enabled", f"{ZERO}.stage"),
+        *("bf16.enabled", "fp16.enabled", f"{ZERO}.stage", "gradient_clipping"),
         *(f"{ZERO}.offload_{part}.device" for part in ("optimizer", "param")),
     }
 )
 _PARAMS = ("optimizer.params.", "scheduler.params.")
-_NO_NUMBER = frozenset({"string"})
 
-
-def check_auto(config: Config) -> Iterator[ConfigFinding]:
-    """Every "auto", and what was meant as one."""
-    yield from map(config.if_built, _not_filled(config))
-
-
+AUTO_NOT_FILLED = Rule(
+    code="ZW301",
+    name="auto-not-filled",
+    severity=Severity.ERROR,
+    why="the Trainer and Accelerate fail on an `auto` that they cannot replace; DeepSpeed alone"
+    " uses its default or fails",
+)
 AUTO_OUT_OF_PLACE = Rule(
     code="ZW302",
     name="auto-out-of-place",
@@ -64,36 +62,55 @@ AUTO_OUT_OF_PLACE = Rule(
 )
 
 
-def _not_filled(config: Config) -> Iterator[ConfigFinding]:
+def check_auto(config: Config) -> Iterator[Finding]:
+    """Every "auto", and what was meant as one."""
     for entry in config.entries:
+        finding = None
         if entry.value == AUTO:
-            yield from _auto(config, entry)
+            finding = _of_auto(config, entry)
         elif isinstance(entry.value, str) and entry.value.lower() == AUTO:
-            yield from _misspelt(config, entry)
+            if entry.path in _TRAINER or (entry.key and "string" not in entry.key.types):
+                finding = entry.found(
+                    AUTO_OUT_OF_PLACE,
+                    f"`{entry.value}` must be written in lower case: `auto`",
+                    "write `auto`",
+                    edits=() if config.by_deepspeed else put(entry, AUTO),
+                )
         # fill_match compares the whole value: betas of ["auto", "auto"] reach the optimizer.
         elif (
             isinstance(entry.value, list) and AUTO in entry.value and entry.path.startswith(_PARAMS)
         ):
-            yield entry.found(
+            finding = entry.found(
                 AUTO_OUT_OF_PLACE,
                 f"nothing replaces an `auto` inside the array of `{entry.label}`",
-                fix='write `"auto"` for the whole array',
+                'write `"auto"` for the whole array',
             )
+        if finding is not None:
+            yield config.if_built(finding)
 
 
-def _auto(config: Config, entry: Entry) -> Iterator[ConfigFinding]:
-    if entry.key and entry.key.unknown and not entry.key.removed:
-        fails = config.by_accelerate or Kind.AUTO not in entry.key.takes
-        yield entry.found(
+def _of_auto(config: Config, entry: Entry) -> Finding | None:
+    key = entry.key
+    if key and key.unknown and not key.removed:
+        fails = config.by_accelerate or Kind.AUTO not in key.takes
+        return entry.found(
             AUTO_OUT_OF_PLACE,
             f"`{entry.label}` is a section: `auto` works for single keys only",
+            "remove it, or write its keys",
             severity=Severity.ERROR if fails else Severity.WARNING,
-            fix="remove it, or write its keys",
         )
-    elif config.by_deepspeed:
-        yield from _by_deepspeed(entry)
-    elif entry.path not in FILLED[config.context.integration]:
-        yield from _by_accelerate(config, entry)
+    by_deepspeed = config.by_deepspeed
+    severity = _harm_by_deepspeed(entry) if by_deepspeed else _harm_by_accelerate(config, entry)
+    if severity is None:
+        return None
+    return entry.found(
+        AUTO_NOT_FILLED,
+        f"nothing replaces `auto` of `{entry.label}` when DeepSpeed reads the config itself"
+        if by_deepspeed
+        else f"neither the Trainer nor Accelerate replaces `auto` of `{entry.label}`",
+        "write a value" if by_deepspeed else "remove it to use the default, or write a value",
+        severity=severity,
+    )
 
 
 def _is_own_default(entry: Entry) -> bool:
@@ -101,39 +118,13 @@ def _is_own_default(entry: Entry) -> bool:
     return entry.key is not None and entry.key.default == f'"{AUTO}"'
 
 
-AUTO_NOT_FILLED = Rule(
-    code="ZW301",
-    name="auto-not-filled",
-    severity=Severity.ERROR,
-    why=(
-        "the Trainer and Accelerate fail on an `auto` that they cannot replace; DeepSpeed "
-        "alone uses its default or fails"
-    ),
-)
-
-
-def _by_accelerate(config: Config, entry: Entry) -> Iterator[ConfigFinding]:
+def _harm_by_accelerate(config: Config, entry: Entry) -> Severity | None:
     """Accelerate refuses whatever is left (DeepSpeedPlugin.fill_match)."""
-    certain = config.by_accelerate
-    if not certain and (_is_own_default(entry) or entry.key is None):
-        return
-    yield entry.found(
-        AUTO_NOT_FILLED,
-        f"neither the Trainer nor Accelerate replaces `auto` of `{entry.label}`",
-        severity=Severity.ERROR if certain else Severity.WARNING,
-        fix="remove it to use the default, or write a value",
-    )
-
-
-def _by_deepspeed(entry: Entry) -> Iterator[ConfigFinding]:
-    severity = _harm_by_deepspeed(entry)
-    if severity is not None:
-        yield entry.found(
-            AUTO_NOT_FILLED,
-            f"nothing replaces `auto` of `{entry.label}` when DeepSpeed reads the config itself",
-            severity=severity,
-            fix="write a value",
-        )
+    if entry.path in FILLED[config.context.integration]:
+        return None
+    if config.by_accelerate:
+        return Severity.ERROR
+    return None if _is_own_default(entry) or entry.key is None else Severity.WARNING
 
 
 def _harm_by_deepspeed(entry: Entry) -> Severity | None:
@@ -142,21 +133,13 @@ def _harm_by_deepspeed(entry: Entry) -> Severity | None:
         return Severity.ERROR if entry.path.startswith(_PARAMS) else None
     if _is_own_default(entry) or key.removed:
         return None
-    # runtime/engine.py compares the clipping with 0 in the first step.
-    if Kind.AUTO not in key.takes or key.path in _ANOTHER_TRAINING | {"gradient_clipping"}:
+    if Kind.AUTO not in key.takes or key.path in _ANOTHER_TRAINING:
         return Severity.ERROR
-    return Severity.WARNING if entry.in_strict_section or not _NO_NUMBER & {*key.types} else None
+    is_dropped = entry.in_strict_section or "string" not in key.types
+    return Severity.WARNING if is_dropped else None
 
 
-def _misspelt(config: Config, entry: Entry) -> Iterator[ConfigFinding]:
-    if entry.path in _TRAINER or (entry.key and not _NO_NUMBER & {*entry.key.types}):
-        yield entry.found(
-            AUTO_OUT_OF_PLACE,
-            f"`{entry.value}` must be written in lower case: `auto`",
-            fix="write `auto`",
-            edits=() if config.by_deepspeed else put(entry, AUTO),
-        )
-
+# Hold the batch sizes against each other.
 
 # runtime/config.py, DeepSpeedConfig.__init__ and engine.py: these make the ranks that share a
 # batch fewer than all of them.
@@ -164,122 +147,77 @@ _SEQUENCE_RANKS = "sequence_parallel_size"
 _FEWER_RANKS = (_SEQUENCE_RANKS, "data_parallel_size", "tensor_parallel", "pipeline")
 
 
-class _Batch(Struct, frozen=True, kw_only=True):
-    """The three numbers of one config, as far as they are set."""
+def _inequality(config: Config) -> str:
+    """What runtime/config.py, _set_batch_related_parameters and _batch_assertion find.
 
-    train_size: int | None
-    micro_batch: int | None
-    accumulation_steps: int | None
+    Nothing where a number is open, or is none: other rules report that.
+    """
+    for key in BATCH_KEYS:
+        if config.get(key) is not None and (config.number(key) or 0) <= 0:
+            return ""
+    train, micro, steps = (config.number(key) for key in BATCH_KEYS)
+    if train is None:
+        return ""
+    if config.by_accelerate and steps is None:
+        # accelerate/utils/dataclasses.py, DeepSpeedPlugin.__post_init__.
+        steps = 1
+    factors = [factor for factor in (micro, steps) if factor is not None]
+    divisor, product = math.prod(factors), " * ".join(map(str, factors)) or "1"
+    if train % divisor:
+        return f"{train} is not a multiple of {product}"
+    ranks = config.context.world_size
+    if ranks is None or any(config.get(key) is not None for key in _FEWER_RANKS):
+        return ""
+    is_whole = micro is not None and steps is not None
+    holds = train == divisor * ranks if is_whole else not train % (divisor * ranks)
+    return "" if holds else f"{train} is not {product} * {ranks} ranks"
 
-    @property
-    def divisor(self) -> int:
-        """What the whole batch is a multiple of, whatever the number of ranks."""
-        return (self.micro_batch or 1) * (self.accumulation_steps or 1)
 
-
-def check_batch(config: Config) -> Iterator[ConfigFinding]:
-    """The batch equation, as far as its numbers are known."""
-    ranks = config.number(_SEQUENCE_RANKS)
-    if ranks is not None and ranks < 1:
+RELATIONS: Mapping[Rule, tuple[Relation, ...]] = {
+    OUT_OF_RANGE: (
         # runtime/config.py, DeepSpeedConfig.__init__ divides the ranks by it.
-        yield config.last[_SEQUENCE_RANKS].found(
-            OUT_OF_RANGE,
-            f"`{_SEQUENCE_RANKS}` must be at least 1, not {ranks}",
+        Relation(
+            at=_SEQUENCE_RANKS,
+            when=lambda config, _: config.number(_SEQUENCE_RANKS) in range(-MOST_COUNT, 1),
+            says=lambda config, _: (
+                f"`{_SEQUENCE_RANKS}` must be at least 1, not {config.number(_SEQUENCE_RANKS)}"
+            ),
             because="DeepSpeed divides the number of ranks by it",
             fix="write 1, or remove it",
-        )
-    if all(config.get(key) is None for key in BATCH_KEYS[:2]):
-        yield _missing(config)
-        return
-    if any(config.get(key) == AUTO for key in BATCH_KEYS):
-        return
-    whole, per_gpu, accumulated = BATCH_KEYS
-    batch = _Batch(
-        train_size=config.number(whole),
-        micro_batch=config.number(per_gpu),
-        accumulation_steps=config.number(accumulated),
-    )
-    if _is_whole(config, batch):
-        if config.by_accelerate and batch.accumulation_steps is None:
-            # accelerate/utils/dataclasses.py, DeepSpeedPlugin.__post_init__.
-            batch = replace(batch, accumulation_steps=1)
-        yield from _equation(config, batch)
-
-
-BATCH_MISSING = Rule(
-    code="ZW402",
-    name="batch-missing",
-    severity=Severity.ERROR,
-    why="DeepSpeed rejects a config without train_batch_size and train_micro_batch_size_per_gpu",
-)
-
-
-def _missing(config: Config) -> ConfigFinding:
-    known = config.context.integration is not None
-    return config.found(
-        BATCH_MISSING,
-        "neither `train_batch_size` nor `train_micro_batch_size_per_gpu` is set",
-        severity=Severity.ERROR if known else Severity.WARNING,
-        fix="write `train_micro_batch_size_per_gpu`"
-        + ("" if config.by_deepspeed else ', as `"auto"` for the Trainer'),
-    )
-
-
-def _is_whole(config: Config, batch: _Batch) -> bool:
-    """Whether all that is set is a positive whole number; other rules report the rest."""
-    numbers = (batch.train_size, batch.micro_batch, batch.accumulation_steps)
-    return all(
-        config.get(key) is None or (number is not None and number > 0)
-        for key, number in zip(BATCH_KEYS, numbers, strict=True)
-    )
-
-
-def _equation(config: Config, batch: _Batch) -> Iterator[ConfigFinding]:
-    """What runtime/config.py, _set_batch_related_parameters and _batch_assertion find."""
-    train, ranks = batch.train_size, config.context.world_size
-    if train is None:
-        return
-    if any(config.get(key) is not None for key in _FEWER_RANKS):
-        ranks = None
-    if train % batch.divisor:
-        yield _unequal(
-            config,
-            f"{train} is not a multiple of {_product(batch)}",
-        )
-    elif ranks is not None and not _holds(batch, train, ranks):
-        yield _unequal(
-            config,
-            f"{train} is not {_product(batch)} * {ranks} ranks",
-        )
-
-
-def _holds(batch: _Batch, train: int, ranks: int) -> bool:
-    if batch.micro_batch is None or batch.accumulation_steps is None:
-        return not train % (batch.divisor * ranks)
-    return train == batch.divisor * ranks
-
-
-def _product(batch: _Batch) -> str:
-    return (
-        " * ".join(str(n) for n in (batch.micro_batch, batch.accumulation_steps) if n is not None)
-        or "1"
-    )
-
-
-BATCH_EQUATION = Rule(
-    code="ZW401",
-    name="batch-equation",
-    severity=Severity.ERROR,
-    why=(
-        "DeepSpeed requires train_batch_size = train_micro_batch_size_per_gpu * "
-        "gradient_accumulation_steps * number of ranks"
+        ),
     ),
-)
-
-
-def _unequal(config: Config, message: str) -> ConfigFinding:
-    return config.last[BATCH_KEYS[0]].found(
-        BATCH_EQUATION,
-        f"the `train_batch_size` of {message}",
-        fix="remove `train_batch_size`: DeepSpeed computes it",
-    )
+    Rule(
+        code="ZW402",
+        name="batch-missing",
+        severity=Severity.ERROR,
+        why="DeepSpeed rejects a config without train_batch_size and"
+        " train_micro_batch_size_per_gpu",
+    ): (
+        Relation(
+            at="",
+            when=lambda config, _: all(config.get(key) is None for key in BATCH_KEYS[:2]),
+            says="neither `train_batch_size` nor `train_micro_batch_size_per_gpu` is set",
+            fix=lambda config, _: (
+                "write `train_micro_batch_size_per_gpu`"
+                + ("" if config.by_deepspeed else ', as `"auto"` for the Trainer')
+            ),
+            severity=lambda config, _: (
+                Severity.WARNING if config.context.integration is None else Severity.ERROR
+            ),
+        ),
+    ),
+    Rule(
+        code="ZW401",
+        name="batch-equation",
+        severity=Severity.ERROR,
+        why="DeepSpeed requires train_batch_size = train_micro_batch_size_per_gpu *"
+        " gradient_accumulation_steps * number of ranks",
+    ): (
+        Relation(
+            at=BATCH_KEYS[0],
+            when=lambda config, _: _inequality(config),
+            says=lambda config, _: f"the `train_batch_size` of {_inequality(config)}",
+            fix="remove `train_batch_size`: DeepSpeed computes it",
+        ),
+    ),
+}

@@ -2,8 +2,8 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Struct, field
 
@@ -11,6 +11,7 @@ from zerowiz.core.dsconfig.accelerate import AccelerateFile
 from zerowiz.core.dsconfig.hjson import (
     Array,
     JsonTextError,
+    KeyToken,
     Member,
     Node,
     Object,
@@ -18,14 +19,23 @@ from zerowiz.core.dsconfig.hjson import (
     Span,
     plain,
 )
-from zerowiz.core.dsconfig.own_config import truth_of
-from zerowiz.core.dsconfig.schema import Kind, Schema, SchemaKey, Unknown, kind_of
-from zerowiz.core.findings import BadRelease, Rule, Severity
-from zerowiz.core.lint.report import ConfigFinding, Edit, found_at
-from zerowiz.core.machine.types import Machine
-from zerowiz.core.script.settings import ScriptSettings
+from zerowiz.core.dsconfig.schema import (
+    Kind,
+    Schema,
+    SchemaKey,
+    Unknown,
+    join_path,
+    kind_of,
+    truth_of,
+)
+from zerowiz.core.findings import BadRelease, Edit, Finding, Rule, Severity
 from zerowiz.core.structs import MOST_COUNT, replace
 from zerowiz.core.workload import Integration
+
+if TYPE_CHECKING:
+    from zerowiz.core.machine.types import Machine
+
+T = TypeVar("T")
 
 # Describe the run that a config is checked for.
 
@@ -35,8 +45,8 @@ class Context(Struct, frozen=True, kw_only=True):
 
     integration: Integration | None = None
     world_size: int | None = None
-    settings: ScriptSettings | None = None
-    """The settings that the training script was seen to make."""
+    settings: object = None
+    """The `ScriptSettings` of the training script: to load that module is to load the planner."""
     passed: frozenset[str] = frozenset()
     """The arguments of `deepspeed.initialize` with which the script replaces sections."""
     gpu_bytes: int | None = None
@@ -51,7 +61,7 @@ class Context(Struct, frozen=True, kw_only=True):
     """What the file calls keys of the config, where the config is built of a file of Accelerate."""
 
 
-def on_machine(context: Context, machine: Machine) -> Context:
+def on_machine(context: Context, machine: "Machine") -> Context:
     """The same run on this machine; a given number of ranks counts more than its own."""
     context = replace(context, world_size=context.world_size or machine.world_size)
     if machine.accelerator.row.on_host:
@@ -63,7 +73,6 @@ def on_machine(context: Context, machine: Machine) -> Context:
 
 AUTO = "auto"
 ZERO = "zero_optimization"
-STAGE_3 = 3
 _SHOWN_CHARACTERS = 40
 # The sections of which DeepSpeed builds an object, unless a script passes this argument to
 # `deepspeed.initialize`.
@@ -75,7 +84,7 @@ class Entry(Struct, frozen=True, kw_only=True):
     """A member, wherever it stands, with what DeepSpeed knows of it."""
 
     path: str
-    """As it is written."""
+    """As it is written; empty for the whole config."""
     known_path: str
     """The same in the schema's names."""
     member: Member
@@ -95,12 +104,23 @@ class Entry(Struct, frozen=True, kw_only=True):
     @property
     def label(self) -> str:
         """What the file calls it, for a message: short and on one line."""
-        return shown(self.name if self.file_key is None else _last_word(self.file_key))
+        return shown(self.name if self.file_key is None else self.file_key.rpartition(".")[2])
+
+    @property
+    def shown(self) -> str:
+        """The value as a message quotes it."""
+        return shown(self.value)
 
     @property
     def kind(self) -> Kind:
         """What the value looks like."""
         return kind_of(self.value)
+
+    @property
+    def number(self) -> float | None:
+        """A number, which a truth is not; None for anything else."""
+        value = self.value
+        return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
     @property
     def in_strict_section(self) -> bool:
@@ -111,22 +131,22 @@ class Entry(Struct, frozen=True, kw_only=True):
         self,
         rule: Rule,
         message: str,
-        *,
+        *fixes: str,
         severity: Severity | None = None,
         because: str | None = None,
-        fix: str | None = None,
         edits: tuple[Edit, ...] = (),
-    ) -> ConfigFinding:
+    ) -> Finding:
         """A finding at the key."""
         place = self.member.key.place
-        return found_at(
-            place,
-            rule,
-            message,
-            key=self.file_key or self.path,
-            severity=severity,
+        return Finding(
+            rule=rule,
+            severity=severity or rule.severity,
+            message=message,
+            fixes=fixes,
             because=because,
-            fix=fix,
+            key=self.file_key or self.path,
+            line=place.line,
+            column=place.column,
             edits=edits,
         )
 
@@ -135,13 +155,14 @@ class Config(Struct, frozen=True, kw_only=True):
     """What the rules read."""
 
     text: str
-    root: Object
     schema: Schema
     context: Context
+    root: Entry
+    """The whole config."""
     entries: tuple[Entry, ...]
     """In the order of the text."""
     last: Mapping[str, Entry]
-    """By their known paths; of equal keys, the last one counts."""
+    """By their known paths, the root too; of equal keys, the last one counts."""
 
     def get(self, path: str) -> object:
         """The value of a key, None where it is not set."""
@@ -151,9 +172,7 @@ class Config(Struct, frozen=True, kw_only=True):
     def truth(self, path: str, *, default: bool = False) -> bool | None:
         """What DeepSpeed makes of a switch; None where it is not known yet."""
         value = self.get(path)
-        if value is None:
-            return default
-        return truth_of(value)
+        return default if value is None else truth_of(value)
 
     def number(self, path: str) -> int | None:
         """A whole number up to MOST_COUNT; None where it is not set, or anything else."""
@@ -171,7 +190,7 @@ class Config(Struct, frozen=True, kw_only=True):
 
     def label(self, path: str) -> str:
         """What the file calls a key, whether it is set or not, for a message."""
-        return _last_word(self.context.file_keys.get(path, path))
+        return self.context.file_keys.get(path, path).rpartition(".")[2]
 
     @property
     def stage(self) -> int | None:
@@ -185,10 +204,23 @@ class Config(Struct, frozen=True, kw_only=True):
             return int(word)
         return 0 if zero.get("stage") is None else self.number(f"{ZERO}.stage")
 
+    @property
+    def is_stage_3(self) -> bool:
+        """Whether the parameters are sharded."""
+        return self.stage == 3  # noqa: PLR2004 - the stage itself
+
     def device(self, part: str) -> str | None:
         """Where `offload_optimizer` or `offload_param` puts things: `cpu`, `nvme`, or nowhere."""
         device = self.word(f"{ZERO}.{part}.device")
         return device if device in {"cpu", "nvme"} else None
+
+    @property
+    def offloads(self) -> bool | None:
+        """Whether the optimizer goes to the CPU or further; None where it is not known yet."""
+        # runtime/zero/config.py: cpu_offload becomes an offload_optimizer.
+        if self.device("offload_optimizer") or self.truth(f"{ZERO}.cpu_offload"):
+            return True
+        return None if self.get(f"{ZERO}.offload_optimizer.device") == AUTO else False
 
     @property
     def by_accelerate(self) -> bool:
@@ -200,7 +232,12 @@ class Config(Struct, frozen=True, kw_only=True):
             return not self.context.integration.row.as_written
         return any(self.get(key) == AUTO for key in BATCH_KEYS)
 
-    def if_built(self, finding: ConfigFinding) -> ConfigFinding:
+    @property
+    def by_deepspeed(self) -> bool:
+        """Whether DeepSpeed is known to read the config by itself."""
+        return self.context.integration is not None and self.context.integration.row.as_written
+
+    def if_built(self, finding: Finding) -> Finding:
         """An error of a section that DeepSpeed may not build; any other finding is as it was.
 
         The Trainer and Accelerate pass none of their own where such a section exists. What a script
@@ -215,67 +252,51 @@ class Config(Struct, frozen=True, kw_only=True):
             return replace(finding, severity=Severity.WARNING, because=because)
         if self.context.integration is None and not self.by_accelerate:
             message = (
-                f"{finding.message}: an error unless the script passes its own `{argument}` "
-                "to `deepspeed.initialize`"
+                f"{finding.message}: an error unless the script passes its own `{argument}` to"
+                " `deepspeed.initialize`"
             )
             return replace(finding, severity=Severity.WARNING, message=message)
         return finding
 
-    @property
-    def tunes(self) -> bool:
-        """Whether it is for the autotuner, which takes a list of values to try wherever one goes.
-
-        autotuning/utils.py, get_all_configs.
-        """
-        return bool(self.truth("autotuning.enabled"))
-
-    @property
-    def by_deepspeed(self) -> bool:
-        """Whether DeepSpeed is known to read the config by itself."""
-        return self.context.integration is not None and self.context.integration.row.as_written
-
-    def found(
-        self, rule: Rule, message: str, *, fix: str, severity: Severity | None = None
-    ) -> ConfigFinding:
-        """A finding about the whole config."""
-        return found_at(self.root.place, rule, message, severity=severity, fix=fix)
-
 
 def read_config(text: str, root: Object, schema: Schema, context: Context) -> Config:
     """Look up every key in the schema."""
-    renamed = [key for key in schema.keys.values() if key.aliases]
-    aliases = {_path(key.section, alias): key for key in renamed for alias in key.aliases}
+    whole = Entry(
+        path="",
+        known_path="",
+        member=Member(key=KeyToken(place=root.place, name=""), value=root),
+        holder=root,
+        section=None,
+        key=schema.keys[""],
+        value=plain(root),
+    )
     entries = tuple(
         replace(entry, file_key=context.file_keys.get(entry.known_path))
-        for entry in _entries(root, (schema.keys, aliases), schema.keys[""], None)
+        for entry in _entries(root, schema.names(), whole)
     )
     # runtime/precision_config.py, get_bfloat16_config: `bf16` comes before `bfloat16`.
-    known = {entry.known_path: entry for entry in entries if entry.path == entry.known_path}
+    named = {entry.known_path: entry for entry in entries if entry.path == entry.known_path}
     return Config(
         text=text,
-        root=root,
         schema=schema,
         context=context,
+        root=whole,
         entries=entries,
-        last={entry.known_path: entry for entry in entries} | known,
+        last={"": whole} | {entry.known_path: entry for entry in entries} | named,
     )
 
 
-def _entries(
-    holder: Object,
-    known: Sequence[Mapping[str, SchemaKey]],
-    section: SchemaKey | None,
-    above: Entry | None,
-) -> Iterator[Entry]:
+def _entries(holder: Object, known: Mapping[str, SchemaKey], above: Entry) -> Iterator[Entry]:
     for member in holder.members:
-        name = member.key.name
+        name, section = member.key.name, above.key
         # A dot in a name must not make a path of it.
-        path = _path(section.path, name) if section and name and "." not in name else ""
-        key = next((keys[path] for keys in known if path in keys), None) if path else None
-        lone = name.replace(".", "/") or "/"
+        is_known = section is not None and name and "." not in name
+        key = known.get(join_path(section.path, name)) if section and is_known else None
         entry = Entry(
-            path=f"{above.path}.{name}" if above else name,
-            known_path=key.path if key else f"{above.known_path}.{lone}" if above else lone,
+            path=join_path(above.path, name),
+            known_path=key.path
+            if key
+            else join_path(above.known_path, name.replace(".", "/") or "/"),
             member=member,
             holder=holder,
             section=section,
@@ -284,15 +305,7 @@ def _entries(
         )
         yield entry
         if isinstance(member.value, Object) and not (key and key.removed):
-            yield from _entries(member.value, known, key, entry)
-
-
-def _last_word(path: str) -> str:
-    return path.rpartition(".")[2]
-
-
-def _path(section: str, name: str) -> str:
-    return f"{section}.{name}" if section else name
+            yield from _entries(member.value, known, entry)
 
 
 def shown(value: object) -> str:
@@ -303,6 +316,49 @@ def shown(value: object) -> str:
         text = "a number of too many digits"
     line = repr(text)[1:-1]
     return line if len(line) <= _SHOWN_CHARACTERS else f"{line[:_SHOWN_CHARACTERS]}..."
+
+
+# Find what shows only where keys are held against each other, or against the run.
+
+Text = str | Callable[[Config, Entry], str]
+"""A text of every finding, or one that is made of this config and of the key."""
+
+
+class Relation(Struct, frozen=True, kw_only=True):
+    """One way to break a rule: a key, and what has to be true beside it."""
+
+    at: str | Callable[[Config], str]
+    """The known path of the key where it is found; a config without the key does not break it."""
+    when: Callable[[Config, Entry], object]
+    """Whether the rule is broken."""
+    says: Text
+    """What is wrong, in one line."""
+    fix: Text
+    because: Text | None = None
+    severity: Severity | Callable[[Config, Entry], Severity] | None = None
+    """That of the rule, if it is not said."""
+    if_built: bool = True
+    """Whether it fails only if DeepSpeed builds the optimizer or scheduler that the key is of."""
+
+
+def find_broken(config: Config, relations: Mapping[Rule, Sequence[Relation]]) -> Iterator[Finding]:
+    """A finding for each relation that the config breaks."""
+    for rule, row in ((rule, row) for rule, rows in relations.items() for row in rows):
+        entry = config.last.get(row.at(config) if callable(row.at) else row.at)
+        if entry is None or not row.when(config, entry):
+            continue
+        finding = entry.found(
+            rule,
+            _told(row.says, config, entry),
+            _told(row.fix, config, entry),
+            because=_told(row.because, config, entry),
+            severity=_told(row.severity, config, entry),
+        )
+        yield config.if_built(finding) if row.if_built else finding
+
+
+def _told(said: T | Callable[[Config, Entry], T], config: Config, entry: Entry) -> T:
+    return said(config, entry) if callable(said) else said
 
 
 # Make the edits that change one member of a config.
@@ -343,8 +399,6 @@ def _over(place: Span, text: str) -> Edit:
 
 # Hold the text of a config, and where its lines stand in the file that it comes from.
 
-T = TypeVar("T")
-
 # Theory. The rules read the text of a JSON file. A config in another format is written as such a
 # text, one key or value to a line; what is found on a line then stands where its key or value does.
 
@@ -369,11 +423,6 @@ class ConfigText(Struct, frozen=True, kw_only=True):
         """The file of Accelerate that names this config; None where it is the config."""
         return None if self.places else self.accelerate
 
-    @property
-    def is_fixable(self) -> bool:
-        """Whether an edit of the text is one of the file."""
-        return self.fault is None and not self.places
-
 
 def render(path: str, root: Node, integration: Integration | None) -> ConfigText:
     """A config that was not JSON, as JSON."""
@@ -390,17 +439,12 @@ def _lines(node: Node, end: str) -> Iterator[tuple[str, Span]]:
             yield json.dumps(node.value) + end, node.place
         case Array():
             yield "[", node.place
-            for item, comma in _separated(node.items):
-                yield from _lines(item, comma)
+            for item in node.items:
+                yield from _lines(item, "" if item is node.items[-1] else ",")
             yield "]" + end, node.place
         case Object():
             yield "{", node.place
-            for member, comma in _separated(node.members):
+            for member in node.members:
                 yield json.dumps(member.key.name) + ":", member.key.place
-                yield from _lines(member.value, comma)
+                yield from _lines(member.value, "" if member is node.members[-1] else ",")
             yield "}" + end, node.place
-
-
-def _separated(values: Sequence[T]) -> Iterator[tuple[T, str]]:
-    for number, value in enumerate(values, start=1):
-        yield value, "," if number < len(values) else ""

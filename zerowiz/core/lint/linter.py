@@ -1,9 +1,9 @@
 """Check a DeepSpeed config without DeepSpeed, and fix in its text what is safe to fix."""
 
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
+from itertools import pairwise
 
 from msgspec import Struct
 
@@ -19,22 +19,25 @@ from zerowiz.core.dsconfig.hjson import (
     plain,
 )
 from zerowiz.core.dsconfig.schema import Schema
-from zerowiz.core.findings import Rule, Severity, errors_of, rules_of
+from zerowiz.core.findings import Edit, Finding, Rule, Severity, errors_of, rules_of
 from zerowiz.core.lint import batch, keys, offload, optimizer, releases
-from zerowiz.core.lint.config import Config, ConfigText, Context, read_config, shown
-from zerowiz.core.lint.keys import NOT_A_CHOICE, UNKNOWN_KEY, WRONG_TYPE
-from zerowiz.core.lint.releases import REFUSED_TOGETHER
-from zerowiz.core.lint.report import ConfigFinding, Edit, found_at
+from zerowiz.core.lint.config import (
+    Config,
+    ConfigText,
+    Context,
+    Relation,
+    find_broken,
+    read_config,
+    shown,
+)
 from zerowiz.core.structs import replace
 
 # Find what Accelerate refuses, ignores or misreads in its own file.
 
 # Sources: accelerate 1.15, as core/dsconfig/accelerate.py names them.
 
-_OR = " or "
 _AUTO = "auto"
 _SLIP_RATE = 0.85
-_FAILS = "Accelerate cannot read the value, and fails"
 # utils/environment.py, str_to_bool.
 _TRUE = frozenset({"y", "yes", "t", "true", "on", "1"})
 _FALSE = frozenset({"n", "no", "f", "false", "off", "0"})
@@ -44,16 +47,12 @@ _WHOLE = re.compile(r"[-+]?\d+")
 class _Form(Struct, frozen=True, kw_only=True):
     """What a value has to be."""
 
-    takes: Callable[[str], bool]
+    takes: Callable[[str], object]
     """Whether Accelerate, which hands the value over as a word, reads it as it was meant."""
     wanted: str
-    rule: Rule = WRONG_TYPE
-    because: str = _FAILS
+    rule: Rule = keys.WRONG_TYPE
+    because: str = "Accelerate cannot read the value, and fails"
     of_launcher: bool = False
-
-
-def _is_whole(word: str) -> bool:
-    return _WHOLE.fullmatch(word) is not None
 
 
 def _is_number(word: str) -> bool:
@@ -64,22 +63,23 @@ def _is_number(word: str) -> bool:
     return True
 
 
-_SWITCH = "true or false"
-# What offloads to where is not here: DeepSpeed refuses a wrong device, and `linter.py` finds it.
+# What offloads to where is not here: DeepSpeed refuses a wrong device, and that is found too.
 _FORMS: Mapping[str, _Form] = {
-    "zero_stage": _Form(takes=_is_whole, wanted="a whole number"),
+    "zero_stage": _Form(takes=_WHOLE.fullmatch, wanted="a whole number"),
     "gradient_accumulation_steps": _Form(
-        takes=lambda word: word == _AUTO or _is_whole(word),
-        wanted=_OR.join(("a whole number", f"`{_AUTO}`")),
+        takes=lambda word: word == _AUTO or _WHOLE.fullmatch(word),
+        wanted=f"a whole number or `{_AUTO}`",
     ),
     "gradient_clipping": _Form(
         takes=lambda word: word.lower() == _AUTO or _is_number(word),
-        wanted=_OR.join(("a number", f"`{_AUTO}`")),
+        wanted=f"a number or `{_AUTO}`",
     ),
-    "zero3_init_flag": _Form(takes=lambda word: word.lower() in _TRUE | _FALSE, wanted=_SWITCH),
+    "zero3_init_flag": _Form(
+        takes=lambda word: word.lower() in _TRUE | _FALSE, wanted="true or false"
+    ),
     "zero3_save_16bit_model": _Form(
         takes=lambda word: word.lower() in {"true", *_FALSE},
-        wanted=_SWITCH,
+        wanted="true or false",
         because="Accelerate reads every word but `true` as false",
     ),
     # set_moe_leaf_modules splits it at its commas.
@@ -91,136 +91,138 @@ _FORMS: Mapping[str, _Form] = {
     PRECISION_KEYS[0]: _Form(
         takes=lambda word: word.lower() in {"no", "fp8", "fp16", "bf16"},
         wanted="`bf16`, `fp16`, `fp8` or `'no'`",
-        rule=NOT_A_CHOICE,
+        rule=keys.NOT_A_CHOICE,
         of_launcher=True,
     ),
 }
 
 
-def check_accelerate(file: AccelerateFile) -> tuple[ConfigFinding, ...]:
+def check_accelerate(file: AccelerateFile) -> tuple[Finding, ...]:
     """What is found of the keys of a file, beside what DeepSpeed makes of the config."""
-    findings = [_refused(file, key) for key in file.refused]
-    findings += map(_ignored, file.ignored)
-    findings += map(_unknown, file.unknown)
-    findings += map(_dropped, file.dropped)
+    findings = [*_wrong_keys(file)]
     wrong = {finding.key for finding in findings}
-    findings += (finding for finding in _misread(file) if finding.key not in wrong)
+    misread = map(_misread, (*file.section, *filter(None, [file.precision])))
+    findings += (finding for finding in misread if finding and finding.key not in wrong)
     return tuple(sorted(findings, key=lambda finding: (finding.line, finding.column)))
 
 
-def _misread(file: AccelerateFile) -> Iterator[ConfigFinding]:
-    for member in file.section:
-        yield from _of_value(member, f"deepspeed_config.{member.key.name}")
-    if file.precision is not None:
-        yield from _of_value(file.precision, file.precision.key.name)
+def _at(
+    key: KeyToken,
+    rule: Rule,
+    message: str,
+    fix: str,
+    *,
+    is_top: bool = False,
+    severity: Severity | None = None,
+    because: str | None = None,
+    of_launcher: bool = False,
+) -> Finding:
+    """A finding at a key of `deepspeed_config`, or of the file itself."""
+    return Finding(
+        rule=rule,
+        severity=severity or rule.severity,
+        message=message,
+        fixes=(fix,),
+        because=because,
+        key=key.name if is_top else f"deepspeed_config.{key.name}",
+        line=key.place.line,
+        column=key.place.column,
+        of_launcher=of_launcher,
+    )
 
 
-def _of_value(member: Member, key: str) -> Iterator[ConfigFinding]:
+def _misread(member: Member) -> Finding | None:
     form, value = _FORMS.get(member.key.name), plain(member.value)
     if form is None or value is None or form.takes(str(value)):
-        return
-    yield found_at(
-        member.key.place,
+        return None
+    return _at(
+        member.key,
         form.rule,
         f"`{member.key.name}` must be {form.wanted}, not `{shown(value)}`",
-        key=key,
+        f"write {form.wanted}",
+        is_top=member.key.name in PRECISION_KEYS,
         because=form.because,
-        fix=f"write {form.wanted}",
         of_launcher=form.of_launcher,
     )
 
 
-def _refused(file: AccelerateFile, key: KeyToken) -> ConfigFinding:
-    is_of_section = key.name not in PRECISION_KEYS
-    return found_at(
-        key.place,
-        REFUSED_TOGETHER,
-        f"Accelerate rejects `{key.name}` beside `deepspeed_config_file`",
-        key=f"deepspeed_config.{key.name}" if is_of_section else key.name,
-        because="Accelerate takes these settings only from the file that is named",
-        fix=f"remove it, and set it in `{file.config_file}`",
-    )
-
-
-def _ignored(key: KeyToken) -> ConfigFinding:
-    """What is found of a key of `deepspeed_config`, in a file of Accelerate, that it does not have.
-
-    Source: accelerate 1.15, commands/launch.py: it sets variables for the keys that it knows.
-    """
-    near = get_close_matches(key.name, sorted(KNOWN), n=1)
-    return found_at(
-        key.place,
-        UNKNOWN_KEY,
-        f"Accelerate does not read `{shown(key.name)}` in `deepspeed_config`",
-        key=f"deepspeed_config.{key.name}",
-        fix=f"rename it to `{near[0]}`"
-        if near
-        else "remove it, or set it in a file that `deepspeed_config_file` names",
-    )
-
-
-def _unknown(key: KeyToken) -> ConfigFinding:
-    """What is found of a key beside `deepspeed_config` that Accelerate does not have.
-
-    One that is nearly known is a slip; another one may be of another version.
-    Source: accelerate 1.15, commands/config/config_args.py, from_yaml_file.
-    """
-    near = get_close_matches(key.name, sorted(FILE_KNOWN), n=1, cutoff=_SLIP_RATE)
-    return found_at(
-        key.place,
-        UNKNOWN_KEY,
-        f"Accelerate does not know `{shown(key.name)}`",
-        key=key.name,
-        severity=Severity.ERROR if near else None,
-        because="`accelerate launch` rejects the whole file",
-        fix=f"rename it to `{near[0]}`" if near else "remove it",
-        of_launcher=True,
-    )
-
-
-def _dropped(key: KeyToken) -> ConfigFinding:
-    """What is found of a path for NVMe that Accelerate's launcher leaves behind.
-
-    Source: accelerate 1.15, utils/launch.py, prepare_deepspeed_cmd_env: no variable has it;
-    utils/dataclasses.py, DeepSpeedPlugin: without the variable the path is `none`.
-    """
-    return found_at(
-        key.place,
-        UNKNOWN_KEY,
-        f"`accelerate launch` does not pass `{key.name}` to the ranks",
-        key=f"deepspeed_config.{key.name}",
-        because="they offload into a folder with the name `none`",
-        fix="set `{variable}`, or set the path in a file that `deepspeed_config_file` names".format(
-            variable=f"ACCELERATE_DEEPSPEED_{key.name.upper()}"
-        ),
-        of_launcher=True,
-    )
+def _wrong_keys(file: AccelerateFile) -> Iterator[Finding]:
+    for key in file.refused:
+        yield _at(
+            key,
+            releases.REFUSED_TOGETHER,
+            f"Accelerate rejects `{key.name}` beside `deepspeed_config_file`",
+            f"remove it, and set it in `{file.config_file}`",
+            is_top=key.name in PRECISION_KEYS,
+            because="Accelerate takes these settings only from the file that is named",
+        )
+    # commands/launch.py: it sets variables for the keys that it knows.
+    for key in file.ignored:
+        near = get_close_matches(key.name, sorted(KNOWN), n=1)
+        yield _at(
+            key,
+            keys.UNKNOWN_KEY,
+            f"Accelerate does not read `{shown(key.name)}` in `deepspeed_config`",
+            f"rename it to `{near[0]}`"
+            if near
+            else "remove it, or set it in a file that `deepspeed_config_file` names",
+        )
+    # commands/config/config_args.py, from_yaml_file. A key that is nearly known is a slip; another
+    # one may be of another version.
+    for key in file.unknown:
+        near = get_close_matches(key.name, sorted(FILE_KNOWN), n=1, cutoff=_SLIP_RATE)
+        yield _at(
+            key,
+            keys.UNKNOWN_KEY,
+            f"Accelerate does not know `{shown(key.name)}`",
+            f"rename it to `{near[0]}`" if near else "remove it",
+            is_top=True,
+            severity=Severity.ERROR if near else None,
+            because="`accelerate launch` rejects the whole file",
+            of_launcher=True,
+        )
+    # utils/launch.py, prepare_deepspeed_cmd_env: no variable has a path for NVMe;
+    # utils/dataclasses.py, DeepSpeedPlugin: without the variable the path is `none`.
+    for key in file.dropped:
+        yield _at(
+            key,
+            keys.UNKNOWN_KEY,
+            f"`accelerate launch` does not pass `{key.name}` to the ranks",
+            f"set `ACCELERATE_DEEPSPEED_{key.name.upper()}`, or set the path in a file that"
+            " `deepspeed_config_file` names",
+            because="they offload into a folder with the name `none`",
+            of_launcher=True,
+        )
 
 
 # In the order in which they look at a config.
-_CHECKS: tuple[Callable[[Config], Iterator[ConfigFinding]], ...] = (
+_CHECKS: tuple[Callable[[Config], Iterator[Finding]], ...] = (
     keys.check_structure,
     keys.check_keys,
     keys.check_values,
     batch.check_auto,
-    batch.check_batch,
-    optimizer.check_precision,
-    offload.check_offload,
-    optimizer.check_optimizer,
-    optimizer.check_optimizer_arguments,
-    releases.check_refused,
+    optimizer.check_arguments,
     keys.check_effects,
     releases.check_against_script,
-    offload.check_danger,
     releases.check_versions,
 )
+_RELATIONS: tuple[Mapping[Rule, Sequence[Relation]], ...] = (
+    keys.RELATIONS,
+    batch.RELATIONS,
+    optimizer.PRECISIONS,
+    offload.OFFLOADS,
+    optimizer.CLASSES,
+    optimizer.SCHEDULERS,
+    releases.RELATIONS,
+    offload.SIZES,
+)
 
-RULES = rules_of((keys, batch, optimizer, offload, releases))
+RULES = rules_of((keys, batch, optimizer, offload, releases), _RELATIONS)
 
 _OLD_BF16 = "bfloat16."
 
 
-def lint(text: str, schema: Schema, context: Context) -> tuple[ConfigFinding, ...]:
+def lint(text: str, schema: Schema, context: Context) -> tuple[Finding, ...]:
     """Everything that is found in a config, in the order of its text.
 
     Args:
@@ -228,55 +230,48 @@ def lint(text: str, schema: Schema, context: Context) -> tuple[ConfigFinding, ..
         schema: What the DeepSpeed knows that will read it.
         context: What else is known of the run.
     """
-    refused_by_json = _refused_by_json(text, context)
     reader = context.integration
-    strict = reader is not None and not reader.row.as_written and refused_by_json is None
+    findings: list[Finding] = []
+    root: Node | None = None
     try:
-        root = parse(text, Dialect.JSON if strict else Dialect.HJSON)
+        if reader is None or not reader.row.as_written:
+            # The Trainer and Accelerate read it with json.
+            root = parse(text, Dialect.JSON)
     except JsonTextError as error:
-        if refused_by_json is not None and refused_by_json.severity is Severity.ERROR:
-            return (refused_by_json,)
-        return (keys.unreadable(error),)
-    findings = [] if refused_by_json is None else [refused_by_json]
+        findings.append(keys.unreadable(error, Severity.INFO if reader is None else Severity.ERROR))
+    try:
+        if root is None or reader is None:
+            root = parse(text, Dialect.HJSON)
+    except JsonTextError as error:
+        return tuple(findings) if findings and reader else (keys.unreadable(error),)
     findings += _of_tree(root, text, schema, context)
     return tuple(
         sorted(findings, key=lambda finding: (finding.line, finding.column, finding.rule.code))
     )
 
 
-def _refused_by_json(text: str, context: Context) -> ConfigFinding | None:
-    """What the Trainer and Accelerate refuse, which read with json.
-
-    It is only advice where the integration is not known.
-    """
-    if context.integration is not None and context.integration.row.as_written:
-        return None
-    try:
-        json.loads(text)
-    except RecursionError:
-        return None
-    except ValueError:
-        severity = Severity.INFO if context.integration is None else Severity.ERROR
-        try:
-            parse(text, Dialect.JSON)
-        except JsonTextError as error:
-            return keys.unreadable(error, severity)
-    return None
-
-
-def _of_tree(root: Node, text: str, schema: Schema, context: Context) -> Iterator[ConfigFinding]:
+def _of_tree(root: Node, text: str, schema: Schema, context: Context) -> Iterator[Finding]:
     if not isinstance(root, Object):
-        yield keys.not_an_object(root)
+        yield Finding(
+            rule=keys.NOT_AN_OBJECT,
+            severity=Severity.ERROR,
+            message="a config must be an object, `{...}`",
+            fixes=("put the keys of the config in braces",),
+            line=root.place.line,
+            column=root.place.column,
+        )
         return
     config = read_config(text, root, schema, context)
-    if keys.is_no_config(config):
-        yield keys.no_config(config)
+    whole = keys.check_whole(config)
+    if whole is not None:
+        yield whole
         return
-    for check in _CHECKS:
-        yield from filter(None, (_as_read(config, finding) for finding in check(config)))
+    broken = (find_broken(config, relations) for relations in _RELATIONS)
+    for findings in (*(check(config) for check in _CHECKS), *broken):
+        yield from filter(None, (_as_read(config, finding) for finding in findings))
 
 
-def _as_read(config: Config, finding: ConfigFinding) -> ConfigFinding | None:
+def _as_read(config: Config, finding: Finding) -> Finding | None:
     """What is left of a finding in a section that only DeepSpeed by itself reads.
 
     Accelerate sets a `bf16`, which DeepSpeed looks for before the old `bfloat16`
@@ -292,7 +287,7 @@ def _as_read(config: Config, finding: ConfigFinding) -> ConfigFinding | None:
 # Check a config, with the places and the keys of the file that it comes from.
 
 
-def check_config(config: ConfigText, schema: Schema, context: Context) -> tuple[ConfigFinding, ...]:
+def check_config(config: ConfigText, schema: Schema, context: Context) -> tuple[Finding, ...]:
     """What is found in a config, and in the file of Accelerate that it is built of.
 
     Args:
@@ -302,13 +297,12 @@ def check_config(config: ConfigText, schema: Schema, context: Context) -> tuple[
     """
     if not config.places:
         return lint(config.text, schema, context)
-    of_accelerate: tuple[ConfigFinding, ...] = ()
+    merged: list[Finding] = []
     if config.accelerate is not None:
-        of_accelerate = check_accelerate(config.accelerate)
+        merged += check_accelerate(config.accelerate)
         context = replace(context, file_keys=config.accelerate.file_keys)
-    merged = [*of_accelerate]
     # DeepSpeed gets nothing of what Accelerate cannot read.
-    misread = {finding.key for finding in of_accelerate}
+    misread = {finding.key for finding in merged}
     for finding in lint(config.text, schema, context):
         if finding.key not in misread:
             place = config.places[min(finding.line, len(config.places)) - 1]
@@ -323,37 +317,17 @@ def check_config(config: ConfigText, schema: Schema, context: Context) -> tuple[
 _ROUNDS = 10
 
 
-class OverlapError(ValueError):
-    """Two edits change the same characters."""
-
-
 class FixedText(Struct, frozen=True, kw_only=True):
     """A text after its fixes."""
 
     text: str
-    findings: tuple[ConfigFinding, ...]
+    findings: tuple[Finding, ...]
     """The findings in it."""
-    fixed: tuple[ConfigFinding, ...]
+    fixed: tuple[Finding, ...]
     """The findings that are gone, in the order of the rounds."""
 
 
-def apply_edits(text: str, edits: Sequence[Edit]) -> str:
-    """The text with every edit in it.
-
-    Raises:
-        OverlapError: Two of them change the same characters, or insert at the same place.
-    """
-    pieces: list[str] = []
-    done = 0
-    for edit in sorted(edits, key=lambda edit: (edit.start, edit.end)):
-        if edit.start < done or (pieces and edit.start == edit.end == done):
-            raise OverlapError(f"two edits at character {edit.start}")
-        pieces += [text[done : edit.start], edit.text]
-        done = edit.end
-    return "".join([*pieces, text[done:]])
-
-
-def fix_text(text: str, check: Callable[[str], tuple[ConfigFinding, ...]]) -> FixedText:
+def fix_text(text: str, check: Callable[[str], tuple[Finding, ...]]) -> FixedText:
     """Apply every edit that can be, and look again, until there is none.
 
     A finding is fixed whole or not at all. A round after which there are more errors than before
@@ -364,29 +338,31 @@ def fix_text(text: str, check: Callable[[str], tuple[ConfigFinding, ...]]) -> Fi
         check: What finds mistakes in a text.
     """
     findings = check(text)
-    fixed: tuple[ConfigFinding, ...] = ()
+    fixed: tuple[Finding, ...] = ()
     for _round in range(_ROUNDS):
         chosen = _together(findings)
-        if not chosen:
-            break
         changed = apply_edits(text, [edit for finding in chosen for edit in finding.edits])
         rest = check(changed)
-        if len(errors_of(rest)) > len(errors_of(findings)):
+        if not chosen or len(errors_of(rest)) > len(errors_of(findings)):
             break
         text, findings, fixed = changed, rest, (*fixed, *chosen)
     return FixedText(text=text, findings=findings, fixed=fixed)
 
 
-def _together(findings: Sequence[ConfigFinding]) -> tuple[ConfigFinding, ...]:
+def apply_edits(text: str, edits: Sequence[Edit]) -> str:
+    """The text with every edit in it; no two of them change the same characters."""
+    for edit in sorted(edits, key=lambda edit: edit.start, reverse=True):
+        text = text[: edit.start] + edit.text + text[edit.end :]
+    return text
+
+
+def _together(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     """The findings, from the first on, whose edits do not overlap."""
-    chosen: list[ConfigFinding] = []
-    edits: list[Edit] = []
+    chosen: list[Finding] = []
     for finding in findings:
-        try:
-            apply_edits("", [*edits, *finding.edits])
-        except OverlapError:
-            continue
-        if finding.edits:
+        edits = [edit for one in (*chosen, finding) for edit in one.edits]
+        edits.sort(key=lambda edit: (edit.start, edit.end))
+        is_free = all(one.end <= two.start and one.end < two.end for one, two in pairwise(edits))
+        if finding.edits and is_free:
             chosen.append(finding)
-            edits += finding.edits
     return tuple(chosen)

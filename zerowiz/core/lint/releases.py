@@ -1,159 +1,88 @@
 """Find what a release, a pair of settings or the script makes DeepSpeed refuse."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, cast
 
 from zerowiz.core.dsconfig.accelerate import PRECISION_KEYS
 from zerowiz.core.dsconfig.schema import Schema, SchemaKey
-from zerowiz.core.findings import Rule, Severity
-from zerowiz.core.lint.config import AUTO, BATCH_KEYS, STAGE_3, ZERO, Config, Entry, shown
+from zerowiz.core.findings import Finding, Rule, Severity
+from zerowiz.core.lint.config import AUTO, BATCH_KEYS, ZERO, Config, Entry, Relation, shown
 from zerowiz.core.lint.keys import OUT_OF_RANGE
-from zerowiz.core.lint.offload import offloads
-from zerowiz.core.lint.report import ConfigFinding, found_at
-from zerowiz.core.script.settings import ScriptSettings
+from zerowiz.core.structs import replace
 from zerowiz.core.workload import SWITCHED, Integration, Precision
+
+if TYPE_CHECKING:
+    from zerowiz.core.script.settings import ScriptSettings
 
 # runtime/config.py, GRADIENT_CLIPPING_DEFAULT, since 0.19.3.
 _DEFAULT_CLIPPING = 1.0
+_ZENFLOW = f"{ZERO}.zenflow"
+_HPZ = f"{ZERO}.zero_hpz_partition_size"
+_COMPILE_OFFLOADS = ("offload_activation", "offload_opt_states", "offload_parameters")
 
 
-def check_refused(config: Config) -> Iterator[ConfigFinding]:
-    """Each refused pair."""
-    for refused in (_no_zero, _sum, _prescale, _legacy, _no_norm, _odd_bucket, *_TOGETHER):
-        yield from refused(config)
+def _scatters(config: Config) -> bool | None:
+    return config.truth(f"{ZERO}.reduce_scatter", default=True)
 
 
-NO_ZERO_SECTION = Rule(
-    code="ZW516",
-    name="no-zero-section",
-    severity=Severity.ERROR,
-    why="Accelerate rejects a config without zero_optimization",
-)
-
-
-def _no_zero(config: Config) -> Iterator[ConfigFinding]:
-    # accelerate/utils/dataclasses.py, DeepSpeedPlugin.__post_init__.
-    is_known = config.context.integration is not None
-    if is_known and config.by_accelerate and ZERO not in config.last:
-        yield config.found(
-            NO_ZERO_SECTION,
-            "there is no `zero_optimization`",
-            fix='write `"zero_optimization": {"stage": 0}` to train without ZeRO',
-        )
-
-
-SUM_REFUSED = Rule(
-    code="ZW511",
-    name="sum-refused",
-    severity=Severity.ERROR,
-    why="DeepSpeed cannot sum gradients with this setting",
-)
-
-
-def _sum(config: Config) -> Iterator[ConfigFinding]:
-    # runtime/config.py, _do_error_check.
-    entry = config.last.get("gradient_allreduce_op")
-    if entry is None or str(entry.value).lower() != "sum":
-        return
-    others = (
-        ("stage 3", config.stage == STAGE_3),
-        ("ZenFlow", isinstance(config.get(f"{ZERO}.zenflow"), dict)),
-        ("DeepCompile", config.truth("compile.deepcompile")),
-    )
-    for name, is_there in others:
-        if is_there:
-            yield entry.found(
-                SUM_REFUSED,
-                f"`sum` cannot be combined with {name}",
-                fix="write `mean`",
-            )
-
-
-PRESCALE_REFUSED = Rule(
-    code="ZW514",
-    name="prescale-refused",
-    severity=Severity.ERROR,
-    why="DeepSpeed cannot scale gradients before it scatters them",
-)
-
-
-def _prescale(config: Config) -> Iterator[ConfigFinding]:
+def _scales_before(config: Config) -> bool:
     # runtime/zero/stage3.py and stage_1_and_2.py, __init__ of the optimizers.
-    scatters = config.stage in {2, 3} and config.truth(f"{ZERO}.reduce_scatter", default=True)
-    if not scatters or config.get("gradient_allreduce_op") is not None:
-        return
-    refused = []
-    if config.truth("prescale_gradients"):
-        refused.append(config.last["prescale_gradients"])
-    factor = config.last.get("gradient_predivide_factor")
-    if factor is not None and isinstance(factor.value, (int, float)) and factor.value != 1:
-        refused.append(factor)
-    for entry in refused:
-        yield entry.found(
-            PRESCALE_REFUSED,
-            f"`{entry.name}` cannot be combined with `reduce_scatter` at stage {config.stage}",
-            fix="remove it",
-        )
+    is_open = config.get("gradient_allreduce_op") is None
+    return config.stage in {2, 3} and bool(_scatters(config)) and is_open
 
 
-LEGACY_STAGE_1 = Rule(
-    code="ZW515",
-    name="legacy-stage-1",
-    severity=Severity.ERROR,
-    why="DeepSpeed removed the old stage 1",
-)
+def _is_sum(entry: Entry) -> bool:
+    return str(entry.value).lower() == "sum"
 
 
-def _legacy(config: Config) -> Iterator[ConfigFinding]:
-    # runtime/engine.py, _configure_zero_optimizer.
-    if config.stage and config.truth(f"{ZERO}.legacy_stage1"):
-        yield config.last[f"{ZERO}.legacy_stage1"].found(
-            LEGACY_STAGE_1, "DeepSpeed has no `legacy_stage1` any more", fix="remove it"
-        )
+def _skips_norm(config: Config) -> bool:
+    return config.truth(f"{ZERO}.compute_grad_norm") is False
 
 
-NO_GRAD_NORM = Rule(
-    code="ZW517",
-    name="no-grad-norm",
-    severity=Severity.ERROR,
-    why=(
-        "DeepSpeed can skip the gradient norm only at stages 1 and 2, without clipping and offload"
-    ),
-)
-
-
-def _no_norm(config: Config) -> Iterator[ConfigFinding]:
-    # runtime/zero/config.py, compute_grad_norm_valid; runtime/zero/stage_1_and_2.py, __init__.
-    entry = config.last.get(f"{ZERO}.compute_grad_norm")
-    if entry is None or config.truth(f"{ZERO}.compute_grad_norm") is not False:
-        return
+def _clips(config: Config) -> bool:
     clipping = config.last.get("gradient_clipping")
-    clips = _DEFAULT_CLIPPING if clipping is None else clipping.value
-    refused = (
-        ("`compute_grad_norm: false` needs stage 1 or 2", config.stage in {0, 3}),
-        (
-            "`compute_grad_norm: false` needs a `gradient_clipping` of 0",
-            clips not in (AUTO, 0),
-        ),
-        (
-            "`compute_grad_norm: false` cannot be combined with `offload_optimizer`",
-            offloads(config),
-        ),
-    )
-    for message, is_so in refused:
-        if is_so:
-            yield entry.found(NO_GRAD_NORM, message, fix="remove it")
+    return clipping is None or clipping.value not in (AUTO, 0)
 
 
-def _odd_bucket(config: Config) -> Iterator[ConfigFinding]:
-    # runtime/zero/stage_1_and_2.py, nccl_start_alignment_factor.
-    path = f"{ZERO}.allgather_bucket_size"
-    elements = config.number(path)
-    if elements is not None and elements % 2 and config.stage in {1, 2}:
-        yield config.last[path].found(
-            OUT_OF_RANGE,
-            f"`allgather_bucket_size` must be even, not {elements}",
-            fix=f"write {elements + 1}",
-        )
+def _has_zenflow(config: Config, *stages: int) -> bool:
+    return isinstance(config.get(_ZENFLOW), dict) and config.stage in stages
+
+
+def _selects_too_often(config: Config) -> bool:
+    # runtime/zenflow/engine.py, configure_zenflow; `epoch` counts in epochs, of unknown length.
+    select, update = (config.number(f"{_ZENFLOW}.{name}_interval") for name in ("select", "update"))
+    by_step = config.get(f"{_ZENFLOW}.select_strategy") == "step"
+    return by_step and select is not None and update is not None and 0 != select < update
+
+
+def _refused_passes(entry: Entry) -> bool:
+    passes = entry.value if isinstance(entry.value, list) else []
+    names = {name for name in passes if isinstance(name, str)}
+    return "autotp" in names and bool(names & {"autosp", "z1", "z3"})
+
+
+def _compile_offloads(config: Config) -> list[str]:
+    """What DeepCompile offloads at stage 3 (compile/init_z3.py, init_z3)."""
+    if not config.truth("compile.deepcompile") or not config.is_stage_3:
+        return []
+    return [name for name in _COMPILE_OFFLOADS if config.truth(f"compile.{name}")]
+
+
+def _has_groups(config: Config) -> bool:
+    """Whether hpZ shards within groups of ranks; one rank is no group."""
+    return config.is_stage_3 and (config.number(_HPZ) or 0) > 1
+
+
+def _divides_badly(config: Config) -> bool:
+    # utils/groups.py, _create_zero_param_parallel_group.
+    size, ranks = config.number(_HPZ) or 1, config.context.world_size
+    return _has_groups(config) and ranks is not None and size < ranks and bool(ranks % size)
+
+
+def _two_rates(config: Config, peak: Entry) -> bool:
+    values = (config.get("optimizer.params.lr"), peak.value)
+    is_open = None in values or AUTO in values
+    return config.context.integration is Integration.HF and not is_open and values[0] != values[1]
 
 
 REFUSED_TOGETHER = Rule(
@@ -162,103 +91,219 @@ REFUSED_TOGETHER = Rule(
     severity=Severity.ERROR,
     why="DeepSpeed rejects these settings together",
 )
-
-
-def _muon(config: Config) -> Iterator[ConfigFinding]:
-    # runtime/zero/stage3.py, __init__.
-    kind = config.last.get("optimizer.type")
-    scatters = config.truth(f"{ZERO}.reduce_scatter", default=True)
-    if kind and str(kind.value).lower() == "muon" and config.stage == STAGE_3 and scatters:
-        finding = kind.found(
-            REFUSED_TOGETHER,
-            "Muon at stage 3 cannot be combined with `reduce_scatter`, which is on by default",
-            fix='write `"reduce_scatter": false` in `zero_optimization`',
-        )
-        yield config.if_built(finding)
-
-
-def _zenflow(config: Config) -> Iterator[ConfigFinding]:
-    path = f"{ZERO}.zenflow"
-    if not isinstance(config.get(path), dict) or config.stage not in {1, 2, STAGE_3}:
-        return
-    # runtime/zenflow/engine.py, configure_zenflow; `epoch` counts in epochs, of unknown length.
-    select, update = (config.number(f"{path}.{name}_interval") for name in ("select", "update"))
-    by_step = config.get(f"{path}.select_strategy") == "step"
-    if by_step and select is not None and update is not None and 0 != select < update:
-        yield config.last[f"{path}.select_interval"].found(
-            REFUSED_TOGETHER,
-            f"a `select_interval` of {select} is below the `update_interval` of {update}",
-            fix=f"write {update} or more",
-        )
-    # runtime/zenflow/zenflow_stage_1_and_2.py, __init__ and create.
-    overlaps = config.truth(f"{ZERO}.overlap_comm")
-    if config.truth(f"{path}.offload") and config.stage != STAGE_3 and overlaps is False:
-        yield config.last[f"{path}.offload"].found(
-            REFUSED_TOGETHER,
-            "`offload` of ZenFlow needs `overlap_comm`",
-            fix='write `"overlap_comm": true` in `zero_optimization`',
-        )
-    if config.stage != STAGE_3 and offloads(config) is False:
-        yield config.last[path].found(
-            REFUSED_TOGETHER,
-            f"ZenFlow at stage {config.stage} needs the optimizer on the CPU",
-            fix='write `"offload_optimizer": {"device": "cpu"}` beside it',
-        )
-
-
-def _passes(config: Config) -> Iterator[ConfigFinding]:
-    # runtime/engine.py, get_deepspeed_compile_backend.
-    if not config.truth("compile.deepcompile"):
-        return
-    passes = config.get("compile.passes")
-    if (
-        isinstance(passes, list)
-        and "autotp" in passes
-        and {"autosp", "z1", "z3"} & {pass_ for pass_ in passes if isinstance(pass_, str)}
-    ):
-        yield config.last["compile.passes"].found(
-            REFUSED_TOGETHER,
-            "the pass `autotp` cannot be combined with `autosp`, `z1` or `z3`",
-            fix='write `["autotp"]`, or remove it',
-        )
-    # compile/init_z3.py, init_z3.
-    offloaded = [
-        name
-        for name in ("offload_activation", "offload_opt_states", "offload_parameters")
-        if config.truth(f"compile.{name}")
-    ]
-    if len(offloaded) > 1 and config.stage == STAGE_3:
-        yield config.last[f"compile.{offloaded[0]}"].found(
-            REFUSED_TOGETHER,
-            "{offloaded} exclude each other".format(
-                offloaded=" and ".join(f"`{name}`" for name in offloaded)
+SCRIPT_DISAGREES = Rule(
+    code="ZW701",
+    name="script-disagrees",
+    severity=Severity.ERROR,
+    why="the Trainer fails if the config and its TrainingArguments have different values",
+)
+RELATIONS: Mapping[Rule, tuple[Relation, ...]] = {
+    Rule(
+        code="ZW516",
+        name="no-zero-section",
+        severity=Severity.ERROR,
+        why="Accelerate rejects a config without zero_optimization",
+    ): (
+        # accelerate/utils/dataclasses.py, DeepSpeedPlugin.__post_init__.
+        Relation(
+            at="",
+            when=lambda config, _: (
+                config.context.integration is not None
+                and config.by_accelerate
+                and ZERO not in config.last
             ),
-            fix="keep one of them",
-        )
-
-
-def _hpz(config: Config) -> Iterator[ConfigFinding]:
-    path, ranks = f"{ZERO}.zero_hpz_partition_size", config.context.world_size
-    size = config.number(path)
-    if size is None or size < 2 or config.stage != STAGE_3:  # noqa: PLR2004 - 1 is no group
-        return
-    # utils/groups.py, _create_zero_param_parallel_group.
-    if ranks is not None and size < ranks and ranks % size:
-        yield config.last[path].found(
-            REFUSED_TOGETHER,
-            f"a `zero_hpz_partition_size` of {size} does not divide {ranks} ranks",
-            fix="write the number of GPUs of a node",
-        )
-    # runtime/engine.py, _validate_zero3_moe_compatibility.
-    if config.truth("expert_parallel.enabled"):
-        yield config.last[path].found(
-            REFUSED_TOGETHER,
-            "`expert_parallel` at stage 3 cannot be combined with `zero_hpz_partition_size`",
+            says="there is no `zero_optimization`",
+            fix='write `"zero_optimization": {"stage": 0}` to train without ZeRO',
+        ),
+    ),
+    Rule(
+        code="ZW511",
+        name="sum-refused",
+        severity=Severity.ERROR,
+        why="DeepSpeed cannot sum gradients with this setting",
+    ): (
+        # runtime/config.py, _do_error_check.
+        Relation(
+            at="gradient_allreduce_op",
+            when=lambda config, entry: _is_sum(entry) and config.is_stage_3,
+            says="`sum` cannot be combined with stage 3",
+            fix="write `mean`",
+        ),
+        Relation(
+            at="gradient_allreduce_op",
+            when=lambda config, entry: _is_sum(entry) and isinstance(config.get(_ZENFLOW), dict),
+            says="`sum` cannot be combined with ZenFlow",
+            fix="write `mean`",
+        ),
+        Relation(
+            at="gradient_allreduce_op",
+            when=lambda config, entry: _is_sum(entry) and config.truth("compile.deepcompile"),
+            says="`sum` cannot be combined with DeepCompile",
+            fix="write `mean`",
+        ),
+    ),
+    Rule(
+        code="ZW514",
+        name="prescale-refused",
+        severity=Severity.ERROR,
+        why="DeepSpeed cannot scale gradients before it scatters them",
+    ): tuple(
+        Relation(
+            at=path,
+            when=lambda config, entry: (
+                _scales_before(config)
+                and (
+                    config.truth(entry.known_path)
+                    if entry.known_path == "prescale_gradients"
+                    else isinstance(entry.value, (int, float)) and entry.value != 1
+                )
+            ),
+            says=lambda config, entry: (
+                f"`{entry.name}` cannot be combined with `reduce_scatter` at stage {config.stage}"
+            ),
             fix="remove it",
         )
-
-
-_TOGETHER = (_muon, _zenflow, _passes, _hpz)
+        for path in ("prescale_gradients", "gradient_predivide_factor")
+    ),
+    Rule(
+        code="ZW515",
+        name="legacy-stage-1",
+        severity=Severity.ERROR,
+        why="DeepSpeed removed the old stage 1",
+    ): (
+        # runtime/engine.py, _configure_zero_optimizer.
+        Relation(
+            at=f"{ZERO}.legacy_stage1",
+            when=lambda config, entry: config.stage and config.truth(entry.known_path),
+            says="DeepSpeed has no `legacy_stage1` any more",
+            fix="remove it",
+        ),
+    ),
+    Rule(
+        code="ZW517",
+        name="no-grad-norm",
+        severity=Severity.ERROR,
+        why="DeepSpeed can skip the gradient norm only at stages 1 and 2, without clipping and"
+        " offload",
+    ): (
+        # runtime/zero/config.py, compute_grad_norm_valid; runtime/zero/stage_1_and_2.py, __init__.
+        Relation(
+            at=f"{ZERO}.compute_grad_norm",
+            when=lambda config, _: _skips_norm(config) and config.stage in {0, 3},
+            says="`compute_grad_norm: false` needs stage 1 or 2",
+            fix="remove it",
+        ),
+        Relation(
+            at=f"{ZERO}.compute_grad_norm",
+            when=lambda config, _: _skips_norm(config) and _clips(config),
+            says="`compute_grad_norm: false` needs a `gradient_clipping` of 0",
+            fix="remove it",
+        ),
+        Relation(
+            at=f"{ZERO}.compute_grad_norm",
+            when=lambda config, _: _skips_norm(config) and config.offloads,
+            says="`compute_grad_norm: false` cannot be combined with `offload_optimizer`",
+            fix="remove it",
+        ),
+    ),
+    OUT_OF_RANGE: (
+        # runtime/zero/stage_1_and_2.py, nccl_start_alignment_factor.
+        Relation(
+            at=f"{ZERO}.allgather_bucket_size",
+            when=lambda config, entry: (
+                config.stage in {1, 2} and (config.number(entry.known_path) or 0) % 2
+            ),
+            says=lambda config, entry: (
+                f"`allgather_bucket_size` must be even, not {config.number(entry.known_path)}"
+            ),
+            fix=lambda config, entry: f"write {(config.number(entry.known_path) or 0) + 1}",
+        ),
+    ),
+    REFUSED_TOGETHER: (
+        # runtime/zero/stage3.py, __init__.
+        Relation(
+            at="optimizer.type",
+            when=lambda config, entry: (
+                str(entry.value).lower() == "muon" and config.is_stage_3 and _scatters(config)
+            ),
+            says="Muon at stage 3 cannot be combined with `reduce_scatter`, which is on by default",
+            fix='write `"reduce_scatter": false` in `zero_optimization`',
+        ),
+        Relation(
+            at=f"{_ZENFLOW}.select_interval",
+            when=lambda config, _: _has_zenflow(config, 1, 2, 3) and _selects_too_often(config),
+            says=lambda config, entry: (
+                f"a `select_interval` of {config.number(entry.known_path)} is below the"
+                f" `update_interval` of {config.number(f'{_ZENFLOW}.update_interval')}"
+            ),
+            fix=lambda config, _: f"write {config.number(f'{_ZENFLOW}.update_interval')} or more",
+        ),
+        # runtime/zenflow/zenflow_stage_1_and_2.py, __init__ and create.
+        Relation(
+            at=f"{_ZENFLOW}.offload",
+            when=lambda config, entry: (
+                _has_zenflow(config, 1, 2)
+                and config.truth(entry.known_path)
+                and config.truth(f"{ZERO}.overlap_comm") is False
+            ),
+            says="`offload` of ZenFlow needs `overlap_comm`",
+            fix='write `"overlap_comm": true` in `zero_optimization`',
+        ),
+        Relation(
+            at=_ZENFLOW,
+            when=lambda config, _: _has_zenflow(config, 1, 2) and config.offloads is False,
+            says=lambda config, _: (
+                f"ZenFlow at stage {config.stage} needs the optimizer on the CPU"
+            ),
+            fix='write `"offload_optimizer": {"device": "cpu"}` beside it',
+        ),
+        # runtime/engine.py, get_deepspeed_compile_backend.
+        Relation(
+            at="compile.passes",
+            when=lambda config, entry: (
+                config.truth("compile.deepcompile") and _refused_passes(entry)
+            ),
+            says="the pass `autotp` cannot be combined with `autosp`, `z1` or `z3`",
+            fix='write `["autotp"]`, or remove it',
+        ),
+        Relation(
+            at=lambda config: f"compile.{next(iter(_compile_offloads(config)), '')}",
+            when=lambda config, _: len(_compile_offloads(config)) > 1,
+            says=lambda config, _: (
+                " and ".join(f"`{name}`" for name in _compile_offloads(config))
+                + " exclude each other"
+            ),
+            fix="keep one of them",
+        ),
+        Relation(
+            at=_HPZ,
+            when=lambda config, _: _divides_badly(config),
+            says=lambda config, _: (
+                f"a `zero_hpz_partition_size` of {config.number(_HPZ)} does not divide"
+                f" {config.context.world_size} ranks"
+            ),
+            fix="write the number of GPUs of a node",
+        ),
+        # runtime/engine.py, _validate_zero3_moe_compatibility.
+        Relation(
+            at=_HPZ,
+            when=lambda config, _: _has_groups(config) and config.truth("expert_parallel.enabled"),
+            says="`expert_parallel` at stage 3 cannot be combined with `zero_hpz_partition_size`",
+            fix="remove it",
+        ),
+    ),
+    SCRIPT_DISAGREES: (
+        Relation(
+            at="scheduler.params.warmup_max_lr",
+            when=_two_rates,
+            says=lambda config, peak: (
+                f"`warmup_max_lr` is {peak.shown}, `lr` is"
+                f" {shown(config.get('optimizer.params.lr'))}: the Trainer has one learning rate"
+            ),
+            fix='write `"auto"` for both',
+        ),
+    ),
+}
 
 # Find what a version of DeepSpeed makes of a config: other defaults, and known faults.
 
@@ -268,17 +313,6 @@ DEFAULT_CHANGED = Rule(
     severity=Severity.WARNING,
     why="the config does not set the key, so it trains with another value than before",
 )
-
-# A file of Accelerate has few keys.
-_IN_ANOTHER_FILE = ", in a file that `deepspeed_config_file` names"
-
-
-def check_versions(config: Config) -> Iterator[ConfigFinding]:
-    """What is known against this version, and what was another default in the one before."""
-    yield from _bad_releases(config)
-    yield from _defaults(config)
-
-
 BAD_RELEASE = Rule(
     code="ZW605",
     name="bad-release",
@@ -287,29 +321,24 @@ BAD_RELEASE = Rule(
 )
 
 
-def _bad_releases(config: Config) -> Iterator[ConfigFinding]:
+def check_versions(config: Config) -> Iterator[Finding]:
+    """What is known against this version, and what was another default in the one before."""
     entry = config.last.get(f"{ZERO}.stage") or config.last.get(ZERO)
     for row in config.context.bad_releases:
         is_other = row.precision is Precision.BF16 and config.truth("bf16.enabled") is False
-        if entry is None or config.stage not in row.stages or is_other:
-            continue
-        yield entry.found(
-            BAD_RELEASE,
-            f"DeepSpeed from {row.since} until {row.until}: {row.words}",
-            severity=row.severity,
-            fix=f"install DeepSpeed {row.upgrade}, or write another stage",
-        )
-
-
-def _defaults(config: Config) -> Iterator[ConfigFinding]:
+        if entry is not None and config.stage in row.stages and not is_other:
+            yield entry.found(
+                BAD_RELEASE,
+                f"DeepSpeed from {row.since} until {row.until}: {row.words}",
+                f"install DeepSpeed {row.upgrade}, or write another stage",
+                severity=row.severity,
+            )
     before = config.context.before
-    if before is None:
-        return
-    for key in config.schema.keys.values():
-        old = before.keys.get(key.path)
+    for key in config.schema.keys.values() if before else ():
+        old = before.keys.get(key.path) if before else None
         # The config has its section, and leaves the key to DeepSpeed.
-        is_left = key.path not in config.last and (not key.section or key.section in config.last)
-        if old is not None and is_left and _has_changed(old, key):
+        is_left = key.path not in config.last and key.section in config.last
+        if before and old is not None and is_left and _has_changed(old, key):
             yield _changed(config, before, old, key)
 
 
@@ -318,84 +347,49 @@ def _has_changed(old: SchemaKey, new: SchemaKey) -> bool:
     return not gone and None not in (old.default, new.default) and old.default != new.default
 
 
-def _changed(config: Config, before: Schema, old: SchemaKey, new: SchemaKey) -> ConfigFinding:
-    section = config.last.get(new.section)
-    where = f" in `{new.section}`" if section else ""
-    write = f'write `"{new.name}": {old.default}`{where} to keep what it was'
-    return found_at(
-        section.member.key.place if section else config.root.place,
+def _changed(config: Config, before: Schema, old: SchemaKey, new: SchemaKey) -> Finding:
+    where = f" in `{new.section}`" if new.section else ""
+    # A file of Accelerate has few keys.
+    file = ", in a file that `deepspeed_config_file` names" if config.context.file_keys else ""
+    finding = config.last[new.section].found(
         DEFAULT_CHANGED,
-        (
-            f"the default of `{new.name}`{where} was {old.default} in DeepSpeed "
-            f"{before.version}, and is {new.default} in {config.schema.version}"
-        ),
-        key=new.path,
-        fix=write + (_IN_ANOTHER_FILE if config.context.file_keys else ""),
+        f"the default of `{new.name}`{where} was {old.default} in DeepSpeed {before.version}, and"
+        f" is {new.default} in {config.schema.version}",
+        f'write `"{new.name}": {old.default}`{where} to keep what it was{file}',
     )
+    return replace(finding, key=new.path)
 
 
 # Find values that the script contradicts.
 
-SCRIPT_DISAGREES = Rule(
-    code="ZW701",
-    name="script-disagrees",
-    severity=Severity.ERROR,
-    why="the Trainer fails if the config and its TrainingArguments have different values",
-)
 
-
-def check_against_script(config: Config) -> Iterator[ConfigFinding]:
+def check_against_script(config: Config) -> Iterator[Finding]:
     """What the Trainer compares (transformers, HfTrainerDeepSpeedConfig.fill_match)."""
-    yield from _two_rates(config)
-    settings = config.context.settings
-    if settings is None:
+    is_trainer = config.context.integration is Integration.HF
+    if config.context.settings is None:
         return
+    settings = cast("ScriptSettings", config.context.settings)
     for path, value, source in _set_by_script(settings, config.context.world_size):
         entry = config.last.get(path)
         if entry is None or entry.value in (None, value) or isinstance(entry.value, str):
             continue
-        is_trainer = config.context.integration is Integration.HF
-        takes_auto = is_trainer and entry.file_key not in PRECISION_KEYS
-        here, there = _compared(entry, value, settings)
+        here, there, fix = entry.shown, shown(value), "set both to the same value"
+        if entry.file_key in PRECISION_KEYS and settings.precision is not None:
+            # Accelerate's file names the precision, and what is built of it has a switch for each.
+            here, there = entry.known_path.partition(".")[0], settings.precision.value
+        elif is_trainer:
+            fix = 'write `"auto"`'
+        label = path if entry.file_key is None else entry.label
         yield entry.found(
             SCRIPT_DISAGREES,
-            (
-                f"`{path if entry.file_key is None else entry.label}` is {here} here and "
-                f"{there} in {source}"
-            ),
+            f"`{label}` is {here} here and {there} in {source}",
+            fix,
             severity=Severity.ERROR if is_trainer else Severity.WARNING,
-            fix='write `"auto"`' if takes_auto else "set both to the same value",
-        )
-
-
-def _compared(entry: Entry, value: object, settings: ScriptSettings) -> tuple[str, str]:
-    """What stands in the file and in the script.
-
-    Accelerate's file names the precision, and what is built of it has a switch for each.
-    """
-    if entry.file_key in PRECISION_KEYS and settings.precision is not None:
-        return entry.known_path.partition(".")[0], settings.precision.value
-    return shown(entry.value), shown(value)
-
-
-def _two_rates(config: Config) -> Iterator[ConfigFinding]:
-    rate = config.get("optimizer.params.lr")
-    peak = config.last.get("scheduler.params.warmup_max_lr")
-    if config.context.integration is not Integration.HF or peak is None:
-        return
-    if None not in (rate, peak.value) and AUTO not in (rate, peak.value) and rate != peak.value:
-        yield peak.found(
-            SCRIPT_DISAGREES,
-            (
-                f"`warmup_max_lr` is {shown(peak.value)}, `lr` is {shown(rate)}: the Trainer "
-                "has one learning rate"
-            ),
-            fix='write `"auto"` for both',
         )
 
 
 def _set_by_script(
-    settings: ScriptSettings, ranks: int | None
+    settings: "ScriptSettings", ranks: int | None
 ) -> Iterator[tuple[str, object, str]]:
     """Keys, what the script makes of them, and where."""
     micro, steps, precision = settings.micro_batch, settings.accumulation_steps, settings.precision
@@ -406,11 +400,7 @@ def _set_by_script(
         yield accumulated, steps.value, steps.source
     if micro is not None and steps is not None and ranks is not None:
         product = micro.value * steps.value * ranks
-        yield (
-            whole,
-            product,
-            f"{micro.value} * {steps.value} * {ranks} ranks",
-        )
+        yield whole, product, f"{micro.value} * {steps.value} * {ranks} ranks"
     if precision is not None:
         for name in SWITCHED:
             yield f"{name}.enabled", precision.value is name, precision.source

@@ -7,42 +7,11 @@ from urllib.parse import quote
 
 from msgspec import Struct
 
-from zerowiz.core.dsconfig.hjson import Span
 from zerowiz.core.findings import Finding, Rule, Severity, errors_of
 from zerowiz.errors import ZerowizError
 
 if TYPE_CHECKING:
     from zerowiz.core.dsconfig.schema import Schema, SchemaKey
-
-
-class Edit(Struct, frozen=True, kw_only=True):
-    """The characters from `start` up to `end` of the text, and what stands there afterwards."""
-
-    start: int
-    end: int
-    text: str
-
-
-class ConfigFinding(Finding, frozen=True, kw_only=True):
-    """One mistake in one file."""
-
-    key: str = ""
-    """Dotted path of the key that it is about; empty for the whole file."""
-    line: int
-    column: int
-    because: str | None = None
-    """Why this very case matters; None where what the rule says of all of them is enough."""
-    fix: str | None = None
-    """What to do, in words."""
-    edits: tuple[Edit, ...] = ()
-    """What `--fix` does, where that is safe."""
-    of_launcher: bool = False
-    """Whether only `accelerate launch` meets it: zerowiz passes the ranks what they get itself."""
-
-    @property
-    def why(self) -> str:
-        """Why it matters; empty where the message says it all."""
-        return self.rule.why if self.because is None else self.because
 
 
 SCHEMA_VERSION = 1
@@ -53,7 +22,7 @@ class FileReport(Struct, frozen=True, kw_only=True):
 
     path: str
     """As it was given on the command line."""
-    findings: tuple[ConfigFinding, ...]
+    findings: tuple[Finding, ...]
 
     @property
     def failed(self) -> bool:
@@ -82,7 +51,7 @@ def encode_reports(
     }
 
 
-def _finding(finding: ConfigFinding) -> dict[str, object]:
+def _finding(finding: Finding) -> dict[str, object]:
     return {
         "code": finding.rule.code,
         "name": finding.rule.name,
@@ -158,7 +127,7 @@ def _rule(rule: Rule) -> dict[str, object]:
     }
 
 
-def _result(path: str, finding: ConfigFinding, rule_index: int) -> dict[str, object]:
+def _result(path: str, finding: Finding, rule_index: int) -> dict[str, object]:
     fix = f"; {finding.fix}" if finding.fix else ""
     region = {"startLine": finding.line, "startColumn": finding.column}
     return {
@@ -281,33 +250,3 @@ def _about(key: "SchemaKey") -> Mapping[str, object]:
     moved = f"Use {key.new_path}." if key.new_path else None
     text = " ".join(filter(None, (key.about, moved)))
     return {"description": text} if text else {}
-
-
-# Describe one mistake in a config: where it is, how bad, and what fixes it.
-
-
-def found_at(
-    place: Span,
-    rule: Rule,
-    message: str,
-    *,
-    key: str = "",
-    severity: Severity | None = None,
-    because: str | None = None,
-    fix: str | None = None,
-    edits: tuple[Edit, ...] = (),
-    of_launcher: bool = False,
-) -> ConfigFinding:
-    """A finding of this rule, with the severity of the rule unless another one is given."""
-    return ConfigFinding(
-        rule=rule,
-        severity=severity or rule.severity,
-        key=key,
-        line=place.line,
-        column=place.column,
-        message=message,
-        because=because,
-        fix=fix,
-        edits=edits,
-        of_launcher=of_launcher,
-    )

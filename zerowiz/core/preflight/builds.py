@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from zerowiz.core import shell
-from zerowiz.core.findings import PreflightFinding, Rule, Severity, found
+from zerowiz.core.findings import Finding, Rule, Severity, found
 from zerowiz.core.preflight.facts import Lock, Op, PreflightInput
 
 # deepspeed/ops/op_builder/builder.py, compute_capability_args (0.19.8): `int` of each part around
@@ -88,7 +88,7 @@ _Need = tuple[Rule, Sequence[Op], bool, str, tuple[str, ...]]
 """A rule, the ops that it is about, whether they lack what it names, what to say, and fixes."""
 
 
-def check_builds(inputs: PreflightInput) -> Iterator[PreflightFinding]:
+def check_builds(inputs: PreflightInput) -> Iterator[Finding]:
     """What the ops of the job need, their locks, and what is compiled.
 
     An error where the job surely loads an op; where it only likely does, a warning.
@@ -235,7 +235,7 @@ def _locks_of(inputs: PreflightInput) -> tuple[Lock, ...]:
     return tuple(lock for lock in extensions.locks if lock.op in names) if extensions else ()
 
 
-def judge_lock(lock: Lock) -> PreflightFinding:
+def judge_lock(lock: Lock) -> Finding:
     """What follows of a lock for ranks that would wait for it."""
     if lock.holder_pid is not None:
         return found(
@@ -267,7 +267,7 @@ WAITS = frozenset({BEING_BUILT, COMPILES})
 """What a job waits for when it starts."""
 
 
-def will_compile(ops: Sequence[Op]) -> PreflightFinding:
+def will_compile(ops: Sequence[Op]) -> Finding:
     """That a job compiles these ops when it starts."""
     likely = "likely " if all(op.likely for op in ops) else ""
     return found(

@@ -5,8 +5,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from zerowiz.core import shell
-from zerowiz.core.dsconfig.own_config import truth_of
-from zerowiz.core.findings import BadRelease, PreflightFinding, Rule, Severity, found
+from zerowiz.core.dsconfig.schema import truth_of
+from zerowiz.core.findings import BadRelease, Finding, Rule, Severity, found
 from zerowiz.core.preflight.facts import (
     Import,
     Installed,
@@ -43,7 +43,7 @@ NO_INTERPRETER = Rule(
 )
 
 
-def _program(installed: Installed) -> Iterator[PreflightFinding]:
+def _program(installed: Installed) -> Iterator[Finding]:
     program, interpreter = installed.program, installed.interpreter
     if installed.failure is not None:
         yield found(
@@ -73,7 +73,7 @@ PACKAGE_MISSING = Rule(
 )
 
 
-def _packages(installed: Installed, planned: PlannedJob | None) -> Iterator[PreflightFinding]:
+def _packages(installed: Installed, planned: PlannedJob | None) -> Iterator[Finding]:
     for name, wants in _wanted(planned):
         if installed.lacks(name):
             yield found(
@@ -116,7 +116,7 @@ OLD_DEEPSPEED = Rule(
 )
 
 
-def _age(installed: Installed) -> Iterator[PreflightFinding]:
+def _age(installed: Installed) -> Iterator[Finding]:
     match = _RELEASE.match(installed.version("deepspeed") or "")
     if match is not None and tuple(map(int, match.groups())) < _DEEPSPEED:
         least = ".".join(map(str, _DEEPSPEED))
@@ -141,7 +141,7 @@ BAD_RELEASE = Rule(
 
 def _bad_releases(
     installed: Installed, planned: PlannedJob, rows: Sequence[BadRelease]
-) -> Iterator[PreflightFinding]:
+) -> Iterator[Finding]:
     for row in rows:
         version = installed.version(row.library)
         if row.affects(row.library, version) and _meets(planned, row):
@@ -217,7 +217,7 @@ RELATIVE = Rule(
 )
 
 
-def _imports(script: Script, installed: Installed) -> Iterator[PreflightFinding]:
+def _imports(script: Script, installed: Installed) -> Iterator[Finding]:
     for module in script.imports:
         if installed.lacks(module.name):
             yield found(
@@ -254,7 +254,7 @@ def _install(missing: Import, installed: Installed) -> str:
     return f"export PYTHONPATH={shell.quote(source.path)}"
 
 
-def check_environment(inputs: PreflightInput) -> Iterator[PreflightFinding]:
+def check_environment(inputs: PreflightInput) -> Iterator[Finding]:
     """The Python of the ranks, its libraries, and what the script imports."""
     installed, planned, facts = inputs.facts.installed, inputs.planned, inputs.facts
     if installed is None:
@@ -305,7 +305,7 @@ NO_CHECKPOINT = Rule(
 )
 
 
-def check_checkpoint(inputs: PreflightInput) -> Iterator[PreflightFinding]:
+def check_checkpoint(inputs: PreflightInput) -> Iterator[Finding]:
     """Whether a checkpoint loads."""
     planned, resumed = inputs.planned, inputs.facts.resumed
     if planned is None or resumed is None or _loads_universal(planned.config):
@@ -338,7 +338,7 @@ def check_checkpoint(inputs: PreflightInput) -> Iterator[PreflightFinding]:
         )
 
 
-def _check_there(resumed: Resumed, planned: PlannedJob) -> Iterator[PreflightFinding]:
+def _check_there(resumed: Resumed, planned: PlannedJob) -> Iterator[Finding]:
     # Scripts give words of their own a meaning: `latest`, `true`.
     names_folder = "/" in resumed.path or resumed.path.startswith("checkpoint-")
     portable = planned.script is not None and planned.script.facts.saves_portably

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Iterator, Sequence
 
 from zerowiz.core.command_words import spell
-from zerowiz.core.findings import PreflightFinding, rules_of
+from zerowiz.core.findings import Finding, rules_of
 from zerowiz.core.preflight import builds, environment, hardware, script
 from zerowiz.core.preflight.facts import PreflightInput
 
 # A check reports nothing where a fact is not known.
-_CHECKS: tuple[Callable[[PreflightInput], Iterator[PreflightFinding]], ...] = (
+_CHECKS: tuple[Callable[[PreflightInput], Iterator[Finding]], ...] = (
     script.check_script,
     environment.check_checkpoint,
     environment.check_environment,
@@ -21,7 +21,7 @@ _CHECKS: tuple[Callable[[PreflightInput], Iterator[PreflightFinding]], ...] = (
 RULES = rules_of((script, environment, hardware, builds))
 
 
-def examine(inputs: PreflightInput) -> tuple[PreflightFinding, ...]:
+def examine(inputs: PreflightInput) -> tuple[Finding, ...]:
     """Everything that stands in the job's way, or is worth knowing before it starts."""
     return tuple(finding for check in _CHECKS for finding in check(inputs))
 
@@ -31,7 +31,7 @@ def examine(inputs: PreflightInput) -> tuple[PreflightFinding, ...]:
 SCHEMA_VERSION = 1
 
 
-def encode_findings(findings: Sequence[PreflightFinding], version: str) -> dict[str, object]:
+def encode_findings(findings: Sequence[Finding], version: str) -> dict[str, object]:
     """One JSON object, the findings in the order in which a job would meet them."""
     return {
         "schema_version": SCHEMA_VERSION,

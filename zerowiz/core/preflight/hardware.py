@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from zerowiz.core import shell
 from zerowiz.core.decision.job import BF16_IS_EMULATED, emulates_bf16
-from zerowiz.core.findings import PreflightFinding, Rule, Severity, found, size
+from zerowiz.core.findings import Finding, Rule, Severity, found, size
 from zerowiz.core.machine.types import UNLIMITED_BYTES, Machine, NetworkKind
 from zerowiz.core.memory.buffers import expands_segments
 from zerowiz.core.memory.host import HostPhase, offload_to_nvme
@@ -137,7 +137,7 @@ _VARIABLES = (
 _OF_GPUS, _OF_CPUS = "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"
 
 
-def check_network(inputs: PreflightInput) -> Iterator[PreflightFinding]:
+def check_network(inputs: PreflightInput) -> Iterator[Finding]:
     """The port, the interfaces, and variables of NCCL and of the allocator."""
     machine, facts, environ = inputs.machine, inputs.facts, inputs.environ
     if facts.taken_port is not None:
@@ -161,7 +161,7 @@ def check_network(inputs: PreflightInput) -> Iterator[PreflightFinding]:
         yield from _variables(environ, machine)
 
 
-def _variables(environ: Mapping[str, str], machine: Machine) -> Iterator[PreflightFinding]:
+def _variables(environ: Mapping[str, str], machine: Machine) -> Iterator[Finding]:
     for row in _VARIABLES:
         text = environ.get(row.name)
         if text is not None and row.is_bad(text, machine):
@@ -229,7 +229,7 @@ HALF_PRECISION = Rule(
 )
 
 
-def check_gpus(inputs: PreflightInput) -> Iterator[PreflightFinding]:
+def check_gpus(inputs: PreflightInput) -> Iterator[Finding]:
     """Torch's build, the driver, other processes and the number format."""
     machine, torch = inputs.machine, inputs.facts.torch
     if machine is None:
@@ -246,7 +246,7 @@ def check_gpus(inputs: PreflightInput) -> Iterator[PreflightFinding]:
         yield from _precision(machine, step, inputs.environ)
 
 
-def _torch(torch: Torch, machine: Machine) -> Iterator[PreflightFinding]:
+def _torch(torch: Torch, machine: Machine) -> Iterator[Finding]:
     built, newest = torch.cuda_version, machine.cuda_version
     if built is None:
         kind = "ROCm" if torch.hip else "the CPU"
@@ -285,7 +285,7 @@ def _runs(driver: tuple[int, int], built: tuple[int, int]) -> bool:
     return same_major or built <= driver
 
 
-def _busy(machine: Machine) -> Iterator[PreflightFinding]:
+def _busy(machine: Machine) -> Iterator[Finding]:
     for gpu in machine.gpus:
         if gpu.processes:
             pids = " ".join(str(process.pid) for process in gpu.processes)
@@ -297,9 +297,7 @@ def _busy(machine: Machine) -> Iterator[PreflightFinding]:
             )
 
 
-def _precision(
-    machine: Machine, step: Workload, environ: Mapping[str, str]
-) -> Iterator[PreflightFinding]:
+def _precision(machine: Machine, step: Workload, environ: Mapping[str, str]) -> Iterator[Finding]:
     formats = {step.precision, step.torch_autocast}
     allows_old = environ.get("DS_ALLOW_DEPRECATED_FP16") == "1"
     oldest = (_DEPRECATED_FP16_MAJOR if allows_old else _FP16_MAJOR, 0)
@@ -322,7 +320,7 @@ def _precision(
         )
 
 
-def _precision_on_cpu(machine: Machine, step: Workload) -> Iterator[PreflightFinding]:
+def _precision_on_cpu(machine: Machine, step: Workload) -> Iterator[Finding]:
     fixes = ("`$precision fp32`", "if the script sets fp16, remove that")
     # deepspeed/runtime/engine.py, _do_sanity_check (0.19.8); autocast does not ask.
     if step.precision is Precision.FP16 and machine.host.computes_fp16 is False:
@@ -403,7 +401,7 @@ HOST_MEMORY = Rule(
 )
 
 
-def check_host(inputs: PreflightInput) -> Iterator[PreflightFinding]:
+def check_host(inputs: PreflightInput) -> Iterator[Finding]:
     """Disks, shared memory, locked memory and host memory."""
     machine, planned, facts = inputs.machine, inputs.planned, inputs.facts
     on_nvme = planned is not None and planned.evaluated.buffers.on_nvme
@@ -418,7 +416,7 @@ def check_host(inputs: PreflightInput) -> Iterator[PreflightFinding]:
         yield from _host_memory(planned, machine)
 
 
-def _nvme(planned: PlannedJob, folder: Folder) -> Iterator[PreflightFinding]:
+def _nvme(planned: PlannedJob, folder: Folder) -> Iterator[Finding]:
     path = shell.quote(folder.path)
     offload = offload_to_nvme(planned.job.model, planned.evaluated.estimate.rank)
     need_bytes = offload.node_bytes(len(planned.job.machine.gpus))
@@ -442,7 +440,7 @@ def _nvme(planned: PlannedJob, folder: Folder) -> Iterator[PreflightFinding]:
         )
 
 
-def _shm(machine: Machine, free_bytes: int | None, *, on_gpus: bool) -> Iterator[PreflightFinding]:
+def _shm(machine: Machine, free_bytes: int | None, *, on_gpus: bool) -> Iterator[Finding]:
     ranks = len(machine.gpus)
     if free_bytes is None or ranks == 1:
         return
@@ -457,9 +455,7 @@ def _shm(machine: Machine, free_bytes: int | None, *, on_gpus: bool) -> Iterator
         yield found(SMALL_SHM, text, *(() if on_gpus else (left,)), _CONTAINER)
 
 
-def _memlock(
-    machine: Machine, facts: PreflightFacts, *, on_nvme: bool
-) -> Iterator[PreflightFinding]:
+def _memlock(machine: Machine, facts: PreflightFacts, *, on_nvme: bool) -> Iterator[Finding]:
     limit_bytes = machine.host.memlock_bytes
     if limit_bytes in (None, UNLIMITED_BYTES) or facts.locks_any_amount:
         return
@@ -477,7 +473,7 @@ def _memlock(
         )
 
 
-def _checkpoints(planned: PlannedJob, folder: Folder) -> Iterator[PreflightFinding]:
+def _checkpoints(planned: PlannedJob, folder: Folder) -> Iterator[Finding]:
     need_bytes = checkpoint_bytes(planned)
     if folder.free_bytes is not None and need_bytes > folder.free_bytes:
         yield found(
@@ -524,7 +520,7 @@ _PHASES: Mapping[HostPhase, tuple[str, tuple[str, ...]]] = {
 }
 
 
-def _host_memory(planned: PlannedJob, machine: Machine) -> Iterator[PreflightFinding]:
+def _host_memory(planned: PlannedJob, machine: Machine) -> Iterator[Finding]:
     need, host = planned.evaluated.host, machine.host
     free_bytes, all_bytes = host.available_bytes, host.total_bytes
     if free_bytes is None or need.peak_bytes <= free_bytes:

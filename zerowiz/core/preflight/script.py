@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from zerowiz.core.findings import PreflightFinding, Rule, Severity, found
+from zerowiz.core.findings import Finding, Rule, Severity, found
 from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.preflight.facts import PlannedJob, PreflightInput
 from zerowiz.core.script.arguments import Required
@@ -82,7 +82,7 @@ _SHARED = frozenset({"auto", "balanced"})
 _FIRST_GPU = frozenset({0, "0", "cuda:0"})
 
 
-def _placements(planned: PlannedJob, machine: Machine) -> Iterator[PreflightFinding]:
+def _placements(planned: PlannedJob, machine: Machine) -> Iterator[Finding]:
     run = planned.script
     if run is None:
         return
@@ -121,7 +121,7 @@ def _placements(planned: PlannedJob, machine: Machine) -> Iterator[PreflightFind
 
 def _placed(
     placement: Placement, path: str, what: str, severity: Severity | None = None
-) -> PreflightFinding:
+) -> Finding:
     where = f"{path} line {placement.line}"
     return found(
         DEVICE_MAP,
@@ -131,7 +131,7 @@ def _placed(
     )
 
 
-def _fsdp(planned: PlannedJob) -> Iterator[PreflightFinding]:
+def _fsdp(planned: PlannedJob) -> Iterator[Finding]:
     if planned.script is None or planned.integration is not Integration.HF:
         return
     setting = planned.script.setting(planned.script.facts.fsdp)
@@ -153,7 +153,7 @@ MISSING = Rule(
 )
 
 
-def _arguments(planned: PlannedJob) -> Iterator[PreflightFinding]:
+def _arguments(planned: PlannedJob) -> Iterator[Finding]:
     if planned.script is None:
         return
     script = planned.script.facts
@@ -188,7 +188,7 @@ SHARDS_SAVED = Rule(
 )
 
 
-def _saves(planned: PlannedJob) -> Iterator[PreflightFinding]:
+def _saves(planned: PlannedJob) -> Iterator[Finding]:
     run, is_sharded = planned.script, planned.strategy.stage == _SHARDED_PARAMETERS
     if run is None or planned.integration is None or not (is_sharded or planned.escalates):
         return
@@ -232,7 +232,7 @@ OPTIMIZERS_DROPPED = Rule(
 )
 
 
-def _optimizers(planned: PlannedJob) -> Iterator[PreflightFinding]:
+def _optimizers(planned: PlannedJob) -> Iterator[Finding]:
     run = planned.script
     # transformers 5.23, integrations/deepspeed.py, deepspeed_init: `trainer.optimizer = None`, and
     # trainer.py takes what it returns as its scheduler. A section of the config comes before both.
@@ -258,7 +258,7 @@ def _optimizers(planned: PlannedJob) -> Iterator[PreflightFinding]:
         )
 
 
-def check_script(inputs: PreflightInput) -> Iterator[PreflightFinding]:
+def check_script(inputs: PreflightInput) -> Iterator[Finding]:
     """What the script does against the plan."""
     planned = inputs.planned
     if planned is None:
