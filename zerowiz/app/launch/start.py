@@ -60,7 +60,6 @@ from zerowiz.emit.job import Watch, watched_env
 from zerowiz.errors import PreflightError, UsageError, ZerowizError
 from zerowiz.probe.host_files import HostFiles
 from zerowiz.probe.nodes import find_master_address, read_env_files, read_hostfile
-from zerowiz.probe.package_data import parse_release, read_version
 from zerowiz.probe.preflight.interpreter import check_launcher, find_programs
 from zerowiz.probe.preflight.read_facts import read_builds, read_facts, try_core_binding
 from zerowiz.translation import _
@@ -642,7 +641,6 @@ def plan_of(
         or {*OPTIMIZERS[step.optimizer].classes} == {"bitsandbytes"},
         script=script,
         settled=tuple(resolved.settled),
-        transformers_version=parse_release(read_version("transformers")),
         config=config,
     )
 

@@ -8,7 +8,6 @@ from zerowiz.core.decision.evaluate import StrategyEstimate
 from zerowiz.core.decision.job import Job
 from zerowiz.core.findings import BadRelease
 from zerowiz.core.machine.types import Accelerator, Machine
-from zerowiz.core.script.arguments import Release
 from zerowiz.core.script.bindings import Resolver
 from zerowiz.core.script.settings import AddedWords
 from zerowiz.core.strategy_types import Strategy
@@ -327,8 +326,6 @@ class PlannedJob(Struct, frozen=True, kw_only=True):
     """The script with the words after it."""
     settled: tuple[AddedWords, ...] = ()
     """What zerowiz adds to these words."""
-    transformers_version: Release | None = None
-    """Of the one that is installed here; None for none."""
     config: Mapping[str, object] | None = None
     """What DeepSpeed reads."""
     escalates: bool = False

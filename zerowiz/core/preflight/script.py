@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Iterator
 
 from zerowiz.core.findings import Finding, Rule, Severity, found
-from zerowiz.core.machine.types import Accelerator, Machine
+from zerowiz.core.machine.types import Accelerator
 from zerowiz.core.preflight.facts import PlannedJob, PreflightInput
 from zerowiz.core.script.arguments import Required
 from zerowiz.core.script.bindings import Resolver, unsaid_arguments
 from zerowiz.core.script.config_delivery import add_settled
-from zerowiz.core.script.facts import Placement, ValueSource
+from zerowiz.core.script.facts import ValueSource
 from zerowiz.core.workload import Integration
 
 # Report what an earlier step of a launch refused.
@@ -82,59 +82,38 @@ _SHARED = frozenset({"auto", "balanced"})
 _FIRST_GPU = frozenset({0, "0", "cuda:0"})
 
 
-def _placements(planned: PlannedJob, machine: Machine) -> Iterator[Finding]:
-    run = planned.script
-    if run is None:
-        return
-    script = run.facts
-    several = machine.accelerator is Accelerator.CUDA and len(machine.gpus) > 1
-    for placement in script.placements:
-        setting = run.setting(placement.place)
+def _placements(planned: PlannedJob, run: Resolver) -> Iterator[Finding]:
+    gpus = len(planned.job.machine.gpus)
+    several = planned.job.machine.accelerator is Accelerator.CUDA and gpus > 1
+    library = planned.integration is not None and not planned.integration.row.as_written
+    sharded = planned.strategy.stage == _SHARDED_PARAMETERS and library
+    for placement in run.facts.placements:
+        setting, severity = run.setting(placement.place), None
         place = None if setting is None else setting.value
-        if _holds(run, placement.conditions) is not True or not (
-            placement.is_map or place not in {None, ""}
-        ):
-            continue
-        library = planned.integration is not None and not planned.integration.row.as_written
+        is_map = placement.is_map or place not in {None, ""}
         # transformers 5.23, integrations/accelerate.py, check_and_set_device_map: a ValueError.
-        if planned.strategy.stage == _SHARDED_PARAMETERS and library and placement.engine_is_known:
-            yield _placed(placement, script.text_path, "at stage 3, which transformers refuses")
+        if sharded and placement.engine_is_known and is_map:
+            what = "at stage 3, which transformers refuses"
         elif several and place in _SHARED:
             # accelerate 1.15, accelerator.py, verify_device_map: a ValueError in `prepare`.
-            yield _placed(
-                placement,
-                script.text_path,
-                (
-                    f"but each rank sees {len(machine.gpus)} GPUs, and would spread it over "
-                    "all of them"
-                ),
-                None if library else Severity.WARNING,
-            )
+            what = f"but each rank sees {gpus} GPUs, and would spread it over all of them"
+            severity = None if library else Severity.WARNING
         elif several and place in _FIRST_GPU:
-            yield _placed(
-                placement,
-                script.text_path,
-                "so every rank loads it onto GPU 0",
-                Severity.WARNING,
+            what, severity = "so every rank loads it onto GPU 0", Severity.WARNING
+        else:
+            continue
+        if _holds(run, placement.conditions) is True:
+            where = f"{run.facts.text_path} line {placement.line}"
+            yield found(
+                DEVICE_MAP,
+                f"`{placement.code}` in {where} places the model, {what}",
+                f"remove `device_map=` in {where}",
+                severity=severity,
             )
 
 
-def _placed(
-    placement: Placement, path: str, what: str, severity: Severity | None = None
-) -> Finding:
-    where = f"{path} line {placement.line}"
-    return found(
-        DEVICE_MAP,
-        f"`{placement.code}` in {where} places the model, {what}",
-        f"remove `device_map=` in {where}",
-        severity=severity,
-    )
-
-
-def _fsdp(planned: PlannedJob) -> Iterator[Finding]:
-    if planned.script is None or planned.integration is not Integration.HF:
-        return
-    setting = planned.script.setting(planned.script.facts.fsdp)
+def _fsdp(run: Resolver) -> Iterator[Finding]:
+    setting = run.setting(run.facts.fsdp)
     # transformers 5.23, trainer.py, __init__: a ValueError.
     if setting is not None and setting.value and str(setting.value).lower() != "false":
         yield found(
@@ -153,11 +132,9 @@ MISSING = Rule(
 )
 
 
-def _arguments(planned: PlannedJob) -> Iterator[Finding]:
-    if planned.script is None:
-        return
-    script = planned.script.facts
-    missing = unsaid_arguments(script, add_settled(planned.script.words, planned.settled))
+def _arguments(planned: PlannedJob, run: Resolver) -> Iterator[Finding]:
+    script = run.facts
+    missing = unsaid_arguments(script, add_settled(run.words, planned.settled))
     words = " ".join(argument.usage for argument in missing)
     if missing:
         yield found(
@@ -188,9 +165,9 @@ SHARDS_SAVED = Rule(
 )
 
 
-def _saves(planned: PlannedJob) -> Iterator[Finding]:
-    run, is_sharded = planned.script, planned.strategy.stage == _SHARDED_PARAMETERS
-    if run is None or planned.integration is None or not (is_sharded or planned.escalates):
+def _saves(planned: PlannedJob, run: Resolver) -> Iterator[Finding]:
+    is_sharded = planned.strategy.stage == _SHARDED_PARAMETERS
+    if planned.integration is None or not (is_sharded or planned.escalates):
         return
     script, size = run.facts, planned.evaluated.estimate.rank
     # deepspeed 0.19.8, runtime/zero/parameter_offload.py, mark_persistent_parameters: each rank
@@ -232,12 +209,9 @@ OPTIMIZERS_DROPPED = Rule(
 )
 
 
-def _optimizers(planned: PlannedJob) -> Iterator[Finding]:
-    run = planned.script
+def _optimizers(planned: PlannedJob, run: Resolver) -> Iterator[Finding]:
     # transformers 5.23, integrations/deepspeed.py, deepspeed_init: `trainer.optimizer = None`, and
     # trainer.py takes what it returns as its scheduler. A section of the config comes before both.
-    if run is None or planned.integration is not Integration.HF:
-        return
     script = run.facts
     for optimizer in script.optimizers_passed:
         if _holds(run, optimizer.conditions) is False:
@@ -261,10 +235,12 @@ def _optimizers(planned: PlannedJob) -> Iterator[Finding]:
 def check_script(inputs: PreflightInput) -> Iterator[Finding]:
     """What the script does against the plan."""
     planned = inputs.planned
-    if planned is None:
+    if planned is None or planned.script is None:
         return
-    yield from _arguments(planned)
-    yield from _placements(planned, planned.job.machine)
-    yield from _fsdp(planned)
-    yield from _saves(planned)
-    yield from _optimizers(planned)
+    yield from _arguments(planned, planned.script)
+    yield from _placements(planned, planned.script)
+    if planned.integration is Integration.HF:
+        yield from _fsdp(planned.script)
+    yield from _saves(planned, planned.script)
+    if planned.integration is Integration.HF:
+        yield from _optimizers(planned, planned.script)
