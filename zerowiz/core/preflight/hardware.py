@@ -231,19 +231,19 @@ HALF_PRECISION = Rule(
 
 def check_gpus(inputs: PreflightInput) -> Iterator[Finding]:
     """Torch's build, the driver, other processes and the number format."""
-    machine, torch = inputs.machine, inputs.facts.torch
+    machine, torch, planned = inputs.machine, inputs.facts.torch, inputs.planned
     if machine is None:
         return
-    step = Workload() if inputs.planned is None else inputs.planned.job.workload
-    if not inputs.on_gpus:
-        if inputs.planned is not None:
-            yield from _precision_on_cpu(machine, step)
-        return
-    if torch is not None:
-        yield from _torch(torch, machine)
-    yield from _busy(machine)
-    if inputs.planned is not None:
-        yield from _precision(machine, step, inputs.environ)
+    if inputs.on_gpus:
+        yield from () if torch is None else _torch(torch, machine)
+        yield from _busy(machine)
+    if planned is not None:
+        step = planned.job.workload
+        on_gpus, on_cpu = (
+            _precision(machine, step, inputs.environ),
+            _precision_on_cpu(machine, step),
+        )
+        yield from on_gpus if inputs.on_gpus else on_cpu
 
 
 def _torch(torch: Torch, machine: Machine) -> Iterator[Finding]:
