@@ -408,7 +408,7 @@ def _read_rendezvous(kind: type[_Value], path: Path) -> _Value | None:
         os.listdir(path.parent)  # noqa: PTH208 - the names are not used
     try:
         return decode_file(kind, path.read_text(encoding="utf-8"), path.name)
-    except (FileNotFoundError, UsageError, UnicodeDecodeError):
+    except (FileNotFoundError, UsageError, ValueError):
         return None
     except OSError as error:
         reason = (error.strerror or str(error)).lower()

@@ -284,12 +284,6 @@ def test_a_join_is_read_as_it_was_written() -> None:
     assert join(1) == decode_file(Join, encode_file(join(1)), "hello-1.json")
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"schema_version": 2, "value": {}}', "{"])
-def test_what_another_version_wrote_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match=r"attempt-1\.json"):
-        decode_file(AttemptSpec, text, "attempt-1.json")
-
-
 @pytest.mark.parametrize(("output_dir", "parent"), [("", "."), ("/shared/out", "/shared/out")])
 def test_nodes_meet_in_the_output_folder(output_dir: str, parent: str) -> None:
     assert f"{parent}/.zerowiz/jobs/slurm-1-0-0" == job_folder(output_dir, "slurm-1-0-0")
@@ -300,5 +294,5 @@ def test_nodes_that_are_alike_are_taken() -> None:
 
 
 def test_gpus_and_cpus_do_not_train_together() -> None:
-    with pytest.raises(ZerowizError, match="`n2` on cpu"):
+    with pytest.raises(ZerowizError, match="cpu on `n2`"):
         refuse_unlike((join(0), join(1, Accelerator.CPU)))

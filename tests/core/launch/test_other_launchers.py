@@ -196,18 +196,12 @@ def test_a_command_of_another_launcher_says_settings(line: str) -> None:
         "accelerate launch --module --num_processes 8",
         "deepspeed --module --num_gpus 8",
         "python -u -m",
-        "python -mtorch.distributed.run -m",
+        "python -m torch.distributed.run -m",
     ],
 )
 def test_a_module_is_launched_as_one(line: str) -> None:
     command = read(f"{line} pkg.train --lr 1")
     assert (True, "pkg.train", ("--lr", "1")) == (command.is_module, command.target, command.args)
-
-
-def test_words_may_be_joined_to_options_of_one_letter() -> None:
-    assert "pkg.train" == read("python -umpkg.train --lr 1").target
-    command = read("python -Wignore -OuB train.py")
-    assert ("train.py", ("-W ignore", "-O", "-B")) == (command.target, command.lost)
 
 
 def test_what_has_no_effect_is_named_with_its_words() -> None:

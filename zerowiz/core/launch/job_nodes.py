@@ -181,8 +181,6 @@ def node_options(
 #
 # A later attempt is `attempt-2.json` and so on. Each one is a launch, or the end of the job.
 
-SCHEMA_VERSION = 1
-
 OPEN_FILE = "call.json"
 """Holds an OpenRendezvous."""
 
@@ -258,8 +256,7 @@ def attempt_name(number: int) -> str:
 
 def encode_file(value: OpenRendezvous | Join | AttemptSpec) -> str:
     """The text of its file."""
-    content = {"schema_version": SCHEMA_VERSION, "value": encode(value)}
-    return json.dumps(content, indent=2) + "\n"
+    return json.dumps(encode(value), indent=2) + "\n"
 
 
 def decode_file(kind: type[_Value], text: str, name: str) -> _Value:
@@ -271,18 +268,10 @@ def decode_file(kind: type[_Value], text: str, name: str) -> _Value:
         name: What errors call the file.
 
     Raises:
-        UsageError: Another version of zerowiz wrote it, or it holds no such value.
+        ValueError: It is no JSON.
+        UsageError: It holds no such value.
     """
-    try:
-        content = parse_json(text)
-    except ValueError:
-        content = None
-    if not isinstance(content, dict) or content.get("schema_version") != SCHEMA_VERSION:
-        raise UsageError(
-            f"`{name}` was written by another version of zerowiz",
-            "install the same version on every node",
-        )
-    return decode(kind, content.get("value"), name)
+    return decode(kind, parse_json(text), name)
 
 
 def refuse_unlike(joins: Sequence[Join]) -> None:
@@ -295,33 +284,23 @@ def refuse_unlike(joins: Sequence[Join]) -> None:
         ZerowizError: The nodes have different releases of zerowiz, different accelerators, or
             different counts of devices.
     """
-    first = joins[0]
-    for other in joins[1:]:
-        if other.zerowiz_version != first.zerowiz_version:
-            raise ZerowizError(
-                (
-                    f"zerowiz is {first.zerowiz_version} on `{first.host}`, "
-                    f"{other.zerowiz_version} on `{other.host}`"
-                ),
-                "install the same version on every node",
-            )
-        if other.machine.accelerator is not first.machine.accelerator:
-            raise ZerowizError(
-                (
-                    f"`{first.host}` trains on {first.machine.accelerator}, `{other.host}` "
-                    f"on {other.machine.accelerator}"
-                ),
-                "choose one with `$accelerator cpu` or `$accelerator cuda`",
-            )
-        count, other_count = len(slots_of(first.machine)), len(slots_of(other.machine))
-        if count != other_count:
-            raise ZerowizError(
-                (
-                    f"`{first.host}` has {count} devices for the job, `{other.host}` has "
-                    f"{other_count}"
-                ),
-                "use the same number on every node: select fewer with `$gpus 0,1`",
-            )
+    compared = {join.host: _compared(join) for join in joins}
+    host, first = next(iter(compared.items()))
+    for other_host, other in compared.items():
+        for what, value in first.items():
+            if other[what] != value:
+                raise ZerowizError(
+                    f"{what} is {value} on `{host}`, {other[what]} on `{other_host}`",
+                    "use the same on every node: `$accelerator`, `$gpus 0,1`, one release",
+                )
+
+
+def _compared(join: Join) -> Mapping[str, object]:
+    return {
+        "zerowiz": join.zerowiz_version,
+        "the accelerator": join.machine.accelerator.value,
+        "the number of devices": len(slots_of(join.machine)),
+    }
 
 
 # Plan a launch over a hostfile: options, variables and quoting for DeepSpeed's own launchers.

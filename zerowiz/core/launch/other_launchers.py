@@ -334,9 +334,7 @@ class _Typed:
                 return
 
     def _read_option(self, options: Mapping[str, LauncherOption]) -> None:
-        before, start, word = self._read, self.at, self.words[self.at]
-        if word not in options and not word.startswith("--") and word[2:3] not in {"", "="}:
-            self._split_short(options, word)
+        before, start = self._read, self.at
         flag, equals, value = self.words[self.at].partition("=")
         option = options[self._find(options, flag)]
         if option.fate is Fate.REFUSED:
@@ -359,14 +357,6 @@ class _Typed:
             raise UsageError(f"`{said}`: {error}") from None
         self.settings |= values
         self._said_by |= dict.fromkeys(values, said)
-
-    def _split_short(self, options: Mapping[str, LauncherOption], word: str) -> None:
-        """Split `-Wignore` and `-mpkg.train` into two words, `-uB` into two options."""
-        option = options.get(word[:2])
-        if option is not None:
-            is_word = option.takes_word or word[:2] == "-m"
-            parts = (word[:2], word[2:] if is_word else f"-{word[2:]}")
-            self.words[self.at : self.at + 1] = parts
 
     def _find(self, options: Mapping[str, LauncherOption], flag: str) -> str:
         names = find_option(options, flag)
