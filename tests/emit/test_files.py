@@ -384,7 +384,7 @@ def test_another_file_refuses_all_and_is_not_touched(folder: Path) -> None:
 def test_where_one_cannot_be_added_none_is(folder: Path) -> None:
     # A file where the last one needs a folder.
     (folder / "here").write_text("")
-    with pytest.raises(ZerowizError, match="cannot be read"):
+    with pytest.raises(ZerowizError, match="cannot write"):
         add_files((*FILES, PlannedFile(path="here/c.py", text="")))
     assert {"here"} == paths(folder)
     assert not (folder / "lib").exists()

@@ -22,6 +22,7 @@ from zerowiz.core.launch.provenance import (
     is_unchanged_plan,
     plan_path,
 )
+from zerowiz.core.structs import replace
 from zerowiz.errors import HandEditedError, LostEdit, ZerowizError
 
 # In this folder, next to the configs, lies one empty marker file for each content that zerowiz
@@ -350,17 +351,10 @@ def refuse_other_files(files: Sequence[PlannedFile]) -> None:
 def _missing(files: Sequence[PlannedFile]) -> Iterator[PlannedFile]:
     """Those that are not there yet."""
     for file in files:
-        try:
-            there = Path(file.path).read_bytes()
-        except FileNotFoundError:
+        there = _read_there(replace(file, elsewhere="use another folder"))
+        if there is None:
             yield file
-            continue
-        except OSError as error:
-            raise ZerowizError(
-                f"`{file.path}` cannot be read: {_reason(error)}",
-                "use another folder",
-            ) from error
-        if there != file.content:
+        elif there != file.content:
             raise ZerowizError(
                 f"`{file.path}` already exists with other content; zerowiz does not change it",
                 "use an empty folder",
@@ -376,33 +370,20 @@ def add_files(files: Sequence[PlannedFile]) -> tuple[PlannedFile, ...]:
     Raises:
         ZerowizError: A path is there with other contents, or cannot be written.
     """
-    missing = tuple(_missing(files))
+    missing, added = tuple(_missing(files)), list[Path]()
     try:
-        for file in missing:
-            _add(file)
+        for path, content in ((Path(file.path), file.content) for file in missing):
+            with _writing(path, "use a folder that you can write to"):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                # Whoever made a file of this name meanwhile keeps it.
+                with path.open("xb") as stream:
+                    added.append(path)
+                    stream.write(content)
     except BaseException:
-        remove_added(missing)
+        for path in added:
+            _remove(path)
         raise
     return missing
-
-
-def _add(file: PlannedFile) -> None:
-    path = Path(file.path)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # Reserves the name; whoever made a file of it meanwhile keeps it.
-        path.touch(exist_ok=False)
-        try:
-            write_whole(path, file.content)
-        except BaseException:
-            path.unlink(missing_ok=True)
-            _remove_empty(path.parent)
-            raise
-    except OSError as error:
-        raise ZerowizError(
-            f"cannot write `{file.path}`: {_reason(error)}",
-            "use a folder that you can write to",
-        ) from error
 
 
 def remove_added(files: Sequence[PlannedFile]) -> tuple[str, ...]:
@@ -413,24 +394,20 @@ def remove_added(files: Sequence[PlannedFile]) -> tuple[str, ...]:
     """
     changed = []
     for file in files:
-        path = Path(file.path)
         with suppress(OSError):
-            if path.read_bytes() == file.content:
-                path.unlink()
-                _remove_empty(path.parent)
+            if Path(file.path).read_bytes() == file.content:
+                _remove(Path(file.path))
             else:
                 changed.append(file.path)
     return tuple(changed)
 
 
-def _remove_empty(folder: Path) -> None:
-    if folder != Path():
-        with suppress(OSError):
-            folder.rmdir()
-
-
-def _reason(error: OSError) -> str:
-    return (error.strerror or str(error)).lower()
+def _remove(path: Path) -> None:
+    """Remove a file, and its folder if nothing else is in it."""
+    with suppress(OSError):
+        path.unlink()
+        if path.parent != Path():
+            path.parent.rmdir()
 
 
 # Hold a file for as long as a job runs, so that no other job changes what it reads.
