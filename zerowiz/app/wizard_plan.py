@@ -17,7 +17,7 @@ from zerowiz.core import shell
 from zerowiz.core.decision.questions import TEMPLATE
 from zerowiz.core.launch.provenance import PlannedFile
 from zerowiz.core.model.types import ModelSource
-from zerowiz.core.script.arguments import Required
+from zerowiz.core.script.arguments import Option
 from zerowiz.core.script.bindings import unsaid_arguments
 from zerowiz.core.script.config_delivery import add_settled
 from zerowiz.core.script.programs import ProgramFile, list_changes
@@ -66,7 +66,7 @@ class InitPlan(Struct, frozen=True, kw_only=True):
         return self.files[-1].path if self.files else _("no file")
 
     @property
-    def missing(self) -> tuple[Required, ...]:
+    def missing(self) -> tuple[Option, ...]:
         """What the script requires, and neither its words nor zerowiz gives."""
         script = self.plan.script
         if script is None:

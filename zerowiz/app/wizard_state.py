@@ -184,7 +184,7 @@ def ask_words(person: Person, planned: InitPlan) -> Words | Back:
 
 
 def _names(planned: InitPlan) -> str:
-    return listing(f"`{row.name}`" for row in planned.missing)
+    return listing(f"`{row.flag}`" for row in planned.missing)
 
 
 def _usage(planned: InitPlan) -> str:

@@ -43,7 +43,7 @@ from zerowiz.core.preflight.facts import (
     Torch,
 )
 from zerowiz.core.script.arguments import (
-    Required,
+    Option,
     ScriptParser,
 )
 from zerowiz.core.script.facts import (
@@ -287,12 +287,12 @@ def with_fsdp(
 
 def needing(*words: str) -> PreflightInput:
     """A script that needs `--data_path`, with these words after it."""
-    needed = Required(name="--data_path", flags=("--data_path",), line=12)
+    needed = Option(flags=("--data_path",), dest="data_path", required=True, line=12)
     facts = ScriptFacts(
         path="train.py",
         convention=Convention.ADD_CONFIG_ARGUMENTS,
         integration=Integration.DEEPSPEED,
-        parser=ScriptParser(required=(needed,)),
+        parser=ScriptParser(options=(needed,)),
     )
     return given(None, replace(plan(), script=ScriptRun(facts, words)))
 

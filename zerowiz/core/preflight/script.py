@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from zerowiz.core.findings import Finding, Rule, Severity, found
 from zerowiz.core.machine.types import Accelerator
 from zerowiz.core.preflight.facts import PlannedJob, PreflightInput
-from zerowiz.core.script.arguments import Required
+from zerowiz.core.script.arguments import Option
 from zerowiz.core.script.bindings import Resolver, unsaid_arguments
 from zerowiz.core.script.config_delivery import add_settled
 from zerowiz.core.script.facts import ValueSource
@@ -147,8 +147,8 @@ def _arguments(planned: PlannedJob, run: Resolver) -> Iterator[Finding]:
         )
 
 
-def _named(argument: Required) -> str:
-    name = f"`{argument.name}`"
+def _named(argument: Option) -> str:
+    name = f"`{argument.flag}`"
     return name if argument.line is None else name + f" (line {argument.line})"
 
 

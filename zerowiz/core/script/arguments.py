@@ -82,11 +82,6 @@ LOCAL_RANK_FLAG = "--local_rank"
 """What DeepSpeed's launcher puts before the script's words (launcher/launch.py, 0.19.8)."""
 
 
-def shown_flag(flags: tuple[str, ...]) -> str:
-    """The spelling of an option to show: the first long one."""
-    return next((flag for flag in flags if flag.startswith("--")), flags[0])
-
-
 class Option(Struct, frozen=True, kw_only=True):
     """One option of the script's own command line."""
 
@@ -98,34 +93,24 @@ class Option(Struct, frozen=True, kw_only=True):
     takes: Takes = Takes.VALUE
     reads: Reads = Reads.STR
     const: Scalar = True
+    required: bool = False
+    """Whether the script's parser surely ends it where no word gives it."""
     line: int | None = None
 
     @property
     def flag(self) -> str:
         """The spelling to show: the first long one."""
-        return shown_flag(self.flags)
-
-
-class Required(Struct, frozen=True, kw_only=True):
-    """An argument without which the script's parser ends it."""
-
-    name: str
-    """What its message calls it: a flag, or the name of an argument that has none."""
-    flags: tuple[str, ...] = ()
-    count: int = 0
-    """How many words that belong to no flag it takes; 0 for one with a flag alone."""
-    line: int | None = None
+        return next((flag for flag in self.flags if flag.startswith("--")), self.flags[0])
 
     @property
     def usage(self) -> str:
         """The words that give it, with capitals for its value.
 
         Example:
-            >>> Required(name="--data-path", flags=("--data-path",)).usage
+            >>> Option(flags=("--data-path",), dest="data_path").usage
             '--data-path DATA_PATH'
         """
-        value = self.name.lstrip("-").replace("-", "_").upper()
-        return f"{self.name} {value}" if self.flags else value
+        return f"{self.flag} {self.flag.lstrip('-').replace('-', '_').upper()}"
 
 
 _SETTINGS_FILES = (".yaml", ".yml", ".json")
@@ -148,8 +133,6 @@ class ScriptParser(Struct, frozen=True, kw_only=True):
     """TrlParser's `--config`: a file of defaults."""
     strict: bool = False
     """Whether it is seen that the script refuses a word that none of `options` spells."""
-    required: tuple[Required, ...] = ()
-    """What it surely requires; none where anything of it is in doubt."""
 
     def spells(self, flag: str) -> bool:
         """Whether an option has exactly this spelling."""
@@ -269,34 +252,24 @@ def _each_option(
             yield index, option, given
 
 
-def missing_arguments(parser: ScriptParser, words: tuple[str, ...]) -> tuple[Required, ...]:
+def missing_arguments(parser: ScriptParser, words: tuple[str, ...]) -> tuple[Option, ...]:
     """What a parser requires, and these words surely do not give it.
 
-    A word that may give it, such as one that may be an abbreviation, counts as if it did.
+    A word that may give it, such as one that may be an abbreviation, counts as if it did, and so
+    does one that belongs to no option, such as a file of settings.
 
     Example:
-        >>> needed = Required(name="--data", flags=("--data",)), Required(name="out", count=1)
-        >>> [each.name for each in missing_arguments(ScriptParser(required=needed), ("--dat=x",))]
-        ['out']
+        >>> needed = Option(flags=("--data",), dest="data", required=True)
+        >>> [o.flag for o in missing_arguments(ScriptParser(options=(needed,)), ("--batch=4",))]
+        ['--data']
     """
     options = words[: words.index("--")] if "--" in words else words
     flags = [word.partition("=")[0] for word in options if word.startswith("-")]
-    loose = _count_loose(parser, words)
-    by_word = [argument for argument in parser.required if argument.count]
-    if any(_may_mean(flag, ("--help", "-h")) for flag in flags):
+    asks_help = any(_may_mean(flag, ("--help", "-h")) for flag in flags)
+    if asks_help or any(_is_value(word) for word in left_over(parser, options)):
         return ()
-    # A first word that nothing asks for may be a file of settings.
-    if words and not words[0].startswith("-") and not by_word:
-        return ()
-    missing = []
-    for argument in parser.required:
-        if any(_may_mean(flag, argument.flags) for flag in flags):
-            continue
-        if argument.count and loose >= argument.count:
-            loose -= argument.count
-            continue
-        missing.append(argument)
-    return tuple(missing)
+    required = (option for option in parser.options if option.required)
+    return tuple(o for o in required if not any(_may_mean(flag, o.flags) for flag in flags))
 
 
 def _may_mean(flag: str, spellings: tuple[str, ...]) -> bool:
@@ -304,20 +277,6 @@ def _may_mean(flag: str, spellings: tuple[str, ...]) -> bool:
     if flag.startswith("--"):
         return any(spelling.startswith(flag) for spelling in spellings)
     return any(spelling[1:2] in flag[1:] for spelling in spellings if not spelling.startswith("--"))
-
-
-def _count_loose(parser: ScriptParser, words: tuple[str, ...]) -> int:
-    """How many words may belong to no option: all but those that surely do."""
-    end = words.index("--") if "--" in words else len(words)
-    count, is_value = len(words[end:]), False
-    for word in words[:end]:
-        # argparse, _parse_optional: a word with a space is no option.
-        if _is_value(word) or " " in word:
-            count += not is_value
-            is_value = False
-        else:
-            is_value = parser.spells(word) and parser.find(word)[0].takes is Takes.VALUE
-    return count
 
 
 def write_words(parser: ScriptParser, option: Option, value: object) -> tuple[str, ...] | None:

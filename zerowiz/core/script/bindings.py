@@ -14,7 +14,6 @@ from zerowiz.core.script.arguments import (
     Given,
     Option,
     Reads,
-    Required,
     Scalar,
     Takes,
     missing_arguments,
@@ -49,7 +48,7 @@ def read_said(facts: ScriptFacts, script_args: tuple[str, ...]) -> Mapping[str, 
     return {**values, **beside, **words}
 
 
-def unsaid_arguments(facts: ScriptFacts, script_args: tuple[str, ...]) -> tuple[Required, ...]:
+def unsaid_arguments(facts: ScriptFacts, script_args: tuple[str, ...]) -> tuple[Option, ...]:
     """What the script's parser requires, and nobody says.
 
     Args:

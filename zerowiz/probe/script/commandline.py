@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from msgspec import Struct, field
 
@@ -10,6 +10,7 @@ from zerowiz.core.script.arguments import (
     ARGUMENT_CLASSES,
     BY_ARCHITECTURE,
     FIELD_ALIASES,
+    LOCAL_RANK_FLAG,
     SWITCHES,
     TRAINING_CLASSES,
     Option,
@@ -20,11 +21,11 @@ from zerowiz.core.script.arguments import (
     read_word,
 )
 from zerowiz.core.structs import replace
-from zerowiz.probe.script.required import is_strict, parses_literal, shows_options
 from zerowiz.probe.script.source import (
     HF_LIBRARIES,
     HF_PARSE_CALLS,
     HF_PARSERS,
+    MOST_STEPS,
     PARSE_CALLS,
     FunctionCall,
     Scope,
@@ -83,9 +84,15 @@ def argparse_options(call: FunctionCall) -> tuple[Option, ...]:
         takes=_takes(call),
         reads=reads,
         const=const,
+        required=_is_required(call),
         line=call.line,
     )
     return _with_switches(option, call)
+
+
+def _is_required(call: FunctionCall) -> bool:
+    needed = call.keyword("required")
+    return isinstance(needed, ast.Constant) and needed.value is True and not call.tests
 
 
 def _action(call: FunctionCall) -> str:
@@ -131,7 +138,30 @@ def dataclass_options(name: str, node: ast.AnnAssign, scope: Scope) -> tuple[Opt
         value = value.body if isinstance(value, ast.Lambda) else value
     reads = _annotation(node.annotation)
     default = _default_words(value, scope) if reads is Reads.WORDS else literal(value, scope)
-    return field_options(name, reads, default, node.lineno)
+    options = field_options(name, reads, default, node.lineno)
+    return (replace(options[0], required=_has_no_default(node)), *options[1:])
+
+
+# transformers 5.23, hf_argparser.py, _parse_dataclass_field: a `bool` is false by default.
+_OPTIONAL_TYPES = ("bool", "ClassVar", "InitVar", "KW_ONLY")
+
+
+def _has_no_default(node: ast.AnnAssign) -> bool:
+    """Whether HfArgumentParser requires a field."""
+    if any(name in ast.unparse(node.annotation) for name in _OPTIONAL_TYPES):
+        return False
+    match node.value:
+        case None:
+            return True
+        case ast.Call(func=func, args=[], keywords=words) if last_name(func) == "field":
+            has_aliases = any("aliases" in ast.unparse(word.value) for word in words)
+            return {word.arg for word in words} <= {
+                "metadata",
+                "kw_only",
+                "repr",
+            } and not has_aliases
+        case _:
+            return False
 
 
 _DEFAULTS = frozenset({"default", "default_factory"})
@@ -278,13 +308,19 @@ def _local_arguments(source: Source, node: ast.ClassDef, seen: frozenset[str]) -
     for statement in node.body:
         if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
             name = _field_name(statement.target.id, fields)
-            fields[name] = dataclass_options(name, statement, source.module)
+            options = dataclass_options(name, statement, source.module)
+            # A field without a default has that of a base which sets the same name.
+            fields[name] = options if not node.bases else _optional(options)
     return Arguments(
         name=node.name,
         is_training=any(base.is_training for base in known),
         complete=len(known) == len(bases) and all(base.complete for base in known),
         fields=fields,
     )
+
+
+def _optional(options: tuple[Option, ...]) -> tuple[Option, ...]:
+    return tuple(replace(option, required=False) for option in options)
 
 
 def _field_name(name: str, fields: Mapping[str, tuple[Option, ...]]) -> str:
@@ -365,14 +401,15 @@ def command_line(source: Source) -> CommandLine:
         abbreviates=not fired and not any(_forbids_abbreviation(call) for call in source.calls),
         complete=len(known) == len(classes)
         and all(arguments.complete for arguments in known)
-        and shows_options(source),
+        and _shows_options(source),
         args_file_suffixes=tuple(suffixes) if hf_calls else (),
         is_foreign=any(_is_foreign(source, call) for call in hf_calls),
         config_flag="--config" if source.calls_to("trl", "TrlParser") else None,
     )
     flags = {flag for option in parser.options for flag in option.flags}
-    strict = parser.complete and is_strict(source, flags)
-    parser = replace(parser, strict=strict)
+    parser = replace(parser, strict=parser.complete and _is_strict(source, flags))
+    if not _may_require(source):
+        parser = replace(parser, options=_optional(parser.options))
     training = next((arguments for arguments in known if arguments.is_training), None)
     return CommandLine(
         parser=parser,
@@ -381,6 +418,237 @@ def command_line(source: Source) -> CommandLine:
         hf_line=hf_calls[0].line if hf_calls else None,
         training=training,
     )
+
+
+# See of the parsers that read the command line whether all their options stand in the script, and
+# whether they end it at a word that none of these spells. One that another module made, or was
+# handed, may have options that do not.
+
+_STRICT_CALLS = PARSE_CALLS - {"parse_known_args"}
+# Arguments with which a parser takes words that none of its options spells (transformers 5.23,
+# hf_argparser.py; trl 1.x, scripts/utils.py).
+_LENIENT_PARSE = ("return_remaining_strings", "fail_with_unknown_args")
+# Arguments with which a parser has options that do not stand here, or spells them differently.
+_LENIENT_MAKE = frozenset({None, "parents", "prefix_chars"})
+_ALL_WORDS = "sys.argv[1:]"
+
+
+def _is_strict(source: Source, flags: Collection[str]) -> bool:
+    """Whether every word that none of these spells ends a script whose options are all seen."""
+    parse_calls, fire_calls = _parse_calls(source), source.calls_to("fire", "Fire")
+    looks_for_rank = any(t.startswith(LOCAL_RANK_FLAG) for t in source.option_texts - {*flags})
+    return (
+        bool(parse_calls or fire_calls or _has_hydra(source))
+        and all(
+            call.method in _STRICT_CALLS
+            and _reads_command_line(source, call)
+            and call.keyword(*_LENIENT_PARSE) is None
+            for call in parse_calls
+        )
+        and not _edits_words(source)
+        and not looks_for_rank
+    )
+
+
+def _has_hydra(source: Source) -> bool:
+    """Whether Hydra calls a function of the script; it takes `name=value` beside its own options.
+
+    hydra 1.3, main.py: `args_parser.parse_args()`.
+    """
+    decorators = (decorator for f in source.functions.values() for decorator in f.decorator_list)
+    return any(
+        source.imported(decorator.func if isinstance(decorator, ast.Call) else decorator)
+        == ("hydra", "main")
+        for decorator in decorators
+    )
+
+
+def _shows_options(source: Source) -> bool:
+    """Whether every option of the parsers that read the command line stands in the script."""
+    return (
+        all(
+            isinstance(call.node.func, ast.Attribute)
+            and _is_parser(source, call.node.func.value, call.scope)
+            for call in _parse_calls(source)
+        )
+        and all(_fires_strictly(source, call) for call in source.calls_to("fire", "Fire"))
+        and all(_shows_flags(call) for call in source.calls if call.method == "add_argument")
+        and not any(_is_handed_over(source, call) for call in source.calls)
+    )
+
+
+def _parse_calls(source: Source) -> list[FunctionCall]:
+    """The calls that read the command line, apart from those of the script's own functions."""
+    return [
+        call
+        for call in source.calls
+        if call.method in PARSE_CALLS and not parses_literal(call) and not _is_own(source, call)
+    ]
+
+
+def parses_literal(call: FunctionCall) -> bool:
+    """Whether a call like `parse_args([...])` has its words in the code."""
+    return isinstance(call.argument("args", 0), ast.List | ast.Tuple)
+
+
+def _is_own(source: Source, call: FunctionCall) -> bool:
+    """Whether a call is of a function that the script defines."""
+    return isinstance(call.node.func, ast.Name) and call.node.func.id in source.functions
+
+
+def _reads_command_line(source: Source, call: FunctionCall) -> bool:
+    """Whether it reads all words: without an argument, or with `sys.argv[1:]`."""
+    if len(call.node.args) > 1:
+        return False
+    words = call.argument("args", 0)
+    return words is None or ast.unparse(words) == _ALL_WORDS or _is_never_given(source, call, words)
+
+
+def _is_never_given(source: Source, call: FunctionCall, words: ast.expr) -> bool:
+    """Whether the words are a parameter of the function around, which nobody gives a value."""
+    function = source.functions.get(call.function)
+    if function is None or not isinstance(words, ast.Name):
+        return False
+    spec = function.args
+    defaults = dict(
+        zip([a.arg for a in reversed(spec.args)], reversed(spec.defaults), strict=False)
+    )
+    default = defaults.get(words.id)
+    values = call.scope.values.get(words.id)
+    return (
+        isinstance(default, ast.Constant)
+        and default.value is None
+        and values == [None]
+        and not any(
+            other.node.args or other.node.keywords
+            for other in source.calls
+            if isinstance(other.node.func, ast.Name) and other.node.func.id == call.function
+        )
+    )
+
+
+def _is_parser(source: Source, expr: ast.expr, scope: Scope) -> bool:
+    """Whether an expression is a parser that the script makes, all of whose options are its own."""
+    if isinstance(expr, ast.Name):
+        bound = scope.owner(expr.id).values.get(expr.id, [None])
+        # `args = get_parser()`, then `args = args.parse_args()`.
+        values = [value for value in bound if last_name(value) not in PARSE_CALLS]
+        return bool(values) and all(v is not None and _is_made(source, v, scope) for v in values)
+    return _is_made(source, expr, scope)
+
+
+def _is_made(source: Source, expr: ast.expr, scope: Scope) -> bool:
+    """Whether a call makes a parser here, or returns one that was made here."""
+    if not isinstance(expr, ast.Call):
+        return False
+    if _is_constructor(source, expr):
+        return not any(word.arg is None or word.arg in _LENIENT_MAKE for word in expr.keywords)
+    if _adds_config_arguments(source, expr):
+        return True
+    if not isinstance(expr.func, ast.Name) or expr.func.id not in source.functions:
+        return False
+    takes = any(
+        (isinstance(arg, ast.Call) and _is_constructor(source, arg))
+        or (isinstance(arg, ast.Name) and _is_bound_to_parser(source, arg.id, scope))
+        for arg in expr.args
+    )
+    return takes or any(
+        call.function == expr.func.id and _is_constructor(source, call.node)
+        for call in source.calls
+    )
+
+
+def _is_constructor(source: Source, call: ast.Call) -> bool:
+    library, name = source.imported(call.func)
+    types = bool(call.args or call.keywords)
+    is_hf = library in HF_LIBRARIES and name in HF_PARSERS and types
+    return is_hf or (library, name) == ("argparse", "ArgumentParser")
+
+
+def _adds_config_arguments(source: Source, call: ast.Call) -> bool:
+    return source.imported(call.func) == ("deepspeed", "add_config_arguments")
+
+
+def _fires_strictly(source: Source, call: FunctionCall) -> bool:
+    """Whether Fire is given a function of the script that takes no other options."""
+    match call.node.args:
+        case [ast.Name(id=name)]:
+            function = source.functions.get(name)
+            return (
+                function is not None
+                and function.args.kwarg is None
+                and not function.decorator_list
+                and not call.node.keywords
+            )
+        case _:
+            return False
+
+
+def _shows_flags(call: FunctionCall) -> bool:
+    """Whether the spellings of an option stand in the code."""
+    return bool(call.node.args) and all(isinstance(arg, ast.Constant) for arg in call.node.args)
+
+
+def _is_handed_over(source: Source, call: FunctionCall) -> bool:
+    """Whether a function of another module gets a parser, to which it may add options."""
+    if _is_own(source, call) or _adds_config_arguments(source, call.node):
+        return False
+    given = [*call.node.args, *(word.value for word in call.node.keywords)]
+    return any(
+        isinstance(arg, ast.Name)
+        and ("parser" in arg.id.lower() or _is_bound_to_parser(source, arg.id, call.scope))
+        for arg in given
+    )
+
+
+def _is_bound_to_parser(source: Source, name: str, scope: Scope) -> bool:
+    values = scope.owner(name).values.get(name, [])
+    calls = [value for value in values if isinstance(value, ast.Call)]
+    return any(_is_constructor(source, v) or _adds_config_arguments(source, v) for v in calls)
+
+
+def _edits_words(source: Source) -> bool:
+    """Whether it changes `sys.argv`."""
+    return "argv" in source.altered or any("argv." in call.name for call in source.calls)
+
+
+# What the parser surely requires: where one doubt is left, nothing.
+
+# Methods after which an option may not be required, or of another parser.
+_DOUBTFUL = frozenset({"add_subparsers", "add_mutually_exclusive_group", "set_defaults"})
+# Arguments with which a parser reads words by other rules.
+_DOUBTFUL_MAKE = frozenset(
+    {"fromfile_prefix_chars", "argument_default", "conflict_handler", "exit_on_error"}
+)
+
+
+def _may_require(source: Source) -> bool:
+    """Whether one parser reads all words, whatever else the script does before."""
+    makers = [call for call in source.calls if _is_constructor(source, call.node)]
+    parses = _parse_calls(source)
+    fires = source.calls_to("fire", "Fire")
+    return (
+        len(makers) + len(fires) == 1
+        and _shows_options(source)
+        and all(_DOUBTFUL_MAKE.isdisjoint(word.arg for word in m.node.keywords) for m in makers)
+        and any(
+            _reads_command_line(source, call) and _is_reached(source, call)
+            for call in (*parses, *fires)
+        )
+        and not _edits_words(source)
+        and {"required", "error", "exit"}.isdisjoint(source.altered)
+        and _DOUBTFUL.isdisjoint(call.method for call in source.calls)
+    )
+
+
+def _is_reached(source: Source, call: FunctionCall, depth: int = 0) -> bool:
+    """Whether a script surely comes to a call, unless its words name a file of all arguments."""
+    # A lone word may be a file that has all arguments.
+    tests = [t for t in (*call.tests, *call.around) if "len(sys.argv) == 2" not in ast.unparse(t)]
+    if tests or depth == MOST_STEPS or call.function in source.methods:
+        return False
+    callers = source.callers(call.function)
+    return not call.function or any(_is_reached(source, other, depth + 1) for other in callers)
 
 
 def _added(source: Source) -> list[Option]:
@@ -477,3 +745,44 @@ def parsed_names(source: Source) -> set[str]:
 def _forbids_abbreviation(call: FunctionCall) -> bool:
     word = call.keyword("allow_abbrev")
     return isinstance(word, ast.Constant) and word.value is False
+
+
+# See whether a script reads no word at all.
+
+# Libraries that read no command line when a script imports and calls them. Anything else that it
+# imports, such as a module of its own, may read it.
+_WORDLESS_MODULES = frozenset(
+    {
+        *("accelerate", "bitsandbytes", "datasets", "deepspeed", "numpy", "peft"),
+        *("safetensors", "tokenizers", "torch", "tqdm", "transformers", "trl"),
+        *("__future__", "collections", "contextlib", "copy", "dataclasses", "datetime"),
+        *("functools", "gc", "itertools", "json", "logging", "math", "os", "pathlib", "random"),
+        *("re", "sys", "time", "typing", "warnings"),
+    }
+)
+# What may read it all the same: a parser, `sys.argv`, a library's own program, code in a text.
+_MAY_READ_WORDS = re.compile(
+    r"argv|cmdline|pars(e|ing)|Parser|add_config_arguments|__\w*import|__dict__"
+    r"|(?<![\w.])(exec|eval|getattr|vars)\(|import_module|runpy"
+    r"|\b(trl|transformers|accelerate)\.(scripts|cli|commands)|torch\.distributed\.run"
+    r"|deepspeed\.launcher"
+)
+
+
+def reads_no_words(text: str, tree: ast.Module) -> bool:
+    """Whether it is seen that a script reads nothing of its command line.
+
+    Args:
+        text: The script.
+        tree: Its syntax tree.
+    """
+    return _MAY_READ_WORDS.search(text) is None and _WORDLESS_MODULES.issuperset(_libraries(tree))
+
+
+def _libraries(tree: ast.Module) -> Iterator[str]:
+    """The first part of each imported module; empty for one of the script's own package."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield "" if node.level else str(node.module).partition(".")[0]

@@ -20,7 +20,7 @@ from zerowiz.core.workload import NEWEST_TRL
 from zerowiz.errors import PreflightError, ZerowizError, did_you_mean
 from zerowiz.probe.files import LONGEST_SCRIPT_BYTES, read_named, read_named_text
 from zerowiz.probe.package_data import read_trl_release
-from zerowiz.probe.script.commandline import command_line, parsed_names
+from zerowiz.probe.script.commandline import command_line, parsed_names, reads_no_words
 from zerowiz.probe.script.engine_config import (
     ENGINE_ELSEWHERE,
     list_started,
@@ -29,7 +29,6 @@ from zerowiz.probe.script.engine_config import (
 )
 from zerowiz.probe.script.model import with_adapters, with_model, with_own_sizes
 from zerowiz.probe.script.reader import Reader
-from zerowiz.probe.script.required import reads_no_words, required_arguments
 from zerowiz.probe.script.source import HF_PARSE_CALLS, Source, parse_quietly, walk
 from zerowiz.probe.script.trainer import with_trainer, with_weight_saves
 from zerowiz.probe.script.training import with_checkpointing, with_training
@@ -129,7 +128,7 @@ def _first_facts(text: str, tree: ast.Module, read: Reader, path_name: str) -> S
         path=path_name,
         convention=Convention.UNKNOWN,
         integration=None,
-        parser=replace(read.line.parser, required=required_arguments(tree, read.source)),
+        parser=read.line.parser,
         reads_no_words=reads_no_words(text, tree),
     )
     return with_convention(facts, read)

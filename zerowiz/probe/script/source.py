@@ -532,6 +532,8 @@ class _ScopeVisitor(ast.NodeVisitor):
                 self._set_attribute(attribute, value)
             case ast.Subscript(value=ast.Name(id=name)):
                 self._note_change(name, entry_key(target))
+            case ast.Subscript(value=ast.Attribute(attr="argv")):
+                self.source.altered.add("argv")
             case ast.Tuple(elts=targets) | ast.List(elts=targets):
                 values: list[ast.expr | None] = [None] * len(targets)
                 if isinstance(value, ast.Tuple) and len(value.elts) == len(targets):
