@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from zerowiz.app.decide import Plan, plan_options, require_strategy
 from zerowiz.app.machines.machine import find_machine, means_all
-from zerowiz.app.options import Options, RunQuestion, hints, lasting, settable, with_plain
+from zerowiz.app.options import Options, RunQuestion, lasting, settable, with_plain
 from zerowiz.app.plan_files import encode_plan
 from zerowiz.app.reporter import SILENT, Reporter
 from zerowiz.app.resolve.resolved_job import config_file
@@ -264,7 +264,7 @@ def _signature() -> inspect.Signature:
             inspect.Parameter.KEYWORD_ONLY,
             default=None,
             # Without its row, which `help` would print whole.
-            annotation=hints()[name],
+            annotation=Options.__annotations__[name],
         )
         for name in settable()
         if name != "machine"

@@ -8,18 +8,18 @@ from collections.abc import Iterator, Mapping
 from enum import Enum, auto
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn, get_args
+from typing import TYPE_CHECKING, NoReturn, get_args
 
 from msgspec import Struct, structs
 from msgspec.structs import fields
 
-from zerowiz.core import settings, shell, workload
+from zerowiz.core import shell, workload
 from zerowiz.core.command_words import canonical_choice, flags
 from zerowiz.core.decision.flowchart import Decision, OffloadChoice
 from zerowiz.core.decision.job import Objective
 from zerowiz.core.machine.types import Accelerator, Machine, with_gpus
 from zerowiz.core.script.config_delivery import split_config_via
-from zerowiz.core.settings import Origin, SettingRow, SettingValue, read_row
+from zerowiz.core.settings import OTHER_SETTINGS, Origin, SettingRow, SettingValue
 from zerowiz.core.speed.costs import RunLength
 from zerowiz.core.structs import replace
 from zerowiz.core.units import parse_count
@@ -51,7 +51,7 @@ class Options(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
     `make golden` writes the fields of the training step, whose rows are in `Workload`.
     """
 
-    model: Annotated[str | None, settings.MODEL] = None
+    model: str | None = None
     # [[[cog
     # import cog
     # from docs import blocks
@@ -61,17 +61,17 @@ class Options(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
     lora_rank: int | None = None
     lora_target_modules: str | None = None
     # [[[end]]]
-    trace: Annotated[bool | None, settings.TRACE] = None
-    machine: Annotated[str | None, settings.MACHINE] = None
-    accelerator: Annotated[Accelerator | None, settings.ACCELERATOR] = None
-    gpus: Annotated[str | None, settings.GPUS] = None
-    nodes: Annotated[int | None, settings.NODES] = None
-    gpus_per_node: Annotated[int | None, settings.GPUS_PER_NODE] = None
-    hostfile: Annotated[Path | None, settings.HOSTFILE] = None
-    interconnect: Annotated[str | None, settings.INTERCONNECT] = None
-    host_memory: Annotated[str | None, settings.HOST_MEMORY] = None
-    probe_timeout: Annotated[int | None, settings.PROBE_TIMEOUT] = None
-    memory_budget: Annotated[str | None, settings.MEMORY_BUDGET] = None
+    trace: bool | None = None
+    machine: str | None = None
+    accelerator: Accelerator | None = None
+    gpus: str | None = None
+    nodes: int | None = None
+    gpus_per_node: int | None = None
+    hostfile: Path | None = None
+    interconnect: str | None = None
+    host_memory: str | None = None
+    probe_timeout: int | None = None
+    memory_budget: str | None = None
     # [[[cog
     # import cog
     # from docs import blocks
@@ -81,7 +81,7 @@ class Options(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
     sequence_tokens: int | None = None
     accumulation_steps: int | None = None
     # [[[end]]]
-    global_batch: Annotated[int | None, settings.GLOBAL_BATCH] = None
+    global_batch: int | None = None
     # [[[cog
     # import cog
     # from docs import blocks
@@ -103,27 +103,27 @@ class Options(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
     vllm_sleeps: bool | None = None
     eval_batch: int | None = None
     # [[[end]]]
-    objective: Annotated[Objective, settings.OBJECTIVE] = Objective.FLOWCHART
-    stage: Annotated[str | None, settings.STAGE] = None
-    offload: Annotated[OffloadChoice | None, settings.OFFLOAD] = None
-    nvme_path: Annotated[Path | None, settings.NVME_PATH] = None
-    hpz: Annotated[bool | None, settings.HPZ] = None
-    quantized_weights: Annotated[bool, settings.QUANTIZED_WEIGHTS] = False
-    allow_slow: Annotated[bool, settings.ALLOW_SLOW] = False
-    ignore_oom: Annotated[bool, settings.IGNORE_OOM] = False
-    calibration: Annotated[bool | None, settings.CALIBRATION] = None
-    accounting: Annotated[Accounting, settings.ACCOUNTING] = Accounting.REAL
-    integration: Annotated[Integration | None, settings.INTEGRATION] = None
-    config_via: Annotated[str | None, settings.CONFIG_VIA] = None
-    config: Annotated[Path | None, settings.CONFIG] = None
-    module: Annotated[bool, settings.MODULE] = False
-    output_dir: Annotated[Path | None, settings.OUTPUT_DIR] = None
-    isolated: Annotated[bool, settings.ISOLATED] = False
-    yes: Annotated[bool, settings.YES] = False
-    as_json: Annotated[bool, settings.AS_JSON] = False
-    dry_run: Annotated[bool, settings.DRY_RUN] = False
-    force: Annotated[bool, settings.FORCE] = False
-    quiet: Annotated[bool, settings.QUIET] = False
+    objective: Objective = Objective.FLOWCHART
+    stage: str | None = None
+    offload: OffloadChoice | None = None
+    nvme_path: Path | None = None
+    hpz: bool | None = None
+    quantized_weights: bool = False
+    allow_slow: bool = False
+    ignore_oom: bool = False
+    calibration: bool | None = None
+    accounting: Accounting = Accounting.REAL
+    integration: Integration | None = None
+    config_via: str | None = None
+    config: Path | None = None
+    module: bool = False
+    output_dir: Path | None = None
+    isolated: bool = False
+    yes: bool = False
+    as_json: bool = False
+    dry_run: bool = False
+    force: bool = False
+    quiet: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what the types of the fields let through."""
@@ -198,16 +198,14 @@ def choices_of(kind: type, row: SettingRow) -> tuple[str, ...]:
     """The words that a setting takes; none where it takes any."""
     if issubclass(kind, Enum):
         return tuple(str(member.value) for member in kind)
-    return STAGES if row is settings.STAGE else ()
+    return STAGES if row is OTHER_SETTINGS["stage"] else ()
 
 
 @cache
 def rows() -> Mapping[str, SettingRow]:
     """The row of each field, by the field's name."""
-    return {
-        name: SETTINGS[name] if name in SETTINGS else read_row(hint)
-        for name, hint in Options.__annotations__.items()
-    }
+    every = {**SETTINGS, **OTHER_SETTINGS}
+    return {name: every[name] for name in Options.__annotations__}
 
 
 def said(options: Options) -> Iterator[tuple[SettingRow, object]]:
@@ -259,14 +257,7 @@ def with_plain(options: Options, values: Mapping[str, object]) -> Options:
 @cache
 def kinds() -> Mapping[str, type]:
     """The type of each field's values, None aside, by the field's name."""
-    return {name: kind_of(hint) for name, hint in hints().items()}
-
-
-@cache
-def hints() -> Mapping[str, object]:
-    """The type of each field as it is written, without its row."""
-    written = Options.__annotations__.items()
-    return {n: get_args(hint)[0] if hasattr(hint, "__metadata__") else hint for n, hint in written}
+    return {name: kind_of(hint) for name, hint in Options.__annotations__.items()}
 
 
 def kind_of(hint: object) -> type:
@@ -278,7 +269,7 @@ def kind_of(hint: object) -> type:
 def _read(kind: type, value: object, name: str) -> object:
     row = rows()[name]
     choices = choices_of(kind, row)
-    if row is settings.STAGE and type(value) is int:
+    if row is OTHER_SETTINGS["stage"] and type(value) is int:
         value = str(value)
     if choices and isinstance(value, str):
         value = canonical_choice(row.key, value, choices)

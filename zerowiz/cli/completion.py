@@ -5,8 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
-from zerowiz.core import settings
-from zerowiz.core.settings import SettingRow
+from zerowiz.core.settings import OTHER_SETTINGS, SettingRow
 
 # `2x8xH1`: the counts stay, the name is completed.
 _COUNTS = re.compile(r"(?:\d{1,6}[x*])*", re.IGNORECASE)
@@ -15,9 +14,9 @@ _MOST_FILES, _MOST_MODELS = 50, 100
 
 def complete_setting(row: SettingRow, choices: Sequence[str]) -> Callable[..., list[str]] | None:
     """What completes the value of a setting; None where a shell completes it as a path."""
-    if row is settings.MODEL:
+    if row is OTHER_SETTINGS["model"]:
         return _complete_model
-    if row is settings.MACHINE:
+    if row is OTHER_SETTINGS["machine"]:
         return complete_machine
     if not choices:
         return None

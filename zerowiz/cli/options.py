@@ -17,7 +17,6 @@ from zerowiz.app.options import (
     Options,
     Typed,
     choices_of,
-    hints,
     kinds,
     rows,
     variable_of,
@@ -54,7 +53,7 @@ def _with_options(command: Callable[..., None], *, use: FileUse | None) -> Calla
             inspect.Parameter.KEYWORD_ONLY,
             default=field.default,
             annotation=Annotated[
-                hints()[field.name],
+                field.type,
                 option_of(
                     rows()[field.name],
                     kinds()[field.name],

@@ -18,12 +18,11 @@ from zerowiz.cli.completion import complete_script
 from zerowiz.cli.options import option_of, takes_options
 from zerowiz.cli.output import write_plan
 from zerowiz.cli.usage import PlainCommand, write_json
-from zerowiz.core import settings
 from zerowiz.core.decision.evaluate import StrategyEstimate
 from zerowiz.core.decision.flowchart import Decision
 from zerowiz.core.decision.job import Objective
 from zerowiz.core.decision.open_settings import Limit
-from zerowiz.core.settings import COMPARE, EXPLAIN
+from zerowiz.core.settings import OTHER_SETTINGS
 from zerowiz.core.strategies import STRATEGIES, find_strategy
 from zerowiz.errors import UsageError
 from zerowiz.ui import choice, show
@@ -42,6 +41,7 @@ from zerowiz.ui.pictures import Side, compare
 
 CHOSEN = "chosen"
 """What `--explain` is without a value."""
+_COMPARE, _EXPLAIN = OTHER_SETTINGS["compare"].flag, OTHER_SETTINGS["explain"].flag
 
 
 class PlanCommand(PlainCommand):
@@ -51,14 +51,14 @@ class PlanCommand(PlainCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - as said above
         """Give each of the two the value that typer asks for."""
         words_of_ours, script = self._split(ctx, args)
-        compares = COMPARE.flag in words_of_ours
-        end = words_of_ours.index(COMPARE.flag) if compares else len(words_of_ours)
+        compares = _COMPARE in words_of_ours
+        end = words_of_ours.index(_COMPARE) if compares else len(words_of_ours)
         words, other = words_of_ours[:end], words_of_ours[end + 1 :]
         given = [
-            f"{word}={CHOSEN}" if word == EXPLAIN.flag and not _names(words, place) else word
+            f"{word}={CHOSEN}" if word == _EXPLAIN and not _names(words, place) else word
             for place, word in enumerate(words)
         ]
-        compared = [f"{COMPARE.flag}={shlex.join(other)}"] if compares else []
+        compared = [f"{_COMPARE}={shlex.join(other)}"] if compares else []
         return super().parse_args(ctx, [*given, *compared, *script])
 
     def _split(self, ctx: Any, args: list[str]) -> tuple[list[str], list[str]]:  # noqa: ANN401 - as above
@@ -69,12 +69,10 @@ class PlanCommand(PlainCommand):
             for param in params
             if param.param_type_name == "option" and not param.is_flag
             for name in (*param.opts, *param.secondary_opts)
-        } - {COMPARE.flag, EXPLAIN.flag}
+        } - {_COMPARE, _EXPLAIN}
         place = 0
         while place < len(args) and args[place].startswith("-") and args[place] != "--":
-            takes_next = args[place] in valued or (
-                args[place] == EXPLAIN.flag and _names(args, place)
-            )
+            takes_next = args[place] in valued or (args[place] == _EXPLAIN and _names(args, place))
             place += 2 if takes_next else 1
         return args[:place], args[place:]
 
@@ -126,17 +124,17 @@ def plan(
     ] = None,
     args: Annotated[list[str] | None, typer.Argument(help="Arguments of the script")] = None,
     *,
-    explain: Annotated[str | None, option_of(settings.EXPLAIN)] = None,
-    verbose: Annotated[bool, option_of(settings.VERBOSE)] = False,
-    tokens: Annotated[str | None, option_of(settings.TOKENS)] = None,
-    sequences: Annotated[str | None, option_of(settings.SEQUENCES)] = None,
-    epochs: Annotated[float | None, option_of(settings.EPOCHS)] = None,
-    price: Annotated[list[str] | None, option_of(settings.PRICE)] = None,
-    limits: Annotated[bool, option_of(settings.LIMITS)] = False,
-    html: Annotated[Path | None, option_of(settings.HTML)] = None,
-    svg: Annotated[Path | None, option_of(settings.SVG)] = None,
-    compare: Annotated[str | None, option_of(settings.COMPARE)] = None,
-    origins: Annotated[bool, option_of(settings.ORIGINS)] = False,
+    explain: Annotated[str | None, option_of(OTHER_SETTINGS["explain"])] = None,
+    verbose: Annotated[bool, option_of(OTHER_SETTINGS["verbose"])] = False,
+    tokens: Annotated[str | None, option_of(OTHER_SETTINGS["tokens"])] = None,
+    sequences: Annotated[str | None, option_of(OTHER_SETTINGS["sequences"])] = None,
+    epochs: Annotated[float | None, option_of(OTHER_SETTINGS["epochs"])] = None,
+    price: Annotated[list[str] | None, option_of(OTHER_SETTINGS["price"])] = None,
+    limits: Annotated[bool, option_of(OTHER_SETTINGS["limits"])] = False,
+    html: Annotated[Path | None, option_of(OTHER_SETTINGS["html"])] = None,
+    svg: Annotated[Path | None, option_of(OTHER_SETTINGS["svg"])] = None,
+    compare: Annotated[str | None, option_of(OTHER_SETTINGS["compare"])] = None,
+    origins: Annotated[bool, option_of(OTHER_SETTINGS["origins"])] = False,
 ) -> None:
     """Show what each ZeRO strategy needs on this machine, and choose one"""
     question = RunQuestion(

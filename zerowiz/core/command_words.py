@@ -4,8 +4,7 @@ import re
 from collections.abc import Collection, Mapping
 from functools import cache
 
-from zerowiz.core import settings
-from zerowiz.core.settings import SettingRow
+from zerowiz.core.settings import OTHER_SETTINGS
 from zerowiz.core.workload import OPTIMIZERS, PRECISIONS, SETTINGS
 
 # Rule: words of other tools and of speech, by the key of the setting, without case and punctuation.
@@ -89,9 +88,6 @@ def spell(text: str) -> str:
 @cache
 def flags() -> Mapping[str, str]:
     """The spelling of each setting by its name; `no_hpz` is the one that switches it off."""
-    others = {
-        name.lower(): row for name, row in vars(settings).items() if isinstance(row, SettingRow)
-    }
-    rows = {**SETTINGS, **others}
+    rows = {**SETTINGS, **OTHER_SETTINGS}
     off = {f"no_{name}": row.off for name, row in rows.items() if row.off}
     return {**{name: row.on for name, row in rows.items()}, **off}

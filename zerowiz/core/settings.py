@@ -88,19 +88,8 @@ class SettingRow(Struct, frozen=True, kw_only=True):
 def read_rows(kind: type) -> dict[str, SettingRow]:
     """The row of each field that has one, by the field's name, in the order of the fields."""
     hints = kind.__annotations__.items()
-    return {name: read_row(hint) for name, hint in hints if hasattr(hint, "__metadata__")}
-
-
-def read_row(annotation: object) -> SettingRow:
-    """The row in an annotation.
-
-    Raises:
-        TypeError: There is none.
-    """
-    for arg in get_args(annotation):
-        if isinstance(arg, SettingRow):
-            return arg
-    raise TypeError(f"{annotation} has no SettingRow")
+    rows = ((name, part) for name, hint in hints for part in get_args(hint))
+    return {name: part for name, part in rows if isinstance(part, SettingRow)}
 
 
 # What is said of a job's settings, and by what: one list, and the fold that decides each.
@@ -242,246 +231,255 @@ def _script_against_config(
     )
 
 
-# The settings that are no part of a training step. Those that are have their row in `Workload`.
-MODEL = SettingRow(
-    flag="--model",
-    help="Folder, hub id, name (llama-3.1-8b) or size (7b)",
-    panel=Panel.MODEL,
-    value="<model>",
-    script_names=frozenset(
-        {"base_model", "model_id", "model_name", "model_name_or_path", "model_path"}
+# The settings that are no part of a training step, by the names of their fields. Those that are
+# have their row in `Workload`.
+OTHER_SETTINGS: Mapping[str, SettingRow] = {
+    "model": SettingRow(
+        flag="--model",
+        help="Folder, hub id, name (llama-3.1-8b) or size (7b)",
+        panel=Panel.MODEL,
+        value="<model>",
+        script_names=frozenset(
+            {"base_model", "model_id", "model_name", "model_name_or_path", "model_path"}
+        ),
+        program_keys={
+            "axolotl": "base_model",
+            "LLaMA-Factory": "model_name_or_path",
+            "ms-swift": "model",
+        },
+        default="the one that your script names",
     ),
-    program_keys={
-        "axolotl": "base_model",
-        "LLaMA-Factory": "model_name_or_path",
-        "ms-swift": "model",
-    },
-    default="the one that your script names",
-)
-TRACE = SettingRow(
-    flag="--trace/--no-trace",
-    help="Run the model on the meta device to count it exactly",
-    panel=Panel.MODEL,
-    default="for a family that zerowiz does not know",
-)
-MACHINE = SettingRow(
-    flag="--machine",
-    help="File, spec (4xA100-40GB) or instance (p5.48xlarge); `plan` also takes `all`",
-    panel=Panel.MACHINE,
-    value="<machine>",
-    default="this one",
-)
-ACCELERATOR = SettingRow(
-    flag="--accelerator",
-    help="Accelerator that DeepSpeed uses",
-    panel=Panel.MACHINE,
-    default="cuda, or what your script or DS_ACCELERATOR says",
-)
-GPUS = SettingRow(
-    flag="--gpus",
-    help="NVML indices to use: 0,2,3",
-    panel=Panel.MACHINE,
-    value="<list>",
-    default="all that are visible",
-)
-NODES = SettingRow(
-    flag="--nodes",
-    help="Number of nodes, all alike",
-    panel=Panel.MACHINE,
-    default="1, or those of the scheduler's job",
-)
-GPUS_PER_NODE = SettingRow(
-    flag="--gpus-per-node",
-    help="GPUs (or CPU ranks) per node",
-    panel=Panel.MACHINE,
-    default="all GPUs, or 1 CPU rank",
-)
-HOSTFILE = SettingRow(
-    flag="--hostfile",
-    help="DeepSpeed hostfile: one `host slots=N` per line",
-    panel=Panel.MACHINE,
-)
-INTERCONNECT = SettingRow(
-    flag="--interconnect",
-    help="Links that zerowiz cannot detect: nvlink, infiniband:400Gb/s",
-    panel=Panel.MACHINE,
-    value="<links>",
-    default="detected",
-)
-HOST_MEMORY = SettingRow(
-    flag="--host-memory",
-    help="Memory of each node's host: 1TiB, 512GB",
-    panel=Panel.MACHINE,
-    value="<amount>",
-    default="what is available",
-)
-PROBE_TIMEOUT = SettingRow(
-    flag="--probe-timeout",
-    help="Timeout of a call to the NVIDIA driver, in seconds",
-    value="<seconds>",
-    default="30",
-    panel=Panel.MACHINE,
-)
-MEMORY_BUDGET = SettingRow(
-    flag="--memory-budget",
-    help="Memory per GPU: 30GiB, 24GB, bytes, or a fraction",
-    panel=Panel.MACHINE,
-    value="<amount>",
-    default="what is free",
-)
-GLOBAL_BATCH = SettingRow(
-    flag="--global-batch",
-    help="Sequences per optimizer step, over all GPUs",
-    panel=Panel.JOB,
-    default="micro-batch x accumulation x GPUs",
-)
-OBJECTIVE = SettingRow(
-    flag="--objective",
-    help="How to choose: by the flowchart, the fastest step, or the least memory",
-    panel=Panel.CHOICE,
-    default="flowchart",
-)
-STAGE = SettingRow(
-    flag="--stage",
-    help="ZeRO stage",
-    panel=Panel.CHOICE,
-    default="auto",
-)
-OFFLOAD = SettingRow(
-    flag="--offload",
-    help="What to offload to host memory",
-    panel=Panel.CHOICE,
-    default="as the flowchart says; none with --stage",
-)
-NVME_PATH = SettingRow(
-    flag="--nvme-path",
-    help="Offload to this folder on NVMe (stage 3)",
-    panel=Panel.CHOICE,
-)
-HPZ = SettingRow(
-    flag="--hpz/--no-hpz",
-    help="Stage 3: each node keeps a copy of the weights",
-    panel=Panel.CHOICE,
-    default="where it pays",
-)
-QUANTIZED_WEIGHTS = SettingRow(
-    flag="--quantized-weights", help="Stage 3: gather the weights in int8", panel=Panel.CHOICE
-)
-ALLOW_SLOW = SettingRow(
-    flag="--allow-slow", help="Allow ZeRO-3 over a slow link", panel=Panel.CHOICE
-)
-IGNORE_OOM = SettingRow(
-    flag="--ignore-oom",
-    help="Ignore earlier out-of-memory errors on this machine",
-    panel=Panel.CHOICE,
-)
-CALIBRATION = SettingRow(
-    flag="--calibration/--no-calibration",
-    help="Scale times by what `measure` found on this machine",
-    panel=Panel.CHOICE,
-    default="on",
-)
-ACCOUNTING = SettingRow(
-    flag="--accounting",
-    help="Count what DeepSpeed allocates, or use the rule of thumb",
-    panel=Panel.CHOICE,
-    default="real",
-)
-INTEGRATION = SettingRow(
-    flag="--integration",
-    help="Which library passes the config to DeepSpeed",
-    panel=Panel.CHOICE,
-    default="detected in your script",
-)
-CONFIG_VIA = SettingRow(
-    flag="--config-via",
-    help="How the script gets the config: flag:NAME, env, file:PATH, none",
-    panel=Panel.CHOICE,
-    value="<way>",
-    default="detected in your script",
-)
-CONFIG = SettingRow(flag="--config", help="Use this DeepSpeed config unchanged", panel=Panel.CHOICE)
-MODULE = SettingRow(
-    flag="--module",
-    short="-m",
-    help="Run SCRIPT as a module, like `python -m`",
-    panel=Panel.CHOICE,
-)
-TOKENS = SettingRow(
-    flag="--tokens",
-    help="Tokens per epoch: 2B, 500M",
-    panel=Panel.LENGTH,
-    value="<count>",
-)
-SEQUENCES = SettingRow(
-    flag="--sequences",
-    help="Sequences per epoch, of --seq-len tokens: 52k",
-    panel=Panel.LENGTH,
-    value="<count>",
-)
-EPOCHS = SettingRow(
-    flag="--epochs",
-    help="Number of epochs",
-    panel=Panel.LENGTH,
-    default="your script's, or 1",
-)
-PRICE = SettingRow(
-    flag="--price",
-    help="Price: 2.50/gpu-hour, 32/node-hour, NAME=..., or a file",
-    panel=Panel.LENGTH,
-    value="<price>",
-)
-OUTPUT_DIR = SettingRow(
-    flag="--output-dir",
-    help="Folder for the configs",
-    panel=Panel.OUTPUT,
-    default="this folder",
-)
-ISOLATED = SettingRow(
-    flag="--isolated", help="Ignore zerowiz.toml, the answers file", panel=Panel.OUTPUT
-)
-ORIGINS = SettingRow(
-    flag="--origins", help="Show where each setting comes from", panel=Panel.OUTPUT
-)
-YES = SettingRow(flag="--yes", short="-y", help="Ask nothing", panel=Panel.OUTPUT)
-LIMITS = SettingRow(
-    flag="--limits",
-    help="Show the largest micro-batch and the longest sequence that fit",
-    panel=Panel.OUTPUT,
-)
-COMPARE = SettingRow(
-    flag="--compare",
-    help="Compare with a plan in which these options differ: --compare --machine 8xH100-80GB",
-    value="<options>...",
-    panel=Panel.OUTPUT,
-)
-EXPLAIN = SettingRow(
-    flag="--explain",
-    value="[<strategy>]",
-    help="Show what takes time and memory in the chosen strategy, or in another: zero2",
-    panel=Panel.OUTPUT,
-)
-VERBOSE = SettingRow(
-    flag="--verbose",
-    short="-v",
-    help="Show more columns for each strategy",
-    panel=Panel.OUTPUT,
-)
-HTML = SettingRow(
-    flag="--html",
-    help="Also write an HTML page, with pictures and sliders for other settings",
-    panel=Panel.OUTPUT,
-)
-SVG = SettingRow(flag="--svg", help="Also write the plan as a picture (SVG)", panel=Panel.OUTPUT)
-AS_JSON = SettingRow(flag="--json", help="Print one JSON object on stdout", panel=Panel.OUTPUT)
-DRY_RUN = SettingRow(
-    flag="--dry-run", help="Show what would happen, and change nothing", panel=Panel.OUTPUT
-)
-FORCE = SettingRow(
-    flag="--force",
-    help="Overwrite files, and use a strategy that does not fit",
-    panel=Panel.OUTPUT,
-)
-QUIET = SettingRow(
-    flag="--quiet", short="-q", help="Show errors and results only", panel=Panel.OUTPUT
-)
+    "trace": SettingRow(
+        flag="--trace/--no-trace",
+        help="Run the model on the meta device to count it exactly",
+        panel=Panel.MODEL,
+        default="for a family that zerowiz does not know",
+    ),
+    "machine": SettingRow(
+        flag="--machine",
+        help="File, spec (4xA100-40GB) or instance (p5.48xlarge); `plan` also takes `all`",
+        panel=Panel.MACHINE,
+        value="<machine>",
+        default="this one",
+    ),
+    "accelerator": SettingRow(
+        flag="--accelerator",
+        help="Accelerator that DeepSpeed uses",
+        panel=Panel.MACHINE,
+        default="cuda, or what your script or DS_ACCELERATOR says",
+    ),
+    "gpus": SettingRow(
+        flag="--gpus",
+        help="NVML indices to use: 0,2,3",
+        panel=Panel.MACHINE,
+        value="<list>",
+        default="all that are visible",
+    ),
+    "nodes": SettingRow(
+        flag="--nodes",
+        help="Number of nodes, all alike",
+        panel=Panel.MACHINE,
+        default="1, or those of the scheduler's job",
+    ),
+    "gpus_per_node": SettingRow(
+        flag="--gpus-per-node",
+        help="GPUs (or CPU ranks) per node",
+        panel=Panel.MACHINE,
+        default="all GPUs, or 1 CPU rank",
+    ),
+    "hostfile": SettingRow(
+        flag="--hostfile",
+        help="DeepSpeed hostfile: one `host slots=N` per line",
+        panel=Panel.MACHINE,
+    ),
+    "interconnect": SettingRow(
+        flag="--interconnect",
+        help="Links that zerowiz cannot detect: nvlink, infiniband:400Gb/s",
+        panel=Panel.MACHINE,
+        value="<links>",
+        default="detected",
+    ),
+    "host_memory": SettingRow(
+        flag="--host-memory",
+        help="Memory of each node's host: 1TiB, 512GB",
+        panel=Panel.MACHINE,
+        value="<amount>",
+        default="what is available",
+    ),
+    "probe_timeout": SettingRow(
+        flag="--probe-timeout",
+        help="Timeout of a call to the NVIDIA driver, in seconds",
+        value="<seconds>",
+        default="30",
+        panel=Panel.MACHINE,
+    ),
+    "memory_budget": SettingRow(
+        flag="--memory-budget",
+        help="Memory per GPU: 30GiB, 24GB, bytes, or a fraction",
+        panel=Panel.MACHINE,
+        value="<amount>",
+        default="what is free",
+    ),
+    "global_batch": SettingRow(
+        flag="--global-batch",
+        help="Sequences per optimizer step, over all GPUs",
+        panel=Panel.JOB,
+        default="micro-batch x accumulation x GPUs",
+    ),
+    "objective": SettingRow(
+        flag="--objective",
+        help="How to choose: by the flowchart, the fastest step, or the least memory",
+        panel=Panel.CHOICE,
+        default="flowchart",
+    ),
+    "stage": SettingRow(
+        flag="--stage",
+        help="ZeRO stage",
+        panel=Panel.CHOICE,
+        default="auto",
+    ),
+    "offload": SettingRow(
+        flag="--offload",
+        help="What to offload to host memory",
+        panel=Panel.CHOICE,
+        default="as the flowchart says; none with --stage",
+    ),
+    "nvme_path": SettingRow(
+        flag="--nvme-path",
+        help="Offload to this folder on NVMe (stage 3)",
+        panel=Panel.CHOICE,
+    ),
+    "hpz": SettingRow(
+        flag="--hpz/--no-hpz",
+        help="Stage 3: each node keeps a copy of the weights",
+        panel=Panel.CHOICE,
+        default="where it pays",
+    ),
+    "quantized_weights": SettingRow(
+        flag="--quantized-weights", help="Stage 3: gather the weights in int8", panel=Panel.CHOICE
+    ),
+    "allow_slow": SettingRow(
+        flag="--allow-slow", help="Allow ZeRO-3 over a slow link", panel=Panel.CHOICE
+    ),
+    "ignore_oom": SettingRow(
+        flag="--ignore-oom",
+        help="Ignore earlier out-of-memory errors on this machine",
+        panel=Panel.CHOICE,
+    ),
+    "calibration": SettingRow(
+        flag="--calibration/--no-calibration",
+        help="Scale times by what `measure` found on this machine",
+        panel=Panel.CHOICE,
+        default="on",
+    ),
+    "accounting": SettingRow(
+        flag="--accounting",
+        help="Count what DeepSpeed allocates, or use the rule of thumb",
+        panel=Panel.CHOICE,
+        default="real",
+    ),
+    "integration": SettingRow(
+        flag="--integration",
+        help="Which library passes the config to DeepSpeed",
+        panel=Panel.CHOICE,
+        default="detected in your script",
+    ),
+    "config_via": SettingRow(
+        flag="--config-via",
+        help="How the script gets the config: flag:NAME, env, file:PATH, none",
+        panel=Panel.CHOICE,
+        value="<way>",
+        default="detected in your script",
+    ),
+    "config": SettingRow(
+        flag="--config", help="Use this DeepSpeed config unchanged", panel=Panel.CHOICE
+    ),
+    "module": SettingRow(
+        flag="--module",
+        short="-m",
+        help="Run SCRIPT as a module, like `python -m`",
+        panel=Panel.CHOICE,
+    ),
+    "tokens": SettingRow(
+        flag="--tokens",
+        help="Tokens per epoch: 2B, 500M",
+        panel=Panel.LENGTH,
+        value="<count>",
+    ),
+    "sequences": SettingRow(
+        flag="--sequences",
+        help="Sequences per epoch, of --seq-len tokens: 52k",
+        panel=Panel.LENGTH,
+        value="<count>",
+    ),
+    "epochs": SettingRow(
+        flag="--epochs",
+        help="Number of epochs",
+        panel=Panel.LENGTH,
+        default="your script's, or 1",
+    ),
+    "price": SettingRow(
+        flag="--price",
+        help="Price: 2.50/gpu-hour, 32/node-hour, NAME=..., or a file",
+        panel=Panel.LENGTH,
+        value="<price>",
+    ),
+    "output_dir": SettingRow(
+        flag="--output-dir",
+        help="Folder for the configs",
+        panel=Panel.OUTPUT,
+        default="this folder",
+    ),
+    "isolated": SettingRow(
+        flag="--isolated", help="Ignore zerowiz.toml, the answers file", panel=Panel.OUTPUT
+    ),
+    "origins": SettingRow(
+        flag="--origins", help="Show where each setting comes from", panel=Panel.OUTPUT
+    ),
+    "yes": SettingRow(flag="--yes", short="-y", help="Ask nothing", panel=Panel.OUTPUT),
+    "limits": SettingRow(
+        flag="--limits",
+        help="Show the largest micro-batch and the longest sequence that fit",
+        panel=Panel.OUTPUT,
+    ),
+    "compare": SettingRow(
+        flag="--compare",
+        help="Compare with a plan in which these options differ: --compare --machine 8xH100-80GB",
+        value="<options>...",
+        panel=Panel.OUTPUT,
+    ),
+    "explain": SettingRow(
+        flag="--explain",
+        value="[<strategy>]",
+        help="Show what takes time and memory in the chosen strategy, or in another: zero2",
+        panel=Panel.OUTPUT,
+    ),
+    "verbose": SettingRow(
+        flag="--verbose",
+        short="-v",
+        help="Show more columns for each strategy",
+        panel=Panel.OUTPUT,
+    ),
+    "html": SettingRow(
+        flag="--html",
+        help="Also write an HTML page, with pictures and sliders for other settings",
+        panel=Panel.OUTPUT,
+    ),
+    "svg": SettingRow(
+        flag="--svg", help="Also write the plan as a picture (SVG)", panel=Panel.OUTPUT
+    ),
+    "as_json": SettingRow(
+        flag="--json", help="Print one JSON object on stdout", panel=Panel.OUTPUT
+    ),
+    "dry_run": SettingRow(
+        flag="--dry-run", help="Show what would happen, and change nothing", panel=Panel.OUTPUT
+    ),
+    "force": SettingRow(
+        flag="--force",
+        help="Overwrite files, and use a strategy that does not fit",
+        panel=Panel.OUTPUT,
+    ),
+    "quiet": SettingRow(
+        flag="--quiet", short="-q", help="Show errors and results only", panel=Panel.OUTPUT
+    ),
+}

@@ -19,7 +19,7 @@ from recorded import (
 from zerowiz.core.machine.interconnect import without_peer_to_peer
 from zerowiz.core.machine.types import LinkClass, MachineSource, PcieSlot
 from zerowiz.core.machine.warnings import find_warnings
-from zerowiz.core.settings import PROBE_TIMEOUT
+from zerowiz.core.settings import OTHER_SETTINGS
 from zerowiz.core.structs import replace
 from zerowiz.errors import PreflightError, UsageError
 from zerowiz.probe.host_files import FileAnswers, RecordedFiles
@@ -64,7 +64,7 @@ def test_nobody_waits_for_a_process_that_cannot_be_killed(monkeypatch: pytest.Mo
 
 
 def test_the_time_that_a_call_has_is_that_of_the_help() -> None:
-    assert PROBE_TIMEOUT.default == f"{CALL_TIMEOUT_S:g}"
+    assert OTHER_SETTINGS["probe_timeout"].default == f"{CALL_TIMEOUT_S:g}"
     assert 30 == World(files=FILES, environ={}).call_timeout_s
 
 

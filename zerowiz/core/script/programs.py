@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 from msgspec import Struct
 
-from zerowiz.core.settings import MODEL, Change
+from zerowiz.core.settings import OTHER_SETTINGS, Change
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import (
     ALL_LINEAR,
@@ -74,8 +74,8 @@ class Program(Struct, frozen=True, kw_only=True):
     @property
     def keys(self) -> dict[str, str]:
         """The key of each setting that has one, by the field of the options."""
-        rows = {"model": MODEL, **SETTINGS}
-        keys = {name: row.program_keys.get(self.name) for name, row in rows.items()}
+        rows = {**OTHER_SETTINGS, **SETTINGS}.items()
+        keys = {name: row.program_keys.get(self.name) for name, row in rows}
         return {name: key for name, key in keys.items() if key is not None}
 
 

@@ -15,7 +15,7 @@ from zerowiz.core.script.facts import (
     ScriptFacts,
     ValueSource,
 )
-from zerowiz.core.settings import MODEL
+from zerowiz.core.settings import OTHER_SETTINGS
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import SETTINGS
 from zerowiz.probe.script.commandline import built_arguments
@@ -97,7 +97,8 @@ def _model(read: Reader) -> ValueSource:
         seen = [b for b in bindings if b.flag is not None or isinstance(b.value, str)]
         if seen:
             return agree(seen)
-    named = read.named(MODEL.script_names & paths if paths else MODEL.script_names)
+    names = OTHER_SETTINGS["model"].script_names
+    named = read.named(names & paths if paths else names)
     ends = [b for bindings in by_kind.values() for b in bindings if b.code is not None]
     return named if named.seen or not ends else ends[0]
 
