@@ -287,13 +287,13 @@ def test_esc_undoes_a_remedy_and_another_machine_is_named_with_what_is_written(
     for undone in ("--precision", "--host-memory"):
         person.reply(first, undone + ENTER)
         person.reply("Write the files?", ESCAPE)
-    person.reply(first, "--machine 8x" + ENTER)
+    person.reply(first, "--machine 4x" + ENTER)
     person.reply("Write the files?", ENTER)
     assert 0 == person.end(), person.text
-    assert "Run it on 8 x NVIDIA A100-SXM4-40GB, in a copy of this folder" in person.text
+    assert "Run it on 4 x NVIDIA A100-SXM4-80GB, in a copy of this folder" in person.text
     written = json.loads(next(hf.glob("*.plan.json")).read_text())
     assert STEP == step(written)
-    assert (8, "zero3") == (len(written["machine"]["gpus"]), written["chosen"])
+    assert (4, "zero2") == (len(written["machine"]["gpus"]), written["chosen"])
     # What was undone leaves no trace.
     assert 1 == person.text.count(REMEDY)
 

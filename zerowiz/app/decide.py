@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -19,7 +20,7 @@ from zerowiz.core.decision.job import (
     emulates_bf16,
 )
 from zerowiz.core.decision.open_settings import Evaluator, Search, search, split_batch
-from zerowiz.core.decision.remedy_table import Remedy, make_remedy, worth_offering
+from zerowiz.core.decision.remedy_table import Remedy
 from zerowiz.core.decision.unsupported import refuse_unsupported
 from zerowiz.core.dsconfig.write import own_values, write_config
 from zerowiz.core.launch.provenance import BatchChange, change_batch
@@ -40,6 +41,9 @@ from zerowiz.probe.package_data import read_gpu_table, read_known_models, read_v
 from zerowiz.translation import _
 from zerowiz.ui import assumptions, choice, sentences
 from zerowiz.ui import remedies as remedies_text
+
+if TYPE_CHECKING:
+    from zerowiz.core.decision.remedies import Attempt
 
 
 class DecidedJob(Struct, frozen=True, kw_only=True):
@@ -147,9 +151,9 @@ class RemedyFinder:
             gpus=read_gpu_table(),
             models=read_known_models,
             complete=self._complete,
+            typed=self._typed,
         )
-        checked = (self._checked(remedy, decision) for remedy in find_remedies(decision, scope))
-        takeable = worth_offering(remedy for remedy in checked if remedy is not None)
+        takeable = find_remedies(decision, scope)
         if self.script is None:
             return takeable
         edits = (replace(e, edit=self._edit(e)) for e in find_edits(decision, scope))
@@ -187,21 +191,20 @@ class RemedyFinder:
         options = replace(self.options, nodes=None, interconnect=None)
         return complete(machine, options)
 
-    def _checked(self, remedy: Remedy, decision: Decision) -> Remedy | None:
-        """The remedy with what it leads to when it is typed; None where it leads nowhere."""
-        change = self._restated(remedy.change)
+    def _typed(self, attempt: "Attempt") -> tuple[Change, StrategyEstimate | None]:
+        """A change as it has to be typed, and what is chosen then; None where it leads nowhere."""
+        change = self._restated(attempt.change)
         if is_here(self.resolved.job.machine) and "host_memory" in change:
             # Nobody can type memory that this host does not have.
-            return remedy
+            return change, choose_only(attempt.job, attempt.constraints)[0]
         try:
             resolved = self._request(change)
             chosen = self._lead(resolved)
-            if chosen is None or not chosen.runs:
-                return None
-            refuse_strategy(resolved, chosen.strategy)
+            if chosen is not None:
+                refuse_strategy(resolved, chosen.strategy)
         except ZerowizError:
-            return None
-        return make_remedy(decision, change, chosen)
+            return change, None
+        return change, chosen
 
     def _restated(self, change: Change) -> Change:
         """The change with what was said of other links before, and with all nodes that it needs."""

@@ -2,19 +2,29 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
+from functools import partial
+from itertools import pairwise
 
 from msgspec import Struct
 
 from zerowiz.core.command_words import flags
-from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict
-from zerowiz.core.decision.flowchart import Constraints, Decision, OffloadChoice
+from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict, evaluate
+from zerowiz.core.decision.flowchart import Constraints, Decision, OffloadChoice, considered
 from zerowiz.core.decision.job import Job
-from zerowiz.core.machine.types import Accelerator, Network, NetworkKind, pick_gpus
+from zerowiz.core.machine.types import (
+    Accelerator,
+    Machine,
+    Network,
+    NetworkKind,
+    pick_gpus,
+    with_host_memory,
+)
 from zerowiz.core.memory.losses import LOSS_ROWS
 from zerowiz.core.settings import Change
+from zerowiz.core.speed.costs import GpuRates
+from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.strategy_types import Offload
 from zerowiz.core.structs import replace
-from zerowiz.core.units import parse_host_memory
 from zerowiz.core.workload import (
     Accounting,
     Attention,
@@ -24,7 +34,6 @@ from zerowiz.core.workload import (
     StateDtype,
     Trainer,
 )
-from zerowiz.errors import UsageError
 
 
 class Expense(StrEnum):
@@ -66,24 +75,22 @@ def costs_of(change: Change) -> frozenset[Expense]:
     return frozenset(costs | ({Expense.PRECISION} if change.get("method") == "qlora" else set()))
 
 
-class Attempt(Struct, frozen=True, kw_only=True):
-    """A change, and the job and the constraints that it makes."""
+def _same_job(job: Job) -> Job:
+    return job
+
+
+def _same_constraints(constraints: Constraints) -> Constraints:
+    return constraints
+
+
+class Patch(Struct, frozen=True, kw_only=True):
+    """One change of a job, as options say it; it can be made of the job after any other."""
 
     change: Change
-    job: Job
-    constraints: Constraints
-
-    def then(self, further: "Attempt") -> "Attempt":
-        """This change, and one that was made of the job after it."""
-        return Attempt(
-            change={**self.change, **further.change},
-            job=further.job,
-            constraints=further.constraints,
-        )
-
-
-Lazy = Callable[[], Attempt | None]
-"""An attempt that is made when it is asked for; None where the job cannot be so."""
+    job: Callable[[Job], Job] = _same_job
+    """What it makes of a job; raises a UsageError where the job cannot be so."""
+    constraints: Callable[[Constraints], Constraints] = _same_constraints
+    """What it makes of the constraints."""
 
 
 class Remedy(Struct, frozen=True, kw_only=True):
@@ -180,19 +187,17 @@ def _is_dominated(remedy: Remedy, by: Remedy) -> bool:
     Nobody knows here what machines cost, nor whether a link is there that would have to be. Another
     loss takes a library, or a change of the script's code: a step without it stays beside it.
     """
-    elsewhere = bool({"machine", "interconnect"} & by.change.keys())
+    if by.change == remedy.change:
+        return True
+    elsewhere = {"machine", "interconnect"} & by.change.keys()
     takes_code = "loss" in by.change and "loss" not in remedy.change
-    if by.change != remedy.change and (elsewhere or takes_code or _keeps_the_step(remedy)):
+    is_cut = 0 < by.sequence_tokens < remedy.sequence_tokens
+    if elsewhere or takes_code or is_cut or _keeps_the_step(remedy):
         return False
     if not by.costs <= remedy.costs or (remedy.is_sure and not by.is_sure):
         return False
-    if 0 < by.sequence_tokens < remedy.sequence_tokens:
-        return False
-    if by.change == remedy.change:
-        return True
-    fewer = by.change.items() < remedy.change.items()
     if remedy.time_fraction is None or by.time_fraction is None:
-        return fewer and by.frees_bytes >= remedy.frees_bytes
+        return False
     factor = 1 + _SAME_FRACTION
     as_fast = by.time_fraction <= remedy.time_fraction * factor
     same = by.costs == remedy.costs and remedy.time_fraction <= by.time_fraction * factor
@@ -215,31 +220,23 @@ def worth_offering(remedies: Iterable[Remedy]) -> tuple[Remedy, ...]:
     return tuple(sorted(kept, key=price_of))
 
 
-# A run that takes so many times as long is paid for like other hardware; so is a host that is as
-# large as those of eight GPUs (data/instances.json).
+# A run that takes so many times as long is paid for like other hardware.
 _SLOW_TIMES = 5
-_LARGE_HOST_BYTES = 2 * 2**40
 
 
-def price_of(remedy: Remedy) -> tuple[bool, bool, tuple[int, ...], bool, int, float]:
+def price_of(remedy: Remedy) -> tuple[bool, tuple[int, ...], bool, int, float]:
     """What remedies are sorted by: what they cost besides time, the dearest first, then time.
 
-    Of shorter sequences the longest cost least.
-
-    One that changes the evaluation alone is the first. A slow run, or a large host, stands behind
-    other hardware; another model is always the last.
+    One that changes the evaluation alone is the first. A slow run stands behind other hardware. Of
+    shorter sequences the longest cost least.
     """
     costs = {_BY_PRICE.index(cost) for cost in remedy.costs}
     is_slow = (remedy.time_fraction or 0.0) >= _SLOW_TIMES
-    host = remedy.change.get("host_memory")
-    is_large = host is not None and parse_host_memory(str(host)) >= _LARGE_HOST_BYTES
-    if is_slow or is_large:
+    if is_slow:
         costs.add(_BY_PRICE.index(Expense.GPUS))
     dearest = tuple(sorted(costs, reverse=True))
     by_time = remedy.time_fraction or 0.0
-    later = not _keeps_the_step(remedy)
-    cut = -remedy.sequence_tokens
-    return later, Expense.MODEL in remedy.costs, dearest, is_slow or is_large, cut, by_time
+    return not _keeps_the_step(remedy), dearest, is_slow, -remedy.sequence_tokens, by_time
 
 
 def encode_remedy(remedy: Remedy) -> dict[str, object]:
@@ -261,200 +258,228 @@ def encode_remedy(remedy: Remedy) -> dict[str, object]:
 
 # The single changes of a job that may make it fit, as a table: each yields the mildest first.
 
-Kind = Callable[[Job, Constraints], Iterator[Attempt]]
+Kind = Callable[[Job, Constraints], Iterator[Patch]]
 
 # NVIDIA's reference designs for H100 have one NDR adapter, 400 Gb/s, for each GPU; one is enough to
 # count as fast.
 _INFINIBAND = "infiniband:400Gb/s"
 _INFINIBAND_BYTES_PER_S = 50_000_000_000
 _LEAST_TOKENS = 256
-# Each smaller batch is an attempt: up to here every one, beyond it halves.
-_EACH_EVAL_BATCH = 1024
 # Below this part of the others' free memory, another job holds the rest, and not a display.
 _BUSY_FRACTION = 0.9
+_MIB, _GIB = 2**20, 2**30
+# More than any host has.
+_ANY_HOST_BYTES = 2**50
 
 
-def _step(job: Job, constraints: Constraints, **settings: object) -> Attempt:
-    """The job with other settings of its training step.
+def _step(**settings: int | StrEnum) -> Patch:
+    """Other settings of the training step."""
 
-    Raises:
-        UsageError: The step cannot have them.
-    """
-    change = {name: value for name, value in settings.items() if isinstance(value, int | str)}
-    workload = replace(job.workload, **settings)  # type: ignore[arg-type]
-    return Attempt(
-        change={n: str(v) if isinstance(v, str) else v for n, v in change.items()},
-        job=replace(job, workload=workload),
-        constraints=constraints,
-    )
+    def change(job: Job) -> Job:
+        return replace(job, workload=replace(job.workload, **settings))  # type: ignore[arg-type]
+
+    texts = {name: str(v) if isinstance(v, str) else v for name, v in settings.items()}
+    return Patch(change=texts, job=change)
 
 
-def state_network(job: Job, constraints: Constraints) -> Iterator[Attempt]:
+def state_network(job: Job, _: Constraints) -> Iterator[Patch]:
     """The statement that a network of which nothing is known is InfiniBand."""
     machine = job.machine
-    if machine.nodes == 1 or machine.network.kind is not NetworkKind.UNKNOWN:
-        return
-    if machine.network.nics:
-        return
-    network = Network(kind=NetworkKind.INFINIBAND, bytes_per_s=_INFINIBAND_BYTES_PER_S)
-    changed = replace(job, machine=replace(machine, network=network))
-    yield Attempt(change={"interconnect": _INFINIBAND}, job=changed, constraints=constraints)
+    is_known = machine.network.nics or machine.network.kind is not NetworkKind.UNKNOWN
+    if machine.nodes > 1 and not is_known:
+        network = Network(kind=NetworkKind.INFINIBAND, bytes_per_s=_INFINIBAND_BYTES_PER_S)
+        yield Patch(
+            change={"interconnect": _INFINIBAND},
+            job=lambda job: replace(job, machine=replace(job.machine, network=network)),
+        )
 
 
-def leave_busy_gpus(job: Job, constraints: Constraints) -> Iterator[Attempt]:
+def leave_busy_gpus(job: Job, _: Constraints) -> Iterator[Patch]:
     """The GPUs of one node without the fullest of them, as long as one has clearly less room."""
     gpus = job.machine.gpus
     free = [gpu.free_bytes for gpu in gpus if gpu.free_bytes is not None]
     sliced = any(gpu.mig_slice is not None for gpu in gpus)
     if job.machine.nodes > 1 or job.machine.lives_on_host or sliced or len(free) < len(gpus):
         return
-    for least_bytes in sorted(set(free))[1:]:
-        chosen = [gpu for gpu in gpus if (gpu.free_bytes or 0) >= least_bytes]
-        if min(free) < _BUSY_FRACTION * least_bytes:
+    for busy_bytes, least_bytes in pairwise(sorted(set(free))):
+        if busy_bytes < _BUSY_FRACTION * least_bytes:
+            chosen = [gpu for gpu in gpus if (gpu.free_bytes or 0) >= least_bytes]
             machine = pick_gpus(job.machine, chosen)
-            yield Attempt(
+            yield Patch(
                 change={"gpus": ",".join(gpu.label for gpu in chosen)},
-                # What was seen with all of them says nothing of fewer.
-                job=replace(job, machine=machine, calibration=None, ran_out=()),
-                constraints=constraints,
+                job=partial(on_machine, machine=machine, rates=job.rates),
             )
 
 
-def use_bf16(job: Job, constraints: Constraints) -> Iterator[Attempt]:
+def on_machine(job: Job, machine: Machine, rates: GpuRates | None) -> Job:
+    """The job on other GPUs, of which nothing says what was seen on its own."""
+    return replace(job, machine=machine, rates=rates, calibration=None, ran_out=())
+
+
+def use_bf16(job: Job, _: Constraints) -> Iterator[Patch]:
     """Weights in bf16 instead of fp32."""
     w = job.workload
     if w.precision is Precision.FP32 and w.torch_autocast is None and job.machine.takes_bf16:
-        yield _step(job, constraints, precision=Precision.BF16)
+        yield _step(precision=Precision.BF16)
 
 
-def use_sdpa(job: Job, constraints: Constraints) -> Iterator[Attempt]:
+def use_sdpa(job: Job, _: Constraints) -> Iterator[Patch]:
     """A fused attention kernel, which keeps no scores."""
     if job.workload.attention.row.keeps_scores and job.own_trace is None:
-        yield _step(job, constraints, attention=Attention.SDPA)
+        yield _step(attention=Attention.SDPA)
 
 
-def cut_loss(job: Job, constraints: Constraints) -> Iterator[Attempt]:
+def _cut_loss(loss: Loss, job: Job, _: Constraints) -> Iterator[Patch]:
     """A loss that never holds all logits, which grow with the sequence and the vocabulary."""
     w = job.workload
-    by_rule = job.accounting is Accounting.TEXTBOOK
-    if w.loss is not Loss.PLAIN or w.trainer is not Trainer.SFT or by_rule:
-        return
     # The kernels of a package are Triton's, which has no driver for a CPU.
-    on_gpus = job.machine.accelerator is Accelerator.CUDA
-    others = (loss for loss in LOSS_ROWS if loss is not Loss.PLAIN)
-    for loss in (loss for loss in others if on_gpus or LOSS_ROWS[loss].package is None):
-        try:
-            yield _step(job, constraints, loss=loss)
-        except UsageError:
-            # It is not counted for this model.
-            continue
+    runs_here = job.machine.accelerator is Accelerator.CUDA or LOSS_ROWS[loss].package is None
+    by_rule = job.accounting is Accounting.TEXTBOOK
+    if w.loss is Loss.PLAIN and w.trainer is Trainer.SFT and runs_here and not by_rule:
+        yield _step(loss=loss)
 
 
-def evaluate_fewer(job: Job, constraints: Constraints) -> Iterator[Attempt]:
-    """Fewer sequences evaluated at a time, a very large batch by halves; training is as it was."""
+CUT_LOSSES: tuple[Kind, ...] = tuple(
+    partial(_cut_loss, loss) for loss in LOSS_ROWS if loss is not Loss.PLAIN
+)
+
+
+def evaluate_fewer(job: Job, _: Constraints) -> Iterator[Patch]:
+    """Fewer sequences evaluated at a time, by halves; training is as it was."""
     sequences = job.workload.eval_batch
-    while sequences > _EACH_EVAL_BATCH:
+    while sequences > 1:
         sequences //= 2
-        yield _step(job, constraints, eval_batch=sequences)
-    for fewer in range(sequences - 1, 0, -1):
-        yield _step(job, constraints, eval_batch=fewer)
+        yield _step(eval_batch=sequences)
 
 
-def recompute(job: Job, constraints: Constraints) -> Iterator[Attempt]:
+def recompute(job: Job, _: Constraints) -> Iterator[Patch]:
     """Gradient checkpointing."""
     if not job.workload.gradient_checkpointing:
-        yield _step(job, constraints, gradient_checkpointing=True)
+        yield _step(gradient_checkpointing=True)
 
 
-def split_batch(job: Job, constraints: Constraints) -> Iterator[Attempt]:
+def split_batch(job: Job, _: Constraints) -> Iterator[Patch]:
     """A part of the micro-batch at a time, in as many more micro-steps: the same global batch."""
     batch, steps = job.workload.micro_batch, job.workload.accumulation_steps
     for parts in range(2, batch + 1):
         if batch % parts == 0:
-            yield _step(
-                job, constraints, micro_batch=batch // parts, accumulation_steps=steps * parts
-            )
+            yield _step(micro_batch=batch // parts, accumulation_steps=steps * parts)
 
 
-def unpin_stage(job: Job, constraints: Constraints) -> Iterator[Attempt]:
+def unpin_stage(_: Job, constraints: Constraints) -> Iterator[Patch]:
     """Any stage, where one was set; then any offload too, where that was set."""
     if constraints.stage is None:
         return
-    free = replace(constraints, stage=None)
-    yield Attempt(change={"stage": "auto"}, job=job, constraints=free)
+    yield Patch(change={"stage": "auto"}, constraints=partial(replace, stage=None))
     if constraints.offload not in {None, OffloadChoice.AUTO}:
-        free = replace(free, offload=OffloadChoice.AUTO)
-        yield Attempt(change={"stage": "auto", "offload": "auto"}, job=job, constraints=free)
-
-
-def shard_one_gpu(job: Job, constraints: Constraints) -> Iterator[Attempt]:
-    """ZeRO-3 on one GPU: it shards nothing there, and holds fewer copies than stage 0."""
-    if job.machine.world_size == 1 and constraints.free:
-        pinned = replace(constraints, stage=3)
-        yield Attempt(change={"stage": "3"}, job=job, constraints=pinned)
-
-
-def allow_offload(job: Job, constraints: Constraints) -> Iterator[Attempt]:
-    """Optimizer states and weights in host memory, where that was forbidden or is not asked for."""
-    if constraints.offload is not OffloadChoice.AUTO:
-        free = replace(constraints, offload=OffloadChoice.AUTO)
-        yield Attempt(change={"offload": "auto"}, job=job, constraints=free)
-
-
-def allow_slow(job: Job, constraints: Constraints) -> Iterator[Attempt]:
-    """ZeRO-3 over a slow link."""
-    if not constraints.allow_slow:
-        free = replace(constraints, allow_slow=True)
-        yield Attempt(change={"allow_slow": True}, job=job, constraints=free)
-
-
-def halve_states(job: Job, constraints: Constraints) -> Iterator[Attempt]:
-    """Optimizer states in bf16."""
-    if job.workload.precision is Precision.BF16 and job.state_dtype is not StateDtype.BF16:
-        changed = replace(job, state_dtype=StateDtype.BF16)
-        yield Attempt(
-            change={"optimizer_state_dtype": "bf16"}, job=changed, constraints=constraints
+        yield Patch(
+            change={"stage": "auto", "offload": "auto"},
+            constraints=partial(replace, stage=None, offload=OffloadChoice.AUTO),
         )
 
 
-def shorten(job: Job, constraints: Constraints) -> Iterator[Attempt]:
+def shard_one_gpu(job: Job, constraints: Constraints) -> Iterator[Patch]:
+    """ZeRO-3 on one GPU: it shards nothing there, and holds fewer copies than stage 0."""
+    if job.machine.world_size == 1 and constraints.free:
+        yield Patch(change={"stage": "3"}, constraints=partial(replace, stage=3))
+
+
+def allow_offload(_: Job, constraints: Constraints) -> Iterator[Patch]:
+    """Optimizer states and weights in host memory, where that was forbidden or is not asked for."""
+    if constraints.offload is not OffloadChoice.AUTO:
+        yield Patch(
+            change={"offload": "auto"}, constraints=partial(replace, offload=OffloadChoice.AUTO)
+        )
+
+
+def allow_slow(_: Job, constraints: Constraints) -> Iterator[Patch]:
+    """ZeRO-3 over a slow link."""
+    if not constraints.allow_slow:
+        yield Patch(change={"allow_slow": True}, constraints=partial(replace, allow_slow=True))
+
+
+def halve_states(job: Job, _: Constraints) -> Iterator[Patch]:
+    """Optimizer states in bf16."""
+    if job.workload.precision is Precision.BF16 and job.state_dtype is not StateDtype.BF16:
+        yield Patch(
+            change={"optimizer_state_dtype": "bf16"},
+            job=lambda job: replace(job, state_dtype=StateDtype.BF16),
+        )
+
+
+def shorten(job: Job, _: Constraints) -> Iterator[Patch]:
     """Shorter sequences, by halves; completions and images have a length of their own."""
-    w = job.workload
-    tokens = w.sequence_tokens
-    is_fixed = w.trainer.row.generates or job.model.architecture.reads_images
+    tokens = job.workload.sequence_tokens
+    is_fixed = job.workload.trainer.row.generates or job.model.architecture.reads_images
     while tokens // 2 >= _LEAST_TOKENS and not is_fixed:
         tokens //= 2
-        yield _step(job, constraints, sequence_tokens=tokens)
+        yield _step(sequence_tokens=tokens)
 
 
-def train_adapters(job: Job, constraints: Constraints) -> Iterator[Attempt]:
+def train_adapters(job: Job, _: Constraints) -> Iterator[Patch]:
     """Adapters alone."""
     if job.accounting is not Accounting.TEXTBOOK and job.workload.method is Method.FULL:
-        yield _step(job, constraints, method=Method.LORA)
+        yield _step(method=Method.LORA)
 
 
-def quantize(job: Job, constraints: Constraints) -> Iterator[Attempt]:
+def quantize(job: Job, _: Constraints) -> Iterator[Patch]:
     """Adapters on weights in 4 bits, which no CPU has."""
     by_rule = job.accounting is Accounting.TEXTBOOK
     on_cpu = job.machine.accelerator.row.on_host
     if not (by_rule or on_cpu or job.workload.method is Method.QLORA):
-        yield _step(job, constraints, method=Method.QLORA)
+        yield _step(method=Method.QLORA)
 
 
-# The same result, later.
-KEEPING: tuple[Kind, ...] = (
-    state_network,
+def raise_budget(job: Job, constraints: Constraints) -> Iterator[Patch]:
+    """More of each GPU, where a person allows less than is free: as much as a strategy needs."""
+    free_bytes = job.machine.free_bytes or 0
+    if job.budget_bytes is None or job.budget_bytes >= free_bytes:
+        return
+    roomy = replace(job, budget_bytes=None)
+    rows = [row for row in considered(constraints) if row.offload is Offload.NONE]
+    known = [evaluate(roomy, row) for row in STRATEGIES if row in rows]
+    needs = {-(-n // _MIB) for e in known for n in (e.device_bytes, e.high_device_bytes)}
+    for mib in sorted(needs):
+        if job.budget_bytes < mib * _MIB <= free_bytes:
+            yield Patch(
+                change={"memory_budget": f"{mib}MiB"},
+                job=partial(replace, budget_bytes=mib * _MIB),
+            )
+
+
+def add_host_memory(job: Job, constraints: Constraints) -> Iterator[Patch]:
+    """More memory of the host: as much as a strategy needs that offloads, if that is allowed."""
+    if job.machine.lives_on_host:
+        return
+    is_pinned = constraints.stage is not None and constraints.offload is None
+    forbidden = is_pinned or constraints.offload is OffloadChoice.NONE
+    change = {"offload": "auto"} if forbidden else {}
+    allow = partial(replace, offload=OffloadChoice.AUTO) if forbidden else _same_constraints
+    roomy = replace(job, machine=with_host_memory(job.machine, _ANY_HOST_BYTES))
+    rows = considered(allow(constraints))
+    known = [evaluate(roomy, row) for row in STRATEGIES if row in rows]
+    room = [e.host for e in known if e.headroom_bytes is not None and e.headroom_bytes >= 0]
+    needs = {-(-n // _GIB) for host in room for n in (host.running_bytes, host.peak_bytes)}
+    for gib in sorted(needs):
+        if gib * _GIB > (job.machine.host.available_bytes or 0):
+            machine = with_host_memory(job.machine, gib * _GIB)
+            yield Patch(
+                change={**change, "host_memory": f"{gib}GiB"},
+                job=partial(replace, machine=machine),
+                constraints=allow,
+            )
+
+
+# What leaves the result as it is, or nearly so, the cheapest first: a leaner step, then a slower
+# strategy, then fewer bits. The last is the first to be left out again.
+LEANER: tuple[Kind, ...] = (use_sdpa, evaluate_fewer, *CUT_LOSSES, split_batch, recompute)
+ROUNDING: tuple[Kind, ...] = (use_bf16, halve_states)
+CHEAP: tuple[Kind, ...] = (
     leave_busy_gpus,
     unpin_stage,
-    use_sdpa,
-    evaluate_fewer,
-    cut_loss,
-    split_batch,
-    recompute,
+    *LEANER,
     shard_one_gpu,
     allow_offload,
     allow_slow,
+    *ROUNDING,
 )
-# Nearly the same result.
-ROUNDING: tuple[Kind, ...] = (use_bf16, halve_states)
-PAST_SLOW_LINK: tuple[Kind, ...] = (state_network, allow_offload, allow_slow)
