@@ -4,7 +4,7 @@ Each change is tried alone, in the order of what it costs. Where none is enough 
 that order until the job fits, and then left out again where they are not needed, the dearest first.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 
@@ -169,25 +169,30 @@ class _Finder:
     def __init__(self, decision: Decision, scope: RemedyScope) -> None:
         self.decision, self.scope = decision, scope
         self.machines = _Machines(scope)
+        # Where nothing fits, what is uncertain is better than nothing.
+        self.grades = (_SURELY,) if decision.chosen is not None else (_SURELY, _PERHAPS)
         self.known: dict[frozenset[tuple[str, object]], int] = {}
 
     def find(self) -> list[Way]:
         """Each change that is enough alone, and what is enough together where no cheap one is."""
-        ways = self.alone(*CHEAP) or self.together(CHEAP)
+        alone = self.alone(*CHEAP)
+        ways = [*alone] or self.together(CHEAP)
         is_hard = not ways
-        ways += self.alone(state_network) or self.joined(state_network)
+        ways += self.alone_or_joined(state_network)
         # A Trainer trains in fp32 unless its script says otherwise, which few people mean.
-        ways += self.alone(use_bf16) or self.joined(use_bf16)
+        ways += self.alone_or_joined(use_bf16)
         adapters = self.alone(train_adapters)
         if not adapters:
-            adapters = self.joined(train_adapters, allow_slow)
-            adapters += self.alone(quantize) or self.joined(quantize, allow_slow)
+            adapters = [] if alone else self.joined(train_adapters, allow_slow)
+            adapters += self.alone_or_joined(quantize, allow_slow, join=not alone)
         ways += adapters + self.alone(shorten) + (self.joined(shorten) if is_hard else [])
-        for kind in (raise_budget, add_host_memory, self.machines.larger, self.smaller_models):
-            ways += self.alone(kind) or (self.joined(kind) if is_hard else [])
-        if not ways:
+        machines = self.alone_or_joined(self.machines.larger, join=is_hard)
+        if not (ways or machines):
             ways += self.joined(shorten, train_adapters)
-            ways += self.joined(self.machines.any, unpin_stage, allow_offload)
+            machines = self.joined(self.machines.any, unpin_stage, allow_offload)
+        ways += machines
+        for kind in (raise_budget, add_host_memory, self.smaller_models):
+            ways += self.alone_or_joined(kind, join=is_hard)
         return ways
 
     def smaller_models(self, job: Job, _: Constraints) -> Iterator[Patch]:
@@ -206,26 +211,41 @@ class _Finder:
             yield Patch(change={"model": name}, job=smaller)
 
     def alone(self, *kinds: Kind) -> list[Way]:
-        """The mildest of each of these kinds that is enough alone."""
-        return [way for kind in kinds for way in self.mildest(kind, {})]
+        """The mildest of each of these kinds that is enough alone.
+
+        A size stays a size whatever is changed, so its doubt is no reason to change more; but
+        nobody buys what may not do.
+        """
+        bought = {add_host_memory, self.machines.larger}
+        by_size = self.decision.job.model.source is ModelSource.SIZE
+        return [
+            way
+            for kind in kinds
+            for way in self.mildest(
+                kind, {}, self.grades[-1:] if by_size and kind not in bought else self.grades
+            )
+        ]
 
     def together(self, kinds: Sequence[Kind]) -> list[Way]:
         """The first of these kinds that are enough together, and no more of them than it takes."""
-        for grade in self.grades_for(kinds[0]):
+        for grade in self.grades:
             for way in self.added_up(kinds):
                 if self.grade(way) >= grade:
                     return [self.leaner(way, grade)]
         return []
+
+    def alone_or_joined(self, kind: Kind, *others: Kind, join: bool = True) -> list[Way]:
+        """The mildest of a kind that is enough alone; where none is, and if asked, with others."""
+        return self.alone(kind) or (self.joined(kind, *others) if join else [])
 
     def joined(self, kind: Kind, *others: Kind) -> list[Way]:
         """The mildest of a kind that is enough with a leaner step, and no more than it takes."""
         kinds = [other for other in (*LEANER, *others, *ROUNDING) if other is not kind]
         *_, most = self.added_up(kinds)
         ways = []
-        for way in self.mildest(kind, most):
-            grade = min(self.grade(way), self.grades_for(kind)[0])
-            leaner = self.leaner(way, grade, keep=kind)
-            ways += [leaner] if self.grade(_without(leaner, kind)) < grade else []
+        for way in self.mildest(kind, most, self.grades):
+            leaner = self.leaner(way, self.grade(way), keep=kind)
+            ways += [leaner] if self.grade(_without(leaner, kind)) < self.grade(way) else []
         return ways
 
     def added_up(self, kinds: Sequence[Kind]) -> Iterator[Way]:
@@ -235,9 +255,9 @@ class _Finder:
             way = [way, *self.levels(kind, way)][-1]
             yield way
 
-    def mildest(self, kind: Kind, way: Way) -> list[Way]:
+    def mildest(self, kind: Kind, way: Way, grades: Iterable[int]) -> list[Way]:
         """These changes with the least of another kind that is enough: surely, if any is."""
-        for grade in self.grades_for(kind):
+        for grade in grades:
             for changed in self.levels(kind, way):
                 if self.grade(changed) >= grade:
                     return [changed]
@@ -283,18 +303,6 @@ class _Finder:
         if chosen is None or not chosen.runs:
             return 0
         return _SURELY if chosen.is_sure else _PERHAPS
-
-    def grades_for(self, kind: Kind) -> tuple[int, ...]:
-        """What is looked for, the best first.
-
-        Where nothing fits, what is uncertain is better than nothing. A size stays a size whatever
-        is changed, so its doubt is no reason to look further; but nobody buys what may not do.
-        """
-        if self.decision.chosen is not None:
-            return (_SURELY,)
-        by_size = self.decision.job.model.source is ModelSource.SIZE
-        is_bought = kind in {add_host_memory, self.machines.larger, self.machines.any}
-        return (_PERHAPS,) if by_size and not is_bought else (_SURELY, _PERHAPS)
 
     def after(self, way: Way) -> Attempt | None:
         """The job after these changes; None where it cannot be so."""
