@@ -392,7 +392,7 @@ RDMA = two_nodes(None, INFINIBAND)
 CASES = (
     case("device-map", loaded("auto"), loaded("cuda")),
     case("fsdp", with_fsdp("full_shard"), with_fsdp("")),
-    case("missing-argument", needing("--lr", "3"), needing("--data", "texts")),
+    case("missing-argument", needing("--lr=3"), needing("--data", "texts")),
     case("other-ranks", resuming(8), resuming(4)),
     case("other-stage", resuming_from(saved_at(3)), resuming_from(saved_at(1, 2))),
     case("no-checkpoint", resuming_from(None), resuming_from(None, path="latest")),
