@@ -215,8 +215,8 @@ def test_quiet_says_errors_alone(here: Run) -> None:
         (("--json", "--sarif", "right.json"), "`--json` and `--sarif`", "remove one"),
         (("--fix", "-"), "`--fix` changes files", "remove `--fix`"),
         (("--deepspeed-version", "new", "right.json"), "`--deepspeed-version new`", "`0.19.8`"),
-        (("--world-size", "0", "right.json"), "`--world-size`", "--help"),
-        (("--integration", "keras", "right.json"), "`--integration`", "--help"),
+        (("--world-size", "0", "right.json"), "'--world-size'", "--help"),
+        (("--integration", "keras", "right.json"), "'--integration'", "--help"),
     ],
 )
 @pytest.mark.usefixtures("configs")

@@ -1,12 +1,12 @@
 """Read a person's own DeepSpeed config, or the YAML file that holds or names it."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from zerowiz.core import shell
 from zerowiz.core.decision.job import Uncounted
 from zerowiz.core.dsconfig.accelerate import NO_PRECISION, AccelerateFile
-from zerowiz.core.dsconfig.hjson import Dialect, JsonTextError, Object, parse, plain
+from zerowiz.core.dsconfig.hjson import Dialect, JsonTextError, parse, plain
 from zerowiz.core.dsconfig.own_config import UserConfig, read_own_config
 from zerowiz.core.dsconfig.schema import may_hold_more, uncounted_keys
 from zerowiz.core.lint.config import ConfigText
@@ -16,14 +16,11 @@ from zerowiz.core.structs import parse_json, replace
 from zerowiz.core.workload import PRECISIONS, Integration, Precision
 from zerowiz.errors import PreflightError, UsageError
 from zerowiz.probe.config_text import (
-    LARGEST_BYTES,
-    decode_config,
     is_yaml,
     load_yaml,
-    near_names,
     read_config,
 )
-from zerowiz.probe.files import read_beginning, require_text
+from zerowiz.probe.files import require_text
 from zerowiz.probe.package_data import read_ds_schema, read_version
 
 _HINT = "a DeepSpeed config must be one JSON object, like those of `zerowiz init`"
@@ -45,7 +42,7 @@ def read_config_file(path: Path, integration: Integration | None = None) -> User
     try:
         if text.fault is not None:
             raise text.fault
-        root = parse(text.text, Dialect.HJSON if lenient else Dialect.JSON)
+        values = plain(parse(text.text, Dialect.HJSON if lenient else Dialect.JSON))
     except JsonTextError as error:
         where = f"{error.reason} at line {error.line} column {error.column}"
         form = "YAML" if is_yaml(Path(text.path)) else "JSON"
@@ -53,9 +50,8 @@ def read_config_file(path: Path, integration: Integration | None = None) -> User
             f"config `{text.path}` is not {form}: {where}",
             _HINT,
         ) from None
-    if not isinstance(root, Object):
+    if not isinstance(values, dict):
         raise UsageError(f"config `{text.path}` holds no JSON object", _HINT)
-    values = _values(root)
     if {"machine", "schema_version"} <= values.keys():
         raise UsageError(
             f"`{path}` is a machine, not a config",
@@ -118,10 +114,10 @@ def read_config_values(path: Path) -> dict[str, object]:
         UsageError: The file cannot be read.
     """
     try:
-        root = parse(read_config_text(path).text, Dialect.HJSON)
+        values = plain(parse(read_config_text(path).text, Dialect.HJSON))
     except JsonTextError:
         return {}
-    return _values(root) if isinstance(root, Object) else {}
+    return values if isinstance(values, dict) else {}
 
 
 def read_config_text(path: Path) -> ConfigText:
@@ -132,22 +128,7 @@ def read_config_text(path: Path) -> ConfigText:
     Raises:
         UsageError: The file cannot be read, or is YAML without a config.
     """
-    if is_yaml(path):
-        return read_config(path, read_ds_schema(read_version("deepspeed")).top_names, _WITHOUT)
-    try:
-        return decode_config(str(path), read_beginning(path, LARGEST_BYTES))
-    except FileNotFoundError:
-        near = near_names(path) or (_WITHOUT,)
-        raise UsageError(f"config `{path}` does not exist", *near) from None
-    except OSError as error:
-        raise UsageError(
-            f"config `{path}` cannot be read: {error.strerror}",
-            _HINT,
-        ) from None
-
-
-def _values(root: Object) -> dict[str, object]:
-    return {member.key.name: plain(member.value) for member in root.members}
+    return read_config(path, read_ds_schema(read_version("deepspeed")).top_names, _WITHOUT)
 
 
 # Read the file of a program that starts its own ranks.
@@ -172,25 +153,18 @@ def read_program_file(path: str) -> ProgramFile:
     values = load_yaml(path, text)
     file = read_program(path, values) if isinstance(values, Mapping) else None
     if file is None:
+        name = shell.quote(path)
+        of_trl = f"for a file of TRL: `zerowiz launch -m trl.scripts.sft --config {name}`"
+        is_of_trl = isinstance(values, Mapping) and "model_name_or_path" in values
         raise UsageError(
-            (
-                f"`{path}` is neither a training script nor a file of axolotl "
-                "(`base_model`), LLaMA-Factory (`model_name_or_path` and `stage`) or "
-                "ms-swift (`model` and `tuner_type`)"
-            ),
+            f"`{path}` is neither a training script nor a file of axolotl (`base_model`),"
+            " LLaMA-Factory (`model_name_or_path` and `stage`) or ms-swift (`model` and"
+            " `tuner_type`)",
             "pass the script that trains: `zerowiz init train.py`",
-            *_of_trl(path, values),
-            f"for a DeepSpeed config: `zerowiz check {shell.quote(path)}`",
+            *((of_trl,) if is_of_trl else ()),
+            f"for a DeepSpeed config: `zerowiz check {name}`",
         )
     return file
-
-
-def _of_trl(path: str, values: object) -> Iterator[str]:
-    """What to do with a file of TRL, whose scripts zerowiz launches."""
-    if isinstance(values, Mapping) and "model_name_or_path" in values:
-        yield (
-            f"for a file of TRL: `zerowiz launch -m trl.scripts.sft --config {shell.quote(path)}`"
-        )
 
 
 # Read the file of values that a script takes its arguments from.

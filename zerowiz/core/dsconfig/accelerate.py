@@ -77,28 +77,33 @@ class _Key(Struct, frozen=True, kw_only=True):
     """A key of `deepspeed_config`, and where its value goes in a config."""
 
     path: _Path
-    read: Callable[[_Value], _Value]
+    read: Callable[[object], _Value]
     """What the plugin makes of the variable; a value that it cannot read is left as it is."""
     default: _Value = None
     """What the plugin takes without it; None where that is DeepSpeed's default too."""
 
 
-def _whole(value: _Value) -> _Value:
-    return int(str(value)) if str(value).isdecimal() else value
+def _as_it_is(value: object) -> _Value:
+    """A list or a section is handed over as a text."""
+    return value if isinstance(value, str | int | float | None) else str(value)
 
 
-def _number(value: _Value) -> _Value:
+def _whole(value: object) -> _Value:
+    return int(str(value)) if str(value).isdecimal() else _as_it_is(value)
+
+
+def _number(value: object) -> _Value:
     try:
         return float(str(value))
     except ValueError:
-        return value
+        return _as_it_is(value)
 
 
-def _word(value: _Value) -> _Value:
+def _word(value: object) -> _Value:
     return str(value).lower()
 
 
-def _truth(value: _Value) -> _Value:
+def _truth(value: object) -> _Value:
     return str(value).lower() == "true"
 
 
@@ -138,7 +143,7 @@ _PRECISIONS: Mapping[str, Mapping[_Path, _Value]] = {
     "bf16": {("bf16", "enabled"): True},
     "fp8": {("bf16", "enabled"): True},
 }
-_ENV: Mapping[str, tuple[str, Callable[[_Value], _Value]]] = {
+_ENV: Mapping[str, tuple[str, Callable[[object], _Value]]] = {
     "gradient_accumulation_steps": ("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", _whole),
     "zero3_init_flag": ("ACCELERATE_DEEPSPEED_ZERO3_INIT", _word),
     "deepspeed_moe_layer_cls_names": ("ACCELERATE_DEEPSPEED_MOE_LAYER_CLS_NAMES", str),
@@ -187,34 +192,33 @@ def read_accelerate(path: str, root: Object) -> AccelerateFile:
     Raises:
         UsageError: It is not for DeepSpeed.
     """
-    values = _members(root)
-    kind = _said(values, _TYPE)
-    if kind not in {None, _DEEPSPEED}:
+    values, section = _values(root), Object(place=root.place, members=())
+    members = {member.key.name: member for member in root.members}
+    kind = values.get(_TYPE)
+    if kind not in (None, _DEEPSPEED):
         # PyYAML reads a `NO` without quotes as false.
         raise UsageError(
             f"`{path}` is an Accelerate config for {kind or 'NO'}, not for DeepSpeed",
             f"leave out `{path}` to let zerowiz write the DeepSpeed config",
         )
-    section = values.get(_SECTION)
-    section = section if isinstance(section, Object) else Object(place=root.place, members=())
-    plugin = {name: node for name, node in _members(section).items() if _is_said(node)}
-    file = _said(plugin, _FILE)
-    ids = _said(values, "gpu_ids")
-    named = None if file in {None, _NO_FILE} else str(file)
-    members = {member.key.name: member for member in root.members}
+    inner = members[_SECTION].value if _SECTION in members else None
+    if isinstance(inner, Object):
+        section = inner
+    said = {name: value for name, value in _values(section).items() if value is not None}
+    named = None if said.get(_FILE) in (None, _NO_FILE) else str(said[_FILE])
     precision = next((members[name] for name in PRECISION_KEYS if name in members), None)
     # utils/dataclasses.py, _deepspeed_config_checks: in the section, a key is enough.
     refused = [member.key for member in section.members if member.key.name in _KEYS]
     if precision is not None and _said_precision(precision) is not None:
         refused.append(precision.key)
-    parallelism = values.get("parallelism_config")
-    sizes = _members(parallelism) if isinstance(parallelism, Object) else {}
+    parallelism, ids = values.get("parallelism_config"), values.get("gpu_ids")
+    sizes = parallelism if isinstance(parallelism, dict) else {}
     return AccelerateFile(
         path=path,
         section=section.members,
         precision=precision,
         config_file=named,
-        config=_build(section, precision),
+        config=_build(section, precision, said),
         file_keys=_FILE_KEYS
         | dict.fromkeys(
             (f"{name}.enabled" for name in SWITCHED),
@@ -222,64 +226,62 @@ def read_accelerate(path: str, root: Object) -> AccelerateFile:
         ),
         mixed_precision=_mixed_precision(precision),
         env={
-            variable: str(read(_said(plugin, name)))
+            variable: str(read(said[name]))
             for name, (variable, read) in _ENV.items()
-            if name in plugin and _said(plugin, name) != _AUTO
+            if said.get(name) not in (None, _AUTO)
         },
-        ranks=_count(values, "num_processes"),
-        nodes=_count(values, "num_machines") or 1,
-        gpu_ids=None if ids in {None, "all"} else str(ids),
+        ranks=_count(values.get("num_processes")),
+        nodes=_count(values.get("num_machines")) or 1,
+        gpu_ids=None if ids in (None, "all") else str(ids),
         refused=tuple(refused) if named is not None else (),
         ignored=tuple(member.key for member in section.members if member.key.name not in KNOWN),
         unknown=tuple(member.key for member in root.members if member.key.name not in FILE_KNOWN),
         dropped=tuple(
             member.key
             for member in section.members
-            if member.key.name in plugin and named is None and _reads_path(plugin, member.key.name)
+            if member.key.name in said and named is None and _reads_path(said, member.key.name)
         ),
-        splits_sequences=any((_count(sizes, name) or 1) > 1 for name in _SPLITS),
+        splits_sequences=any((_count(sizes.get(name)) or 1) > 1 for name in _SPLITS),
     )
 
 
-def _build(section: Object, precision: Member | None) -> Object:
+def _values(node: Object) -> dict[str, object]:
+    return {member.key.name: plain(member.value) for member in node.members}
+
+
+def _build(section: Object, precision: Member | None, said: Mapping[str, object]) -> Object:
     """The config that the plugin makes; what the file does not say stands where its section does.
 
     Args:
         section: The value of `deepspeed_config`.
         precision: What says the precision.
+        said: The values in the section.
     """
+    places = {member.key.name: member.key.place for member in section.members}
     built: dict[_Path, Node] = {}
-    members = {member.key.name: member for member in section.members if _is_said(member.value)}
-    values = {name: member.value for name, member in members.items()}
     for name, key in _KEYS.items():
-        value, member = key.default, members.get(name)
-        if member is not None:
-            node = member.value
-            value = key.read(node.value) if isinstance(node, Scalar) else str(plain(node))
-        if name in _PATHS and not _reads_path(values, name):
-            continue
-        if name == "gradient_clipping" and value == 0:
-            continue  # the plugin leaves it out, and DeepSpeed's own counts
-        if value is not None:
-            built[key.path] = _scalar(value, section.place if member is None else member.key.place)
-    built |= {(name,): _scalar(_AUTO, section.place) for name in _BATCH}
+        value = key.read(said[name]) if name in said else key.default
+        # The plugin leaves a clipping of 0 out, and DeepSpeed's own counts.
+        is_left_out = value is None or (name == "gradient_clipping" and value == 0)
+        if not is_left_out and (name not in _PATHS or _reads_path(said, name)):
+            place = places[name] if name in said else section.place
+            built[key.path] = Scalar(place=place, value=value)
+    built |= {(name,): Scalar(place=section.place, value=_AUTO) for name in _BATCH}
     where = section.place if precision is None else precision.key.place
     switches = _PRECISIONS.get(_mixed_precision(precision), {})
-    built |= {path: _scalar(value, where) for path, value in switches.items()}
+    built |= {path: Scalar(place=where, value=value) for path, value in switches.items()}
     return _nested(built, section.place)
 
 
-def _reads_path(values: Mapping[str, Node], name: str) -> bool:
+def _reads_path(said: Mapping[str, object], name: str) -> bool:
     """Whether this key is a path that the plugin reads."""
-    return name in _PATHS and str(_said(values, _PATHS[name])).lower() == _NVME
+    return name in _PATHS and str(said.get(_PATHS[name])).lower() == _NVME
 
 
 def _said_precision(member: Member | None) -> object:
     """What `process_config` of commands/config/config_args.py makes of it; None is nothing."""
-    if member is None:
-        return None
-    value = plain(member.value)
-    if member.key.name == _OLD_PRECISION:
+    value = None if member is None else plain(member.value)
+    if member is not None and member.key.name == _OLD_PRECISION:
         return Precision.FP16 if value else None
     return value
 
@@ -290,27 +292,10 @@ def _mixed_precision(member: Member | None) -> str:
     return NO_PRECISION if precision is None or precision is False else str(precision).lower()
 
 
-def _members(node: Object) -> dict[str, Node]:
-    return {member.key.name: member.value for member in node.members}
-
-
-def _is_said(node: Node) -> bool:
-    return not (isinstance(node, Scalar) and node.value is None)
-
-
-def _said(values: Mapping[str, Node], name: str) -> _Value:
-    node = values.get(name)
-    return node.value if isinstance(node, Scalar) else None
-
-
-def _count(values: Mapping[str, Node], name: str) -> int | None:
+def _count(value: object) -> int | None:
     """A number of ranks or nodes; -1 is one that the command line has to say."""
-    value = _whole(_said(values, name))
-    return value if isinstance(value, int) and value > 0 else None
-
-
-def _scalar(value: _Value, place: Span) -> Scalar:
-    return Scalar(place=place, value=value)
+    count = _whole(value)
+    return count if isinstance(count, int) and count > 0 else None
 
 
 def _nested(values: Mapping[_Path, Node], place: Span) -> Object:

@@ -15,7 +15,8 @@ from zerowiz.errors import UsageError
 # comments, single quotes, text without quotes, a root without braces, no commas. Accelerate and the
 # Trainer read it with json. Neither tells where a value stands.
 # This module reads what hjson 3.1.0 reads (decoder.py) of the texts that people write. What it
-# refuses, and hjson reads: escapes of other digits than hexadecimal ones, and a lone scalar.
+# refuses, and hjson reads: escapes of other digits than hexadecimal ones, a lone scalar, and text
+# between ''', which may have several lines.
 # A text that json accepts is read by the same code as hjson's: they differ in numbers alone.
 
 T = TypeVar("T")
@@ -121,8 +122,6 @@ _STRING = {
 }
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)")
 _ESCAPES = dict(zip("\"'\\/bfnrt", "\"'\\/\b\f\n\r\t", strict=True))
-# mlscanstring: text between ''', less the indent of its first quote.
-_BLOCK = re.compile(r"'''[ \t\r]*+(.*?)'''", re.DOTALL)
 _WORDS: dict[str, float | bool | None] = {"null": None, "true": True, "false": False}
 _WORDS_OF = {
     Dialect.HJSON: _WORDS,
@@ -294,11 +293,11 @@ class _Reader:
         start, char = self.at, self.text[self.at]
         if char in "{[":
             return self.inside(char)
-        block = _BLOCK.match(self.text, start)
-        if block:
-            self.at = block.end()
-            value: str | float | bool | None = _without_indent(self.text, block)
-        elif char in _STRING:
+        value: str | float | bool | None
+        if self.text.startswith("'''", start):
+            # No key of DeepSpeed has a text of several lines.
+            raise self.fault("zerowiz does not read text between ''': write it in quotes", start)
+        if char in _STRING:
             value = self.string()
         elif char in "}],:":
             raise self.fault(f"`{char}` is not a value", start)
@@ -391,12 +390,3 @@ def _shown(text: str) -> str:
 
 def _no_colon(name: str) -> str:
     return f"there is no `:` after the key `{_shown(name)}`"
-
-
-def _without_indent(text: str, block: re.Match[str]) -> str:
-    """The lines of a block, less the column of its first quote."""
-    indent = block.start() - text.rfind("\n", 0, block.start()) - 1
-    first, *others = block[1].split("\n")
-    lines = [line[:indent].lstrip(" \t\r") + line[indent:] for line in others]
-    value = "\n".join(lines if others and not first else [first, *lines])
-    return value.replace("\r", "").removesuffix("\n")

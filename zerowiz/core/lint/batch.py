@@ -7,7 +7,6 @@ from zerowiz.core.dsconfig.schema import Kind
 from zerowiz.core.findings import Finding, Rule, Severity
 from zerowiz.core.lint.config import AUTO, BATCH_KEYS, ZERO, Config, Entry, Relation, put
 from zerowiz.core.lint.keys import OUT_OF_RANGE
-from zerowiz.core.structs import MOST_COUNT
 from zerowiz.core.workload import Integration
 
 # Find an "auto" that is never filled.
@@ -147,6 +146,12 @@ _SEQUENCE_RANKS = "sequence_parallel_size"
 _FEWER_RANKS = (_SEQUENCE_RANKS, "data_parallel_size", "tensor_parallel", "pipeline")
 
 
+def _sequence_ranks(config: Config) -> int:
+    """The ranks that share a sequence; 1 where no number says it."""
+    ranks = config.number(_SEQUENCE_RANKS)
+    return 1 if ranks is None else ranks
+
+
 def _inequality(config: Config) -> str:
     """What runtime/config.py, _set_batch_related_parameters and _batch_assertion find.
 
@@ -178,9 +183,9 @@ RELATIONS: Mapping[Rule, tuple[Relation, ...]] = {
         # runtime/config.py, DeepSpeedConfig.__init__ divides the ranks by it.
         Relation(
             at=_SEQUENCE_RANKS,
-            when=lambda config, _: config.number(_SEQUENCE_RANKS) in range(-MOST_COUNT, 1),
+            when=lambda config, _: _sequence_ranks(config) < 1,
             says=lambda config, _: (
-                f"`{_SEQUENCE_RANKS}` must be at least 1, not {config.number(_SEQUENCE_RANKS)}"
+                f"`{_SEQUENCE_RANKS}` must be at least 1, not {_sequence_ranks(config)}"
             ),
             because="DeepSpeed divides the number of ranks by it",
             fix="write 1, or remove it",

@@ -1,18 +1,14 @@
 """Findings in a config, and their reports: JSON, SARIF, and the JSON Schema of configs."""
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 from urllib.parse import quote
 
 from msgspec import Struct
 
+from zerowiz.core.dsconfig.schema import Kind, Schema, SchemaKey, Unknown
 from zerowiz.core.findings import Finding, Rule, Severity, errors_of
 from zerowiz.errors import ZerowizError
-
-if TYPE_CHECKING:
-    from zerowiz.core.dsconfig.schema import Schema, SchemaKey
-
 
 SCHEMA_VERSION = 1
 
@@ -158,7 +154,6 @@ _BOUNDS = {
     "le": "maximum",
     "lt": "exclusiveMaximum",
 }
-_NUMBERS = frozenset({"integer", "number"})
 
 # DeepSpeed refuses "auto" here, but the Trainer and Accelerate fill it in before:
 # transformers 5.23, integrations/deepspeed.py, HfTrainerDeepSpeedConfig.trainer_config_process.
@@ -172,7 +167,7 @@ _FILLED = frozenset(
 )
 
 
-def encode_json_schema(schema: "Schema") -> dict[str, object]:
+def encode_json_schema(schema: Schema) -> dict[str, object]:
     """What is meant to stand in a config, for one version of DeepSpeed.
 
     It is stricter than DeepSpeed, which also reads `"8"` where a number is meant, and milder than
@@ -186,9 +181,7 @@ def encode_json_schema(schema: "Schema") -> dict[str, object]:
     }
 
 
-def _value(schema: "Schema", key: "SchemaKey") -> dict[str, object]:
-    from zerowiz.core.dsconfig.schema import Kind  # noqa: PLC0415 - only a schema asks
-
+def _value(schema: Schema, key: SchemaKey) -> dict[str, object]:
     if key.removed:
         return {"not": {}, "deprecated": True, **_about(key)}
     inner = {**_choices(key), **_bounds(key)} if key.unknown is None else _section(schema, key)
@@ -204,9 +197,7 @@ def _value(schema: "Schema", key: "SchemaKey") -> dict[str, object]:
     return {**_about(key), **meant, **default, **deprecated}
 
 
-def _section(schema: "Schema", section: "SchemaKey") -> dict[str, object]:
-    from zerowiz.core.dsconfig.schema import Unknown  # noqa: PLC0415 - only a schema asks
-
+def _section(schema: Schema, section: SchemaKey) -> dict[str, object]:
     properties: dict[str, object] = {}
     for key in schema.children(section.path):
         properties |= dict.fromkeys(key.names, _value(schema, key))
@@ -214,39 +205,32 @@ def _section(schema: "Schema", section: "SchemaKey") -> dict[str, object]:
     return {"type": "object", **_types(section), "properties": properties, **closed}
 
 
-def _types(key: "SchemaKey") -> dict[str, object]:
+def _types(key: SchemaKey) -> dict[str, object]:
     """One type as a word, several as a list; none where no type of JSON is meant."""
-    if not key.types:
-        return {}
-    return {"type": key.types[0] if len(key.types) == 1 else list(key.types)}
+    types = key.types[0] if len(key.types) == 1 else list(key.types)
+    return {"type": types} if types else {}
 
 
-def _choices(key: "SchemaKey") -> dict[str, object]:
-    if not key.choices:
-        return {}
+def _choices(key: SchemaKey) -> dict[str, object]:
     choices = [json.loads(choice) for choice in key.choices]
     if key.any_case:
-        choices += [other for choice in choices for other in _other_cases(choice)]
+        # The common ones: JSON Schema has no word for any.
+        cases = (sorted({c.lower(), c.upper(), c.capitalize()} - {c}) for c in choices)
+        choices += [other for others in cases for other in others]
+    if not choices:
+        return {}
     if "array" in key.types:
         return {"items": {"enum": choices}}
     return {"enum": [*choices, *([None] if "null" in key.types else [])]}
 
 
-def _other_cases(choice: str) -> tuple[str, ...]:
-    """The common ones: JSON Schema has no word for any."""
-    return tuple(sorted({choice.lower(), choice.upper(), choice.capitalize()} - {choice}))
-
-
-def _bounds(key: "SchemaKey") -> dict[str, object]:
+def _bounds(key: SchemaKey) -> dict[str, object]:
     """Of numbers; a switch has bounds too, for DeepSpeed takes 0 and 1 for it."""
-    return (
-        {_BOUNDS[word]: bound for word, bound in key.bounds.items()}
-        if _NUMBERS & set(key.types)
-        else {}
-    )
+    is_number = not {"integer", "number"}.isdisjoint(key.types)
+    return {_BOUNDS[word]: bound for word, bound in key.bounds.items() if is_number}
 
 
-def _about(key: "SchemaKey") -> Mapping[str, object]:
+def _about(key: SchemaKey) -> dict[str, object]:
     moved = f"Use {key.new_path}." if key.new_path else None
     text = " ".join(filter(None, (key.about, moved)))
     return {"description": text} if text else {}
