@@ -5,8 +5,7 @@ from typing import Any
 
 from zerowiz.app.options import rows
 from zerowiz.cli.help_page import UNHEEDED
-from zerowiz.core import settings
-from zerowiz.core.settings import Panel, SettingRow
+from zerowiz.core.settings import OTHER_SETTINGS, Panel
 from zerowiz.core.workload import SETTINGS, Workload
 
 # Write the page of `--help`: the options that a command heeds, in the order of use.
@@ -69,15 +68,11 @@ def default_of(name: str) -> str | None:
         >>> default_of("micro_batch")
         "your script's, else 1"
     """
-    row = rows().get(name) or getattr(settings, name.upper(), None)
-    if not isinstance(row, SettingRow) or row.default is not None:
-        return row.default if isinstance(row, SettingRow) else None
-    if name not in SETTINGS:
-        return None
+    row = rows().get(name) or OTHER_SETTINGS.get(name)
+    if row is None or row.default is not None or name not in SETTINGS:
+        return None if row is None else row.default
     step = Workload()
     value = step.lora_targets if name == "lora_target_modules" else getattr(step, name)
     told = {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)
-    from zerowiz.core.script.settings import ScriptSettings  # noqa: PLC0415 - most runs write no page
-
-    by_script = name in ScriptSettings.__struct_fields__
-    return f"your script's, else {told}" if by_script else told
+    # No script says the format of an optimizer's states.
+    return told if name == "optimizer_state_dtype" else f"your script's, else {told}"
