@@ -12,70 +12,18 @@ def read(values: dict[str, object]) -> ProgramJob:
     return file.job
 
 
-FULL = {"base_model": "m", "sequence_len": 8192, "micro_batch_size": 1, "bf16": "auto"}
+FULL: dict[str, object] = {
+    "base_model": "m",
+    "sequence_len": 8192,
+    "micro_batch_size": 1,
+    "bf16": "auto",
+}
 
 
 def test_no_other_yaml_is_taken_for_a_file_of_axolotl() -> None:
     assert read_program("my.yaml", FULL) is not None
     assert read_program("my.yaml", {"model_name_or_path": "m", "deepspeed": "ds.json"}) is None
     assert read_program("my.yaml", {"base_model": None}) is None
-
-
-@pytest.mark.parametrize(
-    ("values", "name", "wanted"),
-    [
-        ({}, "model", "m"),
-        ({}, "sequence_tokens", 8192),
-        ({}, "micro_batch", 1),
-        ({}, "accumulation_steps", 1),
-        ({"gradient_accumulation_steps": 8}, "accumulation_steps", 8),
-        ({}, "precision", "bf16"),
-        ({"bf16": False, "fp16": True}, "precision", "fp16"),
-        ({"bf16": None}, "precision", "fp32"),
-        ({}, "gradient_checkpointing", False),
-        ({"gradient_checkpointing": "unsloth"}, "gradient_checkpointing", True),
-        ({}, "method", "full"),
-        ({"adapter": "qlora"}, "method", "qlora"),
-        ({"adapter": "lora", "lora_r": 32}, "lora_rank", 32),
-        ({"adapter": "lora", "lora_target_modules": ["q", "v"]}, "lora_target_modules", "q,v"),
-        ({"lora_r": 32}, "lora_rank", None),
-        ({"optimizer": "paged_adamw_8bit"}, "optimizer", "adamw_8bit"),
-        ({"optimizer": "muon"}, "optimizer", None),
-        ({"optimizer": "paged_adamw"}, "optimizer", "adamw"),
-        ({"optimizer": "lion_pytorch"}, "optimizer", "lion"),
-        ({"flash_attention": True}, "attention", "flash"),
-        ({"attn_implementation": "flash_attention_2"}, "attention", "flash"),
-        ({"sdp_attention": True}, "attention", "sdpa"),
-        ({"eager_attention": True}, "attention", "eager"),
-        ({"attn_implementation": "eager"}, "attention", "eager"),
-        ({"flash_attention": False}, "attention", None),
-        ({"liger_fused_linear_cross_entropy": True}, "loss", "liger"),
-        ({"chunked_cross_entropy": True}, "loss", "chunked"),
-        ({"rl": "dpo"}, "trainer", "dpo"),
-        ({"eval_batch_size": 4}, "eval_batch", None),
-        ({"eval_batch_size": 4, "val_set_size": 0.1}, "eval_batch", None),
-        ({"eval_batch_size": 4, "val_set_size": 0.1, "evals_per_epoch": 2}, "eval_batch", 4),
-        ({"val_set_size": 0.1, "evals_per_epoch": 2}, "eval_batch", None),
-    ],
-)
-def test_each_key_is_read_as_a_setting(
-    values: dict[str, object], name: str, wanted: object
-) -> None:
-    job = read(FULL | values)
-    assert wanted == job.settings.get(name)
-    # Each is a value that its option takes.
-    assert wanted == getattr(with_plain(Options(), job.settings), name) or wanted is None
-
-
-def test_what_is_not_counted_is_named() -> None:
-    values = FULL | {
-        "load_in_8bit": True,
-        "adapter": "llama-adapter",
-        "optimizer": "muon",
-        "rl": "simpo",
-    }
-    assert ("load_in_8bit", "optimizer", "rl", "adapter") == read(values).not_counted
-    assert () == read(FULL).not_counted
 
 
 def test_only_what_differs_is_to_be_set() -> None:
@@ -100,7 +48,7 @@ def test_only_what_differs_is_to_be_set() -> None:
 # What a file of LLaMA-Factory says of a job, and what a plan changes in it.
 
 # As examples/train_lora of its repository has it.
-LORA = {
+LORA: dict[str, object] = {
     "model_name_or_path": "m",
     "stage": "sft",
     "do_train": True,
@@ -122,74 +70,6 @@ def test_no_other_yaml_is_taken_for_a_file_of_llama_factory() -> None:
     # TRL's, and one without a model.
     assert read_program("my.yaml", {"model_name_or_path": "m", "dataset_name": "d"}) is None
     assert read_program("my.yaml", {"stage": "sft", "template": "llama3"}) is None
-
-
-@pytest.mark.parametrize(
-    ("values", "name", "wanted"),
-    [
-        ({}, "model", "m"),
-        ({}, "micro_batch", 1),
-        ({"per_device_train_batch_size": None}, "micro_batch", 8),
-        ({}, "accumulation_steps", 4),
-        ({"gradient_accumulation_steps": None}, "accumulation_steps", 1),
-        ({}, "sequence_tokens", 1024),
-        ({"cutoff_len": None}, "sequence_tokens", 2048),
-        ({}, "precision", "bf16"),
-        ({"bf16": False, "fp16": True}, "precision", "fp16"),
-        ({"bf16": False}, "precision", "fp32"),
-        ({}, "gradient_checkpointing", True),
-        ({"disable_gradient_checkpointing": True}, "gradient_checkpointing", False),
-        ({}, "method", "lora"),
-        ({"quantization_bit": 4}, "method", "qlora"),
-        ({"finetuning_type": "full"}, "method", "full"),
-        ({}, "lora_rank", 8),
-        ({"lora_rank": 64}, "lora_rank", 64),
-        ({"finetuning_type": "full", "lora_rank": 64}, "lora_rank", None),
-        ({}, "lora_target_modules", "all-linear"),
-        ({"lora_target": "q_proj,v_proj"}, "lora_target_modules", "q_proj,v_proj"),
-        ({"lora_target": ["q_proj", "v_proj"]}, "lora_target_modules", "q_proj,v_proj"),
-        ({}, "optimizer", "adamw"),
-        ({"optim": "paged_adamw_8bit"}, "optimizer", "adamw_8bit"),
-        ({"optim": "adalomo"}, "optimizer", None),
-        ({}, "attention", None),
-        ({"flash_attn": "fa2"}, "attention", "flash"),
-        ({"flash_attn": "disabled"}, "attention", "eager"),
-        ({}, "loss", "plain"),
-        ({"enable_liger_kernel": True}, "loss", "liger"),
-        ({"enable_liger_kernel": True, "stage": "dpo"}, "loss", "plain"),
-        ({"stage": "pt"}, "trainer", "sft"),
-        ({"stage": "rm"}, "trainer", "reward"),
-        ({"stage": "dpo"}, "trainer", "dpo"),
-        ({"stage": "dpo"}, "reference", None),
-        ({"stage": "dpo", "pref_loss": "simpo"}, "reference", "none"),
-        ({"stage": "dpo", "ref_model": "r"}, "reference", "model"),
-        ({"val_size": 0.1}, "eval_batch", None),
-        ({"val_size": 0.1, "eval_strategy": False}, "eval_batch", None),
-        ({"val_size": 0.1, "eval_strategy": "steps"}, "eval_batch", 8),
-        ({"eval_dataset": "d", "do_eval": True, "per_device_eval_batch_size": 2}, "eval_batch", 2),
-    ],
-)
-def test_each_key_is_read_as_a_setting_llama_factory(
-    values: dict[str, object], name: str, wanted: object
-) -> None:
-    job = read(LORA | values)
-    assert wanted == job.settings.get(name)
-    # Each is a value that its option takes.
-    typed = getattr(with_plain(Options(), job.settings), name)
-    assert wanted in {None, typed}
-
-
-def test_what_is_not_counted_is_named_llama_factory() -> None:
-    values = LORA | {
-        "use_dora": True,
-        "quantization_bit": 8,
-        "optim": "adalomo",
-        "finetuning_type": "oft",
-        "stage": "ppo",
-    }
-    expected = ("use_dora", "optim", "stage", "finetuning_type", "quantization_bit")
-    assert expected == read(values).not_counted
-    assert () == read(LORA).not_counted
 
 
 def test_only_what_differs_is_to_be_set_llama_factory() -> None:
@@ -224,7 +104,7 @@ def test_the_command_starts_a_rank_on_each_gpu_of_the_plan() -> None:
 
 # What a file of ms-swift says of a job, and what a plan changes in it.
 
-MS_SWIFT_LORA = {
+MS_SWIFT_LORA: dict[str, object] = {
     "model": "m",
     "tuner_type": "lora",
     "dataset": "d",
@@ -240,62 +120,6 @@ def test_no_other_yaml_is_taken_for_a_file_of_ms_swift() -> None:
     assert read_program("my.yaml", {"model": "m", "train_type": "full"}) is not None
     assert read_program("my.yaml", {"model": "m", "learning_rate": 1}) is None
     assert read_program("my.yaml", {"tuner_type": "lora"}) is None
-
-
-@pytest.mark.parametrize(
-    ("values", "name", "wanted"),
-    [
-        ({}, "model", "m"),
-        ({}, "micro_batch", 2),
-        ({"per_device_train_batch_size": None}, "micro_batch", 1),
-        ({}, "accumulation_steps", 4),
-        ({"gradient_accumulation_steps": None}, "accumulation_steps", None),
-        ({}, "sequence_tokens", 2048),
-        ({"max_length": None}, "sequence_tokens", None),
-        ({}, "precision", "bf16"),
-        ({"torch_dtype": None}, "precision", None),
-        ({"torch_dtype": None, "bf16": True}, "precision", "bf16"),
-        ({"torch_dtype": "float32"}, "precision", "fp16"),
-        ({"torch_dtype": "float32", "fp16": False}, "precision", "fp32"),
-        ({}, "gradient_checkpointing", True),
-        ({"gradient_checkpointing": False}, "gradient_checkpointing", False),
-        ({}, "method", "lora"),
-        ({"tuner_type": None, "split_dataset_ratio": 0.0}, "method", "lora"),
-        ({"tuner_type": "full"}, "method", "full"),
-        ({"tuner_type": None, "train_type": "full"}, "method", "full"),
-        ({"quant_method": "bnb", "quant_bits": 4}, "method", "qlora"),
-        ({}, "lora_rank", 8),
-        ({"lora_rank": 64}, "lora_rank", 64),
-        ({}, "lora_target_modules", "all-linear"),
-        ({"target_modules": ["q_proj", "v_proj"]}, "lora_target_modules", "q_proj,v_proj"),
-        ({"optim": "adamw_8bit"}, "optimizer", "adamw_8bit"),
-        ({"attn_impl": "flash_attn"}, "attention", "flash"),
-        ({"attn_impl": "eager"}, "attention", "eager"),
-        ({}, "attention", None),
-        ({"use_liger_kernel": True}, "loss", "liger"),
-        ({"padding_free": True}, "packing", True),
-        ({}, "trainer", "sft"),
-        ({"rlhf_type": "rm"}, "trainer", "reward"),
-        ({}, "eval_batch", None),
-        ({"split_dataset_ratio": 0.01}, "eval_batch", 1),
-        ({"split_dataset_ratio": 0.01, "eval_strategy": False}, "eval_batch", None),
-        ({"val_dataset": "d", "per_device_eval_batch_size": 4}, "eval_batch", 4),
-    ],
-)
-def test_each_key_is_read_as_a_setting_ms_swift(
-    values: dict[str, object], name: str, wanted: object
-) -> None:
-    job = read(MS_SWIFT_LORA | values)
-    assert wanted == job.settings.get(name)
-    # Each is a value that its option takes.
-    typed = getattr(with_plain(Options(), job.settings), name)
-    assert wanted in {None, typed}
-
-
-def test_what_is_not_counted_is_named_ms_swift() -> None:
-    values = MS_SWIFT_LORA | {"use_dora": True, "tuner_type": "longlora", "rlhf_type": "grpo"}
-    assert ("use_dora", "rlhf_type", "tuner_type") == read(values).not_counted
-    assert () == read(MS_SWIFT_LORA).not_counted
 
 
 def test_only_what_differs_is_to_be_set_ms_swift() -> None:
@@ -320,6 +144,187 @@ def test_the_command_is_the_one_for_the_kind_of_training(
     file = read_program("my.yaml", MS_SWIFT_LORA | values)
     assert file is not None
     assert ["NPROC_PER_NODE=4", "swift", command, "my.yaml"] == list(file.command(4))
+
+
+# What each key of a file means, by the file that it stands in beside others.
+KEYS_OF = (
+    (
+        FULL,
+        [
+            ({}, "model", "m"),
+            ({}, "sequence_tokens", 8192),
+            ({}, "micro_batch", 1),
+            ({}, "accumulation_steps", 1),
+            ({"gradient_accumulation_steps": 8}, "accumulation_steps", 8),
+            ({}, "precision", "bf16"),
+            ({"bf16": False, "fp16": True}, "precision", "fp16"),
+            ({"bf16": None}, "precision", "fp32"),
+            ({}, "gradient_checkpointing", False),
+            ({"gradient_checkpointing": "unsloth"}, "gradient_checkpointing", True),
+            ({}, "method", "full"),
+            ({"adapter": "qlora"}, "method", "qlora"),
+            ({"adapter": "lora", "lora_r": 32}, "lora_rank", 32),
+            ({"adapter": "lora", "lora_target_modules": ["q", "v"]}, "lora_target_modules", "q,v"),
+            ({"lora_r": 32}, "lora_rank", None),
+            ({"optimizer": "paged_adamw_8bit"}, "optimizer", "adamw_8bit"),
+            ({"optimizer": "muon"}, "optimizer", None),
+            ({"optimizer": "paged_adamw"}, "optimizer", "adamw"),
+            ({"optimizer": "lion_pytorch"}, "optimizer", "lion"),
+            ({"flash_attention": True}, "attention", "flash"),
+            ({"attn_implementation": "flash_attention_2"}, "attention", "flash"),
+            ({"sdp_attention": True}, "attention", "sdpa"),
+            ({"eager_attention": True}, "attention", "eager"),
+            ({"attn_implementation": "eager"}, "attention", "eager"),
+            ({"flash_attention": False}, "attention", None),
+            ({"liger_fused_linear_cross_entropy": True}, "loss", "liger"),
+            ({"chunked_cross_entropy": True}, "loss", "chunked"),
+            ({"rl": "dpo"}, "trainer", "dpo"),
+            ({"eval_batch_size": 4}, "eval_batch", None),
+            ({"eval_batch_size": 4, "val_set_size": 0.1}, "eval_batch", None),
+            ({"eval_batch_size": 4, "val_set_size": 0.1, "evals_per_epoch": 2}, "eval_batch", 4),
+            ({"val_set_size": 0.1, "evals_per_epoch": 2}, "eval_batch", None),
+        ],
+    ),
+    (
+        LORA,
+        [
+            ({}, "model", "m"),
+            ({}, "micro_batch", 1),
+            ({"per_device_train_batch_size": None}, "micro_batch", 8),
+            ({}, "accumulation_steps", 4),
+            ({"gradient_accumulation_steps": None}, "accumulation_steps", 1),
+            ({}, "sequence_tokens", 1024),
+            ({"cutoff_len": None}, "sequence_tokens", 2048),
+            ({}, "precision", "bf16"),
+            ({"bf16": False, "fp16": True}, "precision", "fp16"),
+            ({"bf16": False}, "precision", "fp32"),
+            ({}, "gradient_checkpointing", True),
+            ({"disable_gradient_checkpointing": True}, "gradient_checkpointing", False),
+            ({}, "method", "lora"),
+            ({"quantization_bit": 4}, "method", "qlora"),
+            ({"finetuning_type": "full"}, "method", "full"),
+            ({}, "lora_rank", 8),
+            ({"lora_rank": 64}, "lora_rank", 64),
+            ({"finetuning_type": "full", "lora_rank": 64}, "lora_rank", None),
+            ({}, "lora_target_modules", "all-linear"),
+            ({"lora_target": "q_proj,v_proj"}, "lora_target_modules", "q_proj,v_proj"),
+            ({"lora_target": ["q_proj", "v_proj"]}, "lora_target_modules", "q_proj,v_proj"),
+            ({}, "optimizer", "adamw"),
+            ({"optim": "paged_adamw_8bit"}, "optimizer", "adamw_8bit"),
+            ({"optim": "adalomo"}, "optimizer", None),
+            ({}, "attention", None),
+            ({"flash_attn": "fa2"}, "attention", "flash"),
+            ({"flash_attn": "disabled"}, "attention", "eager"),
+            ({}, "loss", "plain"),
+            ({"enable_liger_kernel": True}, "loss", "liger"),
+            ({"enable_liger_kernel": True, "stage": "dpo"}, "loss", "plain"),
+            ({"stage": "pt"}, "trainer", "sft"),
+            ({"stage": "rm"}, "trainer", "reward"),
+            ({"stage": "dpo"}, "trainer", "dpo"),
+            ({"stage": "dpo"}, "reference", None),
+            ({"stage": "dpo", "pref_loss": "simpo"}, "reference", "none"),
+            ({"stage": "dpo", "ref_model": "r"}, "reference", "model"),
+            ({"val_size": 0.1}, "eval_batch", None),
+            ({"val_size": 0.1, "eval_strategy": False}, "eval_batch", None),
+            ({"val_size": 0.1, "eval_strategy": "steps"}, "eval_batch", 8),
+            (
+                {"eval_dataset": "d", "do_eval": True, "per_device_eval_batch_size": 2},
+                "eval_batch",
+                2,
+            ),
+        ],
+    ),
+    (
+        MS_SWIFT_LORA,
+        [
+            ({}, "model", "m"),
+            ({}, "micro_batch", 2),
+            ({"per_device_train_batch_size": None}, "micro_batch", 1),
+            ({}, "accumulation_steps", 4),
+            ({"gradient_accumulation_steps": None}, "accumulation_steps", None),
+            ({}, "sequence_tokens", 2048),
+            ({"max_length": None}, "sequence_tokens", None),
+            ({}, "precision", "bf16"),
+            ({"torch_dtype": None}, "precision", None),
+            ({"torch_dtype": None, "bf16": True}, "precision", "bf16"),
+            ({"torch_dtype": "float32"}, "precision", "fp16"),
+            ({"torch_dtype": "float32", "fp16": False}, "precision", "fp32"),
+            ({}, "gradient_checkpointing", True),
+            ({"gradient_checkpointing": False}, "gradient_checkpointing", False),
+            ({}, "method", "lora"),
+            ({"tuner_type": None, "split_dataset_ratio": 0.0}, "method", "lora"),
+            ({"tuner_type": "full"}, "method", "full"),
+            ({"tuner_type": None, "train_type": "full"}, "method", "full"),
+            ({"quant_method": "bnb", "quant_bits": 4}, "method", "qlora"),
+            ({}, "lora_rank", 8),
+            ({"lora_rank": 64}, "lora_rank", 64),
+            ({}, "lora_target_modules", "all-linear"),
+            ({"target_modules": ["q_proj", "v_proj"]}, "lora_target_modules", "q_proj,v_proj"),
+            ({"optim": "adamw_8bit"}, "optimizer", "adamw_8bit"),
+            ({"attn_impl": "flash_attn"}, "attention", "flash"),
+            ({"attn_impl": "eager"}, "attention", "eager"),
+            ({}, "attention", None),
+            ({"use_liger_kernel": True}, "loss", "liger"),
+            ({"padding_free": True}, "packing", True),
+            ({}, "trainer", "sft"),
+            ({"rlhf_type": "rm"}, "trainer", "reward"),
+            ({}, "eval_batch", None),
+            ({"split_dataset_ratio": 0.01}, "eval_batch", 1),
+            ({"split_dataset_ratio": 0.01, "eval_strategy": False}, "eval_batch", None),
+            ({"val_dataset": "d", "per_device_eval_batch_size": 4}, "eval_batch", 4),
+        ],
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    ("base", "values", "name", "wanted"), [(base, *row) for base, rows in KEYS_OF for row in rows]
+)
+def test_each_key_is_read_as_a_setting(
+    base: dict[str, object], values: dict[str, object], name: str, wanted: object
+) -> None:
+    job = read(base | values)
+    assert wanted == job.settings.get(name)
+    # Each is a value that its option takes.
+    assert wanted in {None, getattr(with_plain(Options(), job.settings), name)}
+
+
+@pytest.mark.parametrize(
+    ("base", "values", "expected"),
+    [
+        (
+            FULL,
+            {
+                "load_in_8bit": True,
+                "adapter": "llama-adapter",
+                "optimizer": "muon",
+                "rl": "simpo",
+            },
+            ("load_in_8bit", "optimizer", "rl", "adapter"),
+        ),
+        (
+            LORA,
+            {
+                "use_dora": True,
+                "quantization_bit": 8,
+                "optim": "adalomo",
+                "finetuning_type": "oft",
+                "stage": "ppo",
+            },
+            ("use_dora", "optim", "stage", "finetuning_type", "quantization_bit"),
+        ),
+        (
+            MS_SWIFT_LORA,
+            {"use_dora": True, "tuner_type": "longlora", "rlhf_type": "grpo"},
+            ("use_dora", "rlhf_type", "tuner_type"),
+        ),
+    ],
+)
+def test_what_is_not_counted_is_named(
+    base: dict[str, object], values: dict[str, object], expected: tuple[str, ...]
+) -> None:
+    assert expected == read(base | values).not_counted
+    assert () == read(base).not_counted
 
 
 # Which program reads a file, whatever is in it.
