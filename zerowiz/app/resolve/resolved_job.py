@@ -717,41 +717,26 @@ def find_basis(
         config: The person's own config, if there is one.
         known: Clauses on what is assumed that need no other note.
     """
+    job = resolved.job
     clauses = [clause for clause in resolved.assumed if clause not in known]
-    assumed = (f"assumed {', '.join(clauses)}",) if clauses else ()
     keys = ", ".join(f"`{key}`" for key in resolved.uncounted)
-    adam = resolved.unfused_adam
-    unfused = (f"{adam}: {assumptions.UNFUSED_ADAM}",) if adam else ()
-    slow = (
-        (assumptions.in_fp32(resolved.in_fp32, resolved.loads_16_bit),) if resolved.in_fp32 else ()
-    )
-    family = resolved.job.model.architecture.family
-    eager = (assumptions.falls_back(family, resolved.falls_back),) if resolved.falls_back else ()
-    size = resolved.size_only
-    stated = () if size is None else (assumptions.size_only(model, size),)
-    trusted = (assumptions.trusted(resolved.trusted),) if resolved.trusted else ()
-    uncounted = (f"`{config}`: {keys} not counted",) if keys else ()
-    too_long = assumptions.beyond_positions(resolved.job.model, resolved.job.workload)
-    long = () if too_long is None else (too_long,)
-    server = resolved.elsewhere
-    learned = resolved.job.calibration
-    calibrated = (assumptions.calibrated(learned),) if learned else ()
-    elsewhere = (f"{server}: {assumptions.VLLM_ELSEWHERE}",) if server else ()
-    metrics = (f"{resolved.metrics}: {assumptions.METRICS}",) if resolved.metrics else ()
-    return (
-        *resolved.job.machine.notes,
+    notes = (
+        *job.machine.notes,
         *resolved.traced,
-        *calibrated,
-        *stated,
-        *trusted,
-        *assumed,
-        *unfused,
-        *slow,
-        *long,
-        *eager,
-        *uncounted,
+        assumptions.calibrated(job.calibration) if job.calibration else None,
+        None if resolved.size_only is None else assumptions.size_only(model, resolved.size_only),
+        assumptions.trusted(resolved.trusted) if resolved.trusted else None,
+        f"assumed {', '.join(clauses)}" if clauses else None,
+        f"{resolved.unfused_adam}: {assumptions.UNFUSED_ADAM}" if resolved.unfused_adam else None,
+        assumptions.in_fp32(resolved.in_fp32, resolved.loads_16_bit) if resolved.in_fp32 else None,
+        assumptions.beyond_positions(job.model, job.workload),
+        assumptions.falls_back(job.model.architecture.family, resolved.falls_back)
+        if resolved.falls_back
+        else None,
+        f"`{config}`: {keys} not counted" if keys else None,
         *resolved.not_counted,
-        *elsewhere,
-        *metrics,
-        *((resolved.cut_group,) if resolved.cut_group else ()),
+        f"{resolved.elsewhere}: {assumptions.VLLM_ELSEWHERE}" if resolved.elsewhere else None,
+        f"{resolved.metrics}: {assumptions.METRICS}" if resolved.metrics else None,
+        resolved.cut_group,
     )
+    return tuple(note for note in notes if note is not None)

@@ -30,6 +30,7 @@ from zerowiz.probe.script.source import (
     FunctionCall,
     Scope,
     Source,
+    default_of,
     follow,
     last_name,
     literal,
@@ -507,23 +508,13 @@ def _reads_command_line(source: Source, call: FunctionCall) -> bool:
 def _is_never_given(source: Source, call: FunctionCall, words: ast.expr) -> bool:
     """Whether the words are a parameter of the function around, which nobody gives a value."""
     function = source.functions.get(call.function)
-    if function is None or not isinstance(words, ast.Name):
-        return False
-    spec = function.args
-    defaults = dict(
-        zip([a.arg for a in reversed(spec.args)], reversed(spec.defaults), strict=False)
-    )
-    default = defaults.get(words.id)
-    values = call.scope.values.get(words.id)
+    is_given = any(c.node.args or c.node.keywords for c in source.callers(call.function))
     return (
-        isinstance(default, ast.Constant)
-        and default.value is None
-        and values == [None]
-        and not any(
-            other.node.args or other.node.keywords
-            for other in source.calls
-            if isinstance(other.node.func, ast.Name) and other.node.func.id == call.function
-        )
+        function is not None
+        and isinstance(words, ast.Name)
+        and call.scope.values.get(words.id) == [None]
+        and default_of(function, words.id) is None
+        and not is_given
     )
 
 

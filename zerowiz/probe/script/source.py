@@ -242,7 +242,7 @@ class FunctionCall(Struct, frozen=True, kw_only=True):
         return unless_none(value)
 
 
-def _default(function: ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> ast.expr | None:
+def default_of(function: ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> ast.expr | None:
     """The constant that a parameter is by default; None where a decorator may give it another."""
     spec = function.args
     positional = (*spec.posonlyargs, *spec.args)
@@ -332,7 +332,7 @@ class Source(Struct, frozen=True, kw_only=True):
         by_position = dict(zip(names, node.args, strict=False))
         value = calls[0].keyword(name.id) or by_position.get(name.id)
         if value is None and not any(word.arg is None for word in node.keywords):
-            value = _default(function, name.id)
+            value = default_of(function, name.id)
         return None if value is None else (value, calls[0])
 
     def keywords(self, call: FunctionCall) -> tuple[dict[str, ast.expr], bool]:
