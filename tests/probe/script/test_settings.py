@@ -639,28 +639,6 @@ elif args.ckpt:
 """
 
 
-@pytest.mark.parametrize(
-    ("lines", "expected"),
-    [
-        (BRANCHES, True),
-        # One branch does not turn it on.
-        (BRANCHES.replace("elif args.ckpt:\n    m", "elif args.own:\n    m"), None),
-        (BRANCHES.replace("elif args.ckpt:\n        m", "elif args.own:\n        m"), None),
-        # Nobody sees what it depends on.
-        (BRANCHES.replace("_checkpointing=args.ckpt", "_checkpointing=big"), None),
-        (BRANCHES.replace(", use_gradient_checkpointing=args.ckpt", ""), None),
-    ],
-)
-def test_an_option_that_each_branch_asks_decides(lines: str, expected: bool | None) -> None:
-    added = "".join(
-        f"p.add_argument('--{name}', action='store_true')\n" for name in ("lora", "qlora", "own")
-    )
-    head = RAW_HEAD.replace("args = p.parse_args()", added + "args = p.parse_args()")
-    facts = parse_script(f"{head}{lines}{RAW_TAIL}", "train.py")
-    said = ScriptRun(facts, ("--ckpt",)).settings.gradient_checkpointing
-    assert expected == (said.value if said else None)
-
-
 NEGATED = """import argparse
 from transformers import Trainer, TrainingArguments
 p = argparse.ArgumentParser()

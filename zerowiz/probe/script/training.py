@@ -17,7 +17,7 @@ from zerowiz.core.workload import OPTIMIZERS, SETTINGS, Integration
 from zerowiz.probe.script.commandline import Arguments, Built, built_arguments
 from zerowiz.probe.script.model import loads
 from zerowiz.probe.script.reader import Reader, agree
-from zerowiz.probe.script.source import FunctionCall, Source, decide, is_complete, last_name
+from zerowiz.probe.script.source import FunctionCall, Source, last_name
 
 # Loaders that nothing is trained from directly, and options that are their batch.
 _OTHER_LOADER = re.compile(r"(?<![a-z])(eval|val|test)")
@@ -283,8 +283,7 @@ def with_checkpointing(facts: ScriptFacts, read: Reader) -> ScriptFacts:
         known = by_calls and of_arguments.seen
         return replace(facts, checkpoints_too=agree(by_calls)) if known else facts
     if by_calls:
-        binding = agree(by_calls)
-        return _by_condition(facts, binding if binding.seen else _in_every_branch(read))
+        return _by_condition(facts, agree(by_calls))
     return facts.with_sources(gradient_checkpointing=_nothing(read))
 
 
@@ -334,35 +333,6 @@ def _by_calls(read: Reader, of_arguments: ValueSource) -> Iterator[ValueSource]:
             condition = _prepared(read, call, of_arguments)
         if condition is not None:
             yield condition
-
-
-def _in_every_branch(read: Reader) -> ValueSource:
-    """The option that alone decides, where the script asks it in each of its branches.
-
-    Such as with adapters in one branch, and without them in the other.
-    """
-    calls = [call for call in read.source.calls if call.method in _ENABLING | _PREPARING]
-    tested = [_tests_with_argument(read.source, call) for call in calls]
-    known = [tests for tests in tested if tests is not None]
-    branches = [dict(map(decide, tests)) for tests in known]
-    if len(known) < len(tested):
-        return UNSEEN
-    for test in known[0]:
-        condition, name = read.condition(test, calls[0]), ast.unparse(test)
-        others = [{n: b for n, b in branch.items() if n != name} for branch in branches]
-        is_option = condition.flag is not None and not condition.when and not condition.unless
-        if is_option and all(branch.get(name) for branch in branches) and is_complete(others):
-            return condition
-    return UNSEEN
-
-
-def _tests_with_argument(source: Source, call: FunctionCall) -> list[ast.expr] | None:
-    """The conditions of a call, with the argument that turns checkpointing on; None if unknown."""
-    tests = _tests(source, call)
-    if tests is None or call.method in _ENABLING:
-        return tests
-    argument = call.argument("use_gradient_checkpointing", 1)
-    return None if argument is None else [*tests, argument]
 
 
 def _condition(read: Reader, call: FunctionCall, of_arguments: ValueSource) -> ValueSource | None:
