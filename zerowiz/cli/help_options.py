@@ -3,7 +3,6 @@
 import re
 from typing import Any
 
-from zerowiz.app.options import rows
 from zerowiz.cli.help_page import UNHEEDED
 from zerowiz.core.settings import OTHER_SETTINGS, Panel
 from zerowiz.core.workload import SETTINGS, Workload
@@ -68,11 +67,12 @@ def default_of(name: str) -> str | None:
         >>> default_of("micro_batch")
         "your script's, else 1"
     """
-    row = rows().get(name) or OTHER_SETTINGS.get(name)
+    row = {**OTHER_SETTINGS, **SETTINGS}.get(name)
     if row is None or row.default is not None or name not in SETTINGS:
         return None if row is None else row.default
     step = Workload()
     value = step.lora_targets if name == "lora_target_modules" else getattr(step, name)
     told = {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)
-    # No script says the format of an optimizer's states.
-    return told if name == "optimizer_state_dtype" else f"your script's, else {told}"
+    from zerowiz.core.script.settings import BY_SCRIPT  # noqa: PLC0415 - most runs write no page
+
+    return f"your script's, else {told}" if name in BY_SCRIPT else told

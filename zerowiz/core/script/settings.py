@@ -157,6 +157,16 @@ _ROUTES: Mapping[str, Route] = {
 }
 
 
+BY_SCRIPT = frozenset(
+    {
+        *_ROUTES,
+        *(name for name, row in SETTINGS.items() if row.trainer_fields or row.script_names),
+        *("trainer", "lora_rank", "lora_target_modules"),
+    }
+)
+"""The settings of a step that a script can decide."""
+
+
 def _no_words(_name: str, _value: object) -> Words | None:
     """Without a script there are no words after it."""
     return None
