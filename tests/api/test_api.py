@@ -49,7 +49,7 @@ def test_each_function_has_an_example_that_runs() -> None:
 
 def test_a_plan_has_its_choice_and_its_run_as_the_json_has_them() -> None:
     result = api.plan("2xp4d.24xlarge", model="1b", global_batch=64, objective=Objective.FASTEST)
-    run = result.run(tokens=10**9, price="p4d.24xlarge=20/node-hour")
+    run = result.run(tokens=10**9, price="p4d.24xlarge=2.50")
     found = result.to_dict(run)
     choice, priced = found["choice"], found["run"]
     assert result.choice is not None
@@ -328,10 +328,8 @@ SHORT_CHARACTERS = 200
 
 PLAN = api.plan("4xA100-40GB", model="7b", gradient_checkpointing=True)
 NOTHING = api.plan("2xRTX4090", model="70b", stage="1")
-FOUND = api.find_machines(
-    model="1b", gpus_per_node=1, nodes=1, tokens="1B", price="H100-80GB=2.50/gpu-hour"
-)
-RUN = PLAN.run(tokens="1B", price="2.50/gpu-hour")
+FOUND = api.find_machines(model="1b", gpus_per_node=1, nodes=1, tokens="1B", price="H100-80GB=2.50")
+RUN = PLAN.run(tokens="1B", price="2.50")
 CHOSEN, CHOICE = PLAN.chosen, PLAN.choice
 assert CHOSEN is not None
 assert CHOICE is not None

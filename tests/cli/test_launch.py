@@ -392,7 +392,7 @@ def test_after_a_script_that_reads_no_words_every_option_of_zerowiz_is_named_at_
     here: Run, folder: Path
 ) -> None:
     (folder / "train.py").write_text(HF_IN_CODE)
-    line = ("train.py", "--machine", "cpu", "--micro-batch=4", "--price", "1/gpu-hour", "--lr", "1")
+    line = ("train.py", "--machine", "cpu", "--micro-batch=4", "--price", "1", "--lr", "1")
     result = here("plan", *line)
     assert 2 == result.code
     assert "put `--machine`, `--micro-batch`, `--price` before train.py" in result.hints

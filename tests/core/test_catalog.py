@@ -19,7 +19,6 @@ from zerowiz.core.machine_kinds import (
     PriceList,
     list_kinds,
     read_prices,
-    split_prices,
 )
 from zerowiz.core.model.from_name import model_from_size
 from zerowiz.core.speed.costs import RunCost, RunLength, StepTime, find_rates, predict_run
@@ -59,9 +58,9 @@ def offers(
     length: RunLength | None = None,
 ) -> Offers:
     rows = INSTANCES if instances else ()
-    known = read_prices(split_prices(prices), TABLE, INSTANCES) if prices else NO_PRICES
+    known = read_prices([prices], TABLE, INSTANCES) if prices else NO_PRICES
     table = TABLE if instances else SOME
-    kinds = list_kinds(table, rows, nodes=nodes, gpus=gpus, prices=known)
+    kinds = list_kinds(table, rows, nodes=nodes, gpus=gpus)
     return find_offers(kinds, TABLE, planner(params), known, length)
 
 
@@ -108,7 +107,7 @@ def test_without_prices_fewest_gpus_come_first_and_of_as_many_the_fastest() -> N
 
 def test_with_prices_the_cheapest_come_first_and_those_without_one_last() -> None:
     asked = RunLength(data_tokens=10**9)
-    found = offers(7 * 10**9, "H200=3/gpu-hour,A100-80GB=1/gpu-hour", length=asked).offers
+    found = offers(7 * 10**9, "H200=3,A100-80GB=1", length=asked).offers
     costs = [
         None if o.run is None or o.run.cost is None else o.run.cost.expected_cost for o in found
     ]
@@ -127,7 +126,7 @@ def test_a_price_changes_no_time_of_a_run() -> None:
 
     without = hours("")
     assert without
-    assert without == hours("1/gpu-hour") == hours("9/gpu-hour")
+    assert without == hours("1") == hours("9")
 
 
 def test_several_nodes_are_tried_where_one_is_not_enough() -> None:
@@ -152,25 +151,13 @@ def test_an_instance_is_there_where_its_gpus_alone_do_not_fit() -> None:
 
 def test_an_instance_with_a_price_is_there() -> None:
     asked = RunLength(data_tokens=10**9)
-    found = offers(7 * 10**9, "p5.48xlarge=98/node-hour", instances=True, length=asked).offers
+    found = offers(7 * 10**9, "p5.48xlarge=12.25", instances=True, length=asked).offers
     assert "p5.48xlarge" == found[0].candidate.name
     assert 98.0 == found[0].price_per_hour
 
 
-@pytest.mark.parametrize("name", ["8xH200", "6xH200"])
-def test_a_number_of_gpus_with_a_price_is_there_too(name: str) -> None:
-    found = offers(7 * 10**9, f"{name}=32/node-hour", length=RunLength(data_tokens=10**9))
-    first = found.offers[0]
-    assert (f"{name}-141GB", 32.0) == (first.candidate.name, first.price_per_hour)
-    assert () == found.unlisted_prices
-    assert {"1xH200-141GB", "2xH200-141GB"} <= set(names(found))
-    assert len(names(found)) == len(set(names(found)))
-
-
 def test_a_price_of_what_is_not_shown_is_named() -> None:
-    prices = "8xT4-16GB=1/gpu-hour,H200=3/gpu-hour,1/gpu-hour,4xH200=9/node-hour"
-    assert ("8xT4-16GB",) == offers(7 * 10**9, prices).unlisted_prices
-    assert ("8xT4-16GB", "4xH200") == offers(7 * 10**9, prices, gpus=2).unlisted_prices
+    assert ("T4-16GB",) == offers(7 * 10**9, "T4-16GB=1,H200=3").unlisted_prices
 
 
 def test_what_a_job_cannot_be_split_over_is_not_called_too_small() -> None:
@@ -241,7 +228,7 @@ def test_a_network_that_was_said_is_not_called_assumed() -> None:
 
 OFFERS_JSON_TABLE = read_gpu_table()
 MODEL = model_from_size("7b", 7 * 10**9)
-PRICES = read_prices(split_prices("$2.50/gpu-hour"), OFFERS_JSON_TABLE, read_instances())
+PRICES = read_prices(["2.50"], OFFERS_JSON_TABLE, read_instances())
 LENGTH = RunLength(data_tokens=10**9)
 
 INTERVAL = {

@@ -348,14 +348,6 @@ def close_machines() -> str:
     return table(("written", "close names"), rows)
 
 
-def other_hardware() -> str:
-    rows = [
-        (f"`{text}`", error.message.partition(" is ")[2].partition(";")[0])
-        for text, error in refused(machine_names.OTHERS).items()
-    ]
-    return table(("written", "is"), rows)
-
-
 def models_names() -> str:
     rows = []
     for text in model_names.WRITTEN:

@@ -133,8 +133,8 @@ _OF_METAVAR: Mapping[str, Values] = {
     "<way>": (("flag:deepspeed_config", "code"), ("flag:", "variable"), _ODD_TEXT),
     "<count>": (("2B", "52k", "100"), ("0", "-1", "2X", "1.5.5"), (*_ODD_TEXT, *_HUGE)),
     "<price>": (
-        ("3/gpu-hour", "H200=3/gpu-hour"),
-        ("3", "-3/gpu-hour", "prices.json"),
+        ("3", "H200=3"),
+        ("3/gpu-hour", "-3", "prices.json"),
         (*_FILES[2], *_HUGE),
     ),
     "<options>...": (

@@ -17,7 +17,6 @@ from zerowiz.core.machine_kinds import (
     PriceList,
     list_kinds,
     read_prices,
-    split_prices,
 )
 from zerowiz.core.model.from_name import model_from_size
 from zerowiz.core.speed.costs import RunLength, StepTime
@@ -30,9 +29,7 @@ from zerowiz.ui.text import count, hours, money
 TABLE = read_gpu_table()
 SOME = tuple(row for row in TABLE if "80GB" in row.name or "V100" in row.name)
 LENGTH = RunLength(data_tokens=10**9)
-PRICES = read_prices(
-    split_prices("A100-80GB=$1.50/gpu-hour,H100-80GB=$2.50/gpu-hour"), TABLE, read_instances()
-)
+PRICES = read_prices(["A100-80GB=1.50,H100-80GB=2.50"], TABLE, read_instances())
 
 
 def decided(machine: Machine, params: int, *, timed: bool = True) -> Decision:
@@ -160,13 +157,11 @@ def test_a_run_whose_time_nobody_knows_says_so() -> None:
         (hours(1), "1.0 h"),
         (hours(99.94), "99.9 h"),
         (hours(1220), "1,220 h"),
-        (money(704), "704"),
-        (money(17.6), "17.60"),
-        (money(17.6, "$"), "$17.60"),
-        (money(17.6, "EUR"), "17.60 EUR"),
-        (money(0.0123, "€"), "€0.0123"),
-        (money(12345.6), "12,346"),
-        (money(0, "$"), "$0.00"),
+        (money(704), "$704"),
+        (money(17.6), "$17.60"),
+        (money(0.0123), "$0.0123"),
+        (money(12345.6), "$12,346"),
+        (money(0), "$0.00"),
         (count(2 * 10**9), "2 B"),
         (count(1000 * 10**12), "1,000 T"),
         (count(10**17), "100,000 T"),

@@ -126,7 +126,7 @@ class PlanResult(Struct, frozen=True, kw_only=True):
             tokens: How many tokens the data have: a number, or text such as `"50M"`.
             sequences: How many sequences they have, instead.
             epochs: How often they are trained on; once by default.
-            price: Such as `"2.50/gpu-hour"`, or the path of a file, or several of them.
+            price: Dollars per GPU hour, such as `"2.50"` or `"H100-80GB=2.50"`, or several of them.
 
         Raises:
             UsageError: No length is given, it makes no sense, or no price is for this machine.
@@ -405,7 +405,7 @@ def find_machines(
         UsageError: A setting makes no sense, or is for one machine alone.
 
     Example:
-        >>> prices = "H100-80GB=2.50/gpu-hour,A100-80GB=1.50/gpu-hour"
+        >>> prices = "H100-80GB=2.50,A100-80GB=1.50"
         >>> found = find_machines(model="1b", gpus_per_node=1, tokens="1B", price=prices)
         >>> [offer.candidate.name for offer in found.offers.offers[:2]]
         ['1xH100-80GB', '1xA100-80GB']

@@ -1,30 +1,23 @@
 """Ask of every machine in the tables whether a job fits, how fast it is there and what it costs."""
 
-from collections.abc import Callable
-from functools import partial
-
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from zerowiz import __version__
 from zerowiz.app.decide import decide_job
 from zerowiz.app.machines.machine import complete
-from zerowiz.app.options import Options, RunQuestion, with_plain
+from zerowiz.app.options import Options, RunQuestion
 from zerowiz.app.resolve.resolved_job import ResolvedJob, resolve_job
 from zerowiz.core import shell
 from zerowiz.core.catalog import (
-    Decide,
     Offers,
-    WiderFit,
     encode_offers,
     find_offers,
-    find_wider_fits,
 )
 from zerowiz.core.decision.flowchart import Decision
 from zerowiz.core.machine.spec import MOST_GPUS_PER_NODE
 from zerowiz.core.machine_kinds import MachineCandidate, PriceList, list_kinds
 from zerowiz.core.memory.micro_step import ReadModel
 from zerowiz.core.script.settings import ScriptRun
-from zerowiz.core.settings import Change
 from zerowiz.core.speed.costs import RunLength
 from zerowiz.core.structs import replace, shows
 from zerowiz.errors import NothingFitsError, UsageError
@@ -45,8 +38,6 @@ class MachineChoice(Struct, frozen=True, kw_only=True):
     prices: PriceList
     largest: str
     """The largest machine that was tried, as `$machine` takes it."""
-    find_wider: Callable[[], tuple[WiderFit, ...]]
-    """Where few GPUs are large enough, plans for the changes after which more are."""
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -148,16 +139,9 @@ def find_machines(
     epochs = None if script is None else script.settings.epochs
     length = question.length(None if epochs is None else epochs.value)
     prices = question.read_prices()
-    if prices.of_any_node:
-        raise UsageError(
-            "`$price` is per node, and the nodes of the table differ: choose one machine",
-            "write `$price p5.48xlarge=98/node-hour` or `$price 8xH100-80GB=32/node-hour`",
-        )
     table = read_gpu_table()
     instances = read_instances()
-    kinds = list_kinds(
-        table, instances, nodes=options.nodes, gpus=options.gpus_per_node, prices=prices
-    )
+    kinds = list_kinds(table, instances, nodes=options.nodes, gpus=options.gpus_per_node)
     planner = _Planner(options, script)
     offers = find_offers(kinds, table, planner.decide, prices, length)
     if planner.first is None:
@@ -175,26 +159,7 @@ def find_machines(
         length=length,
         prices=prices,
         largest=largest.build(largest.sizes[-1], table).name,
-        find_wider=partial(_wider, offers, options, script, planner.first),
     )
-
-
-def _wider(
-    offers: Offers,
-    options: Options,
-    script: ScriptRun | None,
-    resolved: ResolvedJob,
-) -> tuple[WiderFit, ...]:
-    """What would help; a trace is of one step, and slow to make again."""
-    if resolved.job.traced is not None:
-        return ()
-    read = ReadModel(model=resolved.job.model)
-    values = {name for name, value in structs.asdict(options).items() if value is not None}
-
-    def decide_with(change: Change) -> Decide:
-        return _Planner(with_plain(options, change), script, read).decide
-
-    return tuple(find_wider_fits(offers, values, read_gpu_table(), decide_with))
 
 
 def _check_options(options: Options) -> None:

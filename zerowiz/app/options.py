@@ -497,7 +497,7 @@ class RunQuestion(Struct, frozen=True, kw_only=True):
     sequences: str | None = None
     epochs: float | None = None
     prices: tuple[str, ...] = ()
-    """Each a price, some with names and commas between them, or the path of a file."""
+    """Each a price, or several with names and commas between them."""
 
     def length(self, own_epochs: float | None = None) -> RunLength | None:
         """How much is trained on; a billion tokens where a price is said alone.
@@ -548,35 +548,18 @@ class RunQuestion(Struct, frozen=True, kw_only=True):
             raise UsageError(f"`$epochs {epochs:g}` must be above 0, and at most {_MOST_EPOCHS}")
         return epochs
 
-    def read_prices(self, machine: "Machine | None" = None) -> "PriceList":
+    def read_prices(self) -> "PriceList":
         """The prices that were said.
-
-        Args:
-            machine: That of the job, whose GPUs have names too; None for many machines.
 
         Raises:
             UsageError: One is no price, is for nothing that is known, or is said twice.
         """
-        from zerowiz.core.machine_kinds import (  # noqa: PLC0415 - most plans ask for no price
-            read_prices,
-            split_prices,
-        )
-        from zerowiz.probe.machine.machine_file import read_price_file  # noqa: PLC0415 - as above
-        from zerowiz.probe.package_data import read_gpu_table, read_instances  # noqa: PLC0415 - most plans ask for no price
+        from zerowiz.core.machine_kinds import NO_PRICES, read_prices  # noqa: PLC0415 - most plans ask for no price
+        from zerowiz.probe.package_data import read_gpu_table, read_instances  # noqa: PLC0415 - as above
 
-        amounts: dict[str, str] = {}
-        for text in self.prices:
-            path = Path(text)
-            read = read_price_file(path) if path.suffix in _PRICE_FILES else split_prices(text)
-            for name in read.keys() & amounts.keys():
-                of_name = f" of `{name}`" if name else ""
-                raise UsageError(
-                    f"`$price` gives two prices{of_name}",
-                    "remove one of them",
-                )
-            amounts |= read
-        gpus = () if machine is None else tuple(gpu.name for gpu in machine.gpus)
-        return read_prices(amounts, read_gpu_table(), read_instances(), gpus)
+        if not self.prices:
+            return NO_PRICES
+        return read_prices(self.prices, read_gpu_table(), read_instances())
 
     def plan_run(
         self, decision: Decision, machine: str | None, own_epochs: float | None = None
@@ -599,18 +582,17 @@ class RunQuestion(Struct, frozen=True, kw_only=True):
         from zerowiz.core.catalog import plan_run  # noqa: PLC0415 - most plans ask for no run
         from zerowiz.core.machine.spec import named_instance  # noqa: PLC0415 - as above
 
-        prices = self.read_prices(decision.job.machine)
+        prices = self.read_prices()
         instance = named_instance(machine or "", read_instances())
         run = plan_run(decision, length, prices, None if instance is None else instance.name)
         if prices.prices and run.price_per_hour is None:
             raise UsageError(
                 f"`$price` has no price for {decision.job.machine.gpus[0].name}",
-                "`$price 2.50/gpu-hour`, without a name, applies to any machine",
+                "`$price 2.50`, without a name, applies to any machine",
             )
         return run
 
 
 # Where a price is said and no length is: what machines and strategies are compared by.
 _COMPARED_TOKENS = 10**9
-_PRICE_FILES = frozenset({".toml", ".json"})
 _MOST_EPOCHS = 100_000

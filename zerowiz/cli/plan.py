@@ -246,7 +246,6 @@ def _show_machines(offered: "MachineChoice", options: Options, reporter: Reporte
             offered.resolved.job,
             offered.prices,
             sys.stdout,
-            offered.find_wider(),
             options.objective,
         )
     offered.require_any()

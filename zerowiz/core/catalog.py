@@ -5,7 +5,7 @@ has an interval, and the steps of one run are long or short together, so the run
 of a step times their count.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 
 from msgspec import Struct
@@ -14,10 +14,9 @@ from zerowiz.core.decision.evaluate import StrategyEstimate
 from zerowiz.core.decision.flowchart import Decision
 from zerowiz.core.machine.names import GpuModel
 from zerowiz.core.machine.types import Machine
-from zerowiz.core.machine_kinds import MachineCandidate, MachineKind, Price, PriceList, Size
+from zerowiz.core.machine_kinds import MachineCandidate, MachineKind, Price, PriceList
 from zerowiz.core.model.types import Model
 from zerowiz.core.plan_json import SCHEMA_VERSION, encode_step_time
-from zerowiz.core.settings import Change
 from zerowiz.core.speed.costs import PredictedRun, RunLength, predict_run
 from zerowiz.core.structs import encode, shows
 from zerowiz.core.workload import Workload
@@ -42,7 +41,7 @@ class PlannedRun(Struct, frozen=True, kw_only=True):
     """Over all epochs."""
     price_per_hour: float | None
     """Of the whole machine; None where nobody said."""
-    currency: str
+    currency: str | None
     chosen: str | None
     """The strategy that was chosen."""
     strategies: tuple[StrategyRun, ...]
@@ -134,8 +133,8 @@ class Offers(Struct, frozen=True, kw_only=True):
 
     offers: tuple[Offer, ...]
     """The best first."""
-    too_small: tuple[MachineKind, ...]
-    """The GPUs of the table that are too small in every size that was tried."""
+    kinds_without: int
+    """How many GPUs of the table are too small in every size that was tried."""
     kinds_unasked: int
     """How many others have no size that fits, and one or more that the job has no plan for."""
     kinds: int
@@ -144,41 +143,6 @@ class Offers(Struct, frozen=True, kw_only=True):
     """The names of the prices that are for no machine that fits."""
     why_unasked: str | None = None
     """The first reason why the job has no plan for a machine."""
-
-    @property
-    def kinds_without(self) -> int:
-        """How many GPUs are too small."""
-        return len(self.too_small)
-
-
-class _TooSmall(Struct, frozen=True, kw_only=True):
-    """What each rank and node have of a machine that no strategy fits."""
-
-    world_size: int
-    takes_bf16: bool
-    total_bytes: int
-    free_bytes: int
-    host_bytes: int
-
-    @staticmethod
-    def of(machine: Machine) -> "_TooSmall":
-        return _TooSmall(
-            world_size=machine.world_size,
-            takes_bf16=machine.takes_bf16,
-            total_bytes=machine.total_bytes or 0,
-            free_bytes=machine.free_bytes or 0,
-            host_bytes=machine.host.available_bytes or 0,
-        )
-
-    def covers(self, other: "_TooSmall") -> bool:
-        """Whether the other one has no more of anything."""
-        if (self.world_size, self.takes_bf16) != (other.world_size, other.takes_bf16):
-            return False
-        return (
-            other.total_bytes <= self.total_bytes
-            and other.free_bytes <= self.free_bytes
-            and other.host_bytes <= self.host_bytes
-        )
 
 
 _Fitting = tuple[MachineCandidate, Decision, StrategyEstimate]
@@ -190,23 +154,24 @@ class _Trial:
     def __init__(self, decide: Decide, table: Sequence[GpuModel]) -> None:
         self.decide = decide
         self.table = table
-        self.too_small: list[_TooSmall] = []
+        self.too_small: set[tuple[int, bool]] = set()
+        """As many GPUs, with bf16 or without, of which larger ones were too small."""
         self.unasked: set[str] = set()
         """The GPUs of machines that the job cannot be asked of."""
 
-    def fitting(self, kind: MachineKind, sizes: Sequence[Size]) -> Iterator[_Fitting]:
+    def fitting(self, kind: MachineKind) -> Iterator[_Fitting]:
         """The sizes of a kind that the job fits, the smallest first."""
-        for size in sizes:
+        for size in kind.sizes:
             candidate = kind.build(size, self.table)
-            seen = _TooSmall.of(candidate.machine)
-            if any(limit.covers(seen) for limit in self.too_small):
+            many = (size.world_size, candidate.machine.takes_bf16)
+            if kind.instance is None and many in self.too_small:
                 continue
             decision = self.decide(candidate)
             if decision is None:
                 self.unasked.add(kind.gpu.name)
                 continue
             if not any(estimate.runs for estimate in decision.evaluated):
-                self.too_small.append(seen)
+                self.too_small.add(many)
             chosen = decision.chosen
             if chosen is not None and chosen.runs:
                 yield candidate, decision, chosen
@@ -222,11 +187,10 @@ def find_offers(
     """The machines that the job fits, the cheapest first; without prices, the fewest GPUs first.
 
     An instance is there where it has a price of its own, or adds something: a host whose memory is
-    known, where its GPUs alone do not fit, or a known network, where one node is not enough. A
-    number of GPUs in a node that has a price of its own is there too.
+    known, where its GPUs alone do not fit, or a known network, where one node is not enough.
 
     Args:
-        kinds: What is tried; GPUs before instances.
+        kinds: What is tried; GPUs before instances, the largest GPUs first.
         table: The GPUs, by which machines are built.
         decide: What the flowchart says of a machine.
         prices: What a person said of prices.
@@ -235,16 +199,14 @@ def find_offers(
     trial = _Trial(decide, table)
     offers: list[Offer] = []
     fewest: dict[str, int] = {}
-    too_small: list[MachineKind] = []
-    unasked = 0
+    too_small = unasked = 0
     gpu_kinds = [kind for kind in kinds if kind.instance is None]
     for kind in gpu_kinds:
-        fitting = list(islice(trial.fitting(kind, kind.sizes), _SIZES_OF_A_GPU))
-        fitting += _priced(trial, kind, {candidate.name for candidate, _, _ in fitting})
+        fitting = list(islice(trial.fitting(kind), _SIZES_OF_A_GPU))
         if not fitting and kind.gpu.name in trial.unasked:
             unasked += 1
         elif not fitting:
-            too_small.append(kind)
+            too_small += 1
         else:
             fewest[kind.gpu.name] = fitting[0][0].size.world_size
         offers += (_offer(*fit, prices, length) for fit in fitting)
@@ -254,29 +216,15 @@ def find_offers(
             continue
         covered = fewest.get(kind.gpu.name, instance.gpus + 1) <= instance.gpus
         if not covered or prices.names(instance.name):
-            fitting = list(islice(trial.fitting(kind, kind.sizes), 1))
+            fitting = list(islice(trial.fitting(kind), 1))
             offers += (_offer(*fit, prices, length) for fit in fitting)
     return Offers(
         offers=tuple(sorted(offers, key=_order)),
-        too_small=tuple(too_small),
+        kinds_without=too_small,
         kinds_unasked=unasked,
         unlisted_prices=tuple(price.name for price in prices.prices if _is_unlisted(price, offers)),
         kinds=len(gpu_kinds),
     )
-
-
-def count_fitting(kinds: Sequence[MachineKind], table: Sequence[GpuModel], decide: Decide) -> int:
-    """How many of these kinds a job fits in some size."""
-    trial = _Trial(decide, table)
-    return sum(any(True for _ in trial.fitting(kind, kind.sizes)) for kind in kinds)
-
-
-def _priced(trial: _Trial, kind: MachineKind, known: set[str]) -> Iterator[_Fitting]:
-    """Of each number of GPUs that has a price, the fewest nodes that the job fits."""
-    for gpus in sorted({size.gpus for size in kind.priced_sizes}):
-        sizes = [size for size in kind.priced_sizes if size.gpus == gpus]
-        fitting = islice(trial.fitting(kind, sizes), 1)
-        yield from (fit for fit in fitting if fit[0].name not in known)
 
 
 def _is_unlisted(price: Price, offers: Sequence[Offer]) -> bool:
@@ -319,51 +267,6 @@ def _order(offer: Offer) -> tuple[bool, float, int, float, str]:
     )
 
 
-# Find the changes of a job after which it fits more of the GPUs of the table.
-
-# Those that cost least come first. A host of two terabytes is that of eight GPUs.
-_CHANGES: tuple[Change, ...] = (
-    {"gradient_checkpointing": True},
-    {"host_memory": "2TB"},
-    {"method": "lora"},
-    {"gradient_checkpointing": True, "method": "lora"},
-)
-
-
-class WiderFit(Struct, frozen=True, kw_only=True):
-    """A change of options, and how many of the GPUs that are too small the job then fits."""
-
-    change: Change
-    kinds: int
-
-
-def find_wider_fits(
-    offers: Offers,
-    stated: Collection[str],
-    table: Sequence[GpuModel],
-    decide_with: Callable[[Change], Decide],
-) -> Iterator[WiderFit]:
-    """The changes after which the job fits GPUs that are too small; none where most are not.
-
-    Args:
-        offers: The machines that it fits as it is.
-        stated: The options that a person gave; no change of one is offered.
-        table: The GPUs, by which machines are built.
-        decide_with: How the job is planned for a machine after a change.
-    """
-    if 2 * offers.kinds_without < offers.kinds:
-        return
-    most = 0
-    for change in _CHANGES:
-        if change.keys() & stated:
-            continue
-        kinds = count_fitting(offers.too_small, table, decide_with(change))
-        # A combination is worth it where it does more than one change.
-        if kinds > (most if len(change) > 1 else 0):
-            yield WiderFit(change=change, kinds=kinds)
-        most = max(most, kinds)
-
-
 # The JSON of a run: it changes only on purpose.
 
 
@@ -386,11 +289,11 @@ def encode_times(run: PredictedRun | None) -> dict[str, object]:
 
 
 def encode_run(planned: PlannedRun) -> dict[str, object]:
-    """The `run` of `plan --json`; costs are in the currency of the price."""
+    """The `run` of `plan --json`; costs are in dollars."""
     return {
         "tokens": planned.tokens,
         "price_per_hour": planned.price_per_hour,
-        "currency": planned.currency or None,
+        "currency": planned.currency,
         "strategies": [
             {"name": strategy.evaluated.strategy.name, **encode_times(strategy.run)}
             for strategy in planned.strategies
@@ -438,7 +341,7 @@ def encode_offers(
         "schema_version": SCHEMA_VERSION,
         "zerowiz_version": version,
         "model": {"name": model.name, "params": model.params, "source": model.source.value},
-        "currency": prices.currency or None,
+        "currency": prices.currency,
         "machines": [_encode_offer(offer) for offer in offers.offers],
         "gpus_tried": offers.kinds,
         "gpus_that_do_not_fit": offers.kinds_without,

@@ -420,7 +420,7 @@ OTHER_SETTINGS: Mapping[str, SettingRow] = {
     ),
     "price": SettingRow(
         flag="--price",
-        help="Price: 2.50/gpu-hour, 32/node-hour, NAME=..., or a file",
+        help="Price of a GPU hour in dollars: 2.50, or NAME=2.50",
         panel=Panel.LENGTH,
         value="<price>",
     ),

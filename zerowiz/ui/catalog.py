@@ -1,9 +1,9 @@
 """Show the machines of the tables that a job fits, and what a run takes on each."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from typing import TextIO
 
-from zerowiz.core.catalog import Offer, Offers, PlannedRun, StrategyRun, WiderFit
+from zerowiz.core.catalog import Offer, Offers, PlannedRun, StrategyRun
 from zerowiz.core.decision.job import Job, Objective
 from zerowiz.core.machine.interconnect import spell_network
 from zerowiz.core.machine_kinds import PriceList
@@ -11,7 +11,6 @@ from zerowiz.core.speed.costs import PredictedRun
 from zerowiz.translation import N_, _, listing
 from zerowiz.ui import sentences
 from zerowiz.ui.choice import split_of
-from zerowiz.ui.remedies import options
 from zerowiz.ui.text import (
     LABEL_COLUMNS,
     bare_gib,
@@ -45,29 +44,27 @@ def machines(
     job: Job,
     prices: PriceList,
     stream: TextIO,
-    wider: Sequence[WiderFit] = (),
     objective: Objective = Objective.FLOWCHART,
 ) -> None:
-    """A row for each machine, the best first, what was left out, and what would help.
+    """A row for each machine, the best first, and what was left out.
 
     Args:
         offered: The machines.
         job: The job on one of them.
         prices: What was said of prices.
         stream: Where to.
-        wider: What would help where few GPUs are large enough.
         objective: What chose the strategy of each machine.
     """
     say(stream, labelled(_("Model"), sentences.model(job.model)), hang=LABEL_COLUMNS)
     stream.write("\n")
     left: tuple[str, ...] = ()
     if offered.offers:
-        left = _table(offered, prices, stream)
+        left = _table(offered, stream)
         stream.write("\n")
-    say(stream, *_legend(offered, job, prices, objective, left), *_helps(wider))
+    say(stream, *_legend(offered, job, prices, objective, left))
 
 
-def _table(offered: Offers, prices: PriceList, stream: TextIO) -> tuple[str, ...]:
+def _table(offered: Offers, stream: TextIO) -> tuple[str, ...]:
     """The rows; returns the headings for which the terminal is too narrow."""
     timed = any(offer.run for offer in offered.offers)
     split, mixed = _splits(offered), _mixes_checkpointing(offered)
@@ -91,7 +88,7 @@ def _table(offered: Offers, prices: PriceList, stream: TextIO) -> tuple[str, ...
             *((_checkpointing(offer),) if mixed else ()),
             *_speed(offer),
             *((_time(offer),) if timed else ()),
-            *((_cost(offer, prices.currency),) if priced else ()),
+            *((_cost(offer),) if priced else ()),
         )
         for offer in offered.offers[:_MOST_ROWS]
     ]
@@ -128,9 +125,9 @@ def _time(offer: Offer) -> str:
     return _UNKNOWN if offer.run is None else hours(offer.run.expected_hours)
 
 
-def _cost(offer: Offer, currency: str) -> str:
+def _cost(offer: Offer) -> str:
     cost = None if offer.run is None else offer.run.cost
-    return _UNKNOWN if cost is None else money(cost.expected_cost, currency)
+    return _UNKNOWN if cost is None else money(cost.expected_cost)
 
 
 def _legend(
@@ -184,13 +181,10 @@ def _rows(prices: PriceList) -> str:
     order = _("fewest GPUs first, then the fastest")
     if prices.prices:
         order = _("cheapest first, then those without a price ({order})", order=order)
-    of_nodes = any(price.gpus is not None for price in prices.prices)
-    priced = _(", and every count that has its own price") if of_nodes else ""
     return _(
         "Machines as `$machine` takes them, {order}; for each GPU, the fewest that fit "
-        "and twice as many{priced}.",
+        "and twice as many.",
         order=order,
-        priced=priced,
     )
 
 
@@ -217,16 +211,6 @@ def _steps(offered: Offers, left: Collection[str]) -> Iterator[str]:
             "Each GPU trains on one sequence at a time. A larger `$micro_batch`, or one "
             "`$global_batch` for all machines, can change this order."
         )
-
-
-def _helps(wider: Sequence[WiderFit]) -> Iterator[str]:
-    """How many of the GPUs that are too small each change is enough for."""
-    if wider:
-        counts = [
-            _("{kinds} with `{change}`", kinds=fit.kinds, change=options(fit.change))
-            for fit in wider
-        ]
-        yield _("Of these GPUs, it would fit {counts}.", counts=listing(counts))
 
 
 def _left_out(offered: Offers) -> Iterator[str]:
@@ -280,7 +264,7 @@ def run(planned: PlannedRun, stream: TextIO) -> None:
     priced = planned.price_per_hour is not None
     costs = (N_("cost"), N_("(cost)")) if priced else ()
     headings = ("strategy", N_("steps"), N_("time"), N_("(time)"), *costs)
-    rows = [_row(strategy, planned.currency, priced=priced) for strategy in planned.strategies]
+    rows = [_row(strategy, priced=priced) for strategy in planned.strategies]
     show_rows(stream, headings, rows, ("(cost)", "(time)", "steps"))
     say(stream, "", _LEGEND)
 
@@ -289,7 +273,7 @@ def _what(planned: PlannedRun) -> str:
     """What is trained on, and how long the chosen strategy takes for it."""
     trained = _("{tokens} tokens", tokens=count(planned.tokens))
     if planned.price_per_hour is not None:
-        price = money(planned.price_per_hour, planned.currency)
+        price = money(planned.price_per_hour)
         trained += _(", at {price} an hour for the whole machine", price=price)
     runs = {strategy.evaluated.strategy.name: strategy.run for strategy in planned.strategies}
     chosen = runs.get(planned.chosen or "")
@@ -301,7 +285,7 @@ def _what(planned: PlannedRun) -> str:
         )
         return _("{trained}: no step time is predicted{why}", trained=trained, why=why)
     cost = chosen.cost
-    costs = "" if cost is None else f", {money(cost.expected_cost, planned.currency)}"
+    costs = "" if cost is None else f", {money(cost.expected_cost)}"
     return _(
         "{trained}: {chosen} takes {expected_hours}{costs}",
         trained=trained,
@@ -311,7 +295,7 @@ def _what(planned: PlannedRun) -> str:
     )
 
 
-def _row(strategy_run: StrategyRun, currency: str, *, priced: bool) -> tuple[str, ...]:
+def _row(strategy_run: StrategyRun, *, priced: bool) -> tuple[str, ...]:
     name, predicted = strategy_run.evaluated.strategy.name, strategy_run.run
     if predicted is None:
         return (name, *[_UNKNOWN] * (5 if priced else 3))
@@ -325,17 +309,17 @@ def _row(strategy_run: StrategyRun, currency: str, *, priced: bool) -> tuple[str
         f"{predicted.steps:,}",
         hours(predicted.expected_hours),
         bounds,
-        *(_run_cost(predicted, currency) if priced else ()),
+        *(_run_cost(predicted) if priced else ()),
     )
 
 
-def _run_cost(predicted: PredictedRun, currency: str) -> tuple[str, str]:
+def _run_cost(predicted: PredictedRun) -> tuple[str, str]:
     cost = predicted.cost
     if cost is None:
         return _UNKNOWN, _UNKNOWN
     bounds = _(
         "({low_cost} to {high_cost})",
-        low_cost=money(cost.low_cost, currency),
-        high_cost=money(cost.high_cost, currency),
+        low_cost=money(cost.low_cost),
+        high_cost=money(cost.high_cost),
     )
-    return money(cost.expected_cost, currency), bounds
+    return money(cost.expected_cost), bounds

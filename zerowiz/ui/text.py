@@ -657,8 +657,7 @@ def hours(value: float) -> str:
     return f"{value:,.0f} h" if value >= 100 else f"{value:.1f} h"  # noqa: PLR2004 - three digits
 
 
-def money(amount: float, currency: str = "") -> str:
-    """An amount in a currency: `$704`, `17.60 EUR`, `0.0123`; no currency is assumed."""
-    digits = 0 if amount >= 100 else 2 if amount >= 0.1 or not amount else 4  # noqa: PLR2004 - three digits
-    plain = f"{amount:,.{digits}f}"
-    return f"{plain} {currency}" if currency.isalpha() else f"{currency}{plain}"
+def money(dollars: float) -> str:
+    """Dollars as people plan with them: `$704`, `$17.60`, `$0.0123`."""
+    digits = 0 if dollars >= 100 else 2 if dollars >= 0.1 or not dollars else 4  # noqa: PLR2004 - three digits
+    return f"${dollars:,.{digits}f}"

@@ -152,8 +152,9 @@ class _Machines:
 
 # Sizes that people train, from the largest.
 _SIZES = ("70b", "32b", "14b", "7b", "3b", "1.5b", "1b", "500m", "100m")
-# Of a model's parameters: one that is hardly smaller, or far smaller, is no remedy.
-_LEAST_FRACTION, _MOST_FRACTION = 0.1, 0.8
+# Of a model's parameters: one that is hardly smaller is no remedy, nor, where something else does,
+# one that is far smaller.
+_FAR_SMALLER, _HARDLY_SMALLER = 0.1, 0.8
 
 
 # Find the changes after which a job fits: one alone, or the cheapest that do together.
@@ -172,12 +173,13 @@ class _Finder:
         # Where nothing fits, what is uncertain is better than nothing.
         self.grades = (_SURELY,) if decision.chosen is not None else (_SURELY, _PERHAPS)
         self.known: dict[frozenset[tuple[str, object]], int] = {}
+        self.is_hard = False
 
     def find(self) -> list[Way]:
         """Each change that is enough alone, and what is enough together where no cheap one is."""
         alone = self.alone(*CHEAP)
         ways = [*alone] or self.together(CHEAP)
-        is_hard = not ways
+        self.is_hard = is_hard = not ways
         ways += self.alone_or_joined(state_network)
         # A Trainer trains in fp32 unless its script says otherwise, which few people mean.
         ways += self.alone_or_joined(use_bf16)
@@ -198,7 +200,8 @@ class _Finder:
     def smaller_models(self, job: Job, _: Constraints) -> Iterator[Patch]:
         """Each smaller model, the largest first: of the series, or a size where a size was said."""
         model = job.model
-        params = range(int(_LEAST_FRACTION * model.params), int(_MOST_FRACTION * model.params))
+        least = 0.0 if self.is_hard else _FAR_SMALLER * model.params
+        params = range(int(least), int(_HARDLY_SMALLER * model.params))
         builders: dict[str, Callable[[], Model]]
         if model.source is ModelSource.SIZE:
             sizes = ((name, parse_size(name) or 0) for name in _SIZES)

@@ -1,10 +1,9 @@
 """The GPU table, and which of its rows a name means."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache
-from itertools import chain
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -149,34 +148,6 @@ def mean_models(name: str, table: Sequence[GpuModel]) -> tuple[GpuModel, ...]:
     return match_models(name, table) or tuple(
         model for model in table if _can_mean(_split_name(name), model)
     )
-
-
-def same_base(name: str, table: Sequence[GpuModel]) -> tuple[GpuModel, ...]:
-    """The rows that differ from a name in memory or form at most: the `H100` of `H100-120GB`."""
-    base = _split_name(name).base
-    return tuple(row for row in table if base in {parts.base for parts in _parts_of(row)})
-
-
-_SERIES = re.compile(r"([a-z]+)(\d+)")
-
-
-def same_series(name: str, table: Sequence[GpuModel]) -> tuple[GpuModel, ...]:
-    """The rows of the same letters, the nearest number first: the `H200` of `H199`."""
-    match = _SERIES.fullmatch(_split_name(name).base)
-    if match is None:
-        return ()
-    distances = {
-        row.name: min(abs(int(number) - int(match[2])) for number in numbers)
-        for row in table
-        if (numbers := _numbers(row, match[1]))
-    }
-    near = sorted((row for row in table if row.name in distances), key=lambda r: distances[r.name])
-    return tuple(near)
-
-
-def _numbers(model: GpuModel, series: str) -> list[str]:
-    matches = (_SERIES.match(parts.base) for parts in _parts_of(model))
-    return [match[2] for match in matches if match is not None and match[1] == series]
 
 
 def pick_model(models: Sequence[GpuModel]) -> GpuModel:
@@ -348,19 +319,7 @@ def _ways(text: str, counts: Sequence[str], most: int = 2) -> Iterator[Phrase]:
                 yield replace(way, nodes=count)
 
 
-# Find the GPU that a name means; where none has it, names like it, or whose hardware it is.
-
-# Rule: accelerators that people name and that are not NVIDIA's, by their names or an instance's.
-_OTHERS = (
-    ("an AMD GPU", r"(?:amd|radeon)\b.*|(?:instinct\W*)?mi\d{2,3}\w*|rx\W*\d{4}.*"),
-    ("a Google TPU", r"(?:\w+\W*)?tpu.*|v[2-6](?:[ep]|litepod)?\W\d+|trillium|ct\d\w+\W.*"),
-    ("an Intel accelerator", r"gaudi.*|hl\W?\d{3}|(?:intel\W*)?(?:arc|max\W*1\d{3}).*"),
-    ("an AWS accelerator", r"trainium.*|inferentia.*|(?:trn|inf)\d.*"),
-    ("a Huawei NPU", r"ascend.*|9[15]0[bcd]\d?"),
-    ("an Apple GPU", r"(?:apple\W*)?m[1-9](?:\W*(?:pro|max|ultra))?|mps|apple.*"),
-    ("an instance with AMD GPUs", r"(?:standard\W*)?nd\w+\W*mi\d+.*"),
-    ("an instance with Intel Gaudi", r"dl\dq?\W.*"),
-)
+# Find the GPU that a name means; where none has it, names like it.
 
 _LIST = "to see names that it knows: `zerowiz plan --machine all --model 7b`"
 _NODE_FILE = "to plan for another GPU, describe it in a file: `$machine node.json`"
@@ -390,19 +349,12 @@ def refuse_name(
     phrase: Phrase, table: Sequence[GpuModel], instances: Sequence[Instance]
 ) -> UsageError:
     """The error for a phrase whose name is in no table; the names in its hint are accepted."""
-    name = phrase.name.lower().replace("_", " ")
-    other = next((what for what, pattern in _OTHERS if re.fullmatch(pattern, name)), None)
-    if other is not None:
-        return UsageError(
-            f"`{phrase.name}` is {other}; zerowiz plans for NVIDIA GPUs only",
-            (
-                "name an NVIDIA GPU, such as `$machine 8xH100`, or plan for CPU ranks: "
-                "`$machine cpu`"
-            ),
-        )
     close = ", ".join(f"`{phrase.of(name)}`" for name in close_names(phrase.name, table, instances))
     return UsageError(
-        f"`{phrase.name}` is not a GPU or an instance that zerowiz knows",
+        (
+            f"`{phrase.name}` is not a GPU or an instance that zerowiz knows; it plans for NVIDIA "
+            "GPUs and for CPU ranks (`$machine cpu`)"
+        ),
         *((f"similar names: {close}",) if close else ()),
         _LIST,
         _NODE_FILE,
@@ -421,20 +373,11 @@ def close_names(
         for alias in (row.name, *row.aliases)
     }
     wanted, node = normalize_name(name), normalize_instance(name)
+    # `p5` is a family of instances.
+    family = [row for key, row in nodes.items() if node and key.startswith(node)]
+    close_nodes = [nodes[key] for key in get_close_matches(node, nodes, n=2 * _MOST, cutoff=0.8)]
+    close_gpus = [gpus[key] for key in get_close_matches(wanted, gpus, n=2 * _MOST)]
     return (
-        *_first(
-            (own_name(row, table) for row in same_base(name, table)),
-            (gpus[key] for key in get_close_matches(wanted, gpus, n=2 * _MOST)),
-            (own_name(row, table) for row in same_series(name, table)),
-        ),
-        *_first(
-            # `p5` is a family of instances.
-            (row for key, row in nodes.items() if node and key.startswith(node)),
-            (nodes[key] for key in get_close_matches(node, nodes, n=2 * _MOST, cutoff=0.8)),
-        ),
+        *list(dict.fromkeys(close_gpus))[:_MOST],
+        *list(dict.fromkeys([*family, *close_nodes]))[:_MOST],
     )
-
-
-def _first(*groups: Iterable[str]) -> tuple[str, ...]:
-    """The first few of them, each name once."""
-    return tuple(dict.fromkeys(chain(*groups)))[:_MOST]

@@ -458,7 +458,7 @@ class RunLength(Struct, frozen=True, kw_only=True):
 
 
 class RunCost(Struct, frozen=True, kw_only=True):
-    """In the currency of the price."""
+    """In dollars."""
 
     expected_cost: float
     low_cost: float

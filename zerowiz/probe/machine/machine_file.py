@@ -119,35 +119,3 @@ def read_results(path: Path) -> "MachineResults":
         return decode(MachineResults, parse_json(read_named(path)), "measured")
     except (OSError, ValueError, UsageError):
         return MachineResults()
-
-
-# Read a file of prices: TOML or JSON, the price of an hour by the name of a machine.
-
-_AS = '`"H100-80GB" = "2.50/gpu-hour"` in TOML, `{"H100-80GB": "2.50/gpu-hour"}` in JSON'
-
-
-def read_price_file(path: Path) -> dict[str, str]:
-    """The prices by the names in the file.
-
-    Raises:
-        UsageError: It cannot be read, or holds something else.
-    """
-    import tomllib  # noqa: PLC0415 - JSON needs none
-
-    try:
-        text = read_named_text(path)
-        content = tomllib.loads(text) if path.suffix == ".toml" else parse_json(text)
-    except OSError as error:
-        raise UsageError(f"`{path}` cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        kind = "TOML" if path.suffix == ".toml" else "JSON"
-        raise UsageError(
-            f"`{path}` is not {kind}: {error}",
-            _AS,
-        ) from None
-    if not isinstance(content, dict) or not all(isinstance(v, str) for v in content.values()):
-        raise UsageError(
-            f"`{path}` is not a list of prices",
-            _AS,
-        )
-    return content
