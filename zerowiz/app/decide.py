@@ -57,19 +57,18 @@ class DecidedJob(Struct, frozen=True, kw_only=True):
     decision: Decision
 
 
-def decide_job(resolved: ResolvedJob, *, compares: bool = False) -> DecidedJob:
+def decide_job(resolved: ResolvedJob) -> DecidedJob:
     """The decision on a job that is resolved, without remedies.
 
     Args:
         resolved: The job, with the step as it would be by itself.
-        compares: Whether what else there is is looked at; the decision is the same.
 
     Raises:
         UsageError: DeepSpeed does not do what was asked for, or the script does not train so.
     """
     if resolved.script is not None:
         check_method(resolved.script.facts, resolved.job.workload.method)
-    searched = choose_open(resolved, compares=compares)
+    searched = choose_open(resolved)
     # Where nothing fits it is the least that the job can have, so that no remedy asks for it.
     step = _least(resolved) if searched.choice is None else searched.choice.workload
     chosen = resolved.with_step(step)
@@ -82,7 +81,7 @@ def decide_job(resolved: ResolvedJob, *, compares: bool = False) -> DecidedJob:
     return DecidedJob(first=resolved, resolved=chosen, search=searched, decision=decision)
 
 
-def choose_open(resolved: ResolvedJob, *, compares: bool) -> Search:
+def choose_open(resolved: ResolvedJob) -> Search:
     """What is taken of what is open."""
 
     def supports(strategy: Strategy) -> bool:
@@ -94,7 +93,7 @@ def choose_open(resolved: ResolvedJob, *, compares: bool) -> Search:
 
     job, open_step = resolved.job, resolved.freedom
     objective = resolved.options.objective
-    return search(job, resolved.constraints, open_step, objective, supports, compares=compares)
+    return search(job, resolved.constraints, open_step, objective, supports)
 
 
 def _least(resolved: ResolvedJob) -> Workload:
@@ -221,7 +220,7 @@ class RemedyFinder:
         """The strategy that is chosen for a resolved."""
         if resolved.freedom == OpenSettings() and self.options.objective is Objective.FLOWCHART:
             return choose_only(resolved.job, resolved.constraints)[0]
-        return choose_open(resolved, compares=False).decision.chosen
+        return choose_open(resolved).decision.chosen
 
     def _edit(self, remedy: Remedy) -> str:
         """What to change in the script for it."""
@@ -333,7 +332,7 @@ def plan_options(
 def plan_resolved(job: ResolvedJob) -> Plan:
     """The plan of a job that is resolved."""
     options, script = job.options, job.script
-    followed = decide_job(job, compares=True)
+    followed = decide_job(job)
     finder = RemedyFinder(followed.first)
     return Plan(
         options=options,

@@ -71,7 +71,7 @@ def _decided(cell: GridCell, plan: Plan) -> GridCell:
         options = replace(plan.options, micro_batch=micro_batch, sequence_tokens=tokens)
         resolved, machine = plan.resolved, plan.decision.job.machine
         changed = resolved.with_change(options, machine, resolved.read)
-        decided = decide_job(changed, compares=True)
+        decided = decide_job(changed)
     except ZerowizError as error:
         return replace(cell, decision=None, search=None, refusal=error.message)
     return replace(cell, decision=decided.decision, search=decided.search)

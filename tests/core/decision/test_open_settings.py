@@ -277,28 +277,6 @@ def test_the_flowchart_keeps_the_strategy_that_it_takes_for_the_job_as_it_is(
 
 
 @LAW
-@given(job=jobs(), freedom=FREEDOMS, wish=WISHES, objective=st.sampled_from(Objective))
-def test_the_same_is_chosen_where_rivals_do_not_matter(
-    job: Job, freedom: OpenSettings, wish: Constraints, objective: Objective
-) -> None:
-    whole, alone = (search(job, wish, freedom, objective, compares=each) for each in (True, False))
-    assert (whole.decision, whole.choice) == (alone.decision, alone.choice)
-
-
-def test_of_splits_as_good_the_same_is_chosen_where_rivals_do_not_matter() -> None:
-    step = Workload(
-        micro_batch=2, accumulation_steps=2, sequence_tokens=1024, gradient_checkpointing=True
-    )
-    job = job_on("1xH100-80GB", read_model("llama-3.2-1b"), step)
-    # DDP comes near the limit with each split, and holds as much.
-    job = replace(job, budget_bytes=27_110_268_922)
-    whole, alone = (search(job, Constraints(), OPEN, compares=each) for each in (True, False))
-    assert whole.choice == alone.choice
-    assert whole.choice is not None
-    assert (DDP, Verdict.TIGHT) == (whole.choice.strategy, whole.choice.evaluated.verdict)
-
-
-@LAW
 @given(job=jobs(), wish=WISHES)
 def test_a_split_is_no_slower_than_the_job_as_it_is(job: Job, wish: Constraints) -> None:
     before = decide(job, wish).chosen

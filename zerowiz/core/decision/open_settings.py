@@ -2,7 +2,6 @@
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
 from itertools import chain, product
 
 from msgspec import Struct
@@ -225,16 +224,10 @@ def list_variants(job: Job, freedom: OpenSettings) -> Iterator[Job]:
 
 
 class Evaluator:
-    """Evaluates the workloads of one job; what ran out of memory before counts for each.
+    """Evaluates the workloads of one job; what ran out of memory before counts for each."""
 
-    Args:
-        job: What is planned.
-        only_running: Whether splits that surely do not run are left out, and not evaluated.
-    """
-
-    def __init__(self, job: Job, *, only_running: bool = False) -> None:
+    def __init__(self, job: Job) -> None:
         self.job = job
-        self._only_running = only_running
         self._known: dict[Workload, tuple[StrategyEstimate, ...]] = {}
         self._made: dict[tuple[Workload, str], Candidate] = {}
 
@@ -244,15 +237,6 @@ class Evaluator:
         if key not in self._made:
             self._made[key] = self._make(workload, strategy)
         return self._made[key]
-
-    def is_asked_of(self, workload: Workload, strategy: StrategyRow) -> bool:
-        """Whether it is to be evaluated."""
-        return not self._only_running or self.may_run(workload, strategy)
-
-    def may_run(self, workload: Workload, strategy: StrategyRow) -> bool:
-        """Whether the strategy may run with this workload, known sooner than how it does."""
-        is_known = (workload, strategy.name) in self._made
-        return is_known or may_run(replace(self.job, workload=workload), strategy)
 
     def _make(self, workload: Workload, strategy: StrategyRow) -> Candidate:
         job = replace(self.job, workload=workload)
@@ -271,16 +255,14 @@ class Evaluator:
         where the smallest micro-batch does not, as ZeRO-1 then keeps no gradients between steps.
         """
         least, *others = steps
-        smallest = self.candidate(least, strategy) if self.is_asked_of(least, strategy) else None
-        if smallest is not None:
-            yield smallest
+        smallest = self.candidate(least, strategy)
+        yield smallest
         if not others:
             return
         *accumulating, whole = others
-        runs = smallest is not None and smallest.evaluated.is_sure
+        runs = smallest.evaluated.is_sure
         fast: list[Candidate] = []
-        is_asked = self.is_asked_of if runs else self.may_run
-        if is_asked(whole, strategy):
+        if runs or may_run(replace(self.job, workload=whole), strategy):
             candidate = self.candidate(whole, strategy)
             fast += [candidate] if candidate.evaluated.verdict is Verdict.FITS else []
             yield candidate
@@ -317,8 +299,7 @@ class _Bisected:
             self.count = bisect_left(places[:-1], x=True, key=self._fails)
 
     def _fails(self, index: int) -> bool:
-        is_asked = self._evaluator.is_asked_of(self._steps[index], self._strategy)
-        return not is_asked or not self.at(index).evaluated.is_sure
+        return not self.at(index).evaluated.is_sure
 
     def at(self, index: int) -> Candidate:
         return self._evaluator.candidate(self._steps[index], self._strategy)
@@ -340,8 +321,6 @@ def cover(
     job: Job,
     strategies: Sequence[StrategyRow],
     freedom: OpenSettings,
-    *,
-    only_running: bool = False,
 ) -> SearchResult:
     """The candidates among these strategies that a search may take.
 
@@ -352,14 +331,12 @@ def cover(
         job: What is planned.
         strategies: Those that are looked at.
         freedom: What is open.
-        only_running: Whether what surely does not run is left out, and with it what the flowchart
-            looks at.
     """
     candidates: dict[tuple[Workload, str], Candidate] = {}
     walks: list[tuple[Candidate, ...]] = []
     count, w = 0, job.workload
     for variant in list_variants(job, freedom):
-        evaluator, full = Evaluator(variant, only_running=only_running), variant.workload
+        evaluator, full = Evaluator(variant), variant.workload
         steps = split_batch(full) if freedom.split else (full,)
         of_each = [list(evaluator.splits(steps, strategy)) for strategy in strategies]
         count += len(steps) * sum(len(variant.buffers(strategy)) for strategy in strategies)
@@ -370,72 +347,10 @@ def cover(
             walk = [
                 candidates.get((workload, s.name)) or evaluator.candidate(workload, s)
                 for s in strategies
-                if evaluator.is_asked_of(workload, s)
             ]
             candidates |= {(e.workload, e.strategy.name): e for e in walk}
-            walks += [] if only_running else [tuple(walk)]
+            walks.append(tuple(walk))
     return SearchResult(candidates=tuple(candidates.values()), walks=tuple(walks), count=count)
-
-
-def cover_walks(
-    job: Job,
-    strategies: Sequence[StrategyRow],
-    freedom: OpenSettings,
-    choose: Callable[[Sequence[Candidate]], StrategyEstimate | None],
-    *,
-    is_forced: bool,
-) -> SearchResult:
-    """What the flowchart looks at, and the splits of the batch of the strategies that it takes.
-
-    That is less than half of what `cover` evaluates, and the same is chosen of it.
-
-    Args:
-        job: What is planned.
-        strategies: Those of the flowchart.
-        freedom: What is open besides the kernels.
-        choose: What the flowchart takes of these strategies with one workload.
-        is_forced: Whether it may take what does not fit; else that is left out of the walks.
-    """
-    walks_of: dict[Workload, list[tuple[Candidate, ...]]] = {}
-    variants = [Evaluator(variant, only_running=True) for variant in list_variants(job, freedom)]
-    steps_of = {
-        variant.job.workload: split_batch(variant.job.workload)
-        if freedom.split
-        else (variant.job.workload,)
-        for variant in variants
-    }
-    chosen_rows: dict[str, StrategyRow] = {}
-    for evaluator in variants:
-        full = evaluator.job.workload
-        walks = walks_of.setdefault(full, [])
-        for workload in dict.fromkeys((full, steps_of[full][0])):
-            walk = tuple(
-                evaluator.candidate(workload, strategy)
-                for strategy in strategies
-                if is_forced or evaluator.may_run(workload, strategy)
-            )
-            if not walk:
-                continue
-            walks.append(walk)
-            chosen = choose(walk)
-            if chosen is not None:
-                chosen_rows |= {e.name: e for e in strategies if e.name == chosen.strategy.name}
-            if is_settled(chosen):
-                # The smallest micro-batch would lead to no other strategy.
-                break
-    splits: list[Candidate] = []
-    for evaluator in variants:
-        full = evaluator.job.workload
-        # In the order of `cover`: of those that are as good the first is taken.
-        for strategy in chosen_rows.values():
-            splits += evaluator.splits(steps_of[full], strategy)
-        splits += chain.from_iterable(walks_of[full])
-    candidates = {(candidate.workload, candidate.strategy.name): candidate for candidate in splits}
-    return SearchResult(
-        candidates=tuple(candidates.values()),
-        walks=tuple(chain.from_iterable(walks_of.values())),
-        count=len(candidates),
-    )
 
 
 def is_settled(chosen: StrategyEstimate | None) -> bool:
@@ -478,8 +393,6 @@ def search(
     freedom: OpenSettings,
     objective: Objective = Objective.FLOWCHART,
     supports: Callable[[Strategy], bool] = lambda _: True,
-    *,
-    compares: bool = True,
 ) -> Search:
     """Choose a strategy and the open settings, by the flowchart or by what is predicted.
 
@@ -493,18 +406,10 @@ def search(
         freedom: What is open.
         objective: What the choice is to be.
         supports: Whether DeepSpeed trains the job as it was asked with a strategy.
-        compares: Whether what else there is matters. Without it the same is chosen, in less than
-            half of the time, and nothing is said of what is faster, nor of what does not run.
     """
     by_flowchart = objective is Objective.FLOWCHART
     varied = replace(freedom, attention=(), losses=()) if by_flowchart else freedom
-    # The flowchart looks at the kernels of the job alone.
-    walks_alone = not compares and not (varied.attention or varied.losses)
-    cover_by_walks = partial(_cover_walks, job, constraints, varied)
-    if by_flowchart and walks_alone:
-        covered = cover_by_walks()
-    else:
-        covered = cover(job, STRATEGIES, varied, only_running=walks_alone)
+    covered = cover(job, STRATEGIES, varied)
     # The flowchart leaves out what is rarely the best; a search may find that it is.
     looked_at = STRATEGIES if constraints.free else considered(constraints)
     names = {strategy.name for strategy in looked_at if supports(strategy)}
@@ -516,8 +421,6 @@ def search(
         candidates = [lean_out(job, candidate) for candidate in candidates]
     ranks = job.machine.world_size
     best = None if by_flowchart else _take(objective, candidates, ranks)
-    if best is None and walks_alone and not by_flowchart:
-        covered = cover_by_walks()
     not_tight = without_needlessly_tight(covered.candidates)
     walks = _walk_each(job, constraints, covered.walks, not_tight)
     choice = best or _take_for(walks, not_tight, ranks)
@@ -533,7 +436,7 @@ def search(
         decision = replace(
             decision, chosen=choice.evaluated, answers=walk.answers, reasons=walk.reasons
         )
-    has_rivals = compares and best is None and constraints.free
+    has_rivals = best is None and constraints.free
     faster = take_fastest(candidates, ranks) if has_rivals else None
     every = (*covered.candidates, *candidates, *((choice,) if choice else ()))
     return Search(
@@ -546,13 +449,6 @@ def search(
         count=covered.count,
         clearly_faster=faster if _is_clearly_faster(faster, choice) else None,
     )
-
-
-def _cover_walks(job: Job, constraints: Constraints, freedom: OpenSettings) -> SearchResult:
-    def choose(walk: Sequence[Candidate]) -> StrategyEstimate | None:
-        return _walk(job, constraints, walk).chosen
-
-    return cover_walks(job, STRATEGIES, freedom, choose, is_forced=constraints.force)
 
 
 def _take(objective: Objective, candidates: Sequence[Candidate], ranks: int) -> Candidate | None:
