@@ -193,9 +193,11 @@ class _Finder:
             ways += self.joined(shorten, train_adapters)
             machines = self.joined(self.machines.any, unpin_stage, allow_offload)
         ways += machines
-        for kind in (raise_budget, add_host_memory, self.smaller_models):
+        for kind in (raise_budget, add_host_memory):
             ways += self.alone_or_joined(kind, join=is_hard)
-        return ways
+        # A model that is hardly smaller, with a leaner step, is nearer to what was asked for.
+        joined = self.joined(self.smaller_models) if is_hard else []
+        return ways + (joined or self.alone(self.smaller_models))
 
     def smaller_models(self, job: Job, _: Constraints) -> Iterator[Patch]:
         """Each smaller model, the largest first: of the series, or a size where a size was said."""
