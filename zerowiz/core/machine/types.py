@@ -1,6 +1,7 @@
 """The machine of a job: its GPUs, the links between them, its host and its network."""
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from enum import StrEnum
 from itertools import islice
@@ -330,31 +331,28 @@ def _link_bytes_per_s(pairs: Iterable[PairLink]) -> int | None:
 
 _Hop = tuple[int, int]
 """Two neighbors of a ring, the lower index first."""
-_Ring = tuple[_Hop, ...]
 
-# All rings through 8 GPUs are 7! / 2, and to list them takes 13,700 steps. As NCCL does
-# (`NCCL_SEARCH_TIMEOUT`), a search ends after so many steps with what it has: less than there is,
-# for meshes denser than any that was built. Where one of 16 GPUs has lost its links, it would look
-# through all ways between the others.
-_MOST_RINGS = 2520
+# As NCCL does (`NCCL_SEARCH_TIMEOUT`), a search for a ring ends after so many steps: a GPU that has
+# lost most of its links would have it look through all ways between the others.
 _MOST_STEPS = 1 << 14
 
 
 def _count_ring_links(pairs: Sequence[PairLink], nvlinks: Mapping[int, int | None]) -> int:
-    """How many links of each GPU the rings over NVLink can use in one direction; 0 without one."""
+    """How many links of each GPU the rings over NVLink can use in one direction; 0 without one.
+
+    The widest ring takes half a link of each hop, then the widest of what is left, and so on.
+    """
     gpus = sorted({gpu for link in pairs for gpu in link.pair})
     if any(low == high for low, high in (link.pair for link in pairs)):
         return 0  # Slices of one GPU have no links.
-    halves = {link.pair: 2 * link.nvlinks for link in pairs if link.nvlinks}
+    halves = Counter({link.pair: 2 * link.nvlinks for link in pairs if link.nvlinks})
     limit = min(_usable(gpu, halves, nvlinks.get(gpu)) for gpu in gpus)
-    rings = _list_rings(gpus, halves)
-    first = next(rings, None)
-    if first is None:
-        return 0
-    # Behind a switch one ring, repeated, uses every link of a GPU.
-    if _room(first, halves) >= limit:
-        return limit
-    return min(limit, _pack([first, *islice(rings, _MOST_RINGS - 1)], halves))
+    for count in range(limit):
+        ring = _find_ring(gpus, halves)
+        if not ring:
+            return count
+        halves.subtract(ring)
+    return limit
 
 
 def _usable(gpu: int, halves: Mapping[_Hop, int], nvlinks: int | None) -> int:
@@ -364,61 +362,23 @@ def _usable(gpu: int, halves: Mapping[_Hop, int], nvlinks: int | None) -> int:
     return min(links, sum(wired))
 
 
-def _list_rings(gpus: Sequence[int], hops: Container[_Hop]) -> Iterator[_Ring]:
-    """Every ring through all GPUs, once; that in the order of the GPUs comes first.
+def _find_ring(gpus: Sequence[int], halves: Mapping[_Hop, int]) -> list[_Hop]:
+    """The hops of a ring through all GPUs, the widest hops tried first; none without one."""
 
-    It ends after _MOST_STEPS.
-    """
-    near = {
-        gpu: [other for other in gpus if (min(gpu, other), max(gpu, other)) in hops] for gpu in gpus
-    }
-    steps = 0
+    def width(gpu: int, other: int) -> int:
+        return halves.get((min(gpu, other), max(gpu, other)), 0)
 
-    def walk(path: tuple[int, ...]) -> Iterator[_Ring]:
-        nonlocal steps
-        steps += 1
-        if steps > _MOST_STEPS:
-            return
-        if len(path) < len(gpus):
-            for gpu in near[path[-1]]:
-                if gpu not in path:
-                    yield from walk((*path, gpu))
-        elif path[0] in near[path[-1]] and path[1] <= path[-1]:
+    def walk(path: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+        yield path
+        near = [gpu for gpu in gpus if gpu not in path and width(path[-1], gpu)]
+        for gpu in sorted(near, key=lambda gpu: -width(path[-1], gpu)):
+            yield from walk((*path, gpu))
+
+    for path in islice(walk((gpus[0],)), _MOST_STEPS):
+        if len(path) == len(gpus) and width(path[-1], path[0]):
             ends = zip(path, (*path[1:], path[0]), strict=True)
-            yield tuple((min(hop), max(hop)) for hop in ends)
-
-    return walk((gpus[0],))
-
-
-def _room(ring: _Ring, halves: Mapping[_Hop, int]) -> int:
-    """How often a ring of half a link fits. The ring of two GPUs has one hop twice."""
-    return min(halves[hop] // ring.count(hop) for hop in ring)
-
-
-def _pack(rings: Sequence[_Ring], halves: Mapping[_Hop, int]) -> int:
-    """How many rings of half a link fit at once, by trying how often each is used."""
-    free, gpus = dict(halves), {gpu for hop in rings[0] for gpu in hop}
-    best = steps = 0
-
-    def most() -> int:
-        return min(sum(free[hop] for hop in free if gpu in hop) for gpu in gpus) // 2
-
-    def search(left: Sequence[_Ring], count: int) -> None:
-        nonlocal best, steps
-        best = max(best, count)
-        for place, ring in enumerate(left):
-            for times in range(_room(ring, free), 0, -1):
-                steps += len(left) - place
-                if steps > _MOST_STEPS or count + most() <= best:
-                    return
-                for hop in ring:
-                    free[hop] -= times
-                search([other for other in left[place + 1 :] if _room(other, free)], count + times)
-                for hop in ring:
-                    free[hop] += times
-
-    search(rings, 0)
-    return best
+            return [(min(hop), max(hop)) for hop in ends]
+    return []
 
 
 _Ordered = TypeVar("_Ordered", int, tuple[int, int])
