@@ -148,9 +148,9 @@ def test_a_measured_row_is_a_case_to_be_run_again(row: Mapping[str, Any]) -> Non
 @pytest.mark.parametrize(
     ("said", "message"),
     [
-        ({"stage": "two"}, "`case.stage` is 'two', not a whole number from 0"),
+        ({"stage": "two"}, "`case.stage`: expected `int`, got `str`"),
         ({"gpus": 0}, "`case`: `gpus` must be at least 1"),
-        ({"bf16": 3}, "`case.bf16` is 3, not an object"),
+        ({"bf16": 3}, "`case.bf16`: expected `object`, got `int`"),
     ],
 )
 def test_an_error_names_the_key(said: dict[str, object], message: str) -> None:

@@ -15,7 +15,7 @@ from zerowiz.core.machine.spec import decode_machine, encode_machine
 from zerowiz.core.machine.types import Gpu, Host, Interconnect, LinkClass, Machine, MachineSource
 from zerowiz.core.measured_trial import Trial
 from zerowiz.core.memory.micro_step import Traced
-from zerowiz.core.structs import decode, replace
+from zerowiz.core.structs import replace
 from zerowiz.errors import UsageError
 from zerowiz.probe.host_files import FileAnswers
 
@@ -130,7 +130,7 @@ def test_what_a_person_leaves_out_is_unknown() -> None:
         (("network",), {"kind": "wifi"}, "machine.network.kind"),
         (("allocation",), {"nodes": 2}, "machine.allocation.scheduler"),
         (("origins",), ["NVML"], "machine.origins"),
-        (("origins",), {"nodes": 2}, "machine.origins.nodes"),
+        (("origins",), {"nodes": 2}, "machine.origins[...]"),
         (("notes",), "note", "machine.notes"),
         (("notes",), [1], "machine.notes[0]"),
     ],
@@ -154,7 +154,7 @@ def test_a_missing_key_is_said_to_be_missing() -> None:
 
 
 def test_a_machine_that_is_no_object_is_refused() -> None:
-    with pytest.raises(UsageError, match="`machine` is 'h100', not an object"):
+    with pytest.raises(UsageError, match="`machine`: expected `object`, got `str`"):
         decode_machine("h100")
 
 
@@ -163,11 +163,6 @@ def test_null_is_the_default_also_where_the_type_has_no_null() -> None:
     nulls["gpus"][0] |= {"pcie": None, "fabric_ready": None}
     said = {key: value for key, value in nulls.items() if value is not None}
     assert decode_machine({**said, "gpus": WHOLE["gpus"]}) == decode_machine(nulls)
-
-
-def test_null_stays_where_a_mapping_holds_it() -> None:
-    answers = decode(FileAnswers, {"text": {"/proc/a": None}, "names": None}, "files")
-    assert FileAnswers(text={"/proc/a": None}) == answers
 
 
 READ = (Machine, Traced, History, Trial, FileAnswers, OpenRendezvous, Join, AttemptSpec)

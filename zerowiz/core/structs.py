@@ -3,9 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from enum import StrEnum
-from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Annotated, TypeGuard, TypeVar, Union, cast, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, TypeVar, cast
 
 import msgspec
 
@@ -81,6 +79,7 @@ def _at(value: object, path: str) -> object:
 
 _Value = TypeVar("_Value")
 
+_MISSING = re.compile(r"Object missing required field `(.+)`")
 # Python's JSON reader gives half of a surrogate pair as it stands; msgspec cannot encode one.
 _NOT_TAKEN = (msgspec.ValidationError, UnicodeEncodeError)
 
@@ -142,95 +141,21 @@ def decode(kind: type[_Value], value: object, path: str) -> _Value:
     try:
         return msgspec.convert(value, kind)
     except (*_NOT_TAKEN, UsageError):
-        content = _without_nulls(kind, value)
-        _refuse(kind, content, path)
-        return msgspec.convert(content, kind)
-
-
-def _refuse(hint: object, value: object, path: str) -> None:
-    """Raise what is wrong with the innermost part of a value that its type does not take."""
+        content = _without_nulls(value)
     try:
-        msgspec.convert(value, hint)
+        return msgspec.convert(content, kind)
     except UsageError as refused:
-        _refuse_parts(hint, value, path)
         raise UsageError(f"`{path}`: {refused.message}") from None
-    except _NOT_TAKEN:
-        _refuse_parts(hint, value, path)
-        raise UsageError(f"`{path}` is {value!r:.40}, not {_words(hint, value)}") from None
+    except _NOT_TAKEN as error:
+        reason, _, place = str(error).partition(" - at `$")
+        where = path + place.rstrip("`")
+        if missing := _MISSING.fullmatch(reason):
+            raise UsageError(f"`{where}.{missing[1]}` is missing") from None
+        raise UsageError(f"`{where}`: {reason[0].lower()}{reason[1:]}") from None
 
 
-def _refuse_parts(hint: object, value: object, path: str) -> None:
-    parts = _parts(hint, value)
-    if parts is None:
-        return
-    kind = _without_none(hint)
-    for field in msgspec.structs.fields(kind) if _is_struct(kind) else ():
-        needed = field.encode_name
-        if field.required and needed not in parts:
-            raise UsageError(f"`{path}.{needed}` is missing")
-    for key, (inner, part) in parts.items():
-        _refuse(inner, part, f"{path}.{key}" if isinstance(key, str) else f"{path}[{key}]")
-
-
-def _without_nulls(hint: object, value: object) -> object:
-    """The value without the keys of a Struct that hold null."""
-    parts = _parts(hint, value)
-    if parts is None:
-        return value
-    cleaned = {key: _without_nulls(*part) for key, part in parts.items()}
-    return cleaned if isinstance(value, Mapping) else list(cleaned.values())
-
-
-def _parts(hint: object, value: object) -> dict[str | int, tuple[object, object]] | None:
-    """Type and value of each part, by key or place; None where the value has no such parts."""
-    kind = _without_none(hint)
+def _without_nulls(value: object) -> object:
+    """The value without the keys that hold null."""
     if isinstance(value, Mapping):
-        inner = _types_of_keys(kind, value)
-        return None if inner is None else {key: (inner[key], value[key]) for key in inner}
-    if isinstance(value, list) and get_origin(kind) is tuple:
-        items = get_args(kind)
-        items = items[:1] * len(value) if Ellipsis in items else items
-        if len(items) == len(value):
-            return dict(enumerate(zip(items, value, strict=True)))
-    return None
-
-
-def _types_of_keys(kind: object, value: Mapping[str, object]) -> dict[str, object] | None:
-    """Of what was said: a key of a Struct that holds null says nothing."""
-    if _is_struct(kind):
-        types = {field.encode_name: field.type for field in msgspec.structs.fields(kind)}
-        return {key: inner for key, inner in types.items() if value.get(key) is not None}
-    if get_origin(kind) in (Mapping, dict):
-        return dict.fromkeys(value, get_args(kind)[1])
-    return None
-
-
-def _is_struct(kind: object) -> TypeGuard[type[msgspec.Struct]]:
-    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
-
-
-def _without_none(hint: object) -> object:
-    """`X` of `X | None`, and the type alone of `Annotated[X, ...]`."""
-    if get_origin(hint) is Annotated:
-        return _without_none(get_args(hint)[0])
-    if get_origin(hint) in (Union, UnionType):
-        [inner] = [arg for arg in get_args(hint) if arg is not NoneType]
-        return _without_none(inner)
-    return hint
-
-
-_WORDS: Mapping[object, str] = {
-    str: "a text",
-    int: "a whole number from 0",
-    bool: "true or false",
-}
-
-
-def _words(hint: object, value: object) -> str:
-    """What a value of this type is called, where this value is none."""
-    kind = _without_none(hint)
-    if isinstance(kind, type) and issubclass(kind, StrEnum):
-        return f"one of {', '.join(kind)}"
-    if get_origin(kind) is tuple:
-        return f"a list of {len(get_args(kind))}" if isinstance(value, list) else "a list"
-    return _WORDS.get(kind, "an object")
+        return {key: _without_nulls(part) for key, part in value.items() if part is not None}
+    return [_without_nulls(part) for part in value] if isinstance(value, list) else value

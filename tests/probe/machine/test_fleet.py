@@ -279,7 +279,7 @@ FAILURES: Mapping[str, tuple[int, str, str, str]] = {
         0,
         '{"schema_version": 1}',
         "",
-        "its answer is not valid: `machine` is None, not an object",
+        "its answer is not valid: `machine`: expected `object`, got `null`",
     ),
     "half an answer": (0, TEXT[:40], "", 'it printed `"machine": {` instead of a machine'),
 }

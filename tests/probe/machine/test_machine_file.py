@@ -114,7 +114,10 @@ def test_the_variables_of_the_host_that_was_recorded_count() -> None:
             "has `schema_version` {'a': [2]}; this version of zerowiz",
         ),
         ('{"schema_version": 1}', "has no `machine`"),
-        ('{"schema_version": 1, "machine": []}', "`m.json: machine` is [], not an object"),
+        (
+            '{"schema_version": 1, "machine": []}',
+            "`m.json: machine`: expected `object`, got `array`",
+        ),
         ('{"schema_version": 1, "machine": {}}', "`m.json: machine.gpus` is missing"),
         ('{"schema_version": 2}', "`m.json: nvml` is not an object with answers"),
         ('{"schema_version": 2, "machine": {}}', "`m.json: nvml` is not an object with answers"),
@@ -140,11 +143,14 @@ FIELD = "nvmlDeviceGetFieldValues(gpu0, 91, 0)"
             "environ.CUDA_VISIBLE_DEVICES` is 0, not a text",
         ),
         ({"files": None}, "files` is not an object with answers"),
-        ({"files": {"text": []}}, "files.text` is [], not an object"),
-        ({"files": {"text": {"proc/meminfo": 5}}}, "files.text.proc/meminfo` is 5, not a text"),
-        ({"files": {"opens": {"dev/x": "yes"}}}, "files.opens.dev/x` is 'yes', not true or false"),
-        ({"files": {"space": {"dev/shm": {}}}}, "files.space.dev/shm.total_bytes` is missing"),
-        ({"files": {"names": {"sys": [1]}}}, "files.names.sys[0]` is 1, not a text"),
+        ({"files": {"text": []}}, "files.text`: expected `object`, got `array`"),
+        (
+            {"files": {"text": {"proc/meminfo": 5}}},
+            "files.text[...]`: expected `str | null`, got `int`",
+        ),
+        ({"files": {"opens": {"dev/x": "yes"}}}, "files.opens[...]`: expected `bool`, got `str`"),
+        ({"files": {"space": {"dev/shm": {}}}}, "files.space[...].total_bytes` is missing"),
+        ({"files": {"names": {"sys": [1]}}}, "files.names[...][0]`: expected `str`, got `int`"),
     ],
 )
 def test_a_recording_with_a_broken_part_is_refused_by_its_place(
@@ -192,7 +198,7 @@ def test_a_person_who_says_that_more_is_free_than_there_is_is_told_which_gpu(
     sizes = {"total_bytes": 10, "free_bytes": 11, **of_a_slice}
     gpus = [{"index": 0, "name": "A"}, {"index": 1, "name": "A", **sizes}]
     refused = refuse(json.dumps({"schema_version": 1, "machine": {"gpus": gpus}}))
-    said = f"`m.json: machine.gpus[1]`: GPU {label} cannot have 11 of 10 bytes free"
+    said = f"`m.json: machine`: GPU {label} cannot have 11 of 10 bytes free"
     assert said == refused.message
     assert ExitCode.USAGE == refused.exit_code
 
