@@ -60,7 +60,9 @@ def test_a_file_that_is_too_large_is_not_read_whole(tmp_path: Path) -> None:
     assert "it has more than 1 MiB" == _refusal(huge)
 
 
-def test_a_pipe_is_read_to_its_end_and_one_without_a_writer_ends(tmp_path: Path) -> None:
+def test_a_pipe_is_read_to_its_end_and_one_without_a_writer_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     writer = Thread(target=pipe.write_bytes, args=(b"abc" * 100_000,))
@@ -69,7 +71,8 @@ def test_a_pipe_is_read_to_its_end_and_one_without_a_writer_ends(tmp_path: Path)
     writer.join()
     assert b"abc" * 100_000 == read_named(pipe), "a command may need it twice"
     os.mkfifo(tmp_path / "other")
-    assert "nothing was written to it for 3 seconds" == _refusal(tmp_path / "other")
+    monkeypatch.setattr("zerowiz.probe.files._WRITTEN_SECONDS", 1)
+    assert "nothing was written to it for 1 seconds" == _refusal(tmp_path / "other")
 
 
 def test_what_a_shell_puts_behind_a_command_can_be_read_twice() -> None:

@@ -3,7 +3,6 @@
 import errno
 import os
 import stat
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from select import select
@@ -16,9 +15,8 @@ MOST_BYTES = 32 * 2**20
 LONGEST_SCRIPT_BYTES = 2**19
 """More than somebody writes; Python takes up to 1 kB of memory for each byte."""
 
-# Until somebody opens a pipe to write to it, and then for what is written: a GPU may have to wake.
-_OPENED_SECONDS, _WRITTEN_SECONDS = 3, 30
-_POLL_SECONDS = 0.05
+# Until something is written to a pipe: a GPU may have to wake.
+_WRITTEN_SECONDS = 30
 # The kernel has no memory for a read of 4 MiB from /proc/sys.
 _PART_BYTES = 2**16
 
@@ -93,10 +91,10 @@ def read_beginning(path: Path, most_bytes: int) -> bytes:
             if is_kind(status.st_mode):
                 raise OSError(number, reason)
         if not stat.S_ISFIFO(status.st_mode):
-            return _read_file(handle, most_bytes + 1)
+            return _read_to_end(handle, most_bytes + 1)
         data = _PIPES.get(_last_written(handle))
         if data is None:
-            data = _read_pipe(handle, most_bytes + 1)
+            data = _read_to_end(handle, most_bytes + 1)
             _PIPES[_last_written(handle)] = data
         return data
     finally:
@@ -113,44 +111,22 @@ def _last_written(handle: int) -> tuple[int, int, int]:
     return status.st_dev, status.st_ino, status.st_mtime_ns
 
 
-def _read_file(handle: int, most_bytes: int) -> bytes:
+def _read_to_end(handle: int, most_bytes: int) -> bytes:
     data = b""
-    try:
-        while rest := most_bytes - len(data):
-            part = os.read(handle, min(rest, _PART_BYTES))
-            if not part:
-                break
-            data += part
-    except BlockingIOError:
-        # A log of the kernel, whose reader waits for its next line.
-        raise OSError(errno.EINVAL, "it has no end") from None
-    return data
-
-
-def _read_pipe(handle: int, most_bytes: int) -> bytes:
-    data = b""
-    opened_until = time.monotonic() + _OPENED_SECONDS
-    while len(data) < most_bytes:
+    while rest := most_bytes - len(data):
+        # A pipe that nobody has opened to write to has nothing to read, and no end.
+        if not select([handle], [], [], _WRITTEN_SECONDS)[0]:
+            reason = f"nothing was written to it for {_WRITTEN_SECONDS} seconds"
+            raise TimeoutError(errno.ETIMEDOUT, reason)
         try:
-            part = os.read(handle, most_bytes - len(data))
+            part = os.read(handle, min(rest, _PART_BYTES))
         except BlockingIOError:
-            if not select([handle], [], [], _WRITTEN_SECONDS)[0]:
-                raise _silent(_WRITTEN_SECONDS) from None
-            continue
-        data += part
-        if part:
-            continue
-        # A pipe that nobody has opened to write to reads as an empty one.
-        if data:
+            # A log of the kernel, whose reader waits for its next line.
+            raise OSError(errno.EINVAL, "it has no end") from None
+        if not part:
             break
-        if time.monotonic() > opened_until:
-            raise _silent(_OPENED_SECONDS)
-        time.sleep(_POLL_SECONDS)
+        data += part
     return data
-
-
-def _silent(seconds: int) -> TimeoutError:
-    return TimeoutError(errno.ETIMEDOUT, f"nothing was written to it for {seconds} seconds")
 
 
 def _size(count_bytes: int) -> str:
