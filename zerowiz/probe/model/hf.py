@@ -232,15 +232,10 @@ def _refuse_folder(folder: Path) -> UsageError:
     )
 
 
-def _find_config(text: str) -> Path | None:
-    """The config.json that a path leads to; None where `text` is no path."""
+def _config_path(text: str) -> Path:
+    """The config.json that a path leads to, if it leads to one."""
     path = Path(text).expanduser()
-    config_path = path if is_named_file(path) else path / _CONFIG
-    if is_named_file(config_path):
-        return config_path
-    if path.is_dir() and parse_size(text) is None:
-        raise _refuse_folder(path)
-    return None
+    return path if is_named_file(path) else path / _CONFIG
 
 
 # Rule: what a file holds that is no config.json, by its suffix, and what to say instead.
@@ -369,9 +364,15 @@ def _close(text: str) -> tuple[str, ...]:
     return (f"similar names: {names}",) if names else ()
 
 
-def _find_short(text: str) -> KnownModel | None:
-    """The model of the table that a short name means; an id of the hub is asked for there."""
-    return None if "/" in text else find_known(text, read_known_models())
+def _find(text: str, environ: Mapping[str, str]) -> Path | KnownModel | None:
+    """The config.json, or the row of the table, that a name means without the network.
+
+    A folder or file here comes before the local cache, and that before the table.
+    """
+    path: Path | None = _config_path(text)
+    if path is not None and not is_named_file(path):
+        path = _find_cached(text, environ) if _HUB_ID.fullmatch(text) else None
+    return path or (None if "/" in text else find_known(text, read_known_models()))
 
 
 def read_config(text: str, *, environ: Mapping[str, str]) -> Named | None:
@@ -389,20 +390,16 @@ def read_config(text: str, *, environ: Mapping[str, str]) -> Named | None:
     if not text.strip():
         raise UsageError("`$model` is empty", _WANTED)
     with unreadable_refused(text):
-        path = _find_config(text)
-        if path is None and parse_size(text) is not None:
+        if parse_size(text) is not None and not is_named_file(_config_path(text)):
             return None
-        is_id = _HUB_ID.fullmatch(text) is not None
-        path = path or (_find_cached(text, environ) if is_id else None)
-        if path is not None:
-            return _read_file(path)
-        known = _find_short(text)
-        if known is not None:
-            return Named(
-                known.name,
-                known.config,
-                f"`{text}` is taken to be `{known.id}`",
-            )
+        folder = Path(text).expanduser()
+        if folder.is_dir() and not is_named_file(folder / _CONFIG):
+            raise _refuse_folder(folder)
+        found = _find(text, environ)
+        if isinstance(found, KnownModel):
+            return Named(found.name, found.config, f"`{text}` is taken to be `{found.id}`")
+        if found is not None:
+            return _read_file(found)
         if text.startswith(_OF_PATHS):
             raise UsageError(
                 f"there is no folder `{text}` on this machine",
@@ -411,7 +408,7 @@ def read_config(text: str, *, environ: Mapping[str, str]) -> Named | None:
             )
         as_size = f"{text}b"
         is_number = bool(parse_size(as_size))
-        if is_number or not is_id:
+        if is_number or not _HUB_ID.fullmatch(text):
             meant = (f"did you mean `$model {as_size}`?",) if is_number else ()
             raise UsageError(
                 f"`{text}` is not a folder, a hub id or a size",
@@ -425,9 +422,7 @@ def is_near(text: str, environ: Mapping[str, str]) -> bool:
     """Whether a model can be read without the network: a size, a path, or what is cached."""
     try:
         is_path = Path(text).expanduser().exists()
-        if is_path or parse_size(text) is not None or _find_short(text) is not None:
-            return True
-        return _find_cached(text, environ) is not None
+        return is_path or parse_size(text) is not None or _find(text, environ) is not None
     except (OSError, RuntimeError):
         return False
 
@@ -437,13 +432,12 @@ def hub_name(text: str, environ: Mapping[str, str]) -> str:
 
     A folder here and a model in the local cache have the name by which they are loaded.
     """
-    known = None if parse_size(text) is not None else _find_short(text)
     try:
         is_path = Path(text).expanduser().exists()
-        loads = known is None or is_path or _find_cached(text, environ) is not None
+        known = None if is_path or parse_size(text) is not None else _find(text, environ)
     except (OSError, RuntimeError):
         return text
-    return text if loads or known is None else known.id
+    return known.id if isinstance(known, KnownModel) else text
 
 
 def model_of(text: str | None, named: Named | None) -> Model:
@@ -471,9 +465,6 @@ def model_of(text: str | None, named: Named | None) -> Model:
         return check(model, read_stored(folder)) if folder.is_dir() else model
 
 
-# Read a model's config.json from this host.
-
-
 def read_config_json(text: str) -> Mapping[str, object]:
     """The content of the config.json that a path leads to; empty where `text` is no path.
 
@@ -484,10 +475,5 @@ def read_config_json(text: str) -> Mapping[str, object]:
         UsageError: The file cannot be read, or is no JSON object.
     """
     with unreadable_refused(text):
-        path = Path(text).expanduser()
-        config_path = path if path.is_file() else path / "config.json"
-        return (
-            parse_config(f"`{config_path}`", read_named(config_path))
-            if config_path.is_file()
-            else {}
-        )
+        path = _config_path(text)
+        return _read_config(path) if path.is_file() else {}
