@@ -114,9 +114,6 @@ _RATE = re.compile(r"(\d{1,6}(?:\.\d)?) Gb/sec")
 _STATE = re.compile(r"\d+: (\w+)")
 _ACTIVE = "ACTIVE"
 
-# Linux, same file, node_type_show: an adapter that speaks iWARP, which NCCL does not.
-_IWARP = "4: RNIC"
-
 # Linux, same file, link_layer_show; EFA has its own protocol and says `Unknown`.
 _KINDS: Mapping[str, NetworkKind] = {
     "InfiniBand": NetworkKind.INFINIBAND,
@@ -136,37 +133,6 @@ _WORKING_STATES = ("up", "unknown")
 _ADDRESS_IN_NAME = re.compile(r"(?<=x)[0-9a-f]{12,}$")
 
 
-class _NameList(Struct, frozen=True, kw_only=True):
-    """The adapters that a variable of NCCL names, by NCCL's rules (parseStringList, matchIf)."""
-
-    variable: str
-    entries: tuple[tuple[str, int | None], ...] = ()
-    """A name or a prefix, with a port; None for all ports."""
-    exact: bool = False
-    """Whether the entries are whole names."""
-    excludes: bool = False
-    """Whether the entries are the adapters that NCCL must not use."""
-
-    def allows(self, name: str, port: int | None = None) -> bool:
-        """Whether NCCL may use this adapter, or this port of it."""
-        named = not self.entries or any(
-            (name == entry if self.exact else name.startswith(entry)) and wanted in {None, port}
-            for entry, wanted in self.entries
-        )
-        return named is not self.excludes
-
-
-class _Rules(Struct, frozen=True, kw_only=True):
-    """Which adapters the environment lets NCCL use."""
-
-    hcas: _NameList
-    sockets: _NameList
-    no_verbs: str | None
-    """The assignment by which NCCL does not use InfiniBand and RoCE."""
-    no_rdma: str | None
-    """The assignment by which NCCL uses no RDMA at all."""
-
-
 class _Port(Struct, frozen=True, kw_only=True):
     """One port of an RDMA device."""
 
@@ -179,36 +145,25 @@ class _Port(Struct, frozen=True, kw_only=True):
 
 def read_network(files: Files, environ: Mapping[str, str]) -> Network:
     """The network between this node and others, with every adapter that was found."""
-    rules = read_rules(environ)
-    return join_nics((*_read_rdma(files, rules), *_read_sockets(files, rules)))
+    return join_nics((*_read_rdma(files, environ), *_read_sockets(files, environ)))
 
 
-def read_rules(environ: Mapping[str, str]) -> _Rules:
-    """The rules in NCCL's environment variables."""
-    sockets = environ.get("NCCL_SOCKET_IFNAME", "")
-    off, net = environ.get("NCCL_IB_DISABLE", ""), environ.get("NCCL_NET", "")
-    return _Rules(
-        hcas=parse_name_list("NCCL_IB_HCA", environ.get("NCCL_IB_HCA", "")),
-        # NCCL, ncclFindInterfaces: it ignores a value of one character.
-        sockets=parse_name_list("NCCL_SOCKET_IFNAME", sockets if len(sockets) > 1 else ""),
-        no_verbs=f"`NCCL_IB_DISABLE={off}`" if _is_true(off) else None,
-        no_rdma=f"`NCCL_NET={net}`" if net.lower() == "socket" else None,
-    )
+def excludes(environ: Mapping[str, str], variable: str, name: str) -> bool:
+    """Whether a variable of NCCL leaves an adapter out (parseStringList, matchIf).
 
+    A port that it names (`mlx5_0:1`) counts as its adapter.
 
-def parse_name_list(variable: str, text: str) -> _NameList:
-    """The value of NCCL_IB_HCA or NCCL_SOCKET_IFNAME: `mlx5_0:1,mlx5_1`, `=eth0`, `^docker`."""
-    excludes = text.startswith("^")
-    rest = text.removeprefix("^")
-    exact = rest.startswith("=")
-    pairs = [entry.partition(":") for entry in rest.removeprefix("=").split(",")]
-    entries = tuple((name, _parse_port(port) if colon else None) for name, colon, port in pairs)
-    return _NameList(
-        variable=variable,
-        entries=tuple(entry for entry in entries if entry[0]),
-        exact=exact,
-        excludes=excludes,
-    )
+    Example:
+        >>> excludes({"NCCL_IB_HCA": "^mlx5_1"}, "NCCL_IB_HCA", "mlx5_10")
+        True
+    """
+    text = environ.get(variable, "")
+    listed = text.removeprefix("^")
+    entries = [entry.partition(":")[0] for entry in listed.removeprefix("=").split(",")]
+    names = [entry for entry in entries if entry]
+    if listed.startswith("="):
+        return (name in names or not names) is text.startswith("^")
+    return (not names or name.startswith(tuple(names))) is text.startswith("^")
 
 
 def parse_rate(text: str) -> int | None:
@@ -227,31 +182,21 @@ def parse_speed(text: str) -> int | None:
     return int(text) * 125_000
 
 
-def _parse_port(text: str) -> int:
-    """The number as C's atoi reads it; other text is port 0, which no adapter has."""
-    match = re.match(r"\d{1,5}", text, re.ASCII)
-    return int(match[0]) if match else 0
-
-
-def _is_true(text: str) -> bool:
-    """NCCL, ncclLoadParam: a number (C's strtoll, any base) that is not 0."""
-    return bool(re.match(r"\s*[+-]?(0[xX]0*[1-9a-fA-F]|0*[1-9])", text, re.ASCII))
-
-
-def _read_rdma(files: Files, rules: _Rules) -> Iterator[Nic]:
+def _read_rdma(files: Files, environ: Mapping[str, str]) -> Iterator[Nic]:
     devices = {verbs: _read(files, f"{_VERBS}/{verbs}/ibdev") for verbs in files.names(_VERBS)}
     # By the device's name, what opens it.
     verbs_files = {device: f"dev/infiniband/{verbs}" for verbs, device in devices.items() if device}
     for name in files.names(_RDMA):
-        yield _read_device(files, name, verbs_files.get(name), rules)
+        yield _read_device(files, name, verbs_files.get(name), environ)
 
 
-def _read_device(files: Files, name: str, verbs_file: str | None, rules: _Rules) -> Nic:
+def _read_device(
+    files: Files, name: str, verbs_file: str | None, environ: Mapping[str, str]
+) -> Nic:
     folder = f"{_RDMA}/{name}"
     is_efa = (files.real(f"{folder}/device/driver") or "").rpartition("/")[2] == "efa"
     ports = [
-        _read_port(files, name, port, is_efa=is_efa, hcas=rules.hcas)
-        for port in files.names(f"{folder}/ports")
+        _read_port(files, name, port, is_efa=is_efa) for port in files.names(f"{folder}/ports")
     ] or [_Port(kind=NetworkKind.UNKNOWN, unusable="it has no port")]
     usable = [port for port in ports if port.unusable is None]
     # InfiniBand before RoCE on an adapter with a port of each.
@@ -262,28 +207,36 @@ def _read_device(files: Files, name: str, verbs_file: str | None, rules: _Rules)
         name=hide_address(name),
         kind=kind,
         bytes_per_s=sum(rates) or None,
-        # EFA uses a plugin of NCCL instead of verbs.
         unusable=_check_device(files, name, verbs_file)
         or same[0].unusable
-        or rules.no_rdma
-        or (None if kind is NetworkKind.EFA else rules.no_verbs),
+        or _switched_off(environ, name, kind),
         numa_node=parse_numa_node(files.text(f"{folder}/device/numa_node")),
     )
 
 
+def _switched_off(environ: Mapping[str, str], name: str, kind: NetworkKind) -> str | None:
+    """The variable by which NCCL does not use an RDMA device."""
+    net, off = environ.get("NCCL_NET", ""), environ.get("NCCL_IB_DISABLE", "")
+    if net.lower() == "socket":
+        return f"`NCCL_NET={net}`"
+    # EFA uses a plugin of NCCL instead of verbs.
+    if kind is NetworkKind.EFA:
+        return None
+    if off not in {"", "0"}:
+        return f"`NCCL_IB_DISABLE={off}`"
+    return "`NCCL_IB_HCA` excludes it" if excludes(environ, "NCCL_IB_HCA", name) else None
+
+
 def _check_device(files: Files, name: str, verbs_file: str | None) -> str | None:
     """Why no process here could use this RDMA device."""
-    # Linux, drivers/infiniband/sw/rxe: `parent` names the interface under a soft-RoCE device. On
-    # old kernels such a device shows the interface's PCI device as its own.
-    soft = files.text(f"{_RDMA}/{name}/parent") is not None
-    if soft or "/pci" not in (files.real(f"{_RDMA}/{name}/device") or ""):
+    if "/pci" not in (files.real(f"{_RDMA}/{name}/device") or ""):
         return "RDMA in software, without a PCI device"
     if verbs_file is None or files.real(verbs_file) is None:
         return "no `/dev/infiniband/uverbs*` for it here"
     return None if files.opens(verbs_file) else f"no permission to open `/{verbs_file}`"
 
 
-def _read_port(files: Files, name: str, port: str, *, is_efa: bool, hcas: _NameList) -> _Port:
+def _read_port(files: Files, name: str, port: str, *, is_efa: bool) -> _Port:
     folder = f"{_RDMA}/{name}/ports/{port}"
     layer = _read(files, f"{folder}/link_layer")
     kind = NetworkKind.EFA if is_efa else _KINDS.get(layer, NetworkKind.UNKNOWN)
@@ -294,25 +247,17 @@ def _read_port(files: Files, name: str, port: str, *, is_efa: bool, hcas: _NameL
     unusable = None
     if kind is NetworkKind.UNKNOWN:
         unusable = f"port {port} has the link layer `{layer}`"
-    elif kind is NetworkKind.ROCE:
-        unusable = _check_roce(files, name, port)
-    if unusable is None and not is_efa and not hcas.allows(name, _parse_port(port)):
-        unusable = f"`{hcas.variable}` excludes it"
+    types = f"{folder}/gid_attrs/types"
+    if kind is NetworkKind.ROCE and not any(
+        "RoCE" in _read(files, f"{types}/{gid}") for gid in files.names(types)
+    ):
+        unusable = f"port {port} has no RoCE address"
     return _Port(
         kind=kind, bytes_per_s=parse_rate(_read(files, f"{folder}/rate")), unusable=unusable
     )
 
 
-def _check_roce(files: Files, name: str, port: str) -> str | None:
-    """Why an Ethernet port carries no RoCE; it needs a GID of type `RoCE v2` or `IB/RoCE v1`."""
-    if _read(files, f"{_RDMA}/{name}/node_type") == _IWARP:
-        return "it speaks iWARP, not RoCE"
-    types = f"{_RDMA}/{name}/ports/{port}/gid_attrs/types"
-    has_gid = any("RoCE" in _read(files, f"{types}/{gid}") for gid in files.names(types))
-    return None if has_gid else f"port {port} has no RoCE address"
-
-
-def _read_sockets(files: Files, rules: _Rules) -> Iterator[Nic]:
+def _read_sockets(files: Files, environ: Mapping[str, str]) -> Iterator[Nic]:
     """The adapters that carry TCP: those of hardware, and bonds of them."""
     names = [name for name in files.names(_NET) if _is_adapter(files, name)]
     for name in names:
@@ -320,7 +265,7 @@ def _read_sockets(files: Files, rules: _Rules) -> Iterator[Nic]:
             name=hide_address(name),
             kind=NetworkKind.ETHERNET,
             bytes_per_s=parse_speed(_read(files, f"{_NET}/{name}/speed")),
-            unusable=_check_socket(files, name, names, rules.sockets),
+            unusable=_check_socket(files, name, names, environ),
             numa_node=parse_numa_node(files.text(f"{_NET}/{name}/device/numa_node")),
         )
 
@@ -333,14 +278,17 @@ def _is_adapter(files: Files, name: str) -> bool:
     return is_bond or files.real(f"{_NET}/{name}/device") is not None
 
 
-def _check_socket(files: Files, name: str, names: list[str], sockets: _NameList) -> str | None:
+def _check_socket(
+    files: Files, name: str, names: list[str], environ: Mapping[str, str]
+) -> str | None:
     master = (files.real(f"{_NET}/{name}/master") or "").rpartition("/")[2]
     if master in names:
         return f"part of `{hide_address(master)}`"
     state = _read(files, f"{_NET}/{name}/operstate") or "unknown"
     if state not in _WORKING_STATES:
         return f"it is {state}"
-    return None if sockets.allows(name) else f"`{sockets.variable}` excludes it"
+    variable = "NCCL_SOCKET_IFNAME"
+    return f"`{variable}` excludes it" if excludes(environ, variable, name) else None
 
 
 def hide_address(name: str) -> str:

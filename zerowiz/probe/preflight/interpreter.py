@@ -19,7 +19,7 @@ from zerowiz.core.launch.plan import Launcher, Programs
 from zerowiz.core.preflight.facts import Installed
 from zerowiz.errors import PreflightError
 from zerowiz.probe.host_files import Files
-from zerowiz.probe.machine.network import parse_name_list
+from zerowiz.probe.machine.network import excludes
 from zerowiz.probe.preflight import python_report
 from zerowiz.probe.preflight.python_report import report
 
@@ -210,8 +210,8 @@ def read_interfaces(environ: Mapping[str, str], files: Files) -> dict[str, bool]
     nccl, gloo = environ.get("NCCL_SOCKET_IFNAME", ""), environ.get("GLOO_SOCKET_IFNAME", "")
     # NCCL, ncclFindInterfaces: it ignores a value of one character.
     if len(nccl) > 1 and interfaces:
-        rules = parse_name_list("NCCL_SOCKET_IFNAME", nccl)
-        allowed["NCCL_SOCKET_IFNAME"] = any(rules.allows(name) for name in interfaces)
+        variable = "NCCL_SOCKET_IFNAME"
+        allowed[variable] = not all(excludes(environ, variable, name) for name in interfaces)
     if gloo and interfaces:
         # torch, ProcessGroupGloo: names separated by commas, one for each thread.
         allowed["GLOO_SOCKET_IFNAME"] = all(name in interfaces for name in gloo.split(","))
