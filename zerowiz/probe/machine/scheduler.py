@@ -61,21 +61,20 @@ class _Scheduler(Struct, frozen=True, kw_only=True):
     parse: Callable[[str, _Environ, str], JobAllocation]
     """From its name, the environment and the text of its host file."""
     hosts_variable: str = ""
-    """The variable with the path of the file that lists the job's hosts."""
+    """The variable with the job's hosts, or with the path of the file that lists them."""
     node_variable: str = ""
     """The variable that is set on the nodes of a job alone; empty for a launcher."""
     client: str = ""
     """A program that is installed wherever jobs can be submitted."""
-    site_variables: tuple[str, ...] = ()
-    """Variables that are set where it is installed, also outside of a job."""
 
 
 def read_allocation(environ: Mapping[str, str], files: Files) -> JobAllocation | None:
     """What this job was given; `None` outside of every scheduler and launcher."""
     for row in SCHEDULERS:
         if any(name in environ for name in row.job_variables):
-            path = environ.get(row.hosts_variable, "")
-            hosts = files.text(path.lstrip("/")) if path.startswith("/") else None
+            hosts = environ.get(row.hosts_variable)
+            if hosts and hosts.startswith("/"):
+                hosts = files.text(hosts.lstrip("/"))
             return row.parse(row.name, environ, hosts or "")
     return None
 
@@ -90,7 +89,7 @@ def scheduler_here(files: Files, environ: Mapping[str, str]) -> str | None:
 
 
 def _is_here(files: Files, environ: _Environ, row: _Scheduler, folders: list[str]) -> bool:
-    if any(environ.get(name) for name in (*row.site_variables, *row.job_variables)):
+    if any(environ.get(name) for name in row.job_variables):
         return True
     return any(files.real(f"{folder}/{row.client}") is not None for folder in folders)
 
@@ -167,40 +166,33 @@ def _slurm_memory(environ: _Environ, gpus: int | None) -> int | None:
     return next((size for size in sizes if size is not None), None)
 
 
-def parse_pbs(name: str, environ: _Environ, hosts: str = "") -> JobAllocation:
-    """A job of PBS Pro, OpenPBS or Torque; its file has a host once for each rank."""
-    nodes = parse_count(environ.get("PBS_NUM_NODES")) or len(set(hosts.split())) or None
-    # Sites set PBS_NGPUS: some to the count of the job (NCI), some of the node (MetaCentrum).
-    gpus = parse_count(environ.get("PBS_NGPUS")) if nodes == 1 else None
-    return JobAllocation(scheduler=name, nodes=nodes, gpus_per_node=gpus)
+def parse_hosts(name: str, _environ: _Environ, hosts: str = "") -> JobAllocation:
+    """A job of PBS or LSF by its hosts: one for each rank, or `hostA 4 hostB 4`."""
+    names = {word for word in hosts.split() if not word.isdigit()}
+    return JobAllocation(scheduler=name, nodes=len(names) or None)
 
 
-def parse_lsf(name: str, environ: _Environ, _hosts: str = "") -> JobAllocation:
-    """A job of LSF, by `hostA 4 hostB 4`, else a host for each slot, else the count of slots."""
-    pairs = environ.get("LSB_MCPU_HOSTS", "").split()
-    paired = len(pairs) % 2 == 0 and all(parse_count(slots) for slots in pairs[1::2])
-    hosts = pairs[::2] if paired else []
-    if paired and len(pairs) > 2 and pairs[1] == "1" and "1" not in pairs[3::2]:  # noqa: PLR2004
-        # The launch node of Summit and Lassen has one slot, and no GPU.
-        hosts = hosts[1:]
-    hosts = hosts or environ.get("LSB_HOSTS", "").split()
-    lone = parse_count(environ.get("LSB_DJOB_NUMPROC")) == 1
-    return JobAllocation(scheduler=name, nodes=len(set(hosts)) or (1 if lone else None))
-
-
-def parse_torchrun(name: str, environ: _Environ, _hosts: str = "") -> JobAllocation:
-    """The variables of torchrun's ranks, else its own options (PET_..., set by Kubeflow).
+def parse_ranks(name: str, environ: _Environ, _hosts: str = "") -> JobAllocation:
+    """The variables of torchrun's ranks, else mpirun's, and torchrun's options (PET_..., Kubeflow).
 
     WORLD_SIZE counts only together with LOCAL_WORLD_SIZE: Kubeflow sets it alone, to the count of
-    pods or of ranks.
+    pods or of ranks. One rank of mpirun on each node does not mean one GPU: it may be a launcher
+    that starts the ranks.
     """
-    local = parse_count(environ.get("LOCAL_WORLD_SIZE"))
-    nodes = _divide(parse_count(environ.get("WORLD_SIZE")), local)
+    world, local = _counts(environ, "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+    gpus = local
+    if local is None:
+        world, local = _counts(environ, "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
+        gpus = None if local == 1 else local
+    nodes = parse_elastic(environ.get("PET_NNODES", ""))
+    per_node = parse_count(environ.get("PET_NPROC_PER_NODE"))
     return JobAllocation(
-        scheduler=name,
-        nodes=nodes or parse_elastic(environ.get("PET_NNODES", "")),
-        gpus_per_node=local or parse_count(environ.get("PET_NPROC_PER_NODE")),
+        scheduler=name, nodes=_divide(world, local) or nodes, gpus_per_node=gpus or per_node
     )
+
+
+def _counts(environ: _Environ, *names: str) -> list[int | None]:
+    return [parse_count(environ.get(name)) for name in names]
 
 
 def parse_elastic(text: str) -> int | None:
@@ -213,22 +205,6 @@ def parse_elastic(text: str) -> int | None:
     return parse_count(fewest) if not colon or parse_count(most) else None
 
 
-def parse_open_mpi(name: str, environ: _Environ, _hosts: str = "") -> JobAllocation:
-    """A rank of mpirun.
-
-    One rank on each node does not mean one GPU: it may be a launcher that starts the ranks.
-    """
-    local = parse_count(environ.get("OMPI_COMM_WORLD_LOCAL_SIZE"))
-    nodes = _divide(parse_count(environ.get("OMPI_COMM_WORLD_SIZE")), local)
-    return JobAllocation(scheduler=name, nodes=nodes, gpus_per_node=None if local == 1 else local)
-
-
-def parse_kubernetes(name: str, environ: _Environ, _hosts: str = "") -> JobAllocation:
-    """A pod. Kubernetes sets no counts, so they are those of the launcher in the pod."""
-    uses_mpi = "OMPI_COMM_WORLD_SIZE" in environ
-    return (parse_open_mpi if uses_mpi else parse_torchrun)(name, environ)
-
-
 # In this order: a launcher inside a job of SLURM knows less of the job than SLURM does.
 SCHEDULERS = (
     # Slurm, sbatch(1) and srun(1), output environment variables. The shell of `salloc` may be on
@@ -239,37 +215,33 @@ SCHEDULERS = (
         parse=parse_slurm,
         node_variable="SLURMD_NODENAME",
         client="srun",
-        site_variables=("SLURM_CONF",),
     ),
-    # OpenPBS, qsub(1B) and pbs.conf(5); Torque, qsub(1). Grid Engine has a `qsub` too.
+    # OpenPBS, qsub(1B); Torque, qsub(1). Grid Engine has a `qsub` too.
     _Scheduler(
         name="PBS",
         job_variables=("PBS_JOBID",),
-        parse=parse_pbs,
+        parse=parse_hosts,
         hosts_variable="PBS_NODEFILE",
         node_variable="PBS_JOBID",
         client="pbsnodes",
-        site_variables=("PBS_CONF_FILE", "PBS_DEFAULT", "PBS_SERVER"),
     ),
-    # IBM Spectrum LSF, environment variables; profile.lsf sets the LSF_ ones.
+    # IBM Spectrum LSF, environment variables.
     _Scheduler(
         name="LSF",
         job_variables=("LSB_JOBID",),
-        parse=parse_lsf,
+        parse=parse_hosts,
+        hosts_variable="LSB_MCPU_HOSTS",
         node_variable="LSB_JOBID",
         client="bsub",
-        site_variables=("LSF_ENVDIR", "LSF_SERVERDIR"),
     ),
     # Kubernetes, "Discovering services"; Kubeflow, training-operator, pytorch/envvar.go.
-    _Scheduler(
-        name="Kubernetes", job_variables=("KUBERNETES_SERVICE_HOST",), parse=parse_kubernetes
-    ),
+    _Scheduler(name="Kubernetes", job_variables=("KUBERNETES_SERVICE_HOST",), parse=parse_ranks),
     # PyTorch, torch/distributed/run.py, "Environment Variables".
     _Scheduler(
-        name="torchrun", job_variables=("TORCHELASTIC_RUN_ID", "PET_NNODES"), parse=parse_torchrun
+        name="torchrun", job_variables=("TORCHELASTIC_RUN_ID", "PET_NNODES"), parse=parse_ranks
     ),
     # Open MPI, mpirun(1), "Exported environment variables".
-    _Scheduler(name="Open MPI", job_variables=("OMPI_COMM_WORLD_SIZE",), parse=parse_open_mpi),
+    _Scheduler(name="Open MPI", job_variables=("OMPI_COMM_WORLD_SIZE",), parse=parse_ranks),
 )
 
 
