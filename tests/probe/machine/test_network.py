@@ -15,7 +15,6 @@ from zerowiz.probe.machine.network import (
     parse_numa_node,
     parse_rate,
     parse_speed,
-    read_class,
     read_network,
     read_numa_node,
     read_upstream_bytes_per_s,
@@ -432,13 +431,6 @@ def test_the_numa_node_of_a_gpu_is_read_where_there_is_one(
     device = f"sys/bus/pci/devices/{SYSFS_NAME}"
     files = build_host(tmp_path, {f"{GPU_PATH}/numa_node": text}, {device: GPU_PATH})
     assert expected == read_numa_node(files, BUS_ID)
-
-
-def test_the_class_of_a_device_is_read(tmp_path: Path) -> None:
-    files = build_host(tmp_path, {"sys/bus/pci/devices/0000:c7:00.0/class": "0x068000\n"})
-    assert "0x068000" == read_class(files, "00000000:C7:00.0")
-    assert read_class(files, "00000000:C8:00.0") is None
-    assert read_class(files, "N/A") is None
 
 
 @pytest.mark.parametrize(

@@ -38,18 +38,6 @@ def read_numa_node(files: Files, bus_id: str) -> int | None:
     return None if name is None else parse_numa_node(files.text(f"{_DEVICES}/{name}/numa_node"))
 
 
-def read_class(files: Files, bus_id: str) -> str | None:
-    """The PCI class of any device, such as `0x068000`; `None` where it is not known.
-
-    Args:
-        files: The files of the host.
-        bus_id: As NVML writes it: `00000000:C7:00.0`.
-    """
-    name = parse_bus_id(bus_id)
-    text = None if name is None else files.text(f"{_DEVICES}/{name}/class")
-    return None if text is None else text.strip()
-
-
 def read_upstream_bytes_per_s(files: Files, bus_id: str) -> int | None:
     """The rate of the slowest link between a GPU and its host bridge, in one direction.
 

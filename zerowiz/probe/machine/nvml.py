@@ -20,8 +20,15 @@ from zerowiz.core.machine.types import Gpu, GpuProcess, LeftOutGpu, PairLink, Pc
 from zerowiz.core.structs import replace
 from zerowiz.probe.host_files import Files
 from zerowiz.probe.machine import nvml_calls
-from zerowiz.probe.machine.network import read_class, read_numa_node, read_upstream_bytes_per_s
-from zerowiz.probe.machine.nvml_calls import Code, NoDriverError, Session, Unavailable, open_session
+from zerowiz.probe.machine.network import read_numa_node, read_upstream_bytes_per_s
+from zerowiz.probe.machine.nvml_calls import (
+    GONE,
+    Code,
+    NoDriverError,
+    Session,
+    Unavailable,
+    open_session,
+)
 from zerowiz.probe.machine.nvml_child import HINTS, Announce, DriverFailedError, read_in_child
 from zerowiz.probe.machine_recording import World
 from zerowiz.probe.package_data import read_gpu_table
@@ -90,12 +97,13 @@ def list_devices(
 
 
 def find_gone(session: Session, devices: Sequence[Device]) -> tuple[LeftOutGpu, ...]:
-    """The GPUs that were found gone after they had been listed."""
-    if any(len(handles) > 1 for handles, _ in session.gone):  # which of the two it is
-        for device in devices:
-            _read_memory(session, device.handle)
-    reasons = ((device.gpu.index, session.why_gone(device.handle)) for device in devices)
-    return tuple(LeftOutGpu(index=index, why=_explain(why)) for index, why in reasons if why)
+    """The GPUs that are gone since they were listed."""
+    answers = [(device.gpu.index, _read_memory(session, device.handle)) for device in devices]
+    return tuple(
+        LeftOutGpu(index=index, why=_explain(answer))
+        for index, answer in answers
+        if isinstance(answer, Unavailable) and answer.code in GONE
+    )
 
 
 def _lacks_memory(gpu: Gpu, devices: Sequence[Device]) -> bool:
@@ -152,9 +160,6 @@ def _read_device(session: Session, files: Files, index: int, ordinal: int) -> De
     )
     gpu = _with_memory(gpu, memory)
     slices = tuple(_read_slices(session, handle, gpu)) if mig_mode else ()
-    gone = session.why_gone(handle)
-    if gone is not None:
-        return _unusable(gone)
     if mig_mode and not slices:
         return _Unusable(why=_NO_SLICES, is_counted=True)
     return Device(gpu=gpu, handle=handle, slices=slices)
@@ -162,7 +167,9 @@ def _read_device(session: Session, files: Files, index: int, ordinal: int) -> De
 
 def _read_memory(session: Session, handle: object) -> nvml_calls.GpuMemory | Unavailable:
     newer = session.ask(nvml_calls.memory_v2, handle)
-    return session.ask(nvml_calls.memory_v1, handle) if isinstance(newer, Unavailable) else newer
+    if not isinstance(newer, Unavailable) or newer.code in GONE:
+        return newer
+    return session.ask(nvml_calls.memory_v1, handle)
 
 
 def _with_memory(gpu: Gpu, memory: nvml_calls.GpuMemory | Unavailable) -> Gpu:
@@ -232,19 +239,14 @@ _MOST_LINKS = 36
 
 _BYTES_PER_MB = 1_000_000
 
-# PCI code and ID assignment specification: bridge device, other. NVSwitches have it.
-_BRIDGE_CLASS = "0x0680"
 
-
-def read_ports(session: Session, files: Files, devices: Sequence[Device]) -> tuple[Ports, ...]:
+def read_ports(session: Session, devices: Sequence[Device]) -> tuple[Ports, ...]:
     """The NVLinks of each GPU, with the device at the other end."""
     peers = frozenset(device.gpu.bus_id for device in devices)
-    return tuple(_read_device_ports(session, files, device, peers) for device in devices)
+    return tuple(_read_device_ports(session, device, peers) for device in devices)
 
 
-def _read_device_ports(
-    session: Session, files: Files, device: Device, peers: frozenset[str | None]
-) -> Ports:
+def _read_device_ports(session: Session, device: Device, peers: frozenset[str | None]) -> Ports:
     """The NVLinks of one GPU; in MIG mode it has none that a job can use."""
     nvlinks: tuple[NvLink, ...] | None = ()
     if not device.gpu.mig_mode:
@@ -256,7 +258,7 @@ def _read_device_ports(
             )
             for link in active or ()
         ]
-        nvlinks = None if active is None else tuple(_typed(end, files, peers) for end in ends)
+        nvlinks = None if active is None else tuple(_typed(end, peers) for end in ends)
     return Ports(
         gpu=device.gpu,
         nvlinks=nvlinks,
@@ -269,13 +271,11 @@ def _read_raw_rate(session: Session, handle: object) -> int | None:
     return megabytes_per_s * _BYTES_PER_MB if megabytes_per_s else None
 
 
-def _typed(link: NvLink, files: Files, peers: frozenset[str | None]) -> NvLink:
+def _typed(link: NvLink, peers: frozenset[str | None]) -> NvLink:
     """The link with the type of its other end; drivers before R470 have only the PCI address."""
-    if link.remote_type is not None or link.to_switch or link.remote_bus_id in peers:
+    if link.remote_type is not None or link.remote_bus_id in peers:
         return link
-    pci_class = read_class(files, link.remote_bus_id or "")
-    bridge = pci_class is None or pci_class.startswith(_BRIDGE_CLASS)
-    return replace(link, remote_type=RemoteType.SWITCH if bridge else RemoteType.UNKNOWN)
+    return replace(link, remote_type=RemoteType.SWITCH)
 
 
 def _list_active(session: Session, handle: object) -> list[int] | None:
@@ -371,7 +371,7 @@ def _read(world: World, announce: Announce | None) -> GpuReading:
         if isinstance(count, Unavailable):
             raise DriverFailedError(f"the GPUs cannot be counted: `{count.name}`", *HINTS)
         devices, left_out = list_devices(session, world.files, count)
-        ports = read_ports(session, world.files, devices)
+        ports = read_ports(session, devices)
         links = read_links(session, devices, ports)
         gone = find_gone(session, devices)
         indices = {gpu.index for gpu in gone}

@@ -7,7 +7,7 @@ from enum import IntEnum
 from types import ModuleType
 from typing import TypeVar
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from zerowiz.core.machine.types import GpuProcess
 from zerowiz.errors import PreflightError
@@ -64,7 +64,7 @@ class Unavailable(Struct, frozen=True, kw_only=True):
 
 
 # What NVML answers of a GPU that can no longer be used, whatever it is asked.
-_GONE = (Code.GPU_IS_LOST, Code.RESET_REQUIRED)
+GONE = (Code.GPU_IS_LOST, Code.RESET_REQUIRED)
 
 
 class Session(Struct, frozen=True, kw_only=True):
@@ -72,29 +72,18 @@ class Session(Struct, frozen=True, kw_only=True):
 
     nvml: ModuleType
     refusals: tuple[type[Exception], ...]
-    gone: list[tuple[tuple[object, ...], Unavailable]] = field(default_factory=list)
-    """The handles of each call that found a GPU gone, and what it answered."""
 
     def ask(self, read: Callable[..., _Value], *args: object) -> _Value | Unavailable:
         """The value that `read` makes of pynvml's answer, or why there is none."""
         try:
             return read(self.nvml, *args)
         except self.refusals as error:
-            why = Unavailable(code=getattr(error, "value", None), name=type(error).__name__)
-            if why.code in _GONE:
-                handles = tuple(arg for arg in args if not isinstance(arg, int))
-                self.gone.append((handles, why))
-            return why
+            return Unavailable(code=getattr(error, "value", None), name=type(error).__name__)
 
     def maybe(self, read: Callable[..., _Value], *args: object) -> _Value | None:
         """As `ask`, but `None` where there is no value, whatever the reason."""
         answer = self.ask(read, *args)
         return None if isinstance(answer, Unavailable) else answer
-
-    def why_gone(self, handle: object) -> Unavailable | None:
-        """What a call of this GPU alone answered that can no longer be used; None for any other."""
-        of_it = (why for handles, why in self.gone if len(handles) == 1 and handles[0] is handle)
-        return next(of_it, None)
 
 
 class NoDriverError(PreflightError):
