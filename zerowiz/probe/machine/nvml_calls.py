@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from enum import IntEnum
 from types import ModuleType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from msgspec import Struct
 
@@ -167,7 +167,7 @@ def _init_failure(code: int) -> NoDriverError:
 
 # Turn the answer of one NVML function each into plain values.
 #
-# The first argument of every function is pynvml.
+# The first argument of every function is pynvml, then the handles and numbers that NVML takes.
 
 # nvml.h, NVML_FI_DEV_NVLINK_LINK_COUNT, _GET_SPEED and _GET_STATE.
 FIELD_LINK_COUNT = 91
@@ -184,9 +184,18 @@ _CAP_P2P = 0
 _FABRIC_COMPLETED = 3
 
 
-def driver_version(nvml: ModuleType) -> str:
-    """Such as `580.159.04`."""
-    return str(nvml.nvmlSystemGetDriverVersion())
+def _answer(function: str, kind: Callable[[Any], _Value]) -> Callable[..., _Value]:
+    """A question that one NVML function answers, and the kind of its answer."""
+    return lambda nvml, *args: kind(getattr(nvml, function)(*args))
+
+
+def _is_on(mode: tuple[int, int]) -> bool:
+    """Whether a mode is on now; it may be another after the next reboot."""
+    return bool(mode[0])
+
+
+driver_version = _answer("nvmlSystemGetDriverVersion", str)
+"""Such as `580.159.04`."""
 
 
 def cuda_version(nvml: ModuleType) -> tuple[int, int]:
@@ -195,9 +204,8 @@ def cuda_version(nvml: ModuleType) -> tuple[int, int]:
     return number // 1000, number % 1000 // 10
 
 
-def count(nvml: ModuleType) -> int:
-    """The count of GPUs, also of those that may not be opened."""
-    return int(nvml.nvmlDeviceGetCount())
+count = _answer("nvmlDeviceGetCount", int)
+"""The count of GPUs, also of those that may not be opened."""
 
 
 def handle(nvml: ModuleType, index: int) -> object:
@@ -205,14 +213,10 @@ def handle(nvml: ModuleType, index: int) -> object:
     return nvml.nvmlDeviceGetHandleByIndex(index)
 
 
-def name(nvml: ModuleType, gpu: object) -> str:
-    """Such as `NVIDIA H200`."""
-    return str(nvml.nvmlDeviceGetName(gpu))
-
-
-def uuid(nvml: ModuleType, gpu: object) -> str:
-    """`GPU-...`, or `MIG-...` for a slice."""
-    return str(nvml.nvmlDeviceGetUUID(gpu))
+name = _answer("nvmlDeviceGetName", str)
+"""Such as `NVIDIA H200`."""
+uuid = _answer("nvmlDeviceGetUUID", str)
+"""`GPU-...`, or `MIG-...` for a slice."""
 
 
 def bus_id(nvml: ModuleType, gpu: object) -> str:
@@ -265,21 +269,12 @@ def compute_capability(nvml: ModuleType, gpu: object) -> tuple[int, int]:
     return int(major), int(minor)
 
 
-def ecc_is_on(nvml: ModuleType, gpu: object) -> bool:
-    """Whether error correction is on now."""
-    current, _ = nvml.nvmlDeviceGetEccMode(gpu)
-    return bool(current)
-
-
-def mig_is_on(nvml: ModuleType, gpu: object) -> bool:
-    """Whether the GPU is split into slices now."""
-    current, _ = nvml.nvmlDeviceGetMigMode(gpu)
-    return bool(current)
-
-
-def most_slices(nvml: ModuleType, gpu: object) -> int:
-    """How many MIG slices it could have; the numbers of slices are below that, with gaps."""
-    return int(nvml.nvmlDeviceGetMaxMigDeviceCount(gpu))
+ecc_is_on = _answer("nvmlDeviceGetEccMode", _is_on)
+"""Whether error correction is on now."""
+mig_is_on = _answer("nvmlDeviceGetMigMode", _is_on)
+"""Whether the GPU is split into slices now."""
+most_slices = _answer("nvmlDeviceGetMaxMigDeviceCount", int)
+"""How many MIG slices it could have; the numbers of slices are below that, with gaps."""
 
 
 def slice_handle(nvml: ModuleType, gpu: object, index: int) -> object:
@@ -293,24 +288,14 @@ def processes(nvml: ModuleType, gpu: object) -> tuple[GpuProcess, ...]:
     return tuple(GpuProcess(pid=int(p.pid), used_bytes=p.usedGpuMemory) for p in infos)
 
 
-def max_generation(nvml: ModuleType, gpu: object) -> int:
-    """The PCIe generation that both GPU and slot support."""
-    return int(nvml.nvmlDeviceGetMaxPcieLinkGeneration(gpu))
-
-
-def current_generation(nvml: ModuleType, gpu: object) -> int:
-    """The PCIe generation now; it is lower while the GPU idles."""
-    return int(nvml.nvmlDeviceGetCurrPcieLinkGeneration(gpu))
-
-
-def max_lanes(nvml: ModuleType, gpu: object) -> int:
-    """The PCIe lanes that both GPU and slot support."""
-    return int(nvml.nvmlDeviceGetMaxPcieLinkWidth(gpu))
-
-
-def current_lanes(nvml: ModuleType, gpu: object) -> int:
-    """The PCIe lanes in use."""
-    return int(nvml.nvmlDeviceGetCurrPcieLinkWidth(gpu))
+max_generation = _answer("nvmlDeviceGetMaxPcieLinkGeneration", int)
+"""The PCIe generation that both GPU and slot support."""
+current_generation = _answer("nvmlDeviceGetCurrPcieLinkGeneration", int)
+"""The PCIe generation now; it is lower while the GPU idles."""
+max_lanes = _answer("nvmlDeviceGetMaxPcieLinkWidth", int)
+"""The PCIe lanes that both GPU and slot support."""
+current_lanes = _answer("nvmlDeviceGetCurrPcieLinkWidth", int)
+"""The PCIe lanes in use."""
 
 
 def read_field(nvml: ModuleType, gpu: object, number: int, scope: int) -> int:
@@ -321,9 +306,8 @@ def read_field(nvml: ModuleType, gpu: object, number: int, scope: int) -> int:
     return int(getattr(value.value, UNION_MEMBERS[value.valueType]))
 
 
-def link_is_active(nvml: ModuleType, gpu: object, link: int) -> bool:
-    """Whether an NVLink is active; for drivers that do not have the field."""
-    return bool(nvml.nvmlDeviceGetNvLinkState(gpu, link))
+link_is_active = _answer("nvmlDeviceGetNvLinkState", bool)
+"""Whether an NVLink is active; for drivers that do not have the field."""
 
 
 def link_carries_p2p(nvml: ModuleType, gpu: object, link: int) -> bool:
@@ -331,9 +315,8 @@ def link_carries_p2p(nvml: ModuleType, gpu: object, link: int) -> bool:
     return bool(nvml.nvmlDeviceGetNvLinkCapability(gpu, link, _CAP_P2P))
 
 
-def remote_type(nvml: ModuleType, gpu: object, link: int) -> int:
-    """The type of the device at the other end of an NVLink (`nvmlIntNvLinkDeviceType_t`)."""
-    return int(nvml.nvmlDeviceGetNvLinkRemoteDeviceType(gpu, link))
+remote_type = _answer("nvmlDeviceGetNvLinkRemoteDeviceType", int)
+"""The type of the device at the other end of an NVLink (`nvmlIntNvLinkDeviceType_t`)."""
 
 
 def remote_bus_id(nvml: ModuleType, gpu: object, link: int) -> str:
@@ -341,14 +324,10 @@ def remote_bus_id(nvml: ModuleType, gpu: object, link: int) -> str:
     return str(nvml.nvmlDeviceGetNvLinkRemotePciInfo(gpu, link).busId)
 
 
-def common_ancestor(nvml: ModuleType, gpu: object, peer: object) -> int:
-    """The level at which the PCIe paths of two GPUs meet (`nvmlGpuTopologyLevel_t`)."""
-    return int(nvml.nvmlDeviceGetTopologyCommonAncestor(gpu, peer))
-
-
-def p2p_status(nvml: ModuleType, gpu: object, peer: object, kind: int) -> int:
-    """Whether two GPUs can use this kind of peer-to-peer access (`nvmlGpuP2PStatus_t`)."""
-    return int(nvml.nvmlDeviceGetP2PStatus(gpu, peer, kind))
+common_ancestor = _answer("nvmlDeviceGetTopologyCommonAncestor", int)
+"""The level at which the PCIe paths of two GPUs meet (`nvmlGpuTopologyLevel_t`)."""
+p2p_status = _answer("nvmlDeviceGetP2PStatus", int)
+"""Whether two GPUs can use this kind of peer-to-peer access (`nvmlGpuP2PStatus_t`)."""
 
 
 class Fabric(Struct, frozen=True, kw_only=True):
