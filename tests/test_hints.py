@@ -34,7 +34,6 @@ WITHOUT_HINT: Mapping[str, frozenset[str]] = {
             "`{}` is not a list of hosts as SLURM writes it",
             "`quantized` trains LoRA adapters: add a `lora_rank`",
             "GPU {} cannot have {} of {} bytes free",
-            "GPU {} cannot have {} bytes of {} memory",
             "`python_call_seconds` must be more than 0 and less than 1, not {}",
             "a CPU job has at least one rank, not {}",
             "a GPU is listed twice",
@@ -43,7 +42,6 @@ WITHOUT_HINT: Mapping[str, frozenset[str]] = {
             "config.json of `{}`: `{}` {}",
             "the config holds what JSON cannot: {}",
             "model `{}` has no parameters",
-            "the index of a GPU cannot be negative: {}",
             "`HF_ENDPOINT` or `HF_TOKEN` cannot be sent to {}",
         }
     ),

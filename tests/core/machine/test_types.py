@@ -448,10 +448,6 @@ def test_a_machine_nobody_can_train_on_is_refused() -> None:
         machine(gpu(0), nodes=0)
     with pytest.raises(UsageError, match="listed twice"):
         machine(gpu(0), gpu(0))
-    with pytest.raises(UsageError, match="cannot be negative: -1"):
-        gpu(-1)
-    with pytest.raises(UsageError, match="-1 bytes of free memory"):
-        gpu(0, free_bytes=-1)
 
 
 def test_slices_of_one_gpu_are_several_gpus() -> None:

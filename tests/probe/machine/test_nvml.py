@@ -274,15 +274,6 @@ def test_a_board_that_reports_no_memory_does_not_get_the_hosts(name: str, of_zer
     assert why in find_warnings(machine)
 
 
-def test_a_driver_that_opens_no_gpu_by_index_is_asked_once() -> None:
-    content = without(recording("h200-x4"), "nvmlDeviceGetHandleByIndex_v2")
-    answer(content, "nvmlDeviceGetCount_v2()", 2**32 - 1)
-    with pytest.raises(PreflightError) as caught:
-        play(content)
-    left_out = [hint for hint in caught.value.hints if "does not use" in hint]
-    assert ["zerowiz does not use GPU 0: NVML returned `NVMLError_FunctionNotFound`"] == left_out
-
-
 def test_a_gpu_in_mig_mode_without_slices_is_left_out() -> None:
     machine = play(answer(recording("h200-x2"), "nvmlDeviceGetMigMode(gpu1)", [1, 1]))
     assert [0] == [gpu.index for gpu in machine.gpus]

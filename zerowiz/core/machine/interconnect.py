@@ -1,7 +1,7 @@
 """The links between the GPUs of a machine: as read, as an option says, and their source."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from enum import IntEnum
 from itertools import combinations
@@ -21,6 +21,7 @@ from zerowiz.core.machine.types import (
     PciePath,
     PcieSlot,
     join_pairs,
+    least,
 )
 from zerowiz.core.structs import replace
 from zerowiz.errors import UsageError, did_you_mean
@@ -115,8 +116,6 @@ _BETWEEN: Mapping[str, NetworkKind] = {
     "ethernet": NetworkKind.ETHERNET,
 }
 _BYTES = {"Gb": 125_000_000, "GB": 1_000_000_000}
-_OTHER_WORDS: Mapping[str, str] = {"ib": "infiniband", "eth": "ethernet", "tcp": "ethernet"}
-_BARE_RATE = re.compile(r"\d{1,6}(?:\.\d{1,3})?", re.ASCII)
 
 _HINTS = (
     f"inside a node: {' or '.join(_INSIDE)}; between nodes: {', '.join(_BETWEEN)}",
@@ -178,26 +177,11 @@ def _parse_entry(entry: str, text: str) -> _StatedLink:
     word, colon, rate = entry.partition(":")
     match = _ENTRY.fullmatch(f"{word.lower()}{colon}{rate}")
     bytes_per_s = round(float(match[2]) * _BYTES[match[3]]) if match and match[2] else None
-    if match is None or match[1] not in (*_INSIDE, *_BETWEEN) or bytes_per_s == 0:
-        raise UsageError(
-            f"`{FLAG} {text}`: `{entry}` is not a link",
-            *_meant(word.strip().lower(), rate.strip()),
-            *_HINTS,
-        )
-    return _StatedLink(word=match[1], bytes_per_s=bytes_per_s)
-
-
-def _meant(word: str, rate: str) -> tuple[str, ...]:
-    """What a refused entry would be with a word of the option, and with the unit that it lacks."""
     words = (*_INSIDE, *_BETWEEN)
-    other = _OTHER_WORDS.get(word)
-    near = [other] if other else get_close_matches(word, words, n=1)
-    if near and _BARE_RATE.fullmatch(rate):
-        stated = f"{near[0]}:{rate}Gb/s"
-        return (f"a rate needs its unit, Gb/s or GB/s: `{stated}`",)
-    if near and near[0] != word:
-        return did_you_mean([f"{near[0]}:{rate}" if rate else near[0]])
-    return ()
+    if match is None or match[1] not in words or bytes_per_s == 0:
+        near = [] if word.lower() in words else get_close_matches(word.lower(), words, n=1)
+        raise UsageError(f"`{FLAG} {text}`: `{entry}` is not a link", *did_you_mean(near), *_HINTS)
+    return _StatedLink(word=match[1], bytes_per_s=bytes_per_s)
 
 
 def _paths(link: _StatedLink) -> Iterator[str]:
@@ -372,7 +356,8 @@ def lanes_bytes_per_s(slot: PcieSlot) -> int | None:
 def slot_bytes_per_s(slot: PcieSlot) -> int | None:
     """The nominal rate of a PCIe slot and the bridges above it, in one direction."""
     lanes = lanes_bytes_per_s(slot)
-    return lanes if slot.upstream_bytes_per_s is None else _slower(lanes, slot.upstream_bytes_per_s)
+    upstream = slot.upstream_bytes_per_s
+    return lanes if upstream is None else least((lanes, upstream))
 
 
 def mesh_links(
@@ -407,10 +392,10 @@ def link_pair(first: Ports, second: Ports, answers: PairAnswers) -> PairLink:
     low, high = sorted((first, second), key=lambda ports: ports.gpu.index)
     nvlinks = _count_nvlinks(low, high, nvlink_p2p=answers.nvlink_p2p)
     if nvlinks:
-        rate = _slower(low.nvlink_bytes_per_s, high.nvlink_bytes_per_s)
+        rate = least((low.nvlink_bytes_per_s, high.nvlink_bytes_per_s))
         bytes_per_s = None if rate is None else nvlinks * rate
     else:
-        bytes_per_s = _slower(slot_bytes_per_s(low.gpu.pcie), slot_bytes_per_s(high.gpu.pcie))
+        bytes_per_s = least(slot_bytes_per_s(ports.gpu.pcie) for ports in (low, high))
     return PairLink(
         pair=(low.gpu.index, high.gpu.index),
         nvlinks=nvlinks,
@@ -420,26 +405,18 @@ def link_pair(first: Ports, second: Ports, answers: PairAnswers) -> PairLink:
     )
 
 
-def without_nvlink(link: PairLink, gpus: Iterable[Gpu]) -> PairLink:
-    """A pair where NCCL is told to use no peer-to-peer: what is left goes over PCIe."""
-    # The slices of a GPU have its number and its slot.
-    rates = {gpu.index: slot_bytes_per_s(gpu.pcie) for gpu in gpus}
-    low, high = link.pair
-    return replace(link, nvlinks=0, bytes_per_s=_slower(rates.get(low), rates.get(high)))
-
-
 def without_peer_to_peer(machine: Machine) -> Machine:
-    """The machine where NCCL is told to use no peer-to-peer between its GPUs."""
+    """The machine where NCCL is told to use no peer-to-peer: what is left goes over PCIe."""
     if len(machine.gpus) == 1:
         return machine
-    links = tuple(without_nvlink(link, machine.gpus) for link in machine.links)
-    slots = [slot_bytes_per_s(gpu.pcie) for gpu in machine.gpus]
-    known = [rate for rate in slots if rate is not None]
-    over_pcie = Interconnect(
-        link_class=LinkClass.PCIE,
-        bytes_per_s=min(known) if len(known) == len(slots) else None,
+    # The slices of a GPU have its number and its slot.
+    rates = {gpu.index: slot_bytes_per_s(gpu.pcie) for gpu in machine.gpus}
+    links = tuple(
+        replace(link, nvlinks=0, bytes_per_s=least(map(rates.get, link.pair)))
+        for link in machine.links
     )
-    joined = join_pairs(links, {gpu.index: 0 for gpu in machine.gpus}) if links else over_pcie
+    over_pcie = Interconnect(link_class=LinkClass.PCIE, bytes_per_s=least(rates.values()))
+    joined = join_pairs(links, dict.fromkeys(rates, 0)) if links else over_pcie
     return replace(machine, links=links, interconnect=joined)
 
 
@@ -449,7 +426,3 @@ def _count_nvlinks(low: Ports, high: Ports, *, nvlink_p2p: bool | None) -> int |
     direct = min(low.links_to(high.gpu.bus_id), high.links_to(low.gpu.bus_id))
     switched = min(low.switch_links, high.switch_links)
     return direct + (0 if nvlink_p2p is False else switched)
-
-
-def _slower(first: int | None, second: int | None) -> int | None:
-    return None if first is None or second is None else min(first, second)

@@ -520,13 +520,6 @@ class Gpu(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Refuse a GPU that cannot exist."""
-        if self.index < 0:
-            raise UsageError(f"the index of a GPU cannot be negative: {self.index}")
-        for label, size_bytes in (("total", self.total_bytes), ("free", self.free_bytes)):
-            if size_bytes is not None and size_bytes < 0:
-                raise UsageError(
-                    f"GPU {self.label} cannot have {size_bytes} bytes of {label} memory"
-                )
         total, free = self.total_bytes, self.free_bytes
         if total is not None and free is not None and free > total:
             raise UsageError(f"GPU {self.label} cannot have {free} of {total} bytes free")

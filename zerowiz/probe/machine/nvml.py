@@ -69,8 +69,6 @@ class _Unusable(Struct, frozen=True, kw_only=True):
     why: str
     is_counted: bool = False
     """Whether CUDA has a number for it."""
-    is_missing: bool = False
-    """Whether the driver lacks the function that was asked."""
 
 
 def list_devices(
@@ -88,8 +86,6 @@ def list_devices(
             continue
         left_out.append(LeftOutGpu(index=index, why=answer.why))
         ordinal += answer.is_counted
-        if answer.is_missing and not devices:
-            break  # the function is missing for the other GPUs too
     odd = {device.gpu.index for device in devices if _lacks_memory(device.gpu, devices)}
     left_out += [LeftOutGpu(index=index, why=_NO_MEMORY) for index in odd]
     usable = tuple(device for device in devices if device.gpu.index not in odd)
@@ -124,20 +120,16 @@ def _explain(why: Unavailable) -> str:
     return answer if why.code is None else _EXPLANATIONS.get(why.code, answer)
 
 
-def _unusable(why: Unavailable) -> _Unusable:
-    return _Unusable(why=_explain(why), is_missing=why.code == Code.FUNCTION_NOT_FOUND)
-
-
 def _read_device(session: Session, files: Files, index: int, ordinal: int) -> Device | _Unusable:
     """The GPU, or why it cannot be used."""
     handle = session.ask(nvml_calls.handle, index)
     if isinstance(handle, Unavailable):
-        return _unusable(handle)
+        return _Unusable(why=_explain(handle))
     mig_mode = bool(session.maybe(nvml_calls.mig_is_on, handle))
     name, memory = session.ask(nvml_calls.name, handle), _read_memory(session, handle)
     for answer in (name, *(() if mig_mode else (memory,))):
         if isinstance(answer, Unavailable) and answer.code in _UNUSABLE:
-            return _unusable(answer)
+            return _Unusable(why=_explain(answer))
     if isinstance(memory, nvml_calls.GpuMemory) and memory.is_impossible and not mig_mode:
         sizes = f"{memory.free_bytes} of {memory.total_bytes} bytes"
         return _Unusable(why=f"NVML returned that {sizes} are free", is_counted=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from zerowiz.core.machine.interconnect import without_nvlink
+from zerowiz.core.machine.interconnect import without_peer_to_peer
 from zerowiz.core.machine.job_gpus import select_gpus
 from zerowiz.core.machine.names import match_models
 from zerowiz.core.machine.types import (
@@ -102,24 +102,24 @@ def _join(reading: GpuReading, world: World) -> Machine:
     whole = all(gpu.mig_slice is None for gpu in reading.gpus)
     nvlinks = {gpu.index: gpu.nvlinks for gpu in reading.gpus}
     host = replace(host, python_call_seconds=world.files.python_call_seconds())
-    links, notes = reading.links, list[str]()
-    off = _p2p_off(world.environ)
-    if off is not None and any(link.nvlinks for link in links):
-        links = tuple(without_nvlink(link, reading.gpus) for link in links)
-        notes.append(f"`{off}` is set: NCCL does not use NVLink, and copies through the host")
     unknown = Interconnect(link_class=LinkClass.UNKNOWN)
-    return Machine(
+    machine = Machine(
         source=MachineSource.NVML,
         gpus=tuple(_complete(gpu, host) for gpu in reading.gpus),
-        interconnect=join_pairs(links, nvlinks) if whole else unknown,
-        links=links,
+        interconnect=join_pairs(reading.links, nvlinks) if whole else unknown,
+        links=reading.links,
         left_out=reading.left_out,
         host=host,
         network=read_network(world.files, world.environ),
         allocation=allocation,
-        notes=tuple(notes),
         driver_version=reading.driver_version,
         cuda_version=reading.cuda_version,
+    )
+    off = _p2p_off(world.environ)
+    if off is None or not any(link.nvlinks for link in reading.links):
+        return machine
+    return without_peer_to_peer(machine).with_notes(
+        f"`{off}` is set: NCCL does not use NVLink, and copies through the host"
     )
 
 
