@@ -10,11 +10,8 @@ from zerowiz.errors import PreflightError, UsageError
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
 
-# strtoul reads the leading digits, and ignores what follows them in the entry.
-_ORDINAL = re.compile(r"[+-]?\d{1,99}", re.ASCII)
-
-# C's limits on Linux x86-64 and AArch64.
-_ULONG_MAX, _UINT_MAX, _INT_MAX = 2**64 - 1, 2**32 - 1, 2**31 - 1
+# CUDA reads the leading digits (C's strtoul), and ignores what follows them in the entry.
+_ORDINAL = re.compile(r"\s*\+?(\d{1,99})", re.ASCII)
 
 _LABEL = re.compile(r"\d{1,4}(:\d{1,2})?", re.ASCII)
 
@@ -38,40 +35,26 @@ def visible_gpus(text: str | None, gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
     if text is None:
         whole = tuple(gpu for gpu in gpus if gpu.mig_slice is None)
         return whole or tuple(gpus[:1])
-    if not text.startswith(("GPU-", "MIG-")):
-        return _one_slice(_visible_by_ordinal(text, gpus))
-    return _one_slice(_visible_by_uuid(text, gpus))
-
-
-def _one_slice(chosen: Sequence[Gpu]) -> tuple[Gpu, ...]:
+    chosen: list[Gpu] = []
+    for entry in text.split(","):
+        if text.startswith(("GPU-", "MIG-")):
+            gpu = _find_by_uuid(entry, text[:4], gpus)
+        else:
+            gpu = _find_by_ordinal(entry, gpus)
+        if gpu is None:
+            break
+        if gpu in chosen:
+            return ()
+        chosen.append(gpu)
     slices = tuple(gpu for gpu in chosen if gpu.mig_slice is not None)
     return slices[:1] or tuple(chosen)
 
 
-def _read_ordinal(entry: str) -> int | None:
-    """The number as C reads it: strtoul, truncated to int (4294967296 is 0, seen on an H200)."""
-    match = _ORDINAL.match(entry.strip())
-    if match is None:
-        return None
-    number = int(match[0])
-    ordinal = number & _UINT_MAX
-    return ordinal if abs(number) <= _ULONG_MAX and ordinal <= _INT_MAX else None
-
-
-def _visible_by_ordinal(text: str, gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
-    # The ordinal of a GPU in MIG mode means its first slice.
-    numbered = {gpu.cuda_ordinal: gpu for gpu in reversed(gpus)}
-    ordinals: list[int] = []
-    for entry in text.split(","):
-        ordinal = _read_ordinal(entry)
-        if ordinal is None:
-            break
-        if ordinal in ordinals:
-            return ()
-        ordinals.append(ordinal)
-    known = [ordinal in numbered for ordinal in ordinals]
-    stop = known.index(False) if False in known else len(known)
-    return tuple(numbered[ordinal] for ordinal in ordinals[:stop])
+def _find_by_ordinal(entry: str, gpus: Sequence[Gpu]) -> Gpu | None:
+    """The GPU of a number; of one in MIG mode its first slice."""
+    match = _ORDINAL.match(entry)
+    ordinal = None if match is None else int(match[1])
+    return next((gpu for gpu in gpus if gpu.cuda_ordinal == ordinal), None)
 
 
 def _means(entry: str, uuid: str) -> bool:
@@ -80,17 +63,9 @@ def _means(entry: str, uuid: str) -> bool:
     return bool(uuid) and (uuid.startswith(entry) or entry.startswith(uuid))
 
 
-def _visible_by_uuid(text: str, gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
-    chosen: list[Gpu] = []
-    kind = text[:4]
-    for prefix in text.split(","):
-        matches = [gpu for gpu in gpus if _means(prefix, gpu.uuid or "")]
-        if not prefix.startswith(kind) or len(matches) != 1:
-            break
-        if matches[0] in chosen:
-            return ()
-        chosen.append(matches[0])
-    return tuple(chosen)
+def _find_by_uuid(entry: str, kind: str, gpus: Sequence[Gpu]) -> Gpu | None:
+    matches = [gpu for gpu in gpus if _means(entry, gpu.uuid or "")]
+    return matches[0] if entry.startswith(kind) and len(matches) == 1 else None
 
 
 def why_fewer(text: str, gpus: Sequence[Gpu]) -> str | None:
@@ -181,8 +156,7 @@ def select_gpus(machine: Machine, environ: Mapping[str, str], asked: str | None)
             which GPU a number means.
     """
     visible = environ.get(VARIABLE)
-    _check_order(machine, environ, asked)
-    machine = _note_unlike(machine, environ)
+    machine = _check_order(machine, environ, asked)
     chosen = choose_gpus(machine.gpus, visible=visible, asked=asked)
     ended = None if visible is None else why_fewer(visible, machine.gpus)
     if not chosen:
@@ -229,26 +203,23 @@ def _note_slices(picked: Machine, whole: Machine) -> Machine:
     )
 
 
-def _check_order(machine: Machine, environ: Mapping[str, str], asked: str | None) -> None:
-    """Refuse numbers of different GPU models in an order that NVML does not know.
+def _check_order(machine: Machine, environ: Mapping[str, str], asked: str | None) -> Machine:
+    """The machine with a note of the order of numbers that choose among different GPU models.
 
     A launch names GPUs by number, also where UUIDs chose them.
+
+    Raises:
+        UsageError: NVML does not know the order.
     """
-    order = environ.get(ORDER)
-    chosen = asked is not None or environ.get(VARIABLE) is not None
-    if machine.is_uniform or order in (None, BUS_ORDER) or not chosen:
-        return
-    raise UsageError(
-        f"`{ORDER}={order}` numbers different GPUs in an order that zerowiz cannot know",
-        f"to number them as `nvidia-smi` does: `export {ORDER}={BUS_ORDER}`",
-    )
-
-
-def _note_unlike(machine: Machine, environ: Mapping[str, str]) -> Machine:
-    """Note the order of the numbers, where they choose among different GPU models."""
-    visible = environ.get(VARIABLE, "")
-    by_number = visible and not visible.startswith(("GPU-", "MIG-"))
-    if machine.is_uniform or environ.get(ORDER) == BUS_ORDER or not by_number:
+    order, visible = environ.get(ORDER), environ.get(VARIABLE)
+    if machine.is_uniform or order == BUS_ORDER or (asked is None and visible is None):
+        return machine
+    if order is not None:
+        raise UsageError(
+            f"`{ORDER}={order}` numbers different GPUs in an order that zerowiz cannot know",
+            f"to number them as `nvidia-smi` does: `export {ORDER}={BUS_ORDER}`",
+        )
+    if not visible or visible.startswith(("GPU-", "MIG-")):
         return machine
     remedy = f"CUDA does so only with `{ORDER}={BUS_ORDER}`, which `zerowiz launch` sets"
     return machine.with_notes(f"`{VARIABLE}={visible}` is read in PCI bus order; {remedy}")
