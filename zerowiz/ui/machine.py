@@ -250,21 +250,10 @@ def outlier(value: Outlier) -> str:
         _(", GPU {gpu},", gpu=value.gpu) if value.gpu else ""
     )
     value_text, usual = (_show(value.kind, size) for size in (value.value, value.usual))
+    form = N_("{where} {what}: {own}; most have {usual}")
     if value.kind is OutlierKind.FEWER_THAN_SLOTS:
-        return _(
-            "{where} {what}: {own} of {usual}",
-            where=where,
-            what=_SENTENCES[value.kind],
-            own=value_text,
-            usual=usual,
-        )
-    return _(
-        "{where} {what}: {own}; most have {usual}",
-        where=where,
-        what=_SENTENCES[value.kind],
-        own=value_text,
-        usual=usual,
-    )
+        form = N_("{where} {what}: {own} of {usual}")
+    return _(form, where=where, what=_SENTENCES[value.kind], own=value_text, usual=usual)
 
 
 def notes(fleet: Fleet) -> Iterator[str]:

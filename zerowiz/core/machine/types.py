@@ -324,9 +324,7 @@ def join_pairs(
 def _link_bytes_per_s(pairs: Iterable[PairLink]) -> int | None:
     """The rate of the slowest NVLink; unknown where that of any is."""
     wired = [(link.bytes_per_s, link.nvlinks) for link in pairs if link.nvlinks]
-    rates = [None if rate is None else rate // count for rate, count in wired]
-    known = [rate for rate in rates if rate is not None]
-    return min(known) if len(known) == len(rates) else None
+    return least([None if rate is None else rate // count for rate, count in wired])
 
 
 _Hop = tuple[int, int]

@@ -86,10 +86,7 @@ def list_devices(
             continue
         left_out.append(LeftOutGpu(index=index, why=answer.why))
         ordinal += answer.is_counted
-    odd = {device.gpu.index for device in devices if _lacks_memory(device.gpu, devices)}
-    left_out += [LeftOutGpu(index=index, why=_NO_MEMORY) for index in odd]
-    usable = tuple(device for device in devices if device.gpu.index not in odd)
-    return usable, tuple(sorted(left_out, key=lambda gpu: gpu.index))
+    return tuple(devices), tuple(left_out)
 
 
 def find_gone(session: Session, devices: Sequence[Device]) -> tuple[LeftOutGpu, ...]:
@@ -102,17 +99,14 @@ def find_gone(session: Session, devices: Sequence[Device]) -> tuple[LeftOutGpu, 
     )
 
 
-def _lacks_memory(gpu: Gpu, devices: Sequence[Device]) -> bool:
+def _lacks_memory(gpu: Gpu) -> bool:
     """Whether a GPU does not report the memory that it must have of its own.
 
-    A GPU that shares the host's memory has none. Its budget would be that of all the others.
+    One that shares the host's memory has none, and is neither a board in a slot nor in the table.
     """
-    if gpu.mig_mode or gpu.total_bytes is not None:
-        return False
-    if any(device.gpu.total_bytes is not None for device in devices):
-        return True
     is_board = (gpu.pcie.max_lanes or 0) >= _LANES_OF_A_BOARD
-    return gpu.shares_host_memory and (is_board or bool(match_models(gpu.name, read_gpu_table())))
+    known = is_board or bool(match_models(gpu.name, read_gpu_table()))
+    return gpu.shares_host_memory and not gpu.mig_mode and known
 
 
 def _explain(why: Unavailable) -> str:
@@ -154,6 +148,8 @@ def _read_device(session: Session, files: Files, index: int, ordinal: int) -> De
     slices = tuple(_read_slices(session, handle, gpu)) if mig_mode else ()
     if mig_mode and not slices:
         return _Unusable(why=_NO_SLICES, is_counted=True)
+    if _lacks_memory(gpu):
+        return _Unusable(why=_NO_MEMORY, is_counted=True)
     return Device(gpu=gpu, handle=handle, slices=slices)
 
 
