@@ -152,7 +152,7 @@ class StoredTensor(Struct, frozen=True, kw_only=True):
     name: str
     dtype: str
     """As safetensors writes it: `BF16`, `F32`."""
-    shape: tuple[int, ...]
+    shape: tuple[Count, ...]
 
     @property
     def numel(self) -> int:

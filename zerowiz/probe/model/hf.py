@@ -1,6 +1,5 @@
 """Read the model that `--model` names: a folder, a size, or a Hugging Face id."""
 
-import operator
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +23,7 @@ from zerowiz.core.model.from_name import (
 )
 from zerowiz.core.model.hf_config import model_from_config
 from zerowiz.core.model.types import Model
-from zerowiz.core.structs import parse_json
+from zerowiz.core.structs import decode, parse_json
 from zerowiz.errors import UsageError, ZerowizError
 from zerowiz.probe.files import cache_folder, is_named_file, read_named, without_tilde
 from zerowiz.probe.package_data import read_known_models
@@ -51,21 +50,14 @@ def parse_header(where: str, content: bytes) -> tuple[StoredTensor, ...]:
     try:
         entries = cast("Any", parse_json(content))
         return tuple(
-            StoredTensor(name=name, dtype=str(entry["dtype"]), shape=_shape(entry["shape"]))
+            decode(StoredTensor, {"name": name, **entry}, where)
             for name, entry in entries.items()
             if name != "__metadata__"
         )
-    except (ValueError, AttributeError, KeyError, TypeError) as error:
+    except (ValueError, AttributeError, TypeError, UsageError) as error:
         raise UsageError(
             f"{where} is not a safetensors file: its header is invalid", _CUT_SHORT
         ) from error
-
-
-def _shape(sizes: Sequence[object]) -> tuple[int, ...]:
-    shape = tuple(operator.index(cast("Any", size)) for size in sizes)
-    if any(size < 0 for size in shape):
-        raise ValueError(shape)
-    return shape
 
 
 def parse_index(where: str, content: bytes) -> Sequence[str]:
