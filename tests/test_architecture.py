@@ -30,7 +30,6 @@ from zerowiz.core.strategy_types import Strategy
 from zerowiz.core.workload import (
     ATTENTION_ROWS,
     INTEGRATION_ROWS,
-    KERNELS,
     OPTIMIZERS,
     PRECISIONS,
     TRAINER_ROWS,
@@ -38,7 +37,6 @@ from zerowiz.core.workload import (
     Integration,
     Loss,
     Optimizer,
-    OptimizerKernel,
     Precision,
     Trainer,
 )
@@ -196,7 +194,6 @@ def test_no_count_is_allowed_that_no_value_has() -> None:
 
 TABLES: Mapping[str, tuple[type[StrEnum], Collection[object]]] = {
     "an optimizer": (Optimizer, OPTIMIZERS),
-    "a kernel of an optimizer": (OptimizerKernel, KERNELS),
     "a precision": (Precision, PRECISIONS),
     "an accelerator": (Accelerator, ACCELERATOR_ROWS),
     "what reads the devices of an accelerator": (Accelerator, READERS),

@@ -1,7 +1,7 @@
 """Say which settings were measured together, and emit the fewest runs for the pairs that were not.
 
 Run with `python tests/accuracy/grid.py` for what is missing; with `--cases PREFIX` it prints the
-cases of `zerowiz measure --cases` for it.
+cases of `measured/measure.py` for it.
 """
 
 import argparse
@@ -20,11 +20,11 @@ if __name__ == "__main__":
 
 from accuracy.split import Split, split_of
 from measured.rows import OPTIMIZERS, Row, family_of, read_every_row, strategy_of, workload_of
+from measured.trials import OptimizerKernel
 
 from zerowiz.core.decision.job import MeasuredRuns, PairedSetting, accumulation_of
 from zerowiz.core.decision.job import point_of as point_of_job
 from zerowiz.core.strategies import STRATEGIES
-from zerowiz.core.workload import OptimizerKernel
 
 Point = Mapping[str, str]
 """A value of each setting; of some settings alone, where a run has none of the listed values."""
@@ -238,7 +238,7 @@ def cover(
 
 
 def case_of(point: Point, name: str, number: int) -> dict[str, Any]:
-    """The run as `zerowiz measure --cases` takes it."""
+    """The run as `measured/measure.py` takes it."""
     strategy = next(s for s in STRATEGIES if s.name == point["strategy"])
     micro_batch, tokens = SHAPES[number % len(SHAPES)]
     adapters = point["method"] != "full"

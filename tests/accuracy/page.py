@@ -24,11 +24,11 @@ from accuracy.records import (
 )
 from accuracy.split import LOOKED_AT, Split, split_of
 from measured.rows import family_of, host_at_stage_3, read_every_row
+from measured.trials import PHASES
 from regret.section import make_regrets, regret_section
 from speed.errors import step_times
 
 from zerowiz.core.decision.evaluate import Verdict
-from zerowiz.core.measured_row import PHASES
 
 _INTRO = """\
 # How right the predictions are

@@ -26,11 +26,11 @@ from measured.traces import (
     predict_traced_ranks,
     stand_in,
 )
+from measured.trials import measured_phases, predict_phases
 from msgspec import Struct, field
 from msgspec.structs import asdict, fields
 
 from zerowiz.core.decision.evaluate import Verdict
-from zerowiz.core.measured_row import measured_phases, predict_phases
 from zerowiz.core.memory.allocations import Phase, moment_bytes
 from zerowiz.core.memory.estimate import Estimate
 from zerowiz.core.model.families import FAMILIES

@@ -73,11 +73,10 @@ from measured.rows import (
     workload_of,
 )
 from measured.traces import RUNS, TRACES, encode_traces, read_traces, take_trace, trace_of
+from measured.trials import PHASES, decode_trials
 from paths import MODELS, ROOT, TESTS
 
 from zerowiz.core.decision.evaluate import Verdict
-from zerowiz.core.measured_row import PHASES
-from zerowiz.core.measured_trial import decode_trials
 from zerowiz.core.model.families import FAMILIES
 from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.strategy_types import Offload

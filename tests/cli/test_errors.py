@@ -602,7 +602,7 @@ def test_an_empty_word_is_not_taken_for_this_folder(
         (("launch", "--dry-run", "--json", *ERRORS_CPU, "unreachable.py"), "preflight", 5),
         (("init", "--json", "--machine", "cpu", "train.py"), "answer_needed", 3),
         (("doctor", "--json", *ERRORS_CPU, "--seq-len", "0", "train.py"), "usage", 2),
-        (("measure", "--json", *ERRORS_CPU, "--timed-steps", "-1"), "usage", 2),
+        (("measure", "--json", *ERRORS_CPU, "--steps", "-1"), "usage", 2),
         (("machine", "--json", "--machine", "nope.json"), "usage", 2),
         (("check", "--json"), "usage", 2),
         (("report", "--json"), "failed", 1),

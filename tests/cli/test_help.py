@@ -349,9 +349,6 @@ def test_an_option_that_would_change_nothing_is_refused(
     [
         ("machine", ("--machine", "8xH100", "--disk", "."), "`--machine`"),
         ("launch", ("--no-supervise", "--grace-seconds", "9", "train.py"), "`--no-supervise`"),
-        ("measure", ("--model", "10m", "--case-deadline", "9", "train.py"), "SCRIPT"),
-        ("measure", ("--cases", "cases.json", "--steps", "9"), "`--cases`"),
-        ("measure", ("--cases", "cases.json", "--cap-bytes", "9"), "`--cases`"),
         ("plan", (*PLAN, "--html", "page.html", "--compare", "--stage", "3"), "`--compare`"),
         ("plan", (*PLAN, "--limits", "--compare", "--stage", "3"), "`--compare`"),
         ("plan", (*PLAN, "--explain", "--compare", "--stage", "3"), "`--compare`"),

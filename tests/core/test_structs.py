@@ -13,11 +13,10 @@ from zerowiz.core.decision.job import History
 from zerowiz.core.launch.job_nodes import AttemptSpec, Join, OpenRendezvous
 from zerowiz.core.machine.spec import decode_machine, encode_machine
 from zerowiz.core.machine.types import Gpu, Host, Interconnect, LinkClass, Machine, MachineSource
-from zerowiz.core.measured_trial import Trial
+from zerowiz.core.measured_run import KeptRun, MachineResults
 from zerowiz.core.memory.micro_step import Traced
-from zerowiz.core.structs import replace
+from zerowiz.core.structs import decode, replace
 from zerowiz.errors import UsageError
-from zerowiz.probe.host_files import FileAnswers
 
 # Field by field, from their types: a new field is tried without a word here.
 sizes = st.integers(0, 2**60)
@@ -165,7 +164,14 @@ def test_null_is_the_default_also_where_the_type_has_no_null() -> None:
     assert decode_machine({**said, "gpus": WHOLE["gpus"]}) == decode_machine(nulls)
 
 
-READ = (Machine, Traced, History, Trial, FileAnswers, OpenRendezvous, Join, AttemptSpec)
+def test_null_stays_where_a_mapping_holds_it() -> None:
+    setting = {"sequence_tokens": None}
+    content = {"setting": setting, "strategy": "ddp", "formulas": "1", "measured_seconds": 1.0}
+    run = decode(KeptRun, {**content, "predicted_seconds": {}}, "run")
+    assert setting == run.setting
+
+
+READ = (Machine, Traced, History, MachineResults, OpenRendezvous, Join, AttemptSpec)
 each_read = pytest.mark.parametrize("kind", READ, ids=lambda kind: kind.__name__)
 
 

@@ -1,4 +1,4 @@
-"""The keys of a plan and of a measured row: type and meaning, of which the schemas are made.
+"""The keys of a plan: type and meaning, of which the schemas are made.
 
 A type is `str`, `int`, `number`, `bool`, `object` or the name of a part; `[X]` is a list of X, `{X}`
 an object whose values are X, and `X?` may be null.
@@ -41,7 +41,7 @@ _STEP = {
     "sequence_tokens": ("int", "Tokens of a sequence."),
     "precision": ("str", "Of forward and backward: `bf16`, `fp16`, `fp32`."),
     "torch_autocast": ("str?", "The precision of torch's autocast; null without it."),
-    "optimizer": ("str", "The optimizer; of a measured row, the one that takes the step."),
+    "optimizer": ("str", "The optimizer."),
     "lora_rank": ("int?", "The rank of the adapters; null without them."),
     "lora_target_modules": ("any", "The layers that get adapters."),
     **_SETTINGS,
@@ -218,80 +218,6 @@ PLAN: Parts = {
     },
 }
 
-_RANK_MEMORY = {
-    "peak_bytes": ("int?", "The most that torch had allocated in steady steps."),
-    "peak_reserved_bytes": ("int?", "The most that torch's allocator held."),
-    "host_peak_rss_bytes": ("int?", "The most memory of the host that the rank had."),
-}
-_RANK_TIMES = {
-    "timed_step_seconds": ("[number]?", "The time of each step that ran freely."),
-    "timed_peak_bytes": ("int?", "The most that torch had allocated in these."),
-    "timed_allocator_retries": ("int?", "How often the allocator emptied its cache in these."),
-}
-
-ROW: Parts = {
-    "Row": {
-        "id": ("str", "What you called the run."),
-        "model": ("str", "The model, without its folder."),
-        "params": ("int?", "All its parameters."),
-        "gpu": ("str?", "NVML's name of the GPU; null on CPUs."),
-        "gpus": ("int", "Ranks."),
-        "kind": ("str", "`engine` or `trainer`: what takes the steps."),
-        "accelerator": ("str", "`cuda` or `cpu`."),
-        "stage": ("int", "ZeRO's stage: 0 to 3."),
-        **_STEP,
-        "quantized": ("bool", "Whether the frozen weights are in 4 bits (QLoRA)."),
-        "zero_optimization": ("object", "The keys of the config's section, less the stage."),
-        "bf16": ("object", "More keys of the section `bf16`."),
-        "offload": ("str", "`none`, `optimizer`, `all` or `nvme`."),
-        "zero_init": ("bool", "Whether stage 3 built the model in shards."),
-        "expandable_segments": ("bool", "Whether the allocator had expandable segments."),
-        "memory_cap_bytes": ("int?", "The limit of each GPU; null without one."),
-        "nccl_p2p": ("bool?", "Whether GPUs sent to each other directly; null on CPUs."),
-        "versions": ("{str?}?", "The release of each library."),
-        "trainable_params": ("int?", "The parameters that were trained."),
-        "steps": ("int", "Iterations whose memory was read."),
-        "timed_steps": ("int", "Iterations that were to run freely after those, at least."),
-        "ok": ("bool", "Whether every rank ended well."),
-        "oom_phase": ("str?", "The phase that ran out of memory; null where none did."),
-        "error": ("str?", "What went wrong; null where nothing did, or memory ran out."),
-        "wrapper": ("[str]?", "The classes of DeepSpeed's and torch's optimizer."),
-        "phases": ("{Reading}", "Rank 0's memory after each phase."),
-        **_RANK_MEMORY,
-        "context_bytes": ("int?", "What CUDA's context takes."),
-        "context_and_nccl_bytes": ("int?", "The same with NCCL."),
-        "device_used_outside_allocator_bytes": ("int?", "What the GPU held beside torch."),
-        "allocator_retries": ("int?", "How often the allocator emptied its cache."),
-        "step_seconds": ("[number]?", "The time of the steps whose memory was read."),
-        "rank_peaks": ("[RankPeak]", "The peaks of every rank."),
-        **_RANK_TIMES,
-        "steady_step_seconds": (
-            "number?",
-            "Median of the free steps after the first third, slowest rank.",
-        ),
-        "steady_step_spread": ("number?", "How far these lie apart, as a fraction of it."),
-        "rank_times": ("[RankTimes]", "The free steps of every rank."),
-        "bus": ("[Bus]?", "What the links carried; null if another run measured them."),
-        "cpu_cores": ("int?", "Cores of the job."),
-        "cpu_threads": ("int?", "Threads of rank 0."),
-        "cores_bound": ("bool?", "Whether rank 0 had cores of its own."),
-        "python_call_seconds": ("number?", "The time of a call in Python on rank 0."),
-        "case_seconds": ("number?", "The whole run, with building the model."),
-    },
-    "Reading": {
-        "allocated_bytes": ("int?", "What torch held at the end of the phase."),
-        "peak_bytes": ("int?", "The most that torch had allocated in the phase."),
-        "peak_reserved_bytes": ("int?", "The most that its allocator had held so far."),
-    },
-    "RankPeak": {"rank": ("int", "The rank."), **_RANK_MEMORY},
-    "RankTimes": {"rank": ("int", "The rank."), **_RANK_TIMES},
-    "Bus": {
-        "collective": ("str", "The collective of NCCL."),
-        "size_bytes": ("int", "The size of its message."),
-        "bus_bytes_per_s": ("number", "Its bus bandwidth, as nccl-tests define it."),
-    },
-}
-
 
 def schema_of(said: str) -> dict[str, Any]:
     """The JSON Schema of a type."""
@@ -307,10 +233,6 @@ def schema_of(said: str) -> dict[str, Any]:
     return {"anyOf": [schema, {"type": "null"}]} if optional else schema
 
 
-# Keys that measured rows came without before there was the setting.
-_NEWER: Mapping[str, frozenset[str]] = {"Row": frozenset({"eval_batch"})}
-
-
 def definitions(parts: Parts) -> dict[str, Any]:
     """The `$defs` of these parts; every key is there, and others may come."""
     return {
@@ -320,7 +242,7 @@ def definitions(parts: Parts) -> dict[str, Any]:
                 key: {**schema_of(said), "description": meaning}
                 for key, (said, meaning) in keys.items()
             },
-            "required": [key for key in keys if key not in _NEWER.get(name, ())],
+            "required": [*keys],
         }
         for name, keys in parts.items()
     }

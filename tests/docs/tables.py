@@ -13,7 +13,7 @@ import pytest
 from core.machine import test_spec as machine_names
 from core.model import test_from_name as model_names
 from docs.blocks import sources, table
-from docs.json_tables import PLAN, ROW, Parts, definitions
+from docs.json_tables import PLAN, Parts, definitions
 
 from zerowiz.core.machine.names import GpuModel, Instance, match_models
 from zerowiz.core.machine.spec import parse_machine
@@ -258,11 +258,6 @@ def plan_file_schema() -> dict[str, Any]:
     return object_schema("plan-file", title, PLAN, "Plan", "PlanFile")
 
 
-def row_schema() -> dict[str, Any]:
-    """Of a line that `measure --output` appends."""
-    return object_schema("row", "A row of `zerowiz measure --output`", ROW, "Row")
-
-
 def type_words(part: Mapping[str, Any]) -> str:
     """A type of the schema in a few words."""
     if "anyOf" in part:
@@ -303,7 +298,6 @@ SCHEMAS = {
     "error": error_schema,
     "plan": plan_schema,
     "plan-file": plan_file_schema,
-    "row": row_schema,
 }
 # A plan file is a plan with more keys: the page tells these alone.
 ON_THE_PAGE = {"plan-file": PLAN_FILE_ALONE}

@@ -7,8 +7,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from measured.trials import KERNELS, stepper_for
+
 from zerowiz.core.dsconfig.own_config import UserConfig, read_own_config
-from zerowiz.core.measured_trial import stepper_for
 from zerowiz.core.memory.allocations import Phase
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS, Buffers
 from zerowiz.core.memory.estimate import Estimate, estimate, estimate_fullest
@@ -19,7 +20,6 @@ from zerowiz.core.model.types import Model
 from zerowiz.core.strategies import DDP, STRATEGIES, ZERO3
 from zerowiz.core.strategy_types import Offload
 from zerowiz.core.structs import replace
-from zerowiz.core.workload import OPTIMIZERS as BY_OPTIMIZER
 from zerowiz.core.workload import (
     Attention,
     Loss,
@@ -44,7 +44,7 @@ _NAMED_BY_THE_CONFIG = frozenset({"FusedAdam", "torch AdamW via config (torch_ad
 # These copy lists of tensors during their step.
 FOREACH = frozenset({"torch AdamW foreach=True", "torch AdamW via config (torch_adam)"})
 OPTIMIZERS: Mapping[str, Optimizer] = {
-    kernel.value: optimizer for optimizer, row in BY_OPTIMIZER.items() for kernel in row.kernels
+    kernel.value: row.optimizer for kernel, row in KERNELS.items()
 }
 
 LAUNCHES = "launches.jsonl"

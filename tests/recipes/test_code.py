@@ -233,8 +233,8 @@ def test_a_script_convention_touches_its_script_its_row_and_the_reader(copied: C
 # What asks of all optimizers, and of all precisions, at once.
 EVERY_OPTIMIZER = (
     *("tests/core/decision/test_unsupported.py", "tests/core/dsconfig/test_write.py"),
-    *("tests/core/test_measured_trial.py", "tests/core/script/test_programs.py"),
-    *("tests/core/test_laws.py", "tests/worker/test_contract.py"),
+    *("tests/measured/test_trials.py", "tests/core/script/test_programs.py"),
+    "tests/core/test_laws.py",
 )
 EVERY_PRECISION = (
     *("tests/core/decision/test_unsupported.py", "tests/core/dsconfig/test_write.py"),
@@ -272,7 +272,6 @@ BARE = """\
 """
 WHOLE = f"""\
 {BARE}            shown="averaged",
-            measurable=False,
 """
 AVERAGING = """\
 from dataclasses import dataclass
@@ -362,10 +361,7 @@ def test_a_setting_touches_its_row_and_its_formula(copied: Copy) -> None:
     copy_bytes = held["parameters"]
     assert held | {"averaged weights": copy_bytes} == averaged
     assert {phase: size + copy_bytes for phase, size in first.items()} == averaged_first
-    refused = copied.zerowiz(
-        "measure", "--accelerator", "cpu", "--model", "10m", "--average-weights"
-    )
-    assert "`measure` cannot train with `--average-weights`" in refused.stderr
+    copied.insert(TRIALS, '        "average_weights",\n', before='    }\n)\n"""Settings of a step')
     assert set() == copied.failed(*recipe.tests, "tests/core/memory/test_evaluation.py")
     copied.check_files(recipe)
 
@@ -374,7 +370,7 @@ def test_a_setting_touches_its_row_and_its_formula(copied: Copy) -> None:
 
 UNSUPPORTED = "zerowiz/core/decision/unsupported.py"
 OPS = "zerowiz/core/preflight/facts.py"
-MEASURE_PAGE = "docs/guides/measure.md"
+TRIALS = "tests/measured/trials.py"
 REFUSED = "tests/core/decision/test_unsupported.py"
 TRAINED = "tests/core/decision/test_unsupported_really.py"
 MUON_CONFIG = "tests/golden/features/optimizer-muon.json"
@@ -382,6 +378,13 @@ FEATURES = "tests/core/dsconfig/test_write.py::test_a_feature_is_the_golden_one"
 
 KERNEL = """\
     MUON = "Muon via config"
+"""
+KERNEL_ROW = """\
+    OptimizerKernel.MUON: KernelRow(
+        optimizer=Optimizer.MUON,
+        by_trainer=False,
+        section={"type": "Muon", "params": {"lr": 1e-5}},
+    ),
 """
 OPTIMIZER_ROW = """\
     # deepspeed/__init__.py, set_optimizer_flags: embeddings and vectors have Adam, whose moments
@@ -401,12 +404,6 @@ OPTIMIZER_ROW = """\
         # runtime/zero/utils.py, is_zero_supported_optimizer.
         tested=True,
         measured=False,
-        kernels={
-            OptimizerKernel.MUON: KernelRow(
-                by_trainer=False, section={"type": "Muon", "params": {"lr": 1e-5}}
-            )
-        },
-        host_kernel=OptimizerKernel.MUON,
         trainer_names=(),
         classes={},
         axolotl_names=(),
@@ -462,23 +459,22 @@ def muon(copied: Copy, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-def test_an_optimizer_touches_its_row_its_refusal_its_op_and_its_page(copied: Copy) -> None:
+def test_an_optimizer_touches_its_row_its_refusal_its_op_and_its_kernel(copied: Copy) -> None:
     recipe = read_recipes()["an optimizer"]
 
-    copied.insert(WORKLOAD, '    MUON = "muon"\n', before="\n\nclass OptimizerKernel(")
-    copied.insert(WORKLOAD, KERNEL, before="\n\nclass KernelRow(")
+    copied.insert(WORKLOAD, '    MUON = "muon"\n', before="\n\nclass OptimizerRow(")
     done = copied.python(*PYTEST, "tests/test_architecture.py", "-k", "member")
     assert "<Optimizer.MUON: 'muon'>" in done.stdout
-    assert "<OptimizerKernel.MUON: 'Muon via config'>" in done.stdout
     without_row = copied.unfinished(recipe)
 
-    copied.insert(WORKLOAD, OPTIMIZER_ROW, before="}\nKERNELS: Mapping")
+    copied.insert(WORKLOAD, OPTIMIZER_ROW, before="}\n\n\nclass Method(StrEnum)")
     copied.insert(UNSUPPORTED, COMBINATION, before='    Combination(\n        name="8-bit-adam-by')
     copied.insert(OPS, OP, before='    "adagrad": (')
     with_row = copied.unfinished(recipe)
     assert set(recipe.tests) == without_row | with_row
 
-    copied.edit(MEASURE_PAGE, "`torch SGD` |", "`torch SGD`, `Muon via config` |")
+    copied.insert(TRIALS, KERNEL, before="\n\nclass KernelRow(")
+    copied.insert(TRIALS, KERNEL_ROW, before='}\n"""A launch without offload')
     copied.insert(REFUSED, MUON_REFUSED, before='    "8-bit-adam-by-name": (')
     copied.insert(TRAINED, MUON_TRAINED, before='    "8-bit-adam-by-name": (')
     copied.make_golden(FEATURES)
@@ -499,7 +495,7 @@ def test_an_optimizer_touches_its_row_its_refusal_its_op_and_its_page(copied: Co
 # The recipe `a precision`: weights in fp32, whose products a GPU computes in TF32.
 
 RATES = "zerowiz/core/speed/costs.py"
-RANKS = "zerowiz/worker/models.py"
+RANKS = "tests/measured/models.py"
 PRECISION_ROW = """\
     Precision.TF32: PrecisionRow(
         size_bytes=FP32_BYTES,
@@ -531,7 +527,7 @@ RATE = """\
 
 
 @pytest.mark.slow
-def test_a_precision_touches_its_row_its_rate_and_the_ranks_of_measure(copied: Copy) -> None:
+def test_a_precision_touches_its_row_its_rate_and_the_ranks_that_measure(copied: Copy) -> None:
     recipe = read_recipes()["a precision"]
 
     copied.insert(WORKLOAD, '    TF32 = "tf32"\n', before="\n    @property\n    def size_bytes")
@@ -572,7 +568,7 @@ EVERY_STRATEGY = (
     *(
         "tests/test_architecture.py",
         "tests/core/test_plan_json.py",
-        "tests/core/test_measured_trial.py",
+        "tests/measured/test_trials.py",
     ),
     *("tests/core/decision/test_flowchart.py", "tests/core/speed"),
 )

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from measured import measure as measure_cases
 from msgspec import Struct
-from regret.rows import seconds_of
+from regret.workloads import seconds_of
 from speed import run_timing
 
 from zerowiz.app.options import Options
 from zerowiz.core.speed.costs import find_rates
-from zerowiz.emit.measure import append_line
 from zerowiz.probe.package_data import read_gpu_table
 
 Case = dict[str, Any]
@@ -30,7 +30,7 @@ _FRESH_SECONDS = 15
 
 
 class Runs(Struct, frozen=True, kw_only=True):
-    """Cases, as `zerowiz measure --cases` takes them."""
+    """Cases, as `measured/measure.py` takes them."""
 
     fresh: tuple[Case, ...]
     """In processes of their own: whether they fit says something."""
@@ -39,7 +39,7 @@ class Runs(Struct, frozen=True, kw_only=True):
 
 
 def measure(runs: Runs, out: Path, until: float, options: Options) -> int:
-    """Append a row for each run; the status of the last `zerowiz measure`.
+    """Append a row for each run; the status of the last `measured/measure.py`.
 
     Args:
         runs: What is run; those that share engines come first, as they take least.
@@ -53,7 +53,7 @@ def measure(runs: Runs, out: Path, until: float, options: Options) -> int:
     swept_until = until - _FRESH_SECONDS * len(runs.fresh)
     for row in run_timing.run(runs.swept, swept_until, machine, rates) if left else ():
         if seconds_of(row) is not None:
-            append_line(out, json.dumps(row))
+            measure_cases.append_line(out, json.dumps(row))
             del left[row["id"]]
     # What fits as predicted but did not beside others is run again, as a job would, if there is time.
     fresh = [*runs.fresh, *left.values()]
@@ -63,20 +63,14 @@ def measure(runs: Runs, out: Path, until: float, options: Options) -> int:
 def _measure_fresh(
     cases: Sequence[Case], out: Path, until: float, options: Options, environ: dict[str, str]
 ) -> int:
-    """By `zerowiz measure`, which appends a row as each ends."""
+    """By `measured/measure.py`, which appends a row as each ends."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "cases.json"
         path.write_text(json.dumps(cases), encoding="utf-8")
-        words = ["--cases", str(path), "--output", str(out.resolve()), "--json", "--yes"]
+        words = [str(path), "--output", str(out.resolve())]
         words += ["--deadline", str(max(1, int(until - time.time())))]
         words += ["--case-deadline", str(_CASE_DEADLINE_S)]
         words += [] if options.accelerator is None else ["--accelerator", options.accelerator.value]
-        argv = [sys.executable, "-m", "zerowiz", "measure", *words]
-        # Later plans here must not rest on these runs.
-        done = subprocess.run(
-            argv,
-            env={**environ, "XDG_CACHE_HOME": folder},
-            stdout=subprocess.DEVNULL,
-            check=False,
-        )
+        argv = [sys.executable, measure_cases.__file__, *words]
+        done = subprocess.run(argv, env=environ, stdout=subprocess.DEVNULL, check=False)
         return done.returncode

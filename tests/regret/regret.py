@@ -4,13 +4,11 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
 from measured.rows import read_model
+from measured.trials import encode_trial
 from msgspec import Struct
-from regret.rows import Row, says_something, seconds_of
 from regret.settings import CHOICE, LEAST, RIVALS, TriedSetting
-from regret.workloads import RegretJob
+from regret.workloads import RegretJob, Row, says_something, seconds_of
 from speed.sweep import engine_of, fresh_seconds_of, start_seconds_of, steps_seconds_of
-
-from zerowiz.core.measured_trial import encode_trial
 
 _SHORTEST_STEP_SECONDS = 0.2
 # So many runs decide between two settings, side by side: the fastest of many is partly luck.

@@ -22,6 +22,7 @@ if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).parents[1])
 
 from measured.rows import read_config
+from measured.trials import encode_trial
 from regret.measure import START_SECONDS, Case, Runs, measure
 from regret.regret import RUNS, Regret, table
 from regret.section import make_regrets
@@ -30,7 +31,6 @@ from regret.workloads import CPU
 
 from zerowiz.app.options import Options
 from zerowiz.core.machine.types import Accelerator
-from zerowiz.core.measured_trial import encode_trial
 
 
 def _say(*lines: str) -> None:

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Sequence
 from measured.rows import read_model
 from regret.autotuner import autotuner_table
 from regret.regret import Regret, regret_of, table
-from regret.rows import Row, by_setting, read_regret_rows, seconds_of
 from regret.settings import settings_of
-from regret.workloads import JOBS, read_host_speeds
+from regret.workloads import JOBS, Row, by_setting, read_host_speeds, read_regret_rows, seconds_of
 
 _INTRO = """\
 ## Regret of the choice

@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from math import inf
 
+from measured.trials import OptimizerKernel, Trial, stepper_for
 from msgspec import Struct
 from regret.workloads import RegretJob
 
@@ -11,11 +12,10 @@ from zerowiz.core.decision.evaluate import StrategyEstimate, evaluate
 from zerowiz.core.decision.flowchart import Constraints, decide
 from zerowiz.core.decision.job import Job, Objective, OpenSettings
 from zerowiz.core.decision.open_settings import search
-from zerowiz.core.measured_trial import Trial, stepper_for
 from zerowiz.core.memory.rank_sizes import StrategyRow
 from zerowiz.core.strategies import STRATEGIES, ZERO2_OFFLOAD, ZERO3_OFFLOAD
 from zerowiz.core.structs import replace
-from zerowiz.core.workload import OptimizerKernel, Workload
+from zerowiz.core.workload import Workload
 
 CHOICE, FLOWCHART = "choice", "flowchart at micro-batch 1"
 HF_ZERO2, HF_ZERO3 = "ds_config_zero2.json", "ds_config_zero3.json"

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 from measured.rows import read_model
+from measured.trials import decode_trials
 from regret.autotuner import FOUND, Tuned
 from regret.autotuner import choose as choose_for
 from regret.measure import START_SECONDS, Case, measure
 from regret.regret import Regret, regret_of, table
 from regret.report import cheapest_first, repeats_of, runs_of
-from regret.rows import by_setting, read_regret_rows
 from regret.section import make_regrets
 from regret.settings import (
     CHOICE,
@@ -29,11 +29,10 @@ from regret.settings import (
     every_way,
     settings_of,
 )
-from regret.workloads import CPU, GIB, JOBS, RegretJob
+from regret.workloads import CPU, GIB, JOBS, RegretJob, by_setting, read_regret_rows
 
 from zerowiz.app.options import Options
 from zerowiz.core.machine.types import Accelerator
-from zerowiz.core.measured_trial import decode_trials
 from zerowiz.core.workload import Precision
 
 JOB = next(job for job in JOBS if job.id == "llama-1b-24-2xh200")

@@ -1,13 +1,15 @@
-"""The jobs whose settings are chosen, and then held against the best that was measured."""
+"""The jobs whose settings are chosen and held against the best that was measured, and its rows."""
 
+import json
 import os
 import statistics
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
+from measured.trials import measured_step
 from msgspec import Struct
-from regret.rows import read_regret_rows
 
 from zerowiz.app.machines.machine import find_machine
 from zerowiz.app.options import Options
@@ -21,6 +23,41 @@ from zerowiz.core.speed.costs import find_rates
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Method, Precision, Workload
 from zerowiz.probe.package_data import read_gpu_table
+
+Row = Mapping[str, Any]
+
+ROWS = Path(__file__).parents[1] / "measured" / "regret"
+
+
+def read_regret_rows(folder: Path = ROWS) -> list[Row]:
+    """Every row, in the order in which the files are named."""
+    return [
+        json.loads(line)
+        for path in sorted(folder.glob("*.jsonl"))
+        for line in path.read_text(encoding="utf-8").splitlines()
+    ]
+
+
+def by_setting(rows: Iterable[Row]) -> dict[str, list[Row]]:
+    """The rows of each setting by `job/setting`; a second run of one has `@2` after it."""
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        found.setdefault(str(row["id"]).partition("@")[0], []).append(row)
+    return found
+
+
+def seconds_of(row: Row) -> float | None:
+    """Of a steady step; None where the run ran out of memory, or failed."""
+    steady = measured_step(row) if row["ok"] else None
+    return None if steady is None else steady.seconds
+
+
+def says_something(row: Row) -> bool:
+    """Running out of memory is an answer, failing is none."""
+    return seconds_of(row) is not None or row["oom_phase"] is not None
+
+
+# The jobs.
 
 GIB = 2**30
 CPU = "cpu"

@@ -5,13 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from measured.trials import decode_trials, encode_trial
 
-from zerowiz.core.measured_trial import decode_trials, encode_trial
 from zerowiz.core.structs import encode
 from zerowiz.probe.machine.machine_file import read_machine_file
 from zerowiz.probe.model.trace import read_cached
 from zerowiz.probe.output_folder import read_history
-from zerowiz.probe.package_data import read_cases
 
 SAVED = Path(__file__).parent
 
@@ -51,5 +50,5 @@ def test_a_history_is_read_as_it_was_written() -> None:
 
 def test_cases_are_read_as_they_were() -> None:
     expected = content_of("cases_as_read.json")
-    trials = decode_trials(read_cases(SAVED / "cases.json"))
+    trials = decode_trials(content_of("cases.json"))
     assert expected == kept(expected, [as_json(encode_trial(trial)) for trial in trials])

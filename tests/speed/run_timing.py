@@ -21,6 +21,9 @@ if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).parents[1])
 
 from accuracy.grid import deal_cases
+from measured.measure import append_line
+from measured.ranks import start_builds
+from measured.trials import OPS, ops_of
 from speed.sweep import by_engine, sweep
 from speed.timing_cases import (
     AGAIN,
@@ -40,17 +43,14 @@ from zerowiz.app.machines.machine import find_machine
 from zerowiz.app.options import Options
 from zerowiz.core.launch.plan import launch_env
 from zerowiz.core.machine.types import Accelerator, Machine, with_host_memory
-from zerowiz.core.measured_trial import OPS, ops_of
 from zerowiz.core.speed.costs import GpuRates, find_rates
 from zerowiz.core.strategy_types import Offload
 from zerowiz.core.structs import replace
 from zerowiz.core.units import parse_host_memory
-from zerowiz.emit.measure import append_line
 from zerowiz.probe.machine.host import parse_list
 from zerowiz.probe.package_data import read_gpu_table
 from zerowiz.probe.preflight.interpreter import find_programs
 from zerowiz.probe.preflight.read_facts import try_core_binding
-from zerowiz.worker.batch_files import start_builds
 
 _MEASURED = Path(__file__).parents[1] / "measured" / "times"
 # To choose the cases, and to load the libraries.

@@ -1,7 +1,7 @@
 """Time many settings in few processes: an engine is built once, and takes steps of every size.
 
 The split of the batch, the length and checkpointing change between steps, not the engine; to start
-and to build takes longer than the steps do. Memory is not read here: `zerowiz measure` takes a
+and to build takes longer than the steps do. Memory is not read here: `measured/measure.py` takes a
 fresh process for that. A row has the fields of its rows.
 """
 
@@ -18,13 +18,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from measured.ranks import case_folder, finish_builds, read_report, report_file, share_of
+from measured.trials import OPS, PlannedTrial, Trial, TrialEnd, count_timed_steps, make_row
+
 from zerowiz.core.machine.types import Accelerator
-from zerowiz.core.measured_row import TrialEnd, make_row
-from zerowiz.core.measured_trial import OPS, PlannedTrial, Trial, count_timed_steps
 from zerowiz.core.strategy_types import Offload
 from zerowiz.core.workload import Method
-from zerowiz.worker.batch import share_of
-from zerowiz.worker.batch_files import case_folder, finish_builds, read_report, report_file
 
 Case = Mapping[str, Any]
 _SHARDED_WEIGHTS = 3
@@ -94,7 +93,7 @@ def steps_seconds_of(trial: Trial, step_seconds: float) -> float:
 
 
 def fresh_seconds_of(trial: Trial, params: int, step_seconds: float) -> float:
-    """About what a run of `zerowiz measure` takes, in a process of its own."""
+    """About what a run of `measured/measure.py` takes, in a process of its own."""
     timed = count_timed_steps(trial.free_steps, trial.most_free_steps, step_seconds)
     steps = _FIRST_STEP + _MEASURED_STEP * trial.steps + timed
     return start_seconds_of(trial, params) + steps * step_seconds
@@ -124,7 +123,7 @@ def sweep(
         builds: Of ops; the first engine that needs one waits for all.
         cpu: Whether they are CPU ranks.
     """
-    from zerowiz.worker.case import preload
+    from measured.case import preload
 
     cases = [[_as_case(planned) for planned in group] for group in groups]
     preload([case for group in cases for case in group])  # type: ignore[misc]
@@ -216,10 +215,9 @@ def _serve(
 
     import deepspeed
     import torch
-
-    from zerowiz.worker.case import describe, open_cuda
-    from zerowiz.worker.loops import CpuMeter, CudaMeter, StepRecorder, initialize
-    from zerowiz.worker.models import build_model
+    from measured.case import describe, open_cuda
+    from measured.loops import CpuMeter, CudaMeter, StepRecorder, initialize
+    from measured.models import build_model
 
     own = share_of(cores, first, rank)
     if own:
@@ -254,7 +252,7 @@ def _serve(
 @contextmanager
 def _reported(recorder: Any) -> Iterator[None]:
     """Report an error: either running out of memory, or another failure."""
-    from zerowiz.worker.case import is_out_of_memory
+    from measured.case import is_out_of_memory
 
     try:
         yield
@@ -289,9 +287,8 @@ def _time(
 ) -> None:
     """Take the steps of a setting, first some that are waited for."""
     import torch
-
-    from zerowiz.worker.loops import TimingPass, take_step
-    from zerowiz.worker.models import make_batch
+    from measured.loops import TimingPass, take_step
+    from measured.models import make_batch
 
     batch, taken = make_batch(model, case, device), engine.global_steps
     for _ in range(case["steps"]):

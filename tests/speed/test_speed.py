@@ -13,6 +13,7 @@ import pytest
 from accuracy.grid import deal_cases
 from accuracy.split import Split
 from measured.rows import Row, read_every_row, read_times
+from measured.trials import decode_trial, decode_trials, encode_trial
 from paths import ROOT, TESTS
 from ranks.harness import rank_environ
 from speed import run_timing
@@ -43,7 +44,6 @@ from speed.traffic import Traffic, count_traffic
 from zerowiz.app.options import Options
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.machine.types import Accelerator, Machine, with_host_memory
-from zerowiz.core.measured_trial import decode_trial, decode_trials, encode_trial
 from zerowiz.core.speed.costs import COSTS, GpuRates, find_rates
 from zerowiz.core.speed.step_time import AT_ENDS, IN_BLOCKS, IN_FUSED_BLOCKS, Moved
 from zerowiz.core.structs import replace

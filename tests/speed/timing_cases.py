@@ -19,20 +19,19 @@ from typing import Any
 from accuracy.grid import deal_cases
 from accuracy.split import SIDES, Split
 from measured.rows import read_config, read_model
+from measured.trials import (
+    PlannedTrial,
+    decode_trial,
+    measured_step,
+    plan_trial,
+    stepper_for,
+)
 from msgspec import Struct
 from speed.sweep import engine_of, start_seconds_of, steps_seconds_of
 
 from zerowiz.core.decision.evaluate import StrategyEstimate, evaluate
 from zerowiz.core.machine.types import Accelerator, Machine
-from zerowiz.core.measured_row import measured_step
-from zerowiz.core.measured_trial import (
-    PlannedTrial,
-    config_of_size,
-    decode_trial,
-    plan_trial,
-    stepper_for,
-)
-from zerowiz.core.model.from_name import model_from_size, parse_size
+from zerowiz.core.model.from_name import config_of_size, model_from_size, parse_size
 from zerowiz.core.model.types import Model
 from zerowiz.core.speed.costs import GpuRates
 from zerowiz.core.strategies import STRATEGIES
@@ -87,7 +86,7 @@ class Candidate(Struct, frozen=True, kw_only=True):
 
     point: Point
     case: Mapping[str, Any]
-    """As `zerowiz measure --cases` takes it."""
+    """As `measured/measure.py` takes it."""
     engine: str
     """What it shares with others that one engine can take."""
     start_seconds: float

@@ -18,7 +18,6 @@ import pytest
 from kills.harness import HERE, SHIM, read_stat
 
 from zerowiz.probe.preflight.interpreter import find_free_port
-from zerowiz.worker.batch_files import CaseEnd, read_end, write_json
 from zerowiz.worker.rank import POLL_S, write_all
 
 ALONE = {
@@ -452,22 +451,3 @@ def test_a_lock_that_was_taken_over_meanwhile_stays(tmp_path: Path) -> None:
         process.communicate(timeout=30)
     end_compilers(tmp_path)
     assert [lock] == [*lock.parent.iterdir()]
-
-
-# Ranks coordinate through files that are whole or not there.
-
-
-def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
-    end: CaseEnd = {"status": 3, "killed": None, "seconds": 1.5}
-    write_json(tmp_path / "end.json", dict(end))
-    assert end == read_end(tmp_path / "end.json")
-
-
-def test_a_file_that_nobody_wrote_is_none(tmp_path: Path) -> None:
-    assert None is read_end(tmp_path / "end.json")
-
-
-def test_a_file_leaves_nothing_else_behind(tmp_path: Path) -> None:
-    write_json(tmp_path / "end.json", {})
-    write_json(tmp_path / "end.json", {"status": 0})
-    assert ["end.json"] == [path.name for path in tmp_path.iterdir()]

@@ -46,6 +46,10 @@ EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
             "train a model of this size for some steps",
         ),
         ("zerowiz measure train.py", "run the script for some steps"),
+        (
+            "zerowiz measure --all --model 10m",
+            "the same with every strategy that fits",
+        ),
     ),
     "report": (("zerowiz report", "compare the last launch in this folder with its plan"),),
     "check": (
@@ -123,16 +127,10 @@ _OF_ONE_PLAN = (
     *("explain", "verbose", "limits", "html", "svg", "origins"),
     *("tokens", "sequences", "epochs", "price"),
 )
-# What describes the one run of the options: in a file, each case says it for itself.
-_OF_ONE_RUN = ("loop", "cap_bytes", "steps", "timed_steps")
 IDLE: Mapping[str, tuple[Idle, ...]] = {
     "plan": tuple(Idle(option=name, beside="compare") for name in _OF_ONE_PLAN),
     "launch": (Idle(option="grace_seconds", beside="supervise", is_off=True),),
     "machine": (Idle(option="disk", beside="spec"),),
-    "measure": (
-        Idle(option="case_deadline", beside="script"),
-        *(Idle(option=name, beside="cases") for name in _OF_ONE_RUN),
-    ),
 }
 
 

@@ -641,6 +641,57 @@ def memory_of(cause: Cause) -> MemoryKind | None:
     return _MEMORY.get(cause)
 
 
+# What steps took that ran freely.
+
+_LEAST_STEPS = 3
+# The first third is slower: kernels are chosen, the allocator fills its cache, ZeRO-3 learns in
+# which order it gathers. Of those after it, each counts: on a shared host a step differs from the
+# next one by a tenth (a standard deviation of the logarithm), whatever the one before took.
+_SLOW_PART = 3
+
+
+class SteadyStep(Struct, frozen=True, kw_only=True):
+    """An optimizer step once all steps take equally long."""
+
+    seconds: float
+    """The median of the steps after the first third."""
+    low_seconds: float
+    """The shortest of these."""
+    high_seconds: float
+    """The longest of them."""
+    steps: int
+    """How many they are."""
+
+
+def steady_step(samples_by_rank: Sequence[Sequence[float]]) -> SteadyStep | None:
+    """The steady step of the slowest rank; None where some rank took fewer than three.
+
+    Args:
+        samples_by_rank: The seconds of every step that ran freely, in order.
+
+    Example:
+        >>> steady_step([[0.9, 0.5, 0.3, 0.2, 0.4, 0.3]])
+        SteadyStep(seconds=0.3, low_seconds=0.2, high_seconds=0.4, steps=4)
+    """
+    from statistics import median  # noqa: PLC0415 - only a measured run needs it
+
+    if not samples_by_rank or any(len(sample) < _LEAST_STEPS for sample in samples_by_rank):
+        return None
+    later = [samples[len(samples) // _SLOW_PART :] for samples in samples_by_rank]
+    slowest = max(later, key=median)
+    return SteadyStep(
+        seconds=median(slowest),
+        low_seconds=min(slowest),
+        high_seconds=max(slowest),
+        steps=len(slowest),
+    )
+
+
+def samples_of(report: Mapping[str, object]) -> Sequence[float]:
+    """The seconds of every step that ran freely, as a rank reported them; empty if none did."""
+    return cast("Sequence[float]", report.get("timed_step_seconds") or ())
+
+
 # Figures of a launched job: its prediction, and what its ranks report while they train.
 
 _KEYS: Mapping[CountedMemory, str] = {
@@ -682,8 +733,6 @@ def measure_run(
         reports: Of each rank that said something.
         memory: Which memory counts.
     """
-    from zerowiz.core.measured_trial import steady_step  # noqa: PLC0415 - only a measured run needs it
-
     if not reports:
         return None
     most = max(reports, key=lambda report: _recorded_peak_bytes(report, memory) or 0)
@@ -710,8 +759,6 @@ def _micro_batches(report: Mapping[str, object]) -> Sequence[int]:
 
 def _with_micro_batches(report: Mapping[str, object], count: int | None) -> Sequence[float]:
     """The seconds of the steps with so many micro-batches; of all where they were not counted."""
-    from zerowiz.core.measured_trial import samples_of  # noqa: PLC0415 - only a measured run needs it
-
     samples, counted = samples_of(report), _micro_batches(report)
     if count is None or len(counted) != len(samples):
         return samples

@@ -55,8 +55,6 @@ class SettingRow(Struct, frozen=True, kw_only=True):
     """How a plan's step says another value than the default: `{value} loss`; None: it does not."""
     least: int = 1
     """The smallest count that it can be."""
-    measurable: bool = True
-    """Whether the ranks of `measure` can train with it; else `measure` refuses it."""
     script_names: frozenset[str] = frozenset()
     """The names that scripts give an option or a constant of their own for it."""
     trainer_fields: tuple[str, ...] = ()

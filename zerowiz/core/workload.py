@@ -135,32 +135,6 @@ class Optimizer(StrEnum):
     SGD = "sgd"
 
 
-class OptimizerKernel(StrEnum):
-    """What takes the step, by the names that measured rows have."""
-
-    ADAMW_FUSED = "torch AdamW fused=True"
-    ADAMW_FOREACH = "torch AdamW foreach=True"
-    ADAMW_CONFIG = "torch AdamW via config (torch_adam)"
-    FUSED_ADAM = "FusedAdam"
-    CPU_ADAM = "DeepSpeedCPUAdam"
-    ADAMW_8BIT = "AdamW8bit"
-    ADAFACTOR = "Adafactor"
-    FUSED_LION = "FusedLion"
-    CPU_LION = "DeepSpeedCPULion"
-    SGD = "torch SGD"
-
-
-class KernelRow(Struct, frozen=True, kw_only=True):
-    """Who makes a kernel where `measure` steps with it."""
-
-    op: str | None = None
-    """What compiles it at first use (deepspeed/ops/op_builder)."""
-    by_trainer: bool = True
-    """Whether the Trainer can step with it: transformers has a name for it in `optim`."""
-    section: Mapping[str, object] | None = None
-    """The section of the config by which DeepSpeed makes it, where nobody else can."""
-
-
 class OptimizerRow(Struct, frozen=True, kw_only=True):
     """What an optimizer keeps, who makes it, and what others call it."""
 
@@ -181,10 +155,6 @@ class OptimizerRow(Struct, frozen=True, kw_only=True):
     """Whether DeepSpeed takes it under ZeRO unasked."""
     measured: bool
     """Whether it is in tests/measured, five times at least."""
-    kernels: Mapping[OptimizerKernel, KernelRow]
-    """What it is measured with; a launch without offload steps with the first."""
-    host_kernel: OptimizerKernel
-    """What steps under offload."""
     trainer_names: tuple[str, ...]
     """The `optim` of transformers' TrainingArguments; the first is written."""
     classes: Mapping[str, tuple[str, ...]]
@@ -225,16 +195,6 @@ OPTIMIZERS: Mapping[Optimizer, OptimizerRow] = {
         section={"type": "AdamW", "params": {**ADAMW_PARAMS, "torch_adam": True, "fused": True}},
         tested=True,
         measured=True,
-        kernels={
-            OptimizerKernel.ADAMW_FUSED: KernelRow(),
-            OptimizerKernel.ADAMW_FOREACH: KernelRow(),
-            OptimizerKernel.ADAMW_CONFIG: KernelRow(
-                section={"type": "AdamW", "params": {"lr": 1e-5, "torch_adam": True}}
-            ),
-            OptimizerKernel.FUSED_ADAM: KernelRow(op="FusedAdamBuilder"),
-            OptimizerKernel.CPU_ADAM: KernelRow(op="CPUAdamBuilder"),
-        },
-        host_kernel=OptimizerKernel.CPU_ADAM,
         trainer_names=(
             *("adamw_torch", "adamw_torch_fused", "adamw_torch_xla", "adamw_torch_npu_fused"),
             "adamw_hf",  # before transformers 5
@@ -259,8 +219,6 @@ OPTIMIZERS: Mapping[Optimizer, OptimizerRow] = {
         section=None,
         tested=False,
         measured=True,
-        kernels={OptimizerKernel.ADAMW_8BIT: KernelRow()},
-        host_kernel=OptimizerKernel.CPU_ADAM,
         trainer_names=("adamw_8bit", "adamw_bnb_8bit", "adamw_torch_8bit", "paged_adamw_8bit"),
         classes={"bitsandbytes": ("Adam8bit", "AdamW8bit", "PagedAdamW8bit")},
         axolotl_names=(),
@@ -277,8 +235,6 @@ OPTIMIZERS: Mapping[Optimizer, OptimizerRow] = {
         section={"type": "Adafactor", "params": {"lr": 1e-2, "weight_decay": 0.0}},
         tested=False,
         measured=False,
-        kernels={OptimizerKernel.ADAFACTOR: KernelRow()},
-        host_kernel=OptimizerKernel.CPU_ADAM,
         trainer_names=("adafactor",),
         classes={"transformers": ("Adafactor",)},
         axolotl_names=(),
@@ -295,11 +251,6 @@ OPTIMIZERS: Mapping[Optimizer, OptimizerRow] = {
         section={"type": "Lion", "params": {"lr": 5e-5, "betas": [0.9, 0.99], "weight_decay": 0.0}},
         tested=True,
         measured=False,
-        kernels={
-            OptimizerKernel.FUSED_LION: KernelRow(op="FusedLionBuilder", by_trainer=False),
-            OptimizerKernel.CPU_LION: KernelRow(op="CPULionBuilder", by_trainer=False),
-        },
-        host_kernel=OptimizerKernel.CPU_LION,
         trainer_names=("lion_32bit", "lion", "paged_lion_32bit"),
         classes={"lion_pytorch": ("Lion",), "deepspeed": ("FusedLion", "DeepSpeedCPULion")},
         axolotl_names=("lion_pytorch",),
@@ -316,8 +267,6 @@ OPTIMIZERS: Mapping[Optimizer, OptimizerRow] = {
         section={"type": "SGD", "params": {"lr": 5e-5, "weight_decay": 0.0}},
         tested=False,
         measured=False,
-        kernels={OptimizerKernel.SGD: KernelRow()},
-        host_kernel=OptimizerKernel.CPU_ADAM,
         trainer_names=("sgd",),
         classes={"torch": ("SGD",)},
         axolotl_names=(),
@@ -336,9 +285,6 @@ OPTIMIZER_NAMES: Mapping[Written, Optimizer] = {
         for names in row.classes.values()
         for name in names
     },
-}
-KERNELS: Mapping[OptimizerKernel, KernelRow] = {
-    kernel: made for row in OPTIMIZERS.values() for kernel, made in row.kernels.items()
 }
 
 
@@ -899,7 +845,6 @@ class Workload(Struct, frozen=True, kw_only=True):
             help="Trainer, by its TRL name",
             panel=Panel.JOB,
             shown="{value}",
-            measurable=False,
         ),
     ] = Trainer.SFT
     reference: Annotated[
@@ -911,7 +856,6 @@ class Workload(Struct, frozen=True, kw_only=True):
             panel=Panel.JOB,
             assumed=N_("reference {value}"),
             shown=N_("reference {value}"),
-            measurable=False,
         ),
     ] = None
     """None: as the trainer does by default, which `resolved_reference` says."""
@@ -925,7 +869,6 @@ class Workload(Struct, frozen=True, kw_only=True):
             assumed=N_("{value} tokens generated"),
             assumed_always=True,
             shown=N_("{value} tokens generated"),
-            measurable=False,
             of_generation=True,
         ),
     ] = 512
@@ -938,7 +881,6 @@ class Workload(Struct, frozen=True, kw_only=True):
             default="your script's, else those of all micro-steps",
             panel=Panel.JOB,
             shown=N_("{value} generated at a time"),
-            measurable=False,
             of_generation=True,
         ),
     ] = None
@@ -953,7 +895,6 @@ class Workload(Struct, frozen=True, kw_only=True):
             trainer_fields=("vllm_gpu_memory_utilization",),
             assumed=N_("vLLM in {value} of each GPU"),
             shown=N_("vLLM in {value} of each GPU"),
-            measurable=False,
             of_generation=True,
         ),
     ] = None
@@ -966,7 +907,6 @@ class Workload(Struct, frozen=True, kw_only=True):
             panel=Panel.JOB,
             trainer_fields=("vllm_enable_sleep_mode",),
             shown=N_("vLLM asleep while it trains"),
-            measurable=False,
             of_generation=True,
         ),
     ] = False
@@ -986,7 +926,6 @@ class Workload(Struct, frozen=True, kw_only=True):
             },
             shown=N_("{value} evaluated at a time"),
             least=0,
-            measurable=False,
         ),
     ] = 0
     """As long as those that train (transformers, `per_device_eval_batch_size`); 0: none are."""

@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from zerowiz.core.structs import parse_json
 from zerowiz.core.workload import MODEL_FOLDER, NEWEST_TRANSFORMERS, NEWEST_TRL
 from zerowiz.errors import UsageError, did_you_mean
-from zerowiz.probe.files import read_named
 
 if TYPE_CHECKING:
     from zerowiz.core.decision.job import Pair
@@ -171,25 +169,6 @@ def read_bad_releases() -> "tuple[BadRelease, ...]":
     from zerowiz.core.findings import decode_bad_releases  # noqa: PLC0415 - one command reads one table
 
     return decode_bad_releases(json.loads(_BAD_RELEASES_TABLE.read_bytes()))
-
-
-# Read the file that `measure --cases` names.
-
-
-def read_cases(path: Path) -> object:
-    """The JSON of a cases file.
-
-    Raises:
-        UsageError: The file cannot be read, or is no JSON.
-    """
-    hint = 'write a JSON list: `[{"model": "7b", "stage": 2, "gpus": 2}]`'
-    try:
-        return parse_json(read_named(path))
-    except OSError as error:
-        reason = error.strerror
-        raise UsageError(f"cases `{path}` cannot be read: {reason}", hint) from None
-    except ValueError as error:
-        raise UsageError(f"cases `{path}` is not JSON: {error}", hint) from None
 
 
 # Read the tables of GPUs and of instances that ship with the package.

@@ -119,6 +119,9 @@ class StepCounter:
             "timed_step_seconds": [seconds for seconds, _ in self._seconds],
             "timed_micro_batches": [micro_batches for _, micro_batches in self._seconds],
             "peak_bytes": torch.cuda.max_memory_allocated() if self._on_gpu else None,
+            "allocator_retries": torch.cuda.memory_stats()["num_alloc_retries"]
+            if self._on_gpu
+            else None,
             "outside_bytes": None if self._on_gpu else self._outside_bytes,
             "host_peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
             "stage": engine.zero_optimization_stage(),

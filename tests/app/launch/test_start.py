@@ -7,15 +7,12 @@ from pathlib import Path
 
 import pytest
 from cli.harness import HF_PARSER, Result, Run
-from core.preflight.cases import lock, locked
 from probe.scripts import SCRIPTS
 from ranks.harness import rank_environ, read_reports, run
 from recorded import Install, library
 
 from zerowiz.app.decide import plan_options
-from zerowiz.app.launch import start
 from zerowiz.app.launch.start import (
-    check_locks,
     note_findings,
     note_waits,
     require_no_error,
@@ -25,7 +22,6 @@ from zerowiz.app.options import Options
 from zerowiz.core.decision.job import Objective
 from zerowiz.core.findings import Finding, found
 from zerowiz.core.preflight.builds import BEING_BUILT, COMPILES, NO_NINJA
-from zerowiz.core.preflight.facts import Extensions
 from zerowiz.core.preflight.hardware import MEMLOCK, PORT_TAKEN
 from zerowiz.core.script.settings import ScriptRun
 from zerowiz.errors import PreflightError
@@ -74,36 +70,6 @@ def test_what_the_job_waits_for_is_said_in_one_line(capsys: pytest.CaptureFixtur
     note_waits((WARNING, *waits), TerminalReporter())
     expected = ["note: DeepSpeed compiles it", "note: process 7 builds it"]
     assert expected == capsys.readouterr().err.splitlines()
-
-
-@pytest.mark.parametrize(
-    ("extensions", "expected"),
-    [
-        (None, ""),
-        (Extensions(folder="/e"), ""),
-        (locked(lock(holder_pid=7)), "note: process 7 is building `cpu_adam`"),
-        (locked(lock()), "note: `/e/cpu_adam/lock` is 15 minutes old"),
-    ],
-)
-def test_what_waits_for_no_lock_may_start(
-    extensions: Extensions | None,
-    expected: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setattr(start, "read_builds", lambda *_: extensions)
-    check_locks("deepspeed", {}, (), TerminalReporter())
-    said = capsys.readouterr().err
-    assert said.startswith(expected)
-    assert len(said.splitlines()) == bool(expected)
-
-
-def test_what_would_wait_for_ever_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    left = locked(lock(sees_all=True))
-    monkeypatch.setattr(start, "read_builds", lambda *_: left)
-    with pytest.raises(PreflightError, match="PF408") as e:
-        check_locks("deepspeed", {}, (), TerminalReporter())
-    assert ("rm /e/cpu_adam/lock",) == e.value.hints
 
 
 # What a further attempt keeps of the step that was chosen for the first.

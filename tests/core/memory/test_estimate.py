@@ -13,6 +13,7 @@ from measured.rows import (
     read_rows,
     strategy_of,
 )
+from measured.trials import measured_phases, predict_phases
 
 from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict, evaluate, evaluate_all
 from zerowiz.core.decision.job import Job, Uncounted
@@ -27,7 +28,6 @@ from zerowiz.core.machine.types import (
     Machine,
     MachineSource,
 )
-from zerowiz.core.measured_row import measured_phases, predict_phases
 from zerowiz.core.memory.activations import activations
 from zerowiz.core.memory.allocations import AllocationKind, MemoryKind, Phase, moment_bytes
 from zerowiz.core.memory.buffers import (

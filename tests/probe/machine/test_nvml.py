@@ -5,6 +5,7 @@ from types import ModuleType
 
 import pynvml
 import pytest
+from measured.trials import without_peer_to_peer
 from recorded import (
     GPU_IS_LOST,
     INVALID_ARGUMENT,
@@ -16,7 +17,6 @@ from recorded import (
     without,
 )
 
-from zerowiz.core.machine.interconnect import without_peer_to_peer
 from zerowiz.core.machine.types import LinkClass, MachineSource, PcieSlot
 from zerowiz.core.machine.warnings import find_warnings
 from zerowiz.core.settings import OTHER_SETTINGS

@@ -79,7 +79,7 @@ def prepare_launch(
     script_args: tuple[str, ...],
     options: Options,
     how: RunOptions,
-    reporter: LaunchReporter,
+    reporter: Reporter,
 ) -> Launch:
     """Read the script and find the machine.
 
@@ -149,7 +149,7 @@ def make_run(
     )
 
 
-def plan_dry_run(launch: Launch, reporter: LaunchReporter, person: Person | None) -> Start:
+def plan_dry_run(launch: Launch, reporter: Reporter, person: Person | None) -> Start:
     """The first start, as it would be; with a zerowiz on each node, as if all were like this one.
 
     Raises:
@@ -216,7 +216,7 @@ def _run_on_nodes(launch: Launch, node: NodeRank, reporter: LaunchReporter) -> i
     return follow_leader(launch.options, node, launch.machine, grace_seconds, reporter)
 
 
-def _plan_start(launch: Launch, run: Run, reporter: LaunchReporter, person: Person | None) -> Start:
+def _plan_start(launch: Launch, run: Run, reporter: Reporter, person: Person | None) -> Start:
     """Decide, run the preflight checks, and plan the first start."""
     options, machine, script = launch.options, launch.machine, launch.script
     check_own_config(options, machine, script, reporter)

@@ -47,9 +47,9 @@ from zerowiz.core.launch.provenance import PlannedFile
 from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.memory.buffers import shares_with_sleeping_vllm, without_expansion
 from zerowiz.core.preflight import script as script_checks
-from zerowiz.core.preflight.builds import WAITS, judge_lock, will_compile
+from zerowiz.core.preflight.builds import WAITS
 from zerowiz.core.preflight.examine import examine
-from zerowiz.core.preflight.facts import Op, PlannedJob, PreflightInput, list_ops
+from zerowiz.core.preflight.facts import PlannedJob, PreflightInput, list_ops
 from zerowiz.core.script.config_delivery import Delivery, add_settled, deliver
 from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.core.script.settings import ScriptRun, check_accelerator, facts_of
@@ -61,7 +61,7 @@ from zerowiz.errors import PreflightError, UsageError, ZerowizError
 from zerowiz.probe.host_files import HostFiles
 from zerowiz.probe.nodes import find_master_address, read_env_files, read_hostfile
 from zerowiz.probe.preflight.interpreter import check_launcher, find_programs
-from zerowiz.probe.preflight.read_facts import read_builds, read_facts, try_core_binding
+from zerowiz.probe.preflight.read_facts import read_facts, try_core_binding
 from zerowiz.translation import _
 from zerowiz.ui import check as check_text
 
@@ -551,35 +551,6 @@ def note_waits(findings: Sequence[Finding], reporter: Reporter) -> None:
     for finding in findings:
         if finding.rule in WAITS:
             reporter.note(finding.message)
-
-
-def check_locks(
-    program: str, environ: Mapping[str, str], ops: Sequence[Op], reporter: Reporter
-) -> tuple[Op, ...]:
-    """See that ranks which load these ops do not wait for the lock of a build that was killed.
-
-    Returns those that the ranks will compile.
-
-    Args:
-        program: `deepspeed`.
-        environ: What the ranks get.
-        ops: What they load.
-        reporter: Hears what they may wait for.
-
-    Raises:
-        PreflightError: They would wait for ever.
-    """
-    extensions = read_builds(program, environ, ops, HostFiles())
-    if extensions is None:
-        return ()
-    findings = [judge_lock(lock) for lock in extensions.locks]
-    compiled = tuple(op for op in ops if op.name not in extensions.built)
-    waits = [will_compile(compiled)] if compiled else []
-    note_findings(findings, reporter)
-    note_waits([*findings, *waits], reporter)
-    for finding in errors_of(findings):
-        raise PreflightError(check_text.in_short(finding), *finding.fixes)
-    return compiled
 
 
 def note_refusal(script: ScriptRun, options: Options, reporter: Reporter) -> None:

@@ -143,6 +143,29 @@ def model_from_size(name: str, params: int) -> Model:
     return replace(_model_of(name, params, _LLAMA), heaviest=_model_of(name, params, _GEMMA))
 
 
+_LLAMA_KEYS = {
+    "hidden_size": "hidden_size",
+    "intermediate_size": "intermediate_size",
+    "num_hidden_layers": "layers",
+    "num_attention_heads": "heads",
+    "num_key_value_heads": "kv_heads",
+    "head_dim": "head_dim",
+    "vocab_size": "vocab_size",
+    "max_position_embeddings": "positions",
+    "tie_word_embeddings": "tied_embeddings",
+}
+
+
+def config_of_size(model: Model) -> dict[str, object]:
+    """The config.json of the Llama that stands for a size; empty for a model that has its own."""
+    if model.source is not ModelSource.SIZE:
+        return {}
+    values = {key: getattr(model.architecture, name) for key, name in _LLAMA_KEYS.items()}
+    # A toy's vocabulary can be smaller than the ids that LlamaConfig names by default.
+    ids: dict[str, object] = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
+    return {"model_type": "llama", "architectures": ["LlamaForCausalLM"], **values, **ids}
+
+
 # Compare a model that was counted by its config with the checkpoint in the same folder.
 
 

@@ -41,16 +41,6 @@ ASYNC_IO, PIN_MEMORY = Op(name="async_io", nvcc=True, libaio=True), Op(name="pin
 QUANTIZER = Op(name="quantizer", nvcc=True)
 SHM_COMM = Op(name="deepspeed_shm_comm")
 
-# deepspeed/ops/op_builder (0.19.8): the class that builds each.
-BUILT_BY: Mapping[str, Op] = {
-    "CPUAdamBuilder": CPU_ADAM,
-    "CPULionBuilder": CPU_LION,
-    "FusedAdamBuilder": FUSED_ADAM,
-    "FusedLionBuilder": FUSED_LION,
-    "AsyncIOBuilder": ASYNC_IO,
-    "ShareMemCommBuilder": SHM_COMM,
-}
-
 # deepspeed/runtime/engine.py, _configure_basic_optimizer (0.19.8): on the device; offloaded.
 _BY_NAME: Mapping[str, tuple[Op | None, Op]] = {
     "adam": (FUSED_ADAM, CPU_ADAM),

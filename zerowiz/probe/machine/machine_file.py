@@ -12,7 +12,7 @@ from zerowiz.errors import UsageError
 from zerowiz.probe.files import cache_folder, read_named, read_named_text
 
 if TYPE_CHECKING:
-    from zerowiz.core.measured_row import MachineResults
+    from zerowiz.core.measured_run import MachineResults
 
 
 DESCRIPTION = 1
@@ -113,7 +113,7 @@ def _folder(environ: Mapping[str, str]) -> Path:
 
 def read_results(path: Path) -> "MachineResults":
     """The results in a file; none where the file is missing or cannot be read."""
-    from zerowiz.core.measured_row import MachineResults  # noqa: PLC0415 - seldom needed
+    from zerowiz.core.measured_run import MachineResults  # noqa: PLC0415 - seldom needed
 
     try:
         return decode(MachineResults, parse_json(read_named(path)), "measured")

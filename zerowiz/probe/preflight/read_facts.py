@@ -94,20 +94,6 @@ def _read_extensions(installed: Installed, ops: Sequence[Op], files: Files) -> E
     return None if folder is None else read_extensions(folder, ops, files)
 
 
-def read_builds(
-    program: str, environ: Mapping[str, str], ops: Sequence[Op], files: Files
-) -> Extensions | None:
-    """Where DeepSpeed builds these ops, and what is there; None where that is not known.
-
-    Args:
-        program: The path of `deepspeed`.
-        environ: The job's environment.
-        ops: What the job loads.
-        files: The files of the host.
-    """
-    return _read_extensions(read_installed(program, environ, _LIBRARIES), ops, files)
-
-
 def _read_folder(path: Path) -> Folder:
     """A folder; of one that does not exist yet, the free space is that of its nearest parent."""
     try:

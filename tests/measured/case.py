@@ -15,8 +15,17 @@ import torch
 import transformers
 from deepspeed import comm as dist
 from deepspeed.accelerator import get_accelerator
-
-from zerowiz.worker.batch_files import (
+from measured.loops import (
+    CpuMeter,
+    CudaMeter,
+    Meter,
+    StepRecorder,
+    TimingPass,
+    measure_bus,
+    train_by_engine,
+)
+from measured.models import build_model, count_params
+from measured.ranks import (
     BusReading,
     Case,
     CaseStart,
@@ -26,16 +35,6 @@ from zerowiz.worker.batch_files import (
     report_file,
     start_file,
 )
-from zerowiz.worker.loops import (
-    CpuMeter,
-    CudaMeter,
-    Meter,
-    StepRecorder,
-    TimingPass,
-    measure_bus,
-    train_by_engine,
-)
-from zerowiz.worker.models import build_model, count_params
 
 # Exit statuses of a case.
 _OK, _FAILED, _OUT_OF_MEMORY = 0, 1, 3
@@ -50,7 +49,7 @@ def preload(cases: Iterable[Case]) -> None:
     cases = tuple(cases)
     by_trainer = any(case["kind"] == "trainer" for case in cases)
     if by_trainer and find_spec("bitsandbytes") is None:
-        import zerowiz.worker.trainer_loop  # noqa: F401, PLC0415 - takes seconds
+        import measured.trainer_loop  # noqa: F401 - takes seconds
     named = {name for case in cases for name in case["config"].get("architectures") or ()}
     for name in named:
         getattr(transformers, name, None)
@@ -58,7 +57,7 @@ def preload(cases: Iterable[Case]) -> None:
 
 def can_fork() -> bool:
     """In a forked process: whether CUDA was not initialized before the fork."""
-    return not torch.cuda._is_in_bad_fork()  # noqa: SLF001 - torch's own question
+    return not torch.cuda._is_in_bad_fork()
 
 
 def run_case(case: Case, rank: int, folder: Path, start: CaseStart) -> int:
@@ -122,7 +121,7 @@ def open_cuda(case: Case, rank: int) -> torch.device:
     if not case["nccl_p2p"]:
         os.environ["NCCL_P2P_DISABLE"] = "1"
     # torch may have read the environment already, at import.
-    newer = getattr(torch._C, "_accelerator_setAllocatorSettings", None)  # noqa: SLF001
+    newer = getattr(torch._C, "_accelerator_setAllocatorSettings", None)
     set_allocator = newer or getattr(torch.cuda.memory, "_set_allocator_settings", None)
     if set_allocator is not None:
         set_allocator(expandable)
@@ -168,7 +167,7 @@ def _measure(
     recorder.add(context_and_nccl_bytes=meter.outside_bytes())
     torch.manual_seed(0)
 
-    def build() -> Any:  # noqa: ANN401 - untyped libraries
+    def build() -> Any:
         with recorder.measured("model"):
             model = build_model(case, folder, device)
         params = count_params(model, trainable=False)
@@ -177,7 +176,7 @@ def _measure(
         return model
 
     if case["kind"] == "trainer":
-        from zerowiz.worker.trainer_loop import train_by_trainer  # noqa: PLC0415 - takes seconds
+        from measured.trainer_loop import train_by_trainer
 
         train_by_trainer(case, folder, device, recorder, timing, build)
     else:
@@ -197,7 +196,7 @@ def describe(device: torch.device) -> Report:
     }
     if device.type != "cuda":
         return {**described, "gpu": "CPU rank"}
-    settings = torch.cuda.memory._snapshot().get("allocator_settings", {})  # noqa: SLF001
+    settings = torch.cuda.memory._snapshot().get("allocator_settings", {})
     return {
         **described,
         "gpu": torch.cuda.get_device_name(device),

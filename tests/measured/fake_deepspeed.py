@@ -1,4 +1,4 @@
-"""Stand in for `deepspeed`: real ranks of `zerowiz.worker`, whose cases only act their part.
+"""Stand in for `deepspeed`: real ranks of `ranks.py`, whose cases only act their part.
 
 A case's `config.do` says what each rank does: `run`, `fail`, `run_out` of memory, `hang`, `die`,
 or `stray`: leave a process in a session of its own.
@@ -14,8 +14,7 @@ import types
 from pathlib import Path
 from typing import Any, NoReturn
 
-from zerowiz.worker.batch import serve
-from zerowiz.worker.batch_files import CaseStart, WorkerBatch, report_file, write_json
+from measured.ranks import CaseStart, WorkerBatch, report_file, serve, write_json
 
 
 def hang(_: dict[str, Any]) -> NoReturn:
@@ -75,7 +74,7 @@ def run_case(case: dict[str, Any], rank: int, folder: Path, start: CaseStart) ->
 
 
 def be_a_rank(batch: WorkerBatch) -> None:
-    acted = types.ModuleType("zerowiz.worker.case")
+    acted = types.ModuleType("measured.case")
     acted.__dict__.update(run_case=run_case, preload=list, can_fork=lambda: True)
     sys.modules[acted.__name__] = acted
     serve(batch, int(os.environ["RANK"]))

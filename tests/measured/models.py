@@ -9,12 +9,11 @@ from typing import Any
 import deepspeed
 import torch
 import transformers
+from measured.ranks import Case, MissingLibraryError, write_json
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 from transformers.integrations import HfDeepSpeedConfig, is_deepspeed_zero3_enabled
 from transformers.modeling_outputs import CausalLMOutput
-
-from zerowiz.worker.batch_files import Case, MissingLibraryError, write_json
 
 # Replace the loss of a model, as a trainer does before training starts.
 
@@ -22,12 +21,12 @@ from zerowiz.worker.batch_files import Case, MissingLibraryError, write_json
 CHUNK_TOKENS = 256
 
 
-def _chunk(model: Any) -> None:  # noqa: ANN401 - untyped libraries
+def _chunk(model: Any) -> None:
     """Compute head and loss for CHUNK_TOKENS tokens at a time, and again in backward."""
     model.forward = MethodType(_forward_in_chunks, model)
 
 
-def _forward_in_chunks(model: Any, labels: torch.Tensor, **inputs: Any) -> CausalLMOutput:  # noqa: ANN401
+def _forward_in_chunks(model: Any, labels: torch.Tensor, **inputs: Any) -> CausalLMOutput:
     hidden = model.base_model(**inputs).last_hidden_state[:, :-1].flatten(0, 1)
     wanted = labels[:, 1:].flatten()
     head = model.get_output_embeddings()
@@ -44,10 +43,10 @@ def _forward_in_chunks(model: Any, labels: torch.Tensor, **inputs: Any) -> Causa
     return CausalLMOutput(loss=torch.stack(sums).sum() / wanted.numel())
 
 
-def _liger(model: Any) -> None:  # noqa: ANN401
+def _liger(model: Any) -> None:
     """Do what `TrainingArguments(use_liger_kernel=True)` does."""
     try:
-        from liger_kernel.transformers import (  # noqa: PLC0415 - only this loss needs it
+        from liger_kernel.transformers import (
             _apply_liger_kernel_to_instance,
         )
     except ImportError as error:
@@ -62,7 +61,7 @@ LOSSES: Mapping[str, Callable[[Any], None]] = {
 }
 
 
-def replace_loss(model: Any, name: str) -> None:  # noqa: ANN401
+def replace_loss(model: Any, name: str) -> None:
     """Give the model the loss of this name; `plain` is the model's own."""
     LOSSES[name](model)
 
@@ -80,24 +79,24 @@ def _torch_adamw(**how: bool) -> Callable[[Parameters, Config], Any]:
     return lambda parameters, _: torch.optim.AdamW(parameters, lr=_RATE, **how)
 
 
-def _cpu_adam(parameters: Parameters, config: Config) -> Any:  # noqa: ANN401 - untyped libraries
+def _cpu_adam(parameters: Parameters, config: Config) -> Any:
     half = config.get("bf16", {}).get("bf16_optimizer_states", False)
     return deepspeed.ops.adam.DeepSpeedCPUAdam(parameters, lr=_RATE, fp32_optimizer_states=not half)
 
 
-def _adamw_8bit(parameters: Parameters, _: Config) -> Any:  # noqa: ANN401
+def _adamw_8bit(parameters: Parameters, _: Config) -> Any:
     try:
-        import bitsandbytes  # noqa: PLC0415 - the only optimizer that needs it
+        import bitsandbytes
     except ImportError as error:
         raise MissingLibraryError(f"bitsandbytes cannot be loaded: {error}") from error
     return bitsandbytes.optim.AdamW8bit(parameters, lr=_RATE)
 
 
-def _adafactor(parameters: Parameters, _: Config) -> Any:  # noqa: ANN401
+def _adafactor(parameters: Parameters, _: Config) -> Any:
     return transformers.Adafactor(parameters, lr=_RATE, scale_parameter=False, relative_step=False)
 
 
-# The names are those of OptimizerKernel (`core/measured_trial.py`). One of them is
+# The names are those of OptimizerKernel (`trials.py`). One of them is
 # missing here: DeepSpeed builds it from the config.
 BUILDERS: Mapping[str, Callable[[Parameters, Config], Any]] = {
     "torch AdamW fused=True": _torch_adamw(fused=True),
@@ -114,7 +113,7 @@ BUILDERS: Mapping[str, Callable[[Parameters, Config], Any]] = {
 }
 
 
-def build_optimizer(name: str, parameters: Parameters, config: Config) -> Any:  # noqa: ANN401
+def build_optimizer(name: str, parameters: Parameters, config: Config) -> Any:
     """The optimizer; None where the config has a section for it, so that DeepSpeed builds it."""
     return None if "optimizer" in config else BUILDERS[name](parameters, config)
 
@@ -122,7 +121,7 @@ def build_optimizer(name: str, parameters: Parameters, config: Config) -> Any:  
 # Quantize the linear layers of a model to 4 bits, as QLoRA does.
 
 
-def quantize(model: Any, dtype: torch.dtype, device: torch.device) -> None:  # noqa: ANN401 - untyped
+def quantize(model: Any, dtype: torch.dtype, device: torch.device) -> None:
     """Replace every linear layer except the head by a 4-bit layer with the same weights.
 
     Source: transformers/integrations/bitsandbytes.py, replace_with_bnb_linear; NF4 with double
@@ -132,7 +131,7 @@ def quantize(model: Any, dtype: torch.dtype, device: torch.device) -> None:  # n
         MissingLibraryError: bitsandbytes cannot be loaded.
     """
     try:
-        import bitsandbytes  # noqa: PLC0415 - only QLoRA needs it
+        import bitsandbytes
     except ImportError as error:
         raise MissingLibraryError(f"bitsandbytes cannot be loaded: {error}") from error
     head = model.get_output_embeddings()
@@ -145,7 +144,7 @@ def quantize(model: Any, dtype: torch.dtype, device: torch.device) -> None:  # n
 
 
 def _four_bits(
-    layers: Any,  # noqa: ANN401
+    layers: Any,
     linear: torch.nn.Linear,
     dtype: torch.dtype,
     device: torch.device,
@@ -194,7 +193,7 @@ HEADS = (
 _SHARDED_PARAMETERS = 3
 
 
-def _read_config(case: Case, folder: Path) -> Any:  # noqa: ANN401 - untyped libraries
+def _read_config(case: Case, folder: Path) -> Any:
     """The config as transformers reads it: from a folder, or by the hub id of the case."""
     if not case["config"]:
         return transformers.AutoConfig.from_pretrained(case["model"])
@@ -204,14 +203,14 @@ def _read_config(case: Case, folder: Path) -> Any:  # noqa: ANN401 - untyped lib
     return transformers.AutoConfig.from_pretrained(model_folder)
 
 
-def _model_class(config: Any) -> Any:  # noqa: ANN401
+def _model_class(config: Any) -> Any:
     """The class that `architectures` names, where it has a loss, else an Auto class with one."""
     for name in config.architectures or ():
         named = getattr(transformers, name, None)
         if named is not None and not name.endswith("Model"):
             return named
     heads = (getattr(transformers, name) for name in HEADS)
-    fitting = (head for head in heads if type(config) in head._model_mapping)  # noqa: SLF001
+    fitting = (head for head in heads if type(config) in head._model_mapping)
     return next(fitting, transformers.AutoModelForCausalLM)
 
 
@@ -237,9 +236,9 @@ def _weights_on(case: Case, device: torch.device) -> Iterator[None]:
         yield
 
 
-def _with_adapters(model: Any, case: Case) -> Any:  # noqa: ANN401
+def _with_adapters(model: Any, case: Case) -> Any:
     try:
-        import peft  # noqa: PLC0415 - only LoRA needs it
+        import peft
     except ImportError as error:
         raise MissingLibraryError(f"peft cannot be loaded: {error}") from error
     targets = list(case["lora_target_modules"]) or "all-linear"
@@ -247,7 +246,7 @@ def _with_adapters(model: Any, case: Case) -> Any:  # noqa: ANN401
     return peft.get_peft_model(model, config)
 
 
-def build_model(case: Case, folder: Path, device: torch.device) -> Any:  # noqa: ANN401
+def build_model(case: Case, folder: Path, device: torch.device) -> Any:
     """The model of the case, in training mode.
 
     Raises:
@@ -274,7 +273,7 @@ def build_model(case: Case, folder: Path, device: torch.device) -> Any:  # noqa:
     return model.train()
 
 
-def count_params(model: Any, *, trainable: bool) -> int:  # noqa: ANN401
+def count_params(model: Any, *, trainable: bool) -> int:
     """Elements of all parameters, or of the trainable ones; a shard counts as its whole tensor."""
     return sum(
         _numel(parameter)
@@ -283,7 +282,7 @@ def count_params(model: Any, *, trainable: bool) -> int:  # noqa: ANN401
     )
 
 
-def _numel(parameter: Any) -> int:  # noqa: ANN401
+def _numel(parameter: Any) -> int:
     """Elements of the whole weight, also where it is sharded by ZeRO-3 or packed in 4 bits."""
     packed = getattr(parameter, "quant_state", None)
     if packed is not None:
@@ -291,7 +290,7 @@ def _numel(parameter: Any) -> int:  # noqa: ANN401
     return int(getattr(parameter, "ds_numel", parameter.numel()))
 
 
-def make_batch(model: Any, case: Case, device: torch.device) -> dict[str, torch.Tensor]:  # noqa: ANN401
+def make_batch(model: Any, case: Case, device: torch.device) -> dict[str, torch.Tensor]:
     """Random tokens, which are their own labels; random images for a model that reads images."""
     if model.main_input_name == "pixel_values":
         return _make_images(model.config, case, device)
@@ -306,7 +305,7 @@ def make_batch(model: Any, case: Case, device: torch.device) -> dict[str, torch.
     return {"input_ids": packed, "labels": packed, "position_ids": positions[None]}
 
 
-def _make_images(config: Any, case: Case, device: torch.device) -> dict[str, torch.Tensor]:  # noqa: ANN401
+def _make_images(config: Any, case: Case, device: torch.device) -> dict[str, torch.Tensor]:
     """Random images, each with a class."""
     size = getattr(config, "image_size", None) or IMAGE_SIZE
     height, width = (size, size) if isinstance(size, int) else size

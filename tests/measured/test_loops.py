@@ -1,24 +1,51 @@
-"""The ranks agree on a number, and measure what the links between them carry."""
+"""The ranks agree on a number, and measure links, steps that run freely, and what is resident."""
 
 import json
+import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from mmap import mmap
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
-from worker.resident import resident
-
-from zerowiz.worker import loops
-from zerowiz.worker.batch_files import Case, Reading, read_report
-from zerowiz.worker.loops import CpuClock, CpuMeter, Meter, StepRecorder, TimingPass, agree_on_least
+from measured import loops
+from measured.loops import (
+    CpuClock,
+    CpuMeter,
+    Meter,
+    StepRecorder,
+    TimingPass,
+    agree_on_least,
+    parse_status,
+)
+from measured.ranks import Case, Reading, read_report
 
 torch = pytest.importorskip("torch")
 
 
 CPU = torch.device("cpu")
 FAR = time.time() + 3600
+MIB = 2**20
+TESTS = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Iterator[None]:
+    """A process group of one rank."""
+    from torch import distributed
+
+    store = f"file://{tmp_path / 'store'}"
+    distributed.init_process_group("gloo", init_method=store, rank=0, world_size=1)
+    yield
+    distributed.destroy_process_group()
+
+
+def resident(size_bytes: int) -> Any:
+    """So many bytes, mapped anew and touched: malloc may hand out what an earlier test freed."""
+    return torch.frombuffer(mmap(-1, size_bytes), dtype=torch.uint8).fill_(1)
 
 
 # https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md: 2 (n - 1) / n, (n - 1) / n.
@@ -49,8 +76,8 @@ def test_without_memory_a_size_is_left_out(monkeypatch: pytest.MonkeyPatch) -> N
 TWO_RANKS = """
 import json, os, sys, time, torch
 from torch import distributed
-from zerowiz.worker.loops import agree_on_least, agree_on_most
-from zerowiz.worker.loops import measure_bus
+from measured.loops import agree_on_least, agree_on_most
+from measured.loops import measure_bus
 rank, store = int(sys.argv[1]), sys.argv[2]
 distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
 cpu = torch.device("cpu")
@@ -66,7 +93,11 @@ os._exit(0)
 def test_two_ranks_say_the_same_of_each_collective(tmp_path: Path) -> None:
     words = [sys.executable, "-c", TWO_RANKS]
     ranks = [
-        subprocess.Popen([*words, str(rank), str(tmp_path / "store")], stdout=subprocess.PIPE)
+        subprocess.Popen(
+            [*words, str(rank), str(tmp_path / "store")],
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": f"{TESTS}:{TESTS.parent}"},
+        )
         for rank in range(2)
     ]
     # DeepSpeed logs on stdout, too.
@@ -159,7 +190,7 @@ def test_each_step_is_reported_and_the_measured_phases_stay_as_they_were(tmp_pat
     assert min(report["timed_step_seconds"]) >= 0.02
     assert {key: report[key] for key in before} == before  # type: ignore[literal-required]
     peak_bytes = report["timed_peak_bytes"]
-    # None where the kernel resets no peak (`test_meters.py`).
+    # None where the kernel resets no peak (below).
     assert peak_bytes is None or peak_bytes >= len(held) * block_bytes
 
 
@@ -209,3 +240,59 @@ def test_a_clock_reads_what_lies_between_neighbors() -> None:
     clock.note()
     clock.note()
     assert 2 == len(clock.read())
+
+
+# What a rank on the CPU accelerator holds is its resident set, phase by phase.
+
+STATUS = "Name:\tpython\nVmHWM:\t  2048 kB\nVmRSS:\t  1024 kB\n"
+
+
+def test_a_status_counts_in_kibibytes() -> None:
+    assert (2 * MIB, MIB) == (parse_status(STATUS, "VmHWM"), parse_status(STATUS, "VmRSS"))
+
+
+def test_a_phase_holds_what_is_resident_beyond_the_start() -> None:
+    meter = CpuMeter()
+    base_bytes = meter.outside_bytes()
+    meter.begin()
+    held = resident(64 * MIB)
+    reading = meter.end()
+    assert base_bytes > 0
+    assert 64 * MIB == pytest.approx(reading["allocated_bytes"], rel=0.1)
+    assert held.numel() == 64 * MIB
+    assert None is reading["peak_reserved_bytes"]
+    assert meter.host_peak_rss_bytes() >= 64 * MIB
+
+
+def test_a_phase_has_a_peak_where_the_kernel_resets_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loops, "_CLEAR_REFS", tmp_path / "clear_refs")
+    meter = CpuMeter()
+    meter.outside_bytes()
+    meter.begin()
+    held = resident(64 * MIB)
+    peak_bytes = meter.end()["peak_bytes"]
+    assert "5" == (tmp_path / "clear_refs").read_text(encoding="utf-8")
+    assert peak_bytes is not None
+    assert 0.9 * held.numel() <= peak_bytes
+
+
+def test_a_phase_has_no_peak_where_the_kernel_does_not_reset_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loops, "_CLEAR_REFS", tmp_path)
+    meter = CpuMeter()
+    meter.begin()
+    assert None is meter.end()["peak_bytes"]
+
+
+def test_a_host_peak_outlives_the_phase_that_had_it() -> None:
+    meter = CpuMeter()
+    meter.begin()
+    held = resident(256 * MIB)
+    high_bytes = meter.host_peak_rss_bytes()
+    del held
+    meter.begin()
+    # The kernel counts pages in batches.
+    assert meter.host_peak_rss_bytes() >= high_bytes - MIB

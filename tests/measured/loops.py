@@ -10,11 +10,8 @@ from typing import Any, Protocol, Unpack, cast
 
 import deepspeed
 import torch
-from torch import distributed
-
-from zerowiz.core.measured_trial import count_timed_steps
-from zerowiz.core.speed.costs import time_python_call
-from zerowiz.worker.batch_files import (
+from measured.models import build_optimizer, make_batch
+from measured.ranks import (
     BusReading,
     Case,
     Iteration,
@@ -23,7 +20,10 @@ from zerowiz.worker.batch_files import (
     Report,
     write_json,
 )
-from zerowiz.worker.models import build_optimizer, make_batch
+from measured.trials import count_timed_steps
+from torch import distributed
+
+from zerowiz.core.speed.costs import time_python_call
 
 _STATUS = Path("/proc/self/status")
 # proc(5), clear_refs: 5 resets the peak resident set to the current one.
@@ -327,7 +327,7 @@ class StepRecorder:
         }
         self.add(step_seconds=[*self.report["step_seconds"], round(seconds, 4)])
 
-    def describe_optimizer(self, optimizer: Any) -> None:  # noqa: ANN401 - untyped libraries
+    def describe_optimizer(self, optimizer: Any) -> None:
         """Report the classes that DeepSpeed wraps around the optimizer."""
         wrapper: list[str] = []
         while optimizer is not None and len(wrapper) <= 1:
@@ -458,7 +458,7 @@ class TimingPass:
 
 def train_by_engine(
     case: Case,
-    model: Any,  # noqa: ANN401 - untyped libraries
+    model: Any,
     device: torch.device,
     recorder: StepRecorder,
     timing: TimingPass,
@@ -476,7 +476,7 @@ def train_by_engine(
         timing.end()
 
 
-def initialize(case: Case, model: Any, recorder: StepRecorder) -> Any:  # noqa: ANN401
+def initialize(case: Case, model: Any, recorder: StepRecorder) -> Any:
     """The engine of DeepSpeed with the model in it."""
     with recorder.measured("init"):
         trainable = [p for p in model.parameters() if p.requires_grad]
@@ -490,7 +490,7 @@ def initialize(case: Case, model: Any, recorder: StepRecorder) -> Any:  # noqa: 
 
 
 def take_step(
-    engine: Any,  # noqa: ANN401
+    engine: Any,
     batch: dict[str, torch.Tensor],
     case: Case,
 ) -> None:
@@ -503,7 +503,7 @@ def take_step(
 
 
 def _measure_step(
-    engine: Any,  # noqa: ANN401
+    engine: Any,
     batch: dict[str, torch.Tensor],
     case: Case,
     iteration: int,

@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from measured.loops import StepRecorder, TimingPass, name_iteration
+from measured.models import in_shards, make_batch
+from measured.ranks import Case, Phase
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
-
-from zerowiz.worker.batch_files import Case, Phase
-from zerowiz.worker.loops import StepRecorder, TimingPass, name_iteration
-from zerowiz.worker.models import in_shards, make_batch
 
 # Small enough that a model does not diverge on random tokens within three steps.
 _RATE = 1e-5
@@ -93,7 +92,7 @@ class _MeasuredTrainer(Trainer):  # type: ignore[misc]
         engine.step = self._measured("step", engine.step)
 
     def _measured(self, phase: Phase, run: Callable[..., Any]) -> Callable[..., Any]:
-        def measured(*args: object, **kwargs: object) -> Any:  # noqa: ANN401
+        def measured(*args: object, **kwargs: object) -> Any:
             if self.state.global_step >= self._steps:
                 return run(*args, **kwargs)
             name = name_iteration(self.state.global_step, self._steps)
@@ -102,7 +101,7 @@ class _MeasuredTrainer(Trainer):  # type: ignore[misc]
 
         return measured
 
-    def compute_loss(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+    def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
         """The forward pass."""
         return self._measured("forward", super().compute_loss)(*args, **kwargs)
 
@@ -166,7 +165,7 @@ def _arguments(case: Case, folder: Path, device: torch.device) -> TrainingArgume
     )
 
 
-def _examples(case: Case, model: Any) -> _Examples:  # noqa: ANN401 - untyped libraries
+def _examples(case: Case, model: Any) -> _Examples:
     """As many random sequences as all ranks take, each its own labels.
 
     The steps that are timed take those of the measured steps again: the host holds no more of them.
