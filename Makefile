@@ -167,7 +167,6 @@ bench: $(STAMP)  ## time `plan` against DeepSpeed's own estimator, a search, `ma
 	$(BIN)/python tests/bench/plan_rows.py
 	$(BIN)/python tests/bench/start_speed.py
 	$(BIN)/python tests/bench/machine_speed.py
-	$(BIN)/python tests/bench/driver_child.py
 	$(BIN)/python tests/bench/fleet_merge.py
 	$(BIN)/python tests/bench/jsontext_speed.py
 	$(BIN)/python tests/bench/check_speed.py

@@ -3,7 +3,9 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from zerowiz.probe.host_files import FOLDER, FileAnswers, HostFiles, Space
+from recorded import FileAnswers
+
+from zerowiz.probe.host_files import FOLDER, HostFiles, Space
 
 # A host that answers whatever is asked of one: each fact of `Host` is read from these files.
 ANSWERING = FileAnswers(

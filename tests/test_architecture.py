@@ -237,7 +237,7 @@ HEAVY = {
 # A plan for a machine that is described reads none.
 OF_REAL_MACHINES = {
     "zerowiz.probe.machine.nvml",
-    "zerowiz.probe.machine_recording",
+    "zerowiz.probe.machine.nvml_child",
     "zerowiz.core.machine.merge",
 }
 # Most launches need none of these.

@@ -4,21 +4,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from recorded import recording
+from recorded import library, reading_here
 
 from zerowiz.app.machines.machine import find_machine
 from zerowiz.app.options import Options
 from zerowiz.core.machine.types import Machine
 from zerowiz.errors import UsageError
-from zerowiz.probe.machine_recording import decode_recording
 
 
 def found(folder: Path, text: str, **said: Any) -> Machine:
     """Of a node with 4 H200, the machine of a job with this file."""
     path = folder / "acc.yaml"
     path.write_text(f"distributed_type: DEEPSPEED\n{text}")
-    world = decode_recording(recording("h200-x4"), "it")
-    return find_machine(Options(config=path, output_dir=folder, **said), {}, world)
+    with reading_here(library("h200-x4")):
+        return find_machine(Options(config=path, output_dir=folder, **said), {})
 
 
 @pytest.mark.parametrize(

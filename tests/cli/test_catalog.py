@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 from cli.harness import HF_IN_CODE, Result, Run
-
-from zerowiz.probe.machine_recording import Replay
+from recorded import Replay
 
 PLAN = ("plan", "--model", "7b", "--gradient-checkpointing")
 ON_FOUR = (*PLAN, "--machine", "4xA100-80GB")

@@ -25,8 +25,7 @@ from cli.harness import (
     clean_environ,
 )
 from paths import ROOT
-
-from zerowiz.probe.machine_recording import Replay
+from recorded import Replay
 
 # Nothing that refuses a job ends the wizard: the person says how it goes on, and keeps the
 # answers.

@@ -12,7 +12,7 @@ import pytest
 from cli.harness import COLUMNS, Result, enter
 from core.preflight.cases import CASES
 from lint.rows import FOUND
-from recorded import put_under_pynvml
+from recorded import Replay, put_under_pynvml
 
 from zerowiz.cli.commands import COMMANDS, main
 from zerowiz.core.findings import Finding, Rule, Severity
@@ -23,7 +23,6 @@ from zerowiz.core.preflight.examine import RULES as PREFLIGHT_RULES
 from zerowiz.core.preflight.examine import examine
 from zerowiz.core.workload import SETTINGS, setting_kinds
 from zerowiz.errors import ExitCode
-from zerowiz.probe.machine_recording import Replay
 from zerowiz.probe.package_data import read_ds_schema
 from zerowiz.ui import check as show_check
 

@@ -21,7 +21,7 @@ from cli.harness import Result, Run, clean_environ
 from docs.json_tables import PLAN
 from docs.tables import SCHEMAS, plan_file_schema, plan_schema, spec_name
 from paths import ROOT
-from recorded import MACHINES
+from recorded import described
 
 from zerowiz.cli import usage
 from zerowiz.core.findings import Rule
@@ -308,7 +308,7 @@ def desk(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "templates").symlink_to(templates)
     shutil.copy(templates / "train_hf.py", folder / "train.py")
     (folder / "my-model").symlink_to(templates / "model")
-    shutil.copy(MACHINES / "h200-x4.json", folder / "node.json")
+    shutil.move(described("h200-x4", folder), folder / "node.json")
     (folder / "ds_config.json").write_text('{"train_micro_batch_size_per_gpu": 4}')
     (folder / "pkg").mkdir()
     (folder / "configs").mkdir()

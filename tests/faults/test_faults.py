@@ -9,7 +9,7 @@ from faults.gpus import fault_misses, gpu_fault, run_fault
 from faults.mutations import damage
 from faults.table import Fault, error, fault_table, garbage
 from faults.zoo import build_zoo
-from recorded import play, recording
+from recorded import Replay, play, recording
 
 from zerowiz.cli.commands import COMMANDS
 from zerowiz.core.machine.spec import decode_machine, encode_machine
@@ -17,7 +17,6 @@ from zerowiz.core.machine.types import Machine
 from zerowiz.core.machine.warnings import find_warnings
 from zerowiz.errors import PreflightError
 from zerowiz.probe.machine import nvml_calls
-from zerowiz.probe.machine_recording import Replay
 
 SEEDS = range(8)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from cli.harness import CONFIG_ARGUMENTS, HF_IN_CODE, HF_LITERAL, HF_PARSER, UNREACHABLE
 from paths import MODELS, TESTS
+from recorded import described
 
 LEVELS = 20_000
 """As deep as no file of a person is, and deeper than Python's stack."""
@@ -95,6 +96,7 @@ MACHINES = (
     "synthetic/a100-x8-lost-gpu.json",
     "synthetic/a100-mig.json",
 )
+"""Of recordings: what `machine --save` writes of them."""
 GOOD_MODELS = ("qwen2.5-0.5b", "mixtral-8x7b-2l", "t5-base")
 
 
@@ -121,15 +123,20 @@ def _copy_good(folder: Path) -> None:
         shutil.copytree(MODELS / name, folder / name)
     good = [TESTS / "lint" / "good" / name for name in GOOD_CONFIGS]
     broken = [TESTS / "lint" / "broken" / name for name in BROKEN_CONFIGS]
-    for path in (*good, *broken, *(TESTS / "machines" / name for name in MACHINES)):
+    for path in (*good, *broken):
         shutil.copy(path, folder)
+    for name in MACHINES:
+        # All in one folder, as a person has them.
+        written = Path(described(name.removesuffix(".json"), folder / "described"))
+        shutil.copy(written, folder)
+    shutil.rmtree(folder / "described")
 
 
 def _make_odd(folder: Path) -> None:
     """Files that are no texts, and names that are none."""
-    machine = json.loads((TESTS / "machines" / "h200-x2.json").read_text())
-    machine["nvml"]["nvmlDeviceGetName(gpu1)"] = {"ok": "H200 [/red]\x1b[31m\n"}
-    (folder / "odd-name.json").write_text(json.dumps(machine))
+    gpus = [{"index": 0, "name": "H200 [/red]\x1b[31m\n", "free_bytes": 80 * 2**30}]
+    odd = {"schema_version": 1, "machine": {"gpus": gpus}}
+    (folder / "odd-name.json").write_text(json.dumps(odd))
     for name in ("fifo", "fifo.json"):
         os.mkfifo(folder / name)
     for name in ("folder", "folder.json", "folder.py"):

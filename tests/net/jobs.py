@@ -10,7 +10,7 @@ class Job(NamedTuple):
     """One job, planned with an unknown host memory and with `host_memory`.
 
     Its name is that of its file. It runs in a folder that has those of tests/probe/scripts.txt, templates/,
-    tests/models as `models`, tests/machines as `machines`, and the files of `inputs`.
+    tests/models as `models`, the recordings of tests/machines, as `machine --save` writes them, as `machines`, and the files of `inputs`.
     """
 
     name: str

@@ -27,8 +27,9 @@ from net.digest import beyond, differences, render, shorten  # noqa: E402
 from net.isolated import Command, Ran, in_forks, leave_this_machine, run  # noqa: E402
 from net.jobs import JOBS, LAUNCHES, Job  # noqa: E402
 from net.public import find_repositories, read_configs, read_scripts  # noqa: E402
-from paths import MODELS, ROOT, TEMPLATES, TESTS  # noqa: E402
+from paths import MODELS, ROOT, TEMPLATES  # noqa: E402
 from probe.scripts import SCRIPTS  # noqa: E402
+from recorded import described, names  # noqa: E402
 
 HERE = Path(__file__).parent
 CACHE = ROOT / ".cache" / "net"
@@ -39,7 +40,6 @@ LINKS = {
     **{path.name: path for path in SCRIPTS.glob("*.py")},
     "templates": TEMPLATES,
     "models": MODELS,
-    "machines": TESTS / "machines",
     "inputs": HERE / "inputs",
 }
 # What zerowiz reads the release of, or whether it is there.
@@ -67,6 +67,9 @@ def main() -> None:
     shutil.rmtree(WHOLE, ignore_errors=True)
     made = {"libraries.json": render(libraries())}
     with tempfile.TemporaryDirectory(prefix="net-") as home:
+        LINKS["machines"] = Path(home) / "machines"
+        for name in names():
+            described(name, LINKS["machines"])
         leave_this_machine(Path(home))
         for part in asked:
             began = time.monotonic()

@@ -224,7 +224,7 @@ FACT = "zerowiz/core/machine/types.py"
 PROBE = "zerowiz/probe/machine/host.py"
 MERGE = "zerowiz/core/machine/merge.py"
 SHOWN = "zerowiz/ui/machine.py"
-SCRUB = "zerowiz/probe/machine_recording.py"
+SCRUB = "tests/machines/record.py"
 FILES = "tests/fake_host.py"
 OVERCOMMIT = "proc/sys/vm/overcommit_memory"
 

@@ -8,6 +8,7 @@ from typing import NoReturn
 
 import pytest
 from fake_host import ANSWERING
+from recorded import RecordedFiles
 
 from zerowiz.app.reporter import SILENT, LaunchReporter, Reporter
 from zerowiz.core.decision.flowchart import Constraints, decide
@@ -29,7 +30,6 @@ from zerowiz.core.strategies import ZERO2
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Integration, Workload
 from zerowiz.errors import LostEdit, PreflightError
-from zerowiz.probe.host_files import RecordedFiles
 from zerowiz.probe.machine.host import cpu_machine, read_host, with_number_formats
 from zerowiz.probe.package_data import read_gpu_table
 from zerowiz.ui import machine

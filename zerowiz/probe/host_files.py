@@ -1,26 +1,23 @@
-"""Read the files and programs of a host, or those that a recording kept of one."""
+"""Read the files of a host."""
 
 import hashlib
 import os
 import re
 import time
 import uuid
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from zerowiz.core.speed.costs import time_python_call
 from zerowiz.core.structs import Count
 from zerowiz.probe.files import read_named
 
-# Replace identifiers of a machine by hashes; equal identifiers get equal hashes.
+# Replace UUIDs by hashes; equal ones get equal hashes.
 
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
-
-# systemd.net-naming-scheme(7) and rdma-core's rdma_rename(8): adapters that are named after their
-# MAC address or GUID, `enx...`, `ibx...`, `rocex...`.
-_ADDRESS_NAME = re.compile(r"\b([a-z]+)x([0-9a-f]{12,40})\b")
 
 
 def hash_uuids(text: str) -> str:
@@ -28,27 +25,17 @@ def hash_uuids(text: str) -> str:
     return _UUID.sub(lambda match: _hash_uuid(match[0]), text)
 
 
-def hash_addresses(text: str) -> str:
-    """The text with the address in a network adapter's name replaced by its hash."""
-    return _ADDRESS_NAME.sub(lambda m: f"{m[1]}x{hash_bytes(m[2].encode()).hex()[:12]}", text)
-
-
 def _hash_uuid(text: str) -> str:
-    return str(uuid.UUID(bytes=hash_bytes(text.lower().encode())))
+    return str(uuid.UUID(bytes=hashlib.sha256(text.lower().encode()).digest()[:16]))
 
 
-def hash_bytes(content: bytes) -> bytes:
-    """The first 16 bytes of the SHA-256, as many as a UUID has."""
-    return hashlib.sha256(content).digest()[:16]
-
-
-# Read files of a host, live or recorded; every access to /proc, /sys and disks is here.
+# Every access to /proc, /sys and disks is here.
 
 # /proc/cpuinfo has 2 kB for each core, and a file of hosts a name for each rank.
 _MOST_BYTES = 4 * 2**20
 
 FOLDER = "{folder}"
-"""Stands for the path of the job's folder, which a recording must not contain."""
+"""Stands for the path of the job's folder."""
 
 
 class Space(Struct, frozen=True, kw_only=True):
@@ -80,7 +67,7 @@ class Files(Protocol):
         """Whether this process may read and write a file."""
 
     def python_call_seconds(self) -> float | None:
-        """What a call takes in Python on the host; `None` of a recording, and while one is made."""
+        """What a call takes in Python on the host; `None` where nobody can tell."""
 
 
 class HostFiles(Struct, frozen=True, kw_only=True):
@@ -139,72 +126,20 @@ class HostFiles(Struct, frozen=True, kw_only=True):
         return time_python_call(time.perf_counter)
 
 
-class FileAnswers(Struct, frozen=True, kw_only=True):
-    """Every answer that a probe got from Files, by path: the host's part of a recording."""
-
-    text: dict[str, str | None] = field(default_factory=dict)
-    names: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    real: dict[str, str | None] = field(default_factory=dict)
-    space: dict[str, Space | None] = field(default_factory=dict)
-    opens: dict[str, bool] = field(default_factory=dict)
+CALL_TIMEOUT_S = 30.0
+"""Without persistence mode a GPU takes seconds to wake, and all are woken by one call."""
 
 
-class FilesLog(Struct, frozen=True, kw_only=True):
-    """Files that log each answer."""
+def _nobody(_words: str) -> None:
+    """Tell nobody."""
+
+
+class World(Struct, frozen=True, kw_only=True):
+    """The sources of every fact about a machine, beside its driver."""
 
     files: Files
-    answers: FileAnswers = field(default_factory=FileAnswers)
-
-    def text(self, path: str) -> str | None:
-        """As `Files.text`."""
-        return self.answers.text.setdefault(path, self.files.text(path))
-
-    def names(self, folder: str) -> tuple[str, ...]:
-        """As `Files.names`."""
-        return self.answers.names.setdefault(folder, self.files.names(folder))
-
-    def real(self, path: str) -> str | None:
-        """As `Files.real`."""
-        return self.answers.real.setdefault(path, self.files.real(path))
-
-    def space(self, path: str) -> Space | None:
-        """As `Files.space`."""
-        return self.answers.space.setdefault(path, self.files.space(path))
-
-    def opens(self, path: str) -> bool:
-        """As `Files.opens`."""
-        return self.answers.opens.setdefault(path, self.files.opens(path))
-
-    def python_call_seconds(self) -> float | None:
-        """As `Files.python_call_seconds`: what differs each time is no part of a recording."""
-        return None
-
-
-class RecordedFiles(Struct, frozen=True, kw_only=True):
-    """The files of a recorded host; a path that was not asked for at that time is missing."""
-
-    answers: FileAnswers
-
-    def text(self, path: str) -> str | None:
-        """As `Files.text`."""
-        return self.answers.text.get(path)
-
-    def names(self, folder: str) -> tuple[str, ...]:
-        """As `Files.names`."""
-        return self.answers.names.get(folder, ())
-
-    def real(self, path: str) -> str | None:
-        """As `Files.real`."""
-        return self.answers.real.get(path)
-
-    def space(self, path: str) -> Space | None:
-        """As `Files.space`."""
-        return self.answers.space.get(path)
-
-    def opens(self, path: str) -> bool:
-        """As `Files.opens`."""
-        return self.answers.opens.get(path, False)
-
-    def python_call_seconds(self) -> float | None:
-        """As `Files.python_call_seconds`."""
-        return None
+    environ: Mapping[str, str]
+    call_timeout_s: float = CALL_TIMEOUT_S
+    """How long the driver may take to answer one call."""
+    on_wait: Callable[[str], None] = _nobody
+    """Told what is waited for, where the driver takes long."""

@@ -1,12 +1,15 @@
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from fake_host import ANSWERING, build_host
+from machines.record import scrub_files
+from recorded import FileAnswers, RecordedFiles
 
 from zerowiz.core.machine.types import UNLIMITED_BYTES, Accelerator, Disk, Host, LinkClass
 from zerowiz.errors import UsageError
-from zerowiz.probe.host_files import FOLDER, FileAnswers, HostFiles, RecordedFiles, Space
+from zerowiz.probe.host_files import FOLDER, HostFiles, Space, hash_uuids
 from zerowiz.probe.machine.host import (
     cpu_machine,
     parse_cgroup_paths,
@@ -19,7 +22,6 @@ from zerowiz.probe.machine.host import (
     read_host,
     with_number_formats,
 )
-from zerowiz.probe.machine_recording import scrub_files
 
 # Which 16-bit formats a CPU computes, read from what its kernel shows.
 
@@ -533,3 +535,85 @@ def test_an_unknown_host_gives_cpu_ranks_an_unknown_share() -> None:
 def test_a_cpu_job_without_ranks_is_refused() -> None:
     with pytest.raises(UsageError, match="at least one rank, not 0"):
         cpu_machine(0, Host())
+
+
+# The files of a host answer without an error, whatever they are.
+
+HOST_FILES = {
+    "proc/meminfo": "MemTotal: 1 kB\n",
+    "sys/block/a/size": "8\n",
+    "sys/block/b/size": "9\n",
+}
+HOST_LINKS = {"sys/class/block/a": "sys/block/a"}
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> HostFiles:
+    return build_host(tmp_path, HOST_FILES, HOST_LINKS)
+
+
+def test_a_file_is_its_text(host: HostFiles) -> None:
+    assert "8\n" == host.text("sys/class/block/a/size")
+    assert host.text("sys/block") is None
+    assert host.text("not/there") is None
+
+
+def test_bytes_that_are_no_text_are_replaced(host: HostFiles) -> None:
+    (host.root / "binary").write_bytes(b"a\xffb")
+    assert "a\ufffdb" == host.text("binary")
+
+
+@pytest.mark.parametrize("what", ["pipe", "device"])
+def test_what_never_ends_is_no_text(host: HostFiles, what: str) -> None:
+    """A variable names the file with the hosts of a job, and may name anything."""
+    if what == "pipe":
+        os.mkfifo(host.root / what)
+    else:
+        (host.root / what).symlink_to("/dev/zero")
+    assert host.text(what) is None
+
+
+def test_a_folder_is_its_sorted_names(host: HostFiles) -> None:
+    assert ("a", "b") == host.names("sys/block")
+    assert () == host.names("proc/meminfo")
+    assert () == host.names("not/there")
+
+
+def test_a_link_is_resolved_within_the_root(host: HostFiles) -> None:
+    assert "sys/block/a" == host.real("sys/class/block/a")
+    assert host.real("not/there") is None
+
+
+def test_a_link_to_itself_leads_nowhere(host: HostFiles) -> None:
+    (host.root / "loop").symlink_to("loop")
+    assert host.real("loop") is None
+    assert host.text("loop") is None
+
+
+def test_a_link_out_of_the_root_leads_nowhere(host: HostFiles) -> None:
+    (host.root / "out").symlink_to("/")
+    assert host.real("out") is None
+
+
+def test_the_folder_of_the_job_has_a_name_of_its_own(host: HostFiles, tmp_path: Path) -> None:
+    elsewhere = HostFiles(root=Path("/"), folder=tmp_path)
+    assert host.names("") == elsewhere.names(FOLDER)
+    space = elsewhere.space(FOLDER)
+    assert space
+    assert 0 < space.free_bytes <= space.total_bytes
+    assert 2 == len(space.device.split(":"))
+
+
+def test_a_file_that_is_there_opens(host: HostFiles) -> None:
+    assert host.opens("proc/meminfo")
+    assert not host.opens("not/there")
+
+
+def test_equal_uuids_are_hashed_equal_in_any_case_and_others_apart() -> None:
+    gpus = [
+        "GPU-59d69932-6ed4-29e9-5fe5-716d097ac8af",
+        "GPU-1c530341-f7bb-056d-1d9f-edd563bdac03",
+    ]
+    hashed = [hash_uuids(gpu) for gpu in gpus]
+    assert 2 == len({*hashed, *gpus} - {*gpus})
+    assert hashed == [f"GPU-{hash_uuids(gpu.removeprefix('GPU-').upper())}" for gpu in gpus]

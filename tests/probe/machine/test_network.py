@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 from fake_host import build_host
+from recorded import FileAnswers, FilesLog, RecordedFiles
 
 from zerowiz.core.machine.types import Network, NetworkKind, Nic
-from zerowiz.probe.host_files import FileAnswers, FilesLog, RecordedFiles
 from zerowiz.probe.machine.network import (
     excludes,
     hide_address,

@@ -1,6 +1,7 @@
 import os
 import signal
 import time
+from collections.abc import Callable
 from types import ModuleType
 
 import pynvml
@@ -11,21 +12,26 @@ from recorded import (
     INVALID_ARGUMENT,
     NO_PERMISSION,
     NOT_SUPPORTED,
+    FileAnswers,
+    Install,
+    RecordedFiles,
     Recording,
+    Replay,
+    library,
     play,
     recording,
     without,
 )
 
-from zerowiz.core.machine.types import LinkClass, MachineSource, PcieSlot
+from zerowiz.core.machine.types import GpuProcess, LinkClass, MachineSource, PcieSlot
 from zerowiz.core.machine.warnings import find_warnings
 from zerowiz.core.settings import OTHER_SETTINGS
 from zerowiz.core.structs import replace
 from zerowiz.errors import PreflightError, UsageError
-from zerowiz.probe.host_files import FileAnswers, RecordedFiles
+from zerowiz.probe.host_files import CALL_TIMEOUT_S, World
 from zerowiz.probe.machine import nvml_calls
+from zerowiz.probe.machine.nvml_calls import Unavailable
 from zerowiz.probe.machine.nvml_child import Announce, DriverFailedError, read_in_child
-from zerowiz.probe.machine_recording import CALL_TIMEOUT_S, World
 
 # The process that reads the driver gets its time for each call, and nobody waits for its end.
 
@@ -587,3 +593,107 @@ def test_mixed_models_behind_ordinals_are_noted() -> None:
 
 def test_the_gpu_table_says_how_many_nvlinks_there_should_be() -> None:
     assert [18, 18] == [gpu.expected_nvlinks for gpu in play(recording("h200-x2")).gpus]
+
+
+# NVML's answers become values: each is one, or an Unavailable.
+
+ONE_GPU = {
+    "nvmlInitWithFlags(0)": {"ok": None},
+    "nvmlDeviceGetHandleByIndex_v2(0)": {"ok": "gpu0"},
+}
+
+
+def ask(read: Callable[..., object], *args: object) -> object:
+    """What the driver in place answers for its first GPU."""
+    with nvml_calls.open_session(lambda _call: None) as session:
+        return session.ask(read, session.ask(nvml_calls.handle, 0), *args)
+
+
+def test_pynvml_still_has_the_two_private_names_that_a_reading_leans_on() -> None:
+    assert hasattr(pynvml, "nvmlLib")
+    assert dict is type(pynvml._nvmlGetFunctionPointer_cache)
+
+
+def test_a_list_of_processes_comes_back(driver: Install) -> None:
+    found = [{"pid": 100 + place, "usedGpuMemory": 2**40 + place} for place in range(7)]
+    call = "nvmlDeviceGetComputeRunningProcesses_v3(gpu0)"
+    driver(Replay({**ONE_GPU, call: {"ok": found}}))
+    expected = tuple(GpuProcess(pid=p["pid"], used_bytes=p["usedGpuMemory"]) for p in found)
+    assert expected == ask(nvml_calls.processes)
+
+
+@pytest.mark.parametrize("number", [2**64 - 1, -5])
+def test_a_field_value_names_its_member_of_the_union(number: int, driver: Install) -> None:
+    driver(Replay({**ONE_GPU, "nvmlDeviceGetFieldValues(gpu0, 91, 4)": {"ok": number}}))
+    assert number == ask(nvml_calls.read_field, 91, 4)
+
+
+def test_a_field_value_has_a_return_code_of_its_own(driver: Install) -> None:
+    driver(Replay({**ONE_GPU, "nvmlDeviceGetFieldValues(gpu0, 91, 0)": {"err": NOT_SUPPORTED}}))
+    why = Unavailable(code=NOT_SUPPORTED, name="NVMLError_NotSupported")
+    assert why == ask(nvml_calls.read_field, 91, 0)
+
+
+@pytest.mark.parametrize(
+    ("read", "call", "value"),
+    [
+        (nvml_calls.name, "nvmlDeviceGetName(gpu0)", "H\udcff200"),
+        (nvml_calls.bus_id, "nvmlDeviceGetPciInfo_v3(gpu0)", {"busId": "00\udcff"}),
+    ],
+)
+def test_bytes_that_are_no_text_are_no_value(
+    read: Callable[..., str], call: str, value: object, driver: Install
+) -> None:
+    driver(Replay({**ONE_GPU, call: {"ok": value}}))
+    assert Unavailable(code=None, name="UnicodeDecodeError") == ask(read)
+
+
+@pytest.mark.parametrize(
+    ("read", "symbol", "code"),
+    [
+        (nvml_calls.uuid, "nvmlDeviceGetUUID", 13),
+        (nvml_calls.memory_v2, "nvmlDeviceGetMemoryInfo_v2", 13),
+        # pynvml makes an error without a code of it there: NVMLLibraryMismatchError.
+        (nvml_calls.processes, "nvmlDeviceGetComputeRunningProcesses_v3", None),
+    ],
+)
+def test_a_function_that_the_driver_lacks_is_not_found(
+    read: Callable[..., object], symbol: str, code: int | None, driver: Install
+) -> None:
+    class Older(Replay):
+        """A driver without that C function."""
+
+        def __getattr__(self, asked: str) -> Callable[..., int]:
+            """As ctypes would find it."""
+            if asked == symbol:
+                raise AttributeError(asked)
+            return super().__getattr__(asked)
+
+    driver(Older(ONE_GPU))
+    answer = ask(read)
+    assert isinstance(answer, Unavailable)
+    assert code == answer.code
+
+
+def test_a_session_leaves_pynvml_as_it_was(driver: Install) -> None:
+    table = Replay(ONE_GPU)
+    driver(table)
+    pynvml._nvmlGetFunctionPointer_cache.update(nvmlShutdown="a pointer")
+    with nvml_calls.open_session(lambda _call: None) as session:
+        assert session.nvml.nvmlLib is not table
+    assert table is pynvml.nvmlLib
+    assert "nvmlShutdown" in pynvml._nvmlGetFunctionPointer_cache
+
+
+def test_each_call_is_named_before_it_is_made(driver: Install) -> None:
+    driver(library("synthetic/a100-mig"))
+    heard: list[str] = []
+    with nvml_calls.open_session(heard.append) as session:
+        gpu = session.ask(nvml_calls.handle, 1)
+        part = session.ask(nvml_calls.slice_handle, gpu, 2)
+        session.ask(nvml_calls.memory_v2, part)
+    assert [
+        "nvmlDeviceGetHandleByIndex_v2(1)",
+        "nvmlDeviceGetMigDeviceHandleByIndex(gpu1, 2)",
+        "nvmlDeviceGetMemoryInfo_v2(gpu1.mig2)",
+    ] == [call for call in heard if call]

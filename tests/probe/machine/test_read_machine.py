@@ -6,13 +6,21 @@ from pathlib import Path
 import pynvml
 import pytest
 from fake_host import build_host
-from recorded import Install, library, recording
+from recorded import (
+    Calls,
+    FileAnswers,
+    Install,
+    RecordedFiles,
+    Replay,
+    library,
+    reading_here,
+    recording,
+)
 
-from zerowiz.core.machine.types import LinkClass, MachineSource
+from zerowiz.core.machine.types import LinkClass, Machine, MachineSource
 from zerowiz.errors import ExitCode, PreflightError, UsageError
-from zerowiz.probe.host_files import FileAnswers, Files, RecordedFiles
+from zerowiz.probe.host_files import Files, World
 from zerowiz.probe.machine.read_machine import read_machine
-from zerowiz.probe.machine_recording import Replay, World
 
 GIB = 2**30
 NO_FILES = RecordedFiles(answers=FileAnswers())
@@ -25,8 +33,19 @@ def fail(
     """Why a host whose driver does not start so is no machine."""
     table = {"nvmlInitWithFlags(0)": {"err": code}}
     with pytest.raises(PreflightError) as caught:
-        read_machine(World(files=files, environ=environ or {}, replay=table))
+        replay(table, files, environ)
     return caught.value
+
+
+def replay(
+    table: Calls,
+    files: Files = NO_FILES,
+    environ: dict[str, str] | None = None,
+    gpus: str | None = None,
+) -> Machine:
+    """The machine of that driver."""
+    with reading_here(Replay(table)):
+        return read_machine(World(files=files, environ=environ or {}), gpus=gpus)
 
 
 @pytest.mark.parametrize(
@@ -150,14 +169,13 @@ def test_the_driver_is_read_by_a_process_that_is_gone_however_the_reading_ends(
 def test_no_gpu_at_all_is_an_error_that_says_how_to_plan_anyway() -> None:
     table = {**recording("h200-x1")["nvml"], "nvmlDeviceGetCount_v2()": {"ok": 0}}
     with pytest.raises(PreflightError) as caught:
-        read_machine(World(files=NO_FILES, environ={}, replay=table))
+        replay(table)
     assert "this machine has no usable GPU" == caught.value.message
     assert "`zerowiz plan --machine 8xH100-80GB`" in caught.value.hints[0]
 
 
 def read(files: Files, environ: dict[str, str]) -> tuple[int | None, str | None]:
-    world = World(files=files, environ=environ, replay=recording("h200-x2")["nvml"])
-    host = read_machine(world).host
+    host = replay(recording("h200-x2")["nvml"], files, environ).host
     return host.available_bytes, host.available_by
 
 
@@ -173,8 +191,7 @@ def test_the_memory_that_a_scheduler_gave_bounds_the_hosts(tmp_path: Path) -> No
 
 def test_a_job_of_a_scheduler_is_told_of() -> None:
     job = {"SLURM_JOB_ID": "1", "SLURM_JOB_NUM_NODES": "3", "SLURM_GPUS_ON_NODE": "8"}
-    world = World(files=NO_FILES, environ=job, replay=recording("h200-x2")["nvml"])
-    allocation = read_machine(world).allocation
+    allocation = replay(recording("h200-x2")["nvml"], environ=job).allocation
     assert allocation
     assert ("SLURM", 3, 8) == (allocation.scheduler, allocation.nodes, allocation.gpus_per_node)
 
@@ -182,8 +199,7 @@ def test_a_job_of_a_scheduler_is_told_of() -> None:
 def test_the_machine_of_slices_alone_has_an_unknown_link() -> None:
     content = recording("synthetic/a100-mig")
     content["nvml"]["nvmlDeviceGetHandleByIndex_v2(0)"] = {"err": 15}
-    world = World(files=NO_FILES, environ={}, replay=content["nvml"])
-    assert ["1:0"] == [gpu.label for gpu in read_machine(world).gpus]
-    both = read_machine(world, gpus="1:2,1:0")
+    assert ["1:0"] == [gpu.label for gpu in replay(content["nvml"]).gpus]
+    both = replay(content["nvml"], gpus="1:2,1:0")
     assert ["1:2", "1:0"] == [gpu.label for gpu in both.gpus]
     assert LinkClass.UNKNOWN is both.interconnect.link_class

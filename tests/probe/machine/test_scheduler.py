@@ -10,9 +10,9 @@ from cli.harness import clean_environ
 from fake_host import build_host
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from recorded import FileAnswers, FilesLog, RecordedFiles
 
 from zerowiz.core.machine.types import JobAllocation
-from zerowiz.probe.host_files import FileAnswers, FilesLog, RecordedFiles
 from zerowiz.probe.machine.scheduler import (
     SCHEDULERS,
     parse_count,
@@ -29,7 +29,7 @@ from zerowiz.probe.machine.scheduler import (
 
 SEE = """
 from pathlib import Path
-from zerowiz.probe.machine_recording import HostFiles
+from zerowiz.probe.host_files import HostFiles
 from zerowiz.probe.machine.scheduler import read_launch_environment
 print(read_launch_environment({}, HostFiles(root=Path("/nowhere"))))
 """

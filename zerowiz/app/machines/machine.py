@@ -23,7 +23,6 @@ from zerowiz.errors import UsageError
 
 if TYPE_CHECKING:
     from zerowiz.core.launch.job_nodes import NodeRank
-    from zerowiz.probe.machine_recording import World
 
 
 CPU_MACHINE = "cpu"
@@ -45,7 +44,6 @@ def means_all(machine: str | None) -> bool:
 def find_machine(
     options: Options,
     environ: Mapping[str, str],
-    world: "World | None" = None,
     *,
     reporter: Reporter = SILENT,
 ) -> Machine:
@@ -54,7 +52,6 @@ def find_machine(
     Args:
         options: What the person said.
         environ: The environment.
-        world: What is read when no other machine is named; `None` for this host.
         reporter: Hears how many nodes of a hostfile have answered, and which GPU is waited for.
 
     Raises:
@@ -62,7 +59,7 @@ def find_machine(
         PreflightError: There is no GPU here.
     """
     options = with_hostfile(options)
-    machine = _read(options, environ, world, reporter)
+    machine = _read(options, environ, reporter)
     return note_config_ranks(complete(machine, options), options)
 
 
@@ -102,7 +99,8 @@ def complete(machine: Machine, options: Options) -> Machine:
     sources = {**machine.sources, **list_sources(machine, stated_sources)}
     return replace(
         machine,
-        notes=tuple(map(spell, machine.notes)),
+        # A file of an earlier look has them, with its options spelled.
+        notes=tuple(dict.fromkeys(map(spell, machine.notes))),
         sources={place: spell(words) for place, words in sources.items()},
     )
 
@@ -168,9 +166,7 @@ def with_hostfile(options: Options) -> Options:
     return replace(options, nodes=len(slots), gpus_per_node=fewest)
 
 
-def _read(
-    options: Options, environ: Mapping[str, str], world: "World | None", reporter: Reporter
-) -> Machine:
+def _read(options: Options, environ: Mapping[str, str], reporter: Reporter) -> Machine:
     if options.hostfile is not None and options.machine is None:
         from zerowiz.app.machines.hostfile_nodes import read_nodes  # noqa: PLC0415 - as below
 
@@ -199,7 +195,7 @@ def _read(
 
     wanted = Accelerator.CPU if means_cpu(options.machine) else asked
     accelerator = next((each for each in READERS if each == wanted), Accelerator.CUDA)
-    return read_this(options, environ, world, reporter, accelerator=accelerator)
+    return read_this(options, environ, reporter, accelerator=accelerator)
 
 
 # Find which node of its job this is, where a launcher started one zerowiz on each.

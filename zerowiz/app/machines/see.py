@@ -6,26 +6,23 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from zerowiz import __version__
 from zerowiz.app.machines.hostfile_nodes import read_fleet
 from zerowiz.app.machines.machine import complete, find_machine, with_hostfile
 from zerowiz.app.options import Options
 from zerowiz.app.reporter import Reporter
 from zerowiz.core import shell
-from zerowiz.core.command_words import spell
-from zerowiz.core.launch.provenance import PlannedFile
+from zerowiz.core.launch.provenance import PlannedFile, without_identities
 from zerowiz.core.machine.merge import Fleet
 from zerowiz.core.machine.spec import encode_machine
-from zerowiz.core.machine.types import Accelerator, Host, JobAllocation, Machine, Network, with_gpus
+from zerowiz.core.machine.types import Host, JobAllocation, Machine, Network, with_gpus
 from zerowiz.core.structs import encode, replace
 from zerowiz.emit.files import write_file
 from zerowiz.errors import PreflightError, UsageError
-from zerowiz.probe.host_files import HostFiles
+from zerowiz.probe.host_files import HostFiles, World, hash_uuids
 from zerowiz.probe.machine.machine_file import DESCRIPTION
 from zerowiz.probe.machine.network import read_network
 from zerowiz.probe.machine.read_machine import read_here
 from zerowiz.probe.machine.scheduler import read_allocation, scheduler_here
-from zerowiz.probe.machine_recording import Recorder, World
 from zerowiz.ui import machine as machine_text
 
 
@@ -90,7 +87,7 @@ def see_machine(
         return SeenMachine(machine=_read_and_save(options, save, reporter))
     fleet = _read_fleet(options, reporter, deadline_s)
     if save is not None:
-        _save_description(fleet.machine, save, force=options.force)
+        save_machine(fleet.machine, save, force=options.force)
     return SeenMachine(machine=fleet.machine, fleet=fleet)
 
 
@@ -129,58 +126,31 @@ def _read_fleet(options: Options, reporter: Reporter, deadline_s: int) -> Fleet:
     return replace(fleet, machine=complete(seen, replace(options, nodes=seen.nodes)))
 
 
-# What is made of a machine after it was read.
-_NOT_RECORDED = ("gpus", "gpus_per_node", "nodes", "interconnect")
-
-
 def _read_and_save(options: Options, path: Path | None, reporter: Reporter) -> Machine:
-    """The machine; saved as a recording when it is this one, else as a description."""
-    environ = os.environ
+    """The machine, saved where that was asked for."""
     if options.output_dir is not None and not options.output_dir.is_dir():
         raise UsageError(f"`--disk {options.output_dir}` is not a folder")
-    if path is None:
-        return find_machine(options, environ, reporter=reporter)
-    if not path.parent.is_dir():
+    if path is not None and not path.parent.is_dir():
         raise UsageError(
             f"`{path}` cannot be saved: folder `{path.parent}` does not exist",
             f"`mkdir -p {shell.quote(path.parent)}`",
         )
-    on_cpu = Accelerator.CPU in (options.accelerator, environ.get("DS_ACCELERATOR"))
-    if on_cpu or options.machine is not None:
-        seen = find_machine(options, environ)
-        _save_description(seen, path, force=options.force)
-        return seen
-    recorder = Recorder(environ, options.output_dir or Path())
-    try:
-        seen = find_machine(options, environ, recorder.world, reporter=reporter)
-    except PreflightError as error:
-        # What NVML refused is what a bug report needs.
-        _save(recorder, path, force=options.force)
-        read = f"`{path}` has what zerowiz read before it failed"
-        raise PreflightError(error.message, *error.hints, read) from None
-    _save(recorder, path, force=options.force)
-    left = {name: getattr(options, name) for name in _NOT_RECORDED}
-    again = spell(" ".join(f"${name} {value}" for name, value in left.items() if value is not None))
-    # A recording is what the machine answered, not what was made of it.
-    return (
-        seen.with_notes(
-            f"`{path}` has the machine without `{again}`: use `{again}` again when you "
-            "plan with the file"
-        )
-        if again
-        else seen
-    )
+    seen = find_machine(options, os.environ, reporter=reporter)
+    if path is not None:
+        save_machine(seen, path, force=options.force)
+    return seen
 
 
-def _save(recorder: Recorder, path: Path, *, force: bool) -> None:
-    _write(path, recorder.write(__version__), force=force)
+def save_machine(machine: Machine, path: Path, *, force: bool) -> None:
+    """Write a machine for `--machine`, without UUIDs; what its GPUs run stays.
 
-
-def _save_description(machine: Machine, path: Path, *, force: bool) -> None:
-    text = json.dumps(SeenMachine(machine=machine).describe(), indent=2) + "\n"
-    _write(path, text, force=force)
-
-
-def _write(path: Path, text: str, *, force: bool) -> None:
+    Raises:
+        HandEditedError: The file is there, and nobody forces it.
+    """
+    hashed = without_identities(machine, hash_uuids)
+    pairs = zip(hashed.gpus, machine.gpus, strict=True)
+    gpus = tuple(replace(gpu, processes=seen.processes) for gpu, seen in pairs)
+    content = SeenMachine(machine=replace(hashed, gpus=gpus)).describe()
+    text = json.dumps(content, indent=2) + "\n"
     elsewhere = "choose another file with `--save FILE`"
     write_file(PlannedFile(path=str(path), text=text, elsewhere=elsewhere), force=force)

@@ -12,18 +12,15 @@ from zerowiz.app.options import (
 )
 from zerowiz.app.reporter import Reporter
 from zerowiz.core.machine.types import Accelerator, Machine
-from zerowiz.core.structs import replace
 from zerowiz.errors import UsageError
-from zerowiz.probe.host_files import HostFiles
+from zerowiz.probe.host_files import CALL_TIMEOUT_S, HostFiles, World
 from zerowiz.probe.machine.host import cpu_machine, with_number_formats
 from zerowiz.probe.machine.read_machine import read_here, read_machine
-from zerowiz.probe.machine_recording import CALL_TIMEOUT_S, World
 
 
 def read_this(
     options: Options,
     environ: Mapping[str, str],
-    world: World | None,
     reporter: Reporter,
     *,
     accelerator: Accelerator,
@@ -33,8 +30,6 @@ def read_this(
     Args:
         options: What the person said.
         environ: The environment.
-        world: What is read; None for this host. Offload would spill into the folder that is
-            written to, so its disk is read.
         reporter: Hears which GPU is waited for, where the driver takes long.
         accelerator: What the job runs on.
 
@@ -45,9 +40,9 @@ def read_this(
     timeout_s = CALL_TIMEOUT_S if options.probe_timeout is None else options.probe_timeout
     if timeout_s < 1:
         raise UsageError(f"`$probe_timeout {timeout_s:g}` must be at least 1 s")
+    # Offload would spill into the folder that is written to, so its disk is read.
     files = HostFiles(folder=options.output_dir or Path())
-    world = world or World(files=files, environ=environ)
-    world = replace(world, call_timeout_s=timeout_s, on_wait=reporter.event)
+    world = World(files=files, environ=environ, call_timeout_s=timeout_s, on_wait=reporter.event)
     return READERS[accelerator](options, world)
 
 

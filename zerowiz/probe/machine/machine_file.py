@@ -53,8 +53,6 @@ def parse_machine_file(text: str, name: str, *, gpus: str | None = None) -> Mach
     Raises:
         UsageError: It holds no machine that this version knows.
     """
-    from zerowiz.probe.machine_recording import SCHEMA_VERSION as RECORDING  # noqa: PLC0415 - most plans read no machine
-
     try:
         content = parse_json(text)
     except ValueError as error:
@@ -62,36 +60,20 @@ def parse_machine_file(text: str, name: str, *, gpus: str | None = None) -> Mach
     if not isinstance(content, dict):
         raise UsageError(f"machine file `{name}` has no JSON object", _HOW)
     version = content.get("schema_version")
-    if version == RECORDING:
-        machine = _replayed(content, name, gpus)
-    elif version == DESCRIPTION:
-        if "machine" not in content:
-            raise UsageError(f"machine file `{name}` has no `machine`", _HOW)
-        machine = decode_machine(content["machine"], f"{name}: machine")
-        machine = select_gpus(machine, {}, gpus)
-    else:
+    if version != DESCRIPTION:
         version_text = (
             "no `schema_version`" if version is None else f"`schema_version` {version!r:.40}"
         )
-        known = f"{DESCRIPTION} (described) and {RECORDING} (recorded)"
         raise UsageError(
-            f"machine file `{name}` has {version_text}; this version of zerowiz reads {known}",
+            f"machine file `{name}` has {version_text}; this version of zerowiz reads"
+            f" {DESCRIPTION}",
             _HOW,
         )
+    if "machine" not in content:
+        raise UsageError(f"machine file `{name}` has no `machine`", _HOW)
+    machine = decode_machine(content["machine"], f"{name}: machine")
+    machine = select_gpus(machine, {}, gpus)
     return replace(machine, source=MachineSource.FILE)
-
-
-def _replayed(content: Mapping[str, object], name: str, gpus: str | None) -> Machine:
-    from zerowiz.probe.machine.read_machine import read_machine  # noqa: PLC0415 - most plans read no machine
-    from zerowiz.probe.machine_recording import (  # noqa: PLC0415 - most plans read no machine
-        BrokenAnswerError,
-        decode_recording,
-    )
-
-    try:
-        return read_machine(decode_recording(content, name), gpus=gpus)
-    except BrokenAnswerError as error:
-        raise UsageError(f"machine file `{name}`: {error.message}", _HOW) from None
 
 
 # Read what `measure` kept of this machine.

@@ -18,7 +18,7 @@ from zerowiz.core.machine.interconnect import (
 from zerowiz.core.machine.names import match_models
 from zerowiz.core.machine.types import Gpu, GpuProcess, LeftOutGpu, PairLink, PcieSlot
 from zerowiz.core.structs import replace
-from zerowiz.probe.host_files import Files
+from zerowiz.probe.host_files import Files, World
 from zerowiz.probe.machine import nvml_calls
 from zerowiz.probe.machine.network import read_numa_node, read_upstream_bytes_per_s
 from zerowiz.probe.machine.nvml_calls import (
@@ -30,7 +30,6 @@ from zerowiz.probe.machine.nvml_calls import (
     open_session,
 )
 from zerowiz.probe.machine.nvml_child import HINTS, Announce, DriverFailedError, read_in_child
-from zerowiz.probe.machine_recording import World
 from zerowiz.probe.package_data import read_gpu_table
 
 # Read every GPU that NVML lists: its model, its memory, its PCIe slot, its processes.
@@ -348,13 +347,11 @@ def read_gpus(world: World) -> GpuReading:
         NoDriverError: NVML does not start.
         DriverFailedError: NVML cannot count the GPUs, does not answer, or crashes.
     """
-    if world.replay is not None:
-        return _read(world, None)
     return read_in_child(world, _read)
 
 
-def _read(world: World, announce: Announce | None) -> GpuReading:
-    with open_session(world.replay, world.log, announce) as session:
+def _read(world: World, announce: Announce) -> GpuReading:
+    with open_session(announce) as session:
         count = session.ask(nvml_calls.count)
         if isinstance(count, Unavailable):
             raise DriverFailedError(f"the GPUs cannot be counted: `{count.name}`", *HINTS)

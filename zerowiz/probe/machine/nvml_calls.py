@@ -1,8 +1,8 @@
 """Open NVML, and turn its errors into values: every answer is a value or an Unavailable."""
 
 import ctypes
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from enum import IntEnum
 from types import ModuleType
 from typing import Any, TypeVar
@@ -11,7 +11,6 @@ from msgspec import Struct
 
 from zerowiz.core.machine.types import GpuProcess
 from zerowiz.errors import PreflightError
-from zerowiz.probe.machine_recording import UNION_MEMBERS, CallLog, Calls, CallWatch, Replay
 
 _Value = TypeVar("_Value")
 
@@ -94,54 +93,125 @@ class NoDriverError(PreflightError):
     is_not_installed = False
 
 
-@contextmanager
-def open_session(
-    replay: Calls | None = None,
-    log: Calls | None = None,
-    announce: Callable[[str], None] | None = None,
-) -> Iterator[Session]:
-    """NVML, from init to shutdown.
+# Name each call before it is made: a call that hangs or crashes tells nothing afterwards.
+#
+# pynvml looks up every C function by name on one object, and passes ctypes values by reference. A
+# `CallWatch` in place of that object sees each call.
+
+# nvml.h, `nvmlValueType_t`: which member of the union `nvmlValue_t` holds the number.
+UNION_MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
+
+
+def address_of(pointer: Any) -> int:
+    """Where a pointer leads; 0 where that is nowhere."""
+    return ctypes.cast(pointer, ctypes.c_void_p).value or 0
+
+
+def is_output(arg: object) -> bool:
+    """Whether NVML writes there: a reference, a text buffer, an array."""
+    return hasattr(arg, "_obj") or isinstance(arg, ctypes.Array)
+
+
+def outputs(args: Sequence[Any]) -> list[Any]:
+    """The ctypes values that a call writes its outputs to."""
+    return [getattr(arg, "_obj", arg) for arg in args if is_output(arg)]
+
+
+def inputs(args: Sequence[Any], names: Mapping[int, str]) -> list[str]:
+    """The inputs of a call, which distinguish it from other calls of the same function.
+
+    The length of a buffer is not one of them.
 
     Args:
-        replay: Recorded calls to answer from; `None` asks the driver.
-        log: Where every call and its answer is logged.
-        announce: Told of each call before it is made, in a process that ends after the session:
-            the driver is not asked to shut down, for that can hang too.
+        args: Of the call.
+        names: Of the handles, by their addresses.
+    """
+    words: list[str] = []
+    after_buffer = False
+    for arg in args:
+        if isinstance(arg, ctypes._Pointer):  # noqa: SLF001 - the base class of every pointer
+            words.append(names.get(address_of(arg), "gpu?"))
+        elif arg is not None and not is_output(arg) and not after_buffer:
+            words.append(str(getattr(arg, "value", arg)))
+        after_buffer = isinstance(arg, ctypes.Array)
+    return words
+
+
+def name_call(symbol: str, words: Sequence[str]) -> str:
+    """A call with its inputs.
+
+    Example:
+        >>> name_call("nvmlDeviceGetNvLinkState", ["gpu0", "3"])
+        'nvmlDeviceGetNvLinkState(gpu0, 3)'
+    """
+    return f"{symbol}({', '.join(words)})"
+
+
+def name_handle(words: Sequence[str]) -> str:
+    """The name of the handle that a call with these inputs returns: `gpu3`, `gpu3.mig1`."""
+    return f"gpu{words[0]}" if len(words) == 1 else f"{words[0]}.mig{words[1]}"
+
+
+class CallWatch:
+    """A function table that calls the real one, and says before each call which one it is.
+
+    Args:
+        library: The driver's library, or another table.
+        announce: Told the name of a call, and an empty name after the call.
+    """
+
+    def __init__(self, library: object, announce: Callable[[str], None]) -> None:
+        self._library = library
+        self._announce = announce
+        self._names: dict[int, str] = {}
+
+    def __getattr__(self, symbol: str) -> Callable[..., Any]:
+        """The C function of this name, as ctypes finds it."""
+        function = getattr(self._library, symbol)
+        if symbol == "nvmlErrorString":
+            return function  # type: ignore[no-any-return]
+
+        def watched(*args: Any) -> int:
+            words = inputs(args, self._names)
+            self._announce(name_call(symbol, words))
+            code = int(function(*args))
+            targets = outputs(args)
+            if not code and targets and isinstance(targets[0], ctypes._Pointer):  # noqa: SLF001
+                self._names[address_of(targets[0])] = name_handle(words)
+            self._announce("")
+            return code
+
+        return watched
+
+
+@contextmanager
+def open_session(announce: Callable[[str], None]) -> Iterator[Session]:
+    """NVML, from its init on, in a process that ends after the session.
+
+    The driver is not asked to shut down, for that can hang too.
+
+    Args:
+        announce: Told of each call before it is made.
 
     Raises:
         NoDriverError: NVML does not start; its hints say what to do.
     """
     import pynvml
 
-    with _answered_by(pynvml, None if replay is None else Replay(replay)):
-        init_code = 0
-        try:
-            pynvml.nvmlInit()
-        except pynvml.NVMLError as error:
-            init_code = int(error.value)
-        if log is not None:
-            log["nvmlInitWithFlags(0)"] = {"err": init_code} if init_code else {"ok": None}
-        if init_code:
-            raise _init_failure(init_code)
-        # Not a subclass of NVMLError, and absent from nvidia-ml-py before 12.560.
-        mismatch = getattr(pynvml, "NVMLLibraryMismatchError", pynvml.NVMLError)
-        refusals = (pynvml.NVMLError, mismatch, UnicodeDecodeError, ctypes.ArgumentError)
-        table = pynvml.nvmlLib if announce is None else CallWatch(pynvml.nvmlLib, announce)
-        try:
-            with _answered_by(pynvml, table if log is None else CallLog(table, log)):
-                yield Session(nvml=pynvml, refusals=refusals)
-        finally:
-            if announce is None:
-                with suppress(pynvml.NVMLError):
-                    pynvml.nvmlShutdown()
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        raise _init_failure(int(error.value)) from None
+    # Not a subclass of NVMLError, and absent from nvidia-ml-py before 12.560.
+    mismatch = getattr(pynvml, "NVMLLibraryMismatchError", pynvml.NVMLError)
+    refusals = (pynvml.NVMLError, mismatch, UnicodeDecodeError, ctypes.ArgumentError)
+    with _answered_by(pynvml, CallWatch(pynvml.nvmlLib, announce)):
+        yield Session(nvml=pynvml, refusals=refusals)
 
 
 @contextmanager
-def _answered_by(pynvml: ModuleType, table: object | None) -> Iterator[None]:
+def _answered_by(pynvml: ModuleType, table: object) -> Iterator[None]:
     """Replace the function table in which pynvml looks up its C functions."""
-    if table is None:
-        yield
-        return
     # pynvml has no public way to do this. Every release has had these two names (nvidia-ml-py 7.352
     # to 13.615).
     names = vars(pynvml)

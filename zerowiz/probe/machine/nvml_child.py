@@ -22,8 +22,7 @@ from contextlib import suppress
 from typing import NoReturn, TypeVar, cast
 
 from zerowiz.errors import PreflightError
-from zerowiz.probe.host_files import FilesLog
-from zerowiz.probe.machine_recording import World
+from zerowiz.probe.host_files import World
 
 _Value = TypeVar("_Value")
 Announce = Callable[[str], None]
@@ -52,8 +51,6 @@ class DriverFailedError(PreflightError):
 
 def read_in_child(world: World, read: Callable[[World, Announce], _Value]) -> _Value:
     """What `read` reads of the driver, in a child process.
-
-    What it logs of calls and files is logged in this process too.
 
     Args:
         world: This host.
@@ -86,12 +83,7 @@ def read_in_child(world: World, read: Callable[[World, Announce], _Value]) -> _V
         status = _end(pid, has_ended=has_ended)
     if not sent:
         raise _crash(status, _read(note)[1])
-    value, error, calls, answers = pickle.loads(sent)  # noqa: S301 - of our own child
-    if world.log is not None:
-        world.log.update(calls)
-    if isinstance(world.files, FilesLog):
-        for name, new in answers.items():
-            getattr(world.files.answers, name).update(new)
+    value, error = pickle.loads(sent)  # noqa: S301 - of our own child
     if error is not None:
         raise error
     return cast("_Value", value)
@@ -120,11 +112,7 @@ def _run(
             value = read(world, announce)
         except BaseException as error:  # noqa: BLE001 - the parent raises it
             failure = error
-        log = world.files.answers if isinstance(world.files, FilesLog) else None
-        answers = (
-            {} if log is None else {name: getattr(log, name) for name in log.__struct_fields__}
-        )
-        sent = pickle.dumps((value, failure, world.log, answers))
+        sent = pickle.dumps((value, failure))
         left = memoryview(len(sent).to_bytes(_COUNT_BYTES, "little") + sent)
         while left:
             left = left[os.write(writer, left) :]

@@ -17,11 +17,11 @@ from zerowiz.core.machine.types import (
 )
 from zerowiz.core.structs import replace
 from zerowiz.errors import NoGpuHereError, PreflightError
+from zerowiz.probe.host_files import World
 from zerowiz.probe.machine.host import read_host
 from zerowiz.probe.machine.network import read_network
 from zerowiz.probe.machine.nvml import DriverFailedError, GpuReading, NoDriverError, read_gpus
 from zerowiz.probe.machine.scheduler import read_allocation, scheduler_here
-from zerowiz.probe.machine_recording import World
 from zerowiz.probe.package_data import read_gpu_table
 
 _PLAN_WITHOUT = (
@@ -44,7 +44,7 @@ def read_machine(world: World, *, gpus: str | None = None) -> Machine:
     """The machine, with the GPUs that a CUDA job would use.
 
     Args:
-        world: This host, or a recording; `CUDA_VISIBLE_DEVICES` is read from its environment.
+        world: This host; `CUDA_VISIBLE_DEVICES` is read from its environment.
         gpus: The value of `--gpus`; `None` for all that CUDA sees.
 
     Raises:
