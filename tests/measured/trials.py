@@ -14,13 +14,10 @@ from zerowiz.core.decision.job import Job
 from zerowiz.core.dsconfig.own_config import read_own_config
 from zerowiz.core.dsconfig.write import Handover, autocast_section, write_config
 from zerowiz.core.job_end import SteadyStep, samples_of, steady_step
-from zerowiz.core.machine.interconnect import slot_bytes_per_s, without_nvlink
+from zerowiz.core.machine.interconnect import without_peer_to_peer
 from zerowiz.core.machine.types import (
     Accelerator,
-    Interconnect,
-    LinkClass,
     Machine,
-    join_pairs,
     with_gpus,
 )
 from zerowiz.core.measured_run import Compared, ComparedStep
@@ -388,21 +385,6 @@ INTEGRATIONS: Mapping[Loop, Integration] = {
     Loop.ENGINE: Integration.DEEPSPEED,
     Loop.TRAINER: Integration.HF,
 }
-
-
-def without_peer_to_peer(machine: Machine) -> Machine:
-    """The machine where NCCL is told to use no peer-to-peer between its GPUs."""
-    if len(machine.gpus) == 1:
-        return machine
-    links = tuple(without_nvlink(link, machine.gpus) for link in machine.links)
-    slots = [slot_bytes_per_s(gpu.pcie) for gpu in machine.gpus]
-    known = [rate for rate in slots if rate is not None]
-    over_pcie = Interconnect(
-        link_class=LinkClass.PCIE,
-        bytes_per_s=min(known) if len(known) == len(slots) else None,
-    )
-    joined = join_pairs(links, {gpu.index: 0 for gpu in machine.gpus}) if links else over_pcie
-    return replace(machine, links=links, interconnect=joined)
 
 
 def plan_trial(
