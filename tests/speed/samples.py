@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 from accuracy.split import Split, split_of
 from measured.rows import Row, family_of, rank_of, read_every_row, read_model, read_times
-from measured.trials import measured_step, without_peer_to_peer
+from measured.trials import measured_step
 
+from zerowiz.core.machine.interconnect import without_peer_to_peer
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.memory.rank_sizes import RankSizes

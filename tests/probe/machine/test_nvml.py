@@ -6,7 +6,6 @@ from types import ModuleType
 
 import pynvml
 import pytest
-from measured.trials import without_peer_to_peer
 from recorded import (
     GPU_IS_LOST,
     INVALID_ARGUMENT,
@@ -23,6 +22,7 @@ from recorded import (
     without,
 )
 
+from zerowiz.core.machine.interconnect import without_peer_to_peer
 from zerowiz.core.machine.types import GpuProcess, LinkClass, MachineSource, PcieSlot
 from zerowiz.core.machine.warnings import find_warnings
 from zerowiz.core.settings import OTHER_SETTINGS
