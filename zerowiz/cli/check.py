@@ -98,8 +98,13 @@ def check(
     """Find mistakes in DeepSpeed configs, and fix them"""
     del explain
     words = tuple(dict.fromkeys(files or ()))
+    if deepspeed_version is not None and to_version is not None:
+        raise UsageError(
+            "`--to` and `--deepspeed-version` both set the version", "remove one of them"
+        )
     _refuse(words, fix=fix, schema=schema, formats=as_json + as_sarif)
-    version = choose_version(_one_version(deepspeed_version, to_version))
+    option = "--deepspeed-version" if to_version is None else "--to"
+    version = choose_version(deepspeed_version or to_version, option)
     known = _read_schema(version, quiet=quiet)
     if schema:
         write_json(encode_json_schema(known))
@@ -156,21 +161,6 @@ def _refuse(words: Sequence[str], *, fix: bool, schema: bool, formats: int) -> N
         raise UsageError("`--json` and `--sarif` both write to stdout", "remove one of them")
     if fix and STDIN in words:
         raise UsageError("`--fix` changes files, and `-` is stdin", "remove `--fix`")
-
-
-def _one_version(version: str | None, to: str | None) -> str | None:
-    """The version that counts.
-
-    Raises:
-        UsageError: Two are given, or one is none.
-    """
-    if version is not None and to is not None:
-        raise UsageError(
-            "`--to` and `--deepspeed-version` both set the version", "remove one of them"
-        )
-    if to is not None:
-        choose_version(to, "--to")
-    return version or to
 
 
 def _read_schema(version: str | None, *, quiet: bool) -> Schema:

@@ -401,14 +401,14 @@ def _read_bytes(path: Path, *hints: str, otherwise: Sequence[str] = ()) -> bytes
     try:
         return read_beginning(path, LARGEST_BYTES)
     except (FileNotFoundError, NotADirectoryError):
-        near = near_names(path) or otherwise
+        near = _near_names(path) or otherwise
         raise UsageError(f"config `{path}` does not exist", *hints, *near) from None
     except OSError as error:
         reason = error.strerror or str(error)
         raise UsageError(f"config `{path}` cannot be read: {reason}", *hints) from None
 
 
-def near_names(path: Path) -> tuple[str, ...]:
+def _near_names(path: Path) -> tuple[str, ...]:
     """Hints that name files of a file's folder with a similar name."""
     try:
         siblings = sorted(child.name for child in path.parent.iterdir() if child.is_file())

@@ -44,7 +44,7 @@ def lint_own_config(
     config = read_config_text(path)
     of_config = _found(config, machine, script, options.integration)
     # The file of Accelerate that names the config has findings of its own.
-    naming = config.named_by
+    naming = None if config.places else config.accelerate
     of_naming = () if naming is None else ((naming.path, e) for e in check_accelerate(naming))
     named = [*of_naming, *((config.path, finding) for finding in of_config)]
     findings = [(name, finding) for name, finding in named if not finding.of_launcher]

@@ -418,11 +418,6 @@ class ConfigText(Struct, frozen=True, kw_only=True):
     accelerate: AccelerateFile | None = None
     """What else a file of Accelerate says, where the config comes from one."""
 
-    @property
-    def named_by(self) -> AccelerateFile | None:
-        """The file of Accelerate that names this config; None where it is the config."""
-        return None if self.places else self.accelerate
-
 
 def render(path: str, root: Node, integration: Integration | None) -> ConfigText:
     """A config that was not JSON, as JSON."""
