@@ -565,90 +565,87 @@ def test_an_answer_that_nvml_does_not_have_counts_against_nobody(
     )
 
 
-def test_one_gpu_has_no_link() -> None:
-    assert Interconnect(link_class=LinkClass.NONE) == join(on_switch(0))
+def untrained(ports: Ports) -> Ports:
+    """The same GPU, whose switches nobody has trained."""
+    return replace(ports, gpu=replace(ports.gpu, fabric_ready=False))
 
 
-def test_switches_join_every_pair_at_the_fewest_links() -> None:
-    expected = Interconnect(
-        link_class=LinkClass.NVLINK_ALL, bytes_per_s=425_000_000_000, weakest_pair=(0, 2)
-    )
-    assert expected == join(on_switch(0), on_switch(1), on_switch(2, links=17))
+def rated(index: int, **facts: object) -> Ports:
+    return on_switch(index, links=4, raw_bytes_per_s=RAW_BYTES_PER_S, **facts)  # type: ignore[arg-type]
 
 
-def test_two_generations_of_nvlink_meet_at_the_slower_rate() -> None:
-    link = join(on_switch(0, capability=(10, 0)), on_switch(1, capability=(9, 0)))
-    assert 450_000_000_000 == link.bytes_per_s
+ALL, PARTIAL, PCIE = LinkClass.NVLINK_ALL, LinkClass.NVLINK_PARTIAL, LinkClass.PCIE
+# POWER9 and Grace have NVLinks to the CPU.
+TO_CPU = NvLink(remote_type=RemoteType.NPU, remote_bus_id="00000004:00:00.0")
 
 
-def test_nvlink_of_an_unlisted_gpu_is_nvlink_of_an_unknown_rate() -> None:
-    link = join(on_switch(0, capability=(13, 0)), on_switch(1, capability=(13, 0)))
-    assert (LinkClass.NVLINK_ALL, None) == (link.link_class, link.bytes_per_s)
-
-
-@pytest.mark.parametrize("capability", [(13, 0), None])
-def test_the_raw_rate_stands_in_where_no_nominal_one_is_known(
-    capability: tuple[int, int] | None,
+@pytest.mark.parametrize(
+    ("ports", "expected"),
+    [
+        ((on_switch(0),), (LinkClass.NONE, None, None)),
+        (
+            (on_switch(0), on_switch(1), on_switch(2, links=17)),
+            (ALL, 425_000_000_000, (0, 2)),
+        ),
+        (
+            (on_switch(0, capability=(10, 0)), on_switch(1, capability=(9, 0))),
+            (ALL, 450_000_000_000, (0, 1)),
+        ),
+        (
+            (on_switch(0, capability=(13, 0)), on_switch(1, capability=(13, 0))),
+            (ALL, None, (0, 1)),
+        ),
+        (
+            (rated(0, capability=(13, 0)), rated(1, capability=(13, 0))),
+            (ALL, 4 * RAW_BYTES_PER_S, (0, 1)),
+        ),
+        (
+            (rated(0, capability=None), rated(1, capability=None)),
+            (ALL, 4 * RAW_BYTES_PER_S, (0, 1)),
+        ),
+        ((rated(0), rated(1)), (ALL, 100_000_000_000, (0, 1))),
+        ((bridged(0, 1, 1, 1, 1), bridged(1, 0, 0, 0, 0)), (ALL, 56_250_000_000, (0, 1))),
+        ((bridged(0, 1, 1), bridged(1, 0, 0, 0, 0)), (ALL, 28_125_000_000, (0, 1))),
+        ((bridged(0, 1, 1, 1, 1), bridged(1, 0, 0)), (ALL, 28_125_000_000, (0, 1))),
+        (
+            (bridged(0, 1), bridged(1, 0), bridged(2, 3), bridged(3, 2)),
+            (PARTIAL, GEN4_X16_BYTES_PER_S, (0, 2)),
+        ),
+        ((bridged(0), bridged(1)), (PCIE, GEN4_X16_BYTES_PER_S, (0, 1))),
+        ((bridged(0), bridged(1), replace(blind(7), nvlinks=())), (PCIE, None, (0, 7))),
+        ((on_switch(0), on_switch(1), blind(2)), (LinkClass.UNKNOWN, None, (0, 2))),
+        ((on_switch(0), on_switch(1, ready=False)), (PCIE, GEN4_X16_BYTES_PER_S, (0, 1))),
+        ((untrained(bridged(0, 1)), untrained(bridged(1, 0))), (ALL, 14_062_500_000, (0, 1))),
+        (
+            tuple(Ports(gpu=gpu(index, (7, 0)), nvlinks=(TO_CPU,) * 3) for index in range(2)),
+            (PCIE, GEN4_X16_BYTES_PER_S, (0, 1)),
+        ),
+    ],
+    ids=[
+        "one GPU",
+        "switches join every pair at the fewest links",
+        "two generations",
+        "an unlisted generation",
+        "its raw rate",
+        "the raw rate of no generation",
+        "a nominal rate before the raw one",
+        "a bridge",
+        "a bridge of which the first sees half",
+        "a bridge of which the second sees half",
+        "two islands",
+        "no NVLink",
+        "an unreadable slot",
+        "links that nobody knows",
+        "an untrained fabric",
+        "an untrained fabric beside a bridge",
+        "links to the CPU",
+    ],
+)
+def test_gpus_meet_over_the_best_that_all_have(
+    ports: tuple[Ports, ...], expected: tuple[LinkClass, int | None, tuple[int, int] | None]
 ) -> None:
-    pair = [
-        on_switch(index, links=4, capability=capability, raw_bytes_per_s=RAW_BYTES_PER_S)
-        for index in range(2)
-    ]
-    assert 4 * RAW_BYTES_PER_S == join(*pair).bytes_per_s
-
-
-def test_the_nominal_rate_is_taken_where_both_are_known() -> None:
-    pair = [on_switch(index, links=4, raw_bytes_per_s=26_562_000_000) for index in range(2)]
-    assert 100_000_000_000 == join(*pair).bytes_per_s
-
-
-def test_a_bridge_joins_its_two_cards() -> None:
-    link = join(bridged(0, 1, 1, 1, 1), bridged(1, 0, 0, 0, 0))
-    assert (LinkClass.NVLINK_ALL, 56_250_000_000) == (link.link_class, link.bytes_per_s)
-
-
-def test_a_bridge_counts_the_links_that_both_cards_see() -> None:
-    half_dead, whole = bridged(0, 1, 1), bridged(1, 0, 0, 0, 0)
-    assert (
-        28_125_000_000 == join(half_dead, whole).bytes_per_s == join(whole, half_dead).bytes_per_s
-    )
-    assert 28_125_000_000 == join(bridged(0, 1, 1, 1, 1), bridged(1, 0, 0)).bytes_per_s
-
-
-def test_two_bridged_islands_meet_over_pcie() -> None:
-    expected = Interconnect(
-        link_class=LinkClass.NVLINK_PARTIAL,
-        bytes_per_s=GEN4_X16_BYTES_PER_S,
-        weakest_pair=(0, 2),
-    )
-    assert expected == join(bridged(0, 1), bridged(1, 0), bridged(2, 3), bridged(3, 2))
-
-
-def test_cards_without_nvlink_meet_over_pcie() -> None:
-    link = join(bridged(0), bridged(1))
-    assert (LinkClass.PCIE, GEN4_X16_BYTES_PER_S) == (link.link_class, link.bytes_per_s)
-
-
-def test_an_unreadable_slot_is_pcie_of_an_unknown_rate_and_the_weakest() -> None:
-    link = join(bridged(0), bridged(1), replace(blind(7), nvlinks=()))
-    assert Interconnect(link_class=LinkClass.PCIE, weakest_pair=(0, 7)) == link
-
-
-def test_a_gpu_whose_links_nobody_knows_makes_the_whole_unknown() -> None:
-    link = join(on_switch(0), on_switch(1), blind(2))
-    assert Interconnect(link_class=LinkClass.UNKNOWN, weakest_pair=(0, 2)) == link
-
-
-def test_an_untrained_fabric_joins_nobody() -> None:
-    assert LinkClass.PCIE is join(on_switch(0), on_switch(1, ready=False)).link_class
-
-
-def test_an_untrained_fabric_leaves_straight_links_alone() -> None:
-    pair = [
-        replace(ports, gpu=replace(ports.gpu, fabric_ready=False))
-        for ports in (bridged(0, 1), bridged(1, 0))
-    ]
-    assert LinkClass.NVLINK_ALL is join(*pair).link_class
+    link = join(*ports)
+    assert expected == (link.link_class, link.bytes_per_s, link.weakest_pair)
 
 
 def test_a_pair_without_nvlink_p2p_is_not_joined_by_the_switch() -> None:
@@ -666,13 +663,6 @@ def test_the_other_end_that_cannot_be_read_is_a_switch() -> None:
     ends = ["FFFFFFFF:FF:FF.0", "ffffffff:ff:ff.0", "", None]
     assert all(NvLink(remote_bus_id=end).to_switch for end in ends)
     assert not NvLink(remote_type=RemoteType.GPU, remote_bus_id=bus_id(1)).to_switch
-
-
-def test_a_link_to_neither_a_switch_nor_a_gpu_joins_nobody() -> None:
-    """POWER9 and Grace have NVLinks to the CPU."""
-    to_cpu = NvLink(remote_type=RemoteType.NPU, remote_bus_id="00000004:00:00.0")
-    pair = [Ports(gpu=gpu(index, (7, 0)), nvlinks=(to_cpu,) * 3) for index in range(2)]
-    assert LinkClass.PCIE is join(*pair).link_class
 
 
 @pytest.mark.parametrize(
