@@ -195,95 +195,103 @@ def test_this_host_can_be_read() -> None:
     assert host.disk.free_bytes <= host.disk.total_bytes
 
 
-def test_without_a_limit_all_available_memory_is_there(tmp_path: Path) -> None:
-    files: dict[str, str | int] = {
-        "user.slice/memory.max": "max",
-        "user.slice/memory.current": GIB,
-    }
-    host = build(tmp_path, "0::/user.slice\n", files)
-    assert (TOTAL_BYTES, AVAILABLE_BYTES) == (host.total_bytes, host.available_bytes)
-    assert "MemAvailable" == host.available_by
+V2, V1 = "cgroup v2", "cgroup v1"
 
 
-def test_a_cgroup_leaves_its_limit_less_what_it_uses(tmp_path: Path) -> None:
-    files: dict[str, str | int] = {"job/memory.max": 8 * GIB, "job/memory.current": 3 * GIB}
-    host = build(tmp_path, "0::/job\n", files)
-    assert (5 * GIB, "cgroup v2") == (host.available_bytes, host.available_by)
-
-
-def test_the_tightest_of_a_cgroup_and_its_parents_counts(tmp_path: Path) -> None:
-    files: dict[str, str | int] = {
-        "memory.max": 9 * GIB,
-        "memory.current": GIB,
-        "slurm/memory.max": 6 * GIB,
-        "slurm/memory.current": 4 * GIB,
-        "slurm/job_7/memory.max": 5 * GIB,
-        "slurm/job_7/memory.current": GIB,
-    }
-    assert 2 * GIB == build(tmp_path, "0::/slurm/job_7/step_0\n", files).available_bytes
-
-
-def test_a_limit_above_the_hosts_memory_changes_nothing(tmp_path: Path) -> None:
-    files: dict[str, str | int] = {"job/memory.max": 900 * GIB, "job/memory.current": 0}
-    assert AVAILABLE_BYTES == build(tmp_path, "0::/job\n", files).available_bytes
-
-
-def test_a_cgroup_beyond_its_limit_leaves_nothing(tmp_path: Path) -> None:
-    files: dict[str, str | int] = {"job/memory.max": GIB, "job/memory.current": 2 * GIB}
-    assert 0 == build(tmp_path, "0::/job\n", files).available_bytes
-
-
-def test_a_limit_bounds_even_when_its_use_is_not_told(tmp_path: Path) -> None:
-    assert 5 * GIB == build(tmp_path, "0::/job\n", {"job/memory.max": 5 * GIB}).available_bytes
-
-
-def test_more_cache_than_use_makes_no_more_room_than_the_limit(tmp_path: Path) -> None:
-    files: dict[str, str | int] = {
-        "job/memory.max": 8 * GIB,
-        "job/memory.current": GIB,
-        "job/memory.stat": f"inactive_file {2 * GIB}",
-    }
-    assert 8 * GIB == build(tmp_path, "0::/job\n", files).available_bytes
-
-
-def test_file_cache_that_the_kernel_would_drop_is_room(tmp_path: Path) -> None:
-    files: dict[str, str | int] = {
-        "job/memory.max": 8 * GIB,
-        "job/memory.current": 7 * GIB,
-        "job/memory.stat": f"anon {GIB}\nactive_file 5\ninactive_file {4 * GIB}",
-    }
-    assert 5 * GIB == build(tmp_path, "0::/job\n", files).available_bytes
-
-
-@pytest.mark.parametrize("path", ["/", "/docker/0123", "/../../other"])
-def test_a_container_that_sees_its_own_cgroup_as_the_root_is_bounded_by_it(
-    tmp_path: Path, path: str
+@pytest.mark.parametrize(
+    ("cgroup", "files", "expected"),
+    [
+        (
+            "0::/user.slice",
+            {"user.slice/memory.max": "max", "user.slice/memory.current": GIB},
+            (AVAILABLE_BYTES, "MemAvailable"),
+        ),
+        ("0::/job", {"job/memory.max": 8 * GIB, "job/memory.current": 3 * GIB}, (5 * GIB, V2)),
+        (
+            "0::/slurm/job_7/step_0",
+            {
+                "memory.max": 9 * GIB,
+                "memory.current": GIB,
+                "slurm/memory.max": 6 * GIB,
+                "slurm/memory.current": 4 * GIB,
+                "slurm/job_7/memory.max": 5 * GIB,
+                "slurm/job_7/memory.current": GIB,
+            },
+            (2 * GIB, V2),
+        ),
+        (
+            "0::/job",
+            {"job/memory.max": 900 * GIB, "job/memory.current": 0},
+            (AVAILABLE_BYTES, "MemAvailable"),
+        ),
+        ("0::/job", {"job/memory.max": GIB, "job/memory.current": 2 * GIB}, (0, V2)),
+        ("0::/job", {"job/memory.max": 5 * GIB}, (5 * GIB, V2)),
+        (
+            "0::/job",
+            {
+                "job/memory.max": 8 * GIB,
+                "job/memory.current": GIB,
+                "job/memory.stat": f"inactive_file {2 * GIB}",
+            },
+            (8 * GIB, V2),
+        ),
+        (
+            "0::/job",
+            {
+                "job/memory.max": 8 * GIB,
+                "job/memory.current": 7 * GIB,
+                "job/memory.stat": f"anon {GIB}\nactive_file 5\ninactive_file {4 * GIB}",
+            },
+            (5 * GIB, V2),
+        ),
+        *(
+            (f"0::{path}", {"memory.max": 4 * GIB, "memory.current": GIB}, (3 * GIB, V2))
+            for path in ("/", "/docker/0123", "/../../other")
+        ),
+        (
+            "0::/../stranger",
+            {
+                "memory.max": 4 * GIB,
+                "memory.current": GIB,
+                "../stranger/memory.max": GIB,
+                "../stranger/memory.current": GIB,
+            },
+            (3 * GIB, V2),
+        ),
+        (
+            "12:cpu,cpuacct:/a\n5:memory:/docker/0123\n0::/unified",
+            {
+                "memory/memory.limit_in_bytes": UNLIMITED_V1,
+                "memory/memory.usage_in_bytes": GIB,
+                "memory/docker/0123/memory.limit_in_bytes": 8 * GIB,
+                "memory/docker/0123/memory.usage_in_bytes": 6 * GIB,
+                "memory/docker/0123/memory.stat": f"inactive_file 1\ntotal_inactive_file {GIB}",
+            },
+            (3 * GIB, V1),
+        ),
+    ],
+    ids=[
+        "no limit",
+        "its limit less what it uses",
+        "the tightest of its parents",
+        "a limit above the host's memory",
+        "beyond its limit",
+        "its use is not told",
+        "more cache than use",
+        "file cache that the kernel would drop",
+        "a container that sees its own as the root",
+        "a container by its name on the host",
+        "a container by a path out of its namespace",
+        "a path that climbs out is not followed",
+        "v1",
+    ],
+)
+def test_a_cgroup_and_its_parents_bound_what_is_available(
+    tmp_path: Path, cgroup: str, files: dict[str, str | int], expected: tuple[int, str]
 ) -> None:
-    files: dict[str, str | int] = {"memory.max": 4 * GIB, "memory.current": GIB}
-    assert 3 * GIB == build(tmp_path, f"0::{path}\n", files).available_bytes
-
-
-def test_a_path_that_climbs_out_of_the_namespace_is_not_followed(tmp_path: Path) -> None:
-    files: dict[str, str | int] = {
-        "memory.max": 4 * GIB,
-        "memory.current": GIB,
-        "../stranger/memory.max": GIB,
-        "../stranger/memory.current": GIB,
-    }
-    assert 3 * GIB == build(tmp_path, "0::/../stranger\n", files).available_bytes
-
-
-def test_a_v1_cgroup_bounds_by_its_memory_controller(tmp_path: Path) -> None:
-    cgroup = "12:cpu,cpuacct:/a\n5:memory:/docker/0123\n0::/unified\n"
-    files: dict[str, str | int] = {
-        "memory/memory.limit_in_bytes": UNLIMITED_V1,
-        "memory/memory.usage_in_bytes": GIB,
-        "memory/docker/0123/memory.limit_in_bytes": 8 * GIB,
-        "memory/docker/0123/memory.usage_in_bytes": 6 * GIB,
-        "memory/docker/0123/memory.stat": f"inactive_file 1\ntotal_inactive_file {GIB}",
-    }
-    host = build(tmp_path, cgroup, files)
-    assert (3 * GIB, "cgroup v1") == (host.available_bytes, host.available_by)
+    host = build(tmp_path, f"{cgroup}\n", files)
+    assert TOTAL_BYTES == host.total_bytes
+    assert expected == (host.available_bytes, host.available_by)
 
 
 def test_a_cgroup_path_is_read_by_its_controller() -> None:
