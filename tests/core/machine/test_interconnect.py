@@ -574,7 +574,7 @@ def rated(index: int, **facts: object) -> Ports:
     return on_switch(index, links=4, raw_bytes_per_s=RAW_BYTES_PER_S, **facts)  # type: ignore[arg-type]
 
 
-ALL, PARTIAL, PCIE = LinkClass.NVLINK_ALL, LinkClass.NVLINK_PARTIAL, LinkClass.PCIE
+ALL, PARTIAL, OVER_PCIE = LinkClass.NVLINK_ALL, LinkClass.NVLINK_PARTIAL, LinkClass.PCIE
 # POWER9 and Grace have NVLinks to the CPU.
 TO_CPU = NvLink(remote_type=RemoteType.NPU, remote_bus_id="00000004:00:00.0")
 
@@ -611,14 +611,14 @@ TO_CPU = NvLink(remote_type=RemoteType.NPU, remote_bus_id="00000004:00:00.0")
             (bridged(0, 1), bridged(1, 0), bridged(2, 3), bridged(3, 2)),
             (PARTIAL, GEN4_X16_BYTES_PER_S, (0, 2)),
         ),
-        ((bridged(0), bridged(1)), (PCIE, GEN4_X16_BYTES_PER_S, (0, 1))),
-        ((bridged(0), bridged(1), replace(blind(7), nvlinks=())), (PCIE, None, (0, 7))),
+        ((bridged(0), bridged(1)), (OVER_PCIE, GEN4_X16_BYTES_PER_S, (0, 1))),
+        ((bridged(0), bridged(1), replace(blind(7), nvlinks=())), (OVER_PCIE, None, (0, 7))),
         ((on_switch(0), on_switch(1), blind(2)), (LinkClass.UNKNOWN, None, (0, 2))),
-        ((on_switch(0), on_switch(1, ready=False)), (PCIE, GEN4_X16_BYTES_PER_S, (0, 1))),
+        ((on_switch(0), on_switch(1, ready=False)), (OVER_PCIE, GEN4_X16_BYTES_PER_S, (0, 1))),
         ((untrained(bridged(0, 1)), untrained(bridged(1, 0))), (ALL, 14_062_500_000, (0, 1))),
         (
             tuple(Ports(gpu=gpu(index, (7, 0)), nvlinks=(TO_CPU,) * 3) for index in range(2)),
-            (PCIE, GEN4_X16_BYTES_PER_S, (0, 1)),
+            (OVER_PCIE, GEN4_X16_BYTES_PER_S, (0, 1)),
         ),
     ],
     ids=[
