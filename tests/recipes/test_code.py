@@ -245,7 +245,7 @@ EVERY_PRECISION = (
 
 WORKLOAD = "zerowiz/core/workload.py"
 OPTIONS = "zerowiz/app/options.py"
-TYPED = f"tests/docs/test_pages.py::test_a_page_has_what_its_blocks_make[{OPTIONS}]"
+TYPED = "tests/docs/test_pages.py::test_the_options_of_a_step_are_made_of_its_rows"
 KINDS = "zerowiz/core/memory/allocations.py"
 FORMULA = "zerowiz/core/memory/estimate.py"
 STEPS = "tests/changed_settings.py"
