@@ -124,7 +124,7 @@ COUNTS = {
     *("gathered_head", "staying_embedding"),
     *("held", "largest_slice", "blocks_kept", "moved", "left", "copied", "alone", "groups"),
     # of machines and prices
-    *("amount", "gpus", "kinds", "kinds_unasked", "data_sequences", "epochs"),
+    *("gpus", "kinds", "kinds_unasked", "kinds_without", "data_sequences", "epochs"),
     # of a job
     *(
         "generation_batch",

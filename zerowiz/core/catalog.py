@@ -18,7 +18,7 @@ from zerowiz.core.machine_kinds import MachineCandidate, MachineKind, Price, Pri
 from zerowiz.core.model.types import Model
 from zerowiz.core.plan_json import SCHEMA_VERSION, encode_step_time
 from zerowiz.core.speed.costs import PredictedRun, RunLength, predict_run
-from zerowiz.core.structs import encode, shows
+from zerowiz.core.structs import Count, encode, shows
 from zerowiz.core.workload import Workload
 
 # How long a run takes on one machine, and what it costs, with each strategy that fits.
@@ -133,7 +133,7 @@ class Offers(Struct, frozen=True, kw_only=True):
 
     offers: tuple[Offer, ...]
     """The best first."""
-    kinds_without: int
+    kinds_without: Count
     """How many GPUs of the table are too small in every size that was tried."""
     kinds_unasked: int
     """How many others have no size that fits, and one or more that the job has no plan for."""

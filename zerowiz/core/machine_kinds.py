@@ -29,7 +29,7 @@ _HINT = (
 class Price(Struct, frozen=True, kw_only=True):
     """What an hour of one GPU costs."""
 
-    dollars: float
+    dollars_per_hour: float
     name: str = ""
     """What it is for, as it was written; empty for any machine."""
     instance: str | None = None
@@ -61,7 +61,7 @@ class PriceList(Struct, frozen=True, kw_only=True):
             machine: The GPUs of a job.
             instance: The name in the table of instances that its nodes have, if they have one.
         """
-        of_it = (price.dollars for price in self.prices if price.is_for(machine, instance))
+        of_it = (price.dollars_per_hour for price in self.prices if price.is_for(machine, instance))
         return next((dollars * machine.world_size for dollars in of_it), None)
 
     def names(self, instance: str) -> bool:
@@ -110,7 +110,7 @@ def _named(
     """The price of what its name means."""
     instance = find_instance(name, instances)
     if instance is not None:
-        return Price(dollars=dollars, name=name, instance=instance.name)
+        return Price(dollars_per_hour=dollars, name=name, instance=instance.name)
     gpus = frozenset(row.name for row in mean_models(name, table))
     if name and not gpus:
         close = ", ".join(f"`{other}`" for other in close_names(name, table, instances))
@@ -119,7 +119,7 @@ def _named(
             *((f"similar names: {close}",) if close else ()),
             _HINT,
         )
-    return Price(dollars=dollars, name=name, gpus=gpus)
+    return Price(dollars_per_hour=dollars, name=name, gpus=gpus)
 
 
 # List the machines that the tables of GPUs and instances make, each kind from small to large.
