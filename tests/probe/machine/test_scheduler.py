@@ -393,6 +393,22 @@ def test_a_scheduler_is_here_when_its_client_is(
     assert expected == scheduler_here(host, environ)
 
 
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        ({"SLURM_CONF": "/etc/slurm/slurm.conf"}, "SLURM"),
+        ({"LSF_ENVDIR": "/opt/lsf/conf"}, "LSF"),
+        ({"PBS_DEFAULT": "pbs"}, "PBS"),
+        ({}, None),
+        ({"KUBERNETES_SERVICE_HOST": "10.96.0.1"}, None),
+    ],
+)
+def test_a_scheduler_is_here_when_its_variables_are(
+    environ: dict[str, str], expected: str | None
+) -> None:
+    assert expected == scheduler_here(NOTHING, environ)
+
+
 @pytest.mark.parametrize("environ", [SLURM_BATCH, {"PBS_JOBID": "1"}, {"LSB_JOBID": "1"}])
 def test_on_a_node_of_a_job_there_is_nothing_to_submit(environ: dict[str, str]) -> None:
     assert scheduler_here(NOTHING, environ) is None

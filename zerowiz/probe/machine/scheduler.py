@@ -66,6 +66,8 @@ class _Scheduler(Struct, frozen=True, kw_only=True):
     """The variable that is set on the nodes of a job alone; empty for a launcher."""
     client: str = ""
     """A program that is installed wherever jobs can be submitted."""
+    site_variables: tuple[str, ...] = ()
+    """Variables that are set where it is installed, also outside of a job."""
 
 
 def read_allocation(environ: Mapping[str, str], files: Files) -> JobAllocation | None:
@@ -89,7 +91,7 @@ def scheduler_here(files: Files, environ: Mapping[str, str]) -> str | None:
 
 
 def _is_here(files: Files, environ: _Environ, row: _Scheduler, folders: list[str]) -> bool:
-    if any(environ.get(name) for name in row.job_variables):
+    if any(environ.get(name) for name in (*row.site_variables, *row.job_variables)):
         return True
     return any(files.real(f"{folder}/{row.client}") is not None for folder in folders)
 
@@ -215,6 +217,7 @@ SCHEDULERS = (
         parse=parse_slurm,
         node_variable="SLURMD_NODENAME",
         client="srun",
+        site_variables=("SLURM_CONF",),
     ),
     # OpenPBS, qsub(1B); Torque, qsub(1). Grid Engine has a `qsub` too.
     _Scheduler(
@@ -224,6 +227,7 @@ SCHEDULERS = (
         hosts_variable="PBS_NODEFILE",
         node_variable="PBS_JOBID",
         client="pbsnodes",
+        site_variables=("PBS_CONF_FILE", "PBS_DEFAULT", "PBS_SERVER"),
     ),
     # IBM Spectrum LSF, environment variables.
     _Scheduler(
@@ -233,6 +237,7 @@ SCHEDULERS = (
         hosts_variable="LSB_MCPU_HOSTS",
         node_variable="LSB_JOBID",
         client="bsub",
+        site_variables=("LSF_ENVDIR", "LSF_SERVERDIR"),
     ),
     # Kubernetes, "Discovering services"; Kubeflow, training-operator, pytorch/envvar.go.
     _Scheduler(name="Kubernetes", job_variables=("KUBERNETES_SERVICE_HOST",), parse=parse_ranks),
