@@ -248,7 +248,8 @@ def decode_trial(value: object, path: str) -> Trial:
     Raises:
         UsageError: A key is missing or holds something else.
     """
-    fields = dict(value) if isinstance(value, Mapping) else {}
+    known = value.items() if isinstance(value, Mapping) else ()
+    fields = {name: each for name, each in known if each is not None}
     step = {name: fields[name] for name in _FLAT if name in fields}
     adapters = decode(_Adapters, fields, path)
     if adapters.lora_rank is not None:

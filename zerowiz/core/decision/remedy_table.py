@@ -224,19 +224,21 @@ def worth_offering(remedies: Iterable[Remedy]) -> tuple[Remedy, ...]:
 _SLOW_TIMES = 5
 
 
-def price_of(remedy: Remedy) -> tuple[bool, tuple[int, ...], bool, int, float]:
+def price_of(remedy: Remedy) -> tuple[bool, tuple[int, ...], bool, int, bool, float]:
     """What remedies are sorted by: what they cost besides time, the dearest first, then time.
 
     One that changes the evaluation alone is the first. A slow run stands behind other hardware. Of
-    shorter sequences the longest cost least.
+    shorter sequences the longest cost least. What may not fit stands behind what costs as much.
     """
     costs = {_BY_PRICE.index(cost) for cost in remedy.costs}
     is_slow = (remedy.time_fraction or 0.0) >= _SLOW_TIMES
     if is_slow:
         costs.add(_BY_PRICE.index(Expense.GPUS))
     dearest = tuple(sorted(costs, reverse=True))
+    may_fail = remedy.verdict is Verdict.UNCERTAIN
     by_time = remedy.time_fraction or 0.0
-    return not _keeps_the_step(remedy), dearest, is_slow, -remedy.sequence_tokens, by_time
+    longest = -remedy.sequence_tokens
+    return not _keeps_the_step(remedy), dearest, is_slow, longest, may_fail, by_time
 
 
 def encode_remedy(remedy: Remedy) -> dict[str, object]:
