@@ -17,6 +17,8 @@ from zerowiz.app.wizard_plan import CopiedTemplate, InitOptions, InitPlan
 from zerowiz.app.wizard_state import Wizard
 from zerowiz.core.decision.questions import Answers
 from zerowiz.core.machine.types import Accelerator
+from zerowiz.core.settings import Origin, SettingValue, fold
+from zerowiz.errors import UsageError
 from zerowiz.ui.wizard import WizardReporter
 
 
@@ -202,3 +204,25 @@ def test_what_is_not_asked_has_its_default_and_can_be_changed(
     assert ["machine", "script", "model", "sequence_tokens"] == [q.key for q in person.asked]
     assert {"method": "lora", "goal": "flowchart"} == wizard.spared(answers)
     assert ("lora", "flowchart") == tuple(wizard.known(answers)[k] for k in ("method", "goal"))
+
+
+def test_what_is_answered_is_no_option_that_somebody_typed(folder: Path) -> None:
+    lay(folder, HF_PARSER, 1)
+    wizard, answers = converse_question_count(
+        Counting(machine="4xA100-40GB", sequence_tokens="512"), micro_batch=8
+    )
+    named = wizard.named
+    machine, read, run = named.machine(answers), named.model(answers), named.run(answers)
+    assert machine is not None
+    assert read is not None
+    values = named.resolve(wizard.options(answers), machine, run, read).values
+    origins = {value.name: value.origin for value in values}
+    assert (Origin.ANSWER, Origin.OPTION) == (origins["sequence_tokens"], origins["micro_batch"])
+
+
+def test_an_answer_that_contradicts_the_script_can_be_given_again() -> None:
+    script = SettingValue(name="micro_batch", value=8, origin=Origin.SCRIPT, source="train.py")
+    answer = SettingValue(name="micro_batch", value=4, origin=Origin.ANSWER, source="4")
+    with pytest.raises(UsageError) as raised:
+        fold([answer, script], lambda script, other: script.value == other.value)
+    assert "or give another answer" == raised.value.hints[-1]

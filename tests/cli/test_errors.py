@@ -485,7 +485,7 @@ def scripts(folder: Path) -> Path:
         (
             ("launch", "--dry-run", "--machine", "2x8xH100", "--model", "7b", "train.py"),
             2,
-            "`--machine 2x8xH100`: zerowiz does not know their hosts",
+            "`--machine 2x8xH100`: zerowiz does not know the hosts of these 2 nodes",
             "zerowiz init --slurm",
         ),
         (("plna",), 2, "no such command 'plna'", "zerowiz --help"),
@@ -549,7 +549,7 @@ def scripts(folder: Path) -> Path:
         (
             ("launch", *ERRORS_CPU, "--nodes", "2", "--dry-run", "train.py"),
             2,
-            "zerowiz does not know their hosts",
+            "zerowiz does not know the hosts of these",
             "--hostfile",
         ),
         (("init", *ERRORS_CPU, "--output-dir", "hosts/below"), 1, "`hosts/below/", "--output-dir"),

@@ -274,10 +274,12 @@ class NamedInputs:
         self, options: Options, machine: Machine, run: ScriptRun | None, read: ReadModel
     ) -> ResolvedJob:
         """The job of answers: the first one is resolved, the others are changes of it."""
+        names = Options.__struct_fields__
+        answered = {n for n in names if getattr(options, n) != getattr(self.typed, n)}
         if self._job is None or self._job.script is not run:
-            self._job = resolve_job(options, machine, run, read)
+            self._job = resolve_job(options, machine, run, read, answered=answered)
             return self._job
-        return self._job.with_change(options, machine, read)
+        return self._job.with_change(options, machine, read, answered)
 
     def add_words(self, words: Words) -> None:
         """Read the script with these words after it, too."""

@@ -106,7 +106,8 @@ class Origin(StrEnum):
     """`zerowiz.toml`."""
     ENVIRONMENT = "environment"
     OPTION = "option"
-    """Also an answer of a person, which stands for an option."""
+    ANSWER = "answer"
+    """To a question of the wizard."""
     CHOSEN = "chosen"
     """By a search, among what nobody decided."""
 
@@ -189,7 +190,7 @@ def _settle(values: Mapping[Origin, SettingValue], gives_way: GivesWay) -> Setti
         words = as_typed(option.name, option.value)
         raise UsageError(
             f"`{words}` conflicts with `{config.source}`, which says {config.value}",
-            f"remove `{words}`",
+            _take_back(option),
         )
     return winner
 
@@ -206,20 +207,27 @@ def as_typed(name: str, value: object) -> str:
     return f"${name} {value}"
 
 
+def _take_back(said: SettingValue) -> str:
+    """What a person does so that a value is not said."""
+    if said.origin is Origin.ANSWER:
+        return "give another answer"
+    return f"remove `{as_typed(said.name, said.value)}`"
+
+
 def script_against_option(script: SettingValue, option: SettingValue) -> UsageError:
     """The error where a script says another value than an option."""
     words = as_typed(option.name, option.value)
     return UsageError(
         f"`{words}` conflicts with the script: {script.source} says {script.value}",
         script.change_to(option.value),
-        f"or remove `{words}`",
+        f"or {_take_back(option)}",
     )
 
 
 def _script_against_config(
     script: SettingValue, config: SettingValue, option: SettingValue | None
 ) -> UsageError:
-    drop = () if option is None else (f"remove `{as_typed(option.name, option.value)}`",)
+    drop = () if option is None else (_take_back(option),)
     return UsageError(
         (
             f"the script conflicts with `{config.source}`: {script.source} says "

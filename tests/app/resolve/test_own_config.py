@@ -524,6 +524,6 @@ def test_two_nodes_of_a_file_need_hosts(here: Run, folder: Path) -> None:
     file = folder / "acc.yaml"
     file.write_text(file.read_text().replace("num_machines: 1", "num_machines: 2"))
     result = here(*YAML_CONFIG_LAUNCH, "--config", "acc.yaml", "train.py")
-    assert "`--config acc.yaml` is for 2 nodes: zerowiz does not know their hosts" == result.problem
+    assert "`--config acc.yaml`: zerowiz does not know the hosts of these 2 nodes" == result.problem
     alone = here(*YAML_CONFIG_LAUNCH, "--nodes", "1", "--config", "acc.yaml", "train.py")
     assert 0 == alone.code

@@ -322,7 +322,7 @@ def check_node(options: Options, machine: Machine, node: NodeRank | None) -> Non
         if not said_by and machine.allocation is not None:
             said_by = f"{machine.allocation.scheduler} gave the job {machine.nodes} nodes"
         raise UsageError(
-            f"{said_by}: zerowiz does not know their hosts",
+            f"{said_by}: zerowiz does not know the hosts of these {machine.nodes} nodes",
             "list them in a file, one `host slots=N` per line, and pass `$hostfile FILE`",
             "launch on this node only: `$nodes 1`",
             "under SLURM, `srun` starts zerowiz on each node: `zerowiz init --slurm`",

@@ -295,6 +295,7 @@ class ResolvedJob(Struct, frozen=True, kw_only=True):
             self.script,
             self.config,
             self.read,
+            self.answered,
         )
         return replace(made, job=replace(self.job, workload=step), freedom=self.freedom)
 
@@ -303,6 +304,7 @@ class ResolvedJob(Struct, frozen=True, kw_only=True):
         options: Options,
         machine: Machine,
         read: ReadModel | None,
+        answered: Collection[str] | None = None,
     ) -> "ResolvedJob":
         """The job with other options, on another machine, of another model.
 
@@ -310,11 +312,19 @@ class ResolvedJob(Struct, frozen=True, kw_only=True):
             options: What is said now.
             machine: What the job runs on.
             read: Its model; None reads the one that the options name.
+            answered: The settings that are answers of the wizard; None: those that were.
 
         Raises:
             UsageError: It cannot have them.
         """
-        return _fold_job(options, (), machine, self.script, self.config, read)
+        if answered is None:
+            answered = self.answered
+        return _fold_job(options, (), machine, self.script, self.config, read, answered)
+
+    @property
+    def answered(self) -> frozenset[str]:
+        """The settings that a person said as answers of the wizard."""
+        return frozenset(value.name for value in self.values if value.origin is Origin.ANSWER)
 
 
 # What no config sets.
@@ -396,6 +406,7 @@ def resolve_job(
     script: ScriptRun | None,
     read: ReadModel | None = None,
     reporter: Reporter = SILENT,
+    answered: Collection[str] = (),
 ) -> ResolvedJob:
     """The job, the constraints on its decision, and how its config reaches DeepSpeed.
 
@@ -405,6 +416,7 @@ def resolve_job(
         script: The script as it is run; None without one.
         read: The model where it was read already; None reads it, which may fetch it.
         reporter: Hears what that waits for.
+        answered: The settings that a person said as answers of the wizard.
 
     Raises:
         UsageError: Options, script and config contradict each other, or the model or the machine.
@@ -412,7 +424,7 @@ def resolve_job(
     facts = facts_of(script)
     reader = options.integration or (facts.integration if facts else None)
     config = own_config(options, reader)
-    return _fold_job(options, (), machine, script, config, read, reporter)
+    return _fold_job(options, (), machine, script, config, read, answered, reporter)
 
 
 def _fold_job(
@@ -422,6 +434,7 @@ def _fold_job(
     script: ScriptRun | None,
     config: UserConfig,
     read: ReadModel | None,
+    answered: Collection[str],
     reporter: Reporter = SILENT,
 ) -> ResolvedJob:
     """The job of all that is said; nothing that was read is read again.
@@ -433,13 +446,14 @@ def _fold_job(
         script: The script as it is run; None without one.
         config: What the person's own config says.
         read: The model; None reads it.
+        answered: The settings that a person said as answers of the wizard.
         reporter: Hears what that waits for.
     """
     environ = os.environ
     facts, settings = facts_of(script), settings_of(script)
     model_words = () if script is None else _model_words(options, script)
     named = _name_model(options, settings, is_loaded=bool(model_words))
-    values = (*list_values(options, settings, config, machine.world_size), *chosen)
+    values = (*list_values(options, settings, config, machine.world_size, answered), *chosen)
     said = fold(values, partial(gives_way, settings))
     of_step = resolve_workload(said, options, settings, config, machine)
     workload = of_step.workload

@@ -1,6 +1,6 @@
 """Settle what a rank of the job trains with: as options, the script and a config say."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, cast
 
 from msgspec import Struct
@@ -173,15 +173,20 @@ def by_script(name: str, setting: ScriptValue[Any]) -> SettingValue:
 
 
 def list_values(
-    options: Options, settings: ScriptSettings, config: UserConfig, ranks: int
+    options: Options,
+    settings: ScriptSettings,
+    config: UserConfig,
+    ranks: int,
+    answered: Collection[str] = (),
 ) -> Iterator[SettingValue]:
-    """All that a script, a config and options say of a job's settings.
+    """All that a script, a config, options and answers say of a job's settings.
 
     Args:
         options: What was said.
         settings: What the script says.
         config: What the person's own config says.
         ranks: Of the job, which share a batch of the config.
+        answered: The settings that a person said as answers of the wizard.
 
     Raises:
         UsageError: The batch of the config does not multiply out.
@@ -208,7 +213,8 @@ def list_values(
         value = getattr(options, name)
         if value is not None:
             source = as_typed(name, value)
-            yield SettingValue(name=name, value=value, origin=Origin.OPTION, source=source)
+            origin = Origin.ANSWER if name in answered else Origin.OPTION
+            yield SettingValue(name=name, value=value, origin=origin, source=source)
 
 
 def gives_way(settings: ScriptSettings, script: SettingValue, other: SettingValue) -> bool:
@@ -216,7 +222,8 @@ def gives_way(settings: ScriptSettings, script: SettingValue, other: SettingValu
     # What both may mean is compared with more than their texts, where it is read.
     if script.name == "model":
         return True
-    same = other.origin is Origin.OPTION and _agrees(script.name, other.value, script.value)
+    is_said = other.origin in {Origin.OPTION, Origin.ANSWER}
+    same = is_said and _agrees(script.name, other.value, script.value)
     return same or settings.is_open(script.name, other.value)
 
 
