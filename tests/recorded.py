@@ -390,14 +390,25 @@ def _others(calls: Iterable[str], symbols: tuple[str, ...]) -> list[str]:
 
 
 def play(
-    content: Recording, *, environ: dict[str, str] | None = None, gpus: str | None = None
+    content: Recording,
+    *,
+    environ: dict[str, str] | None = None,
+    gpus: str | None = None,
+    through: Callable[[object], object] = lambda table: table,
 ) -> Machine:
-    """The machine of a recording; an environment given here stands in for the recorded one."""
+    """The machine of a recording.
+
+    Args:
+        content: The recording.
+        environ: Stands in for the recorded environment.
+        gpus: As `--gpus` names them.
+        through: What the driver's function table becomes, such as one with a fault.
+    """
     world = World(
         files=RecordedFiles(answers=decode(FileAnswers, content["files"], "files")),
         environ=content["environ"] if environ is None else environ,
     )
-    with reading_here(Replay(content["nvml"])):
+    with reading_here(through(Replay(content["nvml"]))):
         return read_machine(world, gpus=gpus)
 
 

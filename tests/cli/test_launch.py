@@ -26,8 +26,8 @@ from cli.harness import (
     run_process,
 )
 from cli.shown import CPU, ON_GPUS, RANK_PROGRAM, dry, shown
-from paths import ROOT, TEMPLATES
-from recorded import Install, library
+from paths import TEMPLATES
+from recorded import Install, described, library
 
 # What stands where `deepspeed` would: it says how it was started, and ends with a status of its own.
 SPY = """\
@@ -490,11 +490,11 @@ def test_a_machine_that_would_be_narrowed_again_is_no_remedy(
     assert ["2"] == re.findall(r"`--machine (\d+)x", result.hints)
 
 
-def test_a_remedy_by_another_machine_leads_where_it_says(here: Run) -> None:
+def test_a_remedy_by_another_machine_leads_where_it_says(here: Run, tmp_path: Path) -> None:
     """The one that is named is idle, and not the busy one of here with more GPUs."""
     words = ("plan", "-q", "--json", "--model", "7b", "--gradient-checkpointing")
-    busy = ROOT / "tests" / "machines" / "h200-x1-busy.json"
-    remedies = json.loads(here(*words, "--machine", str(busy)).stdout)["remedies"]
+    busy = described("h200-x1-busy", tmp_path)
+    remedies = json.loads(here(*words, "--machine", busy).stdout)["remedies"]
     others = [remedy for remedy in remedies if "--machine" in remedy["change"]]
     assert others
     for remedy in others:

@@ -173,13 +173,12 @@ def test_a_gpu_that_the_driver_calls_gone_is_left_out(driver: Path, fault: str) 
     assert "note: zerowiz does not use GPU 1: " in done.stderr
 
 
-def test_a_recording_of_the_driver_is_whole_and_replays(driver: Path, tmp_path: Path) -> None:
+def test_a_saved_machine_is_read_without_the_driver(driver: Path, tmp_path: Path) -> None:
     saved = tmp_path / "node.json"
     live = ask(driver, None, "machine", "--json", "--save", str(saved))
     assert 0 == live.returncode, live.stderr
     content = json.loads(saved.read_text())
-    assert {"ok": "NVIDIA H200"} == content["nvml"]["nvmlDeviceGetName(gpu1)"]
-    assert any(path.startswith("sys/") for path in content["files"]["text"])
+    assert "NVIDIA H200" == content["machine"]["gpus"][1]["name"]
     again = ask(driver, "crash:load", "machine", "--json", "--machine", str(saved))
     assert 0 == again.returncode, again.stderr
     first, second = (json.loads(done.stdout)["machine"] for done in (live, again))

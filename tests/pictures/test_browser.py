@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 from cli.harness import run_process
+from recorded import described
 
 HERE = Path(__file__).parent
 LIGHT, DARK = "rgb(255, 255, 255)", "rgb(20, 24, 29)"
 PLANS: dict[str, tuple[str, ...]] = {
     "fits": ("--machine", "4xA100-40GB", "--model", "7b", "--gradient-checkpointing"),
     "nothing-fits": ("--machine", "2xRTX4090", "--model", "70b"),
-    "pairs": ("--machine", str(HERE.parent / "machines" / "h200-x4.json"), "--model", "32b"),
+    "pairs": ("--machine", described("h200-x4", Path(mkdtemp())), "--model", "32b"),
     "one": ("--machine", "1xH100-80GB", "--model", "1b"),
     "candidates": (
         *("--machine", "2xH200", "--model", "1b"),

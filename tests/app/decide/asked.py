@@ -8,6 +8,7 @@ from typing import Any
 from accuracy.records import why_unpredicted
 from measured.rows import Row, read_every_row, strategy_of, workload_of
 from paths import TESTS
+from recorded import described
 
 from zerowiz.core.workload import Trainer
 
@@ -47,7 +48,7 @@ def config_of(row: Row) -> dict[str, Any]:
 def words_of(row: Row, folder: Path) -> list[str]:
     """How a person would ask for the run."""
     workload = workload_of(row)
-    words = ["--json", "--machine", str(TESTS / "machines" / f"h200-x{row['gpus']}.json")]
+    words = ["--json", "--machine", described(f"h200-x{row['gpus']}", folder)]
     words += ["--model", str(TESTS / "models" / row["model"])]
     words += ["--micro-batch", str(row["micro_batch"]), "--seq-len", str(row["sequence_tokens"])]
     words += ["--grad-accum", str(row["accumulation_steps"]), "--precision", row["precision"]]

@@ -61,6 +61,12 @@ class Device(Struct, frozen=True, kw_only=True):
     slices: tuple[Gpu, ...] = ()
     """The slices of a GPU in MIG mode, which no job can use as a whole."""
 
+    @property
+    def is_silent(self) -> bool:
+        """Whether nothing is known of its memory, not even that it is the host's."""
+        gpu = self.gpu
+        return gpu.total_bytes is None and not (gpu.shares_host_memory or gpu.mig_mode)
+
 
 class _Unusable(Struct, frozen=True, kw_only=True):
     """Why a GPU is left out."""
@@ -85,6 +91,11 @@ def list_devices(
             continue
         left_out.append(LeftOutGpu(index=index, why=answer.why))
         ordinal += answer.is_counted
+    # Where others report their memory, the driver can tell it.
+    if any(device.gpu.total_bytes is not None for device in devices):
+        silent = [device for device in devices if device.is_silent]
+        left_out += [LeftOutGpu(index=device.gpu.index, why=_NO_MEMORY) for device in silent]
+        devices = [device for device in devices if not device.is_silent]
     return tuple(devices), tuple(left_out)
 
 
