@@ -153,8 +153,9 @@ def read_program_file(path: str) -> ProgramFile:
     values = load_yaml(path, text)
     file = read_program(path, values) if isinstance(values, Mapping) else None
     if file is None:
-        name = shell.quote(path)
-        of_trl = f"for a file of TRL: `zerowiz launch -m trl.scripts.sft --config {name}`"
+        of_trl = (
+            f"for a file of TRL: `zerowiz launch -m trl.scripts.sft --config {shell.quote(path)}`"
+        )
         is_of_trl = isinstance(values, Mapping) and "model_name_or_path" in values
         raise UsageError(
             f"`{path}` is neither a training script nor a file of axolotl (`base_model`),"
@@ -162,7 +163,7 @@ def read_program_file(path: str) -> ProgramFile:
             " `tuner_type`)",
             "pass the script that trains: `zerowiz init train.py`",
             *((of_trl,) if is_of_trl else ()),
-            f"for a DeepSpeed config: `zerowiz check {name}`",
+            f"for a DeepSpeed config: `zerowiz check {shell.quote(path)}`",
         )
     return file
 

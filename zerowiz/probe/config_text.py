@@ -82,8 +82,6 @@ def read_yaml(file: ConfigText, known: Collection[str]) -> ConfigText | NamedFil
         return render(path, inline, Integration.HF)
     if isinstance(inline, Scalar) and isinstance(inline.value, str) and inline.value:
         return NamedFile(path=inline.value, integration=Integration.HF)
-    if "deepspeed" not in values and values.keys() & set(known):
-        return render(path, root, None)
     if "deepspeed" in values:
         # Axolotl's examples end with it, and train without DeepSpeed.
         why = ": its `deepspeed` is empty"
@@ -91,6 +89,8 @@ def read_yaml(file: ConfigText, known: Collection[str]) -> ConfigText | NamedFil
     elif _is_program(path, values):
         why = ": it has no `deepspeed`"
         hint = f"choose a stage and write one: `zerowiz init {shell.quote(path)}`"
+    elif values.keys() & set(known):
+        return render(path, root, None)
     else:
         why = ""
         hint = (

@@ -417,16 +417,18 @@ def check_host(inputs: PreflightInput) -> Iterator[Finding]:
 
 
 def _nvme(planned: PlannedJob, folder: Folder) -> Iterator[Finding]:
-    path = shell.quote(folder.path)
     offload = offload_to_nvme(planned.job.model, planned.evaluated.estimate.rank)
     need_bytes = offload.node_bytes(len(planned.job.machine.gpus))
     if folder.is_folder is False:
-        yield found(NVME_FOLDER, f"`{folder.path}` is not a folder", f"mkdir -p {path}")
+        yield found(
+            NVME_FOLDER, f"`{folder.path}` is not a folder", f"mkdir -p {shell.quote(folder.path)}"
+        )
     elif folder.writable is False:
         yield found(
             NVME_FOLDER,
             f"`{folder.path}` cannot be written to",
-            f"`sudo install -d -o $USER {path}/$USER`, then use `$nvme_path {path}/$USER`",
+            f"`sudo install -d -o $USER {shell.quote(folder.path)}/$USER`, then use"
+            f" `$nvme_path {shell.quote(folder.path)}/$USER`",
         )
     elif folder.free_bytes is not None and need_bytes > folder.free_bytes:
         yield found(
