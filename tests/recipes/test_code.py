@@ -133,11 +133,11 @@ REMEDY_MODULE = "zerowiz/core/decision/remedy_table.py"
 CASES = "tests/core/decision/test_remedies.py"
 
 REMEDY = """\
-def precompute(job: Job, constraints: Constraints) -> Iterator[Attempt]:
+def precompute(job: Job, _: Constraints) -> Iterator[Patch]:
     \"\"\"The reference's log-probabilities from before training.\"\"\"
     w = job.workload
     if w.trainer is Trainer.DPO and w.resolved_reference is Reference.MODEL:
-        yield _step(job, constraints, reference=Reference.PRECOMPUTED)
+        yield _step(reference=Reference.PRECOMPUTED)
 
 
 """
@@ -148,6 +148,17 @@ REMEDY_CASE = """\
         Constraints(stage=2),
         model=model_from_size("7b", 7 * 10**9),
     ),
+"""
+LEANER = "(use_sdpa, evaluate_fewer, *CUT_LOSSES, split_batch, recompute)\n"
+LEANER_WITH_IT = """\
+(
+    use_sdpa,
+    evaluate_fewer,
+    *CUT_LOSSES,
+    split_batch,
+    recompute,
+    precompute,
+)
 """
 PLAN = (
     *("plan", "--machine", "8xA100-40GB", "--model", "7b", "--trainer", "dpo", "--stage", "2"),
@@ -167,8 +178,8 @@ def test_a_remedy_touches_its_module_and_its_case(copied: Copy) -> None:
     recipe = read_recipes()["a remedy"]
 
     assert {"--reference": "precomputed"} not in changes(copied)
-    copied.insert(REMEDY_MODULE, REMEDY, before="# The same result, later.")
-    copied.edit(REMEDY_MODULE, "    recompute,\n", "    recompute,\n    precompute,\n")
+    copied.insert(REMEDY_MODULE, REMEDY, before="def split_batch(")
+    copied.edit(REMEDY_MODULE, LEANER, LEANER_WITH_IT)
     copied.edit(REMEDY_MODULE, "    Precision,\n", "    Precision,\n    Reference,\n")
     assert {"--reference": "precomputed"} in changes(copied)
     assert set(recipe.tests) == copied.unfinished(recipe)
@@ -467,14 +478,14 @@ def test_an_optimizer_touches_its_row_its_refusal_its_op_and_its_kernel(copied: 
     assert "<Optimizer.MUON: 'muon'>" in done.stdout
     without_row = copied.unfinished(recipe)
 
-    copied.insert(WORKLOAD, OPTIMIZER_ROW, before="}\n\n\nclass Method(StrEnum)")
+    copied.insert(WORKLOAD, OPTIMIZER_ROW, before="}\nTRAINER_OPTIMIZERS: ")
     copied.insert(UNSUPPORTED, COMBINATION, before='    Combination(\n        name="8-bit-adam-by')
     copied.insert(OPS, OP, before='    "adagrad": (')
+    copied.insert(TRIALS, KERNEL, before="\n\nclass KernelRow(")
+    copied.insert(TRIALS, KERNEL_ROW, before='}\n"""A launch without offload')
     with_row = copied.unfinished(recipe)
     assert set(recipe.tests) == without_row | with_row
 
-    copied.insert(TRIALS, KERNEL, before="\n\nclass KernelRow(")
-    copied.insert(TRIALS, KERNEL_ROW, before='}\n"""A launch without offload')
     copied.insert(REFUSED, MUON_REFUSED, before='    "8-bit-adam-by-name": (')
     copied.insert(TRAINED, MUON_TRAINED, before='    "8-bit-adam-by-name": (')
     copied.make_golden(FEATURES)
@@ -765,9 +776,9 @@ LOSS_ROW = """\
     ),
 """
 BUILDER = """\
-def _cut(model: Any) -> None:  # noqa: ANN401
+def _cut(model: Any) -> None:
     try:
-        from cut_cross_entropy.transformers import (  # noqa: PLC0415 - only this loss needs it
+        from cut_cross_entropy.transformers import (
             cce_patch,
         )
     except ImportError as error:
