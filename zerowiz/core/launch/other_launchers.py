@@ -363,8 +363,8 @@ class _Typed:
         if len(names) == 1:
             return names[0]
         if names:
-            options = " or ".join(f"`{name}`" for name in names[:4])
-            raise UsageError(f"`{self._read} {flag}`: `{flag}` could mean {options}")
+            meant = " or ".join(f"`{name}`" for name in names[:4])
+            raise UsageError(f"`{self._read} {flag}`: `{flag}` could mean {meant}")
         raise UsageError(
             f"`{self._read} {flag}`: `{flag}` is not an option that zerowiz knows",
             *did_you_mean(get_close_matches(flag.replace("-", "_"), options, n=1)),
