@@ -423,13 +423,21 @@ def test_more_memory_never_picks_a_more_frugal_strategy(
 ) -> None:
     """None is no strategy: a slow ZeRO-3 that fits is refused where only offload fitted before.
 
-    What is uncertain is taken where nothing surely runs, and gives way to what does.
+    What is uncertain is taken where nothing surely runs, and gives way to what does. These jobs
+    have no times, so the flowchart's last question finds nothing.
     """
     sizes = sorted((data.draw(budgets(job)), data.draw(budgets(job))))
     before, after = (decide(free_set(job, size), constraints) for size in sizes)
     assume(after.chosen is None or before.chosen is None or is_sure(before) is is_sure(after))
     with_less, with_more = frugality(before), frugality(after)
     assert with_less is None or with_more is None or with_more <= with_less
+
+
+@given(job=roomy_jobs(), constraints=WISHES)
+def test_what_is_only_chosen_is_what_a_decision_chooses(job: Job, constraints: Constraints) -> None:
+    timed = replace(job, rates=GPU_RATES)
+    decision = decide(timed, constraints)
+    assert (decision.chosen, decision.reasons[0]) == choose_only(timed, constraints)
 
 
 def is_sure(decision: Decision) -> bool:

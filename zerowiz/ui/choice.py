@@ -25,6 +25,7 @@ from zerowiz.ui.text import (
     seconds,
     show_rows,
     small,
+    times_faster,
 )
 
 
@@ -57,7 +58,7 @@ def clearly_faster(faster: Candidate, choice: Candidate) -> str:
         "{other} is predicted to be {times} faster than {own}: `$objective fastest` "
         "chooses by time",
         other=other,
-        times=_times(choice, faster),
+        times=times_faster(choice.seconds or 0, faster.seconds or 1),
         own=usual,
     )
 
@@ -139,7 +140,8 @@ def _why(unchosen: Candidate, choice: Candidate, *, by_script: bool) -> str:
         fewest = _("the fewest micro-steps that fit, instead of {whose}", whose=whose)
         return fewest if joins else _needs(less, whose)
     if choice.seconds * (1 + SAME_FRACTION) < unchosen.seconds:
-        return _("{times} faster than {whose}", times=_times(unchosen, choice), whose=whose)
+        times = times_faster(unchosen.seconds, choice.seconds)
+        return _("{times} faster than {whose}", times=times, whose=whose)
     if choice.seconds <= unchosen.seconds * (1 + SAME_FRACTION):
         if less is None:
             return _("as fast as {whose}", whose=whose)
@@ -152,18 +154,6 @@ def _needs(less: str | None, whose: str) -> str:
     if less is None:
         return _("which needs no more memory than {whose}", whose=whose)
     return _("which needs {less} than {whose}", less=less, whose=whose)
-
-
-# Below, one decimal says too little.
-_AS_TIMES = 1.5
-
-
-def _times(slow: Candidate, fast: Candidate) -> str:
-    """How much faster one is: `1.8 times`, or `12 %`."""
-    ratio = (slow.seconds or 0) / (fast.seconds or 1)
-    return (
-        _("{ratio:.1f} times", ratio=ratio) if ratio >= _AS_TIMES else f"{100 * (ratio - 1):.0f} %"
-    )
 
 
 def search(searched: Search, asked: Objective, stream: TextIO) -> None:

@@ -27,7 +27,7 @@ from zerowiz.ui.charts import (
     style_rules,
     table,
 )
-from zerowiz.ui.pictures import SIGNS, is_followed, other_branch, sizes, widest_bytes
+from zerowiz.ui.pictures import SIGNS, end_sizes, is_followed, other_branch, widest_bytes
 from zerowiz.ui.remedies import hint
 from zerowiz.ui.text import Canvas, bare_gib, escape, gib, gpus, on_device, seconds, size_of
 
@@ -44,7 +44,7 @@ def steps(decision: Decision, slots: Slots) -> str:
     called, kind, numbers = _("none"), "bad", ""
     if path.end is not None:
         called, kind = _(path.end.strategy.short_words), VERDICTS[path.end.verdict]
-        numbers = f": {sizes(decision, path.end, None)}"
+        numbers = f": {end_sizes(decision, path.end)}"
     end = slots.text("b", called, kind=kind) + slots.text("span", numbers)
     return f'<ol class="path">{"".join(items)}<li class="end">{end}</li></ol>'
 

@@ -25,6 +25,7 @@ from zerowiz.core.decision.flowchart import (
     FlowchartQuestion,
     FlowchartStep,
     find_path,
+    seconds_of,
 )
 from zerowiz.core.decision.job import Job
 from zerowiz.core.machine.types import UNKNOWN_WORD, Machine, PairLink, PciePath
@@ -92,6 +93,8 @@ _SHORT: Mapping[FlowchartQuestion, str] = {
     FlowchartQuestion.FAST_INTERCONNECT: _("Fast link?"),
     FlowchartQuestion.FITS_ZERO3: "ZeRO-3?",
     FlowchartQuestion.FITS_OFFLOAD: _("Offload?"),
+    FlowchartQuestion.LEANER_AND_FASTER: _("Better?"),
+    FlowchartQuestion.SURE_AND_AS_FAST: _("Surer?"),
 }
 
 
@@ -150,7 +153,20 @@ def other_branch(decision: Decision, step: FlowchartStep) -> str:
         is_link = step.answer.question is FlowchartQuestion.FAST_INTERCONNECT
         return f"{other} → {(_('ZeRO-3 would be slow') if is_link else _('what would help'))}"
     asked = step.answer if step.other is step.about else None
-    return f"{other} → {_(step.other.strategy.short_words)}: {sizes(decision, step.other, asked)}"
+    sized = f"{_(step.other.strategy.short_words)}: {sizes(decision, step.other, asked)}"
+    return f"{other} → {sized}{_compared(decision, step.other)}"
+
+
+def _compared(decision: Decision, evaluated: StrategyEstimate) -> str:
+    """The time of a step, where the last question of the flowchart weighs it."""
+    value = seconds_of(evaluated)
+    if (
+        value is None
+        or decision.beaten is None
+        or evaluated not in (decision.beaten, decision.chosen)
+    ):
+        return ""
+    return f", {seconds(value)} s"
 
 
 def _within(branch: str, columns: int) -> str:
@@ -169,8 +185,13 @@ def _end(decision: Decision, path: FlowchartPath) -> Line:
     return (
         ("┗ ", Colour.LABEL),
         (called, VERDICT_COLOURS[path.end.verdict]),
-        (f": {_within(sizes(decision, path.end, None), room)}", None),
+        (f": {_within(end_sizes(decision, path.end), room)}", None),
     )
+
+
+def end_sizes(decision: Decision, end: StrategyEstimate) -> str:
+    """What the strategy at the end of the path needs, and how long a step takes if that decided."""
+    return sizes(decision, end, None) + _compared(decision, end)
 
 
 def sizes(decision: Decision, evaluated: StrategyEstimate, asked: Answer | None) -> str:

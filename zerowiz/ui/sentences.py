@@ -3,7 +3,13 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict
-from zerowiz.core.decision.flowchart import Answer, Decision, FlowchartQuestion, Reason
+from zerowiz.core.decision.flowchart import (
+    Answer,
+    Decision,
+    FlowchartQuestion,
+    Reason,
+    seconds_of,
+)
 from zerowiz.core.decision.job import Job, Pair, PairedSetting, Uncounted
 from zerowiz.core.decision.uncertainty import Assumption, Interval, SettledBy, settled_by
 from zerowiz.core.machine.types import (
@@ -22,7 +28,7 @@ from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.strategy_types import Offload, Strategy
 from zerowiz.core.workload import Method
 from zerowiz.translation import N_, _, listing
-from zerowiz.ui.text import count, gib, gpus, on_device, small, with_bounds
+from zerowiz.ui.text import count, gib, gpus, on_device, small, times_faster, with_bounds
 
 
 def method(value: Method) -> str:
@@ -267,6 +273,8 @@ _QUESTIONS: Mapping[FlowchartQuestion, str] = {
     FlowchartQuestion.FAST_INTERCONNECT: N_("Is the interconnect fast?"),
     FlowchartQuestion.FITS_ZERO3: N_("Does it fit with ZeRO-3?"),
     FlowchartQuestion.FITS_OFFLOAD: N_("Does it fit with offload?"),
+    FlowchartQuestion.LEANER_AND_FASTER: N_("Is another leaner and clearly faster?"),
+    FlowchartQuestion.SURE_AND_AS_FAST: N_("Does another surely fit, as fast?"),
 }
 _OFFLOADS: Mapping[Offload, str] = {
     Offload.OPTIMIZER: N_("With the optimizer offloaded?"),
@@ -297,6 +305,8 @@ _REASONS: Mapping[Reason, str] = {
     ),
     Reason.UNCERTAIN: N_("it is uncertain, and may run out of memory"),
     Reason.UNCERTAIN_PASSED_OVER: N_("zerowiz skipped strategies that are uncertain"),
+    Reason.LEANER_AND_FASTER: N_("it needs less memory than {beaten}, and is {times} faster"),
+    Reason.SURE_AND_AS_FAST: N_("it surely fits, which {beaten} may not, and is about as fast"),
     Reason.NOTHING_FITS: N_("no strategy fits with your options"),
     Reason.BUDGET_UNKNOWN: N_("the free GPU memory is unknown, so it may not fit"),
     Reason.FASTEST: N_("its step is predicted to be the fastest of all that fit"),
@@ -328,11 +338,6 @@ VERDICTS: Mapping[Verdict, str] = {
 }
 
 
-def reason(value: Reason) -> str:
-    """Why this strategy was chosen, or none."""
-    return _(_REASONS[value])
-
-
 def reasons(decision: Decision) -> list[str]:
     """Each reason of a decision, with what would settle what is uncertain.
 
@@ -350,7 +355,13 @@ def _said(decision: Decision, value: Reason) -> str:
     """What is uncertain was asked for, and nobody says that it fits."""
     if value is Reason.ASKED_FOR and Reason.UNCERTAIN in decision.reasons:
         return _("you asked for it")
-    return reason(value)
+    led, chosen = decision.beaten, decision.chosen
+    if led is None or chosen is None:
+        return _(_REASONS[value])
+    times = times_faster(seconds_of(led) or 0, seconds_of(chosen) or 1)
+    if value is Reason.LEANER_AND_FASTER and chosen.device_bytes >= led.device_bytes:
+        return _("it is {times} faster than {beaten}", beaten=_(led.strategy.words), times=times)
+    return _(_REASONS[value], beaten=_(led.strategy.words), times=times)
 
 
 def _doubt(decision: Decision, value: Reason) -> str:

@@ -593,6 +593,18 @@ def seconds(value: float) -> str:
     return f"{value:.{digits}f}"
 
 
+# Below, one decimal says too little.
+_AS_TIMES = 1.5
+
+
+def times_faster(slow_seconds: float, fast_seconds: float) -> str:
+    """How much faster one is: `1.8 times`, or `12 %`."""
+    ratio = slow_seconds / fast_seconds
+    return (
+        _("{ratio:.1f} times", ratio=ratio) if ratio >= _AS_TIMES else f"{100 * (ratio - 1):.0f} %"
+    )
+
+
 def count(params: int) -> str:
     """A count in words: `6.74 B`, `10.5 M`, `2,500 T`."""
     for size, unit in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "K")):

@@ -5,16 +5,21 @@ from collections.abc import Mapping
 from itertools import product
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict
 from zerowiz.core.decision.flowchart import (
+    CLEARLY_FRACTION,
     Constraints,
     Decision,
     FlowchartQuestion,
     OffloadChoice,
     Reason,
     decide,
+    dominates,
     follow_flowchart,
+    may_choose,
 )
 from zerowiz.core.decision.job import Job
 from zerowiz.core.decision.remedies import find_remedies
@@ -26,6 +31,7 @@ from zerowiz.core.memory.estimate import Estimate
 from zerowiz.core.memory.host import HostNeed, HostPhase
 from zerowiz.core.memory.rank_sizes import StrategyRow, rank_sizes
 from zerowiz.core.model.from_name import model_from_size
+from zerowiz.core.speed.costs import StepTime
 from zerowiz.core.strategies import (
     DDP,
     FLOWCHART_STRATEGIES,
@@ -64,9 +70,14 @@ def held_on_host(size_bytes: int) -> HostNeed:
     return HostNeed(phases={HostPhase.TRAINING: (held,)})
 
 
-def evaluated(strategy: StrategyRow, verdict: Verdict) -> StrategyEstimate:
+def evaluated(
+    strategy: StrategyRow,
+    verdict: Verdict,
+    seconds: float | None = None,
+    need_bytes: int | None = None,
+) -> StrategyEstimate:
     """A strategy with this verdict, its lack on the GPU."""
-    need = NEED_BYTES[verdict]
+    need = NEED_BYTES[verdict] if need_bytes is None else need_bytes
     host = 0 if strategy.offload is Offload.NONE else 1
     allocation = Allocation(AllocationKind.PARAMETERS, need, "")
     return StrategyEstimate(
@@ -84,6 +95,10 @@ def evaluated(strategy: StrategyRow, verdict: Verdict) -> StrategyEstimate:
         host=held_on_host(host),
         host_budget_bytes=host,
         wire_bytes_per_step=0,
+        step_time=seconds
+        and StepTime(
+            terms=(), expected_seconds=seconds, low_seconds=seconds, high_seconds=seconds, tokens=1
+        ),
     )
 
 
@@ -203,15 +218,15 @@ def test_an_uncertain_strategy_counts_as_yes_where_nothing_surely_runs(
         ({ZERO2: UNCERTAIN, ZERO3: FITS}, FAST, None, ZERO3, (Reason.FAST_LINK_ZERO3,)),
         ({ZERO1: UNCERTAIN, ZERO2: FITS}, SLOW, None, ZERO2, (Reason.MIDDLE_FITS,)),
         (
-            {ZERO2: UNCERTAIN, ZERO3: UNCERTAIN, ZERO3_OFFLOAD: FITS},
+            {ZERO2_OFFLOAD: UNCERTAIN, ZERO3_OFFLOAD: FITS},
             FAST,
             None,
             ZERO3_OFFLOAD,
             (Reason.ONLY_OFFLOAD_FITS,),
         ),
         (
-            {DDP: UNCERTAIN, ZERO2_OFFLOAD: FITS},
-            ONE,
+            {ZERO3: UNCERTAIN, ZERO2_OFFLOAD: FITS},
+            SLOW,
             None,
             ZERO2_OFFLOAD,
             (Reason.ONLY_OFFLOAD_FITS,),
@@ -244,6 +259,187 @@ def test_an_uncertain_strategy_is_passed_over_for_one_that_surely_runs(
     assert (*reasons, Reason.UNCERTAIN_PASSED_OVER) == decision.reasons[: len(reasons) + 1]
     passed = [a for a in decision.answers if verdicts.get(by_name(a.strategy)) is UNCERTAIN]
     assert {(False, HIGH_BYTES[UNCERTAIN])} == {(a.answer, a.need_bytes) for a in passed}
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "machine", "strategy"),
+    [
+        ({DDP: UNCERTAIN, ZERO2_OFFLOAD: FITS}, ONE, DDP),
+        ({ZERO2: UNCERTAIN, ZERO3: UNCERTAIN, ZERO3_OFFLOAD: FITS}, FAST, ZERO2),
+    ],
+)
+def test_what_is_uncertain_does_not_give_way_to_offload(
+    verdicts: Mapping[StrategyRow, Verdict], machine: Machine, strategy: StrategyRow
+) -> None:
+    decision = follow(verdicts, machine)
+    assert strategy == chosen(decision)
+    assert Reason.UNCERTAIN is decision.reasons[-1]
+
+
+LEANER, SURER = FlowchartQuestion.LEANER_AND_FASTER, FlowchartQuestion.SURE_AND_AS_FAST
+Timed = Mapping[StrategyRow, tuple[Verdict, float, int]]
+
+
+def follow_timed(
+    estimates: Timed, machine: Machine = FAST, constraints: Constraints | None = None
+) -> Decision:
+    rows = [evaluated(s, *estimates.get(s, (NO, 1.0, NEED_BYTES[NO]))) for s in STRATEGIES]
+    return follow_flowchart(rows, job_on(machine), constraints or Constraints())
+
+
+# The truth table of the last question: verdict, seconds of a step and bytes of each strategy.
+@pytest.mark.parametrize(
+    ("estimates", "strategy", "question"),
+    [
+        pytest.param(
+            {DDP: (FITS, 1.0, 90), ZERO1: (FITS, 0.5, 30), ZERO2: (FITS, 0.5, 20)},
+            ZERO1,
+            LEANER,
+            id="the first that nothing dominates",
+        ),
+        pytest.param(
+            {DDP: (FITS, 1.0, 90), ZERO1: (FITS, 0.8, 80), ZERO3: (FITS, 0.6, 50)},
+            ZERO3,
+            LEANER,
+            id="not one that is dominated too",
+        ),
+        pytest.param(
+            {ZERO2: (FITS, 1.0, 60), ZERO1: (FITS, 0.5, 50)}, ZERO1, LEANER, id="an earlier one"
+        ),
+        pytest.param({DDP: (FITS, 1.0, 90), ZERO1: (FITS, 0.95, 30)}, DDP, None, id="5 %"),
+        pytest.param({DDP: (FITS, 1.0, 50), ZERO1: (FITS, 0.5, 50)}, DDP, None, id="no leaner"),
+        pytest.param({DDP: (FITS, 1.0, 90), ZERO1: (TIGHT, 0.5, 80)}, DDP, None, id="tight rival"),
+        pytest.param(
+            {DDP: (FITS, 1.0, 90), ZERO2_OFFLOAD: (FITS, 0.5, 30)}, DDP, None, id="offload"
+        ),
+        pytest.param(
+            {ZERO2_OFFLOAD: (FITS, 1.0, 90), ZERO3_OFFLOAD: (FITS, 0.5, 30)},
+            ZERO3_OFFLOAD,
+            LEANER,
+            id="offload of what offloads",
+        ),
+        pytest.param(
+            {DDP: (TIGHT, 1.0, 98), ZERO2: (FITS, 1.05, 30)}, ZERO2, SURER, id="tight, as fast"
+        ),
+        pytest.param(
+            {DDP: (TIGHT, 1.0, 98), ZERO1: (FITS, 1.0, 40), ZERO2: (FITS, 1.3, 30)},
+            ZERO1,
+            SURER,
+            id="ZeRO-1 on a fast link",
+        ),
+        pytest.param(
+            {DDP: (TIGHT, 1.0, 98), ZERO2: (FITS, 1.2, 30)}, DDP, None, id="tight, slower"
+        ),
+        pytest.param(
+            {DDP: (TIGHT, 0.687, 98), ZERO2_OFFLOAD: (FITS, 0.687, 30)},
+            DDP,
+            None,
+            id="tight, and offload fits",
+        ),
+        pytest.param(
+            {DDP: (UNCERTAIN, 1.0, 90), ZERO2: (FITS, 1.2, 30)}, DDP, None, id="uncertain, slower"
+        ),
+        pytest.param(
+            {DDP: (UNCERTAIN, 1.0, 90), ZERO2: (FITS, 1.05, 30)},
+            ZERO2,
+            None,
+            id="uncertain, as fast: it counted as no",
+        ),
+    ],
+)
+def test_a_better_strategy_is_taken_where_the_flowchart_led_to_a_worse_one(
+    estimates: Timed, strategy: StrategyRow, question: FlowchartQuestion | None
+) -> None:
+    decision = follow_timed(estimates)
+    assert strategy == chosen(decision)
+    last = decision.answers[-1].question
+    assert question == (last if last in {LEANER, SURER} else None)
+    assert (decision.beaten is not None) is (question is not None)
+
+
+# Bytes and seconds of each strategy, near enough to each other that they are compared.
+SIZES = st.fixed_dictionaries(
+    {
+        s: st.tuples(st.integers(30, 110), st.sampled_from((1.0, 1.05, 1.12, 1.5)))
+        for s in STRATEGIES
+    }
+)
+MACHINES = st.sampled_from((FAST, SLOW, ONE))
+
+
+def within(sizes: Mapping[StrategyRow, tuple[int, float]], budget_bytes: int) -> Timed:
+    """What fits this budget, with margins that are the same fraction of each strategy."""
+
+    def verdict(need_bytes: int) -> Verdict:
+        margins = ((1.1, FITS), (1.05, TIGHT), (1.0, UNCERTAIN))
+        return next((v for margin, v in margins if need_bytes * margin <= budget_bytes), NO)
+
+    return {s: (verdict(need), seconds, need) for s, (need, seconds) in sizes.items()}
+
+
+@given(sizes=SIZES, machine=MACHINES, constraints=st.deferred(lambda: st.sampled_from(WISHES)))
+def test_no_choice_is_dominated_nor_unsure_where_a_sure_one_is_as_fast(
+    sizes: Mapping[StrategyRow, tuple[int, float]], machine: Machine, constraints: Constraints
+) -> None:
+    """What may be chosen in its place: leaner and clearly faster, or sure and about as fast."""
+    decision = follow_timed(within(sizes, BUDGET_BYTES), machine, constraints)
+    own = decision.chosen
+    if own is None:
+        return
+    rivals = [decision.of(strategy) for strategy in may_choose(decision.job, constraints)]
+    assert [] == [rival for rival in rivals if dominates(rival, own)]
+    if own.verdict is not FITS:
+        _, own_seconds = sizes[own.strategy]
+        offloads = own.strategy.offload is not Offload.NONE
+        assert [] == [
+            rival
+            for rival in rivals
+            if rival.verdict is FITS
+            and (offloads or rival.strategy.offload is Offload.NONE)
+            and sizes[rival.strategy][1] <= own_seconds * (1 + CLEARLY_FRACTION)
+        ]
+
+
+@given(
+    sizes=SIZES,
+    machine=MACHINES,
+    constraints=st.deferred(lambda: st.sampled_from(WISHES)),
+    more_bytes=st.integers(1, 40),
+)
+def test_more_memory_at_equal_times_picks_a_more_frugal_strategy_only_where_it_is_surer(
+    sizes: Mapping[StrategyRow, tuple[int, float]],
+    machine: Machine,
+    constraints: Constraints,
+    more_bytes: int,
+) -> None:
+    before, after = (
+        follow_timed(within(sizes, size), machine, constraints).chosen
+        for size in (BUDGET_BYTES, BUDGET_BYTES + more_bytes)
+    )
+    if (
+        before is None
+        or after is None
+        or list(Verdict).index(after.verdict) < list(Verdict).index(before.verdict)
+    ):
+        return
+    assert STRATEGIES.index(after.strategy) <= STRATEGIES.index(before.strategy)
+
+
+@pytest.mark.parametrize(
+    ("machine", "constraints", "strategy"),
+    [
+        (FAST, Constraints(), ZERO3),
+        (SLOW, Constraints(), DDP),
+        (SLOW, Constraints(allow_slow=True), ZERO3),
+        (FAST, Constraints(stage=0), DDP),
+        (FAST, Constraints(stage=0, force=True), DDP),
+    ],
+)
+def test_only_what_may_be_chosen_is_better(
+    machine: Machine, constraints: Constraints, strategy: StrategyRow
+) -> None:
+    estimates = {DDP: (FITS, 1.0, 90), ZERO3: (FITS, 0.5, 30)}
+    assert strategy == chosen(follow_timed(estimates, machine, constraints))
 
 
 def by_name(name: str | None) -> StrategyRow:
@@ -468,13 +664,22 @@ def test_no_decision_ends_on_a_strategy_that_does_not_fit(
 def test_doubt_changes_no_decision_but_to_one_that_surely_ends(
     constraints: Constraints, machine: Machine
 ) -> None:
-    """Where a way that takes no for what is uncertain ends, that is the end; else as with yes."""
+    """Where a way that takes no for what is uncertain ends, that is the end; else as with yes.
+
+    It does not end with offload where the other needs none.
+    """
     for verdicts in ANSWERS:
         strictly, kindly = (
             {s: meant if v is UNCERTAIN else v for s, v in verdicts.items()} for meant in (NO, FITS)
         )
-        ends = [chosen(follow(v, machine, constraints)) for v in (verdicts, strictly, kindly)]
-        assert ends[0] == (ends[1] or ends[2])
+        end, strict, kind = (
+            chosen(follow(v, machine, constraints)) for v in (verdicts, strictly, kindly)
+        )
+        plain = Offload.NONE
+        gives_way = strict and (
+            strict.offload is plain or kind is None or kind.offload is not plain
+        )
+        assert (strict if gives_way else kind) == end
 
 
 @pytest.mark.parametrize("machine", [FAST, SLOW, ONE], ids=["fast", "slow", "one"])

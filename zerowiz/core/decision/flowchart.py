@@ -16,9 +16,10 @@ from zerowiz.core.decision.evaluate import (
 )
 from zerowiz.core.decision.job import Job
 from zerowiz.core.machine.types import Machine
+from zerowiz.core.memory.rank_sizes import StrategyRow
 from zerowiz.core.strategies import DDP, FLOWCHART_STRATEGIES, STRATEGIES, ZERO1, ZERO2, ZERO3
 from zerowiz.core.strategy_types import Offload, Strategy
-from zerowiz.core.structs import shows
+from zerowiz.core.structs import replace, shows
 from zerowiz.core.workload import StateDtype
 from zerowiz.errors import UsageError
 
@@ -41,6 +42,8 @@ class FlowchartQuestion(StrEnum):
     FAST_INTERCONNECT = "fast_interconnect"
     FITS_ZERO3 = "fits_zero3"
     FITS_OFFLOAD = "fits_offload"
+    LEANER_AND_FASTER = "leaner_and_faster"
+    SURE_AND_AS_FAST = "sure_and_as_fast"
 
 
 class Reason(StrEnum):
@@ -59,6 +62,8 @@ class Reason(StrEnum):
     TIGHT = "tight"
     UNCERTAIN = "uncertain"
     UNCERTAIN_PASSED_OVER = "uncertain_passed_over"
+    LEANER_AND_FASTER = "leaner_and_faster"
+    SURE_AND_AS_FAST = "sure_and_as_fast"
     NOTHING_FITS = "nothing_fits"
     BUDGET_UNKNOWN = "budget_unknown"
     FASTEST = "fastest"
@@ -109,6 +114,8 @@ class Decision(Struct, frozen=True, kw_only=True):
     """Of the flowchart's questions, in the order in which they were asked."""
     reasons: tuple[Reason, ...]
     chosen: StrategyEstimate | None
+    beaten: StrategyEstimate | None = None
+    """Where the flowchart led before its last question found a better one."""
 
     @property
     def allowed(self) -> tuple[StrategyEstimate, ...]:
@@ -174,22 +181,103 @@ def considered(constraints: Constraints) -> tuple[Strategy, ...]:
     return strategies
 
 
+def may_choose(job: Job, constraints: Constraints) -> tuple[StrategyRow, ...]:
+    """The strategies that the flowchart's last question may lead to, in its order."""
+    no_offload = constraints.offload is OffloadChoice.NONE
+    takes_zero3 = job.machine.is_fast or constraints.allow_slow
+    return tuple(
+        strategy
+        for strategy in FLOWCHART_STRATEGIES
+        if not (no_offload and strategy.offload is not Offload.NONE)
+        and (takes_zero3 or strategy is not ZERO3)
+    )
+
+
 _ROWS = {row.name: row for row in STRATEGIES}
 
 
 _Find = Callable[[str], StrategyEstimate | None]
 """The verdict on a strategy, by its name; None where it is not worth a number: it does not fit."""
+_Timed = Callable[[StrategyEstimate], StrategyEstimate]
+"""The same with the time of a step, where it was not asked for."""
+
+
+CLEARLY_FRACTION = 0.1
+"""By how much a step must be faster to be clearly so, or slower to be no longer as fast."""
+
+
+def seconds_of(evaluated: StrategyEstimate) -> float | None:
+    """The expected time of a step; None where it is not predicted."""
+    return None if evaluated.step_time is None else evaluated.step_time.expected_seconds
+
+
+def _takes_at_most(one: StrategyEstimate, other: StrategyEstimate, factor: float) -> bool:
+    """Whether a step takes no longer than so many times another; no where a time is unknown."""
+    seconds, other_seconds = seconds_of(one), seconds_of(other)
+    return seconds is not None and other_seconds is not None and seconds <= other_seconds * factor
+
+
+def _may_replace(other: Strategy, own: Strategy) -> bool:
+    """Offload is no better answer for what needs none."""
+    return other.offload is Offload.NONE or own.offload is not Offload.NONE
+
+
+def dominates(rival: StrategyEstimate, own: StrategyEstimate) -> bool:
+    """Whether a strategy surely fits, with less memory, and is clearly faster than another.
+
+    Where no time is predicted, none does.
+    """
+    return (
+        rival.verdict is Verdict.FITS
+        and _may_replace(rival.strategy, own.strategy)
+        and rival.device_bytes < own.device_bytes
+        and _takes_at_most(rival, own, 1 / (1 + CLEARLY_FRACTION))
+    )
+
+
+def find_better(
+    own: StrategyEstimate,
+    in_order: Sequence[StrategyEstimate],
+    rivals: Sequence[StrategyEstimate],
+) -> tuple[FlowchartQuestion, StrategyEstimate] | None:
+    """The last question of the flowchart: what is better than where it led, and in which way.
+
+    Args:
+        own: Where it led.
+        in_order: One estimate of each strategy that may be chosen, in the flowchart's order.
+        rivals: All that are compared; of a strategy there may be several, with other settings.
+    """
+
+    def is_beaten(evaluated: StrategyEstimate) -> bool:
+        return any(dominates(rival, evaluated) for rival in rivals)
+
+    sure = (
+        other
+        for other in in_order
+        if other.verdict is Verdict.FITS and _may_replace(other.strategy, own.strategy)
+    )
+    if is_beaten(own):
+        factor, question = 1.0, FlowchartQuestion.LEANER_AND_FASTER
+    elif own.verdict is not Verdict.FITS:
+        factor, question = 1 + CLEARLY_FRACTION, FlowchartQuestion.SURE_AND_AS_FAST
+    else:
+        return None
+    as_fast = (other for other in sure if _takes_at_most(other, own, factor))
+    better = next((other for other in as_fast if not is_beaten(other)), None)
+    return None if better is None else (question, better)
 
 
 class _Flowchart:
-    """The answers so far: each question is asked once, in order, and recorded.
+    """The answers so far: each question is asked once, in order, and recorded."""
 
-    An uncertain strategy counts as yes, or as no while one that surely runs is looked for.
-    """
-
-    def __init__(self, find: _Find, *, surely: bool) -> None:
+    def __init__(
+        self, find: _Find, job: Job, constraints: Constraints, timed: _Timed = lambda e: e
+    ) -> None:
         self.find = find
-        self.surely = surely
+        self.timed = timed
+        self.order = _order(job, constraints)
+        self.may_take = self.order if constraints.pinned else may_choose(job, constraints)
+        self.is_pinned = constraints.pinned
         self.answers: list[Answer] = []
 
     def fitting(self, question: FlowchartQuestion, strategy: Strategy) -> StrategyEstimate | None:
@@ -198,10 +286,10 @@ class _Flowchart:
         if evaluated is None:
             self.answers.append(Answer(question=question, answer=False, strategy=strategy.name))
             return None
-        fits = evaluated.is_sure if self.surely else evaluated.runs
+        passed_over = evaluated.verdict is Verdict.UNCERTAIN and self._gives_way(evaluated)
+        fits = evaluated.runs and not passed_over
         room_bytes = evaluated.headroom_bytes
         on_host = not evaluated.runs and room_bytes is not None and room_bytes >= 0
-        passed_over = evaluated.runs and not fits
         on_gpu_bytes = evaluated.high_device_bytes if passed_over else evaluated.device_bytes
         self.answers.append(
             Answer(
@@ -214,11 +302,30 @@ class _Flowchart:
         )
         return evaluated if fits else None
 
+    def _gives_way(self, own: StrategyEstimate) -> bool:
+        """Whether what is uncertain counts as no: a later strategy surely runs, about as fast.
+
+        It gives way to offload where it offloads itself, may not be taken, or was asked for.
+        """
+        later = self.order[self.order.index(own.strategy) + 1 :]
+        to_any = self.is_pinned or own.strategy not in self.may_take
+        others = (
+            self.find(strategy.name)
+            for strategy in later
+            if strategy in self.may_take and (to_any or _may_replace(strategy, own.strategy))
+        )
+        sure = (other for other in others if other is not None and other.is_sure)
+        own = self.timed(own)
+        if to_any or seconds_of(own) is None:
+            return any(True for _ in sure)
+        factor = 1 + CLEARLY_FRACTION
+        return any(_takes_at_most(self.timed(other), own, factor) for other in sure)
+
     @property
     def passed_over(self) -> bool:
         """Whether an uncertain strategy was asked of, and counted as no."""
-        asked = [self.find(a.strategy) for a in self.answers if a.strategy is not None]
-        return self.surely and any(e is not None and e.verdict is Verdict.UNCERTAIN for e in asked)
+        asked = [self.find(a.strategy) for a in self.answers if a.strategy and not a.answer]
+        return any(e is not None and e.verdict is Verdict.UNCERTAIN for e in asked)
 
     def first_offload(self) -> StrategyEstimate | None:
         strategies = [s for s in FLOWCHART_STRATEGIES if s.offload is not Offload.NONE]
@@ -297,7 +404,7 @@ def _choose(
         chosen, reason = _asked_for(flowchart, strategies)
     else:
         chosen, reason = _unpinned(flowchart, job, constraints)
-    forced = constraints.pinned and constraints.force and not flowchart.surely
+    forced = constraints.pinned and constraints.force
     if forced and chosen is None:
         chosen, reason = flowchart.find(strategies[0].name), Reason.FORCED
     reasons = [reason]
@@ -308,28 +415,16 @@ def _choose(
     return chosen, reasons
 
 
-def _follow(
-    find: _Find, job: Job, constraints: Constraints
-) -> tuple[_Flowchart, StrategyEstimate | None, list[Reason]]:
-    """Followed for what surely runs; where that finds none, for what is uncertain."""
-    flowchart = _Flowchart(find, surely=True)
-    chosen, reasons = _choose(flowchart, job, constraints)
-    if chosen is None:
-        flowchart = _Flowchart(find, surely=False)
-        chosen, reasons = _choose(flowchart, job, constraints)
-    return flowchart, chosen, reasons
-
-
-def follow_flowchart(
+def follow_questions(
     evaluated: Sequence[StrategyEstimate], job: Job, constraints: Constraints
 ) -> Decision:
-    """Decide from verdicts that exist already.
+    """Decide from verdicts that exist already, but for the last question of the flowchart.
 
-    Followed once for what surely runs; an uncertain strategy is taken only where that finds none. A
-    strategy without a verdict does not fit.
+    A strategy without a verdict does not fit.
     """
     by_name = {estimate.strategy.name: estimate for estimate in evaluated}
-    flowchart, chosen, reasons = _follow(by_name.get, job, constraints)
+    flowchart = _Flowchart(by_name.get, job, constraints)
+    chosen, reasons = _choose(flowchart, job, constraints)
     if job.gpu_budget_bytes is None:
         reasons.append(Reason.BUDGET_UNKNOWN)
     return Decision(
@@ -340,6 +435,46 @@ def follow_flowchart(
         reasons=tuple(reasons),
         chosen=chosen,
     )
+
+
+_BETTER: Mapping[FlowchartQuestion, Reason] = {
+    FlowchartQuestion.LEANER_AND_FASTER: Reason.LEANER_AND_FASTER,
+    FlowchartQuestion.SURE_AND_AS_FAST: Reason.SURE_AND_AS_FAST,
+}
+
+
+def take_better(
+    decision: Decision, question: FlowchartQuestion, better: StrategyEstimate
+) -> Decision:
+    """The decision for what the last question of the flowchart found."""
+    answer = Answer(
+        question=question,
+        answer=True,
+        strategy=better.strategy.name,
+        need_bytes=better.device_bytes,
+        have_bytes=better.budget_bytes,
+    )
+    return replace(
+        decision,
+        answers=(*decision.answers, answer),
+        reasons=(_BETTER[question],),
+        chosen=better,
+        beaten=decision.chosen,
+    )
+
+
+def follow_flowchart(
+    evaluated: Sequence[StrategyEstimate], job: Job, constraints: Constraints
+) -> Decision:
+    """Decide from verdicts that exist already; a strategy without one does not fit."""
+    decision = follow_questions(evaluated, job, constraints)
+    if decision.chosen is None or constraints.pinned:
+        return decision
+    by_name = {estimate.strategy.name: estimate for estimate in evaluated}
+    known = (by_name.get(strategy.name) for strategy in may_choose(job, constraints))
+    others = [estimate for estimate in known if estimate is not None]
+    better = find_better(decision.chosen, others, others)
+    return decision if better is None else take_better(decision, *better)
 
 
 def decide(job: Job, constraints: Constraints) -> Decision:
@@ -376,8 +511,20 @@ def choose_only(
         # What the smallest buffers leave no room for, no others do.
         return lean if leanest or not lean.runs else evaluate(job, row)
 
-    _, chosen, reasons = _follow(find, job, constraints)
-    return chosen, reasons[0]
+    def timed(untimed: StrategyEstimate) -> StrategyEstimate:
+        return evaluate_with(job, untimed.strategy, untimed.buffers) if leanest else untimed
+
+    flowchart = _Flowchart(find, job, constraints, timed)
+    chosen, (reason, *_) = _choose(flowchart, job, constraints)
+    if chosen is None or constraints.pinned or leanest:
+        return chosen, reason
+    others = [
+        estimate
+        for strategy in may_choose(job, constraints)
+        if _may_replace(strategy, chosen.strategy) and (estimate := find(strategy.name)) is not None
+    ]
+    better = find_better(chosen, others, others)
+    return (chosen, reason) if better is None else (better[1], _BETTER[better[0]])
 
 
 # Tell the way through the flowchart: each answer, and where the other one leads.
@@ -415,6 +562,8 @@ def find_path(decision: Decision) -> FlowchartPath:
         about = None if answer.strategy is None else by_name[answer.strategy]
         name = _other(answer, order)
         other = None if name is None else by_name[name]
+        if answer.question in _BETTER:
+            other = decision.beaten
         steps.append(FlowchartStep(answer=answer, about=about, other=other))
     last = decision.answers[-1]
     by_flowchart = by_name[last.strategy] if last.answer and last.strategy else None

@@ -1,7 +1,7 @@
 """Choose a strategy, and with it every setting that nobody decided."""
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import chain, product
 
 from msgspec import Struct
@@ -17,9 +17,14 @@ from zerowiz.core.decision.evaluate import (
 from zerowiz.core.decision.flowchart import (
     Constraints,
     Decision,
+    FlowchartQuestion,
     Reason,
     considered,
+    find_better,
     follow_flowchart,
+    follow_questions,
+    may_choose,
+    take_better,
 )
 from zerowiz.core.decision.job import Job, Objective, OpenSettings
 from zerowiz.core.memory.rank_sizes import StrategyRow
@@ -421,21 +426,12 @@ def search(
         candidates = [lean_out(job, candidate) for candidate in candidates]
     ranks = job.machine.world_size
     best = None if by_flowchart else _take(objective, candidates, ranks)
-    not_tight = without_needlessly_tight(covered.candidates)
-    walks = _walk_each(job, constraints, covered.walks, not_tight)
-    choice = best or _take_for(walks, not_tight, ranks)
-    decision = _decide(job, constraints, covered, choice.workload if choice else job.workload)
     sure = sort_sure(candidates)
-    if best is not None:
+    if best is None:
+        choice, decision = _by_flowchart(job, constraints, covered, names)
+    else:
+        choice, decision = best, _decide(job, constraints, covered, best.workload)
         decision = _taken(decision, best, _reason(objective, best, sure))
-    elif choice is not None and decision.chosen != choice.evaluated:
-        recomputes = choice.workload.gradient_checkpointing
-        walk = next(w for w in walks if w.job.workload.gradient_checkpointing is recomputes)
-        walk = _decide(job, constraints, covered, walk.job.workload)
-        # It is for the flowchart's strategy, where a larger micro-batch would change it.
-        decision = replace(
-            decision, chosen=choice.evaluated, answers=walk.answers, reasons=walk.reasons
-        )
     has_rivals = best is None and constraints.free
     faster = take_fastest(candidates, ranks) if has_rivals else None
     every = (*covered.candidates, *candidates, *((choice,) if choice else ()))
@@ -451,6 +447,53 @@ def search(
     )
 
 
+def _by_flowchart(
+    job: Job, constraints: Constraints, covered: SearchResult, names: Collection[str]
+) -> tuple[Candidate | None, Decision]:
+    """What the flowchart leads to, in its fastest split, unless its last question finds better."""
+    ranks = job.machine.world_size
+    not_tight = without_needlessly_tight(covered.candidates)
+    walks = _walk_each(job, constraints, covered.walks, not_tight)
+    led = _take_for(walks, not_tight, ranks)
+    if led is None:
+        return None, _decide(job, constraints, covered, job.workload)
+    found = None
+    if not constraints.pinned:
+        allowed = [s for s in may_choose(job, constraints) if s.name in names]
+        found = _find_better(job, led, allowed, not_tight)
+    choice = led if found is None else found[1]
+    decision = _decide(job, constraints, covered, choice.workload)
+    if decision.chosen == choice.evaluated:
+        return choice, decision
+    recomputes = led.workload.gradient_checkpointing
+    walk = next(w for w in walks if w.job.workload.gradient_checkpointing is recomputes)
+    # It is for the flowchart's strategy, where a larger micro-batch would change it.
+    decision = replace(walk, job=decision.job, evaluated=decision.evaluated, chosen=led.evaluated)
+    return choice, decision if found is None else take_better(decision, found[0], choice.evaluated)
+
+
+def _find_better(
+    job: Job, led: Candidate, allowed: Sequence[StrategyRow], candidates: Sequence[Candidate]
+) -> tuple[FlowchartQuestion, Candidate] | None:
+    """What the flowchart's last question finds, each strategy in its fastest split."""
+    ranks = job.machine.world_size
+    of_each = ([c for c in candidates if c.strategy == strategy] for strategy in allowed)
+    in_order = [taken for mine in of_each if (taken := take_fastest(mine, ranks)) is not None]
+    # A cover leaves out splits that are slower than others of the same strategy.
+    evaluators = {w: Evaluator(replace(job, workload=w)) for w in _workloads((led, *in_order))}
+    beside = (e.candidate(w, s) for w, e in evaluators.items() for s in allowed)
+    rivals = [c.evaluated for c in (*candidates, *beside) if c.strategy in allowed]
+    found = find_better(led.evaluated, [each.evaluated for each in in_order], rivals)
+    if found is None:
+        return None
+    question, better = found
+    return question, next(each for each in in_order if each.evaluated is better)
+
+
+def _workloads(candidates: Iterable[Candidate]) -> Iterator[Workload]:
+    yield from dict.fromkeys(candidate.workload for candidate in candidates)
+
+
 def _take(objective: Objective, candidates: Sequence[Candidate], ranks: int) -> Candidate | None:
     """None where nothing surely runs, or no time is predicted that could be compared."""
     if objective is Objective.SMALLEST:
@@ -460,10 +503,13 @@ def _take(objective: Objective, candidates: Sequence[Candidate], ranks: int) -> 
 
 
 def _walk(job: Job, constraints: Constraints, one_each: Sequence[Candidate]) -> Decision:
-    """The flowchart, followed with one workload for these strategies; others do not fit."""
+    """The flowchart, followed with one workload for these strategies; others do not fit.
+
+    Its last question is left for the splits that are taken.
+    """
     workload = one_each[0].workload
     evaluated = [candidate.evaluated for candidate in one_each]
-    return follow_flowchart(evaluated, replace(job, workload=workload), constraints)
+    return follow_questions(evaluated, replace(job, workload=workload), constraints)
 
 
 def _walk_each(
@@ -541,11 +587,9 @@ def _decide(
         if candidate.workload == workload
     }
     evaluator = Evaluator(replace(job, workload=workload))
-    return _walk(
-        job,
-        constraints,
-        [known.get(s.name) or evaluator.candidate(workload, s) for s in STRATEGIES],
-    )
+    one_each = [known.get(s.name) or evaluator.candidate(workload, s) for s in STRATEGIES]
+    evaluated = [candidate.evaluated for candidate in one_each]
+    return follow_flowchart(evaluated, evaluator.job, constraints)
 
 
 def _reason(objective: Objective, choice: Candidate, sure: Sequence[Candidate]) -> Reason:

@@ -108,7 +108,7 @@ class Remedy(Struct, frozen=True, kw_only=True):
     step_seconds: float | None = None
     """None where no time is predicted."""
     time_fraction: float | None = None
-    """The time of a token, divided by what it would be with the job as it is if that did fit."""
+    """The time of a token, divided by that of the plan; where none fits, of the job if it did."""
     more_host_bytes: int | None = None
     """What must be added to the memory of each node; None where nobody knows what it has."""
     edit: str | None = None
@@ -137,10 +137,13 @@ def seconds_per_token(evaluated: StrategyEstimate) -> float | None:
 
 
 def own_seconds_per_token(decision: Decision) -> float | None:
-    """Of the job as it is, with the fastest strategy that it could have if memory were no matter.
+    """Of what was chosen; where nothing fits, of the job as it is if memory were no matter.
 
-    What is offloaded, and what the allocator flushes, is left out: it is there for want of memory.
+    That has the fastest strategy that it could have then. What is offloaded, and what the allocator
+    flushes, is left out: it is there for want of memory.
     """
+    if decision.chosen is not None:
+        return seconds_per_token(decision.chosen)
     plain = [e for e in decision.allowed if e.strategy.offload is Offload.NONE]
     times = [estimate.step_time for estimate in plain or decision.allowed]
     known = [time.roomy_seconds / time.tokens for time in times if time is not None]
