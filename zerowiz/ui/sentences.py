@@ -338,6 +338,11 @@ VERDICTS: Mapping[Verdict, str] = {
 }
 
 
+def reason(value: Reason, **values: str) -> str:
+    """Why this strategy was chosen, or none."""
+    return _(_REASONS[value], **values)
+
+
 def reasons(decision: Decision) -> list[str]:
     """Each reason of a decision, with what would settle what is uncertain.
 
@@ -357,11 +362,11 @@ def _said(decision: Decision, value: Reason) -> str:
         return _("you asked for it")
     led, chosen = decision.beaten, decision.chosen
     if led is None or chosen is None:
-        return _(_REASONS[value])
+        return reason(value)
     times = times_faster(seconds_of(led) or 0, seconds_of(chosen) or 1)
     if value is Reason.LEANER_AND_FASTER and chosen.device_bytes >= led.device_bytes:
         return _("it is {times} faster than {beaten}", beaten=_(led.strategy.words), times=times)
-    return _(_REASONS[value], beaten=_(led.strategy.words), times=times)
+    return reason(value, beaten=_(led.strategy.words), times=times)
 
 
 def _doubt(decision: Decision, value: Reason) -> str:

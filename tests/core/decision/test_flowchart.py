@@ -79,6 +79,11 @@ def evaluated(
     """A strategy with this verdict, its lack on the GPU."""
     need = NEED_BYTES[verdict] if need_bytes is None else need_bytes
     host = 0 if strategy.offload is Offload.NONE else 1
+    time = None
+    if seconds is not None:
+        time = StepTime(
+            terms=(), expected_seconds=seconds, low_seconds=seconds, high_seconds=seconds, tokens=1
+        )
     allocation = Allocation(AllocationKind.PARAMETERS, need, "")
     return StrategyEstimate(
         estimate=Estimate(
@@ -95,10 +100,7 @@ def evaluated(
         host=held_on_host(host),
         host_budget_bytes=host,
         wire_bytes_per_step=0,
-        step_time=seconds
-        and StepTime(
-            terms=(), expected_seconds=seconds, low_seconds=seconds, high_seconds=seconds, tokens=1
-        ),
+        step_time=time,
     )
 
 
@@ -365,6 +367,11 @@ SIZES = st.fixed_dictionaries(
     }
 )
 MACHINES = st.sampled_from((FAST, SLOW, ONE))
+WISHES = tuple(
+    Constraints(offload=offload, allow_slow=allow_slow)
+    for offload in (None, OffloadChoice.AUTO, OffloadChoice.NONE)
+    for allow_slow in (False, True)
+)
 
 
 def within(sizes: Mapping[StrategyRow, tuple[int, float]], budget_bytes: int) -> Timed:
@@ -377,7 +384,7 @@ def within(sizes: Mapping[StrategyRow, tuple[int, float]], budget_bytes: int) ->
     return {s: (verdict(need), seconds, need) for s, (need, seconds) in sizes.items()}
 
 
-@given(sizes=SIZES, machine=MACHINES, constraints=st.deferred(lambda: st.sampled_from(WISHES)))
+@given(sizes=SIZES, machine=MACHINES, constraints=st.sampled_from(WISHES))
 def test_no_choice_is_dominated_nor_unsure_where_a_sure_one_is_as_fast(
     sizes: Mapping[StrategyRow, tuple[int, float]], machine: Machine, constraints: Constraints
 ) -> None:
@@ -403,7 +410,7 @@ def test_no_choice_is_dominated_nor_unsure_where_a_sure_one_is_as_fast(
 @given(
     sizes=SIZES,
     machine=MACHINES,
-    constraints=st.deferred(lambda: st.sampled_from(WISHES)),
+    constraints=st.sampled_from(WISHES),
     more_bytes=st.integers(1, 40),
 )
 def test_more_memory_at_equal_times_picks_a_more_frugal_strategy_only_where_it_is_surer(
@@ -638,11 +645,6 @@ def test_an_unknown_budget_is_named_as_the_reason() -> None:
 ANSWERS = tuple(
     dict(zip(FLOWCHART_STRATEGIES, verdicts, strict=True))
     for verdicts in product((FITS, UNCERTAIN, NO), repeat=len(FLOWCHART_STRATEGIES))
-)
-WISHES = tuple(
-    Constraints(offload=offload, allow_slow=allow_slow)
-    for offload in (None, OffloadChoice.AUTO, OffloadChoice.NONE)
-    for allow_slow in (False, True)
 )
 
 
