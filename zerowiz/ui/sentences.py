@@ -274,7 +274,7 @@ _QUESTIONS: Mapping[FlowchartQuestion, str] = {
     FlowchartQuestion.FITS_ZERO3: N_("Does it fit with ZeRO-3?"),
     FlowchartQuestion.FITS_OFFLOAD: N_("Does it fit with offload?"),
     FlowchartQuestion.LEANER_AND_FASTER: N_("Is another leaner and clearly faster?"),
-    FlowchartQuestion.SURE_AND_AS_FAST: N_("Does another surely fit, as fast?"),
+    FlowchartQuestion.SURE_AND_AS_FAST: N_("Is another certain to fit, as fast?"),
 }
 _OFFLOADS: Mapping[Offload, str] = {
     Offload.OPTIMIZER: N_("With the optimizer offloaded?"),
@@ -306,7 +306,7 @@ _REASONS: Mapping[Reason, str] = {
     Reason.UNCERTAIN: N_("it is uncertain, and may run out of memory"),
     Reason.UNCERTAIN_PASSED_OVER: N_("zerowiz skipped strategies that are uncertain"),
     Reason.LEANER_AND_FASTER: N_("it needs less memory than {beaten}, and is {times} faster"),
-    Reason.SURE_AND_AS_FAST: N_("it surely fits, which {beaten} may not, and is about as fast"),
+    Reason.SURE_AND_AS_FAST: N_("it is certain to fit, which {beaten} is not, and about as fast"),
     Reason.NOTHING_FITS: N_("no strategy fits with your options"),
     Reason.BUDGET_UNKNOWN: N_("the free GPU memory is unknown, so it may not fit"),
     Reason.FASTEST: N_("its step is predicted to be the fastest of all that fit"),
