@@ -259,7 +259,7 @@ def test_the_front_and_the_reason_of_the_choice_are_shown(here: Run) -> None:
     ]
     assert len({tuple(row[:5]) for row in rows}) == len(rows)
     assert choice["step_seconds"] > front[0]["step_seconds"]
-    reason = "its step is predicted to be within 3 % of the fastest that fits"
+    reason = "its step is predicted to be within 5 % of the fastest that fits"
     assert reason in " ".join(text.split())
     assert [reason] == content["reasons"]
 

@@ -4,10 +4,9 @@ from collections.abc import Iterator, Sequence
 from typing import TextIO
 
 from zerowiz.core.decision.evaluate import Verdict
+from zerowiz.core.decision.flowchart import SAME_FRACTION
 from zerowiz.core.decision.job import Job, Objective
 from zerowiz.core.decision.open_settings import (
-    SAME_FRACTION,
-    WORTH_FRACTION,
     Candidate,
     Limit,
     Search,
@@ -284,7 +283,7 @@ _LEAST_PERCENT = 0.05
 _SAME = _("within {same_fraction:.0f} %", same_fraction=100 * SAME_FRACTION)
 _WORTH = _(
     "zerowiz takes that only if it is {worth_fraction:.0f} % faster",
-    worth_fraction=100 * WORTH_FRACTION,
+    worth_fraction=100 * SAME_FRACTION,
 )
 
 

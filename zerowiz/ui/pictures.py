@@ -95,6 +95,7 @@ _SHORT: Mapping[FlowchartQuestion, str] = {
     FlowchartQuestion.FITS_OFFLOAD: _("Offload?"),
     FlowchartQuestion.LEANER_AND_FASTER: _("Better?"),
     FlowchartQuestion.SURE_AND_AS_FAST: _("Surer?"),
+    FlowchartQuestion.NO_OFFLOAD_AS_FAST: _("Simpler?"),
 }
 
 

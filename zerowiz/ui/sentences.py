@@ -274,6 +274,7 @@ _QUESTIONS: Mapping[FlowchartQuestion, str] = {
     FlowchartQuestion.FITS_ZERO3: N_("Does it fit with ZeRO-3?"),
     FlowchartQuestion.FITS_OFFLOAD: N_("Does it fit with offload?"),
     FlowchartQuestion.LEANER_AND_FASTER: N_("Is another leaner and clearly faster?"),
+    FlowchartQuestion.NO_OFFLOAD_AS_FAST: N_("Is another as fast without offload?"),
     FlowchartQuestion.SURE_AND_AS_FAST: N_("Is another certain to fit, as fast?"),
 }
 _OFFLOADS: Mapping[Offload, str] = {
@@ -306,12 +307,13 @@ _REASONS: Mapping[Reason, str] = {
     Reason.UNCERTAIN: N_("it is uncertain, and may run out of memory"),
     Reason.UNCERTAIN_PASSED_OVER: N_("zerowiz skipped strategies that are uncertain"),
     Reason.LEANER_AND_FASTER: N_("it needs less memory than {beaten}, and is {times} faster"),
+    Reason.NO_OFFLOAD_AS_FAST: N_("it needs no offload, and is as fast as {beaten} or faster"),
     Reason.SURE_AND_AS_FAST: N_("it is certain to fit, which {beaten} is not, and about as fast"),
     Reason.NOTHING_FITS: N_("no strategy fits with your options"),
     Reason.BUDGET_UNKNOWN: N_("the free GPU memory is unknown, so it may not fit"),
     Reason.FASTEST: N_("its step is predicted to be the fastest of all that fit"),
     Reason.AS_GOOD_AS_FASTEST: N_(
-        "its step is predicted to be within 3 % of the fastest that fits"
+        "its step is predicted to be within 5 % of the fastest that fits"
     ),
     Reason.FASTER_NOT_WORTH: N_(
         "the faster ones recompute activations or come near the memory limit, and gain less than"

@@ -278,7 +278,11 @@ def test_what_is_uncertain_does_not_give_way_to_offload(
     assert Reason.UNCERTAIN is decision.reasons[-1]
 
 
-LEANER, SURER = FlowchartQuestion.LEANER_AND_FASTER, FlowchartQuestion.SURE_AND_AS_FAST
+LEANER, SURER, SIMPLER = (
+    FlowchartQuestion.LEANER_AND_FASTER,
+    FlowchartQuestion.SURE_AND_AS_FAST,
+    FlowchartQuestion.NO_OFFLOAD_AS_FAST,
+)
 Timed = Mapping[StrategyRow, tuple[Verdict, float, int]]
 
 
@@ -321,6 +325,18 @@ def follow_timed(
             id="offload of what offloads",
         ),
         pytest.param(
+            {ZERO2_OFFLOAD: (FITS, 1.0, 30), ZERO1: (FITS, 1.04, 60)},
+            ZERO1,
+            SIMPLER,
+            id="as fast without offload",
+        ),
+        pytest.param(
+            {ZERO2_OFFLOAD: (FITS, 1.0, 30), ZERO1: (FITS, 1.2, 60)},
+            ZERO2_OFFLOAD,
+            None,
+            id="slower without offload",
+        ),
+        pytest.param(
             {DDP: (TIGHT, 1.0, 98), ZERO2: (FITS, 1.05, 30)}, ZERO2, SURER, id="tight, as fast"
         ),
         pytest.param(
@@ -355,7 +371,7 @@ def test_a_better_strategy_is_taken_where_the_flowchart_led_to_a_worse_one(
     decision = follow_timed(estimates)
     assert strategy == chosen(decision)
     last = decision.answers[-1].question
-    assert question == (last if last in {LEANER, SURER} else None)
+    assert question == (last if last in {LEANER, SURER, SIMPLER} else None)
     assert (decision.beaten is not None) is (question is not None)
 
 

@@ -1,6 +1,6 @@
 """Follow the flowchart: choose a strategy, and keep every answer and every verdict."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from functools import cache
 
@@ -44,6 +44,7 @@ class FlowchartQuestion(StrEnum):
     FITS_OFFLOAD = "fits_offload"
     LEANER_AND_FASTER = "leaner_and_faster"
     SURE_AND_AS_FAST = "sure_and_as_fast"
+    NO_OFFLOAD_AS_FAST = "no_offload_as_fast"
 
 
 class Reason(StrEnum):
@@ -64,6 +65,7 @@ class Reason(StrEnum):
     UNCERTAIN_PASSED_OVER = "uncertain_passed_over"
     LEANER_AND_FASTER = "leaner_and_faster"
     SURE_AND_AS_FAST = "sure_and_as_fast"
+    NO_OFFLOAD_AS_FAST = "no_offload_as_fast"
     NOTHING_FITS = "nothing_fits"
     BUDGET_UNKNOWN = "budget_unknown"
     FASTEST = "fastest"
@@ -202,6 +204,12 @@ _Timed = Callable[[StrategyEstimate], StrategyEstimate]
 """The same with the time of a step, where it was not asked for."""
 
 
+SAME_FRACTION = 0.05
+"""Steps that are faster by no more are the same; then the simplest is taken.
+
+Recomputing activations, or coming near the limit of memory, must be faster by more. Near the limit
+14 of 24 measured runs were more than 5 % slower (core/memory/allocator.py).
+"""
 CLEARLY_FRACTION = 0.1
 """By how much a step must be faster to be clearly so, or slower to be no longer as fast."""
 
@@ -251,19 +259,28 @@ def find_better(
     def is_beaten(evaluated: StrategyEstimate) -> bool:
         return any(dominates(rival, evaluated) for rival in rivals)
 
-    sure = (
+    sure = [
         other
         for other in in_order
         if other.verdict is Verdict.FITS and _may_replace(other.strategy, own.strategy)
-    )
+    ]
+
+    def first(others: Iterable[StrategyEstimate], factor: float) -> StrategyEstimate | None:
+        as_fast = (other for other in others if _takes_at_most(other, own, factor))
+        return next((other for other in as_fast if not is_beaten(other)), None)
+
+    if own.strategy.offload is not Offload.NONE:
+        plain = [other for other in sure if other.strategy.offload is Offload.NONE]
+        better = first(plain, 1 + SAME_FRACTION)
+        if better is not None:
+            return FlowchartQuestion.NO_OFFLOAD_AS_FAST, better
     if is_beaten(own):
-        factor, question = 1.0, FlowchartQuestion.LEANER_AND_FASTER
+        better, question = first(sure, 1.0), FlowchartQuestion.LEANER_AND_FASTER
     elif own.verdict is not Verdict.FITS:
-        factor, question = 1 + CLEARLY_FRACTION, FlowchartQuestion.SURE_AND_AS_FAST
+        better = first(sure, 1 + CLEARLY_FRACTION)
+        question = FlowchartQuestion.SURE_AND_AS_FAST
     else:
         return None
-    as_fast = (other for other in sure if _takes_at_most(other, own, factor))
-    better = next((other for other in as_fast if not is_beaten(other)), None)
     return None if better is None else (question, better)
 
 
@@ -440,6 +457,7 @@ def follow_questions(
 _BETTER: Mapping[FlowchartQuestion, Reason] = {
     FlowchartQuestion.LEANER_AND_FASTER: Reason.LEANER_AND_FASTER,
     FlowchartQuestion.SURE_AND_AS_FAST: Reason.SURE_AND_AS_FAST,
+    FlowchartQuestion.NO_OFFLOAD_AS_FAST: Reason.NO_OFFLOAD_AS_FAST,
 }
 
 

@@ -15,6 +15,8 @@ from zerowiz.core.decision.evaluate import (
     may_run,
 )
 from zerowiz.core.decision.flowchart import (
+    CLEARLY_FRACTION,
+    SAME_FRACTION,
     Constraints,
     Decision,
     FlowchartQuestion,
@@ -36,14 +38,6 @@ from zerowiz.core.workload import Workload
 from zerowiz.errors import UsageError
 
 # One way to run a job, and which of several is taken.
-
-SAME_FRACTION = 0.03
-"""Steps that are faster by no more are the same; then the one with the most headroom is taken."""
-WORTH_FRACTION = 0.05
-"""By how much recomputing activations, or coming near the limit of memory, must be faster.
-
-Near the limit 14 of 24 measured runs were more than 5 % slower (core/memory/allocator.py).
-"""
 
 
 @shows(
@@ -77,10 +71,16 @@ class Candidate(Struct, frozen=True, kw_only=True):
         return self.evaluated.headroom_bytes or 0
 
 
-def _fastest(candidates: Sequence[Candidate], ranks: int) -> Candidate:
-    """The fastest; of those as fast, the one with the most headroom.
+def _simplicity(candidate: Candidate) -> tuple[bool, int, int]:
+    """What is as fast is taken by this, the least first: no offload, a low stage, more headroom."""
+    strategy = candidate.strategy
+    offloads = strategy.offload is not Offload.NONE
+    return offloads, STRATEGIES.index(strategy), -candidate.headroom_bytes
 
-    One rank divides nothing, so there the simplest of the strategies that are as fast comes first.
+
+def _fastest(candidates: Sequence[Candidate]) -> Candidate:
+    """The fastest; of those as fast, the simplest.
+
     Without a prediction it is the one with the fewest micro-steps: each of them reads the weights
     again and starts every kernel, and above stage 1 it communicates too.
     """
@@ -90,14 +90,11 @@ def _fastest(candidates: Sequence[Candidate], ranks: int) -> Candidate:
     if len(timed) < len(candidates):
         return min(candidates, key=lambda candidate: candidate.workload.accumulation_steps)
     least = min(seconds for seconds, _ in timed)
-    same = [candidate for seconds, candidate in timed if seconds <= least * (1 + SAME_FRACTION)]
-    if ranks == 1:
-        simplest = min((candidate.strategy for candidate in same), key=STRATEGIES.index)
-        same = [candidate for candidate in same if candidate.strategy == simplest]
-    return max(same, key=lambda candidate: candidate.headroom_bytes)
+    same = (candidate for seconds, candidate in timed if seconds <= least * (1 + SAME_FRACTION))
+    return min(same, key=_simplicity)
 
 
-def is_worth(faster: Candidate, than: Candidate, fraction: float = WORTH_FRACTION) -> bool:
+def is_worth(faster: Candidate, than: Candidate, fraction: float = SAME_FRACTION) -> bool:
     """Whether a step is predicted to be faster by this fraction at least."""
     if faster.seconds is None or than.seconds is None:
         return False
@@ -114,14 +111,10 @@ def without_needlessly_tight(candidates: Sequence[Candidate]) -> list[Candidate]
     ]
 
 
-def take_fastest(candidates: Iterable[Candidate], ranks: int) -> Candidate | None:
+def take_fastest(candidates: Iterable[Candidate]) -> Candidate | None:
     """The fastest of those that surely run; None where none does.
 
     To recompute activations, and to come near the limit of memory, must be worth it, or needed.
-
-    Args:
-        candidates: What may be taken.
-        ranks: How many GPUs the job has.
     """
     sure = [candidate for candidate in candidates if candidate.evaluated.is_sure]
     best: Candidate | None = None
@@ -133,7 +126,7 @@ def take_fastest(candidates: Iterable[Candidate], ranks: int) -> Candidate | Non
             and candidate.workload.gradient_checkpointing is recomputes
             and (best is None or is_worth(candidate, best))
         ]
-        best = _fastest(group, ranks) if group else best
+        best = _fastest(group) if group else best
     return best
 
 
@@ -363,10 +356,6 @@ def is_settled(chosen: StrategyEstimate | None) -> bool:
     return chosen is not None and chosen.is_sure and chosen.strategy.offload is Offload.NONE
 
 
-_CLEARLY_FRACTION = 0.1
-"""By how much another strategy must be faster before a plan says so."""
-
-
 class Search(Struct, frozen=True, kw_only=True):
     """What was chosen, and among what."""
 
@@ -424,8 +413,7 @@ def search(
     candidates = allowed if fastest else without_needlessly_tight(allowed)
     if objective is Objective.SMALLEST:
         candidates = [lean_out(job, candidate) for candidate in candidates]
-    ranks = job.machine.world_size
-    best = None if by_flowchart else _take(objective, candidates, ranks)
+    best = None if by_flowchart else _take(objective, candidates)
     sure = sort_sure(candidates)
     if best is None:
         choice, decision = _by_flowchart(job, constraints, covered, names)
@@ -433,7 +421,7 @@ def search(
         choice, decision = best, _decide(job, constraints, covered, best.workload)
         decision = _taken(decision, best, _reason(objective, best, sure))
     has_rivals = best is None and constraints.free
-    faster = take_fastest(candidates, ranks) if has_rivals else None
+    faster = take_fastest(candidates) if has_rivals else None
     every = (*covered.candidates, *candidates, *((choice,) if choice else ()))
     return Search(
         objective=Objective.FLOWCHART if best is None else objective,
@@ -451,10 +439,9 @@ def _by_flowchart(
     job: Job, constraints: Constraints, covered: SearchResult, names: Collection[str]
 ) -> tuple[Candidate | None, Decision]:
     """What the flowchart leads to, in its fastest split, unless its last question finds better."""
-    ranks = job.machine.world_size
     not_tight = without_needlessly_tight(covered.candidates)
     walks = _walk_each(job, constraints, covered.walks, not_tight)
-    led = _take_for(walks, not_tight, ranks)
+    led = _take_for(walks, not_tight)
     if led is None:
         return None, _decide(job, constraints, covered, job.workload)
     found = None
@@ -476,9 +463,8 @@ def _find_better(
     job: Job, led: Candidate, allowed: Sequence[StrategyRow], candidates: Sequence[Candidate]
 ) -> tuple[FlowchartQuestion, Candidate] | None:
     """What the flowchart's last question finds, each strategy in its fastest split."""
-    ranks = job.machine.world_size
     of_each = ([c for c in candidates if c.strategy == strategy] for strategy in allowed)
-    in_order = [taken for mine in of_each if (taken := take_fastest(mine, ranks)) is not None]
+    in_order = [taken for mine in of_each if (taken := take_fastest(mine)) is not None]
     # A cover leaves out splits that are slower than others of the same strategy.
     evaluators = {w: Evaluator(replace(job, workload=w)) for w in _workloads((led, *in_order))}
     beside = (e.candidate(w, s) for w, e in evaluators.items() for s in allowed)
@@ -494,11 +480,11 @@ def _workloads(candidates: Iterable[Candidate]) -> Iterator[Workload]:
     yield from dict.fromkeys(candidate.workload for candidate in candidates)
 
 
-def _take(objective: Objective, candidates: Sequence[Candidate], ranks: int) -> Candidate | None:
+def _take(objective: Objective, candidates: Sequence[Candidate]) -> Candidate | None:
     """None where nothing surely runs, or no time is predicted that could be compared."""
     if objective is Objective.SMALLEST:
         return take_smallest(candidates)
-    fastest = take_fastest(candidates, ranks)
+    fastest = take_fastest(candidates)
     return None if fastest is None or fastest.seconds is None else fastest
 
 
@@ -546,17 +532,14 @@ def _is_slower(walk: Decision, known: Decision, candidates: Sequence[Candidate])
     """
     if known.chosen is None or known.chosen.step_time is None or not known.chosen.is_sure:
         return False
-    ranks = known.job.machine.world_size
-    new, old = (_take_for([decision], candidates, ranks) for decision in (walk, known))
+    new, old = (_take_for([decision], candidates) for decision in (walk, known))
     if new is None or new.seconds is None or old is None or old.seconds is None:
         return False
     as_it_is_seconds = known.chosen.step_time.expected_seconds
     return new.seconds > max(as_it_is_seconds * (1 + SAME_FRACTION), old.seconds)
 
 
-def _take_for(
-    walks: Sequence[Decision], candidates: Sequence[Candidate], ranks: int
-) -> Candidate | None:
+def _take_for(walks: Sequence[Decision], candidates: Sequence[Candidate]) -> Candidate | None:
     """The fastest split of the strategy that the flowchart takes, with checkpointing or without."""
     chosen = {
         walk.job.workload.gradient_checkpointing: walk.chosen for walk in walks if walk.chosen
@@ -574,7 +557,7 @@ def _take_for(
         for walk in walks
         if walk.chosen is not None
     ]
-    return take_fastest(mine, ranks) or next(iter(unsure), None)
+    return take_fastest(mine) or next(iter(unsure), None)
 
 
 def _decide(
@@ -619,7 +602,7 @@ def _taken(decision: Decision, choice: Candidate, reason: Reason) -> Decision:
 def _is_clearly_faster(faster: Candidate | None, choice: Candidate | None) -> bool:
     if faster is None or choice is None or faster.strategy.name == choice.strategy.name:
         return False
-    return is_worth(faster, choice, _CLEARLY_FRACTION)
+    return is_worth(faster, choice, CLEARLY_FRACTION)
 
 
 # Find the largest step that surely runs: how large a micro-batch, how long a sequence.
