@@ -58,29 +58,65 @@ def test_cuda_visible_devices_is_read_as_cuda_reads_it(row: dict[str, Any]) -> N
     assert row["cuda"] == [gpu.index for gpu in visible_gpus(row["visible"], H200S)]
 
 
-# Two GPUs of these begin alike, which those of the recording do not. Each answer is what
-# `torch.cuda.device_count()` of torch 2.13 gives for that value.
+OLD_SLICES = tuple(
+    Gpu(index=0, name="mine", uuid=f"MIG-{UUIDS[0]}/{place + 1}/0", mig_slice=place)
+    for place in range(2)
+)
+
+
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    ("gpus", "text", "expected"),
     [
-        ("0,8,1", ["0"]),
-        ("1gpu2,2x", ["1", "2"]),
-        ("1,2,1", []),
-        (UUIDS[3], ["3"]),
-        ("GPU-9f,GPU-3cdd", ["3", "0"]),
-        ("GPU-18", []),
-        ("GPU-182,GPU-18a", ["1", "2"]),
-        ("GPU-9f,GPU-18", ["3"]),
-        ("GPU-9f,GPU-9f0", []),
-        ("GPU-3c, GPU-9f", ["0"]),
+        # Two GPUs of these begin alike, which those of the recording do not. Each answer is what
+        # `torch.cuda.device_count()` of torch 2.13 gives for that value.
+        *(
+            (FOUR, text, expected)
+            for text, expected in (
+                ("0,8,1", ["0"]),
+                ("1gpu2,2x", ["1", "2"]),
+                ("1,2,1", []),
+                (UUIDS[3], ["3"]),
+                ("GPU-9f,GPU-3cdd", ["3", "0"]),
+                ("GPU-18", []),
+                ("GPU-182,GPU-18a", ["1", "2"]),
+                ("GPU-9f,GPU-18", ["3"]),
+                ("GPU-9f,GPU-9f0", []),
+                ("GPU-3c, GPU-9f", ["0"]),
+                ("9" * 5000, []),
+            )
+        ),
+        # Ordinals skip a GPU that cannot be opened; where nobody counted them they are indices.
+        (WITH_A_GAP, "1", ["2"]),
+        (WITH_A_GAP, "0,1,2,3", ["0", "2", "3"]),
+        (FOUR[1:], "2", ["2"]),
+        ((Gpu(index=0, name="mine"),), "GPU-", []),
+        # A process gets one slice, and no whole GPU beside it.
+        *(
+            (SPLIT, text, expected)
+            for text, expected in (
+                ("MIG-11", ["1:1"]),
+                ("MIG-12000000-0000-0000-0000-000000000000", ["1:2"]),
+                ("MIG-11,MIG-10", ["1:1"]),
+                ("MIG-1", []),
+                ("MIG-11,MIG-11", []),
+                ("MIG-11,GPU-3c", ["1:1"]),
+                ("GPU-3c,MIG-11", ["0"]),
+                ("1", ["1:0"]),
+                ("0,1", ["1:0"]),
+                ("1,2", ["1:0"]),
+                ("0,2", ["0", "2"]),
+                ("GPU-3c,GPU-18", ["0", "2"]),
+            )
+        ),
+        (SPLIT[1:4], None, ["1:0"]),
+        # Slices of an old driver have the GPU in their UUID.
+        (OLD_SLICES, f"MIG-{UUIDS[0]}/2/0", ["0:1"]),
     ],
 )
-def test_a_beginning_of_a_uuid_counts_when_it_is_of_one_gpu(text: str, expected: list[str]) -> None:
-    assert expected == seen(text)
-
-
-def test_a_number_that_no_gpu_has_is_no_ordinal() -> None:
-    assert [] == seen("9" * 5000)
+def test_a_value_shows_what_cuda_would_use(
+    gpus: tuple[Gpu, ...], text: str | None, expected: list[str]
+) -> None:
+    assert expected == seen(text, gpus)
 
 
 TEXTS = st.text(alphabet="0123,-+ GPU9fMI", max_size=14) | st.lists(
@@ -90,22 +126,12 @@ MACHINES = st.sampled_from([FOUR, SPLIT, WITH_A_GAP, H200S, SPLIT[1:4]])
 
 
 @given(TEXTS, MACHINES)
-def test_no_value_shows_a_gpu_twice_or_one_that_is_not_there(
+def test_no_value_shows_a_gpu_twice_or_a_slice_beside_anything(
     text: str, gpus: tuple[Gpu, ...]
 ) -> None:
     shown = visible_gpus(text, gpus)
-    assert len({gpu.label for gpu in shown}) == len(shown)
+    assert len({gpu.label for gpu in shown}) == len(shown) <= len(text.split(","))
     assert set(shown) <= set(gpus)
-
-
-@given(TEXTS, MACHINES)
-def test_no_value_shows_more_gpus_than_it_has_entries(text: str, gpus: tuple[Gpu, ...]) -> None:
-    assert len(visible_gpus(text, gpus)) <= len(text.split(","))
-
-
-@given(TEXTS, MACHINES)
-def test_no_value_shows_a_slice_beside_anything(text: str, gpus: tuple[Gpu, ...]) -> None:
-    shown = visible_gpus(text, gpus)
     assert len(shown) == 1 or all(gpu.mig_slice is None for gpu in shown)
 
 
@@ -122,54 +148,6 @@ def test_ordinals_come_out_in_the_order_they_went_in(order: list[int], count: in
     assert asked == seen(",".join(asked))
 
 
-def test_ordinals_skip_a_gpu_that_cannot_be_opened() -> None:
-    assert ["2"] == seen("1", WITH_A_GAP)
-    assert ["0", "2", "3"] == seen("0,1,2,3", WITH_A_GAP)
-
-
-def test_where_nobody_counted_ordinals_an_ordinal_is_the_index() -> None:
-    assert ["2"] == seen("2", FOUR[1:])
-
-
-def test_a_gpu_without_a_uuid_is_found_by_none() -> None:
-    assert () == visible_gpus("GPU-", (Gpu(index=0, name="mine"),))
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("MIG-11", ["1:1"]),
-        ("MIG-12000000-0000-0000-0000-000000000000", ["1:2"]),
-        ("MIG-11,MIG-10", ["1:1"]),
-        ("MIG-1", []),
-        ("MIG-11,MIG-11", []),
-        ("MIG-11,GPU-3c", ["1:1"]),
-        ("GPU-3c,MIG-11", ["0"]),
-        ("1", ["1:0"]),
-        ("0,1", ["1:0"]),
-        ("1,2", ["1:0"]),
-        ("0,2", ["0", "2"]),
-        ("GPU-3c,GPU-18", ["0", "2"]),
-    ],
-)
-def test_a_process_gets_one_slice_and_no_whole_gpu_beside_it(
-    text: str, expected: list[str]
-) -> None:
-    assert expected == seen(text, SPLIT)
-
-
-def test_where_all_is_split_a_process_gets_the_first_slice() -> None:
-    assert ["1:0"] == seen(None, SPLIT[1:4])
-
-
-def test_slices_of_an_old_driver_have_the_gpu_in_their_uuid() -> None:
-    slices = tuple(
-        Gpu(index=0, name="mine", uuid=f"MIG-{UUIDS[0]}/{place + 1}/0", mig_slice=place)
-        for place in range(2)
-    )
-    assert ["0:1"] == seen(f"MIG-{UUIDS[0]}/2/0", slices)
-
-
 @given(
     st.lists(
         st.integers(0, 99).map(str)
@@ -182,57 +160,58 @@ def test_gpus_written_out_are_read_back_in_order(labels: list[str]) -> None:
     assert tuple(labels) == parse_gpus(", ".join(labels))
 
 
-def test_a_number_with_a_leading_zero_is_that_number() -> None:
-    assert ("3", "3:1") == parse_gpus("03,3:01")
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        *(
+            (text, "is not a GPU index")
+            for text in ("", "0,", "a", "-1", "0;1", "0-3", "1.0", "1:", ":1", "1:0:0", "all")
+        ),
+        ("\N{SUPERSCRIPT TWO}", "is not a GPU index"),
+        ("2,0,2", "names GPU 2 twice"),
+        # A number with a leading zero is that number.
+        ("1:0,1:00", "names GPU 1:0 twice"),
+        ("0,00", "names GPU 0 twice"),
+    ],
+)
+def test_a_list_that_is_no_list_of_gpus_is_refused(text: str, error: str) -> None:
+    with pytest.raises(UsageError, match=error):
+        parse_gpus(text)
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["", "0,", "a", "-1", "0;1", "0-3", "1.0", "\N{SUPERSCRIPT TWO}", "1:", ":1", "1:0:0", "all"],
+    ("gpus", "visible", "asked", "expected"),
+    [
+        (FOUR, None, "3,1", ["3", "1"]),
+        (FOUR, "3,1", None, ["3", "1"]),
+        (FOUR, "3,2", "2", ["2"]),
+        # By index where ordinals differ, and by its place where it is a slice.
+        (WITH_A_GAP, None, "2", ["2"]),
+        (WITH_A_GAP, "1", "2", ["2"]),
+        (SPLIT, None, "1:0", ["1:0"]),
+        (SPLIT, None, "1:2,1:0", ["1:2", "1:0"]),
+    ],
 )
-def test_a_list_that_is_no_list_of_indices_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="is not a GPU index"):
-        parse_gpus(text)
+def test_a_job_gets_the_gpus_that_were_asked_for_else_the_visible_ones(
+    gpus: tuple[Gpu, ...], visible: str | None, asked: str | None, expected: list[str]
+) -> None:
+    assert expected == chosen(asked, visible, gpus)
 
 
-@pytest.mark.parametrize(("text", "twice"), [("2,0,2", "2"), ("1:0,1:00", "1:0"), ("0,00", "0")])
-def test_a_gpu_asked_for_twice_is_refused(text: str, twice: str) -> None:
-    with pytest.raises(UsageError, match=f"names GPU {twice} twice"):
-        parse_gpus(text)
-
-
-def test_gpus_is_taken_in_its_order() -> None:
-    assert ["3", "1"] == chosen("3,1")
-
-
-def test_without_gpus_the_visible_ones_are_taken_in_their_order() -> None:
-    assert ["3", "1"] == chosen(None, visible="3,1")
-
-
-def test_gpus_are_named_by_index_where_ordinals_differ() -> None:
-    assert ["2"] == chosen("2", gpus=WITH_A_GAP)
-    assert ["2"] == chosen("2", visible="1", gpus=WITH_A_GAP)
-
-
-def test_a_gpu_that_is_not_there_is_refused_with_those_that_are() -> None:
-    with pytest.raises(UsageError, match="no usable GPU 4") as caught:
-        chosen("0,4")
-    assert ("use one of 0, 1, 2, 3",) == caught.value.hints
-
-
-def test_a_slice_is_named_by_its_gpu_and_its_place() -> None:
-    assert ["1:0"] == chosen("1:0", gpus=SPLIT)
-    assert ["1:2", "1:0"] == chosen("1:2,1:0", gpus=SPLIT)
-
-
-def test_a_split_gpu_cannot_be_asked_for_as_a_whole() -> None:
-    with pytest.raises(UsageError, match="no usable GPU 1") as caught:
-        chosen("1", gpus=SPLIT)
-    assert ("use one of 0, 1:0, 1:1, 1:2, 2",) == caught.value.hints
-
-
-def test_gpus_within_the_visible_ones_is_taken() -> None:
-    assert ["2"] == chosen("2", visible="3,2")
+@pytest.mark.parametrize(
+    ("gpus", "asked", "missing", "there"),
+    [
+        (FOUR, "0,4", "4", "0, 1, 2, 3"),
+        # A split GPU is no whole one.
+        (SPLIT, "1", "1", "0, 1:0, 1:1, 1:2, 2"),
+    ],
+)
+def test_a_gpu_that_is_not_there_is_refused_with_those_that_are(
+    gpus: tuple[Gpu, ...], asked: str, missing: str, there: str
+) -> None:
+    with pytest.raises(UsageError, match=f"no usable GPU {missing}") as caught:
+        chosen(asked, gpus=gpus)
+    assert (f"use one of {there}",) == caught.value.hints
 
 
 def test_gpus_outside_the_visible_ones_is_refused_naming_both() -> None:
@@ -281,23 +260,27 @@ def test_where_nothing_is_said_the_machine_stays_as_it_is(
     assert whole == select_gpus(whole, environ, None)
 
 
-def test_a_job_gets_the_visible_gpus_with_the_link_between_them() -> None:
-    selected = select_gpus(ALIKE, visible("1,0"), None)
-    assert ["1", "0"] == labels(selected)
-    assert LinkClass.NVLINK_ALL is selected.interconnect.link_class
+SLICED = Machine(
+    source=MachineSource.NVML,
+    gpus=(
+        Gpu(index=0, name=A100, uuid="GPU-0"),
+        Gpu(index=1, name=f"{A100} MIG 3g.20gb", uuid="MIG-1", mig_slice=0),
+    ),
+)
 
 
-def test_gpus_are_taken_in_the_order_asked() -> None:
-    assert ["3", "0", "2"] == labels(select_gpus(ALIKE, {}, "3,0,2"))
-    assert ["2", "3"] == labels(select_gpus(ALIKE, visible("3,0,2"), "2,3"))
+def test_a_job_gets_its_gpus_with_the_link_between_them() -> None:
+    assert LinkClass.NVLINK_ALL is select_gpus(ALIKE, visible("1,0"), None).interconnect.link_class
 
 
-@pytest.mark.parametrize("text", ["", "-1", "NoDevFiles", "9", "GPU-f"])
+@pytest.mark.parametrize("text", ["", "-1", "NoDevFiles", "9", "GPU-f", "0,0", "x\ny"])
 def test_no_gpu_left_is_said_with_the_value_that_leaves_none(text: str) -> None:
     with pytest.raises(PreflightError) as caught:
         select_gpus(ALIKE, visible(text), None)
-    expected = f"`CUDA_VISIBLE_DEVICES={text}` hides all 4 usable GPUs"
-    assert expected == caught.value.message
+    shown = text.replace("\n", "?")
+    assert f"`CUDA_VISIBLE_DEVICES={shown}` hides all 4 usable GPUs" == caught.value.message
+    twice = "CUDA uses no GPU if one is listed twice" in caught.value.hints
+    assert twice is (text == "0,0")
 
 
 @pytest.mark.parametrize(
@@ -313,85 +296,51 @@ def test_numbers_of_unlike_gpus_in_cudas_own_order_are_refused(
 
 
 @pytest.mark.parametrize(
-    ("whole", "environ"),
+    ("whole", "environ", "asked", "taken", "noted"),
     [
-        (ALIKE, {**visible("1"), **FASTEST_FIRST}),
-        (UNLIKE, {**visible("1"), **BUS_ORDER}),
-        (UNLIKE, {**visible("GPU-1"), **BUS_ORDER}),
-        (UNLIKE, visible("GPU-1")),
-    ],
-)
-def test_where_a_gpu_can_be_told_it_is_taken_without_a_word(
-    whole: Machine, environ: dict[str, str]
-) -> None:
-    selected = select_gpus(whole, environ, None)
-    assert (["1"], ()) == (labels(selected), selected.notes)
-
-
-@pytest.mark.parametrize("text", ["0,1", "1,3", "1"])
-def test_numbers_among_unlike_gpus_are_noted_even_where_those_left_are_alike(text: str) -> None:
-    [note] = select_gpus(UNLIKE, visible(text), None).notes
-    assert note.startswith(f"`CUDA_VISIBLE_DEVICES={text}` is read in PCI bus order")
-
-
-def test_unlike_gpus_are_all_taken_in_any_order_where_nothing_is_chosen() -> None:
-    assert UNLIKE.gpus == select_gpus(UNLIKE, FASTEST_FIRST, None).gpus
-
-
-def test_gpus_asked_for_by_index_need_no_note() -> None:
-    assert () == select_gpus(UNLIKE, {}, "0,1").notes
-
-
-@pytest.mark.parametrize(("text", "expected"), [("GPU-0", ["0"]), ("MIG-1", ["1:0"])])
-def test_uuids_among_unlike_gpus_need_no_note(text: str, expected: list[str]) -> None:
-    split = Machine(
-        source=MachineSource.NVML,
-        gpus=(
-            Gpu(index=0, name=A100, uuid="GPU-0"),
-            Gpu(index=1, name=f"{A100} MIG 3g.20gb", uuid="MIG-1", mig_slice=0),
+        (ALIKE, {}, "3,0,2", ["3", "0", "2"], None),
+        (ALIKE, visible("3,0,2"), "2,3", ["2", "3"], None),
+        (ALIKE, visible("0,1"), None, ["0", "1"], None),
+        # Where a GPU can be told it is taken without a word.
+        (ALIKE, {**visible("1"), **FASTEST_FIRST}, None, ["1"], None),
+        (UNLIKE, {**visible("1"), **BUS_ORDER}, None, ["1"], None),
+        (UNLIKE, {**visible("GPU-1"), **BUS_ORDER}, None, ["1"], None),
+        (UNLIKE, visible("GPU-1"), None, ["1"], None),
+        (UNLIKE, {}, "0,1", ["0", "1"], None),
+        (SLICED, visible("GPU-0"), None, ["0"], None),
+        (SLICED, visible("MIG-1"), None, ["1:0"], None),
+        # Numbers among unlike GPUs are noted, even where those left are alike.
+        *(
+            (
+                UNLIKE,
+                visible(text),
+                None,
+                text.split(","),
+                f"DEVICES={text}` is read in PCI bus order",
+            )
+            for text in ("0,1", "1,3", "1")
         ),
-    )
-    selected = select_gpus(split, visible(text), None)
-    assert (expected, ()) == (labels(selected), selected.notes)
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("0,9,1", "CUDA stops at `9`, which is not a GPU here"),
-        ("1,x", "CUDA stops at `x`"),
-        ("GPU-0,GPU-zz", "CUDA stops at `GPU-zz`"),
+        # An entry that ends the list is noted.
+        (ALIKE, visible("0,9,1"), None, ["0"], "CUDA stops at `9`, which is not a GPU here"),
+        (ALIKE, visible("1,x"), None, ["1"], "CUDA stops at `x`"),
+        (ALIKE, visible("GPU-0,GPU-zz"), None, ["0"], "CUDA stops at `GPU-zz`"),
     ],
 )
-def test_an_entry_that_ends_the_list_is_noted(text: str, said: str) -> None:
-    [note] = select_gpus(ALIKE, visible(text), None).notes
-    assert f"`CUDA_VISIBLE_DEVICES={text}`" in note
-    assert said in note
-
-
-@pytest.mark.parametrize("text", ["0,1", "3", "GPU-0"])
-def test_a_list_that_is_taken_whole_needs_no_note(text: str) -> None:
-    assert () == select_gpus(ALIKE, visible(text), None).notes
-
-
-def test_a_gpu_that_stands_twice_is_the_reason_that_is_given() -> None:
-    with pytest.raises(PreflightError) as caught:
-        select_gpus(ALIKE, visible("0,0"), None)
-    assert "CUDA uses no GPU if one is listed twice" in caught.value.hints
-
-
-def test_a_value_of_several_lines_is_quoted_on_one() -> None:
-    with pytest.raises(PreflightError) as caught:
-        select_gpus(ALIKE, visible("x\ny"), None)
-    assert "\n" not in caught.value.message
+def test_what_is_taken_is_noted_where_it_may_not_be_what_was_meant(
+    whole: Machine,
+    environ: dict[str, str],
+    asked: str | None,
+    taken: list[str],
+    noted: str | None,
+) -> None:
+    selected = select_gpus(whole, environ, asked)
+    assert taken == labels(selected)
+    notes = " ".join(selected.notes)
+    assert "" == notes if noted is None else noted in notes
 
 
 def test_a_slice_beside_a_whole_gpu_is_refused() -> None:
-    split = Machine(
-        source=MachineSource.NVML,
-        gpus=(Gpu(index=0, name=A100), Gpu(index=1, name=A100, mig_slice=0)),
-    )
     with pytest.raises(UsageError, match="MIG slice"):
-        select_gpus(split, {}, "0,1:0")
-    [note] = select_gpus(split, {}, None).notes
+        select_gpus(SLICED, {}, "0,1:0")
+    [note] = select_gpus(SLICED, {}, None).notes
     assert note.startswith("GPU 1 is split into MIG slices and not used")

@@ -2,6 +2,7 @@ import json
 import time
 from collections.abc import Mapping
 from itertools import combinations, permutations
+from types import EllipsisType
 from typing import Any
 
 import pytest
@@ -73,12 +74,10 @@ pairs = st.lists(
 def test_the_order_of_pairs_never_changes_the_whole(
     orders: tuple[list[PairLink], list[PairLink]],
 ) -> None:
-    assert join_pairs(orders[0]) == join_pairs(orders[1])
-
-
-@given(pairs)
-def test_the_whole_is_named_after_one_of_its_pairs(links: list[PairLink]) -> None:
-    assert join_pairs(links).weakest_pair in {link.pair for link in links}
+    """It is named after one of them."""
+    whole = join_pairs(orders[0])
+    assert whole == join_pairs(orders[1])
+    assert whole.weakest_pair in {link.pair for link in orders[0]}
 
 
 LINK_BYTES_PER_S = 25 * GB_PER_S
@@ -122,40 +121,26 @@ def test_a_ring_of_nvlinks_is_fast_and_nothing_else(
     assert expected is join_pairs(of_matrix(counts), ports(gpus, 18)).is_fast
 
 
-@given(meshes(), st.data())
-def test_one_more_link_never_makes_it_slower(
-    mesh: tuple[int, dict[tuple[int, int], int | None]], data: st.DataObject
+@given(meshes(), st.data(), st.integers(0, 2))
+def test_one_more_link_never_makes_it_slower_and_an_unknown_one_is_the_worst(
+    mesh: tuple[int, dict[tuple[int, int], int | None]], data: st.DataObject, stands_for: int
 ) -> None:
+    """No GPU sends more than its links."""
     gpus, counts = mesh
     pair = data.draw(st.sampled_from(sorted(counts)))
     more = {**counts, pair: (counts[pair] or 0) + 1}
-    fewer, whole = (join_pairs(of_matrix(each), ports(gpus, 18)) for each in (counts, more))
-    assert fewer.is_fast <= whole.is_fast
-    if fewer.link_class is not LinkClass.UNKNOWN:
-        assert (fewer.bytes_per_s or 0) <= (whole.bytes_per_s or 0)
-
-
-@given(meshes(), st.integers(0, 2))
-def test_a_pair_that_is_not_known_never_looks_better_than_any_value_of_it(
-    mesh: tuple[int, dict[tuple[int, int], int | None]], stands_for: int
-) -> None:
-    gpus, counts = mesh
     known = {pair: stands_for if count is None else count for pair, count in counts.items()}
-    unsure, sure = (join_pairs(of_matrix(each), ports(gpus, 18)) for each in (counts, known))
-    assert unsure.is_fast <= sure.is_fast
-    if unsure.is_fast:
-        assert (unsure.bytes_per_s or 0) <= (sure.bytes_per_s or 0)
-
-
-@given(meshes())
-def test_no_gpu_sends_more_than_its_links(
-    mesh: tuple[int, dict[tuple[int, int], int | None]],
-) -> None:
-    gpus, counts = mesh
-    joined = join_pairs(of_matrix(counts), ports(gpus, 18))
-    own = [sum(n or 0 for pair, n in counts.items() if gpu in pair) for gpu in range(gpus)]
+    joined, with_more, with_known = (
+        join_pairs(of_matrix(each), ports(gpus, 18)) for each in (counts, more, known)
+    )
+    assert joined.is_fast <= with_more.is_fast
+    assert joined.is_fast <= with_known.is_fast
+    if joined.link_class is not LinkClass.UNKNOWN:
+        assert (joined.bytes_per_s or 0) <= (with_more.bytes_per_s or 0)
     if joined.is_fast:
-        assert (joined.bytes_per_s or 0) <= min(own) * LINK_BYTES_PER_S
+        own = [sum(n or 0 for pair, n in counts.items() if gpu in pair) for gpu in range(gpus)]
+        most_bytes_per_s = min(own) * LINK_BYTES_PER_S
+        assert (joined.bytes_per_s or 0) <= min(with_known.bytes_per_s or 0, most_bytes_per_s)
 
 
 # As `nvidia-smi topo -m` prints it of a DGX-1 with V100: https://kyumdoctor.tistory.com/74.
@@ -225,85 +210,74 @@ def test_pairs_behind_a_switch_share_the_links_of_each_gpu() -> None:
     assert 400 * GB_PER_S == join_pairs(pairs, {**ports(8, 18), 3: 16}).bytes_per_s
 
 
-@pytest.mark.parametrize("gpus", [8, 16])
-def test_rings_are_found_at_once(gpus: int) -> None:
-    """A denser mesh than any that was built, and a switch: a tenth of a second is for all."""
-    for counts, own in ((1, gpus - 1), (18, 18)):
-        pairs = of_matrix(dict.fromkeys(combinations(range(gpus), 2), counts))
-        start = time.perf_counter()
-        assert join_pairs(pairs, ports(gpus, own)).is_fast
-        assert time.perf_counter() - start < 2
-
-
-@pytest.mark.parametrize("lost", [0, 7, 15])
-def test_a_gpu_without_links_behind_a_switch_is_seen_at_once(lost: int) -> None:
-    counts = {pair: 0 if lost in pair else 18 for pair in combinations(range(16), 2)}
+@pytest.mark.parametrize(
+    ("gpus", "links", "own", "lost"),
+    [
+        # A denser mesh than any that was built.
+        *((gpus, 1, gpus - 1, None) for gpus in (8, 16)),
+        # A switch, with a GPU that has no links to it.
+        *((16, 18, 18, lost) for lost in (None, 0, 7, 15)),
+    ],
+)
+def test_rings_are_found_at_once(gpus: int, links: int, own: int, lost: int | None) -> None:
+    """A tenth of a second is for all."""
+    counts = {pair: 0 if lost in pair else links for pair in combinations(range(gpus), 2)}
+    of_gpus = {index: 0 if index == lost else own for index in range(gpus)}
     start = time.perf_counter()
-    joined = join_pairs(of_matrix(counts), {**ports(16, 18), lost: 0})
-    assert LinkClass.NVLINK_PARTIAL is joined.link_class
+    assert (lost is None) is join_pairs(of_matrix(counts), of_gpus).is_fast
     assert time.perf_counter() - start < 2
 
 
-def test_no_pairs_are_no_link() -> None:
-    assert Interconnect(link_class=LinkClass.NONE) == join_pairs([])
+SLOW_PCIE = pcie(1, 2, bytes_per_s=GB_PER_S)
+NVLINKS = [nvlink(0, 1), nvlink(1, 2), nvlink(2, 3), nvlink(0, 3)]
 
 
 @pytest.mark.parametrize(
-    ("links", "expected", "weakest"),
+    ("links", "expected", "weakest", "bytes_per_s"),
     [
-        ([nvlink(0, 1), nvlink(0, 2), nvlink(1, 2)], LinkClass.NVLINK_ALL, (0, 1)),
-        ([nvlink(0, 1), nvlink(0, 2, 17), nvlink(1, 2)], LinkClass.NVLINK_ALL, (0, 2)),
+        ([], LinkClass.NONE, None, None),
+        ([nvlink(0, 1), nvlink(0, 2), nvlink(1, 2)], LinkClass.NVLINK_ALL, (0, 1), ...),
+        ([nvlink(0, 1), nvlink(0, 2, 17), nvlink(1, 2)], LinkClass.NVLINK_ALL, (0, 2), ...),
+        # The way over PCIe does not matter where there is NVLink.
         (
-            [*(nvlink(*pair) for pair in ((0, 1), (1, 2), (2, 3), (0, 3))), pcie(0, 2), pcie(1, 3)],
-            LinkClass.NVLINK_RING,
-            (0, 2),
+            [nvlink(0, 2), replace(nvlink(0, 1), path=PciePath.PIX), nvlink(1, 2)],
+            *(LinkClass.NVLINK_ALL, (0, 1), ...),
+        ),
+        ([*NVLINKS, pcie(0, 2), pcie(1, 3)], LinkClass.NVLINK_RING, (0, 2), ...),
+        ([*NVLINKS, unknown(0, 2), unknown(1, 3)], LinkClass.NVLINK_RING, (0, 2), ...),
+        (
+            [nvlink(0, 1), pcie(0, 2), pcie(1, 2)],
+            *(LinkClass.NVLINK_PARTIAL, (0, 2), SLOT_BYTES_PER_S),
         ),
         (
-            [nvlink(0, 1), nvlink(1, 2), nvlink(2, 3), nvlink(0, 3), unknown(0, 2), unknown(1, 3)],
-            LinkClass.NVLINK_RING,
-            (0, 2),
+            [nvlink(0, 1), pcie(0, 2), SLOW_PCIE],
+            *(LinkClass.NVLINK_PARTIAL, (1, 2), GB_PER_S),
         ),
-        ([nvlink(0, 1), pcie(0, 2), pcie(1, 2)], LinkClass.NVLINK_PARTIAL, (0, 2)),
-        ([pcie(0, 1), pcie(0, 2), pcie(1, 2)], LinkClass.PCIE, (0, 1)),
-        ([nvlink(0, 1), pcie(0, 2), unknown(1, 2)], LinkClass.UNKNOWN, (1, 2)),
-        ([unknown(0, 2), unknown(0, 1)], LinkClass.UNKNOWN, (0, 1)),
+        ([pcie(0, 1), pcie(0, 2), pcie(1, 2)], LinkClass.PCIE, (0, 1), SLOT_BYTES_PER_S),
+        # One of unknown rate could be the slowest.
+        ([pcie(0, 1, bytes_per_s=1), pcie(1, 2, bytes_per_s=None)], LinkClass.PCIE, (1, 2), None),
+        # A narrow slot is weaker than a far one.
+        ([pcie(0, 1, PciePath.SYS), SLOW_PCIE], LinkClass.PCIE, (1, 2), GB_PER_S),
+        ([nvlink(0, 1), pcie(0, 2), unknown(1, 2)], LinkClass.UNKNOWN, (1, 2), None),
+        ([unknown(0, 2), unknown(0, 1)], LinkClass.UNKNOWN, (0, 1), None),
     ],
 )
 def test_the_class_is_that_of_the_best_ring_and_the_weakest_pair_is_named(
-    links: list[PairLink], expected: LinkClass, weakest: tuple[int, int]
+    links: list[PairLink],
+    expected: LinkClass,
+    weakest: tuple[int, int] | None,
+    bytes_per_s: int | EllipsisType | None,
 ) -> None:
+    """A rate of `...` is any."""
     joined = join_pairs(links)
     assert (expected, weakest) == (joined.link_class, joined.weakest_pair)
-
-
-def test_the_rate_over_pcie_is_that_of_the_weakest_pair() -> None:
-    slow = pcie(1, 2, bytes_per_s=GB_PER_S)
-    assert GB_PER_S == join_pairs([nvlink(0, 1), pcie(0, 2), slow]).bytes_per_s
-
-
-def test_an_unknown_pair_leaves_the_rate_unknown() -> None:
-    assert join_pairs([nvlink(0, 1), unknown(0, 2)]).bytes_per_s is None
-
-
-def test_a_pair_of_unknown_rate_could_be_the_slowest() -> None:
-    joined = join_pairs([pcie(0, 1, bytes_per_s=1), pcie(1, 2, bytes_per_s=None)])
-    assert Interconnect(link_class=LinkClass.PCIE, weakest_pair=(1, 2)) == joined
+    assert bytes_per_s in {..., joined.bytes_per_s}
 
 
 @pytest.mark.parametrize("place", range(1, len(PciePath)))
 def test_of_equal_slots_the_farther_pair_is_the_weaker(place: int) -> None:
     nearer, farther = list(PciePath)[place - 1 : place + 1]
     assert (0, 2) == join_pairs([pcie(0, 1, nearer), pcie(0, 2, farther)]).weakest_pair
-
-
-def test_a_narrow_slot_is_weaker_than_a_far_one() -> None:
-    near = pcie(0, 2, PciePath.PIX, bytes_per_s=GB_PER_S)
-    assert (0, 2) == join_pairs([pcie(0, 1, PciePath.SYS), near]).weakest_pair
-
-
-def test_the_way_over_pcie_does_not_matter_where_there_is_nvlink() -> None:
-    near = replace(nvlink(0, 1), path=PciePath.PIX)
-    assert (0, 1) == join_pairs([nvlink(0, 2), near]).weakest_pair
 
 
 @pytest.mark.parametrize(
@@ -338,43 +312,36 @@ def ethernet(bytes_per_s: int | None) -> Nic:
     return Nic(name="eth0", kind=NetworkKind.ETHERNET, bytes_per_s=bytes_per_s)
 
 
-def test_rdma_adapters_carry_a_job_together() -> None:
-    network = join_nics([infiniband(), infiniband(), ethernet(10**12)])
-    assert (NetworkKind.INFINIBAND, 100_000_000_000) == (network.kind, network.bytes_per_s)
-
-
-def test_sockets_use_the_fastest_interface_alone() -> None:
-    network = join_nics([ethernet(1_250_000_000), ethernet(125_000_000), ethernet(None)])
-    assert (NetworkKind.ETHERNET, 1_250_000_000) == (network.kind, network.bytes_per_s)
-
-
-@given(LISTS)
-def test_every_adapter_stays_listed(nics: list[Nic]) -> None:
-    assert tuple(nics) == join_nics(nics).nics
-
-
-@given(LISTS)
-def test_an_unusable_adapter_changes_nothing(nics: list[Nic]) -> None:
+@pytest.mark.parametrize(
+    ("nics", "kind", "bytes_per_s"),
+    [
+        ([], NetworkKind.UNKNOWN, None),
+        # RDMA adapters carry a job together, sockets use the fastest interface alone.
+        (
+            [infiniband(), infiniband(), ethernet(10**12)],
+            *(NetworkKind.INFINIBAND, 100_000_000_000),
+        ),
+        (
+            [ethernet(1_250_000_000), ethernet(125_000_000), ethernet(None)],
+            *(NetworkKind.ETHERNET, 1_250_000_000),
+        ),
+    ],
+)
+def test_adapters_make_a_network(
+    nics: list[Nic], kind: NetworkKind, bytes_per_s: int | None
+) -> None:
     network = join_nics(nics)
-    usable = join_nics([nic for nic in nics if nic.unusable is None])
-    assert (usable.kind, usable.bytes_per_s) == (network.kind, network.bytes_per_s)
+    assert (kind, bytes_per_s) == (network.kind, network.bytes_per_s)
 
 
 @given(LISTS)
-def test_without_a_usable_adapter_nothing_is_known(nics: list[Nic]) -> None:
-    network = join_nics([replace(nic, unusable="it is down") for nic in nics])
-    assert (NetworkKind.UNKNOWN, None, False) == (
-        network.kind,
-        network.bytes_per_s,
-        network.is_fast,
-    )
-
-
-@given(LISTS)
-def test_the_order_of_adapters_changes_nothing(nics: list[Nic]) -> None:
+def test_neither_an_unusable_adapter_nor_the_order_changes_a_network(nics: list[Nic]) -> None:
+    network = join_nics(nics)
+    assert tuple(nics) == network.nics
     shuffled = sorted(nics, key=lambda nic: (nic.kind, nic.bytes_per_s or 0, nic.name))
-    one, other = join_nics(nics), join_nics(shuffled)
-    assert (one.kind, one.bytes_per_s) == (other.kind, other.bytes_per_s)
+    for others in ([nic for nic in nics if nic.unusable is None], shuffled):
+        other = join_nics(others)
+        assert (other.kind, other.bytes_per_s) == (network.kind, network.bytes_per_s)
 
 
 @given(LISTS, NICS)
@@ -441,30 +408,36 @@ def islands() -> Machine:
     return machine(*gpus, links=links, interconnect=join_pairs(links))
 
 
-def test_a_machine_nobody_can_train_on_is_refused() -> None:
-    with pytest.raises(UsageError, match="at least one GPU"):
-        machine()
-    with pytest.raises(UsageError, match="at least one node, not 0"):
-        machine(gpu(0), nodes=0)
-    with pytest.raises(UsageError, match="listed twice"):
-        machine(gpu(0), gpu(0))
+@pytest.mark.parametrize(
+    ("gpus", "nodes", "error"),
+    [
+        ((), 1, "at least one GPU"),
+        ((gpu(0),), 0, "at least one node, not 0"),
+        ((gpu(0), gpu(0)), 1, "listed twice"),
+    ],
+)
+def test_a_machine_nobody_can_train_on_is_refused(
+    gpus: tuple[Gpu, ...], nodes: int, error: str
+) -> None:
+    with pytest.raises(UsageError, match=error):
+        machine(*gpus, nodes=nodes)
 
 
-def test_slices_of_one_gpu_are_several_gpus() -> None:
-    assert 2 == machine(gpu(1, mig_slice=0), gpu(1, mig_slice=1)).world_size
-
-
-@pytest.mark.parametrize(("facts", "expected"), [({}, "3"), ({"mig_slice": 1}, "3:1")])
-def test_a_gpu_is_named_as_a_command_line_names_it(facts: dict[str, object], expected: str) -> None:
-    assert expected == gpu(3, **facts).label
-
-
-def test_cuda_counts_a_gpu_by_its_ordinal_where_somebody_counted() -> None:
-    assert [3, 2, 0] == [
-        gpu(3).cuda_ordinal,
-        gpu(3, ordinal=2).cuda_ordinal,
-        gpu(3, ordinal=0).cuda_ordinal,
-    ]
+@pytest.mark.parametrize(
+    ("facts", "label", "ordinal"),
+    [
+        ({}, "3", 3),
+        ({"mig_slice": 1}, "3:1", 3),
+        # Where somebody counted.
+        ({"ordinal": 2}, "3", 2),
+        ({"ordinal": 0}, "3", 0),
+    ],
+)
+def test_a_gpu_has_the_name_of_a_command_line_and_the_number_of_cuda(
+    facts: dict[str, object], label: str, ordinal: int
+) -> None:
+    named = gpu(3, **facts)
+    assert (label, ordinal) == (named.label, named.cuda_ordinal)
 
 
 @given(st.lists(st.none() | st.integers(0, 2**40), min_size=1, max_size=6))
@@ -477,30 +450,27 @@ def test_the_tightest_gpu_counts_and_an_unknown_one_could_be_it(sizes: list[int 
     assert (expected, expected) == (whole.free_bytes, whole.total_bytes)
 
 
-def test_an_oldest_gpu_without_bf16_keeps_the_machine_from_it() -> None:
-    old, new, unknown = ({"compute_capability": cc} for cc in ((7, 5), (9, 0), None))
-    assert (7, 5) == machine(gpu(0, **new), gpu(1, **old)).compute_capability
-    assert not machine(gpu(0, **new), gpu(1, **old)).takes_bf16
-    assert machine(gpu(0, **new), gpu(1, **unknown)).compute_capability is None
-    assert machine(gpu(0, **new), gpu(1, **unknown)).takes_bf16
-
-
 @pytest.mark.parametrize(
-    ("accelerator", "computes_bf16", "expected"),
+    ("others", "accelerator", "computes_bf16", "expected"),
     [
-        (Accelerator.CPU, True, True),
-        (Accelerator.CPU, False, False),
-        (Accelerator.CPU, None, True),
-        (Accelerator.CUDA, False, True),
+        ((7, 5), Accelerator.CUDA, None, ((7, 5), False)),
+        ((9, 0), Accelerator.CUDA, False, ((9, 0), True)),
+        (None, Accelerator.CUDA, None, (None, True)),
+        ((9, 0), Accelerator.CPU, True, ((9, 0), True)),
+        ((9, 0), Accelerator.CPU, False, ((9, 0), False)),
+        ((9, 0), Accelerator.CPU, None, ((9, 0), True)),
     ],
 )
-def test_the_cpu_keeps_from_bf16_the_ranks_that_it_computes_for(
-    accelerator: Accelerator, computes_bf16: bool | None, expected: bool
+def test_the_oldest_gpu_or_the_cpu_that_computes_for_ranks_keeps_a_machine_from_bf16(
+    others: tuple[int, int] | None,
+    accelerator: Accelerator,
+    computes_bf16: bool | None,
+    expected: tuple[tuple[int, int] | None, bool],
 ) -> None:
-    whole = replace(
-        machine(gpu(0)), accelerator=accelerator, host=Host(computes_bf16=computes_bf16)
-    )
-    assert expected is whole.takes_bf16
+    gpus = (gpu(0, compute_capability=(9, 0)), gpu(1, compute_capability=others))
+    host = Host(computes_bf16=computes_bf16)
+    whole = machine(*gpus, accelerator=accelerator, host=host)
+    assert expected == (whole.compute_capability, whole.takes_bf16)
 
 
 @pytest.mark.parametrize(
@@ -539,11 +509,19 @@ def test_a_note_is_said_once_and_in_its_place() -> None:
     assert ("a", "b", "c") == noted.notes
 
 
-def test_an_nvlink_domain_is_named_when_all_gpus_share_it() -> None:
-    assert "x.1" == machine(gpu(0, clique="x.1"), gpu(1, clique="x.1")).clique
-    assert machine(gpu(0, clique="x.1"), gpu(1, clique="x.2")).clique is None
-    assert machine(gpu(0, clique="x.1"), gpu(1)).clique is None
-    assert machine(gpu(0), gpu(1)).clique is None
+@pytest.mark.parametrize(
+    ("cliques", "expected"),
+    [
+        (("x.1", "x.1"), "x.1"),
+        (("x.1", "x.2"), None),
+        (("x.1", None), None),
+        ((None, None), None),
+    ],
+)
+def test_an_nvlink_domain_is_named_when_all_gpus_share_it(
+    cliques: tuple[str | None, ...], expected: str | None
+) -> None:
+    assert expected == machine(*(gpu(i, clique=each) for i, each in enumerate(cliques))).clique
 
 
 def test_memory_is_the_hosts_for_cpu_ranks_and_gpus_without_their_own() -> None:
@@ -552,59 +530,52 @@ def test_memory_is_the_hosts_for_cpu_ranks_and_gpus_without_their_own() -> None:
     assert not machine(gpu(0)).lives_on_host
 
 
-def test_fewer_gpus_have_the_link_between_them() -> None:
-    whole = islands()
-    assert LinkClass.NVLINK_PARTIAL is whole.interconnect.link_class
-    assert (LinkClass.NVLINK_ALL, 56_250_000_000, (2, 3)) == (
-        (link := pick_gpus(whole, whole.gpus[2:]).interconnect).link_class,
-        link.bytes_per_s,
-        link.weakest_pair,
-    )
-    assert LinkClass.PCIE is pick_gpus(whole, whole.gpus[1:3]).interconnect.link_class
+SLICED = machine(gpu(0), gpu(1, mig_slice=0), gpu(1, mig_slice=1))
 
 
-def test_fewer_gpus_keep_the_pairs_between_them_and_the_order_asked() -> None:
-    whole = islands()
-    fewer = pick_gpus(whole, (whole.gpus[3], whole.gpus[0], whole.gpus[1]))
-    assert ["3", "0", "1"] == [gpu.label for gpu in fewer.gpus]
-    assert [(0, 1), (0, 3), (1, 3)] == [link.pair for link in fewer.links]
+@pytest.mark.parametrize(
+    ("whole", "taken", "expected", "pairs"),
+    [
+        (islands(), (0, 1, 2, 3), LinkClass.NVLINK_PARTIAL, [*combinations(range(4), 2)]),
+        (islands(), (2, 3), LinkClass.NVLINK_ALL, [(2, 3)]),
+        (islands(), (1, 2), LinkClass.PCIE, [(1, 2)]),
+        (islands(), (3, 0, 1), LinkClass.NVLINK_PARTIAL, [(0, 1), (0, 3), (1, 3)]),
+        (islands(), (0,), LinkClass.NONE, []),
+        # Nobody knows a link between slices.
+        (SLICED, (1, 2), LinkClass.UNKNOWN, []),
+        (SLICED, (0, 1), LinkClass.UNKNOWN, []),
+        (SLICED, (1,), LinkClass.NONE, []),
+        # Where only the class is known it stands for fewer GPUs.
+        (machine(*map(gpu, range(8))), (0, 1, 2, 3), LinkClass.NVLINK_ALL, []),
+    ],
+)
+def test_fewer_gpus_have_the_link_between_them(
+    whole: Machine,
+    taken: tuple[int, ...],
+    expected: LinkClass,
+    pairs: list[tuple[int, int]],
+) -> None:
+    gpus = tuple(whole.gpus[index] for index in taken)
+    fewer = pick_gpus(whole, gpus)
+    assert gpus == fewer.gpus
+    assert expected is fewer.interconnect.link_class
+    assert pairs == [link.pair for link in fewer.links]
 
 
 @given(st.permutations(range(4)), st.integers(1, 4))
 def test_fewer_gpus_never_lose_a_fast_link(order: list[int], count: int) -> None:
     whole = islands()
     some = pick_gpus(whole, [whole.gpus[index] for index in order[:count]])
-    assert {link.pair for link in some.links} <= {link.pair for link in whole.links}
     for fewer in range(2, count):
         assert some.is_fast <= with_gpus(some, fewer).is_fast
 
 
-def test_one_gpu_crosses_no_link() -> None:
-    lone = pick_gpus(islands(), islands().gpus[:1])
-    assert ((), Interconnect(link_class=LinkClass.NONE)) == (lone.links, lone.interconnect)
-
-
-def test_slices_cross_a_link_that_nobody_knows() -> None:
-    split = machine(gpu(0), gpu(1, mig_slice=0), gpu(1, mig_slice=1))
-    assert LinkClass.UNKNOWN is pick_gpus(split, split.gpus[1:]).interconnect.link_class
-    assert LinkClass.UNKNOWN is pick_gpus(split, split.gpus[:2]).interconnect.link_class
-    assert LinkClass.NONE is pick_gpus(split, split.gpus[1:2]).interconnect.link_class
-
-
-def test_where_only_the_class_is_known_it_stands_for_fewer_gpus() -> None:
-    told = machine(*(gpu(index) for index in range(8)))
-    assert NVLINK == pick_gpus(told, told.gpus[:4]).interconnect
-
-
 def test_the_first_gpus_are_taken_and_no_more_than_there_are() -> None:
     assert [0, 1] == [gpu.index for gpu in with_gpus(islands(), 2).gpus]
+    assert 12 == with_nodes(islands(), 3).world_size
     for count in (0, 5):
         with pytest.raises(UsageError, match=f"`gpus_per_node={count}`: this machine has 4"):
             with_gpus(islands(), count)
-
-
-def test_nodes_multiply_the_ranks() -> None:
-    assert 12 == with_nodes(islands(), 3).world_size
 
 
 # The planned class and rate against what NCCL's collectives reached on the same machine.
@@ -634,18 +605,13 @@ def large(run: dict[str, Any]) -> dict[str, int]:
 def test_a_large_collective_reaches_the_stated_part_of_the_planned_rate(
     run: dict[str, Any],
 ) -> None:
-    link = planned(run).interconnect
+    """NCCL searched rings for less than is nominal, too."""
+    link, rings = planned(run).interconnect, run["nccl_rings"]
     assert link.bytes_per_s is not None
     low, high = BANDS[link.is_fast]
     assert {"all_reduce", "all_gather", "reduce_scatter"} == large(run).keys()
     for name, measured in large(run).items():
         assert low <= measured / link.bytes_per_s <= high, name
-
-
-@pytest.mark.parametrize("run", RUNS, ids=["nvlink", "host"])
-def test_nccl_searched_rings_for_less_than_is_nominal(run: dict[str, Any]) -> None:
-    rings, link = run["nccl_rings"], planned(run).interconnect
-    assert link.bytes_per_s is not None
     assert 0.6 <= rings["searched"] * rings["bytes_per_s_each"] / link.bytes_per_s <= 0.85
 
 
