@@ -188,9 +188,7 @@ def test_the_sizes_of_a_strategy_have_keys_values_and_bytes() -> None:
     sharded = [each["buffers"] for each in PLAN["strategies"] if each["stage"] > 0]
     size = {"key": "str", "value": "int", "bytes": "int"}
     assert [[size]] * len(sharded) == [shape(buffers) for buffers in sharded]
-
-
-def test_the_machine_in_a_plan_can_be_planned_for_again() -> None:
+    # The machine can be planned for again.
     assert JOB.machine == decode_machine(PLAN["machine"])
 
 
@@ -216,10 +214,6 @@ def test_the_totals_are_the_sums_of_the_lines(at: int) -> None:
     assert gpu["budget_bytes"] - gpu["device_bytes"] == gpu["headroom_bytes"]
 
 
-def test_the_global_batch_counts_every_rank() -> None:
-    assert 2 * 8 * 4 == PLAN["workload"]["global_batch"]
-
-
 def test_when_nothing_is_chosen_that_is_null_and_the_remedies_are_there() -> None:
     assert REFUSED["chosen"] is None
     expected = {"change": {"--method": "lora"}, "strategy": "ddp", "verdict": "uncertain"}
@@ -230,11 +224,43 @@ def test_when_nothing_is_chosen_that_is_null_and_the_remedies_are_there() -> Non
     assert lora["frees_bytes"] > 0
 
 
-def test_an_unknown_budget_is_null() -> None:
-    gpus = tuple(replace(gpu, free_bytes=None) for gpu in JOB.machine.gpus)
-    job = replace(JOB, machine=replace(JOB.machine, gpus=gpus))
-    gpu = encode(decide(job, Constraints()))["strategies"][0]["gpu"]
-    assert (None, None) == (gpu["budget_bytes"], gpu["headroom_bytes"])
+UNKNOWN = tuple(replace(gpu, free_bytes=None) for gpu in JOB.machine.gpus)
+LORA = replace(JOB.workload, method=Method.LORA, lora_rank=8)
+LAUNCHED = {"config_path": "c.json", "command": ("deepspeed", "t.py"), "env": {"A": "b"}}
+
+
+@pytest.mark.parametrize(
+    ("plan", "keys", "expected"),
+    [
+        (PLAN, ("workload", "global_batch"), 2 * 8 * 4),
+        (REFUSED, ("choice",), None),
+        *(
+            (
+                encode(
+                    decide(replace(JOB, machine=replace(JOB.machine, gpus=UNKNOWN)), Constraints())
+                ),
+                *(("strategies", 0, "gpu", key), None),
+            )
+            for key in ("budget_bytes", "headroom_bytes")
+        ),
+        *(
+            (encode(decide(replace(JOB, workload=LORA), Constraints())), keys, expected)
+            for keys, expected in (
+                (("model", "trainable_params"), JOB.model.lora_params(8)),
+                (("workload", "lora_rank"), 8),
+                (("workload", "lora_target_modules"), "all-linear"),
+            )
+        ),
+        *(
+            (encode(decide(JOB, Constraints()), **LAUNCHED), (key,), expected)
+            for key, expected in {**LAUNCHED, "command": ["deepspeed", "t.py"]}.items()
+        ),
+    ],
+)
+def test_a_plan_says(plan: Any, keys: tuple[str | int, ...], expected: object) -> None:
+    for key in keys:
+        plan = plan[key]
+    assert expected == plan
 
 
 def test_a_question_without_a_strategy_has_no_numbers() -> None:
@@ -242,40 +268,15 @@ def test_a_question_without_a_strategy_has_no_numbers() -> None:
     assert (None, None, None) == (step["strategy"], step["need_bytes"], step["have_bytes"])
 
 
-def test_lora_says_what_trains() -> None:
-    job = replace(JOB, workload=replace(JOB.workload, method=Method.LORA, lora_rank=8))
-    plan = encode(decide(job, Constraints()))
-    assert JOB.model.lora_params(8) == plan["model"]["trainable_params"]
-    said = {key: plan["workload"][key] for key in ("lora_rank", "lora_target_modules")}
-    assert {"lora_rank": 8, "lora_target_modules": "all-linear"} == said
-
-
-def test_a_launch_adds_its_file_command_and_environment() -> None:
-    more = {"config_path": "c.json", "command": ("deepspeed", "t.py"), "env": {"A": "b"}}
-    plan = encode(decide(JOB, Constraints()), **more)
-    expected = {**more, "command": ["deepspeed", "t.py"]}
-    assert expected == {key: plan[key] for key in more}
-
-
-def test_the_accounting_is_named() -> None:
-    job = replace(JOB, accounting=Accounting.TEXTBOOK)
-    assert "textbook" == encode(decide(job, Constraints()))["workload"]["accounting"]
-
-
-def test_the_first_iteration_is_said_and_unknown_by_the_rule_of_thumb() -> None:
+def test_interval_and_first_iteration_are_unknown_by_the_rule_of_thumb() -> None:
     by_rule = encode(decide(replace(JOB, accounting=Accounting.TEXTBOOK), Constraints()))
-    for plan, known in ((PLAN, True), (by_rule, False)):
-        firsts = [strategy["gpu"]["first_iteration"] for strategy in plan["strategies"]]
-        assert [known] * len(firsts) == [first is not None for first in firsts]
-
-
-def test_the_interval_is_said_and_unknown_by_the_rule_of_thumb() -> None:
-    for strategy in PLAN["strategies"]:
-        interval = strategy["gpu"]["interval"]
-        assert strategy["gpu"]["peak_bytes"] == interval["expected_bytes"]
+    assert "textbook" == by_rule["workload"]["accounting"]
+    for known, unknown in zip(PLAN["strategies"], by_rule["strategies"], strict=True):
+        interval = known["gpu"]["interval"]
+        assert known["gpu"]["peak_bytes"] == interval["expected_bytes"]
         assert {Assumption.STAND_IN} <= {*interval["assumptions"]} <= {*Assumption}
-    by_rule = encode(decide(replace(JOB, accounting=Accounting.TEXTBOOK), Constraints()))
-    assert {None} == {strategy["gpu"]["interval"] for strategy in by_rule["strategies"]}
+        assert known["gpu"]["first_iteration"] is not None
+        assert (None, None) == (unknown["gpu"]["interval"], unknown["gpu"]["first_iteration"])
 
 
 def test_a_choice_has_its_time_and_stands_among_its_candidates() -> None:
@@ -294,10 +295,6 @@ def test_a_choice_has_its_time_and_stands_among_its_candidates() -> None:
     ]
     assert {*choice} == {*candidates["pareto"][0]}
     assert candidates["clearly_faster"] is None
-
-
-def test_where_nothing_fits_there_is_no_choice() -> None:
-    assert REFUSED["choice"] is None
 
 
 def test_limits_are_of_each_strategy_without_and_with_checkpointing() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from zerowiz.core.script.arguments import Reads, ScriptParser, field_options
 from zerowiz.core.script.bindings import ScriptValue, State, read_said
-from zerowiz.core.script.config_delivery import Delivery, deliver
+from zerowiz.core.script.config_delivery import deliver
 from zerowiz.core.script.facts import Convention, ScriptFacts, ValueSource
 from zerowiz.core.script.settings import ScriptRun
 from zerowiz.core.script.settings_file import SettingsFile, render_values
@@ -66,12 +66,13 @@ def test_the_values_of_a_file_are_said_and_what_it_leaves_out_is_open() -> None:
     assert (2, State.SAID, f"{key} in run/args.json", f"set {key} to 4 in run/args.json") == shown(
         settings.micro_batch
     )
-    assert settings.precision is not None
-    assert (Precision.BF16, State.SAID) == (settings.precision.value, settings.precision.state)
-    assert settings.lora_target_modules is not None
-    assert "a,b" == settings.lora_target_modules.value
-    assert settings.accumulation_steps is not None
-    assert State.OPEN is settings.accumulation_steps.state
+    for name, value, state in (
+        ("precision", Precision.BF16, State.SAID),
+        ("lora_target_modules", "a,b", State.SAID),
+        ("accumulation_steps", 1, State.OPEN),
+    ):
+        setting = getattr(settings, name)
+        assert (value, state) == (setting.value, setting.state)
     assert settings.words_for("micro_batch", 4) is None
     assert ("--gradient_accumulation_steps", "4") == settings.words_for("accumulation_steps", 4)
 
@@ -121,64 +122,70 @@ def test_a_trainer_that_gets_its_config_by_the_environment_is_told_its_steps() -
     assert ("--gradient_accumulation_steps", "4") == words
 
 
-def test_a_switch_may_stand_for_a_text() -> None:
+def test_neither_a_switch_in_the_place_of_a_text_nor_null_says_a_setting() -> None:
     read = facts("a.json", {"deepspeed": False, "model_name_or_path": True})
-    assert (False, True) == tuple(
-        read_said(read, ("a.json",))[name].value for name in ("deepspeed", "model_name_or_path")
-    )
+    said = read_said(read, ("a.json",))
+    assert (False, True) == (said["deepspeed"].value, said["model_name_or_path"].value)
     assert ScriptRun(read, ("a.json",)).settings.model is None
-
-
-def test_no_value_leaves_a_setting_unknown() -> None:
-    values = {"per_device_train_batch_size": None, "model_name_or_path": None}
-    settings = ScriptRun(facts("a.json", values), ("a.json",)).settings
+    nulls = {"per_device_train_batch_size": None, "model_name_or_path": None}
+    settings = ScriptRun(facts("a.json", nulls), ("a.json",)).settings
     assert (None, None) == (settings.micro_batch, settings.model)
 
 
-def delivered(values: Mapping[str, object], *words: str, path: str = "a.json") -> Delivery:
-    return deliver(facts(path, values), (path, *words), DS, "out")
+COPY = "out/a.ds_config_zero2.json"
+SAID = {"per_device_train_batch_size": 2, "max_seq_length": 512, "deepspeed": None}
 
 
-def test_what_is_settled_goes_into_a_copy_that_is_handed_over_instead() -> None:
-    values = {"per_device_train_batch_size": 2, "max_seq_length": 512, "deepspeed": None}
-    words = ("--gradient_accumulation_steps", "4", "--bf16", "True", "--max_length=256")
-    delivery = delivered(values, *words, "--lora_target_modules", "a", "b")
-    assert delivery.copy is not None
-    assert ("out/a.ds_config_zero2.json", "a.json") == (delivery.copy.path, delivery.copy.of)
-    assert {
-        "per_device_train_batch_size": 2,
-        "max_seq_length": 256,
-        "deepspeed": DS,
-        "gradient_accumulation_steps": 4,
-        "bf16": True,
-        "lora_target_modules": ["a", "b"],
-    } == delivery.copy.values
-    assert ("out/a.ds_config_zero2.json",) == delivery.script_args
-    assert {} == delivery.env
-
-
-def test_words_that_are_not_understood_stay_where_they_are() -> None:
-    delivery = delivered({}, "--bf16", "True", "--wandb_project", "x")
-    assert delivery.copy is not None
-    assert {"bf16": True, "deepspeed": DS} == delivery.copy.values
-    assert ("--wandb_project", "x") == delivery.script_args[1:]
-
-
-@pytest.mark.parametrize("convention", [Convention.HF_IN_CODE, Convention.NONE])
-def test_what_is_settled_goes_into_the_copy_however_the_config_reaches_the_script(
+@pytest.mark.parametrize(
+    ("convention", "values", "words", "copied", "handed"),
+    [
+        (
+            *(Convention.HF_PARSER, SAID),
+            (
+                *("--gradient_accumulation_steps", "4", "--bf16", "True", "--max_length=256"),
+                *("--lora_target_modules", "a", "b"),
+            ),
+            {
+                "per_device_train_batch_size": 2,
+                "max_seq_length": 256,
+                "deepspeed": DS,
+                "gradient_accumulation_steps": 4,
+                "bf16": True,
+                "lora_target_modules": ["a", "b"],
+            },
+            (COPY,),
+        ),
+        # Words that are not understood stay where they are.
+        (
+            *(Convention.HF_PARSER, {}, ("--bf16", "True", "--wandb_project", "x")),
+            {"bf16": True, "deepspeed": DS},
+            (COPY, "--wandb_project", "x"),
+        ),
+        # However the config reaches the script.
+        *(
+            (convention, {}, ("--bf16", "True"), {"bf16": True}, (COPY,))
+            for convention in (Convention.HF_IN_CODE, Convention.NONE)
+        ),
+        # A file that says it all is handed over as it is.
+        (
+            *(Convention.HF_PARSER, {"bf16": True, "deepspeed": f"./{DS}"}, ("--bf16", "True")),
+            *(None, ("a.json",)),
+        ),
+    ],
+)
+def test_what_is_settled_goes_into_a_copy_that_is_handed_over_instead(
     convention: Convention,
+    values: Mapping[str, object],
+    words: tuple[str, ...],
+    copied: Mapping[str, object] | None,
+    handed: tuple[str, ...],
 ) -> None:
-    read = replace(facts("a.json", {}), convention=convention)
-    delivery = deliver(read, ("a.json", "--bf16", "True"), DS)
-    assert delivery.copy is not None
-    assert {"bf16": True} == delivery.copy.values
-    assert (convention is Convention.HF_IN_CODE) == bool(delivery.env)
-
-
-def test_a_file_that_says_it_all_is_handed_over_as_it_is() -> None:
-    delivery = delivered({"bf16": True, "deepspeed": f"./{DS}"}, "--bf16", "True")
-    assert delivery.copy is None
-    assert ("a.json",) == delivery.script_args
+    read = replace(facts("a.json", values), convention=convention)
+    delivery = deliver(read, ("a.json", *words), DS, "out")
+    assert handed == delivery.script_args
+    assert (convention is Convention.HF_IN_CODE) is bool(delivery.env)
+    made = delivery.copy
+    assert (copied and (COPY, "a.json", copied)) == (made and (made.path, made.of, made.values))
 
 
 @pytest.mark.parametrize("is_whole", [True, False])
