@@ -65,22 +65,20 @@ def test_the_shipped_table_holds_the_settings_of_the_measured_runs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "missing"),
+    ("method", "runs", "missing"),
     [
-        ("full", ()),
-        ("lora", (HOLE,)),
+        ("full", TWO, ()),
+        ("lora", TWO, (HOLE,)),
         # No run had it at all: that is a doubt of its own.
-        ("qlora", ()),
+        ("qlora", TWO, ()),
+        # Nothing is known of runs.
+        ("lora", MeasuredRuns(settings=(A, B), runs=()), ()),
     ],
 )
 def test_a_hole_is_a_pair_of_values_that_were_measured_apart(
-    method: str, missing: tuple[Pair, ...]
+    method: str, runs: MeasuredRuns, missing: tuple[Pair, ...]
 ) -> None:
-    assert missing == find_never_together({A: "zero3-offload", B: method}, TWO.pairs())
-
-
-def test_nothing_is_a_hole_where_nothing_is_known_of_runs() -> None:
-    assert () == find_never_together({A: "zero3-offload", B: "lora"}, frozenset())
+    assert missing == find_never_together({A: "zero3-offload", B: method}, runs.pairs())
 
 
 @pytest.mark.parametrize(
@@ -185,16 +183,21 @@ def test_a_strategy_that_spares_nothing_more_does_not_fit_either() -> None:
         assert not one.runs or one.device_bytes < need_bytes
 
 
-def test_a_stage_that_was_asked_for_is_where_it_begins() -> None:
-    decision = decide(JOB, Constraints(stage=2))
-    assert "zero3" == chosen(decide_again(decision, died(decision, ZERO2)))
-
-
-def test_offload_that_was_refused_stays_refused() -> None:
-    decision = decide(JOB, Constraints(offload=OffloadChoice.NONE))
-    for strategy in (DDP, ZERO2, ZERO3):
+@pytest.mark.parametrize(
+    ("constraints", "died_of", "expected"),
+    [
+        # A stage that was asked for is where it begins; offload that was refused stays refused.
+        (Constraints(stage=2), (ZERO2,), "zero3"),
+        (Constraints(offload=OffloadChoice.NONE), (DDP, ZERO2, ZERO3), None),
+    ],
+)
+def test_what_was_asked_for_stays(
+    constraints: Constraints, died_of: tuple[Strategy, ...], expected: str | None
+) -> None:
+    decision = decide(JOB, constraints)
+    for strategy in died_of:
         decision = decide_again(decision, died(decision, strategy))
-    assert chosen(decision) is None
+    assert expected == chosen(decision)
 
 
 def test_after_the_host_was_too_small_a_strategy_that_builds_less_there_is_taken() -> None:
@@ -204,42 +207,40 @@ def test_after_the_host_was_too_small_a_strategy_that_builds_less_there_is_taken
     assert again.of(ZERO2_OFFLOAD).ran_out is not None
 
 
+GB = 10**9
+OTHER_STEPS = (
+    ({"micro_batch": 8}, "zero2"),
+    ({"accumulation_steps": 8}, "zero2"),
+    ({"micro_batch": 2}, "ddp"),
+    ({"sequence_tokens": 128}, "ddp"),
+    ({"gradient_checkpointing": False, "micro_batch": 4}, "ddp"),
+)
+
+
 @pytest.mark.parametrize(
-    ("change", "expected"),
+    ("budget_bytes", "change", "expected"),
     [
-        ({}, "zero2"),
-        ({"workload": replace(JOB.workload, micro_batch=8)}, "zero2"),
-        ({"workload": replace(JOB.workload, accumulation_steps=8)}, "zero2"),
-        ({"workload": replace(JOB.workload, micro_batch=2)}, "ddp"),
-        ({"workload": replace(JOB.workload, sequence_tokens=128)}, "ddp"),
-        ({"workload": replace(JOB.workload, gradient_checkpointing=False, micro_batch=4)}, "ddp"),
-        ({"model": model_from_size("900m", 900_000_000)}, "ddp"),
-        ({"machine": replace(FOUR, gpus=FOUR.gpus[:2])}, "ddp"),
+        (None, {}, "zero2"),
+        *(
+            (None, {"workload": replace(JOB.workload, **said)}, expected)  # type: ignore[arg-type]
+            for said, expected in OTHER_STEPS
+        ),
+        (None, {"model": model_from_size("900m", 900_000_000)}, "ddp"),
+        (None, {"machine": replace(FOUR, gpus=FOUR.gpus[:2])}, "ddp"),
+        (None, {"state_dtype": StateDtype.BF16}, "ddp"),
+        # With more room it is tried again.
+        (40 * GB, {}, "zero2"),
+        (40 * GB, {"budget_bytes": 41 * GB}, "zero2"),
+        (40 * GB, {"budget_bytes": 50 * GB}, "ddp"),
     ],
 )
 def test_it_holds_for_this_job_and_larger_steps_of_it(
-    change: Mapping[str, object], expected: str
+    budget_bytes: int | None, change: Mapping[str, object], expected: str
 ) -> None:
-    seen = died(decide(JOB, Constraints()), DDP)
-    other = replace(JOB, ran_out=(seen,), **change)  # type: ignore[arg-type]
+    job = replace(JOB, budget_bytes=budget_bytes)
+    seen = died(decide(job, Constraints()), DDP)
+    other = replace(job, ran_out=(seen,), **change)  # type: ignore[arg-type]
     assert expected == chosen(decide(other, Constraints()))
-
-
-@pytest.mark.parametrize(
-    ("more_bytes", "expected"), [(0, "zero2"), (1_000_000_000, "zero2"), (10_000_000_000, "ddp")]
-)
-def test_with_more_room_it_is_tried_again(more_bytes: int, expected: str) -> None:
-    small = replace(JOB, budget_bytes=40_000_000_000)
-    seen = died(decide(small, Constraints()), DDP)
-    again = replace(JOB, budget_bytes=40_000_000_000 + more_bytes, ran_out=(seen,))
-    assert expected == chosen(decide(again, Constraints()))
-
-
-def test_optimizer_states_in_another_format_are_another_job() -> None:
-    seen = died(decide(JOB, Constraints()), ZERO2)
-    other = replace(JOB, state_dtype=StateDtype.BF16, ran_out=(seen,))
-    assert other.key != JOB.key
-    assert not any(one.ran_out for one in decide(other, Constraints()).evaluated)
 
 
 KEY = """
@@ -254,13 +255,9 @@ print(job_key(machine, model_from_size("1b", 1_000_000_000), Workload(), None))
 
 
 def test_a_job_has_the_same_key_in_every_process() -> None:
-    keys = set()
-    for seed in range(4):
-        environ = {**os.environ, "PYTHONHASHSEED": str(seed), "PYTHONPATH": str(ROOT)}
-        argv = [sys.executable, "-c", KEY]
-        done = subprocess.run(argv, env=environ, capture_output=True, text=True, check=True)
-        keys.add(done.stdout)
-    assert 1 == len(keys)
+    argv, environ = [sys.executable, "-c", KEY], {**os.environ, "PYTHONPATH": str(ROOT)}
+    seeds = [{**environ, "PYTHONHASHSEED": str(seed)} for seed in range(4)]
+    assert 1 == len({subprocess.check_output(argv, env=seed) for seed in seeds})
 
 
 def test_remedies_that_change_the_job_are_not_held_back_by_it() -> None:
@@ -273,22 +270,16 @@ def test_remedies_that_change_the_job_are_not_held_back_by_it() -> None:
     assert any("gradient_checkpointing" in remedy.change for remedy in find_remedies(decision))
 
 
-def test_nothing_is_learned_where_nobody_knows_how_much_room_there_was() -> None:
-    unknown = replace(FOUR, gpus=tuple(replace(gpu, free_bytes=None) for gpu in FOUR.gpus))
-    decision = decide(replace(JOB, machine=unknown), Constraints(stage=2, force=True))
-    assert remember(decision, ZERO2, MemoryKind.GPU, DAY) is None
-
-
 def test_the_latest_death_of_a_strategy_replaces_the_one_before() -> None:
     first = died(decide(JOB, Constraints()), DDP)
     later, other = replace(first, seen_on="2026-11-23"), replace(first, strategy="zero1")
     history = History().plus(first).plus(other).plus(later)
     assert (other, later) == history.ran_out
-
-
-def test_a_history_is_read_as_it_was_written() -> None:
-    history = History().plus(died(decide(JOB, Constraints()), DDP))
     assert history == decode(History, encode(history), "ran_out")
+    # Nothing is learned where nobody knows how much room there was.
+    unknown = replace(FOUR, gpus=tuple(replace(gpu, free_bytes=None) for gpu in FOUR.gpus))
+    decision = decide(replace(JOB, machine=unknown), Constraints(stage=2, force=True))
+    assert remember(decision, ZERO2, MemoryKind.GPU, DAY) is None
 
 
 @pytest.mark.parametrize("cause", Cause)

@@ -1,6 +1,7 @@
 """What a search keeps, whatever the job; and that it finds what trying everything finds."""
 
 from collections.abc import Iterator
+from operator import attrgetter
 
 import pytest
 from hypothesis import assume, given, settings
@@ -19,7 +20,6 @@ from zerowiz.core.decision.flowchart import (
 from zerowiz.core.decision.job import Job, Objective, OpenSettings, RanOut
 from zerowiz.core.decision.open_settings import (
     Candidate,
-    Limit,
     Search,
     find_limits,
     find_pareto,
@@ -61,19 +61,25 @@ def test_the_limits_fit_and_what_is_larger_does_not(name: str) -> None:
     assert [s.name for s in STRATEGIES for _ in range(2)] == [e.strategy.name for e in limits]
     for limit in limits:
         step = replace(job.workload, gradient_checkpointing=limit.gradient_checkpointing)
-
-        def runs(workload: Workload, limit: Limit = limit) -> bool:
-            return evaluate(replace(job, workload=workload), limit.strategy).is_sure
-
-        if limit.micro_batch:
-            assert runs(replace(step, micro_batch=limit.micro_batch))
-        assert not runs(replace(step, micro_batch=limit.micro_batch + 1))
-        if limit.sequence_tokens:
-            assert runs(replace(step, sequence_tokens=limit.sequence_tokens))
-        assert limit.sequence_tokens <= positions
         longer = limit.sequence_tokens + 128
+        assert limit.sequence_tokens <= positions
         assert limit.by_positions is (longer > positions)
-        assert limit.by_positions or not runs(replace(step, sequence_tokens=longer))
+        beyond = [] if limit.by_positions else [("sequence_tokens", longer, False)]
+        for size, number, fits in (
+            ("micro_batch", limit.micro_batch, True),
+            ("micro_batch", limit.micro_batch + 1, False),
+            ("sequence_tokens", limit.sequence_tokens, True),
+            *beyond,
+        ):
+            if number:
+                workload = replace(step, **{size: number})  # type: ignore[arg-type]
+                assert fits is evaluate(replace(job, workload=workload), limit.strategy).is_sure
+    for plain, recomputed in zip(limits[::2], limits[1::2], strict=True):
+        assert plain.micro_batch <= recomputed.micro_batch
+        assert plain.sequence_tokens <= recomputed.sequence_tokens
+    # Nobody knows the memory of this host.
+    offloaded = next(each for each in limits if each.strategy == ZERO3_OFFLOAD)
+    assert (0, 0) == (offloaded.micro_batch, offloaded.sequence_tokens)
 
 
 def test_positions_of_a_stand_in_or_short_of_the_job_end_no_sequence() -> None:
@@ -91,21 +97,6 @@ def test_positions_of_a_stand_in_or_short_of_the_job_end_no_sequence() -> None:
                 assert limit.sequence_tokens >= tokens
             if limit.gradient_checkpointing and limit.strategy == ZERO3:
                 assert limit.sequence_tokens > model.architecture.positions
-
-
-def test_checkpointing_makes_every_limit_larger() -> None:
-    job = Job(
-        machine=parse_spec("8xH100-80GB", TABLE),
-        model=read_model("llama-3.2-1b"),
-        workload=Workload(),
-    )
-    limits = find_limits(job)
-    for plain, recomputed in zip(limits[::2], limits[1::2], strict=True):
-        assert plain.micro_batch <= recomputed.micro_batch
-        assert plain.sequence_tokens <= recomputed.sequence_tokens
-    # Nobody knows the memory of this host.
-    offloaded = next(each for each in limits if each.strategy == ZERO3_OFFLOAD)
-    assert (0, 0) == (offloaded.micro_batch, offloaded.sequence_tokens)
 
 
 GIB = 2**30
@@ -291,25 +282,6 @@ def test_a_split_is_no_slower_than_the_job_as_it_is(job: Job, wish: Constraints)
     assert seconds(found) <= before.step_time.expected_seconds * (1 + SAME_FRACTION)
 
 
-@pytest.mark.parametrize(
-    ("free_gib", "strategy", "micro_batch"),
-    [(11, ZERO2, 1), (16, ZERO1, 2)],
-)
-def test_offload_is_left_for_a_smaller_micro_batch_where_that_is_no_slower(
-    free_gib: int, strategy: StrategyRow, micro_batch: int
-) -> None:
-    own = 2 if strategy == ZERO2 else 4
-    step = Workload(micro_batch=own, accumulation_steps=4, sequence_tokens=1024)
-    job = job_on("2xH100-80GB", read_model("qwen2.5-0.5b"), step, host_bytes=2048 * GIB)
-    job = free_set(job, free_gib * GIB)
-    before = decide(job, Constraints()).chosen
-    assert before is not None
-    assert before.strategy == ZERO2_OFFLOAD
-    found = search(job, Constraints(), OpenSettings(split=True)).choice
-    assert found is not None
-    assert (strategy, micro_batch) == (found.strategy, found.workload.micro_batch)
-
-
 @LAW
 @given(job=jobs(), freedom=FREEDOMS)
 def test_the_fastest_is_as_fast_as_the_fastest_of_all_that_fit(
@@ -326,27 +298,6 @@ def test_the_fastest_is_as_fast_as_the_fastest_of_all_that_fit(
     assert seconds(found) <= taken.seconds * (1 + SAME_FRACTION)
     fitting = [each.seconds or 0 for each in surely if each.evaluated.verdict is Verdict.FITS]
     assert seconds(found) <= min(fitting, default=taken.seconds) * SLOWER
-
-
-def test_one_micro_step_is_found_where_no_split_with_accumulation_runs() -> None:
-    step = Workload(micro_batch=1, accumulation_steps=2, sequence_tokens=128)
-    job = free_set(job_on("2xH200", read_model("llama-3.2-1b"), step), 17_544_048_206)
-    # ZeRO-1 keeps all gradients from one micro-step to the next.
-    assert Verdict.DOES_NOT_FIT is evaluate(job, ZERO1).verdict
-    found = search(job, Constraints(), OpenSettings(split=True), Objective.FASTEST).choice
-    assert found is not None
-    assert (ZERO1, 2) == (found.strategy, found.workload.micro_batch)
-
-
-@LAW
-@given(job=jobs(), freedom=FREEDOMS)
-def test_the_fastest_is_no_slower_than_what_the_flowchart_takes(
-    job: Job, freedom: OpenSettings
-) -> None:
-    followed = search(job, Constraints(allow_slow=True), freedom)
-    assume(followed.choice is not None and followed.choice.evaluated.is_sure)
-    found = search(job, Constraints(allow_slow=True), freedom, Objective.FASTEST)
-    assert seconds(found) <= seconds(followed) * SLOWER
 
 
 @LAW
@@ -452,26 +403,115 @@ SMALL = read_model("llama-3.2-1b")
 STEP = Workload(sequence_tokens=2048, accumulation_steps=16)
 
 
-def test_the_batch_is_split_where_it_is_open_and_said_where_it_is_not() -> None:
-    job = job_on("8xH100-80GB", LLAMA, STEP)
-    assert 1 == search(job, Constraints(), OpenSettings()).decision.job.workload.micro_batch
-    split = search(job, Constraints(), OpenSettings(split=True)).choice
-    assert split is not None
-    assert split.workload.micro_batch > 1
-    assert split.evaluated.verdict is Verdict.FITS
+SPLIT, NO_OFFLOAD = OpenSettings(split=True), Constraints(offload=OffloadChoice.NONE)
+H100S = job_on("8xH100-80GB", SMALL, STEP)
+LONG = job_on("2xH100-80GB", LLAMA, replace(STEP, sequence_tokens=16384))
+# The expected peak fits, its upper bound does not.
+LEANEST = evaluate(free_set(H100S, GIB), ZERO3)
+BETWEEN = free_set(H100S, (LEANEST.device_bytes + LEANEST.high_device_bytes) // 2)
+# ZeRO-1 keeps all gradients from one micro-step to the next.
+FULL = free_set(
+    job_on(
+        *("2xH200", SMALL),
+        Workload(micro_batch=1, accumulation_steps=2, sequence_tokens=128),
+    ),
+    17_544_048_206,
+)
+TOO_LARGE = job_on(
+    *("RTX4090", model_from_size("70b", 70 * 10**9)),
+    Workload(micro_batch=2, accumulation_steps=8),
+)
+# Seven strategies with their buffers, five splits, with and without checkpointing.
+TRIED = 5 * 2 * sum(len(TOO_LARGE.buffers(strategy)) for strategy in STRATEGIES)
 
 
-def test_activations_are_recomputed_only_where_that_is_open_and_needed() -> None:
-    job = job_on("2xH100-80GB", LLAMA, replace(STEP, sequence_tokens=16384))
-    closed = search(job, Constraints(offload=OffloadChoice.NONE), OpenSettings(split=True))
-    assert closed.choice is None
-    opened = search(job, Constraints(offload=OffloadChoice.NONE), OPEN)
-    assert opened.choice is not None
-    assert opened.choice.workload.gradient_checkpointing
-    roomy = job_on("8xH200", SMALL, replace(STEP, accumulation_steps=1))
-    found = search(roomy, Constraints(), OPEN).choice
-    assert found is not None
-    assert not found.workload.gradient_checkpointing
+def offloading(micro_batch: int, free_gib: int) -> Job:
+    step = Workload(micro_batch=micro_batch, accumulation_steps=4, sequence_tokens=1024)
+    job = job_on("2xH100-80GB", read_model("qwen2.5-0.5b"), step, host_bytes=2048 * GIB)
+    return free_set(job, free_gib * GIB)
+
+
+CHOSEN: dict[str, tuple[Job, Constraints, OpenSettings, Objective, dict[str, object]]] = {
+    # Offload is left for a smaller micro-batch where that is no slower.
+    "offload, nothing open": (
+        *(offloading(4, 16), Constraints(), OpenSettings(), Objective.FLOWCHART),
+        {"choice.strategy": ZERO2_OFFLOAD},
+    ),
+    "offload, left for a smaller micro-batch": (
+        *(offloading(4, 16), Constraints(), SPLIT, Objective.FLOWCHART),
+        {"choice.strategy": ZERO1, "choice.workload.micro_batch": 2},
+    ),
+    "offload, left for a step within 5 % of it": (
+        *(offloading(2, 11), Constraints(), SPLIT, Objective.FLOWCHART),
+        {"choice.strategy": ZERO2, "choice.workload.micro_batch": 1},
+    ),
+    "one micro-step, where no split with accumulation runs": (
+        *(FULL, Constraints(), SPLIT, Objective.FASTEST),
+        {"choice.strategy": ZERO1, "choice.workload.micro_batch": 2},
+    ),
+    "recomputed where that is not open": (
+        *(LONG, NO_OFFLOAD, SPLIT, Objective.FLOWCHART),
+        {"choice": None},
+    ),
+    "recomputed where it is needed": (
+        *(LONG, NO_OFFLOAD, OPEN, Objective.FLOWCHART),
+        {"choice.workload.gradient_checkpointing": True},
+    ),
+    "recomputed where it is not needed": (
+        job_on("8xH200", SMALL, replace(STEP, accumulation_steps=1)),
+        *(Constraints(), OPEN, Objective.FLOWCHART),
+        {"choice.workload.gradient_checkpointing": False},
+    ),
+    "the reason of the fastest": (
+        *(job_on("8xH200", LLAMA, STEP), Constraints(), OPEN, Objective.FASTEST),
+        {"decision.reasons": (Reason.AS_GOOD_AS_FASTEST,)},
+    ),
+    "the reason of the smallest": (
+        *(job_on("8xH200", LLAMA, STEP), Constraints(), OPEN, Objective.SMALLEST),
+        {"decision.reasons": (Reason.SMALLEST,)},
+    ),
+    **{
+        f"nothing fits, {objective}": (
+            *(TOO_LARGE, Constraints(), OPEN, objective),
+            {
+                "choice": None,
+                "decision.job.workload": TOO_LARGE.workload,
+                "candidates": (),
+                "count": TRIED,
+            },
+        )
+        for objective in Objective
+    },
+    # What is uncertain is taken only where nothing fits.
+    **{
+        f"uncertain, {objective}": (
+            *(BETWEEN, Constraints(stage=3), OpenSettings(), objective),
+            {"choice.evaluated.verdict": Verdict.UNCERTAIN, "objective": Objective.FLOWCHART},
+        )
+        for objective in (Objective.FASTEST, Objective.SMALLEST)
+    },
+    **{
+        f"uncertain, and sure where it recomputes, {objective}": (
+            *(BETWEEN, Constraints(stage=3), OPEN, objective),
+            {"choice.evaluated.is_sure": True},
+        )
+        for objective in (Objective.FASTEST, Objective.SMALLEST)
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("job", "constraints", "freedom", "objective", "expected"), CHOSEN.values(), ids=CHOSEN
+)
+def test_a_search_finds(
+    job: Job,
+    constraints: Constraints,
+    freedom: OpenSettings,
+    objective: Objective,
+    expected: dict[str, object],
+) -> None:
+    found = search(job, constraints, freedom, objective)
+    assert expected == {path: attrgetter(path)(found) for path in expected}
 
 
 @pytest.mark.parametrize("objective", Objective)
@@ -494,69 +534,57 @@ def test_without_rates_the_largest_micro_batch_that_fits_is_taken(objective: Obj
     assert () == found.pareto
 
 
-@pytest.mark.parametrize("objective", Objective)
-def test_where_nothing_fits_there_is_no_choice_and_the_job_stays_as_it_is(
-    objective: Objective,
-) -> None:
-    workload = Workload(micro_batch=2, accumulation_steps=8)
-    job = job_on("RTX4090", model_from_size("70b", 70 * 10**9), workload)
-    found = search(job, Constraints(), OPEN, objective)
-    assert found.choice is None
-    assert workload == found.decision.job.workload
-    assert () == found.candidates
-    # Seven strategies with their buffers, five splits, with and without checkpointing.
-    buffers = sum(len(job.buffers(strategy)) for strategy in STRATEGIES)
-    assert 5 * 2 * buffers == found.count
-
-
-@pytest.mark.parametrize("objective", [Objective.FASTEST, Objective.SMALLEST])
-def test_what_is_uncertain_is_taken_only_where_nothing_fits(objective: Objective) -> None:
-    job = job_on("8xH100-80GB", SMALL, STEP)
-    leanest = evaluate(free_set(job, GIB), ZERO3)
-    # The expected peak fits, its upper bound does not.
-    between_bytes = (leanest.device_bytes + leanest.high_device_bytes) // 2
-    found = search(free_set(job, between_bytes), Constraints(stage=3), OpenSettings(), objective)
-    assert found.choice is not None
-    assert Verdict.UNCERTAIN is found.choice.evaluated.verdict
-    assert Objective.FLOWCHART is found.objective
-    recomputing = search(free_set(job, between_bytes), Constraints(stage=3), OPEN, objective)
-    assert recomputing.choice is not None
-    assert recomputing.choice.evaluated.is_sure
-
-
 def test_kernels_that_can_be_delivered_are_taken_by_a_search_and_not_by_the_flowchart() -> None:
-    job = job_on("8xH100-80GB", SMALL, STEP)
     freedom = replace(OPEN, attention=(Attention.FLASH,), losses=(Loss.LIGER,))
-    plain = search(job, Constraints(), OPEN, Objective.SMALLEST)
-    kernels = search(job, Constraints(), freedom, Objective.SMALLEST)
+    plain = search(H100S, Constraints(), OPEN, Objective.SMALLEST)
+    kernels = search(H100S, Constraints(), freedom, Objective.SMALLEST)
     assert kernels.choice is not None
     assert plain.choice is not None
     assert Loss.LIGER is kernels.choice.workload.loss
     assert kernels.choice.evaluated.device_bytes <= plain.choice.evaluated.device_bytes
     assert 4 * plain.count == kernels.count
-    followed = search(job, Constraints(), freedom)
-    assert Loss.PLAIN is followed.decision.job.workload.loss
-    assert plain.count == followed.count
+    followed = search(H100S, Constraints(), freedom)
+    assert (Loss.PLAIN, plain.count) == (followed.decision.job.workload.loss, followed.count)
 
 
 def test_a_loss_that_is_not_counted_for_a_model_is_no_candidate() -> None:
-    gpt2 = read_model("gpt2-medium")
-    job = job_on("2xH200", gpt2, replace(STEP, sequence_tokens=1024))
-    plain = search(job, Constraints(), OPEN, Objective.FASTEST)
-    liger = search(job, Constraints(), replace(OPEN, losses=(Loss.LIGER,)), Objective.FASTEST)
+    job = job_on("2xH200", read_model("gpt2-medium"), replace(STEP, sequence_tokens=1024))
+    with_liger = replace(OPEN, losses=(Loss.LIGER,))
+    plain, liger = (
+        search(job, Constraints(), each, Objective.FASTEST) for each in (OPEN, with_liger)
+    )
     assert plain.count == liger.count
 
 
+def test_a_micro_batch_that_ran_out_of_memory_is_not_taken_again() -> None:
+    job = job_on("8xH100-80GB", LLAMA, STEP)
+    assert 1 == search(job, Constraints(), OpenSettings()).decision.job.workload.micro_batch
+    first = search(job, Constraints(), SPLIT).choice
+    assert first is not None
+    assert first.workload.micro_batch > 1
+    assert first.evaluated.verdict is Verdict.FITS
+    seen = RanOut(
+        job_key=job.key,
+        strategy=first.strategy.name,
+        memory=MemoryKind.GPU,
+        micro_batch=first.workload.micro_batch,
+        sequence_tokens=STEP.sequence_tokens,
+        budget_bytes=job.gpu_budget_bytes or 0,
+        seen_on="2026-11-23",
+    )
+    again = search(replace(job, ran_out=(seen,)), Constraints(), SPLIT).choice
+    assert again is not None
+    assert again.strategy == first.strategy
+    assert again.workload.micro_batch < first.workload.micro_batch
+
+
 def test_a_strategy_that_deepspeed_does_not_train_so_is_not_taken() -> None:
-    job = job_on("8xH100-80GB", SMALL, STEP)
-    first = search(job, Constraints(), OPEN, Objective.FASTEST).choice
+    first = search(H100S, Constraints(), OPEN, Objective.FASTEST).choice
     assert first is not None
     name = first.strategy.name
-    other = search(
-        job, Constraints(), OPEN, Objective.FASTEST, lambda strategy: strategy.name != name
-    ).choice
-    assert other is not None
-    assert name != other.strategy.name
+    found = search(H100S, Constraints(), OPEN, Objective.FASTEST, lambda each: each.name != name)
+    assert found.choice is not None
+    assert name != found.choice.strategy.name
 
 
 @pytest.mark.parametrize("objective", Objective)
@@ -567,27 +595,6 @@ def test_what_was_asked_for_stays(objective: Objective) -> None:
     assert pinned.clearly_faster is None
     here = search(job, Constraints(offload=OffloadChoice.NONE), OPEN, objective)
     assert {Offload.NONE} == {each.strategy.offload for each in here.candidates}
-
-
-def test_a_micro_batch_that_ran_out_of_memory_is_not_taken_again() -> None:
-    job = job_on("8xH100-80GB", LLAMA, STEP)
-    first = search(job, Constraints(), OpenSettings(split=True))
-    assert first.choice is not None
-    assert first.choice.workload.micro_batch > 1
-    assert job.gpu_budget_bytes is not None
-    seen = RanOut(
-        job_key=job.key,
-        strategy=first.choice.strategy.name,
-        memory=MemoryKind.GPU,
-        micro_batch=first.choice.workload.micro_batch,
-        sequence_tokens=STEP.sequence_tokens,
-        budget_bytes=job.gpu_budget_bytes,
-        seen_on="2026-11-23",
-    )
-    again = search(replace(job, ran_out=(seen,)), Constraints(), OpenSettings(split=True))
-    assert again.choice is not None
-    assert again.choice.strategy == first.choice.strategy
-    assert again.choice.workload.micro_batch < first.choice.workload.micro_batch
 
 
 def test_a_plan_says_where_another_strategy_is_clearly_faster() -> None:
@@ -602,23 +609,15 @@ def test_a_plan_says_where_another_strategy_is_clearly_faster() -> None:
     assert faster == search(job, Constraints(), OpenSettings(), Objective.FASTEST).choice
 
 
-def test_the_reason_names_the_objective() -> None:
-    job = job_on("8xH200", LLAMA, STEP)
-    for objective, reason in (
-        (Objective.FASTEST, Reason.AS_GOOD_AS_FASTEST),
-        (Objective.SMALLEST, Reason.SMALLEST),
-    ):
-        found = search(job, Constraints(), OPEN, objective)
-        assert (reason,) == found.decision.reasons
-
-
-def test_a_step_that_is_ten_percent_faster_is_clearly_faster() -> None:
-    job = job_on("8xH100-80GB", SMALL, STEP)
-    made = Candidate(workload=STEP, evaluated=evaluate(job, ZERO3))
-    assert made.evaluated.step_time is not None
-    assert is_worth(timed(made, 1.0), timed(made, 1.11), 0.1)
-    assert not is_worth(timed(made, 1.0), timed(made, 1.09), 0.1)
-    assert is_worth(timed(made, 0.905), timed(made, 1.0), 0.1)
+@pytest.mark.parametrize(
+    ("seconds", "than_seconds", "expected"),
+    [(1.0, 1.11, True), (1.0, 1.09, False), (0.905, 1.0, True)],
+)
+def test_a_step_that_is_ten_percent_faster_is_clearly_faster(
+    seconds: float, than_seconds: float, expected: bool
+) -> None:
+    made = Candidate(workload=STEP, evaluated=evaluate(H100S, ZERO3))
+    assert expected is is_worth(timed(made, seconds), timed(made, than_seconds), 0.1)
 
 
 def timed(candidate: Candidate, expected_seconds: float) -> Candidate:
