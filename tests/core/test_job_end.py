@@ -110,54 +110,43 @@ OTHERS = {
 }
 
 
-def died(text: str, *, on_cpu: bool = False, pythons: bool = False) -> MemoryKind | None:
-    return died_for(last_error(text.splitlines(), pythons=pythons), on_cpu=on_cpu)
-
-
-@pytest.mark.parametrize("name", DEVICE)
-def test_the_accelerators_memory_ran_out(name: str) -> None:
-    assert MemoryKind.GPU is died(DEVICE[name])
-
-
-def test_what_cplusplus_says_at_the_end_of_python_hides_no_error_of_pythons() -> None:
-    crashed = (
-        "\nterminate called after throwing an instance of 'c10::Error'\n  what(): shutting down"
-    )
-    assert died(DEVICE["torch"] + crashed) is None
-    assert MemoryKind.GPU is died(DEVICE["torch"] + crashed, pythons=True)
+CRASHED = (
+    f"{DEVICE['torch']}\nterminate called after throwing an instance of 'c10::Error'\n"
+    "  what(): shutting down"
+)
+GPU, HOST = MemoryKind.GPU, MemoryKind.HOST
+LATE = f"{OPENS}ConnectionResetError: [Errno 104] Connection reset by peer"
+# An error under these ends nothing.
+IGNORED = (
+    "Exception ignored in: <function Loader.__del__ at 0x7f0>",
+    "Exception in thread Thread-1 (_pin_memory_loop):",
+    "Exception ignored in atexit callback: <function finish at 0x7f0>",
+    "--- Logging error ---",
+)
+OF_HOST = ("MemoryError", "OSError: [Errno 12] Cannot allocate memory", "[rank0]: MemoryError: 3")
 
 
 @pytest.mark.parametrize(
-    "above",
+    ("text", "on_cpu", "pythons", "expected"),
     [
-        "Exception ignored in: <function Loader.__del__ at 0x7f0>",
-        "Exception in thread Thread-1 (_pin_memory_loop):",
-        "Exception ignored in atexit callback: <function finish at 0x7f0>",
-        "--- Logging error ---",
+        *(pytest.param(text, False, False, GPU, id=name) for name, text in DEVICE.items()),
+        *(pytest.param(text, False, False, None, id=name) for name, text in OTHERS.items()),
+        *((OPENS + last, False, False, HOST) for last in OF_HOST),
+        # Host memory is the accelerator's where that is the CPU.
+        (CPU, False, False, HOST),
+        (CPU, True, False, GPU),
+        # What C++ says at the end of Python hides no error of Python's.
+        (CRASHED, False, False, None),
+        (CRASHED, False, True, GPU),
+        *((f"{DEVICE['torch']}\n{above}\n{LATE}", False, False, GPU) for above in IGNORED),
+        # Where no other shows, it may be why the script ended.
+        *((f"{above}\n{DEVICE['torch']}", False, False, GPU) for above in IGNORED),
     ],
 )
-def test_an_error_that_ends_nothing_hides_none_that_did(above: str) -> None:
-    late = f"{above}\n{OPENS}ConnectionResetError: [Errno 104] Connection reset by peer"
-    assert MemoryKind.GPU is died(f"{DEVICE['torch']}\n{late}")
-    # Where no other shows, it may be why the script ended.
-    assert MemoryKind.GPU is died(f"{above}\n{DEVICE['torch']}")
-
-
-def test_host_memory_is_the_accelerators_where_that_is_the_cpu() -> None:
-    assert MemoryKind.HOST is died(CPU)
-    assert MemoryKind.GPU is died(CPU, on_cpu=True)
-
-
-@pytest.mark.parametrize(
-    "last", ["MemoryError", "OSError: [Errno 12] Cannot allocate memory", "[rank0]: MemoryError: 3"]
-)
-def test_the_hosts_memory_ran_out(last: str) -> None:
-    assert MemoryKind.HOST is died(OPENS + last)
-
-
-@pytest.mark.parametrize("name", OTHERS)
-def test_any_other_error_is_not_for_memory(name: str) -> None:
-    assert died(OTHERS[name]) is None
+def test_a_rank_died_for_memory_where_its_last_error_says_so(
+    text: str, *, on_cpu: bool, pythons: bool, expected: MemoryKind | None
+) -> None:
+    assert expected is died_for(last_error(text.splitlines(), pythons=pythons), on_cpu=on_cpu)
 
 
 # The record of a run says what was tried and how it ended.
@@ -189,17 +178,13 @@ RECORD = RunRecord(
 )
 
 
-def test_a_run_that_goes_on_has_no_exit_yet() -> None:
-    content = json.loads(render_record(replace(RECORD, attempts=(DIED, RUNS))))
-    assert (None, None) == (content["exit"], content["ended_at"])
-    assert [1, 2] == [attempt["number"] for attempt in content["attempts"]]
-    assert content["attempts"][1]["end"] is None
-
-
-def test_the_rank_that_was_first_is_named_with_its_last_lines() -> None:
-    [attempt] = json.loads(render_record(replace(RECORD, attempts=(DIED,), exit_status=1)))[
-        "attempts"
-    ]
+def test_a_run_lasts_from_its_first_attempt_to_its_last() -> None:
+    goes_on = json.loads(render_record(replace(RECORD, attempts=(DIED, RUNS))))
+    assert (None, None) == (goes_on["exit"], goes_on["ended_at"])
+    assert [1, 2] == [attempt["number"] for attempt in goes_on["attempts"]]
+    first, second = (attempt["end"] for attempt in goes_on["attempts"])
+    # The rank that was first is named with its last lines.
+    assert second is None
     assert {
         "status": 1,
         "cause": "cuda_oom",
@@ -207,14 +192,11 @@ def test_the_rank_that_was_first_is_named_with_its_last_lines() -> None:
         "host": "n2",
         "log": "rank-3.log",
         "last_lines": ["no"],
-    } == attempt["end"]
-
-
-def test_a_run_lasts_from_its_first_attempt_to_its_last() -> None:
-    content = json.loads(render_record(replace(RECORD, attempts=(DIED, WELL), exit_status=0)))
-    assert 0 == content["exit"]
-    assert RUNS.started_at == content["started_at"]
-    assert WELL.ended_at == content["ended_at"]
+    } == first
+    ended = json.loads(render_record(replace(RECORD, attempts=(DIED, WELL), exit_status=0)))
+    assert (0, RUNS.started_at, WELL.ended_at) == (
+        *(ended["exit"], ended["started_at"], ended["ended_at"]),
+    )
 
 
 def test_what_was_predicted_and_measured_is_read_again() -> None:
@@ -252,45 +234,55 @@ FOREIGN = parse_script(RUN_CLM, "run_clm.py")
 ALL = Saved(portable="out/p-3", engine="out/checkpoint-3", weights="out/checkpoint-2")
 
 
-@pytest.fixture(params=["train_hf.py", "train_deepspeed.py"])
-def template(request: pytest.FixtureRequest) -> ScriptFacts:
-    return read_script(TEMPLATES / str(request.param))
-
-
-def test_our_templates_resume_at_every_stage(template: ScriptFacts) -> None:
-    resume = plan_resume(ScriptRun(template, ("--seed", "3")), ALL, ZERO2, ZERO3)
-    assert (ResumeFrom.CHECKPOINT, "out/p-3") == (resume.resume_from, resume.path)
-    assert ("--seed", "3", "--resume") == resume.script_args
-
-
-def test_a_script_that_was_told_to_resume_is_not_told_twice(template: ScriptFacts) -> None:
-    resume = plan_resume(ScriptRun(template, ("--resume", "--seed", "3")), ALL, ZERO2, ZERO3)
-    assert ("--resume", "--seed", "3") == resume.script_args
-
-
-def test_without_a_checkpoint_it_is_the_beginning_and_said_so(template: ScriptFacts) -> None:
-    resume = plan_resume(ScriptRun(template), Saved(), ZERO2, ZERO3)
-    # With `--resume` it would take that of an earlier run.
-    assert (ResumeFrom.START, None, ()) == (resume.resume_from, resume.path, resume.script_args)
-    assert not resumes(ScriptRun(template))
-    assert resumes(ScriptRun(template, ("--resume",)))
+OURS = [read_script(TEMPLATES / name) for name in ("train_hf.py", "train_deepspeed.py")]
+UNNAMED = parse_script(HF_IN_CODE, "t.py")
+IN_OUT = ("--output_dir", "out")
+TAKES_CHECKPOINT = (*IN_OUT, "--resume_from_checkpoint", "out/checkpoint-3")
+TAKES_WEIGHTS = (*IN_OUT, "--model_name_or_path", "out/checkpoint-2")
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "resume_from", "words"),
+    ("script", "words", "saved", "strategies", "resume_from", "expected"),
     [
-        (ZERO1, ZERO2, ResumeFrom.CHECKPOINT, ("--resume_from_checkpoint", "out/checkpoint-3")),
-        (ZERO2, ZERO3, ResumeFrom.WEIGHTS, ("--model_name_or_path", "out/checkpoint-2")),
-        (DDP, ZERO2, ResumeFrom.WEIGHTS, ("--model_name_or_path", "out/checkpoint-2")),
-        (ZERO1, ZERO2_OFFLOAD, ResumeFrom.WEIGHTS, ("--model_name_or_path", "out/checkpoint-2")),
+        # Our templates resume at every stage; one that was told so is not told twice.
+        *(
+            (script, words, ALL, (ZERO2, ZERO3), ResumeFrom.CHECKPOINT, expected)
+            for script in OURS
+            for words, expected in (
+                (("--seed", "3"), ("--seed", "3", "--resume")),
+                (("--resume", "--seed", "3"), ("--resume", "--seed", "3")),
+            )
+        ),
+        # Without a checkpoint: with `--resume` it would take that of an earlier run.
+        *((script, (), Saved(), (ZERO2, ZERO3), ResumeFrom.START, ()) for script in OURS),
+        (FOREIGN, IN_OUT, Saved(), (ZERO1, ZERO2), ResumeFrom.START, IN_OUT),
+        # A model that cannot be named.
+        (UNNAMED, (), ALL, (ZERO1, ZERO2), ResumeFrom.START, ()),
+        # DeepSpeed's own checkpoint is taken only where it loads.
+        (FOREIGN, IN_OUT, ALL, (ZERO1, ZERO2), ResumeFrom.CHECKPOINT, TAKES_CHECKPOINT),
+        *(
+            (FOREIGN, IN_OUT, ALL, strategies, ResumeFrom.WEIGHTS, TAKES_WEIGHTS)
+            for strategies in ((ZERO2, ZERO3), (DDP, ZERO2), (ZERO1, ZERO2_OFFLOAD))
+        ),
     ],
 )
-def test_deepspeeds_own_checkpoint_is_taken_only_where_it_loads(
-    before: Strategy, after: Strategy, resume_from: ResumeFrom, words: tuple[str, ...]
+def test_a_script_goes_on_from_what_it_can_load(
+    script: ScriptFacts,
+    words: tuple[str, ...],
+    saved: Saved,
+    strategies: tuple[Strategy, Strategy],
+    resume_from: ResumeFrom,
+    expected: tuple[str, ...],
 ) -> None:
-    resume = plan_resume(ScriptRun(FOREIGN, ("--output_dir", "out")), ALL, before, after)
-    assert resume_from is resume.resume_from
-    assert ("--output_dir", "out", *words) == resume.script_args
+    resume = plan_resume(ScriptRun(script, words), saved, *strategies)
+    assert (resume_from, expected) == (resume.resume_from, resume.script_args)
+
+
+@pytest.mark.parametrize("script", OURS)
+def test_our_templates_take_the_portable_checkpoint(script: ScriptFacts) -> None:
+    assert "out/p-3" == plan_resume(ScriptRun(script), ALL, ZERO2, ZERO3).path
+    assert not resumes(ScriptRun(script))
+    assert resumes(ScriptRun(script, ("--resume",)))
 
 
 @pytest.mark.parametrize(
@@ -314,28 +306,19 @@ def test_a_script_that_takes_one_file_resumes_by_the_copy_of_it(
     assert (f"args.ds_config_zero{after.stage}.json",) == delivery.script_args
 
 
-def test_a_foreign_script_that_saved_nothing_starts_from_the_beginning() -> None:
-    resume = plan_resume(ScriptRun(FOREIGN, ("--output_dir", "out")), Saved(), ZERO1, ZERO2)
-    assert (ResumeFrom.START, ("--output_dir", "out")) == (resume.resume_from, resume.script_args)
-
-
-def test_a_script_whose_model_cannot_be_named_starts_from_the_beginning() -> None:
-    resume = plan_resume(ScriptRun(parse_script(HF_IN_CODE, "t.py")), ALL, ZERO1, ZERO2)
-    assert (ResumeFrom.START, ()) == (resume.resume_from, resume.script_args)
-
-
 @pytest.mark.parametrize(
-    ("words", "expected"),
-    [(("--output_dir", "a"), "a"), (("--output_dir=b",), "b"), ((), "trainer_output")],
+    ("script", "words", "expected"),
+    [
+        (FOREIGN, ("--output_dir", "a"), "a"),
+        (FOREIGN, ("--output_dir=b",), "b"),
+        (FOREIGN, (), "trainer_output"),
+        *((script, (), "out") for script in OURS),
+    ],
 )
-def test_the_folder_is_the_one_that_the_words_name(
-    words: tuple[str, ...], expected: str | None
+def test_the_folder_is_the_one_that_the_words_name_else_the_scripts_default(
+    script: ScriptFacts, words: tuple[str, ...], expected: str | None
 ) -> None:
-    assert expected == output_folder(ScriptRun(FOREIGN, words))
-
-
-def test_else_it_is_the_scripts_own_default(template: ScriptFacts) -> None:
-    assert "out" == output_folder(ScriptRun(template))
+    assert expected == output_folder(ScriptRun(script, words))
 
 
 # A job's status and cause are those of who ended it, whoever else ended after.
@@ -343,10 +326,6 @@ def test_else_it_is_the_scripts_own_default(template: ScriptFacts) -> None:
 
 def end(rank: int, status: int | None, at: float = 0.0, **settings: Any) -> RankEnd:
     return RankEnd(**{"host": "a", **settings}, rank=rank, status=status, ended_at=at)
-
-
-def said(judged: JobEnd) -> tuple[int, str]:
-    return judged.status, judged.cause.value
 
 
 VERDICT_WELL, TERMINATED = end(0, 0), end(0, 143, at=9)
@@ -414,7 +393,7 @@ def test_the_status_and_the_cause_are_those_of_who_ended_the_job(name: str) -> N
         stopped_by=stopped_by,
         stopped_at=stopped_at,
     )
-    assert expected == said(judged)
+    assert expected == (judged.status, judged.cause.value)
     assert [launcher_status, stopped_by] == [judged.launcher_status, judged.stopped_by]
 
 
@@ -486,61 +465,53 @@ CONTENT: dict[str, object] = {
 }
 
 
-def parsed(**changes: object) -> RankEnd:
-    return parse_end({**CONTENT, **changes}, "rank-1.log")
+TAIL = cast("list[str]", CONTENT["tail"])
+# As C++ ends a process: while Python unwinds, and without an error of Python's.
+UNWINDING = {"tail": [*TAIL, "terminate called after throwing an instance"]}
+ABORTED = {"tail": ["terminate called after throwing an instance of 'c10::DistBackendError'"]}
 
 
-def test_an_end_is_dated_by_the_error_that_it_came_of() -> None:
-    assert 10.0 == parsed(failed_at=10.0).since
-    assert 20.0 == parsed(status=137).since
-    assert 20.0 == parsed(failed_at=None).since
-    # A child of the rank was the one that said it.
-    assert 20.0 == parsed(failed_at=21.0).since
-
-
-def test_an_error_of_long_ago_was_caught() -> None:
-    """The script said so, and went on."""
-    ended = parsed(status=85, ended_at=5000.0)
-    assert (5000.0, None, False, False) == (
-        ended.since,
-        ended.failed_at,
-        ended.raised,
-        ended.cuda_oom,
-    )
-    assert parsed(status=1, ended_at=200.0).cuda_oom
-
-
-@pytest.mark.parametrize("status", [134, 139, 143])
-def test_who_is_ended_while_it_unwinds_has_failed(status: int) -> None:
-    crashed = [*cast("list[str]", CONTENT["tail"]), "terminate called after throwing an instance"]
-    ended = parsed(status=status, tail=crashed)
-    assert (15.0, True, True) == (ended.since, ended.raised, ended.cuda_oom)
-    assert not parsed(status=status, tail=crashed, told_at=14.0).cuda_oom
-    # Long before, it was caught.
-    assert (20.0, None) == (
-        parsed(status=status, failed_at=5.0).since,
-        parsed(status=status, failed_at=5.0).failed_at,
-    )
-
-
-@pytest.mark.parametrize("status", [0, 129, 130, 137, 143])
-def test_who_was_ended_from_outside_did_not_die_of_what_it_had_said(status: int) -> None:
-    """A script may catch the error, say so, and go on."""
-    ended = parsed(status=status, failed_at=5.0)
-    assert (False, False) == (ended.cuda_oom, ended.host_oom)
-
-
-def test_who_aborts_without_an_error_of_pythons_is_dated_by_its_end() -> None:
-    died = ["terminate called after throwing an instance of 'c10::DistBackendError'"]
-    assert 20.0 == parsed(status=134, tail=died, failed_at=None).since
-
-
-def test_a_kill_is_for_memory_where_the_kernel_counted_one() -> None:
-    assert parsed(status=137, oom_killed=True).host_oom
-    assert not parsed(status=137).host_oom
-    assert not parsed(status=1, oom_killed=True).host_oom
-
-
-def test_of_the_lines_the_last_are_kept() -> None:
-    assert tuple(map(str, range(160, 200))) == parsed(tail=[str(n) for n in range(200)]).tail
-    assert parsed().cuda_oom
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, {"cuda_oom": True, "tail": tuple(TAIL)}),
+        ({"tail": [str(n) for n in range(200)]}, {"tail": tuple(map(str, range(160, 200)))}),
+        # It is dated by the error that it came of; a child of the rank may have said it.
+        ({"failed_at": 10.0}, {"since": 10.0}),
+        ({"status": 137}, {"since": 20.0}),
+        ({"failed_at": None}, {"since": 20.0}),
+        ({"failed_at": 21.0}, {"since": 20.0}),
+        ({"status": 134, "failed_at": None, **ABORTED}, {"since": 20.0}),
+        # An error of long ago was caught: the script said so, and went on.
+        (
+            {"status": 85, "ended_at": 5000.0},
+            {"since": 5000.0, "failed_at": None, "raised": False, "cuda_oom": False},
+        ),
+        ({"status": 1, "ended_at": 200.0}, {"cuda_oom": True}),
+        # Who is ended while it unwinds has failed.
+        *(
+            ({"status": status, **UNWINDING, **more}, expected)
+            for status in (134, 139, 143)
+            for more, expected in (
+                ({}, {"since": 15.0, "raised": True, "cuda_oom": True}),
+                ({"told_at": 14.0}, {"cuda_oom": False}),
+                # Long before, it was caught.
+                ({"failed_at": 5.0}, {"since": 20.0, "failed_at": None}),
+            )
+        ),
+        # Who was ended from outside did not die of what it had said.
+        *(
+            ({"status": status, "failed_at": 5.0}, {"cuda_oom": False, "host_oom": False})
+            for status in (0, 129, 130, 137, 143)
+        ),
+        # A kill is for memory where the kernel counted one.
+        ({"status": 137, "oom_killed": True}, {"host_oom": True}),
+        ({"status": 137}, {"host_oom": False}),
+        ({"status": 1, "oom_killed": True}, {"host_oom": False}),
+    ],
+)
+def test_the_report_of_a_rank_is_read(
+    changes: dict[str, object], expected: dict[str, object]
+) -> None:
+    ended = parse_end({**CONTENT, **changes}, "rank-1.log")
+    assert expected == {name: getattr(ended, name) for name in expected}

@@ -49,6 +49,7 @@ ROW = next(row for row in read_every_row() if row["id"] == "m1-000")
 
 SLOW = (9.0, 4.0)
 PREDICTED = StepTime(terms=(), expected_seconds=1.2, low_seconds=1.0, high_seconds=1.5, tokens=2048)
+MEASURED = SteadyStep(seconds=1.0, low_seconds=1.0, high_seconds=1.0, steps=3)
 
 
 @pytest.mark.parametrize(
@@ -72,13 +73,21 @@ def test_the_steady_step(
     assert expected == read
 
 
-def test_an_error_of_a_comparison_is_signed_and_needs_both() -> None:
-    measured = SteadyStep(seconds=1.0, low_seconds=1.0, high_seconds=1.0, steps=3)
-    assert pytest.approx(0.2) == ComparedStep(predicted=PREDICTED, measured=measured).error
-    assert ComparedStep(predicted=None, measured=measured).error is None
-    assert ComparedStep(predicted=PREDICTED, measured=None).error is None
-    assert -0.25 == Compared(name="peak", predicted_bytes=3, measured_bytes=4).error
-    assert Compared(name="peak", predicted_bytes=3, measured_bytes=None).error is None
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (ComparedStep(predicted=PREDICTED, measured=MEASURED).error, 0.2),
+        (ComparedStep(predicted=None, measured=MEASURED).error, None),
+        (ComparedStep(predicted=PREDICTED, measured=None).error, None),
+        (Compared(name="peak", predicted_bytes=3, measured_bytes=4).error, -0.25),
+        (Compared(name="peak", predicted_bytes=3, measured_bytes=None).error, None),
+        (error_of(3, 4), -0.25),
+        (error_of(None, 4), None),
+        (error_of(3, None), None),
+    ],
+)
+def test_an_error_is_signed_and_needs_both(error: float | None, expected: float | None) -> None:
+    assert error == (None if expected is None else pytest.approx(expected))
 
 
 def planned(row: Any, call_seconds: float | None = None) -> tuple[Job, StrategyRow]:
@@ -127,11 +136,6 @@ def test_a_kept_run_has_its_setting_the_prediction_and_the_measured_time() -> No
     assert predicted.expected_seconds == pytest.approx(sum(run.predicted_seconds.values()))
 
 
-def test_what_is_kept_is_read_again_as_it_was() -> None:
-    results = MachineResults().plus(kept_surely(0.5, 0.4, 0.6))
-    assert results == decode(MachineResults, json.loads(json.dumps(encode(results))), "measured")
-
-
 def test_the_speed_of_the_host_is_the_mean_of_all_readings() -> None:
     """One reading may be off by two: a run is predicted with the mean, and so is a later plan."""
     slow = kept_surely(1, 1, 1, call_seconds=300e-9)
@@ -145,27 +149,13 @@ def test_the_speed_of_the_host_is_the_mean_of_all_readings() -> None:
     assert calibration.python_call_seconds == pytest.approx(200e-9)
 
 
-def test_results_without_a_reading_leave_the_host_as_it_is_read() -> None:
-    calibration = MachineResults().plus(kept_surely(1, 1, 1)).calibration("1")
-    assert calibration is not None
-    assert calibration.describe(H200S.host) == H200S.host
-
-
-def test_of_one_setting_the_latest_run_is_kept() -> None:
-    other = {**ROW, "micro_batch": 2}
-    runs = (kept_surely(1, 1, 1), kept_surely(3, 3, 3, row=other), kept_surely(2, 2, 2))
+def test_of_one_setting_the_latest_run_is_kept_and_of_all_a_hundred() -> None:
+    run = kept_surely(1, 1, 1)
     results = MachineResults()
-    for run in runs:
-        results = results.plus(run)
-    assert [3, 2] == [run.measured_seconds for run in results.runs]
-
-
-def test_no_more_than_a_hundred_runs_are_kept() -> None:
-    results = MachineResults()
-    for tokens in range(1, 102):
-        run = kept_surely(1, 1, 1)
+    for tokens in (*range(1, 102), 2):
         results = results.plus(replace(run, setting={"sequence_tokens": tokens}))
-    assert [2, 101] == [results.runs[i].setting["sequence_tokens"] for i in (0, -1)]
+    assert [*range(3, 102), 2] == [run.setting["sequence_tokens"] for run in results.runs]
+    assert results == decode(MachineResults, json.loads(json.dumps(encode(results))), "measured")
 
 
 @pytest.mark.parametrize(
@@ -182,20 +172,16 @@ def test_a_run_that_says_nothing_of_the_machines_speed_is_not_kept(said: dict[st
     assert kept(1, 1, 1, **said) is None
 
 
-def test_gpus_that_were_kept_from_talking_directly_are_another_machine() -> None:
-    jobs = [planned({**ROW, "nccl_p2p": talks})[0] for talks in (True, False)]
-    assert 2 == len({machine_key(job.machine) for job in jobs})
-
-
 def test_runs_of_other_formulas_calibrate_nothing() -> None:
     run = kept_surely(1, 1, 1, formulas="1")
-    assert MachineResults(runs=(run,)).calibration("1") is not None
+    calibration = MachineResults(runs=(run,)).calibration("1")
+    assert calibration is not None
+    # No run read the speed of the host.
+    assert calibration.describe(H200S.host) == H200S.host
     assert MachineResults(runs=(run,)).calibration("2") is None
     renamed = replace(run, predicted_seconds={"a term of before": 1.0})
     assert MachineResults(runs=(renamed,)).calibration("1") is None
-
-
-def test_formulas_have_another_name_where_a_constant_is_another() -> None:
+    # A constant that is another makes others of them.
     slower = replace(COSTS, hook_seconds=2 * COSTS.hook_seconds)
     assert 3 == len({formulas_of("1"), formulas_of("2"), formulas_of("1", slower)})
 
@@ -203,8 +189,10 @@ def test_formulas_have_another_name_where_a_constant_is_another() -> None:
 def test_machines_with_other_speeds_have_other_keys() -> None:
     specs = ("1xH200", "2xH200", "2xH100-80GB", "2x2xH200", "4xA100-40GB", "4xA100-80GB")
     machines = [parse_spec(spec, TABLE) for spec in specs]
-    keys = {machine_key(machine) for machine in machines}
-    assert len(specs) == len(keys)
+    # GPUs that were kept from talking directly.
+    apart = planned({**ROW, "nccl_p2p": False})[0].machine
+    keys = {machine_key(machine) for machine in (*machines, apart)}
+    assert len(specs) + 1 == len(keys)
     assert machine_key(with_gpus(H200S, 1)) in keys
     assert all("/" not in key and " " not in key for key in keys)
 
@@ -258,18 +246,14 @@ def _errors(slower: float) -> tuple[list[float], list[float]]:
     return bare, calibrated
 
 
-def test_runs_of_a_machine_do_no_harm_to_predictions_of_other_settings() -> None:
-    """Also where the formulas were fitted on runs of such a machine."""
-    bare, calibrated = _errors(1.0)
-    assert statistics.mean(calibrated) <= statistics.mean(bare)
-
-
-@pytest.mark.parametrize("slower", [0.7, 1.4])
-def test_runs_of_a_machine_bring_predictions_of_other_settings_nearer(slower: float) -> None:
-    """A faster or a slower machine than those that the formulas were fitted on."""
+@pytest.mark.parametrize(("slower", "at_most"), [(1.0, 1.0), (0.7, 0.7), (1.4, 0.7)])
+def test_runs_of_a_machine_bring_predictions_of_other_settings_nearer(
+    slower: float, at_most: float
+) -> None:
+    """Of a faster or slower machine than the formulas were fitted on; on such a one they do no harm."""
     bare, calibrated = _errors(slower)
-    assert statistics.mean(calibrated) < 0.7 * statistics.mean(bare)
-    assert statistics.median(calibrated) < 0.7 * statistics.median(bare)
+    assert statistics.mean(calibrated) <= at_most * statistics.mean(bare)
+    assert slower == 1 or statistics.median(calibrated) < at_most * statistics.median(bare)
 
 
 def test_every_kind_of_term_can_be_kept() -> None:
@@ -284,9 +268,7 @@ def test_every_kind_of_term_can_be_kept() -> None:
 ALLOCATED, RESIDENT = CountedMemory.ALLOCATED, CountedMemory.RESIDENT
 
 
-def report_run_figures(
-    *seconds: float, peak_bytes: int | None = 5, rss_bytes: int = 9
-) -> dict[str, object]:
+def report(*seconds: float, peak_bytes: int | None = 5, rss_bytes: int = 9) -> dict[str, object]:
     return {
         "timed_step_seconds": seconds,
         "peak_bytes": peak_bytes,
@@ -294,95 +276,77 @@ def report_run_figures(
     }
 
 
-def test_the_rank_that_took_most_counts() -> None:
-    found = measure_run(
-        [report_run_figures(1, 1, 1), report_run_figures(2, 2, 2, peak_bytes=7)], ALLOCATED
-    )
-    assert found is not None
-    assert (2, 7, 2) == (found.ranks, found.peak_bytes, found.step_seconds)
-
-
-def test_on_the_cpu_accelerator_the_process_counts() -> None:
-    found = measure_run(
-        [report_run_figures(peak_bytes=None), report_run_figures(peak_bytes=None, rss_bytes=11)],
-        RESIDENT,
-    )
-    assert found is not None
-    assert (11, None, None) == (found.peak_bytes, found.step_seconds, found.outside_bytes)
-
-
-def test_python_and_its_libraries_are_those_of_the_rank_that_took_most() -> None:
-    reports = [
-        report_run_figures(rss_bytes=each) | {"outside_bytes": each - 2} for each in (9, 11, 10)
-    ]
-    found = measure_run(reports, RESIDENT)
-    assert found is not None
-    assert (11, 9) == (found.peak_bytes, found.outside_bytes)
-    predicted = PredictedFigures(memory=RESIDENT, peak_bytes=20, outside_bytes=17)
-    assert (12, 9) == (
-        (beside := predicted.with_outside(found.outside_bytes)).peak_bytes,
-        beside.outside_bytes,
-    )
-    # An older record has no such figure, and a GPU has none.
-    assert predicted == predicted.with_outside(None)
-    on_gpu = PredictedFigures(memory=ALLOCATED, peak_bytes=20)
-    assert on_gpu == on_gpu.with_outside(9)
-
-
-def test_without_a_step_nothing_is_measured() -> None:
-    assert measure_run([], ALLOCATED) is None
+@pytest.mark.parametrize(
+    ("reports", "memory", "expected"),
+    [
+        # The rank that took most counts, and on the CPU accelerator the process.
+        ([report(1, 1, 1), report(2, 2, 2, peak_bytes=7)], ALLOCATED, (7, 2, None)),
+        ([report(peak_bytes=None), report(rss_bytes=11)], RESIDENT, (11, None, None)),
+        # Python and its libraries are those of that rank.
+        (
+            [report(rss_bytes=size) | {"outside_bytes": size - 2} for size in (9, 11, 10)],
+            *(RESIDENT, (11, None, 9)),
+        ),
+        # Slow first steps and a checkpoint leave the time of a step.
+        ([report(1.0, 1.0)], ALLOCATED, (5, None, None)),
+        ([report(9, 2, 2, 2)], ALLOCATED, (5, 2, None)),
+        ([report(9, 9, 9, 2, 2, 2, 50, 2)], ALLOCATED, (5, 2, None)),
+        ([], ALLOCATED, None),
+    ],
+)
+def test_a_run_is_measured_by_what_its_ranks_reported(
+    reports: list[dict[str, object]],
+    memory: CountedMemory,
+    expected: tuple[int, float | None, int | None] | None,
+) -> None:
+    found = measure_run(reports, memory)
+    assert expected == (found and (found.peak_bytes, found.step_seconds, found.outside_bytes))
+    assert found is None or len(reports) == found.ranks
 
 
 @pytest.mark.parametrize(
-    ("seconds", "expected"),
-    [((1.0, 1.0), None), ((9, 2, 2, 2), 2), ((9, 9, 9, 2, 2, 2, 50, 2), 2)],
+    ("predicted", "outside_bytes", "expected_bytes"),
+    [
+        (PredictedFigures(memory=RESIDENT, peak_bytes=20, outside_bytes=17), 9, 12),
+        # An older record has no such figure, and a GPU has none.
+        (PredictedFigures(memory=RESIDENT, peak_bytes=20, outside_bytes=17), None, 20),
+        (PredictedFigures(memory=ALLOCATED, peak_bytes=20), 9, 20),
+    ],
 )
-def test_slow_first_steps_and_a_checkpoint_leave_the_time_of_a_step(
-    seconds: tuple[float, ...], expected: float | None
+def test_python_and_its_libraries_are_taken_as_measured(
+    predicted: PredictedFigures, outside_bytes: int | None, expected_bytes: int
 ) -> None:
-    found = measure_run([report_run_figures(*seconds)], ALLOCATED)
-    assert found is not None
-    assert expected == found.step_seconds
+    assert expected_bytes == predicted.with_outside(outside_bytes).peak_bytes
+
+
+def predict_figures(steps: int, accelerator: Accelerator) -> tuple[PredictedFigures, int, int]:
+    """The figures of a job of so many micro-steps, its peak, and that with what stands beside it."""
+    job = Job(
+        machine=H200S,
+        model=model_from_size("1b", 10**9),
+        workload=Workload(accumulation_steps=steps),
+        rates=find_rates(H200S, TABLE),
+    )
+    planned = evaluate(job, ZERO2)
+    figures = predict_run(job, planned, accelerator)
+    return figures, planned.estimate.peak_bytes, planned.device_bytes
 
 
 def test_on_a_gpu_the_peak_of_the_allocator_is_predicted_and_on_the_cpu_the_process() -> None:
-    machine, table = parse_spec("2xH200", read_gpu_table()), read_gpu_table()
-    model = model_from_size("1b", 10**9)
-    rates = find_rates(machine, table)
-    job = Job(machine=machine, model=model, workload=Workload(), rates=rates)
-    planned = evaluate(job, ZERO2)
-    on_gpu = predict_run(job, planned, Accelerator.CUDA)
-    assert (ALLOCATED, planned.estimate.peak_bytes) == (on_gpu.memory, on_gpu.peak_bytes)
-    assert on_gpu.step_seconds is not None
-    assert on_gpu.low_step_seconds is not None
-    assert on_gpu.high_step_seconds is not None
-    assert on_gpu.low_step_seconds < on_gpu.step_seconds < on_gpu.high_step_seconds
-    on_cpu = predict_run(job, planned, Accelerator.CPU)
-    assert (RESIDENT, planned.device_bytes) == (on_cpu.memory, on_cpu.peak_bytes)
-    assert on_cpu.peak_bytes == planned.estimate.peak_bytes + (on_cpu.outside_bytes or 0)
-    assert on_gpu.outside_bytes is None
+    on_gpu, peak_bytes, _ = predict_figures(1, Accelerator.CUDA)
+    assert (ALLOCATED, peak_bytes, None) == (on_gpu.memory, on_gpu.peak_bytes, on_gpu.outside_bytes)
+    low, expected, high = on_gpu.low_step_seconds, on_gpu.step_seconds, on_gpu.high_step_seconds
+    assert (low or 0) < (expected or 0) < (high or 0)
+    on_cpu, peak_bytes, device_bytes = predict_figures(1, Accelerator.CPU)
+    assert (RESIDENT, device_bytes) == (on_cpu.memory, on_cpu.peak_bytes)
+    assert on_cpu.peak_bytes == peak_bytes + (on_cpu.outside_bytes or 0)
 
 
 def test_steps_with_fewer_micro_batches_are_held_against_the_prediction_for_as_many() -> None:
-    table = read_gpu_table()
-    machine, model = parse_spec("2xH200", table), model_from_size("1b", 10**9)
-    rates = find_rates(machine, table)
-
-    def predict(steps: int) -> PredictedFigures:
-        workload = Workload(accumulation_steps=steps)
-        job = Job(machine=machine, model=model, workload=workload, rates=rates)
-        return predict_run(job, evaluate(job, ZERO2), Accelerator.CUDA)
-
-    counted = report_run_figures(9, 2, 2, 8, 2, 2) | {"timed_micro_batches": [3, 3, 3, 4, 3, 3]}
+    counted = report(9, 2, 2, 8, 2, 2) | {"timed_micro_batches": [3, 3, 3, 4, 3, 3]}
     found = measure_run([counted], ALLOCATED)
     assert found is not None
     assert (3, 2) == (found.micro_batches, found.step_seconds)
-    fewer = predict(4).of_micro_batches(found.micro_batches)
-    assert predict(3).step_seconds == pytest.approx(fewer.step_seconds)
-    assert predict(4) == predict(4).of_micro_batches(4) == predict(4).of_micro_batches(None)
-
-
-def test_an_error_is_signed_and_of_what_was_measured() -> None:
-    assert -0.25 == error_of(3, 4)
-    assert error_of(None, 4) is None
-    assert error_of(3, None) is None
+    (three, *_), (four, *_) = (predict_figures(steps, Accelerator.CUDA) for steps in (3, 4))
+    assert three.step_seconds == pytest.approx(four.of_micro_batches(3).step_seconds)
+    assert four == four.of_micro_batches(4) == four.of_micro_batches(None)

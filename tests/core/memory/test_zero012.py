@@ -61,19 +61,75 @@ def block_largest(model: Model) -> int:
     return max(tensor.numel for tensor in model.tensors if tensor.in_block)
 
 
-@pytest.mark.parametrize(
-    ("name", "elements"), [("llama-2-7b", 500_000_000), ("qwen2.5-0.5b", 494_032_768)]
-)
-def test_replicas_reduce_half_a_billion_gradients_at_a_time(name: str, elements: int) -> None:
-    assert {2 * elements} == sizes_of("all-reduce bucket", place(read_model(name), DDP))
+LORA, SMALL = Workload(method=Method.LORA), read_model("qwen2.5-0.5b")
+BACKWARD, STEP, INIT = Phase.BACKWARD, Phase.STEP, Phase.INIT
+TEMPORARIES = "optimizer temporaries"
+HELD: Mapping[str, tuple[RankSizes, Phase, str, set[int]]] = {
+    # Replicas reduce half a billion gradients at a time.
+    "a bucket": (place(UNTIED, DDP), BACKWARD, "all-reduce bucket", {2 * 500_000_000}),
+    "a bucket of all": (place(SMALL, DDP), BACKWARD, "all-reduce bucket", {2 * 494_032_768}),
+    # Until the first block's come they are not there, nor those of an embedding that is no head.
+    "gradients": (
+        *(place(UNTIED, DDP), BACKWARD, "gradients"),
+        {2 * (UNTIED.params - UNTIED.layer_params - embedding(UNTIED)), 2 * UNTIED.params},
+    ),
+    "gradients with a tied head": (
+        *(place(TIED, DDP), BACKWARD, "gradients"),
+        {2 * (TIED.params - TIED.layer_params), 2 * TIED.params},
+    ),
+    "a frozen embedding": (place(TIED, ZERO2, LORA), BACKWARD, "embedding gradient", {0}),
+    "a frozen base": (
+        *(place(TIED, ZERO3, LORA), STEP, "frozen parameters, sharded"),
+        {2 * TIED.params // RANKS},
+    ),
+    # A replica's optimizer steps once at init.
+    **{
+        f"{'fused' if fused else 'foreach'} at {phase}": (
+            *(place(UNTIED, DDP, Workload(optimizer_fused=fused)), phase, TEMPORARIES),
+            {0 if fused else 4 * UNTIED.params},
+        )
+        for fused in (True, False)
+        for phase in (INIT, STEP)
+    },
+    # It squares its gradient, and makes an update of the same size.
+    **{
+        f"Adafactor under {strategy.name}": (
+            place(TIED, strategy, Workload(optimizer=Optimizer.ADAFACTOR)),
+            *(STEP, TEMPORARIES, {8 * params}),
+        )
+        for strategy, params in ((DDP, TIED.params), (ZERO2, TIED.params // RANKS))
+    },
+    **{
+        f"{optimizer} in bf16": (
+            place(
+                *(TIED, ZERO1),
+                Workload(optimizer=optimizer, optimizer_state_dtype=StateDtype.BF16),
+            ),
+            *(STEP, "optimizer states", {bytes_per_param * TIED.params // RANKS}),
+        )
+        for optimizer, bytes_per_param in (
+            (Optimizer.ADAMW, 4),
+            (Optimizer.ADAFACTOR, 2),
+            (Optimizer.LION, 2),
+            (Optimizer.SGD, 0),
+        )
+    },
+    # All gradients of a small model are in one bucket, which several ranks have a part in.
+    **{
+        f"flattened under {strategy.name}": (
+            *(place(SMALL, strategy), BACKWARD, "flattening copy"),
+            {2 * SMALL.params},
+        )
+        for strategy in (ZERO1, ZERO2, ZERO2_OFFLOAD)
+    },
+}
 
 
-def test_the_first_blocks_gradients_come_last() -> None:
-    """Until then they are not there, nor those of an embedding that is no head."""
-    untied = UNTIED.params - UNTIED.layer_params - embedding(UNTIED)
-    assert {2 * untied, 2 * UNTIED.params} == sizes_of("gradients", place(UNTIED, DDP))
-    tied = TIED.params - TIED.layer_params
-    assert {2 * tied, 2 * TIED.params} == sizes_of("gradients", place(TIED, DDP))
+@pytest.mark.parametrize(("rank", "phase", "part", "expected"), HELD.values(), ids=HELD)
+def test_the_moments_of_a_phase_hold(
+    rank: RankSizes, phase: Phase, part: str, expected: set[int]
+) -> None:
+    assert expected == sizes_of(part, rank, phase)
 
 
 @each_strategy
@@ -109,63 +165,34 @@ def test_a_formula_has_the_bytes_of_the_masters_it_is_of() -> None:
         assert [f"{size_bytes} P"] == formulas
 
 
-def test_an_embedding_may_be_narrower_than_the_blocks() -> None:
-    """OPTDecoder embeds in `word_embed_proj_dim`, 512 in OPT-350M, whose blocks have 1024."""
-    narrow = read_model("opt-350m")
-    for strategy in (DDP, ZERO2, ZERO3):
-        assert 2 * 50272 * 512 == max(sizes_of("head gradient", place(narrow, strategy)))
-
-
+# OPTDecoder embeds in `word_embed_proj_dim`, 512 in OPT-350M, whose blocks have 1024.
+NARROW = read_model("opt-350m")
 AUTOCAST = replace(FP32, torch_autocast=Precision.BF16)
 
 
 @pytest.mark.parametrize(
-    ("model", "workload", "expected_bytes"),
+    ("model", "strategy", "workload", "part", "expected_bytes"),
     [
-        (UNTIED, Workload(), 2 * embedding(UNTIED)),
-        (TIED, Workload(), 3 * 2 * embedding(TIED)),
-        (TIED, FP32, 3 * 4 * embedding(TIED)),
-        (TIED, AUTOCAST, 2 * 4 * embedding(TIED)),
+        # A tied weight has two gradients and their sum; autocast adds the one into the other.
+        *(
+            (model, ZERO2, workload, "embedding gradient", expected_bytes)
+            for model, workload, expected_bytes in (
+                (UNTIED, Workload(), 2 * embedding(UNTIED)),
+                (TIED, Workload(), 3 * 2 * embedding(TIED)),
+                (TIED, FP32, 3 * 4 * embedding(TIED)),
+                (TIED, AUTOCAST, 2 * 4 * embedding(TIED)),
+            )
+        ),
+        *(
+            (NARROW, strategy, Workload(), "head gradient", 2 * 50272 * 512)
+            for strategy in (DDP, ZERO2, ZERO3)
+        ),
     ],
-    ids=["untied", "tied", "tied in fp32", "tied with autocast"],
 )
-def test_a_tied_weight_has_two_gradients_and_their_sum(
-    model: Model, workload: Workload, expected_bytes: int
+def test_at_most_a_gradient_of_an_embedding_takes(
+    model: Model, strategy: StrategyRow, workload: Workload, part: str, expected_bytes: int
 ) -> None:
-    """Autocast adds the one into the other."""
-    rank = place(model, ZERO2, workload)
-    assert expected_bytes == max(sizes_of("embedding gradient", rank))
-
-
-@pytest.mark.parametrize("fused", [True, False])
-def test_a_replicas_optimizer_steps_once_at_init(fused: bool) -> None:
-    rank = place(UNTIED, DDP, Workload(optimizer_fused=fused))
-    expected = {0 if fused else 4 * UNTIED.params}
-    assert expected == sizes_of("optimizer temporaries", rank, Phase.INIT)
-    assert expected == sizes_of("optimizer temporaries", rank, Phase.STEP)
-
-
-def test_adafactor_squares_its_gradient_and_makes_an_update_of_the_same_size() -> None:
-    adafactor = Workload(optimizer=Optimizer.ADAFACTOR)
-    for strategy, params in ((DDP, TIED.params), (ZERO2, TIED.params // RANKS)):
-        rank = place(TIED, strategy, adafactor)
-        assert {8 * params} == sizes_of("optimizer temporaries", rank, Phase.STEP)
-
-
-@pytest.mark.parametrize(
-    ("optimizer", "bytes_per_param"),
-    [
-        (Optimizer.ADAMW, 4),
-        (Optimizer.ADAFACTOR, 2),
-        (Optimizer.LION, 2),
-        (Optimizer.SGD, 0),
-    ],
-)
-def test_states_in_bf16_are_half_as_large(optimizer: Optimizer, bytes_per_param: int) -> None:
-    workload = Workload(optimizer=optimizer, optimizer_state_dtype=StateDtype.BF16)
-    rank = place(TIED, ZERO1, workload)
-    expected = {bytes_per_param * TIED.params // RANKS}
-    assert expected == sizes_of("optimizer states", rank, Phase.STEP)
+    assert expected_bytes == max(sizes_of(part, place(model, strategy, workload)))
 
 
 @pytest.mark.parametrize("optimizer", Optimizer)
@@ -175,17 +202,6 @@ def test_on_the_host_deepspeeds_own_adam_steps_whatever_was_asked_for(
 ) -> None:
     """DeepSpeed's CPU Lion makes a second moment too, though it never reads it."""
     assert 8 == place(TIED, strategy, Workload(optimizer=optimizer)).state_bytes
-
-
-def test_zero3_shards_the_frozen_base_below_adapters() -> None:
-    rank = place(TIED, ZERO3, Workload(method=Method.LORA))
-    expected = {2 * TIED.params // RANKS}
-    assert expected == sizes_of("frozen parameters, sharded", rank, Phase.STEP)
-
-
-def test_adapters_leave_no_gradient_of_the_frozen_embedding() -> None:
-    rank = place(TIED, ZERO2, Workload(method=Method.LORA))
-    assert {0} == sizes_of("embedding gradient", rank)
 
 
 def test_when_a_bucket_is_full_the_blocks_behind_it_are_done() -> None:
@@ -239,13 +255,6 @@ def test_a_rank_whose_share_ends_the_model_holds_its_gradients_beside_the_activa
     ]
     saved_bytes = activations(UNTIED.architecture, Workload()).saved_bytes
     assert saved_bytes == beside[1] > 2 * beside[0]
-
-
-def test_a_bucket_with_gradients_of_several_ranks_is_copied() -> None:
-    """All of a small model's are in one bucket."""
-    small = read_model("qwen2.5-0.5b")
-    for strategy in (ZERO1, ZERO2, ZERO2_OFFLOAD):
-        assert {2 * small.params} == sizes_of("flattening copy", place(small, strategy))
 
 
 def test_gradients_that_are_not_contiguous_take_no_more_than_there_are() -> None:
