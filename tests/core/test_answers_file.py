@@ -23,26 +23,30 @@ script-args = [
 nodes = 2"""
 
 
-def test_what_is_right_stays_byte_for_byte() -> None:
-    assert MINE == rewrite(MINE, tomllib.loads(MINE))
-
-
-def test_comments_stay_whatever_changes() -> None:
-    text = rewrite(MINE, {"model": "13b", "nodes": 2, "hpz": True})
-    assert (
-        '# The job of the paper.\nmodel = "13b"   # as in table 2\n\n# Rented.\n'
-        "nodes = 2\nhpz = true\n" == text
-    )
-
-
-def test_a_sign_of_a_comment_in_a_value_is_no_comment() -> None:
-    assert 'model = "d" # c\n' == rewrite('model = "a # b" # c\n', {"model": "d"})
-
-
-@pytest.mark.parametrize("ends", ["\n", "\r\n"])
-def test_line_ends_are_kept(ends: str) -> None:
-    text = f"# mine{ends}nodes = 2{ends}"
-    assert text == rewrite(text, {"nodes": 2})
+@pytest.mark.parametrize(
+    ("text", "values", "expected"),
+    [
+        # What is right stays byte for byte, with the ends of its lines.
+        (MINE, tomllib.loads(MINE), MINE),
+        *(
+            (f"# mine{ends}nodes = 2{ends}", {"nodes": 2}, f"# mine{ends}nodes = 2{ends}")
+            for ends in ("\n", "\r\n")
+        ),
+        # Comments stay, whatever changes.
+        (
+            MINE,
+            {"model": "13b", "nodes": 2, "hpz": True},
+            (
+                '# The job of the paper.\nmodel = "13b"   # as in table 2\n\n# Rented.\n'
+                "nodes = 2\nhpz = true\n"
+            ),
+        ),
+        # A sign of a comment in a value is no comment.
+        ('model = "a # b" # c\n', {"model": "d"}, 'model = "d" # c\n'),
+    ],
+)
+def test_what_a_person_wrote_stays(text: str, values: dict[str, object], expected: str) -> None:
+    assert expected == rewrite(text, values)
 
 
 VALUES = st.one_of(

@@ -72,9 +72,7 @@ def test_every_option_has_a_spelling_of_its_own() -> None:
 )
 def test_a_setting_is_spelled_and_other_words_stay(text: str, spelled: str) -> None:
     assert spelled == spell(text)
-
-
-def test_to_python_an_error_names_the_field() -> None:
+    # To Python an error names the field.
     assert "`micro_batch` must be at least 1" == str(
         UsageError("`$micro_batch` must be at least 1")
     )
@@ -97,16 +95,12 @@ def read_by_bash(line: str) -> list[str]:
 
 def test_a_shell_reads_back_every_word() -> None:
     assert list(ODD) == read_by_bash(shell.join(ODD))
+    assert "zerowiz plan 'my run.py'" == shell.join(["zerowiz", "plan", "my run.py"])
 
 
 @given(st.lists(st.binary().map(lambda word: os.fsdecode(word.replace(b"\0", b"")))))
 def test_a_line_has_only_what_a_terminal_shows(words: list[str]) -> None:
-    line = shell.join(words)
-    assert line.isprintable()
-
-
-def test_plain_words_stay_plain() -> None:
-    assert "zerowiz plan 'my run.py'" == shell.join(["zerowiz", "plan", "my run.py"])
+    assert shell.join(words).isprintable()
 
 
 # What people call a choice, and the choice that it is.

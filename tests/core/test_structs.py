@@ -147,14 +147,23 @@ def test_bad_content_is_refused_naming_its_key(
     assert f"`{named}`" in caught.value.message
 
 
-def test_a_missing_key_is_said_to_be_missing() -> None:
-    with pytest.raises(UsageError, match=r"`machine\.gpus` is missing"):
-        decode_machine({})
-
-
-def test_a_machine_that_is_no_object_is_refused() -> None:
-    with pytest.raises(UsageError, match="`machine`: expected `object`, got `str`"):
-        decode_machine("h100")
+@pytest.mark.parametrize(
+    ("content", "error"),
+    [
+        ({}, r"`machine\.gpus` is missing"),
+        ("h100", "`machine`: expected `object`, got `str`"),
+        *(
+            (
+                {**WHOLE, "host": {**WHOLE["host"], "python_call_seconds": seconds}},
+                "`python_call_seconds` must be more than 0",
+            )
+            for seconds in (float("nan"), -1.0, 0.0, 1e300)
+        ),
+    ],
+)
+def test_what_is_no_machine_is_refused(content: Any, error: str) -> None:
+    with pytest.raises(UsageError, match=error):
+        decode_machine(content)
 
 
 def test_null_is_the_default_also_where_the_type_has_no_null() -> None:
@@ -201,26 +210,12 @@ def test_a_field_that_may_be_null_is_null_where_nothing_is_said(kind: type) -> N
     assert [] == [(cls, field.name) for cls, field in nullable if field.default is not None]
 
 
-@pytest.mark.parametrize("seconds", [float("nan"), -1.0, 0.0, 1e300])
-def test_a_host_whose_python_takes_no_time_that_can_be_is_refused(seconds: float) -> None:
-    encoded = {**WHOLE, "host": {**WHOLE["host"], "python_call_seconds": seconds}}
-    with pytest.raises(UsageError, match="`python_call_seconds` must be more than 0"):
-        decode_machine(encoded)
-
-
 # `replace`; each `type: ignore` here is one that mypy would call unused if it checked nothing.
 
 
-def test_a_copy_has_the_fields_that_were_changed_and_those_that_were_not() -> None:
-    host = Host(cores=8, total_bytes=2**30)
-    assert Host(cores=4, total_bytes=2**30) == replace(host, cores=4)
-    assert Host(cores=8, total_bytes=2**30) == host
-
-
-def test_a_keyword_that_is_no_field_is_refused_by_mypy_too() -> None:
+def test_a_copy_is_checked_by_mypy() -> None:
+    assert Host(cores=4, total_bytes=2**30) == replace(Host(cores=8, total_bytes=2**30), cores=4)
     with pytest.raises(TypeError):
         replace(Host(), core=4)  # type: ignore[call-arg]
-
-
-def test_a_value_of_another_type_is_refused_by_mypy_alone() -> None:
+    # A value of another type is refused by mypy alone.
     assert "4" == replace(Host(), cores="4").cores  # type: ignore[arg-type]

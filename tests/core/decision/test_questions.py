@@ -80,26 +80,24 @@ def test_questions_are_asked_in_their_order_until_none_is_open() -> None:
     assert list(QUESTIONS) == asked
 
 
-def test_what_is_known_is_not_asked() -> None:
-    answers = {**ALL_OPEN, "machine": "4xA100-40GB", "script": "train.py"}
+@pytest.mark.parametrize(
+    ("answers", "key"),
+    [
+        # What is known is not asked, nor what does not matter to a command.
+        ({**ALL_OPEN, "machine": "4xA100-40GB", "script": "train.py"}, "model"),
+        ({"sequence_tokens": None}, "sequence_tokens"),
+        ({}, None),
+        # A micro-batch is asked of who wants an own one.
+        ({"goal": "flowchart", "micro_batch": None}, None),
+        ({"goal": "fastest", "micro_batch": None}, None),
+        ({"goal": "own", "micro_batch": None}, "micro_batch"),
+    ],
+)
+def test_the_next_question_is_one_that_is_open(
+    answers: dict[str, str | None], key: str | None
+) -> None:
     question = next_question(answers)
-    assert question is not None
-    assert "model" == question.key
-
-
-def test_what_does_not_matter_to_a_command_is_not_asked() -> None:
-    question = next_question({"sequence_tokens": None})
-    assert question is not None
-    assert "sequence_tokens" == question.key
-    assert next_question({}) is None
-
-
-def test_a_micro_batch_is_asked_of_who_wants_an_own_one() -> None:
-    asked = []
-    for goal in ("flowchart", "fastest", "own"):
-        question = next_question({"goal": goal, "micro_batch": None})
-        asked.append(question and question.key)
-    assert [None, None, "micro_batch"] == asked
+    assert key == (question and question.key)
 
 
 def test_no_key_and_no_flag_is_used_twice() -> None:
@@ -108,19 +106,11 @@ def test_no_key_and_no_flag_is_used_twice() -> None:
 
 
 @each_question
-def test_a_question_ends_as_one_but_for_a_hint_and_names_its_flag(question: Question) -> None:
+def test_without_a_person_the_default_is_taken_or_the_flag_is_named(question: Question) -> None:
     assert question.flag.removeprefix("$") in {*rows(), "SCRIPT"}
     assert question.text.partition(" (")[0].endswith("?")
-
-
-@each_question
-def test_a_default_is_an_answer_that_the_question_takes(question: Question) -> None:
-    assert question.default is None or question.problem(question.default) is None
-
-
-@each_question
-def test_without_a_person_the_default_is_taken_or_the_flag_is_named(question: Question) -> None:
     if question.default is not None:
+        assert question.problem(question.default) is None
         assert question.default == answer_or_default(question)
         return
     with pytest.raises(AnswerNeededError) as caught:
@@ -129,24 +119,28 @@ def test_without_a_person_the_default_is_taken_or_the_flag_is_named(question: Qu
     assert (f"set it with `{question.flag}`",) == caught.value.hints
 
 
-@pytest.mark.parametrize("answer", ["", " ", "0", "-1", "1.5", "two", "²", "1 2"])
-def test_a_count_is_a_whole_number_from_1(answer: str) -> None:
-    question = Question(key="k", flag="--k", text="?", kind=AnswerKind.COUNT)
-    assert "a whole number from 1 on" == question.problem(answer)
-    assert question.problem("12") is None
+YES_NO = (Choice(value="no", title="no"), Choice(value="yes", title="yes"))
 
 
-def test_an_empty_answer_is_none() -> None:
-    question = Question(key="k", flag="--k", text="?")
-    assert "an answer is needed" == question.problem("  ")
-    assert question.problem("7b") is None
-
-
-def test_a_choice_is_one_of_the_choices() -> None:
-    choices = (Choice(value="no", title="no"), Choice(value="yes", title="yes"))
-    question = Question(key="k", flag="--k", text="?", kind=AnswerKind.CHOICE, choices=choices)
-    assert "one of no, yes" == question.problem("maybe")
-    assert question.problem("yes") is None
+@pytest.mark.parametrize(
+    ("kind", "choices", "answer", "problem"),
+    [
+        *(
+            (AnswerKind.COUNT, (), answer, "a whole number from 1 on")
+            for answer in ("", " ", "0", "-1", "1.5", "two", "²", "1 2")
+        ),
+        (AnswerKind.COUNT, (), "12", None),
+        (AnswerKind.TEXT, (), "  ", "an answer is needed"),
+        (AnswerKind.TEXT, (), "7b", None),
+        (AnswerKind.CHOICE, YES_NO, "maybe", "one of no, yes"),
+        (AnswerKind.CHOICE, YES_NO, "yes", None),
+    ],
+)
+def test_an_answer_is_of_the_kind_that_was_asked(
+    kind: AnswerKind, choices: tuple[Choice, ...], answer: str, problem: str | None
+) -> None:
+    question = Question(key="k", flag="--k", text="?", kind=kind, choices=choices)
+    assert problem == question.problem(answer)
 
 
 @pytest.mark.parametrize(

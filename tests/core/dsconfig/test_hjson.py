@@ -45,6 +45,9 @@ def by_json(text: str) -> str | None:
     return as_loaded(json.loads, text)
 
 
+READERS = {Dialect.HJSON: by_hjson, Dialect.JSON: by_json}
+
+
 def as_parsed(text: str, dialect: Dialect = Dialect.HJSON) -> str | None:
     try:
         return repr(plain(parse(text, dialect)))
@@ -123,12 +126,6 @@ READ: dict[str, tuple[str, object]] = {
 }
 
 
-@pytest.mark.parametrize(("text", "value"), READ.values(), ids=READ)
-def test_a_text_is_read_as_hjson_reads_it(text: str, value: object) -> None:
-    assert repr(value) == by_hjson(text)
-    assert repr(value) == as_parsed(text)
-
-
 NEVER = "is never closed"
 GREEDY = "; the unquoted text on line 1 runs to the end of that line"
 # Texts that hjson refuses: line and column of the cause, and what is said.
@@ -175,20 +172,9 @@ REFUSED: dict[str, tuple[str, tuple[int, int, str]]] = {
 }
 
 
-@pytest.mark.parametrize(("text", "said"), REFUSED.values(), ids=REFUSED)
-def test_a_text_that_hjson_refuses_is_refused_at_its_place(
-    text: str, said: tuple[int, int, str]
-) -> None:
-    assert by_hjson(text) is None
-    assert said == fault(text)
-
-
-def test_text_of_several_lines_is_refused() -> None:
+def test_text_of_several_lines_is_refused_with_its_place() -> None:
     reason = "zerowiz does not read text between ''': write it in quotes"
     assert (2, 6, reason) == fault("{\n  a: '''b'''\n}")
-
-
-def test_an_error_says_its_place_in_its_message() -> None:
     with pytest.raises(JsonTextError) as caught:
         parse("{\n  ]")
     assert caught.value.message == "line 2, column 3: `]` is not a key"
@@ -217,10 +203,16 @@ READ_AS_JSON = {
 }
 
 
-@pytest.mark.parametrize(("text", "value"), READ_AS_JSON.values(), ids=READ_AS_JSON)
-def test_a_json_text_is_read_as_json_reads_it(text: str, value: str) -> None:
-    assert value == by_json(text)
-    assert value == as_parsed(text, Dialect.JSON)
+READ_BY: list[tuple[Dialect, str, str]] = [
+    *((Dialect.HJSON, text, repr(value)) for text, value in READ.values()),
+    *((Dialect.JSON, text, value) for text, value in READ_AS_JSON.values()),
+]
+
+
+@pytest.mark.parametrize(("dialect", "text", "value"), READ_BY, ids=[*READ, *READ_AS_JSON])
+def test_a_text_is_read_as_its_reader_reads_it(dialect: Dialect, text: str, value: str) -> None:
+    assert value == READERS[dialect](text)
+    assert value == as_parsed(text, dialect)
 
 
 LAST_COMMA = "JSON allows no comma after the last value"
@@ -247,12 +239,18 @@ REFUSED_AS_JSON: dict[str, tuple[str, tuple[int, int, str]]] = {
 }
 
 
-@pytest.mark.parametrize(("text", "said"), REFUSED_AS_JSON.values(), ids=REFUSED_AS_JSON)
-def test_a_text_that_json_refuses_is_refused_at_its_place(
-    text: str, said: tuple[int, int, str]
+REFUSED_BY: list[tuple[Dialect, str, tuple[int, int, str]]] = [
+    *((Dialect.HJSON, *row) for row in REFUSED.values()),
+    *((Dialect.JSON, *row) for row in REFUSED_AS_JSON.values()),
+]
+
+
+@pytest.mark.parametrize(("dialect", "text", "said"), REFUSED_BY, ids=[*REFUSED, *REFUSED_AS_JSON])
+def test_a_text_that_its_reader_refuses_is_refused_at_its_place(
+    dialect: Dialect, text: str, said: tuple[int, int, str]
 ) -> None:
-    assert by_json(text) is None
-    assert said == fault(text, Dialect.JSON)
+    assert READERS[dialect](text) is None
+    assert said == fault(text, dialect)
 
 
 @pytest.mark.parametrize("dialect", Dialect)
@@ -282,9 +280,7 @@ def test_every_repeated_key_is_told_with_the_first_one() -> None:
         for earlier, later in repeated(parse(text))
     ]
     assert [(16, 1, 23, "c"), (1, 2, 1, "a"), (36, 2, 15, "d"), (1, 2, 24, "a")] == told
-
-
-def test_a_byte_order_mark_takes_no_column() -> None:
+    # A byte order mark takes no column.
     assert Span(start=1, end=3, line=1, column=1) == parse("\ufeff{}").place
 
 
@@ -380,14 +376,9 @@ TEXTS = (
 @settings(max_examples=1000)
 @given(TEXTS)
 @example(CONFIG)
-def test_any_text_is_read_as_hjson_reads_it_or_refused(text: str) -> None:
+def test_any_text_is_read_as_hjson_and_json_read_it_or_refused(text: str) -> None:
     read, parsed = by_hjson(text), as_parsed(text)
     assert parsed in {None, read} or text.startswith("\xef\xbb\xbf")
-
-
-@settings(max_examples=500)
-@given(TEXTS)
-def test_any_text_is_read_as_json_reads_it_or_refused(text: str) -> None:
     assert by_json(text) == as_parsed(text, Dialect.JSON)
 
 

@@ -77,34 +77,29 @@ def test_a_whole_number_is_one_however_it_is_written(number: int) -> None:
     assert (Kind.WHOLE, Kind.DIGITS) == (kind_of(number), kind_of(str(number)))
 
 
-@pytest.mark.parametrize("value", [0, 3, 2.0, True, "1", "auto"])
-def test_a_choice_is_taken_as_a_number_a_digit_or_left_to_the_trainer(value: object) -> None:
-    assert STAGE.accepts(value)
+PASSES = SchemaKey(path="passes", takes=(Kind.ARRAY,), choices=('"z1"', '"z3"'))
 
 
-@pytest.mark.parametrize("value", [4, -1, "4", "two", 1.5, None, [1], {}])
-def test_what_is_no_choice_is_refused(value: object) -> None:
-    assert not STAGE.accepts(value)
-
-
-@pytest.mark.parametrize(("value", "expected"), [(1, True), ("1", True), (0, False), ("0", False)])
-def test_a_bound_holds_for_a_number_in_quotes_too(value: object, expected: bool) -> None:
-    assert expected is BUCKET.accepts(value)
-
-
-def test_capitals_count_unless_deepspeed_ignores_them() -> None:
-    assert not DEVICE.accepts("CPU")
-    assert replace(DEVICE, any_case=True).accepts("CPU")
-
-
-def test_no_choice_is_asked_of_nothing() -> None:
-    assert DEVICE.accepts(None)
-
-
-def test_the_choices_of_a_list_are_those_of_its_items() -> None:
-    passes = SchemaKey(path="passes", takes=(Kind.ARRAY,), choices=('"z1"', '"z3"'))
-    assert passes.accepts(["z1", "z3"])
-    assert not passes.accepts(["z1", "z2"])
+@pytest.mark.parametrize(
+    ("key", "value", "accepted"),
+    [
+        # A choice is a number, a digit, or left to the Trainer.
+        *((STAGE, value, True) for value in (0, 3, 2.0, True, "1", "auto")),
+        *((STAGE, value, False) for value in (4, -1, "4", "two", 1.5, None, [1], {})),
+        # A bound holds for a number in quotes too.
+        *((BUCKET, value, True) for value in (1, "1")),
+        *((BUCKET, value, False) for value in (0, "0")),
+        # Capitals count, unless DeepSpeed ignores them; no choice is asked of nothing.
+        (DEVICE, "CPU", False),
+        (replace(DEVICE, any_case=True), "CPU", True),
+        (DEVICE, None, True),
+        # The choices of a list are those of its items.
+        (PASSES, ["z1", "z3"], True),
+        (PASSES, ["z1", "z2"], False),
+    ],
+)
+def test_a_key_accepts_what_deepspeed_takes(key: SchemaKey, value: object, accepted: bool) -> None:
+    assert accepted is key.accepts(value)
 
 
 def test_a_key_is_found_by_any_of_its_names() -> None:
@@ -117,9 +112,7 @@ def test_the_children_of_a_section_are_those_right_inside_it() -> None:
     expected = ["zero.stage", "zero.stage3_bucket_size", "zero.offload", "zero.mics"]
     assert expected == [key.path for key in SCHEMA.children("zero")]
     assert ["zero", "gradient_clipping", "optimizer"] == [k.path for k in SCHEMA.children("")]
-
-
-def test_a_key_that_takes_nothing_was_removed() -> None:
+    # A key that takes nothing was removed.
     assert ["zero.mics"] == [key.path for key in KEYS if key.removed]
 
 
@@ -210,17 +203,17 @@ def test_a_key_that_nobody_has_thought_of_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "more"),
+    ("key", "values", "more"),
     [
-        ("activation_checkpointing.cpu_checkpointing", False),
-        ("communication_data_type", True),
-        ("zero_optimization.offload_param.device", False),
+        ("activation_checkpointing.cpu_checkpointing", {}, False),
+        ("communication_data_type", {}, True),
+        ("zero_optimization.offload_param.device", {}, False),
+        # An optimizer that keeps less than AdamW.
+        ("optimizer.type", {"optimizer": {"type": "Lion"}}, False),
+        ("optimizer.type", {"optimizer": {"type": "OneBitAdam"}}, True),
     ],
 )
-def test_a_key_that_may_hold_more_is_told_from_one_that_never_does(key: str, more: bool) -> None:
-    assert more is may_hold_more([key], {})
-
-
-@pytest.mark.parametrize(("name", "more"), [("Lion", False), ("OneBitAdam", True)])
-def test_an_optimizer_that_keeps_less_than_adamw_never_holds_more(name: str, more: bool) -> None:
-    assert more is may_hold_more(["optimizer.type"], {"optimizer": {"type": name}})
+def test_a_key_that_may_hold_more_is_told_from_one_that_never_does(
+    key: str, values: dict[str, object], more: bool
+) -> None:
+    assert more is may_hold_more([key], values)

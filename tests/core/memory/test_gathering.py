@@ -116,53 +116,48 @@ def _two_blocks(size: int = 100) -> Layout:
     return Layout(sizes=(size,) * 4, first=((0,),), blocks=(((1,),), ((2,),)), last=((3,),))
 
 
+def _gather(
+    limits: Limits, layout: Layout | None = None, *, alone: bool = False, known: bool = True
+) -> Gathering:
+    return replay(layout or _two_blocks(), limits, alone=alone, checkpointing=False, known=known)
+
+
 @pytest.mark.parametrize("known", [True, False])
 def test_a_lone_rank_gathers_nothing(known: bool) -> None:
-    gathering = replay(
-        _two_blocks(), Limits(100, 400, 400), alone=True, checkpointing=False, known=known
-    )
+    gathering = _gather(Limits(100, 400, 400), alone=True, known=known)
     assert Gathered() == gathering.loss == gathering.end
 
 
 def test_before_the_order_is_known_a_module_is_whole_while_it_runs() -> None:
-    gathering = replay(
-        _two_blocks(), Limits(100, 400, 400), alone=False, checkpointing=False, known=False
-    )
+    gathering = _gather(Limits(100, 400, 400), known=False)
     assert [100, 100] == [each.running.parameters for each in gathering.forward]
     assert Gathered() == gathering.loss
 
 
-def test_all_that_the_limit_allows_is_kept_until_its_backward() -> None:
-    whole = replay(
-        _two_blocks(), Limits(100, 400, 400), alone=False, checkpointing=False, known=True
-    )
-    assert 400 == whole.loss.parameters
-    half = replay(_two_blocks(), Limits(100, 200, 0), alone=False, checkpointing=False, known=True)
-    assert 200 == half.loss.parameters
+_EXPERTS = _two_blocks()._replace(mixtures=frozenset({1}), kept=frozenset({1}))
 
 
-def test_what_comes_alone_waits_beside_its_own_shard() -> None:
-    gathering = replay(
-        _two_blocks(), Limits(100, 400, 0), alone=False, checkpointing=False, known=True
-    )
-    assert gathering.loss.alone > 0 == gathering.loss.copies
+@pytest.mark.parametrize(
+    ("limits", "layout", "kept"),
+    [
+        # All that the limit allows is kept until its backward.
+        (Limits(100, 400, 400), _two_blocks(), 400),
+        (Limits(100, 200, 0), _two_blocks(), 200),
+        # Slices of experts outlive their release.
+        (Limits(0, 100, 0), _two_blocks(), 0),
+        (Limits(0, 100, 0), _EXPERTS, 100),
+    ],
+)
+def test_as_forward_ends_so_much_is_kept(limits: Limits, layout: Layout, kept: int) -> None:
+    assert kept == _gather(limits, layout).loss.parameters
 
 
 def test_what_comes_together_is_copied_out_of_one_buffer() -> None:
-    gathering = replay(
-        _two_blocks(), Limits(200, 400, 400), alone=False, checkpointing=False, known=True
-    )
-    assert 200 == max(each.waiting.copies for each in gathering.forward)
-
-
-def test_slices_of_experts_outlive_their_release() -> None:
-    kept = _two_blocks()._replace(mixtures=frozenset({1}), kept=frozenset({1}))
-    limits = Limits(0, 100, 0)
-    sizes = [
-        replay(layout, limits, alone=False, checkpointing=False, known=True).loss.parameters
-        for layout in (_two_blocks(), kept)
-    ]
-    assert [0, 100] == sizes
+    """What comes alone waits beside its own shard."""
+    alone = _gather(Limits(100, 400, 0)).loss
+    assert alone.alone > 0 == alone.copies
+    together = _gather(Limits(200, 400, 400)).forward
+    assert 200 == max(each.waiting.copies for each in together)
 
 
 @pytest.mark.parametrize("checkpointing", [False, True])

@@ -20,31 +20,6 @@ FULL: dict[str, object] = {
 }
 
 
-def test_no_other_yaml_is_taken_for_a_file_of_axolotl() -> None:
-    assert read_program("my.yaml", FULL) is not None
-    assert read_program("my.yaml", {"model_name_or_path": "m", "deepspeed": "ds.json"}) is None
-    assert read_program("my.yaml", {"base_model": None}) is None
-
-
-def test_only_what_differs_is_to_be_set() -> None:
-    file = read_program("a.yml", FULL | {"fsdp": ["full_shard"]})
-    assert file is not None
-    planned = {
-        **file.job.settings,
-        "accumulation_steps": 2,
-        "gradient_checkpointing": True,
-        "method": "qlora",
-    }
-    assert [
-        "deepspeed: ds.json",
-        "gradient_accumulation_steps: 2",
-        "adapter: qlora",
-        "load_in_4bit: true",
-        "gradient_checkpointing: true",
-        "fsdp:",
-    ] == list(list_changes(file, planned, "ds.json"))
-
-
 # What a file of LLaMA-Factory says of a job, and what a plan changes in it.
 
 # As examples/train_lora of its repository has it.
@@ -61,45 +36,6 @@ LORA: dict[str, object] = {
     "gradient_accumulation_steps": 4,
     "bf16": True,
 }
-LLAMA_FACTORY_FULL = LORA | {"finetuning_type": "full"}
-
-
-def test_no_other_yaml_is_taken_for_a_file_of_llama_factory() -> None:
-    assert read_program("my.yaml", LORA) is not None
-    assert read_program("my.yaml", {"model_name_or_path": "m", "cutoff_len": 1024}) is not None
-    # TRL's, and one without a model.
-    assert read_program("my.yaml", {"model_name_or_path": "m", "dataset_name": "d"}) is None
-    assert read_program("my.yaml", {"stage": "sft", "template": "llama3"}) is None
-
-
-def test_only_what_differs_is_to_be_set_llama_factory() -> None:
-    file = read_program("a.yaml", LLAMA_FACTORY_FULL | {"fsdp": "full_shard", "fsdp_config": {}})
-    assert file is not None
-    planned = {
-        **file.job.settings,
-        "micro_batch": 2,
-        "accumulation_steps": 2,
-        "gradient_checkpointing": False,
-        "method": "qlora",
-        "lora_rank": 16,
-    }
-    assert [
-        "deepspeed: ds.json",
-        "per_device_train_batch_size: 2",
-        "gradient_accumulation_steps: 2",
-        "finetuning_type: lora",
-        "quantization_bit: 4",
-        "disable_gradient_checkpointing: true",
-        "lora_rank: 16",
-        "fsdp:",
-    ] == list(list_changes(file, planned, "ds.json"))
-
-
-def test_the_command_starts_a_rank_on_each_gpu_of_the_plan() -> None:
-    file = read_program("my.yaml", LORA)
-    assert file is not None
-    expected = "FORCE_TORCHRUN=1 NPROC_PER_NODE=1 llamafactory-cli train my.yaml"
-    assert expected.split() == list(file.command(1))
 
 
 # What a file of ms-swift says of a job, and what a plan changes in it.
@@ -115,35 +51,104 @@ MS_SWIFT_LORA: dict[str, object] = {
 }
 
 
-def test_no_other_yaml_is_taken_for_a_file_of_ms_swift() -> None:
-    assert read_program("my.yaml", MS_SWIFT_LORA) is not None
-    assert read_program("my.yaml", {"model": "m", "train_type": "full"}) is not None
-    assert read_program("my.yaml", {"model": "m", "learning_rate": 1}) is None
-    assert read_program("my.yaml", {"tuner_type": "lora"}) is None
-
-
-def test_only_what_differs_is_to_be_set_ms_swift() -> None:
-    file = read_program("a.yaml", MS_SWIFT_LORA | {"fsdp": "fsdp2"})
-    assert file is not None
-    planned = {**file.job.settings, "micro_batch": 1, "method": "qlora", "precision": "fp16"}
-    assert [
-        "deepspeed: ds.json",
-        "per_device_train_batch_size: 1",
-        "torch_dtype: float16",
-        "tuner_type: lora",
-        "quant_method: bnb",
-        "quant_bits: 4",
-        "fsdp:",
-    ] == list(list_changes(file, planned, "ds.json"))
-
-
-@pytest.mark.parametrize(("values", "command"), [({}, "sft"), ({"rlhf_type": "dpo"}, "rlhf")])
-def test_the_command_is_the_one_for_the_kind_of_training(
-    values: dict[str, object], command: str
+@pytest.mark.parametrize(
+    ("values", "program"),
+    [
+        (FULL, "axolotl"),
+        ({"base_model": None}, None),
+        (LORA, "LLaMA-Factory"),
+        ({"model_name_or_path": "m", "cutoff_len": 1024}, "LLaMA-Factory"),
+        # TRL's, and files without a model.
+        ({"model_name_or_path": "m", "deepspeed": "ds.json"}, None),
+        ({"model_name_or_path": "m", "dataset_name": "d"}, None),
+        ({"stage": "sft", "template": "llama3"}, None),
+        (MS_SWIFT_LORA, "ms-swift"),
+        ({"model": "m", "train_type": "full"}, "ms-swift"),
+        ({"model": "m", "learning_rate": 1}, None),
+        ({"tuner_type": "lora"}, None),
+        ({"train_batch_size": 1}, None),
+    ],
+)
+def test_no_other_yaml_is_taken_for_a_file_of_a_program(
+    values: dict[str, object], program: str | None
 ) -> None:
-    file = read_program("my.yaml", MS_SWIFT_LORA | values)
+    file = read_program("my.yaml", values)
+    assert program == (file and file.program.name)
+
+
+@pytest.mark.parametrize(
+    ("values", "planned", "expected"),
+    [
+        (
+            FULL | {"fsdp": ["full_shard"]},
+            {"accumulation_steps": 2, "gradient_checkpointing": True, "method": "qlora"},
+            [
+                "deepspeed: ds.json",
+                "gradient_accumulation_steps: 2",
+                "adapter: qlora",
+                "load_in_4bit: true",
+                "gradient_checkpointing: true",
+                "fsdp:",
+            ],
+        ),
+        (
+            LORA | {"finetuning_type": "full", "fsdp": "full_shard", "fsdp_config": {}},
+            {
+                "micro_batch": 2,
+                "accumulation_steps": 2,
+                "gradient_checkpointing": False,
+                "method": "qlora",
+                "lora_rank": 16,
+            },
+            [
+                "deepspeed: ds.json",
+                "per_device_train_batch_size: 2",
+                "gradient_accumulation_steps: 2",
+                "finetuning_type: lora",
+                "quantization_bit: 4",
+                "disable_gradient_checkpointing: true",
+                "lora_rank: 16",
+                "fsdp:",
+            ],
+        ),
+        (
+            MS_SWIFT_LORA | {"fsdp": "fsdp2"},
+            {"micro_batch": 1, "method": "qlora", "precision": "fp16"},
+            [
+                "deepspeed: ds.json",
+                "per_device_train_batch_size: 1",
+                "torch_dtype: float16",
+                "tuner_type: lora",
+                "quant_method: bnb",
+                "quant_bits: 4",
+                "fsdp:",
+            ],
+        ),
+    ],
+    ids=["axolotl", "LLaMA-Factory", "ms-swift"],
+)
+def test_only_what_differs_is_to_be_set(
+    values: dict[str, object], planned: dict[str, object], expected: list[str]
+) -> None:
+    file = read_program("a.yaml", values)
     assert file is not None
-    assert ["NPROC_PER_NODE=4", "swift", command, "my.yaml"] == list(file.command(4))
+    assert expected == list(list_changes(file, {**file.job.settings, **planned}, "ds.json"))
+
+
+@pytest.mark.parametrize(
+    ("values", "gpus", "expected"),
+    [
+        (LORA, 1, "FORCE_TORCHRUN=1 NPROC_PER_NODE=1 llamafactory-cli train my.yaml"),
+        (MS_SWIFT_LORA, 4, "NPROC_PER_NODE=4 swift sft my.yaml"),
+        (MS_SWIFT_LORA | {"rlhf_type": "dpo"}, 4, "NPROC_PER_NODE=4 swift rlhf my.yaml"),
+    ],
+)
+def test_the_command_starts_a_rank_on_each_gpu_of_the_plan(
+    values: dict[str, object], gpus: int, expected: str
+) -> None:
+    file = read_program("my.yaml", values)
+    assert file is not None
+    assert expected.split() == list(file.command(gpus))
 
 
 # What each key of a file means, by the file that it stands in beside others.
@@ -352,7 +357,3 @@ def test_a_file_is_read_whatever_a_key_holds(program: str, key: str, value: obje
     file = read_program("a.yml", extra | FILES[program] | {key: value})
     assert file is not None
     assert program == file.program.name
-
-
-def test_a_file_of_no_program_is_none() -> None:
-    assert read_program("a.yml", {"train_batch_size": 1}) is None
