@@ -1,6 +1,6 @@
 """A strategy against a machine: budgets, verdicts, and the runs whose memory was capped."""
 
-from itertools import chain
+from itertools import chain, pairwise
 
 import pytest
 from changed_settings import CHANGED
@@ -30,7 +30,13 @@ from zerowiz.core.machine.types import (
     MachineSource,
 )
 from zerowiz.core.memory.allocations import KINDS, AllocationKind, MemoryPart, Phase, moment_bytes
-from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS
+from zerowiz.core.memory.buffers import (
+    DEEPSPEED_DEFAULTS,
+    Buffers,
+    expands_segments,
+    margin,
+    outside_bytes,
+)
 from zerowiz.core.memory.host import HostPhase
 from zerowiz.core.memory.micro_step import Traced, TracedTensor
 from zerowiz.core.memory.rank_sizes import StrategyRow
@@ -430,3 +436,82 @@ def test_a_kind_belongs_to_one_part_or_stands_in_host_memory() -> None:
     assert len(set(listed)) == len(listed)
     last = list(AllocationKind).index(AllocationKind.MASTER_WEIGHTS_PINNED)
     assert set(list(AllocationKind)[last:]) == set(AllocationKind) - set(listed)
+
+
+# How near the edge a run may come, and what it takes beside its tensors.
+
+
+def machine_of(gpus: int, free_bytes: int | None = None) -> Machine:
+    return with_free(parse_spec(f"{gpus}xH200", read_gpu_table()), free_bytes)
+
+
+@pytest.mark.parametrize(
+    ("environ", "expands"),
+    [
+        ({}, True),
+        ({"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}, True),
+        ({"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:128, expandable_segments: True"}, True),
+        ({"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:128"}, False),
+        ({"PYTORCH_ALLOC_CONF": "expandable_segments:False"}, False),
+        (
+            {
+                "PYTORCH_ALLOC_CONF": "max_split_size_mb:128",
+                "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
+            },
+            False,
+        ),
+    ],
+)
+def test_segments_expand_unless_a_person_set_the_allocator_otherwise(
+    environ: dict[str, str], expands: bool
+) -> None:
+    assert expands is expands_segments(environ)
+
+
+def test_without_expandable_segments_a_job_needs_more_to_start_and_more_to_fit() -> None:
+    """Tight is at most a tenth of the budget wide."""
+    expandable, fixed = margin(expandable_segments=True), margin(expandable_segments=False)
+    assert expandable.slack_fraction < fixed.slack_fraction
+    assert expandable.tight_fraction < fixed.tight_fraction
+    for near in (expandable, fixed):
+        largest_peak = 1 / (1 + near.slack_fraction)
+        assert (near.tight_fraction - near.slack_fraction) * largest_peak <= 0.1
+
+
+@pytest.mark.parametrize("expandable", [True, False])
+def test_the_verdict_changes_where_the_margin_says(expandable: bool) -> None:
+    near, two = margin(expandable_segments=expandable), machine_of(2)
+    job = Job(
+        machine=two,
+        model=read_model("llama-3.2-1b"),
+        workload=Workload(),
+        expandable_segments=expandable,
+    )
+    evaluated = evaluate(replace(job, machine=machine_of(2, 2**60)), ZERO2)
+    job = replace(job, own_buffers=evaluated.buffers)
+    peak_bytes = evaluated.estimate.peak_bytes
+    beside_bytes = outside_bytes(two, evaluated.buffers)
+    enough_bytes, plenty_bytes = (
+        peak_bytes + int(fraction * peak_bytes) + beside_bytes
+        for fraction in (near.slack_fraction, near.tight_fraction)
+    )
+    assert evaluated.interval is not None
+    high_bytes = evaluated.interval.high_bytes
+    sure_bytes = high_bytes + int(near.sure_fraction * high_bytes) + beside_bytes
+    # Without expandable segments a run that is not sure to live may die at any margin of speed.
+    changes = [enough_bytes, sure_bytes, plenty_bytes] if expandable else [enough_bytes, sure_bytes]
+    verdicts = [
+        evaluate(replace(job, machine=machine_of(2, free_bytes)), ZERO2).verdict
+        for change_bytes in changes
+        for free_bytes in (change_bytes - 1, change_bytes)
+    ]
+    steps = ["does_not_fit", "uncertain", *(["tight"] if expandable else []), "fits"]
+    assert [step for pair in pairwise(steps) for step in pair] == verdicts
+
+
+def test_a_second_copy_of_the_parameters_opens_groups_of_its_own() -> None:
+    plain, shared = (
+        outside_bytes(machine_of(2), Buffers(hpz_partition_size=size)) for size in (1, 2)
+    )
+    assert plain < shared
+    assert outside_bytes(machine_of(1), Buffers()) < plain

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from itertools import product
 
 import pytest
 from accuracy.figures import MEASURED_RUNS
@@ -89,11 +90,10 @@ def test_micro_steps_are_one_some_or_many(micro_steps: int, named: str) -> None:
 
 
 def test_a_run_is_in_no_hole() -> None:
-    measured = read_measured_pairs()
     runs = decode_measured_runs(json.loads(MEASURED_RUNS.read_text(encoding="utf-8")))
     for run in runs.runs:
         point = dict(zip(runs.settings, run, strict=True))
-        assert () == find_never_together(point, measured)
+        assert () == find_never_together(point, read_measured_pairs())
 
 
 def job(measured: frozenset[Pair]) -> Job:
@@ -122,16 +122,14 @@ def test_a_job_in_a_hole_is_named_and_less_sure() -> None:
 
 def test_every_value_that_a_job_can_have_has_words() -> None:
     """But for families and optimizers, which are called by their own names."""
-    model = read_model("llama-3.2-1b")
+    family = read_model("llama-3.2-1b").architecture.family
     named = {PairedSetting.FAMILY, PairedSetting.OPTIMIZER}
-    for strategy in STRATEGIES:
-        for method in Method:
-            for steps in (1, 2, 8):
-                step = Workload(method=method, accumulation_steps=steps)
-                point = point_of(model.architecture.family, strategy, step, steps)
-                for pair in pairs_of({k: v for k, v in point.items() if k not in named}):
-                    (_, one), (_, other) = pair
-                    assert f"{one} and {other}" != never_together(pair)
+    for strategy, method, steps in product(STRATEGIES, Method, (1, 2, 8)):
+        step = Workload(method=method, accumulation_steps=steps)
+        point = point_of(family, strategy, step, steps)
+        for pair in pairs_of({k: v for k, v in point.items() if k not in named}):
+            (_, one), (_, other) = pair
+            assert f"{one} and {other}" != never_together(pair)
 
 
 # What died for want of memory is not planned again; nothing else changes.
