@@ -1,4 +1,4 @@
-"""Which machines of the tables a job fits, and in which order they are shown."""
+"""Which machines of the tables a job fits, in which order they are shown, and what they cost."""
 
 import json
 from collections.abc import Callable
@@ -21,9 +21,11 @@ from zerowiz.core.machine_kinds import (
     read_prices,
 )
 from zerowiz.core.model.from_name import model_from_size
-from zerowiz.core.speed.costs import RunCost, RunLength, StepTime, find_rates, predict_run
+from zerowiz.core.model.types import Model
+from zerowiz.core.speed.costs import RunLength, StepTime, find_rates, predict_run
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Workload
+from zerowiz.errors import UsageError
 from zerowiz.probe.package_data import read_gpu_table, read_instances
 
 TABLE, INSTANCES = read_gpu_table(), read_instances()
@@ -34,16 +36,20 @@ SOME = tuple(
 )
 
 
+def decided(machine: Machine, model: Model, *, timed: bool = True) -> Decision:
+    workload = Workload(gradient_checkpointing=True, precision=native_precision(machine))
+    rates = find_rates(machine, TABLE) if timed else None
+    job = Job(machine=machine, model=model, workload=workload, rates=rates)
+    return decide(job, Constraints())
+
+
 def planner(params: int, tried: list[str] | None = None) -> Callable[[MachineCandidate], Decision]:
     model = model_from_size("m", params)
+    names = [] if tried is None else tried
 
     def decide_on(candidate: MachineCandidate) -> Decision:
-        if tried is not None:
-            tried.append(candidate.name)
-        machine = candidate.machine
-        workload = Workload(gradient_checkpointing=True, precision=native_precision(machine))
-        job = Job(machine=machine, model=model, workload=workload, rates=find_rates(machine, TABLE))
-        return decide(job, Constraints())
+        names.append(candidate.name)
+        return decided(candidate.machine, model)
 
     return decide_on
 
@@ -64,11 +70,22 @@ def offers(
     return find_offers(kinds, TABLE, planner(params), known, length)
 
 
+def only(takes: Callable[[int], bool], params: int) -> Offers:
+    """Of a job that can be asked only of machines with so many ranks."""
+    decide_on = planner(params)
+
+    def of_some(candidate: MachineCandidate) -> Decision | None:
+        return decide_on(candidate) if takes(candidate.size.world_size) else None
+
+    return find_offers(list_kinds(SOME, ()), TABLE, of_some, NO_PRICES, None)
+
+
 def names(found: Offers) -> list[str]:
     return [offer.candidate.name for offer in found.offers]
 
 
 def test_a_name_of_an_offer_is_a_machine_that_can_be_planned_for() -> None:
+    """Its network is assumed where nobody knows it, and only between nodes."""
     for kind in list_kinds(TABLE, INSTANCES):
         for size in kind.sizes:
             candidate = kind.build(size, TABLE)
@@ -76,12 +93,6 @@ def test_a_name_of_an_offer_is_a_machine_that_can_be_planned_for() -> None:
             assert named.gpus == candidate.machine.gpus
             assert named.nodes == candidate.machine.nodes == size.nodes
             assert named.world_size == size.world_size
-
-
-def test_a_network_is_assumed_where_nobody_knows_it_and_only_between_nodes() -> None:
-    for kind in list_kinds(TABLE, INSTANCES):
-        for size in kind.sizes:
-            candidate = kind.build(size, TABLE)
             assert candidate.assumes_network == (size.nodes > 1 and kind.instance is None)
             known = candidate.machine.network.kind is not NetworkKind.UNKNOWN
             assert known or size.nodes == 1
@@ -108,73 +119,42 @@ def test_without_prices_fewest_gpus_come_first_and_of_as_many_the_fastest() -> N
 def test_with_prices_the_cheapest_come_first_and_those_without_one_last() -> None:
     asked = RunLength(data_tokens=10**9)
     found = offers(7 * 10**9, "H200=3,A100-80GB=1", length=asked).offers
-    costs = [
-        None if o.run is None or o.run.cost is None else o.run.cost.expected_cost for o in found
-    ]
+    runs = [offer.run for offer in found if offer.run is not None]
+    costs = [None if run.cost is None else run.cost.expected_cost for run in runs]
     known = [cost for cost in costs if cost is not None]
     assert 4 == len(known)
     assert sorted(known) == costs[:4]
-    assert {None} == set(costs[4:])
-
-
-def test_a_price_changes_no_time_of_a_run() -> None:
-    asked = RunLength(data_tokens=10**9)
-
-    def hours(prices: str) -> dict[str, float]:
-        found = offers(7 * 10**9, prices, length=asked).offers
-        return {o.candidate.name: o.run.expected_hours for o in found if o.run is not None}
-
-    without = hours("")
-    assert without
-    assert without == hours("1") == hours("9")
+    assert len(found) == len(costs) > 4
 
 
 def test_several_nodes_are_tried_where_one_is_not_enough() -> None:
     found = names(offers(70 * 10**9))
     assert "2x8xA100-80GB" in found
     assert not [name for name in found if name.startswith("1x")]
-
-
-def test_a_number_of_nodes_or_gpus_that_was_said_is_the_only_one() -> None:
+    # A number that was said is the only one.
     assert {8} == {offer.candidate.size.gpus for offer in offers(10**9, gpus=8).offers}
     assert {2} == {offer.candidate.size.nodes for offer in offers(10**9, nodes=2).offers}
 
 
-def test_an_instance_is_there_where_its_gpus_alone_do_not_fit() -> None:
+def test_an_instance_is_there_where_its_gpus_alone_do_not_fit_or_it_has_a_price() -> None:
     found = offers(7 * 10**9, instances=True)
     by_name = {offer.candidate.name: offer for offer in found.offers}
-    # One A100 is too small; with the memory of its host it is not.
+    # One A100 is too small; with the memory of its host it is not. Eight H100 fit without.
     assert by_name["a2-ultragpu-1g"].chosen.strategy.offload != "none"
-    # Eight H100 fit without.
     assert "p5.48xlarge" not in by_name
-
-
-def test_an_instance_with_a_price_is_there() -> None:
     asked = RunLength(data_tokens=10**9)
-    found = offers(7 * 10**9, "p5.48xlarge=12.25", instances=True, length=asked).offers
-    assert "p5.48xlarge" == found[0].candidate.name
-    assert 98.0 == found[0].price_per_hour
-
-
-def test_a_price_of_what_is_not_shown_is_named() -> None:
+    first, *_ = offers(7 * 10**9, "p5.48xlarge=12.25", instances=True, length=asked).offers
+    assert ("p5.48xlarge", 98.0) == (first.candidate.name, first.price_per_hour)
     assert ("T4-16GB",) == offers(7 * 10**9, "T4-16GB=1,H200=3").unlisted_prices
 
 
 def test_what_a_job_cannot_be_split_over_is_not_called_too_small() -> None:
-    decide_on = planner(7 * 10**9)
-
-    def of_one(candidate: MachineCandidate) -> Decision | None:
-        return decide_on(candidate) if candidate.size.world_size == 1 else None
-
-    found = find_offers(list_kinds(SOME, ()), TABLE, of_one, NO_PRICES, None)
+    found = only(lambda ranks: ranks == 1, 7 * 10**9)
     assert ["1xH200-141GB"] == names(found)
     assert (0, len(SOME) - 1) == (found.kinds_without, found.kinds_unasked)
-
-
-def test_what_fits_nowhere_is_counted() -> None:
-    found = offers(10**12)
-    assert () == found.offers
-    assert len(SOME) == found.kinds == found.kinds_without
+    # What fits nowhere is.
+    nowhere = offers(10**12)
+    assert ((), len(SOME), len(SOME)) == (nowhere.offers, nowhere.kinds, nowhere.kinds_without)
 
 
 @pytest.mark.parametrize(
@@ -200,14 +180,10 @@ def test_a_machine_that_is_not_tried_does_not_fit(params: int) -> None:
 
 
 def test_a_job_that_cannot_be_asked_of_a_machine_is_asked_of_the_next_size() -> None:
-    decide_on = planner(10**9)
-
-    def of_pairs(candidate: MachineCandidate) -> Decision | None:
-        return None if candidate.size.world_size == 1 else decide_on(candidate)
-
-    found = find_offers(list_kinds(SOME, ()), TABLE, of_pairs, NO_PRICES, None)
-    assert {2, 4} <= {offer.candidate.size.world_size for offer in found.offers}
-    assert 1 not in {offer.candidate.size.world_size for offer in found.offers}
+    found = only(lambda ranks: ranks > 1, 10**9)
+    sizes = {offer.candidate.size.world_size for offer in found.offers}
+    assert {2, 4} <= sizes
+    assert 1 not in sizes
 
 
 def test_a_network_that_was_said_is_not_called_assumed() -> None:
@@ -218,17 +194,16 @@ def test_a_network_that_was_said_is_not_called_assumed() -> None:
         machine = replace(candidate.machine, network=network)
         return decide_on(replace(candidate, machine=machine))
 
-    assumed = {o.assumes_network for o in offers(70 * 10**9, nodes=2).offers}
-    said = find_offers(list_kinds(SOME, (), nodes=2), TABLE, with_network, NO_PRICES, None).offers
-    assert {True} == assumed
-    assert {False} == {offer.assumes_network for offer in said}
+    kinds = list_kinds(SOME, (), nodes=2)
+    for decided_by, assumed in ((decide_on, True), (with_network, False)):
+        found = find_offers(kinds, TABLE, decided_by, NO_PRICES, None)
+        assert {assumed} == {offer.assumes_network for offer in found.offers}
 
 
 # The JSON of a run and of machines, whose shape other programs rest on.
 
-OFFERS_JSON_TABLE = read_gpu_table()
 MODEL = model_from_size("7b", 7 * 10**9)
-PRICES = read_prices(["2.50"], OFFERS_JSON_TABLE, read_instances())
+PRICES = read_prices(["2.50"], TABLE, INSTANCES)
 LENGTH = RunLength(data_tokens=10**9)
 
 INTERVAL = {
@@ -238,11 +213,7 @@ INTERVAL = {
 TIMES = {"steps": "int", "hours": "float", "cost": "float", **INTERVAL}
 
 
-def decided(machine: Machine, *, timed: bool = True) -> Decision:
-    rates = find_rates(machine, OFFERS_JSON_TABLE) if timed else None
-    workload = Workload(gradient_checkpointing=True)
-    job = Job(machine=machine, model=MODEL, workload=workload, rates=rates)
-    return decide(job, Constraints())
+A100S = parse_spec("4xA100-80GB", TABLE)
 
 
 def shape(value: object) -> object:
@@ -258,32 +229,24 @@ def plain(value: dict[str, object]) -> dict[str, Any]:
     return read
 
 
-def test_a_run_has_the_keys_of_the_contract() -> None:
-    decision = decided(parse_spec("4xA100-80GB", OFFERS_JSON_TABLE))
-    run = plain(encode_run(plan_run(decision, LENGTH, PRICES, None)))
+def test_a_run_has_the_keys_of_the_contract_and_null_for_what_is_not_known() -> None:
+    run = plain(encode_run(plan_run(decided(A100S, MODEL), LENGTH, PRICES, None)))
     assert {
         "tokens": "int",
         "price_per_hour": "float",
         "currency": "str",
         "strategies": [{"name": "str", **TIMES}],
     } == shape(run)
-
-
-def test_what_is_not_known_of_a_run_is_null() -> None:
-    decision = decided(parse_spec("4xA100-80GB", OFFERS_JSON_TABLE), timed=False)
-    run = plain(encode_run(plan_run(decision, LENGTH, PriceList(), None)))
-    assert (None, None) == (run["price_per_hour"], run["currency"])
-    assert run["strategies"]
-    for strategy in run["strategies"]:
-        assert {None} == {strategy[key] for key in TIMES}
+    unknown = plain(
+        encode_run(plan_run(decided(A100S, MODEL, timed=False), LENGTH, PriceList(), None))
+    )
+    assert (None, None) == (unknown["price_per_hour"], unknown["currency"])
+    assert {None} == {each[key] for each in unknown["strategies"] for key in TIMES}
 
 
 def test_a_machine_has_the_keys_of_the_contract() -> None:
-    def decide_on(candidate: MachineCandidate) -> Decision:
-        return decided(candidate.machine)
-
-    kinds = list_kinds(OFFERS_JSON_TABLE[-4:], ())
-    found = find_offers(kinds, OFFERS_JSON_TABLE, decide_on, PRICES, LENGTH)
+    kinds = list_kinds(TABLE[-4:], ())
+    found = find_offers(kinds, TABLE, lambda each: decided(each.machine, MODEL), PRICES, LENGTH)
     content = plain(encode_offers(found, MODEL, PRICES, version="1.2.3"))
     machine = content["machines"][0]
     assert machine.pop("step_terms")
@@ -330,19 +293,26 @@ def step(expected_seconds: float = 2.0, tokens: int = 8192) -> StepTime:
     )
 
 
-def test_a_run_is_as_many_steps_as_its_tokens_need() -> None:
-    found = predict_run(step(), 1800 * 8192, 10.0)
-    assert 1800 == found.steps
-    assert (1.0, 0.5, 3.0) == (found.expected_hours, found.low_hours, found.high_hours)
-    assert RunCost(expected_cost=10.0, low_cost=5.0, high_cost=30.0) == found.cost
-
-
-def test_the_last_step_may_be_a_part_of_one() -> None:
-    assert 2 == predict_run(step(), 8193, None).steps
-
-
-def test_without_a_price_there_is_no_cost() -> None:
-    assert predict_run(step(), 8192, None).cost is None
+@pytest.mark.parametrize(
+    ("tokens", "price", "steps", "hours", "cost"),
+    [
+        (1800 * 8192, 10.0, 1800, (0.5, 1.0, 3.0), (5.0, 10.0, 30.0)),
+        # The last step may be a part of one; without a price there is no cost.
+        (1799 * 8192 + 1, None, 1800, (0.5, 1.0, 3.0), None),
+    ],
+)
+def test_a_run_is_as_many_steps_as_its_tokens_need(
+    tokens: int,
+    price: float | None,
+    steps: int,
+    hours: tuple[float, ...],
+    cost: tuple[float, ...] | None,
+) -> None:
+    found = predict_run(step(), tokens, price)
+    assert steps == found.steps
+    assert hours == (found.low_hours, found.expected_hours, found.high_hours)
+    known = found.cost and (found.cost.low_cost, found.cost.expected_cost, found.cost.high_cost)
+    assert cost == known
 
 
 @pytest.mark.parametrize(
@@ -363,35 +333,85 @@ STEPS = st.builds(step, st.floats(1e-3, 1e3, allow_nan=False), st.integers(1, 10
 TOKENS = st.integers(1, 10**15)
 
 
-@given(STEPS, TOKENS, TOKENS, st.floats(0, 1e6))
-def test_more_tokens_never_take_less_time_nor_cost_less(
-    one: StepTime, tokens: int, more: int, price: float
+@given(STEPS, TOKENS, TOKENS, st.floats(0, 1e6), st.floats(0, 1e6))
+def test_more_tokens_never_take_less_time_and_a_higher_price_never_costs_less(
+    one: StepTime, tokens: int, more_tokens: int, price: float, more: float
 ) -> None:
-    shorter, longer = sorted((tokens, tokens + more))
-    first, second = predict_run(one, shorter, price), predict_run(one, longer, price)
+    """A price changes no time, and the bounds surround what is expected."""
+    first = predict_run(one, tokens, price)
+    longer, dearer = (
+        predict_run(one, tokens + more_tokens, price),
+        predict_run(one, tokens, price + more),
+    )
+    hours = (first.low_hours, first.expected_hours, first.high_hours)
+    for other in (dearer, predict_run(one, tokens, None)):
+        assert hours == (other.low_hours, other.expected_hours, other.high_hours)
+    assert sorted(hours) == [*hours]
+    assert first.expected_hours <= longer.expected_hours
     assert first.cost is not None
-    assert second.cost is not None
-    assert first.expected_hours <= second.expected_hours
-    assert first.cost.expected_cost <= second.cost.expected_cost
+    assert longer.cost is not None
+    assert dearer.cost is not None
+    assert first.cost.low_cost <= first.cost.expected_cost <= first.cost.high_cost
+    assert first.cost.expected_cost <= min(longer.cost.expected_cost, dearer.cost.expected_cost)
 
 
-@given(STEPS, TOKENS, st.floats(0, 1e6), st.floats(0, 1e6))
-def test_a_price_changes_no_time_and_a_higher_one_never_costs_less(
-    one: StepTime, tokens: int, price: float, more: float
+# Prices as people write them, and the price of a machine.
+
+
+def prices(*texts: str) -> PriceList:
+    return read_prices(texts, TABLE, INSTANCES)
+
+
+@pytest.mark.parametrize(
+    ("texts", "of", "instance", "expected"),
+    [
+        (["2.50"], "8xH200", None, 20.0),
+        ([" 2.50 "], "4x8xH200", None, 80.0),
+        (["H200=2.50", "4"], "8xH200", None, 20.0),
+        (["4", "H200 = 2.50"], "8xH200", None, 20.0),
+        (["H200=3", "2"], "8xA100-80GB", None, 16.0),
+        (["H200=3,A100=2"], "8xA100-80GB", None, 16.0),
+        (["H200=3"], "8xA100-80GB", None, None),
+        (["p5.48xlarge=12.25"], "2xp5.48xlarge", "p5.48xlarge", 196.0),
+        (["P5.48XLARGE=12.25"], "p5.48xlarge", "p5.48xlarge", 98.0),
+        (["p5.48xlarge=12.25"], "8xH100-80GB", None, None),
+        (["H100-80GB=2,p5.48xlarge=12.25"], "p5.48xlarge", "p5.48xlarge", 98.0),
+        (["H100-80GB=2"], "p5.48xlarge", "p5.48xlarge", 16.0),
+    ],
+)
+def test_the_most_special_price_of_a_machine_counts(
+    texts: list[str], of: str, instance: str | None, expected: float | None
 ) -> None:
-    cheap, dear = predict_run(one, tokens, price), predict_run(one, tokens, price + more)
-    free = predict_run(one, tokens, None)
-    assert cheap.expected_hours == dear.expected_hours == free.expected_hours
-    assert cheap.cost is not None
-    assert dear.cost is not None
-    assert cheap.cost.expected_cost <= dear.cost.expected_cost
+    machine = parse_machine(of, TABLE, INSTANCES)
+    assert expected == prices(*texts).per_hour(machine, instance)
 
 
-@given(STEPS, TOKENS, st.floats(0, 1e6))
-def test_the_bounds_of_a_run_surround_what_is_expected(
-    one: StepTime, tokens: int, price: float
-) -> None:
-    found = predict_run(one, tokens, price)
-    assert found.cost is not None
-    assert found.low_hours <= found.expected_hours <= found.high_hours
-    assert found.cost.low_cost <= found.cost.expected_cost <= found.cost.high_cost
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "-1", "1e9", "=2", "H200=", "H200=cheap", "prices.toml"),
+        # As they were written before, and as half of the world writes 2.50.
+        *("2.50/gpu-hour", "32/node-hour", "$2.50", "2.50EUR", "2,50", "H200=2,50"),
+    ],
+)
+def test_what_is_no_price_is_refused_with_how_one_is_written(text: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        prices(text)
+    assert f"`$price {text}` is not a price" == refused.value.message
+    (hint,) = refused.value.hints
+    assert "dollars per GPU hour: `$price 2.50`" in hint
+    assert prices(*hint.split("`$price ")[2].rstrip("`").split(","))
+
+
+@pytest.mark.parametrize(
+    ("texts", "why"),
+    [
+        (["Z9000=2"], "`Z9000` is not a GPU or an instance"),
+        (["8xH200=2"], "`8xH200` is not a GPU or an instance"),
+        (["H200=1,H200=2"], "a second price of the same"),
+        (["1", "2"], "a second price of the same"),
+    ],
+)
+def test_a_price_that_has_no_meaning_is_refused(texts: list[str], why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        prices(*texts)
