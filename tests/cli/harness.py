@@ -242,10 +242,17 @@ class Terminal:
 
     def reply(self, question: str, keys: str) -> None:
         """Wait for a question until it is drawn, then press keys."""
-        self.wait_for(question)
-        self.settle()
-        self.child.send(keys)
-        self.quiet = False
+        self.talk((question, keys))
+
+    def talk(self, *turns: Sequence[str]) -> None:
+        """A conversation: each turn is what is waited for, the keys that follow, and what is gone by then."""
+        for question, keys, *gone in turns:
+            self.wait_for(question)
+            self.settle()
+            assert not [words for words in gone if words in self.text], self.text
+            if keys:
+                self.child.send(keys)
+                self.quiet = False
 
     def settle(self) -> None:
         """Read on until the program waits for keys: nothing came for a moment, and it computes nothing."""
