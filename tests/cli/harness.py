@@ -254,6 +254,11 @@ class Terminal:
                 self.child.send(keys)
                 self.quiet = False
 
+    def finish(self, *turns: Sequence[str], patience_seconds: float = _PATIENCE_SECONDS) -> None:
+        """A conversation after which the program ends well."""
+        self.talk(*turns)
+        assert 0 == self.end(patience_seconds), self.text
+
     def settle(self) -> None:
         """Read on until the program waits for keys: nothing came for a moment, and it computes nothing."""
         until = time.monotonic() + _PATIENCE_SECONDS
