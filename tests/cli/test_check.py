@@ -38,6 +38,12 @@ deepspeed_config:
   zero3_init_flag: false
 mixed_precision: bf16
 """
+# What accelerate reads of a file, and what it rejects beside a config that is named.
+HEAD = "distributed_type: DEEPSPEED\ndeepspeed_config:\n"
+NAMING = (
+    "  deepspeed_config_file: my z.json\n  zero_stage: 2\n  gradient_clipping:\n"
+    "  zero3_init_flag: tru\nmixed_precision: bf16\n"
+)
 INLINE = """\
 base_model: some/model
 deepspeed:
@@ -46,6 +52,12 @@ deepspeed:
     contiguous_gradiens: true
   train_micro_batch_size_per_gpu: 1
 """
+
+
+def write(folder: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
 
 
 @pytest.fixture
@@ -151,34 +163,36 @@ def test_fix_follows_a_link_and_leaves_it(here: Run, configs: Path) -> None:
     assert RIGHT == (configs / "wrong.json").read_text()
 
 
-def test_a_folder_means_what_looks_like_a_config(here: Run, configs: Path) -> None:
-    (configs / "ds_config_broken.json").write_text("{")
-    (configs / "zero3.json").write_text("{}")
-    content = json.loads(here("check", "--json", str(configs)).stdout)
-    names = [Path(file["path"]).name for file in content["files"]]
-    assert ["ds_config_broken.json", "right.json", "wrong.json", "zero3.json"] == names
-
-
-def test_folders_are_read_with_those_in_them_but_for_hidden_ones_and_packages(
-    here: Run, configs: Path
+@pytest.mark.parametrize(
+    ("files", "words", "expected"),
+    [
+        (
+            {"ds_config_broken.json": "{", "zero3.json": "{}"},
+            (".",),
+            ["ds_config_broken.json", "right.json", "wrong.json", "zero3.json"],
+        ),
+        (
+            {
+                f"{place}/ds_config.json": RIGHT
+                for place in ("runs/7b", ".git", "node_modules/x", "venv/lib/site-packages/y")
+            },
+            (".",),
+            ["right.json", "wrong.json", "runs/7b/ds_config.json"],
+        ),
+        (
+            {"runs/wrong.json": WRONG, "odd[1].json": RIGHT},
+            ("**/wrong.json", "wrong.json", "odd[1].json"),
+            ["runs/wrong.json", "wrong.json", "odd[1].json"],
+        ),
+    ],
+    ids=["what looks like a config", "neither hidden nor of a package", "a pattern"],
+)
+def test_a_folder_and_a_pattern_mean_their_configs_once(
+    here: Run, configs: Path, files: dict[str, str], words: tuple[str, ...], expected: list[str]
 ) -> None:
-    for place in ("runs/7b", ".git", "node_modules/x", "venv/lib/site-packages/y"):
-        (configs / place).mkdir(parents=True)
-        (configs / place / "ds_config.json").write_text(RIGHT)
-    content = json.loads(here("check", "--json", ".").stdout)
-    names = ["right.json", "wrong.json", "runs/7b/ds_config.json"]
-    assert names == [file["path"] for file in content["files"]]
-
-
-def test_a_pattern_that_no_shell_has_read_means_its_files_once(here: Run, configs: Path) -> None:
-    (configs / "runs").mkdir()
-    (configs / "runs/wrong.json").write_text(WRONG)
-    (configs / "odd[1].json").write_text(RIGHT)
-    content = json.loads(
-        here("check", "--json", "**/wrong.json", "wrong.json", "odd[1].json").stdout
-    )
-    names = ["runs/wrong.json", "wrong.json", "odd[1].json"]
-    assert names == [file["path"] for file in content["files"]]
+    write(configs, files)
+    content = json.loads(here("check", "--json", *words).stdout)
+    assert expected == [file["path"] for file in content["files"]]
 
 
 def test_a_dash_reads_stdin(configs: Path) -> None:
@@ -195,14 +209,6 @@ def test_a_dash_reads_stdin(configs: Path) -> None:
     assert [("-", *each[1:]) for each in ERRORS] == found(done.stdout)
 
 
-@pytest.mark.usefixtures("configs")
-def test_quiet_says_errors_alone(here: Run) -> None:
-    assert "" == here("check", "--quiet", "right.json").stdout
-    shown = here("check", "--quiet", "wrong.json").stdout
-    assert 2 == shown.count(" error ")
-    assert "2 errors" not in shown
-
-
 @pytest.mark.parametrize(
     ("words", "problem", "hint"),
     [
@@ -217,6 +223,13 @@ def test_quiet_says_errors_alone(here: Run) -> None:
         (("--deepspeed-version", "new", "right.json"), "`--deepspeed-version new`", "`0.19.8`"),
         (("--world-size", "0", "right.json"), "'--world-size'", "--help"),
         (("--integration", "keras", "right.json"), "'--integration'", "--help"),
+        (("--from", "new", "right.json"), "`--from new` is not a version", ""),
+        (("--to", "new", "right.json"), "`--to new` is not a version", ""),
+        (
+            ("--to", "0.19", "--deepspeed-version", "0.18", "right.json"),
+            "`--to` and `--deepspeed-version`",
+            "",
+        ),
     ],
 )
 @pytest.mark.usefixtures("configs")
@@ -240,6 +253,8 @@ NO_CONFIGS = [
     ("names.yaml", "`gone.json` does not exist", "`names.yaml` names it"),
     ("train.py", "`train.py` is a script", "`zerowiz check --script train.py ds_config.json`"),
     ("run.sh", "`run.sh` is a script, not a DeepSpeed config", "`zerowiz check .`"),
+    ("empty.yml", "`empty.yml`: its `deepspeed` is empty", ""),
+    ("swift.yaml", "`swift.yaml` names ms-swift's own config `zero3_offload`", ""),
 ]
 
 
@@ -251,6 +266,8 @@ def without_configs(configs: Path) -> Path:
     (configs / "run.sh").write_text("deepspeed train.py\n")
     (configs / "no_config.yaml").write_text("a: 1\n")
     (configs / "names.yaml").write_text("deepspeed: gone.json\n")
+    (configs / "empty.yml").write_text("base_model: x\noptimizer: adamw_torch\ndeepspeed:\n")
+    (configs / "swift.yaml").write_text("model: x\ndeepspeed: zero3_offload\n")
     return configs
 
 
@@ -292,105 +309,60 @@ def test_programs_are_told_which_paths_were_not_checked(here: Run) -> None:
     assert 1 == len(invocation["toolExecutionNotifications"])
 
 
-@pytest.mark.usefixtures("configs")
-def test_a_script_that_is_not_there_is_said_before_anything_is_checked(here: Run) -> None:
-    result = here("check", "--script", "none.py", "wrong.json")
-    assert (5, "") == (result.code, result.stdout)
-    assert "there is no script `none.py`" in result.problem
+PATH = "zero_optimization.contiguous_gradiens"
+# What is written, what of it is checked, and the errors that are found.
+IN_FILES: dict[str, tuple[dict[str, str], tuple[str, ...], list[tuple[object, ...]]]] = {
+    "of accelerate": (
+        {"good.yaml": ACCELERATE.format(stage=3), "bad.yaml": ACCELERATE.format(stage=7)},
+        ("good.yaml", "bad.yaml"),
+        [("bad.yaml", "ZW204", "deepspeed_config.zero_stage", 5, 3)],
+    ),
+    "broken": (
+        {"broken.yaml": "a: 1\n b: 2\n"},
+        ("broken.yaml",),
+        [("broken.yaml", "ZW001", "", 2, 3)],
+    ),
+    "inside": ({"a.yml": INLINE}, ("a.yml",), [("a.yml", "ZW101", PATH, 5, 5)]),
+    "named": ({"run.yaml": "deepspeed: wrong.json\n"}, ("run.yaml",), [*ERRORS]),
+    "named for accelerate": (
+        {"run.yaml": "deepspeed_config: {deepspeed_config_file: wrong.json}\n"},
+        ("run.yaml",),
+        [*ERRORS],
+    ),
+    **{
+        f"named in {yaml}": (
+            {f"project/{yaml}": "deepspeed: ds/seven.json\n", "project/ds/seven.json": WRONG},
+            (f"project/{yaml}",),
+            [("project/ds/seven.json", *each[1:]) for each in ERRORS],
+        )
+        for yaml in ("wrong.yaml", "runs/a.yaml", "runs/deep/a.yaml")
+    },
+    "a file of the name that ms-swift's own has": (
+        {"swift.yaml": "model: x\ndeepspeed: zero3_offload\n", "zero3_offload": WRONG},
+        ("swift.yaml",),
+        [("zero3_offload", *each[1:]) for each in ERRORS],
+    ),
+}
 
 
-def test_what_accelerate_builds_of_its_yaml_is_checked_where_it_stands(
-    here: Run, configs: Path
-) -> None:
-    (configs / "good.yaml").write_text(ACCELERATE.format(stage=3))
-    (configs / "bad.yaml").write_text(ACCELERATE.format(stage=7))
-    result = here("check", "--json", "good.yaml", "bad.yaml")
-    (error,) = found(result.stdout)
-    assert ("bad.yaml", "deepspeed_config.zero_stage", 5) == (error[0], error[2], error[3])
-
-
-def test_what_is_found_in_a_yaml_file_stands_in_the_order_of_its_lines(
-    here: Run, configs: Path
-) -> None:
-    text = ACCELERATE.format(stage=7).replace(
-        "  zero3_init_flag", "  clipping: 1\n  zero3_init_flag"
-    )
-    (configs / "bad.yaml").write_text(text)
-    report = json.loads(here("check", "--json", "bad.yaml").stdout)
-    assert [5, 7] == [each["line"] for each in report["files"][0]["findings"]]
-
-
-def test_a_yaml_file_that_cannot_be_read_is_not_called_json(here: Run, configs: Path) -> None:
-    (configs / "broken.yaml").write_text("a: 1\n b: 2\n")
-    (finding,) = json.loads(here("check", "--json", "broken.yaml").stdout)["files"][0]["findings"]
-    assert ("ZW001", "a YAML reader refuses the whole file") == (finding["code"], finding["why"])
-
-
-def test_a_config_inside_a_yaml_file_is_checked_where_it_stands(here: Run, configs: Path) -> None:
-    (configs / "axolotl.yml").write_text(INLINE)
-    result = here("check", "--json", "axolotl.yml")
-    path = "zero_optimization.contiguous_gradiens"
-    assert [("axolotl.yml", "ZW101", path, 5, 5)] == found(result.stdout)
-
-
-def test_fix_leaves_yaml_as_it_is(here: Run, configs: Path) -> None:
-    (configs / "axolotl.yml").write_text(INLINE)
-    result = here("check", "--fix", "axolotl.yml")
-    assert 6 == result.code
-    assert "note: `--fix` changes JSON only: fix axolotl.yml by hand" in result.stderr
-    assert INLINE == (configs / "axolotl.yml").read_text()
-    assert "" == here("check", "--fix", "--quiet", "axolotl.yml").stderr
+@pytest.mark.parametrize("name", IN_FILES)
+def test_a_config_is_checked_where_it_stands(here: Run, configs: Path, name: str) -> None:
+    files, words, errors = IN_FILES[name]
+    write(configs, files)
+    result = here("check", "--json", *words)
+    assert (6, errors) == (result.code, found(result.stdout))
 
 
 @pytest.mark.parametrize(
-    "text", ["deepspeed: wrong.json\n", "deepspeed_config: {deepspeed_config_file: wrong.json}\n"]
+    "text", [INLINE, f"{HEAD}{NAMING}"], ids=["inside", "beside a config that is named"]
 )
-def test_a_config_that_a_yaml_file_names_is_checked(here: Run, configs: Path, text: str) -> None:
-    (configs / "run.yaml").write_text(text)
-    assert ERRORS == found(here("check", "--json", "run.yaml").stdout)
-
-
-def test_a_yaml_file_with_an_empty_deepspeed_has_no_config(here: Run, configs: Path) -> None:
-    text = "base_model: x\ngradient_accumulation_steps: 4\noptimizer: adamw_torch\ndeepspeed:\n"
-    (configs / "axolotl.yml").write_text(text)
-    result = here("check", "axolotl.yml")
-    assert (1, "") == (result.code, result.stdout)
-    assert "`axolotl.yml`: its `deepspeed` is empty" in result.problem
-
-
-@pytest.mark.parametrize("yaml", ["wrong.yaml", "runs/a.yaml", "runs/deep/a.yaml"])
-def test_a_path_in_a_yaml_file_is_looked_for_beside_it_and_above(
-    here: Run, configs: Path, yaml: str
-) -> None:
-    path = configs / "project" / yaml
-    path.parent.mkdir(parents=True)
-    path.write_text("deepspeed: ds/seven.json\n")
-    (configs / "project" / "ds").mkdir()
-    (configs / "project" / "ds" / "seven.json").write_text(WRONG)
-    result = here("check", "--json", f"project/{yaml}")
-    assert [("project/ds/seven.json", *each[1:]) for each in ERRORS] == found(result.stdout)
-
-
-def test_a_config_of_ms_swifts_own_is_no_file_that_is_missing(here: Run, configs: Path) -> None:
-    (configs / "swift.yaml").write_text("model: x\ndeepspeed: zero3_offload\n")
-    result = here("check", "swift.yaml")
-    assert (1, "") == (result.code, result.stdout)
-    assert "`swift.yaml` names ms-swift's own config `zero3_offload`" in result.problem
-    (configs / "zero3_offload").write_text(WRONG)
-    assert 6 == here("check", "swift.yaml").code
-
-
-def test_a_key_that_accelerate_does_not_have_is_found_where_it_stands(
-    here: Run, configs: Path
-) -> None:
-    text = ACCELERATE.format(stage=3) + "num_processes: 2\n"
-    (configs / "a.yaml").write_text(
-        text.replace("zero_stage", "zero_stagee: 3\n  bf16: 1\n  zero_stage")
-    )
-    (file,) = json.loads(here("check", "--json", "a.yaml").stdout)["files"]
-    found = [(each["key"], each["line"], each["fix"]) for each in file["findings"]]
-    assert ("deepspeed_config.zero_stagee", 5, "rename it to `zero_stage`") in found
-    assert ("deepspeed_config.bf16", 6) in [each[:2] for each in found]
+def test_fix_leaves_yaml_as_it_is(here: Run, configs: Path, text: str) -> None:
+    write(configs, {"my z.json": '{"zero_optimization": {"stage": 2}}', "a.yml": text})
+    result = here("check", "--fix", "a.yml")
+    assert 6 == result.code
+    assert "note: `--fix` changes JSON only: fix a.yml by hand" in result.stderr
+    assert text == (configs / "a.yml").read_text()
+    assert "" == here("check", "--fix", "--quiet", "a.yml").stderr
 
 
 def test_yaml_without_pyyaml_says_what_is_needed(
@@ -402,24 +374,6 @@ def test_yaml_without_pyyaml_says_what_is_needed(
     assert 1 == result.code
     assert "PyYAML" in result.problem
     assert "pip install pyyaml" in result.hints
-
-
-@pytest.mark.parametrize(
-    ("data", "line", "column", "reason"),
-    [
-        (b'{\n "a\xff": 1}', 2, 4, "0xff"),
-        ('{"a": 1}'.encode("utf-16"), 1, 1, "UTF-16"),
-        (b" " * 250_001, 1, 1, "250000 bytes"),
-    ],
-)
-def test_bytes_that_are_no_text_are_a_finding(
-    here: Run, folder: Path, data: bytes, line: int, column: int, reason: str
-) -> None:
-    (folder / "x.json").write_bytes(data)
-    result = here("check", "--json", "x.json")
-    assert 6 == result.code
-    assert [("x.json", "ZW001", "", line, column)] == found(result.stdout)
-    assert reason in json.loads(result.stdout)["files"][0]["findings"][0]["message"]
 
 
 OPTIMIZER_ARGUMENT = (
@@ -497,16 +451,9 @@ def test_what_is_said_of_the_run_is_weighed(here: Run, folder: Path, code: str) 
 
 def test_the_version_decides_which_keys_are_known(here: Run, folder: Path) -> None:
     (folder / "old.json").write_text('{"train_batch_size": 8, "elasticity": {"enabled": true}}')
-    codes = {
-        version: [
-            each[1]
-            for each in found(
-                here("check", "--json", "--deepspeed-version", version, "old.json").stdout
-            )
-        ]
-        for version in ("0.16.9", "0.19.8")
-    }
-    assert {"0.16.9": [], "0.19.8": ["ZW104"]} == codes
+    for version, codes in (("0.16.9", []), ("0.19.8", ["ZW104"])):
+        result = here("check", "--json", "--deepspeed-version", version, "old.json")
+        assert codes == [each[1] for each in found(result.stdout)]
 
 
 def test_new_defaults_of_another_version_are_said(here: Run, folder: Path) -> None:
@@ -520,23 +467,6 @@ def test_new_defaults_of_another_version_are_said(here: Run, folder: Path) -> No
     back = here("check", "--from", "0.19", "--to", "0.18.9", "x.json").stdout
     assert "was 1.0 in DeepSpeed 0.19.8, and is 0.0 in 0.18.9" in " ".join(back.split())
     assert "no findings\n" == here("check", "--from", "0.19", "x.json").stdout
-
-
-@pytest.mark.parametrize(
-    ("words", "problem"),
-    [
-        (("--from", "new"), "`--from new` is not a version"),
-        (("--to", "new"), "`--to new` is not a version"),
-        (("--to", "0.19", "--deepspeed-version", "0.18"), "`--to` and `--deepspeed-version`"),
-    ],
-)
-@pytest.mark.usefixtures("configs")
-def test_versions_that_make_no_sense_are_refused(
-    here: Run, words: tuple[str, ...], problem: str
-) -> None:
-    result = here("check", *words, "right.json")
-    assert (2, "") == (result.code, result.stdout)
-    assert problem in result.problem
 
 
 @pytest.mark.usefixtures("configs")
@@ -556,7 +486,7 @@ def test_the_schema_is_one_json_object(here: Run) -> None:
 SNIPPETS = (
     b'{"zero_optimization": {"stage": ', b"3", b"}}", b'"auto"', b",", b"\n", b"#", b"'''", b"[",
     b'"train_batch_size": ', b"1e999", b"\x00", b"\xef\xbb\xbf", b"\xff", b"\\ud800", b"null",
-    b"deepspeed: ", b"&a ", b"*a", b"<<: ", b"!!python/object:os.system ", b"- ", b"{", b"}",
+    b"deepspeed: ", b"0x" + 9000 * b"f", b" " * 250_001, b"&a ", b"*a", b"<<: ", b"!!python/object:os.system ", b"- ", b"{", b"}",
 )  # fmt: skip
 
 
@@ -575,8 +505,6 @@ def test_no_bytes_end_in_a_traceback(here: Run, folder: Path, seed: int, name: s
 
 
 # `zerowiz check` of a file of `accelerate config` speaks of the keys that stand in the file.
-
-HEAD = "distributed_type: DEEPSPEED\ndeepspeed_config:\n"
 
 
 def findings(here: Run, folder: Path, text: str, *options: str) -> list[dict[str, Any]]:
@@ -641,6 +569,35 @@ def findings(here: Run, folder: Path, text: str, *options: str) -> list[dict[str
             3,
             ("`gradient_accumulation_steps` must be more than 0", "write more than 0"),
         ),
+        # DeepSpeed would reject it too, and it is found once.
+        ("  zero_stage: two\n", (), "deepspeed_config.zero_stage", 3, ("not `two`", "")),
+        (
+            "  zero_stagee: 3\n  bf16: 1\n",
+            (),
+            "deepspeed_config.zero_stagee",
+            3,
+            ("", "rename it to `zero_stage`"),
+        ),
+        ("  zero_stage: 2\n  bf16: 1\n", (), "deepspeed_config.bf16", 4, ("", "")),
+        (
+            "  zero_stage: 3\n  offload_param_device: nvme\n  offload_param_nvme_path: nvme\n",
+            (),
+            "deepspeed_config.offload_param_nvme_path",
+            5,
+            (
+                "does not pass `offload_param_nvme_path` to the ranks",
+                "set `ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_NVME_PATH`",
+            ),
+        ),
+        ("  zero_stage: 2\nnum_machine: 1\n", (), "num_machine", 4, ("", "to `num_machines`")),
+        ("  zero_stage: 2\nfoo: 1\n", (), "foo", 4, ("", "remove it")),
+        (
+            "  zero_stage: 2\nmixed_precision: no\n",
+            (),
+            "mixed_precision",
+            4,
+            ("not `false`", "write `bf16`, `fp16`, `fp8` or `'no'`"),
+        ),
         (
             "  zero_stage: 2\nmixed_precision: bf16\n",
             ("--machine", "2xV100"),
@@ -685,48 +642,7 @@ def test_a_finding_names_the_key_of_the_file_at_its_line(
     column = 3 if key.startswith("deepspeed_config") else 1
     assert (key, column) == (found["key"], found["column"])
     assert says[0] in found["message"]
-    assert says[1] in found["fix"]
-
-
-def test_a_path_that_accelerate_loses_is_found_and_a_launch_that_writes_it_is_silent(
-    here: Run, folder: Path
-) -> None:
-    text = "  zero_stage: 3\n  offload_param_device: nvme\n  offload_param_nvme_path: nvme\n"
-    (found,) = findings(here, folder, text)
-    assert ("warning", "deepspeed_config.offload_param_nvme_path", 5) == (
-        found["severity"],
-        found["key"],
-        found["line"],
-    )
-    assert "does not pass `offload_param_nvme_path` to the ranks" in found["message"]
-    assert "set `ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_NVME_PATH`" in found["fix"]
-    (folder / "nvme").mkdir()
-    (folder / "train.py").write_text(HF_IN_CODE)
-    words = ("--accelerator", "cpu", "--model", "10m", "--config", "acc.yaml", "train.py")
-    launched = here("launch", "--dry-run", "--force", *words)
-    assert '"nvme_path": "nvme"' in launched.stdout
-    assert "does not pass" not in launched.stderr
-
-
-def test_a_key_of_the_file_itself_that_accelerate_rejects_is_found_and_a_launch_goes_on(
-    here: Run, folder: Path
-) -> None:
-    text = "  zero_stage: 2\nmixed_precision: bf16\nnum_machine: 1\nfoo: 1\ndynamo_backend: 'NO'\n"
-    found = findings(here, folder, text)
-    assert [("error", "num_machine", 5), ("warning", "foo", 6)] == [
-        (each["severity"], each["key"], each["line"]) for each in found
-    ]
-    assert ["rename it to `num_machines`", "remove it"] == [each["fix"] for each in found]
-    (folder / "train.py").write_text(HF_IN_CODE)
-    words = ("--accelerator", "cpu", "--model", "10m", "--config", "acc.yaml", "train.py")
-    launched = here("launch", "--dry-run", *words)
-    assert (0, False) == (launched.code, "does not know" in launched.stderr)
-
-
-NAMING = (
-    "  deepspeed_config_file: my z.json\n  zero_stage: 2\n  gradient_clipping:\n"
-    "  zero3_init_flag: tru\nmixed_precision: bf16\n"
-)
+    assert says[1] in (found["fix"] or "")
 
 
 def test_what_accelerate_rejects_beside_a_named_config_is_found_in_the_file(
@@ -755,32 +671,6 @@ def test_two_files_that_name_one_config_are_both_checked(here: Run, folder: Path
     result = here("check", "--json", "a.yaml", "b.yaml")
     paths = [file["path"] for file in json.loads(result.stdout)["files"] if file["findings"]]
     assert ["a.yaml", "b.yaml"] == [path for path in paths if path != "z.json"]
-
-
-def test_fix_says_that_it_leaves_a_naming_file_as_it_is(here: Run, folder: Path) -> None:
-    (folder / "my z.json").write_text('{"zero_optimization": {"stage": 2}}')
-    (folder / "acc.yaml").write_text(HEAD + NAMING)
-    result = here("check", "--fix", "acc.yaml")
-    assert "fix acc.yaml by hand" in result.stderr
-    assert HEAD + NAMING == (folder / "acc.yaml").read_text()
-
-
-def test_a_value_is_found_once_where_deepspeed_would_reject_it_too(here: Run, folder: Path) -> None:
-    found = findings(here, folder, "  zero_stage: two\n")
-    assert [("ZW201", "deepspeed_config.zero_stage")] == [
-        (each["code"], each["key"]) for each in found
-    ]
-
-
-def test_a_number_that_python_cannot_write_is_a_finding(here: Run, folder: Path) -> None:
-    (found,) = findings(here, folder, f"  zero3_init_flag: 0x{'f' * 9000}\n")
-    assert ("ZW001", 3, 20) == (found["code"], found["line"], found["column"])
-
-
-def test_a_no_without_quotes_is_found(here: Run, folder: Path) -> None:
-    (found,) = findings(here, folder, "  zero_stage: 2\nmixed_precision: no\n")
-    assert "not `false`" in found["message"]
-    assert "write `bf16`, `fp16`, `fp8` or `'no'`" == found["fix"]
 
 
 @pytest.mark.parametrize(

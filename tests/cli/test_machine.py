@@ -35,31 +35,6 @@ def test_a_recorded_machine_is_shown_as_it_was(
     golden(f"machines/{Path(name).name}.txt", result.stdout + result.stderr)
 
 
-@pytest.mark.parametrize(("name", "count"), [("h200-x2", 2), ("h200-x4", 4)])
-def test_the_matrix_of_h200_is_nv18_everywhere(
-    here: Run, name: str, count: int, file_of: Callable[[str], str]
-) -> None:
-    shown = here("machine", "--machine", file_of(name)).stdout
-    rows = [line.split() for line in shown.splitlines() if line.startswith("GPU") and "NV" in line]
-    expected = [
-        [f"GPU{row}", *("X" if row == column else "NV18" for column in range(count))]
-        for row in range(count)
-    ]
-    assert expected == rows
-    assert "NVLink between every pair, 450 GB/s one way" in shown
-
-
-def test_a_lone_gpu_has_no_matrix_and_no_link(here: Run, file_of: Callable[[str], str]) -> None:
-    shown = here("machine", "--machine", file_of("h200-x1")).stdout
-    assert "one GPU, no link" in shown
-    assert "GPU0" not in shown
-
-
-def test_who_holds_the_memory_is_named_in_mib(here: Run, file_of: Callable[[str], str]) -> None:
-    shown = here("machine", "--machine", file_of("h200-x1-busy")).stdout
-    assert "GPU 0: python3 (pid 464) holds 20998 MiB" in shown
-
-
 def test_the_json_holds_all_that_is_shown(here: Run, file_of: Callable[[str], str]) -> None:
     content = json.loads(here("machine", "--json", "--machine", file_of("h200-x4")).stdout)
     machine = content["machine"]
@@ -128,12 +103,12 @@ def test_without_a_gpu_the_host_is_shown_and_what_can_be_planned_for(
     assert {"8xH100", "h100:8", "p5.48xlarge", "cpu", "all"} <= set(names)
     for name in set(names) - {"node.json", "all"}:
         assert 0 == here("machine", "--machine", name).code
-
-
-def test_what_is_for_programs_is_no_host(here: Run, driver: Install) -> None:
-    driver(Replay(NO_DRIVER))
-    result = here("machine", "--json")
-    assert (5, {"schema_version", "error"}) == (result.code, {*json.loads(result.stdout)})
+    # What is for programs is no host.
+    for_programs = here("machine", "--json")
+    assert (5, {"schema_version", "error"}) == (
+        for_programs.code,
+        {*json.loads(for_programs.stdout)},
+    )
 
 
 def test_a_saved_file_is_not_overwritten_unasked(here: Run, folder: Path, driver: Install) -> None:
@@ -166,15 +141,8 @@ def test_a_fast_network_lets_many_nodes_take_zero3(here: Run) -> None:
     assert chosen(here, *FLEET, "--interconnect", "ethernet:100Gb/s") is None
 
 
-def test_a_word_that_is_no_link_is_refused_with_the_words_that_are(here: Run) -> None:
-    result = here("plan", *FLEET, "--interconnect", "token-ring")
-    assert 2 == result.code
-    assert "token-ring" in result.problem
-    assert "infiniband" in result.hints
-
-
-def test_a_scheduler_tells_how_many_nodes_there_are(
-    here: Run, driver: Install, monkeypatch: pytest.MonkeyPatch
+def test_a_scheduler_tells_how_many_nodes_there_are_and_a_launch_goes_through_srun(
+    here: Run, folder: Path, driver: Install, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver(library("h200-x4"))
     monkeypatch.setenv("SLURM_JOB_ID", "7")
@@ -183,64 +151,45 @@ def test_a_scheduler_tells_how_many_nodes_there_are(
     assert (3, "SLURM") == (machine["nodes"], machine["origins"]["nodes"])
     assert any("`--nodes 1` plans for this node only" in note for note in machine["notes"])
     assert 1 == planned(here, "--nodes", "1")["nodes"]
-
-
-def test_a_launch_in_a_job_of_many_nodes_without_srun_says_so(
-    here: Run, folder: Path, driver: Install, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    monkeypatch.setenv("SLURM_GPUS_ON_NODE", "8")
+    assert "SLURM gave the job 8 GPUs per node, but this plan is for 4" in here("machine").stderr
     (folder / "train.py").write_text(HF_IN_CODE)
-    driver(library("h200-x4"))
-    monkeypatch.setenv("SLURM_JOB_ID", "7")
-    monkeypatch.setenv("SLURM_JOB_NUM_NODES", "3")
     result = here("launch", "--dry-run", "--model", "1b", "train.py")
-    assert 2 == result.code
-    assert "SLURM gave the job 3 nodes, but zerowiz runs without `srun`" == result.problem
+    said = "SLURM gave the job 3 nodes, but zerowiz runs without `srun`"
+    assert (2, said) == (result.code, result.problem)
     assert "srun --nodes=3" in result.hints
     assert "--nodes 1" in result.hints
 
 
-def test_a_task_that_sees_fewer_gpus_than_its_job_has_is_noted(
-    here: Run, driver: Install, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    driver(library("h200-x1"))
-    monkeypatch.setenv("SLURM_JOB_ID", "7")
-    monkeypatch.setenv("SLURM_GPUS_ON_NODE", "8")
-    assert "SLURM gave the job 8 GPUs per node, but this plan is for 1" in here("machine").stderr
-
-
-def test_a_login_node_is_told_how_to_get_into_a_job(
-    here: Run, folder: Path, driver: Install, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (folder / "srun").write_text("#!/bin/sh\n")
-    driver(Replay(NO_DRIVER))
-    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-    result = here("machine")
-    assert 5 == result.code
-    assert "srun" in result.hints
-    assert "--machine" in result.hints
-
-
-def test_uuids_are_launched_by_number(
-    here: Run, folder: Path, driver: Install, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("name", "visible", "words", "where"),
+    [
+        ("h200-x4", (2, 1), (), "localhost:2,1"),
+        # A lost GPU shifts CUDA's numbers.
+        ("synthetic/a100-x8-lost-gpu", (), ("--gpus", "2,4"), "localhost:2,3"),
+    ],
+    ids=["visible by UUID", "lost"],
+)
+def test_gpus_are_launched_by_the_numbers_that_cuda_has(
+    here: Run,
+    folder: Path,
+    driver: Install,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    visible: tuple[int, ...],
+    words: tuple[str, ...],
+    where: str,
 ) -> None:
     (folder / "train.py").write_text(HF_IN_CODE)
-    calls = recording("h200-x4")["nvml"]
-    driver(Replay(calls))
-    uuids = [calls[f"nvmlDeviceGetUUID(gpu{index})"]["ok"] for index in (2, 1)]
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", ",".join(uuids))
-    result = here("launch", "--dry-run", "--json", *FORCED, "--model", "1b", "train.py")
+    driver(library(name))
+    calls = recording(name)["nvml"]
+    uuids = [calls[f"nvmlDeviceGetUUID(gpu{index})"]["ok"] for index in visible]
+    if uuids:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", ",".join(uuids))
+    result = here("launch", "--dry-run", "--json", *FORCED, "--model", "1b", *words, "train.py")
     plan = json.loads(result.stdout)
-    assert "localhost:2,1" in plan["command"]
+    assert where in plan["command"]
     assert "PCI_BUS_ID" == plan["env"]["CUDA_DEVICE_ORDER"]
-
-
-def test_a_lost_gpu_shifts_cudas_numbers_and_the_launch_follows(
-    here: Run, folder: Path, driver: Install
-) -> None:
-    (folder / "train.py").write_text(HF_IN_CODE)
-    driver(library("synthetic/a100-x8-lost-gpu"))
-    words = ("launch", "--dry-run", "--json", *FORCED, "--model", "1b", "--gpus", "2,4", "train.py")
-    assert "localhost:2,3" in json.loads(here(*words).stdout)["command"]
 
 
 def test_a_mig_slice_is_planned_for_and_its_launch_is_refused_with_a_way_out(
@@ -293,8 +242,9 @@ def cluster(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (programs / "ssh").chmod(0o755)
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    for name, hosts in (("hosts", ("n1", "n2", "odd")), ("broken", ("n1", "down"))):
-        (folder / name).write_text("".join(f"{host} slots=4\n" for host in hosts))
+    (folder / "hosts").write_text("n1 slots=4\nn2 slots=4\nodd slots=4\n")
+    (folder / "broken").write_text("n1 slots=4\ndown slots=4\n")
+    (folder / "wide").write_text("n1 slots=8\nn2 slots=8\n")
     return folder
 
 
@@ -311,44 +261,32 @@ def test_every_node_is_asked_and_the_weakest_is_planned_for(here: Run) -> None:
         (outlier["host"], outlier["what"], outlier["gpu"]) for outlier in content["oddities"]
     ]
     assert "node `odd`, GPU 2, is busy" in result.stderr
+    # What a node notes of itself names the node, and stands in no file.
+    assert "note: node `odd`: GPU 2 is in use by python3 (1271)" in result.stderr
+    assert "odd" not in json.dumps(machine)
     assert machine["gpus"] == planned(here, "--machine", "fleet.json")["gpus"]
     assert machine["gpus"] == planned(here, "--hostfile", "hosts")["gpus"]
+    refused = here("plan", "--model", "10m", "--hostfile", "hosts", "--gpus", "2,3")
+    assert (2, True) == (refused.code, "--gpus 2,3" in refused.problem)
 
 
+@pytest.mark.parametrize(
+    ("hosts", "problem", "hint", "planned"),
+    [
+        ("broken", "1 of 2 nodes did not answer", "Connection refused", "`down`"),
+        ("wide", "", "node `n1` has fewer GPUs than its slots: 4 of 8", "`n1` has fewer GPUs"),
+    ],
+)
 @pytest.mark.usefixtures("cluster")
-def test_a_node_that_does_not_answer_is_named_beside_what_the_others_said(here: Run) -> None:
-    result = here("machine", "--hostfile", "broken")
-    assert 5 == result.code
-    assert "NV18" in result.stdout
-    assert "1 of 2 nodes did not answer" in result.problem
-    assert "Connection refused" in result.hints
-    refused = here("plan", "--model", "10m", "--hostfile", "broken")
-    assert 5 == refused.code
-    assert "`down`" in refused.problem
-
-
-def test_a_node_with_fewer_gpus_than_slots_is_named(here: Run, cluster: Path) -> None:
-    (cluster / "wide").write_text("n1 slots=8\nn2 slots=8\n")
-    result = here("machine", "--hostfile", "wide")
-    assert 5 == result.code
-    assert "NV18" in result.stdout
-    assert "node `n1` has fewer GPUs than its slots: 4 of 8" in result.hints
-    refused = here("plan", "--model", "10m", "--hostfile", "wide")
-    assert (5, "node `n1` has fewer GPUs than its slots: 4 of 8") == (refused.code, refused.problem)
-
-
-@pytest.mark.usefixtures("cluster")
-def test_gpus_are_not_chosen_on_many_nodes(here: Run) -> None:
-    result = here("plan", "--model", "10m", "--hostfile", "hosts", "--gpus", "2,3")
-    assert 2 == result.code
-    assert "--gpus 2,3" in result.problem
-
-
-@pytest.mark.usefixtures("cluster")
-def test_what_one_node_notes_of_itself_names_the_node(here: Run) -> None:
-    result = here("machine", "--hostfile", "hosts", "--json")
-    assert "note: node `odd`: GPU 2 is in use by python3 (1271)" in result.stderr
-    assert "odd" not in json.dumps(json.loads(result.stdout)["machine"])
+def test_a_node_that_cannot_be_used_is_named_beside_what_the_others_said(
+    here: Run, hosts: str, problem: str, hint: str, planned: str
+) -> None:
+    result = here("machine", "--hostfile", hosts)
+    assert (5, True) == (result.code, "NV18" in result.stdout)
+    assert problem in result.problem
+    assert hint in result.hints
+    refused = here("plan", "--model", "10m", "--hostfile", hosts)
+    assert (5, True) == (refused.code, planned in refused.problem)
 
 
 def test_a_device_is_not_replaced_by_a_file(here: Run, folder: Path, driver: Install) -> None:
@@ -356,8 +294,8 @@ def test_a_device_is_not_replaced_by_a_file(here: Run, folder: Path, driver: Ins
     os.mkfifo(folder / "pipe")
     for force in ((), ("--force",)):
         result = here("machine", "--save", "pipe", *force)
-        assert 1 == result.code
-        assert "it is not a regular file" in result.problem
+        assert (1, True) == (result.code, "it is not a regular file" in result.problem)
+    assert "`--disk nowhere` is not a folder" == here("machine", "--disk", "nowhere").problem
 
 
 def test_a_file_has_the_machine_that_was_asked_for(here: Run, driver: Install) -> None:
@@ -367,11 +305,6 @@ def test_a_file_has_the_machine_that_was_asked_for(here: Run, driver: Install) -
     machine = planned(here, "--machine", "node.json")
     assert (3, [1, 2]) == (machine["nodes"], [gpu["index"] for gpu in machine["gpus"]])
     assert "infiniband" == machine["network"]["kind"]
-
-
-def test_a_folder_that_is_none_is_refused(here: Run, driver: Install) -> None:
-    driver(library("h200-x1"))
-    assert "`--disk nowhere` is not a folder" == here("machine", "--disk", "nowhere").problem
 
 
 def test_a_launch_on_many_nodes_is_planned_for_the_weakest(
