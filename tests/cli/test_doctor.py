@@ -32,9 +32,64 @@ def found_by(run: Run, *words: str) -> dict[str, str]:
     return severities
 
 
-def test_a_job_that_would_start_has_no_errors(here: Run, folder: Path) -> None:
-    (folder / "train.py").write_text(HF_PARSER)
-    assert "error" not in found_by(here, *CPU, *MODEL, "train.py", "--seed", "1").values()
+NO_LIBRARY = f"import no_such_library\n{HF_PARSER}"
+ON_GPUS = HF_IN_CODE.replace("use_cpu=True", "use_cpu=False")
+SHELL = "set -e\npython train.py\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "errors", "others"),
+    [
+        (HF_PARSER, (*MODEL, "train.py", "--seed", "1"), set(), set()),
+        # Without a script the machine is looked at alone; a model alone makes a plan.
+        (None, (), set(), {"no-plan"}),
+        ("def", MODEL, set(), set()),
+        (HF_PARSER, ("train.py",), set(), {"no-plan"}),
+        (NO_LIBRARY, ("train.py",), {"import-missing"}, {"no-plan"}),
+        (NO_LIBRARY, (*MODEL, "train.py"), {"import-missing"}, set()),
+        (SHELL, (*MODEL, "train.py"), {"script-refused"}, set()),
+        (UNREACHABLE, (*MODEL, "train.py"), {"script-refused"}, set()),
+        (None, (*MODEL, "none.py"), {"script-refused"}, set()),
+        (ON_GPUS, (*MODEL, "train.py"), {"plan-refused"}, set()),
+        (None, ("--model", "900b"), {"plan-refused"}, set()),
+        (HF_PARSER, (*MODEL, "--config", "own.json", "train.py"), {"plan-refused"}, set()),
+    ],
+)
+def test_what_a_launch_would_end_of_is_an_error(
+    here: Run,
+    folder: Path,
+    text: str | None,
+    words: tuple[str, ...],
+    errors: set[str],
+    others: set[str],
+) -> None:
+    if text is not None:
+        (folder / "train.py").write_text(text)
+    (folder / "own.json").write_text('{"zero_optimization": {"stage": 2, "stagee": 1}}')
+    severities = found_by(here, *CPU, *words)
+    assert errors == {name for name, severity in severities.items() if severity == "error"}
+    assert others == severities.keys() & {"no-plan", "script-refused", "plan-refused"} - errors
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "words", "error"),
+    [
+        ("DS_ACCELERATOR", "cpu", ("--accelerator", "cuda"), "accelerator"),
+        ("NCCL_SOCKET_IFNAME", "nothing9", MODEL, "no-such-interface"),
+    ],
+)
+def test_what_the_environment_says_against_the_gpus_is_an_error(
+    here: Run,
+    driver: Install,
+    monkeypatch: pytest.MonkeyPatch,
+    variable: str,
+    value: str,
+    words: tuple[str, ...],
+    error: str,
+) -> None:
+    driver(library("h200-x4"))
+    monkeypatch.setenv(variable, value)
+    assert "error" == found_by(here, *words)[error]
 
 
 def test_the_step_that_is_chosen_is_said_in_a_line(here: Run, folder: Path) -> None:
@@ -48,12 +103,6 @@ def test_the_step_that_is_chosen_is_said_in_a_line(here: Run, folder: Path) -> N
     assert "micro-steps, as" not in kept.stderr
 
 
-def test_without_a_script_the_machine_is_looked_at_alone(here: Run) -> None:
-    severities = found_by(here, *CPU)
-    assert "info" == severities["no-plan"]
-    assert "error" not in severities.values()
-
-
 def test_without_a_script_it_is_the_one_that_launch_would_take(here: Run, folder: Path) -> None:
     (folder / "train.py").write_text("def")
     assert "error" == found_by(here, *CPU)["script-refused"]
@@ -61,50 +110,6 @@ def test_without_a_script_it_is_the_one_that_launch_would_take(here: Run, folder
     assert 0 == here("init", "--yes", *CPU, *MODEL, "other.py").code
     severities = found_by(here, *CPU)
     assert not {"script-refused", "no-plan"} & severities.keys()
-
-
-def test_a_model_alone_makes_a_plan(here: Run, folder: Path) -> None:
-    (folder / "train.py").write_text("def")
-    assert not {"script-refused", "no-plan"} & found_by(here, *CPU, *MODEL).keys()
-
-
-def test_a_model_that_nobody_names_leaves_the_rest_looked_at(here: Run, folder: Path) -> None:
-    (folder / "train.py").write_text(HF_PARSER)
-    assert "info" == found_by(here, *CPU, "train.py")["no-plan"]
-    (folder / "train.py").write_text("import no_such_library\n" + HF_PARSER)
-    severities = found_by(here, *CPU, "train.py")
-    assert ("info", "error") == (severities["no-plan"], severities["import-missing"])
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("set -e\npython train.py\n", "script-refused"),
-        (UNREACHABLE, "script-refused"),
-        ("import no_such_library\n" + HF_PARSER, "import-missing"),
-        (HF_IN_CODE.replace("use_cpu=True", "use_cpu=False"), "plan-refused"),
-    ],
-)
-def test_a_script_that_would_not_start_is_an_error(
-    here: Run, folder: Path, text: str, expected: str
-) -> None:
-    (folder / "train.py").write_text(text)
-    assert "error" == found_by(here, *CPU, *MODEL, "train.py")[expected]
-
-
-def test_a_script_that_is_not_there_is_an_error(here: Run) -> None:
-    assert "error" == found_by(here, *CPU, *MODEL, "none.py")["script-refused"]
-
-
-def test_a_job_that_does_not_fit_is_an_error(here: Run) -> None:
-    assert "error" == found_by(here, *CPU, "--model", "900b")["plan-refused"]
-
-
-def test_a_config_with_a_mistake_is_an_error(here: Run, folder: Path) -> None:
-    (folder / "train.py").write_text(HF_PARSER)
-    (folder / "own.json").write_text('{"zero_optimization": {"stage": 2, "stagee": 1}}')
-    severities = found_by(here, *CPU, *MODEL, "--config", "own.json", "train.py")
-    assert "error" == severities["plan-refused"]
 
 
 def test_the_ops_of_an_own_config_are_looked_at(
@@ -155,22 +160,6 @@ def test_a_command_line_without_sense_is_refused(
     assert problem in result.problem
 
 
-def test_gpus_that_the_environment_hides_from_deepspeed_are_an_error(
-    here: Run, driver: Install, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    driver(library("h200-x4"))
-    monkeypatch.setenv("DS_ACCELERATOR", "cpu")
-    assert "error" == found_by(here, "--accelerator", "cuda")["accelerator"]
-
-
-def test_an_interface_that_is_not_there_is_an_error(
-    here: Run, driver: Install, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    driver(library("h200-x4"))
-    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "nothing9")
-    assert "error" == found_by(here, *MODEL)["no-such-interface"]
-
-
 def test_the_port_that_the_nodes_were_given_is_looked_at_where_they_meet(
     here: Run, taken_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -217,15 +206,14 @@ def test_an_environment_without_deepspeed_is_an_error(
     assert "error" == found_by(here, *CPU)["no-deepspeed"]
 
 
-def test_findings_have_their_whys_and_fixes_on_lines_of_their_own(here: Run) -> None:
+def test_findings_have_their_whys_and_fixes_on_lines_of_their_own_and_quiet_shows_errors_alone(
+    here: Run,
+) -> None:
     result = here("doctor", *CPU, *MODEL, "none.py")
     lines = result.stdout.splitlines()
     assert lines[0].startswith("error PF101 script-refused: ")
     assert "    why: `launch` refuses the script" == lines[1]
     assert lines[-2].startswith("1 error")
-
-
-def test_quiet_shows_errors_alone(here: Run) -> None:
     assert "" == here("doctor", "--quiet", *CPU).stdout
     assert "PF101" in here("doctor", "--quiet", *CPU, *MODEL, "none.py").stdout
 

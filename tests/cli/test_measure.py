@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli.harness import Run, run_process
+from cli.harness import Run
 from paths import ROOT, TEMPLATES
 from ranks.harness import rank_environ, run
 
@@ -69,16 +69,6 @@ def test_a_size_is_trained_as_the_llama_that_stands_for_it(here: Run) -> None:
     assert ("config", 10_017_600) == (plan["model"]["source"], plan["model"]["params"])
 
 
-def test_a_named_stage_is_measured_whether_or_not_it_fits(here: Run) -> None:
-    assert "ddp" == dry(here, "--model", "1t", "--stage", "0")["chosen"]
-
-
-def test_what_the_template_does_not_train_is_refused(here: Run) -> None:
-    done = here("measure", *CPU, "--model", MODEL, "--method", "lora", "--dry-run")
-    assert 2 == done.code
-    assert "`--method lora` conflicts with" in done.problem
-
-
 def test_a_persons_own_config_is_run_as_it_is(here: Run, folder: Path) -> None:
     own = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 1}}
     (folder / "own.json").write_text(json.dumps(own))
@@ -86,20 +76,36 @@ def test_a_persons_own_config_is_run_as_it_is(here: Run, folder: Path) -> None:
     assert "own.json" == after(plan["command"], "--deepspeed_config")
 
 
-def test_all_runs_each_strategy_that_fits_the_chosen_one_first(here: Run) -> None:
-    plans = dry(here, *SMALL, "--all")
-    assert ["ddp", "zero1", "zero2", "zero3"] == [plan["chosen"] for plan in plans]
+NOT_ALL_FIT = ("--micro-batch", "1", "--seq-len", "64", "--memory-budget", "1600MiB")
+EVERY = ["ddp", "zero1", "zero2", "zero3"]
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        # A named stage is measured whether or not it fits.
+        (("--model", "1t", "--stage", "0"), ["ddp"]),
+        ((*SMALL, "--all"), EVERY),
+        (
+            ("--model", MODEL, "--all", "--stage", "3", "--offload", "auto"),
+            ["zero3", "zero3-offload", "zero3-offload-optimizer"],
+        ),
+        (("--model", "100m", *SMALL[2:], *NOT_ALL_FIT, "--all"), EVERY[1:]),
+    ],
+    ids=["one", "all", "all of a stage", "all that fit"],
+)
+def test_each_strategy_that_fits_is_run(
+    here: Run, words: tuple[str, ...], names: list[str]
+) -> None:
+    plans = dry(here, *words)
+    assert names == sorted(plan["chosen"] for plan in (plans if "--all" in words else [plans]))
+
+
+def test_the_chosen_one_is_run_first(here: Run) -> None:
     smallest = (*SMALL, "--objective", "smallest")
     names = [plan["chosen"] for plan in dry(here, *smallest, "--all")]
     assert dry(here, *smallest)["chosen"] == names[0] != "ddp"
-    assert {"ddp", "zero1", "zero2", "zero3"} == {*names}
-
-
-def test_all_of_a_named_stage_are_those_that_are_left_open(here: Run) -> None:
-    plans = dry(here, "--model", MODEL, "--all", "--stage", "3", "--offload", "auto")
-    assert ["zero3", "zero3-offload", "zero3-offload-optimizer"] == [
-        plan["chosen"] for plan in plans
-    ]
+    assert {*EVERY} == {*names}
 
 
 def test_with_the_split_of_the_batch_open_each_strategy_has_its_own(here: Run) -> None:
@@ -108,13 +114,6 @@ def test_with_the_split_of_the_batch_open_each_strategy_has_its_own(here: Run) -
     assert 4 == len(steps)
     assert {8} == {step["micro_batch"] * step["accumulation_steps"] for step in steps}
     assert {True} == {step["micro_batch"] > 1 for step in steps}
-
-
-def test_what_does_not_fit_is_not_run(here: Run) -> None:
-    words = ("--model", "100m", "--micro-batch", "1", "--seq-len", "64", "--offload", "none")
-    budget = ("--memory-budget", "1600MiB", "--precision", "bf16")
-    plans = dry(here, *words, *budget, "--all")
-    assert {"zero1", "zero2", "zero3"} == {plan["chosen"] for plan in plans}
 
 
 def test_what_deepspeed_does_not_train_is_left_out_and_named(here: Run) -> None:
@@ -130,6 +129,7 @@ def test_what_deepspeed_does_not_train_is_left_out_and_named(here: Run) -> None:
         (("--model", MODEL, "--machine", "4xH200"), "4xH200"),
         (("--model", MODEL, "--nodes", "2"), "this machine only"),
         ((), "needs a script or a model"),
+        (("--model", MODEL, "--method", "lora", "--dry-run"), "`--method lora` conflicts with"),
     ],
 )
 def test_what_cannot_be_measured_here_is_refused(
@@ -335,9 +335,8 @@ WORDS = ("--model", "1b", "--micro-batch", "2", "--seq-len", "1024", "--gradient
 
 
 @pytest.fixture
-def measured(tmp_path: Path) -> dict[str, str]:
-    """An environment in whose cache two H200s took half as long again as predicted."""
-    environ = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file in a cache by which two H200s took half as long again as predicted."""
     run = KeptRun(
         setting={},
         strategy="zero2",
@@ -345,46 +344,38 @@ def measured(tmp_path: Path) -> dict[str, str]:
         measured_seconds=1.5,
         predicted_seconds={TermKind.MATRIX_PRODUCTS.value: 1.0},
     )
-    path = results_path(machine_key(parse_spec("2xH200", read_gpu_table())), environ)
+    cache = str(tmp_path / "cache")
+    monkeypatch.setenv("XDG_CACHE_HOME", cache)
+    machine = parse_spec("2xH200", read_gpu_table())
+    path = results_path(machine_key(machine), {"XDG_CACHE_HOME": cache})
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps(encode(MachineResults(runs=(run,)))))
-    return environ
+    return path
 
 
-def planned_calibration(
-    folder: Path, environ: dict[str, str], *words: str
-) -> tuple[dict[str, Any], str]:
-    done = run_process(folder, "plan", *WORDS, "--json", *words, env=environ)
+def step_of(here: Run, *words: str) -> tuple[float, bool, str]:
+    """The seconds of a step of ZeRO-2, whether they are calibrated, and the notes."""
+    done = here("plan", *WORDS, "--json", *words)
     assert 0 == done.code, done.stderr
-    strategies = json.loads(done.stdout)["strategies"]
-    return {each["name"]: each for each in strategies}, done.stderr
+    strategies = {each["name"]: each for each in json.loads(done.stdout)["strategies"]}
+    step = strategies["zero2"]
+    return step["step_seconds"], step["step_seconds_interval"]["calibrated"], done.stderr
 
 
-def test_a_plan_is_calibrated_by_what_was_measured_on_its_machine(
-    tmp_path: Path, measured: dict[str, str]
+@pytest.mark.usefixtures("measured")
+def test_a_plan_is_calibrated_by_what_was_measured_on_its_machine(here: Run) -> None:
+    calibrated = step_of(here, "--machine", "2xH200")
+    bare = step_of(here, "--machine", "2xH200", "--no-calibration")
+    assert f"{SAID} 1 setting measured on this machine" in calibrated[2]
+    assert SAID not in bare[2]
+    assert calibrated[0] > 1.05 * bare[0]
+    assert (True, False) == (calibrated[1], bare[1])
+
+
+@pytest.mark.parametrize(("machine", "text"), [("4xH200", None), ("2xH200", '{"runs": [{')])
+def test_another_machine_and_a_file_that_cannot_be_read_are_as_none(
+    here: Run, measured: Path, machine: str, text: str | None
 ) -> None:
-    calibrated, notes = planned_calibration(tmp_path, measured, "--machine", "2xH200")
-    bare, silent = planned_calibration(
-        tmp_path, measured, "--machine", "2xH200", "--no-calibration"
-    )
-    assert f"{SAID} 1 setting measured on this machine" in notes
-    assert SAID not in silent
-    times = [each["zero2"]["step_seconds"] for each in (calibrated, bare)]
-    assert times[0] > 1.05 * times[1]
-    marks = [each["zero2"]["step_seconds_interval"]["calibrated"] for each in (calibrated, bare)]
-    assert [True, False] == marks
-
-
-def test_another_machine_is_not_calibrated(tmp_path: Path, measured: dict[str, str]) -> None:
-    for machine in ("4xH200", "2xH100-80GB"):
-        bare, notes = planned_calibration(tmp_path, measured, "--machine", machine)
-        assert SAID not in notes
-        assert not bare["zero2"]["step_seconds_interval"]["calibrated"]
-
-
-def test_a_file_that_cannot_be_read_is_as_none(tmp_path: Path, measured: dict[str, str]) -> None:
-    [file] = Path(measured["XDG_CACHE_HOME"]).rglob("*.json")
-    file.write_text('{"runs": [{')
-    bare, notes = planned_calibration(tmp_path, measured, "--machine", "2xH200")
-    assert SAID not in notes
-    assert not bare["zero2"]["step_seconds_interval"]["calibrated"]
+    measured.write_text(text or measured.read_text())
+    _, is_calibrated, notes = step_of(here, "--machine", machine)
+    assert (False, False) == (is_calibrated, SAID in notes)
