@@ -32,8 +32,6 @@ from zerowiz.probe.machine.read_machine import read_machine
 
 MACHINES = Path(__file__).parent / "machines"
 
-INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION, GPU_IS_LOST = 2, 3, 4, 15
-
 Recording = dict[str, Any]
 # What the fixture `driver` gives: it puts a function table under the real pynvml.
 Install = Callable[[object], None]
