@@ -16,7 +16,8 @@ from msgspec import Struct, field
 from zerowiz.app.machines.machine import complete
 from zerowiz.app.machines.see import save_machine
 from zerowiz.app.options import Options
-from zerowiz.core.machine.types import Machine
+from zerowiz.core.machine.types import Gpu, Machine
+from zerowiz.core.machine.warnings import find_warnings
 from zerowiz.core.structs import decode
 from zerowiz.probe.host_files import Files, Space, World
 from zerowiz.probe.machine import nvml
@@ -408,6 +409,30 @@ def play(
     )
     with reading_here(through(Replay(content["nvml"]))):
         return read_machine(world, gpus=gpus)
+
+
+def facts_of(machine: Machine) -> dict[str, object]:
+    """What a test may say of a machine; of a GPU's fields, the values of all GPUs."""
+    link = machine.interconnect
+    return {
+        **{name: [getattr(gpu, name) for gpu in machine.gpus] for name in Gpu.__struct_fields__},
+        "label": [gpu.label for gpu in machine.gpus],
+        "expected_nvlinks": [gpu.expected_nvlinks for gpu in machine.gpus],
+        "left_out": [gpu.index for gpu in machine.left_out],
+        "least_free_bytes": machine.free_bytes,
+        "world_size": machine.world_size,
+        "driver_version": machine.driver_version,
+        "cuda_version": machine.cuda_version,
+        "lives_on_host": machine.lives_on_host,
+        "same_clique": machine.clique,
+        "link_class": link.link_class,
+        "bytes_per_s": link.bytes_per_s,
+        "weakest_pair": link.weakest_pair,
+        "words": {link.word for link in machine.links},
+        "p2p": [link.p2p for link in machine.links],
+        "notes": machine.notes,
+        "warnings": find_warnings(machine),
+    }
 
 
 def described(name: str, folder: Path) -> str:

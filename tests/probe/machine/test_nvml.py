@@ -22,6 +22,7 @@ from recorded import (
     Install,
     RecordedFiles,
     Replay,
+    facts_of,
     library,
     play,
     recording,
@@ -112,26 +113,6 @@ class Row:
         content = without(recording(self.name), *self.missing)
         content["nvml"] |= self.answers
         return play(content, gpus=self.gpus, environ=self.environ)
-
-
-def facts_of(machine: Machine) -> dict[str, object]:
-    """What a row may say of a machine; of a GPU's fields, the values of all GPUs."""
-    link = machine.interconnect
-    return {
-        **{name: [getattr(gpu, name) for gpu in machine.gpus] for name in Gpu.__struct_fields__},
-        "label": [gpu.label for gpu in machine.gpus],
-        "expected_nvlinks": [gpu.expected_nvlinks for gpu in machine.gpus],
-        "left_out": [gpu.index for gpu in machine.left_out],
-        "lives_on_host": machine.lives_on_host,
-        "same_clique": machine.clique,
-        "link_class": link.link_class,
-        "bytes_per_s": link.bytes_per_s,
-        "weakest_pair": link.weakest_pair,
-        "words": {link.word for link in machine.links},
-        "p2p": [link.p2p for link in machine.links],
-        "notes": machine.notes,
-        "warnings": find_warnings(machine),
-    }
 
 
 def lost(gpu: int, code: int = GPU_IS_LOST) -> Answers:

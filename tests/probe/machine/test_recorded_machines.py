@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from itertools import combinations
 
 import pytest
-from recorded import names, play, recording
+from recorded import facts_of, names, play, recording
 
-from zerowiz.core.machine.types import Gpu, LinkClass, Machine
+from zerowiz.core.machine.types import GpuProcess, LinkClass, Machine, PcieSlot
 from zerowiz.core.machine.warnings import find_warnings
 from zerowiz.errors import UsageError
 
@@ -180,193 +180,239 @@ def machine_of(name: str, gpus: str | None = None) -> Machine:
     return play(recording(name), gpus=gpus)
 
 
-def sizes(gpu: Gpu) -> tuple[int | None, int | None]:
-    return gpu.total_bytes, gpu.free_bytes
-
-
 def test_every_recording_has_its_row() -> None:
     assert set(names()) == set(ROWS)
 
 
 @each_row
-def test_each_pair_has_the_word_of_the_matrix(name: str) -> None:
+def test_links_and_warnings_are_those_of_the_row_and_no_others(name: str) -> None:
     machine, row = machine_of(name), ROWS[name]
     pairs = list(combinations([gpu.index for gpu in machine.gpus], 2))
     expected = {pair: row.words.get(pair, row.rest) for pair in pairs}
     assert expected == {link.pair: link.word for link in machine.links}
-
-
-@each_row
-def test_the_interconnect_is_that_of_the_best_rings(name: str) -> None:
-    link, row = machine_of(name).interconnect, ROWS[name]
+    link = machine.interconnect
     assert (row.link_class, row.bytes_per_s, row.weakest) == (
         link.link_class,
         link.bytes_per_s,
         link.weakest_pair,
     )
-
-
-@each_row
-def test_pairs_are_peer_to_peer_as_the_driver_says(name: str) -> None:
-    machine = machine_of(name)
-    assert ROWS[name].p2p == Counter(link.p2p for link in machine.links)
-
-
-@each_row
-def test_what_is_odd_is_said_and_nothing_else(name: str) -> None:
-    machine, begins = machine_of(name), ROWS[name].notes
+    assert row.p2p == Counter(link.p2p for link in machine.links)
     said = (*machine.notes, *find_warnings(machine))
-    assert begins == tuple(note[: len(begin)] for note, begin in zip(said, begins, strict=True))
+    begins = zip(said, row.notes, strict=True)
+    assert row.notes == tuple(note[: len(begin)] for note, begin in begins)
 
 
-@pytest.mark.parametrize("name", ["h200-x1", "h200-x2", "h200-x4"])
-def test_an_idle_h200_has_all_but_the_drivers_reserve(name: str) -> None:
-    for gpu in machine_of(name).gpus:
-        assert (150754820096, 150109880320) == sizes(gpu)
-        assert 644939776 == gpu.reserved_bytes
+H200_TOTAL_BYTES, H200_FREE_BYTES, H200_BUSY_BYTES = 150754820096, 150109880320, 128082640896
 
 
-@pytest.mark.parametrize(
-    ("name", "busy", "pid"), [("h200-x1-busy", 0, 464), ("h200-x4-busy", 2, 1271)]
-)
-def test_a_busy_gpu_names_its_process_and_is_the_budget(name: str, busy: int, pid: int) -> None:
-    machine = machine_of(name)
-    [process] = machine.gpus[busy].processes
-    assert (pid, "python3", 20998 * MIB) == (process.pid, process.name, process.used_bytes)
-    assert 128082640896 == machine.gpus[busy].free_bytes == machine.free_bytes
-    idle = [gpu.free_bytes for gpu in machine.gpus if not gpu.processes]
-    assert [150109880320] * (len(machine.gpus) - 1) == idle
+def busy(pid: int) -> tuple[GpuProcess, ...]:
+    return (GpuProcess(pid=pid, name="python3", used_bytes=20998 * MIB),)
 
 
-def test_two_bridged_pairs_of_3090s() -> None:
-    machine = machine_of("synthetic/rtx3090-x4-bridged")
-    assert ("595.71.05", (13, 2)) == (machine.driver_version, machine.cuda_version)
-    assert [(1, 3)] * 4 == [
-        (gpu.pcie.current_generation, gpu.pcie.max_generation) for gpu in machine.gpus
+def slots(current: int, most: int, *lanes: int) -> list[PcieSlot]:
+    """PCIe generations, and how many of its 16 lanes each GPU uses."""
+    return [
+        PcieSlot(current_generation=current, max_generation=most, current_lanes=used, max_lanes=16)
+        for used in lanes
     ]
-    assert [(None, 0), (None, 0), (None, 1), (None, 1)] == [
-        (gpu.ecc, gpu.numa_node) for gpu in machine.gpus
-    ]
-    pair = machine_of("synthetic/rtx3090-x4-bridged", gpus="2,3").interconnect
-    assert (ALL, 4 * 14_062_500_000) == (pair.link_class, pair.bytes_per_s)
 
 
-def test_a_cube_of_v100s_has_six_links_each() -> None:
-    machine = machine_of("synthetic/dgx1v-cube")
-    assert [6] * 8 == [gpu.nvlinks for gpu in machine.gpus]
-    assert [(7, 0)] * 8 == [gpu.compute_capability for gpu in machine.gpus]
-    assert [3] * 8 == [gpu.pcie.max_generation for gpu in machine.gpus]
-    assert {"TNS"} == {link.p2p for link in machine.links if not link.nvlinks}
-    quad = machine_of("synthetic/dgx1v-cube", gpus="0,1,2,3").interconnect
-    assert (ALL, 100_000_000_000, (0, 1)) == (quad.link_class, quad.bytes_per_s, quad.weakest_pair)
+# What the rows above do not say: a recording, the GPUs that are chosen, and what is known of them.
+FACTS: dict[str, tuple[str, str | None, dict[str, object]]] = {
+    "an idle H200 has all but the driver's reserve": (
+        "h200-x2",
+        None,
+        {
+            "total_bytes": [H200_TOTAL_BYTES] * 2,
+            "free_bytes": [H200_FREE_BYTES] * 2,
+            "reserved_bytes": [644939776] * 2,
+        },
+    ),
+    "a busy GPU names its process": (
+        "h200-x1-busy",
+        None,
+        {
+            "processes": [busy(464)],
+            "total_bytes": [H200_TOTAL_BYTES],
+            "free_bytes": [H200_BUSY_BYTES],
+        },
+    ),
+    "a busy GPU of four is the budget": (
+        "h200-x4-busy",
+        None,
+        {
+            "processes": [(), (), busy(1271), ()],
+            "free_bytes": [H200_FREE_BYTES, H200_FREE_BYTES, H200_BUSY_BYTES, H200_FREE_BYTES],
+            "least_free_bytes": H200_BUSY_BYTES,
+        },
+    ),
+    "two bridged pairs of 3090s": (
+        "synthetic/rtx3090-x4-bridged",
+        None,
+        {
+            "driver_version": "595.71.05",
+            "cuda_version": (13, 2),
+            "pcie": slots(1, 3, 16, 16, 16, 16),
+            "ecc": [None] * 4,
+            "numa_node": [0, 0, 1, 1],
+        },
+    ),
+    "one bridged pair of them": (
+        "synthetic/rtx3090-x4-bridged",
+        "2,3",
+        {"link_class": ALL, "bytes_per_s": 4 * 14_062_500_000},
+    ),
+    "a cube of V100s has six links each": (
+        "synthetic/dgx1v-cube",
+        None,
+        {"nvlinks": [6] * 8, "compute_capability": [(7, 0)] * 8, "pcie": slots(3, 3, *[16] * 8)},
+    ),
+    "a quad of the cube": (
+        "synthetic/dgx1v-cube",
+        "0,1,2,3",
+        {"link_class": ALL, "bytes_per_s": 100_000_000_000, "weakest_pair": (0, 1)},
+    ),
+    "A100s behind two PCIe switches": (
+        "synthetic/a100-pcie-x4",
+        None,
+        {"pcie": slots(4, 4, 16, 16, 16, 16), "numa_node": [0, 0, 1, 1]},
+    ),
+    "two behind one switch": (
+        "synthetic/a100-pcie-x4",
+        "0,1",
+        {"link_class": PCIE, "words": {"PXB"}},
+    ),
+    "L40S have the memory that ECC leaves": (
+        "synthetic/l40s-x8",
+        None,
+        {"total_bytes": [46068 * MIB] * 8, "nvlinks": [0] * 8},
+    ),
+    "beside slices a whole GPU is what a job gets": (
+        "synthetic/a100-mig",
+        None,
+        {
+            "label": ["0"],
+            "processes": [
+                (
+                    GpuProcess(pid=29185, used_bytes=10233 * MIB),
+                    GpuProcess(pid=33724, used_bytes=12247 * MIB),
+                )
+            ],
+        },
+    ),
+    **{
+        f"slice {label}": (
+            "synthetic/a100-mig",
+            label,
+            {
+                "label": [label],
+                "total_bytes": [19968 * MIB],
+                "free_bytes": [free_mib * MIB],
+                "link_class": NONE,
+                "world_size": 1,
+            },
+        )
+        for label, free_mib in {"1:0": 5602, "1:1": 10088, "1:2": 19955}.items()
+    },
+    "two slices": (
+        "synthetic/a100-mig",
+        "1:0,1:1",
+        {
+            "link_class": LinkClass.UNKNOWN,
+            "world_size": 2,
+            "least_free_bytes": 5602 * MIB,
+        },
+    ),
+    "a container of one slice gets it though the GPU is shut": (
+        "synthetic/a100-mig-container",
+        None,
+        {
+            "label": ["0:0"],
+            "total_bytes": [40192 * MIB],
+            "free_bytes": [40155 * MIB],
+            "world_size": 1,
+            "left_out": [],
+        },
+    ),
+    "a GB10 has what its host has available": (
+        "synthetic/gb10",
+        None,
+        {
+            "shares_host_memory": [True],
+            "total_bytes": [127600748 * 1024],
+            "free_bytes": [118566368 * 1024],
+            "compute_capability": [(12, 1)],
+            "ecc": [None],
+            "memory_source": ["host, MemAvailable"],
+        },
+    ),
+    "after a lost GPU the ordinals of CUDA move up": (
+        "synthetic/a100-x8-lost-gpu",
+        None,
+        {
+            "left_out": [3],
+            "index": [0, 1, 2, 4, 5, 6, 7],
+            "ordinal": [0, 1, 2, 3, 4, 5, 6],
+        },
+    ),
+    "a switch that is down takes links from every GPU": (
+        "synthetic/a100-x8-switch-down",
+        None,
+        {"nvlinks": [10] * 8, "expected_nvlinks": [12] * 8},
+    ),
+    "a driver of 2020 tells memory without the reserve": (
+        "synthetic/a100-r450",
+        None,
+        {
+            "cuda_version": (11, 0),
+            "total_bytes": [40537 * MIB] * 8,
+            "reserved_bytes": [None] * 8,
+            "memory_source": ["nvmlDeviceGetMemoryInfo"] * 8,
+            "nvlinks": [12] * 8,
+            "clique": [None] * 8,
+        },
+    ),
+    "an idle slot counts at its best generation and with the lanes it has": (
+        "synthetic/rtx4090-x2-idle-gen1",
+        None,
+        {"pcie": slots(1, 4, 16, 8), "ecc": [False, False]},
+    ),
+    "links to switches that nobody trained carry nothing": (
+        "synthetic/h100-x8-fabric-not-ready",
+        None,
+        {"fabric_ready": [False] * 8, "nvlinks": [18] * 8},
+    ),
+    "without the odd GPU the rest is all NVLink": (
+        "synthetic/b200-x8-odd-gpu",
+        "0,1,3,4,5,6,7",
+        {"link_class": ALL, "bytes_per_s": 900_000_000_000, "warnings": ()},
+    ),
+}
 
 
-def test_a100s_behind_two_pcie_switches() -> None:
-    machine = machine_of("synthetic/a100-pcie-x4")
-    slots = [(gpu.pcie.max_generation, gpu.pcie.current_lanes) for gpu in machine.gpus]
-    assert [(4, 16)] * 4 == slots
-    assert [0, 0, 1, 1] == [gpu.numa_node for gpu in machine.gpus]
-    near = machine_of("synthetic/a100-pcie-x4", gpus="0,1")
-    assert (PCIE, ["PXB"]) == (near.interconnect.link_class, [link.word for link in near.links])
+@pytest.mark.parametrize(("name", "gpus", "facts"), FACTS.values(), ids=FACTS)
+def test_a_recording_tells_its_special_facts(
+    name: str, gpus: str | None, facts: dict[str, object]
+) -> None:
+    known = facts_of(machine_of(name, gpus=gpus))
+    assert facts == {fact: known[fact] for fact in facts}
 
 
-def test_l40s_have_the_memory_that_ecc_leaves() -> None:
-    machine = machine_of("synthetic/l40s-x8")
-    assert [46068 * MIB] * 8 == [gpu.total_bytes for gpu in machine.gpus]
-    assert [0] * 8 == [gpu.nvlinks for gpu in machine.gpus]
-
-
-def test_beside_slices_a_whole_gpu_is_what_a_job_gets() -> None:
-    machine = machine_of("synthetic/a100-mig")
-    [gpu] = machine.gpus
-    assert "0" == gpu.label
-    processes = [(process.pid, process.used_bytes) for process in gpu.processes]
-    assert [(29185, 10233 * MIB), (33724, 12247 * MIB)] == processes
-
-
-def test_slices_are_chosen_by_name_and_have_no_links() -> None:
-    expected = {"1:0": 5602, "1:1": 10088, "1:2": 19955}
-    for label, free_mib in expected.items():
-        machine = machine_of("synthetic/a100-mig", gpus=label)
-        [part] = machine.gpus
-        assert (label, (19968 * MIB, free_mib * MIB)) == (part.label, sizes(part))
-        assert (NONE, 1) == (machine.interconnect.link_class, machine.world_size)
-        assert "MIG" in part.name
-    two = machine_of("synthetic/a100-mig", gpus="1:0,1:1")
-    assert (LinkClass.UNKNOWN, 2) == (two.interconnect.link_class, two.world_size)
-    assert 5602 * MIB == two.free_bytes
-    held, note = find_warnings(two)
+def test_what_slices_lack_is_said() -> None:
+    held, links = find_warnings(machine_of("synthetic/a100-mig", gpus="1:0,1:1"))
     assert held.startswith("others hold 49 to 72 % of the memory of every GPU")
-    assert note.startswith("MIG slices have no links")
+    assert links.startswith("MIG slices have no links")
 
 
-def test_a_gpu_in_slices_is_no_gpu_to_choose() -> None:
-    with pytest.raises(UsageError, match=r"(?m)there is no usable GPU 1$"):
-        machine_of("synthetic/a100-mig", gpus="1")
-
-
-def test_a_container_of_one_slice_gets_it_though_the_gpu_is_shut() -> None:
-    content = recording("synthetic/a100-mig-container")
-    assert {"err": 4} == content["nvml"]["nvmlDeviceGetMemoryInfo_v2(gpu0)"]
-    machine = play(content)
-    [part] = machine.gpus
-    assert ("0:0", (40192 * MIB, 40155 * MIB)) == (part.label, sizes(part))
-    assert (1, ()) == (machine.world_size, machine.left_out)
-
-
-def test_a_gb10_has_what_its_host_has_available() -> None:
-    machine = machine_of("synthetic/gb10")
-    [gpu] = machine.gpus
-    assert gpu.shares_host_memory
-    assert (127600748 * 1024, 118566368 * 1024) == sizes(gpu)
-    assert ((12, 1), None) == (gpu.compute_capability, gpu.ecc)
-    assert "host, MemAvailable" == gpu.memory_source
-
-
-def test_after_a_lost_gpu_the_ordinals_of_cuda_move_up() -> None:
-    machine = machine_of("synthetic/a100-x8-lost-gpu")
-    assert [3] == [gpu.index for gpu in machine.left_out]
-    assert [(0, 0), (1, 1), (2, 2), (4, 3), (5, 4), (6, 5), (7, 6)] == [
-        (gpu.index, gpu.ordinal) for gpu in machine.gpus
-    ]
+def test_the_ordinals_of_cuda_pass_over_a_lost_gpu() -> None:
     content = recording("synthetic/a100-x8-lost-gpu")
     seen = play(content, environ={"CUDA_VISIBLE_DEVICES": "3,6"})
     assert [4, 7] == [gpu.index for gpu in seen.gpus]
-    with pytest.raises(UsageError, match="no usable GPU 3"):
-        play(content, gpus="3")
 
 
-def test_a_switch_that_is_down_takes_links_from_every_gpu() -> None:
-    machine = machine_of("synthetic/a100-x8-switch-down")
-    assert [(10, 12)] * 8 == [(gpu.nvlinks, gpu.expected_nvlinks) for gpu in machine.gpus]
-
-
-def test_a_driver_of_2020_tells_memory_without_the_reserve() -> None:
-    machine = machine_of("synthetic/a100-r450")
-    assert (11, 0) == machine.cuda_version
-    for gpu in machine.gpus:
-        assert (40537 * MIB, None) == (gpu.total_bytes, gpu.reserved_bytes)
-        assert "nvmlDeviceGetMemoryInfo" == gpu.memory_source
-        assert (12, None) == (gpu.nvlinks, gpu.clique)
-
-
-def test_an_idle_slot_counts_at_its_best_generation_and_with_the_lanes_it_has() -> None:
-    machine = machine_of("synthetic/rtx4090-x2-idle-gen1")
-    slots = [gpu.pcie for gpu in machine.gpus]
-    assert [(1, 4), (1, 4)] == [(slot.current_generation, slot.max_generation) for slot in slots]
-    assert [(16, 16), (8, 16)] == [(slot.current_lanes, slot.max_lanes) for slot in slots]
-    assert [False, False] == [gpu.ecc for gpu in machine.gpus]
-
-
-def test_links_to_switches_that_nobody_trained_carry_nothing() -> None:
-    machine = machine_of("synthetic/h100-x8-fabric-not-ready")
-    assert [(False, 18)] * 8 == [(gpu.fabric_ready, gpu.nvlinks) for gpu in machine.gpus]
-
-
-def test_without_the_odd_gpu_the_rest_is_all_nvlink() -> None:
-    machine = machine_of("synthetic/b200-x8-odd-gpu", gpus="0,1,3,4,5,6,7")
-    assert (ALL, 900_000_000_000) == (
-        machine.interconnect.link_class,
-        machine.interconnect.bytes_per_s,
-    )
-    assert () == find_warnings(machine)
+@pytest.mark.parametrize(
+    ("name", "gpus"), [("synthetic/a100-x8-lost-gpu", "3"), ("synthetic/a100-mig", "1")]
+)
+def test_a_gpu_that_is_lost_or_in_slices_is_no_gpu_to_choose(name: str, gpus: str) -> None:
+    with pytest.raises(UsageError, match=rf"(?m)no usable GPU {gpus}$"):
+        machine_of(name, gpus=gpus)

@@ -4,7 +4,7 @@ import json
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -126,28 +126,27 @@ def refuse(text: str, environ: Mapping[str, str]) -> ZerowizError:
 # Folders and files
 
 
-def test_a_folder_is_read_and_named_after_itself(folder: Path, environ: dict[str, str]) -> None:
-    (folder / "config.json").write_text(CONFIG)
-    model = read_model(str(folder), environ=environ)
-    assert ("my-qwen", PARAMS, ModelSource.CONFIG) == (model.name, model.params, model.source)
-
-
-def test_the_current_folder_has_a_name_too(
-    folder: Path, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (folder / "config.json").write_text(CONFIG)
-    monkeypatch.chdir(folder)
-    assert "my-qwen" == read_model(".", environ=environ).name
-
-
 @pytest.mark.parametrize(
-    ("file_name", "expected"), [("config.json", "my-qwen"), ("tiny.json", "tiny")]
+    ("file_name", "text", "expected"),
+    [
+        ("config.json", "{0}", "my-qwen"),
+        ("config.json", ".", "my-qwen"),
+        ("config.json", "{0}/config.json", "my-qwen"),
+        ("tiny.json", "{0}/tiny.json", "tiny"),
+    ],
 )
-def test_a_config_file_may_be_named_itself(
-    file_name: str, expected: str, folder: Path, environ: dict[str, str]
+def test_a_folder_or_its_config_is_read_and_has_a_name(
+    file_name: str,
+    text: str,
+    expected: str,
+    folder: Path,
+    environ: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     (folder / file_name).write_text(CONFIG)
-    assert expected == read_model(str(folder / file_name), environ=environ).name
+    monkeypatch.chdir(folder)
+    model = read_model(text.format(folder), environ=environ)
+    assert (expected, PARAMS, ModelSource.CONFIG) == (model.name, model.params, model.source)
 
 
 def test_a_snapshot_folder_is_named_after_its_model(
@@ -176,36 +175,77 @@ def test_a_folder_without_a_model_does_not_hide_a_size(
     assert 7_000_000_000 == read_model("7b", environ=environ).params
 
 
-def test_a_folder_without_config_says_what_it_holds(folder: Path, environ: dict[str, str]) -> None:
-    for name in ("a.bin", "b.bin", "c.bin", "d.bin", "e.bin", "f.bin", "g.bin"):
-        (folder / name).touch()
-    (folder / "checkpoint-500").mkdir()
-    error = refuse(str(folder), environ)
-    assert (f"`{folder}` has no config.json", ExitCode.USAGE) == (error.message, error.exit_code)
-    listed = "`a.bin`, `b.bin`, `c.bin`, `checkpoint-500/`, `d.bin`, `e.bin`"
-    assert f"it contains {listed} and 2 more" == error.hints[0]
+ADAPTER = json.dumps({"peft_type": "LORA", "base_model_name_or_path": "Qwen/Qwen3-8B"})
+TAKES = "`$model` takes a folder"
+# The files of a folder, what is asked for in it, what the error says of it, and some hint.
+NO_MODEL = {
+    "no config": (
+        dict.fromkeys([*(f"{name}.bin" for name in "abcdefg"), "checkpoint-500/x"], ""),
+        "",
+        "`{0}` has no config.json",
+        "it contains `a.bin`, `b.bin`, `c.bin`, `checkpoint-500/`, `d.bin`, `e.bin` and 2 more",
+    ),
+    "empty": ({}, "", "`{0}` has no config.json", "it is empty"),
+    "checkpoints": (
+        {"checkpoint-500/config.json": CONFIG},
+        "",
+        "`{0}` has no config.json",
+        "did you mean `$model {0}/checkpoint-500`?",
+    ),
+    **{
+        f"adapter{suffix}": (
+            {"adapter_config.json": ADAPTER},
+            suffix,
+            f"`{{0}}{suffix}` is an adapter, not a model",
+            "plan with its base model: `$model Qwen/Qwen3-8B $method lora`",
+        )
+        for suffix in ("", "/adapter_config.json")
+    },
+    "script": ({"train.py": "import torch"}, "/train.py", "is a script, not a model", TAKES),
+    "weights": (
+        {"model.safetensors": ""},
+        "/model.safetensors",
+        "is a file of weights, not a model",
+        TAKES,
+    ),
+    "inference": (
+        {"model.gguf": "GGUF"},
+        "/model.gguf",
+        "is a file of weights for inference, not a model",
+        TAKES,
+    ),
+    "text": ({"notes.txt": "hello"}, "/notes.txt", "is a file, but not a model", TAKES),
+    "DeepSpeed's": (
+        {"ds.json": '{"zero_optimization": {}}'},
+        "/ds.json",
+        "it has `zero_optimization`",
+        TAKES,
+    ),
+    "no key": (
+        {"empty.json": "{}"},
+        "/empty.json",
+        "is not the config.json of a model: it has no key",
+        TAKES,
+    ),
+}
 
 
-def test_an_empty_folder_says_so(folder: Path, environ: dict[str, str]) -> None:
-    assert "it is empty" == refuse(str(folder), environ).hints[0]
-
-
-def test_a_folder_of_checkpoints_offers_one(folder: Path, environ: dict[str, str]) -> None:
-    (folder / "checkpoint-500").mkdir()
-    (folder / "checkpoint-500" / "config.json").write_text(CONFIG)
-    expected = f"did you mean `$model {folder}/checkpoint-500`?"
-    assert expected == refuse(str(folder), environ).hints[-1]
-
-
-@pytest.mark.parametrize("suffix", ["", "/adapter_config.json"])
-def test_an_adapter_names_the_model_it_adapts(
-    suffix: str, folder: Path, environ: dict[str, str]
+@pytest.mark.parametrize(("files", "asked", "message", "hint"), NO_MODEL.values(), ids=NO_MODEL)
+def test_what_holds_no_model_is_told_as_what_it_is(
+    files: Mapping[str, str],
+    asked: str,
+    message: str,
+    hint: str,
+    folder: Path,
+    environ: dict[str, str],
 ) -> None:
-    adapter = {"peft_type": "LORA", "base_model_name_or_path": "Qwen/Qwen3-8B"}
-    (folder / "adapter_config.json").write_text(json.dumps(adapter))
-    error = refuse(f"{folder}{suffix}", environ)
-    assert f"`{folder}{suffix}` is an adapter, not a model" == error.message
-    assert "plan with its base model: `$model Qwen/Qwen3-8B $method lora`" == error.hints[0]
+    for name, text in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+    error = refuse(f"{folder}{asked}", environ)
+    assert message.format(folder) in error.message
+    assert [] != [line for line in error.hints if line.startswith(hint.format(folder))]
+    assert ExitCode.USAGE == error.exit_code
 
 
 def test_a_path_too_long_to_exist_is_an_error_in_one_line(
@@ -237,17 +277,13 @@ TRAILING_COMMA = (
             "`c.json` is not JSON: a number has too many digits",
         ),
         (b"\x93NUMPY", "`c.json` is a binary file, not text"),
+        (b"[" * 200_000, "`c.json` is not JSON: too many levels"),
     ],
 )
 def test_a_broken_config_is_refused_with_its_place(content: bytes, message: str) -> None:
     with pytest.raises(UsageError) as refused:
         parse_config("`c.json`", content)
     assert refused.value.message.startswith(message)
-
-
-def test_a_config_nested_beyond_reason_is_an_error(folder: Path, environ: dict[str, str]) -> None:
-    (folder / "config.json").write_text("[" * 200_000)
-    assert "too many levels" in refuse(str(folder), environ).message
 
 
 # Sizes and nonsense
@@ -270,6 +306,7 @@ def test_a_size_is_read_without_a_network(environ: dict[str, str], hub: Hub) -> 
             (text, f"`{text}` is not a folder, a hub id or a size")
             for text in ("a/b/c", "my model", "org/", "a--b", "-7b", "*", "70", "1.5")
         ),
+        *((text, "`$model` is empty") for text in ("", " ")),
     ],
 )
 def test_what_is_no_path_no_id_and_no_size_never_reaches_the_network(
@@ -283,11 +320,6 @@ def test_what_is_no_path_no_id_and_no_size_never_reaches_the_network(
 def test_a_number_without_its_unit_is_asked_for_as_a_size(environ: dict[str, str]) -> None:
     assert "did you mean `$model 70b`?" == refuse("70", environ).hints[0]
     assert not any("did you mean" in hint for hint in refuse("-7b", environ).hints)
-
-
-@pytest.mark.parametrize("text", ["", " "])
-def test_an_empty_name_is_not_the_current_folder(text: str, environ: dict[str, str]) -> None:
-    assert "`$model` is empty" == refuse(text, environ).message
 
 
 # The local cache
@@ -398,26 +430,6 @@ def test_a_hub_that_trickles_is_given_up(
     assert "no answer within 0.5 s" in error.message
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("train.py", "import torch", "is a script, not a model"),
-        ("model.safetensors", "", "is a file of weights, not a model"),
-        ("model.gguf", "GGUF", "is a file of weights for inference, not a model"),
-        ("notes.txt", "hello", "is a file, but not a model"),
-        ("ds.json", '{"zero_optimization": {}}', "it has `zero_optimization`"),
-        ("empty.json", "{}", "is not the config.json of a model: it has no key"),
-    ],
-)
-def test_a_file_that_is_no_model_is_told_as_that(
-    name: str, content: str, message: str, tmp_path: Path, environ: dict[str, str]
-) -> None:
-    (tmp_path / name).write_text(content)
-    error = refuse(str(tmp_path / name), environ)
-    assert message in error.message
-    assert any(hint.startswith("`$model` takes a folder") for hint in error.hints)
-
-
 def test_an_id_is_fetched_from_the_hub(environ: dict[str, str], hub: Hub) -> None:
     hub.answers[PATH] = Answer(body=CONFIG)
     model = read_model("org/unknown-0.5B", environ={**environ, "HF_HUB_OFFLINE": "0"})
@@ -461,37 +473,61 @@ def test_no_other_host_sees_the_token(environ: dict[str, str], hub: Hub, mirror:
 
 
 @pytest.mark.parametrize(
-    ("answer", "message", "exit_code"),
+    ("answer", "message", "hint", "exit_code"),
     [
         (
             Answer(404, "", {"X-Error-Code": ""}),
             "is not a folder here, and not a model on",
+            "",
             ExitCode.USAGE,
         ),
         (
             Answer(401, "", {"X-Error-Code": "RepoNotFound"}),
             "is not a folder here, and not a model on",
+            "",
             ExitCode.USAGE,
         ),
-        (Answer(404, "", {"X-Error-Code": "EntryNotFound"}), "has no config.json", ExitCode.USAGE),
-        (Answer(401, "", {"X-Error-Code": ""}), "is gated or private", ExitCode.FAILED),
-        (Answer(403, "", {"X-Error-Code": "GatedRepo"}), "is gated or private", ExitCode.FAILED),
-        (Answer(500, "", {"X-Error-Code": ""}), "answered 500", ExitCode.FAILED),
+        (
+            Answer(404, "", {"X-Error-Code": "EntryNotFound"}),
+            "has no config.json",
+            "",
+            ExitCode.USAGE,
+        ),
+        (
+            Answer(401, "", {"X-Error-Code": ""}),
+            "is gated or private",
+            "`HF_TOKEN`",
+            ExitCode.FAILED,
+        ),
+        (
+            Answer(403, "", {"X-Error-Code": "GatedRepo"}),
+            "is gated or private",
+            "`HF_TOKEN`",
+            ExitCode.FAILED,
+        ),
+        (Answer(500, "", {"X-Error-Code": ""}), "answered 500", "", ExitCode.FAILED),
+        (
+            Answer(body="<html>Sign in to this network</html>"),
+            "config.json of `org/unknown-0.5B` is not JSON: ",
+            "",
+            ExitCode.USAGE,
+        ),
     ],
 )
 def test_a_refusal_of_the_hub_is_told_by_its_cause(
-    answer: Answer, message: str, exit_code: ExitCode, environ: dict[str, str], hub: Hub
+    answer: Answer,
+    message: str,
+    hint: str,
+    exit_code: ExitCode,
+    environ: dict[str, str],
+    hub: Hub,
 ) -> None:
     hub.answers[PATH] = answer
     error = refuse("org/unknown-0.5B", environ)
     assert message in error.message
     assert "`org/unknown-0.5B`" in error.message
+    assert hint in "\n".join(error.hints)
     assert exit_code == error.exit_code
-
-
-def test_a_gated_model_asks_for_a_token(environ: dict[str, str], hub: Hub) -> None:
-    hub.answers[PATH] = Answer(403, headers={"X-Error-Code": "GatedRepo"})
-    assert "`HF_TOKEN`" in refuse("org/unknown-0.5B", environ).hints[0]
 
 
 def test_no_network_offers_a_folder_or_a_size(environ: dict[str, str]) -> None:
@@ -508,12 +544,6 @@ def test_the_home_of_nobody_holds_no_cache(name: str, environ: dict[str, str]) -
     nobodys = {**without, name: "~no-such-user/cache", "HF_HUB_OFFLINE": "1"}
     assert [] == [*cached_models(nobodys)]
     assert "not in the local cache" in refuse("org/unknown", nobodys).message
-
-
-def test_an_answer_that_is_no_json_is_refused(environ: dict[str, str], hub: Hub) -> None:
-    hub.answers[PATH] = Answer(body="<html>Sign in to this network</html>")
-    error = refuse("org/unknown-0.5B", environ)
-    assert error.message.startswith("config.json of `org/unknown-0.5B` is not JSON: ")
 
 
 @pytest.mark.parametrize(
@@ -607,11 +637,56 @@ def folder_safetensors(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_checkpoint_that_agrees_confirms_the_count(folder_safetensors: Path) -> None:
-    write_weights(folder_safetensors / "model.safetensors", SHAPES)
+UNTIED = {"tie_word_embeddings": False}
+AS_CONFIG, OF_HEADER = ModelSource.CONFIG, ModelSource.SAFETENSORS
+
+
+@pytest.mark.parametrize(
+    ("changes", "shapes", "params", "source", "stored_params"),
+    [
+        pytest.param({}, SHAPES, SAFETENSORS_PARAMS, OF_HEADER, None, id="agrees"),
+        pytest.param(
+            {}, SHAPES | EXTRA, SAFETENSORS_PARAMS, OF_HEADER, None, id="buffers and a tied head"
+        ),
+        pytest.param(
+            UNTIED,
+            SHAPES | {"lm_head.weight": [7, 4]},
+            SAFETENSORS_PARAMS + 7 * 4,
+            OF_HEADER,
+            None,
+            id="a head that is not tied",
+        ),
+        pytest.param(
+            {},
+            SHAPES | {"transformer.wte.weight": [9, 4]},
+            SAFETENSORS_PARAMS,
+            AS_CONFIG,
+            SAFETENSORS_PARAMS + 2 * 4,
+            id="disagrees: the config counts",
+        ),
+        pytest.param(
+            {"model_type": "unheard_of", "n_layer": 2},
+            SHAPES,
+            SAFETENSORS_PARAMS,
+            ModelSource.GUESS,
+            None,
+            id="unknown family: the checkpoint counts",
+        ),
+    ],
+)
+def test_the_header_of_a_checkpoint_is_held_against_its_config(
+    changes: Mapping[str, object],
+    shapes: Mapping[str, list[int]],
+    params: int,
+    source: ModelSource,
+    stored_params: int | None,
+    folder_safetensors: Path,
+) -> None:
+    config = json.dumps({**SAFETENSORS_CONFIG, **changes})
+    (folder_safetensors / "config.json").write_text(config)
+    write_weights(folder_safetensors / "model.safetensors", shapes)
     model = read_model(str(folder_safetensors), environ={})
-    assert (SAFETENSORS_PARAMS, ModelSource.SAFETENSORS) == (model.params, model.source)
-    assert model.stored_params is None
+    assert (params, source, stored_params) == (model.params, model.source, model.stored_params)
 
 
 def test_a_checkpoint_in_parts_is_read_through_its_index(folder_safetensors: Path) -> None:
@@ -619,59 +694,11 @@ def test_a_checkpoint_in_parts_is_read_through_its_index(folder_safetensors: Pat
     assert ModelSource.SAFETENSORS == read_model(str(folder_safetensors), environ={}).source
 
 
-def test_buffers_and_a_tied_head_are_no_more_parameters(folder_safetensors: Path) -> None:
-    write_weights(folder_safetensors / "model.safetensors", {**SHAPES, **EXTRA})
-    assert ModelSource.SAFETENSORS == read_model(str(folder_safetensors), environ={}).source
-
-
-def test_the_count_of_an_unknown_family_is_that_of_its_checkpoint(folder_safetensors: Path) -> None:
-    (folder_safetensors / "config.json").write_text(
-        json.dumps({**SAFETENSORS_CONFIG, "model_type": "unheard_of"})
-    )
-    guessed = read_model(str(folder_safetensors), environ={})
-    write_weights(folder_safetensors / "model.safetensors", SHAPES)
-    counted = read_model(str(folder_safetensors), environ={})
-    assert SAFETENSORS_PARAMS == counted.params != guessed.params
-    assert (ModelSource.GUESS, ModelSource.GUESS) == (guessed.source, counted.source)
-
-
-def test_a_head_that_is_not_tied_counts(folder_safetensors: Path) -> None:
-    (folder_safetensors / "config.json").write_text(
-        json.dumps({**SAFETENSORS_CONFIG, "tie_word_embeddings": False})
-    )
-    write_weights(folder_safetensors / "model.safetensors", {**SHAPES, "lm_head.weight": [7, 4]})
-    model = read_model(str(folder_safetensors), environ={})
-    assert (SAFETENSORS_PARAMS + 7 * 4, ModelSource.SAFETENSORS) == (model.params, model.source)
-
-
-def test_a_checkpoint_that_disagrees_is_named_and_the_config_counts(
-    folder_safetensors: Path,
-) -> None:
-    write_weights(
-        folder_safetensors / "model.safetensors", {**SHAPES, "transformer.wte.weight": [9, 4]}
-    )
-    model = read_model(str(folder_safetensors), environ={})
-    assert (SAFETENSORS_PARAMS, ModelSource.CONFIG) == (model.params, model.source)
-    assert SAFETENSORS_PARAMS + 2 * 4 == model.stored_params
-
-
 def test_a_download_that_is_not_finished_says_nothing(folder_safetensors: Path) -> None:
     split_weights(folder_safetensors)
     (folder_safetensors / "model-2.safetensors").unlink()
     model = read_model(str(folder_safetensors), environ={})
     assert (ModelSource.CONFIG, None) == (model.source, model.stored_params)
-
-
-@pytest.mark.parametrize("shape", ["[null]", '["7"]', '"74"', "[-7, 4]", "[1e400]", "[[7], 4]"])
-def test_a_shape_that_no_tensor_has_is_refused(shape: str) -> None:
-    with pytest.raises(UsageError, match="its header is invalid"):
-        parse_header("`a`", f'{{"w": {{"dtype": "F32", "shape": {shape}}}}}'.encode())
-
-
-@pytest.mark.parametrize("name", ["1", "null", "true", "[]"])
-def test_an_index_names_files_by_texts(name: str) -> None:
-    with pytest.raises(UsageError, match="is not an index"):
-        parse_index("`a`", f'{{"weight_map": {{"w": {name}}}}}'.encode())
 
 
 def test_a_folder_without_weights_has_no_checkpoint(folder_safetensors: Path) -> None:
@@ -687,19 +714,38 @@ def test_the_number_format_of_most_weights_comes_first(folder_safetensors: Path)
     assert ["F32", "BF16"] == [tensor.dtype for tensor in parse_header("`a`", content)]
 
 
+NO_HEADER = r"`a` is not a safetensors file"
+NO_INDEX = r"`a` is not an index of safetensors"
+NO_SHAPE = ("[null]", '["7"]', '"74"', "[-7, 4]", "[1e400]", "[[7], 4]")
+
+
 @pytest.mark.parametrize(
-    "content",
-    [b"", b"<html>", b"[]", b'{"a": {}}', b'{"a": 1}', b"\x93NUMPY", b'{"a": {"dtype": 1}}'],
+    ("parse", "content", "message"),
+    [
+        *(
+            (parse_header, content, NO_HEADER)
+            for content in ("", "<html>", "[]", '{"a": {}}', '{"a": 1}', '{"a": {"dtype": 1}}')
+        ),
+        *(
+            (
+                parse_header,
+                f'{{"w": {{"dtype": "F32", "shape": {shape}}}}}',
+                "its header is invalid",
+            )
+            for shape in NO_SHAPE
+        ),
+        *((parse_index, content, NO_INDEX) for content in ("", "[]", "{}", '{"weight_map": 1}')),
+        *(
+            (parse_index, f'{{"weight_map": {{"w": {name}}}}}', NO_INDEX)
+            for name in ("1", "null", "true", "[]")
+        ),
+    ],
 )
-def test_a_header_that_is_none_is_refused_with_its_place(content: bytes) -> None:
-    with pytest.raises(UsageError, match=r"`a\.safetensors` is not a safetensors file"):
-        parse_header("`a.safetensors`", content)
-
-
-@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"weight_map": 1}'])
-def test_an_index_that_is_none_is_refused_with_its_place(content: bytes) -> None:
-    with pytest.raises(UsageError, match=r"`a\.json` is not an index of safetensors"):
-        parse_index("`a.json`", content)
+def test_a_header_or_an_index_that_is_none_is_refused(
+    parse: Callable[[str, bytes], object], content: str, message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        parse("`a`", content.encode())
 
 
 def test_a_file_that_is_something_else_is_not_read_whole(folder_safetensors: Path) -> None:
