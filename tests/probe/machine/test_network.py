@@ -1,4 +1,4 @@
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -131,49 +131,47 @@ def test_an_rdma_port_and_its_own_interface_are_both_listed(host: Host) -> None:
     assert network.is_fast
 
 
+IB, OF_ROCE, UNKNOWN = NetworkKind.INFINIBAND, NetworkKind.ROCE, NetworkKind.UNKNOWN
+DISABLED = {"phys_state": "3: Disabled"}
+
+
 @pytest.mark.parametrize(
-    ("port", "kind", "unusable"),
+    ("ports", "kind", "bytes_per_s", "unusable"),
     [
-        (DOWN, NetworkKind.INFINIBAND, "port 1 is DOWN"),
-        (INIT, NetworkKind.INFINIBAND, "port 1 is INIT"),
-        (NO_GID, NetworkKind.ROCE, "port 1 has no RoCE address"),
-        (
-            NDR | {"link_layer": "Unknown"},
-            NetworkKind.UNKNOWN,
+        pytest.param((DOWN,), IB, None, "port 1 is DOWN", id="a fallen port tells no rate"),
+        pytest.param((INIT,), IB, None, "port 1 is INIT", id="not up yet"),
+        pytest.param((NO_GID,), OF_ROCE, 100 * GBIT, "port 1 has no RoCE address", id="no address"),
+        pytest.param(
+            (NDR | {"link_layer": "Unknown"},),
+            UNKNOWN,
+            400 * GBIT,
             "port 1 has the link layer `Unknown`",
+            id="unknown layer",
         ),
-        ({}, NetworkKind.UNKNOWN, "port 1 is of unknown state"),
+        pytest.param((DISABLED,), UNKNOWN, None, "port 1 is of unknown state", id="disabled"),
+        pytest.param((NDR, NDR, DOWN), IB, 800 * GBIT, None, id="the active ports are summed"),
+        pytest.param(
+            (ROCE, NDR | {"rate": "100 Gb/sec (4X EDR)"}),
+            IB,
+            100 * GBIT,
+            None,
+            id="of a port of each kind InfiniBand counts",
+        ),
+        pytest.param(
+            (DOWN, ROCE), OF_ROCE, 400 * GBIT, None, id="a fallen InfiniBand port leaves RoCE"
+        ),
     ],
 )
-def test_a_port_that_carries_nothing_is_unusable(
-    host: Host, port: dict[str, str], kind: NetworkKind, unusable: str
+def test_an_adapter_is_what_its_ports_carry(
+    host: Host,
+    ports: tuple[Mapping[str, str], ...],
+    kind: NetworkKind,
+    bytes_per_s: int | None,
+    unusable: str | None,
 ) -> None:
-    host.add_rdma("mlx5_0", {"1": port or {"phys_state": "3: Disabled"}})
+    host.add_rdma("mlx5_0", {str(number): port for number, port in enumerate(ports, 1)})
     nic = only(host.read())
-    assert (kind, unusable) == (nic.kind, nic.unusable)
-
-
-def test_a_fallen_port_tells_no_rate(host: Host) -> None:
-    host.add_rdma("mlx5_0", {"1": DOWN})
-    assert only(host.read()).bytes_per_s is None
-
-
-def test_the_active_ports_of_an_adapter_are_summed(host: Host) -> None:
-    host.add_rdma("mlx4_0", {"1": NDR, "2": NDR, "3": DOWN})
-    nic = only(host.read())
-    assert (800 * GBIT, None) == (nic.bytes_per_s, nic.unusable)
-
-
-def test_of_a_port_of_each_kind_infiniband_counts(host: Host) -> None:
-    host.add_rdma("mlx5_0", {"1": ROCE, "2": NDR | {"rate": "100 Gb/sec (4X EDR)"}})
-    nic = only(host.read())
-    assert (NetworkKind.INFINIBAND, 100 * GBIT) == (nic.kind, nic.bytes_per_s)
-
-
-def test_a_fallen_infiniband_port_leaves_the_roce_port_of_the_same_adapter(host: Host) -> None:
-    host.add_rdma("mlx5_0", {"1": DOWN, "2": ROCE})
-    nic = only(host.read())
-    assert (NetworkKind.ROCE, 400 * GBIT, None) == (nic.kind, nic.bytes_per_s, nic.unusable)
+    assert (kind, bytes_per_s, unusable) == (nic.kind, nic.bytes_per_s, nic.unusable)
 
 
 def test_a_bond_is_one_device(host: Host) -> None:
@@ -304,35 +302,46 @@ def test_an_interface_that_is_down_is_unusable(
     assert unusable == only(host.read()).unusable
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("400 Gb/sec (4X NDR)", 50_000_000_000),
-        ("100 Gb/sec (4X EDR)", 12_500_000_000),
-        ("40 Gb/sec (4X)", 5_000_000_000),
-        ("2.5 Gb/sec (1X SDR)", 312_500_000),
-        ("0 Gb/sec", None),
-        ("", None),
-        ("rubbish", None),
-    ],
-)
-def test_a_rate_is_read_as_bytes(text: str, expected: int | None) -> None:
-    assert expected == parse_rate(text)
+TEXTS: dict[Callable[[str], object], dict[str, object]] = {
+    parse_rate: {
+        "400 Gb/sec (4X NDR)": 50_000_000_000,
+        "100 Gb/sec (4X EDR)": 12_500_000_000,
+        "40 Gb/sec (4X)": 5_000_000_000,
+        "2.5 Gb/sec (1X SDR)": 312_500_000,
+        **dict.fromkeys(("0 Gb/sec", "", "rubbish")),
+    },
+    parse_speed: {
+        "100000\n": 12_500_000_000,
+        **dict.fromkeys(("-1\n", "0\n", "4294967295\n", "", "fast")),
+    },
+    # A name holds no address.
+    hide_address: {
+        "enx0123456789ab": "enx...",
+        "ibx506b4b0300c8e2d6": "ibx...",
+        "mlx5_0": "mlx5_0",
+        "rdmap16s27": "rdmap16s27",
+    },
+    # An address of NVML becomes one of /sys.
+    parse_bus_id: {
+        "00000000:1A:00.0": "0000:1a:00.0",
+        "0000:1a:00.0": "0000:1a:00.0",
+        "0000000F:01:00.0": "000f:01:00.0",
+        "00010000:E1:00.0": "10000:e1:00.0",
+        "pci0000:15": None,
+        "FFFFFFFF:FF:FF.F": None,
+    },
+    parse_numa_node: {"-1\n": None, "7\n": 7, "\n": None, "x": None},
+}
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("100000\n", 12_500_000_000),
-        ("-1\n", None),
-        ("0\n", None),
-        ("4294967295\n", None),
-        ("", None),
-        ("fast", None),
-    ],
+    ("parse", "text", "expected"),
+    [(parse, text, expected) for parse, texts in TEXTS.items() for text, expected in texts.items()],
 )
-def test_a_speed_is_read_as_bytes(text: str, expected: int | None) -> None:
-    assert expected == parse_speed(text)
+def test_a_text_of_the_kernel_or_of_nvml_is_a_value_or_nothing(
+    parse: Callable[[str], object], text: str, expected: object
+) -> None:
+    assert expected == parse(text)
 
 
 @pytest.mark.parametrize(
@@ -380,41 +389,51 @@ def build(
 GEN5_X16 = ("32.0 GT/s PCIe\n", "16\n")
 
 
-def test_the_narrowest_bridge_counts_and_the_gpu_itself_does_not(tmp_path: Path) -> None:
-    links = {
-        ROOT_PORT: ("16.0 GT/s PCIe\n", "16\n"),
-        SWITCH_UP: ("32.0 GT/s PCIe\n", "16\n"),
-        SWITCH_DOWN: GEN5_X16,
-        GPU_PATH: ("2.5 GT/s PCIe\n", "1\n"),
-    }
-    assert 16 * 1_969_000_000 == build(tmp_path, links)
+NEAR_X8 = ("32.0 GT/s PCIe\n", "8\n")
+ALONE = "sys/devices/pci0000:00/0000:00:06.0"
+NINTH = "sys/devices/pci0009:00/0009:00:00.0"
 
 
-def test_a_riser_with_few_lanes_is_found_above_a_switch(tmp_path: Path) -> None:
-    links = {
-        ROOT_PORT: ("32.0 GT/s PCIe\n", "8\n"),
-        SWITCH_UP: ("32.0 GT/s PCIe\n", "8\n"),
-        SWITCH_DOWN: GEN5_X16,
-    }
-    assert 8 * 3_938_000_000 == build(tmp_path, links)
-
-
-def test_a_bridge_that_tells_nothing_is_passed_over(tmp_path: Path) -> None:
-    links = {ROOT_PORT: ("Unknown\n", "0\n"), SWITCH_UP: ("\n", "\n"), SWITCH_DOWN: GEN5_X16}
-    assert 16 * 3_938_000_000 == build(tmp_path, links)
-
-
-def test_a_virtual_machine_has_no_bridges(tmp_path: Path) -> None:
-    # Of a KVM guest with an H200: the GPU sits on the root bus.
-    path = "sys/devices/pci0000:00/0000:00:06.0"
-    assert build(tmp_path, {path: GEN5_X16}, path=path) is None
-
-
-def test_an_address_in_another_domain_is_found(tmp_path: Path) -> None:
-    path = "sys/devices/pci0009:00/0009:00:00.0/0009:01:00.0"
-    assert 16 * 3_938_000_000 == build(
-        tmp_path, {"sys/devices/pci0009:00/0009:00:00.0": GEN5_X16}, path=path
-    )
+@pytest.mark.parametrize(
+    ("links", "path", "expected"),
+    [
+        pytest.param(
+            {
+                ROOT_PORT: ("16.0 GT/s PCIe\n", "16\n"),
+                SWITCH_UP: GEN5_X16,
+                SWITCH_DOWN: GEN5_X16,
+                GPU_PATH: ("2.5 GT/s PCIe\n", "1\n"),
+            },
+            GPU_PATH,
+            16 * 1_969_000_000,
+            id="the narrowest bridge counts, the GPU itself does not",
+        ),
+        pytest.param(
+            {ROOT_PORT: NEAR_X8, SWITCH_UP: NEAR_X8, SWITCH_DOWN: GEN5_X16},
+            GPU_PATH,
+            8 * 3_938_000_000,
+            id="a riser with few lanes above a switch",
+        ),
+        pytest.param(
+            {ROOT_PORT: ("Unknown\n", "0\n"), SWITCH_UP: ("\n", "\n"), SWITCH_DOWN: GEN5_X16},
+            GPU_PATH,
+            16 * 3_938_000_000,
+            id="a bridge that tells nothing is passed over",
+        ),
+        # A KVM guest with an H200: the GPU sits on the root bus.
+        pytest.param({ALONE: GEN5_X16}, ALONE, None, id="a virtual machine has no bridges"),
+        pytest.param(
+            {NINTH: GEN5_X16},
+            f"{NINTH}/0009:01:00.0",
+            16 * 3_938_000_000,
+            id="an address in another domain",
+        ),
+    ],
+)
+def test_the_way_to_a_gpu_is_as_fast_as_its_slowest_bridge(
+    tmp_path: Path, links: Mapping[str, tuple[str, str]], path: str, expected: int | None
+) -> None:
+    assert expected == build(tmp_path, links, path=path)
 
 
 @pytest.mark.parametrize("bus_id", ["00000000:99:00.0", "", "N/A", "1A:00"])
@@ -434,50 +453,26 @@ def test_the_numa_node_of_a_gpu_is_read_where_there_is_one(
 
 
 @pytest.mark.parametrize(
-    ("bus_id", "expected"),
+    ("speed", "lanes", "expected"),
     [
-        ("00000000:1A:00.0", "0000:1a:00.0"),
-        ("0000:1a:00.0", "0000:1a:00.0"),
-        ("0000000F:01:00.0", "000f:01:00.0"),
-        ("00010000:E1:00.0", "10000:e1:00.0"),
-        ("pci0000:15", None),
-        ("FFFFFFFF:FF:FF.F", None),
+        ("2.5 GT/s PCIe\n", "1\n", 250_000_000),
+        ("5.0 GT/s PCIe\n", "1\n", 500_000_000),
+        ("8 GT/s\n", "1\n", 985_000_000),
+        ("8.0 GT/s PCIe\n", "1\n", 985_000_000),
+        ("16.0 GT/s PCIe\n", "1\n", 1_969_000_000),
+        ("32.0 GT/s PCIe\n", "1\n", 3_938_000_000),
+        ("64.0 GT/s PCIe\n", "1\n", 7_563_000_000),
+        ("128.0 GT/s PCIe\n", "1\n", None),
+        ("Unknown\n", "1\n", None),
+        ("", "1\n", None),
+        (None, "1\n", None),
+        *(("32.0 GT/s PCIe\n", lanes, None) for lanes in ("0\n", "", "x16\n", None)),
     ],
 )
-def test_an_address_of_nvml_becomes_one_of_sysfs(bus_id: str, expected: str | None) -> None:
-    assert expected == parse_bus_id(bus_id)
-
-
-@pytest.mark.parametrize(
-    ("speed", "expected"),
-    [
-        ("2.5 GT/s PCIe\n", 250_000_000),
-        ("5.0 GT/s PCIe\n", 500_000_000),
-        ("8 GT/s\n", 985_000_000),
-        ("8.0 GT/s PCIe\n", 985_000_000),
-        ("16.0 GT/s PCIe\n", 1_969_000_000),
-        ("32.0 GT/s PCIe\n", 3_938_000_000),
-        ("64.0 GT/s PCIe\n", 7_563_000_000),
-        ("128.0 GT/s PCIe\n", None),
-        ("Unknown\n", None),
-        ("", None),
-        (None, None),
-    ],
-)
-def test_a_lane_is_as_fast_as_its_generation(speed: str | None, expected: int | None) -> None:
-    assert expected == parse_link(speed, "1\n")
-
-
-@pytest.mark.parametrize("lanes", ["0\n", "", "x16\n", None])
-def test_a_link_without_known_lanes_has_no_rate(lanes: str | None) -> None:
-    assert parse_link("32.0 GT/s PCIe\n", lanes) is None
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"), [("-1\n", None), ("7\n", 7), ("\n", None), (None, None), ("x", None)]
-)
-def test_a_numa_node_is_a_number_or_none(text: str | None, expected: int | None) -> None:
-    assert expected == parse_numa_node(text)
+def test_a_link_is_as_fast_as_its_lanes_and_their_generation(
+    speed: str | None, lanes: str | None, expected: int | None
+) -> None:
+    assert expected == parse_link(speed, lanes)
 
 
 def test_the_bridges_are_all_above_the_device_nearest_first() -> None:

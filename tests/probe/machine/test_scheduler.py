@@ -1,7 +1,7 @@
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pexpect
@@ -172,24 +172,6 @@ TORCHRUN = {
 OPEN_MPI = {"OMPI_COMM_WORLD_SIZE": "16", "OMPI_COMM_WORLD_LOCAL_SIZE": "8"}
 
 
-def test_outside_of_every_scheduler_there_is_no_allocation() -> None:
-    assert read_allocation({"PATH": "/usr/bin", "WORLD_SIZE": "8"}, NOTHING) is None
-
-
-def test_a_slurm_job_tells_its_nodes_gpus_and_memory() -> None:
-    expected = JobAllocation(
-        scheduler="SLURM", nodes=2, gpus_per_node=8, memory_bytes=1024000 * MIB
-    )
-    assert expected == read_allocation(SLURM_BATCH, NOTHING)
-
-
-def test_a_real_slurm_step_tells_the_gpus_of_its_job() -> None:
-    expected = JobAllocation(
-        scheduler="SLURM", nodes=1, gpus_per_node=2, memory_bytes=3 * 32768 * MIB
-    )
-    assert expected == read_allocation(SLURM_STEP, NOTHING)
-
-
 @pytest.mark.parametrize(
     ("environ", "gpus"),
     [
@@ -235,62 +217,65 @@ def test_slurm_gives_memory_by_node_core_or_gpu(
     assert memory_bytes == allocation.memory_bytes
 
 
-@pytest.mark.parametrize(
-    ("environ", "expected"),
-    [
-        (KUBEFLOW, JobAllocation(scheduler="Kubernetes", nodes=3, gpus_per_node=8)),
-        (
-            KUBEFLOW | {"PET_NPROC_PER_NODE": "auto", "WORLD_SIZE": "3"},
-            JobAllocation(scheduler="Kubernetes", nodes=3),
-        ),
-        (
-            {"KUBERNETES_SERVICE_HOST": "10.96.0.1", **TORCHRUN},
-            JobAllocation(scheduler="Kubernetes", nodes=2, gpus_per_node=4),
-        ),
-        (
-            {"KUBERNETES_SERVICE_HOST": "10.96.0.1", **OPEN_MPI},
-            JobAllocation(scheduler="Kubernetes", nodes=2, gpus_per_node=8),
-        ),
-        ({"KUBERNETES_SERVICE_HOST": "10.96.0.1"}, JobAllocation(scheduler="Kubernetes")),
-        (TORCHRUN, JobAllocation(scheduler="torchrun", nodes=2, gpus_per_node=4)),
-        ({"PET_NNODES": "1:4"}, JobAllocation(scheduler="torchrun", nodes=1)),
-        (OPEN_MPI, JobAllocation(scheduler="Open MPI", nodes=2, gpus_per_node=8)),
-        (
-            {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_SIZE": "1"},
-            JobAllocation(scheduler="Open MPI", nodes=4),
-        ),
-        (
-            {"OMPI_COMM_WORLD_SIZE": "10", "OMPI_COMM_WORLD_LOCAL_SIZE": "8"},
-            JobAllocation(scheduler="Open MPI", gpus_per_node=8),
-        ),
-    ],
-    ids=[
-        "kubeflow",
-        "kubeflow auto",
-        "torchrun in a pod",
-        "mpirun in a pod",
-        "bare pod",
-        "torchrun",
-        "elastic",
-        "mpirun",
-        "mpirun, one rank each",
-        "mpirun, uneven",
-    ],
-)
-def test_a_launcher_tells_its_ranks(environ: dict[str, str], expected: JobAllocation) -> None:
+ALLOCATIONS: dict[str, tuple[dict[str, str], JobAllocation | None]] = {
+    "no scheduler": ({"PATH": "/usr/bin", "WORLD_SIZE": "8"}, None),
+    "a batch script of SLURM": (
+        SLURM_BATCH,
+        JobAllocation(scheduler="SLURM", nodes=2, gpus_per_node=8, memory_bytes=1024000 * MIB),
+    ),
+    "a real step of SLURM": (
+        SLURM_STEP,
+        JobAllocation(scheduler="SLURM", nodes=1, gpus_per_node=2, memory_bytes=3 * 32768 * MIB),
+    ),
+    "SLURM around launchers": (
+        SLURM_BATCH | TORCHRUN | OPEN_MPI,
+        JobAllocation(scheduler="SLURM", nodes=2, gpus_per_node=8, memory_bytes=1024000 * MIB),
+    ),
+    "LSF": (
+        {"LSB_JOBID": "5", "LSB_MCPU_HOSTS": "hostA 4 hostB 4"},
+        JobAllocation(scheduler="LSF", nodes=2),
+    ),
+    "LSF without hosts": ({"LSB_JOBID": "5"}, JobAllocation(scheduler="LSF")),
+    "kubeflow": (KUBEFLOW, JobAllocation(scheduler="Kubernetes", nodes=3, gpus_per_node=8)),
+    "kubeflow auto": (
+        KUBEFLOW | {"PET_NPROC_PER_NODE": "auto", "WORLD_SIZE": "3"},
+        JobAllocation(scheduler="Kubernetes", nodes=3),
+    ),
+    "torchrun in a pod": (
+        {"KUBERNETES_SERVICE_HOST": "10.96.0.1", **TORCHRUN},
+        JobAllocation(scheduler="Kubernetes", nodes=2, gpus_per_node=4),
+    ),
+    "mpirun in a pod": (
+        {"KUBERNETES_SERVICE_HOST": "10.96.0.1", **OPEN_MPI},
+        JobAllocation(scheduler="Kubernetes", nodes=2, gpus_per_node=8),
+    ),
+    "bare pod": (
+        {"KUBERNETES_SERVICE_HOST": "10.96.0.1"},
+        JobAllocation(scheduler="Kubernetes"),
+    ),
+    "torchrun": (TORCHRUN, JobAllocation(scheduler="torchrun", nodes=2, gpus_per_node=4)),
+    "elastic": ({"PET_NNODES": "1:4"}, JobAllocation(scheduler="torchrun", nodes=1)),
+    "mpirun": (OPEN_MPI, JobAllocation(scheduler="Open MPI", nodes=2, gpus_per_node=8)),
+    "mpirun, one rank each": (
+        {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_SIZE": "1"},
+        JobAllocation(scheduler="Open MPI", nodes=4),
+    ),
+    "mpirun, uneven": (
+        {"OMPI_COMM_WORLD_SIZE": "10", "OMPI_COMM_WORLD_LOCAL_SIZE": "8"},
+        JobAllocation(scheduler="Open MPI", gpus_per_node=8),
+    ),
+    "torchrun started by mpirun": (
+        {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "1", **TORCHRUN},
+        JobAllocation(scheduler="torchrun", nodes=2, gpus_per_node=4),
+    ),
+}
+
+
+@pytest.mark.parametrize(("environ", "expected"), ALLOCATIONS.values(), ids=ALLOCATIONS)
+def test_an_allocation_is_what_its_variables_tell(
+    environ: dict[str, str], expected: JobAllocation | None
+) -> None:
     assert expected == read_allocation(environ, NOTHING)
-
-
-def test_slurm_wins_over_a_launcher_inside_it() -> None:
-    allocation = read_allocation(SLURM_BATCH | TORCHRUN | OPEN_MPI, NOTHING)
-    assert allocation
-    assert ("SLURM", 8) == (allocation.scheduler, allocation.gpus_per_node)
-
-
-def test_torchrun_started_by_mpirun_knows_more_than_mpirun() -> None:
-    one_each = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "1"}
-    expected = JobAllocation(scheduler="torchrun", nodes=2, gpus_per_node=4)
-    assert expected == read_allocation(one_each | TORCHRUN, NOTHING)
 
 
 def test_a_pbs_job_has_as_many_nodes_as_its_file_has_hosts(tmp_path: Path) -> None:
@@ -299,67 +284,41 @@ def test_a_pbs_job_has_as_many_nodes_as_its_file_has_hosts(tmp_path: Path) -> No
     assert JobAllocation(scheduler="PBS", nodes=2) == read_allocation(environ, host)
 
 
-@pytest.mark.parametrize(
-    ("environ", "nodes"),
-    [
-        ({"LSB_MCPU_HOSTS": "hostA 4 hostB 4"}, 2),
-        ({}, None),
-    ],
-)
-def test_an_lsf_job_has_the_hosts_that_it_lists(environ: dict[str, str], nodes: int | None) -> None:
-    expected = JobAllocation(scheduler="LSF", nodes=nodes)
-    assert expected == read_allocation({"LSB_JOBID": "5", **environ}, NOTHING)
+TEXTS: dict[Callable[[str], int | None], dict[str, int | None]] = {
+    parse_slurm_gpus: {
+        "8": 8,
+        "h100:8": 8,
+        "gpu:h100:8": 8,
+        "a100:2,v100:2": 4,
+        "h100": None,
+        "a100:2,v100": None,
+        "": None,
+        "0": None,
+    },
+    # Of uneven nodes the smallest.
+    parse_slurm_fewest: {"4(x2)": 4, "4(x2),3": 3, "8": 8, "4(x2": None, "": None},
+    # In megabytes, unless they say so.
+    parse_slurm_size: {
+        "64000": 64000 * MIB,
+        "64G": 64 * GIB,
+        "1t": 2**40,
+        "512K": 2**19,
+        **dict.fromkeys(("0", "", "lots", "-1", "4.5G")),
+    },
+    # The fewest nodes of an elastic job.
+    parse_elastic: {"2": 2, "1:4": 1, "2:8": 2, ":4": None, "1:": None, "a:b": None, "": None},
+    parse_count: {"4": 4, " 4 ": 4, **dict.fromkeys(("0", "-4", "4.0", "٤", "9" * 5000))},
+}
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("8", 8),
-        ("h100:8", 8),
-        ("gpu:h100:8", 8),
-        ("a100:2,v100:2", 4),
-        ("h100", None),
-        ("a100:2,v100", None),
-        ("", None),
-        ("0", None),
-    ],
+    ("parse", "text", "expected"),
+    [(parse, text, expected) for parse, texts in TEXTS.items() for text, expected in texts.items()],
 )
-def test_gpus_of_slurm_may_have_a_type(text: str, expected: int | None) -> None:
-    assert expected == parse_slurm_gpus(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [("4(x2)", 4), ("4(x2),3", 3), ("8", 8), ("4(x2", None), ("", None)],
-)
-def test_of_uneven_nodes_the_smallest_counts(text: str, expected: int | None) -> None:
-    assert expected == parse_slurm_fewest(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [("64000", 64000 * MIB), ("64G", 64 * GIB), ("1t", 2**40), ("512K", 2**19), ("0", None)]
-    + [(text, None) for text in ("", "lots", "-1", "4.5G")],
-)
-def test_memory_of_slurm_is_in_megabytes_unless_it_says_so(text: str, expected: int | None) -> None:
-    assert expected == parse_slurm_size(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [("2", 2), ("1:4", 1), ("2:8", 2), (":4", None), ("1:", None), ("a:b", None), ("", None)],
-)
-def test_an_elastic_job_is_planned_for_its_fewest_nodes(text: str, expected: int | None) -> None:
-    assert expected == parse_elastic(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [("4", 4), (" 4 ", 4), ("0", None), ("-4", None), ("4.0", None), ("٤", None), (None, None)]
-    + [("9" * 5000, None)],
-)
-def test_a_count_is_a_positive_number_or_none(text: str | None, expected: int | None) -> None:
-    assert expected == parse_count(text)
+def test_a_variable_is_a_number_or_nothing(
+    parse: Callable[[str], int | None], text: str, expected: int | None
+) -> None:
+    assert expected == parse(text)
 
 
 VARIABLES = sorted({*SLURM_BATCH, *SLURM_STEP, *KUBEFLOW, *TORCHRUN, *OPEN_MPI}) + [
@@ -401,21 +360,18 @@ def test_a_scheduler_is_here_when_its_client_is(
         ({"PBS_DEFAULT": "pbs"}, "PBS"),
         ({}, None),
         ({"KUBERNETES_SERVICE_HOST": "10.96.0.1"}, None),
+        # On a node of a job there is nothing to submit.
+        (SLURM_BATCH, None),
+        ({"PBS_JOBID": "1"}, None),
+        ({"LSB_JOBID": "1"}, None),
+        # The shell of salloc is still on the login node.
+        ({"SLURM_JOB_ID": "7", "SLURM_NNODES": "2"}, "SLURM"),
     ],
 )
 def test_a_scheduler_is_here_when_its_variables_are(
     environ: dict[str, str], expected: str | None
 ) -> None:
     assert expected == scheduler_here(NOTHING, environ)
-
-
-@pytest.mark.parametrize("environ", [SLURM_BATCH, {"PBS_JOBID": "1"}, {"LSB_JOBID": "1"}])
-def test_on_a_node_of_a_job_there_is_nothing_to_submit(environ: dict[str, str]) -> None:
-    assert scheduler_here(NOTHING, environ) is None
-
-
-def test_the_shell_of_salloc_on_a_login_node_is_not_on_a_node_of_the_job() -> None:
-    assert "SLURM" == scheduler_here(NOTHING, {"SLURM_JOB_ID": "7", "SLURM_NNODES": "2"})
 
 
 def test_a_search_of_path_asks_nothing_of_the_home_folder() -> None:
