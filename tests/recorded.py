@@ -399,13 +399,13 @@ def play(
 
     Args:
         content: The recording.
-        environ: Stands in for the recorded environment.
+        environ: Of the process; a recording has none.
         gpus: As `--gpus` names them.
         through: What the driver's function table becomes, such as one with a fault.
     """
     world = World(
         files=RecordedFiles(answers=decode(FileAnswers, content["files"], "files")),
-        environ=content["environ"] if environ is None else environ,
+        environ=environ or {},
     )
     with reading_here(through(Replay(content["nvml"]))):
         return read_machine(world, gpus=gpus)

@@ -1,4 +1,4 @@
-"""Record a machine: what its driver, its files and its environment answer, without names.
+"""Record a machine: what its driver and its files answer, without names.
 
 Run with `python tests/machines/record.py > tests/machines/NAME.json`. The same machine is read of the
 file by `recorded.play`.
@@ -6,10 +6,9 @@ file by `recorded.play`.
 
 import hashlib
 import json
-import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +22,7 @@ if __name__ == "__main__":
 from recorded import CallLog, Calls, FileAnswers, FilesLog, reading_here
 
 from zerowiz import __version__
-from zerowiz.core.machine.job_gpus import VARIABLE, visible_gpus
-from zerowiz.core.machine.types import Gpu, Machine
+from zerowiz.core.machine.types import Machine
 from zerowiz.core.structs import encode
 from zerowiz.probe.host_files import HostFiles, World, hash_uuids
 from zerowiz.probe.machine.read_machine import read_machine
@@ -45,26 +43,6 @@ _LINES: Mapping[str, re.Pattern[str]] = {
 
 # Paths that a plan depends on; the others (folders of PATH) are not recorded.
 _PATHS = re.compile(r"proc/meminfo|proc/(?:self|\d+)/\w+|sys/.+|dev/shm|dev/infiniband/\w+|\{\w+\}")
-
-# Variables that list host names, that name a file of host names, and that are names themselves.
-_HOST_LISTS = ("LSB_MCPU_HOSTS", "LSB_HOSTS")
-_HOST_FILES = ("PBS_NODEFILE",)
-_NAMES = (
-    *("SLURM_JOB_ID", "SLURMD_NODENAME", "SLURM_CONF", "PBS_JOBID", "LSB_JOBID"),
-    *("PBS_CONF_FILE", "PBS_DEFAULT", "PBS_SERVER", "LSF_ENVDIR", "LSF_SERVERDIR"),
-    *("TORCHELASTIC_RUN_ID", "KUBERNETES_SERVICE_HOST"),
-)
-
-# Variables that a plan depends on; the others that were looked up name folders and hosts.
-_KEPT = re.compile(
-    r"CUDA_\w+|NCCL_\w+|DS_ACCELERATOR|PET_\w+|(LOCAL_)?WORLD_SIZE|OMPI_COMM_WORLD_\w*SIZE|PMI_SIZE"
-    r"|SLURM_(JOB_NUM_NODES|NNODES|GPUS\w*|JOB_GPUS|STEP_GPUS|TASKS_PER_NODE|MEM_\w+"
-    r"|CPUS_ON_NODE|JOB_CPUS_PER_NODE)|PBS_(NODEFILE|NGPUS|NUM_NODES)"
-    r"|LSB_(MCPU_HOSTS|HOSTS|DJOB_NUMPROC)|" + "|".join(_NAMES)
-)
-
-# An entry of CUDA_VISIBLE_DEVICES that looks like a UUID to a person, but not to CUDA.
-_NO_UUID = re.compile(r"(?:GPU|MIG)-.*", re.IGNORECASE | re.DOTALL)
 
 Rename = Callable[[str], str]
 
@@ -102,51 +80,9 @@ def _scrub_answer(answer: Any) -> Any:
             return answer
 
 
-def scrub_environ(environ: Mapping[str, str], uuids: tuple[str, ...]) -> dict[str, str]:
-    """The variables that a plan depends on, without names.
-
-    Args:
-        environ: The variables that were looked up.
-        uuids: Of all GPUs and slices, to complete a prefix before it is hashed.
-    """
-    hosts = _number(
-        word for key in _HOST_LISTS for word in environ.get(key, "").split() if not word.isdecimal()
-    )
-    kept = {name: hash_addresses(text) for name, text in environ.items() if _KEPT.fullmatch(name)}
-    for name, value in kept.items():
-        if name in _HOST_LISTS:
-            kept[name] = " ".join(hosts.get(word, word) for word in value.split())
-        elif name in _NAMES:
-            kept[name] = value and "1"
-        elif name in _HOST_FILES:
-            kept[name] = f"/{name}"
-        elif name == VARIABLE:
-            kept[name] = ",".join(_complete(entry, uuids) for entry in value.split(","))
-    return kept
-
-
-def _number(words: Iterator[str]) -> dict[str, str]:
-    return {word: f"host-{number}" for number, word in enumerate(dict.fromkeys(words))}
-
-
-def _complete(entry: str, uuids: tuple[str, ...]) -> str:
-    """A prefix as the whole UUID, hashed; `unknown` for one that no GPU has."""
-    if not entry.startswith(("GPU-", "MIG-")):
-        return _NO_UUID.sub("unknown", entry)
-    known = [Gpu(index=index, name="", uuid=identity) for index, identity in enumerate(uuids)]
-    matching = [gpu.uuid for gpu in visible_gpus(entry, known)]
-    return hash_uuids(matching[0] or "") if matching else f"{entry[:4]}unknown"
-
-
-def scrub_files(files: FileAnswers, environ: Mapping[str, str]) -> FileAnswers:
-    """What was read of the host, without names in the contents and the paths.
-
-    Args:
-        files: Every answer of the host.
-        environ: The variables that were looked up; some name files of host names.
-    """
+def scrub_files(files: FileAnswers) -> FileAnswers:
+    """What was read of the host, without names in the contents and the paths."""
     rename = _rename_levels(files.text.get(_CGROUPS) or "")
-    lists = {environ[name].lstrip("/"): name for name in _HOST_FILES if name in environ}
 
     def clean(path: str) -> str:
         return hash_addresses(rename(path))
@@ -154,11 +90,8 @@ def scrub_files(files: FileAnswers, environ: Mapping[str, str]) -> FileAnswers:
     def keep(answers: Mapping[str, Any]) -> dict[str, Any]:
         return {clean(path): item for path, item in answers.items() if _PATHS.fullmatch(path)}
 
-    texts = {path: _scrub_text(path, text, rename) for path, text in keep(files.text).items()}
-    for path, name in lists.items():
-        texts[name] = _scrub_hosts(files.text.get(path))
     return FileAnswers(
-        text=texts,
+        text={path: _scrub_text(path, text, rename) for path, text in keep(files.text).items()},
         names={path: tuple(map(clean, names)) for path, names in keep(files.names).items()},
         real={path: target and clean(target) for path, target in keep(files.real).items()},
         space=keep(files.space),
@@ -187,13 +120,6 @@ def _split_cgroup(line: str) -> list[str]:
     return line.split(":", 2)
 
 
-def _scrub_hosts(text: str | None) -> str | None:
-    if text is None:
-        return None
-    numbers = _number(iter(text.split()))
-    return "".join(f"{numbers[word]}\n" for word in text.split())
-
-
 def _rename_levels(cgroups: str) -> Rename:
     """A function that numbers the levels of this process's cgroup, which name users and pods."""
     paths = [_split_cgroup(line)[-1] for line in cgroups.splitlines()]
@@ -219,57 +145,29 @@ _EXPANDED: Mapping[str, Any] = {
 }
 
 
-class EnvironLog(Mapping[str, str]):
-    """An environment that logs each variable that was looked up and is set."""
-
-    def __init__(self, environ: Mapping[str, str]) -> None:
-        self._environ = environ
-        self.seen: dict[str, str] = {}
-
-    def __getitem__(self, name: str) -> str:
-        """The variable's value, which is logged."""
-        value = self._environ[name]
-        self.seen[name] = value
-        return value
-
-    def __iter__(self) -> Iterator[str]:
-        """The names of all variables."""
-        return iter(self._environ)
-
-    def __len__(self) -> int:
-        """The count of all variables."""
-        return len(self._environ)
-
-
-def record(
-    environ: Mapping[str, str], folder: Path, root: Path = Path("/")
-) -> tuple[Machine, dict[str, Any]]:
+def record(folder: Path, root: Path = Path("/")) -> tuple[Machine, dict[str, Any]]:
     """The machine of this host and the driver in place, and the recording of both.
 
+    No variable is read: a recording is of a machine outside of every job, with all of its GPUs.
+
     Args:
-        environ: The environment.
         folder: The job's folder, whose file system is read.
         root: As of `HostFiles`.
 
     Raises:
         PreflightError: There is no GPU.
     """
-    files, seen = FilesLog(files=HostFiles(folder=folder, root=root)), EnvironLog(environ)
+    files = FilesLog(files=HostFiles(folder=folder, root=root))
     calls: Calls = {}
     with reading_here(CallLog(pynvml.nvmlLib, calls)):
-        machine = read_machine(World(files=files, environ=seen))
-    uuids = tuple(
-        answer["ok"]
-        for call, answer in calls.items()
-        if call.startswith("nvmlDeviceGetUUID(") and "ok" in answer
-    )
+        machine = read_machine(World(files=files, environ={}))
     return machine, {
         "schema_version": SCHEMA_VERSION,
         "kind": "recorded",
         "made_by": f"zerowiz {__version__}",
         "nvml": scrub_calls(calls),
-        "files": encode(scrub_files(files.answers, seen.seen)),
-        "environ": scrub_environ(seen.seen, uuids),
+        "files": encode(scrub_files(files.answers)),
+        "environ": {},
     }
 
 
@@ -292,4 +190,4 @@ def _expand(value: Any, inside: Mapping[str, Any] | None, indent: str = "") -> s
 
 if __name__ == "__main__":
     pynvml.nvmlInit()
-    sys.stdout.write(render_recording(record(os.environ, Path())[1]))
+    sys.stdout.write(render_recording(record(Path())[1]))

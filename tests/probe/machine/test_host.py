@@ -1,5 +1,5 @@
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -92,33 +92,31 @@ def test_the_flags_tell_which_formats_a_cpu_computes(
 
 
 @pytest.mark.parametrize(
-    ("environ", "bf16", "fp16"),
+    ("cpuinfo", "environ", "bf16", "fp16"),
     [
-        ({"ONEDNN_MAX_CPU_ISA": "AVX2"}, False, False),
-        ({"ONEDNN_MAX_CPU_ISA": "avx2"}, False, False),
-        ({"DNNL_MAX_CPU_ISA": "AVX2"}, False, False),
-        ({"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_AMX", "DNNL_MAX_CPU_ISA": "AVX2"}, True, True),
-        ({"ONEDNN_MAX_CPU_ISA": "AVX512_CORE"}, False, False),
-        ({"ONEDNN_MAX_CPU_ISA": "AVX2_VNNI_2"}, False, True),
-        ({"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16"}, True, False),
-        ({"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_AMX"}, True, True),
-        ({"ONEDNN_MAX_CPU_ISA": "nonsense"}, True, True),
-        ({"ONEDNN_MAX_CPU_ISA": ""}, True, True),
-        ({"ATEN_CPU_CAPABILITY": "avx2"}, True, True),
+        (ZEN3, {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_AMX"}, False, False),
+        (SAPPHIRE_RAPIDS, {"ONEDNN_MAX_CPU_ISA": "AVX2"}, False, False),
+        (SAPPHIRE_RAPIDS, {"ONEDNN_MAX_CPU_ISA": "avx2"}, False, False),
+        (SAPPHIRE_RAPIDS, {"DNNL_MAX_CPU_ISA": "AVX2"}, False, False),
+        (
+            SAPPHIRE_RAPIDS,
+            {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_AMX", "DNNL_MAX_CPU_ISA": "AVX2"},
+            True,
+            True,
+        ),
+        (SAPPHIRE_RAPIDS, {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE"}, False, False),
+        (SAPPHIRE_RAPIDS, {"ONEDNN_MAX_CPU_ISA": "AVX2_VNNI_2"}, False, True),
+        (SAPPHIRE_RAPIDS, {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16"}, True, False),
+        (SAPPHIRE_RAPIDS, {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_AMX"}, True, True),
+        (SAPPHIRE_RAPIDS, {"ONEDNN_MAX_CPU_ISA": "nonsense"}, True, True),
+        (SAPPHIRE_RAPIDS, {"ONEDNN_MAX_CPU_ISA": ""}, True, True),
+        (SAPPHIRE_RAPIDS, {"ATEN_CPU_CAPABILITY": "avx2"}, True, True),
     ],
 )
 def test_what_holds_onednn_to_older_instructions_takes_formats_away(
-    tmp_path: Path, environ: dict[str, str], bf16: bool, fp16: bool
+    tmp_path: Path, cpuinfo: str, environ: dict[str, str], bf16: bool, fp16: bool
 ) -> None:
-    assert (bf16, fp16) == formats(tmp_path, SAPPHIRE_RAPIDS, environ)
-
-
-def test_a_cpu_is_given_no_format_that_it_lacks(tmp_path: Path) -> None:
-    assert (False, False) == formats(tmp_path, ZEN3, {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_AMX"})
-
-
-def test_only_a_line_of_flags_is_read() -> None:
-    assert frozenset() == parse_flags("vmx flags\t: bf16\nmodel name\t: bf16 flags : bf16\n")
+    assert (bf16, fp16) == formats(tmp_path, cpuinfo, environ)
 
 
 MEMINFO = """\
@@ -180,7 +178,7 @@ def test_each_fact_of_a_host_is_read_from_some_file() -> None:
 
 
 def test_a_recording_keeps_each_fact_of_a_host() -> None:
-    recorded = RecordedFiles(answers=scrub_files(ANSWERING, {}))
+    recorded = RecordedFiles(answers=scrub_files(ANSWERING))
     assert read_host(RecordedFiles(answers=ANSWERING)) == read_host(recorded)
 
 
@@ -301,12 +299,37 @@ def test_a_cgroup_path_is_read_by_its_controller() -> None:
     assert "memory" not in paths
 
 
+TEXTS: dict[Callable[[str], object], dict[str, object]] = {
+    parse_limit: {"max\n": None, UNLIMITED_V1: None, "": None, "0\n": 0, "1024\n": 1024},
+    parse_list: {"0-3,8\n": {0, 1, 2, 3, 8}, "5": {5}, "\n": set(), "0-3,x": set(), "0x1": set()},
+    # Whole cores, and at least one.
+    parse_quota: {
+        "max 100000\n": None,
+        "-1 100000": None,
+        "50000 100000\n": 1,
+        "399999 100000": 3,
+        "100000 0": None,
+        "": None,
+    },
+    # The soft limit of locked memory.
+    parse_memlock: {
+        LIMITS.format(soft="8388608"): 8388608,
+        LIMITS.format(soft="unlimited"): UNLIMITED_BYTES,
+        "": None,
+    },
+    # Only of a line of flags.
+    parse_flags: {"vmx flags\t: bf16\nmodel name\t: bf16 flags : bf16\n": frozenset()},
+}
+
+
 @pytest.mark.parametrize(
-    ("text", "expected"),
-    [("max\n", None), (UNLIMITED_V1, None), ("", None), ("0\n", 0), ("1024\n", 1024)],
+    ("parse", "text", "expected"),
+    [(parse, text, expected) for parse, texts in TEXTS.items() for text, expected in texts.items()],
 )
-def test_a_limit_is_bytes_or_none(text: str, expected: int | None) -> None:
-    assert expected == parse_limit(text)
+def test_a_text_of_the_kernel_is_a_value_or_nothing(
+    parse: Callable[[str], object], text: str, expected: object
+) -> None:
+    assert expected == parse(text)
 
 
 @pytest.mark.parametrize(
@@ -384,67 +407,42 @@ def test_every_node_with_cores_counts() -> None:
     assert (2, TOTAL_BYTES) == (host.numa_nodes, host.total_bytes)
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [("0-3,8\n", {0, 1, 2, 3, 8}), ("5", {5}), ("\n", set()), ("0-3,x", set()), ("0x1", set())],
-)
-def test_a_kernel_list_is_numbers_or_nothing(text: str, expected: set[int]) -> None:
-    assert expected == parse_list(text)
-
-
 def test_cores_are_those_of_the_affinity_that_are_online() -> None:
     status = {"proc/self/status": STATUS.format(cores="0-127")}
     assert 128 == read_recorded(status).cores
     assert 16 == read_recorded(status | {"sys/devices/system/cpu/online": "0-15\n"}).cores
 
 
-def test_a_quota_of_any_cgroup_level_bounds_the_cores(tmp_path: Path) -> None:
-    proc = {
-        "proc/self/status": STATUS.format(cores="0-15"),
-        "proc/self/cgroup": "0::/pod/container\n",
-        "sys/fs/cgroup/pod/cpu.max": "650000 100000\n",
-        "sys/fs/cgroup/pod/container/cpu.max": "max 100000\n",
-    }
-    assert 6 == read_host(build_host(tmp_path, proc)).cores
-
-
-def test_a_v1_quota_bounds_the_cores(tmp_path: Path) -> None:
-    proc = {
-        "proc/self/status": STATUS.format(cores="0-15"),
-        "proc/self/cgroup": "3:cpu,cpuacct:/docker/0123\n4:memory:/other\n",
-        "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n",
-        "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
-        "sys/fs/cgroup/cpu/docker/0123/cpu.cfs_quota_us": "200000\n",
-        "sys/fs/cgroup/cpu/docker/0123/cpu.cfs_period_us": "100000\n",
-    }
-    assert 2 == read_host(build_host(tmp_path, proc)).cores
-
-
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    ("files", "cores"),
     [
-        ("max 100000\n", None),
-        ("-1 100000", None),
-        ("50000 100000\n", 1),
-        ("399999 100000", 3),
-        ("100000 0", None),
-        ("", None),
+        pytest.param(
+            {
+                "proc/self/cgroup": "0::/pod/container\n",
+                "sys/fs/cgroup/pod/cpu.max": "650000 100000\n",
+                "sys/fs/cgroup/pod/container/cpu.max": "max 100000\n",
+            },
+            6,
+            id="of any level",
+        ),
+        pytest.param(
+            {
+                "proc/self/cgroup": "3:cpu,cpuacct:/docker/0123\n4:memory:/other\n",
+                "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n",
+                "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
+                "sys/fs/cgroup/cpu/docker/0123/cpu.cfs_quota_us": "200000\n",
+                "sys/fs/cgroup/cpu/docker/0123/cpu.cfs_period_us": "100000\n",
+            },
+            2,
+            id="v1",
+        ),
     ],
 )
-def test_a_quota_is_whole_cores_and_at_least_one(text: str, expected: int | None) -> None:
-    assert expected == parse_quota(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (LIMITS.format(soft="8388608"), 8388608),
-        (LIMITS.format(soft="unlimited"), UNLIMITED_BYTES),
-        ("", None),
-    ],
-)
-def test_locked_memory_is_bounded_by_the_soft_limit(text: str, expected: int | None) -> None:
-    assert expected == parse_memlock(text)
+def test_a_quota_of_a_cgroup_bounds_the_cores(
+    tmp_path: Path, files: dict[str, str | int], cores: int
+) -> None:
+    status = {"proc/self/status": STATUS.format(cores="0-15")}
+    assert cores == read_host(build_host(tmp_path, status | files)).cores
 
 
 def test_shared_memory_is_the_size_of_its_file_system() -> None:
@@ -560,10 +558,27 @@ def host(tmp_path: Path) -> HostFiles:
     return build_host(tmp_path, HOST_FILES, HOST_LINKS)
 
 
-def test_a_file_is_its_text(host: HostFiles) -> None:
-    assert "8\n" == host.text("sys/class/block/a/size")
-    assert host.text("sys/block") is None
-    assert host.text("not/there") is None
+@pytest.mark.parametrize(
+    ("path", "text", "names", "real"),
+    [
+        ("proc/meminfo", "MemTotal: 1 kB\n", (), "proc/meminfo"),
+        ("sys/class/block/a/size", "8\n", (), "sys/block/a/size"),
+        ("sys/class/block/a", None, ("size",), "sys/block/a"),
+        ("sys/block", None, ("a", "b"), "sys/block"),
+        ("not/there", None, (), None),
+        ("loop", None, (), None),
+    ],
+)
+def test_a_path_of_a_host_is_a_text_or_names_or_nothing(
+    host: HostFiles,
+    path: str,
+    text: str | None,
+    names: tuple[str, ...],
+    real: str | None,
+) -> None:
+    (host.root / "loop").symlink_to("loop")
+    assert (text, names, real) == (host.text(path), host.names(path), host.real(path))
+    assert (real is not None) is host.opens(path)
 
 
 def test_bytes_that_are_no_text_are_replaced(host: HostFiles) -> None:
@@ -581,23 +596,6 @@ def test_what_never_ends_is_no_text(host: HostFiles, what: str) -> None:
     assert host.text(what) is None
 
 
-def test_a_folder_is_its_sorted_names(host: HostFiles) -> None:
-    assert ("a", "b") == host.names("sys/block")
-    assert () == host.names("proc/meminfo")
-    assert () == host.names("not/there")
-
-
-def test_a_link_is_resolved_within_the_root(host: HostFiles) -> None:
-    assert "sys/block/a" == host.real("sys/class/block/a")
-    assert host.real("not/there") is None
-
-
-def test_a_link_to_itself_leads_nowhere(host: HostFiles) -> None:
-    (host.root / "loop").symlink_to("loop")
-    assert host.real("loop") is None
-    assert host.text("loop") is None
-
-
 def test_a_link_out_of_the_root_leads_nowhere(host: HostFiles) -> None:
     (host.root / "out").symlink_to("/")
     assert host.real("out") is None
@@ -610,11 +608,6 @@ def test_the_folder_of_the_job_has_a_name_of_its_own(host: HostFiles, tmp_path: 
     assert space
     assert 0 < space.free_bytes <= space.total_bytes
     assert 2 == len(space.device.split(":"))
-
-
-def test_a_file_that_is_there_opens(host: HostFiles) -> None:
-    assert host.opens("proc/meminfo")
-    assert not host.opens("not/there")
 
 
 def test_equal_uuids_are_hashed_equal_in_any_case_and_others_apart() -> None:
