@@ -162,14 +162,10 @@ words: $(STAMP)  ## bring the catalogs of other languages up to date with the te
 	git diff --stat zerowiz/data/locale
 
 bench: $(STAMP)  ## time `plan` against DeepSpeed's own estimator, a search, `machine`, and the merge of 1,000 nodes
-	$(BIN)/python tests/bench/plan_speed.py
+	$(BIN)/python tests/bench/command_speed.py
 	$(BIN)/python tests/bench/search_speed.py
-	$(BIN)/python tests/bench/plan_rows.py
-	$(BIN)/python tests/bench/start_speed.py
-	$(BIN)/python tests/bench/machine_speed.py
 	$(BIN)/python tests/bench/fleet_merge.py
 	$(BIN)/python tests/bench/jsontext_speed.py
-	$(BIN)/python tests/bench/check_speed.py
 	$(BIN)/python tests/bench/launch_speed.py
 	$(BIN)/python tests/bench/wizard_speed.py
 
