@@ -221,18 +221,16 @@ def test_any_value_at_any_place_ends_in_a_machine_or_an_error_of_ours(
     end(put(WHOLE[name], place, value))
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"none\.json` does not exist"):
-        read_machine_file(tmp_path / "none.json")
-
-
-def test_a_folder_is_no_machine_file(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="cannot be read: it is a folder, not a file"):
-        read_machine_file(tmp_path)
-
-
-def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "machine.json"
-    path.write_bytes(b"\xff\xfe")
-    with pytest.raises(UsageError, match="is not text"):
-        read_machine_file(path)
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("none.json", r"none\.json` does not exist"),
+        ("folder", "cannot be read: it is a folder, not a file"),
+        ("binary", "is not text"),
+    ],
+)
+def test_what_is_no_file_of_text_is_refused(tmp_path: Path, name: str, said: str) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "binary").write_bytes(b"\xff\xfe")
+    with pytest.raises(UsageError, match=said):
+        read_machine_file(tmp_path / name)

@@ -83,35 +83,36 @@ def test_a_host_without_the_drivers_library_says_so(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(
-    ("environ", "command"),
+    ("environ", "programs", "command"),
     [
         (
             {"SLURM_CONF": "/etc/slurm/slurm.conf"},
+            {},
             "SLURM: run zerowiz inside a job: `srun --gpus=1",
         ),
-        ({"PBS_SERVER": "head"}, "PBS: run zerowiz inside a job: `qsub -I "),
-        ({"LSF_ENVDIR": "/opt/lsf/conf"}, "LSF: run zerowiz inside a job: `bsub -Is "),
+        ({"PBS_SERVER": "head"}, {}, "PBS: run zerowiz inside a job: `qsub -I "),
+        ({"LSF_ENVDIR": "/opt/lsf/conf"}, {}, "LSF: run zerowiz inside a job: `bsub -Is "),
+        ({"PATH": "/usr/bin"}, {"usr/bin/srun": ""}, "SLURM"),
+        ({}, {}, None),
+        # Inside a job.
+        (
+            {"SLURM_JOB_ID": "1", "SLURMD_NODENAME": "node1", "SLURM_CONF": "/etc/slurm.conf"},
+            {},
+            None,
+        ),
     ],
 )
 def test_on_a_login_node_the_first_hint_is_the_command_of_its_scheduler(
-    environ: dict[str, str], command: str
+    tmp_path: Path, environ: dict[str, str], programs: dict[str, str], command: str | None
 ) -> None:
-    error = fail(environ)
-    assert f"this looks like a login node of {command}" in error.hints[0]
-    assert "docker" in error.hints[1]
-
-
-def test_a_login_node_is_known_by_the_schedulers_programs(tmp_path: Path) -> None:
-    files = build_host(tmp_path, {"usr/bin/srun": ""})
-    assert "login node of SLURM" in fail({"PATH": "/usr/bin"}, files=files).hints[0]
-
-
-@pytest.mark.parametrize(
-    "environ",
-    [{}, {"SLURM_JOB_ID": "1", "SLURMD_NODENAME": "node1", "SLURM_CONF": "/etc/slurm.conf"}],
-)
-def test_elsewhere_and_inside_a_job_no_login_node_is_spoken_of(environ: dict[str, str]) -> None:
-    assert [] == [hint for hint in fail(environ).hints if "login node" in hint]
+    hints = fail(environ, files=build_host(tmp_path, programs)).hints
+    login = [hint for hint in hints if "login node" in hint]
+    if command is None:
+        assert [] == login
+        return
+    assert [hints[0]] == login
+    assert f"this looks like a login node of {command}" in hints[0]
+    assert "docker" in hints[1]
 
 
 def test_a_driver_is_read_live(tmp_path: Path, driver: Install) -> None:
@@ -174,19 +175,27 @@ def test_no_gpu_at_all_is_an_error_that_says_how_to_plan_anyway() -> None:
     assert "`zerowiz plan --machine 8xH100-80GB`" in caught.value.hints[0]
 
 
-def read(files: Files, environ: dict[str, str]) -> tuple[int | None, str | None]:
+OF_SLURM = {"SLURM_JOB_ID": "1"}
+
+
+@pytest.mark.parametrize(
+    ("environ", "available"),
+    [
+        (OF_SLURM | {"SLURM_MEM_PER_NODE": "16G"}, (16 * GIB, "SLURM")),
+        (OF_SLURM | {"SLURM_MEM_PER_NODE": "60G"}, (48 * GIB, "MemAvailable")),
+        ({}, (48 * GIB, "MemAvailable")),
+        (
+            OF_SLURM | {"SLURM_MEM_PER_GPU": "8G", "SLURM_GPUS_ON_NODE": "2"},
+            (16 * GIB, "SLURM"),
+        ),
+    ],
+)
+def test_the_memory_that_a_scheduler_gave_bounds_the_hosts(
+    tmp_path: Path, environ: dict[str, str], available: tuple[int, str]
+) -> None:
+    files = build_host(tmp_path, {"proc/meminfo": MEMINFO})
     host = replay(recording("h200-x2")["nvml"], files, environ).host
-    return host.available_bytes, host.available_by
-
-
-def test_the_memory_that_a_scheduler_gave_bounds_the_hosts(tmp_path: Path) -> None:
-    host = build_host(tmp_path, {"proc/meminfo": MEMINFO})
-    job = {"SLURM_JOB_ID": "1", "SLURM_MEM_PER_NODE": "16G"}
-    assert (16 * GIB, "SLURM") == read(host, job)
-    assert (48 * GIB, "MemAvailable") == read(host, {**job, "SLURM_MEM_PER_NODE": "60G"})
-    assert (48 * GIB, "MemAvailable") == read(host, {})
-    per_gpu = {"SLURM_JOB_ID": "1", "SLURM_MEM_PER_GPU": "8G", "SLURM_GPUS_ON_NODE": "2"}
-    assert (16 * GIB, "SLURM") == read(host, per_gpu)
+    assert available == (host.available_bytes, host.available_by)
 
 
 def test_a_job_of_a_scheduler_is_told_of() -> None:
