@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from paths import ROOT
 
-from zerowiz.core.dsconfig.accelerate import FILE_KNOWN, fill
+from zerowiz.core.dsconfig.accelerate import FILE_KNOWN, AccelerateFile, fill
 from zerowiz.core.lint.config import ConfigText
 from zerowiz.core.lint.linter import check_accelerate
 from zerowiz.core.workload import Integration, Precision, Workload
@@ -266,6 +266,13 @@ def built(path: Path) -> dict[str, Any]:
     return values
 
 
+def own_of(path: Path) -> AccelerateFile:
+    """What a file of `accelerate config` says besides."""
+    own = read_config_text(path).accelerate
+    assert own is not None
+    return own
+
+
 @pytest.fixture(scope="module")
 def third() -> Iterator[SimpleNamespace]:
     with pytest.MonkeyPatch.context() as patch:
@@ -373,8 +380,7 @@ def test_the_config_of_a_file_is_the_one_that_accelerate_builds(
     theirs = config_in_a_rank(environ, third, said)
     json_path = tmp_path / "acc.ds_config.json"
     json_path.write_text(json.dumps(built(path)))
-    own = read_config_text(path).accelerate
-    assert own is not None
+    own = own_of(path)
     ours = config_in_a_rank(
         {
             "ACCELERATE_USE_DEEPSPEED": "true",
@@ -424,8 +430,7 @@ def test_a_trainer_gets_what_accelerate_would_give_it(
     tmp_path: Path, third: SimpleNamespace, name: str, precision: str | None
 ) -> None:
     path = write(tmp_path, HEAD + FILES[name])
-    own, config = read_config_text(path).accelerate, built(path)
-    assert own is not None
+    own, config = own_of(path), built(path)
     steps = config["gradient_accumulation_steps"]
     clipping = config.get("gradient_clipping", "auto")
     said = {
@@ -464,8 +469,7 @@ def test_a_path_on_nvme_is_followed_which_accelerate_loses(
     assert {"device": "cpu"} == zero["offload_param"]
     theirs = config_in_a_rank(environ_of_accelerate(path, third), third)
     assert "none" == theirs["zero_optimization"]["offload_optimizer"]["nvme_path"]
-    own = read_config_text(path).accelerate
-    assert own is not None
+    own = own_of(path)
     assert ["offload_optimizer_nvme_path"] == [key.name for key in own.dropped]
 
 
@@ -476,8 +480,7 @@ def test_what_reaches_the_ranks_beside_the_config(tmp_path: Path, third: SimpleN
         "  deepspeed_moe_layer_cls_names: MixtralSparseMoeBlock\n"
     )
     path = write(tmp_path, HEAD + text)
-    own = read_config_text(path).accelerate
-    assert own is not None
+    own = own_of(path)
     assert {
         "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "2",
         "ACCELERATE_DEEPSPEED_ZERO3_INIT": "false",
@@ -495,8 +498,7 @@ def test_what_reaches_the_ranks_beside_the_config(tmp_path: Path, third: SimpleN
     ],
 )
 def test_ranks_of_a_file(tmp_path: Path, text: str, expected: tuple[object, ...]) -> None:
-    own = read_config_text(write(tmp_path, "distributed_type: DEEPSPEED\n" + text)).accelerate
-    assert own is not None
+    own = own_of(write(tmp_path, "distributed_type: DEEPSPEED\n" + text))
     assert expected == (own.ranks, own.nodes, own.gpu_ids)
 
 
@@ -511,13 +513,47 @@ def test_facts_of_a_file(tmp_path: Path) -> None:
     assert unquoted.precision is None
 
 
-@pytest.mark.parametrize("kind", ["FSDP", "MULTI_GPU", "NO", "'NO'", "MEGATRON_LM"])
-def test_a_file_that_is_not_for_deepspeed_is_refused(tmp_path: Path, kind: str) -> None:
-    path = write(tmp_path, f"distributed_type: {kind}\nfsdp_config: {{fsdp_version: 2}}\n")
-    what = f"is an Accelerate config for {kind.strip(chr(39))}, not for DeepSpeed"
-    with pytest.raises(UsageError, match=what) as caught:
-        read_config_file(path)
-    assert "to let zerowiz write the DeepSpeed config" in caught.value.hints[0]
+PARALLEL = "parallelism_config:\n  parallelism_config_dp_shard_size: 2\n"
+# A file, what the error says of it, and a hint.
+REFUSED = {
+    **{
+        kind: (
+            f"distributed_type: {kind}\nfsdp_config: {{fsdp_version: 2}}\n",
+            f"is an Accelerate config for {kind.strip(chr(39))}, not for DeepSpeed",
+            "to let zerowiz write the DeepSpeed config",
+        )
+        for kind in ("FSDP", "MULTI_GPU", "NO", "'NO'", "MEGATRON_LM")
+    },
+    **{
+        f"shares a sequence: {name}": (
+            f"{HEAD}{PARALLEL}  parallelism_config_{name}_size: 2\n",
+            "has `parallelism_config`",
+            "",
+        )
+        for name in ("sp", "cp", "tp")
+    },
+    "a precision that is not planned": (
+        f"{HEAD}mixed_precision: fp8\n",
+        "has `mixed_precision: fp8`, which zerowiz does not",
+        "",
+    ),
+    "a named config whose name has to be quoted": (
+        f"{HEAD}deepspeed_config: {{deepspeed_config_file: my z.json, zero_stage: 2}}\n",
+        "names `my z.json` and also sets `zero_stage`",
+        "or use `$config 'my z.json'`",
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "what", "hint"), REFUSED.values(), ids=REFUSED)
+def test_a_file_that_is_not_planned_with_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, what: str, hint: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("my z.json").write_text('{"zero_optimization": {"stage": 1}}')
+    with pytest.raises(UsageError, match=re.escape(what)) as caught:
+        read_config_file(write(tmp_path, text))
+    assert hint in "\n".join(caught.value.hints)
 
 
 def test_a_file_that_names_a_config_is_that_config(
@@ -544,17 +580,6 @@ def test_what_accelerate_refuses_beside_a_named_config_is_refused(
         read_config_file(path)
     with pytest.raises(ValueError, match="will be ignored"):
         config_in_a_rank(environ_of_accelerate(path, third), third)
-
-
-def test_the_hint_to_use_the_named_config_can_be_pasted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("my z.json").write_text('{"zero_optimization": {"stage": 1}}')
-    text = "deepspeed_config: {deepspeed_config_file: my z.json, zero_stage: 2}\n"
-    with pytest.raises(UsageError) as caught:
-        read_config_file(write(tmp_path, HEAD + text))
-    assert "or use `$config 'my z.json'`" in caught.value.hints
 
 
 # What Accelerate reads as it was meant, and what it does not.
@@ -595,14 +620,14 @@ MISREAD = (
     "mixed_precision: fp32",
     "mixed_precision: 16",
 )
+# It takes these words for false, and splits a list as a text.
 FALSE = ("zero3_save_16bit_model: tru", "zero3_save_16bit_model: 1")
+LIST = "deepspeed_moe_layer_cls_names: [A, B]"
 
 
 def found_in(path: Path) -> list[tuple[str, int]]:
     """What is found in the file itself."""
-    file = read_config_text(path).accelerate
-    assert file is not None
-    return [(each.key.rpartition(".")[2], each.line) for each in check_accelerate(file)]
+    return [(each.key.rpartition(".")[2], each.line) for each in check_accelerate(own_of(path))]
 
 
 def with_value(folder: Path, line: str) -> Path:
@@ -623,42 +648,27 @@ def test_nothing_is_found_of_a_value_that_accelerate_reads(
     assert [] == found_in(path)
 
 
-@pytest.mark.parametrize("line", MISREAD)
-def test_a_value_that_accelerate_cannot_read_is_found(
+@pytest.mark.parametrize("line", [*MISREAD, *FALSE, LIST])
+def test_a_value_that_accelerate_does_not_read_as_it_was_meant_is_found(
     tmp_path: Path, third: SimpleNamespace, line: str
 ) -> None:
     path = with_value(tmp_path, line)
     assert [(line.partition(":")[0], 5)] == found_in(path)
-    with pytest.raises((ValueError, AttributeError)):
-        config_in_a_rank(environ_of_accelerate(path, third), third)
-
-
-@pytest.mark.parametrize("line", FALSE)
-def test_a_word_that_accelerate_takes_for_false_is_found(
-    tmp_path: Path, third: SimpleNamespace, line: str
-) -> None:
-    path = with_value(tmp_path, line)
-    assert [("zero3_save_16bit_model", 5)] == found_in(path)
-    zero = config_in_a_rank(environ_of_accelerate(path, third), third)["zero_optimization"]
-    assert zero["stage3_gather_16bit_weights_on_model_save"] is False
-
-
-def test_a_list_of_layers_is_found_which_accelerate_splits_as_a_text(
-    tmp_path: Path, third: SimpleNamespace
-) -> None:
-    path = with_value(tmp_path, "deepspeed_moe_layer_cls_names: [A, B]")
-    assert [("deepspeed_moe_layer_cls_names", 5)] == found_in(path)
-    environ = environ_of_accelerate(path, third)
-    assert "['A', 'B']" == environ["ACCELERATE_DEEPSPEED_MOE_LAYER_CLS_NAMES"]
+    if line == LIST:
+        environ = environ_of_accelerate(path, third)
+        assert "['A', 'B']" == environ["ACCELERATE_DEEPSPEED_MOE_LAYER_CLS_NAMES"]
+    elif line in FALSE:
+        zero = config_in_a_rank(environ_of_accelerate(path, third), third)["zero_optimization"]
+        assert zero["stage3_gather_16bit_weights_on_model_save"] is False
+    else:
+        with pytest.raises((ValueError, AttributeError)):
+            config_in_a_rank(environ_of_accelerate(path, third), third)
 
 
 @pytest.mark.parametrize("name", ["sp", "cp", "tp"])
-def test_ranks_that_share_a_sequence_are_refused(tmp_path: Path, name: str) -> None:
-    text = "parallelism_config:\n  parallelism_config_dp_shard_size: 2\n"
-    key = f"  parallelism_config_{name}_size:"
-    assert read_config_file(write(tmp_path, f"{HEAD}{text}{key} 1\n")).stage == 2
-    with pytest.raises(UsageError, match="has `parallelism_config`"):
-        read_config_file(write(tmp_path, f"{HEAD}{text}{key} 2\n"))
+def test_ranks_that_each_have_whole_sequences_are_planned(tmp_path: Path, name: str) -> None:
+    text = f"{HEAD}{PARALLEL}  parallelism_config_{name}_size: 1\n"
+    assert read_config_file(write(tmp_path, text)).stage == 2
 
 
 def test_keys_that_accelerate_does_not_have_are_known(
@@ -669,8 +679,7 @@ def test_keys_that_accelerate_does_not_have_are_known(
         "  deepspeed_inclusion_filter: i\n  deepspeed_multinode_launcher: standard\n"
     )
     text = f"{HEAD}deepspeed_config:\n{known}  zero_stage: 1\n  bf16: {{enabled: true}}\n"
-    own = read_config_text(write(tmp_path, text)).accelerate
-    assert own is not None
+    own = own_of(write(tmp_path, text))
     assert ["bf16"] == [key.name for key in own.ignored]
     words = third.launch.launch_command_parser().parse_args(["train.py"])
     assert not hasattr(words, "bf16")
@@ -683,12 +692,6 @@ def test_a_file_in_json_is_read_under_another_name(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is a config of Accelerate in JSON"):
         read_config_file(path)
     assert 3 == read_config_file(path.rename(tmp_path / "acc.yaml")).stage
-
-
-def test_a_precision_that_is_not_planned_is_refused(tmp_path: Path) -> None:
-    path = write(tmp_path, HEAD + "mixed_precision: fp8\n")
-    with pytest.raises(UsageError, match="has `mixed_precision: fp8`, which zerowiz does not"):
-        read_config_file(path)
 
 
 @pytest.mark.parametrize(
