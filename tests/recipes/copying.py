@@ -87,6 +87,11 @@ class Copy:
         """Put lines before a text that stands in a file exactly once."""
         self.edit(path, before, text + before)
 
+    def insert_all(self, *inserts: tuple[str, str, str]) -> None:
+        """Put lines into files: of each the file, the lines, and the text that they stand before."""
+        for path, text, before in inserts:
+            self.insert(path, text, before=before)
+
     def write(self, path: str, text: str) -> None:
         """Add a file."""
         file = self.root / path
@@ -118,6 +123,11 @@ class Copy:
     def unfinished(self, recipe: Recipe) -> set[str]:
         """The tests of the recipe that fail as long as it is not done."""
         return {test.partition("[")[0] for test in self.failed(*recipe.tests)}
+
+    def finish(self, recipe: Recipe, *tests: str) -> None:
+        """See that these tests pass now, and that the recipe names what was touched."""
+        assert set() == self.failed(*tests)
+        self.check_files(recipe)
 
     def check_files(self, recipe: Recipe) -> None:
         """Hold the files that were touched against those that the recipe names and counts."""

@@ -62,8 +62,7 @@ def test_a_lint_rule_touches_its_module_and_the_table_of_cases(copied: Copy) -> 
     copied.edit(TABLE, "\nFOUND = (\n", "\nFOUND = (\n" + FOUND)
     copied.edit(TABLE, "\nSILENT = (\n", "\nSILENT = (\n" + SILENT)
     copied.make_blocks(PAGE)
-    assert set() == copied.failed(BLOCKS, "tests/lint", "tests/core/lint/test_linter.py")
-    copied.check_files(recipe)
+    copied.finish(recipe, BLOCKS, "tests/lint", "tests/core/lint/test_linter.py")
 
 
 # The recipe `a preflight check`.
@@ -123,8 +122,7 @@ def test_a_preflight_check_touches_its_module_and_the_table_of_cases(copied: Cop
 
     copied.edit(PREFLIGHT_CHECK_TABLE, "\nCASES = (\n", "\nCASES = (\n" + CASE)
     copied.make_blocks(PAGE)
-    assert set() == copied.failed(PREFLIGHT_CHECK_BLOCKS, "tests/core/preflight")
-    copied.check_files(recipe)
+    copied.finish(recipe, PREFLIGHT_CHECK_BLOCKS, "tests/core/preflight")
 
 
 # The recipe `a remedy`: a reference that is run before training, and not held while it trains.
@@ -186,8 +184,7 @@ def test_a_remedy_touches_its_module_and_its_case(copied: Copy) -> None:
 
     copied.insert(CASES, REMEDY_CASE, before='    "rule of thumb": refused(')
     copied.edit(CASES, "    StateDtype,\n", "    StateDtype,\n    Trainer,\n")
-    assert set() == copied.failed(CASES)
-    copied.check_files(recipe)
+    copied.finish(recipe, CASES)
 
 
 # The recipe `a script convention`: a config that OmegaConf reads from an option's file.
@@ -237,8 +234,7 @@ def test_a_script_convention_touches_its_script_its_row_and_the_reader(copied: C
 
     copied.insert(READER, '        "to_container",\n', before="    }\n)\n_PATH_METHODS")
     assert "raw_omegaconf.py --ds_config ds_config_zero0.json" in launch(copied)
-    assert set() == copied.failed("tests/probe/script")
-    copied.check_files(recipe)
+    copied.finish(recipe, "tests/probe/script")
 
 
 # What asks of all optimizers, and of all precisions, at once.
@@ -344,37 +340,34 @@ def test_a_setting_touches_its_row_and_its_formula(copied: Copy) -> None:
     without_rows = copied.unfinished(recipe)
     assert without_rows
 
-    copied.insert(STEPS, CHANGED, before='}\n"""By the setting: a step')
-    copied.insert(
-        JSON,
-        '            "average_weights": "bool",\n',
-        before='            "accounting": "str",\n',
-    )
-    copied.insert(
-        FLAGS,
-        '    *("--average-weights", "--no-average-weights"),\n',
-        before='    *("--ignore-oom", "--calibration", "--no-calibration"),\n',
+    copied.insert_all(
+        (STEPS, CHANGED, '}\n"""By the setting: a step'),
+        (JSON, '            "average_weights": "bool",\n', '            "accounting": "str",\n'),
+        (
+            FLAGS,
+            '    *("--average-weights", "--no-average-weights"),\n',
+            '    *("--ignore-oom", "--calibration", "--no-calibration"),\n',
+        ),
     )
     assert set(recipe.tests) - without_rows - {TYPED} == copied.unfinished(recipe)
 
     copied.edit(WORKLOAD, BARE, WHOLE)
-    copied.insert(
-        KINDS, '    AVERAGED_WEIGHTS = "averaged weights"\n', before="    DEQUANTIZED_LAYER ="
+    copied.insert_all(
+        (KINDS, '    AVERAGED_WEIGHTS = "averaged weights"\n', "    DEQUANTIZED_LAYER ="),
+        (
+            KINDS,
+            "            AllocationKind.AVERAGED_WEIGHTS,\n",
+            "            AllocationKind.DEQUANTIZED_LAYER,",
+        ),
+        (FORMULA, AVERAGE, "def _with_all(\n"),
+        (FORMULA, CALLED, "    return _with_workspaces(moments, single) if "),
     )
-    copied.insert(
-        KINDS,
-        "            AllocationKind.AVERAGED_WEIGHTS,\n",
-        before="            AllocationKind.DEQUANTIZED_LAYER,",
-    )
-    copied.insert(FORMULA, AVERAGE, before="def _with_all(\n")
-    copied.insert(FORMULA, CALLED, before="    return _with_workspaces(moments, single) if ")
     (held, first), (averaged, averaged_first) = plan(copied), plan(copied, "--average-weights")
     copy_bytes = held["parameters"]
     assert held | {"averaged weights": copy_bytes} == averaged
     assert {phase: size + copy_bytes for phase, size in first.items()} == averaged_first
     copied.insert(TRIALS, '        "average_weights",\n', before='    }\n)\n"""Settings of a step')
-    assert set() == copied.failed(*recipe.tests, "tests/core/memory/test_evaluation.py")
-    copied.check_files(recipe)
+    copied.finish(recipe, *recipe.tests, "tests/core/memory/test_evaluation.py")
 
 
 # The recipe `an optimizer`: Muon, as DeepSpeed 0.19.8 makes it, at stages 1 and 2.
@@ -478,16 +471,20 @@ def test_an_optimizer_touches_its_row_its_refusal_its_op_and_its_kernel(copied: 
     assert "<Optimizer.MUON: 'muon'>" in done.stdout
     without_row = copied.unfinished(recipe)
 
-    copied.insert(WORKLOAD, OPTIMIZER_ROW, before="}\nTRAINER_OPTIMIZERS: ")
-    copied.insert(UNSUPPORTED, COMBINATION, before='    Combination(\n        name="8-bit-adam-by')
-    copied.insert(OPS, OP, before='    "adagrad": (')
-    copied.insert(TRIALS, KERNEL, before="\n\nclass KernelRow(")
-    copied.insert(TRIALS, KERNEL_ROW, before='}\n"""A launch without offload')
+    copied.insert_all(
+        (WORKLOAD, OPTIMIZER_ROW, "}\nTRAINER_OPTIMIZERS: "),
+        (UNSUPPORTED, COMBINATION, '    Combination(\n        name="8-bit-adam-by'),
+        (OPS, OP, '    "adagrad": ('),
+        (TRIALS, KERNEL, "\n\nclass KernelRow("),
+        (TRIALS, KERNEL_ROW, '}\n"""A launch without offload'),
+    )
     with_row = copied.unfinished(recipe)
     assert set(recipe.tests) == without_row | with_row
 
-    copied.insert(REFUSED, MUON_REFUSED, before='    "8-bit-adam-by-name": (')
-    copied.insert(TRAINED, MUON_TRAINED, before='    "8-bit-adam-by-name": (')
+    copied.insert_all(
+        (REFUSED, MUON_REFUSED, '    "8-bit-adam-by-name": ('),
+        (TRAINED, MUON_TRAINED, '    "8-bit-adam-by-name": ('),
+    )
     copied.make_golden(FEATURES)
     assert set() == copied.failed(*recipe.tests, *EVERY_OPTIMIZER)
     written = json.loads((copied.root / MUON_CONFIG).read_text(encoding="utf-8"))
@@ -546,8 +543,10 @@ def test_a_precision_touches_its_row_its_rate_and_the_ranks_that_measure(copied:
     assert "<Precision.TF32: 'tf32'>" in done.stdout
     assert set(recipe.tests) == copied.unfinished(recipe)
 
-    copied.insert(WORKLOAD, PRECISION_ROW, before="}\nSWITCHED = ")
-    copied.insert(RATES, RATE, before="        }[precision]\n")
+    copied.insert_all(
+        (WORKLOAD, PRECISION_ROW, "}\nSWITCHED = "),
+        (RATES, RATE, "        }[precision]\n"),
+    )
     copied.edit(
         RANKS, '{"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}', DTYPES
     )
@@ -715,8 +714,7 @@ def test_a_trainer_touches_its_row_and_its_class(copied: Copy) -> None:
     copied.edit(CLASSES, CLASS, CLASS.replace("Trainer.DPO, refers=False", "Trainer.ORPO"))
     pairs = backward(copied, "--trainer", "dpo", "--reference", "none")
     assert pairs == backward(copied, "--trainer", "orpo")
-    assert set() == copied.failed(*recipe.tests)
-    copied.check_files(recipe)
+    copied.finish(recipe, *recipe.tests)
 
 
 # The recipe `an attention kernel`: torch's flex attention.
@@ -739,15 +737,14 @@ def test_an_attention_kernel_touches_its_row_its_trace_and_its_ranks(copied: Cop
     copied.insert(WORKLOAD, '    FLEX = "flex"\n', before='    EAGER = "eager"\n')
     assert set(recipe.tests) == copied.unfinished(recipe)
 
-    copied.insert(WORKLOAD, ATTENTION_ROW, before="    Attention.EAGER: AttentionRow(")
-    copied.insert(
-        TRACE, '    Attention.FLEX: (_FLASH, "sdpa", "eager"),\n', before="    Attention.EAGER: ("
+    copied.insert_all(
+        (WORKLOAD, ATTENTION_ROW, "    Attention.EAGER: AttentionRow("),
+        (TRACE, '    Attention.FLEX: (_FLASH, "sdpa", "eager"),\n', "    Attention.EAGER: ("),
     )
     copied.edit(RANKS, '"eager": "eager"}', '"flex": "flex_attention", "eager": "eager"}')
     fused = backward(copied, "--attention", "flash")
     assert fused == backward(copied, "--attention", "flex")
-    assert set() == copied.failed(*recipe.tests)
-    copied.check_files(recipe)
+    copied.finish(recipe, *recipe.tests)
 
 
 # The recipe `a loss`: Apple's cut cross-entropy, which never holds the logits.
@@ -796,14 +793,15 @@ def test_a_loss_touches_its_member_its_formula_and_its_ranks(copied: Copy) -> No
     copied.insert(WORKLOAD, '    CUT = "cut"\n', before='    LIGER = "liger"\n')
     assert set(recipe.tests) == copied.unfinished(recipe)
 
-    copied.insert(LOSSES, MEMBER_FORMULA, before="class LossRow(")
-    copied.insert(LOSSES, LOSS_ROW, before="    Loss.CHUNKED: LossRow(")
-    copied.insert(RANKS, BUILDER, before="LOSSES: Mapping[")
-    copied.insert(RANKS, '    "cut": _cut,\n', before='    "liger": _liger,\n')
+    copied.insert_all(
+        (LOSSES, MEMBER_FORMULA, "class LossRow("),
+        (LOSSES, LOSS_ROW, "    Loss.CHUNKED: LossRow("),
+        (RANKS, BUILDER, "LOSSES: Mapping["),
+        (RANKS, '    "cut": _cut,\n', '    "liger": _liger,\n'),
+    )
     chunked, cut = (backward(copied, "--loss", loss) for loss in ("chunked", "cut"))
     assert sum(cut.values()) < sum(chunked.values())
-    assert set() == copied.failed(*recipe.tests)
-    copied.check_files(recipe)
+    copied.finish(recipe, *recipe.tests)
 
 
 # The recipe `an integration`: PyTorch Lightning, whose strategy hands DeepSpeed the config as is.
@@ -827,17 +825,18 @@ def test_an_integration_touches_its_row_and_what_it_fills(copied: Copy) -> None:
     )
     assert set(recipe.tests) == copied.unfinished(recipe)
 
-    copied.insert(WORKLOAD, INTEGRATION_ROW, before="    Integration.ACCELERATE: IntegrationRow(")
-    copied.insert(
-        AUTO,
-        "    Integration.LIGHTNING: frozenset[str](),\n",
-        before="    Integration.ACCELERATE: _ACCELERATE,\n",
+    copied.insert_all(
+        (WORKLOAD, INTEGRATION_ROW, "    Integration.ACCELERATE: IntegrationRow("),
+        (
+            AUTO,
+            "    Integration.LIGHTNING: frozenset[str](),\n",
+            "    Integration.ACCELERATE: _ACCELERATE,\n",
+        ),
     )
     (copied.root.parent / "ds.json").write_text('{"train_batch_size": "auto"}', encoding="utf-8")
     done = copied.zerowiz("check", "--integration", "lightning", "../ds.json")
     assert "nothing replaces `auto` of `train_batch_size`" in done.stdout, done.stderr
-    assert set() == copied.failed(*recipe.tests)
-    copied.check_files(recipe)
+    copied.finish(recipe, *recipe.tests)
 
 
 # The recipe `an accelerator`: Intel's GPUs, whose kernel driver shows the memory of a card.
@@ -878,12 +877,14 @@ def test_an_accelerator_touches_its_row_its_probe_and_its_reader(copied: Copy) -
     copied.insert(ACCELERATORS, '    XPU = "xpu"\n', before='    CPU = "cpu"\n\n    @property')
     assert set(recipe.tests) == copied.unfinished(recipe)
 
-    copied.insert(ACCELERATORS, ACCELERATOR_ROW, before="    Accelerator.CPU: AcceleratorRow(")
-    copied.insert(PROBE, CARDS, before="def with_number_formats(")
+    copied.insert_all(
+        (ACCELERATORS, ACCELERATOR_ROW, "    Accelerator.CPU: AcceleratorRow("),
+        (PROBE, CARDS, "def with_number_formats("),
+    )
     copied.edit(READERS, "with_number_formats\n", "with_number_formats, xpu_machine\n")
-    copied.insert(READERS, MEMBER_READER, before="READERS: Mapping[")
-    copied.insert(
-        READERS, "    Accelerator.XPU: _read_cards,\n", before="    Accelerator.CPU: _read_ranks,\n"
+    copied.insert_all(
+        (READERS, MEMBER_READER, "READERS: Mapping["),
+        (READERS, "    Accelerator.XPU: _read_cards,\n", "    Accelerator.CPU: _read_ranks,\n"),
     )
     none = copied.zerowiz("machine", "--accelerator", "xpu")
     assert "there is no Intel GPU here" in none.stderr
@@ -894,5 +895,4 @@ def test_an_accelerator_touches_its_row_its_probe_and_its_reader(copied: Copy) -
     assert 0 == planned.returncode, planned.stderr
     assert planned.stdout.startswith("Machine  4 x NVIDIA H200 (machine file)")
     assert "s a step" not in planned.stdout
-    assert set() == copied.failed(*recipe.tests)
-    copied.check_files(recipe)
+    copied.finish(recipe, *recipe.tests)

@@ -66,8 +66,7 @@ def test_a_gpu_touches_the_table_alone(copied: Copy) -> None:
     assert [("NVIDIA L20", [8, 9])] * 4 == [
         (gpu["name"], gpu["compute_capability"]) for gpu in machine["gpus"]
     ]
-    assert set() == copied.failed(MODELS)
-    copied.check_files(recipe)
+    copied.finish(recipe, MODELS)
 
 
 # The recipe `an instance`: Azure's NC32ads A10 v4, two A10s.
@@ -109,8 +108,7 @@ def test_an_instance_touches_the_table_alone(copied: Copy) -> None:
     machine = json.loads(planned.stdout)["machine"]
     assert (3, ["NVIDIA A10"] * 2) == (machine["nodes"], [gpu["name"] for gpu in machine["gpus"]])
     assert 400 * 2**30 == machine["host"]["total_bytes"]
-    assert set() == copied.failed(INSTANCES)
-    copied.check_files(recipe)
+    copied.finish(recipe, INSTANCES)
 
 
 # The recipe `a measured row`: one of the runs once more, which held a little more.
@@ -207,15 +205,16 @@ def test_a_model_family_touches_the_table_and_is_held_against_transformers(copie
         MODEL_FAMILY_ROW,
         MODEL_FAMILY_ROW.replace("        tensors=_LLAMA_TENSORS,\n", UNMEASURED),
     )
-    copied.insert(COUNTS, COUNTED, before='    "olmo2": [')
-    copied.insert(KEPT, HELD, before='    "olmo2": [')
+    copied.insert_all(
+        (COUNTS, COUNTED, '    "olmo2": ['),
+        (KEPT, HELD, '    "olmo2": ['),
+    )
     copied.make_blocks(MODEL_FAMILY_PAGE)
     planned = plan(copied)
     # 3.08 B parameters: https://huggingface.co/HuggingFaceTB/SmolLM3-3B.
     assert ("config", 3_075_098_624) == (planned["model"]["source"], planned["model"]["params"])
     assert set() == copied.failed("-k", "smollm3", COUNTS, KEPT)
-    assert set() == copied.failed(*recipe.tests)
-    copied.check_files(recipe)
+    copied.finish(recipe, *recipe.tests)
 
 
 # The recipe `a probe`: whether the kernel promises more memory than there is.
@@ -281,18 +280,21 @@ def test_a_probe_touches_its_fact_its_file_its_merge_and_its_words(copied: Copy)
     unread = copied.unfinished(recipe)
     assert unread
 
-    copied.insert(PROBE, MODE, before='_NODES = "sys/devices/system/node"\n')
-    copied.insert(PROBE, PARSED, before="def parse_list(")
-    copied.insert(PROBE, READ, before="        disk=_read_disk(files),\n")
-    copied.insert(FILES, ANSWER, before='        "proc/cpuinfo":')
+    copied.insert_all(
+        (PROBE, MODE, '_NODES = "sys/devices/system/node"\n'),
+        (PROBE, PARSED, "def parse_list("),
+        (PROBE, READ, "        disk=_read_disk(files),\n"),
+        (FILES, ANSWER, '        "proc/cpuinfo":'),
+    )
     assert set(recipe.tests) - unread <= copied.unfinished(recipe)
     copied.edit(SCRUB, PATHS, RECORDED)
-    copied.insert(MERGE, MERGED, before="        disk=_merge_disks(")
-    copied.insert(SHOWN, WORDS, before='        "bf16": {True: ')
+    copied.insert_all(
+        (MERGE, MERGED, "        disk=_merge_disks("),
+        (SHOWN, WORDS, '        "bf16": {True: '),
+    )
     allowed = Path("/", OVERCOMMIT).read_text(encoding="utf-8") != "2\n"
     assert allowed is host_of(copied)["overcommits"]
-    assert set() == copied.failed(*recipe.tests, "tests/probe/machine/test_host.py")
-    copied.check_files(recipe)
+    copied.finish(recipe, *recipe.tests, "tests/probe/machine/test_host.py")
 
 
 # The table of recipes in docs/contributing.md: a test does each row, and its words are so.
