@@ -1,11 +1,8 @@
 """The published errors: no worse than committed, of every run, and on the page as they are."""
 
 import json
-import subprocess
-import sys
 from collections import Counter
 from functools import cache
-from pathlib import Path
 
 import pytest
 from accuracy.figures import PAGE, README, read_figures, take_rivals, worse
@@ -66,15 +63,11 @@ from accuracy.split import (
 )
 from measured.rows import (
     family_of,
-    has_bf16_states,
-    predict_fullest,
     read_every_row,
-    strategy_of,
-    workload_of,
 )
 from measured.traces import RUNS, TRACES, encode_traces, read_traces, take_trace, trace_of
 from measured.trials import PHASES, decode_trials
-from paths import MODELS, ROOT, TESTS
+from paths import TESTS
 
 from zerowiz.core.decision.evaluate import Verdict
 from zerowiz.core.model.families import FAMILIES
@@ -405,45 +398,6 @@ def test_a_run_is_as_slow_as_its_uncapped_twin_says(
 ) -> None:
     row = a_row(memory_cap_bytes=10**9, **values)
     assert outcome is outcome_of(row, (a_row(), row))
-
-
-PLANNED = {
-    (strategy_of(row).name, has_bf16_states(row)): row
-    for row in reversed(read_every_row())
-    if row["file"] == "h200.jsonl" and row["kind"] == "engine" and row["ok"]
-    if workload_of(row).optimizer_fused
-}
-
-
-@pytest.mark.parametrize("row", PLANNED.values(), ids=lambda row: str(row["id"]))
-def test_the_command_line_says_what_the_estimator_says(row: Row, tmp_path: Path) -> None:
-    """Each strategy once, with the run's own config, in a process that has no torch."""
-    config = tmp_path / "ds_config.json"
-    config.write_text(json.dumps(ds_config_of(row)), encoding="utf-8")
-    checkpointing = "" if row["gradient_checkpointing"] else "no-"
-    argv = [
-        *(sys.executable, "-X", "importtime", "-m", "zerowiz", "plan", "--json"),
-        *("--machine", f"{row['gpus']}xH200", "--model", str(MODELS / row["model"])),
-        *("--config", str(config), "--seq-len", str(row["sequence_tokens"])),
-        *(f"--{checkpointing}gradient-checkpointing", "--attention", row["attention"]),
-    ]
-
-    done = subprocess.run(argv, capture_output=True, text=True, cwd=ROOT, check=False)
-
-    said = json.loads(done.stdout)["strategies"]
-    peaks = {strategy["name"]: strategy["gpu"]["peak_bytes"] for strategy in said}
-    assert predict_fullest(row).peak_bytes == peaks[strategy_of(row).name]
-    assert "torch" not in {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
-
-
-def ds_config_of(row: Row) -> dict[str, object]:
-    """What DeepSpeed was given."""
-    return {
-        "train_micro_batch_size_per_gpu": row["micro_batch"],
-        "gradient_accumulation_steps": row["accumulation_steps"],
-        "zero_optimization": {**row["zero_optimization"], "stage": row["stage"]},
-        row["precision"]: {"enabled": True, **row["bf16"]},
-    }
 
 
 def test_what_surely_runs_never_ran_out_of_memory() -> None:

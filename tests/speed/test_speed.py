@@ -284,15 +284,6 @@ def test_the_chosen_ones_end_in_the_time_there_is(
     assert BUDGET_SECONDS - cheapest <= seconds_of(chosen) <= BUDGET_SECONDS
 
 
-def test_settings_share_engines(chosen: list[Candidate]) -> None:
-    engines = {each.engine for each in chosen}
-    assert len(engines) < len(chosen) / 2
-    shared = Counter(each.engine for each in chosen).most_common(1)[0][0]
-    points = [each.point for each in chosen if each.engine == shared]
-    same = {name for name in points[0] if len({point[name] for point in points}) == 1}
-    assert {"model", "strategy", "method", "links", "loss", "precision"} <= same
-
-
 def test_a_repeat_has_an_engine_of_its_own(chosen: list[Candidate]) -> None:
     machine, rates = machine_of("2xH200")
     cases = with_ids(chosen, "t", 0)
@@ -301,13 +292,6 @@ def test_a_repeat_has_an_engine_of_its_own(chosen: list[Candidate]) -> None:
         again = [str(planned.trial.id).endswith(AGAIN) for planned in group]
         assert len(set(again)) == 1
     assert len(cases) == sum(map(len, groups))
-    smallest = [group[0].trial.workload for group in groups if len(group) > 1]
-    largest = [group[-1].trial.workload for group in groups if len(group) > 1]
-    assert all(
-        one.gradient_checkpointing > other.gradient_checkpointing
-        or one.micro_batch * one.sequence_tokens <= other.micro_batch * other.sequence_tokens
-        for one, other in zip(smallest, largest, strict=True)
-    )
 
 
 def test_some_are_timed_twice_and_none_more_often(chosen: list[Candidate]) -> None:

@@ -1,9 +1,6 @@
 """A trace of the real model, against the formulas, the measured runs and torch itself."""
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from functools import cache, partial
 from pathlib import Path
@@ -11,7 +8,6 @@ from typing import Any
 
 import pytest
 from measured.rows import Row, read_config, read_rows, workload_of
-from paths import ROOT
 
 from zerowiz.core.memory.activations import Activations, activations
 from zerowiz.core.memory.micro_step import Traced
@@ -123,31 +119,6 @@ def test_the_cache_lies_where_the_environment_says() -> None:
     at_home, told = ({"HOME": "/home/me"}, {"HOME": "/home/me", "XDG_CACHE_HOME": "/tmp/c"})
     paths = [cache_path({}, STEP, environ).parent for environ in (at_home, told)]
     assert [Path("/home/me/.cache/zerowiz/trace"), Path("/tmp/c/zerowiz/trace")] == paths
-
-
-def test_reading_the_cache_loads_no_torch(tmp_path: Path) -> None:
-    traced = trace_once("llama")
-    path = cache_path(FAMILIES["llama"], STEP, {"XDG_CACHE_HOME": str(tmp_path)})
-    path.parent.mkdir(parents=True)
-    path.write_text(json.dumps(encode(traced)))
-    words = (
-        "import json, sys\n"
-        "from zerowiz.core.workload import Workload\n"
-        "from zerowiz.probe.model.trace import cache_path, can_trace, read_cached\n"
-        "config, cache = json.loads(sys.argv[1]), {'XDG_CACHE_HOME': sys.argv[2]}\n"
-        "step = Workload(micro_batch=2, sequence_tokens=512)\n"
-        "traced = read_cached(cache_path(config, step, cache))\n"
-        "print(can_trace(), traced.params, 'torch' in sys.modules)"
-    )
-    arguments = [json.dumps(FAMILIES["llama"]), str(tmp_path)]
-    said = subprocess.run(
-        [sys.executable, "-c", words, *arguments],
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert f"True {traced.params} False\n" == said.stdout
 
 
 OTHERS: Mapping[str, tuple[dict[str, object], int]] = {
