@@ -3,12 +3,19 @@
 from probe.scripts import SCRIPTS
 
 from zerowiz.core.script.facts import ScriptFacts
+from zerowiz.core.script.settings import ScriptSettings
 from zerowiz.probe.script.read_script import parse_script
 
 
 def facts_of(name: str) -> ScriptFacts:
     """What is read of one of them."""
     return parse_script((SCRIPTS / f"{name}.py").read_text(encoding="utf-8"), "train.py")
+
+
+def value_of(settings: ScriptSettings, name: str) -> object:
+    """What a script has for a setting; None where that is not seen."""
+    setting = settings.values.get(name)
+    return None if setting is None else setting.value
 
 
 HF_CALL = "from transformers import TrainingArguments\n"

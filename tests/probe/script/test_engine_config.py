@@ -16,6 +16,7 @@ from zerowiz.errors import PreflightError
 from zerowiz.probe.script.engine_config import read_script_text
 from zerowiz.probe.script.read_script import parse_script, read_script
 
+LITERAL = Convention.CONFIG_LITERAL
 HF, RAW, ACCELERATE = Integration.HF, Integration.DEEPSPEED, Integration.ACCELERATE
 
 
@@ -182,15 +183,21 @@ def test_accumulation_is_read_where_accelerate_takes_it(how: str, expected: int 
     assert expected == parse_script(text, "train.py").accumulation_steps.value
 
 
-def test_initialize_wins_over_the_trainer() -> None:
-    text = HF_CALL + "import deepspeed\nTrainingArguments('out')\ndeepspeed.initialize(config='a')"
-    facts = parse_script(text, "train.py")
-    assert (facts.convention, facts.literal_config) == (Convention.CONFIG_LITERAL, "a")
-
-
-def test_arguments_in_code_win_over_a_bare_accelerator() -> None:
-    text = HF_CALL + "from accelerate import Accelerator\nAccelerator()\nTrainingArguments('out')"
-    assert Convention.HF_IN_CODE is parse_script(text, "train.py").convention
+@pytest.mark.parametrize(
+    ("text", "convention"),
+    [
+        # `initialize` wins over the Trainer, and arguments in code over a bare Accelerator.
+        ("import deepspeed\nTrainingArguments('out')\ndeepspeed.initialize(config='a')", LITERAL),
+        (
+            "from accelerate import Accelerator\nAccelerator()\nTrainingArguments('out')",
+            Convention.HF_IN_CODE,
+        ),
+    ],
+)
+def test_of_two_libraries_the_one_that_trains_counts(text: str, convention: Convention) -> None:
+    facts = parse_script(HF_CALL + text, "train.py")
+    assert convention is facts.convention
+    assert ("a" if convention is LITERAL else None) == facts.literal_config
 
 
 def test_a_parser_of_a_file_that_the_words_name_has_its_options() -> None:
@@ -243,15 +250,22 @@ def test_the_shipped_raw_script_leaves_its_micro_batch_to_the_config() -> None:
         ("import (\n", []),
         ("\0", []),
         ("", []),
+        # Python warns of such a text.
+        ('import datasets\nPATTERN = "\\d"\n', [("datasets", 1)]),
+        # A link that leads to itself is no package, and a script that is not there shows nothing.
+        ("import loop\n", [("loop", 1)]),
+        (None, []),
     ],
 )
 def test_what_is_imported_at_the_top_is_needed(
-    tmp_path: Path, text: str, expected: list[tuple[str, int]]
+    tmp_path: Path, text: str | None, expected: list[tuple[str, int]]
 ) -> None:
     (tmp_path / "beside.py").touch()
     (tmp_path / "folder").mkdir()
+    (tmp_path / "loop").symlink_to("loop")
     script = tmp_path / "train.py"
-    script.write_text(text)
+    if text is not None:
+        script.write_text(text)
     seen = read_script_text(script, script.parent)
     assert expected == [(each.name, each.line) for each in seen.imports]
 
@@ -268,25 +282,6 @@ def test_a_file_or_a_package_with_a_librarys_name_is_seen(tmp_path: Path) -> Non
         str(tmp_path / "torch.py"),
         str(tmp_path / "accelerate" / "__init__.py"),
     ) == seen.shadowing
-
-
-def test_a_text_that_python_warns_of_is_read_without_a_word(tmp_path: Path) -> None:
-    script = tmp_path / "train.py"
-    script.write_text('import datasets\nPATTERN = "\\d"\n')
-    seen = read_script_text(script, tmp_path)
-    assert ["datasets"] == [each.name for each in seen.imports]
-
-
-def test_a_link_that_leads_to_itself_is_no_package(tmp_path: Path) -> None:
-    script = tmp_path / "train.py"
-    script.write_text("import loop\n")
-    (tmp_path / "loop").symlink_to("loop")
-    seen = read_script_text(script, tmp_path)
-    assert ["loop"] == [each.name for each in seen.imports]
-
-
-def test_a_script_that_is_not_there_shows_nothing(tmp_path: Path) -> None:
-    assert () == read_script_text(tmp_path / "none.py", tmp_path).imports
 
 
 @pytest.mark.parametrize(

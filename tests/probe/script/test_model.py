@@ -1,7 +1,7 @@
 """What a script does with adapters: method, rank, layers, quantized weights."""
 
 import pytest
-from probe.reading import facts_of
+from probe.reading import facts_of, value_of
 
 from zerowiz.core.script.bindings import OwnModel
 from zerowiz.core.script.settings import ScriptRun, ScriptSettings
@@ -102,8 +102,7 @@ def lora_settings(text: str, *words: str) -> ScriptSettings:
     ],
 )
 def test_adapters_are_seen_with_their_condition(text: str, expected: Method | None) -> None:
-    said = lora_settings(text).method
-    assert expected == (said.value if said else None)
+    assert expected == value_of(lora_settings(text), "method")
 
 
 RESUMED = """if not args.merge:
@@ -128,8 +127,7 @@ RESUMED = """if not args.merge:
 def test_adapters_of_a_checkpoint_are_adapters_too(
     text: str, words: tuple[str, ...], expected: Method | None
 ) -> None:
-    said = lora_settings(text, *words).method
-    assert expected == (said.value if said else None)
+    assert expected == value_of(lora_settings(text, *words), "method")
 
 
 @pytest.mark.parametrize(
@@ -207,8 +205,7 @@ def test_the_method_says_how_to_change_it(text: str, words: tuple[str, ...], cha
 def test_preparing_a_quantized_base_turns_checkpointing_on(
     lines: str, expected: bool | None
 ) -> None:
-    said = lora_settings(lines).gradient_checkpointing
-    assert expected == (said.value if said else None)
+    assert expected == value_of(lora_settings(lines), "gradient_checkpointing")
 
 
 @pytest.mark.parametrize(

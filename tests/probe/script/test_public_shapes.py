@@ -1,6 +1,7 @@
 """Shapes that public scripts have, which are easily taken for another: what is read of each."""
 
 import pytest
+from probe.reading import value_of
 
 from zerowiz.core.decision.job import Uncounted
 from zerowiz.core.script.config_delivery import deliver
@@ -68,30 +69,6 @@ def test_accelerates_default_counts_where_nothing_else_trains(
     assert expected == facts_of(ACCELERATE + text).accumulation_steps.value
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("o = torch.optim.AdamW(ps)", Optimizer.ADAMW),
-        ("o = DummyOptim(ps)", None),
-        ("if args.adafactor:\n    o = torch.optim.SGD(ps)", None),
-        ("o = DummyOptim(ps)\nif args.adafactor:\n    o = torch.optim.SGD(ps)", None),
-        (
-            "if args.a:\n    o = torch.optim.SGD(a)\nelse:\n    o = torch.optim.SGD(b)",
-            Optimizer.SGD,
-        ),
-        (
-            "o = bitsandbytes.optim.AdamW(ps, optim_bits=8) if x else torch.optim.AdamW(ps)",
-            None,
-        ),
-    ],
-)
-def test_an_optimizer_that_may_not_be_the_one_is_unseen(
-    text: str, expected: Optimizer | None
-) -> None:
-    said = settings_of(f"{ACCELERATE}{text}\naccelerator.prepare(m)\n").optimizer
-    assert expected == (said.value if said else None)
-
-
 TRAINER = """import argparse
 from peft import LoraConfig, get_peft_model, prepare_model_for_int8_training
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
@@ -144,79 +121,6 @@ Trainer(args=args).train()
     assert [Uncounted.PLAIN_LAYERS] * expected == [each.what for each in found]
 
 
-def test_what_peft_called_it_before_turns_checkpointing_on() -> None:
-    text = "m = load(load_in_8bit=True)\nm = prepare_model_for_int8_training(m)\n"
-    said = settings_of(TRAINER + text).gradient_checkpointing
-    assert said is not None
-    assert said.value
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("m = AutoModelForCausalLM.from_pretrained(args.model_name_or_path)", "base"),
-        ("m = AutoModelForCausalLM.from_pretrained(args.sft_model_path)", "tuned"),
-        (
-            (
-                "r = AutoModelForSequenceClassification.from_pretrained(args.reward_model_path)\n"
-                "m = AutoModelForCausalLM.from_pretrained(args.model_name_or_path)"
-            ),
-            "base",
-        ),
-        ("path = find(args)\nm = AutoModelForCausalLM.from_pretrained(path)", None),
-        ("def load(path):\n    return AutoModelForCausalLM.from_pretrained(path)", "base"),
-        ("m = build(args)", "base"),
-        (
-            (
-                "m = OurModel.from_pretrained(args.sft_model_path)\n"
-                "m = AutoModelForCausalLM.from_pretrained(args.model_name_or_path)"
-            ),
-            None,
-        ),
-        (
-            (
-                "m = AutoModelForCausalLM.from_pretrained(args.model_name_or_path)\n"
-                "m = AutoModelForCausalLM.from_pretrained(args.output_dir)"
-            ),
-            "base",
-        ),
-        (
-            "import diffusers\nm = AutoModelForCausalLM.from_pretrained(args.model_name_or_path)",
-            None,
-        ),
-        ("m = AutoModelForCausalLM.from_pretrained(args.adapter)", None),
-    ],
-)
-def test_the_model_is_the_one_that_is_trained(text: str, expected: str | None) -> None:
-    said = settings_of(TRAINER + text).model
-    assert expected == (said.value if said else None)
-
-
-@pytest.mark.parametrize(("words", "expected"), [((), Method.FULL), (("--lora",), Method.LORA)])
-def test_two_models_that_get_adapters_under_one_condition(
-    words: tuple[str, ...], expected: Method
-) -> None:
-    text = "if args.lora:\n    c = LoraConfig()\n    a = get_peft_model(a, c)\n"
-    text += "if args.lora:\n    b = get_peft_model(b, c)\n"
-    said = settings_of(TRAINER + text, *words).method
-    assert said is not None
-    assert expected is said.value
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("t = AutoTokenizer.from_pretrained('m', model_max_length=64)", 64),
-        ("LENGTH = 64\nt = AutoTokenizer.from_pretrained('m', model_max_length=2 * LENGTH)", 128),
-        ("MAX_LEN = 64\nids = t(x, truncation=True, max_length=MAX_LEN + 1)['ids'][:-1]", 64),
-        ("import diffusers\nids = t(x, truncation=True, max_length=77)", None),
-    ],
-)
-def test_the_length_is_that_of_what_is_trained(text: str, expected: int | None) -> None:
-    said = settings_of(TRAINER + text).sequence_tokens
-    assert expected == (said.value if said else None)
-
-
 @pytest.mark.parametrize(
     ("argument", "expected"), [("", "train.args"), ("look_for_args_file=False", None)]
 )
@@ -239,70 +143,12 @@ TrainingArguments("out")
 """
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("def train():\n    m = get_peft_model(m, LoraConfig())", Method.LORA),
-        (
-            (
-                "def train():\n    m = get_peft_model(m, LoraConfig())\n"
-                "if args.resume:\n    trainer.train(resume=True)\nelse:\n    trainer.train()\ntrain()"
-            ),
-            Method.LORA,
-        ),
-        (
-            (
-                "class Run:\n    def add(self):\n        get_peft_model(m, LoraConfig())\n"
-                "if args.lora:\n    run.add()"
-            ),
-            Method.FULL,
-        ),
-    ],
-)
-def test_a_method_of_something_else_is_no_call_of_a_function(text: str, expected: Method) -> None:
-    said = settings_of(PEFT + text).method
-    assert said is not None
-    assert expected is said.value
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("m = AutoModelForCausalLM.from_pretrained('m')", Method.LORA),
-        ("m = torch.nn.Linear(2, 2)", Method.LORA),
-        ("def build():\n    return 1\nmodel = build()", Method.LORA),
-        ("from .models import get_model\nmodel = get_model(args)", None),
-        ("from utils import create\nmodel, tokenizer = create(args)", None),
-        ("from utils import wrap\nmodel = wrap(model)", Method.LORA),
-    ],
-)
-def test_weights_of_another_module_may_have_four_bits(text: str, expected: Method | None) -> None:
-    said = settings_of(f"{PEFT}{text}\nget_peft_model(model, LoraConfig())\n").method
-    assert expected == (said.value if said else None)
-
-
 MODEL_ARGUMENTS = """from trl import ModelConfig, SFTConfig, SFTTrainer, TrlParser, get_peft_config
 from training.models import make_model
 config, model_config = TrlParser((SFTConfig, ModelConfig)).parse_args_and_config()
 model = make_model(model_config)
 SFTTrainer(model=model, args=config, peft_config=get_peft_config(model_config)).train()
 """
-
-
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        ((), Method.FULL),
-        (("--use_peft",), Method.LORA),
-        (("--use_peft", "--load_in_4bit"), Method.QLORA),
-    ],
-)
-def test_the_parsers_option_says_what_another_module_loads(
-    words: tuple[str, ...], expected: Method
-) -> None:
-    said = settings_of(MODEL_ARGUMENTS, *words).method
-    assert said is not None
-    assert expected is said.value
 
 
 @pytest.mark.parametrize(
@@ -606,9 +452,7 @@ def test_a_loader_that_samples_pictures_is_not_the_one_of_the_training() -> None
     text += (
         "loader = DataLoader(data, batch_size=args.train_batch_size)\nAccelerator().prepare(m)\n"
     )
-    said = settings_of(text).micro_batch
-    assert said is not None
-    assert 2 == said.value
+    assert 2 == value_of(settings_of(text), "micro_batch")
 
 
 @pytest.mark.parametrize(
@@ -629,5 +473,177 @@ model_args, training_args = parser.parse_args_into_dataclasses()
 {line}
 SFTTrainer(model=model_args.model_name_or_path, args=training_args)
 """
-    tokens = settings_of(text, "--max_length", "64").sequence_tokens
-    assert expected == (None if tokens is None else tokens.value)
+    assert expected == value_of(settings_of(text, "--max_length", "64"), "sequence_tokens")
+
+
+# Of each shape: the script before it and after it, a setting, and what that is with this text and these words.
+SHAPES: dict[str, tuple[str, str, str, list[tuple[str, tuple[str, ...], object]]]] = {
+    "an optimizer that may not be the one is unseen": (
+        ACCELERATE,
+        "\naccelerator.prepare(m)\n",
+        "optimizer",
+        [
+            ("o = torch.optim.AdamW(ps)", (), Optimizer.ADAMW),
+            ("o = DummyOptim(ps)", (), None),
+            ("if args.adafactor:\n    o = torch.optim.SGD(ps)", (), None),
+            ("o = DummyOptim(ps)\nif args.adafactor:\n    o = torch.optim.SGD(ps)", (), None),
+            (
+                "if args.a:\n    o = torch.optim.SGD(a)\nelse:\n    o = torch.optim.SGD(b)",
+                (),
+                Optimizer.SGD,
+            ),
+            (
+                "o = bitsandbytes.optim.AdamW(ps, optim_bits=8) if x else torch.optim.AdamW(ps)",
+                (),
+                None,
+            ),
+        ],
+    ),
+    "what peft called it before turns checkpointing on": (
+        TRAINER,
+        "",
+        "gradient_checkpointing",
+        [
+            ("m = load(load_in_8bit=True)\nm = prepare_model_for_int8_training(m)\n", (), True),
+        ],
+    ),
+    "the model is the one that is trained": (
+        TRAINER,
+        "",
+        "model",
+        [
+            ("m = AutoModelForCausalLM.from_pretrained(args.model_name_or_path)", (), "base"),
+            ("m = AutoModelForCausalLM.from_pretrained(args.sft_model_path)", (), "tuned"),
+            (
+                (
+                    "r = AutoModelForSequenceClassification.from_pretrained(args.reward_model_path)\n"
+                    "m = AutoModelForCausalLM.from_pretrained(args.model_name_or_path)"
+                ),
+                (),
+                "base",
+            ),
+            ("path = find(args)\nm = AutoModelForCausalLM.from_pretrained(path)", (), None),
+            ("def load(path):\n    return AutoModelForCausalLM.from_pretrained(path)", (), "base"),
+            ("m = build(args)", (), "base"),
+            (
+                (
+                    "m = OurModel.from_pretrained(args.sft_model_path)\n"
+                    "m = AutoModelForCausalLM.from_pretrained(args.model_name_or_path)"
+                ),
+                (),
+                None,
+            ),
+            (
+                (
+                    "m = AutoModelForCausalLM.from_pretrained(args.model_name_or_path)\n"
+                    "m = AutoModelForCausalLM.from_pretrained(args.output_dir)"
+                ),
+                (),
+                "base",
+            ),
+            (
+                "import diffusers\nm = AutoModelForCausalLM.from_pretrained(args.model_name_or_path)",
+                (),
+                None,
+            ),
+            ("m = AutoModelForCausalLM.from_pretrained(args.adapter)", (), None),
+        ],
+    ),
+    "two models that get adapters under one condition": (
+        TRAINER,
+        "",
+        "method",
+        [
+            (
+                "if args.lora:\n    c = LoraConfig()\n    a = get_peft_model(a, c)\nif args.lora:\n    b = get_peft_model(b, c)\n",
+                (),
+                Method.FULL,
+            ),
+            (
+                "if args.lora:\n    c = LoraConfig()\n    a = get_peft_model(a, c)\nif args.lora:\n    b = get_peft_model(b, c)\n",
+                ("--lora",),
+                Method.LORA,
+            ),
+        ],
+    ),
+    "the length is that of what is trained": (
+        TRAINER,
+        "",
+        "sequence_tokens",
+        [
+            ("t = AutoTokenizer.from_pretrained('m', model_max_length=64)", (), 64),
+            (
+                "LENGTH = 64\nt = AutoTokenizer.from_pretrained('m', model_max_length=2 * LENGTH)",
+                (),
+                128,
+            ),
+            (
+                "MAX_LEN = 64\nids = t(x, truncation=True, max_length=MAX_LEN + 1)['ids'][:-1]",
+                (),
+                64,
+            ),
+            ("import diffusers\nids = t(x, truncation=True, max_length=77)", (), None),
+        ],
+    ),
+    "a method of something else is no call of a function": (
+        PEFT,
+        "",
+        "method",
+        [
+            ("def train():\n    m = get_peft_model(m, LoraConfig())", (), Method.LORA),
+            (
+                (
+                    "def train():\n    m = get_peft_model(m, LoraConfig())\n"
+                    "if args.resume:\n    trainer.train(resume=True)\nelse:\n    trainer.train()\ntrain()"
+                ),
+                (),
+                Method.LORA,
+            ),
+            (
+                (
+                    "class Run:\n    def add(self):\n        get_peft_model(m, LoraConfig())\n"
+                    "if args.lora:\n    run.add()"
+                ),
+                (),
+                Method.FULL,
+            ),
+        ],
+    ),
+    "weights of another module may have four bits": (
+        PEFT,
+        "\nget_peft_model(model, LoraConfig())\n",
+        "method",
+        [
+            ("m = AutoModelForCausalLM.from_pretrained('m')", (), Method.LORA),
+            ("m = torch.nn.Linear(2, 2)", (), Method.LORA),
+            ("def build():\n    return 1\nmodel = build()", (), Method.LORA),
+            ("from .models import get_model\nmodel = get_model(args)", (), None),
+            ("from utils import create\nmodel, tokenizer = create(args)", (), None),
+            ("from utils import wrap\nmodel = wrap(model)", (), Method.LORA),
+        ],
+    ),
+    "the parsers option says what another module loads": (
+        MODEL_ARGUMENTS,
+        "",
+        "method",
+        [
+            ("", (), Method.FULL),
+            ("", ("--use_peft",), Method.LORA),
+            ("", ("--use_peft", "--load_in_4bit"), Method.QLORA),
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("script", "words", "setting", "expected"),
+    [
+        pytest.param(f"{head}{text}{tail}", words, setting, expected, id=f"{claim} {number}")
+        for claim, (head, tail, setting, rows) in SHAPES.items()
+        for number, (text, words, expected) in enumerate(rows)
+    ],
+)
+def test_a_shape_is_taken_for_what_it_is(
+    script: str, words: tuple[str, ...], setting: str, expected: object
+) -> None:
+    assert expected == value_of(settings_of(script, *words), setting)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from paths import TEMPLATES
-from probe.reading import HF_CALL, facts_of
+from probe.reading import HF_CALL, facts_of, value_of
 from probe.scripts import SCRIPTS
 
 from zerowiz.core.script.arguments import Scalar
@@ -45,34 +45,31 @@ def test_an_encoding_that_python_refuses_is_an_error_of_one_line(
 def test_the_args_file_beside_the_script_is_read(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text((SCRIPTS / "hf_parser.py").read_text())
     (tmp_path / "train.args").write_text("--per_device_train_batch_size 2\n--bf16\n")
-    said = ScriptRun(read_script(tmp_path / "train.py"), ()).settings.micro_batch
-    assert said is not None
-    assert said.value == 2
+    assert 2 == value_of(ScriptRun(read_script(tmp_path / "train.py"), ()).settings, "micro_batch")
 
 
-def test_a_missing_script_is_an_error_that_names_the_near_ones(tmp_path: Path) -> None:
-    (tmp_path / "train_hf.py").touch()
-    (tmp_path / "setup.py").touch()
+@pytest.mark.parametrize(
+    ("name", "message", "hints"),
+    [
+        (
+            "train_fh.py",
+            "there is no script `{0}/train_fh.py`",
+            ("did you mean `{0}/train_hf.py`?",),
+        ),
+        ("folder", "`{0}/folder` is a folder, not a script", ("did you mean `{0}/folder/a.py`?",)),
+        ("setup.py/train.py", "`{0}/setup.py/train.py` cannot be read: Not a directory", ()),
+    ],
+)
+def test_what_is_no_script_is_an_error_that_names_the_near_ones(
+    tmp_path: Path, name: str, message: str, hints: tuple[str, ...]
+) -> None:
+    (tmp_path / "folder").mkdir()
+    for path in ("train_hf.py", "setup.py", "folder/a.py"):
+        (tmp_path / path).touch()
     with pytest.raises(PreflightError) as caught:
-        read_script(tmp_path / "train_fh.py")
-    assert f"there is no script `{tmp_path / 'train_fh.py'}`" == caught.value.message
-    assert (f"did you mean `{tmp_path / 'train_hf.py'}`?",) == caught.value.hints
-
-
-def test_a_folder_is_an_error_that_names_its_scripts(tmp_path: Path) -> None:
-    (tmp_path / "train.py").touch()
-    with pytest.raises(PreflightError) as caught:
-        read_script(tmp_path)
-    assert f"`{tmp_path}` is a folder, not a script" == caught.value.message
-    assert (f"did you mean `{tmp_path / 'train.py'}`?",) == caught.value.hints
-
-
-def test_a_path_through_a_file_is_an_error_in_one_line(tmp_path: Path) -> None:
-    (tmp_path / "train.py").touch()
-    path = tmp_path / "train.py" / "train.py"
-    with pytest.raises(PreflightError) as caught:
-        read_script(path)
-    assert f"`{path}` cannot be read: Not a directory" == caught.value.message
+        read_script(tmp_path / name)
+    assert message.format(tmp_path) == caught.value.message
+    assert [hint.format(tmp_path) for hint in hints] == [*caught.value.hints][: len(hints)]
 
 
 @pytest.mark.parametrize(
@@ -147,8 +144,7 @@ def of(text: str, *words: str) -> ScriptSettings:
     ],
 )
 def test_a_script_evaluates_or_not(text: str, words: tuple[str, ...], expected: int | None) -> None:
-    found = of(text, *words).eval_batch
-    assert expected == (None if found is None else found.value)
+    assert expected == value_of(of(text, *words), "eval_batch")
 
 
 def test_the_trainers_template_evaluates_and_the_plain_loop_does_not() -> None:

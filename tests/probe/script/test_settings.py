@@ -2,7 +2,7 @@
 
 import pytest
 from paths import TEMPLATES
-from probe.reading import HF_CALL, RAW_HEAD, RAW_TAIL, facts_of
+from probe.reading import HF_CALL, RAW_HEAD, RAW_TAIL, facts_of, value_of
 
 from zerowiz.core.script.facts import Convention
 from zerowiz.core.script.settings import ScriptRun
@@ -484,9 +484,9 @@ def test_what_cannot_be_told_is_unseen(text: str) -> None:
 )
 def test_what_is_said_once_is_followed(text: str) -> None:
     head = "" if "*\n" in text else HF_CALL
-    said = ScriptRun(parse_script(head + text, "train.py"), ()).settings.micro_batch
-    assert said is not None
-    assert said.value == 4
+    assert 4 == value_of(
+        ScriptRun(parse_script(head + text, "train.py"), ()).settings, "micro_batch"
+    )
 
 
 @pytest.mark.parametrize(
@@ -508,8 +508,9 @@ def test_an_option_takes_its_words_as_argparse_does(
         f"import argparse, deepspeed\np = argparse.ArgumentParser()\np.add_argument({declared})\n"
     )
     loop = "args = p.parse_args()\nloader = DataLoader(data, batch_size=args.n)"
-    said = ScriptRun(parse_script(head + loop + RAW_TAIL, "train.py"), words).settings.micro_batch
-    assert expected == (said.value if said else None)
+    assert expected == value_of(
+        ScriptRun(parse_script(head + loop + RAW_TAIL, "train.py"), words).settings, "micro_batch"
+    )
 
 
 @pytest.mark.parametrize("annotation", ["int", "'int'", "int | None", "Optional[int]"])
@@ -549,8 +550,9 @@ def test_a_loader_that_asks_the_config_cannot_disagree_with_it(size: str) -> Non
     ],
 )
 def test_the_training_loader_gives_the_micro_batch(line: str, expected: int | None) -> None:
-    said = ScriptRun(parse_script(RAW_HEAD + line + RAW_TAIL, "train.py"), ()).settings.micro_batch
-    assert expected == (said.value if said else None)
+    assert expected == value_of(
+        ScriptRun(parse_script(RAW_HEAD + line + RAW_TAIL, "train.py"), ()).settings, "micro_batch"
+    )
 
 
 @pytest.mark.parametrize(
@@ -571,8 +573,9 @@ def test_of_two_batches_the_one_that_is_trained_is_meant_or_none(
 ) -> None:
     lines = f"p.add_argument('{option}', type=int, default=2)\nargs = p.parse_args()\n"
     text = f"{RAW_HEAD}{lines}loader = DataLoader(data, batch_size={size}){RAW_TAIL}"
-    said = ScriptRun(parse_script(text, "train.py"), ()).settings.micro_batch
-    assert expected == (said.value if said else None)
+    assert expected == value_of(
+        ScriptRun(parse_script(text, "train.py"), ()).settings, "micro_batch"
+    )
 
 
 @pytest.mark.parametrize(
@@ -618,8 +621,7 @@ def test_of_two_batches_the_one_that_is_trained_is_meant_or_none(
 )
 def test_checkpointing_is_seen_with_its_condition(lines: str, expected: bool | None) -> None:
     facts = parse_script(f"{RAW_HEAD}{lines}{RAW_TAIL}", "train.py")
-    said = ScriptRun(facts, ()).settings.gradient_checkpointing
-    assert expected == (said.value if said else None)
+    assert expected == value_of(ScriptRun(facts, ()).settings, "gradient_checkpointing")
 
 
 def test_the_trainer_and_the_model_can_both_ask_for_checkpointing() -> None:
@@ -627,16 +629,6 @@ def test_the_trainer_and_the_model_can_both_ask_for_checkpointing() -> None:
     said = ScriptRun(parse_script(text, "train.py"), ()).settings.gradient_checkpointing
     assert said is not None
     assert said.source == "`model.gradient_checkpointing_enable()` in train.py line 3"
-
-
-BRANCHES = """if args.lora:
-    if args.qlora:
-        m = prepare_model_for_kbit_training(m, use_gradient_checkpointing=args.ckpt)
-    elif args.ckpt:
-        m.gradient_checkpointing_enable()
-elif args.ckpt:
-    m.gradient_checkpointing_enable()
-"""
 
 
 NEGATED = """import argparse
@@ -737,8 +729,7 @@ def test_checkpointing_of_parsed_arguments_holds_whatever_the_script_does_with_i
         (("--gradient_checkpointing", "True"), switched),
         (("--gradient_checkpointing", "False"), default),
     ):
-        said = ScriptRun(facts, words).settings.gradient_checkpointing
-        assert expected == (said.value if said else None)
+        assert expected == value_of(ScriptRun(facts, words).settings, "gradient_checkpointing")
 
 
 def test_an_option_beside_the_arguments_turns_checkpointing_on_too() -> None:
@@ -770,10 +761,8 @@ def test_the_shipped_trainer_script_settles_its_batch() -> None:
     settings = ScriptRun(facts, ("--bf16", "--per_device_train_batch_size", "2")).settings
 
     assert Convention.HF_PARSER == facts.convention
-    assert settings.micro_batch is not None
-    assert 2 == settings.micro_batch.value
-    assert settings.precision is not None
-    assert Precision.BF16 == settings.precision.value
+    assert 2 == value_of(settings, "micro_batch")
+    assert Precision.BF16 == value_of(settings, "precision")
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from paths import ROOT, TEMPLATES
-from probe.reading import facts_of
+from probe.reading import facts_of, value_of
 from probe.scripts import SCRIPTS
 
 from zerowiz.core.decision.job import Uncounted
@@ -326,10 +326,8 @@ def test_trainers_outside_of_trls_main_module_have_its_defaults(
     )
     found = ScriptRun(parse_script(text, "train.py", trl_release=trl), ()).settings
     assert tokens == (found.sequence_tokens.value if found.sequence_tokens else None)
-    assert found.gradient_checkpointing is not None
-    assert checkpoints == found.gradient_checkpointing.value
-    assert found.micro_batch is not None
-    assert 2 == found.micro_batch.value
+    assert checkpoints == value_of(found, "gradient_checkpointing")
+    assert 2 == value_of(found, "micro_batch")
 
 
 def test_the_reference_of_grpo_is_by_its_beta_of_the_release() -> None:
