@@ -29,19 +29,16 @@ CPU = ("--accelerator", "cpu", "--gpus-per-node", "2")
 H100 = ("--machine", "4xH100-80GB-SXM", "--model", "1b")
 
 
+def lay(folder: Path, template: str) -> None:
+    """A template and the module that it imports."""
+    shutil.copy(TEMPLATES / template, folder / "train.py")
+    shutil.copytree(TEMPLATES / "portable_checkpoint", folder / "portable_checkpoint")
+
+
 @pytest.fixture
 def trainer(folder: Path) -> Path:
     """The Trainer's template: 4 sequences at a time, if nobody says otherwise."""
-    shutil.copy(TEMPLATES / "train_hf.py", folder / "train.py")
-    shutil.copytree(TEMPLATES / "portable_checkpoint", folder / "portable_checkpoint")
-    return folder
-
-
-@pytest.fixture
-def plain(folder: Path) -> Path:
-    """The plain loop's template, whose batch is the config's."""
-    shutil.copy(TEMPLATES / "train_deepspeed.py", folder / "train.py")
-    shutil.copytree(TEMPLATES / "portable_checkpoint", folder / "portable_checkpoint")
+    lay(folder, "train_hf.py")
     return folder
 
 
@@ -73,49 +70,74 @@ def choices(result: Result) -> list[str]:
     return re.findall(pattern, result.stderr, re.MULTILINE)
 
 
-@pytest.mark.usefixtures("trainer")
-def test_a_step_that_does_not_fit_is_split_and_delivered(here: Run) -> None:
-    words = ("plan", "--json", *CPU, *MODEL, "--memory-budget", "700MiB", "train.py")
-    result = here(*words, "--seq_len", "256")
+TIGHT = ("--memory-budget", "700MiB")
+SPLIT = (
+    "micro-batch 2 x 2 micro-steps, as the script's 4 x 1 does not fit with DDP;"
+    " `--micro-batch 4` keeps yours"
+)
+JOINED = (
+    "micro-batch 8 x 1 micro-step, the fewest micro-steps that fit, instead of 1 x 8;"
+    " `--micro-batch N` sets your own"
+)
+# The plain loop's batch is the config's.
+TRAINER, PLAIN = "train_hf.py", "train_deepspeed.py"
+
+
+@pytest.mark.parametrize(
+    ("template", "words", "expected", "said", "delivered"),
+    [
+        pytest.param(
+            TRAINER,
+            TIGHT,
+            (2, 2),
+            [SPLIT],
+            [
+                *("--per_device_train_batch_size", "2"),
+                *("--gradient_accumulation_steps", "2"),
+            ],
+            id="a step that does not fit is split and delivered",
+        ),
+        pytest.param(
+            TRAINER,
+            (*TIGHT, "--micro-batch", "4"),
+            (4, 1),
+            [],
+            [],
+            id="a micro-batch that is said is kept",
+        ),
+        pytest.param(TRAINER, (), (4, 1), [], [], id="what fits stays without a word"),
+        pytest.param(
+            PLAIN,
+            ("--global-batch", "16"),
+            (8, 1),
+            [JOINED],
+            [],
+            id="micro-steps that need not be are joined where no time is predicted",
+        ),
+        pytest.param(PLAIN, (), (1, 1), [], [], id="micro-batch 1 is left where nobody says more"),
+    ],
+)
+def test_a_batch_is_chosen_where_it_has_to_be_and_said_in_one_line(
+    here: Run,
+    folder: Path,
+    template: str,
+    words: tuple[str, ...],
+    expected: tuple[int, int],
+    said: list[str],
+    delivered: list[str],
+) -> None:
+    lay(folder, template)
+    given = ("--seq_len", "256") if TIGHT[0] in words else ()
+    result = here("plan", "--json", *CPU, *MODEL, *words, "train.py", *given)
     content = planned(result)
-    assert (2, 2) == batch(content)
-    words_added = words_of(content)
-    assert ["--per_device_train_batch_size", "2"] == words_added["micro_batch"]
-    assert ["--gradient_accumulation_steps", "2"] == words_added["accumulation_steps"]
-    assert [
-        (
-            "micro-batch 2 x 2 micro-steps, as the script's 4 x 1 does not fit with DDP;"
-            " `--micro-batch 4` keeps yours"
-        )
-    ] == choices(result)
-    kept = here(*words[:-1], "--micro-batch", "4", "train.py", "--seq_len", "256")
-    assert (4, 1) == batch(planned(kept))
-    assert [] == choices(kept)
-    assert "micro_batch" not in words_of(planned(kept))
+    assert expected == batch(content)
+    assert said == choices(result)
+    added = words_of(content)
+    batch_words = [added.get(name, []) for name in ("micro_batch", "accumulation_steps")]
+    assert delivered == [word for each in batch_words for word in each]
 
 
-@pytest.mark.usefixtures("trainer")
-def test_what_fits_as_the_script_has_it_stays_without_a_word(here: Run) -> None:
-    result = here("plan", "--json", *CPU, *MODEL, "train.py")
-    assert (4, 1) == batch(planned(result))
-    assert [] == choices(result)
-
-
-@pytest.mark.usefixtures("plain")
-def test_micro_steps_that_need_not_be_are_joined_where_no_time_is_predicted(here: Run) -> None:
-    result = here("plan", "--json", *CPU, *MODEL, "--global-batch", "16", "train.py")
-    assert (8, 1) == batch(planned(result))
-    assert [
-        (
-            "micro-batch 8 x 1 micro-step, the fewest micro-steps that fit, instead of 1 x 8;"
-            " `--micro-batch N` sets your own"
-        )
-    ] == choices(result)
-
-
-@pytest.mark.usefixtures("plain")
-def test_micro_batch_1_is_left_where_nobody_says_anything(here: Run) -> None:
-    assert (1, 1) == batch(planned(here("plan", "--json", *CPU, *MODEL, "train.py")))
+def test_micro_batch_1_is_left_where_there_is_no_script(here: Run) -> None:
     assert (1, 1) == batch(planned(here("plan", "--json", *H100)))
 
 
@@ -138,8 +160,8 @@ def test_what_is_fixed_in_the_code_is_never_changed(here: Run, folder: Path) -> 
         assert [] == choices(result)
 
 
-@pytest.mark.usefixtures("plain")
-def test_checkpointing_is_switched_on_where_nothing_fits_without(here: Run) -> None:
+def test_checkpointing_is_switched_on_where_nothing_fits_without(here: Run, folder: Path) -> None:
+    lay(folder, PLAIN)
     machine = ("--machine", "4xA100-40GB", "--model", "7b")
     words = ("plan", "--json", *machine, "train.py", "--seq_len", "2048")
     result = here(*words)

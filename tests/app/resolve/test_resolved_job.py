@@ -71,41 +71,49 @@ def test_by_itself_a_job_has_the_batch_that_its_script_would_run(
     assert expected == batch(requested(facts, *words))
 
 
+# They do not look at what else is in a micro-batch.
+ALIKE = {Trainer.SFT, Trainer.DPO, Trainer.REWARD}
+
+
 @pytest.mark.parametrize(
-    ("facts", "expected"),
+    ("facts", "words", "said", "expected"),
     [
-        (facts_of("hf_parser"), True),
-        (facts_of("hf_in_code"), False),
-        (TRAINER, True),
-        (PLAIN, True),
-        (facts_of("accelerate_bare"), True),
+        (facts_of("hf_parser"), (), {}, True),
+        (facts_of("hf_in_code"), (), {}, False),
+        (TRAINER, (), {}, True),
+        (PLAIN, (), {}, True),
+        (facts_of("accelerate_bare"), (), {}, True),
         # Its Accelerator is told of no accumulation, and its loop may not know of any.
-        (facts_of("lora_accelerate"), False),
+        (facts_of("lora_accelerate"), (), {}, False),
         # A loop that does not know of micro-steps counts them as steps of the optimizer.
-        (raw(LOADER), False),
-        (raw(LOADER, COUNTS), True),
+        (raw(LOADER), (), {}, False),
+        (raw(LOADER, COUNTS), (), {}, True),
         # What is in a micro-batch is compared with each other, or generated together.
-        (facts_of("trl_dpo_parser"), True),
-        (facts_of("trl_kto_optional_reference"), False),
-        (facts_of("trl_grpo_parser"), False),
-        (facts_of("trl_own_loss"), False),
+        (facts_of("trl_dpo_parser"), (), {}, True),
+        (facts_of("trl_kto_optional_reference"), (), {}, False),
+        (facts_of("trl_grpo_parser"), (), {}, False),
+        (facts_of("trl_own_loss"), (), {}, False),
+        # What a word or an option says is decided; a global batch alone leaves its split open.
+        (facts_of("hf_parser"), ("--per_device_train_batch_size", "8"), {}, False),
+        (facts_of("hf_parser"), ("--gradient_accumulation_steps", "2"), {}, False),
+        (facts_of("hf_parser"), (), {"micro_batch": 4}, False),
+        (facts_of("hf_parser"), (), {"accumulation_steps": 2}, False),
+        (None, (), {"global_batch": 32, "micro_batch": 4}, False),
+        (None, (), {"global_batch": 32, "accumulation_steps": 2}, False),
+        *(
+            (None, (), {"global_batch": 32, "trainer": trainer}, trainer in ALIKE)
+            for trainer in Trainer
+        ),
     ],
 )
 def test_a_batch_may_be_split_where_the_script_learns_the_same(
-    facts: ScriptFacts, *, expected: bool
+    facts: ScriptFacts | None,
+    words: tuple[str, ...],
+    said: dict[str, object],
+    *,
+    expected: bool,
 ) -> None:
-    assert expected is requested(facts).freedom.split
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("--per_device_train_batch_size", "8"),
-        ("--gradient_accumulation_steps", "2"),
-    ],
-)
-def test_what_a_word_after_the_script_says_is_decided(words: tuple[str, ...]) -> None:
-    assert not requested(facts_of("hf_parser"), *words).freedom.split
+    assert expected is requested(facts, *words, **said).freedom.split
 
 
 AUTO = dict.fromkeys(("train_micro_batch_size_per_gpu", "gradient_accumulation_steps"), "auto")
@@ -137,24 +145,10 @@ def test_a_batch_that_ones_own_config_leaves_open_is_as_open_as_the_script_has_i
     assert OpenSettings(split=expected) == freedom
 
 
-@pytest.mark.parametrize("said", [{"micro_batch": 4}, {"accumulation_steps": 2}])
-def test_what_an_option_says_is_decided(said: dict[str, int]) -> None:
-    assert not requested(facts_of("hf_parser"), **said).freedom.split
-    global_batch = 8 * said.get("micro_batch", 1)
-    assert not requested(None, global_batch=global_batch, **said).freedom.split
-
-
 def test_a_global_batch_leaves_its_split_open() -> None:
     resolved = requested(None, global_batch=32)
     assert (1, 8) == batch(resolved)
     assert OpenSettings(split=True, checkpointing=(True,)) == resolved.freedom
-
-
-@pytest.mark.parametrize("trainer", Trainer)
-def test_a_trainer_that_looks_at_its_micro_batch_keeps_it(trainer: Trainer) -> None:
-    alike = {Trainer.SFT, Trainer.DPO, Trainer.REWARD}
-    resolved = requested(None, global_batch=32, trainer=trainer)
-    assert (trainer in alike) is resolved.freedom.split
 
 
 def test_without_a_script_and_a_batch_nobody_says_what_would_run() -> None:
@@ -402,24 +396,35 @@ def test_a_trainer_collects_its_weights_and_an_engine_writes_them_by_storages(
     assert engine["largest storage that is written"] == pytest.approx(4 * 7e9, rel=0.05)
 
 
-def test_a_plan_says_when_most_is_held_and_how_much_there_is(here: Run) -> None:
-    unknown = here("plan", "--machine", "8xA100-40GB", "--model", "1b", "--stage", "0").stdout
-    assert "Host     28.5 GiB on each node, most of it while a checkpoint is saved" in unknown
-    assert "set it with `--host-memory`" in " ".join(unknown.split())
-    words = ("--machine", "8xA100-40GB", "--model", "1b", "--stage", "0")
-    known = here("plan", *words, "--host-memory", "20GiB")
-    assert ("20.0 GiB is available, so the kernel may kill the job then") in " ".join(
-        known.stdout.split()
-    )
+OF_HOST = {
+    "unknown": (
+        (),
+        (
+            "Host 28.5 GiB on each node, most of it while a checkpoint is saved",
+            "set it with `--host-memory`",
+        ),
+    ),
+    "too small to save": (
+        ("--host-memory", "20GiB"),
+        ("20.0 GiB is available, so the kernel may kill the job then",),
+    ),
+    # 28.5 GiB are predicted; predictions of the host were off by up to 6 %.
+    "nearly full": (
+        ("--host-memory", "30GiB"),
+        ("30.0 GiB is available, only 1.5 GiB more: it just fits if no other program",),
+    ),
+    "roomy": (("--host-memory", "31GiB"), ("31.0 GiB is available",)),
+}
 
 
-def test_a_host_that_is_nearly_full_is_said_to_be(here: Run) -> None:
-    """28.5 GiB are predicted; predictions of the host were off by up to 6 %."""
-    words = ("plan", "--machine", "8xA100-40GB", "--model", "1b", "--stage", "0", "--host-memory")
-    near, roomy = (" ".join(here(*words, size).stdout.split()) for size in ("30GiB", "31GiB"))
-    assert "30.0 GiB is available, only 1.5 GiB more: it just fits if no other program" in near
-    assert "31.0 GiB is available" in roomy
-    assert "only" not in roomy.partition("31.0 GiB is available")[2]
+@pytest.mark.parametrize(("words", "says"), OF_HOST.values(), ids=OF_HOST)
+def test_a_plan_says_when_most_of_the_host_is_held_and_how_much_there_is(
+    here: Run, words: tuple[str, ...], says: tuple[str, ...]
+) -> None:
+    job = ("plan", "--machine", "8xA100-40GB", "--model", "1b", "--stage", "0")
+    said = " ".join(here(*job, *words).stdout.split())
+    assert [] == [each for each in says if each not in said]
+    assert ("GiB is available, only" in said) is (words[-1:] == ("30GiB",))
 
 
 def test_a_host_that_is_too_small_to_start_on_is_named_with_what_it_lacks(here: Run) -> None:
