@@ -26,10 +26,7 @@ def test_an_outcome_is_read_from_the_output_of_a_launch() -> None:
     assert (
         "loss 5.500 -> 2.900, strategy zero2: config demo/ds_config_zero2.json" == outcome.summary
     )
-
-
-def test_a_run_that_shows_what_it_is_to_show_passes() -> None:
-    train_twice.require(train_twice.read_outcome(OUTPUT), "zero2")
+    train_twice.require(outcome, "zero2")
 
 
 @pytest.mark.parametrize(
@@ -79,68 +76,38 @@ def test_the_budget_of_the_demo_takes_zero2_in_either_precision(
     assert (precision, "zero2") == (planned["workload"]["precision"], planned["chosen"])
 
 
-@pytest.mark.parametrize(("lines", "expected"), [(0, 0), (1, 1), (3, 3)])
+@pytest.mark.parametrize("gpus", [None, 0, 1, 3])
 def test_the_gpus_are_those_that_the_driver_lists(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: int, expected: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpus: int | None
 ) -> None:
-    listed = "".join(f"echo 'GPU {n}: NVIDIA A100 (UUID: GPU-{n})'\n" for n in range(lines))
-    (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{listed}echo '  MIG 1g.5gb Device 0:'\n")
-    (tmp_path / "nvidia-smi").chmod(0o755)
+    lines = (f"echo 'GPU {n}: NVIDIA A100 (UUID: GPU-{n})'\n" for n in range(gpus or 0))
+    if gpus is not None:
+        smi = tmp_path / "nvidia-smi"
+        smi.write_text(f"#!/bin/sh\n{''.join(lines)}echo '  MIG 1g.5gb Device 0:'\n")
+        smi.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert expected == train_twice.count_gpus()
+    assert (gpus or 0) == train_twice.count_gpus()
 
 
-def test_without_a_driver_there_are_no_gpus(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert 0 == train_twice.count_gpus()
-
-
-def test_an_op_that_is_built_is_not_said_to_be_compiled(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
-    for name in ("built", "new", "idle"):
-        (tmp_path / name).mkdir()
-    for path in ("built/lock", "built/built.so", "new/lock"):
-        (tmp_path / path).touch()
-    assert {"new"} == train_twice.find_builds()
-
-
-def test_a_silent_job_gets_signs_of_life_and_a_build_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A job that builds an op until the op is named, and is silent until a sign of life came."""
+def test_a_silent_job_gets_signs_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that is silent until a sign of life came."""
     monkeypatch.setattr(train_twice, "SILENT_S", 0.2)
-    monkeypatch.setattr(train_twice, "LOOK_S", 0.02)
-    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
-    (tmp_path / "some_op").mkdir()
-    lock = tmp_path / "some_op" / "lock"
-    job_code = (
-        "import sys; print('begins', flush=True); sys.stdin.readline(); sys.stdout.write('ends')"
-    )
-    heard: list[str] = []
+    code = "import sys; print('begins', flush=True); sys.stdin.readline(); sys.stdout.write('ends')"
     said: list[str] = []
     with subprocess.Popen(
-        [sys.executable, "-c", job_code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as job:
-        lock.touch()
+        goes_on = job.stdin
+        assert goes_on is not None
 
-        def watch(text: str) -> None:
+        def hear(text: str) -> None:
             said.append(text)
-            if "still compiling" in text:
-                lock.unlink()
-            if "still running" in text and job.stdin is not None and not job.stdin.closed:
-                job.stdin.close()
+            goes_on.close()
 
-        monkeypatch.setattr(train_twice, "say", watch)
-        limit = threading.Timer(30, job.kill)
+        monkeypatch.setattr(train_twice, "say", hear)
+        limit = threading.Timer(60, job.kill)
         limit.start()
-        heard += train_twice.follow(job)
+        heard = [*train_twice.follow(job)]
         limit.cancel()
     assert ["begins\n", "ends\n"] == heard
-    assert "DeepSpeed compiles its op `some_op`" in said[0]
-    assert "still compiling" in said[1]
-    assert "still running" in said[2]
-    assert "" == capsys.readouterr().out
+    assert "still running" in said[0]

@@ -26,7 +26,7 @@ STEPS = "20"
 
 # An output that is silent for longer gets a sign of life.
 SILENT_S = 10.0
-LOOK_S = 1.0
+COMPILES = "what DeepSpeed compiles takes a minute or so, once"
 
 # What tells a Trainer the precision that the first run was planned with.
 PRECISION_WORDS: Mapping[str, tuple[str, ...]] = {
@@ -161,40 +161,23 @@ def train(name: str, words: Sequence[str]) -> Outcome:
 
 
 def follow(job: "subprocess.Popen[bytes]") -> Iterator[str]:
-    """What a job writes; between that, when DeepSpeed compiles, and that a silent job goes on."""
+    """What a job writes, with a sign of life wherever it is silent for long."""
     assert job.stdout is not None
-    started_s = heard_s = time.monotonic()
-    compiling, rest = frozenset[str](), b""
+    started_s, rest = time.monotonic(), b""
     with selectors.DefaultSelector() as selector:
         selector.register(job.stdout, selectors.EVENT_READ)
         while True:
-            if selector.select(LOOK_S):
-                got = os.read(job.stdout.fileno(), 65536)
-                if not got:
-                    break
-                *lines, rest = (rest + got).split(b"\n")
-                yield from (f"{line.decode(errors='replace')}\n" for line in lines)
-                heard_s = time.monotonic()
-            now_s, before, compiling = time.monotonic(), compiling, find_builds()
-            for op in sorted(compiling - before):
-                say(f"DeepSpeed compiles its op `{op}`, once: a minute or so")
-                heard_s = now_s
-            if now_s - heard_s >= SILENT_S:
-                what = "still compiling" if compiling else "still running"
-                say(f"{what}, {now_s - started_s:.0f} s after the start")
-                heard_s = now_s
+            if not selector.select(SILENT_S):
+                seconds = time.monotonic() - started_s
+                say(f"still running, {seconds:.0f} s after the start; {COMPILES}")
+                continue
+            got = os.read(job.stdout.fileno(), 65536)
+            if not got:
+                break
+            *lines, rest = (rest + got).split(b"\n")
+            yield from (f"{line.decode(errors='replace')}\n" for line in lines)
     if rest:
         yield f"{rest.decode(errors='replace')}\n"
-
-
-def find_builds() -> frozenset[str]:
-    """The ops that torch compiles now: a `lock` lies in the folder of each, and no library yet.
-
-    It locks a built op too, to look whether that is still new.
-    """
-    folder = os.environ.get("TORCH_EXTENSIONS_DIR")
-    homes = [lock.parent for lock in Path(folder).glob("*/lock")] if folder else []
-    return frozenset(home.name for home in homes if not (home / f"{home.name}.so").exists())
 
 
 def read_outcome(text: str) -> Outcome:
