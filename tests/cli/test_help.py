@@ -328,7 +328,6 @@ def test_the_rule_of_thumb_belongs_to_plan(here: Run, command: str) -> None:
         ("machine", ("--machine", "8xH100", "--force"), "`--save`"),
         ("machine", ("--machine", "8xH100", "--deadline", "3"), "`--hostfile`"),
         ("launch", ("--max-attempts", "3", "train.py"), "`--escalate`"),
-        ("launch", ("--launcher", "openmpi", "train.py"), "`--hostfile`"),
         ("plan", (*PLAN, "--module"), "SCRIPT"),
         ("plan", (*PLAN, "--config-via", "env"), "SCRIPT"),
         ("measure", ("--model", "10m", "-m"), "SCRIPT"),

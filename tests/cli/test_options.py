@@ -107,8 +107,7 @@ OWN = {
         *("--html", "--svg", "--compare", "--origins"),
     },
     "launch": {
-        *("--supervise", "--no-supervise", "--escalate", "--max-attempts"),
-        *("--grace-seconds", "--launcher"),
+        *("--supervise", "--no-supervise", "--escalate", "--max-attempts", "--grace-seconds"),
     },
 }
 

@@ -1,6 +1,6 @@
 """Launch a script over a hostfile as `zerowiz launch` does, without the decisions before it.
 
-python driver.py HOSTFILE LAUNCHER FOLDER GRACE SCRIPT [ARGS...]
+python driver.py HOSTFILE FOLDER GRACE SCRIPT [ARGS...]
 """
 
 import os
@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from zerowiz.app.launch.start import Run, launcher_command, make_launch_plan
-from zerowiz.core.launch.plan import EntryPoint, Launcher
+from zerowiz.core.launch.plan import EntryPoint
 from zerowiz.core.machine.types import Host, with_nodes
 from zerowiz.emit.files import write_files
 from zerowiz.emit.job import supervise
@@ -19,7 +19,7 @@ from zerowiz.probe.preflight.interpreter import find_programs
 
 def main() -> None:
     """Be the head."""
-    hostfile, launcher, folder, grace, *words = sys.argv[1:]
+    hostfile, folder, grace, *words = sys.argv[1:]
     slots = read_hostfile(Path(hostfile))
     machine = with_nodes(cpu_machine(next(iter(slots.values())), Host()), len(slots))
     programs = find_programs(os.environ)
@@ -28,7 +28,6 @@ def main() -> None:
         supervised=True,
         grace_seconds=int(grace),
         hostfile=Path(hostfile),
-        launcher=Launcher(launcher),
     )
     wanted = {"DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"}
     command = launcher_command(run, 1, machine, programs, wanted)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from zerowiz.errors import UsageError
-from zerowiz.probe.nodes import read_env_files
+from zerowiz.probe.nodes import read_env_lines
 
 
 @pytest.fixture(autouse=True)
@@ -17,7 +17,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def texts(environ: dict[str, str], folder: Path) -> list[str]:
-    return [file.text for file in read_env_files(environ, folder)]
+    return read_env_lines(environ, folder)
 
 
 def test_the_one_of_the_home_folder_comes_first(home: Path, tmp_path: Path) -> None:
@@ -44,4 +44,4 @@ def test_an_absolute_name_is_one_file(tmp_path: Path) -> None:
 def test_one_that_is_no_text_is_named(tmp_path: Path) -> None:
     (tmp_path / ".deepspeed_env").write_bytes(b"\xff\xfe")
     with pytest.raises(UsageError, match="cannot be read: it is not text"):
-        read_env_files({}, tmp_path)
+        read_env_lines({}, tmp_path)

@@ -112,23 +112,6 @@ def test_on_the_cpu_accelerate_sees_the_ranks_and_the_training_is_what_it_would_
     assert said == out.decode().splitlines()[-1]
 
 
-@pytest.mark.parametrize("words", [("--local_rank=1",), ()], ids=["local rank", "none"])
-def test_deepspeeds_launcher_counts_whatever_stands_around_it(
-    words: tuple[str, ...], tmp_path: Path
-) -> None:
-    around = {"PMI_RANK": "0", "SLURM_PROCID": "0", "OMPI_COMM_WORLD_RANK": "0"}
-    run(tmp_path, "", *words, str(tmp_path / "script.py"), **around, MPI_LOCALRANKID="0")
-    assert [3, 1] == [read(tmp_path, "rank-3.json")[key] for key in ("rank", "local_rank")]
-
-
-def test_where_mpi_started_it_no_local_rank_is_handed_on(tmp_path: Path) -> None:
-    words = (str(tmp_path / "script.py"), "--lr", "0.1")
-    mpi = {"OMPI_COMM_WORLD_RANK": "5", "OMPI_COMM_WORLD_LOCAL_RANK": "2", "CROSS_RANK": ""}
-    _, out, _ = run(tmp_path, "print(sys.argv[1:])", *words, **mpi)
-    assert b"['--lr', '0.1']\n" == out
-    assert [5, 2] == [read(tmp_path, "rank-5.json")[key] for key in ("rank", "local_rank")]
-
-
 def append(path: Path, text: str) -> None:
     with path.open("a") as stream:
         stream.write(text)

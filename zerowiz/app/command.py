@@ -16,7 +16,6 @@ from zerowiz.app.resolve.resolved_job import config_file
 from zerowiz.core import shell
 from zerowiz.core.decision.questions import Back, Question
 from zerowiz.core.launch.other_launchers import MODULES, OtherCommand, is_launcher, read_command
-from zerowiz.core.launch.plan import Launcher
 from zerowiz.core.script.bindings import State
 from zerowiz.core.script.config_delivery import deliver, with_config_via
 from zerowiz.core.script.facts import ScriptFacts
@@ -53,8 +52,6 @@ class Command(Struct, frozen=True, kw_only=True):
     options: Options
     no_local_rank: bool = False
     """Whether the words of DeepSpeed's own launcher said that the script takes no such word."""
-    launcher: Launcher | None = None
-    """What they said reaches the nodes of a hostfile."""
 
 
 def understand_command(
@@ -100,7 +97,6 @@ def understand_command(
         script_args=other.args,
         options=settled,
         no_local_rank=other.no_local_rank,
-        launcher=other.launcher,
     )
 
 

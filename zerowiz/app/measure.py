@@ -22,7 +22,6 @@ from zerowiz.app.reporter import SILENT, LaunchReporter, Reporter
 from zerowiz.core.decision.flowchart import OffloadChoice
 from zerowiz.core.decision.open_settings import Candidate
 from zerowiz.core.decision.questions import template_of
-from zerowiz.core.launch.plan import Launcher
 from zerowiz.core.launch.provenance import PlannedFile
 from zerowiz.core.measured_run import ScriptMeasurement, formulas_of, keep_run, machine_key
 from zerowiz.core.model.from_name import config_of_size, model_from_size, parse_size
@@ -123,7 +122,6 @@ def plan_script(script: MeasuredScript, reporter: Reporter) -> Start:
     how = RunOptions(
         supervise=True,
         policy=RestartPolicy(),
-        launcher=Launcher.PDSH,
         grace_seconds=_GRACE_S,
     )
     launch = prepare_launch(script.path, script.words, script.options, how, reporter)

@@ -13,7 +13,6 @@ from zerowiz.cli.completion import complete_script
 from zerowiz.cli.options import takes_options
 from zerowiz.cli.output import showing_refused_plan, write_plan
 from zerowiz.cli.usage import PlainCommand
-from zerowiz.core.launch.plan import Launcher
 from zerowiz.core.strategies import FLOWCHART_STRATEGIES
 from zerowiz.core.structs import replace
 from zerowiz.errors import UsageError
@@ -31,11 +30,6 @@ def _run_option(
 
 def _check_options(options: Options, how: RunOptions) -> None:
     supervise, escalate = how.supervise, how.policy.escalate
-    if how.launcher is not Launcher.PDSH and options.hostfile is None:
-        raise UsageError(
-            f"`--launcher {how.launcher}` has no effect without `--hostfile`",
-            "add `--hostfile`, or remove `--launcher`",
-        )
     if escalate and supervise is False:
         raise UsageError(
             (
@@ -90,9 +84,6 @@ def launch(
         int,
         _run_option("--max-attempts", text="Maximum number of attempts with --escalate", least=1),
     ] = len(FLOWCHART_STRATEGIES),
-    launcher: Annotated[
-        Launcher, _run_option("--launcher", text="DeepSpeed's launcher for the --hostfile")
-    ] = Launcher.PDSH,
     grace_seconds: Annotated[
         int,
         _run_option(
@@ -110,7 +101,6 @@ def launch(
     how = RunOptions(
         supervise=supervise,
         policy=RestartPolicy(escalate=escalate, max_attempts=max_attempts),
-        launcher=launcher,
         grace_seconds=grace_seconds,
     )
     _check_options(options, how)

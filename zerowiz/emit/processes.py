@@ -184,14 +184,12 @@ def end_job(
     return len(left)
 
 
-# Find the nodes that a multi-node launcher has lost, by the `ssh` processes that it keeps.
+# Find the nodes that pdsh has lost, by the `ssh` processes that it keeps.
 #
-# pdsh and MPICH keep one `ssh` for each node. It ends when the node's command ends, or when the
-# node no longer answers (`core/launch/job_nodes.py`, KEEPALIVE). After a loss these launchers wait
-# for the other nodes without end, and the ranks there wait for the lost ones. Open MPI keeps one
-# `ssh` for each node too, but ends the job by itself.
+# It keeps one `ssh` for each node, which ends when the node's command ends, or when the node no
+# longer answers (`core/launch/job_nodes.py`, KEEPALIVE). After a loss pdsh waits for the other
+# nodes without end, and the ranks there wait for the lost ones.
 
-_LAUNCHERS = ("pdsh", "mpirun", "mpiexec")
 _CONNECTIONS_POLL_S = 1.0
 # From the end of an `ssh` until a shared file system shows how the ranks of its node ended.
 _SETTLE_S = 5.0
@@ -201,21 +199,19 @@ class Connections:
     """The connections of one job.
 
     Args:
-        launcher: The pid of DeepSpeed's runner, which starts pdsh or `mpirun`.
-        hosts: The nodes as the hostfile names them, in its order; empty where the launcher keeps no
-            connections.
+        launcher: The pid of DeepSpeed's runner, which starts pdsh.
+        hosts: The nodes as the hostfile names them, in its order; empty without a hostfile.
         ranks: The count of the whole job; each node has as many.
     """
 
     def __init__(self, launcher: int, hosts: Sequence[str], ranks: int) -> None:
         self._launcher = launcher
         share = ranks // max(1, len(hosts))
-        # deepspeed/launcher/launch.py (0.19.8) and Hydra: ranks go by the order of the hosts.
+        # deepspeed/launcher/launch.py (0.19.8): ranks go by the order of the hosts.
         self._ranks_of = {
             host: frozenset(range(number * share, (number + 1) * share))
             for number, host in enumerate(hosts)
         }
-        self._seen: set[str] = set()
         self._gone_since: dict[str, float] = {}
         self._poll_at = 0.0
 
@@ -239,19 +235,13 @@ class Connections:
 
     def _poll(self, now: float) -> None:
         for pid in read_children(self._launcher):
-            # A wrapper may have become the program under a name like `mpirun.mpich`.
-            name = Path(next(iter(_words(pid)), "")).name
-            if name.startswith(_LAUNCHERS):
-                connected = _connected(pid, self._ranks_of)
-                self._seen |= connected
-                # pdsh has an `ssh` to every host; Hydra needs none to its own host.
-                expected = self._ranks_of.keys() if name.startswith("pdsh") else self._seen
-                gone = expected - connected
+            if Path(_words(pid)[0]).name.startswith("pdsh"):
+                gone = self._ranks_of.keys() - _connected(pid, self._ranks_of)
                 self._gone_since = {host: self._gone_since.get(host, now) for host in gone}
 
 
 def _connected(pid: int, hosts: Collection[str]) -> set[str]:
-    """The hosts that a launcher has an `ssh` to."""
+    """The hosts that pdsh has an `ssh` to."""
     clients = [_words(child) for child in read_children(pid)]
     # The first word that names a host: the command follows it, and may name other hosts.
     named = (next((word for word in words if word in hosts), None) for words in clients)
@@ -259,11 +249,11 @@ def _connected(pid: int, hosts: Collection[str]) -> set[str]:
 
 
 def _words(pid: int) -> list[str]:
-    """The command line of a process; empty where it has ended."""
+    """The command line of a process; an empty word where it has ended."""
     try:
         text = Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return []
+        return [""]
     return text.split("\0")
 
 

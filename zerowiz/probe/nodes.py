@@ -5,8 +5,7 @@ import ipaddress
 import os
 import re
 import socket
-import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
@@ -24,80 +23,33 @@ from zerowiz.core.launch.job_nodes import (
     expand_hosts,
     join_name,
 )
-from zerowiz.core.launch.plan import EnvText
 from zerowiz.errors import PreflightError, UsageError, ZerowizError
 from zerowiz.probe.files import read_named_text
 from zerowiz.probe.machine.scheduler import parse_count, parse_elastic
 
-_LIMIT_S = 10
 
-
-def find_master_address(hosts: Sequence[str]) -> str | None:
-    """The first host's address on the network to the other hosts.
+def find_master_address(host: str) -> str | None:
+    """The address of the first host, as its name resolves here.
 
     DeepSpeed takes the first word of `hostname -I` on that host, which may be a container's bridge
-    or another network (runner.py, 0.19.8). Where the first host is this one, its own name often
-    resolves to a loopback address; then it is the address of the route to the second host.
+    or another network (runner.py, 0.19.8).
 
     Args:
-        hosts: As the hostfile names them.
+        host: As the hostfile names it.
 
     Returns:
-        None where the names do not resolve, as behind a jump host; DeepSpeed then asks the node.
+        None where the name does not resolve, as of an alias of ssh_config, or where it is a
+        loopback address; DeepSpeed then asks the node.
     """
-    address = _resolve(_hostname(hosts[0]))
-    if address is None or not ipaddress.ip_address(address).is_loopback:
-        return address
-    return _own_address_towards(_hostname(hosts[1])) if len(hosts) > 1 else None
-
-
-def _hostname(host: str) -> str:
-    """The host name that `ssh` connects to: a hostfile may hold an alias of ssh_config."""
     try:
-        done = subprocess.run(  # noqa: S603 - it only prints settings
-            ["ssh", "-G", "--", host],  # noqa: S607 - as DeepSpeed runs it
-            capture_output=True,
-            text=True,
-            timeout=_LIMIT_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return host
-    return parse_ssh_hostname(done.stdout) or host
-
-
-def parse_ssh_hostname(text: str) -> str | None:
-    """The host name in the output of `ssh -G`; None if there is none."""
-    settings = dict(line.partition(" ")[::2] for line in text.splitlines())
-    return settings.get("hostname")
-
-
-def _resolve(name: str) -> str | None:
-    try:
-        rows = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+        rows = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError:
         return None
     # IPv4 first: DeepSpeed writes `address:port` without brackets in places.
-    addresses = [
-        str(row[4][0]) for row in sorted(rows, key=lambda row: row[0] is not socket.AF_INET)
-    ]
-    usable = [address for address in addresses if not ipaddress.ip_address(address).is_link_local]
-    return next(iter(usable), None)
-
-
-def _own_address_towards(name: str) -> str | None:
-    target = _resolve(name)
-    if target is None or ipaddress.ip_address(target).is_loopback:
-        return None
-    family = socket.AF_INET6 if ":" in target else socket.AF_INET
-    with socket.socket(family, socket.SOCK_DGRAM) as udp:
-        try:
-            # Nothing is sent: the kernel only chooses the route.
-            udp.connect((target, 9))
-        except OSError:
-            return None
-        address: str = udp.getsockname()[0]
-    return address
+    rows.sort(key=lambda row: row[0] is not socket.AF_INET)
+    addresses = [ipaddress.ip_address(row[4][0]) for row in rows]
+    usable = [address for address in addresses if not address.is_link_local]
+    return str(usable[0]) if usable and not usable[0].is_loopback else None
 
 
 # Read the files of environment variables that DeepSpeed's runner sends to the nodes.
@@ -106,8 +58,8 @@ def _own_address_towards(name: str) -> str | None:
 _NAME = ".deepspeed_env"
 
 
-def read_env_files(environ: Mapping[str, str], folder: Path = Path()) -> tuple[EnvText, ...]:
-    """The file in the home folder, then the one in the working folder, which takes precedence.
+def read_env_lines(environ: Mapping[str, str], folder: Path = Path()) -> list[str]:
+    """The lines of the file in the home folder, then of the one in the working folder.
 
     Args:
         environ: The caller's environment; its DS_ENV_FILE renames both files.
@@ -119,7 +71,7 @@ def read_env_files(environ: Mapping[str, str], folder: Path = Path()) -> tuple[E
     name = environ.get("DS_ENV_FILE", _NAME)
     paths = (Path("~").expanduser() / name, folder / name)
     files = (path for path in dict.fromkeys(paths) if path.is_file())
-    return tuple(EnvText(name=str(path), text=_read(path)) for path in files)
+    return [line for path in files for line in _read(path).splitlines()]
 
 
 def _read(path: Path) -> str:

@@ -65,22 +65,6 @@ EXTENSIONS_VARIABLE, EXTENSIONS_FOLDER = "TORCH_EXTENSIONS_DIR", "torch_extensio
 LOOK_S = 0.5
 SIGNALLED = 128  # what a shell adds to the number of a signal for the exit status
 
-# DeepSpeed's own launcher sets this variable of each of its ranks, beside RANK and LOCAL_RANK
-# (deepspeed/launcher/launch.py, 0.19.8). mpirun does not, and zerowiz takes it out of the
-# environment that an mpirun passes on (core/launch/job_nodes.py).
-LAUNCHER_VARIABLE = "CROSS_RANK"
-# Without it, mpirun started the rank, and the first of these that is set says its number. Under
-# DeepSpeed's launcher they may be those of the job that zerowiz itself was started by.
-MPI_RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "RANK", "SLURM_PROCID")
-MPI_LOCAL_RANKS = (
-    *("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "LOCAL_RANK", "SLURM_LOCALID"),
-)
-# Open MPI has its own names for these variables; without them DeepSpeed needs mpi4py
-# (deepspeed/comm/comm.py, init_distributed, 0.19.8).
-OPENMPI_VARIABLES = {
-    name: f"OMPI_COMM_WORLD_{name.removeprefix('WORLD_')}"
-    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_SIZE")
-}
 # Of an Accelerator that is configured from outside (core/script/config_delivery.py); on DeepSpeed's
 # CPU accelerator it needs a state of its own first (accelerate_cpu.py).
 ACCELERATE_ON_CPU = {"ACCELERATE_USE_DEEPSPEED": "true", "DS_ACCELERATOR": "cpu"}
@@ -106,17 +90,6 @@ def rank_command(words: list[str]) -> list[str]:
     before = {"accelerate_cpu.py": on_cpu, "measured_script.py": ATTEMPT_VARIABLE in os.environ}
     first = [str(Path(__file__).with_name(name)) for name, needed in before.items() if needed]
     return [sys.executable, "-u", *first, *program, *local, *words[len(program) :]]
-
-
-def read_ranks() -> tuple[int, int]:
-    """The rank and the local rank."""
-    if LAUNCHER_VARIABLE in os.environ:
-        return int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
-    ranks, local_ranks = (
-        [int(os.environ[name]) for name in names if name in os.environ] or [0]
-        for names in (MPI_RANKS, MPI_LOCAL_RANKS)
-    )
-    return ranks[0], local_ranks[0]
 
 
 def read_pid_namespace() -> str:
@@ -297,7 +270,7 @@ class RankSupervisor:
 
     def __init__(self, words: list[str], folder: Path) -> None:
         self.folder = folder
-        self.rank, local_rank = read_ranks()
+        self.rank, local_rank = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
         self.launcher = os.getppid()
         self.oom_kills = deque([oom_kills()], maxlen=OOM_POLLS)
         namespace = read_pid_namespace()
@@ -516,9 +489,6 @@ def leave(status: int) -> NoReturn:
 def main() -> NoReturn:
     """Supervise the rank of a supervised job; of another job, become the training."""
     words = sys.argv[1:]
-    for name, openmpi_name in OPENMPI_VARIABLES.items():
-        if openmpi_name in os.environ:
-            os.environ.setdefault(name, os.environ[openmpi_name])
     folder = os.environ.get(ATTEMPT_VARIABLE)
     if folder is None:
         become(rank_command(words))

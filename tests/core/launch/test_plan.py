@@ -8,17 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zerowiz.core.launch.plan import (
-    EnvText,
     LaunchEnvironment,
     LaunchPlan,
     Programs,
-    for_pdsh,
     is_secret,
     launch_argv,
     launch_env,
     launcher_options,
     merge_env,
-    render_env,
     why_supervised,
 )
 from zerowiz.core.machine.spec import parse_spec
@@ -27,10 +24,6 @@ from zerowiz.core.structs import replace
 from zerowiz.probe.package_data import read_gpu_table
 
 # What of the environment reaches the ranks of other nodes.
-
-
-def file(text: str) -> EnvText:
-    return EnvText(name="mine", text=text)
 
 
 def exported(value: str) -> str:
@@ -51,82 +44,89 @@ def shell_sees(lines: Mapping[str, str]) -> dict[str, str]:
     return dict(zip(lines, values, strict=True))
 
 
-def lines_of(text: str) -> dict[str, str]:
-    return dict(line.split("=", maxsplit=1) for line in text.splitlines())
-
-
-def test_settings_of_training_libraries_travel_and_others_stay() -> None:
-    environ = {"HF_HOME": "/x", "EDITOR": "vi", "CUDA_VISIBLE_DEVICES": "0", "DS_ENV_FILE": "f"}
-    assert {"HF_HOME": "/x"} == merge_env(environ, {}).values
-
-
-def test_a_line_of_the_person_wins_over_the_environment_and_over_a_default() -> None:
-    sent = merge_env(
-        {"NCCL_DEBUG": "INFO"},
-        {"OMP_NUM_THREADS": "4"},
-        [file("NCCL_DEBUG=WARN\nOMP_NUM_THREADS=8")],
-    )
-    assert {"NCCL_DEBUG": "WARN", "OMP_NUM_THREADS": "8"} == sent.exact
-
-
-def test_the_file_of_the_working_folder_wins_over_that_of_the_home() -> None:
-    assert {"A": "2"} == merge_env({}, {}, [file("A=1"), file("A=2")]).exact
-
-
-def test_what_this_job_depends_on_wins_over_a_line() -> None:
-    sent = merge_env({}, {"DS_ACCELERATOR": "cpu"}, [file("DS_ACCELERATOR=cuda")])
-    assert {"DS_ACCELERATOR": "cpu"} == sent.exact
-    assert ("`mine` line 1 is ignored: this job sets `DS_ACCELERATOR` itself",) == sent.notes
-
-
-@pytest.mark.parametrize("line", ["no equals", "a b=1", "=1"])
-def test_a_line_that_would_end_the_job_is_left_out_and_named(line: str) -> None:
-    sent = merge_env({}, {}, [file(f"A=1\n{line}\nB=2")])
-    assert {"A": "1", "B": "2"} == sent.exact
-    assert [True] == ["line 2 is ignored" in note for note in sent.notes]
-
-
-def test_blank_lines_and_comments_pass_without_a_word() -> None:
-    sent = merge_env({}, {}, [file("\n  \n# A=1\nB=2\n")])
-    assert ({"B": "2"}, ()) == (sent.exact, sent.notes)
+def sent(environ: Mapping[str, str], planned: Mapping[str, str], *lines: str) -> dict[str, str]:
+    """What a rank of another node sees."""
+    text = merge_env(environ, planned, lines).text
+    return shell_sees(dict(line.split("=", maxsplit=1) for line in text.splitlines()))
 
 
 @pytest.mark.parametrize(
-    ("line", "value"),
-    [("X=a b", "a b"), ("export X=1", "1"), ("X=$((1 + 2))", "3"), (r"X=a \$ \" c", 'a $ " c')],
+    ("environ", "planned", "lines", "seen"),
+    [
+        pytest.param(
+            {"HF_HOME": "/x", "EDITOR": "vi", "CUDA_VISIBLE_DEVICES": "0", "DS_ENV_FILE": "f"},
+            {},
+            (),
+            {"HF_HOME": "/x"},
+            id="settings of libraries travel, others stay",
+        ),
+        pytest.param(
+            {"NCCL_DEBUG": "INFO"},
+            {"OMP_NUM_THREADS": "4"},
+            ("NCCL_DEBUG=WARN", "OMP_NUM_THREADS=8"),
+            {"NCCL_DEBUG": "WARN", "OMP_NUM_THREADS": "8"},
+            id="a line wins over the environment and over a default",
+        ),
+        pytest.param({}, {}, ("A=1", "A=2"), {"A": "2"}, id="the last line wins"),
+        pytest.param(
+            {},
+            {"DS_ACCELERATOR": "cpu"},
+            ("DS_ACCELERATOR=cuda",),
+            {"DS_ACCELERATOR": "cpu"},
+            id="what the job depends on wins over a line",
+        ),
+        pytest.param(
+            {},
+            {},
+            ("A=1", "", "  ", "# B=1", "no equals", "=1", "C=2"),
+            {"A": "1", "C": "2"},
+            id="lines on which DeepSpeed fails are left out",
+        ),
+        pytest.param({}, {}, ("X=a b",), {"X": "a b"}, id="a space"),
+        pytest.param({}, {}, ("export X=1",), {"X": "1"}, id="export"),
+        pytest.param({}, {}, ("X=$((1 + 2))",), {"X": "3"}, id="the shell expands a line"),
+        pytest.param({}, {}, (r"X=a \$ \" c",), {"X": 'a $ " c'}, id="escapes in a line"),
+        pytest.param({"HF_TOKEN": "t"}, {}, ("HF_TOKEN=s",), {"HF_TOKEN": "s"}, id="a secret sent"),
+    ],
 )
-def test_a_line_reaches_the_shell_of_a_node_as_deepspeed_sends_it(line: str, value: str) -> None:
-    text = render_env(merge_env({}, {}, [file(line)]))
-    assert {"X": value} == shell_sees(lines_of(text))
+def test_a_rank_of_another_node_sees(
+    environ: Mapping[str, str],
+    planned: Mapping[str, str],
+    lines: tuple[str, ...],
+    seen: Mapping[str, str],
+) -> None:
+    assert seen == sent(environ, planned, *lines)
+    assert () == merge_env(environ, planned, lines).notes
 
 
 @given(st.text(st.characters(exclude_categories=["C", "Z"]) | st.just(" ")))
 def test_every_value_reaches_the_shell_of_a_node_as_it_is(value: str) -> None:
     value = value.strip()
-    text = render_env(for_pdsh(merge_env({"HF_X": value}, {})))
-    assert {"HF_X": value} == shell_sees(lines_of(text))
+    assert {"HF_X": value} == sent({"HF_X": value}, {})
 
 
-@pytest.mark.parametrize("name", ["HF_TOKEN", "WANDB_API_KEY", "HUGGING_FACE_HUB_TOKEN"])
-def test_a_secret_stays_unless_a_line_sends_it(name: str) -> None:
-    stays = for_pdsh(merge_env({name: "s"}, {}))
-    assert {} == stays.exact
-    assert [True] == [note.startswith(f"`{name}` is not sent to the nodes") for note in stays.notes]
-    sent = for_pdsh(merge_env({name: "t"}, {}, [file(f"{name}=s")]))
-    assert ({name: "s"}, ()) == (sent.exact, sent.notes)
+@pytest.mark.parametrize(
+    ("name", "value", "unset", "why"),
+    [
+        ("HF_TOKEN", "s", (), "where every user could see it"),
+        ("WANDB_API_KEY", "s", (), "where every user could see it"),
+        # DeepSpeed's runner would send it unasked.
+        ("MLFLOW_TRACKING_PASSWORD", "s", ("MLFLOW_TRACKING_PASSWORD",), "where every user"),
+        ("NCCL_X_KEY", "s", ("NCCL_X_KEY",), "where every user could see it"),
+        ("HF_X", "a\nb", (), "DeepSpeed cannot send a value with a line break"),
+    ],
+)
+def test_what_stays_is_named(name: str, value: str, unset: tuple[str, ...], why: str) -> None:
+    env = merge_env({name: value, "HF_HOME": "/x"}, {})
+    assert ("HF_HOME=/x\n", unset) == (env.text, env.unset)
+    [note] = env.notes
+    assert note.startswith(f"`{name}` is not sent to the nodes")
+    assert why in note
 
 
 @pytest.mark.parametrize("name", ["TOKENIZERS_PARALLELISM", "HF_TOKEN_PATH", "NCCL_KEYS_X"])
 def test_a_name_that_only_looks_like_a_secret_travels(name: str) -> None:
     assert not is_secret(name)
-
-
-def test_a_value_with_a_line_break_stays_and_is_named() -> None:
-    sent = for_pdsh(merge_env({"HF_X": "a\nb"}, {}))
-    assert {} == sent.exact
-    assert (
-        "`HF_X` is not sent to the nodes: DeepSpeed cannot send a value with a line break",
-    ) == sent.notes
 
 
 FOUR = parse_spec("4xA100-40GB", read_gpu_table())

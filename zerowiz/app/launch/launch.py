@@ -34,7 +34,7 @@ from zerowiz.app.resolve.workload import (
 )
 from zerowiz.core.decision.questions import confirmation
 from zerowiz.core.launch.job_nodes import NodeRank
-from zerowiz.core.launch.plan import Launcher, Resume, ResumeFrom, why_supervised
+from zerowiz.core.launch.plan import Resume, ResumeFrom, why_supervised
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.script.settings import ScriptRun
 from zerowiz.core.structs import replace
@@ -55,8 +55,6 @@ class RunOptions(Struct, frozen=True, kw_only=True):
     supervise: bool | None = None
     """Whether zerowiz stays with the job; None where what it was started from decides."""
     policy: RestartPolicy = RestartPolicy()
-    launcher: Launcher = Launcher.PDSH
-    """What of DeepSpeed reaches the nodes of a hostfile."""
     grace_seconds: int = 30
     """For ranks to save and end, once they are asked to."""
 
@@ -134,9 +132,6 @@ def make_run(
         machine: What the job runs on.
         how: It is run.
         has_node: Whether each node has a zerowiz of its own.
-
-    Raises:
-        UsageError: Two launchers were named.
     """
     return Run(
         folder=_run_folder(options),
@@ -145,7 +140,6 @@ def make_run(
         escalates=how.policy.escalate,
         no_local_rank=command.no_local_rank,
         hostfile=options.hostfile,
-        launcher=_choose_launcher(how.launcher, command.launcher),
     )
 
 
@@ -290,16 +284,6 @@ def _require_script(
             "to start from one: `zerowiz template`",
         )
     return script_file
-
-
-def _choose_launcher(ours: Launcher, theirs: Launcher | None) -> Launcher:
-    """What reaches the nodes of a hostfile: as an option says, or the words of `deepspeed`."""
-    if theirs is not None and ours not in {Launcher.PDSH, theirs}:
-        raise UsageError(
-            f"`--launcher {ours}` conflicts with `--launcher {theirs}` of `deepspeed`",
-            "remove one of them",
-        )
-    return theirs or ours
 
 
 def check_node(options: Options, machine: Machine, node: NodeRank | None) -> None:

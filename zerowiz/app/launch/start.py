@@ -2,8 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct
@@ -22,14 +21,14 @@ from zerowiz.core.launch.job_nodes import (
     NodeRank,
     hostfile_text,
     node_options,
-    plan_host_launch,
+    pdsh_command,
     quote_script,
     quote_words,
     refuse_unsafe_paths,
 )
 from zerowiz.core.launch.plan import (
     EntryPoint,
-    Launcher,
+    LauncherCommand,
     LaunchPlan,
     Programs,
     Resume,
@@ -59,36 +58,13 @@ from zerowiz.core.workload import OPTIMIZERS, Method
 from zerowiz.emit.job import Watch, watched_env
 from zerowiz.errors import PreflightError, UsageError, ZerowizError
 from zerowiz.probe.host_files import HostFiles
-from zerowiz.probe.nodes import find_master_address, read_env_files, read_hostfile
-from zerowiz.probe.preflight.interpreter import check_launcher, find_programs
+from zerowiz.probe.nodes import find_master_address, read_env_lines, read_hostfile
+from zerowiz.probe.preflight.interpreter import check_pdsh, find_programs
 from zerowiz.probe.preflight.read_facts import read_facts, try_core_binding
 from zerowiz.translation import _
 from zerowiz.ui import check as check_text
 
 # What the launch of a job is made of: the launcher's command, the node, the run.
-
-Quote = Callable[[Sequence[str]], tuple[str, ...]]
-
-
-class LauncherCommand(Struct, frozen=True, kw_only=True):
-    """DeepSpeed's options and environment to start the ranks on their nodes."""
-
-    options: tuple[str, ...]
-    """DeepSpeed's, before the script."""
-    env: Mapping[str, str]
-    """All that differs from the caller's environment."""
-    unset: tuple[str, ...] = ()
-    """What of the caller's environment the launcher must not see."""
-    files: tuple[PlannedFile, ...] = ()
-    notes: tuple[str, ...] = ()
-    quote: Quote = tuple
-    """How the words after the launcher's script have to be handed over."""
-    quote_script: Callable[[str], str] = str
-    """How what the launcher takes for the script has to be."""
-    starts_modules: bool = True
-    """Whether DeepSpeed's `--module` works with it."""
-    master_port: int | None = None
-    """As it was given; None where a free one is taken."""
 
 
 class NodeLaunch(Struct, frozen=True, kw_only=True):
@@ -137,8 +113,6 @@ class Run(Struct, frozen=True, kw_only=True):
     no_local_rank: bool = False
     """Whether the person said that the script takes no `--local_rank`."""
     hostfile: Path | None = None
-    launcher: Launcher = Launcher.PDSH
-    """Over a hostfile."""
     node_launch: NodeLaunch | None = None
     """Where each node has a zerowiz of its own: this one."""
 
@@ -149,14 +123,8 @@ class Run(Struct, frozen=True, kw_only=True):
             ranks=ranks,
             local_ranks=self._local_ranks(ranks),
             grace_s=self.grace_seconds,
-            hosts=self._connected_hosts(),
+            hosts=() if self.hostfile is None else tuple(read_hostfile(self.hostfile)),
         )
-
-    def _connected_hosts(self) -> tuple[str, ...]:
-        """The nodes whose connections are watched; Open MPI watches its own."""
-        if self.hostfile is None or self.launcher is Launcher.OPENMPI:
-            return ()
-        return tuple(read_hostfile(self.hostfile))
 
     def _local_ranks(self, ranks: int) -> tuple[int, ...] | None:
         """The ranks of this host; None where a launcher spreads them over many."""
@@ -324,11 +292,10 @@ def make_launch_plan(
     """
     port = command.master_port or programs.master_port
     # Under supervision the launcher starts a program of ours, whose first word the script is.
-    needs_program = (entry.is_module and not command.starts_modules) or sees_one_rank(command.env)
-    by_rank_program = supervised or needs_program
+    by_rank_program = supervised or sees_one_rank(command.env)
     program = (programs.rank_program, *entry.program) if by_rank_program else (entry.target,)
     script, *args = (*program, *script_args)
-    launched = (command.quote_script(script), *command.quote(args))
+    launched = (quote_script(script), *quote_words(args)) if command.by_pdsh else (script, *args)
     options = (*command.options, *entry_options(entry, by_rank_program=by_rank_program))
     return LaunchPlan(
         files=(*command.files, *files),
@@ -342,7 +309,7 @@ def make_launch_plan(
     )
 
 
-# Reach the ranks of the nodes that a hostfile names, through one of DeepSpeed's launchers.
+# Reach the ranks of the nodes that a hostfile names, through pdsh.
 
 
 def hosts_command(
@@ -352,7 +319,7 @@ def hosts_command(
     env: Mapping[str, str],
     watched: Mapping[str, str],
 ) -> LauncherCommand:
-    """The options for DeepSpeed's launcher, and the file of variables that it sends.
+    """The options for DeepSpeed's runner, and the file of variables that it sends.
 
     Args:
         run: The launch.
@@ -364,29 +331,16 @@ def hosts_command(
     Raises:
         ZerowizError: What starts the ranks is missing, or would break on a path.
     """
-    check_launcher(run.launcher, os.environ)
+    check_pdsh(os.environ)
     places = {"the working folder": str(Path.cwd()), "the interpreter": sys.executable}
-    refuse_unsafe_paths(run.launcher, {**places, "the rank program": programs.rank_program})
-    env_file = run.folder / "deepspeed_env"
-    launch = plan_host_launch(
-        run.launcher,
+    refuse_unsafe_paths({**places, "the rank program": programs.rank_program})
+    return pdsh_command(
         str(hostfile),
-        merge_env(os.environ, {**env, **watched}, read_env_files(os.environ)),
+        merge_env(os.environ, {**env, **watched}, read_env_lines(os.environ)),
         os.environ,
-        env_file=str(env_file),
-        master_addr=find_master_address(list(read_hostfile(hostfile))),
-        master_port=programs.master_port,
-    )
-    return LauncherCommand(
-        options=launch.options,
-        env={**env, **launch.env},
-        unset=launch.without,
-        files=(PlannedFile(path=str(env_file), text=launch.env_text, own_folder=True),),
-        notes=launch.notes,
-        # MPICHRunner starts its own helper by `python -m` then (multinode_runner.py, 0.19.8).
-        starts_modules=run.launcher is not Launcher.MPICH,
-        quote=partial(quote_words, run.launcher),
-        quote_script=partial(quote_script, run.launcher),
+        env,
+        env_file=str(run.folder / "deepspeed_env"),
+        master_addr=find_master_address(next(iter(read_hostfile(hostfile)))),
     )
 
 

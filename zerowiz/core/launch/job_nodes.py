@@ -9,16 +9,8 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from zerowiz.core.launch.plan import (
-    EntryPoint,
-    Launcher,
-    RankEnv,
-    for_pdsh,
-    is_secret,
-    refuse_slices,
-    render_env,
-    without_shown,
-)
+from zerowiz.core.launch.plan import EntryPoint, LauncherCommand, RankEnv, refuse_slices
+from zerowiz.core.launch.provenance import PlannedFile
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.structs import Count, decode, encode, parse_json
 from zerowiz.errors import UsageError, ZerowizError
@@ -303,10 +295,8 @@ def _compared(join: Join) -> Mapping[str, object]:
     }
 
 
-# Plan a launch over a hostfile: options, variables and quoting for DeepSpeed's own launchers.
-#
-# Three of them reach other nodes from one head node. pdsh passes a command line to the shell of
-# each node. Open MPI and MPICH start the ranks themselves, without a shell.
+# Plan a launch over a hostfile: options, variables and quoting for pdsh, by which DeepSpeed reaches
+# the other nodes. It passes a command line to the shell of each.
 
 # ssh_config(5): `ssh` gives up a node that does not answer after so many messages with this
 # interval. Without the options it waits until the kernel gives up, after two hours. The first value
@@ -314,124 +304,48 @@ def _compared(join: Join) -> Mapping[str, object]:
 ALIVE_EVERY_S = 5
 ALIVE_TRIES = 3
 KEEPALIVE = f"-o ServerAliveInterval={ALIVE_EVERY_S} -o ServerAliveCountMax={ALIVE_TRIES}"
-
-# The variable from which each launcher takes options of `ssh`: pdsh(1), ORTE's plm/rsh component
-# (4.1), Hydra's bootstrap (4.0).
-_SSH_OPTIONS: Mapping[Launcher, str] = {
-    Launcher.PDSH: "PDSH_SSH_ARGS_APPEND",
-    Launcher.OPENMPI: "OMPI_MCA_plm_rsh_args",
-    Launcher.MPICH: "HYDRA_LAUNCHER_EXTRA_ARGS",
-}
-
-# deepspeed/launcher/launch.py (0.19.8) sets these for its ranks, and `worker/rank.py` knows them by
-# it. Of a job that zerowiz itself runs in they must not reach ranks that mpirun starts.
-LAUNCHERS_OWN = ("CROSS_RANK", "CROSS_SIZE")
-# deepspeed/launcher/runner.py, EXPORT_ENVS and export_envs of the CUDA accelerator (0.19.8).
-_EXPORTED = ("MLFLOW", "MV2", "NCCL", "PYTHON", "UCX")
-# multinode_runner.py, add_export (0.19.8): any other value gets `"` around it.
-_PLAIN = re.compile(r"[\w@%+=:,./-]*")
+# The variable from which pdsh(1) takes options of `ssh`.
+_SSH_OPTIONS = "PDSH_SSH_ARGS_APPEND"
 
 
-class HostLaunch(Struct, frozen=True, kw_only=True):
-    """What a launch over a hostfile adds to the command and to its environment."""
-
-    options: tuple[str, ...]
-    """DeepSpeed's, before the script."""
-    env: Mapping[str, str]
-    """For DeepSpeed itself, on this host."""
-    notes: tuple[str, ...]
-    """For a person to read."""
-    without: tuple[str, ...] = ()
-    """Variables that DeepSpeed itself must not see: it would garble them, or show a secret."""
-    env_text: str = ""
-    """The content of the file that DS_ENV_FILE names."""
-
-
-def plan_host_launch(
-    launcher: Launcher,
+def pdsh_command(
     hostfile: str,
     rank_env: RankEnv,
     environ: Mapping[str, str],
+    env: Mapping[str, str],
     *,
     env_file: str,
     master_addr: str | None,
-    master_port: int,
-) -> HostLaunch:
-    """The options and the environment of a job whose nodes a hostfile names.
+) -> LauncherCommand:
+    """How DeepSpeed starts the ranks on the nodes that a hostfile names.
 
     Args:
-        launcher: Which of DeepSpeed's launchers.
         hostfile: Its path.
         rank_env: The variables of the ranks.
         environ: The caller's environment.
+        env: What the job gets beside that.
         env_file: The absolute path of the file of variables.
         master_addr: The address by which the other nodes reach the first one. With None DeepSpeed
             takes the first address that the node has.
-        master_port: The port of torch's rendezvous on that node.
     """
-    options: tuple[str, ...] = ("--hostfile", hostfile, "--launcher", launcher.value)
-    if master_addr is not None:
-        options += ("--master_addr", master_addr)
-    ssh_options = _SSH_OPTIONS[launcher]
-    env = {
-        "DS_ENV_FILE": env_file,
-        ssh_options: f"{environ.get(ssh_options, '')} {KEEPALIVE}".strip(),
-    }
-    shown = _list_shown_secrets(environ, rank_env)
-    rank_env = without_shown(rank_env, shown)
-    if launcher is Launcher.PDSH:
-        rank_env = for_pdsh(rank_env)
-        text = render_env(rank_env)
-        return HostLaunch(
-            options=options, env=env, env_text=text, without=shown, notes=rank_env.notes
-        )
-    values = {**rank_env.exact, "MASTER_PORT": str(master_port)}
-    if master_addr is not None:
-        values["MASTER_ADDR"] = master_addr
-    seen = {name: value for name, value in environ.items() if name not in shown} | values
-    garbled = sorted(name for name, value in seen.items() if _is_garbled(name, value))
-    if launcher is Launcher.OPENMPI:
-        # DeepSpeed names eth0, and MPI_Init fails on a node without it; with an empty list Open MPI
-        # chooses itself (tried with 4.1.4).
-        words = ["--mca", "btl_tcp_if_include", environ.get("OMPI_MCA_btl_tcp_if_include", "")]
-        # Only the names: Open MPI reads the values on this host, so no process list shows them.
-        # What DeepSpeed sends as well would be sent twice. (Hydra sends the whole environment.)
-        names = [name for name in values if not name.startswith(_EXPORTED)]
-        words += [word for name in names for word in ("-x", name)]
-        options += (f"--launcher_args={shlex.join(words)}",)
-    stale = tuple(name for name in LAUNCHERS_OWN if name in environ)
-    notes = (
-        f"`{name}` is not sent to the nodes: DeepSpeed would put quotes around its value"
-        for name in garbled
-    )
-    return HostLaunch(
-        options=options,
-        env={**{name: values[name] for name in values if name not in garbled}, **env},
-        without=(*shown, *garbled, *stale),
-        notes=(*rank_env.notes, *notes),
+    address = () if master_addr is None else ("--master_addr", master_addr)
+    ssh_options = f"{environ.get(_SSH_OPTIONS, '')} {KEEPALIVE}".strip()
+    return LauncherCommand(
+        options=("--hostfile", hostfile, "--launcher", "pdsh", *address),
+        env={**env, "DS_ENV_FILE": env_file, _SSH_OPTIONS: ssh_options},
+        unset=rank_env.unset,
+        files=(PlannedFile(path=env_file, text=rank_env.text, own_folder=True),),
+        notes=rank_env.notes,
+        by_pdsh=True,
     )
 
 
-def _list_shown_secrets(environ: Mapping[str, str], rank_env: RankEnv) -> tuple[str, ...]:
-    """The secrets that DeepSpeed would put into a command line by itself."""
-    sent = (name for name, value in environ.items() if value and name.startswith(_EXPORTED))
-    secrets = (name for name in sent if is_secret(name))
-    return tuple(sorted(name for name in secrets if name not in rank_env.user_lines))
-
-
-def _is_garbled(name: str, value: str) -> bool:
-    """Whether DeepSpeed would send the value with quotes that no shell removes."""
-    return name.startswith(_EXPORTED) and _PLAIN.fullmatch(value) is None
-
-
-def quote_words(launcher: Launcher, words: Sequence[str]) -> tuple[str, ...]:
+def quote_words(words: Sequence[str]) -> tuple[str, ...]:
     """The words after the script, quoted so that the ranks get them unchanged.
 
     PDSHRunner (deepspeed/launcher/multinode_runner.py, 0.19.8) puts `"` around a word with a space
     and escapes only `"` in it. It passes every other word to the shell of the node as it is.
     """
-    if launcher is not Launcher.PDSH:
-        return tuple(words)
     quoted = (
         re.sub(r"([\\$`])", r"\\\1", word) if " " in word else shlex.quote(word) for word in words
     )
@@ -439,27 +353,23 @@ def quote_words(launcher: Launcher, words: Sequence[str]) -> tuple[str, ...]:
     return tuple(word.replace("%", "%%") for word in quoted)
 
 
-def quote_script(launcher: Launcher, path: str) -> str:
+def quote_script(path: str) -> str:
     """The path of the script, quoted: PDSHRunner passes it to the shell as it is."""
-    return shlex.quote(path).replace("%", "%%") if launcher is Launcher.PDSH else path
+    return shlex.quote(path).replace("%", "%%")
 
 
-def refuse_unsafe_paths(launcher: Launcher, paths: Mapping[str, str]) -> None:
+def refuse_unsafe_paths(paths: Mapping[str, str]) -> None:
     """Refuse paths that DeepSpeed puts unquoted into the command of a node.
 
     Args:
-        launcher: Which of DeepSpeed's launchers.
         paths: By what they are, such as the working folder, the interpreter.
 
     Raises:
         UsageError: A shell would split one of them, or replace a part of it.
     """
     for what, path in paths.items():
-        if shlex.quote(path) != path or (launcher is Launcher.PDSH and "%" in path):
+        if shlex.quote(path) != path or "%" in path:
             raise UsageError(
-                (
-                    f"{what} `{path}`: DeepSpeed's {launcher} launcher cannot handle these "
-                    "characters"
-                ),
+                f"{what} `{path}`: DeepSpeed's pdsh launcher cannot handle these characters",
                 "move it to a path with letters, digits and `._-/` only",
             )

@@ -11,7 +11,6 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from zerowiz.core.launch.plan import Launcher
 from zerowiz.errors import UsageError, did_you_mean
 
 # The options of other launchers, and what zerowiz makes of each.
@@ -21,12 +20,11 @@ from zerowiz.errors import UsageError, did_you_mean
 # --help`. `tests/core/launch/test_other_launchers.py` holds the tables to these parsers.
 
 # What is no setting of its own: the ranks of all nodes, DeepSpeed's devices of accelerate, the kind
-# of target, the word that the launcher would not pass, and what reaches the nodes of a hostfile.
+# of target, and the word that the launcher would not pass.
 ALL_RANKS = "all_ranks"
 OPTIMIZER_DEVICE, PARAMETER_DEVICE = "optimizer_device", "parameter_device"
 IS_MODULE = "is_module"
 NO_LOCAL_RANK = "no_local_rank"
-LAUNCHER = "launcher"
 _COUNTS = frozenset({"gpus_per_node", "nodes", "accumulation_steps", ALL_RANKS})
 
 
@@ -96,7 +94,6 @@ def _choice(setting: str, values: Mapping[str, object]) -> LauncherOption:
     return LauncherOption(takes_word=True, setting=setting, values=values)
 
 
-_LAUNCHER_NAMES = {launcher.value: launcher.value for launcher in Launcher}
 _DEVICES = {"none": "none", "cpu": "cpu"}
 _INCLUDE = _text(
     "gpus",
@@ -145,7 +142,7 @@ ACCELERATE: Mapping[str, LauncherOption] = {
     "--deepspeed_hostfile": _text("hostfile"),
     "--deepspeed_inclusion_filter": _INCLUDE,
     "--deepspeed_exclusion_filter": _EXCLUDE,
-    "--deepspeed_multinode_launcher": _choice(LAUNCHER, {"standard": None, **_LAUNCHER_NAMES}),
+    "--deepspeed_multinode_launcher": _choice("", {"standard": None, "pdsh": None}),
     **_each(Fate.OURS, "--multi_gpu --use_deepspeed --same_network", takes_word=False),
     **_each(
         Fate.OURS,
@@ -187,7 +184,7 @@ DEEPSPEED: Mapping[str, LauncherOption] = {
     **dict.fromkeys(("-e", "--exclude"), _EXCLUDE),
     "--num_nodes": _count("nodes"),
     **dict.fromkeys(("--num_gpus", "--num_accelerators"), _count("gpus_per_node")),
-    "--launcher": _choice(LAUNCHER, _LAUNCHER_NAMES),
+    "--launcher": _choice("", {"pdsh": None}),
     "--module": _switch(IS_MODULE),
     "--no_local_rank": _switch(NO_LOCAL_RANK),
     **_each(Fate.OURS, "--master_port --master_addr --node_rank", takes_word=True),
@@ -245,8 +242,6 @@ class OtherCommand(Struct, frozen=True, kw_only=True):
     """The options without effect, with their words."""
     no_local_rank: bool = False
     """Whether DeepSpeed's own option said so."""
-    launcher: Launcher | None = None
-    """What reaches the nodes of a hostfile."""
 
 
 def is_launcher(word: str) -> bool:
@@ -385,7 +380,6 @@ class _Typed:
         settings, said_by = self.settings, self._said_by
         is_module = bool(settings.pop(IS_MODULE, False))
         no_local_rank = bool(settings.pop(NO_LOCAL_RANK, False))
-        launcher = settings.pop(LAUNCHER, None)
         _settle_ranks(settings, said_by)
         _settle_offload(settings, said_by)
         target, *args = self.words[self.at :]
@@ -398,7 +392,6 @@ class _Typed:
             said_by={name: words for name, words in said_by.items() if name in settings},
             lost=tuple(self._lost),
             no_local_rank=no_local_rank,
-            launcher=None if launcher is None else Launcher(str(launcher)),
         )
 
 

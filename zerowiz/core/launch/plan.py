@@ -1,7 +1,7 @@
 """Plan a launch: files, command and environment as one value, supervised or not, new or resumed."""
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 
 from msgspec import Struct
@@ -13,7 +13,6 @@ from zerowiz.core.script.arguments import SWITCHES, Takes
 from zerowiz.core.script.bindings import Resolver
 from zerowiz.core.script.facts import Convention, ScriptFacts
 from zerowiz.core.strategy_types import Offload, Strategy
-from zerowiz.core.structs import replace
 from zerowiz.errors import UsageError
 
 # Choose the environment variables for the ranks of other nodes, and write the file of them.
@@ -23,9 +22,9 @@ from zerowiz.errors import UsageError
 # absolute path in it replaces both (deepspeed/launcher/runner.py and multinode_runner.py,
 # 0.19.8). So zerowiz reads the user's files, and writes one file with their lines and its own.
 #
-# With pdsh a line becomes `export NAME=VALUE; ` for the shell of the other node. add_export
-# strips the value, and puts `"` around one that holds other characters than `\w@%+=:,./-`,
-# without escaping anything. pdsh itself replaces `%h`, `%u` and `%n`.
+# A line becomes `export NAME=VALUE; ` for the shell of the other node; of equal names, the last one
+# counts. add_export strips the value, and puts `"` around one that holds other characters than
+# `\w@%+=:,./-`, without escaping anything. pdsh itself replaces `%h`, `%u` and `%n`.
 
 # Variables of the caller's environment that are sent: settings of the libraries that train.
 _FAMILIES = (
@@ -56,106 +55,73 @@ _NAMES = ("LD_LIBRARY_PATH", "PATH")
 _NEVER = ("CUDA_VISIBLE_DEVICES", "DS_ENV_FILE")
 # This job depends on zerowiz's value; a line of the user cannot be meant for this job.
 _OURS = ("ACCELERATE_", "DS_ACCELERATOR", "ZEROWIZ_")
+# deepspeed/launcher/runner.py, EXPORT_ENVS and export_envs of the CUDA accelerator (0.19.8): what
+# it sends unasked.
+_EXPORTED = ("MLFLOW", "MV2", "NCCL", "PYTHON", "UCX")
 
 _SECRET = re.compile(r"(^|_)(TOKEN|KEY|SECRET|PASSWORD|PASSWD|CREDENTIALS?)$", re.IGNORECASE)
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-
-
-class EnvText(Struct, frozen=True, kw_only=True):
-    """One of the user's files of variables."""
-
-    name: str
-    text: str
+# A line of the user's files; DeepSpeed's runner fails on a blank one, and on a comment.
+_USER_LINE = re.compile(r"(?:export )?([A-Za-z_]\w*=.*)", re.ASCII)
 
 
 class RankEnv(Struct, frozen=True, kw_only=True):
     """The environment variables for the ranks of other nodes."""
 
-    values: Mapping[str, str]
-    """By name; a rank gets exactly these values."""
-    user_lines: Mapping[str, str]
-    """The user's own, as DeepSpeed reads them: the shell of the node expands `$NAME` in them."""
+    text: str
+    """The file of them, for DeepSpeed's runner."""
+    unset: tuple[str, ...] = ()
+    """Secrets that the runner would put into a command line by itself."""
     notes: tuple[str, ...] = ()
-    """For a person to read."""
-
-    @property
-    def exact(self) -> dict[str, str]:
-        """All variables, for a launcher that uses no shell."""
-        return {**self.values, **self.user_lines}
+    """For a person to read: what is not sent."""
 
 
 def merge_env(
-    environ: Mapping[str, str], planned: Mapping[str, str], files: Sequence[EnvText] = ()
+    environ: Mapping[str, str], planned: Mapping[str, str], user_lines: Sequence[str] = ()
 ) -> RankEnv:
-    """The variables of a job on several nodes.
+    r"""The variables of a job on several nodes.
 
     A line of the user takes precedence over the caller's environment and over what zerowiz would
-    set, but not over variables that this job depends on.
+    set, but not over variables that this job depends on. The shell of the node expands `$NAME` in
+    it; every other value reaches the ranks as it is.
 
     Args:
         environ: The caller's environment.
         planned: The variables that zerowiz sets for the job.
-        files: The user's files; a later one takes precedence.
+        user_lines: Of the user's files; a later one takes precedence.
+
+    Example:
+        >>> merge_env({"HF_HOME": "/a b", "EDITOR": "vi"}, {"OMP_NUM_THREADS": "4"}).text
+        'HF_HOME=/a b\nOMP_NUM_THREADS=4\n'
     """
-    values = {name: value for name, value in environ.items() if _is_sent(name)}
-    values |= planned
-    user_lines: dict[str, str] = {}
-    notes: list[str] = []
-    for file in files:
-        for number, line in enumerate(file.text.splitlines(), start=1):
-            name, equals, value = line.strip().removeprefix("export ").partition("=")
-            # DeepSpeed's runner fails on a blank line, and takes a comment for a variable.
-            if not line.strip() or name.startswith("#"):
-                continue
-            why = None
-            if not equals or _NAME.fullmatch(name) is None:
-                why = "it is not `NAME=VALUE`, and DeepSpeed would fail on it"
-            elif name in planned and name.startswith(_OURS):
-                why = f"this job sets `{name}` itself"
-            if why is None:
-                user_lines[name] = value
-            else:
-                notes.append(f"`{file.name}` line {number} is ignored: {why}")
-    kept = {name: value for name, value in values.items() if name not in user_lines}
-    return RankEnv(values=kept, user_lines=user_lines, notes=tuple(notes))
-
-
-def without_shown(env: RankEnv, names: Collection[str]) -> RankEnv:
-    """The variables without these, which a command line would show; a note names each."""
-    notes = (
-        (
+    matches = map(_USER_LINE.fullmatch, map(str.strip, user_lines))
+    lines = [match[1] for match in matches if match is not None]
+    named = {line.partition("=")[0] for line in lines}
+    ours = {name for name in planned if name.startswith(_OURS)}
+    every = {**{name: value for name, value in environ.items() if _is_sent(name)}, **planned}
+    values = {name: value for name, value in every.items() if name in ours or name not in named}
+    unasked = {name for name in environ if name.startswith(_EXPORTED)} - named
+    secrets = sorted(name for name in {*values, *unasked} if is_secret(name) and environ.get(name))
+    broken = [name for name, value in values.items() if "\n" in value]
+    notes = [
+        *(
             f"`{name}` is not sent to the nodes, where every user could see it in the "
             "process list; to send it, add it to `.deepspeed_env`"
-        )
-        for name in names
+            for name in secrets
+        ),
+        *(
+            f"`{name}` is not sent to the nodes: DeepSpeed cannot send a value with a line break"
+            for name in broken
+        ),
+    ]
+    sent = {name: value for name, value in values.items() if name not in {*secrets, *broken}}
+    before = [f"{name}={escape(value)}" for name, value in sent.items() if name not in ours]
+    after = [f"{name}={escape(value)}" for name, value in sent.items() if name in ours]
+    return RankEnv(
+        text="".join(f"{line}\n" for line in (*before, *lines, *after)),
+        unset=tuple(name for name in secrets if name.startswith(_EXPORTED)),
+        notes=tuple(notes),
     )
-    values = {name: value for name, value in env.values.items() if name not in names}
-    return replace(env, values=values, notes=(*env.notes, *notes))
-
-
-def for_pdsh(env: RankEnv) -> RankEnv:
-    """The variables that pdsh can send: no line breaks, and only secrets that the user lists."""
-    env = without_shown(
-        env, [name for name, value in env.values.items() if value and is_secret(name)]
-    )
-    notes = list(env.notes)
-    values = {}
-    for name, value in env.values.items():
-        if any(character in value for character in "\n\r\0"):
-            notes.append(
-                f"`{name}` is not sent to the nodes: DeepSpeed cannot send a value with "
-                "a line break"
-            )
-        else:
-            values[name] = value
-    return replace(env, values=values, notes=tuple(notes))
-
-
-def render_env(env: RankEnv) -> str:
-    """The file for pdsh; the shell of the other node gets each value as it is."""
-    variables = {name: escape(value) for name, value in env.values.items()}
-    lines = {**variables, **env.user_lines}
-    return "".join(f"{name}={value}\n" for name, value in lines.items())
 
 
 def escape(value: str) -> str:
@@ -207,12 +173,21 @@ def why_supervised(environment: LaunchEnvironment, scheduler: str | None) -> str
     return next(filter(None, (scheduler, *reasons, environment.container)), None)
 
 
-class Launcher(StrEnum):
-    """The launchers of DeepSpeed that start ranks on other nodes."""
+class LauncherCommand(Struct, frozen=True, kw_only=True):
+    """DeepSpeed's options and environment to start the ranks on their nodes."""
 
-    PDSH = "pdsh"
-    OPENMPI = "openmpi"
-    MPICH = "mpich"
+    options: tuple[str, ...]
+    """DeepSpeed's, before the script."""
+    env: Mapping[str, str]
+    """All that differs from the caller's environment."""
+    unset: tuple[str, ...] = ()
+    """What of the caller's environment the launcher must not see."""
+    files: tuple[PlannedFile, ...] = ()
+    notes: tuple[str, ...] = ()
+    by_pdsh: bool = False
+    """Whether the shell of a node gets the words after the launcher's options."""
+    master_port: int | None = None
+    """As it was given; None where a free one is taken."""
 
 
 class LaunchPlan(Struct, frozen=True, kw_only=True):

@@ -15,7 +15,7 @@ from typing import Any, cast
 import msgspec
 
 from zerowiz.core import shell
-from zerowiz.core.launch.plan import Launcher, Programs
+from zerowiz.core.launch.plan import Programs
 from zerowiz.core.preflight.facts import Installed
 from zerowiz.errors import PreflightError
 from zerowiz.probe.host_files import Files
@@ -249,35 +249,24 @@ def find_programs(environ: Mapping[str, str]) -> Programs:
     )
 
 
-# Check that the programs that start ranks on other nodes are installed here.
-
-# What DeepSpeed looks for, and runs (multinode_runner.py, backend_exists, 0.19.8), each with the
-# package of Debian that has it.
-_STARTERS: Mapping[Launcher, Mapping[str, str]] = {
-    Launcher.PDSH: {"pdsh": "pdsh", "ssh": "openssh-client"},
-    Launcher.OPENMPI: {
-        "ompi_info": "openmpi-bin",
-        "mpirun": "openmpi-bin",
-        "ssh": "openssh-client",
-    },
-    Launcher.MPICH: {"mpirun": "mpich", "ssh": "openssh-client"},
-}
+# What DeepSpeed looks for, and runs, on the nodes of a hostfile (multinode_runner.py, 0.19.8), each
+# with the package of Debian that has it.
+_STARTERS: Mapping[str, str] = {"pdsh": "pdsh", "ssh": "openssh-client"}
 
 
-def check_launcher(launcher: Launcher, environ: Mapping[str, str]) -> None:
-    """Refuse a launcher that would not start.
+def check_pdsh(environ: Mapping[str, str]) -> None:
+    """Refuse a launch over a hostfile that would not start.
 
     Args:
-        launcher: Which of DeepSpeed's launchers.
         environ: The environment, whose PATH is searched.
 
     Raises:
-        PreflightError: It is not installed.
+        PreflightError: A program is not installed.
     """
-    for program, package in _STARTERS[launcher].items():
+    for program, package in _STARTERS.items():
         if shutil.which(program, path=environ.get("PATH", "")) is None:
             raise PreflightError(
-                f"`--launcher {launcher}` needs `{program}`, which is not on PATH",
+                f"`--hostfile` needs `{program}`, which is not on PATH",
                 (
                     f"install it: `apt-get install {package}`, or the package of that name "
                     "on your system"
