@@ -78,7 +78,8 @@ def test_what_is_no_script_is_an_error_that_names_the_near_ones(
         (b"x = 1\ndef f(:\n", "line 2 is not Python"),
         (b"x = 1\ny = 2\nz = 3\nname = '\xe9'\n", "line 4 is not valid utf-8"),
         (b"# coding: klingon\n", "line 1 is not Python"),
-        (b"#!/bin/bash\npython train.py \\\n  --x\n", "is a shell script that starts"),
+        (b"#!/bin/bash\npython train.py \\\n  --x\n", "is a shell script, not a Python script"),
+        (b"#!/usr/bin/env zsh\n", "is a shell script, not a Python script"),
         (b"x = 1\0", "is not Python"),
     ],
 )

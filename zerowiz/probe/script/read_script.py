@@ -11,7 +11,6 @@ from itertools import chain, islice
 from pathlib import Path
 
 from zerowiz.core import shell
-from zerowiz.core.launch.sbatch import find_training_command, is_shell_script
 from zerowiz.core.script.arguments import Release
 from zerowiz.core.script.facts import Convention, Obstacle, ScriptFacts
 from zerowiz.core.script.settings_file import YAML_SUFFIXES
@@ -307,28 +306,19 @@ def _refuse_config(path: Path) -> None:
         )
 
 
+# A shell script by its name, or by its first line.
+_SHELL_SUFFIXES = (".sh", ".bash", ".zsh", ".sbatch", ".slurm")
+_SHEBANG = re.compile(r"#!\S*\b(env +)?(ba|da|k|z)?sh\b")
+
+
 def _refuse_shell_script(text: str, path: Path) -> None:
     """Say of a shell script how its training is launched."""
-    if not is_shell_script(str(path), text):
-        return
-    command = find_training_command(text)
-    if command is None:
+    if path.suffix in _SHELL_SUFFIXES or _SHEBANG.match(text):
         raise ZerowizError(
-            f"`{path}` is a shell script, and zerowiz cannot see which Python script it starts",
-            "pass the Python script: `zerowiz launch train.py`",
+            f"`{path}` is a shell script, not a Python script",
+            "write `zerowiz launch` in front of the command in it that starts the training, such as"
+            f" `zerowiz launch torchrun ... train.py`, then run `bash {shell.quote(path)}`",
         )
-    as_typed = [] if command.expands else [f"`zerowiz launch {shell.join(command.words)}`"]
-    raise ZerowizError(
-        (
-            f"`{path}` is a shell script that starts the training with `{command.launcher}` "
-            f"in line {command.line}"
-        ),
-        *as_typed,
-        (
-            f"write `zerowiz launch` before `{command.launcher}` in that line, then run "
-            f"`bash {shell.quote(path)}`"
-        ),
-    )
 
 
 def _suggest(path: Path) -> tuple[str, ...]:
