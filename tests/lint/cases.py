@@ -8,7 +8,6 @@ from typing import Any
 
 from lint.rows import FOUND, Row, Truth
 
-from zerowiz.core.dsconfig.schema import Schema
 from zerowiz.core.findings import BadRelease, Severity
 from zerowiz.core.lint.config import Context
 from zerowiz.core.script.bindings import ScriptValue, State
@@ -49,7 +48,6 @@ class Case:
     """What would be in DeepSpeed's hands if it did as it was asked: the fact, the value."""
     gpu_bytes: int | None = None
     compute_capability: tuple[int, int] | None = None
-    before: Schema | None = None
     bad_releases: tuple[BadRelease, ...] = ()
     row_text: str | None = None
     """The text of a row of `rows.py`, which has no file."""
@@ -68,7 +66,6 @@ class Case:
             settings=SETTINGS if self.integration is HF else None,
             gpu_bytes=self.gpu_bytes,
             compute_capability=self.compute_capability,
-            before=self.before,
             bad_releases=self.bad_releases,
         )
 
@@ -156,7 +153,6 @@ def _of_row(row: Row, truth: Truth, name: str) -> Case:
         asked=row.asked,
         gpu_bytes=row.context.gpu_bytes,
         compute_capability=row.context.compute_capability,
-        before=row.context.before,
         bad_releases=row.context.bad_releases,
         row_text=row.text,
     )
@@ -421,7 +417,6 @@ FILE_CASES = (
         gpu_bytes=24 * 2**30,
     ),
     _broken("bf16_on_a_v100.json", "bf16-emulated", 5, WORKS, compute_capability=(7, 0)),
-    _broken("fp16_on_an_h100.json", "fp16-on-new-gpu", 5, WORKS, compute_capability=(9, 0)),
     _broken("fp16_on_a_p100.json", "fp16-refused", 5, RAISES, compute_capability=(6, 0)),
     _broken("live_parameters_on_8_gib.json", "kept-whole", 7, WORKS, gpu_bytes=8 * 2**30),
     _broken("persistence_of_a_billion.json", "kept-whole", 7, WORKS),

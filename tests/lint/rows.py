@@ -8,7 +8,7 @@ from zerowiz.core.lint.config import Context
 from zerowiz.core.script.bindings import ScriptValue, State
 from zerowiz.core.script.settings import ScriptSettings
 from zerowiz.core.workload import Integration, Precision
-from zerowiz.probe.package_data import read_bad_releases, read_ds_schema
+from zerowiz.probe.package_data import read_bad_releases
 
 
 class Truth(StrEnum):
@@ -60,7 +60,6 @@ OF_0_18_2, OF_0_19_3 = (
     )
     for version in ("0.18.2", "0.19.3")
 )
-FROM_0_18 = Context(integration=Integration.DEEPSPEED, before=read_ds_schema("0.18"))
 ERROR, WARNING, INFO = Severity.ERROR, Severity.WARNING, Severity.INFO
 
 
@@ -770,24 +769,6 @@ FOUND = (
         truth=Truth.WORKS,
     ),
     has(
-        "default-changed",
-        top('"bf16": {"enabled": true, "check_grad_overflow": false}'),
-        "gradient_clipping",
-        1,
-        WARNING,
-        FROM_0_18,
-        truth=Truth.WORKS,
-    ),
-    has(
-        "default-changed",
-        top(ZERO_2_OFFLOADED, '"gradient_clipping": 1', optimizer("AdamW")),
-        "zero_optimization.offload_optimizer.pin_memory",
-        2,
-        WARNING,
-        FROM_0_18,
-        truth=Truth.WORKS,
-    ),
-    has(
         "another-param-dtype",
         top('"bf16": {"enabled": true}', '"data_types": {"param_dtype": "fp16"}'),
         "data_types.param_dtype",
@@ -952,7 +933,6 @@ FOUND = (
         SMALL_GPU,
     ),
     has("bf16-emulated", top('"bf16": {"enabled": true}'), "bf16.enabled", 2, WARNING, V100),
-    has("fp16-on-new-gpu", top('"fp16": {"enabled": true}'), "fp16.enabled", 2, INFO, A100),
     has("fp16-refused", top('"fp16": {"enabled": true}'), "fp16.enabled", 2, ERROR, P100),
     has(
         "kept-whole",
@@ -1116,8 +1096,6 @@ SILENT = (
         OF_0_19_3,
     ),
     ("bad-release", zero(2), DEEPSPEED),
-    ("default-changed", top('"gradient_clipping": 0', ZERO_2), FROM_0_18),
-    ("default-changed", top('"bf16": {"enabled": true}'), DEEPSPEED),
     (
         "another-param-dtype",
         top('"bf16": {"enabled": true}', '"data_types": {"param_dtype": "bfloat16"}'),
@@ -1144,8 +1122,6 @@ SILENT = (
     ("bf16-emulated", top('"bf16": {"enabled": true}'), A100),
     ("bf16-emulated", top('"bf16": {"enabled": true}'), DEEPSPEED),
     ("bf16-emulated", top('"bf16": {"enabled": "auto"}'), V100),
-    ("fp16-on-new-gpu", top('"fp16": {"enabled": true}'), V100),
-    ("fp16-on-new-gpu", top('"fp16": {"enabled": "auto"}'), A100),
     ("fp16-refused", top('"fp16": {"enabled": true}'), V100),
     ("fp16-refused", top('"fp16": {"enabled": false}'), P100),
     ("kept-whole", zero(3, '"stage3_max_live_parameters": 1e9'), LARGE_GPU),

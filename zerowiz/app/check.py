@@ -35,18 +35,16 @@ class CheckedConfig(Struct, frozen=True, kw_only=True):
     """Whether fixes were wanted, and the file is of a kind that is not changed."""
 
 
-def choose_version(version: str | None, option: str = "--deepspeed-version") -> str | None:
+def choose_version(version: str | None) -> str | None:
     """The given version of DeepSpeed, else the installed one; None if there is none.
-
-    Args:
-        version: As an option says it.
-        option: Which one.
 
     Raises:
         UsageError: It is no version.
     """
     if version is not None and not _VERSION.fullmatch(version):
-        raise UsageError(f"`{option} {version}` is not a version", "use a version such as `0.19.8`")
+        raise UsageError(
+            f"`--deepspeed-version {version}` is not a version", "use a version such as `0.19.8`"
+        )
     return version or read_version("deepspeed")
 
 

@@ -21,7 +21,6 @@ from zerowiz.core import shell
 from zerowiz.core.dsconfig.schema import Schema
 from zerowiz.core.lint.linter import RULES
 from zerowiz.core.lint.report import encode_json_schema, encode_reports, encode_sarif
-from zerowiz.core.structs import replace
 from zerowiz.core.workload import Integration
 from zerowiz.errors import ExitCode, UsageError
 from zerowiz.probe.config_text import STDIN
@@ -65,22 +64,6 @@ def check(
             help="DeepSpeed version; default: the installed one, else the newest",
         ),
     ] = None,
-    from_version: Annotated[
-        str | None,
-        typer.Option(
-            "--from",
-            metavar="<version>",
-            help="DeepSpeed version that you upgrade from: show what the new one changes",
-        ),
-    ] = None,
-    to_version: Annotated[
-        str | None,
-        typer.Option(
-            "--to",
-            metavar="<version>",
-            help="DeepSpeed version that you upgrade to; the same as --deepspeed-version",
-        ),
-    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object on stdout")
     ] = False,
@@ -98,21 +81,13 @@ def check(
     """Find mistakes in DeepSpeed configs, and fix them"""
     del explain
     words = tuple(dict.fromkeys(files or ()))
-    if deepspeed_version is not None and to_version is not None:
-        raise UsageError(
-            "`--to` and `--deepspeed-version` both set the version", "remove one of them"
-        )
     _refuse(words, fix=fix, schema=schema, formats=as_json + as_sarif)
-    option = "--deepspeed-version" if to_version is None else "--to"
-    version = choose_version(deepspeed_version or to_version, option)
+    version = choose_version(deepspeed_version)
     known = _read_schema(version, quiet=quiet)
     if schema:
         write_json(encode_json_schema(known))
         return
     context = find_context(integration, world_size, script, machine, version)
-    if from_version is not None:
-        before = read_ds_schema(choose_version(from_version, "--from"))
-        context = replace(context, before=before)
     is_shown = not (quiet or as_json or as_sarif)
     with TerminalWait("looking for configs", sys.stderr if is_shown else None) as wait:
         configs = find_configs(words, known, wait.at)

@@ -53,8 +53,6 @@ class Context(Struct, frozen=True, kw_only=True):
     """Memory of the smallest GPU."""
     compute_capability: tuple[int, int] | None = None
     """The lowest of the GPUs."""
-    before: Schema | None = None
-    """Of the DeepSpeed that the config was trained with so far, where another is to come."""
     bad_releases: tuple[BadRelease, ...] = ()
     """What is known against the DeepSpeed that will read the config."""
     file_keys: Mapping[str, str] = field(default_factory=dict)

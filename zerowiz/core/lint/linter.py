@@ -204,7 +204,7 @@ _CHECKS: tuple[Callable[[Config], Iterator[Finding]], ...] = (
     optimizer.check_arguments,
     keys.check_effects,
     releases.check_against_script,
-    releases.check_versions,
+    releases.check_release,
 )
 _RELATIONS: tuple[Mapping[Rule, Sequence[Relation]], ...] = (
     keys.RELATIONS,

@@ -14,7 +14,6 @@ from zerowiz.core.lint.keys import (
     UNKNOWN_KEY,
     WRONG_TYPE,
 )
-from zerowiz.core.workload import Integration
 
 _TOTAL = "scheduler.params.total_num_steps"
 _STEPS = "scheduler.params.warmup_num_steps"
@@ -450,13 +449,6 @@ _SWITCHES = ("bf16.enabled", "fp16.enabled", "torch_autocast.enabled")
 _BF16_CAPABILITY = (8, 0)
 # accelerator/cuda_accelerator.py, is_fp16_supported; DS_ALLOW_DEPRECATED_FP16=1 lets 6.x through.
 _FP16_CAPABILITY = (7, 0)
-_DEPRECATED_FP16_CAPABILITY = (6, 0)
-_SECTIONS: Mapping[str, str] = {
-    "bf16": '"bf16": {"enabled": true}',
-    # runtime/precision_config.py, DeepSpeedFP16Config: its defaults, written out.
-    "fp16": '"fp16": {"enabled": true, "loss_scale": 0, "loss_scale_window": 1000, '
-    '"initial_scale_power": 16, "hysteresis": 2, "min_loss_scale": 1}',
-}
 
 
 def _later_precision(config: Config) -> str:
@@ -509,26 +501,6 @@ def _capability(config: Config, precision: str) -> tuple[int, int] | None:
 def _has(config: Config) -> str:
     capability = ".".join(map(str, config.context.compute_capability or ()))
     return f"the GPU has compute capability {capability}"
-
-
-def _without_bf16(config: Config) -> str:
-    """What trains there: fp16, which TrainingArguments have to name too."""
-    if (config.context.compute_capability or ()) < _FP16_CAPABILITY:
-        return "train in fp32"
-    by_trainer = config.context.integration is Integration.HF
-    return _instead(config, "fp16") + (", and `fp16` in TrainingArguments" if by_trainer else "")
-
-
-def _without_fp16(config: Config) -> str:
-    by_hand = (config.context.compute_capability or ()) >= _DEPRECATED_FP16_CAPABILITY
-    more = ", or set DS_ALLOW_DEPRECATED_FP16=1 in the environment" if by_hand else ""
-    return "train in fp32" + more
-
-
-def _instead(config: Config, precision: str) -> str:
-    """What stands in the file where it says this precision."""
-    written = f"mixed_precision: {precision}" if config.context.file_keys else _SECTIONS[precision]
-    return f"write `{written}` instead"
 
 
 PRECISIONS: Mapping[Rule, tuple[Relation, ...]] = {
@@ -641,20 +613,7 @@ PRECISIONS: Mapping[Rule, tuple[Relation, ...]] = {
                 (_capability(config, "bf16") or _BF16_CAPABILITY) < _BF16_CAPABILITY
             ),
             says=lambda config, _: f"{_has(config)}, which does not support bf16",
-            fix=lambda config, _: _without_bf16(config),
-        ),
-    ),
-    Rule(
-        code="ZW803",
-        name="fp16-on-new-gpu",
-        severity=Severity.INFO,
-        why="bf16 has the range of fp32, so it needs no loss scale",
-    ): (
-        Relation(
-            at="fp16.enabled",
-            when=lambda config, _: (_capability(config, "fp16") or ()) >= _BF16_CAPABILITY,
-            says=lambda config, _: f"{_has(config)}, which supports bf16",
-            fix=lambda config, _: _instead(config, "bf16"),
+            fix="use fp16 on GPUs from compute capability 7.0 on, and fp32 on older ones",
         ),
     ),
     Rule(
@@ -669,7 +628,8 @@ PRECISIONS: Mapping[Rule, tuple[Relation, ...]] = {
                 (_capability(config, "fp16") or _FP16_CAPABILITY) < _FP16_CAPABILITY
             ),
             says=lambda config, _: f"{_has(config)}, and DeepSpeed needs 7.0 for fp16",
-            fix=lambda config, _: _without_fp16(config),
+            fix="train in fp32; from 6.0 on, DS_ALLOW_DEPRECATED_FP16=1 in the environment allows"
+            " fp16",
         ),
     ),
 }

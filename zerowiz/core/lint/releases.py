@@ -4,11 +4,9 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, cast
 
 from zerowiz.core.dsconfig.accelerate import PRECISION_KEYS
-from zerowiz.core.dsconfig.schema import Schema, SchemaKey
 from zerowiz.core.findings import Finding, Rule, Severity
 from zerowiz.core.lint.config import AUTO, BATCH_KEYS, ZERO, Config, Entry, Relation, shown
 from zerowiz.core.lint.keys import OUT_OF_RANGE
-from zerowiz.core.structs import replace
 from zerowiz.core.workload import SWITCHED, Integration, Precision
 
 if TYPE_CHECKING:
@@ -305,14 +303,8 @@ RELATIONS: Mapping[Rule, tuple[Relation, ...]] = {
     ),
 }
 
-# Find what a version of DeepSpeed makes of a config: other defaults, and known faults.
+# Find what is known against a version of DeepSpeed.
 
-DEFAULT_CHANGED = Rule(
-    code="ZW604",
-    name="default-changed",
-    severity=Severity.WARNING,
-    why="the config does not set the key, so it trains with another value than before",
-)
 BAD_RELEASE = Rule(
     code="ZW605",
     name="bad-release",
@@ -321,8 +313,8 @@ BAD_RELEASE = Rule(
 )
 
 
-def check_versions(config: Config) -> Iterator[Finding]:
-    """What is known against this version, and what was another default in the one before."""
+def check_release(config: Config) -> Iterator[Finding]:
+    """What is known against this version."""
     entry = config.last.get(f"{ZERO}.stage") or config.last.get(ZERO)
     for row in config.context.bad_releases:
         is_other = row.precision is Precision.BF16 and config.truth("bf16.enabled") is False
@@ -333,31 +325,6 @@ def check_versions(config: Config) -> Iterator[Finding]:
                 f"install DeepSpeed {row.upgrade}, or write another stage",
                 severity=row.severity,
             )
-    before = config.context.before
-    for key in config.schema.keys.values() if before else ():
-        old = before.keys.get(key.path) if before else None
-        # The config has its section, and leaves the key to DeepSpeed.
-        is_left = key.path not in config.last and key.section in config.last
-        if before and old is not None and is_left and _has_changed(old, key):
-            yield _changed(config, before, old, key)
-
-
-def _has_changed(old: SchemaKey, new: SchemaKey) -> bool:
-    gone = old.removed or new.removed or new.deprecated
-    return not gone and None not in (old.default, new.default) and old.default != new.default
-
-
-def _changed(config: Config, before: Schema, old: SchemaKey, new: SchemaKey) -> Finding:
-    where = f" in `{new.section}`" if new.section else ""
-    # A file of Accelerate has few keys.
-    file = ", in a file that `deepspeed_config_file` names" if config.context.file_keys else ""
-    finding = config.last[new.section].found(
-        DEFAULT_CHANGED,
-        f"the default of `{new.name}`{where} was {old.default} in DeepSpeed {before.version}, and"
-        f" is {new.default} in {config.schema.version}",
-        f'write `"{new.name}": {old.default}`{where} to keep what it was{file}',
-    )
-    return replace(finding, key=new.path)
 
 
 # Find values that the script contradicts.
