@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -175,12 +174,3 @@ def pdsh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (programs / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
     return programs
-
-
-@pytest.fixture
-def taken_port() -> Iterator[int]:
-    """A port on which somebody listens."""
-    with socket.socket() as listener:
-        listener.bind(("", 0))
-        listener.listen()
-        yield listener.getsockname()[1]

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from cli.harness import HF_IN_CODE, HF_PARSER, UNREACHABLE, Result, Run
 from paths import ROOT
-from recorded import Install, library
 
 from zerowiz.core.preflight.examine import RULES
 
@@ -160,30 +159,11 @@ def test_a_command_line_without_sense_is_refused(
     assert problem in result.problem
 
 
-def test_the_port_that_the_nodes_were_given_is_looked_at_where_they_meet(
-    here: Run, taken_port: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told = {"NNODES": "2", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": str(taken_port)}
-    for name, value in told.items():
-        monkeypatch.setenv(name, value)
-    severities = []
-    for rank in ("0", "1"):
-        monkeypatch.setenv("NODE_RANK", rank)
-        severities.append(found_by(here, *CPU, *MODEL).get("port-taken"))
-    assert ["error", None] == severities
-
-
-def test_a_job_script_may_ask_before_srun(
-    here: Run, taken_port: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_script_may_ask_before_srun(here: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     batch = {"SLURM_JOB_ID": "42", "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "n[1-2]"}
     for name, value in batch.items():
         monkeypatch.setenv(name, value)
     assert "error" not in found_by(here, *CPU, *MODEL).values()
-    monkeypatch.setenv("MASTER_PORT", str(taken_port))
-    assert "port-taken" not in found_by(here, *CPU, *MODEL, "--nodes", "2")
-    monkeypatch.setenv("SLURM_NODEID", "0")
-    assert "error" == found_by(here, *CPU, *MODEL, "--nodes", "2")["port-taken"]
 
 
 def test_variables_that_launch_would_refuse_are_refused(

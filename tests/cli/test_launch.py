@@ -402,19 +402,6 @@ def test_a_word_that_the_script_takes_itself_is_the_scripts(here: Run, folder: P
     assert ("train.py", "--dry-run") == dry(here, *CPU, "train.py", "--dry-run").script
 
 
-def test_a_port_that_is_taken_stops_the_node_where_the_ranks_would_meet(
-    here: Run, taken_port: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told = {"NNODES": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": str(taken_port)}
-    for name, value in told.items():
-        monkeypatch.setenv(name, value)
-    codes = []
-    for rank in ("0", "1"):
-        monkeypatch.setenv("NODE_RANK", rank)
-        codes.append(here("launch", "--dry-run", *CPU, "train.py").code)
-    assert [5, 0] == codes
-
-
 def test_a_remedy_that_the_script_must_take_says_where(here: Run) -> None:
     words = ("--machine", "4xA100-40GB", "--model", "7b", "--stage", "2", "--seq-len", "512")
     result = here("launch", "--dry-run", *words, "train.py")

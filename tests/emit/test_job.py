@@ -19,7 +19,7 @@ from zerowiz.core.launch.provenance import PlannedFile
 from zerowiz.emit.files import refuse_loss
 from zerowiz.emit.job import Watch, noted_signals
 from zerowiz.emit.processes import AttemptFolder, read_children
-from zerowiz.emit.watchdog import watchdog
+from zerowiz.emit.watchdog import tell, watchdog
 from zerowiz.errors import ZerowizError
 
 DEAF = """
@@ -431,7 +431,7 @@ def test_a_watchdog_that_was_killed_is_not_missed(tmp_path: Path) -> None:
         os.kill(other, signal.SIGKILL)
         while read_stat(other) is not None:
             time.sleep(0.01)
-        pipe.send_launcher(1)
+        tell(pipe, b"1\n")
 
 
 MEMORY_GROUPS = (Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup"))

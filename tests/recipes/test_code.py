@@ -111,11 +111,11 @@ def codes_preflight_check(copied: Copy) -> list[str]:
 def test_a_preflight_check_touches_its_module_and_the_table_of_cases(copied: Copy) -> None:
     recipe = read_recipes()["a preflight check"]
 
-    copied.insert(PREFLIGHT_CHECK_MODULE, CHECK, before="def check_network(inputs: PreflightInput)")
+    copied.insert(PREFLIGHT_CHECK_MODULE, CHECK, before="def check_host(inputs: PreflightInput)")
     copied.edit(
         PREFLIGHT_CHECK_MODULE,
-        "    if facts.taken_port is not None:",
-        "    yield from _distributed_debug(inputs)\n    if facts.taken_port is not None:",
+        "    on_nvme = planned is not None",
+        "    yield from _distributed_debug(inputs)\n    on_nvme = planned is not None",
     )
     assert "PF606" in codes_preflight_check(copied)
     assert set(recipe.tests) == copied.unfinished(recipe)

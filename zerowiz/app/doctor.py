@@ -20,7 +20,6 @@ from zerowiz.app.resolve.workload import (
     check_words,
 )
 from zerowiz.core.findings import Finding, Rule, found
-from zerowiz.core.launch.job_nodes import NodeRank
 from zerowiz.core.launch.plan import Programs, launch_env
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.preflight.examine import examine
@@ -33,7 +32,6 @@ from zerowiz.core.preflight.script import (
 )
 from zerowiz.core.script.settings import ScriptRun, settings_of
 from zerowiz.errors import AnswerNeededError, UsageError, ZerowizError
-from zerowiz.probe.machine.scheduler import parse_count
 from zerowiz.probe.preflight.interpreter import find_programs
 
 T = TypeVar("T")
@@ -99,9 +97,8 @@ def find_preflight_findings(
     with reporter.wait(_CHECKING):
         if plan is None or machine is None:
             return (*refusals.findings, *check_any_job(program, machine, environ, run))
-        port = None if options.hostfile else _said_port(node, machine)
         strategy = require_strategy(plan)
-        inputs = preflight_input(plan, run, strategy, program, environ, master_port=port)
+        inputs = preflight_input(plan, run, strategy, program, environ)
         return (*refusals.findings, *examine(inputs))
 
 
@@ -125,15 +122,6 @@ def _read_script(script: FoundScript, options: Options, reporter: Reporter) -> S
 def _is_before_srun() -> bool:
     """In a batch script or a shell of salloc: `srun` starts zerowiz on the nodes later."""
     return "SLURM_JOB_ID" in os.environ and "SLURM_STEP_ID" not in os.environ
-
-
-def _said_port(node: NodeRank | None, machine: Machine) -> int | None:
-    """The port that has to be free on this node, where somebody chose it."""
-    if node is not None:
-        return node.port_here
-    # A batch script runs on the first node of the job, where its ranks will meet; salloc may not.
-    is_first = _is_before_srun() and os.environ.get("SLURM_NODEID") == "0"
-    return parse_count(os.environ.get("MASTER_PORT")) if is_first and machine.nodes > 1 else None
 
 
 def _find_machine(options: Options, reporter: Reporter) -> Machine:

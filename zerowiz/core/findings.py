@@ -1,7 +1,7 @@
 """Describe what `check` and `doctor` share: rules, their severity, and findings."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 
 from msgspec import Struct
@@ -110,6 +110,11 @@ def size(size_bytes: int) -> str:
     return f"{size_bytes / 2**30:.1f} GiB" if whole else f"{size_bytes / 2**20:.0f} MiB"
 
 
+def dotted(version: Sequence[int]) -> str:
+    """A version in a sentence: `13.0`."""
+    return ".".join(map(str, version))
+
+
 # Name the releases of libraries with which a job trains wrongly, or loses its weights.
 
 # Of an incomplete version such as 0.18 it is not known which release it is.
@@ -138,8 +143,8 @@ class BadRelease(Struct, frozen=True, kw_only=True):
 
     def affects(self, library: str, version: str | None) -> bool:
         """Whether it happens with this release of a library."""
-        release = _parse(version)
-        return library == self.library and _parse(self.since) <= release < _parse(self.until)
+        release, since, until = map(parse_release, (version, self.since, self.until))
+        return library == self.library and since <= release < until
 
     @property
     def words(self) -> str:
@@ -160,7 +165,7 @@ def decode_bad_releases(value: object) -> tuple[BadRelease, ...]:
     return decode(_Table, value, "table of releases").releases
 
 
-def _parse(version: str | None) -> tuple[int, ...]:
+def parse_release(version: str | None) -> tuple[int, ...]:
     """The three numbers of a release; none where there are not three."""
     match = _RELEASE.match(version or "")
     return () if match is None else tuple(int(part) for part in match.groups())

@@ -12,8 +12,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
-from msgspec import Struct
-
 from zerowiz.core import shell
 from zerowiz.core.launch.provenance import (
     PlannedFile,
@@ -231,8 +229,8 @@ def _refuse_held(file: PlannedFile) -> None:
     if holder is not None:
         raise ZerowizError(
             (
-                f"`{file.path}` is in use: a job runs with it since {holder.since} (process "
-                f"{holder.pid} on {holder.host}), and this one needs other settings in it"
+                f"`{file.path}` is in use: a job runs with it {holder}, and this one needs other "
+                "settings in it"
             ),
             _elsewhere(file),
             "wait until that job has ended",
@@ -420,15 +418,6 @@ def _remove(path: Path) -> None:
 _FLOCK = "hhqqi0q"
 
 
-class Holder(Struct, frozen=True, kw_only=True):
-    """The job that was the last to hold a file."""
-
-    pid: str
-    host: str
-    since: str
-    """In UTC, such as 2026-11-22T04:30:00Z."""
-
-
 def hold(path: Path) -> int | None:
     """Hold a file together with all who hold it already; the descriptor, which an exec keeps.
 
@@ -453,14 +442,14 @@ def release(held: Iterable[int]) -> None:
         os.close(descriptor)
 
 
-def find_holder(path: Path) -> Holder | None:
-    """Who holds a file; None where nobody else does, or it cannot be seen."""
+def find_holder(path: Path) -> str | None:
+    """Who holds a file, and since when; None where nobody else does, or it cannot be seen."""
     with suppress(OSError), path.open("rb") as file:
         answer = fcntl.fcntl(file, fcntl.F_OFD_GETLK, _lock(fcntl.F_WRLCK))
         if struct.unpack(_FLOCK, answer)[0] != fcntl.F_UNLCK:
             words = file.read(1024).decode("utf-8", "replace").split()
             pid, host, since = (*words, "?", "?", "?")[:3]
-            return Holder(pid=pid, host=host, since=since)
+            return f"since {since} (process {pid} on {host})"
     return None
 
 

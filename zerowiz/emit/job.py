@@ -33,7 +33,7 @@ from zerowiz.emit.processes import (
     read_pid_namespace,
     send,
 )
-from zerowiz.emit.watchdog import watchdog
+from zerowiz.emit.watchdog import tell, watchdog
 from zerowiz.errors import PreflightError
 
 # Keep signals from changing the exit status once the job is over and its status is known.
@@ -354,7 +354,7 @@ def supervise(
     ):
         unrelated = read_children(os.getpid())
         launcher = _start(argv, {**environ, **watched_env(watch), **folder.memory_env()})
-        pipe.send_launcher(launcher.pid)
+        tell(pipe, f"{launcher.pid}\n".encode())
         job = SupervisedJob(watch, folder, launcher, inbox, job_variable, unrelated)
         try:
             for number in received:

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import NoReturn
 
-from msgspec import Struct
-
 from zerowiz.emit.processes import (
     FORWARDED_SIGNALS,
     PATIENCE_S,
@@ -22,24 +20,20 @@ _POLL_S = 0.1
 _JOB_HAS_ENDED = b"."
 
 
-class WatchdogPipe(Struct, frozen=True, kw_only=True):
-    """The pipe to the watchdog; it closes when this process is gone, for whatever reason."""
+def tell(pipe: int, message: bytes) -> None:
+    """Send the watchdog a message: the pid of the launcher, with a line end behind it.
 
-    descriptor: int
-
-    def send_launcher(self, pid: int) -> None:
-        """Tell the watchdog the pid of the launcher."""
-        self.write(f"{pid}\n".encode())
-
-    def write(self, message: bytes) -> None:
-        """Send a message; without effect where the watchdog itself was killed."""
-        with suppress(BrokenPipeError):
-            os.write(self.descriptor, message)
+    Without effect where the watchdog itself was killed.
+    """
+    with suppress(BrokenPipeError):
+        os.write(pipe, message)
 
 
 @contextmanager
-def watchdog(job_variable: str, folder: AttemptFolder, grace_s: float) -> Iterator[WatchdogPipe]:
+def watchdog(job_variable: str, folder: AttemptFolder, grace_s: float) -> Iterator[int]:
     """Run a watchdog for as long as the block runs; it outlives this process if that is killed.
+
+    The block gets the pipe to it, which closes when this process is gone, for whatever reason.
 
     Args:
         job_variable: As in `find_job`.
@@ -53,9 +47,8 @@ def watchdog(job_variable: str, folder: AttemptFolder, grace_s: float) -> Iterat
         _run(reader, job_variable, folder, grace_s)
     os.close(reader)
     try:
-        pipe = WatchdogPipe(descriptor=writer)
-        yield pipe
-        pipe.write(_JOB_HAS_ENDED)
+        yield writer
+        tell(writer, _JOB_HAS_ENDED)
     finally:
         os.close(writer)
         os.waitpid(pid, 0)

@@ -19,10 +19,10 @@ from zerowiz.core.launch.job_nodes import (
     NodeRank,
     OpenRendezvous,
     attempt_name,
-    decode_file,
     expand_hosts,
     join_name,
 )
+from zerowiz.core.structs import decode, parse_json
 from zerowiz.errors import PreflightError, UsageError, ZerowizError
 from zerowiz.probe.files import read_named_text
 from zerowiz.probe.machine.scheduler import parse_count, parse_elastic
@@ -71,17 +71,16 @@ def read_env_lines(environ: Mapping[str, str], folder: Path = Path()) -> list[st
     name = environ.get("DS_ENV_FILE", _NAME)
     paths = (Path("~").expanduser() / name, folder / name)
     files = (path for path in dict.fromkeys(paths) if path.is_file())
-    return [line for path in files for line in _read(path).splitlines()]
+    texts = (_read(path, f"`{path}`, whose variables DeepSpeed sends,") for path in files)
+    return [line for text in texts for line in text.splitlines()]
 
 
-def _read(path: Path) -> str:
+def _read(path: Path, what: str, *hints: str) -> str:
     try:
-        return read_named_text(path)
+        return read_named_text(path, "utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not text"
-        raise UsageError(
-            f"`{path}`, whose variables DeepSpeed sends, cannot be read: {reason}"
-        ) from None
+        raise UsageError(f"{what} cannot be read: {reason}", *hints) from None
 
 
 # Read a DeepSpeed hostfile.
@@ -122,14 +121,7 @@ def read_hostfile(path: Path) -> dict[str, int]:
     Raises:
         UsageError: The file cannot be read or parsed.
     """
-    try:
-        text = read_named_text(path, "utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not text"
-        raise UsageError(
-            f"hostfile `{path}` cannot be read: {reason}",
-            "write one `host slots=N` per line",
-        ) from None
+    text = _read(path, f"hostfile `{path}`", "write one `host slots=N` per line")
     return parse_hostfile(text, str(path))
 
 
@@ -359,7 +351,7 @@ def _read_rendezvous(kind: type[_Value], path: Path) -> _Value | None:
     with suppress(OSError):
         os.listdir(path.parent)  # noqa: PTH208 - the names are not used
     try:
-        return decode_file(kind, path.read_text(encoding="utf-8"), path.name)
+        return decode(kind, parse_json(path.read_text(encoding="utf-8")), path.name)
     except (FileNotFoundError, UsageError, ValueError):
         return None
     except OSError as error:

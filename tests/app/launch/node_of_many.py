@@ -28,16 +28,13 @@ def lead(folder: Path, node: NodeRank, own: Join, turn: int) -> tuple[object, in
     config = folder / f"config-{turn}.json"
     config.write_text(f'{{"turn": {turn}, "word": "{own.word}"}}', encoding="utf-8")
     spec = LaunchSpec(
-        zerowiz_version=own.zerowiz_version,
         entry=EntryPoint(target="train.py"),
         script_args=("--word", own.word),
         env={"TURN": str(turn)},
         sha256_by_path={str(config): hashlib.sha256(config.read_bytes()).hexdigest()},
-        strategy="zero2",
         master_addr="n0",
         master_port=1024 + turn,
         slots=tuple(slots_of(join.machine) for join in rendezvous.joins),
-        hostfile="hostfile",
         run_folder="run",
     )
     publish(rendezvous, 1, spec)

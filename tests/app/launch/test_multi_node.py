@@ -255,16 +255,13 @@ def test_a_rank_that_fails_after_node_0_has_ended_well_is_told(
 def test_every_file_that_the_ranks_read_has_to_be_here(tmp_path: Path) -> None:
     texts = {tmp_path / "ds_config_zero2.json": b"{}", tmp_path / "args.json": b"[]"}
     spec = LaunchSpec(
-        zerowiz_version="1",
         entry=EntryPoint(target="train.py"),
         script_args=("args.json",),
         env={},
         sha256_by_path={str(path): sha256(text).hexdigest() for path, text in texts.items()},
-        strategy="zero2",
         master_addr="n1",
         master_port=29500,
         slots=((0, 1), (0, 1)),
-        hostfile="hostfile",
         run_folder="run",
     )
     with following(tmp_path, own(1)):

@@ -14,7 +14,6 @@ from recorded import Install, library
 from zerowiz.app.decide import plan_options
 from zerowiz.app.launch.start import (
     note_findings,
-    note_waits,
     require_no_error,
 )
 from zerowiz.app.machines.machine import find_machine
@@ -22,21 +21,19 @@ from zerowiz.app.options import Options
 from zerowiz.core.decision.job import Objective
 from zerowiz.core.findings import Finding, found
 from zerowiz.core.preflight.builds import BEING_BUILT, COMPILES, NO_NINJA
-from zerowiz.core.preflight.hardware import MEMLOCK, PORT_TAKEN
+from zerowiz.core.preflight.hardware import MEMLOCK, NVME_FOLDER
 from zerowiz.core.script.settings import ScriptRun
 from zerowiz.errors import PreflightError
 from zerowiz.probe.script.read_script import parse_script
 from zerowiz.ui.reporter import TerminalReporter
 
-ERROR = found(PORT_TAKEN, "another process uses port 1", "choose another")
+ERROR = found(NVME_FOLDER, "`/nvme` is not a folder", "choose another")
 WARNING = found(MEMLOCK, "little may be locked", "ulimit -l unlimited")
 
 
 def test_an_error_stops_a_launch_with_its_fixes_as_hints() -> None:
     second = found(NO_NINJA, "no `ninja` found", "pip install ninja")
-    with pytest.raises(
-        PreflightError, match=r"another process uses port 1 \(PF601 port-taken\)"
-    ) as e:
+    with pytest.raises(PreflightError, match=r"`/nvme` is not a folder \(PF501 nvme-folder\)") as e:
         require_no_error((WARNING, ERROR, second))
     first, other, fix, force = e.value.hints
     assert ("choose another", "pip install ninja") == (first, fix)
@@ -67,7 +64,7 @@ def test_warnings_are_notes(
 
 def test_what_the_job_waits_for_is_said_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     waits = (found(COMPILES, "DeepSpeed compiles it"), found(BEING_BUILT, "process 7 builds it"))
-    note_waits((WARNING, *waits), TerminalReporter())
+    note_findings(waits, TerminalReporter())
     expected = ["note: DeepSpeed compiles it", "note: process 7 builds it"]
     assert expected == capsys.readouterr().err.splitlines()
 

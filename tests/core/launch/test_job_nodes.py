@@ -11,7 +11,6 @@ from zerowiz.core.launch.job_nodes import (
     Join,
     LaunchSpec,
     NodeRank,
-    decode_file,
     encode_file,
     expand_hosts,
     hostfile_text,
@@ -26,6 +25,7 @@ from zerowiz.core.launch.job_nodes import (
 )
 from zerowiz.core.launch.plan import EntryPoint, LauncherCommand, RankEnv
 from zerowiz.core.machine.types import Accelerator, Gpu, Machine, MachineSource
+from zerowiz.core.structs import decode, parse_json
 from zerowiz.errors import UsageError, ZerowizError
 
 
@@ -168,16 +168,13 @@ def test_a_folder_that_breaks_the_command_of_a_node_is_refused() -> None:
 
 
 LAUNCH = LaunchSpec(
-    zerowiz_version="1.0",
     entry=EntryPoint(target="pkg.train", is_module=True, takes_local_rank=False),
     script_args=("--name", "a 'b' $c\n"),
     env={"ACCELERATE_USE_DEEPSPEED": "true"},
     sha256_by_path={"out/ds_config_zero2.json": "0" * 64},
-    strategy="zero2",
     master_addr="n1",
     master_port=29500,
     slots=((0, 1), (2, 3)),
-    hostfile="run/hostfile",
     run_folder="run",
 )
 
@@ -200,11 +197,11 @@ def join(rank: int, accelerator: Accelerator = Accelerator.CUDA) -> Join:
     ],
 )
 def test_an_attempt_is_read_as_it_was_written(attempt: AttemptSpec) -> None:
-    assert attempt == decode_file(AttemptSpec, encode_file(attempt), "attempt-1.json")
+    assert attempt == decode(AttemptSpec, parse_json(encode_file(attempt)), "attempt-1.json")
 
 
 def test_a_join_is_read_as_it_was_written() -> None:
-    assert join(1) == decode_file(Join, encode_file(join(1)), "hello-1.json")
+    assert join(1) == decode(Join, parse_json(encode_file(join(1))), "hello-1.json")
 
 
 @pytest.mark.parametrize(("output_dir", "parent"), [("", "."), ("/shared/out", "/shared/out")])

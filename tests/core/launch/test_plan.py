@@ -16,7 +16,6 @@ from zerowiz.core.launch.plan import (
     launch_env,
     launcher_options,
     merge_env,
-    why_supervised,
 )
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.machine.types import Accelerator, Host, Machine
@@ -209,6 +208,17 @@ def test_a_gpu_job_counts_gpus_as_nvml_does_and_lets_segments_grow() -> None:
     assert expected == launch_env(FOUR, PROGRAMS, ON_PATH, {})
 
 
+@pytest.mark.parametrize(
+    ("machine", "said", "told"),
+    [(FOUR, "cpu", "cuda"), (FOUR, "cuda", None), (CPU, "cuda", "cpu"), (CPU, "cpu", None)],
+)
+def test_deepspeed_takes_the_accelerator_that_was_planned(
+    machine: Machine, said: str, told: str | None
+) -> None:
+    environ = {**ON_PATH, "DS_ACCELERATOR": said}
+    assert told == launch_env(machine, PROGRAMS, environ, {}).get("DS_ACCELERATOR")
+
+
 def test_a_cpu_job_needs_no_cuda_variables() -> None:
     expected = {"DS_ACCELERATOR": "cpu", "TORCH_EXTENSIONS_DIR": "/venv/torch_extensions"}
     assert expected == launch_env(CPU, PROGRAMS, ON_PATH, {})
@@ -264,24 +274,22 @@ def test_how_the_config_is_delivered_is_part_of_the_environment() -> None:
 
 # Whether zerowiz becomes the job or stays with it.
 
-TERMINAL = LaunchEnvironment(in_foreground=True)
-
-
-def test_at_a_terminal_a_person_ends_the_job() -> None:
-    assert why_supervised(TERMINAL, None) is None
-
 
 @pytest.mark.parametrize(
-    ("environment", "scheduler", "expected"),
+    ("environment", "expected"),
     [
-        (replace(TERMINAL, in_foreground=False), None, "no terminal in the foreground"),
-        (replace(TERMINAL, survives_hangup=True), None, "nohup"),
-        (replace(TERMINAL, runs_ci=True), None, "CI"),
-        (replace(TERMINAL, container="container"), None, "container"),
-        (TERMINAL, "SLURM", "SLURM"),
+        pytest.param(LaunchEnvironment(in_foreground=True), True, id="a terminal"),
+        pytest.param(LaunchEnvironment(in_foreground=False), False, id="none in the foreground"),
+        pytest.param(
+            LaunchEnvironment(in_foreground=True, survives_hangup=True), False, id="nohup"
+        ),
+        pytest.param(LaunchEnvironment(in_foreground=True, runs_ci=True), False, id="CI"),
+        pytest.param(
+            LaunchEnvironment(in_foreground=True, in_container=True), False, id="container"
+        ),
     ],
 )
-def test_everywhere_else_zerowiz_stays_with_it(
-    environment: LaunchEnvironment, scheduler: str | None, expected: str
+def test_only_at_a_terminal_a_person_ends_the_job(
+    environment: LaunchEnvironment, expected: bool
 ) -> None:
-    assert expected == why_supervised(environment, scheduler)
+    assert expected is environment.has_person

@@ -83,18 +83,18 @@ def test_nohup_is_seen_though_the_terminal_is_there() -> None:
 @pytest.mark.parametrize(
     ("files", "environ", "expected"),
     [
-        ({}, {}, None),
-        ({".dockerenv": ""}, {}, "container"),
-        ({"run/.containerenv": ""}, {}, "container"),
-        ({}, {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, "container"),
-        ({}, {"container": "podman"}, "container"),
-        ({}, {"container": ""}, None),
+        ({}, {}, False),
+        ({".dockerenv": ""}, {}, True),
+        ({"run/.containerenv": ""}, {}, True),
+        ({}, {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, True),
+        ({}, {"container": "podman"}, True),
+        ({}, {"container": ""}, False),
     ],
 )
 def test_a_container_shows_itself(
-    files: Mapping[str, str], environ: Mapping[str, str], expected: str | None, tmp_path: Path
+    files: Mapping[str, str], environ: Mapping[str, str], expected: bool, tmp_path: Path
 ) -> None:
-    assert expected == read_launch_environment(environ, build_host(tmp_path, files)).container
+    assert expected is read_launch_environment(environ, build_host(tmp_path, files)).in_container
 
 
 @pytest.mark.parametrize(

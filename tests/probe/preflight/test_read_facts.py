@@ -176,11 +176,8 @@ def install(tmp_path: Path) -> Install:
     return put
 
 
-def system(folder: Path, nodes: dict[int, str], siblings: dict[int, str]) -> Path:
+def system(folder: Path, siblings: dict[int, str]) -> Path:
     """The lists of a kernel."""
-    for node, cores in nodes.items():
-        (folder / f"node/node{node}").mkdir(parents=True)
-        (folder / f"node/node{node}/cpulist").write_text(cores + "\n")
     for core, threads in siblings.items():
         topology = folder / f"cpu/cpu{core}/topology"
         topology.mkdir(parents=True)
@@ -195,35 +192,25 @@ def test_nothing_is_bound_without_numactl(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("allowed", "nodes", "siblings", "cores", "words"),
+    ("siblings", "cores"),
     [
-        (
-            {0, 1, 2, 3, 8, 9, 10, 11},
-            {0: "0-1,8-9", 1: "2-3,10-11"},
-            {n: f"{n % 8},{n % 8 + 8}" for n in (0, 1, 2, 3, 8, 9, 10, 11)},
-            "0-3",
-            "-m 0,1 -C 0-3 true",
-        ),
-        ({3, 5}, {0: "0-2", 1: "3-5"}, {}, "3,5", "-m 1 -C 3,5 true"),
-        ({0, 2}, {}, {}, "0,2", "-C 0,2 true"),
+        ({n: f"{n % 8},{n % 8 + 8}" for n in (0, 1, 2, 3, 8, 9, 10, 11)}, "0-3"),
+        ({3: "3", 5: "5"}, "3,5"),
     ],
-    ids=["one of two threads", "one node", "no node"],
+    ids=["one of two threads", "gaps"],
 )
-def test_all_cores_are_tried_with_the_memory_of_their_nodes(
+def test_all_cores_are_tried_with_memory(
     install: Install,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    allowed: set[int],
-    nodes: dict[int, str],
     siblings: dict[int, str],
     cores: str,
-    words: str,
 ) -> None:
     environ = install(_ALLOWS)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: allowed)
-    kernel = system(tmp_path / "system", nodes, siblings)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {*siblings})
+    kernel = system(tmp_path / "system", siblings)
     assert try_core_binding(environ, 2, kernel) == CoreBinding(cores=cores)
-    assert [words] == Path(environ["TRIED"]).read_text().splitlines()
+    assert [f"-m all -C {cores} true"] == Path(environ["TRIED"]).read_text().splitlines()
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ from zerowiz.app.resolve.workload import (
 )
 from zerowiz.core.decision.questions import confirmation
 from zerowiz.core.launch.job_nodes import NodeRank
-from zerowiz.core.launch.plan import Resume, ResumeFrom, why_supervised
+from zerowiz.core.launch.plan import Resume, ResumeFrom
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.script.settings import ScriptRun
 from zerowiz.core.structs import replace
@@ -247,16 +247,7 @@ def start_planned(
     with reporter.wait(_("preparing the launch")):
         launch_plan = plan_launch(plan, script, strategy, run)
     if is_here(machine):
-        port = None if run.node_launch is None else run.node_launch.node.port_here
-        check_start(
-            plan,
-            script,
-            strategy,
-            launch_plan,
-            reporter,
-            master_port=port,
-            escalates=run.escalates,
-        )
+        check_start(plan, script, strategy, launch_plan, reporter, escalates=run.escalates)
     else:
         check_script(plan, script, strategy, reporter, escalates=run.escalates)
     return Start(
@@ -326,5 +317,5 @@ def _is_supervised(how: RunOptions, machine: Machine) -> bool:
     """Whether zerowiz stays with its job: at a terminal a person does."""
     if how.supervise is not None or how.policy.escalate:
         return how.supervise is not False
-    scheduler = None if machine.allocation is None else machine.allocation.scheduler
-    return why_supervised(read_launch_environment(os.environ, HostFiles()), scheduler) is not None
+    has_person = read_launch_environment(os.environ, HostFiles()).has_person
+    return machine.allocation is not None or not has_person

@@ -13,7 +13,6 @@ from pathlib import Path
 from msgspec import Struct
 
 import zerowiz
-from zerowiz import __version__
 from zerowiz.app.launch.attempts import RestartPolicy, run_attempts
 from zerowiz.app.launch.start import (
     NodeLaunch,
@@ -102,7 +101,7 @@ def gather(
         job: The folder of the job.
         node: This node.
         join: What this node tells of itself.
-        on_missing: Called again and again with the hosts that have not joined yet.
+        on_missing: Called once, with the hosts that have not joined at first.
         deadline_s: How long they may take.
 
     Raises:
@@ -111,18 +110,24 @@ def gather(
     """
     rendezvous = Rendezvous(folder=job / join.word, own=join, joins=(join,))
     replace_file(job / OPEN_FILE, encode_file(OpenRendezvous(word=join.word)))
-    for late in ticks(deadline_s):
+    for number, late in enumerate(ticks(deadline_s)):
         rendezvous = _read_joins(rendezvous, node)
         joined = {each.rank for each in rendezvous.joins}
         missing = [host for rank, host in enumerate(node.hosts) if rank not in joined]
         with _failing_all(rendezvous):
-            _refuse_other_rendezvous(job, join)
+            opened = read_open_rendezvous(job)
+            if opened is None or opened.word != join.word:
+                raise ZerowizError(
+                    f"another job is using `{job}`",
+                    "give each job its own output folder: `$output_dir DIR`",
+                )
             if not missing:
                 refuse_unlike(rendezvous.joins)
                 return rendezvous
             if late:
                 raise _not_joined(missing, job, deadline_s)
-            on_missing(missing)
+            if number == 0:
+                on_missing(missing)
     return rendezvous
 
 
@@ -133,32 +138,26 @@ def _read_joins(rendezvous: Rendezvous, node: NodeRank) -> Rendezvous:
     return replace(rendezvous, joins=tuple(join for join in joins if join is not None))
 
 
-def _refuse_other_rendezvous(job: Path, join: Join) -> None:
-    opened = read_open_rendezvous(job)
-    if opened is None or opened.word != join.word:
-        raise ZerowizError(
-            f"another job is using `{job}`",
-            "give each job its own output folder: `$output_dir DIR`",
-        )
+def publish(
+    rendezvous: Rendezvous,
+    number: int,
+    spec: LaunchSpec | None,
+    end: int | None = None,
+    why: str = "",
+) -> None:
+    """On node 0: what every node does in this attempt; attempts count from 1.
 
-
-def publish(rendezvous: Rendezvous, number: int, spec: LaunchSpec) -> None:
-    """On node 0: what every node does in this attempt; attempts count from 1."""
-    _write(rendezvous, number, AttemptSpec(heard=_words(rendezvous), spec=spec))
+    Without a specification there is no further attempt, and every zerowiz returns the status `end`.
+    """
+    heard = tuple(join.word for join in rendezvous.joins)
+    attempt = AttemptSpec(heard=heard, spec=spec, end=end, why=why)
+    replace_file(rendezvous.folder / attempt_name(number), encode_file(attempt))
 
 
 def publish_end(rendezvous: Rendezvous, status: int, why: str = "") -> None:
     """On node 0: there is no further attempt, and every zerowiz returns this status."""
     number = next(n for n in count(1) if read_attempt(rendezvous.folder, n) is None)
-    _write(rendezvous, number, AttemptSpec(heard=_words(rendezvous), end=status, why=why))
-
-
-def _words(rendezvous: Rendezvous) -> tuple[str, ...]:
-    return tuple(join.word for join in rendezvous.joins)
-
-
-def _write(rendezvous: Rendezvous, number: int, attempt: AttemptSpec) -> None:
-    replace_file(rendezvous.folder / attempt_name(number), encode_file(attempt))
+    publish(rendezvous, number, None, status, why)
 
 
 def ending_all(rendezvous: Rendezvous, work: Callable[[], int]) -> int:
@@ -336,7 +335,12 @@ def lead(
     require_address(node)
     job = Path(job_folder(str(options.output_dir or ""), node.job_key))
     joined = introduce(node, _alone(machine))
-    rendezvous = gather(job, node, joined, _noting_missing(node, reporter))
+
+    def note_missing(missing: Sequence[str]) -> None:
+        names = ", ".join(missing[:3])
+        reporter.note(f"waiting for {len(missing)} of {node.nodes} nodes ({names})")
+
+    rendezvous = gather(job, node, joined, note_missing)
     machines = [join.machine for join in rendezvous.joins]
 
     def publish_start(number: int, start: Start) -> None:
@@ -459,31 +463,14 @@ def _launch_spec(start: Start) -> LaunchSpec:
     copy = () if delivery.copy is None else (delivery.copy.path,)
     paths = (config_file(start.plan.options, start.strategy), *copy)
     return LaunchSpec(
-        zerowiz_version=__version__,
         entry=entry_point(start.script.facts, delivery.script_args, start.run),
         script_args=delivery.script_args,
         env=delivery.env,
         sha256_by_path={
             path: hashlib.sha256(Path(path).read_bytes()).hexdigest() for path in paths
         },
-        strategy=start.strategy.name,
         master_addr=node_launch.master_addr,
         master_port=launch_plan.master_port,
         slots=node_launch.slots,
-        hostfile=str(start.run.folder / "hostfile"),
         run_folder=str(start.run.folder),
     )
-
-
-def _noting_missing(node: NodeRank, reporter: Reporter) -> Callable[[Sequence[str]], None]:
-    """Note once which nodes are missing."""
-    is_noted = False
-
-    def note_missing(missing: Sequence[str]) -> None:
-        nonlocal is_noted
-        if not is_noted:
-            is_noted = True
-            names = ", ".join(missing[:3])
-            reporter.note(f"waiting for {len(missing)} of {node.nodes} nodes ({names})")
-
-    return note_missing

@@ -354,7 +354,6 @@ def check_start(
     launch_plan: LaunchPlan,
     reporter: Reporter,
     *,
-    master_port: int | None = None,
     escalates: bool = False,
 ) -> None:
     """See that nothing surely ends a start, and note what may.
@@ -365,7 +364,6 @@ def check_start(
         strategy: The strategy that the job runs with.
         launch_plan: The command, and what the job gets.
         reporter: Hears what may go wrong.
-        master_port: A port on this host that somebody chose for the job.
         escalates: Whether it may start again with another strategy.
 
     Raises:
@@ -374,11 +372,10 @@ def check_start(
     options, program = plan.options, launch_plan.argv[0]
     environ = launch_plan.environ(os.environ)
     with reporter.wait(_("checking what the job needs")):
-        inputs = preflight_input(plan, script, strategy, program, environ, master_port=master_port)
-        findings = examine(_with_escalation(inputs, escalates=escalates))
+        inputs = preflight_input(plan, script, strategy, program, environ, escalates=escalates)
+        findings = examine(inputs)
     note_findings(findings, reporter, force=options.force)
     require_no_error(findings, force=options.force)
-    note_waits(findings, reporter)
 
 
 def check_script(
@@ -394,17 +391,10 @@ def check_script(
     Raises:
         PreflightError: It does, and nobody forces it.
     """
-    planned, force = plan_of(plan, script, strategy), plan.options.force
-    inputs = _with_escalation(PreflightInput(planned=planned), escalates=escalates)
-    findings = [*script_checks.check_script(inputs)]
+    planned, force = plan_of(plan, script, strategy, escalates=escalates), plan.options.force
+    findings = [*script_checks.check_script(PreflightInput(planned=planned))]
     note_findings(findings, reporter, force=force)
     require_no_error(findings, force=force)
-
-
-def _with_escalation(inputs: PreflightInput, *, escalates: bool) -> PreflightInput:
-    if inputs.planned is None:
-        return inputs
-    return replace(inputs, planned=replace(inputs.planned, escalates=escalates))
 
 
 def preflight_input(
@@ -414,7 +404,7 @@ def preflight_input(
     program: str | None,
     environ: Mapping[str, str],
     *,
-    master_port: int | None,
+    escalates: bool = False,
 ) -> PreflightInput:
     """A planned job, with the facts that its preflight checks read.
 
@@ -424,9 +414,9 @@ def preflight_input(
         strategy: The strategy that the job runs with.
         program: `deepspeed`, as a launch found it; None where it found none.
         environ: What the job gets: the caller's environment, and what the launch adds.
-        master_port: A port on this host that somebody chose for the job.
+        escalates: Whether it may start again with another strategy.
     """
-    planned = plan_of(plan, script, strategy)
+    planned = plan_of(plan, script, strategy, escalates=escalates)
     job = planned.job
     # Where checkpoints go, as far as the script says.
     folder = None if script is None else output_folder(script)
@@ -444,7 +434,6 @@ def preflight_input(
             nvme_path=job.nvme_path,
             output_folder=plan.options.output_dir or Path() if folder is None else Path(folder),
             resumed_from=None if script is None else resumed_checkpoint(script),
-            master_port=master_port,
         ),
         environ=environ,
     )
@@ -492,19 +481,17 @@ def require_no_error(findings: Sequence[Finding], *, force: bool = False) -> Non
 
 
 def note_findings(findings: Sequence[Finding], reporter: Reporter, *, force: bool = False) -> None:
-    """Note what may go wrong, with the first fix; errors too, where they are forced."""
+    """Note what may go wrong, with the first fix, and what the job waits for when it starts.
+
+    Errors are noted where they are forced.
+    """
     noted = (Severity.ERROR, Severity.WARNING) if force else (Severity.WARNING,)
-    for finding in findings:
-        if finding.severity in noted:
-            fixes = [fix if "`" in fix else f"`{fix}`" for fix in finding.fixes[:1]]
-            reporter.note("; ".join((check_text.in_short(finding), *fixes)))
-
-
-def note_waits(findings: Sequence[Finding], reporter: Reporter) -> None:
-    """Say for what the job waits when it starts, as it writes nothing meanwhile."""
     for finding in findings:
         if finding.rule in WAITS:
             reporter.note(finding.message)
+        elif finding.severity in noted:
+            fixes = [fix if "`" in fix else f"`{fix}`" for fix in finding.fixes[:1]]
+            reporter.note("; ".join((check_text.in_short(finding), *fixes)))
 
 
 def note_refusal(script: ScriptRun, options: Options, reporter: Reporter) -> None:
@@ -543,6 +530,8 @@ def plan_of(
     plan: Plan,
     script: ScriptRun | None,
     strategy: Strategy,
+    *,
+    escalates: bool = False,
 ) -> PlannedJob:
     """The job as the checks read it."""
     resolved, evaluated = plan.resolved, plan.decision.of(strategy)
@@ -567,6 +556,7 @@ def plan_of(
         script=script,
         settled=tuple(resolved.settled),
         config=config,
+        escalates=escalates,
     )
 
 

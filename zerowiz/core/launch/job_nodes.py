@@ -5,14 +5,13 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, islice
-from typing import TypeVar
 
 from msgspec import Struct
 
 from zerowiz.core.launch.plan import EntryPoint, LauncherCommand, RankEnv, refuse_slices
 from zerowiz.core.launch.provenance import PlannedFile
 from zerowiz.core.machine.types import Machine
-from zerowiz.core.structs import Count, decode, encode, parse_json
+from zerowiz.core.structs import Count, encode
 from zerowiz.errors import UsageError, ZerowizError
 
 OTHER_LAUNCHERS_VARIABLES = (
@@ -54,11 +53,6 @@ class NodeRank(Struct, frozen=True, kw_only=True):
     """None where node 0 chooses a free one."""
     job_key: str
     """The same on every node of this job; different for the next job, where that is known."""
-
-    @property
-    def port_here(self) -> int | None:
-        """The port that must be free on this node; only node 0 listens on `master_port`."""
-        return None if self.node_rank else self.master_port
 
     def __post_init__(self) -> None:
         if not 0 <= self.node_rank < self.nodes or len(set(self.hosts)) != self.nodes:
@@ -176,8 +170,6 @@ def node_options(
 OPEN_FILE = "call.json"
 """Holds an OpenRendezvous."""
 
-_Value = TypeVar("_Value")
-
 
 class OpenRendezvous(Struct, frozen=True, kw_only=True):
     """The leader waits for the other nodes."""
@@ -201,7 +193,6 @@ class Join(Struct, frozen=True, kw_only=True):
 class LaunchSpec(Struct, frozen=True, kw_only=True):
     """All that a node needs to start its own ranks."""
 
-    zerowiz_version: str
     entry: EntryPoint
     script_args: tuple[str, ...]
     """With the words that pass the config to the script."""
@@ -209,12 +200,10 @@ class LaunchSpec(Struct, frozen=True, kw_only=True):
     """Variables that pass the config to the script."""
     sha256_by_path: Mapping[str, str]
     """The files that the ranks read, which have to be the same on each node."""
-    strategy: str
     master_addr: str
     master_port: Count
     slots: tuple[tuple[Count, ...], ...]
     """The devices of each node, by its rank, as DeepSpeed calls them."""
-    hostfile: str
     run_folder: str
 
 
@@ -249,21 +238,6 @@ def attempt_name(number: int) -> str:
 def encode_file(value: OpenRendezvous | Join | AttemptSpec) -> str:
     """The text of its file."""
     return json.dumps(encode(value), indent=2) + "\n"
-
-
-def decode_file(kind: type[_Value], text: str, name: str) -> _Value:
-    """The value in a file.
-
-    Args:
-        kind: The class of the value.
-        text: The content of the file.
-        name: What errors call the file.
-
-    Raises:
-        ValueError: It is no JSON.
-        UsageError: It holds no such value.
-    """
-    return decode(kind, parse_json(text), name)
 
 
 def refuse_unlike(joins: Sequence[Join]) -> None:

@@ -1,7 +1,7 @@
 """Plan a launch: files, command and environment as one value, supervised or not, new or resumed."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
 from msgspec import Struct
@@ -146,31 +146,18 @@ class LaunchEnvironment(Struct, frozen=True, kw_only=True):
     """What a launch was started from."""
 
     in_foreground: bool
-    """Whether it runs in the foreground of a terminal, where a person can end it."""
+    """Whether it runs in the foreground of a terminal."""
     survives_hangup: bool = False
     """Whether the end of the terminal does not end it, as with `nohup`."""
     runs_ci: bool = False
-    container: str | None = None
-    """The reason to name where it runs in a container."""
+    in_container: bool = False
 
-
-# The reasons for supervising a job, each with its condition.
-_REASONS: Mapping[str, Callable[[LaunchEnvironment], bool]] = {
-    "no terminal in the foreground": lambda s: not s.in_foreground,
-    "nohup": lambda s: s.survives_hangup,
-    "CI": lambda s: s.runs_ci,
-}
-
-
-def why_supervised(environment: LaunchEnvironment, scheduler: str | None) -> str | None:
-    """Why zerowiz supervises the job; None where a person can end it at the terminal.
-
-    Args:
-        environment: What the launch was started from.
-        scheduler: The scheduler that gave the job its machine, if there is one.
-    """
-    reasons = [why for why, holds in _REASONS.items() if holds(environment)]
-    return next(filter(None, (scheduler, *reasons, environment.container)), None)
+    @property
+    def has_person(self) -> bool:
+        """Whether a person can end the job at the terminal."""
+        return self.in_foreground and not (
+            self.survives_hangup or self.runs_ci or self.in_container
+        )
 
 
 class LauncherCommand(Struct, frozen=True, kw_only=True):
@@ -311,10 +298,11 @@ def launch_env(
         environ: The caller's environment.
         delivery: The variables that pass the config to the script.
     """
-    env = dict(delivery)
-    if machine.accelerator is not Accelerator.CUDA:
-        env["DS_ACCELERATOR"] = machine.accelerator.value
-    else:
+    env, accelerator = dict(delivery), machine.accelerator
+    # The default of DeepSpeed, where nobody says more.
+    if environ.get("DS_ACCELERATOR", Accelerator.CUDA.value) != accelerator.value:
+        env["DS_ACCELERATOR"] = accelerator.value
+    if accelerator is Accelerator.CUDA:
         # NVML's indices are in PCI order; CUDA's are only with this variable.
         env |= _unless_set(environ, {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
         # Runs b4-009 and d4-013: reserved memory 64.0 GB without it, 50.6 GB with it.

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from zerowiz.core import shell
-from zerowiz.core.findings import Finding, Rule, Severity, found
+from zerowiz.core.findings import Finding, Rule, Severity, dotted, found
 from zerowiz.core.preflight.facts import Lock, Op, PreflightInput
 
 # deepspeed/ops/op_builder/builder.py, compute_capability_args (0.19.8): `int` of each part around
@@ -13,12 +13,6 @@ _ARCH = re.compile(r"\d{1,2}\.\d(\+PTX)?", re.ASCII)
 
 # What builds an op is here seen to take at most a minute or two; torch's own lock has no limit.
 _LONGEST_BUILD_MILLISECONDS = 600_000
-
-# File systems of many hosts; Linux, /proc/filesystems.
-_NETWORK_FILE_SYSTEMS = frozenset(
-    {"nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "beegfs", "ceph", "fuse.sshfs", "afs"}
-)
-
 
 NO_COMPILER = Rule(
     code="PF401",
@@ -68,13 +62,6 @@ EXTENSIONS_FOLDER = Rule(
     severity=Severity.ERROR,
     why="DeepSpeed cannot write the ops that it builds",
     when="the folder for built ops is not writable",
-)
-EXTENSIONS_ON_NETWORK = Rule(
-    code="PF410",
-    name="extensions-on-network",
-    severity=Severity.INFO,
-    why="builds are slow on a network file system, and nodes wait for each other's lock",
-    when="ops would be built on NFS or another network file system",
 )
 NO_LIBAIO = Rule(
     code="PF411",
@@ -170,7 +157,7 @@ def _toolkit(inputs: PreflightInput) -> Iterator[_Need]:
         return
     needed = [op for op in _needed(inputs) if op.nvcc]
     built_for = torch.cuda_version if torch and torch.cuda_version else None
-    of_torch = f" {_dotted(built_for)}" if built_for else ""
+    of_torch = f" {dotted(built_for)}" if built_for else ""
     install = (f"install CUDA's toolkit{of_torch}, then `export CUDA_HOME=/usr/local/cuda`",)
     home = f"`{tools.cuda_home}/bin/nvcc`" if tools.cuda_home else "nvcc, nor `CUDA_HOME`"
     missing = [op for op in _missing(inputs) if op.nvcc]
@@ -178,8 +165,8 @@ def _toolkit(inputs: PreflightInput) -> Iterator[_Need]:
     release = tools.cuda_version
     if release and built_for:
         text = (
-            f"nvcc in `{tools.cuda_home}` is {_dotted(release)}, but torch is built for CUDA "
-            f"{_dotted(built_for)}; nvcc builds"
+            f"nvcc in `{tools.cuda_home}` is {dotted(release)}, but torch is built for CUDA "
+            f"{dotted(built_for)}; nvcc builds"
         )
         yield OTHER_CUDA_TOOLKIT, needed, release[0] != built_for[0], text, install
     archs = inputs.environ.get("TORCH_CUDA_ARCH_LIST", "")
@@ -201,13 +188,6 @@ def _places(inputs: PreflightInput) -> Iterator[_Need]:
         f"`{folder}` is not writable, where DeepSpeed builds",
         fixes,
     )
-    is_remote = extensions.file_system in _NETWORK_FILE_SYSTEMS
-    text = f"`{folder}` is on {extensions.file_system}, where DeepSpeed builds"
-    yield EXTENSIONS_ON_NETWORK, _missing(inputs), is_remote, text, fixes
-
-
-def _dotted(version: tuple[int, int]) -> str:
-    return f"{version[0]}.{version[1]}"
 
 
 STALE_LOCK = Rule(

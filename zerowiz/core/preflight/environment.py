@@ -1,12 +1,19 @@
 """Check the ranks' Python, its libraries, the script's imports, and the checkpoint to resume."""
 
 import posixpath
-import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from zerowiz.core import shell
 from zerowiz.core.dsconfig.schema import truth_of
-from zerowiz.core.findings import BadRelease, Finding, Rule, Severity, found
+from zerowiz.core.findings import (
+    BadRelease,
+    Finding,
+    Rule,
+    Severity,
+    dotted,
+    found,
+    parse_release,
+)
 from zerowiz.core.preflight.facts import (
     Import,
     Installed,
@@ -21,7 +28,6 @@ from zerowiz.core.workload import Integration
 
 # The oldest release that configs are written for (pyproject.toml, extra `train`).
 _DEEPSPEED = (0, 19, 8)
-_RELEASE = re.compile(r"(\d{1,9})\.(\d{1,9})\.(\d{1,9})", re.ASCII)
 
 
 OTHER_ENVIRONMENT = Rule(
@@ -117,13 +123,13 @@ OLD_DEEPSPEED = Rule(
 
 
 def _age(installed: Installed) -> Iterator[Finding]:
-    match = _RELEASE.match(installed.version("deepspeed") or "")
-    if match is not None and tuple(map(int, match.groups())) < _DEEPSPEED:
-        least = ".".join(map(str, _DEEPSPEED))
+    release = parse_release(installed.version("deepspeed"))
+    if release and release < _DEEPSPEED:
+        least = dotted(_DEEPSPEED)
         yield found(
             OLD_DEEPSPEED,
             (
-                f"DeepSpeed {match[0]} is installed, and zerowiz writes configs for {least} "
+                f"DeepSpeed {dotted(release)} is installed, and zerowiz writes configs for {least} "
                 "and later"
             ),
             f'{_pip(installed)} install "deepspeed>={least}"',

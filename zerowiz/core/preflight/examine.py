@@ -15,7 +15,6 @@ _CHECKS: tuple[Callable[[PreflightInput], Iterator[Finding]], ...] = (
     hardware.check_gpus,
     builds.check_builds,
     hardware.check_host,
-    hardware.check_network,
 )
 
 RULES = rules_of((script, environment, hardware, builds))

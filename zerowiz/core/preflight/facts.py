@@ -205,8 +205,6 @@ class Extensions(Struct, frozen=True, kw_only=True):
 
     folder: str
     writable: bool | None = None
-    file_system: str | None = None
-    """Its type, as /proc/self/mountinfo names it."""
     built: frozenset[str] = frozenset()
     locks: tuple[Lock, ...] = ()
 
@@ -288,10 +286,6 @@ class PreflightFacts(Struct, frozen=True, kw_only=True):
     shm_free_bytes: int | None = None
     locks_any_amount: bool | None = None
     """Whether the limit on locked memory does not bind this process."""
-    taken_port: int | None = None
-    """A port that was chosen for the job on this host, and that another process uses."""
-    interfaces: Mapping[str, bool] = field(default_factory=dict)
-    """Whether anything here has the name that a variable gives: `NCCL_SOCKET_IFNAME`."""
 
     @property
     def torch(self) -> Torch | None:

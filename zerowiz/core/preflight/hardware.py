@@ -1,180 +1,17 @@
-"""Check the GPUs, the host and the network that the ranks get."""
+"""Check the GPUs and the host that the ranks get."""
 
-from collections.abc import Callable, Iterator, Mapping
-
-from msgspec import Struct
+from collections.abc import Iterator, Mapping
 
 from zerowiz.core import shell
 from zerowiz.core.decision.job import BF16_IS_EMULATED, emulates_bf16
-from zerowiz.core.findings import Finding, Rule, Severity, found, size
+from zerowiz.core.findings import Finding, Rule, Severity, dotted, found, size
 from zerowiz.core.machine.types import UNLIMITED_BYTES, Machine, NetworkKind
-from zerowiz.core.memory.buffers import expands_segments
 from zerowiz.core.memory.host import HostPhase, offload_to_nvme
 from zerowiz.core.preflight.facts import Folder, PlannedJob, PreflightFacts, PreflightInput, Torch
 from zerowiz.core.workload import Method, Precision, Workload
 
 # NICs of which a job locks the memory that it registers; Linux, RLIMIT_MEMLOCK, ibv_reg_mr(3).
 _RDMA = frozenset({NetworkKind.INFINIBAND, NetworkKind.ROCE, NetworkKind.EFA})
-
-PORT_TAKEN = Rule(
-    code="PF601",
-    name="port-taken",
-    severity=Severity.ERROR,
-    why="the ranks cannot open the port where they connect to each other",
-    when="another process uses the `MASTER_PORT` of a job on several nodes",
-)
-NO_SUCH_INTERFACE = Rule(
-    code="PF602",
-    name="no-such-interface",
-    severity=Severity.ERROR,
-    why="the ranks find no network interface to connect through",
-    when="`NCCL_SOCKET_IFNAME` (`GLOO_SOCKET_IFNAME` on the CPU) names no interface of this host",
-)
-NO_SUCH_ADAPTER = Rule(
-    code="PF603",
-    name="no-such-adapter",
-    severity=Severity.WARNING,
-    why="NCCL uses TCP instead, which is many times slower",
-    when="RDMA between nodes is disabled",
-)
-SLOW_BY_CHOICE = Rule(
-    code="PF604",
-    name="slow-by-choice",
-    severity=Severity.WARNING,
-    why="the job runs slower than it could",
-    when=(
-        "`NCCL_P2P_DISABLE` with NVLink, `NCCL_SHM_DISABLE` without, "
-        "`CUDA_LAUNCH_BLOCKING`, bf16 before Ampere or on a CPU that emulates it"
-    ),
-)
-ACCELERATOR = Rule(
-    code="PF307",
-    name="accelerator",
-    severity=Severity.ERROR,
-    why="DeepSpeed uses the device that the variable names",
-    when="`DS_ACCELERATOR` conflicts with the plan",
-)
-FRAGMENTS = Rule(
-    code="PF605",
-    name="fragments",
-    severity=Severity.INFO,
-    why=(
-        "without it, torch reserves up to a third more memory than it uses; the plan allows "
-        "for that"
-    ),
-    when="the allocator setting lacks `expandable_segments:True`",
-)
-
-
-class _Variable(Struct, frozen=True, kw_only=True):
-    """A variable of the job, and when its value works against the machine."""
-
-    name: str
-    is_bad: Callable[[str, Machine], bool]
-    rule: Rule
-    what: str
-    """Follows the name and the value."""
-
-
-def _is_on(text: str) -> bool:
-    """NCCL, ncclLoadParam: a number that is not 0."""
-    return text.strip().lstrip("+-").lstrip("0")[:1].isdigit()
-
-
-def _has_nvlink(machine: Machine) -> bool:
-    return any(gpu.nvlinks for gpu in machine.gpus)
-
-
-def _between_rdma(machine: Machine) -> bool:
-    return machine.nodes > 1 and any(nic.kind in _RDMA for nic in machine.network.nics)
-
-
-# NCCL user guide, environment variables. ZeRO-2 took 1.75 s a step without peer-to-peer, and
-# 0.43 s over NVLink (docs/accuracy.md's machines).
-_VARIABLES = (
-    _Variable(
-        name="NCCL_P2P_DISABLE",
-        is_bad=lambda text, machine: _is_on(text) and _has_nvlink(machine),
-        rule=SLOW_BY_CHOICE,
-        what=": the GPUs have NVLink, but NCCL will copy through the host",
-    ),
-    _Variable(
-        name="NCCL_SHM_DISABLE",
-        is_bad=lambda text, machine: (
-            _is_on(text) and len(machine.gpus) > 1 and not _has_nvlink(machine)
-        ),
-        rule=SLOW_BY_CHOICE,
-        what=": without shared memory, NCCL may use TCP within a node",
-    ),
-    _Variable(
-        name="NCCL_IB_DISABLE",
-        is_bad=lambda text, machine: _is_on(text) and _between_rdma(machine),
-        rule=NO_SUCH_ADAPTER,
-        what=": the nodes have RDMA adapters",
-    ),
-    _Variable(
-        name="NCCL_NET",
-        is_bad=lambda text, machine: text.lower() == "socket" and _between_rdma(machine),
-        rule=NO_SUCH_ADAPTER,
-        what=": the nodes have RDMA adapters",
-    ),
-    _Variable(
-        name="CUDA_LAUNCH_BLOCKING",
-        is_bad=lambda text, _: _is_on(text),
-        rule=SLOW_BY_CHOICE,
-        what=": CUDA waits for every kernel, which is meant for debugging",
-    ),
-    # A launch sets it for the CPU alone.
-    _Variable(
-        name="DS_ACCELERATOR",
-        is_bad=lambda text, _: text != "cuda",
-        rule=ACCELERATOR,
-        what=" is set, but the plan is for GPUs",
-    ),
-)
-# NCCL, misc/socket.cc: where nothing has the name, `Bootstrap : no socket interface found`, on one
-# node as well. torch, ProcessGroupGloo::createDeviceForInterface: `Unable to find address for`.
-_OF_GPUS, _OF_CPUS = "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"
-
-
-def check_network(inputs: PreflightInput) -> Iterator[Finding]:
-    """The port, the interfaces, and variables of NCCL and of the allocator."""
-    machine, facts, environ = inputs.machine, inputs.facts, inputs.environ
-    if facts.taken_port is not None:
-        yield found(
-            PORT_TAKEN,
-            f"another process uses port {facts.taken_port} (`MASTER_PORT`)",
-            f"see which: `ss -ltnp 'sport = :{facts.taken_port}'`",
-            "or set another port on all nodes: `export MASTER_PORT=29501`",
-        )
-    if machine is None:
-        return
-    interface = _OF_GPUS if inputs.on_gpus else _OF_CPUS
-    if facts.interfaces.get(interface) is False:
-        yield found(
-            NO_SUCH_INTERFACE,
-            f"`{interface}={environ.get(interface, '')}` names no interface of this host",
-            f"unset {interface}",
-            "`ls /sys/class/net` lists those that exist",
-        )
-    if inputs.on_gpus:
-        yield from _variables(environ, machine)
-
-
-def _variables(environ: Mapping[str, str], machine: Machine) -> Iterator[Finding]:
-    for row in _VARIABLES:
-        text = environ.get(row.name)
-        if text is not None and row.is_bad(text, machine):
-            yield found(row.rule, f"`{row.name}={text}`{row.what}", f"unset {row.name}")
-    if not expands_segments(environ):
-        names = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
-        setting = next(f"{name}={environ[name]}" for name in names if name in environ)
-        yield found(
-            FRAGMENTS,
-            f"`{setting}` lacks `expandable_segments:True`",
-            f"export {setting},expandable_segments:True",
-        )
-
 
 # Check that torch, the driver and the number format fit the chosen GPUs, or the CPU.
 
@@ -220,6 +57,13 @@ BUSY_GPU = Rule(
     why="the plan uses the memory that is free now",
     when="other processes use a GPU of the job",
 )
+SLOW_BY_CHOICE = Rule(
+    code="PF604",
+    name="slow-by-choice",
+    severity=Severity.WARNING,
+    why="the job runs slower than it could",
+    when="bf16 before Ampere, or on a CPU that emulates it",
+)
 HALF_PRECISION = Rule(
     code="PF306",
     name="half-precision",
@@ -258,8 +102,8 @@ def _torch(torch: Torch, machine: Machine) -> Iterator[Finding]:
         yield found(
             OLD_DRIVER,
             (
-                f"torch {torch.version} is built for CUDA {_dotted(built)}, and driver "
-                f"{machine.driver_version or 'here'} supports up to {_dotted(newest)}"
+                f"torch {torch.version} is built for CUDA {dotted(built)}, and driver "
+                f"{machine.driver_version or 'here'} supports up to {dotted(newest)}"
             ),
             f"install a torch built for CUDA {newest[0]}: {_TORCH_PAGE}",
             *([f"or install driver {least} or later"] if least else []),
@@ -271,9 +115,9 @@ def _torch(torch: Torch, machine: Machine) -> Iterator[Finding]:
             yield found(
                 NO_CODE_FOR_GPU,
                 (
-                    f"torch {torch.version} supports compute capability {_dotted(oldest)} "
+                    f"torch {torch.version} supports compute capability {dotted(oldest)} "
                     f"and later, and GPU {gpu.label} ({gpu.name}) is "
-                    f"{_dotted(gpu.compute_capability or oldest)}"
+                    f"{dotted(gpu.compute_capability or oldest)}"
                 ),
                 f"install a torch built for an older CUDA: {_TORCH_PAGE}",
             )
@@ -307,7 +151,7 @@ def _precision(machine: Machine, step: Workload, environ: Mapping[str, str]) -> 
                 HALF_PRECISION,
                 (
                     f"the job uses fp16, and GPU {gpu.label} ({gpu.name}) has compute "
-                    f"capability {_dotted(gpu.compute_capability or oldest)}"
+                    f"capability {dotted(gpu.compute_capability or oldest)}"
                 ),
                 "use fp32, unless the script sets fp16: `$precision fp32`",
             )
@@ -329,10 +173,6 @@ def _precision_on_cpu(machine: Machine, step: Workload) -> Iterator[Finding]:
         )
     if emulates_bf16(machine, step):
         yield found(SLOW_BY_CHOICE, BF16_IS_EMULATED, *fixes)
-
-
-def _dotted(version: tuple[int, int]) -> str:
-    return f"{version[0]}.{version[1]}"
 
 
 # Check the memory, the limits and the disks of the host.

@@ -32,7 +32,7 @@ def read_launch_environment(environ: Mapping[str, str], files: Files) -> LaunchE
         in_foreground=_is_in_foreground(),
         survives_hangup=signal.getsignal(signal.SIGHUP) is signal.SIG_IGN,
         runs_ci=bool(environ.get("CI")),
-        container="container" if by_file or by_variable else None,
+        in_container=by_file or by_variable,
     )
 
 

@@ -1,6 +1,5 @@
 """Find the Python that the ranks run with, its libraries, launchers, programs and ports."""
 
-import errno
 import os
 import re
 import shutil
@@ -8,6 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any, cast
@@ -18,8 +18,6 @@ from zerowiz.core import shell
 from zerowiz.core.launch.plan import Programs
 from zerowiz.core.preflight.facts import Installed
 from zerowiz.errors import PreflightError
-from zerowiz.probe.host_files import Files
-from zerowiz.probe.machine.network import excludes
 from zerowiz.probe.preflight import python_report
 from zerowiz.probe.preflight.python_report import report
 
@@ -147,7 +145,7 @@ def find_module_file(name: str, environ: Mapping[str, str]) -> Path:
     return Path(spec.origin.removeprefix(f"{here}/"))
 
 
-# Find a free port, and check that network interfaces have the names that variables give.
+# Find a free port.
 
 # Below the ports of torchrun (29400), DeepSpeed (29500) and Kubernetes' NodePorts (30000).
 _LOWEST, _HIGHEST = 10_000, 29_399
@@ -168,7 +166,7 @@ def find_free_port(ephemeral_ports: Path = _EPHEMERAL_PORTS) -> int:
     except (OSError, ValueError):
         first, last = 0, 0
     for port in _from_random_start():
-        if not first <= port <= last and is_taken(port) is False:
+        if not first <= port <= last and is_free(port):
             return port
     with socket.socket() as listener:
         listener.bind(("", 0))
@@ -182,40 +180,17 @@ def _from_random_start() -> Iterator[int]:
     return (_LOWEST + (start + offset) % count for offset in range(count))
 
 
-def is_taken(port: int) -> bool | None:
-    """Whether a job's first rank could not listen on a port; None where it cannot be tried.
+def is_free(port: int) -> bool:
+    """Whether a job's first rank can listen on a port.
 
     Source: torch's TCPStore listens with SO_REUSEADDR, so closed connections of an earlier job do
     not count.
     """
-    with socket.socket() as listener:
+    with socket.socket() as listener, suppress(OSError):
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind(("", port))
-        except OSError as error:
-            return True if error.errno == errno.EADDRINUSE else None
-        except OverflowError:
-            return None
+        listener.bind(("", port))
+        return True
     return False
-
-
-def read_interfaces(environ: Mapping[str, str], files: Files) -> dict[str, bool]:
-    """For each variable that is set: whether an interface has a name that it allows.
-
-    Args:
-        environ: The job's environment.
-        files: The files of the host.
-    """
-    interfaces, allowed = files.names("sys/class/net"), dict[str, bool]()
-    nccl, gloo = environ.get("NCCL_SOCKET_IFNAME", ""), environ.get("GLOO_SOCKET_IFNAME", "")
-    # NCCL, ncclFindInterfaces: it ignores a value of one character.
-    if len(nccl) > 1 and interfaces:
-        variable = "NCCL_SOCKET_IFNAME"
-        allowed[variable] = not all(excludes(environ, variable, name) for name in interfaces)
-    if gloo and interfaces:
-        # torch, ProcessGroupGloo: names separated by commas, one for each thread.
-        allowed["GLOO_SOCKET_IFNAME"] = all(name in interfaces for name in gloo.split(","))
-    return allowed
 
 
 # Find the programs and folders of a launch, and a free port.

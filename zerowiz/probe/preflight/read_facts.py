@@ -27,7 +27,7 @@ from zerowiz.probe.files import read_named
 from zerowiz.probe.host_files import Files
 from zerowiz.probe.machine.host import parse_list
 from zerowiz.probe.package_data import read_bad_releases
-from zerowiz.probe.preflight.interpreter import is_taken, read_installed, read_interfaces
+from zerowiz.probe.preflight.interpreter import read_installed
 from zerowiz.probe.script.engine_config import read_script_text
 
 _LIBRARIES = (
@@ -51,7 +51,6 @@ def read_facts(
     nvme_path: str | None = None,
     output_folder: Path | None = None,
     resumed_from: str | None = None,
-    master_port: int | None = None,
 ) -> PreflightFacts:
     """Every fact about this host that a preflight check may need.
 
@@ -66,7 +65,6 @@ def read_facts(
         nvme_path: The folder of offloaded states.
         output_folder: The folder of checkpoints.
         resumed_from: The checkpoint that the script resumes from, by its arguments.
-        master_port: A port that was chosen for the job on this host.
     """
     text = None if script is None else read_script_text(script, import_folder or script.parent)
     names = (*_LIBRARIES, *(module.name for module in (text.imports if text else ())))
@@ -84,8 +82,6 @@ def read_facts(
         resumed=None if resumed_from is None else read_resumed(resumed_from),
         shm_free_bytes=None if shm is None else shm.free_bytes,
         locks_any_amount=capabilities and bool(int(capabilities[1], 16) & _CAN_LOCK),
-        taken_port=master_port if master_port is not None and is_taken(master_port) else None,
-        interfaces=read_interfaces(environ, files),
     )
 
 
@@ -280,7 +276,6 @@ def read_extensions(folder: str, ops: Iterable[Op], files: Files) -> Extensions:
     return Extensions(
         folder=folder,
         writable=can_write(root),
-        file_system=file_system,
         built=frozenset(name for name in names if (root / name / f"{name}.so").is_file()),
         locks=read_locks(root, names, file_system),
     )
@@ -327,23 +322,18 @@ def try_core_binding(environ: Mapping[str, str], ranks: int, system: Path = _SYS
     Args:
         environ: The job's environment.
         ranks: On this host.
-        system: Where the kernel lists cores and NUMA nodes.
+        system: Where the kernel lists cores.
     """
     numactl = shutil.which("numactl", path=environ.get("PATH", ""))
     cores = sorted(_physical(os.sched_getaffinity(0), system))
-    # deepspeed/utils/numa.py, get_numactl_cmd: memory of the nodes that the cores are of.
-    folders = sorted(system.glob("node/node[0-9]*"))
-    nodes = [
-        f.name.removeprefix("node") for f in folders if not _read(f / "cpulist").isdisjoint(cores)
-    ]
-    memory = ("-m", ",".join(nodes)) if nodes else ()
     if numactl is None:
         why_not = "`numactl` is not installed"
     elif "KMP_AFFINITY" in environ:
         why_not = "DeepSpeed does not bind cores if `KMP_AFFINITY` is set"
     elif len(cores) < ranks:
         why_not = "there are fewer cores than ranks"
-    elif _run([numactl, *memory, "-C", _listed(cores), "true"], environ) is None:
+    # deepspeed/utils/numa.py, get_numactl_cmd: memory too is bound, to nodes of the cores.
+    elif _run([numactl, "-m", "all", "-C", _listed(cores), "true"], environ) is None:
         why_not = "`numactl` is not allowed to bind cores or memory here"
     else:
         return CoreBinding(cores=_listed(cores))
