@@ -65,39 +65,31 @@ def test_an_edited_copy_is_kept_and_not_shown(tmp_path: Path) -> None:
     assert any(f"`{own}`" in hint for hint in refused.value.hints)
 
 
-def test_a_file_that_was_there_before_is_refused_and_kept(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("wrote", "there", "text", "force", "is_kept"),
+    [
+        pytest.param(None, "mine", "new", False, True, id="there before"),
+        pytest.param("old", "old, and mine", "new", False, True, id="changed since"),
+        pytest.param(None, "same", "same", False, False, id="the same content"),
+        pytest.param(None, "mine", "new", True, False, id="by force"),
+    ],
+)
+def test_a_file_that_zerowiz_did_not_write_is_kept(
+    tmp_path: Path, wrote: str | None, there: str, text: str, *, force: bool, is_kept: bool
+) -> None:
     path = tmp_path / "config.json"
-    path.write_text("mine")
-    with pytest.raises(ZerowizError, match="exists") as refused:
-        write(path, "theirs")
-    assert "mine" == path.read_text()
-    assert any("--force" in hint for hint in refused.value.hints)
-    assert ["config.json"] == os.listdir(tmp_path)  # noqa: PTH208 - names are enough
-
-
-def test_a_file_that_was_changed_is_refused_and_kept(tmp_path: Path) -> None:
-    path = tmp_path / "config.json"
-    write(path, "theirs")
-    path.write_text("theirs, and mine")
-    [loss] = find_losses([PlannedFile(path=str(path), text="new")])
-    assert (str(path), b"theirs, and mine", "new") == (loss.path, loss.there, loss.wanted)
-    with pytest.raises(ZerowizError, match="exists"):
-        write(path, "new")
-    assert "theirs, and mine" == path.read_text()
-
-
-def test_the_same_content_is_nobodys_loss(tmp_path: Path) -> None:
-    path = tmp_path / "config.json"
-    path.write_text("same")
-    write(path, "same")
-    assert "same" == path.read_text()
-
-
-def test_force_overwrites(tmp_path: Path) -> None:
-    path = tmp_path / "config.json"
-    path.write_text("mine")
-    write(path, "theirs", force=True)
-    assert "theirs" == path.read_text()
+    if wrote is not None:
+        write(path, wrote)
+    path.write_text(there)
+    if is_kept:
+        [loss] = find_losses([PlannedFile(path=str(path), text=text)])
+        assert (str(path), there.encode(), text) == (loss.path, loss.there, loss.wanted)
+        with pytest.raises(ZerowizError, match="exists") as refused:
+            write(path, text, force=force)
+        assert any("--force" in hint for hint in refused.value.hints)
+    else:
+        write(path, text, force=force)
+    assert (there if is_kept else text) == path.read_text()
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kills.harness import HERE, SHIM, read_stat, supervised
@@ -118,33 +119,65 @@ def test_a_job_whose_ranks_end_well_ends_well(tmp_path: Path) -> None:
     assert () == ended.left
 
 
-def test_the_rank_that_failed_first_decides_and_not_who_ended_for_it(tmp_path: Path) -> None:
-    ended = run(tmp_path, "time.sleep(60 if rank == 0 else 0.1); sys.exit(3)")
-    assert (3, "failed") == end_of(ended)
-    assert 1 == ended.end["first"]["rank"]
+# Rank 1 tears down slowly; rank 0 fails for the connection that it lost, and ends before it.
+SLOW_TO_END = """
+if rank == 0:
+    while not Path("raising-1").exists(): time.sleep(0.01)
+    time.sleep(0.3)
+    sys.exit("the other is gone")
+import atexit
+atexit.register(time.sleep, 1)
+mark("raising")
+raise RuntimeError("mine")
+"""
+OUT_OF_MEMORY = """
+class OutOfMemoryError(RuntimeError): __module__ = "torch"
+if rank == 0:
+    sys.exit("the other is gone")
+raise OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+"""
 
 
-def test_an_error_shows_before_its_process_ends(tmp_path: Path) -> None:
-    """Rank 1 tears down slowly; rank 0 fails for the connection that it lost, and ends before it."""
-    script = """
-    if rank == 0:
-        while not Path("raising-1").exists(): time.sleep(0.01)
-        time.sleep(0.3)
-        sys.exit("the other is gone")
-    import atexit
-    atexit.register(time.sleep, 1)
-    mark("raising")
-    raise RuntimeError("mine")
-    """
-    ended = run(tmp_path, script, env={"STAND_IN_POLL_S": "3"})
-    assert (1, "failed") == end_of(ended)
-    assert [1, "RuntimeError: mine"] == [ended.end["first"]["rank"], ended.end["first"]["tail"][-1]]
-
-
-def test_a_rank_that_was_killed_is_told_as_such(tmp_path: Path) -> None:
-    ended = run(tmp_path, "os.kill(os.getpid(), 9 if rank else 0); time.sleep(60)")
-    assert (137, "killed") == end_of(ended)
-    assert -signal.SIGKILL % 256 == ended.end["launcher_status"]
+@pytest.mark.parametrize(
+    ("script", "more", "expected"),
+    [
+        pytest.param(
+            "time.sleep(60 if rank == 0 else 0.1); sys.exit(3)",
+            {},
+            (3, "failed"),
+            id="the first that failed, not who ended for it",
+        ),
+        pytest.param(
+            SLOW_TO_END,
+            {"env": {"STAND_IN_POLL_S": "3"}},
+            (1, "failed"),
+            id="an error shows before its process ends",
+        ),
+        pytest.param(
+            "os.kill(os.getpid(), 9 if rank else 0); time.sleep(60)",
+            {},
+            (137, "killed"),
+            id="killed",
+        ),
+        pytest.param(
+            OUT_OF_MEMORY,
+            {"env": {"STAND_IN_POLL_S": "2"}},
+            (1, "cuda_oom"),
+            id="out of memory, though another fails before it",
+        ),
+        pytest.param(
+            "if rank: sys.exit(7)\n" + STUBBORN,
+            {"grace_s": 1.0},
+            (7, "failed"),
+            id="the others hold out, and are killed after the grace",
+        ),
+    ],
+)
+def test_the_rank_that_decides_is(
+    script: str, more: dict[str, Any], expected: tuple[int, str], tmp_path: Path
+) -> None:
+    ended = run(tmp_path, script, **more)
+    assert (expected, 1, ()) == (end_of(ended), ended.end["first"]["rank"], ended.left)
 
 
 def test_a_rank_that_was_killed_with_its_watcher_comes_before_who_lost_it(tmp_path: Path) -> None:
@@ -162,20 +195,6 @@ def test_a_rank_that_was_killed_with_its_watcher_comes_before_who_lost_it(tmp_pa
         (tmp_path / "living-1").unlink()
         ended = job.wait()
     assert (137, "killed") == end_of(ended)
-    assert 1 == ended.end["first"]["rank"]
-
-
-def test_a_rank_that_ran_out_of_memory_is_the_reason_even_when_another_fails_before_it(
-    tmp_path: Path,
-) -> None:
-    script = """
-    class OutOfMemoryError(RuntimeError): __module__ = "torch"
-    if rank == 0:
-        sys.exit("the other is gone")
-    raise OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
-    """
-    ended = run(tmp_path, script, env={"STAND_IN_POLL_S": "2"})
-    assert (1, "cuda_oom") == end_of(ended)
     assert 1 == ended.end["first"]["rank"]
 
 
@@ -219,16 +238,33 @@ def test_a_rank_that_ends_before_it_is_finished_is_missed(tmp_path: Path) -> Non
     assert (137, "launcher") == end_of(ended)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_request_to_end_reaches_every_rank(number: signal.Signals, tmp_path: Path) -> None:
-    with ranks(tmp_path, WAIT) as job:
+@pytest.mark.parametrize(
+    ("script", "grace_s", "numbers", "status"),
+    [
+        *(
+            pytest.param(WAIT, 20, (number,), 128 + number, id=number.name)
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+        ),
+        pytest.param(STUBBORN, 1.5, (signal.SIGTERM,), 143, id="killed after the grace"),
+        pytest.param(
+            STUBBORN, 60, (signal.SIGINT, signal.SIGINT), 130, id="a second one ends the grace"
+        ),
+        # It asks some schedulers to run the job again.
+        pytest.param(SAVES.format(status=85), 20, (signal.SIGTERM,), 85, id="the script's own"),
+    ],
+)
+def test_a_request_to_end_reaches_every_rank(
+    script: str, grace_s: float, numbers: Sequence[int], status: int, tmp_path: Path
+) -> None:
+    """No launcher is needed for it."""
+    with ranks(tmp_path, script, grace_s=grace_s) as job:
         meet(job, tmp_path, "ready")
-        job.send(number)
+        for number in numbers:
+            job.send(number)
+            time.sleep(0.5)
         ended = job.wait()
-    assert (128 + number, "stopped") == end_of(ended)
-    assert () == ended.left
-    # No launcher was needed for it, nor a grace.
-    assert ended.gone_after_s < SOON_S
+    assert ((status, "stopped"), ()) == (end_of(ended), ended.left)
+    assert (1.5 if grace_s == 1.5 else 0) < ended.gone_after_s < SOON_S
 
 
 def test_ranks_that_save_and_end_well_have_ended_well(tmp_path: Path) -> None:
@@ -239,15 +275,6 @@ def test_ranks_that_save_and_end_well_have_ended_well(tmp_path: Path) -> None:
         saved = [(tmp_path / f"saved-{rank}").exists() for rank in (0, 1)]
     assert [True, True] == saved
     assert (0, "finished") == end_of(ended)
-
-
-def test_a_script_may_answer_with_a_status_of_its_own(tmp_path: Path) -> None:
-    """85 asks some schedulers to run the job again."""
-    with ranks(tmp_path, SAVES.format(status=85)) as job:
-        meet(job, tmp_path, "ready")
-        job.send(signal.SIGTERM)
-        ended = job.wait()
-    assert (85, "stopped") == end_of(ended)
 
 
 THOROUGH = pytest.mark.thorough
@@ -276,36 +303,16 @@ def test_a_signal_that_a_scheduler_sends_to_every_process_ends_no_launcher(tmp_p
     assert (0, "finished") == end_of(ended)
 
 
-def test_who_does_not_end_in_its_grace_is_killed(tmp_path: Path) -> None:
-    with ranks(tmp_path, STUBBORN, grace_s=1.5) as job:
-        meet(job, tmp_path, "ready")
-        job.send(signal.SIGTERM)
-        ended = job.wait()
-    assert (143, "stopped") == end_of(ended)
-    assert () == ended.left
-    assert 1.5 < ended.gone_after_s < SOON_S
-
-
-def test_a_second_request_ends_the_grace(tmp_path: Path) -> None:
-    with ranks(tmp_path, STUBBORN, grace_s=60) as job:
-        meet(job, tmp_path, "ready")
-        job.send(signal.SIGINT)
-        time.sleep(0.5)
-        job.send(signal.SIGINT)
-        ended = job.wait()
-    assert (130, "stopped") == end_of(ended)
-    assert () == ended.left
-    assert ended.gone_after_s < SOON_S
-
-
-def test_before_there_is_a_rank_a_request_ends_all_at_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_before_there_is_a_rank_all_ends_at_once(number: signal.Signals, tmp_path: Path) -> None:
     with supervised(tmp_path, ("sh", "-c", "trap '' TERM; sleep 60; sleep 60")) as job:
         job.wait_for("launcher", lambda: any("sleep" in line for line in job.alive()))
-        job.send(signal.SIGTERM)
+        job.send(number)
         ended = job.wait()
-    assert (143, "stopped") == end_of(ended)
     assert () == ended.left
-    assert ended.gone_after_s < SOON_S
+    if number == signal.SIGTERM:
+        assert (143, "stopped") == end_of(ended)
+        assert ended.gone_after_s < SOON_S
 
 
 def test_what_was_ignored_stays_ignored(tmp_path: Path) -> None:
@@ -314,14 +321,6 @@ def test_what_was_ignored_stays_ignored(tmp_path: Path) -> None:
         job.send(signal.SIGHUP)
         ended = job.wait()
     assert (0, "finished") == end_of(ended)
-
-
-def test_ranks_that_hold_out_while_another_has_failed_are_killed_after_the_grace(
-    tmp_path: Path,
-) -> None:
-    ended = run(tmp_path, "if rank: sys.exit(7)\n" + STUBBORN, grace_s=1.0)
-    assert (7, "failed") == end_of(ended)
-    assert () == ended.left
 
 
 def test_the_end_of_the_launcher_ends_its_ranks(tmp_path: Path) -> None:
@@ -360,16 +359,6 @@ def test_nothing_outlives_a_supervisor_that_was_killed(script: str, tmp_path: Pa
         job.send(signal.SIGKILL)
         ended = job.wait()
     assert -signal.SIGKILL == ended.status
-    assert () == ended.left
-
-
-def test_nothing_outlives_a_supervisor_that_was_killed_before_there_was_a_rank(
-    tmp_path: Path,
-) -> None:
-    with supervised(tmp_path, ("sh", "-c", "trap '' TERM; sleep 60; sleep 60")) as job:
-        job.wait_for("launcher", lambda: any("sleep" in line for line in job.alive()))
-        job.send(signal.SIGKILL)
-        ended = job.wait()
     assert () == ended.left
 
 

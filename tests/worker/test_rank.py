@@ -9,10 +9,10 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 from kills.harness import HERE, SHIM, read_stat
@@ -42,6 +42,17 @@ def start(folder: Path, script: str, *words: str, **env: str) -> "subprocess.Pop
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
+
+
+@contextmanager
+def ready(
+    folder: Path, script: str, **env: str
+) -> Iterator[tuple["subprocess.Popen[bytes]", IO[bytes]]]:
+    """A rank that has written so, and its output."""
+    with start(folder, script, **env) as process:
+        assert process.stdout is not None
+        assert b"ready\n" == process.stdout.readline()
+        yield process, process.stdout
 
 
 def run(folder: Path, script: str, *words: str, **env: str) -> tuple[int, bytes, bytes]:
@@ -236,13 +247,11 @@ def test_a_signal_to_the_whole_tree_reaches_the_rank_once_and_is_its_own_matter(
     signal.signal(signal.SIGTERM, lambda *_: print("asked"))
     print("ready"); time.sleep(1)
     """
-    with start(tmp_path, script) as process:
-        assert process.stdout is not None
-        assert b"ready\n" == process.stdout.readline()
+    with ready(tmp_path, script) as (process, out):
         rank = read(tmp_path, "rank-3.json")["process"]["pid"]
         for pid in (rank, process.pid):
             os.kill(pid, signal.SIGTERM)
-        assert (b"asked\n", 0) == (process.stdout.read(), process.wait())
+        assert (b"asked\n", 0) == (out.read(), process.wait())
 
 
 def test_a_rank_whose_watcher_is_killed_dies_with_it(tmp_path: Path) -> None:
@@ -269,13 +278,11 @@ def test_on_another_host_signals_arrive_through_the_folder(tmp_path: Path) -> No
     (tmp_path / "attempt").mkdir()
     orders = tmp_path / "attempt" / "orders"
     orders.write_text("12\n")
-    with start(tmp_path, SAYS, ZEROWIZ_SUPERVISOR="elsewhere") as process:
-        assert process.stdout is not None
-        assert b"ready\n" == process.stdout.readline()
+    with ready(tmp_path, SAYS, ZEROWIZ_SUPERVISOR="elsewhere") as (process, out):
         append(orders, "10\n")
-        assert b"signal 10\n" == process.stdout.readline()
+        assert b"signal 10\n" == out.readline()
         append(orders, "15\n")
-        assert (b"signal 15\n", 5) == (process.stdout.read(), process.wait())
+        assert (b"signal 15\n", 5) == (out.read(), process.wait())
     assert read(tmp_path, "rank-3.end.json")["told"] is None
 
 
@@ -284,25 +291,21 @@ def test_on_another_host_no_signal_arrives_twice_or_before_it_is_written(tmp_pat
     (tmp_path / "attempt").mkdir()
     orders, away = tmp_path / "attempt" / "orders", tmp_path / "away"
     orders.write_text("12\n")
-    with start(tmp_path, SAYS, ZEROWIZ_SUPERVISOR="elsewhere") as process:
-        assert process.stdout is not None
-        assert b"ready\n" == process.stdout.readline()
+    with ready(tmp_path, SAYS, ZEROWIZ_SUPERVISOR="elsewhere") as (process, out):
         orders.rename(away)
         time.sleep(2 * POLL_S)
         append(away, "1")
         away.rename(orders)
         time.sleep(2 * POLL_S)
         append(orders, "0\n15\n")
-        assert b"signal 10\nsignal 15\n" == process.stdout.read()
+        assert b"signal 10\nsignal 15\n" == out.read()
         assert 5 == process.wait()
 
 
 def test_on_another_host_a_rank_ends_with_the_connection(tmp_path: Path) -> None:
     """Though it writes nothing: an ssh that is gone leaves nobody to read."""
-    with start(tmp_path, SAYS, ZEROWIZ_SUPERVISOR="elsewhere") as process:
-        assert process.stdout is not None
-        assert b"ready\n" == process.stdout.readline()
-        process.stdout.close()
+    with ready(tmp_path, SAYS, ZEROWIZ_SUPERVISOR="elsewhere") as (process, out):
+        out.close()
         assert process.stderr is not None
         process.stderr.close()
         assert 5 == process.wait(10)
@@ -311,9 +314,7 @@ def test_on_another_host_a_rank_ends_with_the_connection(tmp_path: Path) -> None
 
 def test_a_rank_ends_when_it_is_ordered_and_is_killed_after_the_grace(tmp_path: Path) -> None:
     script = "import signal\nsignal.signal(15, signal.SIG_IGN)\nprint('ready')\ntime.sleep(60)"
-    with start(tmp_path, script, ZEROWIZ_GRACE_S="0.5") as process:
-        assert process.stdout is not None
-        assert b"ready\n" == process.stdout.readline()
+    with ready(tmp_path, script, ZEROWIZ_GRACE_S="0.5") as (process, _):
         (tmp_path / "attempt" / "orders").write_text("end\n")
         assert -9 == process.wait(10)
     assert "supervisor" == read(tmp_path, "rank-3.end.json")["told"]

@@ -127,58 +127,118 @@ def planned(result: Result) -> tuple[list[str], dict[str, str], str]:
     return words, env, plan["config_path"]
 
 
-@pytest.mark.usefixtures("hidden")
-def test_a_refusal_says_the_way_out(here: Run) -> None:
-    result = dry(here, "train.py")
-    assert 5 == result.code
-    assert (
-        "`--config-via flag:NAME`, `--config-via env` or `--config-via file:PATH`" in result.hints
-    )
+WRITTEN = "ds_config_zero0.json"
+BY_FIRE = (
+    "import fire, framework\ndef train(config, **kwargs):\n    framework.run(config)\n"
+    "fire.Fire(train)\n"
+)
+BY_UTILS = "from utils import get_parser\np = get_parser()\np.add_argument('--x')\np.parse_args()\n"
+TRAINER = "from transformers import Seq2SeqTrainer\nSeq2SeqTrainer(args=settings.training_args)\n"
+DYNAMIC = (
+    "from transformers import HfArgumentParser\nfrom ours import AutoArguments\n"
+    "Pipeline = AutoArguments.of('finetuner')\n"
+    "HfArgumentParser(Pipeline).parse_args_into_dataclasses()\n"
+)
+BUILT = (
+    "import argparse, deepspeed\np = argparse.ArgumentParser()\n"
+    "p = deepspeed.add_config_arguments(p)\nargs = p.parse_args()\n"
+    "deepspeed.initialize(args=args, model=model, config=make_config(args))\n"
+)
+FOR_ACCELERATE = ["ACCELERATE_DEEPSPEED_CONFIG_FILE", "ACCELERATE_USE_DEEPSPEED"]
 
 
 @pytest.mark.parametrize(
-    ("way", "words", "env", "config"),
+    ("text", "way", "given", "words", "env", "config"),
     [
-        ("flag:ds", ["--ds", "ds_config_zero0.json"], [], "ds_config_zero0.json"),
-        ("flag:--ds", ["--ds", "ds_config_zero0.json"], [], "ds_config_zero0.json"),
-        (
-            "env",
-            [],
-            ["ACCELERATE_DEEPSPEED_CONFIG_FILE", "ACCELERATE_USE_DEEPSPEED"],
-            "ds_config_zero0.json",
-        ),
-        ("file:conf/my_ds.json", [], [], "conf/my_ds.json"),
-        ("none", [], [], "ds_config_zero0.json"),
+        (HIDDEN, "flag:ds", (), ["--ds", WRITTEN], [], WRITTEN),
+        (HIDDEN, "flag:--ds", (), ["--ds", WRITTEN], [], WRITTEN),
+        (HIDDEN, "flag:ds", ("--ds", WRITTEN), ["--ds", WRITTEN], [], WRITTEN),
+        (HIDDEN, "env", (), [], FOR_ACCELERATE, WRITTEN),
+        (HIDDEN, "file:conf/my_ds.json", (), [], [], "conf/my_ds.json"),
+        (HIDDEN, "none", (), [], [], WRITTEN),
+        (BY_FIRE, "flag:deepspeed", (), ["--deepspeed", WRITTEN], [], WRITTEN),
+        (BY_UTILS, "flag:deepspeed", (), ["--deepspeed", WRITTEN], [], WRITTEN),
+        (TRAINER, "env", (), [], FOR_ACCELERATE, WRITTEN),
+        (DYNAMIC, "flag:deepspeed", (), ["--deepspeed", WRITTEN], [], WRITTEN),
+        (BUILT, "none", (), [], [], WRITTEN),
+        # A script may change its folder.
+        (LITERAL, "file:sub/ds.json", (), [], [], "sub/ds.json"),
     ],
 )
-@pytest.mark.usefixtures("hidden")
 def test_each_way_is_taken(
-    here: Run, way: str, words: list[str], env: list[str], config: str
+    here: Run,
+    folder: Path,
+    text: str,
+    way: str,
+    given: tuple[str, ...],
+    words: list[str],
+    env: list[str],
+    config: str,
 ) -> None:
-    found, variables, path = planned(dry(here, "--config-via", way, "train.py"))
+    (folder / "train.py").write_text(text)
+    (folder / "sub").mkdir()
+    found, variables, path = planned(dry(here, "--config-via", way, "train.py", *given))
     assert (words, env, config) == (found, sorted(variables), path)
 
 
-@pytest.mark.usefixtures("hidden")
-def test_a_word_that_is_there_already_is_taken(here: Run) -> None:
-    said = ("--config-via", "flag:ds", "train.py", "--ds")
-    assert ["--ds", "ds_config_zero0.json"] == planned(dry(here, *said, "ds_config_zero0.json"))[0]
-    assert 2 == dry(here, *said, "mine.json").code
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        (HIDDEN, "`--config-via flag:NAME`, `--config-via env` or `--config-via file:PATH`"),
+        (HIDDEN, "`--integration hf` if a Trainer"),
+        (TRAINER, "`--config-via env`"),
+        (DYNAMIC, "`--config-via flag:deepspeed`"),
+        (BUILT, "remove `config=` in train.py line 5"),
+    ],
+)
+def test_a_refusal_says_the_way_out(here: Run, folder: Path, text: str, hint: str) -> None:
+    (folder / "train.py").write_text(text)
+    result = dry(here, "train.py")
+    assert (5, True) == (result.code, hint in result.hints)
 
 
-@pytest.mark.parametrize("way", ["flag", "flag:", "flag:--", "env:X", "file:", "none:", "post"])
-@pytest.mark.usefixtures("hidden")
-def test_what_is_no_way_is_refused(here: Run, way: str) -> None:
-    result = dry(here, "--config-via", way, "train.py")
-    assert 2 == result.code
-    assert f"`--config-via {way}` is not a way to pass a config" == result.problem
+@pytest.mark.parametrize(
+    ("text", "words", "problem"),
+    [
+        *(
+            (HIDDEN, ("--config-via", way, "train.py"), f"`--config-via {way}` is not a way to")
+            for way in ("flag", "flag:", "flag:--", "env:X", "file:", "none:", "post")
+        ),
+        *(
+            (HIDDEN, ("--config-via", way, "train.py"), f"`--config-via {way}` is not a way")
+            for way in ("file:.", "file:sub/", "file:..")
+        ),
+        (HIDDEN, ("--config-via", "flag:ds", "train.py", "--ds", "mine.json"), "--ds"),
+        (LITERAL, ("--config-via", "file:other.json", "train.py"), "names `ds.json`"),
+        (
+            HIDDEN,
+            ("--config-via", "file:other.json", "--config", "mine.json", "train.py"),
+            "`--config-via file:other.json` and `--config mine.json`",
+        ),
+    ],
+)
+def test_what_is_no_way_is_refused(
+    here: Run, folder: Path, text: str, words: tuple[str, ...], problem: str
+) -> None:
+    (folder / "train.py").write_text(text)
+    values = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 1}}
+    (folder / "mine.json").write_text(json.dumps(values))
+    result = dry(here, *words)
+    assert (2, True) == (result.code, problem in result.problem)
 
 
-def test_an_option_that_the_script_is_seen_to_lack_is_refused(here: Run, folder: Path) -> None:
-    shutil.copy(SCRIPTS / "raw_own_flag.py", folder / "train.py")
-    result = dry(here, "--config-via", "flag:nope", "train.py")
-    assert 2 == result.code
-    assert "train.py has no option `--nope`" in result.problem
+def test_a_config_may_be_the_file_that_the_script_reads(here: Run, hidden: Path) -> None:
+    (hidden / "mine.json").write_text('{"train_micro_batch_size_per_gpu": 1}')
+    own = ("--config-via", "file:mine.json", "--config", "mine.json", "train.py")
+    assert 0 == dry(here, *own).code
+
+
+def test_the_hint_past_an_option_that_is_not_there_works(here: Run, folder: Path) -> None:
+    shutil.copy(SCRIPTS / "hf_parser.py", folder / "train.py")
+    refused = dry(here, "--config-via", "flag:nope", "train.py")
+    assert (2, True) == (refused.code, "train.py has no option `--nope`" in refused.problem)
+    assert "remove `--config-via`" in refused.hints
+    assert 0 == dry(here, "train.py").code
 
 
 def test_the_plan_is_written_under_the_name_that_a_script_reads(here: Run, folder: Path) -> None:
@@ -216,72 +276,10 @@ def test_it_is_said_once_and_kept_for_this_script_alone(here: Run, hidden: Path)
 
 @pytest.mark.usefixtures("hidden")
 def test_a_trainer_that_is_not_seen_gets_a_config_for_the_trainer(here: Run) -> None:
-    assert "`--integration hf` if a Trainer" in dry(here, "train.py").hints
     words = ("--config-via", "flag:deepspeed", "--integration", "hf", "train.py")
-    assert ["--deepspeed", "ds_config_zero0.json"] == planned(dry(here, *words))[0]
     result = here("launch", "--dry-run", *A100, *words)
     assert '"gradient_clipping": "auto"' in result.stdout
     assert '"optimizer"' not in result.stdout
-
-
-def test_the_way_past_a_built_config_works(here: Run, folder: Path) -> None:
-    text = (
-        "import argparse, deepspeed\np = argparse.ArgumentParser()\n"
-        "p = deepspeed.add_config_arguments(p)\nargs = p.parse_args()\n"
-        "deepspeed.initialize(args=args, model=model, config=make_config(args))\n"
-    )
-    script = folder / "train.py"
-    script.write_text(text)
-    result = dry(here, "train.py")
-    assert 5 == result.code
-    assert "remove `config=` in train.py line 5" in result.hints
-    assert [] == planned(dry(here, "--config-via", "none", "train.py"))[0]
-    script.write_text(text.replace(", config=make_config(args)", ""))
-    words, _, config = planned(dry(here, "train.py"))
-    assert ["--deepspeed", "--deepspeed_config", config] == words
-
-
-def test_an_option_may_be_one_that_is_not_seen(here: Run, folder: Path) -> None:
-    script = folder / "train.py"
-    for text in (
-        (
-            "import fire, framework\ndef train(config, **kwargs):\n    framework.run(config)\n"
-            "fire.Fire(train)\n"
-        ),
-        "from utils import get_parser\np = get_parser()\np.add_argument('--x')\np.parse_args()\n",
-    ):
-        script.write_text(text)
-        words = planned(dry(here, "--config-via", "flag:deepspeed", "train.py"))[0]
-        assert ["--deepspeed", "ds_config_zero0.json"] == words
-
-
-@pytest.mark.parametrize(
-    ("text", "way", "words"),
-    [
-        (
-            "from transformers import Seq2SeqTrainer\nSeq2SeqTrainer(args=settings.training_args)\n",
-            "env",
-            [],
-        ),
-        (
-            (
-                "from transformers import HfArgumentParser\nfrom ours import AutoArguments\n"
-                "Pipeline = AutoArguments.of('finetuner')\n"
-                "HfArgumentParser(Pipeline).parse_args_into_dataclasses()\n"
-            ),
-            "flag:deepspeed",
-            ["--deepspeed", "ds_config_zero0.json"],
-        ),
-    ],
-)
-def test_the_ways_past_hidden_arguments_work(
-    here: Run, folder: Path, text: str, way: str, words: list[str]
-) -> None:
-    (folder / "train.py").write_text(text)
-    result = dry(here, "train.py")
-    assert 5 == result.code
-    assert f"`--config-via {way}`" in result.hints
-    assert words == planned(dry(here, "--config-via", way, "train.py"))[0]
 
 
 @pytest.mark.usefixtures("hidden")
@@ -307,41 +305,6 @@ def test_a_config_of_ones_own_counts_more_than_what_is_kept(here: Run, folder: P
         result = here("launch", *words)
         assert 0 == result.code, result.stderr
         assert 2 == json.loads(result.stdout)["workload"]["micro_batch"]
-
-
-@pytest.mark.parametrize("way", ["file:.", "file:sub/", "file:..", "flag:--"])
-@pytest.mark.usefixtures("hidden")
-def test_a_way_without_a_name_is_none(here: Run, way: str) -> None:
-    result = dry(here, "--config-via", way, "train.py")
-    assert (2, True) == (result.code, f"`--config-via {way}` is not a way" in result.problem)
-
-
-def test_a_file_that_the_script_is_seen_not_to_read_is_refused(here: Run, folder: Path) -> None:
-    (folder / "train.py").write_text(LITERAL)
-    result = dry(here, "--config-via", "file:other.json", "train.py")
-    assert 2 == result.code
-    assert "names `ds.json`" in result.problem
-    (folder / "sub").mkdir()
-    # A script may change its folder.
-    way = "file:sub/ds.json"
-    assert "sub/ds.json" == planned(dry(here, "--config-via", way, "train.py"))[2]
-
-
-def test_two_configs_of_one_script_are_both_named(here: Run, hidden: Path) -> None:
-    values = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 1}}
-    (hidden / "mine.json").write_text(json.dumps(values))
-    own = ("--config", "mine.json", "train.py")
-    result = dry(here, "--config-via", "file:other.json", *own)
-    assert 2 == result.code
-    assert "`--config-via file:other.json` and `--config mine.json`" in result.problem
-    assert 0 == dry(here, "--config-via", "file:mine.json", *own).code
-
-
-def test_the_hint_past_an_option_that_is_not_there_works(here: Run, folder: Path) -> None:
-    shutil.copy(SCRIPTS / "hf_parser.py", folder / "train.py")
-    refused = dry(here, "--config-via", "flag:nope", "train.py")
-    assert "remove `--config-via`" in refused.hints
-    assert 0 == dry(here, "train.py").code
 
 
 ENGINE = """\

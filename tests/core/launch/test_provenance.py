@@ -50,48 +50,48 @@ from zerowiz.core.workload import Workload
 WANTED = '{\n  "stage": 2,\n  "bf16": true\n}\n'
 
 
-def test_a_changed_line_stands_there_twice_with_its_neighbours() -> None:
-    assert (
-        "--- a.json",
-        "+++ a.json (by zerowiz)",
-        "@@ -1,4 +1,4 @@",
-        " {",
-        '-  "stage": 3,',
-        '+  "stage": 2,',
-        '   "bf16": true',
-        " }",
-    ) == difference("a.json", WANTED.replace("2", "3").encode(), WANTED)
+OTHER = WANTED.replace("2", "3")
+CRLF = WANTED.replace("\n", "\r\n")
+CHANGED = ('-  "stage": 3,', '+  "stage": 2,')
 
 
-def test_the_missing_end_of_a_last_line_is_said() -> None:
-    found = difference("a.json", WANTED.removesuffix("\n").encode(), WANTED)
-    assert ("-}", "\\ No newline at end of file", "+}") == found[-3:]
+@pytest.mark.parametrize(
+    ("there", "wanted", "shown"),
+    [
+        pytest.param(
+            OTHER, WANTED, ("@@ -1,4 +1,4 @@", " {", *CHANGED, '   "bf16": true', " }"), id="a line"
+        ),
+        pytest.param(
+            WANTED.removesuffix("\n"),
+            WANTED,
+            ("-}", "\\ No newline at end of file", "+}"),
+            id="the end of the last line",
+        ),
+        pytest.param(OTHER.replace("\n", "\r\n"), WANTED, CHANGED, id="a line of Windows"),
+        pytest.param("\ufeff{\n\t\x1b[2J\n", "{\n", ("-\\ufeff{", "-\\t\\x1b[2J"), id="unseen"),
+    ],
+)
+def test_a_difference_shows(there: str, wanted: str, shown: tuple[str, ...]) -> None:
+    found = difference("a\nb", there.encode(), wanted)
+    assert isinstance(found, tuple)
+    assert [line for line in found if line in shown] == [*shown]
 
 
-def test_line_ends_of_windows_are_one_difference_not_one_a_line() -> None:
-    crlf = WANTED.replace("\n", "\r\n")
-    assert "line endings" in difference("a.json", crlf.encode(), WANTED)
-    found = difference("a.json", crlf.replace("2", "3").encode(), WANTED)
-    assert ['-  "stage": 3,', '+  "stage": 2,'] == [
-        line for line in found[2:] if line.startswith(("-", "+"))
-    ]
-
-
-def test_what_cannot_be_seen_is_spelled_out() -> None:
-    found = difference("a\nb", b"\xef\xbb\xbf{\n\t\x1b[2J\n", "{\n")
-    assert "-\\ufeff{" in found
-    assert "-\\t\\x1b[2J" in found
-
-
-@pytest.mark.parametrize("there", [b"\xff\xfe{\x00}\x00", b"\x89PNG\r\n", b"{\0}"])
-def test_what_is_no_text_is_said_to_be_none(there: bytes) -> None:
-    assert "not UTF-8" in difference("a.json", there, WANTED)
-
-
-@pytest.mark.parametrize("there", [b"x" * 10**6, b"\n" * 20_000])
-def test_what_is_huge_is_not_compared(there: bytes) -> None:
-    assert "too large" in difference("a.json", there, WANTED)
-    assert "too large" in difference("a.json", WANTED.encode(), there.decode())
+@pytest.mark.parametrize(
+    ("there", "wanted", "why"),
+    [
+        (CRLF.encode(), WANTED, "line endings"),
+        (b"\xff\xfe{\x00}\x00", WANTED, "not UTF-8"),
+        (b"\x89PNG\r\n", WANTED, "not UTF-8"),
+        (b"{\0}", WANTED, "not UTF-8"),
+        (b"x" * 10**6, WANTED, "too large"),
+        (b"\n" * 20_000, WANTED, "too large"),
+        (WANTED.encode(), "x" * 10**6, "too large"),
+    ],
+    ids=["CRLF", "UTF-16", "picture", "null", "large", "long", "large to write"],
+)
+def test_what_is_not_compared_says_why(there: bytes, wanted: str, why: str) -> None:
+    assert why in difference("a.json", there, wanted)
 
 
 def test_the_worst_that_is_compared_keeps_nobody_waiting() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -80,46 +81,54 @@ def test_what_no_edit_touches_stays(text: str) -> None:
     assert text.count("x") == len(fixed.fixed)
 
 
-def test_a_finding_in_the_way_of_another_is_fixed_in_the_next_round() -> None:
-    def doubled(text: str) -> tuple[Finding, ...]:
-        return tuple(
-            finding(edit(m.start(), m.start() + 2, "a")) for m in re.finditer("(?=aa)", text)
-        )
-
-    assert "a" == fix_text("aaaaa", doubled).text
+def doubled(text: str) -> tuple[Finding, ...]:
+    """Every double `a` is a mistake, and is fixed by a single one."""
+    return tuple(finding(edit(m.start(), m.start() + 2, "a")) for m in re.finditer("(?=aa)", text))
 
 
-def test_a_finding_is_fixed_whole_or_not_at_all() -> None:
-    def two(text: str) -> tuple[Finding, ...]:
-        if "b" not in text:
-            return ()
-        return (finding(edit(0, 1, "A")), finding(edit(0, 1, "B"), edit(2, 3, "C")))
-
-    assert "Abc" == fix_text("abc", lambda text: two(text) if text == "abc" else ()).text
-
-
-def test_a_fix_that_makes_an_error_is_taken_back() -> None:
-    def worse(text: str) -> tuple[Finding, ...]:
-        milder = finding(edit(0, 1, "!"), severity=Severity.WARNING)
-        return (finding(),) if text == "!" else (milder,)
-
-    fixed = fix_text("?", worse)
-    assert "?" == fixed.text
-    assert () == fixed.fixed
-    assert 1 == len(fixed.findings)
-
-
-def test_two_fixes_that_undo_each_other_end() -> None:
-    def back_and_forth(text: str) -> tuple[Finding, ...]:
-        return (finding(edit(0, 1, "b" if text == "a" else "a")),)
-
-    assert 10 == len(fix_text("a", back_and_forth).fixed)
-
-
-def test_what_has_no_edits_is_left_to_the_person() -> None:
-    fixed = fix_text("a", lambda _: (finding(),))
-    assert "a" == fixed.text
-    assert (finding(),) == fixed.findings
+@pytest.mark.parametrize(
+    ("text", "check", "fixed", "fixes", "left"),
+    [
+        pytest.param("aaaaa", doubled, "a", 4, 0, id="one in the way of another: the next round"),
+        pytest.param(
+            "abc",
+            {"abc": (finding(edit(0, 1, "A")), finding(edit(0, 1, "B"), edit(2, 3, "C")))}.get,
+            "Abc",
+            1,
+            0,
+            id="whole or not at all",
+        ),
+        pytest.param(
+            "?",
+            {
+                "?": (finding(edit(0, 1, "!"), severity=Severity.WARNING),),
+                "!": (finding(),),
+            }.get,
+            "?",
+            0,
+            1,
+            id="one that makes an error is taken back",
+        ),
+        pytest.param(
+            "a",
+            {"a": (finding(edit(0, 1, "b")),), "b": (finding(edit(0, 1, "a")),)}.get,
+            "a",
+            10,
+            1,
+            id="two that undo each other end",
+        ),
+        pytest.param("a", {"a": (finding(),)}.get, "a", 0, 1, id="no edits"),
+    ],
+)
+def test_a_fix_is(
+    text: str,
+    check: Callable[[str], tuple[Finding, ...] | None],
+    fixed: str,
+    fixes: int,
+    left: int,
+) -> None:
+    done = fix_text(text, lambda changed: check(changed) or ())
+    assert (fixed, fixes, left) == (done.text, len(done.fixed), len(done.findings))
 
 
 GOLDENS = GOLDEN / "configs"
@@ -230,14 +239,6 @@ def test_a_safe_fix_leaves_the_rest_as_it_was(wrong: str, right: str | None) -> 
     assert wanted == fix_text(text, lambda changed: lint(changed, schema, context)).text
 
 
-def test_a_number_for_a_switch_is_told_the_switch_and_no_bounds() -> None:
-    text = '{"train_batch_size": 8, "zero_optimization": {"stage": 2, "overlap_comm": 7}}'
-    findings = lint(text, read_ds_schema(), Context(integration=LINTER_DEEPSPEED))
-    (found,) = (each for each in findings if each.rule.name == "out-of-range")
-    assert "`overlap_comm` must be true, false or null, not `7`" == found.message
-    assert "write true, false or null" == found.fix
-
-
 def test_no_fix_takes_a_comment_away() -> None:
     text = '{"bf16": {"enabled": true, # why\n"loss_scale": 0}, "train_batch_size": 8}'
     (found,) = lint(text, read_ds_schema(), Context(integration=LINTER_DEEPSPEED))
@@ -293,11 +294,7 @@ def test_every_rule_is_shown_with_a_mistake_and_with_a_near_miss() -> None:
     names = {rule.name for rule in RULES}
     assert names == {row.rule for row in FOUND}
     assert names == {rule for rule, _, _ in SILENT}
-
-
-def test_no_two_rules_share_a_code_or_a_name() -> None:
-    assert len(RULES) == len({rule.code for rule in RULES})
-    assert len(RULES) == len({rule.name for rule in RULES})
+    assert len(RULES) == len(names) == len({rule.code for rule in RULES})
 
 
 def test_an_older_deepspeed_is_asked_for_its_own_keys() -> None:
@@ -371,10 +368,11 @@ def test_a_finding_says_what_becomes_of_this_very_config(
     ]
 
 
-def test_a_switch_that_may_be_null_wants_one_of_three_words() -> None:
-    findings = found(zero(2, '"overlap_comm": []'), DEEPSPEED)
+@pytest.mark.parametrize("value", ["[]", "7"])
+def test_a_switch_that_may_be_null_wants_one_of_three_words(value: str) -> None:
+    findings = found(zero(2, f'"overlap_comm": {value}'), DEEPSPEED)
     (each,) = (each for each in findings if each.key.endswith("overlap_comm"))
-    assert "`overlap_comm` must be true, false or null, not `[]`" == each.message
+    assert f"`overlap_comm` must be true, false or null, not `{value}`" == each.message
     assert "write true, false or null" == each.fix
 
 
@@ -533,65 +531,57 @@ def found_optimizer_arguments(
     return [(each.key, each.fix, each.severity) for each in findings if each.rule.code == "ZW101"]
 
 
+ADAM_WORDS = dict.fromkeys(("lr", "muon_lr", "adam_lr", "momentum"), 0.1)
+FUSED = dict.fromkeys(("set_grad_none", "fp32_optimizer_states"), True)
+ONE_BIT = {"freeze_step": 9, "cuda_aware": False, "comm_backend_name": "nccl"}
+
+
 @pytest.mark.parametrize(
-    ("name", "word", "fix"),
+    ("name", "params", "more", "expected"),
     [
-        ("SGD", "betas", "remove it"),
-        ("SGD", "weigth_decay", "write `weight_decay`"),
-        ("Lamb", "learning_rate", "write `lr`"),
-        ("LION", "eps", "remove it"),
-        ("adagrad", "epsilon", "write `eps`"),
-        ("RMSprop", "params", "remove it"),
-        ("Lion", "torch_adam", "remove it"),
+        *(
+            (name, {"lr": 0.1, word: 1}, {}, [(f"optimizer.params.{word}", fix, Severity.ERROR)])
+            for name, word, fix in (
+                ("SGD", "betas", "remove it"),
+                ("SGD", "weigth_decay", "write `weight_decay`"),
+                ("Lamb", "learning_rate", "write `lr`"),
+                ("LION", "eps", "remove it"),
+                ("adagrad", "epsilon", "write `eps`"),
+                ("RMSprop", "params", "remove it"),
+                ("Lion", "torch_adam", "remove it"),
+            )
+        ),
+        # The CPU has classes of its own; as long as nobody knows where it steps, either counts.
+        ("Lion", {"set_grad_none": True}, {}, []),
+        ("Lion", {"set_grad_none": True}, {"offload": "cpu"}, ["set_grad_none"]),
+        ("Lion", FUSED, {"offload": "auto"}, []),
+        ("Adagrad", {"amsgrad": False}, {"offload": "cpu"}, []),
+        ("Adagrad", {"amsgrad": False}, {}, ["amsgrad"]),
+        ("AdamW", {"set_grad_none": True}, {}, []),
+        ("AdamW", {"set_grad_none": True}, {"offload": "cpu"}, ["set_grad_none"]),
+        ("AdamW", {"maximize": True}, {}, ["maximize"]),
+        ("AdamW", {"maximize": True, "torch_adam": True}, {}, []),
+        # What Muon does not look at is a warning.
+        ("Muon", {"nesterov": True}, {}, [("optimizer.params.nesterov", None, Severity.WARNING)]),
+        ("muon", {"ns_steps": 5}, {}, [("optimizer.params.ns_steps", None, Severity.WARNING)]),
+        ("Muon", ADAM_WORDS, {}, []),
+        ("OneBitAdam", ONE_BIT, {"version": "0.18.9"}, []),
+        ("ZeroOneAdam", {"freeze_step": 9}, {"version": "0.18.9"}, ["freeze_step"]),
+        # Of a class that nobody knows nothing is said.
+        ("MuSGD", {"anything": 1}, {}, []),
+        ("auto", {"anything": 1}, {}, []),
     ],
 )
-def test_an_argument_that_is_not_there_is_an_error(name: str, word: str, fix: str) -> None:
-    ((key, said, severity),) = found_optimizer_arguments(name, {"lr": 0.1, word: 1})
-    assert (f"optimizer.params.{word}", Severity.ERROR) == (key, severity)
-    assert fix == said
-
-
-def test_the_cpu_has_classes_of_its_own() -> None:
-    assert [] == found_optimizer_arguments("Lion", {"set_grad_none": True})
-    assert [] != found_optimizer_arguments("Lion", {"set_grad_none": True}, offload="cpu")
-    assert [] == found_optimizer_arguments("Adagrad", {"amsgrad": False}, offload="cpu")
-    assert [] != found_optimizer_arguments("Adagrad", {"amsgrad": False})
-
-
-def test_as_long_as_nobody_knows_where_it_steps_either_class_counts() -> None:
-    assert [] == found_optimizer_arguments(
-        "Lion", dict.fromkeys(("set_grad_none", "fp32_optimizer_states"), True), "auto"
-    )
-
-
-def test_adam_is_another_class_on_the_gpu_on_the_cpu_and_by_torch() -> None:
-    assert [] == found_optimizer_arguments("AdamW", {"set_grad_none": True})
-    assert [] != found_optimizer_arguments("AdamW", {"set_grad_none": True}, offload="cpu")
-    assert [] != found_optimizer_arguments("AdamW", {"maximize": True})
-    assert [] == found_optimizer_arguments("AdamW", {"maximize": True, "torch_adam": True})
-
-
-def test_what_muon_does_not_look_at_is_a_warning() -> None:
-    assert ["optimizer.params.nesterov"] == [
-        each[0] for each in found_optimizer_arguments("Muon", {"nesterov": True})
-    ]
-    assert [Severity.WARNING] == [
-        each[2] for each in found_optimizer_arguments("muon", {"ns_steps": 5})
-    ]
-    assert [] == found_optimizer_arguments(
-        "Muon", dict.fromkeys(("lr", "muon_lr", "adam_lr", "momentum"), 0.1)
-    )
-
-
-def test_the_one_bit_optimizers_have_their_own_arguments() -> None:
-    known: dict[str, object] = {"freeze_step": 9, "cuda_aware": False, "comm_backend_name": "nccl"}
-    assert [] == found_optimizer_arguments("OneBitAdam", known, version="0.18.9")
-    assert 1 == len(found_optimizer_arguments("ZeroOneAdam", {"freeze_step": 9}, version="0.18.9"))
-
-
-def test_of_a_class_that_nobody_knows_nothing_is_said() -> None:
-    assert [] == found_optimizer_arguments("MuSGD", {"anything": 1})
-    assert [] == found_optimizer_arguments("auto", {"anything": 1})
+def test_an_argument_is_found_where_the_class_does_not_take_it(
+    name: str,
+    params: dict[str, object],
+    more: dict[str, str],
+    expected: list[str | tuple[str, str | None, Severity]],
+) -> None:
+    found = found_optimizer_arguments(name, params, **more)
+    for each, (key, fix, severity) in zip(expected, found, strict=True):
+        whole = (f"optimizer.params.{each}", None, severity) if isinstance(each, str) else each
+        assert whole == (key, whole[1] and fix, severity)
 
 
 @pytest.mark.parametrize(("word", "rises"), [("lr", True), ("weight_decay", False), ("eps", False)])

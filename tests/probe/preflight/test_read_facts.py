@@ -22,6 +22,8 @@ from zerowiz.core.preflight.facts import (
     CPU_ADAM,
     FUSED_ADAM,
     Lock,
+    Op,
+    Toolchain,
 )
 from zerowiz.probe.host_files import HostFiles
 from zerowiz.probe.preflight import read_facts
@@ -245,51 +247,62 @@ def tool(folder: Path, name: str, text: str = "#!/bin/sh\n") -> Path:
     return path
 
 
-def test_an_empty_path_has_no_tools(tmp_path: Path) -> None:
-    tools = read_toolchain({"PATH": str(tmp_path)}, (CPU_ADAM,), cuda=False)
-    assert (False, False, False) == (tools.has_compiler, tools.has_ninja, tools.has_nvcc)
-    assert (None, None, None) == (tools.cuda_home, tools.cuda_version, tools.has_libaio)
-
-
-def test_tools_are_looked_for_on_the_path_of_the_job(tmp_path: Path) -> None:
-    tool(tmp_path, "c++")
-    tool(tmp_path, "ninja")
-    tools = read_toolchain({"PATH": str(tmp_path)}, (CPU_ADAM,), cuda=False)
-    assert (True, True) == (tools.has_compiler, tools.has_ninja)
+def tools(folder: Path, *ops: Op, cuda: bool = False, **environ: str) -> Toolchain:
+    """What is found with these on the path, `HERE` for the folder in a variable."""
+    said = {name: text.replace("HERE", str(folder)) for name, text in environ.items()}
+    return read_toolchain({"PATH": str(folder), **said}, ops or (CPU_ADAM,), cuda=cuda)
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"),
-    [("clang++", True), ("g++-99", False), ("clang++ -O1", True), ("'", False)],
+    ("there", "environ", "expected"),
+    [
+        pytest.param((), {}, {"has_compiler": False, "has_ninja": False}, id="an empty path"),
+        pytest.param(
+            ("c++", "ninja"), {}, {"has_compiler": True, "has_ninja": True}, id="on the path"
+        ),
+        pytest.param(("clang++",), {"CXX": "clang++"}, {"has_compiler": True}, id="of CXX"),
+        pytest.param(("clang++",), {"CXX": "clang++ -O1"}, {"has_compiler": True}, id="words"),
+        pytest.param(("clang++",), {"CXX": "g++-99"}, {"has_compiler": False}, id="another"),
+        pytest.param(("clang++",), {"CXX": "'"}, {"has_compiler": False}, id="odd words"),
+    ],
 )
-def test_the_compiler_is_the_one_of_cxx(tmp_path: Path, said: str, expected: bool) -> None:
-    tool(tmp_path, "clang++")
-    environ = {"PATH": str(tmp_path), "CXX": said}
-    assert expected is read_toolchain(environ, (CPU_ADAM,), cuda=False).has_compiler
+def test_the_compilers_are_those_of_the_jobs_path(
+    tmp_path: Path, there: tuple[str, ...], environ: dict[str, str], expected: dict[str, bool]
+) -> None:
+    for name in there:
+        tool(tmp_path, name)
+    found = tools(tmp_path, **environ)
+    assert expected == {name: getattr(found, name) for name in expected}
+    assert (None, False, None) == (found.cuda_home, found.has_nvcc, found.has_libaio)
 
 
-@pytest.mark.parametrize("variable", ["CUDA_HOME", "CUDA_PATH"])
-def test_cuda_home_is_what_the_variable_says(variable: str) -> None:
-    assert "/opt/cuda" == find_cuda_home({variable: "/opt/cuda", "PATH": ""})
-
-
-def test_cuda_home_is_where_nvcc_on_the_path_lies(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("environ", "home"),
+    [
+        ({"CUDA_HOME": "/opt/cuda", "PATH": ""}, "/opt/cuda"),
+        ({"CUDA_PATH": "/opt/cuda", "PATH": ""}, "/opt/cuda"),
+        ({"PATH": "HERE/bin"}, "HERE"),
+    ],
+)
+def test_the_toolkit_is_found_as_torch_finds_it(
+    tmp_path: Path, environ: dict[str, str], home: str
+) -> None:
     tool(tmp_path / "bin", "nvcc")
-    assert str(tmp_path) == find_cuda_home({"PATH": str(tmp_path / "bin")})
+    said = {name: text.replace("HERE", str(tmp_path)) for name, text in environ.items()}
+    assert home.replace("HERE", str(tmp_path)) == find_cuda_home(said)
 
 
-def test_nvcc_is_asked_for_its_release_where_an_op_needs_it(tmp_path: Path) -> None:
-    tool(tmp_path / "bin", "nvcc", NVCC)
-    environ = {"CUDA_HOME": str(tmp_path), "PATH": os.environ["PATH"]}
-    needed = read_toolchain(environ, (FUSED_ADAM,), cuda=True)
-    assert (True, (12, 8)) == (needed.has_nvcc, needed.cuda_version)
-    assert read_toolchain(environ, (CPU_ADAM,), cuda=True).cuda_version is None
-
-
-def test_a_toolkit_without_nvcc_is_seen(tmp_path: Path) -> None:
-    environ = {"CUDA_HOME": str(tmp_path), "PATH": ""}
-    tools = read_toolchain(environ, (FUSED_ADAM,), cuda=True)
-    assert (False, None) == (tools.has_nvcc, tools.cuda_version)
+@pytest.mark.parametrize(
+    ("has_nvcc", "op", "release"),
+    [(True, FUSED_ADAM, (12, 8)), (True, CPU_ADAM, None), (False, FUSED_ADAM, None)],
+)
+def test_nvcc_is_asked_for_its_release_where_an_op_needs_it(
+    tmp_path: Path, has_nvcc: bool, op: Op, release: tuple[int, int] | None
+) -> None:
+    if has_nvcc:
+        tool(tmp_path / "bin", "nvcc", NVCC)
+    found = tools(tmp_path, op, cuda=True, CUDA_HOME="HERE", PATH=os.environ["PATH"])
+    assert (has_nvcc, release) == (found.has_nvcc, found.cuda_version)
 
 
 @pytest.mark.parametrize("text", ["#!/bin/sh\nsleep 60\n", "#!/bin/sh\nexit 1\n", "", "\0"])
