@@ -81,7 +81,7 @@ def test_an_op_is_built_in_the_folder_of_its_name() -> None:
 
 
 # As DeepSpeed's launcher tells it (launcher/launch.py, 0.19.8).
-RANK_3 = {"RANK": "3", "LOCAL_RANK": "1", rank.LAUNCHER_VARIABLE: "0"}
+RANK_3 = {"RANK": "3", "LOCAL_RANK": "1"}
 
 
 @pytest.mark.parametrize("by", ["file", "memory"])

@@ -107,8 +107,14 @@ def test_a_place_that_cannot_be_is_refused(node_rank: int, hosts: tuple[str, ...
 
 def plan(address: str | None = "a1", **environ: str) -> LauncherCommand:
     sent = RankEnv(text="A=1\n", unset=("NCCL_X_KEY",), notes=("a note",))
-    where = {"env_file": "/run/deepspeed_env", "master_addr": address}
-    return pdsh_command("hosts", sent, environ, {"B": "2"}, **where)
+    return pdsh_command(
+        "hosts",
+        sent,
+        environ,
+        {"B": "2"},
+        env_file="/run/deepspeed_env",
+        master_addr=address,
+    )
 
 
 def node_sees(words: Sequence[str]) -> list[str]:
