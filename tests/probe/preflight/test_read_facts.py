@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -247,7 +247,7 @@ def tool(folder: Path, name: str, text: str = "#!/bin/sh\n") -> Path:
     return path
 
 
-def tools(folder: Path, *ops: Op, cuda: bool = False, **environ: str) -> Toolchain:
+def tools(folder: Path, environ: Mapping[str, str], *ops: Op, cuda: bool = False) -> Toolchain:
     """What is found with these on the path, `HERE` for the folder in a variable."""
     said = {name: text.replace("HERE", str(folder)) for name, text in environ.items()}
     return read_toolchain({"PATH": str(folder), **said}, ops or (CPU_ADAM,), cuda=cuda)
@@ -271,7 +271,7 @@ def test_the_compilers_are_those_of_the_jobs_path(
 ) -> None:
     for name in there:
         tool(tmp_path, name)
-    found = tools(tmp_path, **environ)
+    found = tools(tmp_path, environ)
     assert expected == {name: getattr(found, name) for name in expected}
     assert (None, False, None) == (found.cuda_home, found.has_nvcc, found.has_libaio)
 
@@ -301,7 +301,8 @@ def test_nvcc_is_asked_for_its_release_where_an_op_needs_it(
 ) -> None:
     if has_nvcc:
         tool(tmp_path / "bin", "nvcc", NVCC)
-    found = tools(tmp_path, op, cuda=True, CUDA_HOME="HERE", PATH=os.environ["PATH"])
+    environ = {"CUDA_HOME": "HERE", "PATH": os.environ["PATH"]}
+    found = tools(tmp_path, environ, op, cuda=True)
     assert (has_nvcc, release) == (found.has_nvcc, found.cuda_version)
 
 
