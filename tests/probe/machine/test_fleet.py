@@ -40,7 +40,6 @@ NODES = {
     "failing": "echo 'error: no GPU here.' >&2; echo >&2; echo 'hint: plug one in' >&2; exit 5",
     "garbage": "echo hello; echo '{\"a\": 1}'",
     "forgetful": f"sleep 300 & echo $! $$ >> pids\n{GOOD}",
-    "endless": "echo $$ >> pids; exec yes",
 }
 
 
@@ -110,8 +109,8 @@ def test_a_late_node_fails_and_holds_up_no_other(pids: Path) -> None:
 
 
 def test_a_late_node_that_does_not_listen_is_ended_too(pids: Path) -> None:
-    assert [NodeFailure(host="stubborn", why="no answer within 0.5 s")] == ask(
-        "stubborn", deadline_s=0.5
+    assert [NodeFailure(host="stubborn", why="no answer within 2 s")] == ask(
+        "stubborn", deadline_s=2
     )
     assert 2 == len(pids.read_text(encoding="utf-8").split())
 
@@ -121,12 +120,6 @@ def test_what_an_answered_node_leaves_behind_is_ended_and_not_waited_for() -> No
     start = time.monotonic()
     assert [NodeAnswer(host="forgetful", machine=MACHINE)] == ask("forgetful")
     assert time.monotonic() - start < 5
-
-
-@no_child_left
-def test_a_node_that_prints_for_ever_is_ended() -> None:
-    why = "it printed more than 8000000 bytes"
-    assert [NodeFailure(host="endless", why=why)] == ask("endless")
 
 
 @no_child_left
@@ -212,7 +205,7 @@ def test_ctrl_c_while_a_child_starts_ends_that_one_too(
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
             started.append(self.pid)
-            signal.raise_signal(signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGINT)
 
     monkeypatch.setattr("zerowiz.probe.machine.fleet.subprocess.Popen", Interrupted)
     with pytest.raises(KeyboardInterrupt):

@@ -10,10 +10,9 @@ the order of their answers does not matter.
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
-from functools import partial
 from operator import lt, ne
 from statistics import median_high, multimode
-from typing import TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from msgspec import Struct, field
 
@@ -36,8 +35,6 @@ from zerowiz.core.structs import replace
 from zerowiz.errors import PreflightError, UsageError
 
 # Find the nodes that have less than most nodes, or something else than most.
-
-_Value = TypeVar("_Value")
 
 # The worse first. `none` for several GPUs, which only a file can have, is an unknown link.
 _LINK_CLASSES = (
@@ -77,8 +74,6 @@ class OutlierKind(StrEnum):
 
 
 OutlierValue = int | str | Interconnect | Network
-_Compared = TypeVar("_Compared", bound=OutlierValue)
-_Rank = int | tuple[int, int] | tuple[bool, int, int] | tuple[list[int], str]
 
 
 class Outlier(Struct, frozen=True, kw_only=True):
@@ -93,12 +88,60 @@ class Outlier(Struct, frozen=True, kw_only=True):
     """The label of the GPU that differs; `None` where it is the node."""
 
 
+class _Fact(NamedTuple):
+    """A value of a node, to hold against the same of the other nodes."""
+
+    kind: OutlierKind
+    value: OutlierValue | None
+    place: object = None
+    """With what of another node it is compared, where a node has several of a kind."""
+    gpu: str | None = None
+
+
+class _Comparison(NamedTuple):
+    """How the values of one kind are compared."""
+
+    usual: Callable[[Sequence[Any]], OutlierValue]
+    is_odd: Callable[[Any, Any], bool]
+
+
 def find_outliers(nodes: Mapping[str, Machine]) -> tuple[Outlier, ...]:
-    """Each respect in which a node differs from most, in the order of the nodes."""
-    outliers = (*_unlike_nodes(nodes), *_gpu_models(nodes), *_busy_gpus(nodes))
-    position = {host: index for index, host in enumerate(nodes)}
-    kinds = [*OutlierKind]
-    return tuple(sorted(outliers, key=lambda odd: (position[odd.host], kinds.index(odd.kind))))
+    """Each respect in which a node differs from most, in the order of the nodes.
+
+    A value that is not known is left out. Of several GPUs of another model the first is named.
+    """
+    facts = [(host, f) for host, m in nodes.items() for f in _facts(m) if f.value is not None]
+    values: dict[object, list[OutlierValue]] = {}
+    for _host, fact in facts:
+        values.setdefault((fact.kind, fact.place), []).append(fact.value)
+    usual = {key: _COMPARISONS[key[0]].usual(of_all) for key, of_all in values.items()}
+    outliers: dict[object, Outlier] = {}
+    for host, fact in facts:
+        most = usual[fact.kind, fact.place]
+        if _COMPARISONS[fact.kind].is_odd(fact.value, most):
+            is_model = fact.kind is OutlierKind.GPU_MODEL
+            key = (host, fact.kind, fact.value if is_model else fact.place)
+            odd = Outlier(host=host, kind=fact.kind, value=fact.value, usual=most, gpu=fact.gpu)
+            outliers.setdefault(key, odd)
+    order, kinds = [*nodes], [*OutlierKind]
+    return tuple(
+        sorted(outliers.values(), key=lambda o: (order.index(o.host), kinds.index(o.kind)))
+    )
+
+
+def _facts(machine: Machine) -> Iterator[_Fact]:
+    yield _Fact(OutlierKind.FEWER_GPUS, len(machine.gpus))
+    yield _Fact(OutlierKind.DRIVER, machine.driver_version)
+    # A node with one GPU has no link between them.
+    if len(machine.gpus) > 1:
+        link = replace(machine.interconnect, weakest_pair=None)
+        yield _Fact(OutlierKind.SLOWER_LINK, link)
+    yield _Fact(OutlierKind.SLOWER_NETWORK, replace(machine.network, nics=()))
+    yield _Fact(OutlierKind.LESS_HOST_MEMORY, machine.host.available_bytes)
+    for place, gpu in enumerate(machine.gpus):
+        yield _Fact(OutlierKind.GPU_MODEL, gpu.name, place, gpu.label)
+        if not machine.accelerator.row.on_host and not gpu.shares_host_memory:
+            yield _Fact(OutlierKind.BUSY_GPU, gpu.free_bytes, (place, gpu.name), gpu.label)
 
 
 def link_rank(link: Interconnect) -> tuple[int, int]:
@@ -126,107 +169,30 @@ def numbers_in(text: str) -> list[int]:
     return [int(digits) for digits in re.findall(r"[0-9]{1,18}", text)]
 
 
-def usual(values: Sequence[_Value], better: Callable[[Sequence[_Value]], _Value]) -> _Value:
+def _best_of_most(rank: Callable[[Any], Any]) -> Callable[[Sequence[Any]], Any]:
     """The most frequent value; of equally frequent ones the better."""
-    return better(multimode(values))
+    return lambda values: max(multimode(values), key=rank)
 
 
-def _unlike_nodes(nodes: Mapping[str, Machine]) -> Iterator[Outlier]:
-    machines = nodes.items()
-    yield from _unlike(
-        OutlierKind.FEWER_GPUS, {host: len(m.gpus) for host, m in machines}, _most(int), lt
-    )
-    drivers = {host: m.driver_version for host, m in machines}
-    yield from _unlike(OutlierKind.DRIVER, drivers, _most(version_rank), ne)
-    # A node with one GPU has no link between them.
-    links = {
-        host: replace(m.interconnect, weakest_pair=None) for host, m in machines if len(m.gpus) > 1
-    }
-    yield from _unlike(
-        OutlierKind.SLOWER_LINK,
-        links,
-        _most(link_rank),
-        lambda link, most: link_rank(link) < link_rank(most),
-    )
-    yield from _unlike(
-        OutlierKind.SLOWER_NETWORK,
-        {host: replace(m.network, nics=()) for host, m in machines},
-        _most(network_rank),
-        lambda network, most: network_rank(network) < network_rank(most),
-    )
-    yield from _unlike(
-        OutlierKind.LESS_HOST_MEMORY,
-        {host: m.host.available_bytes for host, m in machines},
-        median_high,
-        lambda size, middle: size < _LITTLE_MEMORY_FRACTION * middle,
-    )
+def _ranks_below(rank: Callable[[Any], Any]) -> Callable[[Any, Any], bool]:
+    return lambda value, usual: rank(value) < rank(usual)
 
 
-def _most(rank: Callable[[_Compared], _Rank]) -> Callable[[Sequence[_Compared]], _Compared]:
-    return lambda values: usual(values, partial(max, key=rank))
-
-
-def _unlike(
-    kind: OutlierKind,
-    values: Mapping[str, _Compared | None],
-    find_usual: Callable[[Sequence[_Compared]], _Compared],
-    is_odd: Callable[[_Compared, _Compared], bool],
-) -> Iterator[Outlier]:
-    """The nodes whose value is odd beside the usual one; those without a value are left out."""
-    known = {host: value for host, value in values.items() if value is not None}
-    if not known:
-        return
-    most = find_usual([*known.values()])
-    for host, value in known.items():
-        if is_odd(value, most):
-            yield Outlier(host=host, kind=kind, value=value, usual=most)
-
-
-def _gpu_models(nodes: Mapping[str, Machine]) -> Iterator[Outlier]:
-    """One outlier for each other GPU model of a node, whatever the count of its GPUs."""
-    names = [usual([gpu.name for gpu in gpus], max) for gpus in _by_position(nodes)]
-    for host, machine in nodes.items():
-        outliers: dict[str, Outlier] = {}
-        for gpu, name in zip(machine.gpus, names, strict=False):
-            if gpu.name != name and gpu.name not in outliers:
-                outliers[gpu.name] = Outlier(
-                    host=host,
-                    kind=OutlierKind.GPU_MODEL,
-                    value=gpu.name,
-                    usual=name,
-                    gpu=gpu.label,
-                )
-        yield from outliers.values()
-
-
-def _by_position(nodes: Mapping[str, Machine]) -> list[list[Gpu]]:
-    """The first GPU of every node, then the second of every node that has one, and so on."""
-    most = max(len(machine.gpus) for machine in nodes.values())
-    return [[m.gpus[i] for m in nodes.values() if i < len(m.gpus)] for i in range(most)]
-
-
-def _busy_gpus(nodes: Mapping[str, Machine]) -> Iterator[Outlier]:
-    free: dict[tuple[int, str], list[tuple[str, str, int]]] = {}
-    for host, machine in nodes.items():
-        for position, gpu in enumerate(machine.gpus):
-            if gpu.free_bytes is not None and _has_own_memory(machine, gpu):
-                known = (host, gpu.label, gpu.free_bytes)
-                free.setdefault((position, gpu.name), []).append(known)
-    for same_kind in free.values():
-        middle = median_high(free_bytes for _, _, free_bytes in same_kind)
-        for host, label, free_bytes in same_kind:
-            if free_bytes < _BUSY_FRACTION * middle:
-                yield Outlier(
-                    host=host,
-                    kind=OutlierKind.BUSY_GPU,
-                    value=free_bytes,
-                    usual=middle,
-                    gpu=label,
-                )
-
-
-def _has_own_memory(machine: Machine, gpu: Gpu) -> bool:
-    return not machine.accelerator.row.on_host and not gpu.shares_host_memory
+_COMPARISONS: Mapping[OutlierKind, _Comparison] = {
+    OutlierKind.FEWER_GPUS: _Comparison(_best_of_most(int), lt),
+    OutlierKind.GPU_MODEL: _Comparison(_best_of_most(str), ne),
+    OutlierKind.BUSY_GPU: _Comparison(
+        median_high, lambda size, middle: size < _BUSY_FRACTION * middle
+    ),
+    OutlierKind.DRIVER: _Comparison(_best_of_most(version_rank), ne),
+    OutlierKind.SLOWER_LINK: _Comparison(_best_of_most(link_rank), _ranks_below(link_rank)),
+    OutlierKind.SLOWER_NETWORK: _Comparison(
+        _best_of_most(network_rank), _ranks_below(network_rank)
+    ),
+    OutlierKind.LESS_HOST_MEMORY: _Comparison(
+        median_high, lambda size, middle: size < _LITTLE_MEMORY_FRACTION * middle
+    ),
+}
 
 
 _MergeValue = TypeVar("_MergeValue")
@@ -390,7 +356,7 @@ def _merge_position(gpus: Sequence[Gpu]) -> Gpu:
     reserved = [g.reserved_bytes for g in gpus if g.reserved_bytes is not None]
     return Gpu(
         index=gpus[0].index,
-        name=usual([gpu.name for gpu in gpus], max),
+        name=max(multimode(gpu.name for gpu in gpus)),
         uuid=_shared((gpu.uuid for gpu in gpus), None),
         total_bytes=least(gpu.total_bytes for gpu in gpus),
         reserved_bytes=max(reserved) if len(reserved) == len(gpus) else None,

@@ -9,16 +9,16 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
 from enum import StrEnum
 from tempfile import TemporaryFile
+from threading import Event
 from typing import IO
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from zerowiz.core.machine.merge import NodeAnswer, NodeFailure
 from zerowiz.core.machine.spec import decode_machine
@@ -126,90 +126,10 @@ def argv_for(
 
 
 _POLL_S = 0.02
-# For a child to end by itself after SIGTERM: srun then ends its step on the node.
+# For a command to end by itself after SIGTERM: srun then ends its step on the node.
 _GRACE_S = 2.0
-# A node of 8 GPUs answers with 30 kB; a login shell that prints without end must not fill the disk.
+# A node of 8 GPUs answers with 30 kB.
 _OUTPUT_BYTES = 8_000_000
-
-
-class _Child(Struct, frozen=True, kw_only=True):
-    """A command that asks one host.
-
-    It writes to files, not to pipes: a process that it leaves behind cannot hold a file open so
-    that we wait for it.
-    """
-
-    host: str
-    process: subprocess.Popen[bytes]
-    stdout: IO[bytes]
-    stderr: IO[bytes]
-
-    def has_ended(self) -> bool:
-        """Whether it has ended; it is not reaped yet, so no other process has its pid."""
-        flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
-        return os.waitid(os.P_PID, self.process.pid, flags) is not None
-
-    def prints_too_much(self) -> bool:
-        """Whether it printed more than a description of a machine can take."""
-        return any(os.fstat(f.fileno()).st_size > _OUTPUT_BYTES for f in (self.stdout, self.stderr))
-
-    def signal(self, number: signal.Signals) -> None:
-        """Signal its whole process group, with the processes that it left behind there."""
-        if self.process.returncode is None:
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.process.pid, number)
-
-    def close(self) -> tuple[int, str, str]:
-        """Kill what is left of it; the exit status, its stdout and its stderr."""
-        self.signal(signal.SIGKILL)
-        return (self.process.wait(), _read(self.stdout), _read(self.stderr))
-
-
-def _read(file: IO[bytes]) -> str:
-    with file:
-        file.seek(0)
-        return file.read(_OUTPUT_BYTES).decode("utf-8", "replace")
-
-
-@contextmanager
-def _ctrl_c_held() -> Iterator[None]:
-    """Within, Ctrl-C waits: between its start and its first mention a process is nobody's."""
-    pressed = []
-    before = signal.getsignal(signal.SIGINT)
-    if before is signal.SIG_IGN or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    signal.signal(signal.SIGINT, lambda *_: pressed.append(True))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-    if pressed:
-        signal.raise_signal(signal.SIGINT)
-
-
-def _start(host: str, argv: Sequence[str]) -> _Child:
-    with ExitStack() as files:
-        stdout = files.enter_context(TemporaryFile())
-        stderr = files.enter_context(TemporaryFile())
-        process = subprocess.Popen(  # noqa: S603 - the transport's own words, no shell
-            argv, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, start_new_session=True
-        )
-        files.pop_all()
-    return _Child(host=host, process=process, stdout=stdout, stderr=stderr)
-
-
-def _end(children: Sequence[_Child]) -> None:
-    """Ask all of them to end, then kill them."""
-    try:
-        for child in children:
-            child.signal(signal.SIGTERM)
-        ends_at = time.monotonic() + _GRACE_S
-        while time.monotonic() < ends_at and not all(child.has_ended() for child in children):
-            time.sleep(_POLL_S)
-    finally:
-        for child in children:
-            child.close()
 
 
 def ask_nodes(
@@ -222,7 +142,8 @@ def ask_nodes(
 ) -> list[NodeAnswer | NodeFailure]:
     """The answer of every host, or why there is none, in the order of the hosts.
 
-    However it ends, also at the deadline or by Ctrl-C, no process of it is left on this host.
+    However it ends, also at the deadline or by Ctrl-C, no process of it is left on this host. A
+    signal interrupts this thread alone, and the threads that have started a process end it.
 
     Args:
         hosts: Each once.
@@ -232,64 +153,77 @@ def ask_nodes(
         deadline_s: For all hosts together.
         on_answer: Called with each host that has answered or failed.
     """
-    queries = _Queries(waiting=deque(hosts), argv_for=argv_for, on_answer=on_answer)
-    ends_at = time.monotonic() + deadline_s
-    try:
-        while queries.step(concurrency) and time.monotonic() < ends_at:
-            time.sleep(_POLL_S)
-    finally:
-        _end(queries.in_flight)
-    for child in queries.in_flight:
-        queries.done(NodeFailure(host=child.host, why=f"no answer within {deadline_s:g} s"))
-    for host in queries.waiting:
-        queries.done(
-            NodeFailure(
-                host=host,
-                why=f"its turn did not come within {deadline_s:g} s",
-            )
-        )
-    return [queries.answers[host] for host in hosts]
-
-
-class _Queries(Struct, kw_only=True):
-    """The hosts that wait, those that are being asked, and the answers so far."""
-
-    waiting: deque[str]
-    argv_for: Callable[[str], Sequence[str]]
-    on_answer: Callable[[str], None]
-    in_flight: list[_Child] = field(default_factory=list)
-    answers: dict[str, NodeAnswer | NodeFailure] = field(default_factory=dict)
-
-    def step(self, concurrency: int) -> bool:
-        """Collect the answers that are there, and ask further hosts; whether any are left."""
-        for child in [c for c in self.in_flight if c.prints_too_much() or c.has_ended()]:
-            self._take(child)
-        while self.waiting and len(self.in_flight) < concurrency:
-            self._start(self.waiting.popleft())
-        return bool(self.waiting or self.in_flight)
-
-    def _take(self, child: _Child) -> None:
-        too_much = child.prints_too_much()
-        status, stdout, stderr = child.close()
-        self.in_flight.remove(child)
-        if too_much:
-            why = f"it printed more than {_OUTPUT_BYTES} bytes"
-            self.done(NodeFailure(host=child.host, why=why))
-        else:
-            self.done(parse_answer(child.host, status, stdout, stderr))
-
-    def _start(self, host: str) -> None:
-        argv = self.argv_for(host)
+    query = _Query(stop=Event(), deadline_s=deadline_s, ends_at=time.monotonic() + deadline_s)
+    commands = {host: argv_for(host) for host in hosts}
+    with ThreadPoolExecutor(concurrency) as pool:
+        asked = {pool.submit(query.ask, host, argv): host for host, argv in commands.items()}
         try:
-            with _ctrl_c_held():
-                self.in_flight.append(_start(host, argv))
-        except OSError as error:
-            why = f"cannot start `{argv[0]}` here: {(error.strerror or str(error)).lower()}"
-            self.done(NodeFailure(host=host, why=why))
+            for future in as_completed(asked):
+                on_answer(asked[future])
+        finally:
+            query.stop.set()
+            pool.shutdown(cancel_futures=True)
+    return [future.result() for future in asked]
 
-    def done(self, answer: NodeAnswer | NodeFailure) -> None:
-        self.answers[answer.host] = answer
-        self.on_answer(answer.host)
+
+class _Query(Struct, frozen=True, kw_only=True):
+    """What all hosts are asked within."""
+
+    stop: Event
+    deadline_s: float
+    ends_at: float
+
+    def ask(self, host: str, argv: Sequence[str]) -> NodeAnswer | NodeFailure:
+        """The answer of one host.
+
+        Its command writes to files, not to pipes: a process that it leaves behind cannot hold a
+        file open so that we wait for it.
+        """
+        if time.monotonic() >= self.ends_at:
+            why = f"its turn did not come within {self.deadline_s:g} s"
+            return NodeFailure(host=host, why=why)
+        with TemporaryFile() as stdout, TemporaryFile() as stderr:
+            try:
+                process = subprocess.Popen(  # noqa: S603 - the transport's own words, no shell
+                    argv,
+                    stdin=subprocess.DEVNULL,
+                    stdout=stdout,
+                    stderr=stderr,
+                    start_new_session=True,
+                )
+            except OSError as error:
+                why = f"cannot start `{argv[0]}` here: {(error.strerror or str(error)).lower()}"
+                return NodeFailure(host=host, why=why)
+            while not _has_ended(process.pid) and time.monotonic() < self.ends_at:
+                if self.stop.wait(_POLL_S):
+                    break
+            is_late = not _has_ended(process.pid)
+            status = _end(process)
+            if is_late:
+                return NodeFailure(host=host, why=f"no answer within {self.deadline_s:g} s")
+            return parse_answer(host, status, _read(stdout), _read(stderr))
+
+
+def _has_ended(pid: int) -> bool:
+    """Whether a child has ended; it is not reaped yet, so no other process has its pid."""
+    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
+def _end(process: subprocess.Popen[bytes]) -> int:
+    """Ask it to end, with the processes that it left behind in its group, then kill them."""
+    with suppress(ProcessLookupError, PermissionError):
+        if not _has_ended(process.pid):
+            os.killpg(process.pid, signal.SIGTERM)
+        ends_at = time.monotonic() + _GRACE_S
+        while not _has_ended(process.pid) and time.monotonic() < ends_at:
+            time.sleep(_POLL_S)
+        os.killpg(process.pid, signal.SIGKILL)
+    return process.wait()
+
+
+def _read(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read(_OUTPUT_BYTES).decode("utf-8", "replace")
 
 
 # How the output of `zerowiz machine --json` begins; login shells may print other text before it.
