@@ -100,7 +100,7 @@ def test_without_a_gpu_the_host_is_shown_and_what_can_be_planned_for(
     ]
     listed = result.stdout.partition("NAME can be:\n")[2].splitlines()
     names = [name for line in listed for name in line.strip().partition("  ")[0].split(", ")]
-    assert {"8xH100", "h100:8", "p5.48xlarge", "cpu", "all"} <= set(names)
+    assert {"8xH100", "4x8xH200", "p5.48xlarge", "cpu", "all"} <= set(names)
     for name in set(names) - {"node.json", "all"}:
         assert 0 == here("machine", "--machine", name).code
     # What is for programs is no host.

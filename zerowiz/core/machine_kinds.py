@@ -11,7 +11,7 @@ from zerowiz.core.machine.names import (
     close_names,
     find_instance,
     find_model,
-    mean_models,
+    match_models,
     own_name,
 )
 from zerowiz.core.machine.spec import instance_node, parse_spec
@@ -111,7 +111,7 @@ def _named(
     instance = find_instance(name, instances)
     if instance is not None:
         return Price(dollars_per_hour=dollars, name=name, instance=instance.name)
-    gpus = frozenset(row.name for row in mean_models(name, table))
+    gpus = frozenset(row.name for row in match_models(name, table))
     if name and not gpus:
         close = ", ".join(f"`{other}`" for other in close_names(name, table, instances))
         raise UsageError(

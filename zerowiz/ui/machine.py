@@ -42,7 +42,7 @@ def machine(value: Machine, stream: TextIO) -> None:
 
 # Rule: each way to name a machine that is not this one, with examples that are accepted.
 _NAMED = (
-    ("8xH100, h100:8, 4x8xH200", _("GPUs, and nodes of GPUs")),
+    ("8xH100, 4x8xH200", _("GPUs, and nodes of GPUs")),
     ("p5.48xlarge, 2xdgx-h100", _("instances, with their host and network")),
     ("node.json", _("written there by `zerowiz machine --save node.json`")),
     ("cpu", _("ranks on the CPU of this host")),

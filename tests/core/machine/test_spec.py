@@ -41,7 +41,7 @@ SOURCE_GROUPS = {
 # Too short to tell which GPU: these are refused with a list, and no other name is.
 TOO_SHORT = {
     "v100",
-    "v100sxm2",
+    "v100sxm",
     "a100",
     "a100sxm",
     "a100pcie",
@@ -295,7 +295,7 @@ def test_a_spec_of_two_counts_has_nodes(text: str, nodes: int, gpus: int) -> Non
     assert (nodes, gpus) == (machine.nodes, len(machine.gpus))
 
 
-@pytest.mark.parametrize("text", ["4xH200", "h200:4", "4x8xH200", "2xp5e.48xlarge"])
+@pytest.mark.parametrize("text", ["4xH200", "4x8xH200", "2xp5e.48xlarge"])
 def test_another_count_is_that_of_a_nodes_gpus(text: str) -> None:
     machine = parse_machine(text, TABLE, INSTANCES, gpus_per_node=2)
     assert (named(text).nodes, 2) == (machine.nodes, len(machine.gpus))
@@ -343,15 +343,6 @@ WRITTEN = {
     "8xH100": (1, 8, H100, True),
     "1xH100": (1, 1, H100, True),
     "H100": (1, 1, H100, True),
-    "h100:8": (1, 8, H100, True),
-    "H100 x8": (1, 8, H100, True),
-    "H100x8": (1, 8, H100, True),
-    "8 H100": (1, 8, H100, True),
-    "8H100": (1, 8, H100, True),
-    "8*h100": (1, 8, H100, True),
-    "8 \N{MULTIPLICATION SIGN} H100": (1, 8, H100, True),
-    "gpu:h100:8": (1, 8, H100, True),
-    "8 x NVIDIA H100 GPUs": (1, 8, H100, True),
     "8xH100 SXM": (1, 8, H100, False),
     "h100sxm5": (1, 1, H100, False),
     "8xH100-SXM5-80GB": (1, 8, H100, False),
@@ -361,32 +352,19 @@ WRITTEN = {
     "2x H100 NVL": (1, 2, "NVIDIA H100 NVL", False),
     "h100-94": (1, 1, "NVIDIA H100 NVL", False),
     "4x8xH100": (4, 8, H100, True),
-    "8xH100 x 4": (4, 8, H100, True),
-    "2xh100:8": (2, 8, H100, True),
     "8xA100": (1, 8, A100, True),
     "4xA100-40": (1, 4, A100, True),
-    "a100-40gb:4": (1, 4, A100, True),
-    "A100 40 GiB x 4": (1, 4, A100, True),
-    "4xA100_40G": (1, 4, A100, True),
-    "40GB A100": (1, 1, A100, True),
     "a100-80": (1, 1, A100_80, True),
     "A100 (80GB)": (1, 1, A100_80, True),
-    "A100 80G SXM4": (1, 1, A100_80, False),
-    "A100-SXM4-80GB-NVLink": (1, 1, A100_80, False),
     "a100 pcie 80gb": (1, 1, "NVIDIA A100 80GB PCIe", False),
     "A100-PCIe": (1, 1, "NVIDIA A100-PCIE-40GB", True),
     "8xV100": (1, 8, V100, True),
-    "v100-32:8": (1, 8, "Tesla V100-SXM2-32GB", True),
     "A10G": (1, 1, "NVIDIA A10G", False),
-    "a10g:4": (1, 4, "NVIDIA A10G", False),
     "a10": (1, 1, "NVIDIA A10", False),
     "4xL4": (1, 4, "NVIDIA L4", False),
-    "l40s x2": (1, 2, "NVIDIA L40S", False),
     "nvidia-tesla-t4": (1, 1, "Tesla T4", False),
     "4090": (1, 1, "NVIDIA GeForce RTX 4090", False),
     "4x4090": (1, 4, "NVIDIA GeForce RTX 4090", False),
-    "4090x4": (1, 4, "NVIDIA GeForce RTX 4090", False),
-    "rtx_4090:2": (1, 2, "NVIDIA GeForce RTX 4090", False),
     "2x RTX 3090 24GB": (1, 2, "NVIDIA GeForce RTX 3090", False),
     "RTX-A6000": (1, 1, "NVIDIA RTX A6000", False),
     "6000 ada": (1, 1, "NVIDIA RTX 6000 Ada Generation", False),
@@ -394,13 +372,10 @@ WRITTEN = {
     "8xB200": (1, 8, "NVIDIA B200", False),
     "gh200": (1, 1, "NVIDIA GH200 480GB", False),
     "dgx-h100": (1, 8, H100, False),
-    "DGX H100 x4": (4, 8, H100, False),
     "dgx a100": (1, 8, A100, True),
     "p5.48xlarge": (1, 8, H100, False),
     "P5 48XLARGE": (1, 8, H100, False),
     "ml.p5.48xlarge": (1, 8, H100, False),
-    "p5.48xlarge:2": (2, 8, H100, False),
-    "p4d.24xlarge x 2": (2, 8, A100, False),
     "a3-highgpu-8g": (1, 8, H100, False),
     "2xA3_HIGHGPU_8G": (2, 8, H100, False),
     "a2-ultragpu-4g": (1, 4, A100_80, False),
@@ -435,10 +410,9 @@ UNKNOWN = {
     "8xH10": "8xH100",
     "8xH1000-80GB": "8xH100-80GB",
     "H100-120GB": "H100-80GB",
-    "a100-64:4": "4xA100-40GB",
+    "4xa100-64": "4xA100-40GB",
     "4x RTX 4080": "4xRTX-4090",
     "RTX 5080": "RTX-5090",
-    "H200-NVL": "H200",
     "gb200 nvl72": "GB200",
     "L45": "L40",
     "p5": "p5.48xlarge",
@@ -448,7 +422,7 @@ UNKNOWN = {
     "dgx-h10": "DGX-H100",
     "A6000 Ada": "A6000",
     "v101": "V100",
-    "b201:8": "8xB200",
+    "8xb201": "8xB200",
 }
 
 
@@ -467,6 +441,13 @@ def test_each_close_name_pasted_back_is_a_machine(text: str) -> None:
 def test_whatever_is_close_is_known(text: str) -> None:
     for name in close_names(text, TABLE, INSTANCES):
         assert named(name).gpus
+
+
+@pytest.mark.parametrize("text", ["h100:8", "H100 x8", "8 H100", "A100 80G SXM"])
+def test_a_count_behind_a_name_is_refused_with_names_like_it(text: str) -> None:
+    with pytest.raises(UsageError) as error:
+        named(text)
+    assert error.value.hints[0].startswith("similar names: ")
 
 
 @pytest.mark.parametrize("text", ["8xMI300X", "tpu-v5e", "gaudi3", "Ascend 910B", "M3 Max"])

@@ -1,7 +1,7 @@
 """The GPU table, and which of its rows a name means."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache
 from typing import NamedTuple
@@ -10,10 +10,11 @@ from msgspec import Struct
 
 from zerowiz.core.machine.interconnect import PCIE_LANE_BYTES_PER_S
 from zerowiz.core.machine.types import Network
-from zerowiz.core.structs import Count, decode, replace, shows
+from zerowiz.core.structs import Count, decode, shows
 from zerowiz.errors import UsageError
 
-_NOISE = re.compile(r"nvidia|geforce|tesla|[^a-z0-9]")
+# What a name is compared without: `A100-SXM4-80GB` and `a100 sxm 80` are one.
+_NOISE = re.compile(r"nvidia|geforce|tesla|(?<=\d)gi?b|(?<=sxm)\d|[^a-z0-9]")
 
 # Every card of the table has this width (NVIDIA's datasheets).
 _PCIE_LANES = 16
@@ -77,7 +78,7 @@ def decode_gpu_table(value: object) -> tuple[GpuModel, ...]:
 # A plan for all machines looks each GPU up in each row.
 @cache
 def normalize_name(name: str) -> str:
-    """A GPU's name without case, punctuation and words such as NVIDIA."""
+    """A GPU's name without case, punctuation, units and words such as NVIDIA."""
     return _NOISE.sub("", name.lower())
 
 
@@ -90,64 +91,6 @@ def match_models(name: str, table: Sequence[GpuModel]) -> tuple[GpuModel, ...]:
     """The rows that have a name; several for a name that is too short."""
     wanted = normalize_name(name)
     return tuple([model for model in table if wanted in _spellings(model.name, model.aliases)])
-
-
-# Rule: what people add to the name of a GPU without meaning another one.
-_ADDED = re.compile(
-    r"\b(?:nvidia|geforce|tesla|gpus?|tensor|core|hbm\d?e?|generation|ampere|hopper|blackwell|nvlink)\b"
-)
-_FORM = re.compile(r"(?:\b|(?<=\d)|(?<=gb))(sxm|pcie|nvl)\d?\b")
-# `80GB`, `80 GiB`, `80g`; a number alone only as a part of its own, which no model's number is:
-# `A100-40`, and not `A40`.
-_MEMORY = re.compile(r"(?<=[^a-z0-9])(\d{2,3})[\s-]*(?:g(?:i?b)?)?\b|^(\d{2,3})[\s-]*g(?:i?b)?\b")
-
-
-class _NameParts(NamedTuple):
-    """What a name says of a GPU."""
-
-    base: str
-    memory: str | None
-    form: str | None
-
-
-@cache
-def _split_name(name: str) -> _NameParts:
-    """`A100-80GB-SXM4` is an `a100` of 80 with the form `sxm`."""
-    text = _ADDED.sub(" ", name.lower().replace("_", " "))
-    form = _FORM.search(text)
-    text = _FORM.sub(" ", text).strip()
-    memory = _MEMORY.search(text)
-    size = None if memory is None else memory[1] or memory[2]
-    return _NameParts(
-        base=normalize_name(_MEMORY.sub(" ", text, count=1)),
-        memory=size,
-        form=None if form is None else form[1],
-    )
-
-
-def _parts_of(model: GpuModel) -> list[_NameParts]:
-    return [_split_name(name) for name in (model.name, *model.aliases)]
-
-
-def _can_mean(parts: _NameParts, model: GpuModel) -> bool:
-    """Whether all that a name says is true of a row."""
-    names = _parts_of(model)
-    forms = {name.form for name in names} - {None} or ({"pcie"} if not model.nvlink_gpus else set())
-    return (
-        parts.base in {name.base for name in names}
-        and (parts.memory is None or parts.memory in {name.memory for name in names})
-        and (parts.form is None or parts.form in forms)
-    )
-
-
-def mean_models(name: str, table: Sequence[GpuModel]) -> tuple[GpuModel, ...]:
-    """The rows that a person can mean by a name: `A100 80G SXM` stands in no row as it is.
-
-    What is read from a driver is no such name: `match_models` takes it to the letter.
-    """
-    return match_models(name, table) or tuple(
-        model for model in table if _can_mean(_split_name(name), model)
-    )
 
 
 def pick_model(models: Sequence[GpuModel]) -> GpuModel:
@@ -166,10 +109,11 @@ def own_name(model: GpuModel, table: Sequence[GpuModel]) -> str:
 
 def note_guess(name: str, model: GpuModel, table: Sequence[GpuModel]) -> tuple[str, ...]:
     """What was taken for granted of a name: the board, or the memory too."""
-    others = [own_name(row, table) for row in mean_models(name, table) if row is not model]
+    others = [own_name(row, table) for row in match_models(name, table) if row is not model]
     sxm = model.pcie_spelling is not None
     if not others:
-        is_said = _split_name(name).form or normalize_name(name) == normalize_name(model.name)
+        wanted = normalize_name(name)
+        is_said = "sxm" in wanted or wanted == normalize_name(model.name)
         others = [model.pcie_spelling] if model.pcie_spelling and not is_said else []
     if not others:
         return ()
@@ -256,31 +200,18 @@ def note_smallest(name: str, instances: Sequence[Instance]) -> tuple[str, ...]:
     return (f"`{name}` is taken to be `{smallest.name}`; for another one use {names}",)
 
 
-# Take apart what people write for a machine: `8xH100`, `h100:8`, `4 x 8 x H200`, `2xp5.48xlarge`.
-#
-# A phrase has a name, and up to two counts before or after it: of GPUs, and of nodes. Where the
-# name begins or ends is not seen from the text alone (`4090x4`, `4x4090`), so every way to read
-# it is tried, and the first one whose name is known is meant.
+# Take apart what people write for a machine: `8xH100`, `4x8xH200`, `2xp5.48xlarge`.
 
-# `\N{MULTIPLICATION SIGN}` as well, which texts are pasted with.
-_TIMES, _GAP = "[x*\N{MULTIPLICATION SIGN}]", r"[\s_-]"
-# `re` compiles and keeps these as they are first used: most names need none.
-_BEFORE = rf"(?i)(?P<count>\d{{1,6}})(?:{_GAP}*{_TIMES}{_GAP}*|{_GAP}+|(?=[a-z]))(?P<rest>.+)"
-_AFTER = rf"(?i)(?P<rest>.+?){_GAP}*{_TIMES}{_GAP}*(?P<count>\d{{1,6}})"
-_COLON = r"(?P<rest>.+?)\s*:\s*(?P<count>\d{1,6})"
-# Rule: the outer count first. `8xH100 x 4` are four of `8xH100`, and `2xH100:8` two of `H100:8`.
-_COUNTS = (_AFTER, _BEFORE, _COLON)
-# An `x` that stands before a number may belong to the name: `RTX 4080`.
-_SURE_COUNTS = (_BEFORE, _COLON)
+_COUNTS = re.compile(r"(?:(\d{1,6})\s*x\s*)?(?:(\d{1,6})\s*x\s*)?(.*)", re.IGNORECASE | re.DOTALL)
 
 
-class Phrase(Struct, frozen=True, kw_only=True):
-    """One way to read a text."""
+class Phrase(NamedTuple):
+    """A name with its counts."""
 
     name: str
-    count: int | None = None
+    count: int | None
     """Of what has the name."""
-    nodes: int | None = None
+    nodes: int | None
     """How many such; only where both counts were written."""
 
     def of(self, name: str) -> str:
@@ -289,34 +220,11 @@ class Phrase(Struct, frozen=True, kw_only=True):
         return "".join(f"{count}x" for count in counts) + name
 
 
-def read_phrase(text: str, is_known: Callable[[str], bool]) -> Phrase | None:
-    """The first way to read a text in which its name is known; None where there is none.
-
-    Args:
-        text: As a person wrote it.
-        is_known: Whether a name means something.
-    """
-    return next((way for way in _ways(text.strip(), _COUNTS) if is_known(way.name)), None)
-
-
-def likely_phrase(text: str) -> Phrase:
-    """The way to read a text whose name nobody knows: with all counts that it surely has."""
-    ways = _ways(text.strip(), _SURE_COUNTS)
-    return max(ways, key=lambda way: (way.count is not None, way.nodes is not None))
-
-
-def _ways(text: str, counts: Sequence[str], most: int = 2) -> Iterator[Phrase]:
-    yield Phrase(name=text)
-    for pattern in counts if most else ():
-        match = re.fullmatch(pattern, text)
-        if match is None:
-            continue
-        count = int(match["count"])
-        for way in _ways(match["rest"], counts, most - 1):
-            if way.count is None:
-                yield replace(way, count=count)
-            else:
-                yield replace(way, nodes=count)
+def read_phrase(text: str) -> Phrase:
+    """A text as a person wrote it, taken apart."""
+    first, second, name = _COUNTS.fullmatch(text.strip()).groups()  # type: ignore[union-attr]
+    counts = [int(count) for count in (second, first) if count is not None]
+    return Phrase(name, *counts, *[None] * (2 - len(counts)))
 
 
 # Find the GPU that a name means; where none has it, names like it.
@@ -333,7 +241,7 @@ def find_model(name: str, table: Sequence[GpuModel]) -> GpuModel:
     Raises:
         UsageError: No row has that name, or several rows have it.
     """
-    models = mean_models(name, table)
+    models = match_models(name, table)
     if len(models) == 1:
         return models[0]
     if models:
@@ -342,7 +250,7 @@ def find_model(name: str, table: Sequence[GpuModel]) -> GpuModel:
             f"`{name}` matches more than one GPU",
             f"use one of {choices}",
         )
-    raise refuse_name(Phrase(name=name), table, ())
+    raise refuse_name(Phrase(name, None, None), table, ())
 
 
 def refuse_name(

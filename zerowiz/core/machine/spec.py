@@ -8,10 +8,8 @@ from zerowiz.core.machine.interconnect import mesh_links
 from zerowiz.core.machine.names import (
     GpuModel,
     Instance,
-    Phrase,
     find_instance,
-    likely_phrase,
-    mean_models,
+    match_models,
     note_guess,
     note_smallest,
     pick_model,
@@ -48,7 +46,7 @@ def parse_machine(
     """The machine that a text means: idle nodes of GPUs, or of an instance.
 
     Args:
-        text: Such as `8xH100-80GB`, `h100:8`, `4x8xH200`, `p5.48xlarge`.
+        text: Such as `8xH100-80GB`, `4x8xH200`, `p5.48xlarge`.
         table: The GPU table.
         instances: The table of instances.
         gpus_per_node: Another count than the text has; of an instance, as many of its GPUs.
@@ -56,9 +54,9 @@ def parse_machine(
     Raises:
         UsageError: No machine has that name, or that count of GPUs.
     """
-    phrase = read_phrase(text, lambda name: find_instance(name, instances) is not None)
-    row = None if phrase is None else find_instance(phrase.name, instances)
-    if phrase is None or row is None:
+    phrase = read_phrase(text)
+    row = find_instance(phrase.name, instances)
+    if row is None:
         return parse_spec(text, table, instances, gpus_per_node=gpus_per_node)
     if phrase.nodes is not None:
         raise UsageError(
@@ -73,8 +71,7 @@ def parse_machine(
 
 def named_instance(text: str, instances: Sequence[Instance]) -> Instance | None:
     """The instance that a text means nodes of; None where it means none."""
-    phrase = read_phrase(text, lambda name: find_instance(name, instances) is not None)
-    return None if phrase is None else find_instance(phrase.name, instances)
+    return find_instance(read_phrase(text).name, instances)
 
 
 def instance_node(row: Instance, table: Sequence[GpuModel]) -> Machine:
@@ -84,11 +81,6 @@ def instance_node(row: Instance, table: Sequence[GpuModel]) -> Machine:
         host=Host(total_bytes=row.host_bytes, available_bytes=row.available_bytes),
         network=row.network or Network(),
     )
-
-
-def read_spec(text: str, table: Sequence[GpuModel]) -> Phrase | None:
-    """The counts and the GPU's name of a text such as `8xH200`; None where it names no GPU."""
-    return read_phrase(text, lambda name: bool(mean_models(name, table)))
 
 
 def parse_spec(
@@ -111,16 +103,17 @@ def parse_spec(
     """
     if not text.strip():
         raise UsageError("`$machine` has no GPU name", "write it as `8xH100-80GB`")
-    phrase = read_spec(text, table)
-    if phrase is None:
-        raise refuse_name(likely_phrase(text), table, instances)
+    phrase = read_phrase(text)
+    models = match_models(phrase.name, table)
+    if not models:
+        raise refuse_name(phrase, table, instances)
     count = gpus_per_node or (1 if phrase.count is None else phrase.count)
     if not 1 <= count <= MOST_GPUS_PER_NODE:
         raise UsageError(
             f"`{text}`: a node has 1 to {MOST_GPUS_PER_NODE} GPUs, not {count}",
             "for several nodes add `$nodes 2`, and give the GPUs of one node here",
         )
-    model = pick_model(mean_models(phrase.name, table))
+    model = pick_model(models)
     gpus, links = tuple(_idle_gpu(model, index) for index in range(count)), _links(model, count)
     node = Machine(
         source=MachineSource.SPEC,
