@@ -70,27 +70,6 @@ def test_what_a_launch_would_end_of_is_an_error(
     assert others == severities.keys() & {"no-plan", "script-refused", "plan-refused"} - errors
 
 
-@pytest.mark.parametrize(
-    ("variable", "value", "words", "error"),
-    [
-        ("DS_ACCELERATOR", "cpu", ("--accelerator", "cuda"), "accelerator"),
-        ("NCCL_SOCKET_IFNAME", "nothing9", MODEL, "no-such-interface"),
-    ],
-)
-def test_what_the_environment_says_against_the_gpus_is_an_error(
-    here: Run,
-    driver: Install,
-    monkeypatch: pytest.MonkeyPatch,
-    variable: str,
-    value: str,
-    words: tuple[str, ...],
-    error: str,
-) -> None:
-    driver(library("h200-x4"))
-    monkeypatch.setenv(variable, value)
-    assert "error" == found_by(here, *words)[error]
-
-
 def test_the_step_that_is_chosen_is_said_in_a_line(here: Run, folder: Path) -> None:
     (folder / "train.py").write_text(HF_PARSER)
     words = (*CPU, "--memory-budget", "4GiB", "--model", "10m", "--seq-len", "2048")

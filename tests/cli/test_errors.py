@@ -56,8 +56,6 @@ def scripts(folder: Path) -> Path:
             "'128k' is not a valid int",
             "--help",
         ),
-        (("check", "--list"), 2, "no such option: --list", "did you mean `--explain=all`?"),
-        (("doctor", "--rules"), 2, "no such option: --rules", "did you mean `--explain=all`?"),
         (("plan", "--list"), 2, "no such option: --list", "did you mean `--limits`?"),
         (
             ("plan", "--micro-bach"),
@@ -91,8 +89,6 @@ def scripts(folder: Path) -> Path:
             "cannot write `list",
             "`--svg FILE`",
         ),
-        (("plan", "--bf16"), 2, "no such option: --bf16", "`--precision=bf16`"),
-        (("plan", "--max_length", "9"), 2, "no such option: --max_length", "`--seq-len`"),
         (("plan", *ERRORS_CPU, "llama-3.1-8b"), 5, "there is no script", "`--model llama-3.1-8b`"),
         (
             ("launch", "--dry-run", "--machine", "2x8xH100", "--model", "7b", "train.py"),

@@ -4,7 +4,6 @@ import os
 import random
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from importlib import import_module
 from typing import Any
 
 import typer
@@ -21,7 +20,7 @@ from faults.zoo import (
     SCRIPTS,
 )
 
-from zerowiz.cli.commands import COMMANDS
+from zerowiz.cli.commands import COMMANDS, register
 
 Values = tuple[Sequence[str], Sequence[str], Sequence[str]]
 """What an option takes, what is near that, and what is absurd."""
@@ -161,7 +160,7 @@ _ARGUMENTS = (
 def _options(command: str) -> list[Any]:
     """The options of a command that may be tried, as typer knows them."""
     app = typer.Typer(add_completion=False)
-    import_module(f"zerowiz.cli.{command}").register(app)
+    register(app, command)
     params = typer.main.get_command(app).params
     return [
         each for each in params if each.param_type_name == "option" and not _NEVER & {*each.opts}

@@ -17,7 +17,7 @@ TYPED = {
     "zerowiz plan --machine 8xRTX50": "zerowiz plan --machine 8xRTX5090-32GB ",
     "zerowiz plan --stage a": "zerowiz plan --stage auto ",
     "zerowiz plan --model qwen2.5-14": "zerowiz plan --model qwen2.5-14b ",
-    "zerowiz plan --model my": "zerowiz plan --model my-model ",
+    "zerowiz plan --model my": "zerowiz plan --model my-model/ ",
     "zerowiz plan --precision b": "zerowiz plan --precision bf16 ",
     "zerowiz launch deep/tr": "zerowiz launch deep/train.py ",
     "zerowiz launch fine": "zerowiz launch finetune.py ",

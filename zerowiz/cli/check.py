@@ -16,7 +16,7 @@ from zerowiz.app.check import (
     find_context,
 )
 from zerowiz.cli.completion import complete_machine
-from zerowiz.cli.usage import Explain, PlainCommand, write_json
+from zerowiz.cli.usage import Explain, write_json
 from zerowiz.core import shell
 from zerowiz.core.dsconfig.schema import Schema
 from zerowiz.core.lint.linter import RULES
@@ -151,8 +151,3 @@ def _read_schema(version: str | None, *, quiet: bool) -> Schema:
             sys.stderr,
         )
     return schema
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command(name="check", cls=PlainCommand)(check)

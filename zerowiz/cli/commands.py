@@ -8,14 +8,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from errno import ENOENT
 from importlib import import_module
+from inspect import signature
 from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
 
 from zerowiz import __version__
-from zerowiz.cli.help_page import heeded_params
-from zerowiz.cli.usage import PlainGroup, TyperError, as_usage_error, write_error
+from zerowiz.cli.usage import PlainCommand, PlainGroup, TyperError, as_usage_error, write_error
 from zerowiz.errors import (
     DeclinedError,
     ExitCode,
@@ -26,8 +26,8 @@ from zerowiz.errors import (
 )
 from zerowiz.translation import LANGUAGE_VARIABLE, LANGUAGES, unknown_language
 
-# Each is a module of this room with `register(app)`, and the first line of its help. The list of
-# commands needs no more: to load all of them costs as much time as a whole plan.
+# Each is a module of this room with a function of its name, and the first line of its help. The
+# list of commands needs no more: to load all of them costs as much time as a whole plan.
 COMMANDS: Mapping[str, str] = {
     "init": "Ask a few questions, choose a strategy, and launch the job or write its config",
     "template": "Copy a training script that works into a folder, to start from",
@@ -57,11 +57,20 @@ def build_app(words: Sequence[str]) -> typer.Typer:
     app.callback(invoke_without_command=True)(zerowiz)
     called = words[0] if words and words[0] in COMMANDS else None
     if called is not None:
-        import_module(f"zerowiz.cli.{called}").register(app)
+        register(app, called)
     if called is None or _COMPLETES in os.environ:
         for name in (command for command in COMMANDS if command != called):
             app.command(name=name, help=COMMANDS[name])(_listed)
     return app
+
+
+def register(app: typer.Typer, name: str) -> None:
+    """Add a command; from a script on, every word belongs to the script."""
+    module = import_module(f"zerowiz.cli.{name}")
+    command = getattr(module, name)
+    settings = {"allow_interspersed_args": "args" not in signature(command).parameters}
+    kind = getattr(module, "PlanCommand", PlainCommand)
+    app.command(name=name, cls=kind, context_settings=settings)(command)
 
 
 # typer's: set by the scripts that it writes for the shells, with the words of the line so far.
@@ -139,7 +148,7 @@ def _run() -> int:
     except ZerowizError as error:
         _fail(error)
     except TyperError as error:
-        _fail(as_usage_error(error, COMMANDS, _takers))
+        _fail(as_usage_error(error, COMMANDS))
     except typer.Abort as ended:
         # What it makes of an EOFError; where zerowiz asks, the end of the input is heard there.
         raise EOFError from ended
@@ -156,18 +165,6 @@ def _refuse_unknown_language() -> None:
             f"`{LANGUAGE_VARIABLE}` is `{unknown}`, a language that zerowiz does not speak",
             f"set it to one of: {', '.join(LANGUAGES)}",
         )
-
-
-def _takers(option: str) -> list[str]:
-    """The commands that heed an option, of any spelling."""
-    names = []
-    for name in COMMANDS:
-        app = typer.Typer(add_completion=False)
-        import_module(f"zerowiz.cli.{name}").register(app)
-        heeded = heeded_params(typer.main.get_command(app), name)
-        if any(option in (*parameter.opts, *parameter.secondary_opts) for parameter in heeded):
-            names.append(name)
-    return names
 
 
 def _repair_streams() -> None:

@@ -8,9 +8,8 @@ import typer
 from zerowiz import __version__
 from zerowiz.app.doctor import find_preflight_findings
 from zerowiz.app.options import FileUse, Options, TakesScript
-from zerowiz.cli.completion import complete_script
 from zerowiz.cli.options import takes_options
-from zerowiz.cli.usage import Explain, PlainCommand, write_json
+from zerowiz.cli.usage import Explain, write_json
 from zerowiz.core.findings import errors_of
 from zerowiz.core.preflight.examine import encode_findings
 from zerowiz.errors import ExitCode
@@ -23,10 +22,7 @@ def doctor(
     options: Options,
     script: Annotated[
         str | None,
-        typer.Argument(
-            help="Training script; default without --model: as for launch",
-            autocompletion=complete_script,
-        ),
+        typer.Argument(help="Training script; default without --model: as for launch"),
     ] = None,
     args: Annotated[
         list[str] | None, typer.Argument(help="Arguments of the script, passed on unchanged")
@@ -46,9 +42,3 @@ def doctor(
         check_text.summary(findings, sys.stdout)
     if errors_of(findings):
         raise typer.Exit(ExitCode.PREFLIGHT)
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command; from SCRIPT on, every word belongs to the script."""
-    settings = {"allow_interspersed_args": False}
-    app.command(name="doctor", cls=PlainCommand, context_settings=settings)(doctor)

@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-from msgspec import Struct
-
 from zerowiz.errors import UsageError
 
 EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
@@ -67,7 +65,7 @@ EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
 }
 
 
-# What an option means to which command, and what it needs beside it.
+# What an option means to which command.
 
 UNHEEDED: Mapping[str, frozenset[str]] = {
     "init": frozenset({"accounting"}),
@@ -83,62 +81,11 @@ they belong (`launch --accounting textbook`).
 """
 
 
-def heeded_params(command: Any, name: str) -> list[Any]:  # noqa: ANN401 - typer's own or click's, by typer's release
-    """The arguments and options of a command that its `--help` shows, but for `--help`."""
-    unheeded = UNHEEDED.get(name, frozenset())
-    return [param for param in command.params if param.name not in unheeded]
-
-
-class Need(Struct, frozen=True, kw_only=True):
-    """An option that means nothing without another."""
-
-    option: str
-    beside: str
-    alone: tuple[str, ...] = ()
-    """Only where these are said: without them another file may say what it needs."""
-
-
-# Rule: of a model that stands alone there is no script.
-_SCRIPT = tuple(
-    Need(option=name, beside="script", alone=("model",)) for name in ("module", "config_via")
-)
-NEEDS: Mapping[str, tuple[Need, ...]] = {
-    "plan": _SCRIPT,
-    "measure": _SCRIPT,
-    "launch": (Need(option="max_attempts", beside="escalate"),),
-    "machine": (
-        Need(option="force", beside="save"),
-        Need(option="deadline", beside="hostfile"),
-    ),
-}
-
-
-class Idle(Struct, frozen=True, kw_only=True):
-    """An option that means nothing beside another."""
-
-    option: str
-    beside: str
-    is_off: bool = False
-    """Whether that is its negative form: `--no-supervise`."""
-
-
-# What is shown of one plan and its run: a comparison of two plans shows none of it.
-_OF_ONE_PLAN = (
-    *("explain", "verbose", "limits", "html", "svg", "origins"),
-    *("tokens", "sequences", "epochs", "price"),
-)
-IDLE: Mapping[str, tuple[Idle, ...]] = {
-    "plan": tuple(Idle(option=name, beside="compare") for name in _OF_ONE_PLAN),
-    "launch": (Idle(option="grace_seconds", beside="supervise", is_off=True),),
-    "machine": (Idle(option="disk", beside="spec"),),
-}
-
-
 # What stands after a script is its own, and `--compare` says what it lacks.
 _MAY_BE_EMPTY = frozenset({"args", "compare"})
 
 
-def refuse_empty(command: Any, context: Any, words: list[str]) -> None:  # noqa: ANN401 - as above
+def refuse_empty(command: Any, context: Any, words: list[str]) -> None:  # noqa: ANN401 - typer's own or click's, by typer's release
     """Refuse an option or an argument without a value, which as a path would be this folder.
 
     Args:
@@ -158,49 +105,37 @@ def refuse_empty(command: Any, context: Any, words: list[str]) -> None:  # noqa:
         if param.name not in _MAY_BE_EMPTY and "" in several:
             is_option = param.param_type_name == "option"
             shown = (param.metavar or param.name).rstrip(".").upper()
-            name = f"`{_long(param)}`" if is_option else shown
+            name = f"`{max(param.opts, key=len)}`" if is_option else shown
             raise UsageError(
                 f"{name} is empty",
                 "leave it out, or set the shell variable that it comes from",
             )
 
 
-def refuse_meaningless(command: Any, context: Any) -> None:  # noqa: ANN401 - typer's own or click's, by typer's release
+# By command: an option, another, and whether it means nothing without that one, or beside it.
+RELATIONS: Mapping[str, tuple[tuple[str, str, bool], ...]] = {
+    "launch": (("max_attempts", "escalate", True),),
+    "machine": (
+        ("force", "save", True),
+        ("deadline", "hostfile", True),
+        ("disk", "spec", False),
+    ),
+}
+
+
+def refuse_meaningless(command: Any, context: Any) -> None:  # noqa: ANN401 - as above
     """Refuse an option on the command line that would change nothing.
 
     Raises:
         UsageError: There is one.
     """
-    spelled = {param.name: param for param in command.params}
-    for idle in IDLE.get(command.name, ()):
-        value = context.params.get(idle.beside)
-        is_beside = value is False if idle.is_off else bool(value)
-        if not is_beside or not _is_typed(context, idle.option):
-            continue
-        option, other = _long(spelled[idle.option]), _spell(spelled[idle.beside], idle.is_off)
-        raise UsageError(
-            f"`{option}` has no effect with {other}",
-            f"remove `{option}`",
-        )
-    for need in NEEDS.get(command.name, ()):
-        names = (need.option, *need.alone)
-        if not all(_is_typed(context, name) for name in names) or context.params.get(need.beside):
-            continue
-        option, other = _long(spelled[need.option]), _spell(spelled[need.beside])
-        raise UsageError(
-            f"`{option}` has no effect without {other}",
-            f"add {other}, or remove `{option}`",
-        )
-
-
-def _long(param: Any, is_off: bool = False) -> str:  # noqa: ANN401 - as above
-    return str(max(param.secondary_opts if is_off else param.opts, key=len))
-
-
-def _spell(param: Any, is_off: bool = False) -> str:  # noqa: ANN401 - as above
-    return f"`{_long(param, is_off)}`" if param.param_type_name == "option" else "SCRIPT"
-
-
-def _is_typed(context: Any, name: str) -> bool:  # noqa: ANN401 - as above
-    source = context.get_parameter_source(name)
-    return source is not None and source.name == "COMMANDLINE"
+    spelled = {param.name: max(param.opts, key=len) for param in command.params}
+    for option, other, is_needed in RELATIONS.get(command.name, ()):
+        source = context.get_parameter_source(option)
+        is_typed = source is not None and source.name == "COMMANDLINE"
+        if is_typed and bool(context.params[other]) is not is_needed:
+            how = "without" if is_needed else "with"
+            raise UsageError(
+                f"`{spelled[option]}` has no effect {how} `{spelled[other]}`",
+                f"remove `{spelled[option]}`",
+            )

@@ -20,10 +20,8 @@ from zerowiz.app.wizard_plan import (
     without_said,
     write_init,
 )
-from zerowiz.cli.completion import complete_script
 from zerowiz.cli.options import takes_options
 from zerowiz.cli.output import showing_refused_plan, write_plan
-from zerowiz.cli.usage import PlainCommand
 from zerowiz.core.script.programs import ProgramFile
 from zerowiz.core.structs import replace
 from zerowiz.errors import UsageError
@@ -41,7 +39,7 @@ def init(
     layers: Layers,
     script: Annotated[
         str | None,
-        typer.Argument(help="Training script; default: train.py", autocompletion=complete_script),
+        typer.Argument(help="Training script; default: train.py"),
     ] = None,
     args: Annotated[
         list[str] | None, typer.Argument(help="Arguments of the script, passed on unchanged")
@@ -137,9 +135,3 @@ def _show_program(planned: InitPlan, file: ProgramFile, elsewhere: str | None) -
     changes = lines_to_set(file, plan, planned.config_path)
     train = file.command(len(plan.resolved.job.machine.gpus))
     show.for_program(file.path, changes, train, again, elsewhere, sys.stdout)
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command; from SCRIPT on, every word belongs to the script."""
-    settings = {"allow_interspersed_args": False}
-    app.command(name="init", cls=PlainCommand, context_settings=settings)(init)

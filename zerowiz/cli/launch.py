@@ -9,10 +9,8 @@ import typer
 from zerowiz.app.launch.attempts import RestartPolicy
 from zerowiz.app.launch.launch import RunOptions, plan_dry_run, prepare_launch, run_launch
 from zerowiz.app.options import FileUse, Options, TakesScript
-from zerowiz.cli.completion import complete_script
 from zerowiz.cli.options import takes_options
 from zerowiz.cli.output import showing_refused_plan, write_plan
-from zerowiz.cli.usage import PlainCommand
 from zerowiz.core.strategies import FLOWCHART_STRATEGIES
 from zerowiz.core.structs import replace
 from zerowiz.errors import UsageError
@@ -58,10 +56,7 @@ def launch(
     options: Options,
     script: Annotated[
         str | None,
-        typer.Argument(
-            help="Training script; default: the one in zerowiz.toml, or train.py",
-            autocompletion=complete_script,
-        ),
+        typer.Argument(help="Training script; default: the one in zerowiz.toml, or train.py"),
     ] = None,
     args: Annotated[
         list[str] | None, typer.Argument(help="Arguments of the script, passed on unchanged")
@@ -118,9 +113,3 @@ def launch(
     else:
         show_files(launch_plan.files, sys.stdout)
         show.launch(replace(launch_plan, files=()), sys.stdout)
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command; from SCRIPT on, every word belongs to the script."""
-    settings = {"allow_interspersed_args": False}
-    app.command(name="launch", cls=PlainCommand, context_settings=settings)(launch)

@@ -10,7 +10,7 @@ from zerowiz.app.machines.hostfile_nodes import DEADLINE_S
 from zerowiz.app.machines.see import see_host, see_machine
 from zerowiz.app.options import Options
 from zerowiz.cli.completion import complete_machine
-from zerowiz.cli.usage import PlainCommand, write_json
+from zerowiz.cli.usage import write_json
 from zerowiz.core.machine.types import Accelerator
 from zerowiz.errors import PreflightError
 from zerowiz.ui.machine import host as show_host
@@ -111,8 +111,3 @@ def machine(
     for note in seen.notes:
         reporter.note(note)
     seen.require_all_nodes()
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command(name="machine", cls=PlainCommand)(machine)

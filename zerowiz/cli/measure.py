@@ -10,10 +10,9 @@ from zerowiz.app.launch.start import Start
 from zerowiz.app.measure import find_measured, measure_starts, plan_starts, require_all
 from zerowiz.app.options import FileUse, Options, TakesScript
 from zerowiz.app.plan_files import encode_plan
-from zerowiz.cli.completion import complete_script
 from zerowiz.cli.options import takes_options
 from zerowiz.cli.output import showing_refused_plan, write_plan
-from zerowiz.cli.usage import PlainCommand, write_json
+from zerowiz.cli.usage import write_json
 from zerowiz.core.measured_run import ScriptMeasurement, encode_script_run
 from zerowiz.core.plan_json import SCHEMA_VERSION
 from zerowiz.ui import measure as measure_text
@@ -27,8 +26,7 @@ def measure(
     script: Annotated[
         str | None,
         typer.Argument(
-            help="Training script; without one, a template of zerowiz trains the --model",
-            autocompletion=complete_script,
+            help="Training script; without one, a template of zerowiz trains the --model"
         ),
     ] = None,
     args: Annotated[
@@ -95,9 +93,3 @@ def _show_runs(runs: list[ScriptMeasurement], *, as_json: bool, every: bool) -> 
         measure_text.candidates(runs, sys.stdout)
     else:
         measure_text.script_run(runs[0], sys.stdout)
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command; from SCRIPT on, every word belongs to the script."""
-    settings = {"allow_interspersed_args": False}
-    app.command(name="measure", cls=PlainCommand, context_settings=settings)(measure)

@@ -5,7 +5,6 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
-from functools import partial
 from typing import Annotated
 
 import typer
@@ -37,13 +36,13 @@ def takes_options(use: FileUse | None) -> Callable[[Callable[..., None]], Callab
     Args:
         use: What it does with an answers file; None reads neither that nor the environment.
     """
-    return partial(_with_options, use=use)
+    return lambda command: _with_options(command, use)
 
 
 _GATHERED = frozenset({"options", "layers"})
 
 
-def _with_options(command: Callable[..., None], *, use: FileUse | None) -> Callable[..., None]:
+def _with_options(command: Callable[..., None], use: FileUse | None) -> Callable[..., None]:
     wanted = inspect.signature(command).parameters
     visible = [p for p in wanted.values() if p.name not in _GATHERED]
     context = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)

@@ -2,7 +2,7 @@
 
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +14,6 @@ from zerowiz.app.decide import note_basis, note_emulation, note_settled, require
 from zerowiz.app.options import FileUse, Layers, Options, RunQuestion, TakesScript
 from zerowiz.app.plan import plan_job
 from zerowiz.app.reporter import Reporter
-from zerowiz.cli.completion import complete_script
 from zerowiz.cli.options import option_of, takes_options
 from zerowiz.cli.output import write_plan
 from zerowiz.cli.usage import PlainCommand, write_json
@@ -118,9 +117,7 @@ def plan(
     layers: Layers,
     script: Annotated[
         str | None,
-        typer.Argument(
-            help="Training script; the plan uses its settings", autocompletion=complete_script
-        ),
+        typer.Argument(help="Training script; the plan uses its settings"),
     ] = None,
     args: Annotated[list[str] | None, typer.Argument(help="Arguments of the script")] = None,
     *,
@@ -140,7 +137,12 @@ def plan(
     question = RunQuestion(
         tokens=tokens, sequences=sequences, epochs=epochs, prices=tuple(price or ())
     )
+    of_one = {"$explain": explain, "$limits": limits, "$html": html, "$svg": svg}
+    of_one |= {"$origins": origins}
     if compare is not None:
+        of_one |= {"$verbose": verbose, "$price": price, "$tokens": tokens}
+        of_one |= {"$sequences": sequences, "$epochs": epochs}
+        _refuse_any(of_one, "one plan, and `$compare` shows two", "remove it")
         compare_plans(script, args or (), options, compare)
         return
     reporter = TerminalReporter(quiet=options.quiet, with_waits=not options.as_json)
@@ -158,14 +160,19 @@ def plan(
         )
         _show_plan(planned, options, question, reporter, shown)
     else:
-        of_one = {"$explain": explain, "$limits": limits, "$html": html, "$svg": svg}
-        of_one |= {"$origins": origins}
-        for alone in (name for name, value in of_one.items() if value):
-            raise UsageError(
-                f"`{alone}` is for one machine, and this plan compares many",
-                "name one: `$machine 8xH100-80GB`",
-            )
+        alone = "one machine, and this plan compares many"
+        _refuse_any(of_one, alone, "name one: `$machine 8xH100-80GB`")
         _show_machines(planned, options, reporter)
+
+
+def _refuse_any(given: Mapping[str, object], of: str, hint: str) -> None:
+    """Refuse options that show nothing here.
+
+    Raises:
+        UsageError: One is given.
+    """
+    for name in (name for name, value in given.items() if value):
+        raise UsageError(f"`{name}` is for {of}", hint)
 
 
 def _show_plan(
@@ -249,12 +256,6 @@ def _show_machines(offered: "MachineChoice", options: Options, reporter: Reporte
             options.objective,
         )
     offered.require_any()
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command; from SCRIPT on, every word belongs to the script."""
-    context = {"allow_interspersed_args": False}
-    app.command(name="plan", cls=PlanCommand, context_settings=context)(plan)
 
 
 _NO_LENGTH = RunQuestion(tokens=None, sequences=None, epochs=None, prices=())

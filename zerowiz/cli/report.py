@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from zerowiz.app.report import read_run
-from zerowiz.cli.usage import PlainCommand, write_json
+from zerowiz.cli.usage import write_json
 from zerowiz.core.job_end import encode_summary
 from zerowiz.ui.job_end import run as show_run
 
@@ -27,8 +27,3 @@ def report(
         write_json(encode_summary(summary))
     else:
         show_run(summary, sys.stdout)
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command(name="report", cls=PlainCommand)(report)

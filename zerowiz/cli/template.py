@@ -8,7 +8,6 @@ from typing import Annotated, TextIO
 import typer
 
 from zerowiz.app.template import copy_template
-from zerowiz.cli.usage import PlainCommand
 from zerowiz.core import shell
 from zerowiz.core.decision.questions import TEMPLATES, Template, template_of
 from zerowiz.core.launch.provenance import PlannedFile
@@ -61,8 +60,3 @@ def _show_copy(
     rest = f"--model {MODEL_FOLDER} {template.script}"
     stream.write(f"\nnext: {enter}zerowiz launch {rest}\n")
     stream.write(f"on a machine without a GPU: {enter}zerowiz launch --accelerator cpu {rest}\n")
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command(name="template", cls=PlainCommand)(template)

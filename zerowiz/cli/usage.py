@@ -4,7 +4,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from types import SimpleNamespace
 from typing import Annotated, Any
 
@@ -79,67 +79,6 @@ class PlainGroup(TyperGroup):
 
 
 _NO_COMMAND = re.compile(r"No such command '([^']*)'")
-# What other tools call it.
-_OTHER_COMMANDS = {
-    **dict.fromkeys(("run", "train", "start", "deepspeed", "torchrun", "accelerate"), "launch"),
-    **dict.fromkeys(("estimate", "memory", "fit", "choose", "recommend"), "plan"),
-    **dict.fromkeys(("config", "wizard", "setup", "new", "create"), "init"),
-    **dict.fromkeys(("templates", "example", "examples", "scaffold", "copy"), "template"),
-    **dict.fromkeys(("gpu", "gpus", "info", "env", "nodes"), "machine"),
-    **dict.fromkeys(("lint", "validate", "fix"), "check"),
-    **dict.fromkeys(("bench", "benchmark", "profile", "test"), "measure"),
-    **dict.fromkeys(("preflight", "diagnose"), "doctor"),
-    **dict.fromkeys(("version",), "--version"),
-    **dict.fromkeys(("help",), "--help"),
-    **dict.fromkeys(("completion", "completions"), "--show-completion"),
-}
-
-
-# What other tools call it; without dashes before it, `_` and case. A value is a part of it.
-_OTHER_OPTIONS = {
-    **dict.fromkeys(
-        ("batch-size", "bs", "per-device-train-batch-size", "train-micro-batch-size-per-gpu"),
-        "--micro-batch",
-    ),
-    **dict.fromkeys(("train-batch-size", "total-batch-size"), "--global-batch"),
-    **dict.fromkeys(("gradient-accumulation-steps", "accumulation-steps"), "--grad-accum"),
-    **dict.fromkeys(
-        ("max-length", "max-seq-length", "max-seq-len", "sequence-length", "context-length"),
-        "--seq-len",
-    ),
-    **dict.fromkeys(("seqlen", "cutoff-len", "block-size"), "--seq-len"),
-    **dict.fromkeys(("bf16", "bfloat16"), "--precision=bf16"),
-    **dict.fromkeys(("fp16", "half"), "--precision=fp16"),
-    **dict.fromkeys(("dtype", "torch-dtype", "mixed-precision"), "--precision"),
-    **dict.fromkeys(("zero", "zero-stage"), "--stage"),
-    **dict.fromkeys(("lora", "peft", "use-peft"), "--method=lora"),
-    **dict.fromkeys(("qlora", "load-in-4bit"), "--method=qlora"),
-    **dict.fromkeys(("activation-checkpointing", "grad-checkpointing"), "--gradient-checkpointing"),
-    **dict.fromkeys(("attn-implementation", "flash-attn", "flash-attention"), "--attention=flash"),
-    **dict.fromkeys(("offload-optimizer", "cpu-offload"), "--offload=optimizer"),
-    **dict.fromkeys(("offload-param",), "--offload=all"),
-    **dict.fromkeys(("num-gpus", "ngpus", "nproc-per-node", "num-processes"), "--gpus-per-node"),
-    "gpu": "--gpus",
-    **dict.fromkeys(("num-nodes", "nnodes", "num-machines"), "--nodes"),
-    **dict.fromkeys(("gpu-memory", "max-memory", "memory-limit", "vram"), "--memory-budget"),
-    **dict.fromkeys(("deepspeed", "deepspeed-config", "ds-config"), "--config"),
-}
-# The same of one command, whose option means another thing elsewhere.
-_OTHER_OPTIONS_OF = {
-    (command, name): "--explain=all"
-    for command in ("check", "doctor")
-    for name in ("list", "list-rules", "rules")
-}
-
-
-def _other_option(context: Any, flag: str) -> str | None:  # noqa: ANN401 - as said above
-    """The option of this command for which other tools have this name."""
-    if context is None:
-        return None
-    name = flag.lstrip("-").lower().replace("_", "-")
-    meant = _OTHER_OPTIONS_OF.get((context.command.name, name)) or _OTHER_OPTIONS.get(name, "")
-    flags = {flag for param in context.command.params for flag in param.opts}
-    return meant if meant.partition("=")[0] in flags else None
 
 
 def _meant_command(word: str, commands: Iterable[str]) -> tuple[str, ...]:
@@ -148,47 +87,32 @@ def _meant_command(word: str, commands: Iterable[str]) -> tuple[str, ...]:
 
     if word.endswith((".py", ".sh")):
         return (f"launch {word}",)
-    other = _OTHER_COMMANDS.get(word.lower())
-    return (other,) if other else tuple(get_close_matches(word.lower(), list(commands), n=2))
+    return tuple(get_close_matches(word.lower(), list(commands), n=2))
 
 
-def _for_unknown_option(
-    context: Any,  # noqa: ANN401 - as said above
-    option: str,
-    near: Sequence[str],
-    takers: Callable[[str], Sequence[str]],
-) -> tuple[str, ...]:
+def _for_unknown_option(context: Any, option: str, near: Sequence[str]) -> tuple[str, ...]:  # noqa: ANN401 - as said above
     """What may have been meant by an option that a command does not have."""
-    if others := takers(option):
-        return (f"`{option}` is an option of {', '.join(f'`zerowiz {name}`' for name in others)}",)
-    if (other := _other_option(context, option)) is not None:
-        return did_you_mean([other])
     # The one alone that other tools write with `_`.
     dashed = option.lower().replace("_", "-")
     hints = did_you_mean([dashed] if dashed in near else near[:2])
-    if context is None or all(param.name != "args" for param in context.command.params):
+    if all(param.name != "args" for param in context.command.params):
         return hints
     line = f"{context.command_path} train.py {shell.quote(option)}"
     return (*hints, f"if it is an option of your script, put it after the script: `{line}`")
 
 
-def as_usage_error(
-    error: Any,  # noqa: ANN401 - as said above
-    commands: Iterable[str],
-    takers: Callable[[str], Sequence[str]],
-) -> UsageError:
+def as_usage_error(error: Any, commands: Iterable[str]) -> UsageError:  # noqa: ANN401 - as said above
     """An error of typer as one of ours: its own sentence, and what to do next.
 
     Args:
         error: What typer says.
         commands: The names of all.
-        takers: Finds those that take an option.
     """
     context, param = getattr(error, "ctx", None), getattr(error, "param", None)
     near, option = getattr(error, "possibilities", ()), getattr(error, "option_name", None)
     if context is not None and param is None and option is not None:
         message = str(error.message)
-        hints = _for_unknown_option(context, option, near, takers)
+        hints = _for_unknown_option(context, option, near)
     else:
         message = error.format_message()
         hints = did_you_mean(near)
