@@ -8,11 +8,10 @@ the order of their answers does not matter.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
-from operator import lt, ne
-from statistics import median_high, multimode
-from typing import Any, NamedTuple, TypeVar
+from statistics import multimode
+from typing import TypeVar
 
 from msgspec import Struct, field
 
@@ -46,10 +45,6 @@ _LINK_CLASSES = (
     LinkClass.NVLINK_ALL,
 )
 _NETWORK_KINDS = tuple(reversed(NetworkKind))
-
-# Below this part of the median, another job holds the memory, and not a display or a daemon.
-_BUSY_FRACTION = 0.9
-_LITTLE_MEMORY_FRACTION = 0.5
 
 
 class OutlierKind(StrEnum):
@@ -88,21 +83,25 @@ class Outlier(Struct, frozen=True, kw_only=True):
     """The label of the GPU that differs; `None` where it is the node."""
 
 
-class _Fact(NamedTuple):
+# Below this part of the median a size is odd: another job holds the memory, and not a display.
+_ODD_BELOW: Mapping[OutlierKind, float] = {
+    OutlierKind.BUSY_GPU: 0.9,
+    OutlierKind.LESS_HOST_MEMORY: 0.5,
+}
+
+_Rank = tuple[tuple[int, ...], str]
+"""What a value is compared by: the worse first."""
+
+
+class _Fact(Struct, frozen=True, kw_only=True):
     """A value of a node, to hold against the same of the other nodes."""
 
     kind: OutlierKind
-    value: OutlierValue | None
+    value: OutlierValue
+    rank: _Rank
     place: object = None
     """With what of another node it is compared, where a node has several of a kind."""
     gpu: str | None = None
-
-
-class _Comparison(NamedTuple):
-    """How the values of one kind are compared."""
-
-    usual: Callable[[Sequence[Any]], OutlierValue]
-    is_odd: Callable[[Any, Any], bool]
 
 
 def find_outliers(nodes: Mapping[str, Machine]) -> tuple[Outlier, ...]:
@@ -110,18 +109,20 @@ def find_outliers(nodes: Mapping[str, Machine]) -> tuple[Outlier, ...]:
 
     A value that is not known is left out. Of several GPUs of another model the first is named.
     """
-    facts = [(host, f) for host, m in nodes.items() for f in _facts(m) if f.value is not None]
-    values: dict[object, list[OutlierValue]] = {}
+    facts = [(host, fact) for host, machine in nodes.items() for fact in _facts(machine)]
+    same: dict[object, list[_Fact]] = {}
     for _host, fact in facts:
-        values.setdefault((fact.kind, fact.place), []).append(fact.value)
-    usual = {key: _COMPARISONS[key[0]].usual(of_all) for key, of_all in values.items()}
+        same.setdefault((fact.kind, fact.place), []).append(fact)
+    usual = {key: _usual(of_all) for key, of_all in same.items()}
     outliers: dict[object, Outlier] = {}
     for host, fact in facts:
         most = usual[fact.kind, fact.place]
-        if _COMPARISONS[fact.kind].is_odd(fact.value, most):
+        if _is_odd(fact, most):
             is_model = fact.kind is OutlierKind.GPU_MODEL
             key = (host, fact.kind, fact.value if is_model else fact.place)
-            odd = Outlier(host=host, kind=fact.kind, value=fact.value, usual=most, gpu=fact.gpu)
+            odd = Outlier(
+                host=host, kind=fact.kind, value=fact.value, usual=most.value, gpu=fact.gpu
+            )
             outliers.setdefault(key, odd)
     order, kinds = [*nodes], [*OutlierKind]
     return tuple(
@@ -130,18 +131,46 @@ def find_outliers(nodes: Mapping[str, Machine]) -> tuple[Outlier, ...]:
 
 
 def _facts(machine: Machine) -> Iterator[_Fact]:
-    yield _Fact(OutlierKind.FEWER_GPUS, len(machine.gpus))
-    yield _Fact(OutlierKind.DRIVER, machine.driver_version)
+    """What is known of a node."""
+    count, driver = len(machine.gpus), machine.driver_version
+    yield _Fact(kind=OutlierKind.FEWER_GPUS, value=count, rank=((count,), ""))
+    if driver is not None:
+        yield _Fact(kind=OutlierKind.DRIVER, value=driver, rank=version_rank(driver))
     # A node with one GPU has no link between them.
-    if len(machine.gpus) > 1:
+    if count > 1:
         link = replace(machine.interconnect, weakest_pair=None)
-        yield _Fact(OutlierKind.SLOWER_LINK, link)
-    yield _Fact(OutlierKind.SLOWER_NETWORK, replace(machine.network, nics=()))
-    yield _Fact(OutlierKind.LESS_HOST_MEMORY, machine.host.available_bytes)
+        yield _Fact(kind=OutlierKind.SLOWER_LINK, value=link, rank=(link_rank(link), ""))
+    network = replace(machine.network, nics=())
+    yield _Fact(kind=OutlierKind.SLOWER_NETWORK, value=network, rank=(network_rank(network), ""))
+    size = machine.host.available_bytes
+    if size is not None:
+        yield _Fact(kind=OutlierKind.LESS_HOST_MEMORY, value=size, rank=((size,), ""))
     for place, gpu in enumerate(machine.gpus):
-        yield _Fact(OutlierKind.GPU_MODEL, gpu.name, place, gpu.label)
-        if not machine.accelerator.row.on_host and not gpu.shares_host_memory:
-            yield _Fact(OutlierKind.BUSY_GPU, gpu.free_bytes, (place, gpu.name), gpu.label)
+        label, free, name = gpu.label, gpu.free_bytes, gpu.name
+        rank = ((), name)
+        yield _Fact(kind=OutlierKind.GPU_MODEL, value=name, rank=rank, place=place, gpu=label)
+        on_host = machine.accelerator.row.on_host or gpu.shares_host_memory
+        if free is not None and not on_host:
+            kind, where = OutlierKind.BUSY_GPU, (place, name)
+            yield _Fact(kind=kind, value=free, rank=((free,), ""), place=where, gpu=label)
+
+
+def _usual(facts: Sequence[_Fact]) -> _Fact:
+    """The middle one of sizes; else the most frequent, of equally frequent ones the best."""
+    ranked = sorted(facts, key=lambda fact: fact.rank)
+    if facts[0].kind in _ODD_BELOW:
+        return ranked[len(ranked) // 2]
+    common = multimode(fact.rank for fact in facts)
+    return next(fact for fact in reversed(ranked) if fact.rank in common)
+
+
+def _is_odd(fact: _Fact, usual: _Fact) -> bool:
+    """Whether a value is worse than the usual one; of models and drivers, whether it is another."""
+    if fact.kind in _ODD_BELOW:
+        [size], [middle] = fact.rank[0], usual.rank[0]
+        return size < _ODD_BELOW[fact.kind] * middle
+    is_other = fact.kind in {OutlierKind.DRIVER, OutlierKind.GPU_MODEL}
+    return fact.rank != usual.rank if is_other else fact.rank < usual.rank
 
 
 def link_rank(link: Interconnect) -> tuple[int, int]:
@@ -156,9 +185,9 @@ def network_rank(network: Network) -> tuple[bool, int, int]:
     return (network.is_fast, _NETWORK_KINDS.index(network.kind), rate)
 
 
-def version_rank(version: str) -> tuple[list[int], str]:
+def version_rank(version: str) -> _Rank:
     """A key that sorts the older version first."""
-    return (numbers_in(version), version)
+    return (tuple(numbers_in(version)), version)
 
 
 def numbers_in(text: str) -> list[int]:
@@ -167,32 +196,6 @@ def numbers_in(text: str) -> list[int]:
     Python reads no number of more than `sys.get_int_max_str_digits()`.
     """
     return [int(digits) for digits in re.findall(r"[0-9]{1,18}", text)]
-
-
-def _best_of_most(rank: Callable[[Any], Any]) -> Callable[[Sequence[Any]], Any]:
-    """The most frequent value; of equally frequent ones the better."""
-    return lambda values: max(multimode(values), key=rank)
-
-
-def _ranks_below(rank: Callable[[Any], Any]) -> Callable[[Any, Any], bool]:
-    return lambda value, usual: rank(value) < rank(usual)
-
-
-_COMPARISONS: Mapping[OutlierKind, _Comparison] = {
-    OutlierKind.FEWER_GPUS: _Comparison(_best_of_most(int), lt),
-    OutlierKind.GPU_MODEL: _Comparison(_best_of_most(str), ne),
-    OutlierKind.BUSY_GPU: _Comparison(
-        median_high, lambda size, middle: size < _BUSY_FRACTION * middle
-    ),
-    OutlierKind.DRIVER: _Comparison(_best_of_most(version_rank), ne),
-    OutlierKind.SLOWER_LINK: _Comparison(_best_of_most(link_rank), _ranks_below(link_rank)),
-    OutlierKind.SLOWER_NETWORK: _Comparison(
-        _best_of_most(network_rank), _ranks_below(network_rank)
-    ),
-    OutlierKind.LESS_HOST_MEMORY: _Comparison(
-        median_high, lambda size, middle: size < _LITTLE_MEMORY_FRACTION * middle
-    ),
-}
 
 
 _MergeValue = TypeVar("_MergeValue")

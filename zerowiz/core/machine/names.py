@@ -4,7 +4,6 @@ import re
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache
-from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -205,13 +204,13 @@ def note_smallest(name: str, instances: Sequence[Instance]) -> tuple[str, ...]:
 _COUNTS = re.compile(r"(?:(\d{1,6})\s*x\s*)?(?:(\d{1,6})\s*x\s*)?(.*)", re.IGNORECASE | re.DOTALL)
 
 
-class Phrase(NamedTuple):
+class Phrase(Struct, frozen=True, kw_only=True):
     """A name with its counts."""
 
     name: str
-    count: int | None
+    count: int | None = None
     """Of what has the name."""
-    nodes: int | None
+    nodes: int | None = None
     """How many such; only where both counts were written."""
 
     def of(self, name: str) -> str:
@@ -223,8 +222,9 @@ class Phrase(NamedTuple):
 def read_phrase(text: str) -> Phrase:
     """A text as a person wrote it, taken apart."""
     first, second, name = _COUNTS.fullmatch(text.strip()).groups()  # type: ignore[union-attr]
-    counts = [int(count) for count in (second, first) if count is not None]
-    return Phrase(name, *counts, *[None] * (2 - len(counts)))
+    if second is None:
+        return Phrase(name=name, count=None if first is None else int(first))
+    return Phrase(name=name, count=int(second), nodes=int(first))
 
 
 # Find the GPU that a name means; where none has it, names like it.
@@ -250,7 +250,7 @@ def find_model(name: str, table: Sequence[GpuModel]) -> GpuModel:
             f"`{name}` matches more than one GPU",
             f"use one of {choices}",
         )
-    raise refuse_name(Phrase(name, None, None), table, ())
+    raise refuse_name(Phrase(name=name), table, ())
 
 
 def refuse_name(
