@@ -19,6 +19,7 @@ from zerowiz.core.decision.flowchart import (
 )
 from zerowiz.core.decision.job import Job, Objective, OpenSettings, RanOut
 from zerowiz.core.decision.open_settings import (
+    ROOM_FRACTION,
     Candidate,
     Search,
     find_limits,
@@ -366,9 +367,9 @@ def test_each_point_of_the_front_but_the_choice_has_more_headroom_than_all_that_
         )
 
 
-def simplicity(candidate: Candidate) -> tuple[bool, int, int]:
+def simplicity(candidate: Candidate) -> tuple[bool, int]:
     offloads = candidate.strategy.offload is not Offload.NONE
-    return offloads, STRATEGIES.index(candidate.strategy), -candidate.headroom_bytes
+    return offloads, STRATEGIES.index(candidate.strategy)
 
 
 @LAW
@@ -388,6 +389,9 @@ def test_what_is_faster_than_the_choice_is_the_same_or_not_worth_its_cost(
         )
         assert seconds(found) <= (each.seconds or 0) * (1 + SAME_FRACTION)
         assert not alike or simplicity(choice) <= simplicity(each)
+        if alike and each.strategy == choice.strategy:
+            assert seconds(found) <= (each.seconds or 0) * (1 + ROOM_FRACTION)
+            assert each.headroom_bytes <= choice.headroom_bytes
     least = min((each.seconds or 0 for each in faster), default=None)
     if least is None:
         expected = Reason.FASTEST
