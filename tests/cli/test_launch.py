@@ -188,7 +188,6 @@ Accelerator().prepare(DataLoader(data, batch_size=size))
 """
 AS_NODE_0 = {"NNODES": "2", "NODE_RANK": "0", "MASTER_ADDR": "localhost"}
 AFTER_THE_SCRIPT = ("--dry-run", "--yes", "--json", "--stage=2", "--accelerator")
-LINE = ("--machine", "cpu", "--micro-batch=4", "--price", "1", "--lr", "1")
 TEXTBOOK = ("--accounting", "textbook", "train.py")
 
 
@@ -225,12 +224,6 @@ TEXTBOOK = ("--accounting", "textbook", "train.py")
                 f"`{word.partition('=')[0]}` after train.py would go to the script",
             )
             for word in AFTER_THE_SCRIPT
-        ),
-        (
-            {},
-            ("plan", "train.py", *LINE),
-            2,
-            "put `--machine`, `--micro-batch`, `--price` before train.py",
         ),
         (
             {"ds_config_zero0.json": "{}"},

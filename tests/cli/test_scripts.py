@@ -247,30 +247,6 @@ def test_ranks_on_the_cpu_are_counted_as_such(here: Run) -> None:
     assert re.search(r"torch allocates \d+ MiB, \d+ to \d+ on any rank", two.stdout)
 
 
-@pytest.mark.parametrize(
-    ("text", "noted"),
-    [
-        (HF_IN_CODE, True),
-        (HF_PARSER, False),
-        (f"import sys\nlr = sys.argv[2]\n{HF_IN_CODE}", False),
-        (f"from click import command\n{HF_IN_CODE}", False),
-        (f"from .settings import lr\n{HF_IN_CODE}", False),
-        (f"from settings import lr\n{HF_IN_CODE}", False),
-    ],
-)
-@pytest.mark.parametrize("command", [("plan",), ("launch", "--dry-run", "--yes")])
-def test_words_after_a_script_that_surely_reads_none_are_noted(
-    here: Run, folder: Path, command: tuple[str, ...], text: str, *, noted: bool
-) -> None:
-    (folder / "train.py").write_text(text, encoding="utf-8")
-    result = here(*command, *CPU, "train.py", "--lr", "3", "--hub_token", "hf_abc")
-    assert noted is ("after train.py has no effect" in result.stderr), result.stderr
-    assert "hf_abc" not in "".join(line for line in result.stderr.splitlines() if "effect" in line)
-    if noted:
-        assert "note: `--lr 3 --hub_token" in result.stderr
-        assert "no effect" not in here(*command, *CPU, "train.py").stderr
-
-
 # The wizard with the file of a program, axolotl or LLaMA-Factory, instead of a script.
 
 YAML = """\

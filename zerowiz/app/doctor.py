@@ -83,7 +83,7 @@ def find_preflight_findings(
     file = _find_script(command, reporter)
     run = None
     if file is not None:
-        run = refusals.attempt(SCRIPT_REFUSED, lambda: _read_script(file, options, reporter))
+        run = refusals.attempt(SCRIPT_REFUSED, lambda: _read_script(file, options))
     node = None if _is_before_srun() else find_node(options)
     options = with_node(options, node)
     programs = refusals.attempt(NO_DEEPSPEED, lambda: find_programs(os.environ))
@@ -112,9 +112,9 @@ def _find_script(command: Command, reporter: Reporter) -> FoundScript | None:
     return script
 
 
-def _read_script(script: FoundScript, options: Options, reporter: Reporter) -> ScriptRun:
+def _read_script(script: FoundScript, options: Options) -> ScriptRun:
     run = read_found(script, options)
-    check_words(run, reporter)
+    check_words(run)
     check_local_rank(run)
     return run
 

@@ -107,5 +107,5 @@ def _read(
     command = understand_command(script, tuple(script_args), options, reporter)
     path = command.script or script
     run = read_as_said(path, command.script_args, command.options)
-    check_words(run, reporter)
+    check_words(run)
     return run, command.options

@@ -222,7 +222,7 @@ def plan_init(
     path = command.script or DEFAULT_SCRIPT
     run = read_as_said(path, command.script_args, options)
     require_reachable(run, options)
-    check_words(run, reporter)
+    check_words(run)
     check_own_config(options, machine, run, reporter)
     options = answer_for(options, run, None)
     plan = decide_with(None, options, machine, run, reporter)

@@ -72,12 +72,9 @@ def script(convention: Convention, **more: str | int | Obstacle) -> ScriptFacts:
 
 
 BATCH = "--per_device_train_batch_size"
-# With a config file of TRL, with options that nobody saw, and with a file of words beside it.
+# With a config file of TRL, and with options that nobody saw.
 TRL = replace(HF_PARSER, parser=ScriptParser(options=HF_OPTIONS, config_flag="--config"))
 INCOMPLETE = replace(HF_PARSER, parser=ScriptParser(options=HF_OPTIONS, complete=False))
-WITH_ARGS_FILE = replace(
-    HF_PARSER, args_file="train.args", args_file_words=(BATCH, "2", "--optim", "sgd")
-)
 WITH_LITERAL = ScriptFacts(
     path="train.py",
     convention=Convention.HF_IN_CODE,
@@ -163,14 +160,10 @@ def test_words_after_the_script_override_its_default(
     ("facts", "words", "name", "source"),
     [
         (HF_PARSER, (), "micro_batch", "the default of TrainingArguments"),
-        *(
-            (facts, words, "micro_batch", f"`{' '.join(words)}` after the script")
-            for facts, words in (
-                (HF_PARSER, ("--per-device-train-batch-size=4",)),
-                (WITH_ARGS_FILE, (BATCH, "3")),
-            )
+        (
+            *(HF_PARSER, ("--per-device-train-batch-size=4",), "micro_batch"),
+            "`--per-device-train-batch-size=4` after the script",
         ),
-        (WITH_ARGS_FILE, (BATCH, "3"), "optimizer", "`--optim sgd` in train.args"),
         (
             *(WITH_LITERAL, (), "attention"),
             "`from_pretrained(attn_implementation='eager')` in train.py line 12",

@@ -87,15 +87,6 @@ def test_a_file_of_defaults_gives_way_to_words_and_reads_texts_as_words() -> Non
     assert "`max_seq_length` in c.yaml" == shown(ScriptRun(read, words).settings.sequence_tokens)[2]
 
 
-def test_the_args_file_speaks_after_a_file_of_defaults_and_never_beside_a_whole_one() -> None:
-    beside = {"args_file": "train.args", "args_file_words": ("--per_device_train_batch_size", "5")}
-    for is_whole, expected in ((False, 5), (True, 2)):
-        read = facts("x.yaml", {"per_device_train_batch_size": 2}, is_whole=is_whole)
-        words = ("x.yaml",) if is_whole else ("--config", "x.yaml")
-        settings = ScriptRun(replace(read, **beside), words).settings  # type: ignore[arg-type]
-        assert expected == shown(settings.micro_batch)[0]
-
-
 @pytest.mark.parametrize(
     ("key", "value", "is_whole", "expected"),
     [

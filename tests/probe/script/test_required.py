@@ -287,7 +287,6 @@ REFUSES = {
     "the rest of the words": ARGPARSE
     + STRICT_MADE
     + "p.add_argument('rest', nargs=argparse.REMAINDER)\np.parse_args()",
-    "hydra": "import hydra\n@hydra.main(version_base=None)\ndef main(cfg): ...\nmain()",
     "fire": "import fire\ndef train(lr: float = 1.0): ...\nfire.Fire(train)",
 }
 TAKES = {

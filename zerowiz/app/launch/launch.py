@@ -96,7 +96,7 @@ def prepare_launch(
     script_file = _require_script(command.script, command.script_args, command.options)
     options = command.options
     run_script = read_found(script_file, options)
-    check_words(run_script, reporter)
+    check_words(run_script)
     check_local_rank(run_script)
     node = find_node(options)
     if node is not None and how.supervise is False:

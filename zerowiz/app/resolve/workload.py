@@ -7,11 +7,9 @@ from msgspec import Struct
 
 from zerowiz.app.options import Options
 from zerowiz.app.reporter import Reporter
-from zerowiz.core import shell
 from zerowiz.core.command_words import flags
 from zerowiz.core.decision.job import native_precision
 from zerowiz.core.dsconfig.own_config import UserConfig
-from zerowiz.core.launch.provenance import hide_secrets
 from zerowiz.core.machine.types import Machine
 from zerowiz.core.script.arguments import LOCAL_RANK_FLAG
 from zerowiz.core.script.bindings import ScriptValue, State
@@ -34,7 +32,7 @@ from zerowiz.probe.package_data import read_transformers_release, read_trl_relea
 # Refuse a run that would not be the one that was planned.
 
 # Words that fingers put last, and that hardly a training script takes. Where every option of the
-# script is known, or it reads no words at all, no option of zerowiz is taken for one of its words.
+# script is known, no option of zerowiz is taken for one of its words.
 _OWN_WORDS = ("dry_run", "yes", "as_json", "stage", "accelerator", "machine")
 
 
@@ -54,19 +52,17 @@ def check_accounting(options: Options) -> None:
         )
 
 
-def check_words(script: ScriptRun, reporter: Reporter | None = None) -> None:
+def check_words(script: ScriptRun) -> None:
     """Check that no option of zerowiz follows the script, which alone would read it.
 
     Args:
         script: The script as it is run.
-        reporter: Gets a note where the script surely reads no words; None notes nothing.
 
     Raises:
         UsageError: One does, and the script has no such option of its own.
     """
     facts, words = script.facts, script.words
     sees_all = facts.parser.complete and bool(facts.parser.options)
-    sees_all = sees_all or facts.reads_no_words
     flags_of_ours = set(flags().values()) if sees_all else {flags()[name] for name in _OWN_WORDS}
     flags_of_ours -= {facts.parser.config_flag}
     own = words[: words.index("--")] if "--" in words else words
@@ -78,11 +74,6 @@ def check_words(script: ScriptRun, reporter: Reporter | None = None) -> None:
             f"{named} after {facts.path} would go to the script",
             f"put {named} before {facts.path}",
             f"or put `--` before `{misplaced[0]}` if the script reads it",
-        )
-    if reporter is not None and facts.reads_no_words and words:
-        reporter.note(
-            f"`{shell.join(hide_secrets(words))}` after {facts.path} has no effect: the "
-            "script does not read its command line"
         )
 
 

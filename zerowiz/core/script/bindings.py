@@ -22,7 +22,6 @@ from zerowiz.core.script.arguments import (
 )
 from zerowiz.core.script.facts import ScriptFacts, ValueSource
 from zerowiz.core.script.settings_file import read_values
-from zerowiz.core.structs import replace
 from zerowiz.errors import UsageError
 
 # Join what a person says to a script: in the words after it, and in the files that it reads.
@@ -37,15 +36,8 @@ def read_said(facts: ScriptFacts, script_args: tuple[str, ...]) -> Mapping[str, 
     """
     file, words = facts.settings_file, read_words(facts.parser, script_args)
     values = {} if file is None else read_values(facts.parser, file)
-    if file is not None and file.is_whole:
-        return {**values, **words}
-    beside = {
-        dest: replace(given, where=f"in {facts.args_file}")
-        for dest, given in read_words(facts.parser, facts.args_file_words).items()
-    }
-    # trl 1.16, scripts/utils.py, parse_args_and_config: the file's values become defaults, and
-    # parse_args_into_dataclasses puts the words of the `.args` file before the others.
-    return {**values, **beside, **words}
+    # Of TrlParser they become defaults (trl 1.16, scripts/utils.py, parse_args_and_config).
+    return {**values, **words}
 
 
 def unsaid_arguments(facts: ScriptFacts, script_args: tuple[str, ...]) -> tuple[Option, ...]:
@@ -59,12 +51,11 @@ def unsaid_arguments(facts: ScriptFacts, script_args: tuple[str, ...]) -> tuple[
     reads_file = parser.takes_file(script_args) or parser.config_flag in script_args
     if facts.settings_file is not None or reads_file:
         return ()
-    words = (*facts.args_file_words, *script_args)
     # zerowiz and DeepSpeed's launcher add these themselves.
     added = {"--deepspeed", "--deepspeed_config", LOCAL_RANK_FLAG, facts.own_flag}
     return tuple(
         missing_argument
-        for missing_argument in missing_arguments(parser, words)
+        for missing_argument in missing_arguments(parser, script_args)
         if added.isdisjoint(missing_argument.flags)
     )
 

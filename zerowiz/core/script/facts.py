@@ -186,8 +186,6 @@ class ScriptFacts(Struct, frozen=True, kw_only=True):
     integration: Integration | None
     """The library that passes the config to DeepSpeed; None where it is not known."""
     parser: ScriptParser = field(default_factory=ScriptParser)
-    reads_no_words: bool = False
-    """Whether it is seen that nothing in it reads the command line."""
     own_flag: str | None = None
     literal_config: str | None = None
     config_line: int | None = None
@@ -211,9 +209,6 @@ class ScriptFacts(Struct, frozen=True, kw_only=True):
     """Whether its loop asks the engine after how many micro-steps it updates the weights."""
     builds_on_host: bool = False
     """Whether it makes a model from a config, and shows no other place than host memory for it."""
-    args_file: str | None = None
-    """For `train.py` the file `train.args`, which HfArgumentParser reads before the words."""
-    args_file_words: tuple[str, ...] = ()
     settings_file: SettingsFile | None = None
     """The file of values that the words after the script name."""
 

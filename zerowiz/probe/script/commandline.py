@@ -439,7 +439,7 @@ def _is_strict(source: Source, flags: Collection[str]) -> bool:
     parse_calls, fire_calls = _parse_calls(source), source.calls_to("fire", "Fire")
     looks_for_rank = any(t.startswith(LOCAL_RANK_FLAG) for t in source.option_texts - {*flags})
     return (
-        bool(parse_calls or fire_calls or _has_hydra(source))
+        bool(parse_calls or fire_calls)
         and all(
             call.method in _STRICT_CALLS
             and _reads_command_line(source, call)
@@ -448,19 +448,6 @@ def _is_strict(source: Source, flags: Collection[str]) -> bool:
         )
         and not _edits_words(source)
         and not looks_for_rank
-    )
-
-
-def _has_hydra(source: Source) -> bool:
-    """Whether Hydra calls a function of the script; it takes `name=value` beside its own options.
-
-    hydra 1.3, main.py: `args_parser.parse_args()`.
-    """
-    decorators = (decorator for f in source.functions.values() for decorator in f.decorator_list)
-    return any(
-        source.imported(decorator.func if isinstance(decorator, ast.Call) else decorator)
-        == ("hydra", "main")
-        for decorator in decorators
     )
 
 
@@ -736,44 +723,3 @@ def parsed_names(source: Source) -> set[str]:
 def _forbids_abbreviation(call: FunctionCall) -> bool:
     word = call.keyword("allow_abbrev")
     return isinstance(word, ast.Constant) and word.value is False
-
-
-# See whether a script reads no word at all.
-
-# Libraries that read no command line when a script imports and calls them. Anything else that it
-# imports, such as a module of its own, may read it.
-_WORDLESS_MODULES = frozenset(
-    {
-        *("accelerate", "bitsandbytes", "datasets", "deepspeed", "numpy", "peft"),
-        *("safetensors", "tokenizers", "torch", "tqdm", "transformers", "trl"),
-        *("__future__", "collections", "contextlib", "copy", "dataclasses", "datetime"),
-        *("functools", "gc", "itertools", "json", "logging", "math", "os", "pathlib", "random"),
-        *("re", "sys", "time", "typing", "warnings"),
-    }
-)
-# What may read it all the same: a parser, `sys.argv`, a library's own program, code in a text.
-_MAY_READ_WORDS = re.compile(
-    r"argv|cmdline|pars(e|ing)|Parser|add_config_arguments|__\w*import|__dict__"
-    r"|(?<![\w.])(exec|eval|getattr|vars)\(|import_module|runpy"
-    r"|\b(trl|transformers|accelerate)\.(scripts|cli|commands)|torch\.distributed\.run"
-    r"|deepspeed\.launcher"
-)
-
-
-def reads_no_words(text: str, tree: ast.Module) -> bool:
-    """Whether it is seen that a script reads nothing of its command line.
-
-    Args:
-        text: The script.
-        tree: Its syntax tree.
-    """
-    return _MAY_READ_WORDS.search(text) is None and _WORDLESS_MODULES.issuperset(_libraries(tree))
-
-
-def _libraries(tree: ast.Module) -> Iterator[str]:
-    """The first part of each imported module; empty for one of the script's own package."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name.partition(".")[0] for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            yield "" if node.level else str(node.module).partition(".")[0]

@@ -17,9 +17,9 @@ from zerowiz.core.script.settings_file import YAML_SUFFIXES
 from zerowiz.core.structs import parse_json, replace
 from zerowiz.core.workload import NEWEST_TRL
 from zerowiz.errors import PreflightError, ZerowizError, did_you_mean
-from zerowiz.probe.files import LONGEST_SCRIPT_BYTES, read_named, read_named_text
+from zerowiz.probe.files import LONGEST_SCRIPT_BYTES, read_named
 from zerowiz.probe.package_data import read_trl_release
-from zerowiz.probe.script.commandline import command_line, parsed_names, reads_no_words
+from zerowiz.probe.script.commandline import command_line, parsed_names
 from zerowiz.probe.script.engine_config import (
     ENGINE_ELSEWHERE,
     list_started,
@@ -28,7 +28,7 @@ from zerowiz.probe.script.engine_config import (
 )
 from zerowiz.probe.script.model import with_adapters, with_model, with_own_sizes
 from zerowiz.probe.script.reader import Reader
-from zerowiz.probe.script.source import HF_PARSE_CALLS, Source, parse_quietly, walk
+from zerowiz.probe.script.source import Source, parse_quietly, walk
 from zerowiz.probe.script.trainer import with_trainer, with_weight_saves
 from zerowiz.probe.script.training import with_checkpointing, with_training
 
@@ -76,11 +76,11 @@ def _facts(
 ) -> ScriptFacts:
     tree = _parse(text, path_name)
     read = _reader(tree, trl_release, read_module)
-    facts = _first_facts(text, tree, read, path_name)
+    facts = _first_facts(read, path_name)
     if facts.obstacle is Obstacle.NO_ENGINE and not read.line.reads_words:
         for started in list_started(tree, read_module):
             inner = _reader(started.tree, trl_release, read_module)
-            inner_facts = _first_facts(started.text, started.tree, inner, path_name)
+            inner_facts = _first_facts(inner, path_name)
             if inner_facts.obstacle is not Obstacle.NO_ENGINE:
                 text, read, facts = started.text, inner, replace(inner_facts, starts=started.name)
                 break
@@ -90,11 +90,7 @@ def _facts(
     facts = with_own_sizes(facts, read)
     if facts.integration is None:
         return facts
-    facts = replace(
-        facts,
-        args_file=_args_file(source, path_name),
-        saves_portably=_saves_portably(source),
-    )
+    facts = replace(facts, saves_portably=_saves_portably(source))
     for add in (
         with_training,
         with_trainer,
@@ -121,14 +117,13 @@ def _reader(
     return Reader(source=source, line=command_line(source))
 
 
-def _first_facts(text: str, tree: ast.Module, read: Reader, path_name: str) -> ScriptFacts:
+def _first_facts(read: Reader, path_name: str) -> ScriptFacts:
     """How a script takes its words and its config."""
     facts = ScriptFacts(
         path=path_name,
         convention=Convention.UNKNOWN,
         integration=None,
         parser=read.line.parser,
-        reads_no_words=reads_no_words(text, tree),
     )
     return with_convention(facts, read)
 
@@ -171,21 +166,6 @@ def _saves_portably(source: Source) -> bool:
     return any(origin.partition(".")[0] == "portable_checkpoint" for origin in origins)
 
 
-# transformers 5.23, hf_argparser.py, parse_args_into_dataclasses, `look_for_args_file`.
-def _args_file(source: Source, path_name: str) -> str | None:
-    """The `.args` file of the script, whose words HfArgumentParser puts before the command line."""
-    path = Path(path_name)
-    reads = any(
-        call.method in HF_PARSE_CALLS and not _is_false(call.keyword("look_for_args_file"))
-        for call in source.calls
-    )
-    return str(path.with_suffix(".args")) if reads and path.name else None
-
-
-def _is_false(expr: ast.expr | None) -> bool:
-    return isinstance(expr, ast.Constant) and expr.value is False
-
-
 def read_script(
     path: Path, script_args: Sequence[str] = (), import_folder: Path | None = None
 ) -> ScriptFacts:
@@ -209,19 +189,7 @@ def read_script(
         is_whole = facts.parser.takes_file(tuple(script_args))
         file = read_settings_file(named, facts.path, is_whole=is_whole)
         facts = replace(facts, settings_file=file)
-    if facts.args_file is None or not Path(facts.args_file).is_file():
-        return facts
-    try:
-        words = read_named_text(Path(facts.args_file)).split()
-    except (OSError, UnicodeDecodeError) as error:
-        raise PreflightError(
-            (
-                f"`{facts.args_file}`, from which {facts.path} reads arguments, cannot be "
-                f"read: {error}"
-            ),
-            "save it as UTF-8 text, or move it away",
-        ) from None
-    return replace(facts, args_file_words=tuple(words))
+    return facts
 
 
 def _read_source(path: Path, import_folder: Path) -> ScriptFacts:
@@ -348,23 +316,12 @@ def _decode(data: bytes, path: Path) -> str:
     """The text of Python source, by its encoding cookie or BOM."""
     try:
         encoding, _lines = tokenize.detect_encoding(io.BytesIO(data).readline)
-    except SyntaxError as error:
-        raise _no_python(path, error.msg) from None
-    try:
         return io.TextIOWrapper(io.BytesIO(data), encoding).read()
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
+    except (SyntaxError, LookupError, UnicodeError) as error:
         raise ZerowizError(
-            f"{path} line {line} is not valid {error.encoding}",
+            f"{path} is not Python: {' '.join(str(error).split())}",
             "save it as UTF-8, or declare its encoding in line 1: `# -*- coding: latin-1 -*-`",
         ) from None
-    except (LookupError, UnicodeError):
-        # A codec that is for bytes (`hex`), or refuses all of it; the words are CPython's own.
-        raise _no_python(path, f"encoding problem: {encoding}") from None
-
-
-def _no_python(path: Path, msg: str) -> ZerowizError:
-    return ZerowizError(f"{path} line 1 is not Python: {msg}")
 
 
 # Find what lies near: training scripts, model folders, models in the cache of the Hub.

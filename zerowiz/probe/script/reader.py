@@ -16,7 +16,6 @@ from zerowiz.probe.script.source import (
     FunctionCall,
     Scope,
     Source,
-    conjuncts,
     entry_key,
     follow,
     last_name,
@@ -56,42 +55,15 @@ class Argument(NamedTuple):
     """What stands before it where it is no argument: the key of a dict, a parameter's name."""
 
 
-class Cap(NamedTuple):
-    """`x = FIRST`, then `if x > MOST: x = MOST`."""
-
-    first: ast.expr
-    most: ast.expr
-    test: ast.expr
-
-    @property
-    def is_sure(self) -> bool:
-        """Whether its condition asks for nothing more, or for what always holds here."""
-        others = [conjunct for conjunct in conjuncts(self.test) if not _is_order(conjunct)]
-        return all(map(_excludes_tpu, others))
-
-
-def _is_order(test: ast.expr) -> bool:
-    return isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.Gt | ast.GtE)
-
-
-def _excludes_tpu(test: ast.expr) -> bool:
-    """Whether it is `accelerator.distributed_type != DistributedType.XLA`, or `.TPU` before."""
-    match test:
-        case ast.Compare(left=left, ops=[ast.NotEq()], comparators=[ast.Attribute() as other]):
-            return last_name(left) == "distributed_type" and other.attr in {"XLA", "TPU"}
-        case _:
-            return False
-
-
-def _cap(expr: ast.expr, scope: Scope) -> Cap | None:
-    """How a name is capped that is set before; None for anything else."""
+def _cap(expr: ast.expr, scope: Scope) -> tuple[ast.expr, ast.expr] | None:
+    """The first and the largest value of `x = FIRST`, then `if x > MOST: x = MOST`."""
     if not isinstance(expr, ast.Name):
         return None
     owner = scope.owner(expr.id)
-    match owner.caps.get(expr.id), owner.values.get(expr.id):
-        case ast.expr() as test, [ast.expr() as first, ast.expr() as most]:
+    match owner.values.get(expr.id):
+        case [ast.expr() as first, ast.expr() as most] if expr.id in owner.caps:
             names = {node.id for node in ast.walk(first) if isinstance(node, ast.Name)}
-            return None if expr.id in names else Cap(first, most, test)
+            return None if expr.id in names else (first, most)
         case _:
             return None
 
@@ -119,9 +91,6 @@ class Reader(Struct, frozen=True, kw_only=True):
             return ValueSource(from_config=True, line=line)
         value = literal(expr, call.scope)
         code = f"{label}{short_code(expr)}" if label else show_argument(call, expr, keyword)
-        capped = _cap(expr, call.scope)
-        if capped is not None:
-            line, code = capped.test.lineno, short_code(capped.test)
         if value is None:
             return ValueSource(line=line, code=None if unless_none(expr) is None else code)
         return ValueSource(value=value, line=line, code=code, keyword=keyword)
@@ -161,17 +130,15 @@ class Reader(Struct, frozen=True, kw_only=True):
         return expr
 
     def _uncapped(self, expr: ast.expr, call: FunctionCall) -> ast.expr | None:
-        """What `x` is after `if x > MOST: x = MOST`; None where that depends on something else."""
+        """What `x` is before `if x > MOST: x = MOST`, where it is not above that."""
         cap = _cap(expr, call.scope)
         if cap is None:
             return None
-        argument = self.argument(cap.first, call)
-        value, most = literal(argument.expr, argument.call.scope), literal(cap.most, call.scope)
+        first, scope = self.argument(cap[0], call), call.scope
+        value, most = literal(first.expr, first.call.scope), literal(cap[1], scope)
         if not isinstance(value, int) or not isinstance(most, int):
             return None
-        if value <= most:
-            return cap.first
-        return cap.most if cap.is_sure and cap.test.lineno < call.line else None
+        return cap[0] if value <= most else None
 
     def argument(self, expr: ast.expr, call: FunctionCall) -> Argument:
         """The expression, or what the only call of a function passes for its parameter."""

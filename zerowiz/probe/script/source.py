@@ -34,8 +34,8 @@ class Scope:
         self.is_class = is_class
         self.values: dict[str, list[ast.expr | None]] = {}
         """The values that each name is bound to; None is a value that is not followed."""
-        self.caps: dict[str, ast.expr] = {}
-        """For `if x > MOST: x = MOST`, the condition by the name."""
+        self.caps: set[str] = set()
+        """The names of `if x > MOST: x = MOST`."""
 
     def bind(self, name: str, value: ast.expr | None) -> None:
         """Add a value to those of a name."""
@@ -560,7 +560,7 @@ class _ScopeVisitor(ast.NodeVisitor):
         outer = self._tests
         if not is_main_guard(node.test):
             self._tests = (*outer, node.test)
-        self._scope.caps.update(dict.fromkeys(capped_names(node), node.test))
+        self._scope.caps.update(capped_names(node))
         self._visit_all(node.body)
         self._tests = (*outer, _negate(node.test))
         self._visit_all(node.orelse)

@@ -17,7 +17,7 @@ from zerowiz.core.workload import OPTIMIZERS, SETTINGS, Integration
 from zerowiz.probe.script.commandline import Arguments, Built, built_arguments
 from zerowiz.probe.script.model import loads
 from zerowiz.probe.script.reader import Reader, agree
-from zerowiz.probe.script.source import FunctionCall, Source, last_name
+from zerowiz.probe.script.source import FunctionCall, Source, conjuncts, last_name
 
 # Loaders that nothing is trained from directly, and options that are their batch.
 _OTHER_LOADER = re.compile(r"(?<![a-z])(eval|val|test)")
@@ -366,15 +366,7 @@ def _tests(source: Source, call: FunctionCall) -> list[ast.expr] | None:
         tests += starts[0].tests
     elif any(start.tests for start in starts):
         return None
-    return [part for test in tests for part in _conjuncts(test) if not _asks_ability(part)]
-
-
-def _conjuncts(test: ast.expr) -> Iterator[ast.expr]:
-    if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
-        for value in test.values:
-            yield from _conjuncts(value)
-    else:
-        yield test
+    return [part for test in tests for part in conjuncts(test) if not _asks_ability(part)]
 
 
 def _asks_ability(test: ast.expr) -> bool:
