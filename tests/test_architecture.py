@@ -115,7 +115,7 @@ COUNTS = {
     *("layers", "heads", "kv_heads", "positions", "copies", "params", "shape", "norms_per_layer"),
     *("experts", "experts_per_token", "expert_layers", "encoder_layers", "sliding_layers"),
     *("relative_attention_num_buckets", "patch", "labels", "sliding_every", "residual_dropouts"),
-    *("stored_params", "first_block"),
+    "first_block",
     # of a rank: elements, said once on the class
     *("least_bucket", "most_bucket", "value"),
     # of a setting: the smallest count that it can be

@@ -306,7 +306,6 @@ def from_source(source: ModelSource) -> Job:
         (from_source(ModelSource.SIZE), DDP, PLAIN | {Assumption.STAND_IN}),
         (from_source(ModelSource.GUESS), DDP, PLAIN | {Assumption.GUESSED}),
         (from_source(ModelSource.TRACE), DDP, PLAIN | {Assumption.TRACED}),
-        (from_source(ModelSource.SAFETENSORS), DDP, PLAIN),
         (of("mixtral-8x7b"), DDP, PLAIN | {Assumption.MIXTURE}),
         (
             replace(of("t5-base"), workload=Workload(sequence_tokens=512)),

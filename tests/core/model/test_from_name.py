@@ -15,14 +15,11 @@ from zerowiz.core.decision.job import Job
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.model.from_name import (
     KnownModel,
-    Stored,
-    StoredTensor,
     close_known,
     find_known,
     guess_model,
     is_unknown,
     model_from_size,
-    settle_guess,
 )
 from zerowiz.core.model.hf_config import model_from_config
 from zerowiz.core.model.types import Model, ModelSource
@@ -252,21 +249,6 @@ def test_a_family_without_formulas_is_unknown(
     config: Mapping[str, object], *, expected: bool
 ) -> None:
     assert expected == is_unknown(config)
-
-
-def stored(dtype: str) -> Stored:
-    return Stored(tensors=(StoredTensor(name="a.weight", dtype=dtype, shape=(100, 90)),))
-
-
-def test_a_checkpoint_tells_the_true_count() -> None:
-    model = settle_guess(guess_model("a", SIZES), stored("BF16"))
-    assert (9000, ModelSource.GUESS) == (model.params, model.source)
-
-
-@pytest.mark.parametrize("held", [None, stored("I32"), Stored(tensors=())])
-def test_packed_weights_and_none_tell_nothing(held: Stored | None) -> None:
-    model = guess_model("a", SIZES)
-    assert model == settle_guess(model, held)
 
 
 # The models that people name, and what each name becomes.

@@ -4,7 +4,7 @@ import json
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -15,18 +15,9 @@ from typing import NamedTuple
 import pytest
 from paths import MODELS
 
-from zerowiz.core.model.hf_config import model_from_config
 from zerowiz.core.model.types import Model, ModelSource
 from zerowiz.errors import ExitCode, UsageError, ZerowizError
-from zerowiz.probe.model.hf import (
-    cached_models,
-    model_of,
-    parse_config,
-    parse_header,
-    parse_index,
-    read_config,
-    read_stored,
-)
+from zerowiz.probe.model.hf import cached_models, model_of, parse_config, read_config
 
 CONFIG = (MODELS / "qwen2.5-0.5b" / "config.json").read_text()
 PARAMS = json.loads((MODELS / "qwen2.5-0.5b" / "exact.json").read_text())["params"]
@@ -179,13 +170,7 @@ ADAPTER = json.dumps({"peft_type": "LORA", "base_model_name_or_path": "Qwen/Qwen
 TAKES = "`$model` takes a folder"
 # The files of a folder, what is asked for in it, what the error says of it, and some hint.
 NO_MODEL = {
-    "no config": (
-        dict.fromkeys([*(f"{name}.bin" for name in "abcdefg"), "checkpoint-500/x"], ""),
-        "",
-        "`{0}` has no config.json",
-        "it contains `a.bin`, `b.bin`, `c.bin`, `checkpoint-500/`, `d.bin`, `e.bin` and 2 more",
-    ),
-    "empty": ({}, "", "`{0}` has no config.json", "it is empty"),
+    "no config": ({"a.bin": ""}, "", "`{0}` has no config.json", TAKES),
     "checkpoints": (
         {"checkpoint-500/config.json": CONFIG},
         "",
@@ -201,20 +186,7 @@ NO_MODEL = {
         )
         for suffix in ("", "/adapter_config.json")
     },
-    "script": ({"train.py": "import torch"}, "/train.py", "is a script, not a model", TAKES),
-    "weights": (
-        {"model.safetensors": ""},
-        "/model.safetensors",
-        "is a file of weights, not a model",
-        TAKES,
-    ),
-    "inference": (
-        {"model.gguf": "GGUF"},
-        "/model.gguf",
-        "is a file of weights for inference, not a model",
-        TAKES,
-    ),
-    "text": ({"notes.txt": "hello"}, "/notes.txt", "is a file, but not a model", TAKES),
+    "script": ({"train.py": "import torch"}, "/train.py", "is a file, but not a model", TAKES),
     "DeepSpeed's": (
         {"ds.json": '{"zero_optimization": {}}'},
         "/ds.json",
@@ -571,186 +543,3 @@ def test_a_folder_is_read_without_loading_the_network() -> None:
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "False\n" == ran.stdout
-
-
-# Headers and indexes read without weights, and held against the config beside them.
-
-SAFETENSORS_CONFIG: dict[str, object] = {
-    "model_type": "gpt2",
-    "vocab_size": 7,
-    "n_embd": 4,
-    "n_layer": 1,
-    "n_head": 2,
-    "n_positions": 5,
-}
-SHAPES: dict[str, list[int]] = {
-    "transformer.wte.weight": [7, 4],
-    "transformer.wpe.weight": [5, 4],
-    "transformer.h.0.ln_1.weight": [4],
-    "transformer.h.0.ln_1.bias": [4],
-    "transformer.h.0.attn.c_attn.weight": [4, 12],
-    "transformer.h.0.attn.c_attn.bias": [12],
-    "transformer.h.0.attn.c_proj.weight": [4, 4],
-    "transformer.h.0.attn.c_proj.bias": [4],
-    "transformer.h.0.ln_2.weight": [4],
-    "transformer.h.0.ln_2.bias": [4],
-    "transformer.h.0.mlp.c_fc.weight": [4, 16],
-    "transformer.h.0.mlp.c_fc.bias": [16],
-    "transformer.h.0.mlp.c_proj.weight": [16, 4],
-    "transformer.h.0.mlp.c_proj.bias": [4],
-    "transformer.ln_f.weight": [4],
-    "transformer.ln_f.bias": [4],
-}
-SAFETENSORS_PARAMS = model_from_config("a", SAFETENSORS_CONFIG).params
-# What older releases saved with the weights, and a tied weight that is saved twice.
-EXTRA: dict[str, list[int]] = {
-    "transformer.h.0.attn.bias": [1, 1, 5, 5],
-    "transformer.h.0.attn.masked_bias": [],
-    "lm_head.weight": [7, 4],
-}
-
-
-def write_weights(path: Path, shapes: Mapping[str, list[int]], dtype: str = "BF16") -> None:
-    """A file of safetensors whose weights were cut off: only its header is read."""
-    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
-    for name, shape in shapes.items():
-        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [0, 0]}
-    content = json.dumps(header).encode()
-    path.write_bytes(len(content).to_bytes(8, "little") + content)
-
-
-def split_weights(folder_safetensors: Path) -> None:
-    """Two files and their index."""
-    names = sorted(SHAPES)
-    parts = {"model-1.safetensors": names[::2], "model-2.safetensors": names[1::2]}
-    for file_name, held in parts.items():
-        write_weights(folder_safetensors / file_name, {name: SHAPES[name] for name in held})
-    weight_map = {name: file_name for file_name, held in parts.items() for name in held}
-    (folder_safetensors / "model.safetensors.index.json").write_text(
-        json.dumps({"weight_map": weight_map})
-    )
-
-
-@pytest.fixture
-def folder_safetensors(tmp_path: Path) -> Path:
-    (tmp_path / "config.json").write_text(json.dumps(SAFETENSORS_CONFIG))
-    return tmp_path
-
-
-UNTIED = {"tie_word_embeddings": False}
-AS_CONFIG, OF_HEADER = ModelSource.CONFIG, ModelSource.SAFETENSORS
-
-
-@pytest.mark.parametrize(
-    ("changes", "shapes", "params", "source", "stored_params"),
-    [
-        pytest.param({}, SHAPES, SAFETENSORS_PARAMS, OF_HEADER, None, id="agrees"),
-        pytest.param(
-            {}, SHAPES | EXTRA, SAFETENSORS_PARAMS, OF_HEADER, None, id="buffers and a tied head"
-        ),
-        pytest.param(
-            UNTIED,
-            SHAPES | {"lm_head.weight": [7, 4]},
-            SAFETENSORS_PARAMS + 7 * 4,
-            OF_HEADER,
-            None,
-            id="a head that is not tied",
-        ),
-        pytest.param(
-            {},
-            SHAPES | {"transformer.wte.weight": [9, 4]},
-            SAFETENSORS_PARAMS,
-            AS_CONFIG,
-            SAFETENSORS_PARAMS + 2 * 4,
-            id="disagrees: the config counts",
-        ),
-        pytest.param(
-            {"model_type": "unheard_of", "n_layer": 2},
-            SHAPES,
-            SAFETENSORS_PARAMS,
-            ModelSource.GUESS,
-            None,
-            id="unknown family: the checkpoint counts",
-        ),
-    ],
-)
-def test_the_header_of_a_checkpoint_is_held_against_its_config(
-    changes: Mapping[str, object],
-    shapes: Mapping[str, list[int]],
-    params: int,
-    source: ModelSource,
-    stored_params: int | None,
-    folder_safetensors: Path,
-) -> None:
-    config = json.dumps({**SAFETENSORS_CONFIG, **changes})
-    (folder_safetensors / "config.json").write_text(config)
-    write_weights(folder_safetensors / "model.safetensors", shapes)
-    model = read_model(str(folder_safetensors), environ={})
-    assert (params, source, stored_params) == (model.params, model.source, model.stored_params)
-
-
-def test_a_checkpoint_in_parts_is_read_through_its_index(folder_safetensors: Path) -> None:
-    split_weights(folder_safetensors)
-    assert ModelSource.SAFETENSORS == read_model(str(folder_safetensors), environ={}).source
-
-
-def test_a_download_that_is_not_finished_says_nothing(folder_safetensors: Path) -> None:
-    split_weights(folder_safetensors)
-    (folder_safetensors / "model-2.safetensors").unlink()
-    model = read_model(str(folder_safetensors), environ={})
-    assert (ModelSource.CONFIG, None) == (model.source, model.stored_params)
-
-
-def test_a_folder_without_weights_has_no_checkpoint(folder_safetensors: Path) -> None:
-    assert read_stored(folder_safetensors) is None
-
-
-def test_the_number_format_of_most_weights_comes_first(folder_safetensors: Path) -> None:
-    write_weights(folder_safetensors / "model.safetensors", SHAPES, "F16")
-    whole = read_stored(folder_safetensors)
-    assert whole is not None
-    assert ("F16",) == whole.dtypes
-    content = b'{"a": {"dtype": "F32", "shape": [2]}, "b": {"dtype": "BF16", "shape": [3]}}'
-    assert ["F32", "BF16"] == [tensor.dtype for tensor in parse_header("`a`", content)]
-
-
-NO_HEADER = r"`a` is not a safetensors file"
-NO_INDEX = r"`a` is not an index of safetensors"
-NO_SHAPE = ("[null]", '["7"]', '"74"', "[-7, 4]", "[1e400]", "[[7], 4]")
-
-
-@pytest.mark.parametrize(
-    ("parse", "content", "message"),
-    [
-        *(
-            (parse_header, content, NO_HEADER)
-            for content in ("", "<html>", "[]", '{"a": {}}', '{"a": 1}', '{"a": {"dtype": 1}}')
-        ),
-        *(
-            (
-                parse_header,
-                f'{{"w": {{"dtype": "F32", "shape": {shape}}}}}',
-                "its header is invalid",
-            )
-            for shape in NO_SHAPE
-        ),
-        *((parse_index, content, NO_INDEX) for content in ("", "[]", "{}", '{"weight_map": 1}')),
-        *(
-            (parse_index, f'{{"weight_map": {{"w": {name}}}}}', NO_INDEX)
-            for name in ("1", "null", "true", "[]")
-        ),
-    ],
-)
-def test_a_header_or_an_index_that_is_none_is_refused(
-    parse: Callable[[str, bytes], object], content: str, message: str
-) -> None:
-    with pytest.raises(UsageError, match=message):
-        parse("`a`", content.encode())
-
-
-def test_a_file_that_is_something_else_is_not_read_whole(folder_safetensors: Path) -> None:
-    (folder_safetensors / "model.safetensors").write_bytes(
-        b"version https://git-lfs.github.com/spec/v1\n"
-    )
-    with pytest.raises(UsageError, match="is not a safetensors file"):
-        read_model(str(folder_safetensors), environ={})

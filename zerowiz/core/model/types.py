@@ -15,8 +15,6 @@ class ModelSource(StrEnum):
     """The source of the parameter count."""
 
     CONFIG = "config"
-    SAFETENSORS = "safetensors"
-    """The config, which the checkpoint in its folder confirms."""
     SIZE = "size"
     TRACE = "trace"
     GUESS = "guess"
@@ -170,8 +168,6 @@ class Model(Struct, frozen=True, kw_only=True):
     architecture: Architecture
     tensors: tuple[Tensor, ...]
     """In the order of transformers' `model.parameters()`, each where its first copy stands."""
-    stored_params: int | None = None
-    """The count of the checkpoint in the config's folder, where it is another one."""
     wrapped: bool = False
     """Whether a multimodal model wraps it with others, which are not counted."""
     heaviest: "Model | None" = None

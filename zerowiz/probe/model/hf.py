@@ -1,114 +1,27 @@
 """Read the model that `--model` names: a folder, a size, or a Hugging Face id."""
 
-import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
 
 from zerowiz.core import shell
 from zerowiz.core.model.from_name import (
     KnownModel,
-    Stored,
-    StoredTensor,
     close_known,
     find_known,
     guess_model,
     is_unknown,
     model_from_size,
     parse_size,
-    settle,
-    settle_guess,
 )
 from zerowiz.core.model.hf_config import model_from_config
 from zerowiz.core.model.types import Model
-from zerowiz.core.structs import decode, parse_json
+from zerowiz.core.structs import parse_json
 from zerowiz.errors import UsageError, ZerowizError
 from zerowiz.probe.files import cache_folder, is_named_file, read_named, without_tilde
 from zerowiz.probe.package_data import read_known_models
-
-# Read the tensors of a checkpoint from the headers of its safetensors files, without weights.
-
-_WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
-# safetensors, src/tensor.rs: N_LEN, MAX_HEADER_SIZE.
-_LENGTH_BYTES = 8
-_LARGEST_HEADER_BYTES = 100_000_000
-_CUT_SHORT = "download the file again if it is incomplete"
-
-
-def parse_header(where: str, content: bytes) -> tuple[StoredTensor, ...]:
-    """The tensors that a header names.
-
-    Args:
-        where: What errors call the file.
-        content: The header's JSON.
-
-    Raises:
-        UsageError: It is no header of safetensors.
-    """
-    try:
-        entries = cast("Any", parse_json(content))
-        return tuple(
-            decode(StoredTensor, {"name": name, **entry}, where)
-            for name, entry in entries.items()
-            if name != "__metadata__"
-        )
-    except (ValueError, AttributeError, TypeError, UsageError) as error:
-        raise UsageError(
-            f"{where} is not a safetensors file: its header is invalid", _CUT_SHORT
-        ) from error
-
-
-def parse_index(where: str, content: bytes) -> Sequence[str]:
-    """The files that an index names, each once.
-
-    Args:
-        where: What errors call the file.
-        content: The file's JSON.
-
-    Raises:
-        UsageError: It is no index.
-    """
-    try:
-        index = cast("Any", parse_json(content))
-        return sorted({os.fspath(name) for name in index["weight_map"].values()})
-    except (ValueError, AttributeError, KeyError, TypeError) as error:
-        raise UsageError(f"{where} is not an index of safetensors", _CUT_SHORT) from error
-
-
-def _read_header(path: Path) -> tuple[StoredTensor, ...]:
-    with path.open("rb") as file:
-        length_bytes = int.from_bytes(file.read(_LENGTH_BYTES), "little")
-        # In another kind of file, the length could be that of the whole file.
-        content = file.read(length_bytes) if length_bytes <= _LARGEST_HEADER_BYTES else b""
-    return parse_header(f"`{path}`", content)
-
-
-def _find_files(folder: Path) -> Iterator[Path]:
-    """The files with the weights; in an unfinished download some are missing."""
-    index, weights = folder / _INDEX, folder / _WEIGHTS
-    if index.is_file():
-        names = parse_index(f"`{index}`", read_named(index))
-        yield from (folder / name for name in names)
-    elif weights.is_file():
-        yield weights
-
-
-def read_stored(folder: Path) -> Stored | None:
-    """The tensors of the checkpoint in a folder; None if there is none, or only a part of one.
-
-    Raises:
-        UsageError: A file is not of the kind that its name says.
-    """
-    paths = list(_find_files(folder))
-    if not paths or not all(path.is_file() for path in paths):
-        return None
-    tensors: Mapping[str, StoredTensor] = {
-        tensor.name: tensor for path in paths for tensor in _read_header(path)
-    }
-    return Stored(tensors=tuple(tensors.values()))
-
 
 _CONFIG, _ADAPTER = "config.json", "adapter_config.json"
 _WANTED = (
@@ -132,7 +45,6 @@ _OFFLINE_SWITCHES = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 _CACHE_KEYS = ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE")
 _TOKEN_KEYS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 
-_LISTED_FILES = 6
 _LISTED_KEYS = 3
 
 
@@ -209,17 +121,13 @@ def _refuse_adapter(path: Path, adapter: Mapping[str, object]) -> UsageError:
 
 
 def _refuse_folder(folder: Path) -> UsageError:
-    """The error for a folder without a config.json, with what the folder holds instead."""
+    """The error for a folder without a config.json."""
     adapter_path = folder / _ADAPTER
     if adapter_path.is_file():
         return _refuse_adapter(folder, _read_config(adapter_path))
-    names = sorted(path.name + "/" * path.is_dir() for path in folder.iterdir())
-    listed = ", ".join(f"`{name}`" for name in names[:_LISTED_FILES])
-    more = f" and {len(names) - _LISTED_FILES} more" if len(names) > _LISTED_FILES else ""
     nested = sorted(path.parent for path in folder.glob(f"*/{_CONFIG}"))
     return UsageError(
         f"`{folder}` has no config.json",
-        f"it contains {listed}{more}" if names else "it is empty",
         f"did you mean `$model {shell.quote(nested[-1])}`?" if nested else _WANTED,
     )
 
@@ -230,18 +138,6 @@ def _config_path(text: str) -> Path:
     return path if is_named_file(path) else path / _CONFIG
 
 
-# Rule: what a file holds that is no config.json, by its suffix, and what to say instead.
-_NO_MODELS = {
-    ".py": ("a script", "the script stands after the options: `zerowiz plan {path}`"),
-    ".safetensors": ("a file of weights", "use the folder that holds its config.json too"),
-    ".bin": ("a file of weights", "use the folder that holds its config.json too"),
-    ".pt": ("a file of weights", "use the folder that holds its config.json too"),
-    ".pth": ("a file of weights", "use the folder that holds its config.json too"),
-    ".gguf": (
-        "a file of weights for inference",
-        "use the model that it was made of, or a size",
-    ),
-}
 # Some of these stand in every config.json (transformers writes the first); a size may be enough.
 _OF_MODELS = frozenset(
     ("model_type", "architectures", "hidden_size", "n_embd", "d_model", "text_config")
@@ -249,13 +145,6 @@ _OF_MODELS = frozenset(
 
 
 def _read_file(path: Path) -> Named:
-    what, hint = _NO_MODELS.get(path.suffix, ("", ""))
-    if what:
-        raise UsageError(
-            f"`{path}` is {what}, not a model",
-            hint.format(path=shell.quote(path)),
-            _WANTED,
-        )
     try:
         config = _read_config(path)
     except UsageError:
@@ -433,10 +322,10 @@ def hub_name(text: str, environ: Mapping[str, str]) -> str:
 
 
 def model_of(text: str | None, named: Named | None) -> Model:
-    """Count the model by its config, or guess it, and check that against its checkpoint.
+    """Count the model by its config, or guess it.
 
     Args:
-        text: The value of `--model`; None for a model that is new, and has no checkpoint.
+        text: The value of `--model`; None for a model that is new.
         named: What `read_config` returned for it.
 
     Raises:
@@ -446,15 +335,8 @@ def model_of(text: str | None, named: Named | None) -> Model:
     if text is not None and named is None and size is not None:
         return model_from_size(text.strip(), size)
     name, config, _note = named or Named(text or "", {})
-    if is_unknown(config):
-        model, check = guess_model(name, config), settle_guess
-    else:
-        model, check = model_from_config(name, config), settle
-    if text is None:
-        return model
-    with unreadable_refused(text):
-        folder = Path(text).expanduser()
-        return check(model, read_stored(folder)) if folder.is_dir() else model
+    count = guess_model if is_unknown(config) else model_from_config
+    return count(name, config)
 
 
 def read_config_json(text: str) -> Mapping[str, object]:
