@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from enum import StrEnum
 from tempfile import TemporaryFile
-from threading import Event
+from threading import Event, Lock
 from typing import IO
 
 from msgspec import Struct
@@ -153,7 +153,8 @@ def ask_nodes(
         deadline_s: For all hosts together.
         on_answer: Called with each host that has answered or failed.
     """
-    query = _Query(stop=Event(), deadline_s=deadline_s, ends_at=time.monotonic() + deadline_s)
+    ends_at = time.monotonic() + deadline_s
+    query = _Query(starting=Lock(), stop=Event(), deadline_s=deadline_s, ends_at=ends_at)
     commands = {host: argv_for(host) for host in hosts}
     with ThreadPoolExecutor(concurrency) as pool:
         asked = {pool.submit(query.ask, host, argv): host for host, argv in commands.items()}
@@ -169,6 +170,8 @@ def ask_nodes(
 class _Query(Struct, frozen=True, kw_only=True):
     """What all hosts are asked within."""
 
+    starting: Lock
+    """A start has three more files open than the process that it starts."""
     stop: Event
     deadline_s: float
     ends_at: float
@@ -184,13 +187,14 @@ class _Query(Struct, frozen=True, kw_only=True):
             return NodeFailure(host=host, why=why)
         with TemporaryFile() as stdout, TemporaryFile() as stderr:
             try:
-                process = subprocess.Popen(  # noqa: S603 - the transport's own words, no shell
-                    argv,
-                    stdin=subprocess.DEVNULL,
-                    stdout=stdout,
-                    stderr=stderr,
-                    start_new_session=True,
-                )
+                with self.starting:
+                    process = subprocess.Popen(  # noqa: S603 - the transport's own words, no shell
+                        argv,
+                        stdin=subprocess.DEVNULL,
+                        stdout=stdout,
+                        stderr=stderr,
+                        start_new_session=True,
+                    )
             except OSError as error:
                 why = f"cannot start `{argv[0]}` here: {(error.strerror or str(error)).lower()}"
                 return NodeFailure(host=host, why=why)
