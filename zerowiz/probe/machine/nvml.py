@@ -61,12 +61,6 @@ class Device(Struct, frozen=True, kw_only=True):
     slices: tuple[Gpu, ...] = ()
     """The slices of a GPU in MIG mode, which no job can use as a whole."""
 
-    @property
-    def is_silent(self) -> bool:
-        """Whether nothing is known of its memory, not even that it is the host's."""
-        gpu = self.gpu
-        return gpu.total_bytes is None and not (gpu.shares_host_memory or gpu.mig_mode)
-
 
 class _Unusable(Struct, frozen=True, kw_only=True):
     """Why a GPU is left out."""
@@ -91,12 +85,11 @@ def list_devices(
             continue
         left_out.append(LeftOutGpu(index=index, why=answer.why))
         ordinal += answer.is_counted
-    # Where others report their memory, the driver can tell it.
-    if any(device.gpu.total_bytes is not None for device in devices):
-        silent = [device for device in devices if device.is_silent]
-        left_out += [LeftOutGpu(index=device.gpu.index, why=_NO_MEMORY) for device in silent]
-        devices = [device for device in devices if not device.is_silent]
-    return tuple(devices), tuple(left_out)
+    reports = any(device.gpu.total_bytes is not None for device in devices)
+    usable = [d for d in devices if not _lacks_memory(d.gpu, others_report=reports)]
+    numbers = {d.gpu.index for d in devices} - {d.gpu.index for d in usable}
+    left_out += [LeftOutGpu(index=index, why=_NO_MEMORY) for index in sorted(numbers)]
+    return tuple(usable), tuple(left_out)
 
 
 def find_gone(session: Session, devices: Sequence[Device]) -> tuple[LeftOutGpu, ...]:
@@ -109,14 +102,17 @@ def find_gone(session: Session, devices: Sequence[Device]) -> tuple[LeftOutGpu, 
     )
 
 
-def _lacks_memory(gpu: Gpu) -> bool:
+def _lacks_memory(gpu: Gpu, *, others_report: bool) -> bool:
     """Whether a GPU does not report the memory that it must have of its own.
 
     One that shares the host's memory has none, and is neither a board in a slot nor in the table.
+    Where others report their memory, the driver can tell it.
     """
+    if gpu.mig_mode or gpu.total_bytes is not None:
+        return False
     is_board = (gpu.pcie.max_lanes or 0) >= _LANES_OF_A_BOARD
     known = is_board or bool(match_models(gpu.name, read_gpu_table()))
-    return gpu.shares_host_memory and not gpu.mig_mode and known
+    return known if gpu.shares_host_memory else others_report
 
 
 def _explain(why: Unavailable) -> str:
@@ -158,8 +154,6 @@ def _read_device(session: Session, files: Files, index: int, ordinal: int) -> De
     slices = tuple(_read_slices(session, handle, gpu)) if mig_mode else ()
     if mig_mode and not slices:
         return _Unusable(why=_NO_SLICES, is_counted=True)
-    if _lacks_memory(gpu):
-        return _Unusable(why=_NO_MEMORY, is_counted=True)
     return Device(gpu=gpu, handle=handle, slices=slices)
 
 
