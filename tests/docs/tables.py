@@ -330,7 +330,7 @@ def machines() -> str:
         taken = any("is taken to be" in note for note in machine.notes)
         gpus = f"{nodes}{len(machine.gpus)} x {machine.gpus[0].name}"
         rows.append((f"`{text}`", gpus, "taken" if taken else ""))
-    assert len(rows) >= 60
+    assert len(rows) >= 40
     return table(("written", "becomes", "note"), rows)
 
 
