@@ -55,7 +55,6 @@ WITHOUT_HINT: Mapping[str, frozenset[str]] = {
             "the folder `{}` cannot be read: {}",
             "there is no file `{}`, from which {} reads its arguments",
             "there is no file `{}`",
-            "{} line 1 is not Python: {}",
         }
     ),
     "it says how something ended": frozenset(
