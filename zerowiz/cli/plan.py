@@ -137,8 +137,8 @@ def plan(
     question = RunQuestion(
         tokens=tokens, sequences=sequences, epochs=epochs, prices=tuple(price or ())
     )
-    of_one = {"$explain": explain, "$limits": limits, "$html": html, "$svg": svg}
-    of_one |= {"$origins": origins}
+    of_one: dict[str, object] = {"$explain": explain, "$limits": limits}
+    of_one |= {"$html": html, "$svg": svg, "$origins": origins}
     if compare is not None:
         of_one |= {"$verbose": verbose, "$price": price, "$tokens": tokens}
         of_one |= {"$sequences": sequences, "$epochs": epochs}
