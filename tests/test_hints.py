@@ -50,7 +50,6 @@ WITHOUT_HINT: Mapping[str, frozenset[str]] = {
             "`{}` cannot be read: {}",
             "`{}` is not UTF-8 text (byte {})",
             "`{}` is not YAML: {} at {}",
-            "`{}`, whose variables DeepSpeed sends, cannot be read: {}",
             "machine file `{}` cannot be read: {}",
             "the folder `{}` cannot be read: {}",
             "there is no file `{}`, from which {} reads its arguments",
