@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from enum import Enum
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import cycle
 from pathlib import Path
 from threading import Thread
 
@@ -128,6 +129,12 @@ LEFT_OUT = {
 }
 
 
+@pytest.fixture(autouse=True)
+def script(folder: Path) -> None:
+    """A script, which some tests write anew."""
+    (folder / "train.py").write_text(HF_PARSER)
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_options_are_the_frozen_ones(here: Run, command: str) -> None:
     options = here(command, "--help").stdout.partition("\nExamples:\n")[0]
@@ -135,8 +142,11 @@ def test_the_options_are_the_frozen_ones(here: Run, command: str) -> None:
     assert (SHARED - LEFT_OUT[command]) | OWN.get(command, set()) | {"--help"} == said
 
 
-@pytest.mark.parametrize("command", ["init", "plan", "launch"])
-@pytest.mark.parametrize("option", sorted(SHARED))
+# One declaration makes the options of all commands: each is tried with one of them.
+@pytest.mark.parametrize(
+    ("command", "option"),
+    list(zip(cycle(("init", "plan", "launch")), sorted(SHARED), strict=False)),
+)
 @pytest.mark.usefixtures("pdsh")
 def test_every_shared_option_is_taken(here: Run, folder: Path, command: str, option: str) -> None:
     (folder / "train.py").write_text(f"import peft\n{CONFIG_ARGUMENTS}")
@@ -152,25 +162,13 @@ def test_every_shared_option_is_taken(here: Run, folder: Path, command: str, opt
     assert 0 == result.code, result.stderr
 
 
-@pytest.mark.parametrize("flag", ["-y", "-q"])
-def test_the_short_options_are_taken(here: Run, flag: str) -> None:
-    assert 0 == here("plan", flag, "--machine", "cpu", "--model", "10m").code
-
-
-def test_the_commands_are_listed_in_the_order_of_use(here: Run) -> None:
-    shown = here("--help").stdout.partition("Commands:")[2]
-    listed = re.findall(r"^  (\w+) ", shown, re.MULTILINE)
-    assert ["init", "plan", "launch", "machine"] == [
-        name for name in listed if name in {"init", "plan", "launch", "machine"}
-    ]
-
-
 def test_no_words_at_all_show_the_help(here: Run) -> None:
     start = "\nNew here? Start with `zerowiz init`\n"
-    assert here("--help").stdout + start == here().stdout
-
-
-def test_the_version_is_one_line(here: Run) -> None:
+    shown = here("--help").stdout
+    assert shown + start == here().stdout
+    listed = re.findall(r"^  (\w+) ", shown.partition("Commands:")[2], re.MULTILINE)
+    order = ["init", "plan", "launch", "machine"]
+    assert order == [name for name in listed if name in order]
     assert re.fullmatch(r"zerowiz \d+\.\d+\S*\n", here("--version").stdout)
 
 
@@ -218,9 +216,8 @@ LAUNCHED = {
 
 @pytest.mark.parametrize("line", LAUNCHED)
 def test_another_launchers_words_are_replaced_and_the_line_says_by_what(
-    here: Run, folder: Path, line: str
+    here: Run, line: str
 ) -> None:
-    (folder / "train.py").write_text(HF_PARSER)
     result = here(*DRY, *line.split(), "train.py", "--seed", "1")
     plain = here(*DRY, "--gpus-per-node", "2", "train.py", "--seed", "1")
     assert argv(plain) == argv(result)
@@ -230,7 +227,6 @@ def test_another_launchers_words_are_replaced_and_the_line_says_by_what(
 
 
 def test_the_script_keeps_its_own_words(here: Run, folder: Path) -> None:
-    (folder / "train.py").write_text(HF_PARSER)
     own = {"train_micro_batch_size_per_gpu": 8, "zero_optimization": {"stage": 1}}
     (folder / "ds.json").write_text(json.dumps(own))
     words = ("deepspeed", "--num_gpus", "2", "train.py", "--deepspeed", "ds.json")
@@ -298,12 +294,6 @@ def test_a_module_finds_its_libraries_from_the_working_folder(here: Run, folder:
     assert "inside" in found.stdout, found.stdout
 
 
-def test_a_module_that_another_launcher_is_stands_for_it(here: Run, folder: Path) -> None:
-    (folder / "train.py").write_text(HF_PARSER)
-    result = here(*DRY, "-m", "torch.distributed.run", "--nproc_per_node", "2", "train.py")
-    assert ["--num_gpus", "2"] == argv(result)[:2]
-
-
 def test_plan_and_init_understand_the_same_words(here: Run, folder: Path) -> None:
     (folder / "pkg").mkdir()
     (folder / "pkg" / "train.py").write_text(HF_PARSER)
@@ -327,13 +317,6 @@ def test_plan_and_init_understand_the_same_words(here: Run, folder: Path) -> Non
     assert ["-m", "pkg.train", "--per_device_train_batch_size", "3"] == argv(again)[-6:-2]
 
 
-@pytest.mark.parametrize("command", ["launch", "init", "doctor"])
-def test_a_module_has_to_be_named(here: Run, folder: Path, command: str) -> None:
-    (folder / "train.py").write_text(HF_PARSER)
-    result = here(command, "--yes", "--accelerator", "cpu", "--gpus-per-node", "2", "-m")
-    assert (2, "`--module` needs a module") == (result.code, result.problem)
-
-
 def test_what_was_recorded_for_a_script_is_not_a_modules(here: Run, folder: Path) -> None:
     (folder / "train").mkdir()
     (folder / "train" / "__main__.py").write_text(HF_PARSER)
@@ -349,12 +332,20 @@ def test_a_file_of_that_name_is_the_script(here: Run, folder: Path) -> None:
     result = here(*DRY, "torchrun", "--seed", "1")
     assert ["torchrun", "--seed", "1"] == argv(result)[2:][-5:-2]
     assert [] == notes(result)
+    (folder / "time").write_text(HF_PARSER)
+    assert "time" in argv(here(*DRY, "time"))
 
 
-def test_deepspeeds_own_word_about_local_rank_counts(here: Run, folder: Path) -> None:
-    (folder / "train.py").write_text(HF_PARSER)
-    assert "--no_local_rank" in argv(here(*DRY, "deepspeed", "--no_local_rank", "train.py"))
-    assert "--no_local_rank" not in argv(here(*DRY, "deepspeed", "train.py"))
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--gpus-per-node", "2", "torchrun", "--nproc_per_node", "2", "train.py"),
+        ("-m", "torch.distributed.run", "--nproc_per_node", "2", "train.py"),
+    ],
+    ids=["said twice", "as a module"],
+)
+def test_another_launcher_says_how_many_ranks_there_are(here: Run, words: tuple[str, ...]) -> None:
+    assert ["--num_gpus", "2"] == argv(here(*DRY, *words))[:2]
 
 
 @pytest.mark.parametrize("command", ["launch", "doctor"])
@@ -394,18 +385,11 @@ def test_deepspeeds_own_word_about_local_rank_counts(here: Run, folder: Path) ->
     ],
 )
 def test_words_that_contradict_or_are_not_known_are_named(
-    here: Run, folder: Path, command: str, words: str, code: int, problem: str, hint: str
+    here: Run, command: str, words: str, code: int, problem: str, hint: str
 ) -> None:
-    (folder / "train.py").write_text(HF_PARSER)
     result = here(command, *JOB, *words.split())
     assert (code, problem) == (result.code, result.problem)
     assert hint in result.hints
-
-
-def test_the_same_said_twice_is_no_contradiction(here: Run, folder: Path) -> None:
-    (folder / "train.py").write_text(HF_PARSER)
-    words = ("--gpus-per-node", "2", "torchrun", "--nproc_per_node", "2", "train.py")
-    assert ["--num_gpus", "2"] == argv(here(*DRY, *words))[:2]
 
 
 @pytest.mark.parametrize(
@@ -449,83 +433,64 @@ def test_the_same_said_twice_is_no_contradiction(here: Run, folder: Path) -> Non
             "`train.py` is not a module name",
             ("to start it as a script: `zerowiz launch train.py`",),
         ),
+        (("-m",), 2, "`--module` needs a module", ()),
+        (("pkg.train",), 5, "there is no script `pkg.train`", ("`zerowiz launch -m pkg.train`",)),
+        *(
+            (tuple(typed.split()), 2, None, (f"put `{before}` before `zerowiz`",))
+            for typed, before in (
+                ("uv run train.py", "uv run"),
+                ("srun -n 2 torchrun train.py", "srun -n 2"),
+                ("env A=1 python train.py", "env A=1"),
+                ("CUDA_VISIBLE_DEVICES=0 torchrun train.py", "CUDA_VISIBLE_DEVICES=0"),
+                ("nohup", "nohup"),
+            )
+        ),
+        *(
+            (
+                tuple(typed.split()),
+                2,
+                f"`{typed.split(maxsplit=1)[0]}` starts ranks of its own",
+                (hint,),
+            )
+            for typed, hint in (
+                ("axolotl train my.yml", "`zerowiz init my.yml`"),
+                ("llamafactory-cli train runs/a.yaml", "`zerowiz init runs/a.yaml`"),
+                ("llamafactory-cli train", "`zerowiz init my.yaml`"),
+                ("swift sft my.yaml", "`zerowiz init my.yaml`"),
+                ("swift sft --model m", "in a YAML file: `zerowiz init my.yaml`"),
+                (
+                    "trl sft --dataset_name x",
+                    "`zerowiz launch -m trl.scripts.sft --dataset_name x`",
+                ),
+                ("trl", "`zerowiz launch -m trl.scripts.sft`"),
+            )
+        ),
     ],
 )
 def test_what_is_no_script_is_said_with_the_way_on(
-    here: Run, folder: Path, words: tuple[str, ...], code: int, problem: str, hints: tuple[str, ...]
+    here: Run,
+    folder: Path,
+    words: tuple[str, ...],
+    code: int,
+    problem: str | None,
+    hints: tuple[str, ...],
 ) -> None:
     line = "torchrun --nproc_per_node 2 \\\n  train.py --seed 1\n"
     (folder / "run.sh").write_text(f"#!/bin/bash\nset -e\n{line}")
     (folder / "train.ipynb").write_text("{}")
-    (folder / "train.py").write_text(HF_PARSER)
     (folder / "ds.json").write_text('{"train_batch_size": 8}')
     (folder / "acc.yaml").write_text("zero_stage: 2: 3\n")
+    (folder / "pkg").mkdir()
+    (folder / "pkg" / "train.py").write_text(HF_PARSER)
     result = here("launch", *JOB, *words)
-    assert (code, problem) == (result.code, result.problem)
+    assert (code, problem or result.problem) == (result.code, result.problem)
     for hint in hints:
         assert hint in result.hints
 
 
-@pytest.mark.parametrize(
-    ("typed", "before"),
-    [
-        ("uv run train.py", "uv run"),
-        ("srun -n 2 torchrun train.py", "srun -n 2"),
-        ("env A=1 python train.py", "env A=1"),
-        ("CUDA_VISIBLE_DEVICES=0 torchrun train.py", "CUDA_VISIBLE_DEVICES=0"),
-        ("nohup", "nohup"),
-    ],
-)
-def test_words_that_belong_before_zerowiz_are_told_so(
-    here: Run, folder: Path, typed: str, before: str
-) -> None:
-    (folder / "train.py").write_text(HF_PARSER)
-    result = here(*DRY, *typed.split())
-    assert 2 == result.code
-    assert f"put `{before}` before `zerowiz`" in result.hints
-
-
-@pytest.mark.parametrize(
-    ("typed", "hint"),
-    [
-        ("axolotl train my.yml", "`zerowiz init my.yml`"),
-        ("llamafactory-cli train runs/a.yaml", "`zerowiz init runs/a.yaml`"),
-        ("llamafactory-cli train", "`zerowiz init my.yaml`"),
-        ("swift sft my.yaml", "`zerowiz init my.yaml`"),
-        ("swift sft --model m", "in a YAML file: `zerowiz init my.yaml`"),
-        ("trl sft --dataset_name x", "`zerowiz launch -m trl.scripts.sft --dataset_name x`"),
-        ("trl", "`zerowiz launch -m trl.scripts.sft`"),
-    ],
-)
-def test_a_program_that_starts_its_own_ranks_is_told_what_to_launch(
-    here: Run, typed: str, hint: str
-) -> None:
-    result = here(*DRY, *typed.split())
-    assert 2 == result.code
-    assert f"`{typed.split(maxsplit=1)[0]}` starts ranks of its own" == result.problem
-    assert hint in result.hints
-
-
-def test_a_file_with_the_name_of_a_program_is_the_script(here: Run, folder: Path) -> None:
-    (folder / "time").write_text(HF_PARSER)
-    assert "time" in argv(here(*DRY, "time"))
-
-
-def test_a_module_that_is_named_as_a_script_is_told_how_to_launch_it(
-    here: Run, folder: Path
-) -> None:
-    (folder / "pkg").mkdir()
-    (folder / "pkg" / "train.py").write_text(HF_PARSER)
-    result = here(*DRY, "pkg.train")
-    assert 5 == result.code
-    assert "`zerowiz launch -m pkg.train`" in result.hints
-    assert 0 == here(*DRY, "-m", "pkg.train").code
-
-
 def test_init_says_that_it_does_not_record_a_word_of_deepspeeds_launcher(
-    here: Run, folder: Path
+    here: Run,
 ) -> None:
-    (folder / "train.py").write_text(HF_PARSER)
     result = here("init", "--yes", *JOB, "deepspeed", "--no_local_rank", "train.py")
     said = " ".join(result.stderr.split())
     assert "`zerowiz launch deepspeed --no_local_rank train.py`" in said
