@@ -22,33 +22,24 @@ def names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
-def to_the_launch(person: Terminal, *questions: str) -> None:
-    """Enter alone, until the job could be launched."""
-    for question in questions:
-        person.reply(question, ENTER)
-    person.wait_for(LAUNCH)
-    person.settle()
-
-
 def test_the_template_lies_there_once_the_conversation_ends_in_files(
     terminal: Open, folder: Path
 ) -> None:
     person = terminal("init")
-    to_the_launch(person, MACHINE, SCRIPT, MODEL)
-    assert "It runs on this machine, on 1 CPU rank" in person.text
-    person.reply(LAUNCH, "only write" + ENTER)
-    assert 0 == person.end()
+    person.finish(
+        (MACHINE, ENTER),
+        (SCRIPT, ENTER),
+        (MODEL, ENTER),
+        ("It runs on this machine, on 1 CPU rank", ""),
+        (LAUNCH, "only write" + ENTER),
+    )
     copied = "copied corpus.txt, model, portable_checkpoint, train_hf.py into this folder"
     assert copied in " ".join(person.text.split())
     for path in COPIED:
         for file in [TEMPLATES / path, *(TEMPLATES / path).rglob("*.*")]:
             if file.is_file() and file.suffix != ".pyc":
                 assert file.read_bytes() == (folder / file.relative_to(TEMPLATES)).read_bytes()
-    record = answers_of(folder)
-    assert {"script": "train_hf.py", "model": "model"} == {
-        "script": record["script"],
-        "model": record["model"],
-    }
+    assert {"script": "train_hf.py", "model": "model"}.items() <= answers_of(folder).items()
 
 
 @pytest.mark.parametrize(
@@ -58,10 +49,7 @@ def test_the_trainers_template_gets_the_precision_of_the_machine(
     terminal: Open, here: Run, folder: Path, gpus: str, precision: str
 ) -> None:
     person = terminal("init", "--machine", gpus, "--model", "350m", "--seq-len", "512")
-    person.reply(SCRIPT, ENTER)
-    person.reply("What is your goal?", ENTER)
-    person.reply("yes, write the files", ENTER)
-    assert 0 == person.end(), person.text
+    person.finish((SCRIPT, ENTER), ("What is your goal?", ENTER), ("yes, write the files", ENTER))
     assert precision == answers_of(folder)["precision"]
     (plan,) = folder.glob("*.plan.json")
     assert precision == json.loads(plan.read_text())["workload"]["precision"]
@@ -126,20 +114,18 @@ def test_no_file_of_a_person_is_overwritten_by_a_template(terminal: Open, folder
     (folder / "corpus.txt").write_text("mine\n")
     person = terminal("init", "--machine", "cpu", TERM="dumb")
     person.reply("answer (Enter: 1", "1" + ENTER)
-    person.wait_for("`corpus.txt` already exists")
-    person.settle()
+    person.reply("`corpus.txt` already exists", "")
     assert {"corpus.txt"} == names(folder)
     # A path can be typed, and what is no script is asked again.
     (folder / "mine.py").write_text(HF_IN_CODE)
-    person.child.send("gone.py" + ENTER)
-    person.wait_for("there is no script `gone.py`")
-    person.child.send("mine.py" + ENTER)
-    person.reply(MODEL, "10m" + ENTER)
-    person.reply("How many tokens", "64" + ENTER)
-    # It says its batch itself, and lacks nothing.
-    person.reply(LAUNCH, "stop" + ENTER)
-    assert 0 == person.end()
-    assert b"\x1b" not in person.received
+    person.finish(
+        ("", "gone.py" + ENTER),
+        ("there is no script `gone.py`", "mine.py" + ENTER),
+        (MODEL, "10m" + ENTER),
+        # It says its batch itself, and lacks nothing.
+        ("How many tokens", "64" + ENTER),
+        (LAUNCH, "stop" + ENTER),
+    )
     assert {"corpus.txt", "mine.py"} == names(folder)
 
 
@@ -147,18 +133,18 @@ def test_a_config_alone_needs_no_script_and_asks_for_the_method(
     terminal: Open, here: Run, folder: Path
 ) -> None:
     person = terminal("init", "--machine", "2xA100-80GB-SXM")
-    person.reply(SCRIPT, "no script" + ENTER)
-    person.reply(MODEL, "7b" + ENTER)
-    person.reply("Which parameters does it train?", "lora")
-    person.wait_for("-> DDP fits")
-    person.child.send(ENTER)
-    person.reply("How many sequences", "2" + ENTER)
-    person.reply("How many tokens", ENTER)
-    person.reply("gradient checkpointing?", "yes" + ENTER)
-    person.wait_for("writes ds_config_zero0.json and says how to use it")
-    assert "The config is for 2 x NVIDIA A100-SXM4-80GB." in person.text
-    person.reply("Write the files?", ENTER)
-    assert 0 == person.end()
+    person.finish(
+        (SCRIPT, "no script" + ENTER),
+        (MODEL, "7b" + ENTER),
+        ("Which parameters does it train?", "lora"),
+        ("-> DDP fits", ENTER),
+        ("How many sequences", "2" + ENTER),
+        ("How many tokens", ENTER),
+        ("gradient checkpointing?", "yes" + ENTER),
+        ("writes ds_config_zero0.json and says how to use it", ""),
+        ("The config is for 2 x NVIDIA A100-SXM4-80GB.", ""),
+        ("Write the files?", ENTER),
+    )
     assert "TrainingArguments(deepspeed=" in person.text
     assert {"ds_config_zero0.json", "ds_config_zero0.plan.json", ".zerowiz"} == names(folder)
     assert not (folder / "zerowiz.toml").exists()
@@ -179,34 +165,28 @@ def test_what_needs_a_script_conflicts_with_having_none(here: Run, words: tuple[
     assert f"`{words[0]}` conflicts with `--no-script`" in refused.problem
 
 
-def test_without_a_script_the_model_is_never_guessed(here: Run) -> None:
-    refused = here("init", "--yes", "--machine", "cpu", "--no-script")
-    assert (3, "set it with `--model`") == (refused.code, refused.hints)
-
-
 def test_a_folder_that_is_in_the_way_costs_no_answer(terminal: Open, folder: Path) -> None:
     (folder / "train.py").write_text(HF_IN_CODE)
     # As a full disk, only that root cannot write there either.
     (folder / ".zerowiz").write_text("no folder\n")
     person = terminal("init", "--machine", "cpu", "--model", "10m")
-    person.reply("How many tokens", "64" + ENTER)
-    person.reply(LAUNCH, "only write" + ENTER)
-    person.reply("> try again", ENTER)
-    person.wait_for(f"{REFUSED} try again")
-    # What changed nothing is not the default any more.
-    person.wait_for("> use another folder")
-    assert "cannot write" in " ".join(person.text.split())
-    person.reply("> use another folder", ENTER)
-    # Esc leads back to what can be done.
-    person.reply("Which folder?", ESCAPE)
-    person.reply("What do you want to do?\n", "use another" + ENTER)
+    person.finish(
+        ("How many tokens", "64" + ENTER),
+        (LAUNCH, "only write" + ENTER),
+        ("cannot write", ""),
+        ("> try again", ENTER),
+        # What changed nothing is not the default any more.
+        (f"{REFUSED} try again", ""),
+        ("> use another folder", ENTER),
+        # Esc leads back to what can be done.
+        ("Which folder?", ESCAPE),
+        ("What do you want to do?\n", "use another" + ENTER),
+        ("Which folder?", "../other" + ENTER),
+    )
     other = folder.parent / "other"
-    person.reply("Which folder?", "../other" + ENTER)
-    assert 0 == person.end()
     written = {"ds_config_zero0.json", "ds_config_zero0.plan.json", "zerowiz.toml"}
     assert {*written, ".zerowiz"} == names(other)
-    record = answers_of(other)
-    assert ("10m", 64) == (record["model"], record["seq-len"])
+    assert {"model": "10m", "seq-len": 64}.items() <= answers_of(other).items()
 
 
 @pytest.mark.deepspeed
@@ -218,9 +198,7 @@ def test_enter_alone_leads_from_an_empty_folder_to_a_job_that_trains(
     environ["PYTHONPATH"] += f"{os.pathsep}{ROOT}"
     # The environment names the accelerator.
     person = terminal("init", **environ)
-    to_the_launch(person, SCRIPT, MODEL)
-    person.child.send(ENTER)
-    assert 0 == person.end(240), person.text
+    person.finish((SCRIPT, ENTER), (MODEL, ENTER), (LAUNCH, ENTER), patience_seconds=240)
     assert "eval_loss" in person.text
     assert [0] == [report["rank"] for report in read_reports(folder.parent / "reports")]
 
@@ -243,6 +221,7 @@ def table_below(text: str, words: str) -> list[list[str]]:
 
 
 def test_the_front_and_the_reason_of_the_choice_are_shown(here: Run) -> None:
+    assert "candidates compared" not in here(*JOB).stdout
     text = here(*JOB, "--objective", "fastest").stdout
     content = json.loads(here(*JOB, "--objective", "fastest", "--json").stdout)
     assert f"{content['candidates']['count']} candidates compared" in text
@@ -274,63 +253,31 @@ def test_the_smallest_says_what_it_takes(here: Run) -> None:
     )
 
 
-def test_by_default_no_front_is_shown(here: Run) -> None:
-    assert "candidates compared" not in here(*JOB).stdout
+ON_CPU = ("--machine", "cpu", "--model", "10m")
+TIGHT = ("--machine", "8xH100-80GB", "--model", "1b", "--memory-budget", "9GiB")
+ON_8 = ("--machine", "8xH100-80GB-SXM", "--model", "7b", "--gradient-checkpointing")
+ON_4 = ("--machine", "4xA100-40GB", "--model", "7b", "--gradient-checkpointing")
+OF_STAGE_2 = ("--machine", "8xH100-80GB-SXM", "--model", "8b", "--micro-batch", "3", "--stage", "2")
+ON_ONE = ("--machine", "1xRTX4090", "--model", "7b", "--method", "qlora", "--global-batch", "32")
+NO_CANDIDATE = "no candidate is certain to fit"
 
 
 @pytest.mark.parametrize(
-    ("words", "why"),
+    ("words", "shown"),
     [
-        (
-            ("--machine", "cpu", "--model", "10m"),
-            "zerowiz predicts no step time, as zerowiz has no speeds for a CPU",
-        ),
-        (
-            ("--machine", "8xH100-80GB", "--model", "1b", "--memory-budget", "9GiB"),
-            "no candidate is certain to fit",
-        ),
+        (ON_CPU, "has no speeds for a CPU, so the flowchart chooses"),
+        (TIGHT, f"{NO_CANDIDATE}, so the flowchart chooses"),
+        # Where a stage was asked for, no flowchart is said to choose.
+        ((*OF_STAGE_2, "--no-gradient-checkpointing"), f"Search {NO_CANDIDATE}$"),
+        (("--machine", "RTX4090", "--model", "70b"), rf"Chosen none: .*Search {NO_CANDIDATE}$"),
+        (ON_8, r"Why it is the fastest of \d+ candidates that fit; the next, ZeRO-2, "),
+        (ON_4, "Why it is the only candidate that is certain to fit "),
+        (ON_ONE, "Why ZeRO-1 2 x 16 is as fast, but sharding gains"),
     ],
 )
-def test_where_a_search_cannot_choose_the_plan_says_that_the_flowchart_does(
-    here: Run, words: tuple[str, ...], why: str
-) -> None:
+def test_the_fastest_says_why_it_was_chosen(here: Run, words: tuple[str, ...], shown: str) -> None:
     text = here("plan", *words, "--objective", "fastest").stdout
-    assert f"{why}, so the flowchart chooses" in " ".join(text.split())
-
-
-def test_where_a_stage_was_asked_for_no_flowchart_is_said_to_choose(here: Run) -> None:
-    job = ("plan", "--machine", "8xH100-80GB-SXM", "--model", "8b", "--micro-batch", "3")
-    text = here(
-        *job, "--stage", "2", "--objective", "fastest", "--no-gradient-checkpointing"
-    ).stdout
-    assert "you asked for it" in text
-    assert re.search(r"^Search {3}no candidate is certain to fit$", text, re.MULTILINE)
-
-
-@pytest.mark.parametrize(
-    ("machine", "why"),
-    [
-        ("8xH100-80GB-SXM", r"it is the fastest of \d+ candidates that fit; the next, ZeRO-2, "),
-        ("4xA100-40GB", "it is the only candidate that is certain to fit$"),
-    ],
-)
-def test_the_fastest_says_what_it_was_compared_with(here: Run, machine: str, why: str) -> None:
-    words = ("--model", "7b", "--gradient-checkpointing", "--objective", "fastest")
-    text = here("plan", "--machine", machine, *words).stdout
-    assert re.search(rf"^Why {{6}}{why}", text, re.MULTILINE)
-
-
-def test_what_is_faster_by_nothing_is_said_to_be_as_fast(here: Run) -> None:
-    job = ("plan", "--machine", "1xRTX4090", "--model", "7b", "--method", "qlora")
-    text = here(*job, "--objective", "fastest", "--global-batch", "32").stdout
-    assert re.search(r"^Why {6}ZeRO-1 2 x 16 is as fast, but sharding gains", text, re.MULTILINE)
-
-
-def test_where_nothing_fits_nothing_chooses(here: Run) -> None:
-    job = ("plan", "--machine", "RTX4090", "--model", "70b", "--objective", "fastest")
-    text = here(*job).stdout
-    assert "Chosen   none" in text
-    assert re.search(r"^Search {3}no candidate is certain to fit$", text, re.MULTILINE)
+    assert re.search(shown, " ".join(text.split()))
 
 
 @pytest.mark.parametrize(("model", "by_positions"), [("7b", False), ("gpt2", True)])
@@ -349,9 +296,3 @@ def test_the_limits_of_each_strategy_are_a_table(
         assert str(limit["micro_batch"] or "-") == batch
         assert str(limit["sequence_tokens"] or "-") == tokens.removesuffix("*")
         assert limit["by_positions"] is tokens.endswith("*")
-
-
-def test_limits_are_of_one_machine(here: Run) -> None:
-    result = here("plan", "--machine", "all", "--model", "1b", "--limits")
-    assert 2 == result.code
-    assert "`--limits` is for one machine" in result.stderr
