@@ -1,13 +1,10 @@
 """`plan --compare`: two plans side by side."""
 
 import json
-import random
 import re
 import shlex
-from collections.abc import Mapping, Sequence
-from functools import cache
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -45,20 +42,11 @@ def test_both_plans_are_those_that_are_planned_alone(here: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [("--model", "13b"), ("--micro-batch", "4"), ("--stage", "3"), ("--gradient-checkpointing",)],
-)
-def test_anything_that_a_plan_takes_can_differ(here: Run, changes: tuple[str, ...]) -> None:
-    result = here(*ONE, "--compare", *changes)
-    assert 0 == result.code, result.stderr
-    assert f"B  {' '.join(changes)}\n" in result.stdout
-
-
-@pytest.mark.parametrize(
     ("own", "changes", "said"),
     [
         (("--micro-batch", "2"), ("--micro-batch", "4"), "--micro-batch 2"),
         (("--no-gradient-checkpointing",), ("--stage", "3"), "as you set it"),
+        (("--stage", "2"), ("--model", "13b"), "--model 7b"),
         (
             ("--no-gradient-checkpointing",),
             ("--gradient-checkpointing",),
@@ -95,35 +83,20 @@ def test_what_both_rest_on_is_noted_once(here: Run) -> None:
     assert ["note: assumed micro-batch 1"] == [line.partition(" (")[0] for line in noted]
 
 
-@pytest.mark.parametrize("first", [(), ("--micro-batch", "2")])
-def test_what_one_of_them_assumes_alone_is_noted_without_the_rest(
-    here: Run, first: tuple[str, ...]
-) -> None:
-    noted = here(*ONE, *first, "--compare", "--micro-batch", "4", "--seq-len", "1024").stderr
-    assumed = [line for line in noted.splitlines() if line.startswith("note: assumed ")]
-    assert 1 == len(assumed)
-    assert 1 == noted.count("(`--precision`)")
-
-
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        ((), "needs options that make the other plan differ"),
-        (("--machine", "8xH100-80GB-SXM"), "needs options that make the other plan differ"),
-        (("--machine", "all"), "one of them compares many machines"),
-        (("--machin", "4xA100-80GB"), "no such option: --machin"),
+        (("--compare",), "needs options that make the other plan differ"),
+        (("--compare", *ONE[3:]), "needs options that make the other plan differ"),
+        (("--compare", "--machine", "all"), "one of them compares many machines"),
+        (("--compare", "--machin", "4xA100-80GB"), "no such option: --machin"),
+        (("--compare='",), "`--compare`: `'`: no closing quotation"),
     ],
 )
 def test_what_cannot_be_compared_is_refused(here: Run, words: tuple[str, ...], why: str) -> None:
-    refused = here(*ONE, "--json", "--compare", *words)
-    assert 2 == refused.code
-    assert why in refused.problem
+    refused = here(*ONE, "--json", *words)
+    assert (2, True) == (refused.code, why in refused.problem)
     assert refused.problem == json.loads(refused.stdout)["error"]["message"]
-
-
-def test_a_quote_that_is_never_closed_is_refused(here: Run) -> None:
-    refused = here(*ONE, "--compare='")
-    assert (2, "`--compare`: `'`: no closing quotation") == (refused.code, refused.problem)
 
 
 def test_the_options_of_the_other_plan_can_be_listed(here: Run) -> None:
@@ -132,18 +105,15 @@ def test_the_options_of_the_other_plan_can_be_listed(here: Run) -> None:
     assert "--micro-batch" in shown.stdout
 
 
-@pytest.mark.parametrize(("one", "other"), [("70b", "1b"), ("1b", "70b")])
-def test_where_only_one_fits_the_comparison_is_the_result(here: Run, one: str, other: str) -> None:
+@pytest.mark.parametrize(
+    ("one", "other", "code"), [("70b", "1b", 0), ("1b", "70b", 0), ("70b", "65b", 4)]
+)
+def test_the_comparison_is_the_result_unless_nothing_fits_in_either(
+    here: Run, one: str, other: str, code: int
+) -> None:
     words = ("plan", "--model", one, "--machine", "1xRTX4090", "--micro-batch", "1")
     result = here(*words, "--compare", "--model", other)
-    assert 0 == result.code
-    assert 1 == result.stdout.count("none (closest: ")
-
-
-def test_where_nothing_fits_in_either_the_exit_code_says_so(here: Run) -> None:
-    none = here("plan", "--model", "70b", "--machine", "1xRTX4090", "--compare", "--model", "65b")
-    assert 4 == none.code
-    assert "none (closest: " in none.stdout
+    assert (code, 1) == (result.code, result.stdout.count("none (closest: "))
 
 
 # `plan --html` and `--svg`: files beside what is shown, of which none of a person's is lost.
@@ -153,18 +123,12 @@ TOO_BIG = ("plan", "--machine", "2xRTX4090", "--model", "70b")
 PICTURES = ROOT / "docs" / "pictures"
 
 
-def test_a_page_and_a_drawing_stand_beside_what_is_shown(here: Run) -> None:
+def test_a_page_and_a_drawing_that_loads_nothing_stand_beside_what_is_shown(here: Run) -> None:
     shown = here(*PLAN)
     written = here(*PLAN, "--html", "plan.html", "--svg", "plan.svg")
-
-    assert 0 == written.code
-    assert shown.stdout == written.stdout
+    assert (0, shown.stdout) == (written.code, written.stdout)
     assert "note: wrote `plan.html`" in written.stderr
     assert Path("plan.html").read_text(encoding="utf-8").startswith("<!doctype html>")
-
-
-def test_a_drawing_has_all_that_a_terminal_shows_and_loads_nothing(here: Run) -> None:
-    shown = here(*PLAN, "--svg", "plan.svg")
     drawn = Path("plan.svg").read_text(encoding="utf-8")
     texts = " ".join("".join(each.itertext()) for each in ET.fromstring(drawn).iter())  # noqa: S314 - our own
     words = texts.replace("\N{NO-BREAK SPACE}", " ").split()
@@ -246,121 +210,8 @@ def test_bars_that_are_a_billion_budgets_long_are_drawn(here: Run) -> None:
 
 
 # A remedy that is pasted behind the command leads to what it says, in every figure.
-#
-# Many jobs, drawn once and for all: machines, models, methods and settings of every kind.
 
 MIXTRAL = str(TESTS / "models" / "mixtral-8x7b")
-MACHINES = (
-    *("T4", "RTX4090", "2xRTX4090", "8xRTX4090", "4xA10", "A100-40GB", "4xA100-40GB", "4xL4"),
-    *("8xA100-80GB", "H100-80GB-SXM", "8xH100-80GB-SXM", "2x8xA100-80GB", "2x8xV100-32GB"),
-    *("8xV100-16GB", "8xH200", "p4d.24xlarge", "2xp5.48xlarge", "g5.12xlarge"),
-)
-MODELS = (
-    *("1.5b", "7b", "13b", "70b", "405b", "meta-llama/Llama-3.1-8B", "Qwen/Qwen2.5-32B"),
-    *("Qwen/Qwen2.5-0.5B", MIXTRAL),
-)
-# How many jobs in a hundred say so, and what they say.
-SAID: tuple[tuple[int, Sequence[Sequence[str]]], ...] = (
-    (40, [("--method", "lora"), ("--method", "qlora")]),
-    (40, [("--micro-batch", each) for each in ("2", "4", "8", "12")]),
-    (50, [("--seq-len", each) for each in ("512", "4096", "16384", "65536")]),
-    (40, [("--gradient-checkpointing",)]),
-    (25, [("--stage", each) for each in "0123"]),
-    (20, [("--offload", each) for each in ("none", "optimizer", "auto")]),
-    (15, [("--precision", each) for each in ("fp32", "fp16")]),
-    (10, [("--trainer", each) for each in ("dpo", "reward", "grpo")]),
-    (15, [("--host-memory", each) for each in ("64GiB", "256GiB", "1TiB")]),
-    (10, [("--optimizer", each) for each in ("adafactor", "sgd")]),
-    (10, [("--memory-budget", "0.5")]),
-)
-JOBS = 200
-
-
-@cache
-def job(number: int) -> tuple[str, ...]:
-    """The options of one of the jobs."""
-    draw = random.Random(number)  # noqa: S311 - the jobs are drawn once and for all
-    words = ["--machine", draw.choice(MACHINES), "--model", draw.choice(MODELS)]
-    for percent, choices in SAID:
-        if draw.randrange(100) < percent:
-            words += draw.choice(choices)
-    return tuple(words)
-
-
-def chosen(plan: Mapping[str, Any]) -> Mapping[str, Any]:
-    return next(each for each in plan["strategies"] if each["name"] == plan["chosen"])
-
-
-def figures(plan: Mapping[str, Any]) -> dict[str, Any]:
-    """Of the chosen strategy, as a remedy has them."""
-    strategy = chosen(plan)
-    sizes = {name: strategy["gpu"][name] for name in ("device_bytes", "budget_bytes")}
-    time = {"step_seconds": strategy["step_seconds"]}
-    return {"strategy": plan["chosen"], "verdict": strategy["verdict"], **sizes, **time}
-
-
-def tokens_per_s(plan: Mapping[str, Any]) -> float | None:
-    """Of the job with its fastest strategy, if memory were no matter."""
-    plain = [each for each in plan["strategies"] if each["offload"] == "none"]
-    return None if None in {each["tokens_per_s"] for each in plain} else max(map(_roomy, plain))
-
-
-def _roomy(strategy: Mapping[str, Any]) -> float:
-    """Its tokens per second where the allocator flushes nothing."""
-    parts = {each["part"]: each["seconds"] for each in strategy["step_terms"]}
-    whole: float = strategy["step_seconds"]
-    roomy: float = whole - parts.get("allocator", 0.0)
-    return float(strategy["tokens_per_s"]) * whole / roomy
-
-
-def said_speed(fraction: float) -> str:
-    """How much longer, or shorter, a token takes, in words."""
-    if 1 / 1.03 < fraction < 1.03:
-        return "as fast"
-    slower, times = fraction >= 1, max(fraction, 1 / fraction)
-    if times < 2:
-        return f"about {100 * (times - 1):.0f} % {'slower' if slower else 'faster'}"
-    return f"about {times:.{0 if times >= 10 else 1}f} times {'as slow' if slower else 'as fast'}"
-
-
-def dominates(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether the first gives as much for less, of what anybody can compare."""
-    if {"--machine", "--interconnect"} & one["change"].keys():
-        return False
-    sure = ("fits", "tight")
-    as_sure = one["verdict"] in sure or other["verdict"] not in sure
-    if one["time_fraction"] is None or other["time_fraction"] is None:
-        return one["change"].items() < other["change"].items() and as_sure
-    faster = one["time_fraction"] < other["time_fraction"]
-    return as_sure and faster and set(one["costs"]) <= set(other["costs"])
-
-
-def holds(here: Run, words: Sequence[str]) -> int:
-    """Paste each remedy of a job that does not fit; how many there are."""
-    result = here("plan", *words, "--json")
-    if result.code != 4:
-        # It fits, or the options contradict each other.
-        assert result.code in {0, 2}, result.stderr
-        return 0
-    assert result.hints, words
-    plan = json.loads(result.stdout)
-    remedies, hints = plan["remedies"], result.hints.splitlines()
-    for remedy, hint in zip(remedies, hints, strict=True):
-        assert not [other for other in remedies if dominates(other, remedy)], hint
-        found = re.match(r"`([^`]+)`: ", hint)
-        assert found is not None, hint
-        pasted = here("plan", *words, *shlex.split(found[1]), "--json")
-        assert 0 == pasted.code, (words, hint, pasted.stderr)
-        again = json.loads(pasted.stdout)
-        assert {name: remedy[name] for name in figures(again)} == figures(again), (words, hint)
-        assert size_of(remedy["device_bytes"], remedy["budget_bytes"]) in hint
-        if remedy["step_seconds"] is None:
-            continue
-        assert f"{seconds(chosen(again)['step_seconds'])} s a step" in hint
-        own, now = tokens_per_s(plan), chosen(again)["tokens_per_s"]
-        if own is not None and not {"--stage", "--offload"} & set(words):
-            assert f", {said_speed(own / now)}" in hint, (words, hint)
-    return len(remedies)
 
 
 # One GPU; a slow link; many nodes; what blocks is a stage, an offload, the host, a budget.
@@ -374,13 +225,23 @@ FEW = (
 
 @pytest.mark.parametrize("words", FEW, ids=" ".join)
 def test_a_pasted_remedy_leads_to_what_it_says(here: Run, words: Sequence[str]) -> None:
-    assert holds(here, words) > 1
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("number", range(JOBS))
-def test_a_pasted_remedy_of_any_job_leads_to_what_it_says(here: Run, number: int) -> None:
-    holds(here, job(number))
+    result = here("plan", *words, "--json")
+    remedies, hints = json.loads(result.stdout)["remedies"], result.hints.splitlines()
+    assert (4, True) == (result.code, len(remedies) > 1)
+    for remedy, hint in zip(remedies, hints, strict=True):
+        found = re.match(r"`([^`]+)`: ", hint)
+        assert found is not None, hint
+        pasted = here("plan", *words, *shlex.split(found[1]), "--json")
+        assert 0 == pasted.code, (words, hint, pasted.stderr)
+        plan = json.loads(pasted.stdout)
+        chosen = next(each for each in plan["strategies"] if each["name"] == plan["chosen"])
+        figures = {name: chosen["gpu"][name] for name in ("device_bytes", "budget_bytes")}
+        figures |= {name: chosen[name] for name in ("verdict", "step_seconds")}
+        figures |= {"strategy": plan["chosen"]}
+        assert figures == {name: remedy[name] for name in figures}, (words, hint)
+        assert size_of(remedy["device_bytes"], remedy["budget_bytes"]) in hint
+        step_seconds = chosen["step_seconds"]
+        assert step_seconds is None or f"{seconds(step_seconds)} s a step" in hint
 
 
 def test_what_nothing_helps_says_so(here: Run, folder: Path) -> None:

@@ -181,13 +181,6 @@ def test_explain_takes_no_word_of_a_script(here: Run, folder: Path) -> None:
     assert "Time of a step with zero2" not in shown.stdout
 
 
-def test_a_strategy_that_does_not_exist_is_refused_with_those_that_do(here: Run) -> None:
-    refused = here(*JOB, "--explain=zero4")
-    assert 2 == refused.code
-    assert "`--explain zero4`: there is no such strategy" in refused.problem
-    assert "zero3-offload-optimizer" in refused.stderr
-
-
 def test_verbose_shows_all_that_is_known_of_each_strategy(here: Run) -> None:
     plain, more = here(*JOB).stdout, here(*JOB, "-v").stdout
     assert "Buffers  " not in plain
@@ -269,35 +262,6 @@ def test_each_option_shows_its_default(here: Run, command: str) -> None:
             assert re.search(rf"{re.escape(row.help)} \[default: {re.escape(default)}\]", text), (
                 name
             )
-
-
-@EACH
-def test_the_headings_stand_in_the_order_of_use(here: Run, command: str) -> None:
-    order = ["Arguments", "Options", "Run", "Model", "Machine", "Training step", "Choice"]
-    order += ["Time and cost", "Output", "Other"]
-    found = re.findall(r"^(\w[\w ]+):$", page(here, command), re.MULTILINE)
-    assert [each for each in order if each in found] == found
-
-
-@pytest.mark.parametrize(
-    ("command", "name"), [(each, name) for each in UNHEEDED for name in sorted(UNHEEDED[each])]
-)
-def test_an_option_that_a_command_does_not_heed_is_in_no_page(
-    here: Run, command: str, name: str
-) -> None:
-    assert not re.search(rf"^ +.*{rows()[name].on}\b ", page(here, command), re.MULTILINE)
-
-
-@pytest.mark.parametrize("flag", ["--yes", "--dry-run"])
-def test_what_happens_anyway_may_be_asked_for(here: Run, flag: str) -> None:
-    assert here("plan", *PLAN).stdout == here("plan", *PLAN, flag).stdout
-
-
-@pytest.mark.parametrize("command", ["init", "launch", "measure", "doctor"])
-def test_the_rule_of_thumb_belongs_to_plan(here: Run, command: str) -> None:
-    result = here(command, "--accelerator", "cpu", "--model", "10m", "--accounting", "textbook")
-    assert 2 == result.code
-    assert "works with `zerowiz plan` only" in result.problem
 
 
 @pytest.mark.parametrize(
