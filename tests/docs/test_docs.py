@@ -3,12 +3,11 @@
 import math
 import re
 import shlex
-import subprocess
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+from cli.harness import Run
 
 from zerowiz import __version__
 from zerowiz.cli import commands
@@ -37,18 +36,17 @@ PLANS = [
 ]
 
 
-def zerowiz(*words: str) -> subprocess.CompletedProcess[str]:
-    argv = [sys.executable, "-m", "zerowiz", *words]
-    return subprocess.run(argv, capture_output=True, text=True, cwd=ROOT, check=False)
+@pytest.fixture
+def at_root(here: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run in the folder of the repository, where the commands of the documents stand."""
+    monkeypatch.chdir(ROOT)
+    return here
 
 
 @pytest.mark.parametrize("command", PLANS)
-def test_a_plan_in_the_documents_finds_a_strategy(command: str) -> None:
-    _, *words = shlex.split(command)
-
-    done = zerowiz(*words)
-
-    assert 0 == done.returncode, done.stderr
+def test_a_plan_in_the_documents_finds_a_strategy(at_root: Run, command: str) -> None:
+    done = at_root(*shlex.split(command)[1:])
+    assert 0 == done.code, done.stderr
     many = "--machine all" in command or "--compare" in command
     assert ("tokens/s" if many else "Chosen") in done.stdout
 
@@ -60,15 +58,12 @@ def test_the_pages_name_the_version_that_is_released() -> None:
     assert [__version__] * 2 == [released, *re.findall(r"rev: v(\S+)", hook)]
 
 
-def test_there_are_plans_in_the_documents() -> None:
+def test_every_option_in_the_documents_exists(at_root: Run) -> None:
     assert PLANS
-
-
-def test_every_option_in_the_documents_exists() -> None:
     known = {
         option
         for command in commands.COMMANDS
-        for option in re.findall(r"--[a-z][a-z-]+", zerowiz(command, "--help").stdout)
+        for option in re.findall(r"--[a-z][a-z-]+", at_root(command, "--help").stdout)
     }
     # Another launcher's options stand behind its name, the script's behind the script.
     ends = re.compile(r"\.py| (?:torchrun|accelerate|deepspeed|python3?) ")
