@@ -7,7 +7,7 @@ import shlex
 import shutil
 import sys
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import pyte
 import pytest
@@ -65,10 +65,11 @@ def screen_of(person: Terminal) -> str:
 def test_the_picture_of_the_wizard_is_current(folder: Path, request: pytest.FixtureRequest) -> None:
     (folder / "train.py").write_text(SCRIPT)
     person = Terminal(folder, ("init", "--machine", "4xA100-40GB-SXM"), {}, columns=COLUMNS)
-    person.reply("Which model?", "7b" + ENTER)
-    person.reply("How many tokens per sequence?", ENTER)
-    person.wait_for("Write the files?")
-    person.settle()
+    person.talk(
+        ("Which model?", "7b" + ENTER),
+        ("How many tokens per sequence?", ENTER),
+        ("Write the files?", ""),
+    )
     screen = f"$ zerowiz init --machine 4xA100-40GB-SXM\n{with_pinned_versions(screen_of(person))}"
     person.reply("Write the files?", CTRL_C)
     person.end()
@@ -241,20 +242,23 @@ def hf(folder: Path) -> Path:
     return folder
 
 
-REMEDY = "What do you want to change?"
+REMEDY, CHANGE = "What do you want to change?", "Change which answer?"
+LAST = "> yes, write the files"
 
 
 def take(terminal: Open, typed: str, *words: str) -> list[str]:
     """Take one of the remedies in the wizard; the command that it prints to go on."""
     person = terminal("init", *words)
-    person.reply(REMEDY, typed + ENTER)
-    person.wait_for("stop here")
     last = "Launch now?" if "cpu" in words else "Write the files?"
-    person.reply(last, "write the files" + ENTER)
-    assert 0 == person.end(), person.text
+    person.finish((REMEDY, typed + ENTER), ("stop here", ""), (last, "write the files" + ENTER))
     then = "next" if "cpu" in words else "next, on the other machine"
     _, _, rest = person.text.partition(f"{then}: ")
     return shlex.split(rest.partition("\nthe same")[0].replace("\\\n", " "))
+
+
+def plan_of(folder: Path) -> Any:
+    """The plan that was written."""
+    return json.loads(next(folder.glob("*.plan.json")).read_text())
 
 
 def step(plan: dict[str, dict[str, object]]) -> dict[str, object]:
@@ -267,7 +271,7 @@ def test_the_printed_line_launches_what_was_taken(
 ) -> None:
     zerowiz, *command = take(terminal, typed, *A100, "train_hf.py", "--max_steps", "3")
     assert ("zerowiz", ["launch"]) == (zerowiz, command)
-    written = json.loads(next(hf.glob("*.plan.json")).read_text())
+    written = plan_of(hf)
     result = here(*command, "--dry-run", "--json", "--machine", "4xA100-40GB")
     assert 0 == result.code, result.stderr
     plan = json.loads(result.stdout)
@@ -284,14 +288,16 @@ def test_esc_undoes_a_remedy_and_another_machine_is_named_with_what_is_written(
 ) -> None:
     person = terminal("init", *A100, HF)
     first = "> --micro-batch 2"
-    for undone in ("--precision", "--host-memory"):
-        person.reply(first, undone + ENTER)
-        person.reply("Write the files?", ESCAPE)
-    person.reply(first, "--machine 4x" + ENTER)
-    person.reply("Write the files?", ENTER)
-    assert 0 == person.end(), person.text
+    person.finish(
+        (first, "--precision" + ENTER),
+        ("Write the files?", ESCAPE),
+        (first, "--host-memory" + ENTER),
+        ("Write the files?", ESCAPE),
+        (first, "--machine 4x" + ENTER),
+        ("Write the files?", ENTER),
+    )
     assert "Run it on 4 x NVIDIA A100-SXM4-80GB, in a copy of this folder" in person.text
-    written = json.loads(next(hf.glob("*.plan.json")).read_text())
+    written = plan_of(hf)
     assert STEP == step(written)
     assert (4, "zero2") == (len(written["machine"]["gpus"]), written["chosen"])
     # What was undone leaves no trace.
@@ -304,22 +310,22 @@ def test_a_remedy_stays_when_something_else_is_changed_until_it_is_taken_back(
     (hf / "other.py").write_bytes((hf / HF).read_bytes())
     words = tuple(word for word in A100 if word not in {"--model", "7b"})
     person = terminal("init", *words)
-    person.reply("Which training script?", HF + ENTER)
-    person.reply("Which model?", "7b" + ENTER)
-    person.reply(REMEDY, "--micro-batch" + ENTER)
-    last = "> yes, write the files"
-    person.reply(last, "change" + ENTER)
-    person.wait_for("you chose this change; Enter undoes it")
-    person.reply("Change which answer?", "model" + ENTER)
-    person.reply("Which model?", "6.9b" + ENTER)
-    person.wait_for("Step     2 x 128")
-    person.reply(last, "change" + ENTER)
-    person.reply("Change which answer?", "--micro-batch 2" + ENTER)
-    # Without it nothing fits again.
-    person.reply(REMEDY, "--precision" + ENTER)
-    person.reply(last, ENTER)
-    assert 0 == person.end(), person.text
-    written = json.loads(next(hf.glob("*.plan.json")).read_text())
+    person.finish(
+        ("Which training script?", HF + ENTER),
+        ("Which model?", "7b" + ENTER),
+        (REMEDY, "--micro-batch" + ENTER),
+        (LAST, "change" + ENTER),
+        ("you chose this change; Enter undoes it", ""),
+        (CHANGE, "model" + ENTER),
+        ("Which model?", "6.9b" + ENTER),
+        ("Step     2 x 128", ""),
+        (LAST, "change" + ENTER),
+        (CHANGE, "--micro-batch 2" + ENTER),
+        # Without it nothing fits again.
+        (REMEDY, "--precision" + ENTER),
+        (LAST, ENTER),
+    )
+    written = plan_of(hf)
     assert STEP | {"precision": "bf16"} == step(written)
 
 
@@ -329,22 +335,23 @@ def test_what_may_not_fit_is_made_to_fit_by_a_change_that_can_be_undone(
     (folder / "train.py").write_text(HF_PARSER)
     words = ("--seq-len", "2048", "--objective", "fastest")
     person = terminal("init", *A100[:4], *words)
-    last, sure, remedy = "> yes, write the files", "make it fit for sure" + ENTER, "> --precision"
-    person.reply(last, sure)
-    person.reply(remedy, "nothing" + ENTER)
-    person.reply(last, sure)
-    person.reply(remedy, ENTER)
-    person.wait_for("--bf16 True")
-    person.reply(last, ESCAPE)
-    person.wait_for("make it fit for sure  lists what would")
-    person.reply(last, sure)
-    person.reply(remedy, ENTER)
-    person.reply(last, "change" + ENTER)
-    person.wait_for("you chose this change; Enter undoes it")
-    person.reply("Change which answer?", ESCAPE)
-    person.reply(last, ENTER)
-    assert 0 == person.end(), person.text
-    written = json.loads(next(folder.glob("*.plan.json")).read_text())
+    sure, remedy = (LAST, "make it fit for sure" + ENTER), "> --precision"
+    person.finish(
+        sure,
+        (remedy, "nothing" + ENTER),
+        sure,
+        (remedy, ENTER),
+        ("--bf16 True", ""),
+        (LAST, ESCAPE),
+        ("make it fit for sure  lists what would", ""),
+        sure,
+        (remedy, ENTER),
+        (LAST, "change" + ENTER),
+        ("you chose this change; Enter undoes it", ""),
+        (CHANGE, ESCAPE),
+        (LAST, ENTER),
+    )
+    written = plan_of(folder)
     assert "bf16" == written["workload"]["precision"]
     verdicts = {each["name"]: each["verdict"] for each in written["strategies"]}
     assert "fits" == verdicts[written["chosen"]]
@@ -355,15 +362,15 @@ def test_a_script_that_was_edited_for_a_remedy_is_read_again(terminal: Open, fol
     script.write_text(HF_IN_CODE)
     person = terminal("init", "--machine", "4xA100-40GB", "--model", "7b", "--seq-len", "2048")
     again = "read my script again"
-    person.wait_for("Not in the menu below, as you have to edit your script for it:")
-    # Nothing was edited yet.
-    person.reply(REMEDY, again + ENTER)
-    person.wait_for("zerowiz still reads the same settings from train.py")
+    person.talk(
+        ("Not in the menu below, as you have to edit your script for it:", ""),
+        # Nothing was edited yet.
+        (REMEDY, again + ENTER),
+        ("zerowiz still reads the same settings from train.py", ""),
+    )
     script.write_text(HF_IN_CODE.replace("bf16=True", "bf16=True, gradient_checkpointing=True"))
-    person.reply("> --", again + ENTER)
-    person.reply("> yes, write the files", ENTER)
-    assert 0 == person.end(), person.text
-    written = json.loads(next(folder.glob("*.plan.json")).read_text())
+    person.finish(("> --", again + ENTER), (LAST, ENTER))
+    written = plan_of(folder)
     assert written["workload"]["gradient_checkpointing"]
 
 
@@ -372,11 +379,12 @@ def test_a_network_that_a_person_states_is_in_the_plan_and_in_the_line_that_repe
 ) -> None:
     nodes = ("--machine", "8xH100-80GB-SXM", "--nodes", "16", "--model", "405b")
     person = terminal("init", *nodes, "train_hf.py")
-    person.reply("What is your goal?", ENTER)
-    person.reply(REMEDY, "infiniband:400" + ENTER)
-    person.reply("Write the files?", ENTER)
-    assert 0 == person.end(), person.text
-    written = json.loads(next(hf.glob("*.plan.json")).read_text())
+    person.finish(
+        ("What is your goal?", ENTER),
+        (REMEDY, "infiniband:400" + ENTER),
+        ("Write the files?", ENTER),
+    )
+    written = plan_of(hf)
     assert ("zero3", True) == (written["chosen"], written["workload"]["gradient_checkpointing"])
     assert ["infiniband", 50_000_000_000] == [
         written["machine"]["network"][name] for name in ("kind", "bytes_per_s")
