@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from enum import StrEnum
 from itertools import product
 from statistics import mean, median
 from typing import Any
@@ -28,7 +29,7 @@ from measured.traces import read_config_of, trace_of, traced_model
 from paths import MODELS, ROOT
 from random_models import models
 
-from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict, evaluate
+from zerowiz.core.decision.evaluate import Verdict, evaluate
 from zerowiz.core.decision.job import Job, Uncounted
 from zerowiz.core.decision.uncertainty import (
     DOUBTS,
@@ -82,12 +83,14 @@ ROWS = [
 ]
 
 
-def gpus(count: int, accelerator: Accelerator = Accelerator.CUDA) -> Machine:
+def gpus(
+    count: int, accelerator: Accelerator = Accelerator.CUDA, free_bytes: int | None = None
+) -> Machine:
     link = LinkClass.NONE if count == 1 else LinkClass.NVLINK_ALL
     return Machine(
         source=MachineSource.FILE,
         accelerator=accelerator,
-        gpus=tuple(Gpu(index=index, name="a") for index in range(count)),
+        gpus=tuple(Gpu(index=index, name="a", free_bytes=free_bytes) for index in range(count)),
         interconnect=Interconnect(link_class=link),
     )
 
@@ -181,7 +184,9 @@ def test_intervals_are_narrow_where_much_was_measured() -> None:
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: s.name)
 @given(job=jobs())
-def test_what_is_expected_lies_between_the_bounds(strategy: StrategyRow, job: Job) -> None:
+def test_what_is_expected_lies_between_the_bounds_and_doubts_add_up(
+    strategy: StrategyRow, job: Job
+) -> None:
     evaluated = evaluate(job, strategy)
     interval = evaluated.interval
     if job.accounting is Accounting.TEXTBOOK:
@@ -189,7 +194,9 @@ def test_what_is_expected_lies_between_the_bounds(strategy: StrategyRow, job: Jo
         return
     assert interval is not None
     assert evaluated.estimate.peak_bytes == interval.expected_bytes
-    assert 0 < interval.low_bytes < interval.expected_bytes < interval.high_bytes
+    rate = sum(doubt.rate for doubt in DOUBTS if doubt.what in interval.assumptions)
+    assert 0 < interval.low_bytes < (1 - rate) * interval.expected_bytes
+    assert interval.high_bytes > (1 + rate) * interval.expected_bytes
 
 
 @pytest.mark.parametrize("strategy", [s for s in STRATEGIES if s.cuts_shares], ids=lambda s: s.name)
@@ -235,14 +242,6 @@ def test_a_model_that_is_known_less_well_never_has_a_narrower_interval(
     assert {*known.assumptions} <= {*unknown.assumptions}
 
 
-@given(job=jobs(), strategy=st.sampled_from(STRATEGIES))
-def test_doubts_add_up(job: Job, strategy: StrategyRow) -> None:
-    interval = surely(replace(job, accounting=Accounting.REAL), strategy)
-    rate = sum(doubt.rate for doubt in DOUBTS if doubt.what in interval.assumptions)
-    assert interval.low_bytes < (1 - rate) * interval.expected_bytes
-    assert interval.high_bytes > (1 + rate) * interval.expected_bytes
-
-
 def test_an_assumption_has_one_row_and_all_but_the_plain_ones_widen() -> None:
     assert [*Assumption] == [doubt.what for doubt in DOUBTS]
     assert PLAIN | {Assumption.CUT, Assumption.STAND_IN} == {
@@ -264,6 +263,7 @@ def test_the_fullest_rank_is_expected_and_the_emptiest_one_bounds_it(row: Row) -
 
 
 JOB = Job(machine=gpus(2), model=read_model("llama-3.2-1b"), workload=Workload())
+SEVEN = model_from_size("7b", 7 * 10**9)
 PLAIN = {Assumption.FUSED_OPTIMIZER, Assumption.FUSED_ATTENTION, Assumption.UNPADDED}
 
 
@@ -451,7 +451,7 @@ def test_the_llama_of_its_size_lies_in_the_interval_of_a_size() -> None:
 
 def test_a_size_says_as_much_as_a_config_of_its_shape() -> None:
     """What a size does not say is in `heaviest_bytes`; its interval is of the named shape."""
-    sized = replace(JOB, model=model_from_size("7b", 7 * 10**9))
+    sized = replace(JOB, model=SEVEN)
     said = replace(sized, model=replace(sized.model, source=ModelSource.CONFIG, heaviest=None))
     for strategy in STRATEGIES:
         of_size, of_config = surely(sized, strategy), surely(said, strategy)
@@ -459,21 +459,22 @@ def test_a_size_says_as_much_as_a_config_of_its_shape() -> None:
         assert width(of_size) == width(of_config)
 
 
-def test_a_size_fits_where_the_heaviest_model_of_it_fits() -> None:
+@pytest.mark.parametrize(
+    ("free_gib", "of_size", "of_heaviest"),
+    [
+        (45, Verdict.DOES_NOT_FIT, Verdict.DOES_NOT_FIT),
+        (60, Verdict.UNCERTAIN, Verdict.DOES_NOT_FIT),
+        (90, Verdict.FITS, Verdict.FITS),
+    ],
+)
+def test_a_size_fits_where_the_heaviest_model_of_it_fits(
+    free_gib: int, of_size: Verdict, of_heaviest: Verdict
+) -> None:
     """A Llama of 7B has room to spare under ZeRO-2 on 48 GiB, and a Gemma of 7B has not."""
-    model = model_from_size("7b", 7 * 10**9)
-    assert model.heaviest is not None
-    verdicts = {
-        free_gib: [
-            evaluate(
-                Job(machine=free(4, free_gib * 2**30), model=each, workload=Workload()), ZERO2
-            ).verdict
-            for each in (model, model.heaviest)
-        ]
-        for free_gib in (45, 60, 90)
-    }
-    no, uncertain, fits = Verdict.DOES_NOT_FIT, Verdict.UNCERTAIN, Verdict.FITS
-    assert {45: [no, no], 60: [uncertain, no], 90: [fits, fits]} == verdicts
+    job = replace(JOB, machine=gpus(4, free_bytes=free_gib * 2**30), workload=Workload())
+    models = (SEVEN, SEVEN.heaviest or SEVEN)
+    verdicts = [evaluate(replace(job, model=model), ZERO2).verdict for model in models]
+    assert [of_size, of_heaviest] == verdicts
 
 
 @pytest.mark.parametrize(("name", "part"), parted(DECODERS))
@@ -531,56 +532,54 @@ def test_every_stretched_line_is_a_line_of_some_strategy() -> None:
     assert set() == {part for doubt in DOUBTS for part in doubt.parts} - held
 
 
-def test_every_assumption_is_documented() -> None:
+@pytest.mark.parametrize("names", [Assumption, Uncounted])
+def test_every_assumption_and_everything_uncounted_is_documented(names: type[StrEnum]) -> None:
     page = (ROOT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
-    assert [] == [each for each in Assumption if f"`{each}`" not in page]
+    assert [] == [each for each in names if f"`{each}`" not in page]
 
 
-def test_everything_uncounted_is_documented() -> None:
-    page = (ROOT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
-    assert [] == [each for each in Uncounted if f"`{each}`" not in page]
+LLAMA = {**read_config("llama-3.2-1b"), "model_type": "unheard_of"}
+WRAPPING = {"model_type": "unheard_of_vision", "text_config": LLAMA}
+# GPUs and a host that have room for any job.
+ROOMY = replace(JOB, machine=replace(gpus(2, free_bytes=10**15), host=Host(available_bytes=10**15)))
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: s.name)
-def test_what_is_not_counted_never_fits(strategy: StrategyRow) -> None:
-    job = replace(JOB, machine=roomy(2))
-    seen = replace(job, uncounted=(Uncounted.WRAPPED_MODEL,))
-    assert (Verdict.FITS, ()) == said(evaluate(job, strategy))
-    assert (Verdict.UNCERTAIN, (Uncounted.WRAPPED_MODEL,)) == said(evaluate(seen, strategy))
+@pytest.mark.parametrize(
+    ("job", "verdict", "uncounted"),
+    [
+        (ROOMY, Verdict.FITS, ()),
+        (
+            replace(ROOMY, uncounted=(Uncounted.WRAPPED_MODEL,)),
+            *(Verdict.UNCERTAIN, (Uncounted.WRAPPED_MODEL,)),
+        ),
+        # Of a multimodal model that is guessed something is not counted.
+        (replace(ROOMY, model=guess_model("a", LLAMA)), Verdict.FITS, ()),
+        (
+            replace(ROOMY, model=guess_model("a", WRAPPING)),
+            *(Verdict.UNCERTAIN, (Uncounted.WRAPPED_MODEL,)),
+        ),
+    ],
+    ids=["counted", "told", "guessed", "guessed and wrapped"],
+)
+def test_what_is_not_counted_never_fits(
+    job: Job, verdict: Verdict, uncounted: tuple[Uncounted, ...], strategy: StrategyRow
+) -> None:
+    evaluated = evaluate(job, strategy)
+    assert (verdict, uncounted) == (evaluated.verdict, surely(job, strategy).uncounted)
 
 
 @pytest.mark.parametrize("host_bytes", [None, 10**9])
-def test_a_host_whose_buffers_are_not_counted_refuses_nothing(host_bytes: int | None) -> None:
-    machine = replace(roomy(2), host=Host(available_bytes=host_bytes))
-    job = replace(JOB, machine=machine, uncounted=(Uncounted.NVME,))
-    assert Verdict.UNCERTAIN is evaluate(job, ZERO3_OFFLOAD).verdict
-    counted = replace(job, uncounted=())
-    assert Verdict.DOES_NOT_FIT is evaluate(counted, ZERO3_OFFLOAD).verdict
-
-
-def test_of_a_multimodal_model_that_is_guessed_something_is_not_counted() -> None:
-    config = {**read_config("llama-3.2-1b"), "model_type": "unheard_of"}
-    wrapping = {"model_type": "unheard_of_vision", "text_config": config}
-    alone, wrapped = (
-        replace(JOB, machine=roomy(2), model=guess_model("a", c)) for c in (config, wrapping)
-    )
-    assert () == surely(alone, ZERO2).uncounted
-    assert (Uncounted.WRAPPED_MODEL,) == surely(wrapped, ZERO2).uncounted
-
-
-def said(evaluated: StrategyEstimate) -> tuple[Verdict, tuple[Uncounted, ...]]:
-    assert evaluated.interval is not None
-    return evaluated.verdict, evaluated.interval.uncounted
-
-
-def roomy(count: int) -> Machine:
-    """GPUs and a host that have room for any job."""
-    return replace(free(count, 10**15), host=Host(available_bytes=10**15))
-
-
-def free(count: int, free_bytes: int) -> Machine:
-    machine = gpus(count)
-    return replace(machine, gpus=tuple(replace(gpu, free_bytes=free_bytes) for gpu in machine.gpus))
+@pytest.mark.parametrize(
+    ("uncounted", "verdict"),
+    [((Uncounted.NVME,), Verdict.UNCERTAIN), ((), Verdict.DOES_NOT_FIT)],
+)
+def test_a_host_whose_buffers_are_not_counted_refuses_nothing(
+    host_bytes: int | None, uncounted: tuple[Uncounted, ...], verdict: Verdict
+) -> None:
+    machine = replace(ROOMY.machine, host=Host(available_bytes=host_bytes))
+    job = replace(ROOMY, machine=machine, uncounted=uncounted)
+    assert verdict is evaluate(job, ZERO3_OFFLOAD).verdict
 
 
 @pytest.mark.parametrize(

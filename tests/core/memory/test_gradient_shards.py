@@ -158,6 +158,10 @@ def cut_llama(ranks: int, bucket: int, method: Method = Method.FULL) -> tuple[Ra
     return find_cuts(gradients, ranks, bucket, in_backward=True, each_rank=True)
 
 
+def of_sizes(*sizes: int) -> tuple[Gradient, ...]:
+    return tuple(Gradient(numel, 0, decays=True, is_cast=False) for numel in sizes)
+
+
 def test_the_shares_of_all_ranks_are_the_model_but_for_their_borders() -> None:
     model = read_model("llama-3.2-1b")
     embedding = 128256 * 2048
@@ -202,9 +206,7 @@ def test_the_last_rank_holds_its_gradients_first_and_the_first_one_last() -> Non
     over = cut_llama(4, 2 * 10**9)
     assert {AFTER_BACKWARD} == {cut.appearing.blocks_kept for cut in over}
     assert [read_model("llama-3.2-1b").params] == [copy.copied for copy in over[0].copies]
-
-
-def test_where_the_embedding_does_not_fit_into_the_bucket_it_empties_it() -> None:
+    # An embedding that does not fit into the bucket empties it.
     assert WITH_EMBEDDING == cut_llama(4, 500_000_000)[0].appearing.blocks_kept
 
 
@@ -262,7 +264,8 @@ def test_of_80000_ranks_no_more_are_looked_at_than_hold_something_different() ->
 
 
 def test_a_gradient_without_elements_belongs_to_nobody() -> None:
-    gradients = tuple(Gradient(numel, 0, decays=True, is_cast=False) for numel in (16, 0, 16))
-    without = tuple(each for each in gradients if each.numel)
-    cuts = [find_cuts(each, 2, 8, in_backward=True) for each in (gradients, without)]
-    assert [cut.held for cut in cuts[1]] == [cut.held for cut in cuts[0]]
+    held = [
+        [cut.held for cut in find_cuts(of_sizes(*sizes), 2, 8, in_backward=True)]
+        for sizes in ((16, 0, 16), (16, 16))
+    ]
+    assert held[1] == held[0]
