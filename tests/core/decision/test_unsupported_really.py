@@ -3,7 +3,7 @@
 import json
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -70,21 +70,12 @@ class Run:
     @property
     def name(self) -> str:
         """The run in one line: two equal runs are one."""
-        asked = [self.config, self.by, self.optimizer, self.ranks, self.width, self.arguments]
-        return json.dumps(asked, default=str)
+        return json.dumps(asdict(self), default=str)
 
     @property
     def question(self) -> dict[str, Any]:
         """The run, as train_ranks.py reads it."""
-        return {
-            "id": self.name,
-            "config": self.config,
-            "by": self.by,
-            "optimizer": self.optimizer,
-            "ranks": self.ranks,
-            "width": self.width,
-            "arguments": self.arguments,
-        }
+        return {"id": self.name, **asdict(self)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -371,6 +362,12 @@ def test_a_row_that_raises_does(answers: Answers, name: str, tried: Try) -> None
     assert str(answers.of(tried.run)["raised"]).startswith(tried.raises or name)
 
 
+def test_accelerate_steps_with_adam_where_another_was_offloaded(answers: Answers) -> None:
+    """With that of DeepSpeed for SGD; for Adafactor it fails."""
+    assert answers.trained(SWAPPED_SGD)["steps_with"] == "DeepSpeedCPUAdam"
+    assert "adam_update(): incompatible" in str(answers.of(SWAPPED_ADAFACTOR)["raised"])
+
+
 @of_outcome(Effect.IGNORED)
 def test_a_row_that_is_ignored_trains_as_without_it(
     answers: Answers, name: str, tried: Try
@@ -402,11 +399,3 @@ def test_states_on_nvme_train_as_those_in_host_memory(answers: Answers) -> None:
 def test_below_stage_3_nothing_is_written_to_nvme(answers: Answers) -> None:
     written = {path.name for path in answers.nvme.iterdir()}
     assert written == ({"zero_stage_3"} if HAS_AIO else set())
-
-
-def test_accelerate_steps_with_adam_where_sgd_was_offloaded(answers: Answers) -> None:
-    assert answers.trained(SWAPPED_SGD)["steps_with"] == "DeepSpeedCPUAdam"
-
-
-def test_accelerate_swaps_adafactor_for_an_adam_that_fails(answers: Answers) -> None:
-    assert "adam_update(): incompatible" in str(answers.of(SWAPPED_ADAFACTOR)["raised"])
