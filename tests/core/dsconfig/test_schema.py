@@ -77,6 +77,7 @@ def test_a_whole_number_is_one_however_it_is_written(number: int) -> None:
     assert (Kind.WHOLE, Kind.DIGITS) == (kind_of(number), kind_of(str(number)))
 
 
+NO_STAGES: tuple[object, ...] = (4, -1, "4", "two", 1.5, None, [1], {})
 PASSES = SchemaKey(path="passes", takes=(Kind.ARRAY,), choices=('"z1"', '"z3"'))
 
 
@@ -85,7 +86,7 @@ PASSES = SchemaKey(path="passes", takes=(Kind.ARRAY,), choices=('"z1"', '"z3"'))
     [
         # A choice is a number, a digit, or left to the Trainer.
         *((STAGE, value, True) for value in (0, 3, 2.0, True, "1", "auto")),
-        *((STAGE, value, False) for value in (4, -1, "4", "two", 1.5, None, [1], {})),
+        *((STAGE, value, False) for value in NO_STAGES),
         # A bound holds for a number in quotes too.
         *((BUCKET, value, True) for value in (1, "1")),
         *((BUCKET, value, False) for value in (0, "0")),

@@ -4,6 +4,7 @@ import pytest
 
 from zerowiz.app.options import Options, with_plain
 from zerowiz.core.script.programs import ProgramJob, list_changes, read_program
+from zerowiz.core.settings import Change
 
 
 def read(values: dict[str, object]) -> ProgramJob:
@@ -128,7 +129,7 @@ def test_no_other_yaml_is_taken_for_a_file_of_a_program(
     ids=["axolotl", "LLaMA-Factory", "ms-swift"],
 )
 def test_only_what_differs_is_to_be_set(
-    values: dict[str, object], planned: dict[str, object], expected: list[str]
+    values: dict[str, object], planned: Change, expected: list[str]
 ) -> None:
     file = read_program("a.yaml", values)
     assert file is not None
