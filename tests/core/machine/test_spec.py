@@ -83,12 +83,6 @@ def test_a_spec_names_a_count_and_a_gpu(text: str, count: int, name: str) -> Non
     assert Host() == machine.host
 
 
-def test_an_idle_gpu_has_free_what_cuda_shows_as_total() -> None:
-    [gpu] = parse("1xH200").gpus
-    assert (150754820096, 150109880320) == (gpu.total_bytes, gpu.free_bytes)
-    assert (9, 0) == gpu.compute_capability
-
-
 @pytest.mark.parametrize(
     ("text", "kind", "bytes_per_s"),
     [
@@ -117,10 +111,25 @@ def test_the_link_is_what_the_board_always_has(
     assert (kind, bytes_per_s) == (link.link_class, link.bytes_per_s)
 
 
-@pytest.mark.parametrize("text", ["8xV100-16GB-SXM", "4xV100-32GB-SXM"])
-def test_a_board_whose_pairs_differ_is_named(text: str) -> None:
-    [note] = parse(text).notes
-    assert note.endswith("is assumed to be that of a DGX-1")
+@pytest.mark.parametrize(
+    ("text", "noted"),
+    [
+        # A board whose pairs differ, an SXM board with the spelling of PCIe, absent bridges.
+        ("8xV100-16GB-SXM", "is assumed to be that of a DGX-1"),
+        ("4xV100-32GB-SXM", "is assumed to be that of a DGX-1"),
+        ("4xA100-40GB", "`A100-40GB-PCIe`"),
+        ("8xH100-80GB", "`H100-80GB-PCIe`"),
+        ("2xA40", "NVLink bridges between `NVIDIA A40` cards are assumed to be absent"),
+        ("L40S", "`L40S` is one GPU; for four in a node use `$machine 4xL40S`"),
+        # Nothing assumed is nothing noted.
+        *((text, None) for text in ("4xA100-40GB-SXM", "8xH200", "2xRTX4090", "1xRTX3090")),
+        ("1xL40S", None),
+    ],
+)
+def test_what_is_assumed_is_noted(text: str, noted: str | None) -> None:
+    notes = parse(text).notes
+    assert (0 if noted is None else 1) == len(notes)
+    assert all(noted in note for note in notes if noted)
 
 
 def test_some_gpus_of_a_board_have_the_rings_between_them() -> None:
@@ -131,41 +140,37 @@ def test_some_gpus_of_a_board_have_the_rings_between_them() -> None:
     assert [0, 6] == [whole.links[0].pair[0], whole.links[-1].pair[0]]
 
 
-@pytest.mark.parametrize(
-    ("text", "spelling"), [("4xA100-40GB", "A100-40GB-PCIe"), ("8xH100-80GB", "H100-80GB-PCIe")]
+WAY_OUT = (
+    "to see names that it knows: `zerowiz plan --machine all --model 7b`",
+    "to plan for another GPU, describe it in a file: `$machine node.json`",
 )
-def test_an_assumed_sxm_board_is_noted_with_the_pcie_spelling(text: str, spelling: str) -> None:
-    [note] = parse(text).notes
-    assert f"`{spelling}`" in note
-    assert "PCIe" in parse(spelling).gpus[0].name.replace("PCIE", "PCIe")
 
 
-@pytest.mark.parametrize("text", ["4xA100-40GB-SXM", "8xH200", "2xRTX4090", "1xRTX3090"])
-def test_nothing_assumed_is_nothing_noted(text: str) -> None:
-    assert () == parse(text).notes
-
-
-def test_bridges_that_nobody_mentioned_are_noted_as_not_assumed() -> None:
-    assert ("NVLink bridges between `NVIDIA A40` cards are assumed to be absent",) == parse(
-        "2xA40"
-    ).notes
-
-
-def test_an_unknown_name_is_refused_with_close_ones() -> None:
-    with pytest.raises(
-        UsageError, match="`H1000-80GB` is not a GPU or an instance that zerowiz knows"
-    ) as caught:
-        parse("8xH1000-80GB")
-    assert "H100-80GB" in caught.value.hints[0]
-
-
-def test_a_name_like_no_other_is_refused_with_the_way_out() -> None:
-    with pytest.raises(UsageError) as caught:
-        parse("8xqqqq")
-    assert (
-        "to see names that it knows: `zerowiz plan --machine all --model 7b`",
-        "to plan for another GPU, describe it in a file: `$machine node.json`",
-    ) == caught.value.hints
+@pytest.mark.parametrize(
+    ("text", "error", "hint"),
+    [
+        (
+            "8xH1000-80GB",
+            *("`H1000-80GB` is not a GPU or an instance that zerowiz knows", "H100-80GB"),
+        ),
+        *(("8xqqqq", "is not a GPU or an instance", hint) for hint in WAY_OUT),
+        # A count behind a name.
+        *(
+            (text, "is not a GPU or an instance", "similar names: ")
+            for text in ("h100:8", "H100 x8", "8 H100", "A100 80G SXM")
+        ),
+        *((text, "a node has 1 to 72 GPUs", "") for text in ("0xH200", "73xH200", "999999xH200")),
+        ("2x8xp5.48xlarge", "has two counts", "`$machine 2xp5.48xlarge`"),
+        *(
+            (text, "it plans for NVIDIA GPUs and for CPU ranks", "")
+            for text in ("8xMI300X", "tpu-v5e", "gaudi3", "Ascend 910B", "M3 Max")
+        ),
+    ],
+)
+def test_what_is_no_machine_is_refused_with_the_way_out(text: str, error: str, hint: str) -> None:
+    with pytest.raises(UsageError, match=error) as caught:
+        parse_machine(text, TABLE, read_instances())
+    assert hint in " ".join(caught.value.hints)
 
 
 @pytest.mark.parametrize(
@@ -189,12 +194,6 @@ def test_a_price_needs_a_name_of_one_gpu_and_a_plan_takes_the_smallest_and_says_
     assert all(f"`{other}`" in machine.notes[0] for other in others)
 
 
-@pytest.mark.parametrize("text", ["0xH200", "73xH200", "999999xH200"])
-def test_a_count_that_no_node_has_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="a node has 1 to 72 GPUs"):
-        parse(text)
-
-
 @given(st.text(max_size=20))
 def test_a_text_that_ends_in_no_gpus_name_is_refused(text: str) -> None:
     with pytest.raises(UsageError):
@@ -202,15 +201,13 @@ def test_a_text_that_ends_in_no_gpus_name_is_refused(text: str) -> None:
 
 
 @ROWS
-def test_every_row_answers_to_its_nvml_name(row: GpuModel) -> None:
-    assert row is find_model(row.name, TABLE)
-
-
-@ROWS
 def test_every_row_is_possible(row: GpuModel) -> None:
+    assert row is find_model(row.name, TABLE)
     assert 0 < row.usable_bytes < row.total_bytes
     assert (row.bf16_flop_per_s is None) == (row.compute_capability < (8, 0))
     assert row.pcie_spelling is None or 1 == len(match_models(row.pcie_spelling, TABLE))
+    per_link = NVLINK_BYTES_PER_S.get(row.compute_capability, 0)
+    assert row.nvlink_links * per_link == row.nvlink_bytes_per_s
 
 
 @ROWS
@@ -222,19 +219,10 @@ def test_every_group_of_a_row_names_an_address_or_says_that_none_was_found(row: 
     assert set() == nowhere
 
 
-@ROWS
-def test_every_row_has_the_nvlink_rate_of_its_generation(row: GpuModel) -> None:
-    per_link = NVLINK_BYTES_PER_S.get(row.compute_capability, 0)
-    assert row.nvlink_links * per_link == row.nvlink_bytes_per_s
-
-
 def test_only_the_names_that_are_too_short_mean_more_than_one_gpu() -> None:
     rows_of = Counter(spelling for row in TABLE for spelling in row.spellings)
     assert TOO_SHORT == {spelling for spelling, rows in rows_of.items() if rows > 1}
-
-
-def test_no_row_is_there_twice() -> None:
-    assert [1] * len(TABLE) == list(Counter(row.name for row in TABLE).values())
+    assert len(TABLE) == len({row.name for row in TABLE})
 
 
 def test_a_broken_row_is_refused_naming_the_key() -> None:
@@ -262,26 +250,27 @@ INSTANCE_ROWS = pytest.mark.parametrize("row", INSTANCES, ids=lambda row: row.na
         ("g5.12xlarge", 1, 4, "NVIDIA A10G", 192),
         ("Standard_NC24ads_A100_v4", 1, 1, "NVIDIA A100 80GB PCIe", 220),
         ("4xnd96isr_h100_v5", 4, 8, "NVIDIA H100 80GB HBM3", 1900),
+        # A spec has two counts.
+        ("4x8xH200", 4, 8, "NVIDIA H200", None),
+        ("2 x 4 x L40S", 2, 4, "NVIDIA L40S", None),
     ],
 )
-def test_an_instance_is_its_gpus_its_host_and_its_nodes(
-    text: str, nodes: int, gpus: int, gpu: str, gib: int
+def test_a_name_is_the_gpus_the_host_and_the_nodes(
+    text: str, nodes: int, gpus: int, gpu: str, gib: int | None
 ) -> None:
     machine = named(text)
     assert (nodes, gpus) == (machine.nodes, len(machine.gpus))
     assert {gpu} == {each.name for each in machine.gpus}
-    assert gib * 2**30 == machine.host.total_bytes
+    assert (gib and gib * 2**30) == machine.host.total_bytes
 
 
-def test_a_job_gets_less_than_all_of_an_instances_memory() -> None:
-    machine = named("g5.12xlarge")
-    assert 184 * 2**30 < (machine.host.available_bytes or 0) < 185 * 2**30
-
-
-def test_the_network_of_an_instance_is_its_vendors() -> None:
+def test_an_instance_has_its_vendors_network_and_a_job_less_than_all_of_its_memory() -> None:
     machine = named("p5.48xlarge")
     assert (NetworkKind.EFA, 400_000_000_000) == (machine.network.kind, machine.network.bytes_per_s)
     assert parse("8xH100-80GB-SXM").interconnect == machine.interconnect
+    assert 184 * 2**30 < (named("g5.12xlarge").host.available_bytes or 0) < 185 * 2**30
+    [gpu] = parse("1xH200").gpus
+    assert (150754820096, 150109880320) == (gpu.total_bytes, gpu.free_bytes)
 
 
 @pytest.mark.parametrize("text", ["8xH200", "h200", "p5.48xlarg", "", "2x"])
@@ -289,16 +278,11 @@ def test_what_is_no_instance_is_none(text: str) -> None:
     assert named_instance(text, INSTANCES) is None
 
 
-@pytest.mark.parametrize(("text", "nodes", "gpus"), [("4x8xH200", 4, 8), ("2 x 4 x L40S", 2, 4)])
-def test_a_spec_of_two_counts_has_nodes(text: str, nodes: int, gpus: int) -> None:
-    machine = parse(text)
-    assert (nodes, gpus) == (machine.nodes, len(machine.gpus))
-
-
-@pytest.mark.parametrize("text", ["4xH200", "4x8xH200", "2xp5e.48xlarge"])
+@pytest.mark.parametrize("text", ["4xH200", "L40S", "4x8xH200", "2xp5e.48xlarge"])
 def test_another_count_is_that_of_a_nodes_gpus(text: str) -> None:
     machine = parse_machine(text, TABLE, INSTANCES, gpus_per_node=2)
     assert (named(text).nodes, 2) == (machine.nodes, len(machine.gpus))
+    assert not [note for note in machine.notes if "is one GPU" in note]
 
 
 @INSTANCE_ROWS
@@ -441,30 +425,3 @@ def test_each_close_name_pasted_back_is_a_machine(text: str) -> None:
 def test_whatever_is_close_is_known(text: str) -> None:
     for name in close_names(text, TABLE, INSTANCES):
         assert named(name).gpus
-
-
-@pytest.mark.parametrize("text", ["h100:8", "H100 x8", "8 H100", "A100 80G SXM"])
-def test_a_count_behind_a_name_is_refused_with_names_like_it(text: str) -> None:
-    with pytest.raises(UsageError) as error:
-        named(text)
-    assert error.value.hints[0].startswith("similar names: ")
-
-
-@pytest.mark.parametrize("text", ["8xMI300X", "tpu-v5e", "gaudi3", "Ascend 910B", "M3 Max"])
-def test_other_hardware_is_told_what_zerowiz_plans_for(text: str) -> None:
-    with pytest.raises(UsageError) as error:
-        named(text)
-    assert "it plans for NVIDIA GPUs and for CPU ranks (`$machine cpu`)" in error.value.message
-
-
-def test_two_counts_of_an_instance_are_refused_with_the_count_of_nodes() -> None:
-    with pytest.raises(UsageError, match="has two counts") as error:
-        named("2x8xp5.48xlarge")
-    assert "`$machine 2xp5.48xlarge`" in error.value.hints[0]
-
-
-def test_a_name_without_a_count_is_said_to_be_one_gpu() -> None:
-    said = "`L40S` is one GPU; for four in a node use `$machine 4xL40S`"
-    assert said in parse_spec("L40S", TABLE).notes
-    for machine in (parse_spec("1xL40S", TABLE), parse_spec("L40S", TABLE, gpus_per_node=2)):
-        assert not [note for note in machine.notes if "is one GPU" in note]

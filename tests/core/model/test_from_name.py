@@ -48,20 +48,14 @@ def test_both_models_of_a_size_have_its_parameters(params: int) -> None:
         assert params == pytest.approx(tensors, rel=0.02)
 
 
-@pytest.mark.parametrize("params", [2 * 10**8, 10**9, 7 * 10**9, 10**11])
-def test_the_heaviest_of_a_size_has_a_far_larger_vocabulary(params: int) -> None:
+@pytest.mark.parametrize("params", [*GEMMAS, 2 * 10**8, 7 * 10**9, 10**11])
+def test_the_heaviest_of_a_size_is_a_gemma_with_a_far_larger_vocabulary(params: int) -> None:
     model = model_from_size("a", params)
     assert model.heaviest is not None
-    stand_in, heaviest = model.architecture, model.heaviest.architecture
+    stand_in, a = model.architecture, model.heaviest.architecture
     assert ("llama", 32000) == (stand_in.family, stand_in.vocab_size)
-    assert ("gemma3_text", True) == (heaviest.family, heaviest.vocab_size > 6 * 32000)
-
-
-@pytest.mark.parametrize("params", GEMMAS)
-def test_the_heaviest_of_a_size_has_the_proportions_of_a_published_gemma(params: int) -> None:
-    heaviest = model_from_size("a", params).heaviest
-    assert heaviest is not None
-    a, (layers, hidden_size) = heaviest.architecture, GEMMAS[params]
+    assert ("gemma3_text", True) == (a.family, a.vocab_size > 6 * 32000)
+    layers, hidden_size = GEMMAS.get(params, (a.layers, a.hidden_size))
     assert 0.6 < a.hidden_size / hidden_size < 1.4
     assert 0.7 < a.layers * a.hidden_size / (layers * hidden_size) < 1.6
 
@@ -129,24 +123,12 @@ def params_error(name: str) -> float:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_guess_says_that_it_is_one(name: str) -> None:
+def test_what_is_guessed_is_near_the_true_value(name: str) -> None:
     assert ModelSource.GUESS is both(name)[1].source
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_guessed_parameters_are_near_the_true_ones(name: str) -> None:
     # Worst is OPT-350M, whose embedding is narrower than its blocks: +6.7 %.
     assert 0 == pytest.approx(params_error(name), abs=0.07)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_guessed_peak_of_model_states_is_near_the_true_one(name: str) -> None:
     # Worst are the encoders, which cast no logits to fp32: RoBERTa +19.1 %.
     assert -0.06 < peak_error(name, micro_batch=1) < 0.20
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_guessed_peak_of_activations_is_further_off(name: str) -> None:
     # RoBERTa +50.7 %; Falcon 7B, whose one key head each query head repeats, -18.8 %.
     assert -0.20 < peak_error(name, micro_batch=8) < 0.51
 
@@ -162,15 +144,13 @@ def test_the_sizes_are_read_however_they_are_spelled() -> None:
     as_llama = model_from_config("a", {**SIZES, "model_type": "llama"})
     for config in (SIZES, IN_OTHER_WORDS, {"model_type": "wrapper", "text_config": SIZES}):
         guessed = guess_model("a", config)
-        assert as_llama.tensors == guessed.tensors
-        assert as_llama.params == guessed.params
-
-
-def test_a_known_language_model_in_an_unknown_one_is_counted_as_itself() -> None:
-    config = {"model_type": "gemma3", "text_config": {"model_type": "gemma3_text"}}
-    guessed = guess_model("a", config)
-    assert model_from_config("a", {"model_type": "gemma3_text"}).params == guessed.params
-    assert ModelSource.GUESS is guessed.source
+        assert (as_llama.tensors, as_llama.params) == (guessed.tensors, guessed.params)
+    # A known language model in an unknown one is counted as itself.
+    wrapped = guess_model(
+        "a", {"model_type": "gemma3", "text_config": {"model_type": "gemma3_text"}}
+    )
+    assert model_from_config("a", {"model_type": "gemma3_text"}).params == wrapped.params
+    assert ModelSource.GUESS is wrapped.source
 
 
 def test_embeddings_are_tied_where_nothing_is_said() -> None:
@@ -197,17 +177,38 @@ def test_experts_are_counted_where_they_are_told() -> None:
     assert 70 == a.shared_expert_intermediate_size
 
 
+JUNK: tuple[dict[str, object], ...] = (
+    {"hidden_size": "wide"},
+    {"hidden_act": ["gelu"]},
+    {"num_experts": [8, 8], "num_experts_per_tok": 2},
+    {"intermediate_size": {}},
+    {"text_config": {"model_type": ["llama"], "vocab_size": 0}},
+)
+UNSUPPORTED = "`unheard_of` is not supported yet, and "
+
+
 @pytest.mark.parametrize(
     ("config", "why"),
     [
-        ({}, "`hidden_size` is missing"),
-        ({"hidden_size": 8, "num_hidden_layers": 1}, "`num_attention_heads` is missing"),
+        ({}, f"{UNSUPPORTED}`hidden_size` is missing"),
+        (
+            {"hidden_size": 8, "num_hidden_layers": 1},
+            f"{UNSUPPORTED}`num_attention_heads` is missing",
+        ),
         (
             {**SIZES, "is_encoder_decoder": True},
-            "zerowiz does not estimate unknown encoder-decoders",
+            f"{UNSUPPORTED}zerowiz does not estimate unknown encoder-decoders",
         ),
-        ({"hidden_size": 8, "image_size": 224}, "zerowiz does not estimate unknown image models"),
-        ({"text_config": {"hidden_size": 8}}, "`num_hidden_layers` is missing"),
+        (
+            {"hidden_size": 8, "image_size": 224},
+            f"{UNSUPPORTED}zerowiz does not estimate unknown image models",
+        ),
+        (
+            {"text_config": {"hidden_size": 8}},
+            f"{UNSUPPORTED}`num_hidden_layers` is missing",
+        ),
+        # Junk is no crash.
+        *(({**SIZES, **junk}, "") for junk in JUNK),
     ],
 )
 def test_what_tells_too_little_is_refused_with_the_reason(
@@ -215,24 +216,7 @@ def test_what_tells_too_little_is_refused_with_the_reason(
 ) -> None:
     with pytest.raises(UsageError) as refused:
         guess_model("a", {**config, "model_type": "unheard_of"})
-    assert (
-        f"config.json of `a`: `unheard_of` is not supported yet, and {why}" == refused.value.message
-    )
-
-
-@pytest.mark.parametrize(
-    "junk",
-    [
-        {"hidden_size": "wide"},
-        {"hidden_act": ["gelu"]},
-        {"num_experts": [8, 8], "num_experts_per_tok": 2},
-        {"intermediate_size": {}},
-        {"text_config": {"model_type": ["llama"], "vocab_size": 0}},
-    ],
-)
-def test_junk_is_refused_and_never_a_crash(junk: Mapping[str, object]) -> None:
-    with pytest.raises(UsageError, match=r"config\.json of `a`"):
-        guess_model("a", {**SIZES, **junk})
+    assert refused.value.message.startswith(f"config.json of `a`: {why}")
 
 
 @pytest.mark.parametrize(
@@ -344,20 +328,18 @@ def known(text: str) -> KnownModel:
     return row
 
 
-@pytest.mark.parametrize("text", WRITTEN)
-def test_what_people_write_is_a_model(text: str) -> None:
-    assert WRITTEN[text] == known(text).id
-    if "/" not in text:
-        for words in (text.upper(), text.replace("-", "_"), f" {text} "):
-            assert WRITTEN[text] == known(words).id
+NO_MODEL = ("", "llama", "llama-8b", "8b", "gpt", "bert-base", "org/llama-3.1-8b-mine", "3.1", "it")
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["", "llama", "llama-8b", "8b", "gpt", "bert-base", "org/llama-3.1-8b-mine", "3.1", "it"],
+    ("text", "model"), [*WRITTEN.items(), *((text, None) for text in NO_MODEL)]
 )
-def test_what_could_be_several_or_none_is_no_model(text: str) -> None:
-    assert find_known(text, TABLE) is None
+def test_what_people_write_is_a_model(text: str, model: str | None) -> None:
+    """What could be several, or none, is no model."""
+    others = () if "/" in text else (text.upper(), text.replace("-", "_"), f" {text} ")
+    for words in (text, *others):
+        row = find_known(words, TABLE)
+        assert model == (row and row.id)
 
 
 @pytest.mark.parametrize("folder", AS_PUBLISHED)
@@ -370,16 +352,12 @@ def test_a_row_is_the_model_of_its_config_file(folder: str) -> None:
 
 
 @ROWS
-def test_each_name_of_a_row_is_that_row(row: KnownModel) -> None:
-    for name in (row.id, *row.aliases, row.name.lower()):
-        assert row.id == known(name).id
-
-
-@ROWS
-def test_each_row_says_where_it_is_from(row: KnownModel) -> None:
+def test_each_row_says_where_it_is_from_and_answers_to_its_names(row: KnownModel) -> None:
     assert {"config", "params"} == row.source.keys()
     assert row.source["config"].startswith("https://")
     assert row.source["params"].startswith(("https://", "[?] no published total was found"))
+    for name in (row.id, *row.aliases, row.name.lower()):
+        assert row.id == known(name).id
 
 
 @ROWS

@@ -26,6 +26,7 @@ def test_a_family_is_measured_if_a_row_is_of_it() -> None:
 def test_a_family_with_experts_names_the_block_that_holds_them() -> None:
     experts = {name for name, each in FAMILIES.items() if "num_experts" in each.defaults}
     assert experts == {name for name, each in FAMILIES.items() if each.moe_block is not None}
+    assert experts <= set(MOE_BLOCKS)
 
 
 def test_a_size_goes_by_each_name_that_transformers_maps_to_it() -> None:
@@ -99,8 +100,3 @@ def test_only_the_experts_said_to_stand_apart_do(
         if containers & set(holders[model_type][block])
     }
     assert apart == APART
-
-
-def test_every_family_with_experts_has_a_block() -> None:
-    experts = {name for name in FAMILIES if "moe" in name or name == "mixtral"}
-    assert experts <= set(MOE_BLOCKS)
