@@ -1,6 +1,5 @@
 """Run one case in a fresh process: build, initialize, take real steps, and report each phase."""
 
-import gc
 import json
 import os
 import sys
@@ -21,12 +20,10 @@ from measured.loops import (
     Meter,
     StepRecorder,
     TimingPass,
-    measure_bus,
     train_by_engine,
 )
 from measured.models import build_model, count_params
 from measured.ranks import (
-    BusReading,
     Case,
     CaseStart,
     Report,
@@ -60,14 +57,14 @@ def can_fork() -> bool:
     return not torch.cuda._is_in_bad_fork()
 
 
-def run_case(case: Case, rank: int, folder: Path, start: CaseStart) -> int:
+def run_case(case: Case, rank: int, folder: Path, until: float) -> int:
     """Run and measure a case; the exit status is _OK, _FAILED or _OUT_OF_MEMORY.
 
     Args:
         case: What is run.
         rank: This rank, which is also its device's number.
         folder: The folder of the case.
-        start: When it has to be over, and what is measured besides.
+        until: When it has to be over, in seconds since 1970.
     """
     if _has_own_cores():
         torch.set_num_threads(len(os.sched_getaffinity(0)))
@@ -76,11 +73,9 @@ def run_case(case: Case, rank: int, folder: Path, start: CaseStart) -> int:
     recorder = StepRecorder(report_file(folder, rank), meter)
     try:
         device = open_cuda(case, rank) if on_cuda else torch.device("cpu")
-        timing = TimingPass(case, device, meter, recorder, start["until"])
+        timing = TimingPass(case, device, meter, recorder, until)
         _measure(case, folder, device, meter, recorder, timing)
         recorder.add(ok=True)
-        if start["bus"]:
-            recorder.add(bus=_measure_links(device, start["until"], recorder))
     except Exception as error:  # noqa: BLE001 - whatever it is, the row says it
         traceback.print_exc()
         return _fail(recorder, error)
@@ -134,16 +129,6 @@ def open_cuda(case: Case, rank: int) -> torch.device:
     # DeepSpeed resets the peaks in the middle of phases (runtime/utils.py, see_memory_usage).
     get_accelerator().reset_peak_memory_stats = lambda *_: None
     return device
-
-
-def _measure_links(device: torch.device, until: float, recorder: StepRecorder) -> list[BusReading]:
-    """Measure the links, with what is left of the memory once the training is gone."""
-    recorder.name_phase("bus")
-    gc.collect()
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
-        torch.cuda.set_per_process_memory_fraction(1.0, device)
-    return measure_bus(device, until)
 
 
 def _measure(
@@ -212,7 +197,7 @@ def main() -> None:
     folder = Path(sys.argv[1])
     case = json.loads(case_file(folder).read_text(encoding="utf-8"))
     start = cast("CaseStart", read_start(start_file(folder)))
-    code = run_case(case, int(os.environ["RANK"]), folder, start)
+    code = run_case(case, int(os.environ["RANK"]), folder, start["until"])
     # gloo's thread wants the interpreter lock while Python finalises, and may abort it.
     os._exit(code)
 

@@ -1,7 +1,6 @@
 """Stand in for `deepspeed`: real ranks of `ranks.py`, whose cases only act their part.
 
-A case's `config.do` says what each rank does: `run`, `fail`, `run_out` of memory, `hang`, `die`,
-or `stray`: leave a process in a session of its own.
+A case's `config.do` says what each rank does: `run`, `fail`, `run_out` of memory, `hang` or `die`.
 As the launcher it takes the batch and starts the ranks; with RANK set it is one of them.
 """
 
@@ -14,7 +13,7 @@ import types
 from pathlib import Path
 from typing import Any, NoReturn
 
-from measured.ranks import CaseStart, WorkerBatch, report_file, serve, write_json
+from measured.ranks import WorkerBatch, report_file, serve, write_json
 
 
 def hang(_: dict[str, Any]) -> NoReturn:
@@ -42,15 +41,10 @@ def run_out(report: dict[str, Any]) -> int:
     return 3
 
 
-def stray(report: dict[str, Any]) -> int:
-    report["stray"] = subprocess.Popen(["sleep", "600"], start_new_session=True).pid
-    return run(report)
+PARTS = {each.__name__: each for each in (run, fail, run_out, hang, die)}
 
 
-PARTS = {each.__name__: each for each in (run, fail, run_out, hang, die, stray)}
-
-
-def run_case(case: dict[str, Any], rank: int, folder: Path, start: CaseStart) -> int:
+def run_case(case: dict[str, Any], rank: int, folder: Path, _until: float) -> int:
     """Act, and report as a real case does."""
     report: dict[str, Any] = {
         "rank": rank,
@@ -61,14 +55,11 @@ def run_case(case: dict[str, Any], rank: int, folder: Path, start: CaseStart) ->
     }
     report |= {"pid": os.getpid(), "world": os.environ["WORLD_SIZE"]}
     report |= {"port": os.environ["MASTER_PORT"]}
-    report["bus_asked"] = start["bus"]
     report["cores"] = sorted(os.sched_getaffinity(0))
     write_json(report_file(folder, rank), report)
     seen = Path(case["config"]["seen"])
     (seen / f"{case['id']}-{rank}").write_text(str(os.getpid()))
     code = PARTS[case["config"]["do"][rank]](report)
-    if start["bus"] and "fail" not in case["config"]["do"]:
-        report["bus"] = [{"collective": "all_reduce", "size_bytes": 1, "bus_bytes_per_s": 1}]
     write_json(report_file(folder, rank), report)
     return code
 

@@ -52,14 +52,13 @@ from zerowiz.core.launch.plan import launch_env, launcher_options
 from zerowiz.core.machine.types import Accelerator, Machine, with_gpus
 from zerowiz.core.memory.micro_step import ReadModel
 from zerowiz.core.model.from_name import config_of_size
-from zerowiz.core.speed.costs import GpuRates, find_rates
 from zerowiz.core.strategy_types import Offload
 from zerowiz.core.structs import replace
 from zerowiz.emit.processes import ENDING_SIGNALS, PATIENCE_S, adopt_orphans, end_job, read_children
 from zerowiz.errors import ZerowizError
 from zerowiz.probe.machine.host import parse_list
 from zerowiz.probe.model.hf import Named, read_config_json
-from zerowiz.probe.package_data import read_gpu_table, read_transformers_release
+from zerowiz.probe.package_data import read_transformers_release
 from zerowiz.probe.preflight.interpreter import find_programs
 from zerowiz.probe.preflight.read_facts import try_core_binding
 
@@ -265,8 +264,8 @@ def find_ranks(options: Options, trials: Sequence[Trial]) -> Machine:
     return find_machine(options, os.environ)
 
 
-def plan_case(trial: Trial, machine: Machine, rates: GpuRates | None) -> PlannedTrial:
-    """The case as it will run, with its prediction."""
+def plan_case(trial: Trial, machine: Machine) -> PlannedTrial:
+    """The case as it will run."""
     step = replace(trial.workload, transformers_version=read_transformers_release())
     trial = replace(trial, workload=step, config=trial.config or read_config_json(trial.model))
     read = _read_model(trial)
@@ -274,7 +273,7 @@ def plan_case(trial: Trial, machine: Machine, rates: GpuRates | None) -> Planned
         return plan_trial(trial, machine, read)
     if not trial.config:
         trial = replace(trial, config=config_of_size(read.model))
-    return plan_trial(trial, machine, read.model, read.traced, rates)
+    return plan_trial(trial, machine, read.model, read.traced)
 
 
 def _read_model(trial: Trial) -> ReadModel | str:
@@ -342,8 +341,7 @@ def measure(
     few = [trial for trial in trials if trial.gpus <= machine.world_size]
     if not few:
         raise ZerowizError(f"every case needs more than {machine.world_size} ranks")
-    rates = find_rates(machine, read_gpu_table())
-    planned = [plan_case(trial, machine, rates) for trial in few]
+    planned = [plan_case(trial, machine) for trial in few]
     batch = make_batch(planned, machine, deadline_s, case_deadline_s)
     environ = {name: value for name, value in os.environ.items() if name not in _OF_A_CASE}
     rows = []

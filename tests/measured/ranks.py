@@ -90,8 +90,6 @@ class CaseStart(TypedDict):
     """Where its ranks meet."""
     until: float
     """When they are ended, in seconds since 1970."""
-    bus: bool
-    """Whether the links between them are measured when all else is."""
 
 
 class CaseEnd(TypedDict):
@@ -112,15 +110,6 @@ class Reading(TypedDict):
     peak_reserved_bytes: int | None
 
 
-class BusReading(TypedDict):
-    """What the links carry while a collective of this size runs."""
-
-    collective: str
-    size_bytes: int
-    """Of the whole message."""
-    bus_bytes_per_s: int
-
-
 class Report(TypedDict, total=False):
     """What a rank measured so far; the names are those of a measured row."""
 
@@ -134,7 +123,6 @@ class Report(TypedDict, total=False):
     timed_allocator_retries: int | None
     python_call_seconds: float
     """Of this host, beside the steps that ran freely."""
-    bus: list[BusReading]
     cpu_cores: int
     cpu_threads: int
     cores_bound: bool
@@ -303,22 +291,9 @@ def _begin(folder: Path, index: int, batch: WorkerBatch) -> CaseStart | None:
         start: CaseStart = {
             "port": listener.getsockname()[1],
             "until": min(time.time() + batch["case_deadline_s"], batch["stop_at"]),
-            "bus": _wants_bus(folder, batch["cases"], index),
         }
     write_json(start_file(here), dict(start))
     return start
-
-
-def _wants_bus(folder: Path, cases: Sequence[Case], index: int) -> bool:
-    """Whether the case has links that no case before it measured."""
-    case = cases[index]
-    before = (
-        read_report(report_file(case_folder(folder, place), 0))
-        for place, other in enumerate(cases[:index])
-        if (other["gpus"], other["nccl_p2p"]) == (case["gpus"], case["nccl_p2p"])
-    )
-    known = any(report is not None and report.get("bus") for report in before)
-    return case["gpus"] > 1 and case["most_timed_steps"] > 0 and not known
 
 
 def _wait_for_start(folder: Path, here: Path) -> CaseStart | None:
@@ -384,7 +359,7 @@ def _run_child(
         if not can_fork():
             argv = [sys.executable, "-m", "measured.case", str(here)]
             os.execv(sys.executable, argv)  # noqa: S606 - no shell is wanted
-        code = run_case(case, rank, here, start)
+        code = run_case(case, rank, here, start["until"])
     except BaseException:  # noqa: BLE001 - a child must not unwind into its parent's code
         traceback.print_exc()
     finally:

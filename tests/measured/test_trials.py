@@ -13,11 +13,9 @@ from measured.rows import read_model, read_rows
 from measured.trials import (
     KERNELS,
     NOT_TRAINED,
-    Comparison,
     PlannedTrial,
     Trial,
     TrialEnd,
-    compare,
     count_timed_steps,
     decode_trial,
     decode_trials,
@@ -27,12 +25,10 @@ from measured.trials import (
     stepper_for,
 )
 
-from zerowiz.core.decision.evaluate import Verdict
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.machine.types import Accelerator, LinkClass
 from zerowiz.core.memory import losses as predicted_losses
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS
-from zerowiz.core.speed.costs import find_rates
 from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.strategy_types import Offload, Strategy
 from zerowiz.core.workload import Attention, Loss, Optimizer, Precision, StateDtype, Workload
@@ -188,8 +184,7 @@ MEASURED = KNOWN["b4-001"]
 
 def plan(row: Any, **said: object) -> PlannedTrial:
     trial = decode_trial({**row, **said}, "case")
-    rates = find_rates(H200S, read_gpu_table())
-    return plan_trial(trial, H200S, read_model(row["model"]), None, rates)
+    return plan_trial(trial, H200S, read_model(row["model"]))
 
 
 def report(row: Any, **said: object) -> dict[str, object]:
@@ -230,7 +225,6 @@ def test_running_out_of_memory_on_any_rank_is_told_from_failing() -> None:
 def test_a_kill_for_want_of_host_memory_is_no_failure() -> None:
     row = row_of(end(0, -9, "peer", ok=False), end(1, -9, "host_memory", ok=False))
     assert (False, "host_memory", None) == (row["ok"], row["oom_phase"], row["error"])
-    assert compare(plan(MEASURED), row).measured
 
 
 @pytest.mark.parametrize(
@@ -258,41 +252,24 @@ def test_what_is_of_cuda_is_null_on_the_cpu_accelerator() -> None:
 
 
 TIMED = (0.9, 0.31, 0.3, 0.3, 0.29)
-LINK = {"collective": "all_reduce", "size_bytes": 2**20, "bus_bytes_per_s": 10**9}
 
 
-def timed(
-    rank: int, seconds: float = 9.0, samples: Sequence[float] = TIMED, bus: object = None
-) -> TrialEnd:
+def timed(rank: int, seconds: float = 9.0, samples: Sequence[float] = TIMED) -> TrialEnd:
     """The end of a rank whose steps ran freely after those that were measured."""
     free = {"timed_step_seconds": samples, "timed_peak_bytes": 5, "timed_allocator_retries": 1}
-    said = report(MEASURED, rank=rank, bus=bus, **free)
+    said = report(MEASURED, rank=rank, **free)
     return TrialEnd(rank=rank, report=said, status=0, killed=None, seconds=seconds)
 
 
 def test_a_row_has_the_free_steps_of_every_rank_and_the_steady_one() -> None:
     slower = [2 * each for each in TIMED]
-    row = row_of(timed(0, bus=[LINK]), timed(1, 11.0, slower))
+    row = row_of(timed(0), timed(1, 11.0, slower))
     assert (6, TIMED, 0.6) == (
         *(row["timed_steps"], row["timed_step_seconds"], row["steady_step_seconds"]),
     )
     assert pytest.approx(0.02 / 0.3, abs=1e-4) == row["steady_step_spread"]
     assert [TIMED, slower] == [each["timed_step_seconds"] for each in row["rank_times"]]
-    assert ([LINK], 11.0) == (row["bus"], row["case_seconds"])
-
-
-def compared_row(row: Any, **said: object) -> Comparison:
-    return compare(plan(row), {**row, "error": None, **said})
-
-
-def test_every_phase_of_both_iterations_is_predicted_within_1_percent() -> None:
-    errors = [each.error for each in compared_row(MEASURED).phases]
-    assert [0] * 8 == pytest.approx(errors, abs=0.01)
-
-
-def test_a_cap_stands_for_a_smaller_card() -> None:
-    assert Verdict.FITS is compared_row(MEASURED).verdict
-    assert Verdict.DOES_NOT_FIT is compared_row(MEASURED, memory_cap_bytes=10**9).verdict
+    assert 11.0 == row["case_seconds"]
 
 
 # The ranks know what a case may say.

@@ -9,7 +9,7 @@ from typing import cast
 
 from msgspec import Struct, field
 
-from zerowiz.core.decision.evaluate import Verdict, evaluate
+from zerowiz.core.decision.evaluate import evaluate
 from zerowiz.core.decision.job import Job
 from zerowiz.core.dsconfig.own_config import read_own_config
 from zerowiz.core.dsconfig.write import Handover, autocast_section, write_config
@@ -20,7 +20,6 @@ from zerowiz.core.machine.types import (
     Machine,
     with_gpus,
 )
-from zerowiz.core.measured_run import Compared, ComparedStep
 from zerowiz.core.memory.allocations import Phase
 from zerowiz.core.memory.estimate import Estimate
 from zerowiz.core.memory.micro_step import Traced
@@ -302,8 +301,6 @@ class PlannedTrial(Struct, frozen=True, kw_only=True):
     ds_config: Section
     job: Job | None
     strategy: StrategyRow | None
-    unpredicted: str | None
-    """Why there is no prediction."""
 
     @property
     def ds_config_stage(self) -> object:
@@ -406,9 +403,7 @@ def plan_trial(
     """
     if isinstance(model, str):
         ds_config = trial.ds_config or _own_config(trial, _bare_config(trial))
-        return PlannedTrial(
-            trial=trial, ds_config=ds_config, job=None, strategy=None, unpredicted=model
-        )
+        return PlannedTrial(trial=trial, ds_config=ds_config, job=None, strategy=None)
     chosen = with_gpus(machine, trial.gpus)
     half = trial.bf16.get("bf16_optimizer_states") is True
     job = Job(
@@ -439,7 +434,6 @@ def plan_trial(
         ds_config=config,
         job=replace(job, own_buffers=own_config.buffers, state_dtype=own_config.state_dtype),
         strategy=strategy,
-        unpredicted=None if strategy else "no strategy has this stage and offload",
     )
 
 
@@ -464,7 +458,6 @@ PHASES = (
 )
 """In the order of a run."""
 
-
 HOST_MEMORY = "host_memory"
 """Why the kernel kills a rank that its host has no memory for, and the `oom_phase` of its run."""
 
@@ -481,37 +474,6 @@ class TrialEnd(Struct, frozen=True, kw_only=True):
     """Why it was ended from outside: `deadline`, `peer`, `launcher`, `host_memory`."""
     seconds: float | None = None
     """From its begin to its end; None where it was lost with the launcher."""
-
-
-class Comparison(Struct, frozen=True, kw_only=True):
-    """A measured row beside its prediction."""
-
-    row: Report
-    verdict: Verdict | None
-    """None where nothing was predicted."""
-    unpredicted: str | None
-    """Why."""
-    phases: tuple[Compared, ...]
-    peak: Compared
-    step: ComparedStep
-    """Its time, where nothing waits inside it."""
-
-    @property
-    def ok(self) -> bool:
-        """Whether the run lived."""
-        return self.row["ok"] is True
-
-    @property
-    def measured(self) -> bool:
-        """Whether the run says something: running out of memory is an answer, failing is none."""
-        return self.ok or self.row["oom_phase"] is not None
-
-    @property
-    def fullest(self) -> Compared:
-        """The peak of the rank that held most; the prediction is of that one."""
-        ranks = cast("Sequence[Mapping[str, int | None]]", self.row["rank_peaks"])
-        peaks = [peak for rank in ranks if (peak := rank["peak_bytes"]) is not None]
-        return replace(self.peak, measured_bytes=max(peaks) if self.ok and peaks else None)
 
 
 def _phases(report: Report) -> Mapping[str, Mapping[str, int | None]]:
@@ -580,7 +542,7 @@ def _memory(first: Report, ends: Sequence[TrialEnd], *, ok: bool) -> dict[str, o
 
 
 def _times(first: Report, ends: Sequence[TrialEnd]) -> dict[str, object]:
-    """What the steps took that ran freely, on every rank; the links, and the host's share of it."""
+    """What the steps took that ran freely, on every rank, and the host's share of it."""
     names = ("timed_step_seconds", "timed_peak_bytes", "timed_allocator_retries")
     steady = steady_step([samples_of(end.report) for end in ends])
     seconds = [end.seconds for end in ends if end.seconds is not None]
@@ -591,7 +553,6 @@ def _times(first: Report, ends: Sequence[TrialEnd]) -> dict[str, object]:
         "rank_times": [
             {"rank": end.rank, **{key: end.report.get(key) for key in names}} for end in ends
         ],
-        "bus": first.get("bus"),
         "cpu_cores": first.get("cpu_cores"),
         "cpu_threads": first.get("cpu_threads"),
         "cores_bound": first.get("cores_bound"),
@@ -658,59 +619,7 @@ def measured_phases(row: Report) -> dict[str, int | None]:
     return {name: readings[name]["peak_bytes"] if name in readings else None for name in PHASES}
 
 
-def as_capped(job: Job, row: Report) -> Job:
-    """The job on the card that the row's cap stands for."""
-    cap_bytes = cast("int | None", row["memory_cap_bytes"])
-    if cap_bytes is None:
-        return job
-    # The cap, and what was really taken beside the allocator.
-    used_bytes = row["device_used_outside_allocator_bytes"] or row["context_and_nccl_bytes"] or 0
-    card_bytes = cap_bytes + cast("int", used_bytes)
-    gpus = (
-        replace(
-            gpu,
-            free_bytes=min(card_bytes, card_bytes if gpu.free_bytes is None else gpu.free_bytes),
-        )
-        for gpu in job.machine.gpus
-    )
-    return replace(job, machine=replace(job.machine, gpus=tuple(gpus)))
-
-
 def measured_step(row: Report) -> SteadyStep | None:
     """The steady step of the row; None for a row that was made before steps ran freely."""
     ranks = cast("Sequence[Report]", row.get("rank_times") or ())
     return steady_step([samples_of(rank) for rank in ranks])
-
-
-def compare(planned: PlannedTrial, row: Report) -> Comparison:
-    """The prediction beside the row, phase by phase."""
-    measured = measured_phases(row)
-    peak_bytes = cast("int | None", row["peak_bytes"])
-    step = measured_step(row)
-    if planned.job is None or planned.strategy is None:
-        return Comparison(
-            row=row,
-            verdict=None,
-            unpredicted=planned.unpredicted,
-            phases=tuple(
-                Compared(name=name, predicted_bytes=None, measured_bytes=size)
-                for name, size in measured.items()
-            ),
-            peak=Compared(name="peak", predicted_bytes=None, measured_bytes=peak_bytes),
-            step=ComparedStep(predicted=None, measured=step),
-        )
-    evaluated = evaluate(as_capped(planned.job, row), planned.strategy)
-    predicted = predict_phases(evaluated.estimate)
-    return Comparison(
-        row=row,
-        verdict=evaluated.verdict,
-        unpredicted=None,
-        phases=tuple(
-            Compared(name=name, predicted_bytes=predicted.get(name), measured_bytes=size)
-            for name, size in measured.items()
-        ),
-        peak=Compared(
-            name="peak", predicted_bytes=evaluated.estimate.peak_bytes, measured_bytes=peak_bytes
-        ),
-        step=ComparedStep(predicted=evaluated.step_time, measured=step),
-    )
