@@ -176,14 +176,6 @@ sys.stderr.write("\\n" + " ".join({"torch", "transformers", "deepspeed"} & set(s
     assert (script.parent / PLAN).exists()
 
 
-def test_a_second_run_writes_the_same_bytes(here: Run, script: Path) -> None:
-    assert 0 == here("init", "--yes", *STEADY).code
-    first = written(script.parent)
-    assert {CONFIG, PLAN} == set(first)
-    assert 0 == here("init", "--yes", *STEADY).code
-    assert first == written(script.parent)
-
-
 @pytest.mark.parametrize(
     "words",
     [
@@ -209,11 +201,12 @@ def test_the_command_in_the_plan_makes_the_same_bytes_again(
     expected = f"# writes {names[0]}\n# writes {names[1]}\n{config.read_text()}"
     assert shown.stdout.startswith(expected)
     before = {each: each.read_bytes() for each in (path, config)}
-    for each in before:
-        each.rename(tmp_path / each.name)
-    done = here(*again)
-    assert 0 == done.code, done.stderr
-    assert before == {each: each.read_bytes() for each in (path, config)}
+    for moved in (True, False):
+        for each in before if moved else ():
+            each.rename(tmp_path / each.name)
+        done = here(*again)
+        assert 0 == done.code, done.stderr
+        assert before == {each: each.read_bytes() for each in (path, config)}
 
 
 def test_the_command_of_a_launch_launches_the_same_again(
@@ -415,17 +408,6 @@ def test_in_a_fresh_clone_a_hand_edit_is_kept_all_the_same(
     assert before == written(clone)
 
 
-def test_jobs_that_start_at_once_in_a_fresh_clone_all_start(
-    spied: Callable[..., subprocess.Popen[str]], script: Path
-) -> None:
-    shared = ("launch", "--stage", "2", *CPU, "--seq-len")
-    assert 7 == end(spied(*shared, "32", "train.py")).code
-    shutil.rmtree(script.parent / ".zerowiz")
-    jobs = [spied(*shared, each, "train.py") for each in ("64", "128", "256", "512")]
-    ended = [end(job) for job in jobs]
-    assert [7] * len(jobs) == [result.code for result in ended], [r.stderr for r in ended]
-
-
 def test_both_edits_are_shown_before_force_takes_both(here: Run, script: Path) -> None:
     assert 0 == here("init", "--yes", *STEADY).code
     edit(script.parent / CONFIG)
@@ -449,28 +431,28 @@ def test_both_edits_are_shown_before_force_takes_both(here: Run, script: Path) -
         (b"[\x1b[31mred\x1b[0m]\n", "-[\\x1b[31mred\\x1b[0m]"),
         (b"y" * 5_000 + b"\n", " ... 4801 more characters"),
         (b"".join(b"%d\n" % n for n in range(500)), " more lines of this diff"),
+        (None, f"{CONFIG}: only its line endings differ (CRLF)"),
     ],
-    ids=["utf-16", "huge", "empty", "no end", "escapes", "long line", "many lines"],
+    ids=[
+        *("utf-16", "huge", "empty", "no end", "escapes", "long line", "many lines"),
+        "line ends of Windows",
+    ],
 )
 def test_whatever_lies_there_is_refused_kindly(
-    here: Run, script: Path, there: bytes, said: str
+    here: Run, script: Path, there: bytes | None, said: str
 ) -> None:
-    (script.parent / CONFIG).write_bytes(there)
+    path = script.parent / CONFIG
+    if there is None:
+        assert 0 == here("init", "--yes", *STEADY).code
+        there = path.read_bytes().replace(b"\n", b"\r\n")
+    path.write_bytes(there)
     refused = here("init", "--yes", *STEADY)
     assert 1 == refused.code
     found = diff_of(refused.stderr)
     assert any(said in line for line in found), found
     assert len(found) <= 62
     assert all(len(line) < 250 and line.isprintable() for line in found)
-    assert {CONFIG: there} == written(script.parent)
-
-
-def test_line_ends_of_windows_are_named(here: Run, script: Path) -> None:
-    assert 0 == here("init", "--yes", *STEADY).code
-    path = script.parent / CONFIG
-    path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
-    refused = here("init", "--yes", *STEADY)
-    assert [f"{CONFIG}: only its line endings differ (CRLF)"] == diff_of(refused.stderr)[1:]
+    assert there == path.read_bytes()
 
 
 # What the wizard says of the lines of a diff above its question.
@@ -528,11 +510,15 @@ def test_no_colour_is_wanted_where_a_person_says_so(terminal: Open, script: Path
         assert expected == person.screen.buffer[place][0].fg
 
 
+@pytest.mark.parametrize("is_clone", [False, True], ids=["new", "fresh clone"])
 def test_jobs_that_start_at_once_in_one_folder_all_start(
-    spied: Callable[..., subprocess.Popen[str]], script: Path
+    spied: Callable[..., subprocess.Popen[str]], script: Path, is_clone: bool
 ) -> None:
     tokens = ("64", "128", "256", "512")
     shared = ("launch", "--stage", "2", *CPU, "--seq-len")
+    if is_clone:
+        assert 7 == end(spied(*shared, "32", "train.py")).code
+        shutil.rmtree(script.parent / ".zerowiz")
     jobs = [spied(*shared, each, "train.py") for each in tokens]
     ended = [end(job) for job in jobs]
     assert [7] * len(jobs) == [result.code for result in ended], [r.stderr for r in ended]
