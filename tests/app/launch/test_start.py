@@ -127,7 +127,7 @@ def planned(result: Result) -> tuple[list[str], dict[str, str], str]:
     return words, env, plan["config_path"]
 
 
-WRITTEN = "ds_config_zero0.json"
+WRITTEN = "ds_config_zero1.json"
 BY_FIRE = (
     "import fire, framework\ndef train(config, **kwargs):\n    framework.run(config)\n"
     "fire.Fire(train)\n"
@@ -250,7 +250,7 @@ def test_the_plan_is_written_under_the_name_that_a_script_reads(here: Run, folde
     way = hint.partition("`--config-via ")[2].partition("`")[0]
     assert 0 == here(*words, "--config-via", way, "train.py").code
     written = folder / way.partition(":")[2]
-    assert 0 == json.loads(written.read_text())["zero_optimization"]["stage"]
+    assert 1 == json.loads(written.read_text())["zero_optimization"]["stage"]
     assert written.with_suffix(".plan.json").is_file()
 
 
@@ -265,10 +265,10 @@ def test_it_is_said_once_and_kept_for_this_script_alone(here: Run, hidden: Path)
     (hidden / "other.py").write_text(HIDDEN)
     assert 0 == here("init", "--yes", *A100, "--config-via", "flag:ds", "train.py").code
     again = here("launch", "--dry-run", "--json", "--yes", "--machine", "4xA100-40GB", "train.py")
-    assert ["--ds", "ds_config_zero0.json"] == planned(again)[0]
+    assert ["--ds", "ds_config_zero1.json"] == planned(again)[0]
     kept = "note: from `zerowiz.toml`: `--model 1b --micro-batch 1 --config-via flag:ds`"
     assert kept in " ".join(again.stderr.split())
-    assert ["--x", "ds_config_zero0.json"] == planned(
+    assert ["--x", "ds_config_zero1.json"] == planned(
         dry(here, "--config-via", "flag:x", "train.py")
     )[0]
     assert 5 == dry(here, "other.py").code
@@ -361,4 +361,4 @@ def test_it_holds_for_configs_that_are_written_elsewhere(here: Run) -> None:
     assert 0 == here("init", "--yes", *A100, "--config-via", "flag:ds", "train.py").code
     words = ("launch", "--dry-run", "--json", "--yes", "--machine", "4xA100-40GB")
     found = planned(here(*words, "--output-dir", "other", "train.py"))[0]
-    assert ["--ds", "other/ds_config_zero0.json"] == found
+    assert ["--ds", "other/ds_config_zero1.json"] == found
