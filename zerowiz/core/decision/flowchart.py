@@ -13,6 +13,8 @@ from zerowiz.core.decision.evaluate import (
     evaluate_all,
     evaluate_with,
     is_hopeless,
+    may_run,
+    may_take,
 )
 from zerowiz.core.decision.job import Job
 from zerowiz.core.machine.types import Machine
@@ -500,6 +502,15 @@ def decide(job: Job, constraints: Constraints) -> Decision:
     return follow_flowchart(evaluate_all(job), job, constraints)
 
 
+def _is_best(chosen: StrategyEstimate) -> bool:
+    """Whether no other strategy can be clearly faster, as all of them compute as much."""
+    time = chosen.step_time
+    if chosen.verdict is not Verdict.FITS or chosen.strategy.offload is not Offload.NONE:
+        return False
+    least_seconds = 0.0 if time is None else time.computing_seconds * (1 + CLEARLY_FRACTION)
+    return time is None or least_seconds > time.expected_seconds
+
+
 def choose_only(
     job: Job, constraints: Constraints, *, leanest: bool = False
 ) -> tuple[StrategyEstimate | None, Reason]:
@@ -529,18 +540,31 @@ def choose_only(
         # What the smallest buffers leave no room for, no others do.
         return lean if leanest or not lean.runs else evaluate(job, row)
 
+    @cache
+    def compared(row: StrategyRow) -> StrategyEstimate:
+        return known[row.name] if known else evaluate(job, row)
+
     def timed(untimed: StrategyEstimate) -> StrategyEstimate:
         return evaluate_with(job, untimed.strategy, untimed.buffers) if leanest else untimed
 
     flowchart = _Flowchart(find, job, constraints, timed)
     chosen, (reason, *_) = _choose(flowchart, job, constraints)
-    if chosen is None or constraints.pinned or leanest:
+    if chosen is None or constraints.pinned or leanest or _is_best(chosen):
         return chosen, reason
-    others = [
-        estimate
-        for strategy in may_choose(job, constraints)
-        if _may_replace(strategy, chosen.strategy) and (estimate := find(strategy.name)) is not None
-    ]
+    rows = [row for row in may_choose(job, constraints) if _may_replace(row, chosen.strategy)]
+    time = seconds_of(chosen)
+    if time is None:
+        return chosen, reason
+    # Time is known sooner than memory, and most of what takes too long or needs more by it.
+    slowest_seconds = time * (1 + CLEARLY_FRACTION)
+    if chosen.verdict is Verdict.FITS and chosen.strategy.offload is Offload.NONE:
+        within = replace(job, budget_bytes=chosen.device_bytes)
+        fast_seconds = time / (1 + CLEARLY_FRACTION)
+        leaner = (row for row in rows if may_take(job, row, fast_seconds) and may_run(within, row))
+        if not any(dominates(compared(row), chosen) for row in leaner):
+            return chosen, reason
+    fast = (row for row in rows if may_take(job, row, slowest_seconds))
+    others = [compared(row) for row in fast if may_run(job, row)]
     better = find_better(chosen, others, others)
     return (chosen, reason) if better is None else (better[1], _BETTER[better[0]])
 
