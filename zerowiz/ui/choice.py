@@ -7,6 +7,7 @@ from zerowiz.core.decision.evaluate import Verdict
 from zerowiz.core.decision.flowchart import SAME_FRACTION
 from zerowiz.core.decision.job import Job, Objective
 from zerowiz.core.decision.open_settings import (
+    ROOM_FRACTION,
     Candidate,
     Limit,
     Search,
@@ -246,19 +247,19 @@ def _why_taken(searched: Search, choice: Candidate) -> str:
         return _("{faster}, but comes near the memory limit: {worth}", faster=faster, worth=_WORTH)
     if fastest.workload.gradient_checkpointing is not choice.workload.gradient_checkpointing:
         return _("{faster}, but recomputes activations: {worth}", faster=faster, worth=_WORTH)
-    if searched.decision.job.machine.world_size == 1 and fastest.strategy != choice.strategy:
+    if fastest.strategy != choice.strategy:
         return _(
-            "{faster}, but sharding gains nothing with one rank: {same} zerowiz takes "
-            "the simplest strategy",
+            "{faster}: within {percent:.0f} % zerowiz takes the simplest strategy",
             faster=faster,
-            same=_SAME,
+            percent=100 * SAME_FRACTION,
         )
     less = small(choice.headroom_bytes - fastest.headroom_bytes)
     return _(
-        "{faster} and leaves {less} less room: {same} zerowiz takes the one with the most room",
+        "{faster} and leaves {less} less room: within {percent:.0f} % zerowiz takes the one with"
+        " the most room",
         faster=faster,
         less=less,
-        same=_SAME,
+        percent=100 * ROOM_FRACTION,
     )
 
 
@@ -280,7 +281,6 @@ def _why_fastest(searched: Search, choice: Candidate) -> str:
 
 
 _LEAST_PERCENT = 0.05
-_SAME = _("within {same_fraction:.0f} %", same_fraction=100 * SAME_FRACTION)
 _WORTH = _(
     "zerowiz takes that only if it is {worth_fraction:.0f} % faster",
     worth_fraction=100 * SAME_FRACTION,
