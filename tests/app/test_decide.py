@@ -223,7 +223,7 @@ def test_a_settings_file_gets_what_was_chosen_in_its_copy(here: Run, trainer: Pa
 
 @pytest.mark.usefixtures("trainer")
 def test_another_strategy_that_is_clearly_faster_is_named(here: Run) -> None:
-    machine = ("--machine", "2xH200", "--model", "7b", "--global-batch", "16")
+    machine = ("--machine", "4xH100", "--model", "7b", "--global-batch", "64")
     words = ("train.py", "--seq_len", "2048", "--bf16", "True")
     result = here("plan", "--json", *machine, *words)
     named = re.search(r"note: (\S+) is predicted to be (.*) faster than (\S+): ", result.stderr)

@@ -118,7 +118,6 @@ class Case(NamedTuple):
     unsaid: Sequence[str] = ()
 
 
-NO_EFFECT = "after train.py has no effect"
 IN_FP32 = "your script trains in fp32"
 LOADS_16_BIT = "in train.py line 4 loads 16-bit weights"
 REFUSES = "`zerowiz launch` refuses it"
@@ -130,7 +129,6 @@ SAVES_SHARDS = ("plan", "--machine", "8xA100-40GB", "--model", "13b", "--seq-len
 ELSEWHERE = ("launch", "--dry-run", *A100, "--model", "100m")
 CLIPPING = "`ds_config_zero1.json` sets `gradient_clipping` 1.0, a default of"
 CHANGES = "your script's batch changes"
-PASSES = ("--lr", "3", "--hub_token", "hf_abc")
 CASES = {
     # What stops a launch unless it is forced.
     "fsdp": Case(HF_PARSER, (*LAUNCH, "2", "train.py", "--fsdp", "full_shard"), 5, ["PF109 fsdp"]),
@@ -240,28 +238,6 @@ CASES = {
         0,
         ["Machine 1 CPU rank (this host); one rank, no link"],
     ),
-    # Words behind a script that surely reads none.
-    **{
-        f"words have no effect, {command}": Case(
-            HF_IN_CODE,
-            (command, *options, *CPU, "train.py", *PASSES),
-            0,
-            [NO_EFFECT, "note: `--lr 3 --hub_token"],
-            [] if command == "launch" else ["hf_abc"],
-        )
-        for command, *options in (("plan",), ("launch", "--dry-run", "--yes"))
-    },
-    **{
-        f"words may have an effect, {line}": Case(
-            f"{line}\n{HF_IN_CODE}", ("plan", *CPU, "train.py", *PASSES), 0, [], [NO_EFFECT]
-        )
-        for line in (
-            "import sys; lr = sys.argv[2]",
-            "from click import command",
-            "from .settings import lr",
-            "from settings import lr",
-        )
-    },
     # Values of zerowiz's own, and a config that is not used.
     "an own optimizer": Case(
         PASSING, ("plan", "--stage", "1", *ON_GPUS, "train.py"), 0, [f"{CLIPPING} zerowiz's own"]
