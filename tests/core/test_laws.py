@@ -484,13 +484,17 @@ def test_a_wider_interval_never_betters_a_verdict(
 def test_what_is_uncertain_is_chosen_only_where_nothing_surely_runs(
     job: Job, constraints: Constraints
 ) -> None:
-    """But for what the flowchart never takes: a slow ZeRO-3, and ZeRO-1 over a fast link."""
+    """But for what the flowchart never takes: a slow ZeRO-3, and ZeRO-1 over a fast link.
+
+    What needs no offload does not give way to it.
+    """
     decision = decide(job, constraints)
     if decision.chosen is None or is_sure(decision):
         return
     sure = {each.strategy for each in decision.evaluated if each.is_sure}
     offloads = {ZERO2_OFFLOAD, ZERO3_OFFLOAD}
-    open_ = {DDP, ZERO2} | (set() if constraints.offload is OffloadChoice.NONE else offloads)
+    gives_way = decision.chosen.strategy in offloads
+    open_ = {DDP, ZERO2} | (offloads if gives_way else set())
     if ZERO3 in sure and not job.machine.is_fast and not constraints.allow_slow:
         # A slow ZeRO-3 that fits is refused, before offload is asked of.
         open_ -= offloads if constraints.offload is not OffloadChoice.AUTO else set()

@@ -454,6 +454,7 @@ def test_more_memory_at_equal_times_picks_a_more_frugal_strategy_only_where_it_i
         (FAST, Constraints(), ZERO3),
         (SLOW, Constraints(), DDP),
         (SLOW, Constraints(allow_slow=True), ZERO3),
+        (ONE, Constraints(), ZERO3),
         (FAST, Constraints(stage=0), DDP),
         (FAST, Constraints(stage=0, force=True), DDP),
     ],

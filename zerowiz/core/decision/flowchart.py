@@ -186,9 +186,13 @@ def considered(constraints: Constraints) -> tuple[Strategy, ...]:
 
 
 def may_choose(job: Job, constraints: Constraints) -> tuple[StrategyRow, ...]:
-    """The strategies that the flowchart's last question may lead to, in its order."""
+    """The strategies that the flowchart's last question may lead to, in its order.
+
+    One GPU has no link that would be slow.
+    """
     no_offload = constraints.offload is OffloadChoice.NONE
-    takes_zero3 = job.machine.is_fast or constraints.allow_slow
+    machine = job.machine
+    takes_zero3 = machine.is_fast or machine.world_size == 1 or constraints.allow_slow
     return tuple(
         strategy
         for strategy in FLOWCHART_STRATEGIES
