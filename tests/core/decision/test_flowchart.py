@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from functools import cache
 from itertools import product
 
 import pytest
@@ -29,7 +30,7 @@ from zerowiz.core.memory.allocations import Allocation, AllocationKind, Phase
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS
 from zerowiz.core.memory.estimate import Estimate
 from zerowiz.core.memory.host import HostNeed, HostPhase
-from zerowiz.core.memory.rank_sizes import StrategyRow, rank_sizes
+from zerowiz.core.memory.rank_sizes import RankSizes, StrategyRow, rank_sizes
 from zerowiz.core.model.from_name import model_from_size
 from zerowiz.core.speed.costs import StepTime
 from zerowiz.core.strategies import (
@@ -70,6 +71,11 @@ def held_on_host(size_bytes: int) -> HostNeed:
     return HostNeed(phases={HostPhase.TRAINING: (held,)})
 
 
+@cache
+def sizes_of(strategy: StrategyRow) -> RankSizes:
+    return rank_sizes(SEVEN, Workload(), 4, strategy, DEEPSPEED_DEFAULTS)
+
+
 def evaluated(
     strategy: StrategyRow,
     verdict: Verdict,
@@ -88,7 +94,7 @@ def evaluated(
     return StrategyEstimate(
         estimate=Estimate(
             model=SEVEN,
-            rank=rank_sizes(SEVEN, Workload(), 4, strategy, DEEPSPEED_DEFAULTS),
+            rank=sizes_of(strategy),
             moments={Phase.STEP: ((allocation,),)},
             host={},
         ),
