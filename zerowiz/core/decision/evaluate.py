@@ -282,9 +282,7 @@ def may_take(job: Job, strategy: StrategyRow, most_seconds: float) -> bool:
     """Whether a step may take no longer: without memory, its fastest buffers tell."""
     sizes = (job.counted_workload, job.machine.world_size, strategy, job.buffers(strategy)[0])
     rank = _rank_sizes(job.model, *sizes, job.own_trace)
-    machine, time = job.machine, None
-    if job.accounting is not Accounting.TEXTBOOK:
-        time = predict_step_time(job.model, rank, machine, job.rates, job.calibration)
+    time = predict_step_time(job.model, rank, job.machine, job.rates, job.calibration)
     return time is None or time.expected_seconds <= most_seconds
 
 

@@ -506,15 +506,6 @@ def decide(job: Job, constraints: Constraints) -> Decision:
     return follow_flowchart(evaluate_all(job), job, constraints)
 
 
-def _is_best(chosen: StrategyEstimate) -> bool:
-    """Whether no other strategy can be clearly faster, as all of them compute as much."""
-    time = chosen.step_time
-    if chosen.verdict is not Verdict.FITS or chosen.strategy.offload is not Offload.NONE:
-        return False
-    least_seconds = 0.0 if time is None else time.computing_seconds * (1 + CLEARLY_FRACTION)
-    return time is None or least_seconds > time.expected_seconds
-
-
 def choose_only(
     job: Job, constraints: Constraints, *, leanest: bool = False
 ) -> tuple[StrategyEstimate | None, Reason]:
@@ -553,7 +544,7 @@ def choose_only(
 
     flowchart = _Flowchart(find, job, constraints, timed)
     chosen, (reason, *_) = _choose(flowchart, job, constraints)
-    if chosen is None or constraints.pinned or leanest or _is_best(chosen):
+    if chosen is None or constraints.pinned or leanest:
         return chosen, reason
     rows = [row for row in may_choose(job, constraints) if _may_replace(row, chosen.strategy)]
     time = seconds_of(chosen)

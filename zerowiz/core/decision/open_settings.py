@@ -26,6 +26,7 @@ from zerowiz.core.decision.flowchart import (
     follow_flowchart,
     follow_questions,
     may_choose,
+    seconds_of,
     take_better,
 )
 from zerowiz.core.decision.job import Job, Objective, OpenSettings
@@ -62,8 +63,7 @@ class Candidate(Struct, frozen=True, kw_only=True):
     @property
     def seconds(self) -> float | None:
         """The expected time of a step; None where it is not predicted."""
-        time = self.evaluated.step_time
-        return None if time is None else time.expected_seconds
+        return seconds_of(self.evaluated)
 
     @property
     def headroom_bytes(self) -> int:
@@ -76,12 +76,6 @@ ROOM_FRACTION = 0.03
 
 With SAME_FRACTION, the choices of docs/accuracy.md took 3.2 % longer than the best, not 2.2 %.
 """
-
-
-def _simplicity(candidate: Candidate) -> tuple[bool, int]:
-    """Of what is as fast the least is taken: no offload, then the lower stage."""
-    strategy = candidate.strategy
-    return strategy.offload is not Offload.NONE, STRATEGIES.index(strategy)
 
 
 def _fastest(candidates: Sequence[Candidate]) -> Candidate:
@@ -97,8 +91,9 @@ def _fastest(candidates: Sequence[Candidate]) -> Candidate:
         return min(candidates, key=lambda candidate: candidate.workload.accumulation_steps)
     least = min(seconds for seconds, _ in timed)
     same = [(s, candidate) for s, candidate in timed if s <= least * (1 + SAME_FRACTION)]
-    simplest = min(_simplicity(candidate) for _, candidate in same)
-    mine = [(s, candidate) for s, candidate in same if _simplicity(candidate) == simplest]
+    # The table has those without offload first, then the lower stages.
+    simplest = min((candidate.strategy for _, candidate in same), key=STRATEGIES.index)
+    mine = [(s, candidate) for s, candidate in same if candidate.strategy == simplest]
     least = min(seconds for seconds, _ in mine)
     roomy = (candidate for s, candidate in mine if s <= least * (1 + ROOM_FRACTION))
     return max(roomy, key=lambda candidate: candidate.headroom_bytes)
@@ -476,7 +471,8 @@ def _find_better(
     of_each = ([c for c in candidates if c.strategy == strategy] for strategy in allowed)
     in_order = [taken for mine in of_each if (taken := take_fastest(mine)) is not None]
     # A cover leaves out splits that are slower than others of the same strategy.
-    evaluators = {w: Evaluator(replace(job, workload=w)) for w in _workloads((led, *in_order))}
+    workloads = dict.fromkeys(candidate.workload for candidate in (led, *in_order))
+    evaluators = {w: Evaluator(replace(job, workload=w)) for w in workloads}
     beside = (e.candidate(w, s) for w, e in evaluators.items() for s in allowed)
     rivals = [c.evaluated for c in (*candidates, *beside) if c.strategy in allowed]
     found = find_better(led.evaluated, [each.evaluated for each in in_order], rivals)
@@ -484,10 +480,6 @@ def _find_better(
         return None
     question, better = found
     return question, next(each for each in in_order if each.evaluated is better)
-
-
-def _workloads(candidates: Iterable[Candidate]) -> Iterator[Workload]:
-    yield from dict.fromkeys(candidate.workload for candidate in candidates)
 
 
 def _take(objective: Objective, candidates: Sequence[Candidate]) -> Candidate | None:

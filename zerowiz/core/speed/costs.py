@@ -133,9 +133,6 @@ class Term(Struct, frozen=True, kw_only=True):
     formula: str
 
 
-_COMPUTING = frozenset({TermKind.MATRIX_PRODUCTS, TermKind.ATTENTION, TermKind.ELEMENTWISE})
-
-
 @shows("expected_seconds", "low_seconds", "high_seconds", "tokens_per_s", "measured_steps")
 class StepTime(Struct, frozen=True, kw_only=True):
     """How long one optimizer step takes, and what of it is made."""
@@ -160,11 +157,6 @@ class StepTime(Struct, frozen=True, kw_only=True):
         """What it would take with enough memory: the allocator then flushes nothing."""
         flushes = (t.exposed_seconds for t in self.terms if t.kind is TermKind.ALLOCATOR)
         return self.expected_seconds - sum(flushes)
-
-    @property
-    def computing_seconds(self) -> float:
-        """What the GPU computes: the same with every strategy."""
-        return sum(term.exposed_seconds for term in self.terms if term.kind in _COMPUTING)
 
     @property
     def tokens_per_s(self) -> float:
