@@ -275,7 +275,7 @@ _QUESTIONS: Mapping[FlowchartQuestion, str] = {
     FlowchartQuestion.FITS_OFFLOAD: N_("Does it fit with offload?"),
     FlowchartQuestion.LEANER_AND_FASTER: N_("Is another leaner and clearly faster?"),
     FlowchartQuestion.NO_OFFLOAD_AS_FAST: N_("Is another as fast without offload?"),
-    FlowchartQuestion.SURE_AND_AS_FAST: N_("Is another certain to fit, as fast?"),
+    FlowchartQuestion.SURE_AND_AS_FAST: N_("Is another as fast, and certain to fit?"),
 }
 _OFFLOADS: Mapping[Offload, str] = {
     Offload.OPTIMIZER: N_("With the optimizer offloaded?"),
@@ -308,7 +308,9 @@ _REASONS: Mapping[Reason, str] = {
     Reason.UNCERTAIN_PASSED_OVER: N_("zerowiz skipped strategies that are uncertain"),
     Reason.LEANER_AND_FASTER: N_("it needs less memory than {beaten}, and is {times} faster"),
     Reason.NO_OFFLOAD_AS_FAST: N_("it needs no offload, and is as fast as {beaten} or faster"),
-    Reason.SURE_AND_AS_FAST: N_("it is certain to fit, which {beaten} is not, and about as fast"),
+    Reason.SURE_AND_AS_FAST: N_(
+        "it is certain to fit, while {beaten} is not, and is about as fast"
+    ),
     Reason.NOTHING_FITS: N_("no strategy fits with your options"),
     Reason.BUDGET_UNKNOWN: N_("the free GPU memory is unknown, so it may not fit"),
     Reason.FASTEST: N_("its step is predicted to be the fastest of all that fit"),
