@@ -18,7 +18,6 @@ from zerowiz.core.speed.costs import (
     calibrate,
     find_rates,
     on_host,
-    product_fraction_on,
     time_python_call,
 )
 from zerowiz.core.structs import replace
@@ -107,12 +106,6 @@ def test_a_reading_is_pulled_towards_the_mean_of_shared_hosts() -> None:
 def test_a_host_that_nobody_timed_is_not_pulled() -> None:
     expected = COSTS.unknown_python_call_seconds / COSTS.python_call_seconds
     assert _factor(None) == pytest.approx(expected)
-
-
-def test_a_gpu_before_hopper_reaches_more_of_its_nominal_rate() -> None:
-    assert COSTS.older_product_fraction == product_fraction_on(COSTS, (8, 0))
-    assert COSTS.product_fraction == product_fraction_on(COSTS, (9, 0))
-    assert COSTS.product_fraction == product_fraction_on(COSTS, (10, 0))
 
 
 # How fast this host runs Python.

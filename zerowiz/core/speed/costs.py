@@ -53,8 +53,6 @@ def time_python_call(now: Callable[[], float]) -> float:
 class GpuRates(Struct, frozen=True, kw_only=True):
     """The nominal rates of one GPU: no job reaches them."""
 
-    compute_capability: tuple[int, int]
-    """Which part of them a job reaches depends on it."""
     bf16_flop_per_s: int | None
     """Dense; None where the GPU has no bf16 arithmetic."""
     fp16_flop_per_s: int
@@ -88,7 +86,6 @@ def find_rates(machine: Machine, table: Sequence[GpuModel]) -> GpuRates | None:
         return None
     (row,) = matches
     return GpuRates(
-        compute_capability=row.compute_capability,
         bf16_flop_per_s=row.bf16_flop_per_s,
         fp16_flop_per_s=row.fp16_flop_per_s,
         fp32_flop_per_s=row.fp32_flop_per_s,
@@ -168,9 +165,7 @@ class Costs(Struct, frozen=True, kw_only=True):
     """What hardware and software take, beyond the nominal rates of a data sheet."""
 
     product_fraction: float
-    """Of the nominal FLOP/s, reached by a large product of matrices on Hopper and newer GPUs."""
-    older_product_fraction: float
-    """The same of GPUs before Hopper: their power limit allows more of what is nominal."""
+    """Of the nominal FLOP/s, reached by a large product of matrices."""
     attention_fraction: float
     """The same of a fused attention kernel."""
     masked_attention_fraction: float
@@ -182,7 +177,9 @@ class Costs(Struct, frozen=True, kw_only=True):
     python_call_seconds: float
     """Of the host that the times of Python below are of; those of another one are in proportion."""
     unknown_python_call_seconds: float
-    """Of a host that nobody timed."""
+    """Of a host that nobody timed: as fast as any of which times were published."""
+    slow_python_call_seconds: float
+    """Of the slowest host that was measured."""
     shared_python_call_seconds: float
     """What a reading is pulled towards: the mean of hosts that other jobs share."""
     reading_fraction: float
@@ -193,9 +190,9 @@ class Costs(Struct, frozen=True, kw_only=True):
     host_spread_fraction: float
     """The standard deviation of the logarithm of what such a call takes, from moment to moment."""
     host_seconds: float
-    """Of Python and launches, for each module with weights, forward or backward."""
+    """Of Python and launches, for each operation of forward, forward or backward."""
     checkpoint_seconds: float
-    """Of a module in a checkpointed block, forward and twice as long backward, beside its launches.
+    """Of an operation in a checkpointed block, forward and twice as long backward.
 
     torch calls Python for each tensor that an operation saves, when forward drops it, when backward
     computes it again and when it is read (torch/utils/checkpoint.py, _checkpoint_hook).
@@ -238,7 +235,6 @@ class Costs(Struct, frozen=True, kw_only=True):
     """By which steps are longer near the limit of memory, where the allocator flushes."""
 
 
-_HOPPER = (9, 0)
 _OF_THE_HOST = (
     *("host_seconds", "checkpoint_seconds", "hook_seconds", "gather_seconds", "micro_step_seconds"),
     *("gradient_seconds", "step_seconds", "fixed_seconds"),
@@ -257,13 +253,6 @@ def _call_seconds(costs: Costs, read: float | None) -> float:
     return math.exp((1 - weight) * math.log(usual) + weight * math.log(read))
 
 
-def product_fraction_on(costs: Costs, compute_capability: tuple[int, int]) -> float:
-    """What a large product of matrices reaches of the nominal FLOP/s on such a GPU."""
-    if compute_capability < _HOPPER:
-        return costs.older_product_fraction
-    return costs.product_fraction
-
-
 def memory_rate_on(costs: Costs, rates: GpuRates) -> float:
     """The bytes that a kernel which only moves bytes really moves in a second."""
     return rates.memory_bytes_per_s * costs.memory_fraction
@@ -278,35 +267,36 @@ def on_host(costs: Costs, host: Host) -> Costs:
 # What has no source of its own was fitted by `python tests/speed/fit.py --fit --free-running`, on
 # the fitted side of tests/measured/times and regret: nothing was synchronised inside them.
 COSTS = Costs(
-    product_fraction=0.62,
-    # Fitted on the times of A100s and A800s in public_times.json.
-    older_product_fraction=0.64,
-    attention_fraction=0.71,
-    masked_attention_fraction=0.29,
-    memory_fraction=0.56,
-    elementwise_fraction=0.73,
+    product_fraction=0.70,
+    attention_fraction=0.72,
+    masked_attention_fraction=0.30,
+    memory_fraction=0.52,
+    elementwise_fraction=0.75,
     # tests/measured/README.md: of the rented host beside one H200.
     python_call_seconds=87e-9,
     # Fitted on the times of qwen at stage 3 in public_times.json, where Python decides: servers
     # that are not shared run it faster.
     unknown_python_call_seconds=60e-9,
+    # regret/2026-11-h100-g.jsonl: the geometric mean of the 15 readings of that lease. Those of 30
+    # leases lie between 87 and 193 ns.
+    slow_python_call_seconds=193e-9,
     # The geometric mean of the readings beside the fitted steps. One reading differs from others of
     # its lease by 27 % (a standard deviation), and leases from each other by nearly as much: by
     # these variances alone it would weigh 0.4. `reading_fraction` is fitted.
     shared_python_call_seconds=143e-9,
-    reading_fraction=0.54,
+    reading_fraction=0.46,
     # tests/measured/regret: 24 readings in one lease of an H200, 96 to 215 ns.
     host_spread_fraction=0.22,
-    host_seconds=124e-6,
-    checkpoint_seconds=19.5e-6,
-    hook_seconds=320e-6,
+    host_seconds=14.8e-6,
+    checkpoint_seconds=2.2e-6,
+    hook_seconds=325e-6,
     # Not fitted: the steps of two H100s agree with anything up to 100 us, and the published ones of
     # two and more A100s and A800s (public_times.json) with 60 to 200 us.
     gather_seconds=100e-6,
     micro_step_seconds=3.1e-3,
-    gradient_seconds=134e-6,
-    step_seconds=52e-6,
-    fixed_seconds=5.5e-3,
+    gradient_seconds=130e-6,
+    step_seconds=54e-6,
+    fixed_seconds=6.4e-3,
     # tests/measured/links.json: 1 GiB over NVLink 0.58 (reduce-scatter) to 0.72 (all-reduce),
     # with NCCL_P2P_DISABLE=1 0.40 to 0.46. Between nodes nothing was measured.
     nvlink_fraction=0.60,

@@ -39,7 +39,6 @@ from zerowiz.core.speed.costs import (
     TermKind,
     memory_rate_on,
     on_host,
-    product_fraction_on,
 )
 from zerowiz.core.strategy_types import Offload, Part
 from zerowiz.core.structs import replace
@@ -250,10 +249,11 @@ def _gradient_bytes(r: RankSizes) -> int:
 # memory/forward counts.
 
 _EXPERTS = "experts."
-# peft/tuners/lora/layer.py: two products, a scale and a sum, beside the module's own product, the
-# norm in front of it, rotation or activation. On a CPU, where tiny blocks take as long as Python
-# does, a pair took 0.7 to 0.9 of a module; the fitted steps agree with 0.6 to 0.7.
-_ADAPTERS_AS_MODULES = 0.7
+# The operations that torch is called for in forward, counted in traces (tests/speed/traffic.py): a
+# product with its views, a norm of either kind, what else a block does (rotation, attention, the
+# activation, sums), and a pair of adapters: two products, a scale and a sum.
+_OF_PRODUCT, _OF_BLOCK, _OF_ADAPTERS = 4, 30, 6
+_OF_RMS_NORM, _OF_LAYER_NORM = 9, 1
 
 
 class Moved(NamedTuple):
@@ -269,6 +269,9 @@ class Moved(NamedTuple):
 IN_BLOCKS = Moved(2.9, 6.6)
 IN_FUSED_BLOCKS = Moved(2.1, 3.6)
 AT_ENDS = Moved(2.3, 3.3)
+# Of an adapted product (peft/tuners/lora/layer.py, Linear.forward): its adapter's output is scaled
+# and added to its own; backward scales the gradient, and adds both gradients of the input.
+_SCALED, _ADDED = 2, 3
 
 
 class Products(NamedTuple):
@@ -293,8 +296,12 @@ class Counted(NamedTuple):
     ends: Products
     """The head, and projections before and behind the blocks."""
     adapters: Products
-    modules: float
-    """With weights; a pair of adapters launches half as much as a module and what belongs to it."""
+    adapters_moved: Moved
+    """Values of one token that small kernels of the adapters read and write."""
+    modules: int
+    """With weights."""
+    operations: int
+    """That forward calls torch for; backward takes twice as many, in less Python each."""
     trained_tensors: int
 
 
@@ -308,14 +315,17 @@ def _product(tensor: Tensor, architecture: Architecture) -> Products:
     return Products(stack * size * copies, visits * size * copies, visits * (out + wide) * copies)
 
 
-def _adapters(tensor: Tensor, architecture: Architecture, rank: int) -> Products:
+def _adapters(tensor: Tensor, architecture: Architecture, rank: int) -> tuple[Products, Moved]:
     out, wide = tensor.shape[-2:]
     stack, visits = tensor.adapters, len(tensor.targets)
     if tensor.name.startswith(_EXPERTS):
         visits *= max(1, architecture.experts_per_token)
     size, copies = rank * (out + wide), tensor.copies
     values = visits * (out + wide + 2 * rank)
-    return Products(stack * size * copies, visits * size * copies, values * copies)
+    products = Products(stack * size * copies, visits * size * copies, values * copies)
+    forward = (_SCALED + _ADDED) * out
+    backward = _SCALED * out + _ADDED * wide
+    return products, Moved(visits * copies * forward, visits * copies * backward)
 
 
 def _head(model: Model, trainer: Trainer) -> Products:
@@ -337,14 +347,20 @@ def count_products(model: Model, workload: Workload) -> Counted:
 @lru_cache(maxsize=64)
 def _count(model: Model, rank: int, targets: tuple[str, ...], trainer: Trainer) -> Counted:
     a = model.architecture
-    blocks, adapters = Products(), Products()
+    blocks, adapters, moved = Products(), Products(), Moved(0, 0)
     ends = _head(model, trainer)
-    modules, trained = 0.0, 0
+    modules, trained = 0, 0
+    family = FAMILIES.get(a.family)
+    by_torch = family is not None and family.norm is Norm.LAYER
+    of_norm = _OF_LAYER_NORM if by_torch else _OF_RMS_NORM
+    operations = _OF_BLOCK * (a.layers + a.encoder_layers)
     for tensor in model.tensors:
         is_bias = tensor.name.endswith(".bias")
         modules += 0 if is_bias else tensor.copies
         trained += 0 if rank else tensor.copies
         is_vector = len(tensor.shape) == 1
+        if not is_bias:
+            operations += tensor.copies * (of_norm if is_vector else _OF_PRODUCT)
         if is_vector or not (tensor.in_block or tensor.linear):
             continue
         product = _product(tensor, a)
@@ -353,10 +369,12 @@ def _count(model: Model, rank: int, targets: tuple[str, ...], trainer: Trainer) 
         else:
             ends = ends.plus(product)
         if rank and tensor.is_adapted(targets):
-            adapters = adapters.plus(_adapters(tensor, a, rank))
-            modules += _ADAPTERS_AS_MODULES * tensor.copies * len(tensor.targets)
+            products, kernels = _adapters(tensor, a, rank)
+            adapters = adapters.plus(products)
+            moved = Moved(moved.forward + kernels.forward, moved.backward + kernels.backward)
+            operations += _OF_ADAPTERS * tensor.copies * len(tensor.targets)
             trained += 2 * tensor.copies * len(tensor.targets)
-    return Counted(blocks, ends, adapters, modules, trained)
+    return Counted(blocks, ends, adapters, moved, modules, operations, trained)
 
 
 class Pass(NamedTuple):
@@ -463,7 +481,7 @@ def compute_passes(
     tokens = workload.rows * length_tokens(a, workload)
     w = rank.weight_bytes if workload.torch_autocast is None else HALF_BYTES
     gpu = _Gpu(
-        flop_per_s * product_fraction_on(costs, rates.compute_capability),
+        flop_per_s * costs.product_fraction,
         memory_rate_on(costs, rates),
     )
     again = 1 if workload.gradient_checkpointing else 0
@@ -483,11 +501,11 @@ def compute_passes(
     family = FAMILIES.get(a.family)
     fused = LOSS_ROWS[workload.loss].has_liger or (family is not None and family.norm is Norm.LAYER)
     moved = IN_FUSED_BLOCKS if fused else IN_BLOCKS
-    blocks_bytes = moved.forward * kept_bytes
+    beside = counted.adapters_moved
+    blocks_bytes = moved.forward * kept_bytes + w * tokens * beside.forward
     forward_bytes = blocks_bytes + AT_ENDS.forward * (saved.head_bytes + saved.loss_forward_bytes)
-    backward_bytes = moved.backward * kept_bytes + AT_ENDS.backward * (
-        saved.head_bytes + saved.loss_backward_bytes
-    )
+    backward_bytes = moved.backward * kept_bytes + w * tokens * beside.backward
+    backward_bytes += AT_ENDS.backward * (saved.head_bytes + saved.loss_backward_bytes)
     return Passes(
         Pass(blocks + ends + adapters, attention, forward_bytes / rate),
         Pass(
@@ -574,7 +592,7 @@ _FORMULAS: Mapping[TermKind, str] = {
     ),
     TermKind.ATTENTION: N_("4 t s q forward, half where causal, 2.5 times as much backward"),
     TermKind.ELEMENTWISE: N_("bytes that small kernels move / memory bandwidth"),
-    TermKind.HOST: N_("modules x launches - what the GPU computes meanwhile"),
+    TermKind.HOST: N_("operations x launches - what the GPU computes meanwhile"),
     TermKind.HOOKS: N_("modules x hooks of stage 3 - what the GPU computes meanwhile"),
     TermKind.GATHERING: N_("w (N + F) / link - what the GPU computes meanwhile"),
     TermKind.REDUCTION: N_("w N / link - what the GPU computes meanwhile"),
@@ -753,11 +771,11 @@ def _seconds(
     stepping = step_optimizer(r, machine, rates, counted.trained_tensors, costs)
     sent = _communication(r, machine, rates, costs, stepping)
     micro_steps = workload.accumulation_steps
-    host = costs.host_seconds * counted.modules + costs.micro_step_seconds / 2
+    host = costs.host_seconds * counted.operations + costs.micro_step_seconds / 2
     hooks = _hooks_seconds(r, counted, costs)
     reducing = costs.gradient_seconds * counted.trained_tensors if r.strategy.cuts_shares else 0.0
     again = 2 if workload.gradient_checkpointing else 1
-    checkpoints = costs.checkpoint_seconds * counted.modules * (again - 1)
+    checkpoints = costs.checkpoint_seconds * counted.operations * (again - 1)
     total = _Sum()
 
     forward, busy = _phase(passes.forward, host + checkpoints, hooks, costs)
