@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import TextIO
 
 from zerowiz.core.decision.evaluate import Verdict
-from zerowiz.core.decision.flowchart import SAME_FRACTION
+from zerowiz.core.decision.flowchart import CLEARLY_FRACTION, SAME_FRACTION
 from zerowiz.core.decision.job import Job, Objective
 from zerowiz.core.decision.open_settings import (
     ROOM_FRACTION,
@@ -146,7 +146,15 @@ def _why(unchosen: Candidate, choice: Candidate, *, by_script: bool) -> str:
         if less is None:
             return _("as fast as {whose}", whose=whose)
         return _("as fast as {whose} with {less}", whose=whose, less=less)
-    return _needs(less, whose)
+    return _faster_on_slow_host(unchosen, choice, whose) or _needs(less, whose)
+
+
+def _faster_on_slow_host(unchosen: Candidate, choice: Candidate, whose: str) -> str | None:
+    slow, before = choice.slow_host_seconds, unchosen.slow_host_seconds
+    if slow is None or before is None or before <= slow:
+        return None
+    times = times_faster(before, slow)
+    return _("{times} faster than {whose} on a slow host", times=times, whose=whose)
 
 
 def _needs(less: str | None, whose: str) -> str:
@@ -243,10 +251,32 @@ def _why_taken(searched: Search, choice: Candidate) -> str:
         if percent >= _LEAST_PERCENT
         else _("{strategy} {split} is as fast", **named)
     )
+    return _why_not(fastest, choice, faster)
+
+
+def _why_not(fastest: Candidate, choice: Candidate, faster: str) -> str:
+    """Why the fastest was not taken.
+
+    Args:
+        fastest: It.
+        choice: What was taken.
+        faster: That it is faster, in words.
+    """
     if fastest.evaluated.verdict is not choice.evaluated.verdict:
-        return _("{faster}, but comes near the memory limit: {worth}", faster=faster, worth=_WORTH)
+        worth = _worth(CLEARLY_FRACTION)
+        return _("{faster}, but comes near the memory limit: {worth}", faster=faster, worth=worth)
     if fastest.workload.gradient_checkpointing is not choice.workload.gradient_checkpointing:
-        return _("{faster}, but recomputes activations: {worth}", faster=faster, worth=_WORTH)
+        worth = _worth(SAME_FRACTION)
+        return _("{faster}, but recomputes activations: {worth}", faster=faster, worth=worth)
+    slow, own_slow = fastest.slow_host_seconds, choice.slow_host_seconds
+    if slow is not None and own_slow is not None and own_slow < slow:
+        return _(
+            "{faster}, but {slow} s on a slow host, where this takes {own} s: zerowiz does not"
+            " know how fast the host is, and takes what loses least",
+            faster=faster,
+            slow=seconds(slow),
+            own=seconds(own_slow),
+        )
     if fastest.strategy != choice.strategy:
         return _(
             "{faster}: within {percent:.0f} % zerowiz takes the simplest strategy",
@@ -281,10 +311,13 @@ def _why_fastest(searched: Search, choice: Candidate) -> str:
 
 
 _LEAST_PERCENT = 0.05
-_WORTH = _(
-    "zerowiz takes that only if it is {worth_fraction:.0f} % faster",
-    worth_fraction=100 * SAME_FRACTION,
-)
+
+
+def _worth(fraction: float) -> str:
+    return _(
+        "zerowiz takes that only if it is {worth_fraction:.0f} % faster",
+        worth_fraction=100 * fraction,
+    )
 
 
 def limits(largest: Sequence[Limit], job: Job, stream: TextIO) -> None:

@@ -318,8 +318,10 @@ _REASONS: Mapping[Reason, str] = {
         "its step is predicted to be within 5 % of the fastest that fits"
     ),
     Reason.FASTER_NOT_WORTH: N_(
-        "the faster ones recompute activations or come near the memory limit, and gain less than"
-        " 5 %"
+        "the faster ones recompute activations or come near the memory limit, and gain too little"
+    ),
+    Reason.LOSES_LEAST: N_(
+        "zerowiz does not know how fast the host is, and this loses least on a slow or a fast one"
     ),
     Reason.SMALLEST: N_("it needs the least memory of all that fit"),
 }

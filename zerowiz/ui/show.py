@@ -6,8 +6,8 @@ from typing import TextIO
 
 from zerowiz.core import shell
 from zerowiz.core.command_words import flags
-from zerowiz.core.decision.evaluate import buffer_costs
-from zerowiz.core.decision.flowchart import Decision
+from zerowiz.core.decision.evaluate import buffer_costs, seconds_on_slow_host
+from zerowiz.core.decision.flowchart import CLEARLY_FRACTION, Decision
 from zerowiz.core.decision.job import Job
 from zerowiz.core.decision.remedy_table import Remedy
 from zerowiz.core.launch.plan import LaunchPlan
@@ -199,6 +199,9 @@ def _say_time(decision: Decision, stream: TextIO) -> None:
         return
     steps = time.measured_steps
     scaled = _(", scaled by {steps} measured here", steps=steps) if time.calibrated else ""
+    slow = None if decision.chosen is None else seconds_on_slow_host(decision.job, decision.chosen)
+    if slow is not None and slow >= time.expected_seconds * (1 + CLEARLY_FRACTION):
+        scaled = _(", {slow} on a slow host", slow=seconds(slow))
     words = _(
         "{expected_seconds} s per optimizer step expected, {low} to {high}{scaled}; "
         "{tokens_per_s:,.0f} tokens/s on all GPUs together",

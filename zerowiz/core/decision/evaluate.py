@@ -25,7 +25,7 @@ from zerowiz.core.memory.host import HostNeed, HostPhase, predict_host, training
 from zerowiz.core.memory.micro_step import Traced
 from zerowiz.core.memory.rank_sizes import RankSizes, StrategyRow, rank_sizes
 from zerowiz.core.model.types import Model
-from zerowiz.core.speed.costs import StepTime
+from zerowiz.core.speed.costs import COSTS, StepTime
 from zerowiz.core.speed.step_time import predict_step_time, wire_bytes_per_step
 from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.strategy_types import Offload, ZeroKey
@@ -284,6 +284,25 @@ def may_take(job: Job, strategy: StrategyRow, most_seconds: float) -> bool:
     rank = _rank_sizes(job.model, *sizes, job.own_trace)
     time = predict_step_time(job.model, rank, job.machine, job.rates, job.calibration)
     return time is None or time.expected_seconds <= most_seconds
+
+
+_ON_SLOW_HOST = replace(COSTS, unknown_python_call_seconds=COSTS.slow_python_call_seconds)
+
+
+def seconds_on_slow_host(job: Job, evaluated: StrategyEstimate) -> float | None:
+    """The time of a step on the slowest host that was measured; None where the host is known."""
+    time = evaluated.step_time
+    if time is None or job.calibration or job.machine.host.python_call_seconds is not None:
+        return None
+    slow = predict_step_time(
+        job.model,
+        evaluated.estimate.rank,
+        job.machine,
+        job.rates,
+        near_limit=time.roomy_seconds < time.expected_seconds,
+        costs=_ON_SLOW_HOST,
+    )
+    return None if slow is None else slow.expected_seconds
 
 
 def is_hopeless(job: Job, strategy: StrategyRow) -> bool:

@@ -73,6 +73,7 @@ class Reason(StrEnum):
     FASTEST = "fastest"
     AS_GOOD_AS_FASTEST = "as_good_as_fastest"
     FASTER_NOT_WORTH = "faster_not_worth"
+    LOSES_LEAST = "loses_least"
     SMALLEST = "smallest"
 
 
@@ -213,11 +214,15 @@ _Timed = Callable[[StrategyEstimate], StrategyEstimate]
 SAME_FRACTION = 0.05
 """Steps that are faster by no more are the same; then the simplest is taken.
 
-Recomputing activations, or coming near the limit of memory, must be faster by more. Near the limit
-14 of 24 measured runs were more than 5 % slower (core/memory/allocator.py).
+Recomputing activations must be faster by more.
 """
 CLEARLY_FRACTION = 0.1
-"""By how much a step must be faster to be clearly so, or slower to be no longer as fast."""
+"""By how much a step must be faster to be clearly so, or slower to be no longer as fast.
+
+Coming near the limit of memory must be faster by more: there, steps took 0.7 to 1.6 times as long
+as they would with room (tests/measured/regret), and 14 of 24 were more than 5 % slower
+(core/memory/allocator.py).
+"""
 
 
 def seconds_of(evaluated: StrategyEstimate) -> float | None:
@@ -586,7 +591,10 @@ class FlowchartPath(Struct, frozen=True, kw_only=True):
 
 
 _BY_PREDICTION = frozenset(
-    {Reason.FASTEST, Reason.AS_GOOD_AS_FASTEST, Reason.FASTER_NOT_WORTH, Reason.SMALLEST}
+    {
+        *(Reason.FASTEST, Reason.AS_GOOD_AS_FASTEST, Reason.FASTER_NOT_WORTH),
+        *(Reason.LOSES_LEAST, Reason.SMALLEST),
+    }
 )
 
 

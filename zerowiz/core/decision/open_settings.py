@@ -13,6 +13,7 @@ from zerowiz.core.decision.evaluate import (
     evaluate_all,
     evaluate_with,
     may_run,
+    seconds_on_slow_host,
 )
 from zerowiz.core.decision.flowchart import (
     CLEARLY_FRACTION,
@@ -54,6 +55,8 @@ class Candidate(Struct, frozen=True, kw_only=True):
 
     workload: Workload
     evaluated: StrategyEstimate
+    slow_host_seconds: float | None = None
+    """What a step takes on a slow host, where nobody read how fast it is."""
 
     @property
     def strategy(self) -> StrategyRow:
@@ -78,32 +81,43 @@ With SAME_FRACTION, the choices of docs/accuracy.md took 3.2 % longer than the b
 """
 
 
+def worst_losses(candidates: Sequence[Candidate]) -> list[float]:
+    """How many times as long as the fastest each takes, on the host where that is most.
+
+    A host that nobody read may be any that was measured.
+    """
+    hosts: list[list[float]] = [[candidate.seconds or 0 for candidate in candidates]]
+    if all(candidate.slow_host_seconds for candidate in candidates):
+        hosts.append([candidate.slow_host_seconds or 0 for candidate in candidates])
+    of_each = ([seconds / min(host) for seconds in host] for host in hosts)
+    return [max(losses) for losses in zip(*of_each, strict=True)]
+
+
 def _fastest(candidates: Sequence[Candidate]) -> Candidate:
-    """The fastest; of those as fast, the simplest, and of its splits one with much headroom.
+    """The one that loses least; of those as fast, the simplest, and of its splits the roomiest.
 
     Without a prediction it is the one with the fewest micro-steps: each of them reads the weights
     again and starts every kernel, and above stage 1 it communicates too.
     """
-    timed = [
-        (candidate.seconds, candidate) for candidate in candidates if candidate.seconds is not None
-    ]
-    if len(timed) < len(candidates):
+    if any(candidate.seconds is None for candidate in candidates):
         return min(candidates, key=lambda candidate: candidate.workload.accumulation_steps)
-    least = min(seconds for seconds, _ in timed)
-    same = [(s, candidate) for s, candidate in timed if s <= least * (1 + SAME_FRACTION)]
+    timed = list(zip(worst_losses(candidates), candidates, strict=True))
+    least = min(loss for loss, _ in timed)
+    same = [(loss, each) for loss, each in timed if loss <= least * (1 + SAME_FRACTION)]
     # The table has those without offload first, then the lower stages.
     simplest = min((candidate.strategy for _, candidate in same), key=STRATEGIES.index)
-    mine = [(s, candidate) for s, candidate in same if candidate.strategy == simplest]
-    least = min(seconds for seconds, _ in mine)
-    roomy = (candidate for s, candidate in mine if s <= least * (1 + ROOM_FRACTION))
+    mine = [(loss, candidate) for loss, candidate in same if candidate.strategy == simplest]
+    least = min(loss for loss, _ in mine)
+    roomy = (candidate for loss, candidate in mine if loss <= least * (1 + ROOM_FRACTION))
     return max(roomy, key=lambda candidate: candidate.headroom_bytes)
 
 
-def is_worth(faster: Candidate, than: Candidate, fraction: float = SAME_FRACTION) -> bool:
+def is_worth(faster: Candidate, than: Candidate, fraction: float) -> bool:
     """Whether a step is predicted to be faster by this fraction at least."""
     if faster.seconds is None or than.seconds is None:
         return False
-    return faster.seconds * (1 + fraction) <= than.seconds
+    loss, loss_of_other = worst_losses((faster, than))
+    return loss * (1 + fraction) <= loss_of_other
 
 
 def without_needlessly_tight(candidates: Sequence[Candidate]) -> list[Candidate]:
@@ -119,17 +133,19 @@ def without_needlessly_tight(candidates: Sequence[Candidate]) -> list[Candidate]
 def take_fastest(candidates: Iterable[Candidate]) -> Candidate | None:
     """The fastest of those that surely run; None where none does.
 
-    To recompute activations, and to come near the limit of memory, must be worth it, or needed.
+    To recompute activations must be worth it, or needed, and to come near the limit of memory must
+    be clearly faster.
     """
     sure = [candidate for candidate in candidates if candidate.evaluated.is_sure]
     best: Candidate | None = None
-    for verdict, recomputes in product((Verdict.FITS, Verdict.TIGHT), (False, True)):
+    worth = ((Verdict.FITS, SAME_FRACTION), (Verdict.TIGHT, CLEARLY_FRACTION))
+    for (verdict, fraction), recomputes in product(worth, (False, True)):
         group = [
             candidate
             for candidate in sure
             if candidate.evaluated.verdict is verdict
             and candidate.workload.gradient_checkpointing is recomputes
-            and (best is None or is_worth(candidate, best))
+            and (best is None or is_worth(candidate, best, fraction))
         ]
         best = _fastest(group) if group else best
     return best
@@ -244,11 +260,13 @@ class Evaluator:
     def _make(self, workload: Workload, strategy: StrategyRow) -> Candidate:
         job = replace(self.job, workload=workload)
         if not self.job.ran_out:
-            return Candidate(workload=workload, evaluated=evaluate(job, strategy))
-        if workload not in self._known:
-            self._known[workload] = evaluate_all(job)
-        evaluated = next(e for e in self._known[workload] if e.strategy.name == strategy.name)
-        return Candidate(workload=workload, evaluated=evaluated)
+            evaluated = evaluate(job, strategy)
+        else:
+            if workload not in self._known:
+                self._known[workload] = evaluate_all(job)
+            evaluated = next(e for e in self._known[workload] if e.strategy.name == strategy.name)
+        slow = seconds_on_slow_host(job, evaluated) if evaluated.runs else None
+        return Candidate(workload=workload, evaluated=evaluated, slow_host_seconds=slow)
 
     def splits(self, steps: Sequence[Workload], strategy: StrategyRow) -> Iterator[Candidate]:
         """Of these splits of a batch those that may be taken: the smallest, and the fast that fit.
@@ -577,6 +595,12 @@ def _decide(
     return follow_flowchart(evaluated, evaluator.job, constraints)
 
 
+def is_alike(one: Candidate, other: Candidate) -> bool:
+    """Whether both are as near the limit of memory, and recompute or do not."""
+    recomputes = (each.workload.gradient_checkpointing for each in (one, other))
+    return one.evaluated.verdict is other.evaluated.verdict and len({*recomputes}) == 1
+
+
 def _reason(objective: Objective, choice: Candidate, sure: Sequence[Candidate]) -> Reason:
     """Why it was taken, among those that surely run, the fastest first."""
     if objective is Objective.SMALLEST:
@@ -585,8 +609,9 @@ def _reason(objective: Objective, choice: Candidate, sure: Sequence[Candidate]) 
     taken_seconds, least_seconds = choice.seconds or 0, fastest.seconds or 0
     if taken_seconds <= least_seconds:
         return Reason.FASTEST
-    nearly = taken_seconds <= least_seconds * (1 + SAME_FRACTION)
-    return Reason.AS_GOOD_AS_FASTEST if nearly else Reason.FASTER_NOT_WORTH
+    if taken_seconds <= least_seconds * (1 + SAME_FRACTION):
+        return Reason.AS_GOOD_AS_FASTEST
+    return Reason.LOSES_LEAST if is_alike(fastest, choice) else Reason.FASTER_NOT_WORTH
 
 
 def _taken(decision: Decision, choice: Candidate, reason: Reason) -> Decision:
