@@ -92,7 +92,6 @@ KNOWN = (
 MODELS = st.sampled_from(KNOWN) | models()
 WORLDS = st.integers(1, 64) | st.integers(1, 5000)
 GPU_RATES = GpuRates(
-    compute_capability=(9, 0),
     bf16_flop_per_s=10**15,
     fp16_flop_per_s=10**15,
     fp32_flop_per_s=10**14,

@@ -107,7 +107,7 @@ def settings_of(job: RegretJob, plan_input: Job) -> tuple[TriedSetting, ...]:
         TriedSetting(
             id=name,
             roles=tuple(roles[name]),
-            trial=_trial(job, ways[name].strategy, ways[name].workload, name),
+            trial=trial_of(job, ways[name].strategy, ways[name].workload, name),
             predicted_seconds=None if ways[name].seconds == inf else ways[name].seconds,
             runs=ways[name].evaluated.runs,
         )
@@ -151,7 +151,7 @@ def choose(job: Job) -> Way | None:
     return Way(workload=found.choice.workload, evaluated=found.choice.evaluated)
 
 
-def _trial(job: RegretJob, strategy: StrategyRow, workload: Workload, name: str) -> Trial:
+def trial_of(job: RegretJob, strategy: StrategyRow, workload: Workload, name: str) -> Trial:
     return Trial(
         id=f"{job.id}/{name}",
         model=job.model,
@@ -206,7 +206,7 @@ def _hugging_face(job: RegretJob, plan_input: Job) -> Iterator[TriedSetting]:
         evaluated = evaluate(replace(plan_input, workload=workload), strategy)
         time = evaluated.step_time
         setting_id = f"hf-{strategy.name}-mb{size}"
-        trial = _trial(job, strategy, workload, setting_id)
+        trial = trial_of(job, strategy, workload, setting_id)
         yield TriedSetting(
             id=setting_id,
             roles=(name,),

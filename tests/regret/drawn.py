@@ -1,0 +1,213 @@
+"""Draw workloads by a hash, and measure what choices cost that know the host in three ways.
+
+`python tests/regret/drawn.py` prints the table of docs/accuracy.md. On a machine,
+`python tests/regret/drawn.py --run ROWS --gpus 2 --first 0 --count 8 --budget-seconds 500` measures
+the workloads with these numbers: the choice for the machine by name, the one for the host as it is
+read, and the fastest others; then the choice after one `measure`, where that is another one. The
+rows go to `tests/measured/regret/drawn`.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path
+
+# Its siblings are `regret.…`, as they are to the tests.
+if __name__ == "__main__":
+    sys.path[0] = str(Path(__file__).parents[1])
+
+from measured.rows import read_config, read_model
+from measured.trials import Trial, encode_trial
+from regret.measure import Case, Runs, measure
+from regret.settings import Way, choose, every_way, trial_of
+from regret.workloads import H200, ROWS, RegretJob, Row, says_something, seconds_of
+
+from zerowiz.app.options import Options
+from zerowiz.core.decision.evaluate import Verdict
+from zerowiz.core.decision.job import Job
+from zerowiz.core.speed.costs import MeasuredStep, calibrate, time_python_call
+from zerowiz.core.structs import replace
+
+DRAWN_ROWS = ROWS / "drawn"
+# The space. Each is drawn by itself.
+MODELS = (
+    *("qwen2.5-0.5b", "llama-3.2-1b", "gemma-3-1b", "gemma-2-2b", "opt-350m", "opt-1.3b"),
+    *("pythia-1.4b", "gpt2-medium", "phi-3-mini", "phi-3-mini-16l", "mistral-7b", "mistral-7b-8l"),
+    *("llama-3.1-8b", "llama-2-7b", "qwen2.5-14b", "falcon-7b", "falcon-7b-6l", "olmo-2-7b"),
+    *("olmo-2-7b-6l", "gpt-neox-20b-5l"),
+)
+CARDS_GIB = (16, 24, 40, 80, None)
+LENGTHS = (256, 512, 1024, 2048)
+SEQUENCES = (4, 8, 16, 32)
+LORA_RANKS = (None, 16)
+LINKS = (True, False)
+# A step that is predicted to take longer costs too much of a machine that is lent for minutes.
+_LONGEST_SECONDS = 2.0
+_SETTINGS = 7
+
+
+class Knowing(StrEnum):
+    """What a plan knows of the host."""
+
+    BY_NAME = "by name"
+    LIVE = "read live"
+    MEASURED = "after one measure"
+
+
+def draw(number: int, gpus: int) -> RegretJob:
+    """The workload with this number on so many GPUs."""
+    digest = hashlib.sha256(f"{gpus}/{number}".encode()).digest()
+    model, card, length, sequences, rank, link = digest[:6]
+    return RegretJob(
+        id=f"drawn-{gpus}x-{number:03}",
+        model=MODELS[model % len(MODELS)],
+        gpu=H200,
+        gpus=gpus,
+        card_gib=CARDS_GIB[card % len(CARDS_GIB)],
+        tokens=LENGTHS[length % len(LENGTHS)],
+        sequences=gpus * SEQUENCES[sequences % len(SEQUENCES)],
+        lora_rank=LORA_RANKS[rank % len(LORA_RANKS)],
+        nccl_p2p=gpus == 1 or LINKS[link % len(LINKS)],
+    )
+
+
+def with_host(job: RegretJob, call_seconds: float | None) -> Job:
+    """The plan's input, with a host that was read, or not."""
+    found = job.plan_input(read_model(job.model))
+    host = replace(found.machine.host, python_call_seconds=call_seconds)
+    return replace(found, machine=replace(found.machine, host=host))
+
+
+def is_short(job: RegretJob) -> bool:
+    """Whether something surely fits, and a step of it is short enough."""
+    chosen = choose(with_host(job, None))
+    return chosen is not None and chosen.evaluated.is_sure and chosen.seconds <= _LONGEST_SECONDS
+
+
+def draw_short(gpus: int, first: int, count: int) -> Iterator[RegretJob]:
+    """So many of those that are short enough, from the first number on."""
+    number = first
+    while count:
+        job = draw(number, gpus)
+        if is_short(job):
+            yield job
+            count -= 1
+        number += 1
+
+
+def known_by(
+    job: RegretJob, call_seconds: float, rows: Mapping[str, Sequence[Row]]
+) -> dict[Knowing, Way]:
+    """The choice of each way; the last one needs the rows of the choice for the host as read."""
+    by_name, live_input = choose(with_host(job, None)), with_host(job, call_seconds)
+    live = choose(live_input)
+    assert by_name is not None
+    assert live is not None
+    found = {Knowing.BY_NAME: by_name, Knowing.LIVE: live}
+    seconds = median_of(rows.get(live.id, ()))
+    time = live.evaluated.step_time
+    if seconds is not None and time is not None:
+        step = MeasuredStep(predicted=time, measured_seconds=seconds)
+        calibration = calibrate([step], call_seconds)
+        measured = choose(replace(live_input, calibration=calibration))
+        assert measured is not None
+        found[Knowing.MEASURED] = measured
+    return found
+
+
+def median_of(rows: Sequence[Row]) -> float | None:
+    """Of the runs of one setting; None where one ran out of memory, or none says anything."""
+    found = [seconds_of(row) for row in rows if says_something(row)]
+    seconds = [each for each in found if each is not None]
+    return statistics.median(seconds) if seconds and len(seconds) == len(found) else None
+
+
+def rivals_of(job: RegretJob, call_seconds: float, chosen: Sequence[Way]) -> list[Way]:
+    """The fastest others that surely fit, by what was read and on a fast host in turn."""
+    names = {way.id for way in chosen}
+    orders = [
+        sorted(every_way(with_host(job, host)), key=lambda way: way.seconds)
+        for host in (call_seconds, None)
+    ]
+    rivals: dict[str, Way] = {}
+    for pair in zip(*orders, strict=True):
+        for way in pair:
+            runs = way.evaluated.verdict in {Verdict.FITS, Verdict.TIGHT}
+            if runs and way.id not in names and len(names) + len(rivals) < _SETTINGS:
+                rivals.setdefault(way.id, way)
+    return list(rivals.values())
+
+
+def by_job(rows: Sequence[Row]) -> dict[str, dict[str, list[Row]]]:
+    """The rows of each setting, by the workload's id and the setting's."""
+    found: dict[str, dict[str, list[Row]]] = {}
+    for row in rows:
+        job, _, setting = str(row["id"]).partition("@")[0].partition("/")
+        found.setdefault(job, {}).setdefault(setting, []).append(row)
+    return found
+
+
+def _case(job: RegretJob, way: Way) -> Case:
+    trial: Trial = trial_of(job, way.strategy, way.workload, way.id)
+    return {**encode_trial(trial), "config": dict(read_config(job.model))}
+
+
+def run(jobs: Sequence[RegretJob], out: Path, until: float, options: Options) -> None:
+    """Measure what each way chooses, and others beside it."""
+    call_seconds = time_python_call(time.perf_counter)
+    fresh, swept = list[Case](), list[Case]()
+    for job in jobs:
+        chosen = {way.id: way for way in known_by(job, call_seconds, {}).values()}
+        fresh += [_case(job, way) for way in chosen.values()]
+        swept += [_case(job, way) for way in rivals_of(job, call_seconds, [*chosen.values()])]
+    measure(Runs(fresh=tuple(fresh), swept=tuple(swept)), out, until, options)
+    rows = by_job(_read(out))
+    more = list[Case]()
+    for job in jobs:
+        mine = rows.get(job.id, {})
+        last = known_by(job, call_seconds, mine).get(Knowing.MEASURED)
+        if last is not None and last.id not in mine:
+            more.append(_case(job, last))
+    if more and time.time() < until:
+        measure(Runs(fresh=tuple(more), swept=()), out, until, options)
+    lines = [json.dumps({**row, "live_call_seconds": call_seconds}) + "\n" for row in _read(out)]
+    out.write_text("".join(lines), encoding="utf-8")
+
+
+def _read(path: Path) -> list[Row]:
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    return [json.loads(line) for line in lines]
+
+
+def read_drawn(folder: Path = DRAWN_ROWS) -> list[Row]:
+    """The rows of every drawn workload, in the order in which the files are named."""
+    return [row for path in sorted(folder.glob("*.jsonl")) for row in _read(path)]
+
+
+def main() -> int:
+    """Print the table, or measure."""
+    parser = argparse.ArgumentParser(description="What choices cost that know the host differently")
+    parser.add_argument("--run", type=Path, metavar="ROWS", help="measure here; append rows")
+    parser.add_argument("--gpus", type=int, default=1, help="how many of this machine")
+    parser.add_argument("--first", type=int, default=0, help="the first number")
+    parser.add_argument("--count", type=int, default=6, help="how many that are short enough")
+    parser.add_argument("--budget-seconds", type=float, default=500.0)
+    words = parser.parse_args()
+    until = time.time() + words.budget_seconds
+    jobs = list(draw_short(words.gpus, words.first, words.count))
+    if words.run is not None:
+        run(jobs, words.run, until, Options())
+    else:
+        for job in jobs:
+            sys.stdout.write(f"{job.id}: {job}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
