@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 from measured.rows import Row, read_config, read_rows, workload_of
+from saved_tensors import measure_saved_bytes
 
 from zerowiz.core.memory.activations import Activations, activations
 from zerowiz.core.memory.micro_step import Traced
 from zerowiz.core.model.hf_config import model_from_config
 from zerowiz.core.structs import decode, encode, replace
-from zerowiz.core.workload import Attention, Precision, Workload
+from zerowiz.core.workload import Attention, Method, Precision, Workload
 from zerowiz.errors import UsageError
 from zerowiz.probe.model.trace import cache_path, fused_kernels, read_cached, trace_model
 
@@ -104,14 +105,16 @@ def test_a_broken_cache_is_no_cache(tmp_path: Path, content: str) -> None:
         replace(STEP, precision=Precision.FP32),
         replace(STEP, attention=Attention.EAGER),
         replace(STEP, gradient_checkpointing=True),
+        replace(STEP, method=Method.LORA),
+        replace(STEP, method=Method.LORA, lora_target_modules=("q_proj",)),
     ],
-    ids=["micro_batch", "precision", "attention", "gradient_checkpointing"],
+    ids=["micro_batch", "precision", "attention", "gradient_checkpointing", "lora", "modules"],
 )
 def test_another_step_has_another_cache(other: Workload) -> None:
     environ = {"XDG_CACHE_HOME": "/cache"}
     config = FAMILIES["llama"]
     assert cache_path(config, STEP, environ) != cache_path(config, other, environ)
-    optimizer = replace(STEP, accumulation_steps=8)
+    optimizer = replace(STEP, accumulation_steps=8, lora_rank=4)
     assert cache_path(config, STEP, environ) == cache_path(config, optimizer, environ)
 
 
@@ -319,6 +322,38 @@ def test_the_stand_ins_leave_when_a_trace_ends() -> None:
     with fused_kernels():
         assert own[0] is not torch.nn.functional.dropout
     assert own == (torch.nn.functional.dropout, torch.nn.functional.scaled_dot_product_attention)
+
+
+ADAPTED: Mapping[str, dict[str, object]] = {
+    "cohere2": tiny("cohere2", sliding_window=128, layer_types=["sliding_attention"] * 2),
+    "stablelm": tiny("stablelm"),
+    "glm4": tiny("glm4", pad_token_id=0),
+    "olmo2": tiny("olmo2"),
+    "granite": tiny("granite"),
+    "starcoder2": tiny("starcoder2"),
+    "gpt2": FAMILIES["gpt2"],
+}
+
+
+@pytest.mark.parametrize("modules", [(), ("q_proj", "c_attn")], ids=["all", "one"])
+@pytest.mark.parametrize(
+    "family",
+    [
+        pytest.param(name, marks=() if place < 2 else pytest.mark.thorough)
+        for place, name in enumerate(ADAPTED)
+    ],
+)
+def test_a_trace_keeps_what_peft_keeps_below_adapters(
+    family: str, modules: tuple[str, ...]
+) -> None:
+    """Frozen layers keep no input; at ZeRO-3 they do, and adapters read copies in fp32."""
+    pytest.importorskip("peft")
+    step = replace(STEP, method=Method.LORA, lora_rank=8, lora_target_modules=modules)
+    traced = trace_model(ADAPTED[family], step)
+    for sharded in (False, True):
+        a = traced.activations(step, sharded=sharded)
+        kept_bytes = measure_saved_bytes(ADAPTED[family], step, sharded=sharded)
+        assert kept_bytes == pytest.approx(a.saved_bytes + a.head_bytes, rel=0.002)
 
 
 def test_fewer_tokens_hold_less_and_checkpointing_has_a_run_of_its_own() -> None:

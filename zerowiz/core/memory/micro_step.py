@@ -32,6 +32,10 @@ class TracedRun(Struct, frozen=True, kw_only=True):
     precision: Precision
     attention: Attention
     gradient_checkpointing: bool
+    adapters: bool = False
+    """Whether LoRA's adapters trained and the model was frozen."""
+    sharded: bool = False
+    """Whether ZeRO-3 held the weights, which changes what adapters keep."""
     activations: Activations
     saved_by_block_bytes: tuple[Count, ...] = ()
     """What each block made and backward still needs, in the order in which they ran."""
@@ -71,13 +75,16 @@ class Traced(Struct, frozen=True, kw_only=True):
     tensors: tuple[TracedTensor, ...]
     """Tied weights once."""
     runs: tuple[TracedRun, ...]
-    """The requested one first; then the same with gradient checkpointing, where it was off."""
+    """The requested one first; then the same with gradient checkpointing, where it was off; where
+    adapters train, each of them once more as ZeRO-3 runs it."""
     took_milliseconds: Count
 
-    def activations(self, workload: Workload) -> Activations:
+    def activations(self, workload: Workload, *, sharded: bool = False) -> Activations:
         """What this micro-step holds, from the run that is most similar."""
-        like = [r for r in self.runs if r.gradient_checkpointing is workload.gradient_checkpointing]
-        return (like or self.runs)[0].scaled_to(workload)
+        checkpointing = workload.gradient_checkpointing
+        like = [r for r in self.runs if r.gradient_checkpointing is checkpointing] or self.runs
+        run = next((r for r in like if r.sharded is sharded), like[0])
+        return run.scaled_to(workload)
 
     @property
     def params(self) -> int:
@@ -182,7 +189,7 @@ def micro_step(
         sharded: Whether ZeRO-3 holds the weights, which changes what adapters keep.
     """
     if traced is not None:
-        return traced.activations(workload)
+        return traced.activations(workload, sharded=sharded)
     if workload.trainer.row.has_value_model:
         # The policy and the value model run forward, then both backward.
         alone = micro_step(

@@ -146,11 +146,11 @@ class Tensor(Struct, frozen=True, kw_only=True):
 
     def is_adapted(self, modules: Collection[str]) -> bool:
         """Whether peft adapts it with these target modules; with none it adapts every tensor."""
-        named = (_names_one_of(target, modules) for target in self.targets)
+        named = (names_one_of(target, modules) for target in self.targets)
         return bool(self.targets) and (not modules or all(named))
 
 
-def _names_one_of(target: str, modules: Collection[str]) -> bool:
+def names_one_of(target: str, modules: Collection[str]) -> bool:
     """Whether one of these is the target's name or its end.
 
     Source: peft/tuners/tuners_utils.py, check_target_module_exists.
@@ -227,7 +227,7 @@ class Model(Struct, frozen=True, kw_only=True):
         """
         tensors = tuple(tensor for tensor in self.tensors if tensor.is_adapted(modules))
         met = {target for tensor in tensors for target in tensor.targets}
-        unmet = [m for m in modules if not any(_names_one_of(target, [m]) for target in met)]
+        unmet = [m for m in modules if not any(names_one_of(target, [m]) for target in met)]
         if unmet or not tensors:
             targets = dict.fromkeys(t for tensor in self.tensors for t in tensor.targets)
             named = ",".join(unmet) or ALL_LINEAR

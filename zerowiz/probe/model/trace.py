@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from zerowiz import __version__
-from zerowiz.core.memory.activations import Activations
+from zerowiz.core.memory.activations import Activations, value_bytes
 from zerowiz.core.memory.micro_step import Traced, TracedRun, TracedTensor
+from zerowiz.core.model.types import names_one_of
 from zerowiz.core.structs import decode, parse_json, replace
-from zerowiz.core.workload import PRECISIONS, Attention, Workload
+from zerowiz.core.workload import FP32_BYTES, PRECISIONS, Attention, Method, Workload
 from zerowiz.errors import UsageError, ZerowizError
 from zerowiz.probe.files import cache_folder, read_named
 from zerowiz.probe.package_data import read_version
@@ -181,9 +182,40 @@ def _rms_norm() -> Any:
     return RmsNorm
 
 
+def _linear_of_zero3() -> Any:
+    """Keep the input, whatever is frozen (deepspeed/runtime/zero/linear.py)."""
+    import torch
+    from torch.nn import functional
+
+    linear = functional.linear
+
+    class Linear(torch.autograd.Function):  # type: ignore[misc]
+        @staticmethod
+        def forward(ctx: Any, x: Any, weight: Any, bias: Any) -> Any:
+            ctx.save_for_backward(x, weight)
+            return linear(x, weight, bias)
+
+        @staticmethod
+        def backward(ctx: Any, grad: Any) -> Any:
+            x, weight = ctx.saved_tensors
+            reads, trains, shifts = ctx.needs_input_grad
+            rows = grad.reshape(-1, grad.shape[-1])
+            return (
+                grad.matmul(weight) if reads else None,
+                rows.t().matmul(x.reshape(-1, x.shape[-1])) if trains else None,
+                rows.sum(0) if shifts else None,
+            )
+
+    return lambda x, weight, bias=None: Linear.apply(x, weight, bias)
+
+
 @contextmanager
-def fused_kernels() -> Iterator[None]:
-    """In this block, these functions of torch keep what their CUDA kernels keep."""
+def fused_kernels(*, sharded: bool = False) -> Iterator[None]:
+    """In this block, these functions of torch keep what their CUDA kernels keep.
+
+    Args:
+        sharded: Whether linear layers are those that DeepSpeed puts in their place at ZeRO-3.
+    """
     import torch
     from torch.nn import functional
 
@@ -198,6 +230,7 @@ def fused_kernels() -> Iterator[None]:
         (torch, "dropout", _dropout),
         (functional, "rms_norm", rms_norm),
         (torch, "rms_norm", rms_norm),
+        *(((functional, "linear", _linear_of_zero3()),) if sharded else ()),
     )
     originals = [(module, name, getattr(module, name)) for module, name, _ in stand_ins]
     try:
@@ -317,6 +350,51 @@ def checkpoint_blocks(model: Any) -> None:
     enable = getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)
     # The fake device has no state of random numbers.
     enable({"use_reentrant": False, "preserve_rng_state": False})
+
+
+def _linear_layers(model: Any) -> Iterator[tuple[str, Any]]:
+    """Those that peft adapts, by name: all but the head."""
+    from torch.nn import Linear
+
+    _, head = _ends(model)
+    for name, module in model.named_modules():
+        is_linear = isinstance(module, Linear) or type(module).__name__ == "Conv1D"
+        if is_linear and module is not head:
+            yield name, module
+
+
+def add_adapters(model: Any, workload: Workload, *, sharded: bool) -> None:
+    """Freeze the model, and add LoRA's adapters to its linear layers, as peft does.
+
+    Source: peft/tuners/lora/layer.py, Linear.forward; dropout is 0 by default.
+
+    Args:
+        model: It must be made of fake tensors.
+        workload: Says the rank, and the names of the layers.
+        sharded: Whether ZeRO-3 holds the weights.
+    """
+    import torch
+
+    size_bytes = value_bytes(workload, sharded=sharded)
+    dtype = torch.float32 if size_bytes == FP32_BYTES else model.dtype
+    model.requires_grad_(requires_grad=False)
+
+    def adapt(layer: Any) -> None:
+        transposed = type(layer).__name__ == "Conv1D"
+        wide, read = reversed(layer.weight.shape) if transposed else layer.weight.shape
+        narrow = torch.nn.Linear(read, workload.lora_rank, bias=False, dtype=dtype)
+        widen = torch.nn.Linear(workload.lora_rank, wide, bias=False, dtype=dtype)
+        layer.lora_A, layer.lora_B = narrow, widen
+
+        def added(_layer: object, inputs: Any, output: Any) -> Any:
+            scaling = 0.5
+            return (output + widen(narrow(inputs[0].to(dtype))) * scaling).to(output.dtype)
+
+        layer.register_forward_hook(added)
+
+    for name, layer in list(_linear_layers(model)):
+        if names_one_of(name, workload.lora_target_modules or (name,)):
+            adapt(layer)
 
 
 def move_to_fake_cpu(model: Any) -> None:
@@ -537,8 +615,10 @@ class MicroStep:
         self.forward_end: int | None = None
         """The moment at which the forward of the model ended."""
 
-    def run(self, model: Any, blocks: list[Any], inputs: Mapping[str, Any]) -> None:
-        """Take the step; a fake mode must be active."""
+    def run(
+        self, model: Any, blocks: list[Any], inputs: Mapping[str, Any], *, sharded: bool = False
+    ) -> None:
+        """Take the step; a fake mode must be active. ZeRO-3 has linear layers of its own."""
         import torch
 
         for tensor in (*model.parameters(), *model.buffers()):
@@ -548,7 +628,7 @@ class MicroStep:
                 self._watch_parameter(parameter)
         for block in blocks:
             self._watch_block(block)
-        with _without_packing(), fused_kernels(), logging_mode(self.log):
+        with _without_packing(), fused_kernels(sharded=sharded), logging_mode(self.log):
             output = model(**inputs)
             loss = output.loss if getattr(output, "loss", None) is not None else output[0].sum()
             del output
@@ -655,9 +735,11 @@ def cache_path(
         environ: The environment, which names the cache folder.
     """
     w = workload
+    adapters = [w.lora_rank, w.lora_target_modules, value_bytes(w, sharded=True)]
     key = {
         "config": content,
         "step": [w.micro_batch, w.sequence_tokens, w.precision, w.attention],
+        "adapters": None if w.method is Method.FULL else adapters,
         "gradient_checkpointing": w.gradient_checkpointing,
         "versions": [_FORMAT, __version__, *map(read_version, _NEEDED)],
     }
@@ -677,7 +759,7 @@ def trace_model(content: Mapping[str, object], workload: Workload) -> Traced:
     """Build the model of a config.json and take one micro-step, on tensors without data.
 
     Where gradient checkpointing is off, a second step is taken with it, because it is the first
-    remedy.
+    remedy. Where adapters train, each step is also taken as ZeRO-3 runs it.
 
     Args:
         content: The content of config.json.
@@ -688,8 +770,8 @@ def trace_model(content: Mapping[str, object], workload: Workload) -> Traced:
     """
     began = time.monotonic()
     try:
-        model, run = _trace(content, workload)
-        traced = _describe(model, (run, *_checkpointed(content, workload)))
+        runs = (_trace(content, workload), *_more_runs(content, workload))
+        traced = _describe(build_model(content, workload), runs)
     except ZerowizError:
         raise
     except Exception as error:  # the code of a model may raise anything
@@ -701,37 +783,45 @@ def trace_model(content: Mapping[str, object], workload: Workload) -> Traced:
     return replace(traced, took_milliseconds=int(1000 * (time.monotonic() - began)))
 
 
-def _checkpointed(content: Mapping[str, object], workload: Workload) -> tuple[TracedRun, ...]:
-    """The same step with gradient checkpointing.
+def _more_runs(content: Mapping[str, object], asked: Workload) -> Iterator[TracedRun]:
+    """The same step with checkpointing, if it is off, and all of that at ZeRO-3, if adapters train.
 
-    Empty where it is on already, or where the model fails with it.
+    Without those with which the model fails.
     """
-    if workload.gradient_checkpointing:
-        return ()
-    try:
-        return (_trace(content, replace(workload, gradient_checkpointing=True))[1],)
-    except Exception:  # noqa: BLE001 -- the code of a model may raise anything
-        return ()
+    checkpointed = replace(asked, gradient_checkpointing=True)
+    adapts = asked.method is not Method.FULL
+    steps = [(checkpointed, False)] if checkpointed != asked else []
+    steps += [(step, True) for step in dict.fromkeys((asked, checkpointed)) if adapts]
+    for step, sharded in steps:
+        with suppress(Exception):  # the code of a model may raise anything
+            yield _trace(content, step, sharded=sharded)
 
 
-def _trace(content: Mapping[str, object], workload: Workload) -> tuple[Any, TracedRun]:
-    """The model on the meta device, and the memory of one micro-step."""
+def _trace(
+    content: Mapping[str, object], workload: Workload, *, sharded: bool = False
+) -> TracedRun:
+    """The memory of one micro-step."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    model = build_model(content, workload)
-    stepping = build_model(content, workload).train()
+    model = build_model(content, workload).train()
     if workload.gradient_checkpointing:
-        checkpoint_blocks(stepping)
+        checkpoint_blocks(model)
+    adapts = workload.method is not Method.FULL
     step = MicroStep()
     with FakeTensorMode(allow_non_fake_inputs=True):
-        move_to_fake_cpu(stepping)
-        step.run(stepping, find_blocks(stepping), make_inputs(stepping, workload))
-    return model, TracedRun(
+        move_to_fake_cpu(model)
+        if adapts:
+            add_adapters(model, workload, sharded=sharded)
+        inputs = make_inputs(model, workload)
+        step.run(model, find_blocks(model), inputs, sharded=sharded)
+    return TracedRun(
         micro_batch=workload.micro_batch,
         sequence_tokens=workload.sequence_tokens,
         precision=workload.precision,
         attention=workload.attention,
         gradient_checkpointing=workload.gradient_checkpointing,
+        adapters=adapts,
+        sharded=sharded,
         activations=step.activations(),
         saved_by_block_bytes=step.saved_by_block_bytes(),
     )
@@ -766,16 +856,9 @@ def _ends(model: Any) -> tuple[Any, Any]:
 
 def _list_tensors(model: Any) -> tuple[TracedTensor, ...]:
     """The parameters; equal ones of several blocks are one, a tied weight has its first name."""
-    from torch.nn import Linear
-
     blocks = find_blocks(model)
     inside = {id(p) for block in blocks for p in block.parameters()}
-    _, head = _ends(model)
-    linears = {
-        id(module.weight)
-        for module in model.modules()
-        if module is not head and (isinstance(module, Linear) or type(module).__name__ == "Conv1D")
-    }
+    linears = {id(layer.weight) for _, layer in _linear_layers(model)}
     counted = Counter(
         TracedTensor(
             name=re.sub(r"(?<=\.)\d+(?=\.)", "*", name),
