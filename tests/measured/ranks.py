@@ -62,6 +62,7 @@ class Case(TypedDict):
     zero_init: bool
     expandable_segments: bool
     memory_cap_bytes: int | None
+    free_bytes: int | None
     nccl_p2p: bool
     steps: int
     least_timed_steps: int
@@ -325,6 +326,8 @@ def share_of(cores: Sequence[int], case: Case, rank: int) -> Sequence[int]:
 
 def _run(case: Case, here: Path, rank: int, start: CaseStart, cores: Sequence[int]) -> CaseEnd:
     """Fork the case, and wait until it has ended."""
+    free_bytes = case.get("free_bytes")
+    ballast = None if free_bytes is None else _start_ballast(free_bytes, rank)
     began, kills = time.monotonic(), oom_kills()
     child = os.fork()
     if child == 0:
@@ -335,8 +338,36 @@ def _run(case: Case, here: Path, rank: int, start: CaseStart, cores: Sequence[in
             killed = "host_memory"
     finally:
         _drop_shared_memory(start["port"], rank)
+        if ballast is not None:
+            ballast.kill()
+            ballast.wait()
     seconds = round(time.monotonic() - began, 3)
     return {"status": status, "killed": killed, "seconds": seconds}
+
+
+def _start_ballast(free_bytes: int, rank: int) -> subprocess.Popen[bytes]:
+    """Start a process that holds all but so much of this rank's GPU, and wait until it does."""
+    argv = [sys.executable, "-m", "measured.ranks", "--hold", str(free_bytes), str(rank)]
+    process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+    if process.stdout is None or not process.stdout.readline():
+        raise RuntimeError(f"nothing holds the rest of GPU {rank}")
+    return process
+
+
+def hold(free_bytes: int, gpu: int) -> None:
+    """Hold all but so much of a GPU until this process is killed, or its parent is gone."""
+    import torch
+
+    held: list[torch.Tensor] = []
+    if torch.cuda.is_available():
+        torch.cuda.init()
+        torch.zeros(1, device=gpu)
+        rest_bytes = torch.cuda.mem_get_info(gpu)[0] - free_bytes
+        held.append(torch.empty(max(0, rest_bytes), dtype=torch.uint8, device=gpu))
+    sys.stdout.write(f"{len(held)}\n")
+    sys.stdout.flush()
+    while not _orphaned():
+        time.sleep(1)
 
 
 def _run_child(
@@ -411,10 +442,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Be a rank of `measured/measure.py`")
     parser.add_argument("batch", type=Path, nargs="?", help="what to measure")
     parser.add_argument("--build", metavar="OP", help="compile an op of DeepSpeed, and end")
+    parser.add_argument("--hold", nargs=2, type=int, help="leave BYTES of GPU free, until killed")
     parser.add_argument("--local_rank", type=int, default=0, help="passed by the launcher")
     args = parser.parse_args()
     if args.build:
         build(args.build)
+        return
+    if args.hold:
+        hold(*args.hold)
         return
     serve(json.loads(args.batch.read_text(encoding="utf-8")), int(os.environ["RANK"]))
 

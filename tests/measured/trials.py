@@ -170,7 +170,10 @@ class Trial(Struct, frozen=True, kw_only=True):
     """What the plan may take of each GPU."""
     expandable_segments: bool = True
     memory_cap_bytes: Count | None = None
-    """Of torch's allocator on each GPU: stands for a smaller card."""
+    """Of torch's allocator on each GPU: stands for a smaller card, whose free memory NVML still
+    shows whole."""
+    free_bytes: Count | None = None
+    """What another process leaves of each GPU, as NVML shows it: DeepSpeed asks it in places."""
     nccl_p2p: bool = True
     steps: Count = 3
     """Whose memory is measured, phase by phase."""
@@ -411,7 +414,7 @@ def plan_trial(
         model=model,
         workload=trial.workload,
         state_dtype=StateDtype.BF16 if half else None,
-        budget_bytes=trial.memory_budget_bytes,
+        budget_bytes=trial.memory_budget_bytes or trial.free_bytes,
         traced=traced,
         rates=rates,
         expandable_segments=trial.expandable_segments,
@@ -586,6 +589,7 @@ def make_row(planned: PlannedTrial, ends: Sequence[TrialEnd], accelerator: Accel
         **_sections(trial, planned.ds_config),
         "expandable_segments": (trial.expandable_segments if seen is None else seen) and on_cuda,
         "memory_cap_bytes": trial.memory_cap_bytes if on_cuda else None,
+        **({"free_bytes": trial.free_bytes} if trial.free_bytes is not None else {}),
         "nccl_p2p": trial.nccl_p2p if on_cuda else None,
         "versions": first.get("versions"),
         "trainable_params": first.get("trainable_params"),
