@@ -32,8 +32,6 @@ class TracedRun(Struct, frozen=True, kw_only=True):
     precision: Precision
     attention: Attention
     gradient_checkpointing: bool
-    adapters: bool = False
-    """Whether LoRA's adapters trained and the model was frozen."""
     sharded: bool = False
     """Whether ZeRO-3 held the weights, which changes what adapters keep."""
     activations: Activations

@@ -806,11 +806,10 @@ def _trace(
     model = build_model(content, workload).train()
     if workload.gradient_checkpointing:
         checkpoint_blocks(model)
-    adapts = workload.method is not Method.FULL
     step = MicroStep()
     with FakeTensorMode(allow_non_fake_inputs=True):
         move_to_fake_cpu(model)
-        if adapts:
+        if workload.method is not Method.FULL:
             add_adapters(model, workload, sharded=sharded)
         inputs = make_inputs(model, workload)
         step.run(model, find_blocks(model), inputs, sharded=sharded)
@@ -820,7 +819,6 @@ def _trace(
         precision=workload.precision,
         attention=workload.attention,
         gradient_checkpointing=workload.gradient_checkpointing,
-        adapters=adapts,
         sharded=sharded,
         activations=step.activations(),
         saved_by_block_bytes=step.saved_by_block_bytes(),
