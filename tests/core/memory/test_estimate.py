@@ -299,6 +299,20 @@ def test_zero3_gathers_up_to_its_limit() -> None:
     assert 0 < over < 2 * LLAMA_7B.largest_param
 
 
+def test_a_head_that_no_bucket_takes_is_reduced_before_the_blocks_run_backward() -> None:
+    """stage3.py, reduce_independent_p_g_buckets_and_remove_grads: as the next gradient comes."""
+
+    def in_blocks(reduce_bucket_size: int) -> int:
+        buffers = Buffers(reduce_bucket_size=reduce_bucket_size)
+        moments = llama_7b(ZERO3_OFFLOAD, buffers=buffers).moments[Phase.BACKWARD]
+        held = [{part: size for part, size, _ in moment} for moment in moments]
+        kinds = AllocationKind.ONE_BLOCK, AllocationKind.SLICE_IN_DOUBLE
+        return max(parts[kinds[1]] for parts in held if parts.keys() >= {*kinds})
+
+    down_proj, head = 4096 * 11008, 32000 * 4096
+    assert (8 * down_proj // 4, 8 * head // 4) == (in_blocks(head - 1), in_blocks(head))
+
+
 def test_overlapping_communication_costs_a_second_bucket() -> None:
     once, twice = (
         sizes(llama_7b(ZERO2, buffers=Buffers(overlap_comm=overlap)), Phase.BACKWARD)

@@ -26,6 +26,7 @@ from zerowiz.core.memory.rank_sizes import (
     first_block,
     forward,
     head_gradient,
+    kept_blocks,
     master_weights,
     new_adapters,
     one_block,
@@ -287,8 +288,13 @@ def _backward(r: RankSizes) -> tuple[Moment, ...]:
         return _backward_unordered(r)
     running, gathering = zero3_lasting(r), _gathering(r)
     last = _gathered(r, gathering.end)
-    # The embedding is the last of them, and a head that is not tied to it the first.
-    early_slice = _slice(r, max(r.block_largest, r.own_head))
+    # The embedding is the last of them, and a head that is not tied to it the first: one that is
+    # larger than the bucket is reduced alone, as the next gradient comes, in front of the blocks.
+    is_head_alone = r.own_head > r.buffers.reduce_bucket_size
+    early_slice = _slice(r, r.block_largest if is_head_alone else max(r.block_largest, r.own_head))
+    head_bytes = r.weight_bytes * r.own_head
+    head_alone = Allocation(AllocationKind.HEAD_GRADIENT, head_bytes, "w V h")
+    alone = (head_alone, *_slice(r, r.own_head)) if is_head_alone else ()
     # coalesced_collectives.py, reduce_scatter_coalesced: the bucket's content once more.
     flush_bytes = r.weight_bytes * _first_bucket(r)
     flush = Allocation(AllocationKind.REDUCE_SCATTER_COPY, flush_bytes, "w min(N, b)")
@@ -310,6 +316,7 @@ def _backward(r: RankSizes) -> tuple[Moment, ...]:
     reducing = (head_gradient(r), *one_block(r), *copied, *early_slice)
     return (
         (*running, *_gathered_with_the_loss(r), *opening(r)),
+        (*running, *_gathered_with_the_loss(r), *kept_blocks(r, r.layers), *alone),
         (*running, *through_first, *first_block(r), *early_slice),
         (*running, *waiting, head_gradient(r)),
         *((*running, *midway, *reducing) for midway in _midway(r, gathering)),
