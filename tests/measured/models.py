@@ -269,7 +269,9 @@ def build_model(case: Case, folder: Path, device: torch.device) -> Any:
         model = _with_adapters(model, case)
     # The Trainer turns it on by itself.
     if case["gradient_checkpointing"] and case["kind"] != "trainer":
-        model.gradient_checkpointing_enable({"use_reentrant": False})
+        every = case["every_n_layers"]
+        named = {} if every == 1 else {"every_n_layers": every}
+        model.gradient_checkpointing_enable({"use_reentrant": False}, **named)
     return model.train()
 
 

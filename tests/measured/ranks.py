@@ -53,6 +53,7 @@ class Case(TypedDict):
     sequence_tokens: int
     accumulation_steps: int
     gradient_checkpointing: bool
+    every_n_layers: int
     attention: str
     loss: str
     packing: bool

@@ -188,6 +188,7 @@ def workload_of(row: Row) -> Workload:
         torch_autocast=Precision(row["torch_autocast"]) if row.get("torch_autocast") else None,
         optimizer_fused=row["optimizer"] not in FOREACH,
         gradient_checkpointing=row["gradient_checkpointing"],
+        every_n_layers=row.get("every_n_layers", 1),
         attention=Attention(row["attention"]),
         optimizer=OPTIMIZERS.get(row["optimizer"], Optimizer.ADAMW),
         optimizer_state_dtype=StateDtype.BF16 if has_bf16_states(row) else StateDtype.FP32,

@@ -585,7 +585,7 @@ def make_row(planned: PlannedTrial, ends: Sequence[TrialEnd], accelerator: Accel
         "accelerator": accelerator.value,
         "stage": planned.ds_config_stage,
         # Of these `optimizer` is what takes the step.
-        **{key: flat[key] for key in (*SETTINGS, "quantized") if key in flat},
+        **{key: flat[key] for key in (*SETTINGS, "every_n_layers", "quantized") if key in flat},
         **_sections(trial, planned.ds_config),
         "expandable_segments": (trial.expandable_segments if seen is None else seen) and on_cuda,
         "memory_cap_bytes": trial.memory_cap_bytes if on_cuda else None,

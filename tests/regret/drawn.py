@@ -10,7 +10,6 @@ rows go to `tests/measured/regret/drawn`.
 import argparse
 import hashlib
 import json
-import os
 import statistics
 import sys
 import time

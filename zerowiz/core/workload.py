@@ -802,6 +802,8 @@ class Workload(Struct, frozen=True, kw_only=True):
             assumed_always=True,
         ),
     ] = False
+    every_n_layers: Count = 1
+    """Each such layer alone is checkpointed, the first one too (transformers 5.23)."""
     attention: Annotated[
         Attention,
         SettingRow(
@@ -1064,6 +1066,11 @@ class Workload(Struct, frozen=True, kw_only=True):
     def rows(self) -> int:
         """Sequences in one forward pass: of a pair, chosen and rejected run together."""
         return self.micro_batch * (2 if self.trainer.row.in_pairs else 1)
+
+    @property
+    def checkpointed_each(self) -> int:
+        """Each such layer is computed again in backward; 0 for none."""
+        return self.every_n_layers if self.gradient_checkpointing else 0
 
     @property
     def tokens(self) -> int:

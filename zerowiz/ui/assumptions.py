@@ -191,6 +191,15 @@ def beyond_positions(model: Model, step: Workload) -> str | None:
     )
 
 
+def each_layers(step: Workload) -> str:
+    """Which layers alone are checkpointed."""
+    return _(
+        "`every_n_layers`: one layer in {count} is checkpointed, and the others keep their"
+        " activations",
+        count=step.every_n_layers,
+    )
+
+
 def size_only(size: str | None, script_model: str) -> str:
     """That a size says how large a model is, and that the script loads its own.
 

@@ -122,7 +122,7 @@ _UNCOUNTED: Mapping[Uncounted, str] = {
     Uncounted.NVME: N_("the host buffers of the NVMe offload in your config"),
     Uncounted.CONFIG: N_("keys of your config"),
     Uncounted.ADAPTERS: N_("what the script adds to its adapters"),
-    Uncounted.PLAIN_LAYERS: N_("the layers that `every_n_layers` does not checkpoint"),
+    Uncounted.PLAIN_LAYERS: N_("the layers that an unseen `every_n_layers` leaves out"),
 }
 _PAIRED: Mapping[PairedSetting, Mapping[str, str]] = {
     PairedSetting.STRATEGY: {row.name: row.words for row in STRATEGIES},

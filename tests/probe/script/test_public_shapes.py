@@ -88,37 +88,42 @@ TrainingArguments("out")
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("x=1)", 0),
-        ('gradient_checkpointing_kwargs={"use_reentrant": False})', 0),
-        ('gradient_checkpointing_kwargs={"every_n_layers": 1})', 0),
-        ('gradient_checkpointing_kwargs={"every_n_layers": 4})', 1),
-        ('activation_checkpointing_kwargs={"every_n_layers": n})', 1),
-        ("x=1)\nm.activation_checkpointing_enable(every_n_layers=8)", 1),
-        ("gradient_checkpointing=False, k={'every_n_layers': 4})", 0),
+        ("x=1)", (None, 0)),
+        ('gradient_checkpointing_kwargs={"use_reentrant": False})', (None, 0)),
+        ('gradient_checkpointing_kwargs={"every_n_layers": 1})', (1, 0)),
+        ('gradient_checkpointing_kwargs={"every_n_layers": 4})', (4, 0)),
+        ('activation_checkpointing_kwargs={"every_n_layers": n})', (None, 1)),
+        ("x=1)\nm.activation_checkpointing_enable(every_n_layers=8)", (8, 0)),
+        ("gradient_checkpointing=False, k={'every_n_layers': n})", (None, 0)),
     ],
 )
-def test_layers_that_are_not_checkpointed_are_not_counted(text: str, expected: int) -> None:
+def test_the_layers_that_are_checkpointed_are_read(
+    text: str, expected: tuple[int | None, int]
+) -> None:
     on = "" if "gradient_checkpointing=" in text else "gradient_checkpointing=True, "
     called = TRAINER.replace('TrainingArguments("out")', f"TrainingArguments('out', {on}{text}")
     found = settings_of(called)
-    assert [Uncounted.PLAIN_LAYERS] * expected == [each.what for each in found.not_counted]
+    every, unseen = expected
+    assert every == (found.every_n_layers and found.every_n_layers.value)
+    assert [Uncounted.PLAIN_LAYERS] * unseen == [each.what for each in found.not_counted]
 
 
 @pytest.mark.parametrize(
     ("given", "expected"),
-    [('{"every_n_layers": 8}', 1), ('{"every_n_layers": 1}', 0), ("{}", 0), ("not json", 0)],
+    [('{"every_n_layers": 8}', 8), ('{"every_n_layers": 1}', 1), ("{}", None), ("not json", None)],
 )
 @pytest.mark.parametrize("flag", ["activation", "gradient"])
 def test_words_can_name_the_layers_that_are_checkpointed(
-    flag: str, given: str, expected: int
+    flag: str, given: str, expected: int | None
 ) -> None:
     text = """from transformers import HfArgumentParser, Trainer, TrainingArguments
 (args,) = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()
 Trainer(args=args).train()
 """
     words = ("--gradient_checkpointing", "True", f"--{flag}_checkpointing_kwargs", given)
-    found = settings_of(text, *words).not_counted
-    assert [Uncounted.PLAIN_LAYERS] * expected == [each.what for each in found]
+    found = settings_of(text, *words)
+    assert expected == (found.every_n_layers and found.every_n_layers.value)
+    assert not found.not_counted
 
 
 PEFT = """import argparse

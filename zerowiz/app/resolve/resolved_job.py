@@ -459,6 +459,8 @@ def _fold_job(
     workload = of_step.workload
     if _unfused_adam(facts) is not None:
         workload = replace(workload, optimizer_fused=False)
+    if settings.every_n_layers is not None:
+        workload = replace(workload, every_n_layers=settings.every_n_layers.value)
     if read is None:
         read = read_and_trace(named, workload, environ, reporter, trace=options.trace)
     if "sequence_tokens" not in of_step.decided:
@@ -744,6 +746,7 @@ def find_basis(
         f"{resolved.unfused_adam}: {assumptions.UNFUSED_ADAM}" if resolved.unfused_adam else None,
         assumptions.in_fp32(resolved.in_fp32, resolved.loads_16_bit) if resolved.in_fp32 else None,
         assumptions.beyond_positions(job.model, job.workload),
+        assumptions.each_layers(job.workload) if job.workload.checkpointed_each > 1 else None,
         assumptions.falls_back(job.model.architecture.family, resolved.falls_back)
         if resolved.falls_back
         else None,

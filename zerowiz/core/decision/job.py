@@ -231,7 +231,7 @@ class Uncounted(StrEnum):
     ADAPTERS = "adapters_of_script"
     """What an argument of LoraConfig, or weights that train beside it, add to the adapters."""
     PLAIN_LAYERS = "layers_not_checkpointed"
-    """The activations of the layers that `every_n_layers` leaves as they are."""
+    """What the layers keep that an `every_n_layers` leaves out whose value is not seen."""
 
 
 @shows("machine", "model", "workload.micro_batch", "workload.sequence_tokens")

@@ -733,13 +733,19 @@ def activations(
     tokens = workload.micro_batch * length_tokens(a, workload)
     adapters = lay_adapters(a, workload, sharded=sharded)
     stack = 0 if adapters is None else adapters.stack_bytes(w)
+    recomputed = opened = 0
     if checkpointing:
-        saved, name = a.layers * w * a.hidden_size * tokens, "w h"
         recomputed = block_saved_bytes(a, workload, adapters) * tokens + stack
+        # transformers 5.23, modeling_utils.py, _set_gradient_checkpointing: `every_n_layers`.
+        # The block that keeps most stands for each that is not.
+        plain = a.layers - -(-a.layers // workload.every_n_layers)
+        # The last block comes first in backward, which needs none of another one to begin with.
+        opened = recomputed if (a.layers - 1) % workload.every_n_layers else 0
+        inputs = (a.layers - plain) * w * a.hidden_size * tokens
+        saved, name = inputs + plain * recomputed - opened, "w h"
     else:
         blocks = _blocks_saved_bytes(a, workload, adapters)
         saved, name = blocks * tokens + a.expert_layers * stack, f"{blocks // a.layers}"
-        recomputed = 0
     loss = loss_bytes(a, workload, tokens)
     ends = _ends_bytes(a, workload, adapters)
     if not loss.keeps_input and (adapters is None or adapters.head_kept):
@@ -750,7 +756,7 @@ def activations(
     return Activations(
         saved_bytes=saved,
         saved_formula=f"{a.layers} layers x {name} x t",
-        head_bytes=loss.kept_bytes + ends * tokens,
+        head_bytes=loss.kept_bytes + ends * tokens + opened,
         head_formula=f"{loss.kept_formula}{ends} t",
         loss_forward_bytes=max(loss.forward_bytes, again_bytes),
         loss_backward_bytes=loss.backward_bytes,

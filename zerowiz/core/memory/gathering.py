@@ -112,7 +112,7 @@ def _through(modules: Iterable[Module], place: int) -> list[_Visit]:
     return visits
 
 
-def _visits(layout: Layout, *, checkpointing: bool) -> list[_Visit]:
+def _visits(layout: Layout, *, checkpointing: int) -> list[_Visit]:
     """One micro-step; hooks of DeepSpeed fire for modules without parameters too."""
     count = len(layout.blocks)
     visits = _through(((), (), *layout.first, ()), 0)
@@ -122,7 +122,7 @@ def _visits(layout: Layout, *, checkpointing: bool) -> list[_Visit]:
     visits += _through(((), *reversed(layout.last), ()), count + 1)
     for place, block in enumerate(reversed(layout.blocks), start=count + 1):
         visits += _through(((),), place)
-        if checkpointing:
+        if checkpointing and (2 * count - place) % checkpointing == 0:
             # Its output's gradient comes to the last module first; that computes the block again.
             visits += _through(((),), place)
             visits.append(_Visit(begins=True, module=block[-1], place=place))
@@ -146,7 +146,7 @@ class _Order(NamedTuple):
 
 
 @lru_cache(maxsize=32)
-def _order(layout: Layout, *, checkpointing: bool) -> _Order:
+def _order(layout: Layout, *, checkpointing: int) -> _Order:
     visits = tuple(_visits(layout, checkpointing=checkpointing))
     begun = [visit for visit in visits if visit.begins]
     uses: tuple[list[int], ...] = tuple([] for _ in layout.sizes)
@@ -290,7 +290,7 @@ class _Coordinator:
 
 @lru_cache(maxsize=128)
 def replay(
-    layout: Layout, limits: Limits, *, alone: bool, checkpointing: bool, known: bool
+    layout: Layout, limits: Limits, *, alone: bool, checkpointing: int, known: bool
 ) -> Gathering:
     """The most that is whole at each moment of a micro-step.
 
@@ -298,7 +298,7 @@ def replay(
         layout: The model's modules.
         limits: What the config allows.
         alone: Whether one rank has all parameters, and gathers nothing; the others gather alike.
-        checkpointing: Whether blocks are computed again in backward.
+        checkpointing: Each such block is computed again in backward; 0 for none.
         known: Whether the order of modules is known, so that what comes next is gathered early.
     """
     count = len(layout.blocks)
@@ -340,7 +340,7 @@ _NORMED = ("q_proj", "k_proj")
 # The settings that a layout depends on.
 _SHAPING = (
     *("precision", "method", "lora_rank", "lora_target_modules", "gradient_checkpointing"),
-    "trainer",
+    *("every_n_layers", "trainer"),
 )
 # Modules whose parameters are none, or too small to be released.
 _BLOCK = _NORM = _ATTENTION = _MLP = _ACTIVATION = ()
@@ -372,7 +372,7 @@ class _Builder:
             # of the gathered one (autograd/_functions.py, MatMul4Bit): autograd keeps slices and
             # views, which no partitioning frees (h1-002, i1-003). A checkpoint keeps none.
             viewed = tensor.name.startswith(_EXPERTS) or self._is_4_bit(tensor)
-            if viewed and not self._workload.gradient_checkpointing:
+            if viewed and self._workload.checkpointed_each != 1:
                 self.kept.add(number)
         return tuple(numbers)
 

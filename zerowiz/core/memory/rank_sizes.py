@@ -442,7 +442,7 @@ def _half_weights(size_bytes: int) -> Allocation:
 
 def _saved_half_weights(r: RankSizes) -> Allocation:
     # A checkpointed block frees its copies as forward ends (j1-038).
-    return _half_weights(0 if r.workload.gradient_checkpointing else r.half_weight_bytes)
+    return _half_weights(0 if r.workload.checkpointed_each == 1 else r.half_weight_bytes)
 
 
 def _saved(r: RankSizes) -> Moment:

@@ -91,7 +91,7 @@ def _gathering(r: RankSizes) -> Gathering:
         # What a lone rank has on its GPU is gathered; what is on the host is copied there
         # (partition_parameters.py, NoGatherHandle; m3-005).
         alone=r.ranks == 1 and r.strategy.offload is not Offload.ALL,
-        checkpointing=r.workload.gradient_checkpointing,
+        checkpointing=r.workload.checkpointed_each,
         known=r.prefetching,
     )
 

@@ -238,6 +238,7 @@ _BESIDES: Mapping[str, type] = {
     "use_cpu": bool,
     "loader_workers": int,
     "epochs": float,
+    "every_n_layers": int,
 }
 _OF_TRAINER = (
     *("trainer", "reference", "eval_batch", "group", "steps_per_generation", "whole_generation"),
@@ -297,6 +298,7 @@ class ScriptRun(Resolver):
             **{name: self._value_of(name) for name in (*SETTINGS, *_BESIDES)},
             "precision": _settled_precision(self),
             "gradient_checkpointing": _checkpointing(self),
+            "every_n_layers": _every_n_layers(self),
             "packing": either(self.setting(facts.packing), self.setting(facts.padding_free)),
             "epochs": _epochs(self),
             "method": method,
@@ -389,25 +391,25 @@ def _checkpointing(run: Resolver) -> ScriptValue[bool] | None:
     return switch if too is not None and not too.value else too
 
 
-def _plain_layers(run: Resolver) -> Iterator[NotCounted]:
-    """The layers that keep their activations, as each n-th alone is checkpointed.
+def _every_n_layers(run: Resolver) -> ScriptValue[int] | None:
+    """Which layers alone are checkpointed: each n-th.
 
     transformers 5.23, modeling_utils.py, activation_checkpointing_enable.
     """
+    setting = run.setting(run.facts.every_n_layers)
+    if setting is not None and isinstance(setting.value, str):
+        setting = cast(setting, _in_json(setting.value, "every_n_layers"))
+    return as_count(setting)
+
+
+def _plain_layers(run: Resolver) -> Iterator[NotCounted]:
+    """What is not counted where nobody sees how many layers are checkpointed."""
     checkpointing, binding = _checkpointing(run), run.facts.every_n_layers
-    if checkpointing is not None and not checkpointing.value:
-        return
-    setting = run.setting(binding)
-    every = None if setting is None else setting.value
-    if isinstance(every, str):
-        every = _in_json(every, "every_n_layers")
-    if every is None and (setting is not None or binding.code is None):
-        return
-    if every != 1:
-        source = f"`{binding.code}`" if setting is None else setting.source
+    is_off = checkpointing is not None and not checkpointing.value
+    if not is_off and binding.code is not None and run.setting(binding) is None:
         yield NotCounted(
             what=Uncounted.PLAIN_LAYERS,
-            text=f"{source} checkpoints only some layers; what the others keep is not counted",
+            text=f"`{binding.code}`: its value is not seen; layers that it leaves out: not counted",
         )
 
 

@@ -484,7 +484,7 @@ def compute_passes(
         flop_per_s * costs.product_fraction,
         memory_rate_on(costs, rates),
     )
-    again = 1 if workload.gradient_checkpointing else 0
+    again = 1 / workload.checkpointed_each if workload.gradient_checkpointing else 0
     blocks, ends, adapters = (
         _products_seconds(gpu, products, tokens, w)
         for products in (counted.blocks, counted.ends, counted.adapters)
@@ -774,7 +774,7 @@ def _seconds(
     host = costs.host_seconds * counted.operations + costs.micro_step_seconds / 2
     hooks = _hooks_seconds(r, counted, costs)
     reducing = costs.gradient_seconds * counted.trained_tensors if r.strategy.cuts_shares else 0.0
-    again = 2 if workload.gradient_checkpointing else 1
+    again = 1 + (1 / workload.checkpointed_each if workload.gradient_checkpointing else 0)
     checkpoints = costs.checkpoint_seconds * counted.operations * (again - 1)
     total = _Sum()
 

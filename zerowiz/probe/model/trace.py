@@ -339,8 +339,8 @@ def build_model(content: Mapping[str, object], workload: Workload) -> Any:
         return model_class._from_config(config, dtype=dtype, attn_implementation=last)
 
 
-def checkpoint_blocks(model: Any) -> None:
-    """Recompute each block in backward, as the Trainer's `gradient_checkpointing` does.
+def checkpoint_blocks(model: Any, every_n_layers: int = 1) -> None:
+    """Recompute each such block in backward, as the Trainer's `gradient_checkpointing` does.
 
     Raises:
         UsageError: The model does not support it.
@@ -348,8 +348,9 @@ def checkpoint_blocks(model: Any) -> None:
     if not model.supports_gradient_checkpointing:
         raise UsageError(f"`{type(model).__name__}` has no gradient checkpointing")
     enable = getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)
+    named = {} if every_n_layers == 1 else {"every_n_layers": every_n_layers}
     # The fake device has no state of random numbers.
-    enable({"use_reentrant": False, "preserve_rng_state": False})
+    enable({"use_reentrant": False, "preserve_rng_state": False}, **named)
 
 
 def _linear_layers(model: Any) -> Iterator[tuple[str, Any]]:
@@ -741,6 +742,7 @@ def cache_path(
         "step": [w.micro_batch, w.sequence_tokens, w.precision, w.attention],
         "adapters": None if w.method is Method.FULL else adapters,
         "gradient_checkpointing": w.gradient_checkpointing,
+        **({} if w.every_n_layers == 1 else {"every_n_layers": w.every_n_layers}),
         "versions": [_FORMAT, __version__, *map(read_version, _NEEDED)],
     }
     name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
@@ -805,7 +807,7 @@ def _trace(
 
     model = build_model(content, workload).train()
     if workload.gradient_checkpointing:
-        checkpoint_blocks(model)
+        checkpoint_blocks(model, workload.every_n_layers)
     step = MicroStep()
     with FakeTensorMode(allow_non_fake_inputs=True):
         move_to_fake_cpu(model)
