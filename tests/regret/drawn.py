@@ -48,7 +48,7 @@ LORA_RANKS = (None, 16)
 LINKS = (True, False)
 # A step that is predicted to take longer costs too much of a machine that is lent for minutes.
 _LONGEST_SECONDS = 2.0
-_SETTINGS = 7
+_SETTINGS = 6
 
 
 class Knowing(StrEnum):
