@@ -1,7 +1,7 @@
 """Log what DeepSpeed's real coordinator of stage 3 has gathered, on two ranks of the CPU.
 
 Reads a list of cases as JSON from stdin; writes for each the most elements that were whole in each
-block's forward and backward, and as forward ended, in the last micro-step.
+block's forward and backward, and as forward ended, in the last micro-step, and of three passes after it.
 """
 
 import json
@@ -91,7 +91,13 @@ def train(case: dict[str, Any]) -> dict[str, Any]:
         log.loss, log.phase = log.live, "backward"
         engine.backward(loss)
         engine.step()
+    log.phase = "evaluate"
+    model.eval()
+    with torch.no_grad():
+        for _ in range(3):
+            engine(input_ids=tokens, labels=tokens)
     return {
+        "evaluate": log.blocks("evaluate"),
         "forward": log.blocks("forward"),
         "loss": log.loss,
         "backward": log.blocks("backward")[::-1],

@@ -110,6 +110,10 @@ def test_the_replay_gathers_what_the_real_coordinator_does() -> None:
         assert most == pytest.approx(max(seen["backward"]), rel=0.02), family
         most = max(each.running.parameters for each in said.forward)
         assert most == pytest.approx(max(seen["forward"]), rel=0.07), family
+        # zero3.py, left_by_a_pass: never less, and up to a third more.
+        whole = model_from_config("a", config).params
+        bound = min(whole, most + said.loss.parameters)
+        assert bound / 1.34 < max(seen["evaluate"]) < 1.01 * bound, family
 
 
 def _two_blocks(size: int = 100) -> Layout:

@@ -16,6 +16,7 @@ from zerowiz.core.memory.allocations import (
 )
 from zerowiz.core.memory.gradient_shards import find_emptiest, find_fullest
 from zerowiz.core.memory.rank_sizes import RankSizes, StrategyRow, forward, opening
+from zerowiz.core.memory.zero3 import left_by_a_pass
 from zerowiz.core.model.types import Architecture, Model
 from zerowiz.core.strategy_types import Offload, Part
 from zerowiz.core.structs import replace, shows
@@ -250,13 +251,10 @@ def with_evaluation(moments: Moments, r: RankSizes) -> Moments:
     layer = Allocation(
         AllocationKind.DEQUANTIZED_LAYER, r.dequantized_bytes, N_("w of the largest")
     )
-    return {
-        **moments,
-        Phase.EVALUATE: (
-            (*_between_steps(forward[-1], r), block, layer),
-            (*_between_steps(forward[0], r), logits),
-        ),
-    }
+    held = [_between_steps(moment, r) for moment in (forward[-1], forward[0])]
+    if r.strategy.shards_weights:
+        held = [(*moment, left_by_a_pass(r, moment)) for moment in held]
+    return {**moments, Phase.EVALUATE: ((*held[0], block, layer), (*held[1], logits))}
 
 
 # torch/aten/src/ATen/cuda/CUDABlas.cpp: 32 MiB per handle on sm_90; the forward and the backward

@@ -222,6 +222,18 @@ def _gathered_with_the_loss(r: RankSizes) -> Moment:
     return _gathered(r, loss._replace(parameters=loss.parameters + head))
 
 
+def left_by_a_pass(r: RankSizes, moment: Moment) -> Allocation:
+    """What a pass without gradients finds of the one before, beside what it gathers itself.
+
+    partitioned_param_coordinator.py, reset_step: what is kept for a backward that never comes stays
+    whole, and no longer counts towards the limit.
+    """
+    whole = sum(a.size_bytes for a in moment if a.kind is AllocationKind.GATHERED_PARAMETERS)
+    kept_bytes = r.weight_bytes * _gathering(r).loss.parameters
+    size_bytes = max(0, min(kept_bytes, r.weight_bytes * _gatherable(r) - whole))
+    return Allocation(AllocationKind.GATHERED_PARAMETERS, size_bytes, N_("of the pass before"))
+
+
 def _forward(r: RankSizes) -> tuple[Moment, ...]:
     running, gathering = zero3_lasting(r), _gathering(r)
     block_bytes = r.activations.saved_bytes // max(1, len(gathering.forward))
