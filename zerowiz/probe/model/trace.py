@@ -385,7 +385,8 @@ def add_adapters(model: Any, workload: Workload, *, sharded: bool) -> None:
         wide, read = reversed(layer.weight.shape) if transposed else layer.weight.shape
         narrow = torch.nn.Linear(read, workload.lora_rank, bias=False, dtype=dtype)
         widen = torch.nn.Linear(workload.lora_rank, wide, bias=False, dtype=dtype)
-        layer.lora_A, layer.lora_B = narrow, widen
+        layer.add_module("lora_A", narrow)
+        layer.add_module("lora_B", widen)
 
         def added(_layer: object, inputs: Any, output: Any) -> Any:
             scaling = 0.5
