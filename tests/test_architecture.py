@@ -117,7 +117,7 @@ COUNTS = {
     *("relative_attention_num_buckets", "patch", "labels", "sliding_every", "residual_dropouts"),
     "first_block",
     # of a rank: elements, said once on the class
-    *("least_bucket", "most_bucket", "value"),
+    *("least_bucket", "most_bucket", "value", "optimizer_count", "param_count", "max_in_cpu"),
     # of a setting: the smallest count that it can be
     "least",
     *("trainable", "largest", "module", "block_largest", "block", "embedding"),
@@ -126,7 +126,7 @@ COUNTS = {
     # of machines and prices
     *("gpus", "kinds", "kinds_unasked", "kinds_without", "data_sequences", "epochs"),
     # of a job
-    *("generation_batch", "stages", "eval_batch", "workers"),
+    *("generation_batch", "stages", "eval_batch", "workers", "every_n_layers"),
     *("global_batch", "before", "now"),  # sequences of one optimizer step
     *("stage", "micro_batch", "lora_rank", "gpus", "rank", "status", "exit_status", "number"),
     *("launcher_status", "stopped_by", "ended_at", "failed_at", "asked_at", "node_rank", "slots"),

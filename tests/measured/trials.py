@@ -431,7 +431,8 @@ def plan_trial(
         base = _bare_config(trial)
     config = trial.ds_config or _own_config(trial, base)
     own_config = read_own_config(config)
-    strategy = _find_strategy(own_config.stage, own_config.offload)
+    kept = own_config.buffers is not None and own_config.buffers.keeps_gradients
+    strategy = _find_strategy(2 if kept else own_config.stage, own_config.offload)
     return PlannedTrial(
         trial=trial,
         ds_config=config,

@@ -163,6 +163,13 @@ METRICS = _(
     "keeps the logits of a whole evaluation on the GPU, unless `eval_accumulation_steps` is set: "
     "not counted"
 )
+KEEPS_OPTIMIZER = _(
+    "has no `offload_optimizer`: master weights and optimizer states are counted on the GPU"
+)
+KEEPS_GRADIENTS = _(
+    "is planned as ZeRO-2 with the optimizer offloaded, and all gradients are counted on each GPU,"
+    " where stage 1 keeps them until backward is over"
+)
 VLLM_ELSEWHERE = _("vLLM runs as a server on other GPUs, which this plan does not include")
 
 

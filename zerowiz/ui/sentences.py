@@ -113,13 +113,6 @@ _UNCOUNTED: Mapping[Uncounted, str] = {
     Uncounted.JUDGE: N_("the model that judges completions"),
     Uncounted.ENGINE: N_("what generates completions"),
     Uncounted.VLLM: N_("what vLLM holds beyond its fraction"),
-    Uncounted.OPTIMIZER_ON_GPU: N_(
-        "the master weights and optimizer states, which stay on the GPU without `offload_optimizer`"
-    ),
-    Uncounted.STAGE1_GRADIENTS: N_(
-        "the gradients that stage 1 keeps with offload (planned as ZeRO-2 with offload)"
-    ),
-    Uncounted.NVME: N_("the host buffers of the NVMe offload in your config"),
     Uncounted.CONFIG: N_("keys of your config"),
     Uncounted.ADAPTERS: N_("what the script adds to its adapters"),
     Uncounted.PLAIN_LAYERS: N_("the layers that an unseen `every_n_layers` leaves out"),

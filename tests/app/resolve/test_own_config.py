@@ -213,36 +213,55 @@ HALF = '"bf16": {"enabled": true}, '
 BATCH = '"train_micro_batch_size_per_gpu": 1, "optimizer": {"type": "AdamW"}, '
 
 
+AUTOCAST = '"torch_autocast": {"enabled": true}, "zero_optimization": {"stage": 2}'
+
+
 @pytest.mark.parametrize(
-    ("text", "strategy", "words"),
+    ("text", "verdict", "words"),
     [
         (
             HALF + '"zero_optimization": {"stage": 1, "offload_optimizer": {"device": "cpu"}}',
-            "ZeRO-2 with the optimizer offloaded",
-            "not counted: the gradients that stage 1 keeps",
-        ),
-        (
-            HALF + '"torch_autocast": {"enabled": true}, "zero_optimization": {"stage": 2}',
-            "ZeRO-2",
-            "`torch_autocast.enabled` not counted",
+            "ZeRO-2 with the optimizer offloaded: you asked for it",
+            "all gradients are counted on each GPU",
         ),
         (
             HALF + '"zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}}',
-            "ZeRO-3 with everything offloaded",
-            "not counted: the master weights and optimizer states",
+            "ZeRO-3 with everything offloaded: you asked for it",
+            "has no `offload_optimizer`: master weights and optimizer states are counted",
+        ),
+        (HALF + AUTOCAST, "ZeRO-2: you asked for it", ""),
+        (
+            '"fp16": {"enabled": true}, ' + AUTOCAST,
+            "ZeRO-2: you asked for it; it is uncertain",
+            "`torch_autocast.enabled` not counted",
         ),
     ],
-    ids=["stage 1 with offload", "bf16 with autocast", "offload_param alone"],
+    ids=["stage 1 with offload", "offload_param alone", "bf16 with autocast", "fp16 and bf16"],
 )
-def test_a_config_that_trains_and_is_not_counted_is_uncertain(
-    here: Run, folder: Path, text: str, strategy: str, words: str
+def test_a_config_that_trains_is_counted(
+    here: Run, folder: Path, text: str, verdict: str, words: str
 ) -> None:
     (folder / "mine.json").write_text("{" + BATCH + text + "}")
     result = here(*PLAN, "--integration", "deepspeed", "--config", "mine.json")
     assert 0 == result.code, result.stderr
     shown = " ".join((result.stdout + result.stderr).split())
-    assert f"Chosen {strategy}: you asked for it; it is uncertain" in shown
+    assert f"Chosen {verdict}" in shown
     assert words in shown
+    is_uncertain = "uncertain" in verdict
+    assert is_uncertain == ("not counted" in shown)
+
+
+def test_autocast_over_16_bits_is_counted_where_it_changes_nothing(here: Run, folder: Path) -> None:
+    """A LayerNorm computes in fp32 under it, and keeps that."""
+    (folder / "mine.json").write_text("{" + BATCH + HALF + AUTOCAST + "}")
+    (folder / "model").mkdir()
+    config = {"model_type": "gpt_neox", "vocab_size": 100, "hidden_size": 64}
+    config |= {"num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
+    (folder / "model" / "config.json").write_text(json.dumps(config))
+    words = ("--integration", "deepspeed", "--config", "mine.json", "--seq-len", "64")
+    result = here(*PLAN[:-1], "model", *words)
+    assert 0 == result.code, result.stderr
+    assert "`torch_autocast.enabled` not counted" in " ".join(result.stderr.split())
 
 
 def test_a_stage_that_the_trainer_fills_in_is_2(here: Run, folder: Path) -> None:

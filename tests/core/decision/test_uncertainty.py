@@ -569,19 +569,6 @@ def test_what_is_not_counted_never_fits(
     assert (verdict, uncounted) == (evaluated.verdict, surely(job, strategy).uncounted)
 
 
-@pytest.mark.parametrize("host_bytes", [None, 10**9])
-@pytest.mark.parametrize(
-    ("uncounted", "verdict"),
-    [((Uncounted.NVME,), Verdict.UNCERTAIN), ((), Verdict.DOES_NOT_FIT)],
-)
-def test_a_host_whose_buffers_are_not_counted_refuses_nothing(
-    host_bytes: int | None, uncounted: tuple[Uncounted, ...], verdict: Verdict
-) -> None:
-    machine = replace(ROOMY.machine, host=Host(available_bytes=host_bytes))
-    job = replace(ROOMY, machine=machine, uncounted=uncounted)
-    assert verdict is evaluate(job, ZERO3_OFFLOAD).verdict
-
-
 @pytest.mark.parametrize(
     ("changes", "settled"),
     [

@@ -5,9 +5,8 @@ from typing import Any
 import pytest
 
 from zerowiz.core.decision.flowchart import OffloadChoice
-from zerowiz.core.decision.job import Uncounted
 from zerowiz.core.dsconfig.own_config import UserConfig, read_own_config
-from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS, Buffers
+from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS, Buffers, NvmeBuffers
 from zerowiz.core.structs import MOST_COUNT, replace
 from zerowiz.core.workload import Precision, StateDtype
 from zerowiz.errors import UsageError
@@ -50,7 +49,7 @@ def test_an_empty_config_is_deepspeeds_own_defaults() -> None:
 
 def test_no_file_says_nothing() -> None:
     values = {getattr(UserConfig(), name) for name in UserConfig.__struct_fields__}
-    assert {None, ()} == values
+    assert {None, (), False} == values
 
 
 @pytest.mark.parametrize("stage", [-1, 4, "two", "9" * 5000, 1.5, "auto", None, [2]])
@@ -88,27 +87,20 @@ NONE, OPTIMIZER, ALL = OffloadChoice.NONE, OffloadChoice.OPTIMIZER, OffloadChoic
         # Parameters leave the GPU at stage 3 alone.
         (zero(stage=2, offload_optimizer=CPU, offload_param=CPU), "offload", OPTIMIZER),
         (zero(stage=2, offload_param=CPU), "offload", NONE),
-        # What an offload holds that no strategy counts.
-        *(
-            (zero(**keys), "besides", expected)
-            for keys, expected in (
-                ({"stage": 3, "offload_optimizer": CPU, "offload_param": CPU}, ()),
-                ({"stage": 3, "offload_optimizer": CPU}, ()),
-                ({"stage": 3, "offload_param": CPU}, (Uncounted.OPTIMIZER_ON_GPU,)),
-                ({"stage": 2, "offload_param": CPU}, ()),
-                ({"stage": 1, "offload_optimizer": CPU}, (Uncounted.STAGE1_GRADIENTS,)),
-                ({"stage": 3, "offload_optimizer": NVME, "offload_param": NVME}, (Uncounted.NVME,)),
-                (
-                    {"stage": 3, "offload_param": NVME},
-                    (Uncounted.OPTIMIZER_ON_GPU, Uncounted.NVME),
-                ),
-            )
-        ),
         # Autocast over weights of 16 bits is no autocast of fp32 weights.
         ({"bf16": {"enabled": False}, **AUTOCAST}, "torch_autocast", Precision.BF16),
         ({"bf16": {"enabled": False}, **AUTOCAST}, "uncounted", ()),
         ({"bf16": {"enabled": True}, **AUTOCAST}, "torch_autocast", None),
-        ({"bf16": {"enabled": True}, **AUTOCAST}, "uncounted", ("torch_autocast.enabled",)),
+        *(
+            ({half: {"enabled": True}, **AUTOCAST}, name, expected)
+            for half, name, expected in (
+                ("bf16", "uncounted", ()),
+                ("bf16", "autocasts_half", True),
+                ("fp16", "uncounted", ("torch_autocast.enabled",)),
+                ("fp16", "autocasts_half", False),
+                ("amp", "autocasts_half", False),
+            )
+        ),
         # The precision, unless the Trainer fills it.
         *(
             (values, "precision", expected)
@@ -159,7 +151,7 @@ NONE, OPTIMIZER, ALL = OffloadChoice.NONE, OffloadChoice.OPTIMIZER, OffloadChoic
                 **zero(stage=3, zero_hpz_partition_size=4, offload_param=NVME),
             },
             "uncounted",
-            ("zero_optimization.offload_param.device", "optimizer.type"),
+            ("optimizer.type",),
         ),
     ],
 )
@@ -167,6 +159,58 @@ def test_a_key_is_read_as_deepspeed_reads_it(
     values: dict[str, Any], name: str, expected: object
 ) -> None:
     assert expected == getattr(read_own_config(values), name)
+
+
+@pytest.mark.parametrize(
+    ("zero_keys", "expected"),
+    [
+        ({"stage": 3, "offload_optimizer": CPU, "offload_param": CPU}, (False, False)),
+        ({"stage": 3, "offload_optimizer": CPU}, (False, False)),
+        ({"stage": 3, "offload_param": CPU}, (True, False)),
+        ({"stage": 2, "offload_param": CPU}, (False, False)),
+        ({"stage": 2, "offload_optimizer": CPU}, (False, False)),
+        ({"stage": 1, "offload_optimizer": CPU}, (False, True)),
+    ],
+)
+def test_what_an_offload_leaves_on_the_gpu_is_read(
+    zero_keys: dict[str, Any], expected: tuple[bool, bool]
+) -> None:
+    buffers = read_own_config(zero(**zero_keys)).buffers
+    assert buffers is not None
+    assert expected == (buffers.keeps_optimizer, buffers.keeps_gradients)
+
+
+SIZES = {"buffer_count": 9, "buffer_size": 7e6, "max_in_cpu": 0}
+
+
+@pytest.mark.parametrize(
+    ("zero_keys", "expected"),
+    [
+        ({"stage": 3, "offload_optimizer": CPU, "offload_param": CPU}, None),
+        # Below stage 3 what is offloaded to NVMe lies in host memory.
+        ({"stage": 2, "offload_optimizer": NVME}, None),
+        ({"stage": 3, "offload_optimizer": NVME}, NvmeBuffers(param_count=0)),
+        ({"stage": 3, "offload_param": NVME}, NvmeBuffers(optimizer_count=0)),
+        (
+            {"stage": 3, "offload_optimizer": {**NVME, **SIZES}, "offload_param": CPU},
+            NvmeBuffers(optimizer_count=9, param_count=0),
+        ),
+        (
+            {"stage": 3, "offload_optimizer": NVME, "offload_param": {**NVME, **SIZES}},
+            NvmeBuffers(param_count=9, param_size=7_000_000, max_in_cpu=0),
+        ),
+    ],
+)
+def test_what_passes_through_the_host_to_nvme_is_read(
+    zero_keys: dict[str, Any], expected: NvmeBuffers | None
+) -> None:
+    buffers = read_own_config(zero(**zero_keys)).buffers
+    assert buffers is not None
+    assert (expected, expected is not None) == (buffers.nvme, buffers.on_nvme)
+
+
+def test_buffers_of_parameters_on_the_gpu_are_not_counted() -> None:
+    assert ("aio.use_gds",) == read_own_config({"aio": {"use_gds": True}}).uncounted
 
 
 def test_the_trainer_and_accelerate_fill_in_stage_2() -> None:

@@ -208,7 +208,6 @@ def test_a_key_that_nobody_has_thought_of_is_named() -> None:
     [
         ("activation_checkpointing.cpu_checkpointing", {}, False),
         ("communication_data_type", {}, True),
-        ("zero_optimization.offload_param.device", {}, False),
         # An optimizer that keeps less than AdamW.
         ("optimizer.type", {"optimizer": {"type": "Lion"}}, False),
         ("optimizer.type", {"optimizer": {"type": "OneBitAdam"}}, True),

@@ -239,7 +239,7 @@ def offload(
     strategy: StrategyRow = ZERO3_OFFLOAD_OPTIMIZER,
     workload: Workload | None = None,
 ) -> NvmeOffload:
-    buffers = Buffers(sub_group_size=sub_group_size)
+    buffers = Buffers(sub_group_size=sub_group_size, on_nvme=True)
     rank = rank_sizes(model, workload or Workload(), ranks, strategy, buffers)
     return offload_to_nvme(model, rank)
 

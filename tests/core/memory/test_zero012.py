@@ -268,3 +268,46 @@ def test_gradients_that_are_not_contiguous_take_no_more_than_there_are() -> None
             sizes_of("separate gradients", place(TIED, strategy, Workload(), small))
         )
         assert set() == sizes_of("separate gradients", place(TIED, strategy, Workload(), few))
+
+
+KEEPING = Buffers(keeps_gradients=True)
+TWO_STEPS = Workload(accumulation_steps=2)
+
+
+def test_stage_1_with_offload_keeps_all_gradients_until_backward_is_over() -> None:
+    """Two CPU ranks had all between micro-steps, and none behind the last one, as at stage 1."""
+    rank = place(UNTIED, ZERO2_OFFLOAD, buffers=KEEPING)
+    whole_bytes, share = 2 * UNTIED.params, sizes_of(SHARE, rank)
+    assert (whole_bytes, {0}) == (max(sizes_of("gradients", rank)), share)
+    accumulating = place(UNTIED, ZERO2_OFFLOAD, TWO_STEPS, KEEPING)
+    kept = [sizes_of("gradients", each, Phase.FORWARD) for each in (rank, accumulating)]
+    assert [set(), {whole_bytes}] == kept
+    assert set() == sizes_of("gradients", accumulating, STEP)
+
+
+def test_where_communication_overlaps_stage_1_with_offload_is_as_stage_2() -> None:
+    """Unless gradients of earlier micro-steps are there."""
+    overlapping = replace(KEEPING, overlap_comm=True)
+    as_stage_2 = replace(overlapping, keeps_gradients=False)
+    one, other = (place(UNTIED, ZERO2_OFFLOAD, buffers=b) for b in (overlapping, as_stage_2))
+    assert moments(one) == moments(other)
+    assert sizes_of("gradients", place(UNTIED, ZERO2_OFFLOAD, TWO_STEPS, overlapping))
+
+
+STATES = ("master weights", "optimizer states", "gradients, sharded")
+
+
+def test_without_an_offloaded_optimizer_stage_3_keeps_its_states_on_the_gpu() -> None:
+    """Two CPU ranks had both moments, a master in fp32 and a gradient of half of the parameters."""
+    alone = place(UNTIED, ZERO3_OFFLOAD, buffers=Buffers(keeps_optimizer=True))
+    plain = place(UNTIED, ZERO3)
+    for rank in (alone, plain):
+        held = [sizes_of(part, rank, STEP) for part in STATES]
+        assert [{4 * rank.share}, {8 * rank.share}, {2 * rank.share}] == held
+    weights = [sizes_of("parameters, sharded", rank, STEP) for rank in (alone, plain)]
+    assert [{0}, {2 * plain.share}] == weights
+    # The host converts one sub-group of masters on their way to the GPU, and has none of its own.
+    there = ZERO3_OFFLOAD.host_allocations(UNTIED, alone)
+    held_there = {part.value: size for part, size, _ in there}
+    assert 4 * alone.sub_group == held_there["parameters on their way"]
+    assert held_there.keys().isdisjoint(STATES)

@@ -30,13 +30,17 @@ from zerowiz.core.decision.job import (
     why_no_bf16,
 )
 from zerowiz.core.decision.open_settings import list_variants
-from zerowiz.core.dsconfig.own_config import UserConfig
+from zerowiz.core.dsconfig.own_config import AUTOCAST_KEY, UserConfig
 from zerowiz.core.dsconfig.write import Handover
 from zerowiz.core.machine.types import Accelerator, Machine, MachineSource
 from zerowiz.core.memory.activations import runs_eager
-from zerowiz.core.memory.buffers import expands_segments, shares_with_sleeping_vllm
+from zerowiz.core.memory.buffers import (
+    DEEPSPEED_DEFAULTS,
+    expands_segments,
+    shares_with_sleeping_vllm,
+)
 from zerowiz.core.memory.host import HostUse, Saving
-from zerowiz.core.memory.micro_step import ReadModel
+from zerowiz.core.memory.micro_step import ReadModel, is_alike_under_autocast
 from zerowiz.core.model.families import FAMILIES
 from zerowiz.core.model.from_name import parse_size
 from zerowiz.core.model.types import Model, ModelSource
@@ -372,8 +376,8 @@ def _constraints(
     said: Mapping[str, SettingValue], options: Options, config: UserConfig
 ) -> Constraints:
     stage = said["stage"].value if "stage" in said else None
-    if Uncounted.STAGE1_GRADIENTS in config.besides:
-        # No strategy of its own: the one that is nearest, and says what it does not count.
+    if config.buffers is not None and config.buffers.keeps_gradients:
+        # No strategy of its own: the one that is nearest, with more gradients.
         stage = str(ZERO2_OFFLOAD.stage)
     return Constraints(
         stage=None if stage in {None, "auto"} else int(str(stage)),
@@ -475,6 +479,12 @@ def _fold_job(
         workload = replace(workload, lora_target_modules=())
     named_trainer = options.trainer is not None
     not_counted = [e for e in settings.not_counted if not (named_trainer and e.settled_by_name)]
+    if config.autocasts_half and not is_alike_under_autocast(read.model.architecture):
+        config = replace(
+            config,
+            uncounted=(*config.uncounted, AUTOCAST_KEY),
+            besides=(*config.besides, Uncounted.CONFIG),
+        )
     besides = (*config.besides, *((Uncounted.ADAPTERS,) if settings.widens_adapters else ()))
     budget = options.memory_budget
     state_dtype = said.get("optimizer_state_dtype")
@@ -736,6 +746,7 @@ def find_basis(
     job = resolved.job
     clauses = [clause for clause in resolved.assumed if clause not in known]
     keys = ", ".join(f"`{key}`" for key in resolved.uncounted)
+    buffers = job.own_buffers or DEEPSPEED_DEFAULTS
     notes = (
         *job.machine.notes,
         *resolved.traced,
@@ -751,6 +762,8 @@ def find_basis(
         if resolved.falls_back
         else None,
         f"`{config}`: {keys} not counted" if keys else None,
+        f"`{config}` {assumptions.KEEPS_OPTIMIZER}" if buffers.keeps_optimizer else None,
+        f"`{config}` {assumptions.KEEPS_GRADIENTS}" if buffers.keeps_gradients else None,
         *resolved.not_counted,
         f"{resolved.elsewhere}: {assumptions.VLLM_ELSEWHERE}" if resolved.elsewhere else None,
         f"{resolved.metrics}: {assumptions.METRICS}" if resolved.metrics else None,

@@ -7,7 +7,7 @@ from functools import lru_cache, partial
 
 from msgspec import Struct
 
-from zerowiz.core.decision.job import Job, RanOut, Uncounted
+from zerowiz.core.decision.job import Job, RanOut
 from zerowiz.core.decision.uncertainty import Interval, find_interval
 from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.memory.allocations import PART_OF, MemoryKind, MemoryPart, Moment, Phase
@@ -312,7 +312,7 @@ def is_hopeless(job: Job, strategy: StrategyRow) -> bool:
     """
     machine = job.machine
     is_real = job.accounting is not Accounting.TEXTBOOK
-    unknown = machine.host.available_bytes is None and Uncounted.NVME not in job.uncounted
+    unknown = machine.host.available_bytes is None
     if is_real and strategy.offload is not Offload.NONE and unknown:
         # As `_with_host` has it; ranks on CUDA hold some of the host always.
         return not machine.accelerator.row.on_host
@@ -420,8 +420,7 @@ def evaluate_with(
     host = _host_need(job, predicted, host_budget_bytes)
     all_is_counted = interval is None or not interval.uncounted
     verdict = need.verdict(budget_bytes, all_is_counted=all_is_counted)
-    counted = interval is None or Uncounted.NVME not in interval.uncounted
-    verdict = _with_host(verdict, host, host_budget_bytes, strategy, counted=counted)
+    verdict = _with_host(verdict, host, host_budget_bytes, strategy)
     return StrategyEstimate(
         estimate=predicted,
         interval=interval,
@@ -461,20 +460,13 @@ def _host_need(job: Job, predicted: Estimate, budget_bytes: int | None) -> HostN
 
 
 def _with_host(
-    verdict: Verdict,
-    host: HostNeed,
-    budget_bytes: int | None,
-    strategy: StrategyRow,
-    *,
-    counted: bool,
+    verdict: Verdict, host: HostNeed, budget_bytes: int | None, strategy: StrategyRow
 ) -> Verdict:
-    """The verdict on the GPU, unless the host has a worse one; it has none where it is not counted.
+    """The verdict on the GPU, unless the host has a worse one.
 
     A host that is unknown has nothing free for what is offloaded; for the rest it counts as large
     enough, for every machine has some, and the plan says how much it takes.
     """
-    if not counted:
-        return verdict
     if budget_bytes is None:
         lives_there = strategy.offload is not Offload.NONE and host.running_bytes
         return Verdict.DOES_NOT_FIT if lives_there else verdict

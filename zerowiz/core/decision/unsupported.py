@@ -33,7 +33,9 @@ class Asked(Struct, frozen=True, kw_only=True):
     @property
     def offloaded(self) -> bool:
         """Whether the optimizer's states leave the GPU."""
-        return self.strategy.offload is not Offload.NONE
+        own, offload = self.job.own_buffers, self.strategy.offload
+        keeps = own is not None and own.keeps_optimizer and offload is Offload.ALL
+        return offload is not Offload.NONE and not keeps
 
     @property
     def on_nvme(self) -> bool:

@@ -2,13 +2,14 @@
 
 import re
 from collections.abc import Mapping
+from functools import partial
 
 from msgspec import Struct
 
 from zerowiz.core.decision.flowchart import OffloadChoice
 from zerowiz.core.decision.job import Uncounted
 from zerowiz.core.dsconfig.schema import truth_of
-from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS, Buffers
+from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS, Buffers, NvmeBuffers
 from zerowiz.core.structs import MOST_COUNT
 from zerowiz.core.workload import PRECISIONS, SWITCHED, Precision, StateDtype
 from zerowiz.errors import UsageError
@@ -19,6 +20,7 @@ from zerowiz.errors import UsageError
 
 # runtime/zero/config.py: overlap_comm is on by default at this stage alone.
 _SHARDED_PARAMETERS = 3
+AUTOCAST_KEY = "torch_autocast.enabled"
 # As many digits as Python turns into a number without a look at the limit.
 _DIGITS = re.compile(r"\d{1,18}", re.ASCII)
 
@@ -36,6 +38,8 @@ class UserConfig(Struct, frozen=True, kw_only=True):
     fallback_precision: Precision | None = None
     """What its reader fills in where neither the script nor an option says it."""
     torch_autocast: Precision | None = None
+    autocasts_half: bool = False
+    """Whether autocast to the format of its weights runs over weights of 16 bits."""
     state_dtype: StateDtype | None = None
     uncounted: tuple[str, ...] = ()
     """Its keys that change memory in ways that the ledger does not count."""
@@ -97,20 +101,23 @@ def _truth(values: Mapping[str, object], key: str, *, default: bool = False) -> 
     return default if truth is None else truth
 
 
+def _size(section: Mapping[str, object], default: int, *keys: str) -> int:
+    value = _count(section, *keys)
+    if value is not None and value < 0:
+        # runtime/zero/config.py: pydantic refuses these as well (0.19.8).
+        raise UsageError(
+            f"`zero_optimization.{keys[0]}` is negative: `{value}`",
+            "write 0 or more, or remove it: DeepSpeed has a default",
+        )
+    return default if value is None else value
+
+
 def _buffers(zero: Mapping[str, object], stage: int) -> Buffers:
-    d = DEEPSPEED_DEFAULTS
-
-    def size(default: int, *keys: str) -> int:
-        value = _count(zero, *keys)
-        if value is not None and value < 0:
-            # runtime/zero/config.py: pydantic refuses these as well (0.19.8).
-            raise UsageError(
-                f"`zero_optimization.{keys[0]}` is negative: `{value}`",
-                "write 0 or more, or remove it: DeepSpeed has a default",
-            )
-        return default if value is None else value
-
+    d, size = DEEPSPEED_DEFAULTS, partial(_size, zero)
     threshold, live = "param_persistence_threshold", "max_live_parameters"
+    moves_optimizer = _leaves(zero, "offload_optimizer")
+    # Below stage 3, DeepSpeed offloads to host memory only.
+    nvme = _nvme(zero) if stage == _SHARDED_PARAMETERS else None
     return Buffers(
         reduce_bucket_size=size(d.reduce_bucket_size, "reduce_bucket_size"),
         overlap_comm=_truth(zero, "overlap_comm", default=stage == _SHARDED_PARAMETERS),
@@ -124,7 +131,13 @@ def _buffers(zero: Mapping[str, object], stage: int) -> Buffers:
         stage3_max_live_parameters=size(d.stage3_max_live_parameters, f"stage3_{live}", live),
         sub_group_size=size(d.sub_group_size, "sub_group_size"),
         hpz_partition_size=max(1, size(d.hpz_partition_size, "zero_hpz_partition_size")),
-        on_nvme=_NVME in {_device(zero, key) for key in _OFFLOADS} and stage == _SHARDED_PARAMETERS,
+        on_nvme=nvme is not None,
+        nvme=nvme,
+        # runtime/zero/stage3.py, _create_fp32_partitions: without `offload_optimizer`, master
+        # weights and moments are on the GPU, wherever the parameters are.
+        keeps_optimizer=_offload(zero, stage) is OffloadChoice.ALL and not moves_optimizer,
+        # runtime/zero/stage_1_and_2.py, process_gradients.
+        keeps_gradients=stage == 1 and moves_optimizer,
     )
 
 
@@ -134,6 +147,21 @@ _NVME = "nvme"
 
 def _device(zero: Mapping[str, object], key: str) -> object:
     return _section(zero, key).get("device")
+
+
+def _nvme(zero: Mapping[str, object]) -> NvmeBuffers | None:
+    """The buffers of what it offloads to NVMe; None where nothing is."""
+    optimizer, param = (_section(zero, key) for key in _OFFLOADS)
+    swaps_optimizer, swaps_params = (_device(zero, key) == _NVME for key in _OFFLOADS)
+    if not (swaps_optimizer or swaps_params):
+        return None
+    d, count = NvmeBuffers(), "buffer_count"
+    return NvmeBuffers(
+        optimizer_count=_size(optimizer, d.optimizer_count, count) if swaps_optimizer else 0,
+        param_count=_size(param, d.param_count, count) if swaps_params else 0,
+        param_size=_size(param, d.param_size, "buffer_size"),
+        max_in_cpu=_size(param, d.max_in_cpu, "max_in_cpu"),
+    )
 
 
 def _leaves(zero: Mapping[str, object], key: str) -> bool:
@@ -147,28 +175,16 @@ def _offload(zero: Mapping[str, object], stage: int) -> OffloadChoice:
     return OffloadChoice.OPTIMIZER if _leaves(zero, "offload_optimizer") else OffloadChoice.NONE
 
 
-def _besides(zero: Mapping[str, object], stage: int) -> tuple[Uncounted, ...]:
-    """What its offload makes a rank hold that no strategy counts.
-
-    runtime/zero/stage3.py, _create_fp32_partitions: without `offload_optimizer` the master weights
-    and the moments are on the GPU, wherever the parameters are. runtime/zero/stage_1_and_2.py,
-    __init__, `partition_gradients`: stage 1 keeps all gradients, with offload too.
-    """
-    offload, moves_optimizer = _offload(zero, stage), _leaves(zero, "offload_optimizer")
-    held = {
-        Uncounted.OPTIMIZER_ON_GPU: offload is OffloadChoice.ALL and not moves_optimizer,
-        Uncounted.STAGE1_GRADIENTS: stage == 1 and moves_optimizer,
-        Uncounted.NVME: _NVME in {_device(zero, key) for key in _OFFLOADS},
-    }
-    return tuple(what for what, holds in held.items() if holds)
-
-
-def _uncounted(values: Mapping[str, object], zero: Mapping[str, object]) -> tuple[str, ...]:
+def _uncounted(values: Mapping[str, object]) -> tuple[str, ...]:
     """The keys that the ledger counts, with a value for which it has no line."""
     optimizer = _section(values, "optimizer").get("type", "adamw")
-    keys = [f"zero_optimization.{key}.device" for key in _OFFLOADS if _device(zero, key) == _NVME]
-    if _autocast_beside_half(values):
-        keys.append("torch_autocast.enabled")
+    keys = []
+    # swap_tensor/partitioned_param_swapper.py: then the buffers of the parameters are on the GPU.
+    if _truth(_section(values, "aio"), "use_gds"):
+        keys.append("aio.use_gds")
+    autocast, precision = _torch_autocast(values), _precision(values)
+    if autocast is not None and precision in SWITCHED and precision is not autocast:
+        keys.append(AUTOCAST_KEY)
     if str(optimizer).lower() not in {"adam", "adamw"}:
         keys.append("optimizer.type")
     return tuple(keys)
@@ -189,14 +205,9 @@ def _precision(values: Mapping[str, object]) -> Precision | None:
 _AUTOCASTS = {dtype: name for name in SWITCHED for dtype in PRECISIONS[name].dtype_names}
 
 
-def _autocast_beside_half(values: Mapping[str, object]) -> bool:
-    """Whether autocast runs over weights of 16 bits (0.19.8 trains so), which it does not cast."""
-    return _precision(values) in SWITCHED and _truth(_section(values, "torch_autocast"), "enabled")
-
-
 def _torch_autocast(values: Mapping[str, object]) -> Precision | None:
     section = _section(values, "torch_autocast")
-    if not _truth(section, "enabled") or _autocast_beside_half(values):
+    if not _truth(section, "enabled"):
         return None
     return _AUTOCASTS.get(str(section.get("dtype")).removeprefix("torch."), Precision.BF16)
 
@@ -222,16 +233,19 @@ def read_own_config(values: Mapping[str, object], *, fills_in: bool = False) -> 
             "write 0, 1, 2 or 3",
         )
     half = _truth(_section(values, "bf16"), "bf16_optimizer_states")
+    autocast, precision = _torch_autocast(values), _precision(values)
+    # runtime/engine.py, _configure_distributed_model: then the weights are of 16 bits all the same.
+    of_half = precision in SWITCHED
     return UserConfig(
         stage=stage,
         offload=_offload(zero, stage),
         buffers=_buffers(zero, stage),
         train_batch_size=_count(values, "train_batch_size"),
-        uncounted=_uncounted(values, zero),
-        besides=_besides(zero, stage),
+        uncounted=_uncounted(values),
         micro_batch=_count(values, "train_micro_batch_size_per_gpu"),
         accumulation_steps=_count(values, "gradient_accumulation_steps"),
-        precision=_precision(values),
-        torch_autocast=_torch_autocast(values),
+        precision=precision,
+        torch_autocast=None if of_half else autocast,
+        autocasts_half=of_half and precision is autocast,
         state_dtype=StateDtype.BF16 if half else StateDtype.FP32,
     )

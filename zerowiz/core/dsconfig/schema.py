@@ -347,6 +347,8 @@ _COUNTED = frozenset(
         *(f"{_ZERO}.stage3_{name}" for name in ("prefetch_bucket_size", "max_live_parameters")),
         *(f"{_ZERO}.{name}" for name in ("zero_hpz_partition_size", "offload_optimizer.device")),
         *(f"{_ZERO}.stage3_param_persistence_threshold", f"{_ZERO}.offload_param.device"),
+        *(f"{_ZERO}.offload_{name}.buffer_count" for name in ("optimizer", "param")),
+        *(f"{_ZERO}.offload_param.{name}" for name in ("buffer_size", "max_in_cpu")),
     }
 )
 # What is written, printed, compared or scaled; how files are read and saved; how ranks are sent
@@ -373,7 +375,7 @@ _HOLDS_NOTHING = frozenset(
         *(
             f"{_ZERO}.offload_{part}.{name}"
             for part in ("optimizer", "param")
-            for name in ("nvme_path", "pin_memory", "buffer_count", "buffer_size", "max_in_cpu")
+            for name in ("nvme_path", "pin_memory")
         ),
         *(f"{_ZERO}.offload_optimizer.pipeline_{name}" for name in ("read", "write")),
         *(f"{_ZERO}.offload_optimizer.{name}" for name in ("fast_init", "cpuadam_cores_perc")),
@@ -384,11 +386,8 @@ _NEVER_NAMED = _COUNTED | _HOLDS_NOTHING
 # _configure_basic_optimizer).
 _LEANER_OPTIMIZERS = frozenset({"adagrad", "lion", "muadam", "muadamw", "muon", "musgd", "sgd"})
 # Named, but they never make a rank hold more: deepspeed.checkpointing reads the section, if the
-# script calls it, and then keeps less; what is on NVMe is `Uncounted.NVME`.
-_NEVER_MORE = (
-    "activation_checkpointing",
-    *(f"{_ZERO}.offload_{part}.device" for part in ("optimizer", "param")),
-)
+# script calls it, and then keeps less.
+_NEVER_MORE = ("activation_checkpointing",)
 
 
 def may_hold_more(keys: Iterable[str], values: Mapping[str, object]) -> bool:

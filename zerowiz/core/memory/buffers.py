@@ -11,6 +11,21 @@ from zerowiz.core.structs import replace
 from zerowiz.core.workload import Workload
 
 
+class NvmeBuffers(Struct, frozen=True, kw_only=True):
+    """What passes through the host to NVMe; counts are elements, not bytes.
+
+    The defaults are DeepSpeed's own (runtime/zero/offload_config.py, 0.19.8).
+    """
+
+    optimizer_count: int = 4
+    """Buffers of a sub-group; 0 where the optimizer is not on NVMe."""
+    param_count: int = 5
+    """Buffers of a parameter; 0 where the parameters are not on NVMe."""
+    param_size: int = 100_000_000
+    max_in_cpu: int = 1_000_000_000
+    """So many parameters stay in host memory all the same."""
+
+
 class Buffers(Struct, frozen=True, kw_only=True):
     """The `zero_optimization` keys that cost memory; counts are elements, not bytes.
 
@@ -31,6 +46,12 @@ class Buffers(Struct, frozen=True, kw_only=True):
     """Stage 3: ranks that share a second copy of the parameters; 1 for no such copy."""
     on_nvme: bool = False
     """Stage 3: what is offloaded lies on NVMe, and passes through buffers of the host."""
+    nvme: NvmeBuffers | None = None
+    """Those of a person's own config; None where zerowiz fits them."""
+    keeps_optimizer: bool = False
+    """Stage 3 with offload: the optimizer stays on the GPU, the parameters alone are offloaded."""
+    keeps_gradients: bool = False
+    """Stage 1 with offload, which is else as stage 2: all gradients wait until backward is over."""
 
     @property
     def buckets(self) -> int:

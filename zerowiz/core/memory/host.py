@@ -13,6 +13,7 @@ from enum import StrEnum
 from msgspec import Struct
 
 from zerowiz.core.memory.allocations import Allocation, AllocationKind, Moment, moment_bytes
+from zerowiz.core.memory.buffers import NvmeBuffers
 from zerowiz.core.memory.rank_sizes import RankSizes
 from zerowiz.core.model.types import Model
 from zerowiz.core.strategy_types import Offload
@@ -38,6 +39,7 @@ _PARAMETERS_IN_BUFFERS = 8
 # 2 bytes more of each element of a group on all ranks. Never timed.
 _LARGEST_GROUP, _LARGEST_GROUP_OF_ALL_RANKS = 100_000_000, 1_000_000_000
 
+_NO_NVME = NvmeBuffers(optimizer_count=0, param_count=0)
 _DEVICE: Section = {"device": "nvme", "pin_memory": True}
 # constants.py of swap_tensor: DeepSpeed's own values; ds_nvme_tune finds better ones for a drive.
 AIO: Section = {
@@ -80,93 +82,82 @@ def offload_to_nvme(model: Model, r: RankSizes) -> NvmeOffload:
         model: Whose parameters are offloaded.
         r: The rank; its `sub_group_size` is the one that the config gets.
     """
-    kept = 1 + r.state_bytes // FP32_BYTES
-    buffers = _GROUPS_IN_BUFFERS * (kept + 1)
-    swapped = _Parameters(model=model, r=r) if r.strategy.offload is Offload.ALL else None
-    group_bytes = FP32_BYTES * _largest_group(r)
-    buffer_bytes = _whole(_whole(group_bytes, _ALIGNED_BYTES), _PAGE_BYTES)
+    kept, fitted = 1 + r.state_bytes // FP32_BYTES, _fit_nvme(model, r)
+    swapped = fitted.param_count > 0
+    sizes = ("buffer_count", fitted.param_count), ("buffer_size", fitted.param_size)
     return NvmeOffload(
         offload_optimizer={
             **_DEVICE,
-            "buffer_count": buffers,
+            "buffer_count": fitted.optimizer_count,
             "pipeline_read": True,
             "pipeline_write": True,
         },
-        offload_param=None if swapped is None else {**_DEVICE, **swapped.section},
-        zero_optimization={} if swapped is None else {"stage3_max_reuse_distance": 0},
+        # With the default of `max_in_cpu`, a billion, most models never leave host memory.
+        offload_param={**_DEVICE, **dict(sizes), "max_in_cpu": 0} if swapped else None,
+        zero_optimization={"stage3_max_reuse_distance": 0} if swapped else {},
         aio=AIO,
-        host_allocations=(
-            Allocation(
-                AllocationKind.SWAP_BUFFERS_LOCKED, buffers * buffer_bytes, f"{buffers} x 4 G"
-            ),
-            Allocation(AllocationKind.GRADIENTS_PINNED, r.weight_bytes * r.share, "w P"),
-            *(() if swapped is None else swapped.host_allocations),
-        ),
-        # A file for each group of the master weights, and for each moment of it.
+        host_allocations=zero3_host_allocations(model, r),
+        # A file for each group of the master weights, and for each moment of it; and for each
+        # parameter.
         written_bytes=kept * FP32_BYTES * r.share
         + _gradients_bytes(model, r)
-        + (0 if swapped is None else swapped.written_bytes),
+        + (_parameters_bytes(model, r, swapped=True) if swapped else 0),
     )
 
 
-class _Parameters(Struct, frozen=True, kw_only=True):
-    """Parameters on NVMe, and the buffers that they are read into."""
+def _fit_nvme(model: Model, r: RankSizes) -> NvmeBuffers:
+    """The buffers that the config gets: as many as are needed, as small as they may be."""
+    kept, moves_all = 1 + r.state_bytes // FP32_BYTES, r.strategy.offload is Offload.ALL
+    return NvmeBuffers(
+        optimizer_count=_GROUPS_IN_BUFFERS * (kept + 1),
+        param_count=_PARAMETERS_IN_BUFFERS if moves_all else 0,
+        # This rank's part of the largest tensor, trained or frozen.
+        param_size=-(-model.largest_param // r.ranks),
+        max_in_cpu=0,
+    )
 
-    model: Model
-    r: RankSizes
 
-    @property
-    def largest_part(self) -> int:
-        """This rank's part of the largest tensor, trained or frozen."""
-        return -(-self.model.largest_param // self.r.ranks)
+def _swapped_optimizer(r: RankSizes, nvme: NvmeBuffers) -> Moment:
+    group_bytes, count = FP32_BYTES * _largest_group(r), nvme.optimizer_count
+    buffer_bytes = _whole(_whole(group_bytes, _ALIGNED_BYTES), _PAGE_BYTES)
+    return (
+        Allocation(AllocationKind.SWAP_BUFFERS_LOCKED, count * buffer_bytes, f"{count} x 4 G"),
+        Allocation(AllocationKind.GRADIENTS_PINNED, r.weight_bytes * r.share, "w P"),
+    )
 
-    @property
-    def section(self) -> Section:
-        """max_in_cpu: with the default, a billion, most models never leave host memory."""
-        return {
-            "buffer_count": _PARAMETERS_IN_BUFFERS,
-            "buffer_size": self.largest_part,
-            "max_in_cpu": 0,
-        }
 
-    @property
-    def host_allocations(self) -> Moment:
-        """partitioned_param_swapper.py: buffers for parts, and one for a group that has stepped.
+def _swapped_parameters(model: Model, r: RankSizes, nvme: NvmeBuffers) -> Moment:
+    """partitioned_param_swapper.py: buffers for parts, and one for a group that has stepped.
 
-        stage3.py sizes that one with `ds_numel`, the whole tensors: d times what is put into it.
-        """
-        w, r = self.r.weight_bytes, self.r
-        one_bytes = _whole(w * self.largest_part, _ALIGNED_BYTES)
-        whole_group_bytes = w * r.ranks * _largest_group(r)
-        small_bytes = self._bytes(swapped=False)
-        return (
-            Allocation(
-                AllocationKind.PARAMETERS_IN_FLIGHT_LOCKED,
-                _whole(_PARAMETERS_IN_BUFFERS * one_bytes, _PAGE_BYTES),
-                f"{_PARAMETERS_IN_BUFFERS} w M / d",
-            ),
-            Allocation(
-                AllocationKind.STEPPED_PARAMETERS_LOCKED,
-                _whole(whole_group_bytes, _PAGE_BYTES),
-                "w d G",
-            ),
-            Allocation(
-                AllocationKind.SMALL_PARAMETERS, small_bytes, N_("w (N + F) / d, below 1 MiB")
-            ),
-        )
+    stage3.py sizes that one with `ds_numel`, the whole tensors: d times what is put into it. It has
+    none where `max_in_cpu` keeps all (_create_fp16_partitions_with_defragmentation).
+    """
+    w, count = r.weight_bytes, nvme.param_count
+    one_bytes = _whole(w * nvme.param_size, _ALIGNED_BYTES)
+    locked_bytes = _whole(count * one_bytes, _PAGE_BYTES)
+    staying = min(r.share, nvme.max_in_cpu)
+    leaves = staying < r.share
+    stepped_bytes = _whole(w * r.ranks * _largest_group(r), _PAGE_BYTES) if leaves else 0
+    small_bytes = _parameters_bytes(model, r, swapped=False) if leaves else 0
+    return (
+        Allocation(
+            AllocationKind.PARAMETERS_IN_FLIGHT_LOCKED, locked_bytes, f"{count} w buffer_size"
+        ),
+        Allocation(AllocationKind.STEPPED_PARAMETERS_LOCKED, stepped_bytes, "w d G"),
+        Allocation(AllocationKind.SMALL_PARAMETERS, small_bytes, N_("w (N + F) / d, below 1 MiB")),
+        Allocation(
+            AllocationKind.PARAMETERS_PINNED, _pinned(w * staying), N_("w P, to a power of two")
+        ),
+    )
 
-    @property
-    def written_bytes(self) -> int:
-        """A file for each parameter."""
-        return self._bytes(swapped=True)
 
-    def _bytes(self, *, swapped: bool) -> int:
-        w, r = self.r.weight_bytes, self.r
-        return sum(
-            size_bytes * copies
-            for size_bytes, copies in _parts(self.model, r, w)
-            if (size_bytes >= _LEAST_SWAPPED_BYTES) is swapped
-        )
+def _parameters_bytes(model: Model, r: RankSizes, *, swapped: bool) -> int:
+    """This rank's part of the parameters that are swapped, or of those too small for it."""
+    return sum(
+        size_bytes * copies
+        for size_bytes, copies in _parts(model, r, r.weight_bytes)
+        if (size_bytes >= _LEAST_SWAPPED_BYTES) is swapped
+    )
 
 
 def _whole(size_bytes: int, unit_bytes: int) -> int:
@@ -251,14 +242,30 @@ def zero2_host_allocations(model: Model, r: RankSizes) -> Moment:
 
 
 def zero3_host_allocations(model: Model, r: RankSizes) -> Moment:
-    """stage3.py: the master is not pinned; both kinds of gradients and the parameters are."""
-    if r.buffers.on_nvme:
-        return offload_to_nvme(model, r).host_allocations
+    """What stage 3 offloads to the host, and the buffers of what it offloads to NVMe."""
+    nvme = (r.buffers.nvme or _fit_nvme(model, r)) if r.buffers.on_nvme else _NO_NVME
+    optimizer = _swapped_optimizer(r, nvme) if nvme.optimizer_count else _optimizer_on_host(r)
+    if r.strategy.offload is not Offload.ALL:
+        return optimizer
+    if nvme.param_count:
+        return (*optimizer, *_swapped_parameters(model, r, nvme))
+    return (*_parameters_on_host(model, r), *optimizer)
+
+
+def _optimizer_on_host(r: RankSizes) -> Moment:
+    """stage3.py: the master is not pinned; both kinds of gradients are."""
+    if not r.offloaded:
+        # _create_fp32_partitions: a copy to the GPU, which the host converts first (Copy.cu).
+        converted_bytes = r.master_bytes * r.sub_group
+        return (Allocation(AllocationKind.PARAMETERS_IN_FLIGHT, converted_bytes, "master G"),)
     w = r.weight_bytes
     full, rest = divmod(r.share, r.sub_group)
     # initialize_optimizer_states: one buffer a group.
     pinned_bytes = full * _pinned(r.master_bytes * r.sub_group) + _pinned(r.master_bytes * rest)
-    optimizer = (
+    # aten/src/ATen/native/cuda/Copy.cu: masters that go to the GPU are converted on the host.
+    stays = r.strategy.offload is not Offload.ALL
+    converted = w * r.sub_group if stays and r.master_bytes != r.trained_bytes else 0
+    return (
         Allocation(AllocationKind.MASTER_WEIGHTS, r.master_bytes * r.share, f"{r.master_bytes} P"),
         Allocation(
             AllocationKind.FP32_GRADIENTS_PINNED,
@@ -269,11 +276,13 @@ def zero3_host_allocations(model: Model, r: RankSizes) -> Moment:
             AllocationKind.GRADIENTS_PINNED, _pinned(w * r.share), N_("w P, to a power of two")
         ),
         _states(r),
+        Allocation(AllocationKind.PARAMETERS_IN_FLIGHT, converted, "w G"),
     )
-    if r.strategy.offload is not Offload.ALL:
-        # aten/src/ATen/native/cuda/Copy.cu: masters that go to the GPU are converted on the host.
-        converted = 0 if r.master_bytes == r.trained_bytes else w * r.sub_group
-        return (*optimizer, Allocation(AllocationKind.PARAMETERS_IN_FLIGHT, converted, "w G"))
+
+
+def _parameters_on_host(model: Model, r: RankSizes) -> Moment:
+    """All are pinned."""
+    w = r.weight_bytes
     # partition_parameters.py, _partition_param pins each shard; _move_to_flat_buffer then pins all
     # anew, and torch's pinned allocator gives nothing back (f3-003, f3-004).
     shards_bytes = sum(
@@ -291,7 +300,6 @@ def zero3_host_allocations(model: Model, r: RankSizes) -> Moment:
             shards_bytes + head_bytes,
             N_("w (N + F) / d, each tensor to a power of two"),
         ),
-        *optimizer,
     )
 
 

@@ -5,7 +5,7 @@ from functools import lru_cache
 from msgspec import Struct
 
 from zerowiz.core.memory.activations import Activations, activations
-from zerowiz.core.model.families import FAMILIES, Family
+from zerowiz.core.model.families import FAMILIES, Family, Norm
 from zerowiz.core.model.types import Architecture, Model, ModelSource, Tensor
 from zerowiz.core.structs import Count, replace
 from zerowiz.core.workload import Attention, Precision, Trainer, Workload
@@ -172,6 +172,17 @@ _CASTS_BYTES = 10
 # depends on them (j3-008): transformers/activations.py, NewGELUActivation, AccurateGELUActivation.
 _POWERS_BYTES = 6
 _WITH_POWERS = frozenset({"gelu_new", "gelu_accurate"})
+
+
+def is_alike_under_autocast(a: Architecture) -> bool:
+    """Whether a step over weights of 16 bits keeps the same with autocast to their format.
+
+    torch/aten autocast_mode.h, AT_FORALL_FP32: a LayerNorm and powers are computed in fp32 then,
+    and kept so; the other norms work in fp32 anyway, and cast back.
+    """
+    family = FAMILIES.get(a.family)
+    is_layer_norm = family is None or family.norm is Norm.LAYER
+    return not is_layer_norm and a.hidden_act not in _WITH_POWERS
 
 
 @lru_cache(maxsize=256)

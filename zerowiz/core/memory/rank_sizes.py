@@ -162,7 +162,12 @@ class RankSizes(Struct, frozen=True, kw_only=True):
     @property
     def offloaded(self) -> bool:
         """Whether the optimizer lives on the host."""
-        return self.strategy.offload is not Offload.NONE
+        return _offloads_optimizer(self.strategy, self.buffers)
+
+
+def _offloads_optimizer(strategy: Strategy, buffers: Buffers) -> bool:
+    keeps = buffers.keeps_optimizer and strategy.offload is Offload.ALL
+    return strategy.offload is not Offload.NONE and not keeps
 
 
 def with_trainer_heads(model: Model, workload: Workload) -> Model:
@@ -284,12 +289,13 @@ def _cuts(
 ) -> tuple[RankShard, ...]:
     """What is peculiar to each rank: ZeRO-1 and ZeRO-2 cut their shares from flat vectors."""
     gradients = list_gradients(*job)
+    after = buffers.keeps_gradients and strategy.offload is Offload.OPTIMIZER
     shards = (
         find_cuts(
             gradients,
             ranks,
             buffers.reduce_bucket_size,
-            in_backward=Part.GRADIENTS in strategy.sharded or buffers.overlap_comm,
+            in_backward=(Part.GRADIENTS in strategy.sharded and not after) or buffers.overlap_comm,
             autocast=job[1].torch_autocast is not None,
             decay_apart=apart,
             each_rank=decay_apart is not None,
@@ -343,7 +349,7 @@ def rank_sizes(
     # Under offload DeepSpeed's own CPU Adam steps, whatever was asked for (accelerate/utils/
     # deepspeed.py, map_pytorch_optim_to_deepspeed). Its CPU Lion takes as much: it makes a second
     # moment, which it never reads (deepspeed/ops/lion/cpu_lion.py, step).
-    offloaded = strategy.offload is not Offload.NONE
+    offloaded = _offloads_optimizer(strategy, buffers)
     stepping = OPTIMIZERS[Optimizer.ADAMW if offloaded else workload.optimizer]
     # torch/optim/adam.py, _multi_tensor_adam: the denominators (f3-010, f3-011).
     foreach = workload.optimizer is Optimizer.ADAMW and not workload.optimizer_fused
@@ -413,8 +419,9 @@ def optimizer(r: RankSizes, params: int, symbol: str) -> Moment:
 
 
 def share_gradients(r: RankSizes) -> Allocation:
-    """The gradients whose parameters this rank steps."""
-    return Allocation(AllocationKind.SHARE_GRADIENTS, r.weight_bytes * r.cut.held, "w S")
+    """The gradients whose parameters this rank steps; offloaded, they leave the bucket at once."""
+    size_bytes = 0 if r.offloaded else r.weight_bytes * r.cut.held
+    return Allocation(AllocationKind.SHARE_GRADIENTS, size_bytes, "w S")
 
 
 def _untied_head(r: RankSizes) -> Allocation:

@@ -294,25 +294,35 @@ def zero2_offload_lasting(r: RankSizes) -> Moment:
 
 
 def zero2_offload_moments(r: RankSizes) -> Moments:
-    """The moments of stage 2 with the optimizer on the host."""
+    """The moments of stage 2, and of stage 1, with the optimizer on the host."""
     lasting, bucket = zero2_offload_lasting(r), _bucket(r)
     *_, staging = lasting
     # A gradient larger than the bucket stays outside it; the others were copied in (h1-028).
     alone_bytes = staging.size_bytes if r.largest > r.buffers.reduce_bucket_size else 0
     alone = Allocation(AllocationKind.GRADIENT_ALONE, alone_bytes, "w M")
+    carried: Moment = ()
+    backward: tuple[Moment, ...] = (
+        (*lasting, *opening(r)),
+        (*lasting, *first_block(r), bucket),
+        *((*lasting, bucket, copy, *_blocks_at(r, when)) for when, copy in _copies(r)),
+        (*lasting, bucket, summed_gradients(r)),
+        (*lasting, bucket, alone, _slice(r)),
+    )
+    if r.buffers.keeps_gradients and (r.accumulating or not r.buffers.overlap_comm):
+        # As at stage 1, but that what a bucket brings to this rank leaves for the host.
+        carried = (_gradients(r), bucket) if r.accumulating else ()
+        left = _gradients(r, min(r.buffers.reduce_bucket_size, r.trainable))
+        backward = (
+            *_reduced_after_backward(r, lasting, carried, bucket),
+            (*lasting, left, bucket, _slice(r)),
+        )
     # __init__, weights_partition: cloned on the GPU, then converted on the host. One H100 whose
     # memory another process held ran out of memory here (tests/measured/README.md).
     copied = Allocation(AllocationKind.SHARE_COPY, r.weight_bytes * r.share, "w P")
     return {
         Phase.MODEL: built(r),
         Phase.INIT: (*_partitioned_init(r, (staging,)), (*weights(r), copied)),
-        Phase.FORWARD: ((*lasting, *forward(r)),),
-        Phase.BACKWARD: (
-            (*lasting, *opening(r)),
-            (*lasting, *first_block(r), bucket),
-            *((*lasting, bucket, copy, *_blocks_at(r, when)) for when, copy in _copies(r)),
-            (*lasting, bucket, summed_gradients(r)),
-            (*lasting, bucket, alone, _slice(r)),
-        ),
+        Phase.FORWARD: ((*lasting, *carried, *forward(r)),),
+        Phase.BACKWARD: backward,
         Phase.STEP: (lasting,),
     }

@@ -84,7 +84,8 @@ def _gatherable(r: RankSizes) -> int:
 def _gathering(r: RankSizes) -> Gathering:
     buffers = r.buffers
     live = buffers.stage3_max_live_parameters
-    reuse = 0 if buffers.on_nvme else live
+    # zerowiz writes `stage3_max_reuse_distance` 0 for NVMe (`offload_to_nvme`).
+    reuse = 0 if buffers.on_nvme and buffers.nvme is None else live
     return replay(
         r.layout,
         Limits(buffers.stage3_prefetch_bucket_size, live, reuse),

@@ -814,7 +814,7 @@ def _seconds(
 
 def _is_unknown(model: Model, r: RankSizes) -> bool:
     """What takes time that nothing here counts: sampling, disks, and images in no known patches."""
-    on_disk = r.offloaded and r.buffers.on_nvme
+    on_disk = r.strategy.offload is not Offload.NONE and r.buffers.on_nvme
     return r.workload.trainer.row.generates or on_disk or model.architecture.has_unknown_patches
 
 
