@@ -255,6 +255,17 @@ def planned_trainers(
             "train.py line 7: `ContrastiveTrainer.compute_loss`",
             id="a loss of the script is uncertain",
         ),
+        pytest.param(
+            "trl_dpo_parser",
+            (
+                *("train.py", "--gradient_checkpointing", "True"),
+                *("--gradient_checkpointing_kwargs", '{"every_n_layers": 4}'),
+            ),
+            {"gradient_checkpointing": True},
+            True,
+            "one layer in 4 is checkpointed",
+            id="layers that are not checkpointed are counted",
+        ),
     ],
 )
 def test_a_script_with_a_trainer_is_planned_as_what_it_trains(

@@ -356,6 +356,17 @@ def test_a_trace_keeps_what_peft_keeps_below_adapters(
         assert kept_bytes == pytest.approx(a.saved_bytes + a.head_bytes, rel=0.002)
 
 
+@pytest.mark.parametrize("every", [1, 3])
+def test_a_trace_checkpoints_the_layers_that_the_step_does(every: int) -> None:
+    """Of two layers the second keeps its activations, if each third one is checkpointed."""
+    content, step = FAMILIES["llama"], replace(STEP, gradient_checkpointing=True)
+    step = replace(step, every_n_layers=every)
+    traced = trace_model(content, step).activations(step)
+    said = activations(model_from_config("llama", content).architecture, step)
+    saved, expected = (a.saved_bytes + a.head_bytes for a in (traced, said))
+    assert saved == pytest.approx(expected, rel=0.03)
+
+
 def test_fewer_tokens_hold_less_and_checkpointing_has_a_run_of_its_own() -> None:
     traced = trace_once("llama")
     whole, half = (traced.activations(replace(STEP, micro_batch=n)) for n in (2, 1))
