@@ -10,7 +10,7 @@ from measured.rows import Row, host_at_stage_3, read_every_row, read_model
 from paths import TESTS
 
 from zerowiz.core.memory.allocations import AllocationKind
-from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS, Buffers
+from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS, Buffers, NvmeBuffers
 from zerowiz.core.memory.estimate import estimate
 from zerowiz.core.memory.host import (
     HostNeed,
@@ -21,6 +21,7 @@ from zerowiz.core.memory.host import (
     fit_sub_group,
     offload_to_nvme,
     predict_host,
+    zero3_host_allocations,
 )
 from zerowiz.core.memory.rank_sizes import StrategyRow, rank_sizes
 from zerowiz.core.model.from_name import model_from_size
@@ -309,6 +310,57 @@ def test_all_that_is_locked_is_what_a_rank_locked() -> None:
     # The largest group had 1050112 elements; the border that is counted here is a head.
     counted = offload(llama(1024, 2048), 2, 1050112 - 1048576, ZERO3_OFFLOAD)
     assert 71409664 == locked_bytes(counted)
+
+
+def own_bytes(
+    model: Model, nvme: NvmeBuffers, strategy: StrategyRow, **buffers: Any
+) -> dict[AllocationKind, int]:
+    """What one of two ranks holds there by a config with buffers of its own, by kind."""
+    own = Buffers(on_nvme=True, nvme=nvme, **buffers)
+    rank = rank_sizes(model, Workload(), 2, strategy, own)
+    return {kind: held for kind, held, _ in zero3_host_allocations(model, rank) if held}
+
+
+PINNED, LOCKED = AllocationKind.PARAMETERS_PINNED, AllocationKind.SWAP_BUFFERS_LOCKED
+IN_FLIGHT = AllocationKind.PARAMETERS_IN_FLIGHT_LOCKED
+STEPPED = AllocationKind.STEPPED_PARAMETERS_LOCKED
+
+
+@pytest.mark.parametrize("seen", [each for each in ALIKE if each.buffers == 4], ids=str)
+def test_a_config_of_its_own_buffers_locks_what_ranks_locked(seen: Seen) -> None:
+    """With DeepSpeed's four, none pipelined."""
+    model = llama(seen.width, seen.words)
+    held = own_bytes(model, NvmeBuffers(param_count=0), ZERO3_OFFLOAD_OPTIMIZER)
+    assert seen.locked_bytes == held[LOCKED]
+
+
+def test_a_config_with_the_buffers_that_zerowiz_fits_holds_as_much() -> None:
+    model, group = llama(1024, 2048), 1050112 - 1048576
+    fitted = NvmeBuffers(optimizer_count=12, param_count=8, param_size=1048576, max_in_cpu=0)
+    held = own_bytes(model, fitted, ZERO3_OFFLOAD, sub_group_size=group)
+    assert 71409664 == sum(held[kind] for kind in (LOCKED, IN_FLIGHT, STEPPED))
+
+
+def test_parameters_that_stay_in_host_memory_are_pinned_beside_the_buffers_to_nvme() -> None:
+    """By default: a billion elements stay, and then no group is written after its step."""
+    model = llama(1024, 2048)
+    by_default = own_bytes(model, NvmeBuffers(), ZERO3_OFFLOAD)
+    assert by_default[IN_FLIGHT] == pytest.approx(5 * 2 * 100_000_000, rel=1e-4)
+    assert STEPPED not in by_default
+    assert 2 * model.params // 2 <= by_default[PINNED] <= 2 * model.params
+    few = own_bytes(model, NvmeBuffers(max_in_cpu=1000), ZERO3_OFFLOAD)
+    assert few[PINNED] == 2048 < few[STEPPED]
+
+
+def test_what_a_config_leaves_in_host_memory_is_counted_there() -> None:
+    model, alone = llama(1024, 2048), NvmeBuffers(optimizer_count=0)
+    moved = own_bytes(model, alone, ZERO3_OFFLOAD)
+    assert {AllocationKind.MASTER_WEIGHTS, AllocationKind.OPTIMIZER_STATES, IN_FLIGHT} <= set(moved)
+    kept = own_bytes(model, alone, ZERO3_OFFLOAD, keeps_optimizer=True)
+    assert {AllocationKind.PARAMETERS_IN_FLIGHT, IN_FLIGHT, PINNED} == set(kept)
+    swapped = own_bytes(model, NvmeBuffers(param_count=0), ZERO3_OFFLOAD)
+    built = AllocationKind.PARAMETERS_AS_BUILT_PINNED
+    assert {LOCKED, AllocationKind.GRADIENTS_PINNED, PINNED, built} == set(swapped)
 
 
 def test_parameters_on_nvme_are_a_file_each_of_at_least_a_mebibyte() -> None:
