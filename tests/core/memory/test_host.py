@@ -341,6 +341,30 @@ def test_a_config_with_the_buffers_that_zerowiz_fits_holds_as_much() -> None:
     assert 71409664 == sum(held[kind] for kind in (LOCKED, IN_FLIGHT, STEPPED))
 
 
+@pytest.mark.parametrize(
+    ("nvme", "group", "locked"),
+    [
+        # buffer_size 2 M, and else the defaults: all parameters stay in host memory too.
+        (NvmeBuffers(param_size=2_000_000), 10**9, 171048960),
+        # The parameters alone, and the optimizer alone.
+        (NvmeBuffers(optimizer_count=0, param_size=2_000_000), 10**9, 20004864),
+        (NvmeBuffers(param_count=0), 10**9, 151044096),
+        # sub_group_size 3 M; the largest group had 3147264 elements.
+        (
+            NvmeBuffers(optimizer_count=6, param_count=12, param_size=2_000_000, max_in_cpu=0),
+            3147264 - 1048576,
+            136146944,
+        ),
+    ],
+)
+def test_what_a_config_puts_on_nvme_locks_what_a_rank_locked(
+    nvme: NvmeBuffers, group: int, locked: int
+) -> None:
+    """VmLck of one of two CPU ranks, DeepSpeed 0.19.8, Llama of 2 layers of width 1024."""
+    held = own_bytes(llama(1024, 2048), nvme, ZERO3_OFFLOAD, sub_group_size=group)
+    assert locked == sum(held.get(kind, 0) for kind in (LOCKED, IN_FLIGHT, STEPPED))
+
+
 def test_parameters_that_stay_in_host_memory_are_pinned_beside_the_buffers_to_nvme() -> None:
     """By default: a billion elements stay, and then no group is written after its step."""
     model = llama(1024, 2048)
