@@ -133,6 +133,7 @@ def _swapped_parameters(model: Model, r: RankSizes, nvme: NvmeBuffers) -> Moment
     none where `max_in_cpu` keeps all (_create_fp16_partitions_with_defragmentation).
     """
     w, count = r.weight_bytes, nvme.param_count
+    size = "M / d" if r.buffers.nvme is None else "buffer_size"
     one_bytes = _whole(w * nvme.param_size, _ALIGNED_BYTES)
     locked_bytes = _whole(count * one_bytes, _PAGE_BYTES)
     staying = min(r.share, nvme.max_in_cpu)
@@ -140,9 +141,7 @@ def _swapped_parameters(model: Model, r: RankSizes, nvme: NvmeBuffers) -> Moment
     stepped_bytes = _whole(w * r.ranks * _largest_group(r), _PAGE_BYTES) if leaves else 0
     small_bytes = _parameters_bytes(model, r, swapped=False) if leaves else 0
     return (
-        Allocation(
-            AllocationKind.PARAMETERS_IN_FLIGHT_LOCKED, locked_bytes, f"{count} w buffer_size"
-        ),
+        Allocation(AllocationKind.PARAMETERS_IN_FLIGHT_LOCKED, locked_bytes, f"{count} w {size}"),
         Allocation(AllocationKind.STEPPED_PARAMETERS_LOCKED, stepped_bytes, "w d G"),
         Allocation(AllocationKind.SMALL_PARAMETERS, small_bytes, N_("w (N + F) / d, below 1 MiB")),
         Allocation(
