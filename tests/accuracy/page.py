@@ -25,6 +25,7 @@ from accuracy.records import (
 from accuracy.split import LOOKED_AT, Split, split_of
 from measured.rows import family_of, host_at_stage_3, read_every_row
 from measured.trials import PHASES
+from regret.drawn import drawn_section
 from regret.section import make_regrets, regret_section
 from speed.errors import step_times
 
@@ -98,8 +99,7 @@ See [how long a step takes](concepts/speed.md). These tables come from `python t
 
 - All steps ran without a pause, on one and two H100s and on one and two H200s (November 2026). We left out steps in which the allocator flushed its cache.
 - We fitted the constants to the fitted side (`python tests/speed/fit.py --free-running --fit`). Some come from data sheets and from `tests/measured/links.json`.
-  Published times of A100s and A800s decided three: the speed of Python on an unknown host, what part of the nominal rate GPUs before
-  Hopper reach, and what ZeRO-3's gathering takes beside hooks.
+  Published times of A100s and A800s decided two: the speed of Python on an unknown host, and what ZeRO-3's gathering takes beside hooks.
 - We timed Python beside the steps, for 3 ms. A call took 82 to 380 ns, and between two readings of one hour it can change by a factor of four, because
   other jobs share the host. One reading says little about a whole step. So a prediction uses a value between the reading and 143 ns, the mean of all readings.
   After `measure`, it uses the mean of the readings on that machine in place of one reading.
@@ -125,6 +125,10 @@ See [how long a step takes](concepts/speed.md). These tables come from `python t
   19.9 % before). On the side set aside, 9.5 and 22.0 % became 8.5 and 20.1 %, and 8.5 and 22.3 % after `measure` became 7.5 and 20.8 %.
 - Before the eighth time, we changed nothing: we added the steps of three leases, which had no part in any constant. They moved 8.5 and 20.1 % to 8.5 and
   21.4 %, and left 7.5 and 20.8 % after `measure` as they were.
+- The ninth time, we counted the host's part anew: the operations that torch is called for, from traces of eleven families, where it was modules. Phi-3,
+  whose products are fused, has as many operations as Llama in two thirds of the modules. And LoRA counts what its adapters scale and add. We saw the cause in
+  13 steps of a lease, of which the hash sets 6 aside. We fitted all constants again, on the fitted side (7.3 and 19.5 % became 6.9 and 19.4 %). GPUs
+  before Hopper no longer have a fraction of their own.
 - After `measure`, a plan predicts a setting, and its time is the median of its runs in that lease. The last line of that table counts so. The line above it
   counts single runs. We added the last line after we had seen that a repeat in the same lease is no nearer than the prediction.
 - A plan compares settings on one host, with one reading. So a pair of settings takes the mean of all readings on these GPUs, and the median of the runs
@@ -485,6 +489,7 @@ def render(records: Sequence[Record], versions: Mapping[str, str]) -> str:
         _STEP_TIMES_INTRO,
         step_times(),
         regret_section(make_regrets()),
+        drawn_section(),
         "## Verdicts\n",
         _SLOWLY.format(slow=Outcome.SLOW.value),
         verdicts(records),

@@ -129,7 +129,7 @@ def read_every_row() -> tuple[Row, ...]:
     rows: list[Row] = []
     for path in sorted(_HERE.glob("*.jsonl")):
         # The formula of an evaluation was found on these two: they count for no figure.
-        lines = [row for row in _read_lines(path.name) if "eval_batch" not in row]
+        lines = [row for row in _read_lines(path.name) if not row.get("eval_batch")]
         launched = path.name == LAUNCHES
         rows += [_named_as_others(row, i) for i, row in enumerate(lines)] if launched else lines
     return tuple(rows)

@@ -9,13 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from measured.measure import Batch, EndedCase, run_batch
+from measured.measure import Batch, EndedCase, plan_case, run_batch
+from measured.trials import decode_trials
 from paths import ROOT, TEMPLATES
 from ranks.harness import CompletedRun, rank_environ
 from ranks.harness import run as run_command
 
+from zerowiz.core.decision.evaluate import evaluate_with
+from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.structs import replace
 from zerowiz.errors import ZerowizError
+from zerowiz.probe.package_data import read_gpu_table
 
 LAUNCHER = (sys.executable, str(Path(__file__).with_name("fake_deepspeed.py")))
 
@@ -203,3 +207,17 @@ def test_real_ranks_are_measured_and_a_dead_case_ends_no_other(tmp_path: Path) -
     # Weights, masters and moments of a whole replica are more than a half of them.
     assert alone["phases"]["steady_step"]["allocated_bytes"] > 16 * alone["params"] // 2
     assert () == done.shared_memory_left
+
+
+TRACED = json.loads(Path(__file__).with_name("2026-11-traced.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("row", TRACED, ids=[row["case"]["id"] for row in TRACED])
+def test_a_family_without_formulas_takes_on_a_gpu_what_its_trace_says(row: dict[str, Any]) -> None:
+    """Predicted before it was measured: five with LoRA on all linear layers, one without."""
+    (trial,) = decode_trials([row["case"]])
+    planned = plan_case(trial, parse_spec("1xH200", read_gpu_table()))
+    buffers = planned.job.own_buffers or planned.job.buffers(planned.strategy)[0]
+    predicted = evaluate_with(planned.job, planned.strategy, buffers).estimate.peak_bytes
+    assert predicted == pytest.approx(row["measured_peak_bytes"], rel=0.001)

@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
+from typing import NamedTuple
 
 # Its siblings are `regret.…`, as they are to the tests.
 if __name__ == "__main__":
@@ -24,6 +25,7 @@ if __name__ == "__main__":
 from measured.rows import read_config, read_model
 from measured.trials import Trial, encode_trial
 from regret.measure import Case, Runs, measure
+from regret.regret import words_of
 from regret.settings import Way, choose, every_way, trial_of
 from regret.workloads import H200, ROWS, RegretJob, Row, says_something, seconds_of
 
@@ -194,6 +196,72 @@ def read_drawn(folder: Path = DRAWN_ROWS) -> list[Row]:
     return [row for path in sorted(folder.glob("*.jsonl")) for row in _read(path)]
 
 
+_INTRO = """\
+### Workloads that nobody chose
+
+We wrote the space down first, and fitted no constant later: 20 models, cards of 16 to 141 GiB, 256 to 2,048 tokens, 4 to 32 sequences of each GPU, full
+fine-tuning or LoRA (`tests/regret/drawn.py`). A hash draws from it. We left out what does not fit, and steps of more than 2 s. Two H200s of two leases ran
+them; their readings were {readings}. Three plans choose: for the machine by name, with the host as one reading has it, and after one `measure` of that
+choice. Each regret is against the best of the settings that we measured. A dash stands where the lease ended before a choice ran.
+"""
+
+
+class Found(NamedTuple):
+    """What was measured of a drawn workload."""
+
+    job: RegretJob
+    chosen: Mapping[Knowing, str]
+    seconds: Mapping[str, float | None]
+    """Of each setting; None for one that ran out of memory."""
+
+    def regret(self, knowing: Knowing) -> float | None:
+        """None where the choice did not run, or ran out of memory."""
+        own = self.seconds.get(self.chosen.get(knowing, ""))
+        return None if own is None else own / min(filter(None, self.seconds.values())) - 1
+
+
+def find_all(folder: Path = DRAWN_ROWS) -> list[Found]:
+    """Of every workload that has rows."""
+    found = []
+    for path in sorted(folder.glob("*.jsonl")):
+        rows = _read(path)
+        for name, settings in by_job(rows).items():
+            _, gpus, number = name.split("-")
+            job = draw(int(number), int(gpus[0]))
+            chosen = known_by(job, rows[0]["live_call_seconds"], settings)
+            seconds = {setting: median_of(runs) for setting, runs in settings.items()}
+            found.append(Found(job, {k: way.id for k, way in chosen.items()}, seconds))
+    return found
+
+
+def drawn_section() -> str:
+    """Of docs/accuracy.md."""
+    every = find_all()
+    readings = dict.fromkeys(row["live_call_seconds"] for row in read_drawn())
+    intro = _INTRO.format(readings=" and ".join(f"{1e9 * each:.0f} ns" for each in readings))
+    heads = ("workload", *(f"regret {knowing}" for knowing in Knowing), "choice by name", "best")
+    lines = [intro, f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
+    for each in every:
+        regrets = (each.regret(knowing) for knowing in Knowing)
+        own = each.chosen[Knowing.BY_NAME]
+        best = min(filter(None, each.seconds.values()))
+        setting = next(name for name, seconds in each.seconds.items() if seconds == best)
+        cells = (
+            words_of(each.job),
+            *("-" if regret is None else f"{100 * regret:.1f} %" for regret in regrets),
+            f"`{own}`",
+            f"`{setting}` {best:.3g} s, of {len(each.seconds)}",
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    sums = []
+    for knowing in Knowing:
+        known = [regret for each in every if (regret := each.regret(knowing)) is not None]
+        mean, worst = 100 * statistics.mean(known), 100 * max(known)
+        sums.append(f"{knowing}: mean {mean:.1f} %, worst {worst:.1f} % of {len(known)}")
+    out = sum(None in each.seconds.values() for each in every)
+    return "\n".join([*lines, "", f"{'; '.join(sums)}. {out} settings ran out of memory.", ""])
+
+
 def main() -> int:
     """Print the table, or measure."""
     parser = argparse.ArgumentParser(description="What choices cost that know the host differently")
@@ -204,12 +272,11 @@ def main() -> int:
     parser.add_argument("--budget-seconds", type=float, default=500.0)
     words = parser.parse_args()
     until = time.time() + words.budget_seconds
-    jobs = list(draw_short(words.gpus, words.first, words.count))
     if words.run is not None:
+        jobs = list(draw_short(words.gpus, words.first, words.count))
         run(jobs, words.run, until, Options())
     else:
-        for job in jobs:
-            sys.stdout.write(f"{job.id}: {job}\n")
+        sys.stdout.write(drawn_section())
     return 0
 
 

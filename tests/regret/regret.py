@@ -174,7 +174,8 @@ def _percent(value: float | None) -> str:
     return "not measured yet" if value is None else f"{100 * value:.1f} %"
 
 
-def _words(job: RegretJob) -> str:
+def words_of(job: RegretJob) -> str:
+    """A workload in a table."""
     links = "" if job.gpus == 1 else ", NVLink" if job.nccl_p2p else ", no peer-to-peer"
     card = "" if job.card_gib is None else f", {job.card_gib} GiB"
     method = "" if job.lora_rank is None else " LoRA"
@@ -193,7 +194,7 @@ def table(regrets: Sequence[Regret]) -> str:
         choice, best = each.choice, each.best
         seconds = None if choice is None else each.measured.get(choice.id)
         cells = (
-            *(_words(each.job), "nothing fits" if choice is None else f"`{choice.id}`"),
+            *(words_of(each.job), "nothing fits" if choice is None else f"`{choice.id}`"),
             "out of memory" if each.ran_out else "" if seconds is None else f"{seconds:.3g}",
             "" if best is None else f"`{best[0]}` {best[1]:.3g} s, of {len(each.measured)}",
             *(_percent(each.regret), "" if each.spread is None else _percent(each.spread)),
