@@ -259,6 +259,16 @@ ON_8 = ("--machine", "8xH100-80GB-SXM", "--model", "7b", "--gradient-checkpointi
 ON_4 = ("--machine", "4xA100-40GB", "--model", "7b", "--gradient-checkpointing")
 OF_STAGE_2 = ("--machine", "8xH100-80GB-SXM", "--model", "8b", "--micro-batch", "3", "--stage", "2")
 ON_ONE = ("--machine", "1xRTX4090", "--model", "7b", "--method", "qlora", "--global-batch", "32")
+ON_ANY_HOST = (
+    "--machine",
+    "1xH200",
+    "--model",
+    "gpt2-medium",
+    "--seq-len",
+    "512",
+    "--global-batch",
+    "16",
+)
 NO_CANDIDATE = "no candidate is certain to fit"
 
 
@@ -273,6 +283,9 @@ NO_CANDIDATE = "no candidate is certain to fit"
         (ON_8, r"Why it is the fastest of \d+ candidates that fit; the next, ZeRO-2, "),
         (ON_4, "Why it is the only candidate that is certain to fit "),
         (ON_ONE, "Why ZeRO-1 2 x 16 is as fast: within 5 % zerowiz takes the simplest"),
+        (ON_ANY_HOST, r"Chosen DDP: zerowiz does not know how fast the host is, and this loses"),
+        (ON_ANY_HOST, r"Time 0.\d+ s per optimizer step expected, .*, 0.\d+ on a slow host;"),
+        (ON_ANY_HOST, r"Why ZeRO-1 16 x 1 is .* % faster, but 0.1\d* s on a slow host, where this"),
     ],
 )
 def test_the_fastest_says_why_it_was_chosen(here: Run, words: tuple[str, ...], shown: str) -> None:

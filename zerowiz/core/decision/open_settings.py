@@ -629,7 +629,11 @@ def _taken(decision: Decision, choice: Candidate, reason: Reason) -> Decision:
 def _is_clearly_faster(faster: Candidate | None, choice: Candidate | None) -> bool:
     if faster is None or choice is None or faster.strategy.name == choice.strategy.name:
         return False
-    return is_worth(faster, choice, CLEARLY_FRACTION)
+    seconds, own_seconds = faster.seconds, choice.seconds
+    if seconds is None or own_seconds is None:
+        return False
+    # The note says how much on the host that the plan expects.
+    return seconds * (1 + CLEARLY_FRACTION) <= own_seconds
 
 
 # Find the largest step that surely runs: how large a micro-batch, how long a sequence.
