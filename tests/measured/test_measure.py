@@ -218,6 +218,9 @@ def test_a_family_without_formulas_takes_on_a_gpu_what_its_trace_says(row: dict[
     """Predicted before it was measured: five with LoRA on all linear layers, one without."""
     (trial,) = decode_trials([row["case"]])
     planned = plan_case(trial, parse_spec("1xH200", read_gpu_table()))
-    buffers = planned.job.own_buffers or planned.job.buffers(planned.strategy)[0]
-    predicted = evaluate_with(planned.job, planned.strategy, buffers).estimate.peak_bytes
+    job, strategy = planned.job, planned.strategy
+    assert job is not None
+    assert strategy is not None
+    buffers = job.own_buffers or job.buffers(strategy)[0]
+    predicted = evaluate_with(job, strategy, buffers).estimate.peak_bytes
     assert predicted == pytest.approx(row["measured_peak_bytes"], rel=0.001)
