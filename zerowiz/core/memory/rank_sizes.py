@@ -122,6 +122,8 @@ class RankSizes(Struct, frozen=True, kw_only=True):
     """Of one parameter, allocated while the optimizer steps."""
     workload: Workload
     """What the rank trains; a formula that depends on a setting asks it."""
+    offloaded: bool
+    """Whether the optimizer lives on the host."""
     zero_init: bool
     """Whether stage 3 builds the model in shards."""
     prefetching: bool = True
@@ -158,16 +160,6 @@ class RankSizes(Struct, frozen=True, kw_only=True):
     def states_bytes(self, params: int) -> int:
         """Of the optimizer's moments of so many parameters in one vector."""
         return self.state_bytes * params + self.state_scales_bytes * params // _BLOCK_OF_8BIT
-
-    @property
-    def offloaded(self) -> bool:
-        """Whether the optimizer lives on the host."""
-        return _offloads_optimizer(self.strategy, self.buffers)
-
-
-def _offloads_optimizer(strategy: Strategy, buffers: Buffers) -> bool:
-    keeps = buffers.keeps_optimizer and strategy.offload is Offload.ALL
-    return strategy.offload is not Offload.NONE and not keeps
 
 
 def with_trainer_heads(model: Model, workload: Workload) -> Model:
@@ -349,13 +341,15 @@ def rank_sizes(
     # Under offload DeepSpeed's own CPU Adam steps, whatever was asked for (accelerate/utils/
     # deepspeed.py, map_pytorch_optim_to_deepspeed). Its CPU Lion takes as much: it makes a second
     # moment, which it never reads (deepspeed/ops/lion/cpu_lion.py, step).
-    offloaded = _offloads_optimizer(strategy, buffers)
+    keeps = buffers.keeps_optimizer and strategy.offload is Offload.ALL
+    offloaded = strategy.offload is not Offload.NONE and not keeps
     stepping = OPTIMIZERS[Optimizer.ADAMW if offloaded else workload.optimizer]
     # torch/optim/adam.py, _multi_tensor_adam: the denominators (f3-010, f3-011).
     foreach = workload.optimizer is Optimizer.ADAMW and not workload.optimizer_fused
     foreach_bytes = _VALUE_BYTES[workload.optimizer_state_dtype] if foreach else 0
     return RankSizes(
         strategy=strategy,
+        offloaded=offloaded,
         buffers=buffers,
         activations=micro_step(model, workload, traced, sharded=sharded),
         evaluation=evaluation(model, workload, traced, sharded=sharded),
