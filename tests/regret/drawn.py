@@ -234,6 +234,24 @@ def find_all(folder: Path = DRAWN_ROWS) -> list[Found]:
     return found
 
 
+def step_errors(folder: Path = DRAWN_ROWS) -> Iterator[list[float]]:
+    """Of each machine, by what fraction each step was predicted too long, with the mean reading."""
+    for path in sorted(folder.glob("*.jsonl")):
+        rows = _read(path)
+        call_seconds = statistics.geometric_mean(
+            row["python_call_seconds"] for row in rows if row["python_call_seconds"]
+        )
+        errors = []
+        for name, settings in by_job(rows).items():
+            _, gpus, number = name.split("-")
+            job = with_host(draw(int(number), int(gpus[0])), call_seconds)
+            predicted = {way.id: way.seconds for way in every_way(job)}
+            for setting, runs in settings.items():
+                seconds = median_of(runs)
+                errors += [] if seconds is None else [predicted[setting] / seconds - 1]
+        yield errors
+
+
 def drawn_section() -> str:
     """Of docs/accuracy.md."""
     every = find_all()
@@ -259,7 +277,15 @@ def drawn_section() -> str:
         mean, worst = 100 * statistics.mean(known), 100 * max(known)
         sums.append(f"{knowing}: mean {mean:.1f} %, worst {worst:.1f} % of {len(known)}")
     out = sum(None in each.seconds.values() for each in every)
-    return "\n".join([*lines, "", f"{'; '.join(sums)}. {out} settings ran out of memory.", ""])
+    of_machines = []
+    for errors in step_errors():
+        sizes = sorted(map(abs, errors))
+        half, most = 100 * statistics.median(sizes), 100 * sizes[int(0.9 * len(sizes))]
+        signed = 100 * statistics.median(errors)
+        of_machines.append(f"{half:.1f} %, nine in ten {most:.1f} %, signed {signed:+.1f} %")
+    summary = f"{'; '.join(sums)}. {out} settings ran out of memory."
+    times = f"Errors of the steps on each machine, median: {'; '.join(of_machines)}."
+    return "\n".join([*lines, "", summary, "", times, ""])
 
 
 def main() -> int:
