@@ -431,8 +431,9 @@ def plan_trial(
         base = _bare_config(trial)
     config = trial.ds_config or _own_config(trial, base)
     own_config = read_own_config(config)
-    kept = own_config.buffers is not None and own_config.buffers.keeps_gradients
-    strategy = _find_strategy(2 if kept else own_config.stage, own_config.offload)
+    strategy = _find_strategy(own_config.stage, own_config.offload)
+    if own_config.buffers is not None and own_config.buffers.keeps_gradients:
+        strategy = strategy or _find_strategy(2, own_config.offload)
     return PlannedTrial(
         trial=trial,
         ds_config=config,
