@@ -376,6 +376,7 @@ TEXTS = (
 @settings(max_examples=1000)
 @given(TEXTS)
 @example(CONFIG)
+@example("\xa0\n:*/")
 def test_any_text_is_read_as_hjson_and_json_read_it_or_refused(text: str) -> None:
     read, parsed = by_hjson(text), as_parsed(text)
     assert parsed in {None, read} or text.startswith("\xef\xbb\xbf")

@@ -279,8 +279,10 @@ class _Reader:
                 raise self.fault(f"`{self.text[start]}` is not a key", start)
             if not word[1]:
                 raise self.fault(_no_colon(word[0]), start)
-            name = word[0]
             self.at = word.end()
+            # hjson/decoder.py, scanKeyName: with blanks before the colon, all that str calls one go.
+            ends_in_blanks = self.text[self.at : self.at + 1] != ":"
+            name = word[0].rstrip() if ends_in_blanks else word[0]
         key = KeyToken(place=self.place(start, self.at), name=name)
         if self.next() != ":":
             raise self.fault(_no_colon(name), self.at)
