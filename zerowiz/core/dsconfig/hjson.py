@@ -280,7 +280,7 @@ class _Reader:
             if not word[1]:
                 raise self.fault(_no_colon(word[0]), start)
             self.at = word.end()
-            # hjson/decoder.py, scanKeyName: with blanks before the colon, all that str calls one go.
+            # hjson/decoder.py, scanKeyName: with blanks before the colon, rstrip takes more.
             ends_in_blanks = self.text[self.at : self.at + 1] != ":"
             name = word[0].rstrip() if ends_in_blanks else word[0]
         key = KeyToken(place=self.place(start, self.at), name=name)
