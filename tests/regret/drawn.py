@@ -13,7 +13,7 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
@@ -27,7 +27,16 @@ from measured.trials import Trial, encode_trial
 from regret.measure import Case, Runs, measure
 from regret.regret import words_of
 from regret.settings import Way, choose, every_way, trial_of
-from regret.workloads import H200, ROWS, RegretJob, Row, says_something, seconds_of
+from regret.workloads import (
+    H200,
+    ROWS,
+    RegretJob,
+    Row,
+    by_setting,
+    read_regret_rows,
+    says_something,
+    seconds_of,
+)
 
 from zerowiz.app.options import Options
 from zerowiz.core.decision.evaluate import Verdict
@@ -93,6 +102,12 @@ def is_short(job: RegretJob) -> bool:
     return chosen is not None and chosen.evaluated.is_sure and chosen.seconds <= _LONGEST_SECONDS
 
 
+def drawn(name: str) -> RegretJob:
+    """The workload with this id."""
+    _, gpus, number = name.split("-")
+    return draw(int(number), int(gpus[0]))
+
+
 def draw_short(gpus: int, first: int, count: int) -> Iterator[RegretJob]:
     """So many of those that are short enough, from the first number on."""
     number = first
@@ -147,12 +162,12 @@ def rivals_of(job: RegretJob, call_seconds: float, chosen: Sequence[Way]) -> lis
     return list(rivals.values())
 
 
-def by_job(rows: Sequence[Row]) -> dict[str, dict[str, list[Row]]]:
+def by_job(rows: Iterable[Row]) -> dict[str, dict[str, list[Row]]]:
     """The rows of each setting, by the workload's id and the setting's."""
     found: dict[str, dict[str, list[Row]]] = {}
-    for row in rows:
-        job, _, setting = str(row["id"]).partition("@")[0].partition("/")
-        found.setdefault(job, {}).setdefault(setting, []).append(row)
+    for key, runs in by_setting(rows).items():
+        job, _, setting = key.partition("/")
+        found.setdefault(job, {})[setting] = runs
     return found
 
 
@@ -191,11 +206,6 @@ def _read(path: Path) -> list[Row]:
     return [json.loads(line) for line in lines]
 
 
-def read_drawn(folder: Path = DRAWN_ROWS) -> list[Row]:
-    """The rows of every drawn workload, in the order in which the files are named."""
-    return [row for path in sorted(folder.glob("*.jsonl")) for row in _read(path)]
-
-
 _INTRO = """\
 ### Workloads that nobody chose
 
@@ -226,8 +236,7 @@ def find_all(folder: Path = DRAWN_ROWS) -> list[Found]:
     for path in sorted(folder.glob("*.jsonl")):
         rows = _read(path)
         for name, settings in by_job(rows).items():
-            _, gpus, number = name.split("-")
-            job = draw(int(number), int(gpus[0]))
+            job = drawn(name)
             chosen = known_by(job, rows[0]["live_call_seconds"], settings)
             seconds = {setting: median_of(runs) for setting, runs in settings.items()}
             found.append(Found(job, {k: way.id for k, way in chosen.items()}, seconds))
@@ -243,9 +252,8 @@ def step_errors(folder: Path = DRAWN_ROWS) -> Iterator[list[float]]:
         )
         errors = []
         for name, settings in by_job(rows).items():
-            _, gpus, number = name.split("-")
-            job = with_host(draw(int(number), int(gpus[0])), call_seconds)
-            predicted = {way.id: way.seconds for way in every_way(job)}
+            ways = every_way(with_host(drawn(name), call_seconds))
+            predicted = {way.id: way.seconds for way in ways}
             for setting, runs in settings.items():
                 seconds = median_of(runs)
                 errors += [] if seconds is None else [predicted[setting] / seconds - 1]
@@ -255,7 +263,7 @@ def step_errors(folder: Path = DRAWN_ROWS) -> Iterator[list[float]]:
 def drawn_section() -> str:
     """Of docs/accuracy.md."""
     every = find_all()
-    readings = dict.fromkeys(row["live_call_seconds"] for row in read_drawn())
+    readings = dict.fromkeys(row["live_call_seconds"] for row in read_regret_rows(DRAWN_ROWS))
     intro = _INTRO.format(readings=" and ".join(f"{1e9 * each:.0f} ns" for each in readings))
     heads = ("workload", *(f"regret {knowing}" for knowing in Knowing), "choice by name", "best")
     lines = [intro, f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]

@@ -219,7 +219,7 @@ Recomputing activations must be faster by more.
 CLEARLY_FRACTION = 0.1
 """By how much a step must be faster to be clearly so, or slower to be no longer as fast.
 
-Coming near the limit of memory must be faster by more: there, steps took 0.7 to 1.6 times as long
+Coming near the limit of memory must be clearly faster: there, steps took 0.7 to 1.6 times as long
 as they would with room (tests/measured/regret), and 14 of 24 were more than 5 % slower
 (core/memory/allocator.py).
 """
