@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from accuracy.grid import deal_cases
 from accuracy.split import Split
-from measured.rows import Row, read_every_row, read_times
+from measured.rows import Row, read_every_row, read_model, read_times
 from measured.trials import decode_trial, decode_trials, encode_trial
 from paths import ROOT, TESTS
 from ranks.harness import rank_environ
@@ -45,8 +45,15 @@ from zerowiz.app.options import Options
 from zerowiz.core.machine.spec import parse_spec
 from zerowiz.core.machine.types import Accelerator, Machine, with_host_memory
 from zerowiz.core.speed.costs import COSTS, GpuRates, find_rates
-from zerowiz.core.speed.step_time import AT_ENDS, IN_BLOCKS, IN_FUSED_BLOCKS, Moved
+from zerowiz.core.speed.step_time import (
+    AT_ENDS,
+    IN_BLOCKS,
+    IN_FUSED_BLOCKS,
+    Moved,
+    count_products,
+)
 from zerowiz.core.structs import replace
+from zerowiz.core.workload import Workload
 from zerowiz.probe.package_data import read_gpu_table
 
 SAMPLES = read_samples()
@@ -394,6 +401,13 @@ def test_the_traffic_of_a_block_is_that_of_its_kind(case: tuple[str, Traffic]) -
     assert abs(traffic.blocks.backward - said.backward) < abs(
         traffic.blocks.backward - other.backward
     )
+
+
+def test_the_operations_of_a_layer_are_those_of_its_parts(case: tuple[str, Traffic]) -> None:
+    name, traffic = case
+    model = read_model(name)
+    of_all = count_products(model, Workload()).operations
+    assert of_all / model.architecture.layers == pytest.approx(traffic.operations, rel=0.2)
 
 
 def test_the_traffic_at_the_ends_is_that_of_all(case: tuple[str, Traffic]) -> None:

@@ -47,6 +47,8 @@ class Traffic(NamedTuple):
 
     blocks: Moved
     ends: Moved
+    operations: int
+    """That forward of one layer calls torch for, views included."""
 
 
 class _Attention(torch.autograd.Function):  # type: ignore[misc]
@@ -67,7 +69,7 @@ class _Counter(TorchDispatchMode):  # type: ignore[misc]
 
     def __init__(self) -> None:
         super().__init__()
-        self.moved_bytes = 0
+        self.moved_bytes = self.operations = 0
 
     def __torch_dispatch__(
         self,
@@ -77,6 +79,7 @@ class _Counter(TorchDispatchMode):  # type: ignore[misc]
         kwargs: Any = None,
     ) -> Any:
         found = func(*args, **(kwargs or {}))
+        self.operations += 1
         name = func._schema.name.partition("::")[2]
         if name not in _PRODUCTS | _VIEWS:
             tensors = (t for t in tree_leaves((args, kwargs, found)) if isinstance(t, torch.Tensor))
@@ -85,8 +88,8 @@ class _Counter(TorchDispatchMode):  # type: ignore[misc]
         return found
 
 
-def _count(config: Mapping[str, Any], layers: int) -> Moved:
-    """The bytes that forward and backward of so many layers move."""
+def _count(config: Mapping[str, Any], layers: int) -> tuple[Moved, int]:
+    """The bytes that forward and backward of so many layers move, and forward's operations."""
     # All layers are alike.
     said = {**config, "num_hidden_layers": layers, "layer_types": None, "use_cache": False}
     made = AutoConfig.for_model(said.pop("model_type"), **said)
@@ -107,15 +110,15 @@ def _count(config: Mapping[str, Any], layers: int) -> Moved:
         )
         counter = patched.enter_context(_Counter())
         loss = model(input_ids=tokens, labels=tokens).loss
-        forward = counter.moved_bytes
+        forward, operations = counter.moved_bytes, counter.operations
         loss.backward()
-    return Moved(forward, counter.moved_bytes - forward)
+    return Moved(forward, counter.moved_bytes - forward), operations
 
 
 def count_traffic(name: str) -> Traffic:
     """Of a model of tests/models, full fine-tuning in bf16."""
     config = read_config(name)
-    one, two = _count(config, 1), _count(config, 2)
+    (one, fewer), (two, more) = _count(config, 1), _count(config, 2)
     model = read_model(name)
     kept = activations(model.architecture, Workload(sequence_tokens=TOKENS), sharded=False)
     block_bytes = kept.saved_bytes / model.architecture.layers
@@ -127,6 +130,7 @@ def count_traffic(name: str) -> Traffic:
             ends.forward / (kept.head_bytes + kept.loss_forward_bytes),
             ends.backward / (kept.head_bytes + kept.loss_backward_bytes),
         ),
+        operations=more - fewer,
     )
 
 
@@ -135,12 +139,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="How many bytes small kernels move")
     parser.add_argument("models", nargs="+", help="of tests/models")
     sys.stdout.write(
-        f"{'':16}{'blocks: forward':>16}{'backward':>10}{'ends: forward':>15}{'backward':>10}\n"
+        f"{'':16}{'blocks: forward':>16}{'backward':>10}{'ends: forward':>15}{'backward':>10}{'operations':>12}\n"
     )
     for name in parser.parse_args().models:
-        blocks, ends = count_traffic(name)
+        blocks, ends, operations = count_traffic(name)
         figures = f"{blocks.forward:16.2f}{blocks.backward:10.2f}{ends.forward:15.2f}{ends.backward:10.2f}"
-        sys.stdout.write(f"{name:16}{figures}\n")
+        sys.stdout.write(f"{name:16}{figures}{operations:12}\n")
 
 
 if __name__ == "__main__":

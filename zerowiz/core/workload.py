@@ -1073,6 +1073,11 @@ class Workload(Struct, frozen=True, kw_only=True):
         return self.every_n_layers if self.gradient_checkpointing else 0
 
     @property
+    def recomputed_fraction(self) -> float:
+        """Of the layers, what is computed again in backward."""
+        return 1 / self.checkpointed_each if self.checkpointed_each else 0
+
+    @property
     def tokens(self) -> int:
         """Tokens of one micro-step on one rank."""
         return self.rows * self.sequence_tokens
