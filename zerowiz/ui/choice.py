@@ -271,8 +271,8 @@ def _why_not(fastest: Candidate, choice: Candidate, faster: str) -> str:
     slow, own_slow = fastest.slow_host_seconds, choice.slow_host_seconds
     if slow is not None and own_slow is not None and own_slow < slow:
         return _(
-            "{faster}, but {slow} s on a slow host, where this takes {own} s: zerowiz does not"
-            " know how fast the host is, and takes what loses least",
+            "{faster}, but takes {slow} s on a slow host, where the choice takes {own} s: zerowiz"
+            " does not know how fast your host is, and takes what loses the least time",
             faster=faster,
             slow=seconds(slow),
             own=seconds(own_slow),

@@ -314,7 +314,8 @@ _REASONS: Mapping[Reason, str] = {
         "the faster ones recompute activations or come near the memory limit, and gain too little"
     ),
     Reason.LOSES_LEAST: N_(
-        "zerowiz does not know how fast the host is, and this loses least on a slow or a fast one"
+        "zerowiz does not know how fast your host is, and this choice loses the least time on a"
+        " slow or a fast one"
     ),
     Reason.SMALLEST: N_("it needs the least memory of all that fit"),
 }

@@ -409,7 +409,10 @@ def _plain_layers(run: Resolver) -> Iterator[NotCounted]:
     if not is_off and binding.code is not None and run.setting(binding) is None:
         yield NotCounted(
             what=Uncounted.PLAIN_LAYERS,
-            text=f"`{binding.code}`: its value is not seen; layers that it leaves out: not counted",
+            text=(
+                f"zerowiz does not see the value of `{binding.code}`, so the layers that it leaves"
+                " out are not counted"
+            ),
         )
 
 
