@@ -122,6 +122,10 @@ class LostEdit(Struct, frozen=True, kw_only=True):
     """What would be written."""
     copy_of: str | None = None
     """The person's own file, where this is a copy of it with more in it."""
+    new_path: str | None = None
+    """Where it is written to another file."""
+    conflicts: tuple[str, ...] = ()
+    """What the person and the plan say of the same keys, one clause each."""
 
 
 class HandEditedError(ZerowizError):

@@ -118,9 +118,10 @@ def test_the_plan_says_why_on_what_for_what_and_with_what(here: Run, script: Pat
     assert "1b" == content["model"]["name"]
     assert 2048 == content["workload"]["sequence_tokens"]
     assert {"fits"} == {s["verdict"] for s in content["strategies"] if s["name"] == "zero2"}
-    sha256 = hashlib.sha256((script.parent / CONFIG).read_bytes()).hexdigest()
-    assert {"name": CONFIG, "sha256": sha256} == content["config"]
-    assert "zero_optimization" in json.loads((script.parent / CONFIG).read_text())
+    text = (script.parent / CONFIG).read_bytes()
+    sha256 = hashlib.sha256(text).hexdigest()
+    assert {"name": CONFIG, "sha256": sha256, "written": json.loads(text)} == content["config"]
+    assert "zero_optimization" in content["config"]["written"]
 
 
 def test_the_plan_file_is_the_object_of_plan_json(here: Run, script: Path) -> None:
@@ -274,7 +275,7 @@ def test_a_persons_own_config_gets_no_plan(here: Run, script: Path) -> None:
         ' "train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto"}'
     )
     before = own.read_bytes()
-    words = ("--yes", *STEADY, "--config", own.name)
+    words = ("--yes", *STEADY[:-2], "--config", own.name)
     assert 0 == here("init", *words).code
     shown = here("launch", "--dry-run", *words, "train.py")
     assert "# writes" not in shown.stdout
@@ -322,7 +323,8 @@ def test_a_hand_edit_stops_a_launch_and_is_shown(
     refused = end(spied("launch", *words))
     assert 1 == refused.code
     assert "" == refused.stdout
-    assert f"error: `{CONFIG}` exists and was not written by zerowiz" in refused.stderr
+    conflict = "`zero_optimization.stage` is 3, and the plan needs 2"
+    assert f"error: you edited what the plan decides: `{CONFIG}`: {conflict}\n" in refused.stderr
     found = diff_of(refused.stderr)
     assert ["", f"--- {CONFIG}", f"+++ {CONFIG} (by zerowiz)"] == found[:3]
     changes = [line for line in found[3:] if line.startswith(("-", "+"))]
@@ -349,7 +351,7 @@ def test_every_command_refuses_a_hand_edit_and_quiet_hides_the_diff(
     for result in (loud, quiet):
         assert 1 == result.code
         assert "" == result.stdout or "--json" in words
-        assert "\nhint: overwrite it with `--force`\n" in result.stderr
+        assert "\nhint: take the plan's values with `--force`: your edits" in result.stderr
         assert before == written(script.parent)
     assert '-    "stage": 3,' in diff_of(loud.stderr)
     assert [] == diff_of(quiet.stderr)
@@ -404,8 +406,33 @@ def test_in_a_fresh_clone_a_hand_edit_is_kept_all_the_same(
     before = written(clone)
     refused = here("init", "--yes", "--isolated", *STEADY, "--seq-len", "1024", "train.py")
     assert 1 == refused.code, refused.stderr
-    assert f"`{name}` exists and was not written by zerowiz" in refused.stderr
+    said = {CONFIG: f"you edited what the plan decides: `{CONFIG}`", PLAN: f"`{PLAN}` exists and"}
+    assert said[name] in refused.stderr
     assert before == written(clone)
+
+
+def test_edits_of_what_the_plan_does_not_decide_stay_at_every_stage(
+    here: Run, script: Path
+) -> None:
+    words = ("init", "--yes", *STEADY[:-2], "--integration", "deepspeed", "--no-script")
+    assert 0 == here(*words, "--stage", "2").code
+    path = script.parent / CONFIG
+    config = json.loads(path.read_text())
+    edited = {**config, "gradient_clipping": 0.3, "wall_clock_breakdown": True}
+    path.write_text(json.dumps(edited))
+    again = here(*words, "--stage", "2")
+    assert 0 == again.code, again.stderr
+    assert f"`{CONFIG}` keeps your edits: " in again.stderr
+    assert edited == json.loads(path.read_text())
+    other = here(*words, "--stage", "3")
+    assert f"`ds_config_zero3.json` keeps your edits of `{CONFIG}`: " in other.stderr
+    found = json.loads((script.parent / "ds_config_zero3.json").read_text())
+    assert (0.3, True) == (found["gradient_clipping"], found["wall_clock_breakdown"])
+    # With what the plan decides edited too, the plan's value comes back, and the others stay.
+    path.write_text(path.read_text().replace('"stage": 2', '"stage": 1'))
+    assert 1 == here(*words, "--stage", "2").code
+    assert 0 == here(*words, "--stage", "2", "--force").code
+    assert edited == json.loads(path.read_text())
 
 
 def test_both_edits_are_shown_before_force_takes_both(here: Run, script: Path) -> None:

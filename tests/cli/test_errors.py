@@ -163,15 +163,6 @@ def scripts(folder: Path) -> Path:
             ),
             "or remove",
         ),
-        *(
-            (
-                ("plan", *ERRORS_CPU, "--config", "own.json", "--stage", stage),
-                2,
-                f"`--stage {stage}` conflicts with `own.json`, which says 2",
-                "",
-            )
-            for stage in ("3", "auto")
-        ),
         # A Trainer's own `compute_loss` may work in chunks; Liger's kernels are its argument's.
         *(
             (

@@ -33,6 +33,7 @@ SHARED = {
     *("--objective", "--stage", "--offload", "--allow-slow", "--accounting", "--integration"),
     *("--config", "--config-via"),
     *("--output-dir", "--yes", "--json", "--dry-run", "--force", "--quiet"),
+    *("--diff", "--show-removed"),
     "--module",
     "--isolated",
     *("--trainer", "--reference", "--completion-tokens", "--generation-batch"),

@@ -91,6 +91,7 @@ PLAN: Parts = {
     "ConfigFile": {
         "name": ("str", "Its name, without the folder."),
         "sha256": ("str", "SHA-256 of its content. `launch` uses it to see an edit of yours."),
+        "written": ("object", "The config as zerowiz wrote it, without your edits."),
     },
     "Command": {
         "shell": ("str", "The command as you can paste it."),

@@ -14,6 +14,7 @@ from zerowiz.app.decide import (
 )
 from zerowiz.app.machines.machine import is_here
 from zerowiz.app.options import Options, with_plain
+from zerowiz.app.plan_files import note_config
 from zerowiz.app.reporter import Reporter
 from zerowiz.core.decision.questions import AnswerKind, Back, Choice, Question
 from zerowiz.core.decision.remedy_table import Expense, Remedy
@@ -234,6 +235,7 @@ class Remedying:
             if (after := self._after(plan, machine, int(answer))) is not None:
                 self._now = after
                 note_settled(after[0], self._reporter)
+                note_config(after[0], self._reporter)
                 return after[0]
             first = int(answer) + 1
 
@@ -278,4 +280,5 @@ class Remedying:
             plan, machine = after or (plan, machine)
         self._now = plan, machine
         note_settled(plan, self._reporter)
+        note_config(plan, self._reporter, is_asked=person is not None)
         return plan

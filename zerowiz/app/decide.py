@@ -105,7 +105,7 @@ def _least(resolved: ResolvedJob) -> Workload:
 
 def refuse_strategy(resolved: ResolvedJob, strategy: Strategy) -> None:
     """Raise where DeepSpeed does not train what was asked for with this strategy."""
-    if resolved.options.config is not None:
+    if resolved.options.own_config is not None:
         return
     handover, job = resolved.handover, resolved.job
     if resolved.constraints.stage is None and strategy.stage == 0:
@@ -361,7 +361,7 @@ def require_strategy(plan: Plan) -> Strategy:
     """
     if plan.strategy is None:
         options = plan.options
-        config = None if options.config is None else str(options.config)
+        config = None if options.own_config is None else str(options.own_config)
         only_cpu = options.accelerator is Accelerator.CPU
         hints = [remedies_text.hint(remedy) for remedy in plan.remedies]
         hints = hints or [remedies_text.none_found(config, only_cpu=only_cpu)]

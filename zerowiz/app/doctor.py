@@ -12,6 +12,7 @@ from zerowiz.app.decide import Plan, note_basis, note_settled, plan_options, req
 from zerowiz.app.launch.start import check_any_job, deliver_plan, preflight_input
 from zerowiz.app.machines.machine import find_machine, find_node, is_here, with_node
 from zerowiz.app.options import Options
+from zerowiz.app.plan_files import note_config
 from zerowiz.app.reporter import Reporter
 from zerowiz.app.resolve.workload import (
     check_accounting,
@@ -153,6 +154,7 @@ def _decide(
         deliver_plan(plan, script, strategy)
     note_basis(plan, reporter)
     note_settled(plan, reporter)
+    note_config(plan, reporter)
     return plan
 
 

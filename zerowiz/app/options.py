@@ -122,6 +122,8 @@ class Options(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
     yes: bool = False
     as_json: bool = False
     dry_run: bool = False
+    diff: bool = False
+    show_removed: bool = False
     force: bool = False
     quiet: bool = False
 
@@ -151,9 +153,19 @@ class Options(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
                     f"`${name} {value}` must be a whole number from {row.least} to {_MOST}"
                 )
 
+    @property
+    def base(self) -> Path | None:
+        """The config that another is built on: with a stage or an offload that somebody typed."""
+        return None if (self.stage, self.offload) == (None, None) else self.config
+
+    @property
+    def own_config(self) -> Path | None:
+        """The config that runs as it is."""
+        return None if self.base is not None else self.config
+
 
 # How a run is shown or confirmed is no part of what was answered.
-_PRESENTATION = frozenset({"yes", "as_json", "dry_run", "force", "quiet"})
+_PRESENTATION = frozenset({"yes", "as_json", "dry_run", "diff", "show_removed", "force", "quiet"})
 # What a script is started as, and where answers are read, means nothing without either.
 _OF_COMMANDS = frozenset({"module", "isolated"})
 

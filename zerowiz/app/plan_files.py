@@ -1,10 +1,13 @@
 """Join a decision, its config and the command line into the files that a run writes."""
 
+import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from zerowiz import __version__
 from zerowiz.app.decide import Plan, with_way_to_keep
@@ -15,6 +18,8 @@ from zerowiz.app.resolve.resolved_job import config_file
 from zerowiz.core.decision.flowchart import Reason
 from zerowiz.core.decision.open_settings import Limit
 from zerowiz.core.decision.remedy_table import encode_remedy
+from zerowiz.core.dsconfig.merge import Merged, removed_keys, with_edits
+from zerowiz.core.dsconfig.write import render_config, write_config
 from zerowiz.core.launch.plan import RESUME, resumes
 from zerowiz.core.launch.provenance import (
     LIBRARIES,
@@ -37,12 +42,13 @@ from zerowiz.core.script.config_delivery import add_words
 from zerowiz.core.script.settings import ScriptRun
 from zerowiz.core.script.settings_file import SettingsCopy, render_values
 from zerowiz.core.strategies import STRATEGIES
+from zerowiz.core.strategy_types import Strategy
 from zerowiz.core.structs import replace
-from zerowiz.errors import HandEditedError
-from zerowiz.probe.output_folder import read_plan_files
+from zerowiz.errors import HandEditedError, LostEdit
+from zerowiz.probe.output_folder import EditedConfig, read_edits, read_plan_files
 from zerowiz.probe.package_data import read_version
 from zerowiz.translation import _, in_english
-from zerowiz.ui import sentences
+from zerowiz.ui import assumptions, sentences
 from zerowiz.ui.files import machine_change
 
 if TYPE_CHECKING:
@@ -82,8 +88,110 @@ def encode_plan(
     )
 
 
+class PlannedConfig(Struct, frozen=True, kw_only=True):
+    """The config of a plan, with a person's edits of what zerowiz wrote before."""
+
+    path: str
+    written: Mapping[str, object]
+    """Without the edits."""
+    merged: Merged
+    edited: EditedConfig | None
+    """Where the edits are."""
+
+    @property
+    def file(self) -> PlannedFile:
+        """What is written."""
+        there = None if self.edited is None else self.edited.content
+        return PlannedFile(
+            path=self.path,
+            text=render_config(self.merged.values),
+            takes_over=there,
+            conflicts=() if there is None else tuple(self._conflicts()),
+        )
+
+    def _conflicts(self) -> Iterator[str]:
+        for edit in self.merged.conflicts:
+            there = "removed" if edit.is_removed else json.dumps(edit.value)
+            yield f"`{edit.key}` is {there}, and the plan needs {self._planned(edit.key)}"
+
+    def _planned(self, key: str) -> str:
+        value: object = self.written
+        for part in key.split("."):
+            value = value.get(part) if isinstance(value, Mapping) else None
+        return "none" if value is None else json.dumps(value)
+
+
+def plan_config(plan: Plan, strategy: Strategy) -> PlannedConfig:
+    """The config that zerowiz writes for a plan.
+
+    Args:
+        plan: What was decided.
+        strategy: The one that the job runs with.
+    """
+    path, resolved = config_file(plan.options, strategy), plan.resolved
+    script = None if plan.script is None else plan.script.facts.target
+    written = write_config(resolved.job, plan.decision.of(strategy), resolved.handover)
+    edited = read_edits(path, script)
+    merged = Merged(values=written) if edited is None else with_edits(written, edited.edits)
+    return PlannedConfig(path=path, written=written, merged=merged, edited=edited)
+
+
+def note_config(plan: Plan, reporter: Reporter, *, is_asked: bool = False) -> None:
+    """Note what the config keeps of a person's base and edits; show how it differs, where asked.
+
+    Args:
+        plan: What was decided.
+        reporter: Hears of it.
+        is_asked: Whether a person decides next whether it is written: they see what differs.
+
+    Raises:
+        ConfigMistakeError: DeepSpeed would not take it, and nobody forces it.
+    """
+    options, strategy = plan.options, plan.strategy
+    if strategy is None or options.own_config is not None:
+        return
+    planned = plan_config(plan, strategy)
+    base = plan.resolved.handover.base
+    removed = () if base is None else removed_keys(base, planned.written)
+    if base is not None:
+        reporter.note(assumptions.built_on(planned.path, str(options.base), base, removed))
+    if base is not None or planned.edited is not None:
+        from zerowiz.app.resolve.own_config import lint_built_config  # noqa: PLC0415 - seldom needed
+
+        machine, values = plan.resolved.job.machine, planned.merged.values
+        lint_built_config(planned.path, values, options, machine, plan.script, reporter)
+    if planned.edited is not None and planned.merged.kept:
+        reporter.note(
+            assumptions.keeps_edits(planned.path, planned.edited.path, planned.merged.kept)
+        )
+    if options.show_removed:
+        for each in removed:
+            reporter.note(assumptions.removed(str(options.base), each))
+    if options.diff or (is_asked and base is not None):
+        show_difference(plan, planned, reporter)
+
+
+def show_difference(plan: Plan, planned: PlannedConfig, reporter: Reporter) -> None:
+    """Show how a config differs from the base, or from the file that is there.
+
+    Args:
+        plan: What was decided.
+        planned: Its config.
+        reporter: Shows it.
+    """
+    base, path, wanted = plan.resolved.handover.base, planned.path, planned.file.text
+    if base is not None:
+        there = render_config(base).encode()
+        edit = LostEdit(path=str(plan.options.base), there=there, wanted=wanted, new_path=path)
+    else:
+        there = Path(path).read_bytes() if Path(path).is_file() else b""
+        edit = LostEdit(path=path, there=there, wanted=wanted)
+    if edit.there != wanted.encode():
+        reporter.losses([edit])
+
+
 def with_plan(
-    plan: Plan, config: PlannedFile, script: str | None, script_args: Sequence[str]
+    plan: Plan, planned: PlannedConfig, script: str | None, script_args: Sequence[str]
 ) -> tuple[PlannedFile, ...]:
     """The config and its plan file, in the order in which they are written.
 
@@ -92,7 +200,7 @@ def with_plan(
     """
     from zerowiz.probe.host_files import hash_uuids  # noqa: PLC0415 - few plans are for this machine
 
-    job = plan.decision.job
+    job, config = plan.decision.job, planned.file
     machine = without_identities(
         job.machine, hash_uuids, names_hosts=plan.options.hostfile is not None
     )
@@ -103,6 +211,7 @@ def with_plan(
     libraries = {name: read_version(name) for name in LIBRARIES}
     provenance = Provenance(
         config=config,
+        written=planned.written,
         argv=tuple(reproducing_words(plan, script, script_args)),
         versions={"zerowiz": __version__, "python": python, **libraries},
     )

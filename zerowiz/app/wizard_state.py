@@ -580,7 +580,7 @@ class Wizard:
         What the script decides of it where the answers lead to no plan. Nothing where a config of
         the person's own decides.
         """
-        if self.named.typed.config is not None:
+        if self.named.typed.own_config is not None:
             return {}
         followed = self._follow(answers)
         if followed is None:

@@ -36,13 +36,14 @@ def _check_options(options: Options, how: RunOptions) -> None:
             ),
             "remove one of them",
         )
-    if escalate and options.config is not None:
+    if escalate and options.own_config is not None:
         raise UsageError(
             (
-                f"`--escalate` and `--config {options.config}` conflict: `--escalate` writes "
+                f"`--escalate` and `--config {options.own_config}` conflict: `--escalate` writes "
                 "a config for each attempt"
             ),
-            "remove one of them",
+            f"to build each config on yours: `--config {options.own_config} --stage auto`",
+            "or remove one of them",
         )
     if options.as_json and not options.dry_run:
         raise UsageError(

@@ -398,7 +398,9 @@ OTHER_SETTINGS: Mapping[str, SettingRow] = {
         default="detected in your script",
     ),
     "config": SettingRow(
-        flag="--config", help="Use this DeepSpeed config unchanged", panel=Panel.CHOICE
+        flag="--config",
+        help="Your DeepSpeed config: used unchanged, or with --stage or --offload as the base",
+        panel=Panel.CHOICE,
     ),
     "module": SettingRow(
         flag="--module",
@@ -479,6 +481,16 @@ OTHER_SETTINGS: Mapping[str, SettingRow] = {
     ),
     "dry_run": SettingRow(
         flag="--dry-run", help="Show what would happen, and change nothing", panel=Panel.OUTPUT
+    ),
+    "diff": SettingRow(
+        flag="--diff",
+        help="Show how the config differs from yours, or from the file there",
+        panel=Panel.OUTPUT,
+    ),
+    "show_removed": SettingRow(
+        flag="--show-removed",
+        help="Show which keys of your config the new one does not have, and why",
+        panel=Panel.OUTPUT,
     ),
     "force": SettingRow(
         flag="--force",

@@ -72,11 +72,25 @@ def find_losses(files: Sequence[PlannedFile]) -> tuple[LostEdit, ...]:
         path, there = Path(file.path), _read_there(file)
         if there is None or there == file.content or _marker(path, there).exists():
             continue
+        if there == file.takes_over and not file.conflicts:
+            continue
         # A job that replaces the plan file leaves the marker first: it is looked for once more.
         if _is_of_plan(path, there) or _marker(path, there).exists():
             continue
-        losses.append(LostEdit(path=file.path, there=there, wanted=file.text, copy_of=file.copy_of))
+        losses.append(_lost(file, there))
     return tuple(losses)
+
+
+def _lost(file: PlannedFile, there: bytes) -> LostEdit:
+    # Edits that do not contradict the plan would not be lost.
+    conflicts = file.conflicts if there == file.takes_over else ()
+    return LostEdit(
+        path=file.path,
+        there=there,
+        wanted=file.text,
+        copy_of=file.copy_of,
+        conflicts=conflicts,
+    )
 
 
 def _read_there(file: PlannedFile) -> bytes | None:
@@ -259,6 +273,9 @@ def refuse_loss(*files: PlannedFile, force: bool = False) -> None:
 
 def _refusal(losses: Sequence[LostEdit]) -> str:
     names = " and ".join(f"`{loss.path}`" for loss in losses)
+    conflicts = [f"`{loss.path}`: {each}" for loss in losses for each in loss.conflicts]
+    if conflicts:
+        return f"you edited what the plan decides: {', '.join(conflicts)}"
     if len(losses) == 1:
         return (
             f"{names} exists and was not written by zerowiz, or was changed since; it stays "
@@ -270,7 +287,12 @@ def _refusal(losses: Sequence[LostEdit]) -> str:
 
 
 def _hints(losses: Sequence[LostEdit]) -> Iterator[str]:
-    yield ("overwrite it with `--force`" if len(losses) == 1 else "overwrite them with `--force`")
+    if any(loss.conflicts for loss in losses):
+        yield "take the plan's values with `--force`: your edits of other keys stay"
+    else:
+        yield (
+            "overwrite it with `--force`" if len(losses) == 1 else "overwrite them with `--force`"
+        )
     configs = [loss.path for loss in losses if Path(loss.path).name.startswith("ds_config")]
     for path in configs:
         if is_plan_path(path):

@@ -7,7 +7,8 @@ from zerowiz.core import shell
 from zerowiz.core.decision.job import Uncounted
 from zerowiz.core.dsconfig.accelerate import NO_PRECISION, AccelerateFile
 from zerowiz.core.dsconfig.hjson import Dialect, JsonTextError, parse, plain
-from zerowiz.core.dsconfig.own_config import UserConfig, read_own_config
+from zerowiz.core.dsconfig.merge import ZERO
+from zerowiz.core.dsconfig.own_config import UserConfig, read_base, read_own_config
 from zerowiz.core.dsconfig.schema import may_hold_more, uncounted_keys
 from zerowiz.core.lint.config import ConfigText
 from zerowiz.core.script.programs import ProgramFile, read_program
@@ -27,18 +28,22 @@ _HINT = "a DeepSpeed config must be one JSON object, like those of `zerowiz init
 _WITHOUT = "remove `$config` to let zerowiz write the config"
 
 
-def read_config_file(path: Path, integration: Integration | None = None) -> UserConfig:
+def read_config_file(
+    path: Path, integration: Integration | None = None, *, is_base: bool = False
+) -> UserConfig:
     """The config in a file, parsed as the program that trains with it parses it.
 
     Args:
         path: The file.
         integration: What reads the config; DeepSpeed itself, where None.
+        is_base: Whether another config is built on it, which that program reads instead.
 
     Raises:
         UsageError: The file cannot be read, or holds no JSON object.
     """
     text = read_config_text(path)
-    lenient = (integration is None or integration.row.as_written) and not text.places
+    as_written = (integration is None or integration.row.as_written) and not text.places
+    lenient = as_written or (is_base and not text.places)
     try:
         if text.fault is not None:
             raise text.fault
@@ -62,7 +67,9 @@ def read_config_file(path: Path, integration: Integration | None = None) -> User
             f"`{path}` is a config of Accelerate in JSON, which zerowiz reads as YAML only",
             f"rename it: `mv {shell.quote(path)} {shell.quote(path.with_suffix('.yaml'))}`",
         )
-    config = read_own_config(values, fills_in=not lenient)
+    config = (read_base if is_base else read_own_config)(values, fills_in=not as_written)
+    if is_base:
+        values = {key: value for key, value in values.items() if key != ZERO}
     of_schema = uncounted_keys(values, read_ds_schema(read_version("deepspeed")))
     uncounted = tuple(dict.fromkeys((*of_schema, *config.uncounted)))
     more = (Uncounted.CONFIG,) if may_hold_more(uncounted, values) else ()

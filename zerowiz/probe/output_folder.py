@@ -3,11 +3,29 @@
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from msgspec import Struct
+
 from zerowiz.core.decision.job import History
-from zerowiz.core.launch.provenance import is_config_of_plan, is_plan_path, plan_path
+from zerowiz.core.dsconfig.merge import KeyEdit, find_edits
+from zerowiz.core.launch.provenance import (
+    is_config_of_plan,
+    is_plan_path,
+    plan_path,
+    read_earlier_plan,
+    written_config,
+)
 from zerowiz.core.structs import decode, parse_json
 from zerowiz.errors import UsageError
 from zerowiz.probe.files import cache_folder, read_named
+
+
+class EditedConfig(Struct, frozen=True, kw_only=True):
+    """A config that zerowiz wrote, and a person edited."""
+
+    path: str
+    edits: tuple[KeyEdit, ...]
+    content: bytes | None
+    """Where it is the config that is to be written again."""
 
 
 def read_plan_files(config_path: str) -> Iterator[tuple[str, bytes]]:
@@ -29,6 +47,37 @@ def read_plan_files(config_path: str) -> Iterator[tuple[str, bytes]]:
             yield str(path), read_named(path)
         except (OSError, ValueError):
             continue
+
+
+def read_edits(config_path: str, script: str | None) -> EditedConfig | None:
+    """A person's edits of a config that zerowiz wrote for a script; None where there are none.
+
+    Where the config is not there yet, those of the newest one of another strategy.
+
+    Args:
+        config_path: The config that is to be written.
+        script: As it is named in the command; None for a config without a script.
+    """
+    is_there = Path(config_path).exists()
+    for path, plan in read_plan_files(config_path):
+        is_own = path == plan_path(config_path)
+        if is_there and not is_own:
+            return None
+        wrote = written_config(plan)
+        if wrote is None or (not is_own and read_earlier_plan(path, plan, script) is None):
+            continue
+        name, values = wrote
+        edited = Path(path).with_name(name)
+        try:
+            content = read_named(edited)
+            there = parse_json(content)
+        except (OSError, ValueError):
+            continue
+        edits = find_edits(values, there) if isinstance(there, dict) else ()
+        if edits or is_own:
+            taken = content if is_own else None
+            return EditedConfig(path=str(edited), edits=edits, content=taken) if edits else None
+    return None
 
 
 def _written(path: Path) -> int:

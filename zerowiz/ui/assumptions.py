@@ -1,10 +1,12 @@
 """Say what a plan rests on: what of it changes learning, what was assumed, which trainer."""
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from zerowiz.core import shell
 from zerowiz.core.decision.evaluate import StrategyEstimate
+from zerowiz.core.dsconfig.merge import REPLACED
 from zerowiz.core.memory.allocations import AllocationKind, Phase
 from zerowiz.core.memory.estimate import VllmShare
 from zerowiz.core.model.types import Model
@@ -17,6 +19,7 @@ from zerowiz.ui import remedies
 from zerowiz.ui.text import gib
 
 if TYPE_CHECKING:
+    from zerowiz.core.dsconfig.merge import KeyEdit, RemovedKey
     from zerowiz.core.launch.provenance import BatchChange
 
 
@@ -39,6 +42,69 @@ def own_values(config: str, optimizer: str | None, values: Mapping[str, object])
         config=config,
         optimizer=optimizer,
         values=shown,
+    )
+
+
+# What of a base is worth a word; all else that is there stays as well.
+_LEARNING = ("optimizer", "scheduler", "gradient_clipping")
+
+
+def built_on(
+    config: str, base: str, values: Mapping[str, object], removed: Sequence["RemovedKey"]
+) -> str:
+    """What a config keeps of the one that it is built on, and what of that the plan cannot have.
+
+    Args:
+        config: The path of the new one.
+        base: The path of the person's.
+        values: What that says.
+        removed: What of it is gone.
+    """
+    kept = [key for key in values if key not in REPLACED]
+    shown = [key for key in (*_LEARNING, *kept) if key in kept]
+    said = _(
+        "`{config}` is built on `{base}`: zerowiz replaces ZeRO and the batch, and keeps {kept}",
+        config=config,
+        base=base,
+        kept=listing(f"`{key}`" for key in dict.fromkeys(shown)) or _("nothing else"),
+    )
+    lost = [each.key for each in removed if each.is_lost]
+    if not lost:
+        return said
+    return _(
+        "{said}; the plan cannot have {keys} (`$show_removed` says why)",
+        said=said,
+        keys=listing(f"`{key}`" for key in lost),
+    )
+
+
+def removed(base: str, key: "RemovedKey") -> str:
+    """A key that left the base, and why."""
+    return _(
+        "`{base}`: `{key}` {value} is left out: {why}",
+        base=base,
+        key=key.key,
+        value=json.dumps(key.value),
+        why=key.why,
+    )
+
+
+def keeps_edits(config: str, edited: str, edits: Sequence["KeyEdit"]) -> str:
+    """Which edits of a written config the new one keeps.
+
+    Args:
+        config: The path of the new one.
+        edited: The path of the one with the edits.
+        edits: Those that it keeps.
+    """
+    keys = listing(f"`{edit.key}`" for edit in edits)
+    if config == edited:
+        return _("`{config}` keeps your edits: {keys}", config=config, keys=keys)
+    return _(
+        "`{config}` keeps your edits of `{edited}`: {keys}",
+        config=config,
+        edited=edited,
+        keys=keys,
     )
 
 

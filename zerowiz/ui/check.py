@@ -102,4 +102,5 @@ def in_short(finding: Finding, path: str | None = None) -> str:
     code = f"({finding.rule.code} {finding.rule.name})"
     if path is None:
         return f"{finding.message} {code}: {finding.rule.why}"
-    return plain(f"{path} line {finding.line}: {finding.message} {code}")
+    line = f" line {finding.line}" if finding.line else ""
+    return plain(f"{path}{line}: {finding.message} {code}")

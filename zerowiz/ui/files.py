@@ -31,7 +31,7 @@ def losses(edits: Sequence[LostEdit], stream: TextIO) -> None:
     """What would be lost, file by file, each after an empty line."""
     for loss in edits:
         stream.write("\n")
-        lines = difference(loss.path, loss.there, loss.wanted)
+        lines = difference(loss.path, loss.there, loss.wanted, loss.new_path)
         if isinstance(lines, str):
             say(stream, f"{loss.path}: {_(lines)}", hang=2)
             continue

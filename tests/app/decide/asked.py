@@ -53,7 +53,6 @@ def words_of(row: Row, folder: Path) -> list[str]:
     words += ["--micro-batch", str(row["micro_batch"]), "--seq-len", str(row["sequence_tokens"])]
     words += ["--grad-accum", str(row["accumulation_steps"]), "--precision", row["precision"]]
     words += ["--attention", row["attention"], STEPS[row["gradient_checkpointing"]]]
-    words += ["--stage", str(row["stage"]), "--offload", strategy_of(row).offload.value]
     words += ["--optimizer", workload.optimizer.value, "--method", workload.method.value]
     words += ["--loss", workload.loss.value, PACKING[workload.packing]]
     if row["lora_rank"] is not None:

@@ -229,6 +229,7 @@ PLAN: Mapping[str, object] = {
 }
 PROVENANCE = Provenance(
     config=PlannedFile(path="runs/a b/ds_config_zero2.json", text='{"é": 1}\n'),
+    written={"é": 1},
     argv=("zerowiz", "launch", "--yes", "a b.py", "$x", "\udcff"),
     versions={"zerowiz": "9", "torch": None},
 )
@@ -248,6 +249,7 @@ def test_the_text_is_the_plan_and_where_it_belongs() -> None:
     assert {
         "name": "ds_config_zero2.json",
         "sha256": hashlib.sha256(PROVENANCE.config.text.encode()).hexdigest(),
+        "written": PROVENANCE.written,
     } == content["config"]
     assert {"zerowiz": "9", "torch": None} == content["versions"]
     assert text.endswith("}\n")

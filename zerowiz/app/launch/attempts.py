@@ -244,7 +244,7 @@ def _attempt(start: Start, logs: Path) -> AttemptRecord:
         strategy=start.strategy.name,
         why=start.why,
         config_path=path,
-        plan_path=plan_path(path) if plan.options.config is None else None,
+        plan_path=plan_path(path) if plan.options.own_config is None else None,
         command=hide_secrets(start.launch_plan.argv),
         env=start.launch_plan.env,
         logs=str(logs),

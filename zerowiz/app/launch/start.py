@@ -10,11 +10,10 @@ from msgspec import Struct
 from zerowiz.app.command import require_reachable
 from zerowiz.app.decide import Plan
 from zerowiz.app.options import Options
-from zerowiz.app.plan_files import plan_copy, with_plan
+from zerowiz.app.plan_files import plan_config, plan_copy, with_plan
 from zerowiz.app.reporter import Reporter
 from zerowiz.app.resolve.resolved_job import config_file
 from zerowiz.app.resolve.workload import check_local_rank
-from zerowiz.core.dsconfig.write import render_config, write_config
 from zerowiz.core.findings import Finding, Severity, errors_of
 from zerowiz.core.launch.job_nodes import (
     OTHER_LAUNCHERS_VARIABLES,
@@ -147,26 +146,18 @@ class Start(Struct, frozen=True, kw_only=True):
     why: str
 
 
-def render(plan: Plan, strategy: Strategy) -> str:
-    """The config of this job under this strategy."""
-    job, handover = plan.resolved.job, plan.resolved.handover
-    return render_config(write_config(job, plan.decision.of(strategy), handover))
-
-
 def plan_files(
     plan: Plan, strategy: Strategy, script: str | None, script_args: Sequence[str]
 ) -> tuple[PlannedFile, ...]:
     """What this job writes: of a person's own config only one that stands in YAML."""
-    own_config = plan.options.config
+    own_config = plan.options.own_config
     if own_config is not None:
         from zerowiz.app.resolve.own_config import plan_yaml_config  # noqa: PLC0415 - takes long to load
 
         resolved = plan.resolved
         step, reader = resolved.job.workload, resolved.handover.integration
         return plan_yaml_config(own_config, plan.options, step, reader)
-    path = config_file(plan.options, strategy)
-    config = PlannedFile(path=path, text=render(plan, strategy))
-    return with_plan(plan, config, script, script_args)
+    return with_plan(plan, plan_config(plan, strategy), script, script_args)
 
 
 def plan_launch(
@@ -221,7 +212,7 @@ def deliver_plan(plan: Plan, script: ScriptRun, strategy: Strategy) -> Delivery:
     words = add_settled(script.words, plan.resolved.settled)
     check_accelerator(script.with_words(words), plan.resolved.job.machine.accelerator)
     folder = str(options.output_dir or "")
-    is_own = options.config is not None
+    is_own = options.own_config is not None
     if options.config is not None and options.config.is_fifo():
         raise UsageError(
             f"`$config {options.config}` is a pipe, and each rank would read it",
@@ -230,11 +221,11 @@ def deliver_plan(plan: Plan, script: ScriptRun, strategy: Strategy) -> Delivery:
     delivery = deliver(script.facts, words, config_file(options, strategy), folder, is_own=is_own)
     if shares_with_sleeping_vllm(plan.resolved.job.workload):
         delivery = replace(delivery, env={**delivery.env, **without_expansion(os.environ)})
-    if options.config is None or plan.resolved.handover.integration.row.as_written:
+    if options.own_config is None or plan.resolved.handover.integration.row.as_written:
         return delivery
     from zerowiz.app.resolve.own_config import read_yaml_config  # noqa: PLC0415 - takes long to load
 
-    env = read_yaml_config(options.config, options.output_dir).env
+    env = read_yaml_config(options.own_config, options.output_dir).env
     return replace(delivery, env={**delivery.env, **env})
 
 
@@ -562,9 +553,9 @@ def plan_of(
 
 def _config(plan: Plan, strategy: Strategy) -> Mapping[str, object]:
     """What DeepSpeed will read: the person's own config, or the one that is written."""
-    config, job, handover = plan.options.config, plan.resolved.job, plan.resolved.handover
+    config, job, handover = plan.options.own_config, plan.resolved.job, plan.resolved.handover
     if config is None:
-        return write_config(job, plan.decision.of(strategy), handover)
+        return plan_config(plan, strategy).merged.values
     from zerowiz.app.resolve.own_config import ready_values  # noqa: PLC0415 - takes long to load
 
     return ready_values(config, plan.options, job.workload, handover.integration)

@@ -1,7 +1,7 @@
 """A person's own config, DeepSpeed's or Accelerate's: checked, and with what a plan needs of it."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct, field
@@ -10,10 +10,11 @@ from zerowiz.app.options import Options
 from zerowiz.app.reporter import Reporter
 from zerowiz.core import shell
 from zerowiz.core.dsconfig.accelerate import fill
+from zerowiz.core.dsconfig.merge import BATCH_KEYS
 from zerowiz.core.dsconfig.write import render_config
 from zerowiz.core.findings import Finding, Severity
 from zerowiz.core.launch.provenance import PlannedFile
-from zerowiz.core.lint.config import BATCH_KEYS, ConfigText, Context, on_machine
+from zerowiz.core.lint.config import ConfigText, Context, on_machine
 from zerowiz.core.lint.keys import UNREADABLE, unreadable
 from zerowiz.core.lint.linter import check_accelerate, check_config
 from zerowiz.core.lint.releases import SCRIPT_DISAGREES
@@ -48,21 +49,61 @@ def lint_own_config(
     of_naming = () if naming is None else ((naming.path, e) for e in check_accelerate(naming))
     named = [*of_naming, *((config.path, finding) for finding in of_config)]
     findings = [(name, finding) for name, finding in named if not finding.of_launcher]
-    errors = [(name, finding) for name, finding in findings if finding.severity is Severity.ERROR]
+    file_keys = {} if config.accelerate is None else config.accelerate.file_keys
     with_script = () if script is None else ("--script", script.facts.path)
     command = shell.join(["zerowiz", "check", *with_script, path])
-    whole = f"see why, and how to fix it: `{command}`"
-    file_keys = {} if config.accelerate is None else config.accelerate.file_keys
+    how = f"see why, and how to fix it: `{command}`"
+    _refuse_errors(findings, options, file_keys, how, reporter)
+
+
+def lint_built_config(
+    path: str,
+    values: Mapping[str, object],
+    options: Options,
+    machine: Machine,
+    script: ScriptRun | None,
+    reporter: Reporter,
+) -> None:
+    """See that DeepSpeed takes a config in which a person's keys and the plan's are together.
+
+    Args:
+        path: Where it is written.
+        values: What it says.
+        options: What was said.
+        machine: What the job runs on.
+        script: The script as it is run; None without one.
+        reporter: Hears what may go wrong.
+
+    Raises:
+        ConfigMistakeError: It holds an error, and nobody forces it.
+    """
+    config = ConfigText(path=path, text=render_config(values))
+    # It may not be there yet.
+    found = (replace(e, line=0) for e in _found(config, machine, script, options.integration))
+    theirs = options.base or path
+    how = f"change it in `{theirs}`, or use that unchanged: `$config {shell.quote(theirs)}`"
+    _refuse_errors([(path, finding) for finding in found], options, {}, how, reporter)
+
+
+def _refuse_errors(
+    findings: Sequence[tuple[str, Finding]],
+    options: Options,
+    file_keys: Mapping[str, str],
+    how: str,
+    reporter: Reporter,
+) -> None:
+    """Refuse errors that nobody forces; what else is found is noted, with how to mend it."""
+    errors = [(name, finding) for name, finding in findings if finding.severity is Severity.ERROR]
     is_final = any(_cannot_be_planned(finding, file_keys) for _name, finding in errors)
     if errors and (is_final or not options.force):
         first, *others = (check_text.in_short(finding, name) for name, finding in errors)
         force = () if is_final else ("add `$force` to go on anyway",)
-        raise ConfigMistakeError(first, *others, whole, *force)
+        raise ConfigMistakeError(first, *others, how, *force)
     noted = [(name, finding) for name, finding in findings if finding.severity is not Severity.INFO]
     for name, finding in noted:
         reporter.note(check_text.in_short(finding, name))
     if noted:
-        reporter.note(whole)
+        reporter.note(how)
 
 
 def _found(

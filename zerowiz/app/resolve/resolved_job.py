@@ -20,6 +20,7 @@ from zerowiz.app.resolve.workload import (
     resolve_workload,
     splits,
 )
+from zerowiz.core import shell
 from zerowiz.core.decision.flowchart import Constraints, OffloadChoice
 from zerowiz.core.decision.job import (
     Job,
@@ -167,7 +168,7 @@ def find_freedom(
     """
     if job.accounting is Accounting.TEXTBOOK:
         return OpenSettings()
-    if options.config is not None:
+    if options.own_config is not None:
         return OpenSettings(split=facts is not None and splits(options, settings, config))
     if facts is None:
         is_stated = options.gradient_checkpointing is not None
@@ -323,7 +324,10 @@ class ResolvedJob(Struct, frozen=True, kw_only=True):
         """
         if answered is None:
             answered = self.answered
-        return _fold_job(options, (), machine, self.script, self.config, read, answered)
+        config, reader = self.config, self.handover.integration
+        if options.base != self.options.base:
+            config = own_config(options, reader)
+        return _fold_job(options, (), machine, self.script, config, read, answered)
 
     @property
     def answered(self) -> frozenset[str]:
@@ -351,6 +355,7 @@ def _handover(
     facts: ScriptFacts | None,
     settings: ScriptSettings,
     settled: Sequence[AddedWords],
+    base: Mapping[str, object] | None,
 ) -> Handover:
     seen = None if facts is None else facts.integration
     if options.integration is not None and seen is not None and options.integration is not seen:
@@ -369,6 +374,7 @@ def _handover(
         integration=options.integration or seen or Integration.HF,
         settled=frozenset(fields),
         script_has_optimizer=facts is None or facts.passes_optimizer,
+        base=base,
     )
 
 
@@ -401,7 +407,7 @@ def own_config(options: Options, reader: Integration | None = None) -> UserConfi
         return UserConfig()
     from zerowiz.probe.config_file import read_config_file  # noqa: PLC0415 - takes long to load
 
-    return read_config_file(options.config, reader)
+    return read_config_file(options.config, reader, is_base=options.base is not None)
 
 
 def resolve_job(
@@ -522,7 +528,7 @@ def _fold_job(
         values=values,
         job=job,
         constraints=_constraints(said, options, config),
-        handover=_handover(options, facts, settings, of_step.settled),
+        handover=_handover(options, facts, settings, of_step.settled, config.base),
         assumed=(*defaults_used(job, decided, settings), *lacking),
         unfused_adam=_unfused_adam(facts),
         in_fp32=_in_fp32(settings.precision, job),
@@ -718,12 +724,32 @@ def _falls_back(job: Job) -> str | None:
 
 def config_file(options: Options, strategy: Strategy) -> str:
     """The config that the job runs with: the person's own, or where the strategy's is written."""
-    config, named = options.config, named_file(options.config_via)
+    config, named = options.own_config, named_file(options.config_via)
     if config is not None:
         from zerowiz.app.resolve.own_config import read_yaml_config  # noqa: PLC0415 - takes long to load
 
         return read_yaml_config(config, options.output_dir).path
-    return str((options.output_dir or Path()) / strategy.config_name if named is None else named)
+    path = (options.output_dir or Path()) / strategy.config_name if named is None else Path(named)
+    if options.base is None or not _is_same(path, options.base):
+        return str(path) if named is None else named
+    if named is None:
+        return str(path.with_name(f"{path.stem}{_BESIDE_BASE}{path.suffix}"))
+    other = options.base.with_name(f"base_{options.base.name}")
+    raise UsageError(
+        f"the script reads `{named}`, which is your base: zerowiz would overwrite it",
+        (
+            f"rename it: `mv {shell.quote(options.base)} {shell.quote(other)}`, and use "
+            f"`$config {shell.quote(other)}`"
+        ),
+    )
+
+
+_BESIDE_BASE = "_on_base"
+"""What the name of a config ends in, where a person's base has the name without it."""
+
+
+def _is_same(path: Path, other: Path) -> bool:
+    return os.path.realpath(path) == os.path.realpath(other)
 
 
 # Say what a plan rests on.

@@ -109,10 +109,10 @@ def check_own_config(
     Raises:
         ConfigMistakeError: It holds an error, and nobody forces it.
     """
-    if options.config is not None:
+    if options.own_config is not None:
         from zerowiz.app.resolve.own_config import lint_own_config  # noqa: PLC0415 - takes long to load
 
-        lint_own_config(options.config, options, machine, script, reporter)
+        lint_own_config(options.own_config, options, machine, script, reporter)
 
 
 class ResolvedWorkload(Struct, frozen=True, kw_only=True):
@@ -186,7 +186,7 @@ def list_values(
         setting: ScriptValue[object] | None = getattr(settings, name, None)
         if setting is not None:
             yield by_script(name, setting)
-    micro_batch, steps = config.batch(ranks)
+    micro_batch, steps = _batch_of_config(options, settings, config, ranks)
     of_config = {
         "micro_batch": micro_batch,
         "accumulation_steps": steps,
@@ -206,6 +206,27 @@ def list_values(
             source = as_typed(name, value)
             origin = Origin.ANSWER if name in answered else Origin.OPTION
             yield SettingValue(name=name, value=value, origin=origin, source=source)
+
+
+def _batch_of_config(
+    options: Options, settings: ScriptSettings, config: UserConfig, ranks: int
+) -> tuple[int | None, int | None]:
+    """Micro-batch and micro-steps of a config; of a base, as far as nothing else says them.
+
+    A micro-batch that is typed splits the sequences of the base's own step.
+    """
+    micro_batch, steps = config.batch(ranks)
+    if config.base is None:
+        return micro_batch, steps
+    typed = options.micro_batch
+    if typed is not None and micro_batch is not None and steps is not None:
+        split, rest = divmod(micro_batch * steps, typed)
+        steps = steps if rest else split
+    if typed is not None or settings.micro_batch is not None:
+        micro_batch = None
+    if (options.accumulation_steps, options.global_batch) != (None, None):
+        steps = None
+    return micro_batch, steps if settings.accumulation_steps is None else None
 
 
 def gives_way(settings: ScriptSettings, script: SettingValue, other: SettingValue) -> bool:
@@ -241,7 +262,7 @@ def resolve_workload(
     values["precision"] = values["precision"] or config.fallback_precision
     is_chosen = "micro_batch" in said and said["micro_batch"].origin is Origin.CHOSEN
     if options.global_batch is not None and not is_chosen:
-        steps = config.batch(machine.world_size)[1]
+        steps = None if config.base is not None else config.batch(machine.world_size)[1]
         values |= _split(options.global_batch, options, values, settings, steps, machine.world_size)
     known = {name: value for name, value in values.items() if value is not None}
     if settings.adapts and "method" not in known:
@@ -373,7 +394,7 @@ def splits(options: Options, settings: ScriptSettings, config: UserConfig) -> bo
     silent = options.micro_batch is None and options.accumulation_steps is None
     averages = options.trainer is None or options.trainer.row.averages
     by_words = settings.is_open("micro_batch", 1) and settings.is_open("accumulation_steps", 1)
-    reaches = options.config is None or (config.leaves_batch_open and by_words)
+    reaches = config.leaves_batch_open and (options.own_config is None or by_words)
     return silent and averages and reaches and settings.splits
 
 
@@ -382,7 +403,7 @@ def solves_micro_batch(options: Options, settings: ScriptSettings) -> bool:
 
     That includes a loop which counts micro-steps: who says a global batch says that there are some.
     """
-    if options.global_batch is None or options.micro_batch is not None or options.config:
+    if options.global_batch is None or options.micro_batch is not None or options.own_config:
         return False
     if splits(options, settings, UserConfig()):
         return True

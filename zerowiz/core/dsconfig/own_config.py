@@ -8,9 +8,10 @@ from msgspec import Struct
 
 from zerowiz.core.decision.flowchart import OffloadChoice
 from zerowiz.core.decision.job import Uncounted
+from zerowiz.core.dsconfig.merge import BATCH_KEYS, ZERO, says_precision
 from zerowiz.core.dsconfig.schema import truth_of
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS, Buffers, NvmeBuffers
-from zerowiz.core.structs import MOST_COUNT
+from zerowiz.core.structs import MOST_COUNT, replace
 from zerowiz.core.workload import PRECISIONS, SWITCHED, Precision, StateDtype
 from zerowiz.errors import UsageError
 
@@ -45,6 +46,8 @@ class UserConfig(Struct, frozen=True, kw_only=True):
     """Its keys that change memory in ways that the ledger does not count."""
     besides: tuple[Uncounted, ...] = ()
     """What it makes a rank hold besides what the ledger counts."""
+    base: Mapping[str, object] | None = None
+    """All that it says, where another config is built on it."""
 
     @property
     def leaves_batch_open(self) -> bool:
@@ -210,6 +213,34 @@ def _torch_autocast(values: Mapping[str, object]) -> Precision | None:
     if not _truth(section, "enabled"):
         return None
     return _AUTOCASTS.get(str(section.get("dtype")).removeprefix("torch."), Precision.BF16)
+
+
+def read_base(values: Mapping[str, object], *, fills_in: bool = False) -> UserConfig:
+    """Parse the content of a ds_config that another is built on: without ZeRO and the rest of it.
+
+    The batch stays for DeepSpeed itself. The Trainer and Accelerate have one of their own.
+
+    Args:
+        values: The content.
+        fills_in: Whether the Trainer or Accelerate reads it.
+
+    Raises:
+        UsageError: A size is negative.
+    """
+    left = {*(BATCH_KEYS if fills_in else ()), ZERO}
+    read = read_own_config({k: v for k, v in values.items() if k not in left}, fills_in=fills_in)
+    is_open = not says_precision(values)
+    return replace(
+        read,
+        stage=None,
+        offload=None,
+        buffers=None,
+        precision=None if is_open else read.precision,
+        # DeepSpeed by itself trains in fp32 then; a Trainer has arguments that say it.
+        fallback_precision=Precision.FP32 if is_open and not fills_in else None,
+        state_dtype=None if read.state_dtype is StateDtype.FP32 else read.state_dtype,
+        base=values,
+    )
 
 
 def read_own_config(values: Mapping[str, object], *, fills_in: bool = False) -> UserConfig:

@@ -7,6 +7,7 @@ from msgspec import Struct
 
 from zerowiz.core.decision.evaluate import StrategyEstimate
 from zerowiz.core.decision.job import Job
+from zerowiz.core.dsconfig.merge import build_on
 from zerowiz.core.memory.host import HostPhase, offload_to_nvme
 from zerowiz.core.model.hf_config import APART, MOE_BLOCKS
 from zerowiz.core.model.types import ModelSource
@@ -39,6 +40,8 @@ class Handover(Struct, frozen=True, kw_only=True):
     settled: frozenset[str] = frozenset()
     """Workload fields that the script was seen to set; only these may be "auto"."""
     script_has_optimizer: bool = True
+    base: Section | None = None
+    """A config of the person's own that this one is built on."""
 
 
 class _Writing(Struct, frozen=True, kw_only=True):
@@ -240,7 +243,8 @@ _SECTIONS = (_batch, _clipping, _precision, _zero, _optimizer, _client_optimizer
 def write_config(job: Job, evaluated: StrategyEstimate, handover: Handover) -> dict[str, object]:
     """The config with which this job runs under the strategy that was evaluated."""
     writing = _Writing(job=job, evaluated=evaluated, handover=handover)
-    return {key: value for section in _SECTIONS for key, value in section(writing).items()}
+    written = {key: value for section in _SECTIONS for key, value in section(writing).items()}
+    return written if handover.base is None else build_on(handover.base, written)
 
 
 def render_config(config: Section) -> str:

@@ -35,6 +35,10 @@ class PlannedFile(Struct, frozen=True, kw_only=True):
     """What a person is shown of it, where that is not its text."""
     elsewhere: str | None = None
     """The hint where it cannot be written; None: another folder for what zerowiz writes."""
+    takes_over: bytes | None = None
+    """A content with a person's edits, all of which are in the text."""
+    conflicts: tuple[str, ...] = ()
+    """What a person's edits and the plan say of the same keys, one clause each."""
 
     @property
     def content(self) -> bytes:
@@ -66,6 +70,8 @@ class Provenance(Struct, frozen=True, kw_only=True):
     """The facts of a plan file that are not part of the plan."""
 
     config: PlannedFile
+    written: Mapping[str, object]
+    """The config without a person's edits."""
     argv: tuple[str, ...]
     """The command that makes the same plan, with every answer as an option."""
     versions: Mapping[str, str | None]
@@ -97,12 +103,31 @@ def is_config_of_plan(name: str, config: bytes, plan: bytes) -> bool:
         config: Its content.
         plan: The content of its plan file.
     """
+    noted = _noted_config(plan)
+    return noted.get("name") == name and noted.get("sha256") == _sha256(config)
+
+
+def _noted_config(plan: bytes) -> Mapping[str, object]:
+    """What a plan file says of its config; empty where it is no plan file."""
     try:
         content = parse_json(plan)
     except ValueError:
-        return False
+        return {}
     noted = content.get("config") if isinstance(content, dict) else None
-    return noted == {"name": name, "sha256": _sha256(config)}
+    return noted if isinstance(noted, dict) else {}
+
+
+def written_config(plan: bytes) -> tuple[str, Mapping[str, object]] | None:
+    """The name of the config of a plan file, and what zerowiz wrote into it; None where unsaid.
+
+    Args:
+        plan: The content of the plan file.
+    """
+    noted = _noted_config(plan)
+    name, values = noted.get("name"), noted.get("written")
+    if isinstance(name, str) and isinstance(values, dict) and is_unchanged_plan(plan):
+        return name, values
+    return None
 
 
 def is_plan_path(path: str) -> bool:
@@ -209,6 +234,7 @@ def render_plan(plan: Mapping[str, object], provenance: Provenance) -> str:
         "config": {
             "name": config.path.rpartition("/")[2],
             "sha256": _sha256(config.content),
+            "written": dict(provenance.written),
         },
         "plan_sha256": "",
         "chosen": plan["chosen"],
@@ -235,13 +261,16 @@ _LARGEST_BYTES = 250_000
 _MOST_LINES = 10_000
 
 
-def difference(path: str, there: bytes, wanted: str) -> tuple[str, ...] | str:
+def difference(
+    path: str, there: bytes, wanted: str, new_path: str | None = None
+) -> tuple[str, ...] | str:
     """A unified diff from the existing content to the new one; line ends do not count.
 
     Args:
         path: The name of the file in the first two lines.
         there: The existing content.
         wanted: The new content.
+        new_path: The name of the file that gets it; None for the same.
 
     Returns:
         Lines without their ends and without control characters; or why there are none, in words.
@@ -258,7 +287,8 @@ def difference(path: str, there: bytes, wanted: str) -> tuple[str, ...] | str:
     before, after = _lines(text), _lines(wanted)
     if before == after:
         return N_("only its line endings differ (CRLF)")
-    lines = difflib.unified_diff(before, after, path, f"{path} (by zerowiz)", lineterm="")
+    new = f"{new_path or path} (by zerowiz)"
+    lines = difflib.unified_diff(before, after, path, new, lineterm="")
     return tuple("".join(_escaped(part)) for line in lines for part in line.split("\n"))
 
 

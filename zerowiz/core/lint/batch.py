@@ -3,9 +3,10 @@
 import math
 from collections.abc import Iterator, Mapping
 
+from zerowiz.core.dsconfig.merge import BATCH_KEYS, ZERO
 from zerowiz.core.dsconfig.schema import Kind
 from zerowiz.core.findings import Finding, Rule, Severity
-from zerowiz.core.lint.config import AUTO, BATCH_KEYS, ZERO, Config, Entry, Relation, put
+from zerowiz.core.lint.config import AUTO, Config, Entry, Relation, put
 from zerowiz.core.lint.keys import OUT_OF_RANGE
 from zerowiz.core.workload import Integration
 

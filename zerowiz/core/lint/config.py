@@ -19,6 +19,7 @@ from zerowiz.core.dsconfig.hjson import (
     Span,
     plain,
 )
+from zerowiz.core.dsconfig.merge import BATCH_KEYS, ZERO
 from zerowiz.core.dsconfig.schema import (
     Kind,
     Schema,
@@ -70,12 +71,10 @@ def on_machine(context: Context, machine: "Machine") -> Context:
 
 
 AUTO = "auto"
-ZERO = "zero_optimization"
 _SHOWN_CHARACTERS = 40
 # The sections of which DeepSpeed builds an object, unless a script passes this argument to
 # `deepspeed.initialize`.
 _BUILT: Mapping[str, str] = {"optimizer": "optimizer", "scheduler": "lr_scheduler"}
-BATCH_KEYS = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 
 
 class Entry(Struct, frozen=True, kw_only=True):

@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping
 
+from zerowiz.core.dsconfig.merge import ZERO
 from zerowiz.core.findings import Rule, Severity
-from zerowiz.core.lint.config import ZERO, Config, Entry, Relation
+from zerowiz.core.lint.config import Config, Entry, Relation
 from zerowiz.core.lint.keys import OUT_OF_RANGE
 from zerowiz.core.workload import FP32_BYTES
 

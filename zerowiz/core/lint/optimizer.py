@@ -4,9 +4,10 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 
+from zerowiz.core.dsconfig.merge import ZERO
 from zerowiz.core.dsconfig.schema import NUMERALS, BuiltClass, Kind, Where, release
 from zerowiz.core.findings import Finding, Rule, Severity
-from zerowiz.core.lint.config import AUTO, ZERO, Config, Entry, Relation, shown
+from zerowiz.core.lint.config import AUTO, Config, Entry, Relation, shown
 from zerowiz.core.lint.keys import (
     NOT_A_CHOICE,
     NUMBER_IN_QUOTES,

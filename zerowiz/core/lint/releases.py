@@ -4,8 +4,9 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, cast
 
 from zerowiz.core.dsconfig.accelerate import PRECISION_KEYS
+from zerowiz.core.dsconfig.merge import BATCH_KEYS, ZERO
 from zerowiz.core.findings import Finding, Rule, Severity
-from zerowiz.core.lint.config import AUTO, BATCH_KEYS, ZERO, Config, Entry, Relation, shown
+from zerowiz.core.lint.config import AUTO, Config, Entry, Relation, shown
 from zerowiz.core.lint.keys import OUT_OF_RANGE
 from zerowiz.core.workload import SWITCHED, Integration, Precision
 
