@@ -150,7 +150,8 @@ def test_the_words_of_the_script_are_recorded_too(here: Run, folder: Path) -> No
     assert "train.py --max_steps 3" in " ".join(said.replace("\\\n", "").split())
     command = launched(here)[0]["command"]
     assert command[command.index("train.py") + 1 :] == [
-        *("--max_steps", "3", "--per_device_train_batch_size", "2", "--use_cpu", "True"),
+        *("--max_steps", "3", "--per_device_train_batch_size", "2"),
+        *("--gradient_accumulation_steps", "4", "--use_cpu", "True"),
         *("--deepspeed", "ds_config_zero0.json"),
     ]
     # A word that is said now takes the place of what was answered of the same setting.

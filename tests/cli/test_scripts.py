@@ -229,7 +229,7 @@ CASES = {
         LOADED,
         ("plan", *SMALL, "--bf16", "True"),
         0,
-        ["accumulation 1, bf16, fp32 optimizer states"],
+        ["sequences of 2048 tokens, bf16, fp32 optimizer states"],
         [LOADS_16_BIT, "put `--bf16`"],
     ),
     "one CPU rank": Case(
@@ -264,25 +264,38 @@ CASES = {
             [f"changes with `{options}`: the global batch {said}"],
         )
         for text, options, said in (
-            (BATCHES, "--micro-batch 1", "falls from 128 to 32; keep it with `--grad-accum 32`"),
             (BATCHES, "--grad-accum 2", "falls from 128 to 32; keep it with `--grad-accum 8`"),
-            (BATCHES, "--micro-batch 8", "rises from 128 to 256; keep it with `--grad-accum 4`"),
-            (BATCHES, "--micro-batch 3", "falls from 128 to 96"),
             (FIXED_STEPS, "--micro-batch 2", "falls from 128 to 64; an accumulation of 16 in"),
-            (HF_PARSER, "--micro-batch 1", "falls from 32 to 4; keep it with `--grad-accum 8`"),
         )
     },
     **{
-        f"{options} keeps the batch": Case(
-            BATCHES, ("plan", *ON_GPUS, *options.split(), "train.py"), 0, [], [CHANGES]
+        f"{options} keeps the batch, {split}": Case(
+            text,
+            ("plan", *ON_GPUS, *options.split(), "train.py"),
+            0,
+            [f"Step micro-batch {split} sequences of 64 tokens"],
+            [CHANGES],
         )
-        for options in (
-            "--micro-batch 1 --grad-accum 32",
-            "--micro-batch 4",
-            "--global-batch 64",
-            "--micro-batch 1 --global-batch 64",
+        for text, options, split in (
+            (BATCHES, "--micro-batch 1", "1 x accumulation 32 x 4 GPUs = 128"),
+            (BATCHES, "--micro-batch 8", "8 x accumulation 4 x 4 GPUs = 128"),
+            (BATCHES, "--micro-batch 1 --grad-accum 32", "1 x accumulation 32 x 4 GPUs = 128"),
+            (BATCHES, "--micro-batch 4", "4 x accumulation 8 x 4 GPUs = 128"),
+            (BATCHES, "--global-batch 64", "16 x accumulation 1 x 4 GPUs = 64"),
+            (BATCHES, "--micro-batch 1 --global-batch 64", "1 x accumulation 16 x 4 GPUs = 64"),
+            # The Trainer's own default is 8.
+            (HF_PARSER, "--micro-batch 1", "1 x accumulation 8 x 4 GPUs = 32"),
         )
     },
+    "a micro-batch that does not divide": Case(
+        BATCHES,
+        ("plan", *ON_GPUS, "--micro-batch", "3", "train.py"),
+        2,
+        [
+            "`--micro-batch 3` does not divide the 32 sequences",
+            "`--micro-batch 2` or `--micro-batch 4`",
+        ],
+    ),
     "a batch that is not seen": Case(
         CONFIG_ARGUMENTS,
         ("plan", *ON_GPUS, "--micro-batch", "8", "--grad-accum", "2", "train.py"),
@@ -503,10 +516,11 @@ def test_a_file_of_llama_factory_says_its_job_and_how_to_start_it(here: Run, yam
         "next: set in my.yml\n"
         f"  deepspeed: {config}\n"
         "  per_device_train_batch_size: 1\n"
+        "  gradient_accumulation_steps: 8\n"
         "  lora_target: q_proj\n"
         "then train: FORCE_TORCHRUN=1 NPROC_PER_NODE=2 llamafactory-cli train my.yml\n"
     ) in done.stdout
-    expected = {"method": "lora", "micro_batch": 1, "accumulation_steps": 4}
+    expected = {"method": "lora", "micro_batch": 1, "accumulation_steps": 8}
     expected |= {"sequence_tokens": 1024, "precision": "bf16", "gradient_checkpointing": True}
     assert expected == workload(yaml.parent, *expected)
 
@@ -545,9 +559,13 @@ def test_a_config_that_is_used_or_is_zerowizs_own_is_not_named(here: Run, folder
     assert (0, False) == (own.code, "not used" in own.stderr or "own default" in own.stderr)
 
 
-def test_the_wizard_says_it_and_starts_from_the_scripts_own(terminal: Open, folder: Path) -> None:
+def test_the_wizard_keeps_it_and_starts_from_the_scripts_own(terminal: Open, folder: Path) -> None:
     (folder / "train.py").write_text(BATCHES)
     person = terminal("init", *ON_GPUS, "train.py")
-    person.talk(("What is your goal?", DOWN * 2 + ENTER), ("(4)", "1" + ENTER))
-    person.wait_for("the global batch falls from")
-    assert "128 to 32; keep it with `--grad-accum 32`" in " ".join(person.text.split())
+    person.talk(
+        ("What is your goal?", DOWN * 2 + ENTER),
+        ("Your script keeps its global batch of 128 sequences: the accumulation follows.", ""),
+        ("(4)", "3" + ENTER),
+        ("use `--micro-batch 2` or `--micro-batch 4`", "1" + ENTER),
+    )
+    person.wait_for("x accumulation 32 x 4 GPUs = 128 sequences")

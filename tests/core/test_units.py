@@ -1,3 +1,4 @@
+import re
 from collections.abc import Callable
 from functools import partial
 
@@ -5,7 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zerowiz.core.units import parse_budget, parse_count, parse_host_memory, solve_accumulation
+from zerowiz.core.units import (
+    keep_batch,
+    parse_budget,
+    parse_count,
+    parse_host_memory,
+    solve_accumulation,
+)
 from zerowiz.errors import UsageError
 
 GIB = 2**30
@@ -116,6 +123,18 @@ def test_the_micro_batches_that_divide_it_are_offered_too(
         solve_accumulation(global_batch, micro_batch, ranks=4, is_own=is_own)
     _, *offered = caught.value.hints
     assert ([f"or use {' or '.join(nearest)}"] if nearest else []) == offered
+
+
+@given(part=st.integers(1, 64), micro_batch=st.integers(1, 64))
+def test_a_micro_batch_that_divides_the_scripts_batch_keeps_it(part: int, micro_batch: int) -> None:
+    if part % micro_batch == 0:
+        assert part == keep_batch(part, micro_batch) * micro_batch
+        return
+    with pytest.raises(UsageError, match=f"{part} sequences") as caught:
+        keep_batch(part, micro_batch)
+    offered = [int(word) for word in re.findall(r"micro_batch (\d+)", caught.value.hints[0])]
+    assert all(part % size == 0 for size in offered)
+    assert micro_batch > part or offered[0] < micro_batch < offered[1]
 
 
 @pytest.mark.parametrize("text", ["2", "30", "1048575"])

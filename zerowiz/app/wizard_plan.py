@@ -22,6 +22,7 @@ from zerowiz.core.script.bindings import unsaid_arguments
 from zerowiz.core.script.config_delivery import add_settled
 from zerowiz.core.script.programs import ProgramFile, list_changes
 from zerowiz.core.structs import replace
+from zerowiz.core.units import keep_batch
 from zerowiz.core.workload import SETTINGS, Method, Workload
 from zerowiz.emit.files import add_files, refuse_other_files, remove_added, write_files
 from zerowiz.errors import UsageError
@@ -256,6 +257,9 @@ def with_program_file(command: Command, file: ProgramFile) -> Command:
     silent = {k: v for k, v in file.job.settings.items() if getattr(options, k) is None}
     if options.global_batch is not None:
         silent.pop("accumulation_steps", None)
+    elif options.micro_batch is not None and "accumulation_steps" in silent:
+        part = file.job.settings["micro_batch"] * silent["accumulation_steps"]
+        silent["accumulation_steps"] = keep_batch(part, options.micro_batch)
     if options.method is Method.FULL:
         silent = {k: v for k, v in silent.items() if k not in _OF_ADAPTERS}
     return replace(command, script=None, options=with_plain(options, silent))

@@ -21,7 +21,7 @@ from zerowiz.app.options import Options, with_plain
 from zerowiz.app.reporter import Reporter
 from zerowiz.app.resolve.model import check_model, read_near
 from zerowiz.app.resolve.resolved_job import ResolvedJob, own_config, resolve_job
-from zerowiz.app.resolve.workload import check_words, splits
+from zerowiz.app.resolve.workload import check_words, keep_steps, splits
 from zerowiz.app.wizard_plan import CopiedTemplate, InitOptions, InitPlan, check_template, script_of
 from zerowiz.core.decision.flowchart import Decision
 from zerowiz.core.decision.job import (
@@ -559,6 +559,8 @@ class Wizard:
                 question = offer_models(question, self.named.machine(answers))
             case "goal":
                 question = _keeping(question, self._global_batch(answers))
+            case "micro_batch" if "goal" in self._open(answers):
+                question = _keeping(question, self._global_batch(answers))
             case "method":
                 question = self._method_question(question, answers)
             case "sequence_tokens":
@@ -690,6 +692,7 @@ class Wizard:
             "script": lambda answer: self._check_script(answer, answers),
             "model": lambda answer: check_model(answer, os.environ, trace=self.named.typed.trace),
             "sequence_tokens": lambda answer: self._check_length(answer, answers),
+            "micro_batch": lambda answer: self._check_split(answer, answers),
         }
         if self._is_planned(key, answers):
             return lambda answer: self._followed(self.with_answer(key, answer, answers))
@@ -700,6 +703,10 @@ class Wizard:
             check_template(answer)
         else:
             self.named.run(answers.with_answer("script", answer))
+
+    def _check_split(self, answer: str, answers: Answers) -> None:
+        options = self.options(self.with_answer("micro_batch", answer, answers))
+        keep_steps(options, self.named.settings(answers), own_config(options))
 
     def _check_length(self, answer: str, answers: Answers) -> None:
         if (read := self.named.model(answers)) is not None:
@@ -796,8 +803,12 @@ def _as_settings(question: Question, answer: str) -> dict[str, object]:
 
 
 def _keeping(question: Question, global_batch: int | None) -> Question:
-    """The question of the goal, which names the global batch that is kept."""
+    """The question of the goal or the micro-batch, with the global batch that is kept."""
     if global_batch is None:
         return question
     batch = _("its global batch of {global_batch} sequences", global_batch=global_batch)
-    return replace(question, why=_("Your script leaves open how {batch} is split.", batch=batch))
+    if question.key == "micro_batch":
+        why = _("Your script keeps {batch}: the accumulation follows.", batch=batch)
+    else:
+        why = _("Your script leaves open how {batch} is split.", batch=batch)
+    return replace(question, why=why)

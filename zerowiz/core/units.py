@@ -151,22 +151,44 @@ def solve_accumulation(
         UsageError: It does not divide; the hints are the nearest that do.
     """
     unit = micro_batch * ranks
-    others = _nearest_micro_batches(global_batch, micro_batch, ranks) if is_own else ()
+    part, rest = divmod(global_batch, ranks)
+    others = f"or {_nearest_micro_batches(part, micro_batch)}" if part and not rest else ""
     return divide_batch(
         global_batch,
         unit,
         f"{micro_batch} x {ranks} ranks = {unit}",
-        *others,
+        *((others,) if is_own and others else ()),
     )
 
 
-def _nearest_micro_batches(global_batch: int, micro_batch: int, ranks: int) -> tuple[str, ...]:
-    """The micro-batches around this one that divide the global batch, in words."""
-    part, rest = divmod(global_batch, ranks)
-    if rest or not part:
-        return ()
+def keep_batch(part: int, micro_batch: int) -> int:
+    """Micro-steps per optimizer step that keep what a script trains in one.
+
+    Args:
+        part: Sequences of a rank in an optimizer step, as the script has it.
+        micro_batch: That an option says instead of the script's.
+
+    Raises:
+        UsageError: It does not divide; the hints are the nearest that do.
+
+    Example:
+        >>> keep_batch(32, 1)
+        32
+    """
+    steps, rest = divmod(part, micro_batch)
+    if steps and not rest:
+        return steps
+    raise UsageError(
+        f"`$micro_batch {micro_batch}` does not divide the {part} sequences of an optimizer step"
+        " that your script trains on each rank",
+        _nearest_micro_batches(part, micro_batch),
+        "or add `$accumulation_steps N`, which changes the global batch",
+    )
+
+
+def _nearest_micro_batches(part: int, micro_batch: int) -> str:
+    """The micro-batches around this one that divide the sequences of a rank, in words."""
     below = largest_part(part, micro_batch)
     above = next((size for size in range(micro_batch, part + 1) if part % size == 0), None)
     sizes = [size for size in dict.fromkeys((below, above)) if size is not None]
-    nearest = " or ".join(f"`$micro_batch {size}`" for size in sizes)
-    return (f"or use {nearest}",)
+    return "use " + " or ".join(f"`$micro_batch {size}`" for size in sizes)

@@ -76,20 +76,20 @@ def _job_lines(job: Job) -> tuple[str, ...]:
     values = w.settings()
     changed = (name for name in w.changed() if name in texts and values[name] is not None)
     others = [texts[name].format(value=values[name]) for name in changed]
+    ranks = machine.world_size
+    whole = w.micro_batch * w.accumulation_steps * ranks
     sequences = (
-        _("{micro_batch} images per GPU", micro_batch=w.micro_batch)
+        _("{whole} images", whole=whole)
         if job.model.architecture.has_unknown_patches
-        else _(
-            "{micro_batch} x {sequence_tokens} tokens per GPU",
-            micro_batch=w.micro_batch,
-            sequence_tokens=w.sequence_tokens,
-        )
+        else _("{whole} sequences of {tokens} tokens", whole=whole, tokens=w.sequence_tokens)
     )
     step = _(
-        "{sequences}, accumulation {accumulation_steps}, {precision}, {states} optimizer "
-        "states, {method}, {checkpointing}",
+        "micro-batch {micro_batch} x accumulation {steps} x {ranks} = {sequences}, {precision},"
+        " {states} optimizer states, {method}, {checkpointing}",
+        micro_batch=w.micro_batch,
+        steps=w.accumulation_steps,
+        ranks=_("1 GPU") if ranks == 1 else _("{count} GPUs", count=ranks),
         sequences=sequences,
-        accumulation_steps=w.accumulation_steps,
         precision=w.precision,
         states=states,
         method=sentences.method(w.method),

@@ -15,7 +15,8 @@ from zerowiz.core.script.arguments import LOCAL_RANK_FLAG
 from zerowiz.core.script.bindings import ScriptValue, State
 from zerowiz.core.script.settings import AddedWords, ScriptRun, ScriptSettings
 from zerowiz.core.settings import Origin, SettingValue, as_typed
-from zerowiz.core.units import divide_batch, largest_part, solve_accumulation
+from zerowiz.core.structs import replace
+from zerowiz.core.units import divide_batch, keep_batch, largest_part, solve_accumulation
 from zerowiz.core.workload import (
     SETTINGS,
     Accounting,
@@ -28,6 +29,7 @@ from zerowiz.core.workload import (
 )
 from zerowiz.errors import PreflightError, UsageError
 from zerowiz.probe.package_data import read_transformers_release, read_trl_release
+from zerowiz.translation import N_
 
 # Refuse a run that would not be the one that was planned.
 
@@ -206,6 +208,29 @@ def list_values(
             source = as_typed(name, value)
             origin = Origin.ANSWER if name in answered else Origin.OPTION
             yield SettingValue(name=name, value=value, origin=origin, source=source)
+    kept = keep_steps(options, settings, config)
+    if kept is not None:
+        source = N_("kept global batch")
+        yield SettingValue(
+            name="accumulation_steps", value=kept, origin=Origin.CHOSEN, source=source
+        )
+
+
+def keep_steps(options: Options, settings: ScriptSettings, config: UserConfig) -> int | None:
+    """The micro-steps that keep the script's global batch where an option splits it otherwise.
+
+    None where no option does, where the split is not open, and where the script shows no batch.
+
+    Raises:
+        UsageError: The micro-batch of the option does not divide it.
+    """
+    micro_batch, own, steps = options.micro_batch, settings.micro_batch, settings.accumulation_steps
+    silent = replace(options, micro_batch=None)
+    if micro_batch is None or own is None or options.global_batch is not None:
+        return None
+    if not splits(silent, settings, config):
+        return None
+    return keep_batch(own.value * (1 if steps is None else steps.value), micro_batch)
 
 
 def _batch_of_config(

@@ -278,8 +278,9 @@ QUESTIONS: tuple[Question, ...] = (
         text=N_("What is your goal?"),
         why=N_("Your script does not set how many sequences a rank trains at a time."),
         more=N_(
-            "The first two keep your global batch, so the job learns the same. The global batch is"
-            " micro-batch times accumulation steps times ranks."
+            "The first two keep your global batch, so the job learns the same; so does your own"
+            " micro-batch, if your script sets a batch. The global batch is micro-batch times"
+            " accumulation steps times ranks."
         ),
         default="flowchart",
         kind=AnswerKind.CHOICE,
