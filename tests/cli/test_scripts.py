@@ -229,7 +229,7 @@ CASES = {
         LOADED,
         ("plan", *SMALL, "--bf16", "True"),
         0,
-        ["sequences of 2048 tokens, bf16, fp32 optimizer states"],
+        ["sequences, 2048 tokens each, bf16, fp32 optimizer states"],
         [LOADS_16_BIT, "put `--bf16`"],
     ),
     "one CPU rank": Case(
@@ -273,7 +273,7 @@ CASES = {
             text,
             ("plan", *ON_GPUS, *options.split(), "train.py"),
             0,
-            [f"Step micro-batch {split} sequences of 64 tokens"],
+            [f"Step micro-batch {split} sequences, 64 tokens each"],
             [CHANGES],
         )
         for text, options, split in (
@@ -287,6 +287,12 @@ CASES = {
             (HF_PARSER, "--micro-batch 1", "1 x accumulation 8 x 4 GPUs = 32"),
         )
     },
+    "a remedy on more GPUs": Case(
+        BATCHES,
+        ("plan", "--machine", "4xB300", "--model", "70b", "train.py"),
+        4,
+        ["`--machine 8xB300`: ZeRO-3 fits", "; the global batch becomes 256"],
+    ),
     "a micro-batch that does not divide": Case(
         BATCHES,
         ("plan", *ON_GPUS, "--micro-batch", "3", "train.py"),

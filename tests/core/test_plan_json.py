@@ -171,6 +171,7 @@ def test_the_keys_and_their_types_are_those_of_the_contract() -> None:
                 "time_fraction": "NoneType",
                 "costs": [],
                 "more_host_bytes": "NoneType",
+                "global_batch": "NoneType",
                 "edit": "NoneType",
             }
         ],

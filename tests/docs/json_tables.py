@@ -210,6 +210,7 @@ PLAN: Parts = {
         "time_fraction": ("number?", "The time of a token, divided by that of today's job."),
         "costs": ("[str]", "What it costs besides time."),
         "more_host_bytes": ("int?", "The memory to add to each node; null where none is."),
+        "global_batch": ("int?", "Of the script, on other GPUs; null where it stays."),
         "edit": ("str?", "What to change in the script first."),
     },
     "AddedWords": {

@@ -93,7 +93,7 @@ def _values(plan: Plan) -> Mapping[str, object]:
         "gpus_per_node": len(machine.gpus),
         "accelerator": machine.accelerator,
         "optimizer_state_dtype": job.state_format,
-        "global_batch": step.micro_batch * step.accumulation_steps * machine.world_size,
+        "global_batch": job.global_batch,
         "integration": plan.resolved.handover.integration,
     }
 

@@ -152,11 +152,20 @@ class RemedyFinder:
             complete=self._complete,
             typed=self._typed,
         )
-        takeable = find_remedies(decision, scope)
+        takeable = tuple(map(self._with_batch, find_remedies(decision, scope)))
         if self.script is None:
             return takeable
         edits = (replace(e, edit=self._edit(e)) for e in find_edits(decision, scope))
         return (*takeable, *edits)
+
+    def _with_batch(self, remedy: Remedy) -> Remedy:
+        """The remedy with the script's global batch on its GPUs, where no option states one."""
+        if self.script is None or self.options.global_batch is not None:
+            return remedy
+        job, changed = self.resolved.job, with_plain(self.options, remedy.change)
+        moved = replace(job, machine=machine_of(changed, remedy.change, job.machine))
+        is_kept = moved.global_batch == job.global_batch
+        return remedy if is_kept else replace(remedy, global_batch=moved.global_batch)
 
     def _reaches(self, change: Change) -> bool:
         """Whether the ranks get each value that a change gives a setting of theirs."""
@@ -393,25 +402,17 @@ def change_by_options(plan: Plan) -> tuple[Change, BatchChange] | None:
     return None if batch is None else (values, with_way_to_keep(plan, batch))
 
 
-def keeping(batch: BatchChange) -> Change:
-    """The change of options that keeps the global batch; empty where none does."""
-    steps = batch.accumulation_steps
-    return {} if steps is None or batch.by_script else {"accumulation_steps": steps}
-
-
 def with_way_to_keep(plan: Plan, batch: BatchChange) -> BatchChange:
     """The change, with micro-steps only where the job can have them and fits."""
     if batch.accumulation_steps is None:
         return batch
     resolved, job = plan.resolved, plan.resolved.job
     try:
-        options = with_plain(plan.options, keeping(batch))
+        options = with_plain(plan.options, {"accumulation_steps": batch.accumulation_steps})
         decision = decide_job(resolved.with_change(options, job.machine, resolved.read)).decision
     except ZerowizError:
         return replace(batch, by_script=True)
-    step = decision.job.workload
-    whole = step.micro_batch * step.accumulation_steps * job.machine.world_size
-    keeps = decision.chosen is not None and whole == batch.before
+    keeps = decision.chosen is not None and decision.job.global_batch == batch.before
     return batch if keeps else replace(batch, accumulation_steps=None)
 
 

@@ -589,9 +589,7 @@ class Wizard:
             values = self._of_settings(answers)
         else:
             job = followed.resolved.job
-            step = job.workload
-            batch = step.micro_batch * step.accumulation_steps * job.machine.world_size
-            values = {**step.settings(), "global_batch": batch}
+            values = {**job.workload.settings(), "global_batch": job.global_batch}
         shown = as_answers({k: v for k, v in values.items() if k in _CHANGEABLE})  # type: ignore[misc]
         return {k: v for k, v in shown.items() if self._has_others(k, v, answers)}
 

@@ -22,7 +22,7 @@ def _workload(job: Job) -> dict[str, object]:
     for name, value in w.settings().items():
         content[name] = value
         if name == "accumulation_steps":
-            content["global_batch"] = w.micro_batch * w.accumulation_steps * job.machine.world_size
+            content["global_batch"] = job.global_batch
     return content | {
         "optimizer_state_dtype": job.state_format,
         "accounting": job.accounting.value,

@@ -669,6 +669,7 @@ def _facts(decision: Decision) -> dict[str, str]:
             "{model}, {params} parameters", model=job.model.name, params=count(job.model.params)
         ),
         _("optimizer states"): job.state_format,
+        _("global batch"): str(job.global_batch),
         **dict(_settings(job.workload)),
     }
 

@@ -97,6 +97,8 @@ def _costs(remedy: Remedy) -> Iterator[str]:
         words = _COSTS.get((name, None)) or _COSTS.get((name, str(value)))
         if words is not None:
             yield words
+    if remedy.global_batch is not None:
+        yield _("the global batch becomes {batch}", batch=remedy.global_batch)
     if "host_memory" in remedy.change:
         more = remedy.more_host_bytes
         yield (

@@ -76,12 +76,11 @@ def _job_lines(job: Job) -> tuple[str, ...]:
     values = w.settings()
     changed = (name for name in w.changed() if name in texts and values[name] is not None)
     others = [texts[name].format(value=values[name]) for name in changed]
-    ranks = machine.world_size
-    whole = w.micro_batch * w.accumulation_steps * ranks
+    ranks, whole = machine.world_size, job.global_batch
     sequences = (
         _("{whole} images", whole=whole)
         if job.model.architecture.has_unknown_patches
-        else _("{whole} sequences of {tokens} tokens", whole=whole, tokens=w.sequence_tokens)
+        else _("{whole} sequences, {tokens} tokens each", whole=whole, tokens=w.sequence_tokens)
     )
     step = _(
         "micro-batch {micro_batch} x accumulation {steps} x {ranks} = {sequences}, {precision},"

@@ -293,6 +293,12 @@ class Job(Struct, frozen=True, kw_only=True):
                 )
 
     @property
+    def global_batch(self) -> int:
+        """Sequences of an optimizer step, on all ranks together."""
+        step = self.workload
+        return step.micro_batch * step.accumulation_steps * self.machine.world_size
+
+    @property
     def own_trace(self) -> Traced | None:
         """The trace, unless it is of another model: a remedy may have put one in its place."""
         if self.traced is not None and self.traced.params == self.model.params:

@@ -111,6 +111,8 @@ class Remedy(Struct, frozen=True, kw_only=True):
     """The time of a token, divided by that of the plan; where none fits, of the job if it did."""
     more_host_bytes: int | None = None
     """What must be added to the memory of each node; None where nobody knows what it has."""
+    global_batch: int | None = None
+    """What becomes of a script's, on other GPUs; None where it stays."""
     edit: str | None = None
     """What has to be changed in the script first; None where the options alone do it."""
 
@@ -257,6 +259,7 @@ def encode_remedy(remedy: Remedy) -> dict[str, object]:
         "time_fraction": remedy.time_fraction,
         "costs": sorted(cost.value for cost in remedy.costs),
         "more_host_bytes": remedy.more_host_bytes,
+        "global_batch": remedy.global_batch,
         "edit": remedy.edit,
     }
 
