@@ -49,6 +49,12 @@ from transformers import AutoModelForCausalLM, HfArgumentParser, Trainer, Traini
 model = AutoModelForCausalLM.from_pretrained("x", torch_dtype=torch.bfloat16)
 Trainer(model=model, args=args).train()
 """
+FLOATS = (
+    CONFIG_ARGUMENTS.replace("engine, *_", "x = torch.randn(64, 16)\nengine, *_").replace(
+        "import deepspeed", "import deepspeed, torch"
+    )
+    + "engine.backward(engine(x).sum())\n"
+)
 LOOP = "import torch\nmodel = torch.nn.Linear(4, 4)\n"
 PASSING = CONFIG_ARGUMENTS.replace(
     "model=None", "model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1)"
@@ -237,6 +243,30 @@ CASES = {
         ("plan", "--machine", "cpu", *CPU[4:]),
         0,
         ["Machine 1 CPU rank (this host); one rank, no link"],
+    ),
+    "floats": Case(
+        FLOATS,
+        ("plan", *ON_GPUS, "--micro-batch", "2", "train.py"),
+        0,
+        [
+            "note: `torch.randn(64, 16)` in train.py line 10 makes floats, which nothing casts to 16 bits,",
+            "accumulation 1, fp32, fp32 optimizer states",
+        ],
+        ["PF119"],
+    ),
+    "floats before 16-bit weights": Case(
+        FLOATS,
+        (*LAUNCH, "2", "--micro-batch", "2", "--precision", "bf16", "train.py"),
+        0,
+        ["PF119 float-batches", "cast what the engine gets: `x.to(torch.bfloat16)`"],
+        ["makes floats, which nothing casts"],
+    ),
+    "floats in autocast": Case(
+        FLOATS,
+        ("plan", *ON_GPUS, "--micro-batch", "2", "--torch-autocast", "bf16", "train.py"),
+        0,
+        [],
+        ["PF119", "makes floats"],
     ),
     # Values of zerowiz's own, and a config that is not used.
     "an own optimizer": Case(

@@ -177,6 +177,16 @@ def in_fp32(change: str, loads_16_bit: str | None = None) -> str:
     )
 
 
+def float_batches(source: str, change: str) -> str:
+    """That floats keep a loop in fp32, and what would take less memory."""
+    return _(
+        "{source}, so it is planned in fp32: 16-bit weights refuse floats; {change} takes less"
+        " memory",
+        source=source,
+        change=change,
+    )
+
+
 def falls_back(family: str, release: str) -> str:
     """What runs in place of the attention that was asked for."""
     return _(

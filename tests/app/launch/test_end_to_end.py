@@ -185,6 +185,47 @@ def test_every_rank_trains_what_was_chosen_of_what_is_open(
     assert "note: micro-batch" in done.stderr
 
 
+FLOAT_LOOP = """\
+import argparse
+
+import deepspeed
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+parser = deepspeed.add_config_arguments(argparse.ArgumentParser())
+parser.add_argument("--local_rank", type=int)
+args = parser.parse_args()
+model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 1))
+data = TensorDataset(torch.randn(16, 16), torch.randn(16, 1))
+engine, *_ = deepspeed.initialize(args=args, model=model, model_parameters=model.parameters())
+for x, y in DataLoader(data, batch_size=4):
+    engine.backward(torch.nn.functional.mse_loss(engine(x), y))
+    engine.step()
+print("trained")
+"""
+
+
+@pytest.mark.deepspeed
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options",
+    [(), pytest.param(("--torch-autocast", "bf16"), marks=pytest.mark.thorough)],
+)
+def test_a_loop_of_floats_trains_in_the_precision_that_is_planned(
+    options: tuple[str, ...], tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(FLOAT_LOOP, encoding="utf-8")
+    said = ("--model", "1m", "--seq-len", "16", "--stage", "1", *options)
+    script = Script(
+        path=tmp_path / "train.py", options=said, args=(), micro_batch=4, accumulation_steps=1
+    )
+
+    done, reports = launch(tmp_path, script)
+
+    assert 2 == done.stdout.count("trained")
+    assert [["float32"]] * 2 == [report["parameter_dtypes"] for report in reports]
+
+
 ACCELERATE_YAML = """\
 compute_environment: LOCAL_MACHINE
 deepspeed_config:

@@ -338,6 +338,19 @@ def handing(
     return given(None, job)
 
 
+def floating(precision: Precision = Precision.BF16, *, sees: bool = True) -> PreflightInput:
+    """A loop that makes floats, or that shows nothing of its batches."""
+    source = ValueSource(value=sees, line=7, code="torch.randn(64, 16)")
+    facts = ScriptFacts(
+        path="train.py",
+        convention=Convention.ADD_CONFIG_ARGUMENTS,
+        integration=Integration.DEEPSPEED,
+        sources={"float_batches": source},
+    )
+    job = plan(workload=Workload(precision=precision))
+    return given(None, replace(job, script=ScriptRun(facts)))
+
+
 def building(
     op: Op, tools: Toolchain = TOOLS, *, has_headers: bool | None = True, **environ: str
 ) -> PreflightInput:
@@ -397,6 +410,7 @@ CASES = (
     case("no-checkpoint", resuming_from(None), resuming_from(None, path="latest")),
     case("shards-saved", saving(ZERO3), saving(ZERO2)),
     case("optimizers-dropped", handing(), handing(Integration.ACCELERATE)),
+    case("float-batches", floating(), floating(Precision.FP32)),
     case(
         "import-missing",
         script(Import(name="my_data", line=3)),

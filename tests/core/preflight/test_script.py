@@ -5,17 +5,17 @@ import sys
 from pathlib import Path
 
 import pytest
-from core.preflight.cases import CPU, H200, handing, loaded, saving, with_fsdp
+from core.preflight.cases import CPU, H200, floating, handing, loaded, saving, with_fsdp
 from ranks.harness import rank_environ, run
 
 from zerowiz.core.preflight.examine import examine
 from zerowiz.core.preflight.facts import PreflightInput
-from zerowiz.core.preflight.script import OPTIMIZERS_DROPPED, SHARDS_SAVED
+from zerowiz.core.preflight.script import FLOAT_BATCHES, OPTIMIZERS_DROPPED, SHARDS_SAVED
 from zerowiz.core.script.facts import ValueSource
 from zerowiz.core.script.settings import ScriptRun
 from zerowiz.core.strategies import ZERO2, ZERO3, ZERO3_OFFLOAD
 from zerowiz.core.structs import replace
-from zerowiz.core.workload import Integration
+from zerowiz.core.workload import Integration, Precision
 
 UNKNOWN = ValueSource()
 ONE_GPU = replace(H200, gpus=H200.gpus[:1])
@@ -124,6 +124,17 @@ def test_an_optimizer_that_a_trainer_is_handed_has_no_effect(
     seen = [each for each in examine(job) if each.rule is OPTIMIZERS_DROPPED]
     assert [each.severity.value for each in seen] == ([] if fix is None else ["warning"])
     assert all(fix in each.fixes[0] for each in seen if fix)
+
+
+def test_floats_are_found_where_weights_of_16_bits_would_refuse_them() -> None:
+    def found(job: PreflightInput, config: dict[str, object] | None = None) -> bool:
+        assert job.planned is not None
+        planned = replace(job.planned, config=config)
+        return any(each.rule is FLOAT_BATCHES for each in examine(replace(job, planned=planned)))
+
+    assert found(floating(Precision.FP16))
+    assert not found(floating(Precision.FP16), {"fp16": {"enabled": True, "auto_cast": True}})
+    assert not found(floating(sees=False))
 
 
 # What DeepSpeed's ranks really have of a model at stage 3, when a script saves it by itself.

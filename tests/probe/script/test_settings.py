@@ -840,3 +840,123 @@ def test_the_places_where_reading_ended_are_named(
 def test_a_number_that_no_setting_has_is_not_followed(batch: str) -> None:
     text = f"{RAW_HEAD}B = {batch}\nloader = DataLoader(data, batch_size=B)\n{RAW_TAIL}"
     assert ScriptRun(parse_script(text, "t.py"), ()).settings.micro_batch is None
+
+
+ACCELERATED = """import argparse
+from accelerate import Accelerator
+p = argparse.ArgumentParser()
+p.add_argument("--fp16", action="store_true")
+p.add_argument("--bf16", action="store_true")
+p.add_argument("--dtype", default="fp32")
+args = p.parse_args()
+acc = Accelerator(mixed_precision=EXPRESSION)
+acc.prepare(model)
+"""
+EITHER = "'bf16' if args.bf16 else 'fp16' if args.fp16 else 'no'"
+
+
+@pytest.mark.parametrize(
+    ("expression", "words", "expected"),
+    [
+        ("'fp16' if args.fp16 else 'no'", (), Precision.FP32),
+        ("'fp16' if args.fp16 else 'no'", ("--fp16",), Precision.FP16),
+        ("'bf16' if args.bf16 else 'fp16'", (), Precision.FP16),
+        ("'bf16' if args.bf16 else 'fp16'", ("--bf16",), Precision.BF16),
+        ("'no' if not args.bf16 else 'bf16'", ("--bf16",), Precision.BF16),
+        ("'bf16' if args.dtype == 'bf16' else 'no'", ("--dtype", "bf16"), Precision.BF16),
+        (EITHER, (), Precision.FP32),
+        (EITHER, ("--fp16",), Precision.FP16),
+        (EITHER, ("--bf16",), Precision.BF16),
+        ("'bf16' if able() else 'no'", (), None),
+        ("'bf16' if able() else 'fp16' if args.fp16 else 'no'", ("--fp16",), None),
+        ("word if args.bf16 else 'no'", (), None),
+        ("'fp16' if args.fp16 else None", (), None),
+    ],
+)
+def test_the_precision_of_an_accelerator_may_be_chosen_by_a_condition(
+    expression: str, words: tuple[str, ...], expected: Precision | None
+) -> None:
+    text = ACCELERATED.replace("EXPRESSION", expression)
+    settings = ScriptRun(parse_script(text, "train.py"), words).settings
+    assert expected == value_of(settings, "precision")
+    assert ("precision" in settings.unseen) is (expected is None)
+
+
+def test_a_condition_is_given_the_precision_that_it_chooses() -> None:
+    text = ACCELERATED.replace("EXPRESSION", "'bf16' if args.bf16 else 'fp16'")
+    settings = ScriptRun(parse_script(text, "train.py"), ()).settings
+    assert ("--bf16",) == settings.words_for("precision", Precision.BF16)
+    assert () == settings.words_for("precision", Precision.FP16)
+    only = ACCELERATED.replace("EXPRESSION", "'fp16' if args.fp16 else 'no'")
+    settings = ScriptRun(parse_script(only, "train.py"), ()).settings
+    assert settings.words_for("precision", Precision.BF16) is None
+    assert settings.precision is not None
+    assert "edit train.py line 4" == settings.precision.change_to(Precision.BF16)
+
+
+FLOAT_LOOP = """import deepspeed, numpy as np, torch
+from torch.utils.data import DataLoader, TensorDataset
+p = deepspeed.add_config_arguments(parser)
+args = p.parse_args()
+DATA
+engine, *_ = deepspeed.initialize(args=args, model=model)
+for x, y in loader:
+    engine.backward(loss(engine(x), y))
+    engine.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        # Floats, also beside integers that are labels.
+        ("data = TensorDataset(torch.randn(64, 16), torch.randint(0, 9, (64,)))", True),
+        ("x = np.random.normal(size=(64, 16))", True),
+        ("x = torch.from_numpy(table.astype(np.float32))", True),
+        ("x = torch.tensor(rows, dtype=torch.float32)", True),
+        ("from torchvision.transforms import ToTensor\ndata = CIFAR10(transform=ToTensor())", True),
+        ("x = batch.float()", True),
+        # Nothing shows what they are.
+        ("from data import loader", False),
+        ("rate = float(0.1)", False),
+        # Integers, or a model that has a table of them.
+        ("data = TensorDataset(torch.randint(0, 9, (64, 16)))", None),
+        ("ids = torch.tensor(rows, dtype=torch.long)", None),
+        ("model = build(torch.nn.Embedding(9, 4)), torch.randn(4)", None),
+        ("model = AutoModelForCausalLM.from_pretrained('x')", None),
+        ("x = encode(tokenizer, texts)", None),
+        # Something casts.
+        ("x = torch.randn(64, 16).half()", None),
+        ("x = torch.randn(64, 16, dtype=torch.bfloat16)", None),
+        ("x = torch.randn(64, 16).to(model.dtype)", None),
+        ("if args.fp16:\n    x = torch.randn(64, 16)", None),
+    ],
+)
+def test_a_loop_whose_batches_are_floats_is_planned_in_fp32(
+    data: str, expected: bool | None
+) -> None:
+    facts = parse_script(FLOAT_LOOP.replace("DATA", data), "train.py")
+    assert expected == (facts.float_batches.value if facts.float_batches.seen else None)
+    settings = ScriptRun(facts, ()).settings
+    assert value_of(settings, "precision") == (None if expected is None else Precision.FP32)
+    assert settings.is_open("precision", Precision.BF16) is (expected is not None)
+
+
+def test_a_loop_elsewhere_is_not_judged() -> None:
+    text = FLOAT_LOOP.replace("DATA", "from data import loader").partition("for x")[0]
+    assert not parse_script(f"{text}train(engine)\n", "train.py").float_batches.seen
+
+
+def test_an_accelerator_that_sets_its_precision_keeps_it() -> None:
+    text = """from accelerate import Accelerator
+import torch
+acc = Accelerator(HOW)
+model, loader = acc.prepare(model, DataLoader(torch.randn(64, 16)))
+for x in loader:
+    acc.backward(model(x))
+"""
+    bf16 = "mixed_precision='bf16'"
+    for how, expected in (("", Precision.FP32), (bf16, Precision.BF16)):
+        facts = parse_script(text.replace("HOW", how), "train.py")
+        assert facts.float_batches.value
+        assert expected == value_of(ScriptRun(facts, ()).settings, "precision")

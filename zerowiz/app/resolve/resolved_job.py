@@ -246,9 +246,7 @@ class ResolvedJob(Struct, frozen=True, kw_only=True):
     unfused_adam: str | None
     """Where the script builds an Adam that holds more than is counted."""
     in_fp32: str | None
-    """How to leave fp32, where the script sets no precision and bf16 is faster."""
-    loads_16_bit: str | None = None
-    """What loads 16-bit weights for a job that is planned in fp32."""
+    """Why the plan is in fp32, where nobody asks for it, and how to leave it."""
     falls_back: str | None
     """The release of transformers that runs this model with eager attention, unasked."""
     traced: tuple[str, ...]
@@ -531,8 +529,7 @@ def _fold_job(
         handover=_handover(options, facts, settings, of_step.settled, config.base),
         assumed=(*defaults_used(job, decided, settings), *lacking),
         unfused_adam=_unfused_adam(facts),
-        in_fp32=_in_fp32(settings.precision, job),
-        loads_16_bit=_loads_16_bit(facts),
+        in_fp32=_in_fp32(facts, settings.precision, job),
         falls_back=_falls_back(job),
         traced=read.notes,
         uncounted=config.uncounted,
@@ -692,17 +689,23 @@ def _unfused_adam(facts: ScriptFacts | None) -> str | None:
     return None if facts is None or line is None else f"{facts.text_path} line {line}"
 
 
-def _in_fp32(precision: ScriptValue[Precision] | None, job: Job) -> str | None:
+def _in_fp32(
+    facts: ScriptFacts | None, precision: ScriptValue[Precision] | None, job: Job
+) -> str | None:
+    """Why a script whose precision nobody sets is planned in fp32, and what takes less."""
     w, machine = job.workload, job.machine
-    on_gpu = not machine.accelerator.row.on_host and machine.takes_bf16
-    left_open = (
-        precision is not None
-        and precision.state is State.OPEN
-        and precision.value is Precision.FP32
-    )
-    if precision is None or not (left_open and on_gpu) or w.torch_autocast is not None:
+    if precision is None or precision.state is not State.OPEN or facts is None:
         return None
-    return precision.change_to(Precision.BF16) if w.precision is Precision.FP32 else None
+    if w.precision is not Precision.FP32 or precision.value is not Precision.FP32:
+        return None
+    on_gpu = not machine.accelerator.row.on_host and machine.takes_bf16
+    if w.torch_autocast is not None:
+        return None
+    if facts.integration is not Integration.HF and facts.float_batches.seen:
+        half = Precision.BF16 if machine.takes_bf16 else Precision.FP16
+        return assumptions.float_batches(precision.source, precision.change_to(half))
+    change = precision.change_to(Precision.BF16)
+    return assumptions.in_fp32(change, _loads_16_bit(facts)) if on_gpu else None
 
 
 def _loads_16_bit(facts: ScriptFacts | None) -> str | None:
@@ -781,7 +784,7 @@ def find_basis(
         assumptions.trusted(resolved.trusted) if resolved.trusted else None,
         f"assumed {', '.join(clauses)}" if clauses else None,
         f"{resolved.unfused_adam}: {assumptions.UNFUSED_ADAM}" if resolved.unfused_adam else None,
-        assumptions.in_fp32(resolved.in_fp32, resolved.loads_16_bit) if resolved.in_fp32 else None,
+        resolved.in_fp32,
         assumptions.beyond_positions(job.model, job.workload),
         assumptions.each_layers(job.workload) if job.workload.checkpointed_each > 1 else None,
         assumptions.falls_back(job.model.architecture.family, resolved.falls_back)

@@ -1,6 +1,6 @@
 """Check what the script itself does with the config and the model, against what was planned."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from zerowiz.core.findings import Finding, Rule, Severity, found
 from zerowiz.core.machine.types import Accelerator
@@ -9,7 +9,7 @@ from zerowiz.core.script.arguments import Option
 from zerowiz.core.script.bindings import Resolver, unsaid_arguments
 from zerowiz.core.script.config_delivery import add_settled
 from zerowiz.core.script.facts import ValueSource
-from zerowiz.core.workload import Integration
+from zerowiz.core.workload import PRECISIONS, Integration, Precision
 
 # Report what an earlier step of a launch refused.
 
@@ -232,6 +232,32 @@ def _optimizers(planned: PlannedJob, run: Resolver) -> Iterator[Finding]:
         )
 
 
+FLOAT_BATCHES = Rule(
+    code="PF119",
+    name="float-batches",
+    severity=Severity.WARNING,
+    why="the first matmul fails: `mat1 and mat2 must have the same dtype`",
+    when="the job has 16-bit weights, and its loop makes floats that nothing casts",
+)
+
+
+def _float_batches(planned: PlannedJob, run: Resolver) -> Iterator[Finding]:
+    # deepspeed 0.19.8, runtime/engine.py, forward: of fp16 alone, and only if it is asked to.
+    floats, precision = run.facts.float_batches, planned.job.workload.precision
+    fp16 = (planned.config or {}).get("fp16")
+    casts = isinstance(fp16, Mapping) and fp16.get("auto_cast")
+    if floats.value and precision is not Precision.FP32 and not casts:
+        yield found(
+            FLOAT_BATCHES,
+            (
+                f"`{floats.code}` in {run.facts.text_path} line {floats.line} makes floats, but "
+                f"the weights are {precision}"
+            ),
+            f"cast what the engine gets: `x.to(torch.{PRECISIONS[precision].dtype_names[0]})`",
+            f"keep the weights in fp32: `$torch_autocast {precision}`, or `$precision fp32`",
+        )
+
+
 def check_script(inputs: PreflightInput) -> Iterator[Finding]:
     """What the script does against the plan."""
     planned = inputs.planned
@@ -244,3 +270,4 @@ def check_script(inputs: PreflightInput) -> Iterator[Finding]:
     yield from _saves(planned, planned.script)
     if planned.integration is Integration.HF:
         yield from _optimizers(planned, planned.script)
+    yield from _float_batches(planned, planned.script)

@@ -167,6 +167,8 @@ _SOURCES = {
     *TRAINER_FIELDS,
     # `Accelerator(mixed_precision=...)`.
     "mixed_precision",
+    # What makes the batches of a loop floats, or may, where nothing casts them.
+    "float_batches",
     "model",
     # The conditions under which it trains adapters of LoRA, and loads their base in 4 bits.
     "adapters",
@@ -216,6 +218,7 @@ class ScriptFacts(Struct, frozen=True, kw_only=True):
     """What decides each setting that it shows. As an attribute of its name each is there, unseen
     where the script does not show it: `facts.micro_batch`.
 
+    `float_batches` is true where a call shows them, and false where nothing shows integers.
     `reference` says whether its trainer is handed a reference model, `every_n_layers` has a value
     of the code, or the text that may have it, and `lora_target_modules` names that commas separate,
     `all-linear`, or BY_ARCHITECTURE."""

@@ -79,6 +79,8 @@ def _precision(run: Resolver, value: object) -> Words | None:
     facts = run.facts
     if facts.mixed_precision.flag is not None:
         return run.words_for(facts.mixed_precision, _MIXED_NAMES[value])
+    if _floats_decide(facts):
+        return ()
     if facts.bf16.flag is None and facts.fp16.flag is None:
         return None
     words: Words = ()
@@ -89,7 +91,7 @@ def _precision(run: Resolver, value: object) -> Words | None:
         more = () if known or without else run.words_for(switch, wanted)
         if more is None:
             return None
-        words += more
+        words += () if more == words else more
     return words
 
 
@@ -505,15 +507,41 @@ def _settled_precision(run: Resolver) -> ScriptValue[Precision] | None:
                 state=switch.state,
                 spellings=spellings,
             )
-    if bf16 is None or fp16 is None:
-        return as_named(run.setting(run.facts.mixed_precision), MIXED_PRECISIONS)
-    chosen = fp16 if bf16.state is State.OPEN else bf16
+    switches = [switch for switch in (bf16, fp16) if switch is not None]
+    of_trainer = run.facts.integration is Integration.HF
+    if not switches or (of_trainer and len(switches) == 1):
+        by_name = as_named(run.setting(run.facts.mixed_precision), MIXED_PRECISIONS)
+        return by_name or _float_precision(run)
+    chosen = next((switch for switch in switches if switch.state is not State.OPEN), switches[-1])
     return ScriptValue(
         value=Precision.FP32,
         source=chosen.source,
         change=change,
         state=chosen.state,
         spellings=spellings,
+    )
+
+
+def _floats_decide(facts: ScriptFacts) -> bool:
+    """Whether the script leaves its precision to the config, and hands its engine floats."""
+    return facts.float_batches.seen and facts.mixed_precision == UNSEEN
+
+
+def _float_precision(run: Resolver) -> ScriptValue[Precision] | None:
+    """That of a loop which hands its engine floats; 16-bit weights refuse them.
+
+    deepspeed 0.19.8, runtime/engine.py, forward: it casts inputs for `fp16.auto_cast` alone.
+    """
+    floats = run.facts.float_batches
+    if not _floats_decide(run.facts):
+        return None
+    where = f"in {run.facts.text_path} line {floats.line}"
+    what = "makes floats" if floats.value else "gets inputs that may be floats"
+    return ScriptValue(
+        value=Precision.FP32,
+        source=f"`{floats.code}` {where} {what}, which nothing casts to 16 bits",
+        change="`$torch_autocast {value}`, or `$precision {value}` with inputs that you cast",
+        state=State.OPEN,
     )
 
 
@@ -524,7 +552,8 @@ def _precision_change(facts: ScriptFacts) -> tuple[str, dict[Precision, Scalar]]
         for precision, binding in ((Precision.BF16, facts.bf16), (Precision.FP16, facts.fp16))
         if binding.flag is not None
     }
-    if any(binding.when or binding.unless for binding in (facts.bf16, facts.fp16)):
+    is_condition = any(binding.when or binding.unless for binding in (facts.bf16, facts.fp16))
+    if is_condition or len(flags) == 1:
         line = facts.bf16.line or facts.fp16.line
         return f"edit {facts.text_path} line {line}", {}
     if flags:

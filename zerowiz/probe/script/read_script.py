@@ -30,7 +30,7 @@ from zerowiz.probe.script.model import with_adapters, with_model, with_own_sizes
 from zerowiz.probe.script.reader import Reader
 from zerowiz.probe.script.source import Source, parse_quietly, walk
 from zerowiz.probe.script.trainer import with_trainer, with_weight_saves
-from zerowiz.probe.script.training import with_checkpointing, with_training
+from zerowiz.probe.script.training import with_checkpointing, with_float_batches, with_training
 
 # Calls that make a model of a config, and texts by which a script makes it elsewhere than in host
 # memory. What `from_pretrained` reads stays mapped from its file.
@@ -93,6 +93,7 @@ def _facts(
     facts = replace(facts, saves_portably=_saves_portably(source))
     for add in (
         with_training,
+        with_float_batches,
         with_trainer,
         with_model,
         with_checkpointing,

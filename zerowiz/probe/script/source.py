@@ -256,6 +256,7 @@ def default_of(function: ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> a
 class Source(Struct, frozen=True, kw_only=True):
     """The names and calls of a script; `walk` collects them from the syntax tree."""
 
+    tree: ast.Module
     trl_release: Release = NEWEST_TRL
     """Whose defaults the arguments classes have."""
     imports: dict[str, str] = field(default_factory=dict)
@@ -379,7 +380,7 @@ class _ScopeVisitor(ast.NodeVisitor):
     """Visits the tree, with the scope, function, conditions and files around the present node."""
 
     def __init__(self, tree: ast.Module) -> None:
-        self.source = Source()
+        self.source = Source(tree=tree)
         self._scope = self.source.module
         self._function = ""
         self._tests: tuple[ast.expr, ...] = ()

@@ -4,7 +4,7 @@ import ast
 import re
 from collections.abc import Callable, Iterator
 
-from zerowiz.core.script.arguments import FIELD_ALIASES
+from zerowiz.core.script.arguments import FIELD_ALIASES, MIXED_PRECISIONS
 from zerowiz.core.script.facts import (
     TRAINER_FIELDS,
     UNSEEN,
@@ -13,11 +13,11 @@ from zerowiz.core.script.facts import (
     ValueSource,
 )
 from zerowiz.core.structs import replace
-from zerowiz.core.workload import OPTIMIZERS, SETTINGS, Integration
+from zerowiz.core.workload import OPTIMIZERS, SETTINGS, SWITCHED, Integration
 from zerowiz.probe.script.commandline import Arguments, Built, built_arguments
 from zerowiz.probe.script.model import loads
-from zerowiz.probe.script.reader import Reader, agree
-from zerowiz.probe.script.source import FunctionCall, Source, conjuncts, last_name
+from zerowiz.probe.script.reader import Reader, agree, short_code
+from zerowiz.probe.script.source import FunctionCall, Source, conjuncts, last_name, literal
 
 # Loaders that nothing is trained from directly, and options that are their batch.
 _OTHER_LOADER = re.compile(r"(?<![a-z])(eval|val|test)")
@@ -62,8 +62,100 @@ def with_training(facts: ScriptFacts, read: Reader) -> ScriptFacts:
     calls = read.source.calls_to("accelerate", "Accelerator")
     return facts.with_sources(
         mixed_precision=agree(read.keyword(call, "mixed_precision") or UNSEEN for call in calls),
+        **_chosen_precision(read, calls[0] if len(calls) == 1 else None),
         accumulation_steps=agree(_accelerated_steps(read, call) for call in calls),
     )
+
+
+def _chosen_precision(read: Reader, call: FunctionCall | None) -> dict[str, ValueSource]:
+    """The conditions of `mixed_precision="bf16" if args.bf16 else "no"`, by what they choose."""
+    expr = None if call is None else call.keyword("mixed_precision")
+    if call is None or expr is None:
+        return {}
+    expr, call, *_ = read.argument(expr, call)
+    chosen: dict[str, ValueSource] = {}
+    rest = UNSEEN
+    while isinstance(expr, ast.IfExp):
+        condition, word = read.condition(expr.test, call), literal(expr.body, call.scope)
+        rest, expr = replace(condition, unless=not condition.unless), expr.orelse
+        if word not in MIXED_PRECISIONS or not condition.seen:
+            return {}
+        chosen[str(word)] = condition
+    word = literal(expr, call.scope)
+    chosen[str(word)] = rest
+    known = rest.seen and word in MIXED_PRECISIONS
+    return {name.value: chosen[name] for name in SWITCHED if name in chosen} if known else {}
+
+
+# What a script says that casts its batches, or has 16 bits to cast them to; what shows that they
+# are token ids, or go into a model of transformers, which casts images and sounds itself; and what
+# makes integers.
+_CASTS = re.compile(
+    r"^(half|b?float16|[bf][fp]16|type_as|autocast|dtype|\w+16_enabled)$", re.MULTILINE
+)
+_TOKENS = re.compile(
+    r"input_ids|[Tt]okeni[sz]|Embedding$|vocab|^AutoModel|LMHead|LM$|^\w+For[A-Z]\w+$|^from_pretrained$",
+    re.MULTILINE,
+)
+_INTEGERS = re.compile(r"^'?(randint|arange|long|u?int\d*|\w*(Long|Int)Tensor)'?$", re.MULTILINE)
+# What makes floats: functions of torch and numpy, and of torchvision's transforms.
+_MAKES_FLOATS = frozenset(
+    {"rand", "randn", "normal", "standard_normal", "uniform", "FloatTensor", "ToTensor"}
+)
+_FLOATS = frozenset({"float", "float32"})
+
+
+def with_float_batches(facts: ScriptFacts, read: Reader) -> ScriptFacts:
+    """Add what makes the batches of a loop floats, unless something casts them.
+
+    A loop whose batches nothing shows counts as well: but for token ids they are floats.
+    """
+    engines = read.source.calls_to("deepspeed", "initialize")
+    engines += read.source.calls_to("accelerate", "Accelerator")
+    steps_here = any(call.method == "backward" for call in read.source.calls)
+    text = "\n".join(_words(read.source.tree))
+    sets_precision = any({*SWITCHED} & keys for keys in read.source.changed.values())
+    seen_here = engines and steps_here and not sets_precision
+    if not seen_here or _CASTS.search(text) or _TOKENS.search(text):
+        return facts
+    made = next((call for call in read.source.calls if _makes_floats(read.source, call)), None)
+    silent = facts.integration is Integration.DEEPSPEED and not _INTEGERS.search(text)
+    if made is None and not silent:
+        return facts
+    line, code = engines[0].line, f"{engines[0].name}(...)"
+    if made is not None:
+        line, code = made.line, short_code(made.node)
+    return facts.with_sources(
+        float_batches=ValueSource(value=made is not None, line=line, code=code)
+    )
+
+
+def _words(tree: ast.Module) -> Iterator[str]:
+    """The names in a script, and its texts and the names of arguments with their signs."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=word) | ast.Attribute(attr=word) | ast.ClassDef(name=word):
+                yield word
+            case ast.alias(name=word) | ast.arg(arg=word):
+                yield word
+            case ast.Constant(value=str(word)):
+                yield f"'{word}'"
+            case ast.keyword(arg=str(word)):
+                yield f"{word}="
+            case _:
+                pass
+
+
+def _makes_floats(source: Source, call: FunctionCall) -> bool:
+    """Whether a call makes floats, or turns what it is called on into them."""
+    library, name = source.imported(call.node.func)
+    if name in _MAKES_FLOATS:
+        return library in {"torch", "numpy", "torchvision"}
+    given = (*call.node.args, *(word.value for word in call.node.keywords))
+    dtypes = {getattr(expr, "attr", None) or getattr(expr, "value", None) for expr in given}
+    if dtypes & _FLOATS:
+        return True
+    return call.method == "float" and isinstance(call.node.func, ast.Attribute)
 
 
 # The classes whose states the ledger counts, with their library.
