@@ -45,6 +45,7 @@ from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.strategy_types import Strategy
 from zerowiz.core.structs import replace
 from zerowiz.errors import HandEditedError, LostEdit
+from zerowiz.probe.files import read_named
 from zerowiz.probe.output_folder import EditedConfig, read_edits, read_plan_files
 from zerowiz.probe.package_data import read_version
 from zerowiz.translation import _, in_english
@@ -184,7 +185,7 @@ def show_difference(plan: Plan, planned: PlannedConfig, reporter: Reporter) -> N
         there = render_config(base).encode()
         edit = LostEdit(path=str(plan.options.base), there=there, wanted=wanted, new_path=path)
     else:
-        there = Path(path).read_bytes() if Path(path).is_file() else b""
+        there = read_named(Path(path)) if Path(path).is_file() else b""
         edit = LostEdit(path=path, there=there, wanted=wanted)
     if edit.there != wanted.encode():
         reporter.losses([edit])

@@ -595,3 +595,73 @@ def test_after_an_out_of_memory_the_next_copy_names_the_checkpoint(tmp_path: Pat
     )
     assert 0o600 == stat.S_IMODE(copy.stat().st_mode)
     assert (tmp_path / "out" / "checkpoint-4").is_dir()
+
+
+BASE_LOOP = """\
+import argparse
+import json
+import deepspeed
+import torch
+
+parser = deepspeed.add_config_arguments(argparse.ArgumentParser())
+parser.add_argument("--local_rank", type=int)
+args = parser.parse_args()
+deepspeed.init_distributed()
+torch.manual_seed(7)
+model = torch.nn.Sequential(torch.nn.Linear(16, 64), torch.nn.ReLU(), torch.nn.Linear(64, 16))
+engine, *_ = deepspeed.initialize(args=args, model=model, model_parameters=model.parameters())
+losses = []
+for _ in range(40):
+    x = torch.randn(4, 16)
+    loss = (engine(x) - x.flip(1)).square().mean()
+    engine.backward(loss)
+    engine.step()
+    losses.append(loss.item())
+group = engine.optimizer.param_groups[0]
+learns = {
+    "betas": list(group["betas"]),
+    "weight_decay": group["weight_decay"],
+    "lr": group["lr"],
+    "scheduler": [type(engine.lr_scheduler).__name__, engine.lr_scheduler.warmup_num_steps],
+    "clipping": engine.gradient_clipping(),
+    "batch": [engine.train_batch_size(), engine.gradient_accumulation_steps()],
+}
+with open(f"rank{engine.global_rank}.json", "w") as file:
+    json.dump([engine.zero_optimization_stage(), learns, losses], file)
+"""
+LEARNING: dict[str, Any] = {
+    "train_micro_batch_size_per_gpu": 4,
+    "gradient_accumulation_steps": 2,
+    "gradient_clipping": 0.5,
+    "optimizer": {
+        "type": "AdamW",
+        "params": {"lr": 6e-3, "betas": [0.9, 0.95], "weight_decay": 0.1},
+    },
+    "scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": 6e-3, "warmup_num_steps": 10}},
+    "zero_optimization": {"stage": 1},
+}
+
+
+@pytest.mark.deepspeed
+@pytest.mark.slow
+def test_both_ranks_learn_on_a_base_as_they_do_without_zerowiz(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(BASE_LOOP)
+    (tmp_path / "ds_config.json").write_text(json.dumps(LEARNING))
+    deepspeed = Path(sys.executable).with_name("deepspeed")
+    found = []
+    for command in (
+        [deepspeed, "--num_gpus", "2", "--master_port", "29713", "train.py", "--deepspeed"]
+        + ["--deepspeed_config", "ds_config.json"],
+        [sys.executable, "-m", "zerowiz", "launch", "--yes", "--accelerator", "cpu"]
+        + ["--gpus-per-node", "2", "--model", "1m", "--seq-len", "16"]
+        + ["--config", "ds_config.json", "--stage", "3", "train.py"],
+    ):
+        done = run(command, env=rank_environ(tmp_path / "reports"), cwd=tmp_path)
+        assert 0 == done.returncode, f"{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+        found.append([json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in (0, 1)])
+    for plain, launched in zip(*found, strict=True):
+        assert (1, 3) == (plain[0], launched[0])
+        assert plain[1] == launched[1]
+        assert [0.5, 0.1] == [launched[1]["clipping"], launched[1]["weight_decay"]]
+        assert plain[2] == pytest.approx(launched[2], rel=1e-4)
+        assert plain[2][-1] < plain[2][0]
