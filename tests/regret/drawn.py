@@ -210,9 +210,10 @@ _INTRO = """\
 ### Workloads that nobody chose
 
 We wrote the space down first, and fitted no constant later: 20 models, cards of 16 to 141 GiB, 256 to 2,048 tokens, 4 to 32 sequences of each GPU, full
-fine-tuning or LoRA (`tests/regret/drawn.py`). A hash draws from it. We left out what does not fit, and steps of more than 2 s. Two H200s of two leases ran
-them; their readings were {readings}. Three plans choose: for the machine by name, with the host as one reading has it, and after one `measure` of that
-choice. Each regret is against the best of the settings that we measured. A dash stands where the lease ended before a choice ran.
+fine-tuning or LoRA (`tests/regret/drawn.py`). A hash draws from it. We left out what does not fit, and steps of more than 2 s. Two leases of one H200 and
+one of two H200s ran them. On an idle host, a Python call took {readings} ns. Three plans choose: for the machine by name, with the host as it was then,
+and after one `measure` of that choice. Each regret is against the best of the settings that we measured; the table says how many. A dash stands where
+the lease ended before a choice ran.
 """
 
 
@@ -237,7 +238,8 @@ def find_all(folder: Path = DRAWN_ROWS) -> list[Found]:
         rows = _read(path)
         for name, settings in by_job(rows).items():
             job = drawn(name)
-            chosen = known_by(job, rows[0]["live_call_seconds"], settings)
+            (row, *_), *_ = settings.values()
+            chosen = known_by(job, row["live_call_seconds"], settings)
             seconds = {setting: median_of(runs) for setting, runs in settings.items()}
             found.append(Found(job, {k: way.id for k, way in chosen.items()}, seconds))
     return found
@@ -263,8 +265,9 @@ def step_errors(folder: Path = DRAWN_ROWS) -> Iterator[list[float]]:
 def drawn_section() -> str:
     """Of docs/accuracy.md."""
     every = find_all()
-    readings = dict.fromkeys(row["live_call_seconds"] for row in read_regret_rows(DRAWN_ROWS))
-    intro = _INTRO.format(readings=" and ".join(f"{1e9 * each:.0f} ns" for each in readings))
+    rows = read_regret_rows(DRAWN_ROWS)
+    readings = dict.fromkeys(f"{1e9 * row['live_call_seconds']:.0f}" for row in rows)
+    intro = _INTRO.format(readings=", ".join(readings))
     heads = ("workload", *(f"regret {knowing}" for knowing in Knowing), "choice by name", "best")
     lines = [intro, f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
     for each in every:
