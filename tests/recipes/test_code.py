@@ -807,9 +807,9 @@ def test_a_loss_touches_its_member_its_formula_and_its_ranks(copied: Copy) -> No
 # The recipe `an integration`: PyTorch Lightning, whose strategy hands DeepSpeed the config as is.
 
 INTEGRATION_ROW = """\
-    Integration.LIGHTNING: IntegrationRow(
+    Integration.FABRIC: IntegrationRow(
         as_written=True,
-        libraries={"lightning": "the script uses its Trainer"},
+        libraries={"lightning": "the script uses its Fabric"},
         gathers="call `convert_zero_checkpoint_to_fp32_state_dict(...)` after training",
     ),
 """
@@ -820,21 +820,19 @@ AUTO = "zerowiz/core/lint/batch.py"
 def test_an_integration_touches_its_row_and_what_it_fills(copied: Copy) -> None:
     recipe = read_recipes()["an integration"]
 
-    copied.insert(
-        WORKLOAD, '    LIGHTNING = "lightning"\n', before='    ACCELERATE = "accelerate"\n'
-    )
+    copied.insert(WORKLOAD, '    FABRIC = "fabric"\n', before='    ACCELERATE = "accelerate"\n')
     assert set(recipe.tests) == copied.unfinished(recipe)
 
     copied.insert_all(
         (WORKLOAD, INTEGRATION_ROW, "    Integration.ACCELERATE: IntegrationRow("),
         (
             AUTO,
-            "    Integration.LIGHTNING: frozenset[str](),\n",
+            "    Integration.FABRIC: frozenset[str](),\n",
             "    Integration.ACCELERATE: _ACCELERATE,\n",
         ),
     )
     (copied.root.parent / "ds.json").write_text('{"train_batch_size": "auto"}', encoding="utf-8")
-    done = copied.zerowiz("check", "--integration", "lightning", "../ds.json")
+    done = copied.zerowiz("check", "--integration", "fabric", "../ds.json")
     assert "nothing replaces `auto` of `train_batch_size`" in done.stdout, done.stderr
     copied.finish(recipe, *recipe.tests)
 

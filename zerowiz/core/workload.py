@@ -51,6 +51,8 @@ class PrecisionRow(Struct, frozen=True, kw_only=True):
     """What the section has beside its switch."""
     mixed_precision: str | None
     """Accelerate's word (accelerate 1.x, utils/dataclasses.py, PrecisionType)."""
+    lightning_names: tuple[str | int, ...]
+    """Those of Lightning's Trainer; the first is written (lightning 2.6, _PRECISION_INPUT)."""
     program_lines: Mapping[str, tuple[str, ...]]
     """The lines of a file that ask for it, by the program that reads the file."""
     words: tuple[str, ...]
@@ -66,6 +68,7 @@ PRECISIONS: Mapping[Precision, PrecisionRow] = {
         enabled=True,
         section_values={},
         mixed_precision="bf16",
+        lightning_names=("bf16-mixed", "bf16-true", "bf16"),
         program_lines={
             "axolotl": ("bf16: true",),
             "LLaMA-Factory": ("bf16: true", "fp16: false"),
@@ -89,6 +92,7 @@ PRECISIONS: Mapping[Precision, PrecisionRow] = {
             "min_loss_scale": 1,
         },
         mixed_precision="fp16",
+        lightning_names=("16-mixed", "16-true", "16", 16),
         program_lines={
             "axolotl": ("fp16: true", "bf16: false"),
             "LLaMA-Factory": ("fp16: true", "bf16: false"),
@@ -106,6 +110,7 @@ PRECISIONS: Mapping[Precision, PrecisionRow] = {
         # With `no` DeepSpeed trains as its config says (DeepSpeedPlugin.set_mixed_precision), and
         # the config says what the script does.
         mixed_precision="no",
+        lightning_names=("32-true", "32", 32),
         program_lines={
             "axolotl": ("bf16: false", "fp16: false"),
             "LLaMA-Factory": ("bf16: false", "fp16: false"),
@@ -541,6 +546,7 @@ class Integration(StrEnum):
     HF = "hf"
     DEEPSPEED = "deepspeed"
     ACCELERATE = "accelerate"
+    LIGHTNING = "lightning"
 
     @property
     def row(self) -> "IntegrationRow":
@@ -586,6 +592,11 @@ INTEGRATION_ROWS: Mapping[Integration, IntegrationRow] = {
             " is_main_process=accelerator.is_main_process,"
             " state_dict=accelerator.get_state_dict(model))`"
         ),
+    ),
+    Integration.LIGHTNING: IntegrationRow(
+        as_written=True,
+        libraries={},
+        gathers=N_("call `trainer.save_checkpoint(...)` on all ranks instead"),
     ),
 }
 

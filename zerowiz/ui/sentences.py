@@ -592,6 +592,7 @@ _CONVENTIONS: Mapping[Convention, str] = {
     Convention.CONFIG_LITERAL: N_("has the config's file name in the code"),
     Convention.CONFIG_DICT: N_("builds its config itself"),
     Convention.ACCELERATOR: N_("Accelerate, gets the config through environment variables"),
+    Convention.LIGHTNING: N_("Lightning, gets the config through an environment variable"),
     Convention.NONE: N_("keeps its own config: zerowiz passes none, and plans with your options"),
     Convention.UNKNOWN: N_("zerowiz cannot see how it gets a config"),
 }

@@ -532,3 +532,24 @@ def test_a_trainer_fills_in_its_own_values() -> None:
     assert (optimizer, values["lr"], values["weight_decay"]) == ("AdamW", 5e-5, 0.0)
     assert values["gradient_clipping"] == 1.0
     assert own_values(write(ZERO2, HANDOVERS["accelerate"])) == (None, {"gradient_clipping": 1.0})
+
+
+# lightning 2.6.6, pytorch/strategies/deepspeed.py: it refuses the first
+# (_format_batch_size_and_grad_accum_config), does not call `configure_optimizers` beside the next
+# (_initialize_deepspeed_train), and drops `gradient_clip_val` of its Trainer beside the last.
+NOT_FOR_LIGHTNING = frozenset(
+    {"gradient_accumulation_steps", "optimizer", "scheduler", "gradient_clipping"}
+)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("has_optimizer", [True, False])
+def test_lightning_takes_what_is_written_and_keeps_what_its_script_says(
+    strategy: StrategyRow, *, has_optimizer: bool
+) -> None:
+    handover = Handover(integration=Integration.LIGHTNING, script_has_optimizer=has_optimizer)
+    for job in (JOB, replace(JOB, workload=replace(JOB.workload, precision=Precision.FP16))):
+        config = write(strategy, handover, job)
+        assert not NOT_FOR_LIGHTNING & config.keys()
+        assert (None, {}) == own_values(config)
+        assert (strategy.stage > 0) == config.get("zero_allow_untested_optimizer", False)

@@ -351,6 +351,19 @@ def floating(precision: Precision = Precision.BF16, *, sees: bool = True) -> Pre
     return given(None, replace(job, script=ScriptRun(facts)))
 
 
+def lightning(machine: Machine = H200, devices: int | str = 4, **config: object) -> PreflightInput:
+    """A script with a Trainer of Lightning."""
+    asked = ValueSource(value=devices, line=7, code="L.Trainer(devices=...)", keyword="devices")
+    facts = ScriptFacts(
+        path="train.py",
+        convention=Convention.LIGHTNING,
+        integration=Integration.LIGHTNING,
+        sources={"devices": asked},
+    )
+    job = plan(machine, integration=Integration.LIGHTNING)
+    return given(None, replace(job, script=ScriptRun(facts), config=config), machine)
+
+
 def building(
     op: Op, tools: Toolchain = TOOLS, *, has_headers: bool | None = True, **environ: str
 ) -> PreflightInput:
@@ -410,6 +423,8 @@ CASES = (
     case("no-checkpoint", resuming_from(None), resuming_from(None, path="latest")),
     case("shards-saved", saving(ZERO3), saving(ZERO2)),
     case("optimizers-dropped", handing(), handing(Integration.ACCELERATE)),
+    case("lightning-refuses", lightning(devices=8), lightning(devices="auto")),
+    case("optimizer-replaced", lightning(optimizer={"type": "AdamW"}), lightning()),
     case("float-batches", floating(), floating(Precision.FP32)),
     case(
         "import-missing",

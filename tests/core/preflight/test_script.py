@@ -5,12 +5,17 @@ import sys
 from pathlib import Path
 
 import pytest
-from core.preflight.cases import CPU, H200, floating, handing, loaded, saving, with_fsdp
+from core.preflight.cases import CPU, H200, floating, handing, lightning, loaded, saving, with_fsdp
 from ranks.harness import rank_environ, run
 
 from zerowiz.core.preflight.examine import examine
 from zerowiz.core.preflight.facts import PreflightInput
-from zerowiz.core.preflight.script import FLOAT_BATCHES, OPTIMIZERS_DROPPED, SHARDS_SAVED
+from zerowiz.core.preflight.script import (
+    FLOAT_BATCHES,
+    LIGHTNING_REFUSES,
+    OPTIMIZERS_DROPPED,
+    SHARDS_SAVED,
+)
 from zerowiz.core.script.facts import ValueSource
 from zerowiz.core.script.settings import ScriptRun
 from zerowiz.core.strategies import ZERO2, ZERO3, ZERO3_OFFLOAD
@@ -135,6 +140,22 @@ def test_floats_are_found_where_weights_of_16_bits_would_refuse_them() -> None:
     assert found(floating(Precision.FP16))
     assert not found(floating(Precision.FP16), {"fp16": {"enabled": True, "auto_cast": True}})
     assert not found(floating(sees=False))
+
+
+@pytest.mark.parametrize(
+    ("job", "said"),
+    [
+        (lightning(devices=4), []),
+        (lightning(devices=-1), []),
+        (lightning(devices=2), ["says 2, but each node has 4 ranks"]),
+        (lightning(gradient_accumulation_steps=4), ["which Lightning refuses"]),
+        (lightning(CPU, devices="auto"), ["on CUDA GPUs only, not on cpu"]),
+    ],
+)
+def test_what_lightning_refuses_is_found(job: PreflightInput, said: list[str]) -> None:
+    found = [each for each in examine(job) if each.rule is LIGHTNING_REFUSES]
+    assert len(said) == len(found)
+    assert all(words in each.message for words, each in zip(said, found, strict=True))
 
 
 # What DeepSpeed's ranks really have of a model at stage 3, when a script saves it by itself.

@@ -311,6 +311,12 @@ ENVIRONMENT = {
         (script(Convention.HF_IN_CODE), ("--epochs", "3"), None, ENVIRONMENT),
         (script(Convention.ACCELERATOR), (), None, ENVIRONMENT),
         (HF_PARSER, ("args.json",), None, ENVIRONMENT),
+        (
+            script(Convention.LIGHTNING),
+            (),
+            None,
+            {"PL_DEEPSPEED_CONFIG_PATH": "ds_config_zero2.json"},
+        ),
     ],
 )
 def test_the_config_reaches_the_script_by_its_own_convention(

@@ -42,7 +42,7 @@ CONVENTIONS = {
     "hf_parser_trl": (Convention.HF_PARSER, HF),
     "hf_settings_by_option": (Convention.HF_IN_CODE, HF),
     "hf_two_arguments": (Convention.HF_IN_CODE, HF),
-    "lightning": (Convention.UNKNOWN, None),
+    "lightning": (Convention.LIGHTNING, Integration.LIGHTNING),
     "lora_accelerate": (Convention.ACCELERATOR, ACCELERATE),
     "lora_dataclasses": (Convention.HF_PARSER, HF),
     "lora_fire": (Convention.HF_IN_CODE, HF),
@@ -124,7 +124,6 @@ def test_a_literal_config_is_named_with_its_line(name: str, literal: str, line: 
         ("raw_engine_elsewhere", Obstacle.ENGINE_UNSEEN),
         ("raw_no_config", Obstacle.NO_CONFIG),
         ("raw_two_configs", Obstacle.TWO_CONFIGS),
-        ("lightning", Obstacle.NO_ENGINE),
     ],
 )
 def test_a_script_that_no_config_can_reach_is_refused(name: str, expected: Obstacle) -> None:
@@ -482,6 +481,50 @@ def test_the_arguments_of_an_engine_are_those_that_were_parsed(
 def test_another_library_in_the_script_is_taken_before_its_unused_options() -> None:
     text = PARSED + "from accelerate import Accelerator\nAccelerator()\n"
     assert Convention.ACCELERATOR is read_engine_elsewhere(text, None).convention
+
+
+LIGHTNING = """import lightning as L
+from lightning.pytorch.strategies import DeepSpeedStrategy
+from pytorch_lightning import Trainer
+import argparse
+p = argparse.ArgumentParser()
+p.add_argument("--strategy", default="ddp")
+p.add_argument("--ds")
+args = p.parse_args()
+"""
+
+
+@pytest.mark.parametrize(
+    ("trainer", "expected", "obstacle"),
+    [
+        ("L.Trainer(strategy='deepspeed_stage_3')", Convention.LIGHTNING, None),
+        ("Trainer(devices=2, strategy='deepspeed')", Convention.LIGHTNING, None),
+        ("L.Trainer(strategy=DeepSpeedStrategy(stage=3))", Convention.LIGHTNING, None),
+        ("how = DeepSpeedStrategy()\nL.Trainer(strategy=how)", Convention.LIGHTNING, None),
+        ("L.Trainer(strategy=args.strategy)", Convention.LIGHTNING, None),
+        ("L.Trainer(**settings)", Convention.LIGHTNING, None),
+        (
+            "L.Trainer(strategy=DeepSpeedStrategy(config='ds_config_zero2.json'))",
+            Convention.CONFIG_LITERAL,
+            None,
+        ),
+        ("L.Trainer(strategy=DeepSpeedStrategy(config=args.ds))", Convention.OWN_FLAG, None),
+        (
+            "L.Trainer(strategy=DeepSpeedStrategy(config={'zero_optimization': {}}))",
+            Convention.CONFIG_DICT,
+            Obstacle.BUILT_LIGHTNING,
+        ),
+        ("L.Trainer(strategy='ddp')", Convention.UNKNOWN, Obstacle.NO_STRATEGY),
+        ("L.Trainer()", Convention.UNKNOWN, Obstacle.NO_STRATEGY),
+    ],
+)
+def test_a_trainer_of_lightning_takes_its_config_by_its_strategy(
+    trainer: str, expected: Convention, obstacle: Obstacle | None
+) -> None:
+    facts = read_engine_elsewhere(f"{LIGHTNING}{trainer}\n", None)
+    assert (expected, obstacle) == (facts.convention, facts.obstacle)
+    assert Integration.LIGHTNING is facts.integration
+    assert facts.passes_optimizer
 
 
 @pytest.mark.parametrize("place", ["training/engine.py", "training/engine/__init__.py"])

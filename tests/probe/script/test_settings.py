@@ -960,3 +960,35 @@ for x in loader:
         facts = parse_script(text.replace("HOW", how), "train.py")
         assert facts.float_batches.value
         assert expected == value_of(ScriptRun(facts, ()).settings, "precision")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "precision", "steps", "micro_batch"),
+    [
+        ("precision='bf16-mixed', accumulate_grad_batches=4", Precision.BF16, 4, 2),
+        ("precision='16-true'", Precision.FP16, 1, 2),
+        ("precision=16", Precision.FP16, 1, 2),
+        ("precision=32", Precision.FP32, 1, 2),
+        ("", Precision.FP32, 1, 2),
+        ("precision='64-true'", None, 1, 2),
+        ("**hidden", None, None, 2),
+    ],
+)
+def test_a_trainer_of_lightning_has_its_own_words(
+    arguments: str, precision: Precision | None, steps: int | None, micro_batch: int
+) -> None:
+    text = f"""import lightning as L
+loader = DataLoader(rows, batch_size=2)
+trainer = L.Trainer(strategy="deepspeed", {arguments})
+"""
+    settings = ScriptRun(parse_script(text, "train.py"), ()).settings
+    values = [
+        value_of(settings, name) for name in ("precision", "accumulation_steps", "micro_batch")
+    ]
+    assert [precision, steps, micro_batch] == values
+    # No config changes what its Trainer says.
+    assert not settings.is_open("precision", Precision.FP16)
+    if not arguments:
+        assert settings.precision is not None
+        said = settings.precision.change_to(Precision.BF16)
+        assert 'set `precision="bf16-mixed"` in train.py line 3' == said

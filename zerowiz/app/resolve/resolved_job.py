@@ -584,7 +584,7 @@ def _host_use(facts: ScriptFacts | None, settings: ScriptSettings) -> HostUse:
     """What the script does with the memory of its nodes; without one, what the Trainer does."""
     if facts is None or facts.integration is None:
         return HostUse()
-    saving = Saving.ENGINE if facts.integration is Integration.DEEPSPEED else Saving.TRAINER
+    saving = Saving.ENGINE if facts.integration.row.as_written else Saving.TRAINER
     workers = settings.loader_workers
     return HostUse(
         saving=Saving.PORTABLE if facts.saves_portably else saving,

@@ -59,6 +59,15 @@ class _Writing(Struct, frozen=True, kw_only=True):
     def offloads(self) -> bool:
         return self.strategy.offload is not Offload.NONE
 
+    @property
+    def by_lightning(self) -> bool:
+        """Whether Lightning's Trainer adds accumulation and clipping, and hands its optimizer over.
+
+        lightning 2.6, pytorch/strategies/deepspeed.py: it refuses the first in the config, and
+        drops what the script says of the others where the config does.
+        """
+        return self.handover.integration is Integration.LIGHTNING
+
     def filled(self, field: str, value: object) -> object:
         """The value, unless the Trainer knows it better."""
         trainer = self.handover.integration is Integration.HF
@@ -74,14 +83,17 @@ def _batch(w: _Writing) -> Section:
     # Never `train_batch_size`: under zero.Init on the CPU accelerator it is checked before the
     # world size is known.
     step = w.job.workload
-    return {
-        "train_micro_batch_size_per_gpu": w.filled("micro_batch", step.micro_batch),
-        "gradient_accumulation_steps": w.filled("accumulation_steps", step.accumulation_steps),
-    }
+    section = {"train_micro_batch_size_per_gpu": w.filled("micro_batch", step.micro_batch)}
+    if w.by_lightning:
+        return section
+    steps = w.filled("accumulation_steps", step.accumulation_steps)
+    return {**section, "gradient_accumulation_steps": steps}
 
 
 def _clipping(w: _Writing) -> Section:
     # The default became 1.0 in 0.19.3 and was 0 before; the Trainer's max_grad_norm is 1.0 too.
+    if w.by_lightning:
+        return {}
     trainer = w.handover.integration is Integration.HF
     return {"gradient_clipping": AUTO if trainer else 1.0}
 
@@ -199,7 +211,7 @@ def _optimizer(w: _Writing) -> Section:
 
 def _client_optimizer(w: _Writing) -> Section:
     """What lets a job have an optimizer that DeepSpeed did not make for it."""
-    if w.handover.integration is Integration.DEEPSPEED:
+    if w.handover.integration.row.as_written:
         tested = OPTIMIZERS[w.job.workload.optimizer].tested and w.builds_optimizer()
         untested = w.strategy.stage > 0 and not tested
         # A torch optimizer would be refused under offload (runtime/engine.py).

@@ -29,6 +29,7 @@ from zerowiz.errors import UsageError
 # Variables of the caller's environment that are sent: settings of the libraries that train.
 _FAMILIES = (
     "ACCELERATE_",
+    "PL_DEEPSPEED_",
     "CUDA_",
     "DEEPSPEED_",
     "DS_",

@@ -34,6 +34,7 @@ FILLED = {
     Integration.HF: _TRAINER,
     Integration.DEEPSPEED: frozenset[str](),
     Integration.ACCELERATE: _ACCELERATE,
+    Integration.LIGHTNING: frozenset[str](),
     None: _TRAINER,
 }
 """The keys whose `"auto"` is replaced, by who hands the config over."""

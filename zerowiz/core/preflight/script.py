@@ -258,6 +258,57 @@ def _float_batches(planned: PlannedJob, run: Resolver) -> Iterator[Finding]:
         )
 
 
+LIGHTNING_REFUSES = Rule(
+    code="PF120",
+    name="lightning-refuses",
+    severity=Severity.ERROR,
+    why="Lightning ends the job at its start, or waits for ranks that never come",
+    when=(
+        "the config has `gradient_accumulation_steps`, the Trainer of Lightning has another number "
+        "of `devices`, or the ranks have no CUDA GPUs"
+    ),
+)
+OPTIMIZER_REPLACED = Rule(
+    code="PF121",
+    name="optimizer-replaced",
+    severity=Severity.WARNING,
+    why="the job trains with another optimizer or learning rate than your script sets",
+    when="the config has an `optimizer`, so Lightning does not call `configure_optimizers`",
+)
+
+
+def _lightning(planned: PlannedJob, run: Resolver) -> Iterator[Finding]:
+    # lightning 2.6, pytorch/strategies/deepspeed.py: setup_environment,
+    # _format_batch_size_and_grad_accum_config, _initialize_deepspeed_train.
+    config, machine = planned.config or {}, planned.job.machine
+    if machine.accelerator is not Accelerator.CUDA:
+        yield found(
+            LIGHTNING_REFUSES,
+            f"Lightning trains with DeepSpeed on CUDA GPUs only, not on {machine.accelerator}",
+            "plan for GPUs: `$machine 4xA100-80GB`",
+        )
+    if "gradient_accumulation_steps" in config:
+        yield found(
+            LIGHTNING_REFUSES,
+            "the config has `gradient_accumulation_steps`, which Lightning refuses",
+            "remove the key: Lightning takes `accumulate_grad_batches` of its Trainer",
+        )
+    devices, ranks = run.setting(run.facts.devices), len(machine.gpus)
+    if devices is not None and str(devices.value) not in {"auto", "-1", str(ranks)}:
+        yield found(
+            LIGHTNING_REFUSES,
+            f"{devices.source} says {devices.value}, but each node has {ranks} ranks",
+            devices.change_to(ranks),
+            f"or launch as many ranks: `$gpus_per_node {devices.value}`",
+        )
+    if "optimizer" in config:
+        yield found(
+            OPTIMIZER_REPLACED,
+            "the config has an `optimizer`, so Lightning does not call `configure_optimizers`",
+            "remove `optimizer` and `scheduler` from the config",
+        )
+
+
 def check_script(inputs: PreflightInput) -> Iterator[Finding]:
     """What the script does against the plan."""
     planned = inputs.planned
@@ -270,4 +321,6 @@ def check_script(inputs: PreflightInput) -> Iterator[Finding]:
     yield from _saves(planned, planned.script)
     if planned.integration is Integration.HF:
         yield from _optimizers(planned, planned.script)
+    if planned.integration is Integration.LIGHTNING:
+        yield from _lightning(planned, planned.script)
     yield from _float_batches(planned, planned.script)

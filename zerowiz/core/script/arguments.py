@@ -357,6 +357,9 @@ def _is_value(word: str) -> bool:
 MIXED_PRECISIONS: Mapping[Scalar, Precision] = {
     row.mixed_precision: name for name, row in PRECISIONS.items() if row.mixed_precision is not None
 }
+LIGHTNING_PRECISIONS: Mapping[Scalar, Precision] = {
+    word: name for name, row in PRECISIONS.items() for word in row.lightning_names
+}
 # trl 1.16, trainer/grpo_config.py, `vllm_mode`.
 COLOCATED, SERVER = "colocate", "server"
 

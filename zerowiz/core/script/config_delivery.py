@@ -47,7 +47,8 @@ def split_config_via(text: str) -> tuple[str, str]:
         raise UsageError(
             f"`$config_via {text}` is not a way to pass a config",
             (
-                "use `flag:NAME` (an option of the script), `env` (Accelerate's variables), "
+                "use `flag:NAME` (an option of the script), `env` (Accelerate's variables, or "
+                "Lightning's), "
                 "`file:PATH` (a file that it reads) or `none`"
             ),
         )
@@ -71,11 +72,14 @@ def with_config_via(
         return facts
     way, name = split_config_via(text)
     _, convention, reader = _WAYS[way]
+    reader = facts.integration or integration or reader
+    if way == "env" and reader is Integration.LIGHTNING:
+        convention = Convention.LIGHTNING
     stated = replace(
         facts,
         convention=convention,
         obstacle=None,
-        integration=facts.integration or integration or reader,
+        integration=reader,
         literal_config=None,
     )
     if way == "file":
@@ -172,6 +176,14 @@ _OBSTACLES: Mapping[Obstacle, tuple[str, ...]] = {
     Obstacle.BUILT_ACCELERATE: (
         "the DeepSpeed plugin in line {line} is built by the script",
         "remove `deepspeed_plugin=` in {path} line {line}: zerowiz then passes its file",
+    ),
+    Obstacle.BUILT_LIGHTNING: (
+        "the DeepSpeedStrategy in line {line} takes a config that the script builds itself",
+        "remove `config=` in {path} line {line}: zerowiz then passes its file",
+    ),
+    Obstacle.NO_STRATEGY: (
+        "the Lightning Trainer in line {line} does not use DeepSpeed",
+        'write `strategy="deepspeed"` in {path} line {line}: zerowiz then passes its file',
     ),
     Obstacle.HIDDEN_HF: (
         "zerowiz cannot see where its TrainingArguments come from (line {line})",
@@ -369,6 +381,12 @@ def _by_environment(run: _Run) -> Delivery:
     return Delivery(script_args=run.script_args, env=env)
 
 
+# lightning 2.6, pytorch/strategies/deepspeed.py, _load_config: a strategy without a config of its
+# own reads this one, and none of its defaults.
+def _by_lightning(run: _Run) -> Delivery:
+    return Delivery(script_args=run.script_args, env={"PL_DEEPSPEED_CONFIG_PATH": run.config_path})
+
+
 def _by_literal(run: _Run) -> Delivery:
     literal = run.facts.literal_config or ""
     if run.names(literal):
@@ -425,6 +443,7 @@ _ROUTES: Mapping[Convention, Callable[[_Run], Delivery]] = {
     Convention.CONFIG_LITERAL: _by_literal,
     Convention.CONFIG_DICT: _refuse,
     Convention.ACCELERATOR: _by_environment,
+    Convention.LIGHTNING: _by_lightning,
     Convention.NONE: _by_nothing,
     Convention.UNKNOWN: _refuse,
 }

@@ -30,6 +30,8 @@ class Convention(StrEnum):
     """A config that the script builds itself."""
     ACCELERATOR = "accelerator"
     """`Accelerator()`, configured from outside."""
+    LIGHTNING = "lightning"
+    """Lightning's `Trainer(strategy="deepspeed")`, configured from outside."""
     NONE = "none"
     """A person says that none is passed."""
     UNKNOWN = "unknown"
@@ -45,6 +47,8 @@ class Obstacle(StrEnum):
     BUILT = "built"
     BUILT_HF = "built_hf"
     BUILT_ACCELERATE = "built_accelerate"
+    BUILT_LIGHTNING = "built_lightning"
+    NO_STRATEGY = "no_strategy"
     HIDDEN_HF = "hidden_hf"
     PROGRAM_FILE = "program_file"
     """LLaMA-Factory takes the config from its own YAML file."""
@@ -165,8 +169,9 @@ TRAINER_FIELDS: Mapping[str, tuple[str, ...]] = {
 _SOURCES = {
     *SETTINGS,
     *TRAINER_FIELDS,
-    # `Accelerator(mixed_precision=...)`.
+    # `Accelerator(mixed_precision=...)`, and `precision` and `devices` of Lightning's Trainer.
     "mixed_precision",
+    "devices",
     # What makes the batches of a loop floats, or may, where nothing casts them.
     "float_batches",
     "model",
@@ -260,7 +265,7 @@ class ScriptFacts(Struct, frozen=True, kw_only=True):
     @property
     def passes_optimizer(self) -> bool:
         """Whether DeepSpeed gets the optimizer of the script, and builds none of the config."""
-        return "optimizer" in self.passed
+        return "optimizer" in self.passed or self.integration is Integration.LIGHTNING
 
     @property
     def unfollowed(self) -> tuple[ValueSource, ...]:

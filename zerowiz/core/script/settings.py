@@ -12,6 +12,7 @@ from zerowiz.core.machine.types import Accelerator
 from zerowiz.core.script.arguments import (
     BY_ARCHITECTURE,
     COLOCATED,
+    LIGHTNING_PRECISIONS,
     MIXED_PRECISIONS,
     Scalar,
 )
@@ -78,7 +79,7 @@ def _precision(run: Resolver, value: object) -> Words | None:
     """By two switches, or by Accelerate's `mixed_precision`."""
     facts = run.facts
     if facts.mixed_precision.flag is not None:
-        return run.words_for(facts.mixed_precision, _MIXED_NAMES[value])
+        return run.words_for(facts.mixed_precision, spell(_names(facts))[Precision(str(value))])
     if _floats_decide(facts):
         return ()
     if facts.bf16.flag is None and facts.fp16.flag is None:
@@ -95,7 +96,10 @@ def _precision(run: Resolver, value: object) -> Words | None:
     return words
 
 
-_MIXED_NAMES: Mapping[object, Scalar] = {**spell(MIXED_PRECISIONS)}
+def _names(facts: ScriptFacts) -> Mapping[Scalar, Precision]:
+    """What the library of a loop calls the precisions."""
+    by_lightning = facts.integration is Integration.LIGHTNING
+    return LIGHTNING_PRECISIONS if by_lightning else MIXED_PRECISIONS
 
 
 def _accumulation(run: Resolver, value: object) -> Words | None:
@@ -510,7 +514,7 @@ def _settled_precision(run: Resolver) -> ScriptValue[Precision] | None:
     switches = [switch for switch in (bf16, fp16) if switch is not None]
     of_trainer = run.facts.integration is Integration.HF
     if not switches or (of_trainer and len(switches) == 1):
-        by_name = as_named(run.setting(run.facts.mixed_precision), MIXED_PRECISIONS)
+        by_name = as_named(run.setting(run.facts.mixed_precision), _names(run.facts))
         return by_name or _float_precision(run)
     chosen = next((switch for switch in switches if switch.state is not State.OPEN), switches[-1])
     return ScriptValue(

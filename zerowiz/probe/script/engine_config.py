@@ -275,7 +275,8 @@ def _list_names(folder: Path) -> frozenset[str]:
 
 def with_convention(facts: ScriptFacts, read: Reader) -> ScriptFacts:
     """Add the convention of a script; where it has several, the one that takes precedence."""
-    for route in (_by_initialize, _by_arguments, _by_accelerator, _by_hidden_arguments):
+    routes = (_by_initialize, _by_arguments, _by_accelerator, _by_lightning, _by_hidden_arguments)
+    for route in routes:
         routed = route(facts, read)
         if routed is not None:
             return routed
@@ -444,3 +445,32 @@ def _by_accelerator(facts: ScriptFacts, read: Reader) -> ScriptFacts | None:
     facts = replace(facts, config_line=built.line)
     source = read.config(config, built)
     return _by_source(facts, source, Convention.CONFIG_LITERAL, Obstacle.BUILT_ACCELERATE)
+
+
+def _by_lightning(facts: ScriptFacts, read: Reader) -> ScriptFacts | None:
+    """The convention of Lightning's Trainer, by its strategy; None without one."""
+    calls = read.source.lightning_trainers()
+    if not calls:
+        return None
+    call = calls[0]
+    facts = replace(
+        facts,
+        convention=Convention.LIGHTNING,
+        integration=Integration.LIGHTNING,
+        config_line=call.line,
+    )
+    keywords, hidden = read.source.keywords(call)
+    expr = keywords.get("strategy")
+    strategy = None if expr is None else read.follow(expr, call)
+    if isinstance(strategy, ast.Call) and last_name(strategy) == "DeepSpeedStrategy":
+        built = replace(call, node=strategy)
+        config = unless_none(built.keyword("config"))
+        if config is None:
+            return facts
+        source, facts = read.config(config, built), replace(facts, config_line=built.line)
+        return _by_source(facts, source, Convention.CONFIG_LITERAL, Obstacle.BUILT_LIGHTNING)
+    named = ValueSource(value="auto") if expr is None else read.bind(expr, call)
+    is_other = named.flag is None and named.seen and not str(named.value).startswith("deepspeed")
+    if is_other and not (hidden and expr is None):
+        return replace(facts, convention=Convention.UNKNOWN, obstacle=Obstacle.NO_STRATEGY)
+    return facts

@@ -307,6 +307,11 @@ class Source(Struct, frozen=True, kw_only=True):
         """The calls of one function or class of a library."""
         return [call for call in self.calls if self.imported(call.node.func) == (library, name)]
 
+    def lightning_trainers(self) -> list[FunctionCall]:
+        """The calls that build a Trainer of Lightning."""
+        libraries = ("lightning", "pytorch_lightning")
+        return [call for library in libraries for call in self.calls_to(library, "Trainer")]
+
     def callers(self, function: str) -> list[FunctionCall]:
         """The calls of a function of the script; `trainer.train()` is none of its own `train`."""
         calls = [call for call in self.calls if function and call.method == function]

@@ -2,9 +2,9 @@
 
 import ast
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
-from zerowiz.core.script.arguments import FIELD_ALIASES, MIXED_PRECISIONS
+from zerowiz.core.script.arguments import FIELD_ALIASES, MIXED_PRECISIONS, Scalar
 from zerowiz.core.script.facts import (
     TRAINER_FIELDS,
     UNSEEN,
@@ -59,12 +59,37 @@ def with_training(facts: ScriptFacts, read: Reader) -> ScriptFacts:
         # What it puts into the config that it gets is not followed.
         by_loader = UNSEEN if facts.micro_batch.from_config else facts.micro_batch
         return facts.with_sources(micro_batch=by_loader, accumulation_steps=UNSEEN)
+    if facts.integration is Integration.LIGHTNING:
+        return facts.with_sources(**_lightning_settings(read, read.source.lightning_trainers()[0]))
     calls = read.source.calls_to("accelerate", "Accelerator")
     return facts.with_sources(
         mixed_precision=agree(read.keyword(call, "mixed_precision") or UNSEEN for call in calls),
         **_chosen_precision(read, calls[0] if len(calls) == 1 else None),
         accumulation_steps=agree(_accelerated_steps(read, call) for call in calls),
     )
+
+
+# lightning 2.6, pytorch/trainer/trainer.py: the arguments of a Trainer, and their defaults.
+_OF_LIGHTNING: Mapping[str, tuple[str, Scalar]] = {
+    "accumulation_steps": ("accumulate_grad_batches", 1),
+    "mixed_precision": ("precision", "32-true"),
+    "devices": ("devices", "auto"),
+}
+
+
+def _lightning_settings(read: Reader, call: FunctionCall) -> dict[str, ValueSource]:
+    """What a Trainer of Lightning says; unseen where `**` hides it."""
+    keywords, hidden = read.source.keywords(call)
+    sources = {}
+    for name, (keyword, default) in _OF_LIGHTNING.items():
+        expr = keywords.get(keyword)
+        if expr is not None:
+            sources[name] = read.bind(expr, call, keyword)
+        elif not hidden:
+            sources[name] = ValueSource(
+                value=default, line=call.line, keyword=keyword, default_of="Trainer"
+            )
+    return sources
 
 
 def _chosen_precision(read: Reader, call: FunctionCall | None) -> dict[str, ValueSource]:
