@@ -327,7 +327,7 @@ def test_a_file_of_defaults_stays_where_it_is_and_words_follow_it(here: Run, fol
     )
     words = ("--config", "x.yaml", "--gradient_accumulation_steps", "4")
     assert ("train.py", *words, "--deepspeed", "ds_config_zero0.json") == shown(result).script
-    assert "Step     2 x 64 tokens per GPU, accumulation 4" in result.stderr
+    assert "Step     micro-batch 2 x accumulation 4 x 2 GPUs = 16 sequences" in result.stderr
 
 
 STRICT = """\

@@ -134,7 +134,7 @@ SAVED = f"`net.save_pretrained('o')` (line {SAVING.count(chr(10))}) (PF117 shard
 SAVES_SHARDS = ("plan", "--machine", "8xA100-40GB", "--model", "13b", "--seq-len", "64")
 ELSEWHERE = ("launch", "--dry-run", *A100, "--model", "100m")
 CLIPPING = "`ds_config_zero1.json` sets `gradient_clipping` 1.0, a default of"
-CHANGES = "your script's batch changes"
+CHANGES = ": the global batch"
 CASES = {
     # What stops a launch unless it is forced.
     "fsdp": Case(HF_PARSER, (*LAUNCH, "2", "train.py", "--fsdp", "full_shard"), 5, ["PF109 fsdp"]),
@@ -291,7 +291,7 @@ CASES = {
             text,
             ("plan", *ON_GPUS, *options.split(), "train.py"),
             0,
-            [f"changes with `{options}`: the global batch {said}"],
+            [f"note: `{options}`: the global batch {said}"],
         )
         for text, options, said in (
             (BATCHES, "--grad-accum 2", "falls from 128 to 32; keep it with `--grad-accum 8`"),

@@ -384,9 +384,9 @@ _OF_BATCH = ("micro_batch", "accumulation_steps")
 
 
 def change_by_options(plan: Plan) -> tuple[Change, BatchChange] | None:
-    """The options that change the global batch which the script would have by itself, and how.
+    """The options that change the global batch which script or base have by themselves, and how.
 
-    None where they change nothing, where nobody sees what the script would have, and where a
+    None where they change nothing, where nobody sees what these would have, and where a
     global batch was asked for.
     """
     options, step, machine = plan.options, plan.own_step, plan.resolved.job.machine
@@ -395,9 +395,10 @@ def change_by_options(plan: Plan) -> tuple[Change, BatchChange] | None:
     if plan.script is None or not values or options.global_batch is not None:
         return None
     settings, before = plan.script.settings, machine.world_size
-    for name in _OF_BATCH:
+    of_config = plan.resolved.config.batch(machine.world_size)
+    for name, own in zip(_OF_BATCH, of_config, strict=True):
         setting = getattr(settings, name)
-        before *= getattr(step, name) if setting is None else setting.value
+        before *= (own or getattr(step, name)) if setting is None else setting.value
     batch = change_batch(before, step, machine)
     return None if batch is None else (values, with_way_to_keep(plan, batch))
 

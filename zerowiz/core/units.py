@@ -162,11 +162,11 @@ def solve_accumulation(
 
 
 def keep_batch(part: int, micro_batch: int) -> int:
-    """Micro-steps per optimizer step that keep what a script trains in one.
+    """Micro-steps per optimizer step that keep what each rank trains in one.
 
     Args:
-        part: Sequences of a rank in an optimizer step, as the script has it.
-        micro_batch: That an option says instead of the script's.
+        part: Its sequences, as a script or a config says.
+        micro_batch: That an option says instead of theirs.
 
     Raises:
         UsageError: It does not divide; the hints are the nearest that do.
@@ -179,8 +179,8 @@ def keep_batch(part: int, micro_batch: int) -> int:
     if steps and not rest:
         return steps
     raise UsageError(
-        f"`$micro_batch {micro_batch}` does not divide the {part} sequences of an optimizer step"
-        " that your script trains on each rank",
+        f"`$micro_batch {micro_batch}` does not divide the {part} sequences that each rank trains"
+        " in an optimizer step",
         _nearest_micro_batches(part, micro_batch),
         "or add `$accumulation_steps N`, which changes the global batch",
     )

@@ -122,12 +122,8 @@ def unused_configs(paths: Sequence[str]) -> str:
 
 
 def batch_by_options(changes: Change, batch: "BatchChange") -> str:
-    """That options change the global batch which the script would have by itself."""
-    return _(
-        "your script's batch changes with `{options}`: {moves}",
-        options=remedies.options(changes),
-        moves=global_batch(batch),
-    )
+    """That options change the global batch which script or base have by themselves."""
+    return _("`{options}`: {moves}", options=remedies.options(changes), moves=global_batch(batch))
 
 
 def global_batch(batch: "BatchChange") -> str:

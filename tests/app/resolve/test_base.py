@@ -123,6 +123,33 @@ def test_a_micro_batch_that_is_typed_splits_the_batch_of_the_base(here: Run) -> 
     )
 
 
+@pytest.mark.parametrize(
+    ("left_out", "options", "status", "said"),
+    [
+        ((), ("--micro-batch", "3"), 2, "use `--micro-batch 2` or `--micro-batch 4`"),
+        ((), ("--grad-accum", "4"), 0, "the global batch rises from 32 to 64; keep it with"),
+        # DeepSpeed takes 1 where a config does not say it.
+        (("gradient_accumulation_steps",), ("--micro-batch", "2"), 0, "2 x accumulation 4 x 2 CPU"),
+        (("gradient_accumulation_steps",), ("--grad-accum", "4"), 0, "rises from 16 to 64"),
+    ],
+)
+def test_the_global_batch_of_a_base_never_changes_in_silence(
+    here: Run,
+    loop: Path,
+    left_out: tuple[str, ...],
+    options: tuple[str, ...],
+    status: int,
+    said: str,
+) -> None:
+    base = {key: value for key, value in BASE.items() if key not in left_out}
+    (loop / "mine.json").write_text(json.dumps(base))
+    result = here("plan", *CPU, "--config", "mine.json", "--stage", "2", *options, "train.py")
+    assert (status, True) == (
+        result.code,
+        said in " ".join((result.stdout + result.stderr).split()),
+    )
+
+
 @pytest.mark.parametrize("precision", [{}, {"fp16": {"enabled": False}}])
 def test_a_loop_whose_base_names_no_precision_trains_in_fp32(
     here: Run, loop: Path, precision: dict[str, Any]

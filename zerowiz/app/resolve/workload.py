@@ -239,18 +239,20 @@ def _batch_of_config(
     """Micro-batch and micro-steps of a config; of a base, as far as nothing else says them.
 
     A micro-batch that is typed splits the sequences of the base's own step.
+
+    Raises:
+        UsageError: It does not divide them.
     """
     micro_batch, steps = config.batch(ranks)
     if config.base is None:
         return micro_batch, steps
     typed = options.micro_batch
-    if typed is not None and micro_batch is not None and steps is not None:
-        split, rest = divmod(micro_batch * steps, typed)
-        steps = steps if rest else split
-    if typed is not None or settings.micro_batch is not None:
-        micro_batch = None
     if (options.accumulation_steps, options.global_batch) != (None, None):
         steps = None
+    if typed is not None and micro_batch is not None and steps is not None:
+        steps = keep_batch(micro_batch * steps, typed)
+    if typed is not None or settings.micro_batch is not None:
+        micro_batch = None
     return micro_batch, steps if settings.accumulation_steps is None else None
 
 

@@ -230,11 +230,16 @@ def read_base(values: Mapping[str, object], *, fills_in: bool = False) -> UserCo
     left = {*(BATCH_KEYS if fills_in else ()), ZERO}
     read = read_own_config({k: v for k, v in values.items() if k not in left}, fills_in=fills_in)
     is_open = not says_precision(values)
+    steps = read.accumulation_steps
+    if read.micro_batch is not None and read.train_batch_size is None:
+        # DeepSpeed takes 1 then.
+        steps = steps or 1
     return replace(
         read,
         stage=None,
         offload=None,
         buffers=None,
+        accumulation_steps=steps,
         precision=None if is_open else read.precision,
         # DeepSpeed by itself trains in fp32 then; a Trainer has arguments that say it.
         fallback_precision=Precision.FP32 if is_open and not fills_in else None,
