@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from cli.harness import CONFIG_ARGUMENTS, DOWN, ENTER, HF_IN_CODE, HF_PARSER, Open, Run
+from cli.harness import CONFIG_ARGUMENTS, DOWN, ENTER, HF_IN_CODE, HF_PARSER, Open, Run, answers_of
 
 CPU = ("--accelerator", "cpu", "--gpus-per-node", "2", "--model", "10m", "--seq-len", "64")
 A100 = ("--machine", "4xA100-40GB-SXM")
@@ -250,7 +250,7 @@ CASES = {
         0,
         [
             "note: `torch.randn(64, 16)` in train.py line 10 makes floats, which nothing casts to 16 bits,",
-            "accumulation 1, fp32, fp32 optimizer states",
+            "64 tokens each, fp32, fp32 optimizer states",
         ],
         ["PF119"],
     ),
@@ -576,7 +576,8 @@ def test_the_optimizer_that_nobody_made_is_said_with_the_config_that_has_another
     words = " ".join(result.stderr.split())
     assert "`ds_config_zero1.json` sets AdamW with `lr` 5e-05, `betas` [0.9, 0.999]," in words
     assert "`weight_decay` 0.0, `gradient_clipping` 1.0: these are zerowiz's own" in words
-    assert "`ds_config.json` is not used; `--config ds_config.json` runs with it" in words
+    assert "`ds_config.json` is not used: `--config ds_config.json --stage auto` takes it" in words
+    assert "`--config ds_config.json` alone runs it unchanged" in words
 
 
 def test_a_config_that_is_used_or_is_zerowizs_own_is_not_named(here: Run, folder: Path) -> None:
@@ -585,14 +586,83 @@ def test_a_config_that_is_used_or_is_zerowizs_own_is_not_named(here: Run, folder
     assert here("init", "--yes", "--stage", "2", *job).code == 0
     (folder / "ds_notes.json").write_text("[1, 2")
     (folder / "ds_data.json").write_text('{"rows": 3}')
-    assert "not used" not in here("plan", "--stage", "1", *job).stderr
     changed = (folder / "ds_config_zero2.json").read_text().replace("5e-05", "6e-04")
     (folder / "ds_config_zero2.json").write_text(changed)
+    assert "not used" not in here("plan", "--stage", "1", *job).stderr
     (folder / "ds_mine.json").write_text(OWN_CONFIG)
-    both = " ".join(here("plan", "--stage", "1", *job).stderr.split())
-    assert "`ds_config_zero2.json`, `ds_mine.json` are not used; `--config FILE`" in both
-    own = here("plan", *CPU, "--config", "ds_config_zero2.json", "train.py")
-    assert (0, False) == (own.code, "not used" in own.stderr or "own default" in own.stderr)
+    for own in (("ds_mine.json",), ("ds_mine.json", "--stage", "1")):
+        used = here("plan", *CPU, "--config", *own, "train.py")
+        assert (0, False) == (used.code, "not used" in used.stderr)
+
+
+BY_SHELL = """\
+ARGS="--seed 1"
+deepspeed --num_gpus 8 \\
+    src/train.py $ARGS --deepspeed_config='conf/base.json'
+deepspeed other.py --deepspeed gone.json
+"""
+BY_ACCELERATE = "distributed_type: DEEPSPEED\ndeepspeed_config:\n  zero_stage: 2\n"
+
+
+def test_each_config_that_a_script_its_shell_file_or_its_folder_shows_is_named_in_one_line(
+    here: Run, folder: Path
+) -> None:
+    """What a job is started with today comes first."""
+    for name in ("src", "conf"):
+        (folder / name).mkdir()
+    option = 'parser.add_argument("--own", default="conf/own.json")\n'
+    text = CONFIG_ARGUMENTS.replace("parser = deepspeed", f"{option}parser = deepspeed")
+    (folder / "src" / "train.py").write_text(text)
+    (folder / "run.sh").write_text(BY_SHELL)
+    (folder / "src" / "acc.yaml").write_text(BY_ACCELERATE)
+    (folder / "src" / "data.yaml").write_text("rows: 3\n")
+    paths = ("conf/own.json", "conf/base.json", "src/my-ds.json", "deepspeed.json", "zero3.json")
+    for path in paths:
+        (folder / path).write_text(f"// mine\n{OWN_CONFIG}")
+    result = here("launch", "--dry-run", "--yes", *CPU, "--micro-batch", "2", "src/train.py")
+    named = ", ".join(f"`{path}`" for path in (*paths[:2], "src/acc.yaml", *paths[2:]))
+    assert f"note: {named} are not used: `--config FILE --stage auto`" in result.stderr
+
+
+def test_the_wizard_offers_a_config_that_lies_there_as_the_base(
+    terminal: Open, folder: Path
+) -> None:
+    (folder / "train.py").write_text(CONFIG_ARGUMENTS)
+    (folder / "ds_config.json").write_text(OWN_CONFIG)
+    person = terminal("init", *ON_GPUS, "--stage", "2", "train.py")
+    person.finish(
+        ("Build on your own config?", ""),
+        ("keeps optimizer", ENTER),
+        # Its batch is no question.
+        ("gradient checkpointing?", ENTER, "How many sequences per rank"),
+        ("`ds_config_zero2.json` is built on `ds_config.json`", ""),
+        ("Write the files?", ENTER),
+    )
+    config = json.loads((folder / "ds_config_zero2.json").read_text())
+    assert (8, 2) == (
+        config["train_micro_batch_size_per_gpu"],
+        config["zero_optimization"]["stage"],
+    )
+    said = answers_of(folder)
+    assert ("ds_config.json", "2") == (said["config"], str(said["stage"]))
+    # What the file of answers says is not asked again, nor noted.
+    again = terminal("init", *ON_GPUS)
+    again.talk(("gradient checkpointing?", ENTER, "Build on"), ("Write the files?", ENTER))
+    assert "is not used" not in again.text
+
+
+def test_a_config_that_is_not_wanted_as_the_base_is_not_used(terminal: Open, folder: Path) -> None:
+    (folder / "train.py").write_text(CONFIG_ARGUMENTS)
+    (folder / "ds_config.json").write_text(OWN_CONFIG)
+    person = terminal("init", *ON_GPUS, "--micro-batch", "2", "train.py")
+    person.finish(
+        ("Build on your own config?", DOWN + ENTER),
+        ("gradient checkpointing?", ENTER),
+        ("`ds_config.json` is not used", ""),
+        ("Write the files?", ENTER),
+    )
+    config = json.loads((folder / "ds_config_zero0.json").read_text())
+    assert (2, False) == (config["train_micro_batch_size_per_gpu"], "config" in answers_of(folder))
 
 
 def test_the_wizard_keeps_it_and_starts_from_the_scripts_own(terminal: Open, folder: Path) -> None:

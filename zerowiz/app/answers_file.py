@@ -522,7 +522,10 @@ class Conversation(Struct, frozen=True, kw_only=True):
 def ask_anew(layers: Layers) -> Conversation:
     """What a conversation starts with: what the file answers is asked anew."""
     by_file = {name for name in layers.values if name not in layers.typed.values}
-    asked = {*(question.key for question in QUESTIONS), "objective"} & by_file - {"script"}
+    asked = {*(question.key for question in QUESTIONS), "objective"} & by_file - {
+        "script",
+        "config",
+    }
     values = {name: getattr(layers.options, name) for name in asked}
     before = {name: _answer(value) for name, value in values.items()}
     default = OWN_MICRO_BATCH if "micro_batch" in values else None

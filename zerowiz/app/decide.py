@@ -29,7 +29,7 @@ from zerowiz.core.machine.types import Accelerator, Machine, pick_gpus
 from zerowiz.core.memory.losses import LOSS_ROWS
 from zerowiz.core.memory.micro_step import ReadModel
 from zerowiz.core.model.from_name import parse_size
-from zerowiz.core.script.facts import Convention, ScriptFacts
+from zerowiz.core.script.facts import Convention
 from zerowiz.core.script.settings import ScriptRun, can_be_given, check_method, facts_of
 from zerowiz.core.settings import Change
 from zerowiz.core.strategy_types import Strategy
@@ -37,6 +37,7 @@ from zerowiz.core.structs import replace, shows
 from zerowiz.core.workload import SETTINGS, Integration, Loss, Workload
 from zerowiz.errors import NothingFitsError, UsageError, ZerowizError
 from zerowiz.probe.model.hf import model_of
+from zerowiz.probe.output_folder import find_persons_configs
 from zerowiz.probe.package_data import read_gpu_table, read_known_models, read_version
 from zerowiz.translation import _
 from zerowiz.ui import assumptions, choice, sentences
@@ -432,6 +433,8 @@ def note_settled(plan: Plan, reporter: Reporter) -> None:
         reporter.note(assumptions.batch_by_options(*changed))
     for note in _own_values(plan, plan.strategy):
         reporter.note(note)
+    if unused := _unused_configs(plan, plan.strategy):
+        reporter.note(assumptions.unused_configs(unused))
 
 
 def _own_values(plan: Plan, strategy: Strategy) -> Iterator[str]:
@@ -446,16 +449,15 @@ def _own_values(plan: Plan, strategy: Strategy) -> Iterator[str]:
         return
     path = config_file(plan.options, strategy)
     yield assumptions.own_values(path, optimizer, values)
-    if facts is not None and (unused := _unused_configs(facts, path)):
-        yield assumptions.unused_configs(unused)
 
 
-def _unused_configs(facts: ScriptFacts, used: str) -> list[str]:
-    """The configs that a person has beside the script, but for the one that is used."""
-    from zerowiz.probe.output_folder import find_persons_configs  # noqa: PLC0415 - seldom needed
-
-    configs = find_persons_configs(Path(facts.text_path).parent)
-    return [str(path) for path in configs if path.absolute() != Path(used).absolute()]
+def _unused_configs(plan: Plan, strategy: Strategy) -> list[str]:
+    """The configs that a person has for the script, where the plan uses none of them."""
+    facts, options = facts_of(plan.script), plan.options
+    if facts is None or options.config is not None or facts.convention is Convention.NONE:
+        return []
+    used = Path(config_file(options, strategy)).resolve()
+    return [str(path) for path in find_persons_configs(facts) if path.resolve() != used]
 
 
 def _choice_notes(plan: Plan) -> Iterator[str]:

@@ -157,6 +157,7 @@ def _listed(wizard: Wizard, answers: Answers, planned: Mapping[str, str]) -> lis
 _NAMES = {
     "machine": _("machine"),
     "script": _("script"),
+    "config": _("base of the config"),
     "model": _("model"),
     "method": _("trained parameters"),
     "goal": _("goal"),

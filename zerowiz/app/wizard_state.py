@@ -33,6 +33,7 @@ from zerowiz.core.decision.job import (
 from zerowiz.core.decision.questions import (
     ALL_QUESTIONS,
     CHANGEABLE,
+    NO_BASE,
     NO_SCRIPT,
     OWN_MICRO_BATCH,
     TEMPLATE,
@@ -61,11 +62,14 @@ from zerowiz.core.settings import Change
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Loop, Method, Precision
 from zerowiz.errors import AnswerNeededError, PreflightError, UsageError, ZerowizError
+from zerowiz.probe.config_file import read_config_values
+from zerowiz.probe.output_folder import find_persons_configs
 from zerowiz.probe.package_data import read_known_models, read_version
 from zerowiz.probe.preflight.interpreter import find_programs
 from zerowiz.probe.script.read_script import find_models, find_scripts
 from zerowiz.translation import _, listing
 from zerowiz.ui import sentences, wizard
+from zerowiz.ui.assumptions import kept_keys
 from zerowiz.ui.text import count
 
 # The menus of the wizard: machines, scripts and models that lie near or are known by name.
@@ -241,6 +245,7 @@ class NamedInputs:
         self._machines: dict[str | None, Machine] = {}
         self._runs: dict[str, ScriptRun] = {}
         self._models: dict[str, ReadModel | None] = {}
+        self._configs: dict[str, Mapping[str, list[str]]] = {}
         self._job: ResolvedJob | None = None
         self.here, self._why_not_here = self._find_machine(reporter)
         self._has_typed_script = command.script is not None
@@ -266,7 +271,7 @@ class NamedInputs:
 
     def forget(self) -> None:
         """Read scripts, models and named machines again: the person may have edited them."""
-        for read in (self._machines, self._runs, self._models):
+        for read in (self._machines, self._runs, self._models, self._configs):
             read.clear()
         self._job = None
 
@@ -276,7 +281,8 @@ class NamedInputs:
         """The job of answers: the first one is resolved, the others are changes of it."""
         names = Options.__struct_fields__
         answered = {n for n in names if getattr(options, n) != getattr(self.typed, n)}
-        if self._job is None or self._job.script is not run:
+        is_first = self._job is None or self._job.options.config != options.config
+        if self._job is None or is_first or self._job.script is not run:
             self._job = resolve_job(options, machine, run, read, answered=answered)
             return self._job
         return self._job.with_change(options, machine, read, answered)
@@ -356,6 +362,16 @@ class NamedInputs:
             self._runs[script] = run
         return self._runs[script]
 
+    def configs(self, answers: Answers) -> Mapping[str, list[str]]:
+        """The keys that stay of each config that a person has for the script, by its path."""
+        run = self.run(answers)
+        if run is None or self.typed.config is not None or run.facts.literal_config is not None:
+            return {}
+        if run.facts.path not in self._configs:
+            kept = {str(path): _kept_of(path) for path in find_persons_configs(run.facts)}
+            self._configs[run.facts.path] = {path: keys for path, keys in kept.items() if keys}
+        return self._configs[run.facts.path]
+
     def settings(self, answers: Answers) -> ScriptSettings:
         """What the script says, once it is known."""
         return settings_of(self.run(answers))
@@ -377,6 +393,14 @@ class NamedInputs:
         rows = (row for row in read_known_models() if row.id == name and near is None)
         known = next((ReadModel(model=row.build()) for row in rows), None)
         return near or known
+
+
+def _kept_of(path: Path) -> list[str]:
+    """The keys that stay of a config; none where it cannot be read."""
+    try:
+        return kept_keys(read_config_values(path))
+    except ZerowizError:
+        return []
 
 
 def as_answers(settings: Change) -> dict[str, str]:
@@ -482,7 +506,9 @@ class Wizard:
             questions |= open_questions(self.named.typed, ScriptSettings())
             questions["method"] = self.named.typed.method
         elif script is not None:
-            questions |= self._of_script(answers, self.named.typed)
+            questions |= self._of_script(answers, self._with_base(answers))
+            if self.named.configs(answers):
+                questions["config"] = None
         read = self.named.model(answers)
         if read is not None and read.model.architecture.reads_images:
             # The size of its images decides it.
@@ -523,13 +549,20 @@ class Wizard:
         Raises:
             ZerowizError: An answer contradicts what was typed.
         """
-        options, known = self.named.typed, self.known(answers)
+        options, known = self._with_base(answers), self.known(answers)
         values = self._of_template(options, answers)
         for question in ALL_QUESTIONS:
             answer = answers.by_key.get(question.key)
             if answer is not None and is_relevant(question, known):
                 values |= _as_settings(question, answer)
         return with_plain(options, {**values, **answers.settings})
+
+    def _with_base(self, answers: Answers) -> Options:
+        """What was typed, with the config that is built on."""
+        typed, base = self.named.typed, answers.by_key.get("config", NO_BASE)
+        if base not in self.named.configs(answers):
+            return typed
+        return with_plain(typed, {"config": base, "stage": typed.stage or "auto"})
 
     def _of_template(self, options: Options, answers: Answers) -> dict[str, object]:
         """The machine's own precision for the Trainer's template, which trains in fp32 by itself.
@@ -555,6 +588,8 @@ class Wizard:
                 # Where one was named, others matter only once it is refused.
                 nearby = self.named.nearby or tuple(find_scripts(Path()))
                 question = offer_scripts(question, nearby, answered)
+            case "config":
+                question = _offer_configs(question, self.named.configs(answers))
             case "model":
                 question = offer_models(question, self.named.machine(answers))
             case "goal":
@@ -688,6 +723,9 @@ class Wizard:
         checks: Mapping[str, Callable[[str], object]] = {
             "machine": lambda answer: self.named.machine(answers.with_answer("machine", answer)),
             "script": lambda answer: self._check_script(answer, answers),
+            "config": lambda answer: own_config(
+                self._with_base(answers.with_answer("config", answer))
+            ),
             "model": lambda answer: check_model(answer, os.environ, trace=self.named.typed.trace),
             "sequence_tokens": lambda answer: self._check_length(answer, answers),
             "micro_batch": lambda answer: self._check_split(answer, answers),
@@ -792,12 +830,21 @@ def _is_open(settings: ScriptSettings, method: Method) -> bool:
 def _as_settings(question: Question, answer: str) -> dict[str, object]:
     """An answer as the settings that it sets."""
     match question.key:
-        case "script":
+        case "script" | "config":
             return {}
         case "goal":
             return {} if answer == OWN_MICRO_BATCH else {"objective": answer}
         case _:
             return {question.key: as_value(question, answer)}
+
+
+def _offer_configs(question: Question, configs: Mapping[str, Sequence[str]]) -> Question:
+    """The question with the configs that were found, and what stays of each."""
+    found = [
+        Choice(value=path, title=path, detail=_("keeps {keys}", keys=listing(keys)))
+        for path, keys in configs.items()
+    ]
+    return replace(question, choices=(*found, *question.choices), default=found[0].value)
 
 
 def _keeping(question: Question, global_batch: int | None) -> Question:

@@ -1,5 +1,6 @@
 """Read what earlier runs have written into a folder: plan files, OOM records."""
 
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -8,12 +9,12 @@ from msgspec import Struct
 from zerowiz.core.decision.job import History
 from zerowiz.core.dsconfig.merge import KeyEdit, find_edits
 from zerowiz.core.launch.provenance import (
-    is_config_of_plan,
     is_plan_path,
     plan_path,
     read_earlier_plan,
     written_config,
 )
+from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.core.structs import decode, parse_json
 from zerowiz.errors import UsageError
 from zerowiz.probe.files import cache_folder, read_named
@@ -88,32 +89,52 @@ def _written(path: Path) -> int:
         return 0
 
 
-# DeepSpeed takes no config without a batch size; a Trainer fills it in.
-_OF_A_CONFIG = {"train_batch_size", "train_micro_batch_size_per_gpu", "zero_optimization"}
+# Find the configs that a person has for a script.
+
+_CONFIG = re.compile(r"(.*[^a-z])?(ds|deepspeed|zero(?!wiz)).*\.json|.*\.ya?ml")
+_SHELL = frozenset({".sh", ".bash", ".sbatch", ".slurm"})
+_PASSED = re.compile(
+    r"--(?:deepspeed|deepspeed_config|config_file)[\s=]+[\"']?([^\s\"']+\.(?:json|ya?ml))"
+)
+# DeepSpeed takes no config without a batch size; a Trainer fills it in. Accelerate's file has a
+# section, unless all of it is the default.
+_KEYS = re.compile(
+    r"\"(train_batch_size|train_micro_batch_size_per_gpu|zero_optimization)\"\s*:"
+    r"|^(deepspeed_config:|distributed_type:\s*DEEPSPEED)",
+    re.MULTILINE,
+)
 
 
-def find_persons_configs(folder: Path) -> Iterator[Path]:
-    """The DeepSpeed configs of a folder, by name, that are not as zerowiz wrote them.
+def find_persons_configs(facts: ScriptFacts) -> Iterator[Path]:
+    """The configs for a script that zerowiz did not write.
+
+    Those that it names, that a shell file beside it or here starts it with, then those that lie
+    there.
 
     Args:
-        folder: Its own files named `ds*.json` are looked at.
+        facts: What the script shows.
     """
-    for path in sorted(folder.glob("ds*.json")):
-        try:
-            content = read_named(path)
-            values = parse_json(content)
-        except (OSError, ValueError):
-            continue
-        is_config = isinstance(values, dict) and bool(_OF_A_CONFIG & values.keys())
-        if is_config and not is_plan_path(path.name) and not _is_ours(path, content):
+    script, ends = facts.module or Path(facts.path).name, (".json", ".yaml", ".yml")
+    names = (facts.literal_config, *(option.default for option in facts.parser.options))
+    paths = [Path(name) for name in names if isinstance(name, str) and name.endswith(ends)]
+    folders = dict.fromkeys((Path(facts.text_path).parent, Path()))
+    beside = [path for folder in folders for path in sorted(folder.glob("*"))]
+    for path in (path for path in beside if path.suffix in _SHELL):
+        text = _read_text(path)
+        paths += [path.parent / name for name in _PASSED.findall(text) if script in text]
+    paths += [path for path in beside if _CONFIG.fullmatch(path.name)]
+    for path in {path.resolve(): path for path in paths}.values():
+        is_ours = is_plan_path(path.name) or Path(plan_path(str(path))).exists()
+        if not is_ours and _KEYS.search(_read_text(path)):
             yield path
 
 
-def _is_ours(path: Path, content: bytes) -> bool:
+def _read_text(path: Path) -> str:
+    """The text of a small file; none where it cannot be read."""
     try:
-        return is_config_of_plan(path.name, content, read_named(Path(plan_path(str(path)))))
-    except OSError:
-        return False
+        return read_named(path).decode(errors="replace")
+    except (OSError, ValueError):
+        return ""
 
 
 # Read which runs of a job ran out of memory on this machine.

@@ -49,6 +49,12 @@ def own_values(config: str, optimizer: str | None, values: Mapping[str, object])
 _LEARNING = ("optimizer", "scheduler", "gradient_clipping")
 
 
+def kept_keys(values: Mapping[str, object]) -> list[str]:
+    """The keys that stay of a base, those first that decide how the model learns."""
+    kept = [key for key in values if key not in REPLACED]
+    return [*dict.fromkeys(key for key in (*_LEARNING, *kept) if key in kept)]
+
+
 def built_on(
     config: str, base: str, values: Mapping[str, object], removed: Sequence["RemovedKey"]
 ) -> str:
@@ -60,13 +66,11 @@ def built_on(
         values: What that says.
         removed: What of it is gone.
     """
-    kept = [key for key in values if key not in REPLACED]
-    shown = [key for key in (*_LEARNING, *kept) if key in kept]
     said = _(
         "`{config}` is built on `{base}`: zerowiz replaces ZeRO and the batch, and keeps {kept}",
         config=config,
         base=base,
-        kept=listing(f"`{key}`" for key in dict.fromkeys(shown)) or _("nothing else"),
+        kept=listing(f"`{key}`" for key in kept_keys(values)) or _("nothing else"),
     )
     lost = [each.key for each in removed if each.is_lost]
     if not lost:
@@ -109,15 +113,18 @@ def keeps_edits(config: str, edited: str, edits: Sequence["KeyEdit"]) -> str:
 
 
 def unused_configs(paths: Sequence[str]) -> str:
-    """That configs lie beside the script which this plan does not use."""
-    if len(paths) == 1:
-        return _(
-            "`{path}` is not used; `$config {quoted}` runs with it",
-            path=paths[0],
-            quoted=shell.quote(paths[0]),
-        )
+    """That a script has configs which this plan does not use, and how to use one."""
+    named = listing(f"`{path}`" for path in paths)
+    unused = (
+        _("{paths} is not used", paths=named)
+        if len(paths) == 1
+        else _("{paths} are not used", paths=named)
+    )
     return _(
-        "{paths} are not used; `$config FILE` runs with one", paths=listing(f"`{p}`" for p in paths)
+        "{unused}: `$config {file} $stage auto` takes it as the base, and keeps all but ZeRO and"
+        " the batch; `$config {file}` alone runs it unchanged",
+        unused=unused,
+        file=shell.quote(paths[0]) if len(paths) == 1 else "FILE",
     )
 
 

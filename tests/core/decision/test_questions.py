@@ -84,7 +84,7 @@ def test_questions_are_asked_in_their_order_until_none_is_open() -> None:
     ("answers", "key"),
     [
         # What is known is not asked, nor what does not matter to a command.
-        ({**ALL_OPEN, "machine": "4xA100-40GB", "script": "train.py"}, "model"),
+        ({**ALL_OPEN, "machine": "4xA100-40GB", "script": "train.py"}, "config"),
         ({"sequence_tokens": None}, "sequence_tokens"),
         ({}, None),
         # A micro-batch is asked of who wants an own one.

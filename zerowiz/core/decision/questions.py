@@ -197,6 +197,8 @@ OWN_MICRO_BATCH = "own"
 """The goal of who says the micro-batch."""
 NO_SCRIPT = N_("no script")
 """The script of who wants a config alone."""
+NO_BASE = "no"
+"""The base of who wants all of the config from zerowiz."""
 TEMPLATE = "template: "
 """What stands before the name of a script that is to be copied here, as an answer."""
 
@@ -242,6 +244,16 @@ QUESTIONS: tuple[Question, ...] = (
                 value=NO_SCRIPT, title=N_(NO_SCRIPT), detail=N_("only writes a config, for later")
             ),
         ),
+    ),
+    Question(
+        key="config",
+        flag="$config",
+        text=N_("Build on your own config?"),
+        why=N_("zerowiz replaces ZeRO and the batch, in a new file, and keeps all else."),
+        more=N_("Your file stays as it is. `$config FILE` alone runs it unchanged."),
+        default=NO_BASE,
+        kind=AnswerKind.CHOICE,
+        choices=(Choice(value=NO_BASE, title="no", detail=N_("zerowiz writes all of it")),),
     ),
     Question(
         key="model",

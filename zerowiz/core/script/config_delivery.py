@@ -130,6 +130,8 @@ def named_file(text: str | None) -> str | None:
 
 # Say why zerowiz cannot pass a config to a script, and what to change in the script.
 
+_KEEP = "to keep what yours says, write it to a file: `$config FILE $stage auto` builds on it"
+
 # For each obstacle the reason, then the hints; {path}, {line} and {config} are filled in.
 _OBSTACLES: Mapping[Obstacle, tuple[str, ...]] = {
     Obstacle.NO_ENGINE: (
@@ -167,15 +169,18 @@ _OBSTACLES: Mapping[Obstacle, tuple[str, ...]] = {
             "remove `config=` in {path} line {line} and pass `args=args` there, from a "
             "parser with `deepspeed.add_config_arguments(parser)`"
         ),
+        _KEEP,
     ),
     Obstacle.BUILT_HF: (
         "`deepspeed=` in line {line} is a value that the script computes",
         "remove `deepspeed=` in {path} line {line}: zerowiz then passes its file",
         'or write `deepspeed="{config}"` there',
+        _KEEP,
     ),
     Obstacle.BUILT_ACCELERATE: (
         "the DeepSpeed plugin in line {line} is built by the script",
         "remove `deepspeed_plugin=` in {path} line {line}: zerowiz then passes its file",
+        _KEEP,
     ),
     Obstacle.BUILT_LIGHTNING: (
         "the DeepSpeedStrategy in line {line} takes a config that the script builds itself",
