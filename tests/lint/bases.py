@@ -140,6 +140,7 @@ def of_learning(facts: Mapping[str, object]) -> dict[str, object]:
 def main() -> int:
     """Print what differs, and how many did not."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--first", type=int, default=0, help="how many to leave out")
     parser.add_argument("--count", type=int, default=1000, help="how many configs at most")
     words = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
@@ -152,6 +153,8 @@ def main() -> int:
             if file.sha256 in seen or file.path.suffix != ".json" or len(built) >= words.count:
                 continue
             seen.add(file.sha256)
+            if len(seen) <= words.first:
+                continue
             by_trainer = '"auto"' in text
             try:
                 values = plain(parse(text, Dialect.HJSON))
