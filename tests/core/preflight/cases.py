@@ -351,6 +351,22 @@ def floating(precision: Precision = Precision.BF16, *, sees: bool = True) -> Pre
     return given(None, replace(job, script=ScriptRun(facts)))
 
 
+DUMMY = ValueSource(from_config=True, line=7, code="DummyOptim(...)")
+LION_8BIT = ValueSource(line=7, code="bnb.optim.Lion8bit(...)")
+
+
+def preparing(own: ValueSource, strategy: StrategyRow = ZERO2, **config: object) -> PreflightInput:
+    """A script that hands Accelerate an optimizer."""
+    facts = ScriptFacts(
+        path="train.py",
+        convention=Convention.ACCELERATOR,
+        integration=Integration.ACCELERATE,
+        sources={"optimizer": own},
+    )
+    job = plan(strategy=strategy, integration=Integration.ACCELERATE)
+    return given(None, replace(job, script=ScriptRun(facts), config=config))
+
+
 def lightning(machine: Machine = H200, devices: int | str = 4, **config: object) -> PreflightInput:
     """A script with a Trainer of Lightning."""
     asked = ValueSource(value=devices, line=7, code="L.Trainer(devices=...)", keyword="devices")
@@ -424,7 +440,7 @@ CASES = (
     case("shards-saved", saving(ZERO3), saving(ZERO2)),
     case("optimizers-dropped", handing(), handing(Integration.ACCELERATE)),
     case("lightning-refuses", lightning(devices=8), lightning(devices="auto")),
-    case("optimizer-replaced", lightning(optimizer={"type": "AdamW"}), lightning()),
+    case("optimizer-mismatch", preparing(DUMMY), preparing(LION_8BIT)),
     case("float-batches", floating(), floating(Precision.FP32)),
     case(
         "import-missing",

@@ -5,9 +5,22 @@ import sys
 from pathlib import Path
 
 import pytest
-from core.preflight.cases import CPU, H200, floating, handing, lightning, loaded, saving, with_fsdp
+from core.preflight.cases import (
+    CPU,
+    DUMMY,
+    H200,
+    LION_8BIT,
+    floating,
+    handing,
+    lightning,
+    loaded,
+    preparing,
+    saving,
+    with_fsdp,
+)
 from ranks.harness import rank_environ, run
 
+from zerowiz.core.findings import Rule
 from zerowiz.core.preflight.examine import examine
 from zerowiz.core.preflight.facts import PreflightInput
 from zerowiz.core.preflight.script import (
@@ -15,10 +28,11 @@ from zerowiz.core.preflight.script import (
     LIGHTNING_REFUSES,
     OPTIMIZERS_DROPPED,
     SHARDS_SAVED,
+    UNPREPARED,
 )
 from zerowiz.core.script.facts import ValueSource
 from zerowiz.core.script.settings import ScriptRun
-from zerowiz.core.strategies import ZERO2, ZERO3, ZERO3_OFFLOAD
+from zerowiz.core.strategies import ZERO2, ZERO2_OFFLOAD, ZERO3, ZERO3_OFFLOAD
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Integration, Precision
 
@@ -156,6 +170,34 @@ def test_what_lightning_refuses_is_found(job: PreflightInput, said: list[str]) -
     found = [each for each in examine(job) if each.rule is LIGHTNING_REFUSES]
     assert len(said) == len(found)
     assert all(words in each.message for words, each in zip(said, found, strict=True))
+
+
+KNOWN = ValueSource(value="AdamW", line=7, code="torch.optim.AdamW(...)")
+SECTION = {"type": "AdamW"}
+
+
+@pytest.mark.parametrize(
+    ("job", "expected"),
+    [
+        (preparing(DUMMY), [UNPREPARED]),
+        (preparing(DUMMY, optimizer=SECTION), []),
+        (preparing(KNOWN, optimizer=SECTION), [UNPREPARED]),
+        (preparing(UNKNOWN, optimizer=SECTION), []),
+        (preparing(KNOWN), []),
+        # Under offload, of what is not known to be an Adam.
+        (preparing(KNOWN, ZERO2_OFFLOAD), []),
+        (preparing(LION_8BIT, ZERO2_OFFLOAD), [OPTIMIZERS_DROPPED]),
+        (preparing(LION_8BIT, ZERO2_OFFLOAD, zero_force_ds_cpu_optimizer=False), []),
+        (preparing(LION_8BIT), []),
+        (lightning(optimizer=SECTION), [OPTIMIZERS_DROPPED]),
+        (lightning(), []),
+    ],
+)
+def test_an_optimizer_that_would_not_step_is_found(
+    job: PreflightInput, expected: list[Rule]
+) -> None:
+    wanted = {UNPREPARED, OPTIMIZERS_DROPPED}
+    assert expected == [each.rule for each in examine(job) if each.rule in wanted]
 
 
 # What DeepSpeed's ranks really have of a model at stage 3, when a script saves it by itself.

@@ -229,6 +229,28 @@ def test_the_optimizer_of_a_loop_is_read_by_its_class(
     assert ("optimizer" in said.unseen) is (expected is None)
 
 
+@pytest.mark.parametrize(
+    ("built", "unseen"),
+    [
+        ("bitsandbytes.optim.Lion8bit(ps)", True),
+        ("torch.optim.RMSprop(ps)", True),
+        ("Mine(ps)", True),
+        ("torch.optim.AdamW(ps)", False),
+        ("torch.optim.lr_scheduler.LambdaLR(o)", False),
+        ("accelerate.utils.DummyOptim(ps)", False),
+    ],
+)
+def test_an_optimizer_that_is_not_counted_is_said_to_be(built: str, unseen: bool) -> None:
+    text = f"""import accelerate, bitsandbytes, torch
+class Mine(torch.optim.SGD):
+    pass
+acc = accelerate.Accelerator()
+acc.prepare(model, {built})
+"""
+    settings = ScriptRun(parse_script(text, "train.py"), ()).settings
+    assert unseen is ("optimizer" in settings.unseen)
+
+
 # The sizes of a model that a script builds of its own classes.
 
 HEAD = "from model import GPT, GPTConfig\n"

@@ -880,6 +880,7 @@ def test_the_precision_of_an_accelerator_may_be_chosen_by_a_condition(
     settings = ScriptRun(parse_script(text, "train.py"), words).settings
     assert expected == value_of(settings, "precision")
     assert ("precision" in settings.unseen) is (expected is None)
+    assert settings.precision is None or not parse_script(text, "train.py").mixed_precision.code
 
 
 def test_a_condition_is_given_the_precision_that_it_chooses() -> None:

@@ -696,12 +696,12 @@ def _in_fp32(
     w, machine = job.workload, job.machine
     if precision is None or precision.state is not State.OPEN or facts is None:
         return None
-    if w.precision is not Precision.FP32 or precision.value is not Precision.FP32:
+    in_fp32 = w.precision is precision.value is Precision.FP32 and w.torch_autocast is None
+    if not in_fp32:
         return None
     on_gpu = not machine.accelerator.row.on_host and machine.takes_bf16
-    if w.torch_autocast is not None:
-        return None
-    if facts.integration is not Integration.HF and facts.float_batches.seen:
+    floats = facts.float_batches
+    if floats.seen and f"`{floats.code}`" in precision.source:
         half = Precision.BF16 if machine.takes_bf16 else Precision.FP16
         return assumptions.float_batches(precision.source, precision.change_to(half))
     change = precision.change_to(Precision.BF16)

@@ -9,6 +9,7 @@ from zerowiz.core.script.arguments import Option
 from zerowiz.core.script.bindings import Resolver, unsaid_arguments
 from zerowiz.core.script.config_delivery import add_settled
 from zerowiz.core.script.facts import ValueSource
+from zerowiz.core.strategy_types import Offload
 from zerowiz.core.workload import PRECISIONS, Integration, Precision
 
 # Report what an earlier step of a launch refused.
@@ -205,7 +206,11 @@ OPTIMIZERS_DROPPED = Rule(
     name="optimizers-dropped",
     severity=Severity.WARNING,
     why="the job trains with another optimizer or learning rate than your script sets",
-    when="the script passes `optimizers=` to a Trainer, which ignores it under DeepSpeed",
+    when=(
+        "the script passes `optimizers=` to a Trainer, which ignores it under DeepSpeed; the "
+        "config has an `optimizer`, so Lightning does not call `configure_optimizers`; or "
+        "Accelerate replaces an optimizer by DeepSpeed's CPU Adam under offload"
+    ),
 )
 
 
@@ -229,6 +234,40 @@ def _optimizers(planned: PlannedJob, run: Resolver) -> Iterator[Finding]:
             if "optimizer" in (planned.config or {})
             else "override `create_optimizer` or `create_scheduler` in a subclass of the Trainer",
             "choose them by `--optim` and `--lr_scheduler_type`",
+        )
+
+
+UNPREPARED = Rule(
+    code="PF121",
+    name="optimizer-mismatch",
+    severity=Severity.ERROR,
+    why="Accelerate ends the job in `prepare`",
+    when=("the script has a `DummyOptim` and the config no `optimizer`, or both have an optimizer"),
+)
+
+
+def _accelerated(planned: PlannedJob, run: Resolver) -> Iterator[Finding]:
+    # accelerate 1.15, accelerator.py, _prepare_deepspeed; utils/deepspeed.py,
+    # map_pytorch_optim_to_deepspeed: of what is no Adagrad or Lion of its libraries.
+    config, own = planned.config or {}, run.facts.optimizer
+    where = f"`{own.code}` in {run.facts.text_path} line {own.line}"
+    is_known, has_section = own.seen or own.code is not None, "optimizer" in config
+    if is_known and own.from_config is not has_section:
+        yield found(
+            UNPREPARED,
+            f"{where} needs an `optimizer` section, which the config does not have"
+            if own.from_config
+            else f"{where} is an optimizer beside that of the config",
+            "use a config with `optimizer` and `scheduler`: `$config ds_config.json`"
+            if own.from_config
+            else "remove `optimizer` from the config, or build `accelerate.utils.DummyOptim`",
+        )
+    offloads = planned.strategy.offload is not Offload.NONE
+    if offloads and own.code and not own.seen and config.get("zero_force_ds_cpu_optimizer", True):
+        yield found(
+            OPTIMIZERS_DROPPED,
+            f"{where} has no effect: with offload, Accelerate puts DeepSpeed's CPU Adam there",
+            "keep the optimizer on the GPU: `$offload none`",
         )
 
 
@@ -268,13 +307,6 @@ LIGHTNING_REFUSES = Rule(
         "of `devices`, or the ranks have no CUDA GPUs"
     ),
 )
-OPTIMIZER_REPLACED = Rule(
-    code="PF121",
-    name="optimizer-replaced",
-    severity=Severity.WARNING,
-    why="the job trains with another optimizer or learning rate than your script sets",
-    when="the config has an `optimizer`, so Lightning does not call `configure_optimizers`",
-)
 
 
 def _lightning(planned: PlannedJob, run: Resolver) -> Iterator[Finding]:
@@ -303,7 +335,7 @@ def _lightning(planned: PlannedJob, run: Resolver) -> Iterator[Finding]:
         )
     if "optimizer" in config:
         yield found(
-            OPTIMIZER_REPLACED,
+            OPTIMIZERS_DROPPED,
             "the config has an `optimizer`, so Lightning does not call `configure_optimizers`",
             "remove `optimizer` and `scheduler` from the config",
         )
@@ -321,6 +353,8 @@ def check_script(inputs: PreflightInput) -> Iterator[Finding]:
     yield from _saves(planned, planned.script)
     if planned.integration is Integration.HF:
         yield from _optimizers(planned, planned.script)
+    if planned.integration is Integration.ACCELERATE:
+        yield from _accelerated(planned, planned.script)
     if planned.integration is Integration.LIGHTNING:
         yield from _lightning(planned, planned.script)
     yield from _float_batches(planned, planned.script)

@@ -80,10 +80,8 @@ def _precision(run: Resolver, value: object) -> Words | None:
     facts = run.facts
     if facts.mixed_precision.flag is not None:
         return run.words_for(facts.mixed_precision, spell(_names(facts))[Precision(str(value))])
-    if _floats_decide(facts):
-        return ()
     if facts.bf16.flag is None and facts.fp16.flag is None:
-        return None
+        return () if facts.float_batches.seen else None
     words: Words = ()
     for switch, precision in ((facts.bf16, Precision.BF16), (facts.fp16, Precision.FP16)):
         now, wanted = as_truth(run.setting(switch)), value is precision
@@ -459,7 +457,13 @@ def _unseen(facts: ScriptFacts, settings: ScriptSettings) -> Iterator[str]:
         "precision": trainer or facts.mixed_precision.code is not None,
         "gradient_checkpointing": True,
         "sequence_tokens": True,
-        "optimizer": trainer or facts.passes_optimizer,
+        "optimizer": trainer
+        or facts.passes_optimizer
+        or (
+            facts.integration is Integration.ACCELERATE
+            and facts.optimizer.code is not None
+            and not facts.optimizer.from_config
+        ),
         "method": facts.trains_adapters,
         "lora_rank": facts.trains_adapters and adapters,
         "lora_target_modules": facts.trains_adapters and adapters,
@@ -526,18 +530,13 @@ def _settled_precision(run: Resolver) -> ScriptValue[Precision] | None:
     )
 
 
-def _floats_decide(facts: ScriptFacts) -> bool:
-    """Whether the script leaves its precision to the config, and hands its engine floats."""
-    return facts.float_batches.seen and facts.mixed_precision == UNSEEN
-
-
 def _float_precision(run: Resolver) -> ScriptValue[Precision] | None:
     """That of a loop which hands its engine floats; 16-bit weights refuse them.
 
     deepspeed 0.19.8, runtime/engine.py, forward: it casts inputs for `fp16.auto_cast` alone.
     """
     floats = run.facts.float_batches
-    if not _floats_decide(run.facts):
+    if not floats.seen:
         return None
     where = f"in {run.facts.text_path} line {floats.line}"
     what = "makes floats" if floats.value else "gets inputs that may be floats"
@@ -557,7 +556,8 @@ def _precision_change(facts: ScriptFacts) -> tuple[str, dict[Precision, Scalar]]
         if binding.flag is not None
     }
     is_condition = any(binding.when or binding.unless for binding in (facts.bf16, facts.fp16))
-    if is_condition or len(flags) == 1:
+    by_accelerate = facts.integration is Integration.ACCELERATE
+    if is_condition or (by_accelerate and len(flags) == 1):
         line = facts.bf16.line or facts.fp16.line
         return f"edit {facts.text_path} line {line}", {}
     if flags:

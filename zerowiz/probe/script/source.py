@@ -298,6 +298,11 @@ class Source(Struct, frozen=True, kw_only=True):
         star = f"{self.stars[0]}." if known and len(self.stars) == 1 else ""
         return self.imports.get(expr.id, f"{star}{expr.id}")
 
+    def class_origin(self, expr: ast.expr) -> str:
+        """The dotted name of a class, or of what a class of the script is a kind of."""
+        own = self.classes.get(last_name(expr))
+        return self.origin(own.bases[0] if own is not None and own.bases else expr)
+
     def imported(self, expr: ast.expr) -> tuple[str, str]:
         """The library that a name was imported from, and its last part; empty for other names."""
         library, *rest = self.origin(expr).split(".")

@@ -28,6 +28,12 @@ _WHOLE_BATCH = re.compile(r"(?<![a-z])(global|total|effective|macro)")
 # deepspeed 0.19.8, __init__.py, initialize: the position of its argument.
 _TRAINING_DATA = 4
 _RETURNED = 4
+_ACCELERATOR = ("accelerate", "Accelerator")
+# What makes an engine of a model whose loop the script has.
+_STARTS: Mapping[Integration | None, tuple[str, str]] = {
+    Integration.DEEPSPEED: ("deepspeed", "initialize"),
+    Integration.ACCELERATE: _ACCELERATOR,
+}
 
 
 def with_training(facts: ScriptFacts, read: Reader) -> ScriptFacts:
@@ -61,10 +67,12 @@ def with_training(facts: ScriptFacts, read: Reader) -> ScriptFacts:
         return facts.with_sources(micro_batch=by_loader, accumulation_steps=UNSEEN)
     if facts.integration is Integration.LIGHTNING:
         return facts.with_sources(**_lightning_settings(read, read.source.lightning_trainers()[0]))
-    calls = read.source.calls_to("accelerate", "Accelerator")
+    calls = read.source.calls_to(*_ACCELERATOR)
+    chosen = _chosen_precision(read, calls[0]) if len(calls) == 1 else {}
+    named = agree(read.keyword(call, "mixed_precision") or UNSEEN for call in calls)
     return facts.with_sources(
-        mixed_precision=agree(read.keyword(call, "mixed_precision") or UNSEEN for call in calls),
-        **_chosen_precision(read, calls[0] if len(calls) == 1 else None),
+        mixed_precision=UNSEEN if chosen else named,
+        **chosen,
         accumulation_steps=agree(_accelerated_steps(read, call) for call in calls),
     )
 
@@ -80,22 +88,19 @@ _OF_LIGHTNING: Mapping[str, tuple[str, Scalar]] = {
 def _lightning_settings(read: Reader, call: FunctionCall) -> dict[str, ValueSource]:
     """What a Trainer of Lightning says; unseen where `**` hides it."""
     keywords, hidden = read.source.keywords(call)
-    sources = {}
-    for name, (keyword, default) in _OF_LIGHTNING.items():
-        expr = keywords.get(keyword)
-        if expr is not None:
-            sources[name] = read.bind(expr, call, keyword)
-        elif not hidden:
-            sources[name] = ValueSource(
-                value=default, line=call.line, keyword=keyword, default_of="Trainer"
-            )
-    return sources
+    return {
+        name: read.bind(keywords[word], call, word)
+        if word in keywords
+        else ValueSource(value=default, line=call.line, keyword=word, default_of="Trainer")
+        for name, (word, default) in _OF_LIGHTNING.items()
+        if word in keywords or not hidden
+    }
 
 
-def _chosen_precision(read: Reader, call: FunctionCall | None) -> dict[str, ValueSource]:
+def _chosen_precision(read: Reader, call: FunctionCall) -> dict[str, ValueSource]:
     """The conditions of `mixed_precision="bf16" if args.bf16 else "no"`, by what they choose."""
-    expr = None if call is None else call.keyword("mixed_precision")
-    if call is None or expr is None:
+    expr = call.keyword("mixed_precision")
+    if expr is None:
         return {}
     expr, call, *_ = read.argument(expr, call)
     chosen: dict[str, ValueSource] = {}
@@ -112,22 +117,21 @@ def _chosen_precision(read: Reader, call: FunctionCall | None) -> dict[str, Valu
     return {name.value: chosen[name] for name in SWITCHED if name in chosen} if known else {}
 
 
-# What a script says that casts its batches, or has 16 bits to cast them to; what shows that they
-# are token ids, or go into a model of transformers, which casts images and sounds itself; and what
-# makes integers.
+# What a script says that casts its batches, or has 16 bits to cast them to, or sets a config; what
+# shows that they are token ids, or go into a model of transformers, which casts images and sounds
+# itself; and what makes integers.
 _CASTS = re.compile(
-    r"^(half|b?float16|[bf][fp]16|type_as|autocast|dtype|\w+16_enabled)$", re.MULTILINE
+    r"\.(half|type_as|dtype)\b|\bb?float16\b|(?<!')\b(bf|fp)16\b(?!')|autocast|\w16_enabled"
 )
+_SECTIONS = re.compile(r"'(bf|fp)16'")
 _TOKENS = re.compile(
-    r"input_ids|[Tt]okeni[sz]|Embedding$|vocab|^AutoModel|LMHead|LM$|^\w+For[A-Z]\w+$|^from_pretrained$",
-    re.MULTILINE,
+    r"input_ids|[Tt]okeni[sz]|Embedding\b|vocab|\bAutoModel|LMHead|LM\b|[a-z]For[A-Z]|from_pretrained"
 )
-_INTEGERS = re.compile(r"^'?(randint|arange|long|u?int\d*|\w*(Long|Int)Tensor)'?$", re.MULTILINE)
+_INTEGERS = re.compile(r"randint|arange|\.long\b|\bint(8|16|32|64)\b|(Long|Int)Tensor")
 # What makes floats: functions of torch and numpy, and of torchvision's transforms.
 _MAKES_FLOATS = frozenset(
     {"rand", "randn", "normal", "standard_normal", "uniform", "FloatTensor", "ToTensor"}
 )
-_FLOATS = frozenset({"float", "float32"})
 
 
 def with_float_batches(facts: ScriptFacts, read: Reader) -> ScriptFacts:
@@ -135,52 +139,30 @@ def with_float_batches(facts: ScriptFacts, read: Reader) -> ScriptFacts:
 
     A loop whose batches nothing shows counts as well: but for token ids they are floats.
     """
-    engines = read.source.calls_to("deepspeed", "initialize")
-    engines += read.source.calls_to("accelerate", "Accelerator")
-    steps_here = any(call.method == "backward" for call in read.source.calls)
-    text = "\n".join(_words(read.source.tree))
-    sets_precision = any({*SWITCHED} & keys for keys in read.source.changed.values())
-    seen_here = engines and steps_here and not sets_precision
-    if not seen_here or _CASTS.search(text) or _TOKENS.search(text):
+    source, by = read.source, facts.integration
+    starts = source.calls_to(*_STARTS[by]) if by in _STARTS else []
+    steps_here = any(call.method == "backward" for call in source.calls)
+    text = ast.unparse(source.tree) if starts and steps_here else ""
+    by_engine, named = by is Integration.DEEPSPEED, facts.mixed_precision
+    is_set = _SECTIONS.search(text) if by_engine else named.code is not None and not named.seen
+    if not text or is_set or _CASTS.search(text) or _TOKENS.search(text):
         return facts
-    made = next((call for call in read.source.calls if _makes_floats(read.source, call)), None)
-    silent = facts.integration is Integration.DEEPSPEED and not _INTEGERS.search(text)
-    if made is None and not silent:
+    made = next((call for call in source.calls if _makes_floats(source, call)), None)
+    if made is None and (not by_engine or _INTEGERS.search(text)):
         return facts
-    line, code = engines[0].line, f"{engines[0].name}(...)"
-    if made is not None:
-        line, code = made.line, short_code(made.node)
-    return facts.with_sources(
-        float_batches=ValueSource(value=made is not None, line=line, code=code)
-    )
-
-
-def _words(tree: ast.Module) -> Iterator[str]:
-    """The names in a script, and its texts and the names of arguments with their signs."""
-    for node in ast.walk(tree):
-        match node:
-            case ast.Name(id=word) | ast.Attribute(attr=word) | ast.ClassDef(name=word):
-                yield word
-            case ast.alias(name=word) | ast.arg(arg=word):
-                yield word
-            case ast.Constant(value=str(word)):
-                yield f"'{word}'"
-            case ast.keyword(arg=str(word)):
-                yield f"{word}="
-            case _:
-                pass
+    code = f"{starts[0].name}(...)" if made is None else short_code(made.node)
+    floats = ValueSource(value=made is not None, line=(made or starts[0]).line, code=code)
+    return facts.with_sources(float_batches=floats)
 
 
 def _makes_floats(source: Source, call: FunctionCall) -> bool:
     """Whether a call makes floats, or turns what it is called on into them."""
     library, name = source.imported(call.node.func)
-    if name in _MAKES_FLOATS:
-        return library in {"torch", "numpy", "torchvision"}
+    of_arrays = name in _MAKES_FLOATS and library in {"torch", "numpy", "torchvision"}
     given = (*call.node.args, *(word.value for word in call.node.keywords))
     dtypes = {getattr(expr, "attr", None) or getattr(expr, "value", None) for expr in given}
-    if dtypes & _FLOATS:
-        return True
-    return call.method == "float" and isinstance(call.node.func, ast.Attribute)
+    by_method = call.method == "float" and isinstance(call.node.func, ast.Attribute)
+    return of_arrays or by_method or bool(dtypes & {"float", "float32"})
 
 
 # The classes whose states the ledger counts, with their library.
@@ -192,6 +174,9 @@ _OPTIMIZERS = {
 }
 
 
+_OF_OPTIM = re.compile(r"(torch|bitsandbytes|torchao|apex|timm)\.optim(izers)?\.\w+$")
+
+
 def _own_optimizers(read: Reader) -> Iterator[tuple[FunctionCall, ValueSource]]:
     """Each call that builds an optimizer, with its class; without one where it is not counted."""
     for call in read.source.calls:
@@ -200,8 +185,8 @@ def _own_optimizers(read: Reader) -> Iterator[tuple[FunctionCall, ValueSource]]:
             yield call, ValueSource(value=name, line=call.line, code=f"{call.name}(...)")
         elif (library, name) == ("accelerate", "DummyOptim"):
             # accelerate 1.x, utils/deepspeed.py: it stands for the config's.
-            yield call, ValueSource(from_config=True, line=call.line)
-        elif read.source.origin(call.node.func).startswith("bitsandbytes.optim."):
+            yield call, ValueSource(from_config=True, line=call.line, code=f"{call.name}(...)")
+        elif _OF_OPTIM.match(read.source.class_origin(call.node.func)):
             yield call, ValueSource(line=call.line, code=f"{call.name}(...)")
 
 
