@@ -361,8 +361,12 @@ def find_fullest(cuts: tuple[RankShard, ...], *, offloaded: bool = False) -> tup
             fullest = [other for other in fullest if not cut.holds_as_much(other)] + [cut]
     if not offloaded:
         return tuple(fullest)
-    # No more than slices and copies of the gradients is on the GPU then.
-    same = {(cut.largest_slice, cut.copies): cut for cut in reversed(fullest)}
+    # No more than slices and copies of the gradients, and one that is larger than the bucket, is on
+    # the GPU then.
+    same = {
+        (cut.largest_slice, cut.copies, cut.appearing.alone and cut.appearing.blocks_kept): cut
+        for cut in reversed(fullest)
+    }
     return tuple(cut for cut in fullest if cut in same.values())
 
 

@@ -293,6 +293,23 @@ def zero2_offload_lasting(r: RankSizes) -> Moment:
     return (*weights(r), staging)
 
 
+def _first_alone(r: RankSizes) -> Moment:
+    """The first gradient of a rank beside the blocks to come, if it is larger than the bucket.
+
+    stage_1_and_2.py, reduce_ipg_grads: it is reduced, and its norm taken, as the next one comes. A
+    head that is not tied comes first of all (v5-ballast-z2-offload-host).
+    """
+    first = r.cut.appearing
+    if not first.alone or first.blocks_kept < 0:
+        return ()
+    size_bytes = _NORM_BYTES * min(first.alone, r.cut.largest_slice)
+    return (
+        Allocation(AllocationKind.GRADIENT_ALONE, r.weight_bytes * first.alone, "w M"),
+        Allocation(AllocationKind.SLICE_IN_DOUBLE, size_bytes, "8 M/d"),
+        *kept_blocks(r, min(first.blocks_kept, r.layers)),
+    )
+
+
 def zero2_offload_moments(r: RankSizes) -> Moments:
     """The moments of stage 2, and of stage 1, with the optimizer on the host."""
     lasting, bucket = zero2_offload_lasting(r), _bucket(r)
@@ -307,11 +324,14 @@ def zero2_offload_moments(r: RankSizes) -> Moments:
         *((*lasting, bucket, copy, *_blocks_at(r, when)) for when, copy in _copies(r)),
         (*lasting, bucket, summed_gradients(r)),
         (*lasting, bucket, alone, _slice(r)),
+        (*lasting, bucket, *_first_alone(r)),
     )
     if r.buffers.keeps_gradients and (r.accumulating or not r.buffers.overlap_comm):
         # As at stage 1, but that what a bucket brings to this rank leaves for the host.
         carried = (_gradients(r), bucket) if r.accumulating else ()
-        left = _gradients(r, min(r.buffers.reduce_bucket_size, r.trainable))
+        # The largest is the embedding's, and the first: where it is not copied, nothing has moved.
+        moved = 0 if alone_bytes else min(r.buffers.reduce_bucket_size, r.trainable)
+        left = _gradients(r, moved)
         backward = (
             *_reduced_after_backward(r, lasting, carried, bucket),
             (*lasting, left, bucket, _slice(r)),

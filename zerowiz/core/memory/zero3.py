@@ -357,8 +357,11 @@ def _step_bytes(r: RankSizes) -> tuple[int, int]:
 def _step(r: RankSizes) -> tuple[Moment, ...]:
     lasting = (*_lasting(r), *_secondary(r, _gatherable(r)))
     group_bytes, last_bytes = _step_bytes(r)
+    slice_bytes = 0 if r.offloaded else _NORM_BYTES * r.largest // r.ranks
     return (
         (*lasting, Allocation(AllocationKind.SUB_GROUP_GRADIENTS, group_bytes, "(w + master) G")),
+        # stage3.py, get_grad_norm_direct: the norm of each gradient is taken in fp64 (six-p1).
+        (*lasting, Allocation(AllocationKind.SLICE_IN_DOUBLE, slice_bytes, "8 M/d")),
         (*lasting, Allocation(AllocationKind.LAST_SUB_GROUP, last_bytes, "master G")),
     )
 
