@@ -258,7 +258,7 @@ def with_program_file(command: Command, file: ProgramFile) -> Command:
     if options.global_batch is not None:
         silent.pop("accumulation_steps", None)
     elif options.micro_batch is not None and "accumulation_steps" in silent:
-        part = file.job.settings["micro_batch"] * silent["accumulation_steps"]
+        part = int(file.job.settings["micro_batch"]) * int(silent["accumulation_steps"])
         silent["accumulation_steps"] = keep_batch(part, options.micro_batch)
     if options.method is Method.FULL:
         silent = {k: v for k, v in silent.items() if k not in _OF_ADAPTERS}

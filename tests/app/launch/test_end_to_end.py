@@ -647,15 +647,16 @@ LEARNING: dict[str, Any] = {
 def test_both_ranks_learn_on_a_base_as_they_do_without_zerowiz(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(BASE_LOOP)
     (tmp_path / "ds_config.json").write_text(json.dumps(LEARNING))
-    deepspeed = Path(sys.executable).with_name("deepspeed")
+    deepspeed = str(Path(sys.executable).with_name("deepspeed"))
     found = []
-    for command in (
+    commands = (
         [deepspeed, "--num_gpus", "2", "--master_port", "29713", "train.py", "--deepspeed"]
         + ["--deepspeed_config", "ds_config.json"],
         [sys.executable, "-m", "zerowiz", "launch", "--yes", "--accelerator", "cpu"]
         + ["--gpus-per-node", "2", "--model", "1m", "--seq-len", "16"]
         + ["--config", "ds_config.json", "--stage", "3", "train.py"],
-    ):
+    )
+    for command in commands:
         done = run(command, env=rank_environ(tmp_path / "reports"), cwd=tmp_path)
         assert 0 == done.returncode, f"{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
         found.append([json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in (0, 1)])
