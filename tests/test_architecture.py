@@ -109,6 +109,8 @@ COUNTS = {
     *("weakest_pair", "pair"),
     # of a step's time
     *("unknown_cores", "micro_batches"),
+    # of learning
+    *("lr", "weight_decay", "warmup_steps", "max_grad_norm"),
     # of a search
     *("count", "micro_batch_stops"),
     # of a model

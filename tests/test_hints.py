@@ -14,6 +14,7 @@ WITHOUT_HINT: Mapping[str, frozenset[str]] = {
             "`$gpus {}` names GPU {} twice",
             "`$probe_timeout {}` must be at least 1 s",
             "`${} {}` must be a whole number from {} to {}",
+            "`${} {}` must be a number above 0",
             "`${}` must be {}, not {}",
             "`{}` is set twice",
             "`${}` must be at least 1, not {}",

@@ -243,7 +243,7 @@ def test_an_option_without_a_default_is_filled_where_a_global_batch_is_said(
     text += "loader = DataLoader(data, batch_size=args.batch)\n"
     text += "steps = engine.gradient_accumulation_steps()\n" + RAW_TAIL
     (folder / "train.py").write_text(text)
-    words = ("launch", "--dry-run", "--json", "--yes", *CPU, "--model", "1m")
+    words = ("launch", "--dry-run", "--json", "--yes", *CPU, "--model", "1m", "--lr", "1e-3")
     asked = here(*words, "train.py")
     assert 3 == asked.code
     content = planned(here(*words, "--global-batch", "12", "train.py"))

@@ -63,6 +63,7 @@ import deepspeed
 parser = argparse.ArgumentParser()
 parser.add_argument("--local_rank", type=int)
 parser.add_argument("--batch", type=int, default=2)
+parser.add_argument("--lr", type=float, default=6e-4)
 parser = deepspeed.add_config_arguments(parser)
 args = parser.parse_args()
 engine, *_ = deepspeed.initialize(args=args, model=None)

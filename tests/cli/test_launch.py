@@ -334,6 +334,7 @@ STRICT = """\
 import argparse
 import deepspeed
 
+lr = 1e-3
 parser = argparse.ArgumentParser()
 parser.add_argument("--ds_config")
 {more}

@@ -39,6 +39,7 @@ SHARED = {
     *("--trainer", "--reference", "--completion-tokens", "--generation-batch"),
     *("--vllm-memory-fraction", "--vllm-sleeps", "--no-vllm-sleeps"),
     "--eval-batch",
+    *("--lr", "--weight-decay", "--warmup-steps", "--max-grad-norm"),
 }
 # A value for each that this job bears; `None` is a switch.
 VALUES: dict[str, str | None] = {
@@ -82,6 +83,10 @@ VALUES: dict[str, str | None] = {
     "--vllm-memory-fraction": "0.3",
     "--vllm-sleeps": None,
     "--eval-batch": "4",
+    "--lr": "6e-4",
+    "--weight-decay": "0.1",
+    "--warmup-steps": "20",
+    "--max-grad-norm": "0.5",
 }
 # What some of them need beside them.
 BESIDE: dict[str, list[str]] = {
@@ -96,6 +101,11 @@ BESIDE: dict[str, list[str]] = {
     "--generation-batch": ["--trainer", "grpo"],
     "--vllm-memory-fraction": ["--trainer", "grpo"],
     "--vllm-sleeps": ["--trainer", "grpo", "--vllm-memory-fraction", "0.3"],
+    # A Trainer has its own arguments for these.
+    "--lr": ["--integration", "deepspeed"],
+    "--weight-decay": ["--integration", "deepspeed"],
+    "--warmup-steps": ["--integration", "deepspeed"],
+    "--max-grad-norm": ["--integration", "deepspeed"],
 }
 # These say how a script is run.
 OF_SCRIPTS = frozenset({"--module", "--config-via"})

@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader
 parser = argparse.ArgumentParser()
 parser.add_argument("--ds_config")
 parser.add_argument("--batch", type=int, default=2)
+parser.add_argument("--lr", type=float, default=6e-4)
 parser.add_argument("--local_rank", type=int)
 args = parser.parse_args()
 config = json.load(open(args.ds_config))
@@ -127,13 +128,26 @@ class Case(NamedTuple):
 IN_FP32 = "your script trains in fp32"
 LOADS_16_BIT = "in train.py line 4 loads 16-bit weights"
 REFUSES = "`zerowiz launch` refuses it"
-NEEDS = "train.py requires `--data_path` (line 8), which you did not pass (PF116"
+NEEDS = "train.py requires `--data_path` (line 9), which you did not pass (PF116"
 TO_PUT = "put `--data_path DATA_PATH` after train.py"
 NO_KEY = "zerowiz knows no key of LLaMA-Factory for"
 SAVED = f"`net.save_pretrained('o')` (line {SAVING.count(chr(10))}) (PF117 shards-saved)"
 SAVES_SHARDS = ("plan", "--machine", "8xA100-40GB", "--model", "13b", "--seq-len", "64")
 ELSEWHERE = ("launch", "--dry-run", *A100, "--model", "100m")
-CLIPPING = "`ds_config_zero1.json` sets `gradient_clipping` 1.0, a default of"
+UNNAMED = CONFIG_ARGUMENTS.replace("--lr", "--step")
+LITERAL_LR = f"learning_rate = 3e-4\n{UNNAMED}"
+BOTH_LR = f"lr = 3e-4\n{CONFIG_ARGUMENTS}"
+CLIPS = f"{ACCELERATE}accelerator.clip_grad_norm_(model.parameters(), 0.5)\n"
+MINE = json.dumps(
+    {
+        "train_micro_batch_size_per_gpu": 2,
+        "optimizer": {"type": "AdamW", "params": {"lr": 0.01}},
+        "scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": 0.01}},
+    }
+)
+OF_LOOP = ("plan", *ON_GPUS, "--micro-batch", "2")
+TO_LOOP = (*LAUNCH, "1", "--micro-batch", "2")
+BY_ZEROWIZ = "Learning AdamW, weight decay 0, clipping 0 (zerowiz); lr"
 CHANGES = ": the global batch"
 CASES = {
     # What stops a launch unless it is forced.
@@ -249,7 +263,7 @@ CASES = {
         ("plan", *ON_GPUS, "--micro-batch", "2", "train.py"),
         0,
         [
-            "note: `torch.randn(64, 16)` in train.py line 10 makes floats, which nothing casts to 16 bits,",
+            "note: `torch.randn(64, 16)` in train.py line 11 makes floats, which nothing casts to 16 bits,",
             "64 tokens each, fp32, fp32 optimizer states",
         ],
         ["PF119"],
@@ -268,23 +282,109 @@ CASES = {
         [],
         ["PF119", "makes floats"],
     ),
-    # Values of zerowiz's own, and a config that is not used.
+    # How the model learns, and what says so.
     "an own optimizer": Case(
-        PASSING, ("plan", "--stage", "1", *ON_GPUS, "train.py"), 0, [f"{CLIPPING} zerowiz's own"]
+        PASSING,
+        (*OF_LOOP, "train.py"),
+        0,
+        [
+            (
+                "Learning SGD (`torch.optim.SGD(...)` in train.py line 11);"
+                " lr 0.1 (`torch.optim.SGD(lr=0.1)` in train.py line 11); clipping 0 (zerowiz)"
+            )
+        ],
     ),
-    "an optimizer behind accelerate": Case(
-        ACCELERATE, ("plan", "--stage", "1", *ON_GPUS, "train.py"), 0, [CLIPPING]
+    "an optimizer behind accelerate, and its clipping": Case(
+        CLIPS,
+        (*OF_LOOP, "train.py"),
+        0,
+        ["clipping 0.5 (`accelerator.clip_grad_norm_(max_norm=0.5)` in train.py line 5)"],
+    ),
+    "clipping that is not followed": Case(
+        CLIPS.replace("0.5", "find()"), (*OF_LOOP, "train.py"), 0, ["clipping 1 (zerowiz)"]
     ),
     "the Trainer's optimizer": Case(
-        HF_IN_CODE, ("plan", "--stage", "1", *ON_GPUS, "train.py"), 0, [], [CLIPPING]
-    ),
-    "no config at all": Case(
-        CONFIG_ARGUMENTS,
-        ("plan", *ON_GPUS, "--config-via", "none", "--micro-batch", "2", "train.py"),
+        HF_IN_CODE,
+        ("plan", *ON_GPUS, "train.py"),
         0,
-        [],
-        ["own default"],
+        [
+            (
+                "Learning AdamW, lr 5e-05, weight decay 0, warm-up 0, clipping 1, schedule linear"
+                " (the default of TrainingArguments)"
+            )
+        ],
     ),
+    "a default of the parser before a literal": Case(
+        BOTH_LR, (*OF_LOOP, "train.py"), 0, [f"{BY_ZEROWIZ} 0.0006 (the default of `--lr` in"]
+    ),
+    "a word before the parser's default": Case(
+        BOTH_LR, (*OF_LOOP, "train.py", "--lr", "2e-4"), 0, [f"{BY_ZEROWIZ} 0.0002 (`--lr 2e-4`"]
+    ),
+    "a literal": Case(
+        LITERAL_LR,
+        (*OF_LOOP, "train.py"),
+        0,
+        [f"{BY_ZEROWIZ} 0.0003 (`learning_rate = 0.0003` in train.py line 1)"],
+    ),
+    "an option before what the script has by itself": Case(
+        BOTH_LR,
+        (*TO_LOOP, "--lr", "1e-3", "train.py"),
+        0,
+        ["lr 0.001 (your options)", '"lr": 0.001', "train.py --lr 0.001 --deepspeed"],
+    ),
+    "an option against a word": Case(
+        BOTH_LR,
+        (*OF_LOOP, "--lr", "1e-3", "train.py", "--lr", "2e-4"),
+        2,
+        ["`--lr 0.001` conflicts with the script: `--lr 2e-4` after the script says 0.0002"],
+    ),
+    "a config of the person's own": Case(
+        BOTH_LR,
+        (*OF_LOOP, "--config", "mine.json", "train.py"),
+        0,
+        ["Learning lr 0.01, schedule WarmupLR (mine.json)"],
+    ),
+    "an option beside a config of the person's own": Case(
+        BOTH_LR,
+        (*OF_LOOP, "--config", "mine.json", "--weight-decay", "0.1", "train.py"),
+        2,
+        ["`--weight-decay 0.1` has no effect: `mine.json` decides it"],
+    ),
+    "no lr, where nothing is written": Case(
+        UNNAMED, (*OF_LOOP, "train.py"), 0, ["Learning AdamW, no lr yet: `--lr`, weight decay 0,"]
+    ),
+    "no lr, where nobody is asked": Case(
+        UNNAMED,
+        (*TO_LOOP, "train.py"),
+        3,
+        [
+            "no learning rate: zerowiz sees no optimizer that the script passes to DeepSpeed,",
+            "set it with `--lr`; zerowiz 1.0.0rc1 wrote `--lr 5e-5`",
+        ],
+    ),
+    "no lr, and no config of zerowiz's that would have it": Case(
+        UNNAMED, (*TO_LOOP, "--config-via", "none", "train.py"), 0, [], ["Learning"]
+    ),
+    **{
+        f"an option that {path} decides: {option}": Case(
+            text, (*OF_LOOP, *option.split(), path), 2, [said]
+        )
+        for path, text, option, said in (
+            (
+                "train.py",
+                HF_IN_CODE,
+                "--lr 1e-3",
+                "set `learning_rate=0.001` in train.py line 3",
+            ),
+            ("train.py", PASSING, "--lr 1e-3", "set `lr=0.001` in train.py line 11"),
+            (
+                "train.py",
+                PASSING,
+                "--warmup-steps 9",
+                "`--warmup-steps 9` has no effect: train.py has an optimizer or a scheduler",
+            ),
+        )
+    },
     # Options that change the global batch.
     **{
         f"{options}: the batch {said.partition(';')[0]}": Case(
@@ -444,6 +544,8 @@ CASES = {
 def test_what_is_said_of_a_script_and_of_a_file(here: Run, folder: Path, name: str) -> None:
     text, words, code, said, unsaid = CASES[name]
     (folder / ("my.yml" if "my.yml" in words else "train.py")).write_text(text, encoding="utf-8")
+    if "mine.json" in words:
+        (folder / "mine.json").write_text(MINE)
     result = here(*words)
     shown = " ".join(f"{result.stdout} {result.stderr}".replace("\\\n", "").split())
     assert code == result.code, shown
@@ -573,9 +675,8 @@ def test_the_optimizer_that_nobody_made_is_said_with_the_config_that_has_another
     (folder / "train.py").write_text(CONFIG_ARGUMENTS)
     (folder / "ds_config.json").write_text(OWN_CONFIG)
     result = here(*command, "--stage", "1", *CPU, "--micro-batch", "2", "train.py")
-    words = " ".join(result.stderr.split())
-    assert "`ds_config_zero1.json` sets AdamW with `lr` 5e-05, `betas` [0.9, 0.999]," in words
-    assert "`weight_decay` 0.0, `gradient_clipping` 1.0: these are zerowiz's own" in words
+    words = " ".join((result.stderr + result.stdout).split())
+    assert f"{BY_ZEROWIZ} 0.0006 (the default of `--lr` in train.py line 8)" in words
     assert "`ds_config.json` is not used: `--config ds_config.json --stage auto` takes it" in words
     assert "`--config ds_config.json` alone runs it unchanged" in words
 
@@ -586,7 +687,7 @@ def test_a_config_that_is_used_or_is_zerowizs_own_is_not_named(here: Run, folder
     assert here("init", "--yes", "--stage", "2", *job).code == 0
     (folder / "ds_notes.json").write_text("[1, 2")
     (folder / "ds_data.json").write_text('{"rows": 3}')
-    changed = (folder / "ds_config_zero2.json").read_text().replace("5e-05", "6e-04")
+    changed = (folder / "ds_config_zero2.json").read_text().replace("0.0006", "0.0007")
     (folder / "ds_config_zero2.json").write_text(changed)
     assert "not used" not in here("plan", "--stage", "1", *job).stderr
     (folder / "ds_mine.json").write_text(OWN_CONFIG)

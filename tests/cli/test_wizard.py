@@ -51,6 +51,7 @@ import argparse
 import deepspeed
 from loaders import build_loader, build_model
 
+lr = 1e-3
 parser = deepspeed.add_config_arguments(argparse.ArgumentParser())
 args = parser.parse_args()
 engine, *_ = deepspeed.initialize(args=args, model=build_model())
@@ -60,6 +61,7 @@ RAW = """\
 import deepspeed
 from transformers import AutoModelForCausalLM
 
+lr = 1e-3
 model = AutoModelForCausalLM.from_pretrained("x")
 engine, *_ = deepspeed.initialize(model=model, config="ds_config.json")
 """
@@ -71,6 +73,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--data_path", required=True)
 parser.add_argument("--out", required=True)
 parser.add_argument("--batch", type=int, default=2)
+parser.add_argument("--lr", type=float, default=1e-3)
 parser = deepspeed.add_config_arguments(parser)
 args = parser.parse_args()
 deepspeed.initialize(args=args, model=build(), training_data=load(args, batch_size=args.batch))

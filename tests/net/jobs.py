@@ -170,9 +170,9 @@ LAUNCHES = {
     "trl-lora": "--machine 2xRTX4090 lora_trl_sft.py",
     "dpo": "--machine 8xA100-80GB trl_dpo_in_code.py",
     "accelerate": "--machine 4xA100-40GB --model 1b accelerate_bare.py",
-    "raw-own-flag": "--machine 4xA100-40GB --model 1b --micro-batch 4 raw_own_flag.py",
+    "raw-own-flag": "--machine 4xA100-40GB --model 1b --micro-batch 4 --lr 5e-5 raw_own_flag.py",
     "raw-offload": "--machine 2xRTX4090 --model 7b --stage 3 --offload all --host-memory 256GiB"
-    " --micro-batch 1 raw_own_flag.py",
+    " --micro-batch 1 --lr 5e-5 raw_own_flag.py",
     "nvme": "--machine 2xRTX4090 --model 13b --stage 3 --offload all --nvme-path nvme"
     " --host-memory 96GiB hf_parser.py --output_dir out",
     "own-config": "--machine 8xH100 --model 7b --config inputs/zero2.json hf_parser.py"

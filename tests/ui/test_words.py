@@ -318,9 +318,8 @@ def test_every_question_of_the_wizard_names_its_flag_and_ends_as_a_question() ->
     for question in QUESTIONS:
         assert "?" in question.text
         assert question.flag == question.flag.upper() or question.flag.startswith("$")
-        assert (
-            None is question.problem(question.default or "x") or question.kind is AnswerKind.COUNT
-        )
+        is_number = question.kind in {AnswerKind.COUNT, AnswerKind.RATE}
+        assert is_number or question.problem(question.default or "x") is None
 
 
 @pytest.mark.parametrize(

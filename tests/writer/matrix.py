@@ -10,6 +10,7 @@ from zerowiz.core.decision.job import Job
 from zerowiz.core.decision.unsupported import refuse_unsupported
 from zerowiz.core.dsconfig.write import Handover, write_config
 from zerowiz.core.memory.rank_sizes import StrategyRow
+from zerowiz.core.settings import Hyperparameters
 from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Integration, Precision, StateDtype
@@ -21,7 +22,10 @@ HANDOVERS: Mapping[str, Handover] = {
     "hf-unsettled": Handover(),
     "deepspeed-own-optimizer": Handover(integration=Integration.DEEPSPEED, settled=FIELDS),
     "deepspeed-no-optimizer": Handover(
-        integration=Integration.DEEPSPEED, settled=FIELDS, script_has_optimizer=False
+        integration=Integration.DEEPSPEED,
+        settled=FIELDS,
+        script_has_optimizer=False,
+        hyperparameters=Hyperparameters(lr=5e-5),
     ),
     "accelerate": Handover(integration=Integration.ACCELERATE, settled=FIELDS),
 }

@@ -95,6 +95,7 @@ def _values(plan: Plan) -> Mapping[str, object]:
         "optimizer_state_dtype": job.state_format,
         "global_batch": job.global_batch,
         "integration": plan.resolved.handover.integration,
+        **{name: said.value for name, said in plan.resolved.learning.items()},
     }
 
 

@@ -19,7 +19,7 @@ from zerowiz.app.machines.machine import find_machine, means_all
 from zerowiz.app.options import Options, RunQuestion, lasting, settable, with_plain
 from zerowiz.app.plan_files import encode_plan
 from zerowiz.app.reporter import SILENT, Reporter
-from zerowiz.app.resolve.resolved_job import config_file
+from zerowiz.app.resolve.resolved_job import config_file, lr_needed
 from zerowiz.app.resolve.workload import check_own_config
 from zerowiz.core.decision.evaluate import StrategyEstimate
 from zerowiz.core.decision.open_settings import Candidate, Limit, find_limits
@@ -107,9 +107,12 @@ class PlanResult(Struct, frozen=True, kw_only=True):
 
         Raises:
             NothingFitsError: There is none.
+            AnswerNeededError: Nobody names the learning rate of the optimizer in it.
         """
         chosen = self.decided.decision.of(require_strategy(self.decided))
         resolved = self.decided.resolved
+        if resolved.lacks_lr:
+            raise lr_needed()
         return render_values(resolved.job, chosen, resolved.handover)
 
     def run(

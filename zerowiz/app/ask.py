@@ -16,6 +16,7 @@ from zerowiz.core.decision.questions import (
     next_question,
 )
 from zerowiz.core.script.settings import ScriptSettings
+from zerowiz.core.settings import HYPERPARAMETERS
 from zerowiz.core.structs import replace
 from zerowiz.errors import AnswerNeededError, UsageError
 from zerowiz.translation import _
@@ -131,6 +132,7 @@ def said_by_config(options: Options) -> frozenset[str]:
         "precision": config.precision,
         "torch_autocast": config.torch_autocast,
         "optimizer_state_dtype": config.state_dtype,
+        **dict.fromkeys(HYPERPARAMETERS, 0),
     }
     return frozenset(name for name, value in values.items() if value is not None)
 
@@ -152,6 +154,8 @@ def open_questions(options: Options, settings: ScriptSettings) -> dict[str, str 
             else ("yes" if options.gradient_checkpointing else "no")
         ),
     }
+    if "lr" in settings.by_config and options.config is None:
+        known["lr"] = options.lr or settings.lr
     return {key: None if value is None else str(value) for key, value in known.items()}
 
 
@@ -172,10 +176,12 @@ def answer(options: Options, answers: dict[str, str | None], ask: Ask) -> Option
     return replace(options, **given) if given else options  # type: ignore[arg-type]
 
 
-def as_value(question: Question, text: str) -> str | int | bool:
+def as_value(question: Question, text: str) -> str | float | bool:
     """An answer as the setting's value."""
     if question.key == "gradient_checkpointing":
         return text == "yes"
+    if question.kind is AnswerKind.RATE:
+        return float(text)
     return int(text) if question.kind is AnswerKind.COUNT else text
 
 

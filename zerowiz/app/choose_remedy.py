@@ -24,6 +24,7 @@ from zerowiz.core.settings import Change
 from zerowiz.errors import DeclinedError, ZerowizError
 from zerowiz.translation import _
 from zerowiz.ui import remedies as remedies_text
+from zerowiz.ui import sentences
 
 
 def takeable(plan: Plan) -> tuple[Remedy, ...]:
@@ -210,7 +211,7 @@ class Remedying:
         note_basis(plan, self._reporter)
         if self._script is not None:
             self._reporter.script(self._script.facts)
-        self._reporter.decision(plan.decision, _listed(plan))
+        self._show(plan)
         return self._take(plan, machine, can_go_back=can_go_back)
 
     def undo(self, *, can_go_back: bool) -> Plan | Back | Again:
@@ -249,8 +250,12 @@ class Remedying:
             return None
         self._before.append((plan, machine))
         self._taken.append(change)
-        self._reporter.decision(after[0].decision, _listed(after[0]))
+        self._show(after[0])
         return after
+
+    def _show(self, plan: Plan) -> None:
+        learning = sentences.learning(plan.resolved.learning)
+        self._reporter.decision(plan.decision, _listed(plan), learning)
 
     def _undone(self) -> tuple[Plan, Machine]:
         """The plan without the remedy that was taken last, and its machine."""

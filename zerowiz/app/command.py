@@ -12,7 +12,7 @@ from zerowiz.app.machines.machine import find_machine
 from zerowiz.app.options import Options, as_words, changed_by, with_plain
 from zerowiz.app.reporter import Reporter
 from zerowiz.app.resolve.model import check_model
-from zerowiz.app.resolve.resolved_job import config_file
+from zerowiz.app.resolve.resolved_job import config_file, lr_needed
 from zerowiz.core import shell
 from zerowiz.core.decision.questions import Back, Question
 from zerowiz.core.launch.other_launchers import MODULES, OtherCommand, is_launcher, read_command
@@ -263,6 +263,8 @@ def _must_say(settings: ScriptSettings, facts: ScriptFacts) -> Ask:
                 *where,
                 "set it with `$micro_batch`",
             )
+        if question.key == "lr":
+            raise lr_needed()
         return by_default_of(settings)(question, can_go_back=can_go_back)
 
     return ask

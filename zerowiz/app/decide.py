@@ -22,7 +22,6 @@ from zerowiz.core.decision.job import (
 from zerowiz.core.decision.open_settings import Evaluator, Search, search, split_batch
 from zerowiz.core.decision.remedy_table import Remedy
 from zerowiz.core.decision.unsupported import refuse_unsupported
-from zerowiz.core.dsconfig.write import own_values, write_config
 from zerowiz.core.launch.provenance import BatchChange, change_batch
 from zerowiz.core.machine.job_gpus import choose_gpus
 from zerowiz.core.machine.types import Accelerator, Machine, pick_gpus
@@ -431,24 +430,8 @@ def note_settled(plan: Plan, reporter: Reporter) -> None:
         reporter.note(assumptions.settled(plan.resolved.settled, plan.resolved.copied))
     if (changed := change_by_options(plan)) is not None:
         reporter.note(assumptions.batch_by_options(*changed))
-    for note in _own_values(plan, plan.strategy):
-        reporter.note(note)
     if unused := _unused_configs(plan, plan.strategy):
         reporter.note(assumptions.unused_configs(unused))
-
-
-def _own_values(plan: Plan, strategy: Strategy) -> Iterator[str]:
-    """What the config that is written decides by itself, and the configs that could do so."""
-    facts, resolved = facts_of(plan.script), plan.resolved
-    reaches = facts is None or (facts.obstacle is None and facts.convention is not Convention.NONE)
-    if plan.options.config is not None or not reaches:
-        return
-    config = write_config(resolved.job, plan.decision.of(strategy), resolved.handover)
-    optimizer, values = own_values(config)
-    if not values:
-        return
-    path = config_file(plan.options, strategy)
-    yield assumptions.own_values(path, optimizer, values)
 
 
 def _unused_configs(plan: Plan, strategy: Strategy) -> list[str]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from zerowiz import __version__
+from zerowiz.app.ask import open_questions
 from zerowiz.app.decide import Plan
 from zerowiz.app.launch.attempts import RestartPolicy
 from zerowiz.app.launch.launch import RunOptions, plan_dry_run, prepare_launch
@@ -125,6 +126,9 @@ def plan_script(script: MeasuredScript, reporter: Reporter) -> Start:
         grace_seconds=_GRACE_S,
     )
     launch = prepare_launch(script.path, script.words, script.options, how, reporter)
+    if open_questions(launch.options, launch.script.settings).get("lr", "") is None:
+        # Nothing is learned: a step takes as long with any.
+        launch = replace(launch, options=replace(launch.options, lr=1e-5))
     if launch.node is not None:
         raise UsageError("`measure` runs on this machine only", "add `$nodes 1`")
     return plan_dry_run(launch, reporter, None)

@@ -3,6 +3,7 @@
 Settings of the training step have their row in `Workload`; the others have theirs here.
 """
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from enum import Enum, auto
@@ -19,7 +20,13 @@ from zerowiz.core.decision.flowchart import Decision, OffloadChoice
 from zerowiz.core.decision.job import Objective
 from zerowiz.core.machine.types import Accelerator, Machine, with_gpus
 from zerowiz.core.script.config_delivery import split_config_via
-from zerowiz.core.settings import OTHER_SETTINGS, Origin, SettingRow, SettingValue
+from zerowiz.core.settings import (
+    HYPERPARAMETERS,
+    OTHER_SETTINGS,
+    Origin,
+    SettingRow,
+    SettingValue,
+)
 from zerowiz.core.speed.costs import RunLength
 from zerowiz.core.structs import replace
 from zerowiz.core.units import parse_count
@@ -103,6 +110,10 @@ class Options(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
     vllm_sleeps: bool | None = None
     eval_batch: int | None = None
     # [[[end]]]
+    lr: float | None = None
+    weight_decay: float | None = None
+    warmup_steps: int | None = None
+    max_grad_norm: float | None = None
     objective: Objective = Objective.FLOWCHART
     stage: str | None = None
     offload: OffloadChoice | None = None
@@ -152,6 +163,10 @@ class Options(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
                 raise UsageError(
                     f"`${name} {value}` must be a whole number from {row.least} to {_MOST}"
                 )
+        for name in HYPERPARAMETERS:
+            value = getattr(self, name)
+            if value is not None and not (0 <= value < math.inf and (value or name != "lr")):
+                raise UsageError(f"`${name} {value}` must be a number above 0")
 
     @property
     def base(self) -> Path | None:

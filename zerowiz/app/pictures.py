@@ -20,7 +20,7 @@ from zerowiz.emit.files import refuse_loss, write_files
 from zerowiz.errors import UsageError, ZerowizError
 from zerowiz.probe.package_data import read_page_files
 from zerowiz.translation import _
-from zerowiz.ui import page, show
+from zerowiz.ui import page, sentences, show
 from zerowiz.ui.page import as_svg
 from zerowiz.ui.text import gpus
 
@@ -136,7 +136,7 @@ def _drawing(plan: Plan, _reporter: Reporter) -> str:
     job = plan.decision.job
 
     def draw(stream: TextIO) -> None:
-        show.plan(plan.decision, plan.remedies, stream)
+        show.plan(plan.decision, plan.remedies, stream, sentences.learning(plan.resolved.learning))
 
     return as_svg(
         _("{model} on {machine}", model=job.model.name, machine=gpus(job.machine)), draw, _COLUMNS

@@ -44,7 +44,9 @@ class Reporter(Protocol):
     def script(self, facts: "ScriptFacts") -> None:
         """What was read of the training script."""
 
-    def decision(self, decision: "Decision", remedies: "Sequence[Remedy]") -> None:
+    def decision(
+        self, decision: "Decision", remedies: "Sequence[Remedy]", learning: str = ""
+    ) -> None:
         """What was decided, and what would help."""
 
     def strategies(self, decision: "Decision") -> None:

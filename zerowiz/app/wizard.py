@@ -163,6 +163,7 @@ _NAMES = {
     "goal": _("goal"),
     "micro_batch": _("micro-batch"),
     "sequence_tokens": _("tokens per sequence"),
+    "lr": _("learning rate"),
     "gradient_checkpointing": _("gradient checkpointing"),
     "global_batch": _("global batch"),
     "precision": _("precision"),

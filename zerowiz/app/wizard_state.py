@@ -525,9 +525,9 @@ class Wizard:
         run = self.named.run(answers)
         settings = settings_of(run)
         questions = open_questions(options, settings)
-        for name in ("model", "sequence_tokens", "gradient_checkpointing"):
+        for name in ("model", "sequence_tokens", "lr", "gradient_checkpointing"):
             # What the script decides is no question, and what was typed can be said anew.
-            if questions[name] is not None and getattr(options, name) is None:
+            if questions.get(name) is not None and getattr(options, name) is None:
                 del questions[name]
         if run is not None and run.facts.micro_batch.from_config:
             questions["micro_batch"] = questions["micro_batch"] or "1"

@@ -25,7 +25,7 @@ from zerowiz.core.decision.open_settings import Limit
 from zerowiz.core.settings import OTHER_SETTINGS
 from zerowiz.core.strategies import STRATEGIES, find_strategy
 from zerowiz.errors import UsageError
-from zerowiz.ui import choice, show
+from zerowiz.ui import choice, sentences, show
 from zerowiz.ui.reporter import TerminalReporter
 
 if TYPE_CHECKING:
@@ -227,7 +227,8 @@ def _show_page(
     explained = None if shown.explain is None else _explained(decision, shown.explain)
     # Where nothing is chosen they are the hints of the error.
     listed = () if decision.chosen is None else result.remedies
-    show.plan(decision, listed, sys.stdout, is_verbose=shown.is_verbose)
+    learning = sentences.learning(result.decided.resolved.learning)
+    show.plan(decision, listed, sys.stdout, learning, is_verbose=shown.is_verbose)
     searched = result.decided.search
     if searched is not None and options.objective is not Objective.FLOWCHART:
         choice.search(searched, options.objective, sys.stdout)

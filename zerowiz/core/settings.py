@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from zerowiz.core.structs import shows
 from zerowiz.errors import UsageError
+from zerowiz.translation import N_
 
 Written: TypeAlias = int | float | str | bool | None
 """A value as a script or a file writes it."""
@@ -332,6 +333,41 @@ OTHER_SETTINGS: Mapping[str, SettingRow] = {
         panel=Panel.JOB,
         default="micro-batch x accumulation x GPUs",
     ),
+    "lr": SettingRow(
+        flag="--lr",
+        help="Learning rate, where the config makes the optimizer",
+        panel=Panel.JOB,
+        default="your script's",
+        shown=N_("lr {value}"),
+        script_names=frozenset({"learning_rate", "lr"}),
+        trainer_fields=("learning_rate",),
+    ),
+    "weight_decay": SettingRow(
+        flag="--weight-decay",
+        help="Weight decay, where the config makes the optimizer",
+        panel=Panel.JOB,
+        default="your script's, else 0",
+        shown=N_("weight decay {value}"),
+        script_names=frozenset({"weight_decay"}),
+        trainer_fields=("weight_decay",),
+    ),
+    "warmup_steps": SettingRow(
+        flag="--warmup-steps",
+        help="Steps of linear warm-up, where the config makes the optimizer",
+        panel=Panel.JOB,
+        default="none",
+        shown=N_("warm-up {value}"),
+        trainer_fields=("warmup_steps",),
+    ),
+    "max_grad_norm": SettingRow(
+        flag="--max-grad-norm",
+        help="Norm that gradients are clipped to, by the config; 0: no clipping",
+        panel=Panel.JOB,
+        default="your script's, else 0",
+        shown=N_("clipping {value}"),
+        script_names=frozenset({"grad_clip", "gradient_clipping", "max_grad_norm"}),
+        trainer_fields=("max_grad_norm",),
+    ),
     "objective": SettingRow(
         flag="--objective",
         help="How to choose: by the flowchart, the fastest step, or the least memory",
@@ -501,3 +537,21 @@ OTHER_SETTINGS: Mapping[str, SettingRow] = {
         flag="--quiet", short="-q", help="Show errors and results only", panel=Panel.OUTPUT
     ),
 }
+
+
+class Hyperparameters(Struct, frozen=True, kw_only=True):
+    """How a model learns, where the config says it and no script; each has its row above."""
+
+    lr: float | None = None
+    """None: nobody names one."""
+    weight_decay: float = 0.0
+    warmup_steps: int | None = None
+    """Optimizer steps in which the learning rate rises from 0; None: it is the same in all."""
+    max_grad_norm: float = 0.0
+    """0 clips no gradient."""
+
+
+HYPERPARAMETERS = Hyperparameters.__struct_fields__
+"""Their names."""
+LEARNING = (*HYPERPARAMETERS, "schedule")
+"""What is shown of how a model learns: the schedule is the script's, or a config's."""

@@ -154,8 +154,10 @@ class OptimizerRow(Struct, frozen=True, kw_only=True):
     """Of the scales that 256 parameters share, where states have 8 bits."""
     stepping_bytes: int
     """Of one parameter, allocated while it steps, without the gradients."""
-    section: Mapping[str, object] | None
-    """The section of the config by which DeepSpeed makes it; None where DeepSpeed cannot."""
+    ds_type: str | None
+    """The name by which DeepSpeed makes it; None where DeepSpeed cannot."""
+    params: Mapping[str, object]
+    """What it is made with then, beside its learning rate and its weight decay."""
     tested: bool
     """Whether DeepSpeed takes it under ZeRO unasked."""
     measured: bool
@@ -173,12 +175,11 @@ class OptimizerRow(Struct, frozen=True, kw_only=True):
 
 
 ADAMW_PARAMS: Mapping[str, object] = {
-    "lr": 5e-5,
     "betas": [0.9, 0.999],
     "eps": 1e-8,
-    "weight_decay": 0.0,
 }
-"""The arguments of torch's and DeepSpeed's Adam: transformers' arguments have the same defaults."""
+"""The arguments of torch's and DeepSpeed's Adam beside those in `Hyperparameters`: transformers'
+arguments have the same defaults."""
 
 # States: torch/optim/adamw.py: two moments; torch/optim/sgd.py: none without momentum; Chen et al.
 # 2023 (Lion): one; Dettmers et al. 2022: two of one byte; Shazeer and Stern 2018: rows plus
@@ -197,7 +198,8 @@ OPTIMIZERS: Mapping[Optimizer, OptimizerRow] = {
         flat_state_bytes={StateDtype.FP32: 8, StateDtype.BF16: 4},
         scales_bytes=0,
         stepping_bytes=0,
-        section={"type": "AdamW", "params": {**ADAMW_PARAMS, "torch_adam": True, "fused": True}},
+        ds_type="AdamW",
+        params={**ADAMW_PARAMS, "torch_adam": True, "fused": True},
         tested=True,
         measured=True,
         trainer_names=(
@@ -221,7 +223,8 @@ OPTIMIZERS: Mapping[Optimizer, OptimizerRow] = {
         flat_state_bytes={StateDtype.FP32: 2, StateDtype.BF16: 2},
         scales_bytes=8,
         stepping_bytes=0,
-        section=None,
+        ds_type=None,
+        params={},
         tested=False,
         measured=True,
         trainer_names=("adamw_8bit", "adamw_bnb_8bit", "adamw_torch_8bit", "paged_adamw_8bit"),
@@ -237,7 +240,8 @@ OPTIMIZERS: Mapping[Optimizer, OptimizerRow] = {
         flat_state_bytes={StateDtype.FP32: 4, StateDtype.BF16: 2},
         scales_bytes=0,
         stepping_bytes=8,
-        section={"type": "Adafactor", "params": {"lr": 1e-2, "weight_decay": 0.0}},
+        ds_type="Adafactor",
+        params={},
         tested=False,
         measured=False,
         trainer_names=("adafactor",),
@@ -253,7 +257,8 @@ OPTIMIZERS: Mapping[Optimizer, OptimizerRow] = {
         flat_state_bytes={StateDtype.FP32: 4, StateDtype.BF16: 2},
         scales_bytes=0,
         stepping_bytes=0,
-        section={"type": "Lion", "params": {"lr": 5e-5, "betas": [0.9, 0.99], "weight_decay": 0.0}},
+        ds_type="Lion",
+        params={"betas": [0.9, 0.99]},
         tested=True,
         measured=False,
         trainer_names=("lion_32bit", "lion", "paged_lion_32bit"),
@@ -269,7 +274,8 @@ OPTIMIZERS: Mapping[Optimizer, OptimizerRow] = {
         flat_state_bytes={StateDtype.FP32: 0, StateDtype.BF16: 0},
         scales_bytes=0,
         stepping_bytes=0,
-        section={"type": "SGD", "params": {"lr": 5e-5, "weight_decay": 0.0}},
+        ds_type="SGD",
+        params={},
         tested=False,
         measured=False,
         trainer_names=("sgd",),

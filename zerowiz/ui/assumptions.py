@@ -23,28 +23,6 @@ if TYPE_CHECKING:
     from zerowiz.core.launch.provenance import BatchChange
 
 
-def own_values(config: str, optimizer: str | None, values: Mapping[str, object]) -> str:
-    """What a config that zerowiz writes has where the script decides nothing.
-
-    Args:
-        config: Its path.
-        optimizer: That DeepSpeed makes of it, if it makes one.
-        values: By their keys in the file.
-    """
-    shown = listing(f"`{key}` {value}" for key, value in values.items())
-    if optimizer is None:
-        return _(
-            "`{config}` sets {values}, a default of zerowiz's own", config=config, values=shown
-        )
-    return _(
-        "`{config}` sets {optimizer} with {values}: these are zerowiz's own defaults, because it"
-        " sees no optimizer that your script passes to DeepSpeed",
-        config=config,
-        optimizer=optimizer,
-        values=shown,
-    )
-
-
 # What of a base is worth a word; all else that is there stays as well.
 _LEARNING = ("optimizer", "scheduler", "gradient_clipping")
 

@@ -69,15 +69,15 @@ class TerminalReporter:
             with suppress(OSError):
                 show.script(facts, self.stream)
 
-    def decision(self, decision: Decision, remedies: Sequence[Remedy]) -> None:
+    def decision(self, decision: Decision, remedies: Sequence[Remedy], learning: str = "") -> None:
         """The flowchart as it was answered, or the whole decision."""
         if self.quiet:
             return
         with suppress(OSError):
             if self.with_table:
-                show.plan(decision, remedies, self.stream)
+                show.plan(decision, remedies, self.stream, learning)
             else:
-                show.flowchart(decision, self.stream)
+                show.flowchart(decision, self.stream, learning)
 
     def strategies(self, decision: Decision) -> None:
         """Every strategy, as it was evaluated."""

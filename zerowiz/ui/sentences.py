@@ -24,9 +24,10 @@ from zerowiz.core.memory.allocations import MemoryKind
 from zerowiz.core.memory.host import HostPhase
 from zerowiz.core.model.types import Model, ModelSource
 from zerowiz.core.script.facts import Convention, ScriptFacts, ValueSource
+from zerowiz.core.settings import OTHER_SETTINGS, Origin, SettingValue
 from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.strategy_types import Offload, Strategy
-from zerowiz.core.workload import Method
+from zerowiz.core.workload import OPTIMIZERS, Method, Optimizer
 from zerowiz.translation import N_, _, listing
 from zerowiz.ui.text import count, gib, gpus, on_device, small, times_faster, with_bounds
 
@@ -47,6 +48,33 @@ def model(value: Model) -> str:
     if value.source is not ModelSource.SIZE:
         return text
     return _("{said}, interpolated: {shape}", said=text, shape=shape(value))
+
+
+_SAID = {Origin.OPTION: N_("your options"), Origin.ANSWER: N_("your answer")}
+
+
+def learning(said: Mapping[str, SettingValue]) -> str:
+    """How a model learns, and what says each part of it; empty where nobody sees that.
+
+    Args:
+        said: By the name of the setting; `optimizer` and `schedule` are among them.
+    """
+    parts: dict[str, list[str]] = {}
+    for name, value in said.items():
+        source = _SAID.get(value.origin, value.source)
+        parts.setdefault(source, []).append(_learned(name, value.value))
+    return "; ".join(f"{', '.join(texts)} ({_(source)})" for source, texts in parts.items())
+
+
+def _learned(name: str, value: object) -> str:
+    """One part of it: `lr 0.0006`."""
+    if value is None:
+        return _("no lr yet: `$lr`")
+    if isinstance(value, Optimizer):
+        return _(OPTIMIZERS[value].title)
+    shown = f"{value:g}" if isinstance(value, int | float) else value
+    text = _("schedule {value}") if name == "schedule" else _(OTHER_SETTINGS[name].shown or "")
+    return text.format(value=shown)
 
 
 def shape(model: Model) -> str:

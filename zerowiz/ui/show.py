@@ -69,7 +69,7 @@ def _words(value: object) -> str:
     return str(value)
 
 
-def _job_lines(job: Job) -> tuple[str, ...]:
+def _job_lines(job: Job, learning: str) -> tuple[str, ...]:
     w, machine = job.workload, job.machine
     states = job.state_format
     texts = {name: _(row.shown) for name, row in SETTINGS.items() if row.shown is not None}
@@ -108,6 +108,7 @@ def _job_lines(job: Job) -> tuple[str, ...]:
         ),
         labelled(_("Model"), sentences.model(job.model)),
         labelled(_("Step"), listing([step, *others])),
+        *([labelled(_("Learning"), learning)] if learning else []),
     )
 
 
@@ -148,15 +149,15 @@ def _say(
     say(stream, *(on_device(line, machine) for line in lines), hang=hang, marks=marks)
 
 
-def flowchart(decision: Decision, stream: TextIO) -> None:
-    """The job, and the answers of the flowchart."""
-    _say(decision, stream, *_job_lines(decision.job), "", hang=LABEL_COLUMNS)
+def flowchart(decision: Decision, stream: TextIO, learning: str = "") -> None:
+    """The job, how it learns, and the answers of the flowchart."""
+    _say(decision, stream, *_job_lines(decision.job, learning), "", hang=LABEL_COLUMNS)
     _say_answers(decision, stream)
 
 
-def answers(decision: Decision, stream: TextIO) -> None:
+def answers(decision: Decision, stream: TextIO, learning: str) -> None:
     """The step, the answers of the flowchart, and what the chosen strategy takes."""
-    _machine, *job = _job_lines(decision.job)
+    _machine, *job = _job_lines(decision.job, learning)
     _say(decision, stream, "", *job, "", hang=LABEL_COLUMNS)
     _say_answers(decision, stream)
     _say_interval(decision, stream)
@@ -252,7 +253,12 @@ def _say_buffers(decision: Decision, stream: TextIO) -> None:
 
 
 def plan(
-    decision: Decision, remedies: Sequence[Remedy], stream: TextIO, *, is_verbose: bool = False
+    decision: Decision,
+    remedies: Sequence[Remedy],
+    stream: TextIO,
+    learning: str = "",
+    *,
+    is_verbose: bool = False,
 ) -> None:
     """The flowchart, every strategy with its verdict, and the remedies.
 
@@ -260,10 +266,11 @@ def plan(
         decision: What was decided.
         remedies: What would help.
         stream: Where to.
+        learning: How the model learns, in words; empty where nobody sees that.
         is_verbose: Whether all that is known of each strategy is shown, and not only what people
             decide by.
     """
-    flowchart(decision, stream)
+    flowchart(decision, stream, learning)
     strategies(decision, stream, is_verbose=is_verbose)
     remedies_text.listed(remedies, stream)
 

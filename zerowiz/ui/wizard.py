@@ -146,9 +146,9 @@ class WizardReporter(TerminalLaunchReporter):
             with suppress(OSError):
                 show.unseen(facts, self.stream)
 
-    def decision(self, decision: Decision, remedies: Sequence[Remedy]) -> None:
+    def decision(self, decision: Decision, remedies: Sequence[Remedy], learning: str = "") -> None:
         """The flowchart as it was answered, and what the chosen strategy takes."""
         del remedies  # They are a menu.
         if not self.quiet:
             with suppress(OSError):
-                show.answers(decision, self.stream)
+                show.answers(decision, self.stream, learning)

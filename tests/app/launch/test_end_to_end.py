@@ -195,6 +195,7 @@ from torch.utils.data import DataLoader, TensorDataset
 parser = deepspeed.add_config_arguments(argparse.ArgumentParser())
 parser.add_argument("--local_rank", type=int)
 args = parser.parse_args()
+lr = 1e-3
 model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 1))
 data = TensorDataset(torch.randn(16, 16), torch.randn(16, 1))
 engine, *_ = deepspeed.initialize(args=args, model=model, model_parameters=model.parameters())
@@ -666,3 +667,65 @@ def test_both_ranks_learn_on_a_base_as_they_do_without_zerowiz(tmp_path: Path) -
         assert [0.5, 0.1] == [launched[1]["clipping"], launched[1]["weight_decay"]]
         assert plain[2] == pytest.approx(launched[2], rel=1e-4)
         assert plain[2][-1] < plain[2][0]
+
+
+# A plain loop that leaves its optimizer to the config learns as it was told, and no other way.
+
+UNTOLD_LOOP = """\
+import argparse, json, os, sys
+
+import deepspeed
+import torch
+
+parser = deepspeed.add_config_arguments(argparse.ArgumentParser())
+parser.add_argument("--local_rank", type=int)
+args = parser.parse_args()
+deepspeed.init_distributed()
+model = torch.nn.Linear(16, 16)
+engine, optimizer, _, scheduler = deepspeed.initialize(
+    args=args, model=model, model_parameters=model.parameters()
+)
+for _ in range(4):
+    engine.backward(engine(torch.ones(2, 16)).mean())
+    engine.step()
+[group] = optimizer.param_groups
+seen = {name: group[name] for name in ("lr", "weight_decay", "betas", "eps")}
+schedule = None if scheduler is None else [type(scheduler).__name__, scheduler.warmup_num_steps]
+seen |= {"clipping": engine.gradient_clipping(), "schedule": schedule}
+with open(f"learning-{os.environ['RANK']}.json", "w") as file:
+    json.dump(seen, file)
+torch.distributed.barrier()
+sys.stdout.flush()
+os._exit(0)
+"""
+TOLD = ("--lr", "6e-4", "--weight-decay", "0.1", "--warmup-steps", "20", "--max-grad-norm", "0.5")
+# Three twentieths of the way: DeepSpeed's first two steps are at 0.
+AS_TOLD = {"lr": 9e-5, "weight_decay": 0.1, "clipping": 0.5, "schedule": ["WarmupLR", 20]}
+ALONE = {"lr": 6e-4, "weight_decay": 0.0, "clipping": 0.0, "schedule": None}
+
+
+@pytest.mark.deepspeed
+@pytest.mark.parametrize(
+    ("options", "stage", "expected"),
+    [
+        (TOLD, 2, AS_TOLD),
+        pytest.param(TOLD, 0, AS_TOLD, marks=pytest.mark.slow),
+        pytest.param(TOLD[:2], 1, ALONE, marks=pytest.mark.slow),
+    ],
+)
+def test_the_engine_learns_as_it_was_told(
+    tmp_path: Path, options: tuple[str, ...], stage: int, expected: dict[str, Any]
+) -> None:
+    (tmp_path / "train.py").write_text(UNTOLD_LOOP)
+    script = Script(
+        path=Path("train.py"),
+        options=("--model", "1m", "--micro-batch", "2", "--precision", "fp32", *options),
+        args=(),
+        micro_batch=2,
+        accumulation_steps=1,
+    )
+    launch(tmp_path, script, "--stage", str(stage))
+    for rank in range(2):
+        seen = json.loads((tmp_path / f"learning-{rank}.json").read_text())
+        seen["lr"] = round(seen["lr"], 9)
+        assert {"betas": [0.9, 0.999], "eps": 1e-8, **expected} == seen

@@ -103,6 +103,8 @@ def test_a_further_attempt_keeps_all_that_was_chosen_of_the_step(driver: Install
 # A person says how a config reaches a script that does not show it, once.
 
 A100 = ("--machine", "4xA100-40GB", "--model", "1b", "--micro-batch", "1")
+# Nobody sees whether such a script passes an optimizer.
+LR = ("--lr", "5e-5")
 HIDDEN = "import my_framework\nmy_framework.train()\n"
 LITERAL = "import deepspeed\ndeepspeed.initialize(model=net, config='ds.json')\n"
 
@@ -177,7 +179,8 @@ def test_each_way_is_taken(
 ) -> None:
     (folder / "train.py").write_text(text)
     (folder / "sub").mkdir()
-    found, variables, path = planned(dry(here, "--config-via", way, "train.py", *given))
+    lr = LR if way.startswith(("flag", "file")) and text != DYNAMIC else ()
+    found, variables, path = planned(dry(here, *lr, "--config-via", way, "train.py", *given))
     assert (words, env, config) == (found, sorted(variables), path)
 
 
@@ -208,7 +211,7 @@ def test_a_refusal_says_the_way_out(here: Run, folder: Path, text: str, hint: st
             (HIDDEN, ("--config-via", way, "train.py"), f"`--config-via {way}` is not a way")
             for way in ("file:.", "file:sub/", "file:..")
         ),
-        (HIDDEN, ("--config-via", "flag:ds", "train.py", "--ds", "mine.json"), "--ds"),
+        (HIDDEN, (*LR, "--config-via", "flag:ds", "train.py", "--ds", "mine.json"), "--ds"),
         (LITERAL, ("--config-via", "file:other.json", "train.py"), "names `ds.json`"),
         (
             HIDDEN,
@@ -244,11 +247,11 @@ def test_the_hint_past_an_option_that_is_not_there_works(here: Run, folder: Path
 def test_the_plan_is_written_under_the_name_that_a_script_reads(here: Run, folder: Path) -> None:
     shutil.copy(SCRIPTS / "raw_literal.py", folder / "train.py")
     words = ("init", "--yes", "--machine", "4xA100-40GB", "--model", "1b")
-    refused = here(*words, "train.py")
+    refused = here(*words, *LR, "train.py")
     assert 1 == refused.code
     (hint,) = [line for line in refused.stderr.splitlines() if "--config-via file:" in line]
     way = hint.partition("`--config-via ")[2].partition("`")[0]
-    assert 0 == here(*words, "--config-via", way, "train.py").code
+    assert 0 == here(*words, *LR, "--config-via", way, "train.py").code
     written = folder / way.partition(":")[2]
     assert 1 == json.loads(written.read_text())["zero_optimization"]["stage"]
     assert written.with_suffix(".plan.json").is_file()
@@ -256,20 +259,21 @@ def test_the_plan_is_written_under_the_name_that_a_script_reads(here: Run, folde
 
 def test_a_file_of_ones_own_is_not_overwritten_unasked(here: Run, hidden: Path) -> None:
     (hidden / "mine.json").write_text('{"train_batch_size": 1}')
-    result = here("init", "--yes", *A100, "--config-via", "file:mine.json", "train.py")
+    result = here("init", "--yes", *A100, *LR, "--config-via", "file:mine.json", "train.py")
     assert 1 == result.code
     assert '{"train_batch_size": 1}' == (hidden / "mine.json").read_text()
 
 
 def test_it_is_said_once_and_kept_for_this_script_alone(here: Run, hidden: Path) -> None:
     (hidden / "other.py").write_text(HIDDEN)
-    assert 0 == here("init", "--yes", *A100, "--config-via", "flag:ds", "train.py").code
+    assert 0 == here("init", "--yes", *A100, *LR, "--config-via", "flag:ds", "train.py").code
     again = here("launch", "--dry-run", "--json", "--yes", "--machine", "4xA100-40GB", "train.py")
     assert ["--ds", "ds_config_zero1.json"] == planned(again)[0]
-    kept = "note: from `zerowiz.toml`: `--model 1b --micro-batch 1 --config-via flag:ds`"
+    words = "--model 1b --micro-batch 1 --lr 5e-05 --config-via flag:ds"
+    kept = f"note: from `zerowiz.toml`: `{words}`"
     assert kept in " ".join(again.stderr.split())
     assert ["--x", "ds_config_zero1.json"] == planned(
-        dry(here, "--config-via", "flag:x", "train.py")
+        dry(here, *LR, "--config-via", "flag:x", "train.py")
     )[0]
     assert 5 == dry(here, "other.py").code
 
@@ -284,7 +288,7 @@ def test_a_trainer_that_is_not_seen_gets_a_config_for_the_trainer(here: Run) -> 
 
 @pytest.mark.usefixtures("hidden")
 def test_a_plan_takes_what_is_kept_of_its_script(here: Run) -> None:
-    kept = ("--model", "1b", "--micro-batch", "3", "--config-via", "flag:ds", "train.py")
+    kept = ("--model", "1b", *LR, "--micro-batch", "3", "--config-via", "flag:ds", "train.py")
     assert 0 == here("init", "--yes", "--machine", "4xA100-40GB", *kept).code
     result = here("plan", "--json", "--machine", "4xA100-40GB", "train.py")
     assert 0 == result.code, result.stderr
@@ -295,7 +299,7 @@ def test_a_config_of_ones_own_counts_more_than_what_is_kept(here: Run, folder: P
     (folder / "train.py").write_text(LITERAL)
     machine = ("--machine", "4xA100-40GB", "--model", "1b")
     literal = "ds.json"
-    words = ("--micro-batch", "3", "--config-via", f"file:{literal}", "train.py")
+    words = ("--micro-batch", "3", *LR, "--config-via", f"file:{literal}", "train.py")
     assert 0 == here("init", "--yes", *machine, *words).code
     own = {"train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": 1}}
     (folder / literal).write_text(json.dumps(own))
@@ -358,7 +362,7 @@ def test_the_ranks_get_what_was_said(folder: Path, way: str, config: str) -> Non
 
 @pytest.mark.usefixtures("hidden")
 def test_it_holds_for_configs_that_are_written_elsewhere(here: Run) -> None:
-    assert 0 == here("init", "--yes", *A100, "--config-via", "flag:ds", "train.py").code
+    assert 0 == here("init", "--yes", *A100, *LR, "--config-via", "flag:ds", "train.py").code
     words = ("launch", "--dry-run", "--json", "--yes", "--machine", "4xA100-40GB")
     found = planned(here(*words, "--output-dir", "other", "train.py"))[0]
     assert ["--ds", "other/ds_config_zero1.json"] == found

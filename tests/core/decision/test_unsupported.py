@@ -175,7 +175,7 @@ def test_an_optimizer_is_written_into_a_config_or_refused(optimizer: Optimizer) 
         integration=DEEPSPEED,
         script_has_optimizer=False,
     )
-    assert (case.refused is None) is (OPTIMIZERS[optimizer].section is not None)
+    assert (case.refused is None) is (OPTIMIZERS[optimizer].ds_type is not None)
 
 
 @pytest.mark.parametrize("integration", Integration)

@@ -15,7 +15,7 @@ from writer.matrix import FORMATS, HANDOVERS, Case, cases
 
 from zerowiz.core.decision.evaluate import evaluate
 from zerowiz.core.decision.job import Job
-from zerowiz.core.dsconfig.write import AUTO, Handover, own_values, render_config, write_config
+from zerowiz.core.dsconfig.write import AUTO, Handover, render_config, write_config
 from zerowiz.core.lint.config import Context, on_machine
 from zerowiz.core.lint.linter import lint
 from zerowiz.core.machine.spec import parse_spec
@@ -25,6 +25,7 @@ from zerowiz.core.memory.buffers import Buffers
 from zerowiz.core.memory.host import HostPhase
 from zerowiz.core.memory.micro_step import Traced, TracedRun, TracedTensor
 from zerowiz.core.memory.rank_sizes import StrategyRow
+from zerowiz.core.settings import Hyperparameters
 from zerowiz.core.strategies import (
     DDP,
     STRATEGIES,
@@ -148,7 +149,7 @@ FEATURES: Mapping[str, Feature] = {
     **{
         f"optimizer-{optimizer}{suffix}": stepping(optimizer, strategy)
         for optimizer, row in OPTIMIZERS.items()
-        if row.section is not None
+        if row.ds_type is not None
         for suffix, strategy in (("", ZERO2), ("-offload", ZERO2_OFFLOAD))
     },
 }
@@ -491,7 +492,8 @@ def test_deepspeed_reads_out_of_a_config_what_was_decided(
     assert DEVICES[strategy.offload] == devices(zero)
     assert step.micro_batch == config.train_micro_batch_size_per_gpu
     assert step.accumulation_steps == config.gradient_accumulation_steps
-    assert 1.0 == config.gradient_clipping
+    trainers = case.handover.integration is Integration.HF
+    assert (1.0 if trainers else 0.0) == config.gradient_clipping
     enabled = (config.bfloat16_config.enabled, config.float16_config.enabled)
     assert (numbers.precision is Precision.BF16, numbers.precision is Precision.FP16) == enabled
     half = numbers.states is StateDtype.BF16
@@ -504,34 +506,35 @@ def test_deepspeed_reads_out_of_a_config_what_was_decided(
     assert expected == {key: getattr(zero, ATTRIBUTES[key]) for key in expected}
 
 
-# What a plan names itself, and what changes no number that a step computes.
-NOT_LEARNING = {
-    *("train_micro_batch_size_per_gpu", "gradient_accumulation_steps"),
-    *("bf16", "fp16", "torch_autocast", "zero_optimization", "aio"),
-    *("zero_allow_untested_optimizer", "zero_force_ds_cpu_optimizer"),
-}
+# What changes how a model learns.
+
+ADAMW = {"betas": [0.9, 0.999], "eps": 1e-8}
+LEARNING = Hyperparameters(lr=6e-4, weight_decay=0.1, warmup_steps=20, max_grad_norm=0.5)
 
 
-@each_case
-def test_what_changes_the_learning_and_nobody_said_is_known(case: Case) -> None:
-    """A key that is written some day is of one kind or the other."""
-    config = case.config(JOB)
-    optimizer, values = own_values(config)
-    learning = {key: config[key] for key in config.keys() - NOT_LEARNING}
-    made = learning.pop("optimizer", {"type": None, "params": {}})
-    numbers = {**made["params"], **learning}
-    switches = {"torch_adam", "fused"}
-    assert values == {k: v for k, v in numbers.items() if v != AUTO and k not in switches}
-    assert optimizer == made["type"]
+@pytest.mark.parametrize("strategy", [ZERO2, ZERO2_OFFLOAD], ids=lambda row: row.name)
+def test_what_is_said_of_learning_is_written_and_nothing_else(strategy: StrategyRow) -> None:
+    fused = {} if strategy is ZERO2_OFFLOAD else {"torch_adam": True, "fused": True}
+    config = write(strategy, replace(RAW, hyperparameters=LEARNING))
+    params = {"lr": 6e-4, "weight_decay": 0.1, **ADAMW, **fused}
+    assert {"type": "AdamW", "params": params} == config["optimizer"]
+    warmup = {"warmup_min_lr": 0.0, "warmup_max_lr": 6e-4, "warmup_num_steps": 20}
+    params = {**warmup, "warmup_type": "linear"}
+    assert {"type": "WarmupLR", "params": params} == config["scheduler"]
+    assert 0.5 == config["gradient_clipping"]
+    config = write(strategy, replace(RAW, hyperparameters=Hyperparameters(lr=1e-5)))
+    params = {"lr": 1e-5, "weight_decay": 0.0, **ADAMW, **fused}
+    assert {"type": "AdamW", "params": params} == config["optimizer"]
+    assert "scheduler" not in config
+    assert 0.0 == config["gradient_clipping"]
 
 
-def test_a_trainer_fills_in_its_own_values() -> None:
-    assert own_values(write(ZERO2)) == (None, {})
-    raw = write(ZERO2, RAW)
-    optimizer, values = own_values(raw)
-    assert (optimizer, values["lr"], values["weight_decay"]) == ("AdamW", 5e-5, 0.0)
-    assert values["gradient_clipping"] == 1.0
-    assert own_values(write(ZERO2, HANDOVERS["accelerate"])) == (None, {"gradient_clipping": 1.0})
+def test_who_has_an_optimizer_gets_none_and_a_trainer_fills_in_its_own_clipping() -> None:
+    for to in ("deepspeed-own-optimizer", "accelerate", "hf-settled"):
+        config = write(ZERO2, replace(HANDOVERS[to], hyperparameters=LEARNING))
+        clipping = AUTO if to == "hf-settled" else 0.5
+        assert clipping == config["gradient_clipping"]
+        assert config.keys().isdisjoint({"optimizer", "scheduler"})
 
 
 # lightning 2.6.6, pytorch/strategies/deepspeed.py: it refuses the first
@@ -551,5 +554,4 @@ def test_lightning_takes_what_is_written_and_keeps_what_its_script_says(
     for job in (JOB, replace(JOB, workload=replace(JOB.workload, precision=Precision.FP16))):
         config = write(strategy, handover, job)
         assert not NOT_FOR_LIGHTNING & config.keys()
-        assert (None, {}) == own_values(config)
         assert (strategy.stage > 0) == config.get("zero_allow_untested_optimizer", False)

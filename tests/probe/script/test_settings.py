@@ -6,13 +6,15 @@ from probe.reading import HF_CALL, RAW_HEAD, RAW_TAIL, facts_of, value_of
 
 from zerowiz.core.script.facts import Convention
 from zerowiz.core.script.settings import ScriptRun
+from zerowiz.core.settings import LEARNING
 from zerowiz.core.workload import Attention, Loss, Method, Optimizer, Precision, Trainer
 from zerowiz.probe.script.read_script import parse_script, read_script
 
 
 def values(name: str, *words: str) -> dict[str, object]:
+    """What decides memory and time."""
     settings = ScriptRun(facts_of(name), words).settings
-    return {name: each.value for name, each in settings.values.items()}
+    return {n: each.value for n, each in settings.values.items() if n not in LEARNING}
 
 
 ALL_DEFAULT: dict[str, object] = {

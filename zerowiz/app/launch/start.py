@@ -12,7 +12,7 @@ from zerowiz.app.decide import Plan
 from zerowiz.app.options import Options
 from zerowiz.app.plan_files import plan_config, plan_copy, with_plan
 from zerowiz.app.reporter import Reporter
-from zerowiz.app.resolve.resolved_job import config_file
+from zerowiz.app.resolve.resolved_job import config_file, lr_needed
 from zerowiz.app.resolve.workload import check_local_rank
 from zerowiz.core.findings import Finding, Severity, errors_of
 from zerowiz.core.launch.job_nodes import (
@@ -149,7 +149,13 @@ class Start(Struct, frozen=True, kw_only=True):
 def plan_files(
     plan: Plan, strategy: Strategy, script: str | None, script_args: Sequence[str]
 ) -> tuple[PlannedFile, ...]:
-    """What this job writes: of a person's own config only one that stands in YAML."""
+    """What this job writes: of a person's own config only one that stands in YAML.
+
+    Raises:
+        AnswerNeededError: Nobody names the learning rate of the optimizer in it.
+    """
+    if plan.resolved.lacks_lr:
+        raise lr_needed()
     own_config = plan.options.own_config
     if own_config is not None:
         from zerowiz.app.resolve.own_config import plan_yaml_config  # noqa: PLC0415 - takes long to load

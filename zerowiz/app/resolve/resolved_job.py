@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from msgspec import Struct
 
@@ -53,10 +53,15 @@ from zerowiz.core.script.settings import (
     ScriptRun,
     ScriptSettings,
     facts_of,
+    learned_by_config,
     settings_of,
 )
 from zerowiz.core.script.trainers import cut_group
 from zerowiz.core.settings import (
+    HYPERPARAMETERS,
+    LEARNING,
+    OTHER_SETTINGS,
+    Hyperparameters,
     Origin,
     SettingRow,
     SettingValue,
@@ -81,7 +86,7 @@ from zerowiz.core.workload import (
     StateDtype,
     Workload,
 )
-from zerowiz.errors import UsageError
+from zerowiz.errors import AnswerNeededError, UsageError
 from zerowiz.probe.machine.machine_file import has_results, read_results, results_path
 from zerowiz.probe.model.hf import hub_name
 from zerowiz.probe.output_folder import has_histories, history_path, read_history
@@ -238,6 +243,9 @@ class ResolvedJob(Struct, frozen=True, kw_only=True):
     """What the person's own config says."""
     values: tuple[SettingValue, ...]
     """All that is said of its settings, and by what."""
+    learning: Mapping[str, SettingValue] = {}
+    """What counts of that for how the model learns, and what zerowiz writes where nobody says it;
+    `optimizer` is among it, beside the names in LEARNING."""
     job: Job
     constraints: Constraints
     handover: Handover
@@ -275,6 +283,11 @@ class ResolvedJob(Struct, frozen=True, kw_only=True):
     """How often the script trains on its data, where it decides that."""
     trusted: tuple[str, ...] = ()
     """Options of what the script's code does, which zerowiz neither sees there nor can pass."""
+
+    @property
+    def lacks_lr(self) -> bool:
+        """Whether zerowiz is to write an optimizer whose learning rate nobody names."""
+        return "lr" in self.learning and self.learning["lr"].value is None
 
     @property
     def read(self) -> ReadModel:
@@ -333,6 +346,15 @@ class ResolvedJob(Struct, frozen=True, kw_only=True):
         return frozenset(value.name for value in self.values if value.origin is Origin.ANSWER)
 
 
+def lr_needed() -> AnswerNeededError:
+    """The error where zerowiz has to write an optimizer, and nobody names its learning rate."""
+    return AnswerNeededError(
+        "no learning rate: zerowiz sees no optimizer that the script passes to DeepSpeed, and no"
+        " `lr` or `learning_rate` in it",
+        "set it with `$lr`; zerowiz 1.0.0rc1 wrote `$lr 5e-5`",
+    )
+
+
 # What no config sets.
 _IN_CODE = ("attention", "loss", "packing", "gradient_checkpointing", "method")
 
@@ -354,6 +376,7 @@ def _handover(
     settings: ScriptSettings,
     settled: Sequence[AddedWords],
     base: Mapping[str, object] | None,
+    learning: Mapping[str, Any],
 ) -> Handover:
     seen = None if facts is None else facts.integration
     if options.integration is not None and seen is not None and options.integration is not seen:
@@ -368,12 +391,76 @@ def _handover(
         for name in ("micro_batch", "accumulation_steps", "precision")
         if facts is None or name in added or getattr(settings, name) is not None
     ]
+    # What a script clips to and does not show is what Accelerate has by itself.
+    clipping = {"max_grad_norm": 1.0} if "max_grad_norm" in settings.unseen else {}
     return Handover(
         integration=options.integration or seen or Integration.HF,
         settled=frozenset(fields),
-        script_has_optimizer=facts is None or facts.passes_optimizer,
+        script_has_optimizer=facts.passes_optimizer
+        if facts
+        else learning.keys() <= {"max_grad_norm"},
+        hyperparameters=Hyperparameters(**{**clipping, **learning}),
         base=base,
     )
+
+
+def _written_learning(
+    options: Options,
+    facts: ScriptFacts | None,
+    settings: ScriptSettings,
+    base: Mapping[str, object] | None,
+) -> frozenset[str]:
+    """The names in LEARNING that zerowiz writes into the config; a base keeps what it has.
+
+    Raises:
+        UsageError: An option says another one, and nothing that is seen to say it was refused.
+    """
+    written = settings.by_config if facts else learned_by_config(options.integration, ())
+    if base is not None:
+        optimizer = {"lr", "weight_decay"} if "optimizer" in base else set()
+        schedule = {"warmup_steps", "schedule"} if "scheduler" in base else set()
+        written -= {"max_grad_norm", *optimizer, *schedule}
+    if options.own_config is not None:
+        written = frozenset()
+    for name in HYPERPARAMETERS:
+        value, config = getattr(options, name), options.config
+        if value is None or name in written or (config is None and name in settings.values):
+            continue
+        who, way = "a Trainer has its own arguments for it", "plain loop: `$integration deepspeed`"
+        if config is not None:
+            who, way = f"`{config}` decides it", "set it there"
+        elif facts is not None and facts.integration is Integration.HF:
+            field = OTHER_SETTINGS[name].trainer_fields[0]
+            who, way = f"{facts.path} decides it", f"set `{field}` in its TrainingArguments"
+        elif facts is not None:
+            who, way = f"{facts.path} has an optimizer or a scheduler of its own", "set it there"
+        raise UsageError(f"`${name} {value}` has no effect: {who}", way)
+    return written
+
+
+def _learning(
+    handover: Handover, said: Mapping[str, SettingValue], names: Collection[str]
+) -> dict[str, SettingValue]:
+    """What says how the model learns, as a plan shows it; no lr where that has to be asked.
+
+    Args:
+        handover: How the config reaches DeepSpeed.
+        said: What anybody says.
+        names: Those in LEARNING that zerowiz writes.
+    """
+    written = handover.hyperparameters
+    values: dict[str, object] = {}
+    if handover.builds_optimizer and "lr" in names:
+        optimizer, decay = Workload().optimizer, written.weight_decay
+        values = {"optimizer": optimizer, "lr": None, "weight_decay": decay}
+    if "max_grad_norm" in names:
+        values["max_grad_norm"] = written.max_grad_norm
+    by_us = {
+        name: SettingValue(name=name, value=value, origin=Origin.DEFAULT, source="zerowiz")
+        for name, value in values.items()
+    }
+    known = {**by_us, **said}
+    return {name: known[name] for name in ("optimizer", *LEARNING) if name in known}
 
 
 def _constraints(
@@ -519,6 +606,9 @@ def _fold_job(
     # What is searched for is chosen, and not assumed.
     decided = of_step.decided | ({"gradient_checkpointing"} if freedom.checkpointing else set())
     file = None if facts is None else facts.settings_file
+    written = _written_learning(options, facts, settings, config.base)
+    learning = {n: said[n].value for n in HYPERPARAMETERS if n in said and n in written}
+    handover = _handover(options, facts, settings, of_step.settled, config.base, learning)
     return ResolvedJob(
         options=options,
         script=script,
@@ -526,7 +616,8 @@ def _fold_job(
         values=values,
         job=job,
         constraints=_constraints(said, options, config),
-        handover=_handover(options, facts, settings, of_step.settled, config.base),
+        handover=handover,
+        learning=_learning(handover, said, written),
         assumed=(*defaults_used(job, decided, settings), *lacking),
         unfused_adam=_unfused_adam(facts),
         in_fp32=_in_fp32(facts, settings.precision, job),

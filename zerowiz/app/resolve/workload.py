@@ -14,7 +14,7 @@ from zerowiz.core.machine.types import Machine
 from zerowiz.core.script.arguments import LOCAL_RANK_FLAG
 from zerowiz.core.script.bindings import ScriptValue, State
 from zerowiz.core.script.settings import AddedWords, ScriptRun, ScriptSettings
-from zerowiz.core.settings import Origin, SettingValue, as_typed
+from zerowiz.core.settings import HYPERPARAMETERS, LEARNING, Origin, SettingValue, as_typed
 from zerowiz.core.structs import replace
 from zerowiz.core.units import divide_batch, keep_batch, largest_part, solve_accumulation
 from zerowiz.core.workload import (
@@ -174,6 +174,8 @@ def list_values(
 ) -> Iterator[SettingValue]:
     """All that a script, a config, options and answers say of a job's settings.
 
+    A config says how a plain loop learns; a Trainer compares what it says with its arguments.
+
     Args:
         options: What was said.
         settings: What the script says.
@@ -184,7 +186,7 @@ def list_values(
     Raises:
         UsageError: The batch of the config does not multiply out.
     """
-    for name in (*_OF_STEP, "model"):
+    for name in (*_OF_STEP, "model", *LEARNING):
         setting: ScriptValue[object] | None = getattr(settings, name, None)
         if setting is not None:
             yield by_script(name, setting)
@@ -197,12 +199,13 @@ def list_values(
         "optimizer_state_dtype": config.state_dtype,
         "stage": None if config.stage is None else str(config.stage),
         "offload": config.offload,
+        **{name: value for name, value in config.learning if name in settings.by_config},
     }
     for name, value in of_config.items():
         if value is not None:
             source = f"{options.config}"
             yield SettingValue(name=name, value=value, origin=Origin.CONFIG, source=source)
-    for name in (*_OF_STEP, "optimizer_state_dtype", "stage", "offload"):
+    for name in (*_OF_STEP, "optimizer_state_dtype", "stage", "offload", *HYPERPARAMETERS):
         value = getattr(options, name)
         if value is not None:
             source = as_typed(name, value)
@@ -261,6 +264,11 @@ def gives_way(settings: ScriptSettings, script: SettingValue, other: SettingValu
     # What both may mean is compared with more than their texts, where it is read.
     if script.name == "model":
         return True
+    if script.name in LEARNING:
+        # What a loop calls so reaches the optimizer by the config alone.
+        is_said = settings.values[script.name].state is State.SAID
+        by_config = script.name in settings.by_config
+        return by_config and not (is_said and other.origin is not Origin.CONFIG)
     is_said = other.origin in {Origin.OPTION, Origin.ANSWER}
     same = is_said and _agrees(script.name, other.value, script.value)
     return same or settings.is_open(script.name, other.value)
@@ -325,10 +333,12 @@ def resolve_workload(
         )
         raise UsageError(error.message, *error.hints, *hints) from None
     _refuse_idle(options, workload)
+    # A script that has an option for it may use its value for more than the optimizer.
+    learned = {n: getattr(options, n) for n in HYPERPARAMETERS if n in settings.by_config}
     return ResolvedWorkload(
         workload=workload,
         decided=frozenset(n for n, v in values.items() if v is not None),
-        settled=tuple(_settled(values, settings)),
+        settled=tuple(_settled({**values, **learned}, settings)),
     )
 
 

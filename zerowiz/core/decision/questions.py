@@ -1,5 +1,6 @@
 """The wizard's questions, as data: each has a flag, and what is known is not asked."""
 
+import re
 from collections.abc import Collection, Mapping
 from enum import Enum, StrEnum
 
@@ -122,12 +123,17 @@ class Answers(Struct, frozen=True, kw_only=True):
         return replace(self, given=kept, before={**self.before, **self.by_key})
 
 
+_RATE = re.compile(r"(\d+\.?\d*|\.\d+)(e-?\d{1,2})?", re.ASCII | re.IGNORECASE)
+
+
 class AnswerKind(StrEnum):
     """How a question is answered."""
 
     TEXT = "text"
     COUNT = "count"
     """A positive whole number."""
+    RATE = "rate"
+    """A positive number: `6e-4`."""
     PATH = "path"
     """Of a file or a folder; Tab completes it."""
     CHOICE = "choice"
@@ -178,6 +184,8 @@ class Question(Struct, frozen=True, kw_only=True):
         match self.kind:
             case AnswerKind.COUNT if not answer.isdecimal() or int(answer) < 1:
                 return N_("a whole number from 1 on")
+            case AnswerKind.RATE if not _RATE.fullmatch(answer) or not float(answer):
+                return N_("a number such as 5e-5")
             case AnswerKind.CHOICE if answer not in values:
                 return f"one of {', '.join(values)}"
             case AnswerKind.CONFIRM if answer not in {"yes", "no"}:
@@ -330,6 +338,17 @@ QUESTIONS: tuple[Question, ...] = (
         why=N_("The longest sequence in your data. Longer sequences need more memory."),
         default="2048",
         kind=AnswerKind.COUNT,
+    ),
+    Question(
+        key="lr",
+        flag="$lr",
+        text=N_("Which learning rate?"),
+        why=N_("Your script passes no optimizer to DeepSpeed: its config makes one."),
+        more=N_(
+            "zerowiz found none in your script. Fine-tuning often takes 1e-5 to 5e-5, training from"
+            " scratch 1e-4 to 1e-3. There are options for weight decay, warm-up and clipping, too."
+        ),
+        kind=AnswerKind.RATE,
     ),
     Question(
         key="gradient_checkpointing",

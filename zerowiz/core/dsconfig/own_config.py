@@ -1,7 +1,7 @@
 """Read the facts that a plan needs out of a person's own ds_config."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 
 from msgspec import Struct
@@ -42,6 +42,8 @@ class UserConfig(Struct, frozen=True, kw_only=True):
     autocasts_half: bool = False
     """Whether autocast to the format of its weights runs over weights of 16 bits."""
     state_dtype: StateDtype | None = None
+    learning: tuple[tuple[str, object], ...] = ()
+    """What it says of how the model learns, each with its name in LEARNING."""
     uncounted: tuple[str, ...] = ()
     """Its keys that change memory in ways that the ledger does not count."""
     besides: tuple[Uncounted, ...] = ()
@@ -248,6 +250,21 @@ def read_base(values: Mapping[str, object], *, fills_in: bool = False) -> UserCo
     )
 
 
+def _learning(values: Mapping[str, object]) -> Iterator[tuple[str, object]]:
+    """The values of optimizer, scheduler and clipping that have a name of their own here."""
+    optimizer, scheduler = (_section(values, key) for key in ("optimizer", "scheduler"))
+    params, steps = _section(optimizer, "params"), _section(scheduler, "params")
+    numbers = {
+        "lr": params.get("lr"),
+        "weight_decay": params.get("weight_decay"),
+        "warmup_steps": steps.get("warmup_num_steps"),
+        "max_grad_norm": values.get("gradient_clipping"),
+    }
+    yield from ((name, v) for name, v in numbers.items() if isinstance(v, int | float))
+    if "type" in scheduler:
+        yield "schedule", scheduler["type"]
+
+
 def read_own_config(values: Mapping[str, object], *, fills_in: bool = False) -> UserConfig:
     """Parse the content of a ds_config.
 
@@ -284,4 +301,5 @@ def read_own_config(values: Mapping[str, object], *, fills_in: bool = False) -> 
         torch_autocast=None if of_half else autocast,
         autocasts_half=of_half and precision is autocast,
         state_dtype=StateDtype.BF16 if half else StateDtype.FP32,
+        learning=tuple(_learning(values)),
     )

@@ -11,6 +11,7 @@ from zerowiz.core.dsconfig.merge import build_on
 from zerowiz.core.memory.host import HostPhase, offload_to_nvme
 from zerowiz.core.model.hf_config import APART, MOE_BLOCKS
 from zerowiz.core.model.types import ModelSource
+from zerowiz.core.settings import Hyperparameters
 from zerowiz.core.strategy_types import Offload, Strategy, ZeroKey
 from zerowiz.core.workload import (
     ADAMW_PARAMS,
@@ -42,6 +43,13 @@ class Handover(Struct, frozen=True, kw_only=True):
     script_has_optimizer: bool = True
     base: Section | None = None
     """A config of the person's own that this one is built on."""
+    hyperparameters: Hyperparameters = Hyperparameters()
+    """How the model learns, where the config says it."""
+
+    @property
+    def builds_optimizer(self) -> bool:
+        """Whether DeepSpeed makes the optimizer of a plain loop."""
+        return self.integration is Integration.DEEPSPEED and not self.script_has_optimizer
 
 
 class _Writing(Struct, frozen=True, kw_only=True):
@@ -73,11 +81,6 @@ class _Writing(Struct, frozen=True, kw_only=True):
         trainer = self.handover.integration is Integration.HF
         return AUTO if trainer and field in self.handover.settled else value
 
-    def builds_optimizer(self) -> bool:
-        """Whether DeepSpeed makes the optimizer of a plain loop."""
-        raw = self.handover.integration is Integration.DEEPSPEED
-        return raw and not self.handover.script_has_optimizer
-
 
 def _batch(w: _Writing) -> Section:
     # Never `train_batch_size`: under zero.Init on the CPU accelerator it is checked before the
@@ -91,11 +94,11 @@ def _batch(w: _Writing) -> Section:
 
 
 def _clipping(w: _Writing) -> Section:
-    # The default became 1.0 in 0.19.3 and was 0 before; the Trainer's max_grad_norm is 1.0 too.
+    # DeepSpeed's default became 1.0 in 0.19.3: 0.0 is what clips nothing in every release.
     if w.by_lightning:
         return {}
     trainer = w.handover.integration is Integration.HF
-    return {"gradient_clipping": AUTO if trainer else 1.0}
+    return {"gradient_clipping": AUTO if trainer else w.handover.hyperparameters.max_grad_norm}
 
 
 def autocast_section(dtype: Precision) -> Section:
@@ -200,22 +203,39 @@ def _optimizer(w: _Writing) -> Section:
     half = w.job.state_dtype is StateDtype.BF16
     if w.handover.integration is Integration.HF and w.offloads and half:
         # The Trainer's own swap builds a CPU Adam with fp32 moments, which DeepSpeed then refuses.
-        return {"optimizer": {"type": "AdamW", "params": dict.fromkeys(ADAMW_PARAMS, AUTO)}}
-    if not w.builds_optimizer():
+        names = ("lr", *ADAMW_PARAMS, "weight_decay")
+        return {"optimizer": {"type": "AdamW", "params": dict.fromkeys(names, AUTO)}}
+    if not w.handover.builds_optimizer:
         return {}
-    asked = w.job.workload.optimizer
-    if w.offloads and asked is Optimizer.ADAMW:
-        return {"optimizer": {"type": "AdamW", "params": dict(ADAMW_PARAMS)}}  # its own CPU Adam
-    return {"optimizer": OPTIMIZERS[asked].section}
+    row, learning = OPTIMIZERS[w.job.workload.optimizer], w.handover.hyperparameters
+    # torch's AdamW decays by 0.01 unasked, and DeepSpeed's by none.
+    of_all: Section = {"lr": learning.lr, "weight_decay": learning.weight_decay}
+    on_host = w.offloads and row is OPTIMIZERS[Optimizer.ADAMW]  # DeepSpeed's own CPU Adam
+    params = {**of_all, **(ADAMW_PARAMS if on_host else row.params)}
+    if learning.lr is None:  # of a plan that writes nothing
+        del params["lr"]
+    return {"optimizer": {"type": row.ds_type, "params": params}}
+
+
+def _scheduler(w: _Writing) -> Section:
+    """The warm-up of the optimizer that DeepSpeed makes; later the learning rate stays."""
+    learning = w.handover.hyperparameters
+    if learning.warmup_steps is None or not w.handover.builds_optimizer:
+        return {}
+    params: dict[str, object] = {"warmup_min_lr": 0.0, "warmup_max_lr": learning.lr}
+    if learning.lr is None:  # of a base whose optimizer names none
+        del params["warmup_max_lr"]
+    params |= {"warmup_num_steps": learning.warmup_steps, "warmup_type": "linear"}
+    return {"scheduler": {"type": "WarmupLR", "params": params}}
 
 
 def _client_optimizer(w: _Writing) -> Section:
     """What lets a job have an optimizer that DeepSpeed did not make for it."""
     if w.handover.integration.row.as_written:
-        tested = OPTIMIZERS[w.job.workload.optimizer].tested and w.builds_optimizer()
+        tested = OPTIMIZERS[w.job.workload.optimizer].tested and w.handover.builds_optimizer
         untested = w.strategy.stage > 0 and not tested
         # A torch optimizer would be refused under offload (runtime/engine.py).
-        is_clients = not w.builds_optimizer()
+        is_clients = not w.handover.builds_optimizer
     else:
         # The Trainer and Accelerate allow any themselves, but put DeepSpeed's Adam in the place of
         # others under offload, silently (accelerate/utils/deepspeed.py).
@@ -226,30 +246,7 @@ def _client_optimizer(w: _Writing) -> Section:
     )
 
 
-def own_values(config: Section) -> tuple[str | None, dict[str, object]]:
-    """The values of a written config that decide how the model learns, and that zerowiz chose.
-
-    Batch and precision are no part of it: a plan names them. What the Trainer fills in is its own,
-    and a switch chooses a kernel.
-
-    Args:
-        config: As `write_config` made it.
-
-    Returns:
-        The optimizer that DeepSpeed makes, if it makes one, and the values by their keys.
-    """
-    optimizer = config.get("optimizer")
-    section = optimizer if isinstance(optimizer, dict) else {"type": None, "params": {}}
-    settings = {**section["params"], "gradient_clipping": config.get("gradient_clipping", AUTO)}
-    values = {
-        key: value
-        for key, value in settings.items()
-        if value != AUTO and not isinstance(value, bool)
-    }
-    return section["type"], values
-
-
-_SECTIONS = (_batch, _clipping, _precision, _zero, _optimizer, _client_optimizer)
+_SECTIONS = (_batch, _clipping, _precision, _zero, _optimizer, _scheduler, _client_optimizer)
 
 
 def write_config(job: Job, evaluated: StrategyEstimate, handover: Handover) -> dict[str, object]:

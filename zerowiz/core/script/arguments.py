@@ -396,6 +396,11 @@ _TRAINING_ARGUMENTS: Mapping[str, Field] = {
     "gradient_checkpointing": Field(Reads.TRUTH, default=False),
     "gradient_checkpointing_kwargs": Field(Reads.STR, None),
     "optim": Field(Reads.STR, "adamw_torch_fused"),
+    "learning_rate": Field(Reads.FLOAT, 5e-5),
+    "weight_decay": Field(Reads.FLOAT, 0.0),
+    "lr_scheduler_type": Field(Reads.STR, "linear"),
+    "warmup_steps": Field(Reads.FLOAT, 0.0),
+    "max_grad_norm": Field(Reads.FLOAT, 1.0),
     "deepspeed": Field(Reads.STR, None),
     "use_cpu": Field(Reads.TRUTH, default=False),
     "dataloader_num_workers": Field(Reads.INT, 0),
@@ -414,9 +419,10 @@ _SENTENCE_ARGUMENTS: Mapping[str, Field] = {
     "warmup_ratio": Field(Reads.FLOAT, None),
 }
 # trl 1.16, trainer/base_config.py, class _BaseConfig: bf16 becomes true unless fp16 is. In older
-# releases both were false, so the default is not known.
+# releases both were false, so the default is not known. Each class has its own learning rate.
 _TRL_CONFIG: Mapping[str, Field] = {
     **_TRAINING_ARGUMENTS,
+    "learning_rate": Field(Reads.FLOAT, None),
     "bf16": Field(Reads.TRUTH, default=None),
     "gradient_checkpointing": Field(Reads.TRUTH, default=True, older=(((0, 22), False),)),
 }
@@ -459,7 +465,7 @@ ARGUMENT_CLASSES: Mapping[str, Mapping[str, Field]] = {
     "SentenceTransformerTrainingArguments": _SENTENCE_ARGUMENTS,
     "CrossEncoderTrainingArguments": _SENTENCE_ARGUMENTS,
     "SparseEncoderTrainingArguments": _SENTENCE_ARGUMENTS,
-    "SFTConfig": _SFT_CONFIG,
+    "SFTConfig": {**_SFT_CONFIG, "learning_rate": Field(Reads.FLOAT, 2e-5)},
     # trl 1.16, experimental/gkd/gkd_config.py, gold/gold_config.py: subclasses of SFTConfig.
     "GKDConfig": _SFT_CONFIG,
     "GOLDConfig": _SFT_CONFIG,

@@ -7,6 +7,7 @@ from msgspec import Struct, field
 
 from zerowiz.core.script.arguments import Scalar, ScriptParser
 from zerowiz.core.script.settings_file import SettingsFile
+from zerowiz.core.settings import HYPERPARAMETERS, OTHER_SETTINGS
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import SETTINGS, Integration
 
@@ -146,6 +147,8 @@ class TrainerFacts(Struct, frozen=True, kw_only=True):
 # setting that they say, or by a name of what they say beside the settings.
 TRAINER_FIELDS: Mapping[str, tuple[str, ...]] = {
     **{name: row.trainer_fields for name, row in SETTINGS.items() if row.trainer_fields},
+    **{name: OTHER_SETTINGS[name].trainer_fields for name in HYPERPARAMETERS},
+    "schedule": ("lr_scheduler_type",),
     "bf16": ("bf16",),
     "fp16": ("fp16",),
     "every_n_layers": ("gradient_checkpointing_kwargs",),

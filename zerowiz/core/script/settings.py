@@ -1,7 +1,7 @@
 """Determine the settings of a run: the script's own values, overridden by the words after it."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from enum import Enum
 from functools import cached_property, partial
 
@@ -35,6 +35,7 @@ from zerowiz.core.script.bindings import (
 )
 from zerowiz.core.script.facts import UNSEEN, Convention, ScriptFacts, ValueSource
 from zerowiz.core.script.trainers import NotCounted, TrainerSettings, known, settle_trainer
+from zerowiz.core.settings import HYPERPARAMETERS, LEARNING
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import (
     SETTINGS,
@@ -198,6 +199,8 @@ class ScriptSettings(TrainerSettings, frozen=True, kw_only=True):
     splits: bool = True
     """Whether nobody decides how the sequences of an optimizer step are split into micro-steps, and
     another split learns the same."""
+    by_config: frozenset[str] = frozenset()
+    """Of the names in LEARNING those that it takes from the config, whatever it says itself."""
     words_for: Callable[[str, object], Words | None] = _no_words
     """The words after the script that give a setting, by its name, this value.
 
@@ -243,6 +246,8 @@ _BESIDES: Mapping[str, type] = {
     "loader_workers": int,
     "epochs": float,
     "every_n_layers": int,
+    **dict.fromkeys(HYPERPARAMETERS, float),
+    "schedule": str,
 }
 _OF_TRAINER = (
     *("trainer", "reference", "eval_batch", "group", "steps_per_generation", "whole_generation"),
@@ -318,6 +323,9 @@ class ScriptRun(Resolver):
             metrics=_metrics(facts) if "eval_batch" in of_trainer.values else None,
             adapts=method is None and adapters is not None and adapters.value,
             targets_by_architecture=by_architecture,
+            by_config=learned_by_config(
+                None if facts.convention is Convention.NONE else facts.integration, facts.passed
+            ),
             words_for=partial(words_for, self),
         )
         frozen = settings.method is None or settings.method.value is not Method.FULL
@@ -352,6 +360,23 @@ def facts_of(script: ScriptRun | None) -> ScriptFacts | None:
 def settings_of(script: ScriptRun | None) -> ScriptSettings:
     """The settings of a run; none of a job without a script."""
     return ScriptSettings() if script is None else script.settings
+
+
+def learned_by_config(reader: Integration | None, passed: Collection[str]) -> frozenset[str]:
+    """Of the names in LEARNING those that DeepSpeed takes from its config.
+
+    Args:
+        reader: The library that passes it on; None where none does.
+        passed: The `optimizer` and the `lr_scheduler`, if the script passes them to DeepSpeed.
+
+    Example:
+        >>> learned_by_config(Integration.DEEPSPEED, {"optimizer"})
+        frozenset({'max_grad_norm'})
+    """
+    if reader is Integration.DEEPSPEED and "optimizer" not in passed:
+        return frozenset(LEARNING) - ({"warmup_steps", "schedule"} if passed else set())
+    clips = reader in {Integration.DEEPSPEED, Integration.ACCELERATE}
+    return frozenset({"max_grad_norm"} if clips else ())
 
 
 def _epochs(run: Resolver) -> ScriptValue[float] | None:
@@ -467,6 +492,7 @@ def _unseen(facts: ScriptFacts, settings: ScriptSettings) -> Iterator[str]:
         "method": facts.trains_adapters,
         "lora_rank": facts.trains_adapters and adapters,
         "lora_target_modules": facts.trains_adapters and adapters,
+        "max_grad_norm": facts.max_grad_norm.code is not None,
     }
     return (name for name, is_own in decided.items() if is_own and name not in settings.values)
 

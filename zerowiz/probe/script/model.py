@@ -299,6 +299,11 @@ def _size(read: Reader, names: frozenset[str]) -> ValueSource:
     given = [binding for binding in _given(read, names) if binding.seen]
     if given:
         return agree(given)
+    return by_name(read, names)
+
+
+def by_name(read: Reader, names: frozenset[str]) -> ValueSource:
+    """The option, or else the constant of the module, that has one of these names."""
     named = read.named(names)
     return named if named.seen else agree(constants(read, names))
 

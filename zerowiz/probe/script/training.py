@@ -12,10 +12,11 @@ from zerowiz.core.script.facts import (
     ScriptFacts,
     ValueSource,
 )
+from zerowiz.core.settings import OTHER_SETTINGS
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import OPTIMIZERS, SETTINGS, SWITCHED, Integration
 from zerowiz.probe.script.commandline import Arguments, Built, built_arguments
-from zerowiz.probe.script.model import loads
+from zerowiz.probe.script.model import by_name, loads
 from zerowiz.probe.script.reader import Reader, agree, short_code
 from zerowiz.probe.script.source import FunctionCall, Source, conjuncts, last_name, literal
 
@@ -47,6 +48,9 @@ def with_training(facts: ScriptFacts, read: Reader) -> ScriptFacts:
         loader_workers=agree(_loader_workers(read)),
         # One that is built under a condition may not be the one that steps.
         optimizer=UNSEEN if len(built) == 1 and built[0][0].tests else agree(bindings),
+        lr=_of_optimizer(read, built, "lr"),
+        weight_decay=_of_optimizer(read, built, "weight_decay"),
+        max_grad_norm=_clipping(read),
     )
     facts = replace(
         facts,
@@ -188,6 +192,23 @@ def _own_optimizers(read: Reader) -> Iterator[tuple[FunctionCall, ValueSource]]:
             yield call, ValueSource(from_config=True, line=call.line, code=f"{call.name}(...)")
         elif _OF_OPTIM.match(read.source.class_origin(call.node.func)):
             yield call, ValueSource(line=call.line, code=f"{call.name}(...)")
+
+
+def _of_optimizer(
+    read: Reader, built: list[tuple[FunctionCall, ValueSource]], name: str
+) -> ValueSource:
+    """An argument of the optimizers that a script builds; else what it calls by this name."""
+    if not built:
+        return by_name(read, OTHER_SETTINGS[name].script_names)
+    return agree(read.keyword(call, name) or UNSEEN for call, _ in built)
+
+
+def _clipping(read: Reader) -> ValueSource:
+    """The norm to which a script clips; else what it calls by such a name."""
+    calls = [call for call in read.source.calls if call.method == "clip_grad_norm_"]
+    norms = [(call.argument("max_norm", 1), call) for call in calls]
+    given = [read.bind(norm, call, "max_norm") for norm, call in norms if norm is not None]
+    return agree(given) if given else by_name(read, OTHER_SETTINGS["max_grad_norm"].script_names)
 
 
 _TORCH_ADAMS = frozenset({"torch.optim.Adam", "torch.optim.AdamW"})
