@@ -776,3 +776,18 @@ def test_the_wizard_keeps_it_and_starts_from_the_scripts_own(terminal: Open, fol
         ("use `--micro-batch 2` or `--micro-batch 4`", "1" + ENTER),
     )
     person.wait_for("x accumulation 32 x 4 GPUs = 128 sequences")
+
+
+def test_the_wizard_asks_for_a_learning_rate_that_nobody_names(
+    terminal: Open, folder: Path
+) -> None:
+    (folder / "train.py").write_text(UNNAMED)
+    person = terminal("init", *ON_GPUS, "--micro-batch", "2", "train.py")
+    person.finish(
+        ("Which learning rate?", "6e-4" + ENTER),
+        ("gradient checkpointing?", ENTER),
+        ("lr 0.0006 (your", ""),
+        ("Write the files?", ENTER),
+    )
+    config = json.loads((folder / "ds_config_zero0.json").read_text())
+    assert 6e-4 == config["optimizer"]["params"]["lr"] == answers_of(folder)["lr"]
