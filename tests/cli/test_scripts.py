@@ -766,16 +766,24 @@ def test_a_config_that_is_not_wanted_as_the_base_is_not_used(terminal: Open, fol
     assert (2, False) == (config["train_micro_batch_size_per_gpu"], "config" in answers_of(folder))
 
 
-def test_the_wizard_keeps_it_and_starts_from_the_scripts_own(terminal: Open, folder: Path) -> None:
-    (folder / "train.py").write_text(BATCHES)
+@pytest.mark.parametrize(
+    ("text", "own", "steps", "whole"),
+    # The Trainer's own default is 8 x 1.
+    [(BATCHES, 4, 32, 128), (HF_PARSER, 8, 8, 32)],
+)
+def test_the_wizard_keeps_it_and_starts_from_the_scripts_own(
+    terminal: Open, folder: Path, text: str, own: int, steps: int, whole: int
+) -> None:
+    (folder / "train.py").write_text(text)
     person = terminal("init", *ON_GPUS, "train.py")
+    kept = f"Your script keeps its global batch of {whole} sequences: the accumulation follows."
     person.talk(
         ("What is your goal?", DOWN * 2 + ENTER),
-        ("Your script keeps its global batch of 128 sequences: the accumulation follows.", ""),
-        ("(4)", "3" + ENTER),
+        (kept, ""),
+        (f"({own})", "3" + ENTER),
         ("use `--micro-batch 2` or `--micro-batch 4`", "1" + ENTER),
     )
-    person.wait_for("x accumulation 32 x 4 GPUs = 128 sequences")
+    person.wait_for(f"x accumulation {steps} x 4 GPUs = {whole} sequences")
 
 
 def test_the_wizard_asks_for_a_learning_rate_that_nobody_names(
