@@ -40,6 +40,8 @@ SAID: tuple[Mapping[str, object], ...] = (
     | {"optimizer-state-dtype": "bf16", "ignore-oom": True, "integration": "deepspeed"},
     {"model": "1b", "machine": "4xH100", "torch-autocast": "bf16", "precision": "fp32"}
     | {"reference": "precomputed", "trainer": "dpo", "gpus-per-node": 2, "probe-timeout": 5},
+    {"model": "1b", "machine": "4xH100", "integration": "deepspeed", "lr": 6e-4}
+    | {"weight-decay": 0.1, "warmup-steps": 20, "max-grad-norm": 0.5},
     {"model": "1b", "machine": "4xH100", "stage": "3", "quantized-weights": True}
     | {"offload": "all", "nvme-path": "nvme"},
 )

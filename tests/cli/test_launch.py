@@ -368,7 +368,7 @@ def test_a_parser_that_spells_local_rank_differently_is_named(
     result = here(command, *CPU, "--micro-batch", "1", "train.py")
     assert 5 == result.code
     said = result.stdout + result.stderr
-    assert "passes `--local_rank`, and train.py line 6 takes `--local-rank`" in " ".join(
+    assert "passes `--local_rank`, and train.py line 7 takes `--local-rank`" in " ".join(
         said.split()
     )
 

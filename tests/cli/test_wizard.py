@@ -184,7 +184,7 @@ CONVERSATIONS = {
             (GOAL, "my own" + ENTER),
             (MICRO_BATCH, "2" + ENTER),
             # What the last question stands below is what was decided now.
-            ("Step     2 x 512", ""),
+            ("Step     micro-batch 2 x", ""),
             ("> " + LAST, ENTER),
         ],
         {"script": "train.py", "model": "2b", "seq-len": 512, "micro-batch": 2},
@@ -261,7 +261,7 @@ CONVERSATIONS = {
             (MICRO_BATCH, "4" + ENTER),
             (LENGTH, "64" + ENTER),
             ("Does the job use gradient checkpointing?", DOWN + ENTER),
-            ("Step     4 x 64 tokens per CPU rank", ""),
+            ("Step     micro-batch 4 x accumulation 1 x 2 CPU ranks", ""),
             (LAUNCH, WRITE),
         ],
         {"micro-batch": 4, "seq-len": 64, "gradient-checkpointing": True},
@@ -509,7 +509,7 @@ CONVERSATIONS = {
             {"train.py": HF_IN_CODE.replace("batch_size=4", "batch_size=2")},
             ("", ENTER),
             ("was edited meanwhile", ""),
-            ("Step     2 x 64", ""),
+            ("Step     micro-batch 2 x", ""),
             ("> yes, launch it", "stop" + ENTER),
         ],
         0,
@@ -623,8 +623,8 @@ def test_a_consequence_follows_what_is_typed(terminal: Open) -> None:
     person.talk((MODEL, "1b"), ("-> ZeRO-", BACKSPACE * 2 + "700b"))
     person.talk(("-> nothing fits", BACKSPACE * 4 + "1b" + ENTER), (GOAL, DOWN))
     # Who wants a micro-batch sees what each one leads to.
-    person.talk((" s a step", DOWN + ENTER), (MICRO_BATCH, BACKSPACE + "4096"))
-    person.wait_for("nothing fits")
+    person.talk((" s a step", DOWN + ENTER), (MICRO_BATCH, BACKSPACE + "2"))
+    person.wait_for("micro-batch 2 x 4 steps")
 
 
 def test_fifty_columns_are_enough(folder: Path) -> None:

@@ -318,7 +318,7 @@ def test_a_remedy_stays_when_something_else_is_changed_until_it_is_taken_back(
         ("you chose this change; Enter undoes it", ""),
         (CHANGE, "model" + ENTER),
         ("Which model?", "6.9b" + ENTER),
-        ("Step     2 x 128", ""),
+        ("Step     micro-batch 2 x", ""),
         (LAST, "change" + ENTER),
         (CHANGE, "--micro-batch 2" + ENTER),
         # Without it nothing fits again.

@@ -61,9 +61,14 @@ def learning(said: Mapping[str, SettingValue]) -> str:
     """
     parts: dict[str, list[str]] = {}
     for name, value in said.items():
-        source = _SAID.get(value.origin, value.source)
-        parts.setdefault(source, []).append(_learned(name, value.value))
-    return "; ".join(f"{', '.join(texts)} ({_(source)})" for source, texts in parts.items())
+        parts.setdefault(_source(value), []).append(_learned(name, value.value))
+    return "; ".join(f"{', '.join(texts)} ({source})" for source, texts in parts.items())
+
+
+def _source(value: SettingValue) -> str:
+    said = _SAID.get(value.origin, value.source)
+    what = said.removeprefix("the default of ")
+    return _(said) if what == said else _("the default of {what}", what=what)
 
 
 def _learned(name: str, value: object) -> str:
