@@ -11,6 +11,8 @@ import torch
 from torch import distributed as dist
 from torch.utils.data import DataLoader, TensorDataset
 
+lr = 1e-3  # of the optimizer in the config
+
 
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser()

@@ -514,7 +514,7 @@ def test_a_fresh_clone_is_launched_and_a_file_that_is_edited_then_is_kept(
     (clone / CONFIG).write_text(edited)
     refused = run(launch, env=environ, cwd=clone)
     assert 1 == refused.returncode, refused.stderr
-    assert f"`{CONFIG}` exists and was not written by zerowiz" in refused.stderr
+    assert f"you edited what the plan decides: `{CONFIG}`" in refused.stderr
     assert edited == (clone / CONFIG).read_text()
 
 
