@@ -123,6 +123,7 @@ def said_by_config(options: Options) -> frozenset[str]:
     except UsageError:
         return frozenset()
     whole, steps = config.train_batch_size, config.accumulation_steps
+    builds = config.base is None or "optimizer" in config.base
     values = {
         "stage": config.stage,
         "offload": config.offload,
@@ -132,7 +133,7 @@ def said_by_config(options: Options) -> frozenset[str]:
         "precision": config.precision,
         "torch_autocast": config.torch_autocast,
         "optimizer_state_dtype": config.state_dtype,
-        **dict.fromkeys(HYPERPARAMETERS, 0),
+        **dict.fromkeys(HYPERPARAMETERS if builds else (), 0),
     }
     return frozenset(name for name, value in values.items() if value is not None)
 
@@ -154,7 +155,7 @@ def open_questions(options: Options, settings: ScriptSettings) -> dict[str, str 
             else ("yes" if options.gradient_checkpointing else "no")
         ),
     }
-    if "lr" in settings.by_config and options.config is None:
+    if "lr" in settings.by_config and "lr" not in said_by_config(options):
         known["lr"] = options.lr or settings.lr
     return {key: None if value is None else str(value) for key, value in known.items()}
 

@@ -210,3 +210,16 @@ def test_each_attempt_of_escalate_is_built_on_the_base(here: Run) -> None:
     refused = here(*DRY, "--escalate", "--config", "mine.json", "train.py")
     assert 2 == refused.code
     assert "--config mine.json --stage auto" in refused.hints
+
+
+def test_a_base_without_an_optimizer_leaves_the_learning_rate_open(here: Run, loop: Path) -> None:
+    base = {key: value for key, value in BASE.items() if key not in {"optimizer", "scheduler"}}
+    (loop / "mine.json").write_text(json.dumps(base))
+    words = ("--config", "mine.json", "--stage", "2")
+    refused = here(*INIT, *words, "train.py")
+    assert 3 == refused.code
+    assert "`--lr`" in refused.hints
+    config = config_of(here, *words, "--lr", "1e-3", "train.py")
+    assert (1e-3, 0.5) == (config["optimizer"]["params"]["lr"], config["gradient_clipping"])
+    (loop / "mine.json").write_text(json.dumps(BASE))
+    assert 2 == here(*INIT, *words, "--lr", "1e-3", "train.py").code
