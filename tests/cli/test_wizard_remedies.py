@@ -95,7 +95,12 @@ A100_REMEDIES: tuple[tuple[str, dict[str, object]], ...] = (
 HF = "train_hf.py"
 LEAN_WORDS = ("--method", "full", "--micro-batch", "1", "--gradient-checkpointing")
 LONG = ("--seq-len", "2048", *LEAN_WORDS)
-LEAN: dict[str, object] = {"micro_batch": 1, "gradient_checkpointing": True}
+# The sequences of a step stay.
+LEAN: dict[str, object] = {
+    "micro_batch": 1,
+    "accumulation_steps": 4,
+    "gradient_checkpointing": True,
+}
 # A script that can train adapters.
 ADAPTING = """\
 from dataclasses import dataclass

@@ -350,7 +350,7 @@ def test_the_ranks_get_what_was_said(folder: Path, way: str, config: str) -> Non
     (folder / "project_engine.py").write_text(ENGINE.replace("CONFIG", config))
     (folder / "train.py").write_text(LOADED)
     words = ("--accelerator", "cpu", "--gpus-per-node", "2", "--stage", "2", "--precision", "fp32")
-    stated = ("--model", "10m", "--micro-batch", "3", "--seq-len", "16", "--config-via", way)
+    stated = ("--model", "10m", "--micro-batch", "3", "--seq-len", "16", "--config-via", way, *LR)
     reports = folder / "reports"
     argv = [sys.executable, "-m", "zerowiz", "launch", "--yes", *words, *stated, "train.py"]
     done = run(argv, env=rank_environ(reports), cwd=folder)
