@@ -202,6 +202,7 @@ from omegaconf import OmegaConf
 parser = argparse.ArgumentParser()
 parser.add_argument("--ds_config", default="conf/ds.yaml")
 args = parser.parse_args()
+lr = 1e-4
 config = OmegaConf.to_container(OmegaConf.load(args.ds_config), resolve=True)
 engine, _, _, _ = deepspeed.initialize(model=build_model(), config=config)
 """
@@ -387,7 +388,8 @@ KERNEL_ROW = """\
     OptimizerKernel.MUON: KernelRow(
         optimizer=Optimizer.MUON,
         by_trainer=False,
-        section={"type": "Muon", "params": {"lr": 1e-5}},
+        ds_type="Muon",
+        params={"lr": 1e-5},
     ),
 """
 OPTIMIZER_ROW = """\
@@ -401,10 +403,8 @@ OPTIMIZER_ROW = """\
         flat_state_bytes={StateDtype.FP32: 8, StateDtype.BF16: 4},
         scales_bytes=0,
         stepping_bytes=0,
-        section={
-            "type": "Muon",
-            "params": {"muon_lr": 2e-2, "adam_lr": 1e-4, "momentum": 0.95, "weight_decay": 0.0},
-        },
+        ds_type="Muon",
+        params={"muon_lr": 2e-2, "adam_lr": 1e-4, "momentum": 0.95},
         # runtime/zero/utils.py, is_zero_supported_optimizer.
         tested=True,
         measured=False,
@@ -509,6 +509,7 @@ PRECISION_ROW = """\
         size_bytes=FP32_BYTES,
         detail="4 bytes, with products in TF32, which the script allows",
         dtype_names=("float32",),
+        lightning_names=(),
         section="bf16",
         enabled=False,
         section_values={},
