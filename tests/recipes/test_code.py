@@ -388,8 +388,7 @@ KERNEL_ROW = """\
     OptimizerKernel.MUON: KernelRow(
         optimizer=Optimizer.MUON,
         by_trainer=False,
-        ds_type="Muon",
-        params={"lr": 1e-5},
+        section={"type": "Muon", "params": {"lr": 1e-5}},
     ),
 """
 OPTIMIZER_ROW = """\
