@@ -490,7 +490,8 @@ def test_an_optimizer_touches_its_row_its_refusal_its_op_and_its_kernel(copied: 
     assert "Muon" == written["optimizer"]["type"]
     assert "zero_allow_untested_optimizer" not in written
     for stage in ("1", "2"):
-        launched = muon(copied, "launch", "--dry-run", "--force", "--stage", stage)
+        said = ("--lr", "1e-2", "--stage", stage)
+        launched = muon(copied, "launch", "--dry-run", "--force", *said)
         assert '"type": "Muon"' in launched.stdout, launched.stderr
         planned = json.loads(muon(copied, "plan", "--json", "--stage", stage).stdout)
         assert ("muon", f"zero{stage}") == (planned["workload"]["optimizer"], planned["chosen"])
