@@ -51,7 +51,7 @@ def read_plan_files(config_path: str) -> Iterator[tuple[str, bytes]]:
 
 
 def read_edits(config_path: str, script: str | None) -> EditedConfig | None:
-    """A person's edits of a config that zerowiz wrote for a script; None where there are none.
+    """A person's edits of a config that zerowiz wrote for a script; None without any.
 
     Where the config is not there yet, those of the newest one of another strategy.
 

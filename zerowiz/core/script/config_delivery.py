@@ -130,7 +130,7 @@ def named_file(text: str | None) -> str | None:
 
 # Say why zerowiz cannot pass a config to a script, and what to change in the script.
 
-_KEEP = "to keep what yours says, write it to a file: `$config FILE $stage auto` builds on it"
+_KEEP = "to keep your config, write it to a file: `$config FILE $stage auto` builds on it"
 
 # For each obstacle the reason, then the hints; {path}, {line} and {config} are filled in.
 _OBSTACLES: Mapping[Obstacle, tuple[str, ...]] = {
