@@ -21,12 +21,12 @@ from typing import Any, NamedTuple
 if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).parents[1])
 
-from net.public import _put, find_repositories
+from net.public import find_repositories, put_files
 
 from zerowiz.app.api import read_machine
 from zerowiz.app.decide import plan_options
 from zerowiz.app.options import Options
-from zerowiz.app.plan_files import note_config, plan_config
+from zerowiz.app.plan_files import note_choices, plan_config
 from zerowiz.app.reporter import SILENT
 from zerowiz.core.decision.flowchart import OffloadChoice
 from zerowiz.core.dsconfig.hjson import Dialect, parse, plain
@@ -79,7 +79,7 @@ def build(path: Path, integration: Integration) -> Iterator[Built]:
         )
         try:
             plan = plan_options(options, machine, None)
-            note_config(plan, SILENT)
+            note_choices(plan, SILENT)
             if plan.strategy is None:
                 yield Built(name, None, "nothing fits")
                 continue
@@ -148,7 +148,7 @@ def main() -> int:
         cache = folder / "cache"
         found, _missing = find_repositories(os.environ.get("NET_MIRROR"), cache)
         questions, built, seen = list[Any](), dict[str, list[Built]](), set[str]()
-        for file in _put("configs", found, folder / "public"):
+        for file in put_files("configs", found, folder / "public"):
             text = file.path.read_text(encoding="utf-8")
             if file.sha256 in seen or file.path.suffix != ".json" or len(built) >= words.count:
                 continue

@@ -58,19 +58,19 @@ def find_repositories(mirror: str | None, cache: Path) -> tuple[dict[str, Path],
 
 def read_scripts(repositories: Mapping[str, Path], folder: Path) -> Iterator[tuple[str, Any]]:
     """The claims about each script."""
-    asked = list(_put("scripts", repositories, folder))
+    asked = list(put_files("scripts", repositories, folder))
     for file, claims in zip(asked, in_forks(_claims, asked), strict=True):
         yield file.name, claims
 
 
 def read_configs(repositories: Mapping[str, Path], folder: Path) -> Iterator[tuple[str, Any]]:
     """The findings in each config."""
-    asked = list(_put("configs", repositories, folder))
+    asked = list(put_files("configs", repositories, folder))
     for file, findings in zip(asked, in_forks(_findings, asked), strict=True):
         yield file.name, findings
 
 
-def _put(kind: str, repositories: Mapping[str, Path], folder: Path) -> Iterator[Asked]:
+def put_files(kind: str, repositories: Mapping[str, Path], folder: Path) -> Iterator[Asked]:
     for name, repository in repositories.items():
         source = read_sources()[name]
         tree = folder / name

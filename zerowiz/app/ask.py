@@ -140,12 +140,13 @@ def said_by_config(options: Options) -> frozenset[str]:
 
 def open_questions(options: Options, settings: ScriptSettings) -> dict[str, str | None]:
     """The answers by key, None where neither an option, nor the script, nor a config says."""
+    by_config = said_by_config(options)
     known: dict[str, object] = {
         "model": options.model or settings.model,
         "micro_batch": (
             options.micro_batch
             or settings.micro_batch
-            or ("micro_batch" in said_by_config(options) or None)
+            or ("micro_batch" in by_config or None)
             or (solves_micro_batch(options, settings) or None)
         ),
         "sequence_tokens": options.sequence_tokens or settings.sequence_tokens,
@@ -155,7 +156,7 @@ def open_questions(options: Options, settings: ScriptSettings) -> dict[str, str 
             else ("yes" if options.gradient_checkpointing else "no")
         ),
     }
-    if "lr" in settings.by_config and "lr" not in said_by_config(options):
+    if "lr" in settings.by_config and "lr" not in by_config:
         known["lr"] = options.lr or settings.lr
     return {key: None if value is None else str(value) for key, value in known.items()}
 

@@ -8,13 +8,12 @@ from zerowiz.app.decide import (
     Plan,
     machine_of,
     note_basis,
-    note_settled,
     plan_options,
     plan_resolved,
 )
 from zerowiz.app.machines.machine import is_here
 from zerowiz.app.options import Options, with_plain
-from zerowiz.app.plan_files import note_config
+from zerowiz.app.plan_files import note_choices
 from zerowiz.app.reporter import Reporter
 from zerowiz.core.decision.questions import AnswerKind, Back, Choice, Question
 from zerowiz.core.decision.remedy_table import Expense, Remedy
@@ -235,8 +234,7 @@ class Remedying:
                 return None
             if (after := self._after(plan, machine, int(answer))) is not None:
                 self._now = after
-                note_settled(after[0], self._reporter)
-                note_config(after[0], self._reporter)
+                note_choices(after[0], self._reporter)
                 return after[0]
             first = int(answer) + 1
 
@@ -284,6 +282,5 @@ class Remedying:
             first = int(answer) + 1 if after is None else 0
             plan, machine = after or (plan, machine)
         self._now = plan, machine
-        note_settled(plan, self._reporter)
-        note_config(plan, self._reporter, is_asked=person is not None)
+        note_choices(plan, self._reporter, is_asked=person is not None)
         return plan

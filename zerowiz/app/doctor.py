@@ -8,11 +8,11 @@ from msgspec import Struct, field
 
 from zerowiz.app.ask import answer, by_default_of, open_questions
 from zerowiz.app.command import Command, FoundScript, find_script, read_found, understand_command
-from zerowiz.app.decide import Plan, note_basis, note_settled, plan_options, require_strategy
+from zerowiz.app.decide import Plan, note_basis, plan_options, require_strategy
 from zerowiz.app.launch.start import check_any_job, deliver_plan, preflight_input
 from zerowiz.app.machines.machine import find_machine, find_node, is_here, with_node
 from zerowiz.app.options import Options
-from zerowiz.app.plan_files import note_config
+from zerowiz.app.plan_files import note_choices
 from zerowiz.app.reporter import Reporter
 from zerowiz.app.resolve.workload import (
     check_accounting,
@@ -153,8 +153,7 @@ def _decide(
         check_own_config(options, machine, script, reporter)
         deliver_plan(plan, script, strategy)
     note_basis(plan, reporter)
-    note_settled(plan, reporter)
-    note_config(plan, reporter)
+    note_choices(plan, reporter)
     return plan
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from zerowiz import __version__
-from zerowiz.app.decide import Plan, with_way_to_keep
+from zerowiz.app.decide import Plan, note_settled, with_way_to_keep
 from zerowiz.app.machines.machine import is_here
 from zerowiz.app.options import Options, as_words
 from zerowiz.app.reporter import Reporter
@@ -137,8 +137,10 @@ def plan_config(plan: Plan, strategy: Strategy) -> PlannedConfig:
     return PlannedConfig(path=path, written=written, merged=merged, edited=edited)
 
 
-def note_config(plan: Plan, reporter: Reporter, *, is_asked: bool = False) -> None:
-    """Note what the config keeps of a person's base and edits; show how it differs, where asked.
+def note_choices(plan: Plan, reporter: Reporter, *, is_asked: bool = False) -> None:
+    """Note what was chosen, and what the config keeps of a person's base and edits.
+
+    How it differs is shown where that is asked for.
 
     Args:
         plan: What was decided.
@@ -148,6 +150,7 @@ def note_config(plan: Plan, reporter: Reporter, *, is_asked: bool = False) -> No
     Raises:
         ConfigMistakeError: DeepSpeed would not take it, and nobody forces it.
     """
+    note_settled(plan, reporter)
     options, strategy = plan.options, plan.strategy
     if strategy is None or options.own_config is not None:
         return
@@ -169,17 +172,11 @@ def note_config(plan: Plan, reporter: Reporter, *, is_asked: bool = False) -> No
         for each in removed:
             reporter.note(assumptions.removed(str(options.base), each))
     if options.diff or (is_asked and base is not None):
-        show_difference(plan, planned, reporter)
+        _show_difference(plan, planned, reporter)
 
 
-def show_difference(plan: Plan, planned: PlannedConfig, reporter: Reporter) -> None:
-    """Show how a config differs from the base, or from the file that is there.
-
-    Args:
-        plan: What was decided.
-        planned: Its config.
-        reporter: Shows it.
-    """
+def _show_difference(plan: Plan, planned: PlannedConfig, reporter: Reporter) -> None:
+    """Show how a config differs from the base, or from the file that is there."""
     base, path, wanted = plan.resolved.handover.base, planned.path, planned.file.text
     if base is not None:
         there = render_config(base).encode()

@@ -10,10 +10,10 @@ import typer
 from msgspec import Struct
 
 from zerowiz.app.api import PlanResult
-from zerowiz.app.decide import note_basis, note_emulation, note_settled, require_strategy
+from zerowiz.app.decide import note_basis, note_emulation, require_strategy
 from zerowiz.app.options import FileUse, Layers, Options, RunQuestion, TakesScript
 from zerowiz.app.plan import plan_job
-from zerowiz.app.plan_files import note_config
+from zerowiz.app.plan_files import note_choices
 from zerowiz.app.reporter import Reporter
 from zerowiz.cli.options import option_of, takes_options
 from zerowiz.cli.output import write_plan
@@ -189,8 +189,7 @@ def _show_plan(
         _explained(decision, shown.explain)  # a wrong name is refused before anything is shown
     run = question.plan_run(decision, options.machine, result.decided.resolved.own_epochs)
     note_basis(result.decided, reporter)
-    note_settled(result.decided, reporter)
-    note_config(result.decided, reporter)
+    note_choices(result.decided, reporter)
     note_emulation(result.decided, reporter)
     largest = result.limits() if shown.limits else None
     origins = None
@@ -342,8 +341,7 @@ def _plan(
             "name one machine: `$machine 8xH100-80GB`",
         )
     note_basis(planned.decided, reporter, None if beside is None else beside.decided)
-    note_settled(planned.decided, reporter)
-    note_config(planned.decided, reporter)
+    note_choices(planned.decided, reporter)
     return planned
 
 

@@ -92,7 +92,7 @@ def _refuse_errors(
     how: str,
     reporter: Reporter,
 ) -> None:
-    """Refuse errors that nobody forces; what else is found is noted, with how to mend it."""
+    """Refuse errors that nobody forces; what else is found is noted, with how to fix it."""
     errors = [(name, finding) for name, finding in findings if finding.severity is Severity.ERROR]
     is_final = any(_cannot_be_planned(finding, file_keys) for _name, finding in errors)
     if errors and (is_final or not options.force):

@@ -20,7 +20,8 @@ REPLACED = frozenset({ZERO, *BATCH_KEYS})
 _WHERE_MISSING = frozenset(
     {"optimizer", "scheduler", "zero_allow_untested_optimizer", "zero_force_ds_cpu_optimizer"}
 )
-_SHARDED_PARAMETERS = 3
+SHARDED_PARAMETERS = 3
+"""The stage that shards the weights too."""
 
 
 class RemovedKey(Struct, frozen=True, kw_only=True):
@@ -79,7 +80,7 @@ def removed_keys(base: Section, built: Section) -> tuple[RemovedKey, ...]:
     there = dict(_leaves(built))
     gone = {key: value for key, value in _leaves(base) if key not in there}
     return tuple(
-        _removed(key, value, _section(base, ZERO), _section(built, ZERO))
+        _removed(key, value, section_of(base, ZERO), section_of(built, ZERO))
         for key, value in gone.items()
         if not _has_below(key, there)
     )
@@ -90,7 +91,8 @@ def _has_below(key: str, leaves: Section) -> bool:
     return any(other.startswith(f"{key}.") for other in leaves)
 
 
-def _section(values: Section, key: str) -> Section:
+def section_of(values: Section, key: str) -> Section:
+    """The section under a key; empty where there is no section."""
     value = values.get(key)
     return value if isinstance(value, Mapping) else {}
 
@@ -109,9 +111,12 @@ def _removed(key: str, value: object, before: Section, now: Section) -> RemovedK
     why, is_lost = "the plan leaves it at DeepSpeed's default", False
     section = name.partition(".")[0]
     if section in {"offload_optimizer", "offload_param"}:
-        is_lost = section not in now and _section(before, section).get("device") in {"cpu", "nvme"}
+        is_lost = section not in now and section_of(before, section).get("device") in {
+            "cpu",
+            "nvme",
+        }
         why = "the plan does not offload it" if section not in now else why
-    elif name.startswith("stage3_") and now.get("stage") != _SHARDED_PARAMETERS:
+    elif name.startswith("stage3_") and now.get("stage") != SHARDED_PARAMETERS:
         why, is_lost = "only stage 3 has it", True
     elif key in BATCH_KEYS:
         why = "DeepSpeed computes it from micro-batch, accumulation and ranks"

@@ -8,7 +8,13 @@ from msgspec import Struct
 
 from zerowiz.core.decision.flowchart import OffloadChoice
 from zerowiz.core.decision.job import Uncounted
-from zerowiz.core.dsconfig.merge import BATCH_KEYS, ZERO, says_precision
+from zerowiz.core.dsconfig.merge import (
+    BATCH_KEYS,
+    SHARDED_PARAMETERS,
+    ZERO,
+    says_precision,
+    section_of,
+)
 from zerowiz.core.dsconfig.schema import truth_of
 from zerowiz.core.memory.buffers import DEEPSPEED_DEFAULTS, Buffers, NvmeBuffers
 from zerowiz.core.structs import MOST_COUNT, replace
@@ -19,8 +25,6 @@ from zerowiz.errors import UsageError
 # them, and 1 or the word `yes`, which hjson takes without quotes, is true.
 
 
-# runtime/zero/config.py: overlap_comm is on by default at this stage alone.
-_SHARDED_PARAMETERS = 3
 AUTOCAST_KEY = "torch_autocast.enabled"
 # As many digits as Python turns into a number without a look at the limit.
 _DIGITS = re.compile(r"\d{1,18}", re.ASCII)
@@ -79,11 +83,6 @@ class UserConfig(Struct, frozen=True, kw_only=True):
         return micro, steps
 
 
-def _section(values: Mapping[str, object], key: str) -> Mapping[str, object]:
-    value = values.get(key)
-    return value if isinstance(value, Mapping) else {}
-
-
 def _count(values: Mapping[str, object], *keys: str) -> int | None:
     """An integral number under the first of these names; DeepSpeed takes 5e8 as well."""
     counts = (_whole(values.get(key)) for key in keys)
@@ -122,10 +121,11 @@ def _buffers(zero: Mapping[str, object], stage: int) -> Buffers:
     threshold, live = "param_persistence_threshold", "max_live_parameters"
     moves_optimizer = _leaves(zero, "offload_optimizer")
     # Below stage 3, DeepSpeed offloads to host memory only.
-    nvme = _nvme(zero) if stage == _SHARDED_PARAMETERS else None
+    nvme = _nvme(zero) if stage == SHARDED_PARAMETERS else None
     return Buffers(
         reduce_bucket_size=size(d.reduce_bucket_size, "reduce_bucket_size"),
-        overlap_comm=_truth(zero, "overlap_comm", default=stage == _SHARDED_PARAMETERS),
+        # runtime/zero/config.py: it is on by default at this stage alone.
+        overlap_comm=_truth(zero, "overlap_comm", default=stage == SHARDED_PARAMETERS),
         contiguous_gradients=_truth(zero, "contiguous_gradients", default=True),
         stage3_prefetch_bucket_size=size(
             d.stage3_prefetch_bucket_size, "stage3_prefetch_bucket_size", "prefetch_bucket_size"
@@ -151,12 +151,12 @@ _NVME = "nvme"
 
 
 def _device(zero: Mapping[str, object], key: str) -> object:
-    return _section(zero, key).get("device")
+    return section_of(zero, key).get("device")
 
 
 def _nvme(zero: Mapping[str, object]) -> NvmeBuffers | None:
     """The buffers of what it offloads to NVMe; None where nothing is."""
-    optimizer, param = (_section(zero, key) for key in _OFFLOADS)
+    optimizer, param = (section_of(zero, key) for key in _OFFLOADS)
     swaps_optimizer, swaps_params = (_device(zero, key) == _NVME for key in _OFFLOADS)
     if not (swaps_optimizer or swaps_params):
         return None
@@ -175,17 +175,17 @@ def _leaves(zero: Mapping[str, object], key: str) -> bool:
 
 def _offload(zero: Mapping[str, object], stage: int) -> OffloadChoice:
     # runtime/engine.py, _configure_zero_optimizer hands offload_param to stage 3 alone.
-    if _leaves(zero, "offload_param") and stage == _SHARDED_PARAMETERS:
+    if _leaves(zero, "offload_param") and stage == SHARDED_PARAMETERS:
         return OffloadChoice.ALL
     return OffloadChoice.OPTIMIZER if _leaves(zero, "offload_optimizer") else OffloadChoice.NONE
 
 
 def _uncounted(values: Mapping[str, object]) -> tuple[str, ...]:
     """The keys that the ledger counts, with a value for which it has no line."""
-    optimizer = _section(values, "optimizer").get("type", "adamw")
+    optimizer = section_of(values, "optimizer").get("type", "adamw")
     keys = []
     # swap_tensor/partitioned_param_swapper.py: then the buffers of the parameters are on the GPU.
-    if _truth(_section(values, "aio"), "use_gds"):
+    if _truth(section_of(values, "aio"), "use_gds"):
         keys.append("aio.use_gds")
     autocast, precision = _torch_autocast(values), _precision(values)
     if autocast is not None and precision in SWITCHED and precision is not autocast:
@@ -196,9 +196,9 @@ def _uncounted(values: Mapping[str, object]) -> tuple[str, ...]:
 
 
 def _precision(values: Mapping[str, object]) -> Precision | None:
-    sections = {p: _section(values, p.value) for p in Precision}
+    sections = {p: section_of(values, p.value) for p in Precision}
     # runtime/precision_config.py, get_bfloat16_config.
-    sections[Precision.BF16] = sections[Precision.BF16] or _section(values, "bfloat16")
+    sections[Precision.BF16] = sections[Precision.BF16] or section_of(values, "bfloat16")
     for precision, section in sections.items():
         if _truth(section, "enabled"):
             return precision
@@ -211,7 +211,7 @@ _AUTOCASTS = {dtype: name for name in SWITCHED for dtype in PRECISIONS[name].dty
 
 
 def _torch_autocast(values: Mapping[str, object]) -> Precision | None:
-    section = _section(values, "torch_autocast")
+    section = section_of(values, "torch_autocast")
     if not _truth(section, "enabled"):
         return None
     return _AUTOCASTS.get(str(section.get("dtype")).removeprefix("torch."), Precision.BF16)
@@ -252,8 +252,8 @@ def read_base(values: Mapping[str, object], *, fills_in: bool = False) -> UserCo
 
 def _learning(values: Mapping[str, object]) -> Iterator[tuple[str, object]]:
     """The values of optimizer, scheduler and clipping that have a name of their own here."""
-    optimizer, scheduler = (_section(values, key) for key in ("optimizer", "scheduler"))
-    params, steps = _section(optimizer, "params"), _section(scheduler, "params")
+    optimizer, scheduler = (section_of(values, key) for key in ("optimizer", "scheduler"))
+    params, steps = section_of(optimizer, "params"), section_of(scheduler, "params")
     numbers = {
         "lr": params.get("lr"),
         "weight_decay": params.get("weight_decay"),
@@ -275,7 +275,7 @@ def read_own_config(values: Mapping[str, object], *, fills_in: bool = False) -> 
     Raises:
         UsageError: Its stage is none of DeepSpeed's, or a size is negative.
     """
-    zero = _section(values, "zero_optimization")
+    zero = section_of(values, "zero_optimization")
     # runtime/zero/config.py, read_zero_config_deprecated: true is stage 1.
     written = zero.get("stage", int(values.get("zero_optimization") is True))
     # accelerate 1.15, utils/dataclasses.py, DeepSpeedPlugin: the Trainer and Accelerate fill in 2.
@@ -285,7 +285,7 @@ def read_own_config(values: Mapping[str, object], *, fills_in: bool = False) -> 
             f"`zero_optimization.stage` is `{written}`, not a ZeRO stage",
             "write 0, 1, 2 or 3",
         )
-    half = _truth(_section(values, "bf16"), "bf16_optimizer_states")
+    half = _truth(section_of(values, "bf16"), "bf16_optimizer_states")
     autocast, precision = _torch_autocast(values), _precision(values)
     # runtime/engine.py, _configure_distributed_model: then the weights are of 16 bits all the same.
     of_half = precision in SWITCHED
