@@ -162,6 +162,12 @@ def test_a_key_that_was_taken_out_stays_out() -> None:
     assert [edit.is_removed for edit in merged.kept] == [True]
 
 
+def test_a_section_whose_only_key_was_replaced_keeps_the_new_one() -> None:
+    there = {**WRITTEN, "optimizer": {"name": "mine"}}
+    wrote = {**WRITTEN, "optimizer": {"eps": 1e-8}}
+    assert with_edits(wrote, find_edits(wrote, there)).values == there
+
+
 def test_an_edit_of_a_section_that_is_gone_is_dropped() -> None:
     without = {key: value for key, value in WRITTEN.items() if key != "optimizer"}
     merged = with_edits(without, find_edits(WRITTEN, EDITED))

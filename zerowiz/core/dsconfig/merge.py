@@ -198,7 +198,7 @@ def with_edits(written: Section, edits: Sequence[KeyEdit]) -> Merged:
             continue
         if _is_decided(edit.key):
             conflicts.append(edit)
-        elif not _is_homeless(edit, values) and _put(values, edit):
+        elif not _is_homeless(edit, written) and _put(values, edit):
             kept.append(edit)
     return Merged(values=values, kept=tuple(kept), conflicts=tuple(conflicts))
 
@@ -210,10 +210,10 @@ def _is_decided(key: str) -> bool:
     return key in _DECIDED or top in {*BATCH_KEYS, "torch_autocast"}
 
 
-def _is_homeless(edit: KeyEdit, values: Section) -> bool:
-    """Whether the config has no longer the section that a person edited."""
+def _is_homeless(edit: KeyEdit, written: Section) -> bool:
+    """Whether the plan has no longer the section that a person edited."""
     top, _, below = edit.key.partition(".")
-    return bool(below) and not edit.in_new_section and not isinstance(values.get(top), Mapping)
+    return bool(below) and not edit.in_new_section and not isinstance(written.get(top), Mapping)
 
 
 def _put(values: dict[str, object], edit: KeyEdit) -> bool:
