@@ -365,7 +365,7 @@ class NamedInputs:
     def configs(self, answers: Answers) -> Mapping[str, list[str]]:
         """The keys that stay of each config that a person has for the script, by its path."""
         run = self.run(answers)
-        if run is None or self.typed.config is not None or run.facts.literal_config is not None:
+        if run is None or self.typed.config is not None:
             return {}
         if run.facts.path not in self._configs:
             kept = {str(path): _kept_of(path) for path in find_persons_configs(run.facts)}

@@ -20,7 +20,6 @@ from zerowiz.app.resolve.workload import (
     resolve_workload,
     splits,
 )
-from zerowiz.core import shell
 from zerowiz.core.decision.flowchart import Constraints, OffloadChoice
 from zerowiz.core.decision.job import (
     Job,
@@ -823,26 +822,21 @@ def config_file(options: Options, strategy: Strategy) -> str:
         from zerowiz.app.resolve.own_config import read_yaml_config  # noqa: PLC0415 - takes long to load
 
         return read_yaml_config(config, options.output_dir).path
-    path = (options.output_dir or Path()) / strategy.config_name if named is None else Path(named)
-    if options.base is None or not _is_same(path, options.base):
-        return str(path) if named is None else named
-    if named is None:
+    base = options.base
+    if named is not None and (base is None or not is_same(base, named)):
+        return named
+    path = (options.output_dir or Path()) / strategy.config_name
+    if base is not None and is_same(base, path):
         return str(path.with_name(f"{path.stem}{_BESIDE_BASE}{path.suffix}"))
-    other = options.base.with_name(f"base_{options.base.name}")
-    raise UsageError(
-        f"the script reads `{named}`, which is your base: zerowiz would overwrite it",
-        (
-            f"rename it: `mv {shell.quote(options.base)} {shell.quote(other)}`, and use "
-            f"`$config {shell.quote(other)}`"
-        ),
-    )
+    return str(path)
 
 
 _BESIDE_BASE = "_on_base"
 """What the name of a config ends in, where a person's base has the name without it."""
 
 
-def _is_same(path: Path, other: Path) -> bool:
+def is_same(path: Path, other: Path | str) -> bool:
+    """Whether two paths name one file."""
     return os.path.realpath(path) == os.path.realpath(other)
 
 

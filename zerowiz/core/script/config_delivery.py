@@ -250,6 +250,8 @@ class _Run(Struct, frozen=True, kw_only=True):
     folder: str
     is_own: bool
     """Whether the config is the person's own."""
+    reads_base: bool
+    """Whether the file that the script names is the person's own base."""
 
     def names(self, path: str) -> bool:
         """Whether this path is the config's."""
@@ -287,6 +289,7 @@ def deliver(
     folder: str = "",
     *,
     is_own: bool = False,
+    reads_base: bool = False,
 ) -> Delivery:
     """How a config is passed to a script.
 
@@ -296,6 +299,7 @@ def deliver(
         config_path: The config.
         folder: Where zerowiz writes.
         is_own: Whether the config is the person's own.
+        reads_base: Whether the file that the script names is the base of the config.
 
     Raises:
         PreflightError: The script takes no config; the hints say what to change in it.
@@ -308,6 +312,7 @@ def deliver(
         config_path=config_path,
         folder=folder,
         is_own=is_own,
+        reads_base=reads_base,
     )
     delivery, file = _ROUTES[facts.convention](run), facts.settings_file
     if file is None or not file.is_whole:
@@ -392,10 +397,18 @@ def _by_lightning(run: _Run) -> Delivery:
     return Delivery(script_args=run.script_args, env={"PL_DEEPSPEED_CONFIG_PATH": run.config_path})
 
 
+# worker/prepared_script.py: where the script opens the first file, it gets the second. A base is
+# never overwritten.
+BASE_VARIABLE, CONFIG_VARIABLE = "ZEROWIZ_BASE_FILE", "ZEROWIZ_CONFIG_FILE"
+
+
 def _by_literal(run: _Run) -> Delivery:
     literal = run.facts.literal_config or ""
     if run.names(literal):
         return Delivery(script_args=run.script_args)
+    if run.reads_base:
+        env = {BASE_VARIABLE: literal, CONFIG_VARIABLE: run.config_path}
+        return Delivery(script_args=run.script_args, env=env)
     line = run.facts.config_line
     if line is None:
         raise UsageError(
@@ -418,7 +431,8 @@ def _by_literal(run: _Run) -> Delivery:
         f"write `{run.config_path}` in {where}",
         f"or write the plan to that file: `$config_via file:{shell.quote(literal)}`",
         *_stage_hints(literal),
-        f"or use the script's own file unchanged: `$config {shell.quote(literal)}`",
+        f"or build on the script's own file: `$config {shell.quote(literal)} $stage auto`",
+        f"or use that file unchanged: `$config {shell.quote(literal)}`",
     )
 
 
