@@ -799,3 +799,46 @@ def test_the_wizard_asks_for_a_learning_rate_that_nobody_names(
     )
     config = json.loads((folder / "ds_config_zero0.json").read_text())
     assert 6e-4 == config["optimizer"]["params"]["lr"] == answers_of(folder)["lr"]
+
+
+PICKED = ACCELERATE.replace("Accelerator()", "Accelerator(mixed_precision=pick())")
+
+
+def test_a_precision_that_zerowiz_cannot_follow_is_asked(terminal: Open, folder: Path) -> None:
+    (folder / "train.py").write_text(PICKED)
+    person = terminal("init", *ON_GPUS, "--micro-batch", "2", "train.py")
+    person.finish(
+        ("Which precision?", DOWN + ENTER),
+        ("gradient checkpointing?", ENTER),
+        ("Write the files?", ENTER),
+    )
+    config = json.loads((folder / "ds_config_zero0.json").read_text())
+    assert (True, "fp16") == (config["fp16"]["enabled"], answers_of(folder)["precision"])
+
+
+def test_without_a_person_that_precision_has_to_be_named(here: Run, folder: Path) -> None:
+    (folder / "train.py").write_text(PICKED)
+    words = ("launch", "--dry-run", "--yes", *CPU, "--micro-batch", "2", "train.py")
+    refused = here(*words)
+    assert 3 == refused.code
+    assert (
+        "did not follow `Accelerator(mixed_precision=pick())` in train.py line 3" in refused.hints
+    )
+    assert 0 == here(*words[:3], "--precision", "fp32", *words[3:]).code
+    (folder / "mine.json").write_text('{"bf16": {"enabled": true}}')
+    assert 0 == here(*words[:3], "--config", "mine.json", "--stage", "2", *words[3:]).code
+
+
+def test_a_config_that_the_code_names_is_offered_as_the_base(terminal: Open, folder: Path) -> None:
+    text = CONFIG_ARGUMENTS.replace("args=args", 'config="mine.json"')
+    (folder / "train.py").write_text(text)
+    (folder / "mine.json").write_text(OWN_CONFIG)
+    person = terminal("init", *ON_GPUS, "--stage", "2", "train.py")
+    person.finish(
+        ("Build on your own config?", ENTER, "zerowiz writes all of it"),
+        ("gradient checkpointing?", ENTER),
+        ("Write the files?", ENTER),
+    )
+    assert OWN_CONFIG == (folder / "mine.json").read_text()
+    config = json.loads((folder / "ds_config_zero2.json").read_text())
+    assert 8 == config["train_micro_batch_size_per_gpu"]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from zerowiz.app.ask import Ask, Person, answer, by_default_of, open_questions
+from zerowiz.app.ask import Ask, Person, answer, by_default_of, lacks_precision, open_questions
 from zerowiz.app.machines.machine import find_machine
 from zerowiz.app.options import Options, as_words, changed_by, with_plain
 from zerowiz.app.reporter import Reporter
@@ -265,6 +265,13 @@ def _must_say(settings: ScriptSettings, facts: ScriptFacts) -> Ask:
             )
         if question.key == "lr":
             raise lr_needed()
+        if question.key == "precision":
+            value = facts.mixed_precision
+            raise AnswerNeededError(
+                "zerowiz cannot see the script's precision, and cannot ask here",
+                f"zerowiz did not follow `{value.code}` in {facts.text_path} line {value.line}",
+                "set it with `$precision`",
+            )
         return by_default_of(settings)(question, can_go_back=can_go_back)
 
     return ask
@@ -280,6 +287,8 @@ def answer_for(options: Options, script: ScriptRun, ask_person: Ask | None) -> O
     if script.facts.micro_batch.from_config:
         # The script asks the config, so zerowiz decides.
         answers["micro_batch"] = answers["micro_batch"] or "1"
+    if lacks_precision(options, script):
+        answers["precision"] = None
     return answer(options, answers, ask_person or _must_say(settings, script.facts))
 
 

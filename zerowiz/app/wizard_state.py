@@ -8,7 +8,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from zerowiz.app.ask import Person, as_value, open_questions
+from zerowiz.app.ask import Person, as_value, lacks_precision, open_questions
 from zerowiz.app.command import (
     DEFAULT_SCRIPT,
     Command,
@@ -368,7 +368,10 @@ class NamedInputs:
         if run is None or self.typed.config is not None:
             return {}
         if run.facts.path not in self._configs:
-            kept = {str(path): _kept_of(path) for path in find_persons_configs(run.facts)}
+            named = run.facts.literal_config
+            paths = (str(path) for path in find_persons_configs(run.facts))
+            # Where the code names one, nothing else can be built on, nor passed.
+            kept = {path: _kept_of(Path(path)) for path in paths if named in {None, path}}
             self._configs[run.facts.path] = {path: keys for path, keys in kept.items() if keys}
         return self._configs[run.facts.path]
 
@@ -531,6 +534,8 @@ class Wizard:
                 del questions[name]
         if run is not None and run.facts.micro_batch.from_config:
             questions["micro_batch"] = questions["micro_batch"] or "1"
+        if run is not None and lacks_precision(options, run):
+            questions["precision"] = None
         if splits(options, settings, own_config(options)):
             machine = self.named.machine(answers)
             # No time of a step is known there: the recommended split is the fastest known.
@@ -589,7 +594,9 @@ class Wizard:
                 nearby = self.named.nearby or tuple(find_scripts(Path()))
                 question = offer_scripts(question, nearby, answered)
             case "config":
-                question = _offer_configs(question, self.named.configs(answers))
+                facts = facts_of(self.named.run(answers))
+                is_fixed = facts is not None and facts.literal_config is not None
+                question = _offer_configs(question, self.named.configs(answers), is_fixed=is_fixed)
             case "model":
                 question = offer_models(question, self.named.machine(answers))
             case "goal":
@@ -838,13 +845,16 @@ def _as_settings(question: Question, answer: str) -> dict[str, object]:
             return {question.key: as_value(question, answer)}
 
 
-def _offer_configs(question: Question, configs: Mapping[str, Sequence[str]]) -> Question:
+def _offer_configs(
+    question: Question, configs: Mapping[str, Sequence[str]], *, is_fixed: bool
+) -> Question:
     """The question with the configs that were found, and what stays of each."""
     found = [
         Choice(value=path, title=path, detail=_("keeps {keys}", keys=listing(keys)))
         for path, keys in configs.items()
     ]
-    return replace(question, choices=(*found, *question.choices), default=found[0].value)
+    others = () if is_fixed else question.choices
+    return replace(question, choices=(*found, *others), default=found[0].value)
 
 
 def _keeping(question: Question, global_batch: int | None) -> Question:

@@ -340,6 +340,17 @@ QUESTIONS: tuple[Question, ...] = (
         kind=AnswerKind.COUNT,
     ),
     Question(
+        key="precision",
+        flag="$precision",
+        text=N_("Which precision?"),
+        why=N_("It decides how many bytes a weight has, and how fast a GPU computes."),
+        kind=AnswerKind.CHOICE,
+        choices=tuple(
+            Choice(value=name.value, title=name.value, detail=row.detail)
+            for name, row in PRECISIONS.items()
+        ),
+    ),
+    Question(
         key="lr",
         flag="$lr",
         text=N_("Which learning rate?"),
@@ -365,7 +376,7 @@ CHANGEABLE: tuple[Question, ...] = (
     *(
         question
         for question in QUESTIONS
-        if question.key in {"method", "micro_batch", "sequence_tokens", "gradient_checkpointing"}
+        if question.key not in {"machine", "script", "config", "model", "goal", "lr"}
     ),
     Question(
         key="global_batch",
@@ -375,17 +386,6 @@ CHANGEABLE: tuple[Question, ...] = (
             "It is micro-batch times accumulation steps times ranks. It changes what is learned."
         ),
         kind=AnswerKind.COUNT,
-    ),
-    Question(
-        key="precision",
-        flag="$precision",
-        text=N_("Which precision?"),
-        why=N_("It decides how many bytes a weight has, and how fast a GPU computes."),
-        kind=AnswerKind.CHOICE,
-        choices=tuple(
-            Choice(value=name.value, title=name.value, detail=row.detail)
-            for name, row in PRECISIONS.items()
-        ),
     ),
     Question(
         key="optimizer",
