@@ -178,6 +178,10 @@ class PreflightError(ZerowizError):
     """The scheduler whose login node this computer looks like; then the first hint says so."""
 
 
+class UnreachableScriptError(PreflightError):
+    """A script takes no config that zerowiz can see; a person may say how it does."""
+
+
 class NoGpuHereError(PreflightError):
     """There is no NVIDIA driver on this computer, so it has no GPU for a job."""
 

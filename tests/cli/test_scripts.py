@@ -842,3 +842,28 @@ def test_a_config_that_the_code_names_is_offered_as_the_base(terminal: Open, fol
     assert OWN_CONFIG == (folder / "mine.json").read_text()
     config = json.loads((folder / "ds_config_zero2.json").read_text())
     assert 8 == config["train_micro_batch_size_per_gpu"]
+
+
+def test_a_person_says_how_a_script_gets_its_config(terminal: Open, folder: Path) -> None:
+    (folder / "train.py").write_text(f"{LOOP}import argparse\np = argparse.ArgumentParser()\n")
+    person = terminal("init", *ON_GPUS, "--micro-batch", "2", "train.py")
+    person.finish(
+        ("it has no `deepspeed.initialize`", DOWN * 2 + ENTER),
+        ("How does the script get its config?", "nope" + ENTER),
+        ("is not a way to pass a config", "\x7f" * 4 + "none" + ENTER),
+        ("gradient checkpointing?", ENTER),
+        ("Write the files?", ENTER),
+    )
+    assert "none" == answers_of(folder)["config-via"]
+
+
+def test_a_person_plans_without_a_script_that_takes_no_config(terminal: Open, folder: Path) -> None:
+    (folder / "train.py").write_text(LOOP)
+    person = terminal("init", *ON_GPUS, "--micro-batch", "2")
+    person.finish(
+        ("it has no `deepspeed.initialize`", DOWN * 3 + ENTER),
+        ("Which parameters does it train?", ENTER),
+        ("gradient checkpointing?", ENTER),
+        ("Write the files?", ENTER),
+    )
+    assert (folder / "ds_config_zero0.json").exists()

@@ -61,7 +61,13 @@ from zerowiz.core.script.settings import (
 from zerowiz.core.settings import Change
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Loop, Method, Precision
-from zerowiz.errors import AnswerNeededError, PreflightError, UsageError, ZerowizError
+from zerowiz.errors import (
+    AnswerNeededError,
+    PreflightError,
+    UnreachableScriptError,
+    UsageError,
+    ZerowizError,
+)
 from zerowiz.probe.config_file import read_config_values
 from zerowiz.probe.output_folder import find_persons_configs
 from zerowiz.probe.package_data import read_known_models, read_version
@@ -292,6 +298,20 @@ class NamedInputs:
         self.script_args = add_words(self.script_args, words)
         self._runs.clear()
 
+    def pass_config(self, way: str, answers: Answers) -> None:
+        """Pass the config to the script as a person says.
+
+        Raises:
+            ZerowizError: The script is seen not to take it so; nothing has changed then.
+        """
+        before, self.typed = self.typed, replace(self.typed, config_via=way)
+        self._runs.clear()
+        try:
+            self.run(answers)
+        except ZerowizError:
+            self.typed = before
+            raise
+
     def write_to(self, folder: Path) -> None:
         """Plan for configs in another folder."""
         self.typed = replace(self.typed, output_dir=folder)
@@ -308,8 +328,8 @@ class NamedInputs:
         script: ScriptFacts | list[str] = [script.path for script in self.nearby]
         try:
             script = facts_of(self.run(Answers())) or script
-        except ZerowizError:
-            if self._has_typed_script:
+        except ZerowizError as error:
+            if self._has_typed_script and not isinstance(error, UnreachableScriptError):
                 raise
             # It is said where the person can do something about it.
             script = [str(self.script_here)]

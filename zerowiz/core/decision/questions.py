@@ -414,6 +414,25 @@ CHANGEABLE: tuple[Question, ...] = (
 
 Nobody is asked those that are none of QUESTIONS.
 """
+DELIVERY = Question(
+    key="config_via",
+    flag="$config_via",
+    text=N_("How does the script get its config?"),
+    why=N_("zerowiz cannot see it in the script."),
+    kind=AnswerKind.PATH,
+    default="env",
+    choices=(
+        Choice(value="env", title="env", detail=N_("a bare Accelerator(), or Lightning")),
+        Choice(
+            value="flag:deepspeed_config",
+            title="flag:NAME",
+            detail=N_("an option of the script"),
+        ),
+        Choice(value="file:ds_config.json", title="file:PATH", detail=N_("a file that it reads")),
+        Choice(value="none", title="none", detail=N_("it keeps its own")),
+    ),
+)
+"""What is asked where a script takes no config that zerowiz can see."""
 ALL_QUESTIONS = (*QUESTIONS, *(question for question in CHANGEABLE if question not in QUESTIONS))
 """All that a person can answer, by the order of the menu in which they are changed."""
 

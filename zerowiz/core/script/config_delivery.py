@@ -16,7 +16,7 @@ from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.strategy_types import Offload
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Integration
-from zerowiz.errors import PreflightError, UsageError, ZerowizError
+from zerowiz.errors import UnreachableScriptError, UsageError, ZerowizError
 
 # Read what a person says of how a config reaches a script: `--config-via`.
 
@@ -220,12 +220,12 @@ def refuse(facts: ScriptFacts, config_path: str) -> NoReturn:
         config_path: The config that it was to take.
 
     Raises:
-        PreflightError: Always; the hints say what to change.
+        UnreachableScriptError: Always; the hints say what to change.
     """
     reason, *hints = _OBSTACLES[facts.obstacle or Obstacle.NO_ENGINE]
     general = (_SAY_HOW, *((_SAY_WHO,) if facts.integration is None else ()))
     words = {"path": facts.text_path, "line": str(facts.config_line), "config": config_path}
-    raise PreflightError(
+    raise UnreachableScriptError(
         f"zerowiz cannot pass a config to {facts.text_path}: {reason.format(**words)}",
         *(hint.format(**words) for hint in hints),
         *(() if facts.obstacle is Obstacle.PROGRAM_FILE else general),
@@ -302,7 +302,7 @@ def deliver(
         reads_base: Whether the file that the script names is the base of the config.
 
     Raises:
-        PreflightError: The script takes no config; the hints say what to change in it.
+        UnreachableScriptError: The script takes no config; the hints say what to change in it.
         UsageError: The words after the script name another config.
         ZerowizError: The script's own literal names another config.
     """
