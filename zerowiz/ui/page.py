@@ -9,7 +9,7 @@ from typing import TextIO
 from zerowiz.core.command_words import spell
 from zerowiz.core.decision.evaluate import StrategyEstimate, parts
 from zerowiz.core.decision.flowchart import Decision, FlowchartQuestion, FlowchartStep, find_path
-from zerowiz.core.decision.open_settings import Grid, GridCell, index_of
+from zerowiz.core.decision.open_settings import Grid, GridCell, Search, index_of
 from zerowiz.core.decision.remedy_table import Remedy
 from zerowiz.core.machine.types import UNKNOWN_WORD, Machine, PairLink
 from zerowiz.core.memory.allocations import MemoryPart
@@ -315,9 +315,8 @@ def body(cell: GridCell, drawn: Decision, slots: Slots) -> str:
     parts = [section("answer", _("Answer"), text + reasons)]
     contents: Mapping[str, tuple[str, Callable[[Decision, Slots], str]]] = {
         "flowchart": (_("Flowchart"), steps),
-        "speed": (_("Speed and headroom"), partial(charts.picture, cell.search)),
         "memory": (on_device(_("Memory of each GPU"), drawn.job.machine), _memory),
-        "strategies": (_("Strategies"), strategy_numbers),
+        "strategies": (_("Strategies"), partial(_strategies, cell.search)),
     }
     kind = "off" if cell.decision is None else ""
     for part, (title, write) in contents.items():
@@ -338,6 +337,13 @@ def _memory(drawn: Decision, slots: Slots) -> str:
             "</details>",
         )
     )
+
+
+def _strategies(searched: Search | None, drawn: Decision, slots: Slots) -> str:
+    is_timed = any(evaluated.step_time is not None for evaluated in drawn.evaluated)
+    why = "" if is_timed else _("No time is predicted: {why}.", why=drawn.job.why_untimed)
+    unknown = slots.text("p", on_device(why, drawn.job.machine))
+    return unknown + strategy_numbers(drawn, slots) + charts.fastest(searched, slots)
 
 
 def answer(cell: GridCell) -> str:
