@@ -231,8 +231,6 @@ def _show_page(
     searched = result.decided.search
     if searched is not None and options.objective is not Objective.FLOWCHART:
         choice.search(searched, options.objective, sys.stdout)
-    elif searched is not None and shown.is_verbose:
-        choice.candidates(searched, sys.stdout)
     if largest is not None:
         choice.limits(largest, decision.job, sys.stdout)
     if explained is not None:

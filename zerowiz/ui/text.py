@@ -99,12 +99,6 @@ def pad_left(text: str, columns: int) -> str:
     return " " * (columns - cells(text)) + text
 
 
-def centre(text: str, columns: int) -> str:
-    """The text in the middle of so many columns, as `str.center` places it."""
-    room = max(0, columns - cells(text))
-    return " " * (room // 2) + text + " " * (room - room // 2)
-
-
 # What begins a line of a plan, a search, a run, a measurement and a machine.
 _LABELS = (
     *(N_("Machine"), N_("Model"), N_("Step"), N_("Script"), N_("Unseen"), N_("Chosen"), N_("Peak")),
