@@ -20,7 +20,6 @@ from zerowiz.core.workload import Accounting
 from zerowiz.probe.package_data import read_page_files
 from zerowiz.ui import charts, sentences
 from zerowiz.ui import page as document
-from zerowiz.ui.charts import Slots
 from zerowiz.ui.page import values_of
 from zerowiz.ui.text import bare_gib, seconds
 
@@ -116,7 +115,6 @@ def grid_of(case: str) -> Grid:
         micro_batch=step.micro_batch,
         sequence_tokens=step.sequence_tokens,
         decision=decided.decision,
-        search=decided.search,
     )
     batches, lengths = (own.micro_batch,), (own.sequence_tokens,)
     return Grid(micro_batch_stops=batches, sequence_tokens=lengths, cells=(own,), own=own)
@@ -188,7 +186,7 @@ def shown_strategies(text: str, place: int) -> dict[str, list[str]]:
     rows: dict[str, list[str]] = {}
     inside, name = False, ""
     for tag, attributes, data in page.texts:
-        if tag in {"h2", "summary"}:
+        if tag == "h2":
             inside = data == "Strategies"
         if inside and tag == "th" and attributes.get("scope") == "row":
             name = data
@@ -242,15 +240,6 @@ def test_settings_that_cannot_be_say_why() -> None:
     assert document.answer(impossible).endswith("`--micro-batch 3` cannot be")
     filled = values_of(divided.own, refused.decided.decision)
     assert len(filled) == len(values_of(impossible, refused.decided.decision))
-
-
-def test_the_fastest_for_their_headroom_are_rows_of_a_table() -> None:
-    decided = planned("candidates").decided
-    assert decided.search is not None
-    page = Page(charts.fastest(decided.search, Slots()))
-    rows = [each for each in page.all("tr")[1:] if each["class"] != "off"]
-    assert len(rows) == len(decided.search.pareto)
-    assert ["chosen"] == [each["class"] for each in rows if each["class"]]
 
 
 def rgb(colour: str) -> tuple[int, int, int]:

@@ -40,7 +40,6 @@ def find_grid(plan: Plan, reporter: Reporter) -> Grid:
         micro_batch=step.micro_batch,
         sequence_tokens=step.sequence_tokens,
         decision=plan.decision,
-        search=plan.search,
     )
     batches = list_micro_batches(planned.micro_batch)
     lengths = list_lengths(planned.sequence_tokens, job.model)
@@ -73,8 +72,8 @@ def _decided(cell: GridCell, plan: Plan) -> GridCell:
         changed = resolved.with_change(options, machine, resolved.read)
         decided = decide_job(changed)
     except ZerowizError as error:
-        return replace(cell, decision=None, search=None, refusal=error.message)
-    return replace(cell, decision=decided.decision, search=decided.search)
+        return replace(cell, decision=None, refusal=error.message)
+    return replace(cell, decision=decided.decision)
 
 
 # As wide as a terminal of most people.

@@ -5,13 +5,10 @@ from collections.abc import Container, Iterable, Mapping
 
 from zerowiz.core.command_words import spell
 from zerowiz.core.decision.evaluate import Verdict
-from zerowiz.core.decision.open_settings import Candidate, Search
 from zerowiz.core.memory.allocations import MemoryPart
-from zerowiz.translation import N_, _
-from zerowiz.ui import sentences
-from zerowiz.ui.choice import split_of
+from zerowiz.translation import _
 from zerowiz.ui.pictures import ANSWER_COLOURS, VERDICT_COLOURS
-from zerowiz.ui.text import Colour, bare_gib, escape, seconds
+from zerowiz.ui.text import Colour, escape
 
 LIGHT: Mapping[str, str] = {
     "page": "#ffffff",
@@ -184,48 +181,3 @@ def bullets(texts: Iterable[str]) -> str:
     """A list of sentences."""
     items = "".join(f"<li>{prose(text)}</li>" for text in texts)
     return f"<ul>{items}</ul>" if items else ""
-
-
-# Write what a search found beside its choice.
-
-_HEADINGS = ("strategy", "batch", N_("checkpointing"), "kernels", "headroom", "time", "verdict")
-_MORE = frozenset({"checkpointing", "kernels"})
-_MOST_ROWS = 12
-
-
-def fastest(searched: Search | None, slots: Slots) -> str:
-    """The fastest for their headroom; as many rows in every plan, the others are off."""
-    front = () if searched is None else searched.pareto[:_MOST_ROWS]
-    # The first alone says no more than the answer does.
-    shown = front if len(front) > 1 else ()
-    choice = None if searched is None else searched.choice
-    rows = [_table_row(candidate, slots, is_chosen=candidate == choice) for candidate in shown]
-    rows += [_table_row(None, slots) for _row in range(_MOST_ROWS - len(shown))]
-    caption = _("Of those that fit, the fastest for their headroom: GiB, and seconds of a step")
-    return (
-        f"{slots.opened('details', kind='' if shown else 'off')}"
-        f"<summary>{_('The fastest for their headroom, as a table')}</summary>"
-        f"{table(caption, _HEADINGS, ''.join(rows), _MORE)}</details>"
-    )
-
-
-def _table_row(candidate: Candidate | None, slots: Slots, *, is_chosen: bool = False) -> str:
-    cells = [""] * len(_HEADINGS)
-    kind = "off"
-    if candidate is not None:
-        step = candidate.workload
-        cells = [
-            f"{candidate.strategy.name}{_(', chosen') if is_chosen else ''}",
-            split_of(step),
-            _("yes") if step.gradient_checkpointing else _("no"),
-            f"{step.attention} {step.loss}",
-            bare_gib(candidate.evaluated.headroom_bytes),
-            seconds(candidate.seconds or 0),
-            sentences.verdict(candidate.evaluated),
-        ]
-        kind = "chosen" if is_chosen else ""
-    name, *others = cells
-    row = slots.text("th", name, 'scope="row"')
-    for heading, cell in zip(_HEADINGS[1:], others, strict=True):
-        row += slots.text("td", cell, "class=more" if heading in _MORE else "")
-    return f"{slots.opened('tr', kind=kind)}{row}</tr>"

@@ -2,20 +2,19 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from io import StringIO
 from typing import TextIO
 
 from zerowiz.core.command_words import spell
 from zerowiz.core.decision.evaluate import StrategyEstimate, parts
 from zerowiz.core.decision.flowchart import Decision, FlowchartQuestion, FlowchartStep, find_path
-from zerowiz.core.decision.open_settings import Grid, GridCell, Search, index_of
+from zerowiz.core.decision.open_settings import Grid, GridCell, index_of
 from zerowiz.core.decision.remedy_table import Remedy
 from zerowiz.core.machine.types import UNKNOWN_WORD, Machine, PairLink
 from zerowiz.core.memory.allocations import MemoryPart
 from zerowiz.core.workload import Accounting
 from zerowiz.translation import N_, _, language
-from zerowiz.ui import charts, remedies, sentences
+from zerowiz.ui import remedies, sentences
 from zerowiz.ui.charts import (
     ANSWERS,
     PARTS,
@@ -316,7 +315,7 @@ def body(cell: GridCell, drawn: Decision, slots: Slots) -> str:
     contents: Mapping[str, tuple[str, Callable[[Decision, Slots], str]]] = {
         "flowchart": (_("Flowchart"), steps),
         "memory": (on_device(_("Memory of each GPU"), drawn.job.machine), _memory),
-        "strategies": (_("Strategies"), partial(_strategies, cell.search)),
+        "strategies": (_("Strategies"), _strategies),
     }
     kind = "off" if cell.decision is None else ""
     for part, (title, write) in contents.items():
@@ -339,11 +338,10 @@ def _memory(drawn: Decision, slots: Slots) -> str:
     )
 
 
-def _strategies(searched: Search | None, drawn: Decision, slots: Slots) -> str:
+def _strategies(drawn: Decision, slots: Slots) -> str:
     is_timed = any(evaluated.step_time is not None for evaluated in drawn.evaluated)
     why = "" if is_timed else _("No time is predicted: {why}.", why=drawn.job.why_untimed)
-    unknown = slots.text("p", on_device(why, drawn.job.machine))
-    return unknown + strategy_numbers(drawn, slots) + charts.fastest(searched, slots)
+    return slots.text("p", on_device(why, drawn.job.machine)) + strategy_numbers(drawn, slots)
 
 
 def answer(cell: GridCell) -> str:
