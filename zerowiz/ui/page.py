@@ -10,7 +10,7 @@ from zerowiz.core.decision.evaluate import StrategyEstimate, parts
 from zerowiz.core.decision.flowchart import Decision, FlowchartQuestion, FlowchartStep, find_path
 from zerowiz.core.decision.open_settings import Grid, GridCell, index_of
 from zerowiz.core.decision.remedy_table import Remedy
-from zerowiz.core.machine.types import UNKNOWN_WORD, Machine, PairLink
+from zerowiz.core.machine.types import Machine
 from zerowiz.core.memory.allocations import MemoryPart
 from zerowiz.core.workload import Accounting
 from zerowiz.translation import N_, _, language
@@ -72,7 +72,7 @@ def _item(
     )
 
 
-# Write a machine: its GPUs, and the matrix of the links between them.
+# Write a machine: its GPUs.
 
 
 def summary(machine: Machine) -> str:
@@ -91,37 +91,6 @@ def devices(machine: Machine) -> str:
     return table(
         on_device(_("The GPUs of a node"), machine), (title, "name", N_("memory"), "free"), rows
     )
-
-
-def links(machine: Machine) -> str:
-    """Each pair, in the words of `nvidia-smi topo -m`; empty where pairs are not known."""
-    if not machine.links:
-        return ""
-    by_pair = {link.pair: link for link in machine.links}
-    names = {gpu.index: _("GPU {index}", index=gpu.index) for gpu in machine.gpus}
-    rows = "".join(
-        f'<tr><th scope="row">{name}</th>'
-        + "".join(_pair(by_pair, row, column) for column in names)
-        + "</tr>"
-        for row, name in names.items()
-    )
-    return table(_LINKS, (N_("pair"), *names.values()), rows)
-
-
-_LINKS = _(
-    "Each pair of GPUs: NV is NVLink, and how many; the others are paths over PCIe, as nvidia-smi"
-    " names them"
-)
-
-
-def _pair(by_pair: Mapping[tuple[int, int], PairLink], row: int, column: int) -> str:
-    if row == column:
-        return f'<td class="dim">{_("itself")}</td>'
-    low, high = sorted((row, column))
-    link = by_pair.get((low, high))
-    word = UNKNOWN_WORD if link is None else link.word
-    kind = "fast" if link is not None and link.nvlinks else "slow"
-    return f'<td class="{kind}">{escape(word)}</td>'
 
 
 # Draw what each GPU holds: a bar for each strategy against the budget, and the same as a table.
@@ -418,7 +387,7 @@ def write(
     title = escape(_("{model} on {machine}", model=job.model.name, machine=gpus(job.machine)))
     slots = Slots()
     drawn = body(grid.own, decision, slots)
-    joined = f"<p>{escape(sentences.links(job.machine))}</p>{links(job.machine)}"
+    joined = f"<p>{escape(sentences.links(job.machine))}</p>"
     planned_by = _(
         "Planned by zerowiz {version}. Memory and times are predicted; nothing was measured for"
         " this page.",
@@ -561,9 +530,9 @@ def plan(decision: Decision, remedies: Sequence[Remedy]) -> str:
 
 
 def of_machine(value: Machine) -> str:
-    """Its GPUs, the links between them, and what is remarked on it."""
+    """Its GPUs, what links them, and what is remarked on it."""
     notes = bullets(value.notes)
-    return _wrapped(f"<p>{escape(summary(value))}</p>{devices(value)}{links(value)}{notes}")
+    return _wrapped(f"<p>{escape(summary(value))}</p>{devices(value)}{notes}")
 
 
 # Draw what a terminal would show as SVG, which loads nothing: no font, no script, no address.
