@@ -1,9 +1,7 @@
-"""Write the HTML page and the SVG of a plan."""
+"""Write the HTML page of a plan."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from io import StringIO
-from typing import TextIO
 
 from zerowiz.core.command_words import spell
 from zerowiz.core.decision.evaluate import StrategyEstimate, parts
@@ -28,7 +26,7 @@ from zerowiz.ui.charts import (
 )
 from zerowiz.ui.pictures import SIGNS, end_sizes, is_followed, other_branch, widest_bytes
 from zerowiz.ui.remedies import hint
-from zerowiz.ui.text import Canvas, bare_gib, escape, gib, gpus, on_device, seconds, size_of
+from zerowiz.ui.text import bare_gib, escape, gib, gpus, on_device, seconds, size_of
 
 # More than any decision asks.
 _MOST_STEPS = 8
@@ -533,63 +531,3 @@ def of_machine(value: Machine) -> str:
     """Its GPUs, what links them, and what is remarked on it."""
     notes = bullets(value.notes)
     return _wrapped(f"<p>{escape(summary(value))}</p>{devices(value)}{notes}")
-
-
-# Draw what a terminal would show as SVG, which loads nothing: no font, no script, no address.
-
-# As the light page has them (`ui/charts.py`), in the order of a terminal's colours.
-_COLOURS = (
-    (0x1A, 0x1D, 0x21),
-    (0xB3, 0x26, 0x1E),
-    (0x17, 0x69, 0x3B),
-    (0x7A, 0x52, 0x00),
-    (0x0B, 0x5C, 0xAD),
-    (0x8F, 0x2A, 0x84),
-    (0x0B, 0x6B, 0x75),
-    (0x56, 0x5D, 0x66),
-)
-_PAPER, _INK = (0xFF, 0xFF, 0xFF), (0x1A, 0x1D, 0x21)
-
-# rich's own (`rich._export_format`) links a font and draws a window around the text.
-_TEMPLATE = """\
-<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {terminal_width} {terminal_height}" role="img">
-<title>TITLE</title>
-<style>
-.{unique_id}-matrix {{ font: {char_height}px ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, \
-monospace; line-height: {line_height}px }}
-{styles}
-</style>
-<defs><clipPath id="{unique_id}-clip-terminal">\
-<rect width="{terminal_width}" height="{terminal_height}"/></clipPath>{lines}</defs>
-<rect width="100%" height="100%" fill="#ffffff"/>
-<g transform="translate(8 8)">
-{backgrounds}
-<g class="{unique_id}-matrix">
-{matrix}
-</g>
-</g>
-</svg>
-"""
-
-
-def as_svg(title: str, draw: Callable[[TextIO], None], columns: int) -> str:
-    """What `draw` writes to a terminal, drawn.
-
-    Args:
-        title: What it is, for those who do not see it.
-        draw: Writes it.
-        columns: How wide the terminal is.
-    """
-    from rich.console import Console
-    from rich.terminal_theme import TerminalTheme
-    from rich.text import Text
-
-    canvas = Canvas(columns)
-    draw(canvas)
-    # Two columns more, so that the frame cuts nothing.
-    console = Console(record=True, width=columns + 2, file=StringIO(), highlight=False)
-    console.print(Text.from_ansi(canvas.getvalue()), soft_wrap=True)
-    theme = TerminalTheme(_PAPER, _INK, list(_COLOURS), list(_COLOURS))
-    svg = console.export_svg(theme=theme, code_format=_TEMPLATE, unique_id="plan")
-    lines = "\n".join(line.rstrip() for line in svg.splitlines()) + "\n"
-    return lines.replace("TITLE", escape(title), 1)
