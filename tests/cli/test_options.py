@@ -116,7 +116,7 @@ OWN = {
     "doctor": {"--explain"},
     "plan": {
         *("--explain", "--verbose", "--limits", "--tokens", "--sequences", "--epochs", "--price"),
-        *("--html", "--svg", "--compare", "--origins"),
+        *("--html", "--compare", "--origins"),
     },
     "launch": {
         *("--supervise", "--no-supervise", "--escalate", "--max-attempts", "--grace-seconds"),

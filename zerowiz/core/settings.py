@@ -509,9 +509,6 @@ OTHER_SETTINGS: Mapping[str, SettingRow] = {
         help="Also write an HTML page, with pictures and sliders for other settings",
         panel=Panel.OUTPUT,
     ),
-    "svg": SettingRow(
-        flag="--svg", help="Also write the plan as a picture (SVG)", panel=Panel.OUTPUT
-    ),
     "as_json": SettingRow(
         flag="--json", help="Print one JSON object on stdout", panel=Panel.OUTPUT
     ),

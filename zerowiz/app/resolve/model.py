@@ -10,9 +10,6 @@ from zerowiz.core.workload import Workload
 from zerowiz.probe.model.hf import Named, is_near, model_of, read_config
 from zerowiz.ui import assumptions
 
-# Seen on two cores: 10 s for the template's model, as for one of 32 layers.
-_TRACE_S = 10
-
 
 def read_and_trace(
     text: str,
@@ -60,7 +57,7 @@ def count_or_trace(
         return count_model(text, named)
     from zerowiz.app.resolve.trace import trace_or_guess  # noqa: PLC0415 - takes long to load
 
-    with reporter.wait(f"tracing `{named.name}` on the meta device", usual_seconds=_TRACE_S):
+    with reporter.wait(f"tracing `{named.name}` on the meta device"):
         read = trace_or_guess(text, named, workload, environ, trace=trace)
     return read if named.note is None else replace(read, notes=(named.note, *read.notes))
 

@@ -389,8 +389,6 @@ class Search(Struct, frozen=True, kw_only=True):
     """None where nothing fits."""
     candidates: tuple[Candidate, ...]
     """Those that surely run, as far as they were evaluated, the fastest first."""
-    evaluated: tuple[Candidate, ...]
-    """Every one that was evaluated, whether it runs or not."""
     count: Count
     """How many candidates were covered."""
     clearly_faster: Candidate | None
@@ -445,14 +443,11 @@ def search(
         decision = _taken(decision, best, _reason(objective, best, sure))
     has_rivals = best is None and constraints.free
     faster = take_fastest(candidates) if has_rivals else None
-    every = (*covered.candidates, *candidates, *((choice,) if choice else ()))
     return Search(
         objective=Objective.FLOWCHART if best is None else objective,
         decision=decision,
         choice=choice,
         candidates=sure,
-        # Of those with one strategy and one workload the last.
-        evaluated=tuple({(each.workload, each.strategy.name): each for each in every}.values()),
         count=covered.count,
         clearly_faster=faster if _is_clearly_faster(faster, choice) else None,
     )
@@ -719,8 +714,6 @@ class GridCell(Struct, frozen=True, kw_only=True):
     micro_batch: Count
     sequence_tokens: Count
     decision: Decision | None
-    search: Search | None = None
-    """What it was chosen among; None where nothing was."""
     refusal: str = ""
     """Why the job cannot be so, where there is no decision."""
 

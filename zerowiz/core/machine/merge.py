@@ -332,7 +332,6 @@ def _merge_machines(machines: Sequence[Machine]) -> Machine:
         driver_version=_oldest(machine.driver_version for machine in machines),
         cuda_version=least(machine.cuda_version for machine in machines),
         allocation=_shared((machine.allocation for machine in machines), None),
-        sources=_merge_sources([machine.sources for machine in machines]),
         notes=_shared_notes(machines),
     )
 
@@ -458,15 +457,6 @@ def _merge_disks(disks: Sequence[Disk | None]) -> Disk | None:
         free_bytes=min(disk.free_bytes for disk in known),
         is_nvme=next(kind for kind in (False, None, True) if kind in kinds),
     )
-
-
-def _merge_sources(sources: Sequence[Mapping[str, str]]) -> Mapping[str, str]:
-    first, *rest = sources
-    return {
-        path: source
-        for path, source in first.items()
-        if all(other.get(path) == source for other in rest)
-    }
 
 
 def _oldest(versions: Iterable[str | None]) -> str | None:
