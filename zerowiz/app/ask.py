@@ -87,28 +87,9 @@ def by_default_of(settings: ScriptSettings | None) -> Ask:
         except AnswerNeededError as error:
             if question.key != "model" or settings is None:
                 raise
-            seen = _own_size(settings)
-            raise AnswerNeededError(error.message, *seen, *error.hints, _BUILT) from None
+            raise AnswerNeededError(error.message, *error.hints, _BUILT) from None
 
     return of_script
-
-
-def _own_size(settings: ScriptSettings) -> tuple[str, ...]:
-    """How large a GPT of the sizes is that the script has for its own model."""
-    model = settings.own_model
-    if model is None:
-        return ()
-    return (
-        _(
-            "{source}: a GPT of {layers} layers x {width} with a vocabulary of {vocabulary} is "
-            "`$model {size}m`",
-            source=model.source,
-            layers=model.layers,
-            width=model.hidden_size,
-            vocabulary=model.vocab_size,
-            size=max(1, round(model.parameters / 10**6)),
-        ),
-    )
 
 
 def said_by_config(options: Options) -> frozenset[str]:
@@ -142,7 +123,7 @@ def open_questions(options: Options, settings: ScriptSettings) -> dict[str, str 
     """The answers by key, None where neither an option, nor the script, nor a config says."""
     by_config = said_by_config(options)
     known: dict[str, object] = {
-        "model": options.model or settings.model,
+        "model": options.model or settings.model_name,
         "micro_batch": (
             options.micro_batch
             or settings.micro_batch

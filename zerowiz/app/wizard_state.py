@@ -402,8 +402,8 @@ class NamedInputs:
     def model(self, answers: Answers) -> ReadModel | None:
         """The model, where reading it takes neither the network nor a trace."""
         answered = {**answers.by_key, **as_answers(answers.settings)}
-        named, settings = answered.get("model") or self.typed.model, self.settings(answers)
-        name = named or (None if settings.model is None else settings.model.value)
+        named = answered.get("model") or self.typed.model
+        name = named or self.settings(answers).model_name
         if name is not None and name not in self._models:
             self._models[name] = self._near(name)
         return None if name is None else self._models[name]

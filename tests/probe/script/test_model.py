@@ -3,6 +3,7 @@
 import pytest
 from probe.reading import facts_of, value_of
 
+from zerowiz.core.model.from_name import config_of_gpt, guess_model
 from zerowiz.core.script.bindings import OwnModel
 from zerowiz.core.script.settings import ScriptRun, ScriptSettings
 from zerowiz.core.workload import Method, Optimizer
@@ -295,5 +296,11 @@ def test_a_gpt_of_nanogpts_sizes_has_as_many_parameters_as_it_says() -> None:
     # nanoGPT, README.md: 124M, and GPT-2 of the same shape.
     found = own_model("n_layer = 12\nn_embd = 768\n")
     assert found is not None
-    assert 124 == round(found.parameters / 10**6)
-    assert "`n_layer = 12` in train.py line 2, `n_embd = 768` in train.py line 3" == found.source
+    assert "gpt-12x768-v50257" == found.name
+    where = "`n_layer = 12` in train.py line 2, `n_embd = 768` in train.py line 3"
+    assert f"{where}, the vocabulary of GPT-2" == found.source
+    tied = own_model("n_layer = 12\nn_embd = 768\nm.wte.weight = m.lm_head.weight\n")
+    config = None if tied is None else config_of_gpt(tied.name)
+    assert config is not None
+    # Without its 786,432 positions, biases and norms.
+    assert 124 == round(guess_model("own", config).params / 10**6)

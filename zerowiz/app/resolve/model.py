@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from zerowiz.app.reporter import Reporter
 from zerowiz.core.memory.micro_step import ReadModel
-from zerowiz.core.model.from_name import is_unknown
+from zerowiz.core.model.from_name import config_of_gpt, is_unknown
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Workload
 from zerowiz.probe.model.hf import Named, is_near, model_of, read_config
@@ -53,7 +53,8 @@ def count_or_trace(
     Raises:
         ZerowizError: It can be neither counted, traced nor guessed.
     """
-    if not (trace or is_unknown(named.config)):
+    is_gpt = text is not None and config_of_gpt(text) is not None
+    if is_gpt or not (trace or is_unknown(named.config)):
         return count_model(text, named)
     from zerowiz.app.resolve.trace import trace_or_guess  # noqa: PLC0415 - takes long to load
 

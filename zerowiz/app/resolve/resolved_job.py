@@ -617,7 +617,7 @@ def _fold_job(
         constraints=_constraints(said, options, config),
         handover=handover,
         learning=_learning(handover, said, written),
-        assumed=(*defaults_used(job, decided, settings), *lacking),
+        assumed=(*_own_model(named, settings), *defaults_used(job, decided, settings), *lacking),
         unfused_adam=_unfused_adam(facts),
         in_fp32=_in_fp32(facts, settings.precision, job),
         falls_back=_falls_back(job),
@@ -699,6 +699,14 @@ def _lacks_layers(options: Options, model: Model, workload: Workload) -> tuple[s
     return ()
 
 
+def _own_model(named: str, settings: ScriptSettings) -> tuple[str, ...]:
+    """What stands for a model of the script's own classes."""
+    own = settings.own_model
+    if own is None or named != own.name:
+        return ()
+    return (f"a GPT of the script's own sizes ({own.source}; `$model`)",)
+
+
 def _name_model(options: Options, settings: ScriptSettings, *, is_loaded: bool) -> str:
     """The model that option or script name; the script's own spelling where both mean one.
 
@@ -715,7 +723,7 @@ def _name_model(options: Options, settings: ScriptSettings, *, is_loaded: bool) 
     if is_loaded or _is_stated(options, setting):
         setting = None
     if option is None or setting is None:
-        return option or (setting.value if setting is not None else "")
+        return option or settings.model_name or ""
     if parse_size(option) is not None:
         raise UsageError(
             (

@@ -117,6 +117,8 @@ class OwnSizes(Struct, frozen=True, kw_only=True):
     layers: ValueSource
     hidden_size: ValueSource
     vocab_size: ValueSource = UNSEEN
+    is_tied: bool = False
+    """Whether the weight of one layer is made that of another."""
 
 
 class TrainerUse(Struct, frozen=True, kw_only=True):

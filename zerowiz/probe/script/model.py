@@ -289,9 +289,9 @@ def with_own_sizes(facts: ScriptFacts, read: Reader) -> ScriptFacts:
     layers, width, vocabulary = (_size(read, names) for names in (_LAYERS, _WIDTH, _VOCABULARY))
     if not (layers.seen and width.seen):
         return facts
-    return replace(
-        facts, own_sizes=OwnSizes(layers=layers, hidden_size=width, vocab_size=vocabulary)
-    )
+    tied = bool(read.source.tied)
+    sizes = OwnSizes(layers=layers, hidden_size=width, vocab_size=vocabulary, is_tied=tied)
+    return replace(facts, own_sizes=sizes)
 
 
 def _size(read: Reader, names: frozenset[str]) -> ValueSource:

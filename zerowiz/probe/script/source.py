@@ -276,6 +276,8 @@ class Source(Struct, frozen=True, kw_only=True):
     calls: list[FunctionCall] = field(default_factory=list)
     altered: set[str] = field(default_factory=set)
     """Attributes that are assigned."""
+    tied: set[str] = field(default_factory=set)
+    """Layers whose weight is made that of another."""
     changed: dict[str, set[str | None]] = field(default_factory=dict)
     """Names of containers that are changed after they were made, with the keys of which the values
     are set there; None is any."""
@@ -561,6 +563,8 @@ class _ScopeVisitor(ast.NodeVisitor):
         stays = isinstance(value, ast.Attribute) and value.attr == target.attr
         if last_name(target.value) not in _SELF and not stays:
             self.source.altered.add(target.attr)
+        if stays and target.attr == "weight":
+            self.source.tied.add(last_name(target.value))
 
     def visit_Constant(self, node: ast.Constant) -> None:
         if isinstance(node.value, str) and node.value.startswith("--"):
