@@ -252,7 +252,10 @@ def merge_nodes(
         PreflightError: No node answered.
         UsageError: Some nodes have GPUs and others run on the CPU; no job uses both.
     """
-    ranked = sorted(answers, key=lambda answer: _by_name(answer.host))
+    # `n2` before `n10`.
+    ranked = sorted(
+        answers, key=lambda a: (re.split(r"[0-9]+", a.host), numbers_in(a.host), a.host)
+    )
     failures = tuple(answer for answer in ranked if isinstance(answer, NodeFailure))
     nodes = {answer.host: answer.machine for answer in ranked if isinstance(answer, NodeAnswer)}
     if not nodes:
@@ -290,15 +293,6 @@ def _shared_notes(machines: Sequence[Machine]) -> tuple[str, ...]:
     """The notes that every node has, in the order of the first node."""
     others = [set(machine.notes) for machine in machines[1:]]
     return tuple(note for note in machines[0].notes if all(note in other for other in others))
-
-
-def _by_name(host: str) -> tuple[list[str], list[int], str]:
-    """A key that sorts `n2` before `n10`."""
-    return (
-        re.split(r"[0-9]+", host),
-        numbers_in(host),
-        host,
-    )
 
 
 def _refuse_two_accelerators(nodes: Mapping[str, Machine]) -> None:
