@@ -15,7 +15,6 @@ from zerowiz.app.pictures import find_grid
 from zerowiz.app.reporter import SILENT
 from zerowiz.core.decision.open_settings import Grid, GridCell
 from zerowiz.core.strategies import STRATEGIES
-from zerowiz.core.structs import replace
 from zerowiz.core.workload import Accounting
 from zerowiz.probe.package_data import read_page_files
 from zerowiz.ui import charts, sentences
