@@ -378,7 +378,8 @@ def _said_otherwise(layers: Layers, command: Command | None) -> Collection[str]:
     if layers.typed.script is not None:
         if command is None:
             return names
-        names |= {name for name in rows() if _differs(name, options, command.options)}
+        said = command.options
+        names |= {name for name in rows() if getattr(options, name) != getattr(said, name)}
         script, words, options = command.script, command.script_args, command.options
     if script is None or not words:
         return names
@@ -387,10 +388,6 @@ def _said_otherwise(layers: Layers, command: Command | None) -> Collection[str]:
     except ZerowizError:
         return names  # said where the script is read
     return names | said_after(run.settings)
-
-
-def _differs(name: str, before: Options, after: Options) -> bool:
-    return bool(getattr(before, name) != getattr(after, name))
 
 
 # Write the answers of `zerowiz init` into an answers file, and keep what a person wrote there.

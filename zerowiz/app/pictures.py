@@ -11,7 +11,6 @@ from zerowiz.core.decision.open_settings import (
     GridCell,
     list_lengths,
     list_micro_batches,
-    without_empty,
 )
 from zerowiz.core.launch.provenance import PlannedFile
 from zerowiz.core.structs import replace
@@ -51,14 +50,13 @@ def find_grid(plan: Plan, reporter: Reporter) -> Grid:
                 cell = replace(planned, micro_batch=micro_batch, sequence_tokens=tokens)
                 cells.append(planned if cell == planned else _decided(cell, plan))
                 wait.done(f"{micro_batch} x {tokens}")
-    grid = Grid(
+    return Grid(
         micro_batch_stops=batches,
         sequence_tokens=lengths,
         cells=tuple(cells),
         own=planned,
         why_fewer=why_fewer,
     )
-    return without_empty(grid)
 
 
 def _decided(cell: GridCell, plan: Plan) -> GridCell:

@@ -145,6 +145,13 @@ def test_the_parser_of_json_files_hands_the_config_over_by_environment() -> None
         ("args.ds", Convention.OWN_FLAG),
         ("Path(args.ds).resolve()", Convention.OWN_FLAG),
         ("json.load(open(args.ds))", Convention.OWN_FLAG),
+        ("json.load(open(args.ds, 'r'))", Convention.OWN_FLAG),
+        ("json.load(io.open(args.ds, 'r'))", Convention.OWN_FLAG),
+        ("json.load(Path(args.ds).open('r'))", Convention.OWN_FLAG),
+        ("json.load(Path(args.ds).expanduser().open('rb'))", Convention.OWN_FLAG),
+        ("json.load(Path.open(args.ds, 'r'))", Convention.OWN_FLAG),
+        ("json.load(store.open('r'))", Convention.CONFIG_DICT),
+        ("json.loads(Path('ds.json').read_text('utf-8'))", Convention.CONFIG_LITERAL),
         ("json.loads(Path('ds.json').read_text())", Convention.CONFIG_LITERAL),
         ("json.loads('{}')", Convention.CONFIG_DICT),
         ("build(args.ds)", Convention.CONFIG_DICT),
@@ -152,7 +159,8 @@ def test_the_parser_of_json_files_hands_the_config_over_by_environment() -> None
 )
 def test_a_config_is_traced_through_what_opens_it(config: str, expected: Convention) -> None:
     text = (
-        "import argparse, deepspeed\np = argparse.ArgumentParser()\np.add_argument('--ds')\n"
+        "import argparse, deepspeed, io\nfrom pathlib import Path\nfrom disks import store\n"
+        "p = argparse.ArgumentParser()\np.add_argument('--ds')\n"
         f"args = p.parse_args()\ndeepspeed.initialize(model=model, config={config})\n"
     )
     assert expected is parse_script(text, "train.py").convention

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from msgspec import Struct
 
@@ -68,7 +68,7 @@ from zerowiz.core.settings import (
     fold,
     script_against_option,
 )
-from zerowiz.core.speed.costs import find_rates
+from zerowiz.core.speed.costs import Calibration, find_rates
 from zerowiz.core.strategies import ZERO2_OFFLOAD
 from zerowiz.core.strategy_types import Strategy
 from zerowiz.core.structs import replace, shows
@@ -92,11 +92,8 @@ from zerowiz.probe.output_folder import has_histories, history_path, read_histor
 from zerowiz.probe.package_data import read_gpu_table, read_measured_pairs, read_version
 from zerowiz.ui import assumptions
 
-if TYPE_CHECKING:
-    from zerowiz.core.speed.costs import Calibration
 
-
-def read_calibration(machine: Machine, environ: Mapping[str, str]) -> "Calibration | None":
+def read_calibration(machine: Machine, environ: Mapping[str, str]) -> Calibration | None:
     """The calibration of this machine; None where nothing was measured on it."""
     if not has_results(environ):
         return None

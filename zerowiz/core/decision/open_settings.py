@@ -727,23 +727,7 @@ class Grid(Struct, frozen=True, kw_only=True):
     """Of the first micro-batch with each length, then of the next one."""
     own: GridCell
     why_fewer: str = ""
-    """Why some stops are left out: none of their plans can be."""
-
-
-def without_empty(grid: Grid) -> Grid:
-    """The grid without the micro-batches, and the lengths, of which no plan can be."""
-    decided = [cell for cell in grid.cells if cell.decision is not None]
-    batches = {cell.micro_batch for cell in decided}
-    lengths = {cell.sequence_tokens for cell in decided}
-    kept = [c for c in grid.cells if c.micro_batch in batches and c.sequence_tokens in lengths]
-    refusals = [cell.refusal for cell in grid.cells if cell not in kept]
-    return replace(
-        grid,
-        micro_batch_stops=tuple(n for n in grid.micro_batch_stops if n in batches),
-        sequence_tokens=tuple(n for n in grid.sequence_tokens if n in lengths),
-        cells=tuple(kept),
-        why_fewer=next(iter(refusals), grid.why_fewer),
-    )
+    """Why there are no other stops."""
 
 
 def list_micro_batches(size: int) -> tuple[int, ...]:

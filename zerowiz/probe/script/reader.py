@@ -40,6 +40,8 @@ _PATH_CALLS = frozenset(
     }
 )
 _PATH_METHODS = frozenset({"absolute", "expanduser", "open", "read", "read_text", "resolve"})
+# What has functions of these names, whose first argument is the path.
+_NO_PATHS = frozenset({"codecs", "fsspec", "gzip", "io", "os.path", "pathlib.Path"})
 _CONFIG_READS = frozenset(row.config_key for row in SETTINGS.values() if row.config_key)
 
 
@@ -284,11 +286,13 @@ class Reader(Struct, frozen=True, kw_only=True):
             return None
         if expr in self.source.opened:
             return self.source.opened[expr]
-        if last_name(expr) in _PATH_CALLS and expr.args:
-            return expr.args[0]
-        if isinstance(expr.func, ast.Attribute) and expr.func.attr in _PATH_METHODS:
-            return expr.func.value
-        return None
+        match expr.func:
+            # `path.open("r")`, where `open(path, "r")` has its path behind it.
+            case ast.Attribute(value=path, attr=attr) if (
+                attr in _PATH_METHODS and self.source.origin(path) not in _NO_PATHS
+            ):
+                return path
+        return expr.args[0] if last_name(expr) in _PATH_CALLS and expr.args else None
 
 
 _LONGEST_CODE = 72
