@@ -231,6 +231,9 @@ def _parse(text: str, name: str) -> dict[str, Any]:
             f"`{name}`{where} is not TOML: {what[:1].lower()}{what[1:]}",
             "write each option in a line of its own: `seq-len = 2048`",
         ) from None
+    except ValueError:
+        # Python converts no more digits than sys.get_int_max_str_digits().
+        raise UsageError(f"`{name}`: a number has too many digits") from None
 
 
 def _with_key(options: Options, key: str, value: object) -> Options:

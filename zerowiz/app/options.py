@@ -45,9 +45,6 @@ if TYPE_CHECKING:
     from zerowiz.core.dsconfig.accelerate import AccelerateFile
     from zerowiz.core.machine_kinds import PriceList
 
-# Far beyond any job: a slip of the finger is refused at once instead of being planned for.
-_MOST = 10_000_000
-
 
 STAGES = ("auto", "0", "1", "2", "3")
 """The values of `--stage`."""
@@ -160,9 +157,9 @@ class Options(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
         for name, row in rows().items():
             value = getattr(self, name)
             counts = isinstance(value, int) and not isinstance(value, bool)
-            if counts and not row.least <= value <= _MOST:
+            if counts and not row.least <= value <= row.most:
                 raise UsageError(
-                    f"`${name} {value}` must be a whole number from {row.least} to {_MOST}"
+                    f"`${name} {value}` must be a whole number from {row.least} to {row.most}"
                 )
         for name in HYPERPARAMETERS:
             value = getattr(self, name)

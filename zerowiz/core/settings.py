@@ -56,6 +56,8 @@ class SettingRow(Struct, frozen=True, kw_only=True):
     """How a plan's step says another value than the default: `{value} loss`; None: it does not."""
     least: int = 1
     """The smallest count that it can be."""
+    most: int = 10_000_000
+    """The largest, far beyond any job: a slip of the finger is not planned for."""
     script_names: frozenset[str] = frozenset()
     """The names that scripts give an option or a constant of their own for it."""
     trainer_fields: tuple[str, ...] = ()
@@ -287,12 +289,14 @@ OTHER_SETTINGS: Mapping[str, SettingRow] = {
         help="Number of nodes, all alike",
         panel=Panel.MACHINE,
         default="1, or those of the scheduler's job",
+        most=100_000,
     ),
     "gpus_per_node": SettingRow(
         flag="--gpus-per-node",
         help="GPUs (or CPU ranks) per node",
         panel=Panel.MACHINE,
         default="all GPUs, or 1 CPU rank",
+        most=1024,
     ),
     "hostfile": SettingRow(
         flag="--hostfile",
