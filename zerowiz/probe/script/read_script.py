@@ -343,7 +343,7 @@ _MOST_FILES, _MOST_READ = 200, 12
 
 
 def find_scripts(folder: Path) -> Iterator[ScriptFacts]:
-    """The scripts of a folder that a config can reach, by name.
+    """The scripts of a folder that a config can reach, or could with one word more, by name.
 
     Args:
         folder: Its own files are looked at, not those of folders in it.
@@ -354,7 +354,7 @@ def find_scripts(folder: Path) -> Iterator[ScriptFacts]:
             facts = read_script(path)
         except ZerowizError:
             continue
-        if facts.obstacle is None and facts.integration is not None:
+        if facts.obstacle in {None, Obstacle.NO_STRATEGY} and facts.integration is not None:
             yield facts
 
 
