@@ -432,7 +432,7 @@ OTHER_SETTINGS: Mapping[str, SettingRow] = {
     ),
     "config_via": SettingRow(
         flag="--config-via",
-        help="How the script gets the config: flag:NAME, env, file:PATH, none",
+        help="How the script gets the config: flag:NAME, key:NAME, env, file:PATH, none",
         panel=Panel.CHOICE,
         value="<way>",
         default="detected in your script",

@@ -23,7 +23,7 @@ from zerowiz.core.machine.types import (
 from zerowiz.core.memory.allocations import MemoryKind
 from zerowiz.core.memory.host import HostPhase
 from zerowiz.core.model.types import Model, ModelSource
-from zerowiz.core.script.facts import Convention, ScriptFacts, ValueSource
+from zerowiz.core.script.facts import Convention, Obstacle, ScriptFacts, ValueSource
 from zerowiz.core.settings import OTHER_SETTINGS, Origin, SettingValue
 from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.strategy_types import Offload, Strategy
@@ -633,6 +633,11 @@ _CONVENTIONS: Mapping[Convention, str] = {
 
 def convention(facts: ScriptFacts) -> str:
     """How a config reaches a script."""
+    if facts.obstacle is Obstacle.NO_STRATEGY:
+        return _(
+            'Lightning without DeepSpeed: write `strategy="deepspeed"` in line {line} first',
+            line=facts.config_line,
+        )
     file = facts.settings_file
     if facts.convention is Convention.HF_PARSER and file is not None and file.is_whole:
         return _(

@@ -24,6 +24,7 @@ from zerowiz.errors import UnreachableScriptError, UsageError, ZerowizError
 # where the script does not show it.
 _WAYS: Mapping[str, tuple[bool, Convention, Integration]] = {
     "flag": (True, Convention.OWN_FLAG, Integration.DEEPSPEED),
+    "key": (True, Convention.OWN_FLAG, Integration.DEEPSPEED),
     "env": (False, Convention.ACCELERATOR, Integration.ACCELERATE),
     "file": (True, Convention.CONFIG_LITERAL, Integration.DEEPSPEED),
     "none": (False, Convention.NONE, Integration.DEEPSPEED),
@@ -47,8 +48,8 @@ def split_config_via(text: str) -> tuple[str, str]:
         raise UsageError(
             f"`$config_via {text}` is not a way to pass a config",
             (
-                "use `flag:NAME` (an option of the script), `env` (Accelerate's variables, or "
-                "Lightning's), "
+                "use `flag:NAME` (an option of the script), `key:NAME` (a key of Hydra), `env` "
+                "(Accelerate's variables, or Lightning's), "
                 "`file:PATH` (a file that it reads) or `none`"
             ),
         )
@@ -84,6 +85,9 @@ def with_config_via(
     )
     if way == "file":
         return _with_file(stated, name, facts.literal_config)
+    if way == "key":
+        # Hydra 1.3, _internal/utils.py, run_hydra: its parser knows no option of the script.
+        return replace(stated, own_flag=f"{name}=", parser=replace(facts.parser, strict=True))
     return _with_flag(stated, name, facts.obstacle) if way == "flag" else stated
 
 
@@ -171,6 +175,15 @@ _OBSTACLES: Mapping[Obstacle, tuple[str, ...]] = {
         ),
         _KEEP,
     ),
+    Obstacle.HYDRA: (
+        "the config in line {line} is built by the script, or of what Hydra reads",
+        (
+            "use `$config_via key:NAME` if it is a key of Hydra, as in `config=cfg.NAME`: zerowiz"
+            " then adds `NAME={config}`"
+        ),
+        "use `$config_via key:+NAME` if your files do not have that key yet",
+        "use `$config_via none` if the script keeps its own config",
+    ),
     Obstacle.BUILT_HF: (
         "`deepspeed=` in line {line} is a value that the script computes",
         "remove `deepspeed=` in {path} line {line}: zerowiz then passes its file",
@@ -228,7 +241,7 @@ def refuse(facts: ScriptFacts, config_path: str) -> NoReturn:
     raise UnreachableScriptError(
         f"zerowiz cannot pass a config to {facts.text_path}: {reason.format(**words)}",
         *(hint.format(**words) for hint in hints),
-        *(() if facts.obstacle is Obstacle.PROGRAM_FILE else general),
+        *(() if facts.obstacle in {Obstacle.PROGRAM_FILE, Obstacle.HYDRA} else general),
     )
 
 
@@ -337,6 +350,8 @@ def _by_hf_flag(run: _Run) -> Delivery:
 
 def _by_own_flag(run: _Run) -> Delivery:
     flag = run.facts.own_flag or _CONFIG_FLAG
+    if flag.endswith("="):
+        return _by_key(run, flag)
     # A script that declares both of DeepSpeed's options itself may ask for the switch, too.
     switches = (o.takes is Takes.STORE_TRUE for o in run.facts.parser.of("deepspeed"))
     return (
@@ -349,6 +364,20 @@ def _by_config_arguments(run: _Run) -> Delivery:
     if "deepspeed" not in read_words(run.facts.parser, run.script_args):
         run = replace(run, script_args=run.append("--deepspeed"))
     return _by_flag(run, _CONFIG_FLAG)
+
+
+def _by_key(run: _Run, key: str) -> Delivery:
+    """`deepspeed=FILE`, as Hydra takes it; a `+` before it adds a key."""
+    is_said = (word for word in run.script_args if word.lstrip("+").startswith(key.lstrip("+")))
+    named = next(is_said, None)
+    if named is None:
+        return Delivery(script_args=run.append(f"{key}{run.config_path}"))
+    if run.names(named.partition("=")[2]):
+        return Delivery(script_args=run.script_args)
+    raise UsageError(
+        f"{run.facts.path} would get two configs: `{named}`, and `{run.config_path}`",
+        f"remove `{named}` to use `{run.config_path}`",
+    )
 
 
 def _by_flag(run: _Run, flag: str) -> Delivery:

@@ -51,6 +51,8 @@ class Obstacle(StrEnum):
     BUILT_LIGHTNING = "built_lightning"
     NO_STRATEGY = "no_strategy"
     HIDDEN_HF = "hidden_hf"
+    HYDRA = "hydra"
+    """Hydra owns the command line, and builds the config or what the script makes it of."""
     PROGRAM_FILE = "program_file"
     """LLaMA-Factory takes the config from its own YAML file."""
 

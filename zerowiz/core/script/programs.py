@@ -21,6 +21,7 @@ from zerowiz.core.workload import (
     Attention,
     Optimizer,
 )
+from zerowiz.errors import UsageError
 
 Value = int | str | bool
 _Values = Mapping[str, object]
@@ -45,7 +46,9 @@ class Program(Struct, frozen=True, kw_only=True):
     train: tuple[str, ...]
     """The words before its file; `{ranks}` is the number of ranks on a node."""
     own_keys: frozenset[str]
-    """The keys of which no other program has any."""
+    """The keys of which no other program has any, but for one with `other_keys`."""
+    other_keys: frozenset[str] = frozenset()
+    """Keys of Megatron-SWIFT, whose files have its own keys too."""
     aliases: Mapping[str, str] = {}
     """Other names of its keys."""
     without_default: frozenset[str] = frozenset()
@@ -133,6 +136,9 @@ def read_program(path: str, values: Mapping[str, object]) -> ProgramFile | None:
         path: The file.
         values: Its keys and values.
 
+    Raises:
+        UsageError: It is a file of Megatron-SWIFT, which has no DeepSpeed.
+
     Example:
         >>> file = read_program("my.yaml", {"base_model": "m", "adapter": "lora"})
         >>> file.job.settings["method"]
@@ -141,6 +147,8 @@ def read_program(path: str, values: Mapping[str, object]) -> ProgramFile | None:
     for program in PROGRAMS:
         is_named = isinstance(values.get(program.keys["model"]), str)
         if is_named and not program.own_keys.isdisjoint(values):
+            if not program.other_keys.isdisjoint(values):
+                raise UsageError(f"`{path}` is a file of {_MEGATRON}", _WITH_DEEPSPEED)
             older = {new: values.get(old) for old, new in program.aliases.items()}
             known = {key: values[key] for key in values if values[key] is not None}
             return ProgramFile(path=path, program=program, job=_read_job(program, older | known))
@@ -182,6 +190,12 @@ def _read_job(program: Program, values: _Values) -> ProgramJob:
         excluding=tuple(key for key in program.excluding if values.get(key)),
     )
 
+
+_MEGATRON = "Megatron-SWIFT (`megatron sft`), which trains without DeepSpeed"
+_WITH_DEEPSPEED = (
+    "to train with DeepSpeed, write one for `swift sft`, which has `per_device_train_batch_size`"
+    " and `gradient_accumulation_steps` in place of `micro_batch_size` and `global_batch_size`"
+)
 
 # The settings whose values are names of a model or of its layers, and no words of a program.
 _TEXTS = frozenset({"model", "lora_target_modules"})
@@ -398,6 +412,14 @@ LLAMA_FACTORY = Program(
         "use_unsloth",
     ),
 )
+# ms-swift 4.6, megatron/arguments/megatron_args.py: keys of `megatron sft`, which trains without
+# DeepSpeed. `swift sft` has none of them.
+_MEGATRON_KEYS = frozenset(
+    {
+        *("global_batch_size", "micro_batch_size", "min_lr", "recompute_granularity"),
+        *("pipeline_model_parallel_size", "tensor_model_parallel_size", "train_iters"),
+    }
+)
 # ms-swift 4.6. cli/main.py: without the variable it starts one rank. arguments/rlhf_args.py:
 # `rlhf_type`. arguments/base_args/model_args.py, _init_mixed_precision: fp32 trains in fp16, and
 # the dtype of the model decides where nothing else does.
@@ -405,6 +427,7 @@ MS_SWIFT = Program(
     name="ms-swift",
     train=("NPROC_PER_NODE={ranks}", "swift", "sft"),
     own_keys=frozenset({"split_dataset_ratio", "train_type", "tuner_type"}),
+    other_keys=_MEGATRON_KEYS,
     # The other one is of before ms-swift 4.
     aliases={"train_type": "tuner_type"},
     # It takes length and dtype from the model, and accumulates to 16 sequences of all ranks.

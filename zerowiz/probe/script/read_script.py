@@ -283,11 +283,20 @@ _SHEBANG = re.compile(r"#!\S*\b(env +)?(ba|da|k|z)?sh\b")
 def _refuse_shell_script(text: str, path: Path) -> None:
     """Say of a shell script how its training is launched."""
     if path.suffix in _SHELL_SUFFIXES or _SHEBANG.match(text):
-        raise ZerowizError(
-            f"`{path}` is a shell script, not a Python script",
-            "write `zerowiz launch` in front of the command in it that starts the training, such as"
-            f" `zerowiz launch torchrun ... train.py`, then run `bash {shell.quote(path)}`",
+        from zerowiz.core.launch.other_launchers import (  # noqa: PLC0415 - few scripts are
+            find_trainer,
+            name_way,
         )
+
+        way = (
+            "write `zerowiz launch` in front of the command in it that starts the training, such as"
+            f" `zerowiz launch torchrun ... train.py`, then run `bash {shell.quote(path)}`"
+        )
+        if (found := find_trainer(text)) is not None:
+            program, *words = found
+            named = f"`{program} {words[0]}` in it starts ranks of its own"
+            way = f"{named}: {name_way(program, words)}"
+        raise ZerowizError(f"`{path}` is a shell script, not a Python script", way)
 
 
 def _suggest(path: Path) -> tuple[str, ...]:
@@ -334,7 +343,7 @@ _MOST_FILES, _MOST_READ = 200, 12
 
 
 def find_scripts(folder: Path) -> Iterator[ScriptFacts]:
-    """The scripts of a folder that a config can reach, by name.
+    """The scripts of a folder that a config can reach, or could with one word more, by name.
 
     Args:
         folder: Its own files are looked at, not those of folders in it.
@@ -345,7 +354,7 @@ def find_scripts(folder: Path) -> Iterator[ScriptFacts]:
             facts = read_script(path)
         except ZerowizError:
             continue
-        if facts.obstacle is None and facts.integration is not None:
+        if facts.obstacle in {None, Obstacle.NO_STRATEGY} and facts.integration is not None:
             yield facts
 
 
