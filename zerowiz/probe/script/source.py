@@ -263,8 +263,6 @@ class Source(Struct, frozen=True, kw_only=True):
     """The dotted origin of each imported name."""
     stars: list[str] = field(default_factory=list)
     """The modules of `from ... import *`."""
-    elsewhere: "dict[str, Source]" = field(default_factory=dict)
-    """The modules beside the script that define the classes which its parser fills, by class."""
     classes: dict[str, ast.ClassDef] = field(default_factory=dict)
     functions: dict[str, ast.FunctionDef | ast.AsyncFunctionDef] = field(default_factory=dict)
     methods: set[str] = field(default_factory=set)
@@ -274,6 +272,8 @@ class Source(Struct, frozen=True, kw_only=True):
     fired: set[str] = field(default_factory=set)
     """The functions of whose parameters `fire.Fire` makes options."""
     calls: list[FunctionCall] = field(default_factory=list)
+    by_method: dict[str, list[FunctionCall]] = field(default_factory=dict)
+    """The same by the last part of the called function's name."""
     altered: set[str] = field(default_factory=set)
     """Attributes that are assigned."""
     changed: dict[str, set[str | None]] = field(default_factory=dict)
@@ -286,6 +286,8 @@ class Source(Struct, frozen=True, kw_only=True):
     opened: dict[ast.Call, ast.expr] = field(default_factory=dict)
     """For a call like `json.load(f)`, the expression that the `with` around it opened as `f`."""
     module: Scope = field(default_factory=Scope)
+    text: str = ""
+    """All that the script and its modules say."""
 
     def origin(self, expr: ast.expr) -> str:
         """The dotted name that an expression was imported from."""
@@ -319,7 +321,7 @@ class Source(Struct, frozen=True, kw_only=True):
 
     def callers(self, function: str) -> list[FunctionCall]:
         """The calls of a function of the script; `trainer.train()` is none of its own `train`."""
-        calls = [call for call in self.calls if function and call.method == function]
+        calls = self.by_method.get(function, []) if function else []
         by_name = [call for call in calls if isinstance(call.node.func, ast.Name)]
         return calls if function in self.methods else by_name
 
@@ -598,6 +600,7 @@ class _ScopeVisitor(ast.NodeVisitor):
             around=self._around,
         )
         self.source.calls.append(call)
+        self.source.by_method.setdefault(call.method, []).append(call)
         if call.method in PARSE_CALLS:
             self._parsing_functions.add(self._function)
         match node.func, node.args:

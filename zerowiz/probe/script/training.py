@@ -146,7 +146,7 @@ def with_float_batches(facts: ScriptFacts, read: Reader) -> ScriptFacts:
     source, by = read.source, facts.integration
     starts = source.calls_to(*_STARTS[by]) if by in _STARTS else []
     steps_here = any(call.method == "backward" for call in source.calls)
-    text = ast.unparse(source.tree) if starts and steps_here else ""
+    text = source.text.replace('"', "'") if starts and steps_here else ""
     by_engine, named = by is Integration.DEEPSPEED, facts.mixed_precision
     is_set = _SECTIONS.search(text) if by_engine else named.code is not None and not named.seen
     if not text or is_set or _CASTS.search(text) or _TOKENS.search(text):
