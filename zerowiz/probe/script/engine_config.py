@@ -154,6 +154,8 @@ def with_convention(facts: ScriptFacts, read: Reader) -> ScriptFacts:
 def _by_initialize(facts: ScriptFacts, read: Reader) -> ScriptFacts | None:
     """The convention of a script that calls `deepspeed.initialize`; None for any other script."""
     calls = read.source.calls_to("deepspeed", "initialize")
+    # A Trainer makes one of the model beside that which it trains, such as a reference.
+    calls = [call for call in calls if not _is_of_trainer(read, call)]
     if not calls:
         return None
     adds_arguments = bool(read.source.calls_to("deepspeed", "add_config_arguments"))
@@ -180,6 +182,15 @@ def _by_initialize(facts: ScriptFacts, read: Reader) -> ScriptFacts | None:
     if has_args and option is not None:
         return replace(facts, convention=Convention.OWN_FLAG, own_flag=option.flag)
     return replace(facts, convention=Convention.UNKNOWN, obstacle=Obstacle.NO_CONFIG)
+
+
+def _is_of_trainer(read: Reader, call: FunctionCall) -> bool:
+    """Whether a call stands in a method of a Trainer."""
+    return call.function in read.source.methods and any(
+        _is_trainer(read, ast.Name(id=name))
+        for name, node in read.source.classes.items()
+        if any(inner is call.node for inner in ast.walk(node))
+    )
 
 
 def _is_made_here(args: ast.expr, read: Reader, engine: FunctionCall) -> bool:

@@ -380,7 +380,8 @@ PARSE_CALLS = HF_PARSE_CALLS | {"parse_args", "parse_known_args", "parse_intermi
 _CHANGING = frozenset({"update", "setdefault", "pop", "append", "extend", "insert", "remove"})
 # torch 2, nn/modules/module.py: the methods that return all parameters of a module.
 _ALL_PARAMETERS = frozenset({"parameters", "named_parameters"})
-_SELF = frozenset({"self", "cls"})
+# Names that stand for no parsed arguments.
+_SELF = frozenset({"self", "cls", "module"})
 
 
 def walk(tree: ast.Module) -> Source:
