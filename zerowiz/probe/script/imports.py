@@ -6,7 +6,6 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from msgspec import Struct
 
@@ -98,7 +97,7 @@ class _Module:
             self.variables.setdefault(statement.name, []).append(statement)
             return
         self.statements.append(statement)
-        for name in _bound(self, statement):
+        for name in _bound(self, _nodes(statement)):
             self.variables.setdefault(name, []).append(statement)
 
     def note(self, node: _Import) -> None:
@@ -174,27 +173,40 @@ def _split(text: str) -> tuple[str, dict[str, list[tuple[int, str]]]]:
     return "".join(rest), definitions
 
 
-def _bound(module: _Module, node: ast.AST) -> set[str]:
+def _nodes(node: ast.AST) -> list[ast.AST]:
+    """A node and all under it; `ast.walk` takes twice as long."""
+    nodes = [node]
+    for inner in nodes:
+        for field in inner._fields:
+            value = getattr(inner, field, None)
+            if isinstance(value, list):
+                nodes += [item for item in value if isinstance(item, ast.AST)]
+            elif isinstance(value, ast.AST) and field != "ctx":
+                nodes.append(value)
+    return nodes
+
+
+def _bound(module: _Module, nodes: list[ast.AST]) -> set[str]:
     """The names that a statement, or a function with all that stands in it, binds.
 
     What it imports is added to the names of its module.
     """
     names: set[str] = set()
     wide: set[str] = set()
-    for inner in ast.walk(node):
-        match inner:
-            case ast.Name(id=name, ctx=ast.Store() | ast.Del()) | ast.arg(arg=name):
-                names.add(name)
-            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
-                names.add(name)
-            case ast.ClassDef(name=name) | ast.ExceptHandler(name=str(name)):
-                names.add(name)
-            case ast.Global(names=declared):
-                wide.update(declared)
-            case ast.Import() | ast.ImportFrom():
-                module.note(inner)
-            case _:
-                pass
+    for node in nodes:
+        if isinstance(node, ast.Name):
+            if not isinstance(node.ctx, ast.Load):
+                names.add(node.id)
+        elif isinstance(node, ast.arg):
+            names.add(node.arg)
+        elif (
+            isinstance(node, _Function | ast.ClassDef | ast.ExceptHandler) and node is not nodes[0]
+        ):
+            names.add(node.name or "")
+        elif isinstance(node, ast.Global):
+            wide.update(node.names)
+        elif isinstance(node, _Import):
+            module.note(node)
     return names - wide
 
 
@@ -343,7 +355,7 @@ class _Joiner:
             return self.module(module, f"{source}{dot}{name}") or origin
         return target
 
-    def target(self, module: _Module, expr: ast.expr, bound: frozenset[str]) -> _Target:
+    def target(self, module: _Module, expr: ast.expr, bound: set[str]) -> _Target:
         """What a name, or an attribute of a module, stands for."""
         match expr:
             case ast.Name(id=name) if name not in bound:
@@ -390,7 +402,7 @@ class _Joiner:
         """The script with all that it uses."""
         self._lines = whole.count("\n") + 1
         self._modules[script.path] = script
-        self._taken |= _bound(script, tree)
+        self._taken |= _bound(script, _nodes(tree))
         self._names |= {(script.path, name): name for name in script.variables}
         for name, origins in script.imports.items():
             target = self.find(script, name)
@@ -398,13 +410,14 @@ class _Joiner:
                 self._names.setdefault((None, str(target)), name)
             if not self.matters(target):
                 self._taken.add(name)
-        renamer = _Renamer(self, script, 0)
-        body: list[ast.stmt] = [renamer.visit(statement) for statement in tree.body]
+        body = [self._renamed(script, statement, 0) for statement in tree.body]
         texts = [whole]
         while self._todo and self._joined_bytes < _MOST_JOINED_BYTES:
             own = self._todo.pop(0)
             for statement, lines, text in own.module.take(own.name):
-                body.append(_Renamer(self, own.module, lines).visit(statement))
+                if isinstance(statement, ast.ClassDef):
+                    self._empty(own.module, statement, text)
+                body.append(self._renamed(own.module, statement, lines))
                 texts.append(text)
                 self._joined_bytes += len(text)
         modules = [module for module in self._modules.values() if module and module is not script]
@@ -416,9 +429,77 @@ class _Joiner:
             files=tuple((module.first, str(module.path)) for module in modules),
         )
 
-    def take_names(self, names: set[str]) -> None:
-        """Keep definitions that follow from having one of these names."""
-        self._taken |= names
+    def _empty(self, module: _Module, node: ast.ClassDef, text: str) -> None:
+        """Take out what stands in the methods of a class that show nothing."""
+        lines = text.splitlines()
+        methods = [inner for inner in node.body if isinstance(inner, _Function)]
+        texts = {m: "\n".join(lines[m.lineno - 1 : m.end_lineno]) for m in methods}
+        kept = {m for m in methods if self._shows(module, texts[m])}
+        words = {m: {*_WORDS.findall(texts[m])} for m in methods}
+        while more := {m for m in methods if words[m] & {k.name for k in kept}} - kept:
+            kept |= more
+        for method in methods:
+            if method not in kept:
+                method.body = [ast.copy_location(ast.Pass(), method)]
+
+    def _renamed(self, module: _Module, statement: ast.stmt, lines: int) -> ast.stmt:
+        """A statement whose names are those that their definitions have here.
+
+        Args:
+            module: Its module.
+            statement: It has not been renamed before.
+            lines: What is added to its lines.
+        """
+        if isinstance(statement, ast.ClassDef):
+            methods = [inner for inner in statement.body if isinstance(inner, _Function)]
+            self._taken |= {method.name for method in methods}
+            rest = [inner for inner in statement.body if not isinstance(inner, _Function)]
+            statement.body = []
+            fields = _bound(module, [node for inner in rest for node in _nodes(inner)])
+            parts = [self._part(module, inner, lines, fields) for inner in rest]
+            parts += [self._part(module, method, lines) for method in methods]
+            self._part(module, statement, lines, set())
+            statement.body = parts
+        else:
+            bound = None if isinstance(statement, _Function) else set[str]()
+            statement = self._part(module, statement, lines, bound)
+        for node in [statement] if isinstance(statement, _Function | ast.ClassDef) else []:
+            node.name = self.name(_Own(module, node.name))
+        return statement
+
+    def _part(
+        self, module: _Module, node: ast.stmt, lines: int, bound: set[str] | None = None
+    ) -> ast.stmt:
+        """A function, or a statement with the names that stay; those that a function binds stay."""
+        nodes = _nodes(node)
+        bound = _bound(module, nodes) if bound is None else bound
+        renamed: list[tuple[ast.Name, _Own | str]] = []
+        replaces = False
+        for inner in nodes:
+            if lines and hasattr(inner, "lineno"):
+                inner.lineno += lines
+            if isinstance(inner, ast.Name) and inner.id not in bound:
+                target = self.find(module, inner.id)
+                if isinstance(target, _Own | str) and self.joins(module, target):
+                    renamed.append((inner, target))
+                if isinstance(target, _Module | str) and not replaces:
+                    is_own = isinstance(target, _Module) or self.places(target.partition(".")[0])
+                    replaces = bool(is_own)
+            replaces = replaces or isinstance(inner, _Import)
+        if replaces:
+            node = _Replacer(self, module, bound).visit(node)
+        for inner, target in renamed:
+            inner.id = self.name(target)
+        return node
+
+    def joins(self, module: _Module, target: _Own | str) -> bool:
+        """Whether what a module uses is called here as it is joined, and not as it is imported."""
+        return (
+            isinstance(target, str)
+            or bool(module.first)
+            or self.matters(target)
+            or (target.module is module)
+        )
 
     def name(self, target: _Own | str) -> str:
         """What something is called here; it is joined as well."""
@@ -441,74 +522,18 @@ class _Joiner:
         return self._names[key]
 
 
-class _Renamer(ast.NodeTransformer):
-    """Gives names of a module those that their definitions have in the joined script."""
+class _Replacer(ast.NodeTransformer):
+    """Names what the attribute of a module is; takes the imports out of what is joined."""
 
-    def __init__(self, joiner: _Joiner, module: _Module, lines: int) -> None:
-        self._joiner, self._module, self._lines = joiner, module, lines
-        self._bound: frozenset[str] | None = None
-        """The names that the function around binds; None outside of functions."""
-
-    def visit(self, node: ast.AST) -> Any:  # noqa: ANN401 - as the class above has it
-        """A node, with its line among those of all files."""
-        if self._lines and isinstance(node, ast.stmt | ast.expr | ast.keyword | ast.arg):
-            node.lineno += self._lines
-        return super().visit(node)
-
-    def _visit_in(self, node: ast.AST, bound: set[str]) -> None:
-        outer, self._bound = self._bound, frozenset(bound)
-        self.generic_visit(node)
-        self._bound = outer
-
-    def visit_FunctionDef(self, node: _Function) -> ast.AST:
-        """A function, whose own names stay."""
-        if self._bound is not None:
-            return self.generic_visit(node)
-        self._visit_in(node, _bound(self._module, node) - {node.name})
-        node.name = self._joiner.name(_Own(self._module, node.name))
-        return node
-
-    visit_AsyncFunctionDef = visit_FunctionDef  # noqa: N815 - the name ast looks for
-
-    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
-        """A class, whose fields and methods stay."""
-        if self._bound is not None:
-            return self.generic_visit(node)
-        methods = [inner for inner in node.body if isinstance(inner, _Function)]
-        self._joiner.take_names({method.name for method in methods})
-        rest = [inner for inner in node.body if inner not in methods]
-        fields = {name for inner in rest for name in _bound(self._module, inner)}
-        for method in methods:
-            self.visit_method(method)
-        node.body = rest
-        self._visit_in(node, fields)
-        node.body += methods
-        node.name = self._joiner.name(_Own(self._module, node.name))
-        return node
-
-    def visit_method(self, node: _Function) -> None:
-        """A function of a class."""
-        node.lineno += self._lines
-        self._visit_in(node, _bound(self._module, node))
-
-    def visit_Name(self, node: ast.Name) -> ast.AST:
-        """A name, as what it stands for is called."""
-        return self._named(node)
+    def __init__(self, joiner: _Joiner, module: _Module, bound: set[str]) -> None:
+        self._joiner, self._module, self._bound = joiner, module, bound
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
         """`work.main`, as the function is called."""
-        named = self._named(node)
-        return self.generic_visit(node) if named is node else named
-
-    def _named(self, node: ast.Name | ast.Attribute) -> ast.expr:
-        target = self._joiner.target(self._module, node, self._bound or frozenset())
-        is_whole = isinstance(node, ast.Name) or isinstance(target, _Own)
-        if isinstance(target, _Own) and not self._lines and not self._joiner.matters(target):
-            return node
-        if isinstance(target, _Own | str) and is_whole:
-            name = ast.Name(id=self._joiner.name(target), ctx=node.ctx)
-            return ast.copy_location(name, node)
-        return node
+        target = self._joiner.target(self._module, node, self._bound)
+        if isinstance(target, _Own) and self._joiner.joins(self._module, target):
+            return ast.copy_location(ast.Name(id=self._joiner.name(target), ctx=node.ctx), node)
+        return self.generic_visit(node)
 
     def visit_Import(self, node: _Import) -> ast.AST:
         """An import without what is joined."""
@@ -519,14 +544,14 @@ class _Renamer(ast.NodeTransformer):
 
     def _stays(self, node: _Import, alias: ast.alias) -> bool:
         name = alias.asname or alias.name
-        if name in (self._bound or ()):
+        if name in self._bound:
             return True
         target = self._joiner.find(self._module, name)
         if isinstance(target, _Own) and target.module is self._module:
             # `try: import x`, `except ImportError: x = None`
             alias.asname = self._joiner.name(target)
             return True
-        if self._lines:
+        if self._module.first:
             return False
         if name == "*":
             source = (

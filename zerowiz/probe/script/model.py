@@ -652,8 +652,7 @@ def _builds_elsewhere(source: Source, call: FunctionCall) -> bool:
     is_named = isinstance(call.node.func, ast.Name) and call.method in source.imports
     if not is_named or library in _KNOWN:
         return False
-    handed_on = (other.keyword("model") is call.node for other in source.calls)
-    is_model = "model" in call.target.split() or any(handed_on)
+    is_model = "model" in call.target.split() or call.node in source.given_as_model
     return is_model and not any(isinstance(a, ast.Name) and a.id == "model" for a in call.node.args)
 
 

@@ -274,6 +274,10 @@ class Source(Struct, frozen=True, kw_only=True):
     calls: list[FunctionCall] = field(default_factory=list)
     by_method: dict[str, list[FunctionCall]] = field(default_factory=dict)
     """The same by the last part of the called function's name."""
+    by_origin: dict[tuple[str, str], list[FunctionCall]] = field(default_factory=dict)
+    """The same by the library and the name of what it calls."""
+    given_as_model: set[ast.expr] = field(default_factory=set)
+    """What is passed as `model=`."""
     altered: set[str] = field(default_factory=set)
     """Attributes that are assigned."""
     changed: dict[str, set[str | None]] = field(default_factory=dict)
@@ -312,7 +316,7 @@ class Source(Struct, frozen=True, kw_only=True):
 
     def calls_to(self, library: str, name: str) -> list[FunctionCall]:
         """The calls of one function or class of a library."""
-        return [call for call in self.calls if self.imported(call.node.func) == (library, name)]
+        return self.by_origin.get((library, name), [])
 
     def lightning_trainers(self) -> list[FunctionCall]:
         """The calls that build a Trainer of Lightning."""
@@ -407,6 +411,9 @@ class _ScopeVisitor(ast.NodeVisitor):
         self._unfreezing: list[tuple[str, ast.expr | ast.stmt]] = []
         self.visit(tree)
         self._find_namespaces()
+        for call in self.source.calls:
+            origin = self.source.imported(call.node.func)
+            self.source.by_origin.setdefault(origin, []).append(call)
         self.source.unfrozen.extend(
             node for name, node in self._unfreezing if name in self._parameters
         )
@@ -602,6 +609,7 @@ class _ScopeVisitor(ast.NodeVisitor):
         )
         self.source.calls.append(call)
         self.source.by_method.setdefault(call.method, []).append(call)
+        self.source.given_as_model.update(w.value for w in node.keywords if w.arg == "model")
         if call.method in PARSE_CALLS:
             self._parsing_functions.add(self._function)
         match node.func, node.args:

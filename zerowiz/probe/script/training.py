@@ -415,7 +415,7 @@ _EVERY = "every_n_layers"
 
 def _every_n_layers(read: Reader) -> ValueSource | None:
     """The value of that name in a call, or in a dict that is handed to one."""
-    for call in read.source.calls:
+    for call in read.source.calls if _EVERY in read.source.text else ():
         for node in ast.walk(call.node):
             for name, value in _named_values(node):
                 if name == _EVERY:
