@@ -24,7 +24,7 @@ _LIBRARIES = frozenset(
 # What a definition says that shows some fact of a script. One that says none of it, and uses none
 # that does, is left out.
 _MATTERS = re.compile(
-    r"deepspeed|Accelerator|[Ll]ightning|Trainer\b|Training|peft|[Ll]o[Rr][Aa]|[Aa]rgument|parse_args"
+    r"deepspeed|[Aa]ccelerator|[Ll]ightning|Trainer\b|Training|peft|[Ll]o[Rr][Aa]|[Aa]rgument|parse_args"
     r"|fire\.|@(dataclasses\.)?dataclass|optim\b|Optimizer|Adam|from_pretrained|from_config"
     r"|requires_grad|DataLoader|[a-z]_checkpointing|save_pretrained|state_dict|torch\.save|device_map"
     r"|load_in_|truncation|max_length|backward\(|clip_grad|attn_implementation"
@@ -36,6 +36,7 @@ _DEFINES = re.compile(r"^(?:async\s+)?(?:def|class)\s+(\w+)", re.MULTILINE)
 _IMPORTS = re.compile(r"^[ \t]*(?:from|import)[ \t]+([.\w]+)", re.MULTILINE)
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
+_Definitions = dict[str, list[tuple[int, str]]]
 _Import = ast.Import | ast.ImportFrom
 
 
@@ -63,7 +64,7 @@ def join(script: Path, tree: ast.Module, text: str, folder: Path) -> Joined:
         folder: The folder that it imports from first.
     """
     joiner = _Joiner(script, folder)
-    module = _Module(script, text, tree)
+    module = _Module(script, text, tree, {}, 0)
     if "sys.path" in text:
         joiner.add_folders(module, tree)
     imported = {name.partition(".")[0] for name in _IMPORTS.findall(text)}
@@ -75,11 +76,13 @@ def join(script: Path, tree: ast.Module, text: str, folder: Path) -> Joined:
 class _Module:
     """A file, whose definitions are parsed when something uses them."""
 
-    def __init__(self, path: Path, text: str, tree: ast.Module, first: int = 0) -> None:
+    def __init__(
+        self, path: Path, text: str, tree: ast.Module, definitions: _Definitions, first: int
+    ) -> None:
         self.path, self.text = path, text
         self.first = first
         """The number of lines before it."""
-        self.definitions: dict[str, list[tuple[int, str]]] = {}
+        self.definitions = definitions
         """What defines a name: the number of lines before, and the text."""
         self.variables: dict[str, list[ast.stmt]] = {}
         """The other statements that bind a name."""
@@ -91,6 +94,7 @@ class _Module:
         for statement in tree.body:
             if not (isinstance(statement, ast.If) and is_main_guard(statement.test)):
                 self._add(statement)
+        self.names = {*self.definitions, *self.variables}
 
     def _add(self, statement: ast.stmt) -> None:
         if isinstance(statement, _Function | ast.ClassDef):
@@ -155,10 +159,10 @@ def _changes(statement: ast.stmt, name: str) -> bool:
     )
 
 
-def _split(text: str) -> tuple[str, dict[str, list[tuple[int, str]]]]:
+def _split(text: str) -> tuple[str, _Definitions]:
     """A text without its definitions, with as many lines, and the definitions."""
     rest: list[str] = []
-    definitions: dict[str, list[tuple[int, str]]] = {}
+    definitions: _Definitions = {}
     begun = before = 0
     for end in (*(match.start() for match in _TOP.finditer(text)), len(text)):
         part = text[begun:end]
@@ -314,18 +318,16 @@ class _Joiner:
                 tree, definitions = parse_quietly(text), {}
         except (OSError, SyntaxError, ValueError, MemoryError, RecursionError):
             return None
-        module = _Module(path, text, tree, self._lines)
+        module = _Module(path, text, tree, definitions, self._lines)
         self._bytes += len(text)
         self._lines += text.count("\n") + 1
-        module.definitions = definitions
         return module
 
     # Find what a name stands for.
 
     def find(self, module: _Module, name: str, depth: int = 0) -> _Target:
         """What a name of a module stands for; None for a name that it does not have."""
-        known = (module.path, name) in self._names
-        if known or name in module.definitions or name in module.variables:
+        if name in module.names:
             return _Own(module, name)
         if depth == MOST_STEPS:
             return None
@@ -387,11 +389,11 @@ class _Joiner:
         if _MATTERS.search(text):
             return True
         words = {*_WORDS.findall(text)}
-        for word in words & {*module.definitions, *module.variables, *module.imports}:
+        for word in words & {*module.names, *module.imports}:
             target = self.find(module, word)
             parts: list[_Target] = [target]
             if isinstance(target, _Module):
-                parts = [_Own(target, name) for name in words & target.definitions.keys()]
+                parts = [_Own(target, name) for name in words & target.names]
             if any(map(self.matters, parts)):
                 return True
         return False

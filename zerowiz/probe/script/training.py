@@ -324,9 +324,13 @@ def _takes_loader(initialize: FunctionCall) -> bool:
 
 
 def _unless_ambiguous(batch: ValueSource, read: Reader) -> ValueSource:
-    """The batch of a loader; unseen where another option rather has the name of that setting."""
+    """The batch of a loader; unseen where another option rather has the name of that setting.
+
+    A loader of 1 may be handed batches that its dataset makes.
+    """
     names = {option.dest for option in read.line.parser.find(batch.flag or "")}
-    if not names or any(map(_TRAINING_BATCH.search, names)):
+    is_sure = batch.flag is None and batch.value != 1
+    if is_sure or any(map(_TRAINING_BATCH.search, names)):
         return batch
     others = {option.dest for option in read.line.parser.options} - names
     rather = [name for name in others if "batch" in name and _TRAINING_BATCH.search(name)]
