@@ -368,8 +368,11 @@ class _Joiner:
                     is_package = whole.path.name == "__init__.py"
                     inner = self.module(whole, f".{attr}") if is_package else None
                     return self.find(whole, attr) or inner
+                if not isinstance(whole, str):
+                    return None
                 name = f"{whole}.{attr}"
-                return self.module(module, name) or name if isinstance(whole, str) else None
+                is_here = self.places(whole.partition(".")[0])
+                return (self.module(module, name) if is_here else None) or name
             case _:
                 return None
 
@@ -452,49 +455,62 @@ class _Joiner:
             statement: It has not been renamed before.
             lines: What is added to its lines.
         """
+        bound = None if isinstance(statement, _Function) else set[str]()
         if isinstance(statement, ast.ClassDef):
-            methods = [inner for inner in statement.body if isinstance(inner, _Function)]
-            self._taken |= {method.name for method in methods}
-            rest = [inner for inner in statement.body if not isinstance(inner, _Function)]
-            statement.body = []
+            whole = statement.body
+            rest = [inner for inner in whole if not isinstance(inner, _Function)]
             fields = _bound(module, [node for inner in rest for node in _nodes(inner)])
-            parts = [self._part(module, inner, lines, fields) for inner in rest]
-            parts += [self._part(module, method, lines) for method in methods]
-            self._part(module, statement, lines, set())
-            statement.body = parts
+            for inner in whole:
+                is_method = isinstance(inner, _Function)
+                self._rename_part(module, inner, lines, None if is_method else fields)
+            self._taken |= {inner.name for inner in whole if isinstance(inner, _Function)}
+            statement.body = []
+            self._rename_part(module, statement, lines, bound)
+            statement.body = whole
         else:
-            bound = None if isinstance(statement, _Function) else set[str]()
-            statement = self._part(module, statement, lines, bound)
-        for node in [statement] if isinstance(statement, _Function | ast.ClassDef) else []:
-            node.name = self.name(_Own(module, node.name))
+            self._rename_part(module, statement, lines, bound)
+        if isinstance(statement, _Function | ast.ClassDef):
+            statement.name = self.name(_Own(module, statement.name))
         return statement
 
-    def _part(
-        self, module: _Module, node: ast.stmt, lines: int, bound: set[str] | None = None
-    ) -> ast.stmt:
-        """A function, or a statement with the names that stay; those that a function binds stay."""
-        nodes = _nodes(node)
+    def _rename_part(
+        self, module: _Module, part: ast.stmt, lines: int, bound: set[str] | None
+    ) -> None:
+        """Rename in a part of a statement; `bound` is None for what a function binds."""
+        nodes = _nodes(part)
         bound = _bound(module, nodes) if bound is None else bound
-        renamed: list[tuple[ast.Name, _Own | str]] = []
-        replaces = False
-        for inner in nodes:
-            if lines and hasattr(inner, "lineno"):
-                inner.lineno += lines
-            if isinstance(inner, ast.Name) and inner.id not in bound:
-                target = self.find(module, inner.id)
-                if isinstance(target, _Own | str) and self.joins(module, target):
-                    renamed.append((inner, target))
-                if isinstance(target, _Module | str) and not replaces:
-                    is_own = isinstance(target, _Module) or self.places(target.partition(".")[0])
-                    replaces = bool(is_own)
-            replaces = replaces or isinstance(inner, _Import)
-        if replaces:
-            node = _Replacer(self, module, bound).visit(node)
-        for inner, target in renamed:
-            inner.id = self.name(target)
-        return node
+        for node in nodes:
+            if lines and hasattr(node, "lineno"):
+                node.lineno += lines
+            if isinstance(node, ast.Name | ast.Attribute):
+                target = self.target(module, node, bound)
+                is_whole = isinstance(target, _Own) or isinstance(node, ast.Name)
+                if is_whole and isinstance(target, _Own | str) and self._joins(module, target):
+                    # `work.main` becomes a name in its place.
+                    node.__class__ = ast.Name  # type: ignore[assignment]
+                    node.id = self.name(target)
+            elif isinstance(node, _Import):
+                source = getattr(node, "module", None) or ""
+                source = "." * getattr(node, "level", 0) + source
+                node.names = [a for a in node.names if self._stays(module, source, a, bound)]
 
-    def joins(self, module: _Module, target: _Own | str) -> bool:
+    def _stays(self, module: _Module, source: str, alias: ast.alias, bound: set[str]) -> bool:
+        """Whether what an import brings is not joined, but imported."""
+        name = alias.asname or alias.name
+        target = self.find(module, name)
+        if name not in bound and isinstance(target, _Own) and target.module is module:
+            # `try: import x`, `except ImportError: x = None`
+            alias.asname = self.name(target)
+        elif name not in bound:
+            if name == "*":
+                return not module.first and self.module(module, source) is None
+            if isinstance(target, _Own):
+                return not module.first and not self.matters(target)
+            is_same = not isinstance(target, str) or self.name(target) == name
+            return not module.first and is_same
+        return True
+
+    def _joins(self, module: _Module, target: _Own | str) -> bool:
         """Whether what a module uses is called here as it is joined, and not as it is imported."""
         return (
             isinstance(target, str)
@@ -522,47 +538,6 @@ class _Joiner:
             elif self.matters(target):
                 self._todo.append(target)
         return self._names[key]
-
-
-class _Replacer(ast.NodeTransformer):
-    """Names what the attribute of a module is; takes the imports out of what is joined."""
-
-    def __init__(self, joiner: _Joiner, module: _Module, bound: set[str]) -> None:
-        self._joiner, self._module, self._bound = joiner, module, bound
-
-    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
-        """`work.main`, as the function is called."""
-        target = self._joiner.target(self._module, node, self._bound)
-        if isinstance(target, _Own) and self._joiner.joins(self._module, target):
-            return ast.copy_location(ast.Name(id=self._joiner.name(target), ctx=node.ctx), node)
-        return self.generic_visit(node)
-
-    def visit_Import(self, node: _Import) -> ast.AST:
-        """An import without what is joined."""
-        node.names = [alias for alias in node.names if self._stays(node, alias)]
-        return node if node.names else ast.copy_location(ast.Pass(), node)
-
-    visit_ImportFrom = visit_Import  # noqa: N815 - the name ast looks for
-
-    def _stays(self, node: _Import, alias: ast.alias) -> bool:
-        name = alias.asname or alias.name
-        if name in self._bound:
-            return True
-        target = self._joiner.find(self._module, name)
-        if isinstance(target, _Own) and target.module is self._module:
-            # `try: import x`, `except ImportError: x = None`
-            alias.asname = self._joiner.name(target)
-            return True
-        if self._module.first:
-            return False
-        if name == "*":
-            source = (
-                "." * node.level + (node.module or "") if isinstance(node, ast.ImportFrom) else ""
-            )
-            return self._joiner.module(self._module, source) is None
-        if isinstance(target, _Own):
-            return not self._joiner.matters(target)
-        return target is None or isinstance(target, _Module) or self._joiner.name(target) == name
 
 
 def _import(origin: str, name: str) -> ast.stmt:
