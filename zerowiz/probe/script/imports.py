@@ -487,8 +487,8 @@ class _Joiner:
                 is_whole = isinstance(target, _Own) or isinstance(node, ast.Name)
                 if is_whole and isinstance(target, _Own | str) and self._joins(module, target):
                     # `work.main` becomes a name in its place.
-                    node.__class__ = ast.Name  # type: ignore[assignment]
-                    node.id = self.name(target)
+                    node.__class__ = ast.Name
+                    node.id = self.name(target)  # type: ignore[union-attr]
             elif isinstance(node, _Import):
                 source = getattr(node, "module", None) or ""
                 source = "." * getattr(node, "level", 0) + source

@@ -204,6 +204,8 @@ class FunctionCall(Struct, frozen=True, kw_only=True):
     """A call, with its scope and the conditions that it is under."""
 
     node: ast.Call
+    method: str
+    """The last part of the called function's name."""
     scope: Scope
     tests: tuple[ast.expr, ...]
     """The conditions around it."""
@@ -213,11 +215,6 @@ class FunctionCall(Struct, frozen=True, kw_only=True):
     """The name of the function that it stands in."""
     around: tuple[ast.expr, ...] = ()
     """What the `with` blocks around it enter, and the conditions on which its function was left."""
-
-    @property
-    def method(self) -> str:
-        """The last part of the called function's name."""
-        return last_name(self.node)
 
     @property
     def line(self) -> int:
@@ -231,8 +228,8 @@ class FunctionCall(Struct, frozen=True, kw_only=True):
 
     def keyword(self, *names: str) -> ast.expr | None:
         """The value of the first of these keywords that the call has; None for none."""
-        by_name = {word.arg: word.value for word in self.node.keywords}
-        return next((by_name[name] for name in names if name in by_name), None)
+        words = self.node.keywords
+        return next((word.value for name in names for word in words if word.arg == name), None)
 
     def argument(self, name: str, position: int) -> ast.expr | None:
         """An argument by keyword or by position; a literal None counts as not given."""
@@ -601,6 +598,7 @@ class _ScopeVisitor(ast.NodeVisitor):
     def visit_Call(self, node: ast.Call) -> None:
         call = FunctionCall(
             node=node,
+            method=last_name(node),
             scope=self._scope,
             tests=self._tests,
             target=self._target,
