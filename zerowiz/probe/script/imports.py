@@ -64,7 +64,7 @@ def join(script: Path, tree: ast.Module, text: str, folder: Path) -> Joined:
         folder: The folder that it imports from first.
     """
     joiner = _Joiner(script, folder)
-    module = _Module(script, text, tree, {}, 0)
+    module = _SourceFile(script, text, tree, {}, 0)
     if "sys.path" in text:
         joiner.add_folders(module, tree)
     imported = {name.partition(".")[0] for name in _IMPORTS.findall(text)}
@@ -73,7 +73,7 @@ def join(script: Path, tree: ast.Module, text: str, folder: Path) -> Joined:
     return joiner.join(module, tree, text)
 
 
-class _Module:
+class _SourceFile:
     """A file, whose definitions are parsed when something uses them."""
 
     def __init__(
@@ -190,7 +190,7 @@ def _nodes(node: ast.AST) -> list[ast.AST]:
     return nodes
 
 
-def _bound(module: _Module, nodes: list[ast.AST]) -> set[str]:
+def _bound(module: _SourceFile, nodes: list[ast.AST]) -> set[str]:
     """The names that a statement, or a function with all that stands in it, binds.
 
     What it imports is added to the names of its module.
@@ -217,12 +217,12 @@ def _bound(module: _Module, nodes: list[ast.AST]) -> set[str]:
 class _Own(Struct, frozen=True):
     """A definition or a variable of a module."""
 
-    module: _Module
+    module: _SourceFile
     name: str
 
 
 # What a name stands for; a text is the dotted origin of what is not found here.
-_Target = _Own | _Module | str | None
+_Target = _Own | _SourceFile | str | None
 
 
 class _Joiner:
@@ -237,7 +237,7 @@ class _Joiner:
         )
         self._tops: dict[str, list[Path]] = {}
         self._located: dict[tuple[Path | None, str], Path | None] = {}
-        self._modules: dict[Path, _Module | None] = {}
+        self._modules: dict[Path, _SourceFile | None] = {}
         self._mattering: dict[tuple[Path, str], bool] = {}
         self._lines = self._bytes = self._joined_bytes = 0
         self._names: dict[tuple[Path | None, str], str] = {}
@@ -248,7 +248,7 @@ class _Joiner:
 
     # Find a module.
 
-    def add_folders(self, script: _Module, tree: ast.Module) -> None:
+    def add_folders(self, script: _SourceFile, tree: ast.Module) -> None:
         """Add the folders that a script adds to `sys.path`."""
         for node in ast.walk(tree):
             match node:
@@ -265,14 +265,14 @@ class _Joiner:
                 case _:
                     pass
 
-    def locate(self, near: _Module, name: str) -> Path | None:
+    def locate(self, near: _SourceFile, name: str) -> Path | None:
         """The file of a module by its dotted name, as another module imports it."""
         key = (near.path.parent if name.startswith(".") else None, name)
         if key not in self._located:
             self._located[key] = next(self._locate(near, name), None)
         return self._located[key]
 
-    def _locate(self, near: _Module, name: str) -> Iterator[Path]:
+    def _locate(self, near: _SourceFile, name: str) -> Iterator[Path]:
         parts = [part for part in name.split(".") if part]
         if name.startswith("."):
             above = [near.path.parent, *near.path.parent.parents]
@@ -297,7 +297,7 @@ class _Joiner:
                 self._tops[top] += [r for r in roots if (r / top / "__init__.py").is_file()]
         return self._tops[top]
 
-    def module(self, near: _Module, name: str) -> _Module | None:
+    def module(self, near: _SourceFile, name: str) -> _SourceFile | None:
         """A module by its dotted name; None for one that is not here or cannot be read."""
         path = self.locate(near, name)
         if path is None:
@@ -307,7 +307,7 @@ class _Joiner:
             self._modules[path] = self._read(path) if can else None
         return self._modules[path]
 
-    def _read(self, path: Path) -> _Module | None:
+    def _read(self, path: Path) -> _SourceFile | None:
         try:
             text = read_named(path, LONGEST_SCRIPT_BYTES).decode(errors="replace")
             rest, definitions = _split(text)
@@ -318,14 +318,14 @@ class _Joiner:
                 tree, definitions = parse_quietly(text), {}
         except (OSError, SyntaxError, ValueError, MemoryError, RecursionError):
             return None
-        module = _Module(path, text, tree, definitions, self._lines)
+        module = _SourceFile(path, text, tree, definitions, self._lines)
         self._bytes += len(text)
         self._lines += text.count("\n") + 1
         return module
 
     # Find what a name stands for.
 
-    def find(self, module: _Module, name: str, depth: int = 0) -> _Target:
+    def find(self, module: _SourceFile, name: str, depth: int = 0) -> _Target:
         """What a name of a module stands for; None for a name that it does not have."""
         if name in module.names:
             return _Own(module, name)
@@ -344,7 +344,7 @@ class _Joiner:
                 return target
         return None
 
-    def _follow(self, module: _Module, source: str, name: str, depth: int) -> _Target:
+    def _follow(self, module: _SourceFile, source: str, name: str, depth: int) -> _Target:
         """What an import brings, as far as that is found here."""
         origin = f"{source}.{name}" if name else source
         package = self.module(module, source)
@@ -357,14 +357,14 @@ class _Joiner:
             return self.module(module, f"{source}{dot}{name}") or origin
         return target
 
-    def target(self, module: _Module, expr: ast.expr, bound: set[str]) -> _Target:
+    def target(self, module: _SourceFile, expr: ast.expr, bound: set[str]) -> _Target:
         """What a name, or an attribute of a module, stands for."""
         match expr:
             case ast.Name(id=name) if name not in bound:
                 return self.find(module, name)
             case ast.Attribute(value=ast.Name() | ast.Attribute() as base, attr=attr):
                 whole = self.target(module, base, bound)
-                if isinstance(whole, _Module):
+                if isinstance(whole, _SourceFile):
                     is_package = whole.path.name == "__init__.py"
                     inner = self.module(whole, f".{attr}") if is_package else None
                     return self.find(whole, attr) or inner
@@ -388,14 +388,14 @@ class _Joiner:
             return self._mattering[key]
         return False
 
-    def _shows(self, module: _Module, text: str) -> bool:
+    def _shows(self, module: _SourceFile, text: str) -> bool:
         if _MATTERS.search(text):
             return True
         words = {*_WORDS.findall(text)}
         for word in words & {*module.names, *module.imports}:
             target = self.find(module, word)
             parts: list[_Target] = [target]
-            if isinstance(target, _Module):
+            if isinstance(target, _SourceFile):
                 parts = [_Own(target, name) for name in words & target.names]
             if any(map(self.matters, parts)):
                 return True
@@ -403,7 +403,7 @@ class _Joiner:
 
     # Join.
 
-    def join(self, script: _Module, tree: ast.Module, whole: str) -> Joined:
+    def join(self, script: _SourceFile, tree: ast.Module, whole: str) -> Joined:
         """The script with all that it uses."""
         self._lines = whole.count("\n") + 1
         self._modules[script.path] = script
@@ -434,7 +434,7 @@ class _Joiner:
             files=tuple((module.first, str(module.path)) for module in modules),
         )
 
-    def _empty(self, module: _Module, node: ast.ClassDef, text: str) -> None:
+    def _empty(self, module: _SourceFile, node: ast.ClassDef, text: str) -> None:
         """Take out what stands in the methods of a class that show nothing."""
         lines = text.splitlines()
         methods = [inner for inner in node.body if isinstance(inner, _Function)]
@@ -447,7 +447,7 @@ class _Joiner:
             if method not in kept:
                 method.body = [ast.copy_location(ast.Pass(), method)]
 
-    def _renamed(self, module: _Module, statement: ast.stmt, lines: int) -> ast.stmt:
+    def _renamed(self, module: _SourceFile, statement: ast.stmt, lines: int) -> ast.stmt:
         """A statement whose names are those that their definitions have here.
 
         Args:
@@ -474,7 +474,7 @@ class _Joiner:
         return statement
 
     def _rename_part(
-        self, module: _Module, part: ast.stmt, lines: int, bound: set[str] | None
+        self, module: _SourceFile, part: ast.stmt, lines: int, bound: set[str] | None
     ) -> None:
         """Rename in a part of a statement; `bound` is None for what a function binds."""
         nodes = _nodes(part)
@@ -494,7 +494,7 @@ class _Joiner:
                 source = "." * getattr(node, "level", 0) + source
                 node.names = [a for a in node.names if self._stays(module, source, a, bound)]
 
-    def _stays(self, module: _Module, source: str, alias: ast.alias, bound: set[str]) -> bool:
+    def _stays(self, module: _SourceFile, source: str, alias: ast.alias, bound: set[str]) -> bool:
         """Whether what an import brings is not joined, but imported."""
         name = alias.asname or alias.name
         target = self.find(module, name)
@@ -510,7 +510,7 @@ class _Joiner:
             return not module.first and is_same
         return True
 
-    def _joins(self, module: _Module, target: _Own | str) -> bool:
+    def _joins(self, module: _SourceFile, target: _Own | str) -> bool:
         """Whether what a module uses is called here as it is joined, and not as it is imported."""
         return (
             isinstance(target, str)
@@ -563,7 +563,7 @@ def _files(folder: Path, parts: list[str]) -> Iterator[Path]:
 _SAME = frozenset({"Path", "abspath", "realpath", "normpath", "str", "resolve", "absolute"})
 
 
-def _path(script: _Module, expr: ast.expr | None, depth: int = 0) -> Path | None:
+def _path(script: _SourceFile, expr: ast.expr | None, depth: int = 0) -> Path | None:
     """The folder that an expression names: `os.path.dirname(__file__)`, `Path("src")`."""
     parts: list[ast.expr] = []
     above = 0

@@ -23,7 +23,7 @@ from zerowiz.probe.script.engine_config import with_convention
 from zerowiz.probe.script.imports import Joined, join
 from zerowiz.probe.script.model import with_adapters, with_model, with_own_sizes
 from zerowiz.probe.script.reader import Reader
-from zerowiz.probe.script.source import Source, parse_quietly, walk
+from zerowiz.probe.script.source import parse_quietly, walk
 from zerowiz.probe.script.trainer import with_trainer, with_weight_saves
 from zerowiz.probe.script.training import with_checkpointing, with_float_batches, with_training
 
@@ -36,6 +36,8 @@ _PLACES = re.compile(
 )
 
 
+# The module that templates/ has for its scripts.
+_PORTABLE = re.compile(r"^\s*(from|import) portable_checkpoint\b", re.MULTILINE)
 _WANTED = "pass the Python training script, not a shell script or a notebook"
 
 
@@ -88,7 +90,7 @@ def _facts(
     facts = replace(
         facts,
         starts=None if starts == path_name else starts,
-        saves_portably=_saves_portably(source),
+        saves_portably=_PORTABLE.search(text) is not None,
     )
     for add in (
         with_training,
@@ -125,12 +127,6 @@ def _parse(text: str, path_name: str) -> ast.Module:
             f"{path_name}{line} is not Python: {reason}",
             _WANTED,
         ) from None
-
-
-def _saves_portably(source: Source) -> bool:
-    """Whether it imports the module that templates/ has for its scripts."""
-    origins = (*source.imports.values(), *source.stars)
-    return any(origin.partition(".")[0] == "portable_checkpoint" for origin in origins)
 
 
 def read_script(
