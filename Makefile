@@ -161,9 +161,10 @@ words: $(STAMP)  ## bring the catalogs of other languages up to date with the te
 	$(BIN)/python tests/words/catalog.py
 	git diff --stat zerowiz/data/locale
 
-bench: $(STAMP)  ## time `plan` against DeepSpeed's own estimator, a search, `machine`, and the merge of 1,000 nodes
+bench: $(STAMP)  ## time `plan` against DeepSpeed's own estimator, a search, a script of many files, `machine`, and the merge of 1,000 nodes
 	$(BIN)/python tests/bench/command_speed.py
 	$(BIN)/python tests/bench/search_speed.py
+	$(BIN)/python tests/bench/imports_speed.py
 	$(BIN)/python tests/bench/fleet_merge.py
 	$(BIN)/python tests/bench/jsontext_speed.py
 	$(BIN)/python tests/bench/launch_speed.py

@@ -1,5 +1,9 @@
 """Read one of the scripts of `scripts/`, or the beginning and the end of one."""
 
+import contextlib
+import tempfile
+from pathlib import Path
+
 from probe.scripts import SCRIPTS
 
 from zerowiz.core.script.facts import ScriptFacts
@@ -27,3 +31,14 @@ p.add_argument("--ckpt", action="store_true")
 args = p.parse_args()
 """
 RAW_TAIL = "\ndeepspeed.initialize(args=args, model=model)\n"
+
+
+def read_beside(script: str, modules: dict[str, str]) -> ScriptFacts:
+    """The facts of a script beside which these modules lie, by their dotted names."""
+    with tempfile.TemporaryDirectory() as name:
+        for module, text in modules.items():
+            path = Path(name, *module.split(".")).with_suffix(".py")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        with contextlib.chdir(name):
+            return parse_script(script, "train.py", Path())

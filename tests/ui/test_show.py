@@ -97,7 +97,7 @@ def test_where_the_reading_of_a_script_ended_is_said_once_by_line() -> None:
     show.script(FACTS.with_sources(lora_rank=end, lora_target_modules=end, model=model), stream)
     said = " ".join(stream.getvalue().split())
     assert (
-        "Unseen zerowiz did not follow `load(cfg['model'])` in line 4, `LoraConfig(**...)` in line 9"
-        in said
-    )
-    assert 1 == said.count("in line 9")
+        "Unseen zerowiz did not follow `load(cfg['model'])` in train.py line 4, "
+        "`LoraConfig(**...)` in train.py line 9"
+    ) in said
+    assert 1 == said.count("train.py line 9")

@@ -245,7 +245,7 @@ def _must_say(settings: ScriptSettings, facts: ScriptFacts) -> Ask:
     where = (
         ()
         if unseen.code is None
-        else (f"zerowiz did not follow `{unseen.code}` in {facts.text_path} line {unseen.line}",)
+        else (f"zerowiz did not follow `{unseen.code}` in {facts.where(unseen.line)}",)
     )
 
     def ask(question: Question, *, can_go_back: bool) -> str | Back:

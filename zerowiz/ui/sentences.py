@@ -647,8 +647,10 @@ def convention(facts: ScriptFacts) -> str:
     return _(_CONVENTIONS[facts.convention])
 
 
-def places(bindings: Sequence[ValueSource]) -> str:
+def places(facts: ScriptFacts, bindings: Sequence[ValueSource]) -> str:
     """Where in a script something stands."""
     return listing(
-        _("`{code}` in line {line}", code=binding.code, line=binding.line) for binding in bindings
+        _("`{code}` in {path} line {line}", code=binding.code, path=path, line=line)
+        for binding in bindings
+        for path, line in [facts.locate(binding.line)]
     )

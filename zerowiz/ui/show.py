@@ -129,7 +129,7 @@ def script(facts: ScriptFacts, stream: TextIO) -> None:
 def unseen(facts: ScriptFacts, stream: TextIO) -> None:
     """Where the reading of a script ended."""
     if facts.unfollowed:
-        ends = sentences.places(facts.unfollowed)
+        ends = sentences.places(facts, facts.unfollowed)
         say(
             stream,
             labelled(_("Unseen"), _("zerowiz did not follow {ends}", ends=ends)),

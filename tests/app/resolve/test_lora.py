@@ -170,7 +170,7 @@ def test_what_cannot_be_seen_is_said_in_one_line_with_its_flags(here: Run, folde
         " rank 16 (`--lora-rank`), adapters on all-linear (`--lora-target-modules`)"
     ) == assumed
     (ends,) = [line for line in result.stderr.splitlines() if line.startswith("Unseen")]
-    assert "`LoraConfig(**...)` in line 13" in ends
+    assert "`LoraConfig(**...)` in train.py line 13" in ends
 
 
 def test_where_all_is_seen_nothing_is_said(here: Run, folder: Path) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from paths import TEMPLATES
-from probe.reading import HF_CALL, facts_of
+from probe.reading import HF_CALL, facts_of, read_beside
 from probe.scripts import SCRIPTS
 
 from zerowiz.core.preflight.facts import SourceFolder
@@ -385,7 +385,7 @@ def make_engine(model, args):
 def read_engine_elsewhere(
     script: str, module: str | None, name: str = "training.engine"
 ) -> ScriptFacts:
-    return parse_script(script, "train.py", lambda asked: module if asked == name else None)
+    return read_beside(script, {} if module is None else {name: module})
 
 
 def test_an_engine_in_a_module_that_gets_the_arguments_takes_their_config() -> None:
@@ -413,13 +413,8 @@ class Engine:
         ("make_engine(model, args)", None),
         ("make_engine(model, args)", "this is not Python"),
         ("make_engine(model, args)", "def make_engine(model, args): pass"),
-        # The arguments do not get there.
-        ("make_engine(model)", ENGINE),
+        # Nothing that the script uses.
         ("train(args)", ENGINE),
-        # The config is another.
-        ("make_engine(model, args)", ENGINE.replace("model=model", "config=build(args)")),
-        ("make_engine(model, args)", ENGINE.replace("args=args", "args=Namespace(a=1)")),
-        ("make_engine(model, args)", ENGINE + "deepspeed.initialize(config={})\n"),
     ],
 )
 def test_without_such_an_engine_nothing_is_claimed(call: str, module: str | None) -> None:
@@ -485,6 +480,27 @@ def test_a_key_of_hydra_names_the_config_once(
         deliver(facts, words, "ds.json")
 
 
+@pytest.mark.parametrize(
+    ("engine", "expected"),
+    [
+        (ENGINE.replace("model=model", "config=build(args)"), Obstacle.BUILT),
+        (ENGINE.replace("args=args", "args=Namespace(a=1)"), Obstacle.NO_CONFIG),
+        # An import runs it.
+        (ENGINE + "deepspeed.initialize(config={})\n", Obstacle.BUILT),
+    ],
+)
+def test_an_engine_in_a_module_that_gets_another_config_is_named_there(
+    engine: str, expected: Obstacle
+) -> None:
+    facts = read_engine_elsewhere(PARSED + "make_engine(model, args)\n", engine)
+    assert expected is facts.obstacle
+    with pytest.raises(PreflightError) as refused:
+        deliver(facts, (), "ds_config_zero2.json")
+    line = engine.count("\n", 0, engine.rindex("deepspeed.initialize")) + 1
+    assert refused.value.message.startswith("zerowiz cannot pass a config to training/engine.py: ")
+    assert f"in line {line if expected is Obstacle.NO_CONFIG else 3}" in refused.value.message
+
+
 def test_an_option_of_its_own_reaches_an_engine_in_a_module_too() -> None:
     script = """import argparse
 from training import engine
@@ -496,10 +512,8 @@ engine.make_engine(model, args)
     facts = read_engine_elsewhere(script, ENGINE)
     assert (Convention.OWN_FLAG, "--deepspeed_config") == (facts.convention, facts.own_flag)
     assert Obstacle.NO_ENGINE is read_engine_elsewhere(script, None).obstacle
-    assert (
-        Obstacle.NO_ENGINE
-        is read_engine_elsewhere(script.replace("_config", "_file"), ENGINE).obstacle
-    )
+    without = read_engine_elsewhere(script.replace("_config", "_file"), ENGINE)
+    assert Obstacle.NO_CONFIG is without.obstacle
 
 
 def test_a_parser_in_a_module_can_have_the_options_of_deepspeed() -> None:
@@ -618,17 +632,17 @@ if __name__ == "__main__":
 
 
 def read_started(script: str, **modules: str) -> ScriptFacts:
-    return parse_script(script, "train.py", lambda name: modules.get(name.replace(".", "_")))
+    return read_beside(script, {name.replace("_", ".", 1): text for name, text in modules.items()})
 
 
 def test_the_module_of_the_called_function_is_read() -> None:
     facts = read_started(SCRIPT, tools_fit=MODULE, tools_patches="def patch_attention(): pass")
-    assert (Convention.HF_PARSER, "tools.fit") == (facts.convention, facts.starts)
+    assert (Convention.HF_PARSER, "tools/fit.py") == (facts.convention, facts.starts)
     settings = ScriptRun(facts, ("--bf16",)).settings
     assert settings.attention is not None
     assert Attention.FLASH is settings.attention.value
     assert settings.model is not None
-    assert "`AutoModelForCausalLM.from_pretrained('gpt2')` in tools.fit line 4" == (
+    assert "`AutoModelForCausalLM.from_pretrained('gpt2')` in tools/fit.py line 4" == (
         settings.model.source
     )
 
@@ -640,7 +654,6 @@ def test_the_module_of_the_called_function_is_read() -> None:
         (SCRIPT, "this is not Python"),
         (SCRIPT, MODULE.replace("def fit", "def run")),
         ("from tools.fit import fit\n", MODULE),
-        ("from .tools.fit import fit\nfit()\n", MODULE),
         # Both have a function of this name, and which one is meant is not looked up.
         (SCRIPT + "class fit: pass\n", MODULE),
     ],
@@ -650,9 +663,11 @@ def test_what_starts_no_training_shows_no_engine(script: str, module: str) -> No
     assert (Obstacle.NO_ENGINE, None) == (facts.obstacle, facts.starts)
 
 
-def test_a_script_that_shows_its_engine_is_read_itself() -> None:
+def test_what_a_script_and_its_module_have_counts_as_of_one_file() -> None:
     script = "from accelerate import Accelerator\nAccelerator()\n" + SCRIPT
     facts = read_started(script, tools_fit=MODULE)
+    assert (Convention.HF_PARSER, "tools/fit.py") == (facts.convention, facts.starts)
+    facts = read_started(script.replace("    fit(", "    x("), tools_fit=MODULE)
     assert (Convention.ACCELERATOR, None) == (facts.convention, facts.starts)
 
 

@@ -1,7 +1,7 @@
 """Shapes that public scripts have, which are easily taken for another: what is read of each."""
 
 import pytest
-from probe.reading import value_of
+from probe.reading import read_beside, value_of
 
 from zerowiz.core.decision.job import Uncounted
 from zerowiz.core.script.config_delivery import deliver
@@ -242,16 +242,15 @@ class FitArguments(transformers.TrainingArguments):
 
 
 def test_arguments_of_a_module_beside_the_script_have_its_options_and_defaults() -> None:
-    facts = parse_script(TAKEN, "train.py", {"tools.options": OPTIONS}.get)
+    facts = read_beside(TAKEN, {"tools.options": OPTIONS})
     assert (Convention.HF_PARSER, True) == (facts.convention, facts.parser.complete)
     settings = ScriptRun(facts, ()).settings
     assert settings.micro_batch is not None
-    assert (3, "the default of FitArguments") == (
-        settings.micro_batch.value,
-        settings.micro_batch.source,
-    )
+    source = "the default of `--per_device_train_batch_size` in tools/options.py line 9"
+    assert (3, source) == (settings.micro_batch.value, settings.micro_batch.source)
     assert settings.model is not None
-    assert ("gpt2", "the default of `--base`") == (settings.model.value, settings.model.source)
+    source = "the default of `--base` in tools/options.py line 6"
+    assert ("gpt2", source) == (settings.model.value, settings.model.source)
     assert "put `--base x` after train.py" == settings.model.change_to("x")
     assert ScriptRun(parse_script(TAKEN, "train.py"), ()).settings.model is None
 
@@ -262,7 +261,7 @@ args, model = TrlParser((SFTConfig, ModelConfig)).parse_args_and_config()
 SFTTrainer(model=model.model_name_or_path, args=args)
 """
     modules = {"trl": "from .trainer import SFTConfig, SFTTrainer\n"}
-    settings = ScriptRun(parse_script(script, "train.py", modules.get), ()).settings
+    settings = ScriptRun(read_beside(script, modules), ()).settings
     assert settings.micro_batch is not None
     assert "the default of SFTConfig" == settings.micro_batch.source
 

@@ -106,17 +106,24 @@ def read_calibration(machine: Machine, environ: Mapping[str, str]) -> Calibratio
 # Say which defaults a plan rests on.
 
 
-def defaults_used(job: Job, decided: frozenset[str], settings: ScriptSettings) -> tuple[str, ...]:
+def defaults_used(
+    job: Job, decided: frozenset[str], settings: ScriptSettings, facts: ScriptFacts | None
+) -> tuple[str, ...]:
     """What nobody decided and the plan rests on, one clause each.
 
     Args:
         job: What the plan is for.
         decided: The settings that somebody decided.
         settings: What the script shows, and what it decides without showing it.
+        facts: Those of the script.
     """
     always = {name: row for name, row in SETTINGS.items() if row.assumed_always}
     unseen = {n: row for n, row in SETTINGS.items() if n in settings.unseen and n not in always}
-    ignored = (f"that `{b.code}` in line {b.line} has no effect" for b in settings.uncounted)
+    ignored = (
+        f"that `{b.code}` in {facts.place(b.line)} has no effect"
+        for b in settings.uncounted
+        if facts is not None
+    )
     return (*_clauses(always, job, decided), *_clauses(unseen, job, decided), *ignored)
 
 
@@ -614,7 +621,11 @@ def _fold_job(
         constraints=_constraints(said, options, config),
         handover=handover,
         learning=_learning(handover, said, written),
-        assumed=(*_own_model(named, settings), *defaults_used(job, decided, settings), *lacking),
+        assumed=(
+            *_own_model(named, settings),
+            *defaults_used(job, decided, settings, facts),
+            *lacking,
+        ),
         unfused_adam=_unfused_adam(facts),
         in_fp32=_in_fp32(facts, settings.precision, job),
         falls_back=_falls_back(job),
@@ -781,7 +792,7 @@ def _on_cpu(settings: ScriptSettings, machine: Machine) -> tuple[AddedWords, ...
 
 def _unfused_adam(facts: ScriptFacts | None) -> str | None:
     line = None if facts is None else facts.unfused_adam_line
-    return None if facts is None or line is None else f"{facts.text_path} line {line}"
+    return None if facts is None or line is None else f"{facts.where(line)}"
 
 
 def _in_fp32(
@@ -808,7 +819,7 @@ def _loads_16_bit(facts: ScriptFacts | None) -> str | None:
     loaded = None if facts is None else facts.loads_16_bit
     if facts is None or loaded is None:
         return None
-    where = f"in {facts.text_path} line {loaded.line}"
+    where = f"in {facts.where(loaded.line)}"
     return f"`{loaded.code}` {where}"
 
 

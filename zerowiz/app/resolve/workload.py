@@ -94,7 +94,7 @@ def check_local_rank(script: ScriptRun) -> None:
         raise PreflightError(
             (
                 f"DeepSpeed's launcher passes `{LOCAL_RANK_FLAG}`, and "
-                f"{script.facts.text_path} line {option.line} takes `{option.flag}`"
+                f"{script.facts.where(option.line)} takes `{option.flag}`"
             ),
             (f'accept both there: `add_argument("{option.flag}", "{LOCAL_RANK_FLAG}", ...)`'),
         )

@@ -1,6 +1,7 @@
 """Check what the script itself does with the config and the model, against what was planned."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 
 from zerowiz.core.findings import Finding, Rule, Severity, found
 from zerowiz.core.machine.types import Accelerator
@@ -8,7 +9,7 @@ from zerowiz.core.preflight.facts import PlannedJob, PreflightInput
 from zerowiz.core.script.arguments import Option
 from zerowiz.core.script.bindings import Resolver, unsaid_arguments
 from zerowiz.core.script.config_delivery import add_settled
-from zerowiz.core.script.facts import ValueSource
+from zerowiz.core.script.facts import ScriptFacts, ValueSource
 from zerowiz.core.strategy_types import Offload
 from zerowiz.core.workload import PRECISIONS, Integration, Precision
 
@@ -104,7 +105,7 @@ def _placements(planned: PlannedJob, run: Resolver) -> Iterator[Finding]:
         else:
             continue
         if _holds(run, placement.conditions) is True:
-            where = f"{run.facts.text_path} line {placement.line}"
+            where = f"{run.facts.where(placement.line)}"
             yield found(
                 DEVICE_MAP,
                 f"`{placement.code}` in {where} places the model, {what}",
@@ -137,20 +138,18 @@ def _arguments(planned: PlannedJob, run: Resolver) -> Iterator[Finding]:
     script = run.facts
     missing = unsaid_arguments(script, add_settled(run.words, planned.settled))
     words = " ".join(argument.usage for argument in missing)
+    named = ", ".join(map(partial(_named, script), missing))
     if missing:
         yield found(
             MISSING,
-            (
-                f"{script.text_path} requires {', '.join(map(_named, missing))}, which you "
-                "did not pass"
-            ),
+            (f"{script.text_path} requires {named}, which you did not pass"),
             f"put `{words}` after {script.path}",
         )
 
 
-def _named(argument: Option) -> str:
+def _named(script: ScriptFacts, argument: Option) -> str:
     name = f"`{argument.flag}`"
-    return name if argument.line is None else name + f" (line {argument.line})"
+    return name if argument.line is None else name + f" ({script.place(argument.line)})"
 
 
 SHARDS_SAVED = Rule(
@@ -177,7 +176,7 @@ def _saves(planned: PlannedJob, run: Resolver) -> Iterator[Finding]:
     may_be_adapters = script.trains_adapters and not (planned.uses_peft or script.adapters.seen)
     surely = is_sharded and not (may_be_adapters or script.builds_elsewhere)
     calls = ", ".join(
-        f"`{weight_save.code}` (line {weight_save.line})"
+        f"`{weight_save.code}` ({script.place(weight_save.line)})"
         for weight_save in script.weight_saves
         if not (weight_save.adapters_only and planned.uses_peft and adapters_stay)
         and _holds(run, weight_save.conditions) is not False
@@ -224,7 +223,7 @@ def _optimizers(planned: PlannedJob, run: Resolver) -> Iterator[Finding]:
         yield found(
             OPTIMIZERS_DROPPED,
             (
-                f"`{optimizer.code}` in {script.text_path} line {optimizer.line} has no "
+                f"`{optimizer.code}` in {script.where(optimizer.line)} has no "
                 "effect: under DeepSpeed, the Trainer makes its own optimizer and scheduler"
             ),
             (
@@ -250,7 +249,7 @@ def _accelerated(planned: PlannedJob, run: Resolver) -> Iterator[Finding]:
     # accelerate 1.15, accelerator.py, _prepare_deepspeed; utils/deepspeed.py,
     # map_pytorch_optim_to_deepspeed: of what is no Adagrad or Lion of its libraries.
     config, own = planned.config or {}, run.facts.optimizer
-    where = f"`{own.code}` in {run.facts.text_path} line {own.line}"
+    where = f"`{own.code}` in {run.facts.where(own.line)}"
     is_known, has_section = own.seen or own.code is not None, "optimizer" in config
     if is_known and own.from_config is not has_section:
         yield found(
@@ -289,7 +288,7 @@ def _float_batches(planned: PlannedJob, run: Resolver) -> Iterator[Finding]:
         yield found(
             FLOAT_BATCHES,
             (
-                f"`{floats.code}` in {run.facts.text_path} line {floats.line} makes floats, but "
+                f"`{floats.code}` in {run.facts.where(floats.line)} makes floats, but "
                 f"the weights are {precision}"
             ),
             f"cast what the engine gets: `x.to(torch.{PRECISIONS[precision].dtype_names[0]})`",

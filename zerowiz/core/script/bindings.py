@@ -153,7 +153,7 @@ class Resolver:
         holds = decider.value in binding.when if binding.when else bool(decider.value)
         change = decider.change
         if binding.flag is None:
-            change = f"edit {self.facts.text_path} line {binding.line}"
+            change = f"edit {self.facts.where(binding.line)}"
         elif "{value}" in change and isinstance(decider.value, bool):
             change = change.replace("{value}", str(not decider.value))
         elif "{value}" in change:
@@ -192,11 +192,11 @@ class Resolver:
         return self._words(binding, binding.when[0]) if wanted else None
 
     def _from_code(self, binding: ValueSource) -> ScriptValue[Scalar]:
-        where = f"in {self.facts.text_path} line {binding.line}"
+        where = f"in {self.facts.where(binding.line)}"
         source = f"`{binding.code}` " + where
         if binding.default_of is not None:
             source = f"the default of {binding.default_of}"
-        change = f"edit {self.facts.text_path} line {binding.line}"
+        change = f"edit {self.facts.where(binding.line)}"
         if binding.keyword is not None:
             quote = '"' if isinstance(binding.value, str) else ""
             change = f"set `{binding.keyword}={quote}{{value}}{quote}` {where}"
@@ -215,7 +215,7 @@ class Resolver:
         value = given.value if given else None if self.defaults_hidden else binding.value
         if self.all_hidden or value is None:
             return None
-        source = f"the default of `{flag}` in {self.facts.text_path} line {binding.line}"
+        source = f"the default of `{flag}` in {self.facts.where(binding.line)}"
         if binding.line is None:
             source = f"the default of `{flag}`"
         if given:

@@ -97,7 +97,7 @@ def _with_file(facts: ScriptFacts, name: str, seen: str | None) -> ScriptFacts:
         return replace(facts, literal_config=name, config_line=None)
     if posixpath.basename(seen) != posixpath.basename(name):
         raise UsageError(
-            f"`$config_via file:{name}`: {facts.path} line {facts.config_line} names `{seen}`",
+            f"`$config_via file:{name}`: {facts.where(facts.config_line)} names `{seen}`",
             f"use `$config_via file:{seen}`",
         )
     return replace(facts, literal_config=name)
@@ -237,7 +237,11 @@ def refuse(facts: ScriptFacts, config_path: str) -> NoReturn:
     """
     reason, *hints = _OBSTACLES[facts.obstacle or Obstacle.NO_ENGINE]
     general = (_SAY_HOW, *((_SAY_WHO,) if facts.integration is None else ()))
-    words = {"path": facts.text_path, "line": str(facts.config_line), "config": config_path}
+    words = {
+        "path": facts.text_path,
+        "line": facts.place(facts.config_line).removeprefix("line "),
+        "config": config_path,
+    }
     raise UnreachableScriptError(
         f"zerowiz cannot pass a config to {facts.text_path}: {reason.format(**words)}",
         *(hint.format(**words) for hint in hints),
@@ -448,7 +452,7 @@ def _by_literal(run: _Run) -> Delivery:
             ),
             f"or remove `$config {shell.quote(run.config_path)}`",
         )
-    where = f"{run.facts.text_path} line {line}"
+    where = f"{run.facts.where(line)}"
     if run.is_own:
         raise UsageError(
             f"{where} names `{literal}`, but `$config` is `{run.config_path}`",

@@ -194,8 +194,11 @@ class ScriptFacts(Struct, frozen=True, kw_only=True):
     path: str
     module: str | None = None
     """Its name as a module, where it is started as one: `python -m NAME`."""
+    files: tuple[tuple[int, str], ...] = ()
+    """The modules whose definitions it uses, each with the number of lines before it: the lines of
+    all facts are counted through the script and these."""
     starts: str | None = None
-    """The module whose function trains, where the script itself only calls that."""
+    """The module that names the config, or the parser, where the script itself does not."""
     convention: Convention
     integration: Integration | None
     """The library that passes the config to DeepSpeed; None where it is not known."""
@@ -266,8 +269,23 @@ class ScriptFacts(Struct, frozen=True, kw_only=True):
 
     @property
     def text_path(self) -> str:
-        """The file whose lines the facts name."""
+        """The file in which the config arrives."""
         return self.starts or self.path
+
+    def locate(self, line: int | None) -> tuple[str, int]:
+        """The file that has a line of the facts, and the line in it."""
+        before = [file for file in self.files if file[0] < (line or 0)]
+        first, path = max(before, default=(0, self.path))
+        return path, (line or 0) - first
+
+    def where(self, line: int | None) -> str:
+        """A line of the facts, with its file: `train.py line 8`."""
+        path, number = self.locate(line)
+        return f"{path} line {number}"
+
+    def place(self, line: int | None) -> str:
+        """As `where`, without the file if that is `text_path`."""
+        return self.where(line).removeprefix(f"{self.text_path} ")
 
     @property
     def passes_optimizer(self) -> bool:

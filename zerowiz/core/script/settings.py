@@ -414,7 +414,7 @@ def _metrics(facts: ScriptFacts) -> str | None:
     metrics = facts.trainer.metrics
     if metrics is None:
         return None
-    where = f"{facts.text_path} line {metrics.line}"
+    where = f"{facts.where(metrics.line)}"
     return where + f": `{metrics.code}`"
 
 
@@ -571,7 +571,7 @@ def _float_precision(run: Resolver) -> ScriptValue[Precision] | None:
     floats = run.facts.float_batches
     if not floats.seen:
         return None
-    where = f"in {run.facts.text_path} line {floats.line}"
+    where = f"in {run.facts.where(floats.line)}"
     what = "makes floats" if floats.value else "gets inputs that may be floats"
     return ScriptValue(
         value=Precision.FP32,
@@ -592,12 +592,12 @@ def _precision_change(facts: ScriptFacts) -> tuple[str, dict[Precision, Scalar]]
     by_accelerate = facts.integration is Integration.ACCELERATE
     if is_condition or (by_accelerate and len(flags) == 1):
         line = facts.bf16.line or facts.fp16.line
-        return f"edit {facts.text_path} line {line}", {}
+        return f"edit {facts.where(line)}", {}
     if flags:
         change = f"put {{value}} after {facts.path}"
         words = flags
     else:
-        change = f"set {{value}} in {facts.text_path} line {facts.bf16.line or facts.fp16.line}"
+        change = f"set {{value}} in {facts.where(facts.bf16.line or facts.fp16.line)}"
         words = {Precision.BF16: "`bf16=True`", Precision.FP16: "`fp16=True`"}
     neither = f"neither {' nor '.join(words.values())}"
     return change, {**words, Precision.FP32: neither}

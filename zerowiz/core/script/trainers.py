@@ -160,7 +160,7 @@ def _trainer(run: Resolver) -> tuple[ScriptValue[Trainer] | None, list[TrainerCl
     is_changed = any(use.changed for use in uses) and kinds == {Trainer.SFT}
     if hidden or is_changed:
         return None, rows
-    where = f"{run.facts.text_path} line {uses[0].line}"
+    where = f"{run.facts.where(uses[0].line)}"
     setting = ScriptValue(
         value=rows[0].trainer,
         source=f"`{uses[0].code}` in {where}",
@@ -197,10 +197,10 @@ def _may_come(run: Resolver, conditions: tuple[ValueSource, ...]) -> bool:
 
 def _uses_not_counted(run: Resolver) -> Iterator[NotCounted]:
     """The trainers that no formula counts, or of which one counts a part."""
-    uses, path = run.facts.trainer.uses, run.facts.text_path
+    uses, facts = run.facts.trainer.uses, run.facts
     for use in uses:
         row = TRAINERS.get(use.name)
-        where = f"{path} line {use.line}: `{use.code}`"
+        where = f"{facts.where(use.line)}: `{use.code}`"
         if row is None:
             yield NotCounted(
                 what=Uncounted.TRAINER,
@@ -220,19 +220,19 @@ def _uses_not_counted(run: Resolver) -> Iterator[NotCounted]:
             yield NotCounted(
                 what=Uncounted.OWN_LOSS,
                 text=(
-                    f"{path} line {use.changed_line}: `{use.changed}` computes its own loss, "
+                    f"{facts.where(use.changed_line)}: `{use.changed}` computes its own loss, "
                     f"which is counted as that of {kind} (`$trainer` sets another)"
                 ),
                 settled_by_name=True,
             )
     kinds = {row.trainer for use in uses if (row := TRAINERS.get(use.name)) is not None}
     if len(kinds) > 1:
-        built = ", ".join(f"`{use.code}` in line {use.line}" for use in uses)
+        built = ", ".join(f"`{use.code}` in {facts.place(use.line)}" for use in uses)
         yield NotCounted(
             what=Uncounted.TRAINER,
             text=(
-                f"{path} builds several trainers: {built}; it is counted as sft (`$trainer` "
-                "sets the one that trains)"
+                f"{facts.text_path} builds several trainers: {built}; it is counted as sft ("
+                "`$trainer` sets the one that trains)"
             ),
             settled_by_name=True,
         )
@@ -246,7 +246,7 @@ def _models_beside(run: Resolver, kind: Trainer) -> Iterator[NotCounted]:
             yield NotCounted(
                 what=Uncounted.JUDGE,
                 text=(
-                    f"{run.facts.text_path} line {model.line}: `{model.code}` puts another "
+                    f"{run.facts.where(model.line)}: `{model.code}` puts another "
                     "model on every GPU, which is not counted"
                 ),
             )
@@ -300,7 +300,7 @@ def _vllm(
     used = as_truth(run.setting(seen))
     mode = as_text(run.setting(run.facts.vllm_mode))
     if used is None and seen.code is not None:
-        text = f"{run.facts.text_path} line {seen.line}: `{seen.code}` may use vLLM"
+        text = f"{run.facts.where(seen.line)}: `{seen.code}` may use vLLM"
         return (
             None,
             None,

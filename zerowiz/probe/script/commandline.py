@@ -242,10 +242,6 @@ def find_arguments(
     """The arguments class that an expression names; None where it is not a known one."""
     if isinstance(expr, ast.Name) and expr.id in source.classes and expr.id not in seen:
         return _local_arguments(source, source.classes[expr.id], seen | {expr.id})
-    if isinstance(expr, ast.Name) and expr.id in source.elsewhere:
-        arguments = _module_arguments(source, expr)
-        if arguments is not None:
-            return arguments
     library, name = source.imported(expr)
     is_one = name not in _ONCE_NONE or _has_trainer(source, name)
     if library in HF_LIBRARIES and name in ARGUMENT_CLASSES and is_one:
@@ -285,19 +281,6 @@ def _library_arguments(source: Source, name: str, *, defaults_seen: bool) -> Arg
             for key, row in ARGUMENT_CLASSES[name].items()
         },
     )
-
-
-def _module_arguments(source: Source, expr: ast.Name) -> Arguments | None:
-    """The arguments class of a module beside the script; its lines are not the script's."""
-    name = source.origin(expr).rpartition(".")[2]
-    arguments = find_arguments(source.elsewhere[expr.id], ast.Name(id=name))
-    if arguments is None:
-        return None
-    fields = {
-        key: tuple(replace(option, line=None) for option in options)
-        for key, options in arguments.fields.items()
-    }
-    return replace(arguments, fields=fields)
 
 
 def _local_arguments(source: Source, node: ast.ClassDef, seen: frozenset[str]) -> Arguments:
@@ -707,17 +690,6 @@ def _parsed_classes(source: Source, call: FunctionCall) -> list[Arguments | None
     expr = follow(expr, call.scope)
     items = expr.elts if isinstance(expr, ast.Tuple | ast.List) else [expr]
     return [find_arguments(source, item) for item in items]
-
-
-def parsed_names(source: Source) -> set[str]:
-    """The names of the classes that HfArgumentParser, or a parser like it, fills."""
-    exprs = [
-        follow(expr, call.scope)
-        for call in source.calls
-        if _is_hf_parser(source, call) and (expr := call.argument("dataclass_types", 0)) is not None
-    ]
-    nodes = [node for expr in exprs for node in ast.walk(expr)]
-    return {node.id for node in nodes if isinstance(node, ast.Name)}
 
 
 def _forbids_abbreviation(call: FunctionCall) -> bool:

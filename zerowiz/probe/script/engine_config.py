@@ -3,12 +3,9 @@
 import ast
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from functools import cache
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-from msgspec import Struct
 
 from zerowiz.core.script.facts import UNSEEN, Convention, Obstacle, ScriptFacts, ValueSource
 from zerowiz.core.structs import replace
@@ -20,9 +17,7 @@ from zerowiz.probe.script.source import (
     HF_LIBRARIES,
     PARSE_CALLS,
     FunctionCall,
-    Source,
     follow,
-    is_main_guard,
     last_name,
     parse_quietly,
     unless_none,
@@ -31,44 +26,12 @@ from zerowiz.probe.script.source import (
 if TYPE_CHECKING:
     from zerowiz.core.preflight.facts import Script, SourceFolder
 
-# What may be solved by a module of the script: the engine is there, or its parser.
-ENGINE_ELSEWHERE = frozenset({Obstacle.ENGINE_UNSEEN, Obstacle.NO_ENGINE, Obstacle.NO_CONFIG})
 # deepspeed 0.19.8, __init__.py, initialize: the positions of its arguments.
 ARGS_POSITION = 0
 CONFIG_POSITIONS = {"config": 10, "config_params": 12}
 _REPLACING = {"optimizer": 2, "lr_scheduler": 5}
 
 _BUILT = frozenset({Obstacle.BUILT, Obstacle.BUILT_HF, Obstacle.BUILT_ACCELERATE})
-
-ReadModule = Callable[[str], Source | None]
-
-
-def with_local_engine(facts: ScriptFacts, read: Reader, module: ReadModule) -> ScriptFacts:
-    """Add the convention of a script whose engine or parser one of its own modules has.
-
-    One step is followed: what the script itself imports, and calls with its parsed arguments.
-
-    Args:
-        facts: What the script alone shows.
-        read: Answers what an expression of the script depends on.
-        module: The module beside the script that has a dotted name; None for any other.
-    """
-    source, module = read.source, cache(module)
-    if facts.obstacle is Obstacle.NO_CONFIG:
-        engines = source.calls_to("deepspeed", "initialize")
-        exprs = [call.argument("args", ARGS_POSITION) for call in engines]
-        adds = any(_is_parsed_there(expr, read, module) for expr in exprs if expr is not None)
-        return _delivered(facts) if adds else facts
-    engines = [*_engines(read, module)]
-    if not engines or not all(map(_takes_args_alone, engines)):
-        return facts
-    facts = replace(facts, integration=Integration.DEEPSPEED, passed=passed_by(engines))
-    if source.calls_to("deepspeed", "add_config_arguments"):
-        return _delivered(facts)
-    option = next(iter(read.line.parser.of("deepspeed_config")), None)
-    if option is None:
-        return facts
-    return replace(_delivered(facts), convention=Convention.OWN_FLAG, own_flag=option.flag)
 
 
 def passed_by(engines: Iterable[FunctionCall]) -> frozenset[str]:
@@ -79,112 +42,6 @@ def passed_by(engines: Iterable[FunctionCall]) -> frozenset[str]:
         for name, position in _REPLACING.items()
         if engine.argument(name, position) is not None
     )
-
-
-def _delivered(facts: ScriptFacts) -> ScriptFacts:
-    return replace(facts, convention=Convention.ADD_CONFIG_ARGUMENTS, obstacle=None)
-
-
-def _is_parsed_there(expr: ast.expr, read: Reader, module: ReadModule) -> bool:
-    """Whether `args` come from a module whose parser has DeepSpeed's options."""
-    engine = next(iter(read.source.calls_to("deepspeed", "initialize")))
-    parsed = follow(expr, engine.scope)
-    if not isinstance(parsed, ast.Call):
-        return False
-    source = module(_module_of(read.source.origin(parsed.func)))
-    return source is not None and bool(source.calls_to("deepspeed", "add_config_arguments"))
-
-
-def _engines(read: Reader, module: ReadModule) -> Iterator[FunctionCall]:
-    """The calls of `initialize` in modules whose functions or classes get the parsed arguments."""
-    seen: set[str] = set()
-    for call in read.source.calls:
-        given = (*call.node.args, *(word.value for word in call.node.keywords))
-        if not any(
-            isinstance(expr, ast.Name) and expr.id in read.source.namespaces for expr in given
-        ):
-            continue
-        name = _module_of(read.source.origin(call.node.func))
-        imported = None if name in seen else module(name)
-        seen.add(name)
-        if imported is not None:
-            yield from imported.calls_to("deepspeed", "initialize")
-
-
-def _module_of(origin: str) -> str:
-    """The module that a dotted name is from; empty for a name of the script's own."""
-    return origin.lstrip(".").rpartition(".")[0]
-
-
-def _takes_args_alone(engine: FunctionCall) -> bool:
-    """Whether an engine gets its config by arguments that are handed to its function or object."""
-    built = any(
-        engine.argument(name, position) is not None for name, position in CONFIG_POSITIONS.items()
-    )
-    expr = engine.argument("args", ARGS_POSITION)
-    if built or expr is None:
-        return False
-    if isinstance(expr, ast.Attribute):
-        return last_name(expr.value) in {"self", "cls"}
-    return isinstance(expr, ast.Name) and engine.scope.owner(expr.id).values.get(expr.id) == [None]
-
-
-# Find the keys that a script asks its config for, and those that it sets, before the engine.
-
-
-# Find the module whose function trains, where the script only calls that function.
-
-_Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
-
-
-class Started(Struct, frozen=True, kw_only=True):
-    """A module that a script imports a function from, and calls it."""
-
-    name: str
-    """The dotted name of the module."""
-    text: str
-    tree: ast.Module
-    """Its statements, and at their end those of the script."""
-
-
-def list_started(tree: ast.Module, read_module: Callable[[str], str | None]) -> Iterator[Started]:
-    """The modules whose functions a script calls by their names.
-
-    Args:
-        tree: The script.
-        read_module: The text of the module with a dotted name; None where it is not found.
-    """
-    called = {
-        node.func.id
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
-    }
-    for statement in tree.body:
-        if not isinstance(statement, ast.ImportFrom) or statement.level or not statement.module:
-            continue
-        names = {alias.name for alias in statement.names if alias.asname is None}
-        text = read_module(statement.module) if names & called else None
-        if text is None:
-            continue
-        try:
-            module = parse_quietly(text)
-        except (SyntaxError, ValueError, MemoryError, RecursionError):
-            continue
-        names_of_module = _defined(module)
-        # A name that both have would be taken for one.
-        if names & called & names_of_module and not names_of_module & _defined(tree):
-            body = [
-                node
-                for node in module.body
-                if not (isinstance(node, ast.If) and is_main_guard(node.test))
-            ]
-            rest = [node for node in tree.body if node is not statement]
-            joined = ast.Module(body=[*body, *rest], type_ignores=[])
-            yield Started(name=statement.module, text=text, tree=joined)
-
-
-def _defined(tree: ast.Module) -> set[str]:
-    return {node.name for node in tree.body if isinstance(node, _Definition)}
 
 
 # Find the libraries that a script needs and lacks, and the files that shadow its libraries.
@@ -301,6 +158,8 @@ def with_convention(facts: ScriptFacts, read: Reader) -> ScriptFacts:
 def _by_initialize(facts: ScriptFacts, read: Reader) -> ScriptFacts | None:
     """The convention of a script that calls `deepspeed.initialize`; None for any other script."""
     calls = read.source.calls_to("deepspeed", "initialize")
+    # A Trainer makes one of the model beside that which it trains, such as a reference.
+    calls = [call for call in calls if not _is_of_trainer(read, call)]
     if not calls:
         return None
     adds_arguments = bool(read.source.calls_to("deepspeed", "add_config_arguments"))
@@ -327,6 +186,15 @@ def _by_initialize(facts: ScriptFacts, read: Reader) -> ScriptFacts | None:
     if has_args and option is not None:
         return replace(facts, convention=Convention.OWN_FLAG, own_flag=option.flag)
     return replace(facts, convention=Convention.UNKNOWN, obstacle=Obstacle.NO_CONFIG)
+
+
+def _is_of_trainer(read: Reader, call: FunctionCall) -> bool:
+    """Whether a call stands in a method of a Trainer."""
+    return call.function in read.source.methods and any(
+        _is_trainer(read, ast.Name(id=name))
+        for name, node in read.source.classes.items()
+        if any(inner is call.node for inner in ast.walk(node))
+    )
 
 
 def _is_made_here(args: ast.expr, read: Reader, engine: FunctionCall) -> bool:

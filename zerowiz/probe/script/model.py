@@ -329,8 +329,6 @@ _UNCOUNTED = ("use_dora", "modules_to_save", "target_parameters", "rank_pattern"
 # Libraries whose functions return no weights in 4 bits that were not asked for.
 _KNOWN = frozenset({"accelerate", "deepspeed", "diffusers", "peft", "timm", "torch", "unsloth"})
 _KNOWN |= HF_LIBRARIES
-# How many functions up the conditions around a call are collected.
-_MOST_CALLERS = 4
 
 
 def with_adapters(facts: ScriptFacts, read: Reader) -> ScriptFacts:
@@ -472,20 +470,32 @@ def _parsed(test: str) -> ast.expr:
     return ast.parse(test, mode="eval").body
 
 
-def _tests(source: Source, call: FunctionCall, depth: int = 0) -> tuple[str, ...] | None:
+_Tests = tuple[str, ...] | None
+
+
+def _tests(
+    source: Source, call: FunctionCall, functions: dict[str, set[_Tests]] | None = None
+) -> _Tests:
     """The conditions around a call, and around the calls of the function that it stands in.
+
+    Args:
+        source: The script.
+        call: The call.
+        functions: The conditions around the calls of functions, as far as they are known.
 
     Returns:
         None where that function is called under different conditions.
     """
+    functions = {} if functions is None else functions
     tests = tuple(ast.unparse(test) for test in call.tests)
-    callers = source.callers(call.function)
-    if not callers or depth == _MOST_CALLERS:
-        return tests
-    around = {_tests(source, caller, depth + 1) for caller in callers}
+    if call.function not in functions:
+        functions[call.function] = set()  # of one that calls itself
+        callers = source.callers(call.function)
+        functions[call.function] = {_tests(source, caller, functions) for caller in callers}
+    around = functions[call.function]
     if len(around) > 1 or None in around:
         return None
-    return (*(around.pop() or ()), *tests)
+    return (*(next(iter(around), None) or ()), *tests)
 
 
 def _under(read: Reader, call: FunctionCall, around: list[tuple[str, ...] | None]) -> ValueSource:
@@ -642,8 +652,7 @@ def _builds_elsewhere(source: Source, call: FunctionCall) -> bool:
     is_named = isinstance(call.node.func, ast.Name) and call.method in source.imports
     if not is_named or library in _KNOWN:
         return False
-    handed_on = (other.keyword("model") is call.node for other in source.calls)
-    is_model = "model" in call.target.split() or any(handed_on)
+    is_model = "model" in call.target.split() or call.node in source.given_as_model
     return is_model and not any(isinstance(a, ast.Name) and a.id == "model" for a in call.node.args)
 
 

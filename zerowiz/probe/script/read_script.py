@@ -5,8 +5,7 @@ import difflib
 import io
 import re
 import tokenize
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache, partial
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
 
@@ -19,16 +18,12 @@ from zerowiz.core.workload import NEWEST_TRL
 from zerowiz.errors import PreflightError, ZerowizError, did_you_mean
 from zerowiz.probe.files import LONGEST_SCRIPT_BYTES, read_named
 from zerowiz.probe.package_data import read_trl_release
-from zerowiz.probe.script.commandline import command_line, parsed_names
-from zerowiz.probe.script.engine_config import (
-    ENGINE_ELSEWHERE,
-    list_started,
-    with_convention,
-    with_local_engine,
-)
+from zerowiz.probe.script.commandline import command_line
+from zerowiz.probe.script.engine_config import with_convention
+from zerowiz.probe.script.imports import Joined, join
 from zerowiz.probe.script.model import with_adapters, with_model, with_own_sizes
 from zerowiz.probe.script.reader import Reader
-from zerowiz.probe.script.source import Source, parse_quietly, walk
+from zerowiz.probe.script.source import parse_quietly, walk
 from zerowiz.probe.script.trainer import with_trainer, with_weight_saves
 from zerowiz.probe.script.training import with_checkpointing, with_float_batches, with_training
 
@@ -41,28 +36,30 @@ _PLACES = re.compile(
 )
 
 
+# The module that templates/ has for its scripts.
+_PORTABLE = re.compile(r"^\s*(from|import) portable_checkpoint\b", re.MULTILINE)
 _WANTED = "pass the Python training script, not a shell script or a notebook"
 
 
 def parse_script(
     text: str,
     path_name: str,
-    read_module: Callable[[str], str | None] = lambda _: None,
+    import_folder: Path | None = None,
     trl_release: Release = NEWEST_TRL,
 ) -> ScriptFacts:
-    """The facts of a script, from its text and, where it calls no engine, from its modules'.
+    """The facts of a script, from its text and from what it uses of its modules.
 
     Args:
         text: The script.
-        path_name: What messages call it.
-        read_module: The text of what lies beside the script under a dotted name; None for nothing.
+        path_name: Its path, as messages have it.
+        import_folder: The folder that it imports from first; None to read no modules.
         trl_release: The release of trl whose defaults count.
 
     Raises:
         ZerowizError: The text is not Python.
     """
     try:
-        return _facts(text, path_name, read_module, trl_release)
+        return _facts(text, path_name, import_folder, trl_release)
     except (MemoryError, RecursionError):
         # Of Python's parser, and of what visits a tree.
         raise ZerowizError(
@@ -72,25 +69,29 @@ def parse_script(
 
 
 def _facts(
-    text: str, path_name: str, read_module: Callable[[str], str | None], trl_release: Release
+    text: str, path_name: str, import_folder: Path | None, trl_release: Release
 ) -> ScriptFacts:
-    tree = _parse(text, path_name)
-    read = _reader(tree, trl_release, read_module)
-    facts = _first_facts(read, path_name)
-    if facts.obstacle is Obstacle.NO_ENGINE and not read.line.reads_words:
-        for started in list_started(tree, read_module):
-            inner = _reader(started.tree, trl_release, read_module)
-            inner_facts = _first_facts(inner, path_name)
-            if inner_facts.obstacle is not Obstacle.NO_ENGINE:
-                text, read, facts = started.text, inner, replace(inner_facts, starts=started.name)
-                break
-    source = read.source
-    if facts.obstacle in ENGINE_ELSEWHERE:
-        facts = with_local_engine(facts, read, partial(_walk_module, read_module))
-    facts = with_own_sizes(facts, read)
+    joined = Joined(tree=_parse(text, path_name), text=text, seen=text)
+    if import_folder is not None:
+        joined = join(Path(path_name), joined.tree, text, import_folder)
+    source = replace(walk(joined.tree), trl_release=trl_release, text=joined.seen)
+    read = Reader(source=source, line=command_line(source))
+    facts = ScriptFacts(
+        path=path_name,
+        files=joined.files,
+        convention=Convention.UNKNOWN,
+        integration=None,
+        parser=read.line.parser,
+    )
+    facts = with_own_sizes(with_convention(facts, read), read)
     if facts.integration is None:
         return facts
-    facts = replace(facts, saves_portably=_saves_portably(source))
+    starts = facts.locate(facts.config_line or read.line.hf_line)[0]
+    facts = replace(
+        facts,
+        starts=None if starts == path_name else starts,
+        saves_portably=_PORTABLE.search(text) is not None,
+    )
     for add in (
         with_training,
         with_float_batches,
@@ -101,41 +102,8 @@ def _facts(
         with_weight_saves,
     ):
         facts = add(facts, read)
-    builds = _BUILDS.search(text) is not None
-    return replace(facts, builds_on_host=builds and not _PLACES.search(text))
-
-
-def _reader(
-    tree: ast.Module, trl_release: Release, read_module: Callable[[str], str | None]
-) -> Reader:
-    source = replace(walk(tree), trl_release=trl_release)
-    walk_module = cache(partial(_walk_module, read_module))
-    for name in parsed_names(source) & source.imports.keys():
-        place, _dot, class_name = source.imports[name].rpartition(".")
-        module = None if place.startswith(".") else walk_module(place)
-        if module is not None and class_name in module.classes:
-            source.elsewhere[name] = replace(module, trl_release=trl_release)
-    return Reader(source=source, line=command_line(source))
-
-
-def _first_facts(read: Reader, path_name: str) -> ScriptFacts:
-    """How a script takes its words and its config."""
-    facts = ScriptFacts(
-        path=path_name,
-        convention=Convention.UNKNOWN,
-        integration=None,
-        parser=read.line.parser,
-    )
-    return with_convention(facts, read)
-
-
-def _walk_module(read_module: Callable[[str], str | None], name: str) -> Source | None:
-    """The names and calls of a module beside the script; None where it cannot be read."""
-    text = read_module(name)
-    try:
-        return None if text is None else walk(_parse(text, name))
-    except (ZerowizError, MemoryError, RecursionError):
-        return None
+    builds = _BUILDS.search(joined.text) is not None
+    return replace(facts, builds_on_host=builds and not _PLACES.search(joined.text))
 
 
 def _parse(text: str, path_name: str) -> ast.Module:
@@ -159,12 +127,6 @@ def _parse(text: str, path_name: str) -> ast.Module:
             f"{path_name}{line} is not Python: {reason}",
             _WANTED,
         ) from None
-
-
-def _saves_portably(source: Source) -> bool:
-    """Whether it imports the module that templates/ has for its scripts."""
-    origins = (*source.imports.values(), *source.stars)
-    return any(origin.partition(".")[0] == "portable_checkpoint" for origin in origins)
 
 
 def read_script(
@@ -211,41 +173,7 @@ def _read_source(path: Path, import_folder: Path) -> ScriptFacts:
         raise PreflightError(f"`{path}` cannot be read: {error.strerror}") from None
     text = _decode(data, path)
     _refuse_shell_script(text, path)
-    find = partial(_find_module, path, import_folder)
-    facts = parse_script(text, str(path), lambda name: _read_module(find(name)), read_trl_release())
-    return facts if facts.starts is None else replace(facts, starts=str(find(facts.starts)))
-
-
-def _find_module(script: Path, folder: Path, name: str) -> Path | None:
-    """The file of the module that a script imports by a dotted name.
-
-    Args:
-        script: The script.
-        folder: The folder that it imports from first.
-        name: The dotted name. A script that stands in a package finds that package, which is
-            installed, or in PYTHONPATH.
-    """
-    package = name.lstrip(".").partition(".")[0]
-    if not package:
-        return None
-    parents = (*script.parents, *script.absolute().parents)
-    around = next((parent.parent for parent in parents if parent.name == package), None)
-    for place in (base.joinpath(*name.split(".")) for base in (folder, around) if base is not None):
-        for path in (place.with_suffix(".py"), place / "__init__.py"):
-            try:
-                if path.is_file():
-                    return path
-            except OSError:
-                continue
-    return None
-
-
-def _read_module(path: Path | None) -> str | None:
-    try:
-        data = None if path is None else read_named(path, LONGEST_SCRIPT_BYTES)
-    except OSError:
-        return None
-    return None if data is None else data.decode(errors="replace")
+    return parse_script(text, str(path), import_folder, read_trl_release())
 
 
 def _refuse_notebook(path: Path) -> None:

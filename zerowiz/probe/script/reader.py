@@ -224,7 +224,7 @@ class Reader(Struct, frozen=True, kw_only=True):
         yield from (self.condition(test, place) for test in place.tests)
         if not place.function or place.function in self.source.fired:
             return
-        starts = [call for call in self.source.calls if call.method == place.function]
+        starts = self.source.by_method.get(place.function, [])
         if len(starts) != 1 or depth == MOST_STEPS:
             yield UNSEEN
             return

@@ -204,6 +204,8 @@ class FunctionCall(Struct, frozen=True, kw_only=True):
     """A call, with its scope and the conditions that it is under."""
 
     node: ast.Call
+    method: str
+    """The last part of the called function's name."""
     scope: Scope
     tests: tuple[ast.expr, ...]
     """The conditions around it."""
@@ -213,11 +215,6 @@ class FunctionCall(Struct, frozen=True, kw_only=True):
     """The name of the function that it stands in."""
     around: tuple[ast.expr, ...] = ()
     """What the `with` blocks around it enter, and the conditions on which its function was left."""
-
-    @property
-    def method(self) -> str:
-        """The last part of the called function's name."""
-        return last_name(self.node)
 
     @property
     def line(self) -> int:
@@ -231,8 +228,8 @@ class FunctionCall(Struct, frozen=True, kw_only=True):
 
     def keyword(self, *names: str) -> ast.expr | None:
         """The value of the first of these keywords that the call has; None for none."""
-        by_name = {word.arg: word.value for word in self.node.keywords}
-        return next((by_name[name] for name in names if name in by_name), None)
+        words = self.node.keywords
+        return next((word.value for name in names for word in words if word.arg == name), None)
 
     def argument(self, name: str, position: int) -> ast.expr | None:
         """An argument by keyword or by position; a literal None counts as not given."""
@@ -263,8 +260,6 @@ class Source(Struct, frozen=True, kw_only=True):
     """The dotted origin of each imported name."""
     stars: list[str] = field(default_factory=list)
     """The modules of `from ... import *`."""
-    elsewhere: "dict[str, Source]" = field(default_factory=dict)
-    """The modules beside the script that define the classes which its parser fills, by class."""
     classes: dict[str, ast.ClassDef] = field(default_factory=dict)
     functions: dict[str, ast.FunctionDef | ast.AsyncFunctionDef] = field(default_factory=dict)
     methods: set[str] = field(default_factory=set)
@@ -274,6 +269,12 @@ class Source(Struct, frozen=True, kw_only=True):
     fired: set[str] = field(default_factory=set)
     """The functions of whose parameters `fire.Fire` makes options."""
     calls: list[FunctionCall] = field(default_factory=list)
+    by_method: dict[str, list[FunctionCall]] = field(default_factory=dict)
+    """The same by the last part of the called function's name."""
+    by_origin: dict[tuple[str, str], list[FunctionCall]] = field(default_factory=dict)
+    """The same by the library and the name of what it calls."""
+    given_as_model: set[ast.expr] = field(default_factory=set)
+    """What is passed as `model=`."""
     altered: set[str] = field(default_factory=set)
     """Attributes that are assigned."""
     tied: set[str] = field(default_factory=set)
@@ -288,6 +289,8 @@ class Source(Struct, frozen=True, kw_only=True):
     opened: dict[ast.Call, ast.expr] = field(default_factory=dict)
     """For a call like `json.load(f)`, the expression that the `with` around it opened as `f`."""
     module: Scope = field(default_factory=Scope)
+    text: str = ""
+    """All that the script and its modules say."""
 
     def origin(self, expr: ast.expr) -> str:
         """The dotted name that an expression was imported from."""
@@ -312,7 +315,7 @@ class Source(Struct, frozen=True, kw_only=True):
 
     def calls_to(self, library: str, name: str) -> list[FunctionCall]:
         """The calls of one function or class of a library."""
-        return [call for call in self.calls if self.imported(call.node.func) == (library, name)]
+        return self.by_origin.get((library, name), [])
 
     def lightning_trainers(self) -> list[FunctionCall]:
         """The calls that build a Trainer of Lightning."""
@@ -321,7 +324,7 @@ class Source(Struct, frozen=True, kw_only=True):
 
     def callers(self, function: str) -> list[FunctionCall]:
         """The calls of a function of the script; `trainer.train()` is none of its own `train`."""
-        calls = [call for call in self.calls if function and call.method == function]
+        calls = self.by_method.get(function, []) if function else []
         by_name = [call for call in calls if isinstance(call.node.func, ast.Name)]
         return calls if function in self.methods else by_name
 
@@ -380,7 +383,8 @@ PARSE_CALLS = HF_PARSE_CALLS | {"parse_args", "parse_known_args", "parse_intermi
 _CHANGING = frozenset({"update", "setdefault", "pop", "append", "extend", "insert", "remove"})
 # torch 2, nn/modules/module.py: the methods that return all parameters of a module.
 _ALL_PARAMETERS = frozenset({"parameters", "named_parameters"})
-_SELF = frozenset({"self", "cls"})
+# Names that stand for no parsed arguments.
+_SELF = frozenset({"self", "cls", "module"})
 
 
 def walk(tree: ast.Module) -> Source:
@@ -406,6 +410,9 @@ class _ScopeVisitor(ast.NodeVisitor):
         self._unfreezing: list[tuple[str, ast.expr | ast.stmt]] = []
         self.visit(tree)
         self._find_namespaces()
+        for call in self.source.calls:
+            origin = self.source.imported(call.node.func)
+            self.source.by_origin.setdefault(origin, []).append(call)
         self.source.unfrozen.extend(
             node for name, node in self._unfreezing if name in self._parameters
         )
@@ -595,6 +602,7 @@ class _ScopeVisitor(ast.NodeVisitor):
     def visit_Call(self, node: ast.Call) -> None:
         call = FunctionCall(
             node=node,
+            method=last_name(node),
             scope=self._scope,
             tests=self._tests,
             target=self._target,
@@ -602,6 +610,8 @@ class _ScopeVisitor(ast.NodeVisitor):
             around=self._around,
         )
         self.source.calls.append(call)
+        self.source.by_method.setdefault(call.method, []).append(call)
+        self.source.given_as_model.update(w.value for w in node.keywords if w.arg == "model")
         if call.method in PARSE_CALLS:
             self._parsing_functions.add(self._function)
         match node.func, node.args:

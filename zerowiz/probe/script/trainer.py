@@ -170,9 +170,12 @@ def with_weight_saves(facts: ScriptFacts, read: Reader) -> ScriptFacts:
     """Add the places where a script saves the model that it trains by itself."""
     job, saves = _Job(source=read.source, engines=tuple(_engines(read))), {}
     for call in read.source.calls:
-        if call.function in _OF_TRAINERS & read.source.methods or _may_be_gathered(call):
+        written = [*_written(read, call)]
+        if call.function in _OF_TRAINERS & read.source.methods:
             continue
-        if any(job.is_trained(*model) for model in _written(read, call)):
+        if not written or _may_be_gathered(call):
+            continue
+        if any(job.is_trained(*model) for model in written):
             saves[call.line] = WeightSave(
                 conditions=tuple(read.conditions(call)),
                 line=call.line,

@@ -146,7 +146,7 @@ def with_float_batches(facts: ScriptFacts, read: Reader) -> ScriptFacts:
     source, by = read.source, facts.integration
     starts = source.calls_to(*_STARTS[by]) if by in _STARTS else []
     steps_here = any(call.method == "backward" for call in source.calls)
-    text = ast.unparse(source.tree) if starts and steps_here else ""
+    text = source.text.replace('"', "'") if starts and steps_here else ""
     by_engine, named = by is Integration.DEEPSPEED, facts.mixed_precision
     is_set = _SECTIONS.search(text) if by_engine else named.code is not None and not named.seen
     if not text or is_set or _CASTS.search(text) or _TOKENS.search(text):
@@ -329,9 +329,13 @@ def _takes_loader(initialize: FunctionCall) -> bool:
 
 
 def _unless_ambiguous(batch: ValueSource, read: Reader) -> ValueSource:
-    """The batch of a loader; unseen where another option rather has the name of that setting."""
+    """The batch of a loader; unseen where another option rather has the name of that setting.
+
+    A loader of 1 may be handed batches that its dataset makes.
+    """
     names = {option.dest for option in read.line.parser.find(batch.flag or "")}
-    if not names or any(map(_TRAINING_BATCH.search, names)):
+    is_sure = batch.flag is None and batch.value != 1
+    if is_sure or any(map(_TRAINING_BATCH.search, names)):
         return batch
     others = {option.dest for option in read.line.parser.options} - names
     rather = [name for name in others if "batch" in name and _TRAINING_BATCH.search(name)]
@@ -420,7 +424,7 @@ _EVERY = "every_n_layers"
 
 def _every_n_layers(read: Reader) -> ValueSource | None:
     """The value of that name in a call, or in a dict that is handed to one."""
-    for call in read.source.calls:
+    for call in read.source.calls if _EVERY in read.source.text else ():
         for node in ast.walk(call.node):
             for name, value in _named_values(node):
                 if name == _EVERY:
