@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
-# As the light page has them (`ui/charts.py`), in the order of a terminal's colours.
+# As the light page has them (`ui/page.py`), in the order of a terminal's colours.
 _COLOURS = (
     (0x1A, 0x1D, 0x21),
     (0xB3, 0x26, 0x1E),

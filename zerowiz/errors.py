@@ -141,10 +141,6 @@ class HandEditedError(ZerowizError):
         super().__init__(message, *hints)
         self.losses = losses
 
-    def without_losses(self) -> "HandEditedError":
-        """The error alone."""
-        return HandEditedError(self.message, *self.hints, losses=())
-
 
 class UsageError(ZerowizError):
     """The command line or a value on it makes no sense."""

@@ -17,8 +17,8 @@ from zerowiz.core.decision.open_settings import Grid, GridCell
 from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.workload import Accounting
 from zerowiz.probe.package_data import read_page_files
-from zerowiz.ui import charts, sentences
 from zerowiz.ui import page as document
+from zerowiz.ui import sentences
 from zerowiz.ui.page import values_of
 from zerowiz.ui.text import bare_gib, seconds
 
@@ -246,12 +246,12 @@ def rgb(colour: str) -> tuple[int, int, int]:
     return red, green, blue
 
 
-@pytest.mark.parametrize("theme", [charts.LIGHT, charts.DARK], ids=["light", "dark"])
+@pytest.mark.parametrize("theme", [document.LIGHT, document.DARK], ids=["light", "dark"])
 def test_every_colour_of_a_page_can_be_read(theme: Mapping[str, str]) -> None:
     for name in ("text", "dim", "link", "good", "doubt", "bad"):
         for ground in ("page", "card"):
             assert 4.5 <= contrast(rgb(theme[name]), rgb(theme[ground])), (name, ground)
-    for part, colour in charts.PARTS.items():
+    for part, colour in document.PARTS.items():
         assert 3 <= contrast(rgb(colour), rgb(theme["page"])), part
         assert 4.5 <= contrast(rgb(colour), (0, 0, 0)), part
 
