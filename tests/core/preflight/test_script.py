@@ -27,9 +27,9 @@ from zerowiz.core.preflight.script import (
     FLOAT_BATCHES,
     LIGHTNING_REFUSES,
     OPTIMIZERS_DROPPED,
-    SHARDS_SAVED,
     UNPREPARED,
 )
+from zerowiz.core.preflight.stages import SHARDS_SAVED
 from zerowiz.core.script.facts import ValueSource
 from zerowiz.core.script.settings import ScriptRun
 from zerowiz.core.strategies import ZERO2, ZERO2_OFFLOAD, ZERO3, ZERO3_OFFLOAD

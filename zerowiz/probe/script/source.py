@@ -528,6 +528,8 @@ class _ScopeVisitor(ast.NodeVisitor):
     def _assign(self, targets: list[ast.expr], value: ast.expr) -> None:
         for target in targets:
             self._bind(target, value)
+            if isinstance(target, ast.Subscript):
+                self.visit(target)
         names = [n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name)]
         names += [t.attr for t in targets if isinstance(t, ast.Attribute)]
         self._results.append((names, value))

@@ -1,0 +1,287 @@
+"""Find the calls of a script that are right at some ZeRO stages only."""
+
+import ast
+import re
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
+
+from zerowiz.core.script.facts import ScriptFacts, StageCall, StageKind, ValueSource
+from zerowiz.core.structs import replace
+from zerowiz.core.workload import Integration
+from zerowiz.probe.script.model import is_after_engine, is_other, loads
+from zerowiz.probe.script.reader import Reader, short_code
+from zerowiz.probe.script.source import FunctionCall, conjuncts, decide, last_name
+from zerowiz.probe.script.trainer import (
+    built_trainers,
+    may_be_gathered,
+    names_of,
+    trained_models,
+)
+
+# What all ranks have to call: of the Trainer, of an Accelerator, of an engine or its model.
+_OF_TRAINER: Mapping[str, StageKind] = {
+    **dict.fromkeys(("train", "evaluate", "predict"), StageKind.ALONE),
+    "save_model": StageKind.ALONE_SHARDED,
+}
+_OF_ACCELERATOR: Mapping[str, StageKind] = {
+    "save_state": StageKind.ALONE,
+    **dict.fromkeys(("get_state_dict", "save_model"), StageKind.ALONE_SHARDED),
+}
+_OF_MODEL: Mapping[str, StageKind] = {
+    "save_checkpoint": StageKind.ALONE,
+    **dict.fromkeys(("save_16bit_model", "save_fp16_model", "generate"), StageKind.ALONE_SHARDED),
+}
+
+# Names for the number of a rank, and for whether it is the first one.
+_RANKS = re.compile(r"(get_)?((local|global|world|node)_)?(rank|process_index)$", re.IGNORECASE)
+_FIRST = re.compile(
+    r"is_((local|world)_)?((main|master|first)(_(process|rank))?|process_zero)$"
+    r"|(main|master)_(process|rank)$|is_(global_zero|rank_?(zero|0))$|should_save$"
+)
+_UNDISTRIBUTED = re.compile(r"rank\w* == -1$")
+
+
+def is_one_rank(test: ast.expr, *, holds: bool = True) -> bool:
+    """Whether only a part of the ranks comes to what stands under a condition.
+
+    Args:
+        test: The condition.
+        holds: Whether it has to hold there.
+    """
+    match test:
+        case ast.UnaryOp(op=ast.Not(), operand=inner):
+            return is_one_rank(inner, holds=not holds)
+        case ast.BoolOp(op=op, values=values):
+            if isinstance(op, ast.And) is holds:
+                return any(is_one_rank(value, holds=holds) for value in values)
+            parts = [v for v in values if not _UNDISTRIBUTED.search(ast.unparse(v))]
+            return bool(parts) and all(is_one_rank(part, holds=holds) for part in parts)
+        case ast.Compare(left=left, ops=[_], comparators=[right]):
+            is_number = "0" in re.findall(r"-?\d+", ast.unparse(right))
+            return is_number and _RANKS.match(last_name(left)) is not None
+        case ast.Call(func=func, args=[]) | (ast.Attribute() | ast.Name() as func):
+            return _FIRST.match(last_name(func)) is not None
+        case _:
+            return False
+
+
+def _is_left(expr: ast.expr) -> bool:
+    """Whether what stands around a place is a condition on which its function was left."""
+    return isinstance(expr, ast.UnaryOp | ast.Compare | ast.BoolOp)
+
+
+def _base(call: FunctionCall) -> ast.expr | None:
+    """What a method is called on."""
+    return call.node.func.value if isinstance(call.node.func, ast.Attribute) else None
+
+
+class _StageFinder:
+    """Says what is found of a call."""
+
+    def __init__(self, facts: ScriptFacts, read: Reader) -> None:
+        self.read, self.source = read, read.source
+        self.models = trained_models(read)
+        self.is_hf = facts.integration is Integration.HF
+        self.built = [built.call for built in built_trainers(read)]
+        self.trainers = {name for call in self.built for name in call.target.split()}
+
+    @cached_property
+    def parents(self) -> dict[ast.AST, ast.AST]:
+        """What each node of the tree stands in."""
+        tree = self.source.tree
+        return {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
+
+    def is_trainer(self, call: FunctionCall) -> bool:
+        """Whether it is a method of a Trainer of transformers."""
+        name = last_name(_base(call))
+        return self.is_hf and (name in self.trainers or name.lower().endswith("trainer"))
+
+    def is_accelerator(self, call: FunctionCall) -> bool:
+        """Whether it is a method of an Accelerator."""
+        base = _base(call)
+        name = "" if base is None else last_name(self.read.argument(base, call).expr)
+        return "accelerator" in {name.lower(), last_name(base)}
+
+    def is_trained(self, call: FunctionCall, expr: ast.expr | None) -> bool:
+        """Whether DeepSpeed has a model by then."""
+        return expr is not None and self.models.is_trained(expr, call)
+
+    def is_sharded(self, call: FunctionCall, expr: ast.expr | None) -> bool:
+        """Whether a model has been loaded for DeepSpeed, or handed to it, by then."""
+        if expr is None or may_be_gathered(call):
+            return False
+        if self.is_trained(call, expr):
+            return True
+        argument = self.read.argument(expr, call)
+        values: list[ast.expr | None] = [argument.expr]
+        if isinstance(argument.expr, ast.Name):
+            name = argument.expr.id
+            values += argument.call.scope.owner(name).values.get(name, [])
+        return any(
+            load.node in values and is_after_engine(self.read, load)
+            for load in self.source.calls
+            if loads(self.source, load) == "Model" and not is_other(load)
+            if not may_be_gathered(load)
+        )
+
+    def alone(self, call: FunctionCall) -> StageKind | None:
+        """What all ranks have to call, under a condition on the rank."""
+        tests = [*call.tests, *filter(_is_left, call.around), *self._callers_tests(call)]
+        if not any(map(is_one_rank, tests)):
+            return None
+        by_trainer = _OF_TRAINER.get(call.method)
+        if by_trainer is not None and self.is_trainer(call):
+            return by_trainer
+        by_accelerator = _OF_ACCELERATOR.get(call.method)
+        if by_accelerator is not None and self.is_accelerator(call):
+            return by_accelerator
+        if isinstance(call.node.func, ast.Name):
+            is_forward = self.is_trained(call, call.node.func)
+            return StageKind.ALONE_SHARDED if is_forward else None
+        by_model = _OF_MODEL.get(call.method)
+        return by_model if by_model is not None and self.is_trained(call, _base(call)) else None
+
+    def _callers_tests(self, call: FunctionCall) -> Iterator[ast.expr]:
+        """The conditions around the only call of the function that a call stands in."""
+        callers = self.source.callers(call.function)
+        if len(callers) == 1 and callers[0].function != call.function:
+            yield from callers[0].tests
+            yield from filter(_is_left, callers[0].around)
+
+    def reads(self, call: FunctionCall) -> bool:
+        """Whether it uses the weights of a model that is sharded by then."""
+        base, args = _base(call), call.node.args
+        if call.method in {"merge_and_unload", "merge_adapter"}:
+            return self.is_trained(call, base)
+        if call.method in {"get_input_embeddings", "get_output_embeddings"}:
+            return self._is_used(call.node) and self.is_sharded(call, base)
+        if call.name == "zip":
+            models = [model for arg in args for model in _whose_parameters(arg)]
+            return len(models) == len(args) and any(self.is_trained(call, m) for m in models)
+        if call.method.endswith("_") and call.method != "requires_grad_":
+            weight = base if base is not None and _weight_of(base) else next(iter(args), None)
+            return self.is_sharded(call, _weight_of(weight))
+        return False
+
+    def _is_used(self, node: ast.AST) -> bool:
+        """Whether an expression goes on with `.weight`, and what is in it, or how large it is."""
+        chain = []
+        while isinstance(node := self.parents[node], ast.Attribute):
+            chain.append(node.attr)
+        has_entries = isinstance(node, ast.Subscript | ast.Assign) and chain[1:] == ["data"]
+        is_entry = isinstance(node, ast.Subscript) and chain == ["weight"]
+        return chain[:1] == ["weight"] and (
+            is_entry or has_entries or _USES.isdisjoint(chain) is False
+        )
+
+    def refused(self, call: FunctionCall) -> StageKind | None:
+        """What a library refuses."""
+        kind = None
+        match call.method:
+            case "no_sync" if self.is_trained(call, _base(call)):
+                kind = StageKind.NO_SYNC
+            case "evaluate" | "predict" if self.is_trainer(call) and self._is_early(call):
+                kind = StageKind.EVALUATES_FIRST
+            case "create_reference_model" if self.source.imported(call.node.func)[0] == "trl":
+                kind = StageKind.COPIES_MODEL
+            case "clip_grad_value_" if self.is_accelerator(call):
+                kind = StageKind.CLIPS_VALUES
+            case "prepare" if self._is_of_several(call):
+                kind = StageKind.TWO_MODELS
+            case _ if call in self.built and self._is_second(call):
+                kind = StageKind.SECOND_TRAINER
+            case _:
+                pass
+        return kind
+
+    def _is_of_several(self, call: FunctionCall) -> bool:
+        """Whether an Accelerator gets several models by one call."""
+        given = {*names_of(call.node.args, call)}
+        return any(e.call is call and len(given & e.models) > 1 for e in self.models.engines)
+
+    def _is_second(self, call: FunctionCall) -> bool:
+        """Whether every run builds another Trainer with the same arguments before."""
+        args = call.argument("args", 1)
+        return (
+            self.is_hf
+            and isinstance(args, ast.Name)
+            and any(
+                other.line < call.line and other.function == call.function and not other.tests
+                for other in self.built
+                if last_name(other.argument("args", 1)) == args.id
+                if len(call.scope.owner(args.id).values.get(args.id, ())) == 1
+            )
+        )
+
+    def _is_early(self, call: FunctionCall) -> bool:
+        """Whether a method of a Trainer is called before its `train`."""
+        name = ast.unparse(_base(call) or call.node)
+        trains = [
+            other.line
+            for other in self.source.calls
+            if other.method == "train" and other.function == call.function
+            if ast.unparse(_base(other) or other.node) == name
+        ]
+        return bool(trains) and call.line < min(trains)
+
+
+_USES = frozenset({"shape", "size", "mean", "std", "norm", "clone", "copy_", "normal_", "numpy"})
+
+
+def _whose_parameters(expr: ast.expr) -> Iterator[ast.expr]:
+    match expr:
+        case ast.Call(func=ast.Attribute(value=model, attr="parameters")):
+            yield model
+        case _:
+            pass
+
+
+def _weight_of(expr: ast.expr | None) -> ast.expr | None:
+    """The variable of `model.x.weight` or `model.x.weight.data`; None for anything else."""
+    is_weight = False
+    while isinstance(expr, ast.Attribute):
+        is_weight = is_weight or expr.attr in {"weight", "bias"}
+        expr = expr.value
+    return expr if is_weight and isinstance(expr, ast.Name) else None
+
+
+def with_stage_calls(facts: ScriptFacts, read: Reader) -> ScriptFacts:
+    """Add the calls of a script that are wrong at some stages."""
+    find = _StageFinder(facts, read)
+    kinds: tuple[Callable[[FunctionCall], StageKind | None], ...] = (
+        find.alone,
+        find.refused,
+        lambda call: StageKind.READS if find.reads(call) else None,
+    )
+    calls = [
+        StageCall(
+            kind=kind,
+            line=call.line,
+            code=short_code(call.node),
+            conditions=_conditions(read, call),
+        )
+        for call in read.source.calls
+        if not may_be_gathered(call)
+        for kind in filter(None, (look(call) for look in kinds))
+        if not _is_paired(read, call, kind)
+    ]
+    return replace(facts, stage_calls=tuple({call.line: call for call in reversed(calls)}.values()))
+
+
+def _conditions(read: Reader, call: FunctionCall) -> tuple[ValueSource, ...]:
+    """What has to hold for some rank to come there."""
+    parts = (part for test in call.tests for part in conjuncts(test))
+    tests = tuple(part for part in parts if not is_one_rank(part))
+    return tuple(read.conditions(replace(call, tests=tests)))
+
+
+def _is_paired(read: Reader, call: FunctionCall, kind: StageKind) -> bool:
+    """Whether the other ranks make the same call in the other branch of the condition."""
+    if not call.tests or kind not in {StageKind.ALONE, StageKind.ALONE_SHARDED}:
+        return False
+    tests = dict(map(decide, call.tests))
+    return any(
+        other.name == call.name
+        and tests == {name: not holds for name, holds in map(decide, other.tests)}
+        for other in read.source.calls
+    )
