@@ -323,6 +323,13 @@ def saving(
     return given(None, job, H200)
 
 
+STAGED = {
+    StageKind.ALONE: "accelerator.save_state('o')",
+    StageKind.READS: "model.get_input_embeddings()",
+    StageKind.NO_SYNC: "engine.no_sync()",
+}
+
+
 def staged(
     kind: StageKind,
     strategy: StrategyRow,
@@ -331,7 +338,7 @@ def staged(
     machine: Machine = H200,
 ) -> PreflightInput:
     """A script with a call that is wrong at some stages."""
-    call = StageCall(kind=kind, line=7, code="call()", conditions=conditions)
+    call = StageCall(kind=kind, line=7, code=STAGED.get(kind, "f()"), conditions=conditions)
     facts = ScriptFacts(
         path="train.py",
         convention=Convention.HF_PARSER,

@@ -128,7 +128,7 @@ STAGE_ROWS: Mapping[StageKind, StageRow] = {
         stages=_EVERY,
         effect="prepares several models, which Accelerate refuses",
         fixes=(
-            "put them into one `torch.nn.Module`, or make one `Accelerator` with a config for each",
+            "put them into one `torch.nn.Module`, or prepare each with its own `DeepSpeedPlugin`",
         ),
     ),
     StageKind.SECOND_TRAINER: StageRow(
