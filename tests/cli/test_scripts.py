@@ -188,6 +188,9 @@ CASES = {
     "zerowiz passes it": Case(
         NEEDING_BATCH, (*LAUNCH, "2", "--micro-batch", "4", "train.py"), 0, ["--batch 4"]
     ),
+    "what init says": Case(
+        SAVING, ("init", "--yes", *CPU, "--stage", "3", "train.py", "--bf16"), 0, ["PF117"]
+    ),
     "a call on one rank": Case(ALONE, (*TO_ALONE, "train.py"), 5, ["PF122 one-rank-call"]),
     "a call on one rank in some steps": Case(
         ALONE.replace("if ", "if step == 1 and "), (*TO_ALONE, "train.py"), 0, ["PF122"]

@@ -8,7 +8,7 @@ from zerowiz.app.answers_file import NotTextError, plan_answers, write_answers
 from zerowiz.app.ask import Person
 from zerowiz.app.command import Command
 from zerowiz.app.decide import Plan, note_emulation, require_strategy
-from zerowiz.app.launch.start import Start, deliver_plan, plan_files
+from zerowiz.app.launch.start import Start, deliver_plan, note_script, plan_files
 from zerowiz.app.machines.machine import find_node, is_here
 from zerowiz.app.options import Options, as_words, with_plain
 from zerowiz.app.plan_files import losses_shown, plan_job_file
@@ -118,6 +118,7 @@ def plan_written(
     if run is not None:
         # Refuse now what the launch would refuse later.
         deliver_plan(plan, run, strategy)
+        note_script(plan, run, reporter)
     target = None if run is None else run.facts.target
     files = plan_files(plan, strategy, target, command.script_args)
     if wanted.slurm and run is not None:

@@ -65,9 +65,11 @@ def is_one_rank(test: ast.expr, *, holds: bool = True) -> bool:
             return False
 
 
-def _is_left(expr: ast.expr) -> bool:
-    """Whether what stands around a place is a condition on which its function was left."""
-    return isinstance(expr, ast.UnaryOp | ast.Compare | ast.BoolOp)
+def _is_on_one_rank(call: FunctionCall) -> bool:
+    """Whether a condition around a call, or one on which its function was left, is on the rank."""
+    # What a `with` block enters stands there as well, and is none of these.
+    left = (e for e in call.around if isinstance(e, ast.UnaryOp | ast.Compare | ast.BoolOp))
+    return any(map(is_one_rank, (*call.tests, *left)))
 
 
 def _base(call: FunctionCall) -> ast.expr | None:
@@ -84,6 +86,11 @@ class _StageFinder:
         self.is_hf = facts.integration is Integration.HF
         self.built = [built.call for built in built_trainers(read)]
         self.trainers = {name for call in self.built for name in call.target.split()}
+        self.owners = (
+            (_OF_TRAINER, self.is_trainer),
+            (_OF_ACCELERATOR, self.is_accelerator),
+            (_OF_MODEL, lambda call: self.is_trained(call, _base(call))),
+        )
 
     @cached_property
     def parents(self) -> dict[ast.AST, ast.AST]:
@@ -124,29 +131,25 @@ class _StageFinder:
             if not may_be_gathered(load)
         )
 
+    @cached_property
+    def started(self) -> dict[str, FunctionCall]:
+        """The only call of each function that has one."""
+        names = {call.function for call in self.source.calls}
+        callers = {name: self.source.callers(name) for name in names}
+        return {name: calls[0] for name, calls in callers.items() if len(calls) == 1}
+
     def alone(self, call: FunctionCall) -> StageKind | None:
         """What all ranks have to call, under a condition on the rank."""
-        tests = [*call.tests, *filter(_is_left, call.around), *self._callers_tests(call)]
-        if not any(map(is_one_rank, tests)):
+        func = call.node.func
+        is_variable = isinstance(func, ast.Name) and func.id in call.scope.owner(func.id).values
+        by_owner = ((table.get(call.method), is_owner) for table, is_owner in self.owners)
+        found = [(kind, is_owner) for kind, is_owner in by_owner if kind is not None]
+        places = [call, *filter(None, [self.started.get(call.function)])]
+        if not (is_variable or found) or not any(map(_is_on_one_rank, places)):
             return None
-        by_trainer = _OF_TRAINER.get(call.method)
-        if by_trainer is not None and self.is_trainer(call):
-            return by_trainer
-        by_accelerator = _OF_ACCELERATOR.get(call.method)
-        if by_accelerator is not None and self.is_accelerator(call):
-            return by_accelerator
-        if isinstance(call.node.func, ast.Name):
-            is_forward = self.is_trained(call, call.node.func)
-            return StageKind.ALONE_SHARDED if is_forward else None
-        by_model = _OF_MODEL.get(call.method)
-        return by_model if by_model is not None and self.is_trained(call, _base(call)) else None
-
-    def _callers_tests(self, call: FunctionCall) -> Iterator[ast.expr]:
-        """The conditions around the only call of the function that a call stands in."""
-        callers = self.source.callers(call.function)
-        if len(callers) == 1 and callers[0].function != call.function:
-            yield from callers[0].tests
-            yield from filter(_is_left, callers[0].around)
+        if is_variable and self.is_trained(call, func):
+            return StageKind.ALONE_SHARDED
+        return next((kind for kind, is_owner in found if is_owner(call)), None)
 
     def reads(self, call: FunctionCall) -> bool:
         """Whether it uses the weights of a model that is sharded by then."""
@@ -261,9 +264,8 @@ def with_stage_calls(facts: ScriptFacts, read: Reader) -> ScriptFacts:
             conditions=_conditions(read, call),
         )
         for call in read.source.calls
-        if not may_be_gathered(call)
         for kind in filter(None, (look(call) for look in kinds))
-        if not _is_paired(read, call, kind)
+        if not may_be_gathered(call) and not _is_paired(read, call, kind)
     ]
     return replace(facts, stage_calls=tuple({call.line: call for call in reversed(calls)}.values()))
 

@@ -171,9 +171,10 @@ def with_weight_saves(facts: ScriptFacts, read: Reader) -> ScriptFacts:
     """Add the places where a script saves the model that it trains by itself."""
     job, saves = trained_models(read), {}
     for call in read.source.calls:
-        if call.function in _OF_TRAINERS & read.source.methods or may_be_gathered(call):
+        if call.function in _OF_TRAINERS & read.source.methods:
             continue
-        if any(job.is_trained(*model) for model in _written(read, call)):
+        written = any(job.is_trained(*model) for model in _written(read, call))
+        if written and not may_be_gathered(call):
             saves[call.line] = WeightSave(
                 conditions=tuple(read.conditions(call)),
                 line=call.line,
