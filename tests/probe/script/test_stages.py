@@ -10,7 +10,7 @@ from probe.scripts import SCRIPTS
 from zerowiz.core.script.bindings import Resolver
 from zerowiz.core.script.facts import ScriptFacts, StageKind
 from zerowiz.probe.script.read_script import parse_script
-from zerowiz.probe.script.stages import is_one_rank
+from zerowiz.probe.script.source import is_one_rank
 
 IMPORTS = """import torch, deepspeed
 from accelerate import Accelerator

@@ -23,7 +23,7 @@ SHARDS_SAVED = Rule(
     when=(
         "the script saves the model by itself (`model.save_pretrained(...)`, "
         "`torch.save(model.state_dict(), ...)`) at stage 3; a warning if only `--escalate` "
-        "can go there"
+        "can go there, or if some runs may not come there"
     ),
 )
 ONE_RANK = Rule(
@@ -202,7 +202,7 @@ def wrong_stages(
         return frozenset()
     faults = _faults(run, integration, ranks)
     stages = {stage for fault in faults if fault.is_sure for stage in fault.stages}
-    saves = any(run.holds(save.conditions) is not False for save in run.facts.weight_saves)
+    saves = any(run.holds(save.conditions) for save in run.facts.weight_saves)
     may_be_adapters = run.facts.trains_adapters or run.facts.builds_elsewhere
     return frozenset(stages | (_SHARDED if saves and not may_be_adapters else set()))
 
@@ -239,12 +239,13 @@ def _saves(planned: PlannedJob, run: Resolver) -> Iterator[Finding]:
     adapters_stay = is_sharded and size.largest <= size.buffers.stage3_param_persistence_threshold
     may_be_adapters = script.trains_adapters and not (planned.uses_peft or script.adapters.seen)
     surely = is_sharded and not (may_be_adapters or script.builds_elsewhere)
-    calls = ", ".join(
-        f"`{weight_save.code}` (line {weight_save.line})"
-        for weight_save in script.weight_saves
-        if not (weight_save.adapters_only and planned.uses_peft and adapters_stay)
-        and run.holds(weight_save.conditions) is not False
-    )
+    saves = {
+        save: run.holds(save.conditions)
+        for save in script.weight_saves
+        if not (save.adapters_only and planned.uses_peft and adapters_stay)
+    }
+    made = {save: holds for save, holds in saves.items() if holds is not False}
+    calls = ", ".join(f"`{save.code}` (line {save.line})" for save in made)
     if calls:
         yield found(
             SHARDS_SAVED,
@@ -260,5 +261,5 @@ def _saves(planned: PlannedJob, run: Resolver) -> Iterator[Finding]:
                 "ranks, and save inside it"
             ),
             "use a stage that keeps the weights whole: `$stage 2`",
-            severity=None if surely else Severity.WARNING,
+            severity=None if surely and any(made.values()) else Severity.WARNING,
         )

@@ -1,16 +1,15 @@
 """Find the calls of a script that are right at some ZeRO stages only."""
 
 import ast
-import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 
-from zerowiz.core.script.facts import ScriptFacts, StageCall, StageKind, ValueSource
+from zerowiz.core.script.facts import ScriptFacts, StageCall, StageKind
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Integration
 from zerowiz.probe.script.model import is_after_engine, is_other, loads
 from zerowiz.probe.script.reader import Reader, short_code
-from zerowiz.probe.script.source import FunctionCall, conjuncts, decide, last_name
+from zerowiz.probe.script.source import FunctionCall, decide, is_one_rank, last_name
 from zerowiz.probe.script.trainer import (
     built_trainers,
     may_be_gathered,
@@ -31,38 +30,6 @@ _OF_MODEL: Mapping[str, StageKind] = {
     "save_checkpoint": StageKind.ALONE,
     **dict.fromkeys(("save_16bit_model", "save_fp16_model", "generate"), StageKind.ALONE_SHARDED),
 }
-
-# Names for the number of a rank, and for whether it is the first one.
-_RANKS = re.compile(r"(get_)?((local|global|world|node)_)?(rank|process_index)$", re.IGNORECASE)
-_FIRST = re.compile(
-    r"is_((local|world)_)?((main|master|first)(_(process|rank))?|process_zero)$"
-    r"|(main|master)_(process|rank)$|is_(global_zero|rank_?(zero|0))$|should_save$"
-)
-_UNDISTRIBUTED = re.compile(r"rank\w* == -1$")
-
-
-def is_one_rank(test: ast.expr, *, holds: bool = True) -> bool:
-    """Whether only a part of the ranks comes to what stands under a condition.
-
-    Args:
-        test: The condition.
-        holds: Whether it has to hold there.
-    """
-    match test:
-        case ast.UnaryOp(op=ast.Not(), operand=inner):
-            return is_one_rank(inner, holds=not holds)
-        case ast.BoolOp(op=op, values=values):
-            if isinstance(op, ast.And) is holds:
-                return any(is_one_rank(value, holds=holds) for value in values)
-            parts = [v for v in values if not _UNDISTRIBUTED.search(ast.unparse(v))]
-            return bool(parts) and all(is_one_rank(part, holds=holds) for part in parts)
-        case ast.Compare(left=left, ops=[_], comparators=[right]):
-            is_number = "0" in re.findall(r"-?\d+", ast.unparse(right))
-            return is_number and _RANKS.match(last_name(left)) is not None
-        case ast.Call(func=func, args=[]) | (ast.Attribute() | ast.Name() as func):
-            return _FIRST.match(last_name(func)) is not None
-        case _:
-            return False
 
 
 def _is_on_one_rank(call: FunctionCall) -> bool:
@@ -261,20 +228,13 @@ def with_stage_calls(facts: ScriptFacts, read: Reader) -> ScriptFacts:
             kind=kind,
             line=call.line,
             code=short_code(call.node),
-            conditions=_conditions(read, call),
+            conditions=tuple(read.conditions(call)),
         )
         for call in read.source.calls
         for kind in filter(None, (look(call) for look in kinds))
         if not may_be_gathered(call) and not _is_paired(read, call, kind)
     ]
     return replace(facts, stage_calls=tuple({call.line: call for call in reversed(calls)}.values()))
-
-
-def _conditions(read: Reader, call: FunctionCall) -> tuple[ValueSource, ...]:
-    """What has to hold for some rank to come there."""
-    parts = (part for test in call.tests for part in conjuncts(test))
-    tests = tuple(part for part in parts if not is_one_rank(part))
-    return tuple(read.conditions(replace(call, tests=tests)))
 
 
 def _is_paired(read: Reader, call: FunctionCall, kind: StageKind) -> bool:
