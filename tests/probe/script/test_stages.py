@@ -79,6 +79,14 @@ def kinds(head: str, lines: str) -> list[StageKind]:
             "def main():\n    if not acc.is_main_process:\n        return\n    acc.save_model(net, 1)",
             StageKind.ALONE_SHARDED,
         ),
+        (
+            PREPARED,
+            (
+                "class Mine:\n    def save(self):\n        acc.save_state('o')\n"
+                "    def end(self):\n        if acc.is_main_process:\n            self.save()"
+            ),
+            StageKind.ALONE,
+        ),
         (ENGINE, "if rank == 0:\n    engine.save_checkpoint('o')", StageKind.ALONE),
         (ENGINE, "if rank != 0:\n    pass\nelse:\n    engine.save_checkpoint(1)", StageKind.ALONE),
         (ENGINE, "if not rank == 0:\n    engine.save_checkpoint('o')", StageKind.ALONE),
@@ -152,6 +160,13 @@ def test_a_call_that_is_wrong_at_some_stages_is_found(
         (PREPARED, "if acc.is_main_process:\n    vae(x)\n    vae.generate(x)"),
         (PREPARED, "load_a, load_b = acc.prepare(load_a, load_b)"),
         (PREPARED, "acc.clip_grad_norm_(net.parameters(), 1.0)"),
+        (
+            PREPARED,
+            (
+                "class Mine:\n    def save(self):\n        acc.save_state('o')\n"
+                "if acc.is_main_process:\n    image.save('x.png')"
+            ),
+        ),
         (ENGINE, "engine.save_checkpoint('o')\nengine.save_16bit_model('o')\nengine(x)"),
         (ENGINE, "if rank == 1:\n    print(rank)\nengine.save_checkpoint('o')"),
         (ENGINE, "for a, b in zip(one.parameters(), two.parameters()):\n    a.add_(b)"),

@@ -100,10 +100,15 @@ class _StageFinder:
 
     @cached_property
     def started(self) -> dict[str, FunctionCall]:
-        """The only call of each function that has one."""
+        """The only call of each function that has one; of a method, by `self`."""
         names = {call.function for call in self.source.calls}
         callers = {name: self.source.callers(name) for name in names}
-        return {name: calls[0] for name, calls in callers.items() if len(calls) == 1}
+        return {
+            name: calls[0]
+            for name, calls in callers.items()
+            if len(calls) == 1
+            if name not in self.source.methods or last_name(_base(calls[0])) == "self"
+        }
 
     def alone(self, call: FunctionCall) -> StageKind | None:
         """What all ranks have to call, under a condition on the rank."""
