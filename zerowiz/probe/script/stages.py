@@ -143,11 +143,10 @@ class _StageFinder:
         chain = []
         while isinstance(node := self.parents[node], ast.Attribute):
             chain.append(node.attr)
-        has_entries = isinstance(node, ast.Subscript | ast.Assign) and chain[1:] == ["data"]
-        is_entry = isinstance(node, ast.Subscript) and chain == ["weight"]
-        return chain[:1] == ["weight"] and (
-            is_entry or has_entries or _USES.isdisjoint(chain) is False
-        )
+        is_entry = isinstance(node, ast.Subscript) and chain in (["weight"], ["weight", "data"])
+        is_kept = isinstance(node, ast.Assign) and chain == ["weight", "data"]
+        is_used = chain[:1] == ["weight"] and not _USES.isdisjoint(chain)
+        return is_entry or is_kept or is_used
 
     def refused(self, call: FunctionCall) -> StageKind | None:
         """What a library refuses."""
