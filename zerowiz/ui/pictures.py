@@ -89,6 +89,7 @@ _SHORT: Mapping[FlowchartQuestion, str] = {
     FlowchartQuestion.LEANER_AND_FASTER: _("Better?"),
     FlowchartQuestion.SURE_AND_AS_FAST: _("Surer?"),
     FlowchartQuestion.NO_OFFLOAD_AS_FAST: _("Simpler?"),
+    FlowchartQuestion.RIGHT_FOR_SCRIPT: _("Right?"),
 }
 
 

@@ -44,6 +44,7 @@ from zerowiz.core.memory.micro_step import ReadModel, is_alike_under_autocast
 from zerowiz.core.model.families import FAMILIES
 from zerowiz.core.model.from_name import parse_size
 from zerowiz.core.model.types import Model, ModelSource
+from zerowiz.core.preflight.stages import wrong_stages
 from zerowiz.core.script.bindings import ScriptValue, State
 from zerowiz.core.script.config_delivery import named_file
 from zerowiz.core.script.facts import ScriptFacts
@@ -467,7 +468,10 @@ def _learning(
 
 
 def _constraints(
-    said: Mapping[str, SettingValue], options: Options, config: UserConfig
+    said: Mapping[str, SettingValue],
+    options: Options,
+    config: UserConfig,
+    wrong: frozenset[int],
 ) -> Constraints:
     stage = said["stage"].value if "stage" in said else None
     if config.buffers is not None and config.buffers.keeps_gradients:
@@ -478,6 +482,7 @@ def _constraints(
         offload=cast("OffloadChoice", said["offload"].value) if "offload" in said else None,
         allow_slow=options.allow_slow,
         force=options.force,
+        wrong_stages=wrong,
     )
 
 
@@ -612,13 +617,14 @@ def _fold_job(
     written = _written_learning(options, facts, settings, config.base)
     learning = {n: said[n].value for n in HYPERPARAMETERS if n in said and n in written}
     handover = _handover(options, facts, settings, of_step.settled, config.base, learning)
+    wrong = wrong_stages(script, handover.integration, machine.world_size)
     return ResolvedJob(
         options=options,
         script=script,
         config=config,
         values=values,
         job=job,
-        constraints=_constraints(said, options, config),
+        constraints=_constraints(said, options, config, wrong),
         handover=handover,
         learning=_learning(handover, said, written),
         assumed=(

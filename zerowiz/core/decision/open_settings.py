@@ -465,7 +465,7 @@ def _by_flowchart(
     found = None
     if not constraints.pinned:
         allowed = [s for s in may_choose(job, constraints) if s.name in names]
-        found = _find_better(job, led, allowed, not_tight)
+        found = _find_better(job, led, allowed, not_tight, constraints.wrong_stages)
     choice = led if found is None else found[1]
     decision = _decide(job, constraints, covered, choice.workload)
     if decision.chosen == choice.evaluated:
@@ -478,7 +478,11 @@ def _by_flowchart(
 
 
 def _find_better(
-    job: Job, led: Candidate, allowed: Sequence[StrategyRow], candidates: Sequence[Candidate]
+    job: Job,
+    led: Candidate,
+    allowed: Sequence[StrategyRow],
+    candidates: Sequence[Candidate],
+    wrong_stages: frozenset[int],
 ) -> tuple[FlowchartQuestion, Candidate] | None:
     """What the flowchart's last question finds, each strategy in its fastest split."""
     of_each = ([c for c in candidates if c.strategy == strategy] for strategy in allowed)
@@ -488,7 +492,8 @@ def _find_better(
     evaluators = {w: Evaluator(replace(job, workload=w)) for w in workloads}
     beside = (e.candidate(w, s) for w, e in evaluators.items() for s in allowed)
     rivals = [c.evaluated for c in (*candidates, *beside) if c.strategy in allowed]
-    found = find_better(led.evaluated, [each.evaluated for each in in_order], rivals)
+    ordered = [each.evaluated for each in in_order]
+    found = find_better(led.evaluated, ordered, rivals, wrong_stages)
     if found is None:
         return None
     question, better = found

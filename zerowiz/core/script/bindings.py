@@ -1,7 +1,7 @@
 """Where a script's values come from: the code, an option, a field, a config built in code."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from functools import cached_property
 from typing import Any, Generic, TypeAlias, TypeVar
@@ -164,6 +164,13 @@ class Resolver:
             change=change,
             state=decider.state,
         )
+
+    def holds(self, conditions: Iterable[ValueSource]) -> bool | None:
+        """Whether the script comes to a place of these conditions; None where that is unknown."""
+        told = [self.condition(binding) for binding in conditions]
+        if any(answer is not None and not answer.value for answer in told):
+            return False
+        return None if None in told else True
 
     def words_for(self, binding: ValueSource, value: object) -> Words | None:
         """The words after the script that give a binding's setting this value.

@@ -37,6 +37,8 @@ class ProgramJob(Struct, frozen=True, kw_only=True):
     """Its keys that change what a rank holds, and that no formula counts."""
     excluding: tuple[str, ...] = ()
     """Its keys that exclude DeepSpeed, such as those of FSDP."""
+    refused_sharded: tuple[str, ...] = ()
+    """Its keys that the program refuses at stage 3."""
 
 
 class Program(Struct, frozen=True, kw_only=True):
@@ -73,6 +75,8 @@ class Program(Struct, frozen=True, kw_only=True):
     not_counted: tuple[str, ...]
     """Its keys that change memory in ways that zerowiz does not count."""
     excluding: tuple[str, ...] = ("fsdp", "fsdp_config")
+    refused_sharded: tuple[str, ...] = ()
+    """Its keys that it refuses at stage 3."""
 
     @property
     def keys(self) -> dict[str, str]:
@@ -188,6 +192,7 @@ def _read_job(program: Program, values: _Values) -> ProgramJob:
         },
         not_counted=(*(key for key in program.not_counted if values.get(key)), *unknown),
         excluding=tuple(key for key in program.excluding if values.get(key)),
+        refused_sharded=tuple(key for key in program.refused_sharded if values.get(key)),
     )
 
 
@@ -411,6 +416,8 @@ LLAMA_FACTORY = Program(
         "use_muon",
         "use_unsloth",
     ),
+    # hparams/parser.py, get_train_args.
+    refused_sharded=("predict_with_generate", "pissa_init", "pure_bf16"),
 )
 # ms-swift 4.6, megatron/arguments/megatron_args.py: keys of `megatron sft`, which trains without
 # DeepSpeed. `swift sft` has none of them.

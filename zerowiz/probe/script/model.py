@@ -171,7 +171,7 @@ def _placements(read: Reader) -> Iterator[Placement]:
             place=read.bind(expr if whole is None else whole, call, "device_map"),
             is_map=isinstance(expr, ast.Dict),
             conditions=tuple(read.conditions(call)),
-            engine_is_known=_is_after_engine(read, call),
+            engine_is_known=is_after_engine(read, call),
             line=call.line,
             code=show_argument(call, expr, "device_map"),
         )
@@ -212,7 +212,7 @@ def _whole(expr: ast.expr) -> ast.expr | None:
             return None
 
 
-def _is_after_engine(read: Reader, call: FunctionCall) -> bool:
+def is_after_engine(read: Reader, call: FunctionCall) -> bool:
     """Whether transformers knows of DeepSpeed's config when a model is loaded.
 
     transformers 5.23, training_args.py, __post_init__, and accelerate 1.15, utils/dataclasses.py,

@@ -24,6 +24,7 @@ from zerowiz.probe.script.imports import Joined, join
 from zerowiz.probe.script.model import with_adapters, with_model, with_own_sizes
 from zerowiz.probe.script.reader import Reader
 from zerowiz.probe.script.source import parse_quietly, walk
+from zerowiz.probe.script.stages import with_stage_calls
 from zerowiz.probe.script.trainer import with_trainer, with_weight_saves
 from zerowiz.probe.script.training import with_checkpointing, with_float_batches, with_training
 
@@ -100,6 +101,7 @@ def _facts(
         with_checkpointing,
         with_adapters,
         with_weight_saves,
+        with_stage_calls,
     ):
         facts = add(facts, read)
     builds = _BUILDS.search(joined.text) is not None

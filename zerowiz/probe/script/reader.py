@@ -16,8 +16,10 @@ from zerowiz.probe.script.source import (
     FunctionCall,
     Scope,
     Source,
+    conjuncts,
     entry_key,
     follow,
+    is_one_rank,
     last_name,
     literal,
     unless_none,
@@ -220,11 +222,12 @@ class Reader(Struct, frozen=True, kw_only=True):
                 return self.bind(expr, call, keyword)
 
     def conditions(self, place: FunctionCall, depth: int = 0) -> Iterator[ValueSource]:
-        """What has to hold for a place in a function to be come to."""
-        yield from (self.condition(test, place) for test in place.tests)
+        """What has to hold for some rank to come to a place in a function."""
+        tests = (part for test in place.tests for part in conjuncts(test))
+        yield from (self.condition(test, place) for test in tests if not is_one_rank(test))
         if not place.function or place.function in self.source.fired:
             return
-        starts = self.source.by_method.get(place.function, [])
+        starts = self.source.callers(place.function)
         if len(starts) != 1 or depth == MOST_STEPS:
             yield UNSEEN
             return
