@@ -12,7 +12,9 @@ import argparse
 import hashlib
 import json
 import os
+import re
 import shlex
+import shutil
 import sys
 import tempfile
 from collections import Counter
@@ -25,19 +27,22 @@ sys.path[0] = str(Path(__file__).parents[1])
 
 from net.isolated import Command, Ran, in_forks, leave_this_machine, run  # noqa: E402
 from net.public import extract, read_facts  # noqa: E402
-from paths import ROOT  # noqa: E402
+from paths import MODELS, ROOT  # noqa: E402
 from repositories import find_repository  # noqa: E402
 
 LISTED = Path(__file__).with_name("entry_points.json")
 KEPT = ROOT / ".cache" / "net" / "entry_points"
 DRAWN = 124
+TRIES = 4
 MACHINE = ("--machine", "8xA100-80GB")
-# What a reader would add where zerowiz asks for it: no model is at hand here.
+# No model can be fetched here: one that a command names is a folder of that name with this config.json,
+# and what asks for one gets this name.
+CONFIG = MODELS / "qwen2.5-0.5b" / "config.json"
 ADDED: Mapping[str, tuple[str, ...]] = {
     "model": ("--model", "qwen2.5-0.5b"),
-    "config.json": ("--model", "qwen2.5-0.5b"),
     "micro-batch": ("--micro-batch", "1"),
 }
+NAMED = re.compile(r"`([^`]+)` (?:is not in the local|is not a folder|on this machine)")
 TEXT = (".py", ".json", ".yaml", ".yml", ".toml", ".args", ".sh", ".cfg", ".hjson")
 LARGEST_BYTES = 1_000_000
 
@@ -69,21 +74,17 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="entries-") as home:
         asked = [put(name, listed, Path(home) / "trees", mirror) for name in names]
         leave_this_machine(Path(home))
-        exits = Counter(answer(asked))
+        exits = {int(code): count for code, count in Counter(answer(asked)).items()}
     repositories = {"/".join(name.split("/")[:2]) for name in names}
-    sys.stdout.write(
-        f"{len(names)} of {len(repositories)} repositories; by exit status {dict(exits)}\n"
-    )
+    sys.stdout.write(f"{len(names)} of {len(repositories)} repositories; by exit status {exits}\n")
 
 
 def answer(asked: list[Asked]) -> Iterator[int]:
     """The exit status of each plan; what zerowiz says is printed in short and kept whole."""
     added: list[tuple[str, ...]] = [()] * len(asked)
     plans = [*in_forks(run, map(_plan, asked, added))]
-    for word, options in ADDED.items():
-        again = [at for at, ran in enumerate(plans) if ran.code and word in _refusal(ran)]
-        for at in again:
-            added[at] += options
+    for _ in range(TRIES):
+        again = [at for at, ran in enumerate(plans) if ran.code and _help(ran, at, asked, added)]
         rerun = in_forks(run, [_plan(asked[at], added[at]) for at in again])
         for at, ran in zip(again, rerun, strict=True):
             plans[at] = ran
@@ -105,6 +106,25 @@ def answer(asked: list[Asked]) -> Iterator[int]:
         kept.write_text(json.dumps(said, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         sys.stdout.write(f"{plan.code} {entry.name} {' '.join(options)} {_refusal(plan)}\n")
         yield plan.code
+
+
+def _help(ran: Ran, at: int, asked: list[Asked], added: list[tuple[str, ...]]) -> bool:
+    """Whether there is now what a plan asks for."""
+    refusal = _refusal(ran)
+    if named := NAMED.search(refusal):
+        # What is not below the folder has another name there.
+        name = named[1].removeprefix("./")
+        local = name.replace("/", "+") if name.startswith(("/", "..")) else name
+        folder = asked[at].tree / asked[at].folder / local
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.copy(CONFIG, folder)
+        asked[at] = asked[at]._replace(command=asked[at].command.replace(named[1], local))
+        return True
+    missing = [options for word, options in ADDED.items() if word in refusal]
+    if not missing or missing[0][0] in added[at]:
+        return False
+    added[at] += missing[0]
+    return True
 
 
 def _plan(asked: Asked, added: tuple[str, ...]) -> Command:
