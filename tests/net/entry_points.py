@@ -6,6 +6,10 @@ GPUs. Of each repository it has three, those whose sha256 of `owner/name/path` i
 by the same hash from all of them. `python tests/net/entry_points.py [--drawn N] [WORD...]` prints a line
 for each that has the word in its name, or for all, and keeps the whole answers in `.cache/net`. NET_MIRROR
 is what it is in run.py.
+
+`entry_verdicts.json` is what a reader of the sources found in those answers: what zerowiz states and the
+script does not do (`wrong`), what it does not see and a reader does (`unseen`), and why it refuses.
+`--verdicts` counts them.
 """
 
 import argparse
@@ -31,6 +35,7 @@ from paths import MODELS, ROOT  # noqa: E402
 from repositories import find_repository  # noqa: E402
 
 LISTED = Path(__file__).with_name("entry_points.json")
+VERDICTS = Path(__file__).with_name("entry_verdicts.json")
 KEPT = ROOT / ".cache" / "net" / "entry_points"
 DRAWN = 124
 TRIES = 4
@@ -62,7 +67,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("words", nargs="*", metavar="WORD")
     parser.add_argument("--drawn", type=int, default=DRAWN, metavar="N")
+    parser.add_argument("--verdicts", action="store_true", help="only count what was found")
     typed = parser.parse_args()
+    if typed.verdicts:
+        count_verdicts()
+        return
     listed = json.loads(LISTED.read_text(encoding="utf-8"))
     names = [
         name
@@ -77,6 +86,25 @@ def main() -> None:
         exits = {int(code): count for code, count in Counter(answer(asked)).items()}
     repositories = {"/".join(name.split("/")[:2]) for name in names}
     sys.stdout.write(f"{len(names)} of {len(repositories)} repositories; by exit status {exits}\n")
+
+
+def count_verdicts() -> None:
+    """Print how many entry points each verdict, wrong claim, refusal and miss has."""
+    found = json.loads(VERDICTS.read_text(encoding="utf-8")).values()
+    counts = {
+        "verdict": Counter(entry["verdict"] for entry in found),
+        "wrong": Counter(kind for entry in found for kind in _kinds(entry, "wrong", "kind")),
+        "refusal": Counter(entry["refusal"] for entry in found if "refusal" in entry),
+        "unseen": Counter(kind for entry in found for kind in _kinds(entry, "unseen", "stands in")),
+    }
+    for heading, counted in counts.items():
+        sys.stdout.write(f"{heading}:\n")
+        for kind, count in counted.most_common():
+            sys.stdout.write(f"{count:5} {kind}\n")
+
+
+def _kinds(entry: Mapping[str, Any], of: str, key: str) -> set[str]:
+    return {each[key] for each in entry.get(of, ())}
 
 
 def answer(asked: list[Asked]) -> Iterator[int]:
