@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
@@ -75,25 +75,25 @@ def put_files(kind: str, repositories: Mapping[str, Path], folder: Path) -> Iter
         source = read_sources()[name]
         tree = folder / name
         if not tree.exists():
-            _extract(repository, source, tree)
+            extract(repository, source["commit"], tree, _wanted(source))
         for path, sha256 in source[kind].items():
             yield Asked(f"{name}/{path}", tree / path, sha256)
 
 
-def _extract(repository: Path, source: Mapping[str, Any], tree: Path) -> None:
-    """Every module of the repository, which scripts import, and what lies beside the files."""
-    wanted = {*source["scripts"], *source["configs"]}
-    folders = {PurePosixPath(path).parent for path in wanted}
+def extract(
+    repository: Path, commit: str, tree: Path, is_wanted: Callable[[str, int], bool]
+) -> None:
+    """Write the files of a commit, by path and size in bytes; without those that the copy lacks."""
     git = ["git", "-C", str(repository)]
     listed = subprocess.run(
-        [*git, "ls-tree", "-r", "-l", "-z", source["commit"]], check=True, capture_output=True
+        [*git, "ls-tree", "-r", "-l", "-z", commit], check=True, capture_output=True
     )
     paths: list[tuple[str, str]] = []
     for line in filter(None, listed.stdout.decode(errors="replace").split("\0")):
         about, _, path = line.partition("\t")
         mode, _kind, blob, size = about.split()
         is_file = mode.startswith("100") and size.isdigit()  # "BAD": a copy that lacks large files
-        if is_file and (path in wanted or _is_needed(path, int(size), folders)):
+        if is_file and is_wanted(path, int(size)):
             paths.append((blob, path))
     packed = subprocess.run(
         [*git, "cat-file", "--batch"],
@@ -113,18 +113,27 @@ def _extract(repository: Path, source: Mapping[str, Any], tree: Path) -> None:
         (tree / path).write_bytes(packed[start : at - 1])
 
 
-def _is_needed(path: str, size: int, folders: set[PurePosixPath]) -> bool:
-    if path.endswith(".py"):
-        return size <= LARGEST_MODULE_BYTES
-    beside = path.endswith(BESIDE) and PurePosixPath(path).parent in folders
-    return beside and size <= LARGEST_BESIDE_BYTES
+def _wanted(source: Mapping[str, Any]) -> Callable[[str, int], bool]:
+    """Every module of the repository, which scripts import, and what lies beside the files."""
+    listed = {*source["scripts"], *source["configs"]}
+    folders = {PurePosixPath(path).parent for path in listed}
+
+    def is_wanted(path: str, size_bytes: int) -> bool:
+        if path in listed:
+            return True
+        if path.endswith(".py"):
+            return size_bytes <= LARGEST_MODULE_BYTES
+        beside = path.endswith(BESIDE) and PurePosixPath(path).parent in folders
+        return beside and size_bytes <= LARGEST_BESIDE_BYTES
+
+    return is_wanted
 
 
 def _claims(asked: Asked) -> dict[str, Any]:
     """What the reader of scripts finds, and what a plan makes of it. Ends this process's use."""
     if changed := _changed(asked):
         return changed
-    facts = _facts(asked.path)
+    facts = read_facts(asked.path.parent, Path(asked.path.name))
     named = facts.get("model", {})
     model = () if "value" in named and "flag" not in named else MODEL
     # The rule of thumb knows no adapters.
@@ -163,13 +172,14 @@ def _changed(asked: Asked) -> dict[str, Any] | None:
     return None if sha256 == asked.sha256 else {"another file": sha256}
 
 
-def _facts(path: Path) -> Any:
+def read_facts(folder: Path, path: Path) -> Any:
+    """What is read of a script from a folder, each fact that is not its default."""
     from zerowiz.errors import ZerowizError
     from zerowiz.probe.script.read_script import read_script
 
-    os.chdir(path.parent)
+    os.chdir(folder)
     try:
-        facts = _differing(read_script(Path(path.name)))
+        facts = _differing(read_script(path))
     except ZerowizError as error:
         return {"error": str(error)}
     facts |= facts.pop("sources", {})
