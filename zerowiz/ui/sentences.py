@@ -78,6 +78,9 @@ def _learned(name: str, value: object) -> str:
     if isinstance(value, Optimizer):
         return _(OPTIMIZERS[value].title)
     shown = f"{value:g}" if isinstance(value, int | float) else value
+    if name == "warmup_steps" and isinstance(value, float) and 0 < value < 1:
+        # transformers: below 1 it is the part of all steps.
+        shown = f"{100 * value:g} %"
     text = _("schedule {value}") if name == "schedule" else _(OTHER_SETTINGS[name].shown or "")
     return text.format(value=shown)
 

@@ -416,11 +416,6 @@ _TRAINING_ARGUMENTS: Mapping[str, Field] = {
     "load_best_model_at_end": Field(Reads.TRUTH, default=False),
     "auto_find_batch_size": Field(Reads.TRUTH, default=False),
 }
-# sentence-transformers 5, base/training_args.py: it keeps what transformers has removed.
-_SENTENCE_ARGUMENTS: Mapping[str, Field] = {
-    **_TRAINING_ARGUMENTS,
-    "warmup_ratio": Field(Reads.FLOAT, None),
-}
 # trl 1.16, trainer/base_config.py, class _BaseConfig: bf16 becomes true unless fp16 is. In older
 # releases both were false, so the default is not known. Each class has its own learning rate.
 _TRL_CONFIG: Mapping[str, Field] = {
@@ -465,9 +460,9 @@ ARGUMENT_CLASSES: Mapping[str, Mapping[str, Field]] = {
     "TrainingArguments": _TRAINING_ARGUMENTS,
     "Seq2SeqTrainingArguments": _TRAINING_ARGUMENTS,
     # sentence-transformers 5, training_args.py, and those of its cross and sparse encoders.
-    "SentenceTransformerTrainingArguments": _SENTENCE_ARGUMENTS,
-    "CrossEncoderTrainingArguments": _SENTENCE_ARGUMENTS,
-    "SparseEncoderTrainingArguments": _SENTENCE_ARGUMENTS,
+    "SentenceTransformerTrainingArguments": _TRAINING_ARGUMENTS,
+    "CrossEncoderTrainingArguments": _TRAINING_ARGUMENTS,
+    "SparseEncoderTrainingArguments": _TRAINING_ARGUMENTS,
     "SFTConfig": {**_SFT_CONFIG, "learning_rate": Field(Reads.FLOAT, 2e-5)},
     # trl 1.16, experimental/gkd/gkd_config.py, gold/gold_config.py: subclasses of SFTConfig.
     "GKDConfig": _SFT_CONFIG,
@@ -513,12 +508,14 @@ ARGUMENT_CLASSES: Mapping[str, Mapping[str, Field]] = {
 TRAINING_CLASSES = frozenset(name for name, row in ARGUMENT_CLASSES.items() if "deepspeed" in row)
 
 # Other names of a field in other releases, the one that takes precedence first: transformers 5.23,
-# training_args.py, and 4.40 for `evaluation_strategy`; trl 0.16, trainer/sft_config.py.
+# training_args.py, and 4.40 for `evaluation_strategy`
+# and `warmup_ratio`, which is a `warmup_steps` below 1 now; trl 0.16, trainer/sft_config.py.
 FIELD_ALIASES: Mapping[str, tuple[str, ...]] = {
     "gradient_checkpointing": ("activation_checkpointing",),
     "gradient_checkpointing_kwargs": ("activation_checkpointing_kwargs",),
     "eval_strategy": ("evaluation_strategy",),
     "max_length": ("max_seq_length",),
+    "warmup_steps": ("warmup_ratio",),
 }
 
 
