@@ -453,3 +453,52 @@ def test_a_module_with_too_many_files_behind_it_is_read_to_the_bound(
     monkeypatch.chdir(tmp_path)
     facts = read_script(Path("train.py"))
     assert len(facts.files) <= 200  # as many as are opened
+
+
+# What modules say beside what the script trains by.
+BESIDE = """from peft import LoraConfig, get_peft_model
+from transformers import AutoModel
+
+
+class Wrapper:
+    def __init__(self, model, args):
+        self.model = model
+        self.config = LoraConfig.from_pretrained(args.lora_name_or_path)
+
+    def gradient_checkpointing_enable(self, **words):
+        self.model.gradient_checkpointing_enable(**words)
+
+
+def see(model, args, tokenizer):
+    tokenizer("a picture of", max_length=40, truncation=True)
+    if args.rank == 0:
+        return model
+    return get_peft_model(model, LoraConfig(r=4))
+"""
+SEEING = """from dataclasses import dataclass
+from transformers import AutoModel, HfArgumentParser, Trainer, TrainingArguments
+import beside
+@dataclass
+class Own:
+    model_name_or_path: str = "gpt2"
+    lora_name_or_path: str = "adapters"
+    max_seq_length: int = 256
+    rank: int = 0
+args, own = HfArgumentParser((TrainingArguments, Own)).parse_args_into_dataclasses()
+model = beside.Wrapper(AutoModel.from_pretrained(own.model_name_or_path), own)
+model = beside.see(model, own, tokenizer)
+Trainer(model=model, args=args).train()
+"""
+
+
+def test_what_a_module_does_for_something_else_is_no_setting_of_the_training() -> None:
+    facts = read_beside(SEEING, {"beside": BESIDE})
+    settings = ScriptRun(facts, ()).settings
+    assert False is value_of(settings, "gradient_checkpointing")
+    assert settings.model is not None
+    assert "gpt2" == settings.model.value
+    assert 256 == value_of(settings, "sequence_tokens")
+    # Whether it returns before is not worked out.
+    assert not facts.adapters.seen
+    without = BESIDE.replace("    if args.rank == 0:\n        return model\n", "")
+    assert True is read_beside(SEEING, {"beside": without}).adapters.value

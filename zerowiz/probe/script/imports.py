@@ -19,7 +19,8 @@ _HEIGHT = 4
 _PROJECT_FILES = ("pyproject.toml", "setup.py", "setup.cfg", ".git")
 # Folders of a repository that may have the names of libraries, which Python finds first.
 _LIBRARIES = frozenset(
-    {"accelerate", "datasets", "deepspeed", "evaluate", "numpy", "peft", "torch", "transformers"}
+    {"accelerate", "datasets", "deepspeed", "diffusers", "evaluate", "lightning", "numpy", "peft"}
+    | {"pytorch_lightning", "sentence_transformers", "timm", "torch", "transformers", "trl"}
 )
 # What a definition says that shows some fact of a script. One that says none of it, and uses none
 # that does, is left out.

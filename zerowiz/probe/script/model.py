@@ -77,6 +77,8 @@ def _kind(call: FunctionCall) -> str:
     if not isinstance(func, ast.Attribute) or func.attr not in {"from_pretrained", "from_config"}:
         return ""
     name = last_name(func.value)
+    if name.startswith(("Lora", "Peft")):
+        return ""
     return "Model" if "Model" in name or "For" in name else "Config" if "Config" in name else ""
 
 
@@ -245,10 +247,15 @@ def _sequence(read: Reader) -> ValueSource:
     if any(option.dest == _OF_DECODER for option in read.line.parser.options):
         return UNSEEN
     seen = [length for length in _lengths(read) if length.seen]
+    names = SETTINGS["sequence_tokens"].script_names
+    has_option = any(option.dest in names for option in read.line.parser.options)
+    if has_option:
+        # A constant in a module may be the length of something else.
+        own_lines = read.source.own_lines
+        seen = [s for s in seen if s.flag is not None or not own_lines or (s.line or 0) < own_lines]
     if seen:
         return agree(seen)
-    names = SETTINGS["sequence_tokens"].script_names
-    if any(option.dest in names for option in read.line.parser.options):
+    if has_option:
         return read.named(names)
     return agree(constants(read, names))
 
@@ -478,7 +485,9 @@ def _condition(read: Reader, use: _Use) -> ValueSource:
     if use.hidden or not use.configs:
         return ValueSource(line=use.call.line, code=f"{use.call.name}(...)")
     tests = [_tests(read.source, call) for call in (use.call, *use.configs[:1])]
-    if any(_tests(read.source, config) != tests[-1] for config in use.configs):
+    if use.call.may_be_skipped or any(
+        _tests(read.source, config) != tests[-1] for config in use.configs
+    ):
         return UNSEEN
     return _under(read, use.call, tests)
 

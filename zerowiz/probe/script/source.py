@@ -249,6 +249,8 @@ class FunctionCall(Struct, frozen=True, kw_only=True):
     """The name of the function that it stands in."""
     around: tuple[ast.expr, ...] = ()
     """What the `with` blocks around it enter, and the conditions on which its function was left."""
+    may_be_skipped: bool = False
+    """Whether its function returns before on a condition."""
 
     @property
     def line(self) -> int:
@@ -325,6 +327,8 @@ class Source(Struct, frozen=True, kw_only=True):
     module: Scope = field(default_factory=Scope)
     text: str = ""
     """All that the script and its modules say."""
+    own_lines: int = 0
+    """The lines of the script, where others come after them."""
 
     def origin(self, expr: ast.expr) -> str:
         """The dotted name that an expression was imported from."""
@@ -418,7 +422,7 @@ _CHANGING = frozenset({"update", "setdefault", "pop", "append", "extend", "inser
 # torch 2, nn/modules/module.py: the methods that return all parameters of a module.
 _ALL_PARAMETERS = frozenset({"parameters", "named_parameters"})
 # Names that stand for no parsed arguments.
-_SELF = frozenset({"self", "cls", "module"})
+_SELF = frozenset({"self", "cls", "module", "state"})
 
 
 def walk(tree: ast.Module) -> Source:
@@ -435,6 +439,7 @@ class _ScopeVisitor(ast.NodeVisitor):
         self._function = ""
         self._tests: tuple[ast.expr, ...] = ()
         self._around: tuple[ast.expr, ...] = ()
+        self._returned = False
         self._target = ""
         self._files: dict[str, ast.expr] = {}
         """The expressions that the `with` blocks around opened, by name."""
@@ -481,7 +486,8 @@ class _ScopeVisitor(ast.NodeVisitor):
     def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
         self._scope.bind(node.name, None)
         outer, function = self._scope, self._function
-        around, self._around = self._around, ()
+        around, self._around = (self._around, self._returned), ()
+        self._returned = False
         parent = outer.parent if outer.is_class else outer
         self._scope, self._function = Scope(parent, function=node.name), node.name
         self.source.functions[node.name] = node
@@ -494,7 +500,7 @@ class _ScopeVisitor(ast.NodeVisitor):
                 self.source.namespaces.update({arg.arg} - _SELF)
         self._visit_all(node.body)
         self._scope, self._function = outer, function
-        self._around = around
+        self._around, self._returned = around
 
     visit_AsyncFunctionDef = visit_FunctionDef  # noqa: N815 - the name ast looks for
 
@@ -625,6 +631,7 @@ class _ScopeVisitor(ast.NodeVisitor):
         self._tests = outer
         if isinstance(node.body[-1], ast.Return | ast.Raise):
             self._around = (*self._around, node.test)
+        self._returned = self._returned or isinstance(node.body[-1], ast.Return)
 
     def visit_IfExp(self, node: ast.IfExp) -> None:
         self.visit(node.test)
@@ -644,6 +651,7 @@ class _ScopeVisitor(ast.NodeVisitor):
             target=self._target,
             function=self._function,
             around=self._around,
+            may_be_skipped=self._returned,
         )
         self.source.calls.append(call)
         self.source.by_method.setdefault(call.method, []).append(call)

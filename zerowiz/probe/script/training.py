@@ -459,7 +459,8 @@ def _by_calls(read: Reader, of_arguments: ValueSource) -> Iterator[ValueSource]:
     """The condition of each call that turns it on, apart from what the arguments say themselves."""
     for call in read.source.calls:
         condition: ValueSource | None = None
-        if call.method in _ENABLING:
+        # A model that wraps another passes on what a Trainer calls.
+        if call.method in _ENABLING and call.function not in _ENABLING:
             condition = _condition(read, call, of_arguments)
         elif call.method in _PREPARING:
             condition = _prepared(read, call, of_arguments)
@@ -557,7 +558,7 @@ def _disables(read: Reader) -> bool:
             for test in call.tests[-1:]
         )
         for call in read.source.calls
-        if call.method in _DISABLING
+        if call.method in _DISABLING and call.function not in _DISABLING
     )
 
 
