@@ -319,3 +319,35 @@ def test_a_gpt_of_nanogpts_sizes_has_as_many_parameters_as_it_says() -> None:
     assert config is not None
     # Without its 786,432 positions, biases and norms.
     assert 124 == round(guess_model("own", config).params / 10**6)
+
+
+FREEZING = """from transformers import AutoModelForCausalLM, HfArgumentParser, Trainer, TrainingArguments
+from dataclasses import dataclass
+@dataclass
+class Own:
+    freeze: bool = False
+own, args = HfArgumentParser((Own, TrainingArguments)).parse_args_into_dataclasses()
+model = AutoModelForCausalLM.from_pretrained("gpt2")
+{lines}
+Trainer(model=model, args=args).train()
+"""
+
+
+@pytest.mark.parametrize(
+    ("lines", "words", "count"),
+    [
+        ("model.requires_grad_(False)", (), 1),
+        ("for p in model.parameters():\n    p.requires_grad = False", (), 1),
+        ("for n, p in model.named_parameters():\n    p.requires_grad = 'lora' in n", (), 1),
+        ("if own.freeze:\n    model.model.requires_grad_(False)", (), 0),
+        ("if own.freeze:\n    model.model.requires_grad_(False)", ("--freeze",), 1),
+        ("model.requires_grad_(True)\nmodel.lm_head.weight.requires_grad = True", (), 0),
+        # What stands beside the trained model is none of it.
+        ("ref_model.requires_grad_(False)\nvae.requires_grad_(False)", (), 0),
+        ("for p in teacher.parameters():\n    p.requires_grad = False", (), 0),
+        ("model = get_peft_model(model, LoraConfig())\nmodel.x.requires_grad_(False)", (), 0),
+    ],
+)
+def test_what_may_freeze_the_model_is_seen(lines: str, words: tuple[str, ...], count: int) -> None:
+    text = "from peft import LoraConfig, get_peft_model\n" + FREEZING.format(lines=lines)
+    assert count == len(ScriptRun(parse_script(text, "train.py"), words).settings.freezes)

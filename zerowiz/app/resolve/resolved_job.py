@@ -125,7 +125,12 @@ def defaults_used(
         for b in settings.uncounted
         if facts is not None
     )
-    return (*_clauses(always, job, decided), *_clauses(unseen, job, decided), *ignored)
+    clauses = (*_clauses(always, job, decided), *_clauses(unseen, job, decided), *ignored)
+    if facts is None or "method" in decided or not settings.freezes:
+        return clauses
+    first, *others = (f"`{c.code}` in {facts.place(c.line)}" for c in settings.freezes)
+    more = f" and {len(others)} more" if others else ""
+    return (*clauses, f"that what may be frozen trains too ({first}{more}; `$method`)")
 
 
 def _clauses(rows: dict[str, SettingRow], job: Job, decided: frozenset[str]) -> Iterator[str]:

@@ -276,6 +276,8 @@ class ScriptFacts(Struct, frozen=True, kw_only=True):
     placements: tuple[Placement, ...] = ()
     weight_saves: tuple[WeightSave, ...] = ()
     stage_calls: tuple[StageCall, ...] = ()
+    freezes: tuple[ScriptCall, ...] = ()
+    """Where it may make parameters of a model that do not train."""
     optimizers_passed: tuple[ScriptCall, ...] = ()
     """Where it hands a Trainer an optimizer or a scheduler of its own."""
 

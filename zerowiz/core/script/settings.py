@@ -33,7 +33,7 @@ from zerowiz.core.script.bindings import (
     settle_own_model,
     spell,
 )
-from zerowiz.core.script.facts import UNSEEN, Convention, ScriptFacts, ValueSource
+from zerowiz.core.script.facts import UNSEEN, Convention, ScriptCall, ScriptFacts, ValueSource
 from zerowiz.core.script.trainers import NotCounted, TrainerSettings, known, settle_trainer
 from zerowiz.core.settings import HYPERPARAMETERS, LEARNING
 from zerowiz.core.structs import replace
@@ -196,6 +196,8 @@ class ScriptSettings(TrainerSettings, frozen=True, kw_only=True):
     """Whether peft chooses the layers by the model's type."""
     uncounted: tuple[ValueSource, ...] = ()
     """What the script does with adapters that the ledger does not count."""
+    freezes: tuple[ScriptCall, ...] = ()
+    """Where it may freeze parameters of a model that it trains as a whole."""
     splits: bool = True
     """Whether nobody decides how the sequences of an optimizer step are split into micro-steps, and
     another split learns the same."""
@@ -340,6 +342,9 @@ class ScriptRun(Resolver):
             settings,
             unseen=frozenset(_unseen(facts, settings)) | of_trainer.unseen,
             uncounted=tuple(filter(self.may_hold, facts.uncounted)) if frozen else (),
+            freezes=()
+            if frozen and settings.method is not None
+            else tuple(c for c in facts.freezes if self.holds(c.conditions) is not False),
             splits=_splits(facts, settings),
         )
 

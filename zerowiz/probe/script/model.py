@@ -12,6 +12,7 @@ from zerowiz.core.script.facts import (
     UNSEEN,
     OwnSizes,
     Placement,
+    ScriptCall,
     ScriptFacts,
     ValueSource,
 )
@@ -19,7 +20,7 @@ from zerowiz.core.settings import OTHER_SETTINGS
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import SETTINGS
 from zerowiz.probe.script.commandline import built_arguments
-from zerowiz.probe.script.reader import Reader, agree, show_argument
+from zerowiz.probe.script.reader import Reader, agree, short_code, show_argument
 from zerowiz.probe.script.source import (
     HF_LIBRARIES,
     HF_PARSE_CALLS,
@@ -292,6 +293,8 @@ _LAYERS = frozenset({"n_layer", "n_layers", "num_hidden_layers"})
 _WIDTH = frozenset({"d_model", "dim", "hidden_size", "n_embd"})
 _VOCABULARY = frozenset({"n_vocab", "vocab_size"})
 _CONFIG = re.compile(r"(Config|Args)$")
+# Models that stand beside the one that is trained.
+_BESIDE = re.compile(rf"{_OTHER_MODEL.pattern}|vae|(?<![a-z])ema(?![a-z])|discriminator")
 _OF_WORDS = re.compile(r"GPT|Llama|LanguageModel|LM$")
 
 
@@ -385,6 +388,7 @@ def with_adapters(facts: ScriptFacts, read: Reader) -> ScriptFacts:
         facts,
         trains_adapters=_trains_adapters(source),
         builds_elsewhere=any(_builds_elsewhere(source, call) for call in source.calls),
+        freezes=tuple(_freezes(read)),
     )
     if not facts.trains_adapters:
         return facts
@@ -404,6 +408,18 @@ def with_adapters(facts: ScriptFacts, read: Reader) -> ScriptFacts:
             _adapter_targets(read, config) for use in used for config in use.configs
         ),
     )
+
+
+def _freezes(read: Reader) -> Iterator[ScriptCall]:
+    """Where parameters are frozen, but for those of models that stand beside the trained one."""
+    for call in read.source.by_method.get("requires_grad_", []):
+        value, whose = call.argument("requires_grad", 0), ast.unparse(call.node.func)
+        about = f"{whose} {read.source.parameters.get(whose.partition('.')[0], '')}".lower()
+        unfreezes = value is None or literal(value, call.scope) is True
+        if not unfreezes and not _BESIDE.search(about):
+            conditions = tuple(read.conditions(call))
+            code = short_code(call.node)
+            yield ScriptCall(conditions=conditions, line=call.line, code=code)
 
 
 def _by_model_config(read: Reader, name: str) -> ValueSource:

@@ -300,6 +300,8 @@ class Source(Struct, frozen=True, kw_only=True):
     functions: dict[str, ast.FunctionDef | ast.AsyncFunctionDef] = field(default_factory=dict)
     methods: set[str] = field(default_factory=set)
     """The names of functions that belong to a class."""
+    parameters: dict[str, str] = field(default_factory=dict)
+    """What a loop over all parameters of a model goes over, by the names that stand for each."""
     unfrozen: list[ast.expr | ast.stmt] = field(default_factory=list)
     """What lets parameters of a model train: `p.requires_grad = True`, `p.requires_grad_()`."""
     fired: set[str] = field(default_factory=set)
@@ -445,7 +447,6 @@ class _ScopeVisitor(ast.NodeVisitor):
         """The expressions that the `with` blocks around opened, by name."""
         self._results: list[tuple[list[str], ast.expr]] = []
         self._parsing_functions: set[str] = set()
-        self._parameters: set[str] = set()
         self._unfreezing: list[tuple[str, ast.expr | ast.stmt]] = []
         self.visit(tree)
         self._find_namespaces()
@@ -453,7 +454,7 @@ class _ScopeVisitor(ast.NodeVisitor):
             origin = self.source.imported(call.node.func)
             self.source.by_origin.setdefault(origin, []).append(call)
         self.source.unfrozen.extend(
-            node for name, node in self._unfreezing if name in self._parameters
+            node for name, node in self._unfreezing if name in self.source.parameters
         )
 
     def _find_namespaces(self) -> None:
@@ -517,6 +518,11 @@ class _ScopeVisitor(ast.NodeVisitor):
                 value=ast.Constant(value=True),
             ):
                 self._unfreezing.append((name, node))
+            case ast.Assign(targets=[ast.Attribute(value=value, attr="requires_grad")]):
+                # As the method that does it.
+                method = ast.Attribute(value=value, attr="requires_grad_", ctx=ast.Load())
+                call = ast.Call(func=method, args=[node.value], keywords=[])
+                self.visit(ast.fix_missing_locations(ast.copy_location(call, node)))
             case _:
                 pass
         self._assign(node.targets, node.value)
@@ -559,8 +565,8 @@ class _ScopeVisitor(ast.NodeVisitor):
             for node in ast.walk(values)
             if isinstance(node, ast.Call)
         ):
-            names = {node.id for node in ast.walk(target) if isinstance(node, ast.Name)}
-            self._parameters |= names
+            names = (node.id for node in ast.walk(target) if isinstance(node, ast.Name))
+            self.source.parameters.update(dict.fromkeys(names, ast.unparse(values)))
 
     def visit_With(self, node: ast.With) -> None:
         outer, around = self._files, self._around
