@@ -8,7 +8,8 @@ for each that has the word in its name, or for all, and keeps the whole answers 
 is what it is in run.py.
 
 `entry_verdicts.json` is what a reader of the sources found in those answers: what zerowiz states and the
-script does not do (`wrong`), what it does not see and a reader does (`unseen`), and why it refuses.
+script does not do (`wrong`), what it does not see and a reader does (`unseen`), why it refuses, and why
+a job that it would start dies (`dies`; "accepted, and dies" where no claim is wrong).
 `--verdicts` counts them.
 """
 
