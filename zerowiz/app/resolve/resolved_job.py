@@ -126,11 +126,11 @@ def defaults_used(
         if facts is not None
     )
     clauses = (*_clauses(always, job, decided), *_clauses(unseen, job, decided), *ignored)
-    if facts is None or "method" in decided or not settings.freezes:
+    if facts is None or job.workload.method is not Method.FULL or not settings.freezes:
         return clauses
     first, *others = (f"`{c.code}` in {facts.place(c.line)}" for c in settings.freezes)
     more = f" and {len(others)} more" if others else ""
-    return (*clauses, f"that what may be frozen trains too ({first}{more}; `$method`)")
+    return (*clauses, f"that what may be frozen trains too ({first}{more})")
 
 
 def _clauses(rows: dict[str, SettingRow], job: Job, decided: frozenset[str]) -> Iterator[str]:
