@@ -683,3 +683,17 @@ def test_a_script_in_a_package_imports_from_that_package(
     assert ("tools/fit.py", "tools/start/train.py") == (facts.starts, facts.path)
     monkeypatch.chdir(folder)
     assert str(tmp_path / "tools" / "fit.py") == read_script(Path("train.py")).starts
+
+
+PARSED_LOOP = """from accelerate import Accelerator
+from transformers import HfArgumentParser, TrainingArguments
+(args,) = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()
+accelerator = Accelerator(mixed_precision="bf16")
+model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+"""
+
+
+def test_a_loop_that_only_reads_training_arguments_is_one_of_accelerate() -> None:
+    assert Convention.ACCELERATOR is parse_script(PARSED_LOOP, "train.py").convention
+    trained = f"{PARSED_LOOP}from transformers import Trainer\nTrainer(model=model, args=args)\n"
+    assert Convention.HF_PARSER is parse_script(trained, "train.py").convention

@@ -14,6 +14,7 @@ from zerowiz.probe.files import LONGEST_SCRIPT_BYTES, read_named
 from zerowiz.probe.script.commandline import built_arguments
 from zerowiz.probe.script.reader import Reader, agree
 from zerowiz.probe.script.source import (
+    ACCELERATOR,
     HF_LIBRARIES,
     PARSE_CALLS,
     FunctionCall,
@@ -241,8 +242,13 @@ def _by_source(
 def _by_arguments(facts: ScriptFacts, read: Reader) -> ScriptFacts | None:
     """The convention of a script with TrainingArguments; None for any other script.
 
-    They may be built in the script, filled by a parser, or passed to a Trainer from elsewhere.
+    They may be built in the script, filled by a parser, or passed to a Trainer from elsewhere. A
+    loop of its own over an `Accelerator()` may only read them.
     """
+    methods = {call.method for call in read.source.calls}
+    has_loop = "prepare" in methods and read.source.calls_to(*ACCELERATOR)
+    if has_loop and not any(method.endswith("Trainer") for method in methods):
+        return None
     facts = replace(facts, convention=Convention.HF_IN_CODE, integration=Integration.HF)
     built = built_arguments(read.source)
     if built:
@@ -293,7 +299,7 @@ def _is_trainer(read: Reader, expr: ast.expr, seen: frozenset[str] = frozenset()
 
 def _by_accelerator(facts: ScriptFacts, read: Reader) -> ScriptFacts | None:
     """The convention of `Accelerator()`, configured from outside or by a plugin; None without."""
-    calls = read.source.calls_to("accelerate", "Accelerator")
+    calls = read.source.calls_to(*ACCELERATOR)
     if not calls:
         return None
     facts = replace(

@@ -218,6 +218,7 @@ def is_complete(branches: list[dict[str, bool]]) -> bool:
 
 
 HF_LIBRARIES = frozenset({"transformers", "trl", "sentence_transformers"})
+ACCELERATOR = ("accelerate", "Accelerator")
 HF_PARSERS = frozenset({"HfArgumentParser", "TrlParser"})
 
 

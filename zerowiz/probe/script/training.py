@@ -18,7 +18,14 @@ from zerowiz.core.workload import OPTIMIZERS, SETTINGS, SWITCHED, Integration
 from zerowiz.probe.script.commandline import Arguments, Built, built_arguments
 from zerowiz.probe.script.model import by_name, loads
 from zerowiz.probe.script.reader import Reader, agree, short_code
-from zerowiz.probe.script.source import FunctionCall, Source, conjuncts, last_name, literal
+from zerowiz.probe.script.source import (
+    ACCELERATOR,
+    FunctionCall,
+    Source,
+    conjuncts,
+    last_name,
+    literal,
+)
 
 # Loaders that nothing is trained from directly, and options that are their batch.
 _OTHER_LOADER = re.compile(r"(?<![a-z])(eval|val|test)")
@@ -29,11 +36,10 @@ _WHOLE_BATCH = re.compile(r"(?<![a-z])(global|total|effective|macro)")
 # deepspeed 0.19.8, __init__.py, initialize: the position of its argument.
 _TRAINING_DATA = 4
 _RETURNED = 4
-_ACCELERATOR = ("accelerate", "Accelerator")
 # What makes an engine of a model whose loop the script has.
 _STARTS: Mapping[Integration | None, tuple[str, str]] = {
     Integration.DEEPSPEED: ("deepspeed", "initialize"),
-    Integration.ACCELERATE: _ACCELERATOR,
+    Integration.ACCELERATE: ACCELERATOR,
 }
 
 
@@ -71,7 +77,7 @@ def with_training(facts: ScriptFacts, read: Reader) -> ScriptFacts:
         return facts.with_sources(micro_batch=by_loader, accumulation_steps=UNSEEN)
     if facts.integration is Integration.LIGHTNING:
         return facts.with_sources(**_lightning_settings(read, read.source.lightning_trainers()[0]))
-    calls = read.source.calls_to(*_ACCELERATOR)
+    calls = read.source.calls_to(*ACCELERATOR)
     chosen = _chosen_precision(read, calls[0]) if len(calls) == 1 else {}
     named = agree(read.keyword(call, "mixed_precision") or UNSEEN for call in calls)
     return facts.with_sources(
