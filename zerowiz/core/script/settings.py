@@ -501,7 +501,8 @@ def _unseen(facts: ScriptFacts, settings: ScriptSettings) -> Iterator[str]:
             and facts.optimizer.code is not None
             and not facts.optimizer.from_config
         ),
-        "method": facts.trains_adapters,
+        # Of a script without an engine the training is not read.
+        "method": facts.trains_adapters or facts.integration is None,
         "lora_rank": facts.trains_adapters and adapters,
         "lora_target_modules": facts.trains_adapters and adapters,
         "max_grad_norm": facts.max_grad_norm.code is not None,
