@@ -288,3 +288,16 @@ def test_fsdp_is_read_of_parsed_arguments(words: tuple[str, ...], expected: Scal
 def test_fsdp_is_read_of_arguments_in_code() -> None:
     text = f"{HF_CALL}TrainingArguments('out', fsdp='full_shard')"
     assert "full_shard" == parse_script(text, "train.py").fsdp.value
+
+
+def test_the_file_that_a_parser_of_another_module_takes_first_is_read(tmp_path: Path) -> None:
+    """Its values are defaults of the words that follow."""
+    text = "from alignment import H4ArgumentParser, SFTConfig\nH4ArgumentParser((SFTConfig,)).parse()\n"
+    (tmp_path / "train.py").write_text(text)
+    file = tmp_path / "a.yaml"
+    file.write_text("per_device_train_batch_size: 2\ngradient_accumulation_steps: 16\n")
+    words = (str(file), "--gradient_accumulation_steps=4")
+    settings = ScriptRun(read_script(tmp_path / "train.py", words), words).settings
+    assert settings.micro_batch is not None
+    assert settings.accumulation_steps is not None
+    assert (2, 4) == (settings.micro_batch.value, settings.accumulation_steps.value)

@@ -161,10 +161,12 @@ class ScriptParser(Struct, frozen=True, kw_only=True):
         `len(sys.argv) == 2`).
         """
         reads_file = self.takes_file(script_args) or self.config_flag in script_args
-        # alignment-handbook 0.3, configs.py, H4ArgumentParser.parse: the file has to come first.
-        first = script_args[0] if script_args else ""
-        reads_file = reads_file or (self.is_foreign and first.endswith(_SETTINGS_FILES))
+        reads_file = reads_file or self._begins_with_file(script_args)
         return reads_file or (self.strict and not self.find(LOCAL_RANK_FLAG))
+
+    def _begins_with_file(self, script_args: tuple[str, ...]) -> bool:
+        """Whether a file of defaults comes first: alignment-handbook 0.3, H4ArgumentParser.parse."""
+        return self.is_foreign and bool(script_args) and script_args[0].endswith(_SETTINGS_FILES)
 
     def settings_file(self, script_args: tuple[str, ...]) -> str | None:
         """The file of values that these words name; None for none.
@@ -172,7 +174,7 @@ class ScriptParser(Struct, frozen=True, kw_only=True):
         Raises:
             UsageError: The option for it stands there, and no file that it would read.
         """
-        if self.takes_file(script_args):
+        if self.takes_file(script_args) or self._begins_with_file(script_args):
             return script_args[0]
         flag = self.config_flag
         if flag is None:
