@@ -122,13 +122,14 @@ COUNTS = {
     *("least_bucket", "most_bucket", "value", "optimizer_count", "param_count", "max_in_cpu"),
     # of a setting: the smallest count that it can be
     "least",
+    "most",
     *("trainable", "largest", "module", "block_largest", "block", "embedding"),
     *("gathered_head", "staying_embedding"),
     *("held", "largest_slice", "blocks_kept", "moved", "left", "copied", "alone", "groups"),
     # of machines and prices
     *("gpus", "kinds", "kinds_unasked", "kinds_without", "data_sequences", "epochs"),
     # of a job
-    *("generation_batch", "stages", "eval_batch", "workers", "every_n_layers"),
+    *("generation_batch", "stages", "wrong_stages", "eval_batch", "workers", "every_n_layers"),
     *("global_batch", "before", "now"),  # sequences of one optimizer step
     *("stage", "micro_batch", "lora_rank", "gpus", "rank", "status", "exit_status", "number"),
     *("launcher_status", "stopped_by", "ended_at", "failed_at", "asked_at", "node_rank", "slots"),

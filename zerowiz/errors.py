@@ -141,10 +141,6 @@ class HandEditedError(ZerowizError):
         super().__init__(message, *hints)
         self.losses = losses
 
-    def without_losses(self) -> "HandEditedError":
-        """The error alone."""
-        return HandEditedError(self.message, *self.hints, losses=())
-
 
 class UsageError(ZerowizError):
     """The command line or a value on it makes no sense."""
@@ -176,6 +172,10 @@ class PreflightError(ZerowizError):
     exit_code = ExitCode.PREFLIGHT
     login_node_of: str | None = None
     """The scheduler whose login node this computer looks like; then the first hint says so."""
+
+
+class UnreachableScriptError(PreflightError):
+    """A script takes no config that zerowiz can see; a person may say how it does."""
 
 
 class NoGpuHereError(PreflightError):

@@ -195,6 +195,7 @@ def test_a_setting_has_the_name_of_its_option_and_takes_words(
         ({"allow_slow": 1}, "`allow_slow` must be true or false, not 1", None),
         ({"stage": 4}, '`stage="4"` is not a ZeRO stage', None),
         ({"seq_len": 1024, "sequence_tokens": 2048}, "`sequence_tokens` is set twice", None),
+        ({"nodes": 10**6}, "`nodes=1000000` must be a whole number from 1 to 100000", None),
         ({"micro_batch": 0}, "`micro_batch=0` must be a whole number from 1 to 10000000", None),
     ],
 )

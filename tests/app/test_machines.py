@@ -175,7 +175,6 @@ def test_an_instance_has_its_gpus_host_and_network(here: Run) -> None:
     assert (2, 8) == (machine["nodes"], len(machine["gpus"]))
     assert 1152 * 2**30 == machine["host"]["total_bytes"]
     assert "efa" == machine["network"]["kind"]
-    assert "instance table" == machine["origins"]["host.total_bytes"]
 
 
 def test_some_gpus_of_an_instance_can_be_taken(here: Run) -> None:

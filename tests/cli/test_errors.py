@@ -84,10 +84,10 @@ def scripts(folder: Path) -> Path:
         (("machine", *ERRORS_CPU[:2], "--save", "."), 1, "cannot write `.`", "`--save FILE`"),
         (("plan", *ERRORS_CPU, "--html", "."), 1, "cannot write `.`", "`--html FILE`"),
         (
-            ("plan", *ERRORS_CPU, "--svg", "list.json/plan.svg"),
+            ("plan", *ERRORS_CPU, "--html", "list.json/plan.html"),
             1,
             "cannot write `list",
-            "`--svg FILE`",
+            "`--html FILE`",
         ),
         (("plan", *ERRORS_CPU, "llama-3.1-8b"), 5, "there is no script", "`--model llama-3.1-8b`"),
         (

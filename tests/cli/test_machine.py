@@ -43,7 +43,7 @@ def test_the_json_holds_all_that_is_shown(here: Run, file_of: Callable[[str], st
     assert {"pair": [0, 1], "nvlinks": 18, "bytes_per_s": 450_000_000_000} == {
         key: machine["links"][0][key] for key in ("pair", "nvlinks", "bytes_per_s")
     }
-    assert "nvmlDeviceGetMemoryInfo_v2" == machine["origins"]["gpus.free_bytes"]
+    assert "nvmlDeviceGetMemoryInfo_v2" == machine["gpus"][0]["memory_source"]
 
 
 @pytest.mark.parametrize("name", names())
@@ -56,7 +56,7 @@ def test_the_machine_that_is_saved_is_the_machine_that_is_read(
     replayed = json.loads(here("machine", "--json", "--machine", "node.json").stdout)["machine"]
     for machine in (live, replayed):
         machine["gpus"] = [gpu | {"uuid": None} for gpu in machine["gpus"]]
-        for key in ("source", "origins", "host"):
+        for key in ("source", "host"):
             machine.pop(key)  # a host's memory and disk change from one second to the next
     assert live == replayed
 
@@ -148,7 +148,7 @@ def test_a_scheduler_tells_how_many_nodes_there_are_and_a_launch_goes_through_sr
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setenv("SLURM_JOB_NUM_NODES", "3")
     machine = planned(here)
-    assert (3, "SLURM") == (machine["nodes"], machine["origins"]["nodes"])
+    assert 3 == machine["nodes"]
     assert any("`--nodes 1` plans for this node only" in note for note in machine["notes"])
     assert 1 == planned(here, "--nodes", "1")["nodes"]
     monkeypatch.setenv("SLURM_GPUS_ON_NODE", "8")

@@ -116,7 +116,7 @@ OWN = {
     "doctor": {"--explain"},
     "plan": {
         *("--explain", "--verbose", "--limits", "--tokens", "--sequences", "--epochs", "--price"),
-        *("--html", "--svg", "--compare", "--origins"),
+        *("--html", "--compare", "--origins"),
     },
     "launch": {
         *("--supervise", "--no-supervise", "--escalate", "--max-attempts", "--grace-seconds"),
@@ -414,6 +414,12 @@ def test_words_that_contradict_or_are_not_known_are_named(
         ),
         (("bash", "run.sh"), 1, "`run.sh` is a shell script, not a Python script", ()),
         (
+            ("swift.sh",),
+            1,
+            "`swift.sh` is a shell script, not a Python script",
+            ("`swift sft` in it starts ranks of its own", "`zerowiz init my.yaml`"),
+        ),
+        (
             ("train.ipynb",),
             1,
             "`train.ipynb` is a notebook, not a script",
@@ -488,6 +494,7 @@ def test_what_is_no_script_is_said_with_the_way_on(
 ) -> None:
     line = "torchrun --nproc_per_node 2 \\\n  train.py --seed 1\n"
     (folder / "run.sh").write_text(f"#!/bin/bash\nset -e\n{line}")
+    (folder / "swift.sh").write_text("NPROC_PER_NODE=8 swift sft --model m\n")
     (folder / "train.ipynb").write_text("{}")
     (folder / "ds.json").write_text('{"train_batch_size": 8}')
     (folder / "acc.yaml").write_text("zero_stage: 2: 3\n")

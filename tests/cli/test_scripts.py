@@ -40,6 +40,16 @@ MAPPED = HF_PARSER.replace(
     'model = AutoModelForCausalLM.from_pretrained("gpt2", device_map="cpu")\nTrainer(model=model',
 ).replace("import Hf", "import AutoModelForCausalLM, Hf")
 SAVING = f"{HF_PARSER}trainer = Trainer(model=net)\ntrainer.train()\nnet.save_pretrained('o')\n"
+ALONE = """\
+from accelerate import Accelerator
+accelerator = Accelerator()
+model, loader = accelerator.prepare(model, loader)
+if accelerator.is_main_process:
+    accelerator.save_state("o")
+"""
+TO_ALONE = (*LAUNCH, "2", "--micro-batch", "2")
+TOUCHING = MAPPED.replace(', device_map="cpu")', ")\nmodel.lm_head.weight.data.zero_()")
+FIRST = f"{HF_PARSER}trainer = Trainer(model=net)\ntrainer.evaluate()\ntrainer.train()\n"
 HANDING = f"{HF_PARSER}Trainer(model=net, optimizers=(mine, None))\n"
 FP32 = HF_IN_CODE.replace("bf16=True, ", "")
 LITERAL = HF_IN_CODE.replace("bf16=True", 'bf16=True, deepspeed="ds_config_zero3.json"')
@@ -111,6 +121,7 @@ gradient_accumulation_steps: 4
 bf16: true
 """
 FULL = LLAMA_FACTORY.replace("finetuning_type: lora", "finetuning_type: full")
+GENERATES = f"{LLAMA_FACTORY}predict_with_generate: true\n"
 RUN_EXP = "from llamafactory.train.tuner import run_exp\nrun_exp()\n"
 OF_PROGRAM = ("init", "--yes", *A100)
 
@@ -176,6 +187,37 @@ CASES = {
     "an abbreviation is enough": Case(NEEDING, (*LAUNCH, "2", "train.py", "--data", "texts"), 0),
     "zerowiz passes it": Case(
         NEEDING_BATCH, (*LAUNCH, "2", "--micro-batch", "4", "train.py"), 0, ["--batch 4"]
+    ),
+    "what init says": Case(
+        SAVING, ("init", "--yes", *CPU, "--stage", "3", "train.py", "--bf16"), 0, ["PF117"]
+    ),
+    "a call on one rank": Case(ALONE, (*TO_ALONE, "train.py"), 5, ["PF122 one-rank-call"]),
+    "a call on one rank in some steps": Case(
+        ALONE.replace("if ", "if step == 1 and "), (*TO_ALONE, "train.py"), 0, ["PF122"]
+    ),
+    "a call on one rank, forced": Case(
+        ALONE, (*TO_ALONE, "--force", "train.py"), 0, ["PF122 one-rank-call"]
+    ),
+    "options that the Trainer refuses": Case(
+        HF_PARSER, (*LAUNCH, "3", "train.py", "--auto_find_batch_size"), 5, ["PF124 stage-refused"]
+    ),
+    "options that the Trainer refuses at stage 3 alone": Case(
+        HF_PARSER, (*LAUNCH, "2", "train.py", "--auto_find_batch_size"), 0, [], ["PF124"]
+    ),
+    "empty weights are used": Case(TOUCHING, (*LAUNCH, "3", "train.py"), 0, ["PF123 shards-read"]),
+    "whole weights are used": Case(TOUCHING, (*LAUNCH, "2", "train.py"), 0, [], ["PF123"]),
+    "a stage at which the script is right": Case(
+        FIRST,
+        ("plan", *ON_GPUS, "train.py", "--bf16"),
+        0,
+        ["Chosen ZeRO-3: your script does not work with DDP"],
+        ["PF124"],
+    ),
+    "that stage, but another was asked for": Case(
+        FIRST,
+        ("plan", *ON_GPUS, "--stage", "2", "train.py", "--bf16"),
+        0,
+        ["PF124", "use `eval_on_start=True`"],
     ),
     # What a launch or a plan notes.
     "a further attempt may save shards": Case(
@@ -531,6 +573,24 @@ CASES = {
             "`zerowiz init my.yml`",
         ],
     ),
+    "a key that the program refuses at stage 3": Case(
+        GENERATES,
+        (*OF_PROGRAM, "--stage", "3", "my.yml"),
+        2,
+        [
+            "LLaMA-Factory refuses `predict_with_generate` in `my.yml` at stage 3",
+            "`--stage 2`",
+        ],
+    ),
+    "that key, forced": Case(
+        GENERATES, (*OF_PROGRAM, "--stage", "3", "--force", "my.yml"), 0, ["ds_config_zero3.json"]
+    ),
+    "that key at stage 2": Case(GENERATES, (*OF_PROGRAM, "--stage", "2", "my.yml"), 0),
+    "that key turned off": Case(
+        GENERATES.replace("generate: true", "generate: false"),
+        (*OF_PROGRAM, "--stage", "3", "my.yml"),
+        0,
+    ),
     "a program is not launched": Case(
         YAML,
         ("init", "--yes", "--launch", "--machine", "cpu", "my.yml"),
@@ -799,3 +859,71 @@ def test_the_wizard_asks_for_a_learning_rate_that_nobody_names(
     )
     config = json.loads((folder / "ds_config_zero0.json").read_text())
     assert 6e-4 == config["optimizer"]["params"]["lr"] == answers_of(folder)["lr"]
+
+
+PICKED = ACCELERATE.replace("Accelerator()", "Accelerator(mixed_precision=pick())")
+
+
+def test_a_precision_that_zerowiz_cannot_follow_is_asked(terminal: Open, folder: Path) -> None:
+    (folder / "train.py").write_text(PICKED)
+    person = terminal("init", *ON_GPUS, "--micro-batch", "2", "train.py")
+    person.finish(
+        ("Which precision?", DOWN + ENTER),
+        ("gradient checkpointing?", ENTER),
+        ("Write the files?", ENTER),
+    )
+    config = json.loads((folder / "ds_config_zero0.json").read_text())
+    assert (True, "fp16") == (config["fp16"]["enabled"], answers_of(folder)["precision"])
+
+
+def test_without_a_person_that_precision_has_to_be_named(here: Run, folder: Path) -> None:
+    (folder / "train.py").write_text(PICKED)
+    words = ("launch", "--dry-run", "--yes", *CPU, "--micro-batch", "2", "train.py")
+    refused = here(*words)
+    assert 3 == refused.code
+    assert (
+        "did not follow `Accelerator(mixed_precision=pick())` in train.py line 3" in refused.hints
+    )
+    assert 0 == here(*words[:3], "--precision", "fp32", *words[3:]).code
+    (folder / "mine.json").write_text('{"bf16": {"enabled": true}}')
+    assert 0 == here(*words[:3], "--config", "mine.json", "--stage", "2", *words[3:]).code
+
+
+def test_a_config_that_the_code_names_is_offered_as_the_base(terminal: Open, folder: Path) -> None:
+    text = CONFIG_ARGUMENTS.replace("args=args", 'config="mine.json"')
+    (folder / "train.py").write_text(text)
+    (folder / "mine.json").write_text(OWN_CONFIG)
+    person = terminal("init", *ON_GPUS, "--stage", "2", "train.py")
+    person.finish(
+        ("Build on your own config?", ENTER, "zerowiz writes all of it"),
+        ("gradient checkpointing?", ENTER),
+        ("Write the files?", ENTER),
+    )
+    assert OWN_CONFIG == (folder / "mine.json").read_text()
+    config = json.loads((folder / "ds_config_zero2.json").read_text())
+    assert 8 == config["train_micro_batch_size_per_gpu"]
+
+
+def test_a_person_says_how_a_script_gets_its_config(terminal: Open, folder: Path) -> None:
+    (folder / "train.py").write_text(f"{LOOP}import argparse\np = argparse.ArgumentParser()\n")
+    person = terminal("init", *ON_GPUS, "--micro-batch", "2", "train.py")
+    person.finish(
+        ("it has no `deepspeed.initialize`", DOWN * 2 + ENTER),
+        ("How does the script get its config?", "nope" + ENTER),
+        ("is not a way to pass a config", "\x7f" * 4 + "none" + ENTER),
+        ("gradient checkpointing?", ENTER),
+        ("Write the files?", ENTER),
+    )
+    assert "none" == answers_of(folder)["config-via"]
+
+
+def test_a_person_plans_without_a_script_that_takes_no_config(terminal: Open, folder: Path) -> None:
+    (folder / "train.py").write_text(LOOP)
+    person = terminal("init", *ON_GPUS, "--micro-batch", "2")
+    person.finish(
+        ("it has no `deepspeed.initialize`", DOWN * 3 + ENTER),
+        ("Which parameters does it train?", ENTER),
+        ("gradient checkpointing?", ENTER),
+        ("Write the files?", ENTER),
+    )
+    assert (folder / "ds_config_zero0.json").exists()

@@ -650,6 +650,31 @@ def test_a_script_is_read_again_once_it_was_edited(terminal: Open, folder: Path)
     assert RECORDED.items() <= answers_of(folder).items()
 
 
+LIGHTNING = """\
+import lightning as L
+from model import Model
+
+trainer = L.Trainer(devices=4, precision="bf16-mixed", accumulate_grad_batches=4)
+trainer.fit(Model(lr=1e-4))
+"""
+
+
+def test_a_script_of_lightning_is_found_with_the_words_that_it_lacks(
+    terminal: Open, folder: Path
+) -> None:
+    (folder / "pl.py").write_text(LIGHTNING)
+    person = terminal("init", *A100, "--model", "1b", "--seq-len", "64")
+    person.wait_for(REFUSED)
+    shown = " ".join(person.text.split())
+    assert 'write `strategy="deepspeed"` in pl.py line 4: zerowiz then passes its file' in shown
+    person.talk((REFUSED, "another" + ENTER), ("> pl.py", ""))
+    shown = " ".join(person.text.split())
+    assert 'Lightning without DeepSpeed: write `strategy="deepspeed"` in line 4 first' in shown
+    (folder / "pl.py").write_text(LIGHTNING.replace("devices", 'strategy="deepspeed", devices'))
+    person.talk(("> pl.py", ENTER), (MICRO_BATCH, CTRL_C))
+    person.end()
+
+
 def test_a_default_of_the_script_that_is_refused_can_be_changed(
     terminal: Open, folder: Path
 ) -> None:

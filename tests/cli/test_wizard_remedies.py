@@ -7,18 +7,18 @@ import shlex
 import shutil
 import sys
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import pyte
 import pytest
 from cli.harness import CTRL_C, ENTER, ESCAPE, HF_IN_CODE, HF_PARSER, Open, Run, Terminal
+from drawing import as_svg
 from paths import ROOT, TEMPLATES
 from ranks.harness import rank_environ, read_reports, run
 
 from zerowiz.core.machine.types import Host
 from zerowiz.probe.host_files import HostFiles
 from zerowiz.probe.machine.host import with_number_formats
-from zerowiz.ui.page import as_svg
 
 # The picture of the wizard in the README: its last screen, at a real pseudo-terminal.
 
@@ -73,11 +73,7 @@ def test_the_picture_of_the_wizard_is_current(folder: Path, request: pytest.Fixt
     screen = f"$ zerowiz init --machine 4xA100-40GB-SXM\n{with_pinned_versions(screen_of(person))}"
     person.reply("Write the files?", CTRL_C)
     person.end()
-
-    def draw(stream: TextIO) -> None:
-        stream.write(screen + "\n")
-
-    made = as_svg("zerowiz init: the wizard with its flowchart", draw, COLUMNS)
+    made = as_svg("zerowiz init: the wizard with its flowchart", screen + "\n", COLUMNS)
     if request.config.getoption("--update-golden"):
         PICTURE.write_text(made, encoding="utf-8")
     assert PICTURE.read_text(encoding="utf-8") == made, "`make golden` draws it again"

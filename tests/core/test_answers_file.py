@@ -76,6 +76,7 @@ def test_text_that_is_no_utf8_is_refused() -> None:
         ("nodes = 2\nmodel 7b\n", "`a.toml` line 2 is not TOML: expected '=' after a key"),
         ("nodes = 2\nnodes = 2\n", "`a.toml` line 2 is not TOML: cannot overwrite a value"),
         ('model = "7b\n', "`a.toml` line 1 is not TOML"),
+        (f"seq-len = {'9' * 5000}\n", "`a.toml`: a number has too many digits"),
     ],
 )
 def test_what_is_not_toml_is_refused_with_its_line(

@@ -432,9 +432,11 @@ def test_more_memory_never_picks_a_more_frugal_strategy(
     assert with_less is None or with_more is None or with_more <= with_less
 
 
-@given(job=roomy_jobs(), constraints=WISHES)
-def test_what_is_only_chosen_is_what_a_decision_chooses(job: Job, constraints: Constraints) -> None:
-    timed = replace(job, rates=GPU_RATES)
+@given(job=roomy_jobs(), constraints=WISHES, wrong=st.frozensets(st.integers(0, 3), max_size=2))
+def test_what_is_only_chosen_is_what_a_decision_chooses(
+    job: Job, constraints: Constraints, wrong: frozenset[int]
+) -> None:
+    timed, constraints = replace(job, rates=GPU_RATES), replace(constraints, wrong_stages=wrong)
     decision = decide(timed, constraints)
     assert (decision.chosen, decision.reasons[0]) == choose_only(timed, constraints)
 

@@ -128,8 +128,6 @@ def test_what_a_person_leaves_out_is_unknown() -> None:
         (("links",), [{"pair": [0, 1], "path": "NV4"}], "machine.links[0].path"),
         (("network",), {"kind": "wifi"}, "machine.network.kind"),
         (("allocation",), {"nodes": 2}, "machine.allocation.scheduler"),
-        (("origins",), ["NVML"], "machine.origins"),
-        (("origins",), {"nodes": 2}, "machine.origins[...]"),
         (("notes",), "note", "machine.notes"),
         (("notes",), [1], "machine.notes[0]"),
     ],

@@ -102,7 +102,6 @@ _OF_OPTION: Mapping[str, Values] = {
     "--output": _NEW_FILES,
     "--save": _NEW_FILES,
     "--html": _NEW_FILES,
-    "--svg": _NEW_FILES,
     "--disk": (("folder", "."), ODD, DEVICES),
     "--nvme-path": (("folder", "."), ODD, DEVICES),
     "--script": (tuple(SCRIPTS), tuple(BAD_SCRIPTS), (*ODD, *DEVICES)),

@@ -30,7 +30,6 @@ WRITES = {
     "init": ("init", "--yes", *JOB, "train.py"),
     "slurm": ("init", "--yes", "--slurm", *JOB, "train.py"),
     "html": ("plan", *JOB, "--html", "plan.html"),
-    "svg": ("plan", *JOB, "--svg", "plan.svg"),
     "save": ("machine", "--machine", "h200-x4.json", "--save", "saved.json"),
     "fix": ("check", "--fix", "amp.json"),
     "template": ("template", "new"),

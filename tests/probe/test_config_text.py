@@ -178,6 +178,11 @@ def test_what_is_no_tree_of_values_is_a_fault(text: str, line: int) -> None:
     assert line == fault_of(text)[0]
 
 
+@pytest.mark.parametrize("number", ["9" * 5000, f"0x{'f' * 5000}"])
+def test_a_number_of_too_many_digits_is_a_fault(number: str) -> None:
+    assert (1, 7, "a number has too many digits") == fault_of(f"bf16: {number}")
+
+
 def test_aliases_of_aliases_end() -> None:
     lines = [f"a{n + 1}: &a{n + 1} [{', '.join([f'*a{n}'] * 9)}]" for n in range(9)]
     assert "too many levels or aliases" == fault_of("\n".join(["a0: &a0 x", *lines]))[2]

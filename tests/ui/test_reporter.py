@@ -146,9 +146,9 @@ def test_python_code_hears_nothing(capsys: pytest.CaptureFixture[str]) -> None:
 
 FILES = RecordedFiles(answers=ANSWERING)
 HOST = with_number_formats(read_host(FILES), FILES, {})
-# What is available says its bound among the sources; no rank is planned in fp16 unasked; how fast
-# Python runs differs from one look to the next, and is in `machine --json`.
-UNSAID = {"available_by", "computes_fp16", "python_call_seconds"}
+# No rank is planned in fp16 unasked; how fast Python runs differs from one look to the next, and is
+# in `machine --json`.
+UNSAID = {"computes_fp16", "python_call_seconds"}
 
 
 def shown(host: Host) -> str:

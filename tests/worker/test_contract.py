@@ -18,11 +18,12 @@ from kills.harness import SHIM
 
 from zerowiz.cli.launch import launch
 from zerowiz.core import job_end
-from zerowiz.core.launch.plan import sees_one_rank
+from zerowiz.core.launch.plan import needs_rank_program
 from zerowiz.core.preflight import facts
+from zerowiz.core.script import config_delivery
 from zerowiz.emit import job, measure, processes
 from zerowiz.probe.preflight import read_facts
-from zerowiz.worker import measured_script, rank
+from zerowiz.worker import measured_script, prepared_script, rank
 
 SAME = {
     "how long a failed rank may take to end": (rank.TAKING_DOWN_S, job_end.TAKING_DOWN_S),
@@ -36,7 +37,16 @@ SAME = {
     ),
     "how a traceback begins": (rank.TRACEBACK.decode(), job_end.TRACEBACK),
     "what a shell adds to a signal": (rank.SIGNALLED, job_end.SIGNALLED),
-    "what an Accelerator is told on the CPU": (sees_one_rank(rank.ACCELERATE_ON_CPU), True),
+    "what an Accelerator is told on the CPU": (needs_rank_program(rank.ACCELERATE_ON_CPU), True),
+    "the same of a prepared rank": (rank.ACCELERATE_ON_CPU, prepared_script.ACCELERATE_ON_CPU),
+    "the variable of a base": (
+        {rank.BASE_VARIABLE, prepared_script.BASE_VARIABLE},
+        {config_delivery.BASE_VARIABLE},
+    ),
+    "the variable of its config": (
+        prepared_script.CONFIG_VARIABLE,
+        config_delivery.CONFIG_VARIABLE,
+    ),
     "the variable of measured steps": (measured_script.STEPS_VARIABLE, measure.STEPS_VARIABLE),
     "the folder of measured steps": (
         measured_script.MEASURED_FOLDER,

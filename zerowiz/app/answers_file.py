@@ -231,6 +231,9 @@ def _parse(text: str, name: str) -> dict[str, Any]:
             f"`{name}`{where} is not TOML: {what[:1].lower()}{what[1:]}",
             "write each option in a line of its own: `seq-len = 2048`",
         ) from None
+    except ValueError:
+        # Python converts no more digits than sys.get_int_max_str_digits().
+        raise UsageError(f"`{name}`: a number has too many digits") from None
 
 
 def _with_key(options: Options, key: str, value: object) -> Options:
@@ -378,7 +381,8 @@ def _said_otherwise(layers: Layers, command: Command | None) -> Collection[str]:
     if layers.typed.script is not None:
         if command is None:
             return names
-        names |= {name for name in rows() if _differs(name, options, command.options)}
+        said = command.options
+        names |= {name for name in rows() if getattr(options, name) != getattr(said, name)}
         script, words, options = command.script, command.script_args, command.options
     if script is None or not words:
         return names
@@ -387,10 +391,6 @@ def _said_otherwise(layers: Layers, command: Command | None) -> Collection[str]:
     except ZerowizError:
         return names  # said where the script is read
     return names | said_after(run.settings)
-
-
-def _differs(name: str, before: Options, after: Options) -> bool:
-    return bool(getattr(before, name) != getattr(after, name))
 
 
 # Write the answers of `zerowiz init` into an answers file, and keep what a person wrote there.

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from zerowiz.app.options import Options
+from zerowiz.app.options import Options, with_plain
 from zerowiz.app.resolve.resolved_job import own_config
 from zerowiz.app.resolve.workload import solves_micro_batch
 from zerowiz.core.decision.questions import (
@@ -15,7 +15,7 @@ from zerowiz.core.decision.questions import (
     answer_or_default,
     next_question,
 )
-from zerowiz.core.script.settings import ScriptSettings
+from zerowiz.core.script.settings import ScriptRun, ScriptSettings
 from zerowiz.core.settings import HYPERPARAMETERS
 from zerowiz.core.structs import replace
 from zerowiz.errors import AnswerNeededError, UsageError
@@ -87,28 +87,9 @@ def by_default_of(settings: ScriptSettings | None) -> Ask:
         except AnswerNeededError as error:
             if question.key != "model" or settings is None:
                 raise
-            seen = _own_size(settings)
-            raise AnswerNeededError(error.message, *seen, *error.hints, _BUILT) from None
+            raise AnswerNeededError(error.message, *error.hints, _BUILT) from None
 
     return of_script
-
-
-def _own_size(settings: ScriptSettings) -> tuple[str, ...]:
-    """How large a GPT of the sizes is that the script has for its own model."""
-    model = settings.own_model
-    if model is None:
-        return ()
-    return (
-        _(
-            "{source}: a GPT of {layers} layers x {width} with a vocabulary of {vocabulary} is "
-            "`$model {size}m`",
-            source=model.source,
-            layers=model.layers,
-            width=model.hidden_size,
-            vocabulary=model.vocab_size,
-            size=max(1, round(model.parameters / 10**6)),
-        ),
-    )
 
 
 def said_by_config(options: Options) -> frozenset[str]:
@@ -142,7 +123,7 @@ def open_questions(options: Options, settings: ScriptSettings) -> dict[str, str 
     """The answers by key, None where neither an option, nor the script, nor a config says."""
     by_config = said_by_config(options)
     known: dict[str, object] = {
-        "model": options.model or settings.model,
+        "model": options.model or settings.model_name,
         "micro_batch": (
             options.micro_batch
             or settings.micro_batch
@@ -161,6 +142,17 @@ def open_questions(options: Options, settings: ScriptSettings) -> dict[str, str 
     return {key: None if value is None else str(value) for key, value in known.items()}
 
 
+def lacks_precision(options: Options, script: ScriptRun) -> bool:
+    """Whether its Accelerator gets a precision that nobody names and zerowiz cannot follow.
+
+    accelerate 1.15, utils/dataclasses.py, DeepSpeedPlugin.set_mixed_precision: it refuses a config
+    with another 16-bit format, and takes the config's where it was told "no".
+    """
+    by_script = script.facts.mixed_precision.code is not None
+    is_open = by_script and "precision" in script.settings.unseen and options.precision is None
+    return is_open and "precision" not in said_by_config(options)
+
+
 def answer(options: Options, answers: dict[str, str | None], ask: Ask) -> Options:
     """Ask what is open, in order, and return the options with the answers in them.
 
@@ -175,7 +167,7 @@ def answer(options: Options, answers: dict[str, str | None], ask: Ask) -> Option
         text = ask(asked, can_go_back=bool(stack.given))
         stack = stack.back() if isinstance(text, Back) else stack.with_answer(question.key, text)
     given = {q.key: as_value(q, stack.by_key[q.key]) for q in QUESTIONS if q.key in stack.by_key}
-    return replace(options, **given) if given else options  # type: ignore[arg-type]
+    return with_plain(options, given)
 
 
 def as_value(question: Question, text: str) -> str | float | bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from zerowiz.app.ask import Ask, Person, answer, by_default_of, open_questions
+from zerowiz.app.ask import Ask, Person, answer, by_default_of, lacks_precision, open_questions
 from zerowiz.app.machines.machine import find_machine
 from zerowiz.app.options import Options, as_words, changed_by, with_plain
 from zerowiz.app.reporter import Reporter
@@ -15,12 +15,19 @@ from zerowiz.app.resolve.model import check_model
 from zerowiz.app.resolve.resolved_job import config_file, lr_needed
 from zerowiz.core import shell
 from zerowiz.core.decision.questions import Back, Question
-from zerowiz.core.launch.other_launchers import MODULES, OtherCommand, is_launcher, read_command
+from zerowiz.core.launch.other_launchers import (
+    MODULES,
+    PREFIXES,
+    TRAINERS,
+    OtherCommand,
+    is_launcher,
+    name_way,
+    read_command,
+)
 from zerowiz.core.script.bindings import State
 from zerowiz.core.script.config_delivery import deliver, with_config_via
 from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.core.script.settings import ScriptRun, ScriptSettings
-from zerowiz.core.script.settings_file import YAML_SUFFIXES
 from zerowiz.core.strategies import ZERO2
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import SETTINGS
@@ -31,15 +38,6 @@ from zerowiz.probe.script.read_script import read_script
 # Understand what stands where the script is named: a script, a module, or another launcher.
 
 _SHELLS = frozenset({"bash", "sh"})
-# Programs that start the one that their words name; in front of zerowiz they start it.
-_PREFIXES = frozenset({"env", "exec", "nice", "nohup", "numactl", "poetry", "srun", "time", "uv"})
-# Programs that start ranks of their own, and what zerowiz takes in their place.
-_TRAINERS = {
-    "axolotl": "pass its YAML file: `zerowiz init {path}`",
-    "llamafactory-cli": "pass its YAML file: `zerowiz init {path}`",
-    "swift": "pass its arguments in a YAML file: `zerowiz init {path}`",
-    "trl": "launch its module: `zerowiz launch -m trl.scripts.{module}`",
-}
 _VARIABLE = re.compile(r"[A-Za-z_]\w*=")
 
 
@@ -102,15 +100,9 @@ def understand_command(
 
 def _refuse_program(script: str, script_args: Sequence[str]) -> None:
     """Say what to do with a program: `CUDA=0` and `srun` start any other, `trl` its own ranks."""
-    if script in _TRAINERS:
-        named = (word for word in script_args if word.endswith(YAML_SUFFIXES))
-        path, module = (
-            shell.quote(next(named, "my.yaml")),
-            shell.join(script_args) or "sft",
-        )
-        hint = _TRAINERS[script].format(path=path, module=module)
-        raise UsageError(f"`{script}` starts ranks of its own", hint)
-    if script not in _PREFIXES and _VARIABLE.match(script) is None:
+    if script in TRAINERS:
+        raise UsageError(f"`{script}` starts ranks of its own", name_way(script, script_args))
+    if script not in PREFIXES and _VARIABLE.match(script) is None:
         return
     words = (script, *script_args)
     ends = (at for at, word in enumerate(words) if word.endswith(".py") or is_launcher(word))
@@ -265,6 +257,13 @@ def _must_say(settings: ScriptSettings, facts: ScriptFacts) -> Ask:
             )
         if question.key == "lr":
             raise lr_needed()
+        if question.key == "precision":
+            value = facts.mixed_precision
+            raise AnswerNeededError(
+                "zerowiz cannot see the script's precision, and cannot ask here",
+                f"zerowiz did not follow `{value.code}` in {facts.text_path} line {value.line}",
+                "set it with `$precision`",
+            )
         return by_default_of(settings)(question, can_go_back=can_go_back)
 
     return ask
@@ -280,6 +279,8 @@ def answer_for(options: Options, script: ScriptRun, ask_person: Ask | None) -> O
     if script.facts.micro_batch.from_config:
         # The script asks the config, so zerowiz decides.
         answers["micro_batch"] = answers["micro_batch"] or "1"
+    if lacks_precision(options, script):
+        answers["precision"] = None
     return answer(options, answers, ask_person or _must_say(settings, script.facts))
 
 

@@ -42,10 +42,8 @@ from zerowiz.probe.files import FILE_NAME
 
 if TYPE_CHECKING:
     from zerowiz.core.catalog import PlannedRun
+    from zerowiz.core.dsconfig.accelerate import AccelerateFile
     from zerowiz.core.machine_kinds import PriceList
-
-# Far beyond any job: a slip of the finger is refused at once instead of being planned for.
-_MOST = 10_000_000
 
 
 STAGES = ("auto", "0", "1", "2", "3")
@@ -159,9 +157,9 @@ class Options(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
         for name, row in rows().items():
             value = getattr(self, name)
             counts = isinstance(value, int) and not isinstance(value, bool)
-            if counts and not row.least <= value <= _MOST:
+            if counts and not row.least <= value <= row.most:
                 raise UsageError(
-                    f"`${name} {value}` must be a whole number from {row.least} to {_MOST}"
+                    f"`${name} {value}` must be a whole number from {row.least} to {row.most}"
                 )
         for name in HYPERPARAMETERS:
             value = getattr(self, name)
@@ -317,22 +315,8 @@ def _refuse(name: str, value: object, takes: str) -> NoReturn:
 # Take the ranks that a config of Accelerate asks for, where no option says them.
 
 
-class ConfigRanks(Struct, frozen=True, kw_only=True):
-    """The ranks of a config."""
-
-    config: str
-    ranks: int
-    nodes: int
-    gpu_ids: str | None
-
-    @property
-    def gpus_per_node(self) -> int:
-        """What Accelerate starts on each node (1.15, utils/launch.py)."""
-        return max(1, self.ranks // self.nodes)
-
-
-def read_config_ranks(options: Options) -> ConfigRanks | None:
-    """The ranks that the person's config asks for; None where it asks for none.
+def read_config_ranks(options: Options) -> "AccelerateFile | None":
+    """The person's file of Accelerate, if it says how many ranks there are.
 
     Args:
         options: What the person said.
@@ -347,37 +331,33 @@ def read_config_ranks(options: Options) -> ConfigRanks | None:
     from zerowiz.probe.config_text import is_yaml  # noqa: PLC0415 - see above
 
     file = read_config_text(options.config).accelerate if is_yaml(options.config) else None
-    if file is None or file.ranks is None:
-        return None
-    return ConfigRanks(
-        config=str(options.config), ranks=file.ranks, nodes=file.nodes, gpu_ids=file.gpu_ids
-    )
+    return None if file is None or file.ranks is None else file
 
 
-def choose_config_ranks(options: Options) -> ConfigRanks | None:
+def choose_config_ranks(options: Options) -> "AccelerateFile | None":
     """As `read_config_ranks`; None where options say how many there are, and where."""
     values = (options.gpus, options.gpus_per_node, options.nodes, options.hostfile)
     return read_config_ranks(options) if all(value is None for value in values) else None
 
 
-def with_config_ranks(machine: Machine, asked: ConfigRanks | None) -> Machine:
+def with_config_ranks(machine: Machine, asked: "AccelerateFile | None") -> Machine:
     """The machine with as many of its GPUs as the config asks for.
 
     Raises:
         UsageError: It has fewer.
     """
-    if asked is None or asked.gpus_per_node == len(machine.gpus):
+    if asked is None or asked.ranks_per_node == len(machine.gpus):
         return machine
     here = len(machine.gpus)
-    if asked.gpus_per_node > here:
+    if asked.ranks_per_node > here:
         raise UsageError(
             (
-                f"`{asked.config}` asks for {asked.gpus_per_node} processes per node, and "
+                f"`{asked.path}` asks for {asked.ranks_per_node} processes per node, and "
                 f"this machine has room for {here}"
             ),
             f"use what is here: `$gpus_per_node {here}`",
         )
-    return with_gpus(machine, asked.gpus_per_node)
+    return with_gpus(machine, asked.ranks_per_node)
 
 
 def note_config_ranks(machine: Machine, options: Options) -> Machine:
@@ -386,7 +366,7 @@ def note_config_ranks(machine: Machine, options: Options) -> Machine:
     if asked is None or asked.ranks == machine.world_size:
         return machine
     return machine.with_notes(
-        f"`{asked.config}` asks for {asked.ranks} processes; the plan is for {machine.world_size}"
+        f"`{asked.path}` asks for {asked.ranks} processes; the plan is for {machine.world_size}"
     )
 
 

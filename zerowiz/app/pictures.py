@@ -1,7 +1,6 @@
-"""Write the pictures of a plan into files."""
+"""Write the page of a plan into a file."""
 
 from pathlib import Path
-from typing import TextIO
 
 from zerowiz import __version__
 from zerowiz.app.decide import Plan, decide_job
@@ -12,17 +11,14 @@ from zerowiz.core.decision.open_settings import (
     GridCell,
     list_lengths,
     list_micro_batches,
-    without_empty,
 )
 from zerowiz.core.launch.provenance import PlannedFile
 from zerowiz.core.structs import replace
 from zerowiz.emit.files import refuse_loss, write_files
-from zerowiz.errors import UsageError, ZerowizError
+from zerowiz.errors import ZerowizError
 from zerowiz.probe.package_data import read_page_files
 from zerowiz.translation import _
-from zerowiz.ui import page, sentences, show
-from zerowiz.ui.page import as_svg
-from zerowiz.ui.text import gpus
+from zerowiz.ui import page
 
 # Plan a job again with other micro-batches and lengths, as `plan` does where they are typed.
 
@@ -40,7 +36,6 @@ def find_grid(plan: Plan, reporter: Reporter) -> Grid:
         micro_batch=step.micro_batch,
         sequence_tokens=step.sequence_tokens,
         decision=plan.decision,
-        search=plan.search,
     )
     batches = list_micro_batches(planned.micro_batch)
     lengths = list_lengths(planned.sequence_tokens, job.model)
@@ -55,14 +50,13 @@ def find_grid(plan: Plan, reporter: Reporter) -> Grid:
                 cell = replace(planned, micro_batch=micro_batch, sequence_tokens=tokens)
                 cells.append(planned if cell == planned else _decided(cell, plan))
                 wait.done(f"{micro_batch} x {tokens}")
-    grid = Grid(
+    return Grid(
         micro_batch_stops=batches,
         sequence_tokens=lengths,
         cells=tuple(cells),
         own=planned,
         why_fewer=why_fewer,
     )
-    return without_empty(grid)
 
 
 def _decided(cell: GridCell, plan: Plan) -> GridCell:
@@ -73,54 +67,28 @@ def _decided(cell: GridCell, plan: Plan) -> GridCell:
         changed = resolved.with_change(options, machine, resolved.read)
         decided = decide_job(changed)
     except ZerowizError as error:
-        return replace(cell, decision=None, search=None, refusal=error.message)
-    return replace(cell, decision=decided.decision, search=decided.search)
+        return replace(cell, decision=None, refusal=error.message)
+    return replace(cell, decision=decided.decision)
 
 
-# As wide as a terminal of most people.
-_COLUMNS = 80
-
-
-def write_pictures(plan: Plan, html: Path | None, svg: Path | None, reporter: Reporter) -> None:
-    """Write what was decided as a page, as a drawing, or as both.
+def write_page(plan: Plan, path: Path, reporter: Reporter) -> None:
+    """Write what was decided as a page, with sliders over the plans beside it.
 
     Args:
         plan: What was decided.
-        html: Where the page goes; None writes none.
-        svg: Where the drawing goes.
+        path: Where the page goes.
         reporter: Hears how far it is, and what was written.
 
     Raises:
-        UsageError: Both are one file.
         HandEditedError: A file there is a person's, and nobody said `--force`.
         ZerowizError: It cannot be written.
     """
-    if html is not None and html == svg:
-        raise UsageError(
-            _("`$html` and `$svg` both name `{html}`", html=html), _("give each a file of its own")
-        )
-    pictures = (
-        (html, _page, _("choose another file with `--html FILE`")),
-        (svg, _drawing, _("choose another file with `--svg FILE`")),
-    )
-    wanted = [
-        (PlannedFile(path=str(path), text="", elsewhere=elsewhere), make)
-        for path, make, elsewhere in pictures
-        if path is not None
-    ]
-    force = plan.options.force
+    elsewhere = _("choose another file with `--html FILE`")
+    file = PlannedFile(path=str(path), text="", elsewhere=elsewhere)
     # A page takes a second: what is in its way is said at once.
-    refuse_loss(*(file for file, _make in wanted), force=force)
-    files = [replace(file, text=make(plan, reporter)) for file, make in wanted]
-    write_files(files, force=force)
-    for file in files:
-        reporter.note(_("wrote `{path}`", path=file.path))
-
-
-def _page(plan: Plan, reporter: Reporter) -> str:
-    """The page of a plan, with sliders over the plans beside it."""
+    refuse_loss(file, force=plan.options.force)
     files = read_page_files()
-    return page.write(
+    text = page.write(
         plan.decision,
         find_grid(plan, reporter),
         plan.remedies,
@@ -129,15 +97,5 @@ def _page(plan: Plan, reporter: Reporter) -> str:
         script=files.script,
         version=__version__,
     )
-
-
-def _drawing(plan: Plan, _reporter: Reporter) -> str:
-    """What a terminal shows of it."""
-    job = plan.decision.job
-
-    def draw(stream: TextIO) -> None:
-        show.plan(plan.decision, plan.remedies, stream, sentences.learning(plan.resolved.learning))
-
-    return as_svg(
-        _("{model} on {machine}", model=job.model.name, machine=gpus(job.machine)), draw, _COLUMNS
-    )
+    write_files([replace(file, text=text)], force=plan.options.force)
+    reporter.note(_("wrote `{path}`", path=file.path))

@@ -250,7 +250,8 @@ def losses_shown(*, shown: bool) -> Iterator[None]:
     try:
         yield
     except HandEditedError as error:
-        raise error if shown else error.without_losses() from None
+        alone = HandEditedError(error.message, *error.hints, losses=())
+        raise error if shown else alone from None
 
 
 # Find that this machine is not what it was when the same script was planned before.

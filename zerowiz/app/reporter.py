@@ -55,15 +55,12 @@ class Reporter(Protocol):
     def losses(self, losses: Sequence[LostEdit]) -> None:
         """What writing the files would lose."""
 
-    def wait(
-        self, label: str, total: int | None = None, usual_seconds: int | None = None
-    ) -> AbstractContextManager[Wait]:
+    def wait(self, label: str, total: int | None = None) -> AbstractContextManager[Wait]:
         """A wait that may last longer than half a second.
 
         Args:
             label: What is waited for: `tracing the model`.
             total: How many things are done one after the other; None where they are not counted.
-            usual_seconds: How long it takes as a rule, where nothing is counted.
         """
 
 
@@ -101,11 +98,9 @@ class SilentReporter:
 
     note = event = error = script = decision = strategies = losses = _ignore
 
-    def wait(
-        self, label: str, total: int | None = None, usual_seconds: int | None = None
-    ) -> AbstractContextManager[Wait]:
+    def wait(self, label: str, total: int | None = None) -> AbstractContextManager[Wait]:
         """Nobody waits."""
-        del label, total, usual_seconds
+        del label, total
         return nullcontext(_UnseenWait())
 
 

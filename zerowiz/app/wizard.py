@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator, Mapping
+from functools import partial
 
 from zerowiz.app.ask import Person, open_questions
 from zerowiz.app.choose_remedy import Again, Remedying, decide_with
@@ -33,6 +34,8 @@ from zerowiz.app.wizard_state import Wizard
 from zerowiz.core import shell
 from zerowiz.core.decision.questions import (
     ALL_QUESTIONS,
+    DELIVERY,
+    NO_SCRIPT,
     QUESTIONS,
     AnswerKind,
     Answers,
@@ -53,6 +56,7 @@ from zerowiz.errors import (
     AnswerNeededError,
     DeclinedError,
     InterruptedByUserError,
+    UnreachableScriptError,
     UsageError,
     ZerowizError,
 )
@@ -340,6 +344,8 @@ class _Conversation:
     def _ask_refused(self, error: ZerowizError) -> LastAnswer | Back:
         changes = [LastAnswer.CHANGE] if can_change(self._wizard, self._answers) else []
         others = [] if self._wanted.no_script else [LastAnswer.SCRIPT]
+        if isinstance(error, UnreachableScriptError):
+            others += [LastAnswer.DELIVERY, LastAnswer.NO_SCRIPT]
         offers = (LastAnswer.RETRY, *changes, *others, LastAnswer.STOP)
         can_go_back = bool(self._answers.given)
         return self._refusals.ask(error, offers, can_go_back=can_go_back)
@@ -356,6 +362,10 @@ class _Conversation:
                 self._answers = change_one(person, wizard, answers)
             case LastAnswer.SCRIPT:
                 self._answers = ask_other_script(person, wizard, answers)
+            case LastAnswer.DELIVERY:
+                person.ask(DELIVERY, check=partial(wizard.named.pass_config, answers=answers))
+            case LastAnswer.NO_SCRIPT:
+                self._answers = answers.with_answer("script", NO_SCRIPT)
             case _:
                 pass
 

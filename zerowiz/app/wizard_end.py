@@ -40,6 +40,10 @@ class LastAnswer(StrEnum):
     CHANGE = "change"
     SCRIPT = "script"
     """Take another script; the other answers stay."""
+    DELIVERY = "delivery"
+    """Say how the config reaches the script."""
+    NO_SCRIPT = "no script"
+    """Plan without a script."""
     WORDS = "words"
     """Type the arguments that the script requires."""
     RETRY = "retry"
@@ -147,6 +151,16 @@ _OFFERS = (
     _CHANGE,
     Choice(
         value=LastAnswer.SCRIPT, title=_("take another script"), detail=_("keeps the other answers")
+    ),
+    Choice(
+        value=LastAnswer.DELIVERY,
+        title=_("say how it gets its config"),
+        detail=_("where zerowiz cannot see it"),
+    ),
+    Choice(
+        value=LastAnswer.NO_SCRIPT,
+        title=_("plan without the script"),
+        detail=_("only writes a config"),
     ),
     _STOP,
 )

@@ -8,7 +8,7 @@ from zerowiz.app.answers_file import NotTextError, plan_answers, write_answers
 from zerowiz.app.ask import Person
 from zerowiz.app.command import Command
 from zerowiz.app.decide import Plan, note_emulation, require_strategy
-from zerowiz.app.launch.start import Start, deliver_plan, plan_files
+from zerowiz.app.launch.start import Start, deliver_plan, note_script, plan_files
 from zerowiz.app.machines.machine import find_node, is_here
 from zerowiz.app.options import Options, as_words, with_plain
 from zerowiz.app.plan_files import losses_shown, plan_job_file
@@ -21,6 +21,7 @@ from zerowiz.core.script.arguments import Option
 from zerowiz.core.script.bindings import unsaid_arguments
 from zerowiz.core.script.config_delivery import add_settled
 from zerowiz.core.script.programs import ProgramFile, list_changes
+from zerowiz.core.strategy_types import Strategy
 from zerowiz.core.structs import replace
 from zerowiz.core.units import keep_batch
 from zerowiz.core.workload import SETTINGS, Method, Workload
@@ -112,9 +113,12 @@ def plan_written(
     note_emulation(plan, reporter)
     strategy = require_strategy(plan)
     run = plan.script
+    if wanted.program_file is not None:
+        _refuse_stage(wanted.program_file, strategy, force=plan.options.force)
     if run is not None:
         # Refuse now what the launch would refuse later.
         deliver_plan(plan, run, strategy)
+        note_script(plan, run, reporter)
     target = None if run is None else run.facts.target
     files = plan_files(plan, strategy, target, command.script_args)
     if wanted.slurm and run is not None:
@@ -248,6 +252,23 @@ def _refuse_unsayable(options: Options, file: ProgramFile) -> None:
                 words=words,
             ),
             _("remove `{words}`: the plan takes what `{path}` says", words=words, path=file.path),
+        )
+
+
+def _refuse_stage(file: ProgramFile, strategy: Strategy, *, force: bool) -> None:
+    """Refuse a stage at which the program ends the job."""
+    if strategy.shards_weights and file.job.refused_sharded and not force:
+        keys = "`, `".join(file.job.refused_sharded)
+        raise UsageError(
+            _(
+                "{program} refuses `{keys}` in `{path}` at stage 3, and the plan takes {strategy}",
+                program=file.program.name,
+                keys=keys,
+                path=file.path,
+                strategy=_(strategy.words),
+            ),
+            _("plan with another stage: `$stage 2`, or `$stage 2 $offload optimizer`"),
+            _("remove `{keys}` from `{path}`", keys=keys, path=file.path),
         )
 
 

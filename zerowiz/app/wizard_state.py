@@ -8,7 +8,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from zerowiz.app.ask import Person, as_value, open_questions
+from zerowiz.app.ask import Person, as_value, lacks_precision, open_questions
 from zerowiz.app.command import (
     DEFAULT_SCRIPT,
     Command,
@@ -61,7 +61,13 @@ from zerowiz.core.script.settings import (
 from zerowiz.core.settings import Change
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Loop, Method, Precision
-from zerowiz.errors import AnswerNeededError, PreflightError, UsageError, ZerowizError
+from zerowiz.errors import (
+    AnswerNeededError,
+    PreflightError,
+    UnreachableScriptError,
+    UsageError,
+    ZerowizError,
+)
 from zerowiz.probe.config_file import read_config_values
 from zerowiz.probe.output_folder import find_persons_configs
 from zerowiz.probe.package_data import read_known_models, read_version
@@ -292,6 +298,20 @@ class NamedInputs:
         self.script_args = add_words(self.script_args, words)
         self._runs.clear()
 
+    def pass_config(self, way: str, answers: Answers) -> None:
+        """Pass the config to the script as a person says.
+
+        Raises:
+            ZerowizError: The script is seen not to take it so; nothing has changed then.
+        """
+        before, self.typed = self.typed, replace(self.typed, config_via=way)
+        self._runs.clear()
+        try:
+            self.run(answers)
+        except ZerowizError:
+            self.typed = before
+            raise
+
     def write_to(self, folder: Path) -> None:
         """Plan for configs in another folder."""
         self.typed = replace(self.typed, output_dir=folder)
@@ -308,8 +328,8 @@ class NamedInputs:
         script: ScriptFacts | list[str] = [script.path for script in self.nearby]
         try:
             script = facts_of(self.run(Answers())) or script
-        except ZerowizError:
-            if self._has_typed_script:
+        except ZerowizError as error:
+            if self._has_typed_script and not isinstance(error, UnreachableScriptError):
                 raise
             # It is said where the person can do something about it.
             script = [str(self.script_here)]
@@ -365,10 +385,13 @@ class NamedInputs:
     def configs(self, answers: Answers) -> Mapping[str, list[str]]:
         """The keys that stay of each config that a person has for the script, by its path."""
         run = self.run(answers)
-        if run is None or self.typed.config is not None or run.facts.literal_config is not None:
+        if run is None or self.typed.config is not None:
             return {}
         if run.facts.path not in self._configs:
-            kept = {str(path): _kept_of(path) for path in find_persons_configs(run.facts)}
+            named = run.facts.literal_config
+            paths = (str(path) for path in find_persons_configs(run.facts))
+            # Where the code names one, nothing else can be built on, nor passed.
+            kept = {path: _kept_of(Path(path)) for path in paths if named in {None, path}}
             self._configs[run.facts.path] = {path: keys for path, keys in kept.items() if keys}
         return self._configs[run.facts.path]
 
@@ -379,8 +402,8 @@ class NamedInputs:
     def model(self, answers: Answers) -> ReadModel | None:
         """The model, where reading it takes neither the network nor a trace."""
         answered = {**answers.by_key, **as_answers(answers.settings)}
-        named, settings = answered.get("model") or self.typed.model, self.settings(answers)
-        name = named or (None if settings.model is None else settings.model.value)
+        named = answered.get("model") or self.typed.model
+        name = named or self.settings(answers).model_name
         if name is not None and name not in self._models:
             self._models[name] = self._near(name)
         return None if name is None else self._models[name]
@@ -531,6 +554,8 @@ class Wizard:
                 del questions[name]
         if run is not None and run.facts.micro_batch.from_config:
             questions["micro_batch"] = questions["micro_batch"] or "1"
+        if run is not None and lacks_precision(options, run):
+            questions["precision"] = None
         if splits(options, settings, own_config(options)):
             machine = self.named.machine(answers)
             # No time of a step is known there: the recommended split is the fastest known.
@@ -589,7 +614,9 @@ class Wizard:
                 nearby = self.named.nearby or tuple(find_scripts(Path()))
                 question = offer_scripts(question, nearby, answered)
             case "config":
-                question = _offer_configs(question, self.named.configs(answers))
+                facts = facts_of(self.named.run(answers))
+                is_fixed = facts is not None and facts.literal_config is not None
+                question = _offer_configs(question, self.named.configs(answers), is_fixed=is_fixed)
             case "model":
                 question = offer_models(question, self.named.machine(answers))
             case "goal":
@@ -838,13 +865,16 @@ def _as_settings(question: Question, answer: str) -> dict[str, object]:
             return {question.key: as_value(question, answer)}
 
 
-def _offer_configs(question: Question, configs: Mapping[str, Sequence[str]]) -> Question:
+def _offer_configs(
+    question: Question, configs: Mapping[str, Sequence[str]], *, is_fixed: bool
+) -> Question:
     """The question with the configs that were found, and what stays of each."""
     found = [
         Choice(value=path, title=path, detail=_("keeps {keys}", keys=listing(keys)))
         for path, keys in configs.items()
     ]
-    return replace(question, choices=(*found, *question.choices), default=found[0].value)
+    others = () if is_fixed else question.choices
+    return replace(question, choices=(*found, *others), default=found[0].value)
 
 
 def _keeping(question: Question, global_batch: int | None) -> Question:

@@ -114,7 +114,8 @@ def check(
 def _note_fixes(configs: Sequence[CheckedConfig]) -> None:
     for checked in configs:
         if checked.not_fixable:
-            check_text.not_fixed(checked.report.path, sys.stderr)
+            path = checked.report.path
+            note(f"`--fix` changes JSON only: fix {path} by hand, at the lines below", sys.stderr)
         if checked.fixed:
             check_text.fixed(checked.report.path, checked.fixed, sys.stderr)
 

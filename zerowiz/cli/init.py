@@ -26,10 +26,11 @@ from zerowiz.core.script.programs import ProgramFile
 from zerowiz.core.structs import replace
 from zerowiz.errors import UsageError
 from zerowiz.translation import _
-from zerowiz.ui import show, wizard
+from zerowiz.ui import show
 from zerowiz.ui.prompt import find_person
 from zerowiz.ui.reporter import TerminalLaunchReporter
 from zerowiz.ui.show import files as show_files
+from zerowiz.ui.text import gpus
 from zerowiz.ui.wizard import WizardReporter
 
 
@@ -105,7 +106,7 @@ def _show_next(planned: InitPlan) -> None:
     elsewhere = None
     if not is_here(machine):
         # A launch on that machine looks around by itself.
-        options, elsewhere = replace(options, machine=None), wizard.trains_on(machine)
+        options, elsewhere = replace(options, machine=None), gpus(machine)
     folder = ["--output-dir", str(options.output_dir)] if options.output_dir else []
     if planned.program_file is not None:
         _show_program(planned, planned.program_file, elsewhere)

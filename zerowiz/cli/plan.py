@@ -89,7 +89,6 @@ class Shown(Struct, frozen=True, kw_only=True):
     limits: bool
     is_verbose: bool
     html: Path | None
-    svg: Path | None
     origins_of: Layers | None
     """What was said, where it is shown what each setting comes from."""
 
@@ -130,7 +129,6 @@ def plan(
     price: Annotated[list[str] | None, option_of(OTHER_SETTINGS["price"])] = None,
     limits: Annotated[bool, option_of(OTHER_SETTINGS["limits"])] = False,
     html: Annotated[Path | None, option_of(OTHER_SETTINGS["html"])] = None,
-    svg: Annotated[Path | None, option_of(OTHER_SETTINGS["svg"])] = None,
     compare: Annotated[str | None, option_of(OTHER_SETTINGS["compare"])] = None,
     origins: Annotated[bool, option_of(OTHER_SETTINGS["origins"])] = False,
 ) -> None:
@@ -139,7 +137,7 @@ def plan(
         tokens=tokens, sequences=sequences, epochs=epochs, prices=tuple(price or ())
     )
     of_one: dict[str, object] = {"$explain": explain, "$limits": limits}
-    of_one |= {"$html": html, "$svg": svg, "$origins": origins}
+    of_one |= {"$html": html, "$origins": origins}
     if compare is not None:
         of_one |= {"$verbose": verbose, "$price": price, "$tokens": tokens}
         of_one |= {"$sequences": sequences, "$epochs": epochs}
@@ -156,7 +154,6 @@ def plan(
             limits=limits,
             is_verbose=verbose,
             html=html,
-            svg=svg,
             origins_of=layers if origins else None,
         )
         _show_plan(planned, options, question, reporter, shown)
@@ -211,10 +208,10 @@ def _show_plan(
             show_origins(
                 [(origin.name, origin.value, origin.origin) for origin in origins], sys.stdout
             )
-    if shown.html is not None or shown.svg is not None:
-        from zerowiz.app.pictures import write_pictures  # noqa: PLC0415 - most plans write nothing
+    if shown.html is not None:
+        from zerowiz.app.pictures import write_page  # noqa: PLC0415 - most plans write nothing
 
-        write_pictures(result.decided, shown.html, shown.svg, reporter)
+        write_page(result.decided, shown.html, reporter)
     require_strategy(result.decided)
 
 
@@ -231,8 +228,6 @@ def _show_page(
     searched = result.decided.search
     if searched is not None and options.objective is not Objective.FLOWCHART:
         choice.search(searched, options.objective, sys.stdout)
-    elif searched is not None and shown.is_verbose:
-        choice.candidates(searched, sys.stdout)
     if largest is not None:
         choice.limits(largest, decision.job, sys.stdout)
     if explained is not None:

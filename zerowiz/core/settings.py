@@ -56,6 +56,8 @@ class SettingRow(Struct, frozen=True, kw_only=True):
     """How a plan's step says another value than the default: `{value} loss`; None: it does not."""
     least: int = 1
     """The smallest count that it can be."""
+    most: int = 10_000_000
+    """The largest, far beyond any job: a slip of the finger is not planned for."""
     script_names: frozenset[str] = frozenset()
     """The names that scripts give an option or a constant of their own for it."""
     trainer_fields: tuple[str, ...] = ()
@@ -287,12 +289,14 @@ OTHER_SETTINGS: Mapping[str, SettingRow] = {
         help="Number of nodes, all alike",
         panel=Panel.MACHINE,
         default="1, or those of the scheduler's job",
+        most=100_000,
     ),
     "gpus_per_node": SettingRow(
         flag="--gpus-per-node",
         help="GPUs (or CPU ranks) per node",
         panel=Panel.MACHINE,
         default="all GPUs, or 1 CPU rank",
+        most=1024,
     ),
     "hostfile": SettingRow(
         flag="--hostfile",
@@ -428,7 +432,7 @@ OTHER_SETTINGS: Mapping[str, SettingRow] = {
     ),
     "config_via": SettingRow(
         flag="--config-via",
-        help="How the script gets the config: flag:NAME, env, file:PATH, none",
+        help="How the script gets the config: flag:NAME, key:NAME, env, file:PATH, none",
         panel=Panel.CHOICE,
         value="<way>",
         default="detected in your script",
@@ -508,9 +512,6 @@ OTHER_SETTINGS: Mapping[str, SettingRow] = {
         flag="--html",
         help="Also write an HTML page, with pictures and sliders for other settings",
         panel=Panel.OUTPUT,
-    ),
-    "svg": SettingRow(
-        flag="--svg", help="Also write the plan as a picture (SVG)", panel=Panel.OUTPUT
     ),
     "as_json": SettingRow(
         flag="--json", help="Print one JSON object on stdout", panel=Panel.OUTPUT

@@ -208,21 +208,16 @@ def rewrite_file(path: Path, text: str) -> None:
 
 
 def _refuse_special(path: Path, hint: str = _OTHER_PLACE) -> None:
-    """Refuse to replace a device or a pipe by a file, also where the caller may do so."""
+    """Refuse to replace a folder, a device or a pipe by a file, also where the caller may do so."""
     try:
         mode = path.stat().st_mode
     except OSError:
         return  # a path whose status cannot be read is refused where it is written
-    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+    if stat.S_ISDIR(mode):
+        error = IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        raise _cannot_write(path, error, hint)
+    if not stat.S_ISREG(mode):
         raise ZerowizError(f"cannot write `{path}`: it is not a regular file", hint)
-
-
-def _refuse_folder(file: PlannedFile) -> None:
-    path = Path(file.path)
-    with suppress(OSError):  # as above
-        if stat.S_ISDIR(path.stat().st_mode):
-            error = IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-            raise _cannot_write(path, error, _elsewhere(file))
 
 
 def _is_read(file: PlannedFile) -> bool:
@@ -260,7 +255,6 @@ def refuse_loss(*files: PlannedFile, force: bool = False) -> None:
     """
     for file in files:
         _refuse_special(Path(file.path), _elsewhere(file))
-        _refuse_folder(file)
         _refuse_held(file)
     if force:
         return

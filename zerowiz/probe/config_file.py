@@ -151,7 +151,7 @@ def read_program_file(path: str) -> ProgramFile:
 
     Raises:
         PreflightError: It cannot be read.
-        UsageError: It is no YAML, or of no program that zerowiz knows.
+        UsageError: It is no YAML, or of no program that zerowiz plans for.
     """
     try:
         text = require_text(Path(path))

@@ -192,7 +192,10 @@ class _YamlReader:
             if isinstance(value, int):
                 str(value)  # a hexadecimal number can have more digits than Python writes
         except (ValueError, OverflowError) as error:
-            raise JsonTextError(str(error), place.line, place.column) from None
+            # Python converts no more digits than sys.get_int_max_str_digits().
+            is_long = "digits" in str(error)
+            reason = "a number has too many digits" if is_long else str(error)
+            raise JsonTextError(reason, place.line, place.column) from None
         is_json = isinstance(value, str | int | float | None)
         return Scalar(place=place, value=value if is_json else str(node.value))
 

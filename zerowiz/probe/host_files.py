@@ -22,11 +22,10 @@ _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE
 
 def hash_uuids(text: str) -> str:
     """The text with every UUID replaced by a UUID made of its hash."""
-    return _UUID.sub(lambda match: _hash_uuid(match[0]), text)
-
-
-def _hash_uuid(text: str) -> str:
-    return str(uuid.UUID(bytes=hashlib.sha256(text.lower().encode()).digest()[:16]))
+    return _UUID.sub(
+        lambda match: str(uuid.UUID(bytes=hashlib.sha256(match[0].lower().encode()).digest()[:16])),
+        text,
+    )
 
 
 # Every access to /proc, /sys and disks is here.

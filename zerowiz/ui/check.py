@@ -84,11 +84,6 @@ def errors(files: Sequence[FileReport], stream: TextIO) -> None:
         findings(errors_of(report.findings), stream, report.path)
 
 
-def not_fixed(path: str, stream: TextIO) -> None:
-    """Why a file with findings stays as it is."""
-    note(f"`--fix` changes JSON only: fix {path} by hand, at the lines below", stream)
-
-
 def fixed(path: str, found: Sequence[Finding], stream: TextIO) -> None:
     """What was fixed in a file, a line for each finding."""
     count = "1 finding" if len(found) == 1 else f"{len(found)} findings"

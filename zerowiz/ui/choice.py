@@ -14,12 +14,9 @@ from zerowiz.core.decision.open_settings import (
 )
 from zerowiz.core.workload import Workload
 from zerowiz.translation import N_, _, listing
-from zerowiz.ui.pictures import speed
 from zerowiz.ui.text import (
     LABEL_COLUMNS,
     bare_gib,
-    columns_of,
-    draw,
     labelled,
     say,
     seconds,
@@ -203,17 +200,6 @@ def search(searched: Search, asked: Objective, stream: TextIO) -> None:
     ]
     show_rows(stream, headings, rows, ("tokens/s", "kernels", "ckpt", "headroom"))
     say(stream, labelled(_("Why"), _why_taken(searched, choice)), hang=LABEL_COLUMNS)
-    candidates(searched, stream)
-
-
-def candidates(searched: Search, stream: TextIO) -> None:
-    """Every candidate by its time and its headroom."""
-    if searched.choice is None:
-        return
-    picture = speed(searched.evaluated, searched.choice, columns_of(stream))
-    if picture:
-        stream.write("\n")
-        draw(picture, stream)
 
 
 def _row(candidate: Candidate, *, is_chosen: bool, names_kernels: bool) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Show a machine: its GPUs, the matrix of links, the host, the network, the sources."""
+"""Show a machine: its GPUs, the matrix of links, the host, the network."""
 
 from collections.abc import Iterator, Mapping
 from typing import TextIO
@@ -23,7 +23,7 @@ from zerowiz.ui.text import cells, columns_of, draw, gib, mib, pad, say, show_ro
 _UNKNOWN = "-"
 
 _LABELS = (
-    *(N_("Nodes"), N_("Link"), N_("Driver"), N_("Sources"), N_("Host"), N_("Disk")),
+    *(N_("Nodes"), N_("Link"), N_("Driver"), N_("Host"), N_("Disk")),
     *(N_("Network"), N_("Job")),
 )
 _LABEL_COLUMNS = max(cells(_(label)) for label in _LABELS) + 2
@@ -133,8 +133,6 @@ def _facts(value: Machine) -> Iterator[tuple[str, str]]:
             + (_(", CUDA {major}.{minor}", major=cuda[0], minor=cuda[1]) if cuda else ""),
         )
     yield from _host_facts(value.host, value.network, value.allocation)
-    for number, (place, words) in enumerate(value.sources.items()):
-        yield "" if number else "Sources", f"{_(place)}: {_(words)}"
 
 
 def _host_facts(
@@ -196,6 +194,8 @@ def _host(host: Host) -> str:
     )
     if host.available_bytes is None and host.total_bytes is None:
         memory = _("memory unknown")
+    if host.available_by is not None:
+        memory += f" ({host.available_by})"
     lock = host.memlock_bytes
     more = {
         "cores": _count(host.cores, _("1 core"), N_("{count} cores")),

@@ -1,35 +1,207 @@
-"""Write the HTML page and the SVG of a plan."""
+"""Write the HTML page of a plan."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from io import StringIO
-from typing import TextIO
+import re
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
 from zerowiz.core.command_words import spell
-from zerowiz.core.decision.evaluate import StrategyEstimate, parts
+from zerowiz.core.decision.evaluate import StrategyEstimate, Verdict, parts
 from zerowiz.core.decision.flowchart import Decision, FlowchartQuestion, FlowchartStep, find_path
 from zerowiz.core.decision.open_settings import Grid, GridCell, index_of
 from zerowiz.core.decision.remedy_table import Remedy
-from zerowiz.core.machine.types import UNKNOWN_WORD, Machine, PairLink
+from zerowiz.core.machine.types import Machine
 from zerowiz.core.memory.allocations import MemoryPart
 from zerowiz.core.workload import Accounting
 from zerowiz.translation import N_, _, language
-from zerowiz.ui import charts, remedies, sentences
-from zerowiz.ui.charts import (
-    ANSWERS,
-    PARTS,
-    VERDICTS,
-    Slots,
-    bullets,
-    prose,
-    section,
-    style_rules,
-    table,
+from zerowiz.ui import remedies, sentences
+from zerowiz.ui.pictures import (
+    ANSWER_COLOURS,
+    SIGNS,
+    VERDICT_COLOURS,
+    end_sizes,
+    is_followed,
+    other_branch,
+    widest_bytes,
 )
-from zerowiz.ui.pictures import SIGNS, end_sizes, is_followed, other_branch, widest_bytes
 from zerowiz.ui.remedies import hint
-from zerowiz.ui.text import Canvas, bare_gib, escape, gib, gpus, on_device, seconds, size_of
+from zerowiz.ui.text import Colour, bare_gib, escape, gib, gpus, on_device, seconds, size_of
+
+# The colours of the page, its tables, and the values that its sliders exchange.
+
+LIGHT: Mapping[str, str] = {
+    "page": "#ffffff",
+    "card": "#f5f7f9",
+    "text": "#1a1d21",
+    "dim": "#565d66",
+    "line": "#c9ced6",
+    "link": "#0b5cad",
+    "good": "#17693b",
+    "doubt": "#8f2a84",
+    "bad": "#b3261e",
+}
+DARK: Mapping[str, str] = {
+    "page": "#14181d",
+    "card": "#1d232a",
+    "text": "#e6e9ee",
+    "dim": "#a3abb6",
+    "line": "#434b56",
+    "link": "#7fb8ff",
+    "good": "#6fd08c",
+    "doubt": "#e79be0",
+    "bad": "#ff8d85",
+}
+
+PARTS: Mapping[MemoryPart, str] = {
+    MemoryPart.WEIGHTS: "#4c86d8",
+    MemoryPart.GRADIENTS: "#1f9aa8",
+    MemoryPart.OPTIMIZER: "#b06fd0",
+    MemoryPart.ACTIVATIONS: "#3d9a4a",
+    MemoryPart.LOGITS: "#c07c1a",
+    MemoryPart.BUFFERS: "#858b94",
+    MemoryPart.CONTEXT: "#a27b5c",
+    MemoryPart.VLLM: "#dd5f5f",
+}
+"""Seen on a light and on a dark page; a black letter in each can be read."""
+
+_CLASSES: Mapping[Colour, str] = {
+    Colour.GOOD: "good",
+    Colour.DOUBT: "doubt",
+    Colour.BAD: "bad",
+}
+VERDICTS: Mapping[Verdict, str] = {
+    verdict: _CLASSES[colour] for verdict, colour in VERDICT_COLOURS.items()
+}
+ANSWERS: Mapping[str, str] = {answer: _CLASSES[colour] for answer, colour in ANSWER_COLOURS.items()}
+
+
+def style_rules() -> str:
+    """The colours as CSS variables: by the system's theme, by the page's own, and on paper."""
+    light, dark = _variables(LIGHT), _variables(DARK)
+    parts = "".join(
+        f".{part.name.lower()}{{fill:{colour};background:{colour}}}"
+        for part, colour in PARTS.items()
+    )
+    return (
+        f":root{{color-scheme:light;{light}}}"
+        f"@media (prefers-color-scheme:dark){{:root{{color-scheme:dark;{dark}}}}}"
+        f":root[data-theme=light]{{color-scheme:light;{light}}}"
+        f":root[data-theme=dark]{{color-scheme:dark;{dark}}}"
+        f"@media print{{:root,:root[data-theme]{{color-scheme:light;{light}}}}}"
+        f"{parts}"
+    )
+
+
+def _variables(colours: Mapping[str, str]) -> str:
+    return "".join(f"--{name}:{value};" for name, value in colours.items())
+
+
+# Write HTML whose values can be exchanged: every plan fills the same slots.
+
+
+class Slots:
+    """Collects the values that differ from plan to plan, in the order of their places.
+
+    The page's script puts the values of another plan into the same places; it computes nothing.
+
+    Args:
+        exchanged: Whether the HTML says which value stands where.
+    """
+
+    def __init__(self, *, exchanged: bool = True) -> None:
+        self.values: list[str] = []
+        self._exchanged = exchanged
+
+    def text(self, tag: str, value: str, attributes: str = "", **changing: str) -> str:
+        """An element whose text may change, and attributes that may.
+
+        The script exchanges text alone, so what is typed is no element, and has no marks either.
+
+        Args:
+            tag: Its name.
+            value: Its text now.
+            attributes: Those that stay, as HTML.
+            **changing: The others; `kind` is the class.
+        """
+        value = value.replace("`", "")
+        place = self._keep(value)
+        fixed = f" {attributes}" if attributes else ""
+        mark = f' data-t="{place}"' if self._exchanged else ""
+        return f"<{tag}{fixed}{self._changing(changing)}{mark}>{escape(value)}</{tag}>"
+
+    def shape(self, tag: str, attributes: str = "", **changing: str) -> str:
+        """An element without text."""
+        fixed = f" {attributes}" if attributes else ""
+        return f"<{tag}{fixed}{self._changing(changing)}/>"
+
+    def opened(self, tag: str, attributes: str = "", **changing: str) -> str:
+        """The start of an element that has others in it."""
+        fixed = f" {attributes}" if attributes else ""
+        return f"<{tag}{fixed}{self._changing(changing)}>"
+
+    def _changing(self, attributes: dict[str, str]) -> str:
+        if not attributes:
+            return ""
+        named = {"class" if name == "kind" else name: value for name, value in attributes.items()}
+        places = " ".join(f"{name}:{self._keep(value)}" for name, value in named.items())
+        words = "".join(f' {name}="{escape(value)}"' for name, value in named.items())
+        return f'{words} data-a="{places}"' if self._exchanged else words
+
+    def _keep(self, value: str) -> int:
+        self.values.append(value)
+        return len(self.values) - 1
+
+
+# Write the blocks that stand in many places of a page.
+
+
+def section(name: str, title: str, content: str, opened: str | None = None) -> str:
+    """A part of the page under its heading.
+
+    Args:
+        name: What ids are made of.
+        title: Its heading.
+        content: As HTML.
+        opened: Its first tag, where that is another one.
+    """
+    start = opened or f'<section aria-labelledby="h-{name}">'
+    return f'{start}<h2 id="h-{name}">{escape(title)}</h2>{content}</section>'
+
+
+def table(caption: str, head: Iterable[str], rows: str, more: Container[str] = frozenset()) -> str:
+    """A table that scrolls by itself where the page is narrow, also by keyboard.
+
+    Args:
+        caption: What it shows.
+        head: The headings of its columns, in English: they are shown in the person's language.
+        rows: As HTML.
+        more: The headings of those that a narrow page leaves out; their cells say so, too.
+    """
+    cells = "".join(
+        f'<th scope="col"{" class=more" if heading in more else ""}>{escape(_(heading))}</th>'
+        for heading in head
+    )
+    label = escape(caption)
+    return (
+        f'<p class="dim" aria-hidden="true">{label}</p>'
+        f'<div class="wide" tabindex="0" role="group" aria-label="{label}">'
+        f'<table aria-label="{label}"><thead><tr>{cells}</tr></thead><tbody>{rows}</tbody></table>'
+        "</div>"
+    )
+
+
+def prose(text: str) -> str:
+    """A sentence, what is typed in it as code."""
+    typed = re.sub(r"`([^`\s]{1,30})`", r'<code class="word">\1</code>', escape(spell(text)))
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", typed)
+
+
+def bullets(texts: Iterable[str]) -> str:
+    """A list of sentences."""
+    items = "".join(f"<li>{prose(text)}</li>" for text in texts)
+    return f"<ul>{items}</ul>" if items else ""
+
+
+# Write the flowchart of a plan.
 
 # More than any decision asks.
 _MOST_STEPS = 8
@@ -73,7 +245,7 @@ def _item(
     )
 
 
-# Write a machine: its GPUs, and the matrix of the links between them.
+# Write a machine: its GPUs.
 
 
 def summary(machine: Machine) -> str:
@@ -92,37 +264,6 @@ def devices(machine: Machine) -> str:
     return table(
         on_device(_("The GPUs of a node"), machine), (title, "name", N_("memory"), "free"), rows
     )
-
-
-def links(machine: Machine) -> str:
-    """Each pair, in the words of `nvidia-smi topo -m`; empty where pairs are not known."""
-    if not machine.links:
-        return ""
-    by_pair = {link.pair: link for link in machine.links}
-    names = {gpu.index: _("GPU {index}", index=gpu.index) for gpu in machine.gpus}
-    rows = "".join(
-        f'<tr><th scope="row">{name}</th>'
-        + "".join(_pair(by_pair, row, column) for column in names)
-        + "</tr>"
-        for row, name in names.items()
-    )
-    return table(_LINKS, (N_("pair"), *names.values()), rows)
-
-
-_LINKS = _(
-    "Each pair of GPUs: NV is NVLink, and how many; the others are paths over PCIe, as nvidia-smi"
-    " names them"
-)
-
-
-def _pair(by_pair: Mapping[tuple[int, int], PairLink], row: int, column: int) -> str:
-    if row == column:
-        return f'<td class="dim">{_("itself")}</td>'
-    low, high = sorted((row, column))
-    link = by_pair.get((low, high))
-    word = UNKNOWN_WORD if link is None else link.word
-    kind = "fast" if link is not None and link.nvlinks else "slow"
-    return f'<td class="{kind}">{escape(word)}</td>'
 
 
 # Draw what each GPU holds: a bar for each strategy against the budget, and the same as a table.
@@ -315,9 +456,8 @@ def body(cell: GridCell, drawn: Decision, slots: Slots) -> str:
     parts = [section("answer", _("Answer"), text + reasons)]
     contents: Mapping[str, tuple[str, Callable[[Decision, Slots], str]]] = {
         "flowchart": (_("Flowchart"), steps),
-        "speed": (_("Speed and headroom"), partial(charts.picture, cell.search)),
         "memory": (on_device(_("Memory of each GPU"), drawn.job.machine), _memory),
-        "strategies": (_("Strategies"), strategy_numbers),
+        "strategies": (_("Strategies"), _strategies),
     }
     kind = "off" if cell.decision is None else ""
     for part, (title, write) in contents.items():
@@ -338,6 +478,12 @@ def _memory(drawn: Decision, slots: Slots) -> str:
             "</details>",
         )
     )
+
+
+def _strategies(drawn: Decision, slots: Slots) -> str:
+    is_timed = any(evaluated.step_time is not None for evaluated in drawn.evaluated)
+    why = "" if is_timed else _("No time is predicted: {why}.", why=drawn.job.why_untimed)
+    return slots.text("p", on_device(why, drawn.job.machine)) + strategy_numbers(drawn, slots)
 
 
 def answer(cell: GridCell) -> str:
@@ -414,7 +560,7 @@ def write(
     title = escape(_("{model} on {machine}", model=job.model.name, machine=gpus(job.machine)))
     slots = Slots()
     drawn = body(grid.own, decision, slots)
-    joined = f"<p>{escape(sentences.links(job.machine))}</p>{links(job.machine)}"
+    joined = f"<p>{escape(sentences.links(job.machine))}</p>"
     planned_by = _(
         "Planned by zerowiz {version}. Memory and times are predicted; nothing was measured for"
         " this page.",
@@ -557,66 +703,6 @@ def plan(decision: Decision, remedies: Sequence[Remedy]) -> str:
 
 
 def of_machine(value: Machine) -> str:
-    """Its GPUs, the links between them, and what is remarked on it."""
+    """Its GPUs, what links them, and what is remarked on it."""
     notes = bullets(value.notes)
-    return _wrapped(f"<p>{escape(summary(value))}</p>{devices(value)}{links(value)}{notes}")
-
-
-# Draw what a terminal would show as SVG, which loads nothing: no font, no script, no address.
-
-# As the light page has them (`ui/charts.py`), in the order of a terminal's colours.
-_COLOURS = (
-    (0x1A, 0x1D, 0x21),
-    (0xB3, 0x26, 0x1E),
-    (0x17, 0x69, 0x3B),
-    (0x7A, 0x52, 0x00),
-    (0x0B, 0x5C, 0xAD),
-    (0x8F, 0x2A, 0x84),
-    (0x0B, 0x6B, 0x75),
-    (0x56, 0x5D, 0x66),
-)
-_PAPER, _INK = (0xFF, 0xFF, 0xFF), (0x1A, 0x1D, 0x21)
-
-# rich's own (`rich._export_format`) links a font and draws a window around the text.
-_TEMPLATE = """\
-<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {terminal_width} {terminal_height}" role="img">
-<title>TITLE</title>
-<style>
-.{unique_id}-matrix {{ font: {char_height}px ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, \
-monospace; line-height: {line_height}px }}
-{styles}
-</style>
-<defs><clipPath id="{unique_id}-clip-terminal">\
-<rect width="{terminal_width}" height="{terminal_height}"/></clipPath>{lines}</defs>
-<rect width="100%" height="100%" fill="#ffffff"/>
-<g transform="translate(8 8)">
-{backgrounds}
-<g class="{unique_id}-matrix">
-{matrix}
-</g>
-</g>
-</svg>
-"""
-
-
-def as_svg(title: str, draw: Callable[[TextIO], None], columns: int) -> str:
-    """What `draw` writes to a terminal, drawn.
-
-    Args:
-        title: What it is, for those who do not see it.
-        draw: Writes it.
-        columns: How wide the terminal is.
-    """
-    from rich.console import Console
-    from rich.terminal_theme import TerminalTheme
-    from rich.text import Text
-
-    canvas = Canvas(columns)
-    draw(canvas)
-    # Two columns more, so that the frame cuts nothing.
-    console = Console(record=True, width=columns + 2, file=StringIO(), highlight=False)
-    console.print(Text.from_ansi(canvas.getvalue()), soft_wrap=True)
-    theme = TerminalTheme(_PAPER, _INK, list(_COLOURS), list(_COLOURS))
-    svg = console.export_svg(theme=theme, code_format=_TEMPLATE, unique_id="plan")
-    lines = "\n".join(line.rstrip() for line in svg.splitlines()) + "\n"
-    return lines.replace("TITLE", escape(title), 1)
+    return _wrapped(f"<p>{escape(summary(value))}</p>{devices(value)}{notes}")

@@ -1,4 +1,4 @@
-"""Draw a plan at a terminal: flowchart, memory, strategies, speed, links, comparison.
+"""Draw a plan at a terminal: flowchart, memory, strategies, links, comparison.
 
 Example:
     ● Does a replica fit on one GPU?  no
@@ -8,11 +8,9 @@ Example:
     ┗ ZeRO-2: 30.4 of 39.4 GiB
 """
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
-from string import ascii_lowercase
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
 from msgspec import Struct
 
@@ -32,7 +30,6 @@ from zerowiz.core.machine.types import UNKNOWN_WORD, Machine, PairLink, PciePath
 from zerowiz.core.memory.allocations import AllocationKind, MemoryPart, Phase
 from zerowiz.core.speed.costs import StepTime, TermKind
 from zerowiz.core.speed.step_time import is_assumed
-from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.strategy_types import Offload
 from zerowiz.core.workload import SETTINGS, Accounting, Workload
 from zerowiz.translation import N_, _, listing
@@ -45,7 +42,6 @@ from zerowiz.ui.text import (
     Picture,
     Span,
     bare_gib,
-    centre,
     columns_of,
     count,
     decimal_gb,
@@ -66,9 +62,6 @@ from zerowiz.ui.text import (
     wrap,
 )
 from zerowiz.ui.text import cells as cells_of
-
-if TYPE_CHECKING:
-    from zerowiz.core.decision.open_settings import Candidate
 
 MOST_LINES, MOST_COLUMNS = 10, 50
 
@@ -96,6 +89,7 @@ _SHORT: Mapping[FlowchartQuestion, str] = {
     FlowchartQuestion.LEANER_AND_FASTER: _("Better?"),
     FlowchartQuestion.SURE_AND_AS_FAST: _("Surer?"),
     FlowchartQuestion.NO_OFFLOAD_AS_FAST: _("Simpler?"),
+    FlowchartQuestion.RIGHT_FOR_SCRIPT: _("Right?"),
 }
 
 
@@ -391,139 +385,6 @@ def _heading(job: Job, label: int, scale: _Scale) -> Line:
     # It ends where its line is.
     room = label + 1 + scale.budget + 1 - cells_of(title)
     return ((title, None), (pad_left(budget, max(room, cells_of(budget) + 2)), Colour.LABEL))
-
-
-# Draw speed: the step time of each candidate against its headroom, the choice marked.
-#
-# Example:
-#     seconds of a step (logarithmic; lower is faster)
-#      3.13 │      ╎                     x
-#           │      ╎
-#     0.878 │x   xx╎   ◆   3
-#           └─────────────────────────────
-#            -19.7 0                  35.5
-#            GiB of headroom
-#     ◆ chosen: zero3  3 zero3  x not known to fit
-
-_ROWS, _SPEED_WIDEST_COLUMNS = 9, 100
-_LABEL_COLUMNS = 7
-_CHOSEN: Span = ("◆", Colour.GOOD)
-# What lacks more than that part of the budget stands at the edge.
-_DEEPEST = 0.5
-_UNFIT: Mapping[Verdict, tuple[Span, str]] = {
-    Verdict.UNCERTAIN: (("?", Colour.DOUBT), _("uncertain")),
-    Verdict.DOES_NOT_FIT: (("x", Colour.BAD), _("not known to fit")),
-}
-# A digit where it is a stage alone, a letter where something is offloaded.
-_OFFLOADED = [strategy.name for strategy in STRATEGIES if strategy.offload is not Offload.NONE]
-SPEED_SIGNS: Mapping[str, str] = {
-    **{strategy.name: str(strategy.stage) for strategy in STRATEGIES},
-    **dict(zip(_OFFLOADED, ascii_lowercase, strict=False)),
-}
-
-
-def speed(candidates: "Sequence[Candidate]", choice: "Candidate", columns: int) -> Picture:
-    """Each candidate whose time is predicted; nothing where there are not several.
-
-    Args:
-        candidates: In any order, whether they fit or not.
-        choice: The one that was taken.
-        columns: The most that a line may have.
-    """
-    timed = [(candidate.seconds, candidate) for candidate in candidates if candidate.seconds]
-    if len(timed) < 2:  # noqa: PLR2004 - one alone has no place
-        return ()
-    times = [time for time, _ in timed]
-    rooms = _Rooms(
-        [candidate for _, candidate in timed],
-        min(columns, _SPEED_WIDEST_COLUMNS) - _LABEL_COLUMNS - 2,
-    )
-    cells: dict[tuple[int, int], Span] = {}
-    for time, other in sorted(timed, key=lambda pair: _rank(pair[1], choice), reverse=True):
-        row = _place(math.log(time), math.log(max(times)), math.log(min(times)), _ROWS)
-        cells[row, rooms.column(other)] = _CHOSEN if other == choice else _sign(other)
-    labels = {0: seconds(max(times)), _ROWS - 1: seconds(min(times))}
-    return (
-        ((_("seconds of a step (logarithmic; lower is faster)"), None),),
-        *(_row(cells, row, rooms, labels.get(row, "")) for row in range(_ROWS)),
-        *rooms.axis(),
-        *_speed_legend([candidate for _, candidate in timed], choice, columns),
-    )
-
-
-def _rank(candidate: "Candidate", choice: "Candidate") -> tuple[bool, bool, float]:
-    """Which stands before others in one cell: the choice, then what fits, then the faster."""
-    return candidate != choice, not candidate.evaluated.is_sure, candidate.seconds or 0
-
-
-def _sign(candidate: "Candidate") -> Span:
-    verdict = candidate.evaluated.verdict
-    if not candidate.evaluated.is_sure:
-        return _UNFIT[verdict][0]
-    return SPEED_SIGNS[candidate.strategy.name], Colour.DOUBT if verdict is Verdict.TIGHT else None
-
-
-def _place(value: float, first: float, last: float, places: int) -> int:
-    """Which of so many places between two values one has."""
-    if first == last:
-        return places - 1
-    return round((value - first) / (last - first) * (places - 1))
-
-
-class _Rooms:
-    """The columns of headrooms, and of none."""
-
-    def __init__(self, candidates: "Sequence[Candidate]", width: int) -> None:
-        rooms = [candidate.headroom_bytes for candidate in candidates]
-        budget_bytes = candidates[0].evaluated.budget_bytes or 0
-        self.width = width
-        self._most_bytes = max(rooms)
-        self._is_cut = min(rooms) < -_DEEPEST * budget_bytes < max(rooms)
-        self._least_bytes = -int(_DEEPEST * budget_bytes) if self._is_cut else min(rooms)
-        crosses = self._least_bytes < 0 < self._most_bytes
-        self.zero = self._column(0) if crosses else None
-
-    def _column(self, room_bytes: int) -> int:
-        least_bytes = self._least_bytes
-        return _place(max(room_bytes, least_bytes), least_bytes, self._most_bytes, self.width)
-
-    def column(self, candidate: "Candidate") -> int:
-        """Where it stands; what lacks more than there is room for stands first."""
-        return self._column(candidate.headroom_bytes)
-
-    def axis(self) -> Iterator[Line]:
-        before = " " * (_LABEL_COLUMNS + 1)
-        yield ((f"{before}└{'─' * self.width}", Colour.DIM),)
-        least, most = bare_gib(self._least_bytes), bare_gib(self._most_bytes)
-        least = "" if least == most else f"{'<' if self._is_cut else ''}{least}"
-        line = f"{least}{most:>{self.width - len(least)}}"
-        at = self.zero
-        if at is not None and not line[max(at - 1, 0) : at + 2].strip():
-            line = f"{line[:at]}0{line[at + 1 :]}"
-        yield ((f"{before} {line}", None),)
-        yield ((f"{before} {centre(_('GiB of headroom'), self.width)}", None),)
-
-
-def _row(cells: Mapping[tuple[int, int], Span], row: int, rooms: _Rooms, label: str) -> Line:
-    empty: dict[int, Span] = {} if rooms.zero is None else {rooms.zero: ("╎", Colour.DIM)}
-    marks = (
-        cells.get((row, column), empty.get(column, (" ", None))) for column in range(rooms.width)
-    )
-    return ((f"{label:>{_LABEL_COLUMNS}} ", None), ("│", Colour.DIM), *marks)
-
-
-def _speed_legend(
-    shown: "Sequence[Candidate]", choice: "Candidate", columns: int
-) -> Iterator[Line]:
-    names = {candidate.strategy.name for candidate in shown if candidate.evaluated.is_sure}
-    entries: list[Line] = [
-        (_CHOSEN, (_(" chosen: {strategy}", strategy=choice.strategy.name), None))
-    ]
-    entries += [((f"{SPEED_SIGNS[s.name]} {s.name}", None),) for s in STRATEGIES if s.name in names]
-    verdicts = {candidate.evaluated.verdict for candidate in shown}
-    unfit = [_UNFIT[verdict] for verdict in _UNFIT if verdict in verdicts]
-    entries += [(sign, (f" {words}", None)) for sign, words in unfit]
-    return wrap(entries, "  ", columns)
 
 
 # Show every strategy in a table: what people decide by, or all that is known of each.

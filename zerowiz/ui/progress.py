@@ -3,6 +3,7 @@
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Self, TextIO
 
 from zerowiz.translation import _, listing
@@ -25,7 +26,6 @@ class TerminalWait:
         label: What is waited for: `tracing the model`.
         stream: Where it is shown; None shows it nowhere.
         total: How many things are done one after the other; None where they are not counted.
-        usual_seconds: How long it takes as a rule, where nothing is counted.
     """
 
     def __init__(
@@ -33,11 +33,12 @@ class TerminalWait:
         label: str,
         stream: TextIO | None,
         total: int | None = None,
-        usual_seconds: int | None = None,
     ) -> None:
         self._label = label
         self._stream = stream
-        self._pace = Pace(total, usual_seconds)
+        self._total = total
+        self._done = 0
+        self._began_s = time.monotonic()
         self._now = ""
         self._lock = threading.Lock()
         self._has_ended = False
@@ -67,64 +68,34 @@ class TerminalWait:
         """One of the things is done."""
         del name
         with self._lock:
-            self._pace.advance()
+            self._done += 1
             self._update()
 
     @property
     def _words(self) -> str:
         return plain(f"{self._label}: {self._now}" if self._now else self._label)
 
+    def _progress(self) -> str:
+        """Such as `2 of 5, 0:12`."""
+        clock = _clock(time.monotonic() - self._began_s)
+        if self._total is None:
+            return clock
+        return listing([_("{done} of {total}", done=self._done, total=self._total), clock])
+
     def _update(self) -> None:
         if self._drawn is not None:
-            self._drawn.update(self._task, description=self._words, completed=self._pace.done)
+            self._drawn.update(self._task, description=self._words, completed=self._done)
 
     def _show(self) -> None:
         with self._lock:
             if self._has_ended or self._stream is None:
                 return
             if is_dumb():
-                self._stream.write(f"{self._words} ({self._pace.words()})\n")
+                self._stream.write(f"{self._words} ({self._progress()})\n")
                 return
-            self._drawn = _draw(self._pace, self._stream)
-            self._task = self._drawn.add_task(
-                self._words, total=self._pace.total, completed=self._pace.done
-            )
+            self._drawn = _draw(self._progress, self._stream)
+            self._task = self._drawn.add_task(self._words, total=self._total, completed=self._done)
             self._drawn.start()
-
-
-class Pace:
-    """How long something has lasted, and how long it will."""
-
-    def __init__(self, total: int | None, usual_seconds: int | None) -> None:
-        self.total = total
-        self.done = 0
-        self._usual_s = usual_seconds
-        self._began_s = self._done_at_s = time.monotonic()
-
-    def advance(self) -> None:
-        """One more is done."""
-        self.done += 1
-        self._done_at_s = time.monotonic()
-
-    def left_s(self) -> float | None:
-        """By the pace of what is done, or by what is usual; None where neither is known."""
-        now_s = time.monotonic()
-        if self.total is not None and self.done:
-            each_s = (self._done_at_s - self._began_s) / self.done
-            return max(0.0, each_s * (self.total - self.done) - (now_s - self._done_at_s))
-        if self._usual_s is None:
-            return None
-        left_s = self._usual_s - (now_s - self._began_s)
-        return left_s if left_s > 0 else None
-
-    def words(self) -> str:
-        """Such as `2 of 5, 0:12, about 0:18 left`."""
-        counted = (
-            [] if self.total is None else [_("{done} of {total}", done=self.done, total=self.total)]
-        )
-        left_s = self.left_s()
-        left = [] if left_s is None else [_("about {clock} left", clock=_clock(left_s))]
-        return listing([*counted, _clock(time.monotonic() - self._began_s), *left])
 
 
 def _clock(seconds: float) -> str:
@@ -133,7 +104,7 @@ def _clock(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def _draw(pace: Pace, stream: TextIO) -> "Progress":
+def _draw(progress: Callable[[], str], stream: TextIO) -> "Progress":
     from rich.console import Console
     from rich.progress import Progress, ProgressColumn, Task
     from rich.text import Text
@@ -144,7 +115,7 @@ def _draw(pace: Pace, stream: TextIO) -> "Progress":
         """What is waited for, as far as there is room, and how long that lasts."""
 
         def render(self, task: Task) -> Text:
-            times = pace.words()
+            times = progress()
             label = Text(task.description)
             label.truncate(max(0, console.width - cells(times) - 2), overflow="ellipsis")
             return label.append(f"  {times}")

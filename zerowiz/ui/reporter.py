@@ -93,13 +93,11 @@ class TerminalReporter:
                 files.losses(losses, self.stream)
                 self.stream.write("\n")
 
-    def wait(
-        self, label: str, total: int | None = None, usual_seconds: int | None = None
-    ) -> AbstractContextManager[TerminalWait]:
+    def wait(self, label: str, total: int | None = None) -> AbstractContextManager[TerminalWait]:
         """A line on a terminal, as long as it lasts; nothing elsewhere."""
         # What is drawn moves the cursor: a stream that counts its rows would count too many.
         stream = sys.stderr if self.with_waits else None
-        return TerminalWait(label, stream, total, usual_seconds)
+        return TerminalWait(label, stream, total)
 
 
 # Say at a terminal what a launch does with its job.

@@ -23,7 +23,7 @@ from zerowiz.core.machine.types import (
 from zerowiz.core.memory.allocations import MemoryKind
 from zerowiz.core.memory.host import HostPhase
 from zerowiz.core.model.types import Model, ModelSource
-from zerowiz.core.script.facts import Convention, ScriptFacts, ValueSource
+from zerowiz.core.script.facts import Convention, Obstacle, ScriptFacts, ValueSource
 from zerowiz.core.settings import OTHER_SETTINGS, Origin, SettingValue
 from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.strategy_types import Offload, Strategy
@@ -301,6 +301,7 @@ _QUESTIONS: Mapping[FlowchartQuestion, str] = {
     FlowchartQuestion.FITS_OFFLOAD: N_("Does it fit with offload?"),
     FlowchartQuestion.LEANER_AND_FASTER: N_("Is another leaner and clearly faster?"),
     FlowchartQuestion.NO_OFFLOAD_AS_FAST: N_("Is another as fast without offload?"),
+    FlowchartQuestion.RIGHT_FOR_SCRIPT: N_("Is the script right at another stage?"),
     FlowchartQuestion.SURE_AND_AS_FAST: N_("Is another as fast, and certain to fit?"),
 }
 _OFFLOADS: Mapping[Offload, str] = {
@@ -336,6 +337,9 @@ _REASONS: Mapping[Reason, str] = {
     Reason.NO_OFFLOAD_AS_FAST: N_("it needs no offload, and is as fast as {beaten} or faster"),
     Reason.SURE_AND_AS_FAST: N_(
         "it is certain to fit, while {beaten} is not, and is about as fast"
+    ),
+    Reason.RIGHT_FOR_SCRIPT: N_(
+        "your script does not work with {beaten}: a plan for that stage shows the lines"
     ),
     Reason.NOTHING_FITS: N_("no strategy fits with your options"),
     Reason.BUDGET_UNKNOWN: N_("the free GPU memory is unknown, so it may not fit"),
@@ -633,6 +637,11 @@ _CONVENTIONS: Mapping[Convention, str] = {
 
 def convention(facts: ScriptFacts) -> str:
     """How a config reaches a script."""
+    if facts.obstacle is Obstacle.NO_STRATEGY:
+        return _(
+            'Lightning without DeepSpeed: write `strategy="deepspeed"` in line {line} first',
+            line=facts.config_line,
+        )
     file = facts.settings_file
     if facts.convention is Convention.HF_PARSER and file is not None and file.is_whole:
         return _(

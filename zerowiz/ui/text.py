@@ -7,7 +7,6 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
-from io import StringIO
 from typing import TYPE_CHECKING, Literal, TextIO
 
 from zerowiz.translation import N_, _, listing
@@ -18,22 +17,6 @@ if TYPE_CHECKING:
 
     from zerowiz.core.findings import Severity
     from zerowiz.core.machine.types import Machine
-
-
-class Canvas(StringIO):
-    """Shows colours, whatever the environment says.
-
-    Args:
-        columns: How wide it is.
-    """
-
-    def __init__(self, columns: int) -> None:
-        super().__init__()
-        self.columns = columns
-
-    def isatty(self) -> bool:
-        """It is what a terminal would show."""
-        return True
 
 
 # Take from a text of others what would steer the terminal, or the page, that shows it.
@@ -97,12 +80,6 @@ def pad(text: str, columns: int) -> str:
 def pad_left(text: str, columns: int) -> str:
     """Spaces up to so many columns, and the text."""
     return " " * (columns - cells(text)) + text
-
-
-def centre(text: str, columns: int) -> str:
-    """The text in the middle of so many columns, as `str.center` places it."""
-    room = max(0, columns - cells(text))
-    return " " * (room // 2) + text + " " * (room - room // 2)
 
 
 # What begins a line of a plan, a search, a run, a measurement and a machine.
@@ -176,8 +153,6 @@ def is_dumb() -> bool:
 
 def is_coloured(stream: TextIO) -> bool:
     """Whether the stream shows colours; any value of `NO_COLOR` but an empty one forbids them."""
-    if isinstance(stream, Canvas):
-        return True
     return stream.isatty() and not (os.environ.get("NO_COLOR") or is_dumb())
 
 
@@ -201,8 +176,6 @@ _WIDEST_COLUMNS = 100
 
 def columns(stream: TextIO) -> int | None:
     """How wide the terminal is; None for a file or a pipe, whose lines stay whole."""
-    if isinstance(stream, Canvas):
-        return stream.columns
     return shutil.get_terminal_size().columns if stream.isatty() else None
 
 
@@ -457,15 +430,13 @@ def _text(cell: Cell) -> "Text":
 def _print(table: "Table", stream: TextIO, width: int) -> None:
     from rich.console import Console
 
-    is_drawn = isinstance(stream, Canvas)
-    colours: Literal["auto", "standard"] | None = "auto" if is_coloured(stream) else None
     console = Console(
         file=stream,
         width=width,
         # rich takes a dumb terminal for one of 80 columns unless it knows both.
         height=1,
         highlight=False,
-        color_system="standard" if is_drawn else colours,
+        color_system="auto" if is_coloured(stream) else None,
         # rich before 14 takes an empty NO_COLOR for one that forbids them.
         no_color=False,
     )

@@ -129,11 +129,6 @@ def where_program(file: ProgramFile) -> str:
     )
 
 
-def trains_on(machine: Machine) -> str:
-    """The machine on which a command runs that was planned elsewhere."""
-    return gpus(machine)
-
-
 # Say between the wizard's questions what was decided, and not again what was shown before.
 
 

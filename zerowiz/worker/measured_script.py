@@ -245,7 +245,7 @@ def main() -> None:
     counter = StepCounter(path, None if steps is None else int(steps))
     sys.meta_path.insert(0, EngineHook(counter))
     # By its path, as this file is: zerowiz need not be installed where the ranks run.
-    beside = runpy.run_path(str(Path(__file__).with_name("accelerate_cpu.py")))
+    beside = runpy.run_path(str(Path(__file__).with_name("prepared_script.py")))
     beside["run_words"](sys.argv[1:])
 
 

@@ -66,8 +66,10 @@ LOOK_S = 0.5
 SIGNALLED = 128  # what a shell adds to the number of a signal for the exit status
 
 # Of an Accelerator that is configured from outside (core/script/config_delivery.py); on DeepSpeed's
-# CPU accelerator it needs a state of its own first (accelerate_cpu.py).
+# CPU accelerator it needs a state of its own first (prepared_script.py).
 ACCELERATE_ON_CPU = {"ACCELERATE_USE_DEEPSPEED": "true", "DS_ACCELERATOR": "cpu"}
+# core/script/config_delivery.py: the config whose name the script fixes, where another is read.
+BASE_VARIABLE = "ZEROWIZ_BASE_FILE"
 # Signals that this process ignores: launchers and terminals signal the process group or the tree,
 # so the rank gets them as well, and this process has to outlive it.
 IGNORED_SIGNALS = (
@@ -86,8 +88,9 @@ def rank_command(words: list[str]) -> list[str]:
     local = [word for word in words[:1] if word.startswith("--local_rank=")]
     words = words[len(local) :]
     program = words[: 2 if words[0] == "-m" else 1]
-    on_cpu = ACCELERATE_ON_CPU.items() <= os.environ.items()
-    before = {"accelerate_cpu.py": on_cpu, "measured_script.py": ATTEMPT_VARIABLE in os.environ}
+    is_prepared = ACCELERATE_ON_CPU.items() <= os.environ.items() or BASE_VARIABLE in os.environ
+    is_measured = ATTEMPT_VARIABLE in os.environ
+    before = {"prepared_script.py": is_prepared, "measured_script.py": is_measured}
     first = [str(Path(__file__).with_name(name)) for name, needed in before.items() if needed]
     return [sys.executable, "-u", *first, *program, *local, *words[len(program) :]]
 

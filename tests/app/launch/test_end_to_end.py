@@ -227,6 +227,26 @@ def test_a_loop_of_floats_trains_in_the_precision_that_is_planned(
     assert [["float32"]] * 2 == [report["parameter_dtypes"] for report in reports]
 
 
+@pytest.mark.deepspeed
+@pytest.mark.slow
+def test_a_base_that_the_script_names_stays_and_the_ranks_run_what_is_built_on_it(
+    tmp_path: Path,
+) -> None:
+    base = '{"train_micro_batch_size_per_gpu": 4, "optimizer": {"type": "Adam", "params": {"lr": 7e-4}}}'
+    (tmp_path / "mine.json").write_text(base, encoding="utf-8")
+    fixed = FLOAT_LOOP.replace("args=args", 'config="mine.json"')
+    (tmp_path / "train.py").write_text(fixed, encoding="utf-8")
+    said = ("--model", "1m", "--seq-len", "16", "--config", "mine.json", "--stage", "2")
+    script = Script(
+        path=tmp_path / "train.py", options=said, args=(), micro_batch=4, accumulation_steps=1
+    )
+
+    _, reports = launch(tmp_path, script)
+
+    assert [2, 2] == [report["stage"] for report in reports]
+    assert base == (tmp_path / "mine.json").read_text(encoding="utf-8")
+
+
 ACCELERATE_YAML = """\
 compute_environment: LOCAL_MACHINE
 deepspeed_config:

@@ -114,3 +114,32 @@ def test_a_known_name_is_planned_as_its_config_file(
         for model in (AS_PUBLISHED[folder], str(MODELS / folder))
     )
     assert named["strategies"] == read["strategies"]
+
+
+OWN = """\
+import argparse, deepspeed
+from model import GPT, GPTConfig
+p = deepspeed.add_config_arguments(argparse.ArgumentParser())
+p.add_argument("--n_layer", type=int, default=6)
+p.add_argument("--lr", type=float, default=1e-4)
+args = p.parse_args()
+model = GPT(GPTConfig(n_layer=args.n_layer, n_embd=384, vocab_size=50304))
+deepspeed.initialize(args=args, model=model, model_parameters=model.parameters())
+"""
+
+
+def test_a_model_of_own_classes_is_a_gpt_of_the_sizes_that_the_script_shows(
+    here: Run, folder: Path
+) -> None:
+    (folder / "own.py").write_text(OWN, encoding="utf-8")
+    result = here(*PLAN, "own.py", "--n_layer", "3")
+    model = json.loads(result.stdout)["model"]
+    # Of each layer 12 squares of the width, and embedding and head beside.
+    assert 3 * 12 * 384**2 + 2 * 50304 * 384 == pytest.approx(model["params"], rel=1e-3)
+    assert (
+        "assumed a GPT of the script's own sizes (`--n_layer 3` after the script, " in result.stderr
+    )
+    named = json.loads(here(*PLAN, "--model", model["name"]).stdout)["model"]
+    assert named == model
+    other = json.loads(here(*PLAN, "--model", "gpt2", "own.py").stdout)["model"]
+    assert "gpt2" == other["name"]

@@ -381,6 +381,62 @@ def test_a_better_strategy_is_taken_where_the_flowchart_led_to_a_worse_one(
     assert (decision.beaten is not None) is (question is not None)
 
 
+RIGHT = FlowchartQuestion.RIGHT_FOR_SCRIPT
+
+
+@pytest.mark.parametrize(
+    ("estimates", "wrong", "strategy", "question"),
+    [
+        pytest.param(
+            {ZERO2: (FITS, 1.0, 90), ZERO1: (FITS, 1.5, 95)}, {2, 3}, ZERO1, RIGHT, id="slower"
+        ),
+        pytest.param(
+            {ZERO2: (FITS, 1.0, 90), ZERO3: (FITS, 2.0, 30)}, {0, 1, 2}, ZERO3, RIGHT, id="leaner"
+        ),
+        pytest.param({ZERO2: (FITS, 1.0, 90)}, {2, 3}, ZERO2, None, id="no other"),
+        pytest.param(
+            {ZERO3: (FITS, 1.0, 90), ZERO2: (UNCERTAIN, 1.0, 90)},
+            {3},
+            ZERO3,
+            None,
+            id="uncertain",
+        ),
+        pytest.param(
+            {ZERO2: (FITS, 1.0, 90), ZERO1: (TIGHT, 1.0, 95)}, {2}, ZERO2, None, id="not sure"
+        ),
+        pytest.param(
+            {ZERO3: (FITS, 1.0, 90), ZERO2_OFFLOAD: (FITS, 5.0, 30)}, {3}, ZERO3, None, id="offload"
+        ),
+        pytest.param(
+            {ZERO3_OFFLOAD: (FITS, 1.0, 40), ZERO2_OFFLOAD: (TIGHT, 1.0, 98)},
+            {3},
+            ZERO2_OFFLOAD,
+            None,
+            id="no better one of a wrong stage",
+        ),
+        pytest.param(
+            {DDP: (FITS, 1.0, 90), ZERO3: (FITS, 0.5, 30)}, {3}, DDP, None, id="none for its speed"
+        ),
+    ],
+)
+def test_a_stage_at_which_the_script_is_right_is_taken_only_if_it_surely_fits(
+    estimates: Timed, wrong: set[int], strategy: StrategyRow, question: FlowchartQuestion | None
+) -> None:
+    decision = follow_timed(estimates, FAST, Constraints(wrong_stages=frozenset(wrong)))
+    assert strategy == chosen(decision)
+    last = decision.answers[-1].question
+    assert question == (last if last is RIGHT else None)
+    assert (Reason.RIGHT_FOR_SCRIPT in decision.reasons) is (question is RIGHT)
+
+
+def test_a_stage_that_was_asked_for_is_kept_whatever_the_script_does() -> None:
+    asked = Constraints(stage=2, wrong_stages=frozenset({2, 3}))
+    decision = follow_timed({ZERO2: (FITS, 1.0, 90), ZERO1: (FITS, 1.0, 95)}, FAST, asked)
+    assert chosen(decision) == ZERO2
+    assert decision.otherwise is not None
+    assert ZERO1 == decision.otherwise.strategy
+
+
 # Bytes and seconds of each strategy, near enough to each other that they are compared.
 SIZES = st.fixed_dictionaries(
     {
@@ -435,7 +491,7 @@ def test_no_choice_is_dominated_nor_unsure_where_a_sure_one_is_as_fast(
     constraints=st.sampled_from(WISHES),
     more_bytes=st.integers(1, 40),
 )
-def test_more_memory_at_equal_times_picks_a_more_frugal_strategy_only_where_it_is_surer(
+def test_with_more_memory_a_more_frugal_strategy_is_surer_or_clearly_faster(
     sizes: Mapping[StrategyRow, tuple[int, float]],
     machine: Machine,
     constraints: Constraints,
@@ -451,7 +507,9 @@ def test_more_memory_at_equal_times_picks_a_more_frugal_strategy_only_where_it_i
         or list(Verdict).index(after.verdict) < list(Verdict).index(before.verdict)
     ):
         return
-    assert STRATEGIES.index(after.strategy) <= STRATEGIES.index(before.strategy)
+    seconds, was_seconds = (sizes[of.strategy][1] for of in (after, before))
+    is_frugal = STRATEGIES.index(after.strategy) > STRATEGIES.index(before.strategy)
+    assert not is_frugal or seconds * (1 + CLEARLY_FRACTION) <= was_seconds
 
 
 @pytest.mark.parametrize(

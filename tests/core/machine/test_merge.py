@@ -435,10 +435,6 @@ MERGED: Mapping[str, tuple[list[Machine], Mapping[str, object]]] = {
         ],
         {"gpus": (replace(ANONYMOUS, **WORSE),)},
     ),
-    "where a number came from, if all agree": (
-        [node(sources={"a": "NVML", "b": said}) for said in ("cgroup", "MemAvailable")],
-        {"sources": {"a": "NVML"}},
-    ),
     "a node that does not tell": (
         [node(), SILENT],
         {"host": Host(), "free_bytes": None, "driver_version": None, "network": Network()},

@@ -51,6 +51,8 @@ from zerowiz.core.script.facts import (
     Placement,
     ScriptCall,
     ScriptFacts,
+    StageCall,
+    StageKind,
     ValueSource,
     WeightSave,
 )
@@ -321,6 +323,46 @@ def saving(
     return given(None, job, H200)
 
 
+STAGED = {
+    StageKind.ALONE: "accelerator.save_state('o')",
+    StageKind.READS: "model.get_input_embeddings()",
+    StageKind.NO_SYNC: "engine.no_sync()",
+}
+
+
+def staged(
+    kind: StageKind,
+    strategy: StrategyRow,
+    *conditions: ValueSource,
+    escalates: bool = False,
+    machine: Machine = H200,
+) -> PreflightInput:
+    """A script with a call that is wrong at some stages."""
+    call = StageCall(kind=kind, line=7, code=STAGED.get(kind, "f()"), conditions=conditions)
+    facts = ScriptFacts(
+        path="train.py",
+        convention=Convention.HF_PARSER,
+        integration=Integration.HF,
+        stage_calls=(call,),
+    )
+    job = plan(machine, strategy, integration=Integration.HF)
+    return given(None, replace(job, script=ScriptRun(facts), escalates=escalates), machine)
+
+
+def refusing(
+    *fields: str, strategy: StrategyRow, integration: Integration = Integration.HF
+) -> PreflightInput:
+    """A script that sets fields of TrainingArguments."""
+    facts = ScriptFacts(
+        path="train.py",
+        convention=Convention.HF_IN_CODE,
+        integration=integration,
+        sources={name: ValueSource(value=True, line=3, code=f"{name}=True") for name in fields},
+    )
+    job = plan(H200, strategy, integration=integration)
+    return given(None, replace(job, script=ScriptRun(facts)), H200)
+
+
 def handing(
     integration: Integration = Integration.HF,
     *conditions: ValueSource,
@@ -438,6 +480,9 @@ CASES = (
     case("other-stage", resuming_from(saved_at(3)), resuming_from(saved_at(1, 2))),
     case("no-checkpoint", resuming_from(None), resuming_from(None, path="latest")),
     case("shards-saved", saving(ZERO3), saving(ZERO2)),
+    case("one-rank-call", staged(StageKind.ALONE, ZERO2), staged(StageKind.ALONE_SHARDED, ZERO2)),
+    case("shards-read", staged(StageKind.READS, ZERO3), staged(StageKind.READS, ZERO2)),
+    case("stage-refused", staged(StageKind.NO_SYNC, ZERO2), staged(StageKind.NO_SYNC, ZERO1)),
     case("optimizers-dropped", handing(), handing(Integration.ACCELERATE)),
     case("lightning-refuses", lightning(devices=8), lightning(devices="auto")),
     case("optimizer-mismatch", preparing(DUMMY), preparing(LION_8BIT)),

@@ -5,6 +5,7 @@ import pytest
 from zerowiz.app.options import Options, with_plain
 from zerowiz.core.script.programs import ProgramJob, list_changes, read_program
 from zerowiz.core.settings import Change
+from zerowiz.errors import UsageError
 
 
 def read(values: dict[str, object]) -> ProgramJob:
@@ -75,6 +76,17 @@ def test_no_other_yaml_is_taken_for_a_file_of_a_program(
 ) -> None:
     file = read_program("my.yaml", values)
     assert program == (file and file.program.name)
+
+
+@pytest.mark.parametrize(
+    "key", ["micro_batch_size", "global_batch_size", "tensor_model_parallel_size", "train_iters"]
+)
+def test_a_file_of_megatron_swift_is_none_of_ms_swift(key: str) -> None:
+    with pytest.raises(UsageError, match=r"Megatron-SWIFT .*without DeepSpeed") as caught:
+        read_program("sft.yaml", {"model": "m", "tuner_type": "lora", "lr": 1e-4, key: 2})
+    assert "`swift sft`" in caught.value.hints[0]
+    with pytest.raises(UsageError, match="Megatron-SWIFT"):
+        read_program("dpo.yaml", {"model": "m", "rlhf_type": "dpo", key: 2})
 
 
 @pytest.mark.parametrize(

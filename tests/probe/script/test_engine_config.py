@@ -8,11 +8,11 @@ from probe.reading import HF_CALL, facts_of, read_beside
 from probe.scripts import SCRIPTS
 
 from zerowiz.core.preflight.facts import SourceFolder
-from zerowiz.core.script.config_delivery import deliver
+from zerowiz.core.script.config_delivery import deliver, with_config_via
 from zerowiz.core.script.facts import Convention, Obstacle, ScriptFacts, ValueSource
 from zerowiz.core.script.settings import ScriptRun
 from zerowiz.core.workload import Attention, Integration
-from zerowiz.errors import PreflightError
+from zerowiz.errors import PreflightError, UsageError
 from zerowiz.probe.script.engine_config import read_script_text
 from zerowiz.probe.script.read_script import parse_script, read_script
 
@@ -145,6 +145,13 @@ def test_the_parser_of_json_files_hands_the_config_over_by_environment() -> None
         ("args.ds", Convention.OWN_FLAG),
         ("Path(args.ds).resolve()", Convention.OWN_FLAG),
         ("json.load(open(args.ds))", Convention.OWN_FLAG),
+        ("json.load(open(args.ds, 'r'))", Convention.OWN_FLAG),
+        ("json.load(io.open(args.ds, 'r'))", Convention.OWN_FLAG),
+        ("json.load(Path(args.ds).open('r'))", Convention.OWN_FLAG),
+        ("json.load(Path(args.ds).expanduser().open('rb'))", Convention.OWN_FLAG),
+        ("json.load(Path.open(args.ds, 'r'))", Convention.OWN_FLAG),
+        ("json.load(store.open('r'))", Convention.CONFIG_DICT),
+        ("json.loads(Path('ds.json').read_text('utf-8'))", Convention.CONFIG_LITERAL),
         ("json.loads(Path('ds.json').read_text())", Convention.CONFIG_LITERAL),
         ("json.loads('{}')", Convention.CONFIG_DICT),
         ("build(args.ds)", Convention.CONFIG_DICT),
@@ -152,7 +159,8 @@ def test_the_parser_of_json_files_hands_the_config_over_by_environment() -> None
 )
 def test_a_config_is_traced_through_what_opens_it(config: str, expected: Convention) -> None:
     text = (
-        "import argparse, deepspeed\np = argparse.ArgumentParser()\np.add_argument('--ds')\n"
+        "import argparse, deepspeed, io\nfrom pathlib import Path\nfrom disks import store\n"
+        "p = argparse.ArgumentParser()\np.add_argument('--ds')\n"
         f"args = p.parse_args()\ndeepspeed.initialize(model=model, config={config})\n"
     )
     assert expected is parse_script(text, "train.py").convention
@@ -416,6 +424,60 @@ def test_without_such_an_engine_nothing_is_claimed(call: str, module: str | None
     with pytest.raises(PreflightError, match="line 3 adds options") as refused:
         deliver(facts, (), "ds_config_zero2.json")
     assert any("$config_via" in hint for hint in refused.value.hints)
+
+
+HYDRA = """import deepspeed, hydra
+
+@hydra.main(version_base=None, config_path="conf")
+def main(cfg):
+    deepspeed.initialize(model=model, config=cfg.deepspeed)
+
+main()
+"""
+HYDRA_HF = """import hydra
+from transformers import Trainer, TrainingArguments
+
+@hydra.main(version_base=None, config_path="conf")
+def main(cfg):
+    Trainer(model, TrainingArguments("out", deepspeed=cfg.deepspeed)).train()
+
+main()
+"""
+
+
+@pytest.mark.parametrize(("text", "line"), [(HYDRA, 5), (HYDRA_HF, 6)])
+def test_a_script_of_hydra_is_told_the_key_that_hydra_takes(text: str, line: int) -> None:
+    facts = parse_script(text, "train.py")
+    assert (Obstacle.HYDRA, line) == (facts.obstacle, facts.config_line)
+    with pytest.raises(PreflightError) as refused:
+        deliver(facts, (), "ds.json")
+    hints = " ".join(refused.value.hints)
+    assert "`$config_via key:NAME`" in hints
+    assert "parser" not in hints
+    assert "flag:" not in hints
+
+
+@pytest.mark.parametrize(
+    ("way", "words", "expected"),
+    [
+        ("key:deepspeed", ("model=m",), ("model=m", "deepspeed=ds.json")),
+        ("key:+train.ds", (), ("+train.ds=ds.json",)),
+        ("key:ds", ("ds=./ds.json",), ("ds=./ds.json",)),
+        ("key:ds", ("+ds=ds.json",), ("+ds=ds.json",)),
+        ("key:ds", ("ds=mine.json",), None),
+    ],
+)
+def test_a_key_of_hydra_names_the_config_once(
+    way: str, words: tuple[str, ...], expected: tuple[str, ...] | None
+) -> None:
+    facts = with_config_via(parse_script(HYDRA, "train.py"), way)
+    # Hydra's parser ends a run with `--local_rank`.
+    assert facts.parser.refuses_local_rank(words)
+    if expected is not None:
+        assert expected == deliver(facts, words, "ds.json").script_args
+        return
+    with pytest.raises(UsageError, match=r"two configs: `ds=mine\.json`, and `ds\.json`"):
+        deliver(facts, words, "ds.json")
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import pytest
 from probe.reading import facts_of, value_of
 
+from zerowiz.core.model.from_name import config_of_gpt, guess_model
 from zerowiz.core.script.bindings import OwnModel
 from zerowiz.core.script.settings import ScriptRun, ScriptSettings
 from zerowiz.core.workload import Method, Optimizer
@@ -261,6 +262,17 @@ args = p.parse_args()
 """
 
 
+EMBEDS = """from torch import nn
+n_layer = 12
+n_embd = 768
+class Net(nn.Module):
+    def __init__(self, words, positions):
+        self.words = nn.Embedding(words, n_embd)
+        self.positions = nn.Embedding(positions, n_embd)
+Net(100, positions=64)
+"""
+
+
 def own_model(text: str, *words: str) -> OwnModel | None:
     return ScriptRun(parse_script(HEAD + text, "train.py"), words).settings.own_model
 
@@ -278,6 +290,10 @@ def own_model(text: str, *words: str) -> OwnModel | None:
             (3, 64, 50257),
         ),
         ("n_layer = 12\nGPT(GPTConfig(n_embd=width()))", (), None),
+        # Patches are no words, and this may be a model of the library.
+        ("n_layer = 12\nn_embd = 768\nViT(made)", (), None),
+        ("n_layer = 12\nn_embd = 768\nGPTModel.from_pretrained(given)", (), None),
+        (EMBEDS, (), (12, 768, 100)),
         ("n_layer = 12\nn_embd = 64\nn_embd = 32", (), None),
         # An LSTM is no GPT.
         ("num_layers = 2\nhidden_size = 64", (), None),
@@ -293,7 +309,13 @@ def test_the_sizes_are_those_that_its_config_gets(
 
 def test_a_gpt_of_nanogpts_sizes_has_as_many_parameters_as_it_says() -> None:
     # nanoGPT, README.md: 124M, and GPT-2 of the same shape.
-    found = own_model("n_layer = 12\nn_embd = 768\n")
+    found = own_model("n_layer = 12\nn_embd = 768\nGPT(made)\n")
     assert found is not None
-    assert 124 == round(found.parameters / 10**6)
-    assert "`n_layer = 12` in train.py line 2, `n_embd = 768` in train.py line 3" == found.source
+    assert "gpt-12x768-v50257" == found.name
+    where = "`n_layer = 12` in train.py line 2, `n_embd = 768` in train.py line 3"
+    assert f"{where}, the vocabulary of GPT-2" == found.source
+    tied = own_model("n_layer = 12\nn_embd = 768\nm = GPT(made)\nm.wte.weight = m.lm_head.weight\n")
+    config = None if tied is None else config_of_gpt(tied.name)
+    assert config is not None
+    # Without its 786,432 positions, biases and norms.
+    assert 124 == round(guess_model("own", config).params / 10**6)

@@ -74,6 +74,7 @@ def test_what_is_no_script_is_an_error_that_names_the_near_ones(
         (b"# coding: klingon\n", "unknown encoding"),
         (b"#!/bin/bash\npython train.py \\\n  --x\n", "is a shell script, not a Python script"),
         (b"#!/usr/bin/env zsh\n", "is a shell script, not a Python script"),
+        (b"#!/bin/sh\naxolotl train a.yml\n", "is a shell script, not a Python script"),
         (b"x = 1\0", "is not Python"),
     ],
 )

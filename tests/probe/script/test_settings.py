@@ -558,6 +558,22 @@ def test_the_training_loader_gives_the_micro_batch(line: str, expected: int | No
 
 
 @pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ("at = torch.randint(len(data), (args.batch_size,))", 12),
+        ("b = engine.train_micro_batch_size_per_gpu()", None),
+        ("loader = DataLoader(data, batch_sampler=sampler)", None),
+    ],
+)
+def test_a_loop_that_draws_its_batches_has_the_batch_of_its_option(
+    lines: str, expected: int | None
+) -> None:
+    option = "p.add_argument('--batch_size', type=int, default=12)\nargs = p.parse_args()\n"
+    run = ScriptRun(parse_script(f"{RAW_HEAD}{option}{lines}{RAW_TAIL}", "train.py"), ())
+    assert expected == value_of(run.settings, "micro_batch")
+
+
+@pytest.mark.parametrize(
     ("option", "size", "expected"),
     [
         ("--train_batch_size", "args.batch", None),

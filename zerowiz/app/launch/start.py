@@ -12,7 +12,7 @@ from zerowiz.app.decide import Plan
 from zerowiz.app.options import Options
 from zerowiz.app.plan_files import plan_config, plan_copy, with_plan
 from zerowiz.app.reporter import Reporter
-from zerowiz.app.resolve.resolved_job import config_file, lr_needed
+from zerowiz.app.resolve.resolved_job import config_file, is_same, lr_needed
 from zerowiz.app.resolve.workload import check_local_rank
 from zerowiz.core.findings import Finding, Severity, errors_of
 from zerowiz.core.launch.job_nodes import (
@@ -36,10 +36,10 @@ from zerowiz.core.launch.plan import (
     launch_env,
     launcher_options,
     merge_env,
+    needs_rank_program,
     output_folder,
     refuse_slices,
     resumed_checkpoint,
-    sees_one_rank,
 )
 from zerowiz.core.launch.provenance import PlannedFile
 from zerowiz.core.machine.types import Accelerator, Machine
@@ -224,7 +224,9 @@ def deliver_plan(plan: Plan, script: ScriptRun, strategy: Strategy) -> Delivery:
             f"`$config {options.config}` is a pipe, and each rank would read it",
             "write it to a file, and name that",
         )
-    delivery = deliver(script.facts, words, config_file(options, strategy), folder, is_own=is_own)
+    path, named = config_file(options, strategy), script.facts.literal_config
+    reads_base = options.base is not None and named is not None and is_same(options.base, named)
+    delivery = deliver(script.facts, words, path, folder, is_own=is_own, reads_base=reads_base)
     if shares_with_sleeping_vllm(plan.resolved.job.workload):
         delivery = replace(delivery, env={**delivery.env, **without_expansion(os.environ)})
     if options.own_config is None or plan.resolved.handover.integration.row.as_written:
@@ -289,7 +291,7 @@ def make_launch_plan(
     """
     port = command.master_port or programs.master_port
     # Under supervision the launcher starts a program of ours, whose first word the script is.
-    by_rank_program = supervised or sees_one_rank(command.env)
+    by_rank_program = supervised or needs_rank_program(command.env)
     program = (programs.rank_program, *entry.program) if by_rank_program else (entry.target,)
     script, *args = (*program, *script_args)
     launched = (quote_script(script), *quote_words(args)) if command.by_pdsh else (script, *args)

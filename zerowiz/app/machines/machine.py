@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from zerowiz.app.options import Options, choose_config_ranks, note_config_ranks
 from zerowiz.app.reporter import SILENT, Reporter
 from zerowiz.core.command_words import spell
-from zerowiz.core.machine.interconnect import list_sources, said_with
 from zerowiz.core.machine.types import (
     Accelerator,
     Machine,
@@ -69,25 +68,27 @@ def is_here(machine: Machine) -> bool:
 
 
 def complete(machine: Machine, options: Options) -> Machine:
-    """The machine with what options and scheduler add, the sources of it all, and warnings."""
-    machine, stated_sources = _with_links(machine, options.interconnect)
+    """The machine with what options and scheduler add, and warnings."""
+    machine = state_links(machine, options.interconnect)
     if options.host_memory is not None:
         machine = _with_host_memory(machine, options.host_memory)
-        stated_sources["host.available_bytes"] = said_with("$host_memory")
     nodes = options.nodes
     allocated = machine.allocation
     if nodes is None and allocated is not None and allocated.nodes is not None:
-        nodes, stated_sources["nodes"] = allocated.nodes, allocated.scheduler
+        nodes = allocated.nodes
         if nodes > 1:
             machine = machine.with_notes(
                 f"{allocated.scheduler} gave the job {nodes} nodes: the plan assumes "
                 "that all of them are like this one (`$nodes 1` plans for this node "
                 "only)"
             )
-    elif nodes is not None:
-        stated_sources["nodes"] = "`$hostfile`" if options.hostfile else "`$nodes`"
-    elif is_here(machine) and (asked := choose_config_ranks(options)) and asked.nodes > 1:
-        nodes, stated_sources["nodes"] = asked.nodes, f"`{asked.config}`"
+    elif (
+        nodes is None
+        and is_here(machine)
+        and (asked := choose_config_ranks(options))
+        and asked.nodes > 1
+    ):
+        nodes = asked.nodes
     if nodes is not None:
         machine = with_nodes(machine, nodes)
     is_unknown = machine.network.kind is NetworkKind.UNKNOWN
@@ -96,32 +97,17 @@ def complete(machine: Machine, options: Options) -> Machine:
 
         machine = note_network(machine, options)
     machine = machine.with_notes(*find_warnings(machine))
-    sources = {**machine.sources, **list_sources(machine, stated_sources)}
-    return replace(
-        machine,
-        # A file of an earlier look has them, with its options spelled.
-        notes=tuple(dict.fromkeys(map(spell, machine.notes))),
-        sources={place: spell(words) for place, words in sources.items()},
-    )
-
-
-def _with_links(machine: Machine, text: str | None) -> tuple[Machine, dict[str, str]]:
-    """The machine with the links that a person states, and the sources of what that sets."""
-    if text is None:
-        return machine, {}
-    from zerowiz.core.machine.interconnect import (  # noqa: PLC0415 - takes long to load
-        interconnect_sources,
-        with_interconnect,
-    )
-
-    return with_interconnect(machine, text), interconnect_sources(text)
+    # A file of an earlier look has them, with its options spelled.
+    return replace(machine, notes=tuple(dict.fromkeys(map(spell, machine.notes))))
 
 
 def state_links(machine: Machine, text: str | None) -> Machine:
-    """A machine that is complete, with the links that a person states of it later."""
-    machine, sources = _with_links(machine, text)
-    stated = {place: spell(words) for place, words in sources.items()}
-    return replace(machine, sources={**machine.sources, **stated})
+    """The machine with the links that a person states."""
+    if text is None:
+        return machine
+    from zerowiz.core.machine.interconnect import with_interconnect  # noqa: PLC0415 - takes long to load
+
+    return with_interconnect(machine, text)
 
 
 def _with_host_memory(machine: Machine, text: str) -> Machine:

@@ -56,7 +56,7 @@ def _read_ranks(options: Options, world: World) -> Machine:
     asked = choose_config_ranks(options)
     refuse_gpus(options)
     host = with_number_formats(read_here(world), world.files, world.environ)
-    ranks = options.gpus_per_node if asked is None else asked.gpus_per_node
+    ranks = options.gpus_per_node if asked is None else asked.ranks_per_node
     return cpu_machine(ranks or 1, host)
 
 

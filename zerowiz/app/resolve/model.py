@@ -4,14 +4,11 @@ from collections.abc import Mapping
 
 from zerowiz.app.reporter import Reporter
 from zerowiz.core.memory.micro_step import ReadModel
-from zerowiz.core.model.from_name import is_unknown
+from zerowiz.core.model.from_name import config_of_gpt, is_unknown
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Workload
 from zerowiz.probe.model.hf import Named, is_near, model_of, read_config
 from zerowiz.ui import assumptions
-
-# Seen on two cores: 10 s for the template's model, as for one of 32 layers.
-_TRACE_S = 10
 
 
 def read_and_trace(
@@ -56,11 +53,12 @@ def count_or_trace(
     Raises:
         ZerowizError: It can be neither counted, traced nor guessed.
     """
-    if not (trace or is_unknown(named.config)):
+    is_gpt = text is not None and config_of_gpt(text) is not None
+    if is_gpt or not (trace or is_unknown(named.config)):
         return count_model(text, named)
     from zerowiz.app.resolve.trace import trace_or_guess  # noqa: PLC0415 - takes long to load
 
-    with reporter.wait(f"tracing `{named.name}` on the meta device", usual_seconds=_TRACE_S):
+    with reporter.wait(f"tracing `{named.name}` on the meta device"):
         read = trace_or_guess(text, named, workload, environ, trace=trace)
     return read if named.note is None else replace(read, notes=(named.note, *read.notes))
 

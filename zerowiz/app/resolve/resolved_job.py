@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from msgspec import Struct
 
@@ -20,7 +20,6 @@ from zerowiz.app.resolve.workload import (
     resolve_workload,
     splits,
 )
-from zerowiz.core import shell
 from zerowiz.core.decision.flowchart import Constraints, OffloadChoice
 from zerowiz.core.decision.job import (
     Job,
@@ -45,6 +44,7 @@ from zerowiz.core.memory.micro_step import ReadModel, is_alike_under_autocast
 from zerowiz.core.model.families import FAMILIES
 from zerowiz.core.model.from_name import parse_size
 from zerowiz.core.model.types import Model, ModelSource
+from zerowiz.core.preflight.stages import wrong_stages
 from zerowiz.core.script.bindings import ScriptValue, State
 from zerowiz.core.script.config_delivery import named_file
 from zerowiz.core.script.facts import ScriptFacts
@@ -69,7 +69,7 @@ from zerowiz.core.settings import (
     fold,
     script_against_option,
 )
-from zerowiz.core.speed.costs import find_rates
+from zerowiz.core.speed.costs import Calibration, find_rates
 from zerowiz.core.strategies import ZERO2_OFFLOAD
 from zerowiz.core.strategy_types import Strategy
 from zerowiz.core.structs import replace, shows
@@ -93,11 +93,8 @@ from zerowiz.probe.output_folder import has_histories, history_path, read_histor
 from zerowiz.probe.package_data import read_gpu_table, read_measured_pairs, read_version
 from zerowiz.ui import assumptions
 
-if TYPE_CHECKING:
-    from zerowiz.core.speed.costs import Calibration
 
-
-def read_calibration(machine: Machine, environ: Mapping[str, str]) -> "Calibration | None":
+def read_calibration(machine: Machine, environ: Mapping[str, str]) -> Calibration | None:
     """The calibration of this machine; None where nothing was measured on it."""
     if not has_results(environ):
         return None
@@ -471,7 +468,10 @@ def _learning(
 
 
 def _constraints(
-    said: Mapping[str, SettingValue], options: Options, config: UserConfig
+    said: Mapping[str, SettingValue],
+    options: Options,
+    config: UserConfig,
+    wrong: frozenset[int],
 ) -> Constraints:
     stage = said["stage"].value if "stage" in said else None
     if config.buffers is not None and config.buffers.keeps_gradients:
@@ -482,6 +482,7 @@ def _constraints(
         offload=cast("OffloadChoice", said["offload"].value) if "offload" in said else None,
         allow_slow=options.allow_slow,
         force=options.force,
+        wrong_stages=wrong,
     )
 
 
@@ -616,16 +617,21 @@ def _fold_job(
     written = _written_learning(options, facts, settings, config.base)
     learning = {n: said[n].value for n in HYPERPARAMETERS if n in said and n in written}
     handover = _handover(options, facts, settings, of_step.settled, config.base, learning)
+    wrong = wrong_stages(script, handover.integration, machine.world_size)
     return ResolvedJob(
         options=options,
         script=script,
         config=config,
         values=values,
         job=job,
-        constraints=_constraints(said, options, config),
+        constraints=_constraints(said, options, config, wrong),
         handover=handover,
         learning=_learning(handover, said, written),
-        assumed=(*defaults_used(job, decided, settings, facts), *lacking),
+        assumed=(
+            *_own_model(named, settings),
+            *defaults_used(job, decided, settings, facts),
+            *lacking,
+        ),
         unfused_adam=_unfused_adam(facts),
         in_fp32=_in_fp32(facts, settings.precision, job),
         falls_back=_falls_back(job),
@@ -707,6 +713,14 @@ def _lacks_layers(options: Options, model: Model, workload: Workload) -> tuple[s
     return ()
 
 
+def _own_model(named: str, settings: ScriptSettings) -> tuple[str, ...]:
+    """What stands for a model of the script's own classes."""
+    own = settings.own_model
+    if own is None or named != own.name:
+        return ()
+    return (f"a GPT of the script's own sizes ({own.source}; `$model`)",)
+
+
 def _name_model(options: Options, settings: ScriptSettings, *, is_loaded: bool) -> str:
     """The model that option or script name; the script's own spelling where both mean one.
 
@@ -723,7 +737,7 @@ def _name_model(options: Options, settings: ScriptSettings, *, is_loaded: bool) 
     if is_loaded or _is_stated(options, setting):
         setting = None
     if option is None or setting is None:
-        return option or (setting.value if setting is not None else "")
+        return option or settings.model_name or ""
     if parse_size(option) is not None:
         raise UsageError(
             (
@@ -830,26 +844,21 @@ def config_file(options: Options, strategy: Strategy) -> str:
         from zerowiz.app.resolve.own_config import read_yaml_config  # noqa: PLC0415 - takes long to load
 
         return read_yaml_config(config, options.output_dir).path
-    path = (options.output_dir or Path()) / strategy.config_name if named is None else Path(named)
-    if options.base is None or not _is_same(path, options.base):
-        return str(path) if named is None else named
-    if named is None:
+    base = options.base
+    if named is not None and (base is None or not is_same(base, named)):
+        return named
+    path = (options.output_dir or Path()) / strategy.config_name
+    if base is not None and is_same(base, path):
         return str(path.with_name(f"{path.stem}{_BESIDE_BASE}{path.suffix}"))
-    other = options.base.with_name(f"base_{options.base.name}")
-    raise UsageError(
-        f"the script reads `{named}`, which is your base: zerowiz would overwrite it",
-        (
-            f"rename it: `mv {shell.quote(options.base)} {shell.quote(other)}`, and use "
-            f"`$config {shell.quote(other)}`"
-        ),
-    )
+    return str(path)
 
 
 _BESIDE_BASE = "_on_base"
 """What the name of a config ends in, where a person's base has the name without it."""
 
 
-def _is_same(path: Path, other: Path) -> bool:
+def is_same(path: Path, other: Path | str) -> bool:
+    """Whether two paths name one file."""
     return os.path.realpath(path) == os.path.realpath(other)
 
 

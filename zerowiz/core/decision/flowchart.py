@@ -47,6 +47,7 @@ class FlowchartQuestion(StrEnum):
     LEANER_AND_FASTER = "leaner_and_faster"
     SURE_AND_AS_FAST = "sure_and_as_fast"
     NO_OFFLOAD_AS_FAST = "no_offload_as_fast"
+    RIGHT_FOR_SCRIPT = "right_for_script"
 
 
 class Reason(StrEnum):
@@ -68,6 +69,7 @@ class Reason(StrEnum):
     LEANER_AND_FASTER = "leaner_and_faster"
     SURE_AND_AS_FAST = "sure_and_as_fast"
     NO_OFFLOAD_AS_FAST = "no_offload_as_fast"
+    RIGHT_FOR_SCRIPT = "right_for_script"
     NOTHING_FITS = "nothing_fits"
     BUDGET_UNKNOWN = "budget_unknown"
     FASTEST = "fastest"
@@ -85,6 +87,8 @@ class Constraints(Struct, frozen=True, kw_only=True):
     """None: not set; an explicit `auto` also allows offload instead of a slow ZeRO-3."""
     allow_slow: bool = False
     force: bool = False
+    wrong_stages: frozenset[int] = frozenset()
+    """Those at which the script surely does not do what it is to do."""
 
     @property
     def pinned(self) -> bool:
@@ -138,7 +142,8 @@ class Decision(Struct, frozen=True, kw_only=True):
         """What the flowchart would choose instead of a strategy that was asked for."""
         if not self.constraints.pinned:
             return None
-        unpinned = Constraints(allow_slow=self.constraints.allow_slow)
+        asked = self.constraints
+        unpinned = Constraints(allow_slow=asked.allow_slow, wrong_stages=asked.wrong_stages)
         chosen = follow_flowchart(self.evaluated, self.job, unpinned).chosen
         return None if chosen == self.chosen else chosen
 
@@ -258,14 +263,22 @@ def find_better(
     own: StrategyEstimate,
     in_order: Sequence[StrategyEstimate],
     rivals: Sequence[StrategyEstimate],
+    wrong_stages: frozenset[int] = frozenset(),
 ) -> tuple[FlowchartQuestion, StrategyEstimate] | None:
     """The last question of the flowchart: what is better than where it led, and in which way.
+
+    A stage at which the script is wrong gives way to the first that surely fits.
 
     Args:
         own: Where it led.
         in_order: One estimate of each strategy that may be chosen, in the flowchart's order.
         rivals: All that are compared; of a strategy there may be several, with other settings.
+        wrong_stages: The stages at which the script is wrong.
     """
+    in_order, rivals = (
+        [other for other in others if other.strategy.stage not in wrong_stages]
+        for others in (in_order, rivals)
+    )
 
     def is_beaten(evaluated: StrategyEstimate) -> bool:
         return any(dominates(rival, evaluated) for rival in rivals)
@@ -275,6 +288,9 @@ def find_better(
         for other in in_order
         if other.verdict is Verdict.FITS and _may_replace(other.strategy, own.strategy)
     ]
+
+    if own.strategy.stage in wrong_stages:
+        return (FlowchartQuestion.RIGHT_FOR_SCRIPT, sure[0]) if sure else None
 
     def first(others: Iterable[StrategyEstimate], factor: float) -> StrategyEstimate | None:
         as_fast = (other for other in others if _takes_at_most(other, own, factor))
@@ -469,6 +485,7 @@ _BETTER: Mapping[FlowchartQuestion, Reason] = {
     FlowchartQuestion.LEANER_AND_FASTER: Reason.LEANER_AND_FASTER,
     FlowchartQuestion.SURE_AND_AS_FAST: Reason.SURE_AND_AS_FAST,
     FlowchartQuestion.NO_OFFLOAD_AS_FAST: Reason.NO_OFFLOAD_AS_FAST,
+    FlowchartQuestion.RIGHT_FOR_SCRIPT: Reason.RIGHT_FOR_SCRIPT,
 }
 
 
@@ -502,7 +519,7 @@ def follow_flowchart(
     by_name = {estimate.strategy.name: estimate for estimate in evaluated}
     known = (by_name.get(strategy.name) for strategy in may_choose(job, constraints))
     others = [estimate for estimate in known if estimate is not None]
-    better = find_better(decision.chosen, others, others)
+    better = find_better(decision.chosen, others, others, constraints.wrong_stages)
     return decision if better is None else take_better(decision, *better)
 
 
@@ -551,7 +568,12 @@ def choose_only(
     chosen, (reason, *_) = _choose(flowchart, job, constraints)
     if chosen is None or constraints.pinned or leanest:
         return chosen, reason
-    rows = [row for row in may_choose(job, constraints) if _may_replace(row, chosen.strategy)]
+    wrong, rows = constraints.wrong_stages, may_choose(job, constraints)
+    if chosen.strategy.stage in wrong:
+        others = [compared(row) for row in rows]
+        better = find_better(chosen, others, others, wrong)
+        return (chosen, reason) if better is None else (better[1], _BETTER[better[0]])
+    rows = tuple(row for row in rows if _may_replace(row, chosen.strategy))
     time = seconds_of(chosen)
     if time is None:
         return chosen, reason
@@ -565,7 +587,7 @@ def choose_only(
             return chosen, reason
     fast = (row for row in rows if may_take(job, row, slowest_seconds))
     others = [compared(row) for row in fast if may_run(job, row)]
-    better = find_better(chosen, others, others)
+    better = find_better(chosen, others, others, wrong)
     return (chosen, reason) if better is None else (better[1], _BETTER[better[0]])
 
 

@@ -389,8 +389,6 @@ class Search(Struct, frozen=True, kw_only=True):
     """None where nothing fits."""
     candidates: tuple[Candidate, ...]
     """Those that surely run, as far as they were evaluated, the fastest first."""
-    evaluated: tuple[Candidate, ...]
-    """Every one that was evaluated, whether it runs or not."""
     count: Count
     """How many candidates were covered."""
     clearly_faster: Candidate | None
@@ -445,14 +443,11 @@ def search(
         decision = _taken(decision, best, _reason(objective, best, sure))
     has_rivals = best is None and constraints.free
     faster = take_fastest(candidates) if has_rivals else None
-    every = (*covered.candidates, *candidates, *((choice,) if choice else ()))
     return Search(
         objective=Objective.FLOWCHART if best is None else objective,
         decision=decision,
         choice=choice,
         candidates=sure,
-        # Of those with one strategy and one workload the last.
-        evaluated=tuple({(each.workload, each.strategy.name): each for each in every}.values()),
         count=covered.count,
         clearly_faster=faster if _is_clearly_faster(faster, choice) else None,
     )
@@ -470,7 +465,7 @@ def _by_flowchart(
     found = None
     if not constraints.pinned:
         allowed = [s for s in may_choose(job, constraints) if s.name in names]
-        found = _find_better(job, led, allowed, not_tight)
+        found = _find_better(job, led, allowed, not_tight, constraints.wrong_stages)
     choice = led if found is None else found[1]
     decision = _decide(job, constraints, covered, choice.workload)
     if decision.chosen == choice.evaluated:
@@ -483,7 +478,11 @@ def _by_flowchart(
 
 
 def _find_better(
-    job: Job, led: Candidate, allowed: Sequence[StrategyRow], candidates: Sequence[Candidate]
+    job: Job,
+    led: Candidate,
+    allowed: Sequence[StrategyRow],
+    candidates: Sequence[Candidate],
+    wrong_stages: frozenset[int],
 ) -> tuple[FlowchartQuestion, Candidate] | None:
     """What the flowchart's last question finds, each strategy in its fastest split."""
     of_each = ([c for c in candidates if c.strategy == strategy] for strategy in allowed)
@@ -493,7 +492,8 @@ def _find_better(
     evaluators = {w: Evaluator(replace(job, workload=w)) for w in workloads}
     beside = (e.candidate(w, s) for w, e in evaluators.items() for s in allowed)
     rivals = [c.evaluated for c in (*candidates, *beside) if c.strategy in allowed]
-    found = find_better(led.evaluated, [each.evaluated for each in in_order], rivals)
+    ordered = [each.evaluated for each in in_order]
+    found = find_better(led.evaluated, ordered, rivals, wrong_stages)
     if found is None:
         return None
     question, better = found
@@ -719,8 +719,6 @@ class GridCell(Struct, frozen=True, kw_only=True):
     micro_batch: Count
     sequence_tokens: Count
     decision: Decision | None
-    search: Search | None = None
-    """What it was chosen among; None where nothing was."""
     refusal: str = ""
     """Why the job cannot be so, where there is no decision."""
 
@@ -734,23 +732,7 @@ class Grid(Struct, frozen=True, kw_only=True):
     """Of the first micro-batch with each length, then of the next one."""
     own: GridCell
     why_fewer: str = ""
-    """Why some stops are left out: none of their plans can be."""
-
-
-def without_empty(grid: Grid) -> Grid:
-    """The grid without the micro-batches, and the lengths, of which no plan can be."""
-    decided = [cell for cell in grid.cells if cell.decision is not None]
-    batches = {cell.micro_batch for cell in decided}
-    lengths = {cell.sequence_tokens for cell in decided}
-    kept = [c for c in grid.cells if c.micro_batch in batches and c.sequence_tokens in lengths]
-    refusals = [cell.refusal for cell in grid.cells if cell not in kept]
-    return replace(
-        grid,
-        micro_batch_stops=tuple(n for n in grid.micro_batch_stops if n in batches),
-        sequence_tokens=tuple(n for n in grid.sequence_tokens if n in lengths),
-        cells=tuple(kept),
-        why_fewer=next(iter(refusals), grid.why_fewer),
-    )
+    """Why there are no other stops."""
 
 
 def list_micro_batches(size: int) -> tuple[int, ...]:

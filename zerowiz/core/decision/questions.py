@@ -340,6 +340,17 @@ QUESTIONS: tuple[Question, ...] = (
         kind=AnswerKind.COUNT,
     ),
     Question(
+        key="precision",
+        flag="$precision",
+        text=N_("Which precision?"),
+        why=N_("It decides how many bytes a weight has, and how fast a GPU computes."),
+        kind=AnswerKind.CHOICE,
+        choices=tuple(
+            Choice(value=name.value, title=name.value, detail=row.detail)
+            for name, row in PRECISIONS.items()
+        ),
+    ),
+    Question(
         key="lr",
         flag="$lr",
         text=N_("Which learning rate?"),
@@ -365,7 +376,7 @@ CHANGEABLE: tuple[Question, ...] = (
     *(
         question
         for question in QUESTIONS
-        if question.key in {"method", "micro_batch", "sequence_tokens", "gradient_checkpointing"}
+        if question.key not in {"machine", "script", "config", "model", "goal", "lr"}
     ),
     Question(
         key="global_batch",
@@ -375,17 +386,6 @@ CHANGEABLE: tuple[Question, ...] = (
             "It is micro-batch times accumulation steps times ranks. It changes what is learned."
         ),
         kind=AnswerKind.COUNT,
-    ),
-    Question(
-        key="precision",
-        flag="$precision",
-        text=N_("Which precision?"),
-        why=N_("It decides how many bytes a weight has, and how fast a GPU computes."),
-        kind=AnswerKind.CHOICE,
-        choices=tuple(
-            Choice(value=name.value, title=name.value, detail=row.detail)
-            for name, row in PRECISIONS.items()
-        ),
     ),
     Question(
         key="optimizer",
@@ -414,6 +414,25 @@ CHANGEABLE: tuple[Question, ...] = (
 
 Nobody is asked those that are none of QUESTIONS.
 """
+DELIVERY = Question(
+    key="config_via",
+    flag="$config_via",
+    text=N_("How does the script get its config?"),
+    why=N_("zerowiz cannot see it in the script."),
+    kind=AnswerKind.PATH,
+    default="env",
+    choices=(
+        Choice(value="env", title="env", detail=N_("a bare Accelerator(), or Lightning")),
+        Choice(
+            value="flag:deepspeed_config",
+            title="flag:NAME",
+            detail=N_("an option of the script"),
+        ),
+        Choice(value="file:ds_config.json", title="file:PATH", detail=N_("a file that it reads")),
+        Choice(value="none", title="none", detail=N_("it keeps its own")),
+    ),
+)
+"""What is asked where a script takes no config that zerowiz can see."""
 ALL_QUESTIONS = (*QUESTIONS, *(question for question in CHANGEABLE if question not in QUESTIONS))
 """All that a person can answer, by the order of the menu in which they are changed."""
 

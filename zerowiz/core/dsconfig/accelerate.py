@@ -72,6 +72,11 @@ class AccelerateFile(Struct, frozen=True, kw_only=True):
     splits_sequences: bool
     """Whether several ranks share one sequence or one tensor, which is not planned."""
 
+    @property
+    def ranks_per_node(self) -> int:
+        """What Accelerate starts on each node (1.15, utils/launch.py), where it says how many."""
+        return max(1, (self.ranks or 1) // self.nodes)
+
 
 class _Key(Struct, frozen=True, kw_only=True):
     """A key of `deepspeed_config`, and where its value goes in a config."""

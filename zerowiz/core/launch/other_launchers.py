@@ -5,12 +5,16 @@ does for the ranks to meet is done by DeepSpeed's own launcher.
 """
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from enum import StrEnum
+from itertools import dropwhile
 
 from msgspec import Struct
 
+from zerowiz.core import shell
+from zerowiz.core.script.settings_file import YAML_SUFFIXES
 from zerowiz.errors import UsageError, did_you_mean
 
 # The options of other launchers, and what zerowiz makes of each.
@@ -434,3 +438,53 @@ def _settle_offload(settings: dict[str, object], said_by: dict[str, str]) -> Non
             "offload both with `$offload all`",
         )
     settings["offload"] = offload
+
+
+# Say what zerowiz takes in the place of a program that starts ranks of its own.
+
+# What trains with each program, and the way.
+TRAINERS: Mapping[str, tuple[frozenset[str], str]] = {
+    "axolotl": (frozenset({"train"}), "pass its YAML file: `zerowiz init {path}`"),
+    "llamafactory-cli": (frozenset({"train"}), "pass its YAML file: `zerowiz init {path}`"),
+    "swift": (
+        frozenset({"pt", "rlhf", "sft"}),
+        "pass its arguments in a YAML file: `zerowiz init {path}`",
+    ),
+    "trl": (
+        frozenset({"dpo", "grpo", "kto", "reward", "rloo", "sft"}),
+        "launch its module: `zerowiz launch -m trl.scripts.{module}`",
+    ),
+}
+PREFIXES = frozenset({"env", "exec", "nice", "nohup", "numactl", "poetry", "srun", "time", "uv"})
+"""Programs that start the one that their words name."""
+# What stands before a program in a line of a shell script, beside those.
+_BEFORE = re.compile(r"[A-Za-z_]\w*=.*|-.*|\d+|run")
+
+
+def name_way(program: str, words: Sequence[str]) -> str:
+    """What zerowiz takes in the place of a program of TRAINERS.
+
+    Args:
+        program: Its name.
+        words: The words after it.
+    """
+    path = next((word for word in words if word.endswith(YAML_SUFFIXES)), "my.yaml")
+    return TRAINERS[program][1].format(path=shell.quote(path), module=shell.join(words) or "sft")
+
+
+def find_trainer(text: str) -> tuple[str, ...] | None:
+    r"""A program of TRAINERS that a shell script trains with, and its words; None for none.
+
+    Example:
+        >>> find_trainer("export A=1\nNPROC_PER_NODE=8 swift sft my.yaml")
+        ('swift', 'sft', 'my.yaml')
+    """
+    for line in text.replace("\\\n", " ").splitlines():
+        try:
+            typed = shlex.split(line, comments=True)
+        except ValueError:
+            continue  # a quote that ends on another line
+        words = tuple(dropwhile(lambda w: w in PREFIXES or bool(_BEFORE.fullmatch(w)), typed))
+        if len(words) > 1 and words[0] in TRAINERS and words[1] in TRAINERS[words[0]][0]:
+            return words
+    return None

@@ -11,6 +11,7 @@ from zerowiz.core.machine.types import Accelerator, Machine
 from zerowiz.core.memory.buffers import ALLOCATOR
 from zerowiz.core.script.arguments import SWITCHES, Takes
 from zerowiz.core.script.bindings import Resolver
+from zerowiz.core.script.config_delivery import BASE_VARIABLE
 from zerowiz.core.script.facts import Convention, ScriptFacts
 from zerowiz.core.strategy_types import Offload, Strategy
 from zerowiz.errors import UsageError
@@ -340,13 +341,16 @@ def _unless_set(environ: Mapping[str, str], wanted: Mapping[str, str]) -> dict[s
     return {name: value for name, value in wanted.items() if name not in environ}
 
 
-def sees_one_rank(env: Mapping[str, str]) -> bool:
-    """Whether Accelerate would see one rank alone, but for `worker/rank.py` (ACCELERATE_ON_CPU).
+def needs_rank_program(env: Mapping[str, str]) -> bool:
+    """Whether only `worker/rank.py` prepares a rank as this job needs it.
+
+    Accelerate would see one rank alone (ACCELERATE_ON_CPU), or the script would read the base.
 
     Args:
         env: The variables of the job.
     """
-    return env.get("ACCELERATE_USE_DEEPSPEED") == "true" and env.get("DS_ACCELERATOR") == "cpu"
+    by_accelerate = env.get("ACCELERATE_USE_DEEPSPEED") == "true"
+    return BASE_VARIABLE in env or (by_accelerate and env.get("DS_ACCELERATOR") == "cpu")
 
 
 def entry_options(entry: EntryPoint, *, by_rank_program: bool) -> tuple[str, ...]:

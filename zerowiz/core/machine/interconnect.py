@@ -1,7 +1,7 @@
-"""The links between the GPUs of a machine: as read, as an option says, and their source."""
+"""The links between the GPUs of a machine: as read, and as an option says."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from difflib import get_close_matches
 from enum import IntEnum
 from itertools import combinations
@@ -14,7 +14,6 @@ from zerowiz.core.machine.types import (
     Interconnect,
     LinkClass,
     Machine,
-    MachineSource,
     Network,
     NetworkKind,
     PairLink,
@@ -25,76 +24,6 @@ from zerowiz.core.machine.types import (
 )
 from zerowiz.core.structs import replace
 from zerowiz.errors import UsageError, did_you_mean
-
-# By the machine's own source, for a number without a more specific one.
-_SOURCES: Mapping[MachineSource, str] = {
-    MachineSource.NVML: "NVML",
-    MachineSource.FILE: "machine file",
-    MachineSource.SPEC: "GPU table",
-    MachineSource.CPU: "host",
-}
-
-_CLASSES: Mapping[MachineSource, str] = {
-    MachineSource.NVML: "NVML: state, far end and peer-to-peer status of every link",
-}
-
-_RATES: Mapping[LinkClass, str] = {
-    LinkClass.NVLINK_ALL: "NVLinks of the best rings x nominal rate of their generation",
-    LinkClass.NVLINK_RING: "NVLinks of the best rings x nominal rate of their generation",
-    LinkClass.NVLINK_PARTIAL: "PCIe of the weakest pair: best generation x lanes in use, nominal",
-    LinkClass.PCIE: "PCIe of the weakest pair: best generation x lanes in use, nominal",
-}
-
-
-def said_with(setting: str) -> str:
-    """The source of a number that a person states, such as `$interconnect`."""
-    return f"set with `{setting}`"
-
-
-def list_sources(machine: Machine, stated: Mapping[str, str]) -> dict[str, str]:
-    """The source of each known number, by its path in the JSON.
-
-    Args:
-        machine: As it was read and as options changed it.
-        stated: The sources of numbers that an option or a scheduler set.
-    """
-    sources = {
-        path: source or _SOURCES[machine.source]
-        for known, path, source in (*_device_numbers(machine), *_other_numbers(machine))
-        if known
-    }
-    return {path: source for path, source in {**sources, **stated}.items() if source}
-
-
-# Whether a number is known, its path, and its source where it is not just the machine's.
-_Number = tuple[bool, str, str | None]
-
-
-def _device_numbers(machine: Machine) -> Iterator[_Number]:
-    gpus, link = machine.gpus, machine.interconnect
-    sources = dict.fromkeys(gpu.memory_source for gpu in gpus)
-    memory = ", ".join(source for source in sources if source is not None)
-    total = free = memory
-    if machine.accelerator.row.on_host:
-        total, free = "host memory / ranks", "available host memory / ranks"
-    yield any(gpu.total_bytes is not None for gpu in gpus), "gpus.total_bytes", total
-    yield any(gpu.free_bytes is not None for gpu in gpus), "gpus.free_bytes", free
-    is_known = link.link_class is not LinkClass.UNKNOWN
-    yield is_known, "interconnect.class", _CLASSES.get(machine.source)
-    rate = _RATES.get(link.link_class) if machine.links else None
-    yield link.bytes_per_s is not None, "interconnect.bytes_per_s", rate
-
-
-def _other_numbers(machine: Machine) -> Iterator[_Number]:
-    host, network = machine.host, machine.network
-    # Both sizes are read together, and only a probe names the limit.
-    named = "instance table" if machine.source is MachineSource.SPEC else None
-    total = named if host.available_by is None else "MemTotal"
-    yield host.total_bytes is not None, "host.total_bytes", total
-    yield host.available_bytes is not None, "host.available_bytes", host.available_by or named
-    is_known = network.kind is not NetworkKind.UNKNOWN or bool(network.nics)
-    yield is_known, "network", "sysfs" if network.nics else named
-
 
 # Apply the value of `--interconnect`, by which a person states links that cannot be measured.
 
@@ -148,15 +77,6 @@ def with_interconnect(machine: Machine, text: str) -> Machine:
     return machine
 
 
-def interconnect_sources(text: str) -> dict[str, str]:
-    """The source of each value that `with_interconnect` sets, by its path in the JSON.
-
-    Raises:
-        UsageError: As `with_interconnect`.
-    """
-    return {path: said_with(FLAG) for link in _parse(text) for path in _paths(link)}
-
-
 def spell_network(network: Network) -> str:
     """A known network as the option takes it: `infiniband:3200Gb/s`."""
     word = next(word for word, kind in _BETWEEN.items() if kind is network.kind)
@@ -182,16 +102,6 @@ def _parse_entry(entry: str, text: str) -> _StatedLink:
         near = [] if word.lower() in words else get_close_matches(word.lower(), words, n=1)
         raise UsageError(f"`{FLAG} {text}`: `{entry}` is not a link", *did_you_mean(near), *_HINTS)
     return _StatedLink(word=match[1], bytes_per_s=bytes_per_s)
-
-
-def _paths(link: _StatedLink) -> Iterator[str]:
-    """The paths in the machine's JSON of the values that a stated link sets."""
-    if link.word in _BETWEEN:
-        yield "network"
-        return
-    yield "interconnect.class"
-    if link.bytes_per_s is not None:
-        yield "interconnect.bytes_per_s"
 
 
 def _join_between(machine: Machine, link: _StatedLink) -> Machine:

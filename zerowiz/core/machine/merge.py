@@ -252,7 +252,10 @@ def merge_nodes(
         PreflightError: No node answered.
         UsageError: Some nodes have GPUs and others run on the CPU; no job uses both.
     """
-    ranked = sorted(answers, key=lambda answer: _by_name(answer.host))
+    # `n2` before `n10`.
+    ranked = sorted(
+        answers, key=lambda a: (re.split(r"[0-9]+", a.host), numbers_in(a.host), a.host)
+    )
     failures = tuple(answer for answer in ranked if isinstance(answer, NodeFailure))
     nodes = {answer.host: answer.machine for answer in ranked if isinstance(answer, NodeAnswer)}
     if not nodes:
@@ -292,15 +295,6 @@ def _shared_notes(machines: Sequence[Machine]) -> tuple[str, ...]:
     return tuple(note for note in machines[0].notes if all(note in other for other in others))
 
 
-def _by_name(host: str) -> tuple[list[str], list[int], str]:
-    """A key that sorts `n2` before `n10`."""
-    return (
-        re.split(r"[0-9]+", host),
-        numbers_in(host),
-        host,
-    )
-
-
 def _refuse_two_accelerators(nodes: Mapping[str, Machine]) -> None:
     hosts = {machine.accelerator: host for host, machine in nodes.items()}
     if len(hosts) > 1:
@@ -332,7 +326,6 @@ def _merge_machines(machines: Sequence[Machine]) -> Machine:
         driver_version=_oldest(machine.driver_version for machine in machines),
         cuda_version=least(machine.cuda_version for machine in machines),
         allocation=_shared((machine.allocation for machine in machines), None),
-        sources=_merge_sources([machine.sources for machine in machines]),
         notes=_shared_notes(machines),
     )
 
@@ -369,7 +362,13 @@ def _merge_position(gpus: Sequence[Gpu]) -> Gpu:
         shares_host_memory=any(gpu.shares_host_memory for gpu in gpus),
         bus_id=_shared((gpu.bus_id for gpu in gpus), None),
         numa_node=_shared((gpu.numa_node for gpu in gpus), None),
-        pcie=_merge_slots([gpu.pcie for gpu in gpus]),
+        pcie=PcieSlot(
+            max_generation=least(gpu.pcie.max_generation for gpu in gpus),
+            current_generation=least(gpu.pcie.current_generation for gpu in gpus),
+            max_lanes=least(gpu.pcie.max_lanes for gpu in gpus),
+            current_lanes=least(gpu.pcie.current_lanes for gpu in gpus),
+            upstream_bytes_per_s=least(gpu.pcie.upstream_bytes_per_s for gpu in gpus),
+        ),
         nvlinks=least(gpu.nvlinks for gpu in gpus),
         expected_nvlinks=_shared((gpu.expected_nvlinks for gpu in gpus), None),
         fabric_ready=all(gpu.fabric_ready for gpu in gpus),
@@ -378,16 +377,6 @@ def _merge_position(gpus: Sequence[Gpu]) -> Gpu:
         mig_mode=any(gpu.mig_mode for gpu in gpus),
         memory_source=_shared((gpu.memory_source for gpu in gpus), None),
         processes=_shared((gpu.processes for gpu in gpus), ()),
-    )
-
-
-def _merge_slots(slots: Sequence[PcieSlot]) -> PcieSlot:
-    return PcieSlot(
-        max_generation=least(slot.max_generation for slot in slots),
-        current_generation=least(slot.current_generation for slot in slots),
-        max_lanes=least(slot.max_lanes for slot in slots),
-        current_lanes=least(slot.current_lanes for slot in slots),
-        upstream_bytes_per_s=least(slot.upstream_bytes_per_s for slot in slots),
     )
 
 
@@ -458,15 +447,6 @@ def _merge_disks(disks: Sequence[Disk | None]) -> Disk | None:
         free_bytes=min(disk.free_bytes for disk in known),
         is_nvme=next(kind for kind in (False, None, True) if kind in kinds),
     )
-
-
-def _merge_sources(sources: Sequence[Mapping[str, str]]) -> Mapping[str, str]:
-    first, *rest = sources
-    return {
-        path: source
-        for path, source in first.items()
-        if all(other.get(path) == source for other in rest)
-    }
 
 
 def _oldest(versions: Iterable[str | None]) -> str | None:

@@ -114,7 +114,19 @@ def parse_spec(
             "for several nodes add `$nodes 2`, and give the GPUs of one node here",
         )
     model = pick_model(models)
-    gpus, links = tuple(_idle_gpu(model, index) for index in range(count)), _links(model, count)
+    links = _links(model, count)
+    gpus = tuple(
+        Gpu(
+            index=index,
+            name=model.name,
+            total_bytes=model.total_bytes,
+            free_bytes=model.usable_bytes,
+            compute_capability=model.compute_capability,
+            nvlinks=model.nvlink_links if model.nvlink_mesh else None,
+            memory_source="GPU table: an idle GPU",
+        )
+        for index in range(count)
+    )
     node = Machine(
         source=MachineSource.SPEC,
         gpus=gpus,
@@ -132,18 +144,6 @@ def parse_spec(
         ),
     )
     return with_nodes(node, 1 if phrase.nodes is None else phrase.nodes)
-
-
-def _idle_gpu(model: GpuModel, index: int) -> Gpu:
-    return Gpu(
-        index=index,
-        name=model.name,
-        total_bytes=model.total_bytes,
-        free_bytes=model.usable_bytes,
-        compute_capability=model.compute_capability,
-        nvlinks=model.nvlink_links if model.nvlink_mesh else None,
-        memory_source="GPU table: an idle GPU",
-    )
 
 
 def _links(model: GpuModel, count: int) -> tuple[PairLink, ...]:

@@ -551,8 +551,6 @@ class Machine(Struct, frozen=True, kw_only=True):
     """The newest one that the driver supports."""
     allocation: JobAllocation | None = None
     """What a scheduler gave the job; `None` outside of one."""
-    sources: Mapping[str, str] = field(default_factory=dict, name="origins")
-    """The source of each number, by its path in the JSON, such as `gpus.free_bytes`."""
     notes: tuple[str, ...] = ()
     """What the probe assumed or left out, one sentence each."""
 

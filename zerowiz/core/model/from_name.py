@@ -166,6 +166,41 @@ def config_of_size(model: Model) -> dict[str, object]:
     return {"model_type": "llama", "architectures": ["LlamaForCausalLM"], **values, **ids}
 
 
+# A GPT of a script's own classes, by the sizes that it shows.
+
+_GPT = re.compile(r"gpt-(?P<layers>\d+)x(?P<width>\d+)-v(?P<vocabulary>\d+)(?P<tied>-tied)?")
+
+
+def config_of_gpt(text: str) -> dict[str, object] | None:
+    """The config of a GPT that is named by its sizes; None for any other text.
+
+    Args:
+        text: Layers, width and vocabulary: `gpt-12x768-v50304`; `-tied` where the head is the
+            embedding.
+
+    Example:
+        >>> guess_model("own", config_of_gpt("gpt-12x768-v50257-tied")).params
+        123551232
+    """
+    match = _GPT.fullmatch(text)
+    if match is None:
+        return None
+    width = int(match["width"])
+    return {
+        "model_type": "gpt",
+        "num_hidden_layers": int(match["layers"]),
+        "hidden_size": width,
+        # Radford et al. 2019: heads of 64, and two matrices of 4 h.
+        "num_attention_heads": max(1, width // math.gcd(width, 64)),
+        "intermediate_size": 4 * width,
+        "hidden_act": "gelu",
+        "vocab_size": int(match["vocabulary"]),
+        "tie_word_embeddings": match["tied"] is not None,
+        # Nothing says how long its sequences may be.
+        "max_position_embeddings": 2**20,
+    }
+
+
 # Guess a model of an unknown family by the sizes in its config.json.
 
 Config = Mapping[str, object]

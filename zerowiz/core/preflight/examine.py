@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from zerowiz.core.command_words import spell
 from zerowiz.core.findings import Finding, rules_of
-from zerowiz.core.preflight import builds, environment, hardware, script
+from zerowiz.core.preflight import builds, environment, hardware, script, stages
 from zerowiz.core.preflight.facts import PreflightInput
 
 # A check reports nothing where a fact is not known.
@@ -17,7 +17,7 @@ _CHECKS: tuple[Callable[[PreflightInput], Iterator[Finding]], ...] = (
     hardware.check_host,
 )
 
-RULES = rules_of((script, environment, hardware, builds))
+RULES = rules_of((script, stages, environment, hardware, builds))
 
 
 def examine(inputs: PreflightInput) -> tuple[Finding, ...]:

@@ -1,15 +1,16 @@
 """Check what the script itself does with the config and the model, against what was planned."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 
 from zerowiz.core.findings import Finding, Rule, Severity, found
 from zerowiz.core.machine.types import Accelerator
 from zerowiz.core.preflight.facts import PlannedJob, PreflightInput
+from zerowiz.core.preflight.stages import check_stages
 from zerowiz.core.script.arguments import Option
 from zerowiz.core.script.bindings import Resolver, unsaid_arguments
 from zerowiz.core.script.config_delivery import add_settled
-from zerowiz.core.script.facts import ScriptFacts, ValueSource
+from zerowiz.core.script.facts import ScriptFacts
 from zerowiz.core.strategy_types import Offload
 from zerowiz.core.workload import PRECISIONS, Integration, Precision
 
@@ -50,14 +51,6 @@ NO_MACHINE = Rule(
     why="zerowiz cannot train without a GPU",
     when="no driver, no usable GPU",
 )
-
-
-def _holds(run: Resolver, conditions: Iterable[ValueSource]) -> bool | None:
-    """Whether the script comes to this place; None where that is not known."""
-    told = [run.condition(binding) for binding in conditions]
-    if any(answer is not None and not answer.value for answer in told):
-        return False
-    return None if None in told else True
 
 
 DEVICE_MAP = Rule(
@@ -104,8 +97,8 @@ def _placements(planned: PlannedJob, run: Resolver) -> Iterator[Finding]:
             what, severity = "so every rank loads it onto GPU 0", Severity.WARNING
         else:
             continue
-        if _holds(run, placement.conditions) is True:
-            where = f"{run.facts.where(placement.line)}"
+        if run.holds(placement.conditions) is True:
+            where = run.facts.where(placement.line)
             yield found(
                 DEVICE_MAP,
                 f"`{placement.code}` in {where} places the model, {what}",
@@ -152,54 +145,6 @@ def _named(script: ScriptFacts, argument: Option) -> str:
     return name if argument.line is None else name + f" ({script.place(argument.line)})"
 
 
-SHARDS_SAVED = Rule(
-    code="PF117",
-    name="shards-saved",
-    severity=Severity.ERROR,
-    why="at stage 3 each rank has a shard of the weights, so the file has empty tensors",
-    when=(
-        "the script saves the model by itself (`model.save_pretrained(...)`, "
-        "`torch.save(model.state_dict(), ...)`) at stage 3; a warning if only `--escalate` "
-        "can go there"
-    ),
-)
-
-
-def _saves(planned: PlannedJob, run: Resolver) -> Iterator[Finding]:
-    is_sharded = planned.strategy.stage == _SHARDED_PARAMETERS
-    if planned.integration is None or not (is_sharded or planned.escalates):
-        return
-    script, size = run.facts, planned.evaluated.estimate.rank
-    # deepspeed 0.19.8, runtime/zero/parameter_offload.py, mark_persistent_parameters: each rank
-    # has all of a smaller tensor.
-    adapters_stay = is_sharded and size.largest <= size.buffers.stage3_param_persistence_threshold
-    may_be_adapters = script.trains_adapters and not (planned.uses_peft or script.adapters.seen)
-    surely = is_sharded and not (may_be_adapters or script.builds_elsewhere)
-    calls = ", ".join(
-        f"`{weight_save.code}` ({script.place(weight_save.line)})"
-        for weight_save in script.weight_saves
-        if not (weight_save.adapters_only and planned.uses_peft and adapters_stay)
-        and _holds(run, weight_save.conditions) is not False
-    )
-    if calls:
-        yield found(
-            SHARDS_SAVED,
-            f"{script.text_path} saves empty weights at stage 3: {calls}"
-            if is_sharded
-            else (
-                f"{script.text_path} would save empty weights at stage 3, to which "
-                f"`--escalate` can go: {calls}"
-            ),
-            planned.integration.row.gathers,
-            (
-                "enter `with deepspeed.zero.GatheredParameters(model.parameters()):` on all "
-                "ranks, and save inside it"
-            ),
-            "use a stage that keeps the weights whole: `$stage 2`",
-            severity=None if surely else Severity.WARNING,
-        )
-
-
 OPTIMIZERS_DROPPED = Rule(
     code="PF118",
     name="optimizers-dropped",
@@ -218,7 +163,7 @@ def _optimizers(planned: PlannedJob, run: Resolver) -> Iterator[Finding]:
     # trainer.py takes what it returns as its scheduler. A section of the config comes before both.
     script = run.facts
     for optimizer in script.optimizers_passed:
-        if _holds(run, optimizer.conditions) is False:
+        if run.holds(optimizer.conditions) is False:
             continue
         yield found(
             OPTIMIZERS_DROPPED,
@@ -349,7 +294,7 @@ def check_script(inputs: PreflightInput) -> Iterator[Finding]:
     yield from _placements(planned, planned.script)
     if planned.integration is Integration.HF:
         yield from _fsdp(planned.script)
-    yield from _saves(planned, planned.script)
+    yield from check_stages(planned, planned.script)
     if planned.integration is Integration.HF:
         yield from _optimizers(planned, planned.script)
     if planned.integration is Integration.ACCELERATE:

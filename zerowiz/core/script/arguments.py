@@ -412,6 +412,9 @@ _TRAINING_ARGUMENTS: Mapping[str, Field] = {
     "num_train_epochs": Field(Reads.FLOAT, 3.0),
     "max_steps": Field(Reads.INT, -1),
     "fsdp": Field(Reads.STR, None),
+    "save_only_model": Field(Reads.TRUTH, default=False),
+    "load_best_model_at_end": Field(Reads.TRUTH, default=False),
+    "auto_find_batch_size": Field(Reads.TRUTH, default=False),
 }
 # sentence-transformers 5, base/training_args.py: it keeps what transformers has removed.
 _SENTENCE_ARGUMENTS: Mapping[str, Field] = {

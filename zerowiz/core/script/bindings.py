@@ -1,7 +1,7 @@
 """Where a script's values come from: the code, an option, a field, a config built in code."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from functools import cached_property
 from typing import Any, Generic, TypeAlias, TypeVar
@@ -165,6 +165,13 @@ class Resolver:
             state=decider.state,
         )
 
+    def holds(self, conditions: Iterable[ValueSource]) -> bool | None:
+        """Whether the script comes to a place of these conditions; None where that is unknown."""
+        told = [self.condition(binding) for binding in conditions]
+        if any(answer is not None and not answer.value for answer in told):
+            return False
+        return None if None in told else True
+
     def words_for(self, binding: ValueSource, value: object) -> Words | None:
         """The words after the script that give a binding's setting this value.
 
@@ -318,18 +325,21 @@ def spell(names: Mapping[Scalar, T]) -> dict[T, Scalar]:
 
 
 class OwnModel(Struct, frozen=True, kw_only=True):
-    """A model of the script's own classes, as large as a GPT of the same sizes."""
+    """A model of the script's own classes, counted as a GPT of the same sizes."""
 
     layers: int
     hidden_size: int
     vocab_size: int
+    is_tied: bool = False
+    """Whether the head is the embedding."""
     source: str
     """Where the sizes stand, for messages."""
 
     @property
-    def parameters(self) -> int:
-        """Of a GPT: attention of 4 and an MLP of 8 squares of the width in each layer."""
-        return self.layers * 12 * self.hidden_size**2 + self.vocab_size * self.hidden_size
+    def name(self) -> str:
+        """As `--model` takes it."""
+        tied = "-tied" if self.is_tied else ""
+        return f"gpt-{self.layers}x{self.hidden_size}-v{self.vocab_size}{tied}"
 
 
 # That of GPT-2.
@@ -345,9 +355,11 @@ def settle_own_model(run: Resolver) -> OwnModel | None:
     vocabulary = as_count(run.setting(seen.vocab_size))
     if layers is None or width is None:
         return None
+    vocabulary_source = "the vocabulary of GPT-2" if vocabulary is None else vocabulary.source
     return OwnModel(
         layers=layers.value,
         hidden_size=width.value,
         vocab_size=_VOCABULARY if vocabulary is None else vocabulary.value,
-        source=", ".join(dict.fromkeys((layers.source, width.source))),
+        is_tied=seen.is_tied,
+        source=", ".join(dict.fromkeys((layers.source, width.source, vocabulary_source))),
     )

@@ -16,7 +16,7 @@ from zerowiz.core.strategies import STRATEGIES
 from zerowiz.core.strategy_types import Offload
 from zerowiz.core.structs import replace
 from zerowiz.core.workload import Integration
-from zerowiz.errors import PreflightError, UsageError, ZerowizError
+from zerowiz.errors import UnreachableScriptError, UsageError, ZerowizError
 
 # Read what a person says of how a config reaches a script: `--config-via`.
 
@@ -24,6 +24,7 @@ from zerowiz.errors import PreflightError, UsageError, ZerowizError
 # where the script does not show it.
 _WAYS: Mapping[str, tuple[bool, Convention, Integration]] = {
     "flag": (True, Convention.OWN_FLAG, Integration.DEEPSPEED),
+    "key": (True, Convention.OWN_FLAG, Integration.DEEPSPEED),
     "env": (False, Convention.ACCELERATOR, Integration.ACCELERATE),
     "file": (True, Convention.CONFIG_LITERAL, Integration.DEEPSPEED),
     "none": (False, Convention.NONE, Integration.DEEPSPEED),
@@ -47,8 +48,8 @@ def split_config_via(text: str) -> tuple[str, str]:
         raise UsageError(
             f"`$config_via {text}` is not a way to pass a config",
             (
-                "use `flag:NAME` (an option of the script), `env` (Accelerate's variables, or "
-                "Lightning's), "
+                "use `flag:NAME` (an option of the script), `key:NAME` (a key of Hydra), `env` "
+                "(Accelerate's variables, or Lightning's), "
                 "`file:PATH` (a file that it reads) or `none`"
             ),
         )
@@ -84,6 +85,9 @@ def with_config_via(
     )
     if way == "file":
         return _with_file(stated, name, facts.literal_config)
+    if way == "key":
+        # Hydra 1.3, _internal/utils.py, run_hydra: its parser knows no option of the script.
+        return replace(stated, own_flag=f"{name}=", parser=replace(facts.parser, strict=True))
     return _with_flag(stated, name, facts.obstacle) if way == "flag" else stated
 
 
@@ -171,6 +175,15 @@ _OBSTACLES: Mapping[Obstacle, tuple[str, ...]] = {
         ),
         _KEEP,
     ),
+    Obstacle.HYDRA: (
+        "the config in line {line} is built by the script, or of what Hydra reads",
+        (
+            "use `$config_via key:NAME` if it is a key of Hydra, as in `config=cfg.NAME`: zerowiz"
+            " then adds `NAME={config}`"
+        ),
+        "use `$config_via key:+NAME` if your files do not have that key yet",
+        "use `$config_via none` if the script keeps its own config",
+    ),
     Obstacle.BUILT_HF: (
         "`deepspeed=` in line {line} is a value that the script computes",
         "remove `deepspeed=` in {path} line {line}: zerowiz then passes its file",
@@ -220,7 +233,7 @@ def refuse(facts: ScriptFacts, config_path: str) -> NoReturn:
         config_path: The config that it was to take.
 
     Raises:
-        PreflightError: Always; the hints say what to change.
+        UnreachableScriptError: Always; the hints say what to change.
     """
     reason, *hints = _OBSTACLES[facts.obstacle or Obstacle.NO_ENGINE]
     general = (_SAY_HOW, *((_SAY_WHO,) if facts.integration is None else ()))
@@ -229,10 +242,10 @@ def refuse(facts: ScriptFacts, config_path: str) -> NoReturn:
         "line": facts.place(facts.config_line).removeprefix("line "),
         "config": config_path,
     }
-    raise PreflightError(
+    raise UnreachableScriptError(
         f"zerowiz cannot pass a config to {facts.text_path}: {reason.format(**words)}",
         *(hint.format(**words) for hint in hints),
-        *(() if facts.obstacle is Obstacle.PROGRAM_FILE else general),
+        *(() if facts.obstacle in {Obstacle.PROGRAM_FILE, Obstacle.HYDRA} else general),
     )
 
 
@@ -254,6 +267,8 @@ class _Run(Struct, frozen=True, kw_only=True):
     folder: str
     is_own: bool
     """Whether the config is the person's own."""
+    reads_base: bool
+    """Whether the file that the script names is the person's own base."""
 
     def names(self, path: str) -> bool:
         """Whether this path is the config's."""
@@ -291,6 +306,7 @@ def deliver(
     folder: str = "",
     *,
     is_own: bool = False,
+    reads_base: bool = False,
 ) -> Delivery:
     """How a config is passed to a script.
 
@@ -300,9 +316,10 @@ def deliver(
         config_path: The config.
         folder: Where zerowiz writes.
         is_own: Whether the config is the person's own.
+        reads_base: Whether the file that the script names is the base of the config.
 
     Raises:
-        PreflightError: The script takes no config; the hints say what to change in it.
+        UnreachableScriptError: The script takes no config; the hints say what to change in it.
         UsageError: The words after the script name another config.
         ZerowizError: The script's own literal names another config.
     """
@@ -312,6 +329,7 @@ def deliver(
         config_path=config_path,
         folder=folder,
         is_own=is_own,
+        reads_base=reads_base,
     )
     delivery, file = _ROUTES[facts.convention](run), facts.settings_file
     if file is None or not file.is_whole:
@@ -336,6 +354,8 @@ def _by_hf_flag(run: _Run) -> Delivery:
 
 def _by_own_flag(run: _Run) -> Delivery:
     flag = run.facts.own_flag or _CONFIG_FLAG
+    if flag.endswith("="):
+        return _by_key(run, flag)
     # A script that declares both of DeepSpeed's options itself may ask for the switch, too.
     switches = (o.takes is Takes.STORE_TRUE for o in run.facts.parser.of("deepspeed"))
     return (
@@ -348,6 +368,20 @@ def _by_config_arguments(run: _Run) -> Delivery:
     if "deepspeed" not in read_words(run.facts.parser, run.script_args):
         run = replace(run, script_args=run.append("--deepspeed"))
     return _by_flag(run, _CONFIG_FLAG)
+
+
+def _by_key(run: _Run, key: str) -> Delivery:
+    """`deepspeed=FILE`, as Hydra takes it; a `+` before it adds a key."""
+    is_said = (word for word in run.script_args if word.lstrip("+").startswith(key.lstrip("+")))
+    named = next(is_said, None)
+    if named is None:
+        return Delivery(script_args=run.append(f"{key}{run.config_path}"))
+    if run.names(named.partition("=")[2]):
+        return Delivery(script_args=run.script_args)
+    raise UsageError(
+        f"{run.facts.path} would get two configs: `{named}`, and `{run.config_path}`",
+        f"remove `{named}` to use `{run.config_path}`",
+    )
 
 
 def _by_flag(run: _Run, flag: str) -> Delivery:
@@ -396,10 +430,18 @@ def _by_lightning(run: _Run) -> Delivery:
     return Delivery(script_args=run.script_args, env={"PL_DEEPSPEED_CONFIG_PATH": run.config_path})
 
 
+# worker/prepared_script.py: where the script opens the first file, it gets the second. A base is
+# never overwritten.
+BASE_VARIABLE, CONFIG_VARIABLE = "ZEROWIZ_BASE_FILE", "ZEROWIZ_CONFIG_FILE"
+
+
 def _by_literal(run: _Run) -> Delivery:
     literal = run.facts.literal_config or ""
     if run.names(literal):
         return Delivery(script_args=run.script_args)
+    if run.reads_base:
+        env = {BASE_VARIABLE: literal, CONFIG_VARIABLE: run.config_path}
+        return Delivery(script_args=run.script_args, env=env)
     line = run.facts.config_line
     if line is None:
         raise UsageError(
@@ -422,7 +464,8 @@ def _by_literal(run: _Run) -> Delivery:
         f"write `{run.config_path}` in {where}",
         f"or write the plan to that file: `$config_via file:{shell.quote(literal)}`",
         *_stage_hints(literal),
-        f"or use the script's own file unchanged: `$config {shell.quote(literal)}`",
+        f"or build on the script's own file: `$config {shell.quote(literal)} $stage auto`",
+        f"or use that file unchanged: `$config {shell.quote(literal)}`",
     )
 
 

@@ -51,6 +51,8 @@ class Obstacle(StrEnum):
     BUILT_LIGHTNING = "built_lightning"
     NO_STRATEGY = "no_strategy"
     HIDDEN_HF = "hidden_hf"
+    HYDRA = "hydra"
+    """Hydra owns the command line, and builds the config or what the script makes it of."""
     PROGRAM_FILE = "program_file"
     """LLaMA-Factory takes the config from its own YAML file."""
 
@@ -111,12 +113,39 @@ class WeightSave(ScriptCall, frozen=True, kw_only=True):
     """Whether it writes the adapters alone, where the model has some."""
 
 
+class StageKind(StrEnum):
+    """What is right at some ZeRO stages only."""
+
+    ALONE = "alone"
+    """What all ranks have to call, on some of them."""
+    ALONE_SHARDED = "alone_sharded"
+    """What all ranks have to call where weights are sharded, on some of them."""
+    READS = "reads"
+    """The script uses weights of the model by itself."""
+    NO_SYNC = "no_sync"
+    EVALUATES_FIRST = "evaluates_first"
+    CLIPS_VALUES = "clips_values"
+    TWO_MODELS = "two_models"
+    SECOND_TRAINER = "second_trainer"
+    """A second Trainer with the same TrainingArguments."""
+    COPIES_MODEL = "copies_model"
+    """TRL's `create_reference_model`."""
+
+
+class StageCall(ScriptCall, frozen=True, kw_only=True):
+    """A call that is wrong at some stages."""
+
+    kind: StageKind
+
+
 class OwnSizes(Struct, frozen=True, kw_only=True):
     """The sizes of a model that a script builds of its own classes."""
 
     layers: ValueSource
     hidden_size: ValueSource
     vocab_size: ValueSource = UNSEEN
+    is_tied: bool = False
+    """Whether the weight of one layer is made that of another."""
 
 
 class TrainerUse(Struct, frozen=True, kw_only=True):
@@ -168,6 +197,9 @@ TRAINER_FIELDS: Mapping[str, tuple[str, ...]] = {
     "whole_generation": ("generation_batch_size",),
     "use_vllm": ("use_vllm",),
     "vllm_mode": ("vllm_mode",),
+    "save_only_model": ("save_only_model",),
+    "load_best_model_at_end": ("load_best_model_at_end",),
+    "auto_find_batch_size": ("auto_find_batch_size",),
 }
 _SOURCES = {
     *SETTINGS,
@@ -243,6 +275,7 @@ class ScriptFacts(Struct, frozen=True, kw_only=True):
     """By the names that it has for them; None where it shows none."""
     placements: tuple[Placement, ...] = ()
     weight_saves: tuple[WeightSave, ...] = ()
+    stage_calls: tuple[StageCall, ...] = ()
     optimizers_passed: tuple[ScriptCall, ...] = ()
     """Where it hands a Trainer an optimizer or a scheduler of its own."""
 

@@ -21,6 +21,7 @@ from zerowiz.core.workload import (
     Attention,
     Optimizer,
 )
+from zerowiz.errors import UsageError
 
 Value = int | str | bool
 _Values = Mapping[str, object]
@@ -36,6 +37,8 @@ class ProgramJob(Struct, frozen=True, kw_only=True):
     """Its keys that change what a rank holds, and that no formula counts."""
     excluding: tuple[str, ...] = ()
     """Its keys that exclude DeepSpeed, such as those of FSDP."""
+    refused_sharded: tuple[str, ...] = ()
+    """Its keys that the program refuses at stage 3."""
 
 
 class Program(Struct, frozen=True, kw_only=True):
@@ -45,7 +48,9 @@ class Program(Struct, frozen=True, kw_only=True):
     train: tuple[str, ...]
     """The words before its file; `{ranks}` is the number of ranks on a node."""
     own_keys: frozenset[str]
-    """The keys of which no other program has any."""
+    """The keys of which no other program has any, but for one with `other_keys`."""
+    other_keys: frozenset[str] = frozenset()
+    """Keys of Megatron-SWIFT, whose files have its own keys too."""
     aliases: Mapping[str, str] = {}
     """Other names of its keys."""
     without_default: frozenset[str] = frozenset()
@@ -70,6 +75,8 @@ class Program(Struct, frozen=True, kw_only=True):
     not_counted: tuple[str, ...]
     """Its keys that change memory in ways that zerowiz does not count."""
     excluding: tuple[str, ...] = ("fsdp", "fsdp_config")
+    refused_sharded: tuple[str, ...] = ()
+    """Its keys that it refuses at stage 3."""
 
     @property
     def keys(self) -> dict[str, str]:
@@ -133,6 +140,9 @@ def read_program(path: str, values: Mapping[str, object]) -> ProgramFile | None:
         path: The file.
         values: Its keys and values.
 
+    Raises:
+        UsageError: It is a file of Megatron-SWIFT, which has no DeepSpeed.
+
     Example:
         >>> file = read_program("my.yaml", {"base_model": "m", "adapter": "lora"})
         >>> file.job.settings["method"]
@@ -141,6 +151,8 @@ def read_program(path: str, values: Mapping[str, object]) -> ProgramFile | None:
     for program in PROGRAMS:
         is_named = isinstance(values.get(program.keys["model"]), str)
         if is_named and not program.own_keys.isdisjoint(values):
+            if not program.other_keys.isdisjoint(values):
+                raise UsageError(f"`{path}` is a file of {_MEGATRON}", _WITH_DEEPSPEED)
             older = {new: values.get(old) for old, new in program.aliases.items()}
             known = {key: values[key] for key in values if values[key] is not None}
             return ProgramFile(path=path, program=program, job=_read_job(program, older | known))
@@ -180,8 +192,15 @@ def _read_job(program: Program, values: _Values) -> ProgramJob:
         },
         not_counted=(*(key for key in program.not_counted if values.get(key)), *unknown),
         excluding=tuple(key for key in program.excluding if values.get(key)),
+        refused_sharded=tuple(key for key in program.refused_sharded if values.get(key)),
     )
 
+
+_MEGATRON = "Megatron-SWIFT (`megatron sft`), which trains without DeepSpeed"
+_WITH_DEEPSPEED = (
+    "to train with DeepSpeed, write one for `swift sft`, which has `per_device_train_batch_size`"
+    " and `gradient_accumulation_steps` in place of `micro_batch_size` and `global_batch_size`"
+)
 
 # The settings whose values are names of a model or of its layers, and no words of a program.
 _TEXTS = frozenset({"model", "lora_target_modules"})
@@ -397,6 +416,16 @@ LLAMA_FACTORY = Program(
         "use_muon",
         "use_unsloth",
     ),
+    # hparams/parser.py, get_train_args.
+    refused_sharded=("predict_with_generate", "pissa_init", "pure_bf16"),
+)
+# ms-swift 4.6, megatron/arguments/megatron_args.py: keys of `megatron sft`, which trains without
+# DeepSpeed. `swift sft` has none of them.
+_MEGATRON_KEYS = frozenset(
+    {
+        *("global_batch_size", "micro_batch_size", "min_lr", "recompute_granularity"),
+        *("pipeline_model_parallel_size", "tensor_model_parallel_size", "train_iters"),
+    }
 )
 # ms-swift 4.6. cli/main.py: without the variable it starts one rank. arguments/rlhf_args.py:
 # `rlhf_type`. arguments/base_args/model_args.py, _init_mixed_precision: fp32 trains in fp16, and
@@ -405,6 +434,7 @@ MS_SWIFT = Program(
     name="ms-swift",
     train=("NPROC_PER_NODE={ranks}", "swift", "sft"),
     own_keys=frozenset({"split_dataset_ratio", "train_type", "tuner_type"}),
+    other_keys=_MEGATRON_KEYS,
     # The other one is of before ms-swift 4.
     aliases={"train_type": "tuner_type"},
     # It takes length and dtype from the model, and accumulates to 16 sequences of all ranks.

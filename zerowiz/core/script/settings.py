@@ -214,6 +214,13 @@ class ScriptSettings(TrainerSettings, frozen=True, kw_only=True):
         return self.values.get(name)
 
     @property
+    def model_name(self) -> str | None:
+        """As `--model` takes it: the model that it loads, or else one of its own classes."""
+        if self.model is not None:
+            return str(self.model.value)
+        return None if self.own_model is None else self.own_model.name
+
+    @property
     def widens_adapters(self) -> bool:
         """Whether some of `uncounted` adds parameters: a base of 8 bits is counted with 16."""
         return any("load_in_8bit" not in (part.code or "") for part in self.uncounted)

@@ -169,7 +169,13 @@ def _receive(reader: int, note: mmap.mmap, world: World) -> bytes:
         waited_s = waited_s + min(at - before, 2 * _POLL_S) if count == seen else 0.0
         seen = count
         if waited_s > world.call_timeout_s:
-            raise _hang(call, world.call_timeout_s)
+            limit_s = world.call_timeout_s
+            raise DriverFailedError(
+                f"{whose(call)} did not answer: `{_name(call)}` has taken {limit_s:g} s",
+                "without persistence mode a GPU takes long to wake: `sudo nvidia-smi -pm 1`",
+                f"wait longer: `$probe_timeout {max(120, round(4 * limit_s))}`",
+                *HINTS,
+            )
         if waited_s > _SAID_AFTER_S and noted != whose(call):
             noted = whose(call)
             world.on_wait(f"waiting for {noted}: `{_name(call)}` takes long")
@@ -215,15 +221,6 @@ def whose(call: str) -> str:
 
 def _name(call: str) -> str:
     return call.partition("(")[0] or "a file of it"
-
-
-def _hang(call: str, timeout_s: float) -> DriverFailedError:
-    return DriverFailedError(
-        f"{whose(call)} did not answer: `{_name(call)}` has taken {timeout_s:g} s",
-        "without persistence mode a GPU takes long to wake: `sudo nvidia-smi -pm 1`",
-        f"wait longer: `$probe_timeout {max(120, round(4 * timeout_s))}`",
-        *HINTS,
-    )
 
 
 def _crash(status: int | None, call: str) -> DriverFailedError:

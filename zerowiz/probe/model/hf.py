@@ -10,6 +10,7 @@ from zerowiz.core import shell
 from zerowiz.core.model.from_name import (
     KnownModel,
     close_known,
+    config_of_gpt,
     find_known,
     guess_model,
     is_unknown,
@@ -276,7 +277,9 @@ def read_config(text: str, *, environ: Mapping[str, str]) -> Named | None:
         folder = Path(text).expanduser()
         if folder.is_dir() and not is_named_file(folder / _CONFIG):
             raise _refuse_folder(folder)
-        found = _find(text, environ)
+        found, gpt = _find(text, environ), config_of_gpt(text)
+        if found is None and gpt is not None:
+            return Named(text, gpt)
         if isinstance(found, KnownModel):
             return Named(found.name, found.config, f"`{text}` is taken to be `{found.id}`")
         if found is not None:
@@ -303,7 +306,8 @@ def is_near(text: str, environ: Mapping[str, str]) -> bool:
     """Whether a model can be read without the network: a size, a path, or what is cached."""
     try:
         is_path = Path(text).expanduser().exists()
-        return is_path or parse_size(text) is not None or _find(text, environ) is not None
+        is_sized = parse_size(text) is not None or config_of_gpt(text) is not None
+        return is_path or is_sized or _find(text, environ) is not None
     except (OSError, RuntimeError):
         return False
 

@@ -31,6 +31,8 @@ ARGS_POSITION = 0
 CONFIG_POSITIONS = {"config": 10, "config_params": 12}
 _REPLACING = {"optimizer": 2, "lr_scheduler": 5}
 
+_BUILT = frozenset({Obstacle.BUILT, Obstacle.BUILT_HF, Obstacle.BUILT_ACCELERATE})
+
 
 def passed_by(engines: Iterable[FunctionCall]) -> frozenset[str]:
     """What calls of `initialize` pass that replaces a section of the config."""
@@ -136,7 +138,9 @@ def with_convention(facts: ScriptFacts, read: Reader) -> ScriptFacts:
     for route in routes:
         routed = route(facts, read)
         if routed is not None:
-            return routed
+            libraries = {origin.partition(".")[0] for origin in read.source.imports.values()}
+            by_hydra = routed.obstacle in _BUILT and "hydra" in libraries
+            return replace(routed, obstacle=Obstacle.HYDRA) if by_hydra else routed
     added = read.source.calls_to("deepspeed", "add_config_arguments")
     if not added:
         # Such as `src/train.py` of LLaMA-Factory's repository.

@@ -64,8 +64,11 @@ def with_model(facts: ScriptFacts, read: Reader) -> ScriptFacts:
 
 def loads(source: Source, call: FunctionCall) -> str:
     """`Model` or `Config` for a call that builds one with these libraries; empty for any other."""
-    known = source.origin(call.node.func).split(".")[0] in HF_LIBRARIES
-    return _kind(call) if known else ""
+    return _kind(call) if _is_theirs(source, call) else ""
+
+
+def _is_theirs(source: Source, call: FunctionCall) -> bool:
+    return source.origin(call.node.func).split(".")[0] in HF_LIBRARIES
 
 
 def _kind(call: FunctionCall) -> str:
@@ -170,7 +173,7 @@ def _placements(read: Reader) -> Iterator[Placement]:
             place=read.bind(expr if whole is None else whole, call, "device_map"),
             is_map=isinstance(expr, ast.Dict),
             conditions=tuple(read.conditions(call)),
-            engine_is_known=_is_after_engine(read, call),
+            engine_is_known=is_after_engine(read, call),
             line=call.line,
             code=show_argument(call, expr, "device_map"),
         )
@@ -211,7 +214,7 @@ def _whole(expr: ast.expr) -> ast.expr | None:
             return None
 
 
-def _is_after_engine(read: Reader, call: FunctionCall) -> bool:
+def is_after_engine(read: Reader, call: FunctionCall) -> bool:
     """Whether transformers knows of DeepSpeed's config when a model is loaded.
 
     transformers 5.23, training_args.py, __post_init__, and accelerate 1.15, utils/dataclasses.py,
@@ -289,16 +292,53 @@ _LAYERS = frozenset({"n_layer", "n_layers", "num_hidden_layers"})
 _WIDTH = frozenset({"d_model", "dim", "hidden_size", "n_embd"})
 _VOCABULARY = frozenset({"n_vocab", "vocab_size"})
 _CONFIG = re.compile(r"(Config|Args)$")
+_OF_WORDS = re.compile(r"GPT|Llama|LanguageModel|LM$")
 
 
 def with_own_sizes(facts: ScriptFacts, read: Reader) -> ScriptFacts:
     """Add the sizes of a script's own model, where it shows how deep and how wide that is."""
-    layers, width, vocabulary = (_size(read, names) for names in (_LAYERS, _WIDTH, _VOCABULARY))
-    if not (layers.seen and width.seen):
-        return facts
-    return replace(
-        facts, own_sizes=OwnSizes(layers=layers, hidden_size=width, vocab_size=vocabulary)
+    layers, width, named = (_size(read, names) for names in (_LAYERS, _WIDTH, _VOCABULARY))
+    vocabulary = named if named.seen else _largest_embedding(read)
+    calls = read.source.calls
+    # A model of other things than words has no vocabulary.
+    has_words = vocabulary.seen or any(_OF_WORDS.search(call.method) for call in calls)
+    builds_theirs = any(
+        _kind(call) == "Model" or (_BUILDING.search(call.method) and _is_theirs(read.source, call))
+        for call in calls
     )
+    if builds_theirs or not (layers.seen and width.seen and has_words):
+        return facts
+    tied = bool(read.source.tied)
+    sizes = OwnSizes(layers=layers, hidden_size=width, vocab_size=vocabulary, is_tied=tied)
+    return replace(facts, own_sizes=sizes)
+
+
+def _largest_embedding(read: Reader) -> ValueSource:
+    """How many rows the largest `nn.Embedding` has: the other one may be that of positions."""
+    rows = [
+        read.bind(*_from_outside(read.source, call.node.args[0], call))
+        for call in read.source.calls
+        if call.method == "Embedding" and call.node.args
+    ]
+    sizes = {binding.value: binding for binding in rows if isinstance(binding.value, int)}
+    return sizes[max(sizes)] if sizes else UNSEEN
+
+
+def _from_outside(
+    source: Source, expr: ast.expr, inner: FunctionCall
+) -> tuple[ast.expr, FunctionCall]:
+    """What a parameter of `__init__` gets from the only call of its class; else the expression."""
+    for name, node in source.classes.items():
+        makers = [call for call in source.calls if call.method == name]
+        functions = [part for part in node.body if isinstance(part, ast.FunctionDef)]
+        for function in functions if len(makers) == 1 else ():
+            is_init = function.name == "__init__"
+            if is_init and any(part is inner.node for part in ast.walk(function)):
+                names = [arg.arg for arg in function.args.args[1:]]
+                given = dict(zip(names, makers[0].node.args, strict=False))
+                value = makers[0].keyword(ast.unparse(expr)) or given.get(ast.unparse(expr))
+                return (expr, inner) if value is None else (value, makers[0])
+    return expr, inner
 
 
 def _size(read: Reader, names: frozenset[str]) -> ValueSource:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from zerowiz.core import shell
 from zerowiz.core.script.arguments import Release
-from zerowiz.core.script.facts import Convention, ScriptFacts
+from zerowiz.core.script.facts import Convention, Obstacle, ScriptFacts
 from zerowiz.core.script.settings_file import YAML_SUFFIXES
 from zerowiz.core.structs import parse_json, replace
 from zerowiz.core.workload import NEWEST_TRL
@@ -24,6 +24,7 @@ from zerowiz.probe.script.imports import Joined, join
 from zerowiz.probe.script.model import with_adapters, with_model, with_own_sizes
 from zerowiz.probe.script.reader import Reader
 from zerowiz.probe.script.source import parse_quietly, walk
+from zerowiz.probe.script.stages import with_stage_calls
 from zerowiz.probe.script.trainer import with_trainer, with_weight_saves
 from zerowiz.probe.script.training import with_checkpointing, with_float_batches, with_training
 
@@ -105,6 +106,7 @@ def _facts(
         with_checkpointing,
         with_adapters,
         with_weight_saves,
+        with_stage_calls,
     ):
         facts = add(facts, read)
     builds = _BUILDS.search(joined.text) is not None
@@ -216,11 +218,20 @@ _SHEBANG = re.compile(r"#!\S*\b(env +)?(ba|da|k|z)?sh\b")
 def _refuse_shell_script(text: str, path: Path) -> None:
     """Say of a shell script how its training is launched."""
     if path.suffix in _SHELL_SUFFIXES or _SHEBANG.match(text):
-        raise ZerowizError(
-            f"`{path}` is a shell script, not a Python script",
-            "write `zerowiz launch` in front of the command in it that starts the training, such as"
-            f" `zerowiz launch torchrun ... train.py`, then run `bash {shell.quote(path)}`",
+        from zerowiz.core.launch.other_launchers import (  # noqa: PLC0415 - few scripts are
+            find_trainer,
+            name_way,
         )
+
+        way = (
+            "write `zerowiz launch` in front of the command in it that starts the training, such as"
+            f" `zerowiz launch torchrun ... train.py`, then run `bash {shell.quote(path)}`"
+        )
+        if (found := find_trainer(text)) is not None:
+            program, *words = found
+            named = f"`{program} {words[0]}` in it starts ranks of its own"
+            way = f"{named}: {name_way(program, words)}"
+        raise ZerowizError(f"`{path}` is a shell script, not a Python script", way)
 
 
 def _suggest(path: Path) -> tuple[str, ...]:
@@ -267,7 +278,7 @@ _MOST_FILES, _MOST_READ = 200, 12
 
 
 def find_scripts(folder: Path) -> Iterator[ScriptFacts]:
-    """The scripts of a folder that a config can reach, by name.
+    """The scripts of a folder that a config can reach, or could with one word more, by name.
 
     Args:
         folder: Its own files are looked at, not those of folders in it.
@@ -278,7 +289,7 @@ def find_scripts(folder: Path) -> Iterator[ScriptFacts]:
             facts = read_script(path)
         except ZerowizError:
             continue
-        if facts.obstacle is None and facts.integration is not None:
+        if facts.obstacle in {None, Obstacle.NO_STRATEGY} and facts.integration is not None:
             yield facts
 
 

@@ -16,8 +16,10 @@ from zerowiz.probe.script.source import (
     FunctionCall,
     Scope,
     Source,
+    conjuncts,
     entry_key,
     follow,
+    is_one_rank,
     last_name,
     literal,
     unless_none,
@@ -40,6 +42,8 @@ _PATH_CALLS = frozenset(
     }
 )
 _PATH_METHODS = frozenset({"absolute", "expanduser", "open", "read", "read_text", "resolve"})
+# What has functions of these names, whose first argument is the path.
+_NO_PATHS = frozenset({"codecs", "fsspec", "gzip", "io", "os.path", "pathlib.Path"})
 _CONFIG_READS = frozenset(row.config_key for row in SETTINGS.values() if row.config_key)
 
 
@@ -218,11 +222,12 @@ class Reader(Struct, frozen=True, kw_only=True):
                 return self.bind(expr, call, keyword)
 
     def conditions(self, place: FunctionCall, depth: int = 0) -> Iterator[ValueSource]:
-        """What has to hold for a place in a function to be come to."""
-        yield from (self.condition(test, place) for test in place.tests)
+        """What has to hold for some rank to come to a place in a function."""
+        tests = (part for test in place.tests for part in conjuncts(test))
+        yield from (self.condition(test, place) for test in tests if not is_one_rank(test))
         if not place.function or place.function in self.source.fired:
             return
-        starts = self.source.by_method.get(place.function, [])
+        starts = self.source.callers(place.function)
         if len(starts) != 1 or depth == MOST_STEPS:
             yield UNSEEN
             return
@@ -284,11 +289,13 @@ class Reader(Struct, frozen=True, kw_only=True):
             return None
         if expr in self.source.opened:
             return self.source.opened[expr]
-        if last_name(expr) in _PATH_CALLS and expr.args:
-            return expr.args[0]
-        if isinstance(expr.func, ast.Attribute) and expr.func.attr in _PATH_METHODS:
-            return expr.func.value
-        return None
+        match expr.func:
+            # `path.open("r")`, where `open(path, "r")` has its path behind it.
+            case ast.Attribute(value=path, attr=attr) if (
+                attr in _PATH_METHODS and self.source.origin(path) not in _NO_PATHS
+            ):
+                return path
+        return expr.args[0] if last_name(expr) in _PATH_CALLS and expr.args else None
 
 
 _LONGEST_CODE = 72

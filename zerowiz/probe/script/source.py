@@ -1,6 +1,7 @@
 """A script's syntax tree: imports, definitions, calls, and the values of expressions."""
 
 import ast
+import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import product
@@ -83,6 +84,39 @@ def conjuncts(test: ast.expr) -> list[ast.expr]:
             return tests
         case _:
             return [test]
+
+
+# Names for the number of a rank, and for whether it is the first one.
+_RANKS = re.compile(r"(get_)?((local|global|world|node)_)?(rank|process_index)$", re.IGNORECASE)
+_FIRST = re.compile(
+    r"is_((local|world)_)?((main|master|first)(_(process|rank))?|process_zero)$"
+    r"|(main|master)_(process|rank)$|is_(global_zero|rank_?(zero|0))$|should_save$"
+)
+_UNDISTRIBUTED = re.compile(r"rank\w* == -1$")
+
+
+def is_one_rank(test: ast.expr, *, holds: bool = True) -> bool:
+    """Whether only a part of the ranks comes to what stands under a condition.
+
+    Args:
+        test: The condition.
+        holds: Whether it has to hold there.
+    """
+    match test:
+        case ast.UnaryOp(op=ast.Not(), operand=inner):
+            return is_one_rank(inner, holds=not holds)
+        case ast.BoolOp(op=op, values=values):
+            if isinstance(op, ast.And) is holds:
+                return any(is_one_rank(value, holds=holds) for value in values)
+            parts = [v for v in values if not _UNDISTRIBUTED.search(ast.unparse(v))]
+            return bool(parts) and all(is_one_rank(part, holds=holds) for part in parts)
+        case ast.Compare(left=left, ops=[_], comparators=[right]):
+            is_number = "0" in re.findall(r"-?\d+", ast.unparse(right))
+            return is_number and _RANKS.match(last_name(left)) is not None
+        case ast.Call(func=func, args=[]) | (ast.Attribute() | ast.Name() as func):
+            return _FIRST.match(last_name(func)) is not None
+        case _:
+            return False
 
 
 def capped_names(node: ast.If) -> Iterator[str]:
@@ -279,6 +313,8 @@ class Source(Struct, frozen=True, kw_only=True):
     """What is passed as `model=`."""
     altered: set[str] = field(default_factory=set)
     """Attributes that are assigned."""
+    tied: set[str] = field(default_factory=set)
+    """Layers whose weight is made that of another."""
     changed: dict[str, set[str | None]] = field(default_factory=dict)
     """Names of containers that are changed after they were made, with the keys of which the values
     are set there; None is any."""
@@ -541,6 +577,8 @@ class _ScopeVisitor(ast.NodeVisitor):
     def _assign(self, targets: list[ast.expr], value: ast.expr) -> None:
         for target in targets:
             self._bind(target, value)
+            if isinstance(target, ast.Subscript):
+                self.visit(target)
         names = [n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name)]
         names += [t.attr for t in targets if isinstance(t, ast.Attribute)]
         self._results.append((names, value))
@@ -574,6 +612,8 @@ class _ScopeVisitor(ast.NodeVisitor):
         stays = isinstance(value, ast.Attribute) and value.attr == target.attr
         if last_name(target.value) not in _SELF and not stays:
             self.source.altered.add(target.attr)
+        if stays and target.attr == "weight":
+            self.source.tied.add(last_name(target.value))
 
     def visit_Constant(self, node: ast.Constant) -> None:
         if isinstance(node.value, str) and node.value.startswith("--"):

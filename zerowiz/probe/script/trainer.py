@@ -136,7 +136,8 @@ def _own_use(source: Source, call: FunctionCall, node: ast.ClassDef) -> TrainerU
 
 # A `with` block that gathers weights, and conditions that may ask for the stage, or for DeepSpeed.
 _MAY_BE_GATHERED = re.compile(
-    r"gather|zero|deepspeed|stage_?3|fsdp|distributed_type", re.IGNORECASE
+    r"gather|(?<!process_)(?<!global_)(?<!rank_)zero|deepspeed|stage_?3|fsdp|distributed_type",
+    re.IGNORECASE,
 )
 # transformers 5.23, trainer.py: the methods that a Trainer calls with weights that it gathered.
 _OF_TRAINERS = frozenset({"_save", "_save_checkpoint", "save_model"})
@@ -168,14 +169,12 @@ class _Engine(Struct, frozen=True, kw_only=True):
 
 def with_weight_saves(facts: ScriptFacts, read: Reader) -> ScriptFacts:
     """Add the places where a script saves the model that it trains by itself."""
-    job, saves = _Job(source=read.source, engines=tuple(_engines(read))), {}
+    job, saves = trained_models(read), {}
     for call in read.source.calls:
-        written = [*_written(read, call)]
         if call.function in _OF_TRAINERS & read.source.methods:
             continue
-        if not written or _may_be_gathered(call):
-            continue
-        if any(job.is_trained(*model) for model in written):
+        written = any(job.is_trained(*model) for model in _written(read, call))
+        if written and not may_be_gathered(call):
             saves[call.line] = WeightSave(
                 conditions=tuple(read.conditions(call)),
                 line=call.line,
@@ -185,26 +184,32 @@ def with_weight_saves(facts: ScriptFacts, read: Reader) -> ScriptFacts:
     return replace(facts, weight_saves=tuple(saves.values()))
 
 
+def trained_models(read: Reader) -> "TrainedModels":
+    """Where DeepSpeed gets the models of a script."""
+    return TrainedModels(source=read.source, engines=tuple(_engines(read)))
+
+
 def _engines(read: Reader) -> Iterator[_Engine]:
     source = read.source
     for built in built_trainers(read):
         call = built.call
         yield _Engine(
             call=call,
-            models=frozenset(_names([call.argument("model", 0)], call)),
+            models=frozenset(names_of([call.argument("model", 0)], call)),
             trainers=frozenset(_targets(call)),
         )
     for call in source.calls_to("deepspeed", "initialize"):
-        names = (*_names([call.argument("model", 1)], call), *[*_targets(call)][:1])
+        names = (*names_of([call.argument("model", 1)], call), *[*_targets(call)][:1])
         yield _Engine(call=call, models=frozenset(names))
     models = {name for call in source.calls for name in _model(source, call)}
     for call in source.calls:
         if call.method == "prepare":
-            prepared = {*_names(call.node.args, call), *_targets(call)}
+            prepared = {*names_of(call.node.args, call), *_targets(call)}
             yield _Engine(call=call, models=frozenset(prepared & models))
 
 
-def _names(exprs: Sequence[ast.expr | None], call: FunctionCall) -> Iterator[_Name]:
+def names_of(exprs: Sequence[ast.expr | None], call: FunctionCall) -> Iterator[_Name]:
+    """The variables among these expressions."""
     yield from (_name(expr, call.scope) for expr in exprs if _is_variable(expr))
 
 
@@ -229,7 +234,7 @@ def _model(source: Source, call: FunctionCall) -> Iterator[_Name]:
     """The variables that a call shows to be models."""
     func = call.node.func
     if isinstance(func, ast.Attribute) and func.attr in _OF_MODELS:
-        yield from _names([func.value], call)
+        yield from names_of([func.value], call)
     if loads(source, call) == "Model" or call.method == "get_peft_model":
         yield from _targets(call)
 
@@ -274,7 +279,7 @@ def _held(
         yield from _held(source, part, call, depth + 1)
 
 
-class _Job(Struct, frozen=True, kw_only=True):
+class TrainedModels(Struct, frozen=True, kw_only=True):
     """A script, and where DeepSpeed gets models in it."""
 
     source: Source
@@ -292,7 +297,7 @@ class _Job(Struct, frozen=True, kw_only=True):
             depth: How many steps were followed.
         """
         before = call.line if before is None else before
-        if depth == MOST_STEPS or _may_be_gathered(call):
+        if depth == MOST_STEPS or may_be_gathered(call):
             return False
         inner = _same_models(expr)
         is_of_trainer = isinstance(expr, ast.Attribute) and self.is_trainer(expr.value, call)
@@ -312,7 +317,7 @@ class _Job(Struct, frozen=True, kw_only=True):
 
     def is_trainer(self, expr: ast.expr, call: FunctionCall, depth: int = 0) -> bool:
         """Whether an expression is a trainer that has trained by then."""
-        if not _is_variable(expr) or _may_be_gathered(call) or depth == MOST_STEPS:
+        if not _is_variable(expr) or may_be_gathered(call) or depth == MOST_STEPS:
             return False
         name = _name(expr, call.scope)
         return any(name in e.trainers and self._is_after(call, e) for e in self.engines) or any(
@@ -362,7 +367,8 @@ def _same_models(expr: ast.expr) -> list[ast.expr]:
             return []
 
 
-def _may_be_gathered(call: FunctionCall) -> bool:
+def may_be_gathered(call: FunctionCall) -> bool:
+    """Whether a place may be come to with whole weights alone, or without DeepSpeed."""
     tests = (*call.tests, *call.around)
     names = (node for test in tests for node in ast.walk(test) if isinstance(node, ast.Name))
     values = (follow(name, call.scope) for name in names)

@@ -299,8 +299,13 @@ def _loader_batch(read: Reader) -> ValueSource:
     if any(engine.argument("training_data", _TRAINING_DATA) for engine in engines):
         return ValueSource(from_config=True)
     named = read.named(SETTINGS["micro_batch"].script_names)
-    asks = any(call.method == _MICRO_BATCH_OF_ENGINE for call in read.source.calls)
-    return ValueSource(from_config=True) if asks and not named.seen else named
+    methods = {call.method for call in read.source.calls}
+    if named.seen:
+        return named
+    if _MICRO_BATCH_OF_ENGINE in methods:
+        return ValueSource(from_config=True)
+    # A loop that draws its batches itself.
+    return UNSEEN if "DataLoader" in methods else read.named(frozenset({"batch_size"}))
 
 
 def _loader_workers(read: Reader) -> Iterator[ValueSource]:

@@ -1,29 +1,66 @@
-"""Let Accelerate see the other ranks of the CPU accelerator, then become the training.
+"""Prepare the Python of a rank for what the training cannot be told, then become the training.
 
 `rank.py` starts this file by its path, with the training's own words after it.
-
-accelerate 1.15, state.py: `Accelerator()` finds no backend without a GPU, so each rank would train
-alone, on all of the data. `ACCELERATE_USE_CPU` finds one, but then DeepSpeed is left out. The state
-that is made here finds one, and an Accelerator that comes after it takes both.
 """
 
 import builtins
+import io
+import os
 import runpy
 import sys
+from functools import wraps
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
+# core/script/config_delivery.py: the config whose name the script fixes, and what is read instead.
+BASE_VARIABLE, CONFIG_VARIABLE = "ZEROWIZ_BASE_FILE", "ZEROWIZ_CONFIG_FILE"
+# rank.py: of an Accelerator that is configured from outside.
+ACCELERATE_ON_CPU = {"ACCELERATE_USE_DEEPSPEED": "true", "DS_ACCELERATOR": "cpu"}
 # The `__main__` that made room for the script's: what it has defined is in use to the end.
 _KEPT: list[ModuleType] = []
 
 
 def main() -> None:
-    """Make the state, then run the script, or `-m` and a module."""
+    """Prepare what the environment asks for, then run the script, or `-m` and a module."""
+    if ACCELERATE_ON_CPU.items() <= os.environ.items():
+        show_other_ranks()
+    if BASE_VARIABLE in os.environ:
+        read_instead(Path(os.environ[BASE_VARIABLE]), Path(os.environ[CONFIG_VARIABLE]))
+    run_words(sys.argv[1:])
+
+
+def show_other_ranks() -> None:
+    """Let Accelerate see the other ranks of the CPU accelerator.
+
+    accelerate 1.15, state.py: `Accelerator()` finds no backend without a GPU, so each rank would
+    train alone, on all of the data. `ACCELERATE_USE_CPU` finds one, but then DeepSpeed is left out.
+    The state that is made here finds one, and an Accelerator that comes after it takes both.
+    """
     from accelerate import PartialState  # noqa: PLC0415 - importing this file must stay cheap
 
     PartialState(cpu=True)
-    run_words(sys.argv[1:])
+
+
+def read_instead(base: Path, config: Path) -> None:
+    """Let whatever opens a file to read it get another one. Python's own `open` does that.
+
+    Args:
+        base: The file, which stays as it is.
+        config: What is read.
+    """
+    instead, opened, named = config.absolute(), io.open, base.absolute()
+
+    @wraps(opened)
+    def open_file(file: Any, mode: str = "r", *words: Any, **named_words: Any) -> Any:  # noqa: ANN401
+        is_base = isinstance(file, str | os.PathLike) and not {*mode} & {*"wax+"}
+        if is_base and os.path.realpath(file) == os.path.realpath(named):
+            file = instead
+        return opened(file, mode, *words, **named_words)
+
+    # Files of pathlib open by the second name (3.10 to 3.14).
+    builtins.open = io.open = open_file
 
 
 def run_words(words: list[str]) -> None:
