@@ -13,7 +13,7 @@ from zerowiz.probe.files import LONGEST_SCRIPT_BYTES, read_named
 from zerowiz.probe.script.source import MOST_STEPS, is_main_guard, last_name, parse_quietly
 
 # What is read at most; what lies behind that is not seen.
-_MOST_FILES, _MOST_BYTES, _MOST_JOINED_BYTES = 200, 4 << 20, 1 << 20
+_MOST_FILES, _MOST_BYTES, _MOST_JOINED_BYTES = 200, 4 << 20, 512 << 10
 # How far above a script its repository begins, at most, and what shows that it begins there.
 _HEIGHT = 4
 _PROJECT_FILES = ("pyproject.toml", "setup.py", "setup.cfg", ".git")
