@@ -13,7 +13,7 @@ from zerowiz.probe.files import LONGEST_SCRIPT_BYTES, read_named
 from zerowiz.probe.script.source import MOST_STEPS, is_main_guard, last_name, parse_quietly
 
 # What is read at most; what lies behind that is not seen.
-_MOST_FILES, _MOST_BYTES, _MOST_JOINED_BYTES = 200, 4 << 20, 1 << 20
+_MOST_FILES, _MOST_BYTES, _MOST_JOINED_BYTES = 200, 4 << 20, 512 << 10
 # How far above a script its repository begins, at most, and what shows that it begins there.
 _HEIGHT = 4
 _PROJECT_FILES = ("pyproject.toml", "setup.py", "setup.cfg", ".git")
@@ -37,6 +37,8 @@ _DEFINES = re.compile(r"^(?:async\s+)?(?:def|class)\s+(\w+)", re.MULTILINE)
 _IMPORTS = re.compile(r"^[ \t]*(?:from|import)[ \t]+([.\w]+)", re.MULTILINE)
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
+_Named = ast.Name | ast.Attribute
+_Defined = _Function | ast.ClassDef | ast.ExceptHandler
 _Definitions = dict[str, list[tuple[int, str]]]
 _Import = ast.Import | ast.ImportFrom
 
@@ -202,11 +204,11 @@ def _bound(module: _SourceFile, nodes: list[ast.AST]) -> set[str]:
         if isinstance(node, ast.Name):
             if not isinstance(node.ctx, ast.Load):
                 names.add(node.id)
+        elif isinstance(node, ast.expr):
+            continue  # most are
         elif isinstance(node, ast.arg):
             names.add(node.arg)
-        elif (
-            isinstance(node, _Function | ast.ClassDef | ast.ExceptHandler) and node is not nodes[0]
-        ):
+        elif isinstance(node, _Defined) and node is not nodes[0]:
             names.add(node.name or "")
         elif isinstance(node, ast.Global):
             wide.update(node.names)
@@ -483,7 +485,7 @@ class _Joiner:
         for node in nodes:
             if lines and hasattr(node, "lineno"):
                 node.lineno += lines
-            if isinstance(node, ast.Name | ast.Attribute):
+            if isinstance(node, _Named):
                 target = self.target(module, node, bound)
                 is_whole = isinstance(target, _Own) or isinstance(node, ast.Name)
                 if is_whole and isinstance(target, _Own | str) and self._joins(module, target):

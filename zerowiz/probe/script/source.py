@@ -312,6 +312,8 @@ class Source(Struct, frozen=True, kw_only=True):
     """The same by the last part of the called function's name."""
     by_origin: dict[tuple[str, str], list[FunctionCall]] = field(default_factory=dict)
     """The same by the library and the name of what it calls."""
+    known: dict[ast.expr, tuple[str, str]] = field(default_factory=dict)
+    """What `imported` returns of each function that is called."""
     given_as_model: set[ast.expr] = field(default_factory=set)
     """What is passed as `model=`."""
     altered: set[str] = field(default_factory=set)
@@ -351,6 +353,9 @@ class Source(Struct, frozen=True, kw_only=True):
 
     def imported(self, expr: ast.expr) -> tuple[str, str]:
         """The library that a name was imported from, and its last part; empty for other names."""
+        known = self.known.get(expr)
+        if known is not None:
+            return known
         library, *rest = self.origin(expr).split(".")
         return (library, rest[-1]) if rest else ("", "")
 
@@ -452,7 +457,7 @@ class _ScopeVisitor(ast.NodeVisitor):
         self.visit(tree)
         self._find_namespaces()
         for call in self.source.calls:
-            origin = self.source.imported(call.node.func)
+            origin = self.source.known[call.node.func] = self.source.imported(call.node.func)
             self.source.by_origin.setdefault(origin, []).append(call)
         self.source.unfrozen.extend(
             node for name, node in self._unfreezing if name in self.source.parameters
