@@ -165,7 +165,7 @@ class ScriptParser(Struct, frozen=True, kw_only=True):
         return reads_file or (self.strict and not self.find(LOCAL_RANK_FLAG))
 
     def _begins_with_file(self, script_args: tuple[str, ...]) -> bool:
-        """Whether a file of defaults comes first: alignment-handbook 0.3, H4ArgumentParser.parse."""
+        """Whether a file of defaults comes first (alignment-handbook 0.3, H4ArgumentParser)."""
         return self.is_foreign and bool(script_args) and script_args[0].endswith(_SETTINGS_FILES)
 
     def settings_file(self, script_args: tuple[str, ...]) -> str | None:
