@@ -233,7 +233,9 @@ def _parse(text: str, name: str) -> dict[str, Any]:
         ) from None
     except ValueError:
         # Python converts no more digits than sys.get_int_max_str_digits().
-        raise UsageError(f"`{name}`: a number has too many digits") from None
+        raise UsageError(
+            f"`{name}`: a number has too many digits", "write the number that you mean"
+        ) from None
 
 
 def _with_key(options: Options, key: str, value: object) -> Options:
