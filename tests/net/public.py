@@ -23,6 +23,7 @@ SOURCES = HERE / "sources.json"
 JOB = ("--machine", "8xH200-141GB", "--stage", "2")
 MODEL = ("--model", "meta-llama/Llama-3.1-8B")
 LARGEST_MODULE_BYTES = 1_000_000
+TREES = "public"
 LARGEST_BESIDE_BYTES = 100_000
 BESIDE = (".json", ".yaml", ".yml", ".args", ".toml")
 
@@ -147,7 +148,11 @@ def _claims(asked: Asked) -> dict[str, Any]:
         **{key: plan[key] for key in ("settled", "config_path") if plan.get(key)},
         "says": ran.stderr.splitlines(),
     }
-    return {"facts": facts, "plan": {k: v for k, v in planned.items() if v not in ({}, [])}}
+    claims = {"facts": facts, "plan": {k: v for k, v in planned.items() if v not in ({}, [])}}
+    # A module that is not below the script's folder has its whole path.
+    trees = next(parent for parent in asked.path.parents if parent.name == TREES)
+    found: dict[str, Any] = json.loads(json.dumps(claims).replace(f"{trees}/", ""))
+    return found
 
 
 def _findings(asked: Asked) -> dict[str, Any]:

@@ -26,7 +26,7 @@ sys.dont_write_bytecode = False
 from net.digest import beyond, differences, render, shorten  # noqa: E402
 from net.isolated import Command, Ran, in_forks, leave_this_machine, run  # noqa: E402
 from net.jobs import JOBS, LAUNCHES, Job  # noqa: E402
-from net.public import find_repositories, read_configs, read_scripts  # noqa: E402
+from net.public import TREES, find_repositories, read_configs, read_scripts  # noqa: E402
 from paths import MODELS, ROOT, TEMPLATES  # noqa: E402
 from probe.scripts import SCRIPTS  # noqa: E402
 from recorded import described, names  # noqa: E402
@@ -73,7 +73,7 @@ def main() -> None:
         leave_this_machine(Path(home))
         for part in asked:
             began = time.monotonic()
-            made.update(take(part, found, Path(home) / "public"))
+            made.update(take(part, found, Path(home) / TREES))
             say(f"{part}: taken in {time.monotonic() - began:.0f} s")
     left_out = {f"{part}/{_file(name)}" for part in ("scripts", "configs") for name in missing}
     kept = {name: text for name, text in read_kept(asked).items() if name not in left_out}

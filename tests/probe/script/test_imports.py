@@ -502,3 +502,33 @@ def test_what_a_module_does_for_something_else_is_no_setting_of_the_training() -
     assert not facts.adapters.seen
     without = BESIDE.replace("    if args.rank == 0:\n        return model\n", "")
     assert True is read_beside(SEEING, {"beside": without}).adapters.value
+
+
+REFERENCE = """
+import deepspeed
+
+
+def prepare(model):
+    return deepspeed.initialize(model=model, config={"zero_optimization": {"stage": 3}})
+"""
+
+
+def test_the_engine_of_a_model_beside_is_not_that_of_a_script_which_has_its_own(
+    tmp_path: Path,
+) -> None:
+    loop = "from accelerate import Accelerator\nfrom beside import prepare\nprepare(reward)\n"
+    loop += "accelerator = Accelerator()\nmodel = accelerator.prepare(model)\n"
+    write(tmp_path, {"train.py": loop, "beside.py": REFERENCE})
+    facts = read_script(tmp_path / "train.py")
+    assert (Convention.ACCELERATOR, None) == (facts.convention, facts.obstacle)
+
+
+@pytest.mark.parametrize(("library", "reads"), [("trl", False), ("mine", True)])
+def test_a_script_of_a_library_is_read_without_the_library(
+    tmp_path: Path, library: str, *, reads: bool
+) -> None:
+    """Such as `-m trl.scripts.dpo`: what its trainers do by themselves is known."""
+    script = f"from {library} import prepare\nprepare(model)\n"
+    path = f"{library}/scripts/train.py"
+    write(tmp_path, {path: script, f"{library}/__init__.py": REFERENCE})
+    assert reads is (read_script(tmp_path / path).integration is Integration.DEEPSPEED)

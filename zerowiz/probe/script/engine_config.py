@@ -135,7 +135,12 @@ def _list_names(folder: Path) -> frozenset[str]:
 
 def with_convention(facts: ScriptFacts, read: Reader) -> ScriptFacts:
     """Add the convention of a script; where it has several, the one that takes precedence."""
-    routes = (_by_initialize, _by_arguments, _by_accelerator, _by_lightning, _by_hidden_arguments)
+    routes = [_by_initialize, _by_arguments, _by_accelerator, _by_lightning, _by_hidden_arguments]
+    engines = read.source.calls_to("deepspeed", "initialize")
+    own_lines = read.source.own_lines
+    if own_lines and all(engine.line >= own_lines for engine in engines):
+        # One that a module makes may be that of a model beside the one that is trained.
+        routes.insert(-1, routes.pop(0))
     for route in routes:
         routed = route(facts, read)
         if routed is not None:

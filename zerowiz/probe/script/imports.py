@@ -17,7 +17,8 @@ _MOST_FILES, _MOST_BYTES, _MOST_JOINED_BYTES = 200, 4 << 20, 512 << 10
 # How far above a script its repository begins, at most, and what shows that it begins there.
 _HEIGHT = 4
 _PROJECT_FILES = ("pyproject.toml", "setup.py", "setup.cfg", ".git")
-# Folders of a repository that may have the names of libraries, which Python finds first.
+# Folders of a repository that may have the names of libraries, which Python finds first; what a
+# script of a library itself does by it (`-m trl.scripts.dpo`) is known.
 _LIBRARIES = frozenset(
     {"accelerate", "datasets", "deepspeed", "diffusers", "evaluate", "lightning", "numpy", "peft"}
     | {"pytorch_lightning", "sentence_transformers", "timm", "torch", "transformers", "trl"}
@@ -290,12 +291,14 @@ class _Joiner:
         if top not in self._tops and top in sys.stdlib_module_names:
             self._tops[top] = []
         if top not in self._tops:
-            around = (folder.parent for folder in self._above if folder.name == top)
+            is_library = top in _LIBRARIES
+            above = () if is_library else self._above
+            around = (folder.parent for folder in above if folder.name == top)
             places = (*self._folders, *around)
             self._tops[top] = [
                 p for p in places if (p / top).is_dir() or (p / f"{top}.py").exists()
             ]
-            if self._root is not None and top not in _LIBRARIES:
+            if self._root is not None and not is_library:
                 roots = (self._root, self._root / "src")
                 self._tops[top] += [r for r in roots if (r / top / "__init__.py").is_file()]
         return self._tops[top]
