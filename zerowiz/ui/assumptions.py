@@ -152,7 +152,7 @@ def in_fp32(change: str, loads_16_bit: str | None = None) -> str:
             change=change,
         )
     return _(
-        "your script trains in fp32, because it sets no precision; bf16 takes half the memory for"
+        "your script sets no precision, so the plan is in fp32; bf16 takes half the memory for"
         " weights and is several times faster on these GPUs: {change}",
         change=change,
     )
