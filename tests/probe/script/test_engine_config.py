@@ -603,6 +603,14 @@ def test_a_trainer_of_lightning_takes_its_config_by_its_strategy(
     assert facts.passes_optimizer
 
 
+@pytest.mark.parametrize(("name", "expected"), [("DDP", Obstacle.NO_STRATEGY), ("DeepSpeed", None)])
+def test_a_strategy_that_is_not_followed_is_deepspeeds_where_the_script_names_it(
+    name: str, expected: Obstacle | None
+) -> None:
+    text = f"from lightning import Trainer\nkinds = ['{name}']\nTrainer(strategy=make(kinds))\n"
+    assert expected is parse_script(text, "train.py").obstacle
+
+
 @pytest.mark.parametrize("place", ["training/engine.py", "training/engine/__init__.py"])
 def test_a_module_is_read_from_beside_the_script(tmp_path: Path, place: str) -> None:
     script = tmp_path / "train.py"

@@ -532,3 +532,29 @@ def test_a_script_of_a_library_is_read_without_the_library(
     path = f"{library}/scripts/train.py"
     write(tmp_path, {path: script, f"{library}/__init__.py": REFERENCE})
     assert reads is (read_script(tmp_path / path).integration is Integration.DEEPSPEED)
+
+
+@pytest.mark.parametrize(
+    ("module", "expected"),
+    [
+        # Its own config, and what its class does while it trains.
+        ("config.per_device_train_batch_size = 9", 2),
+        ("class Mine(Trainer):\n    def step(self, args):\n        {line}", 2),
+        ("def change(args):\n    {line}", None),
+    ],
+)
+def test_what_a_module_assigns_changes_the_arguments_or_something_else(
+    tmp_path: Path, module: str, expected: int | None
+) -> None:
+    line = "args.per_device_train_batch_size = 9"
+    own = module.format(line=line)
+    names = "Mine" if "class" in own else "change"
+    own += "" if names in own else f"\ndef {names}(args):\n    Trainer(args=args)"
+    script = f"from own import {names}\nfrom transformers import HfArgumentParser, Trainer\n"
+    script += "from transformers import TrainingArguments\n"
+    script += "(args,) = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()\n"
+    script += f"{names}(args)\nTrainer(args=args)\n"
+    write(tmp_path, {"train.py": script, "own.py": f"from transformers import Trainer\n{own}\n"})
+    words = ("--per_device_train_batch_size", "2")
+    settings = ScriptRun(read_script(tmp_path / "train.py"), words).settings
+    assert expected == value_of(settings, "micro_batch")

@@ -795,8 +795,13 @@ def test_the_shipped_trainer_script_settles_its_batch() -> None:
 )
 def test_an_adam_that_holds_more_than_is_counted_is_seen(built: str, expected: int | None) -> None:
     text = f"import deepspeed, torch\nmodel = make()\noptimizer = {built}\n"
-    text += "engine = deepspeed.initialize(model=model, optimizer=optimizer, config='ds.json')\n"
-    assert expected == parse_script(text, "train.py").unfused_adam_line
+    engine = "engine = deepspeed.initialize(model=model, optimizer=optimizer, config='ds.json')\n"
+    assert expected == parse_script(text + engine, "train.py").unfused_adam_line
+    # An engine that gets none takes the one of its config.
+    without = engine.replace(" optimizer=optimizer,", "")
+    assert parse_script(text + without, "train.py").unfused_adam_line is None
+    loop = "from accelerate import Accelerator\nAccelerator().prepare(model, optimizer)\n"
+    assert expected == parse_script(text + loop, "train.py").unfused_adam_line
 
 
 @pytest.mark.parametrize(

@@ -128,7 +128,8 @@ def defaults_used(
     clauses = (*_clauses(always, job, decided), *_clauses(unseen, job, decided), *ignored)
     if facts is None or job.workload.method is not Method.FULL or not settings.freezes:
         return clauses
-    first, *others = (f"`{c.code}` in {facts.place(c.line)}" for c in settings.freezes)
+    where = facts.where if facts.files else facts.place
+    first, *others = (f"`{c.code}` in {where(c.line)}" for c in settings.freezes)
     more = f" and {len(others)} more" if others else ""
     return (*clauses, f"that what may be frozen trains too ({first}{more})")
 

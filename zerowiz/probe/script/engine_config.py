@@ -354,6 +354,8 @@ def _by_lightning(facts: ScriptFacts, read: Reader) -> ScriptFacts | None:
         return _by_source(facts, source, Convention.CONFIG_LITERAL, Obstacle.BUILT_LIGHTNING)
     named = ValueSource(value="auto") if expr is None else read.bind(expr, call)
     is_other = named.flag is None and named.seen and not str(named.value).startswith("deepspeed")
+    # One that is not followed is DeepSpeed's only where the script says so somewhere.
+    is_other |= not named.seen and "deepspeed" not in read.source.text.lower()
     if is_other and not (hidden and expr is None):
         return replace(facts, convention=Convention.UNKNOWN, obstacle=Obstacle.NO_STRATEGY)
     return facts

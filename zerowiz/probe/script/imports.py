@@ -29,7 +29,7 @@ _MATTERS = re.compile(
     r"deepspeed|[Aa]ccelerator|[Ll]ightning|Trainer\b|Training|peft|[Ll]o[Rr][Aa]|[Aa]rgument|parse_args"
     r"|fire\.|@(dataclasses\.)?dataclass|optim\b|Optimizer|Adam|from_pretrained|from_config"
     r"|requires_grad|DataLoader|[a-z]_checkpointing|save_pretrained|state_dict|torch\.save|device_map"
-    r"|load_in_|truncation|max_length|backward\(|clip_grad|attn_implementation"
+    r"|load_in_|truncation|max_length|backward\(|clip_grad|attn_implementation|args\.\w+ *=(?!=)"
 )
 _WORDS = re.compile(r"[A-Za-z_]\w*")
 # Where a statement begins that stands in no other one, and the name that it defines.

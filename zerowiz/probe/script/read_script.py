@@ -75,12 +75,8 @@ def _facts(
     joined = Joined(tree=_parse(text, path_name), text=text, seen=text)
     if import_folder is not None:
         joined = join(Path(path_name), joined.tree, text, import_folder)
-    source = replace(
-        walk(joined.tree),
-        trl_release=trl_release,
-        text=joined.seen,
-        own_lines=joined.files[0][0] if joined.files else 0,
-    )
+    own_lines = joined.files[0][0] if joined.files else 0
+    source = replace(walk(joined.tree, own_lines), trl_release=trl_release, text=joined.seen)
     read = Reader(source=source, line=command_line(source))
     facts = ScriptFacts(
         path=path_name,

@@ -433,16 +433,21 @@ _ALL_PARAMETERS = frozenset({"parameters", "named_parameters"})
 _SELF = frozenset({"self", "cls", "module", "state"})
 
 
-def walk(tree: ast.Module) -> Source:
-    """The names and calls of a syntax tree."""
-    return _ScopeVisitor(tree).source
+def walk(tree: ast.Module, own_lines: int = 0) -> Source:
+    """The names and calls of a syntax tree.
+
+    Args:
+        tree: The script, and after it what it uses of its modules.
+        own_lines: Those of the script alone; 0 for all.
+    """
+    return _ScopeVisitor(tree, own_lines).source
 
 
 class _ScopeVisitor(ast.NodeVisitor):
     """Visits the tree, with the scope, function, conditions and files around the present node."""
 
-    def __init__(self, tree: ast.Module) -> None:
-        self.source = Source(tree=tree)
+    def __init__(self, tree: ast.Module, own_lines: int) -> None:
+        self.source = Source(tree=tree, own_lines=own_lines)
         self._scope = self.source.module
         self._function = ""
         self._tests: tuple[ast.expr, ...] = ()
@@ -622,7 +627,11 @@ class _ScopeVisitor(ast.NodeVisitor):
     def _set_attribute(self, target: ast.Attribute, value: ast.expr | None) -> None:
         # `model_args.max_length = training_args.max_length`: it stays what it is.
         stays = isinstance(value, ast.Attribute) and value.attr == target.attr
-        if last_name(target.value) not in _SELF and not stays:
+        base, own_lines = last_name(target.value), self.source.own_lines
+        # A module assigns to configs of its own, and a class of it while it trains.
+        of_run = "arg" in base and self._function not in self.source.methods
+        is_own = not own_lines or target.lineno < own_lines
+        if base not in _SELF and not stays and (is_own or of_run):
             self.source.altered.add(target.attr)
         if stays and target.attr == "weight":
             self.source.tied.add(last_name(target.value))

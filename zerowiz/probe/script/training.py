@@ -47,6 +47,7 @@ def with_training(facts: ScriptFacts, read: Reader) -> ScriptFacts:
     """Add the settings of the library that trains."""
     if facts.integration is Integration.HF:
         return _with_arguments(facts, read)
+    steps = facts.integration is not Integration.DEEPSPEED or facts.passes_optimizer
     built = list(_own_optimizers(read))
     bindings = [binding for _, binding in built]
     facts = facts.with_sources(
@@ -63,7 +64,8 @@ def with_training(facts: ScriptFacts, read: Reader) -> ScriptFacts:
         own_optimizers=tuple(
             dict.fromkeys(str(binding.value) for binding in bindings if binding.value)
         ),
-        unfused_adam_line=_unfused_adam_line(read),
+        # Of an engine that gets none the config makes the optimizer.
+        unfused_adam_line=_unfused_adam_line(read) if steps else None,
     )
     if facts.integration is Integration.DEEPSPEED:
         counts = any(call.method == _STEPS_OF_ENGINE for call in read.source.calls)
