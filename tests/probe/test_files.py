@@ -92,6 +92,14 @@ def test_a_script_with_too_many_levels_is_an_error(expression: str, tmp_path: Pa
         read_script(path)
 
 
+def test_a_number_of_too_many_digits_in_a_script_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "long.py"
+    arguments = f"TrainingArguments(per_device_train_batch_size=0x{'f' * 5_000})"
+    path.write_text(f"from transformers import TrainingArguments\n{arguments}\n")
+    with pytest.raises(ZerowizError, match="a number in it has too many digits"):
+        read_script(path)
+
+
 def test_a_script_that_nobody_wrote_is_not_parsed(tmp_path: Path) -> None:
     path = tmp_path / "long.py"
     path.write_text("a\n" * (LONGEST_SCRIPT_BYTES // 2 + 1))

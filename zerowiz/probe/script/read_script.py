@@ -67,6 +67,13 @@ def parse_script(
             f"{path_name} cannot be read: an expression in it has too many levels",
             _WANTED,
         ) from None
+    except ValueError as error:
+        # Python writes no more digits than sys.get_int_max_str_digits().
+        if "digits" not in str(error):
+            raise
+        raise ZerowizError(
+            f"{path_name} cannot be read: a number in it has too many digits", _WANTED
+        ) from None
 
 
 def _facts(
